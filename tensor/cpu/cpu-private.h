@@ -1,0 +1,39 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/kernel-private.h"
+
+/* What the files of the CPU backend share. Kernels of simd/ are compiled once per instruction set; each set has its own
+ * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512 asks for a lesser one). */
+
+G_BEGIN_DECLS
+
+#define EBB_SIMD_PASTE_(a, b) a##_##b
+#define EBB_SIMD_PASTE(a, b) EBB_SIMD_PASTE_ (a, b)
+#define EBB_SIMD_NAME(name) EBB_SIMD_PASTE (name, EBB_SIMD)
+
+extern const EbbKernelFunc ebb_cpu_kernels_portable[EBB_N_KERNELS];
+#if EBB_HAVE_SIMD_AVX2
+extern const EbbKernelFunc ebb_cpu_kernels_avx2[EBB_N_KERNELS];
+#endif
+#if EBB_HAVE_SIMD_AVX512
+extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
+#endif
+
+/* The table in use; entries that need no vector code (products by oneDNN) are filled in. */
+const EbbKernelFunc *ebb_cpu_get_kernels (void);
+const char *ebb_cpu_get_simd_name (void);
+
+/* Threads of this thread's parallel regions; always the second operand of num_threads (). */
+int ebb_cpu_get_n_threads (void);
+void ebb_cpu_set_n_threads (int n_threads);
+
+/* Scratch memory that counts as workspace, from the caching allocator: NULL with @error set if it can't be met. */
+void *ebb_cpu_workspace_alloc (gsize size,
+                               GError **error);
+void ebb_cpu_workspace_free (void *data);
+
+gboolean ebb_cpu_matmul (const EbbLaunch *launch,
+                         GError **error);
+
+G_END_DECLS
