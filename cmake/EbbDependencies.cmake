@@ -1,0 +1,31 @@
+# Every library that Ebb needs, as one interface target.
+find_package (PkgConfig REQUIRED)
+find_package (OpenMP REQUIRED COMPONENTS C)
+pkg_check_modules (EBB_GLIB REQUIRED IMPORTED_TARGET
+  glib-2.0>=2.74 gobject-2.0>=2.74 gio-2.0>=2.74 gmodule-2.0>=2.74)
+pkg_check_modules (EBB_JSON_GLIB REQUIRED IMPORTED_TARGET json-glib-1.0)
+pkg_check_modules (EBB_INTROSPECTION_TOOLS QUIET gobject-introspection-1.0)
+
+# By header and library: the CMake package that Debian ships with oneDNN asks for OpenCL's development files, which
+# nothing here uses. Another place is given with -Ddnnl_ROOT=FOLDER.
+find_path (EBB_DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS "${dnnl_ROOT}" PATH_SUFFIXES include)
+find_library (EBB_DNNL_LIBRARY dnnl HINTS "${dnnl_ROOT}" PATH_SUFFIXES "${CMAKE_INSTALL_LIBDIR}" lib)
+mark_as_advanced (EBB_DNNL_INCLUDE_DIR EBB_DNNL_LIBRARY)
+if (NOT EBB_DNNL_INCLUDE_DIR OR NOT EBB_DNNL_LIBRARY)
+  message (FATAL_ERROR "oneDNN was not found: install libdnnl-dev (2.6 or newer), or set -Ddnnl_ROOT to its folder")
+endif ()
+add_library (ebb-dnnl INTERFACE)
+target_include_directories (ebb-dnnl SYSTEM INTERFACE "${EBB_DNNL_INCLUDE_DIR}")
+target_link_libraries (ebb-dnnl INTERFACE "${EBB_DNNL_LIBRARY}")
+
+find_library (EBB_MATH m)
+mark_as_advanced (EBB_MATH)
+
+# What the public headers need, and what only the library's own sources need.
+add_library (ebb-public-dependencies INTERFACE)
+target_link_libraries (ebb-public-dependencies INTERFACE PkgConfig::EBB_GLIB)
+add_library (ebb-private-dependencies INTERFACE)
+target_link_libraries (ebb-private-dependencies INTERFACE PkgConfig::EBB_JSON_GLIB ebb-dnnl OpenMP::OpenMP_C)
+if (EBB_MATH)
+  target_link_libraries (ebb-private-dependencies INTERFACE ${EBB_MATH})
+endif ()

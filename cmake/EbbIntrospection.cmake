@@ -1,0 +1,49 @@
+# Ebb-1.0.gir and Ebb-1.0.typelib. A sanitized library can't be loaded by the scanner's dumper, so not then.
+set (EBB_BUILDS_INTROSPECTION OFF)
+if (NOT EBB_INTROSPECTION OR EBB_SANITIZE)
+  return ()
+endif ()
+
+find_program (EBB_GIR_SCANNER g-ir-scanner)
+find_program (EBB_GIR_COMPILER g-ir-compiler)
+mark_as_advanced (EBB_GIR_SCANNER EBB_GIR_COMPILER)
+if (NOT EBB_GIR_SCANNER OR NOT EBB_GIR_COMPILER)
+  message (STATUS "g-ir-scanner or g-ir-compiler not found: no GIR, no typelib, no language bindings")
+  return ()
+endif ()
+set (EBB_BUILDS_INTROSPECTION ON)
+
+set (EBB_GIR "${CMAKE_CURRENT_BINARY_DIR}/${EBB_NAMESPACE_VERSION}.gir")
+set (EBB_TYPELIB "${CMAKE_CURRENT_BINARY_DIR}/${EBB_NAMESPACE_VERSION}.typelib")
+
+set (gir_files "${EBB_VERSION_HEADER}" ebb.h ${EBB_PUBLIC_HEADERS} ${EBB_SOURCES})
+list (TRANSFORM gir_files REPLACE "^([^/].*)$" "${CMAKE_CURRENT_SOURCE_DIR}/\\1")
+set (gir_file_list "${CMAKE_CURRENT_BINARY_DIR}/gir-files.txt")
+string (REPLACE ";" "\n" gir_file_lines "${gir_files}")
+file (CONFIGURE OUTPUT "${gir_file_list}" CONTENT "@gir_file_lines@\n" @ONLY)
+
+set (gir_warnings --warn-all)
+if (EBB_WERROR)
+  list (APPEND gir_warnings --warn-error)
+endif ()
+
+add_custom_command (OUTPUT "${EBB_GIR}"
+  COMMAND ${CMAKE_COMMAND} -E env "CC=${CMAKE_C_COMPILER}" "XDG_CACHE_HOME=${CMAKE_CURRENT_BINARY_DIR}/gir-cache"
+    "${EBB_GIR_SCANNER}" --quiet ${gir_warnings}
+    --namespace=Ebb --nsversion=${EBB_API_VERSION} --identifier-prefix=Ebb --symbol-prefix=ebb
+    --include=GLib-2.0 --include=GObject-2.0 --include=Gio-2.0
+    --pkg=glib-2.0 --pkg=gobject-2.0 --pkg=gio-2.0 --pkg-export=ebb-${EBB_API_VERSION}
+    --c-include=ebb/ebb.h
+    --library=ebb-${EBB_API_VERSION} "--library-path=$<TARGET_FILE_DIR:ebb>"
+    --cflags-begin -DEBB_COMPILATION "-I${CMAKE_CURRENT_SOURCE_DIR}" "-I${EBB_GENERATED_DIR}" --cflags-end
+    "--sources-top-dirs=${CMAKE_CURRENT_SOURCE_DIR}" "--sources-top-dirs=${EBB_GENERATED_DIR}"
+    "--filelist=${gir_file_list}" "--output=${EBB_GIR}"
+  DEPENDS ebb ${gir_files} "${gir_file_list}"
+  COMMENT "Scanning ${EBB_NAMESPACE_VERSION}.gir"
+  VERBATIM)
+add_custom_command (OUTPUT "${EBB_TYPELIB}"
+  COMMAND "${EBB_GIR_COMPILER}" "${EBB_GIR}" "--output=${EBB_TYPELIB}"
+  DEPENDS "${EBB_GIR}"
+  COMMENT "Compiling ${EBB_NAMESPACE_VERSION}.typelib"
+  VERBATIM)
+add_custom_target (ebb-introspection ALL DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")

@@ -1,0 +1,90 @@
+# libebb-1.0.so, and its static twin for the tests of internals.
+set (EBB_FOLDERS tensor nn dist offload wrap)
+
+set (source_patterns)
+foreach (folder IN LISTS EBB_FOLDERS)
+  list (APPEND source_patterns "${folder}/*.c")
+endforeach ()
+file (GLOB_RECURSE EBB_SOURCES CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${source_patterns})
+set (EBB_SIMD_SOURCES ${EBB_SOURCES})
+list (FILTER EBB_SIMD_SOURCES INCLUDE REGEX "^tensor/cpu/simd/")
+list (FILTER EBB_SOURCES EXCLUDE REGEX "^tensor/cpu/simd/")
+# Loadable backends are modules of their own.
+list (FILTER EBB_SOURCES EXCLUDE REGEX "^tensor/cuda/")
+
+string (REPLACE ".c" ".h" header_patterns "${source_patterns}")
+file (GLOB_RECURSE EBB_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${header_patterns})
+list (FILTER EBB_PUBLIC_HEADERS EXCLUDE REGEX "-private\\.h$")
+
+set (EBB_GENERATED_DIR "${CMAKE_CURRENT_BINARY_DIR}/generated")
+set (EBB_VERSION_HEADER "${EBB_GENERATED_DIR}/tensor/version.h")
+configure_file (tensor/version.h.in "${EBB_VERSION_HEADER}" @ONLY)
+# <ebb/ebb.h> reads the same in the build tree as after the installation.
+file (CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/include/ebb/ebb.h"
+  CONTENT "#include \"@CMAKE_CURRENT_SOURCE_DIR@/ebb.h\"\n" @ONLY)
+
+string (TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" processor)
+set (EBB_HAVE_SIMD_AVX2 0)
+set (EBB_HAVE_SIMD_AVX512 0)
+set (simd_variants portable)
+set (simd_flags_portable)
+set (simd_flags_avx2 -mavx2 -mfma -mf16c)
+set (simd_flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
+if (processor MATCHES "^(x86_64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+  set (EBB_HAVE_SIMD_AVX2 1)
+  set (EBB_HAVE_SIMD_AVX512 1)
+  list (APPEND simd_variants avx2 avx512)
+endif ()
+
+function (ebb_configure_objects target)
+  target_include_directories (${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${EBB_GENERATED_DIR}")
+  target_compile_definitions (${target} PRIVATE EBB_COMPILATION "G_LOG_DOMAIN=\"Ebb\""
+    GLIB_VERSION_MIN_REQUIRED=GLIB_VERSION_2_74 GLIB_VERSION_MAX_ALLOWED=GLIB_VERSION_2_74
+    EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
+  target_link_libraries (${target} PRIVATE ebb-warnings ebb-codegen ebb-public-dependencies ebb-private-dependencies)
+endfunction ()
+
+add_library (ebb-objects OBJECT ${EBB_SOURCES})
+ebb_configure_objects (ebb-objects)
+set (EBB_OBJECTS $<TARGET_OBJECTS:ebb-objects>)
+
+# One source, three instruction sets: EBB_SIMD names the variant, which the library picks at run time.
+if (EBB_SIMD_SOURCES)
+  foreach (variant IN LISTS simd_variants)
+    add_library (ebb-simd-${variant} OBJECT ${EBB_SIMD_SOURCES})
+    ebb_configure_objects (ebb-simd-${variant})
+    target_compile_definitions (ebb-simd-${variant} PRIVATE EBB_SIMD=${variant})
+    target_compile_options (ebb-simd-${variant} PRIVATE
+      ${simd_flags_${variant}} -ffp-contract=fast -fno-trapping-math)
+    list (APPEND EBB_OBJECTS $<TARGET_OBJECTS:ebb-simd-${variant}>)
+  endforeach ()
+endif ()
+
+function (ebb_configure_library target)
+  add_dependencies (${target} ebb-objects)
+  target_link_libraries (${target} PUBLIC ebb-public-dependencies PRIVATE ebb-private-dependencies)
+  set_target_properties (${target} PROPERTIES LINKER_LANGUAGE C)
+endfunction ()
+
+add_library (ebb SHARED ${EBB_OBJECTS})
+ebb_configure_library (ebb)
+target_include_directories (ebb PUBLIC
+  "$<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}/include>"
+  "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>"
+  "$<BUILD_INTERFACE:${EBB_GENERATED_DIR}>"
+  "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/ebb-${EBB_API_VERSION}>"
+  "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/ebb-${EBB_API_VERSION}/ebb>")
+target_link_options (ebb PRIVATE LINKER:-z,defs,-z,relro,-z,now)
+set_target_properties (ebb PROPERTIES
+  OUTPUT_NAME ebb-${EBB_API_VERSION}
+  VERSION ${EBB_SO_VERSION}.${PROJECT_VERSION_MINOR}.${PROJECT_VERSION_PATCH}
+  SOVERSION ${EBB_SO_VERSION})
+add_library (Ebb::ebb ALIAS ebb)
+
+add_library (ebb-static STATIC EXCLUDE_FROM_ALL ${EBB_OBJECTS})
+ebb_configure_library (ebb-static)
+target_compile_definitions (ebb-static INTERFACE EBB_COMPILATION
+  EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
+target_link_libraries (ebb-static PUBLIC ebb-private-dependencies)
+target_include_directories (ebb-static PUBLIC
+  "${CMAKE_CURRENT_BINARY_DIR}/include" "${CMAKE_CURRENT_SOURCE_DIR}" "${EBB_GENERATED_DIR}")

@@ -1,0 +1,112 @@
+# Programs (tests/NAME.c), introspection (tests/gi), scripts (tests/scripts), benchmarks (tests/bench).
+# tests/internal-NAME.c sees the private headers and links the static twin; tests/slow-NAME.c has more time.
+# A test that can't run here exits with 77.
+set (EBB_TEST_THREADS 2 CACHE STRING "OpenMP threads of each test")
+
+set (tests_dir "${CMAKE_CURRENT_SOURCE_DIR}/tests")
+set (test_environment
+  "OMP_NUM_THREADS=${EBB_TEST_THREADS}" "OMP_WAIT_POLICY=passive"
+  "G_TEST_SRCDIR=${tests_dir}" "G_TEST_BUILDDIR=${CMAKE_CURRENT_BINARY_DIR}/tests"
+  "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" "EBB_SOURCE_DIR=${CMAKE_CURRENT_SOURCE_DIR}"
+  "G_SLICE=always-malloc" "LC_ALL=C.UTF-8"
+  "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "LSAN_OPTIONS=suppressions=${tests_dir}/support/lsan.supp:print_suppressions=0"
+  "TSAN_OPTIONS=suppressions=${tests_dir}/support/tsan.supp:second_deadlock_stack=1")
+
+function (ebb_set_test_properties test label timeout)
+  if (EBB_SANITIZE)
+    math (EXPR timeout "${timeout} * 5")
+  endif ()
+  set_tests_properties (${test} PROPERTIES
+    ENVIRONMENT "${test_environment};${ARGN}" LABELS ${label} TIMEOUT ${timeout}
+    PROCESSORS ${EBB_TEST_THREADS} SKIP_RETURN_CODE 77)
+endfunction ()
+
+file (GLOB support_sources CONFIGURE_DEPENDS "${tests_dir}/support/*.c")
+foreach (twin IN ITEMS ebb ebb-static)
+  set (support_${twin})
+  if (support_sources)
+    add_library (${twin}-test-support STATIC EXCLUDE_FROM_ALL ${support_sources})
+    target_link_libraries (${twin}-test-support PUBLIC ${twin} ebb-codegen PkgConfig::EBB_JSON_GLIB PRIVATE ebb-warnings)
+    target_include_directories (${twin}-test-support PUBLIC "${tests_dir}")
+    set (support_${twin} ${twin}-test-support)
+  endif ()
+endforeach ()
+
+function (ebb_add_program target file twin folder)
+  cmake_path (GET file STEM name)
+  add_executable (${target} "${file}")
+  target_link_libraries (${target} PRIVATE
+    ${support_${twin}} ${twin} ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB OpenMP::OpenMP_C)
+  target_include_directories (${target} PRIVATE "${tests_dir}")
+  if (EBB_MATH)
+    target_link_libraries (${target} PRIVATE ${EBB_MATH})
+  endif ()
+  set_target_properties (${target} PROPERTIES
+    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/${folder}")
+endfunction ()
+
+file (GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*.c")
+foreach (file IN LISTS test_files)
+  cmake_path (GET file STEM name)
+  set (twin ebb)
+  set (label unit)
+  set (timeout 120)
+  if (name MATCHES "^internal-")
+    set (twin ebb-static)
+  elseif (name MATCHES "^slow-")
+    set (label slow)
+    set (timeout 400)
+  endif ()
+  ebb_add_program (test-${name} "${file}" ${twin} tests)
+  add_test (NAME ${name} COMMAND test-${name})
+  ebb_set_test_properties (${name} ${label} ${timeout})
+endforeach ()
+
+file (GLOB bench_files CONFIGURE_DEPENDS "${tests_dir}/bench/*.c")
+foreach (file IN LISTS bench_files)
+  cmake_path (GET file STEM name)
+  ebb_add_program (bench-${name} "${file}" ebb tests/bench)
+endforeach ()
+
+# The bindings: the interpreters that the distribution's introspection packages belong to.
+if (EBB_BUILDS_INTROSPECTION)
+  set (gi_environment "GI_TYPELIB_PATH=${CMAKE_CURRENT_BINARY_DIR}" "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}"
+    "PYTHONPATH=${CMAKE_CURRENT_SOURCE_DIR}/bindings/python" "PYTHONDONTWRITEBYTECODE=1"
+    "GJS_PATH=${CMAKE_CURRENT_SOURCE_DIR}/bindings/js")
+  find_program (EBB_GI_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
+  find_program (EBB_GJS gjs)
+  mark_as_advanced (EBB_GI_PYTHON EBB_GJS)
+  file (GLOB gi_files CONFIGURE_DEPENDS "${tests_dir}/gi/*.py" "${tests_dir}/gi/*.js")
+  foreach (file IN LISTS gi_files)
+    cmake_path (GET file STEM name)
+    cmake_path (GET file EXTENSION extension)
+    set (interpreter "${EBB_GI_PYTHON}")
+    if (extension STREQUAL ".js")
+      set (interpreter "${EBB_GJS}" -m)
+    endif ()
+    if (NOT interpreter MATCHES "NOTFOUND")
+      string (REPLACE "." "" language "${extension}")
+      add_test (NAME gi-${language}-${name} COMMAND ${interpreter} "${file}")
+      ebb_set_test_properties (gi-${language}-${name} gi 120 ${gi_environment})
+    endif ()
+  endforeach ()
+endif ()
+
+# Scripts check the source tree, the GIR or an installed copy: once, in the build that has them all.
+if (NOT EBB_SANITIZE)
+  find_program (EBB_PYTHON python3 HINTS /usr/bin)
+  mark_as_advanced (EBB_PYTHON)
+  file (GLOB script_files CONFIGURE_DEPENDS "${tests_dir}/scripts/*.py" "${tests_dir}/scripts/*.sh")
+  foreach (file IN LISTS script_files)
+    cmake_path (GET file STEM name)
+    set (interpreter bash)
+    if (file MATCHES "\\.py$")
+      set (interpreter "${EBB_PYTHON}")
+    endif ()
+    string (REPLACE "_" "-" test script-${name})
+    add_test (NAME ${test} COMMAND ${interpreter} "${file}")
+    ebb_set_test_properties (${test} script 300 ${gi_environment} "PYTHONDONTWRITEBYTECODE=1")
+  endforeach ()
+endif ()
