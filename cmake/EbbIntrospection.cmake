@@ -46,4 +46,4 @@ add_custom_command (OUTPUT "${EBB_TYPELIB}"
   DEPENDS "${EBB_GIR}"
   COMMENT "Compiling ${EBB_NAMESPACE_VERSION}.typelib"
   VERBATIM)
-add_custom_target (ebb-introspection ALL DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
+add_custom_target (ebb-introspection DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
