@@ -1,0 +1,46 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/memory.h"
+
+/* The memory behind tensors: reference-counted, versioned, tagged with a purpose. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbStorage EbbStorage;
+
+struct _EbbStorage
+{
+  int ref_count;
+  guint version; /* one more for each change in place */
+  void *data;    /* NULL: a phantom (size without memory), made after the early stop of a recompute, or size 0 */
+  gsize size;    /* bytes */
+  guint64 birth; /* serial number: a frame tells by it what is younger than itself */
+  EbbDevice *device;
+  GDestroyNotify destroy; /* of foreign memory; NULL: from the device's allocator */
+  gpointer destroy_data;
+  int saved_count; /* how many nodes hold it for backward */
+  guint8 purpose;
+  guint phantom : 1;
+  guint pinned : 1; /* seen from outside (numpy, DLPack): never released or swapped by strategies */
+};
+
+EbbStorage *ebb_storage_new (EbbDevice *device,
+                             gsize size,
+                             GError **error);
+EbbStorage *ebb_storage_new_foreign (EbbDevice *device,
+                                     void *data,
+                                     gsize size,
+                                     GDestroyNotify destroy,
+                                     gpointer destroy_data);
+EbbStorage *ebb_storage_ref (EbbStorage *storage);
+void ebb_storage_unref (EbbStorage *storage);
+void ebb_storage_set_purpose (EbbStorage *storage,
+                              EbbPurpose purpose);
+/* Tags workspace as activation while at least one holder keeps it for backward. */
+void ebb_storage_hold_saved (EbbStorage *storage);
+void ebb_storage_drop_saved (EbbStorage *storage);
+/* The serial that the next storage will have. */
+guint64 ebb_storage_get_next_birth (void);
+
+G_END_DECLS

@@ -1,0 +1,58 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/kernel-private.h"
+#include "tensor/storage-private.h"
+#include "tensor/tensor.h"
+
+G_BEGIN_DECLS
+
+typedef struct _EbbNode EbbNode;
+
+struct _EbbTensor
+{
+  EbbView view; /* first: a launch points at it. view.data is NULL while the storage is a phantom */
+  int ref_count;
+  guint requires_grad : 1;
+  guint is_parameter : 1; /* kept as itself, never as its storage: load, shard and to () swap the storage */
+  guint is_buffer : 1;
+  guint16 output_index; /* of node */
+  EbbStorage *storage;
+  gint64 offset; /* in elements, from the storage's start */
+  gint64 n_elements;
+  EbbNode *node; /* that made it, if it requires a gradient and is not a leaf */
+  EbbTensor *grad;
+  EbbTensor *shadow; /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
+  guint64 shadow_birth;
+  guint shadow_version;
+};
+
+/* A new tensor over @storage (takes its own reference). @strides NULL: contiguous. */
+EbbTensor *ebb_tensor_new_view (EbbStorage *storage,
+                                gint64 offset,
+                                const gint64 *shape,
+                                const gint64 *strides,
+                                guint n_dims,
+                                EbbDType dtype);
+/* A new tensor over new memory; never fails on shapes. NULL with @error if memory can't be met. */
+EbbTensor *ebb_tensor_new_uninitialized (const gint64 *shape,
+                                         guint n_dims,
+                                         EbbDType dtype,
+                                         EbbDevice *device,
+                                         GError **error);
+/* The same view without graph; always a new tensor. */
+EbbTensor *ebb_tensor_alias (EbbTensor *tensor);
+/* Points @tensor at the storage of @other (same shape, dtype). For parameters: load, to (), shard. */
+void ebb_tensor_swap_storage (EbbTensor *tensor,
+                              EbbTensor *other);
+/* TRUE if the holder of the one reference to @tensor may overwrite it: nobody else sees the tensor or its storage. */
+gboolean ebb_tensor_is_unshared (EbbTensor *tensor);
+gboolean ebb_view_is_contiguous (const EbbView *view);
+/* Requires a gradient: a leaf that asks for one, or made by a node. */
+#define ebb_tensor_needs_grad(tensor) ((tensor)->requires_grad || (tensor)->node != NULL)
+/* Data may be changed in place now? With grad mode on, not of a leaf that requires a gradient, nor of a node's result. */
+gboolean ebb_tensor_check_writable (EbbTensor *tensor,
+                                    const char *op_name,
+                                    GError **error);
+
+G_END_DECLS
