@@ -3,9 +3,29 @@
 
 #define EBB_INSIDE
 
+#include "tensor/autograd.h"
+#include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"
 #include "tensor/macros.h"
+#include "tensor/memory.h"
+#include "tensor/ops/activation.h"
+#include "tensor/ops/attention.h"
+#include "tensor/ops/creation.h"
+#include "tensor/ops/in-place.h"
+#include "tensor/ops/indexing.h"
+#include "tensor/ops/loss.h"
+#include "tensor/ops/normalization.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/product.h"
+#include "tensor/ops/reduction.h"
+#include "tensor/ops/shape.h"
+#include "tensor/random.h"
+#include "tensor/saved-tensor.h"
+#include "tensor/tensor.h"
 #include "tensor/version.h"
+
+#include "nn/args.h"
+#include "nn/module.h"
 
 #undef EBB_INSIDE

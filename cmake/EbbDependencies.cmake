@@ -21,9 +21,7 @@ target_link_libraries (ebb-dnnl INTERFACE "${EBB_DNNL_LIBRARY}")
 find_library (EBB_MATH m)
 mark_as_advanced (EBB_MATH)
 
-# What the public headers need, and what only the library's own sources need.
-add_library (ebb-public-dependencies INTERFACE)
-target_link_libraries (ebb-public-dependencies INTERFACE PkgConfig::EBB_GLIB)
+# PkgConfig::EBB_GLIB is what the public headers need; this is what only the library's own sources need.
 add_library (ebb-private-dependencies INTERFACE)
 target_link_libraries (ebb-private-dependencies INTERFACE PkgConfig::EBB_JSON_GLIB ebb-dnnl OpenMP::OpenMP_C)
 if (EBB_MATH)

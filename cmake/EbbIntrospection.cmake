@@ -1,5 +1,6 @@
 # Ebb-1.0.gir and Ebb-1.0.typelib. A sanitized library can't be loaded by the scanner's dumper, so not then.
 set (EBB_BUILDS_INTROSPECTION OFF)
+set (EBB_BUILDS_VAPI OFF)
 if (NOT EBB_INTROSPECTION OR EBB_SANITIZE)
   return ()
 endif ()
@@ -47,3 +48,22 @@ add_custom_command (OUTPUT "${EBB_TYPELIB}"
   COMMENT "Compiling ${EBB_NAMESPACE_VERSION}.typelib"
   VERBATIM)
 add_custom_target (ebb-introspection DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
+
+# For Vala, from the GIR and the metadata in bindings/vala.
+find_program (EBB_VAPIGEN vapigen)
+mark_as_advanced (EBB_VAPIGEN)
+set (vala_metadata_dir "${CMAKE_CURRENT_SOURCE_DIR}/bindings/vala")
+set (vala_metadata "${vala_metadata_dir}/${EBB_NAMESPACE_VERSION}.metadata")
+if (EBB_VAPIGEN AND EXISTS "${vala_metadata}")
+  set (EBB_BUILDS_VAPI ON)
+  set (EBB_VAPI "${CMAKE_CURRENT_BINARY_DIR}/ebb-${EBB_API_VERSION}.vapi")
+  set (EBB_VAPI_DEPS "${CMAKE_CURRENT_BINARY_DIR}/ebb-${EBB_API_VERSION}.deps")
+  file (WRITE "${EBB_VAPI_DEPS}" "gio-2.0\n")
+  add_custom_command (OUTPUT "${EBB_VAPI}"
+    COMMAND "${EBB_VAPIGEN}" --quiet --library=ebb-${EBB_API_VERSION} "--metadatadir=${vala_metadata_dir}" --pkg=gio-2.0
+      "--directory=${CMAKE_CURRENT_BINARY_DIR}" "${EBB_GIR}"
+    DEPENDS "${EBB_GIR}" "${vala_metadata}"
+    COMMENT "Writing ebb-${EBB_API_VERSION}.vapi"
+    VERBATIM)
+  add_custom_target (ebb-vapi DEPENDS "${EBB_VAPI}")
+endif ()

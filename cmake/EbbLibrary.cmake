@@ -41,7 +41,7 @@ function (ebb_configure_objects target)
   target_compile_definitions (${target} PRIVATE EBB_COMPILATION "G_LOG_DOMAIN=\"Ebb\""
     GLIB_VERSION_MIN_REQUIRED=GLIB_VERSION_2_74 GLIB_VERSION_MAX_ALLOWED=GLIB_VERSION_2_74
     EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
-  target_link_libraries (${target} PRIVATE ebb-warnings ebb-codegen ebb-public-dependencies ebb-private-dependencies)
+  target_link_libraries (${target} PRIVATE ebb-warnings ebb-codegen PkgConfig::EBB_GLIB ebb-private-dependencies)
 endfunction ()
 
 add_library (ebb-objects OBJECT ${EBB_SOURCES})
@@ -62,7 +62,7 @@ endif ()
 
 function (ebb_configure_library target)
   add_dependencies (${target} ebb-objects)
-  target_link_libraries (${target} PUBLIC ebb-public-dependencies PRIVATE ebb-private-dependencies)
+  target_link_libraries (${target} PUBLIC PkgConfig::EBB_GLIB PRIVATE ebb-private-dependencies)
   set_target_properties (${target} PROPERTIES LINKER_LANGUAGE C)
 endfunction ()
 
@@ -74,7 +74,10 @@ target_include_directories (ebb PUBLIC
   "$<BUILD_INTERFACE:${EBB_GENERATED_DIR}>"
   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/ebb-${EBB_API_VERSION}>"
   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/ebb-${EBB_API_VERSION}/ebb>")
-target_link_options (ebb PRIVATE LINKER:-z,defs,-z,relro,-z,now)
+target_link_options (ebb PRIVATE LINKER:-z,relro,-z,now)
+if (NOT EBB_SANITIZE)
+  target_link_options (ebb PRIVATE LINKER:-z,defs)
+endif ()
 set_target_properties (ebb PROPERTIES
   OUTPUT_NAME ebb-${EBB_API_VERSION}
   VERSION ${EBB_SO_VERSION}.${PROJECT_VERSION_MINOR}.${PROJECT_VERSION_PATCH}

@@ -1,0 +1,158 @@
+"""The source tree keeps its order.
+
+Folders include only what stands to their left, public headers include no private one, backends know nothing of autograd,
+the umbrella lists every public header, files stay short and lines within 120 columns, and each public function has its
+documentation above its definition.
+"""
+import os
+import re
+import sys
+
+ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
+SKIPPED = {"build", ".git", ".venv", "__pycache__"}
+MAX_LINES = 800
+MAX_COLUMNS = 120
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+# What a backend may know of its own folder: views of memory, never tensors with a graph.
+BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd|saved-tensor|tensor|op|ops/.*|tensor-private|op-private)\.h")
+
+problems = []
+
+
+def complain(path, line, message):
+    problems.append(f"{os.path.relpath(path, ROOT)}:{line}: {message}")
+
+
+def files(folder, *endings):
+    for parent, folders, names in os.walk(os.path.join(ROOT, folder)):
+        folders[:] = sorted(f for f in folders if f not in SKIPPED)
+        for name in sorted(names):
+            if name.endswith(endings):
+                yield os.path.join(parent, name)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def is_private(header):
+    return header.endswith("-private.h")
+
+
+def public_headers():
+    yield os.path.join(ROOT, "tensor", "version.h.in")
+    for folder in FOLDERS:
+        for path in files(folder, ".h"):
+            if not is_private(path):
+                yield path
+
+
+def check_includes():
+    for position, folder in enumerate(FOLDERS):
+        for path in files(folder, ".c", ".h"):
+            relative = os.path.relpath(path, ROOT)
+            for number, line in enumerate(read(path).splitlines(), 1):
+                match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+                if not match:
+                    continue
+                included = match.group(1)
+                top = included.split("/")[0]
+                if top not in FOLDERS:
+                    complain(path, number, f'write the include as "folder/file.h", not "{included}"')
+                elif FOLDERS.index(top) > position:
+                    complain(path, number, f"{folder}/ may not include {top}/, which stands to its right")
+                if path.endswith(".h") and not is_private(path) and is_private(included):
+                    complain(path, number, f"a public header includes the private {included}")
+                if re.match(r"tensor/(cpu|cuda|sim)/", relative) and BACKEND_FORBIDDEN.fullmatch(included):
+                    complain(path, number, f"a backend includes {included}: backends know nothing of autograd")
+    for path in list(files("examples", ".c", ".h")) + list(files("tests", ".c", ".h")):
+        relative = os.path.relpath(path, ROOT)
+        if re.match(r"tests/(internal-|support/|fuzz/|bench/)", relative):
+            continue
+        for number, line in enumerate(read(path).splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s+["<]((?:ebb/)?(?:%s)/[^">]+)[">]' % "|".join(FOLDERS), line)
+            if match:
+                complain(path, number, f"include <ebb/ebb.h>, not {match.group(1)}")
+
+
+def check_umbrella():
+    listed = re.findall(r'#include "([^"]+)"', read(os.path.join(ROOT, "ebb.h")))
+    wanted = [os.path.relpath(path, ROOT).removesuffix(".in") for path in public_headers()]
+    for header in sorted(set(wanted) - set(listed)):
+        complain(os.path.join(ROOT, "ebb.h"), 1, f"{header} is missing: run scripts/update-umbrella")
+    for header in sorted(set(listed) - set(wanted)):
+        complain(os.path.join(ROOT, "ebb.h"), 1, f"{header} is no public header: run scripts/update-umbrella")
+    if len(listed) != len(set(listed)):
+        complain(os.path.join(ROOT, "ebb.h"), 1, "a header is listed twice: run scripts/update-umbrella")
+    for path in public_headers():
+        if "#error \"Only <ebb/ebb.h> can be included directly.\"" not in read(path):
+            if os.path.basename(path) != "macros.h":
+                complain(path, 1, "no guard against being included directly")
+
+
+def check_text():
+    for folder in FOLDERS + ["examples", "tests", "bindings", "cmake", "scripts", ".ci"]:
+        for path in files(folder, ".c", ".h", ".py", ".js", ".vala", ".sh", ".cmake", ".in") :
+            text = read(path)
+            lines = text.splitlines()
+            if path.endswith((".c", ".h")) and (not lines or LICENCE not in lines[0]):
+                complain(path, 1, f"the first line does not say {LICENCE}")
+            if len(lines) > MAX_LINES:
+                complain(path, MAX_LINES, f"{len(lines)} lines: a file has one purpose and at most {MAX_LINES} lines")
+            if text and not text.endswith("\n"):
+                complain(path, len(lines), "no newline at the end")
+            for number, line in enumerate(lines, 1):
+                if len(line) > MAX_COLUMNS:
+                    complain(path, number, f"{len(line)} columns, more than {MAX_COLUMNS}")
+                if line != line.rstrip():
+                    complain(path, number, "blanks at the end of the line")
+                if "\t" in line:
+                    complain(path, number, "a tab")
+
+
+def public_functions():
+    prototype = re.compile(r"^EBB_AVAILABLE_IN_ALL\s+(?!G_DECLARE)[^;(]*?\b(ebb_\w+)\s*\(", re.MULTILINE)
+    for path in public_headers():
+        text = read(path)
+        for match in prototype.finditer(text):
+            name = match.group(1)
+            if not name.endswith(("_get_type", "_quark")):
+                yield name, path, text[:match.start(1)].count("\n") + 1
+
+
+def check_documentation():
+    documented = re.compile(r"/\*\*\n \* (ebb_\w+):.*?\*/\n(?:[^\n{}();]*\n){1,3}?(ebb_\w+) \(", re.DOTALL)
+    found = set()
+    for folder in FOLDERS:
+        for path in files(folder, ".c"):
+            text = read(path)
+            for match in documented.finditer(text):
+                if match.group(1) == match.group(2):
+                    found.add(match.group(1))
+                else:
+                    complain(path, text[:match.start()].count("\n") + 2,
+                             f"the documentation of {match.group(1)} stands above {match.group(2)}")
+    for name, path, line in public_functions():
+        if name not in found:
+            complain(path, line, f"{name} has no documentation above its definition")
+
+
+def check_exports():
+    exported = re.compile(r"^(?!EBB_AVAILABLE_IN_ALL)(?:const )?\w[\w *]*?\b(ebb_\w+) \([^;{]*\);", re.MULTILINE)
+    for path in public_headers():
+        text = read(path)
+        for match in exported.finditer(text):
+            before = text[:match.start()].rstrip().rsplit("\n", 1)[-1]
+            if before != "EBB_AVAILABLE_IN_ALL" and not match.group(0).startswith("typedef"):
+                complain(path, text[:match.start()].count("\n") + 1, f"{match.group(1)} has no EBB_AVAILABLE_IN_ALL")
+
+
+check_includes()
+check_umbrella()
+check_text()
+check_documentation()
+check_exports()
+print("\n".join(problems) or "the layout is in order")
+sys.exit(1 if problems else 0)
