@@ -24,6 +24,9 @@ extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
 const EbbKernelFunc *ebb_cpu_get_kernels (void);
 const char *ebb_cpu_get_simd_name (void);
 
+/* The table of one instruction set (without the products), or NULL if the processor or the build does not have it. */
+const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
+
 /* Threads of this thread's parallel regions; always the second operand of num_threads (). */
 int ebb_cpu_get_n_threads (void);
 void ebb_cpu_set_n_threads (int n_threads);

@@ -1,0 +1,57 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/cpu/cpu-private.h"
+
+/* The kernels that this folder implements, once per instruction set. */
+
+G_BEGIN_DECLS
+
+#define EBB_SIMD_KERNEL(name)                                       \
+  gboolean EBB_SIMD_NAME (ebb_cpu_##name) (const EbbLaunch *launch, \
+                                           GError **error)
+
+/* copy.c, fill.c, unary.c, binary.c, select.c */
+EBB_SIMD_KERNEL (copy);
+EBB_SIMD_KERNEL (fill);
+EBB_SIMD_KERNEL (arange);
+EBB_SIMD_KERNEL (unary);
+EBB_SIMD_KERNEL (unary_grad);
+EBB_SIMD_KERNEL (binary);
+EBB_SIMD_KERNEL (binary_scalar);
+EBB_SIMD_KERNEL (where);
+EBB_SIMD_KERNEL (clamp);
+EBB_SIMD_KERNEL (clamp_grad);
+EBB_SIMD_KERNEL (add_scaled);
+EBB_SIMD_KERNEL (triangle);
+
+/* random.c, multinomial.c */
+EBB_SIMD_KERNEL (uniform);
+EBB_SIMD_KERNEL (normal);
+EBB_SIMD_KERNEL (randint);
+EBB_SIMD_KERNEL (dropout);
+EBB_SIMD_KERNEL (multinomial);
+
+/* gelu.c, column-sum.c */
+EBB_SIMD_KERNEL (bias_gelu);
+EBB_SIMD_KERNEL (bias_gelu_grad);
+EBB_SIMD_KERNEL (column_sum);
+
+/* reduce.c, variance.c, arg-reduce.c, topk.c */
+EBB_SIMD_KERNEL (reduce);
+EBB_SIMD_KERNEL (var);
+EBB_SIMD_KERNEL (arg_reduce);
+EBB_SIMD_KERNEL (topk);
+
+/* softmax.c, layer-norm.c, rms-norm.c, batch-norm.c */
+EBB_SIMD_KERNEL (softmax);
+EBB_SIMD_KERNEL (softmax_grad);
+EBB_SIMD_KERNEL (layer_norm);
+EBB_SIMD_KERNEL (layer_norm_grad);
+EBB_SIMD_KERNEL (add_layer_norm);
+EBB_SIMD_KERNEL (rms_norm);
+EBB_SIMD_KERNEL (rms_norm_grad);
+EBB_SIMD_KERNEL (batch_norm);
+EBB_SIMD_KERNEL (batch_norm_grad);
+
+G_END_DECLS
