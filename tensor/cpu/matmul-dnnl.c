@@ -1,0 +1,503 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+/* Matrix products by oneDNN. Making a primitive costs milliseconds the first time, so each product that was met stays
+ * in a table of plans; the least recently used goes when the table is full. */
+
+#include <omp.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "tensor/cpu/dnnl-compat-private.h"
+#include "tensor/cpu/matmul-private.h"
+
+#define MAX_PLANS 1024
+
+typedef struct
+{
+  dnnl_memory_t a, b, bias, c, scratchpad;
+} Arguments;
+
+typedef struct
+{
+  EbbProduct product; /* the key; first */
+  int ref_count;      /* atomic: the table's, and one for each run in progress */
+  GList link;         /* in plans_by_use */
+
+  gboolean is_unsupported;
+  gboolean loops_over_batches; /* the primitive is of one matrix */
+  dnnl_primitive_t primitive;
+  EbbDnnlDesc a, b, bias, c;
+  gsize scratchpad_size;
+  Arguments *spare; /* atomic: one set of arguments that no run uses */
+} Plan;
+
+static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER;
+static GHashTable *plans;                  /* of Plan, by product */
+static GQueue plans_by_use = G_QUEUE_INIT; /* most recently used first */
+
+static void
+stream_free (gpointer stream)
+{
+  dnnl_stream_destroy (stream);
+}
+
+static GPrivate thread_stream = G_PRIVATE_INIT (stream_free);
+
+static dnnl_engine_t
+get_engine (void)
+{
+  static gsize engine;
+
+  if (g_once_init_enter (&engine))
+    {
+      dnnl_engine_t created = NULL;
+
+      dnnl_engine_create (&created, dnnl_cpu, 0);
+      g_once_init_leave (&engine, created ? (gsize) created : (gsize) 1);
+    }
+  return engine == 1 ? NULL : (dnnl_engine_t) engine;
+}
+
+static dnnl_stream_t
+get_stream (void)
+{
+  dnnl_stream_t stream = g_private_get (&thread_stream);
+
+  if (!stream && dnnl_stream_create (&stream, get_engine (), dnnl_stream_default_flags) == dnnl_success)
+    g_private_set (&thread_stream, stream);
+  return stream;
+}
+
+static const char *
+get_status_name (dnnl_status_t status)
+{
+  switch (status)
+    {
+    case dnnl_out_of_memory: return "out of memory";
+    case dnnl_invalid_arguments: return "invalid arguments";
+    case dnnl_unimplemented: return "not implemented for these shapes";
+    case dnnl_runtime_error: return "runtime error";
+    default: return "failed";
+    }
+}
+
+static EbbProductResult
+fail (const EbbProduct *product,
+      dnnl_status_t status,
+      GError **error)
+{
+  g_autofree char *text = ebb_product_to_string (product);
+
+  g_set_error (error, EBB_ERROR,
+               status == dnnl_out_of_memory ? EBB_ERROR_NO_MEMORY : EBB_ERROR_NOT_SUPPORTED,
+               "matmul %s: oneDNN: %s", text, get_status_name (status));
+  return EBB_PRODUCT_FAILED;
+}
+
+/* -- plans ------------------------------------------------------------------------------------------------------- */
+
+static void
+arguments_free (Arguments *arguments)
+{
+  if (!arguments)
+    return;
+  dnnl_memory_destroy (arguments->a);
+  dnnl_memory_destroy (arguments->b);
+  dnnl_memory_destroy (arguments->bias);
+  dnnl_memory_destroy (arguments->c);
+  dnnl_memory_destroy (arguments->scratchpad);
+  g_free (arguments);
+}
+
+static void
+plan_clear (Plan *plan)
+{
+  arguments_free (plan->spare);
+  plan->spare = NULL;
+  if (plan->primitive)
+    dnnl_primitive_destroy (plan->primitive);
+  plan->primitive = NULL;
+  ebb_dnnl_desc_clear (&plan->a);
+  ebb_dnnl_desc_clear (&plan->b);
+  ebb_dnnl_desc_clear (&plan->bias);
+  ebb_dnnl_desc_clear (&plan->c);
+}
+
+static void
+plan_unref (Plan *plan)
+{
+  if (!g_atomic_int_dec_and_test (&plan->ref_count))
+    return;
+  plan_clear (plan);
+  g_free (plan);
+}
+
+static dnnl_data_type_t
+get_type (int dtype)
+{
+  return dtype == EBB_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static dnnl_status_t
+describe (EbbDnnlDesc *desc,
+          const EbbProduct *product,
+          int n_batch,
+          const gint64 *batch_strides,
+          gint64 rows,
+          gint64 columns,
+          gint64 row_stride,
+          gint64 column_stride,
+          int dtype)
+{
+  dnnl_dims_t dims, strides;
+  gint64 extent = MAX (rows * row_stride, columns * column_stride);
+
+  for (int i = 0; i < n_batch; i++)
+    {
+      gboolean varies = batch_strides && batch_strides[i] != 0;
+
+      /* A stride that no address depends on is any that can't be taken for an overlap. */
+      dims[i] = varies ? product->batch[i] : 1;
+      strides[i] = varies ? batch_strides[i] : extent;
+    }
+  dims[n_batch] = rows;
+  dims[n_batch + 1] = columns;
+  strides[n_batch] = row_stride;
+  strides[n_batch + 1] = column_stride;
+  return ebb_dnnl_desc_init (desc, n_batch + 2, dims, get_type (dtype), strides);
+}
+
+static dnnl_status_t
+describe_operands (Plan *plan,
+                   int n_batch)
+{
+  const EbbProduct *p = &plan->product;
+  dnnl_status_t status;
+
+  status = describe (&plan->a, p, n_batch, p->a_batch, p->m, p->k, p->a_row, p->a_column, p->ab_dtype);
+  if (status == dnnl_success)
+    status = describe (&plan->b, p, n_batch, p->b_batch, p->k, p->n, p->b_row, p->b_column, p->ab_dtype);
+  if (status == dnnl_success)
+    status = describe (&plan->c, p, n_batch, p->c_batch, p->m, p->n, p->c_row, 1, p->c_dtype);
+  if (status == dnnl_success && p->bias_dtype >= 0)
+    status = describe (&plan->bias, p, n_batch, NULL, 1, p->n, p->n, 1, p->bias_dtype);
+  return status;
+}
+
+static dnnl_status_t
+create_primitive (Plan *plan,
+                  const_dnnl_primitive_attr_t attr,
+                  gboolean *is_reference)
+{
+  dnnl_primitive_desc_t desc = NULL;
+  const char *name = NULL;
+  dnnl_status_t status;
+
+  status = ebb_dnnl_matmul_create (&desc, get_engine (), EBB_DNNL_DESC (plan->a), EBB_DNNL_DESC (plan->b),
+                                   plan->product.bias_dtype >= 0 ? EBB_DNNL_DESC (plan->bias) : NULL,
+                                   EBB_DNNL_DESC (plan->c), attr);
+  if (status != dnnl_success)
+    return status;
+  dnnl_primitive_desc_query (desc, dnnl_query_impl_info_str, 0, (void *) &name);
+  *is_reference = name && g_str_has_prefix (name, "ref");
+  plan->scratchpad_size = dnnl_memory_desc_get_size (ebb_dnnl_query_scratchpad (desc));
+  status = dnnl_primitive_create (&plan->primitive, desc);
+  dnnl_primitive_desc_destroy (desc);
+  return status;
+}
+
+static dnnl_status_t
+create_attributes (dnnl_primitive_attr_t *attr,
+                   gboolean accumulate)
+{
+  dnnl_post_ops_t post_ops = NULL;
+  dnnl_status_t status = dnnl_primitive_attr_create (attr);
+
+  if (status == dnnl_success)
+    status = dnnl_primitive_attr_set_scratchpad_mode (*attr, dnnl_scratchpad_mode_user);
+  if (status != dnnl_success || !accumulate)
+    return status;
+  status = dnnl_post_ops_create (&post_ops);
+  if (status == dnnl_success)
+    status = ebb_dnnl_append_sum (post_ops);
+  if (status == dnnl_success)
+    status = dnnl_primitive_attr_set_post_ops (*attr, post_ops);
+  if (post_ops)
+    dnnl_post_ops_destroy (post_ops);
+  return status;
+}
+
+/* oneDNN's reference loops are a hundred times slower than one matrix after the other, or than a conversion to f32. */
+static dnnl_status_t
+plan_prepare (Plan *plan)
+{
+  int n_batch = plan->product.n_batch;
+  gboolean is_plain = ebb_product_is_plain (&plan->product);
+  dnnl_primitive_attr_t attr = NULL;
+  dnnl_status_t status = create_attributes (&attr, plan->product.accumulate);
+
+  while (status == dnnl_success)
+    {
+      gboolean is_reference = FALSE;
+
+      status = describe_operands (plan, n_batch);
+      if (status == dnnl_success)
+        status = create_primitive (plan, attr, &is_reference);
+      if (status == dnnl_out_of_memory || (status == dnnl_success && !is_reference))
+        break;
+      if (n_batch == 0)
+        {
+          if (is_plain)
+            break;
+          plan->is_unsupported = TRUE;
+          plan_clear (plan);
+          status = dnnl_success;
+          break;
+        }
+      plan_clear (plan);
+      n_batch = 0;
+      plan->loops_over_batches = TRUE;
+      status = dnnl_success;
+    }
+  if (attr)
+    dnnl_primitive_attr_destroy (attr);
+  return status;
+}
+
+static guint
+product_hash (gconstpointer key)
+{
+  const guint64 *words = key;
+  guint64 hash = 0x9e3779b97f4a7c15u;
+
+  G_STATIC_ASSERT (sizeof (EbbProduct) % sizeof (guint64) == 0);
+  for (gsize i = 0; i < sizeof (EbbProduct) / sizeof (guint64); i++)
+    {
+      hash = (hash ^ words[i]) * 0xff51afd7ed558ccdu;
+      hash ^= hash >> 32;
+    }
+  return (guint) hash;
+}
+
+static gboolean
+product_equal (gconstpointer a,
+               gconstpointer b)
+{
+  return memcmp (a, b, sizeof (EbbProduct)) == 0;
+}
+
+/* Returns a reference. */
+static Plan *
+lookup_plan (const EbbProduct *product)
+{
+  Plan *plan;
+
+  pthread_mutex_lock (&plans_lock);
+  plan = plans ? g_hash_table_lookup (plans, product) : NULL;
+  if (plan)
+    {
+      g_atomic_int_inc (&plan->ref_count);
+      if (plans_by_use.head != &plan->link)
+        {
+          g_queue_unlink (&plans_by_use, &plan->link);
+          g_queue_push_head_link (&plans_by_use, &plan->link);
+        }
+    }
+  pthread_mutex_unlock (&plans_lock);
+  return plan;
+}
+
+static void
+insert_plan (Plan *plan)
+{
+  Plan *dropped = NULL;
+
+  pthread_mutex_lock (&plans_lock);
+  if (!plans)
+    plans = g_hash_table_new (product_hash, product_equal);
+  /* Another thread may have made the same plan meanwhile: then this one lives for its own run only. */
+  if (!g_hash_table_contains (plans, &plan->product))
+    {
+      g_atomic_int_inc (&plan->ref_count);
+      g_hash_table_add (plans, plan);
+      g_queue_push_head_link (&plans_by_use, &plan->link);
+      if (plans_by_use.length > MAX_PLANS)
+        {
+          dropped = g_queue_pop_tail_link (&plans_by_use)->data;
+          g_hash_table_remove (plans, dropped);
+        }
+    }
+  pthread_mutex_unlock (&plans_lock);
+  if (dropped)
+    plan_unref (dropped);
+}
+
+/* -- runs --------------------------------------------------------------------------------------------------------- */
+
+static Arguments *
+arguments_new (Plan *plan,
+               dnnl_status_t *status)
+{
+  Arguments *arguments = g_new0 (Arguments, 1);
+  dnnl_engine_t engine = get_engine ();
+
+  *status = dnnl_memory_create (&arguments->a, EBB_DNNL_DESC (plan->a), engine, DNNL_MEMORY_NONE);
+  if (*status == dnnl_success)
+    *status = dnnl_memory_create (&arguments->b, EBB_DNNL_DESC (plan->b), engine, DNNL_MEMORY_NONE);
+  if (*status == dnnl_success)
+    *status = dnnl_memory_create (&arguments->c, EBB_DNNL_DESC (plan->c), engine, DNNL_MEMORY_NONE);
+  if (*status == dnnl_success && plan->product.bias_dtype >= 0)
+    *status = dnnl_memory_create (&arguments->bias, EBB_DNNL_DESC (plan->bias), engine, DNNL_MEMORY_NONE);
+  if (*status == dnnl_success && plan->scratchpad_size > 0)
+    {
+      const_dnnl_primitive_desc_t desc = NULL;
+
+      *status = dnnl_primitive_get_primitive_desc (plan->primitive, &desc);
+      if (*status == dnnl_success)
+        *status = dnnl_memory_create (&arguments->scratchpad, ebb_dnnl_query_scratchpad (desc), engine,
+                                      DNNL_MEMORY_NONE);
+    }
+  if (*status == dnnl_success)
+    return arguments;
+  arguments_free (arguments);
+  return NULL;
+}
+
+static dnnl_status_t
+execute (Plan *plan,
+         Arguments *arguments,
+         const EbbProductData *data,
+         void *scratchpad)
+{
+  dnnl_exec_arg_t list[5];
+  dnnl_status_t status;
+  int n = 0;
+
+  dnnl_memory_set_data_handle (arguments->a, (void *) data->a);
+  dnnl_memory_set_data_handle (arguments->b, (void *) data->b);
+  dnnl_memory_set_data_handle (arguments->c, data->c);
+  list[n++] = (dnnl_exec_arg_t){ DNNL_ARG_SRC, arguments->a };
+  list[n++] = (dnnl_exec_arg_t){ DNNL_ARG_WEIGHTS, arguments->b };
+  list[n++] = (dnnl_exec_arg_t){ DNNL_ARG_DST, arguments->c };
+  if (arguments->bias)
+    {
+      dnnl_memory_set_data_handle (arguments->bias, (void *) data->bias);
+      list[n++] = (dnnl_exec_arg_t){ DNNL_ARG_BIAS, arguments->bias };
+    }
+  if (arguments->scratchpad)
+    {
+      dnnl_memory_set_data_handle (arguments->scratchpad, scratchpad);
+      list[n++] = (dnnl_exec_arg_t){ DNNL_ARG_SCRATCHPAD, arguments->scratchpad };
+    }
+  status = dnnl_primitive_execute (plan->primitive, get_stream (), n, list);
+  return status;
+}
+
+static dnnl_status_t
+execute_batches (Plan *plan,
+                 Arguments *arguments,
+                 const EbbProductData *data,
+                 void *scratchpad)
+{
+  const EbbProduct *p = &plan->product;
+  gint64 n_batches = plan->loops_over_batches ? ebb_product_get_n_batches (p) : 1;
+  gsize ab_size = ebb_dtype_get_size (p->ab_dtype);
+  gsize c_size = ebb_dtype_get_size (p->c_dtype);
+  dnnl_status_t status = dnnl_success;
+
+  if (!plan->loops_over_batches)
+    return execute (plan, arguments, data, scratchpad);
+  for (gint64 i = 0; i < n_batches && status == dnnl_success; i++)
+    {
+      EbbProductData one = *data;
+      gint64 a, b, c;
+
+      ebb_product_get_batch_offsets (p, i, &a, &b, &c);
+      one.a = (const char *) data->a + a * ab_size;
+      one.b = (const char *) data->b + b * ab_size;
+      one.c = (char *) data->c + c * c_size;
+      status = execute (plan, arguments, &one, scratchpad);
+    }
+  return status;
+}
+
+static EbbProductResult
+plan_run (Plan *plan,
+          const EbbProductData *data,
+          GError **error)
+{
+  Arguments *arguments;
+  void *scratchpad = NULL;
+  dnnl_status_t status = dnnl_success;
+
+  if (!get_stream ())
+    return fail (&plan->product, dnnl_out_of_memory, error);
+  arguments = g_atomic_pointer_exchange (&plan->spare, NULL);
+  if (!arguments)
+    arguments = arguments_new (plan, &status);
+  if (!arguments)
+    return fail (&plan->product, status, error);
+  if (plan->scratchpad_size > 0)
+    scratchpad = ebb_cpu_workspace_alloc (plan->scratchpad_size, error);
+  if (plan->scratchpad_size == 0 || scratchpad)
+    status = execute_batches (plan, arguments, data, scratchpad);
+  arguments_free (g_atomic_pointer_exchange (&plan->spare, arguments));
+  if (plan->scratchpad_size > 0 && !scratchpad)
+    return EBB_PRODUCT_FAILED;
+  if (scratchpad)
+    ebb_cpu_workspace_free (scratchpad);
+  return status == dnnl_success ? EBB_PRODUCT_DONE : fail (&plan->product, status, error);
+}
+
+static Plan *
+plan_new (const EbbProduct *product,
+          GError **error)
+{
+  Plan *plan;
+  dnnl_status_t status;
+
+  if (!get_engine ())
+    {
+      fail (product, dnnl_runtime_error, error);
+      return NULL;
+    }
+  plan = g_new0 (Plan, 1);
+  plan->product = *product;
+  plan->ref_count = 1;
+  plan->link.data = plan;
+  status = plan_prepare (plan);
+  if (status == dnnl_success)
+    return plan;
+  fail (product, status, error);
+  plan_unref (plan);
+  return NULL;
+}
+
+EbbProductResult
+ebb_product_run_dnnl (const EbbProduct *product,
+                      const EbbProductData *data,
+                      GError **error)
+{
+  /* oneDNN asks OpenMP for its number of threads when a primitive is made and when it runs. */
+  int n_threads = omp_get_max_threads ();
+  EbbProductResult result = EBB_PRODUCT_FAILED;
+  Plan *plan;
+
+  if (n_threads != product->n_threads)
+    omp_set_num_threads (product->n_threads);
+  plan = lookup_plan (product);
+  if (!plan)
+    {
+      plan = plan_new (product, error);
+      if (plan)
+        insert_plan (plan);
+    }
+  if (plan)
+    {
+      result = plan->is_unsupported ? EBB_PRODUCT_UNSUPPORTED : plan_run (plan, data, error);
+      plan_unref (plan);
+    }
+  if (n_threads != product->n_threads)
+    omp_set_num_threads (n_threads);
+  return result;
+}

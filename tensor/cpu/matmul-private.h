@@ -1,0 +1,60 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/cpu/cpu-private.h"
+
+/* A matrix product in its plainest form: batch dimensions merged or folded into rows where the strides allow it, strides
+ * of single rows and columns made canonical. Two launches that are the same product have the same bytes here. */
+
+G_BEGIN_DECLS
+
+#define EBB_PRODUCT_MAX_BATCH (EBB_MAX_DIMS - 2)
+
+typedef struct
+{
+  gint64 m, n, k;
+  gint64 a_row, a_column, b_row, b_column, c_row, bias_stride; /* strides; c's columns are dense */
+  gint64 n_batch;
+  gint64 batch[EBB_PRODUCT_MAX_BATCH];
+  gint64 a_batch[EBB_PRODUCT_MAX_BATCH], b_batch[EBB_PRODUCT_MAX_BATCH], c_batch[EBB_PRODUCT_MAX_BATCH];
+  gint32 ab_dtype, c_dtype, bias_dtype; /* bias_dtype: -1 without a bias */
+  gint32 accumulate;
+  gint64 n_threads;
+} EbbProduct;
+
+typedef struct
+{
+  const void *a, *b, *bias;
+  void *c;
+} EbbProductData;
+
+typedef enum
+{
+  EBB_PRODUCT_DONE,
+  EBB_PRODUCT_UNSUPPORTED, /* no good implementation for these dtypes or strides: the caller makes dense f32 copies */
+  EBB_PRODUCT_FAILED       /* error is set */
+} EbbProductResult;
+
+EbbProductResult ebb_product_run_dnnl (const EbbProduct *product,
+                                       const EbbProductData *data,
+                                       GError **error);
+
+/* By plain loops: for products so small that a call costs more than the work. */
+void ebb_product_run_direct (const EbbProduct *product,
+                             const EbbProductData *data);
+
+/* All operands are f32 with strides that every implementation takes: there is nothing simpler to convert them to. */
+gboolean ebb_product_is_plain (const EbbProduct *product);
+
+/* Element offsets of batch @index into a, b and c. */
+void ebb_product_get_batch_offsets (const EbbProduct *product,
+                                    gint64 index,
+                                    gint64 *a,
+                                    gint64 *b,
+                                    gint64 *c);
+gint64 ebb_product_get_n_batches (const EbbProduct *product);
+
+/* "f32 [4, 8, 16] x [16, 32]" */
+char *ebb_product_to_string (const EbbProduct *product);
+
+G_END_DECLS

@@ -1,0 +1,499 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+#include <string.h>
+
+#include "tensor/cpu/matmul-private.h"
+
+/* Up to so many multiply-adds a product is done by plain loops: measured, a call of oneDNN costs about as much. */
+#define DIRECT_LIMIT 4096
+
+/* -- the plainest form -------------------------------------------------------------------------------------------- */
+
+gint64
+ebb_product_get_n_batches (const EbbProduct *product)
+{
+  gint64 n = 1;
+
+  for (int i = 0; i < product->n_batch; i++)
+    n *= product->batch[i];
+  return n;
+}
+
+void
+ebb_product_get_batch_offsets (const EbbProduct *product,
+                               gint64 index,
+                               gint64 *a,
+                               gint64 *b,
+                               gint64 *c)
+{
+  *a = *b = *c = 0;
+  for (int i = (int) product->n_batch - 1; i >= 0; i--)
+    {
+      gint64 position = index % product->batch[i];
+
+      index /= product->batch[i];
+      *a += position * product->a_batch[i];
+      *b += position * product->b_batch[i];
+      *c += position * product->c_batch[i];
+    }
+}
+
+static void
+append_shape (GString *text,
+              const EbbProduct *product,
+              const gint64 *batch_strides,
+              gint64 rows,
+              gint64 columns)
+{
+  g_string_append_c (text, '[');
+  for (int i = 0; i < product->n_batch; i++)
+    g_string_append_printf (text, "%" G_GINT64_FORMAT ", ", batch_strides[i] ? product->batch[i] : (gint64) 1);
+  g_string_append_printf (text, "%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]", rows, columns);
+}
+
+char *
+ebb_product_to_string (const EbbProduct *product)
+{
+  GString *text = g_string_new (ebb_dtype_get_name (product->ab_dtype));
+
+  g_string_append_c (text, ' ');
+  append_shape (text, product, product->a_batch, product->m, product->k);
+  g_string_append (text, " x ");
+  append_shape (text, product, product->b_batch, product->k, product->n);
+  return g_string_free (text, FALSE);
+}
+
+/* The stride of a dimension of size 1 is never used, and may be anything: make it what a dense matrix would have. */
+static void
+normalize_matrix (gint64 rows,
+                  gint64 columns,
+                  gint64 *row_stride,
+                  gint64 *column_stride)
+{
+  if (rows == 1 && columns == 1)
+    *row_stride = *column_stride = 1;
+  else if (rows == 1 && *column_stride == 1)
+    *row_stride = columns;
+  else if (rows == 1)
+    *row_stride = 1;
+  else if (columns == 1)
+    *column_stride = 1;
+}
+
+static gboolean
+is_matrix_plain (gint64 rows,
+                 gint64 columns,
+                 gint64 row_stride,
+                 gint64 column_stride)
+{
+  return (column_stride == 1 && row_stride >= columns) || (row_stride == 1 && column_stride >= rows);
+}
+
+gboolean
+ebb_product_is_plain (const EbbProduct *p)
+{
+  return p->ab_dtype == EBB_DTYPE_F32 && p->c_dtype == EBB_DTYPE_F32
+         && (p->bias_dtype < 0 || (p->bias_dtype == EBB_DTYPE_F32 && p->bias_stride == 1))
+         && is_matrix_plain (p->m, p->k, p->a_row, p->a_column) && is_matrix_plain (p->k, p->n, p->b_row, p->b_column);
+}
+
+/* Views are aligned at their last dimension; what a lacks of c's dimensions is broadcast. */
+static gint64
+get_batch_stride (const EbbView *view,
+                  int from_end)
+{
+  int dim = view->n_dims - 1 - from_end;
+
+  return dim >= 0 && view->shape[dim] != 1 ? view->strides[dim] : 0;
+}
+
+static void
+drop_batch (EbbProduct *p,
+            int index)
+{
+  for (int i = index; i + 1 < p->n_batch; i++)
+    {
+      p->batch[i] = p->batch[i + 1];
+      p->a_batch[i] = p->a_batch[i + 1];
+      p->b_batch[i] = p->b_batch[i + 1];
+      p->c_batch[i] = p->c_batch[i + 1];
+    }
+  p->n_batch--;
+  p->batch[p->n_batch] = p->a_batch[p->n_batch] = p->b_batch[p->n_batch] = p->c_batch[p->n_batch] = 0;
+}
+
+static void
+merge_batches (EbbProduct *p)
+{
+  for (int i = (int) p->n_batch - 1; i > 0; i--)
+    {
+      gint64 size = p->batch[i];
+
+      if (p->a_batch[i - 1] != p->a_batch[i] * size || p->b_batch[i - 1] != p->b_batch[i] * size
+          || p->c_batch[i - 1] != p->c_batch[i] * size)
+        continue;
+      p->batch[i] *= p->batch[i - 1];
+      drop_batch (p, i - 1);
+    }
+}
+
+/* [B, T, K] x [K, N] is [B * T, K] x [K, N]. */
+static void
+fold_batches_into_rows (EbbProduct *p)
+{
+  while (p->n_batch > 0)
+    {
+      int last = (int) p->n_batch - 1;
+      gboolean is_one_row = p->m == 1;
+
+      if (p->b_batch[last] != 0)
+        return;
+      if (!is_one_row && (p->a_batch[last] != p->m * p->a_row || p->c_batch[last] != p->m * p->c_row))
+        return;
+      if (is_one_row && p->a_batch[last] == 0)
+        return;
+      if (is_one_row)
+        {
+          p->a_row = p->a_batch[last];
+          p->c_row = p->c_batch[last];
+        }
+      p->m *= p->batch[last];
+      drop_batch (p, last);
+    }
+}
+
+static void
+product_init (EbbProduct *p,
+              const EbbView *a,
+              const EbbView *b,
+              const EbbView *bias,
+              const EbbView *c,
+              gboolean accumulate)
+{
+  gint64 c_column = 1;
+
+  memset (p, 0, sizeof *p);
+  p->m = c->shape[c->n_dims - 2];
+  p->n = c->shape[c->n_dims - 1];
+  p->k = a->shape[a->n_dims - 1];
+  p->a_row = a->strides[a->n_dims - 2];
+  p->a_column = a->strides[a->n_dims - 1];
+  p->b_row = b->strides[b->n_dims - 2];
+  p->b_column = b->strides[b->n_dims - 1];
+  p->c_row = c->strides[c->n_dims - 2];
+  for (int i = 0; i < c->n_dims - 2; i++)
+    {
+      int from_end = c->n_dims - 1 - i;
+
+      if (c->shape[i] == 1)
+        continue;
+      p->batch[p->n_batch] = c->shape[i];
+      p->a_batch[p->n_batch] = get_batch_stride (a, from_end);
+      p->b_batch[p->n_batch] = get_batch_stride (b, from_end);
+      p->c_batch[p->n_batch] = c->strides[i];
+      p->n_batch++;
+    }
+  p->ab_dtype = a->dtype;
+  p->c_dtype = c->dtype;
+  p->bias_dtype = bias ? (gint32) bias->dtype : -1;
+  p->bias_stride = bias && p->n > 1 ? bias->strides[bias->n_dims - 1] : 1;
+  p->accumulate = accumulate;
+  p->n_threads = ebb_cpu_get_n_threads ();
+  merge_batches (p);
+  fold_batches_into_rows (p);
+  normalize_matrix (p->m, p->k, &p->a_row, &p->a_column);
+  normalize_matrix (p->k, p->n, &p->b_row, &p->b_column);
+  normalize_matrix (p->m, p->n, &p->c_row, &c_column);
+  if (p->m == 1 || p->c_row < p->n)
+    p->c_row = p->n;
+}
+
+/* -- dense f32 stand-ins ------------------------------------------------------------------------------------------- */
+
+static inline float
+bf16_to_f32 (guint16 bits)
+{
+  guint32 word = (guint32) bits << 16;
+  float value;
+
+  memcpy (&value, &word, sizeof value);
+  return value;
+}
+
+/* Round to nearest, ties to even; a NaN stays one. */
+static inline guint16
+f32_to_bf16 (float value)
+{
+  guint32 word;
+
+  memcpy (&word, &value, sizeof word);
+  if ((word & 0x7fffffffu) > 0x7f800000u)
+    return (guint16) ((word >> 16) | 0x40);
+  return (guint16) ((word + 0x7fffu + ((word >> 16) & 1)) >> 16);
+}
+
+static inline float
+load (const void *data,
+      gint64 index,
+      int dtype)
+{
+  return dtype == EBB_DTYPE_F32 ? ((const float *) data)[index] : bf16_to_f32 (((const guint16 *) data)[index]);
+}
+
+static inline void
+store (void *data,
+       gint64 index,
+       int dtype,
+       float value)
+{
+  if (dtype == EBB_DTYPE_F32)
+    ((float *) data)[index] = value;
+  else
+    ((guint16 *) data)[index] = f32_to_bf16 (value);
+}
+
+typedef struct
+{
+  gint64 rows, columns, row_stride, column_stride;
+  const gint64 *batch_strides; /* NULL: one matrix */
+  gint64 batch[EBB_PRODUCT_MAX_BATCH];
+  gint64 n_batch, n_matrices;
+  int dtype;
+} Operand;
+
+/* The batch dimensions along which an operand does not vary have size 1. */
+static void
+operand_init (Operand *operand,
+              const EbbProduct *p,
+              const gint64 *batch_strides,
+              gint64 rows,
+              gint64 columns,
+              gint64 row_stride,
+              gint64 column_stride,
+              int dtype)
+{
+  *operand = (Operand){ .rows = rows, .columns = columns, .row_stride = row_stride, .column_stride = column_stride, .batch_strides = batch_strides, .n_batch = p->n_batch, .n_matrices = 1, .dtype = dtype };
+  for (int i = 0; i < p->n_batch; i++)
+    {
+      operand->batch[i] = batch_strides && batch_strides[i] ? p->batch[i] : 1;
+      operand->n_matrices *= operand->batch[i];
+    }
+}
+
+static gint64
+operand_get_offset (const Operand *operand,
+                    gint64 matrix)
+{
+  gint64 offset = 0;
+
+  for (int i = (int) operand->n_batch - 1; i >= 0; i--)
+    {
+      if (operand->batch_strides)
+        offset += matrix % operand->batch[i] * operand->batch_strides[i];
+      matrix /= operand->batch[i];
+    }
+  return offset;
+}
+
+/* Between @data, with the operand's strides, and @dense, row after row in f32. */
+static void
+operand_convert (const Operand *operand,
+                 void *data,
+                 float *dense,
+                 gboolean to_dense)
+{
+  gint64 columns = operand->columns, stride = operand->column_stride;
+  int dtype = operand->dtype;
+
+#pragma omp parallel for schedule(static) num_threads(ebb_cpu_get_n_threads())
+  for (gint64 row = 0; row < operand->n_matrices * operand->rows; row++)
+    {
+      gint64 start = operand_get_offset (operand, row / operand->rows) + row % operand->rows * operand->row_stride;
+      float *line = dense + row * columns;
+
+      for (gint64 j = 0; j < columns; j++)
+        if (to_dense)
+          line[j] = load (data, start + j * stride, dtype);
+        else
+          store (data, start + j * stride, dtype, line[j]);
+    }
+}
+
+/* Strides of the dense copy, in the place of the operand's. */
+static void
+operand_set_dense (const Operand *operand,
+                   gint64 *batch_strides)
+{
+  gint64 stride = operand->rows * operand->columns;
+
+  for (int i = (int) operand->n_batch - 1; i >= 0; i--)
+    {
+      batch_strides[i] = batch_strides[i] ? stride : 0;
+      stride *= operand->batch[i];
+    }
+}
+
+/* oneDNN has no product for these dtypes on this processor, or for these strides: the same in dense f32. */
+static gboolean
+run_by_copies (const EbbProduct *p,
+               const EbbProductData *data,
+               GError **error)
+{
+  Operand a, b, c, bias;
+  EbbProduct plain = *p;
+  EbbProductData copies = { NULL };
+  EbbProductResult result;
+  gint64 a_size, b_size, c_size;
+  float *memory;
+
+  operand_init (&a, p, p->a_batch, p->m, p->k, p->a_row, p->a_column, p->ab_dtype);
+  operand_init (&b, p, p->b_batch, p->k, p->n, p->b_row, p->b_column, p->ab_dtype);
+  operand_init (&c, p, p->c_batch, p->m, p->n, p->c_row, 1, p->c_dtype);
+  operand_init (&bias, p, NULL, 1, p->n, p->n * p->bias_stride, p->bias_stride, MAX (p->bias_dtype, 0));
+  a_size = a.n_matrices * p->m * p->k;
+  b_size = b.n_matrices * p->k * p->n;
+  c_size = c.n_matrices * p->m * p->n;
+  memory = ebb_cpu_workspace_alloc ((a_size + b_size + c_size + p->n) * sizeof (float), error);
+  if (!memory)
+    return FALSE;
+
+  operand_set_dense (&a, plain.a_batch);
+  operand_set_dense (&b, plain.b_batch);
+  operand_set_dense (&c, plain.c_batch);
+  plain.a_row = plain.a_column = plain.b_row = plain.b_column = 0;
+  plain.a_row = p->k;
+  plain.b_row = plain.c_row = p->n;
+  plain.a_column = plain.b_column = plain.bias_stride = 1;
+  plain.ab_dtype = plain.c_dtype = EBB_DTYPE_F32;
+  copies.a = memory;
+  copies.b = memory + a_size;
+  copies.c = memory + a_size + b_size;
+  operand_convert (&a, (void *) data->a, (float *) copies.a, TRUE);
+  operand_convert (&b, (void *) data->b, (float *) copies.b, TRUE);
+  if (p->accumulate)
+    operand_convert (&c, data->c, copies.c, TRUE);
+  if (data->bias)
+    {
+      plain.bias_dtype = EBB_DTYPE_F32;
+      copies.bias = memory + a_size + b_size + c_size;
+      operand_convert (&bias, (void *) data->bias, (float *) copies.bias, TRUE);
+    }
+  result = ebb_product_run_dnnl (&plain, &copies, error);
+  if (result == EBB_PRODUCT_DONE)
+    operand_convert (&c, data->c, copies.c, FALSE);
+  ebb_cpu_workspace_free (memory);
+  return result == EBB_PRODUCT_DONE;
+}
+
+/* -- small products ------------------------------------------------------------------------------------------------ */
+
+#define DIRECT_COLUMNS 32
+
+static inline __attribute__ ((always_inline)) void
+direct_columns (const EbbProduct *p,
+                const EbbProductData *data,
+                gint64 a,
+                gint64 b,
+                gint64 c,
+                gint64 column,
+                int n,
+                int dtype)
+{
+  float sums[DIRECT_COLUMNS] = { 0 };
+
+  if (p->b_column == 1 && n == DIRECT_COLUMNS)
+    for (gint64 k = 0; k < p->k; k++)
+      {
+        float x = load (data->a, a + k * p->a_column, dtype);
+
+        for (int j = 0; j < DIRECT_COLUMNS; j++)
+          sums[j] += x * load (data->b, b + k * p->b_row + j, dtype);
+      }
+  else
+    for (gint64 k = 0; k < p->k; k++)
+      {
+        float x = load (data->a, a + k * p->a_column, dtype);
+
+        for (int j = 0; j < n; j++)
+          sums[j] += x * load (data->b, b + k * p->b_row + j * p->b_column, dtype);
+      }
+  for (int j = 0; j < n; j++)
+    {
+      if (data->bias)
+        sums[j] += load (data->bias, (column + j) * p->bias_stride, p->bias_dtype);
+      if (p->accumulate)
+        sums[j] += load (data->c, c + j, p->c_dtype);
+      store (data->c, c + j, p->c_dtype, sums[j]);
+    }
+}
+
+static inline __attribute__ ((always_inline)) void
+direct_batch (const EbbProduct *p,
+              const EbbProductData *data,
+              gint64 batch,
+              int dtype)
+{
+  gint64 a, b, c;
+
+  ebb_product_get_batch_offsets (p, batch, &a, &b, &c);
+  for (gint64 i = 0; i < p->m; i++)
+    for (gint64 j = 0; j < p->n; j += DIRECT_COLUMNS)
+      direct_columns (p, data, a + i * p->a_row, b + j * p->b_column, c + i * p->c_row + j, j,
+                      (int) MIN (DIRECT_COLUMNS, p->n - j), dtype);
+}
+
+void
+ebb_product_run_direct (const EbbProduct *p,
+                        const EbbProductData *data)
+{
+  gint64 n_batches = ebb_product_get_n_batches (p);
+
+  for (gint64 i = 0; i < n_batches; i++)
+    if (p->ab_dtype == EBB_DTYPE_F32)
+      direct_batch (p, data, i, EBB_DTYPE_F32);
+    else
+      direct_batch (p, data, i, EBB_DTYPE_BF16);
+}
+
+/* The choice depends on the shape alone, so that equal shapes are summed in one order. */
+static gboolean
+is_small (const EbbProduct *p)
+{
+  gint64 limit = DIRECT_LIMIT / MAX (p->k, 1);
+
+  if (p->k == 0)
+    return TRUE;
+  if (p->m > limit || p->n > limit)
+    return FALSE;
+  limit /= p->m * p->n;
+  return limit > 0 && ebb_product_get_n_batches (p) <= limit;
+}
+
+gboolean
+ebb_cpu_matmul (const EbbLaunch *launch,
+                GError **error)
+{
+  const EbbView *a = launch->inputs[0], *b = launch->inputs[1];
+  const EbbView *bias = launch->n_inputs > 2 ? launch->inputs[2] : NULL;
+  const EbbView *c = launch->outputs[0];
+  EbbProductData data = { a->data, b->data, bias ? bias->data : NULL, c->data };
+  EbbProduct product;
+
+  for (int i = 0; i < c->n_dims; i++)
+    if (c->shape[i] == 0)
+      return TRUE;
+  product_init (&product, a, b, bias, c, launch->params.matmul.accumulate);
+  if (is_small (&product))
+    {
+      ebb_product_run_direct (&product, &data);
+      return TRUE;
+    }
+  if (product.bias_stride == 1)
+    switch (ebb_product_run_dnnl (&product, &data, error))
+      {
+      case EBB_PRODUCT_DONE: return TRUE;
+      case EBB_PRODUCT_FAILED: return FALSE;
+      case EBB_PRODUCT_UNSUPPORTED: break;
+      }
+  return run_by_copies (&product, &data, error);
+}
