@@ -53,6 +53,7 @@ if (EBB_BUILDS_INTROSPECTION)
     install (DIRECTORY bindings/python/gi DESTINATION "${EBB_PYTHON_DIR}" FILES_MATCHING PATTERN "*.py")
   endif ()
   if (EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/bindings/js")
-    install (DIRECTORY bindings/js/overrides DESTINATION "${CMAKE_INSTALL_DATADIR}/gjs-1.0" FILES_MATCHING PATTERN "*.js")
+    install (DIRECTORY bindings/js/overrides DESTINATION "${CMAKE_INSTALL_DATADIR}/gjs-1.0"
+      FILES_MATCHING PATTERN "*.js")
   endif ()
 endif ()

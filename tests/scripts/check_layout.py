@@ -1,8 +1,8 @@
 """The source tree keeps its order.
 
-Folders include only what stands to their left, public headers include no private one, backends know nothing of autograd,
-the umbrella lists every public header, files stay short and lines within 120 columns, and each public function has its
-documentation above its definition.
+Folders include only what stands to their left, public headers include no private one, backends know nothing of
+autograd, the umbrella lists every public header, files stay short and lines within 120 columns, and each public
+function has its documentation above its definition.
 """
 import os
 import re
