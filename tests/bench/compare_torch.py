@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Times one GPT-2 training step in Ebb and in PyTorch, in turn in one run, and prints the ratios (see README.md).
+
+Needs only the standard library; PyTorch runs in the virtual environment of scripts/peer-venv, Ebb as the built
+examples/train_gpt. Each measurement is a process of its own, with the same number of threads.
+"""
+
+import argparse
+import glob
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PRESETS = {"gpt2": {"layers": 12, "width": 768, "heads": 12, "vocab": 50257}}
+QUICK = {"layers": 2, "width": 128, "heads": 4, "vocab": 1024}
+WARM_UP = 2
+TORCH_OPTIMIZERS = ("default", "foreach", "fused")
+
+
+class Failure(Exception):
+    """One line for the user: what is missing or went wrong, and what to do."""
+
+
+def run_process(command, threads, name):
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
+    try:
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False)
+    except OSError as error:
+        raise Failure(f"{name}: can't run {command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise Failure(f"{name}: exit status {done.returncode}: {lines[-1]}\n  command: {' '.join(command)}")
+    return done.stdout
+
+
+def text_of_tree(path):
+    """Writes the tree's own documents and sources to one file, the text that is trained on."""
+    patterns = ("*.md", "docs/**/*.md", "*/*.[ch]", "tests/*/*.py")
+    names = sorted({n for p in patterns for n in glob.glob(os.path.join(ROOT, p), recursive=True)})
+    with open(path, "wb") as text:
+        for name in (n for n in names if f"{os.sep}build{os.sep}" not in n):
+            with open(name, "rb") as source:
+                text.write(source.read() + b"\n")
+    return os.path.getsize(path)
+
+
+def peer_python():
+    finder = subprocess.run([os.path.join(ROOT, "scripts", "peer-venv"), "--path"], stdout=subprocess.PIPE, text=True,
+                            check=True)
+    python = finder.stdout.strip()
+    if not os.path.exists(python):
+        raise Failure(f"no PyTorch at {python}: run scripts/peer-venv first (about 2 GB, from PyPI)")
+    return python
+
+
+class Torch:
+    name = "PyTorch"
+
+    def __init__(self, options, data):
+        self.options, self.data, self.python = options, data, peer_python()
+        self.optimizer = options.torch_optimizer
+        self.version = run_process([self.python, "-c", "import torch; print(torch.__version__)"], 1, "PyTorch").strip()
+
+    def choose_optimizer(self):
+        """PyTorch has three AdamW loops; it is measured with the one that is fastest here."""
+        if self.optimizer == "best":
+            seconds = {kind: self.measure("none", kind, WARM_UP + 2)["seconds"] for kind in TORCH_OPTIMIZERS}
+            self.optimizer = min(seconds, key=seconds.get)
+            progress("PyTorch's AdamW: " + ", ".join(f"{kind} {s:.3f} s" for kind, s in seconds.items()))
+
+    def measure(self, checkpoint, optimizer=None, steps=None):
+        options, shape = self.options, self.options.shape
+        command = [self.python, os.path.join(HERE, "torch_gpt.py"), "--data", self.data,
+                   "--layers", shape["layers"], "--width", shape["width"], "--heads", shape["heads"],
+                   "--vocab", shape["vocab"], "--context", options.context, "--batch", options.batch,
+                   "--steps", steps or options.steps, "--dropout", options.dropout, "--dtype", options.dtype,
+                   "--checkpoint", checkpoint, "--optimizer", optimizer or self.optimizer,
+                   "--threads", options.threads]
+        report = json.loads(run_process([str(word) for word in command], options.threads, "PyTorch"))
+        return summary(report, report["rss_after_import_bytes"])
+
+
+class Ebb:
+    name = "Ebb"
+
+    def __init__(self, options, data):
+        self.options, self.data = options, data
+        self.program = os.path.join(options.build, "examples", "train_gpt")
+        if not os.access(self.program, os.X_OK):
+            raise Failure(f"no program {self.program}: run cmake --preset release && cmake --build --preset release")
+        self.version = "not run"
+        self.library_bytes = self.measure_library()
+
+    def measure_library(self):
+        """Resident memory that loading the library and what it needs adds to a process, in bytes."""
+        libraries = [os.path.realpath(path)
+                     for path in glob.glob(os.path.join(self.options.build, "**", "libebb-1.0.so*"), recursive=True)]
+        if not libraries:
+            return 0
+        code = ("import ctypes, sys\n"
+                "def rss():\n"
+                "    with open('/proc/self/status') as status:\n"
+                "        return next(int(l.split()[1]) for l in status if l.startswith('VmRSS')) * 1024\n"
+                "before = rss()\n"
+                "ctypes.CDLL(sys.argv[1])\n"
+                "print(rss() - before)\n")
+        return int(run_process([sys.executable, "-c", code, libraries[0]], self.options.threads, "Ebb's library"))
+
+    def measure(self, checkpoint):
+        options, shape = self.options, self.options.shape
+        with tempfile.TemporaryDirectory(prefix="ebb-compare-") as folder:
+            report_name = os.path.join(folder, "report.json")
+            command = [self.program, "--data", self.data, "--context", options.context, "--batch", options.batch,
+                       "--steps", options.steps, "--dropout", options.dropout, "--dtype", options.dtype,
+                       "--lr", "3e-4", "--checkpoint", checkpoint, "--threads", options.threads,
+                       "--report", report_name, "--quiet"]
+            if options.preset:
+                command += ["--preset", options.preset]
+            if not options.preset or options.layers:
+                command += [word for key in ("layers", "width", "heads", "vocab")
+                            for word in (f"--{key}", shape[key])]
+            run_process([str(word) for word in command], options.threads, "Ebb")
+            try:
+                with open(report_name, encoding="utf-8") as file:
+                    report = json.load(file)
+            except (OSError, ValueError) as error:
+                raise Failure(f"Ebb: no usable report: {error}") from error
+        self.version = report.get("version", "unknown")
+        return summary(report, self.library_bytes)
+
+
+def summary(report, library_bytes):
+    """What is compared. The first two steps, which make the optimizer's state and fill caches, are left out."""
+    seconds = report["step_seconds"][WARM_UP:]
+    return {
+        "all_seconds": seconds,
+        "seconds": statistics.median(seconds),
+        "above_bytes": report["rss_peak_bytes"] - library_bytes,
+        "peak_bytes": report["rss_peak_bytes"],
+        "parameters": report["parameters"],
+        "first_loss": report["losses"][0],
+        "last_loss": report["losses"][-1],
+    }
+
+
+def progress(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure_all(options, sides):
+    results = {}
+    for round_index in range(options.rounds):
+        for checkpoint in options.checkpoint:
+            for side in sides if round_index % 2 == 0 else reversed(sides):
+                start = time.monotonic()
+                result = side.measure(checkpoint)
+                results.setdefault((side.name, checkpoint), []).append(result)
+                progress(f"round {round_index + 1}/{options.rounds}  {side.name:8s} {checkpoint:10s} "
+                         f"{result['seconds']:8.3f} s/step  {result['above_bytes'] / 1e9:6.2f} GB  "
+                         f"(took {time.monotonic() - start:.0f} s)")
+    return {key: combine(rounds) for key, rounds in results.items()}
+
+
+def combine(rounds):
+    every = sorted(s for r in rounds for s in r["all_seconds"])
+    return {
+        **rounds[0],
+        "seconds": statistics.median(every),
+        "low": every[len(every) // 10],
+        "high": every[-1 - len(every) // 10],
+        "above_bytes": statistics.median(r["above_bytes"] for r in rounds),
+        "peak_bytes": statistics.median(r["peak_bytes"] for r in rounds),
+    }
+
+
+def warnings(results):
+    parameters = {name: r["parameters"] for (name, _), r in results.items()}
+    if len(set(parameters.values())) > 1:
+        yield f"the models differ in size: {parameters}"
+    for (name, checkpoint), r in results.items():
+        if not (r["last_loss"] < r["first_loss"] < float("inf")):
+            yield f"{name} {checkpoint}: the loss does not fall: {r['first_loss']} to {r['last_loss']}"
+    if results and os.getloadavg()[0] > 1.5 * os.cpu_count():
+        yield f"the machine was busy: load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+
+
+def table(options, results):
+    """Rows of strings, the header first."""
+    rows = [["checkpoint", "program", "s/step", "10-90 %", "GB above library", "GB resident", "time to PyTorch",
+             "memory to PyTorch", "time to none"]]
+    for checkpoint in options.checkpoint:
+        for name in (s for s in ("PyTorch", "Ebb") if (s, checkpoint) in results):
+            r = results[name, checkpoint]
+            peer, base = results.get(("PyTorch", checkpoint)), results.get((name, "none"))
+            same_peer = peer if name != "PyTorch" else None
+            rows.append([checkpoint, name, f"{r['seconds']:.3f}", f"{r['low']:.3f}-{r['high']:.3f}",
+                         f"{r['above_bytes'] / 1e9:.2f}", f"{r['peak_bytes'] / 1e9:.2f}",
+                         f"{r['seconds'] / peer['seconds']:.2f}" if same_peer else "",
+                         f"{r['above_bytes'] / peer['above_bytes']:.2f}" if same_peer else "",
+                         f"{r['seconds'] / base['seconds']:.2f}" if base and checkpoint != "none" else ""])
+    return rows
+
+
+def as_text(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.rjust(w) if i > 1 else cell.ljust(w)
+                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows)
+
+
+def as_markdown(rows):
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|---|---|" + "---:|" * (len(rows[0]) - 2))
+    return "\n".join(lines)
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            fields = dict(line.split(":", 1) for line in (raw.replace("\t", "") for raw in info) if ":" in line)
+        flags = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in fields.get("flags", "").split()]
+        family = f"family {fields['cpu family'].strip()} model {fields['model'].strip()}" if "model" in fields else ""
+        return ", ".join(part for part in (fields.get("model name", "").strip(), family, " ".join(flags)) if part)
+    except OSError:
+        return platform.machine()
+
+
+def description(options, sides):
+    shape, torch = options.shape, next((s for s in sides if s.name == "PyTorch"), None)
+    return [
+        f"Model: {options.preset or 'GPT'}, {shape['layers']} layers, width {shape['width']}, {shape['heads']} heads, "
+        f"vocabulary {shape['vocab']}; batch {options.batch} x {options.context}, {options.dtype}, "
+        f"dropout {options.dropout:g}; whole optimizer step",
+        f"Machine: {processor()}; {options.threads} threads of {os.cpu_count()} processors",
+        f"Method: {options.rounds} rounds, in turn, of {options.steps} steps each, "
+        f"the first {WARM_UP} of each left out; median",
+        "Versions: " + ", ".join(f"{s.name} {s.version}" for s in sides) +
+        (f" (AdamW: {torch.optimizer})" if torch else ""),
+        f"Command: tests/bench/compare_torch.py {' '.join(options.words)}".rstrip(),
+    ]
+
+
+def parse(words):
+    parser = argparse.ArgumentParser(description="compare a GPT-2 training step in Ebb with PyTorch on the CPU")
+    parser.add_argument("--preset", default="gpt2", choices=sorted(PRESETS))
+    parser.add_argument("--layers", type=int, help="fewer or more layers than the preset")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--context", type=int, help="tokens per sequence (default: 256; 64 with --quick)")
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: PyTorch runs under autocast")
+    parser.add_argument("--dropout", type=float, default=0.0, help="GPT-2's own is 0.1 (default: 0)")
+    parser.add_argument("--checkpoint", default="none,full",
+                        type=lambda text: text.split(","), help="none, full or none,full (the default)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6,
+                        help=f"steps of each process, of which {WARM_UP} only warm up (default: 6)")
+    parser.add_argument("--quick", action="store_true", help="a small model: shows that both sides run")
+    parser.add_argument("--only", choices=["ebb", "torch"], help="measure one side")
+    parser.add_argument("--torch-optimizer", choices=("best",) + TORCH_OPTIMIZERS, default="best")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), help="build folder")
+    parser.add_argument("--data", help="text to train on (default: the tree's own)")
+    parser.add_argument("--markdown", metavar="FILE", help="write the table to FILE as well, - for standard output")
+    options = parser.parse_args(words)
+    options.words = words
+    if not set(options.checkpoint) <= {"none", "full"}:
+        parser.error("--checkpoint takes none, full or none,full")
+    for name, least in {"batch": 1, "threads": 1, "rounds": 1, "steps": WARM_UP + 1}.items():
+        if getattr(options, name) < least:
+            parser.error(f"--{name} must be at least {least}")
+    if options.quick:
+        options.preset = None
+    options.context = options.context or (64 if options.quick else 256)
+    options.shape = dict(QUICK if options.quick else PRESETS[options.preset])
+    options.shape["layers"] = options.layers or options.shape["layers"]
+    return options
+
+
+def compare(options, folder):
+    data = options.data
+    if not data:
+        data = os.path.join(folder, "text.txt")
+        if text_of_tree(data) <= 2 * options.context:
+            raise Failure("the tree holds too little text: give a file with --data")
+    sides = [side(options, data) for side in (Torch, Ebb) if options.only in (None, side.__name__.lower())]
+    for side in sides:
+        if side.name == "PyTorch":
+            side.choose_optimizer()
+    results = measure_all(options, sides)
+    rows, lines = table(options, results), description(options, sides)
+    notes = [f"WARNING: {text}" for text in warnings(results)]
+    print("\n".join([*lines, "", as_text(rows), *notes]))
+    if options.markdown:
+        text = "\n".join([*(f"- {line}" for line in lines), "", as_markdown(rows), *notes]) + "\n"
+        if options.markdown == "-":
+            print(text)
+        else:
+            with open(options.markdown, "w", encoding="utf-8") as file:
+                file.write(text)
+
+
+def main():
+    options = parse(sys.argv[1:])
+    try:
+        with tempfile.TemporaryDirectory(prefix="ebb-compare-") as folder:
+            compare(options, folder)
+    except (Failure, OSError) as error:
+        sys.exit(f"compare_torch: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
