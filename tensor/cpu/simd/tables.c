@@ -4,6 +4,18 @@
 
 const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   /* elementwise */
+  [EBB_KERNEL_COPY] = EBB_SIMD_NAME (ebb_cpu_copy),
+  [EBB_KERNEL_FILL] = EBB_SIMD_NAME (ebb_cpu_fill),
+  [EBB_KERNEL_ARANGE] = EBB_SIMD_NAME (ebb_cpu_arange),
+  [EBB_KERNEL_UNARY] = EBB_SIMD_NAME (ebb_cpu_unary),
+  [EBB_KERNEL_UNARY_GRAD] = EBB_SIMD_NAME (ebb_cpu_unary_grad),
+  [EBB_KERNEL_BINARY] = EBB_SIMD_NAME (ebb_cpu_binary),
+  [EBB_KERNEL_BINARY_SCALAR] = EBB_SIMD_NAME (ebb_cpu_binary_scalar),
+  [EBB_KERNEL_WHERE] = EBB_SIMD_NAME (ebb_cpu_where),
+  [EBB_KERNEL_CLAMP] = EBB_SIMD_NAME (ebb_cpu_clamp),
+  [EBB_KERNEL_CLAMP_GRAD] = EBB_SIMD_NAME (ebb_cpu_clamp_grad),
+  [EBB_KERNEL_ADD_SCALED] = EBB_SIMD_NAME (ebb_cpu_add_scaled),
+  [EBB_KERNEL_TRIANGLE] = EBB_SIMD_NAME (ebb_cpu_triangle),
 
   /* random */
 
