@@ -28,27 +28,27 @@ typedef struct
 typedef enum
 {
   /* -- elementwise: inputs are already expanded to the output's shape (strides 0), any strides, in place ------------ */
-  EBB_KERNEL_COPY,         /* (x) -> y: any dtype to any dtype, any strides both; also cast and contiguous */
-  EBB_KERNEL_FILL,         /* () -> y: fill.value; any dtype, any strides */
-  EBB_KERNEL_ARANGE,       /* () -> y: arange.start + i * arange.step; any dtype but bool */
-  EBB_KERNEL_UNARY,        /* (x) -> y of the same dtype: unary.op; NEG, ABS on integers too; LOGICAL_NOT gives bool */
-  EBB_KERNEL_UNARY_GRAD,   /* (dy, x or NULL, y or NULL) -> dx: unary.op; which of x, y it needs: see EbbUnaryOp */
-  EBB_KERNEL_BINARY,       /* (a, b) of one dtype -> y: binary.op; comparisons give bool; integers too */
+  EBB_KERNEL_COPY,          /* (x) -> y: any dtype to any dtype, any strides both; also cast and contiguous */
+  EBB_KERNEL_FILL,          /* () -> y: fill.value; any dtype, any strides */
+  EBB_KERNEL_ARANGE,        /* () -> y: arange.start + i * arange.step; any dtype but bool */
+  EBB_KERNEL_UNARY,         /* (x) -> y of the same dtype: unary.op; NEG, ABS on integers too; LOGICAL_NOT gives bool */
+  EBB_KERNEL_UNARY_GRAD,    /* (dy, x or NULL, y or NULL) -> dx: unary.op; which of x, y it needs: see EbbUnaryOp */
+  EBB_KERNEL_BINARY,        /* (a, b) of one dtype -> y: binary.op; comparisons give bool; integers too */
   EBB_KERNEL_BINARY_SCALAR, /* (a) -> y: binary.op with the scalar binary.value as b, or as a if binary.reverse */
-  EBB_KERNEL_WHERE,        /* (condition bool, a, b) -> y of a's dtype; any dtype */
-  EBB_KERNEL_CLAMP,        /* (x) -> y: clamp.min, clamp.max; integers too */
-  EBB_KERNEL_CLAMP_GRAD,   /* (dy, x) -> dx */
-  EBB_KERNEL_ADD_SCALED,   /* (a, b) -> y = add_scaled.alpha * a + add_scaled.beta * b, floating; in place on a */
-  EBB_KERNEL_TRIANGLE,     /* (x) [.., M, N] -> y: keeps column - row <= diagonal (lower) or >= (upper), else 0 */
+  EBB_KERNEL_WHERE,         /* (condition bool, a, b) -> y of a's dtype; any dtype */
+  EBB_KERNEL_CLAMP,         /* (x) -> y: clamp.min, clamp.max; integers too */
+  EBB_KERNEL_CLAMP_GRAD,    /* (dy, x) -> dx */
+  EBB_KERNEL_ADD_SCALED,    /* (a, b) -> y = add_scaled.alpha * a + add_scaled.beta * b, floating; in place on a */
+  EBB_KERNEL_TRIANGLE,      /* (x) [.., M, N] -> y: keeps column - row <= diagonal (lower) or >= (upper), else 0 */
 
   /* -- random: draw i of a call is lane i % 4 of Philox4x32-10 block offset + i / 4, i counted over the output in
    *    contiguous order --------------------------------------------------------------------------------------------- */
-  EBB_KERNEL_UNIFORM,      /* () -> y: random.low + u * (random.high - random.low), u in [0, 1) with 24 bits */
-  EBB_KERNEL_NORMAL,       /* () -> y: random.mean + random.std * z, Box-Muller on pairs of lanes */
-  EBB_KERNEL_RANDINT,      /* () -> y i64/i32: low + draw % (high - low), 64-bit draws from two lanes each */
-  EBB_KERNEL_DROPOUT,      /* (x) -> y = keep ? x / (1 - p) : 0; keep: u32 draw >= p * 2^32; contiguous; in place;
+  EBB_KERNEL_UNIFORM,     /* () -> y: random.low + u * (random.high - random.low), u in [0, 1) with 24 bits */
+  EBB_KERNEL_NORMAL,      /* () -> y: random.mean + random.std * z, Box-Muller on pairs of lanes */
+  EBB_KERNEL_RANDINT,     /* () -> y i64/i32: low + draw % (high - low), 64-bit draws from two lanes each */
+  EBB_KERNEL_DROPOUT,     /* (x) -> y = keep ? x / (1 - p) : 0; keep: u32 draw >= p * 2^32; contiguous; in place;
                             * its gradient is itself on dy */
-  EBB_KERNEL_MULTINOMIAL,  /* (weights f32 [rows, n]) -> index i64 [rows, samples], with replacement, by inverse
+  EBB_KERNEL_MULTINOMIAL, /* (weights f32 [rows, n]) -> index i64 [rows, samples], with replacement, by inverse
                             * cumulative sum */
 
   /* -- bias and gelu ------------------------------------------------------------------------------------------------ */
@@ -59,56 +59,56 @@ typedef enum
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
    *    with size 1 in the reduced ones ------------------------------------------------------------------------------ */
-  EBB_KERNEL_REDUCE,       /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES ANY ALL; integers sum in i64 */
-  EBB_KERNEL_VAR,          /* (x) -> var, mean: reduce.correction; two passes */
-  EBB_KERNEL_ARG_REDUCE,   /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */
-  EBB_KERNEL_TOPK,         /* (x [rows, n]) -> values, indices i64 [rows, topk.k], sorted, largest or smallest first */
+  EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES ANY ALL; integers sum in i64 */
+  EBB_KERNEL_VAR,        /* (x) -> var, mean: reduce.correction; two passes */
+  EBB_KERNEL_ARG_REDUCE, /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */
+  EBB_KERNEL_TOPK,       /* (x [rows, n]) -> values, indices i64 [rows, topk.k], sorted, largest or smallest first */
 
   /* -- rows --------------------------------------------------------------------------------------------------------- */
-  EBB_KERNEL_SOFTMAX,          /* (x [rows, n]) -> y; softmax.log for log-softmax; in place */
-  EBB_KERNEL_SOFTMAX_GRAD,     /* (dy, y) -> dx; softmax.log */
-  EBB_KERNEL_LAYER_NORM,       /* (x [rows, n], weight or NULL, bias or NULL) -> y, mean f32 [rows], rstd f32 [rows] */
-  EBB_KERNEL_LAYER_NORM_GRAD,  /* (dy, x, weight or NULL, mean, rstd, dsum or NULL) -> dx (+ dsum), dweight f32 or
+  EBB_KERNEL_SOFTMAX,            /* (x [rows, n]) -> y; softmax.log for log-softmax; in place */
+  EBB_KERNEL_SOFTMAX_GRAD,       /* (dy, y) -> dx; softmax.log */
+  EBB_KERNEL_LAYER_NORM,         /* (x [rows, n], weight or NULL, bias or NULL) -> y, mean f32 [rows], rstd f32 [rows] */
+  EBB_KERNEL_LAYER_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd, dsum or NULL) -> dx (+ dsum), dweight f32 or
                                 * NULL, dbias f32 or NULL; += if norm.accumulate_weight / _bias */
-  EBB_KERNEL_RMS_NORM,         /* (x, weight or NULL) -> y, rstd */
-  EBB_KERNEL_RMS_NORM_GRAD,    /* (dy, x, weight or NULL, rstd) -> dx, dweight f32 or NULL */
-  EBB_KERNEL_BATCH_NORM,       /* (x [N, C, L], weight, bias, running_mean, running_var: each or NULL) -> y, mean f32
+  EBB_KERNEL_RMS_NORM,           /* (x, weight or NULL) -> y, rstd */
+  EBB_KERNEL_RMS_NORM_GRAD,      /* (dy, x, weight or NULL, rstd) -> dx, dweight f32 or NULL */
+  EBB_KERNEL_BATCH_NORM,         /* (x [N, C, L], weight, bias, running_mean, running_var: each or NULL) -> y, mean f32
                                 * [C], rstd f32 [C]; norm.training: batch statistics, and running ones are moved IN
                                 * PLACE by norm.momentum (unbiased variance), else the running ones are used */
-  EBB_KERNEL_BATCH_NORM_GRAD,  /* (dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL */
-  EBB_KERNEL_ADD_LAYER_NORM,   /* (x, residual, weight, bias) -> sum = residual + dropout (x), y = norm (sum), mean,
+  EBB_KERNEL_BATCH_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL */
+  EBB_KERNEL_ADD_LAYER_NORM,     /* (x, residual, weight, bias) -> sum = residual + dropout (x), y = norm (sum), mean,
                                 * rstd; norm.p = 0: no draw; sum may be the same view as residual or x */
-  EBB_KERNEL_CROSS_ENTROPY,    /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
+  EBB_KERNEL_CROSS_ENTROPY,      /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
                                 * logsumexp f32 [rows]; ignored rows give 0; xent.smoothing */
   EBB_KERNEL_CROSS_ENTROPY_GRAD, /* (dloss f32 [rows] (stride 0 allowed), logits, target, logsumexp) -> dlogits; in
                                 * place on logits */
 
   /* -- indices (checked by the launcher) ----------------------------------------------------------------------------- */
-  EBB_KERNEL_INDEX_SELECT,     /* (x [outer, n, inner], index i64/i32 [k]) -> y [outer, k, inner]; also embedding; any
+  EBB_KERNEL_INDEX_SELECT, /* (x [outer, n, inner], index i64/i32 [k]) -> y [outer, k, inner]; also embedding; any
                                 * dtype */
-  EBB_KERNEL_INDEX_ADD,        /* (source [outer, k, inner], index [k]) -> y [outer, n, inner] += source at index; y f32
+  EBB_KERNEL_INDEX_ADD,    /* (source [outer, k, inner], index [k]) -> y [outer, n, inner] += source at index; y f32
                                 * when floating, source f32 or bf16; a fixed order of additions per row of y, threads
                                 * split y's rows (or inner), never atomics */
-  EBB_KERNEL_GATHER,           /* (x, index i64 of y's shape) -> y: along index.dim; any strides */
-  EBB_KERNEL_SCATTER_ADD,      /* (source, index) -> y += : along index.dim, y of its own shape; fixed order */
-  EBB_KERNEL_INDEX_CHECK,      /* (index i64/i32) -> worst i64 [1]: the first value outside [0, index.limit) other than
+  EBB_KERNEL_GATHER,       /* (x, index i64 of y's shape) -> y: along index.dim; any strides */
+  EBB_KERNEL_SCATTER_ADD,  /* (source, index) -> y += : along index.dim, y of its own shape; fixed order */
+  EBB_KERNEL_INDEX_CHECK,  /* (index i64/i32) -> worst i64 [1]: the first value outside [0, index.limit) other than
                                 * index.ignore, or -1 << 62 if there is none; contiguous input */
 
   /* -- products ------------------------------------------------------------------------------------------------------ */
-  EBB_KERNEL_MATMUL,           /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
+  EBB_KERNEL_MATMUL,         /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
                                 * (strides 0), a and b with any strides of which one of the last two is 1;
                                 * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16 */
-  EBB_KERNEL_ATTENTION,        /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL) -> o [B, H, T, D],
+  EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL) -> o [B, H, T, D],
                                 * logsumexp f32 [B, H, T]. Any strides but the last is 1 (o too). mask: bool, true =
                                 * attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a floating bias of that
                                 * shape. attention.causal aligns the upper left corner. A row without any
                                 * key gives 0. Dropout on the probabilities: draw index ((b * H + h) * T + t) * S + s.
                                 * H a multiple of Hk */
-  EBB_KERNEL_ATTENTION_GRAD,   /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
+  EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
 
   /* -- optimizers: contiguous, in place on outputs -------------------------------------------------------------------- */
-  EBB_KERNEL_ADAMW,            /* (grad f32/bf16) -> parameter, exp_avg f32, exp_avg_sq f32: adamw.* */
-  EBB_KERNEL_SGD,              /* (grad) -> parameter, momentum f32 or NULL: sgd.* */
+  EBB_KERNEL_ADAMW, /* (grad f32/bf16) -> parameter, exp_avg f32, exp_avg_sq f32: adamw.* */
+  EBB_KERNEL_SGD,   /* (grad) -> parameter, momentum f32 or NULL: sgd.* */
 
   EBB_N_KERNELS
 } EbbKernel;
@@ -117,20 +117,20 @@ typedef enum
 typedef enum
 {
   EBB_UNARY_NEG,
-  EBB_UNARY_ABS,     /* x */
-  EBB_UNARY_EXP,     /* y */
-  EBB_UNARY_LOG,     /* x */
-  EBB_UNARY_SQRT,    /* y */
-  EBB_UNARY_RSQRT,   /* y */
-  EBB_UNARY_SQUARE,  /* x */
-  EBB_UNARY_SIN,     /* x */
-  EBB_UNARY_COS,     /* x */
-  EBB_UNARY_TANH,    /* y */
-  EBB_UNARY_RELU,    /* y */
-  EBB_UNARY_GELU,    /* x */
+  EBB_UNARY_ABS,       /* x */
+  EBB_UNARY_EXP,       /* y */
+  EBB_UNARY_LOG,       /* x */
+  EBB_UNARY_SQRT,      /* y */
+  EBB_UNARY_RSQRT,     /* y */
+  EBB_UNARY_SQUARE,    /* x */
+  EBB_UNARY_SIN,       /* x */
+  EBB_UNARY_COS,       /* x */
+  EBB_UNARY_TANH,      /* y */
+  EBB_UNARY_RELU,      /* y */
+  EBB_UNARY_GELU,      /* x */
   EBB_UNARY_GELU_TANH, /* x */
-  EBB_UNARY_SILU,    /* x */
-  EBB_UNARY_SIGMOID, /* y */
+  EBB_UNARY_SILU,      /* x */
+  EBB_UNARY_SIGMOID,   /* y */
   EBB_UNARY_LOGICAL_NOT,
   EBB_N_UNARY_OPS
 } EbbUnaryOp;
@@ -176,26 +176,102 @@ typedef struct
 
 typedef union
 {
-  struct { double value; } fill;
-  struct { double start, step; } arange;
-  struct { EbbUnaryOp op; } unary;
-  struct { EbbBinaryOp op; double value; gboolean reverse; } binary;
-  struct { double min, max; } clamp;
-  struct { double alpha, beta; } add_scaled;
-  struct { gint64 diagonal; gboolean upper; } triangle;
-  struct { EbbPhilox philox; double low, high, mean, std, p; } random;
-  struct { gboolean tanh; } gelu;
-  struct { gboolean accumulate; } column_sum;
-  struct { EbbReduceOp op; guint32 dims; double correction; } reduce;
-  struct { gint64 k; gboolean largest; } topk;
-  struct { gboolean log; } softmax;
-  struct { double eps, momentum, p; EbbPhilox philox; gboolean training, accumulate_weight, accumulate_bias; } norm;
-  struct { gint64 ignore_index; double smoothing; } xent;
-  struct { int dim; gint64 limit, ignore; gboolean has_ignore; } index;
-  struct { gboolean accumulate; } matmul;
-  struct { double scale, p; EbbPhilox philox; gboolean causal; } attention;
-  struct { double lr, beta1, beta2, eps, weight_decay, grad_scale; gint64 step; } adamw;
-  struct { double lr, momentum, weight_decay, dampening, grad_scale; gboolean nesterov, first; } sgd;
+  struct
+  {
+    double value;
+  } fill;
+  struct
+  {
+    double start, step;
+  } arange;
+  struct
+  {
+    EbbUnaryOp op;
+  } unary;
+  struct
+  {
+    EbbBinaryOp op;
+    double value;
+    gboolean reverse;
+  } binary;
+  struct
+  {
+    double min, max;
+  } clamp;
+  struct
+  {
+    double alpha, beta;
+  } add_scaled;
+  struct
+  {
+    gint64 diagonal;
+    gboolean upper;
+  } triangle;
+  struct
+  {
+    EbbPhilox philox;
+    double low, high, mean, std, p;
+  } random;
+  struct
+  {
+    gboolean tanh;
+  } gelu;
+  struct
+  {
+    gboolean accumulate;
+  } column_sum;
+  struct
+  {
+    EbbReduceOp op;
+    guint32 dims;
+    double correction;
+  } reduce;
+  struct
+  {
+    gint64 k;
+    gboolean largest;
+  } topk;
+  struct
+  {
+    gboolean log;
+  } softmax;
+  struct
+  {
+    double eps, momentum, p;
+    EbbPhilox philox;
+    gboolean training, accumulate_weight, accumulate_bias;
+  } norm;
+  struct
+  {
+    gint64 ignore_index;
+    double smoothing;
+  } xent;
+  struct
+  {
+    int dim;
+    gint64 limit, ignore;
+    gboolean has_ignore;
+  } index;
+  struct
+  {
+    gboolean accumulate;
+  } matmul;
+  struct
+  {
+    double scale, p;
+    EbbPhilox philox;
+    gboolean causal;
+  } attention;
+  struct
+  {
+    double lr, beta1, beta2, eps, weight_decay, grad_scale;
+    gint64 step;
+  } adamw;
+  struct
+  {
+    double lr, momentum, weight_decay, dampening, grad_scale;
+    gboolean nesterov, first;
+  } sgd;
 } EbbKernelParams;
 
 typedef struct

@@ -42,8 +42,8 @@ typedef enum
   EBB_OP_LOSS,
   EBB_OP_INDEXING,
   EBB_OP_RANDOM,
-  EBB_OP_COPY, /* casts, copies: never kept, never counted */
-  EBB_OP_VIEW, /* shares its input's storage: no kernel */
+  EBB_OP_COPY,    /* casts, copies: never kept, never counted */
+  EBB_OP_VIEW,    /* shares its input's storage: no kernel */
   EBB_OP_GRADIENT /* runs in backward only */
 } EbbOpKind;
 
@@ -62,18 +62,23 @@ struct _EbbOpCall
 {
   const EbbOp *op;
   guint n_inputs, n_outputs, n_saved;
-  EbbTensor *inputs[EBB_OP_MAX_INPUTS];   /* not owned; NULL where an optional one is left out. The kernel's operands */
-  EbbTensor *edges[EBB_OP_MAX_INPUTS];    /* not owned; whose gradient backward gives: the inputs unless changed, as
+  EbbTensor *inputs[EBB_OP_MAX_INPUTS];      /* not owned; NULL where an optional one is left out. The kernel's operands */
+  EbbTensor *edges[EBB_OP_MAX_INPUTS];       /* not owned; whose gradient backward gives: the inputs unless changed, as
                                            * when an input is a cast or contiguous stand-in without a node */
-  EbbTensor *outputs[EBB_OP_MAX_OUTPUTS]; /* owned until finished */
-  guint32 non_differentiable;             /* bit mask of outputs: index, statistics, ... Integer ones are anyway */
-  guint32 saved_is_output;                /* bit mask over saved */
-  EbbTensor *saved[EBB_OP_MAX_SAVED];     /* not owned; NULL allowed, comes back NULL */
+  EbbTensor *outputs[EBB_OP_MAX_OUTPUTS];    /* owned until finished */
+  guint32 non_differentiable;                /* bit mask of outputs: index, statistics, ... Integer ones are anyway */
+  guint32 saved_is_output;                   /* bit mask over saved */
+  EbbTensor *saved[EBB_OP_MAX_SAVED];        /* not owned; NULL allowed, comes back NULL */
   EbbTensor *temporaries[EBB_OP_MAX_INPUTS]; /* owned stand-ins, see ebb_op_contiguous () */
   guint n_temporaries;
+  EbbDevice *device;   /* where the outputs are made if there are no inputs; NULL: the CPU */
   gboolean needs_grad; /* set by ebb_op_begin (): grad mode is on and an edge requires a gradient */
   EbbKernelParams params;
-  struct { double f[4]; gint64 i[EBB_MAX_DIMS + 4]; } extra; /* plain data of the op's own, copied to the node */
+  struct
+  {
+    double f[4];
+    gint64 i[EBB_MAX_DIMS + 4];
+  } extra; /* plain data of the op's own, copied to the node */
 };
 
 struct _EbbBackward

@@ -38,13 +38,6 @@ void ebb_generator_set_state (EbbGenerator *self,
                               guint64 offset);
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_generator_register (EbbGenerator *self,
-                                 GError **error);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_generator_unregister (EbbGenerator *self);
-
-EBB_AVAILABLE_IN_ALL
 void ebb_manual_seed (guint64 seed);
 
 G_END_DECLS

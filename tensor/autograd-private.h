@@ -1,0 +1,85 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/autograd.h"
+#include "tensor/op-private.h"
+#include "tensor/saved-tensor.h"
+
+/* The graph: a node for each recorded op, with an edge for each operand and the tensors its backward needs. Nodes are
+ * numbered as they are made; a node's consumers have greater numbers, so running the greatest first is always right,
+ * and the order in which gradients are summed is the same however the graph's tensors are kept. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  EbbNode *node;   /* the operand was made by it, as its output number... */
+  EbbTensor *leaf; /* or it is a leaf that wants a gradient; both NULL: no gradient flows */
+  guint16 output_index;
+} EbbEdge;
+
+typedef struct
+{
+  EbbTensor *tensor; /* kept itself, or... */
+  EbbHandle *handle; /* what the hooks gave for it */
+  EbbSavedTensorHooks *hooks;
+  guint64 birth; /* of its storage */
+  guint version;
+  guint held : 1;      /* counted as saved */
+  guint as_shadow : 1; /* @tensor is a parameter whose copy in shadow_dtype was the operand */
+  guint shadow_dtype : 8;
+} EbbSavedTensor;
+
+struct _EbbNode
+{
+  int ref_count;
+  guint8 n_inputs, n_outputs, n_saved;
+  gboolean released; /* a backward pass has used it up */
+  const EbbOp *op;
+  guint64 sequence;
+  gpointer task; /* the backward pass that has gradients waiting here */
+  EbbKernelParams params;
+  double extra_f[4];
+  gint64 extra_i[EBB_MAX_DIMS + 4];
+  guint8 output_dtypes[EBB_OP_MAX_OUTPUTS];
+  EbbTensor **grads;     /* [n_outputs], waiting */
+  EbbEdge *edges;        /* [n_inputs] */
+  EbbSavedTensor *saved; /* [n_saved] */
+};
+
+/* Makes the node of a call that was run, and hangs it behind the call's outputs. */
+gboolean ebb_node_record (EbbOpCall *call,
+                          GError **error);
+EbbNode *ebb_node_ref (EbbNode *node);
+void ebb_node_unref (EbbNode *node);
+const EbbOp *ebb_node_get_op (EbbNode *node);
+
+gboolean ebb_saved_tensor_save (EbbSavedTensor *saved,
+                                const EbbOp *op,
+                                EbbTensor *tensor,
+                                EbbTensor *edge,
+                                GError **error);
+EbbTensor *ebb_saved_tensor_unpack (EbbSavedTensor *saved,
+                                    const EbbOp *op,
+                                    GError **error);
+void ebb_saved_tensor_clear (EbbSavedTensor *saved);
+
+EbbTensor *ebb_tensor_new_zeros_like (EbbTensor *tensor,
+                                      GError **error);
+/* The copy of a parameter in @dtype, made anew when the parameter has changed. */
+EbbTensor *ebb_tensor_get_shadow (EbbTensor *parameter,
+                                  EbbDType dtype,
+                                  GError **error);
+EbbTensor *ebb_tensor_convert (EbbTensor *tensor,
+                               EbbDType dtype,
+                               GError **error);
+
+/* TRUE if the backward pass that runs @node returns gradients instead of adding to those of leaves. */
+gboolean ebb_backward_pass_captures (EbbNode *node);
+
+/* Called once when the outermost backward pass of this thread has ended, in whatever way. */
+typedef void (*EbbBackwardEndFunc) (gpointer data);
+void ebb_backward_call_at_end (EbbBackwardEndFunc func,
+                               gpointer data);
+
+G_END_DECLS

@@ -1,0 +1,733 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/autograd.h"
+
+#include "tensor/autograd-private.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+/* One backward pass. The nodes that have gradients waiting lie in a heap with the greatest number on top. */
+
+typedef struct
+{
+  EbbTensor *tensor; /* whose gradient is wanted */
+  EbbTensor *grad;
+} Capture;
+
+typedef struct
+{
+  EbbNode **heap;
+  guint n_heap, heap_size;
+  Capture *captures; /* NULL: leaves take their gradients */
+  guint n_captures;
+  GHashTable *needed; /* with captures: the nodes that lead to one */
+  gboolean retain_graph;
+} Task;
+
+typedef struct _AtEnd AtEnd;
+
+struct _AtEnd
+{
+  AtEnd *next;
+  EbbBackwardEndFunc func;
+  gpointer data;
+};
+
+static __thread AtEnd *at_end;
+
+void
+ebb_backward_call_at_end (EbbBackwardEndFunc func,
+                          gpointer data)
+{
+  AtEnd *entry = g_new (AtEnd, 1);
+
+  *entry = (AtEnd){ at_end, func, data };
+  at_end = entry;
+}
+
+static void
+call_at_end (void)
+{
+  while (at_end != NULL)
+    {
+      AtEnd *entry = at_end;
+
+      at_end = entry->next;
+      entry->func (entry->data);
+      g_free (entry);
+    }
+}
+
+/* -- heap ------------------------------------------------------------------------------------------------------------- */
+
+static void
+heap_push (Task *task,
+           EbbNode *node)
+{
+  guint i = task->n_heap++;
+
+  if (i == task->heap_size)
+    {
+      task->heap_size = MAX (64, task->heap_size * 2);
+      task->heap = g_renew (EbbNode *, task->heap, task->heap_size);
+    }
+  for (; i > 0 && task->heap[(i - 1) / 2]->sequence < node->sequence; i = (i - 1) / 2)
+    task->heap[i] = task->heap[(i - 1) / 2];
+  task->heap[i] = ebb_node_ref (node);
+}
+
+static EbbNode *
+heap_pop (Task *task)
+{
+  EbbNode *top = task->heap[0], *last = task->heap[--task->n_heap];
+  guint i = 0, child;
+
+  for (; (child = 2 * i + 1) < task->n_heap; i = child)
+    {
+      if (child + 1 < task->n_heap && task->heap[child + 1]->sequence > task->heap[child]->sequence)
+        child++;
+      if (task->heap[child]->sequence <= last->sequence)
+        break;
+      task->heap[i] = task->heap[child];
+    }
+  task->heap[i] = last;
+  return top;
+}
+
+/* -- gradients -------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+add_into (EbbTensor *sum,
+          EbbTensor *grad,
+          EbbTensor *output,
+          GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_ADD_SCALED);
+  launch.params.add_scaled.alpha = 1;
+  launch.params.add_scaled.beta = 1;
+  ebb_launch_input (&launch, sum);
+  ebb_launch_input (&launch, grad);
+  ebb_launch_output (&launch, output);
+  return ebb_launch (sum->storage->device, &launch, error);
+}
+
+/* Takes @grad over; @sum owns what was there. */
+static gboolean
+accumulate (EbbTensor **sum,
+            EbbTensor *grad,
+            GError **error)
+{
+  EbbTensor *target = NULL;
+  gboolean ok;
+
+  if (*sum == NULL)
+    {
+      *sum = grad;
+      return TRUE;
+    }
+  if (ebb_tensor_is_unshared (*sum) && ebb_view_is_contiguous (&(*sum)->view))
+    target = ebb_tensor_ref (*sum);
+  else if (ebb_tensor_is_unshared (grad) && ebb_view_is_contiguous (&grad->view))
+    target = ebb_tensor_ref (grad);
+  else
+    target = ebb_tensor_new_uninitialized (grad->view.shape, (guint) grad->view.n_dims, grad->view.dtype,
+                                           grad->storage->device, error);
+  ok = target != NULL && add_into (*sum, grad, target, error);
+  ebb_tensor_unref (grad);
+  if (!ok)
+    {
+      g_clear_pointer (&target, ebb_tensor_unref);
+      return FALSE;
+    }
+  ebb_tensor_unref (*sum);
+  *sum = target;
+  return TRUE;
+}
+
+static gboolean
+same_shape (EbbTensor *a,
+            EbbTensor *b)
+{
+  return a->view.n_dims == b->view.n_dims
+         && memcmp (a->view.shape, b->view.shape, sizeof (gint64) * (gsize) a->view.n_dims) == 0;
+}
+
+/* A leaf takes the tensor itself as its gradient where nobody else holds it. */
+static gboolean
+accumulate_leaf (EbbTensor *leaf,
+                 EbbTensor *grad,
+                 GError **error)
+{
+  gboolean ok = TRUE;
+
+  if (grad == leaf->grad)
+    {
+      ebb_tensor_unref (grad);
+      return TRUE;
+    }
+  if (G_UNLIKELY (!same_shape (leaf, grad)))
+    {
+      g_autofree char *a = ebb_tensor_shape_to_string (grad);
+      g_autofree char *b = ebb_tensor_shape_to_string (leaf);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward gave a gradient of shape %s for a tensor of shape %s", a,
+                   b);
+      ebb_tensor_unref (grad);
+      return FALSE;
+    }
+  if (leaf->grad != NULL)
+    {
+      ok = add_into (leaf->grad, grad, leaf->grad, error);
+      ebb_tensor_unref (grad);
+      return ok;
+    }
+  if (ebb_tensor_is_unshared (grad) && ebb_view_is_contiguous (&grad->view)
+      && grad->storage->size == ebb_tensor_get_n_bytes (grad))
+    leaf->grad = grad;
+  else
+    {
+      leaf->grad = ebb_tensor_convert (grad, grad->view.dtype, error);
+      ebb_tensor_unref (grad);
+      if (leaf->grad == NULL)
+        return FALSE;
+    }
+  ebb_storage_set_purpose (leaf->grad->storage, EBB_PURPOSE_GRADIENT);
+  return TRUE;
+}
+
+static Capture *
+find_capture (Task *task,
+              EbbTensor *leaf)
+{
+  for (guint i = 0; i < task->n_captures; i++)
+    if (task->captures[i].tensor == leaf)
+      return &task->captures[i];
+  return NULL;
+}
+
+/* Brings @grad (taken over) to where @edge leads. */
+static gboolean
+deliver (Task *task,
+         const EbbEdge *edge,
+         EbbTensor *grad,
+         GError **error)
+{
+  EbbDType wanted = edge->leaf ? edge->leaf->view.dtype : (EbbDType) edge->node->output_dtypes[edge->output_index];
+  Capture *capture;
+
+  if (grad->view.dtype != wanted)
+    {
+      EbbTensor *converted = ebb_tensor_convert (grad, wanted, error);
+
+      ebb_tensor_unref (grad);
+      if (converted == NULL)
+        return FALSE;
+      grad = converted;
+    }
+  if (edge->leaf != NULL)
+    {
+      if (task->captures == NULL)
+        return accumulate_leaf (edge->leaf, grad, error);
+      capture = find_capture (task, edge->leaf);
+      if (capture != NULL)
+        return accumulate (&capture->grad, grad, error);
+      ebb_tensor_unref (grad);
+      return TRUE;
+    }
+  if (edge->node->task != task)
+    {
+      if (edge->node->task != NULL)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                       "%s: another backward pass is going through the same graph at this moment",
+                       edge->node->op->name);
+          ebb_tensor_unref (grad);
+          return FALSE;
+        }
+      edge->node->task = task;
+      heap_push (task, edge->node);
+    }
+  return accumulate (&edge->node->grads[edge->output_index], grad, error);
+}
+
+/* -- running ---------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+edge_is_needed (Task *task,
+                const EbbEdge *edge)
+{
+  if (edge->node == NULL && edge->leaf == NULL)
+    return FALSE;
+  if (task->captures == NULL)
+    return TRUE;
+  if (edge->leaf != NULL)
+    return find_capture (task, edge->leaf) != NULL;
+  return g_hash_table_contains (task->needed, edge->node);
+}
+
+static void
+release (EbbNode *node)
+{
+  node->released = TRUE;
+  for (guint i = 0; i < node->n_saved; i++)
+    ebb_saved_tensor_clear (&node->saved[i]);
+}
+
+static void
+drop_grads (EbbNode *node)
+{
+  for (guint i = 0; i < node->n_outputs; i++)
+    g_clear_pointer (&node->grads[i], ebb_tensor_unref);
+}
+
+static gboolean
+unpack_all (EbbBackward *ctx,
+            EbbNode *node,
+            GError **error)
+{
+  for (guint i = 0; i < node->n_saved; i++)
+    if (node->saved[i].tensor != NULL || node->saved[i].handle != NULL)
+      {
+        ctx->saved[i] = ebb_saved_tensor_unpack (&node->saved[i], node->op, error);
+        if (ctx->saved[i] == NULL)
+          return FALSE;
+      }
+  return TRUE;
+}
+
+static gboolean
+run_node (Task *task,
+          EbbNode *node,
+          GError **error)
+{
+  EbbBackward ctx = { .op = node->op,
+                      .n_inputs = node->n_inputs,
+                      .n_outputs = node->n_outputs,
+                      .grad_outputs = node->grads,
+                      .params = &node->params,
+                      .extra_i = node->extra_i,
+                      .extra_f = node->extra_f,
+                      .node = node };
+  gboolean ok;
+
+  for (guint i = 0; i < node->n_inputs; i++)
+    if (edge_is_needed (task, &node->edges[i]))
+      ctx.needs |= 1u << i;
+  if (ctx.needs == 0) /* the gradient of an output was all that was wanted */
+    return TRUE;
+  if (node->released)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "%s: backward a second time: what it needs was let go the first time; pass retain_graph there",
+                   node->op->name);
+      return FALSE;
+    }
+
+  ok = unpack_all (&ctx, node, error) && node->op->backward (&ctx, error);
+  for (guint i = 0; i < node->n_saved; i++)
+    if (ctx.saved[i] != NULL)
+      ebb_tensor_unref (ctx.saved[i]);
+  if (ok && !task->retain_graph)
+    release (node);
+  drop_grads (node);
+  for (guint i = 0; i < node->n_inputs; i++)
+    {
+      EbbTensor *grad = ctx.grad_inputs[i];
+
+      if (grad == NULL)
+        continue;
+      if (ok && (ctx.needs & (1u << i)))
+        ok = deliver (task, &node->edges[i], grad, error);
+      else
+        ebb_tensor_unref (grad);
+    }
+  return ok;
+}
+
+/* What non-leaf tensors among the captures have received is complete when their node comes up. */
+static void
+capture_outputs (Task *task,
+                 EbbNode *node)
+{
+  for (guint i = 0; i < task->n_captures; i++)
+    {
+      EbbTensor *tensor = task->captures[i].tensor;
+
+      if (tensor->node == node && node->grads[tensor->output_index] != NULL)
+        task->captures[i].grad = ebb_tensor_ref (node->grads[tensor->output_index]);
+    }
+}
+
+static gboolean
+run_task (Task *task,
+          GError **error)
+{
+  gboolean ok = TRUE;
+
+  while (task->n_heap > 0)
+    {
+      EbbNode *node = heap_pop (task);
+
+      if (ok)
+        capture_outputs (task, node);
+      if (ok && (task->needed == NULL || g_hash_table_contains (task->needed, node)))
+        ok = run_node (task, node, error);
+      drop_grads (node);
+      node->task = NULL;
+      ebb_node_unref (node);
+    }
+  return ok;
+}
+
+static int
+compare_sequence (gconstpointer a,
+                  gconstpointer b)
+{
+  guint64 x = (*(EbbNode *const *) a)->sequence, y = (*(EbbNode *const *) b)->sequence;
+
+  return x < y ? -1 : x > y;
+}
+
+static void
+collect (GPtrArray *all,
+         GHashTable *seen,
+         EbbNode *node)
+{
+  if (node != NULL && g_hash_table_add (seen, node))
+    g_ptr_array_add (all, node);
+}
+
+/* Finds the nodes that must receive gradients so that all captures get theirs. Nodes are looked at from the first made
+ * to the last, so those that a node leads to are known before it. */
+static void
+find_needed (Task *task,
+             EbbTensor **outputs,
+             guint n_outputs)
+{
+  g_autoptr (GPtrArray) all = g_ptr_array_new ();
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+
+  task->needed = g_hash_table_new (NULL, NULL);
+  for (guint i = 0; i < task->n_captures; i++)
+    if (task->captures[i].tensor->node != NULL)
+      g_hash_table_add (task->needed, task->captures[i].tensor->node);
+  for (guint i = 0; i < n_outputs; i++)
+    collect (all, seen, outputs[i]->node);
+  for (guint i = 0; i < all->len; i++)
+    {
+      EbbNode *node = g_ptr_array_index (all, i);
+
+      for (guint j = 0; j < node->n_inputs; j++)
+        collect (all, seen, node->edges[j].node);
+    }
+  g_ptr_array_sort (all, compare_sequence);
+  for (guint i = 0; i < all->len; i++)
+    {
+      EbbNode *node = g_ptr_array_index (all, i);
+
+      for (guint j = 0; j < node->n_inputs; j++)
+        if (edge_is_needed (task, &node->edges[j]))
+          g_hash_table_add (task->needed, node);
+    }
+}
+
+/* -- entry ------------------------------------------------------------------------------------------------------------ */
+
+static EbbTensor *
+seed_gradient (EbbTensor *output,
+               EbbTensor *given,
+               GError **error)
+{
+  EbbLaunch launch;
+  EbbTensor *seed;
+
+  if (given != NULL && !same_shape (output, given))
+    {
+      g_autofree char *a = ebb_tensor_shape_to_string (given);
+      g_autofree char *b = ebb_tensor_shape_to_string (output);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward: a gradient of shape %s for an output of shape %s", a, b);
+      return NULL;
+    }
+  if (given != NULL)
+    return ebb_tensor_alias (given);
+  if (output->n_elements != 1)
+    {
+      g_autofree char *text = ebb_tensor_shape_to_string (output);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
+      return NULL;
+    }
+  seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
+                                       output->storage->device, error);
+  if (seed == NULL)
+    return NULL;
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  launch.params.fill.value = 1;
+  ebb_launch_output (&launch, seed);
+  if (!ebb_launch (output->storage->device, &launch, error))
+    g_clear_pointer (&seed, ebb_tensor_unref);
+  return seed;
+}
+
+static gboolean
+start (Task *task,
+       EbbTensor **outputs,
+       guint n_outputs,
+       EbbTensor **grad_outputs,
+       guint n_grad_outputs,
+       GError **error)
+{
+  gboolean ok = TRUE;
+
+  if (n_grad_outputs != 0 && n_grad_outputs != n_outputs)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "backward: %u gradients for %u outputs: one each or none",
+                   n_grad_outputs, n_outputs);
+      return FALSE;
+    }
+  for (guint i = 0; i < n_outputs; i++)
+    if (!ebb_tensor_needs_grad (outputs[i]))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                     "backward: output %u does not require a gradient: no parameter or input that does leads to it, or it "
+                     "was made with gradients off",
+                     i);
+        return FALSE;
+      }
+  if (task->captures != NULL)
+    find_needed (task, outputs, n_outputs);
+  for (guint i = 0; ok && i < n_outputs; i++)
+    {
+      EbbTensor *output = outputs[i], *seed;
+      EbbEdge edge = { .node = output->node,
+                       .leaf = output->node ? NULL : output,
+                       .output_index = output->output_index };
+
+      seed = seed_gradient (output, n_grad_outputs ? grad_outputs[i] : NULL, error);
+      ok = seed != NULL;
+      if (ok && edge_is_needed (task, &edge))
+        ok = deliver (task, &edge, seed, error);
+      else if (ok)
+        ebb_tensor_unref (seed);
+    }
+  return ok;
+}
+
+static gboolean
+run_backward (Task *task,
+              EbbTensor **outputs,
+              guint n_outputs,
+              EbbTensor **grad_outputs,
+              guint n_grad_outputs,
+              GError **error)
+{
+  EbbThreadModes modes = ebb_thread_save_modes ();
+  gboolean ok;
+  GError *local = NULL;
+
+  /* Backward is no forward: nothing is recorded, cast, watched or stopped, wherever it was called from. */
+  ebb_thread.no_grad = TRUE;
+  ebb_thread.autocast = FALSE;
+  ebb_thread.stopped = 0;
+  ebb_thread.hooks = NULL;
+  ebb_thread.observers = NULL;
+  ebb_thread.in_backward++;
+  ok = start (task, outputs, n_outputs, grad_outputs, n_grad_outputs, &local);
+  if (ok)
+    ok = run_task (task, &local);
+  else
+    while (task->n_heap > 0)
+      {
+        EbbNode *node = heap_pop (task);
+
+        drop_grads (node);
+        node->task = NULL;
+        ebb_node_unref (node);
+      }
+  if (--ebb_thread.in_backward == 0)
+    call_at_end ();
+  ebb_thread_restore_modes (&modes);
+  g_free (task->heap);
+  g_clear_pointer (&task->needed, g_hash_table_unref);
+  if (!ok && local == NULL)
+    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "backward failed without saying why");
+  if (local != NULL)
+    g_propagate_error (error, local);
+  return ok;
+}
+
+/**
+ * ebb_tensor_backward:
+ * @tensor: a scalar that was made by recorded ops
+ * @error: return location for an error
+ *
+ * Computes the gradients of @tensor with respect to all leaves that require one and adds them to what these have. The
+ * graph is used up.
+ *
+ * Returns: %FALSE with an error; gradients may then be incomplete
+ */
+gboolean
+ebb_tensor_backward (EbbTensor *tensor,
+                     GError **error)
+{
+  if (tensor == NULL)
+    return FALSE;
+  return ebb_backward (&tensor, 1, NULL, 0, NULL, 0, FALSE, error);
+}
+
+static gboolean
+any_null (EbbTensor **tensors,
+          guint n_tensors)
+{
+  for (guint i = 0; i < n_tensors; i++)
+    if (tensors[i] == NULL)
+      return TRUE;
+  return FALSE;
+}
+
+static Capture *
+make_captures (EbbTensor **inputs,
+               guint n_inputs)
+{
+  Capture *captures = g_new0 (Capture, n_inputs);
+
+  for (guint i = 0; i < n_inputs; i++)
+    captures[i].tensor = inputs[i];
+  return captures;
+}
+
+/* Tensors that come twice among the inputs share the first one's gradient. */
+static void
+share_captures (Task *task)
+{
+  for (guint i = 0; i < task->n_captures; i++)
+    for (guint j = 0; task->captures[i].grad == NULL && j < i; j++)
+      if (task->captures[j].tensor == task->captures[i].tensor && task->captures[j].grad != NULL)
+        task->captures[i].grad = ebb_tensor_ref (task->captures[j].grad);
+}
+
+/**
+ * ebb_backward:
+ * @outputs: (array length=n_outputs): what to differentiate
+ * @n_outputs: how many
+ * @grad_outputs: (array length=n_grad_outputs) (nullable): the gradient of each output
+ * @n_grad_outputs: @n_outputs, or 0 if all outputs are scalars, whose gradient is then 1
+ * @inputs: (array length=n_inputs) (nullable): leaves whose gradients are wanted; %NULL for all
+ * @n_inputs: how many
+ * @retain_graph: whether the graph can be gone through again
+ * @error: return location for an error
+ *
+ * Computes gradients and adds them to those that the leaves have.
+ *
+ * Returns: %FALSE with an error; gradients may then be incomplete
+ */
+gboolean
+ebb_backward (EbbTensor **outputs,
+              guint n_outputs,
+              EbbTensor **grad_outputs,
+              guint n_grad_outputs,
+              EbbTensor **inputs,
+              guint n_inputs,
+              gboolean retain_graph,
+              GError **error)
+{
+  Task task = { .retain_graph = retain_graph };
+  gboolean ok;
+
+  if ((error != NULL && *error != NULL) || any_null (outputs, n_outputs) || any_null (inputs, n_inputs)
+      || any_null (grad_outputs, n_grad_outputs))
+    return FALSE;
+  if (n_inputs > 0)
+    {
+      task.captures = make_captures (inputs, n_inputs);
+      task.n_captures = n_inputs;
+    }
+  ok = run_backward (&task, outputs, n_outputs, grad_outputs, n_grad_outputs, error);
+  for (guint i = 0; i < task.n_captures; i++)
+    {
+      EbbTensor *grad = task.captures[i].grad;
+
+      if (grad != NULL && ok)
+        ok = accumulate_leaf (inputs[i], grad, error);
+      else if (grad != NULL)
+        ebb_tensor_unref (grad);
+    }
+  g_free (task.captures);
+  return ok;
+}
+
+/**
+ * ebb_grad:
+ * @outputs: (array length=n_outputs): what to differentiate
+ * @n_outputs: how many
+ * @inputs: (array length=n_inputs): with respect to what; leaves or results of recorded ops
+ * @n_inputs: how many, at least one
+ * @grad_outputs: (array length=n_grad_outputs) (nullable): the gradient of each output
+ * @n_grad_outputs: @n_outputs, or 0 if all outputs are scalars, whose gradient is then 1
+ * @retain_graph: whether the graph can be gone through again
+ * @n_grads: (out): return location for the length of the result
+ * @error: return location for an error
+ *
+ * Computes gradients and returns them; no leaf's own gradient is touched, and nothing is computed that the result does
+ * not need. An input on which no output depends gets zeros.
+ *
+ * Returns: (transfer full) (array length=n_grads) (nullable): the gradient of each input
+ */
+EbbTensor **
+ebb_grad (EbbTensor **outputs,
+          guint n_outputs,
+          EbbTensor **inputs,
+          guint n_inputs,
+          EbbTensor **grad_outputs,
+          guint n_grad_outputs,
+          gboolean retain_graph,
+          guint *n_grads,
+          GError **error)
+{
+  Task task = { .retain_graph = retain_graph, .n_captures = n_inputs };
+  EbbTensor **grads = NULL;
+  gboolean ok;
+
+  *n_grads = 0;
+  if ((error != NULL && *error != NULL) || any_null (outputs, n_outputs) || any_null (inputs, n_inputs)
+      || any_null (grad_outputs, n_grad_outputs))
+    return NULL;
+  if (n_inputs == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "grad: no inputs were given; name at least one");
+      return NULL;
+    }
+  task.captures = make_captures (inputs, n_inputs);
+  ok = run_backward (&task, outputs, n_outputs, grad_outputs, n_grad_outputs, error);
+  share_captures (&task);
+  for (guint i = 0; ok && i < n_inputs; i++)
+    if (task.captures[i].grad == NULL)
+      {
+        task.captures[i].grad = ebb_tensor_new_zeros_like (inputs[i], error);
+        ok = task.captures[i].grad != NULL;
+      }
+  if (ok)
+    {
+      grads = g_new0 (EbbTensor *, n_inputs + 1);
+      *n_grads = n_inputs;
+    }
+  for (guint i = 0; i < n_inputs; i++)
+    if (ok)
+      grads[i] = task.captures[i].grad;
+    else if (task.captures[i].grad != NULL)
+      ebb_tensor_unref (task.captures[i].grad);
+  g_free (task.captures);
+  return grads;
+}
+
+gboolean
+ebb_backward_pass_captures (EbbNode *node)
+{
+  Task *task = node->task;
+
+  return task != NULL && task->captures != NULL;
+}

@@ -1,0 +1,125 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/autograd-private.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+/* What backward functions share. */
+
+EbbTensor *
+ebb_tensor_new_zeros_like (EbbTensor *tensor,
+                           GError **error)
+{
+  EbbLaunch launch;
+  EbbTensor *zeros = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
+                                                   tensor->storage->device, error);
+
+  if (zeros == NULL)
+    return NULL;
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  ebb_launch_output (&launch, zeros);
+  if (!ebb_launch (tensor->storage->device, &launch, error))
+    g_clear_pointer (&zeros, ebb_tensor_unref);
+  return zeros;
+}
+
+/* Where the gradients of a node live: with those that came in. */
+static EbbDevice *
+device_of (EbbBackward *ctx)
+{
+  for (guint i = 0; i < ctx->n_outputs; i++)
+    if (ctx->grad_outputs[i] != NULL)
+      return ctx->grad_outputs[i]->storage->device;
+  for (guint i = 0; i < EBB_OP_MAX_SAVED; i++)
+    if (ctx->saved[i] != NULL)
+      return ctx->saved[i]->storage->device;
+  return NULL;
+}
+
+EbbTensor *
+ebb_backward_grad_buffer (EbbBackward *ctx,
+                          guint index,
+                          EbbDType dtype,
+                          const gint64 *shape,
+                          guint n_dims,
+                          gboolean *accumulate,
+                          GError **error)
+{
+  EbbTensor *leaf = ctx->node->edges[index].leaf;
+  EbbTensor *grad = leaf ? leaf->grad : NULL;
+
+  *accumulate = grad != NULL && !ebb_backward_pass_captures (ctx->node) && grad->view.dtype == dtype
+                && ebb_view_is_contiguous (&grad->view) && (guint) grad->view.n_dims == n_dims
+                && memcmp (grad->view.shape, shape, n_dims * sizeof (gint64)) == 0;
+  if (*accumulate)
+    return ebb_tensor_ref (grad);
+  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, device_of (ctx), error);
+}
+
+EbbTensor *
+ebb_backward_take_grad (EbbBackward *ctx,
+                        guint index,
+                        EbbDType dtype,
+                        GError **error)
+{
+  EbbTensor *grad = ctx->grad_outputs[index];
+  EbbTensor *converted;
+
+  g_return_val_if_fail (grad != NULL, NULL);
+
+  ctx->grad_outputs[index] = NULL;
+  if (grad->view.dtype == dtype && ebb_view_is_contiguous (&grad->view))
+    return grad;
+  converted = ebb_tensor_convert (grad, dtype, error);
+  ebb_tensor_unref (grad);
+  return converted;
+}
+
+EbbTensor *
+ebb_tensor_new_reusing (EbbTensor *tensor,
+                        GError **error)
+{
+  if (ebb_tensor_is_unshared (tensor) && ebb_view_is_contiguous (&tensor->view))
+    return ebb_tensor_ref (tensor);
+  return ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
+                                       tensor->storage->device, error);
+}
+
+EbbTensor *
+ebb_sum_to_shape (EbbTensor *grad,
+                  const gint64 *shape,
+                  guint n_dims,
+                  GError **error)
+{
+  EbbLaunch launch;
+  gint64 kept[EBB_MAX_DIMS];
+  guint lead = (guint) grad->view.n_dims - n_dims;
+  guint32 dims = 0;
+  EbbTensor *sum, *result;
+
+  for (guint i = 0; i < (guint) grad->view.n_dims; i++)
+    {
+      gboolean reduced = i < lead || (shape[i - lead] == 1 && grad->view.shape[i] != 1);
+
+      kept[i] = reduced ? 1 : grad->view.shape[i];
+      dims |= reduced ? 1u << i : 0;
+    }
+  if (dims == 0)
+    return ebb_tensor_ref (grad);
+  sum = ebb_tensor_new_uninitialized (kept, (guint) grad->view.n_dims, grad->view.dtype, grad->storage->device, error);
+  if (sum == NULL)
+    return NULL;
+  ebb_launch_init (&launch, EBB_KERNEL_REDUCE);
+  launch.params.reduce.op = EBB_REDUCE_SUM;
+  launch.params.reduce.dims = dims;
+  ebb_launch_input (&launch, grad);
+  ebb_launch_output (&launch, sum);
+  if (!ebb_launch (grad->storage->device, &launch, error))
+    {
+      ebb_tensor_unref (sum);
+      return NULL;
+    }
+  result = ebb_tensor_new_view (sum->storage, 0, shape, NULL, n_dims, sum->view.dtype);
+  ebb_tensor_unref (sum);
+  return result;
+}

@@ -1,0 +1,22 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/error.h"
+
+/* Memory for tensors on the host: cached, so that a training step in steady state asks the system for nothing. */
+
+G_BEGIN_DECLS
+
+void *ebb_host_alloc (gsize size,
+                      GError **error);
+void ebb_host_free (void *data,
+                    gsize size);
+/* Gives the pages of unused blocks back to the system. */
+void ebb_host_trim (void);
+/* Bytes ever taken from the system and not given back; how often it was asked. */
+guint64 ebb_host_get_reserved (void);
+guint64 ebb_host_get_system_calls (void);
+/* Of the machine, or of the control group if that has less. */
+guint64 ebb_host_get_physical_memory (void);
+
+G_END_DECLS

@@ -1,0 +1,181 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/backend-private.h"
+#include "tensor/cpu/cpu-private.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define MAX_DEVICES 64
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const EbbBackend *backends[16];
+static guint n_backends;
+static EbbDevice *devices[MAX_DEVICES];
+static guint n_devices;
+static EbbDevice *cpu_device;
+
+/* Devices live for ever, so a copy is the device itself. */
+static EbbDevice *
+device_copy (EbbDevice *device)
+{
+  return device;
+}
+
+static void
+device_free (EbbDevice *device)
+{
+}
+
+G_DEFINE_BOXED_TYPE (EbbDevice, ebb_device, device_copy, device_free)
+
+static void
+register_locked (const EbbBackend *backend)
+{
+  for (guint i = 0; i < n_backends; i++)
+    if (strcmp (backends[i]->name, backend->name) == 0)
+      return;
+  if (n_backends < G_N_ELEMENTS (backends))
+    backends[n_backends++] = backend;
+}
+
+void
+ebb_backend_register (const EbbBackend *backend)
+{
+  g_return_if_fail (backend->version == EBB_BACKEND_VERSION);
+
+  pthread_mutex_lock (&lock);
+  register_locked (backend);
+  pthread_mutex_unlock (&lock);
+}
+
+static EbbDevice *
+device_new_locked (const EbbBackend *backend,
+                   int index)
+{
+  EbbDevice *device = g_new0 (EbbDevice, 1);
+
+  device->backend = backend;
+  device->index = index;
+  device->name = index == 0 ? g_strdup (backend->name) : g_strdup_printf ("%s:%d", backend->name, index);
+  device->kernels = backend->get_kernels ();
+  device->limit = G_MAXUINT64;
+  devices[n_devices++] = device;
+  return device;
+}
+
+static EbbDevice *
+find_locked (const char *backend_name,
+             gsize length,
+             int index,
+             GError **error)
+{
+  for (guint i = 0; i < n_devices; i++)
+    if (strncmp (devices[i]->backend->name, backend_name, length) == 0
+        && devices[i]->backend->name[length] == '\0' && devices[i]->index == index)
+      return devices[i];
+  for (guint i = 0; i < n_backends; i++)
+    if (strncmp (backends[i]->name, backend_name, length) == 0 && backends[i]->name[length] == '\0'
+        && n_devices < MAX_DEVICES)
+      return device_new_locked (backends[i], index);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%.*s\" here; there is cpu", (int) length, backend_name);
+  return NULL;
+}
+
+/**
+ * ebb_device_get:
+ * @name: (nullable): the name of a device, as "cpu" or "cuda:1"; %NULL for the CPU
+ * @error: return location for an error
+ *
+ * Looks a device up, opening its backend at the first use.
+ *
+ * Returns: (transfer none) (nullable): the device, or %NULL with %EBB_ERROR_DEVICE
+ */
+EbbDevice *
+ebb_device_get (const char *name,
+                GError **error)
+{
+  const char *colon;
+  guint64 index = 0;
+  EbbDevice *device;
+
+  if (error != NULL && *error != NULL)
+    return NULL;
+  if (name == NULL)
+    return ebb_device_get_cpu ();
+
+  colon = strchr (name, ':');
+  if (colon != NULL && !g_ascii_string_to_unsigned (colon + 1, 10, 0, 1023, &index, NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
+                   "device \"%s\": what follows the colon must be a number from 0 to 1023", name);
+      return NULL;
+    }
+  ebb_device_get_cpu ();
+  pthread_mutex_lock (&lock);
+  device = find_locked (name, colon ? (gsize) (colon - name) : strlen (name), (int) index, error);
+  pthread_mutex_unlock (&lock);
+  return device;
+}
+
+/**
+ * ebb_device_get_cpu:
+ *
+ * Returns: (transfer none): the CPU
+ */
+EbbDevice *
+ebb_device_get_cpu (void)
+{
+  EbbDevice *device = __atomic_load_n (&cpu_device, __ATOMIC_ACQUIRE);
+
+  if (G_LIKELY (device != NULL))
+    return device;
+
+  pthread_mutex_lock (&lock);
+  if (cpu_device == NULL)
+    {
+      register_locked (&ebb_cpu_backend);
+      __atomic_store_n (&cpu_device, device_new_locked (&ebb_cpu_backend, 0), __ATOMIC_RELEASE);
+    }
+  pthread_mutex_unlock (&lock);
+  return cpu_device;
+}
+
+/**
+ * ebb_device_get_name:
+ * @device: a device
+ *
+ * Returns: its name, as "cpu" or "cuda:1"
+ */
+const char *
+ebb_device_get_name (EbbDevice *device)
+{
+  g_return_val_if_fail (device != NULL, NULL);
+
+  return device->name;
+}
+
+/**
+ * ebb_set_num_threads:
+ * @n_threads: how many threads, at least 1
+ *
+ * Sets how many threads the kernels that this thread runs on the CPU may use. Results are the same bit for bit for the
+ * same number of threads.
+ */
+void
+ebb_set_num_threads (int n_threads)
+{
+  g_return_if_fail (n_threads >= 1);
+
+  ebb_cpu_set_n_threads (n_threads);
+}
+
+/**
+ * ebb_get_num_threads:
+ *
+ * Returns: how many threads the kernels that this thread runs on the CPU use
+ */
+int
+ebb_get_num_threads (void)
+{
+  return ebb_cpu_get_n_threads ();
+}

@@ -1,0 +1,4 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/error.h"
+
+G_DEFINE_QUARK (ebb - error - quark, ebb_error)

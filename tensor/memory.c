@@ -1,0 +1,314 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/memory.h"
+
+#include "tensor/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
+
+/* Bytes are counted as they are asked for, when they are asked for: what a strategy saves shows here exactly, whatever
+ * an allocator rounds or keeps. */
+
+#define TOTAL EBB_N_PURPOSES
+
+struct _EbbMemoryStats
+{
+  guint64 current[EBB_N_PURPOSES + 1];
+  guint64 peak[EBB_N_PURPOSES + 1];
+  guint64 reserved;
+  guint64 system_calls;
+};
+
+G_STATIC_ASSERT (G_N_ELEMENTS (((EbbDevice *) NULL)->current) == EBB_N_PURPOSES + 1);
+
+static const char *const purpose_names[] = { "parameters", "gradients", "optimizer", "activations", "workspace" };
+
+static void
+count (EbbDevice *device,
+       guint which,
+       gint64 n_bytes)
+{
+  guint64 now = __atomic_add_fetch (&device->current[which], (guint64) n_bytes, __ATOMIC_RELAXED);
+  guint64 peak;
+
+  if (n_bytes <= 0)
+    return;
+  peak = __atomic_load_n (&device->peak[which], __ATOMIC_RELAXED);
+  while (now > peak
+         && !__atomic_compare_exchange_n (&device->peak[which], &peak, now, TRUE, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    ;
+}
+
+void
+ebb_device_count (EbbDevice *device,
+                  guint8 purpose,
+                  gint64 n_bytes)
+{
+  count (device, purpose, n_bytes);
+  count (device, TOTAL, n_bytes);
+}
+
+void
+ebb_device_recount (EbbDevice *device,
+                    guint8 from,
+                    guint8 to,
+                    gsize n_bytes)
+{
+  count (device, from, -(gint64) n_bytes);
+  count (device, to, (gint64) n_bytes);
+}
+
+/* The machine's memory stands in where no limit was set, so that a request that can't be met is an error and not the
+ * system's killer. */
+static guint64
+effective_limit (EbbDevice *device)
+{
+  static guint64 physical;
+
+  if (device->limit != G_MAXUINT64 || !device->backend->host_memory)
+    return device->limit;
+  if (__atomic_load_n (&physical, __ATOMIC_RELAXED) == 0)
+    __atomic_store_n (&physical, ebb_host_get_physical_memory (), __ATOMIC_RELAXED);
+  return physical;
+}
+
+static void
+set_no_memory (EbbDevice *device,
+               gsize size,
+               guint64 total,
+               GError **error)
+{
+  g_autoptr (GString) users = g_string_new (NULL);
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    if (device->current[i] > 0)
+      g_string_append_printf (users, "%s%s %" G_GUINT64_FORMAT, users->len ? ", " : "", purpose_names[i],
+                              device->current[i]);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+               "out of memory on %s: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+               " in use (%s)",
+               device->name, size, total, effective_limit (device), users->len ? users->str : "nothing");
+}
+
+void *
+ebb_device_alloc (EbbDevice *device,
+                  gsize size,
+                  guint8 purpose,
+                  GError **error)
+{
+  guint64 total = __atomic_load_n (&device->current[TOTAL], __ATOMIC_RELAXED);
+  void *data;
+
+  if (G_UNLIKELY (size > effective_limit (device) || total > effective_limit (device) - size))
+    {
+      set_no_memory (device, size, total, error);
+      return NULL;
+    }
+  data = device->backend->alloc (device->index, size, error);
+  if (data != NULL)
+    ebb_device_count (device, purpose, (gint64) size);
+  return data;
+}
+
+void
+ebb_device_free (EbbDevice *device,
+                 void *data,
+                 gsize size,
+                 guint8 purpose)
+{
+  device->backend->free (device->index, data, size);
+  ebb_device_count (device, purpose, -(gint64) size);
+}
+
+G_DEFINE_BOXED_TYPE (EbbMemoryStats, ebb_memory_stats, ebb_memory_stats_copy, ebb_memory_stats_free)
+
+/**
+ * ebb_memory_get_stats:
+ * @device: (nullable): a device; %NULL for the CPU
+ *
+ * Takes a snapshot of a device's counters.
+ *
+ * Returns: (transfer full): the counters now
+ */
+EbbMemoryStats *
+ebb_memory_get_stats (EbbDevice *device)
+{
+  EbbMemoryStats *stats = g_new0 (EbbMemoryStats, 1);
+
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  for (guint i = 0; i <= TOTAL; i++)
+    {
+      stats->current[i] = __atomic_load_n (&device->current[i], __ATOMIC_RELAXED);
+      stats->peak[i] = __atomic_load_n (&device->peak[i], __ATOMIC_RELAXED);
+    }
+  stats->reserved = ebb_host_get_reserved ();
+  stats->system_calls = ebb_host_get_system_calls ();
+  return stats;
+}
+
+/**
+ * ebb_memory_stats_copy:
+ * @stats: counters
+ *
+ * Returns: (transfer full): a copy
+ */
+EbbMemoryStats *
+ebb_memory_stats_copy (EbbMemoryStats *stats)
+{
+  return stats ? g_memdup2 (stats, sizeof *stats) : NULL;
+}
+
+/**
+ * ebb_memory_stats_free:
+ * @stats: (transfer full): counters
+ *
+ * Frees counters.
+ */
+void
+ebb_memory_stats_free (EbbMemoryStats *stats)
+{
+  g_free (stats);
+}
+
+/**
+ * ebb_memory_stats_get_current:
+ * @stats: counters
+ * @purpose: a purpose
+ *
+ * Returns: bytes in use for @purpose when the snapshot was taken
+ */
+guint64
+ebb_memory_stats_get_current (EbbMemoryStats *stats,
+                              EbbPurpose purpose)
+{
+  g_return_val_if_fail (stats != NULL && (guint) purpose < EBB_N_PURPOSES, 0);
+
+  return stats->current[purpose];
+}
+
+/**
+ * ebb_memory_stats_get_peak:
+ * @stats: counters
+ * @purpose: a purpose
+ *
+ * Returns: the most bytes in use for @purpose at one time since the start or ebb_memory_reset_peaks()
+ */
+guint64
+ebb_memory_stats_get_peak (EbbMemoryStats *stats,
+                           EbbPurpose purpose)
+{
+  g_return_val_if_fail (stats != NULL && (guint) purpose < EBB_N_PURPOSES, 0);
+
+  return stats->peak[purpose];
+}
+
+/**
+ * ebb_memory_stats_get_total:
+ * @stats: counters
+ *
+ * Returns: bytes in use for all purposes
+ */
+guint64
+ebb_memory_stats_get_total (EbbMemoryStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, 0);
+
+  return stats->current[TOTAL];
+}
+
+/**
+ * ebb_memory_stats_get_peak_total:
+ * @stats: counters
+ *
+ * Returns: the most bytes in use for all purposes together at one time
+ */
+guint64
+ebb_memory_stats_get_peak_total (EbbMemoryStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, 0);
+
+  return stats->peak[TOTAL];
+}
+
+/**
+ * ebb_memory_stats_get_reserved:
+ * @stats: counters
+ *
+ * Returns: bytes that the host's allocator ever took from the system
+ */
+guint64
+ebb_memory_stats_get_reserved (EbbMemoryStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, 0);
+
+  return stats->reserved;
+}
+
+/**
+ * ebb_memory_stats_get_system_calls:
+ * @stats: counters
+ *
+ * Returns: how often the host's allocator has asked the system for memory; constant in steady state
+ */
+guint64
+ebb_memory_stats_get_system_calls (EbbMemoryStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, 0);
+
+  return stats->system_calls;
+}
+
+/**
+ * ebb_memory_reset_peaks:
+ * @device: (nullable): a device; %NULL for the CPU
+ *
+ * Makes the present use the peak, to measure what comes.
+ */
+void
+ebb_memory_reset_peaks (EbbDevice *device)
+{
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  for (guint i = 0; i <= TOTAL; i++)
+    __atomic_store_n (&device->peak[i], __atomic_load_n (&device->current[i], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+/**
+ * ebb_memory_set_limit:
+ * @device: (nullable): a device; %NULL for the CPU
+ * @n_bytes: the most bytes that tensors may use; 0 for the machine's memory
+ *
+ * Sets a budget: an allocation beyond it fails with %EBB_ERROR_NO_MEMORY.
+ */
+void
+ebb_memory_set_limit (EbbDevice *device,
+                      guint64 n_bytes)
+{
+  if (device == NULL)
+    device = ebb_device_get_cpu ();
+  device->limit = n_bytes == 0 ? G_MAXUINT64 : n_bytes;
+}
+
+/**
+ * ebb_memory_get_limit:
+ * @device: (nullable): a device; %NULL for the CPU
+ *
+ * Returns: the most bytes that tensors may use
+ */
+guint64
+ebb_memory_get_limit (EbbDevice *device)
+{
+  return effective_limit (device ? device : ebb_device_get_cpu ());
+}
+
+/**
+ * ebb_memory_trim:
+ * @device: (nullable): a device; %NULL for the CPU
+ *
+ * Gives cached memory that no tensor uses back to the system.
+ */
+void
+ebb_memory_trim (EbbDevice *device)
+{
+  if (device == NULL || device->backend->host_memory)
+    ebb_host_trim ();
+}

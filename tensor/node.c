@@ -1,0 +1,143 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/autograd-private.h"
+#include "tensor/thread-private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static guint64 last_sequence;
+static __thread EbbNode *doomed; /* chained through grads while a graph is taken apart */
+static __thread gboolean dooming;
+
+EbbNode *
+ebb_node_ref (EbbNode *node)
+{
+  __atomic_add_fetch (&node->ref_count, 1, __ATOMIC_RELAXED);
+  return node;
+}
+
+const EbbOp *
+ebb_node_get_op (EbbNode *node)
+{
+  return node->op;
+}
+
+static void
+node_free (EbbNode *node)
+{
+  for (guint i = 0; i < node->n_saved; i++)
+    ebb_saved_tensor_clear (&node->saved[i]);
+  for (guint i = 0; i < node->n_inputs; i++)
+    {
+      if (node->edges[i].node != NULL)
+        ebb_node_unref (node->edges[i].node);
+      if (node->edges[i].leaf != NULL)
+        ebb_tensor_unref (node->edges[i].leaf);
+    }
+  free (node);
+}
+
+void
+ebb_node_unref (EbbNode *node)
+{
+  if (__atomic_sub_fetch (&node->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+
+  /* One after another: a chain of a million nodes must not need a million stack frames. */
+  node->task = doomed;
+  doomed = node;
+  if (dooming)
+    return;
+  dooming = TRUE;
+  while (doomed != NULL)
+    {
+      node = doomed;
+      doomed = node->task;
+      node_free (node);
+    }
+  dooming = FALSE;
+}
+
+static EbbNode *
+node_new (EbbOpCall *call)
+{
+  gsize edges = sizeof (EbbEdge) * call->n_inputs, saved = sizeof (EbbSavedTensor) * call->n_saved;
+  gsize grads = sizeof (EbbTensor *) * call->n_outputs;
+  EbbNode *node = malloc (sizeof (EbbNode) + edges + saved + grads);
+  char *at = (char *) (node + 1);
+
+  g_assert (node != NULL);
+  node->ref_count = 1;
+  node->n_inputs = (guint8) call->n_inputs;
+  node->n_outputs = (guint8) call->n_outputs;
+  node->n_saved = 0;
+  node->released = FALSE;
+  node->op = call->op;
+  node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
+  node->task = NULL;
+  node->params = call->params;
+  memcpy (node->extra_f, call->extra.f, sizeof node->extra_f);
+  memcpy (node->extra_i, call->extra.i, sizeof node->extra_i);
+  node->edges = (EbbEdge *) at;
+  node->saved = (EbbSavedTensor *) (at + edges);
+  node->grads = (EbbTensor **) (at + edges + saved);
+  memset (node->grads, 0, grads);
+  return node;
+}
+
+/* The operand that saved tensor number @i of a call stands in for. */
+static EbbTensor *
+find_edge (EbbOpCall *call,
+           EbbTensor *saved)
+{
+  for (guint i = 0; i < call->n_inputs; i++)
+    if (call->inputs[i] == saved)
+      return call->edges[i];
+  return NULL;
+}
+
+gboolean
+ebb_node_record (EbbOpCall *call,
+                 GError **error)
+{
+  EbbNode *node = node_new (call);
+
+  for (guint i = 0; i < call->n_inputs; i++)
+    {
+      EbbTensor *edge = call->edges[i];
+
+      node->edges[i] = (EbbEdge){ 0 };
+      if (edge == NULL)
+        continue;
+      if (edge->node != NULL)
+        {
+          node->edges[i].node = ebb_node_ref (edge->node);
+          node->edges[i].output_index = edge->output_index;
+        }
+      else if (edge->requires_grad)
+        node->edges[i].leaf = ebb_tensor_ref (edge);
+    }
+  for (guint i = 0; i < call->n_saved; i++)
+    {
+      EbbTensor *saved = call->saved[i];
+
+      node->n_saved++;
+      if (!ebb_saved_tensor_save (&node->saved[i], call->op, saved, saved ? find_edge (call, saved) : NULL, error))
+        {
+          ebb_node_unref (node);
+          return FALSE;
+        }
+    }
+  for (guint i = 0; i < call->n_outputs; i++)
+    {
+      EbbTensor *output = call->outputs[i];
+
+      node->output_dtypes[i] = (guint8) output->view.dtype;
+      if ((call->non_differentiable & (1u << i)) || !ebb_dtype_is_floating_point (output->view.dtype))
+        continue;
+      output->node = ebb_node_ref (node);
+      output->output_index = (guint16) i;
+    }
+  ebb_node_unref (node);
+  return TRUE;
+}

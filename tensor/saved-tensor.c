@@ -1,0 +1,344 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/saved-tensor.h"
+
+#include "tensor/autograd-private.h"
+#include "tensor/thread-private.h"
+
+#include <stdlib.h>
+
+struct _EbbHandle
+{
+  int ref_count;
+  EbbTensor *tensor;
+  gpointer data;
+  GDestroyNotify destroy;
+};
+
+G_DEFINE_BOXED_TYPE (EbbHandle, ebb_handle, ebb_handle_ref, ebb_handle_unref)
+G_DEFINE_ABSTRACT_TYPE (EbbSavedTensorHooks, ebb_saved_tensor_hooks, G_TYPE_OBJECT)
+
+/**
+ * ebb_handle_new:
+ * @tensor: what to keep
+ *
+ * Makes a handle that keeps a tensor, counted as an activation.
+ *
+ * Returns: (transfer full): the handle
+ */
+EbbHandle *
+ebb_handle_new (EbbTensor *tensor)
+{
+  EbbHandle *self;
+
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  self = g_new0 (EbbHandle, 1);
+  self->ref_count = 1;
+  self->tensor = ebb_tensor_ref (tensor);
+  if (!tensor->is_parameter && !tensor->is_buffer)
+    ebb_storage_hold_saved (tensor->storage);
+  return self;
+}
+
+/**
+ * ebb_handle_new_for_data:
+ * @data: (nullable): anything
+ * @destroy: (scope async) (closure data) (nullable): frees @data with the handle
+ *
+ * Makes a handle that keeps something other than a tensor.
+ *
+ * Returns: (transfer full): the handle
+ */
+EbbHandle *
+ebb_handle_new_for_data (gpointer data,
+                         GDestroyNotify destroy)
+{
+  EbbHandle *self = g_new0 (EbbHandle, 1);
+
+  self->ref_count = 1;
+  self->data = data;
+  self->destroy = destroy;
+  return self;
+}
+
+/**
+ * ebb_handle_ref:
+ * @handle: a handle
+ *
+ * Returns: (transfer full): @handle
+ */
+EbbHandle *
+ebb_handle_ref (EbbHandle *handle)
+{
+  g_return_val_if_fail (handle != NULL, NULL);
+
+  __atomic_add_fetch (&handle->ref_count, 1, __ATOMIC_RELAXED);
+  return handle;
+}
+
+/**
+ * ebb_handle_unref:
+ * @handle: (transfer full) (nullable): a handle
+ *
+ * Drops a reference.
+ */
+void
+ebb_handle_unref (EbbHandle *handle)
+{
+  if (handle == NULL || __atomic_sub_fetch (&handle->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  if (handle->tensor != NULL)
+    {
+      if (!handle->tensor->is_parameter && !handle->tensor->is_buffer)
+        ebb_storage_drop_saved (handle->tensor->storage);
+      ebb_tensor_unref (handle->tensor);
+    }
+  if (handle->destroy != NULL)
+    handle->destroy (handle->data);
+  g_free (handle);
+}
+
+/**
+ * ebb_handle_get_tensor:
+ * @handle: a handle
+ *
+ * Returns: (transfer full) (nullable): the tensor it keeps, if it keeps one
+ */
+EbbTensor *
+ebb_handle_get_tensor (EbbHandle *handle)
+{
+  g_return_val_if_fail (handle != NULL, NULL);
+
+  return handle->tensor ? ebb_tensor_ref (handle->tensor) : NULL;
+}
+
+/**
+ * ebb_handle_get_data: (skip)
+ * @handle: a handle
+ *
+ * Returns: (nullable): what ebb_handle_new_for_data() was given
+ */
+gpointer
+ebb_handle_get_data (EbbHandle *handle)
+{
+  g_return_val_if_fail (handle != NULL, NULL);
+
+  return handle->data;
+}
+
+/* -- hooks ------------------------------------------------------------------------------------------------------------ */
+
+static EbbHandle *
+keep (EbbSavedTensorHooks *self,
+      EbbTensor *tensor,
+      GError **error)
+{
+  return ebb_handle_new (tensor);
+}
+
+static EbbTensor *
+give (EbbSavedTensorHooks *self,
+      EbbHandle *handle,
+      GError **error)
+{
+  return ebb_handle_get_tensor (handle);
+}
+
+static void
+ebb_saved_tensor_hooks_class_init (EbbSavedTensorHooksClass *klass)
+{
+  klass->pack = keep;
+  klass->unpack = give;
+}
+
+static void
+ebb_saved_tensor_hooks_init (EbbSavedTensorHooks *self)
+{
+}
+
+static void
+require_error (gpointer result,
+               gpointer self,
+               const char *what,
+               GError **error)
+{
+  if (result == NULL && error != NULL && *error == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what,
+                 G_OBJECT_TYPE_NAME (self));
+}
+
+/**
+ * ebb_saved_tensor_hooks_pack:
+ * @self: hooks
+ * @tensor: a tensor that is to be kept for backward
+ * @error: return location for an error
+ *
+ * Hands a tensor in at the door.
+ *
+ * Returns: (transfer full) (nullable): what is kept in its place
+ */
+EbbHandle *
+ebb_saved_tensor_hooks_pack (EbbSavedTensorHooks *self,
+                             EbbTensor *tensor,
+                             GError **error)
+{
+  GError *local = NULL;
+  EbbHandle *handle;
+
+  if ((error != NULL && *error != NULL) || self == NULL || tensor == NULL)
+    return NULL;
+  handle = EBB_SAVED_TENSOR_HOOKS_GET_CLASS (self)->pack (self, tensor, &local);
+  require_error (handle, self, "pack", &local);
+  if (local != NULL)
+    {
+      g_clear_pointer (&handle, ebb_handle_unref);
+      g_propagate_error (error, local);
+    }
+  return handle;
+}
+
+/**
+ * ebb_saved_tensor_hooks_unpack:
+ * @self: hooks
+ * @handle: what pack gave
+ * @error: return location for an error
+ *
+ * Takes a tensor back at the door.
+ *
+ * Returns: (transfer full) (nullable): the tensor, with the values it had
+ */
+EbbTensor *
+ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
+                               EbbHandle *handle,
+                               GError **error)
+{
+  GError *local = NULL;
+  EbbTensor *tensor;
+
+  if ((error != NULL && *error != NULL) || self == NULL || handle == NULL)
+    return NULL;
+  tensor = EBB_SAVED_TENSOR_HOOKS_GET_CLASS (self)->unpack (self, handle, &local);
+  require_error (tensor, self, "unpack", &local);
+  if (local != NULL)
+    {
+      g_clear_pointer (&tensor, ebb_tensor_unref);
+      g_propagate_error (error, local);
+    }
+  return tensor;
+}
+
+/* -- what a node keeps ------------------------------------------------------------------------------------------------ */
+
+/* Hooks are user code: what they compute is neither recorded nor seen by whoever watches the ops around it. */
+static EbbHandle *
+pack_quietly (EbbSavedTensorHooks *hooks,
+              EbbTensor *tensor,
+              GError **error)
+{
+  EbbThreadModes modes = ebb_thread_save_modes ();
+  EbbHandle *handle;
+
+  g_object_ref (hooks);
+  ebb_thread.no_grad = TRUE;
+  ebb_thread.hooks = NULL;
+  ebb_thread.observers = NULL;
+  handle = ebb_saved_tensor_hooks_pack (hooks, tensor, error);
+  ebb_thread_restore_modes (&modes);
+  g_object_unref (hooks);
+  return handle;
+}
+
+gboolean
+ebb_saved_tensor_save (EbbSavedTensor *saved,
+                       const EbbOp *op,
+                       EbbTensor *tensor,
+                       EbbTensor *edge,
+                       GError **error)
+{
+  *saved = (EbbSavedTensor){ 0 };
+  if (tensor == NULL)
+    return TRUE;
+
+  if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
+    {
+      saved->as_shadow = TRUE;
+      saved->shadow_dtype = tensor->view.dtype & 0xff;
+      tensor = edge;
+    }
+  /* A parameter is kept as itself, whatever its storage becomes; anything else as a view without graph, so that a node
+   * never keeps itself alive through its own output. */
+  if (tensor->is_parameter || tensor->is_buffer || tensor->requires_grad)
+    ebb_tensor_ref (tensor);
+  else
+    tensor = ebb_tensor_alias (tensor);
+
+  saved->birth = tensor->storage->birth;
+  saved->version = tensor->storage->version;
+  if (ebb_thread.hooks != NULL)
+    {
+      saved->hooks = g_object_ref (ebb_thread.hooks);
+      saved->handle = pack_quietly (ebb_thread.hooks, tensor, error);
+      ebb_tensor_unref (tensor);
+      if (saved->handle == NULL)
+        g_prefix_error (error, "%s: ", op->name);
+      return saved->handle != NULL;
+    }
+  saved->tensor = tensor;
+  if (!tensor->is_parameter && !tensor->is_buffer)
+    {
+      saved->held = TRUE;
+      ebb_storage_hold_saved (tensor->storage);
+    }
+  return TRUE;
+}
+
+EbbTensor *
+ebb_saved_tensor_unpack (EbbSavedTensor *saved,
+                         const EbbOp *op,
+                         GError **error)
+{
+  EbbTensor *tensor, *shadow;
+
+  if (saved->tensor != NULL)
+    tensor = ebb_tensor_ref (saved->tensor);
+  else
+    {
+      tensor = ebb_saved_tensor_hooks_unpack (saved->hooks, saved->handle, error);
+      if (tensor == NULL)
+        return NULL;
+    }
+  if (tensor->storage->birth == saved->birth && tensor->storage->version != saved->version)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
+                   "%s: a tensor of shape %s that backward needs was changed in place after it was used (version %u, was "
+                   "%u)",
+                   op->name, shape, tensor->storage->version, saved->version);
+      ebb_tensor_unref (tensor);
+      return NULL;
+    }
+  if (!saved->as_shadow)
+    return tensor;
+  shadow = ebb_tensor_get_shadow (tensor, (EbbDType) saved->shadow_dtype, error);
+  ebb_tensor_unref (tensor);
+  return shadow;
+}
+
+void
+ebb_saved_tensor_clear (EbbSavedTensor *saved)
+{
+  EbbSavedTensor gone = *saved;
+
+  *saved = (EbbSavedTensor){ 0 };
+  if (gone.tensor != NULL)
+    {
+      if (gone.held)
+        ebb_storage_drop_saved (gone.tensor->storage);
+      ebb_tensor_unref (gone.tensor);
+    }
+  if (gone.handle != NULL)
+    ebb_handle_unref (gone.handle);
+  if (gone.hooks != NULL)
+    g_object_unref (gone.hooks);
+}

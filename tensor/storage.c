@@ -1,0 +1,126 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/storage-private.h"
+
+#include "tensor/backend-private.h"
+#include "tensor/thread-private.h"
+
+#include <stdlib.h>
+
+static guint64 last_birth;
+
+guint64
+ebb_storage_get_next_birth (void)
+{
+  return __atomic_load_n (&last_birth, __ATOMIC_RELAXED) + 1;
+}
+
+static EbbStorage *
+storage_make (EbbDevice *device,
+              void *data,
+              gsize size)
+{
+  EbbStorage *self = malloc (sizeof (EbbStorage));
+
+  g_assert (self != NULL);
+  *self = (EbbStorage){
+    .ref_count = 1,
+    .data = data,
+    .size = size,
+    .birth = __atomic_add_fetch (&last_birth, 1, __ATOMIC_RELAXED),
+    .device = device,
+    .purpose = EBB_PURPOSE_WORKSPACE,
+  };
+  return self;
+}
+
+EbbStorage *
+ebb_storage_new (EbbDevice *device,
+                 gsize size,
+                 GError **error)
+{
+  EbbStorage *self;
+  void *data = NULL;
+
+  if (G_UNLIKELY (ebb_thread.stopped))
+    {
+      self = storage_make (device, NULL, size);
+      self->phantom = TRUE;
+      return self;
+    }
+  if (size > 0)
+    {
+      data = ebb_device_alloc (device, size, EBB_PURPOSE_WORKSPACE, error);
+      if (data == NULL)
+        return NULL;
+    }
+  return storage_make (device, data, size);
+}
+
+static void
+keep_foreign (gpointer data)
+{
+}
+
+EbbStorage *
+ebb_storage_new_foreign (EbbDevice *device,
+                         void *data,
+                         gsize size,
+                         GDestroyNotify destroy,
+                         gpointer destroy_data)
+{
+  EbbStorage *self = storage_make (device, data, size);
+
+  self->destroy = destroy ? destroy : keep_foreign;
+  self->destroy_data = destroy_data;
+  self->pinned = TRUE;
+  ebb_device_count (device, EBB_PURPOSE_WORKSPACE, (gint64) size);
+  return self;
+}
+
+EbbStorage *
+ebb_storage_ref (EbbStorage *self)
+{
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+void
+ebb_storage_unref (EbbStorage *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+
+  if (self->destroy != NULL)
+    {
+      ebb_device_count (self->device, self->purpose, -(gint64) self->size);
+      self->destroy (self->destroy_data);
+    }
+  else if (self->data != NULL)
+    ebb_device_free (self->device, self->data, self->size, self->purpose);
+  free (self);
+}
+
+void
+ebb_storage_set_purpose (EbbStorage *self,
+                         EbbPurpose purpose)
+{
+  if (self->purpose == purpose)
+    return;
+  if (!self->phantom)
+    ebb_device_recount (self->device, self->purpose, (guint8) purpose, self->size);
+  self->purpose = (guint8) purpose;
+}
+
+void
+ebb_storage_hold_saved (EbbStorage *self)
+{
+  if (self->saved_count++ == 0 && self->purpose == EBB_PURPOSE_WORKSPACE)
+    ebb_storage_set_purpose (self, EBB_PURPOSE_ACTIVATION);
+}
+
+void
+ebb_storage_drop_saved (EbbStorage *self)
+{
+  if (--self->saved_count == 0 && self->purpose == EBB_PURPOSE_ACTIVATION)
+    ebb_storage_set_purpose (self, EBB_PURPOSE_WORKSPACE);
+}

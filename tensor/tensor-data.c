@@ -1,0 +1,477 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/tensor-private.h"
+
+#include "tensor/autograd-private.h"
+#include "tensor/backend-private.h"
+#include "tensor/op-private.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Reading data on the host, and what belongs to gradients. */
+
+static gboolean
+check_readable (EbbTensor *tensor,
+                GError **error)
+{
+  if ((error != NULL && *error != NULL) || tensor == NULL)
+    return FALSE;
+  if (tensor->storage->phantom)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
+                   "the tensor has no data: it was made after a recompute had all it needed");
+      return FALSE;
+    }
+  if (!tensor->storage->device->backend->host_memory)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "the host can't read the memory of %s; copy the tensor to cpu",
+                   tensor->storage->device->name);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/**
+ * ebb_tensor_get_data: (skip)
+ * @tensor: a tensor on the CPU
+ * @error: return location for an error
+ *
+ * Looks at the data in place; see ebb_tensor_get_strides() for its order. Languages other than C use
+ * ebb_tensor_get_address() or ebb_tensor_get_bytes().
+ *
+ * Returns: (nullable): the first element; valid as long as @tensor. %NULL with an error if the host can't read it, and
+ *   without one if it has no elements
+ */
+gpointer
+ebb_tensor_get_data (EbbTensor *tensor,
+                     GError **error)
+{
+  return check_readable (tensor, error) ? tensor->view.data : NULL;
+}
+
+/**
+ * ebb_tensor_get_address:
+ * @tensor: a tensor on the CPU
+ * @error: return location for an error
+ *
+ * The address of the first element, for bindings that look at data in place (numpy, DLPack). From then on the storage
+ * is pinned: no strategy moves or frees it while a tensor holds it.
+ *
+ * Returns: the address; 0 with an error if the host can't read it
+ */
+guint64
+ebb_tensor_get_address (EbbTensor *tensor,
+                        GError **error)
+{
+  if (!check_readable (tensor, error))
+    return 0;
+  tensor->storage->pinned = TRUE;
+  return (guint64) (gsize) tensor->view.data;
+}
+
+/**
+ * ebb_tensor_get_bytes:
+ * @tensor: a tensor on the CPU
+ * @error: return location for an error
+ *
+ * The elements in row-major order: without a copy if @tensor is contiguous (the bytes then hold its storage), else
+ * copied.
+ *
+ * Returns: (transfer full) (nullable): the bytes
+ */
+GBytes *
+ebb_tensor_get_bytes (EbbTensor *tensor,
+                      GError **error)
+{
+  g_autoptr (EbbTensor) copy = NULL;
+
+  if (!check_readable (tensor, error))
+    return NULL;
+  if (ebb_view_is_contiguous (&tensor->view))
+    copy = ebb_tensor_alias (tensor);
+  else
+    {
+      EbbLaunch launch;
+
+      copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
+                                           tensor->storage->device, error);
+      if (copy == NULL)
+        return NULL;
+      ebb_launch_init (&launch, EBB_KERNEL_COPY);
+      ebb_launch_input (&launch, tensor);
+      ebb_launch_output (&launch, copy);
+      if (!ebb_launch (tensor->storage->device, &launch, error))
+        return NULL;
+    }
+  copy->storage->pinned = TRUE;
+  return g_bytes_new_with_free_func (copy->view.data, ebb_tensor_get_n_bytes (copy),
+                                     (GDestroyNotify) ebb_tensor_unref, ebb_tensor_ref (copy));
+}
+
+static double
+f16_to_double (guint16 bits)
+{
+  int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
+  double value = exponent == 0    ? mantissa / 16777216.0
+                 : exponent == 31 ? (mantissa ? (double) NAN : (double) INFINITY)
+                                  : (1024 + mantissa) * (exponent >= 25 ? (double) (1 << (exponent - 25)) : 1.0 / (double) (1 << (25 - exponent)));
+
+  return bits & 0x8000 ? -value : value;
+}
+
+/* The single element as a double or an i64. */
+static gboolean
+read_item (EbbTensor *tensor,
+           double *real,
+           gint64 *integer,
+           GError **error)
+{
+  guint32 bits;
+  float value;
+
+  if (!check_readable (tensor, error))
+    return FALSE;
+  if (tensor->n_elements != 1)
+    {
+      g_autofree char *text = ebb_tensor_shape_to_string (tensor);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element", text);
+      return FALSE;
+    }
+  *real = 0;
+  *integer = 0;
+  switch (tensor->view.dtype)
+    {
+    case EBB_DTYPE_F32:
+      *real = *(float *) tensor->view.data;
+      break;
+    case EBB_DTYPE_BF16:
+      bits = (guint32) * (guint16 *) tensor->view.data << 16;
+      memcpy (&value, &bits, 4);
+      *real = value;
+      break;
+    case EBB_DTYPE_F16:
+      *real = f16_to_double (*(guint16 *) tensor->view.data);
+      break;
+    case EBB_DTYPE_I32:
+      *integer = *(gint32 *) tensor->view.data;
+      break;
+    case EBB_DTYPE_I64:
+      *integer = *(gint64 *) tensor->view.data;
+      break;
+    case EBB_DTYPE_U8:
+    case EBB_DTYPE_BOOL:
+      *integer = *(guint8 *) tensor->view.data;
+      break;
+    }
+  if (ebb_dtype_is_floating_point (tensor->view.dtype))
+    *integer = *real >= -9.2e18 && *real <= 9.2e18 ? (gint64) *real : 0;
+  else
+    *real = (double) *integer;
+  return TRUE;
+}
+
+/**
+ * ebb_tensor_get_item:
+ * @tensor: a tensor with one element, on the CPU
+ * @value: (out): return location for the value
+ * @error: return location for an error
+ *
+ * Reads the one element.
+ *
+ * Returns: %FALSE with %EBB_ERROR_SHAPE if there is more than one
+ */
+gboolean
+ebb_tensor_get_item (EbbTensor *tensor,
+                     double *value,
+                     GError **error)
+{
+  gint64 integer;
+
+  return read_item (tensor, value, &integer, error);
+}
+
+/**
+ * ebb_tensor_get_item_int:
+ * @tensor: a tensor with one element, on the CPU
+ * @value: (out): return location for the value
+ * @error: return location for an error
+ *
+ * Reads the one element as an integer; exact for integer types.
+ *
+ * Returns: %FALSE with %EBB_ERROR_SHAPE if there is more than one
+ */
+gboolean
+ebb_tensor_get_item_int (EbbTensor *tensor,
+                         gint64 *value,
+                         GError **error)
+{
+  double real;
+
+  return read_item (tensor, &real, value, error);
+}
+
+/**
+ * ebb_tensor_equal:
+ * @a: a tensor on the CPU
+ * @b: another
+ *
+ * Returns: %TRUE if shapes, types and the bytes of all elements are equal
+ */
+gboolean
+ebb_tensor_equal (EbbTensor *a,
+                  EbbTensor *b)
+{
+  g_autoptr (GBytes) x = NULL;
+  g_autoptr (GBytes) y = NULL;
+
+  g_return_val_if_fail (a != NULL && b != NULL, FALSE);
+
+  if (a->view.dtype != b->view.dtype || a->view.n_dims != b->view.n_dims
+      || memcmp (a->view.shape, b->view.shape, sizeof (gint64) * (gsize) a->view.n_dims) != 0)
+    return FALSE;
+  x = ebb_tensor_get_bytes (a, NULL);
+  y = ebb_tensor_get_bytes (b, NULL);
+  return x != NULL && y != NULL && g_bytes_equal (x, y);
+}
+
+char *
+ebb_shape_to_string (const gint64 *shape,
+                     guint n_dims)
+{
+  GString *text = g_string_new ("[");
+
+  for (guint i = 0; i < n_dims; i++)
+    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, i ? ", " : "", shape[i]);
+  g_string_append_c (text, ']');
+  return g_string_free (text, FALSE);
+}
+
+/**
+ * ebb_tensor_shape_to_string:
+ * @tensor: a tensor
+ *
+ * Returns: (transfer full): its shape as text, like "[2, 3]"
+ */
+char *
+ebb_tensor_shape_to_string (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  return ebb_shape_to_string (tensor->view.shape, (guint) tensor->view.n_dims);
+}
+
+static void
+append_element (GString *text,
+                EbbTensor *tensor,
+                gint64 offset)
+{
+  EbbTensor *element = ebb_tensor_new_view (tensor->storage, tensor->offset + offset, NULL, NULL, 0, tensor->view.dtype);
+  double real = 0;
+  gint64 integer = 0;
+
+  read_item (element, &real, &integer, NULL);
+  if (tensor->view.dtype == EBB_DTYPE_BOOL)
+    g_string_append (text, integer ? "true" : "false");
+  else if (ebb_dtype_is_floating_point (tensor->view.dtype))
+    g_string_append_printf (text, "%.6g", real);
+  else
+    g_string_append_printf (text, "%" G_GINT64_FORMAT, integer);
+  ebb_tensor_unref (element);
+}
+
+/* At most the first and last three of each dimension. */
+static void
+append_values (GString *text,
+               EbbTensor *tensor,
+               int dim,
+               gint64 offset)
+{
+  gint64 n;
+
+  if (dim == tensor->view.n_dims)
+    {
+      append_element (text, tensor, offset);
+      return;
+    }
+  n = tensor->view.shape[dim];
+  g_string_append_c (text, '[');
+  for (gint64 i = 0; i < n; i++)
+    {
+      if (n > 8 && i == 3)
+        {
+          g_string_append (text, ", ...");
+          i = n - 3;
+        }
+      g_string_append (text, i ? ", " : "");
+      append_values (text, tensor, dim + 1, offset + i * tensor->view.strides[dim]);
+    }
+  g_string_append_c (text, ']');
+}
+
+/**
+ * ebb_tensor_to_string:
+ * @tensor: a tensor
+ *
+ * Returns: (transfer full): its values (the first and last of long dimensions), type and device, for people
+ */
+char *
+ebb_tensor_to_string (EbbTensor *tensor)
+{
+  GString *text = g_string_new ("tensor (");
+
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  if (check_readable (tensor, NULL))
+    append_values (text, tensor, 0, 0);
+  else
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
+
+      g_string_append_printf (text, "shape %s, no data on the host", shape);
+    }
+  g_string_append_printf (text, ", %s, %s)", ebb_dtype_get_name (tensor->view.dtype), tensor->storage->device->name);
+  return g_string_free (text, FALSE);
+}
+
+/**
+ * ebb_tensor_get_requires_grad:
+ * @tensor: a tensor
+ *
+ * Returns: %TRUE if gradients flow to it
+ */
+gboolean
+ebb_tensor_get_requires_grad (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, FALSE);
+
+  return ebb_tensor_needs_grad (tensor);
+}
+
+/**
+ * ebb_tensor_set_requires_grad:
+ * @tensor: a leaf
+ * @requires_grad: whether ops on it are recorded and its gradient is wanted
+ * @error: return location for an error
+ *
+ * Asks for the gradient of a leaf, or freezes it.
+ *
+ * Returns: %FALSE with %EBB_ERROR_GRAPH if @tensor was made by an op, with %EBB_ERROR_DTYPE if it is not floating
+ */
+gboolean
+ebb_tensor_set_requires_grad (EbbTensor *tensor,
+                              gboolean requires_grad,
+                              GError **error)
+{
+  if ((error != NULL && *error != NULL) || tensor == NULL)
+    return FALSE;
+  if (tensor->node != NULL && !requires_grad)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "the tensor was made by an op (%s); use detach () to leave the graph",
+                   ebb_node_get_op (tensor->node)->name);
+      return FALSE;
+    }
+  if (requires_grad && !ebb_dtype_is_floating_point (tensor->view.dtype))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "a tensor of %s can't require a gradient; only floating ones can",
+                   ebb_dtype_get_name (tensor->view.dtype));
+      return FALSE;
+    }
+  if (tensor->node == NULL)
+    tensor->requires_grad = requires_grad != FALSE;
+  return TRUE;
+}
+
+/**
+ * ebb_tensor_is_leaf:
+ * @tensor: a tensor
+ *
+ * Returns: %TRUE if it was not made by a recorded op
+ */
+gboolean
+ebb_tensor_is_leaf (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, FALSE);
+
+  return tensor->node == NULL;
+}
+
+/**
+ * ebb_tensor_get_grad:
+ * @tensor: a leaf
+ *
+ * Returns: (transfer full) (nullable): its gradient, summed up over the backward passes so far; %NULL if there is none
+ */
+EbbTensor *
+ebb_tensor_get_grad (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  return tensor->grad ? ebb_tensor_ref (tensor->grad) : NULL;
+}
+
+/**
+ * ebb_tensor_set_grad:
+ * @tensor: a leaf
+ * @grad: (nullable): a tensor of the same shape, or %NULL to drop the gradient
+ * @error: return location for an error
+ *
+ * Replaces the gradient.
+ *
+ * Returns: %FALSE with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE or %EBB_ERROR_DEVICE if @grad does not fit
+ */
+gboolean
+ebb_tensor_set_grad (EbbTensor *tensor,
+                     EbbTensor *grad,
+                     GError **error)
+{
+  if ((error != NULL && *error != NULL) || tensor == NULL)
+    return FALSE;
+  if (grad != NULL
+      && (grad->view.n_dims != tensor->view.n_dims
+          || memcmp (grad->view.shape, tensor->view.shape, sizeof (gint64) * (gsize) grad->view.n_dims) != 0))
+    {
+      g_autofree char *a = ebb_tensor_shape_to_string (grad);
+      g_autofree char *b = ebb_tensor_shape_to_string (tensor);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "a gradient of shape %s for a tensor of shape %s", a, b);
+      return FALSE;
+    }
+  if (grad != NULL && grad->view.dtype != tensor->view.dtype)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "a gradient of %s for a tensor of %s",
+                   ebb_dtype_get_name (grad->view.dtype), ebb_dtype_get_name (tensor->view.dtype));
+      return FALSE;
+    }
+  if (grad != NULL && grad->storage->device != tensor->storage->device)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "a gradient on %s for a tensor on %s",
+                   grad->storage->device->name, tensor->storage->device->name);
+      return FALSE;
+    }
+  if (grad != NULL)
+    ebb_tensor_ref (grad);
+  if (tensor->grad != NULL)
+    ebb_tensor_unref (tensor->grad);
+  tensor->grad = grad;
+  return TRUE;
+}
+
+gboolean
+ebb_tensor_check_writable (EbbTensor *tensor,
+                           const char *op_name,
+                           GError **error)
+{
+  if ((error != NULL && *error != NULL) || tensor == NULL)
+    return FALSE;
+  if (ebb_is_grad_enabled () && ebb_tensor_needs_grad (tensor))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "%s: a tensor that requires a gradient can't be changed in place while gradients are recorded; do it "
+                   "with gradients off",
+                   op_name);
+      return FALSE;
+    }
+  return TRUE;
+}

@@ -1,0 +1,597 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/tensor-private.h"
+
+#include "tensor/autograd-private.h"
+#include "tensor/backend-private.h"
+#include "tensor/op-private.h"
+#include "tensor/thread-private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+G_DEFINE_BOXED_TYPE (EbbTensor, ebb_tensor, ebb_tensor_ref, ebb_tensor_unref)
+
+/* -- making ----------------------------------------------------------------------------------------------------------- */
+
+EbbTensor *
+ebb_tensor_new_view (EbbStorage *storage,
+                     gint64 offset,
+                     const gint64 *shape,
+                     const gint64 *strides,
+                     guint n_dims,
+                     EbbDType dtype)
+{
+  EbbTensor *self = malloc (sizeof (EbbTensor));
+  gint64 n = 1;
+
+  g_assert (self != NULL && n_dims <= EBB_MAX_DIMS);
+  for (guint i = n_dims; i-- > 0;)
+    {
+      self->view.shape[i] = shape[i];
+      self->view.strides[i] = strides ? strides[i] : n;
+      n *= shape[i];
+    }
+  self->view.dtype = dtype;
+  self->view.n_dims = (int) n_dims;
+  self->ref_count = 1;
+  self->requires_grad = self->is_parameter = self->is_buffer = 0;
+  self->output_index = 0;
+  self->storage = storage ? ebb_storage_ref (storage) : NULL;
+  self->offset = offset;
+  self->view.data = storage && storage->data ? (char *) storage->data + offset * (gint64) ebb_dtype_get_size (dtype) : NULL;
+  self->n_elements = n;
+  self->node = NULL;
+  self->grad = NULL;
+  self->shadow = NULL;
+  return self;
+}
+
+/* Bytes of a tensor of @shape; FALSE with @error on negative sizes, too many dimensions or an overflow. */
+static gboolean
+count_bytes (const gint64 *shape,
+             guint n_dims,
+             EbbDType dtype,
+             gsize *size,
+             GError **error)
+{
+  gint64 n = 1;
+  gboolean ok = TRUE;
+
+  if (n_dims > EBB_MAX_DIMS)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "a tensor of %u dimensions: at most %d are possible", n_dims,
+                   EBB_MAX_DIMS);
+      return FALSE;
+    }
+  if ((guint) dtype >= EBB_N_DTYPES)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "dtype number %d: there is none", (int) dtype);
+      return FALSE;
+    }
+  for (guint i = 0; i < n_dims; i++)
+    if (shape[i] < 0)
+      {
+        g_autofree char *text = ebb_shape_to_string (shape, n_dims);
+
+        g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "shape %s: sizes must be 0 or more", text);
+        return FALSE;
+      }
+    else if (shape[i] == 0)
+      {
+        *size = 0;
+        return TRUE;
+      }
+  for (guint i = 0; i < n_dims; i++)
+    ok = ok && !__builtin_mul_overflow (n, shape[i], &n);
+  ok = ok && !__builtin_mul_overflow (n, (gint64) ebb_dtype_get_size (dtype), &n);
+  if (!ok)
+    {
+      g_autofree char *text = ebb_shape_to_string (shape, n_dims);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "shape %s has more bytes than can be counted", text);
+      return FALSE;
+    }
+  *size = (gsize) n;
+  return TRUE;
+}
+
+EbbTensor *
+ebb_tensor_new_uninitialized (const gint64 *shape,
+                              guint n_dims,
+                              EbbDType dtype,
+                              EbbDevice *device,
+                              GError **error)
+{
+  EbbTensor *self = ebb_tensor_new_view (NULL, 0, shape, NULL, n_dims, dtype);
+
+  self->storage = ebb_storage_new (device ? device : ebb_device_get_cpu (),
+                                   (gsize) self->n_elements * ebb_dtype_get_size (dtype), error);
+  if (self->storage == NULL)
+    {
+      ebb_tensor_unref (self);
+      return NULL;
+    }
+  self->view.data = self->storage->data;
+  return self;
+}
+
+/**
+ * ebb_tensor_new_empty:
+ * @shape: (array length=n_dims): the size of each dimension
+ * @n_dims: how many dimensions, at most 8
+ * @dtype: the element type
+ * @device: (nullable): where, %NULL for the CPU
+ * @error: return location for an error
+ *
+ * Makes a tensor whose values are whatever the memory held.
+ *
+ * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE or %EBB_ERROR_NO_MEMORY
+ */
+EbbTensor *
+ebb_tensor_new_empty (const gint64 *shape,
+                      guint n_dims,
+                      EbbDType dtype,
+                      EbbDevice *device,
+                      GError **error)
+{
+  gsize size;
+
+  if ((error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
+    return NULL;
+  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, device, error);
+}
+
+static EbbTensor *
+new_from_values (const void *values,
+                 gsize n_values,
+                 const gint64 *shape,
+                 guint n_dims,
+                 EbbDType dtype,
+                 GError **error)
+{
+  EbbTensor *self = ebb_tensor_new_empty (shape, n_dims, dtype, NULL, error);
+
+  if (self == NULL)
+    return NULL;
+  if ((gsize) self->n_elements != n_values)
+    {
+      g_autofree char *text = ebb_tensor_shape_to_string (self);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "%" G_GSIZE_FORMAT " values for a tensor of shape %s, which has %" G_GINT64_FORMAT, n_values, text,
+                   self->n_elements);
+      ebb_tensor_unref (self);
+      return NULL;
+    }
+  if (n_values > 0 && self->view.data != NULL)
+    memcpy (self->view.data, values, n_values * ebb_dtype_get_size (dtype));
+  return self;
+}
+
+/**
+ * ebb_tensor_new_from_floats:
+ * @values: (array length=n_values): the values, in row-major order
+ * @n_values: how many; the product of @shape
+ * @shape: (array length=n_dims): the size of each dimension
+ * @n_dims: how many dimensions
+ * @error: return location for an error
+ *
+ * Makes an f32 tensor on the CPU with a copy of @values.
+ *
+ * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE
+ */
+EbbTensor *
+ebb_tensor_new_from_floats (const float *values,
+                            gsize n_values,
+                            const gint64 *shape,
+                            guint n_dims,
+                            GError **error)
+{
+  return new_from_values (values, n_values, shape, n_dims, EBB_DTYPE_F32, error);
+}
+
+/**
+ * ebb_tensor_new_from_ints:
+ * @values: (array length=n_values): the values, in row-major order
+ * @n_values: how many; the product of @shape
+ * @shape: (array length=n_dims): the size of each dimension
+ * @n_dims: how many dimensions
+ * @error: return location for an error
+ *
+ * Makes an i64 tensor on the CPU with a copy of @values.
+ *
+ * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE
+ */
+EbbTensor *
+ebb_tensor_new_from_ints (const gint64 *values,
+                          gsize n_values,
+                          const gint64 *shape,
+                          guint n_dims,
+                          GError **error)
+{
+  return new_from_values (values, n_values, shape, n_dims, EBB_DTYPE_I64, error);
+}
+
+/**
+ * ebb_tensor_new_from_bytes:
+ * @bytes: memory to look at
+ * @offset: where in @bytes the first element is, aligned to the element's size
+ * @shape: (array length=n_dims): the size of each dimension
+ * @n_dims: how many dimensions
+ * @dtype: the element type
+ * @error: return location for an error
+ *
+ * Makes a tensor on the CPU over @bytes without a copy; it keeps a reference to @bytes. Changing it in place changes
+ * them.
+ *
+ * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE if @bytes are too few or not aligned
+ */
+EbbTensor *
+ebb_tensor_new_from_bytes (GBytes *bytes,
+                           gsize offset,
+                           const gint64 *shape,
+                           guint n_dims,
+                           EbbDType dtype,
+                           GError **error)
+{
+  gsize size, available;
+  const char *data;
+  g_autofree char *text = NULL;
+
+  if ((error != NULL && *error != NULL) || bytes == NULL || !count_bytes (shape, n_dims, dtype, &size, error))
+    return NULL;
+  data = g_bytes_get_data (bytes, &available);
+  if (offset > available || size > available - offset || ((gsize) data + offset) % ebb_dtype_get_size (dtype) != 0)
+    {
+      text = ebb_shape_to_string (shape, n_dims);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "shape %s of %s at offset %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
+                   " bytes: must lie inside and be aligned to the element's size",
+                   text, ebb_dtype_get_name (dtype), offset, available);
+      return NULL;
+    }
+  return ebb_tensor_new_from_pointer ((guint64) (gsize) (data + offset), shape, n_dims, NULL, 0, dtype,
+                                      (GDestroyNotify) g_bytes_unref, g_bytes_ref (bytes), error);
+}
+
+/**
+ * ebb_tensor_new_from_pointer: (skip)
+ * @address: where the first element is
+ * @shape: (array length=n_dims): the size of each dimension
+ * @n_dims: how many dimensions
+ * @strides: (array length=n_strides) (nullable): the stride of each dimension in elements; %NULL for row-major order
+ * @n_strides: @n_dims or 0
+ * @dtype: the element type
+ * @destroy: (nullable): called when no tensor needs the memory any more; at once on an error
+ * @user_data: for @destroy
+ * @error: return location for an error
+ *
+ * Makes a tensor on the CPU over foreign memory.
+ *
+ * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE
+ */
+EbbTensor *
+ebb_tensor_new_from_pointer (guint64 address,
+                             const gint64 *shape,
+                             guint n_dims,
+                             const gint64 *strides,
+                             guint n_strides,
+                             EbbDType dtype,
+                             GDestroyNotify destroy,
+                             gpointer user_data,
+                             GError **error)
+{
+  EbbStorage *storage;
+  EbbTensor *self;
+  gsize size;
+  gint64 last = 0;
+  gboolean ok = n_strides == 0 || n_strides == n_dims;
+
+  for (guint i = 0; ok && i < n_strides; i++)
+    ok = strides[i] >= 0;
+  if (!ok)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%u strides for %u dimensions: one each, 0 or more", n_strides,
+                 n_dims);
+  if (!ok || (error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
+    {
+      if (destroy != NULL)
+        destroy (user_data);
+      return NULL;
+    }
+  if (n_strides > 0 && size > 0)
+    {
+      for (guint i = 0; i < n_dims; i++)
+        last += (shape[i] - 1) * strides[i];
+      size = (gsize) (last + 1) * ebb_dtype_get_size (dtype);
+    }
+  storage = ebb_storage_new_foreign (ebb_device_get_cpu (), (void *) (gsize) address, size, destroy, user_data);
+  self = ebb_tensor_new_view (storage, 0, shape, n_strides ? strides : NULL, n_dims, dtype);
+  ebb_storage_unref (storage);
+  return self;
+}
+
+/**
+ * ebb_tensor_ref:
+ * @tensor: a tensor
+ *
+ * Returns: (transfer full): @tensor
+ */
+EbbTensor *
+ebb_tensor_ref (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  __atomic_add_fetch (&tensor->ref_count, 1, __ATOMIC_RELAXED);
+  return tensor;
+}
+
+/**
+ * ebb_tensor_unref:
+ * @tensor: (transfer full) (nullable): a tensor
+ *
+ * Drops a reference. The storage goes with its last tensor.
+ */
+void
+ebb_tensor_unref (EbbTensor *tensor)
+{
+  if (tensor == NULL || __atomic_sub_fetch (&tensor->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+
+  if (tensor->node != NULL)
+    ebb_node_unref (tensor->node);
+  if (tensor->grad != NULL)
+    ebb_tensor_unref (tensor->grad);
+  if (tensor->shadow != NULL)
+    ebb_tensor_unref (tensor->shadow);
+  if (tensor->storage != NULL)
+    ebb_storage_unref (tensor->storage);
+  free (tensor);
+}
+
+EbbTensor *
+ebb_tensor_alias (EbbTensor *tensor)
+{
+  return ebb_tensor_new_view (tensor->storage, tensor->offset, tensor->view.shape, tensor->view.strides,
+                              (guint) tensor->view.n_dims, tensor->view.dtype);
+}
+
+/**
+ * ebb_tensor_detach:
+ * @tensor: (nullable): a tensor
+ *
+ * Returns: (transfer full) (nullable): the same view of the same storage, outside the graph
+ */
+EbbTensor *
+ebb_tensor_detach (EbbTensor *tensor)
+{
+  return tensor ? ebb_tensor_alias (tensor) : NULL;
+}
+
+void
+ebb_tensor_swap_storage (EbbTensor *tensor,
+                         EbbTensor *other)
+{
+  EbbStorage *old = tensor->storage;
+  EbbPurpose purpose = (EbbPurpose) old->purpose;
+  EbbView view = other->view;
+
+  tensor->storage = ebb_storage_ref (other->storage);
+  tensor->offset = other->offset;
+  tensor->view = view;
+  tensor->n_elements = other->n_elements;
+  g_clear_pointer (&tensor->shadow, ebb_tensor_unref);
+  ebb_storage_unref (old);
+  ebb_storage_set_purpose (tensor->storage, purpose);
+}
+
+/* -- looking ---------------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_view_is_contiguous (const EbbView *view)
+{
+  gint64 expected = 1;
+
+  for (int i = view->n_dims; i-- > 0;)
+    {
+      if (view->shape[i] == 0)
+        return TRUE;
+      if (view->shape[i] != 1 && view->strides[i] != expected)
+        return FALSE;
+      expected *= view->shape[i];
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_tensor_is_unshared (EbbTensor *tensor)
+{
+  return __atomic_load_n (&tensor->ref_count, __ATOMIC_ACQUIRE) == 1
+         && __atomic_load_n (&tensor->storage->ref_count, __ATOMIC_ACQUIRE) == 1 && !tensor->storage->pinned
+         && tensor->node == NULL && !tensor->requires_grad;
+}
+
+/**
+ * ebb_tensor_get_n_dims:
+ * @tensor: a tensor
+ *
+ * Returns: how many dimensions it has
+ */
+guint
+ebb_tensor_get_n_dims (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, 0);
+
+  return (guint) tensor->view.n_dims;
+}
+
+/**
+ * ebb_tensor_get_shape:
+ * @tensor: a tensor
+ * @n_dims: (out) (optional): return location for the number of dimensions
+ *
+ * Returns: (array length=n_dims) (transfer none): the size of each dimension
+ */
+const gint64 *
+ebb_tensor_get_shape (EbbTensor *tensor,
+                      guint *n_dims)
+{
+  if (n_dims != NULL)
+    *n_dims = 0;
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  if (n_dims != NULL)
+    *n_dims = (guint) tensor->view.n_dims;
+  return tensor->view.shape;
+}
+
+/**
+ * ebb_tensor_get_strides:
+ * @tensor: a tensor
+ * @n_dims: (out) (optional): return location for the number of dimensions
+ *
+ * Returns: (array length=n_dims) (transfer none): the stride of each dimension, in elements
+ */
+const gint64 *
+ebb_tensor_get_strides (EbbTensor *tensor,
+                        guint *n_dims)
+{
+  if (n_dims != NULL)
+    *n_dims = 0;
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  if (n_dims != NULL)
+    *n_dims = (guint) tensor->view.n_dims;
+  return tensor->view.strides;
+}
+
+/**
+ * ebb_tensor_get_dim:
+ * @tensor: a tensor
+ * @dim: a dimension; negative ones count from the last
+ *
+ * Returns: its size; -1 if there is no such dimension
+ */
+gint64
+ebb_tensor_get_dim (EbbTensor *tensor,
+                    int dim)
+{
+  g_return_val_if_fail (tensor != NULL, -1);
+
+  if (dim < 0)
+    dim += tensor->view.n_dims;
+  return dim >= 0 && dim < tensor->view.n_dims ? tensor->view.shape[dim] : -1;
+}
+
+/**
+ * ebb_tensor_get_n_elements:
+ * @tensor: a tensor
+ *
+ * Returns: how many elements it has: the product of its shape
+ */
+gint64
+ebb_tensor_get_n_elements (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, 0);
+
+  return tensor->n_elements;
+}
+
+/**
+ * ebb_tensor_get_n_bytes:
+ * @tensor: a tensor
+ *
+ * Returns: the bytes of its elements
+ */
+gsize
+ebb_tensor_get_n_bytes (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, 0);
+
+  return (gsize) tensor->n_elements * ebb_dtype_get_size (tensor->view.dtype);
+}
+
+/**
+ * ebb_tensor_get_dtype:
+ * @tensor: a tensor
+ *
+ * Returns: the type of its elements
+ */
+EbbDType
+ebb_tensor_get_dtype (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, EBB_DTYPE_F32);
+
+  return tensor->view.dtype;
+}
+
+/**
+ * ebb_tensor_get_device:
+ * @tensor: a tensor
+ *
+ * Returns: (transfer none): where its storage is
+ */
+EbbDevice *
+ebb_tensor_get_device (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  return tensor->storage->device;
+}
+
+/**
+ * ebb_tensor_is_contiguous:
+ * @tensor: a tensor
+ *
+ * Returns: %TRUE if its elements lie in row-major order without gaps
+ */
+gboolean
+ebb_tensor_is_contiguous (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, FALSE);
+
+  return ebb_view_is_contiguous (&tensor->view);
+}
+
+/**
+ * ebb_tensor_shares_storage:
+ * @a: a tensor
+ * @b: another
+ *
+ * Returns: %TRUE if both are views of one storage
+ */
+gboolean
+ebb_tensor_shares_storage (EbbTensor *a,
+                           EbbTensor *b)
+{
+  g_return_val_if_fail (a != NULL && b != NULL, FALSE);
+
+  return a->storage == b->storage;
+}
+
+/**
+ * ebb_tensor_get_storage_id:
+ * @tensor: a tensor
+ *
+ * Returns: a number that only views of the same storage share; later storages have greater ones
+ */
+guint64
+ebb_tensor_get_storage_id (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, 0);
+
+  return tensor->storage->birth;
+}
+
+/**
+ * ebb_tensor_get_version:
+ * @tensor: a tensor
+ *
+ * Returns: how often its storage was changed in place
+ */
+guint
+ebb_tensor_get_version (EbbTensor *tensor)
+{
+  g_return_val_if_fail (tensor != NULL, 0);
+
+  return tensor->storage->version;
+}

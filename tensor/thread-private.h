@@ -1,0 +1,80 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/op-private.h"
+#include "tensor/saved-tensor.h"
+
+/* What belongs to one thread: modes, and who stands at the doors. Read on the way of every op, so it is plain data. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbOpObserver EbbOpObserver;
+
+/* Someone who sees every op that this thread runs (but views), and every generator before it is drawn from. Observers
+ * nest; @outer is set by push. A function may be NULL. */
+struct _EbbOpObserver
+{
+  EbbOpObserver *outer;
+  /* Before the op runs: may put finished tensors into call->outputs (of the described shapes) and return TRUE in
+   * @provided: the op is then not run. */
+  gboolean (*before) (EbbOpObserver *self,
+                      EbbOpCall *call,
+                      gboolean *provided,
+                      GError **error);
+  gboolean (*after) (EbbOpObserver *self,
+                     EbbOpCall *call,
+                     GError **error);
+  void (*draw) (EbbOpObserver *self,
+                EbbGenerator *generator);
+};
+
+typedef struct
+{
+  guint8 no_grad;
+  guint8 autocast;
+  guint8 autocast_dtype;
+  guint8 in_backward;
+  int stopped;                /* > 0: a recompute has all it needs: ops give phantoms */
+  EbbSavedTensorHooks *hooks; /* innermost door, NULL: keep */
+  EbbOpObserver *observers;   /* innermost */
+  EbbGenerator *generator;    /* the default one, made at first use */
+  int checkpointing_disabled;
+  int checkpointing; /* depth of checkpointed forwards */
+  int recomputing;   /* depth of recomputes */
+  /* saved by push functions */
+  struct _EbbModeStack *grad_stack, *autocast_stack, *hooks_stack;
+} EbbThread;
+
+extern __thread EbbThread ebb_thread __attribute__ ((visibility ("hidden"), tls_model ("initial-exec")));
+
+void ebb_thread_push_observer (EbbOpObserver *observer);
+void ebb_thread_pop_observer (EbbOpObserver *observer);
+
+/* TRUE if ops give phantoms now. */
+static inline gboolean
+ebb_is_stopped (void)
+{
+  return ebb_thread.stopped > 0;
+}
+
+/* TRUE with @dtype set if products are to be done in a lower precision now. */
+static inline gboolean
+ebb_autocast_get (EbbDType *dtype)
+{
+  *dtype = (EbbDType) ebb_thread.autocast_dtype;
+  return ebb_thread.autocast;
+}
+
+/* All modes of a thread as one value, to run something as if at another time. */
+typedef struct
+{
+  guint8 no_grad, autocast, autocast_dtype;
+  int stopped;
+  EbbSavedTensorHooks *hooks;
+  EbbOpObserver *observers;
+} EbbThreadModes;
+
+EbbThreadModes ebb_thread_save_modes (void);
+void ebb_thread_restore_modes (const EbbThreadModes *modes);
+
+G_END_DECLS

@@ -1,0 +1,192 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/thread-private.h"
+
+#include "tensor/autograd.h"
+
+__thread EbbThread ebb_thread;
+
+struct _EbbModeStack
+{
+  struct _EbbModeStack *next;
+  guint8 flag, dtype;
+  EbbSavedTensorHooks *hooks;
+};
+
+typedef struct _EbbModeStack ModeStack;
+
+static ModeStack *
+stack_push (ModeStack **stack)
+{
+  ModeStack *entry = g_new0 (ModeStack, 1);
+
+  entry->next = *stack;
+  *stack = entry;
+  return entry;
+}
+
+static void
+stack_pop (ModeStack **stack)
+{
+  ModeStack *entry = *stack;
+
+  *stack = entry->next;
+  g_free (entry);
+}
+
+/**
+ * ebb_is_grad_enabled:
+ *
+ * Returns: %TRUE if ops that this thread runs are recorded for the backward pass
+ */
+gboolean
+ebb_is_grad_enabled (void)
+{
+  return !ebb_thread.no_grad;
+}
+
+/**
+ * ebb_push_grad_enabled:
+ * @enabled: whether ops are recorded
+ *
+ * Switches recording on or off for this thread, until ebb_pop_grad_enabled().
+ */
+void
+ebb_push_grad_enabled (gboolean enabled)
+{
+  stack_push (&ebb_thread.grad_stack)->flag = ebb_thread.no_grad;
+  ebb_thread.no_grad = !enabled;
+}
+
+/**
+ * ebb_pop_grad_enabled:
+ *
+ * Undoes the last ebb_push_grad_enabled() of this thread.
+ */
+void
+ebb_pop_grad_enabled (void)
+{
+  g_return_if_fail (ebb_thread.grad_stack != NULL);
+
+  ebb_thread.no_grad = ebb_thread.grad_stack->flag;
+  stack_pop (&ebb_thread.grad_stack);
+}
+
+/**
+ * ebb_push_autocast:
+ * @enabled: whether products run in a lower precision
+ * @dtype: the lower precision: %EBB_DTYPE_BF16
+ *
+ * Makes matrix products and attention of this thread run in @dtype, with the parameters and their gradients in f32,
+ * until ebb_pop_autocast().
+ */
+void
+ebb_push_autocast (gboolean enabled,
+                   EbbDType dtype)
+{
+  ModeStack *entry;
+
+  g_return_if_fail (!enabled || dtype == EBB_DTYPE_BF16);
+
+  entry = stack_push (&ebb_thread.autocast_stack);
+  entry->flag = ebb_thread.autocast;
+  entry->dtype = ebb_thread.autocast_dtype;
+  ebb_thread.autocast = enabled != FALSE;
+  ebb_thread.autocast_dtype = (guint8) dtype;
+}
+
+/**
+ * ebb_pop_autocast:
+ *
+ * Undoes the last ebb_push_autocast() of this thread.
+ */
+void
+ebb_pop_autocast (void)
+{
+  g_return_if_fail (ebb_thread.autocast_stack != NULL);
+
+  ebb_thread.autocast = ebb_thread.autocast_stack->flag;
+  ebb_thread.autocast_dtype = ebb_thread.autocast_stack->dtype;
+  stack_pop (&ebb_thread.autocast_stack);
+}
+
+/**
+ * ebb_is_autocast_enabled:
+ *
+ * Returns: %TRUE if products of this thread run in a lower precision
+ */
+gboolean
+ebb_is_autocast_enabled (void)
+{
+  return ebb_thread.autocast;
+}
+
+/**
+ * ebb_push_saved_tensor_hooks:
+ * @hooks: who stands at the door
+ *
+ * From now on, until ebb_pop_saved_tensor_hooks(), what autograd nodes of this thread keep goes through @hooks alone.
+ */
+void
+ebb_push_saved_tensor_hooks (EbbSavedTensorHooks *hooks)
+{
+  g_return_if_fail (hooks != NULL);
+
+  stack_push (&ebb_thread.hooks_stack)->hooks = ebb_thread.hooks;
+  ebb_thread.hooks = g_object_ref (hooks);
+}
+
+/**
+ * ebb_pop_saved_tensor_hooks:
+ *
+ * Undoes the last ebb_push_saved_tensor_hooks() of this thread.
+ */
+void
+ebb_pop_saved_tensor_hooks (void)
+{
+  EbbSavedTensorHooks *gone = ebb_thread.hooks;
+
+  g_return_if_fail (ebb_thread.hooks_stack != NULL);
+
+  ebb_thread.hooks = ebb_thread.hooks_stack->hooks;
+  stack_pop (&ebb_thread.hooks_stack);
+  g_object_unref (gone);
+}
+
+void
+ebb_thread_push_observer (EbbOpObserver *observer)
+{
+  observer->outer = ebb_thread.observers;
+  ebb_thread.observers = observer;
+}
+
+void
+ebb_thread_pop_observer (EbbOpObserver *observer)
+{
+  g_return_if_fail (ebb_thread.observers == observer);
+
+  ebb_thread.observers = observer->outer;
+}
+
+EbbThreadModes
+ebb_thread_save_modes (void)
+{
+  return (EbbThreadModes){
+    .no_grad = ebb_thread.no_grad,
+    .autocast = ebb_thread.autocast,
+    .autocast_dtype = ebb_thread.autocast_dtype,
+    .stopped = ebb_thread.stopped,
+    .hooks = ebb_thread.hooks,
+    .observers = ebb_thread.observers,
+  };
+}
+
+void
+ebb_thread_restore_modes (const EbbThreadModes *modes)
+{
+  ebb_thread.no_grad = modes->no_grad;
+  ebb_thread.autocast = modes->autocast;
+  ebb_thread.autocast_dtype = modes->autocast_dtype;
+  ebb_thread.stopped = modes->stopped;
+  ebb_thread.hooks = modes->hooks;
+  ebb_thread.observers = modes->observers;
+}
