@@ -10,6 +10,7 @@
 #define ebb_run_from_f32 EBB_SIMD_NAME (ebb_run_from_f32)
 #define ebb_run_to_i64 EBB_SIMD_NAME (ebb_run_to_i64)
 #define ebb_run_from_i64 EBB_SIMD_NAME (ebb_run_from_i64)
+#define ebb_vector_as_f32 EBB_SIMD_NAME (ebb_vector_as_f32)
 #define ebb_cursor_init EBB_SIMD_NAME (ebb_cursor_init)
 #define ebb_cursor_init_dims EBB_SIMD_NAME (ebb_cursor_init_dims)
 #define ebb_cursor_seek EBB_SIMD_NAME (ebb_cursor_seek)
@@ -43,6 +44,13 @@ void ebb_run_from_i64 (EbbDType dtype,
                        gint64 stride,
                        gint64 n,
                        const gint64 *in);
+
+/* A contiguous vector as f32: where it stands if it is that, else a copy in workspace that *copy names and the caller
+ * frees. A NULL view gives NULL. FALSE if there is no memory for the copy. */
+gboolean ebb_vector_as_f32 (const EbbView *view,
+                            const float **vector,
+                            float **copy,
+                            GError **error);
 
 /* A view with its dimensions merged where that is possible, and a place in it. */
 typedef struct

@@ -126,3 +126,24 @@ ebb_cursor_store_i64 (EbbCursor *cursor,
 {
   WALK (ebb_run_from_i64, cursor, n, in);
 }
+
+gboolean
+ebb_vector_as_f32 (const EbbView *view,
+                   const float **vector,
+                   float **copy,
+                   GError **error)
+{
+  gint64 n;
+
+  *vector = view != NULL ? view->data : NULL;
+  *copy = NULL;
+  if (view == NULL || view->dtype == EBB_DTYPE_F32)
+    return TRUE;
+  n = ebb_view_count (view);
+  *copy = ebb_cpu_workspace_alloc ((gsize) MAX (n, 1) * sizeof (float), error);
+  if (*copy == NULL)
+    return FALSE;
+  ebb_run_to_f32 (view->dtype, view->data, 1, n, *copy);
+  *vector = *copy;
+  return TRUE;
+}

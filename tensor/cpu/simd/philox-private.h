@@ -184,3 +184,16 @@ ebb_dropout_threshold (double p)
   return p >= 1.0 ? G_GUINT64_CONSTANT (1) << 32 : p <= 0.0 ? 0
                                                             : (guint64) ceil (p * 4294967296.0);
 }
+
+/* The values whose draws reach the threshold; the others become 0. */
+EBB_VEC_INLINE EbbVec
+vec_drop (EbbVecU draws,
+          guint64 threshold,
+          EbbVec values)
+{
+  EbbVecI keep = draws >= (guint32) threshold;
+
+  if (G_UNLIKELY (threshold >> 32 != 0))
+    return (EbbVec){ 0 };
+  return vec_select (keep, values, (EbbVec){ 0 });
+}

@@ -11,6 +11,21 @@ G_BEGIN_DECLS
   gboolean EBB_SIMD_NAME (ebb_cpu_##name) (const EbbLaunch *launch, \
                                            GError **error)
 
+/* An optional operand: NULL if it is left out. */
+static inline const EbbView *
+ebb_launch_get_input (const EbbLaunch *launch,
+                      guint k)
+{
+  return k < launch->n_inputs ? launch->inputs[k] : NULL;
+}
+
+static inline EbbView *
+ebb_launch_get_output (const EbbLaunch *launch,
+                       guint k)
+{
+  return k < launch->n_outputs ? launch->outputs[k] : NULL;
+}
+
 /* copy.c, fill.c, unary.c, binary.c, select.c */
 EBB_SIMD_KERNEL (copy);
 EBB_SIMD_KERNEL (fill);
@@ -43,7 +58,7 @@ EBB_SIMD_KERNEL (var);
 EBB_SIMD_KERNEL (arg_reduce);
 EBB_SIMD_KERNEL (topk);
 
-/* softmax.c, layer-norm.c, rms-norm.c, batch-norm.c */
+/* softmax.c, layer-norm.c, norm-grad.c, batch-norm.c */
 EBB_SIMD_KERNEL (softmax);
 EBB_SIMD_KERNEL (softmax_grad);
 EBB_SIMD_KERNEL (layer_norm);

@@ -18,12 +18,27 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_TRIANGLE] = EBB_SIMD_NAME (ebb_cpu_triangle),
 
   /* random */
+  [EBB_KERNEL_UNIFORM] = EBB_SIMD_NAME (ebb_cpu_uniform),
+  [EBB_KERNEL_NORMAL] = EBB_SIMD_NAME (ebb_cpu_normal),
+  [EBB_KERNEL_RANDINT] = EBB_SIMD_NAME (ebb_cpu_randint),
+  [EBB_KERNEL_DROPOUT] = EBB_SIMD_NAME (ebb_cpu_dropout),
+  [EBB_KERNEL_MULTINOMIAL] = EBB_SIMD_NAME (ebb_cpu_multinomial),
 
   /* bias and gelu */
+  [EBB_KERNEL_BIAS_GELU] = EBB_SIMD_NAME (ebb_cpu_bias_gelu),
+  [EBB_KERNEL_BIAS_GELU_GRAD] = EBB_SIMD_NAME (ebb_cpu_bias_gelu_grad),
+  [EBB_KERNEL_COLUMN_SUM] = EBB_SIMD_NAME (ebb_cpu_column_sum),
 
   /* reductions */
 
   /* rows */
+  [EBB_KERNEL_SOFTMAX] = EBB_SIMD_NAME (ebb_cpu_softmax),
+  [EBB_KERNEL_SOFTMAX_GRAD] = EBB_SIMD_NAME (ebb_cpu_softmax_grad),
+  [EBB_KERNEL_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_layer_norm),
+  [EBB_KERNEL_LAYER_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_layer_norm_grad),
+  [EBB_KERNEL_ADD_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_add_layer_norm),
+  [EBB_KERNEL_RMS_NORM] = EBB_SIMD_NAME (ebb_cpu_rms_norm),
+  [EBB_KERNEL_RMS_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_rms_norm_grad),
 
   /* cross entropy */
 

@@ -176,7 +176,7 @@ EBB_SIMD_NAME (ebb_cpu_unary_grad) (const EbbLaunch *launch,
                                     GError **error)
 {
   EbbUnaryOp op = launch->params.unary.op;
-  const EbbView *saved = unary_grads[op].uses_y ? launch->inputs[2] : launch->inputs[1];
+  const EbbView *saved = ebb_launch_get_input (launch, unary_grads[op].uses_y ? 2 : 1);
   EbbElementwise work = {
     .output = launch->outputs[0],
     .n_inputs = 2,

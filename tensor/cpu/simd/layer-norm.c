@@ -1,0 +1,272 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+#include "tensor/cpu/simd/cursor-private.h"
+#include "tensor/cpu/simd/philox-private.h"
+#include "tensor/cpu/simd/simd-private.h"
+
+#include "tensor/cpu/parallel-private.h"
+
+/* Layer norm (Ba, Kiros, Hinton 2016) and RMS norm (Zhang, Sennrich 2019), which has no mean, no bias. The variance is
+ * taken in a second pass over the row, which is in the cache by then. */
+
+typedef struct
+{
+  gint64 columns;
+  const void *x;
+  const void *residual;
+  const float *weight;
+  const float *bias;
+  void *sum;
+  void *y;
+  float *mean;
+  float *rstd;
+  float eps;
+  float scale; /* of what dropout keeps */
+  guint64 threshold;
+  EbbPhilox philox;
+} Norm;
+
+EBB_VEC_INLINE float
+sum_row (EbbDType dtype,
+         const void *x,
+         gint64 at,
+         gint64 n)
+{
+  EbbVec a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
+  gint64 i = 0;
+
+  for (; i + 4 * EBB_VEC_WIDTH <= n; i += 4 * EBB_VEC_WIDTH)
+    {
+      a += vec_load_as (dtype, x, at + i, EBB_VEC_WIDTH);
+      b += vec_load_as (dtype, x, at + i + EBB_VEC_WIDTH, EBB_VEC_WIDTH);
+      c += vec_load_as (dtype, x, at + i + 2 * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
+      d += vec_load_as (dtype, x, at + i + 3 * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
+    }
+  for (; i < n; i += EBB_VEC_WIDTH)
+    a += vec_load_as (dtype, x, at + i, MIN (n - i, EBB_VEC_WIDTH));
+  return vec_sum ((a + b) + (c + d));
+}
+
+/* The sum of (x - centre)^2 */
+EBB_VEC_INLINE float
+sum_squares_row (EbbDType dtype,
+                 const void *x,
+                 gint64 at,
+                 gint64 n,
+                 EbbVec centre)
+{
+  EbbVec sums[4] = { { 0 } };
+  gint64 i = 0;
+
+  for (; i + 4 * EBB_VEC_WIDTH <= n; i += 4 * EBB_VEC_WIDTH)
+    for (int k = 0; k < 4; k++)
+      {
+        EbbVec v = vec_load_as (dtype, x, at + i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH) - centre;
+
+        sums[k] = vec_fma (v, v, sums[k]);
+      }
+  for (; i < n; i += EBB_VEC_WIDTH)
+    {
+      gint64 m = MIN (n - i, EBB_VEC_WIDTH);
+      EbbVec v = vec_first (vec_load_as (dtype, x, at + i, m) - centre, m, (EbbVec){ 0 });
+
+      sums[0] = vec_fma (v, v, sums[0]);
+    }
+  return vec_sum ((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+EBB_VEC_INLINE void
+norm_row (const Norm *work,
+          EbbDType dtype,
+          gboolean is_centred,
+          const void *x,
+          gint64 row)
+{
+  gint64 n = work->columns, at = row * n;
+  float mean = is_centred ? sum_row (dtype, x, at, n) / (float) n : 0;
+  EbbVec centre = vec_set1 (mean);
+  float rstd = 1.0f / sqrtf (sum_squares_row (dtype, x, at, n, centre) / (float) n + work->eps);
+
+  EBB_VEC_FOR (i, m, n)
+  {
+    EbbVec v = (vec_load_as (dtype, x, at + i, m) - centre) * rstd;
+
+    if (work->weight != NULL)
+      v *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+    if (is_centred && work->bias != NULL)
+      v += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
+    vec_store_as (dtype, work->y, at + i, m, v);
+  }
+  if (work->mean != NULL)
+    work->mean[row] = mean;
+  if (work->rstd != NULL)
+    work->rstd[row] = rstd;
+}
+
+/* The draws of elements at to at + 4 WIDTH - 1 */
+EBB_VEC_INLINE void
+draw_at (EbbPhilox philox,
+         guint64 at,
+         EbbVecU draws[4])
+{
+  if (at % 4 == 0)
+    ebb_philox_draw_vector (philox.seed, philox.offset + at / 4, draws);
+  else
+    {
+      guint32 words[EBB_PHILOX_VECTOR_DRAWS];
+
+      ebb_philox_fill (philox.seed, philox.offset, at, EBB_PHILOX_VECTOR_DRAWS, words);
+      memcpy (draws, words, sizeof words);
+    }
+}
+
+EBB_VEC_INLINE void
+add_row (const Norm *work,
+         EbbDType dtype,
+         gboolean drops,
+         gint64 at)
+{
+  gint64 n = work->columns;
+  EbbVecU draws[4];
+
+  EBB_VEC_FOR (i, m, n)
+  {
+    EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+
+    if (drops)
+      {
+        if (i % EBB_PHILOX_VECTOR_DRAWS == 0)
+          draw_at (work->philox, (guint64) (at + i), draws);
+        x = vec_drop (draws[i / EBB_VEC_WIDTH % 4], work->threshold, vec_rounded (x * work->scale));
+      }
+    vec_store_as (dtype, work->sum, at + i, m, vec_load_as (dtype, work->residual, at + i, m) + x);
+  }
+}
+
+#define NORM_ROWS(name, dtype, is_centred)              \
+  static void                                           \
+  name (gint64 begin,                                   \
+        gint64 end,                                     \
+        void *data)                                     \
+  {                                                     \
+    const Norm *work = data;                            \
+                                                        \
+    for (gint64 row = begin; row < end; row++)          \
+      norm_row (work, dtype, is_centred, work->x, row); \
+  }
+
+/* Whatever sum's dtype keeps of the sum is what is normalised, so that backward sees the same. */
+#define ADD_NORM_ROWS(name, dtype)                           \
+  static void                                                \
+  name (gint64 begin,                                        \
+        gint64 end,                                          \
+        void *data)                                          \
+  {                                                          \
+    const Norm *work = data;                                 \
+                                                             \
+    for (gint64 row = begin; row < end; row++)               \
+      {                                                      \
+        if (work->threshold != 0)                            \
+          add_row (work, dtype, TRUE, row * work->columns);  \
+        else                                                 \
+          add_row (work, dtype, FALSE, row * work->columns); \
+        norm_row (work, dtype, TRUE, work->sum, row);        \
+      }                                                      \
+  }
+
+NORM_ROWS (layer_norm_f32, EBB_DTYPE_F32, TRUE)
+NORM_ROWS (layer_norm_bf16, EBB_DTYPE_BF16, TRUE)
+NORM_ROWS (rms_norm_f32, EBB_DTYPE_F32, FALSE)
+NORM_ROWS (rms_norm_bf16, EBB_DTYPE_BF16, FALSE)
+ADD_NORM_ROWS (add_layer_norm_f32, EBB_DTYPE_F32)
+ADD_NORM_ROWS (add_layer_norm_bf16, EBB_DTYPE_BF16)
+
+static inline float *
+get_floats (const EbbLaunch *launch,
+            guint k)
+{
+  EbbView *view = ebb_launch_get_output (launch, k);
+
+  return view != NULL ? view->data : NULL;
+}
+
+static gboolean
+run (Norm *work,
+     const EbbView *x,
+     const EbbView *weight,
+     const EbbView *bias,
+     EbbParallelFunc func,
+     GError **error)
+{
+  gint64 rows;
+  float *weight_copy, *bias_copy;
+
+  ebb_view_get_rows (x, &rows, &work->columns);
+  if (rows == 0 || work->columns == 0)
+    return TRUE;
+  if (!ebb_vector_as_f32 (weight, &work->weight, &weight_copy, error))
+    return FALSE;
+  if (!ebb_vector_as_f32 (bias, &work->bias, &bias_copy, error))
+    {
+      ebb_cpu_workspace_free (weight_copy);
+      return FALSE;
+    }
+  work->x = x->data;
+  ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / work->columns), func, work);
+  ebb_cpu_workspace_free (weight_copy);
+  ebb_cpu_workspace_free (bias_copy);
+  return TRUE;
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_layer_norm) (const EbbLaunch *launch,
+                                    GError **error)
+{
+  const EbbView *x = launch->inputs[0];
+  Norm work = {
+    .y = launch->outputs[0]->data,
+    .mean = get_floats (launch, 1),
+    .rstd = get_floats (launch, 2),
+    .eps = (float) launch->params.norm.eps,
+  };
+
+  return run (&work, x, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
+              x->dtype == EBB_DTYPE_BF16 ? layer_norm_bf16 : layer_norm_f32, error);
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_rms_norm) (const EbbLaunch *launch,
+                                  GError **error)
+{
+  const EbbView *x = launch->inputs[0];
+  Norm work = {
+    .y = launch->outputs[0]->data,
+    .rstd = get_floats (launch, 1),
+    .eps = (float) launch->params.norm.eps,
+  };
+
+  return run (&work, x, ebb_launch_get_input (launch, 1), NULL,
+              x->dtype == EBB_DTYPE_BF16 ? rms_norm_bf16 : rms_norm_f32, error);
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_add_layer_norm) (const EbbLaunch *launch,
+                                        GError **error)
+{
+  const EbbView *x = launch->inputs[0];
+  double p = launch->params.norm.p;
+  Norm work = {
+    .residual = launch->inputs[1]->data,
+    .sum = launch->outputs[0]->data,
+    .y = launch->outputs[1]->data,
+    .mean = get_floats (launch, 2),
+    .rstd = get_floats (launch, 3),
+    .eps = (float) launch->params.norm.eps,
+    .scale = p < 1 ? (float) (1 / (1 - p)) : 0,
+    .threshold = ebb_dropout_threshold (p),
+    .philox = launch->params.norm.philox,
+  };
+
+  return run (&work, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
+              x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32, error);
+}

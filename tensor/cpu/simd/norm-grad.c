@@ -1,0 +1,197 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+#include "tensor/cpu/simd/column-sum-private.h"
+#include "tensor/cpu/simd/cursor-private.h"
+#include "tensor/cpu/simd/simd-private.h"
+
+#include "tensor/cpu/parallel-private.h"
+
+/* With h = (x - mean) rstd and g = dy weight, a row's gradient is
+ *   layer norm: dx = rstd (g - mean (g) - h mean (g h))
+ *   RMS norm:   dx = rstd (g - h mean (g h)), where mean is 0 in h
+ * and dweight = sum over rows (dy h), dbias = sum over rows (dy), by fixed blocks of rows. */
+
+typedef struct
+{
+  gint64 rows, columns, rows_per_block;
+  const void *dy;
+  const void *x;
+  const float *weight;
+  const float *mean;
+  const float *rstd;
+  const void *dsum;
+  void *dx;
+  float *partials; /* [n_blocks, 2, columns]: dweight and dbias, or NULL */
+} NormGrad;
+
+/* The means of g and of g h */
+EBB_VEC_INLINE void
+get_row_means (const NormGrad *work,
+               EbbDType dtype,
+               gboolean is_centred,
+               gint64 at,
+               EbbVec mean,
+               float rstd,
+               float *mean_g,
+               float *mean_gh)
+{
+  EbbVec sum_g = { 0 }, sum_gh = { 0 };
+
+  /* Lanes behind the row's end have dy = 0. */
+  EBB_VEC_FOR (i, m, work->columns)
+  {
+    EbbVec g = vec_load_as (dtype, work->dy, at + i, m);
+    EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+
+    if (work->weight != NULL)
+      g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+    if (is_centred)
+      {
+        x -= mean;
+        sum_g += g;
+      }
+    sum_gh = vec_fma (g, x, sum_gh);
+  }
+  *mean_g = is_centred ? vec_sum (sum_g) / (float) work->columns : 0;
+  *mean_gh = vec_sum (sum_gh) * rstd / (float) work->columns;
+}
+
+EBB_VEC_INLINE void
+norm_grad_row (const NormGrad *work,
+               EbbDType dtype,
+               gboolean is_centred,
+               gint64 row,
+               float *dweight)
+{
+  gint64 n = work->columns, at = row * n;
+  EbbVec mean = vec_set1 (is_centred ? work->mean[row] : 0);
+  float rstd = work->rstd[row];
+  float mean_g = 0, mean_gh = 0;
+
+  if (work->dx != NULL)
+    get_row_means (work, dtype, is_centred, at, mean, rstd, &mean_g, &mean_gh);
+  EBB_VEC_FOR (i, m, n)
+  {
+    EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
+    EbbVec h = (vec_load_as (dtype, work->x, at + i, m) - mean) * rstd;
+
+    if (work->dx != NULL)
+      {
+        EbbVec g = dy;
+
+        if (work->weight != NULL)
+          g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+        g = (g - mean_g - h * mean_gh) * rstd;
+        if (work->dsum != NULL)
+          g += vec_load_as (dtype, work->dsum, at + i, m);
+        vec_store_as (dtype, work->dx, at + i, m, g);
+      }
+    if (dweight != NULL)
+      {
+        vec_store_as (EBB_DTYPE_F32, dweight, i, m, vec_fma (dy, h, vec_load_as (EBB_DTYPE_F32, dweight, i, m)));
+        if (is_centred)
+          vec_store_as (EBB_DTYPE_F32, dweight + n, i, m, vec_load_as (EBB_DTYPE_F32, dweight + n, i, m) + dy);
+      }
+  }
+}
+
+EBB_VEC_INLINE void
+norm_grad_blocks (const NormGrad *work,
+                  EbbDType dtype,
+                  gboolean is_centred,
+                  gint64 begin,
+                  gint64 end)
+{
+  for (gint64 block = begin; block < end; block++)
+    {
+      gint64 first = block * work->rows_per_block;
+      gint64 last = MIN (first + work->rows_per_block, work->rows);
+      float *sums = work->partials != NULL ? work->partials + block * 2 * work->columns : NULL;
+
+      if (sums != NULL)
+        memset (sums, 0, 2 * (gsize) work->columns * sizeof (float));
+      for (gint64 row = first; row < last; row++)
+        norm_grad_row (work, dtype, is_centred, row, sums);
+    }
+}
+
+#define BLOCKS(name, dtype, is_centred)                     \
+  static void                                               \
+  name (gint64 begin,                                       \
+        gint64 end,                                         \
+        void *data)                                         \
+  {                                                         \
+    norm_grad_blocks (data, dtype, is_centred, begin, end); \
+  }
+
+BLOCKS (layer_norm_grad_f32, EBB_DTYPE_F32, TRUE)
+BLOCKS (layer_norm_grad_bf16, EBB_DTYPE_BF16, TRUE)
+BLOCKS (rms_norm_grad_f32, EBB_DTYPE_F32, FALSE)
+BLOCKS (rms_norm_grad_bf16, EBB_DTYPE_BF16, FALSE)
+
+/* dbias is NULL for RMS norm. */
+static gboolean
+run (NormGrad *work,
+     const EbbLaunch *launch,
+     EbbView *dweight,
+     EbbView *dbias,
+     EbbParallelFunc func,
+     GError **error)
+{
+  const EbbView *x = launch->inputs[1];
+  gint64 n_blocks, n;
+  float *weight_copy;
+
+  ebb_view_get_rows (x, &work->rows, &work->columns);
+  n = work->columns;
+  if (n == 0 || !ebb_vector_as_f32 (launch->inputs[2], &work->weight, &weight_copy, error))
+    return n == 0;
+  work->dy = launch->inputs[0]->data;
+  work->x = x->data;
+  work->dx = launch->outputs[0] != NULL ? launch->outputs[0]->data : NULL;
+  work->rows_per_block = ebb_rows_per_block (work->rows);
+  n_blocks = (work->rows + work->rows_per_block - 1) / work->rows_per_block;
+  if (dweight != NULL || dbias != NULL)
+    {
+      work->partials = ebb_cpu_workspace_alloc ((gsize) MAX (1, n_blocks) * 2 * (gsize) n * sizeof (float), error);
+      if (work->partials == NULL)
+        {
+          ebb_cpu_workspace_free (weight_copy);
+          return FALSE;
+        }
+    }
+
+  ebb_cpu_parallel_for (n_blocks, MAX (1, EBB_CPU_GRAIN / 4 / (work->rows_per_block * n)), func, work);
+  if (dweight != NULL)
+    ebb_sum_partials (work->partials, n_blocks, 2 * n, n, launch->params.norm.accumulate_weight, dweight->data);
+  if (dbias != NULL)
+    ebb_sum_partials (work->partials + n, n_blocks, 2 * n, n, launch->params.norm.accumulate_bias, dbias->data);
+  ebb_cpu_workspace_free (work->partials);
+  ebb_cpu_workspace_free (weight_copy);
+  return TRUE;
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_layer_norm_grad) (const EbbLaunch *launch,
+                                         GError **error)
+{
+  const EbbView *dsum = ebb_launch_get_input (launch, 5);
+  NormGrad work = {
+    .mean = launch->inputs[3]->data,
+    .rstd = launch->inputs[4]->data,
+    .dsum = dsum != NULL ? dsum->data : NULL,
+  };
+
+  return run (&work, launch, ebb_launch_get_output (launch, 1), ebb_launch_get_output (launch, 2),
+              launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? layer_norm_grad_bf16 : layer_norm_grad_f32, error);
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_rms_norm_grad) (const EbbLaunch *launch,
+                                       GError **error)
+{
+  NormGrad work = { .rstd = launch->inputs[3]->data };
+
+  return run (&work, launch, ebb_launch_get_output (launch, 1), NULL,
+              launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? rms_norm_grad_bf16 : rms_norm_grad_f32, error);
+}
