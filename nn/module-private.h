@@ -35,7 +35,8 @@ EbbArgs *ebb_forward_chain_call (const EbbForwardChain *inside,
                                  EbbModule *module,
                                  EbbArgs *args,
                                  GError **error);
-/* The same from outside a call: what lies inside the interceptor @id of @self (all of the module if it is gone). */
+/* The same from outside a call: what lies inside the interceptor @id of @self, which may be gone meanwhile: the
+ * interceptors that were added before it, hooks and forward. */
 EbbArgs *ebb_module_call_inside (EbbModule *self,
                                  guint id,
                                  EbbArgs *args,
@@ -43,5 +44,35 @@ EbbArgs *ebb_module_call_inside (EbbModule *self,
 
 void ebb_module_add_to_forward_counter (EbbModule *self,
                                         int delta);
+
+/* What stands behind the property "activation-checkpointing", which reads whether there is an interceptor of the kind
+ * "checkpoint": wrap/ sets it when the library is loaded. */
+void ebb_module_set_activation_checkpointing_func (gboolean (*func) (EbbModule *module,
+                                                                     gboolean enabled,
+                                                                     GError **error));
+
+/* Binds a name to a field of the instance, which from then on holds, without a reference, whatever is registered under
+ * that name: a layer's forward reads a field, and replacing or removing the parameter or child stays safe. */
+void ebb_module_bind_parameter (EbbModule *self,
+                                const char *name,
+                                EbbTensor **field);
+void ebb_module_bind_buffer (EbbModule *self,
+                             const char *name,
+                             EbbTensor **field);
+void ebb_module_bind_child (EbbModule *self,
+                            const char *name,
+                            EbbModule **field);
+
+/* Children in order, without references. */
+guint ebb_module_get_n_children (EbbModule *self);
+EbbModule *ebb_module_peek_child (EbbModule *self,
+                                  guint index);
+/* TRUE if @module is exactly of @type and nothing stands between a caller and its forward: then a fused form that reads
+ * its parameters may take the place of the call. */
+gboolean ebb_module_is_plain (EbbModule *module,
+                              GType type);
+
+/* The type's name as people know it, "Linear" for EbbLinear: how messages begin. */
+const char *ebb_module_get_type_name (EbbModule *self);
 
 G_END_DECLS

@@ -7,6 +7,8 @@
 
 #include "nn/args.h"
 
+#include <gio/gio.h>
+
 G_BEGIN_DECLS
 
 #define EBB_TYPE_MODULE (ebb_module_get_type ())
@@ -18,7 +20,10 @@ G_DECLARE_DERIVABLE_TYPE (EbbModule, ebb_module, EBB, MODULE, GObject)
  * EbbModuleClass:
  * @forward: the computation, for any arguments and results; returns (transfer full)
  * @forward1: the fast form for one tensor in, one out; the default makes arguments and calls @forward, and the default
- *   of @forward takes the one tensor out and calls @forward1: a class implements at least one
+ *   of @forward takes the one tensor out and calls @forward1: a class implements at least one. Where a class and its
+ *   ancestor implement different ones, the class's own is used
+ * @build: makes parameters and children from the construct properties, once, when the module is initialised (#GInitable);
+ *   chains up first
  *
  * The class of modules. Call a module by ebb_module_call() or ebb_module_call1(), never by these.
  */
@@ -32,9 +37,12 @@ struct _EbbModuleClass
   EbbTensor *(*forward1) (EbbModule *self,
                           EbbTensor *input,
                           GError **error);
+  gboolean (*build) (EbbModule *self,
+                     GError **error);
 
   /*< private >*/
-  gpointer padding[16];
+  gpointer dispatch[4]; /* which of forward and forward1 is the nearer, see module-call.c */
+  gpointer padding[12];
 };
 
 EBB_AVAILABLE_IN_ALL
@@ -149,6 +157,14 @@ gboolean ebb_module_load_state_dict (EbbModule *self,
 
 EBB_AVAILABLE_IN_ALL
 guint ebb_module_get_forward_counter (EbbModule *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_module_get_activation_checkpointing (EbbModule *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_module_set_activation_checkpointing (EbbModule *self,
+                                                  gboolean enabled,
+                                                  GError **error);
 
 EBB_AVAILABLE_IN_ALL
 char *ebb_module_to_string (EbbModule *self);

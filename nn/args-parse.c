@@ -1,0 +1,107 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
+
+#include <string.h>
+
+static char *
+describe_specs (const EbbParameterSpec *specs, guint n_specs)
+{
+  GString *text = g_string_new (NULL);
+
+  for (guint i = 0; i < n_specs; i++)
+    g_string_append_printf (text, "%s%s", i > 0 ? ", " : "", specs[i].name);
+  return g_string_free (text, FALSE);
+}
+
+static const EbbParameterSpec *
+find_spec (EbbArgs *self,
+           guint index,
+           const char *owner,
+           const EbbParameterSpec *specs,
+           guint n_specs,
+           GError **error)
+{
+  const char *key = ebb_args_get_key (self, index);
+  g_autofree char *known = NULL;
+
+  if (key == NULL && index < n_specs)
+    return &specs[index];
+  for (guint i = 0; key != NULL && i < n_specs; i++)
+    if (strcmp (specs[i].name, key) == 0)
+      return &specs[i];
+
+  known = describe_specs (specs, n_specs);
+  if (key != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no argument \"%s\"; it takes %s", owner,
+                 key, known);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %u positional arguments, but it takes %s", owner,
+                 ebb_args_get_n_positional (self), known);
+  return NULL;
+}
+
+static gboolean
+take_value (EbbArgs *self, guint index, const char *owner, const EbbParameterSpec *spec, GError **error)
+{
+  EbbValueKind kind = ebb_args_get_value_kind (self, index);
+
+  if (spec->kind == EBB_PARAMETER_FLAG)
+    {
+      if (kind == EBB_VALUE_BOOL || kind == EBB_VALUE_INT)
+        *(gboolean *) spec->location = ebb_args_get_boolean (self, index);
+      else if (kind != EBB_VALUE_NONE)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be a truth value", owner, spec->name);
+          return FALSE;
+        }
+      return TRUE;
+    }
+  if (kind == EBB_VALUE_NONE && spec->kind == EBB_PARAMETER_OPTIONAL_TENSOR)
+    return TRUE;
+  if (kind != EBB_VALUE_TENSOR)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be a tensor%s", owner, spec->name,
+                   spec->kind == EBB_PARAMETER_OPTIONAL_TENSOR ? " or none" : "");
+      return FALSE;
+    }
+  *(EbbTensor **) spec->location = ebb_args_peek_tensor (self, index);
+  return TRUE;
+}
+
+gboolean
+ebb_args_parse (EbbArgs *self, const char *owner, const EbbParameterSpec *specs, guint n_specs, GError **error)
+{
+  guint64 given = 0;
+
+  g_return_val_if_fail (n_specs <= 64, FALSE);
+
+  for (guint i = 0; i < n_specs; i++)
+    if (specs[i].kind != EBB_PARAMETER_FLAG)
+      *(EbbTensor **) specs[i].location = NULL;
+
+  for (guint i = 0; i < ebb_args_get_length (self); i++)
+    {
+      const EbbParameterSpec *spec = find_spec (self, i, owner, specs, n_specs, error);
+      guint64 bit;
+
+      if (spec == NULL)
+        return FALSE;
+      bit = G_GUINT64_CONSTANT (1) << (spec - specs);
+      if (given & bit)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is given twice", owner, spec->name);
+          return FALSE;
+        }
+      given |= bit;
+      if (!take_value (self, i, owner, spec, error))
+        return FALSE;
+    }
+
+  for (guint i = 0; i < n_specs; i++)
+    if (specs[i].kind == EBB_PARAMETER_TENSOR && *(EbbTensor **) specs[i].location == NULL)
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is missing", owner, specs[i].name);
+        return FALSE;
+      }
+  return TRUE;
+}

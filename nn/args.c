@@ -1,0 +1,769 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
+
+#include "tensor/error.h"
+
+#include <string.h>
+
+typedef struct
+{
+  char *key; /* NULL: positional */
+  EbbValueKind kind;
+  union
+  {
+    gboolean boolean;
+    gint64 integer;
+    double real;
+    char *string;
+    EbbTensor *tensor;
+    EbbArgs *args;
+    GObject *object;
+  } as;
+} Entry;
+
+struct _EbbArgs
+{
+  int ref_count;
+  EbbArgsKind kind;
+  guint n_entries;
+  guint n_positional; /* they come first */
+  guint n_allocated;
+  Entry *entries; /* @few until there are more */
+  Entry few[2];   /* a call with one or two tensors allocates once */
+};
+
+G_DEFINE_BOXED_TYPE (EbbArgs, ebb_args, ebb_args_ref, ebb_args_unref)
+
+static void
+entry_clear (Entry *entry)
+{
+  switch (entry->kind)
+    {
+    case EBB_VALUE_STRING: g_free (entry->as.string); break;
+    case EBB_VALUE_TENSOR: ebb_tensor_unref (entry->as.tensor); break;
+    case EBB_VALUE_ARGS: ebb_args_unref (entry->as.args); break;
+    case EBB_VALUE_OBJECT: g_object_unref (entry->as.object); break;
+    case EBB_VALUE_NONE:
+    case EBB_VALUE_BOOL:
+    case EBB_VALUE_INT:
+    case EBB_VALUE_DOUBLE: break;
+    }
+  entry->kind = EBB_VALUE_NONE;
+}
+
+/**
+ * ebb_args_new:
+ * @kind: what the container was in the language that made it
+ *
+ * Makes an empty container. The arguments of a call are an %EBB_ARGS_TUPLE; its result is an %EBB_ARGS_BARE with one
+ * value, or a container that stands for itself.
+ *
+ * Returns: (transfer full): the container
+ */
+EbbArgs *
+ebb_args_new (EbbArgsKind kind)
+{
+  EbbArgs *self = g_slice_new (EbbArgs);
+
+  self->ref_count = 1;
+  self->kind = kind;
+  self->n_entries = 0;
+  self->n_positional = 0;
+  self->n_allocated = G_N_ELEMENTS (self->few);
+  self->entries = self->few;
+  return self;
+}
+
+/**
+ * ebb_args_new_for_tensor:
+ * @tensor: a tensor
+ *
+ * Makes an %EBB_ARGS_BARE that holds one tensor: the arguments, or the result, of a call with one tensor in and one out.
+ *
+ * Returns: (transfer full): the container
+ */
+EbbArgs *
+ebb_args_new_for_tensor (EbbTensor *tensor)
+{
+  EbbArgs *self;
+
+  g_return_val_if_fail (tensor != NULL, NULL);
+
+  self = ebb_args_new (EBB_ARGS_BARE);
+  self->few[0].key = NULL;
+  self->few[0].kind = EBB_VALUE_TENSOR;
+  self->few[0].as.tensor = ebb_tensor_ref (tensor);
+  self->n_entries = self->n_positional = 1;
+  return self;
+}
+
+/**
+ * ebb_args_ref:
+ * @self: a container
+ *
+ * Takes a reference.
+ *
+ * Returns: (transfer full): @self
+ */
+EbbArgs *
+ebb_args_ref (EbbArgs *self)
+{
+  g_return_val_if_fail (self != NULL, NULL);
+
+  g_atomic_int_inc (&self->ref_count);
+  return self;
+}
+
+/**
+ * ebb_args_unref:
+ * @self: (transfer full): a container
+ *
+ * Drops a reference; the last one frees the container and drops its values.
+ */
+void
+ebb_args_unref (EbbArgs *self)
+{
+  g_return_if_fail (self != NULL);
+
+  if (!g_atomic_int_dec_and_test (&self->ref_count))
+    return;
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      entry_clear (&self->entries[i]);
+      g_free (self->entries[i].key);
+    }
+  if (self->entries != self->few)
+    g_free (self->entries);
+  g_slice_free (EbbArgs, self);
+}
+
+/**
+ * ebb_args_get_kind:
+ * @self: a container
+ *
+ * Returns: what the container was in the language that made it
+ */
+EbbArgsKind
+ebb_args_get_kind (EbbArgs *self)
+{
+  g_return_val_if_fail (self != NULL, EBB_ARGS_BARE);
+
+  return self->kind;
+}
+
+/**
+ * ebb_args_get_length:
+ * @self: a container
+ *
+ * Returns: how many values it holds, those with keys included
+ */
+guint
+ebb_args_get_length (EbbArgs *self)
+{
+  g_return_val_if_fail (self != NULL, 0);
+
+  return self->n_entries;
+}
+
+/**
+ * ebb_args_get_n_positional:
+ * @self: a container
+ *
+ * Returns: how many values have no key; they come first
+ */
+guint
+ebb_args_get_n_positional (EbbArgs *self)
+{
+  g_return_val_if_fail (self != NULL, 0);
+
+  return self->n_positional;
+}
+
+/**
+ * ebb_args_get_key:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: (nullable) (transfer none): its key, %NULL if it has none
+ */
+const char *
+ebb_args_get_key (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, NULL);
+  g_return_val_if_fail (index < self->n_entries, NULL);
+
+  return self->entries[index].key;
+}
+
+/**
+ * ebb_args_find:
+ * @self: a container
+ * @key: a key
+ *
+ * Returns: the position of the value with that key, -1 if there is none
+ */
+int
+ebb_args_find (EbbArgs *self, const char *key)
+{
+  g_return_val_if_fail (self != NULL, -1);
+  g_return_val_if_fail (key != NULL, -1);
+
+  for (guint i = self->n_positional; i < self->n_entries; i++)
+    if (strcmp (self->entries[i].key, key) == 0)
+      return (int) i;
+  return -1;
+}
+
+/**
+ * ebb_args_get_value_kind:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: what the value is
+ */
+EbbValueKind
+ebb_args_get_value_kind (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, EBB_VALUE_NONE);
+  g_return_val_if_fail (index < self->n_entries, EBB_VALUE_NONE);
+
+  return self->entries[index].kind;
+}
+
+/**
+ * ebb_args_get_boolean:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: the truth value; of an integer, whether it is not zero; %FALSE for anything else
+ */
+gboolean
+ebb_args_get_boolean (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, FALSE);
+  g_return_val_if_fail (index < self->n_entries, FALSE);
+
+  switch (self->entries[index].kind)
+    {
+    case EBB_VALUE_BOOL: return self->entries[index].as.boolean;
+    case EBB_VALUE_INT: return self->entries[index].as.integer != 0;
+    default: return FALSE;
+    }
+}
+
+/**
+ * ebb_args_get_int:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: the integer; 1 or 0 of a truth value; 0 for anything else
+ */
+gint64
+ebb_args_get_int (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, 0);
+  g_return_val_if_fail (index < self->n_entries, 0);
+
+  switch (self->entries[index].kind)
+    {
+    case EBB_VALUE_INT: return self->entries[index].as.integer;
+    case EBB_VALUE_BOOL: return self->entries[index].as.boolean;
+    default: return 0;
+    }
+}
+
+/**
+ * ebb_args_get_double:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: the number, an integer as a double; 0 for anything else
+ */
+double
+ebb_args_get_double (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, 0);
+  g_return_val_if_fail (index < self->n_entries, 0);
+
+  if (self->entries[index].kind == EBB_VALUE_DOUBLE)
+    return self->entries[index].as.real;
+  return (double) ebb_args_get_int (self, index);
+}
+
+/**
+ * ebb_args_get_string:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: (nullable) (transfer none): the string; %NULL for anything else
+ */
+const char *
+ebb_args_get_string (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, NULL);
+  g_return_val_if_fail (index < self->n_entries, NULL);
+
+  return self->entries[index].kind == EBB_VALUE_STRING ? self->entries[index].as.string : NULL;
+}
+
+EbbTensor *
+ebb_args_peek_tensor (EbbArgs *self, guint index)
+{
+  if (self == NULL || index >= self->n_entries || self->entries[index].kind != EBB_VALUE_TENSOR)
+    return NULL;
+  return self->entries[index].as.tensor;
+}
+
+EbbArgs *
+ebb_args_peek_args (EbbArgs *self, guint index)
+{
+  if (self == NULL || index >= self->n_entries || self->entries[index].kind != EBB_VALUE_ARGS)
+    return NULL;
+  return self->entries[index].as.args;
+}
+
+EbbTensor *
+ebb_args_peek_only_tensor (EbbArgs *self)
+{
+  return self != NULL && self->n_entries == 1 && self->n_positional == 1 ? ebb_args_peek_tensor (self, 0) : NULL;
+}
+
+/**
+ * ebb_args_get_tensor:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: (nullable) (transfer full): the tensor; %NULL for anything else
+ */
+EbbTensor *
+ebb_args_get_tensor (EbbArgs *self, guint index)
+{
+  EbbTensor *tensor;
+
+  g_return_val_if_fail (self != NULL, NULL);
+  g_return_val_if_fail (index < self->n_entries, NULL);
+
+  tensor = ebb_args_peek_tensor (self, index);
+  return tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
+}
+
+/**
+ * ebb_args_get_args:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: (nullable) (transfer full): the nested container; %NULL for anything else
+ */
+EbbArgs *
+ebb_args_get_args (EbbArgs *self, guint index)
+{
+  EbbArgs *args;
+
+  g_return_val_if_fail (self != NULL, NULL);
+  g_return_val_if_fail (index < self->n_entries, NULL);
+
+  args = ebb_args_peek_args (self, index);
+  return args != NULL ? ebb_args_ref (args) : NULL;
+}
+
+/**
+ * ebb_args_get_object:
+ * @self: a container
+ * @index: the position of a value
+ *
+ * Returns: (nullable) (transfer full) (type GObject.Object): the object; %NULL for anything else
+ */
+GObject *
+ebb_args_get_object (EbbArgs *self, guint index)
+{
+  g_return_val_if_fail (self != NULL, NULL);
+  g_return_val_if_fail (index < self->n_entries, NULL);
+
+  return self->entries[index].kind == EBB_VALUE_OBJECT ? g_object_ref (self->entries[index].as.object) : NULL;
+}
+
+/* The entry to fill for @key: an old one that is replaced, or a new one behind its like. */
+static Entry *
+args_add (EbbArgs *self, const char *key)
+{
+  Entry *entry;
+  guint position;
+
+  if (key != NULL)
+    {
+      int old = ebb_args_find (self, key);
+
+      if (old >= 0)
+        {
+          entry_clear (&self->entries[old]);
+          return &self->entries[old];
+        }
+    }
+  if (self->n_entries == self->n_allocated)
+    {
+      self->n_allocated *= 2;
+      if (self->entries == self->few)
+        {
+          self->entries = g_new (Entry, self->n_allocated);
+          memcpy (self->entries, self->few, sizeof self->few);
+        }
+      else
+        self->entries = g_renew (Entry, self->entries, self->n_allocated);
+    }
+  position = key != NULL ? self->n_entries : self->n_positional++;
+  entry = &self->entries[position];
+  memmove (entry + 1, entry, (self->n_entries - position) * sizeof *entry);
+  self->n_entries++;
+  entry->key = g_strdup (key);
+  entry->kind = EBB_VALUE_NONE;
+  return entry;
+}
+
+/* Lists have no keys, dictionaries nothing else, and a bare one holds a single value. */
+static gboolean
+args_accepts (EbbArgs *self, const char *key)
+{
+  switch (self->kind)
+    {
+    case EBB_ARGS_BARE: return key == NULL && self->n_entries == 0;
+    case EBB_ARGS_LIST: return key == NULL;
+    case EBB_ARGS_DICT: return key != NULL;
+    case EBB_ARGS_TUPLE: break;
+    }
+  return TRUE;
+}
+
+/**
+ * ebb_args_add_none:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ *
+ * Adds nothing, as a value. A value whose key exists replaces the old one.
+ */
+void
+ebb_args_add_none (EbbArgs *self, const char *key)
+{
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (args_accepts (self, key));
+
+  args_add (self, key);
+}
+
+/**
+ * ebb_args_add_boolean:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: a truth value
+ *
+ * Adds a truth value.
+ */
+void
+ebb_args_add_boolean (EbbArgs *self, const char *key, gboolean value)
+{
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (args_accepts (self, key));
+
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_BOOL;
+  entry->as.boolean = value != FALSE;
+}
+
+/**
+ * ebb_args_add_int:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: an integer
+ *
+ * Adds an integer.
+ */
+void
+ebb_args_add_int (EbbArgs *self, const char *key, gint64 value)
+{
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (args_accepts (self, key));
+
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_INT;
+  entry->as.integer = value;
+}
+
+/**
+ * ebb_args_add_double:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: a number
+ *
+ * Adds a number.
+ */
+void
+ebb_args_add_double (EbbArgs *self, const char *key, double value)
+{
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (args_accepts (self, key));
+
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_DOUBLE;
+  entry->as.real = value;
+}
+
+/**
+ * ebb_args_add_string:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: a string in UTF-8
+ *
+ * Adds a copy of a string.
+ */
+void
+ebb_args_add_string (EbbArgs *self, const char *key, const char *value)
+{
+  char *copy;
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (value != NULL);
+  g_return_if_fail (args_accepts (self, key));
+
+  copy = g_strdup (value);
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_STRING;
+  entry->as.string = copy;
+}
+
+/**
+ * ebb_args_add_tensor:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: a tensor
+ *
+ * Adds a tensor; the container takes its own reference.
+ */
+void
+ebb_args_add_tensor (EbbArgs *self, const char *key, EbbTensor *value)
+{
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (value != NULL);
+  g_return_if_fail (args_accepts (self, key));
+
+  ebb_tensor_ref (value); /* before an old value goes, which may be the same */
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_TENSOR;
+  entry->as.tensor = value;
+}
+
+/**
+ * ebb_args_add_args:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: another container, which does not hold @self
+ *
+ * Adds a nested container; the outer one takes its own reference.
+ */
+void
+ebb_args_add_args (EbbArgs *self, const char *key, EbbArgs *value)
+{
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (value != NULL && value != self);
+  g_return_if_fail (args_accepts (self, key));
+
+  ebb_args_ref (value);
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_ARGS;
+  entry->as.args = value;
+}
+
+/**
+ * ebb_args_add_object:
+ * @self: a container
+ * @key: (nullable): the value's key, %NULL for the next positional value
+ * @value: (type GObject.Object): any object
+ *
+ * Adds an object, which travels as it is; the container takes its own reference.
+ */
+void
+ebb_args_add_object (EbbArgs *self, const char *key, GObject *value)
+{
+  Entry *entry;
+
+  g_return_if_fail (self != NULL);
+  g_return_if_fail (G_IS_OBJECT (value));
+  g_return_if_fail (args_accepts (self, key));
+
+  g_object_ref (value);
+  entry = args_add (self, key);
+  entry->kind = EBB_VALUE_OBJECT;
+  entry->as.object = value;
+}
+
+/**
+ * ebb_args_get_n_tensors:
+ * @self: a container
+ *
+ * Returns: how many tensors it holds, at any depth
+ */
+guint
+ebb_args_get_n_tensors (EbbArgs *self)
+{
+  guint n = 0;
+
+  g_return_val_if_fail (self != NULL, 0);
+
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      if (self->entries[i].kind == EBB_VALUE_TENSOR)
+        n++;
+      else if (self->entries[i].kind == EBB_VALUE_ARGS)
+        n += ebb_args_get_n_tensors (self->entries[i].as.args);
+    }
+  return n;
+}
+
+static gboolean
+map_entry (Entry *copy, const Entry *entry, EbbArgsMapFunc func, gpointer user_data, GError **error)
+{
+  switch (entry->kind)
+    {
+    case EBB_VALUE_TENSOR:
+      copy->as.tensor = func (entry->as.tensor, user_data, error);
+      if (copy->as.tensor == NULL && error != NULL && *error == NULL)
+        g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "a function over tensors failed without saying why");
+      if (copy->as.tensor == NULL)
+        return FALSE;
+      break;
+    case EBB_VALUE_ARGS:
+      copy->as.args = ebb_args_map_tensors (entry->as.args, func, user_data, error);
+      if (copy->as.args == NULL)
+        return FALSE;
+      break;
+    case EBB_VALUE_STRING: copy->as.string = g_strdup (entry->as.string); break;
+    case EBB_VALUE_OBJECT: copy->as.object = g_object_ref (entry->as.object); break;
+    case EBB_VALUE_NONE:
+    case EBB_VALUE_BOOL:
+    case EBB_VALUE_INT:
+    case EBB_VALUE_DOUBLE: copy->as = entry->as; break;
+    }
+  copy->kind = entry->kind;
+  return TRUE;
+}
+
+/**
+ * ebb_args_map_tensors:
+ * @self: a container
+ * @func: (scope call): what to call for each tensor, in order, at any depth
+ * @user_data: data for @func
+ * @error: return location for an error
+ *
+ * Makes the same container with other tensors: of the same kinds, keys and nesting, all other values as they are.
+ *
+ * Returns: (transfer full) (nullable): the new container, or %NULL with @error set as soon as @func fails
+ */
+EbbArgs *
+ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **error)
+{
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (self == NULL || (error != NULL && *error != NULL))
+    return NULL;
+  g_return_val_if_fail (func != NULL, NULL);
+
+  result = ebb_args_new (self->kind);
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      const Entry *entry = &self->entries[i];
+      Entry *copy = args_add (result, entry->key);
+
+      if (!map_entry (copy, entry, func, user_data, error))
+        return NULL;
+    }
+  return g_steal_pointer (&result);
+}
+
+static void
+append_string (GString *text, const char *string)
+{
+  g_autofree char *escaped = g_strescape (string, NULL);
+
+  g_string_append_printf (text, "\"%s\"", escaped);
+}
+
+static void append_args (GString *text,
+                         EbbArgs *self);
+
+static void
+append_value (GString *text, const Entry *entry)
+{
+  char number[G_ASCII_DTOSTR_BUF_SIZE];
+
+  switch (entry->kind)
+    {
+    case EBB_VALUE_NONE: g_string_append (text, "none"); break;
+    case EBB_VALUE_BOOL: g_string_append (text, entry->as.boolean ? "true" : "false"); break;
+    case EBB_VALUE_INT: g_string_append_printf (text, "%" G_GINT64_FORMAT, entry->as.integer); break;
+    case EBB_VALUE_DOUBLE:
+      g_string_append (text, g_ascii_formatd (number, sizeof number, "%g", entry->as.real));
+      break;
+    case EBB_VALUE_STRING: append_string (text, entry->as.string); break;
+    case EBB_VALUE_TENSOR:
+      {
+        g_autofree char *shape = ebb_tensor_shape_to_string (entry->as.tensor);
+
+        g_string_append_printf (text, "%s%s", ebb_dtype_get_name (ebb_tensor_get_dtype (entry->as.tensor)), shape);
+      }
+      break;
+    case EBB_VALUE_ARGS: append_args (text, entry->as.args); break;
+    case EBB_VALUE_OBJECT: g_string_append_printf (text, "<%s>", G_OBJECT_TYPE_NAME (entry->as.object)); break;
+    }
+}
+
+static void
+append_args (GString *text, EbbArgs *self)
+{
+  static const char *const opening[] = { "", "[", "(", "{" };
+  static const char *const closing[] = { "", "]", ")", "}" };
+
+  g_string_append (text, opening[self->kind]);
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      if (i > 0)
+        g_string_append (text, ", ");
+      if (self->kind == EBB_ARGS_DICT)
+        {
+          append_string (text, self->entries[i].key);
+          g_string_append (text, ": ");
+        }
+      else if (self->entries[i].key != NULL)
+        g_string_append_printf (text, "%s=", self->entries[i].key);
+      append_value (text, &self->entries[i]);
+    }
+  g_string_append (text, closing[self->kind]);
+}
+
+/**
+ * ebb_args_to_string:
+ * @self: a container
+ *
+ * Describes the container for people: tensors by dtype and shape, as in `(f32[2, 3], mask=none)`.
+ *
+ * Returns: (transfer full): the text
+ */
+char *
+ebb_args_to_string (EbbArgs *self)
+{
+  GString *text;
+
+  g_return_val_if_fail (self != NULL, NULL);
+
+  text = g_string_new (NULL);
+  append_args (text, self);
+  return g_string_free (text, FALSE);
+}

@@ -1,0 +1,306 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
+#include "nn/module-instance-private.h"
+
+/* A class may implement forward, forward1 or both, and its ancestor the other one. A subclass that overrides forward
+ * alone must not be bypassed by the forward1 that it inherits, nor the other way round. So which of the two was
+ * overridden nearer to the class is found once and kept in the class. A class begins as a copy of its parent, and
+ * bindings set its functions late: the copy tells itself by its address and by the functions it was made for. */
+typedef enum
+{
+  DISPATCH_EACH = 1, /* both at the same level: each as it is */
+  DISPATCH_FORWARD,  /* forward is nearer */
+  DISPATCH_FORWARD1, /* forward1 is nearer */
+} Dispatch;
+
+static Dispatch
+find_dispatch (EbbModuleClass *klass)
+{
+  for (GType type = G_TYPE_FROM_CLASS (klass); type != EBB_TYPE_MODULE; type = g_type_parent (type))
+    {
+      const EbbModuleClass *own = g_type_class_peek (type);
+      const EbbModuleClass *parent = g_type_class_peek (g_type_parent (type));
+      gboolean has_forward = own->forward != parent->forward;
+      gboolean has_forward1 = own->forward1 != parent->forward1;
+
+      if (has_forward || has_forward1)
+        return has_forward && has_forward1 ? DISPATCH_EACH : has_forward ? DISPATCH_FORWARD
+                                                                         : DISPATCH_FORWARD1;
+    }
+  return DISPATCH_EACH;
+}
+
+static inline Dispatch
+class_get_dispatch (EbbModuleClass *klass)
+{
+  if (G_UNLIKELY (g_atomic_pointer_get (&klass->dispatch[0]) != (gpointer) klass
+                  || klass->dispatch[1] != (gpointer) klass->forward
+                  || klass->dispatch[2] != (gpointer) klass->forward1))
+    {
+      klass->dispatch[1] = (gpointer) klass->forward;
+      klass->dispatch[2] = (gpointer) klass->forward1;
+      klass->dispatch[3] = GUINT_TO_POINTER (find_dispatch (klass));
+      g_atomic_pointer_set (&klass->dispatch[0], (gpointer) klass);
+    }
+  return (Dispatch) GPOINTER_TO_UINT (klass->dispatch[3]);
+}
+
+/* Who reported an error last: lets each module above prepend the path to it, at no cost where nothing fails. Modules
+ * and errors are compared, never followed. */
+static _Thread_local struct
+{
+  const GError *error;
+  guint message_hash;
+  const EbbModule *module;
+  gboolean has_path;
+} last_failure;
+
+typedef struct
+{
+  const EbbModule *sought;
+  char *path;
+} PathSearch;
+
+static gboolean
+compare_module (EbbModule *module, const char *path, gpointer user_data)
+{
+  PathSearch *search = user_data;
+
+  if (module != search->sought || *path == '\0')
+    return TRUE;
+  search->path = g_strdup (path);
+  return FALSE;
+}
+
+/* What a call that returned nothing leaves behind: an error in any case, with the path of the module below @self that
+ * it comes from, as in "h.3.attn.c_proj: linear: ...". */
+static void
+report_failure (EbbModule *self, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  if (error == NULL)
+    return;
+  if (*error == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
+                 priv->is_built ? "%s: forward failed without saying why"
+                                : "%s: called before it was initialised, see g_initable_init ()",
+                 ebb_module_get_type_name (self));
+  if (g_error_matches (*error, EBB_ERROR, EBB_ERROR_STOP))
+    return;
+
+  if (last_failure.error != *error || last_failure.message_hash != g_str_hash ((*error)->message))
+    last_failure.has_path = FALSE;
+  else if (last_failure.module != self)
+    {
+      PathSearch search = { last_failure.module, NULL };
+
+      ebb_module_visit (self, compare_module, &search);
+      if (search.path != NULL)
+        {
+          g_prefix_error (error, "%s%s", search.path, last_failure.has_path ? "." : ": ");
+          last_failure.has_path = TRUE;
+        }
+      g_free (search.path);
+    }
+  last_failure.error = *error;
+  last_failure.message_hash = g_str_hash ((*error)->message);
+  last_failure.module = self;
+}
+
+static EbbTensor *
+take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
+{
+  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
+  g_autofree char *text = NULL;
+
+  if (tensor != NULL)
+    return ebb_tensor_ref (tensor);
+  text = ebb_args_to_string (result);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but forward gave %s",
+               ebb_module_get_type_name (self), text);
+  return NULL;
+}
+
+EbbArgs *
+ebb_module_default_forward (EbbModule *self, EbbArgs *args, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
+  EbbTensor *input = ebb_args_peek_only_tensor (args);
+  g_autoptr (EbbTensor) output = NULL;
+  gboolean outer = priv->in_default_forward;
+
+  if (klass->forward1 == ebb_module_default_forward1)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
+                   ebb_module_get_type_name (self));
+      return NULL;
+    }
+  if (input == NULL)
+    {
+      g_autofree char *text = ebb_args_to_string (args);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: takes one tensor, but got %s",
+                   ebb_module_get_type_name (self), text);
+      return NULL;
+    }
+  priv->in_default_forward = TRUE;
+  output = klass->forward1 (self, input, error);
+  priv->in_default_forward = outer;
+  return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
+}
+
+EbbTensor *
+ebb_module_default_forward1 (EbbModule *self, EbbTensor *input, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  /* A forward1 that chains up while forward is already here has nobody left to go to. */
+  if (klass->forward == ebb_module_default_forward || priv->in_default_forward)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s implements neither forward nor forward1",
+                   ebb_module_get_type_name (self));
+      return NULL;
+    }
+  args = ebb_args_new_for_tensor (input);
+  result = klass->forward (self, args, error);
+  return result != NULL ? take_only_tensor (self, result, error) : NULL;
+}
+
+static inline gboolean
+has_error (GError **error)
+{
+  return error != NULL && *error != NULL;
+}
+
+/* Hooks are the caller's business: this is the class's own computation, whichever function has it. */
+static EbbArgs *
+call_class (EbbModule *self, EbbArgs *args, GError **error)
+{
+  EbbModuleClass *klass = EBB_MODULE_GET_CLASS (self);
+  EbbTensor *input;
+  EbbArgs *result;
+
+  if (class_get_dispatch (klass) == DISPATCH_FORWARD1 && (input = ebb_args_peek_only_tensor (args)) != NULL)
+    {
+      g_autoptr (EbbTensor) output = klass->forward1 (self, input, error);
+
+      result = output != NULL ? ebb_args_new_for_tensor (output) : NULL;
+    }
+  else
+    result = klass->forward (self, args, error);
+  if (result != NULL && has_error (error)) /* an implementation that gave both */
+    g_clear_pointer (&result, ebb_args_unref);
+  return result;
+}
+
+EbbArgs *
+ebb_module_call_forward (EbbModule *self, EbbArgs *args, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  g_autoptr (EbbArgs) result = NULL;
+  EbbCallPlan *plan = priv->plan;
+  gboolean hooked;
+
+  if (plan == NULL)
+    return call_class (self, args, error);
+
+  ebb_call_plan_ref (plan); /* hooks may change the hooks */
+  hooked = ebb_call_plan_run_hooks (plan, self, args, NULL, error);
+  if (hooked)
+    result = call_class (self, args, error);
+  if (result != NULL && !ebb_call_plan_run_hooks (plan, self, args, result, error))
+    g_clear_pointer (&result, ebb_args_unref);
+  ebb_call_plan_unref (plan);
+  return g_steal_pointer (&result);
+}
+
+/* With everything that stands between the caller and forward. */
+static EbbArgs *
+call_through_plan (EbbModule *self, EbbArgs *args, GError **error)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbCallPlan *plan = ebb_call_plan_ref (priv->plan);
+  EbbArgs *result;
+
+  g_object_ref (self); /* a hook may drop the caller's */
+  result = ebb_call_plan_run (plan, self, args, error);
+  if (result == NULL)
+    report_failure (self, error);
+  g_object_unref (self);
+  ebb_call_plan_unref (plan);
+  return result;
+}
+
+/**
+ * ebb_module_call:
+ * @self: a module
+ * @args: the arguments
+ * @error: return location for an error
+ *
+ * Calls a module: its wrappers, its hooks, its forward.
+ *
+ * Returns: (transfer full) (nullable): the result, or %NULL with @error set. An error that a module below @self reports
+ *   begins with the path to it, as in `h.3.attn.c_proj: `
+ */
+EbbArgs *
+ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
+{
+  EbbModulePrivate *priv;
+  EbbArgs *result;
+
+  if (self == NULL || args == NULL || has_error (error))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  priv = ebb_module_get_private (self);
+  if (priv->plan != NULL)
+    return call_through_plan (self, args, error);
+  result = call_class (self, args, error);
+  if (result == NULL)
+    report_failure (self, error);
+  return result;
+}
+
+/**
+ * ebb_module_call1:
+ * @self: a module
+ * @input: a tensor
+ * @error: return location for an error
+ *
+ * Calls a module that takes one tensor and gives one.
+ *
+ * Returns: (transfer full) (nullable): the result, or %NULL with @error set, as ebb_module_call() says
+ */
+EbbTensor *
+ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
+{
+  EbbModulePrivate *priv;
+  EbbModuleClass *klass;
+  EbbTensor *output;
+
+  if (self == NULL || input == NULL || has_error (error))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  priv = ebb_module_get_private (self);
+  klass = EBB_MODULE_GET_CLASS (self);
+  if (priv->plan != NULL || class_get_dispatch (klass) == DISPATCH_FORWARD)
+    {
+      g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
+      g_autoptr (EbbArgs) result = ebb_module_call (self, args, error);
+
+      output = result != NULL ? take_only_tensor (self, result, error) : NULL;
+      return output;
+    }
+  output = klass->forward1 (self, input, error);
+  if (output != NULL && has_error (error))
+    g_clear_pointer (&output, ebb_tensor_unref);
+  if (output == NULL)
+    report_failure (self, error);
+  return output;
+}

@@ -1,0 +1,93 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/module-private.h"
+#include "tensor/tensor-private.h"
+
+/* What module.c, module-call.c, module-registry.c, module-state.c and module-interceptors.c share. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  char *name;
+  EbbTensor *tensor; /* NULL: a bound name with nothing registered */
+  EbbTensor **field;
+  gboolean persistent;
+} EbbNamedTensor;
+
+typedef struct
+{
+  char *name;
+  EbbModule *module; /* NULL: a bound name with nothing registered */
+  EbbModule **field;
+} EbbNamedModule;
+
+typedef struct
+{
+  EbbNamedTensor *items;
+  guint n_items;
+} EbbTensorRegistry;
+
+typedef struct _EbbCallPlan EbbCallPlan;
+
+typedef struct
+{
+  EbbTensorRegistry parameters;
+  EbbTensorRegistry buffers;
+  EbbNamedModule *children;
+  guint n_children;
+  EbbCallPlan *plan; /* hooks and interceptors; NULL: none */
+  guint last_id;     /* of hooks and interceptors */
+  guint forward_counter;
+  guint training : 1;
+  guint is_built : 1;
+  guint in_default_forward : 1;
+} EbbModulePrivate;
+
+EbbModulePrivate *ebb_module_get_private (EbbModule *self);
+
+/* module-registry.c */
+void ebb_module_clear_registry (EbbModulePrivate *priv);
+
+/* Calls @visit for @self and everything below it, each module once, parents first, with the dotted path ("" for @self);
+ * FALSE from @visit stops the walk. */
+typedef gboolean (*EbbModuleVisitor) (EbbModule *module,
+                                      const char *path,
+                                      gpointer user_data);
+gboolean ebb_module_visit (EbbModule *self,
+                           EbbModuleVisitor visit,
+                           gpointer user_data);
+/* The same for every path: a module that is in several places is visited in each. */
+void ebb_module_visit_paths (EbbModule *self,
+                             EbbModuleVisitor visit,
+                             gpointer user_data);
+/* "path.name", or @name where @path is empty. */
+char *ebb_module_join_path (const char *path,
+                            const char *name);
+
+/* module-call.c: hooks and forward, without interceptors; and what the class has until it is overridden */
+EbbArgs *ebb_module_default_forward (EbbModule *self,
+                                     EbbArgs *args,
+                                     GError **error);
+EbbTensor *ebb_module_default_forward1 (EbbModule *self,
+                                        EbbTensor *input,
+                                        GError **error);
+EbbArgs *ebb_module_call_forward (EbbModule *self,
+                                  EbbArgs *args,
+                                  GError **error);
+
+/* module-interceptors.c */
+EbbCallPlan *ebb_call_plan_ref (EbbCallPlan *plan);
+void ebb_call_plan_unref (EbbCallPlan *plan);
+EbbArgs *ebb_call_plan_run (EbbCallPlan *plan,
+                            EbbModule *module,
+                            EbbArgs *args,
+                            GError **error);
+gboolean ebb_call_plan_run_hooks (EbbCallPlan *plan,
+                                  EbbModule *module,
+                                  EbbArgs *args,
+                                  EbbArgs *result,
+                                  GError **error);
+
+G_END_DECLS

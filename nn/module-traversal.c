@@ -1,0 +1,381 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/module-instance-private.h"
+
+char *
+ebb_module_join_path (const char *path, const char *name)
+{
+  return *path == '\0' ? g_strdup (name) : g_strconcat (path, ".", name, NULL);
+}
+
+static gboolean
+visit_below (EbbModule *self, const char *path, GHashTable *seen, EbbModuleVisitor visit, gpointer user_data)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  if (seen != NULL && !g_hash_table_add (seen, self))
+    return TRUE;
+  if (!visit (self, path, user_data))
+    return FALSE;
+  for (guint i = 0; i < priv->n_children; i++)
+    if (priv->children[i].module != NULL)
+      {
+        g_autofree char *child_path = ebb_module_join_path (path, priv->children[i].name);
+
+        if (!visit_below (priv->children[i].module, child_path, seen, visit, user_data))
+          return FALSE;
+      }
+  return TRUE;
+}
+
+gboolean
+ebb_module_visit (EbbModule *self, EbbModuleVisitor visit, gpointer user_data)
+{
+  g_autoptr (GHashTable) seen = NULL;
+
+  if (ebb_module_get_private (self)->n_children == 0)
+    return visit (self, "", user_data);
+  seen = g_hash_table_new (NULL, NULL);
+  return visit_below (self, "", seen, visit, user_data);
+}
+
+void
+ebb_module_visit_paths (EbbModule *self, EbbModuleVisitor visit, gpointer user_data)
+{
+  visit_below (self, "", NULL, visit, user_data);
+}
+
+typedef struct
+{
+  GPtrArray *values;
+  GPtrArray *names;
+  GHashTable *seen;
+  gboolean buffers;
+} Collection;
+
+static gboolean
+collect_tensors (EbbModule *module, const char *path, gpointer user_data)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (module);
+  Collection *collection = user_data;
+  EbbTensorRegistry *registry = collection->buffers ? &priv->buffers : &priv->parameters;
+
+  for (guint i = 0; i < registry->n_items; i++)
+    {
+      EbbNamedTensor *item = &registry->items[i];
+
+      if (item->tensor == NULL || !g_hash_table_add (collection->seen, item->tensor))
+        continue;
+      if (collection->values != NULL)
+        g_ptr_array_add (collection->values, ebb_tensor_ref (item->tensor));
+      if (collection->names != NULL)
+        g_ptr_array_add (collection->names, ebb_module_join_path (path, item->name));
+    }
+  return TRUE;
+}
+
+static void
+collect (EbbModule *self, gboolean recurse, Collection *collection)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+
+  collection->seen = seen;
+  if (recurse)
+    ebb_module_visit (self, collect_tensors, collection);
+  else
+    collect_tensors (self, "", collection);
+}
+
+/* Ends an array of pointers with a NULL and hands it over. */
+static gpointer
+finish_array (GPtrArray *array, guint *length)
+{
+  if (length != NULL)
+    *length = array->len;
+  g_ptr_array_add (array, NULL);
+  return g_ptr_array_free (array, FALSE);
+}
+
+static EbbTensor **
+get_tensors (EbbModule *self, gboolean recurse, gboolean buffers, guint *length)
+{
+  Collection collection = { .values = g_ptr_array_new (), .buffers = buffers };
+
+  collect (self, recurse, &collection);
+  return finish_array (collection.values, length);
+}
+
+static char **
+get_tensor_names (EbbModule *self, gboolean recurse, gboolean buffers)
+{
+  Collection collection = { .names = g_ptr_array_new (), .buffers = buffers };
+
+  collect (self, recurse, &collection);
+  return finish_array (collection.names, NULL);
+}
+
+/**
+ * ebb_module_get_parameters:
+ * @self: a module
+ * @recurse: whether to include those of the modules below
+ * @n_parameters: (out): how many there are
+ *
+ * Lists the parameters, each once, those of a module before those of its children. The array ends with a %NULL that is
+ * not counted.
+ *
+ * Returns: (transfer full) (array length=n_parameters): the parameters themselves
+ */
+EbbTensor **
+ebb_module_get_parameters (EbbModule *self, gboolean recurse, guint *n_parameters)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  return get_tensors (self, recurse, FALSE, n_parameters);
+}
+
+/**
+ * ebb_module_get_parameter_names:
+ * @self: a module
+ * @recurse: whether to include those of the modules below
+ *
+ * Names the parameters that ebb_module_get_parameters() lists, in the same order: a shared one by its first name.
+ *
+ * Returns: (transfer full) (array zero-terminated=1): paths like `h.0.attn.c_attn.weight`
+ */
+char **
+ebb_module_get_parameter_names (EbbModule *self, gboolean recurse)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  return get_tensor_names (self, recurse, FALSE);
+}
+
+/**
+ * ebb_module_get_buffers:
+ * @self: a module
+ * @recurse: whether to include those of the modules below
+ * @n_buffers: (out): how many there are
+ *
+ * Lists the buffers, each once, those of a module before those of its children. The array ends with a %NULL that is not
+ * counted.
+ *
+ * Returns: (transfer full) (array length=n_buffers): the buffers themselves
+ */
+EbbTensor **
+ebb_module_get_buffers (EbbModule *self, gboolean recurse, guint *n_buffers)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  return get_tensors (self, recurse, TRUE, n_buffers);
+}
+
+/**
+ * ebb_module_get_buffer_names:
+ * @self: a module
+ * @recurse: whether to include those of the modules below
+ *
+ * Names the buffers that ebb_module_get_buffers() lists, in the same order.
+ *
+ * Returns: (transfer full) (array zero-terminated=1): paths like `norm.running_mean`
+ */
+char **
+ebb_module_get_buffer_names (EbbModule *self, gboolean recurse)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  return get_tensor_names (self, recurse, TRUE);
+}
+
+/**
+ * ebb_module_get_children:
+ * @self: a module
+ * @n_children: (out): how many there are
+ *
+ * Lists the children, in the order in which they were registered. The array ends with a %NULL that is not counted.
+ *
+ * Returns: (transfer full) (array length=n_children): the children
+ */
+EbbModule **
+ebb_module_get_children (EbbModule *self, guint *n_children)
+{
+  EbbModulePrivate *priv;
+  GPtrArray *children;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  priv = ebb_module_get_private (self);
+  children = g_ptr_array_new ();
+  for (guint i = 0; i < priv->n_children; i++)
+    if (priv->children[i].module != NULL)
+      g_ptr_array_add (children, g_object_ref (priv->children[i].module));
+  return finish_array (children, n_children);
+}
+
+/**
+ * ebb_module_get_child_names:
+ * @self: a module
+ *
+ * Names the children that ebb_module_get_children() lists, in the same order.
+ *
+ * Returns: (transfer full) (array zero-terminated=1): the names
+ */
+char **
+ebb_module_get_child_names (EbbModule *self)
+{
+  EbbModulePrivate *priv;
+  GPtrArray *names;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  priv = ebb_module_get_private (self);
+  names = g_ptr_array_new ();
+  for (guint i = 0; i < priv->n_children; i++)
+    if (priv->children[i].module != NULL)
+      g_ptr_array_add (names, g_strdup (priv->children[i].name));
+  return finish_array (names, NULL);
+}
+
+static gboolean
+add_module (EbbModule *module, const char *path, gpointer user_data)
+{
+  g_ptr_array_add (user_data, g_object_ref (module));
+  return TRUE;
+}
+
+static gboolean
+add_path (EbbModule *module, const char *path, gpointer user_data)
+{
+  g_ptr_array_add (user_data, g_strdup (path));
+  return TRUE;
+}
+
+/**
+ * ebb_module_get_modules:
+ * @self: a module
+ * @n_modules: (out): how many there are
+ *
+ * Lists the module and all below it, each once, parents first. The array ends with a %NULL that is not counted.
+ *
+ * Returns: (transfer full) (array length=n_modules): the modules
+ */
+EbbModule **
+ebb_module_get_modules (EbbModule *self, guint *n_modules)
+{
+  GPtrArray *modules;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  modules = g_ptr_array_new ();
+  ebb_module_visit (self, add_module, modules);
+  return finish_array (modules, n_modules);
+}
+
+/**
+ * ebb_module_get_module_names:
+ * @self: a module
+ *
+ * Names the modules that ebb_module_get_modules() lists, in the same order; the module itself is "".
+ *
+ * Returns: (transfer full) (array zero-terminated=1): paths like `h.0.attn`
+ */
+char **
+ebb_module_get_module_names (EbbModule *self)
+{
+  GPtrArray *names;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  names = g_ptr_array_new ();
+  ebb_module_visit (self, add_path, names);
+  return finish_array (names, NULL);
+}
+
+/**
+ * ebb_module_count_parameters:
+ * @self: a module
+ *
+ * Returns: how many numbers the parameters of the module and of all below it hold, shared ones counted once
+ */
+guint64
+ebb_module_count_parameters (EbbModule *self)
+{
+  EbbTensor **parameters;
+  guint64 count = 0;
+  guint n;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), 0);
+
+  parameters = get_tensors (self, TRUE, FALSE, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      count += (guint64) ebb_tensor_get_n_elements (parameters[i]);
+      ebb_tensor_unref (parameters[i]);
+    }
+  g_free (parameters);
+  return count;
+}
+
+static void
+append_properties (GString *text, EbbModule *self)
+{
+  guint n;
+  g_autofree GParamSpec **specs = g_object_class_list_properties (G_OBJECT_GET_CLASS (self), &n);
+  gboolean any = FALSE;
+
+  for (guint i = 0; i < n; i++)
+    {
+      GType type = G_PARAM_SPEC_VALUE_TYPE (specs[i]);
+      g_auto (GValue) value = G_VALUE_INIT;
+      g_autofree char *shown = NULL;
+
+      if (specs[i]->owner_type == EBB_TYPE_MODULE || !(specs[i]->flags & G_PARAM_READABLE)
+          || !(g_type_is_a (type, G_TYPE_ENUM) || type == G_TYPE_INT || type == G_TYPE_UINT || type == G_TYPE_INT64
+               || type == G_TYPE_BOOLEAN || type == G_TYPE_DOUBLE))
+        continue;
+      g_value_init (&value, type);
+      g_object_get_property (G_OBJECT (self), specs[i]->name, &value);
+      if (type == G_TYPE_DOUBLE)
+        shown = g_strdup_printf ("%g", g_value_get_double (&value));
+      else if (type == G_TYPE_BOOLEAN)
+        shown = g_strdup (g_value_get_boolean (&value) ? "true" : "false");
+      else
+        shown = g_strdup_value_contents (&value);
+      g_string_append_printf (text, "%s%s=%s", any ? ", " : "", specs[i]->name, shown);
+      any = TRUE;
+    }
+}
+
+static void
+append_module (GString *text, EbbModule *self, guint depth)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  g_string_append_printf (text, "%s (", ebb_module_get_type_name (self));
+  append_properties (text, self);
+  g_string_append_c (text, ')');
+  for (guint i = 0; i < priv->n_children; i++)
+    if (priv->children[i].module != NULL)
+      {
+        g_string_append_printf (text, "\n%*s%s: ", (int) (2 * depth + 2), "", priv->children[i].name);
+        append_module (text, priv->children[i].module, depth + 1);
+      }
+}
+
+/**
+ * ebb_module_to_string:
+ * @self: a module
+ *
+ * Describes the module and all below it for people, one a line, with the properties that they were made with.
+ *
+ * Returns: (transfer full): the text
+ */
+char *
+ebb_module_to_string (EbbModule *self)
+{
+  GString *text;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  text = g_string_new (NULL);
+  append_module (text, self, 0);
+  return g_string_free (text, FALSE);
+}

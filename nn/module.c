@@ -1,0 +1,302 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/module-instance-private.h"
+
+#include <string.h>
+
+/**
+ * EbbModule:
+ *
+ * A part of a model: named parameters, buffers and children, and a forward computation. Derive from it and implement
+ * forward (or forward1, where one tensor comes in and one goes out); call it by ebb_module_call() or
+ * ebb_module_call1(), which see to hooks and to whatever wraps the module.
+ *
+ * Modules implement #GInitable: what can fail in making one (sizes that make no sense, memory) fails in its
+ * initialisation. The `ebb_*_new ()` functions do both; after g_object_new() call g_initable_init().
+ */
+
+enum
+{
+  PROP_TRAINING = 1,
+  PROP_FORWARD_COUNTER,
+  PROP_ACTIVATION_CHECKPOINTING,
+  N_PROPERTIES
+};
+
+static GParamSpec *properties[N_PROPERTIES];
+static gboolean (*activation_checkpointing_func) (EbbModule *, gboolean, GError **);
+
+static void initable_interface_init (GInitableIface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbModule,
+                         ebb_module,
+                         G_TYPE_OBJECT,
+                         G_ADD_PRIVATE (EbbModule) G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, initable_interface_init))
+
+EbbModulePrivate *
+ebb_module_get_private (EbbModule *self)
+{
+  return ebb_module_get_instance_private (self);
+}
+
+static gboolean
+ebb_module_initable_init (GInitable *initable, GCancellable *cancellable, GError **error)
+{
+  EbbModule *self = EBB_MODULE (initable);
+  EbbModulePrivate *priv = ebb_module_get_instance_private (self);
+
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  if (priv->is_built)
+    return TRUE;
+  if (!EBB_MODULE_GET_CLASS (self)->build (self, error))
+    {
+      if (error != NULL && *error == NULL)
+        g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "%s: build failed without saying why",
+                     ebb_module_get_type_name (self));
+      return FALSE;
+    }
+  priv->is_built = TRUE;
+  return TRUE;
+}
+
+static void
+initable_interface_init (GInitableIface *interface)
+{
+  interface->init = ebb_module_initable_init;
+}
+
+static gboolean
+ebb_module_default_build (EbbModule *self, GError **error)
+{
+  return TRUE;
+}
+
+static void
+ebb_module_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
+{
+  EbbModule *self = EBB_MODULE (object);
+
+  switch (id)
+    {
+    case PROP_TRAINING: g_value_set_boolean (value, ebb_module_get_training (self)); break;
+    case PROP_FORWARD_COUNTER: g_value_set_uint (value, ebb_module_get_forward_counter (self)); break;
+    case PROP_ACTIVATION_CHECKPOINTING:
+      g_value_set_boolean (value, ebb_module_get_activation_checkpointing (self));
+      break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_module_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  EbbModule *self = EBB_MODULE (object);
+  g_autoptr (GError) error = NULL;
+
+  switch (id)
+    {
+    case PROP_TRAINING: ebb_module_set_training (self, g_value_get_boolean (value)); break;
+    case PROP_ACTIVATION_CHECKPOINTING:
+      if (!ebb_module_set_activation_checkpointing (self, g_value_get_boolean (value), &error))
+        g_warning ("%s", error->message);
+      break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_module_finalize (GObject *object)
+{
+  EbbModulePrivate *priv = ebb_module_get_instance_private (EBB_MODULE (object));
+
+  g_clear_pointer (&priv->plan, ebb_call_plan_unref);
+  ebb_module_clear_registry (priv);
+  G_OBJECT_CLASS (ebb_module_parent_class)->finalize (object);
+}
+
+static void
+ebb_module_class_init (EbbModuleClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->get_property = ebb_module_get_property;
+  object_class->set_property = ebb_module_set_property;
+  object_class->finalize = ebb_module_finalize;
+  klass->build = ebb_module_default_build;
+  klass->forward = ebb_module_default_forward;
+  klass->forward1 = ebb_module_default_forward1;
+
+  /**
+   * EbbModule:training:
+   *
+   * Whether the module and all below it behave as in training (dropout drops, batch statistics move) or in evaluation.
+   */
+  properties[PROP_TRAINING] =
+      g_param_spec_boolean ("training", NULL, "Whether the module is in training mode", TRUE,
+                            G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY | G_PARAM_STATIC_STRINGS);
+  /**
+   * EbbModule:forward-counter:
+   *
+   * Forwards of the module whose backward is still to come; counted where the module is wrapped.
+   */
+  properties[PROP_FORWARD_COUNTER] = g_param_spec_uint ("forward-counter", NULL,
+                                                        "Forwards whose backward is still to come", 0, G_MAXUINT, 0,
+                                                        G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
+  /**
+   * EbbModule:activation-checkpointing:
+   *
+   * Whether the module keeps only its inputs in the forward pass and recomputes the rest when the backward pass needs
+   * it. Setting it is the same as wrapping the module with default options, clearing it unwraps the module.
+   */
+  properties[PROP_ACTIVATION_CHECKPOINTING] = g_param_spec_boolean ("activation-checkpointing", NULL,
+                                                                    "Whether activations are recomputed", FALSE,
+                                                                    G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY
+                                                                        | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+}
+
+static void
+ebb_module_init (EbbModule *self)
+{
+  EbbModulePrivate *priv = ebb_module_get_instance_private (self);
+
+  priv->training = TRUE;
+}
+
+const char *
+ebb_module_get_type_name (EbbModule *self)
+{
+  const char *name = G_OBJECT_TYPE_NAME (self);
+  const char *plus = strrchr (name, '+'); /* Python's types are named "module+Class" */
+
+  if (plus != NULL)
+    return plus + 1;
+  return strncmp (name, "Ebb", 3) == 0 && g_ascii_isupper (name[3]) ? name + 3 : name;
+}
+
+/**
+ * ebb_module_get_training:
+ * @self: a module
+ *
+ * Returns: %TRUE in training mode, %FALSE in evaluation mode
+ */
+gboolean
+ebb_module_get_training (EbbModule *self)
+{
+  EbbModulePrivate *priv;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  priv = ebb_module_get_instance_private (self);
+  return priv->training;
+}
+
+static gboolean
+set_training (EbbModule *module, const char *path, gpointer user_data)
+{
+  EbbModulePrivate *priv = ebb_module_get_instance_private (module);
+  gboolean training = GPOINTER_TO_INT (user_data);
+
+  if (priv->training != training)
+    {
+      priv->training = training != FALSE;
+      g_object_notify_by_pspec (G_OBJECT (module), properties[PROP_TRAINING]);
+    }
+  return TRUE;
+}
+
+/**
+ * ebb_module_set_training:
+ * @self: a module
+ * @training: %TRUE for training, %FALSE for evaluation
+ *
+ * Switches the module and all below it between training and evaluation.
+ */
+void
+ebb_module_set_training (EbbModule *self, gboolean training)
+{
+  g_return_if_fail (EBB_IS_MODULE (self));
+
+  ebb_module_visit (self, set_training, GINT_TO_POINTER (training != FALSE));
+}
+
+/**
+ * ebb_module_get_forward_counter:
+ * @self: a module
+ *
+ * Counts the forwards of the module whose backward is still to come. Forwards without gradients do not count, and only
+ * a wrapper counts at all.
+ *
+ * Returns: the number of forwards
+ */
+guint
+ebb_module_get_forward_counter (EbbModule *self)
+{
+  EbbModulePrivate *priv;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), 0);
+
+  priv = ebb_module_get_instance_private (self);
+  return priv->forward_counter;
+}
+
+void
+ebb_module_add_to_forward_counter (EbbModule *self, int delta)
+{
+  EbbModulePrivate *priv = ebb_module_get_instance_private (self);
+
+  g_return_if_fail (delta >= 0 || priv->forward_counter >= (guint) -delta);
+
+  priv->forward_counter += (guint) delta;
+}
+
+void
+ebb_module_set_activation_checkpointing_func (gboolean (*func) (EbbModule *, gboolean, GError **))
+{
+  activation_checkpointing_func = func;
+}
+
+/**
+ * ebb_module_get_activation_checkpointing:
+ * @self: a module
+ *
+ * Returns: whether the module is wrapped so that its activations are recomputed
+ */
+gboolean
+ebb_module_get_activation_checkpointing (EbbModule *self)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  return ebb_module_find_interceptor (self, "checkpoint") != 0;
+}
+
+/**
+ * ebb_module_set_activation_checkpointing:
+ * @self: a module
+ * @enabled: whether activations are recomputed
+ * @error: return location for an error
+ *
+ * Wraps the module with default options, or unwraps it. Nothing happens where it is so already.
+ *
+ * Returns: %TRUE if it is so now, %FALSE with @error set
+ */
+gboolean
+ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GError **error)
+{
+  if (self == NULL || (error != NULL && *error != NULL))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  if (ebb_module_get_activation_checkpointing (self) == (enabled != FALSE))
+    return TRUE;
+  if (activation_checkpointing_func == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "%s: this build of the library has no activation checkpointing", ebb_module_get_type_name (self));
+      return FALSE;
+    }
+  if (!activation_checkpointing_func (self, enabled != FALSE, error))
+    return FALSE;
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_ACTIVATION_CHECKPOINTING]);
+  return TRUE;
+}
