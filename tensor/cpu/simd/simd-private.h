@@ -69,4 +69,19 @@ EBB_SIMD_KERNEL (rms_norm_grad);
 EBB_SIMD_KERNEL (batch_norm);
 EBB_SIMD_KERNEL (batch_norm_grad);
 
+/* cross-entropy.c, index.c, optimizer.c */
+EBB_SIMD_KERNEL (cross_entropy);
+EBB_SIMD_KERNEL (cross_entropy_grad);
+EBB_SIMD_KERNEL (index_select);
+EBB_SIMD_KERNEL (index_add);
+EBB_SIMD_KERNEL (gather);
+EBB_SIMD_KERNEL (scatter_add);
+EBB_SIMD_KERNEL (index_check);
+EBB_SIMD_KERNEL (adamw);
+EBB_SIMD_KERNEL (sgd);
+
+/* attention.c, attention-grad.c */
+EBB_SIMD_KERNEL (attention);
+EBB_SIMD_KERNEL (attention_grad);
+
 G_END_DECLS

@@ -41,11 +41,22 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_RMS_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_rms_norm_grad),
 
   /* cross entropy */
+  [EBB_KERNEL_CROSS_ENTROPY] = EBB_SIMD_NAME (ebb_cpu_cross_entropy),
+  [EBB_KERNEL_CROSS_ENTROPY_GRAD] = EBB_SIMD_NAME (ebb_cpu_cross_entropy_grad),
 
   /* indices */
+  [EBB_KERNEL_INDEX_SELECT] = EBB_SIMD_NAME (ebb_cpu_index_select),
+  [EBB_KERNEL_INDEX_ADD] = EBB_SIMD_NAME (ebb_cpu_index_add),
+  [EBB_KERNEL_GATHER] = EBB_SIMD_NAME (ebb_cpu_gather),
+  [EBB_KERNEL_SCATTER_ADD] = EBB_SIMD_NAME (ebb_cpu_scatter_add),
+  [EBB_KERNEL_INDEX_CHECK] = EBB_SIMD_NAME (ebb_cpu_index_check),
 
   /* attention */
+  [EBB_KERNEL_ATTENTION] = EBB_SIMD_NAME (ebb_cpu_attention),
+  [EBB_KERNEL_ATTENTION_GRAD] = EBB_SIMD_NAME (ebb_cpu_attention_grad),
 
   /* optimizers */
+  [EBB_KERNEL_ADAMW] = EBB_SIMD_NAME (ebb_cpu_adamw),
+  [EBB_KERNEL_SGD] = EBB_SIMD_NAME (ebb_cpu_sgd),
   [EBB_KERNEL_MATMUL] = NULL, /* filled in by tensor/cpu/kernels.c */
 };

@@ -1,0 +1,281 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+#include "tensor/cpu/parallel-private.h"
+#include "tensor/cpu/simd/simd-private.h"
+#include "tensor/cpu/simd/vec-private.h"
+
+/* A row of logits is read from memory once: piece by piece, each first for its maximum, then, from the cache, for its
+ * sum of exponentials. */
+
+#define PIECE 1024
+#define LANES 4 /* sums kept side by side: additions do not wait for one another */
+
+typedef struct
+{
+  const EbbLaunch *launch;
+  const EbbView *logits, *target;
+  gint64 n;
+  gint64 ignore_index;
+  double smoothing;
+} CrossEntropy;
+
+static void
+cross_entropy_init (CrossEntropy *self,
+                    const EbbLaunch *launch,
+                    const EbbView *logits,
+                    const EbbView *target)
+{
+  *self = (CrossEntropy){ .launch = launch, .logits = logits, .target = target };
+  self->n = logits->shape[logits->n_dims - 1];
+  self->ignore_index = launch->params.xent.ignore_index;
+  self->smoothing = launch->params.xent.smoothing;
+}
+
+static gint64
+count_rows (const CrossEntropy *self)
+{
+  gint64 rows = 1;
+
+  for (int i = 0; i < self->logits->n_dims - 1; i++)
+    rows *= self->logits->shape[i];
+  return rows;
+}
+
+static inline gint64
+get_target (const CrossEntropy *self,
+            gint64 row)
+{
+  return self->target->dtype == EBB_DTYPE_I64 ? ((const gint64 *) self->target->data)[row]
+                                              : ((const gint32 *) self->target->data)[row];
+}
+
+static inline float
+get_logit (const CrossEntropy *self,
+           gint64 i)
+{
+  return self->logits->dtype == EBB_DTYPE_F32 ? ((const float *) self->logits->data)[i]
+                                              : ebb_bf16_to_float (((const guint16 *) self->logits->data)[i]);
+}
+
+EBB_VEC_INLINE float
+sum_lanes (const EbbVec *lanes)
+{
+  return vec_sum ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
+}
+
+EBB_VEC_INLINE float
+find_maximum (EbbDType dtype,
+              const void *row,
+              gint64 begin,
+              gint64 end)
+{
+  EbbVec best[LANES];
+  gint64 i = begin;
+  float result;
+
+  for (int k = 0; k < LANES; k++)
+    best[k] = vec_set1 (-INFINITY);
+  for (; i + LANES * EBB_VEC_WIDTH <= end; i += LANES * EBB_VEC_WIDTH)
+    for (int k = 0; k < LANES; k++)
+      best[k] = vec_max (best[k], vec_load_as (dtype, row, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH));
+  for (; i < end; i += EBB_VEC_WIDTH)
+    {
+      gint64 m = MIN (end - i, EBB_VEC_WIDTH);
+
+      best[0] = vec_max (best[0], vec_first (vec_load_as (dtype, row, i, m), m, vec_set1 (-INFINITY)));
+    }
+  best[0] = vec_max (vec_max (best[0], best[1]), vec_max (best[2], best[3]));
+  result = best[0][0];
+  for (int k = 1; k < EBB_VEC_WIDTH; k++)
+    result = MAX (result, best[0][k]);
+  return result;
+}
+
+/* sum of exp (x - shift), and of x if @plain_sum is given */
+EBB_VEC_INLINE float
+sum_exponentials (EbbDType dtype,
+                  const void *row,
+                  gint64 begin,
+                  gint64 end,
+                  float shift,
+                  double *plain_sum)
+{
+  EbbVec total[LANES] = { 0 }, plain[LANES] = { 0 };
+  gint64 i = begin;
+
+  for (; i + LANES * EBB_VEC_WIDTH <= end; i += LANES * EBB_VEC_WIDTH)
+    for (int k = 0; k < LANES; k++)
+      {
+        EbbVec x = vec_load_as (dtype, row, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
+
+        total[k] += vec_exp (x - shift);
+        plain[k] += x;
+      }
+  for (; i < end; i += EBB_VEC_WIDTH)
+    {
+      gint64 m = MIN (end - i, EBB_VEC_WIDTH);
+      EbbVec x = vec_load_as (dtype, row, i, m);
+
+      total[0] += vec_first (vec_exp (x - shift), m, (EbbVec){ 0 });
+      plain[0] += x;
+    }
+  if (plain_sum)
+    *plain_sum += sum_lanes (plain);
+  return sum_lanes (total);
+}
+
+/* log (sum (exp (x))), and the sum of x if @plain_sum is given */
+EBB_VEC_INLINE double
+reduce_row (EbbDType dtype,
+            const void *row,
+            gint64 n,
+            double *plain_sum)
+{
+  float maximum = -INFINITY;
+  double sum = 0.0;
+
+  for (gint64 begin = 0; begin < n; begin += PIECE)
+    {
+      gint64 end = MIN (begin + PIECE, n);
+      float best = find_maximum (dtype, row, begin, end);
+
+      if (best > maximum)
+        {
+          sum *= exp ((double) maximum - (double) best);
+          maximum = best;
+        }
+      sum += sum_exponentials (dtype, row, begin, end, maximum == -INFINITY ? 0.0f : maximum, plain_sum);
+    }
+  return maximum + log (sum);
+}
+
+static void
+forward_rows (gint64 begin,
+              gint64 end,
+              void *data)
+{
+  const CrossEntropy *self = data;
+  float *loss = self->launch->outputs[0] ? self->launch->outputs[0]->data : NULL;
+  float *logsumexp = self->launch->outputs[1] ? self->launch->outputs[1]->data : NULL;
+
+  for (gint64 row = begin; row < end; row++)
+    {
+      gint64 target = get_target (self, row), start = row * self->n;
+      double sum = 0.0, result = 0.0, value = 0.0;
+
+      if (target != self->ignore_index)
+        {
+          double *plain_sum = self->smoothing > 0.0 ? &sum : NULL;
+
+          if (self->logits->dtype == EBB_DTYPE_F32)
+            result = reduce_row (EBB_DTYPE_F32, (const float *) self->logits->data + start, self->n, plain_sum);
+          else
+            result = reduce_row (EBB_DTYPE_BF16, (const guint16 *) self->logits->data + start, self->n, plain_sum);
+          value = result - get_logit (self, start + target);
+          if (plain_sum)
+            value = (1.0 - self->smoothing) * value + self->smoothing * (result - sum / (double) self->n);
+        }
+      if (loss)
+        loss[row] = (float) value;
+      if (logsumexp)
+        logsumexp[row] = (float) result;
+    }
+}
+
+static gint64
+get_grain (const CrossEntropy *self)
+{
+  return MAX (1, EBB_CPU_GRAIN / 4 / MAX (self->n, 1));
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_cross_entropy) (const EbbLaunch *launch,
+                                       GError **error)
+{
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, launch->inputs[0], launch->inputs[1]);
+  ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), forward_rows, &self);
+  return TRUE;
+}
+
+/* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss */
+EBB_VEC_INLINE void
+differentiate_row (EbbDType from,
+                   EbbDType to,
+                   const void *logits,
+                   void *d_logits,
+                   gint64 n,
+                   float logsumexp,
+                   float d_loss,
+                   float uniform)
+{
+  EBB_VEC_FOR (i, m, n)
+  vec_store_as (to, d_logits, i, m, d_loss * (vec_exp (vec_load_as (from, logits, i, m) - logsumexp) - uniform));
+}
+
+static void
+store_as (EbbDType dtype,
+          void *data,
+          gint64 i,
+          float value)
+{
+  if (dtype == EBB_DTYPE_F32)
+    ((float *) data)[i] = value;
+  else
+    ((guint16 *) data)[i] = ebb_bf16_from_float (value);
+}
+
+static void
+backward_rows (gint64 begin,
+               gint64 end,
+               void *data)
+{
+  const CrossEntropy *self = data;
+  const EbbView *d_loss = self->launch->inputs[0];
+  const float *logsumexp = self->launch->inputs[3]->data;
+  EbbView *output = self->launch->outputs[0];
+  gint64 d_loss_stride = d_loss->n_dims > 0 && d_loss->shape[d_loss->n_dims - 1] > 1
+                             ? d_loss->strides[d_loss->n_dims - 1]
+                             : 0;
+  gsize from_size = ebb_dtype_get_size (self->logits->dtype), to_size = ebb_dtype_get_size (output->dtype);
+  float uniform = (float) (self->smoothing / (double) self->n);
+
+  for (gint64 row = begin; row < end; row++)
+    {
+      gint64 target = get_target (self, row), n = self->n;
+      const void *from = (const char *) self->logits->data + row * n * from_size;
+      void *to = (char *) output->data + row * n * to_size;
+      float d = ((const float *) d_loss->data)[row * d_loss_stride];
+      float at_target;
+
+      if (target == self->ignore_index)
+        {
+          memset (to, 0, n * to_size);
+          continue;
+        }
+      /* Before the row is written: it may be the same memory. */
+      at_target = (float) (exp ((double) get_logit (self, row * n + target) - logsumexp[row]) - (1.0 - self->smoothing)
+                           - self->smoothing / (double) n);
+      if (self->logits->dtype == EBB_DTYPE_F32 && output->dtype == EBB_DTYPE_F32)
+        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_F32, from, to, n, logsumexp[row], d, uniform);
+      else if (self->logits->dtype == EBB_DTYPE_F32)
+        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_BF16, from, to, n, logsumexp[row], d, uniform);
+      else if (output->dtype == EBB_DTYPE_F32)
+        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_F32, from, to, n, logsumexp[row], d, uniform);
+      else
+        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_BF16, from, to, n, logsumexp[row], d, uniform);
+      store_as (output->dtype, to, target, d * at_target);
+    }
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_cross_entropy_grad) (const EbbLaunch *launch,
+                                            GError **error)
+{
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, launch->inputs[1], launch->inputs[2]);
+  ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), backward_rows, &self);
+  return TRUE;
+}
