@@ -1,0 +1,105 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "tensor/saved-tensor.h"
+
+G_BEGIN_DECLS
+
+/**
+ * EbbCheckpointPolicy:
+ * @EBB_CHECKPOINT_POLICY_MUST_SAVE: keep the op's results
+ * @EBB_CHECKPOINT_POLICY_PREFER_SAVE: keep them unless memory is short
+ * @EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE: let them go, unless there is memory to spare
+ * @EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE: let them go
+ *
+ * What becomes of the results of one op in a checkpointed forward. Without a budget, "prefer" is the same as "must".
+ */
+typedef enum
+{
+  EBB_CHECKPOINT_POLICY_MUST_SAVE,
+  EBB_CHECKPOINT_POLICY_PREFER_SAVE,
+  EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE,
+  EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE
+} EbbCheckpointPolicy;
+
+/**
+ * EbbCheckpointPolicyFunc:
+ * @op: the op's name, as "linear" or "self_attention"
+ * @ordinal: how many ops of this forward came before it
+ * @n_bytes: the bytes of its results
+ * @user_data: user data
+ *
+ * Decides for each op of a checkpointed forward. It must decide the same each time.
+ *
+ * Returns: what becomes of the op's results
+ */
+typedef EbbCheckpointPolicy (*EbbCheckpointPolicyFunc) (const char *op,
+                                                        guint ordinal,
+                                                        guint64 n_bytes,
+                                                        gpointer user_data);
+
+/**
+ * EbbDeterminismCheck:
+ * @EBB_DETERMINISM_CHECK_NONE: only that the recompute gives as many tensors as the forward saved
+ * @EBB_DETERMINISM_CHECK_DEFAULT: shapes, strides, types and devices, and that nothing it read was changed in place
+ * @EBB_DETERMINISM_CHECK_VALUES: the same, and a checksum of every value
+ *
+ * How a recompute is compared with the forward that it repeats.
+ */
+typedef enum
+{
+  EBB_DETERMINISM_CHECK_NONE,
+  EBB_DETERMINISM_CHECK_DEFAULT,
+  EBB_DETERMINISM_CHECK_VALUES
+} EbbDeterminismCheck;
+
+#define EBB_TYPE_CHECKPOINT_OPTIONS (ebb_checkpoint_options_get_type ())
+
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbCheckpointOptions, ebb_checkpoint_options, EBB, CHECKPOINT_OPTIONS, GObject)
+
+EBB_AVAILABLE_IN_ALL
+EbbCheckpointOptions *ebb_checkpoint_options_new (void);
+
+EBB_AVAILABLE_IN_ALL
+EbbCheckpointOptions *ebb_checkpoint_options_new_selective (void);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_get_preserve_rng_state (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_preserve_rng_state (EbbCheckpointOptions *self,
+                                                    gboolean preserve);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_get_early_stop (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_early_stop (EbbCheckpointOptions *self,
+                                            gboolean early_stop);
+
+EBB_AVAILABLE_IN_ALL
+EbbDeterminismCheck ebb_checkpoint_options_get_determinism_check (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_determinism_check (EbbCheckpointOptions *self,
+                                                   EbbDeterminismCheck check);
+
+EBB_AVAILABLE_IN_ALL
+EbbSavedTensorHooks *ebb_checkpoint_options_get_store (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_store (EbbCheckpointOptions *self,
+                                       EbbSavedTensorHooks *store);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
+                                        EbbCheckpointPolicyFunc policy,
+                                        gpointer user_data,
+                                        GDestroyNotify destroy);
+
+G_END_DECLS
