@@ -48,7 +48,7 @@ add_custom_command (OUTPUT "${EBB_TYPELIB}"
   DEPENDS "${EBB_GIR}"
   COMMENT "Compiling ${EBB_NAMESPACE_VERSION}.typelib"
   VERBATIM)
-add_custom_target (ebb-introspection ALL DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
+add_custom_target (ebb-introspection DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
 
 # For Vala, from the GIR and the metadata in bindings/vala.
 find_program (EBB_VAPIGEN vapigen)
@@ -66,5 +66,5 @@ if (EBB_VAPIGEN AND EXISTS "${vala_metadata}")
     DEPENDS "${EBB_GIR}" "${vala_metadata}"
     COMMENT "Writing ebb-${EBB_API_VERSION}.vapi"
     VERBATIM)
-  add_custom_target (ebb-vapi ALL DEPENDS "${EBB_VAPI}")
+  add_custom_target (ebb-vapi DEPENDS "${EBB_VAPI}")
 endif ()
