@@ -47,9 +47,14 @@ struct _EbbNode
   EbbSavedTensor *saved; /* [n_saved] */
 };
 
-/* Makes the node of a call that was run, and hangs it behind the call's outputs. */
-gboolean ebb_node_record (EbbOpCall *call,
-                          GError **error);
+/* Makes the node of a call that is about to run, with its operands saved; NULL with @error if a hook fails. */
+EbbNode *ebb_node_begin (EbbOpCall *call,
+                         GError **error);
+/* Saves the results of a call that has run (@ok), hangs @node behind them, and gives the reference to @node up. */
+gboolean ebb_node_end (EbbNode *node,
+                       EbbOpCall *call,
+                       gboolean ok,
+                       GError **error);
 EbbNode *ebb_node_ref (EbbNode *node);
 void ebb_node_unref (EbbNode *node);
 const EbbOp *ebb_node_get_op (EbbNode *node);

@@ -96,12 +96,10 @@ find_edge (EbbOpCall *call,
   return NULL;
 }
 
-gboolean
-ebb_node_record (EbbOpCall *call,
-                 GError **error)
+static void
+link_edges (EbbNode *node,
+            EbbOpCall *call)
 {
-  EbbNode *node = node_new (call);
-
   for (guint i = 0; i < call->n_inputs; i++)
     {
       EbbTensor *edge = call->edges[i];
@@ -117,18 +115,48 @@ ebb_node_record (EbbOpCall *call,
       else if (edge->requires_grad)
         node->edges[i].leaf = ebb_tensor_ref (edge);
     }
+}
+
+static gboolean
+save (EbbNode *node,
+      EbbOpCall *call,
+      gboolean outputs,
+      GError **error)
+{
   for (guint i = 0; i < call->n_saved; i++)
     {
       EbbTensor *saved = call->saved[i];
 
-      node->n_saved++;
-      if (!ebb_saved_tensor_save (&node->saved[i], call->op, saved, saved ? find_edge (call, saved) : NULL, error))
-        {
-          ebb_node_unref (node);
-          return FALSE;
-        }
+      if (((call->saved_is_output >> i) & 1) == (guint32) outputs
+          && !ebb_saved_tensor_save (&node->saved[i], call->op, saved, saved ? find_edge (call, saved) : NULL, error))
+        return FALSE;
     }
-  for (guint i = 0; i < call->n_outputs; i++)
+  return TRUE;
+}
+
+EbbNode *
+ebb_node_begin (EbbOpCall *call,
+                GError **error)
+{
+  EbbNode *node = node_new (call);
+
+  link_edges (node, call);
+  memset (node->saved, 0, sizeof (EbbSavedTensor) * call->n_saved);
+  node->n_saved = (guint8) call->n_saved;
+  if (save (node, call, FALSE, error))
+    return node;
+  ebb_node_unref (node);
+  return NULL;
+}
+
+gboolean
+ebb_node_end (EbbNode *node,
+              EbbOpCall *call,
+              gboolean ok,
+              GError **error)
+{
+  ok = ok && save (node, call, TRUE, error);
+  for (guint i = 0; ok && i < call->n_outputs; i++)
     {
       EbbTensor *output = call->outputs[i];
 
@@ -139,5 +167,5 @@ ebb_node_record (EbbOpCall *call,
       output->output_index = (guint16) i;
     }
   ebb_node_unref (node);
-  return TRUE;
+  return ok;
 }

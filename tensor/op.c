@@ -354,18 +354,17 @@ run_observed (EbbOpCall *call,
               GError **error)
 {
   gboolean provided = FALSE;
-  guint32 is_output = call->saved_is_output;
   int which[EBB_OP_MAX_SAVED];
 
   /* Saved outputs are found again by place if others are provided. */
   for (guint i = 0; i < call->n_saved; i++)
     for (guint j = 0; j < call->n_outputs; j++)
-      if ((is_output & (1u << i)) && call->saved[i] == call->outputs[j])
+      if ((call->saved_is_output & (1u << i)) && call->saved[i] == call->outputs[j])
         which[i] = (int) j;
   if (!observe_before (ebb_thread.observers, call, &provided, error))
     return FALSE;
   for (guint i = 0; provided && i < call->n_saved; i++)
-    if (is_output & (1u << i))
+    if (call->saved_is_output & (1u << i))
       call->saved[i] = call->outputs[which[i]];
   return (provided || run (call, device, error)) && observe_after (call, error);
 }
@@ -375,16 +374,23 @@ ebb_op_finish (EbbOpCall *call,
                GError **error)
 {
   EbbDevice *device = call_device (call);
+  EbbNode *node = NULL;
+  gboolean ok;
 
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
+  /* Operands go through the door before the op runs: a recompute that has all it needs then spares the last op. */
+  if (call->needs_grad && call->op->backward != NULL)
     {
-      if (!run_observed (call, device, error))
+      node = ebb_node_begin (call, error);
+      if (node == NULL)
         return ebb_op_clear (call);
     }
-  else if (!run (call, device, error))
-    return ebb_op_clear (call);
-
-  if (call->needs_grad && call->op->backward != NULL && !ebb_node_record (call, error))
+  if (G_UNLIKELY (ebb_thread.observers != NULL) && !ebb_thread.stopped)
+    ok = run_observed (call, device, error);
+  else
+    ok = run (call, device, error);
+  if (node != NULL)
+    ok = ebb_node_end (node, call, ok, error);
+  if (!ok)
     return ebb_op_clear (call);
   drop_temporaries (call);
   return TRUE;
@@ -406,12 +412,18 @@ ebb_op_finish_view (EbbOpCall *call,
                     EbbTensor *view,
                     GError **error)
 {
+  EbbNode *node;
+
   call->outputs[0] = view;
   call->n_outputs = 1;
-  if (call->needs_grad && call->op->backward != NULL && !ebb_node_record (call, error))
+  if (call->needs_grad && call->op->backward != NULL)
     {
-      ebb_op_clear (call);
-      return NULL;
+      node = ebb_node_begin (call, error);
+      if (node == NULL || !ebb_node_end (node, call, TRUE, error))
+        {
+          ebb_op_clear (call);
+          return NULL;
+        }
     }
   drop_temporaries (call);
   return view;
