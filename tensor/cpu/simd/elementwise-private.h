@@ -93,6 +93,3 @@ gboolean ebb_elementwise (const EbbElementwise *work,
         block->y[i] = (expression);                                      \
       }                                                                  \
   }
-
-/* A comparison as 0 or 1 in f32 */
-#define EBB_VEC_TRUTH(mask) ((EbbVecI) (mask) &0x3f800000)

@@ -30,6 +30,10 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_COLUMN_SUM] = EBB_SIMD_NAME (ebb_cpu_column_sum),
 
   /* reductions */
+  [EBB_KERNEL_REDUCE] = EBB_SIMD_NAME (ebb_cpu_reduce),
+  [EBB_KERNEL_VAR] = EBB_SIMD_NAME (ebb_cpu_var),
+  [EBB_KERNEL_ARG_REDUCE] = EBB_SIMD_NAME (ebb_cpu_arg_reduce),
+  [EBB_KERNEL_TOPK] = EBB_SIMD_NAME (ebb_cpu_topk),
 
   /* rows */
   [EBB_KERNEL_SOFTMAX] = EBB_SIMD_NAME (ebb_cpu_softmax),
@@ -39,6 +43,8 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_ADD_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_add_layer_norm),
   [EBB_KERNEL_RMS_NORM] = EBB_SIMD_NAME (ebb_cpu_rms_norm),
   [EBB_KERNEL_RMS_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_rms_norm_grad),
+  [EBB_KERNEL_BATCH_NORM] = EBB_SIMD_NAME (ebb_cpu_batch_norm),
+  [EBB_KERNEL_BATCH_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_batch_norm_grad),
 
   /* cross entropy */
   [EBB_KERNEL_CROSS_ENTROPY] = EBB_SIMD_NAME (ebb_cpu_cross_entropy),

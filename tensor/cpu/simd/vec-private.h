@@ -83,6 +83,9 @@ vec_select (EbbVecI mask,
 #endif
 }
 
+/* A comparison as 0 or 1 in f32 */
+#define EBB_VEC_TRUTH(mask) ((EbbVec) ((EbbVecI) (mask) &0x3f800000))
+
 /* The first m lanes of v, the others from fill. */
 EBB_VEC_INLINE EbbVec
 vec_first (EbbVec v,

@@ -1,0 +1,368 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+#include "tensor/cpu/simd/cursor-private.h"
+#include "tensor/cpu/simd/simd-private.h"
+
+#include "tensor/cpu/parallel-private.h"
+
+/* The reduced elements of one output are cut into chunks of a fixed size, each reduced by one thread in f32 blocks whose
+ * results are combined in f64, and the chunks are combined in order: the result depends on the shape alone. If the kept
+ * dimension is the contiguous one, whole strips of outputs are reduced at once. */
+
+#define ROW_CHUNK 65536
+#define STRIP_CHUNK 512
+#define STRIP 256
+/* Rows that a strip adds up in f32 */
+#define STRIP_BLOCK 64
+
+typedef struct
+{
+  const EbbLaunch *launch;
+  EbbReduceOp op;
+  EbbCursor kept;    /* the outputs in x */
+  EbbCursor reduced; /* the reduced elements of one output */
+  EbbView *y;
+  gint64 n_chunks, chunk;
+  gint64 strip_length; /* the size of kept's innermost dimension, or 0: by rows */
+  double *partials;    /* [n_chunks, outputs] if there is more than one chunk */
+} Reduce;
+
+static double
+get_identity (EbbReduceOp op)
+{
+  switch (op)
+    {
+    case EBB_REDUCE_MAX: return -INFINITY;
+    case EBB_REDUCE_MIN: return INFINITY;
+    case EBB_REDUCE_PROD: return 1;
+    case EBB_REDUCE_ALL: return 1;
+    default: return 0;
+    }
+}
+
+static inline double
+combine (EbbReduceOp op,
+         double a,
+         double b)
+{
+  switch (op)
+    {
+    case EBB_REDUCE_MAX:
+    case EBB_REDUCE_ANY: return a > b || a != a ? a : b;
+    case EBB_REDUCE_MIN:
+    case EBB_REDUCE_ALL: return a < b || a != a ? a : b;
+    case EBB_REDUCE_PROD: return a * b;
+    default: return a + b;
+    }
+}
+
+EBB_VEC_INLINE EbbVec
+combine_vec (EbbReduceOp op,
+             EbbVec sum,
+             EbbVec x)
+{
+  switch (op)
+    {
+    case EBB_REDUCE_MAX: return vec_max_nan (sum, x);
+    case EBB_REDUCE_MIN: return vec_min_nan (sum, x);
+    case EBB_REDUCE_PROD: return sum * x;
+    case EBB_REDUCE_SUM_SQUARES: return vec_fma (x, x, sum);
+    case EBB_REDUCE_ANY: return vec_max (sum, EBB_VEC_TRUTH (x != 0.0f));
+    case EBB_REDUCE_ALL: return vec_min (sum, EBB_VEC_TRUTH (x != 0.0f));
+    default: return sum + x;
+    }
+}
+
+/* Of the lanes of a sum */
+EBB_VEC_INLINE double
+combine_lanes (EbbReduceOp op,
+               EbbVec sum)
+{
+  double result = sum[0];
+
+  if (op == EBB_REDUCE_SUM || op == EBB_REDUCE_MEAN || op == EBB_REDUCE_SUM_SQUARES)
+    return vec_sum (sum);
+  for (int k = 1; k < EBB_VEC_WIDTH; k++)
+    result = combine (op, result, sum[k]);
+  return result;
+}
+
+EBB_VEC_INLINE double
+reduce_block (EbbReduceOp op,
+              const float *x,
+              gint64 n)
+{
+  EbbVec identity = vec_set1 ((float) get_identity (op));
+  EbbVec a = identity, b = identity;
+  gint64 i = 0;
+
+  for (; i + 2 * EBB_VEC_WIDTH <= n; i += 2 * EBB_VEC_WIDTH)
+    {
+      a = combine_vec (op, a, vec_load (x + i));
+      b = combine_vec (op, b, vec_load (x + i + EBB_VEC_WIDTH));
+    }
+  for (; i < n; i += EBB_VEC_WIDTH)
+    {
+      gint64 m = MIN (n - i, EBB_VEC_WIDTH);
+
+      a = combine_vec (op, a, vec_first (vec_load_as (EBB_DTYPE_F32, x + i, 0, m), m, identity));
+    }
+  return combine (op, combine_lanes (op, a), combine_lanes (op, b));
+}
+
+static void
+put_result (const Reduce *work,
+            gint64 chunk,
+            gint64 output,
+            double value)
+{
+  float result;
+
+  if (work->n_chunks > 1)
+    {
+      work->partials[chunk * work->kept.n_elements + output] = value;
+      return;
+    }
+  if (work->op == EBB_REDUCE_MEAN)
+    value /= (double) work->reduced.n_elements;
+  result = (float) value;
+  ebb_run_from_f32 (work->y->dtype, (char *) work->y->data + output * ebb_dtype_size_ (work->y->dtype), 1, 1, &result);
+}
+
+EBB_VEC_INLINE void
+reduce_rows_by (EbbReduceOp op,
+                const Reduce *work,
+                gint64 begin,
+                gint64 end)
+{
+  EbbCursor kept = work->kept, reduced = work->reduced;
+  float buffer[EBB_CURSOR_BLOCK];
+
+  for (gint64 item = begin; item < end; item++)
+    {
+      gint64 output = item / work->n_chunks, chunk = item % work->n_chunks;
+      gint64 first = chunk * work->chunk, last = MIN (first + work->chunk, reduced.n_elements), n;
+      double value = get_identity (op);
+
+      ebb_cursor_seek (&kept, output);
+      reduced.data = kept.data + kept.offset * kept.size;
+      ebb_cursor_seek (&reduced, first);
+      for (gint64 i = first; i < last; i += n)
+        {
+          n = MIN (last - i, EBB_CURSOR_BLOCK);
+          value = combine (op, value, reduce_block (op, ebb_cursor_read_f32 (&reduced, n, buffer), n));
+        }
+      put_result (work, chunk, output, value);
+    }
+}
+
+/* Adds rows [first, last) of the reduced elements to n outputs side by side, which stand at data. */
+EBB_VEC_INLINE void
+reduce_strip (EbbReduceOp op,
+              const Reduce *work,
+              const char *data,
+              gint64 n,
+              gint64 first,
+              gint64 last,
+              double *values)
+{
+  EbbCursor reduced = work->reduced;
+  EbbVec identity = vec_set1 ((float) get_identity (op));
+  float sums[STRIP], buffer[STRIP];
+
+  for (gint64 k = 0; k < n; k++)
+    values[k] = get_identity (op);
+  for (gint64 row = first; row < last; row += STRIP_BLOCK)
+    {
+      EBB_VEC_FOR (i, m, n)
+      vec_store_as (EBB_DTYPE_F32, sums, i, m, identity);
+      for (gint64 r = row; r < MIN (row + STRIP_BLOCK, last); r++)
+        {
+          const float *x;
+
+          ebb_cursor_seek (&reduced, r);
+          x = (const float *) (data + reduced.offset * reduced.size);
+          if (reduced.dtype != EBB_DTYPE_F32)
+            {
+              ebb_run_to_f32 (reduced.dtype, x, 1, n, buffer);
+              x = buffer;
+            }
+          EBB_VEC_FOR (i, m, n)
+          vec_store_as (
+              EBB_DTYPE_F32, sums, i, m,
+              combine_vec (op, vec_load_as (EBB_DTYPE_F32, sums, i, m), vec_load_as (EBB_DTYPE_F32, x, i, m)));
+        }
+      for (gint64 k = 0; k < n; k++)
+        values[k] = combine (op, values[k], sums[k]);
+    }
+}
+
+EBB_VEC_INLINE void
+reduce_strips_by (EbbReduceOp op,
+                  const Reduce *work,
+                  gint64 begin,
+                  gint64 end)
+{
+  EbbCursor kept = work->kept;
+  gint64 strips = (work->strip_length + STRIP - 1) / STRIP;
+  double values[STRIP];
+
+  for (gint64 item = begin; item < end; item++)
+    {
+      gint64 chunk = item % work->n_chunks, strip = item / work->n_chunks % strips;
+      gint64 output = item / work->n_chunks / strips * work->strip_length + strip * STRIP;
+      gint64 n = MIN (STRIP, work->strip_length - strip * STRIP);
+      gint64 first = chunk * work->chunk, last = MIN (first + work->chunk, work->reduced.n_elements);
+
+      ebb_cursor_seek (&kept, output);
+      reduce_strip (op, work, kept.data + kept.offset * kept.size, n, first, last, values);
+      for (gint64 k = 0; k < n; k++)
+        put_result (work, chunk, output + k, values[k]);
+    }
+}
+
+/* One copy of the loops for each operation */
+#define FOR_OP(call)                                                                     \
+  switch (((const Reduce *) data)->op)                                                   \
+    {                                                                                    \
+    case EBB_REDUCE_SUM:                                                                 \
+    case EBB_REDUCE_MEAN: call (EBB_REDUCE_SUM, data, begin, end); break;                \
+    case EBB_REDUCE_MAX: call (EBB_REDUCE_MAX, data, begin, end); break;                 \
+    case EBB_REDUCE_MIN: call (EBB_REDUCE_MIN, data, begin, end); break;                 \
+    case EBB_REDUCE_PROD: call (EBB_REDUCE_PROD, data, begin, end); break;               \
+    case EBB_REDUCE_SUM_SQUARES: call (EBB_REDUCE_SUM_SQUARES, data, begin, end); break; \
+    case EBB_REDUCE_ANY: call (EBB_REDUCE_ANY, data, begin, end); break;                 \
+    case EBB_REDUCE_ALL: call (EBB_REDUCE_ALL, data, begin, end); break;                 \
+    }
+
+static void
+reduce_rows (gint64 begin,
+             gint64 end,
+             void *data)
+{
+  FOR_OP (reduce_rows_by)
+}
+
+static void
+reduce_strips (gint64 begin,
+               gint64 end,
+               void *data)
+{
+  FOR_OP (reduce_strips_by)
+}
+
+static void
+combine_chunks (Reduce *work)
+{
+  gint64 outputs = work->kept.n_elements, n_chunks = work->n_chunks;
+
+  work->n_chunks = 1;
+  for (gint64 output = 0; output < outputs; output++)
+    {
+      double value = work->partials[output];
+
+      for (gint64 chunk = 1; chunk < n_chunks; chunk++)
+        value = combine (work->op, value, work->partials[chunk * outputs + output]);
+      put_result (work, 0, output, value);
+    }
+}
+
+static gboolean
+reduce_floats (Reduce *work,
+               GError **error)
+{
+  gint64 outputs = work->kept.n_elements, elements = work->reduced.n_elements, n_items;
+  const EbbCursor *kept = &work->kept, *reduced = &work->reduced;
+  int last = kept->n_dims - 1;
+
+  if (last >= 0 && kept->strides[last] == 1 && kept->shape[last] >= 8
+      && !(reduced->n_dims > 0 && reduced->strides[reduced->n_dims - 1] == 1))
+    work->strip_length = kept->shape[last];
+  work->chunk = work->strip_length > 0 ? STRIP_CHUNK : ROW_CHUNK;
+  work->n_chunks = MAX (1, (elements + work->chunk - 1) / work->chunk);
+  n_items = outputs * work->n_chunks;
+  if (work->strip_length > 0)
+    n_items = n_items / work->strip_length * ((work->strip_length + STRIP - 1) / STRIP);
+  if (work->n_chunks > 1)
+    {
+      work->partials = ebb_cpu_workspace_alloc ((gsize) (work->n_chunks * outputs) * sizeof (double), error);
+      if (work->partials == NULL)
+        return FALSE;
+    }
+
+  ebb_cpu_parallel_for (n_items, MAX (1, EBB_CPU_GRAIN / MAX (1, outputs * elements / n_items)),
+                        work->strip_length > 0 ? reduce_strips : reduce_rows, work);
+  if (work->n_chunks > 1)
+    combine_chunks (work);
+  ebb_cpu_workspace_free (work->partials);
+  return TRUE;
+}
+
+/* -- integers ------------------------------------------------------------------------------------------------------- */
+
+static inline gint64
+combine_i64 (EbbReduceOp op,
+             gint64 a,
+             gint64 b)
+{
+  switch (op)
+    {
+    case EBB_REDUCE_MAX: return MAX (a, b);
+    case EBB_REDUCE_MIN: return MIN (a, b);
+    case EBB_REDUCE_PROD: return (gint64) ((guint64) a * (guint64) b);
+    case EBB_REDUCE_SUM_SQUARES: return (gint64) ((guint64) a + (guint64) b * (guint64) b);
+    case EBB_REDUCE_ANY: return a | (b != 0);
+    case EBB_REDUCE_ALL: return a & (b != 0);
+    default: return (gint64) ((guint64) a + (guint64) b);
+    }
+}
+
+static void
+reduce_integers (gint64 begin,
+                 gint64 end,
+                 void *data)
+{
+  const Reduce *work = data;
+  EbbCursor kept = work->kept, reduced = work->reduced;
+  EbbReduceOp op = work->op;
+  gint64 buffer[EBB_CURSOR_BLOCK];
+
+  for (gint64 output = begin; output < end; output++)
+    {
+      gint64 value = op == EBB_REDUCE_MAX ? G_MININT64 : op == EBB_REDUCE_MIN ? G_MAXINT64
+                                                                              : (gint64) get_identity (op);
+      gint64 n;
+
+      ebb_cursor_seek (&kept, output);
+      reduced.data = kept.data + kept.offset * kept.size;
+      ebb_cursor_seek (&reduced, 0);
+      for (gint64 i = 0; i < reduced.n_elements; i += n)
+        {
+          n = MIN (reduced.n_elements - i, EBB_CURSOR_BLOCK);
+          ebb_cursor_load_i64 (&reduced, n, buffer);
+          for (gint64 k = 0; k < n; k++)
+            value = combine_i64 (op, value, buffer[k]);
+        }
+      ebb_run_from_i64 (work->y->dtype, (char *) work->y->data + output * ebb_dtype_size_ (work->y->dtype), 1, 1,
+                        &value);
+    }
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_reduce) (const EbbLaunch *launch,
+                                GError **error)
+{
+  const EbbView *x = launch->inputs[0];
+  guint32 dims = launch->params.reduce.dims;
+  Reduce work = { .launch = launch, .op = launch->params.reduce.op, .y = launch->outputs[0] };
+
+  ebb_cursor_init_dims (&work.kept, x, ~dims);
+  ebb_cursor_init_dims (&work.reduced, x, dims);
+  if (work.kept.n_elements == 0)
+    return TRUE;
+  if (ebb_dtype_is_float_ (x->dtype) || ebb_dtype_is_float_ (work.y->dtype))
+    return reduce_floats (&work, error);
+  ebb_cpu_parallel_for (work.kept.n_elements, MAX (1, EBB_CPU_GRAIN / MAX (1, work.reduced.n_elements)),
+                        reduce_integers, &work);
+  return TRUE;
+}
