@@ -6,7 +6,6 @@
 #endif
 
 #include "nn/module.h"
-#include "nn/sequential.h"
 #include "wrap/checkpoint-options.h"
 
 G_BEGIN_DECLS
@@ -70,7 +69,7 @@ EbbArgs *ebb_checkpoint (EbbCheckpointFunc func,
                          GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor *ebb_checkpoint_sequential (EbbSequential *sequential,
+EbbTensor *ebb_checkpoint_sequential (EbbModule *sequential,
                                       guint n_segments,
                                       EbbTensor *input,
                                       GError **error);
