@@ -28,4 +28,7 @@
 #include "nn/args.h"
 #include "nn/module.h"
 
+#include "wrap/checkpoint-options.h"
+#include "wrap/checkpoint.h"
+
 #undef EBB_INSIDE
