@@ -275,6 +275,21 @@ release (EbbNode *node)
     ebb_saved_tensor_clear (&node->saved[i]);
 }
 
+EbbTensor *
+ebb_backward_take_saved (EbbBackward *ctx,
+                         guint index)
+{
+  EbbNode *node = ctx->node;
+  Task *task = node->task;
+
+  if (!task->retain_graph)
+    {
+      node->released = TRUE;
+      ebb_saved_tensor_clear (&node->saved[index]);
+    }
+  return g_steal_pointer (&ctx->saved[index]);
+}
+
 static void
 drop_grads (EbbNode *node)
 {
@@ -312,6 +327,9 @@ run_node (Task *task,
                       .node = node };
   gboolean ok;
 
+  for (guint i = 0; i < node->n_outputs; i++)
+    if (node->grads[i] != NULL)
+      ctx.device = node->grads[i]->storage->device;
   for (guint i = 0; i < node->n_inputs; i++)
     if (edge_is_needed (task, &node->edges[i]))
       ctx.needs |= 1u << i;

@@ -23,19 +23,6 @@ ebb_tensor_new_zeros_like (EbbTensor *tensor,
   return zeros;
 }
 
-/* Where the gradients of a node live: with those that came in. */
-static EbbDevice *
-device_of (EbbBackward *ctx)
-{
-  for (guint i = 0; i < ctx->n_outputs; i++)
-    if (ctx->grad_outputs[i] != NULL)
-      return ctx->grad_outputs[i]->storage->device;
-  for (guint i = 0; i < EBB_OP_MAX_SAVED; i++)
-    if (ctx->saved[i] != NULL)
-      return ctx->saved[i]->storage->device;
-  return NULL;
-}
-
 EbbTensor *
 ebb_backward_grad_buffer (EbbBackward *ctx,
                           guint index,
@@ -53,7 +40,7 @@ ebb_backward_grad_buffer (EbbBackward *ctx,
                 && memcmp (grad->view.shape, shape, n_dims * sizeof (gint64)) == 0;
   if (*accumulate)
     return ebb_tensor_ref (grad);
-  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, device_of (ctx), error);
+  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, ctx->device, error);
 }
 
 EbbTensor *

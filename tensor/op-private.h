@@ -92,6 +92,7 @@ struct _EbbBackward
   const EbbKernelParams *params;
   const gint64 *extra_i;
   const double *extra_f;
+  EbbDevice *device; /* of the gradients */
   struct _EbbNode *node;
 };
 
@@ -181,6 +182,10 @@ EbbTensor *ebb_backward_take_grad (EbbBackward *ctx,
                                    guint index,
                                    EbbDType dtype,
                                    GError **error);
+/* saved[index], owned, and let go by the node unless the graph is retained: the caller may overwrite it, or hand it over as
+ * a gradient, when ebb_tensor_is_unshared (). */
+EbbTensor *ebb_backward_take_saved (EbbBackward *ctx,
+                                    guint index);
 /* A tensor to write a result of @tensor's shape and dtype to: @tensor itself (a new reference) if nobody else can see
  * it, else new memory. */
 EbbTensor *ebb_tensor_new_reusing (EbbTensor *tensor,
