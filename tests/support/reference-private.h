@@ -40,6 +40,47 @@ guint32 ebb_reference_draw (EbbPhilox philox,
   gboolean ebb_reference_##name (const EbbLaunch *launch, \
                                  GError **error)
 
+/* reference-elementwise.c */
+EBB_REFERENCE (copy);
+EBB_REFERENCE (fill);
+EBB_REFERENCE (arange);
+EBB_REFERENCE (unary);
+EBB_REFERENCE (unary_grad);
+EBB_REFERENCE (binary);
+EBB_REFERENCE (binary_scalar);
+EBB_REFERENCE (where);
+EBB_REFERENCE (clamp);
+EBB_REFERENCE (clamp_grad);
+EBB_REFERENCE (add_scaled);
+EBB_REFERENCE (triangle);
+EBB_REFERENCE (bias_gelu);
+EBB_REFERENCE (bias_gelu_grad);
+
+/* reference-random.c */
+EBB_REFERENCE (uniform);
+EBB_REFERENCE (normal);
+EBB_REFERENCE (randint);
+EBB_REFERENCE (dropout);
+EBB_REFERENCE (multinomial);
+
+/* reference-reduce.c */
+EBB_REFERENCE (column_sum);
+EBB_REFERENCE (reduce);
+EBB_REFERENCE (var);
+EBB_REFERENCE (arg_reduce);
+EBB_REFERENCE (topk);
+
+/* reference-norm.c */
+EBB_REFERENCE (softmax);
+EBB_REFERENCE (softmax_grad);
+EBB_REFERENCE (layer_norm);
+EBB_REFERENCE (layer_norm_grad);
+EBB_REFERENCE (add_layer_norm);
+EBB_REFERENCE (rms_norm);
+EBB_REFERENCE (rms_norm_grad);
+EBB_REFERENCE (batch_norm);
+EBB_REFERENCE (batch_norm_grad);
+
 /* reference-matmul.c, reference-attention.c, reference-cross-entropy.c, reference-index.c, reference-optimizer.c */
 EBB_REFERENCE (matmul);
 EBB_REFERENCE (attention);

@@ -6,7 +6,46 @@
 #include <string.h>
 
 const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
+  /* elementwise */
+  [EBB_KERNEL_COPY] = ebb_reference_copy,
+  [EBB_KERNEL_FILL] = ebb_reference_fill,
+  [EBB_KERNEL_ARANGE] = ebb_reference_arange,
+  [EBB_KERNEL_UNARY] = ebb_reference_unary,
+  [EBB_KERNEL_UNARY_GRAD] = ebb_reference_unary_grad,
+  [EBB_KERNEL_BINARY] = ebb_reference_binary,
+  [EBB_KERNEL_BINARY_SCALAR] = ebb_reference_binary_scalar,
+  [EBB_KERNEL_WHERE] = ebb_reference_where,
+  [EBB_KERNEL_CLAMP] = ebb_reference_clamp,
+  [EBB_KERNEL_CLAMP_GRAD] = ebb_reference_clamp_grad,
+  [EBB_KERNEL_ADD_SCALED] = ebb_reference_add_scaled,
+  [EBB_KERNEL_TRIANGLE] = ebb_reference_triangle,
+  [EBB_KERNEL_BIAS_GELU] = ebb_reference_bias_gelu,
+  [EBB_KERNEL_BIAS_GELU_GRAD] = ebb_reference_bias_gelu_grad,
+
+  /* random */
+  [EBB_KERNEL_UNIFORM] = ebb_reference_uniform,
+  [EBB_KERNEL_NORMAL] = ebb_reference_normal,
+  [EBB_KERNEL_RANDINT] = ebb_reference_randint,
+  [EBB_KERNEL_DROPOUT] = ebb_reference_dropout,
+  [EBB_KERNEL_MULTINOMIAL] = ebb_reference_multinomial,
+
+  /* reductions */
+  [EBB_KERNEL_COLUMN_SUM] = ebb_reference_column_sum,
+  [EBB_KERNEL_REDUCE] = ebb_reference_reduce,
+  [EBB_KERNEL_VAR] = ebb_reference_var,
+  [EBB_KERNEL_ARG_REDUCE] = ebb_reference_arg_reduce,
+  [EBB_KERNEL_TOPK] = ebb_reference_topk,
+
   /* rows */
+  [EBB_KERNEL_SOFTMAX] = ebb_reference_softmax,
+  [EBB_KERNEL_SOFTMAX_GRAD] = ebb_reference_softmax_grad,
+  [EBB_KERNEL_LAYER_NORM] = ebb_reference_layer_norm,
+  [EBB_KERNEL_LAYER_NORM_GRAD] = ebb_reference_layer_norm_grad,
+  [EBB_KERNEL_ADD_LAYER_NORM] = ebb_reference_add_layer_norm,
+  [EBB_KERNEL_RMS_NORM] = ebb_reference_rms_norm,
+  [EBB_KERNEL_RMS_NORM_GRAD] = ebb_reference_rms_norm_grad,
+  [EBB_KERNEL_BATCH_NORM] = ebb_reference_batch_norm,
+  [EBB_KERNEL_BATCH_NORM_GRAD] = ebb_reference_batch_norm_grad,
   [EBB_KERNEL_CROSS_ENTROPY] = ebb_reference_cross_entropy,
   [EBB_KERNEL_CROSS_ENTROPY_GRAD] = ebb_reference_cross_entropy_grad,
 
