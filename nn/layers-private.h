@@ -1,0 +1,44 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/layer-norm.h"
+#include "nn/linear.h"
+#include "nn/embedding.h"
+#include "nn/module-private.h"
+
+/* The fields of layers whose parameters a fused form reads. The tensors are bound to the registered parameters. */
+
+G_BEGIN_DECLS
+
+struct _EbbLinear
+{
+  EbbModule parent_instance;
+
+  int in_features;
+  int out_features;
+  gboolean has_bias;
+  EbbTensor *weight; /* [out, in] */
+  EbbTensor *bias;   /* [out] or NULL */
+};
+
+struct _EbbEmbedding
+{
+  EbbModule parent_instance;
+
+  int num_embeddings;
+  int embedding_dim;
+  EbbTensor *weight; /* [num, dim] */
+};
+
+struct _EbbLayerNorm
+{
+  EbbModule parent_instance;
+
+  int width;
+  double eps;
+  gboolean has_bias;
+  EbbTensor *weight; /* [width] */
+  EbbTensor *bias;   /* [width] or NULL */
+};
+
+G_END_DECLS

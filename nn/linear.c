@@ -1,0 +1,93 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/layer-private.h"
+#include "nn/layers-private.h"
+#include "tensor/ops/product.h"
+
+#include <math.h>
+
+/**
+ * EbbLinear:
+ *
+ * y = x W^T + b, for x `[..., in-features]`. Parameters: `weight` `[out-features, in-features]` and `bias`
+ * `[out-features]`, both uniform within ±1 / sqrt (in-features) at first.
+ */
+G_DEFINE_TYPE (EbbLinear, ebb_linear, EBB_TYPE_MODULE)
+
+/**
+ * EbbLinear:in-features:
+ *
+ * The size of the input's last dimension.
+ */
+/**
+ * EbbLinear:out-features:
+ *
+ * The size of the output's last dimension.
+ */
+/**
+ * EbbLinear:bias:
+ *
+ * Whether a bias is added.
+ */
+static const EbbLayerProperty properties[] = {
+  { "in-features", "Size of the input's last dimension", EBB_LAYER_INT, offsetof (EbbLinear, in_features), 0 },
+  { "out-features", "Size of the output's last dimension", EBB_LAYER_INT, offsetof (EbbLinear, out_features), 0 },
+  { "bias", "Whether a bias is added", EBB_LAYER_BOOLEAN, offsetof (EbbLinear, has_bias), TRUE },
+};
+
+static gboolean
+ebb_linear_build (EbbModule *module, GError **error)
+{
+  EbbLinear *self = EBB_LINEAR (module);
+  gint64 shape[] = { self->out_features, self->in_features };
+  double bound;
+
+  if (!ebb_layer_check_positive (module, "in-features", self->in_features, error)
+      || !ebb_layer_check_positive (module, "out-features", self->out_features, error))
+    return FALSE;
+  bound = 1 / sqrt (self->in_features);
+  return ebb_layer_add_parameter (module, "weight", EBB_INIT_UNIFORM, bound, shape, 2, error)
+         && (!self->has_bias || ebb_layer_add_parameter (module, "bias", EBB_INIT_UNIFORM, bound, shape, 1, error));
+}
+
+static EbbTensor *
+ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
+{
+  EbbLinear *self = EBB_LINEAR (module);
+
+  return ebb_linear (input, self->weight, self->bias, error);
+}
+
+static void
+ebb_linear_class_init (EbbLinearClass *klass)
+{
+  EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
+
+  module_class->build = ebb_linear_build;
+  module_class->forward1 = ebb_linear_forward1;
+  ebb_layer_class_install_properties (G_OBJECT_CLASS (klass), properties, G_N_ELEMENTS (properties));
+}
+
+static void
+ebb_linear_init (EbbLinear *self)
+{
+  ebb_module_bind_parameter (EBB_MODULE (self), "weight", &self->weight);
+  ebb_module_bind_parameter (EBB_MODULE (self), "bias", &self->bias);
+}
+
+/**
+ * ebb_linear_new:
+ * @in_features: the size of the input's last dimension
+ * @out_features: the size of the output's last dimension
+ * @bias: whether a bias is added
+ * @error: return location for an error
+ *
+ * Makes a linear layer, drawn from the thread's default generator.
+ *
+ * Returns: (transfer full) (type EbbLinear) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_linear_new (int in_features, int out_features, gboolean bias, GError **error)
+{
+  return ebb_layer_new (EBB_TYPE_LINEAR, error, "in-features", in_features, "out-features", out_features, "bias", bias,
+                        NULL);
+}
