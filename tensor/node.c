@@ -85,13 +85,13 @@ node_new (EbbOpCall *call)
   return node;
 }
 
-/* The operand that saved tensor number @i of a call stands in for. */
+/* The operand that @saved stands in for; it may have been expanded after it was saved. */
 static EbbTensor *
 find_edge (EbbOpCall *call,
            EbbTensor *saved)
 {
   for (guint i = 0; i < call->n_inputs; i++)
-    if (call->inputs[i] == saved)
+    if (call->inputs[i] == saved || (call->edges[i] != NULL && call->edges[i]->shadow == saved))
       return call->edges[i];
   return NULL;
 }

@@ -152,6 +152,10 @@ EbbTensor *ebb_op_finish_view (EbbOpCall *call,
                                EbbTensor *view,
                                GError **error);
 
+/* The same for @call->outputs, several views of one input; they are then owned by the caller. */
+gboolean ebb_op_finish_views (EbbOpCall *call,
+                              GError **error);
+
 /* Launches one kernel on @device now. For run () and backward () functions that need more than one. Skipped, returning
  * TRUE, when a recompute has stopped early. */
 gboolean ebb_launch (EbbDevice *device,

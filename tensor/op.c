@@ -303,7 +303,8 @@ run (EbbOpCall *call,
 
       if (output->storage != NULL)
         continue;
-      output->storage = ebb_storage_new (device, (gsize) output->n_elements * ebb_dtype_get_size (output->view.dtype), error);
+      output->storage =
+          ebb_storage_new (device, (gsize) output->n_elements * ebb_dtype_get_size (output->view.dtype), error);
       if (output->storage == NULL)
         return FALSE;
       output->view.data = output->storage->data;
@@ -407,26 +408,29 @@ ebb_op_finish1 (EbbOpCall *call,
   return call->outputs[0];
 }
 
+gboolean
+ebb_op_finish_views (EbbOpCall *call,
+                     GError **error)
+{
+  if (call->needs_grad && call->op->backward != NULL)
+    {
+      EbbNode *node = ebb_node_begin (call, error);
+
+      if (node == NULL || !ebb_node_end (node, call, TRUE, error))
+        return ebb_op_clear (call);
+    }
+  drop_temporaries (call);
+  return TRUE;
+}
+
 EbbTensor *
 ebb_op_finish_view (EbbOpCall *call,
                     EbbTensor *view,
                     GError **error)
 {
-  EbbNode *node;
-
   call->outputs[0] = view;
   call->n_outputs = 1;
-  if (call->needs_grad && call->op->backward != NULL)
-    {
-      node = ebb_node_begin (call, error);
-      if (node == NULL || !ebb_node_end (node, call, TRUE, error))
-        {
-          ebb_op_clear (call);
-          return NULL;
-        }
-    }
-  drop_temporaries (call);
-  return view;
+  return ebb_op_finish_views (call, error) ? view : NULL;
 }
 
 /* -- stand-ins -------------------------------------------------------------------------------------------------------- */
@@ -438,7 +442,8 @@ ebb_tensor_convert (EbbTensor *tensor,
 {
   EbbLaunch launch;
   EbbDevice *device = tensor->storage->device;
-  EbbTensor *copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, dtype, device, error);
+  EbbTensor *copy =
+      ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, dtype, device, error);
 
   if (copy == NULL)
     return NULL;
@@ -497,9 +502,10 @@ ebb_broadcast_shapes (const char *op_name,
           g_autofree char *first = ebb_tensor_shape_to_string (a);
           g_autofree char *second = ebb_tensor_shape_to_string (b);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                       "%s: shapes %s and %s do not broadcast: sizes must be equal or 1, counted from the last dimension",
-                       op_name, first, second);
+          g_set_error (
+              error, EBB_ERROR, EBB_ERROR_SHAPE,
+              "%s: shapes %s and %s do not broadcast: sizes must be equal or 1, counted from the last dimension",
+              op_name, first, second);
           return FALSE;
         }
       shape[n - i] = x == 1 ? y : x;

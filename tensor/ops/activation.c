@@ -1,0 +1,343 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/ops/activation.h"
+#include "tensor/ops/op-support-private.h"
+#include "tensor/ops/shape.h"
+
+/**
+ * ebb_tanh:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The hyperbolic tangent of each element.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_tanh (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_TANH, x, error);
+}
+
+/**
+ * ebb_relu:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The rectified linear unit, y = max (x, 0). The gradient at 0 is 0.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_relu (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_RELU, x, error);
+}
+
+/**
+ * ebb_silu:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The sigmoid linear unit, y = x / (1 + e^-x), also known as swish (Elfwing et al., 2017, equation 3).
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_silu (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_SILU, x, error);
+}
+
+/**
+ * ebb_sigmoid:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The logistic function, y = 1 / (1 + e^-x).
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_sigmoid (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_SIGMOID, x, error);
+}
+
+/**
+ * ebb_gelu:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @kind: which form of GELU
+ * @error: return location for an error
+ *
+ * The Gaussian error linear unit (Hendrycks and Gimpel, 2016, section 2): y = x * Phi (x), or its approximation
+ * y = x / 2 * (1 + tanh (sqrt (2 / pi) * (x + 0.044715 * x^3))).
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_gelu (EbbTensor *x, EbbGeluKind kind, GError **error)
+{
+  return ebb_unary (kind == EBB_GELU_TANH ? EBB_UNARY_GELU_TANH : EBB_UNARY_GELU, x, error);
+}
+
+/* -- bias and gelu ------------------------------------------------------------------------------------------------ */
+
+static gboolean
+bias_gelu_backward (EbbBackward *ctx, GError **error)
+{
+  EbbTensor *x = ctx->saved[0];
+  g_autoptr (EbbTensor) bias = ebb_tensor_into_dtype (ebb_tensor_ref (ctx->saved[1]), x->view.dtype, error);
+  g_autoptr (EbbTensor) dy = NULL;
+  g_autoptr (EbbTensor) dx = NULL;
+  EbbLaunch launch;
+
+  if (bias == NULL || (dy = ebb_backward_take_grad (ctx, 0, x->view.dtype, error)) == NULL
+      || (dx = ebb_tensor_new_reusing (dy, error)) == NULL)
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_BIAS_GELU_GRAD);
+  launch.params.gelu.tanh = ctx->params->gelu.tanh;
+  ebb_launch_input (&launch, dy);
+  ebb_launch_input (&launch, x);
+  ebb_launch_input (&launch, bias);
+  ebb_launch_output (&launch, dx);
+  if (!ebb_launch (EBB_DEVICE_OF (dx), &launch, error))
+    return FALSE;
+
+  if (ctx->needs & 2)
+    {
+      gboolean accumulate = FALSE;
+
+      ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias), &accumulate, error);
+      if (ctx->grad_inputs[1] == NULL)
+        return FALSE;
+      ebb_launch_init (&launch, EBB_KERNEL_COLUMN_SUM);
+      launch.params.column_sum.accumulate = accumulate;
+      ebb_launch_input (&launch, dx);
+      ebb_launch_output (&launch, ctx->grad_inputs[1]);
+      if (!ebb_launch (EBB_DEVICE_OF (dx), &launch, error))
+        return FALSE;
+    }
+  if (ctx->needs & 1)
+    ctx->grad_inputs[0] = g_steal_pointer (&dx);
+  return TRUE;
+}
+
+static const EbbOp bias_gelu_op = { "bias_gelu", EBB_OP_POINTWISE, EBB_KERNEL_BIAS_GELU, NULL, bias_gelu_backward };
+
+/**
+ * ebb_bias_gelu:
+ * @x: a tensor `[…, N]` of f32 or bf16
+ * @bias: a tensor `[N]`; cast to the dtype of @x
+ * @kind: which form of GELU
+ * @error: return location for an error
+ *
+ * GELU of the sum of @x and @bias, as ebb_gelu () of ebb_add (), in one pass over memory. For the backward pass only @x
+ * and @bias are kept.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @bias is not as long as the last dimension of @x, and with %EBB_ERROR_DTYPE when one
+ * of both is not f32 or bf16.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_bias_gelu (EbbTensor *x, EbbTensor *bias, EbbGeluKind kind, GError **error)
+{
+  EbbOpCall call;
+
+  if (!ebb_op_begin (&call, &bias_gelu_op, error, 2, x, bias) || !ebb_op_check_floating (&call, error))
+    return NULL;
+  if (x->view.n_dims < 1 || bias->view.n_dims != 1 || bias->view.shape[0] != x->view.shape[x->view.n_dims - 1])
+    {
+      g_autofree char *x_shape = ebb_tensor_shape_to_string (x);
+      g_autofree char *bias_shape = ebb_tensor_shape_to_string (bias);
+
+      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
+                   "bias of shape %s does not fit x of shape %s; it must be as long as the last dimension of x",
+                   bias_shape, x_shape);
+      return NULL;
+    }
+  if (!ebb_op_contiguous (&call, 0, error) || !ebb_op_cast (&call, 1, x->view.dtype, error)
+      || !ebb_op_contiguous (&call, 1, error))
+    return NULL;
+  call.params.gelu.tanh = kind == EBB_GELU_TANH;
+  ebb_op_add_output_like (&call, x);
+  ebb_op_save_input (&call, 0);
+  ebb_op_save_input (&call, 1);
+  return ebb_op_finish1 (&call, error);
+}
+
+/* -- softmax ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+softmax_backward (EbbBackward *ctx, GError **error)
+{
+  EbbTensor *y = ctx->saved[0];
+  g_autoptr (EbbTensor) dy = ebb_backward_take_grad (ctx, 0, y->view.dtype, error);
+  EbbLaunch launch;
+
+  if (dy == NULL || (ctx->grad_inputs[0] = ebb_tensor_new_like (y, error)) == NULL)
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_SOFTMAX_GRAD);
+  launch.params.softmax.log = ctx->params->softmax.log;
+  ebb_launch_input (&launch, dy);
+  ebb_launch_input (&launch, y);
+  ebb_launch_output (&launch, ctx->grad_inputs[0]);
+  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+}
+
+static const EbbOp softmax_ops[2] = {
+  { "softmax", EBB_OP_NORMALIZATION, EBB_KERNEL_SOFTMAX, NULL, softmax_backward },
+  { "log_softmax", EBB_OP_NORMALIZATION, EBB_KERNEL_SOFTMAX, NULL, softmax_backward },
+};
+
+/* Over the last dimension of @x, which has one. */
+static EbbTensor *
+softmax_rows (EbbTensor *x, gboolean log, GError **error)
+{
+  EbbOpCall call;
+
+  if (!ebb_op_begin (&call, &softmax_ops[log], error, 1, x) || !ebb_op_check_floating (&call, error)
+      || !ebb_op_contiguous (&call, 0, error))
+    return NULL;
+  call.params.softmax.log = log;
+  ebb_op_add_output_like (&call, x);
+  ebb_op_save_output (&call, 0);
+  return ebb_op_finish1 (&call, error);
+}
+
+static EbbTensor *
+softmax (EbbTensor *x, int dim, gboolean log, GError **error)
+{
+  guint n_dims;
+
+  if (x == NULL || (error != NULL && *error != NULL))
+    return NULL;
+  n_dims = (guint) x->view.n_dims;
+  if (!ebb_normalize_dim (softmax_ops[log].name, &dim, MAX (n_dims, 1), error))
+    return NULL;
+  if (n_dims == 0)
+    {
+      g_autoptr (EbbTensor) row = ebb_unsqueeze (x, 0, error);
+      g_autoptr (EbbTensor) y = softmax_rows (row, log, error);
+
+      return ebb_squeeze (y, 0, error);
+    }
+  if (dim + 1 < (int) n_dims)
+    {
+      g_autoptr (EbbTensor) rows = ebb_transpose (x, dim, -1, error);
+      g_autoptr (EbbTensor) y = softmax_rows (rows, log, error);
+
+      return ebb_transpose (y, dim, -1, error);
+    }
+  return softmax_rows (x, log, error);
+}
+
+/**
+ * ebb_softmax:
+ * @x: a tensor of f32 or bf16
+ * @dim: the dimension along which the result sums to 1; negative ones count from the end
+ * @error: return location for an error
+ *
+ * y = e^x / sum (e^x) along @dim, computed without overflow. Along the last dimension it is one pass; others are
+ * transposed.
+ *
+ * Fails with %EBB_ERROR_INDEX when @dim is out of range and with %EBB_ERROR_DTYPE when @x is not f32 or bf16.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_softmax (EbbTensor *x, int dim, GError **error)
+{
+  return softmax (x, dim, FALSE, error);
+}
+
+/**
+ * ebb_log_softmax:
+ * @x: a tensor of f32 or bf16
+ * @dim: the dimension along which the exponential of the result sums to 1; negative ones count from the end
+ * @error: return location for an error
+ *
+ * y = x - log (sum (e^x)) along @dim: the logarithm of ebb_softmax (), without its loss of precision.
+ *
+ * Fails with %EBB_ERROR_INDEX when @dim is out of range and with %EBB_ERROR_DTYPE when @x is not f32 or bf16.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_log_softmax (EbbTensor *x, int dim, GError **error)
+{
+  return softmax (x, dim, TRUE, error);
+}
+
+/* -- dropout ------------------------------------------------------------------------------------------------------ */
+
+/* The mask comes back from the name of its first draw: nothing is saved. */
+static gboolean
+dropout_backward (EbbBackward *ctx, GError **error)
+{
+  g_autoptr (EbbTensor) dy = NULL;
+  EbbLaunch launch;
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  dy = ebb_backward_take_grad (ctx, 0, ctx->grad_outputs[0]->view.dtype, error);
+  if (dy == NULL || (ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) == NULL)
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_DROPOUT);
+  launch.params = *ctx->params;
+  ebb_launch_input (&launch, dy);
+  ebb_launch_output (&launch, ctx->grad_inputs[0]);
+  return ebb_launch (EBB_DEVICE_OF (dy), &launch, error);
+}
+
+static const EbbOp dropout_op = { "dropout", EBB_OP_RANDOM, EBB_KERNEL_DROPOUT, NULL, dropout_backward };
+
+/**
+ * ebb_dropout:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @p: the probability with which an element becomes 0, in [0, 1]
+ * @training: whether anything is to be dropped
+ * @generator: (nullable): where the draws come from, or %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Sets elements to 0 with probability @p and multiplies the others by 1 / (1 - @p) (Srivastava et al., 2014). With @p 0
+ * or without @training the result shares the data of @x. The mask is not kept for the backward pass but drawn again.
+ *
+ * Fails with %EBB_ERROR_INVALID_ARGUMENT when @p is not in [0, 1] and with %EBB_ERROR_DTYPE when @x is not f32 or bf16.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_dropout (EbbTensor *x, double p, gboolean training, EbbGenerator *generator, GError **error)
+{
+  EbbOpCall call;
+
+  if (!ebb_op_begin (&call, &dropout_op, error, 1, x) || !ebb_op_check_floating (&call, error))
+    return NULL;
+  if (!(p >= 0.0 && p <= 1.0))
+    {
+      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT, "p is %g; a probability is in [0, 1]", p);
+      return NULL;
+    }
+  if (p == 0.0 || !training)
+    {
+      ebb_op_clear (&call);
+      return ebb_identity (x, error);
+    }
+  if (!ebb_op_contiguous (&call, 0, error))
+    return NULL;
+  call.params.random.p = p;
+  call.params.random.philox = ebb_generator_take (generator, (guint64) x->n_elements);
+  ebb_op_add_output_like (&call, x);
+  return ebb_op_finish1 (&call, error);
+}

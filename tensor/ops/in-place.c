@@ -1,0 +1,290 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/ops/in-place.h"
+#include "tensor/autograd-private.h"
+#include "tensor/ops/op-support-private.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+/* Changes of data in place. They are not recorded; each launch counts the storage's version up, so that backward
+ * notices when something it had kept was changed. After the early stop of a recompute they do nothing. */
+
+/* TRUE if @tensor may be changed: each of its elements lies in a place of its own and no graph forbids it. */
+static gboolean
+check_target (EbbTensor *tensor, const char *op_name, GError **error)
+{
+  if (!ebb_tensor_check_writable (tensor, op_name, error))
+    return FALSE;
+  for (int i = 0; i < tensor->view.n_dims; i++)
+    if (tensor->view.shape[i] > 1 && tensor->view.strides[i] == 0)
+      {
+        g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
+
+        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: a tensor expanded to shape %s has elements that share memory; change a copy of it", op_name,
+                     shape);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+static gboolean
+is_idle (EbbTensor *tensor)
+{
+  return ebb_is_stopped () || tensor->n_elements == 0;
+}
+
+static gboolean
+check_floating (EbbTensor *tensor, const char *op_name, GError **error)
+{
+  if (tensor->view.dtype == EBB_DTYPE_F32 || tensor->view.dtype == EBB_DTYPE_BF16)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: needs a tensor of f32 or bf16, not %s", op_name,
+               ebb_dtype_get_name (tensor->view.dtype));
+  return FALSE;
+}
+
+static gboolean
+check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError **error)
+{
+  int missing = tensor->view.n_dims - source->view.n_dims;
+  gboolean ok = missing >= 0;
+  g_autofree char *shape = NULL;
+  g_autofree char *source_shape = NULL;
+
+  if (EBB_DEVICE_OF (tensor) != EBB_DEVICE_OF (source))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: tensors on %s and %s; move one with to_device", op_name,
+                   ebb_device_get_name (EBB_DEVICE_OF (tensor)), ebb_device_get_name (EBB_DEVICE_OF (source)));
+      return FALSE;
+    }
+  if (ebb_is_grad_enabled () && ebb_tensor_needs_grad (source))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "%s: the operand requires a gradient, which a change in place does not pass on; detach it or turn "
+                   "gradients off",
+                   op_name);
+      return FALSE;
+    }
+  for (int i = 0; ok && i < source->view.n_dims; i++)
+    ok = source->view.shape[i] == 1 || source->view.shape[i] == tensor->view.shape[i + missing];
+  if (ok)
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (tensor);
+  source_shape = ebb_tensor_shape_to_string (source);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: a tensor of shape %s does not broadcast to %s; sizes must be equal or 1", op_name, source_shape,
+               shape);
+  return FALSE;
+}
+
+/* @source, or a copy of it when writing to @tensor could change what is still to be read. */
+static EbbTensor *
+get_readable (EbbTensor *tensor, EbbTensor *source, GError **error)
+{
+  gboolean readable = tensor->storage != source->storage;
+
+  if (!readable && tensor->offset == source->offset && ebb_shapes_equal (&tensor->view, &source->view))
+    readable = memcmp (tensor->view.strides, source->view.strides, sizeof (gint64) * (gsize) tensor->view.n_dims) == 0;
+  if (readable)
+    return ebb_tensor_ref (source);
+  return ebb_tensor_convert (source, source->view.dtype, error);
+}
+
+/**
+ * ebb_tensor_fill:
+ * @tensor: a tensor of any dtype, which is changed
+ * @value: what each element becomes; converted to the dtype
+ * @error: return location for an error
+ *
+ * Sets all elements to one value.
+ *
+ * Fails with %EBB_ERROR_INVALID_ARGUMENT when elements of @tensor share memory, and with %EBB_ERROR_GRAPH when @tensor
+ * requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_fill (EbbTensor *tensor, double value, GError **error)
+{
+  if (!check_target (tensor, "fill", error))
+    return FALSE;
+  return is_idle (tensor) || ebb_launch_fill (tensor, value, error);
+}
+
+/**
+ * ebb_tensor_copy_from:
+ * @tensor: a tensor of any dtype, which is changed
+ * @source: a tensor of any dtype on the same device, whose shape broadcasts to that of @tensor
+ * @error: return location for an error
+ *
+ * Copies the elements of @source, converting their dtype.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @source does not broadcast, with %EBB_ERROR_DEVICE when it is elsewhere, and with
+ * %EBB_ERROR_GRAPH when @tensor or @source requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_copy_from (EbbTensor *tensor, EbbTensor *source, GError **error)
+{
+  g_autoptr (EbbTensor) readable = NULL;
+
+  if (source == NULL || !check_target (tensor, "copy_from", error)
+      || !check_source (tensor, source, "copy_from", error))
+    return FALSE;
+  if (is_idle (tensor))
+    return TRUE;
+  readable = get_readable (tensor, source, error);
+  return readable != NULL && ebb_launch_copy (readable, tensor, error);
+}
+
+/**
+ * ebb_tensor_add_scaled:
+ * @tensor: a tensor of f32 or bf16, which is changed
+ * @other: a tensor of f32 or bf16 on the same device, whose shape broadcasts to that of @tensor
+ * @alpha: what @other is multiplied by
+ * @error: return location for an error
+ *
+ * Adds @alpha times @other to @tensor.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @other does not broadcast, with %EBB_ERROR_DTYPE for other dtypes, with
+ * %EBB_ERROR_DEVICE when @other is elsewhere, and with %EBB_ERROR_GRAPH when @tensor requires a gradient and gradients
+ * are
+ * being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_add_scaled (EbbTensor *tensor, EbbTensor *other, double alpha, GError **error)
+{
+  g_autoptr (EbbTensor) readable = NULL;
+  EbbLaunch launch;
+  EbbView view;
+
+  if (other == NULL || !check_target (tensor, "add_scaled", error) || !check_floating (tensor, "add_scaled", error)
+      || !check_floating (other, "add_scaled", error) || !check_source (tensor, other, "add_scaled", error))
+    return FALSE;
+  if (is_idle (tensor))
+    return TRUE;
+  readable = get_readable (tensor, other, error);
+  if (readable != NULL)
+    readable = ebb_tensor_into_dtype (readable, tensor->view.dtype, error);
+  if (readable == NULL)
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_ADD_SCALED);
+  launch.params.add_scaled.alpha = 1.0;
+  launch.params.add_scaled.beta = alpha;
+  ebb_launch_input (&launch, tensor);
+  ebb_view_expand_to (&view, &readable->view, EBB_FULL_SHAPE (tensor));
+  launch.inputs[launch.n_inputs++] = &view;
+  ebb_launch_output (&launch, tensor);
+  return ebb_launch (EBB_DEVICE_OF (tensor), &launch, error);
+}
+
+/**
+ * ebb_tensor_scale:
+ * @tensor: a tensor of f32 or bf16, which is changed
+ * @factor: what each element is multiplied by
+ * @error: return location for an error
+ *
+ * Multiplies all elements by one number.
+ *
+ * Fails with %EBB_ERROR_DTYPE for other dtypes and with %EBB_ERROR_GRAPH when @tensor requires a gradient and gradients
+ * are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_scale (EbbTensor *tensor, double factor, GError **error)
+{
+  if (!check_target (tensor, "scale", error) || !check_floating (tensor, "scale", error))
+    return FALSE;
+  return is_idle (tensor) || ebb_launch_scalar (EBB_BINARY_MUL, tensor, factor, tensor, error);
+}
+
+/* Draws are named by the position in row-major order, so what is not contiguous is drawn elsewhere and copied. */
+static gboolean
+fill_random (EbbTensor *tensor, EbbLaunch *launch, EbbGenerator *generator, GError **error)
+{
+  g_autoptr (EbbTensor) drawn = NULL;
+
+  /* A stopped recompute must leave the generator where the whole forward would. */
+  launch->params.random.philox = ebb_generator_take (generator, (guint64) tensor->n_elements);
+  if (ebb_is_stopped () || tensor->n_elements == 0)
+    return TRUE;
+  drawn = ebb_view_is_contiguous (&tensor->view) ? ebb_tensor_ref (tensor) : ebb_tensor_new_like (tensor, error);
+  if (drawn == NULL)
+    return FALSE;
+  ebb_launch_output (launch, drawn);
+  return ebb_launch (EBB_DEVICE_OF (tensor), launch, error)
+         && (drawn == tensor || ebb_launch_copy (drawn, tensor, error));
+}
+
+/**
+ * ebb_tensor_fill_uniform:
+ * @tensor: a tensor of f32 or bf16, which is changed
+ * @low: the least value
+ * @high: the value that is not reached
+ * @generator: (nullable): where the draws come from, or %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Sets the elements to numbers drawn uniformly from [@low, @high).
+ *
+ * Fails with %EBB_ERROR_INVALID_ARGUMENT when @low exceeds @high, with %EBB_ERROR_DTYPE for other dtypes and with
+ * %EBB_ERROR_GRAPH when @tensor requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_fill_uniform (EbbTensor *tensor, double low, double high, EbbGenerator *generator, GError **error)
+{
+  EbbLaunch launch;
+
+  if (!check_target (tensor, "fill_uniform", error) || !check_floating (tensor, "fill_uniform", error))
+    return FALSE;
+  if (!(low <= high))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "fill_uniform: from %g to %g is no range; low must not exceed high", low, high);
+      return FALSE;
+    }
+  ebb_launch_init (&launch, EBB_KERNEL_UNIFORM);
+  launch.params.random.low = low;
+  launch.params.random.high = high;
+  return fill_random (tensor, &launch, generator, error);
+}
+
+/**
+ * ebb_tensor_fill_normal:
+ * @tensor: a tensor of f32 or bf16, which is changed
+ * @mean: the mean of the distribution
+ * @std: its standard deviation
+ * @generator: (nullable): where the draws come from, or %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Sets the elements to numbers drawn from a normal distribution.
+ *
+ * Fails with %EBB_ERROR_INVALID_ARGUMENT when @std is negative, with %EBB_ERROR_DTYPE for other dtypes and with
+ * %EBB_ERROR_GRAPH when @tensor requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_fill_normal (EbbTensor *tensor, double mean, double std, EbbGenerator *generator, GError **error)
+{
+  EbbLaunch launch;
+
+  if (!check_target (tensor, "fill_normal", error) || !check_floating (tensor, "fill_normal", error))
+    return FALSE;
+  if (!(std >= 0.0))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "fill_normal: a standard deviation of %g; it must be zero or more", std);
+      return FALSE;
+    }
+  ebb_launch_init (&launch, EBB_KERNEL_NORMAL);
+  launch.params.random.mean = mean;
+  launch.params.random.std = std;
+  return fill_random (tensor, &launch, generator, error);
+}

@@ -1,0 +1,240 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/op-support-private.h"
+
+static gboolean
+unary_backward (EbbBackward *ctx, GError **error)
+{
+  g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
+  g_autoptr (EbbTensor) dx = NULL;
+  EbbUnaryOp which = ctx->params->unary.op;
+  EbbUnarySaves saves = ebb_unary_ops[which].saves;
+  EbbLaunch launch;
+
+  if (dy == NULL)
+    return TRUE;
+  dx = ebb_tensor_new_reusing (dy, error);
+  if (dx == NULL)
+    return FALSE;
+  ebb_launch_init (&launch, EBB_KERNEL_UNARY_GRAD);
+  launch.params.unary.op = which;
+  ebb_launch_input (&launch, dy);
+  ebb_launch_input (&launch, saves == EBB_UNARY_SAVES_X ? ctx->saved[0] : NULL);
+  ebb_launch_input (&launch, saves == EBB_UNARY_SAVES_Y ? ctx->saved[0] : NULL);
+  ebb_launch_output (&launch, dx);
+  if (!ebb_launch (EBB_DEVICE_OF (dx), &launch, error))
+    return FALSE;
+  ctx->grad_inputs[0] = g_steal_pointer (&dx);
+  return TRUE;
+}
+
+const EbbUnaryInfo ebb_unary_ops[EBB_N_UNARY_OPS] = {
+  [EBB_UNARY_NEG] = { { "neg", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
+                      EBB_UNARY_SAVES_NOTHING,
+                      TRUE },
+  [EBB_UNARY_ABS] = { { "abs", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, TRUE },
+  [EBB_UNARY_EXP] = { { "exp", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
+  [EBB_UNARY_LOG] = { { "log", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
+  [EBB_UNARY_SQRT] = { { "sqrt", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
+  [EBB_UNARY_RSQRT] = { { "rsqrt", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
+                        EBB_UNARY_SAVES_Y,
+                        FALSE },
+  [EBB_UNARY_SQUARE] = { { "square", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
+                         EBB_UNARY_SAVES_X,
+                         FALSE },
+  [EBB_UNARY_SIN] = { { "sin", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
+  [EBB_UNARY_COS] = { { "cos", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
+  [EBB_UNARY_TANH] = { { "tanh", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
+  [EBB_UNARY_RELU] = { { "relu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
+  [EBB_UNARY_GELU] = { { "gelu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
+  [EBB_UNARY_GELU_TANH] = { { "gelu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
+                            EBB_UNARY_SAVES_X,
+                            FALSE },
+  [EBB_UNARY_SILU] = { { "silu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
+  [EBB_UNARY_SIGMOID] = { { "sigmoid", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
+                          EBB_UNARY_SAVES_Y,
+                          FALSE },
+  [EBB_UNARY_LOGICAL_NOT] = { { "logical_not", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, NULL },
+                              EBB_UNARY_SAVES_NOTHING,
+                              TRUE },
+};
+
+EbbTensor *
+ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
+{
+  const EbbUnaryInfo *info = &ebb_unary_ops[which];
+  EbbOpCall call;
+
+  if (!ebb_op_begin (&call, &info->op, error, 1, x))
+    return NULL;
+  if (x->view.dtype != EBB_DTYPE_F32 && x->view.dtype != EBB_DTYPE_BF16)
+    {
+      if (x->view.dtype == EBB_DTYPE_BOOL && info->takes_integers)
+        {
+          ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "bool holds no numbers; cast to i64 or f32 first");
+          return NULL;
+        }
+      if ((!info->takes_integers || x->view.dtype == EBB_DTYPE_F16) && !ebb_op_check_floating (&call, error))
+        return NULL;
+    }
+  call.params.unary.op = which;
+  ebb_op_add_output_like (&call, x);
+  if (info->saves == EBB_UNARY_SAVES_X)
+    ebb_op_save_input (&call, 0);
+  else if (info->saves == EBB_UNARY_SAVES_Y)
+    ebb_op_save_output (&call, 0);
+  return ebb_op_finish1 (&call, error);
+}
+
+/**
+ * ebb_neg:
+ * @x: a tensor of f32, bf16 or integers, of any shape
+ * @error: return location for an error
+ *
+ * Negates each element: y = -x. Integers too.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_neg (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_NEG, x, error);
+}
+
+/**
+ * ebb_abs:
+ * @x: a tensor of f32, bf16 or integers, of any shape
+ * @error: return location for an error
+ *
+ * The absolute value of each element. Integers too. The gradient at 0 is 0.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_abs (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_ABS, x, error);
+}
+
+/**
+ * ebb_exp:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The exponential of each element: y = e^x.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_exp (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_EXP, x, error);
+}
+
+/**
+ * ebb_log:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The natural logarithm of each element; NaN for negative ones, -infinity for 0.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_log (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_LOG, x, error);
+}
+
+/**
+ * ebb_sqrt:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The square root of each element; NaN for negative ones.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_sqrt (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_SQRT, x, error);
+}
+
+/**
+ * ebb_rsqrt:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The reciprocal of the square root of each element: y = 1 / sqrt (x).
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_rsqrt (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_RSQRT, x, error);
+}
+
+/**
+ * ebb_square:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The square of each element: y = x * x.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_square (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_SQUARE, x, error);
+}
+
+/**
+ * ebb_sin:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The sine of each element, in radians.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_sin (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_SIN, x, error);
+}
+
+/**
+ * ebb_cos:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @error: return location for an error
+ *
+ * The cosine of each element, in radians.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_cos (EbbTensor *x, GError **error)
+{
+  return ebb_unary (EBB_UNARY_COS, x, error);
+}
