@@ -30,6 +30,8 @@
 #include "nn/batch-norm1d.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
+#include "nn/gpt-config.h"
+#include "nn/gpt.h"
 #include "nn/layer-norm.h"
 #include "nn/linear.h"
 #include "nn/mlp.h"
