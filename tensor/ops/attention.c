@@ -1,0 +1,489 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/ops/attention.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/ops/op-support-private.h"
+#include "tensor/ops/product-private.h"
+
+/* Both ops give the kernel the same views: q, k, v, o as [B, H, T, D], whatever tensors they lie in. */
+
+/* -- the mask ----------------------------------------------------------------------------------------------------- */
+
+/* The mask as [B, H or 1, T or 1, S]; NULL if there is none. */
+static const EbbView *
+view_mask (EbbView *view,
+           EbbTensor *mask,
+           gint64 n_batches,
+           gint64 n_keys)
+{
+  int missing;
+
+  if (mask == NULL)
+    return NULL;
+  missing = 4 - mask->view.n_dims;
+  *view = mask->view;
+  view->n_dims = 4;
+  for (int i = 0; i < 4; i++)
+    {
+      view->shape[i] = i < missing ? 1 : mask->view.shape[i - missing];
+      view->strides[i] = view->shape[i] == 1 ? 0 : mask->view.strides[i - missing];
+    }
+  view->shape[0] = n_batches;
+  view->shape[3] = n_keys;
+  return view;
+}
+
+static gboolean
+check_mask (EbbOpCall *call,
+            guint index,
+            const gint64 scores[4],
+            GError **error)
+{
+  EbbTensor *mask = call->inputs[index];
+  gboolean fits;
+
+  if (mask == NULL)
+    return TRUE;
+  fits = mask->view.n_dims <= 4;
+  for (int i = 0; fits && i < mask->view.n_dims; i++)
+    {
+      gint64 size = mask->view.shape[i];
+
+      fits = size == 1 || size == scores[4 - mask->view.n_dims + i];
+    }
+  if (!fits)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (mask);
+      g_autofree char *right = ebb_shape_to_string (scores, 4);
+
+      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "mask is %s; must broadcast to [B, H, T, S], here %s", shape,
+                          right);
+    }
+  if (mask->view.dtype != EBB_DTYPE_BOOL && mask->view.dtype != EBB_DTYPE_F32 && mask->view.dtype != EBB_DTYPE_BF16)
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE,
+                        "mask is %s; must be bool (true: attend), or f32 or bf16 (added to the scores)",
+                        ebb_dtype_get_name (mask->view.dtype));
+  if (call->needs_grad && ebb_tensor_needs_grad (mask))
+    return ebb_op_fail (call, error, EBB_ERROR_NOT_SUPPORTED,
+                        "mask requires a gradient, which is not computed; detach it");
+  return TRUE;
+}
+
+/* -- parameters --------------------------------------------------------------------------------------------------- */
+
+static gboolean
+set_parameters (EbbOpCall *call,
+                const gint64 scores[4],
+                gint64 width,
+                gboolean causal,
+                double scale,
+                double dropout_p,
+                EbbGenerator *generator,
+                GError **error)
+{
+  if (!(dropout_p >= 0.0 && dropout_p <= 1.0))
+    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "dropout_p is %g; must be in [0, 1]", dropout_p);
+  memset (&call->params, 0, sizeof call->params);
+  call->params.attention.causal = causal;
+  call->params.attention.scale = scale > 0.0 ? scale : 1.0 / sqrt ((double) MAX (width, 1));
+  call->params.attention.p = dropout_p;
+  if (dropout_p > 0.0)
+    call->params.attention.philox =
+        ebb_generator_take (generator, (guint64) (scores[0] * scores[1] * scores[2] * scores[3]));
+  return TRUE;
+}
+
+/* -- launches ----------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbView q, k, v, o;
+} Views;
+
+static gboolean
+launch_forward (EbbDevice *device,
+                const EbbKernelParams *params,
+                Views *views,
+                EbbTensor *mask,
+                EbbTensor *logsumexp,
+                GError **error)
+{
+  EbbLaunch launch;
+  EbbView mask_view;
+
+  ebb_launch_init (&launch, EBB_KERNEL_ATTENTION);
+  launch.params = *params;
+  launch.inputs[0] = &views->q;
+  launch.inputs[1] = &views->k;
+  launch.inputs[2] = &views->v;
+  launch.inputs[3] = view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]);
+  launch.n_inputs = 4;
+  launch.outputs[0] = &views->o;
+  launch.outputs[1] = &logsumexp->view;
+  launch.n_outputs = 2;
+  return ebb_launch (device, &launch, error);
+}
+
+static gboolean
+launch_backward (EbbDevice *device,
+                 const EbbKernelParams *params,
+                 const EbbView *grad,
+                 Views *views,
+                 EbbTensor *mask,
+                 EbbTensor *logsumexp,
+                 EbbView *dq,
+                 EbbView *dk,
+                 EbbView *dv,
+                 GError **error)
+{
+  EbbLaunch launch;
+  EbbView mask_view;
+
+  ebb_launch_init (&launch, EBB_KERNEL_ATTENTION_GRAD);
+  launch.params = *params;
+  launch.inputs[0] = grad;
+  launch.inputs[1] = &views->q;
+  launch.inputs[2] = &views->k;
+  launch.inputs[3] = &views->v;
+  launch.inputs[4] = &views->o;
+  launch.inputs[5] = &logsumexp->view;
+  launch.inputs[6] = view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]);
+  launch.n_inputs = 7;
+  launch.outputs[0] = dq;
+  launch.outputs[1] = dk;
+  launch.outputs[2] = dv;
+  launch.n_outputs = 3;
+  return ebb_launch (device, &launch, error);
+}
+
+/* The gradient of the output as the kernel reads it: any strides but the last, which is 1. Owned. */
+static EbbTensor *
+take_output_grad (EbbBackward *ctx,
+                  EbbDType dtype,
+                  GError **error)
+{
+  EbbTensor *grad = ctx->grad_outputs[0];
+
+  if (grad->view.dtype == dtype && grad->view.n_dims > 0 && grad->view.strides[grad->view.n_dims - 1] == 1)
+    return ebb_backward_steal_grad (ctx, 0);
+  return ebb_backward_take_grad (ctx, 0, dtype, error);
+}
+
+/* -- scaled_dot_product_attention --------------------------------------------------------------------------------- */
+
+enum
+{
+  SDPA_QUERY,
+  SDPA_KEY,
+  SDPA_VALUE,
+  SDPA_MASK,
+  SDPA_OUTPUT,
+  SDPA_LOGSUMEXP
+};
+
+static gboolean
+sdpa_run (EbbOpCall *call,
+          GError **error)
+{
+  Views views = { call->inputs[0]->view, call->inputs[1]->view, call->inputs[2]->view, call->outputs[0]->view };
+
+  return launch_forward (EBB_DEVICE_OF (call->outputs[0]), &call->params, &views, call->inputs[3], call->outputs[1],
+                         error);
+}
+
+/* New memory for the gradient of @like [B, H, T, D], with heads and positions in the order in memory that @like has: where
+ * that is a transposed view, the gradient becomes dense again when it passes the transposition. */
+static EbbTensor *
+new_head_grad (EbbTensor *like,
+               EbbDType dtype,
+               GError **error)
+{
+  const gint64 *s = like->view.shape;
+  gint64 shape[4] = { s[0], s[1], s[2], s[3] };
+  gboolean swap = like->view.strides[1] < like->view.strides[2];
+  g_autoptr (EbbTensor) dense = NULL;
+
+  if (swap)
+    {
+      shape[1] = s[2];
+      shape[2] = s[1];
+    }
+  dense = ebb_tensor_new_uninitialized (shape, 4, dtype, EBB_DEVICE_OF (like), error);
+  if (dense == NULL || !swap)
+    return g_steal_pointer (&dense);
+  return ebb_tensor_new_view (dense->storage, 0, s, (gint64[]){ s[1] * s[2] * s[3], s[3], s[1] * s[3], 1 }, 4, dtype);
+}
+
+static gboolean
+sdpa_backward (EbbBackward *ctx,
+               GError **error)
+{
+  Views views;
+  g_autoptr (EbbTensor) grad = NULL;
+  EbbView *outputs[3];
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  views = (Views){ ctx->saved[SDPA_QUERY]->view, ctx->saved[SDPA_KEY]->view, ctx->saved[SDPA_VALUE]->view,
+                   ctx->saved[SDPA_OUTPUT]->view };
+  grad = take_output_grad (ctx, views.q.dtype, error);
+  if (grad == NULL)
+    return FALSE;
+  for (guint i = 0; i < 3; i++)
+    {
+      ctx->grad_inputs[i] = new_head_grad (ctx->saved[i], views.q.dtype, error);
+      if (ctx->grad_inputs[i] == NULL)
+        return FALSE;
+      outputs[i] = &ctx->grad_inputs[i]->view;
+    }
+  if (!launch_backward (EBB_DEVICE_OF (grad), ctx->params, &grad->view, &views, ctx->saved[SDPA_MASK],
+                        ctx->saved[SDPA_LOGSUMEXP], outputs[0], outputs[1], outputs[2], error))
+    return FALSE;
+  for (guint i = 0; i < 3; i++)
+    if (!(ctx->needs & (1u << i)))
+      g_clear_pointer (&ctx->grad_inputs[i], ebb_tensor_unref);
+  return TRUE;
+}
+
+static const EbbOp op_sdpa = {
+  "scaled_dot_product_attention", EBB_OP_ATTENTION, EBB_KERNEL_ATTENTION, sdpa_run, sdpa_backward
+};
+
+static gboolean
+sdpa_check (EbbOpCall *call,
+            GError **error)
+{
+  const EbbView *q = &call->inputs[0]->view, *k = &call->inputs[1]->view, *v = &call->inputs[2]->view;
+  gboolean fits = q->n_dims == 4 && k->n_dims == 4 && ebb_shapes_equal (k, v);
+
+  fits = fits && q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && q->shape[3] > 0;
+  fits = fits && (k->shape[1] > 0 ? q->shape[1] % k->shape[1] == 0 : q->shape[1] == 0);
+  if (!fits)
+    {
+      g_autofree char *q_shape = ebb_tensor_shape_to_string (call->inputs[0]);
+      g_autofree char *k_shape = ebb_tensor_shape_to_string (call->inputs[1]);
+      g_autofree char *v_shape = ebb_tensor_shape_to_string (call->inputs[2]);
+
+      return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
+                          "query is %s, key %s, value %s; must be [B, H, T, D], [B, G, S, D], [B, G, S, D] with H a "
+                          "multiple of G",
+                          q_shape, k_shape, v_shape);
+    }
+  return TRUE;
+}
+
+/**
+ * ebb_scaled_dot_product_attention:
+ * @query: (nullable): [B, H, T, D]
+ * @key: (nullable): [B, G, S, D], H a multiple of G: each of the G heads serves H / G heads of @query in turn
+ * @value: (nullable): [B, G, S, D]
+ * @mask: (nullable): broadcast to [B, H, T, S]: bool, where true means that the query may attend to the key, or f32 or
+ *   bf16, which is added to the scaled scores
+ * @causal: whether query t attends to keys s <= t only
+ * @scale: what scores are multiplied by; 0 or less for 1 / sqrt (D)
+ * @dropout_p: the probability in [0, 1] with which a weight of attention is dropped; the others are divided by 1 - p
+ * @generator: (nullable): where dropout draws from; %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Computes softmax (scale Q K^T + mask) V (Vaswani et al., 2017, equation 1) without ever holding the T x S scores
+ * (Dao et al., FlashAttention, 2022). Any strides will do; the data is not copied if the last one is 1. A query that may
+ * attend to no key gives 0. All are cast to the dtype of autocast when that is on, else to f32 if one is f32. Backward
+ * keeps @query, @key, @value, the result and f32 [B, H, T]. No gradient is computed for @mask.
+ *
+ * Returns: (transfer full) (nullable): [B, H, T, D]; %NULL with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE,
+ *   %EBB_ERROR_INVALID_ARGUMENT for a probability that is none, %EBB_ERROR_NOT_SUPPORTED for a mask that requires a
+ *   gradient
+ */
+EbbTensor *
+ebb_scaled_dot_product_attention (EbbTensor *query,
+                                  EbbTensor *key,
+                                  EbbTensor *value,
+                                  EbbTensor *mask,
+                                  gboolean causal,
+                                  double scale,
+                                  double dropout_p,
+                                  EbbGenerator *generator,
+                                  GError **error)
+{
+  EbbOpCall call;
+  EbbDType dtype;
+  gint64 scores[4];
+
+  if (!ebb_op_begin (&call, &op_sdpa, error, 3, query, key, value) || !ebb_op_add_optional (&call, mask, error)
+      || !sdpa_check (&call, error))
+    return NULL;
+  memcpy (scores, query->view.shape, sizeof scores);
+  scores[3] = key->view.shape[2];
+  if (!check_mask (&call, 3, scores, error) || !ebb_op_cast_for_product (&call, 3, &dtype, error))
+    return NULL;
+  for (guint i = 0; i < 3; i++)
+    if (call.inputs[i]->view.strides[3] != 1 && !ebb_op_contiguous (&call, i, error))
+      return NULL;
+  if (!set_parameters (&call, scores, query->view.shape[3], causal, scale, dropout_p, generator, error))
+    return NULL;
+  ebb_op_add_output (&call, dtype, query->view.shape, 4);
+  ebb_op_add_output (&call, EBB_DTYPE_F32, scores, 3);
+  call.non_differentiable = 1u << 1;
+  for (guint i = 0; i < 4; i++)
+    if (call.inputs[i] != NULL)
+      ebb_op_save_input (&call, i);
+    else
+      ebb_op_save_nothing (&call);
+  ebb_op_save_output (&call, 0);
+  ebb_op_save_output (&call, 1);
+  return ebb_op_finish1 (&call, error);
+}
+
+/* -- self_attention ----------------------------------------------------------------------------------------------- */
+
+enum
+{
+  SELF_QKV,
+  SELF_MASK,
+  SELF_OUTPUT,
+  SELF_LOGSUMEXP
+};
+
+/* The @part-th of the @n_parts that lie side by side in the last dimension of @packed [B, T, n_parts C], as [B, H, T, D].
+ * @packed may have any strides but the last. */
+static void
+view_heads (EbbView *view,
+            EbbTensor *packed,
+            gint64 n_heads,
+            gint64 part,
+            gint64 n_parts)
+{
+  const EbbView *p = &packed->view;
+  gint64 width = p->shape[2] / n_parts;
+
+  view->data = (char *) p->data + part * width * (gint64) ebb_dtype_get_size (p->dtype);
+  view->dtype = p->dtype;
+  view->n_dims = 4;
+  view->shape[0] = p->shape[0];
+  view->shape[1] = n_heads;
+  view->shape[2] = p->shape[1];
+  view->shape[3] = width / n_heads;
+  view->strides[0] = p->strides[0];
+  view->strides[1] = width / n_heads;
+  view->strides[2] = p->strides[1];
+  view->strides[3] = 1;
+}
+
+static void
+view_packed (Views *views,
+             EbbTensor *qkv,
+             EbbTensor *output,
+             gint64 n_heads)
+{
+  view_heads (&views->q, qkv, n_heads, 0, 3);
+  view_heads (&views->k, qkv, n_heads, 1, 3);
+  view_heads (&views->v, qkv, n_heads, 2, 3);
+  view_heads (&views->o, output, n_heads, 0, 1);
+}
+
+static gboolean
+self_run (EbbOpCall *call,
+          GError **error)
+{
+  Views views;
+
+  view_packed (&views, call->inputs[0], call->outputs[0], call->extra.i[0]);
+  return launch_forward (EBB_DEVICE_OF (call->outputs[0]), &call->params, &views, call->inputs[1], call->outputs[1],
+                         error);
+}
+
+static gboolean
+self_backward (EbbBackward *ctx,
+               GError **error)
+{
+  EbbTensor *qkv = ctx->saved[SELF_QKV];
+  gint64 n_heads = ctx->extra_i[0];
+  g_autoptr (EbbTensor) grad = NULL;
+  EbbView grad_view;
+  Views views, grads;
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  grad = take_output_grad (ctx, qkv->view.dtype, error);
+  if (grad == NULL)
+    return FALSE;
+  ctx->grad_inputs[0] =
+      ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (qkv), qkv->view.dtype, EBB_DEVICE_OF (qkv), error);
+  if (ctx->grad_inputs[0] == NULL)
+    return FALSE;
+  view_packed (&views, qkv, ctx->saved[SELF_OUTPUT], n_heads);
+  view_packed (&grads, ctx->grad_inputs[0], ctx->saved[SELF_OUTPUT], n_heads);
+  view_heads (&grad_view, grad, n_heads, 0, 1);
+  return launch_backward (EBB_DEVICE_OF (grad), ctx->params, &grad_view, &views, ctx->saved[SELF_MASK],
+                          ctx->saved[SELF_LOGSUMEXP], &grads.q, &grads.k, &grads.v, error);
+}
+
+static const EbbOp op_self = { "self_attention", EBB_OP_ATTENTION, EBB_KERNEL_ATTENTION, self_run, self_backward };
+
+/**
+ * ebb_self_attention:
+ * @qkv: (nullable): [B, T, 3 C]: queries, keys and values side by side, each of @n_heads heads of C / @n_heads
+ * @n_heads: how many heads
+ * @mask: (nullable): broadcast to [B, H, T, T]; see ebb_scaled_dot_product_attention()
+ * @causal: whether position t attends to positions up to t only
+ * @scale: what scores are multiplied by; 0 or less for 1 / sqrt (C / @n_heads)
+ * @dropout_p: the probability in [0, 1] with which a weight of attention is dropped
+ * @generator: (nullable): where dropout draws from; %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Multi-head attention of a sequence to itself (Vaswani et al., 2017, section 3.2.2), between the projection to @qkv and
+ * the one of the result: ebb_scaled_dot_product_attention() on views of @qkv, without splitting, transposing or joining
+ * anything. Draws and results are the same. Backward keeps @qkv, the result and f32 [B, H, T].
+ *
+ * Returns: (transfer full) (nullable): [B, T, C]; %NULL with %EBB_ERROR_SHAPE if @qkv is of another shape or its heads do
+ *   not come out even, and the errors of ebb_scaled_dot_product_attention()
+ */
+EbbTensor *
+ebb_self_attention (EbbTensor *qkv,
+                    guint n_heads,
+                    EbbTensor *mask,
+                    gboolean causal,
+                    double scale,
+                    double dropout_p,
+                    EbbGenerator *generator,
+                    GError **error)
+{
+  EbbOpCall call;
+  EbbDType dtype;
+  gint64 scores[4];
+  const gint64 *s;
+
+  if (!ebb_op_begin (&call, &op_self, error, 1, qkv) || !ebb_op_add_optional (&call, mask, error))
+    return NULL;
+  s = qkv->view.shape;
+  if (qkv->view.n_dims != 3 || n_heads == 0 || s[2] == 0 || s[2] % (3 * (gint64) n_heads) != 0)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (qkv);
+
+      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
+                   "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads", shape,
+                   n_heads);
+      return NULL;
+    }
+  scores[0] = s[0];
+  scores[1] = n_heads;
+  scores[2] = scores[3] = s[1];
+  if (!check_mask (&call, 1, scores, error) || !ebb_op_cast_for_product (&call, 1, &dtype, error)
+      || (call.inputs[0]->view.strides[2] != 1 && !ebb_op_contiguous (&call, 0, error))
+      || !set_parameters (&call, scores, s[2] / 3 / n_heads, causal, scale, dropout_p, generator, error))
+    return NULL;
+  call.extra.i[0] = n_heads;
+  ebb_op_add_output (&call, dtype, (gint64[]){ s[0], s[1], s[2] / 3 }, 3);
+  ebb_op_add_output (&call, EBB_DTYPE_F32, scores, 3);
+  call.non_differentiable = 1u << 1;
+  ebb_op_save_input (&call, 0);
+  if (mask != NULL)
+    ebb_op_save_input (&call, 1);
+  else
+    ebb_op_save_nothing (&call);
+  ebb_op_save_output (&call, 0);
+  ebb_op_save_output (&call, 1);
+  return ebb_op_finish1 (&call, error);
+}

@@ -1,0 +1,159 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/ops/loss-private.h"
+#include "tensor/ops/op-support-private.h"
+#include "tensor/ops/product-private.h"
+
+#define DEFAULT_IGNORE_INDEX (-100)
+
+enum
+{
+  SAVED_LOGITS,
+  SAVED_TARGETS,
+  SAVED_LOGSUMEXP,
+  SAVED_COUNT
+};
+
+static gboolean
+cross_entropy_run (EbbOpCall *call,
+                   GError **error)
+{
+  EbbReduction reduction = (EbbReduction) call->extra.i[0];
+  EbbTensor *loss = call->outputs[0];
+  EbbDevice *device = EBB_DEVICE_OF (loss);
+  g_autoptr (EbbTensor) rows = NULL;
+  g_autoptr (EbbTensor) count = NULL;
+  EbbView logits, targets, row_losses, logsumexp;
+
+  rows = reduction == EBB_REDUCTION_NONE ? ebb_tensor_ref (loss) : ebb_tensor_new_like (call->outputs[1], error);
+  if (rows == NULL)
+    return FALSE;
+  ebb_view_as_rows (&logits, call->inputs[0]);
+  ebb_loss_flatten (&targets, call->inputs[1]);
+  ebb_loss_flatten (&row_losses, rows);
+  ebb_loss_flatten (&logsumexp, call->outputs[1]);
+  if (!ebb_loss_launch (device, &call->params, &logits, &targets, &row_losses, &logsumexp, error))
+    return FALSE;
+  if (reduction == EBB_REDUCTION_NONE)
+    return TRUE;
+  if (reduction == EBB_REDUCTION_SUM)
+    return ebb_loss_reduce (rows, NULL, loss, error);
+  count = ebb_loss_count (call->inputs[1], call->params.xent.ignore_index, error);
+  return count != NULL && ebb_launch_copy (count, call->outputs[2], error)
+         && ebb_loss_reduce (rows, count, loss, error);
+}
+
+static gboolean
+cross_entropy_backward (EbbBackward *ctx,
+                        GError **error)
+{
+  EbbReduction reduction = (EbbReduction) ctx->extra_i[0];
+  g_autoptr (EbbTensor) grad = NULL;
+  g_autoptr (EbbTensor) logits = NULL;
+  EbbView grad_view, logits_view, targets_view, logsumexp_view, result_view;
+
+  if (ctx->grad_outputs[0] == NULL || !(ctx->needs & 1))
+    return TRUE;
+  grad = ebb_backward_take_grad (ctx, 0, EBB_DTYPE_F32, error);
+  if (grad == NULL)
+    return FALSE;
+  if (reduction == EBB_REDUCTION_MEAN)
+    {
+      g_autoptr (EbbTensor) scaled = ebb_tensor_new_like (grad, error);
+
+      if (scaled == NULL || !ebb_launch_binary (EBB_BINARY_DIV, grad, ctx->saved[SAVED_COUNT], scaled, error))
+        return FALSE;
+      ebb_tensor_unref (grad);
+      grad = g_steal_pointer (&scaled);
+    }
+  /* The logits are let go here: their memory becomes that of their gradient if nobody else holds them. */
+  logits = ebb_backward_take_saved (ctx, SAVED_LOGITS);
+  ctx->grad_inputs[0] = ebb_tensor_new_reusing (logits, error);
+  if (ctx->grad_inputs[0] == NULL)
+    return FALSE;
+  ebb_view_as_rows (&logits_view, logits);
+  ebb_loss_flatten (&targets_view, ctx->saved[SAVED_TARGETS]);
+  ebb_loss_flatten (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
+  ebb_loss_flatten (&grad_view, grad);
+  if (reduction != EBB_REDUCTION_NONE)
+    {
+      grad_view.shape[0] = logits_view.shape[0];
+      grad_view.strides[0] = 0;
+    }
+  ebb_view_as_rows (&result_view, ctx->grad_inputs[0]);
+  return ebb_loss_launch_grad (EBB_DEVICE_OF (logits), ctx->params, &grad_view, &logits_view, &targets_view,
+                               &logsumexp_view, &result_view, error);
+}
+
+static const EbbOp op_cross_entropy = { "cross_entropy", EBB_OP_LOSS, EBB_KERNEL_CROSS_ENTROPY, cross_entropy_run,
+                                        cross_entropy_backward };
+
+/**
+ * ebb_cross_entropy_full:
+ * @logits: (nullable): a tensor [.., V], f32 or bf16: a score for each of V classes
+ * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V)
+ * @ignore_index: a target that does not count
+ * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes (Szegedy et al.,
+ *   Rethinking the Inception Architecture, 2015, section 7)
+ * @reduction: how the losses become one
+ * @error: return location for an error
+ *
+ * Computes the cross entropy -log softmax (logits)[target] in f32. The mean is over targets that are not ignored, and NaN
+ * if there is none. Backward keeps @logits, @targets and one number a row.
+ *
+ * Returns: (transfer full) (nullable): f32: one number [], or [..] without reduction; %NULL with %EBB_ERROR_SHAPE,
+ *   %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbTensor *
+ebb_cross_entropy_full (EbbTensor *logits,
+                        EbbTensor *targets,
+                        gint64 ignore_index,
+                        double label_smoothing,
+                        EbbReduction reduction,
+                        GError **error)
+{
+  EbbOpCall call;
+  gint64 n_classes;
+
+  if (!ebb_op_begin (&call, &op_cross_entropy, error, 2, logits, targets))
+    return NULL;
+  if (logits->view.dtype != EBB_DTYPE_F32 && logits->view.dtype != EBB_DTYPE_BF16)
+    {
+      ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "logits is %s; must be f32 or bf16",
+                   ebb_dtype_get_name (logits->view.dtype));
+      return NULL;
+    }
+  n_classes = ebb_tensor_get_dim (logits, -1);
+  if (!ebb_loss_check (&call, 1, logits, n_classes, ignore_index, label_smoothing, reduction, error)
+      || !ebb_op_contiguous (&call, 0, error))
+    return NULL;
+  call.extra.i[0] = reduction;
+  ebb_loss_add_output (&call, 1, reduction);
+  ebb_op_add_output (&call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
+  if (reduction == EBB_REDUCTION_MEAN)
+    ebb_op_add_output (&call, EBB_DTYPE_F32, NULL, 0);
+  call.non_differentiable = 1u << 1 | 1u << 2;
+  ebb_op_save_input (&call, 0);
+  ebb_op_save_input (&call, 1);
+  ebb_op_save_output (&call, 1);
+  if (reduction == EBB_REDUCTION_MEAN)
+    ebb_op_save_output (&call, 2);
+  return ebb_op_finish1 (&call, error);
+}
+
+/**
+ * ebb_cross_entropy:
+ * @logits: (nullable): a tensor [.., V], f32 or bf16: a score for each of V classes
+ * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V), or -100 where none counts
+ * @error: return location for an error
+ *
+ * Computes the mean cross entropy: ebb_cross_entropy_full() without label smoothing.
+ *
+ * Returns: (transfer full) (nullable): one f32 []; %NULL with an error
+ */
+EbbTensor *
+ebb_cross_entropy (EbbTensor *logits,
+                   EbbTensor *targets,
+                   GError **error)
+{
+  return ebb_cross_entropy_full (logits, targets, DEFAULT_IGNORE_INDEX, 0.0, EBB_REDUCTION_MEAN, error);
+}

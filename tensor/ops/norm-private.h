@@ -1,0 +1,28 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/op-private.h"
+
+/* What the normalizations share. */
+
+G_BEGIN_DECLS
+
+/* Inputs [first, first + n_names) are vectors of @size or left out, and everything is floating; makes them contiguous. */
+gboolean ebb_norm_check (EbbOpCall *call,
+                         guint first,
+                         const char *const *names,
+                         guint n_names,
+                         gint64 size,
+                         GError **error);
+/* Describes @n outputs of one f32 for each row of input 0. */
+void ebb_norm_add_statistics (EbbOpCall *call,
+                              guint n);
+/* Adds the gradient of vector @index to the launch's outputs, or nothing if it is not needed. */
+gboolean ebb_norm_give_vector (EbbBackward *ctx,
+                               EbbLaunch *launch,
+                               guint index,
+                               gint64 size,
+                               gboolean *accumulate,
+                               GError **error);
+
+G_END_DECLS

@@ -1,0 +1,45 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/op-private.h"
+
+/* What ops made of matrix products share. */
+
+G_BEGIN_DECLS
+
+/* Casts the first @n inputs to the dtype of the product: that of autocast when it is on, else f32 or bf16 to which they
+ * promote. FALSE: error, call cleared. */
+gboolean ebb_op_cast_for_product (EbbOpCall *call,
+                                  guint n,
+                                  EbbDType *dtype,
+                                  GError **error);
+/* The dtype in which a gradient of an edge of @dtype is made; what differs is cast by the engine. */
+EbbDType ebb_product_grad_dtype (EbbDType dtype);
+
+/* A dense view of @shape at @data. */
+void ebb_view_init (EbbView *view,
+                    void *data,
+                    EbbDType dtype,
+                    const gint64 *shape,
+                    guint n_dims);
+/* The contiguous @tensor as [rows, last dimension]. */
+void ebb_view_as_rows (EbbView *view,
+                       EbbTensor *tensor);
+/* Rows [first, first + n) of a matrix. */
+void ebb_view_slice_rows (EbbView *view,
+                          const EbbView *matrix,
+                          gint64 first,
+                          gint64 n);
+/* Swaps the last two dimensions. */
+void ebb_view_transpose (EbbView *view);
+
+/* c = a b + bias, or c += a b + bias if @accumulate. @bias may be NULL. */
+gboolean ebb_launch_matmul (EbbDevice *device,
+                            const EbbView *a,
+                            const EbbView *b,
+                            const EbbView *bias,
+                            EbbView *c,
+                            gboolean accumulate,
+                            GError **error);
+
+G_END_DECLS
