@@ -5,6 +5,7 @@
 
 #include "tensor/autograd.h"
 #include "tensor/device.h"
+#include "tensor/dlpack.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"
 #include "tensor/macros.h"

@@ -41,9 +41,9 @@ ebb_handle_new (EbbTensor *tensor)
 }
 
 /**
- * ebb_handle_new_for_data:
+ * ebb_handle_new_for_data: (skip)
  * @data: (nullable): anything
- * @destroy: (scope async) (closure data) (nullable): frees @data with the handle
+ * @destroy: (nullable): frees @data with the handle
  *
  * Makes a handle that keeps something other than a tensor.
  *
@@ -59,6 +59,22 @@ ebb_handle_new_for_data (gpointer data,
   self->data = data;
   self->destroy = destroy;
   return self;
+}
+
+/**
+ * ebb_handle_new_for_object:
+ * @object: (type GObject.Object): anything
+ *
+ * Makes a handle that keeps an object.
+ *
+ * Returns: (transfer full): the handle
+ */
+EbbHandle *
+ebb_handle_new_for_object (GObject *object)
+{
+  g_return_val_if_fail (G_IS_OBJECT (object), NULL);
+
+  return ebb_handle_new_for_data (g_object_ref (object), g_object_unref);
 }
 
 /**
@@ -124,6 +140,21 @@ ebb_handle_get_data (EbbHandle *handle)
   g_return_val_if_fail (handle != NULL, NULL);
 
   return handle->data;
+}
+
+/**
+ * ebb_handle_get_object:
+ * @handle: a handle
+ *
+ * Returns: (type GObject.Object) (transfer full) (nullable): what ebb_handle_new_for_object() was given; %NULL if
+ *   @handle keeps something else
+ */
+GObject *
+ebb_handle_get_object (EbbHandle *handle)
+{
+  g_return_val_if_fail (handle != NULL, NULL);
+
+  return handle->destroy == g_object_unref ? g_object_ref (handle->data) : NULL;
 }
 
 /* -- hooks ------------------------------------------------------------------------------------------------------------ */

@@ -29,6 +29,9 @@ EbbHandle *ebb_handle_new_for_data (gpointer data,
                                     GDestroyNotify destroy);
 
 EBB_AVAILABLE_IN_ALL
+EbbHandle *ebb_handle_new_for_object (GObject *object);
+
+EBB_AVAILABLE_IN_ALL
 EbbHandle *ebb_handle_ref (EbbHandle *handle);
 
 EBB_AVAILABLE_IN_ALL
@@ -39,6 +42,9 @@ EbbTensor *ebb_handle_get_tensor (EbbHandle *handle);
 
 EBB_AVAILABLE_IN_ALL
 gpointer ebb_handle_get_data (EbbHandle *handle);
+
+EBB_AVAILABLE_IN_ALL
+GObject *ebb_handle_get_object (EbbHandle *handle);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbHandle, ebb_handle_unref)
 

@@ -311,6 +311,47 @@ ebb_tensor_new_from_pointer (guint64 address,
 }
 
 /**
+ * ebb_tensor_new_from_address:
+ * @address: where the first element is, aligned to the element's size
+ * @shape: (array length=n_dims): the size of each dimension
+ * @n_dims: how many dimensions
+ * @strides: (array length=n_strides) (nullable): the stride of each dimension in elements; %NULL for row-major order
+ * @n_strides: @n_dims or 0
+ * @dtype: the element type
+ * @owner: (type GObject.Object): what keeps the memory alive; a reference is held as long as a tensor needs the memory
+ * @error: return location for an error
+ *
+ * Makes a tensor on the CPU over foreign memory, as a binding sees it. The memory must hold what @shape and @strides say.
+ *
+ * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE or %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbTensor *
+ebb_tensor_new_from_address (guint64 address,
+                             const gint64 *shape,
+                             guint n_dims,
+                             const gint64 *strides,
+                             guint n_strides,
+                             EbbDType dtype,
+                             GObject *owner,
+                             GError **error)
+{
+  gsize size;
+
+  if ((error != NULL && *error != NULL) || !G_IS_OBJECT (owner) || !count_bytes (shape, n_dims, dtype, &size, error))
+    return NULL;
+  if (size > 0 && (address == 0 || address % ebb_dtype_get_size (dtype) != 0))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "address 0x%" G_GINT64_MODIFIER "x for elements of %s: must be aligned to %" G_GSIZE_FORMAT
+                   " bytes and not 0",
+                   address, ebb_dtype_get_name (dtype), ebb_dtype_get_size (dtype));
+      return NULL;
+    }
+  return ebb_tensor_new_from_pointer (address, shape, n_dims, strides, n_strides, dtype, g_object_unref,
+                                      g_object_ref (owner), error);
+}
+
+/**
  * ebb_tensor_ref:
  * @tensor: a tensor
  *
@@ -325,6 +366,19 @@ ebb_tensor_ref (EbbTensor *tensor)
   return tensor;
 }
 
+static void
+drop_contents (EbbTensor *tensor)
+{
+  if (tensor->node != NULL)
+    ebb_node_unref (tensor->node);
+  if (tensor->grad != NULL)
+    ebb_tensor_unref (tensor->grad);
+  if (tensor->shadow != NULL)
+    ebb_tensor_unref (tensor->shadow);
+  if (tensor->storage != NULL)
+    ebb_storage_unref (tensor->storage);
+}
+
 /**
  * ebb_tensor_unref:
  * @tensor: (transfer full) (nullable): a tensor
@@ -337,15 +391,35 @@ ebb_tensor_unref (EbbTensor *tensor)
   if (tensor == NULL || __atomic_sub_fetch (&tensor->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
 
-  if (tensor->node != NULL)
-    ebb_node_unref (tensor->node);
-  if (tensor->grad != NULL)
-    ebb_tensor_unref (tensor->grad);
-  if (tensor->shadow != NULL)
-    ebb_tensor_unref (tensor->shadow);
-  if (tensor->storage != NULL)
-    ebb_storage_unref (tensor->storage);
+  drop_contents (tensor);
   free (tensor);
+}
+
+/**
+ * ebb_tensor_dispose:
+ * @tensor: a tensor
+ *
+ * Lets go of the data, the graph and the gradient of a tensor that its one holder is done with, without waiting for a
+ * garbage collector that does not see how large tensors are. The tensor is empty (shape `[0]`) from then on. Nothing
+ * happens to a tensor that somebody else holds too, nor to parameters and buffers.
+ */
+void
+ebb_tensor_dispose (EbbTensor *tensor)
+{
+  EbbTensor gone;
+
+  g_return_if_fail (tensor != NULL);
+
+  if (__atomic_load_n (&tensor->ref_count, __ATOMIC_ACQUIRE) != 1 || tensor->is_parameter || tensor->is_buffer)
+    return;
+  gone = *tensor;
+  tensor->storage = ebb_storage_new (gone.storage->device, 0, NULL);
+  tensor->view = (EbbView){ .dtype = gone.view.dtype, .n_dims = 1, .strides = { 1 } };
+  tensor->offset = tensor->n_elements = 0;
+  tensor->requires_grad = 0;
+  tensor->node = NULL;
+  tensor->grad = tensor->shadow = NULL;
+  drop_contents (&gone);
 }
 
 EbbTensor *

@@ -70,6 +70,19 @@ EbbTensor *ebb_tensor_new_from_pointer (guint64 address,
                                         GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_tensor_new_from_address (guint64 address,
+                                        const gint64 *shape,
+                                        guint n_dims,
+                                        const gint64 *strides,
+                                        guint n_strides,
+                                        EbbDType dtype,
+                                        GObject *owner,
+                                        GError **error);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_tensor_dispose (EbbTensor *tensor);
+
+EBB_AVAILABLE_IN_ALL
 guint ebb_tensor_get_n_dims (EbbTensor *tensor);
 
 EBB_AVAILABLE_IN_ALL
