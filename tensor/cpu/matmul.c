@@ -272,7 +272,11 @@ operand_init (Operand *operand,
               gint64 column_stride,
               int dtype)
 {
-  *operand = (Operand){ .rows = rows, .columns = columns, .row_stride = row_stride, .column_stride = column_stride, .batch_strides = batch_strides, .n_batch = p->n_batch, .n_matrices = 1, .dtype = dtype };
+  *operand = (Operand){ .rows = rows, .columns = columns, .row_stride = row_stride, .column_stride = column_stride };
+  operand->batch_strides = batch_strides;
+  operand->n_batch = p->n_batch;
+  operand->n_matrices = 1;
+  operand->dtype = dtype;
   for (int i = 0; i < p->n_batch; i++)
     {
       operand->batch[i] = batch_strides && batch_strides[i] ? p->batch[i] : 1;

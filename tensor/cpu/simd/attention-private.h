@@ -76,7 +76,7 @@ attention_init (Attention *self,
   self->philox = launch->params.attention.philox;
 }
 
-/* -- packing -------------------------------------------------------------------------------------------------------- */
+/* -- packing ------------------------------------------------------------------------------------------------------- */
 
 static inline const void *
 view_at (const EbbView *view,
@@ -176,7 +176,7 @@ transpose (const float *packed,
       }
 }
 
-/* -- products of blocks ---------------------------------------------------------------------------------------------- */
+/* -- products of blocks -------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
@@ -265,7 +265,7 @@ product_columns (const Product *p,
     }
 }
 
-/* Each row's sum runs over inner in order, however rows and columns are tiled. c has n_columns rounded up to vectors. */
+/* Each row's sum runs over inner in order, however rows and columns are tiled. c has room for whole vectors. */
 static void
 product_run (const Product *p,
              gint64 n_rows,
@@ -288,7 +288,7 @@ product_run (const Product *p,
     }
 }
 
-/* -- masks and dropout ------------------------------------------------------------------------------------------------ */
+/* -- masks and dropout --------------------------------------------------------------------------------------------- */
 
 static inline gint64
 mask_stride (const EbbView *mask,
@@ -371,8 +371,8 @@ mask_scores (const Attention *self,
     }
 }
 
-/* Draws of the elements [first, first + n) of a row of probabilities, n <= KEY_BLOCK. Returns where they begin in draws,
- * which has room for KEY_BLOCK + 4 + EBB_VEC_WIDTH. */
+/* Draws of the elements [first, first + n) of a row of probabilities, n <= KEY_BLOCK. Returns where they begin in
+ * draws, which has room for KEY_BLOCK + 4 + EBB_VEC_WIDTH. */
 static const guint32 *
 draw_row (const Attention *self,
           gint64 batch,

@@ -30,7 +30,7 @@ copy_element (void *to,
     }
 }
 
-/* -- select ------------------------------------------------------------------------------------------------------------ */
+/* -- select -------------------------------------------------------------------------------------------------------- */
 
 static void
 select_rows (gint64 begin,
@@ -70,7 +70,7 @@ EBB_SIMD_NAME (ebb_cpu_index_select) (const EbbLaunch *launch,
   return TRUE;
 }
 
-/* -- add ----------------------------------------------------------------------------------------------------------------- */
+/* -- add ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
@@ -183,7 +183,7 @@ EBB_SIMD_NAME (ebb_cpu_index_add) (const EbbLaunch *launch,
   return TRUE;
 }
 
-/* -- gather and scatter ----------------------------------------------------------------------------------------------------- */
+/* -- gather and scatter -------------------------------------------------------------------------------------------- */
 
 /* Lines: the elements of the index that differ in one dimension only, index.dim. They are visited by number. */
 typedef struct
@@ -308,7 +308,7 @@ EBB_SIMD_NAME (ebb_cpu_scatter_add) (const EbbLaunch *launch,
   return TRUE;
 }
 
-/* -- check ----------------------------------------------------------------------------------------------------------------- */
+/* -- check --------------------------------------------------------------------------------------------------------- */
 
 gboolean
 EBB_SIMD_NAME (ebb_cpu_index_check) (const EbbLaunch *launch,

@@ -44,7 +44,7 @@ count_elements (const EbbView *view)
   }                                                                                \
   G_STMT_END
 
-/* -- AdamW ------------------------------------------------------------------------------------------------------------ */
+/* -- AdamW --------------------------------------------------------------------------------------------------------- */
 
 EBB_VEC_INLINE void
 adamw_elements (const Update *u,
@@ -110,7 +110,7 @@ EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
   return TRUE;
 }
 
-/* -- stochastic gradient descent ---------------------------------------------------------------------------------------- */
+/* -- stochastic gradient descent ----------------------------------------------------------------------------------- */
 
 EBB_VEC_INLINE void
 sgd_elements (const Update *u,
