@@ -4,7 +4,7 @@
 #include "tensor/cpu/cpu-private.h"
 
 /* A matrix product in its plainest form: batch dimensions merged or folded into rows where the strides allow it,
- * strides of single rows and columns made canonical. Two launches that are the same product have the same bytes here. */
+ * strides of single rows and columns made canonical. Launches that are the same product have the same bytes here. */
 
 G_BEGIN_DECLS
 
