@@ -102,8 +102,8 @@ typedef enum
                                 * logsumexp f32 [B, H, T]. Any strides but the last is 1 (o too). mask: bool, true =
                                 * attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a floating bias of that
                                 * shape. attention.causal aligns the upper left corner. A row without any
-                                * key gives 0, logsumexp -inf. Dropout on the probabilities: draw index ((b * H + h) * T + t) * S + s.
-                                * H a multiple of Hk */
+                                * key gives 0, logsumexp -inf. Dropout on the probabilities: draw index
+                                * ((b * H + h) * T + t) * S + s. H a multiple of Hk */
   EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
 
   /* -- optimizers: contiguous, in place on outputs -------------------------------------------------------------------- */
