@@ -268,13 +268,16 @@ pack_quietly (EbbSavedTensorHooks *hooks,
 {
   EbbThreadModes modes = ebb_thread_save_modes ();
   EbbHandle *handle;
+  int stopped;
 
   g_object_ref (hooks);
   ebb_thread.no_grad = TRUE;
   ebb_thread.hooks = NULL;
   ebb_thread.observers = NULL;
   handle = ebb_saved_tensor_hooks_pack (hooks, tensor, error);
+  stopped = ebb_thread.stopped; /* may have begun with this very tensor */
   ebb_thread_restore_modes (&modes);
+  ebb_thread.stopped = stopped;
   g_object_unref (hooks);
   return handle;
 }

@@ -1,0 +1,375 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint-options-private.h"
+
+#include <string.h>
+
+struct _EbbCheckpointOptions
+{
+  GObject parent_instance;
+
+  gboolean preserve_rng_state;
+  gboolean early_stop;
+  EbbDeterminismCheck determinism_check;
+  EbbSavedTensorHooks *store;
+  EbbCheckpointPolicyFunc policy;
+  gpointer policy_data;
+  GDestroyNotify policy_destroy;
+};
+
+enum
+{
+  PROP_PRESERVE_RNG_STATE = 1,
+  PROP_EARLY_STOP,
+  PROP_DETERMINISM_CHECK,
+  PROP_STORE,
+  N_PROPS
+};
+
+G_DEFINE_FINAL_TYPE (EbbCheckpointOptions, ebb_checkpoint_options, G_TYPE_OBJECT)
+
+static GType
+determinism_check_get_type (void)
+{
+  static gsize type;
+  static const GEnumValue values[] = {
+    { EBB_DETERMINISM_CHECK_NONE, "EBB_DETERMINISM_CHECK_NONE", "none" },
+    { EBB_DETERMINISM_CHECK_DEFAULT, "EBB_DETERMINISM_CHECK_DEFAULT", "default" },
+    { EBB_DETERMINISM_CHECK_VALUES, "EBB_DETERMINISM_CHECK_VALUES", "values" },
+    { 0, NULL, NULL },
+  };
+
+  if (g_once_init_enter (&type))
+    g_once_init_leave (&type, g_enum_register_static ("EbbDeterminismCheck", values));
+  return (GType) type;
+}
+
+/* -- the ready-made selective policy ---------------------------------------------------------------------------------- */
+
+/* Products and attention cost most to do again and least to keep for it; what lies between them (norms, GELU, dropout,
+ * residual sums) is bound by memory and cheap to redo. */
+static EbbCheckpointPolicy
+selective (const char *op,
+           guint ordinal,
+           guint64 n_bytes,
+           gpointer user_data)
+{
+  static const char *const kept[] = { "linear", "matmul", "self_attention", "scaled_dot_product_attention" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
+    if (strcmp (op, kept[i]) == 0)
+      return EBB_CHECKPOINT_POLICY_MUST_SAVE;
+  return EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
+}
+
+gboolean
+ebb_checkpoint_options_has_policy (EbbCheckpointOptions *self)
+{
+  return self->policy != NULL;
+}
+
+gboolean
+ebb_checkpoint_options_keeps (EbbCheckpointOptions *self,
+                              const char *op,
+                              guint ordinal,
+                              guint64 n_bytes)
+{
+  return self->policy != NULL
+         && self->policy (op, ordinal, n_bytes, self->policy_data) <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
+}
+
+/* -- object ----------------------------------------------------------------------------------------------------------- */
+
+static void
+drop_policy (EbbCheckpointOptions *self)
+{
+  if (self->policy_destroy != NULL)
+    self->policy_destroy (self->policy_data);
+  self->policy = NULL;
+  self->policy_destroy = NULL;
+}
+
+static void
+ebb_checkpoint_options_get_property (GObject *object,
+                                     guint id,
+                                     GValue *value,
+                                     GParamSpec *pspec)
+{
+  EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
+
+  switch (id)
+    {
+    case PROP_PRESERVE_RNG_STATE:
+      g_value_set_boolean (value, self->preserve_rng_state);
+      break;
+    case PROP_EARLY_STOP:
+      g_value_set_boolean (value, self->early_stop);
+      break;
+    case PROP_DETERMINISM_CHECK:
+      g_value_set_enum (value, (int) self->determinism_check);
+      break;
+    case PROP_STORE:
+      g_value_set_object (value, self->store);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_checkpoint_options_set_property (GObject *object,
+                                     guint id,
+                                     const GValue *value,
+                                     GParamSpec *pspec)
+{
+  EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
+
+  switch (id)
+    {
+    case PROP_PRESERVE_RNG_STATE:
+      self->preserve_rng_state = g_value_get_boolean (value);
+      break;
+    case PROP_EARLY_STOP:
+      self->early_stop = g_value_get_boolean (value);
+      break;
+    case PROP_DETERMINISM_CHECK:
+      self->determinism_check = (EbbDeterminismCheck) g_value_get_enum (value);
+      break;
+    case PROP_STORE:
+      g_set_object (&self->store, g_value_get_object (value));
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_checkpoint_options_finalize (GObject *object)
+{
+  EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
+
+  drop_policy (self);
+  g_clear_object (&self->store);
+  G_OBJECT_CLASS (ebb_checkpoint_options_parent_class)->finalize (object);
+}
+
+static void
+ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
+
+  object_class->get_property = ebb_checkpoint_options_get_property;
+  object_class->set_property = ebb_checkpoint_options_set_property;
+  object_class->finalize = ebb_checkpoint_options_finalize;
+
+  /**
+   * EbbCheckpointOptions:preserve-rng-state:
+   *
+   * Whether the recompute draws the random numbers of the forward again.
+   */
+  g_object_class_install_property (object_class, PROP_PRESERVE_RNG_STATE,
+                                   g_param_spec_boolean ("preserve-rng-state", NULL, NULL, TRUE, flags));
+  /**
+   * EbbCheckpointOptions:early-stop:
+   *
+   * Whether the recompute ends as soon as it has all that backward needs.
+   */
+  g_object_class_install_property (object_class, PROP_EARLY_STOP,
+                                   g_param_spec_boolean ("early-stop", NULL, NULL, TRUE, flags));
+  /**
+   * EbbCheckpointOptions:determinism-check:
+   *
+   * How a recompute is compared with the forward that it repeats.
+   */
+  g_object_class_install_property (object_class, PROP_DETERMINISM_CHECK,
+                                   g_param_spec_enum ("determinism-check", NULL, NULL, determinism_check_get_type (),
+                                                      EBB_DETERMINISM_CHECK_DEFAULT, flags));
+  /**
+   * EbbCheckpointOptions:store:
+   *
+   * Where the inputs of wrapped modules, and what a policy keeps, are held; %NULL: where they are.
+   */
+  g_object_class_install_property (
+      object_class, PROP_STORE, g_param_spec_object ("store", NULL, NULL, EBB_TYPE_SAVED_TENSOR_HOOKS, flags));
+}
+
+static void
+ebb_checkpoint_options_init (EbbCheckpointOptions *self)
+{
+  self->preserve_rng_state = TRUE;
+  self->early_stop = TRUE;
+  self->determinism_check = EBB_DETERMINISM_CHECK_DEFAULT;
+}
+
+/**
+ * ebb_checkpoint_options_new:
+ *
+ * Returns: (transfer full): the defaults: everything inside is recomputed, random numbers are drawn again, early stop,
+ *   default checks, inputs held where they are
+ */
+EbbCheckpointOptions *
+ebb_checkpoint_options_new (void)
+{
+  return g_object_new (EBB_TYPE_CHECKPOINT_OPTIONS, NULL);
+}
+
+/**
+ * ebb_checkpoint_options_new_selective:
+ *
+ * Options that keep the results of matrix products and attention, which are dear to compute, and recompute what lies
+ * between them, which is bound by memory (Korthikanti et al., "Reducing activation recomputation in large transformer
+ * models", 2022, section 5, with products kept too).
+ *
+ * Returns: (transfer full): the options
+ */
+EbbCheckpointOptions *
+ebb_checkpoint_options_new_selective (void)
+{
+  EbbCheckpointOptions *self = ebb_checkpoint_options_new ();
+
+  self->policy = selective;
+  return self;
+}
+
+/**
+ * ebb_checkpoint_options_get_preserve_rng_state:
+ * @self: options
+ *
+ * Returns: whether the recompute draws the random numbers of the forward again
+ */
+gboolean
+ebb_checkpoint_options_get_preserve_rng_state (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
+
+  return self->preserve_rng_state;
+}
+
+/**
+ * ebb_checkpoint_options_set_preserve_rng_state:
+ * @self: options
+ * @preserve: whether the recompute draws the random numbers of the forward again
+ *
+ * Without it, a module that uses dropout gets wrong gradients; it costs next to nothing.
+ */
+void
+ebb_checkpoint_options_set_preserve_rng_state (EbbCheckpointOptions *self,
+                                               gboolean preserve)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->preserve_rng_state = preserve;
+}
+
+/**
+ * ebb_checkpoint_options_get_early_stop:
+ * @self: options
+ *
+ * Returns: whether the recompute ends as soon as it has all that backward needs
+ */
+gboolean
+ebb_checkpoint_options_get_early_stop (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
+
+  return self->early_stop;
+}
+
+/**
+ * ebb_checkpoint_options_set_early_stop:
+ * @self: options
+ * @early_stop: whether the recompute ends as soon as it has all that backward needs
+ *
+ * Ops after that point give tensors without data.
+ */
+void
+ebb_checkpoint_options_set_early_stop (EbbCheckpointOptions *self,
+                                       gboolean early_stop)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->early_stop = early_stop;
+}
+
+/**
+ * ebb_checkpoint_options_get_determinism_check:
+ * @self: options
+ *
+ * Returns: how a recompute is compared with the forward that it repeats
+ */
+EbbDeterminismCheck
+ebb_checkpoint_options_get_determinism_check (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), EBB_DETERMINISM_CHECK_DEFAULT);
+
+  return self->determinism_check;
+}
+
+/**
+ * ebb_checkpoint_options_set_determinism_check:
+ * @self: options
+ * @check: how a recompute is compared with the forward that it repeats
+ *
+ * %EBB_DETERMINISM_CHECK_VALUES reads every saved tensor once more in each direction.
+ */
+void
+ebb_checkpoint_options_set_determinism_check (EbbCheckpointOptions *self,
+                                              EbbDeterminismCheck check)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->determinism_check = check;
+}
+
+/**
+ * ebb_checkpoint_options_get_store:
+ * @self: options
+ *
+ * Returns: (transfer none) (nullable): where inputs are held
+ */
+EbbSavedTensorHooks *
+ebb_checkpoint_options_get_store (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), NULL);
+
+  return self->store;
+}
+
+/**
+ * ebb_checkpoint_options_set_store:
+ * @self: options
+ * @store: (nullable): where inputs are held; %NULL: where they are
+ *
+ * The store holds the inputs of wrapped modules, and what a policy keeps.
+ */
+void
+ebb_checkpoint_options_set_store (EbbCheckpointOptions *self,
+                                  EbbSavedTensorHooks *store)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  g_set_object (&self->store, store);
+}
+
+/**
+ * ebb_checkpoint_options_set_policy:
+ * @self: options
+ * @policy: (nullable) (scope notified) (closure user_data) (destroy destroy): decides for each op; %NULL: recompute all
+ * @user_data: user data
+ * @destroy: frees @user_data
+ *
+ * Chooses op by op what is kept and what is recomputed.
+ */
+void
+ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
+                                   EbbCheckpointPolicyFunc policy,
+                                   gpointer user_data,
+                                   GDestroyNotify destroy)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  drop_policy (self);
+  self->policy = policy;
+  self->policy_data = user_data;
+  self->policy_destroy = destroy;
+}

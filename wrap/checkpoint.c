@@ -1,0 +1,483 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint.h"
+
+#include "tensor/thread-private.h"
+#include "wrap/frame-private.h"
+
+/* Wrapping installs an interceptor on the module. What it knows of the module is a weak reference and the interceptor's
+ * number; the module owns the interceptor, so both go together. */
+
+static const char kind[] = "checkpoint";
+
+/* -- target ----------------------------------------------------------------------------------------------------------- */
+
+static EbbCheckpointTarget *
+target_new (EbbModule *module,
+            const char *name,
+            EbbCheckpointOptions *options)
+{
+  EbbCheckpointTarget *target = g_new0 (EbbCheckpointTarget, 1);
+
+  target->ref_count = 1;
+  g_weak_ref_init (&target->module, module);
+  target->name = name     ? g_strdup_printf ("%s (%s)", name, G_OBJECT_TYPE_NAME (module))
+                 : module ? g_strdup (G_OBJECT_TYPE_NAME (module))
+                          : g_strdup ("a checkpointed function");
+  target->options = options ? g_object_ref (options) : ebb_checkpoint_options_new ();
+  return target;
+}
+
+EbbCheckpointTarget *
+ebb_checkpoint_target_ref (EbbCheckpointTarget *target)
+{
+  __atomic_add_fetch (&target->ref_count, 1, __ATOMIC_RELAXED);
+  return target;
+}
+
+void
+ebb_checkpoint_target_unref (EbbCheckpointTarget *target)
+{
+  if (__atomic_sub_fetch (&target->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  g_weak_ref_clear (&target->module);
+  if (target->destroy != NULL)
+    target->destroy (target->data);
+  g_clear_object (&target->options);
+  g_free (target->name);
+  g_free (target);
+}
+
+EbbArgs *
+ebb_checkpoint_target_run (EbbCheckpointTarget *target,
+                           EbbModule *module,
+                           EbbArgs *args,
+                           GError **error)
+{
+  GError *local = NULL;
+  EbbArgs *result;
+
+  if (target->func == NULL)
+    return ebb_module_call_inside (module, target->interceptor, args, error);
+  result = target->func (args, target->data, &local);
+  if (result == NULL && local == NULL)
+    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "the checkpointed function failed without saying why");
+  if (local != NULL)
+    {
+      g_clear_pointer (&result, ebb_args_unref);
+      g_propagate_error (error, local);
+    }
+  return result;
+}
+
+static gboolean
+is_plain (void)
+{
+  return ebb_thread.no_grad || ebb_thread.checkpointing_disabled > 0;
+}
+
+static EbbArgs *
+checkpointed_forward (EbbModule *module,
+                      EbbArgs *args,
+                      const EbbForwardChain *inside,
+                      gpointer user_data,
+                      GError **error)
+{
+  if (is_plain ())
+    return ebb_forward_chain_call (inside, module, args, error);
+  return ebb_checkpoint_frame_run (user_data, inside, args, error);
+}
+
+/* -- wrapping --------------------------------------------------------------------------------------------------------- */
+
+static void
+wrap (EbbModule *module,
+      const char *name,
+      EbbCheckpointOptions *options)
+{
+  EbbCheckpointTarget *target = target_new (module, name, options);
+
+  target->interceptor = ebb_module_add_interceptor (module, kind, checkpointed_forward, target,
+                                                    (GDestroyNotify) ebb_checkpoint_target_unref);
+}
+
+/**
+ * ebb_checkpoint_wrapper:
+ * @module: a module
+ * @options: (nullable): how; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Wraps a module in place: from now on, what its forward makes inside is let go and computed again in the backward pass,
+ * bit for bit. Type, properties, names of parameters and state dict stay what they were. Wrapping twice nests.
+ *
+ * Returns: (transfer full) (nullable): @module
+ */
+EbbModule *
+ebb_checkpoint_wrapper (EbbModule *module,
+                        EbbCheckpointOptions *options,
+                        GError **error)
+{
+  if ((error != NULL && *error != NULL) || module == NULL)
+    return NULL;
+  wrap (module, NULL, options);
+  return g_object_ref (module);
+}
+
+/**
+ * ebb_checkpoint_unwrap:
+ * @module: a module
+ *
+ * Takes the outermost checkpoint wrapper off.
+ *
+ * Returns: %FALSE if there is none
+ */
+gboolean
+ebb_checkpoint_unwrap (EbbModule *module)
+{
+  guint id;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+
+  id = ebb_module_find_interceptor (module, kind);
+  return id != 0 && ebb_module_remove_interceptor (module, id);
+}
+
+/**
+ * ebb_checkpoint_is_wrapped:
+ * @module: a module
+ *
+ * Returns: %TRUE if a checkpoint wrapper is on @module
+ */
+gboolean
+ebb_checkpoint_is_wrapped (EbbModule *module)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+
+  return ebb_module_find_interceptor (module, kind) != 0;
+}
+
+/**
+ * ebb_checkpoint_wrap_if:
+ * @root: where to look
+ * @pick: (scope call) (closure user_data): says which modules to wrap
+ * @user_data: user data
+ * @options: (nullable): how; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Wraps every module below @root, and @root itself, that @pick picks. Which ones is decided before the first is
+ * wrapped.
+ *
+ * Returns: %FALSE with an error
+ */
+gboolean
+ebb_checkpoint_wrap_if (EbbModule *root,
+                        EbbCheckpointPickFunc pick,
+                        gpointer user_data,
+                        EbbCheckpointOptions *options,
+                        GError **error)
+{
+  g_autofree EbbModule **modules = NULL;
+  g_auto (GStrv) names = NULL;
+  g_autofree gboolean *picked = NULL;
+  guint n_modules;
+
+  if ((error != NULL && *error != NULL) || root == NULL)
+    return FALSE;
+  modules = ebb_module_get_modules (root, &n_modules);
+  names = ebb_module_get_module_names (root);
+  picked = g_new (gboolean, n_modules + 1);
+  for (guint i = 0; i < n_modules; i++)
+    picked[i] = pick (modules[i], names[i], user_data);
+  for (guint i = 0; i < n_modules; i++)
+    {
+      if (picked[i])
+        wrap (modules[i], names[i], options);
+      g_object_unref (modules[i]);
+    }
+  return TRUE;
+}
+
+static gboolean
+is_of_type (EbbModule *module,
+            const char *name,
+            gpointer user_data)
+{
+  return g_type_is_a (G_OBJECT_TYPE (module), *(GType *) user_data);
+}
+
+/**
+ * ebb_checkpoint_wrap_each:
+ * @root: where to look
+ * @type: a type of modules, as %EBB_TYPE_TRANSFORMER_BLOCK
+ * @options: (nullable): how; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Wraps every module of @type (or derived from it) below @root, and @root itself.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is none
+ */
+gboolean
+ebb_checkpoint_wrap_each (EbbModule *root,
+                          GType type,
+                          EbbCheckpointOptions *options,
+                          GError **error)
+{
+  g_autofree EbbModule **modules = NULL;
+  guint n_modules, n_found = 0;
+
+  if ((error != NULL && *error != NULL) || root == NULL)
+    return FALSE;
+  modules = ebb_module_get_modules (root, &n_modules);
+  for (guint i = 0; i < n_modules; i++)
+    {
+      n_found += is_of_type (modules[i], NULL, &type);
+      g_object_unref (modules[i]);
+    }
+  if (n_found == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", g_type_name (type),
+                   G_OBJECT_TYPE_NAME (root));
+      return FALSE;
+    }
+  return ebb_checkpoint_wrap_if (root, is_of_type, &type, options, error);
+}
+
+/* -- functions -------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_checkpoint:
+ * @func: (scope notified) (closure user_data) (destroy destroy): what to do; must do the same each time it is called
+ * @user_data: user data
+ * @destroy: frees @user_data when no backward needs @func any more
+ * @args: the arguments
+ * @options: (nullable): how; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Calls a function as ebb_checkpoint_wrapper() would have a module called.
+ *
+ * Returns: (transfer full) (nullable): the result of @func
+ */
+EbbArgs *
+ebb_checkpoint (EbbCheckpointFunc func,
+                gpointer user_data,
+                GDestroyNotify destroy,
+                EbbArgs *args,
+                EbbCheckpointOptions *options,
+                GError **error)
+{
+  EbbCheckpointTarget *target;
+  EbbArgs *result;
+
+  if ((error != NULL && *error != NULL) || args == NULL)
+    {
+      if (destroy != NULL)
+        destroy (user_data);
+      return NULL;
+    }
+  target = target_new (NULL, NULL, options);
+  target->func = func;
+  target->data = user_data;
+  target->destroy = destroy;
+  if (is_plain ())
+    result = ebb_checkpoint_target_run (target, NULL, args, error);
+  else
+    result = ebb_checkpoint_frame_run (target, NULL, args, error);
+  ebb_checkpoint_target_unref (target);
+  return result;
+}
+
+/* -- sequences -------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbModule **children;
+  guint n_children;
+} Segment;
+
+static void
+segment_free (gpointer data)
+{
+  Segment *segment = data;
+
+  for (guint i = 0; i < segment->n_children; i++)
+    g_object_unref (segment->children[i]);
+  g_free (segment->children);
+  g_free (segment);
+}
+
+static EbbTensor *
+run_children (EbbModule **children,
+              guint n_children,
+              EbbTensor *input,
+              GError **error)
+{
+  EbbTensor *x = ebb_tensor_ref (input);
+
+  for (guint i = 0; x != NULL && i < n_children; i++)
+    {
+      EbbTensor *y = ebb_module_call1 (children[i], x, error);
+
+      ebb_tensor_unref (x);
+      x = y;
+    }
+  return x;
+}
+
+static EbbArgs *
+run_segment (EbbArgs *args,
+             gpointer user_data,
+             GError **error)
+{
+  Segment *segment = user_data;
+  g_autoptr (EbbTensor) input = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) output = run_children (segment->children, segment->n_children, input, error);
+
+  return output ? ebb_args_new_for_tensor (output) : NULL;
+}
+
+static EbbTensor *
+checkpoint_segment (EbbModule **children,
+                    guint n_children,
+                    EbbTensor *input,
+                    GError **error)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
+  g_autoptr (EbbArgs) result = NULL;
+  Segment *segment = g_new (Segment, 1);
+
+  segment->children = g_new (EbbModule *, n_children);
+  segment->n_children = n_children;
+  for (guint i = 0; i < n_children; i++)
+    segment->children[i] = g_object_ref (children[i]);
+  result = ebb_checkpoint (run_segment, segment, segment_free, args, NULL, error);
+  return result ? ebb_args_get_tensor (result, 0) : NULL;
+}
+
+/**
+ * ebb_checkpoint_sequential:
+ * @sequential: a module whose children are called one after another, as #EbbSequential
+ * @n_segments: into how many segments to divide it, at least 1 and at most its children
+ * @input: the first child's input
+ * @error: return location for an error
+ *
+ * Runs a sequence with every segment but the last checkpointed (Chen et al., "Training deep nets with sublinear memory
+ * cost", 2016).
+ *
+ * Returns: (transfer full) (nullable): the last child's output
+ */
+EbbTensor *
+ebb_checkpoint_sequential (EbbModule *sequential,
+                           guint n_segments,
+                           EbbTensor *input,
+                           GError **error)
+{
+  g_autofree EbbModule **children = NULL;
+  EbbTensor *x;
+  guint n_children, size;
+
+  if ((error != NULL && *error != NULL) || sequential == NULL || input == NULL)
+    return NULL;
+  children = ebb_module_get_children (sequential, &n_children);
+  x = n_segments >= 1 && n_segments <= MAX (n_children, 1) ? ebb_tensor_ref (input) : NULL;
+  if (x == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%u segments of a sequence of %u: from 1 to %u are possible",
+                 n_segments, n_children, MAX (n_children, 1));
+  size = x ? n_children / n_segments : 0;
+  for (guint i = 0; x != NULL && i < n_segments; i++)
+    {
+      gboolean last = i + 1 == n_segments;
+      EbbTensor *y = last ? run_children (children + i * size, n_children - i * size, x, error)
+                          : checkpoint_segment (children + i * size, size, x, error);
+
+      ebb_tensor_unref (x);
+      x = y;
+    }
+  for (guint i = 0; i < n_children; i++)
+    g_object_unref (children[i]);
+  return x;
+}
+
+/* -- where am I ------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_push_checkpointing_disabled:
+ *
+ * Makes wrapped modules that this thread calls run their plain forward, until ebb_pop_checkpointing_disabled().
+ */
+void
+ebb_push_checkpointing_disabled (void)
+{
+  ebb_thread.checkpointing_disabled++;
+}
+
+/**
+ * ebb_pop_checkpointing_disabled:
+ *
+ * Undoes the last ebb_push_checkpointing_disabled() of this thread.
+ */
+void
+ebb_pop_checkpointing_disabled (void)
+{
+  g_return_if_fail (ebb_thread.checkpointing_disabled > 0);
+
+  ebb_thread.checkpointing_disabled--;
+}
+
+/**
+ * ebb_is_checkpointing:
+ *
+ * Returns: %TRUE inside the forward of a wrapped module, whose backward will run it again
+ */
+gboolean
+ebb_is_checkpointing (void)
+{
+  return ebb_thread.checkpointing > 0;
+}
+
+/**
+ * ebb_is_recomputing:
+ *
+ * Returns: %TRUE inside a forward that repeats an earlier one, where side effects must not happen again
+ */
+gboolean
+ebb_is_recomputing (void)
+{
+  return ebb_thread.recomputing > 0;
+}
+
+/**
+ * ebb_checkpoint_get_n_recomputes:
+ * @module: a wrapped module
+ *
+ * Returns: how often the forward behind its outermost wrapper was run again
+ */
+guint64
+ebb_checkpoint_get_n_recomputes (EbbModule *module)
+{
+  guint id;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), 0);
+
+  id = ebb_module_find_interceptor (module, kind);
+  return id ? ((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, id))->n_recomputes : 0;
+}
+
+/* -- the property of modules ------------------------------------------------------------------------------------------ */
+
+static gboolean
+set_activation_checkpointing (EbbModule *module,
+                              gboolean enabled,
+                              GError **error)
+{
+  if (enabled && !ebb_checkpoint_is_wrapped (module))
+    wrap (module, NULL, NULL);
+  else if (!enabled)
+    while (ebb_checkpoint_unwrap (module))
+      ;
+  return TRUE;
+}
+
+static void __attribute__ ((constructor))
+register_property (void)
+{
+  ebb_module_set_activation_checkpointing_func (set_activation_checkpointing);
+}

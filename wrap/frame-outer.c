@@ -1,0 +1,140 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/frame-private.h"
+
+#include <string.h>
+
+static const EbbOp door_op = { .name = "checkpoint" };
+
+static gboolean
+same_view (const EbbView *a,
+           const EbbView *b)
+{
+  gsize n = sizeof (gint64) * (gsize) a->n_dims;
+
+  return a->n_dims == b->n_dims && memcmp (a->shape, b->shape, n) == 0 && memcmp (a->strides, b->strides, n) == 0;
+}
+
+/* Whether @tensor can be found again inside @outer, which comes back with the same strides. */
+static gboolean
+covers (const EbbOuter *outer,
+        EbbTensor *tensor)
+{
+  gint64 last = 0, n = 1;
+
+  if (outer->birth != tensor->storage->birth || outer->view.dtype != tensor->view.dtype)
+    return FALSE;
+  if (outer->offset == tensor->offset && same_view (&outer->view, &tensor->view))
+    return TRUE;
+  if (!ebb_view_is_contiguous (&outer->view))
+    return FALSE;
+  for (int i = 0; i < outer->view.n_dims; i++)
+    n *= outer->view.shape[i];
+  for (int i = 0; i < tensor->view.n_dims; i++)
+    last += (tensor->view.shape[i] - 1) * tensor->view.strides[i];
+  return tensor->offset >= outer->offset && tensor->offset + last < outer->offset + n;
+}
+
+/* Finds @tensor among the outer ones, or passes it through the door outside. */
+gboolean
+ebb_frame_find_part (EbbCheckpointFrame *self,
+                     EbbTensor *tensor,
+                     EbbPart *part,
+                     GError **error)
+{
+  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
+  EbbOuter outer = { .view = tensor->view, .offset = tensor->offset, .birth = tensor->storage->birth };
+  gboolean ok;
+
+  *part = (EbbPart){ .view = tensor->view, .needs_grad = ebb_tensor_needs_grad (tensor) };
+  for (; part->outer < self->outers->len; part->outer++)
+    if (covers (ebb_frame_outer (self, part->outer), tensor))
+      {
+        part->offset = tensor->offset - ebb_frame_outer (self, part->outer)->offset;
+        return TRUE;
+      }
+  ebb_thread.hooks = self->outside;
+  ok = ebb_saved_tensor_save (&outer.saved, &door_op, tensor, NULL, error);
+  ebb_thread.hooks = hooks;
+  if (!ok)
+    {
+      ebb_saved_tensor_clear (&outer.saved);
+      return FALSE;
+    }
+  part->outer = self->outers->len;
+  g_array_append_val (self->outers, outer);
+  return TRUE;
+}
+
+EbbTensor *
+ebb_frame_get_part (EbbCheckpointFrame *self,
+                    const EbbPart *part,
+                    GError **error)
+{
+  EbbTensor *tensor = ebb_frame_outer (self, part->outer)->cached;
+
+  if (tensor == NULL)
+    {
+      tensor = ebb_saved_tensor_unpack (&ebb_frame_outer (self, part->outer)->saved, &door_op, error);
+      if (tensor == NULL)
+        return NULL;
+      ebb_frame_outer (self, part->outer)->cached = tensor;
+      ebb_frame_call_at_end (self);
+    }
+  if (same_view (&tensor->view, &part->view))
+    return ebb_tensor_ref (tensor);
+  return ebb_tensor_new_view (tensor->storage, tensor->offset + part->offset, part->view.shape, part->view.strides,
+                              (guint) part->view.n_dims, part->view.dtype);
+}
+
+/* An empty tensor marks the place. */
+static EbbTensor *
+save_arg (EbbTensor *tensor,
+          gpointer data,
+          GError **error)
+{
+  static const gint64 nothing[] = { 0 };
+  EbbCheckpointFrame *self = data;
+  EbbPart part;
+
+  if (!ebb_frame_find_part (self, tensor, &part, error))
+    return NULL;
+  g_array_append_val (self->parts, part);
+  return ebb_tensor_new_uninitialized (nothing, 1, EBB_DTYPE_U8, NULL, error);
+}
+
+/* The arguments pass through the door when it is certain that backward will need something. */
+gboolean
+ebb_frame_save_args (EbbCheckpointFrame *self,
+                     GError **error)
+{
+  if (self->args == NULL)
+    self->args = ebb_args_map_tensors (self->call_args, save_arg, self, error);
+  return self->args != NULL;
+}
+
+static EbbTensor *
+restore_arg (EbbTensor *place,
+             gpointer data,
+             GError **error)
+{
+  EbbCheckpointFrame *self = data;
+  const EbbPart part = g_array_index (self->parts, EbbPart, self->next_part++);
+  EbbTensor *tensor = ebb_frame_get_part (self, &part, error);
+  EbbTensor *argument;
+
+  if (tensor == NULL || tensor->is_parameter || tensor->is_buffer)
+    return tensor;
+  /* The recompute's graph must end here. */
+  argument = ebb_tensor_alias (tensor);
+  argument->requires_grad = part.needs_grad != FALSE;
+  ebb_tensor_unref (tensor);
+  return argument;
+}
+
+EbbArgs *
+ebb_frame_restore_args (EbbCheckpointFrame *self,
+                        GError **error)
+{
+  self->next_part = 0;
+  return ebb_args_map_tensors (self->args, restore_arg, self, error);
+}

@@ -1,0 +1,155 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/module-private.h"
+#include "tensor/autograd-private.h"
+#include "tensor/thread-private.h"
+#include "wrap/checkpoint.h"
+#include "wrap/slot-private.h"
+
+/* A frame is one checkpointed forward whose backward is still to come. It stands at the door of saved tensors while the
+ * forward runs, and judges what a node wants to keep by the birth of its storage:
+ *
+ *   younger than the frame    made inside: becomes a numbered slot, a note of what it looked like; the data goes
+ *   older                     an argument, a parameter, a buffer, something gathered or closed over: passes once through
+ *                             the door outside and is shared with the frame's arguments
+ *
+ * When backward first asks for a slot, the forward is run again from the arguments, with this frame alone at the door,
+ * and the slots fill in the same order. A frame is kept alive by the handles that it gave to nodes, and by nothing else;
+ * it never holds its module. */
+
+G_BEGIN_DECLS
+
+/* What is checkpointed: a module behind an interceptor, or a function. Shared by the wrapper and its frames. */
+typedef struct
+{
+  int ref_count;
+  GWeakRef module;
+  guint interceptor;
+  char *name; /* for messages */
+  EbbCheckpointFunc func;
+  gpointer data;
+  GDestroyNotify destroy;
+  EbbCheckpointOptions *options;
+  guint64 n_recomputes;
+} EbbCheckpointTarget;
+
+/* A tensor behind the door outside. */
+typedef struct
+{
+  EbbSavedTensor saved;
+  EbbView view; /* as it came in */
+  gint64 offset;
+  guint64 birth;
+  EbbTensor *cached; /* unpacked, until the backward pass ends or nobody wants it */
+} EbbOuter;
+
+/* A view of one of these. */
+typedef struct
+{
+  guint outer;
+  EbbView view;
+  gint64 offset; /* from the outer's first element */
+  gboolean needs_grad;
+} EbbPart;
+
+/* The results of one op that a policy keeps. */
+typedef struct
+{
+  guint ordinal;
+  guint n_outputs;
+  EbbSavedTensor outputs[EBB_OP_MAX_OUTPUTS];
+} EbbKept;
+
+/* Where a generator was. */
+typedef struct
+{
+  EbbGenerator *generator;
+  guint64 seed, offset;
+} EbbDraw;
+
+#define EBB_TYPE_CHECKPOINT_FRAME (ebb_checkpoint_frame_get_type ())
+G_DECLARE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB, CHECKPOINT_FRAME, EbbSavedTensorHooks)
+
+typedef struct
+{
+  EbbOpObserver observer;
+  EbbCheckpointFrame *frame;
+} EbbFrameWatch;
+
+struct _EbbCheckpointFrame
+{
+  EbbSavedTensorHooks parent_instance;
+
+  EbbCheckpointTarget *target;
+  EbbArgs *args; /* with an empty tensor in the place of each tensor */
+  guint8 autocast, autocast_dtype;
+  guint64 mark;                 /* births from here on are inside */
+  GArray *outers;               /* of EbbOuter */
+  GArray *parts;                /* of EbbPart: the tensors in args, in order */
+  GArray *slots;                /* of EbbSlot */
+  GArray *kept;                 /* of EbbKept, by ordinal */
+  GArray *draws;                /* of EbbDraw: before the forward */
+  GArray *current;              /* of EbbDraw: before the recompute, while it runs */
+  GArray *provided;             /* of guint64: births of kept results that stand in for fresh ones */
+  GByteArray *training;         /* flags of the module and all inside it */
+  EbbArgs *call_args;           /* during the forward, not owned */
+  EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
+  guint n_ops;                  /* seen in this run of the forward */
+  guint n_ops_needed;           /* before the last slot was packed */
+  guint n_wanted;               /* handles that nodes still hold */
+  guint next_slot, next_part, next_kept;
+  gboolean counted; /* in the forward counters */
+  gboolean recomputing;
+  gboolean stopped; /* this recompute has all it needs */
+  gboolean at_end;  /* the end of the backward pass will call */
+  EbbFrameWatch watch;
+};
+
+#define ebb_frame_outer(frame, i) (&g_array_index ((frame)->outers, EbbOuter, i))
+#define ebb_frame_slot(frame, i) (&g_array_index ((frame)->slots, EbbSlot, i))
+#define ebb_frame_kept(frame, i) (&g_array_index ((frame)->kept, EbbKept, i))
+
+EbbCheckpointTarget *ebb_checkpoint_target_ref (EbbCheckpointTarget *target);
+void ebb_checkpoint_target_unref (EbbCheckpointTarget *target);
+EbbArgs *ebb_checkpoint_target_run (EbbCheckpointTarget *target,
+                                    EbbModule *module,
+                                    EbbArgs *args,
+                                    GError **error);
+
+/* Runs the target under a new frame. @inside is NULL for functions. */
+EbbArgs *ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
+                                   const EbbForwardChain *inside,
+                                   EbbArgs *args,
+                                   GError **error);
+
+/* frame-outer.c: what is older than the frame */
+gboolean ebb_frame_find_part (EbbCheckpointFrame *self,
+                              EbbTensor *tensor,
+                              EbbPart *part,
+                              GError **error);
+EbbTensor *ebb_frame_get_part (EbbCheckpointFrame *self,
+                               const EbbPart *part,
+                               GError **error);
+gboolean ebb_frame_save_args (EbbCheckpointFrame *self,
+                              GError **error);
+EbbArgs *ebb_frame_restore_args (EbbCheckpointFrame *self,
+                                 GError **error);
+
+/* frame-watch.c: ops and generators seen on the way */
+void ebb_frame_watch_init (EbbCheckpointFrame *self);
+void ebb_frame_note_draw (EbbCheckpointFrame *self,
+                          EbbGenerator *generator);
+void ebb_frame_clear_draw (gpointer draw);
+
+/* recompute.c */
+gboolean ebb_frame_recompute (EbbCheckpointFrame *self,
+                              GError **error);
+
+/* frame.c */
+void ebb_frame_count_down (EbbCheckpointFrame *self);
+void ebb_frame_drop_values (EbbCheckpointFrame *self);
+/* Has what was recomputed or unpacked dropped when the backward pass of this thread ends. */
+void ebb_frame_call_at_end (EbbCheckpointFrame *self);
+
+G_END_DECLS

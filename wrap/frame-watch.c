@@ -1,0 +1,115 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint-options-private.h"
+#include "wrap/frame-private.h"
+
+/* Casts, copies and views cost nothing worth deciding on, so they don't count. */
+static gboolean
+is_counted (const EbbOp *op)
+{
+  return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT;
+}
+
+static gboolean
+provide_kept (EbbOpObserver *observer,
+              EbbOpCall *call,
+              gboolean *provided,
+              GError **error)
+{
+  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+  EbbKept *kept;
+
+  if (!self->recomputing || !is_counted (call->op) || self->next_kept >= self->kept->len)
+    return TRUE;
+  kept = ebb_frame_kept (self, self->next_kept);
+  if (kept->ordinal != self->n_ops)
+    return TRUE;
+  self->next_kept++;
+  for (guint i = 0; i < kept->n_outputs && i < call->n_outputs; i++)
+    {
+      g_autoptr (EbbTensor) tensor = ebb_saved_tensor_unpack (&kept->outputs[i], call->op, error);
+
+      if (tensor == NULL)
+        return FALSE;
+      ebb_tensor_unref (call->outputs[i]);
+      call->outputs[i] = ebb_tensor_alias (tensor);
+      g_array_append_val (self->provided, tensor->storage->birth);
+    }
+  *provided = TRUE;
+  return TRUE;
+}
+
+static gboolean
+keep_results (EbbCheckpointFrame *self,
+              EbbOpCall *call,
+              GError **error)
+{
+  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
+  EbbKept kept = { .ordinal = self->n_ops, .n_outputs = call->n_outputs };
+  gboolean ok = TRUE;
+
+  ebb_thread.hooks = self->outside;
+  for (guint i = 0; ok && i < call->n_outputs; i++)
+    ok = ebb_saved_tensor_save (&kept.outputs[i], call->op, call->outputs[i], NULL, error);
+  ebb_thread.hooks = hooks;
+  g_array_append_val (self->kept, kept);
+  return ok;
+}
+
+static gboolean
+count_op (EbbOpObserver *observer,
+          EbbOpCall *call,
+          GError **error)
+{
+  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+  guint64 n_bytes = 0;
+
+  if (!is_counted (call->op))
+    return TRUE;
+  /* Only what will be differentiated is worth keeping. */
+  if (!self->recomputing && ebb_checkpoint_options_has_policy (self->target->options) && !ebb_thread.no_grad)
+    {
+      for (guint i = 0; i < call->n_outputs; i++)
+        n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
+      if (ebb_checkpoint_options_keeps (self->target->options, call->op->name, self->n_ops, n_bytes)
+          && !keep_results (self, call, error))
+        return FALSE;
+    }
+  self->n_ops++;
+  return TRUE;
+}
+
+void
+ebb_frame_note_draw (EbbCheckpointFrame *self,
+                     EbbGenerator *generator)
+{
+  GArray *draws = self->recomputing ? self->current : self->draws;
+  EbbDraw draw = { generator, ebb_generator_get_seed (generator), ebb_generator_get_offset (generator) };
+
+  for (guint i = 0; i < draws->len; i++)
+    if (g_array_index (draws, EbbDraw, i).generator == generator)
+      return;
+  g_object_ref (generator);
+  g_array_append_val (draws, draw);
+}
+
+static void
+note_draw (EbbOpObserver *observer,
+           EbbGenerator *generator)
+{
+  ebb_frame_note_draw (((EbbFrameWatch *) observer)->frame, generator);
+}
+
+void
+ebb_frame_clear_draw (gpointer draw)
+{
+  g_object_unref (((EbbDraw *) draw)->generator);
+}
+
+void
+ebb_frame_watch_init (EbbCheckpointFrame *self)
+{
+  self->watch = (EbbFrameWatch){
+    .observer = { .before = provide_kept, .after = count_op, .draw = note_draw },
+    .frame = self,
+  };
+}

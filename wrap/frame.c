@@ -1,0 +1,336 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint-options-private.h"
+#include "wrap/frame-private.h"
+
+G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
+
+/* What a node holds in place of a tensor. */
+typedef struct
+{
+  EbbCheckpointFrame *frame;
+  gboolean is_slot;
+  guint index;  /* of the slot */
+  EbbPart part; /* or part of what is older */
+} Ticket;
+
+/* -- letting go ------------------------------------------------------------------------------------------------------- */
+
+/* Once for each frame: when it is recomputed, or dropped. */
+void
+ebb_frame_count_down (EbbCheckpointFrame *self)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autofree EbbModule **modules = NULL;
+  guint n_modules;
+
+  if (!self->counted)
+    return;
+  self->counted = FALSE;
+  module = g_weak_ref_get (&self->target->module);
+  if (module == NULL)
+    return;
+  modules = ebb_module_get_modules (module, &n_modules);
+  for (guint i = 0; i < n_modules; i++)
+    {
+      ebb_module_add_to_forward_counter (modules[i], -1);
+      g_object_unref (modules[i]);
+    }
+}
+
+static void
+drop_cached (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->outers->len; i++)
+    g_clear_pointer (&ebb_frame_outer (self, i)->cached, ebb_tensor_unref);
+}
+
+void
+ebb_frame_drop_values (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->slots->len; i++)
+    ebb_slot_clear (ebb_frame_slot (self, i));
+}
+
+static void
+drop_kept (EbbCheckpointFrame *self,
+           guint from_ordinal)
+{
+  while (self->kept->len > 0 && ebb_frame_kept (self, self->kept->len - 1)->ordinal >= from_ordinal)
+    {
+      EbbKept *kept = ebb_frame_kept (self, self->kept->len - 1);
+
+      for (guint i = 0; i < kept->n_outputs; i++)
+        ebb_saved_tensor_clear (&kept->outputs[i]);
+      g_array_set_size (self->kept, self->kept->len - 1);
+    }
+}
+
+/* Nobody will ask any more. */
+static void
+drop_everything (EbbCheckpointFrame *self)
+{
+  drop_cached (self);
+  ebb_frame_drop_values (self);
+  drop_kept (self, 0);
+  for (guint i = 0; i < self->outers->len; i++)
+    ebb_saved_tensor_clear (&ebb_frame_outer (self, i)->saved);
+  g_array_set_size (self->outers, 0);
+  g_clear_pointer (&self->args, ebb_args_unref);
+  ebb_frame_count_down (self);
+}
+
+static void
+backward_ended (gpointer data)
+{
+  EbbCheckpointFrame *self = data;
+
+  self->at_end = FALSE;
+  ebb_frame_drop_values (self);
+  drop_cached (self);
+  g_object_unref (self);
+}
+
+void
+ebb_frame_call_at_end (EbbCheckpointFrame *self)
+{
+  if (self->at_end || !ebb_thread.in_backward)
+    return;
+  self->at_end = TRUE;
+  ebb_backward_call_at_end (backward_ended, g_object_ref (self));
+}
+
+/* -- the door --------------------------------------------------------------------------------------------------------- */
+
+static void
+ticket_free (gpointer data)
+{
+  Ticket *ticket = data;
+  EbbCheckpointFrame *self = ticket->frame;
+
+  if (ticket->is_slot)
+    {
+      ebb_slot_clear (ebb_frame_slot (self, ticket->index));
+      ebb_frame_slot (self, ticket->index)->wanted = FALSE;
+    }
+  if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
+    drop_everything (self);
+  g_free (ticket);
+  g_object_unref (self);
+}
+
+static Ticket *
+ticket_new (EbbCheckpointFrame *self)
+{
+  Ticket *ticket = g_new0 (Ticket, 1);
+
+  ticket->frame = g_object_ref (self);
+  self->n_wanted++;
+  return ticket;
+}
+
+static gboolean
+is_inside (EbbCheckpointFrame *self,
+           EbbTensor *tensor)
+{
+  if (tensor->is_parameter || tensor->is_buffer)
+    return FALSE;
+  if (tensor->storage->birth >= self->mark)
+    return TRUE;
+  for (guint i = 0; i < self->provided->len; i++)
+    if (g_array_index (self->provided, guint64, i) == tensor->storage->birth)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+fill_next (EbbCheckpointFrame *self,
+           EbbTensor *tensor,
+           GError **error)
+{
+  guint i = self->next_slot;
+
+  if (i >= self->slots->len)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+                   "the recompute saves more than the %u tensors of the forward; does it take another branch?",
+                   self->slots->len);
+      return FALSE;
+    }
+  if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor,
+                      ebb_checkpoint_options_get_determinism_check (self->target->options), error))
+    return FALSE;
+  if (++self->next_slot == self->slots->len && ebb_checkpoint_options_get_early_stop (self->target->options))
+    {
+      self->stopped = TRUE;
+      ebb_thread.stopped++;
+    }
+  return TRUE;
+}
+
+static EbbHandle *
+ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
+                           EbbTensor *tensor,
+                           GError **error)
+{
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
+  gboolean inside = is_inside (self, tensor);
+  EbbPart part = { 0 };
+  Ticket *ticket;
+
+  if (self->recomputing)
+    return !inside || ebb_is_stopped () || fill_next (self, tensor, error) ? ebb_handle_new_for_data (NULL, NULL) : NULL;
+  if (!ebb_frame_save_args (self, error) || (!inside && !ebb_frame_find_part (self, tensor, &part, error)))
+    return NULL;
+  ticket = ticket_new (self);
+  ticket->part = part;
+  if (inside)
+    {
+      EbbSlot slot;
+
+      ebb_slot_describe (&slot, tensor, ebb_checkpoint_options_get_determinism_check (self->target->options));
+      ticket->is_slot = TRUE;
+      ticket->index = self->slots->len;
+      g_array_append_val (self->slots, slot);
+      self->n_ops_needed = self->n_ops;
+    }
+  return ebb_handle_new_for_data (ticket, ticket_free);
+}
+
+static EbbTensor *
+ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
+                             EbbHandle *handle,
+                             GError **error)
+{
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
+  Ticket *ticket = ebb_handle_get_data (handle);
+
+  if (ticket == NULL) /* given in a recompute, whose graph nobody goes through */
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "%s: backward through the graph of a recompute, which keeps nothing", self->target->name);
+      return NULL;
+    }
+  if (!ticket->is_slot)
+    return ebb_frame_get_part (self, &ticket->part, error);
+  if (ebb_frame_slot (self, ticket->index)->value == NULL && !ebb_frame_recompute (self, error))
+    return NULL;
+  return ebb_slot_take (ebb_frame_slot (self, ticket->index), error);
+}
+
+/* -- object ----------------------------------------------------------------------------------------------------------- */
+
+static void
+ebb_checkpoint_frame_finalize (GObject *object)
+{
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (object);
+
+  drop_everything (self);
+  g_array_unref (self->outers);
+  g_array_unref (self->parts);
+  g_array_unref (self->slots);
+  g_array_unref (self->kept);
+  g_array_unref (self->draws);
+  g_array_unref (self->provided);
+  g_clear_pointer (&self->training, g_byte_array_unref);
+  ebb_checkpoint_target_unref (self->target);
+  G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
+}
+
+static void
+ebb_checkpoint_frame_class_init (EbbCheckpointFrameClass *klass)
+{
+  EbbSavedTensorHooksClass *hooks_class = EBB_SAVED_TENSOR_HOOKS_CLASS (klass);
+
+  G_OBJECT_CLASS (klass)->finalize = ebb_checkpoint_frame_finalize;
+  hooks_class->pack = ebb_checkpoint_frame_pack;
+  hooks_class->unpack = ebb_checkpoint_frame_unpack;
+}
+
+static void
+ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
+{
+  self->outers = g_array_new (FALSE, FALSE, sizeof (EbbOuter));
+  self->parts = g_array_new (FALSE, FALSE, sizeof (EbbPart));
+  self->slots = g_array_new (FALSE, FALSE, sizeof (EbbSlot));
+  self->kept = g_array_new (FALSE, FALSE, sizeof (EbbKept));
+  self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
+  self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
+  g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
+  ebb_frame_watch_init (self);
+}
+
+/* -- forward ---------------------------------------------------------------------------------------------------------- */
+
+/* Notes the training flags of @module and all inside it, and counts the forward. */
+static void
+enter_modules (EbbCheckpointFrame *self,
+               EbbModule *module)
+{
+  g_autofree EbbModule **modules = NULL;
+  guint n_modules;
+
+  if (module == NULL)
+    return;
+  modules = ebb_module_get_modules (module, &n_modules);
+  self->training = g_byte_array_sized_new (n_modules);
+  for (guint i = 0; i < n_modules; i++)
+    {
+      guint8 flag = (guint8) ebb_module_get_training (modules[i]);
+
+      g_byte_array_append (self->training, &flag, 1);
+      ebb_module_add_to_forward_counter (modules[i], 1);
+      g_object_unref (modules[i]);
+    }
+  self->counted = TRUE;
+}
+
+static EbbCheckpointFrame *
+frame_new (EbbCheckpointTarget *target,
+           EbbArgs *args)
+{
+  EbbCheckpointFrame *self = g_object_new (EBB_TYPE_CHECKPOINT_FRAME, NULL);
+
+  self->target = ebb_checkpoint_target_ref (target);
+  self->call_args = args;
+  self->autocast = ebb_thread.autocast;
+  self->autocast_dtype = ebb_thread.autocast_dtype;
+  self->outside = ebb_checkpoint_options_get_store (target->options);
+  if (self->outside == NULL)
+    self->outside = ebb_thread.hooks;
+  self->mark = ebb_storage_get_next_birth ();
+  return self;
+}
+
+EbbArgs *
+ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
+                          const EbbForwardChain *inside,
+                          EbbArgs *args,
+                          GError **error)
+{
+  g_autoptr (EbbModule) module = g_weak_ref_get (&target->module);
+  EbbCheckpointFrame *self = frame_new (target, args);
+  EbbSavedTensorHooks *before = ebb_thread.hooks;
+  EbbArgs *result;
+
+  enter_modules (self, module);
+  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  ebb_thread_push_observer (&self->watch.observer);
+  ebb_thread.checkpointing++;
+
+  result = inside ? ebb_forward_chain_call (inside, module, args, error)
+                  : ebb_checkpoint_target_run (target, module, args, error);
+
+  ebb_thread.checkpointing--;
+  ebb_thread_pop_observer (&self->watch.observer);
+  ebb_thread.hooks = before;
+  self->call_args = NULL;
+  self->outside = NULL;
+  /* A policy may have kept results that come after the last thing backward needs. */
+  drop_kept (self, self->n_ops_needed);
+  if (result == NULL)
+    ebb_frame_count_down (self);
+  else if (self->n_wanted == 0)
+    drop_everything (self);
+  g_object_unref (self);
+  return result;
+}

@@ -1,0 +1,127 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/slot-private.h"
+
+#include "tensor/op-private.h"
+
+#include <string.h>
+
+/* 64 bits over the values in row-major order, whatever the strides. */
+static guint64
+checksum (EbbTensor *tensor)
+{
+  g_autoptr (GBytes) bytes = ebb_tensor_get_bytes (tensor, NULL);
+  guint64 hash = 0x9e3779b97f4a7c15;
+  const char *data;
+  gsize size;
+
+  if (bytes == NULL)
+    return 0;
+  data = g_bytes_get_data (bytes, &size);
+  for (gsize i = 0; i < size; i += 8)
+    {
+      guint64 word = 0;
+
+      memcpy (&word, data + i, MIN (8, size - i));
+      hash = (hash ^ word) * 0xff51afd7ed558ccd;
+      hash ^= hash >> 32;
+    }
+  return hash;
+}
+
+void
+ebb_slot_describe (EbbSlot *slot,
+                   EbbTensor *tensor,
+                   EbbDeterminismCheck check)
+{
+  *slot = (EbbSlot){ .view = tensor->view, .device = tensor->storage->device, .wanted = TRUE };
+  slot->view.data = NULL;
+  if (check == EBB_DETERMINISM_CHECK_VALUES)
+    slot->checksum = checksum (tensor);
+}
+
+static char *
+describe (const EbbView *view,
+          EbbDevice *device)
+{
+  g_autofree char *shape = ebb_shape_to_string (view->shape, (guint) view->n_dims);
+  g_autofree char *strides = ebb_shape_to_string (view->strides, (guint) view->n_dims);
+
+  return g_strdup_printf ("%s of shape %s, strides %s on %s", ebb_dtype_get_name (view->dtype), shape, strides,
+                          ebb_device_get_name (device));
+}
+
+static gboolean
+looks_alike (const EbbSlot *slot,
+             EbbTensor *tensor)
+{
+  gsize n = sizeof (gint64) * (gsize) slot->view.n_dims;
+
+  return slot->view.dtype == tensor->view.dtype && slot->view.n_dims == tensor->view.n_dims
+         && slot->device == tensor->storage->device && memcmp (slot->view.shape, tensor->view.shape, n) == 0
+         && memcmp (slot->view.strides, tensor->view.strides, n) == 0;
+}
+
+gboolean
+ebb_slot_fill (EbbSlot *slot,
+               guint index,
+               EbbTensor *tensor,
+               EbbDeterminismCheck check,
+               GError **error)
+{
+  if (check != EBB_DETERMINISM_CHECK_NONE && !looks_alike (slot, tensor))
+    {
+      g_autofree char *was = describe (&slot->view, slot->device);
+      g_autofree char *is = describe (&tensor->view, tensor->storage->device);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+                   "saved tensor %u was %s, and is %s in the recompute; does the forward depend on something that "
+                   "changes?",
+                   index, was, is);
+      return FALSE;
+    }
+  if (check == EBB_DETERMINISM_CHECK_VALUES && checksum (tensor) != slot->checksum)
+    {
+      g_autofree char *is = describe (&tensor->view, tensor->storage->device);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+                   "saved tensor %u (%s) has other values in the recompute; was an input changed in place, or are there "
+                   "random numbers from outside Ebb's generators?",
+                   index, is);
+      return FALSE;
+    }
+  if (!slot->wanted)
+    return TRUE;
+  ebb_slot_clear (slot);
+  slot->value = ebb_tensor_alias (tensor);
+  slot->version = tensor->storage->version;
+  ebb_storage_hold_saved (tensor->storage);
+  return TRUE;
+}
+
+EbbTensor *
+ebb_slot_take (EbbSlot *slot,
+               GError **error)
+{
+  EbbTensor *value = slot->value;
+
+  if (value->storage->version != slot->version)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (value);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
+                   "a tensor of shape %s that backward needs was changed in place after it was used", shape);
+      return NULL;
+    }
+  slot->value = NULL;
+  ebb_storage_drop_saved (value->storage);
+  return value;
+}
+
+void
+ebb_slot_clear (EbbSlot *slot)
+{
+  if (slot->value == NULL)
+    return;
+  ebb_storage_drop_saved (slot->value->storage);
+  g_clear_pointer (&slot->value, ebb_tensor_unref);
+}
