@@ -1,0 +1,186 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <ebb/ebb.h>
+
+/* Changes in place: what they write, what they count, and what they must not touch. */
+
+#define SHAPE(...) (const gint64[]){ __VA_ARGS__ }, G_N_ELEMENTS (((const gint64[]){ __VA_ARGS__ }))
+
+static EbbTensor *
+count_up (gint64 rows, gint64 columns)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) line = ebb_arange (0, (double) (rows * columns), 1, EBB_DTYPE_F32, NULL, &error);
+  g_autoptr (EbbTensor) tensor = ebb_reshape (line, SHAPE (rows, columns), &error);
+  EbbTensor *copy = ebb_copy (tensor, &error);
+
+  g_assert_no_error (error);
+  return copy;
+}
+
+static void
+assert_sum (EbbTensor *tensor, double expected)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) sum = ebb_sum (tensor, NULL, 0, FALSE, &error);
+  double value = 0;
+
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_get_item (sum, &value, &error));
+  g_assert_cmpfloat_with_epsilon (value, expected, 1e-4);
+}
+
+static void
+each_change_counts (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = count_up (2, 3);
+  g_autoptr (EbbTensor) other = count_up (2, 3);
+  g_autoptr (EbbTensor) column = ebb_select (x, 1, 0, &error);
+  guint version = ebb_tensor_get_version (x);
+
+  g_assert_true (ebb_tensor_fill (column, 7, &error));
+  g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 1);
+  assert_sum (x, 7 + 1 + 2 + 7 + 4 + 5);
+  g_assert_true (ebb_tensor_scale (x, 2, &error));
+  g_assert_cmpuint (ebb_tensor_get_version (column), ==, version + 2);
+  assert_sum (x, 52);
+  g_assert_true (ebb_tensor_add_scaled (x, other, -1, &error));
+  assert_sum (x, 37);
+  g_assert_true (ebb_tensor_copy_from (x, other, &error));
+  g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 4);
+  g_assert_true (ebb_tensor_equal (x, other));
+  g_assert_true (ebb_tensor_fill_uniform (x, 5, 6, NULL, &error));
+  g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 5);
+  g_assert_no_error (error);
+}
+
+static void
+a_source_may_overlap (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = count_up (3, 3);
+  g_autoptr (EbbTensor) transposed = ebb_transpose (x, 0, 1, &error);
+  g_autoptr (EbbTensor) expected = ebb_copy (transposed, &error);
+  g_autoptr (EbbTensor) upper = NULL;
+  g_autoptr (EbbTensor) lower = NULL;
+
+  g_assert_true (ebb_tensor_copy_from (x, transposed, &error));
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_equal (x, expected));
+
+  upper = ebb_narrow (x, 0, 0, 2, &error);
+  lower = ebb_narrow (x, 0, 1, 2, &error);
+  g_assert_true (ebb_tensor_add_scaled (lower, upper, 1, &error));
+  /* Columns 0 1 2 | 3 4 5 | 6 7 8: each row but the first has the old row above it added. */
+  assert_sum (x, 36 + (0 + 3 + 6) + (1 + 4 + 7));
+  /* With itself it need not be copied. */
+  g_assert_true (ebb_tensor_add_scaled (x, x, -1, &error));
+  assert_sum (x, 0);
+}
+
+static void
+expanded_tensors_are_refused (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = count_up (1, 3);
+  g_autoptr (EbbTensor) expanded = ebb_expand (x, SHAPE (4, 3), &error);
+
+  g_assert_no_error (error);
+  g_assert_false (ebb_tensor_scale (expanded, 2, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+  g_assert_cmpstr (error->message, ==,
+                   "scale: a tensor expanded to shape [4, 3] has elements that share memory; change a copy of it");
+  assert_sum (x, 3);
+}
+
+static void
+leaves_with_gradients_are_protected (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) leaf = count_up (2, 2);
+  g_autoptr (EbbTensor) plain = count_up (2, 2);
+  g_autoptr (EbbTensor) result = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (leaf, TRUE, &error));
+  g_assert_false (ebb_tensor_fill (leaf, 0, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_GRAPH);
+  g_assert_cmpstr (error->message, ==,
+                   "fill: a tensor that requires a gradient can't be changed in place while gradients are recorded; do "
+                   "it with gradients off");
+  g_clear_error (&error);
+  assert_sum (leaf, 6);
+
+  result = ebb_mul_scalar (leaf, 2, &error);
+  g_assert_false (ebb_tensor_scale (result, 2, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_GRAPH);
+  g_clear_error (&error);
+  g_assert_false (ebb_tensor_add_scaled (plain, result, 2, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_GRAPH);
+  g_assert_cmpstr (
+      error->message, ==,
+      "add_scaled: the operand requires a gradient, which a change in place does not pass on; detach it or "
+      "turn gradients off");
+  g_clear_error (&error);
+
+  ebb_push_grad_enabled (FALSE);
+  g_assert_true (ebb_tensor_fill (leaf, 1, &error));
+  g_assert_true (ebb_tensor_add_scaled (plain, result, 0.5, &error));
+  ebb_pop_grad_enabled ();
+  g_assert_no_error (error);
+  assert_sum (leaf, 4);
+}
+
+static void
+backward_notices_a_change (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) leaf = count_up (2, 2);
+  g_autoptr (EbbTensor) factor = count_up (2, 2);
+  g_autoptr (EbbTensor) product = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (leaf, TRUE, &error));
+  product = ebb_mul (leaf, factor, &error);
+  sum = ebb_sum (product, NULL, 0, FALSE, &error);
+  g_assert_true (ebb_tensor_fill (factor, 3, &error));
+  g_assert_no_error (error);
+  g_assert_false (ebb_tensor_backward (sum, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
+}
+
+/* The product needs the factor for the gradient of the leaf, but the leaf for nothing. */
+static void
+what_backward_does_not_need_may_change (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) leaf = count_up (2, 2);
+  g_autoptr (EbbTensor) factor = count_up (2, 2);
+  g_autoptr (EbbTensor) product = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (leaf, TRUE, &error));
+  product = ebb_mul (leaf, factor, &error);
+  sum = ebb_sum (product, NULL, 0, FALSE, &error);
+  ebb_push_grad_enabled (FALSE);
+  g_assert_true (ebb_tensor_fill (leaf, 3, &error));
+  g_assert_true (ebb_tensor_fill (product, 3, &error));
+  ebb_pop_grad_enabled ();
+  g_assert_true (ebb_tensor_backward (sum, &error));
+  g_assert_no_error (error);
+  grad = ebb_tensor_get_grad (leaf);
+  g_assert_true (ebb_tensor_equal (grad, factor));
+}
+
+int
+main (int argc, char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/in-place/each-change-counts", each_change_counts);
+  g_test_add_func ("/in-place/a-source-may-overlap", a_source_may_overlap);
+  g_test_add_func ("/in-place/expanded-tensors-are-refused", expanded_tensors_are_refused);
+  g_test_add_func ("/in-place/leaves-with-gradients-are-protected", leaves_with_gradients_are_protected);
+  g_test_add_func ("/in-place/backward-notices-a-change", backward_notices_a_change);
+  g_test_add_func ("/in-place/what-backward-does-not-need-may-change", what_backward_does_not_need_may_change);
+  return g_test_run ();
+}
