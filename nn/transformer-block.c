@@ -152,7 +152,7 @@ add_and_normalize (EbbTransformerBlock *self,
   g_autoptr (EbbTensor) consumed = x;
   EbbTensor *normalized = NULL;
 
-  if (ebb_module_is_plain (norm, EBB_TYPE_LAYER_NORM) && EBB_LAYER_NORM (norm)->bias != NULL)
+  if (ebb_module_is_plain (norm, EBB_TYPE_LAYER_NORM))
     {
       EbbLayerNorm *layer = EBB_LAYER_NORM (norm);
 

@@ -1,0 +1,197 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "nn/module-private.h"
+#include "support/tensors.h"
+#include "support/test-modules.h"
+
+typedef struct
+{
+  GString *log;
+  const char *name;
+  guint remove;   /* an interceptor to remove before going on */
+  guint repeat;   /* how many times to call what is inside */
+  gboolean block; /* does not go on at all */
+} Plan;
+
+static EbbArgs *
+intercept (EbbModule *module, EbbArgs *args, const EbbForwardChain *inside, gpointer user_data, GError **error)
+{
+  Plan *plan = user_data;
+  EbbArgs *result = NULL;
+
+  g_string_append_printf (plan->log, "%s( ", plan->name);
+  if (plan->remove != 0)
+    g_assert_true (ebb_module_remove_interceptor (module, plan->remove));
+  if (plan->block)
+    return ebb_args_ref (args);
+  for (guint i = 0; i < MAX (plan->repeat, 1); i++)
+    {
+      g_clear_pointer (&result, ebb_args_unref);
+      result = ebb_forward_chain_call (inside, module, args, error);
+    }
+  g_string_append_printf (plan->log, ")%s ", plan->name);
+  return result;
+}
+
+static void
+forget (gpointer data)
+{
+  Plan *plan = data;
+
+  g_string_append_printf (plan->log, "~%s ", plan->name);
+}
+
+static float
+call_with (EbbModule *module, float value)
+{
+  g_autoptr (EbbTensor) x = test_floats (&value, 1, -1);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, &error);
+
+  g_assert_no_error (error);
+  return test_at (y, 0);
+}
+
+static void
+the_last_added_is_outermost (void)
+{
+  g_autoptr (GString) log = g_string_new (NULL);
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  Plan a = { log, "a", 0, 0, FALSE }, b = { log, "b", 0, 2, FALSE };
+  guint id_a = ebb_module_add_interceptor (scale, "checkpoint", intercept, &a, forget);
+  guint id_b = ebb_module_add_interceptor (scale, "shard", intercept, &b, forget);
+
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "b( a( )a a( )a )b ");
+  g_assert_cmpuint (ebb_module_find_interceptor (scale, "checkpoint"), ==, id_a);
+  g_assert_cmpuint (ebb_module_find_interceptor (scale, "shard"), ==, id_b);
+  g_assert_cmpuint (ebb_module_find_interceptor (scale, "other"), ==, 0);
+  g_assert_true (ebb_module_get_interceptor_data (scale, id_b) == &b);
+  g_assert_false (ebb_module_remove_hook (scale, id_b)); /* not a hook */
+  g_string_truncate (log, 0);
+  g_assert_true (ebb_module_remove_interceptor (scale, id_a));
+  g_assert_false (ebb_module_remove_interceptor (scale, id_a));
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "~a b( )b ");
+}
+
+static void
+removing_during_a_call_is_safe (void)
+{
+  g_autoptr (GString) log = g_string_new (NULL);
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  Plan a = { log, "a", 0, 0, FALSE }, b = { log, "b", 0, 0, FALSE }, c = { log, "c", 0, 0, FALSE };
+
+  b.remove = ebb_module_add_interceptor (scale, "x", intercept, &a, forget);
+  c.remove = ebb_module_add_interceptor (scale, "x", intercept, &b, forget);
+  ebb_module_add_interceptor (scale, "x", intercept, &c, forget);
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "c( a( )a )c ~b "); /* b was passed over, and freed when the call was over */
+  g_string_truncate (log, 0);
+  c.remove = 0;
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "c( a( )a )c ");
+}
+
+static void
+an_interceptor_may_remove_itself (void)
+{
+  g_autoptr (GString) log = g_string_new (NULL);
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  Plan a = { log, "a", 0, 0, FALSE };
+
+  a.remove = ebb_module_add_interceptor (scale, "x", intercept, &a, forget);
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "a( )a ~a ");
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "a( )a ~a ");
+}
+
+static void
+what_is_inside_is_found_again (void)
+{
+  g_autoptr (GString) log = g_string_new (NULL);
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  g_autoptr (EbbTensor) x = test_floats ((float[]){ 2 }, 1, -1);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  Plan a = { log, "a", 0, 0, FALSE }, b = { log, "b", 0, 0, FALSE }, c = { log, "c", 0, 0, TRUE };
+  guint id;
+
+  ebb_module_add_interceptor (scale, "x", intercept, &a, forget);
+  id = ebb_module_add_interceptor (scale, "x", intercept, &b, forget);
+  ebb_module_add_interceptor (scale, "x", intercept, &c, forget);
+  for (int i = 0; i < 2; i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbArgs) result = ebb_module_call_inside (scale, id, args, &error);
+      g_autoptr (EbbTensor) y = NULL;
+
+      g_assert_no_error (error);
+      y = ebb_args_get_tensor (result, 0);
+      g_assert_cmpfloat (test_at (y, 0), ==, 6);
+      g_assert_cmpstr (log->str, ==, "a( )a ");
+      ebb_module_remove_interceptor (scale, id); /* also when it is gone */
+      g_string_truncate (log, 0);
+    }
+  g_assert_cmpfloat (call_with (scale, 2), ==, 2); /* c goes no further */
+  g_assert_cmpstr (log->str, ==, "c( ");
+}
+
+static gboolean switched_to;
+
+static gboolean
+switch_checkpointing (EbbModule *module, gboolean enabled, GError **error)
+{
+  switched_to = enabled;
+  if (enabled)
+    {
+      static Plan plan;
+
+      plan = (Plan){ g_object_get_data (G_OBJECT (module), "log"), "k", 0, 0, FALSE };
+      return ebb_module_add_interceptor (module, "checkpoint", intercept, &plan, NULL) != 0;
+    }
+  return ebb_module_remove_interceptor (module, ebb_module_find_interceptor (module, "checkpoint"));
+}
+
+static void
+the_property_is_the_wrapper (void)
+{
+  g_autoptr (GString) log = g_string_new (NULL);
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  gboolean enabled;
+
+  g_object_set_data (G_OBJECT (scale), "log", log);
+  ebb_module_set_activation_checkpointing_func (switch_checkpointing);
+  g_object_set (scale, "activation-checkpointing", TRUE, NULL);
+  g_object_get (scale, "activation-checkpointing", &enabled, NULL);
+  g_assert_true (enabled && switched_to);
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "k( )k ");
+  g_object_set (scale, "activation-checkpointing", FALSE, NULL);
+  g_object_get (scale, "activation-checkpointing", &enabled, NULL);
+  g_assert_false (enabled || switched_to);
+}
+
+static void
+the_counter_counts (void)
+{
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+
+  ebb_module_add_to_forward_counter (scale, 2);
+  ebb_module_add_to_forward_counter (scale, -1);
+  g_assert_cmpuint (ebb_module_get_forward_counter (scale), ==, 1);
+}
+
+int
+main (int argc, char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/interceptors/the-last-added-is-outermost", the_last_added_is_outermost);
+  g_test_add_func ("/interceptors/removing-during-a-call-is-safe", removing_during_a_call_is_safe);
+  g_test_add_func ("/interceptors/an-interceptor-may-remove-itself", an_interceptor_may_remove_itself);
+  g_test_add_func ("/interceptors/what-is-inside-is-found-again", what_is_inside_is_found_again);
+  g_test_add_func ("/interceptors/the-property-is-the-wrapper", the_property_is_the_wrapper);
+  g_test_add_func ("/interceptors/the-counter-counts", the_counter_counts);
+  return g_test_run ();
+}
