@@ -30,7 +30,6 @@ endif ()
 
 add_custom_command (OUTPUT "${EBB_GIR}"
   COMMAND ${CMAKE_COMMAND} -E env "CC=${CMAKE_C_COMPILER}" "XDG_CACHE_HOME=${CMAKE_CURRENT_BINARY_DIR}/gir-cache"
-    "LDFLAGS=-Wl,--unresolved-symbols=ignore-all" # TEMPORARY
     "${EBB_GIR_SCANNER}" --quiet ${gir_warnings}
     --namespace=Ebb --nsversion=${EBB_API_VERSION} --identifier-prefix=Ebb --symbol-prefix=ebb
     --include=GLib-2.0 --include=GObject-2.0 --include=Gio-2.0
@@ -48,7 +47,7 @@ add_custom_command (OUTPUT "${EBB_TYPELIB}"
   DEPENDS "${EBB_GIR}"
   COMMENT "Compiling ${EBB_NAMESPACE_VERSION}.typelib"
   VERBATIM)
-add_custom_target (ebb-introspection DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
+add_custom_target (ebb-introspection ALL DEPENDS "${EBB_GIR}" "${EBB_TYPELIB}")
 
 # For Vala, from the GIR and the metadata in bindings/vala.
 find_program (EBB_VAPIGEN vapigen)
@@ -66,5 +65,5 @@ if (EBB_VAPIGEN AND EXISTS "${vala_metadata}")
     DEPENDS "${EBB_GIR}" "${vala_metadata}"
     COMMENT "Writing ebb-${EBB_API_VERSION}.vapi"
     VERBATIM)
-  add_custom_target (ebb-vapi DEPENDS "${EBB_VAPI}")
+  add_custom_target (ebb-vapi ALL DEPENDS "${EBB_VAPI}")
 endif ()

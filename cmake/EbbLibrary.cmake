@@ -74,9 +74,10 @@ target_include_directories (ebb PUBLIC
   "$<BUILD_INTERFACE:${EBB_GENERATED_DIR}>"
   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/ebb-${EBB_API_VERSION}>"
   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/ebb-${EBB_API_VERSION}/ebb>")
-# TEMPORARY: parts are still missing, so undefined symbols are let pass.
-target_link_options (ebb PRIVATE LINKER:-z,lazy)
-target_link_options (ebb INTERFACE LINKER:--unresolved-symbols=ignore-all LINKER:-z,lazy)
+target_link_options (ebb PRIVATE LINKER:-z,relro,-z,now)
+if (NOT EBB_SANITIZE)
+  target_link_options (ebb PRIVATE LINKER:-z,defs)
+endif ()
 set_target_properties (ebb PROPERTIES
   OUTPUT_NAME ebb-${EBB_API_VERSION}
   VERSION ${EBB_SO_VERSION}.${PROJECT_VERSION_MINOR}.${PROJECT_VERSION_PATCH}
@@ -90,4 +91,3 @@ target_compile_definitions (ebb-static INTERFACE EBB_COMPILATION
 target_link_libraries (ebb-static PUBLIC ebb-private-dependencies)
 target_include_directories (ebb-static PUBLIC
   "${CMAKE_CURRENT_BINARY_DIR}/include" "${CMAKE_CURRENT_SOURCE_DIR}" "${EBB_GENERATED_DIR}")
-target_link_options (ebb-static INTERFACE LINKER:--unresolved-symbols=ignore-all LINKER:-z,lazy)
