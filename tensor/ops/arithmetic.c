@@ -207,7 +207,7 @@ static const EbbOp ops[] = {
   [EBB_BINARY_MINIMUM] = { "minimum", EBB_OP_POINTWISE, EBB_KERNEL_BINARY, NULL, extremum_backward },
 };
 
-/* What the gradients above read, no more than that. */
+/* What the gradients above read of the operands, no more than that; before they are expanded. */
 static void
 save_operands (EbbOpCall *call, EbbBinaryOp which)
 {
@@ -226,15 +226,8 @@ save_operands (EbbOpCall *call, EbbBinaryOp which)
       break;
     case EBB_BINARY_DIV:
       ebb_op_save_input (call, 1);
-      if (needs_b)
-        ebb_op_save_output (call, 0);
       break;
     case EBB_BINARY_POW:
-      ebb_op_save_input (call, 0);
-      ebb_op_save_input (call, 1);
-      if (needs_b)
-        ebb_op_save_output (call, 0);
-      break;
     case EBB_BINARY_MAXIMUM:
     case EBB_BINARY_MINIMUM:
       ebb_op_save_input (call, 0);
@@ -243,6 +236,15 @@ save_operands (EbbOpCall *call, EbbBinaryOp which)
     default:
       break;
     }
+}
+
+/* The gradient of a divisor or an exponent reads the result too. */
+static EbbTensor *
+finish (EbbOpCall *call, EbbBinaryOp which, GError **error)
+{
+  if ((which == EBB_BINARY_DIV || which == EBB_BINARY_POW) && ebb_tensor_needs_grad (call->edges[1]))
+    ebb_op_save_output (call, 0);
+  return ebb_op_finish1 (call, error);
 }
 
 /* Casts the operands to the dtype in which they meet. */
@@ -279,12 +281,12 @@ arithmetic (EbbBinaryOp which, EbbTensor *a, EbbTensor *b, GError **error)
     {
       call.extra.i[0] = call.extra.i[1] = 0;
       ebb_op_add_output_like (&call, call.inputs[0]);
-      return ebb_op_finish1 (&call, error);
+      return finish (&call, which, error);
     }
   if (!ebb_op_broadcast (&call, 0, 1, shape, &n_dims, error))
     return NULL;
   ebb_op_add_output (&call, call.inputs[0]->view.dtype, shape, n_dims);
-  return ebb_op_finish1 (&call, error);
+  return finish (&call, which, error);
 }
 
 /**
