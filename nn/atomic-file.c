@@ -1,0 +1,182 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/atomic-file-private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static gboolean
+fail (GError **error,
+      const char *verb,
+      const char *path,
+      int number)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s %s: %s", verb, path, g_strerror (number));
+  return FALSE;
+}
+
+static int
+open_new (const char *path,
+          char **temporary)
+{
+  for (int attempt = 0; attempt < 100; attempt++)
+    {
+      int fd;
+
+      *temporary = g_strdup_printf ("%s.%08x" EBB_ATOMIC_FILE_SUFFIX, path, g_random_int ());
+      fd = open (*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      if (fd >= 0 || errno != EEXIST)
+        return fd;
+      g_clear_pointer (temporary, g_free);
+    }
+  errno = EEXIST;
+  return -1;
+}
+
+gboolean
+ebb_atomic_file_open (EbbAtomicFile *self,
+                      const char *path,
+                      GError **error)
+{
+  struct stat status;
+
+  *self = (EbbAtomicFile){ .fd = -1 };
+  if (stat (path, &status) == 0 && !S_ISREG (status.st_mode))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: it is not a regular file", path);
+      return FALSE;
+    }
+  self->fd = open_new (path, &self->temporary);
+  if (self->fd < 0)
+    {
+      int number = errno;
+
+      g_clear_pointer (&self->temporary, g_free);
+      return fail (error, "write", path, number);
+    }
+  self->path = g_strdup (path);
+  return TRUE;
+}
+
+gboolean
+ebb_atomic_file_write (EbbAtomicFile *self,
+                       const void *data,
+                       gsize size,
+                       GError **error)
+{
+  const char *p = data;
+
+  while (size > 0)
+    {
+      gssize n = write (self->fd, p, MIN (size, (gsize) 1 << 30));
+
+      if (n < 0 && errno == EINTR)
+        continue;
+      if (n < 0)
+        return fail (error, "write", self->path, errno);
+      p += n;
+      size -= (gsize) n;
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_sync_folder (const char *folder,
+                 GError **error)
+{
+  int fd = open (folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int number = 0;
+
+  if (fd < 0)
+    return fail (error, "open the folder", folder, errno);
+  if (fsync (fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+    number = errno;
+  close (fd);
+  return number == 0 || fail (error, "flush the folder", folder, number);
+}
+
+gboolean
+ebb_atomic_file_commit (EbbAtomicFile *self,
+                        GError **error)
+{
+  g_autofree char *folder = g_path_get_dirname (self->path);
+  int number = 0;
+  gboolean ok;
+
+  if (fsync (self->fd) != 0)
+    number = errno;
+  if (close (self->fd) != 0 && number == 0)
+    number = errno;
+  self->fd = -1;
+  if (number == 0 && rename (self->temporary, self->path) != 0)
+    number = errno;
+  ok = number == 0 || fail (error, "write", self->path, number);
+  if (ok)
+    g_clear_pointer (&self->temporary, g_free);
+  ebb_atomic_file_abort (self);
+  return ok && ebb_sync_folder (folder, error);
+}
+
+void
+ebb_atomic_file_abort (EbbAtomicFile *self)
+{
+  if (self->fd >= 0)
+    close (self->fd);
+  self->fd = -1;
+  if (self->temporary != NULL)
+    unlink (self->temporary);
+  g_clear_pointer (&self->temporary, g_free);
+  g_clear_pointer (&self->path, g_free);
+}
+
+int
+ebb_open_regular_file (const char *path,
+                       gsize *size,
+                       GError **error)
+{
+  struct stat status;
+  /* A pipe without a writer must not hold us up. */
+  int fd = open (path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+  if (fd < 0)
+    {
+      fail (error, "read", path, errno);
+      return -1;
+    }
+  if (fstat (fd, &status) != 0)
+    fail (error, "read", path, errno);
+  else if (!S_ISREG (status.st_mode))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: it is %s", path,
+                 S_ISDIR (status.st_mode) ? "a folder" : "not a regular file");
+  else
+    {
+      *size = (gsize) status.st_size;
+      return fd;
+    }
+  close (fd);
+  return -1;
+}
+
+GBytes *
+ebb_map_file (const char *path,
+              GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+  g_autoptr (GMappedFile) mapped = NULL;
+  gsize size;
+  int fd = ebb_open_regular_file (path, &size, error);
+
+  if (fd < 0)
+    return NULL;
+  mapped = g_mapped_file_new_from_fd (fd, TRUE, &failure);
+  close (fd);
+  if (mapped == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: %s", path, failure->message);
+      return NULL;
+    }
+  return g_mapped_file_get_bytes (mapped);
+}

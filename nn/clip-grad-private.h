@@ -1,0 +1,19 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/clip-grad.h"
+
+G_BEGIN_DECLS
+
+gboolean ebb_check_max_norm (double max_norm,
+                             GError **error);
+/* The root of the sum of squares of all gradients: each gradient by a kernel, their sum in double in the order given. */
+gboolean ebb_compute_grad_norm (EbbTensor **parameters,
+                                guint n_parameters,
+                                double *norm,
+                                GError **error);
+/* At most 1; 1 if @norm is not finite. */
+double ebb_get_clip_factor (double norm,
+                            double max_norm);
+
+G_END_DECLS

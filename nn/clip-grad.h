@@ -1,0 +1,19 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "tensor/tensor.h"
+
+G_BEGIN_DECLS
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_clip_grad_norm (EbbTensor **parameters,
+                             guint n_parameters,
+                             double max_norm,
+                             double *norm,
+                             GError **error);
+
+G_END_DECLS

@@ -1,0 +1,62 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/error.h"
+
+/* Reads the JSON of files that strangers wrote, strictly and token by token. The caller says what it expects and sees
+ * every key, repeated ones too, which a parser that builds a tree would drop. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  const char *text;
+  gsize length;
+  gsize position;
+  const char *what; /* names the text in errors: "header of x.safetensors" */
+} EbbJsonScanner;
+
+/* FALSE if the text is not UTF-8. */
+gboolean ebb_json_scanner_init (EbbJsonScanner *self,
+                                const char *text,
+                                gsize length,
+                                const char *what,
+                                GError **error);
+/* Always FALSE, with an error that says where. */
+gboolean ebb_json_scanner_fail (EbbJsonScanner *self,
+                                GError **error,
+                                const char *format,
+                                ...) G_GNUC_PRINTF (3, 4);
+/* Skips white space; then takes @c if it is there. */
+gboolean ebb_json_scanner_try (EbbJsonScanner *self,
+                               char c);
+gboolean ebb_json_scanner_expect (EbbJsonScanner *self,
+                                  char c,
+                                  GError **error);
+/* Takes what separates the members of a list or object that ends with @end: sets @more. Call it before each member, with
+ * @first TRUE before the first one. */
+gboolean ebb_json_scanner_next (EbbJsonScanner *self,
+                                gboolean first,
+                                char end,
+                                gboolean *more,
+                                GError **error);
+char *ebb_json_scanner_read_string (EbbJsonScanner *self,
+                                    GError **error);
+/* A string and the colon after it. */
+char *ebb_json_scanner_read_key (EbbJsonScanner *self,
+                                 GError **error);
+/* An integer in [0, 2^63). */
+gboolean ebb_json_scanner_read_uint (EbbJsonScanner *self,
+                                     gint64 *value,
+                                     GError **error);
+/* Nothing but white space may be left. */
+gboolean ebb_json_scanner_expect_end (EbbJsonScanner *self,
+                                      GError **error);
+
+/* Appends @text as a JSON string, quotes included. */
+void ebb_json_append_string (GString *json,
+                             const char *text);
+/* The same, cut if it is long: a stranger's text as part of a message of one line. */
+char *ebb_json_quote (const char *text);
+
+G_END_DECLS

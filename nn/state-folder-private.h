@@ -1,0 +1,19 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/args.h"
+
+/* A folder of saved states, each one file with a number that only grows. */
+
+G_BEGIN_DECLS
+
+/* Writes @tree as the newest state, then removes all but the newest @keep and what broken-off writes left. */
+gboolean ebb_state_folder_write (const char *folder,
+                                 EbbArgs *tree,
+                                 guint keep,
+                                 GError **error);
+/* The newest state that is whole. */
+EbbArgs *ebb_state_folder_read (const char *folder,
+                                GError **error);
+
+G_END_DECLS

@@ -1,0 +1,174 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/state-folder-private.h"
+
+#include "nn/atomic-file-private.h"
+#include "nn/safetensors.h"
+#include "nn/state-tree-private.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <string.h>
+
+#define PREFIX "state-"
+#define SUFFIX ".safetensors"
+#define METADATA_KEY "ebb.state"
+
+/* The number in a state's file name; 0 if it is none. */
+static guint64
+parse_name (const char *name)
+{
+  g_autofree char *digits = NULL;
+  guint64 number = 0;
+
+  if (!g_str_has_prefix (name, PREFIX) || !g_str_has_suffix (name, SUFFIX))
+    return 0;
+  digits = g_strndup (name + strlen (PREFIX), strlen (name) - strlen (PREFIX SUFFIX));
+  return g_ascii_string_to_unsigned (digits, 10, 1, G_MAXINT64, &number, NULL) ? number : 0;
+}
+
+static char *
+make_path (const char *folder,
+           guint64 number)
+{
+  g_autofree char *name = g_strdup_printf (PREFIX "%08" G_GUINT64_FORMAT SUFFIX, number);
+
+  return g_build_filename (folder, name, NULL);
+}
+
+static int
+compare_descending (gconstpointer a,
+                    gconstpointer b)
+{
+  guint64 x = *(const guint64 *) a, y = *(const guint64 *) b;
+
+  return x > y ? -1 : x < y;
+}
+
+/* The numbers of all states, the newest first; NULL with @error if the folder can't be read. */
+static GArray *
+list_states (const char *folder,
+             GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+  GDir *dir = g_dir_open (folder, 0, &failure);
+  GArray *numbers;
+  const char *name;
+
+  if (dir == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read the folder of saved states: %s", failure->message);
+      return NULL;
+    }
+  numbers = g_array_new (FALSE, FALSE, sizeof (guint64));
+  while ((name = g_dir_read_name (dir)) != NULL)
+    {
+      guint64 number = parse_name (name);
+
+      if (number > 0)
+        g_array_append_val (numbers, number);
+    }
+  g_dir_close (dir);
+  g_array_sort (numbers, compare_descending);
+  return numbers;
+}
+
+/* What is left behind here does no harm, so failures are not told. */
+static void
+clean_up (const char *folder,
+          guint keep)
+{
+  g_autoptr (GArray) numbers = list_states (folder, NULL);
+  GDir *dir = g_dir_open (folder, 0, NULL);
+  const char *name;
+
+  for (guint i = keep; numbers != NULL && i < numbers->len; i++)
+    {
+      g_autofree char *path = make_path (folder, g_array_index (numbers, guint64, i));
+
+      g_unlink (path);
+    }
+  while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
+    if (g_str_has_prefix (name, PREFIX) && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX))
+      {
+        g_autofree char *path = g_build_filename (folder, name, NULL);
+
+        g_unlink (path);
+      }
+  if (dir != NULL)
+    g_dir_close (dir);
+}
+
+gboolean
+ebb_state_folder_write (const char *folder,
+                        EbbArgs *tree,
+                        guint keep,
+                        GError **error)
+{
+  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (GArray) numbers = NULL;
+  g_autofree char *text = NULL;
+  g_autofree char *path = NULL;
+
+  if (g_mkdir_with_parents (folder, 0777) != 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", folder, g_strerror (errno));
+      return FALSE;
+    }
+  numbers = list_states (folder, error);
+  text = numbers ? ebb_state_tree_flatten (tree, tensors, error) : NULL;
+  if (text == NULL)
+    return FALSE;
+  ebb_args_add_string (metadata, METADATA_KEY, text);
+  path = make_path (folder, numbers->len > 0 ? g_array_index (numbers, guint64, 0) + 1 : 1);
+  if (!ebb_save_safetensors (path, tensors, metadata, error))
+    return FALSE;
+  clean_up (folder, keep);
+  return TRUE;
+}
+
+static EbbArgs *
+read_state (const char *path,
+            GError **error)
+{
+  g_autoptr (EbbArgs) metadata = NULL;
+  g_autoptr (EbbArgs) tensors = ebb_load_safetensors_full (path, &metadata, error);
+  int index = tensors ? ebb_args_find (metadata, METADATA_KEY) : -1;
+
+  if (tensors == NULL)
+    return NULL;
+  if (index < 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", path);
+      return NULL;
+    }
+  return ebb_state_tree_restore (ebb_args_get_string (metadata, (guint) index), tensors, path, error);
+}
+
+EbbArgs *
+ebb_state_folder_read (const char *folder,
+                       GError **error)
+{
+  g_autoptr (GArray) numbers = list_states (folder, error);
+  g_autoptr (GError) first = NULL;
+
+  if (numbers == NULL)
+    return NULL;
+  for (guint i = 0; i < numbers->len; i++)
+    {
+      g_autofree char *path = make_path (folder, g_array_index (numbers, guint64, i));
+      g_autoptr (GError) failure = NULL;
+      EbbArgs *tree = read_state (path, &failure);
+
+      if (tree != NULL)
+        return tree;
+      g_message ("a saved state is passed over: %s", failure->message);
+      if (first == NULL)
+        first = g_steal_pointer (&failure);
+    }
+  if (first != NULL)
+    g_propagate_error (error, g_steal_pointer (&first));
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: no training was saved there", folder);
+  return NULL;
+}
