@@ -21,10 +21,10 @@ static CharacterClass
 classify (gunichar c)
 {
   if (c < 0x80)
-    return g_ascii_isalpha ((char) c)                 ? LETTER
-           : g_ascii_isdigit ((char) c)               ? NUMBER
-           : c == ' ' || (c >= '\t' && c <= '\r')     ? SPACE
-                                                      : OTHER;
+    return g_ascii_isalpha ((char) c)             ? LETTER
+           : g_ascii_isdigit ((char) c)           ? NUMBER
+           : c == ' ' || (c >= '\t' && c <= '\r') ? SPACE
+                                                  : OTHER;
   if (c == 0x85)
     return SPACE;
   switch (g_unichar_type (c))
@@ -202,8 +202,8 @@ push_pair (Merging *self,
            guint32 place)
 {
   guint32 next = self->next[place];
-  const EbbBpeMerge *merge
-      = next == G_MAXUINT32 ? NULL : ebb_bpe_tables_find_merge (tables, self->ids[place], self->ids[next]);
+  const EbbBpeMerge *merge =
+      next == G_MAXUINT32 ? NULL : ebb_bpe_tables_find_merge (tables, self->ids[place], self->ids[next]);
 
   if (merge != NULL)
     heap_push (self, (Candidate){ merge->rank, place, self->ids[place], self->ids[next], merge->merged });
@@ -266,7 +266,10 @@ ebb_bpe_encode_piece (const EbbBpeTables *tables,
                       gsize length,
                       gint64 *tokens)
 {
-  enum { SMALL = 64 };
+  enum
+  {
+    SMALL = 64
+  };
   gint32 small_ids[SMALL];
   guint32 small_links[3 * SMALL];
   Candidate small_heap[3 * SMALL];

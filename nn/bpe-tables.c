@@ -243,7 +243,8 @@ add_merge (EbbBpeTables *self,
   merged_id = find_id (self, joined);
   if (left_id < 0 || right_id < 0 || merged_id < 0)
     return fail_at_line (path, line_number, error, "the vocabulary has no token",
-                         left_id < 0 ? line : right_id < 0 ? right : joined);
+                         left_id < 0 ? line : right_id < 0 ? right
+                                                           : joined);
   merge = find_place (self, make_key (left_id, right_id));
   if (merge->key != G_MAXUINT64)
     return fail_at_line (path, line_number, error, "this merge is there twice", whole);

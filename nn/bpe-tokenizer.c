@@ -101,8 +101,9 @@ fail_byte (EbbBpeTokenizer *self,
 
   while (i + 1 < length && self->tables.byte_tokens[piece[i]] >= 0)
     i++;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s has no token for byte 0x%02x, which the text has at %" G_GSIZE_FORMAT,
-               self->vocab_path, piece[i], position + i);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+               "%s has no token for byte 0x%02x, which the text has at %" G_GSIZE_FORMAT, self->vocab_path, piece[i],
+               position + i);
 }
 
 static EbbTensor *
@@ -329,5 +330,6 @@ ebb_bpe_tokenizer_new (const char *vocab_path,
   if ((error != NULL && *error != NULL) || vocab_path == NULL || merges_path == NULL)
     return NULL;
 
-  return g_initable_new (EBB_TYPE_BPE_TOKENIZER, NULL, error, "vocab-path", vocab_path, "merges-path", merges_path, NULL);
+  return g_initable_new (EBB_TYPE_BPE_TOKENIZER, NULL, error, "vocab-path", vocab_path, "merges-path", merges_path,
+                         NULL);
 }

@@ -13,8 +13,8 @@ ebb_check_max_norm (double max_norm,
 {
   if (max_norm > 0 && !isnan (max_norm))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "gradients can't be clipped to a norm of %g: it must be more than 0",
-               max_norm);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "gradients can't be clipped to a norm of %g: it must be more than 0", max_norm);
   return FALSE;
 }
 

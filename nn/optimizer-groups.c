@@ -29,7 +29,8 @@ check_patterns (EbbOptimizerPrivate *priv,
 {
   if (patterns[0] == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a parameter group needs at least one pattern of names");
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "a parameter group needs at least one pattern of names");
       return FALSE;
     }
   for (guint p = 0; patterns[p] != NULL; p++)

@@ -132,8 +132,8 @@ find (EbbArgs *args,
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has no \"%s\"", key);
   else if (ebb_args_get_value_kind (args, (guint) index) != kind)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has a \"%s\" of another type than it should",
-                   key);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the optimizer's state has a \"%s\" of another type than it should", key);
       index = -1;
     }
   return index;
@@ -163,8 +163,8 @@ read_double (EbbArgs *args,
   *value = ebb_args_get_double (args, (guint) index);
   if (!isfinite (*value) || *value < lowest)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has %s %g: it must be a number of %g or more",
-                   key, *value, lowest);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the optimizer's state has %s %g: it must be a number of %g or more", key, *value, lowest);
       return FALSE;
     }
   return TRUE;
@@ -201,9 +201,10 @@ find_slot (EbbOptimizerPrivate *priv,
 
   if (name != NULL && g_hash_table_lookup_extended (by_name, name, NULL, &index))
     return &slots[GPOINTER_TO_UINT (index)];
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the optimizer's state is for a parameter \"%s\", which the module does not have (it has %u, the first is %s)",
-               name ? name : "", priv->n_slots, priv->slots[0].name);
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_STATE,
+      "the optimizer's state is for a parameter \"%s\", which the module does not have (it has %u, the first is %s)",
+      name ? name : "", priv->n_slots, priv->slots[0].name);
   return NULL;
 }
 
@@ -260,8 +261,8 @@ read_groups (Loading *loading,
         }
       for (guint i = 0; i < ebb_args_get_length (names); i++)
         {
-          const char *name
-              = ebb_args_get_value_kind (names, i) == EBB_VALUE_STRING ? ebb_args_get_string (names, i) : NULL;
+          const char *name =
+              ebb_args_get_value_kind (names, i) == EBB_VALUE_STRING ? ebb_args_get_string (names, i) : NULL;
           EbbOptimizerSlot *slot = find_slot (loading->priv, loading->slots, loading->by_name, name, error);
 
           if (slot == NULL)

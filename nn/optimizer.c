@@ -212,7 +212,8 @@ ebb_optimizer_real_step (EbbOptimizer *self,
 
   if (kind == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()", G_OBJECT_TYPE_NAME (self));
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
+                   G_OBJECT_TYPE_NAME (self));
       return FALSE;
     }
   n_states = kind->count_states (self);
@@ -584,7 +585,8 @@ ebb_optimizer_make (GType type,
 
   if (!(lr >= 0) || !isfinite (lr))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "learning rate %g: it must be a number of 0 or more", lr);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "learning rate %g: it must be a number of 0 or more",
+                   lr);
       return NULL;
     }
   return g_initable_new (type, NULL, error, "module", module, "lr", lr, NULL);

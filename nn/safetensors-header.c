@@ -7,9 +7,10 @@
 
 static const char *const dtype_names[EBB_N_DTYPES] = { "F32", "BF16", "F16", "I32", "I64", "U8", "BOOL" };
 /* What the format has besides. */
-static const char *const other_dtype_names[]
-    = { "F64", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3", "F6_E3M2", "F4", "I8", "I16",
-        "U16", "U32", "U64", "C64", NULL };
+static const char *const other_dtype_names[] = { "F64",         "F8_E5M2",     "F8_E4M3", "F8_E8M0",
+                                                 "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3", "F6_E3M2",
+                                                 "F4",          "I8",          "I16",     "U16",
+                                                 "U32",         "U64",         "C64",     NULL };
 
 #define SUPPORTED_DTYPES "F32, BF16, F16, I32, I64, U8 and BOOL"
 
@@ -179,8 +180,8 @@ read_entry (Parser *parser,
   while (ebb_json_scanner_next (scanner, seen == 0, '}', &more, error))
     {
       static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-      static gboolean (*const readers[]) (Parser *, EbbSafetensorsEntry *, GError **)
-          = { read_dtype, read_shape, read_offsets };
+      static gboolean (*const readers[]) (Parser *, EbbSafetensorsEntry *, GError **) = { read_dtype, read_shape,
+                                                                                          read_offsets };
       g_autofree char *key = NULL;
       g_autofree char *tensor = NULL;
       guint which = 0;

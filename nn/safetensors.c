@@ -81,8 +81,8 @@ parse_file (const char *path,
   if (length > size - 8)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT, path,
-                   length, size);
+                   "%s: truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT,
+                   path, length, size);
       return FALSE;
     }
   *data_offset = 8 + (gsize) length;
@@ -203,8 +203,8 @@ append_metadata (GString *json,
   for (guint i = 0; i < n; i++)
     {
       const char *key = ebb_args_get_key (metadata, i);
-      const char *value
-          = ebb_args_get_value_kind (metadata, i) == EBB_VALUE_STRING ? ebb_args_get_string (metadata, i) : NULL;
+      const char *value =
+          ebb_args_get_value_kind (metadata, i) == EBB_VALUE_STRING ? ebb_args_get_string (metadata, i) : NULL;
 
       if (key == NULL || value == NULL || !g_utf8_validate (key, -1, NULL) || !g_utf8_validate (value, -1, NULL)
           || ebb_args_find (metadata, key) != (int) i)

@@ -21,7 +21,7 @@ G_DECLARE_FINAL_TYPE (EbbSgd, ebb_sgd, EBB, SGD, EbbOptimizer)
 
 EBB_AVAILABLE_IN_ALL
 EbbOptimizer *ebb_sgd_new (EbbModule *module,
-                             double lr,
-                             GError **error);
+                           double lr,
+                           GError **error);
 
 G_END_DECLS

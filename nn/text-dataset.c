@@ -581,7 +581,8 @@ ebb_text_dataset_new (const char *const *paths,
   if ((error != NULL && *error != NULL) || paths == NULL || tokenizer == NULL)
     return NULL;
 
-  return g_initable_new (EBB_TYPE_TEXT_DATASET, NULL, error, "paths", paths, "tokenizer", tokenizer, "seed", seed, NULL);
+  return g_initable_new (EBB_TYPE_TEXT_DATASET, NULL, error, "paths", paths, "tokenizer", tokenizer, "seed", seed,
+                         NULL);
 }
 
 /**

@@ -208,8 +208,7 @@ load_generators (EbbTrainingState *self,
 {
   GHashTableIter iter;
   gpointer name, generator;
-  gboolean ok
-      = load_generator (generators, "default", ebb_generator_get_default (), folder, check_only, error);
+  gboolean ok = load_generator (generators, "default", ebb_generator_get_default (), folder, check_only, error);
 
   g_hash_table_iter_init (&iter, self->generators);
   while (ok && g_hash_table_iter_next (&iter, &name, &generator))
