@@ -1,0 +1,222 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <ebb/ebb.h>
+
+#include <math.h>
+
+/* Gradients where a formula alone would be wrong: at ties, at zero, of parts, of what is repeated, across dtypes. */
+
+#define SHAPE(...) (const gint64[]){ __VA_ARGS__ }, G_N_ELEMENTS (((const gint64[]){ __VA_ARGS__ }))
+#define LEAF(...) make_leaf ((const float[]){ __VA_ARGS__ }, G_N_ELEMENTS (((const float[]){ __VA_ARGS__ })))
+#define assert_grad(leaf, ...) assert_grad_ (leaf, (const double[]){ __VA_ARGS__ })
+
+static EbbTensor *
+make_leaf (const float *values, gint64 n)
+{
+  g_autoptr (GError) error = NULL;
+  EbbTensor *leaf = ebb_tensor_new_from_floats (values, (gsize) n, &n, 1, &error);
+
+  g_assert_no_error (error);
+  ebb_tensor_set_requires_grad (leaf, TRUE, &error);
+  return leaf;
+}
+
+/* Goes back from the sum of @y, which is @error's to explain if there is none, weighted by 1, 2, 3, ... */
+static void
+backward (EbbTensor *y, GError *error)
+{
+  g_autoptr (EbbTensor) flat = NULL;
+  g_autoptr (EbbTensor) weights = NULL;
+  g_autoptr (EbbTensor) product = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+
+  g_assert_no_error (error);
+  flat = ebb_reshape (y, SHAPE (-1), &error);
+  weights = ebb_arange (1, 1 + (double) ebb_tensor_get_n_elements (flat), 1, EBB_DTYPE_F32, NULL, &error);
+  product = ebb_mul (flat, weights, &error);
+  sum = ebb_sum (product, NULL, 0, FALSE, &error);
+  g_assert_true (ebb_tensor_backward (sum, &error));
+  g_assert_no_error (error);
+}
+
+static void
+assert_grad_ (EbbTensor *leaf, const double *expected)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (leaf);
+  g_autoptr (EbbTensor) real = ebb_cast (grad, EBB_DTYPE_F32, &error);
+  const float *data;
+
+  g_assert_nonnull (real);
+  g_assert_cmpint (ebb_tensor_get_dtype (grad), ==, ebb_tensor_get_dtype (leaf));
+  data = ebb_tensor_get_data (real, &error);
+  for (gint64 i = 0; i < ebb_tensor_get_n_elements (leaf); i++)
+    g_assert_cmpfloat_with_epsilon (data[i], expected[i], 1e-5);
+}
+
+static void
+ties_are_shared (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) a = LEAF (1, 2, 3);
+  g_autoptr (EbbTensor) b = LEAF (1, 3, 2);
+  g_autoptr (EbbTensor) greater = ebb_maximum (a, b, &error);
+  g_autoptr (EbbTensor) c = LEAF (5, 4, 5, 5);
+  g_autoptr (EbbTensor) greatest = ebb_max (c, NULL, 0, FALSE, &error);
+  g_autoptr (EbbTensor) d = LEAF (5, 4, 5, 5);
+  g_autoptr (EbbTensor) first = NULL;
+
+  backward (greater, error);
+  assert_grad (a, 0.5, 0, 3);
+  assert_grad (b, 0.5, 2, 0);
+  backward (greatest, error);
+  assert_grad (c, 1.0 / 3, 0, 1.0 / 3, 1.0 / 3);
+  g_assert_true (ebb_max_along (d, 0, FALSE, &first, NULL, &error));
+  backward (first, error);
+  assert_grad (d, 1, 0, 0, 0);
+}
+
+static void
+zero_gives_no_nan (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) base = LEAF (0, 0, 2);
+  g_autoptr (EbbTensor) exponent = LEAF (0, 2, 3);
+  g_autoptr (EbbTensor) power = ebb_pow (base, exponent, &error);
+  g_autoptr (EbbTensor) x = LEAF (0, 2);
+  g_autoptr (EbbTensor) one = ebb_pow_scalar (x, 0, &error);
+  g_autoptr (EbbTensor) zeros = LEAF (0, 0);
+  g_autoptr (EbbTensor) norm = ebb_norm (zeros, &error);
+
+  backward (power, error);
+  assert_grad (base, 0, 0, 3 * 12);
+  assert_grad (exponent, 0, 0, 3 * 8 * log (2));
+  backward (one, error);
+  assert_grad (x, 0, 0);
+  backward (norm, error);
+  assert_grad (zeros, 0, 0);
+}
+
+/* Where only some parts are used, the others have a gradient of zero, not of what the memory held. */
+static void
+unused_parts_are_zero (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = LEAF (1, 2, 3, 4, 5, 6, 7);
+  g_autofree EbbTensor **parts = NULL;
+  g_autoptr (EbbTensor) joined = NULL;
+  g_autoptr (EbbTensor) every_third = NULL;
+  g_autoptr (EbbTensor) y = LEAF (1, 2, 3, 4, 5, 6, 7);
+  guint n = 0;
+
+  parts = ebb_split (x, 2, 0, &n, &error);
+  g_assert_no_error (error);
+  joined = ebb_cat ((EbbTensor *[]){ parts[3], parts[1], parts[3] }, 3, 0, &error);
+  for (guint i = 0; i < n; i++)
+    ebb_tensor_unref (parts[i]);
+  backward (joined, error);
+  assert_grad (x, 0, 0, 2, 3, 0, 0, 1 + 4);
+
+  every_third = ebb_slice (y, 0, 1, G_MAXINT64, 3, &error);
+  backward (every_third, error);
+  assert_grad (y, 0, 1, 0, 0, 2, 0, 0);
+}
+
+static void
+repetitions_are_summed (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = LEAF (1, 2);
+  g_autoptr (EbbTensor) column = ebb_reshape (x, SHAPE (2, 1), &error);
+  g_autoptr (EbbTensor) expanded = ebb_expand (column, SHAPE (2, 2, 3), &error);
+  g_autoptr (EbbTensor) y = LEAF (1, 2);
+  g_autoptr (EbbTensor) other = ebb_reshape (y, SHAPE (2, 1), &error);
+  g_autoptr (EbbTensor) row = LEAF (1, 2, 3);
+  g_autoptr (EbbTensor) product = ebb_mul (other, row, &error);
+  g_autoptr (EbbTensor) table = LEAF (1, 2, 3);
+  g_autoptr (EbbTensor) indices = ebb_tensor_new_from_ints ((const gint64[]){ 2, 0, 2, 2 }, 4, SHAPE (4), &error);
+  g_autoptr (EbbTensor) selected = ebb_index_select (table, 0, indices, &error);
+
+  backward (expanded, error);
+  assert_grad (x, 1 + 2 + 3 + 7 + 8 + 9, 4 + 5 + 6 + 10 + 11 + 12);
+  backward (product, error);
+  assert_grad (row, 1 + 8, 2 + 10, 3 + 12);
+  assert_grad (y, 1 + 4 + 9, 4 + 10 + 18);
+  backward (selected, error);
+  assert_grad (table, 2, 0, 1 + 3 + 4);
+}
+
+/* The gradient of a leaf has its dtype, whatever the op was done in. */
+static void
+dtypes_are_those_of_the_leaves (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) a = LEAF (1, 2, 3);
+  g_autoptr (EbbTensor) b = ebb_full (SHAPE (1), 2, EBB_DTYPE_BF16, NULL, &error);
+  g_autoptr (EbbTensor) half = ebb_full (SHAPE (3), 2, EBB_DTYPE_F16, NULL, &error);
+  g_autoptr (EbbTensor) product = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) cast = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (b, TRUE, &error));
+  g_assert_true (ebb_tensor_set_requires_grad (half, TRUE, &error));
+  product = ebb_mul (b, a, &error);
+  cast = ebb_cast (half, EBB_DTYPE_F32, &error);
+  sum = ebb_add (product, cast, &error);
+  g_assert_no_error (error);
+  g_assert_cmpint (ebb_tensor_get_dtype (product), ==, EBB_DTYPE_F32);
+  backward (sum, error);
+  assert_grad (a, 2, 4, 6);
+  assert_grad (b, 1 + 4 + 9);
+  assert_grad (half, 1, 2, 3);
+}
+
+/* Both operands receive the same tensor, and one of them goes on: what it writes must not reach the other. */
+static void
+shared_gradients_are_not_overwritten (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) a = LEAF (1, 2, 3);
+  g_autoptr (EbbTensor) b = LEAF (4, 5, 6);
+  g_autoptr (EbbTensor) scaled = ebb_mul_scalar (b, -3, &error);
+  g_autoptr (EbbTensor) negative = ebb_neg (a, &error);
+  g_autoptr (EbbTensor) sum = ebb_add (negative, scaled, &error);
+  g_autoptr (EbbTensor) twice = ebb_add (sum, negative, &error);
+
+  backward (twice, error);
+  assert_grad (a, -2, -4, -6);
+  assert_grad (b, -3, -6, -9);
+}
+
+/* Forward and backward of dropout draw the same mask, without having kept it. */
+static void
+dropout_drops_the_same_twice (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbGenerator) generator = ebb_generator_new (11);
+  g_autoptr (EbbTensor) x = ebb_ones (SHAPE (1000), EBB_DTYPE_F32, NULL, &error);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (x, TRUE, &error));
+  y = ebb_dropout (x, 0.4, TRUE, generator, &error);
+  sum = ebb_sum (y, NULL, 0, FALSE, &error);
+  g_assert_true (ebb_tensor_backward (sum, &error));
+  g_assert_no_error (error);
+  grad = ebb_tensor_get_grad (x);
+  g_assert_true (ebb_tensor_equal (grad, y));
+}
+
+int
+main (int argc, char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/op-gradients/ties-are-shared", ties_are_shared);
+  g_test_add_func ("/op-gradients/zero-gives-no-nan", zero_gives_no_nan);
+  g_test_add_func ("/op-gradients/unused-parts-are-zero", unused_parts_are_zero);
+  g_test_add_func ("/op-gradients/repetitions-are-summed", repetitions_are_summed);
+  g_test_add_func ("/op-gradients/dtypes-are-those-of-the-leaves", dtypes_are_those_of_the_leaves);
+  g_test_add_func ("/op-gradients/shared-gradients-are-not-overwritten", shared_gradients_are_not_overwritten);
+  g_test_add_func ("/op-gradients/dropout-drops-the-same-twice", dropout_drops_the_same_twice);
+  return g_test_run ();
+}
