@@ -466,6 +466,36 @@ test_steady_state_asks_the_system_for_nothing (void)
   g_assert_cmpuint (ebb_memory_stats_get_system_calls (after), ==, ebb_memory_stats_get_system_calls (before));
 }
 
+/* -- side effects ----------------------------------------------------------------------------------------------------- */
+
+static void
+test_running_statistics_move_once_a_step (void)
+{
+  GError *error = NULL;
+  g_autoptr (EbbTensor) x = randn2 (6, 8, FALSE);
+  g_autoptr (EbbModule) plain = ebb_sequential_new ();
+  g_autoptr (EbbModule) wrapped = ebb_sequential_new ();
+  EbbModule *both[] = { plain, wrapped };
+  EbbTensor *mean[2];
+
+  g_object_unref (ebb_checkpoint_wrapper (wrapped, NULL, &error));
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbModule) norm = ebb_batch_norm1d_new (8, 1e-5, 0.1, &error);
+      g_autoptr (EbbModule) tanh = ebb_tanh_new ();
+
+      g_assert_no_error (error);
+      ebb_module_register_child (both[i], "0", norm, &error);
+      ebb_module_register_child (both[i], "1", tanh, &error);
+      ebb_tensor_unref (train_once (both[i], x));
+      mean[i] = ebb_module_get_buffer (norm, "running_mean");
+    }
+  g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (wrapped), ==, 1);
+  g_assert_true (ebb_tensor_equal (mean[0], mean[1]));
+  ebb_tensor_unref (mean[0]);
+  ebb_tensor_unref (mean[1]);
+}
+
 /* -- sequences, wrapping ---------------------------------------------------------------------------------------------- */
 
 static void
@@ -536,6 +566,7 @@ main (int argc,
   TEST ("failures-come-out-as-themselves", test_failures_come_out_as_themselves);
   TEST ("steps-leave-nothing-behind", test_steps_leave_nothing_behind);
   TEST ("steady-state-asks-the-system-for-nothing", test_steady_state_asks_the_system_for_nothing);
+  TEST ("running-statistics-move-once-a-step", test_running_statistics_move_once_a_step);
   TEST ("sequence-in-segments-is-bitwise-equal", test_sequence_in_segments_is_bitwise_equal);
   TEST ("wrapping-changes-no-name-and-comes-off", test_wrapping_changes_no_name_and_comes_off);
   return g_test_run ();
