@@ -78,7 +78,8 @@ ebb_args_new (EbbArgsKind kind)
  * ebb_args_new_for_tensor:
  * @tensor: a tensor
  *
- * Makes an %EBB_ARGS_BARE that holds one tensor: the arguments, or the result, of a call with one tensor in and one out.
+ * Makes an %EBB_ARGS_BARE that holds one tensor: the arguments, or the result, of a call with one tensor in and one
+ * out.
  *
  * Returns: (transfer full): the container
  */

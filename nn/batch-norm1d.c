@@ -8,8 +8,8 @@
 /**
  * EbbBatchNorm1d:
  *
- * Batch normalisation (Ioffe and Szegedy, 2015) of each feature of `[N, num-features]` or `[N, num-features, L]` over all
- * other dimensions. In training by the batch's mean and variance, which also move the running ones by
+ * Batch normalisation (Ioffe and Szegedy, 2015) of each feature of `[N, num-features]` or `[N, num-features, L]` over
+ * all other dimensions. In training by the batch's mean and variance, which also move the running ones by
  * #EbbBatchNorm1d:momentum; in evaluation by the running ones. Parameters: `weight` and `bias` `[num-features]`, ones
  * and zeros at first. Buffers: `running_mean` and `running_var` `[num-features]`, zeros and ones at first.
  */

@@ -344,8 +344,8 @@ ebb_gpt_init (EbbGpt *self)
  *
  * Makes a GPT with the initial weights of GPT-2, drawn from the thread's default generator.
  *
- * Returns: (transfer full) (type EbbGpt) (nullable): the model, or %NULL with @error set, to %EBB_ERROR_INVALID_ARGUMENT
- *   if ebb_gpt_config_check() finds something
+ * Returns: (transfer full) (type EbbGpt) (nullable): the model, or %NULL with @error set, to
+ * %EBB_ERROR_INVALID_ARGUMENT if ebb_gpt_config_check() finds something
  */
 EbbModule *
 ebb_gpt_new (EbbGptConfig *config, GError **error)

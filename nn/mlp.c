@@ -8,8 +8,9 @@
 /**
  * EbbMlp:
  *
- * The feed-forward part of a transformer block: linear, GELU, linear, on x `[..., width]`. Its children are `c_fc` (width
- * to hidden) and `c_proj` (hidden to width), GPT-2's names. The bias of `c_fc` and the GELU are one pass over memory.
+ * The feed-forward part of a transformer block: linear, GELU, linear, on x `[..., width]`. Its children are `c_fc`
+ * (width to hidden) and `c_proj` (hidden to width), GPT-2's names. The bias of `c_fc` and the GELU are one pass over
+ * memory.
  */
 struct _EbbMlp
 {

@@ -236,7 +236,8 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
  * @error: return location for an error
  *
  * Copies a state into the parameters and buffers of the module and of all below it, casting where the dtype differs. Of
- * a shared parameter one name is enough. A shape that differs is always an error, and with any error nothing is changed.
+ * a shared parameter one name is enough. A shape that differs is always an error, and with any error nothing is
+ * changed.
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set to %EBB_ERROR_STATE and a list of what does not fit
  */

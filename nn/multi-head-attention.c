@@ -13,10 +13,11 @@
 /**
  * EbbMultiHeadAttention:
  *
- * Multi-head attention (Vaswani et al., 2017, section 3.2). Self attention, on x `[B, T, width]`, computes queries, keys
- * and values in one product; its children are `c_attn` (width to 3 width) and `c_proj`, GPT-2's names. Cross attention,
- * with #EbbMultiHeadAttention:context-width set, takes keys and values from a context `[B, S, context-width]`; its
- * children are `q_attn`, `c_attn` (context width to 2 width) and `c_proj`. The result is `[B, T, width]`.
+ * Multi-head attention (Vaswani et al., 2017, section 3.2). Self attention, on x `[B, T, width]`, computes queries,
+ * keys and values in one product; its children are `c_attn` (width to 3 width) and `c_proj`, GPT-2's names. Cross
+ * attention, with #EbbMultiHeadAttention:context-width set, takes keys and values from a context `[B, S,
+ * context-width]`; its children are `q_attn`, `c_attn` (context width to 2 width) and `c_proj`. The result is `[B, T,
+ * width]`.
  *
  * Called with more than x, it takes the arguments `x`, `context` and `mask`. A mask `[B, S]`, `[B, T, S]` or
  * `[B, H, T, S]` is bool, where true means that the query may attend to the key, or floating, added to the scores.
