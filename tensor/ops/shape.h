@@ -81,18 +81,18 @@ EbbTensor *ebb_slice (EbbTensor *x,
                       GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor * *ebb_split (EbbTensor *x,
-                        gint64 size,
-                        int dim,
-                        guint *n_parts,
-                        GError **error);
+EbbTensor **ebb_split (EbbTensor *x,
+                       gint64 size,
+                       int dim,
+                       guint *n_parts,
+                       GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor * *ebb_chunk (EbbTensor *x,
-                        gint64 n_chunks,
-                        int dim,
-                        guint *n_parts,
-                        GError **error);
+EbbTensor **ebb_chunk (EbbTensor *x,
+                       gint64 n_chunks,
+                       int dim,
+                       guint *n_parts,
+                       GError **error);
 
 EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_cat (EbbTensor **tensors,
