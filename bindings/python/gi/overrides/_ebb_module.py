@@ -4,9 +4,9 @@ import weakref
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
+from gi.overrides._ebb_construct import c_class, construct, is_library_class
 from gi.overrides._ebb_errors import call_back, guard
 from gi.overrides._ebb_tensor import DType, Tensor, _NAMES, to_device, to_dtype
-from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
 
@@ -42,7 +42,7 @@ _REMOVERS = {"parameter": lambda module, name: _register_parameter(module, name,
              "buffer": lambda module, name: _register_buffer(module, name, None, False),
              "child": lambda module, name: _register_child(module, name, None)}
 _last_kind = {}  # by name: where it was found last, which is where it will be
-_call, _init = guard(Ebb.Module.call), guard(Ebb.Module.init)
+_call = guard(Ebb.Module.call)
 
 
 def _find(module, name):
@@ -67,28 +67,18 @@ def _owner(cls, name):
     return None
 
 
-def _is_library_class(cls):
-    return cls.__module__.startswith("gi.") or cls.__module__ in ("gobject", "builtins")
-
-
 def _refuse_name(cls, name, registers):
     """A name that a method or a class attribute has already would hide it, or be hidden by it."""
     owner = _owner(cls, name)
-    if owner is not None and (registers or (_is_library_class(owner) and callable(getattr(cls, name)))):
+    if owner is not None and (registers or is_library_class(owner)):
         raise AttributeError(f"{cls.__name__}.{name} is there already, from {owner.__name__}: choose another name")
 
 
-def _c_class(cls):
-    """The nearest class that C has made."""
-    return next(base for base in cls.__mro__ if _is_library_class(base) and issubclass(base, Ebb.Module))
-
-
-def _construct_names(cls):
-    """The construct properties of the nearest C class, in the order of its constructor."""
-    gtype = _c_class(cls).__gtype__
-    return [spec.name.replace("-", "_") for spec in GObject.list_properties(gtype)
-            if spec.owner_type == gtype and spec.flags & (GObject.ParamFlags.CONSTRUCT_ONLY
-                                                          | GObject.ParamFlags.CONSTRUCT)]
+def _is_property(cls, name):
+    """Whether a property made in Python has the name; those that PyGObject makes stand for fields of C structures."""
+    owner = _owner(cls, name)
+    return owner is not None and isinstance(owner.__dict__[name], property) and (
+        owner is Module or not is_library_class(owner))
 
 
 def _do_forward(self, args):
@@ -136,16 +126,7 @@ class Module(Ebb.Module):
             cls.do_forward = _do_forward
 
     def __init__(self, *args, **kwargs):
-        names = _construct_names(type(self)) if args else ()
-        if len(args) > len(names):
-            raise TypeError(f"{type(self).__name__}() takes at most {len(names)} positional arguments"
-                            + (f" ({', '.join(names)})" if names else "") + f", but {len(args)} were given")
-        for name, value in zip(names, args):
-            if name in kwargs:
-                raise TypeError(f"{type(self).__name__}() got {name!r} twice")
-            kwargs[name] = value
-        super().__init__(**kwargs)
-        _init(self, None)
+        construct(self, super().__init__, args, kwargs)
 
     def __call__(self, *args, **kwargs):
         return unpack_result(_call(self, pack_call(args, kwargs)))
@@ -167,7 +148,7 @@ class Module(Ebb.Module):
     def __setattr__(self, name, value):
         if isinstance(value, (Parameter, Buffer, Ebb.Module)):
             self._register(name, value)
-        elif name in self.__dict__ or isinstance(getattr(type(self), name, None), property):
+        elif name in self.__dict__ or _is_property(type(self), name):
             super().__setattr__(name, value)
         else:
             self._set_other(name, value)
@@ -243,7 +224,7 @@ class Module(Ebb.Module):
 
     # state
     def state_dict(self):
-        return unpack_result(self.get_state_dict())
+        return self.get_state_dict()
 
     def load_state_dict(self, state, strict=True):
         _load_state_dict(self, pack_result(dict(state)), strict)
@@ -323,7 +304,7 @@ _forwards = weakref.WeakKeyDictionary()
 def _forward_of_c(cls):
     function = _forwards.get(cls)
     if function is None:
-        function = _forwards[cls] = guard(_c_class(cls).do_forward)
+        function = _forwards[cls] = guard(c_class(cls).do_forward)
     return function
 
 
