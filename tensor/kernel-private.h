@@ -27,7 +27,7 @@ typedef struct
  * Row kernels take contiguous inputs seen as [rows, columns]. A NULL input is an optional operand left out. */
 typedef enum
 {
-  /* -- elementwise: inputs are already expanded to the output's shape (strides 0), any strides, in place ------------ */
+  /* -- elementwise: inputs are already expanded to the output's shape (strides 0), any strides, in place ----------- */
   EBB_KERNEL_COPY,          /* (x) -> y: any dtype to any dtype, any strides both; also cast and contiguous */
   EBB_KERNEL_FILL,          /* () -> y: fill.value; any dtype, any strides */
   EBB_KERNEL_ARANGE,        /* () -> y: arange.start + i * arange.step; any dtype but bool */
@@ -42,7 +42,8 @@ typedef enum
   EBB_KERNEL_TRIANGLE,      /* (x) [.., M, N] -> y: keeps column - row <= diagonal (lower) or >= (upper), else 0 */
 
   /* -- random: draw i of a call is lane i % 4 of Philox4x32-10 block offset + i / 4, i counted over the output in
-   *    contiguous order --------------------------------------------------------------------------------------------- */
+   *    contiguous order ---------------------------------------------------------------------------------------------
+   */
   EBB_KERNEL_UNIFORM,     /* () -> y: random.low + u * (random.high - random.low), u in [0, 1) with 24 bits */
   EBB_KERNEL_NORMAL,      /* () -> y: random.mean + random.std * z, Box-Muller on pairs of lanes */
   EBB_KERNEL_RANDINT,     /* () -> y i64/i32: low + draw % (high - low), 64-bit draws from two lanes each */
@@ -51,31 +52,34 @@ typedef enum
   EBB_KERNEL_MULTINOMIAL, /* (weights f32 [rows, n]) -> index i64 [rows, samples], with replacement, by inverse
                             * cumulative sum */
 
-  /* -- bias and gelu ------------------------------------------------------------------------------------------------ */
+  /* -- bias and gelu ----------------------------------------------------------------------------------------------- */
   EBB_KERNEL_BIAS_GELU,      /* (x [rows, n], bias [n] or NULL) -> y = gelu (x + bias): gelu.tanh; in place */
   EBB_KERNEL_BIAS_GELU_GRAD, /* (dy, x, bias or NULL) -> dx: in place on dy. (The bias gradient is a column sum.) */
   EBB_KERNEL_COLUMN_SUM,     /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients; rows are
                               * summed in a fixed order, blocks of rows in f32 pairwise */
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
-   *    with size 1 in the reduced ones ------------------------------------------------------------------------------ */
+   *    with size 1 in the reduced ones ------------------------------------------------------------------------------
+   */
   EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES ANY ALL; integers sum in i64 */
   EBB_KERNEL_VAR,        /* (x) -> var, mean: reduce.correction; two passes */
   EBB_KERNEL_ARG_REDUCE, /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */
   EBB_KERNEL_TOPK,       /* (x [rows, n]) -> values, indices i64 [rows, topk.k], sorted, largest or smallest first */
 
-  /* -- rows --------------------------------------------------------------------------------------------------------- */
+  /* -- rows -------------------------------------------------------------------------------------------------------- */
   EBB_KERNEL_SOFTMAX,            /* (x [rows, n]) -> y; softmax.log for log-softmax; in place */
   EBB_KERNEL_SOFTMAX_GRAD,       /* (dy, y) -> dx; softmax.log */
-  EBB_KERNEL_LAYER_NORM,         /* (x [rows, n], weight or NULL, bias or NULL) -> y, mean f32 [rows], rstd f32 [rows] */
+  EBB_KERNEL_LAYER_NORM, /* (x [rows, n], weight or NULL, bias or NULL) -> y, mean f32 [rows], rstd f32 [rows] */
   EBB_KERNEL_LAYER_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd, dsum or NULL) -> dx (+ dsum), dweight f32 or
-                                * NULL, dbias f32 or NULL; += if norm.accumulate_weight / _bias */
+                                * NULL, dbias f32 or NULL; += if norm.accumulate_weight / _bias; dx in place on dy or
+                                * dsum */
   EBB_KERNEL_RMS_NORM,           /* (x, weight or NULL) -> y, rstd */
-  EBB_KERNEL_RMS_NORM_GRAD,      /* (dy, x, weight or NULL, rstd) -> dx, dweight f32 or NULL */
+  EBB_KERNEL_RMS_NORM_GRAD,      /* (dy, x, weight or NULL, rstd) -> dx, dweight f32 or NULL; as above */
   EBB_KERNEL_BATCH_NORM,         /* (x [N, C, L], weight, bias, running_mean, running_var: each or NULL) -> y, mean f32
                                 * [C], rstd f32 [C]; norm.training: batch statistics, and running ones are moved IN
                                 * PLACE by norm.momentum (unbiased variance), else the running ones are used */
-  EBB_KERNEL_BATCH_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL */
+  EBB_KERNEL_BATCH_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd) -> dx, dweight f32 or NULL, dbias f32 or
+                                * NULL; as above */
   EBB_KERNEL_ADD_LAYER_NORM,     /* (x, residual, weight, bias) -> sum = residual + dropout (x), y = norm (sum), mean,
                                 * rstd; norm.p = 0: no draw; sum may be the same view as residual or x */
   EBB_KERNEL_CROSS_ENTROPY,      /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
@@ -83,7 +87,7 @@ typedef enum
   EBB_KERNEL_CROSS_ENTROPY_GRAD, /* (dloss f32 [rows] (stride 0 allowed), logits, target, logsumexp) -> dlogits; in
                                 * place on logits */
 
-  /* -- indices (checked by the launcher) ----------------------------------------------------------------------------- */
+  /* -- indices (checked by the launcher) --------------------------------------------------------------------------- */
   EBB_KERNEL_INDEX_SELECT, /* (x [outer, n, inner], index i64/i32 [k]) -> y [outer, k, inner]; also embedding; any
                                 * dtype */
   EBB_KERNEL_INDEX_ADD,    /* (source [outer, k, inner], index [k]) -> y [outer, n, inner] += source at index; y f32
@@ -94,7 +98,7 @@ typedef enum
   EBB_KERNEL_INDEX_CHECK,  /* (index i64/i32) -> worst i64 [1]: the first value outside [0, index.limit) other than
                                 * index.ignore, or -1 << 62 if there is none; contiguous input */
 
-  /* -- products ------------------------------------------------------------------------------------------------------ */
+  /* -- products ---------------------------------------------------------------------------------------------------- */
   EBB_KERNEL_MATMUL,         /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
                                 * (strides 0), a and b with any strides of which one of the last two is 1;
                                 * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16 */
@@ -106,7 +110,7 @@ typedef enum
                                 * ((b * H + h) * T + t) * S + s. H a multiple of Hk */
   EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
 
-  /* -- optimizers: contiguous, in place on outputs -------------------------------------------------------------------- */
+  /* -- optimizers: contiguous, in place on outputs ----------------------------------------------------------------- */
   EBB_KERNEL_ADAMW, /* (grad f32/bf16) -> parameter, exp_avg f32, exp_avg_sq f32: adamw.* */
   EBB_KERNEL_SGD,   /* (grad) -> parameter, momentum f32 or NULL: sgd.* */
 

@@ -150,8 +150,9 @@ static const EbbOp op_layer_norm = { "layer_norm", EBB_OP_NORMALIZATION, EBB_KER
  * @eps: what is added to the variance
  * @error: return location for an error
  *
- * Computes (x - mean) / sqrt (variance + eps) * weight + bias, with mean and biased variance over the last dimension (Ba,
- * Kiros and Hinton, Layer Normalization, 2016, equation 4), in f32. Backward keeps @x, @weight and two numbers a row.
+ * Computes (x - mean) / sqrt (variance + eps) * weight + bias, with mean and biased variance over the last dimension
+ * (Ba, Kiros and Hinton, Layer Normalization, 2016, equation 4), in f32. Backward keeps @x, @weight and two numbers a
+ * row.
  *
  * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x; %NULL with %EBB_ERROR_SHAPE if @weight or
  *   @bias are not [N], %EBB_ERROR_DTYPE for other dtypes
@@ -322,15 +323,12 @@ batch_norm_backward (EbbBackward *ctx,
   dy = ebb_backward_take_grad (ctx, 0, x->view.dtype, error);
   if (dy == NULL)
     return FALSE;
-  for (guint i = 0; i < 3; i++)
-    if (ctx->needs & (1u << i))
-      {
-        ctx->grad_inputs[i] = i == 0 ? ebb_tensor_new_like (x, error)
-                                     : ebb_tensor_new_uninitialized (&x->view.shape[1], 1, EBB_DTYPE_F32,
-                                                                     EBB_DEVICE_OF (x), error);
-        if (ctx->grad_inputs[i] == NULL)
-          return FALSE;
-      }
+  if (ctx->needs & 1)
+    {
+      ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error);
+      if (ctx->grad_inputs[0] == NULL)
+        return FALSE;
+    }
   view_channels (&dy_view, dy);
   view_channels (&x_view, x);
   ebb_launch_init (&launch, EBB_KERNEL_BATCH_NORM_GRAD);
@@ -343,9 +341,9 @@ batch_norm_backward (EbbBackward *ctx,
   if (ctx->grad_inputs[0] != NULL)
     view_channels (&dx_view, ctx->grad_inputs[0]);
   launch.outputs[launch.n_outputs++] = ctx->grad_inputs[0] != NULL ? &dx_view : NULL;
-  ebb_launch_output (&launch, ctx->grad_inputs[1]);
-  ebb_launch_output (&launch, ctx->grad_inputs[2]);
-  return ebb_launch (EBB_DEVICE_OF (x), &launch, error);
+  return ebb_norm_give_vector (ctx, &launch, 1, x->view.shape[1], &launch.params.norm.accumulate_weight, error)
+         && ebb_norm_give_vector (ctx, &launch, 2, x->view.shape[1], &launch.params.norm.accumulate_bias, error)
+         && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
 static const EbbOp op_batch_norm = { "batch_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_BATCH_NORM, batch_norm_run,

@@ -178,8 +178,8 @@ matmul_run (EbbOpCall *call,
   return ebb_launch_matmul (EBB_DEVICE_OF (result), &a, &b, NULL, &c, FALSE, error);
 }
 
-/* The gradient of operand @index = left right, made in the operand's own layout. Where the operand was broadcast the sum
- * over the batch comes after. */
+/* The gradient of operand @index = left right, made in the operand's own layout. Where the operand was broadcast the
+ * sum over the batch comes after. */
 static gboolean
 give_product (EbbBackward *ctx,
               guint index,
@@ -203,7 +203,7 @@ give_product (EbbBackward *ctx,
   shape[n_dims - 2] = left->shape[left->n_dims - 2];
   shape[n_dims - 1] = right->shape[right->n_dims - 1];
   if (code != 0)
-    grad = ebb_tensor_new_uninitialized (shape, n_dims, dtype, EBB_DEVICE_OF (ctx->grad_outputs[0]), error);
+    grad = ebb_tensor_new_uninitialized (shape, n_dims, dtype, ctx->device, error);
   else if (is_vector)
     grad = ebb_backward_grad_buffer (ctx, index, dtype, &vector_size, 1, &accumulate, error);
   else
@@ -314,8 +314,8 @@ save_for (EbbOpCall *call,
  * @error: return location for an error
  *
  * Multiplies matrices of f32 or bf16. Dimensions before the last two are a batch and broadcast. A vector on the left is
- * a row and one on the right a column; that dimension is left out of the result. The result is f32 if an operand is, else
- * bf16; under autocast both are cast to its dtype. Sums run in f32 at least.
+ * a row and one on the right a column; that dimension is left out of the result. The result is f32 if an operand is,
+ * else bf16; under autocast both are cast to its dtype. Sums run in f32 at least.
  *
  * Returns: (transfer full) (nullable): a tensor [.., M, N]; %NULL with %EBB_ERROR_SHAPE if the shapes do not fit,
  *   %EBB_ERROR_DTYPE for other dtypes
@@ -512,8 +512,8 @@ linear_check (EbbOpCall *call,
  * @bias: (nullable): a vector [out]; %NULL for none
  * @error: return location for an error
  *
- * Computes x W^T + b of f32 or bf16; the result is f32 if @x or @weight is, else bf16. Under autocast @x and @weight are
- * cast to its dtype, and the weight's gradient comes out in the weight's own. In the backward pass the gradients of
+ * Computes x W^T + b of f32 or bf16; the result is f32 if @x or @weight is, else bf16. Under autocast @x and @weight
+ * are cast to its dtype, and the weight's gradient comes out in the weight's own. In the backward pass the gradients of
  * @weight and @bias are added straight to those that they already have.
  *
  * Returns: (transfer full) (nullable): a tensor [.., out]; %NULL with %EBB_ERROR_SHAPE if the shapes do not fit,

@@ -217,9 +217,11 @@ ebb_reference_layer_norm_grad (const EbbLaunch *launch,
 {
   const EbbView *means = launch->inputs[3], *rstds = launch->inputs[4];
 
-  norm_grad_rows (launch, TRUE, means, rstds, launch->inputs[5]);
+  /* dx may lie in dy: it comes last. */
   sum_parameter_grads (launch, get_columns (launch->inputs[1]), 1, TRUE, means, rstds, launch->outputs[1],
                        launch->outputs[2]);
+  if (launch->outputs[0] != NULL)
+    norm_grad_rows (launch, TRUE, means, rstds, launch->inputs[5]);
   return TRUE;
 }
 
@@ -229,8 +231,9 @@ ebb_reference_rms_norm_grad (const EbbLaunch *launch,
 {
   const EbbView *rstds = launch->inputs[3];
 
-  norm_grad_rows (launch, FALSE, NULL, rstds, NULL);
   sum_parameter_grads (launch, get_columns (launch->inputs[1]), 1, TRUE, NULL, rstds, launch->outputs[1], NULL);
+  if (launch->outputs[0] != NULL)
+    norm_grad_rows (launch, FALSE, NULL, rstds, NULL);
   return TRUE;
 }
 
@@ -300,7 +303,7 @@ ebb_reference_batch_norm_grad (const EbbLaunch *launch,
   gint64 channels = x->shape[1], length = x->shape[2];
 
   sum_parameter_grads (launch, channels, length, FALSE, means, rstds, launch->outputs[1], launch->outputs[2]);
-  for (gint64 c = 0; c < channels; c++)
+  for (gint64 c = 0; c < channels && launch->outputs[0] != NULL; c++)
     {
       double mean = ebb_reference_load (means, c), rstd = ebb_reference_load (rstds, c), mean_dy = 0, mean_dyh = 0;
       double count = (double) (x->shape[0] * length);

@@ -114,8 +114,10 @@ ebb_reference_arg_reduce (const EbbLaunch *launch,
           if (wins || (isnan (value) && !isnan (best)))
             winner = i;
         }
-      ebb_reference_store (launch->outputs[0], output, ebb_reference_load (x, get_offset (&parts, output, winner)));
-      ebb_reference_store_integer (launch->outputs[1], output, winner);
+      if (launch->outputs[0] != NULL)
+        ebb_reference_store (launch->outputs[0], output, ebb_reference_load (x, get_offset (&parts, output, winner)));
+      if (launch->outputs[1] != NULL)
+        ebb_reference_store_integer (launch->outputs[1], output, winner);
     }
   return TRUE;
 }

@@ -5,9 +5,9 @@
 
 #include "tensor/cpu/parallel-private.h"
 
-/* The reduced elements of one output are cut into chunks of a fixed size, each reduced by one thread in f32 blocks whose
- * results are combined in f64, and the chunks are combined in order: the result depends on the shape alone. If the kept
- * dimension is the contiguous one, whole strips of outputs are reduced at once. */
+/* The reduced elements of one output are cut into chunks of a fixed size, each reduced by one thread in f32 blocks
+ * whose results are combined in f64, and the chunks are combined in order: the result depends on the shape alone. If
+ * the kept dimension is the contiguous one, whole strips of outputs are reduced at once. */
 
 #define ROW_CHUNK 65536
 #define STRIP_CHUNK 512
@@ -175,7 +175,7 @@ reduce_strip (EbbReduceOp op,
   for (gint64 row = first; row < last; row += STRIP_BLOCK)
     {
       EBB_VEC_FOR (i, m, n)
-        vec_store_as (EBB_DTYPE_F32, sums, i, m, identity);
+      vec_store_as (EBB_DTYPE_F32, sums, i, m, identity);
       for (gint64 r = row; r < MIN (row + STRIP_BLOCK, last); r++)
         {
           const float *x;
@@ -188,9 +188,9 @@ reduce_strip (EbbReduceOp op,
               x = buffer;
             }
           EBB_VEC_FOR (i, m, n)
-            vec_store_as (
-                EBB_DTYPE_F32, sums, i, m,
-                combine_vec (op, vec_load_as (EBB_DTYPE_F32, sums, i, m), vec_load_as (EBB_DTYPE_F32, x, i, m)));
+          vec_store_as (
+              EBB_DTYPE_F32, sums, i, m,
+              combine_vec (op, vec_load_as (EBB_DTYPE_F32, sums, i, m), vec_load_as (EBB_DTYPE_F32, x, i, m)));
         }
       for (gint64 k = 0; k < n; k++)
         values[k] = combine (op, values[k], sums[k]);
@@ -298,7 +298,7 @@ reduce_floats (Reduce *work,
   return TRUE;
 }
 
-/* -- integers ------------------------------------------------------------------------------------------------------- */
+/* -- integers ------------------------------------------------------------------------------------------------------ */
 
 static inline gint64
 combine_i64 (EbbReduceOp op,
