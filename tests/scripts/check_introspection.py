@@ -15,7 +15,7 @@ C = "{http://www.gtk.org/introspection/c/1.0}"
 FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
 
 # Functions that a type is meant to capture.
-CAPTURED = {"ebb_device_get", "ebb_device_get_cpu"}
+CAPTURED = {"ebb_device_get", "ebb_device_get_cpu", "ebb_gpt_config_get_preset_names"}
 
 problems = []
 
