@@ -31,6 +31,9 @@ foreach (twin IN ITEMS ebb ebb-static)
     target_link_libraries (${twin}-test-support
       PUBLIC ${twin} ebb-codegen PkgConfig::EBB_JSON_GLIB PRIVATE ebb-warnings)
     target_include_directories (${twin}-test-support PUBLIC "${tests_dir}")
+    # Private headers are read here for both twins; what of it needs private symbols is linked with the static one only.
+    target_compile_definitions (${twin}-test-support PRIVATE
+      EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
     set (support_${twin} ${twin}-test-support)
   endif ()
 endforeach ()
