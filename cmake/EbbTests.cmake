@@ -1,5 +1,6 @@
 # Programs (tests/NAME.c), introspection (tests/gi), scripts (tests/scripts), benchmarks (tests/bench).
 # tests/internal-NAME.c sees the private headers and links the static twin; tests/slow-NAME.c has more time.
+# Labels: unit, kernels (arithmetic against float64), slow, gi, script.
 # A test that can't run here exits with 77.
 set (EBB_TEST_THREADS 2 CACHE STRING "OpenMP threads of each test")
 
@@ -59,6 +60,9 @@ foreach (file IN LISTS test_files)
   set (timeout 120)
   if (name MATCHES "^internal-")
     set (twin ebb-static)
+    if (name MATCHES "^internal-kernels-")
+      set (label kernels)
+    endif ()
   elseif (name MATCHES "^slow-")
     set (label slow)
     set (timeout 400)

@@ -124,10 +124,12 @@ def public_functions():
 
 def check_documentation():
     documented = re.compile(r"/\*\*\n \* (ebb_\w+):.*?\*/\n(?:[^\n{}();]*\n){1,3}?(ebb_\w+) \(", re.DOTALL)
+    by_macro = re.compile(r"/\*\*\n \* (ebb_\w+):(?:(?!\*/).)*?\*/\n[A-Z][A-Z0-9_]+ \(", re.DOTALL)
     found = set()
     for folder in FOLDERS:
         for path in files(folder, ".c"):
             text = read(path)
+            found.update(by_macro.findall(text))
             for match in documented.finditer(text):
                 if match.group(1) == match.group(2):
                     found.add(match.group(1))
