@@ -72,6 +72,15 @@ foreach (file IN LISTS test_files)
   ebb_set_test_properties (${name} ${label} ${timeout})
 endforeach ()
 
+# Each tries some thousand damaged inputs from a fixed seed; by hand it takes other seeds.
+file (GLOB fuzz_files CONFIGURE_DEPENDS "${tests_dir}/fuzz/*.c")
+foreach (file IN LISTS fuzz_files)
+  cmake_path (GET file STEM name)
+  ebb_add_program (fuzz-${name} "${file}" ebb tests/fuzz)
+  add_test (NAME fuzz-${name} COMMAND fuzz-${name})
+  ebb_set_test_properties (fuzz-${name} fuzz 120)
+endforeach ()
+
 file (GLOB bench_files CONFIGURE_DEPENDS "${tests_dir}/bench/*.c")
 foreach (file IN LISTS bench_files)
   cmake_path (GET file STEM name)

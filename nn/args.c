@@ -29,8 +29,11 @@ struct _EbbArgs
   guint n_positional; /* they come first */
   guint n_allocated;
   Entry *entries; /* @few until there are more */
-  Entry few[2];   /* a call with one or two tensors allocates once */
+  GHashTable *index; /* of many keys: to the place behind the positional ones, plus 1; NULL while they are few */
+  Entry few[2];      /* a call with one or two tensors allocates once */
 };
+
+#define MANY_KEYS 32
 
 G_DEFINE_BOXED_TYPE (EbbArgs, ebb_args, ebb_args_ref, ebb_args_unref)
 
@@ -71,6 +74,7 @@ ebb_args_new (EbbArgsKind kind)
   self->n_positional = 0;
   self->n_allocated = G_N_ELEMENTS (self->few);
   self->entries = self->few;
+  self->index = NULL;
   return self;
 }
 
@@ -135,6 +139,7 @@ ebb_args_unref (EbbArgs *self)
     }
   if (self->entries != self->few)
     g_free (self->entries);
+  g_clear_pointer (&self->index, g_hash_table_unref);
   g_slice_free (EbbArgs, self);
 }
 
@@ -209,6 +214,12 @@ ebb_args_find (EbbArgs *self, const char *key)
   g_return_val_if_fail (self != NULL, -1);
   g_return_val_if_fail (key != NULL, -1);
 
+  if (self->index != NULL)
+    {
+      guint place = GPOINTER_TO_UINT (g_hash_table_lookup (self->index, key));
+
+      return place > 0 ? (int) (self->n_positional + place - 1) : -1;
+    }
   for (guint i = self->n_positional; i < self->n_entries; i++)
     if (strcmp (self->entries[i].key, key) == 0)
       return (int) i;
@@ -383,6 +394,24 @@ ebb_args_get_object (EbbArgs *self, guint index)
   return self->entries[index].kind == EBB_VALUE_OBJECT ? g_object_ref (self->entries[index].as.object) : NULL;
 }
 
+/* Keeps the search for a key short where there are many, as in a state dict. */
+static void
+args_index (EbbArgs *self)
+{
+  guint n_keys = self->n_entries - self->n_positional;
+  guint first = n_keys - 1;
+
+  if (n_keys < MANY_KEYS)
+    return;
+  if (self->index == NULL)
+    {
+      self->index = g_hash_table_new (g_str_hash, g_str_equal);
+      first = 0;
+    }
+  for (guint i = first; i < n_keys; i++)
+    g_hash_table_insert (self->index, self->entries[self->n_positional + i].key, GUINT_TO_POINTER (i + 1));
+}
+
 /* The entry to fill for @key: an old one that is replaced, or a new one behind its like. */
 static Entry *
 args_add (EbbArgs *self, const char *key)
@@ -417,6 +446,8 @@ args_add (EbbArgs *self, const char *key)
   self->n_entries++;
   entry->key = g_strdup (key);
   entry->kind = EBB_VALUE_NONE;
+  if (key != NULL)
+    args_index (self);
   return entry;
 }
 

@@ -60,9 +60,9 @@ make_spec (const EbbLayerProperty *property)
     case EBB_LAYER_INT:
       return g_param_spec_int (property->name, NULL, property->blurb, G_MININT, G_MAXINT, (int) property->initial,
                                flags);
-    case EBB_LAYER_DOUBLE:
+    case EBB_LAYER_DOUBLE: /* lax: what is not a number comes to build, which refuses it */
       return g_param_spec_double (property->name, NULL, property->blurb, -G_MAXDOUBLE, G_MAXDOUBLE, property->initial,
-                                  flags);
+                                  flags | G_PARAM_LAX_VALIDATION);
     case EBB_LAYER_BOOLEAN:
       return g_param_spec_boolean (property->name, NULL, property->blurb, property->initial != 0, flags);
     case EBB_LAYER_GELU:

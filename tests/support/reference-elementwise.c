@@ -166,7 +166,8 @@ ebb_reference_unary_grad (const EbbLaunch *launch,
 
   for (gint64 i = 0; i < ebb_reference_count (dx); i++)
     store (dx, i,
-           load (dy, i) * compute_slope (launch->params.unary.op, x != NULL ? load (x, i) : 0, y != NULL ? load (y, i) : 0));
+           load (dy, i)
+               * compute_slope (launch->params.unary.op, x != NULL ? load (x, i) : 0, y != NULL ? load (y, i) : 0));
   return TRUE;
 }
 

@@ -58,7 +58,7 @@ dot_out (const EbbView *out,
   EbbVec sum = { 0 };
 
   EBB_VEC_FOR (i, m, out->shape[3])
-  sum = vec_fma (vec_load (d_out + i), vec_load_as (out->dtype, values, i, m), sum);
+    sum = vec_fma (vec_load (d_out + i), vec_load_as (out->dtype, values, i, m), sum);
   return vec_sum (sum);
 }
 

@@ -103,7 +103,8 @@ pack_rows_as (EbbDType dtype,
 
   for (gint64 r = 0; r < n_rows; r++)
     EBB_VEC_FOR (i, m, width)
-  vec_store (packed + r * padded_width + i, scale * vec_load_as (dtype, (const char *) rows + r * stride * size, i, m));
+      vec_store (packed + r * padded_width + i,
+                 scale * vec_load_as (dtype, (const char *) rows + r * stride * size, i, m));
 }
 
 /* Rows [row, row + n_rows) of a head, times scale, as dense f32; the columns up to the padded width are 0. */
@@ -143,7 +144,7 @@ unpack_rows (const float *packed,
       float factor = scales ? scales[r] : scale;
 
       EBB_VEC_FOR (i, m, view->shape[3])
-      vec_store_as (view->dtype, to, i, m, factor * vec_load (packed + r * padded_width + i));
+        vec_store_as (view->dtype, to, i, m, factor * vec_load (packed + r * padded_width + i));
     }
 }
 

@@ -113,11 +113,11 @@ attend_tile (const Attention *self,
       update_row (scratch->scores + r * KEY_BLOCK, n_keys, &scratch->maximum[first + r], &shift[r], &row_sum[r]);
     }
   EBB_VEC_FOR (r, m, n_rows)
-  {
-    EbbVec scale = vec_exp (vec_load_as (EBB_DTYPE_F32, before, r, m) - vec_load_as (EBB_DTYPE_F32, shift, r, m));
+    {
+      EbbVec scale = vec_exp (vec_load_as (EBB_DTYPE_F32, before, r, m) - vec_load_as (EBB_DTYPE_F32, shift, r, m));
 
-    vec_store_as (EBB_DTYPE_F32, scratch->scale, r, m, scale);
-  }
+      vec_store_as (EBB_DTYPE_F32, scratch->scale, r, m, scale);
+    }
   for (gint64 r = 0; r < n_rows; r++)
     scratch->sum[first + r] = scratch->sum[first + r] * scratch->scale[r] + row_sum[r];
   if (self->p > 0.0)

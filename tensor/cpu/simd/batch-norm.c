@@ -54,14 +54,14 @@ sum_block (const float *x,
   EbbVec sum = { 0 };
 
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, i, m) - centre, m, (EbbVec){ 0 });
+    {
+      EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, i, m) - centre, m, (EbbVec){ 0 });
 
-    if (squares)
-      sum = vec_fma (v, v, sum);
-    else
-      sum += v;
-  }
+      if (squares)
+        sum = vec_fma (v, v, sum);
+      else
+        sum += v;
+    }
   return vec_sum (sum);
 }
 
@@ -166,8 +166,8 @@ norm_channels (gint64 begin,
           n = MIN (count - i, EBB_CURSOR_BLOCK);
           block = ebb_cursor_read_f32 (&x, n, in);
           EBB_VEC_FOR (k, m, n)
-          vec_store_as (EBB_DTYPE_F32, out, k, m,
-                        vec_fma (vec_load_as (EBB_DTYPE_F32, block, k, m) - mean, scale, shift));
+            vec_store_as (EBB_DTYPE_F32, out, k, m,
+                          vec_fma (vec_load_as (EBB_DTYPE_F32, block, k, m) - mean, scale, shift));
           ebb_cursor_store_f32 (&y, n, out);
         }
       if (work->mean != NULL)
@@ -201,12 +201,12 @@ sum_grads (const BatchNorm *work,
       a = ebb_cursor_read_f32 (&dy, n, dy_buffer);
       b = ebb_cursor_read_f32 (&x, n, x_buffer);
       EBB_VEC_FOR (k, m, n)
-      {
-        EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m);
+        {
+          EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m);
 
-        sum += v;
-        sum_h = vec_fma (v, (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd, sum_h);
-      }
+          sum += v;
+          sum_h = vec_fma (v, (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd, sum_h);
+        }
       *sum_dy += vec_sum (sum);
       *sum_dyh += vec_sum (sum_h);
     }
@@ -236,12 +236,12 @@ write_grads (const BatchNorm *work,
       a = ebb_cursor_read_f32 (&dy, n, dy_buffer);
       b = ebb_cursor_read_f32 (&x, n, x_buffer);
       EBB_VEC_FOR (k, m, n)
-      {
-        EbbVec h = (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd;
-        EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m) - mean_dy - h * mean_dyh;
+        {
+          EbbVec h = (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd;
+          EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m) - mean_dy - h * mean_dyh;
 
-        vec_store_as (EBB_DTYPE_F32, out, k, m, v * scale);
-      }
+          vec_store_as (EBB_DTYPE_F32, out, k, m, v * scale);
+        }
       ebb_cursor_store_f32 (&dx, n, out);
     }
 }

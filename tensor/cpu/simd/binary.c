@@ -6,7 +6,7 @@
 
 EBB_BLOCK_BINARY (add, a + b)
 EBB_BLOCK_BINARY (subtract, a - b)
-EBB_BLOCK_BINARY (multiply, a *b)
+EBB_BLOCK_BINARY (multiply, (a) * (b))
 EBB_BLOCK_BINARY (divide, a / b)
 EBB_BLOCK_BINARY (maximum, vec_max_nan (a, b))
 EBB_BLOCK_BINARY (minimum, vec_min_nan (a, b))
@@ -27,8 +27,8 @@ power (const EbbBlockF32 *block)
 }
 
 EBB_BLOCK_UNARY (power_1, a)
-EBB_BLOCK_UNARY (power_2, a *a)
-EBB_BLOCK_UNARY (power_3, a *a *a)
+EBB_BLOCK_UNARY (power_2, (a) * (a))
+EBB_BLOCK_UNARY (power_3, (a) * (a) * (a))
 EBB_BLOCK_UNARY (power_half, vec_sqrt (a))
 EBB_BLOCK_UNARY (power_minus_1, 1.0f / a)
 EBB_BLOCK_UNARY (power_minus_half, 1.0f / vec_sqrt (a))

@@ -34,25 +34,25 @@ sum_block (const ColumnSum *work,
   gint64 columns = work->columns;
 
   EBB_VEC_FOR (i, m, n)
-  vec_store_as (EBB_DTYPE_F32, sums, i, m, (EbbVec){ 0 });
+    vec_store_as (EBB_DTYPE_F32, sums, i, m, (EbbVec){ 0 });
   for (gint64 row = first_row; row < last_row; row += 4)
     {
       gint64 at = row * columns + first_column;
 
       if (row + 4 <= last_row)
         EBB_VEC_FOR (i, m, n)
-        {
-          EbbVec a = vec_load_as (dtype, work->x, at + i, m) + vec_load_as (dtype, work->x, at + columns + i, m);
-          EbbVec b = vec_load_as (dtype, work->x, at + 2 * columns + i, m)
-                     + vec_load_as (dtype, work->x, at + 3 * columns + i, m);
+          {
+            EbbVec a = vec_load_as (dtype, work->x, at + i, m) + vec_load_as (dtype, work->x, at + columns + i, m);
+            EbbVec b = vec_load_as (dtype, work->x, at + 2 * columns + i, m)
+                       + vec_load_as (dtype, work->x, at + 3 * columns + i, m);
 
-          vec_store_as (EBB_DTYPE_F32, sums, i, m, vec_load_as (EBB_DTYPE_F32, sums, i, m) + (a + b));
-        }
+            vec_store_as (EBB_DTYPE_F32, sums, i, m, vec_load_as (EBB_DTYPE_F32, sums, i, m) + (a + b));
+          }
       else
         for (gint64 r = row; r < last_row; r++, at += columns)
           EBB_VEC_FOR (i, m, n)
-      vec_store_as (EBB_DTYPE_F32, sums, i, m,
-                    vec_load_as (EBB_DTYPE_F32, sums, i, m) + vec_load_as (dtype, work->x, at + i, m));
+            vec_store_as (EBB_DTYPE_F32, sums, i, m,
+                          vec_load_as (EBB_DTYPE_F32, sums, i, m) + vec_load_as (dtype, work->x, at + i, m));
     }
 }
 
@@ -92,17 +92,17 @@ ebb_sum_partials (float *partials,
         const float *from = partials + (k + step) * stride;
 
         EBB_VEC_FOR (i, m, n)
-        vec_store_as (EBB_DTYPE_F32, to, i, m,
-                      vec_load_as (EBB_DTYPE_F32, to, i, m) + vec_load_as (EBB_DTYPE_F32, from, i, m));
+          vec_store_as (EBB_DTYPE_F32, to, i, m,
+                        vec_load_as (EBB_DTYPE_F32, to, i, m) + vec_load_as (EBB_DTYPE_F32, from, i, m));
       }
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec sum = n_partials > 0 ? vec_load_as (EBB_DTYPE_F32, partials, i, m) : (EbbVec){ 0 };
+    {
+      EbbVec sum = n_partials > 0 ? vec_load_as (EBB_DTYPE_F32, partials, i, m) : (EbbVec){ 0 };
 
-    if (accumulate)
-      sum += vec_load_as (EBB_DTYPE_F32, sums, i, m);
-    vec_store_as (EBB_DTYPE_F32, sums, i, m, sum);
-  }
+      if (accumulate)
+        sum += vec_load_as (EBB_DTYPE_F32, sums, i, m);
+      vec_store_as (EBB_DTYPE_F32, sums, i, m, sum);
+    }
 }
 
 gboolean

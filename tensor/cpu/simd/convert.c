@@ -115,14 +115,16 @@ ebb_run_to_f32 (EbbDType dtype,
     case EBB_DTYPE_F32:
       if (stride == 1)
         EBB_VEC_FOR (i, m, n)
-      vec_store_as (EBB_DTYPE_F32, out, i, m, vec_load_as (EBB_DTYPE_F32, source, i, m));
-      else READ (float, x);
+          vec_store_as (EBB_DTYPE_F32, out, i, m, vec_load_as (EBB_DTYPE_F32, source, i, m));
+      else
+        READ (float, x);
       break;
     case EBB_DTYPE_BF16:
       if (stride == 1)
         EBB_VEC_FOR (i, m, n)
-      vec_store_as (EBB_DTYPE_F32, out, i, m, vec_load_as (EBB_DTYPE_BF16, source, i, m));
-      else READ (guint16, ebb_bf16_to_float (x));
+          vec_store_as (EBB_DTYPE_F32, out, i, m, vec_load_as (EBB_DTYPE_BF16, source, i, m));
+      else
+        READ (guint16, ebb_bf16_to_float (x));
       break;
     case EBB_DTYPE_F16: READ (guint16, f16_to_float (x)); break;
     case EBB_DTYPE_I32: READ (gint32, (float) x); break;
@@ -144,14 +146,16 @@ ebb_run_from_f32 (EbbDType dtype,
     case EBB_DTYPE_F32:
       if (stride == 1)
         EBB_VEC_FOR (i, m, n)
-      vec_store_as (EBB_DTYPE_F32, target, i, m, vec_load_as (EBB_DTYPE_F32, in, i, m));
-      else WRITE (float, in[i]);
+          vec_store_as (EBB_DTYPE_F32, target, i, m, vec_load_as (EBB_DTYPE_F32, in, i, m));
+      else
+        WRITE (float, in[i]);
       break;
     case EBB_DTYPE_BF16:
       if (stride == 1)
         EBB_VEC_FOR (i, m, n)
-      vec_store_as (EBB_DTYPE_BF16, target, i, m, vec_load_as (EBB_DTYPE_F32, in, i, m));
-      else WRITE (guint16, ebb_bf16_from_float (in[i]));
+          vec_store_as (EBB_DTYPE_BF16, target, i, m, vec_load_as (EBB_DTYPE_F32, in, i, m));
+      else
+        WRITE (guint16, ebb_bf16_from_float (in[i]));
       break;
     case EBB_DTYPE_F16: WRITE (guint16, f16_from_float (in[i])); break;
     case EBB_DTYPE_I32: WRITE (gint32, float_to_i64 (in[i])); break;

@@ -211,7 +211,7 @@ differentiate_row (EbbDType from,
                    float uniform)
 {
   EBB_VEC_FOR (i, m, n)
-  vec_store_as (to, d_logits, i, m, d_loss * (vec_exp (vec_load_as (from, logits, i, m) - logsumexp) - uniform));
+    vec_store_as (to, d_logits, i, m, d_loss * (vec_exp (vec_load_as (from, logits, i, m) - logsumexp) - uniform));
 }
 
 static void

@@ -56,29 +56,29 @@ gboolean ebb_elementwise (const EbbElementwise *work,
 /* Operand k of a block at i. */
 #define EBB_BLOCK_LOAD(block, k, i, m) vec_load_as (EBB_DTYPE_F32, (block)->in[k], (i) * (block)->step[k], m)
 
-#define EBB_BLOCK_UNARY(name, expression)                                  \
-  static void                                                              \
-  name (const EbbBlockF32 *block)                                          \
-  {                                                                        \
-    EBB_VEC_FOR (i, m, block->n)                                           \
-    {                                                                      \
-      const EbbVec a = EBB_BLOCK_LOAD (block, 0, i, m);                    \
-                                                                           \
-      vec_store_as (EBB_DTYPE_F32, block->y, i, m, (EbbVec) (expression)); \
-    }                                                                      \
+#define EBB_BLOCK_UNARY(name, expression)                                    \
+  static void                                                                \
+  name (const EbbBlockF32 *block)                                            \
+  {                                                                          \
+    EBB_VEC_FOR (i, m, block->n)                                             \
+      {                                                                      \
+        const EbbVec a = EBB_BLOCK_LOAD (block, 0, i, m);                    \
+                                                                             \
+        vec_store_as (EBB_DTYPE_F32, block->y, i, m, (EbbVec) (expression)); \
+      }                                                                      \
   }
 
-#define EBB_BLOCK_BINARY(name, expression)                                 \
-  static void                                                              \
-  name (const EbbBlockF32 *block)                                          \
-  {                                                                        \
-    EBB_VEC_FOR (i, m, block->n)                                           \
-    {                                                                      \
-      const EbbVec a = EBB_BLOCK_LOAD (block, 0, i, m);                    \
-      const EbbVec b = EBB_BLOCK_LOAD (block, 1, i, m);                    \
-                                                                           \
-      vec_store_as (EBB_DTYPE_F32, block->y, i, m, (EbbVec) (expression)); \
-    }                                                                      \
+#define EBB_BLOCK_BINARY(name, expression)                                   \
+  static void                                                                \
+  name (const EbbBlockF32 *block)                                            \
+  {                                                                          \
+    EBB_VEC_FOR (i, m, block->n)                                             \
+      {                                                                      \
+        const EbbVec a = EBB_BLOCK_LOAD (block, 0, i, m);                    \
+        const EbbVec b = EBB_BLOCK_LOAD (block, 1, i, m);                    \
+                                                                             \
+        vec_store_as (EBB_DTYPE_F32, block->y, i, m, (EbbVec) (expression)); \
+      }                                                                      \
   }
 
 #define EBB_BLOCK_I64(name, expression)                                  \

@@ -27,10 +27,11 @@ vec_gelu_slope (gboolean tanh,
 
   if (tanh)
     {
-      EbbVec s = vec_sigmoid (c * vec_fma (square, vec_set1 (0.0713548162726f), vec_set1 (1.59576912161f)));
+      EbbVec u = c * vec_fma (square, vec_set1 (0.0713548162726f), vec_set1 (1.59576912161f));
+      EbbVec complement, s = vec_sigmoid_both (u, &complement);
       EbbVec inner = c * vec_fma (square, vec_set1 (0.2140644488178f), vec_set1 (1.59576912161f));
 
-      return vec_fma (s * (1.0f - s), inner, s);
+      return vec_fma (s * complement, inner, s);
     }
   return vec_fma (c * 0.398942280401f, vec_exp (-0.5f * square), vec_normal_cdf (c));
 }

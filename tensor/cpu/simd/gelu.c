@@ -28,18 +28,18 @@ bias_gelu_rows (const BiasGelu *work,
 
   for (gint64 row = begin; row < end; row++)
     EBB_VEC_FOR (i, m, columns)
-    {
-      EbbVec x = vec_load_as (dtype, work->x, row * columns + i, m);
-      EbbVec result;
+      {
+        EbbVec x = vec_load_as (dtype, work->x, row * columns + i, m);
+        EbbVec result;
 
-      if (has_bias)
-        x += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
-      if (is_grad)
-        result = vec_load_as (dtype, work->dy, row * columns + i, m) * vec_gelu_slope (tanh, x);
-      else
-        result = vec_gelu (tanh, x);
-      vec_store_as (dtype, work->y, row * columns + i, m, result);
-    }
+        if (has_bias)
+          x += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
+        if (is_grad)
+          result = vec_load_as (dtype, work->dy, row * columns + i, m) * vec_gelu_slope (tanh, x);
+        else
+          result = vec_gelu (tanh, x);
+        vec_store_as (dtype, work->y, row * columns + i, m, result);
+      }
 }
 
 #define ROW_FUNC(name, dtype, is_grad, tanh)                          \

@@ -88,15 +88,15 @@ norm_row (const Norm *work,
   float rstd = 1.0f / sqrtf (sum_squares_row (dtype, x, at, n, centre) / (float) n + work->eps);
 
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec v = (vec_load_as (dtype, x, at + i, m) - centre) * rstd;
+    {
+      EbbVec v = (vec_load_as (dtype, x, at + i, m) - centre) * rstd;
 
-    if (work->weight != NULL)
-      v *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
-    if (is_centred && work->bias != NULL)
-      v += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
-    vec_store_as (dtype, work->y, at + i, m, v);
-  }
+      if (work->weight != NULL)
+        v *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+      if (is_centred && work->bias != NULL)
+        v += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
+      vec_store_as (dtype, work->y, at + i, m, v);
+    }
   if (work->mean != NULL)
     work->mean[row] = mean;
   if (work->rstd != NULL)
@@ -130,17 +130,17 @@ add_row (const Norm *work,
   EbbVecU draws[4];
 
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+    {
+      EbbVec x = vec_load_as (dtype, work->x, at + i, m);
 
-    if (drops)
-      {
-        if (i % EBB_PHILOX_VECTOR_DRAWS == 0)
-          draw_at (work->philox, (guint64) (at + i), draws);
-        x = vec_drop (draws[i / EBB_VEC_WIDTH % 4], work->threshold, vec_rounded (x * work->scale));
-      }
-    vec_store_as (dtype, work->sum, at + i, m, vec_load_as (dtype, work->residual, at + i, m) + x);
-  }
+      if (drops)
+        {
+          if (i % EBB_PHILOX_VECTOR_DRAWS == 0)
+            draw_at (work->philox, (guint64) (at + i), draws);
+          x = vec_drop (draws[i / EBB_VEC_WIDTH % 4], work->threshold, vec_rounded (x * work->scale));
+        }
+      vec_store_as (dtype, work->sum, at + i, m, vec_load_as (dtype, work->residual, at + i, m) + x);
+    }
 }
 
 #define NORM_ROWS(name, dtype, is_centred)              \

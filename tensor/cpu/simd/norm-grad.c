@@ -39,19 +39,19 @@ get_row_means (const NormGrad *work,
 
   /* Lanes behind the row's end have dy = 0. */
   EBB_VEC_FOR (i, m, work->columns)
-  {
-    EbbVec g = vec_load_as (dtype, work->dy, at + i, m);
-    EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+    {
+      EbbVec g = vec_load_as (dtype, work->dy, at + i, m);
+      EbbVec x = vec_load_as (dtype, work->x, at + i, m);
 
-    if (work->weight != NULL)
-      g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
-    if (is_centred)
-      {
-        x -= mean;
-        sum_g += g;
-      }
-    sum_gh = vec_fma (g, x, sum_gh);
-  }
+      if (work->weight != NULL)
+        g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+      if (is_centred)
+        {
+          x -= mean;
+          sum_g += g;
+        }
+      sum_gh = vec_fma (g, x, sum_gh);
+    }
   *mean_g = is_centred ? vec_sum (sum_g) / (float) work->columns : 0;
   *mean_gh = vec_sum (sum_gh) * rstd / (float) work->columns;
 }
@@ -71,28 +71,28 @@ norm_grad_row (const NormGrad *work,
   if (work->dx != NULL)
     get_row_means (work, dtype, is_centred, at, mean, rstd, &mean_g, &mean_gh);
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
-    EbbVec h = (vec_load_as (dtype, work->x, at + i, m) - mean) * rstd;
+    {
+      EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
+      EbbVec h = (vec_load_as (dtype, work->x, at + i, m) - mean) * rstd;
 
-    if (work->dx != NULL)
-      {
-        EbbVec g = dy;
+      if (work->dx != NULL)
+        {
+          EbbVec g = dy;
 
-        if (work->weight != NULL)
-          g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
-        g = (g - mean_g - h * mean_gh) * rstd;
-        if (work->dsum != NULL)
-          g += vec_load_as (dtype, work->dsum, at + i, m);
-        vec_store_as (dtype, work->dx, at + i, m, g);
-      }
-    if (dweight != NULL)
-      {
-        vec_store_as (EBB_DTYPE_F32, dweight, i, m, vec_fma (dy, h, vec_load_as (EBB_DTYPE_F32, dweight, i, m)));
-        if (is_centred)
-          vec_store_as (EBB_DTYPE_F32, dweight + n, i, m, vec_load_as (EBB_DTYPE_F32, dweight + n, i, m) + dy);
-      }
-  }
+          if (work->weight != NULL)
+            g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+          g = (g - mean_g - h * mean_gh) * rstd;
+          if (work->dsum != NULL)
+            g += vec_load_as (dtype, work->dsum, at + i, m);
+          vec_store_as (dtype, work->dx, at + i, m, g);
+        }
+      if (dweight != NULL)
+        {
+          vec_store_as (EBB_DTYPE_F32, dweight, i, m, vec_fma (dy, h, vec_load_as (EBB_DTYPE_F32, dweight, i, m)));
+          if (is_centred)
+            vec_store_as (EBB_DTYPE_F32, dweight + n, i, m, vec_load_as (EBB_DTYPE_F32, dweight + n, i, m) + dy);
+        }
+    }
 }
 
 EBB_VEC_INLINE void

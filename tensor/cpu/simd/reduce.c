@@ -175,7 +175,7 @@ reduce_strip (EbbReduceOp op,
   for (gint64 row = first; row < last; row += STRIP_BLOCK)
     {
       EBB_VEC_FOR (i, m, n)
-      vec_store_as (EBB_DTYPE_F32, sums, i, m, identity);
+        vec_store_as (EBB_DTYPE_F32, sums, i, m, identity);
       for (gint64 r = row; r < MIN (row + STRIP_BLOCK, last); r++)
         {
           const float *x;
@@ -188,9 +188,9 @@ reduce_strip (EbbReduceOp op,
               x = buffer;
             }
           EBB_VEC_FOR (i, m, n)
-          vec_store_as (
-              EBB_DTYPE_F32, sums, i, m,
-              combine_vec (op, vec_load_as (EBB_DTYPE_F32, sums, i, m), vec_load_as (EBB_DTYPE_F32, x, i, m)));
+            vec_store_as (
+                EBB_DTYPE_F32, sums, i, m,
+                combine_vec (op, vec_load_as (EBB_DTYPE_F32, sums, i, m), vec_load_as (EBB_DTYPE_F32, x, i, m)));
         }
       for (gint64 k = 0; k < n; k++)
         values[k] = combine (op, values[k], sums[k]);

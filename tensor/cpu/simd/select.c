@@ -10,13 +10,13 @@ static void
 where_f32 (const EbbBlockF32 *block)
 {
   EBB_VEC_FOR (i, m, block->n)
-  {
-    EbbVecI condition = EBB_BLOCK_LOAD (block, 0, i, m) != 0.0f;
-    EbbVec a = EBB_BLOCK_LOAD (block, 1, i, m);
-    EbbVec b = EBB_BLOCK_LOAD (block, 2, i, m);
+    {
+      EbbVecI condition = EBB_BLOCK_LOAD (block, 0, i, m) != 0.0f;
+      EbbVec a = EBB_BLOCK_LOAD (block, 1, i, m);
+      EbbVec b = EBB_BLOCK_LOAD (block, 2, i, m);
 
-    vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_select (condition, a, b));
-  }
+      vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_select (condition, a, b));
+    }
 }
 
 static void
@@ -54,11 +54,11 @@ clamp_f32 (const EbbBlockF32 *block)
   EbbVec high = vec_set1 ((float) block->params->clamp.max);
 
   EBB_VEC_FOR (i, m, block->n)
-  {
-    EbbVec x = EBB_BLOCK_LOAD (block, 0, i, m);
+    {
+      EbbVec x = EBB_BLOCK_LOAD (block, 0, i, m);
 
-    vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_min (high, vec_max (low, x)));
-  }
+      vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_min (high, vec_max (low, x)));
+    }
 }
 
 static void
@@ -78,12 +78,12 @@ clamp_grad (const EbbBlockF32 *block)
   EbbVec high = vec_set1 ((float) block->params->clamp.max);
 
   EBB_VEC_FOR (i, m, block->n)
-  {
-    EbbVec dy = EBB_BLOCK_LOAD (block, 0, i, m);
-    EbbVec x = EBB_BLOCK_LOAD (block, 1, i, m);
+    {
+      EbbVec dy = EBB_BLOCK_LOAD (block, 0, i, m);
+      EbbVec x = EBB_BLOCK_LOAD (block, 1, i, m);
 
-    vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_select ((x >= low) & (x <= high), dy, (EbbVec){ 0 }));
-  }
+      vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_select ((x >= low) & (x <= high), dy, (EbbVec){ 0 }));
+    }
 }
 
 gboolean
@@ -130,12 +130,12 @@ add_scaled (const EbbBlockF32 *block)
   EbbVec beta = vec_set1 ((float) block->params->add_scaled.beta);
 
   EBB_VEC_FOR (i, m, block->n)
-  {
-    EbbVec a = EBB_BLOCK_LOAD (block, 0, i, m);
-    EbbVec b = EBB_BLOCK_LOAD (block, 1, i, m);
+    {
+      EbbVec a = EBB_BLOCK_LOAD (block, 0, i, m);
+      EbbVec b = EBB_BLOCK_LOAD (block, 1, i, m);
 
-    vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_fma (alpha, a, beta * b));
-  }
+      vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_fma (alpha, a, beta * b));
+    }
 }
 
 gboolean

@@ -50,34 +50,34 @@ softmax_row (EbbDType dtype,
 
   /* exp stays in y where y is f32 and wanted; a bf16 y would round it before it is scaled. */
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec e = vec_exp (vec_load_as (dtype, x, at + i, m) - maximum);
+    {
+      EbbVec e = vec_exp (vec_load_as (dtype, x, at + i, m) - maximum);
 
-    sum += vec_first (e, m, (EbbVec){ 0 });
-    if (dtype == EBB_DTYPE_F32 && !log)
-      vec_store_as (dtype, y, at + i, m, e);
-  }
+      sum += vec_first (e, m, (EbbVec){ 0 });
+      if (dtype == EBB_DTYPE_F32 && !log)
+        vec_store_as (dtype, y, at + i, m, e);
+    }
   if (log)
     {
       EbbVec log_sum = vec_set1 (logf (vec_sum (sum)));
 
       EBB_VEC_FOR (i, m, n)
-      vec_store_as (dtype, y, at + i, m, vec_load_as (dtype, x, at + i, m) - maximum - log_sum);
+        vec_store_as (dtype, y, at + i, m, vec_load_as (dtype, x, at + i, m) - maximum - log_sum);
     }
   else
     {
       EbbVec scale = vec_set1 (1.0f / vec_sum (sum));
 
       EBB_VEC_FOR (i, m, n)
-      {
-        EbbVec e;
+        {
+          EbbVec e;
 
-        if (dtype == EBB_DTYPE_F32)
-          e = vec_load_as (dtype, y, at + i, m);
-        else
-          e = vec_exp (vec_load_as (dtype, x, at + i, m) - maximum);
-        vec_store_as (dtype, y, at + i, m, e * scale);
-      }
+          if (dtype == EBB_DTYPE_F32)
+            e = vec_load_as (dtype, y, at + i, m);
+          else
+            e = vec_exp (vec_load_as (dtype, x, at + i, m) - maximum);
+          vec_store_as (dtype, y, at + i, m, e * scale);
+        }
     }
 }
 
@@ -92,27 +92,27 @@ softmax_grad_row (EbbDType dtype,
   EbbVec sum = { 0 };
 
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
+    {
+      EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
 
-    if (log)
-      sum += dy;
-    else
-      sum = vec_fma (dy, vec_load_as (dtype, work->x, at + i, m), sum);
-  }
+      if (log)
+        sum += dy;
+      else
+        sum = vec_fma (dy, vec_load_as (dtype, work->x, at + i, m), sum);
+    }
   sum = vec_set1 (vec_sum (sum));
   EBB_VEC_FOR (i, m, n)
-  {
-    EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
-    EbbVec y = vec_load_as (dtype, work->x, at + i, m);
-    EbbVec dx;
+    {
+      EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
+      EbbVec y = vec_load_as (dtype, work->x, at + i, m);
+      EbbVec dx;
 
-    if (log)
-      dx = dy - vec_exp (y) * sum;
-    else
-      dx = y * (dy - sum);
-    vec_store_as (dtype, work->y, at + i, m, dx);
-  }
+      if (log)
+        dx = dy - vec_exp (y) * sum;
+      else
+        dx = y * (dy - sum);
+      vec_store_as (dtype, work->y, at + i, m, dx);
+    }
 }
 
 #define ROWS(name, row_call)                   \

@@ -16,7 +16,7 @@ EBB_BLOCK_UNARY (hyperbolic_tangent, vec_tanh (a))
 EBB_BLOCK_UNARY (relu, vec_select (a <= 0.0f, (EbbVec){ 0 }, a))
 EBB_BLOCK_UNARY (gelu, vec_gelu (FALSE, a))
 EBB_BLOCK_UNARY (gelu_tanh, vec_gelu (TRUE, a))
-EBB_BLOCK_UNARY (silu, a *vec_sigmoid (a))
+EBB_BLOCK_UNARY (silu, vec_sigmoid (a) * a)
 EBB_BLOCK_UNARY (sigmoid, vec_sigmoid (a))
 EBB_BLOCK_UNARY (logical_not, EBB_VEC_TRUTH (a == 0.0f))
 
@@ -111,28 +111,28 @@ EBB_SIMD_NAME (ebb_cpu_unary) (const EbbLaunch *launch,
 EBB_BLOCK_UNARY (negate_grad, -a)
 EBB_BLOCK_BINARY (absolute_grad,
                   vec_select (b == 0.0f, (EbbVec){ 0 }, (EbbVec) ((EbbVecU) a ^ ((EbbVecU) b & 0x80000000u))))
-EBB_BLOCK_BINARY (times, a *b)
+EBB_BLOCK_BINARY (times, (a) * (b))
 EBB_BLOCK_BINARY (divided, a / b)
 EBB_BLOCK_BINARY (square_root_grad, 0.5f * a / b)
 EBB_BLOCK_BINARY (reciprocal_root_grad, -0.5f * a * (b * b * b))
 EBB_BLOCK_BINARY (square_grad, 2.0f * a * b)
-EBB_BLOCK_BINARY (tanh_grad, a *(1.0f - b * b))
+EBB_BLOCK_BINARY (tanh_grad, (1.0f - b * b) * a)
 EBB_BLOCK_BINARY (relu_grad, vec_select (b > 0.0f, a, (EbbVec){ 0 }))
-EBB_BLOCK_BINARY (gelu_grad, a *vec_gelu_slope (FALSE, b))
-EBB_BLOCK_BINARY (gelu_tanh_grad, a *vec_gelu_slope (TRUE, b))
+EBB_BLOCK_BINARY (gelu_grad, vec_gelu_slope (FALSE, b) * a)
+EBB_BLOCK_BINARY (gelu_tanh_grad, vec_gelu_slope (TRUE, b) * a)
 EBB_BLOCK_BINARY (sigmoid_grad, a *b *(1.0f - b))
 
 static void
 silu_grad (const EbbBlockF32 *block)
 {
   EBB_VEC_FOR (i, m, block->n)
-  {
-    EbbVec dy = EBB_BLOCK_LOAD (block, 0, i, m);
-    EbbVec x = EBB_BLOCK_LOAD (block, 1, i, m);
-    EbbVec s = vec_sigmoid (x);
+    {
+      EbbVec dy = EBB_BLOCK_LOAD (block, 0, i, m);
+      EbbVec x = EBB_BLOCK_LOAD (block, 1, i, m);
+      EbbVec complement, s = vec_sigmoid_both (x, &complement);
 
-    vec_store_as (EBB_DTYPE_F32, block->y, i, m, dy * s * vec_fma (x, 1.0f - s, vec_set1 (1.0f)));
-  }
+      vec_store_as (EBB_DTYPE_F32, block->y, i, m, dy * s * vec_fma (x, complement, vec_set1 (1.0f)));
+    }
 }
 
 static void

@@ -33,14 +33,14 @@ sum_centred (const EbbCursor *start,
       n = MIN (reduced.n_elements - i, EBB_CURSOR_BLOCK);
       x = ebb_cursor_read_f32 (&reduced, n, buffer);
       EBB_VEC_FOR (k, m, n)
-      {
-        EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, k, m) - (float) centre, m, (EbbVec){ 0 });
+        {
+          EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, k, m) - (float) centre, m, (EbbVec){ 0 });
 
-        if (squares)
-          block = vec_fma (v, v, block);
-        else
-          block += v;
-      }
+          if (squares)
+            block = vec_fma (v, v, block);
+          else
+            block += v;
+        }
       sum += vec_sum (block);
     }
   return sum;

@@ -74,6 +74,20 @@ vec_sigmoid (EbbVec x)
   return vec_select (x < 0.0f, e, vec_set1 (1.0f)) / (1.0f + e);
 }
 
+/* That, and 1 minus that, which also is exact in the relative sense */
+EBB_VEC_INLINE EbbVec
+vec_sigmoid_both (EbbVec x,
+                  EbbVec *complement)
+{
+  EbbVec e = vec_exp (-vec_abs (x));
+  EbbVec large = 1.0f / (1.0f + e);
+  EbbVec small = e * large;
+  EbbVecI is_negative = x < 0.0f;
+
+  *complement = vec_select (is_negative, large, small);
+  return vec_select (is_negative, small, large);
+}
+
 EBB_VEC_INLINE EbbVec
 vec_tanh (EbbVec x)
 {

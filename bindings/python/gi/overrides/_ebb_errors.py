@@ -1,0 +1,117 @@
+"""How Python's exceptions travel through C.
+
+C knows GErrors only, so an exception that leaves Python code called from C (a forward, a hook, a policy) is kept here
+under a token, a GLib.Error with the token in its message is raised in its place, and the guarded function that called
+C raises the kept object again. This holds through prefixes that C puts before the message, through nested calls, and
+for KeyboardInterrupt.
+"""
+import itertools
+import re
+import threading
+
+from gi.repository import GLib
+
+_kept = {}  # token: (thread, exception, whether C was not told)
+_tokens = itertools.count(1)
+_pattern = re.compile(r" \[python exception (\d+)\]")
+
+
+class _Thread(threading.local):
+    depth = 0  # Python code called from C, on this thread
+
+
+_thread = _Thread()
+
+
+def _keep(exception, untold=False):
+    token = next(_tokens)
+    _kept[token] = (threading.get_ident(), exception, untold)
+    return token
+
+
+def _settle():
+    """Raises what C was not told of; drops what C has dealt with once the outermost call is over."""
+    me = threading.get_ident()
+    untold = None
+    for token, (thread, exception, is_untold) in list(_kept.items()):
+        if thread != me:
+            continue
+        if is_untold:
+            untold = untold or exception
+            del _kept[token]
+        elif _thread.depth == 0:
+            del _kept[token]
+    try:
+        if untold is not None:
+            raise untold
+    finally:
+        del untold
+
+
+def _recall(error):
+    """The exception that is behind an error: the one that was kept, or the error itself."""
+    match = _pattern.search(error.message or "")
+    entry = _kept.pop(int(match.group(1)), None) if match else None
+    exception = error
+    if entry is not None:
+        exception = entry[1]
+        if isinstance(exception, GLib.Error):  # C has said meanwhile where it happened
+            exception.message = _pattern.sub("", error.message)
+    return exception
+
+
+def guard(function):
+    """A C function that may fail, raising the exceptions of the Python code that it calls."""
+
+    def call(*args, **kwargs):
+        try:
+            result = function(*args, **kwargs)
+        except GLib.Error as error:
+            exception = _recall(error)
+        else:
+            if _kept:
+                _settle()
+            return result
+        try:
+            if _kept:
+                _settle()
+            raise exception
+        finally:
+            del exception
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__wrapped__ = function
+    return call
+
+
+def call_back(function, *args, **kwargs):
+    """Runs Python code for C; an exception becomes a GLib.Error that guard() turns back."""
+    _thread.depth += 1
+    try:
+        return function(*args, **kwargs)
+    except GLib.Error as error:
+        failure = GLib.Error(f"{error.message} [python exception {_keep(error)}]", error.domain, error.code)
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".replace("\0", "\\0")
+        failure = GLib.Error(f"{text} [python exception {_keep(error)}]", "ebb-error-quark", _CALLBACK)
+    finally:
+        _thread.depth -= 1
+    try:
+        raise failure
+    finally:
+        del failure
+
+
+def call_back_without_error(function, fallback, *args):
+    """Runs Python code for a C function that can't be told of a failure: it gets `fallback`, the caller the exception."""
+    _thread.depth += 1
+    try:
+        return function(*args)
+    except BaseException as error:
+        _keep(error, untold=True)
+        return fallback
+    finally:
+        _thread.depth -= 1
+
+
+_CALLBACK = 12  # EBB_ERROR_CALLBACK; the enumeration is not there yet when this module is loaded

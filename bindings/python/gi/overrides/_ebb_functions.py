@@ -1,0 +1,258 @@
+"""Functions whose C form names every argument, with the defaults and the shapes that Python's users expect."""
+import array
+
+from gi.module import get_introspection_module
+from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
+from gi.repository import GLib
+
+Ebb = get_introspection_module("Ebb")
+
+__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
+           "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
+           "dropout", "cross_entropy", "linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
+           "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp"]
+
+IGNORE_INDEX = -100
+
+
+def _function(name):
+    return guard(getattr(Ebb, name))
+
+
+def choice(kind, value):
+    """A member of an enumeration from itself or its name."""
+    if isinstance(value, str):
+        member = getattr(kind, value.upper().replace("-", "_"), None)
+        if member is None:
+            raise ValueError(f"{value!r} is no {kind.__name__}")
+        return member
+    return value
+
+
+# -- making tensors -----------------------------------------------------------------------------------------------------
+
+def _creator(name, n_leading=0, is_random=False):
+    function = _function(name)
+
+    def create(*args, dtype=None, device=None, requires_grad=False, **kwargs):
+        leading, shape = args[:n_leading], args[n_leading:]
+        if len(shape) > 1 and isinstance(shape[0], (list, tuple)):  # as C has it: shape, dtype, device, generator
+            names = ("dtype", "device", "generator") if is_random else ("dtype", "device")
+            given = dict(zip(names, shape[1:]))
+            dtype, device = given.get("dtype", dtype), given.get("device", device)
+            kwargs.setdefault("generator", given.get("generator"))
+            shape = shape[:1]
+        generator = kwargs.pop("generator", None)
+        if kwargs:
+            raise TypeError(f"{name}() has no argument {next(iter(kwargs))!r}")
+        dtype = to_dtype(dtype if dtype is not None else DType.I64 if name == "randint" else DType.F32)
+        tail = (generator,) if is_random else ()
+        result = function(*leading, sizes(shape), dtype, to_device(device), *tail)
+        return result.requires_grad_() if requires_grad else result
+
+    create.__name__ = create.__qualname__ = name
+    return create
+
+
+zeros, ones = _creator("zeros"), _creator("ones")
+rand, randn = _creator("rand", is_random=True), _creator("randn", is_random=True)
+randint = _creator("randint", n_leading=2, is_random=True)
+_new_empty, _full, _arange = guard(Ebb.Tensor.new_empty), _function("full"), _function("arange")
+_copy, _reshape = _function("copy"), _function("reshape")
+
+
+def empty(*shape, dtype=DType.F32, device=None):
+    return _new_empty(sizes(shape), to_dtype(dtype), to_device(device))
+
+
+def full(shape, value, dtype=DType.F32, device=None):
+    return _full([shape] if isinstance(shape, int) else list(shape), value, to_dtype(dtype), to_device(device))
+
+
+def zeros_like(x):
+    return zeros(x.shape, dtype=x.dtype, device=x.device)
+
+
+def ones_like(x):
+    return ones(x.shape, dtype=x.dtype, device=x.device)
+
+
+def arange(start, end=None, step=1, dtype=None, device=None):
+    if end is None:
+        start, end = 0, start
+    if dtype is None:
+        dtype = DType.I64 if all(isinstance(value, int) for value in (start, end, step)) else DType.F32
+    return _arange(start, end, step, to_dtype(dtype), to_device(device))
+
+
+def _flatten(data, shape, depth, out):
+    if isinstance(data, (list, tuple)):
+        if depth == len(shape):
+            shape.append(len(data))
+        elif shape[depth] != len(data):
+            raise ValueError(f"rows of {shape[depth]} and {len(data)} values: a tensor has no ragged edges")
+        for item in data:
+            _flatten(item, shape, depth + 1, out)
+    elif depth != len(shape):
+        raise ValueError("numbers and lists side by side: a tensor has no ragged edges")
+    else:
+        out.append(data)
+
+
+def _leading_shape(data):
+    shape = []
+    while isinstance(data, (list, tuple)):
+        shape.append(len(data))
+        data = data[0] if data else None
+    return shape
+
+
+def tensor(data, dtype=None, device=None, requires_grad=False):
+    """A tensor with a copy of numbers, nested lists of them, a tensor, or a numpy array (float64 becomes f32)."""
+    if isinstance(data, Tensor):
+        result = data.detach().clone()
+    elif hasattr(data, "__array_interface__"):
+        result = _from_array(data)
+    else:
+        result = _from_numbers(data)
+    result = result.to(*(t for t in (dtype, device) if t is not None))
+    return result.requires_grad_() if requires_grad else result
+
+
+def _from_array(data):
+    import numpy
+    values = numpy.asarray(data)
+    kinds = {"f": numpy.float32, "i": numpy.int64, "u": numpy.int64, "b": numpy.bool_}
+    if values.dtype.kind not in kinds:
+        raise TypeError(f"an array of dtype {values.dtype} can't become a tensor")
+    kept = (numpy.float16, numpy.float32, numpy.int32, numpy.int64, numpy.uint8, numpy.bool_)
+    target = values.dtype.newbyteorder("=") if values.dtype.type in kept else kinds[values.dtype.kind]
+    from gi.overrides._ebb_tensor import from_numpy
+    return from_numpy(numpy.array(values, dtype=target, order="C")).clone()
+
+
+def _from_numbers(data):
+    shape, values = _leading_shape(data), []
+    _flatten(data, shape, 0, values)
+    if all(isinstance(value, bool) for value in values) and values:
+        dtype, content = DType.BOOL, bytes(values)
+    elif all(isinstance(value, int) for value in values) and values:
+        dtype, content = DType.I64, array.array("q", values).tobytes()
+    else:
+        dtype, content = DType.F32, array.array("f", values).tobytes()
+    return _copy(Tensor.new_from_bytes(GLib.Bytes.new(content), 0, shape, dtype))
+
+
+# -- mathematics --------------------------------------------------------------------------------------------------------
+
+def _from_method(name):
+    method = getattr(Tensor, name)
+
+    def function(x, *args, **kwargs):
+        return method(x, *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__wrapped__ = method
+    return function
+
+
+sum, mean, max, min, var, argmax, softmax, log_softmax, clamp = map(
+    _from_method, ("sum", "mean", "max", "min", "var", "argmax", "softmax", "log_softmax", "clamp"))
+_cat, _stack, _gelu, _bias_gelu, _dropout = map(_function, ("cat", "stack", "gelu", "bias_gelu", "dropout"))
+_where, _scalar, _layer_norm, _rms_norm, _linear = map(
+    _function, ("where", "scalar", "layer_norm", "rms_norm", "linear"))
+_cross_entropy_full, _attention, _matmul_transposed, _multinomial, _backward, _grad = map(
+    _function, ("cross_entropy_full", "scaled_dot_product_attention", "matmul_transposed", "multinomial", "backward",
+                "grad"))
+_linear_cross_entropy = guard(getattr(Ebb, "linear_cross_entropy", None) or Ebb.Linear.cross_entropy)
+
+
+def cat(tensors, dim=0):
+    return _cat(list(tensors), dim)
+
+
+def stack(tensors, dim=0):
+    return _stack(list(tensors), dim)
+
+
+def where(condition, a, b):
+    """Elements of a where the condition holds, else of b; one of both may be a number."""
+    like = a if isinstance(a, Tensor) else b
+    a, b = (v if isinstance(v, Tensor) else _scalar(float(v), like.dtype, like.device) for v in (a, b))
+    return _where(condition, a, b)
+
+
+def gelu(x, kind="exact"):
+    return _gelu(x, choice(Ebb.GeluKind, kind))
+
+
+def bias_gelu(x, bias, kind="exact"):
+    return _bias_gelu(x, bias, choice(Ebb.GeluKind, kind))
+
+
+def dropout(x, p=0.5, training=True, generator=None):
+    return _dropout(x, p, training, generator)
+
+
+def linear(x, weight, bias=None):
+    return _linear(x, weight, bias)
+
+
+def matmul_transposed(a, b, transpose_a=False, transpose_b=False):
+    return _matmul_transposed(a, b, transpose_a, transpose_b)
+
+
+def layer_norm(x, weight=None, bias=None, eps=1e-5):
+    return _layer_norm(x, weight, bias, eps)
+
+
+def rms_norm(x, weight=None, eps=1e-6):
+    return _rms_norm(x, weight, eps)
+
+
+def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
+    return _cross_entropy_full(logits, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
+
+
+def linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
+    return _linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None):
+    return _attention(query, key, value, mask, causal, scale, dropout_p, generator)
+
+
+def multinomial(weights, n_samples, generator=None):
+    return _multinomial(weights, n_samples, generator)
+
+
+# -- gradients and memory -----------------------------------------------------------------------------------------------
+
+def _listed(tensors):
+    return [tensors] if isinstance(tensors, Tensor) else None if tensors is None else list(tensors)
+
+
+def backward(outputs, grad_outputs=None, inputs=None, retain_graph=False):
+    """Adds the gradients of outputs to those of the leaves, or of `inputs` alone."""
+    _backward(_listed(outputs), _listed(grad_outputs), _listed(inputs), retain_graph)
+
+
+def grad(outputs, inputs, grad_outputs=None, retain_graph=False):
+    """The gradients of outputs with respect to inputs, as a tuple; no tensor's .grad changes."""
+    return tuple(_grad(_listed(outputs), _listed(inputs), _listed(grad_outputs), retain_graph))
+
+
+_PURPOSES = {name: getattr(Ebb.Purpose, name.upper())
+             for name in ("parameter", "gradient", "optimizer", "activation", "workspace")}
+
+
+def memory_stats(device="cpu"):
+    """Bytes of tensors on a device: for each purpose and in total {"current", "peak"}; what the allocator holds."""
+    stats = Ebb.memory_get_stats(to_device(device))
+    result = {name: {"current": stats.get_current(purpose), "peak": stats.get_peak(purpose)}
+              for name, purpose in _PURPOSES.items()}
+    result["total"] = {"current": stats.get_total(), "peak": stats.get_peak_total()}
+    result["reserved"] = stats.get_reserved()
+    result["system_calls"] = stats.get_system_calls()
+    return result

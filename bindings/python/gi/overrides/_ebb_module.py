@@ -1,0 +1,356 @@
+"""Modules: attributes that C owns, a forward in Python, and what PyTorch's users look for."""
+import weakref
+
+from gi.module import get_introspection_module
+from gi.overrides import override
+from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
+from gi.overrides._ebb_construct import c_class, construct, is_library_class
+from gi.overrides._ebb_errors import call_back, guard
+from gi.overrides._ebb_tensor import DType, Tensor, _NAMES, to_device, to_dtype
+
+Ebb = get_introspection_module("Ebb")
+
+
+class Parameter:
+    """Marks a tensor that is to become a parameter: `self.weight = Ebb.Parameter(tensor)`."""
+
+    __slots__ = ("tensor", "requires_grad")
+
+    def __init__(self, tensor, requires_grad=True):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"a parameter is a tensor, not a {type(tensor).__name__}")
+        self.tensor = tensor if tensor.is_leaf() else tensor.detach()
+        self.requires_grad = requires_grad
+
+
+class Buffer:
+    """Marks a tensor that is to become a buffer: it is saved with the module and moves with it, but is not trained."""
+
+    __slots__ = ("tensor", "persistent")
+
+    def __init__(self, tensor, persistent=True):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"a buffer is a tensor, not a {type(tensor).__name__}")
+        self.tensor = tensor if tensor.is_leaf() else tensor.detach()
+        self.persistent = persistent
+
+
+_register_parameter, _register_buffer, _register_child = (
+    guard(Ebb.Module.register_parameter), guard(Ebb.Module.register_buffer), guard(Ebb.Module.register_child))
+_GETTERS = {"parameter": Ebb.Module.get_parameter, "buffer": Ebb.Module.get_buffer, "child": Ebb.Module.get_child}
+_REMOVERS = {"parameter": lambda module, name: _register_parameter(module, name, None),
+             "buffer": lambda module, name: _register_buffer(module, name, None, False),
+             "child": lambda module, name: _register_child(module, name, None)}
+_last_kind = {}  # by name: where it was found last, which is where it will be
+_call = guard(Ebb.Module.call)
+
+
+def _find(module, name):
+    """The kind and the value of what C has under a name; (None, None) if nothing."""
+    guess = _last_kind.get(name, "child")
+    value = _GETTERS[guess](module, name)
+    if value is not None:
+        return guess, value
+    for kind, getter in _GETTERS.items():
+        if kind != guess:
+            value = getter(module, name)
+            if value is not None:
+                _last_kind[name] = kind
+                return kind, value
+    return None, None
+
+
+def _owner(cls, name):
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base
+    return None
+
+
+def _refuse_name(cls, name, registers):
+    """A name that a method or a class attribute has already would hide it, or be hidden by it."""
+    owner = _owner(cls, name)
+    if owner is not None and (registers or is_library_class(owner)):
+        raise AttributeError(f"{cls.__name__}.{name} is there already, from {owner.__name__}: choose another name")
+
+
+def _is_property(cls, name):
+    """Whether a property made in Python has the name; those that PyGObject makes stand for fields of C structures."""
+    owner = _owner(cls, name)
+    return owner is not None and isinstance(owner.__dict__[name], property) and (
+        owner is Module or not is_library_class(owner))
+
+
+def _do_forward(self, args):
+    return call_back(_run_forward, self, args)
+
+
+def _run_forward(self, args):
+    positional, keywords = unpack_call(args)
+    return pack_result(self.forward(*positional, **keywords))
+
+
+# One C hook for each module calls the Python hooks, which live with the module, where the garbage collector sees them.
+def _run_hooks(module, args, result):
+    call_back(_call_hooks, module, args, result)
+    return True
+
+
+def _call_hooks(module, args, result):
+    positional, _ = unpack_call(args)
+    value = () if result is None else (unpack_result(result),)
+    for hook in list(module.__dict__["_pre_hooks" if result is None else "_hooks"].values()):
+        hook(module, tuple(positional), *value)
+
+
+class HookHandle:
+    """What adding a hook returns; remove() takes the hook away."""
+
+    def __init__(self, module, table):
+        self._module, self._table = weakref.ref(module), table
+
+    def remove(self):
+        module = self._module()
+        if module is not None:
+            module.__dict__[self._table].pop(id(self), None)
+
+
+@override
+class Module(Ebb.Module):
+    __module__ = "gi.overrides.Ebb"
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # On the class itself and nowhere above: a vfunc of this class would be one for all that derive from it.
+        if "forward" in cls.__dict__ and "do_forward" not in cls.__dict__:
+            cls.do_forward = _do_forward
+
+    def __init__(self, *args, **kwargs):
+        construct(self, super().__init__, args, kwargs)
+
+    def __call__(self, *args, **kwargs):
+        return unpack_result(_call(self, pack_call(args, kwargs)))
+
+    def forward(self, *args, **kwargs):
+        """The forward of the nearest class written in C."""
+        return unpack_result(_forward_of_c(type(self))(self, pack_call(args, kwargs)))
+
+    # attributes
+    def __getattr__(self, name):
+        if not name.startswith("__"):
+            value = _find(self, name)[1]
+            if value is not None:
+                return value
+            if self.find_property(name.replace("_", "-")) is not None:
+                return self.get_property(name.replace("_", "-"))
+        raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}")
+
+    def __setattr__(self, name, value):
+        if isinstance(value, (Parameter, Buffer, Ebb.Module)):
+            self._register(name, value)
+        elif name in self.__dict__ or _is_property(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            self._set_other(name, value)
+
+    def _register(self, name, value):
+        _refuse_name(type(self), name, True)
+        kind, _ = _find(self, name)
+        wanted = "parameter" if isinstance(value, Parameter) else "buffer" if isinstance(value, Buffer) else "child"
+        if kind is not None and kind != wanted:
+            _REMOVERS[kind](self, name)
+        if wanted == "parameter":
+            _register_parameter(self, name, value.tensor)
+            value.tensor.set_requires_grad(value.requires_grad)
+        elif wanted == "buffer":
+            _register_buffer(self, name, value.tensor, value.persistent)
+        else:
+            _register_child(self, name, value)
+        _last_kind[name] = wanted
+        self.__dict__.pop(name, None)
+
+    def _set_other(self, name, value):
+        kind, _ = _find(self, name)
+        if kind is None:
+            _refuse_name(type(self), name, False)
+            super().__setattr__(name, value)
+        elif value is None:
+            _REMOVERS[kind](self, name)
+        elif kind == "buffer" and isinstance(value, Tensor):
+            _register_buffer(self, name, value, True)
+        else:
+            wanted = {"parameter": "Ebb.Parameter", "buffer": "Ebb.Buffer or a tensor", "child": "module"}[kind]
+            raise TypeError(f"{type(self).__name__}.{name} is a {kind}: assign another {wanted}, or None to remove it, "
+                            f"not a {type(value).__name__}")
+
+    def __delattr__(self, name):
+        kind, _ = (None, None) if name in self.__dict__ else _find(self, name)
+        if kind is None:
+            super().__delattr__(name)
+        else:
+            _REMOVERS[kind](self, name)
+
+    def __dir__(self):
+        return sorted({*super().__dir__(), *self.get_parameter_names(False), *self.get_buffer_names(False),
+                       *self.get_child_names()})
+
+    def __repr__(self):
+        return self.to_string()
+
+    # traversal
+    def parameters(self, recurse=True):
+        return self.get_parameters(recurse)
+
+    def named_parameters(self, recurse=True):
+        return list(zip(self.get_parameter_names(recurse), self.get_parameters(recurse)))
+
+    def buffers(self, recurse=True):
+        return self.get_buffers(recurse)
+
+    def named_buffers(self, recurse=True):
+        return list(zip(self.get_buffer_names(recurse), self.get_buffers(recurse)))
+
+    def children(self):
+        return self.get_children()
+
+    def named_children(self):
+        return list(zip(self.get_child_names(), self.get_children()))
+
+    def modules(self):
+        return self.get_modules()
+
+    def named_modules(self):
+        return list(zip(self.get_module_names(), self.get_modules()))
+
+    # state
+    def state_dict(self):
+        return self.get_state_dict()
+
+    def load_state_dict(self, state, strict=True):
+        _load_state_dict(self, pack_result(dict(state)), strict)
+
+    @property
+    def training(self):
+        return self.get_training()
+
+    def train(self, mode=True):
+        self.set_training(mode)
+        return self
+
+    def eval(self):
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad=True):
+        _set_requires_grad(self, requires_grad)
+        return self
+
+    @property
+    def forward_counter(self):
+        return self.get_forward_counter()
+
+    @property
+    def activation_checkpointing(self):
+        return self.get_activation_checkpointing()
+
+    @activation_checkpointing.setter
+    def activation_checkpointing(self, enabled):
+        _set_activation_checkpointing(self, enabled)
+
+    # types and places
+    def to(self, *targets, dtype=None, device=None):
+        """Moves all parameters and buffers to another dtype or device, each an object or a name; returns the module."""
+        for target in targets:
+            if isinstance(target, DType) or (isinstance(target, str) and target in _NAMES):
+                dtype = target
+            else:
+                device = target
+        if device is not None:
+            _to_device(self, to_device(device))
+        if dtype is not None:
+            _to_dtype(self, to_dtype(dtype))
+        return self
+
+    def float(self):
+        return self.to(DType.F32)
+
+    def bfloat16(self):
+        return self.to(DType.BF16)
+
+    # hooks
+    def register_forward_pre_hook(self, hook):
+        """Calls hook(module, args) before each forward, a recompute included; an exception makes the call fail."""
+        return self._add_hook("_pre_hooks", hook)
+
+    def register_forward_hook(self, hook):
+        """Calls hook(module, args, result) after each forward, a recompute included."""
+        return self._add_hook("_hooks", hook)
+
+    def _add_hook(self, table, hook):
+        if table not in self.__dict__:
+            self.__dict__[table] = {}
+            (self.add_forward_pre_hook if table == "_pre_hooks" else self.add_forward_hook)(_run_hooks)
+        handle = HookHandle(self, table)
+        self.__dict__[table][id(handle)] = hook
+        return handle
+
+
+_load_state_dict = guard(Ebb.Module.load_state_dict)
+_set_requires_grad = guard(Ebb.Module.set_requires_grad)
+_set_activation_checkpointing = guard(Ebb.Module.set_activation_checkpointing)
+_to_device, _to_dtype = guard(Ebb.Module.to_device), guard(Ebb.Module.to_dtype)
+_forwards = weakref.WeakKeyDictionary()
+
+
+def _forward_of_c(cls):
+    function = _forwards.get(cls)
+    if function is None:
+        function = _forwards[cls] = guard(c_class(cls).do_forward)
+    return function
+
+
+class _Container:
+    """What Sequential and ModuleList share."""
+
+    def __len__(self):
+        return self.get_length()
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self.get(i) for i in range(len(self))[index]]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"module {index} of {len(self)}")
+        return self.get(index % len(self))
+
+    def __iter__(self):
+        return (self.get(i) for i in range(len(self)))
+
+
+@override
+class Sequential(_Container, Ebb.Sequential):
+    __module__ = "gi.overrides.Ebb"
+
+    def __init__(self, *modules):
+        super().__init__()
+        for module in modules:
+            self.append(module)
+
+    def append(self, module):
+        _append_to_sequential(self, module)
+        return self
+
+
+@override
+class ModuleList(_Container, Ebb.ModuleList):
+    __module__ = "gi.overrides.Ebb"
+
+    def __init__(self, modules=()):
+        super().__init__()
+        for module in modules:
+            self.append(module)
+
+    def append(self, module):
+        _append_to_list(self, module)
+        return self
+
+
+_append_to_sequential, _append_to_list = guard(Ebb.Sequential.append), guard(Ebb.ModuleList.append)

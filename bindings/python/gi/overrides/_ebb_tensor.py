@@ -1,0 +1,534 @@
+"""Tensors as Python has them: operators, indexing, numpy and DLPack without copies."""
+import ctypes
+import math
+import numbers
+import operator
+
+from gi.module import get_introspection_module
+from gi.overrides import override
+from gi.overrides._ebb_args import PythonObject
+from gi.overrides._ebb_errors import guard
+from gi.repository import GLib
+
+Ebb = get_introspection_module("Ebb")
+DType = Ebb.DType
+
+_NAMES = {"f32": DType.F32, "float32": DType.F32, "float": DType.F32, "bf16": DType.BF16, "bfloat16": DType.BF16,
+          "f16": DType.F16, "float16": DType.F16, "half": DType.F16, "i32": DType.I32, "int32": DType.I32,
+          "i64": DType.I64, "int64": DType.I64, "long": DType.I64, "u8": DType.U8, "uint8": DType.U8,
+          "bool": DType.BOOL}
+_TYPESTRS = {DType.F32: "<f4", DType.F16: "<f2", DType.I32: "<i4", DType.I64: "<i8", DType.U8: "|u1",
+             DType.BOOL: "|b1"}
+_FROM_TYPESTR = {text: dtype for dtype, text in _TYPESTRS.items()}
+_FROM_TYPESTR["|i1"] = None
+_FORMATS = {DType.F32: "f", DType.I32: "i", DType.I64: "q", DType.U8: "B", DType.BOOL: "?"}
+_SIZES = {DType.F32: 4, DType.F16: 2, DType.I32: 4, DType.I64: 8, DType.U8: 1, DType.BOOL: 1}
+_FLOATING = (DType.F32, DType.BF16, DType.F16)
+
+
+def to_dtype(value):
+    """An Ebb.DType from itself or from a name like "bf16" or "float32"."""
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _NAMES:
+        return _NAMES[value]
+    raise TypeError(f"{value!r} is no dtype: an Ebb.DType, or one of {', '.join(_NAMES)}")
+
+
+def to_device(value):
+    """An Ebb.Device from itself, a name, or None for the CPU."""
+    if isinstance(value, str):
+        return _get_device(value)
+    if value is None or isinstance(value, Ebb.Device):
+        return value
+    raise TypeError(f"{value!r} is no device: an Ebb.Device or a name like \"cpu\"")
+
+
+_get_device = guard(Ebb.Device.get)
+
+
+@override
+class Device(Ebb.Device):
+    __module__ = "gi.overrides.Ebb"
+
+    def __str__(self):
+        return self.get_name()
+
+    def __repr__(self):
+        return f"Ebb.Device({self.get_name()!r})"
+
+    def __eq__(self, other):
+        if isinstance(other, Ebb.Device):
+            return self.get_name() == other.get_name()
+        return self.get_name() == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self):
+        return hash(self.get_name())
+
+
+# -- functions that operators and methods stand for ---------------------------------------------------------------------
+
+def _function(name):
+    return guard(getattr(Ebb, name))
+
+
+_add, _sub, _mul, _div, _pow = map(_function, ("add", "sub", "mul", "div", "pow"))
+_select, _slice, _unsqueeze, _index_select = map(_function, ("select", "slice", "unsqueeze", "index_select"))
+_reshape, _cast, _copy, _scalar, _contiguous = map(_function, ("reshape", "cast", "copy", "scalar", "contiguous"))
+_address = guard(Ebb.Tensor.get_address)
+_bytes = guard(Ebb.Tensor.get_bytes)
+
+
+def _binary(name, scalar_name=None, swapped=False):
+    between, scalar = _function(name), _function(scalar_name or name + "_scalar")
+
+    def method(self, other):
+        if isinstance(other, Tensor):
+            return between(other, self) if swapped else between(self, other)
+        if isinstance(other, (float, int)):
+            return scalar(self, other)
+        if isinstance(other, numbers.Real):
+            return scalar(self, float(other))
+        return NotImplemented
+
+    return method
+
+
+def _unary(name):
+    function = _function(name)
+
+    def method(self):
+        return function(self)
+
+    method.__name__ = name
+    return method
+
+
+def sizes(shape):
+    """A shape from f(2, 3), f((2, 3)) or f([2, 3])."""
+    if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+        shape = shape[0]
+    return [operator.index(size) for size in shape]
+
+
+def dimensions(dim):
+    """A list of dimensions from None (all), one, or several."""
+    if dim is None:
+        return None
+    return [dim] if isinstance(dim, int) else [operator.index(d) for d in dim]
+
+
+def _reduction(name):
+    function = _function(name)
+
+    def method(self, dim=None, keepdim=False):
+        return function(self, dimensions(dim), keepdim)
+
+    method.__name__ = name
+    return method
+
+
+# -- DLPack -------------------------------------------------------------------------------------------------------------
+
+_api = ctypes.pythonapi
+_capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _api))
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_capsule_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_capsule_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+_NAME, _USED_NAME = b"dltensor", b"used_dltensor"  # capsules keep the addresses of these
+
+
+# In a destructor the capsule has no references, so it is passed by its address.
+def _release_capsule(capsule, is_valid=ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+        ("PyCapsule_IsValid", _api)), get=ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", _api)), release=Ebb.dlpack_release, name=_NAME):
+    if is_valid(capsule, name):
+        release(get(capsule, name))
+
+
+_capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_release_capsule)
+_to_dlpack = guard(Ebb.Tensor.to_dlpack)
+_new_from_dlpack = guard(Ebb.Tensor.new_from_dlpack)
+_new_from_address = guard(Ebb.Tensor.new_from_address)
+
+
+def from_dlpack(source):
+    """A tensor over the memory of any object with __dlpack__ (numpy, PyTorch, ...), or of a capsule; no copy."""
+    capsule = source.__dlpack__() if hasattr(source, "__dlpack__") else source
+    if type(capsule).__name__ != "PyCapsule" or not _capsule_is_valid(capsule, _NAME):
+        raise TypeError("from_dlpack takes an object with __dlpack__, or a DLPack capsule that nobody has used yet")
+    tensor = _new_from_dlpack(_capsule_get(capsule, _NAME))
+    _capsule_rename(capsule, _USED_NAME)
+    return tensor
+
+
+def from_numpy(array):
+    """A tensor over the memory of a numpy array: no copy, and each sees what the other writes."""
+    interface = array.__array_interface__
+    dtype = _FROM_TYPESTR.get(interface["typestr"])
+    if dtype is None:
+        raise TypeError(f"an array of dtype {array.dtype}: use astype() for float32, float16, int32, int64, uint8 or "
+                        "bool")
+    address, read_only = interface["data"]
+    if read_only:
+        raise ValueError("the array is read-only: use copy() to have one that may be written to")
+    strides = interface.get("strides")
+    if strides is not None:
+        if any(step < 0 or step % _SIZES[dtype] for step in strides):
+            raise ValueError("an array with negative or odd strides: use copy() to have one in order")
+        strides = [step // _SIZES[dtype] for step in strides]
+    return _new_from_address(address, list(interface["shape"]), strides, dtype, PythonObject(array))
+
+
+# -- the class ----------------------------------------------------------------------------------------------------------
+
+@override
+class Tensor(Ebb.Tensor):
+    __module__ = "gi.overrides.Ebb"
+    __array_ufunc__ = None  # numpy leaves operators with a tensor on the right to the tensor
+
+    # what it is
+    @property
+    def shape(self):
+        return tuple(self.get_shape())
+
+    @property
+    def strides(self):
+        return tuple(self.get_strides())
+
+    @property
+    def ndim(self):
+        return self.get_n_dims()
+
+    @property
+    def dtype(self):
+        return self.get_dtype()
+
+    @property
+    def device(self):
+        return self.get_device()
+
+    @property
+    def nbytes(self):
+        return self.get_n_bytes()
+
+    def size(self, dim=None):
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self):
+        return self.get_n_dims()
+
+    def numel(self):
+        return self.get_n_elements()
+
+    def __len__(self):
+        if not self.get_n_dims():
+            raise TypeError("a tensor without dimensions has no length")
+        return self.get_dim(0)
+
+    def __repr__(self):
+        return self.to_string()
+
+    # gradients
+    @property
+    def requires_grad(self):
+        return self.get_requires_grad()
+
+    @requires_grad.setter
+    def requires_grad(self, value):
+        self.set_requires_grad(bool(value))
+
+    def requires_grad_(self, requires_grad=True):
+        self.set_requires_grad(requires_grad)
+        return self
+
+    @property
+    def grad(self):
+        return self.get_grad()
+
+    @grad.setter
+    def grad(self, value):
+        self.set_grad(value)
+
+    def backward(self, gradient=None, retain_graph=False, inputs=None):
+        inputs = [inputs] if isinstance(inputs, Tensor) else inputs
+        if inputs is not None and not len(inputs):
+            raise ValueError("backward: inputs is empty; leave it out for all leaves")
+        _backward([self], None if gradient is None else [gradient], inputs, retain_graph)
+
+    # values
+    @property
+    def __array_interface__(self):
+        typestr = _TYPESTRS.get(self.get_dtype())
+        if typestr is None:
+            raise TypeError("numpy has no bfloat16: use float() before")
+        size = _SIZES[self.get_dtype()]
+        return {"version": 3, "shape": self.shape, "typestr": typestr, "data": (_address(self), False),
+                "strides": tuple(step * size for step in self.get_strides())}
+
+    def numpy(self):
+        """A numpy array over the tensor's memory, which it keeps alive; no copy."""
+        import numpy
+        return numpy.asarray(self)
+
+    def __dlpack__(self, stream=None):
+        address = _to_dlpack(self)
+        return _capsule_new(address, _NAME, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def item(self):
+        dtype = self.get_dtype()
+        if dtype in _FLOATING:
+            return self.get_item()[1]
+        value = self.get_item_int()[1]
+        return bool(value) if dtype == DType.BOOL else value
+
+    def tolist(self):
+        if self.get_dtype() in (DType.BF16, DType.F16):
+            return self.detach().float().tolist()
+        shape = self.shape
+        if not shape:
+            return self.item()
+        if 0 in shape:
+            return _nest_empty(shape)
+        data = memoryview(_bytes(self).get_data())
+        return data.cast(_FORMATS[self.get_dtype()], shape=shape).tolist()
+
+    def __float__(self):
+        return float(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __bool__(self):
+        return bool(self.item())
+
+    def __index__(self):
+        if self.get_dtype() in _FLOATING:
+            raise TypeError("only a tensor of integers can be an index")
+        return int(self.item())
+
+    # operators
+    __add__ = __radd__ = _binary("add")
+    __mul__ = __rmul__ = _binary("mul")
+    __sub__, __rsub__ = _binary("sub"), _binary("sub", "rsub_scalar", swapped=True)
+    __truediv__, __rtruediv__ = _binary("div"), _binary("div", "rdiv_scalar", swapped=True)
+    __pow__ = pow = _binary("pow")
+    __eq__, __ne__ = _binary("eq"), _binary("ne")
+    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
+    __hash__ = Ebb.Tensor.__hash__  # by the tensor's address, not by its values
+    __neg__ = neg = _unary("neg")
+    __abs__ = abs = _unary("abs")
+    __invert__ = logical_not = _unary("logical_not")
+    __matmul__ = matmul = lambda self, other: _matmul(self, other)
+    __and__ = logical_and = lambda self, other: _logical_and(self, other)
+    __or__ = logical_or = lambda self, other: _logical_or(self, other)
+
+    def __rpow__(self, base):
+        if not isinstance(base, numbers.Real):
+            return NotImplemented
+        return _pow(_scalar(float(base), self.get_dtype(), self.get_device()), self)
+
+    def __iter__(self):
+        return (_select(self, 0, i) for i in range(len(self)))
+
+    def __contains__(self, value):
+        raise TypeError("\"in\" is not defined for tensors; compare by == and ask any element")
+
+    def __getitem__(self, key):
+        return _index(self, key)
+
+    def __setitem__(self, key, value):
+        keys = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(k, (Tensor, list)) for k in keys):
+            raise TypeError("only numbers, slices, None and ... can say where to write")
+        view = _index(self, key)
+        if isinstance(value, Tensor):
+            view.copy_from(value)
+        else:
+            view.fill(float(value))
+
+    # shapes
+    def reshape(self, *shape):
+        return _reshape(self, sizes(shape))
+
+    def view(self, *shape):
+        return _view(self, sizes(shape))
+
+    def permute(self, *dims):
+        return _permute(self, sizes(dims))
+
+    def expand(self, *shape):
+        return _expand(self, sizes(shape))
+
+    def transpose(self, dim0, dim1):
+        return _transpose(self, dim0, dim1)
+
+    @property
+    def T(self):
+        return _permute(self, list(range(self.get_n_dims()))[::-1])
+
+    @property
+    def mT(self):
+        return _transpose(self, -2, -1)
+
+    def unsqueeze(self, dim):
+        return _unsqueeze(self, dim)
+
+    def squeeze(self, dim):
+        return _squeeze(self, dim)
+
+    def flatten(self, start_dim=0, end_dim=-1):
+        return _flatten(self, start_dim, end_dim)
+
+    def narrow(self, dim, start, length):
+        return _narrow(self, dim, start, length)
+
+    def split(self, size, dim=0):
+        return tuple(_split(self, size, dim))
+
+    def chunk(self, n_chunks, dim=0):
+        return tuple(_chunk(self, n_chunks, dim))
+
+    # types and places
+    def to(self, *targets, dtype=None, device=None):
+        """The tensor in another dtype or on another device, each an object or a name, in any order."""
+        for target in targets:
+            if isinstance(target, DType) or (isinstance(target, str) and target in _NAMES):
+                dtype = target
+            else:
+                device = target
+        result = self
+        if device is not None:
+            result = _to_device(result, to_device(device))
+        return result if dtype is None else _cast(result, to_dtype(dtype))
+
+    def float(self):
+        return _cast(self, DType.F32)
+
+    def bfloat16(self):
+        return _cast(self, DType.BF16)
+
+    def half(self):
+        return _cast(self, DType.F16)
+
+    def long(self):
+        return _cast(self, DType.I64)
+
+    def cpu(self):
+        return self.to("cpu")
+
+    def clone(self):
+        return _copy(self)
+
+    # mathematics
+    sum, mean = _reduction("sum"), _reduction("mean")
+    exp, log, sqrt, rsqrt, square = map(_unary, ("exp", "log", "sqrt", "rsqrt", "square"))
+    sin, cos, tanh, relu, silu, sigmoid = map(_unary, ("sin", "cos", "tanh", "relu", "silu", "sigmoid"))
+    norm, contiguous = _unary("norm"), _unary("contiguous")
+
+    def var(self, dim=None, correction=1, keepdim=False):
+        return _var(self, dimensions(dim), correction, keepdim)
+
+    def max(self, dim=None, keepdim=False):
+        """The largest element, or along one dimension the largest ones and their indices."""
+        if dim is None:
+            return _max(self, None, keepdim)
+        return _max_along(self, dim, keepdim)[1:]
+
+    def min(self, dim=None, keepdim=False):
+        return _min(self, dimensions(dim), keepdim)
+
+    def argmax(self, dim=None, keepdim=False):
+        return _argmax(_reshape(self, [-1]), 0, False) if dim is None else _argmax(self, dim, keepdim)
+
+    def topk(self, k, largest=True):
+        return _topk(self, k, largest)[1:]
+
+    def clamp(self, min=-math.inf, max=math.inf):
+        return _clamp(self, min, max)
+
+    def softmax(self, dim=-1):
+        return _softmax(self, dim)
+
+    def log_softmax(self, dim=-1):
+        return _log_softmax(self, dim)
+
+    def index_select(self, dim, indices):
+        return _index_select(self, dim, indices)
+
+    def gather(self, dim, indices):
+        return _gather(self, dim, indices)
+
+
+_matmul, _logical_and, _logical_or = map(_function, ("matmul", "logical_and", "logical_or"))
+_view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chunk = map(
+    _function, ("view", "permute", "expand", "transpose", "squeeze", "flatten", "narrow", "split", "chunk"))
+_to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log_softmax, _gather, _backward = map(
+    _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
+                "gather", "backward"))
+
+
+def _nest_empty(shape):
+    return [] if shape[0] == 0 else [_nest_empty(shape[1:]) for _ in range(shape[0])]
+
+
+def _index_by_tensor(tensor, dim, indices):
+    if not isinstance(indices, Tensor):
+        indices = Tensor.new_from_ints(indices, [len(indices)])
+    if indices.get_dtype() in (*_FLOATING, DType.BOOL):
+        raise TypeError(f"an index of dtype {indices.get_dtype().value_nick}: indices are integers; for a mask use "
+                        "Ebb.where()")
+    shape = tensor.shape
+    picked = _index_select(tensor, dim, _reshape(indices, [-1]))
+    return picked if indices.ndim == 1 else _reshape(picked, [*shape[:dim], *indices.shape, *shape[dim + 1:]])
+
+
+def _index_by_slice(tensor, dim, key):
+    size = tensor.get_dim(dim)
+    start, stop, step = key.indices(size)
+    if step < 1:
+        raise ValueError("a slice's step must be 1 or more")
+    if start == 0 and stop == size and step == 1:
+        return tensor
+    return _slice(tensor, dim, start, max(start, stop), step)
+
+
+def _index_by_number(tensor, dim, key):
+    if isinstance(key, bool):
+        raise TypeError("True and False are no indices; for a mask use Ebb.where()")
+    index, size = operator.index(key), tensor.get_dim(dim)
+    if not -size <= index < size:
+        raise IndexError(f"index {index} in a dimension of size {size}")
+    return _select(tensor, dim, index % size)
+
+
+def _index(tensor, key):
+    keys = key if isinstance(key, tuple) else (key,)
+    n_dims = tensor.get_n_dims()
+    n_indexed = sum(1 for k in keys if k is not None and k is not Ellipsis)
+    if n_indexed > n_dims:
+        raise IndexError(f"{n_indexed} indices for a tensor of {n_dims} dimensions")
+    if sum(1 for k in keys if k is Ellipsis) > 1 or sum(1 for k in keys if isinstance(k, (Tensor, list))) > 1:
+        raise IndexError("at most one ... and one tensor of indices")
+    dim, view = 0, tensor
+    for k in keys:
+        if k is None:
+            view = _unsqueeze(view, dim)
+            dim += 1
+        elif k is Ellipsis:
+            dim += n_dims - n_indexed
+        elif isinstance(k, slice):
+            view = _index_by_slice(view, dim, k)
+            dim += 1
+        elif isinstance(k, (Tensor, list)) and not (isinstance(k, Tensor) and k.ndim == 0):
+            view = _index_by_tensor(view, dim, k)
+            dim += k.ndim if isinstance(k, Tensor) else 1
+        else:
+            view = _index_by_number(view, dim, k)
+    if view is tensor:
+        view = _view(tensor, list(tensor.shape)) if tensor.is_contiguous() else _expand(tensor, list(tensor.shape))
+    return view

@@ -1,0 +1,182 @@
+"""Checkpoints, hooks on saved tensors, and the modes of a thread as context managers."""
+import contextlib
+
+from gi.module import get_introspection_module
+from gi.overrides import override
+from gi.overrides._ebb_args import PythonObject, pack_call, pack_result, unpack_call, unpack_result
+from gi.overrides._ebb_errors import call_back, call_back_without_error, guard
+from gi.overrides._ebb_functions import choice
+from gi.overrides._ebb_tensor import DType, Tensor, to_dtype
+
+Ebb = get_introspection_module("Ebb")
+
+
+def _mode(push, pop):
+    @contextlib.contextmanager
+    def mode(*args):
+        push(*args)
+        try:
+            yield
+        finally:
+            pop()
+
+    return mode
+
+
+_grad_mode = _mode(Ebb.push_grad_enabled, Ebb.pop_grad_enabled)
+_autocast_mode = _mode(Ebb.push_autocast, Ebb.pop_autocast)
+
+
+def no_grad():
+    """Nothing is recorded for the backward pass inside; also a decorator."""
+    return _grad_mode(False)
+
+
+def enable_grad():
+    """Undoes no_grad() inside; also a decorator."""
+    return _grad_mode(True)
+
+
+def autocast(dtype=DType.BF16, enabled=True):
+    """Products are computed in a lower precision inside; parameters stay as they are."""
+    return _autocast_mode(enabled, to_dtype(dtype))
+
+
+def disable_checkpointing():
+    """Wrapped modules behave as if they were not wrapped inside, on this thread."""
+    return _disabled_mode()
+
+
+_disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_disabled)
+
+
+# -- checkpoints --------------------------------------------------------------------------------------------------------
+
+def _options(offload_to_cpu=False, preserve_rng_state=True, determinism_check="default", early_stop=True, policy=None,
+             store=None):
+    if policy == "selective":
+        options = Ebb.CheckpointOptions.new_selective()
+    else:
+        options = Ebb.CheckpointOptions.new()
+        if policy is not None:
+            _set_policy(options, policy)
+    options.set_preserve_rng_state(preserve_rng_state)
+    options.set_determinism_check(choice(Ebb.DeterminismCheck, determinism_check or "none"))
+    options.set_early_stop(early_stop)
+    if store is None and offload_to_cpu:
+        store = _host_store()
+    if store is not None:
+        options.set_store(store)
+    return options
+
+
+def _host_store():
+    # Without offload stores there are host devices only: what is kept is in host memory already.
+    get_default = getattr(Ebb, "host_store_get_default", None)
+    return get_default() if get_default is not None else None
+
+
+def _set_policy(options, policy):
+    if not callable(policy):
+        raise TypeError(f"policy: \"selective\", or a function of (op, ordinal, n_bytes), not {policy!r}")
+    fallback = Ebb.CheckpointPolicy.MUST_RECOMPUTE
+
+    def decide(op, ordinal, n_bytes):
+        verdict = policy(op, ordinal, n_bytes)
+        if not isinstance(verdict, Ebb.CheckpointPolicy):
+            raise TypeError(f"policy: {verdict!r} for {op!r}: must be an Ebb.CheckpointPolicy")
+        return verdict
+
+    options.set_policy(lambda *args: call_back_without_error(decide, fallback, *args[:3]))
+
+
+_wrapper = guard(Ebb.checkpoint_wrapper)
+_wrap_each = guard(Ebb.checkpoint_wrap_each)
+_wrap_if = guard(Ebb.checkpoint_wrap_if)
+_checkpoint = guard(Ebb.checkpoint)
+
+
+def checkpoint_wrapper(module, offload_to_cpu=False, preserve_rng_state=True, determinism_check="default",
+                       early_stop=True, policy=None, store=None):
+    """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
+
+    determinism_check: "default", "none" or "values". policy: "selective", or a function of (op, ordinal, n_bytes) that
+    returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs.
+    """
+    _wrapper(module, _options(offload_to_cpu, preserve_rng_state, determinism_check, early_stop, policy, store))
+    return module
+
+
+def checkpoint_wrap_each(root, type_or_callable, **options):
+    """Wraps every module below root that is of a type, or for which a function of the module is true."""
+    made = _options(**options)
+    if isinstance(type_or_callable, type):
+        _wrap_each(root, type_or_callable.__gtype__, made)
+    else:
+        picked = {name for name, module in root.named_modules() if type_or_callable(module)}
+        _wrap_if(root, lambda module, name, *_: name in picked, None, made)
+
+
+def checkpoint(func, *args, **kwargs):
+    """Calls func(*args, **kwargs) so that what it computes is recomputed in backward."""
+
+    def run(packed):
+        positional, keywords = unpack_call(packed)
+        return pack_result(func(*positional, **keywords))
+
+    return unpack_result(_checkpoint(lambda packed, *_: call_back(run, packed), None, pack_call(args, kwargs), None))
+
+
+def checkpoint_sequential(sequential, n_segments, x):
+    """Calls a Sequential in so many checkpointed segments; the last one is not checkpointed."""
+    return _checkpoint_sequential(sequential, n_segments, x)
+
+
+_checkpoint_sequential = guard(Ebb.checkpoint_sequential)
+
+
+# -- hooks on what backward needs -----------------------------------------------------------------------------------------
+
+@override
+class SavedTensorHooks(Ebb.SavedTensorHooks):
+    __module__ = "gi.overrides.Ebb"
+
+    def __enter__(self):
+        Ebb.push_saved_tensor_hooks(self)
+        return self
+
+    def __exit__(self, *_):
+        Ebb.pop_saved_tensor_hooks()
+
+
+def _pack(hooks, tensor):
+    kept = hooks.pack_function(tensor)
+    return Ebb.Handle.new(kept) if isinstance(kept, Tensor) else Ebb.Handle.new_for_object(PythonObject(kept))
+
+
+def _unpack(hooks, handle):
+    kept = handle.get_tensor()
+    tensor = hooks.unpack_function(kept if kept is not None else handle.get_object().value)
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"unpack returned a {type(tensor).__name__}: must be the tensor")
+    return tensor
+
+
+class _FunctionHooks(SavedTensorHooks):
+    __module__ = "ebb"  # a class of gi.overrides would get no GType of its own
+    __gtype_name__ = "EbbPythonHooks"
+
+    def __init__(self, pack, unpack):
+        super().__init__()
+        self.pack_function, self.unpack_function = pack, unpack
+
+    def do_pack(self, tensor):
+        return call_back(_pack, self, tensor)
+
+    def do_unpack(self, handle):
+        return call_back(_unpack, self, handle)
+
+
+def saved_tensor_hooks(pack, unpack):
+    """Calls pack(tensor) for every tensor that backward needs; unpack gets what it returned, and returns the tensor."""
+    return _FunctionHooks(pack, unpack)

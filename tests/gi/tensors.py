@@ -1,0 +1,222 @@
+"""Tensors in Python: operators and indexing against numpy, data shared with numpy and DLPack."""
+import gc
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+from support import Ebb, TestCase, main, tensor_bytes
+from gi.repository import GLib
+
+
+def arrays(*shapes):
+    generator = np.random.default_rng(1)
+    return [generator.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+class Operators(TestCase):
+    def check(self, function, *shapes):
+        values = arrays(*shapes)
+        found = function(*(Ebb.from_numpy(value.copy()) for value in values))
+        np.testing.assert_allclose(found.numpy(), function(*values), rtol=2e-5, atol=1e-6)
+
+    def test_arithmetic_between_tensors_is_that_of_numpy(self):
+        for function in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b,
+                         lambda a, b: abs(a) ** b, lambda a, b: -a + b):
+            self.check(function, (3, 4), (3, 4))
+            self.check(function, (3, 1, 4), (5, 1))
+
+    def test_arithmetic_with_numbers_is_that_of_numpy(self):
+        for function in (lambda a: a + 2, lambda a: 2 + a, lambda a: a - 2.5, lambda a: 2.5 - a, lambda a: a * 3,
+                         lambda a: 3 * a, lambda a: a / 4, lambda a: 4 / a, lambda a: a ** 2,
+                         lambda a: 2.0 ** a, lambda a: a * np.float32(3), lambda a: np.float32(3) * a):
+            self.check(function, (3, 4))
+
+    def test_comparison_gives_booleans(self):
+        for function in (lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a < b, lambda a, b: a >= b):
+            self.check(function, (3, 4), (3, 4))
+        found = Ebb.tensor([1.0, 2.0]) > 1
+        self.assertEqual(found.dtype, Ebb.DType.BOOL)
+        self.assertEqual(found.tolist(), [False, True])
+
+    def test_matrix_product_is_that_of_numpy(self):
+        self.check(lambda a, b: a @ b, (3, 4), (4, 5))
+        self.check(lambda a, b: a @ b, (2, 3, 4), (2, 4, 5))
+        self.check(lambda a, b: a @ b.T, (3, 4), (5, 4))
+
+    def test_reductions_are_those_of_numpy(self):
+        (a,) = arrays((3, 4, 5))
+        x = Ebb.from_numpy(a)
+        for dim, keep in ((None, False), (1, False), ((0, 2), True), (-1, True)):
+            np.testing.assert_allclose(x.sum(dim, keep).numpy(), a.sum(dim, keepdims=keep), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(x.mean(dim, keep).numpy(), a.mean(dim, keepdims=keep), rtol=1e-5, atol=1e-6)
+        values, indices = x.max(1)
+        np.testing.assert_array_equal(values.numpy(), a.max(1))
+        np.testing.assert_array_equal(indices.numpy(), a.argmax(1))
+        self.assertEqual(x.max().item(), a.max())
+        self.assertEqual(x.argmax().item(), a.argmax())
+
+    def test_indexing_is_that_of_numpy(self):
+        (a,) = arrays((4, 5, 6))
+        x = Ebb.from_numpy(a)
+        for key in (0, -1, slice(1, 3), slice(None, None, 2), (1, 2), (slice(None), 3), (..., 2), (None, 1, ..., None),
+                    (1, slice(4, 1), 2), (slice(-2, None), ..., slice(1, -1)), [0, 2], (slice(None), [3, 0])):
+            np.testing.assert_array_equal(x[key].numpy(), a[key], err_msg=str(key))
+        rows = np.array([[0, 3], [1, 1]])
+        np.testing.assert_array_equal(x[Ebb.from_numpy(rows)].numpy(), a[rows])
+        self.assertEqual([row.shape for row in x], [(5, 6)] * 4)
+
+    def test_bad_indices_are_refused(self):
+        x = Ebb.ones(2, 3)
+        for key, error in ((2, IndexError), (-3, IndexError), ((0, 0, 0), IndexError), (True, TypeError),
+                           ("a", TypeError), (slice(None, None, -1), ValueError), (x > 0, TypeError)):
+            with self.assertRaises(error, msg=str(key)):
+                x[key]
+
+    def test_assignment_to_parts_writes_in_place(self):
+        (a,) = arrays((4, 5))
+        x = Ebb.tensor(a)
+        x[1, 2:4] = 7
+        x[:, 0] = Ebb.arange(4).float()
+        a[1, 2:4] = 7
+        a[:, 0] = np.arange(4)
+        np.testing.assert_array_equal(x.numpy(), a)
+
+    def test_in_place_on_a_tensor_that_requires_a_gradient_is_refused(self):
+        x = Ebb.ones(2, requires_grad=True)
+        with self.assertRaises(GLib.Error):
+            x[0] = 1
+
+    def test_c_errors_name_both_shapes(self):
+        with self.assertRaises(GLib.Error) as caught:
+            Ebb.ones(2, 3) @ Ebb.ones(2, 3)
+        self.assertIn("[2, 3]", caught.exception.message)
+        self.assertTrue(caught.exception.matches(Ebb.error_quark(), Ebb.Error.SHAPE))
+
+    def test_gradients_flow_through_operators(self):
+        x = Ebb.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        y = (x * x / 2 + 3 * x - 1)[1:].sum()
+        y.backward(retain_graph=True)
+        self.assertEqual(x.grad.tolist(), [0.0, 5.0, 6.0])
+        x.grad = None
+        y.backward(inputs=[x])
+        self.assertEqual(x.grad.tolist(), [0.0, 5.0, 6.0])
+        (found,) = Ebb.grad((x * x).sum(), x)
+        self.assertEqual(found.tolist(), [2.0, 4.0, 6.0])
+
+    def test_values_come_out_as_python_has_them(self):
+        self.assertEqual(Ebb.tensor([[1, 2], [3, 4]]).tolist(), [[1, 2], [3, 4]])
+        self.assertEqual(Ebb.tensor([True, False]).tolist(), [True, False])
+        self.assertEqual(Ebb.tensor([0.5]).bfloat16().tolist(), [0.5])
+        self.assertEqual(Ebb.tensor([[0.5], [2]]).half().T.tolist(), [[0.5, 2.0]])
+        self.assertEqual(Ebb.tensor(3).item(), 3)
+        self.assertIs(type(Ebb.tensor(2 ** 62 + 1).item()), int)
+        self.assertEqual(Ebb.tensor(2 ** 62 + 1).item(), 2 ** 62 + 1)
+        self.assertEqual(Ebb.zeros(0, 3).tolist(), [])
+        with self.assertRaises(ValueError):
+            Ebb.tensor([[1], [2, 3]])
+
+
+class Sharing(TestCase):
+    def test_numpy_sees_the_tensors_memory(self):
+        x = Ebb.zeros(2, 3)
+        a = x.numpy()
+        a[1, 2] = 5
+        x[0, 0] = 4
+        self.assertEqual(x.tolist(), [[4, 0, 0], [0, 0, 5]])
+        self.assertEqual(a[0, 0], 4)
+        self.assertEqual(x.T.numpy().strides, (4, 12))
+
+    def test_an_array_keeps_the_memory_of_its_tensor(self):
+        before = tensor_bytes()
+        a = Ebb.full([1000], 3.0).numpy()
+        gc.collect()
+        filler = [Ebb.zeros(1000) for _ in range(8)]
+        self.assertTrue((a == 3).all())
+        del a, filler
+        self.assertEqual(tensor_bytes(), before)
+
+    def test_a_tensor_keeps_the_memory_of_its_array(self):
+        class Array(np.ndarray):
+            pass
+
+        a = np.full((10,), 3.0, np.float32).view(Array)
+        gone = weakref.ref(a)
+        x = Ebb.from_numpy(a)
+        a[0] = 1
+        self.assertEqual(x[0].item(), 1)
+        del a
+        gc.collect()
+        y = x * 1
+        self.assertIsNotNone(gone())
+        self.assertEqual(x.tolist()[:2], [1, 3])
+        del x, y
+        gc.collect()
+        self.assertIsNone(gone())
+
+    def test_views_of_arrays_are_shared(self):
+        a = np.arange(12, dtype=np.int64).reshape(3, 4)
+        x = Ebb.from_numpy(a[:, 1:3].T)
+        self.assertEqual(x.tolist(), a[:, 1:3].T.tolist())
+        for dtype in (np.float16, np.int32, np.uint8, np.bool_):
+            b = np.ones((2, 3), dtype)
+            self.assertEqual(Ebb.from_numpy(b).tolist(), b.tolist())
+            self.assertEqual(Ebb.from_numpy(b).numpy().dtype, b.dtype)
+
+    def test_arrays_that_cannot_be_shared_are_refused(self):
+        read_only = np.ones(3, np.float32)
+        read_only.flags.writeable = False
+        for array, error in ((np.ones(3), TypeError), (np.ones(3, ">f4"), TypeError), (read_only, ValueError),
+                             (np.ones(3, np.float32)[::-1], ValueError)):
+            with self.assertRaises(error):
+                Ebb.from_numpy(array)
+        with self.assertRaises(TypeError):
+            Ebb.ones(3).bfloat16().numpy()
+
+    def test_dlpack_to_numpy_shares_memory(self):
+        before = tensor_bytes()
+        x = Ebb.zeros(2, 3)
+        a = np.from_dlpack(x)
+        x[1, 1] = 6
+        self.assertEqual(a[1, 1], 6)
+        del x
+        self.assertEqual(a[1, 1], 6)
+        del a
+        self.assertEqual(tensor_bytes(), before)
+
+    def test_dlpack_from_numpy_shares_memory(self):
+        a = np.zeros((2, 3), np.float32)
+        x = Ebb.from_dlpack(a)
+        a[1, 2] = 8
+        self.assertEqual(x[1, 2].item(), 8)
+        del a
+        gc.collect()
+        self.assertEqual(x[1, 2].item(), 8)
+        self.assertEqual(Ebb.from_dlpack(Ebb.ones(2).bfloat16()).dtype, Ebb.DType.BF16)
+
+    def test_a_capsule_that_nobody_takes_lets_go(self):
+        before = tensor_bytes()
+        capsule = Ebb.ones(1000).__dlpack__()
+        self.assertGreater(tensor_bytes(), before)
+        del capsule
+        self.assertEqual(tensor_bytes(), before)
+
+    def test_a_capsule_is_used_once_and_kept_when_refused(self):
+        capsule = Ebb.ones(3).__dlpack__()
+        Ebb.from_dlpack(capsule)
+        with self.assertRaises(TypeError):
+            Ebb.from_dlpack(capsule)
+        wrong = np.ones(3)
+        with self.assertRaises(GLib.Error):
+            Ebb.from_dlpack(wrong)
+        self.assertEqual(wrong.sum(), 3)
+
+    def test_the_interpreter_ends_well_with_shared_memory_around(self):
+        program = ("import gi; gi.require_version('Ebb', '1.0')\nfrom gi.repository import Ebb\nimport numpy, builtins\n"
+                   "builtins.kept = [Ebb.ones(3).__dlpack__(), Ebb.from_numpy(numpy.ones(3, 'f4')), Ebb.ones(3).numpy(),"
+                   " Ebb.from_dlpack(numpy.ones(3, 'f4'))]\n")
+        self.assertEqual(subprocess.run([sys.executable, "-c", program], check=False).returncode, 0)
+
+
+if __name__ == "__main__":
+    main()
