@@ -1,4 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/error.h"
 
-G_DEFINE_QUARK (ebb - error - quark, ebb_error)
+/* clang-format off */
+G_DEFINE_QUARK (ebb-error-quark, ebb_error)
+/* clang-format on */

@@ -50,13 +50,15 @@ def _settle():
 
 def _recall(error):
     """The exception that is behind an error: the one that was kept, or the error itself."""
-    match = _pattern.search(error.message or "")
+    match = None
+    for match in _pattern.finditer(error.message or ""):
+        pass  # the last one: an exception's own text stands before its token
     entry = _kept.pop(int(match.group(1)), None) if match else None
-    exception = error
-    if entry is not None:
-        exception = entry[1]
-        if isinstance(exception, GLib.Error):  # C has said meanwhile where it happened
-            exception.message = _pattern.sub("", error.message)
+    if entry is None:
+        return error
+    exception = entry[1]
+    if isinstance(exception, GLib.Error):  # C has said meanwhile where it happened
+        exception.message = error.message[:match.start()] + error.message[match.end():]
     return exception
 
 

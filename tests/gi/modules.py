@@ -1,0 +1,277 @@
+"""Modules in Python: attributes, classes, containers, state, hooks."""
+import gc
+import os
+import tempfile
+import weakref
+
+from support import Ebb, Residual, TestCase, main, tensor_bytes
+from gi.repository import GLib
+
+
+class Attributes(TestCase):
+    def test_children_parameters_and_buffers_are_read_from_c(self):
+        module = Residual(Ebb.Linear(4, 3))
+        module.count = Ebb.Buffer(Ebb.zeros(1))
+        self.assertEqual([name for name, _ in module.named_parameters()], ["gain", "inner.weight", "inner.bias"])
+        self.assertEqual([name for name, _ in module.named_children()], ["inner"])
+        self.assertEqual([name for name, _ in module.named_buffers()], ["count"])
+        self.assertEqual(list(module.state_dict()), ["gain", "count", "inner.weight", "inner.bias"])
+        self.assertIs(module.inner, module.get_child("inner"))
+        self.assertEqual(module.inner.weight.shape, (3, 4))
+        self.assertEqual(hash(module.gain), hash(module.get_parameter("gain")))
+        self.assertNotIn("inner", module.__dict__)
+        self.assertIn("gain", dir(module))
+        self.assertEqual(module.inner.in_features, 4)
+
+    def test_what_c_registers_is_seen_in_python(self):
+        module = Ebb.Module()
+        module.register_child("below", Ebb.Linear(2, 2))
+        self.assertIsInstance(module.below, Ebb.Linear)
+        module.register_child("below", None)
+        self.assertFalse(hasattr(module, "below"))
+
+    def test_a_plain_tensor_is_not_registered(self):
+        module = Ebb.Module()
+        module.plain = Ebb.ones(2)
+        self.assertEqual(module.named_parameters() + module.named_buffers(), [])
+        self.assertEqual(module.plain.tolist(), [1, 1])
+
+    def test_attributes_are_replaced_and_removed_in_c(self):
+        module = Residual(Ebb.Linear(2, 2))
+        other = Ebb.Linear(2, 2)
+        module.inner = other
+        self.assertIs(module.get_child("inner"), other)
+        module.inner = None
+        self.assertEqual(module.get_children(), [])
+        del module.gain
+        self.assertEqual(module.get_parameters(True), [])
+        module.thing = Ebb.Buffer(Ebb.ones(1))
+        module.thing = Ebb.zeros(2)
+        self.assertEqual(module.get_buffer("thing").shape, (2,))
+        module.thing = Ebb.Linear(1, 1)
+        self.assertEqual([name for name, _ in module.named_children()], ["thing"])
+        self.assertEqual(module.named_buffers(), [])
+        module.plain = 1
+        module.plain = Ebb.Linear(1, 1)
+        self.assertIsInstance(module.plain, Ebb.Linear)
+        self.assertNotIn("plain", module.__dict__)
+
+    def test_a_registered_name_takes_nothing_of_another_kind(self):
+        module = Residual(Ebb.Linear(2, 2))
+        for name, value in (("inner", 3), ("gain", Ebb.ones(1)), ("gain", "x")):
+            with self.assertRaises(TypeError):
+                setattr(module, name, value)
+
+    def test_names_that_would_hide_a_method_are_refused(self):
+        module = Ebb.Module()
+        for name in ("ref", "notify", "chain", "emit", "forward", "call", "props", "qdata", "parameters"):
+            for value in (Ebb.Linear(1, 1), Ebb.Parameter(Ebb.ones(1)), 3):
+                with self.assertRaises(AttributeError, msg=name):
+                    setattr(module, name, value)
+
+    def test_a_cycle_of_children_is_an_error(self):
+        outer, inner = Ebb.Module(), Ebb.Module()
+        outer.inner = inner
+        for module in (outer, inner):
+            with self.assertRaises(GLib.Error):
+                inner.outer = module
+        self.assertEqual(inner.get_children(), [])
+
+    def test_shared_parameters_count_once(self):
+        module = Ebb.Module()
+        module.a = Ebb.Parameter(Ebb.ones(3))
+        module.b = Ebb.Parameter(module.a)
+        self.assertEqual(module.count_parameters(), 3)
+        self.assertEqual(hash(module.a), hash(module.b))
+
+    def test_a_parameter_may_be_frozen(self):
+        module = Ebb.Module()
+        module.w = Ebb.Parameter(Ebb.ones(3) * 2, requires_grad=False)
+        self.assertFalse(module.w.requires_grad)
+        module.requires_grad_()
+        self.assertTrue(module.w.requires_grad)
+        module.w.requires_grad = False
+        self.assertFalse(module.w.requires_grad)
+
+
+class Classes(TestCase):
+    def test_positional_arguments_are_those_of_the_c_constructor(self):
+        self.assertEqual(Ebb.Linear(3, 2, bias=False).named_parameters()[0][1].shape, (2, 3))
+        self.assertEqual(len(Ebb.Linear(3, 2, False).parameters()), 1)
+        self.assertEqual(Ebb.Dropout(0.25).props.p, 0.25)
+        self.assertEqual(Ebb.Embedding(5, 3).weight.shape, (5, 3))
+        self.assertEqual(Ebb.LayerNorm(7)(Ebb.randn(2, 7)).shape, (2, 7))
+        self.assertEqual(Ebb.BatchNorm1d(4)(Ebb.randn(3, 4)).shape, (3, 4))
+        self.assertEqual(Ebb.Generator(9).get_seed(), 9)
+        self.assertEqual(Ebb.TransformerBlock(8, 2)(Ebb.randn(1, 3, 8)).shape, (1, 3, 8))
+
+    def test_bad_constructor_arguments_are_errors(self):
+        for make, error in ((lambda: Ebb.Linear(1, 2, True, 4), TypeError),
+                            (lambda: Ebb.Linear(1, in_features=2), TypeError), (lambda: Ebb.Linear(0, 2), GLib.Error), (lambda: Ebb.Linear(nothing=1), TypeError)):
+            with self.assertRaises(error):
+                make()
+
+    def test_super_forward_is_the_one_of_c(self):
+        class Scaled(Ebb.Linear):
+            def forward(self, x):
+                return super().forward(x) * 2
+
+        class Twice(Scaled):
+            def forward(self, x):
+                return super().forward(x) * 2
+
+        plain, scaled, twice = Ebb.Linear(3, 2), Scaled(3, 2), Twice(3, 2)
+        for module in (scaled, twice):
+            module.load_state_dict(plain.state_dict())
+        x = Ebb.randn(4, 3)
+        self.assert_same(scaled(x), plain(x) * 2)
+        self.assert_same(twice(x), plain(x) * 2 * 2)
+        self.assert_same(Ebb.Sequential(scaled)(x), plain(x) * 2)
+        self.assert_same(plain(x), plain(x))
+
+    def test_a_class_without_forward_keeps_that_of_c(self):
+        class Named(Ebb.Linear):
+            pass
+
+        self.assertEqual(Named(3, 2)(Ebb.randn(4, 3)).shape, (4, 2))
+        with self.assertRaises(GLib.Error):
+            Ebb.Module()(Ebb.ones(1))
+
+    def test_containers_hold_modules_in_order(self):
+        a, b = Ebb.Linear(3, 4), Ebb.Tanh()
+        seq = Ebb.Sequential(a, b)
+        self.assertEqual([name for name, _ in seq.named_children()], ["0", "1"])
+        self.assertEqual(len(seq), 2)
+        self.assertIs(seq[0], a)
+        self.assertIs(seq[-1], b)
+        self.assertEqual(list(seq), [a, b])
+        with self.assertRaises(IndexError):
+            seq[2]
+        x = Ebb.randn(2, 3)
+        self.assert_same(seq(x), Ebb.tanh(a(x)))
+        modules = Ebb.ModuleList([a, b])
+        self.assertEqual(modules[:1], [a])
+        self.assertEqual(len(modules.append(Ebb.Tanh())), 3)
+
+    def test_training_mode_reaches_below(self):
+        seq = Ebb.Sequential(Ebb.Dropout(0.5), Ebb.Sequential(Ebb.Dropout(0.5)))
+        self.assertTrue(seq.training)
+        self.assertIs(seq.eval(), seq)
+        self.assertFalse(seq[1][0].training)
+        x = Ebb.ones(50)
+        self.assert_same(seq(x), x)
+        self.assertLess((seq.train()(x) > 0).float().sum().item(), 50)
+
+    def test_modules_move_to_devices_and_types_by_name(self):
+        module = Ebb.Linear(2, 2)
+        self.assertIs(module.to("cpu", "bf16"), module)
+        self.assertEqual(module.weight.dtype, Ebb.DType.BF16)
+        self.assertEqual(module.float().weight.dtype, Ebb.float32)
+        self.assertEqual(module.weight.device, "cpu")
+        with self.assertRaises(GLib.Error):
+            module.to("nowhere")
+
+
+class State(TestCase):
+    def test_state_dicts_load_strictly(self):
+        a, b = Residual(Ebb.Linear(3, 3)), Residual(Ebb.Linear(3, 3))
+        b.load_state_dict(a.state_dict())
+        self.assert_same(a.inner.weight, b.inner.weight)
+        state = a.state_dict()
+        del state["gain"]
+        with self.assertRaises(GLib.Error) as caught:
+            b.load_state_dict(state)
+        self.assertIn("gain", caught.exception.message)
+        b.load_state_dict(state, strict=False)
+
+    def test_safetensors_hold_a_state_dict(self):
+        module = Residual(Ebb.Linear(3, 3))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "state.safetensors")
+            Ebb.save_safetensors(path, module.state_dict(), None)
+            state = Ebb.load_safetensors(path)
+        self.assertEqual(set(state), set(module.state_dict()))
+        self.assert_same(state["inner.weight"], module.inner.weight)
+
+
+class Hooks(TestCase):
+    def test_forward_hooks_see_calls_until_they_are_removed(self):
+        module, seen = Ebb.Linear(2, 2), []
+        before = module.register_forward_pre_hook(lambda m, args: seen.append(("before", m is module, len(args))))
+        after = module.register_forward_hook(lambda m, args, result: seen.append(("after", result.shape)))
+        module(Ebb.ones(1, 2))
+        self.assertEqual(seen, [("before", True, 1), ("after", (1, 2))])
+        before.remove()
+        after.remove()
+        module(Ebb.ones(1, 2))
+        self.assertEqual(len(seen), 2)
+
+    def test_a_hook_that_raises_makes_the_call_fail(self):
+        module, error = Ebb.Linear(2, 2), ValueError("no")
+
+        def refuse(module, args):
+            raise error
+
+        module.register_forward_pre_hook(refuse)
+        with self.assertRaises(ValueError) as caught:
+            Ebb.Sequential(module)(Ebb.ones(1, 2))
+        self.assertIs(caught.exception, error)
+
+    def test_hooks_that_refer_to_their_module_do_not_keep_it(self):
+        module = Residual(Ebb.Linear(2, 2))
+        module.register_forward_hook(lambda m, args, result: module)
+        module(Ebb.ones(1, 2))
+        gone = weakref.ref(module)
+        del module
+        gc.collect()
+        self.assertIsNone(gone())
+
+    def test_saved_tensor_hooks_see_what_backward_needs(self):
+        x = Ebb.ones(3, requires_grad=True)
+        packed, unpacked = [], []
+
+        def pack(tensor):
+            packed.append(tensor.shape)
+            return {"shape": tensor.shape, "values": tensor.tolist()}
+
+        def unpack(kept):
+            unpacked.append(kept["shape"])
+            return Ebb.tensor(kept["values"])
+
+        with Ebb.saved_tensor_hooks(pack, unpack):
+            y = (x * 2).exp()
+        (x * 3).exp()
+        y.sum().backward()
+        self.assertEqual(packed, unpacked)
+        self.assertEqual(packed[-1], (3,))
+        self.assert_same(x.grad, (Ebb.ones(3) * 2).exp() * 2)
+
+
+class Lifetimes(TestCase):
+    def test_modules_and_their_memory_go_when_dropped(self):
+        before = tensor_bytes()
+        module = Ebb.checkpoint_wrapper(Residual(Ebb.Sequential(Ebb.Linear(8, 8), Ebb.Tanh())))
+        gone = [weakref.ref(m) for m in module.modules()]
+        out, info = module(Ebb.randn(2, 8))
+        del out, info, module
+        gc.collect()
+        self.assertEqual([ref() for ref in gone], [None] * len(gone))
+        self.assertEqual(tensor_bytes(), before)
+
+    def test_back_references_by_weakref_do_not_leak(self):
+        class Child(Ebb.Module):
+            def __init__(self, parent):
+                super().__init__()
+                self.parent = weakref.ref(parent)
+
+        parent = Ebb.Module()
+        parent.child = Child(parent)
+        self.assertIs(parent.child.parent(), parent)
+        gone = [weakref.ref(parent), weakref.ref(parent.child)]
+        del parent
+        gc.collect()
+        self.assertEqual([ref() for ref in gone], [None, None])
+
+
+if __name__ == "__main__":
+    main()

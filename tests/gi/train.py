@@ -1,0 +1,205 @@
+"""Models built, wrapped and trained from Python."""
+import gc
+import weakref
+
+import numpy as np
+from support import Ebb, Residual, TestCase, main, tensor_bytes
+
+
+def mlp():
+    return Ebb.Sequential(Ebb.Linear(8, 16), Ebb.Gelu("tanh"), Ebb.Dropout(0.1), Ebb.LayerNorm(16), Ebb.Linear(16, 4))
+
+
+def gpt():
+    config = Ebb.GptConfig.new()
+    config.set_vocab(32)
+    config.set_context(16)
+    config.set_width(16)
+    config.set_heads(2)
+    config.set_layers(2)
+    config.set_dropout(0.1)
+    return Ebb.Gpt(config)
+
+
+def train_mlp(wrap, steps=8):
+    Ebb.manual_seed(3)
+    model = mlp()
+    wrap(model)
+    optimizer = Ebb.AdamW(model, 1e-2)
+    x, targets = Ebb.randn(32, 8), Ebb.randint(0, 4, 32)
+    losses = []
+    for _ in range(steps):
+        loss = Ebb.cross_entropy(model(x), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, model
+
+
+def train_gpt(wrap, steps=6):
+    Ebb.manual_seed(4)
+    model = gpt()
+    wrap(model)
+    optimizer = Ebb.AdamW(model, 1e-2, weight_decay=0.1)
+    tokens = Ebb.randint(0, 32, 2, 17)
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    losses = []
+    for _ in range(steps):
+        loss = Ebb.cross_entropy(model(inputs).reshape(-1, 32), targets.reshape(-1))
+        loss.backward()
+        optimizer.clip_grad_norm(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, model
+
+
+WRAPPERS = {
+    "none": lambda model: None,
+    "whole": lambda model: Ebb.checkpoint_wrapper(model),
+    "whole, checked": lambda model: Ebb.checkpoint_wrapper(model, determinism_check="values", early_stop=False),
+    "selective": lambda model: Ebb.checkpoint_wrapper(model, policy="selective"),
+    "policy": lambda model: Ebb.checkpoint_wrapper(
+        model, policy=lambda op, ordinal, n_bytes: Ebb.CheckpointPolicy.MUST_SAVE if ordinal % 2
+        else Ebb.CheckpointPolicy.MUST_RECOMPUTE),
+    "each linear": lambda model: Ebb.checkpoint_wrap_each(model, Ebb.Linear),
+    "picked": lambda model: Ebb.checkpoint_wrap_each(model, lambda module: isinstance(module, (Ebb.Linear, Ebb.Gelu))),
+    "property": lambda model: setattr(model.props, "activation_checkpointing", True),
+}
+
+
+class Training(TestCase):
+    def check(self, train):
+        plain, model = train(WRAPPERS["none"])
+        self.assertLess(plain[-1], plain[0])
+        expected = model.state_dict()
+        for name, wrap in WRAPPERS.items():
+            losses, model = train(wrap)
+            self.assertEqual(losses, plain, name)
+            for key, value in model.state_dict().items():
+                self.assertTrue(Ebb.Tensor.equal(value, expected[key]), f"{name}: {key}")
+
+    def test_an_mlp_trains_the_same_however_it_is_wrapped(self):
+        self.check(train_mlp)
+
+    def test_a_gpt_trains_the_same_however_it_is_wrapped(self):
+        self.check(train_gpt)
+
+    def test_wrapping_blocks_saves_activations(self):
+        def peak(wrap):
+            Ebb.manual_seed(1)
+            model = Ebb.Sequential(*(Ebb.TransformerBlock(32, 4) for _ in range(4)))
+            wrap(model)
+            gc.collect()
+            Ebb.memory_reset_peaks(Ebb.Device.get_cpu())
+            model(Ebb.randn(4, 32, 32)).sum().backward()
+            return Ebb.memory_stats()["activation"]["peak"]
+
+        self.assertLess(peak(lambda model: Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock)),
+                        peak(lambda model: None) / 2)
+
+    def test_a_gradient_reads_as_numpy(self):
+        model = Ebb.Linear(3, 2)
+        x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+        model(Ebb.from_numpy(x)).sum().backward()
+        np.testing.assert_array_equal(model.weight.grad.numpy(), np.tile(x.sum(0), (2, 1)))
+
+    def test_a_module_in_python_gives_the_same_gradients_wrapped(self):
+        def run(wrapped):
+            Ebb.manual_seed(1)
+            module = Residual(Ebb.Linear(64, 64))
+            m = Ebb.checkpoint_wrapper(module, offload_to_cpu=True) if wrapped else module
+            self.assertIs(m, module)
+            out, info = m(Ebb.randn(8, 64), mask=None)
+            self.assertEqual(info["shape"], [8, 64])
+            self.assertEqual(m.forward_counter, 1 if wrapped else 0)
+            (out.sum() + info["aux"][0].square().sum()).backward()
+            self.assertEqual(m.forward_counter, 0)
+            return {name: p.grad for name, p in m.named_parameters()}
+
+        plain, wrapped = run(False), run(True)
+        self.assertEqual(list(plain), ["gain", "inner.weight", "inner.bias"])
+        for name, grad in plain.items():
+            self.assert_same(grad, wrapped[name])
+
+    def test_it_knows_where_it_is(self):
+        seen = []
+
+        class Watch(Ebb.Module):
+            def forward(self, x):
+                seen.append((Ebb.is_checkpointing(), Ebb.is_recomputing()))
+                return (x * x).tanh()
+
+        x = Ebb.ones(3, requires_grad=True)
+        module = Ebb.checkpoint_wrapper(Watch())
+        module(x).sum().backward()
+        self.assertEqual(seen, [(True, False), (False, True)])
+        del seen[:]
+        with Ebb.disable_checkpointing():
+            module(x).sum().backward()
+        with Ebb.no_grad():
+            module(x)
+        self.assertEqual(seen, [(False, False)] * 2)
+
+    def test_a_function_is_checkpointed_like_a_module(self):
+        linear = Ebb.Linear(4, 4)
+        calls = []
+
+        def function(x, *, scale, extra):
+            calls.append(extra)
+            return linear(x).tanh() * scale, {"kept": x}
+
+        x = Ebb.randn(2, 4, requires_grad=True)
+        out, rest = Ebb.checkpoint(function, x, scale=2.0, extra=["a"])
+        out.sum().backward()
+        self.assertEqual(calls, [["a"]] * 2)
+        self.assertEqual(rest["kept"].shape, (2, 4))
+        found, x.grad = x.grad, None
+        (linear(x).tanh() * 2.0).sum().backward()
+        self.assert_same(found, x.grad)
+
+    def test_a_sequence_is_checkpointed_in_segments(self):
+        model = Ebb.Sequential(*(Ebb.Linear(4, 4) for _ in range(4)))
+        x = Ebb.randn(2, 4)
+        self.assert_same(Ebb.checkpoint_sequential(model, 2, x), model(x))
+
+    def test_training_leaves_no_memory_behind(self):
+        before = tensor_bytes()
+        for train in (train_mlp, train_gpt):
+            for wrap in (WRAPPERS["none"], WRAPPERS["each linear"], WRAPPERS["whole"]):
+                losses, model = train(wrap, 2)
+                gone = weakref.ref(model)
+                del model
+                gc.collect()
+                self.assertIsNone(gone())
+                self.assertEqual(tensor_bytes(), before)
+
+    def test_graphs_that_no_backward_reaches_are_freed(self):
+        before = tensor_bytes()
+        module = Ebb.checkpoint_wrapper(Residual(Ebb.Linear(8, 8)))
+        out, info = module(Ebb.randn(2, 8))
+        self.assertEqual(module.forward_counter, 1)
+        del out, info
+        gc.collect()
+        self.assertEqual(module.forward_counter, 0)
+        del module
+        self.assertEqual(tensor_bytes(), before)
+
+    def test_autocast_computes_products_in_bfloat16(self):
+        linear = Ebb.Linear(4, 4)
+        with Ebb.autocast():
+            out = linear(Ebb.ones(2, 4))
+        self.assertEqual(out.dtype, Ebb.bfloat16)
+        out.float().sum().backward()
+        self.assertEqual(linear.weight.grad.dtype, Ebb.float32)
+
+    def test_schedules_move_the_learning_rate(self):
+        optimizer = Ebb.AdamW(Ebb.Linear(2, 2), 0.1)
+        schedule = Ebb.CosineSchedule(2, 10, 0.1)
+        schedule.apply(optimizer)
+        self.assertLess(optimizer.get_lr_scale(), 1)
+
+
+if __name__ == "__main__":
+    main()
