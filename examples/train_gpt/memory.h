@@ -1,0 +1,26 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* What is kept for the backward pass, and what that saves. */
+
+G_BEGIN_DECLS
+
+/* Wraps the blocks as --checkpoint and --store ask for. */
+gboolean memory_wrap (EbbGpt *model,
+                      const Options *options,
+                      EbbSavedTensorHooks *store,
+                      GError **error);
+/* The store of --store; NULL without an error for keep. */
+EbbSavedTensorHooks *memory_make_store (const Options *options,
+                                        GError **error);
+/* How often a block's forward was run again. */
+guint64 memory_count_recomputes (EbbGpt *model);
+/* Bytes of activations that a batch would keep without any strategy: two short pieces of text show how they grow. 0 if
+ * that can't be found out. Changes nothing but counters. */
+double memory_estimate_plain (EbbGpt *model,
+                              const Options *options,
+                              EbbDevice *device);
+
+G_END_DECLS

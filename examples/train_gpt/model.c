@@ -1,0 +1,225 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "model.h"
+
+#include <string.h>
+
+/* A file with GPT-2's names does not say how many heads there are, so ours does; all published ones have 64 wide. */
+#define HEADS_KEY "n_head"
+#define USUAL_HEAD_WIDTH 64
+
+typedef struct
+{
+  int layers, width, heads, context, vocab;
+} Sizes;
+
+EbbTokenizer *
+model_make_tokenizer (const Options *options,
+                      GError **error)
+{
+  g_autofree char *vocab = NULL;
+  g_autofree char *merges = NULL;
+
+  if (strcmp (options->tokenizer, "byte") == 0)
+    return ebb_byte_tokenizer_new ();
+  vocab = g_build_filename (options->tokenizer, "vocab.json", NULL);
+  merges = g_build_filename (options->tokenizer, "merges.txt", NULL);
+  return ebb_bpe_tokenizer_new (vocab, merges, error);
+}
+
+/* -- sizes --------------------------------------------------------------------------------------------------------- */
+
+/* "h.12.ln_1.weight" is of block 12; -1 for other names. */
+static int
+find_block (const char *name)
+{
+  char *end;
+  guint64 index;
+
+  if (g_str_has_prefix (name, "transformer."))
+    name += strlen ("transformer.");
+  if (!g_str_has_prefix (name, "h.") || !g_ascii_isdigit (name[2]))
+    return -1;
+  index = g_ascii_strtoull (name + 2, &end, 10);
+  return *end == '.' && index < G_MAXINT ? (int) index : -1;
+}
+
+static void
+read_weight_sizes (EbbArgs *weights,
+                   EbbArgs *metadata,
+                   Sizes *sizes)
+{
+  int heads = metadata != NULL ? ebb_args_find (metadata, HEADS_KEY) : -1;
+
+  for (guint i = 0; i < ebb_args_get_length (weights); i++)
+    {
+      const char *name = ebb_args_get_key (weights, i);
+      g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (weights, i);
+      gboolean is_matrix = tensor != NULL && ebb_tensor_get_n_dims (tensor) == 2;
+
+      sizes->layers = MAX (sizes->layers, find_block (name) + 1);
+      if (is_matrix && g_str_has_suffix (name, "wte.weight"))
+        {
+          sizes->vocab = (int) MIN (ebb_tensor_get_dim (tensor, 0), G_MAXINT);
+          sizes->width = (int) MIN (ebb_tensor_get_dim (tensor, 1), G_MAXINT);
+        }
+      else if (is_matrix && g_str_has_suffix (name, "wpe.weight"))
+        sizes->context = (int) MIN (ebb_tensor_get_dim (tensor, 0), G_MAXINT);
+    }
+  if (heads >= 0 && ebb_args_get_value_kind (metadata, (guint) heads) == EBB_VALUE_STRING)
+    sizes->heads = (int) g_ascii_strtoll (ebb_args_get_string (metadata, (guint) heads), NULL, 10);
+  else
+    sizes->heads = sizes->width / USUAL_HEAD_WIDTH;
+}
+
+static gboolean
+read_saved_sizes (const char *saved,
+                  const Options *options,
+                  Sizes *sizes,
+                  GError **error)
+{
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  JsonObject *object;
+  const struct
+  {
+    const char *name;
+    int *size;
+    int given;
+  } members[] = {
+    { "layers", &sizes->layers, options->layers },
+    { "width", &sizes->width, options->width },
+    { "heads", &sizes->heads, options->heads },
+    { "context", &sizes->context, options->context },
+    { "vocab", &sizes->vocab, options->vocab },
+  };
+
+  if (!json_parser_load_from_data (parser, saved, -1, NULL)
+      || !JSON_NODE_HOLDS_OBJECT (json_parser_get_root (parser)))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by train_gpt",
+                   options->resume);
+      return FALSE;
+    }
+  object = json_node_get_object (json_parser_get_root (parser));
+  for (guint i = 0; i < G_N_ELEMENTS (members); i++)
+    {
+      *members[i].size = (int) json_object_get_int_member_with_default (object, members[i].name, 0);
+      if (members[i].given != 0 && members[i].given != *members[i].size)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "--%s %d: the training in %s has %d: leave the option out, or name another folder",
+                       members[i].name, members[i].given, options->resume, *members[i].size);
+          return FALSE;
+        }
+    }
+  return TRUE;
+}
+
+EbbGptConfig *
+model_make_config (const Options *options,
+                   EbbTokenizer *tokenizer,
+                   EbbArgs *weights,
+                   EbbArgs *metadata,
+                   const char *saved,
+                   GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset (options->preset != NULL ? options->preset : "tiny");
+  guint n_tokens = ebb_tokenizer_get_vocab_size (tokenizer);
+  Sizes sizes = { 0 };
+
+  if (saved != NULL && !read_saved_sizes (saved, options, &sizes, error))
+    return NULL;
+  if (saved == NULL && weights != NULL && options->preset == NULL)
+    read_weight_sizes (weights, metadata, &sizes);
+  if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0)
+    ebb_gpt_config_set_vocab (config, (int) n_tokens);
+
+#define TAKE(size)                                                                        \
+  do                                                                                      \
+    if (options->size > 0 || sizes.size > 0)                                              \
+      ebb_gpt_config_set_##size (config, options->size > 0 ? options->size : sizes.size); \
+  while (0)
+  TAKE (layers);
+  TAKE (width);
+  TAKE (heads);
+  TAKE (context);
+  TAKE (vocab);
+#undef TAKE
+  ebb_gpt_config_set_dropout (config, options->dropout);
+
+  if (!ebb_gpt_config_check (config, error))
+    return NULL;
+  if ((guint) ebb_gpt_config_get_vocab (config) < n_tokens)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "a vocabulary of %d: --tokenizer %s has %u tokens, so --vocab must be at least that",
+                   ebb_gpt_config_get_vocab (config), options->tokenizer, n_tokens);
+      return NULL;
+    }
+  return g_steal_pointer (&config);
+}
+
+/* -- memory -------------------------------------------------------------------------------------------------------- */
+
+static char *
+format_mib (double bytes)
+{
+  return g_strdup_printf ("%.1f MiB", bytes / (1024 * 1024));
+}
+
+/* In doubles: the sizes of a mistyped option would overflow integers, and a rounded number is as good here. */
+gboolean
+model_check_memory (const Options *options,
+                    const EbbGptConfig *config,
+                    EbbDevice *device,
+                    GError **error)
+{
+  double width = ebb_gpt_config_get_width (config), layers = ebb_gpt_config_get_layers (config);
+  double context = ebb_gpt_config_get_context (config);
+  double n_parameters =
+      width * (ebb_gpt_config_get_vocab (config) + context + 2) + layers * width * (12 * width + 13);
+  double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
+  /* What a block keeps at least: its input, or what its products and norms read. */
+  double kept = options->store_kind != STORE_KEEP ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
+                                                                                                    : 1;
+  double training = options->steps > 0 ? 1 : 0;
+  double parameters = 4 * n_parameters, gradients = training * parameters, moments = training * 2 * parameters;
+  double activations = training * element * kept * layers * width * context * options->batch;
+  double limit = (double) ebb_memory_get_limit (device);
+  g_autofree char *all = NULL;
+  g_autofree char *rest = NULL;
+  g_autofree char *kept_text = NULL;
+  g_autofree char *limit_text = NULL;
+
+  if (parameters + gradients + moments + activations <= limit)
+    return TRUE;
+  all = format_mib (parameters + gradients + moments + activations);
+  rest = format_mib (parameters + gradients + moments);
+  kept_text = format_mib (activations);
+  limit_text = format_mib (limit);
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+      "not enough memory on %s: the model needs at least %s, %s for parameters, gradients and optimizer and %s "
+      "for activations of --batch %d, and there are %s",
+      ebb_device_get_name (device), all, rest, kept_text, options->batch, limit_text);
+  return FALSE;
+}
+
+/* -- files --------------------------------------------------------------------------------------------------------- */
+
+gboolean
+model_save (EbbGpt *model,
+            const char *path,
+            GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (model);
+  g_autofree char *heads = g_strdup_printf ("%d", ebb_gpt_config_get_heads (config));
+  g_autoptr (EbbArgs) state = ebb_gpt_to_gpt2_state (model, error);
+  g_autoptr (EbbArgs) metadata = NULL;
+
+  if (state == NULL)
+    return FALSE;
+  metadata = ebb_args_new (EBB_ARGS_DICT);
+  ebb_args_add_string (metadata, "format", "pt"); /* what readers of GPT-2's file ask for */
+  ebb_args_add_string (metadata, HEADS_KEY, heads);
+  return ebb_save_safetensors (path, state, metadata, error);
+}

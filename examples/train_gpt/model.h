@@ -1,0 +1,31 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* The model that the options describe, and its files. */
+
+G_BEGIN_DECLS
+
+/* byte, or GPT-2's BPE of a folder. */
+EbbTokenizer *model_make_tokenizer (const Options *options,
+                                    GError **error);
+/* The sizes that the options, the file of --load, the state of --resume and the preset give, in this order. @weights
+ * and @saved may be NULL. */
+EbbGptConfig *model_make_config (const Options *options,
+                                 EbbTokenizer *tokenizer,
+                                 EbbArgs *weights,
+                                 EbbArgs *metadata,
+                                 const char *saved,
+                                 GError **error);
+/* Whether parameters, gradients, the optimizer's state and the least that a step keeps can fit in the device's memory.
+ */
+gboolean model_check_memory (const Options *options,
+                             const EbbGptConfig *config,
+                             EbbDevice *device,
+                             GError **error);
+gboolean model_save (EbbGpt *model,
+                     const char *path,
+                     GError **error);
+
+G_END_DECLS

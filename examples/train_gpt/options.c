@@ -1,0 +1,534 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MAX_THREADS 1024
+
+static const char *const dtype_names[] = { "f32", "bf16", NULL };
+static const char *const checkpoint_names[] = { "none", "selective", "full", NULL };
+static const char *const store_names[] = { "keep", "host", "disk", NULL };
+static const char *const schedule_names[] = { "constant", "cosine", NULL };
+
+void
+options_init (Options *self)
+{
+  *self = (Options){
+    .dropout = 0.1,
+    .batch = 8,
+    .accumulate = 1,
+    .steps = 100,
+    .seed = -1,
+    .lr = 3e-4,
+    .weight_decay = 0.01,
+    .save_every = 500,
+    .top_k = 40,
+    .temperature = 0.8,
+  };
+}
+
+/* Texts have their defaults after the command line was read: GOption does not free what it replaces. */
+static void
+fill_texts (Options *self)
+{
+  const struct
+  {
+    char **text;
+    const char *value;
+  } defaults[] = {
+    { &self->tokenizer, "byte" },
+    { &self->schedule, "constant" },
+    { &self->dtype, "f32" },
+    { &self->device, "cpu" },
+    { &self->checkpoint, "none" },
+    { &self->store, "keep" },
+    { &self->prompt, "\n" },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (defaults); i++)
+    if (*defaults[i].text == NULL)
+      *defaults[i].text = g_strdup (defaults[i].value);
+}
+
+void
+options_clear (Options *self)
+{
+  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->device,
+                     &self->checkpoint, &self->store, &self->store_folder, &self->load, &self->save,
+                     &self->resume, &self->prompt, &self->report };
+
+  g_clear_pointer (&self->data, g_strfreev);
+  for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
+    g_clear_pointer (texts[i], g_free);
+}
+
+/* -- reading ------------------------------------------------------------------------------------------------------- */
+
+static void
+add_group (GOptionContext *context,
+           const char *name,
+           const char *title,
+           const GOptionEntry *entries)
+{
+  GOptionGroup *group = g_option_group_new (name, title, "", NULL, NULL);
+
+  g_option_group_add_entries (group, entries);
+  g_option_context_add_group (context, group);
+}
+
+static void
+add_data_and_model (GOptionContext *context,
+                    Options *self)
+{
+  const GOptionEntry data[] = {
+    { "data", 'd', 0, G_OPTION_ARG_FILENAME_ARRAY, &self->data, "Text to train on, UTF-8; more files may follow",
+      "FILE…" },
+    { "tokenizer", 0, 0, G_OPTION_ARG_FILENAME, &self->tokenizer,
+      "byte, or a folder with GPT-2's vocab.json and merges.txt (byte)", "byte|DIR" },
+    { NULL }
+  };
+  const GOptionEntry model[] = {
+    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset, "tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (tiny)",
+      "NAME" },
+    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Transformer blocks (the preset's)", "N" },
+    { "width", 0, 0, G_OPTION_ARG_INT, &self->width, "Size of a token's vector (the preset's)", "N" },
+    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads, "Attention heads; they divide the width (the preset's)", "N" },
+    { "context", 0, 0, G_OPTION_ARG_INT, &self->context, "Tokens in a row (the preset's)", "N" },
+    { "vocab", 0, 0, G_OPTION_ARG_INT, &self->vocab, "Different tokens (the preset's, else the tokenizer's: 256)",
+      "N" },
+    { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
+    { NULL }
+  };
+
+  add_group (context, "data", "Text:", data);
+  add_group (context, "model", "Model:", model);
+}
+
+static void
+add_training (GOptionContext *context,
+              Options *self)
+{
+  const GOptionEntry entries[] = {
+    { "steps", 'n', 0, G_OPTION_ARG_INT64, &self->steps, "Optimizer steps in all, resumed ones included (100)", "N" },
+    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text at a time (8)", "N" },
+    { "accumulate", 0, 0, G_OPTION_ARG_INT, &self->accumulate, "Batches that make one step (1)", "N" },
+    { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-4)", "X" },
+    { "schedule", 0, 0, G_OPTION_ARG_STRING, &self->schedule, "How it changes: constant, cosine (constant)", "NAME" },
+    { "warmup", 0, 0, G_OPTION_ARG_INT64, &self->warmup, "Steps over which it rises first (0)", "N" },
+    { "min-lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->min_lr, "Where the cosine ends (0)", "X" },
+    { "weight-decay", 0, 0, G_OPTION_ARG_DOUBLE, &self->weight_decay, "Decoupled weight decay (0.01)", "X" },
+    { "clip", 0, 0, G_OPTION_ARG_DOUBLE, &self->clip, "Largest norm of all gradients; 0: no limit (0)", "X" },
+    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers: weights, order, dropout (1)", "N" },
+    { NULL }
+  };
+
+  add_group (context, "training", "Training:", entries);
+}
+
+static void
+add_machine (GOptionContext *context,
+             Options *self)
+{
+  const GOptionEntry entries[] = {
+    { "checkpoint", 'c', 0, G_OPTION_ARG_STRING, &self->checkpoint,
+      "What blocks forget and compute again: none, selective, full (none)", "KIND" },
+    { "store", 0, 0, G_OPTION_ARG_STRING, &self->store,
+      "Where what is kept for the backward pass waits: keep, host, disk (keep)", "KIND" },
+    { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder, "Folder of --store disk (the system's)",
+      "DIR" },
+    { "memory", 0, 0, G_OPTION_ARG_INT, &self->memory, "Most memory for tensors, MiB; 0: the machine's (0)", "MIB" },
+    { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype, "f32, or bf16 with f32 master weights (f32)", "NAME" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, "cpu, sim or cuda (cpu)", "NAME" },
+    { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads; 0: all cores (0)", "N" },
+    { NULL }
+  };
+
+  add_group (context, "machine", "Memory and machine:", entries);
+}
+
+static void
+add_files (GOptionContext *context,
+           Options *self)
+{
+  const GOptionEntry files[] = {
+    { "load", 0, 0, G_OPTION_ARG_FILENAME, &self->load,
+      "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's", "FILE" },
+    { "save", 0, 0, G_OPTION_ARG_FILENAME, &self->save, "Write the weights there at the end", "FILE" },
+    { "resume", 0, 0, G_OPTION_ARG_FILENAME, &self->resume,
+      "Keep the state of the training there; go on, bit for bit, if there is one", "DIR" },
+    { "save-every", 0, 0, G_OPTION_ARG_INT64, &self->save_every,
+      "Steps between two saved states; 0: at the end and at Ctrl-C alone (500)", "N" },
+    { NULL }
+  };
+  const GOptionEntry output[] = {
+    { "sample", 's', 0, G_OPTION_ARG_INT, &self->sample, "Print so many tokens of generated text at the end (0)", "N" },
+    { "prompt", 0, 0, G_OPTION_ARG_FILENAME, &self->prompt, "What that text goes on from (a new line)", "TEXT" },
+    { "temperature", 0, 0, G_OPTION_ARG_DOUBLE, &self->temperature, "Below 1 bolder, above wilder (0.8)", "X" },
+    { "top-k", 0, 0, G_OPTION_ARG_INT, &self->top_k, "Choose among so many tokens; 0: all (40)", "N" },
+    { "report", 'r', 0, G_OPTION_ARG_FILENAME, &self->report, "Write losses, times and memory there, as JSON", "FILE" },
+    { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print errors and the generated text alone", NULL },
+    { "version", 0, 0, G_OPTION_ARG_NONE, &self->version, "Print the version", NULL },
+    { "help", 'h', 0, G_OPTION_ARG_NONE, &self->help, "Print this", NULL },
+    { NULL }
+  };
+
+  add_group (context, "files", "Files:", files);
+  add_group (context, "output", "Output:", output);
+}
+
+static GOptionContext *
+make_context (Options *self,
+              char ***rest)
+{
+  GOptionContext *context = g_option_context_new ("- train a GPT on a text");
+  const GOptionEntry remaining[] = {
+    { G_OPTION_REMAINING, 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME_ARRAY, rest, NULL, NULL },
+    { NULL }
+  };
+
+  g_option_context_set_help_enabled (context, FALSE);
+  g_option_context_add_main_entries (context, remaining, NULL);
+  add_data_and_model (context, self);
+  add_training (context, self);
+  add_machine (context, self);
+  add_files (context, self);
+  g_option_context_set_summary (context, "Each option has the default that stands in parentheses.");
+  g_option_context_set_description (
+      context,
+      "Example: train_gpt --data book.txt --steps 500 --checkpoint full --save book.safetensors --sample 400\n"
+      "Ctrl-C ends after the step that runs, saves what is to be saved, and exits with 130; pressed again, at once.\n");
+  return context;
+}
+
+char *
+options_get_help (void)
+{
+  Options options;
+  char **rest = NULL;
+  g_autoptr (GOptionContext) context = NULL;
+  char *help;
+
+  options_init (&options);
+  context = make_context (&options, &rest);
+  help = g_option_context_get_help (context, FALSE, NULL);
+  options_clear (&options);
+  return help;
+}
+
+/* -- checking ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+refuse (GError **error,
+        const char *format,
+        ...) G_GNUC_PRINTF (2, 3);
+
+static gboolean
+refuse (GError **error,
+        const char *format,
+        ...)
+{
+  va_list args;
+  g_autofree char *text = NULL;
+
+  va_start (args, format);
+  text = g_strdup_vprintf (format, args);
+  va_end (args);
+  g_set_error_literal (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, text);
+  return FALSE;
+}
+
+static gboolean
+check_name (const char *option,
+            const char *value,
+            const char *const *names,
+            GError **error)
+{
+  g_autofree char *known = NULL;
+
+  if (g_strv_contains (names, value))
+    return TRUE;
+  known = g_strjoinv (", ", (char **) names);
+  return refuse (error, "--%s %s: it must be one of %s", option, value, known);
+}
+
+static gboolean
+check_integers (const Options *self,
+                GError **error)
+{
+  const struct
+  {
+    const char *option;
+    gint64 value, least, most;
+  } ranges[] = {
+    { "layers", self->layers, 0, G_MAXINT },
+    { "width", self->width, 0, G_MAXINT },
+    { "heads", self->heads, 0, G_MAXINT },
+    { "context", self->context, 0, G_MAXINT },
+    { "vocab", self->vocab, 0, G_MAXINT },
+    { "batch", self->batch, 1, G_MAXINT },
+    { "accumulate", self->accumulate, 1, G_MAXINT },
+    { "steps", self->steps, 0, G_MAXINT64 },
+    { "warmup", self->warmup, 0, G_MAXINT64 },
+    { "seed", self->seed, 0, G_MAXINT64 },
+    { "threads", self->threads, 0, MAX_THREADS },
+    { "memory", self->memory, 0, G_MAXINT },
+    { "save-every", self->save_every, 0, G_MAXINT64 },
+    { "sample", self->sample, 0, G_MAXINT },
+    { "top-k", self->top_k, 0, G_MAXINT },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (ranges); i++)
+    {
+      if (ranges[i].value > ranges[i].most)
+        return refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at most %" G_GINT64_FORMAT, ranges[i].option,
+                       ranges[i].value, ranges[i].most);
+      if (ranges[i].value < ranges[i].least)
+        return refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at least %" G_GINT64_FORMAT, ranges[i].option,
+                       ranges[i].value, ranges[i].least);
+    }
+  return TRUE;
+}
+
+static gboolean
+check_numbers (const Options *self,
+               GError **error)
+{
+  const struct
+  {
+    const char *option;
+    double value;
+  } numbers[] = {
+    { "lr", self->lr },
+    { "min-lr", self->min_lr },
+    { "weight-decay", self->weight_decay },
+    { "clip", self->clip },
+    { "temperature", self->temperature },
+    { "dropout", self->dropout },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    if (!isfinite (numbers[i].value) || numbers[i].value < 0)
+      return refuse (error, "--%s %g: it must be 0 or more", numbers[i].option, numbers[i].value);
+  if (self->dropout >= 1)
+    return refuse (error, "--dropout %g: it must be below 1", self->dropout);
+  if (self->min_lr > self->lr)
+    return refuse (error, "--min-lr %g: it must be at most --lr %g", self->min_lr, self->lr);
+  return TRUE;
+}
+
+static gboolean
+check_files (const Options *self,
+             GError **error)
+{
+  const struct
+  {
+    const char *option, *value;
+  } files[] = {
+    { "tokenizer", self->tokenizer },
+    { "load", self->load },
+    { "save", self->save },
+    { "resume", self->resume },
+    { "report", self->report },
+    { "store-folder", self->store_folder },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (files); i++)
+    if (files[i].value != NULL && files[i].value[0] == '\0')
+      return refuse (error, "--%s: a name is missing", files[i].option);
+  if (self->save != NULL && self->report != NULL && strcmp (self->save, self->report) == 0)
+    return refuse (error, "--save and --report both name %s: they must be two files", self->save);
+  if (self->data == NULL && self->steps > 0)
+    return refuse (error, "--data is missing: name a text to train on");
+  return TRUE;
+}
+
+static int
+find_name (const char *const *names,
+           const char *name)
+{
+  int index = 0;
+
+  while (names[index] != NULL && strcmp (names[index], name) != 0)
+    index++;
+  return index;
+}
+
+/* More files may follow the first one of --data, so what stands alone is one. */
+static void
+take_rest (Options *self,
+           char **rest)
+{
+  GStrvBuilder *builder = g_strv_builder_new ();
+
+  if (self->data != NULL)
+    g_strv_builder_addv (builder, (const char **) self->data);
+  g_strv_builder_addv (builder, (const char **) rest);
+  g_strfreev (self->data);
+  self->data = g_strv_builder_end (builder);
+  g_strv_builder_unref (builder);
+}
+
+gboolean
+options_parse (Options *self,
+               int argc,
+               char **argv,
+               GError **error)
+{
+  g_auto (GStrv) words = g_new0 (char *, (gsize) argc + 1);
+  g_auto (GStrv) rest = NULL;
+  g_autoptr (GOptionContext) context = make_context (self, &rest);
+
+  for (int i = 0; i < argc; i++)
+    words[i] = g_strdup (argv[i]);
+  if (!g_option_context_parse_strv (context, &words, error))
+    return FALSE;
+  if (self->help || self->version)
+    return TRUE;
+  fill_texts (self);
+  if (rest != NULL)
+    take_rest (self, rest);
+  self->seed_given = self->seed != -1;
+  if (!self->seed_given)
+    self->seed = 1;
+  if (!check_name ("dtype", self->dtype, dtype_names, error)
+      || !check_name ("checkpoint", self->checkpoint, checkpoint_names, error)
+      || !check_name ("store", self->store, store_names, error)
+      || !check_name ("schedule", self->schedule, schedule_names, error)
+      || (self->preset != NULL && !check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
+      || !check_integers (self, error) || !check_numbers (self, error) || !check_files (self, error))
+    return FALSE;
+  self->checkpoint_kind = (CheckpointKind) find_name (checkpoint_names, self->checkpoint);
+  self->store_kind = (StoreKind) find_name (store_names, self->store);
+  return TRUE;
+}
+
+/* -- telling ------------------------------------------------------------------------------------------------------- */
+
+void
+options_set_config (Options *self,
+                    const EbbGptConfig *config)
+{
+  self->layers = ebb_gpt_config_get_layers (config);
+  self->width = ebb_gpt_config_get_width (config);
+  self->heads = ebb_gpt_config_get_heads (config);
+  self->context = ebb_gpt_config_get_context (config);
+  self->vocab = ebb_gpt_config_get_vocab (config);
+}
+
+static void
+add_text (JsonBuilder *builder,
+          const char *name,
+          const char *value)
+{
+  g_autofree char *text = value != NULL ? g_utf8_make_valid (value, -1) : NULL;
+
+  json_builder_set_member_name (builder, name);
+  if (text != NULL)
+    json_builder_add_string_value (builder, text);
+  else
+    json_builder_add_null_value (builder);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             gint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, value);
+}
+
+static void
+add_number (JsonBuilder *builder,
+            const char *name,
+            double value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_double_value (builder, value);
+}
+
+static void
+add_model_json (const Options *self,
+                JsonBuilder *builder)
+{
+  json_builder_set_member_name (builder, "data");
+  json_builder_begin_array (builder);
+  for (guint i = 0; self->data != NULL && self->data[i] != NULL; i++)
+    {
+      g_autofree char *name = g_filename_display_name (self->data[i]);
+
+      json_builder_add_string_value (builder, name);
+    }
+  json_builder_end_array (builder);
+  add_text (builder, "tokenizer", self->tokenizer);
+  add_text (builder, "preset", self->preset);
+  add_integer (builder, "layers", self->layers);
+  add_integer (builder, "width", self->width);
+  add_integer (builder, "heads", self->heads);
+  add_integer (builder, "context", self->context);
+  add_integer (builder, "vocab", self->vocab);
+  add_number (builder, "dropout", self->dropout);
+}
+
+static void
+add_training_json (const Options *self,
+                   JsonBuilder *builder)
+{
+  add_integer (builder, "steps", self->steps);
+  add_integer (builder, "batch", self->batch);
+  add_integer (builder, "accumulate", self->accumulate);
+  add_number (builder, "lr", self->lr);
+  add_text (builder, "schedule", self->schedule);
+  add_integer (builder, "warmup", self->warmup);
+  add_number (builder, "min_lr", self->min_lr);
+  add_number (builder, "weight_decay", self->weight_decay);
+  add_number (builder, "clip", self->clip);
+  add_integer (builder, "seed", self->seed);
+  add_text (builder, "checkpoint", self->checkpoint);
+  add_text (builder, "store", self->store);
+  add_text (builder, "store_folder", self->store_folder);
+  add_integer (builder, "memory", self->memory);
+  add_text (builder, "dtype", self->dtype);
+  add_text (builder, "device", self->device);
+  add_integer (builder, "threads", self->threads);
+}
+
+static void
+add_file_json (const Options *self,
+               JsonBuilder *builder)
+{
+  add_text (builder, "load", self->load);
+  add_text (builder, "save", self->save);
+  add_text (builder, "resume", self->resume);
+  add_integer (builder, "save_every", self->save_every);
+  add_integer (builder, "sample", self->sample);
+  add_text (builder, "prompt", self->prompt);
+  add_number (builder, "temperature", self->temperature);
+  add_integer (builder, "top_k", self->top_k);
+  add_text (builder, "report", self->report);
+  json_builder_set_member_name (builder, "quiet");
+  json_builder_add_boolean_value (builder, self->quiet);
+}
+
+void
+options_add_json (const Options *self,
+                  JsonBuilder *builder)
+{
+  json_builder_begin_object (builder);
+  add_model_json (self, builder);
+  add_training_json (self, builder);
+  add_file_json (self, builder);
+  json_builder_end_object (builder);
+}
+
+char *
+options_to_json (const Options *self)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonNode) root = NULL;
+
+  options_add_json (self, builder);
+  root = json_builder_get_root (builder);
+  return json_to_string (root, FALSE);
+}

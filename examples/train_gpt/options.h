@@ -1,0 +1,81 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <ebb/ebb.h>
+#include <json-glib/json-glib.h>
+
+/* The command line. Sizes that were not given are 0 until the model's configuration is known; then they are its. */
+
+G_BEGIN_DECLS
+
+typedef enum
+{
+  CHECKPOINT_NONE,
+  CHECKPOINT_SELECTIVE,
+  CHECKPOINT_FULL
+} CheckpointKind;
+
+typedef enum
+{
+  STORE_KEEP,
+  STORE_HOST,
+  STORE_DISK
+} StoreKind;
+
+typedef struct
+{
+  /* data */
+  char **data;
+  char *tokenizer;
+
+  /* model */
+  char *preset;
+  int layers, width, heads, context, vocab;
+  double dropout;
+
+  /* training */
+  int batch, accumulate;
+  gint64 steps, warmup, seed;
+  double lr, min_lr, weight_decay, clip;
+  char *schedule;
+  gboolean seed_given;
+
+  /* machine and memory */
+  char *dtype, *device, *checkpoint, *store, *store_folder;
+  int threads, memory;
+  CheckpointKind checkpoint_kind;
+  StoreKind store_kind;
+
+  /* files */
+  char *load, *save, *resume;
+  gint64 save_every;
+
+  /* output */
+  int sample, top_k;
+  double temperature;
+  char *prompt, *report;
+  gboolean quiet;
+
+  gboolean help, version;
+} Options;
+
+void options_init (Options *self);
+void options_clear (Options *self);
+
+/* Reads and checks the command line; FALSE with an error for whoever typed it. */
+gboolean options_parse (Options *self,
+                        int argc,
+                        char **argv,
+                        GError **error);
+char *options_get_help (void);
+
+/* Takes the sizes that took effect over. */
+void options_set_config (Options *self,
+                         const EbbGptConfig *config);
+/* Adds an object with every option as it took effect. */
+void options_add_json (const Options *self,
+                       JsonBuilder *builder);
+/* The same as text. */
+char *options_to_json (const Options *self);
+
+G_END_DECLS

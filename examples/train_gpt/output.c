@@ -1,0 +1,151 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "output.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static gboolean
+fail (GError **error,
+      const char *option,
+      const char *path,
+      const char *folder,
+      int number)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--%s %s: can't write in the folder %s: %s", option, path, folder,
+               g_strerror (number));
+  return FALSE;
+}
+
+/* Permissions tell less than an attempt: the file system may be read-only, or full of files. */
+static gboolean
+try_folder (const char *option,
+            const char *path,
+            const char *folder,
+            GError **error)
+{
+  g_autofree char *probe = g_build_filename (folder, ".train_gpt-XXXXXX", NULL);
+  int fd = g_mkstemp (probe);
+
+  if (fd < 0)
+    return fail (error, option, path, folder, errno);
+  close (fd);
+  g_unlink (probe);
+  return TRUE;
+}
+
+static gboolean
+check_file (const char *option,
+            const char *path,
+            GError **error)
+{
+  g_autofree char *folder = NULL;
+  struct stat status;
+
+  if (path == NULL)
+    return TRUE;
+  if (stat (path, &status) == 0 && !S_ISREG (status.st_mode))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--%s %s: it is %s, it must be a file or not be there", option, path,
+                   S_ISDIR (status.st_mode) ? "a folder" : "a device, pipe or socket");
+      return FALSE;
+    }
+  folder = g_path_get_dirname (path);
+  return try_folder (option, path, folder, error);
+}
+
+/* The folder is made when there is something to put into it; until then the nearest one above must do. */
+static gboolean
+check_folder (const char *option,
+              const char *path,
+              GError **error)
+{
+  g_autofree char *folder = g_strdup (path);
+  struct stat status;
+
+  if (path == NULL)
+    return TRUE;
+  while (stat (folder, &status) != 0)
+    {
+      char *parent = g_path_get_dirname (folder);
+
+      if (errno != ENOENT || strcmp (parent, folder) == 0)
+        {
+          g_free (parent);
+          return fail (error, option, path, folder, errno);
+        }
+      g_free (folder);
+      folder = parent;
+    }
+  if (!S_ISDIR (status.st_mode))
+    return fail (error, option, path, folder, ENOTDIR);
+  return try_folder (option, path, folder, error);
+}
+
+gboolean
+output_check (const Options *options,
+              GError **error)
+{
+  return check_file ("save", options->save, error) && check_file ("report", options->report, error)
+         && check_folder ("resume", options->resume, error)
+         && (options->store_kind != STORE_DISK || check_folder ("store-folder", options->store_folder, error));
+}
+
+gboolean
+output_write (const char *path,
+              const char *text,
+              GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+
+  if (g_file_set_contents_full (path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &failure))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: %s", path, failure->message);
+  return FALSE;
+}
+
+gboolean
+output_has_state (const char *folder)
+{
+  GDir *dir = g_dir_open (folder, 0, NULL);
+  gboolean found = FALSE;
+  const char *name;
+
+  while (dir != NULL && !found && (name = g_dir_read_name (dir)) != NULL)
+    found = g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors");
+  if (dir != NULL)
+    g_dir_close (dir);
+  return found;
+}
+
+void
+output_print_error (const char *message)
+{
+  g_autofree char *line = g_strdup (message);
+
+  g_strdelimit (line, "\r\n", ' ');
+  fprintf (stderr, "train_gpt: %s\n", line);
+}
+
+static GLogWriterOutput
+write_message (GLogLevelFlags level,
+               const GLogField *fields,
+               gsize n_fields,
+               gpointer data)
+{
+  if ((level & G_LOG_LEVEL_MASK) != G_LOG_LEVEL_MESSAGE && (level & G_LOG_LEVEL_MASK) != G_LOG_LEVEL_WARNING)
+    return g_log_writer_default (level, fields, n_fields, data);
+  for (gsize i = 0; i < n_fields; i++)
+    if (strcmp (fields[i].key, "MESSAGE") == 0)
+      output_print_error (fields[i].value);
+  return G_LOG_WRITER_HANDLED;
+}
+
+void
+output_take_messages (void)
+{
+  g_log_set_writer_func (write_message, NULL, NULL);
+}

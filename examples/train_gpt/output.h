@@ -1,0 +1,24 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* What the program writes: whether it can, before hours are spent on it, and how. */
+
+G_BEGIN_DECLS
+
+/* Finds out, by trying, whether everything that the options name can be written. */
+gboolean output_check (const Options *options,
+                       GError **error);
+/* Writes all of it or nothing. */
+gboolean output_write (const char *path,
+                       const char *text,
+                       GError **error);
+/* Whether a state of a training lies in @folder. */
+gboolean output_has_state (const char *folder);
+/* Prints an error as the one line of a failure. */
+void output_print_error (const char *message);
+/* Makes messages of the library such lines, too. */
+void output_take_messages (void);
+
+G_END_DECLS

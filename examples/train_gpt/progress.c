@@ -1,0 +1,229 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "progress.h"
+
+#include "memory.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define MIB (1024.0 * 1024.0)
+#define N_PLAIN_LINES 10
+#define PLAIN_INTERVAL (30 * G_USEC_PER_SEC)
+#define LIVE_INTERVAL (G_USEC_PER_SEC / 10)
+#define RECENT 10
+
+void
+progress_init (Progress *self,
+               const Trainer *trainer)
+{
+  *self = (Progress){
+    .trainer = trainer,
+    .quiet = trainer->options->quiet,
+    .live = isatty (STDOUT_FILENO),
+    .losses = g_array_new (FALSE, FALSE, sizeof (double)),
+    .seconds = g_array_new (FALSE, FALSE, sizeof (double)),
+  };
+}
+
+void
+progress_clear (Progress *self)
+{
+  g_array_unref (self->losses);
+  g_array_unref (self->seconds);
+}
+
+void
+progress_note (Progress *self,
+               const char *format,
+               ...)
+{
+  va_list args;
+
+  if (self->quiet)
+    return;
+  va_start (args, format);
+  vprintf (format, args);
+  va_end (args);
+  putchar ('\n');
+  fflush (stdout);
+}
+
+static int
+compare_doubles (gconstpointer a,
+                 gconstpointer b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+
+  return (x > y) - (x < y);
+}
+
+static double
+get_median (const double *values,
+            guint n)
+{
+  g_autofree double *sorted = g_memdup2 (values, sizeof (double) * n);
+
+  qsort (sorted, n, sizeof (double), compare_doubles);
+  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static double
+get_step_tokens (const Progress *self)
+{
+  const Options *options = self->trainer->options;
+
+  return (double) options->batch * options->context * options->accumulate;
+}
+
+double
+progress_get_speed (const Progress *self)
+{
+  guint n = self->seconds->len;
+
+  return n == 0 ? 0 : get_step_tokens (self) / get_median ((const double *) (gpointer) self->seconds->data, n);
+}
+
+static char *
+format_time (double seconds)
+{
+  guint64 s = (guint64) (seconds + 0.5);
+
+  if (s >= 3600)
+    return g_strdup_printf ("%" G_GUINT64_FORMAT ":%02u:%02u", s / 3600, (guint) (s / 60 % 60), (guint) (s % 60));
+  return g_strdup_printf ("%u:%02u", (guint) (s / 60), (guint) (s % 60));
+}
+
+/* -- the line ------------------------------------------------------------------------------------------------------ */
+
+static char *
+format_line (Progress *self)
+{
+  const Trainer *trainer = self->trainer;
+  guint n = self->losses->len, n_recent = MIN (n, RECENT);
+  const double *seconds = (const double *) (gpointer) self->seconds->data;
+  double recent = get_median (seconds + n - n_recent, n_recent);
+  gint64 n_steps = trainer->options->steps;
+  int digits = (int) g_snprintf (NULL, 0, "%" G_GINT64_FORMAT, n_steps);
+  g_autofree char *left = format_time (recent * (double) (n_steps - trainer->step));
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (trainer->device);
+  GString *line = g_string_new (NULL);
+  static const char *const names[] = { "param", "grad", "opt", "act", "work" };
+
+  g_string_append_printf (
+      line, "step %*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.4f  %.0f tokens/s  %s left  MiB:", digits,
+      trainer->step, n_steps, g_array_index (self->losses, double, n - 1), get_step_tokens (self) / recent, left);
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    g_string_append_printf (line, " %s %.1f", names[i], (double) ebb_memory_stats_get_peak (stats, i) / MIB);
+  g_string_append_printf (line, " peak %.1f", (double) ebb_memory_stats_get_peak_total (stats) / MIB);
+  return g_string_free (line, FALSE);
+}
+
+static guint
+get_columns (void)
+{
+  struct winsize size;
+
+  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void
+progress_step (Progress *self,
+               double loss,
+               double seconds)
+{
+  gint64 now = g_get_monotonic_time ();
+  gint64 step = self->trainer->step, n_steps = self->trainer->options->steps;
+  gint64 every = MAX (1, n_steps / N_PLAIN_LINES);
+  gboolean due = step == n_steps || self->losses->len == 0;
+  g_autofree char *line = NULL;
+
+  g_array_append_val (self->losses, loss);
+  g_array_append_val (self->seconds, seconds);
+  due = due
+        || (self->live ? now - self->shown >= LIVE_INTERVAL : step % every == 0 || now - self->shown >= PLAIN_INTERVAL);
+  if (self->quiet || !due)
+    return;
+  self->shown = now;
+  line = format_line (self);
+  if (self->live)
+    printf ("\r%.*s\033[K", (int) get_columns () - 1, line);
+  else
+    printf ("%s\n", line);
+  fflush (stdout);
+}
+
+/* -- before and after ---------------------------------------------------------------------------------------------- */
+
+void
+progress_begin (Progress *self)
+{
+  const Trainer *trainer = self->trainer;
+  const Options *options = trainer->options;
+
+  self->began = g_get_monotonic_time ();
+  if (trainer->dataset == NULL || trainer->step >= options->steps)
+    return;
+  progress_note (self,
+                 "GPT of %d layers, width %d, %d heads, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
+                 options->layers, options->width, options->heads, options->context, options->vocab,
+                 ebb_module_count_parameters (EBB_MODULE (trainer->model)));
+  progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
+                 ebb_text_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
+                 options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
+  if (trainer->first_step > 0)
+    progress_note (self, "Going on from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);
+}
+
+static void
+tell_checkpointing (Progress *self,
+                    EbbMemoryStats *stats)
+{
+  const Trainer *trainer = self->trainer;
+  double now = (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
+  double plain = trainer->plain_activations;
+
+  if (trainer->options->checkpoint_kind == CHECKPOINT_NONE || plain <= 0)
+    return;
+  progress_note (self,
+                 "Checkpointing (%s): activations %.1f MiB instead of about %.1f, %.0f %% less; blocks run again: "
+                 "%" G_GUINT64_FORMAT,
+                 trainer->options->checkpoint, now / MIB, plain / MIB, 100 * (1 - now / plain),
+                 memory_count_recomputes (trainer->model));
+}
+
+void
+progress_end (Progress *self)
+{
+  guint n = self->losses->len;
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  g_autofree char *time = NULL;
+
+  if (self->quiet)
+    return;
+  if (n == 0)
+    {
+      if (self->trainer->options->steps > 0)
+        progress_note (self, "Nothing to train: %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " steps were taken",
+                       self->trainer->step, self->trainer->options->steps);
+      return;
+    }
+  if (self->live)
+    putchar ('\n');
+  stats = ebb_memory_get_stats (self->trainer->device);
+  time = format_time ((double) (g_get_monotonic_time () - self->began) / G_USEC_PER_SEC);
+  progress_note (self, "%u steps in %s: loss %.4f to %.4f, %.0f tokens/s", n, time,
+                 g_array_index (self->losses, double, 0), g_array_index (self->losses, double, n - 1),
+                 progress_get_speed (self));
+  progress_note (self,
+                 "Peak memory %.1f MiB (each by itself: parameters %.1f, gradients %.1f, optimizer %.1f, activations "
+                 "%.1f, workspace %.1f)",
+                 (double) ebb_memory_stats_get_peak_total (stats) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION) / MIB,
+                 (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE) / MIB);
+  tell_checkpointing (self, stats);
+}

@@ -1,0 +1,109 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "report.h"
+
+#include "memory.h"
+#include "output.h"
+
+#include <string.h>
+
+/* The most memory that the process ever had resident, libraries included; 0 where the system does not tell. */
+static gint64
+get_rss_peak (void)
+{
+  g_autofree char *status = NULL;
+  const char *line;
+
+  if (!g_file_get_contents ("/proc/self/status", &status, NULL, NULL))
+    return 0;
+  line = strstr (status, "VmHWM:");
+  return line != NULL ? g_ascii_strtoll (line + strlen ("VmHWM:"), NULL, 10) * 1024 : 0;
+}
+
+static void
+add_numbers (JsonBuilder *builder,
+             const char *name,
+             GArray *numbers)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < numbers->len; i++)
+    json_builder_add_double_value (builder, g_array_index (numbers, double, i));
+  json_builder_end_array (builder);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             guint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, (gint64) value);
+}
+
+static void
+add_memory (JsonBuilder *builder,
+            EbbDevice *device)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+  g_autoptr (EbbMemoryStats) host = ebb_memory_get_stats (NULL);
+
+  add_integer (builder, "peak_bytes", ebb_memory_stats_get_peak_total (stats));
+  add_integer (builder, "host_peak_bytes", ebb_memory_stats_get_peak_total (host));
+  add_integer (builder, "activation_bytes_peak", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION));
+  add_integer (builder, "parameter_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER));
+  add_integer (builder, "gradient_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT));
+  add_integer (builder, "optimizer_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER));
+  add_integer (builder, "workspace_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE));
+  add_integer (builder, "rss_peak_bytes", (guint64) get_rss_peak ());
+}
+
+static char *
+make_text (const Trainer *trainer,
+           const Progress *progress)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = NULL;
+  guint n = progress->losses->len;
+
+  json_builder_begin_object (builder);
+  json_builder_set_member_name (builder, "final_loss");
+  if (n > 0)
+    json_builder_add_double_value (builder, g_array_index (progress->losses, double, n - 1));
+  else
+    json_builder_add_null_value (builder);
+  json_builder_set_member_name (builder, "tokens_per_second");
+  json_builder_add_double_value (builder, progress_get_speed (progress));
+  add_memory (builder, trainer->device);
+  add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
+  add_integer (builder, "parameters", ebb_module_count_parameters (EBB_MODULE (trainer->model)));
+  add_integer (builder, "first_step", (guint64) trainer->first_step);
+  add_integer (builder, "last_step", (guint64) trainer->step);
+  json_builder_set_member_name (builder, "version");
+  json_builder_add_string_value (builder, ebb_get_version_string ());
+  json_builder_set_member_name (builder, "config");
+  options_add_json (trainer->options, builder);
+  add_numbers (builder, "losses", progress->losses);
+  add_numbers (builder, "step_seconds", progress->seconds);
+  json_builder_end_object (builder);
+
+  root = json_builder_get_root (builder);
+  json_generator_set_root (generator, root);
+  json_generator_set_pretty (generator, TRUE);
+  return json_generator_to_data (generator, NULL);
+}
+
+gboolean
+report_write (const Trainer *trainer,
+              const Progress *progress,
+              GError **error)
+{
+  g_autofree char *json = NULL;
+  g_autofree char *text = NULL;
+
+  if (trainer->options->report == NULL)
+    return TRUE;
+  json = make_text (trainer, progress);
+  text = g_strconcat (json, "\n", NULL);
+  return output_write (trainer->options->report, text, error);
+}

@@ -1,0 +1,13 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "progress.h"
+
+G_BEGIN_DECLS
+
+/* Writes what --report asks for: one JSON object with losses, times, memory in bytes and all options. */
+gboolean report_write (const Trainer *trainer,
+                       const Progress *progress,
+                       GError **error);
+
+G_END_DECLS

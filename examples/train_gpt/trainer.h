@@ -1,0 +1,40 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* One training: what it is made of, a step of it, and its state on the disk. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  Options *options;
+  EbbDevice *device;
+  EbbTokenizer *tokenizer;
+  EbbTextDataset *dataset; /* NULL if there is nothing to train on */
+  EbbGpt *model;
+  EbbOptimizer *optimizer;
+  EbbSchedule *schedule;
+  EbbSavedTensorHooks *store;
+  EbbTrainingState *state;
+  gint64 step;              /* taken so far, resumed ones included */
+  gint64 first_step;        /* of this run */
+  gint64 saved_step;        /* at which the state was last written */
+  double plain_activations; /* bytes that a step would keep without checkpointing, 0 if unknown */
+} Trainer;
+
+/* Makes everything, loads what there is to load, and refuses what can't be before anything is computed. */
+gboolean trainer_init (Trainer *self,
+                       Options *options,
+                       GError **error);
+void trainer_clear (Trainer *self);
+/* One optimizer step; @loss is the mean over its batches. */
+gboolean trainer_step (Trainer *self,
+                       double *loss,
+                       GError **error);
+/* Writes the state to the folder of --resume, if there is one and it is not there yet. */
+gboolean trainer_save_state (Trainer *self,
+                             GError **error);
+
+G_END_DECLS
