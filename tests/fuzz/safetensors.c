@@ -2,6 +2,7 @@
 #include <ebb/ebb.h>
 
 #include <glib/gstdio.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Damages safetensors files at random and loads them: whatever happens, the reader answers with tensors that can be
@@ -172,6 +173,15 @@ touch (EbbArgs *tensors)
   return sum;
 }
 
+static void
+write_file (const File *file, const char *path)
+{
+  FILE *stream = fopen (path, "wb");
+
+  if (stream == NULL || fwrite (file->bytes, 1, file->size, stream) != file->size || fclose (stream) != 0)
+    g_error ("%s can't be written", path);
+}
+
 static gboolean
 try_file (const File *file, const char *path, guint *n_loaded)
 {
@@ -179,9 +189,7 @@ try_file (const File *file, const char *path, guint *n_loaded)
   g_autoptr (EbbArgs) tensors = NULL;
   g_autoptr (EbbArgs) metadata = NULL;
 
-  if (!g_file_set_contents_full (path, (const char *) file->bytes, (gssize) file->size, G_FILE_SET_CONTENTS_NONE, 0600,
-                                 &error))
-    g_error ("%s", error->message);
+  write_file (file, path);
   tensors = ebb_load_safetensors_full (path, &metadata, &error);
   if (tensors != NULL)
     {
