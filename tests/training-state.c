@@ -1,0 +1,336 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <ebb/ebb.h>
+
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define N_STEPS 8
+#define HALF 4
+
+/* A small GPT with dropout, trained on bytes with clipping and a schedule. */
+typedef struct
+{
+  EbbModule *model;
+  EbbOptimizer *optimizer;
+  EbbTextDataset *dataset;
+  EbbSchedule *schedule;
+  EbbTrainingState *state;
+} Training;
+
+static void
+training_start (Training *self, guint64 seed, int layers)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autoptr (GBytes) bytes = NULL;
+
+  for (int i = 0; i < 100; i++)
+    g_string_append_printf (text, "line %d squared is %d\n", i, i * i);
+  bytes = g_bytes_new (text->str, text->len);
+  ebb_manual_seed (seed);
+  ebb_gpt_config_set_width (config, 16);
+  ebb_gpt_config_set_heads (config, 2);
+  ebb_gpt_config_set_layers (config, layers);
+  ebb_gpt_config_set_context (config, 16);
+  ebb_gpt_config_set_dropout (config, 0.1);
+  self->model = ebb_gpt_new (config, &error);
+  g_assert_no_error (error);
+  self->optimizer = ebb_adamw_new (self->model, 1e-2, &error);
+  g_assert_no_error (error);
+  ebb_optimizer_exclude_from_decay (self->optimizer, &error);
+  self->dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, seed, &error);
+  g_assert_no_error (error);
+  self->schedule = ebb_cosine_schedule_new (2, N_STEPS, 0.1);
+  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
+}
+
+static void
+training_clear (Training *self)
+{
+  g_clear_object (&self->model);
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->dataset);
+  g_clear_object (&self->schedule);
+  g_clear_object (&self->state);
+}
+
+static void
+training_run (Training *self, int first, int n, double *losses)
+{
+  for (int step = first; step < first + n; step++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) tokens = NULL;
+      g_autoptr (EbbTensor) targets = NULL;
+      g_autoptr (EbbTensor) loss = NULL;
+
+      ebb_text_dataset_get_batch (self->dataset, 3, 16, &tokens, &targets, &error);
+      loss = ebb_gpt_loss (EBB_GPT (self->model), tokens, targets, &error);
+      g_assert_no_error (error);
+      ebb_tensor_get_item (loss, &losses[step], &error);
+      ebb_tensor_backward (loss, &error);
+      ebb_optimizer_clip_grad_norm (self->optimizer, 1, NULL, &error);
+      ebb_schedule_apply (self->schedule, self->optimizer);
+      ebb_optimizer_step (self->optimizer, &error);
+      g_assert_no_error (error);
+      ebb_optimizer_zero_grad (self->optimizer);
+    }
+}
+
+static char *
+make_folder (void)
+{
+  g_autoptr (GError) error = NULL;
+  char *folder = g_dir_make_tmp ("ebb-state-XXXXXX", &error);
+
+  g_assert_no_error (error);
+  return folder;
+}
+
+static guint
+list_files (const char *folder, gboolean delete)
+{
+  GDir *dir = g_dir_open (folder, 0, NULL);
+  const char *name;
+  guint n = 0;
+
+  while ((name = g_dir_read_name (dir)) != NULL)
+    {
+      g_autofree char *path = g_build_filename (folder, name, NULL);
+
+      if (delete)
+        g_remove (path);
+      n++;
+    }
+  g_dir_close (dir);
+  if (delete)
+    g_rmdir (folder);
+  return n;
+}
+
+static void
+assert_same_state (EbbModule *a, EbbModule *b)
+{
+  g_autoptr (EbbArgs) x = ebb_module_get_state_dict (a);
+  g_autoptr (EbbArgs) y = ebb_module_get_state_dict (b);
+
+  g_assert_cmpuint (ebb_args_get_length (x), ==, ebb_args_get_length (y));
+  for (guint i = 0; i < ebb_args_get_length (x); i++)
+    {
+      g_autoptr (EbbTensor) p = ebb_args_get_tensor (x, i);
+      g_autoptr (EbbTensor) q = ebb_args_get_tensor (y, i);
+
+      g_assert_true (ebb_tensor_equal (p, q));
+    }
+}
+
+static void
+a_resumed_run_continues_bit_for_bit (void)
+{
+  g_autofree char *base = make_folder ();
+  g_autofree char *folder = g_build_filename (base, "new", "folder", NULL);
+  g_autofree char *parent = g_path_get_dirname (folder);
+  g_autoptr (EbbArgs) values = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) loaded_values = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree char *config = NULL;
+  g_autoptr (EbbGenerator) sampler = ebb_generator_new (99);
+  g_autoptr (EbbGenerator) other_sampler = ebb_generator_new (5);
+  Training whole, resumed;
+  double losses[N_STEPS], other_losses[N_STEPS];
+  gint64 step;
+
+  training_start (&whole, 11, 2);
+  training_run (&whole, 0, HALF, losses);
+  ebb_generator_set_state (sampler, G_MAXUINT64, G_MAXUINT64 - 7);
+  ebb_training_state_add_generator (whole.state, "sampler", sampler);
+  ebb_training_state_set_config (whole.state, "{ \"width\": 16 }\n");
+  ebb_args_add_double (values, "best", 0.1);
+  ebb_args_add_int (values, "large", G_MININT64);
+  ebb_training_state_set_values (whole.state, values);
+  g_assert_true (ebb_training_state_save (whole.state, folder, HALF, &error));
+  g_assert_no_error (error);
+  training_run (&whole, HALF, N_STEPS - HALF, losses);
+
+  config = ebb_training_state_read_config (folder, &error);
+  g_assert_no_error (error);
+  g_assert_cmpstr (config, ==, "{ \"width\": 16 }\n");
+
+  training_start (&resumed, 12, 2);
+  ebb_training_state_add_generator (resumed.state, "sampler", other_sampler);
+  g_assert_true (ebb_training_state_load (resumed.state, folder, &step, &error));
+  g_assert_no_error (error);
+  g_assert_cmpint (step, ==, HALF);
+  training_run (&resumed, HALF, N_STEPS - HALF, other_losses);
+  for (int i = HALF; i < N_STEPS; i++)
+    g_assert_cmpfloat (losses[i], ==, other_losses[i]);
+  assert_same_state (whole.model, resumed.model);
+  g_assert_cmpuint (ebb_generator_get_seed (other_sampler), ==, G_MAXUINT64);
+  g_assert_cmpuint (ebb_generator_get_offset (other_sampler), ==, G_MAXUINT64 - 7);
+  g_assert_cmpstr (ebb_training_state_get_config (resumed.state), ==, "{ \"width\": 16 }\n");
+  loaded_values = ebb_training_state_get_values (resumed.state);
+  g_assert_cmpfloat (ebb_args_get_double (loaded_values, 0), ==, 0.1);
+  g_assert_cmpint (ebb_args_get_int (loaded_values, 1), ==, G_MININT64);
+  training_clear (&whole);
+  training_clear (&resumed);
+  list_files (folder, TRUE);
+  g_rmdir (parent);
+  g_rmdir (base);
+}
+
+static char *
+state_path (const char *folder, int number)
+{
+  g_autofree char *name = g_strdup_printf ("state-%08d.safetensors", number);
+
+  return g_build_filename (folder, name, NULL);
+}
+
+static void
+the_newest_whole_state_wins (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autofree char *second = state_path (folder, 2);
+  g_autofree char *third = state_path (folder, 3);
+  g_autofree char *left = g_build_filename (folder, "state-00000009.safetensors.01234567.ebb-partial", NULL);
+  g_autofree char *contents = NULL;
+  g_autoptr (GError) error = NULL;
+  Training training;
+  double losses[N_STEPS];
+  gsize size;
+  gint64 step;
+
+  training_start (&training, 3, 1);
+  training_run (&training, 0, 1, losses);
+  for (int i = 10; i <= 20; i += 10)
+    g_assert_true (ebb_training_state_save (training.state, folder, i, &error));
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_assert_cmpint (step, ==, 20);
+
+  /* A machine that stopped while it wrote a third one by other means; and one that was damaged. */
+  g_assert_true (g_file_get_contents (second, &contents, &size, NULL));
+  g_assert_true (g_file_set_contents (third, contents, (gssize) size / 2, NULL));
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *state-00000003*truncated*");
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_test_assert_expected_messages ();
+  g_assert_cmpint (step, ==, 20);
+  contents[size - 100] ^= 1;
+  g_assert_true (g_file_set_contents (third, contents, (gssize) size, NULL));
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *another checksum*");
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_test_assert_expected_messages ();
+  g_assert_cmpint (step, ==, 20);
+
+  /* The next save goes on behind it and cleans up. */
+  g_assert_true (g_file_set_contents (left, "x", 1, NULL));
+  g_assert_true (ebb_training_state_save (training.state, folder, 30, &error));
+  g_assert_no_error (error);
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_assert_cmpint (step, ==, 30);
+  g_assert_cmpuint (list_files (folder, FALSE), ==, 2);
+  training_clear (&training);
+  list_files (folder, TRUE);
+}
+
+static void
+a_state_of_another_model_changes_nothing (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autoptr (GError) error = NULL;
+  Training training, other, same;
+  double losses[N_STEPS];
+  guint64 offset;
+
+  training_start (&training, 3, 1);
+  training_run (&training, 0, 2, losses);
+  g_assert_true (ebb_training_state_save (training.state, folder, 2, &error));
+
+  training_start (&same, 4, 2);
+  training_start (&other, 4, 2);
+  training_run (&same, 0, 1, losses);
+  ebb_manual_seed (4);
+  offset = ebb_generator_get_offset (ebb_generator_get_default ());
+  g_assert_false (ebb_training_state_load (other.state, folder, NULL, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  g_assert_null (strchr (error->message, '\n'));
+  g_assert_cmpint (ebb_optimizer_get_n_steps (other.optimizer), ==, 0);
+  g_assert_cmpint (ebb_text_dataset_get_position (other.dataset), ==, 0);
+  g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, offset);
+  training_clear (&training);
+  training_clear (&other);
+  training_clear (&same);
+  list_files (folder, TRUE);
+}
+
+static void
+a_full_disk_leaves_the_older_state (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autoptr (GError) error = NULL;
+  struct rlimit old, small;
+  Training training;
+  double losses[N_STEPS];
+  gint64 step;
+
+  training_start (&training, 3, 1);
+  training_run (&training, 0, 1, losses);
+  g_assert_true (ebb_training_state_save (training.state, folder, 1, &error));
+  signal (SIGXFSZ, SIG_IGN);
+  getrlimit (RLIMIT_FSIZE, &old);
+  small = old;
+  small.rlim_cur = 20000;
+  setrlimit (RLIMIT_FSIZE, &small);
+  g_assert_false (ebb_training_state_save (training.state, folder, 2, &error));
+  setrlimit (RLIMIT_FSIZE, &old);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_clear_error (&error);
+  g_assert_cmpuint (list_files (folder, FALSE), ==, 1);
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_assert_cmpint (step, ==, 1);
+  training_clear (&training);
+  list_files (folder, TRUE);
+}
+
+static void
+what_is_no_state_is_named (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autofree char *missing = g_build_filename (folder, "missing", NULL);
+  g_autofree char *path = state_path (folder, 1);
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (NULL, NULL, NULL);
+  g_autoptr (EbbArgs) nothing = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_training_state_load (state, missing, NULL, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_assert_nonnull (strstr (error->message, missing));
+  g_clear_error (&error);
+  g_assert_false (ebb_training_state_load (state, folder, NULL, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_assert_true (g_str_has_suffix (error->message, ": no training was saved there"));
+  g_clear_error (&error);
+
+  g_assert_true (ebb_save_safetensors (path, nothing, NULL, &error));
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "a saved state is passed over: *no saved training*");
+  g_assert_null (ebb_training_state_read_config (folder, &error));
+  g_test_assert_expected_messages ();
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  list_files (folder, TRUE);
+}
+
+int
+main (int argc, char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/training-state/a-resumed-run-continues-bit-for-bit", a_resumed_run_continues_bit_for_bit);
+  g_test_add_func ("/training-state/the-newest-whole-state-wins", the_newest_whole_state_wins);
+  g_test_add_func ("/training-state/a-state-of-another-model-changes-nothing",
+                   a_state_of_another_model_changes_nothing);
+  g_test_add_func ("/training-state/a-full-disk-leaves-the-older-state", a_full_disk_leaves_the_older_state);
+  g_test_add_func ("/training-state/what-is-no-state-is-named", what_is_no_state_is_named);
+  return g_test_run ();
+}
