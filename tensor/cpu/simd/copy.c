@@ -54,7 +54,7 @@ copy_contiguous_floats (gint64 begin,
                     end - begin, (float *) copy->y->data + begin);
 }
 
-/* -- any strides ---------------------------------------------------------------------------------------------------- */
+/* -- any strides --------------------------------------------------------------------------------------------------- */
 
 static void
 copy_f32 (gint64 begin,
@@ -114,7 +114,7 @@ get_copy_func (EbbDType x,
   return ebb_dtype_is_float_ (x) && (ebb_dtype_is_float_ (y) || y == EBB_DTYPE_BOOL) ? copy_f32 : copy_i64;
 }
 
-/* -- transposing ---------------------------------------------------------------------------------------------------- */
+/* -- transposing --------------------------------------------------------------------------------------------------- */
 
 static inline void
 transpose_quad (const float *in,
@@ -149,8 +149,14 @@ copy_tile (const Transpose *work,
   int x_size = ebb_dtype_size_ (x->dtype), y_size = ebb_dtype_size_ (y->dtype);
 
   for (gint64 q = 0; q < n_q; q++)
-    ebb_run_to_f32 (x->dtype, (const char *) x->data + (x_offset + q * x->strides[work->q]) * x_size, 1, n_p,
-                    in + q * TILE);
+    {
+      const char *row = (const char *) x->data + (x_offset + q * x->strides[work->q]) * x_size;
+
+      /* The next tile goes on where this one's rows end, too far apart for the processor to see that. */
+      for (int k = 0; k < TILE; k += 64 / x_size)
+        __builtin_prefetch (row + (TILE + k) * x_size);
+      ebb_run_to_f32 (x->dtype, row, 1, n_p, in + q * TILE);
+    }
   for (gint64 q = 0; q < n_q; q += 4)
     for (gint64 p = 0; p < n_p; p += 4)
       transpose_quad (in + q * TILE + p, out + p * TILE + q);

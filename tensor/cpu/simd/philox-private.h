@@ -3,8 +3,8 @@
 
 #include "tensor/cpu/simd/vec-private.h"
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011). The counter's words are
- * the block's number, low and high, and two zeros; the key is the seed, low and high. */
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011). The counter's words
+ * are the block's number, low and high, and two zeros; the key is the seed, low and high. */
 
 #define EBB_PHILOX_M0 0xd2511f53u
 #define EBB_PHILOX_M1 0xcd9e8d57u
@@ -52,8 +52,9 @@ vec_mul_wide_ (EbbVecU a,
   __m512i even = _mm512_mul_epu32 ((__m512i) a, factor);
   __m512i odd = _mm512_mul_epu32 (_mm512_srli_epi64 ((__m512i) a, 32), factor);
 
-  *low = (EbbVecU) _mm512_mask_blend_epi32 (0xaaaa, even, _mm512_slli_epi64 (odd, 32));
-  *high = (EbbVecU) _mm512_mask_blend_epi32 (0xaaaa, _mm512_srli_epi64 (even, 32), odd);
+  /* the low halves of odd into the odd lanes of even, the high halves of even into the even lanes of odd */
+  *low = (EbbVecU) _mm512_mask_shuffle_epi32 (even, 0xaaaa, odd, _MM_PERM_CCAA);
+  *high = (EbbVecU) _mm512_mask_shuffle_epi32 (odd, 0x5555, even, _MM_PERM_DDBB);
 #elif EBB_VEC_AVX2
   __m256i factor = _mm256_set1_epi32 ((gint32) m);
   __m256i even = _mm256_mul_epu32 ((__m256i) a, factor);
@@ -61,6 +62,13 @@ vec_mul_wide_ (EbbVecU a,
 
   *low = (EbbVecU) _mm256_blend_epi32 (even, _mm256_slli_epi64 (odd, 32), 0xaa);
   *high = (EbbVecU) _mm256_blend_epi32 (_mm256_srli_epi64 (even, 32), odd, 0xaa);
+#elif EBB_VEC_SSE2
+  __m128i factor = _mm_set1_epi32 ((gint32) m);
+  __m128i even = _mm_mul_epu32 ((__m128i) a, factor);
+  __m128i odd = _mm_mul_epu32 (_mm_srli_epi64 ((__m128i) a, 32), factor);
+
+  *low = (EbbVecU) _mm_unpacklo_epi32 (_mm_shuffle_epi32 (even, 0x08), _mm_shuffle_epi32 (odd, 0x08));
+  *high = (EbbVecU) _mm_unpacklo_epi32 (_mm_shuffle_epi32 (even, 0x0d), _mm_shuffle_epi32 (odd, 0x0d));
 #else
   for (int k = 0; k < EBB_VEC_WIDTH; k++)
     {
@@ -112,7 +120,7 @@ ebb_philox_draw_vector (guint64 seed,
                         guint64 block,
                         EbbVecU out[4])
 {
-  guint32 k0 = (guint32) seed, k1 = (guint32) (seed >> 32);
+  EbbVecU k0 = (guint32) seed + (EbbVecU){ 0 }, k1 = (guint32) (seed >> 32) + (EbbVecU){ 0 };
   EbbVecU lane = (EbbVecU) vec_lane_index ();
   EbbVecU step = (lane & 3) * (EBB_VEC_WIDTH / 4) + (lane >> 2);
   EbbVecU x0 = step + (guint32) block;
@@ -129,8 +137,9 @@ ebb_philox_draw_vector (guint64 seed,
       x1 = low1;
       x2 = high0 ^ x3 ^ k1;
       x3 = low0;
-      k0 += EBB_PHILOX_W0;
-      k1 += EBB_PHILOX_W1;
+      /* Kept in vectors: the compiler would compute the rounds' keys one by one and spread each. */
+      k0 = (EbbVecU) vec_rounded ((EbbVec) (k0 + EBB_PHILOX_W0));
+      k1 = (EbbVecU) vec_rounded ((EbbVec) (k1 + EBB_PHILOX_W1));
     }
   out[0] = x0;
   out[1] = x1;
