@@ -77,7 +77,7 @@ ebb_gelu_new (EbbGeluKind kind)
 }
 
 /* A module whose forward is one op of one operand. */
-#define DEFINE_ACTIVATION(TypeName, type_name, TYPE)                             \
+#define DEFINE_ACTIVATION(TypeName, type_name)                                   \
   struct _##TypeName                                                             \
   {                                                                              \
     EbbModule parent_instance;                                                   \
@@ -100,12 +100,6 @@ ebb_gelu_new (EbbGeluKind kind)
   static void                                                                    \
       type_name##_init (TypeName *self)                                          \
   {                                                                              \
-  }                                                                              \
-                                                                                 \
-  EbbModule *                                                                    \
-      type_name##_new (void)                                                     \
-  {                                                                              \
-    return ebb_layer_new (TYPE, NULL, NULL, NULL);                               \
   }
 
 /**
@@ -113,6 +107,8 @@ ebb_gelu_new (EbbGeluKind kind)
  *
  * max (x, 0) as a module.
  */
+DEFINE_ACTIVATION (EbbRelu, ebb_relu)
+
 /**
  * ebb_relu_new:
  *
@@ -120,13 +116,19 @@ ebb_gelu_new (EbbGeluKind kind)
  *
  * Returns: (transfer full) (type EbbRelu): the module
  */
-DEFINE_ACTIVATION (EbbRelu, ebb_relu, EBB_TYPE_RELU)
+EbbModule *
+ebb_relu_new (void)
+{
+  return ebb_layer_new (EBB_TYPE_RELU, NULL, NULL, NULL);
+}
 
 /**
  * EbbTanh:
  *
  * tanh (x) as a module.
  */
+DEFINE_ACTIVATION (EbbTanh, ebb_tanh)
+
 /**
  * ebb_tanh_new:
  *
@@ -134,13 +136,19 @@ DEFINE_ACTIVATION (EbbRelu, ebb_relu, EBB_TYPE_RELU)
  *
  * Returns: (transfer full) (type EbbTanh): the module
  */
-DEFINE_ACTIVATION (EbbTanh, ebb_tanh, EBB_TYPE_TANH)
+EbbModule *
+ebb_tanh_new (void)
+{
+  return ebb_layer_new (EBB_TYPE_TANH, NULL, NULL, NULL);
+}
 
 /**
  * EbbSilu:
  *
  * x / (1 + exp (-x)) as a module.
  */
+DEFINE_ACTIVATION (EbbSilu, ebb_silu)
+
 /**
  * ebb_silu_new:
  *
@@ -148,13 +156,19 @@ DEFINE_ACTIVATION (EbbTanh, ebb_tanh, EBB_TYPE_TANH)
  *
  * Returns: (transfer full) (type EbbSilu): the module
  */
-DEFINE_ACTIVATION (EbbSilu, ebb_silu, EBB_TYPE_SILU)
+EbbModule *
+ebb_silu_new (void)
+{
+  return ebb_layer_new (EBB_TYPE_SILU, NULL, NULL, NULL);
+}
 
 /**
  * EbbSigmoid:
  *
  * 1 / (1 + exp (-x)) as a module.
  */
+DEFINE_ACTIVATION (EbbSigmoid, ebb_sigmoid)
+
 /**
  * ebb_sigmoid_new:
  *
@@ -162,4 +176,8 @@ DEFINE_ACTIVATION (EbbSilu, ebb_silu, EBB_TYPE_SILU)
  *
  * Returns: (transfer full) (type EbbSigmoid): the module
  */
-DEFINE_ACTIVATION (EbbSigmoid, ebb_sigmoid, EBB_TYPE_SIGMOID)
+EbbModule *
+ebb_sigmoid_new (void)
+{
+  return ebb_layer_new (EBB_TYPE_SIGMOID, NULL, NULL, NULL);
+}

@@ -28,7 +28,7 @@ struct _EbbArgs
   guint n_entries;
   guint n_positional; /* they come first */
   guint n_allocated;
-  Entry *entries; /* @few until there are more */
+  Entry *entries;    /* @few until there are more */
   GHashTable *index; /* of many keys: to the place behind the positional ones, plus 1; NULL while they are few */
   Entry few[2];      /* a call with one or two tensors allocates once */
 };
@@ -718,84 +718,4 @@ ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GE
         return NULL;
     }
   return g_steal_pointer (&result);
-}
-
-static void
-append_string (GString *text, const char *string)
-{
-  g_autofree char *escaped = g_strescape (string, NULL);
-
-  g_string_append_printf (text, "\"%s\"", escaped);
-}
-
-static void append_args (GString *text,
-                         EbbArgs *self);
-
-static void
-append_value (GString *text, const Entry *entry)
-{
-  char number[G_ASCII_DTOSTR_BUF_SIZE];
-
-  switch (entry->kind)
-    {
-    case EBB_VALUE_NONE: g_string_append (text, "none"); break;
-    case EBB_VALUE_BOOL: g_string_append (text, entry->as.boolean ? "true" : "false"); break;
-    case EBB_VALUE_INT: g_string_append_printf (text, "%" G_GINT64_FORMAT, entry->as.integer); break;
-    case EBB_VALUE_DOUBLE:
-      g_string_append (text, g_ascii_formatd (number, sizeof number, "%g", entry->as.real));
-      break;
-    case EBB_VALUE_STRING: append_string (text, entry->as.string); break;
-    case EBB_VALUE_TENSOR:
-      {
-        g_autofree char *shape = ebb_tensor_shape_to_string (entry->as.tensor);
-
-        g_string_append_printf (text, "%s%s", ebb_dtype_get_name (ebb_tensor_get_dtype (entry->as.tensor)), shape);
-      }
-      break;
-    case EBB_VALUE_ARGS: append_args (text, entry->as.args); break;
-    case EBB_VALUE_OBJECT: g_string_append_printf (text, "<%s>", G_OBJECT_TYPE_NAME (entry->as.object)); break;
-    }
-}
-
-static void
-append_args (GString *text, EbbArgs *self)
-{
-  static const char *const opening[] = { "", "[", "(", "{" };
-  static const char *const closing[] = { "", "]", ")", "}" };
-
-  g_string_append (text, opening[self->kind]);
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      if (i > 0)
-        g_string_append (text, ", ");
-      if (self->kind == EBB_ARGS_DICT)
-        {
-          append_string (text, self->entries[i].key);
-          g_string_append (text, ": ");
-        }
-      else if (self->entries[i].key != NULL)
-        g_string_append_printf (text, "%s=", self->entries[i].key);
-      append_value (text, &self->entries[i]);
-    }
-  g_string_append (text, closing[self->kind]);
-}
-
-/**
- * ebb_args_to_string:
- * @self: a container
- *
- * Describes the container for people: tensors by dtype and shape, as in `(f32[2, 3], mask=none)`.
- *
- * Returns: (transfer full): the text
- */
-char *
-ebb_args_to_string (EbbArgs *self)
-{
-  GString *text;
-
-  g_return_val_if_fail (self != NULL, NULL);
-
-  text = g_string_new (NULL);
-  append_args (text, self);
-  return g_string_free (text, FALSE);
 }
