@@ -60,10 +60,7 @@ copy_tensor (EbbTensor *source,
   ebb_launch_init (&launch, EBB_KERNEL_COPY);
   ebb_launch_input (&launch, source);
   ebb_launch_output (&launch, target);
-  if (!ebb_launch (target->storage->device, &launch, error))
-    return FALSE;
-  target->storage->version++;
-  return TRUE;
+  return ebb_launch (target->storage->device, &launch, error);
 }
 
 /* TRUE if @master, rounded to the parameter's type, is the parameter, bit for bit. */
@@ -193,9 +190,7 @@ update_slot (EbbOptimizer *self,
   if (!ebb_optimizer_get_kind (self)->update (self, &update, error))
     return FALSE;
   slot->n_steps++;
-  if (slot->master == NULL)
-    parameter->storage->version++;
-  else if (!copy_tensor (slot->master, parameter, error))
+  if (slot->master != NULL && !copy_tensor (slot->master, parameter, error))
     return FALSE;
   slot->seen_birth = parameter->storage->birth;
   slot->seen_version = parameter->storage->version;
