@@ -68,6 +68,7 @@ run (Options *options,
 
   if (ok)
     {
+      output_print_message ();
       progress_init (&progress, &trainer);
       progress_begin (&progress);
       ok = train (&trainer, &progress, error);

@@ -19,7 +19,7 @@ options_init (Options *self)
     .batch = 8,
     .accumulate = 1,
     .steps = 100,
-    .seed = -1,
+    .seed = G_MININT64,
     .lr = 3e-4,
     .weight_decay = 0.01,
     .save_every = 500,
@@ -388,7 +388,7 @@ options_parse (Options *self,
   fill_texts (self);
   if (rest != NULL)
     take_rest (self, rest);
-  self->seed_given = self->seed != -1;
+  self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
   if (!check_name ("dtype", self->dtype, dtype_names, error)

@@ -130,22 +130,36 @@ output_print_error (const char *message)
   fprintf (stderr, "train_gpt: %s\n", line);
 }
 
+/* The last message, kept until it is known whether an error says it all. */
+static char *message;
+
 static GLogWriterOutput
-write_message (GLogLevelFlags level,
-               const GLogField *fields,
-               gsize n_fields,
-               gpointer data)
+keep_message (GLogLevelFlags level,
+              const GLogField *fields,
+              gsize n_fields,
+              gpointer data)
 {
-  if ((level & G_LOG_LEVEL_MASK) != G_LOG_LEVEL_MESSAGE && (level & G_LOG_LEVEL_MASK) != G_LOG_LEVEL_WARNING)
+  if ((level & G_LOG_LEVEL_MASK) != G_LOG_LEVEL_MESSAGE)
     return g_log_writer_default (level, fields, n_fields, data);
   for (gsize i = 0; i < n_fields; i++)
     if (strcmp (fields[i].key, "MESSAGE") == 0)
-      output_print_error (fields[i].value);
+      {
+        g_free (message);
+        message = g_strdup (fields[i].value);
+      }
   return G_LOG_WRITER_HANDLED;
 }
 
 void
 output_take_messages (void)
 {
-  g_log_set_writer_func (write_message, NULL, NULL);
+  g_log_set_writer_func (keep_message, NULL, NULL);
+}
+
+void
+output_print_message (void)
+{
+  if (message != NULL)
+    output_print_error (message);
+  g_clear_pointer (&message, g_free);
 }

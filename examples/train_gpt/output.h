@@ -18,7 +18,8 @@ gboolean output_write (const char *path,
 gboolean output_has_state (const char *folder);
 /* Prints an error as the one line of a failure. */
 void output_print_error (const char *message);
-/* Makes messages of the library such lines, too. */
+/* Keeps messages of the library to themselves, so that a failure stays one line; prints the last such line. */
 void output_take_messages (void);
+void output_print_message (void);
 
 G_END_DECLS

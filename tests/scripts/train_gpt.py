@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+"""train_gpt keeps its promises: what is recomputed or resumed changes no bit, reports and files are complete, and every
+failure is one line that leaves nothing behind.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.join(os.environ.get("EBB_BUILD_DIR", "build/release"), "examples", "train_gpt")
+MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "2", "--dropout", "0.1",
+         "--lr", "1e-3", "--threads", "1"]
+REPORT_KEYS = {"losses", "final_loss", "step_seconds", "tokens_per_second", "peak_bytes", "activation_bytes_peak",
+               "parameter_bytes", "gradient_bytes", "optimizer_bytes", "workspace_bytes", "rss_peak_bytes",
+               "recomputed_blocks", "parameters", "config", "version"}
+
+
+class TrainGptTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ebb-train-gpt-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(self.path("text.txt"), "w", encoding="utf-8") as text:
+            text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(300))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def files(self):
+        return sorted(os.listdir(self.folder))
+
+    def run_program(self, *words):
+        return subprocess.run([PROGRAM, *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=200, check=False)
+
+    def train(self, *words):
+        """Runs with --report and returns it."""
+        done = self.run_program("--data", "text.txt", *MODEL, "--quiet", "--report", "report.json", *words)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, b"", b""))
+        with open(self.path("report.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+
+class SameBits(TrainGptTest):
+    def test_checkpointing_changes_no_loss(self):
+        for threads in 1, 2:
+            with self.subTest(threads=threads):
+                none, selective, full = (self.train("--steps", 50, "--threads", threads, "--checkpoint", way)
+                                         for way in ("none", "selective", "full"))
+                self.assertEqual(len(none["losses"]), 50)
+                self.assertLess(none["losses"][-1], none["losses"][0])
+                self.assertEqual(none["losses"], selective["losses"])
+                self.assertEqual(none["losses"], full["losses"])
+                self.assertEqual((none["recomputed_blocks"], full["recomputed_blocks"]), (0, 100))
+                self.assertLess(full["activation_bytes_peak"], selective["activation_bytes_peak"])
+                self.assertLess(selective["activation_bytes_peak"], none["activation_bytes_peak"])
+
+    def test_a_seed_names_the_run(self):
+        first, again, other = (self.train("--steps", 3, "--seed", seed)["losses"] for seed in (5, 5, 6))
+        self.assertEqual(first, again)
+        self.assertNotEqual(first, other)
+
+    def test_resumed_training_equals_uninterrupted(self):
+        for way in ("none", "full"):
+            with self.subTest(checkpoint=way):
+                words = ["--checkpoint", way, "--accumulate", 2, "--clip", 1, "--warmup", 5]
+                whole = self.train("--steps", 50, "--save", "whole", *words)
+                begun = self.train("--steps", 25, "--resume", "state-" + way, *words)
+                rest = self.train("--steps", 50, "--resume", "state-" + way, "--save", "resumed", *words)
+                self.assertEqual((rest["first_step"], len(rest["losses"])), (25, 25))
+                self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
+                self.assertEqual(self.read("whole"), self.read("resumed"))
+
+    def test_loaded_weights_give_the_same_loss(self):
+        self.train("--steps", 3, "--save", "weights.safetensors")
+        first, again = (self.train("--steps", 1, "--load", "weights.safetensors", "--dropout", 0) for _ in "12")
+        fresh = self.train("--steps", 1, "--dropout", 0)
+        self.assertEqual(first["losses"], again["losses"])
+        self.assertLess(first["final_loss"], fresh["final_loss"])
+        self.train("--steps", 0, "--load", "weights.safetensors", "--save", "copy.safetensors")
+        self.assertEqual(self.read("weights.safetensors"), self.read("copy.safetensors"))
+
+    def test_sizes_are_those_of_the_file(self):
+        self.train("--steps", 1, "--save", "weights.safetensors")
+        done = self.run_program("--load", "weights.safetensors", "--steps", 0, "--report", "r.json", "--sample", 5)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        config = json.loads(self.read("r.json"))["config"]
+        self.assertEqual([config[key] for key in ("layers", "width", "heads", "context", "vocab")], [2, 32, 2, 32, 256])
+
+    def test_bf16_trains_and_resumes(self):
+        words = ["--dtype", "bf16", "--checkpoint", "full"]
+        whole = self.train("--steps", 8, *words)
+        begun = self.train("--steps", 4, "--resume", "state", *words)
+        rest = self.train("--steps", 8, "--resume", "state", *words)
+        self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
+        self.assertNotEqual(whole["losses"], self.train("--steps", 8)["losses"])
+
+
+class Output(TrainGptTest):
+    def test_report_has_every_key(self):
+        report = self.train("--steps", 4, "--checkpoint", "full")
+        self.assertLessEqual(REPORT_KEYS, set(report))
+        self.assertEqual((len(report["losses"]), len(report["step_seconds"])), (4, 4))
+        self.assertEqual(report["final_loss"], report["losses"][-1])
+        self.assertEqual(report["parameters"], 32 * (256 + 32 + 2) + 2 * 32 * (12 * 32 + 13))
+        self.assertEqual(report["parameter_bytes"], 4 * report["parameters"])
+        self.assertEqual(report["gradient_bytes"], 4 * report["parameters"])
+        self.assertEqual(report["optimizer_bytes"], 8 * report["parameters"])
+        self.assertGreater(report["rss_peak_bytes"], report["peak_bytes"])
+        self.assertGreater(report["peak_bytes"], 12 * report["parameters"])
+        self.assertGreater(report["tokens_per_second"], 0)
+        config = report["config"]
+        self.assertEqual((config["checkpoint"], config["steps"], config["lr"], config["vocab"], config["seed"]),
+                         ("full", 4, 1e-3, 256, 1))
+
+    def test_weights_have_the_public_names(self):
+        self.train("--steps", 1, "--save", "weights.safetensors")
+        data = self.read("weights.safetensors")
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+        self.assertEqual(len(shapes), 2 + 2 * 12 + 2)
+        self.assertEqual(shapes["wte.weight"], [256, 32])
+        self.assertEqual(shapes["wpe.weight"], [32, 32])
+        self.assertEqual(shapes["h.1.attn.c_attn.weight"], [32, 96])
+        self.assertEqual(shapes["h.1.mlp.c_proj.weight"], [128, 32])
+        self.assertEqual(shapes["ln_f.bias"], [32])
+
+    def test_lines_tell_how_it_goes(self):
+        done = self.run_program("--data", "text.txt", *MODEL, "--steps", 20, "--checkpoint", "full")
+        lines = done.stdout.decode().splitlines()
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertEqual(sum(line.startswith("step ") for line in lines), 11)
+        self.assertTrue(any(line.startswith("Checkpointing (full): activations ") for line in lines), lines)
+        self.assertNotIn(b"\r", done.stdout)
+
+    def test_quiet_prints_the_sample_alone(self):
+        words = ["--data", "text.txt", *MODEL, "--steps", 1, "--quiet", "--sample", 20, "--prompt", "Line"]
+        first, again = self.run_program(*words), self.run_program(*words)
+        self.assertTrue(first.stdout.decode("utf-8").startswith("Line"))
+        self.assertEqual(first.stdout, again.stdout)
+
+    def test_help_lists_every_option(self):
+        done = self.run_program("--help")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        for option in ("data preset layers width heads context vocab batch accumulate steps lr dropout seed dtype threads "
+                       "device checkpoint store load save resume sample report quiet").split():
+            self.assertIn(f"--{option}", done.stdout.decode())
+
+    def test_several_files_are_one_text(self):
+        with open(self.path("more.txt"), "wb") as text:
+            text.write(bytes(range(256)) * 4)  # any bytes are text
+        self.train("--steps", 1, "--data", "more.txt")
+        done = self.run_program(*MODEL, "--steps", 1, "--data", "text.txt", "more.txt")
+        size = sum(len(self.read(name)) for name in ("text.txt", "more.txt"))
+        self.assertIn(f"{size} tokens of text", done.stdout.decode())
+
+
+class Interrupt(TrainGptTest):
+    def test_control_c_saves_what_continues(self):
+        words = ["--data", "text.txt", *MODEL, "--steps", "100000", "--resume", "state", "--save", "w", "--report", "r"]
+        with subprocess.Popen([PROGRAM, *words], cwd=self.folder, stdout=subprocess.PIPE, text=True) as program:
+            while not program.stdout.readline().startswith("step"):
+                pass
+            program.send_signal(signal.SIGINT)
+            program.communicate(timeout=100)
+        self.assertEqual(program.returncode, 130)
+        self.assertEqual(self.files(), ["r", "state", "text.txt", "w"])
+        begun = json.loads(self.read("r"))
+        n = begun["last_step"]
+        rest = self.train("--steps", n + 3, "--resume", "state")
+        whole = self.train("--steps", n + 3)
+        self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
+
+
+class BadInput(TrainGptTest):
+    def refuse(self, status, part, *words):
+        """The program fails with one line that has @part in it, and no file is left."""
+        before = self.files()
+        done = self.run_program(*words)
+        lines = done.stderr.decode().splitlines()
+        self.assertEqual((done.returncode, done.stdout, len(lines)), (status, b"", 1), (words, done.stderr))
+        self.assertTrue(lines[0].startswith("train_gpt: "), lines[0])
+        self.assertIn(part, lines[0])
+        self.assertEqual(self.files(), before, words)
+
+    def refuse_training(self, part, *words):
+        self.refuse(1, part, "--data", "text.txt", *MODEL, "--steps", 2, "--save", "w", "--report", "r", *words)
+
+    def write(self, name, data):
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+
+    def test_usage(self):
+        for part, words in {
+                "--data is missing": [],
+                "--bogus": ["--bogus"],
+                "“x” for --steps": ["--steps", "x"],
+                "--preset foo: it must be one of gpt2, ": ["--preset", "foo"],
+                "none, selective, full": ["--checkpoint", "some"],
+                "keep, host, disk": ["--store", "tape"],
+                "f32, bf16": ["--dtype", "f64"],
+                "--lr nan": ["--lr", "nan"],
+                "--dropout 1: it must be below 1": ["--dropout", "1"],
+                "--batch 0: it must be at least 1": ["--batch", "0"],
+                "--threads 5000: it must be at most": ["--threads", "5000"],
+                "--save and --report both name r": ["--save", "r", "--report", "r"],
+        }.items():
+            with self.subTest(words=words):
+                self.refuse(2, part, *words, *(["--data", "text.txt"] if words else []))
+
+    def test_texts(self):
+        self.write("empty", b"")
+        self.write("short", b"x" * 32)
+        for name, part in {"missing": "missing: No such file", "empty": "empty is empty", ".": "it is a folder",
+                           "short": "32 tokens are too few: a context of 32 needs one more"}.items():
+            with self.subTest(name=name):
+                self.refuse(1, part, "--data", name, *MODEL, "--save", "w", "--report", "r", "--resume", "state")
+
+    def test_models(self):
+        self.refuse_training("a width of 33 can't be divided among 2 heads", "--width", 33)
+        self.refuse_training("--vocab must be at least", "--vocab", 255)
+        self.refuse_training("no device", "--device", "abacus")
+        self.refuse_training("vocab.json", "--tokenizer", ".")
+
+    def test_memory_is_refused_before_the_first_step(self):
+        self.refuse_training("not enough memory on cpu", "--layers", 2147483647, "--width", 2147483646)
+        self.refuse_training("not enough memory on cpu", "--batch", 2147483647)
+        self.refuse_training("and there are 1.0 MiB", "--memory", 1, "--width", 128)
+
+    def test_outputs_are_tried_before_training(self):
+        self.write("file", b"")
+        for option in "--save", "--report", "--resume":
+            with self.subTest(option=option):
+                self.refuse_training("can't write in the folder /proc", option, "/proc/ebb")
+                self.refuse_training("can't write in the folder", option, "file/inside")
+        self.refuse_training("it is a folder", "--save", ".")
+        self.refuse_training("it is a device", "--report", "/dev/full")
+        os.mkdir(self.path("locked"), 0o500)
+        if not os.access(self.path("locked"), os.W_OK):  # whoever runs everything as root may write anywhere
+            self.refuse_training("can't write in the folder locked: Permission denied", "--save", "locked/w")
+
+    def test_weights(self):
+        self.train("--steps", 1, "--save", "good")
+        os.remove(self.path("report.json"))
+        good = self.read("good")
+        self.write("truncated", good[:-1])
+        self.write("no-header", good[:7])
+        self.write("huge-header", (1 << 62).to_bytes(8, "little") + good[8:])
+        for name in "truncated", "no-header", "huge-header", "text.txt", "missing":
+            with self.subTest(name=name):
+                self.refuse_training(name, "--load", name)
+        self.refuse_training("wte.weight [256, 32], not [256, 64]", "--load", "good", "--width", 64)
+        self.refuse_training("missing", "--load", "good", "--layers", 3)
+
+    def test_states(self):
+        self.train("--steps", 2, "--resume", "state")
+        os.remove(self.path("report.json"))
+        self.refuse_training("the training in state has 32", "--resume", "state", "--width", 64)
+        self.refuse_training("was begun with 1", "--resume", "state", "--seed", 2)
+        for name in os.listdir(self.path("state")):
+            self.write(os.path.join("state", name), b"{}")
+        self.refuse_training(os.path.join("state", name), "--resume", "state")
+
+    def test_a_loss_that_is_no_number_ends_it(self):
+        self.refuse_training_that_began("--lr", 1e30)
+
+    def refuse_training_that_began(self, *words):
+        done = self.run_program("--data", "text.txt", *MODEL, "--quiet", "--steps", 50, "--save", "w", *words)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn(b"--lr", done.stderr)
+        self.assertEqual(self.files(), ["text.txt"])
+
+    def test_full_disk_for_the_output(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, "--data", "text.txt", *MODEL, "--steps", "1"], cwd=self.folder, stdout=full,
+                                  stderr=subprocess.PIPE, check=False)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1))
+        self.assertIn(b"standard output", done.stderr)
+
+
+if __name__ == "__main__":
+    if not os.access(PROGRAM, os.X_OK):
+        print(f"{PROGRAM} is not there")
+        sys.exit(77)
+    unittest.main(verbosity=2)
