@@ -1,0 +1,268 @@
+// Ebb for JavaScript: import Ebb from 'gi://Ebb?version=1.0'.
+//
+// Functions keep the names and the order of arguments of C; what C wants and JavaScript can leave out has defaults.
+// The garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () let go early.
+
+const {GIRepository, GObject} = imports.gi;
+
+let scope = null; // tensors made inside the innermost Ebb.tidy (), or null
+
+function _init() {
+    const Ebb = this;
+    const F32 = Ebb.DType.F32;
+
+    _track(Ebb);
+
+    // -- constructors: what may fail happens in GInitable, which GJS does not call by itself
+
+    for (const Class of [Ebb.Module, Ebb.Optimizer, Ebb.TextDataset, Ebb.BpeTokenizer]) {
+        Class.prototype._init = function (...args) {
+            GObject.Object.prototype._init.apply(this, args);
+            this.init(null);
+        };
+    }
+
+    // -- functions with defaults
+
+    const withDefaults = (name, ...defaults) => {
+        const raw = Ebb[name];
+        Ebb[name] = (...args) => {
+            for (let i = args.length; i < defaults.length; i++)
+                args.push(defaults[i]);
+            return raw(...args);
+        };
+    };
+    const none = undefined; // an argument that has no default
+    withDefaults('zeros', none, F32, null);
+    withDefaults('ones', none, F32, null);
+    withDefaults('full', none, none, F32, null);
+    withDefaults('scalar', none, F32, null);
+    withDefaults('rand', none, F32, null, null);
+    withDefaults('randn', none, F32, null, null);
+    withDefaults('randint', none, none, none, Ebb.DType.I64, null, null);
+    withDefaults('arange', none, none, 1, F32, null);
+    withDefaults('multinomial', none, none, null);
+    withDefaults('sum', none, null, false);
+    withDefaults('mean', none, null, false);
+    withDefaults('max', none, null, false);
+    withDefaults('min', none, null, false);
+    withDefaults('argmax', none, -1, false);
+    withDefaults('softmax', none, -1);
+    withDefaults('log_softmax', none, -1);
+    withDefaults('gelu', none, Ebb.GeluKind.EXACT);
+    withDefaults('dropout', none, 0.5, true, null);
+    withDefaults('linear', none, none, null);
+    withDefaults('cat', none, 0);
+    withDefaults('stack', none, 0);
+    withDefaults('layer_norm', none, null, null, 1e-5);
+    withDefaults('scaled_dot_product_attention', none, none, none, null, false, 0, 0, null);
+    withDefaults('checkpoint_wrapper', none, null);
+    withDefaults('checkpoint_wrap_each', none, none, null);
+
+    // -- making and reading tensors
+
+    const typedArrays = new Map([
+        [Float32Array, F32], [Int32Array, Ebb.DType.I32], [BigInt64Array, Ebb.DType.I64], [Uint8Array, Ebb.DType.U8],
+    ]);
+
+    // Numbers, nested arrays of them, or a typed array, copied. Numbers become f32, or i64 where that is asked for.
+    Ebb.tensor = function (data, dtype = F32) {
+        for (const [Type, ofType] of typedArrays) {
+            if (data instanceof Type) {
+                const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+                return Ebb.Tensor.new_from_bytes(bytes.slice(), 0, [data.length], ofType);
+            }
+        }
+        const shape = [];
+        for (let level = data; Array.isArray(level); level = level[0])
+            shape.push(level.length);
+        const flat = Array.isArray(data) ? data.flat(Infinity) : [data];
+        if (dtype === Ebb.DType.I64)
+            return Ebb.Tensor.new_from_ints(flat, shape);
+        const tensor = Ebb.Tensor.new_from_floats(flat, shape);
+        return dtype === F32 ? tensor : Ebb.cast(tensor, dtype);
+    };
+
+    const proto = Ebb.Tensor.prototype;
+    const getter = (name, get) => Object.defineProperty(proto, name, {get, configurable: true});
+
+    getter('shape', function () {
+        return this.get_shape();
+    });
+    getter('dtype', function () {
+        return this.get_dtype();
+    });
+    getter('grad', function () {
+        return this.get_grad();
+    });
+    proto.item = function () {
+        return this.get_item()[1];
+    };
+    // The values in row-major order, as a typed array of their own.
+    proto.toArray = function () {
+        const floating = Ebb.dtype_is_floating_point(this.get_dtype());
+        const tensor = floating ? Ebb.cast(this.detach(), F32) : this;
+        const bytes = tensor.get_bytes().toArray().slice();
+        for (const [Type, ofType] of typedArrays) {
+            if (ofType === tensor.get_dtype())
+                return new Type(bytes.buffer);
+        }
+        return bytes; // of booleans
+    };
+    proto.toString = function () {
+        return this.to_string();
+    };
+
+    // -- operators: methods that take a tensor or a number
+
+    for (const name of ['add', 'sub', 'mul', 'div', 'pow', 'eq', 'ne', 'lt', 'le', 'gt', 'ge']) {
+        proto[name] = function (other) {
+            return typeof other === 'number' ? Ebb[`${name}_scalar`](this, other) : Ebb[name](this, other);
+        };
+    }
+    for (const name of ['matmul', 'neg', 'abs', 'exp', 'log', 'sqrt', 'square', 'tanh', 'relu', 'silu', 'sigmoid', 'gelu',
+        'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze', 'squeeze', 'narrow',
+        'select', 'contiguous', 'cast', 'argmax', 'norm']) {
+        proto[name] = function (...args) {
+            return Ebb[name](this, ...args);
+        };
+    }
+
+    // -- modules
+
+    // Calls a module with any number of tensors; a result of several values is an array.
+    Ebb.Module.prototype.run = function (...tensors) {
+        if (tensors.length === 1)
+            return this.call1(tensors[0]);
+        const args = Ebb.Args.new(Ebb.ArgsKind.TUPLE);
+        for (const tensor of tensors)
+            args.add_tensor(null, tensor);
+        return _values(Ebb, this.call(args));
+    };
+    Ebb.sequential = function (...modules) {
+        const sequential = Ebb.Sequential.new();
+        for (const module of modules)
+            sequential.append(module);
+        return sequential;
+    };
+
+    // -- memory
+
+    // Calls fn and lets go of every tensor made meanwhile but those that it returns (alone, in an array or an object).
+    Ebb.tidy = function (fn) {
+        const outer = scope;
+        const mine = new Set();
+        let result;
+        scope = mine;
+        try {
+            result = fn();
+        } finally {
+            scope = outer;
+            _visit(Ebb, result, tensor => {
+                mine.delete(tensor);
+                outer?.add(tensor);
+            });
+            for (const tensor of mine)
+                tensor.dispose();
+        }
+        return result;
+    };
+    // Takes a tensor out of the running Ebb.tidy ().
+    Ebb.keep = function (tensor) {
+        scope?.delete(tensor);
+        return tensor;
+    };
+}
+
+function _visit(Ebb, value, see, depth = 0) {
+    if (value instanceof Ebb.Tensor)
+        see(value);
+    else if (Array.isArray(value))
+        value.forEach(item => _visit(Ebb, item, see, depth + 1));
+    else if (value !== null && typeof value === 'object' && Object.getPrototypeOf(value) === Object.prototype && depth < 8)
+        Object.values(value).forEach(item => _visit(Ebb, item, see, depth + 1));
+}
+
+function _values(Ebb, args) {
+    const get = index => {
+        switch (args.get_value_kind(index)) {
+        case Ebb.ValueKind.BOOL: return args.get_boolean(index);
+        case Ebb.ValueKind.INT: return args.get_int(index);
+        case Ebb.ValueKind.DOUBLE: return args.get_double(index);
+        case Ebb.ValueKind.STRING: return args.get_string(index);
+        case Ebb.ValueKind.TENSOR: return args.get_tensor(index);
+        case Ebb.ValueKind.ARGS: return _values(Ebb, args.get_args(index));
+        case Ebb.ValueKind.OBJECT: return args.get_object(index);
+        default: return null;
+        }
+    };
+    const indices = [...Array(args.get_length()).keys()];
+    if (args.get_kind() === Ebb.ArgsKind.BARE)
+        return indices.length ? get(0) : null;
+    if (args.get_kind() === Ebb.ArgsKind.DICT)
+        return Object.fromEntries(indices.map(index => [args.get_key(index), get(index)]));
+    return indices.map(get);
+}
+
+// Every function and method of the library tells the running Ebb.tidy () which tensors it has made.
+function _track(Ebb) {
+    const wrap = (holder, name) => {
+        const raw = holder[name];
+        if (typeof raw !== 'function')
+            return;
+        holder[name] = function (...args) {
+            const result = raw.apply(this, args);
+            if (scope !== null)
+                _visit(Ebb, result, tensor => scope.add(tensor));
+            return result;
+        };
+    };
+    const wrapMethods = (info, kind) => {
+        const Class = Ebb[info.get_name()];
+        for (let i = 0; i < GIRepository[`${kind}_info_get_n_methods`](info); i++) {
+            const method = GIRepository[`${kind}_info_get_method`](info, i);
+            const isMethod = GIRepository.function_info_get_flags(method) & GIRepository.FunctionInfoFlags.IS_METHOD;
+            if (_givesTensors(method))
+                wrap(isMethod ? Class.prototype : Class, method.get_name());
+        }
+    };
+    const repository = GIRepository.Repository.get_default();
+    for (let i = 0; i < repository.get_n_infos('Ebb'); i++) {
+        const info = repository.get_info('Ebb', i);
+        switch (info.get_type()) {
+        case GIRepository.InfoType.FUNCTION:
+            if (_givesTensors(info))
+                wrap(Ebb, info.get_name());
+            break;
+        case GIRepository.InfoType.OBJECT:
+            wrapMethods(info, 'object');
+            break;
+        case GIRepository.InfoType.STRUCT:
+        case GIRepository.InfoType.BOXED:
+            wrapMethods(info, 'struct');
+            break;
+        }
+    }
+}
+
+function _givesTensors(info) {
+    const isTensor = type => {
+        switch (GIRepository.type_info_get_tag(type)) {
+        case GIRepository.TypeTag.ARRAY:
+            return isTensor(GIRepository.type_info_get_param_type(type, 0));
+        case GIRepository.TypeTag.INTERFACE:
+            return GIRepository.type_info_get_interface(type).get_name() === 'Tensor';
+        default:
+            return false;
+        }
+    };
+    if (isTensor(GIRepository.callable_info_get_return_type(info)))
+        return true;
+    for (let i = 0; i < GIRepository.callable_info_get_n_args(info); i++) {
+        const argument = GIRepository.callable_info_get_arg(info, i);
+        if (GIRepository.arg_info_get_direction(argument) === GIRepository.Direction.OUT &&
+            isTensor(GIRepository.arg_info_get_type(argument)))
+            return true;
+    }
+    return false;
+}

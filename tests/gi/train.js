@@ -1,0 +1,119 @@
+// The same small training from JavaScript, plain and wrapped; and memory that is let go without the collector's help.
+import Ebb from 'gi://Ebb?version=1.0';
+import GObject from 'gi://GObject';
+import System from 'system';
+
+let failures = 0;
+
+function check(condition, message) {
+    if (!condition) {
+        printerr(`FAILED: ${message}`);
+        failures++;
+    }
+}
+
+function equal(a, b, message) {
+    check(JSON.stringify(a) === JSON.stringify(b), `${message}: ${JSON.stringify(a)} is not ${JSON.stringify(b)}`);
+}
+
+function throws(fn, part, message) {
+    try {
+        fn();
+    } catch (error) {
+        check(error.message.includes(part), `${message}: "${error.message}" does not name ${part}`);
+        return;
+    }
+    check(false, `${message}: nothing was thrown`);
+}
+
+const usedBytes = () => Ebb.memory_get_stats(Ebb.Device.get_cpu()).get_total();
+
+const Scaled = GObject.registerClass(class Scaled extends Ebb.Module {
+    _init(inner, factor) {
+        super._init();
+        this.register_child('inner', inner);
+        this.factor = factor;
+    }
+
+    vfunc_forward1(x) {
+        if (this.failure)
+            throw new Error(this.failure);
+        return this.get_child('inner').call1(x).tanh().mul(this.factor);
+    }
+});
+
+function train(wrap) {
+    Ebb.manual_seed(5);
+    const model = Ebb.sequential(Ebb.Linear.new(8, 16, true), Ebb.Gelu.new(Ebb.GeluKind.TANH), Ebb.Dropout.new(0.1),
+        new Scaled(new Ebb.Linear({in_features: 16, out_features: 4}), 2));
+    if (wrap)
+        check(wrap(model) !== false, 'wrapping fails');
+    const optimizer = Ebb.AdamW.new(model, 0.01);
+    const x = Ebb.randn([32, 8]), targets = Ebb.randint(0, 4, [32]);
+    const losses = [];
+    for (let step = 0; step < 8; step++) {
+        losses.push(Ebb.tidy(() => {
+            const loss = Ebb.cross_entropy(model.run(x), targets);
+            loss.backward();
+            optimizer.step();
+            optimizer.zero_grad();
+            return loss.item();
+        }));
+    }
+    return losses;
+}
+
+// Operators, values, errors.
+const x = Ebb.tensor([[1, 2, 3], [4, 5, 6]]);
+equal(x.shape, [2, 3], 'shape');
+equal([...x.add(1).mul(x).sub(x).div(2).toArray()], [0.5, 2, 4.5, 8, 12.5, 18], 'arithmetic');
+equal(x.matmul(Ebb.transpose(x, 0, 1)).sum().item(), 14 + 32 + 32 + 77, 'matmul');
+equal([...Ebb.tensor(new Int32Array([1, 2])).toArray()], [1, 2], 'typed array');
+equal([...x.gt(3).toArray()], [0, 0, 0, 1, 1, 1], 'comparison');
+throws(() => x.matmul(x), '[2, 3]', 'shapes that do not fit');
+throws(() => new Ebb.Linear({in_features: 0, out_features: 1}), 'in', 'a layer without inputs');
+
+const w = Ebb.tensor([1, 2]);
+w.set_requires_grad(true);
+w.mul(w).sum().backward();
+equal([...w.grad.toArray()], [2, 4], 'gradient');
+
+// Training: the loss falls, and wrapped runs equal the plain one.
+const plain = train(null);
+check(plain[7] < plain[0], `the loss does not fall: ${plain}`);
+equal(train(model => Ebb.checkpoint_wrapper(model)), plain, 'wrapped');
+equal(train(model => Ebb.checkpoint_wrap_each(model, Ebb.Linear.$gtype)), plain, 'each linear wrapped');
+equal(train(model => {
+    model.activation_checkpointing = true;
+}), plain, 'wrapped by the property');
+
+// Exceptions keep their message, from the first run and from the recompute.
+const scaled = new Scaled(Ebb.Linear.new(2, 2, true), 1);
+Ebb.checkpoint_wrapper(scaled);
+const out = scaled.run(Ebb.ones([1, 2]));
+scaled.failure = 'no luck today';
+throws(() => out.sum().backward(), 'no luck today', 'exception in the recompute');
+throws(() => scaled.run(Ebb.ones([1, 2])), 'no luck today', 'exception in the first run');
+
+// Memory: dispose, tidy, and what they leave alone.
+const before = usedBytes();
+const big = Ebb.ones([1024, 1024]);
+check(usedBytes() - before >= 4 << 20, 'a tensor is not counted');
+big.dispose();
+equal(usedBytes(), before, 'bytes after dispose');
+equal(big.shape, [0], 'a disposed tensor is empty');
+for (let i = 0; i < 20; i++)
+    Ebb.tidy(() => Ebb.ones([1024, 1024]).add(i).exp().mean().item());
+equal(usedBytes(), before, 'bytes after tidy');
+const kept = Ebb.tidy(() => {
+    const inner = Ebb.tidy(() => [Ebb.ones([4]), Ebb.ones([256, 256])]);
+    return {first: inner[0].add(1)};
+});
+equal([...kept.first.toArray()], [2, 2, 2, 2], 'what tidy returns');
+const linear = Ebb.Linear.new(2, 2, true);
+Ebb.tidy(() => linear.get_parameters(true));
+equal(linear.get_parameter('weight').shape, [2, 2], 'parameters after tidy');
+const held = Ebb.tidy(() => Ebb.keep(Ebb.ones([2])) && 0);
+equal(held, 0, 'keep');
+
+System.exit(failures ? 1 : 0);
