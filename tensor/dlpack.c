@@ -154,8 +154,8 @@ find_dtype (const DLTensor *tensor, EbbDType *dtype, GError **error)
  * @address: the address of a `DLManagedTensor` in memory of the host
  * @error: return location for an error
  *
- * Makes a tensor over another library's data without a copy. The structure then belongs to the tensor, and its deleter is
- * called when the data is not needed any more; on an error it stays the caller's.
+ * Makes a tensor over another library's data without a copy. The structure then belongs to the tensor, and its deleter
+ * is called when the data is not needed any more; on an error it stays the caller's.
  *
  * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_DEVICE, %EBB_ERROR_DTYPE, %EBB_ERROR_SHAPE or
  *   %EBB_ERROR_INVALID_ARGUMENT

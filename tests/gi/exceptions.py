@@ -87,6 +87,21 @@ class Exceptions(TestCase):
             self.check(lambda: module(x), exception)
             self.check(lambda: Ebb.checkpoint_wrap_each(module, fail), exception)
 
+    def test_from_virtual_functions_that_a_class_overrides_itself(self):
+        exception = ValueError("own")
+
+        class Own(Ebb.Module):
+            def do_forward1(self, x):
+                raise exception
+
+        class Store(Ebb.SavedTensorHooks):
+            def do_pack(self, tensor):
+                raise exception
+
+        self.check(lambda: Own()(Ebb.ones(1)), exception)
+        with Store():
+            self.check(lambda: Ebb.ones(1, requires_grad=True).exp(), exception)
+
     def test_a_policy_that_returns_nonsense_is_an_error(self):
         module = Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), policy=lambda op, ordinal, n_bytes: 1)
         with self.assertRaises(TypeError):

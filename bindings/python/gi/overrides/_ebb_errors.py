@@ -116,4 +116,19 @@ def call_back_without_error(function, fallback, *args):
         _thread.depth -= 1
 
 
+def guard_virtual_functions(cls, *names):
+    """Lets exceptions of a Python class's own virtual functions come back; to be called before C gets to know them."""
+    for name in names:
+        function = cls.__dict__.get(name)
+        if function is not None:
+            setattr(cls, name, _as_virtual_function(function))
+
+
+def _as_virtual_function(function):
+    def call(*args):
+        return call_back(function, *args)
+
+    return call
+
+
 _CALLBACK = 12  # EBB_ERROR_CALLBACK; the enumeration is not there yet when this module is loaded

@@ -5,7 +5,7 @@ from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
 from gi.overrides._ebb_construct import c_class, construct, is_library_class
-from gi.overrides._ebb_errors import call_back, guard
+from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_tensor import DType, Tensor, _NAMES, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
@@ -82,10 +82,6 @@ def _is_property(cls, name):
 
 
 def _do_forward(self, args):
-    return call_back(_run_forward, self, args)
-
-
-def _run_forward(self, args):
     positional, keywords = unpack_call(args)
     return pack_result(self.forward(*positional, **keywords))
 
@@ -124,6 +120,7 @@ class Module(Ebb.Module):
         # On the class itself and nowhere above: a vfunc of this class would be one for all that derive from it.
         if "forward" in cls.__dict__ and "do_forward" not in cls.__dict__:
             cls.do_forward = _do_forward
+        guard_virtual_functions(cls, "do_forward", "do_forward1", "do_build")
 
     def __init__(self, *args, **kwargs):
         construct(self, super().__init__, args, kwargs)

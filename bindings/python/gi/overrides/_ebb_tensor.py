@@ -20,7 +20,6 @@ _NAMES = {"f32": DType.F32, "float32": DType.F32, "float": DType.F32, "bf16": DT
 _TYPESTRS = {DType.F32: "<f4", DType.F16: "<f2", DType.I32: "<i4", DType.I64: "<i8", DType.U8: "|u1",
              DType.BOOL: "|b1"}
 _FROM_TYPESTR = {text: dtype for dtype, text in _TYPESTRS.items()}
-_FROM_TYPESTR["|i1"] = None
 _FORMATS = {DType.F32: "f", DType.I32: "i", DType.I64: "q", DType.U8: "B", DType.BOOL: "?"}
 _SIZES = {DType.F32: 4, DType.F16: 2, DType.I32: 4, DType.I64: 8, DType.U8: 1, DType.BOOL: 1}
 _FLOATING = (DType.F32, DType.BF16, DType.F16)
@@ -260,10 +259,11 @@ class Tensor(Ebb.Tensor):
     # values
     @property
     def __array_interface__(self):
-        typestr = _TYPESTRS.get(self.get_dtype())
+        dtype = self.get_dtype()
+        typestr = _TYPESTRS.get(dtype)
         if typestr is None:
             raise TypeError("numpy has no bfloat16: use float() before")
-        size = _SIZES[self.get_dtype()]
+        size = _SIZES[dtype]
         return {"version": 3, "shape": self.shape, "typestr": typestr, "data": (_address(self), False),
                 "strides": tuple(step * size for step in self.get_strides())}
 

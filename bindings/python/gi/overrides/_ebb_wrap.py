@@ -4,7 +4,7 @@ import contextlib
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import PythonObject, pack_call, pack_result, unpack_call, unpack_result
-from gi.overrides._ebb_errors import call_back, call_back_without_error, guard
+from gi.overrides._ebb_errors import call_back, call_back_without_error, guard, guard_virtual_functions
 from gi.overrides._ebb_functions import choice
 from gi.overrides._ebb_tensor import DType, Tensor, to_dtype
 
@@ -72,8 +72,8 @@ def _options(offload_to_cpu=False, preserve_rng_state=True, determinism_check="d
 
 def _host_store():
     # Without offload stores there are host devices only: what is kept is in host memory already.
-    get_default = getattr(Ebb, "host_store_get_default", None)
-    return get_default() if get_default is not None else None
+    store = getattr(Ebb, "HostStore", None)
+    return store.get_default() if store is not None else None
 
 
 def _set_policy(options, policy):
@@ -141,25 +141,16 @@ _checkpoint_sequential = guard(Ebb.checkpoint_sequential)
 class SavedTensorHooks(Ebb.SavedTensorHooks):
     __module__ = "gi.overrides.Ebb"
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        guard_virtual_functions(cls, "do_pack", "do_unpack")
+
     def __enter__(self):
         Ebb.push_saved_tensor_hooks(self)
         return self
 
     def __exit__(self, *_):
         Ebb.pop_saved_tensor_hooks()
-
-
-def _pack(hooks, tensor):
-    kept = hooks.pack_function(tensor)
-    return Ebb.Handle.new(kept) if isinstance(kept, Tensor) else Ebb.Handle.new_for_object(PythonObject(kept))
-
-
-def _unpack(hooks, handle):
-    kept = handle.get_tensor()
-    tensor = hooks.unpack_function(kept if kept is not None else handle.get_object().value)
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"unpack returned a {type(tensor).__name__}: must be the tensor")
-    return tensor
 
 
 class _FunctionHooks(SavedTensorHooks):
@@ -171,10 +162,15 @@ class _FunctionHooks(SavedTensorHooks):
         self.pack_function, self.unpack_function = pack, unpack
 
     def do_pack(self, tensor):
-        return call_back(_pack, self, tensor)
+        kept = self.pack_function(tensor)
+        return Ebb.Handle.new(kept) if isinstance(kept, Tensor) else Ebb.Handle.new_for_object(PythonObject(kept))
 
     def do_unpack(self, handle):
-        return call_back(_unpack, self, handle)
+        kept = handle.get_tensor()
+        tensor = self.unpack_function(kept if kept is not None else handle.get_object().value)
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"unpack returned a {type(tensor).__name__}: must be the tensor")
+        return tensor
 
 
 def saved_tensor_hooks(pack, unpack):

@@ -1,0 +1,63 @@
+#!/usr/bin/python3
+"""Trains a tiny GPT, byte by byte, with checkpointed blocks, and samples from it.
+
+    tiny_gpt.py [FILE] [STEPS]
+
+Without a file it reads its own source. From a build folder that is not installed:
+
+    GI_TYPELIB_PATH=build/release LD_LIBRARY_PATH=build/release PYTHONPATH=bindings/python \\
+        python3 examples/python/tiny_gpt.py
+"""
+import sys
+
+import gi
+
+gi.require_version("Ebb", "1.0")
+from gi.repository import Ebb  # noqa: E402
+
+CONTEXT = 64
+
+
+def make_model():
+    config = Ebb.GptConfig.new()
+    config.set_vocab(256)
+    config.set_context(CONTEXT)
+    config.set_width(64)
+    config.set_heads(4)
+    config.set_layers(4)
+    config.set_dropout(0.1)
+    return Ebb.Gpt(config)
+
+
+def main(path=__file__, steps="60"):
+    Ebb.manual_seed(1)
+    tokenizer = Ebb.ByteTokenizer()
+    text = Ebb.TextDataset([path], tokenizer, 1)
+    model = make_model()
+    Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock)
+    optimizer = Ebb.AdamW(model, 3e-3)
+    optimizer.exclude_from_decay()
+    print(f"{model.count_parameters()} parameters, {text.get_n_tokens()} bytes of text")
+
+    for step in range(1, int(steps) + 1):
+        tokens, targets = text.get_batch(8, CONTEXT)[1:]
+        loss = Ebb.cross_entropy(model(tokens).reshape(-1, 256), targets.reshape(-1))
+        loss.backward()
+        gradient = model.parameters()[0].grad.numpy()  # the memory of the gradient itself
+        if step % 10 == 0 or step == 1:
+            peak = Ebb.memory_stats()["activation"]["peak"] / 1e6
+            print(f"step {step:3}  loss {loss.item():.4f}  largest gradient of an embedding {abs(gradient).max():.2e}  "
+                  f"activations at most {peak:.2f} MB")
+        del gradient
+        optimizer.clip_grad_norm(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model.eval()
+    start = tokenizer.encode_text("import ")
+    sample = model.generate(Ebb.tensor([start]), 120, 0.8, 40, None, None)
+    print(tokenizer.decode_text(sample[0].tolist()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
