@@ -25,11 +25,12 @@ class Fails(Ebb.Module):
 
 
 class Custom(BaseException):
-    pass
+    def __str__(self):
+        raise RuntimeError("no text")
 
 
 def exceptions():
-    return [ValueError("bad\0value é"), KeyboardInterrupt(), SystemExit(3), Custom("x"), AssertionError(),
+    return [ValueError("bad\0value é"), ValueError("\ud800"), KeyboardInterrupt(), SystemExit(3), Custom("x"), AssertionError(),
             GLib.Error("mine", "my-domain", 7), RuntimeError("[python exception 1]")]
 
 

@@ -86,6 +86,15 @@ def guard(function):
     return call
 
 
+def _describe(exception):
+    """An exception as C may print it: UTF-8 without NUL, whatever its own text does."""
+    try:
+        text = f"{type(exception).__name__}: {exception}"
+    except BaseException:
+        text = type(exception).__name__
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
 def call_back(function, *args, **kwargs):
     """Runs Python code for C; an exception becomes a GLib.Error that guard() turns back."""
     _thread.depth += 1
@@ -94,8 +103,7 @@ def call_back(function, *args, **kwargs):
     except GLib.Error as error:
         failure = GLib.Error(f"{error.message} [python exception {_keep(error)}]", error.domain, error.code)
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}".replace("\0", "\\0")
-        failure = GLib.Error(f"{text} [python exception {_keep(error)}]", "ebb-error-quark", _CALLBACK)
+        failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "ebb-error-quark", _CALLBACK)
     finally:
         _thread.depth -= 1
     try:
