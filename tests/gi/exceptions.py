@@ -30,8 +30,8 @@ class Custom(BaseException):
 
 
 def exceptions():
-    return [ValueError("bad\0value é"), ValueError("\ud800"), KeyboardInterrupt(), SystemExit(3), Custom("x"), AssertionError(),
-            GLib.Error("mine", "my-domain", 7), RuntimeError("[python exception 1]")]
+    return [ValueError("bad\0value é"), ValueError("\ud800"), KeyboardInterrupt(), SystemExit(3), Custom("x"),
+            AssertionError(), GLib.Error("mine", "my-domain", 7), RuntimeError("[python exception 1]")]
 
 
 class Exceptions(TestCase):

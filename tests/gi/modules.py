@@ -107,7 +107,8 @@ class Classes(TestCase):
 
     def test_bad_constructor_arguments_are_errors(self):
         for make, error in ((lambda: Ebb.Linear(1, 2, True, 4), TypeError),
-                            (lambda: Ebb.Linear(1, in_features=2), TypeError), (lambda: Ebb.Linear(0, 2), GLib.Error), (lambda: Ebb.Linear(nothing=1), TypeError)):
+                            (lambda: Ebb.Linear(1, in_features=2), TypeError),
+                            (lambda: Ebb.Linear(0, 2), GLib.Error), (lambda: Ebb.Linear(nothing=1), TypeError)):
             with self.assertRaises(error):
                 make()
 

@@ -212,9 +212,10 @@ class Sharing(TestCase):
         self.assertEqual(wrong.sum(), 3)
 
     def test_the_interpreter_ends_well_with_shared_memory_around(self):
-        program = ("import gi; gi.require_version('Ebb', '1.0')\nfrom gi.repository import Ebb\nimport numpy, builtins\n"
-                   "builtins.kept = [Ebb.ones(3).__dlpack__(), Ebb.from_numpy(numpy.ones(3, 'f4')), Ebb.ones(3).numpy(),"
-                   " Ebb.from_dlpack(numpy.ones(3, 'f4'))]\n")
+        program = ("import gi; gi.require_version('Ebb', '1.0')\n"
+                   "from gi.repository import Ebb\nimport numpy, builtins\n"
+                   "builtins.kept = [Ebb.ones(3).__dlpack__(), Ebb.from_numpy(numpy.ones(3, 'f4')),"
+                   " Ebb.ones(3).numpy(), Ebb.from_dlpack(numpy.ones(3, 'f4'))]\n")
         self.assertEqual(subprocess.run([sys.executable, "-c", program], check=False).returncode, 0)
 
 

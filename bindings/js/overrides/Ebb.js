@@ -1,7 +1,7 @@
 // Ebb for JavaScript: import Ebb from 'gi://Ebb?version=1.0'.
 //
-// Functions keep the names and the order of arguments of C; what C wants and JavaScript can leave out has defaults.
-// The garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () let go early.
+// Functions keep the names and the order of arguments of C; what C wants and JavaScript can leave out has defaults. The
+// garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () let go early.
 
 const {GIRepository, GObject} = imports.gi;
 
@@ -120,8 +120,8 @@ function _init() {
             return typeof other === 'number' ? Ebb[`${name}_scalar`](this, other) : Ebb[name](this, other);
         };
     }
-    for (const name of ['matmul', 'neg', 'abs', 'exp', 'log', 'sqrt', 'square', 'tanh', 'relu', 'silu', 'sigmoid', 'gelu',
-        'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze', 'squeeze', 'narrow',
+    for (const name of ['matmul', 'neg', 'abs', 'exp', 'log', 'sqrt', 'square', 'tanh', 'relu', 'silu', 'sigmoid',
+        'gelu', 'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze', 'squeeze', 'narrow',
         'select', 'contiguous', 'cast', 'argmax', 'norm']) {
         proto[name] = function (...args) {
             return Ebb[name](this, ...args);
@@ -174,12 +174,16 @@ function _init() {
     };
 }
 
+function _isPlainObject(value) {
+    return value !== null && typeof value === 'object' && Object.getPrototypeOf(value) === Object.prototype;
+}
+
 function _visit(Ebb, value, see, depth = 0) {
     if (value instanceof Ebb.Tensor)
         see(value);
     else if (Array.isArray(value))
         value.forEach(item => _visit(Ebb, item, see, depth + 1));
-    else if (value !== null && typeof value === 'object' && Object.getPrototypeOf(value) === Object.prototype && depth < 8)
+    else if (_isPlainObject(value) && depth < 8)
         Object.values(value).forEach(item => _visit(Ebb, item, see, depth + 1));
 }
 

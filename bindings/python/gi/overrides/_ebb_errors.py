@@ -113,7 +113,7 @@ def call_back(function, *args, **kwargs):
 
 
 def call_back_without_error(function, fallback, *args):
-    """Runs Python code for a C function that can't be told of a failure: it gets `fallback`, the caller the exception."""
+    """Runs Python code for a C function that can't be told of a failure: it gets `fallback`, its caller the error."""
     _thread.depth += 1
     try:
         return function(*args)

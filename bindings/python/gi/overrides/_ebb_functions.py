@@ -30,7 +30,7 @@ def choice(kind, value):
     return value
 
 
-# -- making tensors -----------------------------------------------------------------------------------------------------
+# -- making tensors ---------------------------------------------------------------------------------------------------
 
 def _creator(name, n_leading=0, is_random=False):
     function = _function(name)
@@ -144,7 +144,7 @@ def _from_numbers(data):
     return _copy(Tensor.new_from_bytes(GLib.Bytes.new(content), 0, shape, dtype))
 
 
-# -- mathematics --------------------------------------------------------------------------------------------------------
+# -- mathematics ------------------------------------------------------------------------------------------------------
 
 def _from_method(name):
     method = getattr(Tensor, name)
@@ -227,7 +227,7 @@ def multinomial(weights, n_samples, generator=None):
     return _multinomial(weights, n_samples, generator)
 
 
-# -- gradients and memory -----------------------------------------------------------------------------------------------
+# -- gradients and memory ---------------------------------------------------------------------------------------------
 
 def _listed(tensors):
     return [tensors] if isinstance(tensors, Tensor) else None if tensors is None else list(tensors)

@@ -65,7 +65,7 @@ class Device(Ebb.Device):
         return hash(self.get_name())
 
 
-# -- functions that operators and methods stand for ---------------------------------------------------------------------
+# -- functions that operators and methods stand for -------------------------------------------------------------------
 
 def _function(name):
     return guard(getattr(Ebb, name))
@@ -127,7 +127,7 @@ def _reduction(name):
     return method
 
 
-# -- DLPack -------------------------------------------------------------------------------------------------------------
+# -- DLPack -----------------------------------------------------------------------------------------------------------
 
 _api = ctypes.pythonapi
 _capsule_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
@@ -180,7 +180,7 @@ def from_numpy(array):
     return _new_from_address(address, list(interface["shape"]), strides, dtype, PythonObject(array))
 
 
-# -- the class ----------------------------------------------------------------------------------------------------------
+# -- the class --------------------------------------------------------------------------------------------------------
 
 @override
 class Tensor(Ebb.Tensor):

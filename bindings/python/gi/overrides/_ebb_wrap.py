@@ -50,7 +50,7 @@ def disable_checkpointing():
 _disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_disabled)
 
 
-# -- checkpoints --------------------------------------------------------------------------------------------------------
+# -- checkpoints ------------------------------------------------------------------------------------------------------
 
 def _options(offload_to_cpu=False, preserve_rng_state=True, determinism_check="default", early_stop=True, policy=None,
              store=None):
@@ -135,7 +135,7 @@ def checkpoint_sequential(sequential, n_segments, x):
 _checkpoint_sequential = guard(Ebb.checkpoint_sequential)
 
 
-# -- hooks on what backward needs -----------------------------------------------------------------------------------------
+# -- hooks on what backward needs -------------------------------------------------------------------------------------
 
 @override
 class SavedTensorHooks(Ebb.SavedTensorHooks):
