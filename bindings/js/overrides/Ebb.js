@@ -59,6 +59,9 @@ function _init() {
     withDefaults('checkpoint_wrapper', none, null);
     withDefaults('checkpoint_wrap_each', none, none, null);
 
+    // Its name makes it a function of the class Linear; it stands beside the other losses too.
+    Ebb.linear_cross_entropy = Ebb.Linear.cross_entropy;
+
     // -- making and reading tensors
 
     const typedArrays = new Map([
@@ -121,8 +124,8 @@ function _init() {
         };
     }
     for (const name of ['matmul', 'neg', 'abs', 'exp', 'log', 'sqrt', 'square', 'tanh', 'relu', 'silu', 'sigmoid',
-        'gelu', 'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze', 'squeeze', 'narrow',
-        'select', 'contiguous', 'cast', 'argmax', 'norm']) {
+        'gelu', 'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze', 'squeeze',
+        'narrow', 'select', 'contiguous', 'cast', 'argmax', 'norm']) {
         proto[name] = function (...args) {
             return Ebb[name](this, ...args);
         };
