@@ -261,7 +261,7 @@ compute_loss (EbbGpt *self, EbbTensor *x, EbbTensor *targets, GError **error)
       return ebb_cross_entropy_full (logits, targets, IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
     }
   weight = ebb_module_get_parameter (self->lm_head != NULL ? self->lm_head : self->wte, "weight");
-  return ebb_linear_cross_entropy (x, weight, targets, IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  return ebb_fused_linear_cross_entropy (x, weight, targets, IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
 
 static EbbTensor *

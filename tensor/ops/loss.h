@@ -38,7 +38,7 @@ EbbTensor *ebb_cross_entropy_full (EbbTensor *logits,
                                    GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor *ebb_linear_cross_entropy (EbbTensor *x,
+EbbTensor *ebb_fused_linear_cross_entropy (EbbTensor *x,
                                      EbbTensor *weight,
                                      EbbTensor *targets,
                                      gint64 ignore_index,

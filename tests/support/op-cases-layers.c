@@ -166,17 +166,17 @@ run_cross_entropy_full (EbbTensor **x,
 }
 
 static gboolean
-run_linear_cross_entropy (EbbTensor **x,
+run_fused_linear_cross_entropy (EbbTensor **x,
                           const double *numbers,
                           EbbTensor **y,
                           GError **error)
 {
-  y[0] = ebb_linear_cross_entropy (x[0], x[1], x[2], (gint64) numbers[0], numbers[1], (EbbReduction) numbers[2], error);
+  y[0] = ebb_fused_linear_cross_entropy (x[0], x[1], x[2], (gint64) numbers[0], numbers[1], (EbbReduction) numbers[2], error);
   return y[0] != NULL;
 }
 
 static double
-count_linear_cross_entropy (EbbTensor **x,
+count_fused_linear_cross_entropy (EbbTensor **x,
                             EbbTensor **y)
 {
   return 2.0 * (double) ebb_tensor_get_n_elements (x[0]) * (double) ebb_tensor_get_dim (x[1], 0);
@@ -309,8 +309,8 @@ const OpCase op_cases_layers[] = {
                   { "n:9x4t i4:9", { 1, 0.1, EBB_REDUCTION_MEAN } },
                   { "h:5x9 i9:5", { 2, 0.1, EBB_REDUCTION_MEAN } } },
     .timing = { "n:1024x8192 i8192:1024", { -100, 0.1, EBB_REDUCTION_MEAN } } },
-  { .name = "linear_cross_entropy",
-    .run = run_linear_cross_entropy,
+  { .name = "fused_linear_cross_entropy",
+    .run = run_fused_linear_cross_entropy,
     .variants = { { "n:5x4 n:7x4 i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
                   { "n:2x3x4 n:9x4t i9:2x3", { -100, 0.1, EBB_REDUCTION_SUM } },
                   { "n:5x4 n:7x4 i7:5", { 3, 0.1, EBB_REDUCTION_NONE } },
@@ -320,6 +320,6 @@ const OpCase op_cases_layers[] = {
                   { "h:5x8 n:7x8 i7:5", { -100, 0, EBB_REDUCTION_MEAN } },
                   { "h:5x8 h:9x8 i9:5", { 3, 0, EBB_REDUCTION_MEAN } } },
     .timing = { "n:1024x768 n:50257x768 i50257:1024", { -100, 0, EBB_REDUCTION_MEAN } },
-    .count_operations = count_linear_cross_entropy },
+    .count_operations = count_fused_linear_cross_entropy },
   { NULL }
 };

@@ -59,9 +59,6 @@ function _init() {
     withDefaults('checkpoint_wrapper', none, null);
     withDefaults('checkpoint_wrap_each', none, none, null);
 
-    // Its name makes it a function of the class Linear; it stands beside the other losses too.
-    Ebb.linear_cross_entropy = Ebb.Linear.cross_entropy;
-
     // -- making and reading tensors
 
     const typedArrays = new Map([

@@ -10,7 +10,7 @@ Ebb = get_introspection_module("Ebb")
 
 __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
            "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
-           "dropout", "cross_entropy", "linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
+           "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
            "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp"]
 
 IGNORE_INDEX = -100
@@ -165,7 +165,7 @@ _where, _scalar, _layer_norm, _rms_norm, _linear = map(
 _cross_entropy_full, _attention, _matmul_transposed, _multinomial, _backward, _grad = map(
     _function, ("cross_entropy_full", "scaled_dot_product_attention", "matmul_transposed", "multinomial", "backward",
                 "grad"))
-_linear_cross_entropy = guard(getattr(Ebb, "linear_cross_entropy", None) or Ebb.Linear.cross_entropy)
+_fused_linear_cross_entropy = guard(Ebb.fused_linear_cross_entropy)
 
 
 def cat(tensors, dim=0):
@@ -215,8 +215,8 @@ def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.
     return _cross_entropy_full(logits, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
 
 
-def linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
-    return _linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
+def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
+    return _fused_linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None):

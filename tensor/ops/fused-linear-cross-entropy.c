@@ -185,7 +185,7 @@ compute_row_grad (EbbTensor *like,
 }
 
 static gboolean
-linear_cross_entropy_run (EbbOpCall *call,
+fused_linear_cross_entropy_run (EbbOpCall *call,
                           GError **error)
 {
   EbbReduction reduction = (EbbReduction) call->extra.i[EXTRA_REDUCTION];
@@ -325,7 +325,7 @@ backward_by_rows (EbbBackward *ctx,
 }
 
 static gboolean
-linear_cross_entropy_backward (EbbBackward *ctx,
+fused_linear_cross_entropy_backward (EbbBackward *ctx,
                                GError **error)
 {
   guint n_saved = 0;
@@ -339,8 +339,8 @@ linear_cross_entropy_backward (EbbBackward *ctx,
   return !ctx->extra_i[EXTRA_OUTPUT_WEIGHT] || give_saved (ctx, n_saved, 1, error);
 }
 
-static const EbbOp op_linear_cross_entropy = { "linear_cross_entropy", EBB_OP_LOSS, EBB_KERNEL_CROSS_ENTROPY,
-                                               linear_cross_entropy_run, linear_cross_entropy_backward };
+static const EbbOp op_fused_linear_cross_entropy = { "fused_linear_cross_entropy", EBB_OP_LOSS, EBB_KERNEL_CROSS_ENTROPY,
+                                               fused_linear_cross_entropy_run, fused_linear_cross_entropy_backward };
 
 /* -- the op ------------------------------------------------------------------------------------------------------- */
 
@@ -382,7 +382,7 @@ add_gradients (EbbOpCall *call)
 }
 
 /**
- * ebb_linear_cross_entropy:
+ * ebb_fused_linear_cross_entropy:
  * @x: (nullable): a tensor [.., C], f32 or bf16
  * @weight: (nullable): a matrix [V, C]: the last layer of a language model, without bias
  * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V)
@@ -400,7 +400,7 @@ add_gradients (EbbOpCall *call)
  *   %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT
  */
 EbbTensor *
-ebb_linear_cross_entropy (EbbTensor *x,
+ebb_fused_linear_cross_entropy (EbbTensor *x,
                           EbbTensor *weight,
                           EbbTensor *targets,
                           gint64 ignore_index,
@@ -411,7 +411,7 @@ ebb_linear_cross_entropy (EbbTensor *x,
   EbbOpCall call;
   EbbDType dtype;
 
-  if (!ebb_op_begin (&call, &op_linear_cross_entropy, error, 3, x, weight, targets) || !check_product (&call, error)
+  if (!ebb_op_begin (&call, &op_fused_linear_cross_entropy, error, 3, x, weight, targets) || !check_product (&call, error)
       || !ebb_loss_check (&call, 2, x, weight->view.shape[0], ignore_index, label_smoothing, reduction, error)
       || !ebb_op_cast_for_product (&call, 2, &dtype, error) || !ebb_op_contiguous (&call, 0, error)
       || !ebb_op_contiguous (&call, 1, error))
