@@ -42,8 +42,7 @@ typedef enum
   EBB_KERNEL_TRIANGLE,      /* (x) [.., M, N] -> y: keeps column - row <= diagonal (lower) or >= (upper), else 0 */
 
   /* -- random: draw i of a call is lane i % 4 of Philox4x32-10 block offset + i / 4, i counted over the output in
-   *    contiguous order ---------------------------------------------------------------------------------------------
-   */
+   *    contiguous order ------------------------------------------------------------------------------------------- */
   EBB_KERNEL_UNIFORM,     /* () -> y: random.low + u * (random.high - random.low), u in [0, 1) with 24 bits */
   EBB_KERNEL_NORMAL,      /* () -> y: random.mean + random.std * z, Box-Muller on pairs of lanes */
   EBB_KERNEL_RANDINT,     /* () -> y i64/i32: low + draw % (high - low), 64-bit draws from two lanes each */
@@ -59,8 +58,7 @@ typedef enum
                               * summed in a fixed order, blocks of rows in f32 pairwise */
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
-   *    with size 1 in the reduced ones ------------------------------------------------------------------------------
-   */
+   *    with size 1 in the reduced ones ---------------------------------------------------------------------------- */
   EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES ANY ALL; integers sum in i64 */
   EBB_KERNEL_VAR,        /* (x) -> var, mean: reduce.correction; two passes */
   EBB_KERNEL_ARG_REDUCE, /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */

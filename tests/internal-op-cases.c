@@ -4,6 +4,7 @@
  *
  *   /op-cases/reference/OP         a device's results and gradients against those of the float64 reference
  *   /op-cases/gradient/OP          its gradients against finite differences of the reference
+ *   /op-cases/stopped/OP           after the early stop of a recompute: the same shapes and draws, no data, no failure
  *   /op-cases/DEVICE-and-cpu/OP    another device's results and gradients against the CPU's, for each that there is
  *
  * --device NAME asks for another device than the CPU in the first two; --time [OP] measures instead of testing. */
@@ -16,6 +17,8 @@
 #include "support/op-cases.h"
 #include "support/reference-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
 
 #define TOLERANCE 1e-5       /* f32, relative to the greatest result */
 #define HALF_TOLERANCE 2e-2  /* bf16 */
@@ -64,6 +67,7 @@ typedef struct
   guint n_inputs;
   EbbTensor *x[OP_CASE_MAX_INPUTS];
   EbbTensor *y[OP_CASE_MAX_OUTPUTS];
+  EbbTensor *grads[OP_CASE_MAX_OUTPUTS]; /* what is sent back through y */
 } Run;
 
 static void
@@ -71,6 +75,7 @@ run_clear (Run *run)
 {
   op_case_clear (run->x, OP_CASE_MAX_INPUTS);
   op_case_clear (run->y, OP_CASE_MAX_OUTPUTS);
+  op_case_clear (run->grads, OP_CASE_MAX_OUTPUTS);
 }
 
 static gboolean
@@ -90,15 +95,15 @@ run_backward (Run *run)
   for (guint i = 0; i < OP_CASE_MAX_OUTPUTS; i++)
     if (can_flow (run->y[i]))
       {
-        outputs[n] = run->y[i];
-        grads[n] = op_case_make_normal (run->y[i], 1000 + i, &error);
+        if (run->grads[i] == NULL)
+          run->grads[i] = op_case_make_normal (run->y[i], 1000 + i, &error);
         g_assert_no_error (error);
-        n++;
+        outputs[n] = run->y[i];
+        grads[n++] = run->grads[i];
       }
   g_assert_cmpuint (n, >, 0);
   ebb_backward (outputs, n, grads, n, NULL, 0, FALSE, &error);
   g_assert_no_error (error);
-  op_case_clear (grads, n);
 }
 
 static void
@@ -420,6 +425,41 @@ agrees_with_differences (gconstpointer data)
     }
 }
 
+/* -- after the early stop of a recompute -------------------------------------------------------------------------- */
+
+static void
+goes_on_without_data (gconstpointer data)
+{
+  const OpCase *op_case = data;
+  g_autoptr (GError) error = NULL;
+
+  for (const OpVariant *variant = op_case->variants; variant->operands != NULL; variant++)
+    {
+      Run run;
+      EbbTensor *y[OP_CASE_MAX_OUTPUTS];
+      guint64 offset;
+
+      run_on (&run, op_case, variant, tested);
+      offset = ebb_generator_get_offset (ebb_generator_get_default ());
+      ebb_thread.stopped = 1;
+      op_case_run (op_case, variant, run.x, y, &error);
+      ebb_thread.stopped = 0;
+      g_assert_no_error (error);
+      g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, offset);
+      for (guint i = 0; i < OP_CASE_MAX_OUTPUTS; i++)
+        {
+          g_assert_true ((y[i] == NULL) == (run.y[i] == NULL));
+          if (y[i] == NULL)
+            continue;
+          assert_same_shape (op_case->name, y[i], run.y[i]);
+          if (!ebb_tensor_shares_storage (y[i], run.x[0]) && ebb_tensor_get_n_elements (y[i]) > 0)
+            g_assert_true (y[i]->storage->phantom);
+        }
+      op_case_clear (y, OP_CASE_MAX_OUTPUTS);
+      run_clear (&run);
+    }
+}
+
 /* -- the list is whole -------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -491,8 +531,12 @@ measure (const OpCase *op_case,
 {
   double times[15];
   guint n = 0;
-  gint64 end = g_get_monotonic_time () + G_USEC_PER_SEC;
+  gint64 end;
 
+  run_forward (run, op_case, &op_case->timing);
+  if (backward)
+    run_backward (run);
+  end = g_get_monotonic_time () + G_USEC_PER_SEC;
   while (n < G_N_ELEMENTS (times) && (n < 3 || g_get_monotonic_time () < end))
     {
       gint64 start = g_get_monotonic_time ();
@@ -615,6 +659,7 @@ main (int argc, char **argv)
   g_test_add_func ("/op-cases/each-public-op-has-a-case", each_public_op_has_a_case);
   add_tests ("reference", (GTestDataFunc) agrees_with_reference);
   add_tests ("gradient", (GTestDataFunc) agrees_with_differences);
+  add_tests ("stopped", (GTestDataFunc) goes_on_without_data);
   add_device_tests ("sim");
   add_device_tests ("cuda");
   return g_test_run ();
