@@ -1,0 +1,271 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <ebb/ebb.h>
+
+#include <math.h>
+
+/* A vocabulary so large that 100 rows take three chunks of logits. */
+#define N_ROWS 100
+#define N_CLASSES 300000
+#define WIDTH 4
+#define IGNORED 7
+
+typedef struct
+{
+  EbbTensor *x, *weight, *targets;
+} Operands;
+
+static EbbTensor *
+make_normal (gint64 rows,
+             gint64 columns)
+{
+  g_autoptr (GError) error = NULL;
+  const gint64 shape[] = { rows, columns };
+  EbbTensor *tensor = ebb_randn (shape, 2, EBB_DTYPE_F32, NULL, NULL, &error);
+
+  ebb_tensor_set_requires_grad (tensor, TRUE, &error);
+  g_assert_no_error (error);
+  return tensor;
+}
+
+static void
+setup (Operands *o)
+{
+  g_autoptr (GError) error = NULL;
+  gint64 targets[N_ROWS], shape = N_ROWS;
+
+  ebb_manual_seed (3);
+  for (int i = 0; i < N_ROWS; i++)
+    targets[i] = i % 5 == 0 ? IGNORED : i * 2999;
+  o->x = make_normal (N_ROWS, WIDTH);
+  o->weight = make_normal (N_CLASSES, WIDTH);
+  o->targets = ebb_tensor_new_from_ints (targets, N_ROWS, &shape, 1, &error);
+  g_assert_no_error (error);
+}
+
+static void
+teardown (Operands *o)
+{
+  ebb_tensor_unref (o->x);
+  ebb_tensor_unref (o->weight);
+  ebb_tensor_unref (o->targets);
+}
+
+static EbbTensor *
+compute (Operands *o,
+         gboolean fused,
+         EbbReduction reduction,
+         double factor)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) logits = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) scaled = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+
+  if (fused)
+    loss = ebb_linear_cross_entropy (o->x, o->weight, o->targets, IGNORED, 0.1, reduction, &error);
+  else
+    {
+      logits = ebb_linear (o->x, o->weight, NULL, &error);
+      loss = ebb_cross_entropy_full (logits, o->targets, IGNORED, 0.1, reduction, &error);
+    }
+  scaled = factor == 1.0 ? ebb_tensor_ref (loss) : ebb_mul_scalar (loss, factor, &error);
+  /* Each row with a weight of its own. */
+  if (reduction == EBB_REDUCTION_NONE)
+    {
+      g_autoptr (EbbTensor) weights = ebb_arange (0, N_ROWS, 1, EBB_DTYPE_F32, NULL, &error);
+      g_autoptr (EbbTensor) product = ebb_mul (scaled, weights, &error);
+
+      sum = ebb_sum (product, NULL, 0, FALSE, &error);
+    }
+  g_assert_true (ebb_tensor_backward (sum ? sum : scaled, &error));
+  g_assert_no_error (error);
+  return g_steal_pointer (&loss);
+}
+
+/* The relative distance in the Euclidean norm. */
+static double
+measure_distance (EbbTensor *a,
+                  EbbTensor *b)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) difference = ebb_sub (a, b, &error);
+  g_autoptr (EbbTensor) distance = ebb_norm (difference, &error);
+  g_autoptr (EbbTensor) size = ebb_norm (b, &error);
+  double x, y;
+
+  g_assert_true (ebb_tensor_get_item (distance, &x, &error) && ebb_tensor_get_item (size, &y, &error));
+  return x / y;
+}
+
+static void
+check_equal (EbbReduction reduction,
+             double factor)
+{
+  Operands o, plain;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) expected = NULL;
+
+  setup (&o);
+  setup (&plain);
+  loss = compute (&o, TRUE, reduction, factor);
+  expected = compute (&plain, FALSE, reduction, factor);
+  g_assert_cmpfloat (measure_distance (loss, expected), <, 1e-6);
+  g_assert_cmpfloat (measure_distance (ebb_tensor_get_grad (o.x), ebb_tensor_get_grad (plain.x)), <, 1e-5);
+  g_assert_cmpfloat (measure_distance (ebb_tensor_get_grad (o.weight), ebb_tensor_get_grad (plain.weight)), <, 1e-5);
+  teardown (&o);
+  teardown (&plain);
+}
+
+static void
+mean_equals_that_of_all_logits (void)
+{
+  check_equal (EBB_REDUCTION_MEAN, 1.0);
+  check_equal (EBB_REDUCTION_MEAN, 0.25);
+}
+
+static void
+sum_equals_that_of_all_logits (void)
+{
+  check_equal (EBB_REDUCTION_SUM, 1.0);
+}
+
+static void
+rows_equal_those_of_all_logits (void)
+{
+  check_equal (EBB_REDUCTION_NONE, 1.0);
+}
+
+static guint64
+get_peak_total (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+
+  return ebb_memory_stats_get_peak_total (stats);
+}
+
+static guint64
+get_total (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+
+  return ebb_memory_stats_get_total (stats);
+}
+
+static void
+all_logits_are_never_held (void)
+{
+  const EbbReduction reductions[] = { EBB_REDUCTION_MEAN, EBB_REDUCTION_NONE };
+
+  for (guint i = 0; i < G_N_ELEMENTS (reductions); i++)
+    {
+      Operands o;
+      guint64 before;
+      g_autoptr (EbbTensor) loss = NULL;
+
+      setup (&o);
+      before = get_total ();
+      ebb_memory_reset_peaks (ebb_device_get_cpu ());
+      loss = compute (&o, TRUE, reductions[i], 1.0);
+      g_assert_cmpuint (get_peak_total () - before, <, (guint64) N_ROWS * N_CLASSES * sizeof (float));
+      teardown (&o);
+    }
+}
+
+/* The gradient that was made along with the loss becomes the weight's own: no second one, no copy. */
+static void
+gradient_of_the_weight_is_handed_over (void)
+{
+  Operands o;
+  guint64 before;
+  const guint64 chunk = 64 * 1024 * 1024, gradient = (guint64) N_CLASSES * WIDTH * sizeof (float);
+  g_autoptr (EbbTensor) loss = NULL;
+
+  setup (&o);
+  before = get_total ();
+  ebb_memory_reset_peaks (ebb_device_get_cpu ());
+  loss = compute (&o, TRUE, EBB_REDUCTION_MEAN, 0.5);
+  g_assert_cmpuint (get_peak_total () - before, <, chunk + gradient + gradient / 2);
+  g_assert_cmpuint (get_total () - before, <, gradient + gradient / 2);
+  teardown (&o);
+}
+
+static void
+retained_graph_gives_the_gradient_again (void)
+{
+  g_autoptr (GError) error = NULL;
+  Operands o;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) once = NULL;
+  g_autoptr (EbbTensor) doubled = NULL;
+
+  setup (&o);
+  loss = ebb_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
+  g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, &error));
+  once = ebb_copy (ebb_tensor_get_grad (o.weight), &error);
+  doubled = ebb_mul_scalar (once, 2.0, &error);
+  g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, FALSE, &error));
+  g_assert_no_error (error);
+  g_assert_cmpfloat (measure_distance (ebb_tensor_get_grad (o.weight), doubled), <, 1e-7);
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_GRAPH);
+  teardown (&o);
+}
+
+static void
+no_gradient_costs_no_memory (void)
+{
+  g_autoptr (GError) error = NULL;
+  Operands o;
+  guint64 before;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  setup (&o);
+  before = get_total ();
+  ebb_push_grad_enabled (FALSE);
+  loss = ebb_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
+  ebb_pop_grad_enabled ();
+  g_assert_no_error (error);
+  g_assert_cmpuint (get_total () - before, <, 1024);
+  g_assert_true (ebb_tensor_is_leaf (loss));
+  teardown (&o);
+}
+
+static void
+mean_of_nothing_is_nan_with_zero_gradients (void)
+{
+  g_autoptr (GError) error = NULL;
+  const float values[] = { 1, 2, 3, 4 };
+  const gint64 ignored[] = { -100, -100 }, shape[] = { 2, 2 };
+  g_autoptr (EbbTensor) x = ebb_tensor_new_from_floats (values, 4, shape, 2, &error);
+  g_autoptr (EbbTensor) targets = ebb_tensor_new_from_ints (ignored, 2, shape, 1, &error);
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) size = NULL;
+  double value;
+
+  ebb_tensor_set_requires_grad (x, TRUE, &error);
+  loss = ebb_cross_entropy (x, targets, &error);
+  g_assert_true (ebb_tensor_get_item (loss, &value, &error));
+  g_assert_true (isnan (value));
+  g_assert_true (ebb_tensor_backward (loss, &error));
+  size = ebb_norm (ebb_tensor_get_grad (x), &error);
+  g_assert_true (ebb_tensor_get_item (size, &value, &error));
+  g_assert_cmpfloat (value, ==, 0.0);
+}
+
+int
+main (int argc, char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/linear-cross-entropy/mean-equals-that-of-all-logits", mean_equals_that_of_all_logits);
+  g_test_add_func ("/linear-cross-entropy/sum-equals-that-of-all-logits", sum_equals_that_of_all_logits);
+  g_test_add_func ("/linear-cross-entropy/rows-equal-those-of-all-logits", rows_equal_those_of_all_logits);
+  g_test_add_func ("/linear-cross-entropy/all-logits-are-never-held", all_logits_are_never_held);
+  g_test_add_func ("/linear-cross-entropy/gradient-of-the-weight-is-handed-over", gradient_of_the_weight_is_handed_over);
+  g_test_add_func ("/linear-cross-entropy/retained-graph-gives-the-gradient-again",
+                   retained_graph_gives_the_gradient_again);
+  g_test_add_func ("/linear-cross-entropy/no-gradient-costs-no-memory", no_gradient_costs_no_memory);
+  g_test_add_func ("/linear-cross-entropy/mean-of-nothing-is-nan-with-zero-gradients",
+                   mean_of_nothing_is_nan_with_zero_gradients);
+  return g_test_run ();
+}
