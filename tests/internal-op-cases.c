@@ -20,8 +20,8 @@
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
-#define TOLERANCE 1e-5       /* f32, relative to the greatest result */
-#define HALF_TOLERANCE 2e-2  /* bf16 */
+#define TOLERANCE 1e-5      /* f32, relative to the greatest result */
+#define HALF_TOLERANCE 2e-2 /* bf16 */
 #define GRADIENT_TOLERANCE 1e-3
 #define STEP 0.02 /* of a finite difference; error of the fourth order */
 
@@ -206,8 +206,8 @@ compare (const char *what,
       {
         n_wrong++;
         if (!(op_case->flags & OP_CASE_DISCRETE) || n_wrong * 20 > n)
-          g_error ("%s: element %" G_GINT64_FORMAT " is %.9g and must be %.9g, up to %.3g", what, i, values[i], right[i],
-                   tolerance);
+          g_error ("%s: element %" G_GINT64_FORMAT " is %.9g and must be %.9g, up to %.3g", what, i, values[i],
+                   right[i], tolerance);
       }
 }
 
@@ -240,8 +240,8 @@ compare_devices (const OpCase *op_case,
       for (guint i = 0; backward && i < right.n_inputs; i++)
         if (right.x[i] != NULL && ebb_tensor_get_requires_grad (right.x[i]))
           {
-            g_autofree char *what
-                = g_strdup_printf ("%s (%s), gradient of operand %u", op_case->name, variant->operands, i);
+            g_autofree char *what =
+                g_strdup_printf ("%s (%s), gradient of operand %u", op_case->name, variant->operands, i);
             EbbTensor *grad = ebb_tensor_get_grad (run.x[i]);
 
             g_assert_nonnull (grad);
@@ -344,7 +344,7 @@ check_gradient (const OpCase *op_case,
   double allowed = GRADIENT_TOLERANCE * MAX (find_greatest (values, n), 0.1);
 
   g_assert_no_error (error);
-  for (gint64 i = 0; i < n; i += n > 60 ? n / 41 : 1)
+  for (gint64 i = 0; i<n; i += n> 60 ? n / 41 : 1)
     {
       float *element = data + get_offset (moved->x[index], i);
       double near = project_moved (moved, op_case, variant, element, STEP)

@@ -261,7 +261,8 @@ main (int argc, char **argv)
   g_test_add_func ("/linear-cross-entropy/sum-equals-that-of-all-logits", sum_equals_that_of_all_logits);
   g_test_add_func ("/linear-cross-entropy/rows-equal-those-of-all-logits", rows_equal_those_of_all_logits);
   g_test_add_func ("/linear-cross-entropy/all-logits-are-never-held", all_logits_are_never_held);
-  g_test_add_func ("/linear-cross-entropy/gradient-of-the-weight-is-handed-over", gradient_of_the_weight_is_handed_over);
+  g_test_add_func ("/linear-cross-entropy/gradient-of-the-weight-is-handed-over",
+                   gradient_of_the_weight_is_handed_over);
   g_test_add_func ("/linear-cross-entropy/retained-graph-gives-the-gradient-again",
                    retained_graph_gives_the_gradient_again);
   g_test_add_func ("/linear-cross-entropy/no-gradient-costs-no-memory", no_gradient_costs_no_memory);

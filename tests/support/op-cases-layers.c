@@ -41,7 +41,8 @@ run_sdpa (EbbTensor **x,
           EbbTensor **y,
           GError **error)
 {
-  y[0] = ebb_scaled_dot_product_attention (x[0], x[1], x[2], x[3], numbers[0] != 0, numbers[1], numbers[2], NULL, error);
+  y[0] =
+      ebb_scaled_dot_product_attention (x[0], x[1], x[2], x[3], numbers[0] != 0, numbers[1], numbers[2], NULL, error);
   return y[0] != NULL;
 }
 
@@ -55,8 +56,8 @@ run_sdpa_swapped (EbbTensor **x,
   g_autoptr (EbbTensor) q = ebb_transpose (x[0], 1, 2, error);
   g_autoptr (EbbTensor) k = ebb_transpose (x[1], 1, 2, error);
   g_autoptr (EbbTensor) v = ebb_transpose (x[2], 1, 2, error);
-  g_autoptr (EbbTensor) o
-      = ebb_scaled_dot_product_attention (q, k, v, x[3], numbers[0] != 0, numbers[1], numbers[2], NULL, error);
+  g_autoptr (EbbTensor) o =
+      ebb_scaled_dot_product_attention (q, k, v, x[3], numbers[0] != 0, numbers[1], numbers[2], NULL, error);
 
   y[0] = ebb_transpose (o, 1, 2, error);
   return y[0] != NULL;
@@ -268,7 +269,12 @@ const OpCase op_cases_layers[] = {
     .timing = { "n:1024x768 n:768 n:768" } },
   { .name = "rms_norm",
     .run = run_rms_norm,
-    .variants = { { "n:2x3x8 n:8" }, { "n:5x33 -" }, { "n:33x5t n:5" }, { "n:9 c:9" }, { "c:9x4 n:4" }, { "h:3x40 n:40" } },
+    .variants = { { "n:2x3x8 n:8" },
+                  { "n:5x33 -" },
+                  { "n:33x5t n:5" },
+                  { "n:9 c:9" },
+                  { "c:9x4 n:4" },
+                  { "h:3x40 n:40" } },
     .timing = { "n:1024x768 n:768" } },
   { .name = "batch_norm",
     .tolerance = 2e-5,
@@ -294,7 +300,11 @@ const OpCase op_cases_layers[] = {
     .timing = { "n:1024x768 n:1024x768 n:768 n:768", { 0.1, 1 } } },
   { .name = "residual_dropout",
     .run = run_residual_dropout,
-    .variants = { { "n:2x3x8 n:2x3x8", { 0, 1 } }, { "n:5x33 n:5x33", { 0.3, 1 } }, { "n:9x5t n:9x5", { 0.5, 0 } }, { "c:5x9 n:5x9", { 0.3, 1 } }, { "h:5x9 n:5x9", { 0.3, 1 } } },
+    .variants = { { "n:2x3x8 n:2x3x8", { 0, 1 } },
+                  { "n:5x33 n:5x33", { 0.3, 1 } },
+                  { "n:9x5t n:9x5", { 0.5, 0 } },
+                  { "c:5x9 n:5x9", { 0.3, 1 } },
+                  { "h:5x9 n:5x9", { 0.3, 1 } } },
     .timing = { "n:1024x768 n:1024x768", { 0.1, 1 } } },
 
   { .name = "cross_entropy",

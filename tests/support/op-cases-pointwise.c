@@ -3,18 +3,46 @@
 
 /* Ops on single elements, and tensors made from nothing. */
 
-#define SHAPES_UNARY { { "n:2x3x5" }, { "n:4x7t" }, { "n:" }, { "n:37" }, { "h:3x9" }, { "n:0x4" } }
-#define SHAPES_POSITIVE { { "p:2x3x5" }, { "p:4x7t" }, { "p:" }, { "q:3x9" } }
-#define SHAPES_BINARY                                                                                             \
-  {                                                                                                               \
-    { "d:2x3x4 d:2x3x4" }, { "d:2x3x4 d:4" }, { "d:3x1 d:2x1x5" }, { "d: d:4x3t" }, { "h:3x5 h:3x5" }, { "h:3x5 d:5" }, \
-    {                                                                                                             \
-      "i9:7 i9:7"                                                                                                 \
-    }                                                                                                             \
+#define SHAPES_UNARY                                                \
+  {                                                                 \
+    { "n:2x3x5" }, { "n:4x7t" }, { "n:" }, { "n:37" }, { "h:3x9" }, \
+    {                                                               \
+      "n:0x4"                                                       \
+    }                                                               \
   }
-#define SHAPES_SCALAR { { "d:2x3x5", { 0.75 } }, { "d:4x7t", { -1.5 } }, { "h:9", { 2 } }, { "i9:7", { 3 } } }
-#define TIME_UNARY { "n:1024x3072" }
-#define TIME_BINARY { "n:1024x3072 n:1024x3072" }
+#define SHAPES_POSITIVE                    \
+  {                                        \
+    { "p:2x3x5" }, { "p:4x7t" }, { "p:" }, \
+    {                                      \
+      "q:3x9"                              \
+    }                                      \
+  }
+#define SHAPES_BINARY                                                                                  \
+  {                                                                                                    \
+    { "d:2x3x4 d:2x3x4" }, { "d:2x3x4 d:4" }, { "d:3x1 d:2x1x5" }, { "d: d:4x3t" }, { "h:3x5 h:3x5" }, \
+        { "h:3x5 d:5" },                                                                               \
+    {                                                                                                  \
+      "i9:7 i9:7"                                                                                      \
+    }                                                                                                  \
+  }
+#define SHAPES_SCALAR                                                  \
+  {                                                                    \
+    { "d:2x3x5", { 0.75 } }, { "d:4x7t", { -1.5 } }, { "h:9", { 2 } }, \
+    {                                                                  \
+      "i9:7",                                                          \
+      {                                                                \
+        3                                                              \
+      }                                                                \
+    }                                                                  \
+  }
+#define TIME_UNARY \
+  {                \
+    "n:1024x3072"  \
+  }
+#define TIME_BINARY           \
+  {                           \
+    "n:1024x3072 n:1024x3072" \
+  }
 
 /* -- runs --------------------------------------------------------------------------------------------------------- */
 
@@ -269,16 +297,16 @@ run_fill_normal (EbbTensor **x,
 
 /* -- the table ---------------------------------------------------------------------------------------------------- */
 
-#define UNARY(op, shapes)                                                            \
-  {                                                                                  \
+#define UNARY(op, shapes)                                                    \
+  {                                                                          \
     .name = #op, .unary = ebb_##op, .variants = shapes, .timing = TIME_UNARY \
   }
-#define BINARY(op, more)                                                                  \
-  {                                                                                       \
+#define BINARY(op, more)                                                                             \
+  {                                                                                                  \
     .name = #op, .flags = more, .binary = ebb_##op, .variants = SHAPES_BINARY, .timing = TIME_BINARY \
   }
-#define SCALAR(op, more)                                                        \
-  {                                                                             \
+#define SCALAR(op, more)                                                      \
+  {                                                                           \
     .name = #op, .flags = more, .scalar = ebb_##op, .variants = SHAPES_SCALAR \
   }
 
@@ -310,7 +338,10 @@ const OpCase op_cases_pointwise[] = {
     .flags = OP_CASE_CONSTANT,
     .binary = ebb_logical_or,
     .variants = { { "b:3x4 b:3x4" }, { "b:3x4t b:4" } } },
-  { .name = "logical_not", .flags = OP_CASE_CONSTANT, .unary = ebb_logical_not, .variants = { { "b:3x4" }, { "b:5x4t" } } },
+  { .name = "logical_not",
+    .flags = OP_CASE_CONSTANT,
+    .unary = ebb_logical_not,
+    .variants = { { "b:3x4" }, { "b:5x4t" } } },
 
   SCALAR (add_scalar, 0),
   SCALAR (sub_scalar, 0),
@@ -356,7 +387,12 @@ const OpCase op_cases_pointwise[] = {
     .timing = { "n:1024x3072 n:3072", { EBB_GELU_TANH } } },
   { .name = "dropout",
     .run = run_dropout,
-    .variants = { { "n:2x3x5", { 0.3, 1 } }, { "n:4x7t", { 0.5, 1 } }, { "n:9", { 0.5, 0 } }, { "n:9", { 0, 1 } }, { "n:9", { 1, 1 } }, { "h:5x7", { 0.1, 1 } } },
+    .variants = { { "n:2x3x5", { 0.3, 1 } },
+                  { "n:4x7t", { 0.5, 1 } },
+                  { "n:9", { 0.5, 0 } },
+                  { "n:9", { 0, 1 } },
+                  { "n:9", { 1, 1 } },
+                  { "h:5x7", { 0.1, 1 } } },
     .timing = { "n:1024x3072", { 0.1, 1 } } },
 
   { .name = "where",
@@ -365,7 +401,10 @@ const OpCase op_cases_pointwise[] = {
     .timing = { "b:1024x3072 n:1024x3072 n:1024x3072" } },
   { .name = "clamp",
     .run = run_clamp,
-    .variants = { { "d:2x3x5", { -0.53, 0.51 } }, { "d:4x7t", { -0.53, 9 } }, { "h:9", { -0.53, 0.51 } }, { "i9:9", { 2, 5 } } },
+    .variants = { { "d:2x3x5", { -0.53, 0.51 } },
+                  { "d:4x7t", { -0.53, 9 } },
+                  { "h:9", { -0.53, 0.51 } },
+                  { "i9:9", { 2, 5 } } },
     .timing = { "n:1024x3072", { -1, 1 } } },
   { .name = "tril",
     .flags = OP_CASE_EXACT,
@@ -393,7 +432,10 @@ const OpCase op_cases_pointwise[] = {
     .unary = ebb_copy,
     .variants = { { "n:3x5" }, { "n:2x4x5t" }, { "h:4x5t" }, { "i9:9" }, { "b:5x6t" } },
     .timing = { "n:1024x3072t" } },
-  { .name = "to_device", .flags = OP_CASE_EXACT, .run = run_to_device, .variants = { { "n:3x5" }, { "h:4x5t" }, { "i9:9" } } },
+  { .name = "to_device",
+    .flags = OP_CASE_EXACT,
+    .run = run_to_device,
+    .variants = { { "n:3x5" }, { "h:4x5t" }, { "i9:9" } } },
 
   { .name = "zeros",
     .flags = OP_CASE_CONSTANT | OP_CASE_EXACT,
@@ -406,7 +448,9 @@ const OpCase op_cases_pointwise[] = {
   { .name = "full",
     .flags = OP_CASE_CONSTANT | OP_CASE_EXACT,
     .run = run_full,
-    .variants = { { "c:3x5", { EBB_DTYPE_F32, 0.1 } }, { "c:", { EBB_DTYPE_BF16, 3 } }, { "c:9", { EBB_DTYPE_I32, -7 } } } },
+    .variants = { { "c:3x5", { EBB_DTYPE_F32, 0.1 } },
+                  { "c:", { EBB_DTYPE_BF16, 3 } },
+                  { "c:9", { EBB_DTYPE_I32, -7 } } } },
   { .name = "scalar",
     .flags = OP_CASE_CONSTANT | OP_CASE_EXACT,
     .run = run_make_scalar,
@@ -414,7 +458,9 @@ const OpCase op_cases_pointwise[] = {
   { .name = "arange",
     .flags = OP_CASE_CONSTANT,
     .run = run_arange,
-    .variants = { { "c:", { EBB_DTYPE_I64, 0, 9, 1 } }, { "c:", { EBB_DTYPE_F32, 1, 2, 0.1 } }, { "c:", { EBB_DTYPE_I32, 5, -5, -3 } } } },
+    .variants = { { "c:", { EBB_DTYPE_I64, 0, 9, 1 } },
+                  { "c:", { EBB_DTYPE_F32, 1, 2, 0.1 } },
+                  { "c:", { EBB_DTYPE_I32, 5, -5, -3 } } } },
   { .name = "rand",
     .flags = OP_CASE_CONSTANT,
     .run = run_rand,
@@ -435,7 +481,10 @@ const OpCase op_cases_pointwise[] = {
     .variants = { { "v:3x11", { 5 } }, { "v:7", { 40 } } },
     .timing = { "v:8x50257", { 1 } } },
 
-  { .name = "tensor_fill", .flags = OP_CASE_CONSTANT | OP_CASE_EXACT, .run = run_fill, .variants = { { "c:3x5", { 0.7 } }, { "i9:4", { 3 } } } },
+  { .name = "tensor_fill",
+    .flags = OP_CASE_CONSTANT | OP_CASE_EXACT,
+    .run = run_fill,
+    .variants = { { "c:3x5", { 0.7 } }, { "i9:4", { 3 } } } },
   { .name = "tensor_copy_from",
     .flags = OP_CASE_CONSTANT | OP_CASE_EXACT,
     .run = run_copy_from,

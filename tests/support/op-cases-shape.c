@@ -24,13 +24,13 @@ reduce (ReduceFunc func,
   return y[0] != NULL;
 }
 
-#define REDUCTION(op)                           \
-  static gboolean                               \
-  run_##op (EbbTensor **x,                      \
-            const double *numbers,              \
-            EbbTensor **y,                      \
-            GError **error)                     \
-  {                                             \
+#define REDUCTION(op)                               \
+  static gboolean                                   \
+      run_##op (EbbTensor **x,                      \
+                const double *numbers,              \
+                EbbTensor **y,                      \
+                GError **error)                     \
+  {                                                 \
     return reduce (ebb_##op, x, numbers, y, error); \
   }
 
@@ -333,29 +333,57 @@ run_scatter_add (EbbTensor **x,
 
 /* -- the table ---------------------------------------------------------------------------------------------------- */
 
-#define SHAPES_REDUCE(kind)                                                                            \
-  {                                                                                                    \
-    { kind ":2x3x5", { 0, 0 } }, { kind ":2x3x5", { 1, 0 } }, { kind ":2x3x5", { 0, 1, -1 } },         \
+#define SHAPES_REDUCE(kind)                                                                               \
+  {                                                                                                       \
+    { kind ":2x3x5", { 0, 0 } }, { kind ":2x3x5", { 1, 0 } }, { kind ":2x3x5", { 0, 1, -1 } },            \
         { kind ":2x3x5", { 1, 1, 1 } }, { kind ":2x3x5", { 0, 2, 0, 2 } }, { kind ":4x7t", { 0, 1, 0 } }, \
-        { kind ":", { 0, 0 } }, { "h:3x9", { 0, 1, 1 } }, { "i9:3x4", { 0, 1, 0 } },                   \
-    {                                                                                                  \
-      "n:3x700", { 0, 1, 1 }                                                                           \
-    }                                                                                                  \
+        { kind ":", { 0, 0 } }, { "h:3x9", { 0, 1, 1 } }, { "i9:3x4", { 0, 1, 0 } },                      \
+    {                                                                                                     \
+      "n:3x700",                                                                                          \
+      {                                                                                                   \
+        0, 1, 1                                                                                           \
+      }                                                                                                   \
+    }                                                                                                     \
   }
 
 const OpCase op_cases_shape[] = {
   { .name = "sum", .run = run_sum, .variants = SHAPES_REDUCE ("n"), .timing = { "n:1024x3072", { 0, 1, 0 } } },
   { .name = "mean",
     .run = run_mean,
-    .variants = { { "n:2x3x5", { 0, 0 } }, { "n:2x3x5", { 1, 1, -2 } }, { "n:2x3x5", { 0, 2, 0, 2 } }, { "n:4x7t", { 0, 1, 0 } }, { "h:3x9", { 0, 1, 1 } } },
+    .variants = { { "n:2x3x5", { 0, 0 } },
+                  { "n:2x3x5", { 1, 1, -2 } },
+                  { "n:2x3x5", { 0, 2, 0, 2 } },
+                  { "n:4x7t", { 0, 1, 0 } },
+                  { "h:3x9", { 0, 1, 1 } } },
     .timing = { "n:1024x3072", { 0, 1, 1 } } },
-  { .name = "max", .run = run_max, .variants = { { "d:2x3x5", { 0, 0 } }, { "d:2x3x5", { 1, 1, -2 } }, { "d:2x3x5", { 0, 2, 0, 2 } }, { "d:4x7t", { 0, 1, 0 } }, { "h:3x9", { 0, 1, 1 } }, { "i9:3x4", { 0, 1, 0 } } } },
-  { .name = "min", .run = run_min, .variants = { { "d:2x3x5", { 0, 0 } }, { "d:2x3x5", { 1, 1, -2 } }, { "d:2x3x5", { 0, 2, 0, 2 } }, { "d:4x7t", { 0, 1, 0 } }, { "h:3x9", { 0, 1, 1 } }, { "i9:3x4", { 0, 1, 0 } } } },
+  { .name = "max",
+    .run = run_max,
+    .variants = { { "d:2x3x5", { 0, 0 } },
+                  { "d:2x3x5", { 1, 1, -2 } },
+                  { "d:2x3x5", { 0, 2, 0, 2 } },
+                  { "d:4x7t", { 0, 1, 0 } },
+                  { "h:3x9", { 0, 1, 1 } },
+                  { "i9:3x4", { 0, 1, 0 } } } },
+  { .name = "min",
+    .run = run_min,
+    .variants = { { "d:2x3x5", { 0, 0 } },
+                  { "d:2x3x5", { 1, 1, -2 } },
+                  { "d:2x3x5", { 0, 2, 0, 2 } },
+                  { "d:4x7t", { 0, 1, 0 } },
+                  { "h:3x9", { 0, 1, 1 } },
+                  { "i9:3x4", { 0, 1, 0 } } } },
   { .name = "var",
     .run = run_var,
-    .variants = { { "n:2x3x5", { 0, 0, 0, 0, 1 } }, { "n:2x3x5", { 1, 1, -2, 0, 0 } }, { "n:2x3x5", { 0, 2, 0, 2, 1 } }, { "n:4x7t", { 0, 1, 0, 0, 1 } }, { "h:3x9", { 0, 1, 1, 0, 1 } } },
+    .variants = { { "n:2x3x5", { 0, 0, 0, 0, 1 } },
+                  { "n:2x3x5", { 1, 1, -2, 0, 0 } },
+                  { "n:2x3x5", { 0, 2, 0, 2, 1 } },
+                  { "n:4x7t", { 0, 1, 0, 0, 1 } },
+                  { "h:3x9", { 0, 1, 1, 0, 1 } } },
     .timing = { "n:1024x3072", { 0, 1, 1, 0, 1 } } },
-  { .name = "norm", .unary = ebb_norm, .variants = { { "n:2x3x5" }, { "n:4x7t" }, { "h:3x9" } }, .timing = { "n:1024x3072" } },
+  { .name = "norm",
+    .unary = ebb_norm,
+    .variants = { { "n:2x3x5" }, { "n:4x7t" }, { "h:3x9" } },
+    .timing = { "n:1024x3072" } },
   { .name = "argmax",
     .flags = OP_CASE_CONSTANT,
     .run = run_argmax,
@@ -370,42 +398,100 @@ const OpCase op_cases_shape[] = {
     .timing = { "n:8x50257", { 40, 1 } } },
   { .name = "softmax",
     .run = run_softmax,
-    .variants = { { "n:2x3x7", { -1 } }, { "n:2x7x3", { 1 } }, { "n:5x4t", { 1 } }, { "n:3x70", { -1 } }, { "h:3x9", { -1 } } },
+    .variants = { { "n:2x3x7", { -1 } },
+                  { "n:2x7x3", { 1 } },
+                  { "n:5x4t", { 1 } },
+                  { "n:3x70", { -1 } },
+                  { "h:3x9", { -1 } } },
     .timing = { "n:1024x3072", { -1 } } },
   { .name = "log_softmax",
     .run = run_log_softmax,
-    .variants = { { "n:2x3x7", { -1 } }, { "n:2x7x3", { 1 } }, { "n:5x4t", { 1 } }, { "n:3x70", { -1 } }, { "h:3x9", { -1 } } },
+    .variants = { { "n:2x3x7", { -1 } },
+                  { "n:2x7x3", { 1 } },
+                  { "n:5x4t", { 1 } },
+                  { "n:3x70", { -1 } },
+                  { "h:3x9", { -1 } } },
     .timing = { "n:1024x3072", { -1 } } },
 
   { .name = "reshape",
     .flags = OP_CASE_EXACT,
     .run = run_reshape,
-    .variants = { { "n:2x3x4", { 2, 6, 4 } }, { "n:2x3x4", { 2, -1, 8 } }, { "n:3x4t", { 1, 12 } }, { "n:1", { 0 } }, { "h:6", { 3, 1, 2, 3 } } } },
-  { .name = "view", .flags = OP_CASE_EXACT, .run = run_view, .variants = { { "n:2x3x4", { 2, 6, 4 } }, { "n:3x4t", { 3, 3, 1, 4 } }, { "i9:6", { 2, 2, 3 } } } },
+    .variants = { { "n:2x3x4", { 2, 6, 4 } },
+                  { "n:2x3x4", { 2, -1, 8 } },
+                  { "n:3x4t", { 1, 12 } },
+                  { "n:1", { 0 } },
+                  { "h:6", { 3, 1, 2, 3 } } } },
+  { .name = "view",
+    .flags = OP_CASE_EXACT,
+    .run = run_view,
+    .variants = { { "n:2x3x4", { 2, 6, 4 } }, { "n:3x4t", { 3, 3, 1, 4 } }, { "i9:6", { 2, 2, 3 } } } },
   { .name = "permute",
     .flags = OP_CASE_EXACT,
     .run = run_permute,
     .variants = { { "n:2x3x4", { 2, 0, 1 } }, { "n:2x3x4t", { 0, -1, 1 } }, { "h:2x3x4", { 1, 0, 2 } } } },
-  { .name = "transpose", .flags = OP_CASE_EXACT, .run = run_transpose, .variants = { { "n:2x3x4", { 0, 2 } }, { "n:3x4t", { -1, -2 } }, { "b:2x3", { 0, 1 } } } },
+  { .name = "transpose",
+    .flags = OP_CASE_EXACT,
+    .run = run_transpose,
+    .variants = { { "n:2x3x4", { 0, 2 } }, { "n:3x4t", { -1, -2 } }, { "b:2x3", { 0, 1 } } } },
   { .name = "expand",
     .flags = 0,
     .run = run_expand,
-    .variants = { { "n:3x1", { 3, 2, 3, 4 } }, { "n:", { 2, 2, 3 } }, { "n:1x4", { 2, -1, 4 } }, { "h:4", { 2, 3, 4 } } } },
-  { .name = "contiguous", .flags = OP_CASE_EXACT, .unary = ebb_contiguous, .variants = { { "n:3x4" }, { "n:2x3x4t" }, { "h:5x6t" } } },
-  { .name = "squeeze", .flags = OP_CASE_EXACT, .run = run_squeeze, .variants = { { "n:3x1x4", { 1 } }, { "n:3x4x1", { -1 } } } },
-  { .name = "unsqueeze", .flags = OP_CASE_EXACT, .run = run_unsqueeze, .variants = { { "n:3x4", { 1 } }, { "n:3x4t", { -1 } }, { "n:", { 0 } } } },
-  { .name = "flatten", .flags = OP_CASE_EXACT, .run = run_flatten, .variants = { { "n:2x3x4", { 0, -1 } }, { "n:2x3x4", { 1, 2 } }, { "n:2x3x4t", { 1, -1 } } } },
-  { .name = "narrow", .flags = OP_CASE_EXACT, .run = run_narrow, .variants = { { "n:5x4", { 0, 1, 3 } }, { "n:2x3x6t", { -1, 2, 2 } }, { "h:7", { 0, 0, 0 } } } },
-  { .name = "select", .flags = OP_CASE_EXACT, .run = run_select, .variants = { { "n:5x4", { 0, 1 } }, { "n:2x3x6t", { -1, -2 } }, { "i9:7", { 0, 3 } } } },
-  { .name = "slice", .flags = OP_CASE_EXACT, .run = run_slice, .variants = { { "n:7x4", { 0, 1, 6, 2 } }, { "n:2x3x6t", { -1, -4, 99, 1 } }, { "h:7", { 0, 5, 2, 1 } } } },
-  { .name = "split", .flags = OP_CASE_EXACT, .run = run_split, .variants = { { "n:7x4", { 3, 0 } }, { "n:2x3x6t", { 2, -1 } }, { "i9:7", { 9, 0 } } } },
-  { .name = "chunk", .flags = OP_CASE_EXACT, .run = run_chunk, .variants = { { "n:7x4", { 3, 0 } }, { "n:2x3x6t", { 2, -1 } }, { "h:4", { 4, 0 } } } },
+    .variants = { { "n:3x1", { 3, 2, 3, 4 } },
+                  { "n:", { 2, 2, 3 } },
+                  { "n:1x4", { 2, -1, 4 } },
+                  { "h:4", { 2, 3, 4 } } } },
+  { .name = "contiguous",
+    .flags = OP_CASE_EXACT,
+    .unary = ebb_contiguous,
+    .variants = { { "n:3x4" }, { "n:2x3x4t" }, { "h:5x6t" } } },
+  { .name = "squeeze",
+    .flags = OP_CASE_EXACT,
+    .run = run_squeeze,
+    .variants = { { "n:3x1x4", { 1 } }, { "n:3x4x1", { -1 } } } },
+  { .name = "unsqueeze",
+    .flags = OP_CASE_EXACT,
+    .run = run_unsqueeze,
+    .variants = { { "n:3x4", { 1 } }, { "n:3x4t", { -1 } }, { "n:", { 0 } } } },
+  { .name = "flatten",
+    .flags = OP_CASE_EXACT,
+    .run = run_flatten,
+    .variants = { { "n:2x3x4", { 0, -1 } }, { "n:2x3x4", { 1, 2 } }, { "n:2x3x4t", { 1, -1 } } } },
+  { .name = "narrow",
+    .flags = OP_CASE_EXACT,
+    .run = run_narrow,
+    .variants = { { "n:5x4", { 0, 1, 3 } }, { "n:2x3x6t", { -1, 2, 2 } }, { "h:7", { 0, 0, 0 } } } },
+  { .name = "select",
+    .flags = OP_CASE_EXACT,
+    .run = run_select,
+    .variants = { { "n:5x4", { 0, 1 } }, { "n:2x3x6t", { -1, -2 } }, { "i9:7", { 0, 3 } } } },
+  { .name = "slice",
+    .flags = OP_CASE_EXACT,
+    .run = run_slice,
+    .variants = { { "n:7x4", { 0, 1, 6, 2 } }, { "n:2x3x6t", { -1, -4, 99, 1 } }, { "h:7", { 0, 5, 2, 1 } } } },
+  { .name = "split",
+    .flags = OP_CASE_EXACT,
+    .run = run_split,
+    .variants = { { "n:7x4", { 3, 0 } }, { "n:2x3x6t", { 2, -1 } }, { "i9:7", { 9, 0 } } } },
+  { .name = "chunk",
+    .flags = OP_CASE_EXACT,
+    .run = run_chunk,
+    .variants = { { "n:7x4", { 3, 0 } }, { "n:2x3x6t", { 2, -1 } }, { "h:4", { 4, 0 } } } },
   { .name = "cat",
     .flags = OP_CASE_EXACT,
     .run = run_cat,
-    .variants = { { "n:2x3 n:4x3 n:1x3", { 0 } }, { "n:2x3t n:2x5", { -1 } }, { "n:2x0 n:2x5", { 1 } }, { "h:3 h:4", { 0 } }, { "i9:3 i9:4", { 0 } } },
+    .variants = { { "n:2x3 n:4x3 n:1x3", { 0 } },
+                  { "n:2x3t n:2x5", { -1 } },
+                  { "n:2x0 n:2x5", { 1 } },
+                  { "h:3 h:4", { 0 } },
+                  { "i9:3 i9:4", { 0 } } },
     .timing = { "n:1024x768 n:1024x768 n:1024x768", { 1 } } },
-  { .name = "stack", .flags = OP_CASE_EXACT, .run = run_stack, .variants = { { "n:2x3 n:2x3 n:2x3t", { 0 } }, { "n:2x3 n:2x3", { -1 } }, { "n: n:", { 0 } }, { "b:3 b:3", { 1 } } } },
+  { .name = "stack",
+    .flags = OP_CASE_EXACT,
+    .run = run_stack,
+    .variants = { { "n:2x3 n:2x3 n:2x3t", { 0 } },
+                  { "n:2x3 n:2x3", { -1 } },
+                  { "n: n:", { 0 } },
+                  { "b:3 b:3", { 1 } } } },
 
   { .name = "embedding",
     .binary = ebb_embedding,
@@ -413,12 +499,22 @@ const OpCase op_cases_shape[] = {
     .timing = { "n:1024x768 i1024:4x256" } },
   { .name = "index_select",
     .run = run_index_select,
-    .variants = { { "n:7x4 i7:5", { 0 } }, { "n:2x7x4 i7:9", { 1 } }, { "n:3x7t j7:5", { -1 } }, { "h:7x4 i4:3", { 1 } }, { "i9:7x4 i4:3", { 1 } } } },
+    .variants = { { "n:7x4 i7:5", { 0 } },
+                  { "n:2x7x4 i7:9", { 1 } },
+                  { "n:3x7t j7:5", { -1 } },
+                  { "h:7x4 i4:3", { 1 } },
+                  { "i9:7x4 i4:3", { 1 } } } },
   { .name = "gather",
     .run = run_gather,
-    .variants = { { "n:7x4 i7:5x4", { 0 } }, { "n:3x7 i7:3x9", { 1 } }, { "n:3x7t i7:2x2", { -1 } }, { "h:7x4 i4:7x3", { 1 } } } },
+    .variants = { { "n:7x4 i7:5x4", { 0 } },
+                  { "n:3x7 i7:3x9", { 1 } },
+                  { "n:3x7t i7:2x2", { -1 } },
+                  { "h:7x4 i4:7x3", { 1 } } } },
   { .name = "scatter_add",
     .run = run_scatter_add,
-    .variants = { { "n:7x4 i7:5x4 n:5x4", { 0 } }, { "n:3x7 i7:3x9 n:3x9", { 1 } }, { "n:3x7t i7:2x2 n:3x5", { -1 } }, { "i9:3x7 i7:3x9 i9:3x9", { 1 } } } },
+    .variants = { { "n:7x4 i7:5x4 n:5x4", { 0 } },
+                  { "n:3x7 i7:3x9 n:3x9", { 1 } },
+                  { "n:3x7t i7:2x2 n:3x5", { -1 } },
+                  { "i9:3x7 i7:3x9 i9:3x9", { 1 } } } },
   { NULL }
 };

@@ -3,8 +3,8 @@
 
 #include <ebb/ebb.h>
 
-/* The one list of op cases. Each public op of tensor/ops has an entry; tests run it against the float64 reference, against
- * finite differences, backend against backend, and programs time it. */
+/* The one list of op cases. Each public op of tensor/ops has an entry; tests run it against the float64 reference,
+ * against finite differences, backend against backend, and programs time it. */
 
 G_BEGIN_DECLS
 
@@ -15,13 +15,10 @@ G_BEGIN_DECLS
 
 typedef struct _OpCase OpCase;
 
-/* Operands are words, as "n:2x3x4 n:4 i7:5 -": a kind, a colon, the shape; "-" for one that is left out, and "t" behind a
- * shape for memory in which the last two dimensions are swapped. Kinds:
- *   n  f32, normal, not near 0        d  f32, far from one another
- *   p  f32, in [0.5, 1.5)             c  f32, as n, but no gradient is wanted
- *   v  f32, as p, without gradient    h  bf16, as n
- *   q  bf16, as p                     iN, jN  i64, i32 in [0, N)
- *   b  bool */
+/* Operands are words, as "n:2x3x4 n:4 i7:5 -": a kind, a colon, the shape; "-" for one that is left out, and "t" behind
+ * a shape for memory in which the last two dimensions are swapped. Kinds: n  f32, normal, not near 0        d  f32, far
+ * from one another p  f32, in [0.5, 1.5)             c  f32, as n, but no gradient is wanted v  f32, as p, without
+ * gradient    h  bf16, as n q  bf16, as p                     iN, jN  i64, i32 in [0, N) b  bool */
 typedef struct
 {
   const char *operands;
