@@ -294,8 +294,9 @@ frame_new (EbbCheckpointTarget *target,
   self->call_args = args;
   self->autocast = ebb_thread.autocast;
   self->autocast_dtype = ebb_thread.autocast_dtype;
+  /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
   self->outside = ebb_checkpoint_options_get_store (target->options);
-  if (self->outside == NULL)
+  if (self->outside == NULL || (ebb_thread.hooks != NULL && EBB_IS_CHECKPOINT_FRAME (ebb_thread.hooks)))
     self->outside = ebb_thread.hooks;
   self->mark = ebb_storage_get_next_birth ();
   return self;
