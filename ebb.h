@@ -55,6 +55,11 @@
 #include "nn/training-state.h"
 #include "nn/transformer-block.h"
 
+#include "offload/activation-store.h"
+#include "offload/disk-store.h"
+#include "offload/host-store.h"
+#include "offload/keep-store.h"
+
 #include "wrap/checkpoint-options.h"
 #include "wrap/checkpoint.h"
 

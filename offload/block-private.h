@@ -1,0 +1,59 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "offload/activation-store.h"
+#include "tensor/tensor-private.h"
+
+/* A piece of memory that a store is responsible for: a whole storage, or a small part of a large one. All tensors that
+ * look into it share it as long as any of their handles lives; what was brought back is shared as long as anybody holds
+ * it. Blocks of all stores stand under one lock, which is held for a look-up and never while data moves or a foreign
+ * object is let go. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbRestored EbbRestored;
+
+typedef struct
+{
+  guint64 birth;
+  gsize start, end; /* bytes of the storage */
+  guint version;    /* of the storage; of no account for what stays in place */
+  gboolean in_place;
+} EbbBlockKey;
+
+typedef struct
+{
+  EbbBlockKey key; /* first: tables look up by it */
+  EbbActivationStore *store;
+  EbbDevice *device;
+  EbbDType dtype;
+  EbbHandle *handle;     /* what put () gave; NULL: in place */
+  EbbRestored *restored; /* what get () gave last, while it lives; under the lock */
+  guint n_users;         /* under the lock */
+} EbbBlock;
+
+/* Which part of its storage stands for @tensor. */
+void ebb_block_key_init (EbbBlockKey *key,
+                         EbbTensor *tensor,
+                         gboolean in_place);
+/* A block of @key with one user and nothing in it. */
+EbbBlock *ebb_block_new (EbbActivationStore *store,
+                         const EbbBlockKey *key,
+                         EbbTensor *tensor);
+void ebb_block_free (EbbBlock *block);
+guint ebb_block_hash (gconstpointer key);
+gboolean ebb_block_equal (gconstpointer a,
+                          gconstpointer b);
+
+/* A view of the block as it is in memory now: with a new reference to what was brought back, or brought back by the
+ * store. @offset: in bytes, from the block's start. @n_got: bytes that had to be brought. */
+EbbTensor *ebb_block_get_view (EbbBlock *block,
+                               const EbbView *view,
+                               gsize offset,
+                               gsize *n_got,
+                               GError **error);
+
+void ebb_blocks_lock (void);
+void ebb_blocks_unlock (void);
+
+G_END_DECLS
