@@ -155,8 +155,8 @@ ebb_adamw_init (EbbAdamW *self)
  * @error: return location for an error
  *
  * Makes Adam with decoupled weight decay (Loshchilov and Hutter, 2019): betas 0.9 and 0.999, epsilon 1e-8, weight decay
- * 0.01 on every parameter; see ebb_optimizer_exclude_from_decay(). State: two f32 tensors of each parameter's shape, and a
- * third where the parameter is bf16 or f16, all made at the first step.
+ * 0.01 on every parameter; see ebb_optimizer_exclude_from_decay(). State: two f32 tensors of each parameter's shape,
+ * and a third where the parameter is bf16 or f16, all made at the first step.
  *
  * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
  */

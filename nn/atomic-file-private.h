@@ -3,8 +3,8 @@
 
 #include "tensor/error.h"
 
-/* A file that is there as a whole or not at all: written under another name in the same folder, flushed to the disk, then
- * renamed. */
+/* A file that is there as a whole or not at all: written under another name in the same folder, flushed to the disk,
+ * then renamed. */
 
 G_BEGIN_DECLS
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* -- pieces ----------------------------------------------------------------------------------------------------------- */
+/* -- pieces -------------------------------------------------------------------------------------------------------- */
 
 /* GPT-2's expression, by hand, so that bytes which are not UTF-8 pass too, each as a character of its own that is no
  * letter, number or space:
@@ -134,10 +134,11 @@ ebb_bpe_find_piece_end (const guint8 *text,
   return end;
 }
 
-/* -- merging ---------------------------------------------------------------------------------------------------------- */
+/* -- merging ------------------------------------------------------------------------------------------------------- */
 
-/* The tokens of a piece are a doubly linked list in arrays; the merges that are possible wait in a heap, ordered by rank
- * and place. As in GPT-2, all places of one rank are merged, from the left, before merges that this made possible count. */
+/* The tokens of a piece are a doubly linked list in arrays; the merges that are possible wait in a heap, ordered by
+ * rank and place. As in GPT-2, all places of one rank are merged, from the left, before merges that this made possible
+ * count. */
 
 typedef struct
 {

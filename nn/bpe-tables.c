@@ -26,8 +26,8 @@ make_byte_map (gint16 *byte_of_character)
     byte_of_character[byte_is_printable (byte) ? byte : 256 + n_others++] = (gint16) byte;
 }
 
-/* The bytes that a spelling stands for. A token with other characters, as special tokens of some models have, stands for
- * its own UTF-8. */
+/* The bytes that a spelling stands for. A token with other characters, as special tokens of some models have, stands
+ * for its own UTF-8. */
 static EbbBpeToken
 spell (const char *spelling,
        const gint16 *byte_of_character)
@@ -69,7 +69,7 @@ read_file (const char *path,
 
 #define MAX_FILE_SIZE ((gsize) 256 << 20)
 
-/* -- vocab.json ------------------------------------------------------------------------------------------------------- */
+/* -- vocab.json ---------------------------------------------------------------------------------------------------- */
 
 /* Fills @spellings (id to spelling) and by_spelling. */
 static gboolean
@@ -162,7 +162,7 @@ load_vocab (EbbBpeTables *self,
          && scan_vocab (self, &scanner, spellings, error) && make_tokens (self, path, spellings, error);
 }
 
-/* -- merges.txt ------------------------------------------------------------------------------------------------------- */
+/* -- merges.txt ---------------------------------------------------------------------------------------------------- */
 
 static guint64
 hash_pair (guint64 key)

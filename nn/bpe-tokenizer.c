@@ -32,7 +32,7 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbBpeTokenizer,
                                EBB_TYPE_TOKENIZER,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_bpe_tokenizer_initable_init))
 
-/* -- encoding --------------------------------------------------------------------------------------------------------- */
+/* -- encoding ------------------------------------------------------------------------------------------------------ */
 
 /* Words come again and again: the tokens of each piece of a text are kept while it is encoded. */
 typedef struct
@@ -194,7 +194,7 @@ ebb_bpe_tokenizer_find_token (EbbBpeTokenizer *self,
   return (gint64) GPOINTER_TO_UINT (g_hash_table_lookup (self->tables.by_spelling, text)) - 1;
 }
 
-/* -- the object ------------------------------------------------------------------------------------------------------- */
+/* -- the object ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
 ebb_bpe_tokenizer_initable_init_instance (GInitable *initable,
@@ -315,12 +315,13 @@ ebb_bpe_tokenizer_init (EbbBpeTokenizer *self)
  * @merges_path: (type filename): the model's `merges.txt`: two tokens a line, most important first
  * @error: return location for an error
  *
- * Makes GPT-2's byte-level byte-pair encoding, given the files that are published with a model. Encoding splits the text
- * with GPT-2's expression and merges bytes by rank; special tokens such as `<|endoftext|>` are text like any other (see
- * ebb_bpe_tokenizer_find_token()). Bytes that are not UTF-8 are encoded too, and come back from ebb_tokenizer_decode().
+ * Makes GPT-2's byte-level byte-pair encoding, given the files that are published with a model. Encoding splits the
+ * text with GPT-2's expression and merges bytes by rank; special tokens such as `<|endoftext|>` are text like any other
+ * (see ebb_bpe_tokenizer_find_token()). Bytes that are not UTF-8 are encoded too, and come back from
+ * ebb_tokenizer_decode().
  *
- * Returns: (transfer full) (nullable): the tokenizer; %NULL with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT
- *   if something in it is wrong
+ * Returns: (transfer full) (nullable): the tokenizer; %NULL with %EBB_ERROR_IO if a file can't be read,
+ * %EBB_ERROR_FORMAT if something in it is wrong
  */
 EbbTokenizer *
 ebb_bpe_tokenizer_new (const char *vocab_path,

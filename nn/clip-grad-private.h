@@ -7,7 +7,8 @@ G_BEGIN_DECLS
 
 gboolean ebb_check_max_norm (double max_norm,
                              GError **error);
-/* The root of the sum of squares of all gradients: each gradient by a kernel, their sum in double in the order given. */
+/* The root of the sum of squares of all gradients: each gradient by a kernel, their sum in double in the order given.
+ */
 gboolean ebb_compute_grad_norm (EbbTensor **parameters,
                                 guint n_parameters,
                                 double *norm,

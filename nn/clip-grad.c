@@ -50,7 +50,8 @@ launch_sum_of_squares (EbbTensor *grad,
   return ebb_launch (grad->storage->device, &launch, error);
 }
 
-/* Fills @squares for all gradients on the device of the one at @first; those are marked as done. One copy to the host. */
+/* Fills @squares for all gradients on the device of the one at @first; those are marked as done. One copy to the host.
+ */
 static gboolean
 sum_device (EbbTensor **parameters,
             guint n_parameters,
@@ -116,9 +117,10 @@ ebb_compute_grad_norm (EbbTensor **parameters,
  * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
  * @error: return location for an error
  *
- * Scales the gradients of @parameters in place so that their global norm, the root of the sum of all squares, is at most
- * @max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013): the factor is @max_norm /
- * (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without a gradient are passed over.
+ * Scales the gradients of @parameters in place so that their global norm, the root of the sum of all squares, is at
+ * most
+ * @max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013): the factor is @max_norm
+ * / (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without a gradient are passed over.
  * ebb_optimizer_clip_grad_norm() does the same without a second pass over the gradients.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense

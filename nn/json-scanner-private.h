@@ -33,7 +33,8 @@ gboolean ebb_json_scanner_try (EbbJsonScanner *self,
 gboolean ebb_json_scanner_expect (EbbJsonScanner *self,
                                   char c,
                                   GError **error);
-/* Takes what separates the members of a list or object that ends with @end: sets @more. Call it before each member, with
+/* Takes what separates the members of a list or object that ends with @end: sets @more. Call it before each member,
+ * with
  * @first TRUE before the first one. */
 gboolean ebb_json_scanner_next (EbbJsonScanner *self,
                                 gboolean first,

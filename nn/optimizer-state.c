@@ -11,7 +11,7 @@
  *     groups: [ { lr, weight_decay, parameters: [ name ] } ],
  *     state: { name: { n_steps, master, exp_avg, ... } } } */
 
-/* -- writing ---------------------------------------------------------------------------------------------------------- */
+/* -- writing ------------------------------------------------------------------------------------------------------- */
 
 static EbbArgs *
 get_options (EbbOptimizer *self,
@@ -82,9 +82,9 @@ get_slots (EbbOptimizerPrivate *priv,
  * ebb_optimizer_get_state:
  * @self: an optimizer
  *
- * All that a later optimizer of the same kind over the same parameters needs to go on as this one would: steps, learning
- * rates, options, groups by the names of their parameters, and the tensors of the state. The tensors are the optimizer's
- * own: the next step changes them.
+ * All that a later optimizer of the same kind over the same parameters needs to go on as this one would: steps,
+ * learning rates, options, groups by the names of their parameters, and the tensors of the state. The tensors are the
+ * optimizer's own: the next step changes them.
  *
  * Returns: (transfer full): a dictionary
  */
@@ -118,7 +118,7 @@ ebb_optimizer_get_state (EbbOptimizer *self)
   return state;
 }
 
-/* -- reading ---------------------------------------------------------------------------------------------------------- */
+/* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static int
 find (EbbArgs *args,

@@ -7,10 +7,10 @@
 
 static const char *const dtype_names[EBB_N_DTYPES] = { "F32", "BF16", "F16", "I32", "I64", "U8", "BOOL" };
 /* What the format has besides. */
-static const char *const other_dtype_names[] = { "F64",         "F8_E5M2",     "F8_E4M3", "F8_E8M0",
+static const char *const other_dtype_names[] = { "F64", "F8_E5M2", "F8_E4M3", "F8_E8M0",
                                                  "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3", "F6_E3M2",
-                                                 "F4",          "I8",          "I16",     "U16",
-                                                 "U32",         "U64",         "C64",     NULL };
+                                                 "F4", "I8", "I16", "U16",
+                                                 "U32", "U64", "C64", NULL };
 
 #define SUPPORTED_DTYPES "F32, BF16, F16, I32, I64, U8 and BOOL"
 
@@ -60,7 +60,7 @@ fail (const char *path,
   return FALSE;
 }
 
-/* -- one tensor's description ----------------------------------------------------------------------------------------- */
+/* -- one tensor's description -------------------------------------------------------------------------------------- */
 
 static gboolean
 read_dtype (Parser *parser,
@@ -211,7 +211,7 @@ read_entry (Parser *parser,
   return FALSE;
 }
 
-/* -- the whole -------------------------------------------------------------------------------------------------------- */
+/* -- the whole ----------------------------------------------------------------------------------------------------- */
 
 static gboolean
 read_metadata (Parser *parser,

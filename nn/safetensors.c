@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* -- reading ---------------------------------------------------------------------------------------------------------- */
+/* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 check_booleans (const char *path,
@@ -138,9 +138,9 @@ ebb_load_safetensors_full (const char *path,
  * @path: (type filename): the file
  * @error: return location for an error
  *
- * Loads the tensors of a safetensors file, on the CPU, in the order of its header. The file is mapped, not read: tensors
- * share the mapping, privately, so that changing them does not change the file; those whose data is not aligned to its
- * type are copied. The dtypes F32, BF16, F16, I32, I64, U8 and BOOL are supported.
+ * Loads the tensors of a safetensors file, on the CPU, in the order of its header. The file is mapped, not read:
+ * tensors share the mapping, privately, so that changing them does not change the file; those whose data is not aligned
+ * to its type are copied. The dtypes F32, BF16, F16, I32, I64, U8 and BOOL are supported.
  *
  * Returns: (transfer full) (nullable): a dictionary of tensors by name; %NULL with %EBB_ERROR_IO if the file can't be
  *   read, %EBB_ERROR_FORMAT if anything in it is wrong, %EBB_ERROR_DTYPE if a tensor has another dtype
@@ -152,7 +152,7 @@ ebb_load_safetensors (const char *path,
   return ebb_load_safetensors_full (path, NULL, error);
 }
 
-/* -- writing ---------------------------------------------------------------------------------------------------------- */
+/* -- writing ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 check_tensors (const char *path,
@@ -340,8 +340,8 @@ write_all (EbbAtomicFile *file,
  * @metadata: (nullable): a dictionary of strings
  * @error: return location for an error
  *
- * Writes tensors to a safetensors file. The file appears as a whole, by renaming, after all of it has reached the disk: on
- * an error, or if the machine stops in the middle, what was at @path before is still there and nothing else. Tensors
+ * Writes tensors to a safetensors file. The file appears as a whole, by renaming, after all of it has reached the disk:
+ * on an error, or if the machine stops in the middle, what was at @path before is still there and nothing else. Tensors
  * that were loaded from @path may be among @tensors.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @tensors or @metadata hold

@@ -152,8 +152,8 @@ ebb_sgd_init (EbbSgd *self)
  * @lr: the learning rate, 0 or more
  * @error: return location for an error
  *
- * Makes plain stochastic gradient descent; see #EbbSgd:momentum, #EbbSgd:nesterov and #EbbOptimizer:weight-decay (0 here,
- * added to the gradient) for more. State: with momentum, one f32 tensor of each parameter's shape.
+ * Makes plain stochastic gradient descent; see #EbbSgd:momentum, #EbbSgd:nesterov and #EbbOptimizer:weight-decay (0
+ * here, added to the gradient) for more. State: with momentum, one f32 tensor of each parameter's shape.
  *
  * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
  */

@@ -12,7 +12,7 @@
 
 #define MAX_DEPTH 64
 
-/* -- checksum --------------------------------------------------------------------------------------------------------- */
+/* -- checksum ------------------------------------------------------------------------------------------------------ */
 
 /* Four independent lanes of multiply and rotate over 64-bit words: about the speed of memory, and any changed, missing
  * or moved byte shows. It guards against a broken disk, not against an opponent. */
@@ -62,7 +62,7 @@ checksum_tensor (EbbTensor *tensor,
   return TRUE;
 }
 
-/* -- flatten ---------------------------------------------------------------------------------------------------------- */
+/* -- flatten ------------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
@@ -231,7 +231,7 @@ ebb_state_tree_flatten (EbbArgs *tree,
   return json_to_string (root, FALSE);
 }
 
-/* -- restore ---------------------------------------------------------------------------------------------------------- */
+/* -- restore ------------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {

@@ -37,11 +37,11 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbTextDataset,
                                G_TYPE_OBJECT,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_text_dataset_initable_init))
 
-/* -- which window ----------------------------------------------------------------------------------------------------- */
+/* -- which window -------------------------------------------------------------------------------------------------- */
 
-/* Each epoch reads the text once, in windows that follow each other without overlap, in an order of its own. The order is
- * a permutation that is computed, not stored: a Feistel network over the next power of four, walked until the result is
- * in range. So a position is one integer, and reaching it costs nothing. */
+/* Each epoch reads the text once, in windows that follow each other without overlap, in an order of its own. The order
+ * is a permutation that is computed, not stored: a Feistel network over the next power of four, walked until the result
+ * is in range. So a position is one integer, and reaching it costs nothing. */
 
 /* The finaliser of splitmix64 (Steele et al., "Fast splittable pseudorandom number generators", 2014). */
 static guint64
@@ -97,7 +97,7 @@ find_window (EbbTextDataset *self,
          + (gint64) (mix (~key) % (guint64) (slack + 1));
 }
 
-/* -- using it --------------------------------------------------------------------------------------------------------- */
+/* -- using it ------------------------------------------------------------------------------------------------------ */
 
 /**
  * ebb_text_dataset_get_n_tokens:
@@ -368,7 +368,7 @@ ebb_text_dataset_load_state (EbbTextDataset *self,
   return TRUE;
 }
 
-/* -- the object ------------------------------------------------------------------------------------------------------- */
+/* -- the object ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
 read_paths (EbbTextDataset *self,
@@ -565,9 +565,9 @@ ebb_text_dataset_init (EbbTextDataset *self)
  * @seed: which orders of windows the epochs have
  * @error: return location for an error
  *
- * Opens files as one stream of tokens. They are mapped; with #EbbByteTokenizer nothing is copied, with others the tokens
- * are kept in 2 or 4 bytes each. An epoch takes each window of the text once, in an order that depends on @seed and the
- * epoch.
+ * Opens files as one stream of tokens. They are mapped; with #EbbByteTokenizer nothing is copied, with others the
+ * tokens are kept in 2 or 4 bytes each. An epoch takes each window of the text once, in an order that depends on @seed
+ * and the epoch.
  *
  * Returns: (transfer full) (nullable): the text; %NULL with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT if
  *   it is empty

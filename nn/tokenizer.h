@@ -24,8 +24,8 @@ G_DECLARE_DERIVABLE_TYPE (EbbTokenizer, ebb_tokenizer, EBB, TOKENIZER, GObject)
  * @encode: makes an i64 tensor [n] of tokens out of any bytes
  * @decode: makes bytes out of an i64 tensor [n] of tokens, all of which are in [0, vocabulary size)
  * @get_vocab_size: how many tokens there are
- * @find_cut: a place in @text, at least at @from, where it may be cut so that the parts encode to the same tokens as the
- *   whole; -1 if there is none. The default knows of none.
+ * @find_cut: a place in @text, at least at @from, where it may be cut so that the parts encode to the same tokens as
+ * the whole; -1 if there is none. The default knows of none.
  *
  * The class of tokenizers.
  */

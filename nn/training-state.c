@@ -35,7 +35,7 @@ enum
 
 G_DEFINE_FINAL_TYPE (EbbTrainingState, ebb_training_state, G_TYPE_OBJECT)
 
-/* -- saving ----------------------------------------------------------------------------------------------------------- */
+/* -- saving -------------------------------------------------------------------------------------------------------- */
 
 static void
 add_generator_state (EbbArgs *generators,
@@ -71,9 +71,9 @@ get_generators (EbbTrainingState *self)
  * @error: return location for an error
  *
  * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default one
- * and those added), #EbbTrainingState:config and #EbbTrainingState:values as one new file in @folder. The file appears as
- * a whole once all of it has reached the disk; only then older ones go, but for the newest #EbbTrainingState:keep. So
- * whenever the machine stops, a whole state is left.
+ * and those added), #EbbTrainingState:config and #EbbTrainingState:values as one new file in @folder. The file appears
+ * as a whole once all of it has reached the disk; only then older ones go, but for the newest #EbbTrainingState:keep.
+ * So whenever the machine stops, a whole state is left.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if it can't be written; older states are still there
  */
@@ -119,7 +119,7 @@ ebb_training_state_save (EbbTrainingState *self,
   return ebb_state_folder_write (folder, tree, self->keep, error);
 }
 
-/* -- loading ---------------------------------------------------------------------------------------------------------- */
+/* -- loading ------------------------------------------------------------------------------------------------------- */
 
 static EbbArgs *
 read_part (EbbArgs *tree,
@@ -236,14 +236,14 @@ take_texts (EbbTrainingState *self,
  * @step: (out) (optional): return location for how many steps had been taken
  * @error: return location for an error
  *
- * Loads the newest state that is whole (its size and checksums are right) into the module, the optimizer, the data and the
- * generators. A training that goes on from there computes what it would have computed without a stop, bit for bit, on the
- * same device and with as many threads.
+ * Loads the newest state that is whole (its size and checksums are right) into the module, the optimizer, the data and
+ * the generators. A training that goes on from there computes what it would have computed without a stop, bit for bit,
+ * on the same device and with as many threads.
  *
  * What does not fit is found before anything is changed, but that a tensor finds no memory.
  *
- * Returns: %FALSE with %EBB_ERROR_IO if nothing can be read, %EBB_ERROR_FORMAT if no state is whole, %EBB_ERROR_STATE if
- *   it does not fit
+ * Returns: %FALSE with %EBB_ERROR_IO if nothing can be read, %EBB_ERROR_FORMAT if no state is whole, %EBB_ERROR_STATE
+ * if it does not fit
  */
 gboolean
 ebb_training_state_load (EbbTrainingState *self,
@@ -299,8 +299,8 @@ ebb_training_state_load (EbbTrainingState *self,
  * @folder: (type filename): a folder that ebb_training_state_save() wrote to
  * @error: return location for an error
  *
- * Reads #EbbTrainingState:config of the newest state that is whole, so that the model and the optimizer can be made by it
- * before the state is loaded into them.
+ * Reads #EbbTrainingState:config of the newest state that is whole, so that the model and the optimizer can be made by
+ * it before the state is loaded into them.
  *
  * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_training_state_load()
  */
@@ -324,7 +324,7 @@ ebb_training_state_read_config (const char *folder,
   return NULL;
 }
 
-/* -- the object ------------------------------------------------------------------------------------------------------- */
+/* -- the object ---------------------------------------------------------------------------------------------------- */
 
 /**
  * ebb_training_state_add_generator:

@@ -42,7 +42,7 @@ make_tensors (void)
 {
   EbbArgs *tensors = ebb_args_new (EBB_ARGS_DICT);
   const gint64 shape[] = { 2, 3 }, empty[] = { 3, 0, 2 };
-  static const EbbDType dtypes[] = { EBB_DTYPE_U8,  EBB_DTYPE_F32, EBB_DTYPE_BOOL, EBB_DTYPE_BF16,
+  static const EbbDType dtypes[] = { EBB_DTYPE_U8, EBB_DTYPE_F32, EBB_DTYPE_BOOL, EBB_DTYPE_BF16,
                                      EBB_DTYPE_I64, EBB_DTYPE_F16, EBB_DTYPE_I32 };
 
   for (guint i = 0; i < G_N_ELEMENTS (dtypes); i++)
