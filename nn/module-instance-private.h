@@ -45,7 +45,14 @@ typedef struct
   guint in_default_forward : 1;
 } EbbModulePrivate;
 
-EbbModulePrivate *ebb_module_get_private (EbbModule *self);
+/* Where the instance's private data lies from its address; fixed once the class is there. */
+extern gssize ebb_module_private_offset;
+
+static inline EbbModulePrivate *
+ebb_module_get_private (EbbModule *self)
+{
+  return G_STRUCT_MEMBER_P (self, ebb_module_private_offset);
+}
 
 /* module-registry.c */
 void ebb_module_clear_registry (EbbModulePrivate *priv);

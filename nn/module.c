@@ -22,6 +22,8 @@ enum
   N_PROPERTIES
 };
 
+gssize ebb_module_private_offset;
+
 static GParamSpec *properties[N_PROPERTIES];
 static gboolean (*activation_checkpointing_func) (EbbModule *, gboolean, GError **);
 
@@ -31,12 +33,6 @@ G_DEFINE_TYPE_WITH_CODE (EbbModule,
                          ebb_module,
                          G_TYPE_OBJECT,
                          G_ADD_PRIVATE (EbbModule) G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, initable_interface_init))
-
-EbbModulePrivate *
-ebb_module_get_private (EbbModule *self)
-{
-  return ebb_module_get_instance_private (self);
-}
 
 static gboolean
 ebb_module_initable_init (GInitable *initable, GCancellable *cancellable, GError **error)
@@ -119,6 +115,7 @@ ebb_module_class_init (EbbModuleClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
+  ebb_module_private_offset = g_type_class_get_instance_private_offset (klass);
   object_class->get_property = ebb_module_get_property;
   object_class->set_property = ebb_module_set_property;
   object_class->finalize = ebb_module_finalize;
