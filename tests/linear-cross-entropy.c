@@ -63,7 +63,7 @@ compute (Operands *o,
   g_autoptr (EbbTensor) sum = NULL;
 
   if (fused)
-    loss = ebb_linear_cross_entropy (o->x, o->weight, o->targets, IGNORED, 0.1, reduction, &error);
+    loss = ebb_fused_linear_cross_entropy (o->x, o->weight, o->targets, IGNORED, 0.1, reduction, &error);
   else
     {
       logits = ebb_linear (o->x, o->weight, NULL, &error);
@@ -200,7 +200,7 @@ retained_graph_gives_the_gradient_again (void)
   g_autoptr (EbbTensor) doubled = NULL;
 
   setup (&o);
-  loss = ebb_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
+  loss = ebb_fused_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
   g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, &error));
   once = ebb_copy (ebb_tensor_get_grad (o.weight), &error);
   doubled = ebb_mul_scalar (once, 2.0, &error);
@@ -223,7 +223,7 @@ no_gradient_costs_no_memory (void)
   setup (&o);
   before = get_total ();
   ebb_push_grad_enabled (FALSE);
-  loss = ebb_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
+  loss = ebb_fused_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
   ebb_pop_grad_enabled ();
   g_assert_no_error (error);
   g_assert_cmpuint (get_total () - before, <, 1024);

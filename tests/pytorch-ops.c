@@ -269,7 +269,7 @@ cross_entropy_is_pytorchs (void)
       g_autoptr (GError) error = NULL;
       g_autoptr (EbbTensor) loss =
           joined
-              ? ebb_linear_cross_entropy (logits, identity, targets, -100, test->smoothing, test->reduction, &error)
+              ? ebb_fused_linear_cross_entropy (logits, identity, targets, -100, test->smoothing, test->reduction, &error)
               : ebb_cross_entropy_full (logits, targets, -100, test->smoothing, test->reduction, &error);
 
       g_assert_no_error (error);

@@ -244,7 +244,7 @@ linear_cross_entropy_equals_torch (void)
   ones = ebb_ones ((const gint64[]){ 13, 13 }, 2, EBB_DTYPE_F32, NULL, &error);
   lower = ebb_tril (ones, 0, &error);
   identity = ebb_triu (lower, 0, &error);
-  output = ebb_linear_cross_entropy (x, identity, find (op, "targets"), -100, 0.1, EBB_REDUCTION_MEAN, &error);
+  output = ebb_fused_linear_cross_entropy (x, identity, find (op, "targets"), -100, 0.1, EBB_REDUCTION_MEAN, &error);
   g_assert_no_error (error);
   check (op, output, &x, NAMES ("logits"));
   close_fixtures ();
