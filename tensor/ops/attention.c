@@ -193,8 +193,8 @@ sdpa_run (EbbOpCall *call,
                          error);
 }
 
-/* New memory for the gradient of @like [B, H, T, D], with heads and positions in the order in memory that @like has: where
- * that is a transposed view, the gradient becomes dense again when it passes the transposition. */
+/* New memory for the gradient of @like [B, H, T, D], with heads and positions in the order in memory that @like has:
+ * where that is a transposed view, the gradient becomes dense again when it passes the transposition. */
 static EbbTensor *
 new_head_grad (EbbTensor *like,
                EbbDType dtype,
@@ -288,9 +288,9 @@ sdpa_check (EbbOpCall *call,
  * @error: return location for an error
  *
  * Computes softmax (scale Q K^T + mask) V (Vaswani et al., 2017, equation 1) without ever holding the T x S scores
- * (Dao et al., FlashAttention, 2022). Any strides will do; the data is not copied if the last one is 1. A query that may
- * attend to no key gives 0. All are cast to the dtype of autocast when that is on, else to f32 if one is f32. Backward
- * keeps @query, @key, @value, the result and f32 [B, H, T]. No gradient is computed for @mask.
+ * (Dao et al., FlashAttention, 2022). Any strides will do; the data is not copied if the last one is 1. A query that
+ * may attend to no key gives 0. All are cast to the dtype of autocast when that is on, else to f32 if one is f32.
+ * Backward keeps @query, @key, @value, the result and f32 [B, H, T]. No gradient is computed for @mask.
  *
  * Returns: (transfer full) (nullable): [B, H, T, D]; %NULL with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE,
  *   %EBB_ERROR_INVALID_ARGUMENT for a probability that is none, %EBB_ERROR_NOT_SUPPORTED for a mask that requires a
@@ -346,7 +346,8 @@ enum
   SELF_LOGSUMEXP
 };
 
-/* The @part-th of the @n_parts that lie side by side in the last dimension of @packed [B, T, n_parts C], as [B, H, T, D].
+/* The @part-th of the @n_parts that lie side by side in the last dimension of @packed [B, T, n_parts C], as [B, H, T,
+ * D].
  * @packed may have any strides but the last. */
 static void
 view_heads (EbbView *view,
@@ -433,12 +434,12 @@ static const EbbOp op_self = { "self_attention", EBB_OP_ATTENTION, EBB_KERNEL_AT
  * @generator: (nullable): where dropout draws from; %NULL for the thread's default
  * @error: return location for an error
  *
- * Multi-head attention of a sequence to itself (Vaswani et al., 2017, section 3.2.2), between the projection to @qkv and
- * the one of the result: ebb_scaled_dot_product_attention() on views of @qkv, without splitting, transposing or joining
- * anything. Draws and results are the same. Backward keeps @qkv, the result and f32 [B, H, T].
+ * Multi-head attention of a sequence to itself (Vaswani et al., 2017, section 3.2.2), between the projection to @qkv
+ * and the one of the result: ebb_scaled_dot_product_attention() on views of @qkv, without splitting, transposing or
+ * joining anything. Draws and results are the same. Backward keeps @qkv, the result and f32 [B, H, T].
  *
- * Returns: (transfer full) (nullable): [B, T, C]; %NULL with %EBB_ERROR_SHAPE if @qkv is of another shape or its heads do
- *   not come out even, and the errors of ebb_scaled_dot_product_attention()
+ * Returns: (transfer full) (nullable): [B, T, C]; %NULL with %EBB_ERROR_SHAPE if @qkv is of another shape or its heads
+ * do not come out even, and the errors of ebb_scaled_dot_product_attention()
  */
 EbbTensor *
 ebb_self_attention (EbbTensor *qkv,

@@ -5,13 +5,13 @@
 #include "tensor/ops/op-support-private.h"
 #include "tensor/ops/product-private.h"
 
-/* The logits of a language model, [B T, V], are its largest tensor by far. Here they exist for a chunk of rows at a time.
- * With one loss for all rows its gradient is known but for a factor as soon as a chunk's logits are: they turn into their
- * gradient in place and go on into those of x and weight at once, so the products are not done again in backward. With
- * one loss for each row the factors differ; then logits are made a second time in backward. */
+/* The logits of a language model, [B T, V], are its largest tensor by far. Here they exist for a chunk of rows at a
+ * time. With one loss for all rows its gradient is known but for a factor as soon as a chunk's logits are: they turn
+ * into their gradient in place and go on into those of x and weight at once, so the products are not done again in
+ * backward. With one loss for each row the factors differ; then logits are made a second time in backward. */
 
-/* Bytes of logits at a time. Each chunk reads the weight twice and its gradient once and writes that: chunks that are too
- * small spend their time on this. The number of rows follows from shapes alone, so sums have one order. */
+/* Bytes of logits at a time. Each chunk reads the weight twice and its gradient once and writes that: chunks that are
+ * too small spend their time on this. The number of rows follows from shapes alone, so sums have one order. */
 #define CHUNK_BYTES (64 * 1024 * 1024)
 #define CHUNK_ROW_UNIT 16
 
@@ -186,7 +186,7 @@ compute_row_grad (EbbTensor *like,
 
 static gboolean
 fused_linear_cross_entropy_run (EbbOpCall *call,
-                          GError **error)
+                                GError **error)
 {
   EbbReduction reduction = (EbbReduction) call->extra.i[EXTRA_REDUCTION];
   gint64 x_output = call->extra.i[EXTRA_OUTPUT_X], weight_output = call->extra.i[EXTRA_OUTPUT_WEIGHT];
@@ -326,7 +326,7 @@ backward_by_rows (EbbBackward *ctx,
 
 static gboolean
 fused_linear_cross_entropy_backward (EbbBackward *ctx,
-                               GError **error)
+                                     GError **error)
 {
   guint n_saved = 0;
 
@@ -339,8 +339,9 @@ fused_linear_cross_entropy_backward (EbbBackward *ctx,
   return !ctx->extra_i[EXTRA_OUTPUT_WEIGHT] || give_saved (ctx, n_saved, 1, error);
 }
 
-static const EbbOp op_fused_linear_cross_entropy = { "fused_linear_cross_entropy", EBB_OP_LOSS, EBB_KERNEL_CROSS_ENTROPY,
-                                               fused_linear_cross_entropy_run, fused_linear_cross_entropy_backward };
+static const EbbOp op_fused_linear_cross_entropy = { "fused_linear_cross_entropy", EBB_OP_LOSS,
+                                                     EBB_KERNEL_CROSS_ENTROPY, fused_linear_cross_entropy_run,
+                                                     fused_linear_cross_entropy_backward };
 
 /* -- the op ------------------------------------------------------------------------------------------------------- */
 
@@ -391,8 +392,8 @@ add_gradients (EbbOpCall *call)
  * @reduction: how the losses become one
  * @error: return location for an error
  *
- * Computes ebb_cross_entropy_full() of ebb_linear() of @x and @weight without ever holding all logits: at most 64 MiB of
- * them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
+ * Computes ebb_cross_entropy_full() of ebb_linear() of @x and @weight without ever holding all logits: at most 64 MiB
+ * of them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
  * along with the loss if they are wanted, and backward keeps them alone; without reduction it keeps @x, @weight and
  * @targets and computes the logits again. Under autocast @x and @weight are cast to its dtype and logits are of it.
  *
@@ -401,17 +402,18 @@ add_gradients (EbbOpCall *call)
  */
 EbbTensor *
 ebb_fused_linear_cross_entropy (EbbTensor *x,
-                          EbbTensor *weight,
-                          EbbTensor *targets,
-                          gint64 ignore_index,
-                          double label_smoothing,
-                          EbbReduction reduction,
-                          GError **error)
+                                EbbTensor *weight,
+                                EbbTensor *targets,
+                                gint64 ignore_index,
+                                double label_smoothing,
+                                EbbReduction reduction,
+                                GError **error)
 {
   EbbOpCall call;
   EbbDType dtype;
 
-  if (!ebb_op_begin (&call, &op_fused_linear_cross_entropy, error, 3, x, weight, targets) || !check_product (&call, error)
+  if (!ebb_op_begin (&call, &op_fused_linear_cross_entropy, error, 3, x, weight, targets)
+      || !check_product (&call, error)
       || !ebb_loss_check (&call, 2, x, weight->view.shape[0], ignore_index, label_smoothing, reduction, error)
       || !ebb_op_cast_for_product (&call, 2, &dtype, error) || !ebb_op_contiguous (&call, 0, error)
       || !ebb_op_contiguous (&call, 1, error))

@@ -92,13 +92,13 @@ static const EbbOp op_cross_entropy = { "cross_entropy", EBB_OP_LOSS, EBB_KERNEL
  * @logits: (nullable): a tensor [.., V], f32 or bf16: a score for each of V classes
  * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V)
  * @ignore_index: a target that does not count
- * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes (Szegedy et al.,
- *   Rethinking the Inception Architecture, 2015, section 7)
+ * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes (Szegedy et
+ * al., Rethinking the Inception Architecture, 2015, section 7)
  * @reduction: how the losses become one
  * @error: return location for an error
  *
- * Computes the cross entropy -log softmax (logits)[target] in f32. The mean is over targets that are not ignored, and NaN
- * if there is none. Backward keeps @logits, @targets and one number a row.
+ * Computes the cross entropy -log softmax (logits)[target] in f32. The mean is over targets that are not ignored, and
+ * NaN if there is none. Backward keeps @logits, @targets and one number a row.
  *
  * Returns: (transfer full) (nullable): f32: one number [], or [..] without reduction; %NULL with %EBB_ERROR_SHAPE,
  *   %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT

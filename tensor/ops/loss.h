@@ -39,11 +39,11 @@ EbbTensor *ebb_cross_entropy_full (EbbTensor *logits,
 
 EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_fused_linear_cross_entropy (EbbTensor *x,
-                                     EbbTensor *weight,
-                                     EbbTensor *targets,
-                                     gint64 ignore_index,
-                                     double label_smoothing,
-                                     EbbReduction reduction,
-                                     GError **error);
+                                           EbbTensor *weight,
+                                           EbbTensor *targets,
+                                           gint64 ignore_index,
+                                           double label_smoothing,
+                                           EbbReduction reduction,
+                                           GError **error);
 
 G_END_DECLS

@@ -7,7 +7,8 @@
 
 G_BEGIN_DECLS
 
-/* Inputs [first, first + n_names) are vectors of @size or left out, and everything is floating; makes them contiguous. */
+/* Inputs [first, first + n_names) are vectors of @size or left out, and everything is floating; makes them contiguous.
+ */
 gboolean ebb_norm_check (EbbOpCall *call,
                          guint first,
                          const char *const *names,

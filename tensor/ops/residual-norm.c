@@ -229,8 +229,8 @@ static const EbbOp op_residual_norm = { "residual_dropout_layer_norm", EBB_OP_NO
  * @normalized: (out) (transfer full): the layer norm of @sum, of its dtype; see ebb_layer_norm()
  * @error: return location for an error
  *
- * Ends a branch of a transformer block and begins the next in one pass over memory. Backward keeps @sum, @weight and two
- * numbers a row; the mask is drawn again.
+ * Ends a branch of a transformer block and begins the next in one pass over memory. Backward keeps @sum, @weight and
+ * two numbers a row; the mask is drawn again.
  *
  * Returns: %TRUE; %FALSE with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE, or %EBB_ERROR_INVALID_ARGUMENT for a probability that
  *   is none

@@ -168,17 +168,18 @@ run_cross_entropy_full (EbbTensor **x,
 
 static gboolean
 run_fused_linear_cross_entropy (EbbTensor **x,
-                          const double *numbers,
-                          EbbTensor **y,
-                          GError **error)
+                                const double *numbers,
+                                EbbTensor **y,
+                                GError **error)
 {
-  y[0] = ebb_fused_linear_cross_entropy (x[0], x[1], x[2], (gint64) numbers[0], numbers[1], (EbbReduction) numbers[2], error);
+  y[0] = ebb_fused_linear_cross_entropy (x[0], x[1], x[2], (gint64) numbers[0], numbers[1], (EbbReduction) numbers[2],
+                                         error);
   return y[0] != NULL;
 }
 
 static double
 count_fused_linear_cross_entropy (EbbTensor **x,
-                            EbbTensor **y)
+                                  EbbTensor **y)
 {
   return 2.0 * (double) ebb_tensor_get_n_elements (x[0]) * (double) ebb_tensor_get_dim (x[1], 0);
 }

@@ -257,16 +257,16 @@ int
 main (int argc, char **argv)
 {
   g_test_init (&argc, &argv, NULL);
-  g_test_add_func ("/linear-cross-entropy/mean-equals-that-of-all-logits", mean_equals_that_of_all_logits);
-  g_test_add_func ("/linear-cross-entropy/sum-equals-that-of-all-logits", sum_equals_that_of_all_logits);
-  g_test_add_func ("/linear-cross-entropy/rows-equal-those-of-all-logits", rows_equal_those_of_all_logits);
-  g_test_add_func ("/linear-cross-entropy/all-logits-are-never-held", all_logits_are_never_held);
-  g_test_add_func ("/linear-cross-entropy/gradient-of-the-weight-is-handed-over",
+  g_test_add_func ("/fused-linear-cross-entropy/mean-equals-that-of-all-logits", mean_equals_that_of_all_logits);
+  g_test_add_func ("/fused-linear-cross-entropy/sum-equals-that-of-all-logits", sum_equals_that_of_all_logits);
+  g_test_add_func ("/fused-linear-cross-entropy/rows-equal-those-of-all-logits", rows_equal_those_of_all_logits);
+  g_test_add_func ("/fused-linear-cross-entropy/all-logits-are-never-held", all_logits_are_never_held);
+  g_test_add_func ("/fused-linear-cross-entropy/gradient-of-the-weight-is-handed-over",
                    gradient_of_the_weight_is_handed_over);
-  g_test_add_func ("/linear-cross-entropy/retained-graph-gives-the-gradient-again",
+  g_test_add_func ("/fused-linear-cross-entropy/retained-graph-gives-the-gradient-again",
                    retained_graph_gives_the_gradient_again);
-  g_test_add_func ("/linear-cross-entropy/no-gradient-costs-no-memory", no_gradient_costs_no_memory);
-  g_test_add_func ("/linear-cross-entropy/mean-of-nothing-is-nan-with-zero-gradients",
+  g_test_add_func ("/fused-linear-cross-entropy/no-gradient-costs-no-memory", no_gradient_costs_no_memory);
+  g_test_add_func ("/fused-linear-cross-entropy/mean-of-nothing-is-nan-with-zero-gradients",
                    mean_of_nothing_is_nan_with_zero_gradients);
   return g_test_run ();
 }
