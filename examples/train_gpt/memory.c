@@ -7,9 +7,10 @@ EbbSavedTensorHooks *
 memory_make_store (const Options *options,
                    GError **error)
 {
-  if (options->store_kind != STORE_KEEP)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "--store %s: this build knows keep alone",
-                 options->store);
+  if (options->store_kind == STORE_HOST)
+    return g_object_ref (ebb_host_store_get_default ());
+  if (options->store_kind == STORE_DISK)
+    return ebb_disk_store_new (options->store_folder, error);
   return NULL;
 }
 
