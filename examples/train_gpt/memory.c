@@ -7,11 +7,19 @@ EbbSavedTensorHooks *
 memory_make_store (const Options *options,
                    GError **error)
 {
-  if (options->store_kind == STORE_HOST)
-    return g_object_ref (ebb_host_store_get_default ());
-  if (options->store_kind == STORE_DISK)
-    return ebb_disk_store_new (options->store_folder, error);
-  return NULL;
+  EbbSavedTensorHooks *store;
+
+  switch (options->store_kind)
+    {
+    case STORE_HOST: return g_object_ref (ebb_host_store_get_default ());
+    case STORE_DISK:
+      store = ebb_disk_store_new (options->store_folder, error);
+      if (store == NULL)
+        g_prefix_error (error, "--store disk: ");
+      return store;
+    case STORE_KEEP:
+    default: return ebb_keep_store_new ();
+    }
 }
 
 gboolean
@@ -26,7 +34,7 @@ memory_wrap (EbbGpt *model,
     return TRUE;
   how = options->checkpoint_kind == CHECKPOINT_SELECTIVE ? ebb_checkpoint_options_new_selective ()
                                                          : ebb_checkpoint_options_new ();
-  if (store != NULL)
+  if (options->store_kind != STORE_KEEP)
     ebb_checkpoint_options_set_store (how, store);
   return ebb_checkpoint_wrap_each (EBB_MODULE (model), EBB_TYPE_TRANSFORMER_BLOCK, how, error);
 }

@@ -12,7 +12,7 @@ gboolean memory_wrap (EbbGpt *model,
                       const Options *options,
                       EbbSavedTensorHooks *store,
                       GError **error);
-/* The store of --store; NULL without an error for keep. */
+/* The store of --store. */
 EbbSavedTensorHooks *memory_make_store (const Options *options,
                                         GError **error);
 /* How often a block's forward was run again. */

@@ -178,9 +178,11 @@ model_check_memory (const Options *options,
   double n_parameters =
       width * (ebb_gpt_config_get_vocab (config) + context + 2) + layers * width * (12 * width + 13);
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
+  gboolean moves = options->store_kind == STORE_DISK
+                   || (options->store_kind == STORE_HOST && device != ebb_device_get_cpu ());
   /* What a block keeps at least: its input, or what its products and norms read. */
-  double kept = options->store_kind != STORE_KEEP ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
-                                                                                                    : 1;
+  double kept = moves ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
+                                                                        : 1;
   double training = options->steps > 0 ? 1 : 0;
   double parameters = 4 * n_parameters, gradients = training * parameters, moments = training * 2 * parameters;
   double activations = training * element * kept * layers * width * context * options->batch;

@@ -97,9 +97,33 @@ format_time (double seconds)
 
 /* -- the line ------------------------------------------------------------------------------------------------------ */
 
-static char *
-format_line (Progress *self)
+#define ROOMY 120
+
+static guint
+get_columns (void)
 {
+  struct winsize size;
+
+  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+static void
+append_memory (GString *line,
+               const char *name,
+               guint64 n_bytes)
+{
+  double mib = (double) n_bytes / MIB;
+
+  g_string_append_printf (line, " %s %.*f", name, mib < 10 ? 1 : 0, mib);
+}
+
+/* In full where there is room; what is wanted at a glance comes first. */
+static char *
+format_line (Progress *self,
+             gboolean roomy)
+{
+  static const char *const long_names[] = { "parameters", "gradients", "optimizer", "activations", "workspace" };
+  static const char *const short_names[] = { "p", "g", "o", "a", "w" };
   const Trainer *trainer = self->trainer;
   guint n = self->losses->len, n_recent = MIN (n, RECENT);
   const double *seconds = (const double *) (gpointer) self->seconds->data;
@@ -108,24 +132,17 @@ format_line (Progress *self)
   int digits = (int) g_snprintf (NULL, 0, "%" G_GINT64_FORMAT, n_steps);
   g_autofree char *left = format_time (recent * (double) (n_steps - trainer->step));
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (trainer->device);
-  GString *line = g_string_new (NULL);
-  static const char *const names[] = { "param", "grad", "opt", "act", "work" };
+  const char *gap = roomy ? "  " : " ";
+  GString *line = g_string_new (roomy ? "step " : NULL);
 
-  g_string_append_printf (
-      line, "step %*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.4f  %.0f tokens/s  %s left  MiB:", digits,
-      trainer->step, n_steps, g_array_index (self->losses, double, n - 1), get_step_tokens (self) / recent, left);
-  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
-    g_string_append_printf (line, " %s %.1f", names[i], (double) ebb_memory_stats_get_peak (stats, i) / MIB);
-  g_string_append_printf (line, " peak %.1f", (double) ebb_memory_stats_get_peak_total (stats) / MIB);
+  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left%sMiB:", digits,
+                          trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
+                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap);
+  for (guint i = 0; i < G_N_ELEMENTS (long_names); i++)
+    append_memory (line, (roomy ? long_names : short_names)[i], ebb_memory_stats_get_peak (stats, i));
+  if (roomy)
+    append_memory (line, "peak", ebb_memory_stats_get_peak_total (stats));
   return g_string_free (line, FALSE);
-}
-
-static guint
-get_columns (void)
-{
-  struct winsize size;
-
-  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 void
@@ -138,6 +155,7 @@ progress_step (Progress *self,
   gint64 every = MAX (1, n_steps / N_PLAIN_LINES);
   gboolean due = step == n_steps || self->losses->len == 0;
   g_autofree char *line = NULL;
+  guint columns;
 
   g_array_append_val (self->losses, loss);
   g_array_append_val (self->seconds, seconds);
@@ -146,9 +164,10 @@ progress_step (Progress *self,
   if (self->quiet || !due)
     return;
   self->shown = now;
-  line = format_line (self);
+  columns = self->live ? get_columns () : ROOMY;
+  line = format_line (self, columns >= ROOMY);
   if (self->live)
-    printf ("\r%.*s\033[K", (int) get_columns () - 1, line);
+    printf ("\r%.*s\033[K", (int) columns - 1, line);
   else
     printf ("%s\n", line);
   fflush (stdout);
@@ -193,6 +212,22 @@ tell_checkpointing (Progress *self,
                  memory_count_recomputes (trainer->model));
 }
 
+static void
+tell_store (Progress *self)
+{
+  const Options *options = self->trainer->options;
+  EbbActivationStore *store = EBB_ACTIVATION_STORE (self->trainer->store);
+  double moved = (double) ebb_activation_store_get_bytes_put (store) / MIB;
+
+  if (options->store_kind == STORE_KEEP)
+    return;
+  if (moved > 0)
+    progress_note (self, "Store (%s): %.1f MiB of activations at one time, %.1f MiB moved there in all", options->store,
+                   (double) ebb_activation_store_get_bytes_peak (store) / MIB, moved);
+  else
+    progress_note (self, "Store (%s): no activation was moved", options->store);
+}
+
 void
 progress_end (Progress *self)
 {
@@ -226,4 +261,5 @@ progress_end (Progress *self)
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION) / MIB,
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE) / MIB);
   tell_checkpointing (self, stats);
+  tell_store (self);
 }

@@ -57,6 +57,17 @@ add_memory (JsonBuilder *builder,
   add_integer (builder, "rss_peak_bytes", (guint64) get_rss_peak ());
 }
 
+static void
+add_store (JsonBuilder *builder,
+           EbbSavedTensorHooks *store)
+{
+  EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
+
+  add_integer (builder, "store_bytes_peak", ebb_activation_store_get_bytes_peak (self));
+  add_integer (builder, "store_bytes_put", ebb_activation_store_get_bytes_put (self));
+  add_integer (builder, "store_bytes_got", ebb_activation_store_get_bytes_got (self));
+}
+
 static char *
 make_text (const Trainer *trainer,
            const Progress *progress)
@@ -75,6 +86,7 @@ make_text (const Trainer *trainer,
   json_builder_set_member_name (builder, "tokens_per_second");
   json_builder_add_double_value (builder, progress_get_speed (progress));
   add_memory (builder, trainer->device);
+  add_store (builder, trainer->store);
   add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
   add_integer (builder, "parameters", ebb_module_count_parameters (EBB_MODULE (trainer->model)));
   add_integer (builder, "first_step", (guint64) trainer->first_step);

@@ -163,9 +163,8 @@ trainer_init (Trainer *self,
   if (!read_data (self, error) || !model_check_memory (options, config, self->device, error))
     return FALSE;
   self->store = memory_make_store (options, error);
-  if (self->store == NULL && options->store_kind != STORE_KEEP)
-    return FALSE;
-  if (!make_model (self, config, weights, error) || !make_optimizer (self, error) || !load_state (self, error))
+  if (self->store == NULL || !make_model (self, config, weights, error) || !make_optimizer (self, error)
+      || !load_state (self, error))
     return FALSE;
   if (options->checkpoint_kind != CHECKPOINT_NONE && !options->quiet && self->step < options->steps)
     self->plain_activations = memory_estimate_plain (self->model, options, self->device);
@@ -193,7 +192,7 @@ compute_loss (Trainer *self,
               GError **error)
 {
   gboolean lowered = strcmp (self->options->dtype, "bf16") == 0;
-  gboolean offloads = self->store != NULL && self->options->checkpoint_kind == CHECKPOINT_NONE;
+  gboolean offloads = self->options->store_kind != STORE_KEEP && self->options->checkpoint_kind == CHECKPOINT_NONE;
   EbbTensor *loss;
 
   if (lowered)

@@ -62,6 +62,13 @@ class SameBits(TrainGptTest):
                 self.assertLess(full["activation_bytes_peak"], selective["activation_bytes_peak"])
                 self.assertLess(selective["activation_bytes_peak"], none["activation_bytes_peak"])
 
+    def test_stores_change_no_loss(self):
+        for way in "none", "full":
+            losses = {store: self.train("--steps", 5, "--checkpoint", way, "--store", store)["losses"]
+                      for store in ("keep", "host", "disk")}
+            self.assertEqual(losses["keep"], losses["host"])
+            self.assertEqual(losses["keep"], losses["disk"])
+
     def test_a_seed_names_the_run(self):
         first, again, other = (self.train("--steps", 3, "--seed", seed)["losses"] for seed in (5, 5, 6))
         self.assertEqual(first, again)
@@ -228,6 +235,7 @@ class BadInput(TrainGptTest):
         self.refuse_training("--vocab must be at least", "--vocab", 255)
         self.refuse_training("no device", "--device", "abacus")
         self.refuse_training("vocab.json", "--tokenizer", ".")
+        self.refuse_training("--store disk: ", "--store", "disk", "--store-folder", "missing")
 
     def test_memory_is_refused_before_the_first_step(self):
         self.refuse_training("not enough memory on cpu", "--layers", 2147483647, "--width", 2147483646)
