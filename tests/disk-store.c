@@ -144,6 +144,7 @@ a_child_process_writes_to_its_own_file (void)
   g_autoptr (EbbSavedTensorHooks) store = test_disk_store_new (scratch);
   g_autoptr (EbbTensor) x = test_randn (33, 5000, -1);
   g_autoptr (EbbTensor) y = test_randn (34, 5000, -1);
+  g_autoptr (EbbTensor) z = test_randn (35, 5000, -1);
   g_autoptr (EbbHandle) handle = test_pack (store, x);
   g_autoptr (EbbTensor) back = NULL;
   int status;
@@ -160,7 +161,7 @@ a_child_process_writes_to_its_own_file (void)
 
       ebb_handle_unref (handle);
       if (ok)
-        ebb_handle_unref (ebb_saved_tensor_hooks_pack (store, y, NULL)); /* over what was given back */
+        ebb_handle_unref (ebb_saved_tensor_hooks_pack (store, z, NULL)); /* over what was given back */
       _exit (ok ? 0 : 1);
     }
   g_assert_cmpint (waitpid (child, &status, 0), ==, child);
