@@ -242,10 +242,11 @@ compare_devices (const OpCase *op_case,
           {
             g_autofree char *what =
                 g_strdup_printf ("%s (%s), gradient of operand %u", op_case->name, variant->operands, i);
-            EbbTensor *grad = ebb_tensor_get_grad (run.x[i]);
+            g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (run.x[i]);
+            g_autoptr (EbbTensor) right_grad = ebb_tensor_get_grad (right.x[i]);
 
             g_assert_nonnull (grad);
-            compare (what, op_case, variant, grad, ebb_tensor_get_grad (right.x[i]));
+            compare (what, op_case, variant, grad, right_grad);
           }
       run_clear (&run);
       run_clear (&right);
@@ -360,28 +361,37 @@ check_gradient (const OpCase *op_case,
     }
 }
 
+/* NULL if there is none. */
+static double *
+read_gradient (EbbTensor *leaf)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) grad = leaf != NULL ? ebb_tensor_get_grad (leaf) : NULL;
+  double *values = grad != NULL ? op_case_read (grad, &error) : NULL;
+
+  g_assert_no_error (error);
+  return values;
+}
+
 /* A second backward pass adds the same gradients to those of the first. */
 static void
 check_accumulation (const OpCase *op_case,
                     const OpVariant *variant,
                     Run *run)
 {
-  g_autoptr (GError) error = NULL;
   double *once[OP_CASE_MAX_INPUTS] = { NULL };
 
   for (guint i = 0; i < run->n_inputs; i++)
-    if (run->x[i] != NULL && ebb_tensor_get_grad (run->x[i]) != NULL)
-      once[i] = op_case_read (ebb_tensor_get_grad (run->x[i]), &error);
+    once[i] = read_gradient (run->x[i]);
   run_forward (run, op_case, variant);
   run_backward (run);
   for (guint i = 0; i < run->n_inputs; i++)
     if (once[i] != NULL)
       {
-        g_autofree double *twice = op_case_read (ebb_tensor_get_grad (run->x[i]), &error);
+        g_autofree double *twice = read_gradient (run->x[i]);
         gint64 n = ebb_tensor_get_n_elements (run->x[i]);
         double allowed = TOLERANCE * find_greatest (once[i], n);
 
-        g_assert_no_error (error);
         for (gint64 k = 0; k < n; k++)
           if (!is_close (twice[k], 2.0 * once[i][k], allowed))
             g_error ("%s (%s): gradient of operand %u, element %" G_GINT64_FORMAT
@@ -414,7 +424,7 @@ agrees_with_differences (gconstpointer data)
       for (guint i = 0; i < run.n_inputs; i++)
         if (run.x[i] != NULL && ebb_tensor_get_requires_grad (run.x[i]))
           {
-            EbbTensor *grad = ebb_tensor_get_grad (run.x[i]);
+            g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (run.x[i]);
 
             g_assert_nonnull (grad);
             check_gradient (op_case, variant, i, grad, &moved);
