@@ -58,7 +58,7 @@ call_at_end (void)
     }
 }
 
-/* -- heap ------------------------------------------------------------------------------------------------------------- */
+/* -- heap ---------------------------------------------------------------------------------------------------------- */
 
 static void
 heap_push (Task *task,
@@ -94,7 +94,7 @@ heap_pop (Task *task)
   return top;
 }
 
-/* -- gradients -------------------------------------------------------------------------------------------------------- */
+/* -- gradients ----------------------------------------------------------------------------------------------------- */
 
 static gboolean
 add_into (EbbTensor *sum,
@@ -172,8 +172,8 @@ accumulate_leaf (EbbTensor *leaf,
       g_autofree char *a = ebb_tensor_shape_to_string (grad);
       g_autofree char *b = ebb_tensor_shape_to_string (leaf);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward gave a gradient of shape %s for a tensor of shape %s", a,
-                   b);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward gave a gradient of shape %s for a tensor of shape %s",
+                   a, b);
       ebb_tensor_unref (grad);
       return FALSE;
     }
@@ -252,7 +252,7 @@ deliver (Task *task,
   return accumulate (&edge->node->grads[edge->output_index], grad, error);
 }
 
-/* -- running ---------------------------------------------------------------------------------------------------------- */
+/* -- running ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 edge_is_needed (Task *task,
@@ -451,7 +451,7 @@ find_needed (Task *task,
     }
 }
 
-/* -- entry ------------------------------------------------------------------------------------------------------------ */
+/* -- entry --------------------------------------------------------------------------------------------------------- */
 
 static EbbTensor *
 seed_gradient (EbbTensor *output,
@@ -466,7 +466,8 @@ seed_gradient (EbbTensor *output,
       g_autofree char *a = ebb_tensor_shape_to_string (given);
       g_autofree char *b = ebb_tensor_shape_to_string (output);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward: a gradient of shape %s for an output of shape %s", a, b);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward: a gradient of shape %s for an output of shape %s", a,
+                   b);
       return NULL;
     }
   if (given != NULL)
@@ -503,17 +504,18 @@ start (Task *task,
 
   if (n_grad_outputs != 0 && n_grad_outputs != n_outputs)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "backward: %u gradients for %u outputs: one each or none",
-                   n_grad_outputs, n_outputs);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "backward: %u gradients for %u outputs: one each or none", n_grad_outputs, n_outputs);
       return FALSE;
     }
   for (guint i = 0; i < n_outputs; i++)
     if (!ebb_tensor_needs_grad (outputs[i]))
       {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                     "backward: output %u does not require a gradient: no parameter or input that does leads to it, or it "
-                     "was made with gradients off",
-                     i);
+        g_set_error (
+            error, EBB_ERROR, EBB_ERROR_GRAPH,
+            "backward: output %u does not require a gradient: no parameter or input that does leads to it, or it "
+            "was made with gradients off",
+            i);
         return FALSE;
       }
   if (task->captures != NULL)

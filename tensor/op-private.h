@@ -62,7 +62,7 @@ struct _EbbOpCall
 {
   const EbbOp *op;
   guint n_inputs, n_outputs, n_saved;
-  EbbTensor *inputs[EBB_OP_MAX_INPUTS];      /* not owned; NULL where an optional one is left out. The kernel's operands */
+  EbbTensor *inputs[EBB_OP_MAX_INPUTS]; /* not owned; NULL where an optional one is left out. The kernel's operands */
   EbbTensor *edges[EBB_OP_MAX_INPUTS];       /* not owned; whose gradient backward gives: the inputs unless changed, as
                                            * when an input is a cast or contiguous stand-in without a node */
   EbbTensor *outputs[EBB_OP_MAX_OUTPUTS];    /* owned until finished */
@@ -127,7 +127,8 @@ void ebb_op_add_output (EbbOpCall *call,
                         guint n_dims);
 void ebb_op_add_output_like (EbbOpCall *call,
                              EbbTensor *tensor);
-/* What backward will find in ctx->saved, in this order. An input is saved as the parameter when it stands in for one. */
+/* What backward will find in ctx->saved, in this order. An input is saved as the parameter when it stands in for one.
+ */
 void ebb_op_save_input (EbbOpCall *call,
                         guint index);
 void ebb_op_save_output (EbbOpCall *call,
@@ -172,8 +173,8 @@ void ebb_launch_output (EbbLaunch *launch,
 /* Backward helpers. All of backward runs without recording. */
 
 /* A dense tensor for the gradient of edge @index, filled by the caller: FRESH memory, or, when the edge is a leaf that
- * already has a gradient of @dtype and contiguous layout, that very gradient with *accumulate TRUE: then the caller adds
- * into it, and sets ctx->grad_inputs[index] to the returned tensor as always. */
+ * already has a gradient of @dtype and contiguous layout, that very gradient with *accumulate TRUE: then the caller
+ * adds into it, and sets ctx->grad_inputs[index] to the returned tensor as always. */
 EbbTensor *ebb_backward_grad_buffer (EbbBackward *ctx,
                                      guint index,
                                      EbbDType dtype,
@@ -186,8 +187,8 @@ EbbTensor *ebb_backward_take_grad (EbbBackward *ctx,
                                    guint index,
                                    EbbDType dtype,
                                    GError **error);
-/* saved[index], owned, and let go by the node unless the graph is retained: the caller may overwrite it, or hand it over as
- * a gradient, when ebb_tensor_is_unshared (). */
+/* saved[index], owned, and let go by the node unless the graph is retained: the caller may overwrite it, or hand it
+ * over as a gradient, when ebb_tensor_is_unshared (). */
 EbbTensor *ebb_backward_take_saved (EbbBackward *ctx,
                                     guint index);
 /* A tensor to write a result of @tensor's shape and dtype to: @tensor itself (a new reference) if nobody else can see

@@ -7,8 +7,8 @@
 #include <pthread.h>
 
 /* Random numbers are named, not drawn: number i of a draw is lane i % 4 of block offset + i / 4 under the seed
- * (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). A generator only hands out names,
- * so its state is saved in 16 bytes and nothing has to wait for a device. */
+ * (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). A generator only hands out
+ * names, so its state is saved in 16 bytes and nothing has to wait for a device. */
 
 struct _EbbGenerator
 {

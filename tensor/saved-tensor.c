@@ -157,7 +157,7 @@ ebb_handle_get_object (EbbHandle *handle)
   return handle->destroy == g_object_unref ? g_object_ref (handle->data) : NULL;
 }
 
-/* -- hooks ------------------------------------------------------------------------------------------------------------ */
+/* -- hooks --------------------------------------------------------------------------------------------------------- */
 
 static EbbHandle *
 keep (EbbSavedTensorHooks *self,
@@ -258,7 +258,7 @@ ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
   return tensor;
 }
 
-/* -- what a node keeps ------------------------------------------------------------------------------------------------ */
+/* -- what a node keeps --------------------------------------------------------------------------------------------- */
 
 /* Hooks are user code: what they compute is neither recorded nor seen by whoever watches the ops around it. */
 static EbbHandle *
@@ -345,10 +345,11 @@ ebb_saved_tensor_unpack (EbbSavedTensor *saved,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
-                   "%s: a tensor of shape %s that backward needs was changed in place after it was used (version %u, was "
-                   "%u)",
-                   op->name, shape, tensor->storage->version, saved->version);
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_VERSION,
+          "%s: a tensor of shape %s that backward needs was changed in place after it was used (version %u, was "
+          "%u)",
+          op->name, shape, tensor->storage->version, saved->version);
       ebb_tensor_unref (tensor);
       return NULL;
     }

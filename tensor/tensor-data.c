@@ -112,9 +112,11 @@ static double
 f16_to_double (guint16 bits)
 {
   int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-  double value = exponent == 0    ? mantissa / 16777216.0
-                 : exponent == 31 ? (mantissa ? (double) NAN : (double) INFINITY)
-                                  : (1024 + mantissa) * (exponent >= 25 ? (double) (1 << (exponent - 25)) : 1.0 / (double) (1 << (25 - exponent)));
+  double value = exponent == 0 ? mantissa / 16777216.0
+                 : exponent == 31
+                     ? (mantissa ? (double) NAN : (double) INFINITY)
+                     : (1024 + mantissa)
+                           * (exponent >= 25 ? (double) (1 << (exponent - 25)) : 1.0 / (double) (1 << (25 - exponent)));
 
   return bits & 0x8000 ? -value : value;
 }
@@ -135,7 +137,8 @@ read_item (EbbTensor *tensor,
     {
       g_autofree char *text = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element", text);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "item () of a tensor of shape %s: it must have one element",
+                   text);
       return FALSE;
     }
   *real = 0;
@@ -266,7 +269,8 @@ append_element (GString *text,
                 EbbTensor *tensor,
                 gint64 offset)
 {
-  EbbTensor *element = ebb_tensor_new_view (tensor->storage, tensor->offset + offset, NULL, NULL, 0, tensor->view.dtype);
+  EbbTensor *element =
+      ebb_tensor_new_view (tensor->storage, tensor->offset + offset, NULL, NULL, 0, tensor->view.dtype);
   double real = 0;
   gint64 integer = 0;
 
@@ -467,10 +471,11 @@ ebb_tensor_check_writable (EbbTensor *tensor,
     return FALSE;
   if (ebb_is_grad_enabled () && ebb_tensor_needs_grad (tensor))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: a tensor that requires a gradient can't be changed in place while gradients are recorded; do it "
-                   "with gradients off",
-                   op_name);
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_GRAPH,
+          "%s: a tensor that requires a gradient can't be changed in place while gradients are recorded; do it "
+          "with gradients off",
+          op_name);
       return FALSE;
     }
   return TRUE;

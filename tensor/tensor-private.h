@@ -50,7 +50,8 @@ gboolean ebb_tensor_is_unshared (EbbTensor *tensor);
 gboolean ebb_view_is_contiguous (const EbbView *view);
 /* Requires a gradient: a leaf that asks for one, or made by a node. */
 #define ebb_tensor_needs_grad(tensor) ((tensor)->requires_grad || (tensor)->node != NULL)
-/* Data may be changed in place now? With grad mode on, not of a leaf that requires a gradient, nor of a node's result. */
+/* Data may be changed in place now? With grad mode on, not of a leaf that requires a gradient, nor of a node's result.
+ */
 gboolean ebb_tensor_check_writable (EbbTensor *tensor,
                                     const char *op_name,
                                     GError **error);

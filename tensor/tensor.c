@@ -11,7 +11,7 @@
 
 G_DEFINE_BOXED_TYPE (EbbTensor, ebb_tensor, ebb_tensor_ref, ebb_tensor_unref)
 
-/* -- making ----------------------------------------------------------------------------------------------------------- */
+/* -- making -------------------------------------------------------------------------------------------------------- */
 
 EbbTensor *
 ebb_tensor_new_view (EbbStorage *storage,
@@ -38,7 +38,8 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->output_index = 0;
   self->storage = storage ? ebb_storage_ref (storage) : NULL;
   self->offset = offset;
-  self->view.data = storage && storage->data ? (char *) storage->data + offset * (gint64) ebb_dtype_get_size (dtype) : NULL;
+  self->view.data =
+      storage && storage->data ? (char *) storage->data + offset * (gint64) ebb_dtype_get_size (dtype) : NULL;
   self->n_elements = n;
   self->node = NULL;
   self->grad = NULL;
@@ -321,7 +322,8 @@ ebb_tensor_new_from_pointer (guint64 address,
  * @owner: (type GObject.Object): what keeps the memory alive; a reference is held as long as a tensor needs the memory
  * @error: return location for an error
  *
- * Makes a tensor on the CPU over foreign memory, as a binding sees it. The memory must hold what @shape and @strides say.
+ * Makes a tensor on the CPU over foreign memory, as a binding sees it. The memory must hold what @shape and @strides
+ * say.
  *
  * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE or %EBB_ERROR_INVALID_ARGUMENT
  */
@@ -458,7 +460,7 @@ ebb_tensor_swap_storage (EbbTensor *tensor,
   ebb_storage_set_purpose (tensor->storage, purpose);
 }
 
-/* -- looking ---------------------------------------------------------------------------------------------------------- */
+/* -- looking ------------------------------------------------------------------------------------------------------- */
 
 gboolean
 ebb_view_is_contiguous (const EbbView *view)

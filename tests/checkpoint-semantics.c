@@ -85,7 +85,7 @@ train_once (EbbModule *module,
   return first_grad (module);
 }
 
-/* -- gradient rules --------------------------------------------------------------------------------------------------- */
+/* -- gradient rules ------------------------------------------------------------------------------------------------ */
 
 static void
 test_works_when_no_input_requires_a_gradient (void)
@@ -151,7 +151,7 @@ test_plain_forward_without_gradients_or_when_disabled (void)
   g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (mlp), ==, 0);
 }
 
-/* -- counters --------------------------------------------------------------------------------------------------------- */
+/* -- counters ------------------------------------------------------------------------------------------------------ */
 
 static void
 test_counter_follows_forwards_and_backwards (void)
@@ -180,7 +180,7 @@ test_counter_follows_forwards_and_backwards (void)
   g_assert_cmpuint (ebb_module_get_forward_counter (mlp), ==, 0);
 }
 
-/* -- graphs ----------------------------------------------------------------------------------------------------------- */
+/* -- graphs -------------------------------------------------------------------------------------------------------- */
 
 static void
 test_retained_graph_is_recomputed_again (void)
@@ -246,7 +246,7 @@ test_chosen_inputs_get_gradients_and_leaves_none (void)
   g_free (grads);
 }
 
-/* -- any call --------------------------------------------------------------------------------------------------------- */
+/* -- any call ------------------------------------------------------------------------------------------------------ */
 
 /* Takes (a, scale=..., rest={"b": [tensor], "n": 3}); gives ([a * b * scale, None], {"n": 3}). */
 static EbbArgs *
@@ -260,8 +260,8 @@ combine (EbbArgs *args,
   g_autoptr (EbbTensor) b = ebb_args_get_tensor (list, 0);
   g_autoptr (EbbTensor) product = ebb_mul (a, b, error);
   g_autoptr (EbbTensor) tanh = ebb_tanh (product, error);
-  g_autoptr (EbbTensor) scaled
-      = ebb_mul_scalar (tanh, ebb_args_get_double (args, (guint) ebb_args_find (args, "scale")), error);
+  g_autoptr (EbbTensor) scaled =
+      ebb_mul_scalar (tanh, ebb_args_get_double (args, (guint) ebb_args_find (args, "scale")), error);
   EbbArgs *result;
   g_autoptr (EbbArgs) first = NULL;
   g_autoptr (EbbArgs) second = NULL;
@@ -323,7 +323,7 @@ test_arguments_and_results_nest (void)
   ebb_tensor_unref (grad);
 }
 
-/* -- what can go wrong ------------------------------------------------------------------------------------------------ */
+/* -- what can go wrong --------------------------------------------------------------------------------------------- */
 
 static void
 test_input_changed_in_place_is_an_error (void)
@@ -427,7 +427,7 @@ test_failures_come_out_as_themselves (void)
   g_assert_true (ebb_is_grad_enabled ());
 }
 
-/* -- memory ----------------------------------------------------------------------------------------------------------- */
+/* -- memory -------------------------------------------------------------------------------------------------------- */
 
 static void
 test_steps_leave_nothing_behind (void)
@@ -466,7 +466,7 @@ test_steady_state_asks_the_system_for_nothing (void)
   g_assert_cmpuint (ebb_memory_stats_get_system_calls (after), ==, ebb_memory_stats_get_system_calls (before));
 }
 
-/* -- side effects ----------------------------------------------------------------------------------------------------- */
+/* -- side effects -------------------------------------------------------------------------------------------------- */
 
 static void
 test_running_statistics_move_once_a_step (void)
@@ -496,7 +496,7 @@ test_running_statistics_move_once_a_step (void)
   ebb_tensor_unref (mean[1]);
 }
 
-/* -- sequences, wrapping ---------------------------------------------------------------------------------------------- */
+/* -- sequences, wrapping ------------------------------------------------------------------------------------------- */
 
 static void
 test_sequence_in_segments_is_bitwise_equal (void)

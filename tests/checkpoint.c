@@ -105,7 +105,7 @@ assert_counters_zero (EbbModule *module)
     }
 }
 
-/* -- equality --------------------------------------------------------------------------------------------------------- */
+/* -- equality ------------------------------------------------------------------------------------------------------ */
 
 static EbbCheckpointOptions *
 checked_options (gboolean selective)
@@ -162,7 +162,7 @@ test_strategies_are_bitwise_equal (gconstpointer data)
   step_clear (&nested);
 }
 
-/* -- what is run again ------------------------------------------------------------------------------------------------ */
+/* -- what is run again --------------------------------------------------------------------------------------------- */
 
 static void
 test_recomputes_once (void)
@@ -232,6 +232,7 @@ main (int argc,
   g_test_add_data_func ("/checkpoint/strategies-are-bitwise-equal/autocast", GINT_TO_POINTER (3),
                         test_strategies_are_bitwise_equal);
   g_test_add_func ("/checkpoint/each-block-is-recomputed-once", test_recomputes_once);
-  g_test_add_func ("/checkpoint/wrapped-module-is-finalized-when-dropped", test_wrapped_module_is_finalized_when_dropped);
+  g_test_add_func ("/checkpoint/wrapped-module-is-finalized-when-dropped",
+                   test_wrapped_module_is_finalized_when_dropped);
   return g_test_run ();
 }

@@ -43,7 +43,7 @@ determinism_check_get_type (void)
   return (GType) type;
 }
 
-/* -- the ready-made selective policy ---------------------------------------------------------------------------------- */
+/* -- the ready-made selective policy ------------------------------------------------------------------------------- */
 
 /* Products and attention cost most to do again and least to keep for it; what lies between them (norms, GELU, dropout,
  * residual sums) is bound by memory and cheap to redo. */
@@ -77,7 +77,7 @@ ebb_checkpoint_options_keeps (EbbCheckpointOptions *self,
          && self->policy (op, ordinal, n_bytes, self->policy_data) <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
 }
 
-/* -- object ----------------------------------------------------------------------------------------------------------- */
+/* -- object -------------------------------------------------------------------------------------------------------- */
 
 static void
 drop_policy (EbbCheckpointOptions *self)

@@ -9,7 +9,7 @@
 
 static const char kind[] = "checkpoint";
 
-/* -- target ----------------------------------------------------------------------------------------------------------- */
+/* -- target -------------------------------------------------------------------------------------------------------- */
 
 static EbbCheckpointTarget *
 target_new (EbbModule *module,
@@ -87,7 +87,7 @@ checkpointed_forward (EbbModule *module,
   return ebb_checkpoint_frame_run (user_data, inside, args, error);
 }
 
-/* -- wrapping --------------------------------------------------------------------------------------------------------- */
+/* -- wrapping ------------------------------------------------------------------------------------------------------ */
 
 static void
 wrap (EbbModule *module,
@@ -106,8 +106,8 @@ wrap (EbbModule *module,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Wraps a module in place: from now on, what its forward makes inside is let go and computed again in the backward pass,
- * bit for bit. Type, properties, names of parameters and state dict stay what they were. Wrapping twice nests.
+ * Wraps a module in place: from now on, what its forward makes inside is let go and computed again in the backward
+ * pass, bit for bit. Type, properties, names of parameters and state dict stay what they were. Wrapping twice nests.
  *
  * Returns: (transfer full) (nullable): @module
  */
@@ -241,7 +241,7 @@ ebb_checkpoint_wrap_each (EbbModule *root,
   return ebb_checkpoint_wrap_if (root, is_of_type, &type, options, error);
 }
 
-/* -- functions -------------------------------------------------------------------------------------------------------- */
+/* -- functions ----------------------------------------------------------------------------------------------------- */
 
 /**
  * ebb_checkpoint:
@@ -285,7 +285,7 @@ ebb_checkpoint (EbbCheckpointFunc func,
   return result;
 }
 
-/* -- sequences -------------------------------------------------------------------------------------------------------- */
+/* -- sequences ----------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
@@ -379,8 +379,9 @@ ebb_checkpoint_sequential (EbbModule *sequential,
   children = ebb_module_get_children (sequential, &n_children);
   x = n_segments >= 1 && n_segments <= MAX (n_children, 1) ? ebb_tensor_ref (input) : NULL;
   if (x == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%u segments of a sequence of %u: from 1 to %u are possible",
-                 n_segments, n_children, MAX (n_children, 1));
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "%u segments of a sequence of %u: from 1 to %u are possible", n_segments, n_children,
+                 MAX (n_children, 1));
   size = x ? n_children / n_segments : 0;
   for (guint i = 0; x != NULL && i < n_segments; i++)
     {
@@ -396,7 +397,7 @@ ebb_checkpoint_sequential (EbbModule *sequential,
   return x;
 }
 
-/* -- where am I ------------------------------------------------------------------------------------------------------- */
+/* -- where am I ---------------------------------------------------------------------------------------------------- */
 
 /**
  * ebb_push_checkpointing_disabled:
@@ -461,7 +462,7 @@ ebb_checkpoint_get_n_recomputes (EbbModule *module)
   return id ? ((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, id))->n_recomputes : 0;
 }
 
-/* -- the property of modules ------------------------------------------------------------------------------------------ */
+/* -- the property of modules --------------------------------------------------------------------------------------- */
 
 static gboolean
 set_activation_checkpointing (EbbModule *module,

@@ -11,12 +11,12 @@
  * forward runs, and judges what a node wants to keep by the birth of its storage:
  *
  *   younger than the frame    made inside: becomes a numbered slot, a note of what it looked like; the data goes
- *   older                     an argument, a parameter, a buffer, something gathered or closed over: passes once through
- *                             the door outside and is shared with the frame's arguments
+ *   older                     an argument, a parameter, a buffer, something gathered or closed over: passes once
+ * through the door outside and is shared with the frame's arguments
  *
  * When backward first asks for a slot, the forward is run again from the arguments, with this frame alone at the door,
- * and the slots fill in the same order. A frame is kept alive by the handles that it gave to nodes, and by nothing else;
- * it never holds its module. */
+ * and the slots fill in the same order. A frame is kept alive by the handles that it gave to nodes, and by nothing
+ * else; it never holds its module. */
 
 G_BEGIN_DECLS
 

@@ -13,7 +13,7 @@ typedef struct
   EbbPart part; /* or part of what is older */
 } Ticket;
 
-/* -- letting go ------------------------------------------------------------------------------------------------------- */
+/* -- letting go ---------------------------------------------------------------------------------------------------- */
 
 /* Once for each frame: when it is recomputed, or dropped. */
 void
@@ -99,7 +99,7 @@ ebb_frame_call_at_end (EbbCheckpointFrame *self)
   ebb_backward_call_at_end (backward_ended, g_object_ref (self));
 }
 
-/* -- the door --------------------------------------------------------------------------------------------------------- */
+/* -- the door ------------------------------------------------------------------------------------------------------ */
 
 static void
 ticket_free (gpointer data)
@@ -178,7 +178,8 @@ ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
   Ticket *ticket;
 
   if (self->recomputing)
-    return !inside || ebb_is_stopped () || fill_next (self, tensor, error) ? ebb_handle_new_for_data (NULL, NULL) : NULL;
+    return !inside || ebb_is_stopped () || fill_next (self, tensor, error) ? ebb_handle_new_for_data (NULL, NULL)
+                                                                           : NULL;
   if (!ebb_frame_save_args (self, error) || (!inside && !ebb_frame_find_part (self, tensor, &part, error)))
     return NULL;
   ticket = ticket_new (self);
@@ -217,7 +218,7 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
   return ebb_slot_take (ebb_frame_slot (self, ticket->index), error);
 }
 
-/* -- object ----------------------------------------------------------------------------------------------------------- */
+/* -- object -------------------------------------------------------------------------------------------------------- */
 
 static void
 ebb_checkpoint_frame_finalize (GObject *object)
@@ -259,7 +260,7 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   ebb_frame_watch_init (self);
 }
 
-/* -- forward ---------------------------------------------------------------------------------------------------------- */
+/* -- forward ------------------------------------------------------------------------------------------------------- */
 
 /* Notes the training flags of @module and all inside it, and counts the forward. */
 static void

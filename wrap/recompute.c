@@ -112,8 +112,8 @@ run_again (EbbCheckpointFrame *self,
     g_clear_error (&local);
   if (local == NULL && self->next_slot < self->slots->len)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-                 "the recompute saves %u of the %u tensors of the forward; does it take another branch?", self->next_slot,
-                 self->slots->len);
+                 "the recompute saves %u of the %u tensors of the forward; does it take another branch?",
+                 self->next_slot, self->slots->len);
   if (local == NULL)
     return TRUE;
   g_propagate_prefixed_error (error, local, "recompute of %s: ", self->target->name);

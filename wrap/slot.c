@@ -83,10 +83,11 @@ ebb_slot_fill (EbbSlot *slot,
     {
       g_autofree char *is = describe (&tensor->view, tensor->storage->device);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-                   "saved tensor %u (%s) has other values in the recompute; was an input changed in place, or are there "
-                   "random numbers from outside Ebb's generators?",
-                   index, is);
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+          "saved tensor %u (%s) has other values in the recompute; was an input changed in place, or are there "
+          "random numbers from outside Ebb's generators?",
+          index, is);
       return FALSE;
     }
   if (!slot->wanted)

@@ -4,7 +4,8 @@
 #include "tensor/kernel-private.h"
 
 /* What the files of the CPU backend share. Kernels of simd/ are compiled once per instruction set; each set has its own
- * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512 asks for a lesser one). */
+ * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512 asks for a lesser one).
+ */
 
 G_BEGIN_DECLS
 

@@ -14,10 +14,10 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void) (address), (void) (size))
 #endif
 
-/* Two-level segregated fit (Masmano et al., 2004): free blocks hang in lists by size, 32 lists for each power of two, so
- * finding, splitting and merging take constant time and waste at most 3 %. Blocks lie in segments of address space that
- * is reserved at once and becomes real page by page as the top of a segment rises; neighbours that are free merge, so
- * what one step used serves the next whatever the order of its sizes.
+/* Two-level segregated fit (Masmano et al., 2004): free blocks hang in lists by size, 32 lists for each power of two,
+ * so finding, splitting and merging take constant time and waste at most 3 %. Blocks lie in segments of address space
+ * that is reserved at once and becomes real page by page as the top of a segment rises; neighbours that are free merge,
+ * so what one step used serves the next whatever the order of its sizes.
  *
  * Small blocks come from per-thread lists without a lock, refilled from large blocks. */
 
@@ -79,7 +79,7 @@ static __thread gboolean thread_known;
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* -- lists of free blocks --------------------------------------------------------------------------------------------- */
+/* -- lists of free blocks ------------------------------------------------------------------------------------------ */
 
 static void
 size_to_list (gsize size,
@@ -156,7 +156,7 @@ list_take (gsize size)
   return block;
 }
 
-/* -- segments --------------------------------------------------------------------------------------------------------- */
+/* -- segments ------------------------------------------------------------------------------------------------------ */
 
 static Segment *
 segment_new (gsize least)
@@ -289,7 +289,7 @@ large_free_locked (void *data)
   list_insert (block);
 }
 
-/* -- small blocks ----------------------------------------------------------------------------------------------------- */
+/* -- small blocks -------------------------------------------------------------------------------------------------- */
 
 static void
 thread_ended (void *data)

@@ -5,12 +5,13 @@
 
 #include "tensor/cpu/cpu-private.h"
 
-/* Work is split statically: part k of n_parts gets the k-th of nearly equal ranges, and how many parts there are depends
- * on the size of the work and the thread count alone. */
+/* Work is split statically: part k of n_parts gets the k-th of nearly equal ranges, and how many parts there are
+ * depends on the size of the work and the thread count alone. */
 
 G_BEGIN_DECLS
 
-/* Elements of cheap elementwise work that are worth a part of their own: opening a region costs several microseconds. */
+/* Elements of cheap elementwise work that are worth a part of their own: opening a region costs several microseconds.
+ */
 #define EBB_CPU_GRAIN 32768
 
 typedef void (*EbbParallelFunc) (gint64 begin,

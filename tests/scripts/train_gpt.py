@@ -156,7 +156,8 @@ class Output(TrainGptTest):
     def test_help_lists_every_option(self):
         done = self.run_program("--help")
         self.assertEqual((done.returncode, done.stderr), (0, b""))
-        for option in ("data preset layers width heads context vocab batch accumulate steps lr dropout seed dtype threads "
+        for option in ("data preset layers width heads context vocab batch accumulate steps lr dropout seed dtype "
+                       "threads "
                        "device checkpoint store load save resume sample report quiet").split():
             self.assertIn(f"--{option}", done.stdout.decode())
 

@@ -5,8 +5,8 @@
 
 #define ebb_sum_partials EBB_SIMD_NAME (ebb_sum_partials)
 
-/* Sums over many rows are made of blocks of rows, each summed by one thread, so that they do not depend on the number of
- * threads. At most 256 blocks: their partial sums are workspace. */
+/* Sums over many rows are made of blocks of rows, each summed by one thread, so that they do not depend on the number
+ * of threads. At most 256 blocks: their partial sums are workspace. */
 static inline gint64
 ebb_rows_per_block (gint64 rows)
 {

@@ -22,8 +22,8 @@
 /* Elements of a block, which stands in a buffer on the stack. */
 #define EBB_CURSOR_BLOCK 512
 
-/* n elements that lie stride elements apart, to and from contiguous numbers. Floats become integers by truncation, a NaN
- * becomes 0, and anything but 0 is TRUE. */
+/* n elements that lie stride elements apart, to and from contiguous numbers. Floats become integers by truncation, a
+ * NaN becomes 0, and anything but 0 is TRUE. */
 void ebb_run_to_f32 (EbbDType dtype,
                      const void *source,
                      gint64 stride,

@@ -48,7 +48,7 @@ typedef guint16 EbbVecHUnaligned __attribute__ ((vector_size (2 * EBB_VEC_WIDTH)
   for (gint64 i = 0, m = MIN ((gint64) (n), EBB_VEC_WIDTH); i < (gint64) (n); \
        i += EBB_VEC_WIDTH, m = MIN ((gint64) (n) -i, EBB_VEC_WIDTH))
 
-/* -- lanes ---------------------------------------------------------------------------------------------------------- */
+/* -- lanes --------------------------------------------------------------------------------------------------------- */
 
 EBB_VEC_INLINE EbbVec
 vec_set1 (float value)
@@ -97,7 +97,7 @@ vec_first (EbbVec v,
   return vec_select (vec_lane_index () < (gint32) m, v, fill);
 }
 
-/* -- loads and stores ----------------------------------------------------------------------------------------------- */
+/* -- loads and stores ---------------------------------------------------------------------------------------------- */
 
 EBB_VEC_INLINE EbbVec
 vec_load (const float *p)
@@ -267,7 +267,7 @@ ebb_bf16_from_float (float f)
   return (guint16) ((bits.u + 0x7fff + ((bits.u >> 16) & 1)) >> 16);
 }
 
-/* -- arithmetic ----------------------------------------------------------------------------------------------------- */
+/* -- arithmetic ---------------------------------------------------------------------------------------------------- */
 
 /* a * b + c, rounded once where the instruction set can */
 EBB_VEC_INLINE EbbVec

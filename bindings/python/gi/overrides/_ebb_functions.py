@@ -10,8 +10,8 @@ Ebb = get_introspection_module("Ebb")
 
 __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
            "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
-           "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
-           "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp"]
+           "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed",
+           "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp"]
 
 IGNORE_INDEX = -100
 
@@ -216,7 +216,8 @@ def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.
 
 
 def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
-    return _fused_linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
+    return _fused_linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing,
+                                       choice(Ebb.Reduction, reduction))
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None):
