@@ -11,7 +11,8 @@ Ebb = get_introspection_module("Ebb")
 __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
            "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
            "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed",
-           "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp"]
+           "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where",
+           "clamp"]
 
 IGNORE_INDEX = -100
 
