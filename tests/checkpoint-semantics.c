@@ -380,6 +380,150 @@ test_recompute_that_differs_is_an_error (void)
 typedef struct
 {
   guint calls;
+} Changing;
+
+/* A product first; in the recompute, another op of two results. */
+static EbbArgs *
+change_op (EbbArgs *args,
+           gpointer user_data,
+           GError **error)
+{
+  Changing *changing = user_data;
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = changing->calls++ == 0 ? ebb_matmul (x, x, error) : ebb_softmax (x, 1, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+/* A product whose result has another shape in the recompute. */
+static EbbArgs *
+change_shape (EbbArgs *args,
+              gpointer user_data,
+              GError **error)
+{
+  Changing *changing = user_data;
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) part = ebb_narrow (x, 0, 0, changing->calls++ == 0 ? 1 : 4, error);
+  g_autoptr (EbbTensor) y = ebb_matmul (part, x, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+static void
+assert_kept_result_is_refused (EbbCheckpointFunc func)
+{
+  GError *error = NULL;
+  Changing changing = { 0 };
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new_selective ();
+  g_autoptr (EbbTensor) x = randn2 (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = ebb_checkpoint (func, &changing, NULL, args, options, &error);
+  g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
+  g_autoptr (EbbTensor) loss = loss_of (z);
+
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE);
+  g_clear_error (&error);
+}
+
+static void
+test_kept_result_stands_in_for_its_own_op_alone (void)
+{
+  assert_kept_result_is_refused (change_op);
+  assert_kept_result_is_refused (change_shape);
+}
+
+/* Backward reads beyond the end of a tensor that came back smaller, whatever checks were asked for. */
+static void
+test_smaller_tensor_is_refused_without_checks (void)
+{
+  GError *error = NULL;
+  gint64 calls = 1;
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbTensor) x = randn2 (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) z = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_NONE);
+  result = ebb_checkpoint (wander, &calls, NULL, args, options, &error);
+  z = ebb_args_get_tensor (result, 0);
+  loss = loss_of (z);
+  calls = 0;
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE);
+  g_clear_error (&error);
+}
+
+static void
+test_backward_may_run_with_checkpointing_disabled (void)
+{
+  GError *error = NULL;
+  g_autoptr (EbbModule) before = make_mlp (1);
+  g_autoptr (EbbModule) inner = make_mlp (2);
+  g_autoptr (EbbModule) after = make_mlp (3);
+  g_autoptr (EbbModule) outer = ebb_sequential_new ();
+  g_autoptr (EbbTensor) x = randn2 (3, 8, FALSE);
+  g_autoptr (EbbTensor) expected = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+
+  g_assert_true (ebb_module_register_child (outer, "0", before, &error));
+  g_assert_true (ebb_module_register_child (outer, "1", inner, &error));
+  g_assert_true (ebb_module_register_child (outer, "2", after, &error));
+  expected = train_once (outer, x);
+  g_object_unref (ebb_checkpoint_wrapper (inner, NULL, &error));
+  g_object_unref (ebb_checkpoint_wrapper (outer, NULL, &error));
+  ebb_manual_seed (99);
+  ebb_module_zero_grad (outer);
+  y = ebb_module_call1 (outer, x, &error);
+  loss = loss_of (y);
+  ebb_push_checkpointing_disabled ();
+  g_assert_true (ebb_tensor_backward (loss, &error));
+  ebb_pop_checkpointing_disabled ();
+  g_assert_no_error (error);
+  grad = first_grad (outer);
+  g_assert_true (ebb_tensor_equal (grad, expected));
+}
+
+/* Changes its argument before anything is kept. */
+static EbbArgs *
+change_argument (EbbArgs *args,
+                 gpointer user_data,
+                 GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  gboolean changed = ebb_tensor_scale (x, 2, error);
+  g_autoptr (EbbTensor) y = changed ? ebb_add (x, user_data, error) : NULL;
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+static void
+test_argument_changed_inside_is_an_error (void)
+{
+  GError *error = NULL;
+  g_autoptr (EbbTensor) x = randn2 (4, 4, FALSE);
+  g_autoptr (EbbTensor) weight = randn2 (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = ebb_checkpoint (change_argument, weight, NULL, args, NULL, &error);
+  g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
+  g_autoptr (EbbTensor) loss = loss_of (z);
+
+  g_assert_no_error (error);
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
+  g_clear_error (&error);
+}
+
+typedef struct
+{
+  guint calls;
   gboolean fail_again;
 } Failing;
 
@@ -563,6 +707,10 @@ main (int argc,
   TEST ("arguments-and-results-nest", test_arguments_and_results_nest);
   TEST ("input-changed-in-place-is-an-error", test_input_changed_in_place_is_an_error);
   TEST ("recompute-that-differs-is-an-error", test_recompute_that_differs_is_an_error);
+  TEST ("kept-result-stands-in-for-its-own-op-alone", test_kept_result_stands_in_for_its_own_op_alone);
+  TEST ("smaller-tensor-is-refused-without-checks", test_smaller_tensor_is_refused_without_checks);
+  TEST ("backward-may-run-with-checkpointing-disabled", test_backward_may_run_with_checkpointing_disabled);
+  TEST ("argument-changed-inside-is-an-error", test_argument_changed_inside_is_an_error);
   TEST ("failures-come-out-as-themselves", test_failures_come_out_as_themselves);
   TEST ("steps-leave-nothing-behind", test_steps_leave_nothing_behind);
   TEST ("steady-state-asks-the-system-for-nothing", test_steady_state_asks_the_system_for_nothing);

@@ -138,3 +138,26 @@ ebb_frame_restore_args (EbbCheckpointFrame *self,
   self->next_part = 0;
   return ebb_args_map_tensors (self->args, restore_arg, self, error);
 }
+
+gboolean
+ebb_frame_check_outers (EbbCheckpointFrame *self,
+                        GError **error)
+{
+  for (guint i = 0; i < self->outers->len; i++)
+    {
+      const EbbOuter *outer = ebb_frame_outer (self, i);
+      const EbbStorage *storage = outer->cached ? outer->cached->storage : NULL;
+
+      if (storage != NULL && storage->birth == outer->saved.birth && storage->version != outer->saved.version)
+        {
+          g_autofree char *shape = ebb_tensor_shape_to_string (outer->cached);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
+                       "%s: its forward changes a tensor of shape %s in place that it was given or found, so it can't be "
+                       "run again from the same values",
+                       self->target->name, shape);
+          return FALSE;
+        }
+    }
+  return TRUE;
+}

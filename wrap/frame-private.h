@@ -56,6 +56,7 @@ typedef struct
 /* The results of one op that a policy keeps. */
 typedef struct
 {
+  const EbbOp *op;
   guint ordinal;
   guint n_outputs;
   EbbSavedTensor outputs[EBB_OP_MAX_OUTPUTS];
@@ -134,6 +135,9 @@ EbbTensor *ebb_frame_get_part (EbbCheckpointFrame *self,
 gboolean ebb_frame_save_args (EbbCheckpointFrame *self,
                               GError **error);
 EbbArgs *ebb_frame_restore_args (EbbCheckpointFrame *self,
+                                 GError **error);
+/* FALSE with @error if a forward that was run again has changed what it began with. */
+gboolean ebb_frame_check_outers (EbbCheckpointFrame *self,
                                  GError **error);
 
 /* frame-watch.c: ops and generators seen on the way */

@@ -2,11 +2,35 @@
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/frame-private.h"
 
+#include <string.h>
+
 /* Casts, copies and views cost nothing worth deciding on, so they don't count. */
 static gboolean
 is_counted (const EbbOp *op)
 {
   return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT;
+}
+
+/* What stands in for a result must be what the op would have given, or kernels would read beyond its end. */
+static gboolean
+is_as_described (EbbTensor *kept,
+                 EbbTensor *output)
+{
+  return kept->view.dtype == output->view.dtype && kept->view.n_dims == output->view.n_dims
+         && memcmp (kept->view.shape, output->view.shape, sizeof (gint64) * (gsize) kept->view.n_dims) == 0;
+}
+
+static gboolean
+refuse (EbbCheckpointFrame *self,
+        const EbbKept *kept,
+        EbbOpCall *call,
+        GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+               "op %u, whose result was kept, was %s, and is %s or of another shape in the recompute; does the forward "
+               "depend on something that changes?",
+               kept->ordinal, kept->op->name, call->op->name);
+  return FALSE;
 }
 
 static gboolean
@@ -24,12 +48,16 @@ provide_kept (EbbOpObserver *observer,
   if (kept->ordinal != self->n_ops)
     return TRUE;
   self->next_kept++;
-  for (guint i = 0; i < kept->n_outputs && i < call->n_outputs; i++)
+  if (kept->op != call->op || kept->n_outputs != call->n_outputs)
+    return refuse (self, kept, call, error);
+  for (guint i = 0; i < kept->n_outputs; i++)
     {
       g_autoptr (EbbTensor) tensor = ebb_saved_tensor_unpack (&kept->outputs[i], call->op, error);
 
       if (tensor == NULL)
         return FALSE;
+      if (!is_as_described (tensor, call->outputs[i]))
+        return refuse (self, kept, call, error);
       ebb_tensor_unref (call->outputs[i]);
       call->outputs[i] = ebb_tensor_alias (tensor);
       g_array_append_val (self->provided, tensor->storage->birth);
@@ -44,7 +72,7 @@ keep_results (EbbCheckpointFrame *self,
               GError **error)
 {
   EbbSavedTensorHooks *hooks = ebb_thread.hooks;
-  EbbKept kept = { .ordinal = self->n_ops, .n_outputs = call->n_outputs };
+  EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs };
   gboolean ok = TRUE;
 
   ebb_thread.hooks = self->outside;

@@ -79,6 +79,7 @@ enter (EbbCheckpointFrame *self)
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread.observers = &self->watch.observer;
   ebb_thread.checkpointing = 0;
+  ebb_thread.checkpointing_disabled = 0; /* it was not, or there would be no frame */
   ebb_thread.recomputing++;
 }
 
@@ -89,7 +90,7 @@ run_again (EbbCheckpointFrame *self,
            GError **error)
 {
   EbbThreadModes modes = ebb_thread_save_modes ();
-  int checkpointing = ebb_thread.checkpointing;
+  int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
   EbbArgs *result;
   GError *local = NULL;
 
@@ -101,6 +102,7 @@ run_again (EbbCheckpointFrame *self,
     ebb_args_unref (result);
   ebb_thread.recomputing--;
   ebb_thread.checkpointing = checkpointing;
+  ebb_thread.checkpointing_disabled = disabled;
   ebb_thread_restore_modes (&modes);
   return_generators (self);
   if (self->training != NULL)
@@ -146,7 +148,7 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
     return FALSE;
 
   ebb_frame_call_at_end (self);
-  ok = run_again (self, module, args, error);
+  ok = run_again (self, module, args, error) && ebb_frame_check_outers (self, error);
   if (!ok)
     ebb_frame_drop_values (self);
   ebb_frame_count_down (self);
