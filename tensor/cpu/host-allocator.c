@@ -29,6 +29,7 @@
 #define N_FINE (1 << FINE_BITS)
 #define MIN_SHIFT 6
 #define N_COARSE 48
+#define LARGE_LIMIT (1ul << (MIN_SHIFT + N_COARSE - 2)) /* beyond any address space, within the lists */
 #define HUGE_PAGE (2ul << 20)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGMENT_SIZE (4ul << 30)
@@ -294,6 +295,7 @@ large_free_locked (void *data)
 static void
 thread_ended (void *data)
 {
+  thread_known = FALSE; /* what is freed after this calls again */
   pthread_mutex_lock (&lock);
   for (guint i = 0; i < N_SMALL; i++)
     while (small_lists[i] != NULL)
@@ -368,7 +370,7 @@ ebb_host_alloc (gsize size,
       return small;
     }
 
-  if (size > G_MAXSSIZE / 2)
+  if (size > LARGE_LIMIT)
     goto failed;
   pthread_mutex_lock (&lock);
   data = large_alloc_locked ((size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1));
