@@ -505,20 +505,37 @@ change_argument (EbbArgs *args,
 }
 
 static void
-test_argument_changed_inside_is_an_error (void)
+assert_changed_argument_is_refused (EbbSavedTensorHooks *store)
 {
   GError *error = NULL;
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
   g_autoptr (EbbTensor) x = randn2 (4, 4, FALSE);
   g_autoptr (EbbTensor) weight = randn2 (4, 4, TRUE);
   g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
-  g_autoptr (EbbArgs) result = ebb_checkpoint (change_argument, weight, NULL, args, NULL, &error);
-  g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
-  g_autoptr (EbbTensor) loss = loss_of (z);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) z = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
 
+  ebb_checkpoint_options_set_store (options, store);
+  result = ebb_checkpoint (change_argument, weight, NULL, args, options, &error);
+  z = ebb_args_get_tensor (result, 0);
+  loss = loss_of (z);
   g_assert_no_error (error);
   g_assert_false (ebb_tensor_backward (loss, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
   g_clear_error (&error);
+}
+
+static void
+test_argument_changed_inside_is_an_error (void)
+{
+  GError *error = NULL;
+  g_autoptr (EbbSavedTensorHooks) disk = ebb_disk_store_new (NULL, &error);
+
+  g_assert_no_error (error);
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (disk), 0);
+  assert_changed_argument_is_refused (NULL);
+  assert_changed_argument_is_refused (disk);
 }
 
 typedef struct

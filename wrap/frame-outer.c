@@ -78,6 +78,7 @@ ebb_frame_get_part (EbbCheckpointFrame *self,
       if (tensor == NULL)
         return NULL;
       ebb_frame_outer (self, part->outer)->cached = tensor;
+      ebb_frame_outer (self, part->outer)->version = tensor->storage->version;
       ebb_frame_call_at_end (self);
     }
   if (same_view (&tensor->view, &part->view))
@@ -146,9 +147,8 @@ ebb_frame_check_outers (EbbCheckpointFrame *self,
   for (guint i = 0; i < self->outers->len; i++)
     {
       const EbbOuter *outer = ebb_frame_outer (self, i);
-      const EbbStorage *storage = outer->cached ? outer->cached->storage : NULL;
 
-      if (storage != NULL && storage->birth == outer->saved.birth && storage->version != outer->saved.version)
+      if (outer->cached != NULL && outer->cached->storage->version != outer->version)
         {
           g_autofree char *shape = ebb_tensor_shape_to_string (outer->cached);
 

@@ -42,6 +42,7 @@ typedef struct
   gint64 offset;
   guint64 birth;
   EbbTensor *cached; /* unpacked, until the backward pass ends or nobody wants it */
+  guint version;     /* of its storage then */
 } EbbOuter;
 
 /* A view of one of these. */
