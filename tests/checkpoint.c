@@ -195,6 +195,7 @@ test_wrapped_module_is_finalized_when_dropped (void)
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbTensor) z = NULL;
   g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbModule) tanh = ebb_tanh_new ();
   EbbModule *gone, *sequence;
 
   g_assert_no_error (error);
@@ -202,7 +203,7 @@ test_wrapped_module_is_finalized_when_dropped (void)
   g_object_add_weak_pointer (G_OBJECT (linear), (gpointer *) &gone);
   sequence = ebb_sequential_new ();
   ebb_module_register_child (sequence, "0", linear, &error);
-  ebb_module_register_child (sequence, "1", ebb_tanh_new (), &error);
+  ebb_module_register_child (sequence, "1", tanh, &error);
   g_object_unref (linear);
   g_object_unref (ebb_checkpoint_wrapper (sequence, NULL, &error));
   y = ebb_module_call1 (sequence, x, &error);

@@ -152,10 +152,11 @@ ebb_frame_check_outers (EbbCheckpointFrame *self,
         {
           g_autofree char *shape = ebb_tensor_shape_to_string (outer->cached);
 
-          g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
-                       "%s: its forward changes a tensor of shape %s in place that it was given or found, so it can't be "
-                       "run again from the same values",
-                       self->target->name, shape);
+          g_set_error (
+              error, EBB_ERROR, EBB_ERROR_VERSION,
+              "%s: its forward changes a tensor of shape %s in place that it was given or found, so it can't be "
+              "run again from the same values",
+              self->target->name, shape);
           return FALSE;
         }
     }
