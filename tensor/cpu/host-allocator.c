@@ -72,10 +72,11 @@ static Block *free_lists[N_COARSE][N_FINE];
 static guint64 coarse_map;
 static guint32 fine_maps[N_COARSE];
 static Segment *segments;
-static Small *orphans[N_SMALL]; /* lists of threads that ended */
+static Small *orphans[N_SMALL]; /* from threads that ended, or that free more than they allocate */
 static guint64 reserved, system_calls;
 
 static __thread Small *small_lists[N_SMALL];
+static __thread guint small_counts[N_SMALL];
 static __thread gboolean thread_known;
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -292,21 +293,53 @@ large_free_locked (void *data)
 
 /* -- small blocks -------------------------------------------------------------------------------------------------- */
 
+static guint
+chunk_count (guint index)
+{
+  return SMALL_CHUNK / ((index + 1) * ALIGNMENT);
+}
+
+/* Moves at most @n blocks from one list to another; returns how many. */
+static guint
+small_move (Small **from,
+            Small **to,
+            guint index,
+            guint n)
+{
+  guint moved = 0;
+
+  for (; *from != NULL && moved < n; moved++)
+    {
+      Small *small = *from;
+
+      ASAN_UNPOISON_MEMORY_REGION (small, sizeof (Small));
+      *from = small->next;
+      small->next = *to;
+      *to = small;
+      ASAN_POISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
+    }
+  return moved;
+}
+
 static void
 thread_ended (void *data)
 {
   thread_known = FALSE; /* what is freed after this calls again */
   pthread_mutex_lock (&lock);
   for (guint i = 0; i < N_SMALL; i++)
-    while (small_lists[i] != NULL)
-      {
-        Small *small = small_lists[i];
+    {
+      small_move (&small_lists[i], &orphans[i], i, G_MAXUINT);
+      small_counts[i] = 0;
+    }
+  pthread_mutex_unlock (&lock);
+}
 
-        ASAN_UNPOISON_MEMORY_REGION (small, sizeof (Small));
-        small_lists[i] = small->next;
-        small->next = orphans[i];
-        orphans[i] = small;
-      }
+/* Where one thread allocates what another frees, blocks must find their way back. */
+static void
+small_give_back (guint index)
+{
+  pthread_mutex_lock (&lock);
+  small_counts[index] -= small_move (&small_lists[index], &orphans[index], index, chunk_count (index));
   pthread_mutex_unlock (&lock);
 }
 
@@ -330,8 +363,7 @@ small_refill (guint index)
       thread_known = TRUE;
     }
   pthread_mutex_lock (&lock);
-  small_lists[index] = orphans[index];
-  orphans[index] = NULL;
+  small_counts[index] = small_move (&orphans[index], &small_lists[index], index, chunk_count (index));
   if (small_lists[index] == NULL)
     chunk = large_alloc_locked (SMALL_CHUNK);
   pthread_mutex_unlock (&lock);
@@ -342,6 +374,7 @@ small_refill (guint index)
 
       small->next = small_lists[index];
       small_lists[index] = small;
+      small_counts[index]++;
       ASAN_POISON_MEMORY_REGION (small, size);
     }
   return small_lists[index] != NULL;
@@ -367,6 +400,7 @@ ebb_host_alloc (gsize size,
         }
       ASAN_UNPOISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
       small_lists[index] = small->next;
+      small_counts[index]--;
       return small;
     }
 
@@ -402,6 +436,8 @@ ebb_host_free (void *data,
       small->next = small_lists[index];
       small_lists[index] = small;
       ASAN_POISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
+      if (G_UNLIKELY (++small_counts[index] > 2 * chunk_count (index)))
+        small_give_back (index);
       return;
     }
   pthread_mutex_lock (&lock);
