@@ -45,8 +45,8 @@ typedef EbbCheckpointPolicy (*EbbCheckpointPolicyFunc) (const char *op,
 /**
  * EbbDeterminismCheck:
  * @EBB_DETERMINISM_CHECK_NONE: only what backward must rely on: as many tensors as the forward saved, of the same
- *   shapes, types and devices
- * @EBB_DETERMINISM_CHECK_DEFAULT: the strides too, and that nothing it read was changed in place
+ *   shapes, types and devices, and that nothing it read was changed in place
+ * @EBB_DETERMINISM_CHECK_DEFAULT: the strides too
  * @EBB_DETERMINISM_CHECK_VALUES: the same, and a checksum of every value
  *
  * How a recompute is compared with the forward that it repeats.
