@@ -671,6 +671,9 @@ ebb_backward (EbbTensor **outputs,
     {
       EbbTensor *grad = task.captures[i].grad;
 
+      for (guint j = 0; grad != NULL && j < i; j++)
+        if (inputs[j] == inputs[i]) /* named twice, wanted once */
+          g_clear_pointer (&grad, ebb_tensor_unref);
       if (grad != NULL && ok)
         ok = accumulate_leaf (inputs[i], grad, error);
       else if (grad != NULL)

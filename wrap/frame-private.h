@@ -95,13 +95,13 @@ struct _EbbCheckpointFrame
   GArray *current;              /* of EbbDraw: before the recompute, while it runs */
   GArray *provided;             /* of guint64: births of kept results that stand in for fresh ones */
   GByteArray *training;         /* flags of the module and all inside it */
+  GPtrArray *counted;           /* weak references to those whose forward counters are up; NULL: none */
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
   guint n_ops;                  /* seen in this run of the forward */
   guint n_ops_needed;           /* before the last slot was packed */
   guint n_wanted;               /* handles that nodes still hold */
   guint next_slot, next_part, next_kept;
-  gboolean counted; /* in the forward counters */
   gboolean recomputing;
   gboolean stopped; /* this recompute has all it needs */
   gboolean at_end;  /* the end of the backward pass will call */

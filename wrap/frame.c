@@ -15,25 +15,25 @@ typedef struct
 
 /* -- letting go ---------------------------------------------------------------------------------------------------- */
 
-/* Once for each frame: when it is recomputed, or dropped. */
+static void
+weak_ref_free (gpointer ref)
+{
+  g_weak_ref_clear (ref);
+  g_free (ref);
+}
+
+/* Once for each frame: when it is recomputed, or dropped. Children may have come or gone since the forward. */
 void
 ebb_frame_count_down (EbbCheckpointFrame *self)
 {
-  g_autoptr (EbbModule) module = NULL;
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules;
+  g_autoptr (GPtrArray) counted = g_steal_pointer (&self->counted);
 
-  if (!self->counted)
-    return;
-  self->counted = FALSE;
-  module = g_weak_ref_get (&self->target->module);
-  if (module == NULL)
-    return;
-  modules = ebb_module_get_modules (module, &n_modules);
-  for (guint i = 0; i < n_modules; i++)
+  for (guint i = 0; counted != NULL && i < counted->len; i++)
     {
-      ebb_module_add_to_forward_counter (modules[i], -1);
-      g_object_unref (modules[i]);
+      g_autoptr (EbbModule) module = g_weak_ref_get (g_ptr_array_index (counted, i));
+
+      if (module != NULL)
+        ebb_module_add_to_forward_counter (module, -1);
     }
 }
 
@@ -274,15 +274,18 @@ enter_modules (EbbCheckpointFrame *self,
     return;
   modules = ebb_module_get_modules (module, &n_modules);
   self->training = g_byte_array_sized_new (n_modules);
+  self->counted = g_ptr_array_new_full (n_modules, weak_ref_free);
   for (guint i = 0; i < n_modules; i++)
     {
       guint8 flag = (guint8) ebb_module_get_training (modules[i]);
+      GWeakRef *ref = g_new0 (GWeakRef, 1);
 
+      g_weak_ref_init (ref, modules[i]);
+      g_ptr_array_add (self->counted, ref);
       g_byte_array_append (self->training, &flag, 1);
       ebb_module_add_to_forward_counter (modules[i], 1);
       g_object_unref (modules[i]);
     }
-  self->counted = TRUE;
 }
 
 static EbbCheckpointFrame *

@@ -91,6 +91,7 @@ run_again (EbbCheckpointFrame *self,
 {
   EbbThreadModes modes = ebb_thread_save_modes ();
   int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
+  EbbOpObserver *outer = self->watch.observer.outer;
   EbbArgs *result;
   GError *local = NULL;
 
@@ -104,6 +105,7 @@ run_again (EbbCheckpointFrame *self,
   ebb_thread.checkpointing = checkpointing;
   ebb_thread.checkpointing_disabled = disabled;
   ebb_thread_restore_modes (&modes);
+  self->watch.observer.outer = outer;
   return_generators (self);
   if (self->training != NULL)
     swap_training (module, self->training);
