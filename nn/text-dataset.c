@@ -18,6 +18,8 @@ struct _EbbTextDataset
   gboolean shuffle;
   gint64 position;
   EbbTokenStream stream;
+  guint64 checksum;
+  gboolean has_checksum;
 };
 
 enum
@@ -97,6 +99,51 @@ find_window (EbbTextDataset *self,
          + (gint64) (mix (~key) % (guint64) (slack + 1));
 }
 
+/* -- which text ---------------------------------------------------------------------------------------------------- */
+
+/* As many tokens at each end are in the checksum: enough to tell texts apart, and quick however long they are. */
+#define CHECKED_TOKENS ((gint64) 1 << 20)
+
+static guint64
+add_to_checksum (const EbbTokenStream *stream,
+                 gint64 begin,
+                 gint64 end,
+                 guint64 sum)
+{
+  gint64 tokens[1024];
+
+  while (begin < end)
+    {
+      gint64 n = MIN (end - begin, (gint64) G_N_ELEMENTS (tokens));
+
+      ebb_token_stream_read (stream, begin, n, tokens);
+      for (gint64 i = 0; i < n; i++)
+        sum = mix (sum ^ (guint64) tokens[i]);
+      begin += n;
+    }
+  return sum;
+}
+
+static gint64
+get_checksum (EbbTextDataset *self)
+{
+  gint64 n = self->stream.n_tokens, first_end = MIN (n, CHECKED_TOKENS);
+
+  if (!self->has_checksum)
+    {
+      self->checksum = add_to_checksum (&self->stream, 0, first_end, mix ((guint64) n));
+      self->checksum = add_to_checksum (&self->stream, MAX (first_end, n - CHECKED_TOKENS), n, self->checksum);
+      self->has_checksum = TRUE;
+    }
+  return (gint64) self->checksum;
+}
+
+static char *
+get_names (EbbTextDataset *self)
+{
+  return self->paths != NULL ? g_strjoinv (", ", self->paths) : g_strdup ("the text");
+}
+
 /* -- using it ------------------------------------------------------------------------------------------------------ */
 
 /**
@@ -159,7 +206,7 @@ ebb_text_dataset_check_context (EbbTextDataset *self,
     }
   if (context < self->stream.n_tokens)
     return TRUE;
-  names = self->paths ? g_strjoinv (", ", self->paths) : g_strdup ("the text");
+  names = get_names (self);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
                " needs one more than that",
@@ -295,7 +342,8 @@ ebb_text_dataset_set_shuffle (EbbTextDataset *self,
  * ebb_text_dataset_get_state:
  * @self: a text
  *
- * Returns: (transfer full): a dictionary with the position, the seed, the order and how many tokens there are
+ * Returns: (transfer full): a dictionary with the position, the seed, the order, how many tokens there are and
+ *   a checksum of the first and the last of them
  */
 EbbArgs *
 ebb_text_dataset_get_state (EbbTextDataset *self)
@@ -306,10 +354,41 @@ ebb_text_dataset_get_state (EbbTextDataset *self)
 
   state = ebb_args_new (EBB_ARGS_DICT);
   ebb_args_add_int (state, "n_tokens", self->stream.n_tokens);
+  ebb_args_add_int (state, "checksum", get_checksum (self));
   ebb_args_add_int (state, "seed", (gint64) self->seed);
   ebb_args_add_int (state, "position", self->position);
   ebb_args_add_boolean (state, "shuffle", self->shuffle);
   return state;
+}
+
+/* States from before there was a checksum tell texts apart by length alone. */
+static gboolean
+check_text (EbbTextDataset *self,
+            EbbArgs *state,
+            GError **error)
+{
+  gint64 n_tokens = ebb_args_get_int (state, (guint) ebb_args_find (state, "n_tokens"));
+  int index = ebb_args_find (state, "checksum");
+  g_autofree char *names = NULL;
+
+  if (n_tokens != self->stream.n_tokens)
+    {
+      names = get_names (self);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "%s: %" G_GINT64_FORMAT " tokens, but the state is of a text of %" G_GINT64_FORMAT
+                   ": go on with the text it was saved with",
+                   names, self->stream.n_tokens, n_tokens);
+      return FALSE;
+    }
+  if (index < 0
+      || (ebb_args_get_value_kind (state, (guint) index) == EBB_VALUE_INT
+          && ebb_args_get_int (state, (guint) index) == get_checksum (self)))
+    return TRUE;
+  names = get_names (self);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "%s: the state is of another text of %" G_GINT64_FORMAT " tokens: go on with the text it was saved with",
+               names, n_tokens);
+  return FALSE;
 }
 
 gboolean
@@ -318,7 +397,7 @@ ebb_text_dataset_check_state (EbbTextDataset *self,
                               GError **error)
 {
   static const char *const names[] = { "n_tokens", "seed", "position", "shuffle" };
-  gint64 n_tokens, position;
+  gint64 position;
 
   for (guint i = 0; i < G_N_ELEMENTS (names); i++)
     {
@@ -330,14 +409,11 @@ ebb_text_dataset_check_state (EbbTextDataset *self,
           return FALSE;
         }
     }
-  n_tokens = ebb_args_get_int (state, (guint) ebb_args_find (state, "n_tokens"));
   position = ebb_args_get_int (state, (guint) ebb_args_find (state, "position"));
-  if (n_tokens == self->stream.n_tokens && position >= 0)
-    return TRUE;
+  if (position >= 0)
+    return check_text (self, state, error);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state is of position %" G_GINT64_FORMAT " in a text of %" G_GINT64_FORMAT
-               " tokens: this one has %" G_GINT64_FORMAT,
-               position, n_tokens, self->stream.n_tokens);
+               "the state of the text is of position %" G_GINT64_FORMAT ": it must be 0 or more", position);
   return FALSE;
 }
 
@@ -349,7 +425,7 @@ ebb_text_dataset_check_state (EbbTextDataset *self,
  *
  * Goes on where another one was, over the same text.
  *
- * Returns: %FALSE with %EBB_ERROR_STATE if the text has another length
+ * Returns: %FALSE with %EBB_ERROR_STATE if it is another text
  */
 gboolean
 ebb_text_dataset_load_state (EbbTextDataset *self,

@@ -138,6 +138,47 @@ state_continues (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
 }
 
+static void
+another_text_of_the_same_length_is_refused (void)
+{
+  enum
+  {
+    N = 3 << 20
+  };
+  g_autofree char *text = g_malloc (N + 1);
+  g_autoptr (EbbTextDataset) self = NULL;
+  g_autoptr (EbbArgs) state = NULL;
+  const int places[] = { 0, 12345, N - 12345, N - 1 };
+
+  for (int i = 0; i < N; i++)
+    text[i] = alphabet[(i + i / 64) % 64];
+  text[N] = '\0';
+  self = make_text (text, 1);
+  state = ebb_text_dataset_get_state (self);
+  for (guint i = 0; i < G_N_ELEMENTS (places); i++)
+    {
+      char kept = text[places[i]];
+      g_autoptr (EbbTextDataset) other = NULL;
+      g_autoptr (GError) error = NULL;
+
+      text[places[i]] = '!';
+      other = make_text (text, 1);
+      text[places[i]] = kept;
+      g_assert_false (ebb_text_dataset_load_state (other, state, &error));
+      g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+      g_assert_cmpstr (
+          error->message, ==,
+          "the text: the state is of another text of 3145728 tokens: go on with the text it was saved with");
+    }
+  {
+    g_autoptr (EbbTextDataset) same = make_text (text, 2);
+    g_autoptr (GError) error = NULL;
+
+    g_assert_true (ebb_text_dataset_load_state (same, state, &error));
+    g_assert_no_error (error);
+  }
+}
+
 static char *
 write_file (const char *folder, const char *name, const char *text)
 {
@@ -258,6 +299,8 @@ main (int argc, char **argv)
                    without_shuffling_the_text_is_read_in_order);
   g_test_add_func ("/text-dataset/a-text-of-one-window-is-enough", a_text_of_one_window_is_enough);
   g_test_add_func ("/text-dataset/state-continues", state_continues);
+  g_test_add_func ("/text-dataset/another-text-of-the-same-length-is-refused",
+                   another_text_of_the_same_length_is_refused);
   g_test_add_func ("/text-dataset/files-are-one-text", files_are_one_text);
   g_test_add_func ("/text-dataset/a-long-text-has-the-tokens-of-the-whole", a_long_text_has_the_tokens_of_the_whole);
   g_test_add_func ("/text-dataset/bad-texts-are-named", bad_texts_are_named);

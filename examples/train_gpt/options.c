@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "remembered.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -15,17 +17,13 @@ void
 options_init (Options *self)
 {
   *self = (Options){
-    .dropout = 0.1,
-    .batch = 8,
-    .accumulate = 1,
     .steps = 100,
     .seed = G_MININT64,
-    .lr = 3e-4,
-    .weight_decay = 0.01,
     .save_every = 500,
     .top_k = 40,
     .temperature = 0.8,
   };
+  remembered_init (self);
 }
 
 /* Texts have their defaults after the command line was read: GOption does not free what it replaces. */
@@ -37,9 +35,6 @@ fill_texts (Options *self)
     char **text;
     const char *value;
   } defaults[] = {
-    { &self->tokenizer, "byte" },
-    { &self->schedule, "constant" },
-    { &self->dtype, "f32" },
     { &self->device, "cpu" },
     { &self->checkpoint, "none" },
     { &self->store, "keep" },
@@ -156,7 +151,7 @@ add_files (GOptionContext *context,
       "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's", "FILE" },
     { "save", 0, 0, G_OPTION_ARG_FILENAME, &self->save, "Write the weights there at the end", "FILE" },
     { "resume", 0, 0, G_OPTION_ARG_FILENAME, &self->resume,
-      "Keep the state of the training there; go on, bit for bit, if there is one", "DIR" },
+      "Keep the state of the training there; go on, bit for bit and with its options, if there is one", "DIR" },
     { "save-every", 0, 0, G_OPTION_ARG_INT64, &self->save_every,
       "Steps between two saved states; 0: at the end and at Ctrl-C alone (500)", "N" },
     { NULL }
@@ -312,7 +307,8 @@ check_numbers (const Options *self,
       return refuse (error, "--%s %g: it must be 0 or more", numbers[i].option, numbers[i].value);
   if (self->dropout >= 1)
     return refuse (error, "--dropout %g: it must be below 1", self->dropout);
-  if (self->min_lr > self->lr)
+  /* In a training that is resumed either may be the saved one. */
+  if (self->min_lr > self->lr && (self->resume == NULL || self->saved_taken))
     return refuse (error, "--min-lr %g: it must be at most --lr %g", self->min_lr, self->lr);
   return TRUE;
 }
@@ -386,6 +382,7 @@ options_parse (Options *self,
   if (self->help || self->version)
     return TRUE;
   fill_texts (self);
+  remembered_fill (self);
   if (rest != NULL)
     take_rest (self, rest);
   self->seed_given = self->seed != G_MININT64;
@@ -401,6 +398,23 @@ options_parse (Options *self,
   self->checkpoint_kind = (CheckpointKind) find_name (checkpoint_names, self->checkpoint);
   self->store_kind = (StoreKind) find_name (store_names, self->store);
   return TRUE;
+}
+
+gboolean
+options_take_saved (Options *self,
+                    const char *saved,
+                    GError **error)
+{
+  if (saved != NULL && !remembered_take (self, saved, error))
+    return FALSE;
+  self->saved_taken = TRUE;
+  if (check_name ("dtype", self->dtype, dtype_names, error)
+      && check_name ("schedule", self->schedule, schedule_names, error) && check_integers (self, error)
+      && check_numbers (self, error))
+    return TRUE;
+  if (saved != NULL)
+    g_prefix_error (error, "--resume %s: ", self->resume);
+  return FALSE;
 }
 
 /* -- telling ------------------------------------------------------------------------------------------------------- */

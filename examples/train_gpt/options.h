@@ -39,6 +39,8 @@ typedef struct
   double lr, min_lr, weight_decay, clip;
   char *schedule;
   gboolean seed_given;
+  guint given; /* a bit for each option in remembered.c */
+  gboolean saved_taken;
 
   /* machine and memory */
   char *dtype, *device, *checkpoint, *store, *store_folder;
@@ -69,6 +71,11 @@ gboolean options_parse (Options *self,
                         GError **error);
 char *options_get_help (void);
 
+/* Takes what the command line left out from @saved, the options_to_json () of the training that is resumed; NULL if
+ * none is. */
+gboolean options_take_saved (Options *self,
+                             const char *saved,
+                             GError **error);
 /* Takes the sizes that took effect over. */
 void options_set_config (Options *self,
                          const EbbGptConfig *config);

@@ -79,7 +79,7 @@ make_optimizer (Trainer *self,
   return TRUE;
 }
 
-/* The state carries the optimizer's settings as they were; those of the command line hold. */
+/* The state carries the optimizer's settings as they were; those of the command line hold, if it has any. */
 static gboolean
 load_state (Trainer *self,
             GError **error)
@@ -141,9 +141,6 @@ trainer_init (Trainer *self,
   *self = (Trainer){ .options = options, .saved_step = -1 };
   if (!set_machine_up (self, error) || !output_check (options, error))
     return FALSE;
-  self->tokenizer = model_make_tokenizer (options, error);
-  if (self->tokenizer == NULL)
-    return FALSE;
   if (options->resume != NULL && output_has_state (options->resume))
     {
       saved = ebb_training_state_read_config (options->resume, error);
@@ -156,6 +153,11 @@ trainer_init (Trainer *self,
       if (weights == NULL)
         return FALSE;
     }
+  if (options->resume != NULL && !options_take_saved (options, saved, error))
+    return FALSE;
+  self->tokenizer = model_make_tokenizer (options, error);
+  if (self->tokenizer == NULL)
+    return FALSE;
   config = model_make_config (options, self->tokenizer, weights, metadata, saved, error);
   if (config == NULL)
     return FALSE;

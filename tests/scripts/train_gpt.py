@@ -4,6 +4,7 @@ failure is one line that leaves nothing behind.
 """
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,6 +85,47 @@ class SameBits(TrainGptTest):
                 self.assertEqual((rest["first_step"], len(rest["losses"])), (25, 25))
                 self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
                 self.assertEqual(self.read("whole"), self.read("resumed"))
+
+    def test_a_resumed_training_keeps_its_options(self):
+        words = ["--layers", 2, "--width", 32, "--heads", 2, "--context", 32, "--batch", 2, "--accumulate", 2,
+                 "--dropout", 0.05, "--lr", 2e-3, "--schedule", "cosine", "--warmup", 3, "--min-lr", 1e-3,
+                 "--weight-decay", 0.2, "--clip", 0.5, "--dtype", "bf16", "--seed", 7]
+
+        def losses(*more):
+            done = self.run_program("--data", "text.txt", "--steps", 12, "--quiet", "--report", "r", *more)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            return json.loads(self.read("r"))["losses"]
+
+        for threads in 1, 2:
+            with self.subTest(threads=threads):
+                state = f"state-{threads}"
+                machine = ["--threads", threads]
+                whole = losses(*machine, *words)
+                # the cosine's end is at --steps, so the first part is of a constant rate's length
+                begun = losses(*machine, *words, "--schedule", "constant", "--resume", state, "--steps", 6)
+                constant = losses(*machine, *words, "--schedule", "constant")
+                shutil.copytree(self.path(state), self.path(state + "-copy"))
+                self.assertEqual(begun + losses(*machine, "--resume", state), constant)
+                self.assertNotEqual(constant, whole)
+                given = losses(*machine, "--resume", state + "-copy", "--lr", 5e-3, "--min-lr", 4e-3)
+                self.assertNotEqual(begun + given, constant)
+                config = json.loads(self.read("r"))["config"]
+                self.assertEqual([config[key] for key in ("lr", "min_lr", "batch", "dropout", "dtype", "clip")],
+                                 [5e-3, 4e-3, 2, 0.05, "bf16", 0.5])
+        # what is given has to fit what was saved
+        self.assertIn(b"--min-lr 0.001: it must be at most --lr 0.0001",
+                      self.run_program("--data", "text.txt", "--resume", "state-1", "--lr", 1e-4).stderr)
+
+    def test_a_resumed_cosine_ends_where_it_was_to(self):
+        words = ["--schedule", "cosine", "--warmup", 2, "--save-every", 5, "--steps", 10]
+        whole = self.train(*words, "--resume", "state")["losses"]
+        os.remove(self.path(os.path.join("state", max(os.listdir(self.path("state"))))))
+        done = self.run_program("--data", "text.txt", "--steps", 10, "--resume", "state", "--threads", 1,
+                                "--report", "r")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        report = json.loads(self.read("r"))
+        self.assertEqual(report["losses"], whole[report["first_step"]:])
+        self.assertGreater(len(report["losses"]), 0)
 
     def test_loaded_weights_give_the_same_loss(self):
         self.train("--steps", 3, "--save", "weights.safetensors")
@@ -273,6 +315,8 @@ class BadInput(TrainGptTest):
         os.remove(self.path("report.json"))
         self.refuse_training("the training in state has 32", "--resume", "state", "--width", 64)
         self.refuse_training("was begun with 1", "--resume", "state", "--seed", 2)
+        self.write("other.txt", self.read("text.txt").replace(b"Line", b"Text"))
+        self.refuse(1, "other.txt: the state is of another text of", "--data", "other.txt", "--resume", "state")
         for name in os.listdir(self.path("state")):
             self.write(os.path.join("state", name), b"{}")
         self.refuse_training(os.path.join("state", name), "--resume", "state")

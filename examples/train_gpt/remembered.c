@@ -1,0 +1,135 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "remembered.h"
+
+/* What stands for a number that was not given; none of them is in range. */
+#define NO_INT G_MININT
+#define NO_INT64 G_MININT64
+#define NO_DOUBLE (-G_MAXDOUBLE)
+
+typedef enum
+{
+  KIND_INT,
+  KIND_INT64,
+  KIND_DOUBLE,
+  KIND_TEXT
+} Kind;
+
+static const struct
+{
+  const char *name; /* in the JSON */
+  Kind kind;
+  gsize place;
+  double number;
+  const char *text;
+} remembered[] = {
+  { "tokenizer", KIND_TEXT, G_STRUCT_OFFSET (Options, tokenizer), 0, "byte" },
+  { "dropout", KIND_DOUBLE, G_STRUCT_OFFSET (Options, dropout), 0.1, NULL },
+  { "batch", KIND_INT, G_STRUCT_OFFSET (Options, batch), 8, NULL },
+  { "accumulate", KIND_INT, G_STRUCT_OFFSET (Options, accumulate), 1, NULL },
+  { "lr", KIND_DOUBLE, G_STRUCT_OFFSET (Options, lr), 3e-4, NULL },
+  { "schedule", KIND_TEXT, G_STRUCT_OFFSET (Options, schedule), 0, "constant" },
+  { "warmup", KIND_INT64, G_STRUCT_OFFSET (Options, warmup), 0, NULL },
+  { "min_lr", KIND_DOUBLE, G_STRUCT_OFFSET (Options, min_lr), 0, NULL },
+  { "weight_decay", KIND_DOUBLE, G_STRUCT_OFFSET (Options, weight_decay), 0.01, NULL },
+  { "clip", KIND_DOUBLE, G_STRUCT_OFFSET (Options, clip), 0, NULL },
+  { "dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, dtype), 0, "f32" },
+};
+
+#define AT(type, i) ((type *) G_STRUCT_MEMBER_P (self, remembered[i].place))
+
+static gboolean
+is_given (Options *self,
+          guint i)
+{
+  switch (remembered[i].kind)
+    {
+    case KIND_INT:
+      return *AT (int, i) != NO_INT;
+    case KIND_INT64:
+      return *AT (gint64, i) != NO_INT64;
+    case KIND_DOUBLE:
+      return *AT (double, i) != NO_DOUBLE;
+    default:
+      return *AT (char *, i) != NULL;
+    }
+}
+
+static void
+set (Options *self,
+     guint i,
+     gint64 integer,
+     double number,
+     const char *text)
+{
+  switch (remembered[i].kind)
+    {
+    case KIND_INT:
+      *AT (int, i) = (int) CLAMP (integer, G_MININT, G_MAXINT);
+      break;
+    case KIND_INT64:
+      *AT (gint64, i) = integer;
+      break;
+    case KIND_DOUBLE:
+      *AT (double, i) = number;
+      break;
+    default:
+      g_free (*AT (char *, i));
+      *AT (char *, i) = g_strdup (text);
+    }
+}
+
+void
+remembered_init (Options *self)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
+    set (self, i, remembered[i].kind == KIND_INT ? NO_INT : NO_INT64, NO_DOUBLE, NULL);
+}
+
+void
+remembered_fill (Options *self)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
+    if (is_given (self, i))
+      self->given |= 1U << i;
+    else
+      set (self, i, (gint64) remembered[i].number, remembered[i].number, remembered[i].text);
+}
+
+/* FALSE if @node is not of the kind that option @i has. */
+static gboolean
+take (Options *self,
+      guint i,
+      JsonNode *node)
+{
+  GType type = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
+
+  if (remembered[i].kind == KIND_TEXT
+          ? type != G_TYPE_STRING
+          : type != G_TYPE_INT64 && (type != G_TYPE_DOUBLE || remembered[i].kind != KIND_DOUBLE))
+    return FALSE;
+  if (remembered[i].kind == KIND_TEXT)
+    set (self, i, 0, 0, json_node_get_string (node));
+  else
+    set (self, i, json_node_get_int (node), json_node_get_double (node), NULL);
+  return TRUE;
+}
+
+gboolean
+remembered_take (Options *self,
+                 const char *saved,
+                 GError **error)
+{
+  g_autoptr (JsonNode) root = json_from_string (saved, NULL);
+  JsonObject *object = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
+    if ((self->given & 1U << i) == 0
+        && (object == NULL || !take (self, i, json_object_get_member (object, remembered[i].name))))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                     "--resume %s: that state was not saved by train_gpt: it has no %s", self->resume,
+                     remembered[i].name);
+        return FALSE;
+      }
+  return TRUE;
+}

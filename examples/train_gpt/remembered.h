@@ -1,0 +1,19 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* Options that change what is computed: a training that is resumed keeps its own unless the command line has others. */
+
+G_BEGIN_DECLS
+
+/* Marks them as not given. */
+void remembered_init (Options *self);
+/* After the command line was read: notes which were given, and gives the others their defaults. */
+void remembered_fill (Options *self);
+/* Gives those that were not given the values in @saved, the options as JSON. */
+gboolean remembered_take (Options *self,
+                          const char *saved,
+                          GError **error);
+
+G_END_DECLS
