@@ -54,8 +54,9 @@ if (EBB_SIMD_SOURCES)
     add_library (ebb-simd-${variant} OBJECT ${EBB_SIMD_SOURCES})
     ebb_configure_objects (ebb-simd-${variant})
     target_compile_definitions (ebb-simd-${variant} PRIVATE EBB_SIMD=${variant})
+    # Vectors of integers wrap, as the processor's do: the bits of any float go through them.
     target_compile_options (ebb-simd-${variant} PRIVATE
-      ${simd_flags_${variant}} -ffp-contract=fast -fno-trapping-math)
+      ${simd_flags_${variant}} -ffp-contract=fast -fno-trapping-math -fwrapv)
     list (APPEND EBB_OBJECTS $<TARGET_OBJECTS:ebb-simd-${variant}>)
   endforeach ()
 endif ()
