@@ -36,8 +36,6 @@ fill_texts (Options *self)
     const char *value;
   } defaults[] = {
     { &self->device, "cpu" },
-    { &self->checkpoint, "none" },
-    { &self->store, "keep" },
     { &self->prompt, "\n" },
   };
 
@@ -365,6 +363,19 @@ take_rest (Options *self,
   g_strv_builder_unref (builder);
 }
 
+/* Checks what blocks forget and where the rest waits. */
+static gboolean
+find_kinds (Options *self,
+            GError **error)
+{
+  if (!check_name ("checkpoint", self->checkpoint, checkpoint_names, error)
+      || !check_name ("store", self->store, store_names, error))
+    return FALSE;
+  self->checkpoint_kind = (CheckpointKind) find_name (checkpoint_names, self->checkpoint);
+  self->store_kind = (StoreKind) find_name (store_names, self->store);
+  return TRUE;
+}
+
 gboolean
 options_parse (Options *self,
                int argc,
@@ -388,15 +399,11 @@ options_parse (Options *self,
   self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
-  if (!check_name ("dtype", self->dtype, dtype_names, error)
-      || !check_name ("checkpoint", self->checkpoint, checkpoint_names, error)
-      || !check_name ("store", self->store, store_names, error)
+  if (!check_name ("dtype", self->dtype, dtype_names, error) || !find_kinds (self, error)
       || !check_name ("schedule", self->schedule, schedule_names, error)
       || (self->preset != NULL && !check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_integers (self, error) || !check_numbers (self, error) || !check_files (self, error))
     return FALSE;
-  self->checkpoint_kind = (CheckpointKind) find_name (checkpoint_names, self->checkpoint);
-  self->store_kind = (StoreKind) find_name (store_names, self->store);
   return TRUE;
 }
 
@@ -408,7 +415,7 @@ options_take_saved (Options *self,
   if (saved != NULL && !remembered_take (self, saved, error))
     return FALSE;
   self->saved_taken = TRUE;
-  if (check_name ("dtype", self->dtype, dtype_names, error)
+  if (check_name ("dtype", self->dtype, dtype_names, error) && find_kinds (self, error)
       && check_name ("schedule", self->schedule, schedule_names, error) && check_integers (self, error)
       && check_numbers (self, error))
     return TRUE;

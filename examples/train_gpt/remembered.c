@@ -33,6 +33,8 @@ static const struct
   { "weight_decay", KIND_DOUBLE, G_STRUCT_OFFSET (Options, weight_decay), 0.01, NULL },
   { "clip", KIND_DOUBLE, G_STRUCT_OFFSET (Options, clip), 0, NULL },
   { "dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, dtype), 0, "f32" },
+  { "checkpoint", KIND_TEXT, G_STRUCT_OFFSET (Options, checkpoint), 0, "none" },
+  { "store", KIND_TEXT, G_STRUCT_OFFSET (Options, store), 0, "keep" },
 };
 
 #define AT(type, i) ((type *) G_STRUCT_MEMBER_P (self, remembered[i].place))
