@@ -97,7 +97,7 @@ class Ebb:
         if not os.access(self.program, os.X_OK):
             raise Failure(f"no program {self.program}: run cmake --preset release && cmake --build --preset release")
         self.version = "not run"
-        self.library_bytes = self.measure_library()
+        self.baseline_bytes = self.measure_library()
 
     def measure_library(self):
         """Resident memory that loading the library and what it needs adds to a process, in bytes."""
@@ -134,16 +134,16 @@ class Ebb:
             except (OSError, ValueError) as error:
                 raise Failure(f"Ebb: no usable report: {error}") from error
         self.version = report.get("version", "unknown")
-        return summary(report, self.library_bytes)
+        return summary(report, self.baseline_bytes)
 
 
-def summary(report, library_bytes):
+def summary(report, baseline_bytes):
     """What is compared. The first two steps, which make the optimizer's state and fill caches, are left out."""
     seconds = report["step_seconds"][WARM_UP:]
     return {
         "all_seconds": seconds,
         "seconds": statistics.median(seconds),
-        "above_bytes": report["rss_peak_bytes"] - library_bytes,
+        "above_bytes": report["rss_peak_bytes"] - baseline_bytes,
         "peak_bytes": report["rss_peak_bytes"],
         "parameters": report["parameters"],
         "first_loss": report["losses"][0],
