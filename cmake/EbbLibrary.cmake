@@ -56,7 +56,7 @@ if (EBB_SIMD_SOURCES)
     target_compile_definitions (ebb-simd-${variant} PRIVATE EBB_SIMD=${variant})
     # Vectors of integers wrap, as the processor's do: the bits of any float go through them.
     target_compile_options (ebb-simd-${variant} PRIVATE
-      ${simd_flags_${variant}} -ffp-contract=fast -fno-trapping-math -fwrapv)
+      ${simd_flags_${variant}} -fno-trapping-math -fwrapv)
     list (APPEND EBB_OBJECTS $<TARGET_OBJECTS:ebb-simd-${variant}>)
   endforeach ()
 endif ()

@@ -3,7 +3,6 @@
 
 #include "nn/layer-private.h"
 #include "tensor/ops/normalization.h"
-#include "tensor/thread-private.h"
 
 /**
  * EbbBatchNorm1d:
@@ -88,11 +87,9 @@ ebb_batch_norm1d_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbBatchNorm1d *self = EBB_BATCH_NORM1D (module);
   gboolean use_batch = ebb_module_get_training (module) || self->running_mean == NULL;
-  /* The running statistics move once a step: a forward that repeats an earlier one leaves them alone. */
-  gboolean leave = use_batch && ebb_thread.recomputing > 0;
 
-  return ebb_batch_norm (input, self->weight, self->bias, leave ? NULL : self->running_mean,
-                         leave ? NULL : self->running_var, use_batch, self->momentum, self->eps, error);
+  return ebb_batch_norm (input, self->weight, self->bias, self->running_mean, self->running_var, use_batch,
+                         self->momentum, self->eps, error);
 }
 
 static void
