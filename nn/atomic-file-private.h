@@ -29,15 +29,8 @@ gboolean ebb_atomic_file_commit (EbbAtomicFile *self,
                                  GError **error);
 /* Leaves nothing. */
 void ebb_atomic_file_abort (EbbAtomicFile *self);
-/* Opens a regular file for reading; -1 with an error that names it. */
-int ebb_open_regular_file (const char *path,
-                           gsize *size,
-                           GError **error);
 /* Maps it whole, privately: changes are never written back. */
 GBytes *ebb_map_file (const char *path,
                       GError **error);
-/* Flushes a folder's entries to the disk, as far as its file system can. */
-gboolean ebb_sync_folder (const char *folder,
-                          GError **error);
 
 G_END_DECLS

@@ -83,9 +83,10 @@ ebb_atomic_file_write (EbbAtomicFile *self,
   return TRUE;
 }
 
-gboolean
-ebb_sync_folder (const char *folder,
-                 GError **error)
+/* Flushes a folder's entries to the disk, as far as its file system can. */
+static gboolean
+sync_folder (const char *folder,
+             GError **error)
 {
   int fd = open (folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int number = 0;
@@ -117,7 +118,7 @@ ebb_atomic_file_commit (EbbAtomicFile *self,
   if (ok)
     g_clear_pointer (&self->temporary, g_free);
   ebb_atomic_file_abort (self);
-  return ok && ebb_sync_folder (folder, error);
+  return ok && sync_folder (folder, error);
 }
 
 void
@@ -132,10 +133,11 @@ ebb_atomic_file_abort (EbbAtomicFile *self)
   g_clear_pointer (&self->path, g_free);
 }
 
-int
-ebb_open_regular_file (const char *path,
-                       gsize *size,
-                       GError **error)
+/* Opens a regular file for reading; -1 with an error that names it. */
+static int
+open_regular_file (const char *path,
+                   gsize *size,
+                   GError **error)
 {
   struct stat status;
   /* A pipe without a writer must not hold us up. */
@@ -167,7 +169,7 @@ ebb_map_file (const char *path,
   g_autoptr (GError) failure = NULL;
   g_autoptr (GMappedFile) mapped = NULL;
   gsize size;
-  int fd = ebb_open_regular_file (path, &size, error);
+  int fd = open_regular_file (path, &size, error);
 
   if (fd < 0)
     return NULL;

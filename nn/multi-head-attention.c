@@ -2,7 +2,7 @@
 #include "nn/multi-head-attention.h"
 
 #include "nn/args-private.h"
-#include "nn/attention-mask-private.h"
+#include "nn/module-private.h"
 #include "nn/layer-private.h"
 #include "nn/linear.h"
 #include "tensor/ops/attention.h"
@@ -124,8 +124,10 @@ ebb_multi_head_attention_build (EbbModule *module, GError **error)
          && ebb_layer_add_child (module, "c_proj", ebb_linear_new (self->width, self->width, bias, error), error);
 }
 
-gboolean
-ebb_attention_expand_mask (EbbModule *module, EbbTensor *mask, EbbTensor **expanded, GError **error)
+/* The mask of a call as attention takes it, [B, H or 1, T or 1, S]: [B, S] (padding) and [B, T, S] get the dimensions
+ * that they lack. FALSE with @error for any other number of dimensions; *expanded is NULL if @mask is. */
+static gboolean
+expand_mask (EbbModule *module, EbbTensor *mask, EbbTensor **expanded, GError **error)
 {
   g_autoptr (EbbTensor) with_heads = NULL;
   g_autofree char *shape = NULL;
@@ -213,7 +215,7 @@ attend (EbbMultiHeadAttention *self, EbbTensor *x, EbbTensor *context, EbbTensor
 
   if (!check_input (self, "x", x, self->width, error)
       || (context != NULL && !check_input (self, "context", context, self->context_width, error))
-      || !ebb_attention_expand_mask (EBB_MODULE (self), mask, &expanded, error))
+      || !expand_mask (EBB_MODULE (self), mask, &expanded, error))
     return NULL;
 
   projected = ebb_module_call1 (self->c_attn, context != NULL ? context : x, error);

@@ -26,8 +26,6 @@ EbbDiskFile *ebb_disk_file_ref (EbbDiskFile *file);
 void ebb_disk_file_unref (EbbDiskFile *file);
 /* FALSE in a child of the process that made it. */
 gboolean ebb_disk_file_is_own (EbbDiskFile *file);
-/* Bytes of the file in use, padding included. */
-guint64 ebb_disk_file_get_in_use (EbbDiskFile *file);
 
 /* Writes @size bytes of the memory of @device; the file may grow to @limit bytes. */
 gboolean ebb_disk_file_write (EbbDiskFile *file,
@@ -43,8 +41,5 @@ gboolean ebb_disk_part_read (const EbbDiskPart *part,
                              GError **error);
 /* Gives the space back. */
 void ebb_disk_part_clear (EbbDiskPart *part);
-
-/* @folder as it may stand in a message of one line. */
-char *ebb_disk_display_folder (const char *folder);
 
 G_END_DECLS

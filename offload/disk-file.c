@@ -37,8 +37,9 @@ align (gsize size)
   return (size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
 }
 
-char *
-ebb_disk_display_folder (const char *folder)
+/* @folder as it may stand in a message of one line. */
+static char *
+display_folder (const char *folder)
 {
   return g_strdelimit (g_filename_display_name (folder), "\n\r", '?');
 }
@@ -91,7 +92,7 @@ ebb_disk_file_new (const char *folder,
   if (fd < 0)
     {
       int reason = errno;
-      g_autofree char *shown = ebb_disk_display_folder (folder);
+      g_autofree char *shown = display_folder (folder);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
                    "disk store in \"%s\": can't make a file: %s; it must be a folder that can be written", shown,
@@ -133,8 +134,9 @@ ebb_disk_file_is_own (EbbDiskFile *self)
   return self->owner == getpid ();
 }
 
-guint64
-ebb_disk_file_get_in_use (EbbDiskFile *self)
+/* Bytes of the file in use, padding included. */
+static guint64
+get_in_use (EbbDiskFile *self)
 {
   guint64 in_use;
 
@@ -245,7 +247,7 @@ take_space (EbbDiskFile *self,
   pthread_mutex_unlock (&self->lock);
   if (!ok)
     {
-      g_autofree char *shown = ebb_disk_display_folder (self->folder);
+      g_autofree char *shown = display_folder (self->folder);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
                    "disk store in \"%s\": no room for %" G_GSIZE_FORMAT " bytes: %" G_GUINT64_FORMAT
@@ -287,12 +289,12 @@ write_pieces (EbbDiskFile *self,
   part->checksum = ebb_checksum_finish (&checksum);
   if (reason != 0)
     {
-      g_autofree char *shown = ebb_disk_display_folder (self->folder);
+      g_autofree char *shown = display_folder (self->folder);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
                    "disk store in \"%s\": can't write %" G_GSIZE_FORMAT " bytes beside %" G_GUINT64_FORMAT
                    " bytes in use: %s",
-                   shown, part->size, ebb_disk_file_get_in_use (self) - align (part->size), g_strerror (reason));
+                   shown, part->size, get_in_use (self) - align (part->size), g_strerror (reason));
     }
   return ok && reason == 0;
 }
@@ -359,7 +361,7 @@ ebb_disk_part_read (const EbbDiskPart *part,
     return FALSE;
   if (reason == 0 && ebb_checksum_finish (&checksum) == part->checksum)
     return TRUE;
-  shown = ebb_disk_display_folder (part->file->folder);
+  shown = display_folder (part->file->folder);
   g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
                "disk store in \"%s\": can't read back %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s", shown,
                part->size, part->offset,

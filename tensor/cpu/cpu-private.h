@@ -23,7 +23,6 @@ extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
 
 /* The table in use; entries that need no vector code (products by oneDNN) are filled in. */
 const EbbKernelFunc *ebb_cpu_get_kernels (void);
-const char *ebb_cpu_get_simd_name (void);
 
 /* The table of one instruction set (without the products), or NULL if the processor or the build does not have it. */
 const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);

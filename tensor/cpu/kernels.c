@@ -11,7 +11,6 @@ typedef struct
 } Variant;
 
 static EbbKernelFunc kernels_in_use[EBB_N_KERNELS];
-static const char *name_in_use;
 
 /* Lists the instruction sets that the processor runs, the best first. */
 static guint
@@ -66,7 +65,6 @@ pick_kernels (void)
     }
   memcpy (kernels_in_use, variants[picked].kernels, sizeof kernels_in_use);
   kernels_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul;
-  name_in_use = variants[picked].name;
 }
 
 static void
@@ -86,11 +84,4 @@ ebb_cpu_get_kernels (void)
 {
   ensure_kernels ();
   return kernels_in_use;
-}
-
-const char *
-ebb_cpu_get_simd_name (void)
-{
-  ensure_kernels ();
-  return name_in_use;
 }

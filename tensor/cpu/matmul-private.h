@@ -39,10 +39,6 @@ EbbProductResult ebb_product_run_dnnl (const EbbProduct *product,
                                        const EbbProductData *data,
                                        GError **error);
 
-/* By plain loops: for products so small that a call costs more than the work. */
-void ebb_product_run_direct (const EbbProduct *product,
-                             const EbbProductData *data);
-
 /* All operands are f32 with strides that every implementation takes: there is nothing simpler to convert them to. */
 gboolean ebb_product_is_plain (const EbbProduct *product);
 

@@ -446,9 +446,10 @@ direct_batch (const EbbProduct *p,
                       (int) MIN (DIRECT_COLUMNS, p->n - j), dtype);
 }
 
-void
-ebb_product_run_direct (const EbbProduct *p,
-                        const EbbProductData *data)
+/* By plain loops: for products so small that a call costs more than the work. */
+static void
+run_direct (const EbbProduct *p,
+            const EbbProductData *data)
 {
   gint64 n_batches = ebb_product_get_n_batches (p);
 
@@ -489,7 +490,7 @@ ebb_cpu_matmul (const EbbLaunch *launch,
   product_init (&product, a, b, bias, c, launch->params.matmul.accumulate);
   if (is_small (&product))
     {
-      ebb_product_run_direct (&product, &data);
+      run_direct (&product, &data);
       return TRUE;
     }
   if (product.bias_stride == 1)

@@ -77,8 +77,6 @@ EbbTensor *ebb_tensor_new_like (EbbTensor *tensor,
 EbbTensor *ebb_tensor_into_dtype (EbbTensor *tensor,
                                   EbbDType dtype,
                                   GError **error);
-EbbTensor *ebb_tensor_into_contiguous (EbbTensor *tensor,
-                                       GError **error);
 /* The same elements in another shape: a view if it can be; takes the caller's reference to @tensor. */
 EbbTensor *ebb_tensor_into_shape (EbbTensor *tensor,
                                   const gint64 *shape,

@@ -284,8 +284,8 @@ ebb_tensor_into_dtype (EbbTensor *tensor, EbbDType dtype, GError **error)
   return tensor->view.dtype == dtype ? tensor : into_copy (tensor, dtype, error);
 }
 
-EbbTensor *
-ebb_tensor_into_contiguous (EbbTensor *tensor, GError **error)
+static EbbTensor *
+into_contiguous (EbbTensor *tensor, GError **error)
 {
   return ebb_view_is_contiguous (&tensor->view) ? tensor : into_copy (tensor, tensor->view.dtype, error);
 }
@@ -298,7 +298,7 @@ ebb_tensor_into_shape (EbbTensor *tensor, const gint64 *shape, guint n_dims, GEr
 
   if (tensor->n_elements == 0 || !ebb_view_compute_strides (&tensor->view, shape, n_dims, strides))
     {
-      tensor = ebb_tensor_into_contiguous (tensor, error);
+      tensor = into_contiguous (tensor, error);
       if (tensor == NULL)
         return NULL;
       result = ebb_tensor_new_view (tensor->storage, tensor->offset, shape, NULL, n_dims, tensor->view.dtype);
