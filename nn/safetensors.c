@@ -74,8 +74,8 @@ parse_file (const char *path,
   if (length > EBB_SAFETENSORS_MAX_HEADER)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most", path, length,
-                   EBB_SAFETENSORS_MAX_HEADER);
+                   "%s: not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most",
+                   path, length, EBB_SAFETENSORS_MAX_HEADER);
       return FALSE;
     }
   if (length > size - 8)
