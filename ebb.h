@@ -61,6 +61,7 @@
 #include "offload/keep-store.h"
 
 #include "wrap/checkpoint-options.h"
+#include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
 
 #undef EBB_INSIDE

@@ -37,6 +37,7 @@ typedef struct
   EbbTensorRegistry buffers;
   EbbNamedModule *children;
   guint n_children;
+  EbbModule *parent; /* the first that has it as a child, not owned; NULL: none */
   EbbCallPlan *plan; /* hooks and interceptors; NULL: none */
   guint last_id;     /* of hooks and interceptors */
   guint forward_counter;

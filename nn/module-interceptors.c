@@ -150,14 +150,21 @@ ebb_module_remove_interceptor (EbbModule *self, guint id)
 }
 
 guint
-ebb_module_find_interceptor (EbbModule *self, const char *kind)
+ebb_module_next_interceptor (EbbModule *self, const char *kind, guint id)
 {
   EbbCallPlan *plan = ebb_module_get_private (self)->plan;
 
   for (guint i = plan != NULL ? plan->n_stations : 0; i > 0; i--)
-    if (plan->stations[i - 1]->station == STATION_INTERCEPTOR && strcmp (plan->stations[i - 1]->kind, kind) == 0)
+    if (plan->stations[i - 1]->station == STATION_INTERCEPTOR && (id == 0 || plan->stations[i - 1]->id < id)
+        && strcmp (plan->stations[i - 1]->kind, kind) == 0)
       return plan->stations[i - 1]->id;
   return 0;
+}
+
+guint
+ebb_module_find_interceptor (EbbModule *self, const char *kind)
+{
+  return ebb_module_next_interceptor (self, kind, 0);
 }
 
 gpointer

@@ -27,6 +27,10 @@ gboolean ebb_module_remove_interceptor (EbbModule *self,
 /* The id of the outermost interceptor of @kind, 0 if none. */
 guint ebb_module_find_interceptor (EbbModule *self,
                                    const char *kind);
+/* The next further inside after @id (0: the outermost) of @kind; 0 if none. */
+guint ebb_module_next_interceptor (EbbModule *self,
+                                   const char *kind,
+                                   guint id);
 gpointer ebb_module_get_interceptor_data (EbbModule *self,
                                           guint id);
 
@@ -71,6 +75,9 @@ EbbModule *ebb_module_peek_child (EbbModule *self,
  * its parameters may take the place of the call. */
 gboolean ebb_module_is_plain (EbbModule *module,
                               GType type);
+
+/* Where the module is in the tree that it is a part of, as "h.3.attn"; "" for one that is no child. Owned. */
+char *ebb_module_get_path (EbbModule *self);
 
 /* The type's name as people know it, "Linear" for EbbLinear: how messages begin. */
 const char *ebb_module_get_type_name (EbbModule *self);

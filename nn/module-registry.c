@@ -94,6 +94,19 @@ add_child (EbbModulePrivate *priv, const char *name)
   return item;
 }
 
+/* @child is no longer at this place of @parent, which may have it at another. */
+static void
+forget_parent (EbbModulePrivate *parent, EbbModule *child)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (child);
+
+  for (guint i = 0; i < parent->n_children; i++)
+    if (parent->children[i].module == child)
+      return;
+  if (priv->parent != NULL && ebb_module_get_private (priv->parent) == parent)
+    priv->parent = NULL;
+}
+
 void
 ebb_module_clear_registry (EbbModulePrivate *priv)
 {
@@ -101,8 +114,14 @@ ebb_module_clear_registry (EbbModulePrivate *priv)
   registry_clear (&priv->buffers);
   for (guint i = 0; i < priv->n_children; i++)
     {
+      EbbModule *child = g_steal_pointer (&priv->children[i].module);
+
       g_free (priv->children[i].name);
-      g_clear_object (&priv->children[i].module);
+      if (child != NULL)
+        {
+          forget_parent (priv, child);
+          g_object_unref (child);
+        }
     }
   g_clear_pointer (&priv->children, g_free);
   priv->n_children = 0;
@@ -345,6 +364,8 @@ ebb_module_register_child (EbbModule *self, const char *name, EbbModule *child, 
     item = add_child (priv, name);
   old = item->module;
   item->module = child != NULL ? g_object_ref (child) : NULL;
+  if (child != NULL && ebb_module_get_private (child)->parent == NULL)
+    ebb_module_get_private (child)->parent = self;
   if (item->field != NULL)
     *item->field = child;
   else if (child == NULL)
@@ -353,8 +374,33 @@ ebb_module_register_child (EbbModule *self, const char *name, EbbModule *child, 
       priv->n_children--;
       memmove (item, item + 1, (gsize) ((priv->children + priv->n_children) - item) * sizeof *item);
     }
-  g_clear_object (&old);
+  if (old != NULL)
+    {
+      forget_parent (priv, old);
+      g_object_unref (old);
+    }
   return TRUE;
+}
+
+char *
+ebb_module_get_path (EbbModule *self)
+{
+  char *path = g_strdup ("");
+
+  for (EbbModule *parent; (parent = ebb_module_get_private (self)->parent) != NULL; self = parent)
+    {
+      EbbModulePrivate *priv = ebb_module_get_private (parent);
+      g_autofree char *below = path;
+
+      for (guint i = 0; i < priv->n_children; i++)
+        if (priv->children[i].module == self)
+          {
+            path = *below == '\0' ? g_strdup (priv->children[i].name)
+                                  : g_strconcat (priv->children[i].name, ".", below, NULL);
+            break;
+          }
+    }
+  return path;
 }
 
 /* The module that a dotted path leads to, without a reference; *name is what remains: the last part. */

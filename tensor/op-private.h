@@ -67,6 +67,7 @@ struct _EbbOpCall
                                            * when an input is a cast or contiguous stand-in without a node */
   EbbTensor *outputs[EBB_OP_MAX_OUTPUTS];    /* owned until finished */
   guint32 non_differentiable;                /* bit mask of outputs: index, statistics, ... Integer ones are anyway */
+  guint32 updated;                           /* bit mask of inputs that the op moves and its outputs don't depend on */
   guint32 saved_is_output;                   /* bit mask over saved */
   EbbTensor *saved[EBB_OP_MAX_SAVED];        /* not owned; NULL allowed, comes back NULL */
   EbbTensor *temporaries[EBB_OP_MAX_INPUTS]; /* owned stand-ins, see ebb_op_contiguous () */

@@ -45,7 +45,7 @@ ebb_op_begin (EbbOpCall *call,
 
   call->op = op;
   call->n_inputs = call->n_outputs = call->n_saved = call->n_temporaries = 0;
-  call->non_differentiable = call->saved_is_output = 0;
+  call->non_differentiable = call->saved_is_output = call->updated = 0;
   call->needs_grad = FALSE;
   call->device = NULL;
   memset (&call->params, 0, sizeof call->params);

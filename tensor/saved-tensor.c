@@ -263,10 +263,12 @@ ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
 /* Hooks are user code: what they compute is neither recorded nor seen by whoever watches the ops around it. */
 static EbbHandle *
 pack_quietly (EbbSavedTensorHooks *hooks,
+              const EbbOp *op,
               EbbTensor *tensor,
               GError **error)
 {
   EbbThreadModes modes = ebb_thread_save_modes ();
+  const EbbOp *outer = ebb_thread.saving;
   EbbHandle *handle;
   int stopped;
 
@@ -274,7 +276,9 @@ pack_quietly (EbbSavedTensorHooks *hooks,
   ebb_thread.no_grad = TRUE;
   ebb_thread.hooks = NULL;
   ebb_thread.observers = NULL;
+  ebb_thread.saving = op;
   handle = ebb_saved_tensor_hooks_pack (hooks, tensor, error);
+  ebb_thread.saving = outer;
   stopped = ebb_thread.stopped; /* may have begun with this very tensor */
   ebb_thread_restore_modes (&modes);
   ebb_thread.stopped = stopped;
@@ -311,7 +315,7 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
   if (ebb_thread.hooks != NULL)
     {
       saved->hooks = g_object_ref (ebb_thread.hooks);
-      saved->handle = pack_quietly (ebb_thread.hooks, tensor, error);
+      saved->handle = pack_quietly (ebb_thread.hooks, op, tensor, error);
       ebb_tensor_unref (tensor);
       if (saved->handle == NULL)
         g_prefix_error (error, "%s: ", op->name);

@@ -37,6 +37,7 @@ typedef struct
   int stopped;                /* > 0: a recompute has all it needs: ops give phantoms */
   EbbSavedTensorHooks *hooks; /* innermost door, NULL: keep */
   EbbOpObserver *observers;   /* innermost */
+  const EbbOp *saving;        /* whose tensor is at the door */
   EbbGenerator *generator;    /* the default one, made at first use */
   int checkpointing_disabled;
   int checkpointing; /* depth of checkpointed forwards */

@@ -12,4 +12,12 @@ gboolean ebb_checkpoint_options_keeps (EbbCheckpointOptions *self,
                                        guint ordinal,
                                        guint64 n_bytes);
 
+/* Where inputs are held: the store, or host memory if that was asked for; NULL: where they are. */
+EbbSavedTensorHooks *ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self);
+/* Tells the callback, if there is one. */
+gboolean ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
+                                          EbbModule *module,
+                                          EbbRecomputePhase phase,
+                                          GError **error);
+
 G_END_DECLS

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint-options-private.h"
 
+#include "offload/host-store.h"
+
 #include <string.h>
 
 struct _EbbCheckpointOptions
@@ -9,8 +11,13 @@ struct _EbbCheckpointOptions
 
   gboolean preserve_rng_state;
   gboolean early_stop;
+  gboolean retain_recomputed;
   EbbDeterminismCheck determinism_check;
+  gboolean offload_to_cpu;
   EbbSavedTensorHooks *store;
+  EbbRecomputeFunc recompute_func;
+  gpointer recompute_data;
+  GDestroyNotify recompute_destroy;
   EbbCheckpointPolicyFunc policy;
   gpointer policy_data;
   GDestroyNotify policy_destroy;
@@ -22,6 +29,8 @@ enum
   PROP_EARLY_STOP,
   PROP_DETERMINISM_CHECK,
   PROP_STORE,
+  PROP_OFFLOAD_TO_CPU,
+  PROP_RETAIN_RECOMPUTED,
   N_PROPS
 };
 
@@ -77,6 +86,30 @@ ebb_checkpoint_options_keeps (EbbCheckpointOptions *self,
          && self->policy (op, ordinal, n_bytes, self->policy_data) <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
 }
 
+EbbSavedTensorHooks *
+ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self)
+{
+  return self->store == NULL && self->offload_to_cpu ? ebb_host_store_get_default () : self->store;
+}
+
+gboolean
+ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
+                                 EbbModule *module,
+                                 EbbRecomputePhase phase,
+                                 GError **error)
+{
+  GError *local = NULL;
+
+  if (self->recompute_func == NULL)
+    return TRUE;
+  if (self->recompute_func (module, phase, self->recompute_data, &local) && local == NULL)
+    return TRUE;
+  if (local == NULL)
+    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "a recompute callback failed without saying why");
+  g_propagate_error (error, local);
+  return FALSE;
+}
+
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
 static void
@@ -86,6 +119,15 @@ drop_policy (EbbCheckpointOptions *self)
     self->policy_destroy (self->policy_data);
   self->policy = NULL;
   self->policy_destroy = NULL;
+}
+
+static void
+drop_recompute_func (EbbCheckpointOptions *self)
+{
+  if (self->recompute_destroy != NULL)
+    self->recompute_destroy (self->recompute_data);
+  self->recompute_func = NULL;
+  self->recompute_destroy = NULL;
 }
 
 static void
@@ -109,6 +151,12 @@ ebb_checkpoint_options_get_property (GObject *object,
       break;
     case PROP_STORE:
       g_value_set_object (value, self->store);
+      break;
+    case PROP_OFFLOAD_TO_CPU:
+      g_value_set_boolean (value, self->offload_to_cpu);
+      break;
+    case PROP_RETAIN_RECOMPUTED:
+      g_value_set_boolean (value, self->retain_recomputed);
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -137,6 +185,12 @@ ebb_checkpoint_options_set_property (GObject *object,
     case PROP_STORE:
       g_set_object (&self->store, g_value_get_object (value));
       break;
+    case PROP_OFFLOAD_TO_CPU:
+      self->offload_to_cpu = g_value_get_boolean (value);
+      break;
+    case PROP_RETAIN_RECOMPUTED:
+      self->retain_recomputed = g_value_get_boolean (value);
+      break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
@@ -148,6 +202,7 @@ ebb_checkpoint_options_finalize (GObject *object)
   EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
 
   drop_policy (self);
+  drop_recompute_func (self);
   g_clear_object (&self->store);
   G_OBJECT_CLASS (ebb_checkpoint_options_parent_class)->finalize (object);
 }
@@ -191,6 +246,21 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    */
   g_object_class_install_property (
       object_class, PROP_STORE, g_param_spec_object ("store", NULL, NULL, EBB_TYPE_SAVED_TENSOR_HOOKS, flags));
+  /**
+   * EbbCheckpointOptions:offload-to-cpu:
+   *
+   * Whether inputs that lie on another device are held in host memory, by the default host store, where no store is
+   * set.
+   */
+  g_object_class_install_property (object_class, PROP_OFFLOAD_TO_CPU,
+                                   g_param_spec_boolean ("offload-to-cpu", NULL, NULL, FALSE, flags));
+  /**
+   * EbbCheckpointOptions:retain-recomputed:
+   *
+   * Whether what was recomputed stays until its nodes are done, for a graph that is gone through several times.
+   */
+  g_object_class_install_property (object_class, PROP_RETAIN_RECOMPUTED,
+                                   g_param_spec_boolean ("retain-recomputed", NULL, NULL, FALSE, flags));
 }
 
 static void
@@ -349,6 +419,92 @@ ebb_checkpoint_options_set_store (EbbCheckpointOptions *self,
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
   g_set_object (&self->store, store);
+}
+
+/**
+ * ebb_checkpoint_options_get_offload_to_cpu:
+ * @self: options
+ *
+ * Returns: whether inputs that lie on another device are held in host memory
+ */
+gboolean
+ebb_checkpoint_options_get_offload_to_cpu (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
+
+  return self->offload_to_cpu;
+}
+
+/**
+ * ebb_checkpoint_options_set_offload_to_cpu:
+ * @self: options
+ * @offload: whether inputs that lie on another device are held in host memory
+ *
+ * Uses the default #EbbHostStore where no store is set. Checkpointing lets go what is made inside a module (its inner
+ * activations), this moves what comes in (its outer ones): the savings add up. Inputs on the CPU stay as they are.
+ */
+void
+ebb_checkpoint_options_set_offload_to_cpu (EbbCheckpointOptions *self,
+                                           gboolean offload)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->offload_to_cpu = offload;
+}
+
+/**
+ * ebb_checkpoint_options_get_retain_recomputed:
+ * @self: options
+ *
+ * Returns: whether what was recomputed stays until its nodes are done
+ */
+gboolean
+ebb_checkpoint_options_get_retain_recomputed (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
+
+  return self->retain_recomputed;
+}
+
+/**
+ * ebb_checkpoint_options_set_retain_recomputed:
+ * @self: options
+ * @retain: whether what was recomputed stays until its nodes are done
+ *
+ * Where a graph is retained and gone through several times, each backward pass recomputes again; with this, the first
+ * one's result is kept for the others. It makes no difference to a graph that is gone through once.
+ */
+void
+ebb_checkpoint_options_set_retain_recomputed (EbbCheckpointOptions *self,
+                                              gboolean retain)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->retain_recomputed = retain;
+}
+
+/**
+ * ebb_checkpoint_options_set_recompute_func:
+ * @self: options
+ * @func: (nullable) (scope notified) (closure user_data) (destroy destroy): called before and after each recompute;
+ *   %NULL for none
+ * @user_data: user data
+ * @destroy: frees @user_data
+ *
+ * Has each recompute announced.
+ */
+void
+ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,
+                                           EbbRecomputeFunc func,
+                                           gpointer user_data,
+                                           GDestroyNotify destroy)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  drop_recompute_func (self);
+  self->recompute_func = func;
+  self->recompute_data = user_data;
+  self->recompute_destroy = destroy;
 }
 
 /**

@@ -5,6 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
+#include "nn/module.h"
 #include "tensor/saved-tensor.h"
 
 G_BEGIN_DECLS
@@ -43,11 +44,41 @@ typedef EbbCheckpointPolicy (*EbbCheckpointPolicyFunc) (const char *op,
                                                         gpointer user_data);
 
 /**
+ * EbbRecomputePhase:
+ * @EBB_RECOMPUTE_BEGIN: a recompute is about to begin
+ * @EBB_RECOMPUTE_END: it is over, however it went
+ *
+ * When an #EbbRecomputeFunc is called.
+ */
+typedef enum
+{
+  EBB_RECOMPUTE_BEGIN,
+  EBB_RECOMPUTE_END
+} EbbRecomputePhase;
+
+/**
+ * EbbRecomputeFunc:
+ * @module: (nullable): the module whose forward is run again; %NULL for a function
+ * @phase: before or after
+ * @user_data: user data
+ * @error: return location for an error
+ *
+ * Is told of each recompute, inside the backward pass, with gradients off.
+ *
+ * Returns: %FALSE with @error set to make the backward pass fail
+ */
+typedef gboolean (*EbbRecomputeFunc) (EbbModule *module,
+                                      EbbRecomputePhase phase,
+                                      gpointer user_data,
+                                      GError **error);
+
+/**
  * EbbDeterminismCheck:
  * @EBB_DETERMINISM_CHECK_NONE: only what backward must rely on: as many tensors as the forward saved, of the same
- *   shapes, types and devices, and that nothing it read was changed in place
- * @EBB_DETERMINISM_CHECK_DEFAULT: the strides too
- * @EBB_DETERMINISM_CHECK_VALUES: the same, and a checksum of every value
+ *   shapes, types and devices, and that nothing that was saved was changed in place
+ * @EBB_DETERMINISM_CHECK_DEFAULT: also that each was saved by the same op with the same strides, and that nothing that
+ *   the forward read from outside (arguments, parameters, buffers, other tensors) was changed in place since
+ * @EBB_DETERMINISM_CHECK_VALUES: also a 64-bit checksum of every saved tensor and of every argument
  *
  * How a recompute is compared with the forward that it repeats.
  */
@@ -96,6 +127,26 @@ EbbSavedTensorHooks *ebb_checkpoint_options_get_store (EbbCheckpointOptions *sel
 EBB_AVAILABLE_IN_ALL
 void ebb_checkpoint_options_set_store (EbbCheckpointOptions *self,
                                        EbbSavedTensorHooks *store);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_get_offload_to_cpu (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_offload_to_cpu (EbbCheckpointOptions *self,
+                                                gboolean offload);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_get_retain_recomputed (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_retain_recomputed (EbbCheckpointOptions *self,
+                                                   gboolean retain);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,
+                                                EbbRecomputeFunc func,
+                                                gpointer user_data,
+                                                GDestroyNotify destroy);
 
 EBB_AVAILABLE_IN_ALL
 void ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,

@@ -7,68 +7,6 @@
 /* Wrapping installs an interceptor on the module. What it knows of the module is a weak reference and the interceptor's
  * number; the module owns the interceptor, so both go together. */
 
-static const char kind[] = "checkpoint";
-
-/* -- target -------------------------------------------------------------------------------------------------------- */
-
-static EbbCheckpointTarget *
-target_new (EbbModule *module,
-            const char *name,
-            EbbCheckpointOptions *options)
-{
-  EbbCheckpointTarget *target = g_new0 (EbbCheckpointTarget, 1);
-
-  target->ref_count = 1;
-  g_weak_ref_init (&target->module, module);
-  target->name = name     ? g_strdup_printf ("%s (%s)", name, G_OBJECT_TYPE_NAME (module))
-                 : module ? g_strdup (G_OBJECT_TYPE_NAME (module))
-                          : g_strdup ("a checkpointed function");
-  target->options = options ? g_object_ref (options) : ebb_checkpoint_options_new ();
-  return target;
-}
-
-EbbCheckpointTarget *
-ebb_checkpoint_target_ref (EbbCheckpointTarget *target)
-{
-  __atomic_add_fetch (&target->ref_count, 1, __ATOMIC_RELAXED);
-  return target;
-}
-
-void
-ebb_checkpoint_target_unref (EbbCheckpointTarget *target)
-{
-  if (__atomic_sub_fetch (&target->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
-  g_weak_ref_clear (&target->module);
-  if (target->destroy != NULL)
-    target->destroy (target->data);
-  g_clear_object (&target->options);
-  g_free (target->name);
-  g_free (target);
-}
-
-EbbArgs *
-ebb_checkpoint_target_run (EbbCheckpointTarget *target,
-                           EbbModule *module,
-                           EbbArgs *args,
-                           GError **error)
-{
-  GError *local = NULL;
-  EbbArgs *result;
-
-  if (target->func == NULL)
-    return ebb_module_call_inside (module, target->interceptor, args, error);
-  result = target->func (args, target->data, &local);
-  if (result == NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "the checkpointed function failed without saying why");
-  if (local != NULL)
-    {
-      g_clear_pointer (&result, ebb_args_unref);
-      g_propagate_error (error, local);
-    }
-  return result;
-}
-
 static gboolean
 is_plain (void)
 {
@@ -91,12 +29,11 @@ checkpointed_forward (EbbModule *module,
 
 static void
 wrap (EbbModule *module,
-      const char *name,
       EbbCheckpointOptions *options)
 {
-  EbbCheckpointTarget *target = target_new (module, name, options);
+  EbbCheckpointTarget *target = ebb_checkpoint_target_new (module, options);
 
-  target->interceptor = ebb_module_add_interceptor (module, kind, checkpointed_forward, target,
+  target->interceptor = ebb_module_add_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, target,
                                                     (GDestroyNotify) ebb_checkpoint_target_unref);
 }
 
@@ -118,7 +55,7 @@ ebb_checkpoint_wrapper (EbbModule *module,
 {
   if ((error != NULL && *error != NULL) || module == NULL)
     return NULL;
-  wrap (module, NULL, options);
+  wrap (module, options);
   return g_object_ref (module);
 }
 
@@ -137,7 +74,7 @@ ebb_checkpoint_unwrap (EbbModule *module)
 
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  id = ebb_module_find_interceptor (module, kind);
+  id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
   return id != 0 && ebb_module_remove_interceptor (module, id);
 }
 
@@ -152,7 +89,7 @@ ebb_checkpoint_is_wrapped (EbbModule *module)
 {
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  return ebb_module_find_interceptor (module, kind) != 0;
+  return ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) != 0;
 }
 
 /**
@@ -190,7 +127,7 @@ ebb_checkpoint_wrap_if (EbbModule *root,
   for (guint i = 0; i < n_modules; i++)
     {
       if (picked[i])
-        wrap (modules[i], names[i], options);
+        wrap (modules[i], options);
       g_object_unref (modules[i]);
     }
   return TRUE;
@@ -273,10 +210,7 @@ ebb_checkpoint (EbbCheckpointFunc func,
         destroy (user_data);
       return NULL;
     }
-  target = target_new (NULL, NULL, options);
-  target->func = func;
-  target->data = user_data;
-  target->destroy = destroy;
+  target = ebb_checkpoint_target_new_func ("a checkpointed function", func, user_data, destroy, NULL, 0, options);
   if (is_plain ())
     result = ebb_checkpoint_target_run (target, NULL, args, error);
   else
@@ -458,8 +392,8 @@ ebb_checkpoint_get_n_recomputes (EbbModule *module)
 
   g_return_val_if_fail (EBB_IS_MODULE (module), 0);
 
-  id = ebb_module_find_interceptor (module, kind);
-  return id ? ((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, id))->n_recomputes : 0;
+  id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
+  return id ? ((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, id))->tally.n_recomputes : 0;
 }
 
 /* -- the property of modules --------------------------------------------------------------------------------------- */
@@ -470,7 +404,7 @@ set_activation_checkpointing (EbbModule *module,
                               GError **error)
 {
   if (enabled && !ebb_checkpoint_is_wrapped (module))
-    wrap (module, NULL, NULL);
+    wrap (module, NULL);
   else if (!enabled)
     while (ebb_checkpoint_unwrap (module))
       ;

@@ -42,7 +42,11 @@ ebb_frame_find_part (EbbCheckpointFrame *self,
                      GError **error)
 {
   EbbSavedTensorHooks *hooks = ebb_thread.hooks;
-  EbbOuter outer = { .view = tensor->view, .offset = tensor->offset, .birth = tensor->storage->birth };
+  EbbOuter outer = { .view = tensor->view,
+                     .offset = tensor->offset,
+                     .birth = tensor->storage->birth,
+                     .n_bytes = ebb_tensor_get_n_bytes (tensor),
+                     .is_parameter = tensor->is_parameter || tensor->is_buffer };
   gboolean ok;
 
   *part = (EbbPart){ .view = tensor->view, .needs_grad = ebb_tensor_needs_grad (tensor) };
@@ -99,6 +103,8 @@ save_arg (EbbTensor *tensor,
 
   if (!ebb_frame_find_part (self, tensor, &part, error))
     return NULL;
+  if (ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES)
+    part.checksum = ebb_slot_checksum (tensor);
   g_array_append_val (self->parts, part);
   return ebb_tensor_new_uninitialized (nothing, 1, EBB_DTYPE_U8, NULL, error);
 }
@@ -123,6 +129,16 @@ restore_arg (EbbTensor *place,
   EbbTensor *tensor = ebb_frame_get_part (self, &part, error);
   EbbTensor *argument;
 
+  if (tensor != NULL && ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES
+      && part.checksum != ebb_slot_checksum (tensor))
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+                   "argument %u, %s of shape %s, has other values than in the forward; " EBB_RECOMPUTE_CAUSES,
+                   self->next_part - 1, ebb_dtype_get_name (tensor->view.dtype), shape);
+      g_clear_pointer (&tensor, ebb_tensor_unref);
+    }
   if (tensor == NULL || tensor->is_parameter || tensor->is_buffer)
     return tensor;
   /* The recompute's graph must end here. */
@@ -152,11 +168,10 @@ ebb_frame_check_outers (EbbCheckpointFrame *self,
         {
           g_autofree char *shape = ebb_tensor_shape_to_string (outer->cached);
 
-          g_set_error (
-              error, EBB_ERROR, EBB_ERROR_VERSION,
-              "%s: its forward changes a tensor of shape %s in place that it was given or found, so it can't be "
-              "run again from the same values",
-              self->target->name, shape);
+          g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
+                       "the forward changes a tensor of shape %s in place that it was given or found, so it can't be "
+                       "run again from the same values",
+                       shape);
           return FALSE;
         }
     }

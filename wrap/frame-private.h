@@ -4,8 +4,8 @@
 #include "nn/module-private.h"
 #include "tensor/autograd-private.h"
 #include "tensor/thread-private.h"
-#include "wrap/checkpoint.h"
 #include "wrap/slot-private.h"
+#include "wrap/target-private.h"
 
 /* A frame is one checkpointed forward whose backward is still to come. It stands at the door of saved tensors while the
  * forward runs, and judges what a node wants to keep by the birth of its storage:
@@ -20,20 +20,6 @@
 
 G_BEGIN_DECLS
 
-/* What is checkpointed: a module behind an interceptor, or a function. Shared by the wrapper and its frames. */
-typedef struct
-{
-  int ref_count;
-  GWeakRef module;
-  guint interceptor;
-  char *name; /* for messages */
-  EbbCheckpointFunc func;
-  gpointer data;
-  GDestroyNotify destroy;
-  EbbCheckpointOptions *options;
-  guint64 n_recomputes;
-} EbbCheckpointTarget;
-
 /* A tensor behind the door outside. */
 typedef struct
 {
@@ -41,8 +27,10 @@ typedef struct
   EbbView view; /* as it came in */
   gint64 offset;
   guint64 birth;
-  EbbTensor *cached; /* unpacked, until the backward pass ends or nobody wants it */
-  guint version;     /* of its storage then */
+  guint64 n_bytes;
+  gboolean is_parameter; /* or a buffer: there anyway */
+  EbbTensor *cached;     /* unpacked, until the backward pass ends or nobody wants it */
+  guint version;         /* of its storage then */
 } EbbOuter;
 
 /* A view of one of these. */
@@ -52,6 +40,7 @@ typedef struct
   EbbView view;
   gint64 offset; /* from the outer's first element */
   gboolean needs_grad;
+  guint64 checksum; /* of an argument, with EBB_DETERMINISM_CHECK_VALUES */
 } EbbPart;
 
 /* The results of one op that a policy keeps. */
@@ -60,8 +49,16 @@ typedef struct
   const EbbOp *op;
   guint ordinal;
   guint n_outputs;
+  guint64 n_bytes;
   EbbSavedTensor outputs[EBB_OP_MAX_OUTPUTS];
 } EbbKept;
+
+/* A storage older than the frame, as an op first read it. */
+typedef struct
+{
+  guint64 birth;
+  guint version;
+} EbbRead;
 
 /* Where a generator was. */
 typedef struct
@@ -94,30 +91,28 @@ struct _EbbCheckpointFrame
   GArray *draws;                /* of EbbDraw: before the forward */
   GArray *current;              /* of EbbDraw: before the recompute, while it runs */
   GArray *provided;             /* of guint64: births of kept results that stand in for fresh ones */
-  GByteArray *training;         /* flags of the module and all inside it */
+  GArray *reads;                /* of EbbRead */
+  GByteArray *training;         /* flags of the modules and all inside them */
   GPtrArray *counted;           /* weak references to those whose forward counters are up; NULL: none */
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
   guint n_ops;                  /* seen in this run of the forward */
   guint n_ops_needed;           /* before the last slot was packed */
   guint n_wanted;               /* handles that nodes still hold */
+  guint64 saved_bytes;          /* as tallied: held outside... */
+  guint64 dropped_bytes;        /* and let go, until they are first recomputed */
   guint next_slot, next_part, next_kept;
+  guint n_slots_needed; /* by this recompute: up to the last one that is wanted */
   gboolean recomputing;
-  gboolean stopped; /* this recompute has all it needs */
-  gboolean at_end;  /* the end of the backward pass will call */
+  gboolean stopped;      /* this recompute has all it needs */
+  gboolean was_provided; /* the op that runs now: its result was kept */
+  gboolean at_end;       /* the end of the backward pass will call */
   EbbFrameWatch watch;
 };
 
 #define ebb_frame_outer(frame, i) (&g_array_index ((frame)->outers, EbbOuter, i))
 #define ebb_frame_slot(frame, i) (&g_array_index ((frame)->slots, EbbSlot, i))
 #define ebb_frame_kept(frame, i) (&g_array_index ((frame)->kept, EbbKept, i))
-
-EbbCheckpointTarget *ebb_checkpoint_target_ref (EbbCheckpointTarget *target);
-void ebb_checkpoint_target_unref (EbbCheckpointTarget *target);
-EbbArgs *ebb_checkpoint_target_run (EbbCheckpointTarget *target,
-                                    EbbModule *module,
-                                    EbbArgs *args,
-                                    GError **error);
 
 /* Runs the target under a new frame. @inside is NULL for functions. */
 EbbArgs *ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
@@ -147,6 +142,9 @@ void ebb_frame_note_draw (EbbCheckpointFrame *self,
                           EbbGenerator *generator);
 void ebb_frame_clear_draw (gpointer draw);
 
+/* Puts the generators of @draws, of EbbDraw, where they were. */
+void ebb_frame_put_back_generators (GArray *draws);
+
 /* recompute.c */
 gboolean ebb_frame_recompute (EbbCheckpointFrame *self,
                               GError **error);
@@ -154,6 +152,7 @@ gboolean ebb_frame_recompute (EbbCheckpointFrame *self,
 /* frame.c */
 void ebb_frame_count_down (EbbCheckpointFrame *self);
 void ebb_frame_drop_values (EbbCheckpointFrame *self);
+EbbDeterminismCheck ebb_frame_get_check (EbbCheckpointFrame *self);
 /* Has what was recomputed or unpacked dropped when the backward pass of this thread ends. */
 void ebb_frame_call_at_end (EbbCheckpointFrame *self);
 

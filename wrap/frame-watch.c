@@ -26,22 +26,82 @@ refuse (EbbCheckpointFrame *self,
         EbbOpCall *call,
         GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-               "op %u, whose result was kept, was %s, and is %s or of another shape in the recompute; does the forward "
-               "depend on something that changes?",
-               kept->ordinal, kept->op->name, call->op->name);
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+      "op %u, whose result was kept, was %s, and is %s or of another shape in the recompute; " EBB_RECOMPUTE_CAUSES,
+      kept->ordinal, kept->op->name, call->op->name);
+  return FALSE;
+}
+
+static EbbRead *
+find_read (EbbCheckpointFrame *self,
+           guint64 birth)
+{
+  for (guint i = 0; i < self->reads->len; i++)
+    if (g_array_index (self->reads, EbbRead, i).birth == birth)
+      return &g_array_index (self->reads, EbbRead, i);
+  return NULL;
+}
+
+/* The forward notes the versions of what it reads from outside; the recompute must find the same. */
+static gboolean
+check_read (EbbCheckpointFrame *self,
+            EbbOpCall *call,
+            EbbTensor *tensor,
+            GError **error)
+{
+  EbbStorage *storage = tensor->storage;
+  EbbRead *read = find_read (self, storage->birth);
+  g_autofree char *shape = NULL;
+
+  if (read == NULL && !self->recomputing)
+    {
+      EbbRead first = { storage->birth, storage->version };
+
+      g_array_append_val (self->reads, first);
+    }
+  if (read == NULL || !self->recomputing || read->version == storage->version)
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (tensor);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
+               "%s reads a %s of shape %s that was changed in place since the forward read it (version %u, was %u)",
+               call->op->name, tensor->is_parameter ? "parameter" : tensor->is_buffer ? "buffer"
+                                                                                      : "tensor",
+               shape,
+               storage->version, read->version);
   return FALSE;
 }
 
 static gboolean
-provide_kept (EbbOpObserver *observer,
-              EbbOpCall *call,
-              gboolean *provided,
-              GError **error)
+check_reads (EbbCheckpointFrame *self,
+             EbbOpCall *call,
+             GError **error)
+{
+  if (ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_NONE)
+    return TRUE;
+  for (guint i = 0; i < call->n_inputs; i++)
+    {
+      EbbTensor *tensor = call->edges[i];
+
+      if (tensor != NULL && !(call->updated & (1u << i)) && tensor->storage->birth < self->mark
+          && !check_read (self, call, tensor, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+before_op (EbbOpObserver *observer,
+           EbbOpCall *call,
+           gboolean *provided,
+           GError **error)
 {
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
   EbbKept *kept;
 
+  self->was_provided = FALSE;
+  if (!check_reads (self, call, error))
+    return FALSE;
   if (!self->recomputing || !is_counted (call->op) || self->next_kept >= self->kept->len)
     return TRUE;
   kept = ebb_frame_kept (self, self->next_kept);
@@ -62,17 +122,18 @@ provide_kept (EbbOpObserver *observer,
       call->outputs[i] = ebb_tensor_alias (tensor);
       g_array_append_val (self->provided, tensor->storage->birth);
     }
-  *provided = TRUE;
+  *provided = self->was_provided = TRUE;
   return TRUE;
 }
 
 static gboolean
 keep_results (EbbCheckpointFrame *self,
               EbbOpCall *call,
+              guint64 n_bytes,
               GError **error)
 {
   EbbSavedTensorHooks *hooks = ebb_thread.hooks;
-  EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs };
+  EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs, .n_bytes = n_bytes };
   gboolean ok = TRUE;
 
   ebb_thread.hooks = self->outside;
@@ -84,7 +145,7 @@ keep_results (EbbCheckpointFrame *self,
 }
 
 static gboolean
-count_op (EbbOpObserver *observer,
+after_op (EbbOpObserver *observer,
           EbbOpCall *call,
           GError **error)
 {
@@ -99,7 +160,7 @@ count_op (EbbOpObserver *observer,
       for (guint i = 0; i < call->n_outputs; i++)
         n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
       if (ebb_checkpoint_options_keeps (self->target->options, call->op->name, self->n_ops, n_bytes)
-          && !keep_results (self, call, error))
+          && !keep_results (self, call, n_bytes, error))
         return FALSE;
     }
   self->n_ops++;
@@ -137,7 +198,7 @@ void
 ebb_frame_watch_init (EbbCheckpointFrame *self)
 {
   self->watch = (EbbFrameWatch){
-    .observer = { .before = provide_kept, .after = count_op, .draw = note_draw },
+    .observer = { .before = before_op, .after = after_op, .draw = note_draw },
     .frame = self,
   };
 }

@@ -69,6 +69,9 @@ drop_kept (EbbCheckpointFrame *self,
 static void
 drop_everything (EbbCheckpointFrame *self)
 {
+  ebb_checkpoint_level_subtract (&self->target->tally.saved, self->saved_bytes);
+  ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  self->saved_bytes = self->dropped_bytes = 0;
   drop_cached (self);
   ebb_frame_drop_values (self);
   drop_kept (self, 0);
@@ -85,7 +88,8 @@ backward_ended (gpointer data)
   EbbCheckpointFrame *self = data;
 
   self->at_end = FALSE;
-  ebb_frame_drop_values (self);
+  if (!ebb_checkpoint_options_get_retain_recomputed (self->target->options))
+    ebb_frame_drop_values (self);
   drop_cached (self);
   g_object_unref (self);
 }
@@ -142,6 +146,12 @@ is_inside (EbbCheckpointFrame *self,
   return FALSE;
 }
 
+EbbDeterminismCheck
+ebb_frame_get_check (EbbCheckpointFrame *self)
+{
+  return ebb_checkpoint_options_get_determinism_check (self->target->options);
+}
+
 static gboolean
 fill_next (EbbCheckpointFrame *self,
            EbbTensor *tensor,
@@ -152,14 +162,13 @@ fill_next (EbbCheckpointFrame *self,
   if (i >= self->slots->len)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-                   "the recompute saves more than the %u tensors of the forward; does it take another branch?",
-                   self->slots->len);
+                   "%s saves a tensor where the forward, which saved %u, had ended; " EBB_RECOMPUTE_CAUSES,
+                   ebb_thread.saving->name, self->slots->len);
       return FALSE;
     }
-  if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor,
-                      ebb_checkpoint_options_get_determinism_check (self->target->options), error))
+  if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor, ebb_frame_get_check (self), error))
     return FALSE;
-  if (++self->next_slot == self->slots->len && ebb_checkpoint_options_get_early_stop (self->target->options))
+  if (++self->next_slot == self->n_slots_needed && ebb_checkpoint_options_get_early_stop (self->target->options))
     {
       self->stopped = TRUE;
       ebb_thread.stopped++;
@@ -188,7 +197,7 @@ ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
     {
       EbbSlot slot;
 
-      ebb_slot_describe (&slot, tensor, ebb_checkpoint_options_get_determinism_check (self->target->options));
+      ebb_slot_describe (&slot, tensor, ebb_frame_get_check (self));
       ticket->is_slot = TRUE;
       ticket->index = self->slots->len;
       g_array_append_val (self->slots, slot);
@@ -207,15 +216,18 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
 
   if (ticket == NULL) /* given in a recompute, whose graph nobody goes through */
     {
+      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
+
       g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: backward through the graph of a recompute, which keeps nothing", self->target->name);
+                   "%s: backward through the graph of a recompute, which keeps nothing", who);
       return NULL;
     }
   if (!ticket->is_slot)
     return ebb_frame_get_part (self, &ticket->part, error);
   if (ebb_frame_slot (self, ticket->index)->value == NULL && !ebb_frame_recompute (self, error))
     return NULL;
-  return ebb_slot_take (ebb_frame_slot (self, ticket->index), error);
+  return ebb_slot_take (ebb_frame_slot (self, ticket->index),
+                        ebb_checkpoint_options_get_retain_recomputed (self->target->options), error);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -232,6 +244,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->kept);
   g_array_unref (self->draws);
   g_array_unref (self->provided);
+  g_array_unref (self->reads);
   g_clear_pointer (&self->training, g_byte_array_unref);
   ebb_checkpoint_target_unref (self->target);
   G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
@@ -256,41 +269,105 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->kept = g_array_new (FALSE, FALSE, sizeof (EbbKept));
   self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
   self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
+  self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
   ebb_frame_watch_init (self);
 }
 
-/* -- forward ------------------------------------------------------------------------------------------------------- */
+/* -- what a frame stands for --------------------------------------------------------------------------------------- */
 
-/* Notes the training flags of @module and all inside it, and counts the forward. */
+/* Notes the training flags of the modules and all inside them, and counts the forward. A recompute's is no new one. */
 static void
 enter_modules (EbbCheckpointFrame *self,
-               EbbModule *module)
+               GPtrArray *modules)
 {
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules;
+  g_autoptr (GPtrArray) all = NULL;
 
-  if (module == NULL)
+  if (modules->len == 0)
     return;
-  modules = ebb_module_get_modules (module, &n_modules);
-  self->training = g_byte_array_sized_new (n_modules);
-  self->counted = g_ptr_array_new_full (n_modules, weak_ref_free);
-  for (guint i = 0; i < n_modules; i++)
+  all = ebb_checkpoint_target_expand (modules);
+  self->training = g_byte_array_sized_new (all->len);
+  if (ebb_thread.recomputing == 0)
+    self->counted = g_ptr_array_new_full (all->len, weak_ref_free);
+  for (guint i = 0; i < all->len; i++)
     {
-      guint8 flag = (guint8) ebb_module_get_training (modules[i]);
-      GWeakRef *ref = g_new0 (GWeakRef, 1);
+      EbbModule *module = g_ptr_array_index (all, i);
+      guint8 flag = (guint8) ebb_module_get_training (module);
+      GWeakRef *ref;
 
-      g_weak_ref_init (ref, modules[i]);
-      g_ptr_array_add (self->counted, ref);
       g_byte_array_append (self->training, &flag, 1);
-      ebb_module_add_to_forward_counter (modules[i], 1);
-      g_object_unref (modules[i]);
+      if (self->counted == NULL)
+        continue;
+      ref = g_new0 (GWeakRef, 1);
+      g_weak_ref_init (ref, module);
+      g_ptr_array_add (self->counted, ref);
+      ebb_module_add_to_forward_counter (module, 1);
     }
 }
 
+/* -- tally --------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+is_among_kept (EbbCheckpointFrame *self,
+               guint64 birth)
+{
+  for (guint i = 0; i < self->kept->len; i++)
+    for (guint j = 0; j < ebb_frame_kept (self, i)->n_outputs; j++)
+      if (ebb_frame_kept (self, i)->outputs[j].birth == birth)
+        return TRUE;
+  return FALSE;
+}
+
+/* What is held for this frame: nothing by an inner frame, whose inputs are the outer one's. */
+static guint64
+count_saved (EbbCheckpointFrame *self)
+{
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < self->outers->len; i++)
+    if (!ebb_frame_outer (self, i)->is_parameter)
+      n_bytes += ebb_frame_outer (self, i)->n_bytes;
+  for (guint i = 0; i < self->kept->len; i++)
+    n_bytes += ebb_frame_kept (self, i)->n_bytes;
+  return n_bytes;
+}
+
+static guint64
+count_dropped (EbbCheckpointFrame *self)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (g_int64_hash, g_int64_equal);
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < self->slots->len; i++)
+    {
+      EbbSlot *slot = ebb_frame_slot (self, i);
+
+      if (slot->wanted && g_hash_table_add (seen, &slot->birth) && !is_among_kept (self, slot->birth))
+        n_bytes += slot->n_bytes;
+    }
+  return n_bytes;
+}
+
+static void
+tally_forward (EbbCheckpointFrame *self,
+               gboolean nested)
+{
+  EbbCheckpointTally *tally = &self->target->tally;
+
+  if (ebb_thread.recomputing > 0)
+    return;
+  self->saved_bytes = nested ? 0 : count_saved (self);
+  self->dropped_bytes = count_dropped (self);
+  ebb_checkpoint_level_add (&tally->saved, self->saved_bytes);
+  ebb_checkpoint_level_add (&tally->dropped, self->dropped_bytes);
+}
+
+/* -- forward ------------------------------------------------------------------------------------------------------- */
+
 static EbbCheckpointFrame *
 frame_new (EbbCheckpointTarget *target,
-           EbbArgs *args)
+           EbbArgs *args,
+           gboolean nested)
 {
   EbbCheckpointFrame *self = g_object_new (EBB_TYPE_CHECKPOINT_FRAME, NULL);
 
@@ -299,11 +376,36 @@ frame_new (EbbCheckpointTarget *target,
   self->autocast = ebb_thread.autocast;
   self->autocast_dtype = ebb_thread.autocast_dtype;
   /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
-  self->outside = ebb_checkpoint_options_get_store (target->options);
-  if (self->outside == NULL || (ebb_thread.hooks != NULL && EBB_IS_CHECKPOINT_FRAME (ebb_thread.hooks)))
+  self->outside = ebb_checkpoint_options_get_effective_store (target->options);
+  if (self->outside == NULL || nested)
     self->outside = ebb_thread.hooks;
   self->mark = ebb_storage_get_next_birth ();
   return self;
+}
+
+static EbbArgs *
+run_inside (EbbCheckpointFrame *self,
+            const EbbForwardChain *inside,
+            GPtrArray *modules,
+            EbbArgs *args,
+            GError **error)
+{
+  EbbSavedTensorHooks *before = ebb_thread.hooks;
+  EbbArgs *result;
+
+  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  ebb_thread_push_observer (&self->watch.observer);
+  ebb_thread.checkpointing++;
+  if (inside != NULL)
+    result = ebb_forward_chain_call (inside, g_ptr_array_index (modules, 0), args, error);
+  else
+    result = ebb_checkpoint_target_run (self->target, modules, args, error);
+  ebb_thread.checkpointing--;
+  ebb_thread_pop_observer (&self->watch.observer);
+  ebb_thread.hooks = before;
+  self->call_args = NULL;
+  self->outside = NULL;
+  return result;
 }
 
 EbbArgs *
@@ -312,29 +414,29 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
                           EbbArgs *args,
                           GError **error)
 {
-  g_autoptr (EbbModule) module = g_weak_ref_get (&target->module);
-  EbbCheckpointFrame *self = frame_new (target, args);
-  EbbSavedTensorHooks *before = ebb_thread.hooks;
+  g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
+  gboolean nested = ebb_thread.hooks != NULL && EBB_IS_CHECKPOINT_FRAME (ebb_thread.hooks);
+  EbbCheckpointFrame *self;
   EbbArgs *result;
 
-  enter_modules (self, module);
-  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
-  ebb_thread_push_observer (&self->watch.observer);
-  ebb_thread.checkpointing++;
-
-  result = inside ? ebb_forward_chain_call (inside, module, args, error)
-                  : ebb_checkpoint_target_run (target, module, args, error);
-
-  ebb_thread.checkpointing--;
-  ebb_thread_pop_observer (&self->watch.observer);
-  ebb_thread.hooks = before;
-  self->call_args = NULL;
-  self->outside = NULL;
+  if (modules == NULL)
+    return NULL;
+  self = frame_new (target, args, nested);
+  enter_modules (self, modules);
+  result = run_inside (self, inside, modules, args, error);
   /* A policy may have kept results that come after the last thing backward needs. */
   drop_kept (self, self->n_ops_needed);
-  if (result == NULL)
-    ebb_frame_count_down (self);
-  else if (self->n_wanted == 0)
+  if (result != NULL)
+    {
+      target->tally.n_forwards += ebb_thread.recomputing == 0;
+      tally_forward (self, nested);
+    }
+  else
+    {
+      ebb_frame_count_down (self);
+      ebb_frame_put_back_generators (self->draws);
+    }
+  if (self->n_wanted == 0)
     drop_everything (self);
   g_object_unref (self);
   return result;

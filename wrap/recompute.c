@@ -2,32 +2,40 @@
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/frame-private.h"
 
-/* Sets the training flags of @module and all inside it to @flags, and leaves there what they were. */
+/* Sets the training flags of @modules and all inside them to @flags, and leaves there what they were. */
 static void
-swap_training (EbbModule *module,
+swap_training (GPtrArray *modules,
                GByteArray *flags)
 {
-  g_autofree EbbModule **modules = NULL;
-  g_autofree guint8 *old = NULL;
-  guint n_modules;
+  g_autoptr (GPtrArray) all = ebb_checkpoint_target_expand (modules);
+  g_autofree guint8 *old = g_new (guint8, all->len + 1);
   gboolean differ = FALSE;
 
-  modules = ebb_module_get_modules (module, &n_modules);
-  old = g_new (guint8, n_modules + 1);
-  for (guint i = 0; i < n_modules; i++)
+  for (guint i = 0; i < all->len; i++)
     {
-      old[i] = (guint8) ebb_module_get_training (modules[i]);
+      old[i] = (guint8) ebb_module_get_training (g_ptr_array_index (all, i));
       differ = differ || (i < flags->len && old[i] != flags->data[i]);
     }
-  for (guint i = 0; i < n_modules; i++)
+  if (!differ || all->len != flags->len)
+    return;
+  /* Parents come before children, so that setting a whole subtree is then corrected below. */
+  for (guint i = 0; i < all->len; i++)
     {
-      /* Parents come before children, so that setting a whole subtree is then corrected below. */
-      if (differ && n_modules == flags->len)
-        {
-          ebb_module_set_training (modules[i], flags->data[i]);
-          flags->data[i] = old[i];
-        }
-      g_object_unref (modules[i]);
+      ebb_module_set_training (g_ptr_array_index (all, i), flags->data[i]);
+      flags->data[i] = old[i];
+    }
+}
+
+/* -- generators ---------------------------------------------------------------------------------------------------- */
+
+void
+ebb_frame_put_back_generators (GArray *draws)
+{
+  for (guint i = 0; i < draws->len; i++)
+    {
+      const EbbDraw *draw = &g_array_index (draws, EbbDraw, i);
+
+      ebb_generator_set_state (draw->generator, draw->seed, draw->offset);
     }
 }
 
@@ -40,26 +48,29 @@ rewind_generators (EbbCheckpointFrame *self)
   if (!ebb_checkpoint_options_get_preserve_rng_state (self->target->options))
     return;
   for (guint i = 0; i < self->draws->len; i++)
-    {
-      const EbbDraw *draw = &g_array_index (self->draws, EbbDraw, i);
-
-      ebb_frame_note_draw (self, draw->generator);
-      ebb_generator_set_state (draw->generator, draw->seed, draw->offset);
-    }
+    ebb_frame_note_draw (self, g_array_index (self->draws, EbbDraw, i).generator);
+  ebb_frame_put_back_generators (self->draws);
 }
 
 static void
-return_generators (EbbCheckpointFrame *self)
+return_generators (EbbCheckpointFrame *self,
+                   gboolean failed)
 {
-  gboolean preserve = ebb_checkpoint_options_get_preserve_rng_state (self->target->options);
-
-  for (guint i = 0; preserve && i < self->current->len; i++)
-    {
-      const EbbDraw *draw = &g_array_index (self->current, EbbDraw, i);
-
-      ebb_generator_set_state (draw->generator, draw->seed, draw->offset);
-    }
+  if (failed || ebb_checkpoint_options_get_preserve_rng_state (self->target->options))
+    ebb_frame_put_back_generators (self->current);
   g_clear_pointer (&self->current, g_array_unref);
+}
+
+/* -- running again ------------------------------------------------------------------------------------------------- */
+
+static guint
+count_needed (EbbCheckpointFrame *self)
+{
+  guint n = self->slots->len;
+
+  while (n > 0 && !ebb_frame_slot (self, n - 1)->wanted)
+    n--;
+  return n;
 }
 
 /* As if at the time of the forward, with this frame alone at the door. */
@@ -69,6 +80,7 @@ enter (EbbCheckpointFrame *self)
   self->recomputing = TRUE;
   self->stopped = FALSE;
   self->next_slot = self->next_kept = self->n_ops = 0;
+  self->n_slots_needed = count_needed (self);
   rewind_generators (self);
   self->mark = ebb_storage_get_next_birth ();
   self->watch.observer.outer = NULL;
@@ -83,9 +95,22 @@ enter (EbbCheckpointFrame *self)
   ebb_thread.recomputing++;
 }
 
+/* What the forward that was run again has to show for it. */
+static gboolean
+check_run (EbbCheckpointFrame *self,
+           GError **error)
+{
+  if (self->next_slot >= self->n_slots_needed)
+    return ebb_frame_check_outers (self, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+               "it saves %u of the %u tensors of the forward, where the next was saved by %s; " EBB_RECOMPUTE_CAUSES,
+               self->next_slot, self->slots->len, ebb_frame_slot (self, self->next_slot)->op->name);
+  return FALSE;
+}
+
 static gboolean
 run_again (EbbCheckpointFrame *self,
-           EbbModule *module,
+           GPtrArray *modules,
            EbbArgs *args,
            GError **error)
 {
@@ -96,9 +121,9 @@ run_again (EbbCheckpointFrame *self,
   GError *local = NULL;
 
   if (self->training != NULL)
-    swap_training (module, self->training);
+    swap_training (modules, self->training);
   enter (self);
-  result = ebb_checkpoint_target_run (self->target, module, args, &local);
+  result = ebb_checkpoint_target_run (self->target, modules, args, &local);
   if (result != NULL)
     ebb_args_unref (result);
   ebb_thread.recomputing--;
@@ -106,54 +131,70 @@ run_again (EbbCheckpointFrame *self,
   ebb_thread.checkpointing_disabled = disabled;
   ebb_thread_restore_modes (&modes);
   self->watch.observer.outer = outer;
-  return_generators (self);
-  if (self->training != NULL)
-    swap_training (module, self->training);
-  g_array_set_size (self->provided, 0);
-  self->recomputing = FALSE;
-
   if (local != NULL && self->stopped && g_error_matches (local, EBB_ERROR, EBB_ERROR_STOP))
     g_clear_error (&local);
-  if (local == NULL && self->next_slot < self->slots->len)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-                 "the recompute saves %u of the %u tensors of the forward; does it take another branch?",
-                 self->next_slot, self->slots->len);
+  return_generators (self, local != NULL);
+  if (self->training != NULL)
+    swap_training (modules, self->training);
+  g_array_set_size (self->provided, 0);
+  self->recomputing = FALSE;
   if (local == NULL)
-    return TRUE;
-  g_propagate_prefixed_error (error, local, "recompute of %s: ", self->target->name);
+    return check_run (self, error);
+  g_propagate_error (error, local);
   return FALSE;
+}
+
+/* Between the callbacks; the one at the end is called however it went. */
+static gboolean
+run_announced (EbbCheckpointFrame *self,
+               GPtrArray *modules,
+               EbbArgs *args,
+               GError **error)
+{
+  EbbCheckpointTally *tally = &self->target->tally;
+  EbbModule *module = self->target->func == NULL ? g_ptr_array_index (modules, 0) : NULL;
+  gint64 begin;
+  gboolean ok;
+
+  if (!ebb_checkpoint_options_announce (self->target->options, module, EBB_RECOMPUTE_BEGIN, error))
+    return FALSE;
+  begin = g_get_monotonic_time ();
+  ok = run_again (self, modules, args, error);
+  tally->recompute_us += (guint64) (g_get_monotonic_time () - begin);
+  tally->n_recomputes++;
+  return ebb_checkpoint_options_announce (self->target->options, module, EBB_RECOMPUTE_END, ok ? error : NULL) && ok;
 }
 
 gboolean
 ebb_frame_recompute (EbbCheckpointFrame *self,
                      GError **error)
 {
-  g_autoptr (EbbModule) module = g_weak_ref_get (&self->target->module);
+  g_autoptr (GPtrArray) modules = NULL;
   g_autoptr (EbbArgs) args = NULL;
   gboolean ok;
 
   if (self->recomputing)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s: its recompute needs its own result", self->target->name);
-      return FALSE;
-    }
-  if (self->target->func == NULL && module == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: backward must recompute it, but the module was finalized after its forward; keep a reference "
-                   "until backward is done",
-                   self->target->name);
-      return FALSE;
-    }
-  args = ebb_frame_restore_args (self, error);
-  if (args == NULL)
-    return FALSE;
+      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
 
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s: its recompute needs its own result", who);
+      return FALSE;
+    }
+  modules = ebb_checkpoint_target_get_modules (self->target, error);
+  if (modules == NULL)
+    return FALSE;
   ebb_frame_call_at_end (self);
-  ok = run_again (self, module, args, error) && ebb_frame_check_outers (self, error);
+  args = ebb_frame_restore_args (self, error);
+  ok = args != NULL && run_announced (self, modules, args, error);
   if (!ok)
-    ebb_frame_drop_values (self);
+    {
+      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
+
+      g_prefix_error (error, "recompute of %s: ", who);
+      ebb_frame_drop_values (self);
+    }
   ebb_frame_count_down (self);
-  self->target->n_recomputes++;
+  ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  self->dropped_bytes = 0;
   return ok;
 }

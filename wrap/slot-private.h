@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/tensor-private.h"
+#include "tensor/op-private.h"
 #include "wrap/checkpoint-options.h"
 
 /* What is left of a tensor that was made inside a frame: how it looked, and from the recompute on its value. */
@@ -12,12 +12,22 @@ typedef struct
 {
   EbbView view; /* data unused */
   EbbDevice *device;
+  const EbbOp *op;  /* that saved it */
+  guint64 birth;    /* of its storage, and... */
+  guint64 n_bytes;  /* its size */
   guint64 checksum; /* with EBB_DETERMINISM_CHECK_VALUES */
   guint version;    /* of the storage, when the value was saved again */
   gboolean wanted;  /* a node may still ask for it */
   EbbTensor *value;
 } EbbSlot;
 
+/* How messages about a recompute that differs end. */
+#define EBB_RECOMPUTE_CAUSES                                                                                       \
+  "was an input changed in place, are there random numbers from outside Ebb's generators, or a branch on a state " \
+  "that changes?"
+
+/* 64 bits over the values in row-major order, whatever the strides. */
+guint64 ebb_slot_checksum (EbbTensor *tensor);
 void ebb_slot_describe (EbbSlot *slot,
                         EbbTensor *tensor,
                         EbbDeterminismCheck check);
@@ -27,7 +37,9 @@ gboolean ebb_slot_fill (EbbSlot *slot,
                         EbbTensor *tensor,
                         EbbDeterminismCheck check,
                         GError **error);
+/* What was filled in, which stays there if @retain. */
 EbbTensor *ebb_slot_take (EbbSlot *slot,
+                          gboolean retain,
                           GError **error);
 void ebb_slot_clear (EbbSlot *slot);
 

@@ -1,13 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/slot-private.h"
 
-#include "tensor/op-private.h"
+#include "tensor/thread-private.h"
 
 #include <string.h>
 
-/* 64 bits over the values in row-major order, whatever the strides. */
-static guint64
-checksum (EbbTensor *tensor)
+guint64
+ebb_slot_checksum (EbbTensor *tensor)
 {
   g_autoptr (GBytes) bytes = ebb_tensor_get_bytes (tensor, NULL);
   guint64 hash = 0x9e3779b97f4a7c15;
@@ -33,21 +32,27 @@ ebb_slot_describe (EbbSlot *slot,
                    EbbTensor *tensor,
                    EbbDeterminismCheck check)
 {
-  *slot = (EbbSlot){ .view = tensor->view, .device = tensor->storage->device, .wanted = TRUE };
+  *slot = (EbbSlot){ .view = tensor->view,
+                     .device = tensor->storage->device,
+                     .op = ebb_thread.saving,
+                     .birth = tensor->storage->birth,
+                     .n_bytes = tensor->storage->size,
+                     .wanted = TRUE };
   slot->view.data = NULL;
   if (check == EBB_DETERMINISM_CHECK_VALUES)
-    slot->checksum = checksum (tensor);
+    slot->checksum = ebb_slot_checksum (tensor);
 }
 
 static char *
 describe (const EbbView *view,
-          EbbDevice *device)
+          EbbDevice *device,
+          const EbbOp *op)
 {
   g_autofree char *shape = ebb_shape_to_string (view->shape, (guint) view->n_dims);
   g_autofree char *strides = ebb_shape_to_string (view->strides, (guint) view->n_dims);
 
-  return g_strdup_printf ("%s of shape %s, strides %s on %s", ebb_dtype_get_name (view->dtype), shape, strides,
-                          ebb_device_get_name (device));
+  return g_strdup_printf ("%s of shape %s, strides %s on %s, saved by %s", ebb_dtype_get_name (view->dtype), shape,
+                          strides, ebb_device_get_name (device), op->name);
 }
 
 /* Shape, type and device are compared whatever was asked for: backward would read beyond the end of another tensor. */
@@ -60,7 +65,23 @@ looks_alike (const EbbSlot *slot,
 
   return slot->view.dtype == tensor->view.dtype && slot->view.n_dims == tensor->view.n_dims
          && slot->device == tensor->storage->device && memcmp (slot->view.shape, tensor->view.shape, n) == 0
-         && (check == EBB_DETERMINISM_CHECK_NONE || memcmp (slot->view.strides, tensor->view.strides, n) == 0);
+         && (check == EBB_DETERMINISM_CHECK_NONE
+             || (memcmp (slot->view.strides, tensor->view.strides, n) == 0 && slot->op == ebb_thread.saving));
+}
+
+static gboolean
+refuse (const EbbSlot *slot,
+        guint index,
+        EbbTensor *tensor,
+        const char *how,
+        GError **error)
+{
+  g_autofree char *was = describe (&slot->view, slot->device, slot->op);
+  g_autofree char *is = describe (&tensor->view, tensor->storage->device, ebb_thread.saving);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+               "saved tensor %u was %s, and is %s%s in the recompute; " EBB_RECOMPUTE_CAUSES, index, was, is, how);
+  return FALSE;
 }
 
 gboolean
@@ -71,27 +92,9 @@ ebb_slot_fill (EbbSlot *slot,
                GError **error)
 {
   if (!looks_alike (slot, tensor, check))
-    {
-      g_autofree char *was = describe (&slot->view, slot->device);
-      g_autofree char *is = describe (&tensor->view, tensor->storage->device);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-                   "saved tensor %u was %s, and is %s in the recompute; does the forward depend on something that "
-                   "changes?",
-                   index, was, is);
-      return FALSE;
-    }
-  if (check == EBB_DETERMINISM_CHECK_VALUES && checksum (tensor) != slot->checksum)
-    {
-      g_autofree char *is = describe (&tensor->view, tensor->storage->device);
-
-      g_set_error (
-          error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-          "saved tensor %u (%s) has other values in the recompute; was an input changed in place, or are there "
-          "random numbers from outside Ebb's generators?",
-          index, is);
-      return FALSE;
-    }
+    return refuse (slot, index, tensor, "", error);
+  if (check == EBB_DETERMINISM_CHECK_VALUES && ebb_slot_checksum (tensor) != slot->checksum)
+    return refuse (slot, index, tensor, " with other values", error);
   if (!slot->wanted)
     return TRUE;
   ebb_slot_clear (slot);
@@ -103,6 +106,7 @@ ebb_slot_fill (EbbSlot *slot,
 
 EbbTensor *
 ebb_slot_take (EbbSlot *slot,
+               gboolean retain,
                GError **error)
 {
   EbbTensor *value = slot->value;
@@ -115,6 +119,8 @@ ebb_slot_take (EbbSlot *slot,
                    "a tensor of shape %s that backward needs was changed in place after it was used", shape);
       return NULL;
     }
+  if (retain)
+    return ebb_tensor_ref (value);
   slot->value = NULL;
   ebb_storage_drop_saved (value->storage);
   return value;

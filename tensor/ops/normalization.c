@@ -423,6 +423,7 @@ ebb_batch_norm (EbbTensor *x,
   ebb_op_add_output (&call, EBB_DTYPE_F32, &x->view.shape[1], 1);
   ebb_op_add_output (&call, EBB_DTYPE_F32, &x->view.shape[1], 1);
   call.non_differentiable = 1u << 1 | 1u << 2;
+  call.updated = training ? 1u << 3 | 1u << 4 : 0;
   ebb_op_save_input (&call, 0);
   save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
