@@ -12,6 +12,11 @@ EbbArgs *ebb_args_peek_args (EbbArgs *self,
                              guint index);
 /* The one tensor of a container that holds a single value, without a reference; else NULL. */
 EbbTensor *ebb_args_peek_only_tensor (EbbArgs *self);
+/* Adds value @index of @other, none if it has no such value. */
+void ebb_args_add_value (EbbArgs *self,
+                         const char *key,
+                         EbbArgs *other,
+                         guint index);
 
 typedef enum
 {

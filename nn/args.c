@@ -637,6 +637,24 @@ ebb_args_add_object (EbbArgs *self, const char *key, GObject *value)
   entry->as.object = value;
 }
 
+void
+ebb_args_add_value (EbbArgs *self, const char *key, EbbArgs *other, guint index)
+{
+  const Entry *entry = index < other->n_entries ? &other->entries[index] : NULL;
+
+  switch (entry != NULL ? entry->kind : EBB_VALUE_NONE)
+    {
+    case EBB_VALUE_NONE: ebb_args_add_none (self, key); break;
+    case EBB_VALUE_BOOL: ebb_args_add_boolean (self, key, entry->as.boolean); break;
+    case EBB_VALUE_INT: ebb_args_add_int (self, key, entry->as.integer); break;
+    case EBB_VALUE_DOUBLE: ebb_args_add_double (self, key, entry->as.real); break;
+    case EBB_VALUE_STRING: ebb_args_add_string (self, key, entry->as.string); break;
+    case EBB_VALUE_TENSOR: ebb_args_add_tensor (self, key, entry->as.tensor); break;
+    case EBB_VALUE_ARGS: ebb_args_add_args (self, key, entry->as.args); break;
+    case EBB_VALUE_OBJECT: ebb_args_add_object (self, key, entry->as.object); break;
+    }
+}
+
 /**
  * ebb_args_get_n_tensors:
  * @self: a container

@@ -7,6 +7,7 @@
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
 #include "nn/module-list.h"
+#include "nn/stack-private.h"
 #include "nn/transformer-block.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/loss.h"
@@ -184,22 +185,28 @@ embed (EbbGpt *self, EbbTensor *tokens, GError **error)
                       error);
 }
 
+/* Consumes @x. */
 static EbbTensor *
-call_block (EbbModule *block, EbbTensor *x, EbbTensor *mask, GError **error)
+call_blocks (EbbGpt *self, EbbTensor *x, EbbTensor *mask, GError **error)
 {
+  g_autoptr (EbbModule) h = self->h != NULL ? g_object_ref (self->h) : NULL;
+  g_autoptr (EbbTensor) consumed = NULL;
   g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) result = NULL;
   EbbTensor *tensor;
 
-  if (mask == NULL || x == NULL)
-    return ebb_module_call1 (block, x, error);
+  if (x == NULL || h == NULL)
+    return x;
+  if (mask == NULL)
+    return ebb_stack_call1 (h, x, error);
+  consumed = x;
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, x);
   ebb_args_add_tensor (args, "mask", mask);
-  result = ebb_module_call (block, args, error);
+  result = ebb_stack_call (h, EBB_STACK_SHARE, args, error);
   tensor = ebb_args_peek_only_tensor (result);
   if (result != NULL && tensor == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: a block gave something other than one tensor");
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the blocks gave something other than one tensor");
   return tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
 }
 
@@ -211,15 +218,7 @@ run_blocks (EbbGpt *self, EbbTensor *tokens, EbbTensor *mask, gboolean last, GEr
 
   if (!check_tokens (self, tokens, error))
     return NULL;
-  x = embed (self, tokens, error);
-  for (guint i = 0; x != NULL && self->h != NULL && i < ebb_module_get_n_children (self->h); i++)
-    {
-      g_autoptr (EbbModule) block = g_object_ref (ebb_module_peek_child (self->h, i));
-      EbbTensor *next = call_block (block, x, mask, error);
-
-      ebb_tensor_unref (x);
-      x = next;
-    }
+  x = call_blocks (self, embed (self, tokens, error), mask, error);
   if (x != NULL && last)
     {
       EbbTensor *end = ebb_narrow (x, 1, ebb_tensor_get_dim (x, 1) - 1, 1, error);

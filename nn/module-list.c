@@ -2,11 +2,13 @@
 #include "nn/module-list.h"
 
 #include "nn/layer-private.h"
+#include "nn/stack-private.h"
 
 /**
  * EbbModuleList:
  *
- * A list of modules, named "0", "1" and so on, for a parent to call as it likes; the list itself is never called.
+ * A list of modules, named "0", "1" and so on, for a parent to call as it likes: one by one, or by
+ * ebb_module_list_call_in_turn(). The list itself is never called.
  */
 struct _EbbModuleList
 {
@@ -18,8 +20,10 @@ G_DEFINE_TYPE (EbbModuleList, ebb_module_list, EBB_TYPE_MODULE)
 static EbbArgs *
 ebb_module_list_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: a list of modules can't be called, its modules can",
-               ebb_module_get_type_name (module));
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+      "%s: a list of modules can't be called, its modules can: each, or all by ebb_module_list_call_in_turn ()",
+      ebb_module_get_type_name (module));
   return NULL;
 }
 
@@ -93,4 +97,27 @@ ebb_module_list_get (EbbModuleList *self, guint index)
 
   module = ebb_module_peek_child (EBB_MODULE (self), index);
   return module != NULL ? g_object_ref (module) : NULL;
+}
+
+/**
+ * ebb_module_list_call_in_turn:
+ * @self: a list
+ * @args: the first module's arguments, at least one of them by position
+ * @error: return location for an error
+ *
+ * Calls the modules one after the other. Each but the first gets the result of the one before in place of the first
+ * argument; the other arguments, as a mask, are the same for all. A model that calls its layers in this way can have
+ * several of them checkpointed together, see ebb_checkpoint_wrap_uniform(). Without modules the first argument is the
+ * result.
+ *
+ * Returns: (transfer full) (nullable): the last module's result, or %NULL with @error set
+ */
+EbbArgs *
+ebb_module_list_call_in_turn (EbbModuleList *self, EbbArgs *args, GError **error)
+{
+  if (self == NULL || args == NULL || (error != NULL && *error != NULL))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE_LIST (self), NULL);
+
+  return ebb_stack_call (EBB_MODULE (self), EBB_STACK_SHARE, args, error);
 }

@@ -29,4 +29,9 @@ EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_module_list_get (EbbModuleList *self,
                                 guint index);
 
+EBB_AVAILABLE_IN_ALL
+EbbArgs *ebb_module_list_call_in_turn (EbbModuleList *self,
+                                       EbbArgs *args,
+                                       GError **error);
+
 G_END_DECLS

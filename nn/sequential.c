@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/sequential.h"
 
-#include "nn/args-private.h"
 #include "nn/layer-private.h"
+#include "nn/stack-private.h"
 
 /**
  * EbbSequential:
@@ -20,48 +20,13 @@ G_DEFINE_TYPE (EbbSequential, ebb_sequential, EBB_TYPE_MODULE)
 static EbbTensor *
 ebb_sequential_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
-  EbbTensor *value = ebb_tensor_ref (input);
-
-  for (guint i = 0; value != NULL && i < ebb_module_get_n_children (module); i++)
-    {
-      g_autoptr (EbbModule) child = g_object_ref (ebb_module_peek_child (module, i));
-      EbbTensor *next = ebb_module_call1 (child, value, error);
-
-      ebb_tensor_unref (value);
-      value = next;
-    }
-  return value;
-}
-
-/* A result as the arguments of the next: a single value is passed bare, a container as one value. */
-static EbbArgs *
-make_args (EbbArgs *result)
-{
-  EbbArgs *args;
-
-  if (ebb_args_get_kind (result) == EBB_ARGS_BARE)
-    return result;
-  args = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_args (args, NULL, result);
-  ebb_args_unref (result);
-  return args;
+  return ebb_stack_call1 (module, ebb_tensor_ref (input), error);
 }
 
 static EbbArgs *
 ebb_sequential_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
-  guint n = ebb_module_get_n_children (module);
-  EbbArgs *value = ebb_args_ref (args);
-
-  for (guint i = 0; value != NULL && i < ebb_module_get_n_children (module); i++)
-    {
-      g_autoptr (EbbModule) child = g_object_ref (ebb_module_peek_child (module, i));
-      EbbArgs *next = ebb_module_call (child, value, error);
-
-      ebb_args_unref (value);
-      value = next != NULL && i + 1 < n ? make_args (next) : next;
-    }
-  return value;
+  return ebb_stack_call (module, EBB_STACK_PIPE, args, error);
 }
 
 static void

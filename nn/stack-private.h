@@ -1,0 +1,52 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/module-private.h"
+
+/* A stack is a module whose children are called one after another, by itself (EbbSequential) or by the model that it
+ * belongs to (EbbModuleList). All such calls come through here, where an interceptor can take several children at once:
+ * what an interceptor of a module's forward is for one. */
+
+G_BEGIN_DECLS
+
+/* What a child after the first is called with. */
+typedef enum
+{
+  EBB_STACK_PIPE, /* what the one before gave: a single value as the one argument, a container as one value */
+  EBB_STACK_SHARE /* the same, with all arguments but the first again: a mask, a flag */
+} EbbStackFlow;
+
+/* May stand in for the calls of the children from number @first on: sets *n_done to how many, and returns what the last
+ * of them gives, or NULL with @error. With *n_done 0 the child is called as ever. */
+typedef EbbArgs *(*EbbStackInterceptor) (EbbModule *stack,
+                                         guint first,
+                                         EbbStackFlow flow,
+                                         EbbArgs *args,
+                                         guint *n_done,
+                                         gpointer user_data,
+                                         GError **error);
+
+/* There is one at most; NULL takes it off. A call under way goes on with the one that it began with. */
+void ebb_stack_set_interceptor (EbbModule *stack,
+                                EbbStackInterceptor func,
+                                gpointer user_data,
+                                GDestroyNotify destroy);
+/* Its data; NULL: there is none. */
+gpointer ebb_stack_get_interceptor_data (EbbModule *stack);
+
+EbbArgs *ebb_stack_call (EbbModule *stack,
+                         EbbStackFlow flow,
+                         EbbArgs *args,
+                         GError **error);
+/* The same with one tensor in, which is consumed, and one out. */
+EbbTensor *ebb_stack_call1 (EbbModule *stack,
+                            EbbTensor *input,
+                            GError **error);
+/* The calls alone, of any modules. */
+EbbArgs *ebb_stack_call_modules (EbbModule *const *modules,
+                                 guint n_modules,
+                                 EbbStackFlow flow,
+                                 EbbArgs *args,
+                                 GError **error);
+
+G_END_DECLS

@@ -1,0 +1,214 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/stack-private.h"
+
+#include "nn/args-private.h"
+
+typedef struct
+{
+  int ref_count;
+  EbbStackInterceptor func;
+  gpointer user_data;
+  GDestroyNotify destroy;
+} Interceptor;
+
+static G_DEFINE_QUARK (ebb - stack - interceptor, interceptor)
+
+static gpointer
+interceptor_ref (gpointer data, gpointer user_data)
+{
+  if (data != NULL)
+    g_atomic_int_inc (&((Interceptor *) data)->ref_count);
+  return data;
+}
+
+static void
+interceptor_unref (gpointer data)
+{
+  Interceptor *self = data;
+
+  if (self == NULL || !g_atomic_int_dec_and_test (&self->ref_count))
+    return;
+  if (self->destroy != NULL)
+    self->destroy (self->user_data);
+  g_free (self);
+}
+
+void
+ebb_stack_set_interceptor (EbbModule *stack,
+                           EbbStackInterceptor func,
+                           gpointer user_data,
+                           GDestroyNotify destroy)
+{
+  Interceptor *self = NULL;
+
+  if (func != NULL)
+    {
+      self = g_new (Interceptor, 1);
+      *self = (Interceptor){ 1, func, user_data, destroy };
+    }
+  g_object_set_qdata_full (G_OBJECT (stack), interceptor_quark (), self, interceptor_unref);
+}
+
+gpointer
+ebb_stack_get_interceptor_data (EbbModule *stack)
+{
+  Interceptor *self = g_object_get_qdata (G_OBJECT (stack), interceptor_quark ());
+
+  return self != NULL ? self->user_data : NULL;
+}
+
+/* -- what goes from one to the next -------------------------------------------------------------------------------- */
+
+/* What @result is as the arguments of the next; consumes @result. @args are those of the first. */
+static EbbArgs *
+make_args (EbbStackFlow flow, EbbArgs *args, EbbArgs *result)
+{
+  guint n_shared = flow == EBB_STACK_SHARE ? ebb_args_get_length (args) : 0;
+  gboolean is_bare = ebb_args_get_kind (result) == EBB_ARGS_BARE;
+  EbbArgs *next;
+
+  if (is_bare && n_shared <= 1)
+    return result;
+  next = ebb_args_new (EBB_ARGS_TUPLE);
+  if (is_bare)
+    ebb_args_add_value (next, NULL, result, 0);
+  else
+    ebb_args_add_args (next, NULL, result);
+  for (guint i = 1; i < n_shared; i++)
+    ebb_args_add_value (next, ebb_args_get_key (args, i), args, i);
+  ebb_args_unref (result);
+  return next;
+}
+
+/* What a stack without children gives. */
+static EbbArgs *
+pass (EbbStackFlow flow, EbbArgs *args)
+{
+  EbbArgs *result;
+
+  if (flow == EBB_STACK_PIPE)
+    return ebb_args_ref (args);
+  result = ebb_args_new (EBB_ARGS_BARE);
+  ebb_args_add_value (result, NULL, args, 0);
+  return result;
+}
+
+static gboolean
+check_args (EbbStackFlow flow, EbbArgs *args, GError **error)
+{
+  g_autofree char *text = NULL;
+
+  if (flow == EBB_STACK_PIPE || ebb_args_get_n_positional (args) > 0)
+    return TRUE;
+  text = ebb_args_to_string (args);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "the value that goes through the modules must be the first argument, by position; got %s", text);
+  return FALSE;
+}
+
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+static EbbArgs *
+call_child (EbbModule *stack, guint index, EbbArgs *args, GError **error)
+{
+  g_autoptr (EbbModule) child = g_object_ref (ebb_module_peek_child (stack, index)); /* it may remove itself */
+
+  return ebb_module_call (child, args, error);
+}
+
+EbbArgs *
+ebb_stack_call (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
+{
+  Interceptor *interceptor;
+  EbbArgs *value, *result = NULL;
+  guint n_done;
+
+  if (!check_args (flow, args, error))
+    return NULL;
+  if (ebb_module_get_n_children (stack) == 0)
+    return pass (flow, args);
+
+  interceptor = g_object_dup_qdata (G_OBJECT (stack), interceptor_quark (), interceptor_ref, NULL);
+  value = ebb_args_ref (args);
+  for (guint i = 0; i < ebb_module_get_n_children (stack); i += n_done)
+    {
+      if (result != NULL)
+        value = make_args (flow, args, result);
+      n_done = 0;
+      result = interceptor != NULL
+                   ? interceptor->func (stack, i, flow, value, &n_done, interceptor->user_data, error)
+                   : NULL;
+      if (n_done == 0)
+        {
+          result = call_child (stack, i, value, error);
+          n_done = 1;
+        }
+      g_clear_pointer (&value, ebb_args_unref);
+      if (result == NULL)
+        break;
+    }
+  interceptor_unref (interceptor);
+  return result;
+}
+
+EbbArgs *
+ebb_stack_call_modules (EbbModule *const *modules,
+                        guint n_modules,
+                        EbbStackFlow flow,
+                        EbbArgs *args,
+                        GError **error)
+{
+  EbbArgs *value = ebb_args_ref (args), *result = NULL;
+
+  if (n_modules == 0)
+    result = check_args (flow, args, error) ? pass (flow, args) : NULL;
+  for (guint i = 0; i < n_modules; i++)
+    {
+      if (result != NULL)
+        value = make_args (flow, args, result);
+      result = ebb_module_call (modules[i], value, error);
+      g_clear_pointer (&value, ebb_args_unref);
+      if (result == NULL)
+        break;
+    }
+  g_clear_pointer (&value, ebb_args_unref);
+  return result;
+}
+
+static EbbTensor *
+call1_by_args (EbbModule *stack, EbbTensor *input, GError **error)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
+  g_autoptr (EbbArgs) result = ebb_stack_call (stack, EBB_STACK_PIPE, args, error);
+  EbbTensor *tensor;
+  g_autofree char *text = NULL;
+
+  ebb_tensor_unref (input);
+  if (result == NULL)
+    return NULL;
+  tensor = ebb_args_peek_only_tensor (result);
+  if (tensor != NULL)
+    return ebb_tensor_ref (tensor);
+  text = ebb_args_to_string (result);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but its modules gave %s",
+               ebb_module_get_type_name (stack), text);
+  return NULL;
+}
+
+EbbTensor *
+ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
+{
+  EbbTensor *value = input;
+
+  if (ebb_stack_get_interceptor_data (stack) != NULL)
+    return call1_by_args (stack, input, error);
+  for (guint i = 0; value != NULL && i < ebb_module_get_n_children (stack); i++)
+    {
+      g_autoptr (EbbModule) child = g_object_ref (ebb_module_peek_child (stack, i));
+      EbbTensor *next = ebb_module_call1 (child, value, error);
+
+      ebb_tensor_unref (value);
+      value = next;
+    }
+  return value;
+}
