@@ -10,6 +10,7 @@
 #include "tensor/error.h"
 #include "tensor/macros.h"
 #include "tensor/memory.h"
+#include "tensor/op-names.h"
 #include "tensor/ops/activation.h"
 #include "tensor/ops/attention.h"
 #include "tensor/ops/creation.h"
@@ -61,6 +62,7 @@
 #include "offload/keep-store.h"
 
 #include "wrap/checkpoint-options.h"
+#include "wrap/checkpoint-policy.h"
 #include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
 

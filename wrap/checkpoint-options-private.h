@@ -5,13 +5,6 @@
 
 G_BEGIN_DECLS
 
-gboolean ebb_checkpoint_options_has_policy (EbbCheckpointOptions *self);
-/* TRUE if the policy keeps the results of this op. */
-gboolean ebb_checkpoint_options_keeps (EbbCheckpointOptions *self,
-                                       const char *op,
-                                       guint ordinal,
-                                       guint64 n_bytes);
-
 /* Where inputs are held: the store, or host memory if that was asked for; NULL: where they are. */
 EbbSavedTensorHooks *ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self);
 /* Tells the callback, if there is one. */

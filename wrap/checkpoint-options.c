@@ -2,8 +2,7 @@
 #include "wrap/checkpoint-options-private.h"
 
 #include "offload/host-store.h"
-
-#include <string.h>
+#include "wrap/checkpoint-policy-private.h"
 
 struct _EbbCheckpointOptions
 {
@@ -18,9 +17,7 @@ struct _EbbCheckpointOptions
   EbbRecomputeFunc recompute_func;
   gpointer recompute_data;
   GDestroyNotify recompute_destroy;
-  EbbCheckpointPolicyFunc policy;
-  gpointer policy_data;
-  GDestroyNotify policy_destroy;
+  EbbPolicy *policy; /* NULL: everything is recomputed */
 };
 
 enum
@@ -52,38 +49,22 @@ determinism_check_get_type (void)
   return (GType) type;
 }
 
-/* -- the ready-made selective policy ------------------------------------------------------------------------------- */
+/* -- for wrap/ ----------------------------------------------------------------------------------------------------- */
 
-/* Products and attention cost most to do again and least to keep for it; what lies between them (norms, GELU, dropout,
- * residual sums) is bound by memory and cheap to redo. */
-static EbbCheckpointPolicy
-selective (const char *op,
-           guint ordinal,
-           guint64 n_bytes,
-           gpointer user_data)
+EbbPolicy *
+ebb_checkpoint_options_get_policy (EbbCheckpointOptions *self)
 {
-  static const char *const kept[] = { "linear", "matmul", "self_attention", "scaled_dot_product_attention" };
-
-  for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
-    if (strcmp (op, kept[i]) == 0)
-      return EBB_CHECKPOINT_POLICY_MUST_SAVE;
-  return EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
+  return self->policy;
 }
 
-gboolean
-ebb_checkpoint_options_has_policy (EbbCheckpointOptions *self)
+void
+ebb_checkpoint_options_take_policy (EbbCheckpointOptions *self,
+                                    EbbPolicy *policy)
 {
-  return self->policy != NULL;
-}
+  EbbPolicy *old = self->policy;
 
-gboolean
-ebb_checkpoint_options_keeps (EbbCheckpointOptions *self,
-                              const char *op,
-                              guint ordinal,
-                              guint64 n_bytes)
-{
-  return self->policy != NULL
-         && self->policy (op, ordinal, n_bytes, self->policy_data) <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
+  self->policy = policy;
+  g_clear_pointer (&old, ebb_policy_unref);
 }
 
 EbbSavedTensorHooks *
@@ -111,15 +92,6 @@ ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
-
-static void
-drop_policy (EbbCheckpointOptions *self)
-{
-  if (self->policy_destroy != NULL)
-    self->policy_destroy (self->policy_data);
-  self->policy = NULL;
-  self->policy_destroy = NULL;
-}
 
 static void
 drop_recompute_func (EbbCheckpointOptions *self)
@@ -201,7 +173,7 @@ ebb_checkpoint_options_finalize (GObject *object)
 {
   EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
 
-  drop_policy (self);
+  g_clear_pointer (&self->policy, ebb_policy_unref);
   drop_recompute_func (self);
   g_clear_object (&self->store);
   G_OBJECT_CLASS (ebb_checkpoint_options_parent_class)->finalize (object);
@@ -286,9 +258,7 @@ ebb_checkpoint_options_new (void)
 /**
  * ebb_checkpoint_options_new_selective:
  *
- * Options that keep the results of matrix products and attention, which are dear to compute, and recompute what lies
- * between them, which is bound by memory (Korthikanti et al., "Reducing activation recomputation in large transformer
- * models", 2022, section 5, with products kept too).
+ * Options with ebb_checkpoint_options_set_policy_selective().
  *
  * Returns: (transfer full): the options
  */
@@ -297,7 +267,7 @@ ebb_checkpoint_options_new_selective (void)
 {
   EbbCheckpointOptions *self = ebb_checkpoint_options_new ();
 
-  self->policy = selective;
+  ebb_checkpoint_options_set_policy_selective (self);
   return self;
 }
 
@@ -505,27 +475,4 @@ ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,
   self->recompute_func = func;
   self->recompute_data = user_data;
   self->recompute_destroy = destroy;
-}
-
-/**
- * ebb_checkpoint_options_set_policy:
- * @self: options
- * @policy: (nullable) (scope notified) (closure user_data) (destroy destroy): decides for each op; %NULL: recompute all
- * @user_data: user data
- * @destroy: frees @user_data
- *
- * Chooses op by op what is kept and what is recomputed.
- */
-void
-ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
-                                   EbbCheckpointPolicyFunc policy,
-                                   gpointer user_data,
-                                   GDestroyNotify destroy)
-{
-  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
-
-  drop_policy (self);
-  self->policy = policy;
-  self->policy_data = user_data;
-  self->policy_destroy = destroy;
 }

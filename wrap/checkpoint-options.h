@@ -7,41 +7,9 @@
 
 #include "nn/module.h"
 #include "tensor/saved-tensor.h"
+#include "wrap/checkpoint-policy.h"
 
 G_BEGIN_DECLS
-
-/**
- * EbbCheckpointPolicy:
- * @EBB_CHECKPOINT_POLICY_MUST_SAVE: keep the op's results
- * @EBB_CHECKPOINT_POLICY_PREFER_SAVE: keep them unless memory is short
- * @EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE: let them go, unless there is memory to spare
- * @EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE: let them go
- *
- * What becomes of the results of one op in a checkpointed forward. Without a budget, "prefer" is the same as "must".
- */
-typedef enum
-{
-  EBB_CHECKPOINT_POLICY_MUST_SAVE,
-  EBB_CHECKPOINT_POLICY_PREFER_SAVE,
-  EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE,
-  EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE
-} EbbCheckpointPolicy;
-
-/**
- * EbbCheckpointPolicyFunc:
- * @op: the op's name, as "linear" or "self_attention"
- * @ordinal: how many ops of this forward came before it
- * @n_bytes: the bytes of its results
- * @user_data: user data
- *
- * Decides for each op of a checkpointed forward. It must decide the same each time.
- *
- * Returns: what becomes of the op's results
- */
-typedef EbbCheckpointPolicy (*EbbCheckpointPolicyFunc) (const char *op,
-                                                        guint ordinal,
-                                                        guint64 n_bytes,
-                                                        gpointer user_data);
 
 /**
  * EbbRecomputePhase:
@@ -153,5 +121,21 @@ void ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
                                         EbbCheckpointPolicyFunc policy,
                                         gpointer user_data,
                                         GDestroyNotify destroy);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_policy_core_attention (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
+                                                     const char *const *ops,
+                                                     GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_set_policy_save_nth_product (EbbCheckpointOptions *self,
+                                                             guint n,
+                                                             GError **error);
 
 G_END_DECLS

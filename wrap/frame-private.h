@@ -97,6 +97,7 @@ struct _EbbCheckpointFrame
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
   guint n_ops;                  /* seen in this run of the forward */
+  guint n_products;             /* matrix products among them */
   guint n_ops_needed;           /* before the last slot was packed */
   guint n_wanted;               /* handles that nodes still hold */
   guint64 saved_bytes;          /* as tallied: held outside... */

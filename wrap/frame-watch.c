@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/checkpoint-options-private.h"
+#include "wrap/checkpoint-policy-private.h"
 #include "wrap/frame-private.h"
 
 #include <string.h>
@@ -144,26 +144,37 @@ keep_results (EbbCheckpointFrame *self,
   return ok;
 }
 
+/* Only what will be differentiated is worth keeping. */
+static gboolean
+ask_policy (EbbCheckpointFrame *self,
+            EbbOpCall *call,
+            GError **error)
+{
+  EbbPolicy *policy = ebb_checkpoint_options_get_policy (self->target->options);
+  EbbPolicyQuestion question = { .op = call->op, .ordinal = self->n_ops, .n_products = self->n_products };
+  gboolean keeps;
+
+  if (policy == NULL || self->recomputing || ebb_thread.no_grad)
+    return TRUE;
+  for (guint i = 0; i < call->n_outputs; i++)
+    question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
+  return ebb_policy_ask (policy, &question, &keeps, error)
+         && (!keeps || keep_results (self, call, question.n_bytes, error));
+}
+
 static gboolean
 after_op (EbbOpObserver *observer,
           EbbOpCall *call,
           GError **error)
 {
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
-  guint64 n_bytes = 0;
 
   if (!is_counted (call->op))
     return TRUE;
-  /* Only what will be differentiated is worth keeping. */
-  if (!self->recomputing && ebb_checkpoint_options_has_policy (self->target->options) && !ebb_thread.no_grad)
-    {
-      for (guint i = 0; i < call->n_outputs; i++)
-        n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
-      if (ebb_checkpoint_options_keeps (self->target->options, call->op->name, self->n_ops, n_bytes)
-          && !keep_results (self, call, n_bytes, error))
-        return FALSE;
-    }
+  if (!ask_policy (self, call, error))
+    return FALSE;
   self->n_ops++;
+  self->n_products += call->op->kind == EBB_OP_PRODUCT;
   return TRUE;
 }
 

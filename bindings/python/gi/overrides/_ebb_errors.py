@@ -11,7 +11,7 @@ import threading
 
 from gi.repository import GLib
 
-_kept = {}  # token: (thread, exception, whether C was not told)
+_kept = {}  # token: (thread, exception)
 _tokens = itertools.count(1)
 _pattern = re.compile(r" \[python exception (\d+)\]")
 
@@ -23,29 +23,19 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _keep(exception, untold=False):
+def _keep(exception):
     token = next(_tokens)
-    _kept[token] = (threading.get_ident(), exception, untold)
+    _kept[token] = (threading.get_ident(), exception)
     return token
 
 
 def _settle():
-    """Raises what C was not told of; drops what C has dealt with once the outermost call is over."""
+    """Drops what C has dealt with once the outermost call is over."""
     me = threading.get_ident()
-    untold = None
-    for token, (thread, exception, is_untold) in list(_kept.items()):
-        if thread != me:
-            continue
-        if is_untold:
-            untold = untold or exception
-            del _kept[token]
-        elif _thread.depth == 0:
-            del _kept[token]
-    try:
-        if untold is not None:
-            raise untold
-    finally:
-        del untold
+    if _thread.depth == 0:
+        for token, (thread, _) in list(_kept.items()):
+            if thread == me:
+                _kept.pop(token, None)
 
 
 def _recall(error):
@@ -110,18 +100,6 @@ def call_back(function, *args, **kwargs):
         raise failure
     finally:
         del failure
-
-
-def call_back_without_error(function, fallback, *args):
-    """Runs Python code for a C function that can't be told of a failure: it gets `fallback`, its caller the error."""
-    _thread.depth += 1
-    try:
-        return function(*args)
-    except BaseException as error:
-        _keep(error, untold=True)
-        return fallback
-    finally:
-        _thread.depth -= 1
 
 
 def guard_virtual_functions(cls, *names):

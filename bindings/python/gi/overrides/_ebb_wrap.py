@@ -4,7 +4,7 @@ import contextlib
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import PythonObject, pack_call, pack_result, unpack_call, unpack_result
-from gi.overrides._ebb_errors import call_back, call_back_without_error, guard, guard_virtual_functions
+from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_functions import choice
 from gi.overrides._ebb_tensor import DType, Tensor, to_dtype
 
@@ -54,12 +54,9 @@ _disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_di
 
 def _options(offload_to_cpu=False, preserve_rng_state=True, determinism_check="default", early_stop=True, policy=None,
              store=None):
-    if policy == "selective":
-        options = Ebb.CheckpointOptions.new_selective()
-    else:
-        options = Ebb.CheckpointOptions.new()
-        if policy is not None:
-            _set_policy(options, policy)
+    options = Ebb.CheckpointOptions.new()
+    if policy is not None:
+        _set_policy(options, policy)
     options.set_preserve_rng_state(preserve_rng_state)
     options.set_determinism_check(choice(Ebb.DeterminismCheck, determinism_check or "none"))
     options.set_early_stop(early_stop)
@@ -76,20 +73,62 @@ def _host_store():
     return store.get_default() if store is not None else None
 
 
-def _set_policy(options, policy):
-    if not callable(policy):
-        raise TypeError(f"policy: \"selective\", or a function of (op, ordinal, n_bytes), not {policy!r}")
-    fallback = Ebb.CheckpointPolicy.MUST_RECOMPUTE
+_named_policies = {
+    "selective": Ebb.CheckpointOptions.set_policy_selective,
+    "attention": Ebb.CheckpointOptions.set_policy_core_attention,
+    "core_attn": Ebb.CheckpointOptions.set_policy_core_attention,  # as Megatron-LM has it
+}
+_policy_choices = ("\"selective\", \"attention\", a list of op names, save_nth_product(n), or a function of "
+                   "(op, ordinal, n_bytes) that returns a CheckpointPolicy")
 
+
+class _NthProduct:
+    def __init__(self, n):
+        self.n = n
+
+    def __repr__(self):
+        return f"save_nth_product({self.n})"
+
+
+def save_nth_product(n):
+    """A checkpoint policy: keeps the result of every n-th matrix product and recomputes all else."""
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"save_nth_product: n must be a number of products, not {n!r}")
+    if not 1 <= n < 2**32:
+        raise ValueError(f"save_nth_product: n is {n}: it must be at least 1")
+    return _NthProduct(n)
+
+
+def _set_policy(options, policy):
+    if isinstance(policy, str):
+        if policy not in _named_policies:
+            raise ValueError(f"policy: {policy!r}: must be {_policy_choices}")
+        _named_policies[policy](options)
+    elif isinstance(policy, _NthProduct):
+        _set_policy_save_nth_product(options, policy.n)
+    elif isinstance(policy, (list, tuple, set, frozenset)):
+        for name in policy:
+            if not isinstance(name, str):
+                raise TypeError(f"policy: {name!r} among the op names: must be a string")
+        _set_policy_save_ops(options, sorted(policy))
+    elif callable(policy):
+        _set_policy_function(options, policy)
+    else:
+        raise TypeError(f"policy: {policy!r}: must be {_policy_choices}")
+
+
+def _set_policy_function(options, policy):
     def decide(op, ordinal, n_bytes):
         verdict = policy(op, ordinal, n_bytes)
         if not isinstance(verdict, Ebb.CheckpointPolicy):
             raise TypeError(f"policy: {verdict!r} for {op!r}: must be an Ebb.CheckpointPolicy")
         return verdict
 
-    options.set_policy(lambda *args: call_back_without_error(decide, fallback, *args[:3]))
+    options.set_policy(lambda *args: call_back(decide, *args[:3]))
 
 
+_set_policy_save_ops = guard(Ebb.CheckpointOptions.set_policy_save_ops)
+_set_policy_save_nth_product = guard(Ebb.CheckpointOptions.set_policy_save_nth_product)
 _wrapper = guard(Ebb.checkpoint_wrapper)
 _wrap_each = guard(Ebb.checkpoint_wrap_each)
 _wrap_if = guard(Ebb.checkpoint_wrap_if)
@@ -100,8 +139,10 @@ def checkpoint_wrapper(module, offload_to_cpu=False, preserve_rng_state=True, de
                        early_stop=True, policy=None, store=None):
     """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
 
-    determinism_check: "default", "none" or "values". policy: "selective", or a function of (op, ordinal, n_bytes) that
-    returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs.
+    determinism_check: "default", "none" or "values". policy: what is kept inside; "selective" (products and attention),
+    "attention" (all but the attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a
+    function of (op, ordinal, n_bytes) that returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the
+    inputs.
     """
     _wrapper(module, _options(offload_to_cpu, preserve_rng_state, determinism_check, early_stop, policy, store))
     return module

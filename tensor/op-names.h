@@ -1,0 +1,17 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "tensor/macros.h"
+
+#include <glib.h>
+
+G_BEGIN_DECLS
+
+EBB_AVAILABLE_IN_ALL
+char **ebb_op_list_names (void);
+
+G_END_DECLS
