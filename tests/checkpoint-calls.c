@@ -45,7 +45,8 @@ new_dictionary (const Things *things)
   return dictionary;
 }
 
-/* (x, None, -7, {"z": [(None, y), [], "", object], ...}, "text", *, flag=True, y=y, none=None, ratio=0.1, deep=[...]) */
+/* (x, None, -7, {"z": [(None, y), [], "", object], ...}, "text", *, flag=True, y=y, none=None, ratio=0.1, deep=[...])
+ */
 static EbbArgs *
 new_call (const Things *things)
 {
@@ -550,7 +551,7 @@ dropped_module_goes_at_once (gconstpointer data)
       g_autoptr (EbbTensor) loss = NULL;
       guint64 before = test_bytes_in_use ();
       int calls_left = moment == AFTER_ERROR_IN_FORWARD ? 0 : moment == AFTER_ERROR_IN_RECOMPUTE && wrappers ? 1
-                                                                                                            : -1;
+                                                                                                             : -1;
       EbbModule *inner = test_with_gain (test_lambda1_new (fail_when_told, &calls_left), 2), *gone_inner = inner;
       EbbModule *model = test_chain_new (ebb_tanh_new (), inner, test_mlp_new (3), NULL), *gone = model;
       gboolean will_work = moment != NEVER_CALLED && calls_left < 0, ok;

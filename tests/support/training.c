@@ -175,9 +175,12 @@ test_assert_counters (EbbModule *root, guint expected)
 /* -- modes --------------------------------------------------------------------------------------------------------- */
 
 static const TestMode modes[] = {
-  { "f32-1", EBB_DTYPE_F32, FALSE, 1 },     { "f32-2", EBB_DTYPE_F32, FALSE, 2 },
-  { "bf16-1", EBB_DTYPE_BF16, FALSE, 1 },   { "bf16-2", EBB_DTYPE_BF16, FALSE, 2 },
-  { "autocast-1", EBB_DTYPE_F32, TRUE, 1 }, { "autocast-2", EBB_DTYPE_F32, TRUE, 2 },
+  { "f32-1", EBB_DTYPE_F32, FALSE, 1 },
+  { "f32-2", EBB_DTYPE_F32, FALSE, 2 },
+  { "bf16-1", EBB_DTYPE_BF16, FALSE, 1 },
+  { "bf16-2", EBB_DTYPE_BF16, FALSE, 2 },
+  { "autocast-1", EBB_DTYPE_F32, TRUE, 1 },
+  { "autocast-2", EBB_DTYPE_F32, TRUE, 2 },
 };
 
 typedef struct
