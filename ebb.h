@@ -63,6 +63,8 @@
 
 #include "wrap/checkpoint-options.h"
 #include "wrap/checkpoint-policy.h"
+#include "wrap/checkpoint-sequential.h"
+#include "wrap/checkpoint-stack.h"
 #include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
 

@@ -193,7 +193,6 @@ call_blocks (EbbGpt *self, EbbTensor *x, EbbTensor *mask, GError **error)
   g_autoptr (EbbTensor) consumed = NULL;
   g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) result = NULL;
-  EbbTensor *tensor;
 
   if (x == NULL || h == NULL)
     return x;
@@ -204,10 +203,7 @@ call_blocks (EbbGpt *self, EbbTensor *x, EbbTensor *mask, GError **error)
   ebb_args_add_tensor (args, NULL, x);
   ebb_args_add_tensor (args, "mask", mask);
   result = ebb_stack_call (h, EBB_STACK_SHARE, args, error);
-  tensor = ebb_args_peek_only_tensor (result);
-  if (result != NULL && tensor == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the blocks gave something other than one tensor");
-  return tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
+  return result != NULL ? ebb_stack_take_only_tensor (h, result, error) : NULL;
 }
 
 /* What the output product is made of: [B, T, width], or [B, 1, width] of the last position. */

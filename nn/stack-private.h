@@ -49,4 +49,13 @@ EbbArgs *ebb_stack_call_modules (EbbModule *const *modules,
                                  EbbArgs *args,
                                  GError **error);
 
+/* What @result of a child is as the arguments of the next, where @args were those of the first. Consumes @result. */
+EbbArgs *ebb_stack_take_args (EbbStackFlow flow,
+                              EbbArgs *args,
+                              EbbArgs *result);
+/* The one tensor that @result must be; a new reference. */
+EbbTensor *ebb_stack_take_only_tensor (EbbModule *stack,
+                                       EbbArgs *result,
+                                       GError **error);
+
 G_END_DECLS

@@ -59,9 +59,8 @@ ebb_stack_get_interceptor_data (EbbModule *stack)
 
 /* -- what goes from one to the next -------------------------------------------------------------------------------- */
 
-/* What @result is as the arguments of the next; consumes @result. @args are those of the first. */
-static EbbArgs *
-make_args (EbbStackFlow flow, EbbArgs *args, EbbArgs *result)
+EbbArgs *
+ebb_stack_take_args (EbbStackFlow flow, EbbArgs *args, EbbArgs *result)
 {
   guint n_shared = flow == EBB_STACK_SHARE ? ebb_args_get_length (args) : 0;
   gboolean is_bare = ebb_args_get_kind (result) == EBB_ARGS_BARE;
@@ -133,7 +132,7 @@ ebb_stack_call (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **err
   for (guint i = 0; i < ebb_module_get_n_children (stack); i += n_done)
     {
       if (result != NULL)
-        value = make_args (flow, args, result);
+        value = ebb_stack_take_args (flow, args, result);
       n_done = 0;
       result = interceptor != NULL
                    ? interceptor->func (stack, i, flow, value, &n_done, interceptor->user_data, error)
@@ -165,7 +164,7 @@ ebb_stack_call_modules (EbbModule *const *modules,
   for (guint i = 0; i < n_modules; i++)
     {
       if (result != NULL)
-        value = make_args (flow, args, result);
+        value = ebb_stack_take_args (flow, args, result);
       result = ebb_module_call (modules[i], value, error);
       g_clear_pointer (&value, ebb_args_unref);
       if (result == NULL)
@@ -175,24 +174,29 @@ ebb_stack_call_modules (EbbModule *const *modules,
   return result;
 }
 
-static EbbTensor *
-call1_by_args (EbbModule *stack, EbbTensor *input, GError **error)
+EbbTensor *
+ebb_stack_take_only_tensor (EbbModule *stack, EbbArgs *result, GError **error)
 {
-  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
-  g_autoptr (EbbArgs) result = ebb_stack_call (stack, EBB_STACK_PIPE, args, error);
-  EbbTensor *tensor;
+  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
   g_autofree char *text = NULL;
 
-  ebb_tensor_unref (input);
-  if (result == NULL)
-    return NULL;
-  tensor = ebb_args_peek_only_tensor (result);
   if (tensor != NULL)
     return ebb_tensor_ref (tensor);
   text = ebb_args_to_string (result);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but its modules gave %s",
                ebb_module_get_type_name (stack), text);
   return NULL;
+}
+
+static EbbTensor *
+call1_by_args (EbbModule *stack, EbbTensor *input, GError **error)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
+  g_autoptr (EbbArgs) result = NULL;
+
+  ebb_tensor_unref (input);
+  result = ebb_stack_call (stack, EBB_STACK_PIPE, args, error);
+  return result != NULL ? ebb_stack_take_only_tensor (stack, result, error) : NULL;
 }
 
 EbbTensor *

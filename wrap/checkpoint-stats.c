@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint-stats-private.h"
 
-#include "wrap/target-private.h"
+#include "wrap/checkpoint-stack-private.h"
 
 #include <json-glib/json-glib.h>
 #include <string.h>
@@ -193,11 +193,37 @@ get_tally (EbbModule *module,
   return &((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, interceptor))->tally;
 }
 
+static void
+add_tally_to (EbbCheckpointTally *sum,
+              const EbbCheckpointTally *tally)
+{
+  sum->n_forwards += tally->n_forwards;
+  sum->n_recomputes += tally->n_recomputes;
+  sum->saved.now += tally->saved.now;
+  sum->saved.peak += tally->saved.peak;
+  sum->dropped.now += tally->dropped.now;
+  sum->dropped.peak += tally->dropped.peak;
+  sum->recompute_us += tally->recompute_us;
+  sum->recompute_flop += tally->recompute_flop;
+}
+
+static EbbCheckpointTally
+sum_segments (GPtrArray *segments)
+{
+  EbbCheckpointTally sum = { 0 };
+
+  for (guint i = 0; i < segments->len; i++)
+    if (g_ptr_array_index (segments, i) != NULL)
+      add_tally_to (&sum, &((EbbCheckpointTarget *) g_ptr_array_index (segments, i))->tally);
+  return sum;
+}
+
 /**
  * ebb_checkpoint_get_stats:
  * @module: a module
  *
- * Takes a snapshot of what the outermost checkpoint wrapper of @module has done.
+ * Takes a snapshot of what the outermost checkpoint wrapper of @module has done; for a stack in chunks, of the sums
+ * over all of them.
  *
  * Returns: (transfer full) (nullable): the stats; %NULL if there is no wrapper
  */
@@ -205,11 +231,19 @@ EbbCheckpointStats *
 ebb_checkpoint_get_stats (EbbModule *module)
 {
   guint id;
+  GPtrArray *segments;
+  EbbCheckpointTally sum;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
-  return id ? stats_new (get_tally (module, id)) : NULL;
+  if (id != 0)
+    return stats_new (get_tally (module, id));
+  segments = ebb_checkpoint_stack_get_segments (module);
+  if (segments == NULL)
+    return NULL;
+  sum = sum_segments (segments);
+  return stats_new (&sum);
 }
 
 /* -- report -------------------------------------------------------------------------------------------------------- */
@@ -238,6 +272,23 @@ typedef void (*TargetFunc) (EbbModule *module,
                             EbbCheckpointTally *tally,
                             gpointer user_data);
 
+/* A stack's chunks, which have no module of their own. */
+static void
+for_each_segment (EbbModule *stack,
+                  TargetFunc func,
+                  gpointer user_data)
+{
+  GPtrArray *segments = ebb_checkpoint_stack_get_segments (stack);
+
+  for (guint i = 0; segments != NULL && i < segments->len; i++)
+    {
+      EbbCheckpointTarget *segment = g_ptr_array_index (segments, i);
+
+      if (segment != NULL)
+        func (stack, segment->name, &segment->tally, user_data);
+    }
+}
+
 /* Each wrapper on @root and below, a module's outermost first. */
 static void
 for_each_wrapper (EbbModule *root,
@@ -254,6 +305,7 @@ for_each_wrapper (EbbModule *root,
 
       while ((id = ebb_module_next_interceptor (modules[i], EBB_CHECKPOINT_INTERCEPTOR, id)) != 0)
         func (modules[i], paths[i], get_tally (modules[i], id), user_data);
+      for_each_segment (modules[i], func, user_data);
       g_object_unref (modules[i]);
     }
 }
@@ -287,18 +339,7 @@ sum_rows (GArray *rows)
   EbbCheckpointTally sum = { 0 };
 
   for (guint i = 0; i < rows->len; i++)
-    {
-      const EbbCheckpointTally *tally = &g_array_index (rows, Row, i).tally;
-
-      sum.n_forwards += tally->n_forwards;
-      sum.n_recomputes += tally->n_recomputes;
-      sum.saved.now += tally->saved.now;
-      sum.saved.peak += tally->saved.peak;
-      sum.dropped.now += tally->dropped.now;
-      sum.dropped.peak += tally->dropped.peak;
-      sum.recompute_us += tally->recompute_us;
-      sum.recompute_flop += tally->recompute_flop;
-    }
+    add_tally_to (&sum, &g_array_index (rows, Row, i).tally);
   return sum;
 }
 

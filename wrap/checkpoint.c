@@ -2,13 +2,15 @@
 #include "wrap/checkpoint.h"
 
 #include "tensor/thread-private.h"
+#include "wrap/checkpoint-stack-private.h"
+#include "wrap/checkpoint-stats.h"
 #include "wrap/frame-private.h"
 
 /* Wrapping installs an interceptor on the module. What it knows of the module is a weak reference and the interceptor's
  * number; the module owns the interceptor, so both go together. */
 
-static gboolean
-is_plain (void)
+gboolean
+ebb_checkpoint_is_plain (void)
 {
   return ebb_thread.no_grad || ebb_thread.checkpointing_disabled > 0;
 }
@@ -20,7 +22,7 @@ checkpointed_forward (EbbModule *module,
                       gpointer user_data,
                       GError **error)
 {
-  if (is_plain ())
+  if (ebb_checkpoint_is_plain ())
     return ebb_forward_chain_call (inside, module, args, error);
   return ebb_checkpoint_frame_run (user_data, inside, args, error);
 }
@@ -63,7 +65,7 @@ ebb_checkpoint_wrapper (EbbModule *module,
  * ebb_checkpoint_unwrap:
  * @module: a module
  *
- * Takes the outermost checkpoint wrapper off.
+ * Takes the outermost checkpoint wrapper off; the chunks of ebb_checkpoint_wrap_uniform() are the innermost one.
  *
  * Returns: %FALSE if there is none
  */
@@ -75,21 +77,22 @@ ebb_checkpoint_unwrap (EbbModule *module)
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
   id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
-  return id != 0 && ebb_module_remove_interceptor (module, id);
+  return id != 0 ? ebb_module_remove_interceptor (module, id) : ebb_checkpoint_stack_unwrap (module);
 }
 
 /**
  * ebb_checkpoint_is_wrapped:
  * @module: a module
  *
- * Returns: %TRUE if a checkpoint wrapper is on @module
+ * Returns: %TRUE if a checkpoint wrapper, or a division into chunks, is on @module
  */
 gboolean
 ebb_checkpoint_is_wrapped (EbbModule *module)
 {
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  return ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) != 0;
+  return ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) != 0
+         || ebb_checkpoint_stack_is_wrapped (module);
 }
 
 /**
@@ -211,124 +214,12 @@ ebb_checkpoint (EbbCheckpointFunc func,
       return NULL;
     }
   target = ebb_checkpoint_target_new_func ("a checkpointed function", func, user_data, destroy, NULL, 0, options);
-  if (is_plain ())
+  if (ebb_checkpoint_is_plain ())
     result = ebb_checkpoint_target_run (target, NULL, args, error);
   else
     result = ebb_checkpoint_frame_run (target, NULL, args, error);
   ebb_checkpoint_target_unref (target);
   return result;
-}
-
-/* -- sequences ----------------------------------------------------------------------------------------------------- */
-
-typedef struct
-{
-  EbbModule **children;
-  guint n_children;
-} Segment;
-
-static void
-segment_free (gpointer data)
-{
-  Segment *segment = data;
-
-  for (guint i = 0; i < segment->n_children; i++)
-    g_object_unref (segment->children[i]);
-  g_free (segment->children);
-  g_free (segment);
-}
-
-static EbbTensor *
-run_children (EbbModule **children,
-              guint n_children,
-              EbbTensor *input,
-              GError **error)
-{
-  EbbTensor *x = ebb_tensor_ref (input);
-
-  for (guint i = 0; x != NULL && i < n_children; i++)
-    {
-      EbbTensor *y = ebb_module_call1 (children[i], x, error);
-
-      ebb_tensor_unref (x);
-      x = y;
-    }
-  return x;
-}
-
-static EbbArgs *
-run_segment (EbbArgs *args,
-             gpointer user_data,
-             GError **error)
-{
-  Segment *segment = user_data;
-  g_autoptr (EbbTensor) input = ebb_args_get_tensor (args, 0);
-  g_autoptr (EbbTensor) output = run_children (segment->children, segment->n_children, input, error);
-
-  return output ? ebb_args_new_for_tensor (output) : NULL;
-}
-
-static EbbTensor *
-checkpoint_segment (EbbModule **children,
-                    guint n_children,
-                    EbbTensor *input,
-                    GError **error)
-{
-  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
-  g_autoptr (EbbArgs) result = NULL;
-  Segment *segment = g_new (Segment, 1);
-
-  segment->children = g_new (EbbModule *, n_children);
-  segment->n_children = n_children;
-  for (guint i = 0; i < n_children; i++)
-    segment->children[i] = g_object_ref (children[i]);
-  result = ebb_checkpoint (run_segment, segment, segment_free, args, NULL, error);
-  return result ? ebb_args_get_tensor (result, 0) : NULL;
-}
-
-/**
- * ebb_checkpoint_sequential:
- * @sequential: a module whose children are called one after another, as #EbbSequential
- * @n_segments: into how many segments to divide it, at least 1 and at most its children
- * @input: the first child's input
- * @error: return location for an error
- *
- * Runs a sequence with every segment but the last checkpointed (Chen et al., "Training deep nets with sublinear memory
- * cost", 2016).
- *
- * Returns: (transfer full) (nullable): the last child's output
- */
-EbbTensor *
-ebb_checkpoint_sequential (EbbModule *sequential,
-                           guint n_segments,
-                           EbbTensor *input,
-                           GError **error)
-{
-  g_autofree EbbModule **children = NULL;
-  EbbTensor *x;
-  guint n_children, size;
-
-  if ((error != NULL && *error != NULL) || sequential == NULL || input == NULL)
-    return NULL;
-  children = ebb_module_get_children (sequential, &n_children);
-  x = n_segments >= 1 && n_segments <= MAX (n_children, 1) ? ebb_tensor_ref (input) : NULL;
-  if (x == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%u segments of a sequence of %u: from 1 to %u are possible", n_segments, n_children,
-                 MAX (n_children, 1));
-  size = x ? n_children / n_segments : 0;
-  for (guint i = 0; x != NULL && i < n_segments; i++)
-    {
-      gboolean last = i + 1 == n_segments;
-      EbbTensor *y = last ? run_children (children + i * size, n_children - i * size, x, error)
-                          : checkpoint_segment (children + i * size, size, x, error);
-
-      ebb_tensor_unref (x);
-      x = y;
-    }
-  for (guint i = 0; i < n_children; i++)
-    g_object_unref (children[i]);
-  return x;
 }
 
 /* -- where am I ---------------------------------------------------------------------------------------------------- */
@@ -383,17 +274,17 @@ ebb_is_recomputing (void)
  * ebb_checkpoint_get_n_recomputes:
  * @module: a wrapped module
  *
- * Returns: how often the forward behind its outermost wrapper was run again
+ * Returns: how often the forward behind its outermost wrapper was run again; all chunks of a stack together
  */
 guint64
 ebb_checkpoint_get_n_recomputes (EbbModule *module)
 {
-  guint id;
+  g_autoptr (EbbCheckpointStats) stats = NULL;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), 0);
 
-  id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
-  return id ? ((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, id))->tally.n_recomputes : 0;
+  stats = ebb_checkpoint_get_stats (module);
+  return stats != NULL ? ebb_checkpoint_stats_get_n_recomputes (stats) : 0;
 }
 
 /* -- the property of modules --------------------------------------------------------------------------------------- */
@@ -403,11 +294,10 @@ set_activation_checkpointing (EbbModule *module,
                               gboolean enabled,
                               GError **error)
 {
-  if (enabled && !ebb_checkpoint_is_wrapped (module))
+  if (enabled && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) == 0)
     wrap (module, NULL);
-  else if (!enabled)
-    while (ebb_checkpoint_unwrap (module))
-      ;
+  while (!enabled && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) != 0)
+    ebb_checkpoint_unwrap (module);
   return TRUE;
 }
 

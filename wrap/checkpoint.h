@@ -69,12 +69,6 @@ EbbArgs *ebb_checkpoint (EbbCheckpointFunc func,
                          GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor *ebb_checkpoint_sequential (EbbModule *sequential,
-                                      guint n_segments,
-                                      EbbTensor *input,
-                                      GError **error);
-
-EBB_AVAILABLE_IN_ALL
 void ebb_push_checkpointing_disabled (void);
 
 EBB_AVAILABLE_IN_ALL

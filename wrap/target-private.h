@@ -55,4 +55,7 @@ EbbArgs *ebb_checkpoint_target_run (EbbCheckpointTarget *target,
                                     EbbArgs *args,
                                     GError **error);
 
+/* checkpoint.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
+gboolean ebb_checkpoint_is_plain (void);
+
 G_END_DECLS
