@@ -21,6 +21,7 @@ typedef struct
   Capture *captures; /* NULL: leaves take their gradients */
   guint n_captures;
   GHashTable *needed; /* with captures: the nodes that lead to one */
+  GPtrArray *fresh;   /* leaves that got their first gradient in this pass */
   gboolean retain_graph;
 } Task;
 
@@ -156,7 +157,8 @@ same_shape (EbbTensor *a,
 
 /* A leaf takes the tensor itself as its gradient where nobody else holds it. */
 static gboolean
-accumulate_leaf (EbbTensor *leaf,
+accumulate_leaf (Task *task,
+                 EbbTensor *leaf,
                  EbbTensor *grad,
                  GError **error)
 {
@@ -194,7 +196,24 @@ accumulate_leaf (EbbTensor *leaf,
         return FALSE;
     }
   ebb_storage_set_purpose (leaf->grad->storage, EBB_PURPOSE_GRADIENT);
+  if (task->fresh == NULL)
+    task->fresh = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  g_ptr_array_add (task->fresh, ebb_tensor_ref (leaf));
   return TRUE;
+}
+
+/* A pass that fails leaves no half of a gradient where there was none; what was added to others stays. */
+static void
+finish_leaves (Task *task,
+               gboolean ok)
+{
+  for (guint i = 0; !ok && task->fresh != NULL && i < task->fresh->len; i++)
+    {
+      EbbTensor *leaf = g_ptr_array_index (task->fresh, i);
+
+      g_clear_pointer (&leaf->grad, ebb_tensor_unref);
+    }
+  g_clear_pointer (&task->fresh, g_ptr_array_unref);
 }
 
 static Capture *
@@ -229,7 +248,7 @@ deliver (Task *task,
   if (edge->leaf != NULL)
     {
       if (task->captures == NULL)
-        return accumulate_leaf (edge->leaf, grad, error);
+        return accumulate_leaf (task, edge->leaf, grad, error);
       capture = find_capture (task, edge->leaf);
       if (capture != NULL)
         return accumulate (&capture->grad, grad, error);
@@ -588,7 +607,7 @@ run_backward (Task *task,
  * Computes the gradients of @tensor with respect to all leaves that require one and adds them to what these have. The
  * graph is used up.
  *
- * Returns: %FALSE with an error; gradients may then be incomplete
+ * Returns: %FALSE with an error: leaves that had no gradient then have none, others may have got a part of theirs
  */
 gboolean
 ebb_tensor_backward (EbbTensor *tensor,
@@ -643,7 +662,7 @@ share_captures (Task *task)
  *
  * Computes gradients and adds them to those that the leaves have.
  *
- * Returns: %FALSE with an error; gradients may then be incomplete
+ * Returns: %FALSE with an error: leaves that had no gradient then have none, others may have got a part of theirs
  */
 gboolean
 ebb_backward (EbbTensor **outputs,
@@ -675,10 +694,11 @@ ebb_backward (EbbTensor **outputs,
         if (inputs[j] == inputs[i]) /* named twice, wanted once */
           g_clear_pointer (&grad, ebb_tensor_unref);
       if (grad != NULL && ok)
-        ok = accumulate_leaf (inputs[i], grad, error);
+        ok = accumulate_leaf (&task, inputs[i], grad, error);
       else if (grad != NULL)
         ebb_tensor_unref (grad);
     }
+  finish_leaves (&task, ok);
   g_free (task.captures);
   return ok;
 }

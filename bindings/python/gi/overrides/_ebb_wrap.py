@@ -1,5 +1,6 @@
 """Checkpoints, hooks on saved tensors, and the modes of a thread as context managers."""
 import contextlib
+import json
 
 from gi.module import get_introspection_module
 from gi.overrides import override
@@ -53,24 +54,32 @@ _disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_di
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 def _options(offload_to_cpu=False, preserve_rng_state=True, determinism_check="default", early_stop=True, policy=None,
-             store=None):
+             store=None, retain_recomputed=False, on_recompute=None):
     options = Ebb.CheckpointOptions.new()
     if policy is not None:
         _set_policy(options, policy)
     options.set_preserve_rng_state(preserve_rng_state)
     options.set_determinism_check(choice(Ebb.DeterminismCheck, determinism_check or "none"))
     options.set_early_stop(early_stop)
-    if store is None and offload_to_cpu:
-        store = _host_store()
+    options.set_offload_to_cpu(offload_to_cpu)
+    options.set_retain_recomputed(retain_recomputed)
     if store is not None:
         options.set_store(store)
+    if on_recompute is not None:
+        _set_recompute_func(options, on_recompute)
     return options
 
 
-def _host_store():
-    # Without offload stores there are host devices only: what is kept is in host memory already.
-    store = getattr(Ebb, "HostStore", None)
-    return store.get_default() if store is not None else None
+def _set_recompute_func(options, on_recompute):
+    if not callable(on_recompute):
+        raise TypeError(f"on_recompute: a function of (module, phase), not {on_recompute!r}")
+    phases = {Ebb.RecomputePhase.BEGIN: "begin", Ebb.RecomputePhase.END: "end"}
+
+    def announce(module, phase):
+        on_recompute(module, phases[phase])
+        return True
+
+    options.set_recompute_func(lambda module, phase, *_: call_back(announce, module, phase))
 
 
 _named_policies = {
@@ -136,16 +145,27 @@ _checkpoint = guard(Ebb.checkpoint)
 
 
 def checkpoint_wrapper(module, offload_to_cpu=False, preserve_rng_state=True, determinism_check="default",
-                       early_stop=True, policy=None, store=None):
+                       early_stop=True, policy=None, store=None, retain_recomputed=False, on_recompute=None):
     """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
 
-    determinism_check: "default", "none" or "values". policy: what is kept inside; "selective" (products and attention),
-    "attention" (all but the attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a
-    function of (op, ordinal, n_bytes) that returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the
-    inputs.
+    offload_to_cpu: inputs on another device are held in host memory. determinism_check: "default", "none" or "values".
+    policy: what is kept inside; "selective" (products and attention), "attention" (all but the attention core), a list
+    of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of (op, ordinal, n_bytes) that returns an
+    Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs. retain_recomputed: where backward goes
+    through a graph several times, the first recompute's result is kept. on_recompute: called as
+    on_recompute(module, "begin") before each recompute and with "end" after it.
     """
-    _wrapper(module, _options(offload_to_cpu, preserve_rng_state, determinism_check, early_stop, policy, store))
+    _wrapper(module, _options(offload_to_cpu, preserve_rng_state, determinism_check, early_stop, policy, store,
+                              retain_recomputed, on_recompute))
     return module
+
+
+def checkpoint_report(root, as_dict=False):
+    """What every checkpoint wrapper on root and below has done: a table, or a dict of its numbers."""
+    return json.loads(Ebb.checkpoint_report_json(root)) if as_dict else _report(root)
+
+
+_report = Ebb.checkpoint_report
 
 
 def checkpoint_wrap_each(root, type_or_callable, **options):

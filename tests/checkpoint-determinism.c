@@ -1,0 +1,269 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/tensors.h"
+
+#include <string.h>
+
+/* A recompute that is not what the forward was is found, and the error says where. */
+
+typedef enum
+{
+  TRANSPOSED,  /* other strides */
+  OTHER_OP,    /* that saves a tensor of the same looks */
+  OTHER_VALUE, /* from outside Ebb's generators */
+  SHORTER,     /* saves less */
+  LONGER,      /* saves more */
+  STEADY
+} Change;
+
+typedef struct
+{
+  Change change;
+  guint calls;
+} Plan;
+
+static EbbArgs *
+wander (EbbArgs *args,
+        gpointer user_data,
+        GError **error)
+{
+  Plan *plan = user_data;
+  gboolean again = plan->calls++ > 0;
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) grown = ebb_add_scalar (x, again && plan->change == OTHER_VALUE ? 1 : 0, error);
+  g_autoptr (EbbTensor) turned = ebb_transpose (grown, 0, 1, error);
+  EbbTensor *seen = again && plan->change == TRANSPOSED ? turned : grown;
+  g_autoptr (EbbTensor) first =
+      again && plan->change == OTHER_OP ? ebb_sin (seen, error) : ebb_square (seen, error);
+  g_autoptr (EbbTensor) second = plan->change == SHORTER && again ? ebb_neg (first, error) : ebb_square (first, error);
+  g_autoptr (EbbTensor) third = plan->change == LONGER && again ? ebb_square (second, error) : ebb_neg (second, error);
+
+  return third ? ebb_args_new_for_tensor (third) : NULL;
+}
+
+static gboolean
+run (Change change,
+     EbbDeterminismCheck check,
+     GError **error)
+{
+  Plan plan = { change, 0 };
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbTensor) x = test_randn (1, 4, 4, -1);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  ebb_checkpoint_options_set_determinism_check (options, check);
+  ebb_checkpoint_options_set_early_stop (options, FALSE);
+  result = ebb_checkpoint (wander, &plan, NULL, args, options, error);
+  g_assert_nonnull (result);
+  y = ebb_args_get_tensor (result, 0);
+  loss = ebb_sum (y, NULL, 0, FALSE, error);
+  return ebb_tensor_backward (loss, error);
+}
+
+static void
+assert_found (Change change,
+              EbbDeterminismCheck check,
+              const char *const *words)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (run (change, check, &error));
+  test_assert_error (error, EBB_ERROR_RECOMPUTE, "recompute of a checkpointed function: ",
+                     "was an input changed in place, are there random numbers from outside Ebb's generators, or a "
+                     "branch on a state");
+  for (; *words != NULL; words++)
+    if (strstr (error->message, *words) == NULL)
+      g_error ("\"%s\" does not say \"%s\"", error->message, *words);
+}
+
+static void
+assert_not_found (Change change,
+                  EbbDeterminismCheck check)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (run (change, check, &error));
+  g_assert_no_error (error);
+}
+
+#define found(change, check, ...) assert_found (change, check, (const char *const[]){ __VA_ARGS__, NULL })
+
+static void
+each_level_finds_what_it_promises (void)
+{
+  const EbbDeterminismCheck none = EBB_DETERMINISM_CHECK_NONE, standard = EBB_DETERMINISM_CHECK_DEFAULT,
+                            values = EBB_DETERMINISM_CHECK_VALUES;
+
+  for (EbbDeterminismCheck check = none; check <= values; check++)
+    {
+      found (SHORTER, check, "saves 1 of the 2 tensors of the forward", "the next was saved by square");
+      found (LONGER, check, "square saves a tensor", "which saved 2");
+      assert_not_found (STEADY, check);
+    }
+  assert_not_found (TRANSPOSED, none);
+  assert_not_found (OTHER_OP, none);
+  found (TRANSPOSED, standard, "saved tensor 0 was f32 of shape [4, 4], strides [4, 1] on cpu, saved by square",
+         "and is f32 of shape [4, 4], strides [1, 4] on cpu, saved by square");
+  found (OTHER_OP, standard, "saved by square, and is", "saved by sin in the recompute");
+  assert_not_found (OTHER_VALUE, standard);
+  found (OTHER_VALUE, values, "saved tensor 0 was f32 of shape [4, 4]", "with other values in the recompute");
+}
+
+/* -- what is read from outside ------------------------------------------------------------------------------------- */
+
+/* tanh (x + user_data): nothing saves either of them. */
+static EbbArgs *
+add_found (EbbArgs *args,
+           gpointer user_data,
+           GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) sum = ebb_add (x, user_data, error);
+  g_autoptr (EbbTensor) y = ebb_square (sum, error);
+
+  return y ? ebb_args_new_for_tensor (y) : NULL;
+}
+
+static gboolean
+change_between (EbbTensor *x,
+                EbbTensor *other,
+                EbbTensor *changed,
+                EbbDeterminismCheck check,
+                GError **error)
+{
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_determinism_check (options, check);
+  result = ebb_checkpoint (add_found, other, NULL, args, options, error);
+  g_assert_nonnull (result);
+  y = ebb_args_get_tensor (result, 0);
+  loss = ebb_sum (y, NULL, 0, FALSE, error);
+  ebb_push_grad_enabled (FALSE);
+  g_assert_true (changed == NULL || ebb_tensor_fill (changed, 3, NULL));
+  ebb_pop_grad_enabled ();
+  return ebb_tensor_backward (loss, error);
+}
+
+static void
+a_change_of_what_was_only_read_is_found (void)
+{
+  g_autoptr (EbbTensor) x = test_randn (1, 4, -1);
+  g_autoptr (EbbTensor) other = test_randn (2, 4, -1);
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  g_assert_true (change_between (x, other, NULL, EBB_DETERMINISM_CHECK_DEFAULT, &error));
+  g_assert_false (change_between (x, other, other, EBB_DETERMINISM_CHECK_DEFAULT, &error));
+  test_assert_error (error, EBB_ERROR_VERSION, "recompute of a checkpointed function: ",
+                     "add reads a tensor of shape [4] that was changed in place since the forward read it");
+  g_clear_error (&error);
+  /* What was asked not to be looked at is not, but a saved input is never overlooked. */
+  g_assert_true (change_between (x, other, other, EBB_DETERMINISM_CHECK_NONE, &error));
+}
+
+static void
+a_buffer_that_the_forward_reads_and_changes_is_found (void)
+{
+  g_autoptr (EbbModule) norm = ebb_batch_norm1d_new (4, 1e-5, 0.1, NULL);
+  g_autoptr (EbbTensor) mean = ebb_module_get_buffer (norm, "running_mean");
+  g_autoptr (EbbTensor) x = test_randn (1, 4, -1);
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  g_assert_false (change_between (x, mean, mean, EBB_DETERMINISM_CHECK_DEFAULT, &error));
+  test_assert_error (error, EBB_ERROR_VERSION, "add reads a buffer of shape [4]");
+}
+
+/* -- paths --------------------------------------------------------------------------------------------------------- */
+
+/* An input that another device's store would have brought back as it was, here by hand: a pack that gives other values.
+ */
+G_DECLARE_FINAL_TYPE (Forgetful, forgetful, TEST, FORGETFUL, EbbSavedTensorHooks)
+struct _Forgetful
+{
+  EbbSavedTensorHooks parent_instance;
+};
+G_DEFINE_FINAL_TYPE (Forgetful, forgetful, EBB_TYPE_SAVED_TENSOR_HOOKS)
+
+static EbbTensor *
+forgetful_unpack (EbbSavedTensorHooks *self,
+                  EbbHandle *handle,
+                  GError **error)
+{
+  g_autoptr (EbbTensor) tensor = ebb_handle_get_tensor (handle);
+
+  return ebb_tensor_get_requires_grad (tensor) ? ebb_tensor_ref (tensor) : ebb_add_scalar (tensor, 1, error);
+}
+
+static void
+forgetful_class_init (ForgetfulClass *klass)
+{
+  EBB_SAVED_TENSOR_HOOKS_CLASS (klass)->unpack = forgetful_unpack;
+}
+
+static void
+forgetful_init (Forgetful *self)
+{
+}
+
+static gboolean
+train_with_forgetful_store (EbbModule *model,
+                            EbbDeterminismCheck check,
+                            GError **error)
+{
+  g_autoptr (EbbModule) wrapped = ebb_module_get_child (model, "1.0");
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbSavedTensorHooks) store = g_object_new (forgetful_get_type (), NULL);
+  g_autoptr (EbbTensor) x = test_randn (1, 3, 4, -1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_determinism_check (options, check);
+  ebb_checkpoint_options_set_store (options, store);
+  while (ebb_checkpoint_unwrap (wrapped))
+    ;
+  g_object_unref (ebb_checkpoint_wrapper (wrapped, options, NULL));
+  y = ebb_module_call1 (model, x, error);
+  loss = ebb_sum (y, NULL, 0, FALSE, error);
+  return ebb_tensor_backward (loss, error);
+}
+
+static void
+an_input_of_other_values_is_found_and_the_module_named (void)
+{
+  g_autoptr (EbbModule) model = ebb_sequential_new ();
+  g_autoptr (EbbModule) before = ebb_linear_new (4, 4, TRUE, NULL);
+  g_autoptr (EbbModule) part = ebb_sequential_new ();
+  g_autoptr (EbbModule) inner = ebb_mlp_new (4, 8, EBB_GELU_TANH, NULL);
+  g_autoptr (GError) error = NULL;
+
+  ebb_sequential_append (EBB_SEQUENTIAL (part), inner, NULL);
+  ebb_sequential_append (EBB_SEQUENTIAL (model), before, NULL);
+  ebb_sequential_append (EBB_SEQUENTIAL (model), part, NULL);
+  g_assert_true (train_with_forgetful_store (model, EBB_DETERMINISM_CHECK_DEFAULT, &error));
+  g_assert_false (train_with_forgetful_store (model, EBB_DETERMINISM_CHECK_VALUES, &error));
+  test_assert_error (error, EBB_ERROR_RECOMPUTE, "recompute of 1.0 (EbbMlp): argument 0, f32 of shape [3, 4]",
+                     "has other values than in the forward", "was an input changed in place");
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/checkpoint/determinism/each-level-finds-what-it-promises", each_level_finds_what_it_promises);
+  g_test_add_func ("/checkpoint/determinism/a-change-of-what-was-only-read-is-found",
+                   a_change_of_what_was_only_read_is_found);
+  g_test_add_func ("/checkpoint/determinism/a-buffer-that-is-read-and-changed-is-found",
+                   a_buffer_that_the_forward_reads_and_changes_is_found);
+  g_test_add_func ("/checkpoint/determinism/an-input-of-other-values-is-found-and-the-module-named",
+                   an_input_of_other_values_is_found_and_the_module_named);
+  return g_test_run ();
+}
