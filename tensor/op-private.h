@@ -149,6 +149,9 @@ gboolean ebb_op_finish (EbbOpCall *call,
 /* The same with a single (first) result returned, the other outputs dropped (they may have been saved). */
 EbbTensor *ebb_op_finish1 (EbbOpCall *call,
                            GError **error);
+/* The floating-point operations of a described call, by convention: 2 M N K for products, and those inside attention
+ * (of a causal one, half) and fused losses; else one for each element of the results. */
+guint64 ebb_op_call_get_flop (const EbbOpCall *call);
 /* For view ops: @view shares the input's storage; records the node. */
 EbbTensor *ebb_op_finish_view (EbbOpCall *call,
                                EbbTensor *view,

@@ -4,6 +4,7 @@
 #include "tensor/autograd-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/op-private.h"
+#include "tensor/thread-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,6 +19,7 @@ check_readable (EbbTensor *tensor,
     return FALSE;
   if (tensor->storage->phantom)
     {
+      ebb_thread.stop_was_met = TRUE;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
                    "the tensor has no data: it was made after a recompute had all it needed");
       return FALSE;

@@ -35,6 +35,7 @@ typedef struct
   guint8 autocast_dtype;
   guint8 in_backward;
   int stopped;                /* > 0: a recompute has all it needs: ops give phantoms */
+  gboolean stop_was_met;      /* somebody asked for data that ops no longer give, and got EBB_ERROR_STOP */
   EbbSavedTensorHooks *hooks; /* innermost door, NULL: keep */
   EbbOpObserver *observers;   /* innermost */
   const EbbOp *saving;        /* whose tensor is at the door */

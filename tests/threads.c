@@ -63,6 +63,68 @@ small_tensors_dropped_elsewhere_are_used_again (void)
   g_assert_cmpuint (get_reserved (), ==, early);
 }
 
+/* A forward here, its backward there: the recompute draws from the generator of here. */
+
+static EbbTensor *
+forward_with_dropout (EbbModule *module,
+                      EbbTensor *x)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) square = NULL;
+  EbbTensor *loss;
+
+  ebb_manual_seed (7);
+  y = ebb_module_call1 (module, x, &error);
+  square = ebb_square (y, &error);
+  loss = ebb_sum (square, NULL, 0, FALSE, &error);
+  g_assert_no_error (error);
+  return loss;
+}
+
+static void *
+go_backward (void *loss)
+{
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_backward (loss, &error);
+  g_assert_no_error (error);
+  return NULL;
+}
+
+static void
+a_backward_elsewhere_draws_the_same_numbers (void)
+{
+  const gint64 shape[] = { 4, 64 };
+  g_autoptr (EbbModule) module = ebb_sequential_new ();
+  g_autoptr (EbbModule) dropout = ebb_dropout_new (0.5, NULL);
+  g_autoptr (EbbModule) tanh = ebb_tanh_new ();
+  g_autoptr (EbbTensor) x = ebb_randn (shape, 2, EBB_DTYPE_F32, NULL, NULL, NULL);
+  g_autoptr (EbbTensor) expected = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+  g_autoptr (EbbTensor) plain = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  guint64 offset;
+  pthread_t other;
+
+  ebb_sequential_append (EBB_SEQUENTIAL (module), dropout, NULL);
+  ebb_sequential_append (EBB_SEQUENTIAL (module), tanh, NULL);
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  plain = forward_with_dropout (module, x);
+  go_backward (plain);
+  expected = ebb_tensor_get_grad (x);
+  ebb_tensor_set_grad (x, NULL, NULL);
+
+  g_object_unref (ebb_checkpoint_wrapper (module, NULL, NULL));
+  loss = forward_with_dropout (module, x);
+  offset = ebb_generator_get_offset (ebb_generator_get_default ());
+  g_assert_cmpint (pthread_create (&other, NULL, go_backward, loss), ==, 0);
+  pthread_join (other, NULL);
+  grad = ebb_tensor_get_grad (x);
+  g_assert_true (ebb_tensor_equal (grad, expected));
+  g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, offset);
+}
+
 int
 main (int argc,
       char **argv)
@@ -70,5 +132,7 @@ main (int argc,
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/threads/small-tensors-dropped-elsewhere-are-used-again",
                    small_tensors_dropped_elsewhere_are_used_again);
+  g_test_add_func ("/threads/a-backward-elsewhere-draws-the-same-numbers",
+                   a_backward_elsewhere_draws_the_same_numbers);
   return g_test_run ();
 }

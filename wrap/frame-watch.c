@@ -169,6 +169,8 @@ after_op (EbbOpObserver *observer,
 {
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
 
+  if (self->recomputing && !self->was_provided)
+    self->target->tally.recompute_flop += ebb_op_call_get_flop (call);
   if (!is_counted (call->op))
     return TRUE;
   if (!ask_policy (self, call, error))

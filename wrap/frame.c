@@ -246,6 +246,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->provided);
   g_array_unref (self->reads);
   g_clear_pointer (&self->training, g_byte_array_unref);
+  g_clear_object (&self->generator);
   ebb_checkpoint_target_unref (self->target);
   G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
 }
@@ -375,6 +376,7 @@ frame_new (EbbCheckpointTarget *target,
   self->call_args = args;
   self->autocast = ebb_thread.autocast;
   self->autocast_dtype = ebb_thread.autocast_dtype;
+  self->generator = g_object_ref (ebb_generator_get_default ());
   /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
   self->outside = ebb_checkpoint_options_get_effective_store (target->options);
   if (self->outside == NULL || nested)

@@ -88,6 +88,8 @@ enter (EbbCheckpointFrame *self)
   ebb_thread.autocast = self->autocast;
   ebb_thread.autocast_dtype = self->autocast_dtype;
   ebb_thread.stopped = 0;
+  ebb_thread.stop_was_met = FALSE;
+  ebb_thread.generator = self->generator; /* of the forward's thread */
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread.observers = &self->watch.observer;
   ebb_thread.checkpointing = 0;
@@ -108,6 +110,16 @@ check_run (EbbCheckpointFrame *self,
   return FALSE;
 }
 
+/* The forward's way out once all is there that backward needs: it met data that ops no longer give, and passed that
+ * error on, or made its own of it. Whoever wants the program to end still does. */
+static gboolean
+is_early_end (EbbCheckpointFrame *self,
+              GError *error)
+{
+  return error != NULL && self->stopped && ebb_thread.stop_was_met
+         && !g_error_matches (error, G_IO_ERROR, G_IO_ERROR_CANCELLED);
+}
+
 static gboolean
 run_again (EbbCheckpointFrame *self,
            GPtrArray *modules,
@@ -117,6 +129,8 @@ run_again (EbbCheckpointFrame *self,
   EbbThreadModes modes = ebb_thread_save_modes ();
   int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
   EbbOpObserver *outer = self->watch.observer.outer;
+  EbbGenerator *generator = ebb_thread.generator;
+  gboolean stop_was_met = ebb_thread.stop_was_met;
   EbbArgs *result;
   GError *local = NULL;
 
@@ -131,8 +145,10 @@ run_again (EbbCheckpointFrame *self,
   ebb_thread.checkpointing_disabled = disabled;
   ebb_thread_restore_modes (&modes);
   self->watch.observer.outer = outer;
-  if (local != NULL && self->stopped && g_error_matches (local, EBB_ERROR, EBB_ERROR_STOP))
+  if (is_early_end (self, local))
     g_clear_error (&local);
+  ebb_thread.stop_was_met = stop_was_met;
+  ebb_thread.generator = generator;
   return_generators (self, local != NULL);
   if (self->training != NULL)
     swap_training (modules, self->training);

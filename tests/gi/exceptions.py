@@ -179,6 +179,26 @@ class Exceptions(TestCase):
         self.assert_same(x.grad, x.detach().exp() * 2)
         self.assertGreaterEqual(len(seen), 1)
 
+    def test_what_a_forward_makes_of_an_early_stop_ends_the_recompute_alone(self):
+        class Complains(Ebb.Module):
+            def forward(self, x):
+                y = x.exp()
+                z = y * 2
+                try:
+                    z.sum().item()
+                except GLib.Error as error:
+                    raise (complaint or ValueError)("no value") from error
+                return z
+
+        complaint = None
+        x = Ebb.ones(3, requires_grad=True)
+        module = Ebb.checkpoint_wrapper(Complains())
+        module(x).sum().backward()
+        self.assert_same(x.grad, x.detach().exp() * 2)
+        for complaint in (KeyboardInterrupt, SystemExit):
+            with self.assertRaises(complaint):
+                module(x).sum().backward()
+
     def test_it_works_on_any_thread(self):
         found = []
 

@@ -92,6 +92,8 @@ def call_back(function, *args, **kwargs):
         return function(*args, **kwargs)
     except GLib.Error as error:
         failure = GLib.Error(f"{error.message} [python exception {_keep(error)}]", error.domain, error.code)
+    except (KeyboardInterrupt, SystemExit) as error:  # as C calls what nobody may take for a failure
+        failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "g-io-error-quark", _CANCELLED)
     except BaseException as error:
         failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "ebb-error-quark", _CALLBACK)
     finally:
@@ -117,4 +119,5 @@ def _as_virtual_function(function):
     return call
 
 
+_CANCELLED = 19  # G_IO_ERROR_CANCELLED
 _CALLBACK = 12  # EBB_ERROR_CALLBACK; the enumeration is not there yet when this module is loaded
