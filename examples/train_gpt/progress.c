@@ -212,6 +212,18 @@ tell_checkpointing (Progress *self,
                  memory_count_recomputes (trainer->model));
 }
 
+/* The table of all wrapped blocks, for whoever watches. */
+static void
+tell_report (Progress *self)
+{
+  g_autofree char *table = NULL;
+
+  if (!self->live || self->trainer->options->checkpoint_kind == CHECKPOINT_NONE)
+    return;
+  table = ebb_checkpoint_report (EBB_MODULE (self->trainer->model));
+  progress_note (self, "%s", g_strchomp (table));
+}
+
 static void
 tell_store (Progress *self)
 {
@@ -262,4 +274,5 @@ progress_end (Progress *self)
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE) / MIB);
   tell_checkpointing (self, stats);
   tell_store (self);
+  tell_report (self);
 }

@@ -68,6 +68,17 @@ add_store (JsonBuilder *builder,
   add_integer (builder, "store_bytes_got", ebb_activation_store_get_bytes_got (self));
 }
 
+/* What each wrapped block has done; no block, where nothing is wrapped. */
+static void
+add_checkpointing (JsonBuilder *builder,
+                   EbbGpt *model)
+{
+  g_autofree char *json = ebb_checkpoint_report_json (EBB_MODULE (model));
+
+  json_builder_set_member_name (builder, "checkpointing");
+  json_builder_add_value (builder, json_from_string (json, NULL));
+}
+
 static char *
 make_text (const Trainer *trainer,
            const Progress *progress)
@@ -88,6 +99,7 @@ make_text (const Trainer *trainer,
   add_memory (builder, trainer->device);
   add_store (builder, trainer->store);
   add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
+  add_checkpointing (builder, trainer->model);
   add_integer (builder, "parameters", ebb_module_count_parameters (EBB_MODULE (trainer->model)));
   add_integer (builder, "first_step", (guint64) trainer->first_step);
   add_integer (builder, "last_step", (guint64) trainer->step);

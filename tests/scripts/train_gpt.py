@@ -4,6 +4,7 @@ failure is one line that leaves nothing behind.
 """
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,9 @@ MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "-
          "--lr", "1e-3", "--threads", "1"]
 REPORT_KEYS = {"losses", "final_loss", "step_seconds", "tokens_per_second", "peak_bytes", "activation_bytes_peak",
                "parameter_bytes", "gradient_bytes", "optimizer_bytes", "workspace_bytes", "rss_peak_bytes",
-               "recomputed_blocks", "parameters", "config", "version"}
+               "recomputed_blocks", "checkpointing", "parameters", "config", "version"}
+TALLY_KEYS = {"forwards", "recomputes", "saved_bytes", "saved_bytes_peak", "dropped_bytes", "dropped_bytes_peak",
+              "recompute_seconds", "recompute_flop"}
 
 
 class TrainGptTest(unittest.TestCase):
@@ -168,6 +171,60 @@ class Output(TrainGptTest):
         config = report["config"]
         self.assertEqual((config["checkpoint"], config["steps"], config["lr"], config["vocab"], config["seed"]),
                          ("full", 4, 1e-3, 256, 1))
+
+    def test_report_tells_what_each_block_did(self):
+        nothing = self.train("--steps", 2)["checkpointing"]
+        self.assertEqual((nothing["modules"], nothing["sum"]["forwards"]), ([], 0))
+        report = self.train("--steps", 3, "--checkpoint", "full")
+        blocks, total = report["checkpointing"]["modules"], report["checkpointing"]["sum"]
+        self.assertEqual([block["name"] for block in blocks], ["h.0", "h.1"])
+        for block in blocks:
+            self.assertLessEqual(TALLY_KEYS, set(block))
+            self.assertEqual((block["forwards"], block["recomputes"]), (3, 3))
+            self.assertEqual((block["saved_bytes"], block["dropped_bytes"]), (0, 0))  # no backward is still to come
+            self.assertEqual(block["saved_bytes_peak"], 2 * 32 * 32 * 4)  # the input: batch, context, width, f32
+            self.assertGreater(block["dropped_bytes_peak"], 10 * block["saved_bytes_peak"])
+            self.assertGreater(block["recompute_flop"], 0)
+        self.assertEqual(set(total), TALLY_KEYS)
+        for key in TALLY_KEYS - {"recompute_seconds"}:
+            self.assertEqual(total[key], sum(block[key] for block in blocks), key)
+        self.assertEqual(total["recomputes"], report["recomputed_blocks"])
+
+    def run_on_terminal(self, *words):
+        """Runs the program with a terminal for its output, and returns the lines that stay there."""
+        leader, terminal = pty.openpty()
+        output = b""
+        with subprocess.Popen([PROGRAM, "--data", "text.txt", *MODEL, *map(str, words)], cwd=self.folder,
+                              stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal) as program:
+            os.close(terminal)
+            while True:
+                try:
+                    more = os.read(leader, 4096)
+                except OSError:  # the other end is closed
+                    break
+                if not more:
+                    break
+                output += more
+        os.close(leader)
+        self.assertEqual(program.returncode, 0, output)
+        return [line.rsplit("\r", 1)[-1] for line in output.decode().replace("\r\n", "\n").splitlines()]
+
+    def test_a_terminal_shows_what_each_block_did(self):
+        lines = self.run_on_terminal("--steps", 3, "--checkpoint", "full", "--report", "r.json")
+        head = next((i for i, line in enumerate(lines) if line.startswith("module ")), None)
+        self.assertIsNotNone(head, lines)
+        rows = [line.split() for line in lines[head + 1:head + 4]]
+        self.assertEqual([(row[0], row[2], row[3]) for row in rows[:2]], [("h.0", "3", "3"), ("h.1", "3", "3")])
+        self.assertEqual(rows[2][:3], ["sum", "6", "6"])
+        self.assertEqual(len(json.loads(self.read("r.json"))["checkpointing"]["modules"]), 2)
+
+    def test_the_table_is_for_terminals_and_for_what_is_wrapped(self):
+        for words in ["--checkpoint", "none"], ["--checkpoint", "full", "--quiet"]:
+            with self.subTest(words=words):
+                lines = self.run_on_terminal("--steps", 2, *words)
+                self.assertFalse([line for line in lines if "module" in line or "recompute" in line], lines)
+        done = self.run_program("--data", "text.txt", *MODEL, "--steps", 2, "--checkpoint", "full")
+        self.assertNotIn(b"\nmodule ", done.stdout)
 
     def test_weights_have_the_public_names(self):
         self.train("--steps", 1, "--save", "weights.safetensors")
