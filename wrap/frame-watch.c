@@ -90,6 +90,27 @@ check_reads (EbbCheckpointFrame *self,
   return TRUE;
 }
 
+static gboolean before_op (EbbOpObserver *observer,
+                           EbbOpCall *call,
+                           gboolean *provided,
+                           GError **error);
+
+/* The frames open inside @self take it for a fresh result too, though its storage is older. */
+static void
+note_provided (EbbCheckpointFrame *self,
+               guint64 birth)
+{
+  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+    if (observer->before == before_op)
+      {
+        EbbCheckpointFrame *frame = ((EbbFrameWatch *) observer)->frame;
+
+        g_array_append_val (frame->provided, birth);
+        if (frame == self)
+          return;
+      }
+}
+
 static gboolean
 before_op (EbbOpObserver *observer,
            EbbOpCall *call,
@@ -120,7 +141,7 @@ before_op (EbbOpObserver *observer,
         return refuse (self, kept, call, error);
       ebb_tensor_unref (call->outputs[i]);
       call->outputs[i] = ebb_tensor_alias (tensor);
-      g_array_append_val (self->provided, tensor->storage->birth);
+      note_provided (self, tensor->storage->birth);
     }
   *provided = self->was_provided = TRUE;
   return TRUE;
