@@ -680,6 +680,8 @@ ebb_backward (EbbTensor **outputs,
   if ((error != NULL && *error != NULL) || any_null (outputs, n_outputs) || any_null (inputs, n_inputs)
       || any_null (grad_outputs, n_grad_outputs))
     return FALSE;
+  if (ebb_is_stopped ())
+    return TRUE;
   if (n_inputs > 0)
     {
       task.captures = make_captures (inputs, n_inputs);
@@ -745,7 +747,8 @@ ebb_grad (EbbTensor **outputs,
       return NULL;
     }
   task.captures = make_captures (inputs, n_inputs);
-  ok = run_backward (&task, outputs, n_outputs, grad_outputs, n_grad_outputs, error);
+  /* After the early stop of a recompute there is nothing to go through; the result is without data as well. */
+  ok = ebb_is_stopped () || run_backward (&task, outputs, n_outputs, grad_outputs, n_grad_outputs, error);
   share_captures (&task);
   for (guint i = 0; ok && i < n_inputs; i++)
     if (task.captures[i].grad == NULL)

@@ -109,6 +109,7 @@ struct _EbbCheckpointFrame
   gboolean stopped;      /* this recompute has all it needs */
   gboolean was_provided; /* the op that runs now: its result was kept */
   gboolean at_end;       /* the end of the backward pass will call */
+  gboolean goes_back;    /* the forward runs a backward pass itself, through what it has made so far */
   EbbFrameWatch watch;
 };
 

@@ -168,12 +168,26 @@ fill_next (EbbCheckpointFrame *self,
     }
   if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor, ebb_frame_get_check (self), error))
     return FALSE;
-  if (++self->next_slot == self->n_slots_needed && ebb_checkpoint_options_get_early_stop (self->target->options))
+  /* While the forward itself still runs, nothing is known of what comes after. */
+  if (++self->next_slot == self->n_slots_needed
+      && (ebb_checkpoint_options_get_early_stop (self->target->options) || self->call_args != NULL))
     {
       self->stopped = TRUE;
       ebb_thread.stopped++;
     }
   return TRUE;
+}
+
+/* Nobody goes through the graph of a recompute but a backward pass that the forward itself runs. */
+static EbbHandle *
+pack_again (EbbCheckpointFrame *self,
+            EbbTensor *tensor,
+            gboolean inside,
+            GError **error)
+{
+  if (inside && !ebb_is_stopped () && !fill_next (self, tensor, error))
+    return NULL;
+  return self->goes_back && !ebb_is_stopped () ? ebb_handle_new (tensor) : ebb_handle_new_for_data (NULL, NULL);
 }
 
 static EbbHandle *
@@ -187,8 +201,7 @@ ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
   Ticket *ticket;
 
   if (self->recomputing)
-    return !inside || ebb_is_stopped () || fill_next (self, tensor, error) ? ebb_handle_new_for_data (NULL, NULL)
-                                                                           : NULL;
+    return pack_again (self, tensor, inside, error);
   if (!ebb_frame_save_args (self, error) || (!inside && !ebb_frame_find_part (self, tensor, &part, error)))
     return NULL;
   ticket = ticket_new (self);
@@ -213,7 +226,12 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
 {
   EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
   Ticket *ticket = ebb_handle_get_data (handle);
+  EbbTensor *kept = ebb_handle_get_tensor (handle);
 
+  if (kept != NULL)
+    return kept;
+  if (self->call_args != NULL)
+    self->goes_back = TRUE;
   if (ticket == NULL) /* given in a recompute, whose graph nobody goes through */
     {
       g_autofree char *who = ebb_checkpoint_target_describe (self->target);

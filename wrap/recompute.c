@@ -131,6 +131,9 @@ run_again (EbbCheckpointFrame *self,
   EbbOpObserver *outer = self->watch.observer.outer;
   EbbGenerator *generator = ebb_thread.generator;
   gboolean stop_was_met = ebb_thread.stop_was_met;
+  /* Of the forward, which may be going on: it may run a backward pass itself. */
+  const guint64 mark = self->mark;
+  const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
   EbbArgs *result;
   GError *local = NULL;
 
@@ -152,7 +155,10 @@ run_again (EbbCheckpointFrame *self,
   return_generators (self, local != NULL);
   if (self->training != NULL)
     swap_training (modules, self->training);
-  g_array_set_size (self->provided, 0);
+  g_array_set_size (self->provided, n_provided);
+  self->mark = mark;
+  self->n_ops = n_ops;
+  self->n_products = n_products;
   self->recomputing = FALSE;
   if (local == NULL)
     return check_run (self, error);
@@ -209,7 +215,8 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
       g_prefix_error (error, "recompute of %s: ", who);
       ebb_frame_drop_values (self);
     }
-  ebb_frame_count_down (self);
+  if (self->call_args == NULL)
+    ebb_frame_count_down (self);
   ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
   self->dropped_bytes = 0;
   return ok;
