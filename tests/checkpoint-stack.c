@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/tensors.h"
 #include "support/test-modules.h"
-#include "support/training-step.h"
+#include "support/gpt-step.h"
 #include "support/training.h"
 
 #include <string.h>
@@ -43,22 +43,22 @@ static void
 test_uniform_is_bitwise_equal (gconstpointer data)
 {
   const gboolean autocast = GPOINTER_TO_INT (data) & 1, with_mask = GPOINTER_TO_INT (data) & 2;
-  g_autoptr (EbbModule) gpt = test_gpt_new (N_LAYERS, 0.1);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0.1);
   g_autoptr (EbbCheckpointOptions) options = strict_options ();
-  g_auto (TestStep) plain = { 0 };
+  g_auto (TestGptStep) plain = { 0 };
   GError *error = NULL;
 
   if (autocast)
     ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
-  test_gpt_step (gpt, with_mask, &plain);
+  test_gpt_step_run (gpt, with_mask, &plain);
   for (guint n = 1; n <= N_LAYERS; n++)
     {
-      g_auto (TestStep) step = { 0 };
+      g_auto (TestGptStep) step = { 0 };
 
       g_assert_true (ebb_checkpoint_wrap_uniform (get_layers (gpt), n, options, &error));
       g_assert_no_error (error);
-      test_gpt_step (gpt, with_mask, &step);
-      test_assert_same_step (&plain, &step);
+      test_gpt_step_run (gpt, with_mask, &step);
+      test_assert_same_gpt_step (&plain, &step);
       g_assert_cmpuint (step.peak, <, plain.peak);
       test_assert_counters (gpt, 0);
       g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (get_layers (gpt)), ==, (N_LAYERS + n - 1) / n);
@@ -76,12 +76,12 @@ test_uniform_keeps_one_input_a_chunk (void)
 
   for (guint n = 1; n <= N_LAYERS; n++)
     {
-      g_autoptr (EbbModule) gpt = test_gpt_new (N_LAYERS, 0);
+      g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0);
       g_autoptr (EbbCheckpointStats) stats = NULL;
-      g_auto (TestStep) step = { 0 };
+      g_auto (TestGptStep) step = { 0 };
 
       g_assert_true (ebb_checkpoint_wrap_uniform (get_layers (gpt), n, NULL, NULL));
-      test_gpt_step (gpt, FALSE, &step);
+      test_gpt_step_run (gpt, FALSE, &step);
       stats = ebb_checkpoint_get_stats (get_layers (gpt));
       g_assert_cmpuint (ebb_checkpoint_stats_get_peak_saved_bytes (stats), ==, input * ((N_LAYERS + n - 1) / n));
       g_assert_cmpuint (ebb_checkpoint_stats_get_saved_bytes (stats), ==, 0);
@@ -91,15 +91,15 @@ test_uniform_keeps_one_input_a_chunk (void)
 static void
 test_uniform_changes_nothing_but_memory (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_new (3, 0.1);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (3, 0.1);
   g_autofree char *before = ebb_module_to_string (gpt);
   g_auto (GStrv) names = ebb_module_get_parameter_names (gpt, TRUE);
   g_autofree char *after = NULL;
   g_auto (GStrv) names_after = NULL;
-  g_auto (TestStep) plain = { 0 };
-  g_auto (TestStep) step = { 0 };
+  g_auto (TestGptStep) plain = { 0 };
+  g_auto (TestGptStep) step = { 0 };
 
-  test_gpt_step (gpt, FALSE, &plain);
+  test_gpt_step_run (gpt, FALSE, &plain);
   g_assert_true (ebb_checkpoint_wrap_uniform (get_layers (gpt), 2, NULL, NULL));
   g_assert_true (ebb_checkpoint_is_wrapped (get_layers (gpt)));
   names_after = ebb_module_get_parameter_names (gpt, TRUE);
@@ -109,36 +109,36 @@ test_uniform_changes_nothing_but_memory (void)
   g_assert_true (ebb_checkpoint_unwrap (get_layers (gpt)));
   g_assert_false (ebb_checkpoint_is_wrapped (get_layers (gpt)));
   g_assert_false (ebb_checkpoint_unwrap (get_layers (gpt)));
-  test_gpt_step (gpt, FALSE, &step);
+  test_gpt_step_run (gpt, FALSE, &step);
   g_assert_cmpuint (step.peak, ==, plain.peak);
 }
 
 static void
 test_uniform_nests_with_wrapped_layers (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_new (N_LAYERS, 0.1);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0.1);
   g_autoptr (EbbCheckpointOptions) options = strict_options ();
-  g_auto (TestStep) plain = { 0 };
-  g_auto (TestStep) nested = { 0 };
-  g_auto (TestStep) all = { 0 };
+  g_auto (TestGptStep) plain = { 0 };
+  g_auto (TestGptStep) nested = { 0 };
+  g_auto (TestGptStep) all = { 0 };
 
-  test_gpt_step (gpt, TRUE, &plain);
+  test_gpt_step_run (gpt, TRUE, &plain);
   g_assert_true (ebb_checkpoint_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, options, NULL));
   g_assert_true (ebb_checkpoint_wrap_uniform (get_layers (gpt), 2, options, NULL));
-  test_gpt_step (gpt, TRUE, &nested);
-  test_assert_same_step (&plain, &nested);
+  test_gpt_step_run (gpt, TRUE, &nested);
+  test_assert_same_gpt_step (&plain, &nested);
   test_assert_counters (gpt, 0);
 
   g_object_unref (ebb_checkpoint_wrapper (gpt, options, NULL));
-  test_gpt_step (gpt, TRUE, &all);
-  test_assert_same_step (&plain, &all);
+  test_gpt_step_run (gpt, TRUE, &all);
+  test_assert_same_gpt_step (&plain, &all);
   test_assert_counters (gpt, 0);
 }
 
 static void
 test_forwards_in_chunks_are_counted (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_new (3, 0);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (3, 0);
   g_autoptr (EbbTensor) tokens = test_tokens (1, 20, 1, 4, -1);
   g_autoptr (EbbTensor) logits = NULL;
   g_autoptr (EbbTensor) more = NULL;
@@ -169,7 +169,7 @@ test_forwards_in_chunks_are_counted (void)
 static void
 test_training_flags_are_those_of_the_forward (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_new (2, 0.3);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (2, 0.3);
   g_autoptr (EbbTensor) tokens = test_tokens (1, 20, 1, 4, -1);
   g_autoptr (EbbTensor) weight = ebb_module_get_parameter (gpt, "h.0.mlp.c_fc.weight");
   g_autoptr (EbbTensor) expected = NULL;
@@ -228,6 +228,9 @@ test_a_layer_dropped_before_backward_is_an_error (void)
   g_assert_false (ebb_tensor_backward (sum, &error));
   test_assert_error (error, EBB_ERROR_GRAPH, "0 to ", "finalized");
   g_clear_error (&error);
+  g_clear_pointer (&sum, ebb_tensor_unref);
+  g_clear_pointer (&squared, ebb_tensor_unref);
+  g_clear_pointer (&y, ebb_tensor_unref);
   g_assert_cmpuint (ebb_module_get_forward_counter (last), ==, 0);
 }
 
@@ -362,22 +365,22 @@ static void
 test_block_wraps_the_first_layers (void)
 {
   guint64 last_peak = G_MAXUINT64;
-  g_auto (TestStep) plain = { 0 };
+  g_auto (TestGptStep) plain = { 0 };
 
   {
-    g_autoptr (EbbModule) gpt = test_gpt_new (N_LAYERS, 0.1);
+    g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0.1);
 
-    test_gpt_step (gpt, FALSE, &plain);
+    test_gpt_step_run (gpt, FALSE, &plain);
   }
   for (guint n = 1; n <= N_LAYERS; n++)
     {
-      g_autoptr (EbbModule) gpt = test_gpt_new (N_LAYERS, 0.1);
+      g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0.1);
       g_autoptr (EbbCheckpointOptions) options = strict_options ();
-      g_auto (TestStep) step = { 0 };
+      g_auto (TestGptStep) step = { 0 };
 
       g_assert_true (ebb_checkpoint_wrap_block (get_layers (gpt), n, options, NULL));
-      test_gpt_step (gpt, FALSE, &step);
-      test_assert_same_step (&plain, &step);
+      test_gpt_step_run (gpt, FALSE, &step);
+      test_assert_same_gpt_step (&plain, &step);
       g_assert_cmpuint (step.peak, <, last_peak);
       last_peak = step.peak;
       for (guint i = 0; i < N_LAYERS; i++)
@@ -393,7 +396,7 @@ test_block_wraps_the_first_layers (void)
 static void
 test_errors_name_the_value (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_new (2, 0);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (2, 0);
   g_autoptr (EbbModule) empty = ebb_module_list_new ();
   GError *error = NULL;
 
@@ -423,12 +426,12 @@ test_errors_name_the_value (void)
 static void
 test_chunks_show_in_the_report (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_new (3, 0);
-  g_auto (TestStep) step = { 0 };
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (3, 0);
+  g_auto (TestGptStep) step = { 0 };
   g_autofree char *report = NULL;
 
   g_assert_true (ebb_checkpoint_wrap_uniform (get_layers (gpt), 2, NULL, NULL));
-  test_gpt_step (gpt, FALSE, &step);
+  test_gpt_step_run (gpt, FALSE, &step);
   report = ebb_checkpoint_report (gpt);
   g_assert_nonnull (strstr (report, "h.0 to h.1"));
   g_assert_nonnull (strstr (report, "h.2 "));

@@ -19,20 +19,20 @@ typedef struct
   guint n_grads;
   guint64 offset; /* of the generator after the step */
   guint64 peak;   /* bytes kept for backward */
-} TestStep;
+} TestGptStep;
 
-void test_step_clear (TestStep *step);
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (TestStep, test_step_clear)
+void test_gpt_step_clear (TestGptStep *step);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (TestGptStep, test_gpt_step_clear)
 
 /* The same weights each time. */
-EbbModule *test_gpt_new (int layers,
-                         double dropout);
+EbbModule *test_gpt_step_model (int layers,
+                                double dropout);
 /* Forward and backward, with the same numbers each time; @with_mask: a mask goes to every block. */
-void test_gpt_step (EbbModule *gpt,
-                    gboolean with_mask,
-                    TestStep *step);
+void test_gpt_step_run (EbbModule *gpt,
+                        gboolean with_mask,
+                        TestGptStep *step);
 /* To the last bit. */
-void test_assert_same_step (const TestStep *a,
-                            const TestStep *b);
+void test_assert_same_gpt_step (const TestGptStep *a,
+                                const TestGptStep *b);
 
 G_END_DECLS

@@ -1,12 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "support/training-step.h"
+#include "support/gpt-step.h"
 
 #include "support/tensors.h"
 
 #define VOCAB 29
 
 void
-test_step_clear (TestStep *step)
+test_gpt_step_clear (TestGptStep *step)
 {
   g_clear_pointer (&step->loss, ebb_tensor_unref);
   for (guint i = 0; i < step->n_grads; i++)
@@ -16,7 +16,7 @@ test_step_clear (TestStep *step)
 }
 
 EbbModule *
-test_gpt_new (int layers, double dropout)
+test_gpt_step_model (int layers, double dropout)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
   g_autoptr (GError) error = NULL;
@@ -52,7 +52,7 @@ call_gpt (EbbModule *gpt, gboolean with_mask, GError **error)
 }
 
 void
-test_gpt_step (EbbModule *gpt, gboolean with_mask, TestStep *step)
+test_gpt_step_run (EbbModule *gpt, gboolean with_mask, TestGptStep *step)
 {
   g_autofree EbbTensor **parameters = NULL;
   g_autoptr (EbbMemoryStats) stats = NULL;
@@ -80,7 +80,7 @@ test_gpt_step (EbbModule *gpt, gboolean with_mask, TestStep *step)
 }
 
 void
-test_assert_same_step (const TestStep *a, const TestStep *b)
+test_assert_same_gpt_step (const TestGptStep *a, const TestGptStep *b)
 {
   g_assert_true (ebb_tensor_equal (a->loss, b->loss));
   g_assert_cmpuint (a->n_grads, ==, b->n_grads);
