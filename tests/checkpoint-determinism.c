@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/tensors.h"
+#include "support/training.h"
 
 #include <string.h>
 
@@ -253,6 +254,200 @@ an_input_of_other_values_is_found_and_the_module_named (void)
                      "has other values than in the forward", "was an input changed in place");
 }
 
+/* -- shapes, kept results, changed inputs -------------------------------------------------------------------------- */
+
+static EbbTensor *
+new_input (int rows,
+           int columns,
+           gboolean requires_grad)
+{
+  EbbTensor *x = test_randn (7, rows, columns, -1);
+
+  g_assert_true (ebb_tensor_set_requires_grad (x, requires_grad, NULL));
+  return x;
+}
+
+static void
+input_changed_in_place_is_an_error (void)
+{
+  GError *error = NULL;
+  g_autoptr (EbbModule) mlp = test_mlp_new (1);
+  g_autoptr (EbbTensor) x = new_input (3, 8, FALSE);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  g_object_unref (ebb_checkpoint_wrapper (mlp, NULL, &error));
+  y = ebb_module_call1 (mlp, x, &error);
+  loss = test_loss (y);
+  g_assert_true (ebb_tensor_fill (x, 1.0, &error));
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
+  g_assert_nonnull (strstr (error->message, "changed in place"));
+  g_clear_error (&error);
+  g_assert_cmpuint (ebb_module_get_forward_counter (mlp), <=, 1);
+}
+
+/* Gives a different shape each time. */
+static EbbArgs *
+shrink (EbbArgs *args,
+        gpointer user_data,
+        GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) part = ebb_narrow (x, 0, 0, 1 + (*(gint64 *) user_data)++, error);
+  g_autoptr (EbbTensor) y = ebb_exp (part, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+static void
+recompute_that_differs_is_an_error (void)
+{
+  GError *error = NULL;
+  gint64 calls = 0;
+  g_autoptr (EbbTensor) x = new_input (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = ebb_checkpoint (shrink, &calls, NULL, args, NULL, &error);
+  g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
+  g_autoptr (EbbTensor) loss = test_loss (z);
+
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE);
+  g_assert_nonnull (strstr (error->message, "shape [1, 4]"));
+  g_assert_nonnull (strstr (error->message, "shape [2, 4]"));
+  g_clear_error (&error);
+}
+
+typedef struct
+{
+  guint calls;
+} Changing;
+
+/* A product first; in the recompute, another op of two results. */
+static EbbArgs *
+change_op (EbbArgs *args,
+           gpointer user_data,
+           GError **error)
+{
+  Changing *changing = user_data;
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = changing->calls++ == 0 ? ebb_matmul (x, x, error) : ebb_softmax (x, 1, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+/* A product whose result has another shape in the recompute. */
+static EbbArgs *
+change_shape (EbbArgs *args,
+              gpointer user_data,
+              GError **error)
+{
+  Changing *changing = user_data;
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) part = ebb_narrow (x, 0, 0, changing->calls++ == 0 ? 1 : 4, error);
+  g_autoptr (EbbTensor) y = ebb_matmul (part, x, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+static void
+assert_kept_result_is_refused (EbbCheckpointFunc func)
+{
+  GError *error = NULL;
+  Changing changing = { 0 };
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new_selective ();
+  g_autoptr (EbbTensor) x = new_input (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = ebb_checkpoint (func, &changing, NULL, args, options, &error);
+  g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
+  g_autoptr (EbbTensor) loss = test_loss (z);
+
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE);
+  g_clear_error (&error);
+}
+
+static void
+kept_result_stands_in_for_its_own_op_alone (void)
+{
+  assert_kept_result_is_refused (change_op);
+  assert_kept_result_is_refused (change_shape);
+}
+
+/* Backward reads beyond the end of a tensor that came back smaller, whatever checks were asked for. */
+static void
+smaller_tensor_is_refused_without_checks (void)
+{
+  GError *error = NULL;
+  gint64 calls = 1;
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbTensor) x = new_input (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) z = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_NONE);
+  result = ebb_checkpoint (shrink, &calls, NULL, args, options, &error);
+  z = ebb_args_get_tensor (result, 0);
+  loss = test_loss (z);
+  calls = 0;
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE);
+  g_clear_error (&error);
+}
+
+/* Changes its argument before anything is kept. */
+static EbbArgs *
+change_argument (EbbArgs *args,
+                 gpointer user_data,
+                 GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  gboolean changed = ebb_tensor_scale (x, 2, error);
+  g_autoptr (EbbTensor) y = changed ? ebb_add (x, user_data, error) : NULL;
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+static void
+assert_changed_argument_is_refused (EbbSavedTensorHooks *store)
+{
+  GError *error = NULL;
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbTensor) x = new_input (4, 4, FALSE);
+  g_autoptr (EbbTensor) weight = new_input (4, 4, TRUE);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) z = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_store (options, store);
+  result = ebb_checkpoint (change_argument, weight, NULL, args, options, &error);
+  z = ebb_args_get_tensor (result, 0);
+  loss = test_loss (z);
+  g_assert_no_error (error);
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
+  g_clear_error (&error);
+}
+
+static void
+argument_changed_inside_is_an_error (void)
+{
+  GError *error = NULL;
+  g_autoptr (EbbSavedTensorHooks) disk = ebb_disk_store_new (NULL, &error);
+
+  g_assert_no_error (error);
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (disk), 0);
+  assert_changed_argument_is_refused (NULL);
+  assert_changed_argument_is_refused (disk);
+}
+
 int
 main (int argc,
       char **argv)
@@ -265,5 +460,15 @@ main (int argc,
                    a_buffer_that_the_forward_reads_and_changes_is_found);
   g_test_add_func ("/checkpoint/determinism/an-input-of-other-values-is-found-and-the-module-named",
                    an_input_of_other_values_is_found_and_the_module_named);
+  g_test_add_func ("/checkpoint/determinism/input-changed-in-place-is-an-error",
+                   input_changed_in_place_is_an_error);
+  g_test_add_func ("/checkpoint/determinism/recompute-of-another-shape-is-an-error",
+                   recompute_that_differs_is_an_error);
+  g_test_add_func ("/checkpoint/determinism/kept-result-stands-in-for-its-own-op-alone",
+                   kept_result_stands_in_for_its_own_op_alone);
+  g_test_add_func ("/checkpoint/determinism/smaller-tensor-is-refused-without-checks",
+                   smaller_tensor_is_refused_without_checks);
+  g_test_add_func ("/checkpoint/determinism/argument-changed-inside-is-an-error",
+                   argument_changed_inside_is_an_error);
   return g_test_run ();
 }

@@ -123,6 +123,7 @@ test_step_run (EbbModule *gpt,
   stats = ebb_memory_get_stats (NULL);
   step->peak = ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
   g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 0);
+  step->offset = ebb_generator_get_offset (ebb_generator_get_default ());
   collect (gpt, step);
 }
 
@@ -132,6 +133,7 @@ test_step_assert_same (const TestStep *a,
 {
   g_assert_true (ebb_tensor_equal (a->loss, b->loss));
   g_assert_cmpuint (a->n_grads, ==, b->n_grads);
+  g_assert_cmpuint (a->offset, ==, b->offset);
   for (guint i = 0; i < a->n_grads; i++)
     g_assert_true (ebb_tensor_equal (a->grads[i], b->grads[i]));
 }

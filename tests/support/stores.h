@@ -22,7 +22,8 @@ typedef struct
   EbbTensor *loss;
   EbbTensor **grads;
   guint n_grads;
-  guint64 peak; /* activations in memory */
+  guint64 offset; /* of the default generator after the step */
+  guint64 peak;   /* activations in memory */
 } TestStep;
 
 /* Three layers, width 48, dropout 0.1. */
