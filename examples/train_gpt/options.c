@@ -125,8 +125,7 @@ add_machine (GOptionContext *context,
 {
   const GOptionEntry entries[] = {
     { "checkpoint", 'c', 0, G_OPTION_ARG_STRING, &self->checkpoint,
-      "What blocks forget and compute again: none, selective, full (none); on a terminal a table at the end tells what "
-      "each block kept and ran again",
+      "What blocks forget and compute again: none, selective, full (none); a terminal shows a table of it at the end",
       "KIND" },
     { "store", 0, 0, G_OPTION_ARG_STRING, &self->store,
       "Where what is kept for the backward pass waits: keep, host, disk (keep)", "KIND" },

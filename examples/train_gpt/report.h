@@ -5,8 +5,8 @@
 
 G_BEGIN_DECLS
 
-/* Writes what --report asks for: one JSON object with losses, times, memory in bytes, what each wrapped block has done, and
- * all options. */
+/* Writes what --report asks for: one JSON object with losses, times, memory in bytes, what each wrapped block has done,
+ * and all options. */
 gboolean report_write (const Trainer *trainer,
                        const Progress *progress,
                        GError **error);

@@ -1,0 +1,190 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "step.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+
+/* Shows what nested checkpoint wrappers and a store leave in memory, a row for each way to combine them:
+ * `nested_activations --help`. Exit status: 0; 1 for a failure or other gradients; 2 for options that make no sense. */
+
+static const Way ways[] = {
+  { "none", 0, STAY,
+    "Nothing is wrapped. All that backward needs is kept; there are no inputs of wrapped modules." },
+  { "blocks", WRAP_BLOCKS, STAY,
+    "Each block keeps its input (outer) and lets go what it makes (inner); backward runs it again, one at a time." },
+  { "model", WRAP_MODEL, STAY,
+    "The model keeps its input alone. Its one recompute brings all of it back at once: at most as much as without." },
+  { "blocks in model", WRAP_BLOCKS | WRAP_MODEL, STAY,
+    "The model's recompute brings the blocks' inputs back, and each block's own recompute its inside: least kept, "
+    "most run." },
+  { "parts in blocks", WRAP_PARTS | WRAP_BLOCKS, STAY,
+    "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks." },
+  { "blocks, host", WRAP_BLOCKS, TO_HOST,
+    "offload_to_cpu: inputs go to host memory. On the CPU they are there already, so nothing moves." },
+  { "blocks, disk", WRAP_BLOCKS, TO_DISK,
+    "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in memory." },
+  { "blocks in model, disk", WRAP_BLOCKS | WRAP_MODEL, TO_DISK,
+    "One input goes to the file. The blocks hand theirs to the model, which makes them again: they stay in memory." },
+  { "parts in blocks, disk", WRAP_PARTS | WRAP_BLOCKS, TO_DISK,
+    "Nothing is left in memory after forward, and at most one part's inside comes back with its block's inputs." },
+};
+
+static void
+print_head (const Sizes *sizes)
+{
+  guint64 n_bytes = (guint64) sizes->batch * (guint64) sizes->tokens * (guint64) sizes->width * sizeof (float);
+
+  printf ("%d transformer blocks of width %d, %d x %d tokens; an input has %" G_GUINT64_FORMAT " bytes\n",
+          sizes->blocks, sizes->width, sizes->batch, sizes->tokens, n_bytes);
+  printf ("Bytes kept from forward to backward, most bytes at a time in the step, forwards with those run again\n\n");
+  printf ("%-22s%12s%12s%12s%12s%8s%7s\n", "wrapped", "inner", "outer", "in store", "at most", "blocks", "parts");
+}
+
+static void
+print_row (const Way *way,
+           const Step *step)
+{
+  printf ("%-22s%12" G_GUINT64_FORMAT "%12" G_GUINT64_FORMAT "%12" G_GUINT64_FORMAT "%12" G_GUINT64_FORMAT "%8u%7u\n",
+          way->name, step->inner, step->outer, step->in_store, step->at_most, step->n_blocks, step->n_parts);
+}
+
+static void
+print_texts (const Step *first)
+{
+  printf ("\n");
+  for (guint i = 0; i < G_N_ELEMENTS (ways); i++)
+    printf ("%s: %s\n", ways[i].name, ways[i].text);
+  printf ("\nIn every row the gradients of all %u parameters are those of the first, bit for bit.\n",
+          first->gradients->len);
+}
+
+/* Runs and prints a row; @first is NULL for the first one. */
+static gboolean
+show_row (Step *step,
+          const Sizes *sizes,
+          const Way *way,
+          const Step *first,
+          GError **error)
+{
+  const char *different;
+
+  if (!step_run (step, sizes, way, error))
+    return FALSE;
+  print_row (way, step);
+  different = first != NULL ? step_find_difference (first, step) : NULL;
+  if (different == NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+               "%s: the gradient of %s is not that of the model without wrappers", way->name, different);
+  return FALSE;
+}
+
+static gboolean
+show (const Sizes *sizes,
+      GError **error)
+{
+  Step steps[G_N_ELEMENTS (ways)] = { 0 };
+  gboolean ok = TRUE;
+
+  print_head (sizes);
+  for (guint i = 0; i < G_N_ELEMENTS (ways) && ok; i++)
+    ok = show_row (&steps[i], sizes, &ways[i], i > 0 ? &steps[0] : NULL, error);
+  if (ok)
+    print_texts (&steps[0]);
+  for (guint i = 0; i < G_N_ELEMENTS (ways); i++)
+    step_clear (&steps[i]);
+  return ok;
+}
+
+/* -- command line -------------------------------------------------------------------------------------------------- */
+
+static gboolean
+check (const Sizes *sizes,
+       GError **error)
+{
+  const struct
+  {
+    const char *option;
+    int value;
+  } numbers[] = {
+    { "blocks", sizes->blocks },
+    { "width", sizes->width },
+    { "heads", sizes->heads },
+    { "batch", sizes->batch },
+    { "tokens", sizes->tokens },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    if (numbers[i].value < 1)
+      {
+        g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE,
+                     "--%s %d: it must be a whole number of at least 1", numbers[i].option, numbers[i].value);
+        return FALSE;
+      }
+  if (isfinite (sizes->dropout) && sizes->dropout >= 0 && sizes->dropout < 1)
+    return TRUE;
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, "--dropout %g: it must be at least 0 and below 1",
+               sizes->dropout);
+  return FALSE;
+}
+
+static gboolean
+parse (Sizes *sizes,
+       int argc,
+       char **argv,
+       GError **error)
+{
+  const GOptionEntry entries[] = {
+    { "blocks", 0, 0, G_OPTION_ARG_INT, &sizes->blocks, "Transformer blocks (4)", "N" },
+    { "width", 0, 0, G_OPTION_ARG_INT, &sizes->width, "Size of a token's vector (64)", "N" },
+    { "heads", 0, 0, G_OPTION_ARG_INT, &sizes->heads, "Heads; they divide the width (4)", "N" },
+    { "batch", 0, 0, G_OPTION_ARG_INT, &sizes->batch, "Rows of tokens (4)", "N" },
+    { "tokens", 0, 0, G_OPTION_ARG_INT, &sizes->tokens, "Tokens in a row (64)", "N" },
+    { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &sizes->dropout, "Probability of dropout (0.1)", "P" },
+    { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder, "Where the disk store has its file (the system's)",
+      "DIR" },
+    { NULL }
+  };
+  g_autoptr (GOptionContext) context =
+      g_option_context_new ("- show what nested checkpoint wrappers and a store leave in memory");
+
+  g_option_context_add_main_entries (context, entries, NULL);
+  g_option_context_set_description (
+      context, "Exit status: 0; 1 for a failure or other gradients; 2 for options that make no sense.\n");
+  if (!g_option_context_parse (context, &argc, &argv, error))
+    return FALSE;
+  if (argc == 1)
+    return check (sizes, error);
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: there are options alone, no other words", argv[1]);
+  return FALSE;
+}
+
+static int
+fail (int status,
+      const char *message)
+{
+  fflush (stdout); /* the rows before it come first */
+  fprintf (stderr, "nested_activations: %s%s\n", message, status == 2 ? " (--help lists the options)" : "");
+  return status;
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  Sizes sizes = { .blocks = 4, .width = 64, .heads = 4, .batch = 4, .tokens = 64, .dropout = 0.1 };
+  g_autoptr (GError) error = NULL;
+  int status = 0;
+
+  setlocale (LC_CTYPE, "");
+  if (!parse (&sizes, argc, argv, &error))
+    status = fail (2, error->message);
+  else if (!show (&sizes, &error))
+    status = fail (1, error->message);
+  if ((fflush (stdout) != 0 || ferror (stdout)) && status == 0)
+    status = fail (1, g_strerror (errno));
+  g_free (sizes.folder);
+  return status;
+}

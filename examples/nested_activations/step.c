@@ -1,0 +1,222 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "step.h"
+
+static EbbModule *
+make_model (const Sizes *sizes,
+            GError **error)
+{
+  g_autoptr (EbbModule) model = ebb_sequential_new ();
+
+  ebb_manual_seed (1);
+  for (int i = 0; i < sizes->blocks; i++)
+    {
+      g_autoptr (EbbModule) block =
+          ebb_transformer_block_new (sizes->width, sizes->heads, sizes->dropout, TRUE, TRUE, error);
+
+      if (block == NULL || !ebb_sequential_append (EBB_SEQUENTIAL (model), block, error))
+        return NULL;
+    }
+  return g_steal_pointer (&model);
+}
+
+/* -- wrapping ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+is_part (EbbModule *module)
+{
+  return EBB_IS_MULTI_HEAD_ATTENTION (module) || EBB_IS_MLP (module);
+}
+
+static gboolean
+pick_part (EbbModule *module,
+           const char *name,
+           gpointer user_data)
+{
+  return is_part (module);
+}
+
+static gboolean
+wrap_model (EbbModule *model,
+            EbbCheckpointOptions *options,
+            GError **error)
+{
+  g_autoptr (EbbModule) same = ebb_checkpoint_wrapper (model, options, error);
+
+  return same != NULL;
+}
+
+/* @store is NULL for none. */
+static gboolean
+wrap (EbbModule *model,
+      const Way *way,
+      EbbSavedTensorHooks *store,
+      GError **error)
+{
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+
+  ebb_checkpoint_options_set_offload_to_cpu (options, way->where == TO_HOST);
+  ebb_checkpoint_options_set_store (options, store);
+  return (!(way->what & WRAP_PARTS) || ebb_checkpoint_wrap_if (model, pick_part, NULL, NULL, error))
+         && (!(way->what & WRAP_BLOCKS)
+             || ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, error))
+         && (!(way->what & WRAP_MODEL) || wrap_model (model, options, error));
+}
+
+static gboolean
+count_call (EbbModule *module,
+            EbbArgs *args,
+            EbbArgs *result,
+            gpointer user_data,
+            GError **error)
+{
+  (*(guint *) user_data)++;
+  return TRUE;
+}
+
+/* Recomputes are forwards, too, and hooks see them. */
+static void
+count_forwards (EbbModule *model,
+                Step *step)
+{
+  guint n;
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n);
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (EBB_IS_TRANSFORMER_BLOCK (modules[i]))
+        ebb_module_add_forward_pre_hook (modules[i], count_call, &step->n_blocks, NULL);
+      else if (is_part (modules[i]))
+        ebb_module_add_forward_pre_hook (modules[i], count_call, &step->n_parts, NULL);
+      g_object_unref (modules[i]);
+    }
+}
+
+/* -- measuring ----------------------------------------------------------------------------------------------------- */
+
+static guint64
+get_activation_bytes (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+
+  return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
+}
+
+static guint64
+get_activation_peak (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+
+  return ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
+}
+
+/* What the wrappers hold, wherever it lies. */
+static guint64
+sum_saved_bytes (EbbModule *model)
+{
+  guint n;
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n);
+  guint64 sum = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      g_autoptr (EbbCheckpointStats) stats = ebb_checkpoint_get_stats (modules[i]);
+
+      sum += stats != NULL ? ebb_checkpoint_stats_get_saved_bytes (stats) : 0;
+      g_object_unref (modules[i]);
+    }
+  return sum;
+}
+
+static void
+take_gradients (Step *self,
+                EbbModule *model)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+
+  self->names = ebb_module_get_parameter_names (model, TRUE);
+  for (guint i = 0; i < n; i++)
+    {
+      g_ptr_array_add (self->gradients, ebb_tensor_get_grad (parameters[i]));
+      ebb_tensor_unref (parameters[i]);
+    }
+}
+
+/* The sum of what the model makes of random numbers. The input belongs to nobody else afterwards, so that a store can
+ * take it out of memory. */
+static EbbTensor *
+run_forward (EbbModule *model,
+             const Sizes *sizes,
+             GError **error)
+{
+  const gint64 shape[] = { sizes->batch, sizes->tokens, sizes->width };
+  g_autoptr (EbbTensor) input = ebb_randn (shape, G_N_ELEMENTS (shape), EBB_DTYPE_F32, NULL, NULL, error);
+  g_autoptr (EbbTensor) output = ebb_module_call1 (model, input, error);
+
+  return ebb_sum (output, NULL, 0, FALSE, error);
+}
+
+static gboolean
+measure (Step *self,
+         EbbModule *model,
+         const Sizes *sizes,
+         EbbSavedTensorHooks *store,
+         GError **error)
+{
+  guint64 before = get_activation_bytes ();
+  g_autoptr (EbbTensor) loss = run_forward (model, sizes, error);
+
+  if (loss == NULL)
+    return FALSE;
+  self->in_store = store != NULL ? ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store)) : 0;
+  self->outer = sum_saved_bytes (model) - self->in_store;
+  self->inner = get_activation_bytes () - before - self->outer;
+  if (!ebb_tensor_backward (loss, error))
+    return FALSE;
+  self->at_most = get_activation_peak () - before;
+  take_gradients (self, model);
+  return TRUE;
+}
+
+gboolean
+step_run (Step *self,
+          const Sizes *sizes,
+          const Way *way,
+          GError **error)
+{
+  g_autoptr (EbbModule) model = make_model (sizes, error);
+  g_autoptr (EbbSavedTensorHooks) store = NULL;
+
+  *self = (Step){ .gradients = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref) };
+  if (model == NULL)
+    return FALSE;
+  if (way->where == TO_DISK)
+    {
+      store = ebb_disk_store_new (sizes->folder, error);
+      if (store == NULL)
+        return FALSE;
+      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+    }
+  if (!wrap (model, way, store, error))
+    return FALSE;
+  count_forwards (model, self);
+  ebb_memory_reset_peaks (NULL);
+  return measure (self, model, sizes, store, error);
+}
+
+void
+step_clear (Step *self)
+{
+  g_clear_pointer (&self->names, g_strfreev);
+  g_clear_pointer (&self->gradients, g_ptr_array_unref);
+}
+
+const char *
+step_find_difference (const Step *self,
+                      const Step *other)
+{
+  for (guint i = 0; i < self->gradients->len; i++)
+    if (!ebb_tensor_equal (g_ptr_array_index (self->gradients, i), g_ptr_array_index (other->gradients, i)))
+      return self->names[i];
+  return NULL;
+}

@@ -1,0 +1,181 @@
+#!/usr/bin/python3
+"""Shows what nested checkpoint wrappers and a store leave in memory, a row for each way to combine them.
+
+    nested_activations.py --help
+
+From a build folder that is not installed:
+
+    GI_TYPELIB_PATH=build/release LD_LIBRARY_PATH=build/release PYTHONPATH=bindings/python \\
+        python3 examples/python/nested_activations.py
+"""
+import argparse
+import sys
+
+import gi
+
+gi.require_version("Ebb", "1.0")
+from gi.repository import Ebb, GLib  # noqa: E402
+
+PARTS = (Ebb.MultiHeadAttention, Ebb.Mlp)
+
+
+def is_part(module):
+    return isinstance(module, PARTS)
+
+
+# Each way: its name, what it wraps ("parts", "blocks", "model"), where the inputs of "blocks", or of "model" if that is
+# wrapped, wait ("host", "disk"), and what it shows.
+WAYS = [
+    ("none", "", None,
+     "Nothing is wrapped. All that backward needs is kept; there are no inputs of wrapped modules."),
+    ("blocks", "blocks", None,
+     "Each block keeps its input (outer) and lets go what it makes (inner); backward runs it again, one at a time."),
+    ("model", "model", None,
+     "The model keeps its input alone. Its one recompute brings all of it back at once: at most as much as without."),
+    ("blocks in model", "blocks model", None,
+     "The model's recompute brings the blocks' inputs back, and each block's own recompute its inside: least kept, "
+     "most run."),
+    ("parts in blocks", "parts blocks", None,
+     "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks."),
+    ("blocks, host", "blocks", "host",
+     "offload_to_cpu: inputs go to host memory. On the CPU they are there already, so nothing moves."),
+    ("blocks, disk", "blocks", "disk",
+     "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in memory."),
+    ("blocks in model, disk", "blocks model", "disk",
+     "One input goes to the file. The blocks hand theirs to the model, which makes them again: they stay in memory."),
+    ("parts in blocks, disk", "parts blocks", "disk",
+     "Nothing is left in memory after forward, and at most one part's inside comes back with its block's inputs."),
+]
+
+
+def make_model(options):
+    Ebb.manual_seed(1)
+    return Ebb.Sequential(*(Ebb.TransformerBlock(options.width, options.heads, options.dropout, True, True)
+                            for _ in range(options.blocks)))
+
+
+def wrap(model, what, where, folder):
+    """Returns the store, if there is one."""
+    store = None
+    if where == "disk":
+        store = Ebb.DiskStore.new(folder)
+        store.set_least_size(0)
+    offload = {"offload_to_cpu": where == "host", "store": store}
+    if "parts" in what:
+        Ebb.checkpoint_wrap_each(model, is_part)
+    if "blocks" in what:
+        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock, **offload)
+    if "model" in what:
+        Ebb.checkpoint_wrapper(model, **offload)
+    return store
+
+
+def count_forwards(model):
+    """Recomputes are forwards, too, and hooks see them."""
+    counts = {"blocks": 0, "parts": 0}
+
+    def count(name):
+        def hook(module, args):
+            counts[name] += 1
+        return hook
+
+    for module in model.modules():
+        if isinstance(module, Ebb.TransformerBlock) or is_part(module):
+            module.register_forward_pre_hook(count("parts" if is_part(module) else "blocks"))
+    return counts
+
+
+def activation_bytes(which):
+    return Ebb.memory_stats("cpu")["activation"][which]
+
+
+def run_step(options, what, where):
+    """One forward and backward: the numbers of a row, and the gradients by name."""
+    model = make_model(options)
+    store = wrap(model, what, where, options.folder)
+    counts = count_forwards(model)
+    Ebb.memory_reset_peaks(Ebb.Device.get("cpu"))
+    before = activation_bytes("current")
+
+    # The input belongs to nobody but the model from here on, so that a store can take it out of memory.
+    loss = model(Ebb.randn(options.batch, options.tokens, options.width)).sum()
+    in_store = store.get_bytes_held() if store else 0
+    outer = Ebb.checkpoint_report(model, as_dict=True)["sum"]["saved_bytes"] - in_store
+    inner = activation_bytes("current") - before - outer
+    loss.backward()
+    row = [inner, outer, in_store, activation_bytes("peak") - before, counts["blocks"], counts["parts"]]
+    return row, {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def find_difference(expected, gradients):
+    for name, gradient in expected.items():
+        if not Ebb.Tensor.equal(gradient, gradients[name]):
+            return name
+    return None
+
+
+def show(options):
+    print(f"{options.blocks} transformer blocks of width {options.width}, {options.batch} x {options.tokens} tokens; "
+          f"an input has {options.batch * options.tokens * options.width * 4} bytes")
+    print("Bytes kept from forward to backward, most bytes at a time in the step, forwards with those run again\n")
+    print(f"{'wrapped':<22}{'inner':>12}{'outer':>12}{'in store':>12}{'at most':>12}{'blocks':>8}{'parts':>7}")
+    expected = None  # the gradients of the first row
+    for name, what, where, _ in WAYS:
+        row, gradients = run_step(options, what, where)
+        print(f"{name:<22}{row[0]:>12}{row[1]:>12}{row[2]:>12}{row[3]:>12}{row[4]:>8}{row[5]:>7}")
+        expected = expected or gradients
+        different = find_difference(expected, gradients)
+        if different is not None:
+            raise RuntimeError(f"{name}: the gradient of {different} is not that of the model without wrappers")
+    print()
+    for name, _, _, text in WAYS:
+        print(f"{name}: {text}")
+    print(f"\nIn every row the gradients of all {len(expected)} parameters are those of the first, bit for bit.")
+
+
+def at_least(least):
+    def convert(text):
+        if not text.lstrip("-").isdigit() or not least <= int(text) < 2**31:
+            raise argparse.ArgumentTypeError(f"{text}: it must be a whole number of at least {least}")
+        return int(text)
+    return convert
+
+
+def probability(text):
+    try:
+        if 0 <= float(text) < 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text}: it must be at least 0 and below 1")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"nested_activations: {message} (--help lists the options)\n")
+
+
+def parse(words):
+    parser = Parser(prog="nested_activations", allow_abbrev=False, description="Shows what nested checkpoint wrappers "
+                    "and a store leave in memory. Exit status: 0; 1 for a failure or other gradients; 2 for options "
+                    "that make no sense.")
+    parser.add_argument("--blocks", type=at_least(1), default=4, metavar="N", help="transformer blocks (4)")
+    parser.add_argument("--width", type=at_least(1), default=64, metavar="N", help="size of a token's vector (64)")
+    parser.add_argument("--heads", type=at_least(1), default=4, metavar="N", help="heads; they divide the width (4)")
+    parser.add_argument("--batch", type=at_least(1), default=4, metavar="N", help="rows of tokens (4)")
+    parser.add_argument("--tokens", type=at_least(1), default=64, metavar="N", help="tokens in a row (64)")
+    parser.add_argument("--dropout", type=probability, default=0.1, metavar="P", help="probability of dropout (0.1)")
+    parser.add_argument("--folder", metavar="DIR", help="where the disk store has its file (the system's)")
+    return parser.parse_args(words)
+
+
+def main(words):
+    options = parse(words)
+    try:
+        show(options)
+    except (GLib.Error, RuntimeError) as error:
+        sys.exit(f"nested_activations: {getattr(error, 'message', error)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""The examples nested_activations, in C and in Python: their numbers fit each other, and bad input is one line."""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
+BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release"))
+IN_C = [os.path.join(BUILD, "examples", "nested_activations")]
+IN_PYTHON = ["/usr/bin/python3", os.path.join(SOURCE, "examples", "python", "nested_activations.py")]
+HAS_PYTHON = (os.path.exists(os.path.join(BUILD, "Ebb-1.0.typelib")) and shutil.which(IN_PYTHON[0])
+              and subprocess.run([IN_PYTHON[0], "-c", "import gi"], stderr=subprocess.DEVNULL, check=False).returncode
+              == 0)
+PROGRAMS = {"C": IN_C, **({"Python": IN_PYTHON} if HAS_PYTHON else {})}
+COLUMNS = "inner", "outer", "store", "most", "blocks", "parts"
+
+
+def run(program, *words):
+    return subprocess.run([*program, *map(str, words)], capture_output=True, text=True, timeout=100, check=False)
+
+
+def read_table(output):
+    """The rows by name, each a dictionary of its numbers; and the explanations by name."""
+    head, table, texts, last = output.split("\n\n")
+    rows = {}
+    for line in table.splitlines()[1:]:
+        name, *numbers = line[:22].strip(), *map(int, line[22:].split())
+        rows[name] = dict(zip(COLUMNS, numbers))
+    return head, rows, dict(line.split(": ", 1) for line in texts.splitlines()), last
+
+
+class Table(unittest.TestCase):
+    def check(self, n_blocks, n_bytes, *words):
+        done = run(IN_C, *words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        head, rows, texts, last = read_table(done.stdout)
+        self.assertIn(f"an input has {n_bytes} bytes", head)
+        self.assertEqual(set(rows), set(texts))
+        self.assertIn(f"all {12 * n_blocks} parameters", last)
+        none, blocks, model, both = (rows[name] for name in ("none", "blocks", "model", "blocks in model"))
+        parts = rows["parts in blocks"]
+
+        # what is kept after the forward
+        self.assertEqual((none["outer"], none["store"]), (0, 0))
+        self.assertGreater(none["inner"], 10 * n_blocks * n_bytes)
+        self.assertEqual([row["inner"] for name, row in rows.items() if name != "none"], [0] * (len(rows) - 1))
+        for name, row in rows.items():
+            inputs = 0 if name == "none" else 1 if "model" in name else n_blocks
+            self.assertEqual(row["outer"] + row["store"], inputs * n_bytes, name)
+            self.assertEqual(row["outer" if name.endswith("disk") else "store"], 0, name)
+        # the most at a time
+        self.assertEqual(none["most"], none["inner"])
+        self.assertEqual(model["most"], none["most"])
+        self.assertLess(parts["most"], blocks["most"])
+        self.assertEqual(rows["blocks, host"], blocks)
+        for way in "blocks", "parts in blocks":
+            self.assertEqual(rows[way]["most"] - rows[way + ", disk"]["most"], n_blocks * n_bytes, way)
+        self.assertEqual(both["most"] - rows["blocks in model, disk"]["most"], n_bytes)
+        if n_blocks > 1:
+            self.assertLess(blocks["most"], none["most"])
+            self.assertLess(both["most"], blocks["most"])
+        # what is run
+        for name, row in rows.items():
+            # a block's input that is the model's, too, needs no recompute of the model
+            times = 1 if name == "none" else 3 if "in model" in name and n_blocks > 1 else 2
+            self.assertEqual(row["blocks"], times * n_blocks, name)
+            self.assertEqual(row["parts"], 2 * n_blocks * (3 if "parts" in name else times), name)
+
+    def test_the_numbers_fit_each_other(self):
+        self.check(4, 65536)
+
+    def test_other_sizes(self):
+        self.check(1, 96, "--blocks", 1, "--width", 8, "--heads", 1, "--batch", 1, "--tokens", 3)
+        self.check(3, 20480, "--blocks", 3, "--width", 32, "--heads", 2, "--batch", 5, "--tokens", 32, "--dropout", 0)
+
+    @unittest.skipUnless(HAS_PYTHON, "introspection was not built")
+    def test_python_prints_what_c_prints(self):
+        for words in [], ["--blocks", 2, "--width", 48, "--heads", 3, "--batch", 1, "--tokens", 40, "--dropout", 0.5]:
+            in_c, in_python = run(IN_C, *words), run(IN_PYTHON, *words)
+            self.assertEqual((in_python.returncode, in_python.stderr), (0, ""))
+            self.assertEqual(in_python.stdout, in_c.stdout)
+
+
+class BadInput(unittest.TestCase):
+    def test_one_line_says_what_is_wrong(self):
+        for status, part, *words in [
+                (2, "0: it must be a whole number of at least 1", "--blocks", 0),
+                (2, "--tokens", "--tokens", "many"),
+                (2, "--batch", "--batch", 1 << 40),
+                (2, "it must be at least 0 and below 1", "--dropout", 1),
+                (2, "it must be at least 0 and below 1", "--dropout", "nan"),
+                (2, "--bogus", "--bogus"),
+                (2, "word", "word"),
+                (1, "64 can't be divided", "--heads", 5),
+                (1, "/nonexistent", "--folder", "/nonexistent"),
+                (1, "out of memory on cpu", "--batch", 2147483647)]:
+            for language, program in PROGRAMS.items():
+                with self.subTest(language=language, words=words):
+                    done = run(program, *words)
+                    self.assertEqual((done.returncode, len(done.stderr.splitlines())), (status, 1), done.stderr)
+                    self.assertTrue(done.stderr.startswith("nested_activations: "), done.stderr)
+                    self.assertIn(part, done.stderr)
+
+    def test_help_lists_every_option(self):
+        for language, program in PROGRAMS.items():
+            with self.subTest(language=language):
+                done = run(program, "--help")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                for option in "blocks width heads batch tokens dropout folder".split():
+                    self.assertIn(f"--{option}", done.stdout)
+
+
+if __name__ == "__main__":
+    if not os.access(IN_C[0], os.X_OK):
+        print(f"{IN_C[0]} is not there")
+        sys.exit(77)
+    unittest.main(verbosity=2)
