@@ -123,6 +123,10 @@ before_op (EbbOpObserver *observer,
   self->was_provided = FALSE;
   if (!check_reads (self, call, error))
     return FALSE;
+  /* Before the op, and not when it has something to save: a recompute of the frame outside may end with the arguments
+   * and spare this very op. */
+  if (!self->recomputing && call->needs_grad && call->op->backward != NULL && !ebb_frame_save_args (self, error))
+    return FALSE;
   if (!self->recomputing || !is_counted (call->op) || self->next_kept >= self->kept->len)
     return TRUE;
   kept = ebb_frame_kept (self, self->next_kept);
@@ -155,7 +159,7 @@ keep_results (EbbCheckpointFrame *self,
 {
   EbbSavedTensorHooks *hooks = ebb_thread.hooks;
   EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs, .n_bytes = n_bytes };
-  gboolean ok = TRUE;
+  gboolean ok = ebb_frame_save_args (self, error);
 
   ebb_thread.hooks = self->outside;
   for (guint i = 0; ok && i < call->n_outputs; i++)
