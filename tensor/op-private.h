@@ -161,6 +161,9 @@ EbbTensor *ebb_op_finish_view (EbbOpCall *call,
 gboolean ebb_op_finish_views (EbbOpCall *call,
                               GError **error);
 
+/* Where the outputs are made. */
+EbbDevice *ebb_op_call_get_device (EbbOpCall *call);
+
 /* Launches one kernel on @device now. For run () and backward () functions that need more than one. Skipped, returning
  * TRUE, when a recompute has stopped early. */
 gboolean ebb_launch (EbbDevice *device,

@@ -228,6 +228,17 @@ check_data (const EbbView *view,
   return FALSE;
 }
 
+static void
+touch_operands (const EbbLaunch *launch)
+{
+  for (guint i = 0; i < launch->n_inputs; i++)
+    if (launch->inputs[i] != NULL)
+      ebb_thread_touch (launch->inputs[i]->data);
+  for (guint i = 0; i < launch->n_outputs; i++)
+    if (launch->outputs[i] != NULL)
+      ebb_thread_touch (launch->outputs[i]->data);
+}
+
 gboolean
 ebb_launch (EbbDevice *device,
             EbbLaunch *launch,
@@ -248,6 +259,8 @@ ebb_launch (EbbDevice *device,
     }
   if (!any)
     return TRUE;
+  if (G_UNLIKELY (ebb_thread.observers != NULL))
+    touch_operands (launch);
   if (G_UNLIKELY (device->kernels[launch->kernel] == NULL))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
@@ -283,8 +296,8 @@ ebb_launch_output (EbbLaunch *launch,
   launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
 }
 
-static EbbDevice *
-call_device (EbbOpCall *call)
+EbbDevice *
+ebb_op_call_get_device (EbbOpCall *call)
 {
   if (call->n_inputs > 0)
     return call->inputs[0]->storage->device;
@@ -375,7 +388,7 @@ gboolean
 ebb_op_finish (EbbOpCall *call,
                GError **error)
 {
-  EbbDevice *device = call_device (call);
+  EbbDevice *device = ebb_op_call_get_device (call);
   EbbNode *node = NULL;
   gboolean ok;
 

@@ -30,6 +30,8 @@ check_readable (EbbTensor *tensor,
                    tensor->storage->device->name);
       return FALSE;
     }
+  if (G_UNLIKELY (ebb_thread.observers != NULL))
+    ebb_thread_touch (tensor->view.data);
   return TRUE;
 }
 

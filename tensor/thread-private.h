@@ -26,6 +26,9 @@ struct _EbbOpObserver
                      GError **error);
   void (*draw) (EbbOpObserver *self,
                 EbbGenerator *generator);
+  /* The memory at @data is read or written: by a kernel, in an op or on the way to one, or by the host. */
+  void (*touch) (EbbOpObserver *self,
+                 const void *data);
 };
 
 typedef struct
@@ -51,6 +54,8 @@ extern __thread EbbThread ebb_thread __attribute__ ((visibility ("hidden"), tls_
 
 void ebb_thread_push_observer (EbbOpObserver *observer);
 void ebb_thread_pop_observer (EbbOpObserver *observer);
+/* Tells all observers that memory is touched. */
+void ebb_thread_touch (const void *data);
 
 /* TRUE if ops give phantoms now. */
 static inline gboolean

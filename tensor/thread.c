@@ -167,6 +167,14 @@ ebb_thread_pop_observer (EbbOpObserver *observer)
   ebb_thread.observers = observer->outer;
 }
 
+void
+ebb_thread_touch (const void *data)
+{
+  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+    if (observer->touch != NULL)
+      observer->touch (observer, data);
+}
+
 EbbThreadModes
 ebb_thread_save_modes (void)
 {

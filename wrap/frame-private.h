@@ -49,8 +49,13 @@ typedef struct
   const EbbOp *op;
   guint ordinal;
   guint n_outputs;
-  guint64 n_bytes;
-  EbbSavedTensor outputs[EBB_OP_MAX_OUTPUTS];
+  guint pruned; /* bit mask of outputs that nothing will need, and that were let go after all */
+  struct
+  {
+    EbbSavedTensor saved;
+    const char *start; /* where it lay in the forward */
+    guint64 n_bytes;
+  } outputs[EBB_OP_MAX_OUTPUTS];
 } EbbKept;
 
 /* A storage older than the frame, as an op first read it. */
@@ -93,12 +98,14 @@ struct _EbbCheckpointFrame
   GArray *current;              /* of EbbDraw: before the recompute, while it runs */
   GArray *provided;             /* of guint64: births of kept results that stand in for fresh ones */
   GArray *reads;                /* of EbbRead */
+  GArray *touched;              /* addresses that the forward touched, but for those in ops whose results are kept */
   GByteArray *training;         /* flags of the modules and all inside them */
   GPtrArray *counted;           /* weak references to those whose forward counters are up; NULL: none */
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
   guint n_ops;                  /* seen in this run of the forward */
   guint n_products;             /* matrix products among them */
+  guint n_touched_before;       /* the op that runs now */
   guint n_ops_needed;           /* before the last slot was packed */
   guint n_wanted;               /* handles that nodes still hold */
   guint64 saved_bytes;          /* as tallied: held outside... */
@@ -107,6 +114,7 @@ struct _EbbCheckpointFrame
   guint n_slots_needed; /* by this recompute: up to the last one that is wanted */
   gboolean recomputing;
   gboolean stopped;      /* this recompute has all it needs */
+  gboolean has_pruned;   /* some of what is kept, so that a recompute must stop early */
   gboolean was_provided; /* the op that runs now: its result was kept */
   gboolean at_end;       /* the end of the backward pass will call */
   gboolean goes_back;    /* the forward runs a backward pass itself, through what it has made so far */
@@ -139,11 +147,32 @@ EbbArgs *ebb_frame_restore_args (EbbCheckpointFrame *self,
 gboolean ebb_frame_check_outers (EbbCheckpointFrame *self,
                                  GError **error);
 
+/* frame-kept.c: what a policy keeps */
+gboolean ebb_frame_keep_results (EbbCheckpointFrame *self,
+                                 EbbOpCall *call,
+                                 GError **error);
+/* Puts what was kept of @call's results in their place, if it was; *provided says whether. */
+gboolean ebb_frame_provide_results (EbbCheckpointFrame *self,
+                                    EbbOpCall *call,
+                                    gboolean *provided,
+                                    GError **error);
+/* Lets the results of ops from number @from_ordinal on go. */
+void ebb_frame_drop_kept (EbbCheckpointFrame *self,
+                          guint from_ordinal);
+/* After the forward: lets results go that no recompute will read. */
+void ebb_frame_prune_kept (EbbCheckpointFrame *self);
+gboolean ebb_frame_is_among_kept (EbbCheckpointFrame *self,
+                                  guint64 birth);
+guint64 ebb_frame_count_kept (EbbCheckpointFrame *self);
+
 /* frame-watch.c: ops and generators seen on the way */
 void ebb_frame_watch_init (EbbCheckpointFrame *self);
 void ebb_frame_note_draw (EbbCheckpointFrame *self,
                           EbbGenerator *generator);
 void ebb_frame_clear_draw (gpointer draw);
+/* Tells @self and the frames open inside it that a storage of this birth is as good as a fresh result. */
+void ebb_frame_note_provided (EbbCheckpointFrame *self,
+                              guint64 birth);
 
 /* Puts the generators of @draws, of EbbDraw, where they were. */
 void ebb_frame_put_back_generators (GArray *draws);

@@ -11,28 +11,6 @@ is_counted (const EbbOp *op)
   return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT;
 }
 
-/* What stands in for a result must be what the op would have given, or kernels would read beyond its end. */
-static gboolean
-is_as_described (EbbTensor *kept,
-                 EbbTensor *output)
-{
-  return kept->view.dtype == output->view.dtype && kept->view.n_dims == output->view.n_dims
-         && memcmp (kept->view.shape, output->view.shape, sizeof (gint64) * (gsize) kept->view.n_dims) == 0;
-}
-
-static gboolean
-refuse (EbbCheckpointFrame *self,
-        const EbbKept *kept,
-        EbbOpCall *call,
-        GError **error)
-{
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
-      "op %u, whose result was kept, was %s, and is %s or of another shape in the recompute; " EBB_RECOMPUTE_CAUSES,
-      kept->ordinal, kept->op->name, call->op->name);
-  return FALSE;
-}
-
 static EbbRead *
 find_read (EbbCheckpointFrame *self,
            guint64 birth)
@@ -96,9 +74,9 @@ static gboolean before_op (EbbOpObserver *observer,
                            GError **error);
 
 /* The frames open inside @self take it for a fresh result too, though its storage is older. */
-static void
-note_provided (EbbCheckpointFrame *self,
-               guint64 birth)
+void
+ebb_frame_note_provided (EbbCheckpointFrame *self,
+                         guint64 birth)
 {
   for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
     if (observer->before == before_op)
@@ -118,55 +96,21 @@ before_op (EbbOpObserver *observer,
            GError **error)
 {
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
-  EbbKept *kept;
 
   self->was_provided = FALSE;
+  self->n_touched_before = self->touched->len;
   if (!check_reads (self, call, error))
     return FALSE;
   /* Before the op, and not when it has something to save: a recompute of the frame outside may end with the arguments
    * and spare this very op. */
   if (!self->recomputing && call->needs_grad && call->op->backward != NULL && !ebb_frame_save_args (self, error))
     return FALSE;
-  if (!self->recomputing || !is_counted (call->op) || self->next_kept >= self->kept->len)
+  if (!self->recomputing || !is_counted (call->op))
     return TRUE;
-  kept = ebb_frame_kept (self, self->next_kept);
-  if (kept->ordinal != self->n_ops)
-    return TRUE;
-  self->next_kept++;
-  if (kept->op != call->op || kept->n_outputs != call->n_outputs)
-    return refuse (self, kept, call, error);
-  for (guint i = 0; i < kept->n_outputs; i++)
-    {
-      g_autoptr (EbbTensor) tensor = ebb_saved_tensor_unpack (&kept->outputs[i], call->op, error);
-
-      if (tensor == NULL)
-        return FALSE;
-      if (!is_as_described (tensor, call->outputs[i]))
-        return refuse (self, kept, call, error);
-      ebb_tensor_unref (call->outputs[i]);
-      call->outputs[i] = ebb_tensor_alias (tensor);
-      note_provided (self, tensor->storage->birth);
-    }
-  *provided = self->was_provided = TRUE;
+  if (!ebb_frame_provide_results (self, call, provided, error))
+    return FALSE;
+  self->was_provided = *provided;
   return TRUE;
-}
-
-static gboolean
-keep_results (EbbCheckpointFrame *self,
-              EbbOpCall *call,
-              guint64 n_bytes,
-              GError **error)
-{
-  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
-  EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs, .n_bytes = n_bytes };
-  gboolean ok = ebb_frame_save_args (self, error);
-
-  ebb_thread.hooks = self->outside;
-  for (guint i = 0; ok && i < call->n_outputs; i++)
-    ok = ebb_saved_tensor_save (&kept.outputs[i], call->op, call->outputs[i], NULL, error);
-  ebb_thread.hooks = hooks;
-  g_array_append_val (self->kept, kept);
-  return ok;
 }
 
 /* Only what will be differentiated is worth keeping. */
@@ -184,7 +128,17 @@ ask_policy (EbbCheckpointFrame *self,
   for (guint i = 0; i < call->n_outputs; i++)
     question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
   return ebb_policy_ask (policy, &question, &keeps, error)
-         && (!keeps || keep_results (self, call, question.n_bytes, error));
+         && (!keeps || ebb_frame_keep_results (self, call, error));
+}
+
+static void
+note_touch (EbbOpObserver *observer,
+            const void *data)
+{
+  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+
+  if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
+    g_array_append_val (self->touched, data);
 }
 
 static gboolean
@@ -197,7 +151,13 @@ after_op (EbbOpObserver *observer,
   if (self->recomputing && !self->was_provided)
     self->target->tally.recompute_flop += ebb_op_call_get_flop (call);
   if (!is_counted (call->op))
-    return TRUE;
+    {
+      /* One that copies between devices launches no kernel. */
+      for (guint i = 0; i < call->n_inputs; i++)
+        if (call->inputs[i] != NULL)
+          note_touch (observer, call->inputs[i]->view.data);
+      return TRUE;
+    }
   if (!ask_policy (self, call, error))
     return FALSE;
   self->n_ops++;
@@ -236,7 +196,7 @@ void
 ebb_frame_watch_init (EbbCheckpointFrame *self)
 {
   self->watch = (EbbFrameWatch){
-    .observer = { .before = before_op, .after = after_op, .draw = note_draw },
+    .observer = { .before = before_op, .after = after_op, .draw = note_draw, .touch = note_touch },
     .frame = self,
   };
 }

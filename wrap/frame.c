@@ -51,20 +51,6 @@ ebb_frame_drop_values (EbbCheckpointFrame *self)
     ebb_slot_clear (ebb_frame_slot (self, i));
 }
 
-static void
-drop_kept (EbbCheckpointFrame *self,
-           guint from_ordinal)
-{
-  while (self->kept->len > 0 && ebb_frame_kept (self, self->kept->len - 1)->ordinal >= from_ordinal)
-    {
-      EbbKept *kept = ebb_frame_kept (self, self->kept->len - 1);
-
-      for (guint i = 0; i < kept->n_outputs; i++)
-        ebb_saved_tensor_clear (&kept->outputs[i]);
-      g_array_set_size (self->kept, self->kept->len - 1);
-    }
-}
-
 /* Nobody will ask any more. */
 static void
 drop_everything (EbbCheckpointFrame *self)
@@ -74,7 +60,7 @@ drop_everything (EbbCheckpointFrame *self)
   self->saved_bytes = self->dropped_bytes = 0;
   drop_cached (self);
   ebb_frame_drop_values (self);
-  drop_kept (self, 0);
+  ebb_frame_drop_kept (self, 0);
   for (guint i = 0; i < self->outers->len; i++)
     ebb_saved_tensor_clear (&ebb_frame_outer (self, i)->saved);
   g_array_set_size (self->outers, 0);
@@ -170,7 +156,8 @@ fill_next (EbbCheckpointFrame *self,
     return FALSE;
   /* While the forward itself still runs, nothing is known of what comes after. */
   if (++self->next_slot == self->n_slots_needed
-      && (ebb_checkpoint_options_get_early_stop (self->target->options) || self->call_args != NULL))
+      && (ebb_checkpoint_options_get_early_stop (self->target->options) || self->has_pruned
+          || self->call_args != NULL))
     {
       self->stopped = TRUE;
       ebb_thread.stopped++;
@@ -263,6 +250,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->draws);
   g_array_unref (self->provided);
   g_array_unref (self->reads);
+  g_array_unref (self->touched);
   g_clear_pointer (&self->training, g_byte_array_unref);
   g_clear_object (&self->generator);
   ebb_checkpoint_target_unref (self->target);
@@ -289,6 +277,7 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
   self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
+  self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
   g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
   ebb_frame_watch_init (self);
 }
@@ -326,28 +315,15 @@ enter_modules (EbbCheckpointFrame *self,
 
 /* -- tally --------------------------------------------------------------------------------------------------------- */
 
-static gboolean
-is_among_kept (EbbCheckpointFrame *self,
-               guint64 birth)
-{
-  for (guint i = 0; i < self->kept->len; i++)
-    for (guint j = 0; j < ebb_frame_kept (self, i)->n_outputs; j++)
-      if (ebb_frame_kept (self, i)->outputs[j].birth == birth)
-        return TRUE;
-  return FALSE;
-}
-
 /* What is held for this frame: nothing by an inner frame, whose inputs are the outer one's. */
 static guint64
 count_saved (EbbCheckpointFrame *self)
 {
-  guint64 n_bytes = 0;
+  guint64 n_bytes = ebb_frame_count_kept (self);
 
   for (guint i = 0; i < self->outers->len; i++)
     if (!ebb_frame_outer (self, i)->is_parameter)
       n_bytes += ebb_frame_outer (self, i)->n_bytes;
-  for (guint i = 0; i < self->kept->len; i++)
-    n_bytes += ebb_frame_kept (self, i)->n_bytes;
   return n_bytes;
 }
 
@@ -361,7 +337,7 @@ count_dropped (EbbCheckpointFrame *self)
     {
       EbbSlot *slot = ebb_frame_slot (self, i);
 
-      if (slot->wanted && g_hash_table_add (seen, &slot->birth) && !is_among_kept (self, slot->birth))
+      if (slot->wanted && g_hash_table_add (seen, &slot->birth) && !ebb_frame_is_among_kept (self, slot->birth))
         n_bytes += slot->n_bytes;
     }
   return n_bytes;
@@ -445,7 +421,8 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   enter_modules (self, modules);
   result = run_inside (self, inside, modules, args, error);
   /* A policy may have kept results that come after the last thing backward needs. */
-  drop_kept (self, self->n_ops_needed);
+  ebb_frame_drop_kept (self, self->n_ops_needed);
+  ebb_frame_prune_kept (self);
   if (result != NULL)
     {
       target->tally.n_forwards += ebb_thread.recomputing == 0;
