@@ -4,11 +4,12 @@
 
 #include <string.h>
 
-/* Casts, copies and views cost nothing worth deciding on, so they don't count. */
+/* Casts, copies and views cost nothing worth deciding on, so they don't count; nor does what runs with gradients off,
+ * which a forward may leave out when it is repeated, as the update of a running statistic. */
 static gboolean
 is_counted (const EbbOp *op)
 {
-  return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT;
+  return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT && !ebb_thread.no_grad;
 }
 
 static EbbRead *
@@ -113,7 +114,6 @@ before_op (EbbOpObserver *observer,
   return TRUE;
 }
 
-/* Only what will be differentiated is worth keeping. */
 static gboolean
 ask_policy (EbbCheckpointFrame *self,
             EbbOpCall *call,
@@ -123,7 +123,7 @@ ask_policy (EbbCheckpointFrame *self,
   EbbPolicyQuestion question = { .op = call->op, .ordinal = self->n_ops, .n_products = self->n_products };
   gboolean keeps;
 
-  if (policy == NULL || self->recomputing || ebb_thread.no_grad)
+  if (policy == NULL || self->recomputing)
     return TRUE;
   for (guint i = 0; i < call->n_outputs; i++)
     question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
