@@ -87,6 +87,24 @@ equal(train(model => {
     model.activation_checkpointing = true;
 }), plain, 'wrapped by the property');
 
+for (const policy of ['selective', 'attention', ['linear'], Ebb.save_nth_product(2),
+    (op, ordinal) => ordinal % 2 ? Ebb.CheckpointPolicy.MUST_SAVE : Ebb.CheckpointPolicy.MUST_RECOMPUTE])
+    equal(train(model => Ebb.checkpoint_wrapper(model, {policy})), plain, `policy ${policy}`);
+equal(train(model => Ebb.checkpoint_wrap_uniform(model, 2)), plain, 'in chunks');
+equal(train(model => Ebb.checkpoint_wrap_block(model, 2, {early_stop: false})), plain, 'the first layers wrapped');
+throws(() => Ebb.checkpoint_wrap_uniform(Ebb.sequential(Ebb.Tanh.new()), 3), 'from 1 to 1', 'chunks that are too long');
+throws(() => Ebb.checkpoint_wrapper(Ebb.Tanh.new(), {policy: ['linera']}), 'linera', 'an op that there is not');
+const unruly = Ebb.checkpoint_wrapper(Ebb.Linear.new(2, 2, true), {
+    policy: () => {
+        throw new Error('policy without a clue');
+    },
+});
+throws(() => unruly.run(Ebb.ones([1, 2])), 'policy without a clue', 'exception in a policy');
+const list = Ebb.ModuleList.new();
+list.append(Ebb.Tanh.new());
+list.append(Ebb.Tanh.new());
+equal(list.run(Ebb.zeros([1])).item(), 0, 'modules of a list in turn');
+
 // Exceptions keep their message, from the first run and from the recompute.
 const scaled = new Scaled(Ebb.Linear.new(2, 2, true), 1);
 Ebb.checkpoint_wrapper(scaled);

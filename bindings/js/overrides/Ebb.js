@@ -58,6 +58,27 @@ function _init() {
     withDefaults('scaled_dot_product_attention', none, none, none, null, false, 0, 0, null);
     withDefaults('checkpoint_wrapper', none, null);
     withDefaults('checkpoint_wrap_each', none, none, null);
+    withDefaults('checkpoint_wrap_uniform', none, none, null);
+    withDefaults('checkpoint_wrap_block', none, none, null);
+    withDefaults('checkpoint_sequential_full', none, none, none, null);
+
+    // -- checkpoints
+
+    // Options may be an object, as {policy: 'selective', early_stop: false}. A policy is 'selective', 'attention', an
+    // array of op names, Ebb.save_nth_product (n), or a function of (op, ordinal, nBytes) that gives one of
+    // Ebb.CheckpointPolicy.
+    for (const [name, index] of [['checkpoint_wrapper', 1], ['checkpoint_wrap_each', 2], ['checkpoint_wrap_if', 2],
+        ['checkpoint_wrap_uniform', 2], ['checkpoint_wrap_block', 2], ['checkpoint_sequential_full', 3]]) {
+        const raw = Ebb[name];
+        Ebb[name] = (...args) => {
+            if (_isPlainObject(args[index]))
+                args[index] = _checkpointOptions(Ebb, args[index]);
+            return raw(...args);
+        };
+    }
+    Ebb.save_nth_product = function (n) {
+        return {nthProduct: n};
+    };
 
     // -- making and reading tensors
 
@@ -139,6 +160,13 @@ function _init() {
             args.add_tensor(null, tensor);
         return _values(Ebb, this.call(args));
     };
+    // The modules of a list one after the other: the first tensor goes through them, the others are for each.
+    Ebb.ModuleList.prototype.run = function (...tensors) {
+        const args = Ebb.Args.new(Ebb.ArgsKind.TUPLE);
+        for (const tensor of tensors)
+            args.add_tensor(null, tensor);
+        return _values(Ebb, this.call_in_turn(args));
+    };
     Ebb.sequential = function (...modules) {
         const sequential = Ebb.Sequential.new();
         for (const module of modules)
@@ -172,6 +200,35 @@ function _init() {
         scope?.delete(tensor);
         return tensor;
     };
+}
+
+function _checkpointOptions(Ebb, {policy = null, ...others}) {
+    const options = Ebb.CheckpointOptions.new();
+    for (const [name, value] of Object.entries(others)) {
+        if (typeof options[`set_${name}`] !== 'function')
+            throw new TypeError(`checkpoints have no option ${name}`);
+        options[`set_${name}`](value);
+    }
+    if (policy === 'selective')
+        options.set_policy_selective();
+    else if (policy === 'attention' || policy === 'core_attn')
+        options.set_policy_core_attention();
+    else if (Array.isArray(policy))
+        options.set_policy_save_ops(policy);
+    else if (typeof policy === 'function')
+        options.set_policy((op, ordinal, nBytes) => _verdict(op, policy(op, ordinal, nBytes)));
+    else if (policy?.nthProduct !== undefined)
+        options.set_policy_save_nth_product(policy.nthProduct);
+    else if (policy !== null)
+        throw new TypeError(`policy: ${policy}: must be 'selective', 'attention', an array, a function or `
+            + 'save_nth_product (n)');
+    return options;
+}
+
+function _verdict(op, verdict) {
+    if (Number.isInteger(verdict))
+        return verdict;
+    throw new TypeError(`policy: ${verdict} for ${op}: must be an Ebb.CheckpointPolicy`);
 }
 
 function _isPlainObject(value) {

@@ -84,8 +84,8 @@ for _name in ("from_numpy", "from_dlpack"):
 for _name in ("Parameter", "Buffer"):
     _export(_name, getattr(_ebb_module, _name))
 for _name in ("no_grad", "enable_grad", "autocast", "disable_checkpointing", "checkpoint_wrapper",
-              "checkpoint_wrap_each", "checkpoint", "checkpoint_sequential", "checkpoint_report", "save_nth_product",
-              "saved_tensor_hooks"):
+              "checkpoint_wrap_each", "checkpoint_wrap_uniform", "checkpoint_wrap_block", "checkpoint",
+              "checkpoint_sequential", "checkpoint_report", "save_nth_product", "saved_tensor_hooks"):
     _export(_name, getattr(_ebb_wrap, _name))
 for _name, _dtype in (("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16"), ("int32", "I32"), ("int64", "I64"),
                       ("uint8", "U8")):

@@ -349,5 +349,10 @@ class ModuleList(_Container, Ebb.ModuleList):
         _append_to_list(self, module)
         return self
 
+    def call_in_turn(self, *args, **kwargs):
+        """Calls the modules one after the other: the first argument goes through them, the others are for each."""
+        return unpack_result(_call_in_turn(self, pack_call(args, kwargs)))
 
+
+_call_in_turn = guard(Ebb.ModuleList.call_in_turn)
 _append_to_sequential, _append_to_list = guard(Ebb.Sequential.append), guard(Ebb.ModuleList.append)

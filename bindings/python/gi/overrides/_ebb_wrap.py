@@ -188,12 +188,32 @@ def checkpoint(func, *args, **kwargs):
     return unpack_result(_checkpoint(lambda packed, *_: call_back(run, packed), None, pack_call(args, kwargs), None))
 
 
-def checkpoint_sequential(sequential, n_segments, x):
-    """Calls a Sequential in so many checkpointed segments; the last one is not checkpointed."""
-    return _checkpoint_sequential(sequential, n_segments, x)
+def checkpoint_sequential(sequential, n_segments, *args, **options):
+    """Calls a Sequential in so many checkpointed segments; the last one is not checkpointed.
+
+    args: the first module's arguments. options: as of checkpoint_wrapper().
+    """
+    return unpack_result(_checkpoint_sequential(sequential, n_segments, pack_call(args, {}), _options(**options)))
 
 
-_checkpoint_sequential = guard(Ebb.checkpoint_sequential)
+def checkpoint_wrap_uniform(stack, n_layers_per_chunk, **options):
+    """Makes each chunk of so many layers of a Sequential or ModuleList (a Gpt's h) one checkpoint; returns the stack.
+
+    A ModuleList must be called by its call_in_turn(). Ebb.checkpoint_unwrap(stack) takes it off.
+    """
+    _wrap_uniform(stack, n_layers_per_chunk, _options(**options))
+    return stack
+
+
+def checkpoint_wrap_block(stack, n_layers, **options):
+    """Wraps each of the first layers of a Sequential or ModuleList (a Gpt's h); returns the stack."""
+    _wrap_block(stack, n_layers, _options(**options))
+    return stack
+
+
+_checkpoint_sequential = guard(Ebb.checkpoint_sequential_full)
+_wrap_uniform = guard(Ebb.checkpoint_wrap_uniform)
+_wrap_block = guard(Ebb.checkpoint_wrap_block)
 
 
 # -- hooks on what backward needs -------------------------------------------------------------------------------------
