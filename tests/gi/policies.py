@@ -68,8 +68,8 @@ class Policies(TestCase):
 
     def test_what_is_no_policy_is_refused(self):
         module = Ebb.Linear(4, 4)
-        for policy, error, words in (("selectiv", ValueError, "'selectiv'"),
-                                     ("linear", ValueError, "a list of op names"), (3, TypeError, "3"), ([1], TypeError, "1"),
+        for policy, error, words in (("selectiv", ValueError, "'selectiv'"), (3, TypeError, "3"),
+                                     ("linear", ValueError, "a list of op names"), ([1], TypeError, "1"),
                                      (Ebb.CheckpointPolicy.MUST_SAVE, TypeError, "MUST_SAVE")):
             with self.assertRaisesRegex(error, words):
                 Ebb.checkpoint_wrapper(module, policy=policy)
