@@ -18,10 +18,13 @@ typedef struct
   guint16 output_index;
 } EbbEdge;
 
+typedef struct _EbbDerived EbbDerived;
+
 typedef struct
 {
-  EbbTensor *tensor; /* kept itself, or... */
-  EbbHandle *handle; /* what the hooks gave for it */
+  EbbDerived *derived; /* what it is made from again, or... */
+  EbbTensor *tensor;   /* kept itself, or... */
+  EbbHandle *handle;   /* what the hooks gave for it */
   EbbSavedTensorHooks *hooks;
   guint64 birth; /* of its storage */
   guint version;
@@ -68,6 +71,8 @@ EbbTensor *ebb_saved_tensor_unpack (EbbSavedTensor *saved,
                                     const EbbOp *op,
                                     GError **error);
 void ebb_saved_tensor_clear (EbbSavedTensor *saved);
+#define ebb_saved_tensor_is_empty(saved) \
+  ((saved)->derived == NULL && (saved)->tensor == NULL && (saved)->handle == NULL)
 
 EbbTensor *ebb_tensor_new_zeros_like (EbbTensor *tensor,
                                       GError **error);

@@ -26,6 +26,7 @@ G_BEGIN_DECLS
 #define EBB_OP_MAX_INPUTS 10
 #define EBB_OP_MAX_OUTPUTS 5
 #define EBB_OP_MAX_SAVED 10
+#define EBB_MAX_REBUILD 4
 
 typedef struct _EbbOp EbbOp;
 typedef struct _EbbOpCall EbbOpCall;
@@ -58,6 +59,12 @@ struct _EbbOp
                         GError **error); /* NULL: not differentiable */
 };
 
+/* Makes an output of a call again: one kernel of @params on @operands, NULL where one was left out, to @output. */
+typedef gboolean (*EbbRebuildFunc) (const EbbKernelParams *params,
+                                    EbbTensor **operands,
+                                    EbbTensor *output,
+                                    GError **error);
+
 struct _EbbOpCall
 {
   const EbbOp *op;
@@ -72,6 +79,9 @@ struct _EbbOpCall
   EbbTensor *saved[EBB_OP_MAX_SAVED];        /* not owned; NULL allowed, comes back NULL */
   EbbTensor *temporaries[EBB_OP_MAX_INPUTS]; /* owned stand-ins, see ebb_op_contiguous () */
   guint n_temporaries;
+  EbbRebuildFunc rebuild; /* makes output @rebuild_output again; NULL: none does. See ebb_op_rebuild_output () */
+  guint8 rebuild_output, n_rebuild;
+  gint8 rebuild_from[EBB_MAX_REBUILD];
   EbbDevice *device;   /* where the outputs are made if there are no inputs; NULL: the CPU */
   gboolean needs_grad; /* set by ebb_op_begin (): grad mode is on and an edge requires a gradient */
   EbbKernelParams params;
@@ -134,6 +144,13 @@ void ebb_op_save_input (EbbOpCall *call,
                         guint index);
 void ebb_op_save_output (EbbOpCall *call,
                          guint index);
+/* Says how output @index can be made again, bit for bit, by one cheap kernel from @n operands that backward keeps
+ * anyway: inputs by their index, outputs by ~index. Whoever would keep the output for backward keeps these instead. */
+void ebb_op_rebuild_output (EbbOpCall *call,
+                            guint index,
+                            EbbRebuildFunc func,
+                            guint n,
+                            ...);
 /* Gives up: drops what the call holds. Returns FALSE. */
 gboolean ebb_op_clear (EbbOpCall *call);
 /* Fails with @format..., gives up and returns FALSE. */

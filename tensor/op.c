@@ -3,6 +3,7 @@
 
 #include "tensor/autograd-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
 #include <stdarg.h>
@@ -47,6 +48,7 @@ ebb_op_begin (EbbOpCall *call,
   call->n_inputs = call->n_outputs = call->n_saved = call->n_temporaries = 0;
   call->non_differentiable = call->saved_is_output = call->updated = 0;
   call->needs_grad = FALSE;
+  call->rebuild = NULL;
   call->device = NULL;
   memset (&call->params, 0, sizeof call->params);
   memset (&call->extra, 0, sizeof call->extra);
@@ -167,6 +169,26 @@ ebb_op_save_output (EbbOpCall *call,
 {
   call->saved_is_output |= 1u << call->n_saved;
   call->saved[call->n_saved++] = call->outputs[index];
+}
+
+void
+ebb_op_rebuild_output (EbbOpCall *call,
+                       guint index,
+                       EbbRebuildFunc func,
+                       guint n,
+                       ...)
+{
+  va_list list;
+
+  g_assert (n <= EBB_MAX_REBUILD);
+
+  call->rebuild = func;
+  call->rebuild_output = (guint8) index;
+  call->n_rebuild = (guint8) n;
+  va_start (list, n);
+  for (guint i = 0; i < n; i++)
+    call->rebuild_from[i] = (gint8) va_arg (list, int);
+  va_end (list);
 }
 
 static void
@@ -407,6 +429,8 @@ ebb_op_finish (EbbOpCall *call,
     ok = ebb_node_end (node, call, ok, error);
   if (!ok)
     return ebb_op_clear (call);
+  if (node != NULL && call->rebuild != NULL && !ebb_thread.stopped)
+    ebb_recipe_attach (call);
   drop_temporaries (call);
   return TRUE;
 }

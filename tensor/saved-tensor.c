@@ -2,6 +2,7 @@
 #include "tensor/saved-tensor.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
 #include <stdlib.h>
@@ -296,6 +297,13 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
   *saved = (EbbSavedTensor){ 0 };
   if (tensor == NULL)
     return TRUE;
+  if (edge != NULL && edge->recipe != NULL)
+    {
+      if (!ebb_derived_save (&saved->derived, op, tensor, edge, error))
+        return FALSE;
+      if (saved->derived != NULL)
+        return TRUE;
+    }
 
   if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
     {
@@ -337,6 +345,8 @@ ebb_saved_tensor_unpack (EbbSavedTensor *saved,
 {
   EbbTensor *tensor, *shadow;
 
+  if (saved->derived != NULL)
+    return ebb_derived_make (saved->derived, op, error);
   if (saved->tensor != NULL)
     tensor = ebb_tensor_ref (saved->tensor);
   else
@@ -370,6 +380,8 @@ ebb_saved_tensor_clear (EbbSavedTensor *saved)
   EbbSavedTensor gone = *saved;
 
   *saved = (EbbSavedTensor){ 0 };
+  if (gone.derived != NULL)
+    ebb_derived_free (gone.derived);
   if (gone.tensor != NULL)
     {
       if (gone.held)

@@ -8,6 +8,7 @@
 G_BEGIN_DECLS
 
 typedef struct _EbbNode EbbNode;
+typedef struct _EbbRecipe EbbRecipe;
 
 struct _EbbTensor
 {
@@ -22,6 +23,7 @@ struct _EbbTensor
   gint64 n_elements;
   EbbNode *node; /* that made it, if it requires a gradient and is not a leaf */
   EbbTensor *grad;
+  EbbRecipe *recipe; /* how it is made again, if that is cheap; NULL: not known */
   EbbTensor *shadow; /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
   guint64 shadow_birth;
   guint shadow_version;

@@ -2,6 +2,7 @@
 #include "tensor/tensor-private.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/recipe-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/op-private.h"
 #include "tensor/thread-private.h"
@@ -43,6 +44,7 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->n_elements = n;
   self->node = NULL;
   self->grad = NULL;
+  self->recipe = NULL;
   self->shadow = NULL;
   return self;
 }
@@ -377,6 +379,8 @@ drop_contents (EbbTensor *tensor)
     ebb_tensor_unref (tensor->grad);
   if (tensor->shadow != NULL)
     ebb_tensor_unref (tensor->shadow);
+  if (tensor->recipe != NULL)
+    ebb_recipe_free (tensor->recipe);
   if (tensor->storage != NULL)
     ebb_storage_unref (tensor->storage);
 }
@@ -420,6 +424,7 @@ ebb_tensor_dispose (EbbTensor *tensor)
   tensor->offset = tensor->n_elements = 0;
   tensor->requires_grad = 0;
   tensor->node = NULL;
+  tensor->recipe = NULL;
   tensor->grad = tensor->shadow = NULL;
   drop_contents (&gone);
 }

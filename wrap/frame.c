@@ -1,8 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint-options-private.h"
+#include "nn/args-private.h"
+#include "tensor/recipe-private.h"
 #include "wrap/frame-private.h"
 
 G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
+
+#define N_SLOTS_SEARCHED 16
 
 /* What a node holds in place of a tensor. */
 typedef struct
@@ -97,11 +101,8 @@ ticket_free (gpointer data)
   Ticket *ticket = data;
   EbbCheckpointFrame *self = ticket->frame;
 
-  if (ticket->is_slot)
-    {
-      ebb_slot_clear (ebb_frame_slot (self, ticket->index));
-      ebb_frame_slot (self, ticket->index)->wanted = FALSE;
-    }
+  if (ticket->is_slot && --ebb_frame_slot (self, ticket->index)->n_wanted == 0)
+    ebb_slot_clear (ebb_frame_slot (self, ticket->index));
   if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
     drop_everything (self);
   g_free (ticket);
@@ -138,6 +139,23 @@ ebb_frame_get_check (EbbCheckpointFrame *self)
   return ebb_checkpoint_options_get_determinism_check (self->target->options);
 }
 
+/* A tensor is saved by its maker and by its reader, one after the other as a rule: they share a slot, so that a
+ * recompute may stop at the first of them. Looked for among the last few alone, in the forward and in the recompute. */
+static EbbSlot *
+find_slot (EbbCheckpointFrame *self,
+           EbbTensor *tensor,
+           guint n_slots,
+           guint *index)
+{
+  for (guint i = n_slots; i > 0 && i + N_SLOTS_SEARCHED > n_slots; i--)
+    if (ebb_slot_is_of (ebb_frame_slot (self, i - 1), tensor, self->recomputing))
+      {
+        *index = i - 1;
+        return ebb_frame_slot (self, i - 1);
+      }
+  return NULL;
+}
+
 static gboolean
 fill_next (EbbCheckpointFrame *self,
            EbbTensor *tensor,
@@ -145,6 +163,8 @@ fill_next (EbbCheckpointFrame *self,
 {
   guint i = self->next_slot;
 
+  if (find_slot (self, tensor, i, &i) != NULL)
+    return TRUE;
   if (i >= self->slots->len)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
@@ -177,6 +197,25 @@ pack_again (EbbCheckpointFrame *self,
   return self->goes_back && !ebb_is_stopped () ? ebb_handle_new (tensor) : ebb_handle_new_for_data (NULL, NULL);
 }
 
+static void
+ticket_for_slot (EbbCheckpointFrame *self,
+                 Ticket *ticket,
+                 EbbTensor *tensor)
+{
+  EbbSlot fresh, *slot = find_slot (self, tensor, self->slots->len, &ticket->index);
+
+  ticket->is_slot = TRUE;
+  if (slot != NULL)
+    {
+      slot->n_wanted++;
+      return;
+    }
+  ebb_slot_describe (&fresh, tensor, ebb_frame_get_check (self));
+  ticket->index = self->slots->len;
+  g_array_append_val (self->slots, fresh);
+  self->n_ops_needed = self->n_ops;
+}
+
 static EbbHandle *
 ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
                            EbbTensor *tensor,
@@ -194,15 +233,7 @@ ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
   ticket = ticket_new (self);
   ticket->part = part;
   if (inside)
-    {
-      EbbSlot slot;
-
-      ebb_slot_describe (&slot, tensor, ebb_frame_get_check (self));
-      ticket->is_slot = TRUE;
-      ticket->index = self->slots->len;
-      g_array_append_val (self->slots, slot);
-      self->n_ops_needed = self->n_ops;
-    }
+    ticket_for_slot (self, ticket, tensor);
   return ebb_handle_new_for_data (ticket, ticket_free);
 }
 
@@ -337,7 +368,7 @@ count_dropped (EbbCheckpointFrame *self)
     {
       EbbSlot *slot = ebb_frame_slot (self, i);
 
-      if (slot->wanted && g_hash_table_add (seen, &slot->birth) && !ebb_frame_is_among_kept (self, slot->birth))
+      if (slot->n_wanted > 0 && g_hash_table_add (seen, &slot->birth) && !ebb_frame_is_among_kept (self, slot->birth))
         n_bytes += slot->n_bytes;
     }
   return n_bytes;
@@ -379,6 +410,22 @@ frame_new (EbbCheckpointTarget *target,
   return self;
 }
 
+/* Nobody outside is to keep what was made inside in place of a result. */
+static void
+drop_recipes (EbbArgs *result)
+{
+  for (guint i = 0; i < ebb_args_get_length (result); i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
+      EbbArgs *inside = ebb_args_peek_args (result, i);
+
+      if (tensor != NULL)
+        ebb_tensor_drop_recipe (tensor);
+      if (inside != NULL)
+        drop_recipes (inside);
+    }
+}
+
 static EbbArgs *
 run_inside (EbbCheckpointFrame *self,
             const EbbForwardChain *inside,
@@ -386,9 +433,10 @@ run_inside (EbbCheckpointFrame *self,
             EbbArgs *args,
             GError **error)
 {
-  EbbSavedTensorHooks *before = ebb_thread.hooks;
+  EbbThreadModes modes = ebb_thread_save_modes ();
   EbbArgs *result;
 
+  ebb_thread.recipe_mark = self->mark;
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread_push_observer (&self->watch.observer);
   ebb_thread.checkpointing++;
@@ -398,7 +446,8 @@ run_inside (EbbCheckpointFrame *self,
     result = ebb_checkpoint_target_run (self->target, modules, args, error);
   ebb_thread.checkpointing--;
   ebb_thread_pop_observer (&self->watch.observer);
-  ebb_thread.hooks = before;
+  ebb_thread.hooks = modes.hooks;
+  ebb_thread.recipe_mark = modes.recipe_mark;
   self->call_args = NULL;
   self->outside = NULL;
   return result;
@@ -425,6 +474,7 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   ebb_frame_prune_kept (self);
   if (result != NULL)
     {
+      drop_recipes (result);
       target->tally.n_forwards += ebb_thread.recomputing == 0;
       tally_forward (self, nested);
     }

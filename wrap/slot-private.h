@@ -17,7 +17,9 @@ typedef struct
   guint64 n_bytes;  /* its size */
   guint64 checksum; /* with EBB_DETERMINISM_CHECK_VALUES */
   guint version;    /* of the storage, when the value was saved again */
-  gboolean wanted;  /* a node may still ask for it */
+  gint64 offset;
+  guint n_wanted; /* nodes that may still ask for it */
+  guint64 again;  /* birth of the recomputed storage */
   EbbTensor *value;
 } EbbSlot;
 
@@ -37,7 +39,11 @@ gboolean ebb_slot_fill (EbbSlot *slot,
                         EbbTensor *tensor,
                         EbbDeterminismCheck check,
                         GError **error);
-/* What was filled in, which stays there if @retain. */
+/* TRUE if @tensor is the slot's, of the forward or, if @again, of the recompute: it then needs no slot of its own. */
+gboolean ebb_slot_is_of (const EbbSlot *slot,
+                         EbbTensor *tensor,
+                         gboolean again);
+/* What was filled in, which stays there if @retain, or if others want it. */
 EbbTensor *ebb_slot_take (EbbSlot *slot,
                           gboolean retain,
                           GError **error);

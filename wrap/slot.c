@@ -37,7 +37,9 @@ ebb_slot_describe (EbbSlot *slot,
                      .op = ebb_thread.saving,
                      .birth = tensor->storage->birth,
                      .n_bytes = tensor->storage->size,
-                     .wanted = TRUE };
+                     .offset = tensor->offset,
+                     .n_wanted = 1,
+                     .version = tensor->storage->version };
   slot->view.data = NULL;
   if (check == EBB_DETERMINISM_CHECK_VALUES)
     slot->checksum = ebb_slot_checksum (tensor);
@@ -95,13 +97,28 @@ ebb_slot_fill (EbbSlot *slot,
     return refuse (slot, index, tensor, "", error);
   if (check == EBB_DETERMINISM_CHECK_VALUES && ebb_slot_checksum (tensor) != slot->checksum)
     return refuse (slot, index, tensor, " with other values", error);
-  if (!slot->wanted)
+  slot->again = tensor->storage->birth;
+  slot->offset = tensor->offset;
+  slot->version = tensor->storage->version;
+  if (slot->n_wanted == 0)
     return TRUE;
   ebb_slot_clear (slot);
   slot->value = ebb_tensor_alias (tensor);
-  slot->version = tensor->storage->version;
   ebb_storage_hold_saved (tensor->storage);
   return TRUE;
+}
+
+gboolean
+ebb_slot_is_of (const EbbSlot *slot,
+                EbbTensor *tensor,
+                gboolean again)
+{
+  gsize n = sizeof (gint64) * (gsize) tensor->view.n_dims;
+
+  return (again ? slot->again : slot->birth) == tensor->storage->birth && slot->offset == tensor->offset
+         && slot->version == tensor->storage->version && slot->view.dtype == tensor->view.dtype
+         && slot->view.n_dims == tensor->view.n_dims && memcmp (slot->view.shape, tensor->view.shape, n) == 0
+         && memcmp (slot->view.strides, tensor->view.strides, n) == 0;
 }
 
 EbbTensor *
@@ -119,7 +136,7 @@ ebb_slot_take (EbbSlot *slot,
                    "a tensor of shape %s that backward needs was changed in place after it was used", shape);
       return NULL;
     }
-  if (retain)
+  if (retain || slot->n_wanted > 1)
     return ebb_tensor_ref (value);
   slot->value = NULL;
   ebb_storage_drop_saved (value->storage);

@@ -132,6 +132,19 @@ bias_gelu_backward (EbbBackward *ctx, GError **error)
   return TRUE;
 }
 
+static gboolean
+bias_gelu_rebuild (const EbbKernelParams *params, EbbTensor **operands, EbbTensor *output, GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_BIAS_GELU);
+  launch.params = *params;
+  ebb_launch_input (&launch, operands[0]);
+  ebb_launch_input (&launch, operands[1]);
+  ebb_launch_output (&launch, output);
+  return ebb_launch (EBB_DEVICE_OF (output), &launch, error);
+}
+
 static const EbbOp bias_gelu_op = { "bias_gelu", EBB_OP_POINTWISE, EBB_KERNEL_BIAS_GELU, NULL, bias_gelu_backward };
 
 /**
@@ -173,6 +186,7 @@ ebb_bias_gelu (EbbTensor *x, EbbTensor *bias, EbbGeluKind kind, GError **error)
   ebb_op_add_output_like (&call, x);
   ebb_op_save_input (&call, 0);
   ebb_op_save_input (&call, 1);
+  ebb_op_rebuild_output (&call, 0, bias_gelu_rebuild, 2, 0, 1);
   return ebb_op_finish1 (&call, error);
 }
 

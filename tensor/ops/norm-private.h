@@ -26,4 +26,10 @@ gboolean ebb_norm_give_vector (EbbBackward *ctx,
                                gboolean *accumulate,
                                GError **error);
 
+/* Makes a layer norm again from its input, weight and bias. */
+gboolean ebb_layer_norm_rebuild (const EbbKernelParams *params,
+                                 EbbTensor **operands,
+                                 EbbTensor *output,
+                                 GError **error);
+
 G_END_DECLS

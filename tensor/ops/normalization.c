@@ -139,6 +139,36 @@ layer_norm_backward (EbbBackward *ctx,
          && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
+static gboolean
+rebuild (EbbKernel kernel,
+         const EbbKernelParams *params,
+         EbbTensor **operands,
+         guint n_operands,
+         guint n_statistics,
+         EbbTensor *output,
+         GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, kernel);
+  launch.params = *params;
+  for (guint i = 0; i < n_operands; i++)
+    ebb_launch_input (&launch, operands[i]);
+  ebb_launch_output (&launch, output);
+  for (guint i = 0; i < n_statistics; i++)
+    ebb_launch_output (&launch, NULL);
+  return ebb_launch (EBB_DEVICE_OF (output), &launch, error);
+}
+
+gboolean
+ebb_layer_norm_rebuild (const EbbKernelParams *params,
+                        EbbTensor **operands,
+                        EbbTensor *output,
+                        GError **error)
+{
+  return rebuild (EBB_KERNEL_LAYER_NORM, params, operands, 3, 2, output, error);
+}
+
 static const EbbOp op_layer_norm = { "layer_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_LAYER_NORM, NULL,
                                      layer_norm_backward };
 
@@ -177,6 +207,7 @@ ebb_layer_norm (EbbTensor *x,
   save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
   ebb_op_save_output (&call, 2);
+  ebb_op_rebuild_output (&call, 0, ebb_layer_norm_rebuild, 3, 0, 1, 2);
   return ebb_op_finish1 (&call, error);
 }
 
@@ -220,6 +251,15 @@ rms_norm_backward (EbbBackward *ctx,
          && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
+static gboolean
+rms_norm_rebuild (const EbbKernelParams *params,
+                  EbbTensor **operands,
+                  EbbTensor *output,
+                  GError **error)
+{
+  return rebuild (EBB_KERNEL_RMS_NORM, params, operands, 2, 1, output, error);
+}
+
 static const EbbOp op_rms_norm = { "rms_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_RMS_NORM, NULL, rms_norm_backward };
 
 /**
@@ -253,6 +293,7 @@ ebb_rms_norm (EbbTensor *x,
   ebb_op_save_input (&call, 0);
   save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
+  ebb_op_rebuild_output (&call, 0, rms_norm_rebuild, 2, 0, 1);
   return ebb_op_finish1 (&call, error);
 }
 

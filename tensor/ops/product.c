@@ -465,8 +465,12 @@ linear_backward (EbbBackward *ctx,
   if (dy == NULL)
     return FALSE;
   ebb_view_as_rows (&dy_rows, dy);
+  /* x is done with before its gradient, which is as large, is made. */
+  if ((ctx->needs & 2) && !linear_give_weight (ctx, dy, &dy_rows, error))
+    return FALSE;
+  if (ctx->saved[0] != NULL)
+    ebb_tensor_unref (ebb_backward_take_saved (ctx, 0));
   return (!(ctx->needs & 1) || linear_give_x (ctx, dy, &dy_rows, error))
-         && (!(ctx->needs & 2) || linear_give_weight (ctx, dy, &dy_rows, error))
          && (!(ctx->needs & 4) || linear_give_bias (ctx, &dy_rows, EBB_DEVICE_OF (dy), error));
 }
 

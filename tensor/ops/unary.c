@@ -28,6 +28,26 @@ unary_backward (EbbBackward *ctx, GError **error)
   return TRUE;
 }
 
+/* What follows an activation with a weight, in a transformer's feed-forward part: its result is large, its input is
+ * kept. */
+static gboolean
+is_rebuilt (EbbUnaryOp which)
+{
+  return which == EBB_UNARY_GELU || which == EBB_UNARY_GELU_TANH || which == EBB_UNARY_SILU;
+}
+
+static gboolean
+unary_rebuild (const EbbKernelParams *params, EbbTensor **operands, EbbTensor *output, GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_UNARY);
+  launch.params = *params;
+  ebb_launch_input (&launch, operands[0]);
+  ebb_launch_output (&launch, output);
+  return ebb_launch (EBB_DEVICE_OF (output), &launch, error);
+}
+
 const EbbUnaryInfo ebb_unary_ops[EBB_N_UNARY_OPS] = {
   [EBB_UNARY_NEG] = { { "neg", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
                       EBB_UNARY_SAVES_NOTHING,
@@ -83,6 +103,8 @@ ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
     ebb_op_save_input (&call, 0);
   else if (info->saves == EBB_UNARY_SAVES_Y)
     ebb_op_save_output (&call, 0);
+  if (is_rebuilt (which))
+    ebb_op_rebuild_output (&call, 0, unary_rebuild, 1, 0);
   return ebb_op_finish1 (&call, error);
 }
 

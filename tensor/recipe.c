@@ -1,0 +1,195 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/recipe-private.h"
+
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+typedef struct
+{
+  EbbTensor *tensor;    /* as the kernel takes it, without graph; NULL: left out */
+  EbbTensor *parameter; /* that @tensor is a copy of in a lower precision; NULL: none */
+  guint version;
+} Ingredient;
+
+struct _EbbRecipe
+{
+  EbbRebuildFunc func;
+  EbbKernelParams params;
+  guint version; /* of the result's storage */
+  guint n_ingredients;
+  Ingredient ingredients[EBB_MAX_REBUILD];
+};
+
+struct _EbbDerived
+{
+  EbbRebuildFunc func;
+  EbbKernelParams params;
+  EbbView view;   /* of the result; data unused */
+  EbbDType dtype; /* that was kept: the result's, or a cast's */
+  EbbDevice *device;
+  guint n_operands;
+  EbbSavedTensor operands[EBB_MAX_REBUILD];
+};
+
+/* -- recipe -------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_recipe_free (EbbRecipe *recipe)
+{
+  for (guint i = 0; i < recipe->n_ingredients; i++)
+    {
+      ebb_tensor_unref (recipe->ingredients[i].tensor);
+      ebb_tensor_unref (recipe->ingredients[i].parameter);
+    }
+  g_free (recipe);
+}
+
+void
+ebb_tensor_drop_recipe (EbbTensor *tensor)
+{
+  g_clear_pointer (&tensor->recipe, ebb_recipe_free);
+}
+
+static Ingredient
+take_ingredient (EbbTensor *tensor,
+                 EbbTensor *edge)
+{
+  Ingredient ingredient = { 0 };
+
+  if (tensor == NULL)
+    return ingredient;
+  ingredient.version = tensor->storage->version;
+  if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
+    ingredient.parameter = ebb_tensor_ref (edge);
+  /* The graph that leads to an operand is the node's to hold, not the result's. */
+  if (tensor->is_parameter || tensor->is_buffer || ingredient.parameter != NULL)
+    ingredient.tensor = ebb_tensor_ref (tensor);
+  else
+    ingredient.tensor = ebb_tensor_alias (tensor);
+  return ingredient;
+}
+
+void
+ebb_recipe_attach (EbbOpCall *call)
+{
+  EbbTensor *output = call->outputs[call->rebuild_output];
+  EbbRecipe *recipe = g_new (EbbRecipe, 1);
+
+  recipe->func = call->rebuild;
+  recipe->params = call->params;
+  recipe->version = output->storage->version;
+  recipe->n_ingredients = call->n_rebuild;
+  for (guint i = 0; i < call->n_rebuild; i++)
+    {
+      int from = call->rebuild_from[i];
+
+      recipe->ingredients[i] = from >= 0 ? take_ingredient (call->inputs[from], call->edges[from])
+                                         : take_ingredient (call->outputs[~from], NULL);
+    }
+  output->recipe = recipe;
+}
+
+/* Nothing was changed in place since, and it is not from before the checkpointed forward that runs now. */
+static gboolean
+applies (const EbbRecipe *recipe,
+         EbbTensor *made)
+{
+  if (made->storage->version != recipe->version || made->storage->birth < ebb_thread.recipe_mark)
+    return FALSE;
+  for (guint i = 0; i < recipe->n_ingredients; i++)
+    if (recipe->ingredients[i].tensor != NULL
+        && recipe->ingredients[i].tensor->storage->version != recipe->ingredients[i].version)
+      return FALSE;
+  return TRUE;
+}
+
+/* -- derived ------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_derived_free (EbbDerived *derived)
+{
+  for (guint i = 0; i < derived->n_operands; i++)
+    ebb_saved_tensor_clear (&derived->operands[i]);
+  g_free (derived);
+}
+
+gboolean
+ebb_derived_save (EbbDerived **derived,
+                  const EbbOp *op,
+                  EbbTensor *tensor,
+                  EbbTensor *made,
+                  GError **error)
+{
+  const EbbRecipe *recipe = made->recipe;
+  EbbDerived *self;
+
+  *derived = NULL;
+  if (!applies (recipe, made) || !ebb_view_is_contiguous (&tensor->view)
+      || tensor->view.n_dims != made->view.n_dims
+      || memcmp (tensor->view.shape, made->view.shape, sizeof (gint64) * (gsize) made->view.n_dims) != 0)
+    return TRUE;
+  self = g_new0 (EbbDerived, 1);
+  self->func = recipe->func;
+  self->params = recipe->params;
+  self->view = made->view;
+  self->view.data = NULL;
+  self->dtype = tensor->view.dtype;
+  self->device = made->storage->device;
+  for (guint i = 0; i < recipe->n_ingredients; i++)
+    {
+      const Ingredient *ingredient = &recipe->ingredients[i];
+
+      self->n_operands++;
+      if (!ebb_saved_tensor_save (&self->operands[i], op, ingredient->tensor, ingredient->parameter, error))
+        {
+          ebb_derived_free (self);
+          return FALSE;
+        }
+    }
+  *derived = self;
+  return TRUE;
+}
+
+static gboolean
+unpack_operands (EbbDerived *self,
+                 const EbbOp *op,
+                 EbbTensor **operands,
+                 GError **error)
+{
+  for (guint i = 0; i < self->n_operands; i++)
+    if (!ebb_saved_tensor_is_empty (&self->operands[i]))
+      {
+        operands[i] = ebb_saved_tensor_unpack (&self->operands[i], op, error);
+        if (operands[i] == NULL)
+          return FALSE;
+      }
+  return TRUE;
+}
+
+EbbTensor *
+ebb_derived_make (EbbDerived *self,
+                  const EbbOp *op,
+                  GError **error)
+{
+  EbbTensor *operands[EBB_MAX_REBUILD] = { NULL };
+  EbbTensor *made = NULL;
+  gboolean ok = unpack_operands (self, op, operands, error);
+
+  if (ok)
+    made = ebb_tensor_new_uninitialized (self->view.shape, (guint) self->view.n_dims, self->view.dtype, self->device,
+                                         error);
+  ok = made != NULL && self->func (&self->params, operands, made, error);
+  for (guint i = 0; i < self->n_operands; i++)
+    ebb_tensor_unref (operands[i]);
+  if (ok && made->view.dtype != self->dtype)
+    {
+      EbbTensor *cast = ebb_tensor_convert (made, self->dtype, error);
+
+      ebb_tensor_unref (made);
+      return cast;
+    }
+  if (!ok)
+    g_clear_pointer (&made, ebb_tensor_unref);
+  return made;
+}
