@@ -17,6 +17,7 @@ struct _EbbRecipe
   EbbRebuildFunc func;
   EbbKernelParams params;
   guint version; /* of the result's storage */
+  guint64 frame; /* the checkpointed forward that it belongs to */
   guint n_ingredients;
   Ingredient ingredients[EBB_MAX_REBUILD];
 };
@@ -79,6 +80,7 @@ ebb_recipe_attach (EbbOpCall *call)
   recipe->func = call->rebuild;
   recipe->params = call->params;
   recipe->version = output->storage->version;
+  recipe->frame = ebb_thread.frame;
   recipe->n_ingredients = call->n_rebuild;
   for (guint i = 0; i < call->n_rebuild; i++)
     {
@@ -90,12 +92,13 @@ ebb_recipe_attach (EbbOpCall *call)
   output->recipe = recipe;
 }
 
-/* Nothing was changed in place since, and it is not from before the checkpointed forward that runs now. */
+/* Nothing was changed in place since. A result that comes into a checkpointed forward from outside, or goes out, is an
+ * argument or a result there: a recompute has no recipe of it. */
 static gboolean
 applies (const EbbRecipe *recipe,
          EbbTensor *made)
 {
-  if (made->storage->version != recipe->version || made->storage->birth < ebb_thread.recipe_mark)
+  if (made->storage->version != recipe->version || recipe->frame != ebb_thread.frame)
     return FALSE;
   for (guint i = 0; i < recipe->n_ingredients; i++)
     if (recipe->ingredients[i].tensor != NULL

@@ -41,7 +41,7 @@ typedef struct
   gboolean stop_was_met;      /* somebody asked for data that ops no longer give, and got EBB_ERROR_STOP */
   EbbSavedTensorHooks *hooks; /* innermost door, NULL: keep */
   EbbOpObserver *observers;   /* innermost */
-  guint64 recipe_mark;        /* recipes of older tensors are not used: a recompute would not find them */
+  guint64 frame;              /* the checkpointed forward or recompute that runs, by its first birth; 0: none */
   const EbbOp *saving;        /* whose tensor is at the door */
   EbbGenerator *generator;    /* the default one, made at first use */
   int checkpointing_disabled;
@@ -80,7 +80,7 @@ typedef struct
   int stopped;
   EbbSavedTensorHooks *hooks;
   EbbOpObserver *observers;
-  guint64 recipe_mark;
+  guint64 frame;
 } EbbThreadModes;
 
 EbbThreadModes ebb_thread_save_modes (void);

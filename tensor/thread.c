@@ -185,7 +185,7 @@ ebb_thread_save_modes (void)
     .stopped = ebb_thread.stopped,
     .hooks = ebb_thread.hooks,
     .observers = ebb_thread.observers,
-    .recipe_mark = ebb_thread.recipe_mark,
+    .frame = ebb_thread.frame,
   };
 }
 
@@ -198,5 +198,5 @@ ebb_thread_restore_modes (const EbbThreadModes *modes)
   ebb_thread.stopped = modes->stopped;
   ebb_thread.hooks = modes->hooks;
   ebb_thread.observers = modes->observers;
-  ebb_thread.recipe_mark = modes->recipe_mark;
+  ebb_thread.frame = modes->frame;
 }

@@ -39,7 +39,8 @@ typedef enum
  * @error: return location for an error
  *
  * Decides for each op of a checkpointed forward, as soon as it has run; not for views, casts and copies, nor for ops
- * that run with gradients off, none of which count. A recompute does not ask again. A policy that sets @error makes the forward fail with it.
+ * that run with gradients off, none of which count. A recompute does not ask again. A policy that sets @error makes the
+ * forward fail with it.
  *
  * Returns: what becomes of the op's results
  */

@@ -436,7 +436,7 @@ run_inside (EbbCheckpointFrame *self,
   EbbThreadModes modes = ebb_thread_save_modes ();
   EbbArgs *result;
 
-  ebb_thread.recipe_mark = self->mark;
+  ebb_thread.frame = self->mark;
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread_push_observer (&self->watch.observer);
   ebb_thread.checkpointing++;
@@ -447,7 +447,7 @@ run_inside (EbbCheckpointFrame *self,
   ebb_thread.checkpointing--;
   ebb_thread_pop_observer (&self->watch.observer);
   ebb_thread.hooks = modes.hooks;
-  ebb_thread.recipe_mark = modes.recipe_mark;
+  ebb_thread.frame = modes.frame;
   self->call_args = NULL;
   self->outside = NULL;
   return result;
