@@ -187,6 +187,8 @@ typedef struct
 {
   const TestMode *mode;
   void (*func) (const TestMode *mode);
+  void (*func_data) (const TestMode *mode, gconstpointer data);
+  gconstpointer data;
 } ModeCase;
 
 static void
@@ -198,23 +200,39 @@ run_in_mode (gconstpointer data)
   ebb_set_num_threads (self->mode->n_threads);
   if (self->mode->autocast)
     ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
-  self->func (self->mode);
+  if (self->func != NULL)
+    self->func (self->mode);
+  else
+    self->func_data (self->mode, self->data);
   if (self->mode->autocast)
     ebb_pop_autocast ();
   ebb_set_num_threads (before);
 }
 
-void
-test_add_modes (const char *path, void (*func) (const TestMode *mode))
+static void
+add_modes (const char *path, ModeCase pattern)
 {
   for (guint i = 0; i < G_N_ELEMENTS (modes); i++)
     {
       g_autofree char *full = g_strdup_printf ("%s/%s", path, modes[i].name);
       ModeCase *self = g_new (ModeCase, 1);
 
-      *self = (ModeCase){ &modes[i], func };
+      *self = pattern;
+      self->mode = &modes[i];
       g_test_add_data_func_full (full, self, run_in_mode, g_free);
     }
+}
+
+void
+test_add_modes (const char *path, void (*func) (const TestMode *mode))
+{
+  add_modes (path, (ModeCase){ .func = func });
+}
+
+void
+test_add_modes_data (const char *path, void (*func) (const TestMode *mode, gconstpointer data), gconstpointer data)
+{
+  add_modes (path, (ModeCase){ .func_data = func, .data = data });
 }
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */

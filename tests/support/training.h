@@ -60,6 +60,10 @@ typedef struct
 /* Adds @func once for each of f32, bf16 and autocast at 1 and 2 threads, as PATH/f32-1 and so on. */
 void test_add_modes (const char *path,
                      void (*func) (const TestMode *mode));
+void test_add_modes_data (const char *path,
+                          void (*func) (const TestMode *mode,
+                                        gconstpointer data),
+                          gconstpointer data);
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
 
