@@ -28,15 +28,20 @@ swap_training (GPtrArray *modules,
 
 /* -- generators ---------------------------------------------------------------------------------------------------- */
 
+/* Not told to the frames around, which would take the state in between for one that they began with. */
 void
 ebb_frame_put_back_generators (GArray *draws)
 {
+  EbbOpObserver *observers = ebb_thread.observers;
+
+  ebb_thread.observers = NULL;
   for (guint i = 0; i < draws->len; i++)
     {
       const EbbDraw *draw = &g_array_index (draws, EbbDraw, i);
 
       ebb_generator_set_state (draw->generator, draw->seed, draw->offset);
     }
+  ebb_thread.observers = observers;
 }
 
 /* Puts the generators where they were before the forward; self->current notes where to put them back. */
