@@ -1,0 +1,198 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/random-wrapping.h"
+
+/* -- options ------------------------------------------------------------------------------------------------------- */
+
+static EbbCheckpointPolicy
+random_policy (const char *op,
+               guint ordinal,
+               guint64 n_bytes,
+               gpointer user_data,
+               GError **error)
+{
+  TestDice dice = test_dice_new (GPOINTER_TO_UINT (user_data) + g_str_hash (op) + 31 * ordinal);
+
+  return (EbbCheckpointPolicy) test_dice_roll (&dice, 4);
+}
+
+static gboolean
+announced (EbbModule *module,
+           EbbRecomputePhase phase,
+           gpointer user_data,
+           GError **error)
+{
+  TestWrapping *wrapping = user_data;
+
+  if (phase == EBB_RECOMPUTE_BEGIN)
+    wrapping->n_begun++;
+  else
+    wrapping->n_ended++;
+  return TRUE;
+}
+
+static void
+set_policy (EbbCheckpointOptions *options,
+            TestDice *dice,
+            GString *text)
+{
+  g_autoptr (GError) error = NULL;
+  guint n = 1 + test_dice_roll (dice, 3);
+
+  switch (test_dice_roll (dice, 8))
+    {
+    case 0:
+      g_string_append (text, " selective");
+      ebb_checkpoint_options_set_policy_selective (options);
+      break;
+    case 1:
+      g_string_append (text, " core-attention");
+      ebb_checkpoint_options_set_policy_core_attention (options);
+      break;
+    case 2:
+      g_string_append_printf (text, " nth-product %u", n);
+      ebb_checkpoint_options_set_policy_save_nth_product (options, n, &error);
+      break;
+    case 3:
+      {
+        g_auto (GStrv) names = ebb_op_list_names ();
+        guint n_names = g_strv_length (names);
+        const char *some[] = { names[test_dice_roll (dice, n_names)], names[test_dice_roll (dice, n_names)],
+                               names[test_dice_roll (dice, n_names)], "linear", NULL };
+
+        g_string_append_printf (text, " save %s %s %s %s", some[0], some[1], some[2], some[3]);
+        ebb_checkpoint_options_set_policy_save_ops (options, some, &error);
+        break;
+      }
+    case 4:
+    case 5:
+      n = test_dice_roll (dice, 100000);
+      g_string_append_printf (text, " policy %u", n);
+      ebb_checkpoint_options_set_policy (options, random_policy, GUINT_TO_POINTER (n), NULL);
+      break;
+    default: break;
+    }
+  g_assert_no_error (error);
+}
+
+static EbbCheckpointOptions *
+random_options (TestWrapping *wrapping,
+                TestDice *dice)
+{
+  static const char *const checks[] = { "none", "default", "values" };
+  EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
+  GString *text = wrapping->description;
+  guint check = test_dice_roll (dice, 3), store = test_dice_roll (dice, 2 * G_N_ELEMENTS (wrapping->stores));
+
+  g_string_append_printf (text, " check %s", checks[check]);
+  ebb_checkpoint_options_set_determinism_check (options, (EbbDeterminismCheck) check);
+  set_policy (options, dice, text);
+  if (store < G_N_ELEMENTS (wrapping->stores))
+    {
+      g_string_append_printf (text, " %s", G_OBJECT_TYPE_NAME (wrapping->stores[store]));
+      ebb_checkpoint_options_set_store (options, wrapping->stores[store]);
+    }
+  if (test_dice_chance (dice, 30))
+    {
+      g_string_append (text, " no-early-stop");
+      ebb_checkpoint_options_set_early_stop (options, FALSE);
+    }
+  if (test_dice_chance (dice, 25))
+    {
+      g_string_append (text, " retain");
+      ebb_checkpoint_options_set_retain_recomputed (options, TRUE);
+    }
+  if (test_dice_chance (dice, 25))
+    ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
+  if (test_dice_chance (dice, 50))
+    ebb_checkpoint_options_set_recompute_func (options, announced, wrapping, NULL);
+  g_string_append_c (text, '\n');
+  return options;
+}
+
+/* -- wrapping ------------------------------------------------------------------------------------------------------ */
+
+static void
+wrap_module (TestWrapping *wrapping,
+             TestDice *dice,
+             EbbModule *module,
+             const char *name)
+{
+  g_autoptr (GError) error = NULL;
+
+  do
+    {
+      g_autoptr (EbbCheckpointOptions) options = NULL;
+
+      g_string_append_printf (wrapping->description, "  %s \"%s\":", G_OBJECT_TYPE_NAME (module), name);
+      options = random_options (wrapping, dice);
+      g_object_unref (ebb_checkpoint_wrapper (module, options, &error));
+      g_assert_no_error (error);
+    }
+  while (test_dice_chance (dice, 12));
+}
+
+static void
+wrap_parts (TestWrapping *wrapping,
+            TestDice *dice,
+            TestTree *tree)
+{
+  for (guint i = 0; i < tree->parts->len; i++)
+    {
+      TestPart *part = g_ptr_array_index (tree->parts, i);
+      g_autoptr (EbbCheckpointOptions) options = NULL;
+
+      if (!test_part_may_checkpoint (part) || test_dice_chance (dice, 30))
+        continue;
+      g_string_append_printf (wrapping->description, "  part %u calls:", i);
+      options = random_options (wrapping, dice);
+      test_part_set_options (part, options);
+    }
+}
+
+/* Where one op does the work of two modules, wrapping one of them gives two ops, of other roundings. */
+static gboolean
+is_fused (const char *name)
+{
+  return g_str_has_suffix (name, "mlp.c_fc") || g_str_has_suffix (name, "c_fc") || g_str_has_suffix (name, "ln_1")
+         || g_str_has_suffix (name, "ln_2");
+}
+
+void
+test_wrapping_apply (TestWrapping *wrapping,
+                     TestTree *tree)
+{
+  static const guint percentages[] = { 15, 40, 80 };
+  TestDice dice = test_dice_new (wrapping->seed);
+  g_auto (GStrv) names = ebb_module_get_module_names (tree->root);
+  guint n, percent;
+  g_autofree EbbModule **modules = test_tree_get_modules (tree, &n);
+
+  wrapping->description = g_string_new (NULL);
+  percent = percentages[test_dice_roll (&dice, G_N_ELEMENTS (percentages))];
+  for (guint i = 0; i < n; i++)
+    {
+      if (test_dice_chance (&dice, percent) && !is_fused (names[i]))
+        wrap_module (wrapping, &dice, modules[i], names[i]);
+      g_object_unref (modules[i]);
+    }
+  wrap_parts (wrapping, &dice, tree);
+  wrapping->disabled = test_dice_chance (&dice, 4);
+  wrapping->fails_first = test_dice_chance (&dice, 25);
+  wrapping->outside =
+      test_dice_chance (&dice, 25) ? wrapping->stores[test_dice_roll (&dice, G_N_ELEMENTS (wrapping->stores))] : NULL;
+  if (wrapping->disabled)
+    g_string_append (wrapping->description, "  disabled around the forwards\n");
+  if (wrapping->fails_first)
+    g_string_append (wrapping->description, "  after a step that fails\n");
+  if (wrapping->outside != NULL)
+    g_string_append_printf (wrapping->description, "  %s around the forwards\n",
+                            G_OBJECT_TYPE_NAME (wrapping->outside));
+}
+
+void
+test_wrapping_clear (TestWrapping *wrapping)
+{
+  if (wrapping->description != NULL)
+    g_string_free (wrapping->description, TRUE);
+  wrapping->description = NULL;
+}
