@@ -114,6 +114,16 @@ before_op (EbbOpObserver *observer,
   return TRUE;
 }
 
+/* The frames outside see the end of an op after those inside, which may want its results before. */
+static void
+tell_outer_frames (EbbCheckpointFrame *self,
+                   gboolean op_has_run)
+{
+  for (EbbOpObserver *observer = self->watch.observer.outer; observer != NULL; observer = observer->outer)
+    if (observer->before == before_op)
+      ((EbbFrameWatch *) observer)->frame->op_has_run = op_has_run;
+}
+
 static gboolean
 ask_policy (EbbCheckpointFrame *self,
             EbbOpCall *call,
@@ -121,14 +131,18 @@ ask_policy (EbbCheckpointFrame *self,
 {
   EbbPolicy *policy = ebb_checkpoint_options_get_policy (self->target->options);
   EbbPolicyQuestion question = { .op = call->op, .ordinal = self->n_ops, .n_products = self->n_products };
-  gboolean keeps;
+  gboolean keeps, ok;
 
   if (policy == NULL || self->recomputing)
     return TRUE;
   for (guint i = 0; i < call->n_outputs; i++)
     question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
-  return ebb_policy_ask (policy, &question, &keeps, error)
-         && (!keeps || ebb_frame_keep_results (self, call, error));
+  if (!ebb_policy_ask (policy, &question, &keeps, error))
+    return FALSE;
+  tell_outer_frames (self, TRUE);
+  ok = !keeps || ebb_frame_keep_results (self, call, error);
+  tell_outer_frames (self, FALSE);
+  return ok;
 }
 
 static void

@@ -213,7 +213,7 @@ ticket_for_slot (EbbCheckpointFrame *self,
   ebb_slot_describe (&fresh, tensor, ebb_frame_get_check (self));
   ticket->index = self->slots->len;
   g_array_append_val (self->slots, fresh);
-  self->n_ops_needed = self->n_ops;
+  self->n_ops_needed = self->n_ops + (self->op_has_run ? 1 : 0);
 }
 
 static EbbHandle *
