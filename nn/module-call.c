@@ -289,7 +289,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
   /* No check of the type, which costs twice the rest of the way. */
   priv = ebb_module_get_private (self);
   klass = EBB_MODULE_GET_CLASS (self);
-  if (priv->plan != NULL || class_get_dispatch (klass) == DISPATCH_FORWARD)
+  if ((priv->plan != NULL && !ebb_call_plan_is_idle (priv->plan)) || class_get_dispatch (klass) == DISPATCH_FORWARD)
     {
       g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
       g_autoptr (EbbArgs) result = ebb_module_call (self, args, error);

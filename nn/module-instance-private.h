@@ -92,6 +92,8 @@ EbbArgs *ebb_call_plan_run (EbbCallPlan *plan,
                             EbbModule *module,
                             EbbArgs *args,
                             GError **error);
+/* TRUE if there are interceptors alone, all of which would only go on to what is inside. */
+gboolean ebb_call_plan_is_idle (EbbCallPlan *plan);
 gboolean ebb_call_plan_run_hooks (EbbCallPlan *plan,
                                   EbbModule *module,
                                   EbbArgs *args,

@@ -22,6 +22,7 @@ typedef struct
   gboolean removed;
   const char *kind; /* of an interceptor */
   EbbForwardInterceptor interceptor;
+  gboolean (*is_idle) (gpointer user_data); /* NULL: never */
   EbbForwardHook hook;
   gpointer user_data;
   GDestroyNotify destroy;
@@ -138,6 +139,16 @@ ebb_module_add_interceptor (EbbModule *self,
   return station->id;
 }
 
+void
+ebb_module_set_interceptor_idle_func (EbbModule *self, guint id, gboolean (*is_idle) (gpointer user_data))
+{
+  Station *station = find_station (self, id);
+
+  g_return_if_fail (station != NULL && station->station == STATION_INTERCEPTOR);
+
+  station->is_idle = is_idle;
+}
+
 gboolean
 ebb_module_remove_interceptor (EbbModule *self, guint id)
 {
@@ -203,6 +214,15 @@ ebb_call_plan_run (EbbCallPlan *plan, EbbModule *module, EbbArgs *args, GError *
   EbbForwardChain chain = { plan, plan->n_stations };
 
   return ebb_forward_chain_call (&chain, module, args, error);
+}
+
+gboolean
+ebb_call_plan_is_idle (EbbCallPlan *plan)
+{
+  for (guint i = 0; i < plan->n_stations; i++)
+    if (plan->stations[i]->is_idle == NULL || !plan->stations[i]->is_idle (plan->stations[i]->user_data))
+      return FALSE;
+  return TRUE;
 }
 
 EbbArgs *

@@ -76,6 +76,52 @@ the_last_added_is_outermost (void)
   g_assert_cmpstr (log->str, ==, "~a b( )b ");
 }
 
+static gboolean
+blocks (gpointer user_data)
+{
+  return ((const Plan *) user_data)->block;
+}
+
+static gboolean
+count_call (EbbModule *module, EbbArgs *args, EbbArgs *result, gpointer user_data, GError **error)
+{
+  ++*(guint *) user_data;
+  return TRUE;
+}
+
+/* One that is not idle has all called, those around it too; and hooks are called however idle it is. */
+static void
+idle_ones_are_left_out_together (void)
+{
+  g_autoptr (GString) log = g_string_new (NULL);
+  g_autoptr (EbbModule) scale = test_scale_new (3);
+  Plan a = { log, "a", 0, 0, TRUE }, b = { log, "b", 0, 0, TRUE };
+  guint id_a = ebb_module_add_interceptor (scale, "x", intercept, &a, NULL);
+  guint id_b = ebb_module_add_interceptor (scale, "x", intercept, &b, NULL);
+  guint calls = 0, hook;
+
+  ebb_module_set_interceptor_idle_func (scale, id_a, blocks);
+  ebb_module_set_interceptor_idle_func (scale, id_b, blocks);
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "");
+  a.block = FALSE;
+  b.block = FALSE;
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpstr (log->str, ==, "b( a( )a )b ");
+  g_string_truncate (log, 0);
+  a.block = TRUE; /* but b is not */
+  g_assert_cmpfloat (call_with (scale, 2), ==, 2);
+  g_assert_cmpstr (log->str, ==, "b( a( )b ");
+  g_string_truncate (log, 0);
+  b.block = TRUE;
+  hook = ebb_module_add_forward_hook (scale, count_call, &calls, NULL);
+  g_assert_true (ebb_module_remove_interceptor (scale, id_b));
+  a.block = FALSE;
+  g_assert_cmpfloat (call_with (scale, 2), ==, 6);
+  g_assert_cmpuint (calls, ==, 1);
+  g_assert_true (ebb_module_remove_hook (scale, hook));
+}
+
 static void
 removing_during_a_call_is_safe (void)
 {
@@ -188,6 +234,7 @@ main (int argc, char **argv)
 {
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/interceptors/the-last-added-is-outermost", the_last_added_is_outermost);
+  g_test_add_func ("/interceptors/idle-ones-are-left-out", idle_ones_are_left_out_together);
   g_test_add_func ("/interceptors/removing-during-a-call-is-safe", removing_during_a_call_is_safe);
   g_test_add_func ("/interceptors/an-interceptor-may-remove-itself", an_interceptor_may_remove_itself);
   g_test_add_func ("/interceptors/what-is-inside-is-found-again", what_is_inside_is_found_again);

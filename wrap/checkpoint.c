@@ -27,6 +27,12 @@ checkpointed_forward (EbbModule *module,
   return ebb_checkpoint_frame_run (user_data, inside, args, error);
 }
 
+static gboolean
+is_idle (gpointer user_data)
+{
+  return ebb_checkpoint_is_plain ();
+}
+
 /* -- wrapping ------------------------------------------------------------------------------------------------------ */
 
 static void
@@ -37,6 +43,7 @@ wrap (EbbModule *module,
 
   target->interceptor = ebb_module_add_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, target,
                                                     (GDestroyNotify) ebb_checkpoint_target_unref);
+  ebb_module_set_interceptor_idle_func (module, target->interceptor, is_idle);
 }
 
 /**
