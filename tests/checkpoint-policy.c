@@ -331,11 +331,11 @@ branch (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
 {
   g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
   g_autoptr (EbbTensor) product = ebb_mul (x, gain, error);
-  g_autoptr (EbbTensor) largest = ebb_max (product, NULL, 0, FALSE, error);
+  g_autoptr (EbbTensor) mean = ebb_mean (product, NULL, 0, FALSE, error);
   g_autoptr (EbbTensor) y = NULL;
   double value = 0;
 
-  if (!ebb_tensor_get_item (largest, &value, error))
+  if (!ebb_tensor_get_item (mean, &value, error))
     return NULL;
   y = value > 0 ? ebb_tanh (product, error) : ebb_sigmoid (product, error);
   return ebb_exp (y, error);
