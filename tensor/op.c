@@ -361,7 +361,8 @@ run (EbbOpCall *call,
   return ebb_launch (device, &launch, error);
 }
 
-/* The outermost observer comes first: what it provides, those inside see as they would have. */
+/* The outermost observer comes first: what it provides, those inside see as they would have. They are asked all the
+ * same: what they note before an op they note each time. */
 static gboolean
 observe_before (EbbOpObserver *observer,
                 EbbOpCall *call,
@@ -372,7 +373,7 @@ observe_before (EbbOpObserver *observer,
     return TRUE;
   if (!observe_before (observer->outer, call, provided, error))
     return FALSE;
-  return *provided || observer->before == NULL || observer->before (observer, call, provided, error);
+  return observer->before == NULL || observer->before (observer, call, provided, error);
 }
 
 static gboolean

@@ -16,7 +16,7 @@ struct _EbbOpObserver
 {
   EbbOpObserver *outer;
   /* Before the op runs: may put finished tensors into call->outputs (of the described shapes) and return TRUE in
-   * @provided: the op is then not run. */
+   * @provided: the op is then not run. Where somebody outside has done so it is TRUE already. */
   gboolean (*before) (EbbOpObserver *self,
                       EbbOpCall *call,
                       gboolean *provided,
