@@ -44,7 +44,7 @@ class Table(unittest.TestCase):
 
         # what is kept after the forward
         self.assertEqual((none["outer"], none["store"]), (0, 0))
-        self.assertGreater(none["inner"], 10 * n_blocks * n_bytes)
+        self.assertGreater(none["inner"], 8 * n_blocks * n_bytes)
         self.assertEqual([row["inner"] for name, row in rows.items() if name != "none"], [0] * (len(rows) - 1))
         for name, row in rows.items():
             inputs = 0 if name == "none" else 1 if "model" in name else n_blocks
