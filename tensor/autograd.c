@@ -568,6 +568,8 @@ run_backward (Task *task,
   gboolean ok;
   GError *local = NULL;
 
+  if (G_UNLIKELY (ebb_thread.observers != NULL))
+    ebb_thread_touch (EBB_TOUCH_EVERYTHING);
   /* Backward is no forward: nothing is recorded, cast, watched or stopped, wherever it was called from. */
   ebb_thread.no_grad = TRUE;
   ebb_thread.autocast = FALSE;

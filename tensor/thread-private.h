@@ -55,6 +55,8 @@ extern __thread EbbThread ebb_thread __attribute__ ((visibility ("hidden"), tls_
 
 void ebb_thread_push_observer (EbbOpObserver *observer);
 void ebb_thread_pop_observer (EbbOpObserver *observer);
+/* A backward pass begins, which may touch anything. */
+#define EBB_TOUCH_EVERYTHING GSIZE_TO_POINTER (G_MAXSIZE)
 /* Tells all observers that memory is touched. */
 void ebb_thread_touch (const void *data);
 

@@ -93,8 +93,10 @@ ebb_frame_prune_kept (EbbCheckpointFrame *self)
 {
   g_autoptr (GHashTable) births = NULL;
 
-  /* Without an early stop, what comes after the last slot is run again too, and may read anything. */
-  if (self->kept->len > 0 && ebb_checkpoint_options_get_early_stop (self->target->options))
+  /* Without an early stop, what comes after the last slot is run again too, and may read anything; so may a backward
+   * pass inside the forward. */
+  if (self->kept->len > 0 && !self->runs_backward
+      && ebb_checkpoint_options_get_early_stop (self->target->options))
     births = collect_slot_births (self);
   if (births != NULL)
     g_array_sort (self->touched, compare_addresses);

@@ -151,7 +151,9 @@ note_touch (EbbOpObserver *observer,
 {
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
 
-  if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
+  if (data == EBB_TOUCH_EVERYTHING)
+    self->runs_backward = TRUE;
+  else if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
     g_array_append_val (self->touched, data);
 }
 
