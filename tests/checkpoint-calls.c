@@ -269,6 +269,7 @@ same_tensor_is_kept_once (void)
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
   g_autoptr (EbbMemoryStats) stats = NULL;
+  guint64 n_packed;
 
   ebb_tensor_set_requires_grad (x, TRUE, NULL);
   args = new_views (x);
@@ -282,8 +283,10 @@ same_tensor_is_kept_once (void)
 
   g_clear_pointer (&args, ebb_args_unref);
   args = new_views (x);
+  n_packed = ebb_activation_store_get_n_packed (EBB_ACTIVATION_STORE (store));
   result = ebb_module_call (module, args, &error);
   g_assert_no_error (error);
+  g_assert_cmpuint (ebb_activation_store_get_n_packed (EBB_ACTIVATION_STORE (store)) - n_packed, ==, 1);
   g_assert_cmpuint (test_held (store), ==, 4 * 8 * 4);
   stats = ebb_memory_get_stats (NULL);
   g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 4 * 8 * 4);

@@ -171,6 +171,20 @@ counter_is_up_inside_the_forward_and_its_recompute (void)
   g_assert_cmpmem (seen->data, seen->len * sizeof (guint), expected, sizeof expected);
 }
 
+/* A forward inside the recompute of an outer wrapper is no new one: the first is still to come back. */
+static void
+recompute_of_an_outer_wrapper_counts_nothing (void)
+{
+  const guint expected[] = { 2, 2, 1 };
+  g_autoptr (GArray) seen = g_array_new (FALSE, FALSE, sizeof (guint));
+  EbbModule *inner = test_wrap (test_with_gain (test_lambda1_new (log_counter, seen), 1), NULL);
+  g_autoptr (EbbModule) model = test_wrap (test_chain_new (test_mlp_new (1), inner, test_mlp_new (2), NULL), NULL);
+  g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
+
+  test_outcome_free (test_train1 (model, x));
+  g_assert_cmpmem (seen->data, seen->len * sizeof (guint), expected, sizeof expected);
+}
+
 static void
 dropped_graph_counts_down_once (void)
 {
@@ -269,6 +283,36 @@ failures_leave_it_at_zero (void)
       }
 }
 
+static EbbTensor *
+leak_and_fail (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) child = ebb_module_get_child (self, "child");
+  g_autoptr (EbbTensor) y = ebb_module_call1 (child, x, error);
+
+  *(EbbTensor **) data = ebb_tanh (y, error);
+  g_set_error (error, G_IO_ERROR, G_IO_ERROR_BUSY, "told so");
+  return NULL;
+}
+
+/* Though something that it made is still held, with the graph behind it. */
+static void
+failed_forward_counts_down_at_once (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) leaked = NULL;
+  g_autoptr (EbbModule) child = test_mlp_new (1);
+  g_autoptr (EbbModule) model = test_lambda1_new (leak_and_fail, &leaked);
+  g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
+
+  ebb_module_register_child (model, "child", child, NULL);
+  g_assert_null (ebb_module_call1 (test_wrap (model, NULL), x, &error));
+  g_assert_error (error, G_IO_ERROR, G_IO_ERROR_BUSY);
+  g_assert_nonnull (leaked);
+  test_assert_counters (model, 0);
+  g_clear_pointer (&leaked, ebb_tensor_unref);
+  test_assert_counters (model, 0);
+}
+
 /* A child that comes or goes between forward and backward counts what it has seen itself. */
 static void
 children_that_come_and_go_count_right (void)
@@ -322,6 +366,8 @@ main (int argc, char **argv)
                   one_module_called_several_times_before_one_backward);
   TEST ("nested-wrappers-count-each", nested_wrappers_count_each);
   TEST ("counter-is-up-inside-the-forward-and-its-recompute", counter_is_up_inside_the_forward_and_its_recompute);
+  TEST ("recompute-of-an-outer-wrapper-counts-nothing", recompute_of_an_outer_wrapper_counts_nothing);
+  TEST ("failed-forward-counts-down-at-once", failed_forward_counts_down_at_once);
   TEST ("dropped-graph-counts-down-once", dropped_graph_counts_down_once);
   TEST ("frame-that-backward-does-not-reach-stays-counted", frame_that_backward_does_not_reach_stays_counted);
   TEST ("failures-leave-it-at-zero", failures_leave_it_at_zero);

@@ -319,6 +319,28 @@ kept_after_backward (gboolean retain_recomputed, gboolean retain_graph)
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
 }
 
+/* Of all that is recomputed a backward may have asked for the last thing alone. */
+static void
+recomputed_values_that_nobody_took_go_too (void)
+{
+  const TestMode mode = { "", EBB_DTYPE_F32, FALSE, 1 };
+  Pair pair = new_pair (&mode);
+  g_autoptr (EbbTensor) x = input_of (&mode, 3);
+  g_autoptr (EbbTensor) y = test_forward1 (test_wrap (pair.model, NULL), x);
+  g_autoptr (EbbTensor) weight = weight_of (pair.upper, "3");
+  EbbTensor *loss = test_loss (y), *inputs[] = { weight };
+  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) after = NULL;
+
+  g_assert_true (ebb_backward (&loss, 1, NULL, 0, inputs, 1, TRUE, NULL));
+  after = ebb_memory_get_stats (NULL);
+  g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (pair.model), ==, 1);
+  g_assert_cmpuint (ebb_memory_stats_get_current (after, EBB_PURPOSE_ACTIVATION), ==,
+                    ebb_memory_stats_get_current (before, EBB_PURPOSE_ACTIVATION));
+  ebb_tensor_unref (loss);
+  g_object_unref (pair.model);
+}
+
 static void
 recomputed_values_go_with_the_backward_unless_asked (void)
 {
@@ -704,6 +726,7 @@ main (int argc, char **argv)
   TEST ("backward-stops-at-frozen-modules", backward_stops_at_frozen_modules);
   MODES ("retained-graphs-are-gone-through-again", retained_graphs_are_gone_through_again);
   TEST ("recomputed-values-go-with-the-backward-unless-asked", recomputed_values_go_with_the_backward_unless_asked);
+  TEST ("recomputed-values-that-nobody-took-go-too", recomputed_values_that_nobody_took_go_too);
   MODES ("some-outputs-or-none-may-be-used", some_outputs_or_none_may_be_used);
   MODES ("outputs-may-be-differentiated-one-after-another", outputs_may_be_differentiated_one_after_another);
   MODES ("outputs-may-be-inputs-parameters-and-views", outputs_may_be_inputs_parameters_and_views);
