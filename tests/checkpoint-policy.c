@@ -120,8 +120,8 @@ test_policies_keep_what_they_say (void)
   g_assert_cmpuint (full.flop, >, all_products);
 
   tally = measure (ebb_checkpoint_options_set_policy_selective, FALSE);
-  g_assert_cmpuint (tally.saved, ==, INPUT + QKV + ATTENTION + PROJECTION + HIDDEN);
-  g_assert_cmpuint (tally.flop, <, PRODUCT_FLOP (WIDTH, WIDTH));
+  g_assert_cmpuint (tally.saved, ==, INPUT + QKV + HIDDEN);
+  g_assert_cmpuint (full.flop - tally.flop, ==, all_products - PRODUCT_FLOP (WIDTH, WIDTH));
 
   tally = measure (save_linear, FALSE);
   g_assert_cmpuint (tally.saved, ==, INPUT + QKV + PROJECTION + HIDDEN);
@@ -158,10 +158,11 @@ test_core_attention_recomputes_attention_alone (void)
   g_assert_cmpuint (tally.flop, <, PRODUCT_FLOP (WIDTH, WIDTH));
 }
 
+/* While a block runs it holds what nobody will read as well, so that a few blocks are no gain. */
 static void
 test_core_attention_keeps_less_than_nothing_wrapped (void)
 {
-  g_autoptr (EbbModule) gpt = test_gpt_step_model (3, 0.1);
+  g_autoptr (EbbModule) gpt = test_gpt_step_model (8, 0.1);
   g_autoptr (EbbCheckpointOptions) options = make_options (ebb_checkpoint_options_set_policy_core_attention);
   g_auto (TestGptStep) plain = { 0 };
   g_auto (TestGptStep) step = { 0 };

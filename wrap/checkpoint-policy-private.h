@@ -10,9 +10,9 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const EbbOp *op;
-  guint ordinal;    /* ops of this forward before it... */
-  guint n_products; /* and matrix products among them */
+  const EbbOpCall *call; /* that has run */
+  guint ordinal;         /* ops of this forward before it... */
+  guint n_products;      /* and matrix products among them */
   guint64 n_bytes;
 } EbbPolicyQuestion;
 

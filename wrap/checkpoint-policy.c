@@ -52,7 +52,7 @@ ebb_policy_ask (EbbPolicy *self,
   if (local == NULL && (guint) verdict > EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK,
                  "a checkpoint policy returned %d for op %s: it must be a member of CheckpointPolicy, 0 to %d",
-                 (int) verdict, question->op->name, EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE);
+                 (int) verdict, question->call->op->name, EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE);
   if (local != NULL)
     {
       g_propagate_error (error, local);
@@ -78,7 +78,7 @@ ask_user (const EbbPolicyQuestion *question,
 {
   UserFunc *user = data;
 
-  return user->func (question->op->name, question->ordinal, question->n_bytes, user->data, error);
+  return user->func (question->call->op->name, question->ordinal, question->n_bytes, user->data, error);
 }
 
 static void
@@ -104,14 +104,17 @@ ebb_policy_new_for_func (EbbCheckpointPolicyFunc func,
 
 /* -- ready-made ones ----------------------------------------------------------------------------------------------- */
 
-/* Products and attention cost most to do again and least to keep for it; what lies between them (norms, GELU, dropout,
- * residual sums) is bound by memory and cheap to redo. */
+/* A product that widens (queries, keys and values in one; the feed-forward part's first) is dear to do again. What lies
+ * between two of them is made again from their results in little time: attention from queries, keys and values, its
+ * projection, sums, norms and GELU, none of which need be kept for backward then. */
 static EbbCheckpointPolicy
-save_products_and_attention (const EbbPolicyQuestion *question,
-                             gpointer data,
-                             GError **error)
+save_widening_products (const EbbPolicyQuestion *question,
+                        gpointer data,
+                        GError **error)
 {
-  return question->op->kind == EBB_OP_PRODUCT || question->op->kind == EBB_OP_ATTENTION
+  const EbbOpCall *call = question->call;
+
+  return call->op->kind == EBB_OP_PRODUCT && call->outputs[0]->n_elements > call->inputs[0]->n_elements
              ? EBB_CHECKPOINT_POLICY_MUST_SAVE
              : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
@@ -121,8 +124,8 @@ recompute_attention (const EbbPolicyQuestion *question,
                      gpointer data,
                      GError **error)
 {
-  return question->op->kind == EBB_OP_ATTENTION ? EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE
-                                                : EBB_CHECKPOINT_POLICY_MUST_SAVE;
+  return question->call->op->kind == EBB_OP_ATTENTION ? EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE
+                                                      : EBB_CHECKPOINT_POLICY_MUST_SAVE;
 }
 
 static EbbCheckpointPolicy
@@ -130,8 +133,8 @@ save_listed (const EbbPolicyQuestion *question,
              gpointer data,
              GError **error)
 {
-  return g_strv_contains (data, question->op->name) ? EBB_CHECKPOINT_POLICY_MUST_SAVE
-                                                    : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
+  return g_strv_contains (data, question->call->op->name) ? EBB_CHECKPOINT_POLICY_MUST_SAVE
+                                                          : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
 
 static EbbCheckpointPolicy
@@ -139,7 +142,7 @@ save_nth_product (const EbbPolicyQuestion *question,
                   gpointer data,
                   GError **error)
 {
-  return question->op->kind == EBB_OP_PRODUCT && (question->n_products + 1) % GPOINTER_TO_UINT (data) == 0
+  return question->call->op->kind == EBB_OP_PRODUCT && (question->n_products + 1) % GPOINTER_TO_UINT (data) == 0
              ? EBB_CHECKPOINT_POLICY_MUST_SAVE
              : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
@@ -171,15 +174,17 @@ ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
  * ebb_checkpoint_options_set_policy_selective:
  * @self: options
  *
- * Keeps the results of matrix products and attention, which are dear to compute, and recomputes what lies between them,
- * which is bound by memory.
+ * Keeps the results of matrix products that are wider than what they are made of, and recomputes the rest. In a
+ * transformer block these are the queries, keys and values and the feed-forward part's hidden layer, 7 of the 10 times
+ * B T C numbers that its backward needs; what is recomputed is the attention core with its projection, norms and GELU,
+ * a seventh of the block's forward.
  */
 void
 ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self)
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  ebb_checkpoint_options_take_policy (self, ebb_policy_new (save_products_and_attention, NULL, NULL));
+  ebb_checkpoint_options_take_policy (self, ebb_policy_new (save_widening_products, NULL, NULL));
 }
 
 /**

@@ -130,7 +130,7 @@ ask_policy (EbbCheckpointFrame *self,
             GError **error)
 {
   EbbPolicy *policy = ebb_checkpoint_options_get_policy (self->target->options);
-  EbbPolicyQuestion question = { .op = call->op, .ordinal = self->n_ops, .n_products = self->n_products };
+  EbbPolicyQuestion question = { .call = call, .ordinal = self->n_ops, .n_products = self->n_products };
   gboolean keeps, ok;
 
   if (policy == NULL || self->recomputing)

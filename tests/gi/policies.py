@@ -42,8 +42,8 @@ class Policies(TestCase):
         unit = 2 * 8 * 16 * 4
         attention = unit + 2 * 2 * 8 * 4
         self.assertEqual(saved["full"], unit)
-        self.assertEqual(saved["selective"], unit + 3 * unit + attention + unit + 4 * unit)
-        self.assertEqual(saved["linear"], saved["selective"] - attention)
+        self.assertEqual(saved["selective"], unit + 3 * unit + 4 * unit)
+        self.assertEqual(saved["linear"], saved["selective"] + unit)
         self.assertEqual(saved["second"], 2 * unit)
         self.assertEqual(saved["attention"], saved["all"] - attention)
         self.assertEqual(flop["all"], 0)

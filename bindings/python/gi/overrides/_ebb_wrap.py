@@ -149,7 +149,7 @@ def checkpoint_wrapper(module, offload_to_cpu=False, preserve_rng_state=True, de
     """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
 
     offload_to_cpu: inputs on another device are held in host memory. determinism_check: "default", "none" or "values".
-    policy: what is kept inside; "selective" (products and attention), "attention" (all but the attention core), a list
+    policy: what is kept inside; "selective" (products that widen), "attention" (all but the attention core), a list
     of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of (op, ordinal, n_bytes) that returns an
     Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs. retain_recomputed: where backward goes
     through a graph several times, the first recompute's result is kept. on_recompute: called as
