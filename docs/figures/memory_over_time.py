@@ -164,8 +164,8 @@ def draw_legend(lines):
         points = lines[name]
         yield line(LEFT, y - 4, LEFT + 32, y - 4, f"line {name}")
         yield text(LEFT + 42, y, f"{name}: {explanation}")
-        yield text(LEFT + PLOT_WIDTH, y, f"at most {max(mib for _, mib in points):.1f} MiB, {points[-1][0]:.2f} forward "
-                   "passes of work", "end")
+        yield text(LEFT + PLOT_WIDTH, y, f"at most {max(mib for _, mib in points):.1f} MiB, "
+                   f"{points[-1][0]:.2f} forward passes of work", "end")
 
 
 def draw_panel(panel, lines):
@@ -195,8 +195,8 @@ def draw(lines):
                                                  for name, points in lines.items()) + '</desc>')
     yield f"<style>{STYLE}</style>"
     yield '<rect width="100%" height="100%" class="page"/>'
-    yield text(LEFT, 26, f"One training step of {GROUPS * BLOCKS} transformer blocks: width {WIDTH}, {BATCH} x {TOKENS} "
-               "tokens, f32", kind="title")
+    yield text(LEFT, 26, f"One training step of {GROUPS * BLOCKS} transformer blocks: width {WIDTH}, "
+               f"{BATCH} x {TOKENS} tokens, f32", kind="title")
     yield from draw_legend(lines)
     for panel in PANELS:
         yield from draw_panel(panel, lines)

@@ -19,7 +19,7 @@ class Figure(unittest.TestCase):
         xml.etree.ElementTree.fromstring(new)
         with open(os.path.join(_FOLDER, "memory-over-time.svg"), "rb") as committed:
             if new != committed.read():
-                self.fail("memory-over-time.svg shows another state of the library: run docs/figures/memory_over_time.py")
+                self.fail("memory-over-time.svg shows another library than this: run docs/figures/memory_over_time.py")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,33 @@ class Table(unittest.TestCase):
             self.assertEqual(in_python.stdout, in_c.stdout)
 
 
+# The program with one gradient of its third row changed.
+CHANGED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import nested_activations
+run_step, rows = nested_activations.run_step, []
+def run_and_change(*words):
+    row, gradients = run_step(*words)
+    rows.append(row)
+    if len(rows) == 3:
+        gradients["0.mlp.c_fc.weight"] = gradients["0.mlp.c_fc.weight"] * 2
+    return row, gradients
+nested_activations.run_step = run_and_change
+nested_activations.main([])
+"""
+
+
+class Gradients(unittest.TestCase):
+    @unittest.skipUnless(HAS_PYTHON, "introspection was not built")
+    def test_another_gradient_is_a_failure(self):
+        done = run([IN_PYTHON[0], "-c", CHANGED, os.path.dirname(IN_PYTHON[1])])
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "nested_activations: model: the gradient of 0.mlp.c_fc.weight is not that of the "
+                                      "model without wrappers\n")
+        self.assertNotIn("bit for bit", done.stdout)
+
+
 class BadInput(unittest.TestCase):
     def test_one_line_says_what_is_wrong(self):
         for status, part, *words in [

@@ -183,7 +183,7 @@ class Output(TrainGptTest):
             self.assertEqual((block["forwards"], block["recomputes"]), (3, 3))
             self.assertEqual((block["saved_bytes"], block["dropped_bytes"]), (0, 0))  # no backward is still to come
             self.assertEqual(block["saved_bytes_peak"], 2 * 32 * 32 * 4)  # the input: batch, context, width, f32
-            self.assertGreater(block["dropped_bytes_peak"], 10 * block["saved_bytes_peak"])
+            self.assertGreater(block["dropped_bytes_peak"], 5 * block["saved_bytes_peak"])
             self.assertGreater(block["recompute_flop"], 0)
         self.assertEqual(set(total), TALLY_KEYS)
         for key in TALLY_KEYS - {"recompute_seconds"}:
