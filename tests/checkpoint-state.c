@@ -263,6 +263,47 @@ training_flags_are_those_of_the_forward (void)
   g_assert_true (ebb_tensor_equal (plain->tensors->pdata[0], wrapped->tensors->pdata[0]));
 }
 
+typedef struct
+{
+  guint64 offset;
+  guint n_told;
+} Outside;
+
+static gboolean
+check_outside (EbbModule *module, EbbRecomputePhase phase, gpointer data, GError **error)
+{
+  Outside *outside = data;
+
+  outside->n_told++;
+  g_assert_false (ebb_is_grad_enabled () || ebb_is_autocast_enabled ());
+  g_assert_false (ebb_is_checkpointing () || ebb_is_recomputing ());
+  g_assert_false (ebb_module_get_training (module));
+  g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, outside->offset);
+  return TRUE;
+}
+
+/* Whatever runs next in the backward pass, as a callback or a store, finds the modes of the backward pass. */
+static void
+all_is_put_back_as_soon_as_the_recompute_ends (void)
+{
+  Outside outside = { 0 };
+  g_autoptr (EbbModule) model = test_mlp_new (1);
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbTensor) x = test_randn (2, 3, 8, -1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_recompute_func (options, check_outside, &outside, NULL);
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  y = test_forward1 (test_wrap (model, options), x);
+  ebb_pop_autocast ();
+  ebb_module_set_training (model, FALSE);
+  loss = test_loss (y);
+  outside.offset = ebb_generator_get_offset (ebb_generator_get_default ());
+  test_backward (loss);
+  g_assert_cmpuint (outside.n_told, ==, 2);
+}
+
 /* -- on error too -------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -487,6 +528,7 @@ main (int argc, char **argv)
   TEST ("gradients-are-on-in-the-recompute-alone", gradients_are_on_in_the_recompute_alone);
   TEST ("autocast-is-that-of-the-forward", autocast_is_that_of_the_forward);
   TEST ("training-flags-are-those-of-the-forward", training_flags_are_those_of_the_forward);
+  TEST ("all-is-put-back-as-soon-as-the-recompute-ends", all_is_put_back_as_soon_as_the_recompute_ends);
   TEST ("all-is-put-back-on-error", all_is_put_back_on_error);
   test_add_modes ("/checkpoint/state/running-statistics-move-once-a-step", running_statistics_move_once_a_step);
   TEST ("running-statistics-move-once-however-often-backward-comes",
