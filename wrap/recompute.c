@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/module-instance-private.h"
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/frame-private.h"
 
@@ -18,10 +19,10 @@ swap_training (GPtrArray *modules,
     }
   if (!differ || all->len != flags->len)
     return;
-  /* Parents come before children, so that setting a whole subtree is then corrected below. */
+  /* Each by itself: a module that is shared may come before one of its parents. Nobody is notified. */
   for (guint i = 0; i < all->len; i++)
     {
-      ebb_module_set_training (g_ptr_array_index (all, i), flags->data[i]);
+      ebb_module_get_private (g_ptr_array_index (all, i))->training = flags->data[i] != FALSE;
       flags->data[i] = old[i];
     }
 }
