@@ -90,6 +90,27 @@ ebb_frame_note_provided (EbbCheckpointFrame *self,
       }
 }
 
+static void
+note_touch (EbbOpObserver *observer,
+            const void *data)
+{
+  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+
+  if (data == EBB_TOUCH_EVERYTHING)
+    self->runs_backward = TRUE;
+  else if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
+    g_array_append_val (self->touched, data);
+}
+
+static void
+note_inputs (EbbOpObserver *observer,
+             EbbOpCall *call)
+{
+  for (guint i = 0; i < call->n_inputs; i++)
+    if (call->inputs[i] != NULL)
+      note_touch (observer, call->inputs[i]->view.data);
+}
+
 static gboolean
 before_op (EbbOpObserver *observer,
            EbbOpCall *call,
@@ -100,6 +121,8 @@ before_op (EbbOpObserver *observer,
 
   self->was_provided = FALSE;
   self->n_touched_before = self->touched->len;
+  if (*provided) /* by a frame outside: this time no kernel reads them, but a recompute of this frame's may */
+    note_inputs (observer, call);
   if (!check_reads (self, call, error))
     return FALSE;
   /* Before the op, and not when it has something to save: a recompute of the frame outside may end with the arguments
@@ -145,18 +168,6 @@ ask_policy (EbbCheckpointFrame *self,
   return ok;
 }
 
-static void
-note_touch (EbbOpObserver *observer,
-            const void *data)
-{
-  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
-
-  if (data == EBB_TOUCH_EVERYTHING)
-    self->runs_backward = TRUE;
-  else if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
-    g_array_append_val (self->touched, data);
-}
-
 static gboolean
 after_op (EbbOpObserver *observer,
           EbbOpCall *call,
@@ -168,10 +179,7 @@ after_op (EbbOpObserver *observer,
     self->target->tally.recompute_flop += ebb_op_call_get_flop (call);
   if (!is_counted (call->op))
     {
-      /* One that copies between devices launches no kernel. */
-      for (guint i = 0; i < call->n_inputs; i++)
-        if (call->inputs[i] != NULL)
-          note_touch (observer, call->inputs[i]->view.data);
+      note_inputs (observer, call); /* one that copies between devices launches no kernel */
       return TRUE;
     }
   if (!ask_policy (self, call, error))
