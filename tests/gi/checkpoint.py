@@ -665,9 +665,9 @@ class Failures(CheckpointCase):
             if phase == "end":
                 fail()
 
-        for recompute, options in ((False, {}), (True, {}), (None, {"policy": policy}), (None, {"on_recompute": before}),
-                                   (None, {"on_recompute": after}), (None, {"store": Store(False)}),
-                                   (None, {"store": Store(True)})):
+        for recompute, options in ((False, {}), (True, {}), (None, {"policy": policy}),
+                                   (None, {"on_recompute": before}), (None, {"on_recompute": after}),
+                                   (None, {"store": Store(False)}), (None, {"store": Store(True)})):
             Ebb.manual_seed(1)
             module = Plots(recompute)
             yield module, options, armed

@@ -100,6 +100,20 @@ def run_example():
     return subprocess.run([program], capture_output=True, text=True, check=True).stdout.split("\n\n")[1] + "\n"
 
 
+def measure_kept(policy):
+    """What each of eight blocks keeps, in inputs of a block; @policy is code, empty for no wrapper."""
+    n_blocks = 8
+    model = Ebb.Sequential(*(Ebb.TransformerBlock(128, 4, 0.1, True, True) for _ in range(n_blocks)))
+    if policy:
+        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock,
+                                 policy=eval(policy, {"Ebb": Ebb}))  # pylint: disable=eval-used
+    before = Ebb.memory_stats("cpu")["activation"]["current"]
+    loss = model(Ebb.randn(2, 128, 128)).sum()
+    n_bytes = Ebb.memory_stats("cpu")["activation"]["current"] - before
+    loss.backward()
+    return n_bytes / n_blocks / (2 * 128 * 128 * 4)
+
+
 def update():
     def write_printed(match):
         return f"{match[1]}{run(match[2], make_names())}```\n"
@@ -141,6 +155,13 @@ class Documents(unittest.TestCase):
     def test_the_table_of_nestings_is_what_the_example_prints(self):
         shown = next(text for text, _ in read_blocks("text") if text.startswith("wrapped"))
         self.assertEqual(run_example(), shown, _OUTDATED)
+
+    def test_policies_keep_what_their_table_says(self):
+        rows = re.findall(r"^\| (.+?) \|.*\| (`[^|]+`)? ?\| ([\d.]+) \|[^|]*\|$", read(), re.MULTILINE)
+        self.assertGreaterEqual(len(rows), 6)
+        for name, code, kept in rows:
+            with self.subTest(name=name):
+                self.assertAlmostEqual(measure_kept(code and code.strip("`")), float(kept), delta=0.2)
 
     @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
     def test_blocks_of_c_compile_and_run(self):
