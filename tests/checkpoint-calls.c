@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* A wrapped module takes and gives whatever the module does, and stays the same module. */
+/* A wrapped module takes and gives whatever the module does. */
 
 /* -- any call ------------------------------------------------------------------------------------------------------ */
 
@@ -363,270 +363,58 @@ callers_tensors_are_never_changed (void)
     }
 }
 
-/* -- same module --------------------------------------------------------------------------------------------------- */
+/* -- functions ----------------------------------------------------------------------------------------------------- */
 
-/* All properties but the one that says whether it is wrapped. */
-static char *
-properties_to_string (EbbModule *module)
+static EbbArgs *
+exp_or_fail (EbbArgs *args, gpointer user_data, GError **error)
 {
-  guint n;
-  g_autofree GParamSpec **specs = g_object_class_list_properties (G_OBJECT_GET_CLASS (module), &n);
-  GString *text = g_string_new (G_OBJECT_TYPE_NAME (module));
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = ebb_exp (x, error);
 
-  for (guint i = 0; i < n; i++)
-    {
-      g_auto (GValue) value = G_VALUE_INIT;
-      g_autofree char *part = NULL;
-
-      if (g_str_equal (specs[i]->name, "activation-checkpointing") || !(specs[i]->flags & G_PARAM_READABLE)
-          || G_TYPE_FUNDAMENTAL (specs[i]->value_type) == G_TYPE_BOXED) /* whose text is an address */
-        continue;
-      g_value_init (&value, specs[i]->value_type);
-      g_object_get_property (G_OBJECT (module), specs[i]->name, &value);
-      part = g_strdup_value_contents (&value);
-      g_string_append_printf (text, " %s=%s", specs[i]->name, part);
-    }
-  return g_string_free (text, FALSE);
-}
-
-static char *
-names_to_string (EbbModule *module)
-{
-  g_auto (GStrv) parameters = ebb_module_get_parameter_names (module, TRUE);
-  g_auto (GStrv) buffers = ebb_module_get_buffer_names (module, TRUE);
-  g_auto (GStrv) modules = ebb_module_get_module_names (module);
-  g_autofree char *a = g_strjoinv (" ", parameters);
-  g_autofree char *b = g_strjoinv (" ", buffers);
-  g_autofree char *c = g_strjoinv (" ", modules);
-  g_autofree char *text = ebb_module_to_string (module);
-
-  return g_strjoin ("\n", a, b, c, text, NULL);
+  if (ebb_tensor_get_dim (x, 0) == 3)
+    return ebb_args_new_for_tensor (y);
+  g_set_error (error, G_IO_ERROR, G_IO_ERROR_BUSY, "told so");
+  return NULL;
 }
 
 static void
-wrapping_changes_nothing_to_be_seen (void)
+count_up (gpointer data)
 {
-  EbbModule *modules[] = { test_gpt_new (), test_mlp_new (1), ebb_batch_norm1d_new (8, 1e-5, 0.1, NULL),
-                           ebb_transformer_block_new (16, 2, 0.1, TRUE, TRUE, NULL) };
-
-  for (guint i = 0; i < G_N_ELEMENTS (modules); i++)
-    {
-      g_autoptr (EbbModule) module = modules[i];
-      g_autofree char *properties = properties_to_string (module);
-      g_autofree char *names = names_to_string (module);
-      g_autoptr (EbbArgs) state = ebb_module_get_state_dict (module);
-
-      for (guint times = 1; times <= 2; times++)
-        {
-          GError *error = NULL;
-          g_autoptr (EbbModule) same = ebb_checkpoint_wrapper (module, NULL, &error);
-          g_autofree char *properties_now = properties_to_string (module);
-          g_autofree char *names_now = names_to_string (module);
-          g_autoptr (EbbArgs) state_now = ebb_module_get_state_dict (module);
-
-          g_assert_no_error (error);
-          g_assert_true (same == module);
-          g_assert_cmpstr (properties, ==, properties_now);
-          g_assert_cmpstr (names, ==, names_now);
-          test_assert_args_equal (state, state_now);
-          g_assert_true (ebb_module_load_state_dict (module, state, TRUE, &error));
-        }
-      g_assert_cmpuint (G_OBJECT (module)->ref_count, ==, 1);
-    }
+  ++*(guint *) data;
 }
 
+/* As soon as nobody can call it any more. */
 static void
-wrapping_twice_nests (const TestMode *mode)
+function_s_data_is_freed_once (void)
 {
-  guint calls = 0;
-  g_autoptr (EbbModule) module = test_counting_new (1, &calls);
-  g_autoptr (EbbTensor) start = test_randn (2, 3, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
-  g_autoptr (TestOutcome) plain = NULL;
-
-  ebb_module_to_dtype (module, mode->dtype, NULL);
-  plain = test_train1 (module, x);
-  for (guint depth = 1; depth <= 3; depth++)
+  for (guint use = 0; use < 6; use++) /* gradients off, no arguments, fails, not needed, dropped, used */
     {
-      g_autoptr (TestOutcome) wrapped = NULL;
-
-      test_wrap (module, NULL);
-      calls = 0;
-      wrapped = test_train1 (module, x);
-      test_assert_same_outcome (plain, wrapped);
-      /* Each wrapper's backward runs what is inside it: the inputs of the inner ones are the outermost one's. */
-      g_assert_cmpuint (calls, ==, 2);
-      g_assert_cmpuint (ebb_module_get_forward_counter (module), ==, 0);
-    }
-}
-
-static void
-unwrapping_takes_the_outermost_off (void)
-{
-  g_autoptr (EbbModule) module = test_mlp_new (1);
-  g_autoptr (EbbTensor) x = test_randn (2, 3, 8, -1);
-  EbbSavedTensorHooks *stores[2] = { ebb_keep_store_new (), ebb_keep_store_new () };
-  const guint64 size = 3 * 8 * 4;
-
-  g_assert_false (ebb_checkpoint_unwrap (module));
-  for (guint i = 0; i < 2; i++)
-    {
-      g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
-
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (stores[i]), 1);
-      ebb_checkpoint_options_set_store (options, stores[i]);
-      test_wrap (module, options);
-    }
-  test_outcome_free (test_train1 (module, x));
-  g_assert_cmpuint (ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (stores[0])), ==, 0);
-  g_assert_cmpuint (ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (stores[1])), ==, size);
-  g_assert_true (ebb_checkpoint_unwrap (module));
-  g_assert_true (ebb_checkpoint_is_wrapped (module));
-  ebb_activation_store_reset_stats (EBB_ACTIVATION_STORE (stores[1]));
-  test_outcome_free (test_train1 (module, x));
-  g_assert_cmpuint (ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (stores[0])), ==, size);
-  g_assert_cmpuint (ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (stores[1])), ==, 0);
-  g_assert_true (ebb_checkpoint_unwrap (module));
-  g_assert_false (ebb_checkpoint_is_wrapped (module));
-  g_assert_false (ebb_checkpoint_unwrap (module));
-  g_object_unref (stores[0]);
-  g_object_unref (stores[1]);
-}
-
-static void
-the_property_wraps_and_unwraps (void)
-{
-  g_autoptr (EbbModule) module = test_mlp_new (1);
-
-  g_object_set (module, "activation-checkpointing", TRUE, NULL);
-  g_assert_true (ebb_checkpoint_is_wrapped (module));
-  g_object_set (module, "activation-checkpointing", FALSE, NULL);
-  g_assert_false (ebb_checkpoint_is_wrapped (module));
-}
-
-/* -- lifetime ------------------------------------------------------------------------------------------------------ */
-
-typedef enum
-{
-  NEVER_CALLED,
-  AFTER_FORWARD,
-  AFTER_STEP,
-  AFTER_ERROR_IN_FORWARD,
-  AFTER_ERROR_IN_RECOMPUTE,
-  N_MOMENTS
-} Moment;
-
-static EbbTensor *
-fail_when_told (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
-{
-  int *calls_left = data;
-  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
-  g_autoptr (EbbTensor) y = ebb_mul (x, gain, error);
-
-  if ((*calls_left)-- == 0)
-    {
-      g_set_error (error, G_IO_ERROR, G_IO_ERROR_BUSY, "told so");
-      return NULL;
-    }
-  return ebb_sin (y, error);
-}
-
-static gboolean
-use_until (EbbModule *model, EbbTensor *x, Moment moment, EbbTensor **loss)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbTensor) y = moment == NEVER_CALLED ? NULL : ebb_module_call1 (model, x, &error);
-
-  if (y == NULL)
-    return FALSE;
-  *loss = test_loss (y);
-  return moment == AFTER_STEP || moment == AFTER_ERROR_IN_RECOMPUTE ? ebb_tensor_backward (*loss, &error) : TRUE;
-}
-
-static void
-dropped_module_goes_at_once (gconstpointer data)
-{
-  const guint wrappers = GPOINTER_TO_UINT (data); /* none, on the whole, on each part too */
-
-  for (Moment moment = NEVER_CALLED; moment < N_MOMENTS; moment++)
-    {
-      g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
+      guint n_freed = 0;
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) x = test_randn (1, use == 2 ? 2 : 3, 8, -1);
+      g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+      g_autoptr (EbbArgs) result = NULL;
+      g_autoptr (EbbTensor) y = NULL;
       g_autoptr (EbbTensor) loss = NULL;
-      guint64 before = test_bytes_in_use ();
-      int calls_left = moment == AFTER_ERROR_IN_FORWARD ? 0 : moment == AFTER_ERROR_IN_RECOMPUTE && wrappers ? 1
-                                                                                                             : -1;
-      EbbModule *inner = test_with_gain (test_lambda1_new (fail_when_told, &calls_left), 2), *gone_inner = inner;
-      EbbModule *model = test_chain_new (ebb_tanh_new (), inner, test_mlp_new (3), NULL), *gone = model;
-      gboolean will_work = moment != NEVER_CALLED && calls_left < 0, ok;
 
-      g_object_add_weak_pointer (G_OBJECT (model), (gpointer *) &gone);
-      g_object_add_weak_pointer (G_OBJECT (inner), (gpointer *) &gone_inner);
-      if (wrappers > 1)
-        test_wrap_leaves (model, NULL);
-      if (wrappers > 0)
-        test_wrap (model, NULL);
-      ok = use_until (model, x, moment, &loss);
-      g_assert_true (ok == will_work);
-      g_object_unref (model);
-      g_assert_null (gone);
-      g_assert_null (gone_inner);
-      if (moment == AFTER_FORWARD)
+      ebb_tensor_set_requires_grad (x, use != 3, NULL);
+      ebb_push_grad_enabled (use != 0);
+      result = ebb_checkpoint (exp_or_fail, &n_freed, count_up, use == 1 ? NULL : args, NULL, &error);
+      ebb_pop_grad_enabled ();
+      g_assert_true ((result == NULL) == (use == 1 || use == 2));
+      g_assert_cmpuint (n_freed, ==, use < 4);
+      if (use == 5)
         {
-          g_autoptr (GError) error = NULL;
-
-          g_assert_true (ebb_tensor_backward (loss, &error) == (wrappers == 0));
-          if (wrappers > 0)
-            test_assert_error (error, EBB_ERROR_GRAPH, "EbbSequential", "finalized", "keep a reference");
+          y = ebb_args_get_tensor (result, 0);
+          loss = test_loss (y);
+          test_backward (loss);
+          g_assert_cmpuint (n_freed, ==, 1);
         }
+      g_clear_pointer (&result, ebb_args_unref);
+      g_clear_pointer (&y, ebb_tensor_unref);
       g_clear_pointer (&loss, ebb_tensor_unref);
-      g_assert_cmpuint (test_bytes_in_use (), ==, before);
+      g_assert_cmpuint (n_freed, ==, 1);
     }
-}
-
-static EbbTensor *
-add_gain (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
-{
-  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
-
-  return ebb_mul (x, gain, error);
-}
-
-/* Of what it computes backward needs nothing that was made inside. */
-static void
-backward_may_not_need_the_module (void)
-{
-  g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
-  g_autoptr (EbbTensor) y = NULL;
-  g_autoptr (EbbTensor) loss = NULL;
-  g_autoptr (EbbTensor) grad = NULL;
-  g_autoptr (EbbTensor) gain = NULL;
-  EbbModule *module = test_with_gain (test_lambda1_new (add_gain, NULL), 2);
-
-  gain = ebb_module_get_parameter (module, "gain");
-  y = test_forward1 (test_wrap (module, NULL), x);
-  g_object_unref (module);
-  loss = test_loss (y);
-  test_backward (loss);
-  grad = ebb_tensor_get_grad (gain);
-  g_assert_nonnull (grad);
-}
-
-static void
-dropped_part_is_named (void)
-{
-  guint calls = 0;
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
-  g_autoptr (EbbModule) kept = test_mlp_new (1);
-  EbbModule *dropped = test_wrap (test_counting_new (2, &calls), NULL);
-  g_autoptr (EbbTensor) hidden = test_forward1 (test_wrap (kept, NULL), x);
-  g_autoptr (EbbTensor) y = test_forward1 (dropped, hidden);
-  g_autoptr (EbbTensor) loss = test_loss (y);
-
-  g_object_unref (dropped);
-  g_assert_false (ebb_tensor_backward (loss, &error));
-  test_assert_error (error, EBB_ERROR_GRAPH, "TestLambda", "finalized");
-  g_assert_cmpuint (calls, ==, 1);
 }
 
 int
@@ -640,17 +428,6 @@ main (int argc, char **argv)
   TEST ("nested-tensors-go-through-the-store", nested_tensors_go_through_the_store);
   TEST ("same-tensor-is-kept-once", same_tensor_is_kept_once);
   TEST ("callers-tensors-are-never-changed", callers_tensors_are_never_changed);
-  TEST ("wrapping-changes-nothing-to-be-seen", wrapping_changes_nothing_to_be_seen);
-  test_add_modes ("/checkpoint/calls/wrapping-twice-nests", wrapping_twice_nests);
-  TEST ("unwrapping-takes-the-outermost-off", unwrapping_takes_the_outermost_off);
-  TEST ("the-property-wraps-and-unwraps", the_property_wraps_and_unwraps);
-  g_test_add_data_func ("/checkpoint/calls/dropped-module-goes-at-once/unwrapped", GUINT_TO_POINTER (0),
-                        dropped_module_goes_at_once);
-  g_test_add_data_func ("/checkpoint/calls/dropped-module-goes-at-once/wrapped", GUINT_TO_POINTER (1),
-                        dropped_module_goes_at_once);
-  g_test_add_data_func ("/checkpoint/calls/dropped-module-goes-at-once/nested", GUINT_TO_POINTER (2),
-                        dropped_module_goes_at_once);
-  TEST ("backward-may-not-need-the-module", backward_may_not_need_the_module);
-  TEST ("dropped-part-is-named", dropped_part_is_named);
+  TEST ("function-s-data-is-freed-once", function_s_data_is_freed_once);
   return g_test_run ();
 }

@@ -106,8 +106,7 @@ one_module_called_several_times_before_one_backward (const TestMode *mode)
 {
   EbbModule *child;
   g_autoptr (EbbModule) model = new_recurrent (&child);
-  g_autoptr (EbbTensor) start = test_randn (1, 3, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;

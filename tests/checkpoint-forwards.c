@@ -217,6 +217,21 @@ gives_a_scalar (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
   return ebb_mean (b, NULL, 0, FALSE, error);
 }
 
+static EbbTensor *
+stands_at_the_door (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = ebb_keep_store_new ();
+  g_autoptr (EbbTensor) before = call_child (self, "a", x, error);
+  g_autoptr (EbbTensor) inside = NULL;
+  g_autoptr (EbbTensor) product = NULL;
+
+  ebb_push_saved_tensor_hooks (store);
+  inside = call_child (self, "b", before, error);
+  product = ebb_mul (inside, before, error);
+  ebb_pop_saved_tensor_hooks ();
+  return ebb_tanh (product, error);
+}
+
 /* Tensors from outside that the module has not been given: one to differentiate, and a parameter of another. */
 static EbbTensor *
 closes_over (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
@@ -253,6 +268,7 @@ static const Case cases[] = {
   { "gives-its-input", gives_its_input },
   { "gives-nothing-in-it", gives_nothing_in_it },
   { "gives-a-scalar", gives_a_scalar },
+  { "stands-at-the-door", stands_at_the_door },
   { "closes-over-a-tensor", closes_over },
 };
 
@@ -294,8 +310,7 @@ forward_gives_the_same (const TestMode *mode, gconstpointer data)
   g_autoptr (EbbModule) other = test_with_gain (test_lambda1_new (forward, NULL), 8);
   EbbTensor *far[2] = { test_randn (7, 8, -1), ebb_module_get_parameter (other, "gain") };
   g_autoptr (EbbModule) bare = new_module (forward, far, mode);
-  g_autoptr (EbbTensor) start = test_randn (5, 4, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 4);
   g_autoptr (TestOutcome) plain = NULL;
 
   ebb_tensor_set_requires_grad (x, TRUE, NULL);

@@ -11,8 +11,7 @@ static void
 works_when_no_input_requires_a_gradient (const TestMode *mode)
 {
   g_autoptr (EbbModule) mlp = test_mlp_new (1);
-  g_autoptr (EbbTensor) start = test_randn (2, 3, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
 
@@ -28,8 +27,7 @@ static void
 works_when_only_an_input_requires_a_gradient (const TestMode *mode)
 {
   g_autoptr (EbbModule) mlp = test_mlp_new (1);
-  g_autoptr (EbbTensor) start = test_randn (2, 3, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
   g_autoptr (EbbTensor) grad = NULL;
@@ -213,8 +211,7 @@ frozen_module_in_the_middle_passes_gradients_on (const TestMode *mode)
 {
   g_autoptr (EbbModule) frozen = test_mlp_new (2);
   g_autoptr (EbbModule) model = test_chain_new (test_mlp_new (1), g_object_ref (frozen), test_mlp_new (3), NULL);
-  g_autoptr (EbbTensor) start = test_randn (2, 3, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
 
@@ -343,8 +340,7 @@ backward_may_run_with_checkpointing_disabled (const TestMode *mode)
 {
   g_autoptr (EbbModule) inner = test_mlp_new (2);
   g_autoptr (EbbModule) outer = test_chain_new (test_mlp_new (1), g_object_ref (inner), test_mlp_new (3), NULL);
-  g_autoptr (EbbTensor) start = test_randn (2, 3, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
   g_autoptr (TestOutcome) in_between = NULL;

@@ -6,14 +6,6 @@
 
 /* Whatever way backward goes through a graph, with and without wrappers it gives the same. */
 
-static EbbTensor *
-input_of (const TestMode *mode, gint64 rows)
-{
-  g_autoptr (EbbTensor) start = test_randn (1, (int) rows, 8, -1);
-
-  return ebb_cast (start, mode->dtype, NULL);
-}
-
 /* -- nesting ------------------------------------------------------------------------------------------------------- */
 
 enum
@@ -57,7 +49,7 @@ wrappers_nest_to_any_depth (const TestMode *mode)
   guint n_calls[DEPTH] = { 0 };
   EbbModule *levels[DEPTH];
   g_autoptr (EbbModule) model = new_deep (n_calls, levels);
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (TestOutcome) plain = NULL;
 
   ebb_module_to_dtype (model, mode->dtype, NULL);
@@ -87,7 +79,7 @@ wrappers_nest_to_any_depth (const TestMode *mode)
 static void
 wrappers_of_other_kinds_nest (const TestMode *mode)
 {
-  g_autoptr (EbbTensor) x = input_of (mode, 16);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 16);
   g_autoptr (TestOutcome) plain = NULL;
 
   for (guint kinds = 0; kinds < 9; kinds++)
@@ -173,7 +165,7 @@ static void
 chosen_inputs_get_their_gradients (const TestMode *mode)
 {
   Pair pair = new_pair (mode);
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
 
   ebb_tensor_set_requires_grad (x, TRUE, NULL);
   for (guint which = 1; which < 16; which++)
@@ -211,7 +203,7 @@ static void
 backward_stops_where_nothing_further_is_wanted (const TestMode *mode)
 {
   Pair pair = new_pair (mode);
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   TestOutcome *outcomes[2];
 
   for (guint wrapped = 0; wrapped < 2; wrapped++)
@@ -264,7 +256,7 @@ retained_graphs_are_gone_through_again (const TestMode *mode)
   for (guint retain = 0; retain < 2; retain++)
     {
       Pair pair = new_pair (mode);
-      g_autoptr (EbbTensor) x = input_of (mode, 3);
+      g_autoptr (EbbTensor) x = test_input_in (mode, 3);
       g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
       TestOutcome *outcomes[2];
 
@@ -303,7 +295,7 @@ kept_after_backward (gboolean retain_recomputed, gboolean retain_graph)
 {
   const TestMode mode = { "", EBB_DTYPE_F32, FALSE, 1 };
   Pair pair = new_pair (&mode);
-  g_autoptr (EbbTensor) x = input_of (&mode, 3);
+  g_autoptr (EbbTensor) x = test_input_in (&mode, 3);
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbMemoryStats) stats = NULL;
@@ -325,7 +317,7 @@ recomputed_values_that_nobody_took_go_too (void)
 {
   const TestMode mode = { "", EBB_DTYPE_F32, FALSE, 1 };
   Pair pair = new_pair (&mode);
-  g_autoptr (EbbTensor) x = input_of (&mode, 3);
+  g_autoptr (EbbTensor) x = test_input_in (&mode, 3);
   g_autoptr (EbbTensor) y = test_forward1 (test_wrap (pair.model, NULL), x);
   g_autoptr (EbbTensor) weight = weight_of (pair.upper, "3");
   EbbTensor *loss = test_loss (y), *inputs[] = { weight };
@@ -351,276 +343,6 @@ recomputed_values_go_with_the_backward_unless_asked (void)
   g_assert_cmpuint (kept_after_backward (TRUE, TRUE), >, least);
 }
 
-/* -- several outputs ----------------------------------------------------------------------------------------------- */
-
-/* x to (tanh (x * gain), dropout of exp (that), sin (x)) */
-static EbbArgs *
-fork_three (EbbModule *self, EbbArgs *args, gpointer data, GError **error)
-{
-  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
-  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
-  g_autoptr (EbbTensor) scaled = ebb_mul (x, gain, error);
-  g_autoptr (EbbTensor) first = ebb_tanh (scaled, error);
-  g_autoptr (EbbTensor) grown = ebb_exp (first, error);
-  g_autoptr (EbbTensor) second = ebb_dropout (grown, 0.3, TRUE, NULL, error);
-  g_autoptr (EbbTensor) third = ebb_sin (x, error);
-  EbbArgs *result;
-
-  if (third == NULL)
-    return NULL;
-  result = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (result, NULL, first);
-  ebb_args_add_tensor (result, NULL, second);
-  ebb_args_add_tensor (result, NULL, third);
-  return result;
-}
-
-/* Backward of the outputs in @used; the others are dropped before it, or stay. */
-static TestOutcome *
-use_outputs (EbbModule *module, EbbTensor *x, guint used, gboolean drop)
-{
-  GError *error = NULL;
-  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
-  EbbArgs *result;
-  EbbTensor *losses[3], *outputs[3];
-  guint n = 0;
-  TestOutcome *outcome;
-
-  ebb_manual_seed (99);
-  ebb_module_zero_grad (module);
-  ebb_tensor_set_grad (x, NULL, NULL);
-  result = ebb_module_call (module, args, &error);
-  g_assert_no_error (error);
-  for (guint i = 0; i < 3; i++)
-    {
-      outputs[i] = ebb_args_get_tensor (result, i);
-      if (used & (1u << i))
-        losses[n++] = test_loss (outputs[i]);
-      if (drop)
-        g_clear_pointer (&outputs[i], ebb_tensor_unref);
-    }
-  if (drop)
-    g_clear_pointer (&result, ebb_args_unref);
-  g_assert_true (n == 0 || ebb_backward (losses, n, NULL, 0, NULL, 0, FALSE, &error));
-  g_assert_no_error (error);
-  for (guint i = 0; i < n; i++)
-    ebb_tensor_unref (losses[i]);
-  for (guint i = 0; i < 3 && !drop; i++)
-    ebb_tensor_unref (outputs[i]);
-  g_clear_pointer (&result, ebb_args_unref);
-  outcome = test_outcome_new (module, args);
-  return outcome;
-}
-
-static void
-some_outputs_or_none_may_be_used (const TestMode *mode)
-{
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
-
-  ebb_tensor_set_requires_grad (x, TRUE, NULL);
-  for (guint used = 0; used < 8; used++)
-    for (guint drop = 0; drop < 2; drop++)
-      {
-        g_autoptr (EbbModule) module = test_with_gain (test_lambda_new (fork_three, NULL), 1);
-        g_autoptr (TestOutcome) plain = NULL;
-        g_autoptr (TestOutcome) wrapped = NULL;
-
-        ebb_module_to_dtype (module, mode->dtype, NULL);
-        plain = use_outputs (module, x, used, drop);
-        wrapped = use_outputs (test_wrap (module, NULL), x, used, drop);
-        test_assert_same_outcome (plain, wrapped);
-        test_assert_counters (module, 0);
-        /* The third needs the argument alone, which is kept. */
-        g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (module), ==, (used & 3) != 0);
-      }
-}
-
-/* Outputs whose backwards come one after another: what the second needs is still there, or comes again. */
-static void
-outputs_may_be_differentiated_one_after_another (const TestMode *mode)
-{
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
-  TestOutcome *outcomes[2];
-
-  ebb_tensor_set_requires_grad (x, TRUE, NULL);
-  for (guint wrapped = 0; wrapped < 2; wrapped++)
-    {
-      GError *error = NULL;
-      g_autoptr (EbbModule) module = test_with_gain (test_lambda_new (fork_three, NULL), 1);
-      g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
-      g_autoptr (EbbArgs) result = NULL;
-
-      ebb_module_to_dtype (module, mode->dtype, NULL);
-      if (wrapped)
-        test_wrap (module, NULL);
-      ebb_manual_seed (99);
-      ebb_tensor_set_grad (x, NULL, NULL);
-      result = ebb_module_call (module, args, &error);
-      for (guint i = 0; i < 3; i++)
-        {
-          g_autoptr (EbbTensor) output = ebb_args_get_tensor (result, 2 - i);
-          EbbTensor *loss = test_loss (output);
-
-          g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, &error));
-          ebb_tensor_unref (loss);
-        }
-      outcomes[wrapped] = test_outcome_new (module, args);
-    }
-  test_assert_same_outcome (outcomes[0], outcomes[1]);
-  test_outcome_free (outcomes[0]);
-  test_outcome_free (outcomes[1]);
-}
-
-/* An input given back, a view of it, and an output that is also inside another. */
-static EbbArgs *
-give_back (EbbModule *self, EbbArgs *args, gpointer data, GError **error)
-{
-  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
-  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
-  g_autoptr (EbbTensor) row = ebb_narrow (x, 0, 1, 1, error);
-  g_autoptr (EbbTensor) scaled = ebb_mul (x, gain, error);
-  g_autoptr (EbbTensor) y = ebb_tanh (scaled, error);
-  g_autoptr (EbbTensor) turned = ebb_transpose (y, 0, 1, error);
-  EbbArgs *result;
-
-  if (turned == NULL)
-    return NULL;
-  result = ebb_args_new (EBB_ARGS_LIST);
-  ebb_args_add_tensor (result, NULL, x);
-  ebb_args_add_tensor (result, NULL, row);
-  ebb_args_add_tensor (result, NULL, gain);
-  ebb_args_add_tensor (result, NULL, y);
-  ebb_args_add_tensor (result, NULL, y);
-  ebb_args_add_tensor (result, NULL, turned);
-  return result;
-}
-
-static void
-outputs_may_be_inputs_parameters_and_views (const TestMode *mode)
-{
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
-  g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbModule) module = test_with_gain (test_lambda_new (give_back, NULL), 1);
-  g_autoptr (TestOutcome) plain = NULL;
-  g_autoptr (TestOutcome) wrapped = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-  g_autoptr (EbbTensor) back = NULL;
-
-  ebb_module_to_dtype (module, mode->dtype, NULL);
-  ebb_tensor_set_requires_grad (x, TRUE, NULL);
-  args = ebb_args_new_for_tensor (x);
-  plain = test_train (module, args);
-  wrapped = test_train (test_wrap (module, NULL), args);
-  test_assert_same_outcome (plain, wrapped);
-  result = ebb_module_call (module, args, NULL);
-  back = ebb_args_get_tensor (result, 0);
-  g_assert_true (back == x);
-}
-
-/* -- backward inside a forward ------------------------------------------------------------------------------------- */
-
-/* x to sin (x * gain) + the gradient of that, as a force field from its energy. */
-static EbbTensor *
-differentiate_inside (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
-{
-  gboolean retain = data != NULL;
-  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
-  g_autoptr (EbbTensor) point = ebb_tensor_detach (x);
-  g_autoptr (EbbTensor) sum = NULL;
-  g_autoptr (EbbTensor) y = NULL;
-  g_autoptr (EbbTensor) z = NULL;
-  EbbTensor *energy, **grads;
-  guint n = 0;
-
-  ebb_tensor_set_requires_grad (point, TRUE, error);
-  y = ebb_mul (point, gain, error);
-  z = ebb_sin (y, error);
-  energy = ebb_sum (z, NULL, 0, FALSE, error);
-  grads = energy != NULL ? ebb_grad (&energy, 1, &point, 1, NULL, 0, retain, &n, error) : NULL;
-  g_clear_pointer (&energy, ebb_tensor_unref);
-  if (grads == NULL)
-    return NULL;
-  g_clear_pointer (&y, ebb_tensor_unref);
-  y = ebb_mul (x, gain, error);
-  sum = ebb_add (y, grads[0], error);
-  ebb_tensor_unref (grads[0]);
-  g_free (grads);
-  return ebb_tanh (sum, error);
-}
-
-static void
-backward_may_run_inside_a_forward (const TestMode *mode)
-{
-  for (guint retain = 0; retain < 2; retain++)
-    for (guint early_stop = 0; early_stop < 2; early_stop++)
-      {
-        EbbModule *inner = test_with_gain (test_lambda1_new (differentiate_inside, GUINT_TO_POINTER (retain)), 2);
-        g_autoptr (EbbModule) model = test_chain_new (test_mlp_new (1), inner, test_mlp_new (3), NULL);
-        g_autoptr (EbbTensor) x = input_of (mode, 3);
-        g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
-        g_autoptr (TestOutcome) plain = NULL;
-
-        ebb_module_to_dtype (model, mode->dtype, NULL);
-        plain = test_train1 (model, x);
-        ebb_checkpoint_options_set_early_stop (options, early_stop);
-        for (guint depth = 1; depth <= 3; depth++)
-          {
-            g_autoptr (TestOutcome) wrapped = NULL;
-
-            test_wrap (depth == 1 ? inner : model, options);
-            wrapped = test_train1 (model, x);
-            test_assert_same_outcome (plain, wrapped);
-            test_assert_counters (model, 0);
-          }
-      }
-}
-
-/* The whole step of a wrapped model inside the forward of another one. */
-static EbbTensor *
-train_another (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
-{
-  g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, "gain");
-  g_autoptr (EbbTensor) scaled = ebb_mul (x, gain, error);
-  g_autoptr (EbbTensor) y = ebb_module_call1 (data, x, error);
-  g_autoptr (EbbTensor) square = ebb_mul (y, y, error);
-  g_autoptr (EbbTensor) loss = ebb_sum (square, NULL, 0, FALSE, error);
-  g_autoptr (EbbTensor) score = ebb_tensor_detach (loss);
-  g_autoptr (EbbTensor) sum = NULL;
-
-  if (!ebb_is_recomputing () && !ebb_tensor_backward (loss, error))
-    return NULL;
-  sum = ebb_add (scaled, score, error);
-  return ebb_tanh (sum, error);
-}
-
-static void
-step_of_another_model_may_run_inside_a_forward (void)
-{
-  TestOutcome *outer[2], *other[2];
-
-  for (guint wrapped = 0; wrapped < 2; wrapped++)
-    {
-      g_autoptr (EbbModule) trained = test_mlp_new (4);
-      g_autoptr (EbbModule) module = test_with_gain (test_lambda1_new (train_another, trained), 1);
-      g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
-
-      if (wrapped)
-        {
-          test_wrap (trained, NULL);
-          test_wrap (module, NULL);
-        }
-      outer[wrapped] = test_train1 (module, x);
-      other[wrapped] = test_outcome_new (trained, NULL);
-    }
-  test_assert_same_outcome (outer[0], outer[1]);
-  test_assert_same_outcome (other[0], other[1]);
-  for (guint i = 0; i < 2; i++)
-    {
-      test_outcome_free (outer[i]);
-      test_outcome_free (other[i]);
-    }
-}
-
 /* -- shared, recursive, in two threads ----------------------------------------------------------------------------- */
 
 /* One tensor saved by several ops, twice by one of them, and again after a view. */
@@ -643,7 +365,7 @@ static void
 tensor_saved_at_several_places_is_recomputed_once (const TestMode *mode)
 {
   g_autoptr (EbbModule) module = test_with_gain (test_lambda1_new (use_often, NULL), 1);
-  g_autoptr (EbbTensor) x = input_of (mode, 4);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 4);
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
 
@@ -660,7 +382,7 @@ shared_modules_sum_their_gradients (const TestMode *mode)
 {
   g_autoptr (EbbModule) shared = test_mlp_new (1);
   g_autoptr (EbbModule) model = test_chain_new (g_object_ref (shared), test_mlp_new (2), g_object_ref (shared), NULL);
-  g_autoptr (EbbTensor) x = input_of (mode, 3);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 3);
   g_autoptr (TestOutcome) plain = NULL;
 
   ebb_module_to_dtype (model, mode->dtype, NULL);
@@ -727,11 +449,6 @@ main (int argc, char **argv)
   MODES ("retained-graphs-are-gone-through-again", retained_graphs_are_gone_through_again);
   TEST ("recomputed-values-go-with-the-backward-unless-asked", recomputed_values_go_with_the_backward_unless_asked);
   TEST ("recomputed-values-that-nobody-took-go-too", recomputed_values_that_nobody_took_go_too);
-  MODES ("some-outputs-or-none-may-be-used", some_outputs_or_none_may_be_used);
-  MODES ("outputs-may-be-differentiated-one-after-another", outputs_may_be_differentiated_one_after_another);
-  MODES ("outputs-may-be-inputs-parameters-and-views", outputs_may_be_inputs_parameters_and_views);
-  MODES ("backward-may-run-inside-a-forward", backward_may_run_inside_a_forward);
-  TEST ("step-of-another-model-may-run-inside-a-forward", step_of_another_model_may_run_inside_a_forward);
   MODES ("tensor-saved-at-several-places-is-recomputed-once", tensor_saved_at_several_places_is_recomputed_once);
   MODES ("shared-modules-sum-their-gradients", shared_modules_sum_their_gradients);
   TEST ("two-threads-train-two-models", two_threads_train_two_models);

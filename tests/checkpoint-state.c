@@ -47,8 +47,7 @@ every_generator_draws_again_and_is_put_back (const TestMode *mode)
   guint64 offsets[N_GENERATORS];
   g_autoptr (EbbModule) inner = NULL;
   g_autoptr (EbbModule) model = NULL;
-  g_autoptr (EbbTensor) start = test_randn (1, 5, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 5);
   g_autoptr (TestOutcome) plain = NULL;
 
   for (guint i = 0; i < N_GENERATORS; i++)
@@ -382,8 +381,7 @@ new_normalized (void)
 static void
 running_statistics_move_once_a_step (const TestMode *mode)
 {
-  g_autoptr (EbbTensor) start = test_randn (1, 6, 8, -1);
-  g_autoptr (EbbTensor) x = ebb_cast (start, mode->dtype, NULL);
+  g_autoptr (EbbTensor) x = test_input_in (mode, 6);
   TestOutcome *outcomes[4];
 
   for (guint depth = 0; depth < G_N_ELEMENTS (outcomes); depth++)

@@ -235,6 +235,14 @@ test_add_modes_data (const char *path, void (*func) (const TestMode *mode, gcons
   add_modes (path, (ModeCase){ .func_data = func, .data = data });
 }
 
+EbbTensor *
+test_input_in (const TestMode *mode, int rows)
+{
+  g_autoptr (EbbTensor) start = test_randn (1, rows, 8, -1);
+
+  return ebb_cast (start, mode->dtype, NULL);
+}
+
 /* -- a step -------------------------------------------------------------------------------------------------------- */
 
 EbbTensor *

@@ -65,6 +65,10 @@ void test_add_modes_data (const char *path,
                                         gconstpointer data),
                           gconstpointer data);
 
+/* [rows, 8], in the mode's dtype. */
+EbbTensor *test_input_in (const TestMode *mode,
+                          int rows);
+
 /* -- a step -------------------------------------------------------------------------------------------------------- */
 
 /* Outputs, gradients of inputs and parameters, buffers, and where the default generator ended. */
