@@ -6,7 +6,8 @@
 #include <glib/gstdio.h>
 
 /* Each allocation of a step fails, one after another: an error every time, nothing left behind, and the next step is
- * right. A driver that fails on request takes the place of the CPU's, so that the library itself knows nothing of it. */
+ * right. A driver that fails on request takes the place of the CPU's, so that the library itself knows nothing of it.
+ */
 
 typedef enum
 {
