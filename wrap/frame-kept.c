@@ -5,8 +5,14 @@
 #include <string.h>
 
 /* What a policy keeps: the results of an op, which stand in for them when the forward is run again. Many of them nobody
- * will read then, as those that only go into other ops whose results are kept. They are let go at the forward's end,
- * and a recompute has a phantom in their place, as after an early stop. */
+ * will read then, as those that only go into other ops whose results are kept. They are let go as soon as nobody can
+ * read them any more, and a recompute has a phantom in their place, as after an early stop. */
+
+/* A result that is kept and that nobody was seen to read: an entry of frame->open. */
+typedef struct
+{
+  guint kept, output;
+} Open;
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
@@ -28,8 +34,13 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
     }
   ebb_thread.hooks = hooks;
   g_array_append_val (self->kept, kept);
-  /* What the op read it will not read again. What was read on the way to it (a cast, a copy) will be. */
-  g_array_set_size (self->touched, MIN (self->touched->len, self->n_touched_before));
+  if (ok && ebb_checkpoint_options_get_early_stop (self->target->options))
+    for (guint i = 0; i < call->n_outputs; i++)
+      {
+        Open open = { self->kept->len - 1, i };
+
+        g_array_append_val (self->open, open);
+      }
   return ok;
 }
 
@@ -47,72 +58,86 @@ ebb_frame_drop_kept (EbbCheckpointFrame *self,
     }
 }
 
-static int
-compare_addresses (gconstpointer a,
-                   gconstpointer b)
-{
-  const char *first = *(const char *const *) a, *second = *(const char *const *) b;
-
-  return (first > second) - (first < second);
-}
-
-/* Whether anything in the memory of output @i was touched by what a recompute does again. */
 static gboolean
-is_touched (EbbCheckpointFrame *self,
-            const EbbKept *kept,
-            guint i)
+is_slot (EbbCheckpointFrame *self,
+         guint64 birth)
 {
-  const char *start = kept->outputs[i].start;
-  guint low = 0, high = self->touched->len;
-
-  while (low < high)
-    {
-      guint middle = (low + high) / 2;
-
-      if (g_array_index (self->touched, const char *, middle) < start)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-  return low < self->touched->len
-         && g_array_index (self->touched, const char *, low) < start + kept->outputs[i].n_bytes;
+  for (guint i = self->slots->len; i > 0; i--)
+    if (ebb_frame_slot (self, i - 1)->birth == birth)
+      return TRUE;
+  return FALSE;
 }
 
-static GHashTable *
-collect_slot_births (EbbCheckpointFrame *self)
+/* Nobody but the frame has it. What a store has taken over can't be known. */
+static gboolean
+is_abandoned (EbbTensor *tensor)
 {
-  GHashTable *births = g_hash_table_new (g_int64_hash, g_int64_equal);
+  return tensor != NULL && __atomic_load_n (&tensor->ref_count, __ATOMIC_ACQUIRE) == 1
+         && __atomic_load_n (&tensor->storage->ref_count, __ATOMIC_ACQUIRE) == 1;
+}
 
-  for (guint i = 0; i < self->slots->len; i++)
-    g_hash_table_add (births, &ebb_frame_slot (self, i)->birth);
-  return births;
+static void
+prune (EbbCheckpointFrame *self,
+       gboolean at_end)
+{
+  for (guint i = self->open->len; i > 0; i--)
+    {
+      const Open open = g_array_index (self->open, Open, i - 1);
+      EbbKept *kept = open.kept < self->kept->len ? ebb_frame_kept (self, open.kept) : NULL;
+      EbbSavedTensor *saved = kept != NULL ? &kept->outputs[open.output].saved : NULL;
+
+      if (saved != NULL && !at_end && !is_abandoned (saved->tensor))
+        continue;
+      if (saved != NULL && !is_slot (self, saved->birth))
+        {
+          ebb_saved_tensor_clear (saved);
+          kept->pruned |= 1u << open.output;
+          self->has_pruned = TRUE;
+        }
+      g_array_remove_index_fast (self->open, i - 1);
+    }
+}
+
+static gboolean
+is_within (const EbbKept *kept,
+           guint output,
+           const char *data)
+{
+  return data >= kept->outputs[output].start && data < kept->outputs[output].start + kept->outputs[output].n_bytes;
+}
+
+static void
+note_touched (EbbCheckpointFrame *self,
+              const char *data)
+{
+  for (guint i = self->open->len; i > 0; i--)
+    {
+      const Open open = g_array_index (self->open, Open, i - 1);
+
+      if (is_within (ebb_frame_kept (self, open.kept), open.output, data))
+        g_array_remove_index_fast (self->open, i - 1);
+    }
+}
+
+void
+ebb_frame_flush_touched (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->touched->len; i++)
+    note_touched (self, g_array_index (self->touched, const char *, i));
+  g_array_set_size (self->touched, 0);
 }
 
 void
 ebb_frame_prune_kept (EbbCheckpointFrame *self)
 {
-  g_autoptr (GHashTable) births = NULL;
+  prune (self, FALSE);
+}
 
-  /* Without an early stop, what comes after the last slot is run again too, and may read anything; so may a backward
-   * pass inside the forward. */
-  if (self->kept->len > 0 && !self->runs_backward
-      && ebb_checkpoint_options_get_early_stop (self->target->options))
-    births = collect_slot_births (self);
-  if (births != NULL)
-    g_array_sort (self->touched, compare_addresses);
-  for (guint i = 0; births != NULL && i < self->kept->len; i++)
-    {
-      EbbKept *kept = ebb_frame_kept (self, i);
-
-      for (guint j = 0; j < kept->n_outputs; j++)
-        if (!g_hash_table_contains (births, &kept->outputs[j].saved.birth) && !is_touched (self, kept, j))
-          {
-            ebb_saved_tensor_clear (&kept->outputs[j].saved);
-            kept->pruned |= 1u << j;
-            self->has_pruned = TRUE;
-          }
-    }
-  g_array_set_size (self->touched, 0);
+void
+ebb_frame_finish_kept (EbbCheckpointFrame *self)
+{
+  ebb_frame_drop_kept (self, self->n_ops_needed);
+  prune (self, TRUE);
 }
 
 gboolean

@@ -98,14 +98,14 @@ struct _EbbCheckpointFrame
   GArray *current;              /* of EbbDraw: before the recompute, while it runs */
   GArray *provided;             /* of guint64: births of kept results that stand in for fresh ones */
   GArray *reads;                /* of EbbRead */
-  GArray *touched;              /* addresses that the forward touched, but for those in ops whose results are kept */
+  GArray *touched;              /* addresses that the op that runs now touches */
+  GArray *open;                 /* results that are kept, and that nobody was seen to read */
   GByteArray *training;         /* flags of the modules and all inside them */
   GPtrArray *counted;           /* weak references to those whose forward counters are up; NULL: none */
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
   guint n_ops;                  /* seen in this run of the forward */
   guint n_products;             /* matrix products among them */
-  guint n_touched_before;       /* the op that runs now */
   guint n_ops_needed;           /* before the last slot was packed */
   guint n_wanted;               /* handles that nodes still hold */
   guint64 saved_bytes;          /* as tallied: held outside... */
@@ -116,7 +116,6 @@ struct _EbbCheckpointFrame
   gboolean stopped;       /* this recompute has all it needs */
   gboolean has_pruned;    /* some of what is kept, so that a recompute must stop early */
   gboolean op_has_run;    /* the op that is number n_ops, of which a frame inside has been told alone */
-  gboolean runs_backward; /* the forward does */
   gboolean was_provided;  /* the op that runs now: its result was kept */
   gboolean at_end;        /* the end of the backward pass will call */
   gboolean goes_back;     /* the forward runs a backward pass itself, through what it has made so far */
@@ -161,8 +160,12 @@ gboolean ebb_frame_provide_results (EbbCheckpointFrame *self,
 /* Lets the results of ops from number @from_ordinal on go. */
 void ebb_frame_drop_kept (EbbCheckpointFrame *self,
                           guint from_ordinal);
-/* After the forward: lets results go that no recompute will read. */
+/* What was touched since the last op whose results are kept, a recompute will touch again. */
+void ebb_frame_flush_touched (EbbCheckpointFrame *self);
+/* Lets results go that no recompute will read. */
 void ebb_frame_prune_kept (EbbCheckpointFrame *self);
+/* The same when the forward is done, and those that come after the last thing that backward needs. */
+void ebb_frame_finish_kept (EbbCheckpointFrame *self);
 gboolean ebb_frame_is_among_kept (EbbCheckpointFrame *self,
                                   guint64 birth);
 guint64 ebb_frame_count_kept (EbbCheckpointFrame *self);

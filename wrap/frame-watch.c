@@ -96,8 +96,8 @@ note_touch (EbbOpObserver *observer,
 {
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
 
-  if (data == EBB_TOUCH_EVERYTHING)
-    self->runs_backward = TRUE;
+  if (data == EBB_TOUCH_EVERYTHING) /* nobody watches a backward pass */
+    g_array_set_size (self->open, 0);
   else if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
     g_array_append_val (self->touched, data);
 }
@@ -120,7 +120,9 @@ before_op (EbbOpObserver *observer,
   EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
 
   self->was_provided = FALSE;
-  self->n_touched_before = self->touched->len;
+  ebb_frame_flush_touched (self); /* on the way here: by a cast, a copy, the host */
+  if (self->open->len > 0 && !self->recomputing)
+    ebb_frame_prune_kept (self);
   if (*provided) /* by a frame outside: this time no kernel reads them, but a recompute of this frame's may */
     note_inputs (observer, call);
   if (!check_reads (self, call, error))
@@ -162,8 +164,11 @@ ask_policy (EbbCheckpointFrame *self,
     question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
   if (!ebb_policy_ask (policy, &question, &keeps, error))
     return FALSE;
+  if (!keeps)
+    return TRUE;
+  g_array_set_size (self->touched, 0); /* what the op read it will not read again */
   tell_outer_frames (self, TRUE);
-  ok = !keeps || ebb_frame_keep_results (self, call, error);
+  ok = ebb_frame_keep_results (self, call, error);
   tell_outer_frames (self, FALSE);
   return ok;
 }

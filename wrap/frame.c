@@ -282,6 +282,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->provided);
   g_array_unref (self->reads);
   g_array_unref (self->touched);
+  g_array_unref (self->open);
   g_clear_pointer (&self->training, g_byte_array_unref);
   g_clear_object (&self->generator);
   ebb_checkpoint_target_unref (self->target);
@@ -309,6 +310,7 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
+  self->open = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-kept.c */
   g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
   ebb_frame_watch_init (self);
 }
@@ -469,9 +471,8 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   self = frame_new (target, args, nested);
   enter_modules (self, modules);
   result = run_inside (self, inside, modules, args, error);
-  /* A policy may have kept results that come after the last thing backward needs. */
-  ebb_frame_drop_kept (self, self->n_ops_needed);
-  ebb_frame_prune_kept (self);
+  ebb_frame_flush_touched (self);
+  ebb_frame_finish_kept (self);
   if (result != NULL)
     {
       drop_recipes (result);

@@ -63,6 +63,9 @@ test_gpt_step_run (EbbModule *gpt, gboolean with_mask, TestGptStep *step)
   ebb_memory_reset_peaks (NULL);
   step->loss = call_gpt (gpt, with_mask, &error);
   g_assert_no_error (error);
+  stats = ebb_memory_get_stats (NULL);
+  step->held = ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
+  g_clear_pointer (&stats, ebb_memory_stats_free);
   ebb_tensor_backward (step->loss, &error);
   g_assert_no_error (error);
   stats = ebb_memory_get_stats (NULL);

@@ -18,7 +18,8 @@ typedef struct
   EbbTensor **grads;
   guint n_grads;
   guint64 offset; /* of the generator after the step */
-  guint64 peak;   /* bytes kept for backward */
+  guint64 held;   /* for backward, in bytes, when the forward is done... */
+  guint64 peak;   /* and at most */
 } TestGptStep;
 
 void test_gpt_step_clear (TestGptStep *step);
