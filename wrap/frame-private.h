@@ -113,12 +113,12 @@ struct _EbbCheckpointFrame
   guint next_slot, next_part, next_kept;
   guint n_slots_needed; /* by this recompute: up to the last one that is wanted */
   gboolean recomputing;
-  gboolean stopped;       /* this recompute has all it needs */
-  gboolean has_pruned;    /* some of what is kept, so that a recompute must stop early */
-  gboolean op_has_run;    /* the op that is number n_ops, of which a frame inside has been told alone */
-  gboolean was_provided;  /* the op that runs now: its result was kept */
-  gboolean at_end;        /* the end of the backward pass will call */
-  gboolean goes_back;     /* the forward runs a backward pass itself, through what it has made so far */
+  gboolean stopped;      /* this recompute has all it needs */
+  gboolean has_pruned;   /* some of what is kept, so that a recompute must stop early */
+  gboolean op_has_run;   /* the op that is number n_ops, of which a frame inside has been told alone */
+  gboolean was_provided; /* the op that runs now: its result was kept */
+  gboolean at_end;       /* the end of the backward pass will call */
+  gboolean goes_back;    /* the forward runs a backward pass itself, through what it has made so far */
   EbbFrameWatch watch;
 };
 
