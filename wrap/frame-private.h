@@ -187,6 +187,8 @@ gboolean ebb_frame_recompute (EbbCheckpointFrame *self,
                               GError **error);
 
 /* frame.c */
+/* Tells the run of one forward, or of one recompute, from all others: ebb_thread.frame. */
+guint64 ebb_frame_take_number (void);
 void ebb_frame_count_down (EbbCheckpointFrame *self);
 void ebb_frame_drop_values (EbbCheckpointFrame *self);
 EbbDeterminismCheck ebb_frame_get_check (EbbCheckpointFrame *self);

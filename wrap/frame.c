@@ -428,6 +428,15 @@ drop_recipes (EbbArgs *result)
     }
 }
 
+/* Not the mark: two frames have the same where nothing was made between them. */
+guint64
+ebb_frame_take_number (void)
+{
+  static guint64 last;
+
+  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+}
+
 static EbbArgs *
 run_inside (EbbCheckpointFrame *self,
             const EbbForwardChain *inside,
@@ -438,7 +447,7 @@ run_inside (EbbCheckpointFrame *self,
   EbbThreadModes modes = ebb_thread_save_modes ();
   EbbArgs *result;
 
-  ebb_thread.frame = self->mark;
+  ebb_thread.frame = ebb_frame_take_number ();
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread_push_observer (&self->watch.observer);
   ebb_thread.checkpointing++;

@@ -88,7 +88,8 @@ enter (EbbCheckpointFrame *self)
   self->next_slot = self->next_kept = self->n_ops = 0;
   self->n_slots_needed = count_needed (self);
   rewind_generators (self);
-  self->mark = ebb_thread.frame = ebb_storage_get_next_birth ();
+  self->mark = ebb_storage_get_next_birth ();
+  ebb_thread.frame = ebb_frame_take_number ();
   self->watch.observer.outer = NULL;
   ebb_thread.no_grad = FALSE;
   ebb_thread.autocast = self->autocast;
