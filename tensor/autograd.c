@@ -322,7 +322,7 @@ unpack_all (EbbBackward *ctx,
             GError **error)
 {
   for (guint i = 0; i < node->n_saved; i++)
-    if (!ebb_saved_tensor_is_empty (&node->saved[i]))
+    if (!ebb_saved_tensor_is_empty (&node->saved[i]) && !(node->op->asks && node->saved[i].derived != NULL))
       {
         ctx->saved[i] = ebb_saved_tensor_unpack (&node->saved[i], node->op, error);
         if (ctx->saved[i] == NULL)

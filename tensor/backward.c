@@ -63,6 +63,18 @@ ebb_backward_take_grad (EbbBackward *ctx,
 }
 
 EbbTensor *
+ebb_backward_get_saved (EbbBackward *ctx,
+                        guint index,
+                        GError **error)
+{
+  EbbSavedTensor *saved = &ctx->node->saved[index];
+
+  if (ctx->saved[index] == NULL && saved->derived != NULL)
+    ctx->saved[index] = ebb_saved_tensor_unpack (saved, ctx->op, error);
+  return ctx->saved[index];
+}
+
+EbbTensor *
 ebb_tensor_new_reusing (EbbTensor *tensor,
                         GError **error)
 {

@@ -57,6 +57,7 @@ struct _EbbOp
                    GError **error);
   gboolean (*backward) (EbbBackward *ctx,
                         GError **error); /* NULL: not differentiable */
+  gboolean asks; /* backward () calls ebb_backward_get_saved () for what may have to be made again */
 };
 
 /* Makes an output of a call again: one kernel of @params on @operands, NULL where one was left out, to @output. */
@@ -215,6 +216,10 @@ EbbTensor *ebb_backward_take_grad (EbbBackward *ctx,
  * over as a gradient, when ebb_tensor_is_unshared (). */
 EbbTensor *ebb_backward_take_saved (EbbBackward *ctx,
                                     guint index);
+/* saved[index], not owned, for an op that asks: a tensor that has to be made again is made at the first call. */
+EbbTensor *ebb_backward_get_saved (EbbBackward *ctx,
+                                   guint index,
+                                   GError **error);
 /* A tensor to write a result of @tensor's shape and dtype to: @tensor itself (a new reference) if nobody else can see
  * it, else new memory. */
 EbbTensor *ebb_tensor_new_reusing (EbbTensor *tensor,

@@ -17,6 +17,7 @@ struct _EbbRecipe
   EbbRebuildFunc func;
   EbbKernelParams params;
   guint version; /* of the result's storage */
+  guint pinned;  /* the result could be written to from outside already when it was made */
   guint64 frame; /* the checkpointed forward that it belongs to */
   guint n_ingredients;
   Ingredient ingredients[EBB_MAX_REBUILD];
@@ -80,6 +81,7 @@ ebb_recipe_attach (EbbOpCall *call)
   recipe->func = call->rebuild;
   recipe->params = call->params;
   recipe->version = output->storage->version;
+  recipe->pinned = output->storage->pinned;
   recipe->frame = ebb_thread.frame;
   recipe->n_ingredients = call->n_rebuild;
   for (guint i = 0; i < call->n_rebuild; i++)
@@ -92,13 +94,15 @@ ebb_recipe_attach (EbbOpCall *call)
   output->recipe = recipe;
 }
 
-/* Nothing was changed in place since. A result that comes into a checkpointed forward from outside, or goes out, is an
- * argument or a result there: a recompute has no recipe of it. */
+/* Nothing was changed in place since, nor shown to somebody outside, whose changes are seen by nobody. A result that
+ * comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a recompute has no
+ * recipe of it. */
 static gboolean
 applies (const EbbRecipe *recipe,
          EbbTensor *made)
 {
-  if (made->storage->version != recipe->version || recipe->frame != ebb_thread.frame)
+  if (made->storage->version != recipe->version || made->storage->pinned != recipe->pinned
+      || recipe->frame != ebb_thread.frame)
     return FALSE;
   for (guint i = 0; i < recipe->n_ingredients; i++)
     if (recipe->ingredients[i].tensor != NULL

@@ -14,6 +14,7 @@ typedef struct
   EbbCheckpointFrame *frame;
   gboolean is_slot;
   guint index;  /* of the slot */
+  guint fill;   /* of the slot, at which the value was last taken; 0: never */
   EbbPart part; /* or part of what is older */
 } Ticket;
 
@@ -101,8 +102,14 @@ ticket_free (gpointer data)
   Ticket *ticket = data;
   EbbCheckpointFrame *self = ticket->frame;
 
-  if (ticket->is_slot && --ebb_frame_slot (self, ticket->index)->n_wanted == 0)
-    ebb_slot_clear (ebb_frame_slot (self, ticket->index));
+  if (ticket->is_slot)
+    {
+      EbbSlot *slot = ebb_frame_slot (self, ticket->index);
+
+      slot->n_taken -= ticket->fill != 0 && ticket->fill == slot->n_fills;
+      if (--slot->n_wanted == 0)
+        ebb_slot_clear (slot);
+    }
   if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
     drop_everything (self);
   g_free (ticket);
@@ -244,6 +251,7 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
 {
   EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
   Ticket *ticket = ebb_handle_get_data (handle);
+  EbbSlot *slot;
   EbbTensor *kept = ebb_handle_get_tensor (handle);
 
   if (kept != NULL)
@@ -260,10 +268,13 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
     }
   if (!ticket->is_slot)
     return ebb_frame_get_part (self, &ticket->part, error);
-  if (ebb_frame_slot (self, ticket->index)->value == NULL && !ebb_frame_recompute (self, error))
+  slot = ebb_frame_slot (self, ticket->index);
+  if (slot->value == NULL && !ebb_frame_recompute (self, error))
     return NULL;
-  return ebb_slot_take (ebb_frame_slot (self, ticket->index),
-                        ebb_checkpoint_options_get_retain_recomputed (self->target->options), error);
+  slot = ebb_frame_slot (self, ticket->index); /* a forward that is still going on may have got more */
+  slot->n_taken += ticket->fill != slot->n_fills;
+  ticket->fill = slot->n_fills;
+  return ebb_slot_take (slot, ebb_checkpoint_options_get_retain_recomputed (self->target->options), error);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */

@@ -19,7 +19,9 @@ typedef struct
   guint version;    /* of the storage, when the value was saved again */
   gint64 offset;
   guint n_wanted; /* nodes that may still ask for it */
-  guint64 again;  /* birth of the recomputed storage */
+  guint n_taken;  /* how many of them have asked since it was filled */
+  guint n_fills;
+  guint64 again; /* birth of the recomputed storage */
   EbbTensor *value;
 } EbbSlot;
 
@@ -43,7 +45,7 @@ gboolean ebb_slot_fill (EbbSlot *slot,
 gboolean ebb_slot_is_of (const EbbSlot *slot,
                          EbbTensor *tensor,
                          gboolean again);
-/* What was filled in, which stays there if @retain, or if others want it. */
+/* What was filled in, which stays there if @retain, or until all that may ask have. */
 EbbTensor *ebb_slot_take (EbbSlot *slot,
                           gboolean retain,
                           GError **error);

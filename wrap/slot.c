@@ -155,6 +155,8 @@ ebb_slot_fill (EbbSlot *slot,
     return TRUE;
   ebb_slot_clear (slot);
   slot->value = ebb_tensor_alias (tensor);
+  slot->n_taken = 0;
+  slot->n_fills++;
   ebb_storage_hold_saved (tensor->storage);
   return TRUE;
 }
@@ -187,7 +189,7 @@ ebb_slot_take (EbbSlot *slot,
                    "a tensor of shape %s that backward needs was changed in place after it was used", shape);
       return NULL;
     }
-  if (retain || slot->n_wanted > 1)
+  if (retain || slot->n_taken < slot->n_wanted)
     return ebb_tensor_ref (value);
   slot->value = NULL;
   ebb_storage_drop_saved (value->storage);

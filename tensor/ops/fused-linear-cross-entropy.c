@@ -222,6 +222,9 @@ fused_linear_cross_entropy_run (EbbOpCall *call,
   ok = run_chunks (&chunks, rows, logsumexp, grad ? &grad_view : NULL, x_output ? &x_grad : NULL,
                    weight_output ? call->outputs[weight_output] : NULL, error);
   chunks_clear (&chunks);
+  /* A whole gradient ahead of its time, the first that backward hands over: no activation to be moved elsewhere. */
+  if (ok && weight_output)
+    ebb_storage_set_purpose (call->outputs[weight_output]->storage, EBB_PURPOSE_GRADIENT);
   return ok && (reduction == EBB_REDUCTION_NONE || ebb_loss_reduce (rows, count, loss, error));
 }
 

@@ -373,7 +373,8 @@ ebb_matmul (EbbTensor *a,
 enum
 {
   LINEAR_DTYPE_X,
-  LINEAR_DTYPE_WEIGHT
+  LINEAR_DTYPE_WEIGHT,
+  LINEAR_DTYPE /* of the product */
 };
 
 static gboolean
@@ -420,11 +421,14 @@ linear_give_weight (EbbBackward *ctx,
                     GError **error)
 {
   EbbDType dtype = ebb_product_grad_dtype ((EbbDType) ctx->extra_i[LINEAR_DTYPE_WEIGHT]);
+  EbbTensor *x = ebb_backward_get_saved (ctx, 0, error);
   EbbView dy_columns = *dy_rows, x_rows;
   gboolean accumulate = FALSE;
 
+  if (x == NULL)
+    return FALSE;
   ebb_view_transpose (&dy_columns);
-  ebb_view_as_rows (&x_rows, ctx->saved[0]);
+  ebb_view_as_rows (&x_rows, x);
   ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, dtype, (gint64[]){ dy_rows->shape[1], x_rows.shape[1] }, 2,
                                                   &accumulate, error);
   if (ctx->grad_inputs[1] == NULL)
@@ -455,13 +459,12 @@ static gboolean
 linear_backward (EbbBackward *ctx,
                  GError **error)
 {
-  EbbTensor *saved = ctx->saved[0] ? ctx->saved[0] : ctx->saved[1];
   g_autoptr (EbbTensor) dy = NULL;
   EbbView dy_rows;
 
   if (ctx->grad_outputs[0] == NULL)
     return TRUE;
-  dy = ebb_backward_take_grad (ctx, 0, saved ? saved->view.dtype : ctx->grad_outputs[0]->view.dtype, error);
+  dy = ebb_backward_take_grad (ctx, 0, (EbbDType) ctx->extra_i[LINEAR_DTYPE], error);
   if (dy == NULL)
     return FALSE;
   ebb_view_as_rows (&dy_rows, dy);
@@ -474,7 +477,9 @@ linear_backward (EbbBackward *ctx,
          && (!(ctx->needs & 4) || linear_give_bias (ctx, &dy_rows, EBB_DEVICE_OF (dy), error));
 }
 
-static const EbbOp op_linear = { "linear", EBB_OP_PRODUCT, EBB_KERNEL_MATMUL, linear_run, linear_backward };
+static const EbbOp op_linear = {
+  "linear", EBB_OP_PRODUCT, EBB_KERNEL_MATMUL, linear_run, linear_backward, .asks = TRUE
+};
 
 static gboolean
 linear_fail (EbbOpCall *call,
@@ -543,6 +548,7 @@ ebb_linear (EbbTensor *x,
   if (!ebb_op_cast_for_product (&call, 2, &dtype, error) || !ebb_op_contiguous (&call, 0, error)
       || !make_readable (&call, 1, FALSE, error))
     return NULL;
+  call.extra.i[LINEAR_DTYPE] = dtype;
   call.params.matmul.accumulate = FALSE;
   save_for (&call, 0, 1);
   save_for (&call, 1, 0);
