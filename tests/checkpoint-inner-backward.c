@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -33,21 +34,40 @@ differentiate_inside (EbbModule *self, EbbTensor *x, gpointer data, GError **err
   return ebb_tanh (sum, error);
 }
 
+/* Bits: no early stop, a policy, the first recompute is kept, all values are compared, inputs go to a file. */
+enum
+{
+  N_OPTIONS = 1 << 5
+};
+
+static EbbCheckpointOptions *
+options_of (guint bits)
+{
+  EbbCheckpointOptions *options = bits & 2 ? ebb_checkpoint_options_new_selective () : ebb_checkpoint_options_new ();
+  g_autoptr (EbbSavedTensorHooks) store = bits & 16 ? test_disk_store_new (NULL) : NULL;
+
+  ebb_checkpoint_options_set_early_stop (options, !(bits & 1));
+  ebb_checkpoint_options_set_retain_recomputed (options, (bits & 4) != 0);
+  if (bits & 8)
+    ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+  ebb_checkpoint_options_set_store (options, store);
+  return options;
+}
+
 static void
 backward_may_run_inside_a_forward (const TestMode *mode)
 {
   for (guint retain = 0; retain < 2; retain++)
-    for (guint early_stop = 0; early_stop < 2; early_stop++)
+    for (guint bits = 0; bits < N_OPTIONS; bits++)
       {
         EbbModule *inner = test_with_gain (test_lambda1_new (differentiate_inside, GUINT_TO_POINTER (retain)), 2);
         g_autoptr (EbbModule) model = test_chain_new (test_mlp_new (1), inner, test_mlp_new (3), NULL);
         g_autoptr (EbbTensor) x = test_input_in (mode, 3);
-        g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+        g_autoptr (EbbCheckpointOptions) options = options_of (bits);
         g_autoptr (TestOutcome) plain = NULL;
 
         ebb_module_to_dtype (model, mode->dtype, NULL);
         plain = test_train1 (model, x);
-        ebb_checkpoint_options_set_early_stop (options, early_stop);
         for (guint depth = 1; depth <= 3; depth++)
           {
             g_autoptr (TestOutcome) wrapped = NULL;
@@ -58,6 +78,59 @@ backward_may_run_inside_a_forward (const TestMode *mode)
             test_assert_counters (model, 0);
           }
       }
+}
+
+/* The forward takes one product's gradient through a wrapped part of its own. */
+static EbbTensor *
+differentiate_part (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) part = ebb_module_get_child (self, "part");
+  g_autoptr (EbbTensor) point = ebb_tensor_detach (x);
+  g_autoptr (EbbTensor) energy = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) again = NULL;
+  EbbTensor **grads;
+  guint n = 0;
+
+  ebb_tensor_set_requires_grad (point, TRUE, error);
+  energy = ebb_module_call1 (part, point, error);
+  sum = ebb_sum (energy, NULL, 0, FALSE, error);
+  grads = sum != NULL ? ebb_grad (&sum, 1, &point, 1, NULL, 0, FALSE, &n, error) : NULL;
+  if (grads == NULL)
+    return NULL;
+  again = ebb_add (x, grads[0], error);
+  ebb_tensor_unref (grads[0]);
+  g_free (grads);
+  return ebb_module_call1 (part, again, error);
+}
+
+static void
+backward_may_run_through_wrapped_parts_inside_a_forward (const TestMode *mode)
+{
+  for (guint bits = 0; bits < N_OPTIONS; bits++)
+    {
+      g_autoptr (EbbModule) part = test_mlp_new (4);
+      EbbModule *inner = test_lambda1_new (differentiate_part, NULL);
+      g_autoptr (EbbModule) model = test_chain_new (test_mlp_new (1), inner, test_mlp_new (3), NULL);
+      g_autoptr (EbbTensor) x = test_input_in (mode, 3);
+      g_autoptr (EbbCheckpointOptions) options = options_of (bits);
+      g_autoptr (TestOutcome) plain = NULL;
+
+      ebb_module_register_child (inner, "part", part, NULL);
+      ebb_module_to_dtype (model, mode->dtype, NULL);
+      plain = test_train1 (model, x);
+      for (guint depth = 1; depth <= 4; depth++)
+        {
+          g_autoptr (TestOutcome) wrapped = NULL;
+
+          test_wrap (depth == 1 ? part : depth == 2 ? inner
+                                                    : model,
+                     depth == 3 ? NULL : options);
+          wrapped = test_train1 (model, x);
+          test_assert_same_outcome (plain, wrapped);
+          test_assert_counters (model, 0);
+        }
+    }
 }
 
 /* The whole step of a wrapped model inside the forward of another one. */
@@ -113,6 +186,7 @@ main (int argc, char **argv)
 #define TEST(name, func) g_test_add_func ("/checkpoint/inner-backward/" name, func)
 #define MODES(name, func) test_add_modes ("/checkpoint/inner-backward/" name, func)
   MODES ("backward-may-run-inside-a-forward", backward_may_run_inside_a_forward);
+  MODES ("backward-may-run-through-wrapped-parts", backward_may_run_through_wrapped_parts_inside_a_forward);
   TEST ("step-of-another-model-may-run-inside-a-forward", step_of_another_model_may_run_inside_a_forward);
   return g_test_run ();
 }
