@@ -272,6 +272,60 @@ plain_forward_without_gradients (void)
   ebb_pop_grad_enabled ();
 }
 
+typedef struct
+{
+  guint before, after;
+  gboolean refuse;
+} Hooked;
+
+static gboolean
+count_hook (EbbModule *module, EbbArgs *args, EbbArgs *result, gpointer data, GError **error)
+{
+  Hooked *hooked = data;
+
+  ++*(result == NULL ? &hooked->before : &hooked->after);
+  if (hooked->refuse)
+    g_set_error (error, G_IO_ERROR, G_IO_ERROR_BUSY, "told so");
+  return !hooked->refuse;
+}
+
+static guint64
+forwards_told (EbbModule *module)
+{
+  g_autoptr (EbbCheckpointStats) stats = ebb_checkpoint_get_stats (module);
+
+  return ebb_checkpoint_stats_get_n_forwards (stats);
+}
+
+/* A wrapper that is idle is no shortcut around the module's hooks, and tells of nothing. */
+static void
+idle_wrapper_calls_hooks_and_tells_of_nothing (void)
+{
+  Hooked hooked = { 0 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) module = test_wrap (test_mlp_new (1), NULL);
+  g_autoptr (EbbTensor) x = test_randn (2, 3, 8, -1);
+
+  ebb_push_grad_enabled (FALSE);
+  ebb_tensor_unref (test_forward1 (module, x));
+  ebb_module_add_forward_pre_hook (module, count_hook, &hooked, NULL);
+  ebb_module_add_forward_hook (module, count_hook, &hooked, NULL);
+  ebb_tensor_unref (test_forward1 (module, x));
+  hooked.refuse = TRUE;
+  g_assert_null (ebb_module_call1 (module, x, &error));
+  g_assert_error (error, G_IO_ERROR, G_IO_ERROR_BUSY);
+  hooked.refuse = FALSE;
+  ebb_pop_grad_enabled ();
+  ebb_push_checkpointing_disabled ();
+  ebb_tensor_unref (test_forward1 (module, x));
+  ebb_pop_checkpointing_disabled ();
+  g_assert_cmpuint (hooked.before * 10 + hooked.after, ==, 32);
+  g_assert_cmpuint (forwards_told (module), ==, 0);
+  test_outcome_free (test_train1 (module, x));
+  g_assert_cmpuint (forwards_told (module), ==, 1);
+  g_assert_cmpuint (hooked.before, ==, 5); /* they are part of what is run again */
+}
+
 /* What backward needs is kept, as by the bare module. */
 static void
 check_disabled (EbbModule *module, EbbTensor *x, gboolean disabled)
@@ -380,6 +434,7 @@ main (int argc, char **argv)
   TEST ("frozen-parts-inside-run-with-the-whole", frozen_parts_inside_run_with_the_whole);
   MODES ("frozen-module-in-the-middle-passes-gradients-on", frozen_module_in_the_middle_passes_gradients_on);
   TEST ("plain-forward-without-gradients", plain_forward_without_gradients);
+  TEST ("idle-wrapper-calls-hooks-and-tells-of-nothing", idle_wrapper_calls_hooks_and_tells_of_nothing);
   TEST ("disabling-nests", disabling_nests);
   TEST ("disabling-is-of-the-thread", disabling_is_of_the_thread);
   MODES ("backward-may-run-with-checkpointing-disabled", backward_may_run_with_checkpointing_disabled);
