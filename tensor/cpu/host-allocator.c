@@ -196,6 +196,12 @@ segment_extend (gsize size)
   Block *block;
   gsize grown = size + sizeof (Block);
 
+  /* Large enough as it is, though the lists, which round sizes up, did not find it. */
+  if (segment != NULL && segment->last != NULL && segment->last->is_free && segment->last->size >= size)
+    {
+      list_remove (segment->last);
+      return segment->last;
+    }
   if (segment == NULL || (gsize) (segment->end - segment->top) < grown)
     segment = segment_new (grown);
   if (segment == NULL)
