@@ -83,9 +83,9 @@ class Torch:
                    "--vocab", shape["vocab"], "--context", options.context, "--batch", options.batch,
                    "--steps", steps or options.steps, "--dropout", options.dropout, "--dtype", options.dtype,
                    "--checkpoint", checkpoint, "--optimizer", optimizer or self.optimizer,
-                   "--threads", options.threads]
+                   "--threads", options.threads, *([] if optimizer else ["--count-kept"])]
         report = json.loads(run_process([str(word) for word in command], options.threads, "PyTorch"))
-        return summary(report, report["rss_after_import_bytes"])
+        return summary(report, report["rss_after_import_bytes"], report["kept_peak_bytes"])
 
 
 class Ebb:
@@ -134,17 +134,18 @@ class Ebb:
             except (OSError, ValueError) as error:
                 raise Failure(f"Ebb: no usable report: {error}") from error
         self.version = report.get("version", "unknown")
-        return summary(report, self.baseline_bytes)
+        return summary(report, self.baseline_bytes, report["activation_bytes_peak"])
 
 
-def summary(report, baseline_bytes):
-    """What is compared. The first two steps, which make the optimizer's state and fill caches, are left out."""
+def summary(report, baseline_bytes, kept_bytes):
+    """What is compared; @kept_bytes: the most that was kept for backward at any moment. The first two steps, which make the optimizer's state and fill caches, are left out."""
     seconds = report["step_seconds"][WARM_UP:]
     return {
         "all_seconds": seconds,
         "seconds": statistics.median(seconds),
         "above_bytes": report["rss_peak_bytes"] - baseline_bytes,
         "peak_bytes": report["rss_peak_bytes"],
+        "kept_bytes": kept_bytes,
         "parameters": report["parameters"],
         "first_loss": report["losses"][0],
         "last_loss": report["losses"][-1],
@@ -194,19 +195,59 @@ def warnings(results):
 
 def table(options, results):
     """Rows of strings, the header first."""
-    rows = [["checkpoint", "program", "s/step", "10-90 %", "GB above library", "GB resident", "time to PyTorch",
-             "memory to PyTorch", "time to none"]]
+    rows = [["checkpoint", "program", "s/step", "10-90 %", "GB kept", "GB above library", "GB resident",
+             "time to PyTorch", "memory to PyTorch", "kept to PyTorch", "time to none"]]
     for checkpoint in options.checkpoint:
         for name in (s for s in ("PyTorch", "Ebb") if (s, checkpoint) in results):
             r = results[name, checkpoint]
             peer, base = results.get(("PyTorch", checkpoint)), results.get((name, "none"))
             same_peer = peer if name != "PyTorch" else None
             rows.append([checkpoint, name, f"{r['seconds']:.3f}", f"{r['low']:.3f}-{r['high']:.3f}",
+                         f"{r['kept_bytes'] / 1e9:.3f}" if r["kept_bytes"] is not None else "",
                          f"{r['above_bytes'] / 1e9:.2f}", f"{r['peak_bytes'] / 1e9:.2f}",
                          f"{r['seconds'] / peer['seconds']:.2f}" if same_peer else "",
                          f"{r['above_bytes'] / peer['above_bytes']:.2f}" if same_peer else "",
+                         f"{r['kept_bytes'] / peer['kept_bytes']:.2f}" if same_peer else "",
                          f"{r['seconds'] / base['seconds']:.2f}" if base and checkpoint != "none" else ""])
     return rows
+
+
+def figures(options, results):
+    """Ebb's figures under the names that --bound takes."""
+    values = {}
+    for checkpoint in options.checkpoint:
+        r, peer = results.get(("Ebb", checkpoint)), results.get(("PyTorch", checkpoint))
+        base = results.get(("Ebb", "none"))
+        if r is None:
+            continue
+        values[f"{checkpoint}.kept_gb"] = r["kept_bytes"] / 1e9
+        if base:
+            values[f"{checkpoint}.time_to_none"] = r["seconds"] / base["seconds"]
+        if peer:
+            values[f"{checkpoint}.time_to_torch"] = r["seconds"] / peer["seconds"]
+            values[f"{checkpoint}.memory_to_torch"] = r["above_bytes"] / peer["above_bytes"]
+            values[f"{checkpoint}.kept_to_torch"] = r["kept_bytes"] / peer["kept_bytes"]
+    return values
+
+
+def missed_bounds(options, results):
+    """A line for each bound that is not met."""
+    values = figures(options, results)
+    for name, bound in options.bound:
+        if name not in values:
+            yield f"{name}: not measured; there is {', '.join(values)}"
+        elif not values[name] <= bound:
+            yield f"{name} is {values[name]:.3f}, above {bound:g}"
+
+
+def bound_of(text):
+    name, _, number = text.partition("=")
+    if not name or not number:
+        raise argparse.ArgumentTypeError(f"{text}: must be NAME=NUMBER, as full.time_to_none=1.22")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: {number} is no number") from None
 
 
 def as_text(rows):
@@ -256,11 +297,15 @@ def parse(words):
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: PyTorch runs under autocast")
     parser.add_argument("--dropout", type=float, default=0.0, help="GPT-2's own is 0.1 (default: 0)")
     parser.add_argument("--checkpoint", default="none,full",
-                        type=lambda text: text.split(","), help="none, full or none,full (the default)")
+                        type=lambda text: text.split(","), help="any of none, selective, full (default: none,full)")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6,
                         help=f"steps of each process, of which {WARM_UP} only warm up (default: 6)")
+    parser.add_argument("--bound", action="append", default=[], type=bound_of, metavar="NAME=N",
+                        help="the most that a figure of Ebb's may be: none.kept_gb, full.time_to_none, "
+                        "selective.time_to_torch, ...memory_to_torch, ...kept_to_torch; may be given more than once")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a bound is missed")
     parser.add_argument("--quick", action="store_true", help="a small model: shows that both sides run")
     parser.add_argument("--only", choices=["ebb", "torch"], help="measure one side")
     parser.add_argument("--torch-optimizer", choices=("best",) + TORCH_OPTIMIZERS, default="best")
@@ -269,8 +314,10 @@ def parse(words):
     parser.add_argument("--markdown", metavar="FILE", help="write the table to FILE as well, - for standard output")
     options = parser.parse_args(words)
     options.words = words
-    if not set(options.checkpoint) <= {"none", "full"}:
-        parser.error("--checkpoint takes none, full or none,full")
+    if not set(options.checkpoint) <= {"none", "selective", "full"}:
+        parser.error("--checkpoint takes none, selective and full, separated by commas")
+    if options.check and not options.bound:
+        parser.error("--check needs a --bound")
     for name, least in {"batch": 1, "threads": 1, "rounds": 1, "steps": WARM_UP + 1}.items():
         if getattr(options, name) < least:
             parser.error(f"--{name} must be at least {least}")
@@ -303,13 +350,17 @@ def compare(options, folder):
         else:
             with open(options.markdown, "w", encoding="utf-8") as file:
                 file.write(text)
+    missed = list(missed_bounds(options, results))
+    for line in missed:
+        progress(f"compare_torch: {line}")
+    return 1 if missed and options.check else 0
 
 
 def main():
     options = parse(sys.argv[1:])
     try:
         with tempfile.TemporaryDirectory(prefix="ebb-compare-") as folder:
-            compare(options, folder)
+            sys.exit(compare(options, folder))
     except (Failure, OSError) as error:
         sys.exit(f"compare_torch: {error}")
     except KeyboardInterrupt:

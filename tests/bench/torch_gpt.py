@@ -6,6 +6,7 @@ random crops of a text and prints one JSON object with the time of each step and
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -86,11 +87,113 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
+class KeptBytes(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the bytes that are kept for backward: what passes the saved-tensor hooks, each storage once, parameters
+    left out; besides these what a checkpoint keeps around the hooks: the inputs of the blocks, results that a selective
+    one keeps, and, while a block is run again, what that run saves."""
+
+    def __init__(self, parameters):
+        self.parameters = {p.untyped_storage().data_ptr() for p in parameters}
+        self.live = {}
+        self.again = {}
+        self.held = []
+        self.selective = []
+        self.peak = 0
+        super().__init__(self.pack, self.unpack)
+
+    class Holder:
+        def __init__(self, counter, tensor, key):
+            self.counter, self.tensor, self.key = counter, tensor, key
+
+        def __del__(self):
+            entry = self.counter.live.get(self.key)
+            if entry:
+                entry[0] -= 1
+                if entry[0] == 0:
+                    del self.counter.live[self.key]
+
+    def pack(self, tensor):
+        storage = tensor.untyped_storage()
+        key = storage.data_ptr()
+        if key not in self.parameters:
+            self.live.setdefault(key, [0, storage.nbytes()])[0] += 1
+            self.measure()
+        return self.Holder(self, tensor, key)
+
+    @staticmethod
+    def unpack(holder):
+        return holder.tensor
+
+    def hold(self, tensor):
+        """A block's input, until the step ends."""
+        self.held.append(self.pack(tensor))
+
+    def begin_again(self):
+        self.again = {}
+
+    def save_again(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.parameters and storage.data_ptr() not in self.live:
+            self.again[storage.data_ptr()] = storage.nbytes()
+        self.measure()
+
+    def measure(self):
+        self.peak = max(self.peak, sum(entry[1] for entry in self.live.values()) + sum(self.again.values()))
+
+    def watch_recompute(self):
+        """PyTorch's checkpoint has hooks of its own while it runs a block again."""
+        counter, hook = self, torch.utils.checkpoint._recomputation_hook
+
+        class Counting(hook):
+            def __init__(self, *args):
+                super().__init__(*args)
+                counter.begin_again()
+                pack = self.pack_hook
+
+                def pack_and_count(tensor):
+                    counter.save_again(tensor)
+                    return pack(tensor)
+
+                self.pack_hook = pack_and_count
+
+        torch.utils.checkpoint._recomputation_hook = Counting
+        return lambda: setattr(torch.utils.checkpoint, "_recomputation_hook", hook)
+
+    def hold_selected(self):
+        """What selective checkpoints have stored, once the forward has ended."""
+        def visit(value):
+            if isinstance(value, torch.Tensor):
+                self.hold(value)
+            elif isinstance(value, dict):
+                for item in value.values():
+                    visit(item)
+            elif isinstance(value, (list, tuple)):
+                for item in value:
+                    visit(item)
+            elif hasattr(value, "val"):
+                visit(value.val)
+        for mode in self.selective:
+            visit(mode.storage)
+
+
+KEPT_OPS = ("mm", "addmm", "_scaled_dot_product_flash_attention_for_cpu")
+
+
+def selective_contexts(counter):
+    """Keeps the results of matrix products and of attention."""
+    kept = [getattr(torch.ops.aten, name).default for name in KEPT_OPS]
+    contexts = torch.utils.checkpoint.create_selective_checkpoint_contexts(kept)
+    if counter is not None:
+        counter.selective.append(contexts[0])
+    return contexts
+
+
 class Gpt(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.checkpoint = False
+        self.checkpoint = "none"
+        self.counter = None
         self.wte = nn.Embedding(config.vocab, config.width)
         self.wpe = nn.Embedding(config.context, config.width)
         self.drop = nn.Dropout(config.dropout)
@@ -106,10 +209,14 @@ class Gpt(nn.Module):
     def forward(self, tokens):
         x = self.drop(self.wte(tokens) + self.wpe.weight[:tokens.shape[1]])
         for block in self.h:
-            if self.checkpoint:
-                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-            else:
+            if self.checkpoint == "none":
                 x = block(x)
+                continue
+            if self.counter is not None:
+                self.counter.hold(x)
+            options = {"context_fn": functools.partial(selective_contexts, self.counter)}
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False,
+                                                  **(options if self.checkpoint == "selective" else {}))
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
@@ -147,19 +254,35 @@ def batches(path, batch, context, seed):
         yield crops[:, :-1].contiguous(), crops[:, 1:].contiguous()
 
 
+def count_kept_bytes(model, tokens, targets, autocast):
+    """The most bytes that one forward and backward keep, without their time being taken."""
+    counter = KeptBytes(model.parameters())
+    undo = counter.watch_recompute()
+    model.counter = counter
+    with counter, autocast():
+        loss = loss_of(model, tokens, targets)
+    counter.hold_selected()
+    loss.backward()
+    model.counter = None
+    model.zero_grad()
+    undo()
+    return counter.peak
+
+
 def train(options):
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     config = Config(options.layers, options.width, options.heads, options.context, options.vocab, options.dropout)
     model = Gpt(config).train()
-    model.checkpoint = options.checkpoint == "full"
+    model.checkpoint = options.checkpoint
     optimizer = new_optimizer(model, options.optimizer, lr=options.lr)
     data = batches(options.data, options.batch, options.length or options.context, options.seed)
-    losses, seconds = [], []
-    for _ in range(options.steps):
+    losses, seconds, kept = [], [], None
+    autocast = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16")
+    for step in range(options.steps):
         tokens, targets = next(data)
         start = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16"):
+        with autocast():
             loss = loss_of(model, tokens, targets)
         loss.backward()
         optimizer.step()
@@ -167,6 +290,9 @@ def train(options):
         losses.append(loss.item())
         seconds.append(time.perf_counter() - start)
         del loss
+        rss_peak = status_bytes("VmHWM")  # counting holds more
+        if options.count_kept and step == options.steps - 1:
+            kept = count_kept_bytes(model, tokens, targets, autocast)
         if options.verbose:
             print(f"step {len(losses)}: loss {losses[-1]:.6f}, {seconds[-1]:.3f} s", file=sys.stderr, flush=True)
     return {
@@ -174,7 +300,8 @@ def train(options):
         "step_seconds": seconds,
         "median_seconds": statistics.median(seconds[1:] or seconds),
         "rss_after_import_bytes": RSS_AFTER_IMPORT,
-        "rss_peak_bytes": status_bytes("VmHWM"),
+        "rss_peak_bytes": rss_peak,
+        "kept_peak_bytes": kept,
         "parameters": sum(p.numel() for p in model.parameters()),
         "version": torch.__version__,
         "config": vars(options),
@@ -196,7 +323,9 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast, f32 weights")
-    parser.add_argument("--checkpoint", choices=["none", "full"], default="none")
+    parser.add_argument("--checkpoint", choices=["none", "selective", "full"], default="none")
+    parser.add_argument("--count-kept", action="store_true",
+                        help="after the last step, count the bytes that a forward and backward keep")
     parser.add_argument("--optimizer", choices=["default", "foreach", "fused"], default="default")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--verbose", action="store_true")
