@@ -264,8 +264,7 @@ typedef struct
   EbbCheckpointOptions *(*make_options) (void); /* NULL: no checkpointing */
 } Strategy;
 
-/* As the ready-made selective policy, but the product of queries, keys and values, three times as wide as a block's
- * input, is run again. Of the products, the widest is kept. */
+/* Keeps what attention gives and the widest product; the one of queries, keys and values is run again. */
 static EbbCheckpointPolicy
 save_attention_and_widest (const char *op,
                            guint ordinal,

@@ -138,7 +138,8 @@ class Ebb:
 
 
 def summary(report, baseline_bytes, kept_bytes):
-    """What is compared; @kept_bytes: the most that was kept for backward at any moment. The first two steps, which make the optimizer's state and fill caches, are left out."""
+    """What is compared; kept_bytes: the most that was kept for backward at any moment. The first two steps, which make
+    the optimizer's state and fill caches, are left out."""
     seconds = report["step_seconds"][WARM_UP:]
     return {
         "all_seconds": seconds,
