@@ -168,6 +168,39 @@ class Calls(CheckpointCase):
             [(t.tolist(), t.requires_grad, t.is_leaf(), t.get_version(), t.get_address()) for t in (x, y, z)], before)
 
 
+class Options(CheckpointCase):
+    def test_offload_to_cpu_hands_inputs_to_the_host_store(self):
+        store = Ebb.HostStore.get_default()
+        before = store.get_least_size()
+        store.set_least_size(1)
+        self.addCleanup(store.set_least_size, before)
+        for offload in (False, True):
+            module = Ebb.checkpoint_wrapper(mlp(), offload_to_cpu=offload)
+            loss = module(Ebb.randn(3, 8)).sum()
+            self.assertEqual(store.get_bytes_held(), 3 * 8 * 4 if offload else 0)
+            loss.backward()
+            self.assertEqual(store.get_bytes_held(), 0)
+
+    def test_early_stop_is_on_unless_told_otherwise(self):
+        class Reads(Ebb.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear, self.ends = Ebb.Linear(4, 4), 0
+
+            def forward(self, x):
+                y = self.linear(x).tanh()
+                y.sum().item()  # has data only if the tanh has run
+                z = y * 2
+                z.sum().item()
+                self.ends += 1
+                return z
+
+        for options, ends in (({}, 1), ({"early_stop": True}, 1), ({"early_stop": False}, 2)):
+            module = Ebb.checkpoint_wrapper(Reads(), **options)
+            module(Ebb.randn(2, 4)).sum().backward()
+            self.assertEqual(module.ends, ends)
+
+
 class SameModule(CheckpointCase):
     def test_object_class_attributes_and_names_are_those_of_before(self):
         module = Residual(mlp(), scale=0.5)
