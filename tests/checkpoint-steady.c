@@ -178,8 +178,10 @@ memory_is_flat_over_thousands_of_steps (void)
     }
   late = measure ();
   g_test_message ("%u steps: %" G_GUINT64_FORMAT " bytes in use, %" G_GUINT64_FORMAT " reserved, %" G_GINT64_FORMAT
-                  " resident; %" G_GINT64_FORMAT " more in the heap and %" G_GINT64_FORMAT " more resident than after %d",
-                  N_STEPS, late.total, late.reserved, late.resident, late.heap - early.heap, late.resident - early.resident, N_FIRST);
+                  " resident; %" G_GINT64_FORMAT " more in the heap and %" G_GINT64_FORMAT
+                  " more resident than after %d",
+                  N_STEPS, late.total, late.reserved, late.resident, late.heap - early.heap,
+                  late.resident - early.resident, N_FIRST);
   g_assert_cmpuint (late.total, ==, early.total);
   g_assert_cmpuint (late.reserved, ==, early.reserved);
   g_assert_cmpuint (late.system_calls, ==, early.system_calls);
