@@ -17,7 +17,7 @@
  *   checkpoint-random --seeds N [--from M] many */
 
 #define N_WRAPPINGS 2 /* of each program */
-#define N_SUITE_SEEDS 60
+#define N_SUITE_SEEDS 400
 
 static EbbSavedTensorHooks *stores[3];
 static char current[128];

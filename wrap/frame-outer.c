@@ -130,7 +130,7 @@ restore_arg (EbbTensor *place,
   EbbTensor *argument;
 
   if (tensor != NULL && ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES
-      && part.checksum != ebb_slot_checksum (tensor))
+      && ebb_slot_checksum_differs (part.checksum, tensor))
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
