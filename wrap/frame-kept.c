@@ -16,6 +16,16 @@ typedef struct
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
+/* Provided by a frame outside that had let it go. */
+static gboolean
+is_phantom (EbbOpCall *call)
+{
+  for (guint i = 0; i < call->n_outputs; i++)
+    if (call->outputs[i]->storage->phantom)
+      return TRUE;
+  return FALSE;
+}
+
 gboolean
 ebb_frame_keep_results (EbbCheckpointFrame *self,
                         EbbOpCall *call,
@@ -25,6 +35,7 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
   EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs };
   gboolean ok = ebb_frame_save_args (self, error);
 
+  kept.is_phantom = is_phantom (call);
   ebb_thread.hooks = self->outside;
   for (guint i = 0; ok && i < call->n_outputs; i++)
     {
@@ -34,7 +45,7 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
     }
   ebb_thread.hooks = hooks;
   g_array_append_val (self->kept, kept);
-  if (ok && ebb_checkpoint_options_get_early_stop (self->target->options))
+  if (ok && !kept.is_phantom && ebb_checkpoint_options_get_early_stop (self->target->options))
     for (guint i = 0; i < call->n_outputs; i++)
       {
         Open open = { self->kept->len - 1, i };
@@ -244,6 +255,8 @@ ebb_frame_provide_results (EbbCheckpointFrame *self,
   self->next_kept++;
   if (kept->op != call->op || kept->n_outputs != call->n_outputs)
     return refuse (kept, call, error);
+  if (kept->is_phantom) /* a backward pass inside the forward asks for it now */
+    return TRUE;
   for (guint i = 0; i < kept->n_outputs; i++)
     if (!(kept->pruned & (1u << i) ? provide_phantom (kept, call, i, error)
                                    : provide_kept (self, kept, call, i, error)))

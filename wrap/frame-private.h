@@ -56,6 +56,7 @@ typedef struct
     const char *start; /* where it lay in the forward */
     guint64 n_bytes;
   } outputs[EBB_OP_MAX_OUTPUTS];
+  gboolean is_phantom; /* there was nothing to keep: the op runs again */
 } EbbKept;
 
 /* A storage older than the frame, as an op first read it. */
