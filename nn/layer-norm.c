@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
 #include "tensor/ops/normalization.h"
@@ -52,12 +53,80 @@ ebb_layer_norm_forward1 (EbbModule *module, EbbTensor *input, GError **error)
   return ebb_layer_norm (input, self->weight, self->bias, self->eps, error);
 }
 
+static EbbTensor *
+ebb_layer_norm_add (EbbModule *module,
+                    EbbTensor *x,
+                    EbbTensor *residual,
+                    double dropout,
+                    gboolean training,
+                    EbbTensor **sum,
+                    GError **error)
+{
+  EbbLayerNorm *self = EBB_LAYER_NORM (module);
+  EbbTensor *normalized = NULL;
+
+  ebb_residual_dropout_layer_norm (x, residual, self->weight, self->bias, self->eps, dropout, training, NULL, sum,
+                                   &normalized, error);
+  return normalized;
+}
+
+/* Beside forward1: (x, residual=, dropout=, training=) gives residual + dropout (x), normalized and as it is. */
+static EbbArgs *
+ebb_layer_norm_forward (EbbModule *module, EbbArgs *args, GError **error)
+{
+  int residual = ebb_args_find (args, "residual"), dropout = ebb_args_find (args, "dropout"),
+      training = ebb_args_find (args, "training");
+  EbbTensor *x = ebb_args_peek_tensor (args, 0), *other = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) normalized = NULL;
+  EbbArgs *result;
+
+  if (residual < 0 || dropout < 0 || training < 0)
+    return EBB_MODULE_CLASS (ebb_layer_norm_parent_class)->forward (module, args, error);
+  other = ebb_args_peek_tensor (args, (guint) residual);
+  normalized = ebb_layer_norm_add (module, x, other, ebb_args_get_double (args, (guint) dropout),
+                                   ebb_args_get_boolean (args, (guint) training), &sum, error);
+  if (normalized == NULL)
+    return NULL;
+  result = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (result, NULL, normalized);
+  ebb_args_add_tensor (result, NULL, sum);
+  return result;
+}
+
+EbbTensor *
+ebb_layer_norm_call_after_residual (EbbModule *module,
+                                    EbbTensor *x,
+                                    EbbTensor *residual,
+                                    double dropout,
+                                    gboolean training,
+                                    EbbTensor **sum,
+                                    GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (x == NULL || residual == NULL || ebb_module_is_plain (module, EBB_TYPE_LAYER_NORM))
+    return ebb_layer_norm_add (module, x, residual, dropout, training, sum, error);
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, x);
+  ebb_args_add_tensor (args, "residual", residual);
+  ebb_args_add_double (args, "dropout", dropout);
+  ebb_args_add_boolean (args, "training", training);
+  result = ebb_module_call (module, args, error);
+  if (result == NULL)
+    return NULL;
+  *sum = ebb_args_get_tensor (result, 1);
+  return ebb_args_get_tensor (result, 0);
+}
+
 static void
 ebb_layer_norm_class_init (EbbLayerNormClass *klass)
 {
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
   module_class->build = ebb_layer_norm_build;
+  module_class->forward = ebb_layer_norm_forward;
   module_class->forward1 = ebb_layer_norm_forward1;
   ebb_layer_class_install_properties (G_OBJECT_CLASS (klass), properties, G_N_ELEMENTS (properties));
 }

@@ -41,4 +41,17 @@ struct _EbbLayerNorm
   EbbTensor *bias;   /* [width] or NULL */
 };
 
+/* A part of a fused form: what comes next adds the bias itself. */
+EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
+                                         EbbTensor *input,
+                                         GError **error);
+/* *sum = residual + dropout (x), and returns its normalisation. */
+EbbTensor *ebb_layer_norm_call_after_residual (EbbModule *module,
+                                               EbbTensor *x,
+                                               EbbTensor *residual,
+                                               double dropout,
+                                               gboolean training,
+                                               EbbTensor **sum,
+                                               GError **error);
+
 G_END_DECLS

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
 #include "tensor/ops/product.h"
@@ -57,12 +58,47 @@ ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
   return ebb_linear (input, self->weight, self->bias, error);
 }
 
+/* One argument more than forward1: "add_bias". Whoever adds the bias in the next op asks for the product alone. */
+static EbbArgs *
+ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
+{
+  EbbLinear *self = EBB_LINEAR (module);
+  EbbTensor *input;
+  gboolean add_bias = TRUE;
+  const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &input },
+                                     { "add_bias", EBB_PARAMETER_FLAG, &add_bias } };
+  g_autoptr (EbbTensor) output = NULL;
+
+  if (ebb_args_find (args, "add_bias") < 0)
+    return EBB_MODULE_CLASS (ebb_linear_parent_class)->forward (module, args, error);
+  if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
+    return NULL;
+  output = ebb_linear (input, self->weight, add_bias ? self->bias : NULL, error);
+  return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
+}
+
+EbbTensor *
+ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (input == NULL || ebb_module_is_plain (module, EBB_TYPE_LINEAR))
+    return ebb_linear (input, EBB_LINEAR (module)->weight, NULL, error);
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, input);
+  ebb_args_add_boolean (args, "add_bias", FALSE);
+  result = ebb_module_call (module, args, error);
+  return result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+}
+
 static void
 ebb_linear_class_init (EbbLinearClass *klass)
 {
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
   module_class->build = ebb_linear_build;
+  module_class->forward = ebb_linear_forward;
   module_class->forward1 = ebb_linear_forward1;
   ebb_layer_class_install_properties (G_OBJECT_CLASS (klass), properties, G_N_ELEMENTS (properties));
 }

@@ -94,6 +94,7 @@ EbbArgs *ebb_call_plan_run (EbbCallPlan *plan,
                             GError **error);
 /* TRUE if there are interceptors alone, all of which would only go on to what is inside. */
 gboolean ebb_call_plan_is_idle (EbbCallPlan *plan);
+gboolean ebb_call_plan_has_hooks (EbbCallPlan *plan);
 gboolean ebb_call_plan_run_hooks (EbbCallPlan *plan,
                                   EbbModule *module,
                                   EbbArgs *args,

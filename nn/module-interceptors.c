@@ -225,6 +225,15 @@ ebb_call_plan_is_idle (EbbCallPlan *plan)
   return TRUE;
 }
 
+gboolean
+ebb_call_plan_has_hooks (EbbCallPlan *plan)
+{
+  for (guint i = 0; i < plan->n_stations; i++)
+    if (plan->stations[i]->station != STATION_INTERCEPTOR && !plan->stations[i]->removed)
+      return TRUE;
+  return FALSE;
+}
+
 EbbArgs *
 ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error)
 {

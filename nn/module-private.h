@@ -81,6 +81,11 @@ EbbModule *ebb_module_peek_child (EbbModule *self,
 gboolean ebb_module_is_plain (EbbModule *module,
                               GType type);
 
+/* The same, but that wrappers may stand there: the caller must then ask for the part of the fused form that is the
+ * module's through its call. Hooks see what a user calls, no such part. */
+gboolean ebb_module_is_only_wrapped (EbbModule *module,
+                                     GType type);
+
 /* Where the module is in the tree that it is a part of, as "h.3.attn"; "" for one that is no child. Owned. */
 char *ebb_module_get_path (EbbModule *self);
 

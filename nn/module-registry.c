@@ -171,6 +171,14 @@ ebb_module_is_plain (EbbModule *module, GType type)
   return module != NULL && G_OBJECT_TYPE (module) == type && ebb_module_get_private (module)->plan == NULL;
 }
 
+gboolean
+ebb_module_is_only_wrapped (EbbModule *module, GType type)
+{
+  EbbModulePrivate *priv = module != NULL ? ebb_module_get_private (module) : NULL;
+
+  return priv != NULL && G_OBJECT_TYPE (module) == type && priv->plan != NULL && !ebb_call_plan_has_hooks (priv->plan);
+}
+
 typedef enum
 {
   NAME_PARAMETER,

@@ -149,14 +149,6 @@ wrap_parts (TestWrapping *wrapping,
     }
 }
 
-/* Where one op does the work of two modules, wrapping one of them gives two ops, of other roundings. */
-static gboolean
-is_fused (const char *name)
-{
-  return g_str_has_suffix (name, "mlp.c_fc") || g_str_has_suffix (name, "c_fc") || g_str_has_suffix (name, "ln_1")
-         || g_str_has_suffix (name, "ln_2");
-}
-
 void
 test_wrapping_apply (TestWrapping *wrapping,
                      TestTree *tree)
@@ -171,7 +163,7 @@ test_wrapping_apply (TestWrapping *wrapping,
   percent = percentages[test_dice_roll (&dice, G_N_ELEMENTS (percentages))];
   for (guint i = 0; i < n; i++)
     {
-      if (test_dice_chance (&dice, percent) && !is_fused (names[i]))
+      if (test_dice_chance (&dice, percent))
         wrap_module (wrapping, &dice, modules[i], names[i]);
       g_object_unref (modules[i]);
     }
