@@ -346,9 +346,16 @@ in_segments (TestPart *self,
              GError **error)
 {
   g_autoptr (EbbModule) sequence = child (self, 0);
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
 
-  return self->options ? ebb_checkpoint_sequential (sequence, 1 + self->salt % 2, x, error)
-                       : ebb_module_call1 (sequence, x, error);
+  if (self->options == NULL)
+    return ebb_module_call1 (sequence, x, error);
+  if (self->salt & 4)
+    return ebb_checkpoint_sequential (sequence, 1 + self->salt % 2, x, error);
+  args = ebb_args_new_for_tensor (x);
+  result = ebb_checkpoint_sequential_full (sequence, 1 + self->salt % 2, args, self->options, error);
+  return result ? ebb_args_get_tensor (result, 0) : NULL;
 }
 
 static EbbTensor *

@@ -131,6 +131,27 @@ wrap_module (TestWrapping *wrapping,
   while (test_dice_chance (dice, 12));
 }
 
+/* The layers of a sequence in chunks, or the first few of them. */
+static void
+wrap_stack (TestWrapping *wrapping,
+            TestDice *dice,
+            EbbModule *module,
+            const char *name)
+{
+  guint n_layers = ebb_sequential_get_length (EBB_SEQUENTIAL (module)), n = 1 + test_dice_roll (dice, n_layers);
+  gboolean uniform = test_dice_chance (dice, 50);
+  g_autoptr (EbbCheckpointOptions) options = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_string_append_printf (wrapping->description, "  %s %u \"%s\":", uniform ? "uniform" : "block", n, name);
+  options = random_options (wrapping, dice);
+  if (uniform)
+    ebb_checkpoint_wrap_uniform (module, n, options, &error);
+  else
+    ebb_checkpoint_wrap_block (module, n, options, &error);
+  g_assert_no_error (error);
+}
+
 static void
 wrap_parts (TestWrapping *wrapping,
             TestDice *dice,
@@ -165,6 +186,8 @@ test_wrapping_apply (TestWrapping *wrapping,
     {
       if (test_dice_chance (&dice, percent))
         wrap_module (wrapping, &dice, modules[i], names[i]);
+      if (EBB_IS_SEQUENTIAL (modules[i]) && test_dice_chance (&dice, 40))
+        wrap_stack (wrapping, &dice, modules[i], names[i]);
       g_object_unref (modules[i]);
     }
   wrap_parts (wrapping, &dice, tree);
