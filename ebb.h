@@ -63,6 +63,7 @@
 
 #include "wrap/checkpoint-options.h"
 #include "wrap/checkpoint-policy.h"
+#include "wrap/checkpoint-report.h"
 #include "wrap/checkpoint-sequential.h"
 #include "wrap/checkpoint-stack.h"
 #include "wrap/checkpoint-stats.h"

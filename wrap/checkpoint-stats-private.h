@@ -26,4 +26,7 @@ void ebb_checkpoint_level_add (EbbCheckpointLevel *level,
 void ebb_checkpoint_level_subtract (EbbCheckpointLevel *level,
                                     guint64 n_bytes);
 
+void ebb_checkpoint_tally_add (EbbCheckpointTally *sum,
+                               const EbbCheckpointTally *tally);
+
 G_END_DECLS

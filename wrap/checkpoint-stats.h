@@ -54,15 +54,6 @@ guint64 ebb_checkpoint_stats_get_recompute_flop (EbbCheckpointStats *stats);
 EBB_AVAILABLE_IN_ALL
 EbbCheckpointStats *ebb_checkpoint_get_stats (EbbModule *module);
 
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_reset_stats (EbbModule *root);
-
-EBB_AVAILABLE_IN_ALL
-char *ebb_checkpoint_report (EbbModule *root);
-
-EBB_AVAILABLE_IN_ALL
-char *ebb_checkpoint_report_json (EbbModule *root);
-
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbCheckpointStats, ebb_checkpoint_stats_free)
 
 G_END_DECLS
