@@ -146,6 +146,7 @@ try_many (guint64 from,
         {
           n_failures++;
           printf ("seed %" G_GUINT64_FORMAT ": %s\n", from + i, text);
+          fflush (stdout); /* a run may be cut short */
         }
       if (terminal && i % 16 == 0)
         fprintf (stderr, "\r%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT " seeds, %u failures", i + 1, n, n_failures);
