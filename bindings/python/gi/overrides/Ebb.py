@@ -5,7 +5,8 @@ can come to Python code (a forward, a hook), whose exceptions have to come back;
 """
 from gi._gi import FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides import _ebb_tensor, _ebb_module, _ebb_functions, _ebb_wrap  # Module before what derives from it
+from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
+from gi.overrides import _ebb_functions, _ebb_options, _ebb_wrap
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_construct import add_init
 from gi.overrides._ebb_errors import guard
@@ -84,9 +85,10 @@ for _name in ("from_numpy", "from_dlpack"):
 for _name in ("Parameter", "Buffer"):
     _export(_name, getattr(_ebb_module, _name))
 for _name in ("no_grad", "enable_grad", "autocast", "disable_checkpointing", "checkpoint_wrapper",
-              "checkpoint_wrap_each", "checkpoint_wrap_uniform", "checkpoint_wrap_block", "checkpoint",
-              "checkpoint_sequential", "checkpoint_report", "save_nth_product", "saved_tensor_hooks"):
+              "checkpoint_wrap_each", "checkpoint_wrap_uniform", "checkpoint_wrap_block", "checkpoint_unwrap_each",
+              "checkpoint", "checkpoint_with", "checkpoint_sequential", "checkpoint_report", "saved_tensor_hooks"):
     _export(_name, getattr(_ebb_wrap, _name))
+_export("save_nth_product", _ebb_options.save_nth_product)
 for _name, _dtype in (("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16"), ("int32", "I32"), ("int64", "I64"),
                       ("uint8", "U8")):
     _export(_name, getattr(_Ebb.DType, _dtype))

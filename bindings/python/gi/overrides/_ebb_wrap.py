@@ -1,12 +1,15 @@
 """Checkpoints, hooks on saved tensors, and the modes of a thread as context managers."""
 import contextlib
+import inspect
 import json
+import threading
 
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import PythonObject, pack_call, pack_result, unpack_call, unpack_result
+from gi.overrides._ebb_construct import c_class
 from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
-from gi.overrides._ebb_functions import choice
+from gi.overrides._ebb_options import make_options, takes_options
 from gi.overrides._ebb_tensor import DType, Tensor, to_dtype
 
 Ebb = get_introspection_module("Ebb")
@@ -53,111 +56,57 @@ _disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_di
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
-def _options(offload_to_cpu=False, preserve_rng_state=True, determinism_check="default", early_stop=True, policy=None,
-             store=None, retain_recomputed=False, on_recompute=None):
-    options = Ebb.CheckpointOptions.new()
-    if policy is not None:
-        _set_policy(options, policy)
-    options.set_preserve_rng_state(preserve_rng_state)
-    options.set_determinism_check(choice(Ebb.DeterminismCheck, determinism_check or "none"))
-    options.set_early_stop(early_stop)
-    options.set_offload_to_cpu(offload_to_cpu)
-    options.set_retain_recomputed(retain_recomputed)
-    if store is not None:
-        options.set_store(store)
-    if on_recompute is not None:
-        _set_recompute_func(options, on_recompute)
-    return options
-
-
-def _set_recompute_func(options, on_recompute):
-    if not callable(on_recompute):
-        raise TypeError(f"on_recompute: a function of (module, phase), not {on_recompute!r}")
-    phases = {Ebb.RecomputePhase.BEGIN: "begin", Ebb.RecomputePhase.END: "end"}
-
-    def announce(module, phase):
-        on_recompute(module, phases[phase])
-        return True
-
-    options.set_recompute_func(lambda module, phase, *_: call_back(announce, module, phase))
-
-
-_named_policies = {
-    "selective": Ebb.CheckpointOptions.set_policy_selective,
-    "attention": Ebb.CheckpointOptions.set_policy_core_attention,
-    "core_attn": Ebb.CheckpointOptions.set_policy_core_attention,  # as Megatron-LM has it
-}
-_policy_choices = ("\"selective\", \"attention\", a list of op names, save_nth_product(n), or a function of "
-                   "(op, ordinal, n_bytes) that returns a CheckpointPolicy")
-
-
-class _NthProduct:
-    def __init__(self, n):
-        self.n = n
-
-    def __repr__(self):
-        return f"save_nth_product({self.n})"
-
-
-def save_nth_product(n):
-    """A checkpoint policy: keeps the result of every n-th matrix product and recomputes all else."""
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"save_nth_product: n must be a number of products, not {n!r}")
-    if not 1 <= n < 2**32:
-        raise ValueError(f"save_nth_product: n is {n}: it must be at least 1")
-    return _NthProduct(n)
-
-
-def _set_policy(options, policy):
-    if isinstance(policy, str):
-        if policy not in _named_policies:
-            raise ValueError(f"policy: {policy!r}: must be {_policy_choices}")
-        _named_policies[policy](options)
-    elif isinstance(policy, _NthProduct):
-        _set_policy_save_nth_product(options, policy.n)
-    elif isinstance(policy, (list, tuple, set, frozenset)):
-        for name in policy:
-            if not isinstance(name, str):
-                raise TypeError(f"policy: {name!r} among the op names: must be a string")
-        _set_policy_save_ops(options, sorted(policy))
-    elif callable(policy):
-        _set_policy_function(options, policy)
-    else:
-        raise TypeError(f"policy: {policy!r}: must be {_policy_choices}")
-
-
-def _set_policy_function(options, policy):
-    def decide(op, ordinal, n_bytes):
-        verdict = policy(op, ordinal, n_bytes)
-        if not isinstance(verdict, Ebb.CheckpointPolicy):
-            raise TypeError(f"policy: {verdict!r} for {op!r}: must be an Ebb.CheckpointPolicy")
-        return verdict
-
-    options.set_policy(lambda *args: call_back(decide, *args[:3]))
-
-
-_set_policy_save_ops = guard(Ebb.CheckpointOptions.set_policy_save_ops)
-_set_policy_save_nth_product = guard(Ebb.CheckpointOptions.set_policy_save_nth_product)
 _wrapper = guard(Ebb.checkpoint_wrapper)
+_unwrap = Ebb.checkpoint_unwrap
 _wrap_each = guard(Ebb.checkpoint_wrap_each)
 _wrap_if = guard(Ebb.checkpoint_wrap_if)
+_wrap_uniform = guard(Ebb.checkpoint_wrap_uniform)
+_wrap_block = guard(Ebb.checkpoint_wrap_block)
 _checkpoint = guard(Ebb.checkpoint)
+_checkpoint_sequential = guard(Ebb.checkpoint_sequential_full)
+_report = Ebb.checkpoint_report
 
 
-def checkpoint_wrapper(module, offload_to_cpu=False, preserve_rng_state=True, determinism_check="default",
-                       early_stop=True, policy=None, store=None, retain_recomputed=False, on_recompute=None):
+def _check_module(function, name, module):
+    if isinstance(module, (list, tuple)):
+        raise TypeError(f"{function}(): {name} is a {type(module).__name__}: write Ebb.Sequential(*modules)")
+    if not isinstance(module, Ebb.Module):
+        raise TypeError(f"{function}(): {name} is {module!r}: it must be an Ebb.Module")
+
+
+def _check_count(function, name, n, stack):
+    """What C can't be told; it says itself what it thinks of numbers that it can."""
+    is_int = isinstance(n, int) and not isinstance(n, bool)
+    if not is_int or not 0 <= n < 2**32:
+        raise (ValueError if is_int else TypeError)(
+            f"{function}(): {name} is {n!r}: it must be an int from 1 to {len(stack.get_children())}")
+
+
+@takes_options
+def checkpoint_wrapper(module, **options):
     """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
 
-    offload_to_cpu: inputs on another device are held in host memory. determinism_check: "default", "none" or "values".
-    policy: what is kept inside; "selective" (products that widen), "attention" (all but the attention core), a list
-    of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of (op, ordinal, n_bytes) that returns an
-    Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs. retain_recomputed: where backward goes
-    through a graph several times, the first recompute's result is kept. on_recompute: called as
-    on_recompute(module, "begin") before each recompute and with "end" after it.
+    offload_to_cpu: inputs on another device are held in host memory. preserve_rng_state: random numbers are drawn
+    again as they were. determinism_check: "default", "none" or "values". early_stop: a recompute ends once backward
+    has what it needs. policy: what is kept inside; "selective" (products that widen), "attention" (all but the
+    attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of
+    (op, ordinal, n_bytes) that returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs.
+    retain_recomputed: where backward goes through a graph several times, the first recompute's result is kept.
+    on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it.
     """
-    _wrapper(module, _options(offload_to_cpu, preserve_rng_state, determinism_check, early_stop, policy, store,
-                              retain_recomputed, on_recompute))
+    _check_module("checkpoint_wrapper", "module", module)
+    _wrapper(module, make_options("checkpoint_wrapper", options))
     return module
+
+
+def checkpoint_unwrap_each(root):
+    """Takes all wrappers off root and every module below; returns how many there were."""
+    _check_module("checkpoint_unwrap_each", "root", root)
+    n = 0
+    for module in root.get_modules():
+        while _unwrap(module):
+            n += 1
+    return n
 
 
 def checkpoint_report(root, as_dict=False):
@@ -165,58 +114,130 @@ def checkpoint_report(root, as_dict=False):
     return json.loads(Ebb.checkpoint_report_json(root)) if as_dict else _report(root)
 
 
-_report = Ebb.checkpoint_report
+def _is_module_type(value):
+    return isinstance(value, type) and issubclass(value, Ebb.Module)
 
 
+@takes_options
 def checkpoint_wrap_each(root, type_or_callable, **options):
-    """Wraps every module below root that is of a type, or for which a function of the module is true."""
-    made = _options(**options)
-    if isinstance(type_or_callable, type):
-        _wrap_each(root, type_or_callable.__gtype__, made)
+    """Wraps every module below root that is of a type, of one in a tuple, or for which a function of it is true.
+
+    Returns root. options: as of checkpoint_wrapper().
+    """
+    which = type_or_callable
+    _check_module("checkpoint_wrap_each", "root", root)
+    made = make_options("checkpoint_wrap_each", options)
+    if _is_module_type(which):
+        _wrap_each(root, which.__gtype__, made)
+        return root
+    if isinstance(which, tuple) and which and all(map(_is_module_type, which)):
+        def pick(module):
+            return isinstance(module, which)
+    elif callable(which) and not isinstance(which, (type, Ebb.Module)):
+        pick = which
     else:
-        picked = {name for name, module in root.named_modules() if type_or_callable(module)}
-        _wrap_if(root, lambda module, name, *_: name in picked, None, made)
+        raise TypeError(f"checkpoint_wrap_each(): {which!r}: must be a type of modules, a tuple of such types, or a "
+                        "function of the module")
+    picked = {name for name, module in root.named_modules() if pick(module)}
+    _wrap_if(root, lambda module, name, *_: name in picked, None, made)
+    return root
 
 
-def checkpoint(func, *args, **kwargs):
-    """Calls func(*args, **kwargs) so that what it computes is recomputed in backward."""
+def _call_checkpointed(function, options, func, args, kwargs):
+    if not callable(func):
+        raise TypeError(f"{function}(): {func!r}: must be a function")
 
     def run(packed):
         positional, keywords = unpack_call(packed)
         return pack_result(func(*positional, **keywords))
 
-    return unpack_result(_checkpoint(lambda packed, *_: call_back(run, packed), None, pack_call(args, kwargs), None))
+    return unpack_result(_checkpoint(lambda packed, *_: call_back(run, packed), None, pack_call(args, kwargs), options))
 
 
+def checkpoint(func, /, *args, **kwargs):
+    """Calls func(*args, **kwargs) so that what it computes is recomputed in backward; see checkpoint_with()."""
+    return _call_checkpointed("checkpoint", None, func, args, kwargs)
+
+
+@takes_options
+def checkpoint_with(**options):
+    """A checkpoint() with options, those of checkpoint_wrapper(): checkpoint_with(early_stop=False)(func, x)."""
+    made = make_options("checkpoint_with", options)
+
+    def checkpoint(func, /, *args, **kwargs):
+        return _call_checkpointed("checkpoint", made, func, args, kwargs)
+
+    return checkpoint
+
+
+@takes_options
 def checkpoint_sequential(sequential, n_segments, *args, **options):
     """Calls a Sequential in so many checkpointed segments; the last one is not checkpointed.
 
     args: the first module's arguments. options: as of checkpoint_wrapper().
     """
-    return unpack_result(_checkpoint_sequential(sequential, n_segments, pack_call(args, {}), _options(**options)))
+    _check_module("checkpoint_sequential", "sequential", sequential)
+    _check_count("checkpoint_sequential", "n_segments", n_segments, sequential)
+    made = make_options("checkpoint_sequential", options)
+    return unpack_result(_checkpoint_sequential(sequential, n_segments, pack_call(args, {}), made))
 
 
+@takes_options
 def checkpoint_wrap_uniform(stack, n_layers_per_chunk, **options):
     """Makes each chunk of so many layers of a Sequential or ModuleList (a Gpt's h) one checkpoint; returns the stack.
 
     A ModuleList must be called by its call_in_turn(). Ebb.checkpoint_unwrap(stack) takes it off.
     """
-    _wrap_uniform(stack, n_layers_per_chunk, _options(**options))
+    _check_module("checkpoint_wrap_uniform", "stack", stack)
+    _check_count("checkpoint_wrap_uniform", "n_layers_per_chunk", n_layers_per_chunk, stack)
+    _wrap_uniform(stack, n_layers_per_chunk, make_options("checkpoint_wrap_uniform", options))
     return stack
 
 
+@takes_options
 def checkpoint_wrap_block(stack, n_layers, **options):
     """Wraps each of the first layers of a Sequential or ModuleList (a Gpt's h); returns the stack."""
-    _wrap_block(stack, n_layers, _options(**options))
+    _check_module("checkpoint_wrap_block", "stack", stack)
+    _check_count("checkpoint_wrap_block", "n_layers", n_layers, stack)
+    _wrap_block(stack, n_layers, make_options("checkpoint_wrap_block", options))
     return stack
-
-
-_checkpoint_sequential = guard(Ebb.checkpoint_sequential_full)
-_wrap_uniform = guard(Ebb.checkpoint_wrap_uniform)
-_wrap_block = guard(Ebb.checkpoint_wrap_block)
 
 
 # -- hooks on what backward needs -------------------------------------------------------------------------------------
+
+class _Thread(threading.local):
+    failure = None  # what a do_moves has raised, on this thread
+
+
+_thread = _Thread()
+
+
+def _let_moves_fail(cls):
+    """Has the pack that asks do_moves raise its exception, since C's moves has no way to report an error."""
+    moves = cls.__dict__["do_moves"]
+    pack = next((vars(base)["do_pack"] for base in cls.__mro__
+                 if inspect.isfunction(vars(base).get("do_pack"))), None) or guard(c_class(cls).do_pack)
+
+    def do_moves(self, device):
+        try:
+            return bool(moves(self, device))
+        except BaseException as error:
+            _thread.failure = error
+            return False
+
+    def do_pack(self, tensor):
+        _thread.failure = None
+        handle = pack(self, tensor)
+        failure, _thread.failure = _thread.failure, None
+        if failure is None:
+            return handle
+        try:
+            raise failure
+        finally:
+            del failure
+
+    cls.do_moves, cls.do_pack = do_moves, do_pack
+
 
 @override
 class SavedTensorHooks(Ebb.SavedTensorHooks):
@@ -224,7 +245,9 @@ class SavedTensorHooks(Ebb.SavedTensorHooks):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        guard_virtual_functions(cls, "do_pack", "do_unpack")
+        if "do_moves" in cls.__dict__:
+            _let_moves_fail(cls)
+        guard_virtual_functions(cls, "do_pack", "do_unpack", "do_put", "do_get")
 
     def __enter__(self):
         Ebb.push_saved_tensor_hooks(self)
@@ -256,4 +279,7 @@ class _FunctionHooks(SavedTensorHooks):
 
 def saved_tensor_hooks(pack, unpack):
     """Calls pack(tensor) for every tensor that backward needs; unpack gets what it returned, and returns the tensor."""
+    for name, function in (("pack", pack), ("unpack", unpack)):
+        if not callable(function):
+            raise TypeError(f"saved_tensor_hooks(): {name} is {function!r}: it must be a function")
     return _FunctionHooks(pack, unpack)

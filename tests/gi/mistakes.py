@@ -1,0 +1,201 @@
+"""A mistake in a call of the checkpoint functions is told at the call, with the name, the value and what is right."""
+import inspect
+
+from support import Ebb, TestCase, main
+
+OPTIONS = ["offload_to_cpu", "preserve_rng_state", "determinism_check", "early_stop", "policy", "store",
+           "retain_recomputed", "on_recompute"]
+
+
+def two_layers():
+    return Ebb.Sequential(Ebb.Linear(4, 4), Ebb.Linear(4, 4))
+
+
+class Options(TestCase):
+    def test_options_have_names(self):
+        for value in ("selective", Ebb.CheckpointOptions.new(), True):
+            module = Ebb.Linear(4, 4)
+            with self.assertRaisesRegex(TypeError, "checkpoint_wrapper"):
+                Ebb.checkpoint_wrapper(module, value)
+            self.assertFalse(Ebb.checkpoint_is_wrapped(module))
+        self.assertEqual(list(inspect.signature(Ebb.checkpoint_wrapper).parameters), ["module", *OPTIONS])
+
+    def test_an_unknown_option_is_named_with_the_function_and_all_options(self):
+        stack = two_layers()
+        calls = {"checkpoint_wrapper": lambda **o: Ebb.checkpoint_wrapper(stack, **o),
+                 "checkpoint_wrap_each": lambda **o: Ebb.checkpoint_wrap_each(stack, Ebb.Linear, **o),
+                 "checkpoint_wrap_uniform": lambda **o: Ebb.checkpoint_wrap_uniform(stack, 1, **o),
+                 "checkpoint_wrap_block": lambda **o: Ebb.checkpoint_wrap_block(stack, 1, **o),
+                 "checkpoint_with": Ebb.checkpoint_with,
+                 "checkpoint_sequential": lambda **o: Ebb.checkpoint_sequential(stack, 1, Ebb.ones(1, 4), **o)}
+        for name, call in calls.items():
+            with self.assertRaisesRegex(TypeError, rf"{name}\(\) has no option 'use_reentrant'.*{', '.join(OPTIONS)}"):
+                call(use_reentrant=False)
+        self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, stack.modules())))
+
+    def test_switches_are_bools(self):
+        module = Ebb.Linear(4, 4)
+        for name in ("offload_to_cpu", "preserve_rng_state", "early_stop", "retain_recomputed"):
+            for value in ("no", 1, None, [True]):
+                with self.assertRaises(TypeError) as caught:
+                    Ebb.checkpoint_wrapper(module, **{name: value})
+                self.assertEqual(str(caught.exception), f"{name}: {value!r}: must be True or False")
+            for value in (False, True):
+                Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), **{name: value})
+        self.assertFalse(Ebb.checkpoint_is_wrapped(module))
+
+    def test_determinism_check_is_one_of_three(self):
+        for value in ("none", "default", "values", None, *(Ebb.DeterminismCheck.NONE, Ebb.DeterminismCheck.VALUES)):
+            Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), determinism_check=value)
+        for value, error in (("value", ValueError), ("", ValueError), (True, TypeError), (7, TypeError)):
+            with self.assertRaises(error) as caught:
+                Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), determinism_check=value)
+            self.assertEqual(str(caught.exception),
+                             f"determinism_check: {value!r}: must be \"none\", \"default\" or \"values\"")
+
+    def test_a_store_is_an_object_that_stores(self):
+        for value in ("/tmp", Ebb.HostStore, 3):
+            with self.assertRaisesRegex(TypeError, r"store: .*: must be .*Ebb.HostStore\(\), Ebb.DiskStore\("):
+                Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), store=value)
+        for store in (Ebb.HostStore(), Ebb.DiskStore("/tmp"), Ebb.saved_tensor_hooks(lambda t: t, lambda t: t)):
+            Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), store=store)
+            with self.assertRaisesRegex(ValueError, "store and offload_to_cpu=True"):
+                Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), store=store, offload_to_cpu=True)
+
+    def test_functions_are_functions(self):
+        with self.assertRaisesRegex(TypeError, r"write save_nth_product\(2\)"):
+            Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), policy=Ebb.save_nth_product)
+        with self.assertRaisesRegex(TypeError, r"on_recompute: 'log': must be a function of \(module, phase\)"):
+            Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), on_recompute="log")
+        module = Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), policy=lambda op, ordinal, n_bytes: "save")
+        with self.assertRaisesRegex(TypeError, "'save' for 'linear'.*MUST_SAVE, PREFER_SAVE, PREFER_RECOMPUTE or "
+                                               "MUST_RECOMPUTE"):
+            module(Ebb.ones(1, 4))
+
+
+class Calls(TestCase):
+    def test_wrap_each_takes_a_type_or_types_or_a_function(self):
+        for which, expected in ((Ebb.Linear, [True, False, False]), ((Ebb.Linear, Ebb.Tanh), [True, True, False]),
+                                (lambda module: isinstance(module, Ebb.Dropout), [False, False, True])):
+            root = Ebb.Sequential(Ebb.Linear(4, 4), Ebb.Tanh(), Ebb.Dropout(0.5))
+            self.assertIs(Ebb.checkpoint_wrap_each(root, which), root)
+            self.assertEqual([Ebb.checkpoint_is_wrapped(module) for module in root], expected)
+        for which in ("Linear", None, 3, int, (), (Ebb.Linear, int), [Ebb.Linear], Ebb.Linear(4, 4)):
+            with self.assertRaisesRegex(TypeError, "must be a type of modules, a tuple of such types, or a function"):
+                Ebb.checkpoint_wrap_each(root, which)
+        with self.assertRaisesRegex(TypeError, "root is 3: it must be an Ebb.Module"):
+            Ebb.checkpoint_wrap_each(3, Ebb.Linear)
+
+    def test_numbers_of_layers_are_named(self):
+        stack, x = two_layers(), Ebb.ones(1, 4)
+        for name, call in (("n_layers_per_chunk", Ebb.checkpoint_wrap_uniform), ("n_layers", Ebb.checkpoint_wrap_block),
+                           ("n_segments", lambda stack, n: Ebb.checkpoint_sequential(stack, n, x))):
+            for n, error in (("2", TypeError), (1.5, TypeError), (True, TypeError), (None, TypeError),
+                             (-1, ValueError), (2**32, ValueError), (2**80, ValueError)):
+                with self.assertRaises(error) as caught:
+                    call(stack, n)
+                self.assertIn(f"{name} is {n!r}: it must be an int from 1 to 2", str(caught.exception))
+        self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, stack.modules())))
+
+    def test_a_list_is_no_sequence_of_modules(self):
+        for modules in ([Ebb.Linear(4, 4)], (Ebb.Linear(4, 4),)):
+            for call in (lambda: Ebb.checkpoint_sequential(modules, 1, Ebb.ones(1, 4)),
+                         lambda: Ebb.checkpoint_wrap_uniform(modules, 1), lambda: Ebb.checkpoint_wrapper(modules)):
+                with self.assertRaisesRegex(TypeError, r"write Ebb.Sequential\(\*modules\)"):
+                    call()
+
+    def test_what_is_called_can_be_called(self):
+        x = Ebb.ones(2)
+        for call in (Ebb.checkpoint, Ebb.checkpoint_with()):
+            with self.assertRaisesRegex(TypeError, r"checkpoint\(\): 3: must be a function"):
+                call(3, x)
+        for pair, words in (((3, 4), "pack is 3"), ((lambda t: t, 4), "unpack is 4")):
+            with self.assertRaisesRegex(TypeError, words):
+                Ebb.saved_tensor_hooks(*pair)
+
+
+class Functions(TestCase):
+    def test_a_function_is_checkpointed_with_options(self):
+        phases, calls = [], []
+
+        def f(x, *, func):
+            calls.append(1)
+            return {"y": (x * func).sin().exp()}
+
+        x = Ebb.randn(4, requires_grad=True)
+        f(x, func=2.0)["y"].sum().backward()
+        plain, x.grad = x.grad, None
+        call = Ebb.checkpoint_with(on_recompute=lambda module, phase: phases.append((module, phase)),
+                                   determinism_check="values")
+        for _ in range(2):
+            x.grad = None
+            call(f, x, func=2.0)["y"].sum().backward()
+            self.assert_same(x.grad, plain)
+        self.assertEqual(len(calls), 5)
+        self.assertEqual(phases, [(None, "begin"), (None, "end")] * 2)
+
+    def test_all_wrappers_come_off(self):
+        root = two_layers()
+        plain = list(root.state_dict())
+        self.assertEqual(Ebb.checkpoint_unwrap_each(root), 0)
+        Ebb.checkpoint_wrap_each(root, Ebb.Linear)
+        Ebb.checkpoint_wrapper(Ebb.checkpoint_wrapper(root[0]))
+        Ebb.checkpoint_wrap_uniform(root, 1)
+        Ebb.checkpoint_wrapper(root)
+        self.assertEqual(Ebb.checkpoint_unwrap_each(root), 6)
+        self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, root.modules())))
+        self.assertEqual(list(root.state_dict()), plain)
+
+
+class FailingStore(Ebb.ActivationStore):
+    def __init__(self):
+        super().__init__()
+        self.set_least_size(1)
+        self.fails, self.exception = None, None
+
+    def visit(self, place):
+        if self.fails == place:
+            raise self.exception
+
+    def do_moves(self, device):
+        self.visit("moves")
+        return True
+
+    def do_put(self, block):
+        self.visit("put")
+        return Ebb.Handle.new(block.clone())
+
+    def do_get(self, handle):
+        self.visit("get")
+        return handle.get_tensor().clone()
+
+
+class Stores(TestCase):
+    def test_exceptions_of_a_store_come_out_as_they_are(self):
+        store = FailingStore()
+        for place in ("moves", "put", "get"):
+            for exception in (OSError("disk full"), KeyboardInterrupt()):
+                module = Ebb.checkpoint_wrapper(Ebb.Sequential(Ebb.Linear(4, 4), Ebb.Tanh()), store=store)
+                store.fails, store.exception = place, exception
+                with self.assertRaises(type(exception)) as caught:
+                    module(Ebb.ones(2, 4)).sum().backward()
+                self.assertIs(caught.exception, exception)
+                self.assertEqual(module.forward_counter, 0)
+                store.fails = None
+                self.assertEqual(store.get_bytes_held(), 0)
+                module(Ebb.ones(2, 4)).sum().backward()
+        self.assertGreater(store.get_bytes_put(), 0)
+
+    def test_exceptions_of_a_store_in_use_come_out_of_the_op(self):
+        store, x = FailingStore(), Ebb.ones(4, requires_grad=True)
+        for place in ("moves", "put", "get"):
+            store.fails, store.exception = None, ValueError(place)
+            with store:
+                y = x * 2
+                store.fails = place
+                with self.assertRaises(ValueError) as caught:
+                    y.exp().sum().backward()
+                self.assertIs(caught.exception, store.exception)
+
+
+main()
