@@ -40,7 +40,8 @@ struct _EbbNode
   gboolean released; /* a backward pass has used it up */
   const EbbOp *op;
   guint64 sequence;
-  gpointer task; /* the backward pass that has gradients waiting here */
+  EbbRecipe *recipe; /* that its result carries; NULL: none */
+  gpointer task;     /* the backward pass that has gradients waiting here */
   EbbKernelParams params;
   double extra_f[4];
   gint64 extra_i[EBB_MAX_DIMS + 4];

@@ -2,6 +2,7 @@
 #include "tensor/autograd.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
@@ -292,6 +293,11 @@ release (EbbNode *node)
   node->released = node->n_saved > 0; /* what keeps nothing can be gone through again */
   for (guint i = 0; i < node->n_saved; i++)
     ebb_saved_tensor_clear (&node->saved[i]);
+  if (node->recipe != NULL) /* a result that somebody holds on to keeps nothing else */
+    {
+      ebb_recipe_give_up (node->recipe);
+      node->recipe = NULL;
+    }
 }
 
 EbbTensor *
@@ -576,6 +582,8 @@ run_backward (Task *task,
   ebb_thread.stopped = 0;
   ebb_thread.hooks = NULL;
   ebb_thread.observers = NULL;
+  ebb_thread.frame = 0;
+  ebb_thread.recipe_log = NULL;
   ebb_thread.in_backward++;
   ok = start (task, outputs, n_outputs, grad_outputs, n_grad_outputs, &local);
   if (ok)

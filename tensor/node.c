@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd-private.h"
+#include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
 #include <stdlib.h>
@@ -25,6 +26,8 @@ ebb_node_get_op (EbbNode *node)
 static void
 node_free (EbbNode *node)
 {
+  if (node->recipe != NULL)
+    ebb_recipe_give_up (node->recipe);
   for (guint i = 0; i < node->n_saved; i++)
     ebb_saved_tensor_clear (&node->saved[i]);
   for (guint i = 0; i < node->n_inputs; i++)
@@ -75,6 +78,7 @@ node_new (EbbOpCall *call)
   node->op = call->op;
   node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
   node->task = NULL;
+  node->recipe = NULL;
   node->params = call->params;
   memcpy (node->extra_f, call->extra.f, sizeof node->extra_f);
   memcpy (node->extra_i, call->extra.i, sizeof node->extra_i);

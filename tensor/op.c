@@ -243,7 +243,6 @@ check_data (const EbbView *view,
 {
   if (G_LIKELY (view == NULL || view->data != NULL) || !has_elements (view))
     return TRUE;
-  ebb_thread.stop_was_met = TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
                "%s: the operand has no data: it was made after a recompute had all it needed",
                ebb_kernel_get_name (launch->kernel));

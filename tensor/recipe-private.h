@@ -3,16 +3,29 @@
 
 #include "tensor/autograd-private.h"
 
-/* A tensor that one cheap kernel makes again, bit for bit, from tensors that backward keeps anyway (a GELU's result, a
- * normalisation's) need not be kept itself. It carries its recipe while it is alive; a node that would keep the tensor
- * keeps what the recipe takes instead, through the same door, and has the tensor made again when it needs it. */
+/* A tensor that one cheap kernel makes again, bit for bit, from tensors that backward keeps anyway, and small
+ * parameters (a GELU's result, a normalisation's), need not be kept itself. It carries its recipe while it is alive and
+ * its node has not been let go; a node that would keep the tensor keeps what the recipe takes instead, through the same
+ * door, and has the tensor made again when it needs it. */
 
 G_BEGIN_DECLS
 
+/* Which results were derived in a checkpointed forward, one after another. Whether a recipe holds may depend on what a
+ * recompute does not repeat (a look at the data, say), so that a recompute does as it was done. */
+struct _EbbRecipeLog
+{
+  GByteArray *derived;
+  guint next; /* in the recompute */
+  gboolean repeats;
+};
+
 /* Hangs the recipe that @call describes on its output; the call has run. */
 void ebb_recipe_attach (EbbOpCall *call);
-void ebb_recipe_free (EbbRecipe *recipe);
-void ebb_tensor_drop_recipe (EbbTensor *tensor);
+/* Empties the recipe, which then applies no more, and drops a reference: the tensor and its node have one each. */
+void ebb_recipe_give_up (EbbRecipe *recipe);
+/* Takes the recipe from @tensor if it was made in the checkpointed forward that has the number @frame. */
+void ebb_tensor_drop_recipe (EbbTensor *tensor,
+                             guint64 frame);
 
 /* What a node holds in place of @tensor, which is @made, or a cast of it. NULL in @derived: it has no recipe, or a
  * change in place has made it untrue. FALSE with @error if an operand can't be kept. */

@@ -14,6 +14,8 @@ typedef struct
 
 struct _EbbRecipe
 {
+  int ref_count;
+  int is_empty;
   EbbRebuildFunc func;
   EbbKernelParams params;
   guint version; /* of the result's storage */
@@ -37,20 +39,24 @@ struct _EbbDerived
 /* -- recipe -------------------------------------------------------------------------------------------------------- */
 
 void
-ebb_recipe_free (EbbRecipe *recipe)
+ebb_recipe_give_up (EbbRecipe *recipe)
 {
-  for (guint i = 0; i < recipe->n_ingredients; i++)
-    {
-      ebb_tensor_unref (recipe->ingredients[i].tensor);
-      ebb_tensor_unref (recipe->ingredients[i].parameter);
-    }
-  g_free (recipe);
+  if (__atomic_exchange_n (&recipe->is_empty, TRUE, __ATOMIC_ACQ_REL) == FALSE)
+    for (guint i = 0; i < recipe->n_ingredients; i++)
+      {
+        ebb_tensor_unref (recipe->ingredients[i].tensor);
+        ebb_tensor_unref (recipe->ingredients[i].parameter);
+      }
+  if (__atomic_sub_fetch (&recipe->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
+    g_free (recipe);
 }
 
 void
-ebb_tensor_drop_recipe (EbbTensor *tensor)
+ebb_tensor_drop_recipe (EbbTensor *tensor,
+                        guint64 frame)
 {
-  g_clear_pointer (&tensor->recipe, ebb_recipe_free);
+  if (tensor->recipe != NULL && tensor->recipe->frame == frame)
+    g_clear_pointer (&tensor->recipe, ebb_recipe_give_up);
 }
 
 static Ingredient
@@ -76,8 +82,13 @@ void
 ebb_recipe_attach (EbbOpCall *call)
 {
   EbbTensor *output = call->outputs[call->rebuild_output];
-  EbbRecipe *recipe = g_new (EbbRecipe, 1);
+  EbbRecipe *recipe;
 
+  if (output->node == NULL)
+    return;
+  recipe = g_new (EbbRecipe, 1);
+  recipe->ref_count = 2;
+  recipe->is_empty = FALSE;
   recipe->func = call->rebuild;
   recipe->params = call->params;
   recipe->version = output->storage->version;
@@ -91,24 +102,45 @@ ebb_recipe_attach (EbbOpCall *call)
       recipe->ingredients[i] = from >= 0 ? take_ingredient (call->inputs[from], call->edges[from])
                                          : take_ingredient (call->outputs[~from], NULL);
     }
-  output->recipe = recipe;
+  output->recipe = output->node->recipe = recipe;
 }
 
-/* Nothing was changed in place since, nor shown to somebody outside, whose changes are seen by nobody. A result that
- * comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a recompute has no
- * recipe of it. */
 static gboolean
-applies (const EbbRecipe *recipe,
+is_intact (const Ingredient *ingredient)
+{
+  const EbbTensor *tensor = ingredient->tensor;
+
+  return tensor == NULL
+         || (tensor->storage->version == ingredient->version
+             && (!tensor->storage->pinned || tensor->is_parameter || tensor->is_buffer));
+}
+
+/* Nothing was changed in place since, nor shown to somebody outside, whose changes are seen by nobody. */
+static gboolean
+is_true (const EbbRecipe *recipe,
          EbbTensor *made)
 {
-  if (made->storage->version != recipe->version || made->storage->pinned != recipe->pinned
-      || recipe->frame != ebb_thread.frame)
+  if (recipe->is_empty || made->storage->version != recipe->version || made->storage->pinned != recipe->pinned)
     return FALSE;
   for (guint i = 0; i < recipe->n_ingredients; i++)
-    if (recipe->ingredients[i].tensor != NULL
-        && recipe->ingredients[i].tensor->storage->version != recipe->ingredients[i].version)
+    if (!is_intact (&recipe->ingredients[i]))
       return FALSE;
   return TRUE;
+}
+
+static gboolean
+decide (const EbbRecipe *recipe,
+        EbbTensor *made)
+{
+  EbbRecipeLog *log = ebb_thread.recipe_log;
+  guint8 derived;
+
+  if (log != NULL && log->repeats)
+    return !recipe->is_empty && log->next < log->derived->len && log->derived->data[log->next++];
+  derived = is_true (recipe, made);
+  if (log != NULL)
+    g_byte_array_append (log->derived, &derived, 1);
+  return derived;
 }
 
 /* -- derived ------------------------------------------------------------------------------------------------------- */
@@ -132,9 +164,12 @@ ebb_derived_save (EbbDerived **derived,
   EbbDerived *self;
 
   *derived = NULL;
-  if (!applies (recipe, made) || !ebb_view_is_contiguous (&tensor->view)
+  /* What comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a recompute has
+   * no recipe of it. */
+  if (recipe->frame != ebb_thread.frame || !ebb_view_is_contiguous (&tensor->view)
       || tensor->view.n_dims != made->view.n_dims
-      || memcmp (tensor->view.shape, made->view.shape, sizeof (gint64) * (gsize) made->view.n_dims) != 0)
+      || memcmp (tensor->view.shape, made->view.shape, sizeof (gint64) * (gsize) made->view.n_dims) != 0
+      || !decide (recipe, made))
     return TRUE;
   self = g_new0 (EbbDerived, 1);
   self->func = recipe->func;

@@ -19,7 +19,6 @@ check_readable (EbbTensor *tensor,
     return FALSE;
   if (tensor->storage->phantom)
     {
-      ebb_thread.stop_was_met = TRUE;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
                    "the tensor has no data: it was made after a recompute had all it needed");
       return FALSE;

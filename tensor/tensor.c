@@ -380,7 +380,7 @@ drop_contents (EbbTensor *tensor)
   if (tensor->shadow != NULL)
     ebb_tensor_unref (tensor->shadow);
   if (tensor->recipe != NULL)
-    ebb_recipe_free (tensor->recipe);
+    ebb_recipe_give_up (tensor->recipe);
   if (tensor->storage != NULL)
     ebb_storage_unref (tensor->storage);
 }

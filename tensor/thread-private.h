@@ -9,6 +9,7 @@
 G_BEGIN_DECLS
 
 typedef struct _EbbOpObserver EbbOpObserver;
+typedef struct _EbbRecipeLog EbbRecipeLog;
 
 /* Someone who sees every op that this thread runs (but views), and every generator before it is drawn from. Observers
  * nest; @outer is set by push. A function may be NULL. */
@@ -38,10 +39,10 @@ typedef struct
   guint8 autocast_dtype;
   guint8 in_backward;
   int stopped;                /* > 0: a recompute has all it needs: ops give phantoms */
-  gboolean stop_was_met;      /* somebody asked for data that ops no longer give, and got EBB_ERROR_STOP */
   EbbSavedTensorHooks *hooks; /* innermost door, NULL: keep */
   EbbOpObserver *observers;   /* innermost */
-  guint64 frame;              /* the checkpointed forward or recompute that runs, by its first birth; 0: none */
+  guint64 frame;              /* the number of the checkpointed forward or recompute that runs; 0: none */
+  EbbRecipeLog *recipe_log;   /* of it */
   const EbbOp *saving;        /* whose tensor is at the door */
   EbbGenerator *generator;    /* the default one, made at first use */
   int checkpointing_disabled;
@@ -83,6 +84,7 @@ typedef struct
   EbbSavedTensorHooks *hooks;
   EbbOpObserver *observers;
   guint64 frame;
+  EbbRecipeLog *recipe_log;
 } EbbThreadModes;
 
 EbbThreadModes ebb_thread_save_modes (void);

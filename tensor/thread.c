@@ -186,6 +186,7 @@ ebb_thread_save_modes (void)
     .hooks = ebb_thread.hooks,
     .observers = ebb_thread.observers,
     .frame = ebb_thread.frame,
+    .recipe_log = ebb_thread.recipe_log,
   };
 }
 
@@ -199,4 +200,5 @@ ebb_thread_restore_modes (const EbbThreadModes *modes)
   ebb_thread.hooks = modes->hooks;
   ebb_thread.observers = modes->observers;
   ebb_thread.frame = modes->frame;
+  ebb_thread.recipe_log = modes->recipe_log;
 }

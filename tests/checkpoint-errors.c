@@ -311,8 +311,14 @@ silent_failures_get_an_error (void)
 
 /* -- early stop, and errors of the forward's own ------------------------------------------------------------------- */
 
-/* A forward that reads values and makes its own error of one that it may not read; all of it comes after the last thing
- * that backward needs. */
+typedef struct
+{
+  guint calls;
+  gboolean makes_its_own;
+} Reader;
+
+/* A forward that reads values, and passes the error on of one that it may not read, or makes its own of it; all of it
+ * comes after the last thing that backward needs. */
 static EbbTensor *
 read_late (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
 {
@@ -321,10 +327,15 @@ read_late (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
   g_autoptr (GError) local = NULL;
   double value = 0;
 
-  ++*(guint *) data;
+  Reader *reader = data;
+
+  reader->calls++;
   if (sum != NULL && !ebb_tensor_get_item (sum, &value, &local))
     {
-      g_set_error (error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "no sum: %s", local->message);
+      if (reader->makes_its_own)
+        g_set_error (error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA, "no sum: %s", local->message);
+      else
+        g_propagate_prefixed_error (error, g_steal_pointer (&local), "no sum: ");
       return NULL;
     }
   return ebb_mul_scalar (y, 1 / value, error);
@@ -333,8 +344,8 @@ read_late (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
 static void
 reading_values_after_an_early_stop_fails_nothing (void)
 {
-  guint calls = 0;
-  g_autoptr (EbbModule) module = test_lambda1_new (read_late, &calls);
+  Reader reader = { 0 };
+  g_autoptr (EbbModule) module = test_lambda1_new (read_late, &reader);
   g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
   g_autoptr (TestOutcome) plain = NULL;
   g_autoptr (TestOutcome) wrapped = NULL;
@@ -343,7 +354,25 @@ reading_values_after_an_early_stop_fails_nothing (void)
   plain = test_train1 (module, x);
   wrapped = test_train1 (test_wrap (module, NULL), x);
   test_assert_same_outcome (plain, wrapped);
-  g_assert_cmpuint (calls, ==, 3);
+  g_assert_cmpuint (reader.calls, ==, 3);
+}
+
+/* Nobody can tell what else it may be: it comes out as itself. */
+static void
+an_error_that_the_forward_makes_of_it_comes_out (void)
+{
+  Reader reader = { .makes_its_own = TRUE };
+  g_autoptr (EbbModule) module = test_wrap (test_lambda1_new (read_late, &reader), NULL);
+  g_autoptr (EbbTensor) x = test_randn (1, 3, 8, -1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  y = ebb_module_call1 (module, x, NULL);
+  loss = ebb_sum (y, NULL, 0, FALSE, NULL);
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, G_IO_ERROR, G_IO_ERROR_INVALID_DATA);
 }
 
 /* -- refused at the door ------------------------------------------------------------------------------------------- */
@@ -384,6 +413,7 @@ main (int argc, char **argv)
   TEST ("backward-may-be-tried-again-after-a-failure", backward_may_be_tried_again_after_a_failure);
   TEST ("silent-failures-get-an-error", silent_failures_get_an_error);
   TEST ("reading-values-after-an-early-stop-fails-nothing", reading_values_after_an_early_stop_fails_nothing);
+  TEST ("an-error-that-the-forward-makes-of-it-comes-out", an_error_that_the_forward_makes_of_it_comes_out);
   TEST ("an-error-that-is-set-stops-everything", an_error_that_is_set_stops_everything);
   return g_test_run ();
 }

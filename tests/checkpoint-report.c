@@ -285,6 +285,59 @@ a_callback_that_fails_makes_backward_fail (gconstpointer data)
   g_assert_nonnull (grad);
 }
 
+typedef struct
+{
+  EbbCheckpointOptions *options;
+  guint *n_calls; /* of the one after this */
+  gboolean is_gone;
+} Replaced;
+
+static gboolean
+count_call (EbbModule *module,
+            EbbRecomputePhase phase,
+            gpointer user_data,
+            GError **error)
+{
+  ++*(guint *) user_data;
+  return TRUE;
+}
+
+static void
+note_end (gpointer data)
+{
+  ((Replaced *) data)->is_gone = TRUE;
+}
+
+static gboolean
+replace_itself (EbbModule *module,
+                EbbRecomputePhase phase,
+                gpointer user_data,
+                GError **error)
+{
+  Replaced *replaced = user_data;
+
+  ebb_checkpoint_options_set_recompute_func (replaced->options, count_call, replaced->n_calls, NULL);
+  g_assert_false (replaced->is_gone); /* its data is still in use */
+  return TRUE;
+}
+
+static void
+a_callback_may_replace_itself (void)
+{
+  guint n_calls = 0;
+  g_autoptr (EbbModule) part = make_part ();
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  Replaced replaced = { options, &n_calls, FALSE };
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_checkpoint_options_set_recompute_func (options, replace_itself, &replaced, note_end);
+  wrap (part, options);
+  loss = forward (part);
+  backward (loss);
+  g_assert_true (replaced.is_gone);
+  g_assert_cmpuint (n_calls, ==, 1);
+}
+
 int
 main (int argc,
       char **argv)
@@ -296,6 +349,7 @@ main (int argc,
                    what_a_policy_keeps_is_saved_and_not_recomputed);
   g_test_add_func ("/checkpoint/report/has-a-row-for-each-wrapper", the_report_has_a_row_for_each_wrapper);
   g_test_add_func ("/checkpoint/callback/recomputes-are-announced", recomputes_are_announced);
+  g_test_add_func ("/checkpoint/callback/may-replace-itself", a_callback_may_replace_itself);
   g_test_add_data_func ("/checkpoint/callback/that-fails-at-the-begin", GINT_TO_POINTER (EBB_RECOMPUTE_BEGIN),
                         a_callback_that_fails_makes_backward_fail);
   g_test_add_data_func ("/checkpoint/callback/that-fails-at-the-end", GINT_TO_POINTER (EBB_RECOMPUTE_END),

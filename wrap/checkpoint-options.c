@@ -4,6 +4,14 @@
 #include "offload/host-store.h"
 #include "wrap/checkpoint-policy-private.h"
 
+/* Who is told of recomputes. Held while it is told, since it may replace itself. */
+typedef struct
+{
+  EbbRecomputeFunc func;
+  gpointer data;
+  GDestroyNotify destroy;
+} Listener;
+
 struct _EbbCheckpointOptions
 {
   GObject parent_instance;
@@ -14,10 +22,8 @@ struct _EbbCheckpointOptions
   EbbDeterminismCheck determinism_check;
   gboolean offload_to_cpu;
   EbbSavedTensorHooks *store;
-  EbbRecomputeFunc recompute_func;
-  gpointer recompute_data;
-  GDestroyNotify recompute_destroy;
-  EbbPolicy *policy; /* NULL: everything is recomputed */
+  Listener *listener; /* NULL: none */
+  EbbPolicy *policy;  /* NULL: everything is recomputed */
 };
 
 enum
@@ -73,6 +79,21 @@ ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self)
   return self->store == NULL && self->offload_to_cpu ? ebb_host_store_get_default () : self->store;
 }
 
+static void
+listener_clear (gpointer data)
+{
+  Listener *listener = data;
+
+  if (listener->destroy != NULL)
+    listener->destroy (listener->data);
+}
+
+static void
+listener_unref (Listener *listener)
+{
+  g_atomic_rc_box_release_full (listener, listener_clear);
+}
+
 gboolean
 ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
                                  EbbModule *module,
@@ -80,10 +101,15 @@ ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
                                  GError **error)
 {
   GError *local = NULL;
+  Listener *listener = self->listener;
+  gboolean ok;
 
-  if (self->recompute_func == NULL)
+  if (listener == NULL)
     return TRUE;
-  if (self->recompute_func (module, phase, self->recompute_data, &local) && local == NULL)
+  g_atomic_rc_box_acquire (listener);
+  ok = listener->func (module, phase, listener->data, &local);
+  listener_unref (listener);
+  if (ok && local == NULL)
     return TRUE;
   if (local == NULL)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "a recompute callback failed without saying why");
@@ -92,15 +118,6 @@ ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
-
-static void
-drop_recompute_func (EbbCheckpointOptions *self)
-{
-  if (self->recompute_destroy != NULL)
-    self->recompute_destroy (self->recompute_data);
-  self->recompute_func = NULL;
-  self->recompute_destroy = NULL;
-}
 
 static void
 ebb_checkpoint_options_get_property (GObject *object,
@@ -174,7 +191,7 @@ ebb_checkpoint_options_finalize (GObject *object)
   EbbCheckpointOptions *self = EBB_CHECKPOINT_OPTIONS (object);
 
   g_clear_pointer (&self->policy, ebb_policy_unref);
-  drop_recompute_func (self);
+  g_clear_pointer (&self->listener, listener_unref);
   g_clear_object (&self->store);
   G_OBJECT_CLASS (ebb_checkpoint_options_parent_class)->finalize (object);
 }
@@ -469,10 +486,17 @@ ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,
                                            gpointer user_data,
                                            GDestroyNotify destroy)
 {
+  Listener *old;
+
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  drop_recompute_func (self);
-  self->recompute_func = func;
-  self->recompute_data = user_data;
-  self->recompute_destroy = destroy;
+  old = g_steal_pointer (&self->listener);
+  if (func != NULL)
+    {
+      self->listener = g_atomic_rc_box_new (Listener);
+      *self->listener = (Listener){ func, user_data, destroy };
+    }
+  else if (destroy != NULL)
+    destroy (user_data);
+  g_clear_pointer (&old, listener_unref);
 }

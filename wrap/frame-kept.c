@@ -44,7 +44,10 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
       ok = ebb_saved_tensor_save (&kept.outputs[i].saved, call->op, call->outputs[i], NULL, error);
     }
   ebb_thread.hooks = hooks;
-  g_array_append_val (self->kept, kept);
+  for (guint i = 0; !ok && i < call->n_outputs; i++)
+    ebb_saved_tensor_clear (&kept.outputs[i].saved);
+  if (ok)
+    g_array_append_val (self->kept, kept);
   if (ok && !kept.is_phantom && ebb_checkpoint_options_get_early_stop (self->target->options))
     for (guint i = 0; i < call->n_outputs; i++)
       {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/module-private.h"
-#include "tensor/autograd-private.h"
+#include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 #include "wrap/slot-private.h"
 #include "wrap/target-private.h"
@@ -89,20 +89,21 @@ struct _EbbCheckpointFrame
   EbbCheckpointTarget *target;
   EbbArgs *args; /* with an empty tensor in the place of each tensor */
   guint8 autocast, autocast_dtype;
-  EbbGenerator *generator;      /* the forward's default one */
-  guint64 mark;                 /* births from here on are inside */
-  GArray *outers;               /* of EbbOuter */
-  GArray *parts;                /* of EbbPart: the tensors in args, in order */
-  GArray *slots;                /* of EbbSlot */
-  GArray *kept;                 /* of EbbKept, by ordinal */
-  GArray *draws;                /* of EbbDraw: before the forward */
-  GArray *current;              /* of EbbDraw: before the recompute, while it runs */
-  GArray *provided;             /* of guint64: births of kept results that stand in for fresh ones */
-  GArray *reads;                /* of EbbRead */
-  GArray *touched;              /* addresses that the op that runs now touches */
-  GArray *open;                 /* results that are kept, and that nobody was seen to read */
-  GByteArray *training;         /* flags of the modules and all inside them */
-  GPtrArray *counted;           /* weak references to those whose forward counters are up; NULL: none */
+  EbbGenerator *generator; /* the forward's default one */
+  guint64 mark;            /* births from here on are inside */
+  GArray *outers;          /* of EbbOuter */
+  GArray *parts;           /* of EbbPart: the tensors in args, in order */
+  GArray *slots;           /* of EbbSlot */
+  GArray *kept;            /* of EbbKept, by ordinal */
+  GArray *draws;           /* of EbbDraw: before the forward */
+  GArray *current;         /* of EbbDraw: before the recompute, while it runs */
+  GArray *provided;        /* of guint64: births of kept results that stand in for fresh ones */
+  GArray *reads;           /* of EbbRead */
+  GArray *touched;         /* addresses that the op that runs now touches */
+  GArray *open;            /* results that are kept, and that nobody was seen to read */
+  GArray *modules;         /* with their training flags, see frame-modules.c; NULL: none */
+  EbbRecipeLog recipe_log;
+  GError *policy_error;         /* why the policy failed in the forward; NULL: it did not */
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */
   guint n_ops;                  /* seen in this run of the forward */
@@ -114,6 +115,7 @@ struct _EbbCheckpointFrame
   guint next_slot, next_part, next_kept;
   guint n_slots_needed; /* by this recompute: up to the last one that is wanted */
   gboolean recomputing;
+  gboolean is_counted;   /* the forward counters are up */
   gboolean stopped;      /* this recompute has all it needs */
   gboolean has_pruned;   /* some of what is kept, so that a recompute must stop early */
   gboolean op_has_run;   /* the op that is number n_ops, of which a frame inside has been told alone */
@@ -187,10 +189,15 @@ void ebb_frame_put_back_generators (GArray *draws);
 gboolean ebb_frame_recompute (EbbCheckpointFrame *self,
                               GError **error);
 
+/* frame-modules.c: counters and training flags */
+void ebb_frame_enter_modules (EbbCheckpointFrame *self,
+                              GPtrArray *modules);
+void ebb_frame_count_down (EbbCheckpointFrame *self);
+void ebb_frame_swap_training (EbbCheckpointFrame *self);
+
 /* frame.c */
 /* Tells the run of one forward, or of one recompute, from all others: ebb_thread.frame. */
 guint64 ebb_frame_take_number (void);
-void ebb_frame_count_down (EbbCheckpointFrame *self);
 void ebb_frame_drop_values (EbbCheckpointFrame *self);
 EbbDeterminismCheck ebb_frame_get_check (EbbCheckpointFrame *self);
 /* Has what was recomputed or unpacked dropped when the backward pass of this thread ends. */

@@ -150,7 +150,7 @@ tell_outer_frames (EbbCheckpointFrame *self,
 }
 
 static gboolean
-ask_policy (EbbCheckpointFrame *self,
+try_policy (EbbCheckpointFrame *self,
             EbbOpCall *call,
             GError **error)
 {
@@ -171,6 +171,21 @@ ask_policy (EbbCheckpointFrame *self,
   ok = ebb_frame_keep_results (self, call, error);
   tell_outer_frames (self, FALSE);
   return ok;
+}
+
+static gboolean
+ask_policy (EbbCheckpointFrame *self,
+            EbbOpCall *call,
+            GError **error)
+{
+  GError *local = NULL;
+
+  if (try_policy (self, call, &local))
+    return TRUE;
+  if (self->policy_error == NULL)
+    self->policy_error = g_error_copy (local);
+  g_propagate_error (error, local);
+  return FALSE;
 }
 
 static gboolean

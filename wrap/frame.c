@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/checkpoint-options-private.h"
-#include "nn/args-private.h"
-#include "tensor/recipe-private.h"
 #include "wrap/frame-private.h"
+
+#include "nn/args-private.h"
+#include "wrap/checkpoint-options-private.h"
 
 G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
 
@@ -19,28 +19,6 @@ typedef struct
 } Ticket;
 
 /* -- letting go ---------------------------------------------------------------------------------------------------- */
-
-static void
-weak_ref_free (gpointer ref)
-{
-  g_weak_ref_clear (ref);
-  g_free (ref);
-}
-
-/* Once for each frame: when it is recomputed, or dropped. Children may have come or gone since the forward. */
-void
-ebb_frame_count_down (EbbCheckpointFrame *self)
-{
-  g_autoptr (GPtrArray) counted = g_steal_pointer (&self->counted);
-
-  for (guint i = 0; counted != NULL && i < counted->len; i++)
-    {
-      g_autoptr (EbbModule) module = g_weak_ref_get (g_ptr_array_index (counted, i));
-
-      if (module != NULL)
-        ebb_module_add_to_forward_counter (module, -1);
-    }
-}
 
 static void
 drop_cached (EbbCheckpointFrame *self)
@@ -294,7 +272,9 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->reads);
   g_array_unref (self->touched);
   g_array_unref (self->open);
-  g_clear_pointer (&self->training, g_byte_array_unref);
+  g_clear_pointer (&self->modules, g_array_unref);
+  g_byte_array_unref (self->recipe_log.derived);
+  g_clear_error (&self->policy_error);
   g_clear_object (&self->generator);
   ebb_checkpoint_target_unref (self->target);
   G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
@@ -319,42 +299,12 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->kept = g_array_new (FALSE, FALSE, sizeof (EbbKept));
   self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
   self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
+  self->recipe_log.derived = g_byte_array_new ();
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
   self->open = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-kept.c */
   g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
   ebb_frame_watch_init (self);
-}
-
-/* -- what a frame stands for --------------------------------------------------------------------------------------- */
-
-/* Notes the training flags of the modules and all inside them, and counts the forward. A recompute's is no new one. */
-static void
-enter_modules (EbbCheckpointFrame *self,
-               GPtrArray *modules)
-{
-  g_autoptr (GPtrArray) all = NULL;
-
-  if (modules->len == 0)
-    return;
-  all = ebb_checkpoint_target_expand (modules);
-  self->training = g_byte_array_sized_new (all->len);
-  if (ebb_thread.recomputing == 0)
-    self->counted = g_ptr_array_new_full (all->len, weak_ref_free);
-  for (guint i = 0; i < all->len; i++)
-    {
-      EbbModule *module = g_ptr_array_index (all, i);
-      guint8 flag = (guint8) ebb_module_get_training (module);
-      GWeakRef *ref;
-
-      g_byte_array_append (self->training, &flag, 1);
-      if (self->counted == NULL)
-        continue;
-      ref = g_new0 (GWeakRef, 1);
-      g_weak_ref_init (ref, module);
-      g_ptr_array_add (self->counted, ref);
-      ebb_module_add_to_forward_counter (module, 1);
-    }
 }
 
 /* -- tally --------------------------------------------------------------------------------------------------------- */
@@ -425,7 +375,8 @@ frame_new (EbbCheckpointTarget *target,
 
 /* Nobody outside is to keep what was made inside in place of a result. */
 static void
-drop_recipes (EbbArgs *result)
+drop_recipes (EbbArgs *result,
+              guint64 frame)
 {
   for (guint i = 0; i < ebb_args_get_length (result); i++)
     {
@@ -433,9 +384,9 @@ drop_recipes (EbbArgs *result)
       EbbArgs *inside = ebb_args_peek_args (result, i);
 
       if (tensor != NULL)
-        ebb_tensor_drop_recipe (tensor);
+        ebb_tensor_drop_recipe (tensor, frame);
       if (inside != NULL)
-        drop_recipes (inside);
+        drop_recipes (inside, frame);
     }
 }
 
@@ -459,6 +410,7 @@ run_inside (EbbCheckpointFrame *self,
   EbbArgs *result;
 
   ebb_thread.frame = ebb_frame_take_number ();
+  ebb_thread.recipe_log = &self->recipe_log;
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread_push_observer (&self->watch.observer);
   ebb_thread.checkpointing++;
@@ -468,11 +420,20 @@ run_inside (EbbCheckpointFrame *self,
     result = ebb_checkpoint_target_run (self->target, modules, args, error);
   ebb_thread.checkpointing--;
   ebb_thread_pop_observer (&self->watch.observer);
+  if (result != NULL)
+    drop_recipes (result, ebb_thread.frame);
   ebb_thread.hooks = modes.hooks;
   ebb_thread.frame = modes.frame;
+  ebb_thread.recipe_log = modes.recipe_log;
   self->call_args = NULL;
   self->outside = NULL;
-  return result;
+  if (result == NULL || self->policy_error == NULL)
+    return result;
+  /* A recompute, which asks no policy, would not come the forward's way around that failure. */
+  ebb_args_unref (result);
+  g_propagate_prefixed_error (error, g_steal_pointer (&self->policy_error),
+                              "the forward went on after its checkpoint policy had failed: ");
+  return NULL;
 }
 
 EbbArgs *
@@ -482,20 +443,19 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
                           GError **error)
 {
   g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
-  gboolean nested = ebb_thread.hooks != NULL && EBB_IS_CHECKPOINT_FRAME (ebb_thread.hooks);
+  gboolean nested = ebb_thread.frame != 0;
   EbbCheckpointFrame *self;
   EbbArgs *result;
 
   if (modules == NULL)
     return NULL;
   self = frame_new (target, args, nested);
-  enter_modules (self, modules);
+  ebb_frame_enter_modules (self, modules);
   result = run_inside (self, inside, modules, args, error);
   ebb_frame_flush_touched (self);
   ebb_frame_finish_kept (self);
   if (result != NULL)
     {
-      drop_recipes (result);
       target->tally.n_forwards += ebb_thread.recomputing == 0;
       tally_forward (self, nested);
     }

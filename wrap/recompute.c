@@ -1,31 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/module-instance-private.h"
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/frame-private.h"
-
-/* Sets the training flags of @modules and all inside them to @flags, and leaves there what they were. */
-static void
-swap_training (GPtrArray *modules,
-               GByteArray *flags)
-{
-  g_autoptr (GPtrArray) all = ebb_checkpoint_target_expand (modules);
-  g_autofree guint8 *old = g_new (guint8, all->len + 1);
-  gboolean differ = FALSE;
-
-  for (guint i = 0; i < all->len; i++)
-    {
-      old[i] = (guint8) ebb_module_get_training (g_ptr_array_index (all, i));
-      differ = differ || (i < flags->len && old[i] != flags->data[i]);
-    }
-  if (!differ || all->len != flags->len)
-    return;
-  /* Each by itself: a module that is shared may come before one of its parents. Nobody is notified. */
-  for (guint i = 0; i < all->len; i++)
-    {
-      ebb_module_get_private (g_ptr_array_index (all, i))->training = flags->data[i] != FALSE;
-      flags->data[i] = old[i];
-    }
-}
 
 /* -- generators ---------------------------------------------------------------------------------------------------- */
 
@@ -90,12 +65,14 @@ enter (EbbCheckpointFrame *self)
   rewind_generators (self);
   self->mark = ebb_storage_get_next_birth ();
   ebb_thread.frame = ebb_frame_take_number ();
+  ebb_thread.recipe_log = &self->recipe_log;
+  self->recipe_log.repeats = TRUE;
+  self->recipe_log.next = 0;
   self->watch.observer.outer = NULL;
   ebb_thread.no_grad = FALSE;
   ebb_thread.autocast = self->autocast;
   ebb_thread.autocast_dtype = self->autocast_dtype;
   ebb_thread.stopped = 0;
-  ebb_thread.stop_was_met = FALSE;
   ebb_thread.generator = self->generator; /* of the forward's thread */
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread.observers = &self->watch.observer;
@@ -117,14 +94,12 @@ check_run (EbbCheckpointFrame *self,
   return FALSE;
 }
 
-/* The forward's way out once all is there that backward needs: it met data that ops no longer give, and passed that
- * error on, or made its own of it. Whoever wants the program to end still does. */
+/* The forward's way out once all is there that backward needs: it met data that ops no longer give. */
 static gboolean
 is_early_end (EbbCheckpointFrame *self,
               GError *error)
 {
-  return error != NULL && self->stopped && ebb_thread.stop_was_met
-         && !g_error_matches (error, G_IO_ERROR, G_IO_ERROR_CANCELLED);
+  return self->stopped && error != NULL && g_error_matches (error, EBB_ERROR, EBB_ERROR_STOP);
 }
 
 static gboolean
@@ -137,15 +112,13 @@ run_again (EbbCheckpointFrame *self,
   int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
   EbbOpObserver *outer = self->watch.observer.outer;
   EbbGenerator *generator = ebb_thread.generator;
-  gboolean stop_was_met = ebb_thread.stop_was_met;
   /* Of the forward, which may be going on: it may run a backward pass itself. */
   const guint64 mark = self->mark;
   const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
   EbbArgs *result;
   GError *local = NULL;
 
-  if (self->training != NULL)
-    swap_training (modules, self->training);
+  ebb_frame_swap_training (self);
   enter (self);
   result = ebb_checkpoint_target_run (self->target, modules, args, &local);
   if (result != NULL)
@@ -157,16 +130,15 @@ run_again (EbbCheckpointFrame *self,
   self->watch.observer.outer = outer;
   if (is_early_end (self, local))
     g_clear_error (&local);
-  ebb_thread.stop_was_met = stop_was_met;
   ebb_thread.generator = generator;
   return_generators (self, local != NULL);
-  if (self->training != NULL)
-    swap_training (modules, self->training);
+  ebb_frame_swap_training (self);
   g_array_set_size (self->provided, n_provided);
   self->mark = mark;
   self->n_ops = n_ops;
   self->n_products = n_products;
   self->recomputing = FALSE;
+  self->recipe_log.repeats = FALSE;
   if (local == NULL)
     return check_run (self, error);
   g_propagate_error (error, local);

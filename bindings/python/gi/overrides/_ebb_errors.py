@@ -92,8 +92,9 @@ def call_back(function, *args, **kwargs):
         return function(*args, **kwargs)
     except GLib.Error as error:
         failure = GLib.Error(f"{error.message} [python exception {_keep(error)}]", error.domain, error.code)
-    except (KeyboardInterrupt, SystemExit) as error:  # as C calls what nobody may take for a failure
-        failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "g-io-error-quark", _CANCELLED)
+    except Exception as error:
+        code = _STOP if _comes_of_stop(error) else _CALLBACK
+        failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "ebb-error-quark", code)
     except BaseException as error:
         failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "ebb-error-quark", _CALLBACK)
     finally:
@@ -102,6 +103,15 @@ def call_back(function, *args, **kwargs):
         raise failure
     finally:
         del failure
+
+
+def _comes_of_stop(exception):
+    """Whether it was made of the error that ends a recompute early: then it is the forward's way out as well."""
+    while exception is not None:
+        if isinstance(exception, GLib.Error) and exception.matches(_domain, _STOP):
+            return True
+        exception = exception.__cause__ or exception.__context__
+    return False
 
 
 def guard_virtual_functions(cls, *names):
@@ -119,5 +129,7 @@ def _as_virtual_function(function):
     return call
 
 
-_CANCELLED = 19  # G_IO_ERROR_CANCELLED
-_CALLBACK = 12  # EBB_ERROR_CALLBACK; the enumeration is not there yet when this module is loaded
+# EBB_ERROR_CALLBACK and EBB_ERROR_STOP; the enumeration is not there yet when this module is loaded.
+_CALLBACK = 12
+_STOP = 13
+_domain = GLib.quark_from_string("ebb-error-quark")
