@@ -66,13 +66,18 @@ function _init() {
 
     // Options may be an object, as {policy: 'selective', early_stop: false}. A policy is 'selective', 'attention', an
     // array of op names, Ebb.save_nth_product (n), or a function of (op, ordinal, nBytes) that gives one of
-    // Ebb.CheckpointPolicy.
+    // Ebb.CheckpointPolicy. determinism_check may be 'none', 'default' or 'values'; on_recompute is a function of
+    // (module, phase), where the phase is 'begin' or 'end'.
     for (const [name, index] of [['checkpoint_wrapper', 1], ['checkpoint_wrap_each', 2], ['checkpoint_wrap_if', 2],
         ['checkpoint_wrap_uniform', 2], ['checkpoint_wrap_block', 2], ['checkpoint_sequential_full', 3]]) {
         const raw = Ebb[name];
         Ebb[name] = (...args) => {
             if (_isPlainObject(args[index]))
-                args[index] = _checkpointOptions(Ebb, args[index]);
+                args[index] = _checkpointOptions(Ebb, name, args[index]);
+            else if (args[index] === undefined)
+                args[index] = null;
+            else if (args[index] !== null && !(args[index] instanceof Ebb.CheckpointOptions))
+                throw new TypeError(`${name}: options are ${args[index]}: must be an object, as {early_stop: false}`);
             return raw(...args);
         };
     }
@@ -202,13 +207,65 @@ function _init() {
     };
 }
 
-function _checkpointOptions(Ebb, {policy = null, ...others}) {
-    const options = Ebb.CheckpointOptions.new();
-    for (const [name, value] of Object.entries(others)) {
-        if (typeof options[`set_${name}`] !== 'function')
-            throw new TypeError(`checkpoints have no option ${name}`);
-        options[`set_${name}`](value);
+const switches = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed'];
+const optionNames = [...switches, 'determinism_check', 'policy', 'store', 'on_recompute'];
+
+// An option that is undefined is as if it were left out.
+function _checkpointOptions(Ebb, caller, given) {
+    for (const name of Object.keys(given)) {
+        if (!optionNames.includes(name))
+            throw new TypeError(`${caller} has no option ${name}: its options are ${optionNames.join(', ')}`);
     }
+    const options = Ebb.CheckpointOptions.new();
+    for (const name of switches.filter(each => given[each] !== undefined)) {
+        if (typeof given[name] !== 'boolean')
+            throw new TypeError(`${name}: ${_show(given[name])}: must be true or false`);
+        options[`set_${name}`](given[name]);
+    }
+    if (given.determinism_check !== undefined)
+        options.set_determinism_check(_determinismCheck(Ebb, given.determinism_check));
+    _setPolicy(options, given.policy ?? null);
+    if ((given.store ?? null) !== null)
+        _setStore(Ebb, options, given.store, given.offload_to_cpu);
+    if ((given.on_recompute ?? null) !== null)
+        _setRecomputeFunction(Ebb, options, given.on_recompute);
+    return options;
+}
+
+function _show(value) {
+    return typeof value === 'string' ? `'${value}'` : `${value}`;
+}
+
+function _determinismCheck(Ebb, value) {
+    const {NONE, DEFAULT, VALUES} = Ebb.DeterminismCheck;
+    const names = new Map([['none', NONE], ['default', DEFAULT], ['values', VALUES], [null, NONE]]);
+    if (names.has(value))
+        return names.get(value);
+    if ([NONE, DEFAULT, VALUES].includes(value))
+        return value;
+    throw new TypeError(`determinism_check: ${_show(value)}: must be 'none', 'default' or 'values'`);
+}
+
+function _setStore(Ebb, options, store, offload) {
+    if (!(store instanceof Ebb.SavedTensorHooks)) {
+        throw new TypeError(`store: ${_show(store)}: must be an Ebb.SavedTensorHooks, as are Ebb.HostStore.new (), `
+            + 'Ebb.DiskStore.new (\'/tmp\') and objects of your own class');
+    }
+    if (offload)
+        throw new TypeError('store and offload_to_cpu: the inputs can go to one place only, leave one of both out');
+    options.set_store(store);
+}
+
+function _setRecomputeFunction(Ebb, options, announce) {
+    if (typeof announce !== 'function')
+        throw new TypeError(`on_recompute: ${_show(announce)}: must be a function of (module, phase)`);
+    options.set_recompute_func((module, phase) => {
+        announce(module, phase === Ebb.RecomputePhase.BEGIN ? 'begin' : 'end');
+        return true;
+    });
+}
+
+function _setPolicy(options, policy) {
     if (policy === 'selective')
         options.set_policy_selective();
     else if (policy === 'attention' || policy === 'core_attn')
@@ -220,15 +277,15 @@ function _checkpointOptions(Ebb, {policy = null, ...others}) {
     else if (policy?.nthProduct !== undefined)
         options.set_policy_save_nth_product(policy.nthProduct);
     else if (policy !== null)
-        throw new TypeError(`policy: ${policy}: must be 'selective', 'attention', an array, a function or `
+        throw new TypeError(`policy: ${_show(policy)}: must be 'selective', 'attention', an array, a function or `
             + 'save_nth_product (n)');
-    return options;
 }
 
 function _verdict(op, verdict) {
     if (Number.isInteger(verdict))
         return verdict;
-    throw new TypeError(`policy: ${verdict} for ${op}: must be an Ebb.CheckpointPolicy`);
+    throw new TypeError(`policy: ${verdict} for ${op}: must be an Ebb.CheckpointPolicy: MUST_SAVE, PREFER_SAVE, `
+        + 'PREFER_RECOMPUTE or MUST_RECOMPUTE');
 }
 
 function _isPlainObject(value) {
