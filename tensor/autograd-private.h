@@ -19,13 +19,14 @@ typedef struct
 } EbbEdge;
 
 typedef struct _EbbDerived EbbDerived;
+typedef struct _EbbPacked EbbPacked;
 
 typedef struct
 {
   EbbDerived *derived; /* what it is made from again, or... */
   EbbTensor *tensor;   /* kept itself, or... */
   EbbHandle *handle;   /* what the hooks gave for it */
-  EbbSavedTensorHooks *hooks;
+  EbbPacked *packed;   /* with @handle: the hooks, and what they were given */
   guint64 birth; /* of its storage */
   guint version;
   guint held : 1;      /* counted as saved */

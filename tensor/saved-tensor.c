@@ -5,7 +5,7 @@
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 struct _EbbHandle
 {
@@ -261,6 +261,98 @@ ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
 
 /* -- what a node keeps --------------------------------------------------------------------------------------------- */
 
+/* Hooks are user code, and kernels read what they give back as the op left it: a tensor of another size would be read
+ * beyond its end. So what was handed in is remembered, beside the handle, and compared. */
+struct _EbbPacked
+{
+  EbbSavedTensorHooks *hooks;
+  EbbDevice *device;
+  EbbDType dtype;
+  int n_dims;
+  gint64 sizes[]; /* the shape, then the strides */
+};
+
+static EbbPacked *
+packed_new (EbbSavedTensorHooks *hooks,
+            EbbTensor *tensor)
+{
+  gsize n = (gsize) tensor->view.n_dims;
+  EbbPacked *self = g_malloc (sizeof *self + 2 * n * sizeof self->sizes[0]);
+
+  *self = (EbbPacked){
+    .hooks = g_object_ref (hooks),
+    .device = tensor->storage->device,
+    .dtype = tensor->view.dtype,
+    .n_dims = tensor->view.n_dims,
+  };
+  if (n > 0)
+    {
+      memcpy (self->sizes, tensor->view.shape, n * sizeof self->sizes[0]);
+      memcpy (self->sizes + n, tensor->view.strides, n * sizeof self->sizes[0]);
+    }
+  return self;
+}
+
+static void
+packed_free (EbbPacked *self)
+{
+  g_object_unref (self->hooks);
+  g_free (self);
+}
+
+static gboolean
+packed_check (EbbPacked *self,
+              const EbbOp *op,
+              EbbTensor *tensor,
+              GError **error)
+{
+  const EbbView *view = &tensor->view;
+  g_autofree char *was = NULL;
+  g_autofree char *is = NULL;
+  EbbError code;
+
+  if (view->n_dims != self->n_dims || memcmp (view->shape, self->sizes, (gsize) self->n_dims * sizeof (gint64)) != 0)
+    code = EBB_ERROR_SHAPE;
+  else if (view->dtype != self->dtype)
+    code = EBB_ERROR_DTYPE;
+  else if (tensor->storage->device != self->device)
+    code = EBB_ERROR_DEVICE;
+  else
+    return TRUE;
+  was = ebb_shape_to_string (self->sizes, (guint) self->n_dims);
+  is = ebb_tensor_shape_to_string (tensor);
+  g_set_error (error, EBB_ERROR, code, "%s: unpack of %s gave %s %s on %s for the %s %s on %s that was packed", op->name,
+               G_OBJECT_TYPE_NAME (self->hooks), ebb_dtype_get_name (view->dtype), is,
+               ebb_device_get_name (tensor->storage->device), ebb_dtype_get_name (self->dtype), was,
+               ebb_device_get_name (self->device));
+  return FALSE;
+}
+
+/* What the hooks give for @handle, laid out as it was or contiguous: kernels rely on either. */
+static EbbTensor *
+packed_unpack (EbbPacked *self,
+               EbbHandle *handle,
+               const EbbOp *op,
+               GError **error)
+{
+  EbbTensor *tensor = ebb_saved_tensor_hooks_unpack (self->hooks, handle, error);
+  EbbTensor *copy;
+
+  if (tensor == NULL)
+    return NULL;
+  if (!packed_check (self, op, tensor, error))
+    {
+      ebb_tensor_unref (tensor);
+      return NULL;
+    }
+  if (ebb_view_is_contiguous (&tensor->view)
+      || memcmp (tensor->view.strides, self->sizes + self->n_dims, (gsize) self->n_dims * sizeof (gint64)) == 0)
+    return tensor;
+  copy = ebb_tensor_convert (tensor, self->dtype, error);
+  ebb_tensor_unref (tensor);
+  return copy;
+}
+
 /* Hooks are user code: what they compute is neither recorded nor seen by whoever watches the ops around it. */
 static EbbHandle *
 pack_quietly (EbbSavedTensorHooks *hooks,
@@ -322,7 +414,7 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
   saved->version = tensor->storage->version;
   if (ebb_thread.hooks != NULL)
     {
-      saved->hooks = g_object_ref (ebb_thread.hooks);
+      saved->packed = packed_new (ebb_thread.hooks, tensor);
       saved->handle = pack_quietly (ebb_thread.hooks, op, tensor, error);
       ebb_tensor_unref (tensor);
       if (saved->handle == NULL)
@@ -351,7 +443,7 @@ ebb_saved_tensor_unpack (EbbSavedTensor *saved,
     tensor = ebb_tensor_ref (saved->tensor);
   else
     {
-      tensor = ebb_saved_tensor_hooks_unpack (saved->hooks, saved->handle, error);
+      tensor = packed_unpack (saved->packed, saved->handle, op, error);
       if (tensor == NULL)
         return NULL;
     }
@@ -390,6 +482,6 @@ ebb_saved_tensor_clear (EbbSavedTensor *saved)
     }
   if (gone.handle != NULL)
     ebb_handle_unref (gone.handle);
-  if (gone.hooks != NULL)
-    g_object_unref (gone.hooks);
+  if (gone.packed != NULL)
+    packed_free (gone.packed);
 }

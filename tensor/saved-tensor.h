@@ -56,7 +56,7 @@ G_DECLARE_DERIVABLE_TYPE (EbbSavedTensorHooks, ebb_saved_tensor_hooks, EBB, SAVE
 /**
  * EbbSavedTensorHooksClass:
  * @pack: called with each tensor that an autograd node wants to keep; returns what is kept instead
- * @unpack: called when backward needs the tensor; returns one of the same shape and values
+ * @unpack: called when backward needs the tensor; returns one of the same shape, dtype, device and values
  *
  * The one door for everything that backward needs.
  */
