@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MAX_THREADS 1024
+#define SIZE_NOT_GIVEN G_MININT
 
 static const char *const dtype_names[] = { "f32", "bf16", NULL };
 static const char *const checkpoint_names[] = { "none", "selective", "full", NULL };
@@ -17,6 +18,11 @@ void
 options_init (Options *self)
 {
   *self = (Options){
+    .layers = SIZE_NOT_GIVEN,
+    .width = SIZE_NOT_GIVEN,
+    .heads = SIZE_NOT_GIVEN,
+    .context = SIZE_NOT_GIVEN,
+    .vocab = SIZE_NOT_GIVEN,
     .steps = 100,
     .seed = G_MININT64,
     .save_every = 500,
@@ -256,11 +262,6 @@ check_integers (const Options *self,
     const char *option;
     gint64 value, least, most;
   } ranges[] = {
-    { "layers", self->layers, 0, G_MAXINT },
-    { "width", self->width, 0, G_MAXINT },
-    { "heads", self->heads, 0, G_MAXINT },
-    { "context", self->context, 0, G_MAXINT },
-    { "vocab", self->vocab, 0, G_MAXINT },
     { "batch", self->batch, 1, G_MAXINT },
     { "accumulate", self->accumulate, 1, G_MAXINT },
     { "steps", self->steps, 0, G_MAXINT64 },
@@ -365,6 +366,31 @@ take_rest (Options *self,
   g_strv_builder_unref (builder);
 }
 
+/* What was typed for a size. One that was not given is 0 from here on, which nobody can type. */
+static gboolean
+take_sizes (Options *self,
+            GError **error)
+{
+  const struct
+  {
+    const char *option;
+    int *value;
+  } sizes[] = {
+    { "layers", &self->layers },
+    { "width", &self->width },
+    { "heads", &self->heads },
+    { "context", &self->context },
+    { "vocab", &self->vocab },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    if (*sizes[i].value == SIZE_NOT_GIVEN)
+      *sizes[i].value = 0;
+    else if (*sizes[i].value < 1)
+      return refuse (error, "--%s %d: it must be at least 1", sizes[i].option, *sizes[i].value);
+  return TRUE;
+}
+
 /* Checks what blocks forget and where the rest waits. */
 static gboolean
 find_kinds (Options *self,
@@ -375,6 +401,9 @@ find_kinds (Options *self,
     return FALSE;
   self->checkpoint_kind = (CheckpointKind) find_name (checkpoint_names, self->checkpoint);
   self->store_kind = (StoreKind) find_name (store_names, self->store);
+  /* A training that is resumed may have the disk store. */
+  if (self->store_folder != NULL && self->store_kind != STORE_DISK && (self->resume == NULL || self->saved_taken))
+    return refuse (error, "--store-folder %s: it needs --store disk, not %s", self->store_folder, self->store);
   return TRUE;
 }
 
@@ -401,7 +430,7 @@ options_parse (Options *self,
   self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
-  if (!check_name ("dtype", self->dtype, dtype_names, error) || !find_kinds (self, error)
+  if (!take_sizes (self, error) || !check_name ("dtype", self->dtype, dtype_names, error) || !find_kinds (self, error)
       || !check_name ("schedule", self->schedule, schedule_names, error)
       || (self->preset != NULL && !check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_integers (self, error) || !check_numbers (self, error) || !check_files (self, error))

@@ -317,6 +317,13 @@ class BadInput(TrainGptTest):
                 "--dropout 1: it must be below 1": ["--dropout", "1"],
                 "--batch 0: it must be at least 1": ["--batch", "0"],
                 "--threads 5000: it must be at most": ["--threads", "5000"],
+                "--layers 0: it must be at least 1": ["--layers", "0"],
+                "--width 0: it must be at least 1": ["--width", "0"],
+                "--heads -1: it must be at least 1": ["--heads", "-1"],
+                "--context 0: it must be at least 1": ["--context", "0"],
+                "--vocab 0: it must be at least 1": ["--vocab", "0"],
+                "--store-folder .: it needs --store disk, not host": ["--store", "host", "--store-folder", "."],
+                "--store-folder .: it needs --store disk, not keep": ["--store-folder", "."],
                 "--save and --report both name r": ["--save", "r", "--report", "r"],
         }.items():
             with self.subTest(words=words):
