@@ -395,14 +395,16 @@ ebb_module_get_path (EbbModule *self)
 {
   char *path = g_strdup ("");
 
+  /* A parent that has the module under no name adds nothing. */
   for (EbbModule *parent; (parent = ebb_module_get_private (self)->parent) != NULL; self = parent)
     {
       EbbModulePrivate *priv = ebb_module_get_private (parent);
-      g_autofree char *below = path;
 
       for (guint i = 0; i < priv->n_children; i++)
         if (priv->children[i].module == self)
           {
+            g_autofree char *below = path;
+
             path = *below == '\0' ? g_strdup (priv->children[i].name)
                                   : g_strconcat (priv->children[i].name, ".", below, NULL);
             break;
