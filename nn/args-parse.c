@@ -41,30 +41,36 @@ find_spec (EbbArgs *self,
 }
 
 static gboolean
+is_tensor (const EbbParameterSpec *spec)
+{
+  return spec->kind == EBB_PARAMETER_TENSOR || spec->kind == EBB_PARAMETER_OPTIONAL_TENSOR;
+}
+
+static gboolean
 take_value (EbbArgs *self, guint index, const char *owner, const EbbParameterSpec *spec, GError **error)
 {
+  static const char *const wanted[] = {
+    [EBB_PARAMETER_TENSOR] = "a tensor",
+    [EBB_PARAMETER_OPTIONAL_TENSOR] = "a tensor or none",
+    [EBB_PARAMETER_FLAG] = "a truth value",
+    [EBB_PARAMETER_DOUBLE] = "a number",
+  };
   EbbValueKind kind = ebb_args_get_value_kind (self, index);
 
-  if (spec->kind == EBB_PARAMETER_FLAG)
-    {
-      if (kind == EBB_VALUE_BOOL || kind == EBB_VALUE_INT)
-        *(gboolean *) spec->location = ebb_args_get_boolean (self, index);
-      else if (kind != EBB_VALUE_NONE)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be a truth value", owner, spec->name);
-          return FALSE;
-        }
-      return TRUE;
-    }
-  if (kind == EBB_VALUE_NONE && spec->kind == EBB_PARAMETER_OPTIONAL_TENSOR)
+  if (kind == EBB_VALUE_NONE && spec->kind != EBB_PARAMETER_TENSOR)
     return TRUE;
-  if (kind != EBB_VALUE_TENSOR)
+  if (is_tensor (spec) && kind == EBB_VALUE_TENSOR)
+    *(EbbTensor **) spec->location = ebb_args_peek_tensor (self, index);
+  else if (spec->kind == EBB_PARAMETER_FLAG && (kind == EBB_VALUE_BOOL || kind == EBB_VALUE_INT))
+    *(gboolean *) spec->location = ebb_args_get_boolean (self, index);
+  else if (spec->kind == EBB_PARAMETER_DOUBLE && (kind == EBB_VALUE_DOUBLE || kind == EBB_VALUE_INT))
+    *(double *) spec->location = ebb_args_get_double (self, index);
+  else
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be a tensor%s", owner, spec->name,
-                   spec->kind == EBB_PARAMETER_OPTIONAL_TENSOR ? " or none" : "");
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be %s", owner, spec->name,
+                   wanted[spec->kind]);
       return FALSE;
     }
-  *(EbbTensor **) spec->location = ebb_args_peek_tensor (self, index);
   return TRUE;
 }
 
@@ -76,7 +82,7 @@ ebb_args_parse (EbbArgs *self, const char *owner, const EbbParameterSpec *specs,
   g_return_val_if_fail (n_specs <= 64, FALSE);
 
   for (guint i = 0; i < n_specs; i++)
-    if (specs[i].kind != EBB_PARAMETER_FLAG)
+    if (is_tensor (&specs[i]))
       *(EbbTensor **) specs[i].location = NULL;
 
   for (guint i = 0; i < ebb_args_get_length (self); i++)

@@ -22,7 +22,8 @@ typedef enum
 {
   EBB_PARAMETER_TENSOR,          /* EbbTensor *, borrowed */
   EBB_PARAMETER_OPTIONAL_TENSOR, /* EbbTensor *, borrowed; NULL if left out or none */
-  EBB_PARAMETER_FLAG             /* gboolean, unchanged if left out */
+  EBB_PARAMETER_FLAG,            /* gboolean, unchanged if left out or none */
+  EBB_PARAMETER_DOUBLE           /* double, unchanged if left out or none */
 } EbbParameterKind;
 
 typedef struct

@@ -41,8 +41,6 @@ struct _EbbGpt
   EbbModule *lm_head; /* NULL where the weight is that of wte */
 };
 
-#define IGNORED_TARGET (-100)
-
 enum
 {
   PROP_CONFIG = 1,
@@ -249,14 +247,16 @@ compute_loss (EbbGpt *self, EbbTensor *x, EbbTensor *targets, GError **error)
   g_autoptr (EbbTensor) weight = NULL;
   g_autoptr (EbbTensor) logits = NULL;
 
-  if (self->lm_head != NULL
-      && !(ebb_module_is_plain (self->lm_head, EBB_TYPE_LINEAR) && EBB_LINEAR (self->lm_head)->bias == NULL))
+  if (ebb_module_is_plain (self->lm_head, EBB_TYPE_LINEAR)
+      || ebb_module_is_only_wrapped (self->lm_head, EBB_TYPE_LINEAR))
+    return ebb_linear_call_for_loss (self->lm_head, x, targets, error);
+  if (self->lm_head != NULL)
     {
       logits = ebb_module_call1 (self->lm_head, x, error);
-      return ebb_cross_entropy_full (logits, targets, IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+      return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
     }
-  weight = ebb_module_get_parameter (self->lm_head != NULL ? self->lm_head : self->wte, "weight");
-  return ebb_fused_linear_cross_entropy (x, weight, targets, IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  weight = ebb_module_get_parameter (self->wte, "weight");
+  return ebb_fused_linear_cross_entropy (x, weight, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
 
 static EbbTensor *

@@ -3,6 +3,9 @@
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
 #include "tensor/ops/normalization.h"
+#include "tensor/tensor-private.h"
+
+#include <string.h>
 
 /**
  * EbbLayerNorm:
@@ -74,24 +77,50 @@ ebb_layer_norm_add (EbbModule *module,
 static EbbArgs *
 ebb_layer_norm_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
-  int residual = ebb_args_find (args, "residual"), dropout = ebb_args_find (args, "dropout"),
-      training = ebb_args_find (args, "training");
-  EbbTensor *x = ebb_args_peek_tensor (args, 0), *other = NULL;
+  EbbTensor *x, *residual;
+  double dropout = 0;
+  gboolean training = ebb_module_get_training (module);
+  const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &x },
+                                     { "residual", EBB_PARAMETER_TENSOR, &residual },
+                                     { "dropout", EBB_PARAMETER_DOUBLE, &dropout },
+                                     { "training", EBB_PARAMETER_FLAG, &training } };
   g_autoptr (EbbTensor) sum = NULL;
   g_autoptr (EbbTensor) normalized = NULL;
   EbbArgs *result;
 
-  if (residual < 0 || dropout < 0 || training < 0)
+  if (ebb_args_find (args, "residual") < 0)
     return EBB_MODULE_CLASS (ebb_layer_norm_parent_class)->forward (module, args, error);
-  other = ebb_args_peek_tensor (args, (guint) residual);
-  normalized = ebb_layer_norm_add (module, x, other, ebb_args_get_double (args, (guint) dropout),
-                                   ebb_args_get_boolean (args, (guint) training), &sum, error);
+  if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
+    return NULL;
+  normalized = ebb_layer_norm_add (module, x, residual, dropout, training, &sum, error);
   if (normalized == NULL)
     return NULL;
   result = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (result, NULL, normalized);
   ebb_args_add_tensor (result, NULL, sum);
   return result;
+}
+
+/* What a wrapper of someone's own lets through is checked before it is taken for the fused op's results. */
+static gboolean
+check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
+{
+  g_autofree char *text = NULL;
+  gboolean ok = ebb_args_get_length (result) == 2;
+
+  for (guint i = 0; ok && i < 2; i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
+
+      ok = tensor != NULL && tensor->view.n_dims == x->view.n_dims
+           && memcmp (tensor->view.shape, x->view.shape, (gsize) x->view.n_dims * sizeof (gint64)) == 0;
+    }
+  if (ok)
+    return TRUE;
+  text = ebb_args_to_string (result);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: two tensors of its input's shape are wanted, but it gave %s",
+               ebb_module_get_type_name (module), text);
+  return FALSE;
 }
 
 EbbTensor *
@@ -114,7 +143,7 @@ ebb_layer_norm_call_after_residual (EbbModule *module,
   ebb_args_add_double (args, "dropout", dropout);
   ebb_args_add_boolean (args, "training", training);
   result = ebb_module_call (module, args, error);
-  if (result == NULL)
+  if (result == NULL || !check_pair (module, result, x, error))
     return NULL;
   *sum = ebb_args_get_tensor (result, 1);
   return ebb_args_get_tensor (result, 0);

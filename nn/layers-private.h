@@ -45,6 +45,12 @@ struct _EbbLayerNorm
 EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
                                          EbbTensor *input,
                                          GError **error);
+#define EBB_IGNORED_TARGET (-100)
+/* The mean cross entropy of the layer's result as logits; without a bias no logits are held. */
+EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
+                                     EbbTensor *input,
+                                     EbbTensor *targets,
+                                     GError **error);
 /* *sum = residual + dropout (x), and returns its normalisation. */
 EbbTensor *ebb_layer_norm_call_after_residual (EbbModule *module,
                                                EbbTensor *x,

@@ -2,6 +2,7 @@
 #include "nn/args-private.h"
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
+#include "tensor/ops/loss.h"
 #include "tensor/ops/product.h"
 
 #include <math.h>
@@ -58,38 +59,82 @@ ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
   return ebb_linear (input, self->weight, self->bias, error);
 }
 
-/* One argument more than forward1: "add_bias". Whoever adds the bias in the next op asks for the product alone. */
+static EbbTensor *
+compute_loss (EbbTensor *input, EbbTensor *weight, EbbTensor *bias, EbbTensor *targets, GError **error)
+{
+  g_autoptr (EbbTensor) logits = NULL;
+
+  if (bias == NULL)
+    return ebb_fused_linear_cross_entropy (input, weight, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  logits = ebb_linear (input, weight, bias, error);
+  return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+}
+
+/* Two arguments more than forward1. "add_bias": whoever adds the bias in the next op asks for the product alone.
+ * "targets": whoever wants the loss of the product as logits asks for that. */
 static EbbArgs *
 ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
   EbbLinear *self = EBB_LINEAR (module);
-  EbbTensor *input;
+  EbbTensor *input, *targets, *bias;
   gboolean add_bias = TRUE;
   const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &input },
-                                     { "add_bias", EBB_PARAMETER_FLAG, &add_bias } };
+                                     { "add_bias", EBB_PARAMETER_FLAG, &add_bias },
+                                     { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets } };
   g_autoptr (EbbTensor) output = NULL;
 
-  if (ebb_args_find (args, "add_bias") < 0)
+  if (ebb_args_find (args, "add_bias") < 0 && ebb_args_find (args, "targets") < 0)
     return EBB_MODULE_CLASS (ebb_linear_parent_class)->forward (module, args, error);
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
-  output = ebb_linear (input, self->weight, add_bias ? self->bias : NULL, error);
+  bias = add_bias ? self->bias : NULL;
+  output = targets != NULL ? compute_loss (input, self->weight, bias, targets, error)
+                           : ebb_linear (input, self->weight, bias, error);
   return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
+}
+
+/* Calls @module and takes the one tensor that it gives. */
+static EbbTensor *
+call_for_tensor (EbbModule *module, EbbArgs *args, GError **error)
+{
+  g_autoptr (EbbArgs) result = ebb_module_call (module, args, error);
+  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
+
+  if (result != NULL && tensor == NULL)
+    {
+      g_autofree char *text = ebb_args_to_string (result);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor is wanted, but it gave %s",
+                   ebb_module_get_type_name (module), text);
+    }
+  return tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
 }
 
 EbbTensor *
 ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **error)
 {
   g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
 
   if (input == NULL || ebb_module_is_plain (module, EBB_TYPE_LINEAR))
     return ebb_linear (input, EBB_LINEAR (module)->weight, NULL, error);
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, input);
   ebb_args_add_boolean (args, "add_bias", FALSE);
-  result = ebb_module_call (module, args, error);
-  return result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+  return call_for_tensor (module, args, error);
+}
+
+EbbTensor *
+ebb_linear_call_for_loss (EbbModule *module, EbbTensor *input, EbbTensor *targets, GError **error)
+{
+  EbbLinear *self = EBB_LINEAR (module);
+  g_autoptr (EbbArgs) args = NULL;
+
+  if (input == NULL || ebb_module_is_plain (module, EBB_TYPE_LINEAR))
+    return compute_loss (input, self->weight, self->bias, targets, error);
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, input);
+  ebb_args_add_tensor (args, "targets", targets);
+  return call_for_tensor (module, args, error);
 }
 
 static void
