@@ -197,5 +197,30 @@ class Stores(TestCase):
                     y.exp().sum().backward()
                 self.assertIs(caught.exception, store.exception)
 
+    def test_a_store_that_calls_the_one_above_loses_nothing(self):
+        class Calls(FailingStore):
+            def do_pack(self, tensor):
+                return Ebb.ActivationStore.do_pack(self, tensor)
+
+        store, x = Calls(), Ebb.ones(4, requires_grad=True)
+        for place in ("moves", "put"):
+            store.fails, store.exception = place, OSError("disk full")
+            with store, self.assertRaises(OSError) as caught:
+                (x * 2).exp()
+            self.assertIs(caught.exception, store.exception)
+
+    def test_what_a_store_returns_is_named(self):
+        x = Ebb.ones(4, requires_grad=True)
+
+        def define(name, result):
+            return type("Wrong", (FailingStore,), {"__module__": __name__, name: lambda self, argument: result})
+
+        for name, result, kind in (("do_put", 3, "Handle"), ("do_put", None, "Handle"), ("do_get", "x", "Tensor"),
+                                   ("do_pack", x, "Handle"), ("do_unpack", None, "Tensor")):
+            with define(name, result)(), self.assertRaises(TypeError) as caught:
+                (x * 2).exp().sum().backward()
+            self.assertEqual(str(caught.exception),
+                             f"{name} of Wrong returned {result!r}: it must return an Ebb.{kind}")
+
 
 main()

@@ -85,18 +85,24 @@ def _describe(exception):
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
+def _as_failure(exception):
+    """The error that stands for an exception in C."""
+    token = f" [python exception {_keep(exception)}]"
+    if isinstance(exception, GLib.Error):
+        return GLib.Error(exception.message + token, exception.domain, exception.code)
+    code = _STOP if isinstance(exception, Exception) and _comes_of_stop(exception) else _CALLBACK
+    return GLib.Error(_describe(exception) + token, "ebb-error-quark", code)
+
+
 def call_back(function, *args, **kwargs):
     """Runs Python code for C; an exception becomes a GLib.Error that guard() turns back."""
     _thread.depth += 1
     try:
         return function(*args, **kwargs)
-    except GLib.Error as error:
-        failure = GLib.Error(f"{error.message} [python exception {_keep(error)}]", error.domain, error.code)
-    except Exception as error:
-        code = _STOP if _comes_of_stop(error) else _CALLBACK
-        failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "ebb-error-quark", code)
+    except GLib.Error as error:  # there may be an exception behind it, where C was called without guard()
+        failure = _as_failure(_recall(error))
     except BaseException as error:
-        failure = GLib.Error(f"{_describe(error)} [python exception {_keep(error)}]", "ebb-error-quark", _CALLBACK)
+        failure = _as_failure(error)
     finally:
         _thread.depth -= 1
     try:

@@ -78,8 +78,9 @@ def _check_count(function, name, n, stack):
     """What C can't be told; it says itself what it thinks of numbers that it can."""
     is_int = isinstance(n, int) and not isinstance(n, bool)
     if not is_int or not 0 <= n < 2**32:
-        raise (ValueError if is_int else TypeError)(
-            f"{function}(): {name} is {n!r}: it must be an int from 1 to {len(stack.get_children())}")
+        n_children = len(stack.get_children())
+        limits = f"from 1 to {n_children}" if n_children else "of at least 1"
+        raise (ValueError if is_int else TypeError)(f"{function}(): {name} is {n!r}: it must be an int {limits}")
 
 
 @takes_options
@@ -212,12 +213,20 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+def _own(cls, name):
+    """The function of that name that is written in Python, of a class or above it; None if only C has one."""
+    return next((vars(base)[name] for base in cls.__mro__ if inspect.isfunction(vars(base).get(name))), None)
+
+
 def _let_moves_fail(cls):
     """Has the pack that asks do_moves raise its exception, since C's moves has no way to report an error."""
-    moves = cls.__dict__["do_moves"]
-    pack = next((vars(base)["do_pack"] for base in cls.__mro__
-                 if inspect.isfunction(vars(base).get("do_pack"))), None) or guard(c_class(cls).do_pack)
+    if "do_moves" in cls.__dict__:
+        cls.do_moves = _keeping_failure(cls.__dict__["do_moves"])
+    if _own(cls, "do_moves") and ("do_moves" in cls.__dict__ or "do_pack" in cls.__dict__):
+        cls.do_pack = _raising_kept_failure(_own(cls, "do_pack") or guard(c_class(cls).do_pack))
 
+
+def _keeping_failure(moves):
     def do_moves(self, device):
         try:
             return bool(moves(self, device))
@@ -225,6 +234,10 @@ def _let_moves_fail(cls):
             _thread.failure = error
             return False
 
+    return do_moves
+
+
+def _raising_kept_failure(pack):
     def do_pack(self, tensor):
         _thread.failure = None
         handle = pack(self, tensor)
@@ -236,7 +249,19 @@ def _let_moves_fail(cls):
         finally:
             del failure
 
-    cls.do_moves, cls.do_pack = do_moves, do_pack
+    return do_pack
+
+
+def _returning(kind, name, function):
+    """A virtual function that must return an object of a class: PyGObject would print what is wrong, and go on."""
+
+    def call(self, argument):
+        result = function(self, argument)
+        if not isinstance(result, getattr(Ebb, kind)):
+            raise TypeError(f"{name} of {type(self).__name__} returned {result!r}: it must return an Ebb.{kind}")
+        return result
+
+    return call
 
 
 @override
@@ -245,8 +270,10 @@ class SavedTensorHooks(Ebb.SavedTensorHooks):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "do_moves" in cls.__dict__:
-            _let_moves_fail(cls)
+        _let_moves_fail(cls)
+        for name, kind in (("do_pack", "Handle"), ("do_put", "Handle"), ("do_unpack", "Tensor"), ("do_get", "Tensor")):
+            if name in cls.__dict__:
+                setattr(cls, name, _returning(kind, name, cls.__dict__[name]))
         guard_virtual_functions(cls, "do_pack", "do_unpack", "do_put", "do_get")
 
     def __enter__(self):
