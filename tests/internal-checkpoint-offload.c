@@ -321,6 +321,45 @@ copies_that_fail_fail_the_step_alone (void)
     }
 }
 
+/* sin of a transposed x: on the second call, of one that is larger by one. */
+static EbbArgs *
+drift (EbbArgs *args, gpointer data, GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) moved = ebb_add_scalar (x, (*(guint *) data)++, error);
+  g_autoptr (EbbTensor) turned = ebb_transpose (moved, 0, 1, error);
+  g_autoptr (EbbTensor) y = ebb_sin (turned, error);
+
+  return y != NULL ? ebb_args_new_for_tensor (y) : NULL;
+}
+
+static void
+other_values_on_a_device_are_found (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) here = test_randn (9, ROWS, WIDTH, -1);
+  g_autoptr (EbbTensor) x = ebb_to_device (here, card, &error);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  for (EbbDeterminismCheck check = EBB_DETERMINISM_CHECK_DEFAULT; check <= EBB_DETERMINISM_CHECK_VALUES; check++)
+    {
+      guint n_calls = 0;
+      g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+      g_autoptr (EbbArgs) result = NULL;
+      g_autoptr (EbbTensor) y = NULL;
+      g_autoptr (EbbTensor) loss = NULL;
+
+      ebb_checkpoint_options_set_determinism_check (options, check);
+      result = ebb_checkpoint (drift, &n_calls, NULL, args, options, &error);
+      y = ebb_args_get_tensor (result, 0);
+      loss = ebb_sum (y, NULL, 0, FALSE, &error);
+      g_assert_no_error (error);
+      g_assert_true (ebb_tensor_backward (loss, &error) == (check == EBB_DETERMINISM_CHECK_DEFAULT));
+    }
+  test_assert_error (error, EBB_ERROR_RECOMPUTE, "with other values in the recompute");
+}
+
 int
 main (int argc, char **argv)
 {
@@ -335,5 +374,6 @@ main (int argc, char **argv)
   TEST ("parameters-are-not-offloaded", parameters_are_not_offloaded);
   TEST ("a-store-of-ones-own-comes-before-the-flag", a_store_of_ones_own_comes_before_the_flag);
   TEST ("copies-that-fail-fail-the-step-alone", copies_that_fail_fail_the_step_alone);
+  TEST ("other-values-on-a-device-are-found", other_values_on_a_device_are_found);
   return g_test_run ();
 }

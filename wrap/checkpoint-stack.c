@@ -50,8 +50,15 @@ get_segment (Chunks *self,
   segment = g_ptr_array_index (self->segments, index);
   if (segment == NULL || !ebb_segment_is_for (segment, modules, n, flow))
     {
+      EbbCheckpointTarget *fresh = ebb_segment_new (stack, first, modules, n, flow, self->options);
+
+      if (segment != NULL) /* the chunk's report goes on */
+        {
+          fresh->tally = segment->tally;
+          fresh->tally.saved.now = fresh->tally.dropped.now = 0;
+        }
       segment_unref (segment);
-      segment = ebb_segment_new (stack, first, modules, n, flow, self->options);
+      segment = fresh;
       g_ptr_array_index (self->segments, index) = segment;
     }
   return ebb_checkpoint_target_ref (segment);

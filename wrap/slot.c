@@ -2,6 +2,7 @@
 #include "wrap/slot-private.h"
 
 #include "tensor/backend-private.h"
+#include "offload/transfer-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
@@ -62,17 +63,42 @@ add_elements (Checksum *self,
 
 /* Reads the memory as it lies: a copy might not be had, and bytes handed out would pin the storage. After the early
  * stop nobody will compare. */
+/* What lies between the first and the last element; NULL if the device fails, which its own work will tell. */
+static char *
+copy_to_host (EbbTensor *tensor)
+{
+  gint64 last = 0;
+  gsize size;
+  char *copy;
+
+  for (int i = 0; i < tensor->view.n_dims; i++)
+    last += (tensor->view.shape[i] - 1) * tensor->view.strides[i];
+  size = tensor->n_elements > 0 ? (gsize) (last + 1) * ebb_dtype_get_size (tensor->view.dtype) : 0;
+  copy = g_try_malloc (MAX (size, 1));
+  if (copy != NULL && !ebb_transfer_to_host (tensor->storage->device, copy, tensor->view.data, size, NULL))
+    g_clear_pointer (&copy, g_free);
+  return copy;
+}
+
 guint64
 ebb_slot_checksum (EbbTensor *tensor)
 {
   Checksum self = { .hash = 0x9e3779b97f4a7c15 };
+  g_autofree char *copy = NULL;
+  const char *data = tensor->view.data;
 
-  if (ebb_is_stopped () || tensor->view.data == NULL || !tensor->storage->device->backend->host_memory)
+  if (ebb_is_stopped () || data == NULL)
     return 0;
+  if (!tensor->storage->device->backend->host_memory)
+    {
+      data = copy = copy_to_host (tensor);
+      if (data == NULL)
+        return 0;
+    }
   if (ebb_view_is_contiguous (&tensor->view))
-    add_bytes (&self, tensor->view.data, ebb_tensor_get_n_bytes (tensor));
+    add_bytes (&self, data, ebb_tensor_get_n_bytes (tensor));
   else
-    add_elements (&self, &tensor->view, 0, tensor->view.data, ebb_dtype_get_size (tensor->view.dtype));
+    add_elements (&self, &tensor->view, 0, data, ebb_dtype_get_size (tensor->view.dtype));
   if (self.n_bytes > 0)
     add_word (&self, self.word);
   return self.hash;
