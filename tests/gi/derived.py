@@ -49,7 +49,8 @@ def gradients(look, wrap):
 class Derived(TestCase):
     def test_looking_at_them_changes_nothing(self):
         expected = gradients(never, lambda module: None)
-        policies = [None, "selective", "attention", ["gelu"], ["gelu", "linear"], ["layer_norm"], ["layer_norm", "linear"]]
+        policies = [None, "selective", "attention", ["gelu"], ["gelu", "linear"], ["layer_norm"],
+                    ["layer_norm", "linear"]]
         for look in (never, always, in_the_forward, at_first):
             for policy in policies:
                 for nested in (False, True):
