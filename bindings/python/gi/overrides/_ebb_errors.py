@@ -45,6 +45,8 @@ def _recall(error):
         pass  # the last one: an exception's own text stands before its token
     entry = _kept.pop(int(match.group(1)), None) if match else None
     if entry is None:
+        if match:  # of an exception that Python code has dealt with since
+            error.message = error.message[:match.start()] + error.message[match.end():]
         return error
     exception = entry[1]
     if isinstance(exception, GLib.Error):  # C has said meanwhile where it happened
