@@ -27,7 +27,7 @@ typedef struct
   EbbTensor *tensor;   /* kept itself, or... */
   EbbHandle *handle;   /* what the hooks gave for it */
   EbbPacked *packed;   /* with @handle: the hooks, and what they were given */
-  guint64 birth; /* of its storage */
+  guint64 birth;       /* of its storage */
   guint version;
   guint held : 1;      /* counted as saved */
   guint as_shadow : 1; /* @tensor is a parameter whose copy in shadow_dtype was the operand */
