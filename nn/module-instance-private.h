@@ -37,9 +37,10 @@ typedef struct
   EbbTensorRegistry buffers;
   EbbNamedModule *children;
   guint n_children;
-  EbbModule *parent; /* the first that has it as a child, not owned; NULL: none */
-  EbbCallPlan *plan; /* hooks and interceptors; NULL: none */
-  guint last_id;     /* of hooks and interceptors */
+  EbbModule *parent;   /* the first that has it as a child, not owned; NULL: none */
+  EbbModuleWeak *weak; /* made when first asked for */
+  EbbCallPlan *plan;   /* hooks and interceptors; NULL: none */
+  guint last_id;       /* of hooks and interceptors */
   guint forward_counter;
   guint training : 1;
   guint is_built : 1;
@@ -54,6 +55,9 @@ ebb_module_get_private (EbbModule *self)
 {
   return G_STRUCT_MEMBER_P (self, ebb_module_private_offset);
 }
+
+/* module-weak.c: from now on the module is gone */
+void ebb_module_weak_clear (EbbModulePrivate *priv);
 
 /* module-registry.c */
 void ebb_module_clear_registry (EbbModulePrivate *priv);

@@ -89,6 +89,13 @@ gboolean ebb_module_is_only_wrapped (EbbModule *module,
 /* Where the module is in the tree that it is a part of, as "h.3.attn"; "" for one that is no child. Owned. */
 char *ebb_module_get_path (EbbModule *self);
 
+/* A weak reference to a module: owned, and safe from any thread. */
+typedef struct _EbbModuleWeak EbbModuleWeak;
+EbbModuleWeak *ebb_module_get_weak (EbbModule *self);
+/* The module, with a reference; NULL if it is gone. */
+EbbModule *ebb_module_weak_get (EbbModuleWeak *weak);
+void ebb_module_weak_free (EbbModuleWeak *weak);
+
 /* The type's name as people know it, "Linear" for EbbLinear: how messages begin. */
 const char *ebb_module_get_type_name (EbbModule *self);
 

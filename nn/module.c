@@ -101,12 +101,20 @@ ebb_module_set_property (GObject *object, guint id, const GValue *value, GParamS
 }
 
 static void
+ebb_module_dispose (GObject *object)
+{
+  ebb_module_weak_clear (ebb_module_get_instance_private (EBB_MODULE (object)));
+  G_OBJECT_CLASS (ebb_module_parent_class)->dispose (object);
+}
+
+static void
 ebb_module_finalize (GObject *object)
 {
   EbbModulePrivate *priv = ebb_module_get_instance_private (EBB_MODULE (object));
 
   g_clear_pointer (&priv->plan, ebb_call_plan_unref);
   ebb_module_clear_registry (priv);
+  g_clear_pointer (&priv->weak, ebb_module_weak_free);
   G_OBJECT_CLASS (ebb_module_parent_class)->finalize (object);
 }
 
@@ -118,6 +126,7 @@ ebb_module_class_init (EbbModuleClass *klass)
   ebb_module_private_offset = g_type_class_get_instance_private_offset (klass);
   object_class->get_property = ebb_module_get_property;
   object_class->set_property = ebb_module_set_property;
+  object_class->dispose = ebb_module_dispose;
   object_class->finalize = ebb_module_finalize;
   klass->build = ebb_module_default_build;
   klass->forward = ebb_module_default_forward;

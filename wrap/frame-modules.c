@@ -6,17 +6,14 @@
 
 typedef struct
 {
-  GWeakRef *module;
+  EbbModuleWeak *module;
   gboolean training; /* in the forward; while it is run again, what it was in between */
 } Entry;
 
 static void
 entry_clear (gpointer data)
 {
-  Entry *entry = data;
-
-  g_weak_ref_clear (entry->module);
-  g_free (entry->module);
+  ebb_module_weak_free (((Entry *) data)->module);
 }
 
 /* Notes the training flags of the modules and all inside them, and counts the forward. A recompute's is no new one. */
@@ -35,9 +32,8 @@ ebb_frame_enter_modules (EbbCheckpointFrame *self,
   for (guint i = 0; i < all->len; i++)
     {
       EbbModule *module = g_ptr_array_index (all, i);
-      Entry entry = { g_new0 (GWeakRef, 1), ebb_module_get_training (module) };
+      Entry entry = { ebb_module_get_weak (module), ebb_module_get_training (module) };
 
-      g_weak_ref_init (entry.module, module);
       g_array_append_val (self->modules, entry);
       if (self->is_counted)
         ebb_module_add_to_forward_counter (module, 1);
@@ -53,7 +49,7 @@ ebb_frame_count_down (EbbCheckpointFrame *self)
   self->is_counted = FALSE;
   for (guint i = 0; was_counted && i < self->modules->len; i++)
     {
-      g_autoptr (EbbModule) module = g_weak_ref_get (g_array_index (self->modules, Entry, i).module);
+      g_autoptr (EbbModule) module = ebb_module_weak_get (g_array_index (self->modules, Entry, i).module);
 
       if (module != NULL)
         ebb_module_add_to_forward_counter (module, -1);
@@ -68,7 +64,7 @@ ebb_frame_swap_training (EbbCheckpointFrame *self)
   for (guint i = 0; self->modules != NULL && i < self->modules->len; i++)
     {
       Entry *entry = &g_array_index (self->modules, Entry, i);
-      g_autoptr (EbbModule) module = g_weak_ref_get (entry->module);
+      g_autoptr (EbbModule) module = ebb_module_weak_get (entry->module);
       gboolean now = module != NULL && ebb_module_get_training (module);
 
       if (module != NULL)

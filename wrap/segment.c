@@ -60,7 +60,7 @@ ebb_segment_is_for (EbbCheckpointTarget *segment,
     return FALSE;
   for (guint i = 0; i < n_modules; i++)
     {
-      g_autoptr (EbbModule) module = g_weak_ref_get (&segment->modules[i]);
+      g_autoptr (EbbModule) module = ebb_module_weak_get (segment->modules[i]);
 
       if (module != modules[i])
         return FALSE;

@@ -17,7 +17,7 @@ typedef struct _EbbCheckpointTarget EbbCheckpointTarget;
 struct _EbbCheckpointTarget
 {
   int ref_count;
-  GWeakRef *modules; /* whose forward counters and training flags go with a frame, with all below them */
+  EbbModuleWeak **modules; /* whose forward counters and training flags go with a frame, with all below them */
   guint n_modules;
   guint interceptor; /* of the only module, whose forward it is; 0: @func */
   EbbCheckpointFunc func;

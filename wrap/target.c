@@ -11,10 +11,10 @@ target_new (char *name,
 
   target->ref_count = 1;
   target->name = name;
-  target->modules = g_new0 (GWeakRef, n_modules);
+  target->modules = g_new0 (EbbModuleWeak *, n_modules);
   target->n_modules = n_modules;
   for (guint i = 0; i < n_modules; i++)
-    g_weak_ref_init (&target->modules[i], modules[i]);
+    target->modules[i] = ebb_module_get_weak (modules[i]);
   target->options = options ? g_object_ref (options) : ebb_checkpoint_options_new ();
   return target;
 }
@@ -56,7 +56,7 @@ ebb_checkpoint_target_unref (EbbCheckpointTarget *target)
   if (__atomic_sub_fetch (&target->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
   for (guint i = 0; i < target->n_modules; i++)
-    g_weak_ref_clear (&target->modules[i]);
+    ebb_module_weak_free (target->modules[i]);
   g_free (target->modules);
   if (target->destroy != NULL)
     target->destroy (target->data);
@@ -68,7 +68,7 @@ ebb_checkpoint_target_unref (EbbCheckpointTarget *target)
 char *
 ebb_checkpoint_target_describe (EbbCheckpointTarget *target)
 {
-  g_autoptr (EbbModule) module = target->func == NULL ? g_weak_ref_get (&target->modules[0]) : NULL;
+  g_autoptr (EbbModule) module = target->func == NULL ? ebb_module_weak_get (target->modules[0]) : NULL;
   g_autofree char *path = module ? ebb_module_get_path (module) : NULL;
 
   return path != NULL && *path != '\0' ? g_strdup_printf ("%s (%s)", path, target->name) : g_strdup (target->name);
@@ -82,7 +82,7 @@ ebb_checkpoint_target_get_modules (EbbCheckpointTarget *target,
 
   for (guint i = 0; i < target->n_modules; i++)
     {
-      EbbModule *module = g_weak_ref_get (&target->modules[i]);
+      EbbModule *module = ebb_module_weak_get (target->modules[i]);
 
       if (module == NULL)
         {
