@@ -1,0 +1,172 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/bench-training.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LEARNING_RATE 3e-4
+
+const char *const bench_part_names[BENCH_N_PARTS] = { "forward", "backward", "optimizer", "step" };
+
+static EbbModule *
+make_gpt (const BenchSettings *settings,
+          int *vocab,
+          GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset (settings->preset ? settings->preset : "gpt2");
+
+  ebb_gpt_config_set_context (config, settings->context);
+  ebb_gpt_config_set_dropout (config, 0);
+  if (settings->layers > 0)
+    ebb_gpt_config_set_layers (config, settings->layers);
+  if (settings->width > 0)
+    ebb_gpt_config_set_width (config, settings->width);
+  if (settings->heads > 0)
+    ebb_gpt_config_set_heads (config, settings->heads);
+  if (settings->vocab > 0)
+    ebb_gpt_config_set_vocab (config, settings->vocab);
+  *vocab = ebb_gpt_config_get_vocab (config);
+  return ebb_gpt_new (config, error);
+}
+
+static gboolean
+wrap_blocks (EbbModule *model,
+             const char *strategy,
+             GError **error)
+{
+  g_autoptr (EbbCheckpointOptions) options = NULL;
+
+  if (strategy == NULL || strcmp (strategy, "none") == 0)
+    return TRUE;
+  if (strcmp (strategy, "selective") == 0)
+    options = ebb_checkpoint_options_new_selective ();
+  else if (strcmp (strategy, "full") == 0)
+    options = ebb_checkpoint_options_new ();
+  else
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "checkpointing \"%s\": must be none, selective or full", strategy);
+      return FALSE;
+    }
+  return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, error);
+}
+
+static gboolean
+check_settings (const BenchSettings *settings,
+                GError **error)
+{
+  if (settings->batch > 0 && settings->context > 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "batch %d x context %d: both must be at least 1",
+               settings->batch, settings->context);
+  return FALSE;
+}
+
+BenchTraining *
+bench_training_new (const BenchSettings *settings,
+                    GError **error)
+{
+  const gint64 shape[] = { settings->batch, settings->context };
+  g_autoptr (BenchTraining) self = g_new0 (BenchTraining, 1);
+  int vocab = 0;
+
+  if (!check_settings (settings, error))
+    return NULL;
+  ebb_manual_seed (1);
+  self->settings = *settings;
+  self->model = make_gpt (settings, &vocab, error);
+  if (self->model == NULL || !wrap_blocks (self->model, settings->strategy, error))
+    return NULL;
+  self->optimizer = ebb_adamw_new (self->model, LEARNING_RATE, error);
+  if (self->optimizer == NULL)
+    return NULL;
+  self->tokens = ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error);
+  self->targets = self->tokens ? ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error) : NULL;
+  return self->targets != NULL ? g_steal_pointer (&self) : NULL;
+}
+
+void
+bench_training_free (BenchTraining *self)
+{
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->model);
+  g_clear_pointer (&self->tokens, ebb_tensor_unref);
+  g_clear_pointer (&self->targets, ebb_tensor_unref);
+  g_free (self);
+}
+
+static double
+seconds_since (gint64 start)
+{
+  return (double) (g_get_monotonic_time () - start) * 1e-6;
+}
+
+gboolean
+bench_training_step (BenchTraining *self,
+                     double *seconds,
+                     double *loss_value,
+                     GError **error)
+{
+  g_autoptr (EbbTensor) loss = NULL;
+  gint64 start = g_get_monotonic_time (), part = start;
+
+  ebb_push_autocast (self->settings.bf16, EBB_DTYPE_BF16);
+  loss = ebb_gpt_loss (EBB_GPT (self->model), self->tokens, self->targets, error);
+  ebb_pop_autocast ();
+  seconds[BENCH_FORWARD] = seconds_since (part);
+  part = g_get_monotonic_time ();
+  if (loss == NULL || !ebb_tensor_backward (loss, error))
+    return FALSE;
+  seconds[BENCH_BACKWARD] = seconds_since (part);
+  part = g_get_monotonic_time ();
+  if (!ebb_optimizer_step (self->optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (self->optimizer);
+  seconds[BENCH_OPTIMIZER] = seconds_since (part);
+  seconds[BENCH_STEP] = seconds_since (start);
+  return loss_value == NULL || ebb_tensor_get_item (loss, loss_value, error);
+}
+
+guint64
+bench_training_count_parameters (BenchTraining *self)
+{
+  g_autofree EbbTensor **parameters = NULL;
+  guint64 count = 0;
+  guint n;
+
+  parameters = ebb_module_get_parameters (self->model, TRUE, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      count += (guint64) ebb_tensor_get_n_elements (parameters[i]);
+      ebb_tensor_unref (parameters[i]);
+    }
+  return count;
+}
+
+guint64
+bench_get_resident_peak (void)
+{
+  g_autofree char *status = NULL;
+  const char *line = NULL;
+
+  if (g_file_get_contents ("/proc/self/status", &status, NULL, NULL))
+    line = strstr (status, "VmHWM:");
+  return line != NULL ? g_ascii_strtoull (line + strlen ("VmHWM:"), NULL, 10) * 1024 : 0;
+}
+
+static int
+compare (const void *a,
+         const void *b)
+{
+  double x = *(const double *) a, y = *(const double *) b;
+
+  return x < y ? -1 : x > y;
+}
+
+double
+bench_median (double *values,
+              guint n)
+{
+  qsort (values, n, sizeof (double), compare);
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
