@@ -12,8 +12,8 @@
 
 /* Bytes of logits at a time. Each chunk reads the weight twice and its gradient once and writes that: chunks that are
  * too small spend their time on this. The number of rows follows from shapes alone, so sums have one order. */
-#define CHUNK_BYTES (32 * 1024 * 1024)
-#define CHUNK_ROW_UNIT 16
+#define CHUNK_BYTES (64 * 1024 * 1024)
+#define CHUNK_ROW_UNIT 64
 
 typedef struct
 {
@@ -395,8 +395,8 @@ add_gradients (EbbOpCall *call)
  * @reduction: how the losses become one
  * @error: return location for an error
  *
- * Computes ebb_cross_entropy_full() of ebb_linear() of @x and @weight without ever holding all logits: at most 32 MiB
- * of them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
+ * Computes ebb_cross_entropy_full() of ebb_linear() of @x and @weight without ever holding all logits: at most 64 MiB
+ * of them, or 64 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
  * along with the loss if they are wanted, and backward keeps them alone; without reduction it keeps @x, @weight and
  * @targets and computes the logits again. Under autocast @x and @weight are cast to its dtype and logits are of it.
  *
