@@ -22,6 +22,7 @@
 #include "tensor/ops/product.h"
 #include "tensor/ops/reduction.h"
 #include "tensor/ops/shape.h"
+#include "tensor/profiler.h"
 #include "tensor/random.h"
 #include "tensor/saved-tensor.h"
 #include "tensor/tensor.h"

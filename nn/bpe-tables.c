@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/bpe-tables-private.h"
 
-#include "nn/atomic-file-private.h"
+#include "tensor/atomic-file-private.h"
 #include "nn/json-scanner-private.h"
 
 #include <string.h>

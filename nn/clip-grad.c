@@ -4,6 +4,7 @@
 #include "tensor/op-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
+#include "tensor/profiler-private.h"
 
 #include <math.h>
 
@@ -93,6 +94,7 @@ ebb_compute_grad_norm (EbbTensor **parameters,
 {
   g_autofree double *squares = g_new0 (double, n_parameters + 1);
   g_autofree gboolean *done = g_new0 (gboolean, n_parameters + 1);
+  EbbProfileMark mark = ebb_profile_push_range ("gradient norm", EBB_PHASE_OPTIMIZER);
   gboolean ok = TRUE;
   double total = 0;
 
@@ -106,6 +108,7 @@ ebb_compute_grad_norm (EbbTensor **parameters,
   for (guint i = 0; i < n_parameters; i++)
     total += squares[i];
   *norm = sqrt (total);
+  ebb_profile_pop (mark);
   return ok;
 }
 
@@ -132,6 +135,7 @@ ebb_clip_grad_norm (EbbTensor **parameters,
                     double *norm,
                     GError **error)
 {
+  EbbProfileMark mark;
   double total, factor;
   gboolean ok = TRUE;
 
@@ -149,10 +153,12 @@ ebb_clip_grad_norm (EbbTensor **parameters,
   factor = ebb_get_clip_factor (total, max_norm);
   if (factor == 1)
     return TRUE;
+  mark = ebb_profile_push_range ("gradient clipping", EBB_PHASE_OPTIMIZER);
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; ok && i < n_parameters; i++)
     if (parameters[i]->grad != NULL)
       ok = ebb_tensor_scale (parameters[i]->grad, factor, error);
   ebb_pop_grad_enabled ();
+  ebb_profile_pop (mark);
   return ok;
 }

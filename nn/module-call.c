@@ -251,6 +251,7 @@ EbbArgs *
 ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
 {
   EbbModulePrivate *priv;
+  EbbProfileMark mark;
   EbbArgs *result;
 
   if (self == NULL || args == NULL || has_error (error))
@@ -258,11 +259,16 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
   g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
 
   priv = ebb_module_get_private (self);
+  mark = ebb_module_push_profile (self);
   if (priv->plan != NULL)
-    return call_through_plan (self, args, error);
-  result = call_class (self, args, error);
-  if (result == NULL)
-    report_failure (self, error);
+    result = call_through_plan (self, args, error);
+  else
+    {
+      result = call_class (self, args, error);
+      if (result == NULL)
+        report_failure (self, error);
+    }
+  ebb_profile_pop (mark);
   return result;
 }
 
@@ -281,6 +287,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
 {
   EbbModulePrivate *priv;
   EbbModuleClass *klass;
+  EbbProfileMark mark;
   EbbTensor *output;
 
   if (self == NULL || input == NULL || has_error (error))
@@ -297,7 +304,9 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
       output = result != NULL ? take_only_tensor (self, result, error) : NULL;
       return output;
     }
+  mark = ebb_module_push_profile (self);
   output = klass->forward1 (self, input, error);
+  ebb_profile_pop (mark);
   if (output != NULL && has_error (error))
     g_clear_pointer (&output, ebb_tensor_unref);
   if (output == NULL)

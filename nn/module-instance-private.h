@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/module-private.h"
+#include "tensor/profiler-private.h"
 #include "tensor/tensor-private.h"
 
 /* What module.c, module-call.c, module-registry.c, module-state.c and module-interceptors.c share. */
@@ -88,6 +89,14 @@ EbbTensor *ebb_module_default_forward1 (EbbModule *self,
 EbbArgs *ebb_module_call_forward (EbbModule *self,
                                   EbbArgs *args,
                                   GError **error);
+
+/* module-profile.c: tells the profiler of this thread, if there is one, that a call of @self begins */
+EbbProfileMark ebb_module_open_profile (EbbModule *self);
+static inline EbbProfileMark
+ebb_module_push_profile (EbbModule *self)
+{
+  return ebb_is_profiling () ? ebb_module_open_profile (self) : 0;
+}
 
 /* module-interceptors.c */
 EbbCallPlan *ebb_call_plan_ref (EbbCallPlan *plan);

@@ -239,18 +239,25 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
 {
   EbbModulePrivate *priv = ebb_module_get_private (self);
   EbbForwardChain chain = { priv->plan, 0 };
+  EbbProfileMark mark;
   EbbArgs *result;
 
   if (args == NULL || (error != NULL && *error != NULL))
     return NULL;
+  mark = ebb_thread.recomputing > 0 ? ebb_module_push_profile (self) : 0; /* else it is inside a call that is seen */
   if (chain.plan == NULL)
-    return ebb_module_call_forward (self, args, error);
+    {
+      result = ebb_module_call_forward (self, args, error);
+      ebb_profile_pop (mark);
+      return result;
+    }
 
   ebb_call_plan_ref (chain.plan);
   while (chain.n_inside < chain.plan->n_stations && chain.plan->stations[chain.n_inside]->id < id)
     chain.n_inside++;
   result = ebb_forward_chain_call (&chain, self, args, error);
   ebb_call_plan_unref (chain.plan);
+  ebb_profile_pop (mark);
   return result;
 }
 

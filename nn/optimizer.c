@@ -6,6 +6,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
+#include "tensor/profiler-private.h"
 
 #include <gio/gio.h>
 #include <math.h>
@@ -238,6 +239,7 @@ ebb_optimizer_step (EbbOptimizer *self,
 {
   g_autoptr (GError) failure = NULL;
   EbbOptimizerPrivate *priv;
+  EbbProfileMark mark;
   gboolean ok;
 
   if ((error != NULL && *error != NULL) || self == NULL)
@@ -245,9 +247,11 @@ ebb_optimizer_step (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
+  mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
   ebb_push_grad_enabled (FALSE);
   ok = EBB_OPTIMIZER_GET_CLASS (self)->step (self, &failure);
   ebb_pop_grad_enabled ();
+  ebb_profile_pop (mark);
   if (failure != NULL)
     {
       g_propagate_error (error, g_steal_pointer (&failure));

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/safetensors.h"
 
-#include "nn/atomic-file-private.h"
+#include "tensor/atomic-file-private.h"
 #include "nn/json-scanner-private.h"
 #include "nn/safetensors-header-private.h"
 #include "tensor/autograd.h"

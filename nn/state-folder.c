@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/state-folder-private.h"
 
-#include "nn/atomic-file-private.h"
+#include "tensor/atomic-file-private.h"
 #include "nn/safetensors.h"
 #include "nn/state-tree-private.h"
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/text-dataset-private.h"
 
-#include "nn/atomic-file-private.h"
+#include "tensor/atomic-file-private.h"
 #include "nn/token-stream-private.h"
 
 #include <gio/gio.h>

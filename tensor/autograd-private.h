@@ -38,7 +38,8 @@ struct _EbbNode
 {
   int ref_count;
   guint8 n_inputs, n_outputs, n_saved;
-  gboolean released; /* a backward pass has used it up */
+  gboolean released;  /* a backward pass has used it up */
+  GQuark module_path; /* of the module whose call has made it, for a profiler; 0: not known */
   const EbbOp *op;
   guint64 sequence;
   EbbRecipe *recipe; /* that its result carries; NULL: none */

@@ -2,6 +2,7 @@
 #include "tensor/autograd.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/profiler-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
@@ -416,7 +417,13 @@ run_task (Task *task,
       if (ok)
         capture_outputs (task, node);
       if (ok && (task->needed == NULL || g_hash_table_contains (task->needed, node)))
-        ok = run_node (task, node, error);
+        {
+          EbbProfileMark mark =
+              ebb_is_profiling () ? ebb_profiler_open_backward (node->op, node->module_path) : 0;
+
+          ok = run_node (task, node, error);
+          ebb_profile_pop (mark);
+        }
       drop_grads (node);
       node->task = NULL;
       ebb_node_unref (node);
@@ -571,6 +578,7 @@ run_backward (Task *task,
               GError **error)
 {
   EbbThreadModes modes = ebb_thread_save_modes ();
+  EbbProfileMark mark = ebb_profile_push_range ("backward", EBB_PHASE_BACKWARD);
   gboolean ok;
   GError *local = NULL;
 
@@ -600,6 +608,7 @@ run_backward (Task *task,
   if (--ebb_thread.in_backward == 0)
     call_at_end ();
   ebb_thread_restore_modes (&modes);
+  ebb_profile_pop (mark);
   g_free (task->heap);
   g_clear_pointer (&task->needed, g_hash_table_unref);
   if (!ok && local == NULL)

@@ -79,6 +79,7 @@ node_new (EbbOpCall *call)
   node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
   node->task = NULL;
   node->recipe = NULL;
+  node->module_path = ebb_thread.module_path;
   node->params = call->params;
   memcpy (node->extra_f, call->extra.f, sizeof node->extra_f);
   memcpy (node->extra_i, call->extra.i, sizeof node->extra_i);

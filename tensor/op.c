@@ -3,6 +3,7 @@
 
 #include "tensor/autograd-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/profiler-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
@@ -288,6 +289,8 @@ ebb_launch (EbbDevice *device,
                    ebb_kernel_get_name (launch->kernel));
       return FALSE;
     }
+  if (ebb_is_profiling ())
+    return ebb_profiler_run_kernel (device, launch, device->kernels[launch->kernel], error);
   return device->kernels[launch->kernel](launch, error);
 }
 
@@ -326,9 +329,9 @@ ebb_op_call_get_device (EbbOpCall *call)
 }
 
 static gboolean
-run (EbbOpCall *call,
-     EbbDevice *device,
-     GError **error)
+run_unseen (EbbOpCall *call,
+            EbbDevice *device,
+            GError **error)
 {
   EbbLaunch launch;
 
@@ -358,6 +361,28 @@ run (EbbOpCall *call,
   for (guint i = 0; i < call->n_outputs; i++)
     launch.outputs[i] = &call->outputs[i]->view;
   return ebb_launch (device, &launch, error);
+}
+
+static gboolean
+run_profiled (EbbOpCall *call,
+              EbbDevice *device,
+              GError **error)
+{
+  EbbProfileMark mark = ebb_profiler_open_op (call);
+  gboolean ok = run_unseen (call, device, error);
+
+  ebb_profile_pop (mark);
+  return ok;
+}
+
+static inline gboolean
+run (EbbOpCall *call,
+     EbbDevice *device,
+     GError **error)
+{
+  if (ebb_is_profiling () && !ebb_thread.stopped)
+    return run_profiled (call, device, error);
+  return run_unseen (call, device, error);
 }
 
 /* The outermost observer comes first: what it provides, those inside see as they would have. They are asked all the

@@ -10,6 +10,7 @@ G_BEGIN_DECLS
 
 typedef struct _EbbOpObserver EbbOpObserver;
 typedef struct _EbbRecipeLog EbbRecipeLog;
+struct _EbbProfiler;
 
 /* Someone who sees every op that this thread runs (but views), and every generator before it is drawn from. Observers
  * nest; @outer is set by push. A function may be NULL. */
@@ -38,16 +39,18 @@ typedef struct
   guint8 autocast;
   guint8 autocast_dtype;
   guint8 in_backward;
-  int stopped;                /* > 0: a recompute has all it needs: ops give phantoms */
-  EbbSavedTensorHooks *hooks; /* innermost door, NULL: keep */
-  EbbOpObserver *observers;   /* innermost */
-  guint64 frame;              /* the number of the checkpointed forward or recompute that runs; 0: none */
-  EbbRecipeLog *recipe_log;   /* of it */
-  const EbbOp *saving;        /* whose tensor is at the door */
-  EbbGenerator *generator;    /* the default one, made at first use */
+  int stopped;                   /* > 0: a recompute has all it needs: ops give phantoms */
+  EbbSavedTensorHooks *hooks;    /* innermost door, NULL: keep */
+  EbbOpObserver *observers;      /* innermost */
+  struct _EbbProfiler *profiler; /* that records what runs; NULL: none */
+  guint64 frame;                 /* the number of the checkpointed forward or recompute that runs; 0: none */
+  EbbRecipeLog *recipe_log;      /* of it */
+  const EbbOp *saving;           /* whose tensor is at the door */
+  EbbGenerator *generator;       /* the default one, made at first use */
   int checkpointing_disabled;
-  int checkpointing; /* depth of checkpointed forwards */
-  int recomputing;   /* depth of recomputes */
+  int checkpointing;  /* depth of checkpointed forwards */
+  int recomputing;    /* depth of recomputes */
+  GQuark module_path; /* of the module whose call runs, while there is a profiler; 0: none */
   /* saved by push functions */
   struct _EbbModeStack *grad_stack, *autocast_stack, *hooks_stack;
 } EbbThread;

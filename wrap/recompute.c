@@ -2,6 +2,8 @@
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/frame-private.h"
 
+#include "tensor/profiler-private.h"
+
 /* -- generators ---------------------------------------------------------------------------------------------------- */
 
 /* Not told to the frames around, which would take the state in between for one that they began with. */
@@ -115,6 +117,7 @@ run_again (EbbCheckpointFrame *self,
   /* Of the forward, which may be going on: it may run a backward pass itself. */
   const guint64 mark = self->mark;
   const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
+  EbbProfileMark mark_of_profile = ebb_profile_push_range ("recompute", EBB_PHASE_RECOMPUTE);
   EbbArgs *result;
   GError *local = NULL;
 
@@ -139,6 +142,7 @@ run_again (EbbCheckpointFrame *self,
   self->n_products = n_products;
   self->recomputing = FALSE;
   self->recipe_log.repeats = FALSE;
+  ebb_profile_pop (mark_of_profile);
   if (local == NULL)
     return check_run (self, error);
   g_propagate_error (error, local);

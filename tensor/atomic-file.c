@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/atomic-file-private.h"
+#include "tensor/atomic-file-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
