@@ -29,12 +29,23 @@ count_view_bytes (const EbbView *view)
   return (guint64) n * ebb_dtype_get_size (view->dtype);
 }
 
-/* A product that adds reads what it writes. */
+/* A product that adds reads what it writes. Of what is indexed, only what is picked is read, or added to. */
 guint64
 ebb_launch_count_bytes (const EbbLaunch *launch)
 {
   guint64 n = 0;
 
+  switch (launch->kernel)
+    {
+    case EBB_KERNEL_INDEX_SELECT:
+    case EBB_KERNEL_GATHER:
+      return count_view_bytes (launch->inputs[1]) + 2 * count_view_bytes (launch->outputs[0]);
+    case EBB_KERNEL_INDEX_ADD:
+    case EBB_KERNEL_SCATTER_ADD:
+      return count_view_bytes (launch->inputs[1]) + 3 * count_view_bytes (launch->inputs[0]);
+    default:
+      break;
+    }
   for (guint i = 0; i < launch->n_inputs; i++)
     if (launch->inputs[i] != NULL)
       n += count_view_bytes (launch->inputs[i]);

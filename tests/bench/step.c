@@ -1,19 +1,22 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/bench-training.h"
 
+#include <json-glib/json-glib.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Times whole optimizer steps of a model on random tokens: forward, loss, backward, AdamW, gradients dropped. Prints
- * each part's median in milliseconds, and what memory was used for.
+ * each part's median in milliseconds, and what memory was used for; with --floor also what the products of a step take
+ * alone.
  *
  * With --serve it is one side of scripts/bench, which lets several such programs take turns: each line of standard
- * input is a number of steps to take, and is answered by one line of JSON. */
+ * input is a number of steps to take, or "floor" to measure that, and is answered by one line of JSON. */
 
 static BenchSettings settings = { .batch = 4, .context = 256 };
 static int steps = 5, threads = 0;
-static gboolean serve;
+static gboolean serve, with_floor, as_json;
+static guint64 library_bytes; /* resident before there is a model */
 
 static const GOptionEntry entries[] = {
   { "preset", 0, 0, G_OPTION_ARG_STRING, &settings.preset, "Model: gpt2 (default), tiny, ...", "NAME" },
@@ -27,46 +30,205 @@ static const GOptionEntry entries[] = {
   { "steps", 0, 0, G_OPTION_ARG_INT, &steps, "Steps that count, after two that don't", "N" },
   { "threads", 0, 0, G_OPTION_ARG_INT, &threads, "CPU threads", "N" },
   { "bf16", 0, 0, G_OPTION_ARG_NONE, &settings.bf16, "Products in bf16", NULL },
+  { "floor", 0, 0, G_OPTION_ARG_NONE, &with_floor, "Profile one more step, and measure its products alone", NULL },
+  { "json", 0, 0, G_OPTION_ARG_NONE, &as_json, "Print one JSON object: seconds (_s) and bytes at most (_bytes)", NULL },
   { "serve", 0, 0, G_OPTION_ARG_NONE, &serve, "Take as many steps as each line of standard input says", NULL },
   G_OPTION_ENTRY_NULL,
 };
 
 static const char *const purpose_names[] = { "parameters", "gradients", "optimizer", "activations", "workspace" };
 
-static void
-print_memory (void)
-{
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+/* The first steps allocate, and make oneDNN's primitives. */
+#define N_LEFT_OUT 2
 
-  for (int i = 0; i < EBB_N_PURPOSES; i++)
-    printf ("%-12s %8.1f MB at most\n", purpose_names[i],
-            (double) ebb_memory_stats_get_peak (stats, (EbbPurpose) i) * 1e-6);
-  printf ("%-12s %8.1f MB at most, %.1f MB reserved\n", "all", (double) ebb_memory_stats_get_peak_total (stats) * 1e-6,
-          (double) ebb_memory_stats_get_reserved (stats) * 1e-6);
-  printf ("%-12s %8.1f MB\n", "resident", (double) bench_get_resident_peak () * 1e-6);
-}
+/* -- what a run has to show ---------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  double product_seconds, attention_seconds; /* of the step that was recorded */
+  double floor_seconds, attention_floor_seconds;
+} Floor;
+
+typedef struct
+{
+  double *all; /* [steps]: of whole ones */
+  double medians[BENCH_N_PARTS], least[BENCH_N_PARTS], most[BENCH_N_PARTS];
+  guint64 bytes[EBB_N_PURPOSES], total_bytes, reserved_bytes, resident_bytes;
+  gboolean has_floor;
+  Floor floor;
+} Result;
 
 static gboolean
-print_steps (BenchTraining *training,
-             GError **error)
+take_times (Result *self,
+            BenchTraining *training,
+            GError **error)
 {
-  g_autofree double *seconds = g_new0 (double, BENCH_N_PARTS *((gsize) steps + 2));
+  g_autofree double *seconds = g_new0 (double, BENCH_N_PARTS *((gsize) steps + N_LEFT_OUT));
   g_autofree double *times = g_new (double, (gsize) steps);
 
-  for (int i = 0; i < steps + 2; i++)
+  for (int i = 0; i < steps + N_LEFT_OUT; i++)
     if (!bench_training_step (training, seconds + BENCH_N_PARTS * i, NULL, error))
       return FALSE;
   for (int part = 0; part < BENCH_N_PARTS; part++)
     {
-      double median;
-
       for (int i = 0; i < steps; i++)
-        times[i] = seconds[BENCH_N_PARTS * (i + 2) + part];
-      median = bench_median (times, (guint) steps);
-      printf ("%-12s %8.1f ms (%.1f to %.1f)\n", bench_part_names[part], median * 1e3, times[0] * 1e3,
-              times[steps - 1] * 1e3);
+        times[i] = seconds[BENCH_N_PARTS * (i + N_LEFT_OUT) + part];
+      if (part == BENCH_STEP)
+        memcpy (self->all, times, sizeof (double) * (gsize) steps);
+      self->medians[part] = bench_median (times, (guint) steps);
+      self->least[part] = times[0];
+      self->most[part] = times[steps - 1];
     }
-  print_memory ();
+  return TRUE;
+}
+
+static void
+take_memory (Result *self)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+
+  for (int i = 0; i < EBB_N_PURPOSES; i++)
+    self->bytes[i] = ebb_memory_stats_get_peak (stats, (EbbPurpose) i);
+  self->total_bytes = ebb_memory_stats_get_peak_total (stats);
+  self->reserved_bytes = ebb_memory_stats_get_reserved (stats);
+  self->resident_bytes = bench_get_resident_peak ();
+}
+
+/* One more step, recorded; then its products alone. @table may be NULL. */
+static gboolean
+measure_floor (BenchTraining *training,
+               Floor *floor,
+               char **table,
+               GError **error)
+{
+  g_autoptr (EbbProfiler) profiler = ebb_profiler_new ();
+  double seconds[BENCH_N_PARTS];
+  gboolean ok = ebb_profiler_start (profiler, error) && bench_training_step (training, seconds, NULL, error);
+
+  ebb_profiler_stop (profiler);
+  if (!ok || !ebb_profiler_measure_floor (profiler, error))
+    return FALSE;
+  floor->product_seconds = ebb_profiler_get_product_seconds (profiler);
+  floor->attention_seconds = ebb_profiler_get_attention_seconds (profiler);
+  floor->floor_seconds = ebb_profiler_get_floor_seconds (profiler);
+  floor->attention_floor_seconds = ebb_profiler_get_attention_floor_seconds (profiler);
+  if (table != NULL)
+    *table = ebb_profiler_get_table (profiler);
+  return TRUE;
+}
+
+static void
+print_text (const Result *self)
+{
+  double both = self->floor.floor_seconds + self->floor.attention_floor_seconds;
+
+  for (int part = 0; part < BENCH_N_PARTS; part++)
+    printf ("%-12s %8.1f ms (%.1f to %.1f)\n", bench_part_names[part], self->medians[part] * 1e3,
+            self->least[part] * 1e3, self->most[part] * 1e3);
+  for (int i = 0; i < EBB_N_PURPOSES; i++)
+    printf ("%-12s %8.1f MB at most\n", purpose_names[i], (double) self->bytes[i] * 1e-6);
+  printf ("%-12s %8.1f MB at most, %.1f MB reserved\n", "all", (double) self->total_bytes * 1e-6,
+          (double) self->reserved_bytes * 1e-6);
+  printf ("%-12s %8.1f MB, %.1f MB before there was a model\n", "resident", (double) self->resident_bytes * 1e-6,
+          (double) library_bytes * 1e-6);
+  if (!self->has_floor)
+    return;
+  printf ("%-12s %8.1f ms, %.1f %% of the step\n", "floor", self->floor.floor_seconds * 1e3,
+          self->floor.floor_seconds / self->medians[BENCH_STEP] * 100);
+  printf ("%-12s %8.1f ms, %.1f %% of the step, with the products inside attention\n", "", both * 1e3,
+          both / self->medians[BENCH_STEP] * 100);
+}
+
+static void
+add_number (JsonBuilder *builder,
+            const char *name,
+            const char *suffix,
+            double value)
+{
+  g_autofree char *member = g_strconcat (name, suffix, NULL);
+
+  json_builder_set_member_name (builder, member);
+  json_builder_add_double_value (builder, value);
+}
+
+static void
+add_bytes (JsonBuilder *builder,
+           const char *name,
+           guint64 value)
+{
+  g_autofree char *member = g_strconcat (name, "_bytes", NULL);
+
+  json_builder_set_member_name (builder, member);
+  json_builder_add_int_value (builder, (gint64) value);
+}
+
+static void
+add_floor (JsonBuilder *builder,
+           const Floor *floor)
+{
+  add_number (builder, "product", "_s", floor->product_seconds);
+  add_number (builder, "attention", "_s", floor->attention_seconds);
+  add_number (builder, "floor", "_s", floor->floor_seconds);
+  add_number (builder, "attention_floor", "_s", floor->attention_floor_seconds);
+}
+
+static void
+print_object (JsonBuilder *builder)
+{
+  g_autoptr (JsonNode) root = json_builder_get_root (builder);
+  g_autofree char *text = json_to_string (root, FALSE);
+
+  printf ("%s\n", text);
+  fflush (stdout);
+}
+
+static void
+print_json (const Result *self)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+
+  json_builder_begin_object (builder);
+  for (int part = 0; part < BENCH_N_PARTS; part++)
+    add_number (builder, bench_part_names[part], "_s", self->medians[part]);
+  json_builder_set_member_name (builder, "step_s_all");
+  json_builder_begin_array (builder);
+  for (int i = 0; i < steps; i++)
+    json_builder_add_double_value (builder, self->all[i]);
+  json_builder_end_array (builder);
+  if (self->has_floor)
+    add_floor (builder, &self->floor);
+  for (int i = 0; i < EBB_N_PURPOSES; i++)
+    add_bytes (builder, purpose_names[i], self->bytes[i]);
+  add_bytes (builder, "total", self->total_bytes);
+  add_bytes (builder, "reserved", self->reserved_bytes);
+  add_bytes (builder, "resident_peak", self->resident_bytes);
+  add_bytes (builder, "library_resident", library_bytes);
+  json_builder_set_member_name (builder, "threads");
+  json_builder_add_int_value (builder, ebb_get_num_threads ());
+  json_builder_end_object (builder);
+  print_object (builder);
+}
+
+static gboolean
+show_steps (BenchTraining *training,
+            GError **error)
+{
+  g_autofree double *all = g_new (double, (gsize) steps);
+  g_autofree char *table = NULL;
+  Result result = { .all = all };
+
+  if (!take_times (&result, training, error))
+    return FALSE;
+  take_memory (&result);
+  result.has_floor = with_floor;
+  if (with_floor && !measure_floor (training, &result.floor, as_json ? NULL : &table, error))
+    return FALSE;
+  if (table != NULL)
+    printf ("%s\n", table);
+  if (as_json)
+    print_json (&result);
+  else
+    print_text (&result);
   return TRUE;
 }
 
@@ -88,6 +250,41 @@ print_answer (const GString *seconds,
 }
 
 static gboolean
+serve_floor (BenchTraining *training,
+             GError **error)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  Floor floor;
+
+  if (!measure_floor (training, &floor, NULL, error))
+    return FALSE;
+  json_builder_begin_object (builder);
+  add_floor (builder, &floor);
+  json_builder_end_object (builder);
+  print_object (builder);
+  return TRUE;
+}
+
+static gboolean
+serve_n_steps (BenchTraining *training,
+               int n,
+               GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+  double seconds[BENCH_N_PARTS], loss = 0;
+
+  ebb_memory_reset_peaks (NULL);
+  for (int i = 0; i < n; i++)
+    {
+      if (!bench_training_step (training, seconds, &loss, error))
+        return FALSE;
+      g_string_append_printf (text, "%s%.9g", i > 0 ? ", " : "", seconds[BENCH_STEP]);
+    }
+  print_answer (text, loss);
+  return TRUE;
+}
+
+static gboolean
 serve_steps (BenchTraining *training,
              GError **error)
 {
@@ -97,20 +294,9 @@ serve_steps (BenchTraining *training,
           ebb_get_num_threads (), bench_training_count_parameters (training));
   fflush (stdout);
   while (fgets (line, sizeof line, stdin) != NULL)
-    {
-      g_autoptr (GString) text = g_string_new (NULL);
-      double seconds[BENCH_N_PARTS], loss = 0;
-      int n = atoi (line);
-
-      ebb_memory_reset_peaks (NULL);
-      for (int i = 0; i < n; i++)
-        {
-          if (!bench_training_step (training, seconds, &loss, error))
-            return FALSE;
-          g_string_append_printf (text, "%s%.9g", i > 0 ? ", " : "", seconds[BENCH_STEP]);
-        }
-      print_answer (text, loss);
-    }
+    if (strcmp (g_strchomp (line), "floor") == 0 ? !serve_floor (training, error)
+                                                 : !serve_n_steps (training, atoi (line), error))
+      return FALSE;
   return TRUE;
 }
 
@@ -122,6 +308,7 @@ main (int argc,
   g_autoptr (GError) error = NULL;
   g_autoptr (BenchTraining) training = NULL;
 
+  library_bytes = bench_get_resident_peak ();
   g_option_context_add_main_entries (options, entries, NULL);
   if (!g_option_context_parse (options, &argc, &argv, &error) || steps < 1)
     {
@@ -131,7 +318,7 @@ main (int argc,
   if (threads > 0)
     ebb_set_num_threads (threads);
   training = bench_training_new (&settings, &error);
-  if (training == NULL || !(serve ? serve_steps (training, &error) : print_steps (training, &error)))
+  if (training == NULL || !(serve ? serve_steps (training, &error) : show_steps (training, &error)))
     {
       fprintf (stderr, "step: %s\n", error->message);
       return 1;
