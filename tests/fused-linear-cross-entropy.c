@@ -202,7 +202,7 @@ gradient_of_the_weight_is_handed_over (void)
 {
   Operands o;
   guint64 before;
-  const guint64 chunk = 32 * 1024 * 1024, gradient = (guint64) N_CLASSES * WIDTH * sizeof (float);
+  const guint64 chunk = 64 * 1024 * 1024, gradient = (guint64) N_CLASSES * WIDTH * sizeof (float);
   g_autoptr (EbbTensor) loss = NULL;
 
   setup (&o);

@@ -13,7 +13,8 @@
 /* Bytes of logits at a time. Each chunk reads the weight twice and its gradient once and writes that: chunks that are
  * too small spend their time on this. The number of rows follows from shapes alone, so sums have one order. */
 #define CHUNK_BYTES (64 * 1024 * 1024)
-#define CHUNK_ROW_UNIT 64
+#define CHUNK_ROW_UNIT 64 /* rows of a chunk are a multiple of it, as the products like best */
+#define CHUNK_LEAST_ROWS 16
 
 typedef struct
 {
@@ -30,13 +31,14 @@ count_chunk_rows (gint64 n_rows,
                   gint64 n_classes,
                   EbbDType dtype)
 {
-  gint64 most = CHUNK_BYTES / (n_classes * (gint64) ebb_dtype_get_size (dtype)) / CHUNK_ROW_UNIT * CHUNK_ROW_UNIT;
+  gint64 most = MAX (CHUNK_BYTES / (n_classes * (gint64) ebb_dtype_get_size (dtype)), CHUNK_LEAST_ROWS);
+  gint64 unit = most >= CHUNK_ROW_UNIT ? CHUNK_ROW_UNIT : CHUNK_LEAST_ROWS;
   gint64 n_chunks, rows;
 
-  most = MAX (most, CHUNK_ROW_UNIT);
+  most = most / unit * unit;
   n_chunks = MAX ((n_rows + most - 1) / most, 1);
   rows = (n_rows + n_chunks - 1) / n_chunks;
-  return MIN ((rows + CHUNK_ROW_UNIT - 1) / CHUNK_ROW_UNIT * CHUNK_ROW_UNIT, MAX (n_rows, 1));
+  return MIN ((rows + unit - 1) / unit * unit, MAX (n_rows, 1));
 }
 
 static gboolean
@@ -396,7 +398,7 @@ add_gradients (EbbOpCall *call)
  * @error: return location for an error
  *
  * Computes ebb_cross_entropy_full() of ebb_linear() of @x and @weight without ever holding all logits: at most 64 MiB
- * of them, or 64 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
+ * of them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
  * along with the loss if they are wanted, and backward keeps them alone; without reduction it keeps @x, @weight and
  * @targets and computes the logits again. Under autocast @x and @weight are cast to its dtype and logits are of it.
  *
