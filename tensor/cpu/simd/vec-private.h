@@ -148,7 +148,11 @@ vec_store_tail (float *p,
 EBB_VEC_INLINE EbbVec
 vec_from_bf16 (EbbVecH h)
 {
+#if EBB_VEC_AVX512
+  return (EbbVec) _mm512_slli_epi32 (_mm512_cvtepu16_epi32 ((__m256i) h), 16);
+#else
   return (EbbVec) (__builtin_convertvector(h, EbbVecU) << 16);
+#endif
 }
 
 /* Rounds to the nearest, ties to even; a NaN stays a (quiet) NaN. */
@@ -157,10 +161,17 @@ vec_to_bf16 (EbbVec v)
 {
   EbbVecU bits = (EbbVecU) v;
   EbbVecU rounded = bits + 0x7fff + ((bits >> 16) & 1);
+#if EBB_VEC_AVX512
+  __mmask16 is_nan = _mm512_cmp_ps_mask ((__m512) v, (__m512) v, _CMP_UNORD_Q);
+
+  rounded = (EbbVecU) _mm512_mask_or_epi32 ((__m512i) rounded, is_nan, (__m512i) bits, _mm512_set1_epi32 (0x400000));
+  return (EbbVecH) _mm512_cvtepi32_epi16 ((__m512i) (rounded >> 16));
+#else
   EbbVecI is_nan = v != v;
 
   rounded = (EbbVecU) vec_select (is_nan, (EbbVec) (bits | 0x400000), (EbbVec) rounded);
   return __builtin_convertvector(rounded >> 16, EbbVecH);
+#endif
 }
 
 EBB_VEC_INLINE EbbVec
