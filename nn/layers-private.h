@@ -46,7 +46,7 @@ EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
                                          EbbTensor *input,
                                          GError **error);
 #define EBB_IGNORED_TARGET (-100)
-/* The mean cross entropy of the layer's result as logits; without a bias no logits are held. */
+/* The mean cross entropy of the layer's result as logits, which are never all held. */
 EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
                                      EbbTensor *input,
                                      EbbTensor *targets,

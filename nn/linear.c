@@ -62,12 +62,8 @@ ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 static EbbTensor *
 compute_loss (EbbTensor *input, EbbTensor *weight, EbbTensor *bias, EbbTensor *targets, GError **error)
 {
-  g_autoptr (EbbTensor) logits = NULL;
-
-  if (bias == NULL)
-    return ebb_fused_linear_cross_entropy (input, weight, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
-  logits = ebb_linear (input, weight, bias, error);
-  return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  return ebb_fused_linear_cross_entropy (input, weight, bias, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN,
+                                         error);
 }
 
 /* Two arguments more than forward1. "add_bias": whoever adds the bias in the next op asks for the product alone.

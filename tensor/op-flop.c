@@ -29,7 +29,12 @@ attention_flop (const EbbOpCall *call)
 static guint64
 linear_loss_flop (const EbbOpCall *call)
 {
-  return 2 * (guint64) call->inputs[0]->n_elements * (guint64) call->inputs[1]->view.shape[0] * (call->n_outputs - 1);
+  EbbTensor *bias = call->edges[3];
+  guint n_products = call->n_outputs - 1;
+
+  if (call->n_outputs > 2 && bias != NULL && ebb_tensor_needs_grad (bias))
+    n_products--; /* its gradient is a sum */
+  return 2 * (guint64) call->inputs[0]->n_elements * (guint64) call->inputs[1]->view.shape[0] * n_products;
 }
 
 guint64
@@ -43,7 +48,7 @@ ebb_op_call_get_flop (const EbbOpCall *call)
     return 2 * (guint64) call->outputs[0]->n_elements * last_size (call->inputs[0]);
   if (call->op->kind == EBB_OP_ATTENTION)
     return attention_flop (call);
-  if (call->op->kind == EBB_OP_LOSS && call->n_inputs == 3)
+  if (call->op->kind == EBB_OP_LOSS && call->n_inputs == 4)
     return linear_loss_flop (call);
   for (guint i = 0; i < call->n_outputs; i++)
     n_elements += (guint64) call->outputs[i]->n_elements;

@@ -80,8 +80,8 @@ model_run (Model *model,
 
   ebb_residual_dropout_layer_norm (attention, model->x, model->norm_weight, model->norm_bias, 1e-5, 0, FALSE, NULL,
                                    &sum, &normalized, &error);
-  loss = ebb_fused_linear_cross_entropy (normalized, model->vocabulary, model->targets, -100, 0, EBB_REDUCTION_MEAN,
-                                         &error);
+  loss = ebb_fused_linear_cross_entropy (normalized, model->vocabulary, NULL, model->targets, -100, 0,
+                                         EBB_REDUCTION_MEAN, &error);
   g_assert_no_error (error);
   g_assert_cmpint (ebb_tensor_get_dtype (qkv), ==, products);
   g_assert_cmpint (ebb_tensor_get_dtype (attention), ==, products);

@@ -153,8 +153,8 @@ losses (void)
                 EBB_ERROR_INVALID_ARGUMENT, "cross_entropy: label_smoothing is 1.5; must be in [0, 1]");
   assert_fails (ebb_cross_entropy_full (logits, negative, -1, 0, (EbbReduction) 3, &error), error,
                 EBB_ERROR_INVALID_ARGUMENT, "cross_entropy: there is no reduction 3");
-  assert_fails (ebb_fused_linear_cross_entropy (logits, weight, targets, -100, 0, EBB_REDUCTION_MEAN, &error), error,
-                EBB_ERROR_SHAPE,
+  assert_fails (ebb_fused_linear_cross_entropy (logits, weight, NULL, targets, -100, 0, EBB_REDUCTION_MEAN, &error),
+                error, EBB_ERROR_SHAPE,
                 "fused_linear_cross_entropy: x is [2, 3] and weight is [5, 4]; must be [.., C] and [V, C]");
 }
 

@@ -12,6 +12,7 @@
 typedef struct
 {
   EbbTensor *x, *weight, *targets;
+  EbbTensor *bias; /* or NULL */
 } Operands;
 
 static EbbTensor *
@@ -38,13 +39,27 @@ setup (Operands *o)
     targets[i] = i % 5 == 0 ? IGNORED : i * 2999;
   o->x = make_normal (N_ROWS, WIDTH);
   o->weight = make_normal (N_CLASSES, WIDTH);
+  o->bias = NULL;
   o->targets = ebb_tensor_new_from_ints (targets, N_ROWS, &shape, 1, &error);
+  g_assert_no_error (error);
+}
+
+static void
+add_bias (Operands *o)
+{
+  g_autoptr (GError) error = NULL;
+  const gint64 shape = N_CLASSES;
+
+  ebb_manual_seed (4);
+  o->bias = ebb_randn (&shape, 1, EBB_DTYPE_F32, NULL, NULL, &error);
+  ebb_tensor_set_requires_grad (o->bias, TRUE, &error);
   g_assert_no_error (error);
 }
 
 static void
 teardown (Operands *o)
 {
+  g_clear_pointer (&o->bias, ebb_tensor_unref);
   ebb_tensor_unref (o->x);
   ebb_tensor_unref (o->weight);
   ebb_tensor_unref (o->targets);
@@ -63,10 +78,10 @@ compute (Operands *o,
   g_autoptr (EbbTensor) sum = NULL;
 
   if (fused)
-    loss = ebb_fused_linear_cross_entropy (o->x, o->weight, o->targets, IGNORED, 0.1, reduction, &error);
+    loss = ebb_fused_linear_cross_entropy (o->x, o->weight, o->bias, o->targets, IGNORED, 0.1, reduction, &error);
   else
     {
-      logits = ebb_linear (o->x, o->weight, NULL, &error);
+      logits = ebb_linear (o->x, o->weight, o->bias, &error);
       loss = ebb_cross_entropy_full (logits, o->targets, IGNORED, 0.1, reduction, &error);
     }
   scaled = factor == 1.0 ? ebb_tensor_ref (loss) : ebb_mul_scalar (loss, factor, &error);
@@ -119,8 +134,9 @@ measure_grad (EbbTensor *leaf,
 }
 
 static void
-check_equal (EbbReduction reduction,
-             double factor)
+check_equal_with (EbbReduction reduction,
+                  double factor,
+                  gboolean with_bias)
 {
   Operands o, plain;
   g_autoptr (EbbTensor) loss = NULL;
@@ -130,6 +146,11 @@ check_equal (EbbReduction reduction,
 
   setup (&o);
   setup (&plain);
+  if (with_bias)
+    {
+      add_bias (&o);
+      add_bias (&plain);
+    }
   loss = compute (&o, TRUE, reduction, factor);
   expected = compute (&plain, FALSE, reduction, factor);
   g_assert_cmpfloat (measure_distance (loss, expected), <, 1e-6);
@@ -137,8 +158,22 @@ check_equal (EbbReduction reduction,
   weight_grad = ebb_tensor_get_grad (plain.weight);
   g_assert_cmpfloat (measure_grad (o.x, x_grad), <, 1e-5);
   g_assert_cmpfloat (measure_grad (o.weight, weight_grad), <, 1e-5);
+  if (with_bias)
+    {
+      g_autoptr (EbbTensor) bias_grad = ebb_tensor_get_grad (plain.bias);
+
+      g_assert_cmpfloat (measure_grad (o.bias, bias_grad), <, 1e-5);
+    }
   teardown (&o);
   teardown (&plain);
+}
+
+static void
+check_equal (EbbReduction reduction,
+             double factor)
+{
+  check_equal_with (reduction, factor, FALSE);
+  check_equal_with (reduction, factor, TRUE);
 }
 
 static void
@@ -224,7 +259,7 @@ retained_graph_gives_the_gradient_again (void)
   g_autoptr (EbbTensor) doubled = NULL;
 
   setup (&o);
-  loss = ebb_fused_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
+  loss = ebb_fused_linear_cross_entropy (o.x, o.weight, NULL, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
   g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, &error));
   once = copy_grad (o.weight);
   doubled = ebb_mul_scalar (once, 2.0, &error);
@@ -247,7 +282,7 @@ no_gradient_costs_no_memory (void)
   setup (&o);
   before = get_total ();
   ebb_push_grad_enabled (FALSE);
-  loss = ebb_fused_linear_cross_entropy (o.x, o.weight, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
+  loss = ebb_fused_linear_cross_entropy (o.x, o.weight, NULL, o.targets, IGNORED, 0.0, EBB_REDUCTION_MEAN, &error);
   ebb_pop_grad_enabled ();
   g_assert_no_error (error);
   g_assert_cmpuint (get_total () - before, <, 1024);

@@ -77,11 +77,13 @@ a_fused_loss_counts_the_products_that_it_does (void)
 
   ebb_thread_push_observer (&meter.observer);
   g_assert_cmpuint (
-      flop_of (ebb_fused_linear_cross_entropy (x, weight, targets, -100, 0, EBB_REDUCTION_MEAN, &error)), ==, one);
+      flop_of (ebb_fused_linear_cross_entropy (x, weight, NULL, targets, -100, 0, EBB_REDUCTION_MEAN, &error)), ==,
+      one);
   ebb_tensor_set_requires_grad (x, TRUE, NULL);
   ebb_tensor_set_requires_grad (weight, TRUE, NULL);
   g_assert_cmpuint (
-      flop_of (ebb_fused_linear_cross_entropy (x, weight, targets, -100, 0, EBB_REDUCTION_MEAN, &error)), ==, 3 * one);
+      flop_of (ebb_fused_linear_cross_entropy (x, weight, NULL, targets, -100, 0, EBB_REDUCTION_MEAN, &error)), ==,
+      3 * one);
   ebb_thread_pop_observer (&meter.observer);
 }
 

@@ -268,8 +268,8 @@ cross_entropy_is_pytorchs (void)
       g_autoptr (EbbTensor) targets = test_fixture_tensor (fixture, "%s.targets", test->name);
       g_autoptr (GError) error = NULL;
       g_autoptr (EbbTensor) loss =
-          joined ? ebb_fused_linear_cross_entropy (logits, identity, targets, -100, test->smoothing, test->reduction,
-                                                   &error)
+          joined ? ebb_fused_linear_cross_entropy (logits, identity, NULL, targets, -100, test->smoothing,
+                                                   test->reduction, &error)
                  : ebb_cross_entropy_full (logits, targets, -100, test->smoothing, test->reduction, &error);
 
       g_assert_no_error (error);

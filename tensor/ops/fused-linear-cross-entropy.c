@@ -22,8 +22,10 @@ typedef struct
   const EbbKernelParams *params;
   EbbView x, weight, targets;
   gint64 n_rows, chunk_rows;
-  EbbTensor *memory; /* owned: logits of a chunk */
-  gboolean adds;     /* the weight's gradient has something in it already */
+  const EbbView *bias; /* NULL for none */
+  EbbTensor *memory;   /* owned: logits of a chunk */
+  gboolean adds;       /* the weight's gradient has something in it already */
+  gboolean bias_adds;  /* the same for the bias */
 } Chunks;
 
 static gint64
@@ -46,6 +48,7 @@ chunks_init (Chunks *self,
              const EbbKernelParams *params,
              EbbTensor *x,
              EbbTensor *weight,
+             EbbTensor *bias,
              EbbTensor *targets,
              GError **error)
 {
@@ -53,7 +56,8 @@ chunks_init (Chunks *self,
 
   self->device = EBB_DEVICE_OF (x);
   self->params = params;
-  self->adds = FALSE;
+  self->adds = self->bias_adds = FALSE;
+  self->bias = bias != NULL ? &bias->view : NULL;
   self->weight = weight->view;
   ebb_view_as_rows (&self->x, x);
   ebb_loss_flatten (&self->targets, targets);
@@ -85,7 +89,7 @@ chunks_compute_logits (Chunks *self,
   ebb_view_slice_rows (x, &self->x, first, n);
   ebb_view_slice_rows (logits, &self->memory->view, 0, n);
   ebb_view_transpose (&weight);
-  return ebb_launch_matmul (self->device, x, &weight, NULL, logits, FALSE, error);
+  return ebb_launch_matmul (self->device, x, &weight, self->bias, logits, FALSE, error);
 }
 
 static void
@@ -97,7 +101,24 @@ slice (EbbView *view,
   ebb_view_slice_rows (view, vector, first, n);
 }
 
-/* From the gradient of a chunk's logits to those of its x, and of the weight. Either may be NULL. */
+/* The gradient of the bias: that of a chunk's logits summed over its rows, chunk after chunk. */
+static gboolean
+chunks_add_to_bias (Chunks *self,
+                    const EbbView *logits_grad,
+                    EbbTensor *bias_grad,
+                    GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_COLUMN_SUM);
+  launch.params.column_sum.accumulate = self->bias_adds;
+  launch.inputs[launch.n_inputs++] = logits_grad;
+  ebb_launch_output (&launch, bias_grad);
+  self->bias_adds = TRUE;
+  return ebb_launch (self->device, &launch, error);
+}
+
+/* From the gradient of a chunk's logits to those of its x, of the weight and of the bias. Each may be NULL. */
 static gboolean
 chunks_give_gradients (Chunks *self,
                        gint64 first,
@@ -106,8 +127,11 @@ chunks_give_gradients (Chunks *self,
                        EbbView *logits_grad,
                        const EbbView *x_grad,
                        EbbTensor *weight_grad,
+                       EbbTensor *bias_grad,
                        GError **error)
 {
+  if (bias_grad != NULL && !chunks_add_to_bias (self, logits_grad, bias_grad, error))
+    return FALSE;
   if (x_grad != NULL)
     {
       EbbView rows;
@@ -131,9 +155,29 @@ enum
 {
   EXTRA_REDUCTION,
   EXTRA_DTYPE_X,
-  EXTRA_OUTPUT_X,     /* which output holds the gradient of x, or 0 */
-  EXTRA_OUTPUT_WEIGHT /* the same for weight */
+  EXTRA_OUTPUT_X,      /* which output holds the gradient of x, or 0 */
+  EXTRA_OUTPUT_WEIGHT, /* the same for weight */
+  EXTRA_OUTPUT_BIAS
 };
+
+enum
+{
+  INPUT_X,
+  INPUT_WEIGHT,
+  INPUT_TARGETS,
+  INPUT_BIAS
+};
+
+/* What no chunk has written to. */
+static gboolean
+chunks_finish (Chunks *self,
+               EbbTensor *weight_grad,
+               EbbTensor *bias_grad,
+               GError **error)
+{
+  return (weight_grad == NULL || self->adds || ebb_launch_fill (weight_grad, 0.0, error))
+         && (bias_grad == NULL || self->bias_adds || ebb_launch_fill (bias_grad, 0.0, error));
+}
 
 /* Losses and logsumexps of all rows, and gradients where they are wanted; @grad is f32 of stride 0. */
 static gboolean
@@ -143,6 +187,7 @@ run_chunks (Chunks *self,
             const EbbView *grad,
             const EbbView *x_grad,
             EbbTensor *weight_grad,
+            EbbTensor *bias_grad,
             GError **error)
 {
   EbbView losses_view, logsumexps_view;
@@ -165,10 +210,10 @@ run_chunks (Chunks *self,
       chunk_grad = *grad;
       chunk_grad.shape[0] = n;
       if (!ebb_loss_launch_grad (self->device, self->params, &chunk_grad, &logits, &targets, &logsumexp, &logits, error)
-          || !chunks_give_gradients (self, first, n, &x, &logits, x_grad, weight_grad, error))
+          || !chunks_give_gradients (self, first, n, &x, &logits, x_grad, weight_grad, bias_grad, error))
         return FALSE;
     }
-  return weight_grad == NULL || self->adds || ebb_launch_fill (weight_grad, 0.0, error);
+  return chunks_finish (self, weight_grad, bias_grad, error);
 }
 
 /* What the loss passes on to each row: 1, or 1 / count. */
@@ -192,6 +237,7 @@ fused_linear_cross_entropy_run (EbbOpCall *call,
 {
   EbbReduction reduction = (EbbReduction) call->extra.i[EXTRA_REDUCTION];
   gint64 x_output = call->extra.i[EXTRA_OUTPUT_X], weight_output = call->extra.i[EXTRA_OUTPUT_WEIGHT];
+  gint64 bias_output = call->extra.i[EXTRA_OUTPUT_BIAS];
   EbbTensor *loss = call->outputs[0], *logsumexp = call->outputs[1];
   g_autoptr (EbbTensor) rows = NULL;
   g_autoptr (EbbTensor) count = NULL;
@@ -205,11 +251,11 @@ fused_linear_cross_entropy_run (EbbOpCall *call,
     return FALSE;
   if (reduction == EBB_REDUCTION_MEAN)
     {
-      count = ebb_loss_count (call->inputs[2], call->params.xent.ignore_index, error);
+      count = ebb_loss_count (call->inputs[INPUT_TARGETS], call->params.xent.ignore_index, error);
       if (count == NULL)
         return FALSE;
     }
-  if (x_output || weight_output)
+  if (x_output || weight_output || bias_output)
     {
       grad = compute_row_grad (loss, count, error);
       if (grad == NULL)
@@ -219,10 +265,12 @@ fused_linear_cross_entropy_run (EbbOpCall *call,
     }
   if (x_output)
     ebb_view_as_rows (&x_grad, call->outputs[x_output]);
-  if (!chunks_init (&chunks, &call->params, call->inputs[0], call->inputs[1], call->inputs[2], error))
+  if (!chunks_init (&chunks, &call->params, call->inputs[INPUT_X], call->inputs[INPUT_WEIGHT], call->inputs[INPUT_BIAS],
+                    call->inputs[INPUT_TARGETS], error))
     return FALSE;
   ok = run_chunks (&chunks, rows, logsumexp, grad ? &grad_view : NULL, x_output ? &x_grad : NULL,
-                   weight_output ? call->outputs[weight_output] : NULL, error);
+                   weight_output ? call->outputs[weight_output] : NULL,
+                   bias_output ? call->outputs[bias_output] : NULL, error);
   chunks_clear (&chunks);
   /* A whole gradient ahead of its time, the first that backward hands over: no activation to be moved elsewhere. */
   if (ok && weight_output)
@@ -276,6 +324,7 @@ enum
   SAVED_X,
   SAVED_WEIGHT,
   SAVED_TARGETS,
+  SAVED_BIAS,
   SAVED_LOGSUMEXP
 };
 
@@ -291,21 +340,28 @@ backward_by_rows (EbbBackward *ctx,
   gboolean ok = TRUE;
 
   grad = ebb_backward_take_grad (ctx, 0, EBB_DTYPE_F32, error);
-  if (grad == NULL || !chunks_init (&chunks, ctx->params, x, weight, ctx->saved[SAVED_TARGETS], error))
+  if (grad == NULL
+      || !chunks_init (&chunks, ctx->params, x, weight, ctx->saved[SAVED_BIAS], ctx->saved[SAVED_TARGETS], error))
     return FALSE;
-  if (ctx->needs & 1)
+  if (ctx->needs & (1u << INPUT_X))
     {
-      ctx->grad_inputs[0] = ebb_tensor_new_uninitialized (
+      ctx->grad_inputs[INPUT_X] = ebb_tensor_new_uninitialized (
           EBB_FULL_SHAPE (x), ebb_product_grad_dtype ((EbbDType) ctx->extra_i[EXTRA_DTYPE_X]), chunks.device, error);
-      ok = ctx->grad_inputs[0] != NULL;
+      ok = ctx->grad_inputs[INPUT_X] != NULL;
       if (ok)
-        ebb_view_as_rows (&x_grad, ctx->grad_inputs[0]);
+        ebb_view_as_rows (&x_grad, ctx->grad_inputs[INPUT_X]);
     }
-  if (ok && (ctx->needs & 2))
+  if (ok && (ctx->needs & (1u << INPUT_WEIGHT)))
     {
-      ctx->grad_inputs[1] =
-          ebb_backward_grad_buffer (ctx, 1, EBB_DTYPE_F32, EBB_FULL_SHAPE (weight), &chunks.adds, error);
-      ok = ctx->grad_inputs[1] != NULL;
+      ctx->grad_inputs[INPUT_WEIGHT] =
+          ebb_backward_grad_buffer (ctx, INPUT_WEIGHT, EBB_DTYPE_F32, EBB_FULL_SHAPE (weight), &chunks.adds, error);
+      ok = ctx->grad_inputs[INPUT_WEIGHT] != NULL;
+    }
+  if (ok && (ctx->needs & (1u << INPUT_BIAS)))
+    {
+      ctx->grad_inputs[INPUT_BIAS] = ebb_backward_grad_buffer (ctx, INPUT_BIAS, EBB_DTYPE_F32, weight->view.shape, 1,
+                                                               &chunks.bias_adds, error);
+      ok = ctx->grad_inputs[INPUT_BIAS] != NULL;
     }
   ebb_loss_flatten (&grad_view, grad);
   ebb_loss_flatten (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
@@ -320,11 +376,10 @@ backward_by_rows (EbbBackward *ctx,
       ok = chunks_compute_logits (&chunks, first, n, &x_rows, &logits, error)
            && ebb_loss_launch_grad (chunks.device, ctx->params, &chunk_grad, &logits, &targets, &logsumexp, &logits,
                                     error)
-           && chunks_give_gradients (&chunks, first, n, &x_rows, &logits, ctx->needs & 1 ? &x_grad : NULL,
-                                     ctx->grad_inputs[1], error);
+           && chunks_give_gradients (&chunks, first, n, &x_rows, &logits, ctx->needs & (1u << INPUT_X) ? &x_grad : NULL,
+                                     ctx->grad_inputs[INPUT_WEIGHT], ctx->grad_inputs[INPUT_BIAS], error);
     }
-  if (ok && (ctx->needs & 2) && !chunks.adds)
-    ok = ebb_launch_fill (ctx->grad_inputs[1], 0.0, error);
+  ok = ok && chunks_finish (&chunks, ctx->grad_inputs[INPUT_WEIGHT], ctx->grad_inputs[INPUT_BIAS], error);
   chunks_clear (&chunks);
   return ok;
 }
@@ -339,9 +394,11 @@ fused_linear_cross_entropy_backward (EbbBackward *ctx,
     return TRUE;
   if (ctx->extra_i[EXTRA_REDUCTION] == EBB_REDUCTION_NONE)
     return backward_by_rows (ctx, error);
-  if (ctx->extra_i[EXTRA_OUTPUT_X] && !give_saved (ctx, n_saved++, 0, error))
+  if (ctx->extra_i[EXTRA_OUTPUT_X] && !give_saved (ctx, n_saved++, INPUT_X, error))
     return FALSE;
-  return !ctx->extra_i[EXTRA_OUTPUT_WEIGHT] || give_saved (ctx, n_saved, 1, error);
+  if (ctx->extra_i[EXTRA_OUTPUT_WEIGHT] && !give_saved (ctx, n_saved++, INPUT_WEIGHT, error))
+    return FALSE;
+  return !ctx->extra_i[EXTRA_OUTPUT_BIAS] || give_saved (ctx, n_saved, INPUT_BIAS, error);
 }
 
 static const EbbOp op_fused_linear_cross_entropy = { "fused_linear_cross_entropy", EBB_OP_LOSS,
@@ -354,7 +411,8 @@ static gboolean
 check_product (EbbOpCall *call,
                GError **error)
 {
-  const EbbView *x = &call->inputs[0]->view, *weight = &call->inputs[1]->view;
+  const EbbView *x = &call->inputs[INPUT_X]->view, *weight = &call->inputs[INPUT_WEIGHT]->view;
+  EbbTensor *bias = call->inputs[INPUT_BIAS];
 
   if (weight->n_dims != 2 || x->n_dims == 0 || x->shape[x->n_dims - 1] != weight->shape[1])
     {
@@ -364,6 +422,17 @@ check_product (EbbOpCall *call,
       return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and weight is %s; must be [.., C] and [V, C]", x_shape,
                           weight_shape);
     }
+  if (bias != NULL && (bias->view.n_dims != 1 || bias->view.shape[0] != weight->shape[0]))
+    {
+      g_autofree char *bias_shape = ebb_tensor_shape_to_string (bias);
+      g_autofree char *weight_shape = ebb_tensor_shape_to_string (call->inputs[INPUT_WEIGHT]);
+
+      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "bias is %s and weight is %s; must be [V] and [V, C]",
+                          bias_shape, weight_shape);
+    }
+  if (bias != NULL && bias->view.dtype != EBB_DTYPE_F32 && bias->view.dtype != EBB_DTYPE_BF16)
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "bias is %s; must be f32 or bf16",
+                        ebb_dtype_get_name (bias->view.dtype));
   return TRUE;
 }
 
@@ -371,7 +440,7 @@ check_product (EbbOpCall *call,
 static void
 add_gradients (EbbOpCall *call)
 {
-  EbbTensor *x = call->edges[0], *weight = call->edges[1];
+  EbbTensor *x = call->edges[INPUT_X], *weight = call->edges[INPUT_WEIGHT], *bias = call->edges[INPUT_BIAS];
 
   if (ebb_tensor_needs_grad (x))
     {
@@ -385,22 +454,29 @@ add_gradients (EbbOpCall *call)
       ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (weight));
       ebb_op_save_output (call, call->n_outputs - 1);
     }
+  if (bias != NULL && ebb_tensor_needs_grad (bias))
+    {
+      call->extra.i[EXTRA_OUTPUT_BIAS] = call->n_outputs;
+      ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias));
+      ebb_op_save_output (call, call->n_outputs - 1);
+    }
 }
 
 /**
  * ebb_fused_linear_cross_entropy:
  * @x: (nullable): a tensor [.., C], f32 or bf16
- * @weight: (nullable): a matrix [V, C]: the last layer of a language model, without bias
+ * @weight: (nullable): a matrix [V, C]: the last layer of a language model
+ * @bias: (nullable): a vector [V], f32 or bf16; %NULL for none
  * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V)
  * @ignore_index: a target that does not count
  * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes
  * @reduction: how the losses become one
  * @error: return location for an error
  *
- * Computes ebb_cross_entropy_full() of ebb_linear() of @x and @weight without ever holding all logits: at most 64 MiB
- * of them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x and @weight are computed
- * along with the loss if they are wanted, and backward keeps them alone; without reduction it keeps @x, @weight and
- * @targets and computes the logits again. Under autocast @x and @weight are cast to its dtype and logits are of it.
+ * Computes ebb_cross_entropy_full() of ebb_linear() of @x, @weight and @bias without ever holding all logits: at most
+ * 64 MiB of them, or 16 rows if these are more. With reduction to a mean or a sum the gradients of @x, @weight and
+ * @bias are computed along with the loss if they are wanted, and backward keeps them alone; without reduction it keeps
+ * the operands and computes the logits again. Under autocast @x and @weight are cast to its dtype and logits are of it.
  *
  * Returns: (transfer full) (nullable): f32: one number [], or [..] without reduction; %NULL with %EBB_ERROR_SHAPE,
  *   %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT
@@ -408,6 +484,7 @@ add_gradients (EbbOpCall *call)
 EbbTensor *
 ebb_fused_linear_cross_entropy (EbbTensor *x,
                                 EbbTensor *weight,
+                                EbbTensor *bias,
                                 EbbTensor *targets,
                                 gint64 ignore_index,
                                 double label_smoothing,
@@ -418,22 +495,26 @@ ebb_fused_linear_cross_entropy (EbbTensor *x,
   EbbDType dtype;
 
   if (!ebb_op_begin (&call, &op_fused_linear_cross_entropy, error, 3, x, weight, targets)
-      || !check_product (&call, error)
-      || !ebb_loss_check (&call, 2, x, weight->view.shape[0], ignore_index, label_smoothing, reduction, error)
-      || !ebb_op_cast_for_product (&call, 2, &dtype, error) || !ebb_op_contiguous (&call, 0, error)
-      || !ebb_op_contiguous (&call, 1, error))
+      || !ebb_op_add_optional (&call, bias, error) || !check_product (&call, error)
+      || !ebb_loss_check (&call, INPUT_TARGETS, x, weight->view.shape[0], ignore_index, label_smoothing, reduction,
+                          error)
+      || !ebb_op_cast_for_product (&call, 2, &dtype, error) || !ebb_op_contiguous (&call, INPUT_X, error)
+      || !ebb_op_contiguous (&call, INPUT_WEIGHT, error))
     return NULL;
   call.extra.i[EXTRA_REDUCTION] = reduction;
   call.extra.i[EXTRA_DTYPE_X] = x->view.dtype;
-  ebb_loss_add_output (&call, 2, reduction);
+  ebb_loss_add_output (&call, INPUT_TARGETS, reduction);
   ebb_op_add_output (&call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
   call.non_differentiable = ~1u;
   if (call.needs_grad && reduction != EBB_REDUCTION_NONE)
     add_gradients (&call);
   else if (call.needs_grad)
     {
-      for (guint i = 0; i < 3; i++)
-        ebb_op_save_input (&call, i);
+      for (guint i = 0; i <= INPUT_BIAS; i++)
+        if (call.inputs[i] != NULL)
+          ebb_op_save_input (&call, i);
+        else
+          ebb_op_save_nothing (&call);
       ebb_op_save_output (&call, 1);
     }
   return ebb_op_finish1 (&call, error);

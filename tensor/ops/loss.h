@@ -40,6 +40,7 @@ EbbTensor *ebb_cross_entropy_full (EbbTensor *logits,
 EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_fused_linear_cross_entropy (EbbTensor *x,
                                            EbbTensor *weight,
+                                           EbbTensor *bias,
                                            EbbTensor *targets,
                                            gint64 ignore_index,
                                            double label_smoothing,

@@ -172,8 +172,8 @@ run_fused_linear_cross_entropy (EbbTensor **x,
                                 EbbTensor **y,
                                 GError **error)
 {
-  y[0] = ebb_fused_linear_cross_entropy (x[0], x[1], x[2], (gint64) numbers[0], numbers[1], (EbbReduction) numbers[2],
-                                         error);
+  y[0] = ebb_fused_linear_cross_entropy (x[0], x[1], x[2], x[3], (gint64) numbers[0], numbers[1],
+                                         (EbbReduction) numbers[2], error);
   return y[0] != NULL;
 }
 
@@ -322,15 +322,22 @@ const OpCase op_cases_layers[] = {
     .timing = { "n:1024x8192 i8192:1024", { -100, 0.1, EBB_REDUCTION_MEAN } } },
   { .name = "fused_linear_cross_entropy",
     .run = run_fused_linear_cross_entropy,
-    .variants = { { "n:5x4 n:7x4 i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
-                  { "n:2x3x4 n:9x4t i9:2x3", { -100, 0.1, EBB_REDUCTION_SUM } },
-                  { "n:5x4 n:7x4 i7:5", { 3, 0.1, EBB_REDUCTION_NONE } },
-                  { "c:5x4 n:7x4 i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
-                  { "n:5x4 c:7x4 i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
-                  { "c:5x4 n:7x4 i7:5", { 3, 0, EBB_REDUCTION_NONE } },
-                  { "h:5x8 n:7x8 i7:5", { -100, 0, EBB_REDUCTION_MEAN } },
-                  { "h:5x8 h:9x8 i9:5", { 3, 0, EBB_REDUCTION_MEAN } } },
-    .timing = { "n:1024x768 n:50257x768 i50257:1024", { -100, 0, EBB_REDUCTION_MEAN } },
+    .variants = { { "n:5x4 n:7x4 - i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "n:2x3x4 n:9x4t - i9:2x3", { -100, 0.1, EBB_REDUCTION_SUM } },
+                  { "n:5x4 n:7x4 - i7:5", { 3, 0.1, EBB_REDUCTION_NONE } },
+                  { "c:5x4 n:7x4 - i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "n:5x4 c:7x4 - i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "c:5x4 n:7x4 - i7:5", { 3, 0, EBB_REDUCTION_NONE } },
+                  { "h:5x8 n:7x8 - i7:5", { -100, 0, EBB_REDUCTION_MEAN } },
+                  { "h:5x8 h:9x8 - i9:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "n:5x4 n:7x4 n:7 i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "n:2x3x4 n:9x4 n:9 i9:2x3", { -100, 0.1, EBB_REDUCTION_SUM } },
+                  { "n:5x4 n:7x4 n:7 i7:5", { 3, 0.1, EBB_REDUCTION_NONE } },
+                  { "c:5x4 c:7x4 n:7 i7:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "n:5x4 n:7x4 c:7 i7:5", { 3, 0, EBB_REDUCTION_NONE } },
+                  { "h:5x8 n:9x8 n:9 i9:5", { 3, 0, EBB_REDUCTION_MEAN } },
+                  { "h:5x8 h:9x8 h:9 i9:5", { 3, 0, EBB_REDUCTION_NONE } } },
+    .timing = { "n:1024x768 n:50257x768 - i50257:1024", { -100, 0, EBB_REDUCTION_MEAN } },
     .count_operations = count_fused_linear_cross_entropy },
   { NULL }
 };

@@ -10,7 +10,7 @@ G_BEGIN_DECLS
 
 #define OP_CASE_MAX_INPUTS 6
 #define OP_CASE_MAX_OUTPUTS 6
-#define OP_CASE_MAX_VARIANTS 12
+#define OP_CASE_MAX_VARIANTS 16
 #define OP_CASE_MAX_NUMBERS 5
 
 typedef struct _OpCase OpCase;

@@ -216,8 +216,9 @@ def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.
     return _cross_entropy_full(logits, targets, ignore_index, label_smoothing, choice(Ebb.Reduction, reduction))
 
 
-def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
-    return _fused_linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing,
+def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean",
+                               bias=None):
+    return _fused_linear_cross_entropy(x, weight, bias, targets, ignore_index, label_smoothing,
                                        choice(Ebb.Reduction, reduction))
 
 
