@@ -3,6 +3,7 @@
 
 #include "nn/args-private.h"
 #include "nn/embedding.h"
+#include "nn/initialization.h"
 #include "nn/layer-norm.h"
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
@@ -127,21 +128,12 @@ initialize (EbbGpt *self, GError **error)
 }
 
 static gboolean
-ebb_gpt_build (EbbModule *module, GError **error)
+add_children (EbbGpt *self, GError **error)
 {
-  EbbGpt *self = EBB_GPT (module);
+  EbbModule *module = EBB_MODULE (self);
   EbbGptConfig *config = self->config;
-  int width;
+  int width = ebb_gpt_config_get_width (config);
 
-  if (config == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing",
-                   ebb_module_get_type_name (module));
-      return FALSE;
-    }
-  if (!ebb_gpt_config_check (config, error))
-    return FALSE;
-  width = ebb_gpt_config_get_width (config);
   return ebb_layer_add_child (module, "wte", ebb_embedding_new (ebb_gpt_config_get_vocab (config), width, error), error)
          && ebb_layer_add_child (module, "wpe", ebb_embedding_new (ebb_gpt_config_get_context (config), width, error),
                                  error)
@@ -152,8 +144,28 @@ ebb_gpt_build (EbbModule *module, GError **error)
              error)
          && (ebb_gpt_config_get_tied (config)
              || ebb_layer_add_child (module, "lm_head",
-                                     ebb_linear_new (width, ebb_gpt_config_get_vocab (config), FALSE, error), error))
-         && initialize (self, error);
+                                     ebb_linear_new (width, ebb_gpt_config_get_vocab (config), FALSE, error), error));
+}
+
+static gboolean
+ebb_gpt_build (EbbModule *module, GError **error)
+{
+  EbbGpt *self = EBB_GPT (module);
+  gboolean added;
+
+  if (self->config == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: config is missing",
+                   ebb_module_get_type_name (module));
+      return FALSE;
+    }
+  if (!ebb_gpt_config_check (self->config, error))
+    return FALSE;
+  /* All that the layers would draw is drawn anew. */
+  ebb_push_initialization_skipped ();
+  added = add_children (self, error);
+  ebb_pop_initialization_skipped ();
+  return added && initialize (self, error);
 }
 
 static gboolean
@@ -256,7 +268,7 @@ compute_loss (EbbGpt *self, EbbTensor *x, EbbTensor *targets, GError **error)
       return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
     }
   weight = ebb_module_get_parameter (self->wte, "weight");
-  return ebb_fused_linear_cross_entropy (x, weight, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  return ebb_fused_linear_cross_entropy (x, weight, NULL, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
 
 static EbbTensor *

@@ -1,7 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/layer-private.h"
 
+#include "nn/initialization.h"
 #include "tensor/autograd.h"
+#include "tensor/op-private.h"
 #include "tensor/ops/in-place.h"
 
 static GQuark
@@ -107,6 +109,11 @@ ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError
 
   if (parameter == NULL || (error != NULL && *error != NULL))
     return FALSE;
+  if (init != EBB_INIT_CONSTANT && ebb_is_initialization_skipped ())
+    {
+      ebb_generator_take (NULL, (guint64) ebb_tensor_get_n_elements (parameter));
+      return TRUE;
+    }
   ebb_push_grad_enabled (FALSE);
   switch (init)
     {

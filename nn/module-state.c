@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/module-instance-private.h"
+#include "nn/state-private.h"
 #include "tensor/autograd.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
@@ -87,40 +88,43 @@ typedef struct
 } Loading;
 
 static void
+match_tensor (Loading *loading, const char *name, EbbTensor *target)
+{
+  EbbTensor *source = g_hash_table_lookup (loading->unused, name);
+
+  if (source == NULL)
+    {
+      g_ptr_array_add (loading->absent, g_strdup (name));
+      g_ptr_array_add (loading->absent_tensors, target);
+      return;
+    }
+  g_hash_table_remove (loading->unused, name);
+  g_hash_table_add (loading->received, target);
+  if (same_shape (source, target))
+    {
+      Transfer transfer = { target, ebb_tensor_ref (source) };
+
+      g_array_append_val (loading->transfers, transfer);
+    }
+  else
+    {
+      g_autofree char *given = ebb_tensor_shape_to_string (source);
+      g_autofree char *wanted = ebb_tensor_shape_to_string (target);
+
+      g_ptr_array_add (loading->reshaped, g_strdup_printf ("%s %s, not %s", name, given, wanted));
+    }
+}
+
+static void
 match_state (EbbTensorRegistry *registry, const char *path, Loading *loading)
 {
   for (guint i = 0; i < registry->n_items; i++)
-    {
-      EbbTensor *target = registry->items[i].tensor;
-      g_autofree char *name = NULL;
-      EbbTensor *source;
+    if (registry->items[i].tensor != NULL && registry->items[i].persistent)
+      {
+        g_autofree char *name = ebb_module_join_path (path, registry->items[i].name);
 
-      if (target == NULL || !registry->items[i].persistent)
-        continue;
-      name = ebb_module_join_path (path, registry->items[i].name);
-      source = g_hash_table_lookup (loading->unused, name);
-      if (source == NULL)
-        {
-          g_ptr_array_add (loading->absent, g_steal_pointer (&name));
-          g_ptr_array_add (loading->absent_tensors, target);
-          continue;
-        }
-      g_hash_table_remove (loading->unused, name);
-      g_hash_table_add (loading->received, target);
-      if (same_shape (source, target))
-        {
-          Transfer transfer = { target, ebb_tensor_ref (source) };
-
-          g_array_append_val (loading->transfers, transfer);
-        }
-      else
-        {
-          g_autofree char *given = ebb_tensor_shape_to_string (source);
-          g_autofree char *wanted = ebb_tensor_shape_to_string (target);
-
-          g_ptr_array_add (loading->reshaped, g_strdup_printf ("%s %s, not %s", name, given, wanted));
-        }
-    }
+        match_tensor (loading, name, registry->items[i].tensor);
+      }
 }
 
 static gboolean
@@ -228,6 +232,33 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
   return TRUE;
 }
 
+gboolean
+ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, gboolean strict, GError **error)
+{
+  g_autoptr (GHashTable) unused = g_hash_table_new (g_str_hash, g_str_equal);
+  g_autoptr (GHashTable) received = g_hash_table_new (NULL, NULL);
+  g_autoptr (GArray) transfers = g_array_new (FALSE, FALSE, sizeof (Transfer));
+  g_autoptr (GPtrArray) absent = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GPtrArray) absent_tensors = g_ptr_array_new ();
+  g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
+  Loading loading = { unused, received, transfers, absent, absent_tensors, reshaped };
+  gboolean loaded;
+
+  g_array_set_clear_func (transfers, transfer_clear);
+  if (!read_state (self, state, &loading, error))
+    return FALSE;
+  if (targets == NULL)
+    ebb_module_visit_paths (self, match_module_state, &loading);
+  for (guint i = 0; targets != NULL && i < ebb_args_get_length (targets); i++)
+    match_tensor (&loading, ebb_args_get_key (targets, i), ebb_args_peek_tensor (targets, i));
+  if (!check_loading (self, &loading, strict, error))
+    return FALSE;
+  ebb_push_grad_enabled (FALSE);
+  loaded = transfer_all (transfers, error);
+  ebb_pop_grad_enabled ();
+  return loaded;
+}
+
 /**
  * ebb_module_load_state_dict:
  * @self: a module
@@ -244,34 +275,9 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
 gboolean
 ebb_module_load_state_dict (EbbModule *self, EbbArgs *state, gboolean strict, GError **error)
 {
-  g_autoptr (GHashTable) unused = NULL;
-  g_autoptr (GHashTable) received = NULL;
-  g_autoptr (GArray) transfers = NULL;
-  g_autoptr (GPtrArray) absent = NULL;
-  g_autoptr (GPtrArray) absent_tensors = NULL;
-  g_autoptr (GPtrArray) reshaped = NULL;
-  Loading loading;
-  gboolean loaded;
-
   if (self == NULL || state == NULL || (error != NULL && *error != NULL))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
-  loading.unused = unused = g_hash_table_new (g_str_hash, g_str_equal);
-  loading.received = received = g_hash_table_new (NULL, NULL);
-  loading.transfers = transfers = g_array_new (FALSE, FALSE, sizeof (Transfer));
-  g_array_set_clear_func (transfers, transfer_clear);
-  loading.absent = absent = g_ptr_array_new_with_free_func (g_free);
-  loading.absent_tensors = absent_tensors = g_ptr_array_new ();
-  loading.reshaped = reshaped = g_ptr_array_new_with_free_func (g_free);
-
-  if (!read_state (self, state, &loading, error))
-    return FALSE;
-  ebb_module_visit_paths (self, match_module_state, &loading);
-  if (!check_loading (self, &loading, strict, error))
-    return FALSE;
-  ebb_push_grad_enabled (FALSE);
-  loaded = transfer_all (transfers, error);
-  ebb_pop_grad_enabled ();
-  return loaded;
+  return ebb_module_load_state_into (self, NULL, state, strict, error);
 }

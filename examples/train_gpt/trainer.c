@@ -51,7 +51,11 @@ make_model (Trainer *self,
   EbbModule *model;
 
   ebb_manual_seed ((guint64) self->options->seed);
+  if (weights != NULL)
+    ebb_push_initialization_skipped ();
   model = ebb_gpt_new (copy, error);
+  if (weights != NULL)
+    ebb_pop_initialization_skipped ();
   if (model == NULL)
     return FALSE;
   self->model = EBB_GPT (model);

@@ -19,7 +19,7 @@ static gboolean serve, with_floor, as_json;
 static guint64 library_bytes; /* resident before there is a model */
 
 static const GOptionEntry entries[] = {
-  { "preset", 0, 0, G_OPTION_ARG_STRING, &settings.preset, "Model: gpt2 (default), tiny, ...", "NAME" },
+  { "preset", 0, 0, G_OPTION_ARG_STRING, &settings.preset, "Model: gpt2 (default), tiny, bert-large, ...", "NAME" },
   { "layers", 0, 0, G_OPTION_ARG_INT, &settings.layers, "Layers instead of the preset's", "N" },
   { "width", 0, 0, G_OPTION_ARG_INT, &settings.width, "Width instead of the preset's", "N" },
   { "heads", 0, 0, G_OPTION_ARG_INT, &settings.heads, "Attention heads instead of the preset's", "N" },

@@ -21,6 +21,17 @@ def gpt():
     return Ebb.Gpt(config)
 
 
+def bert():
+    config = Ebb.BertConfig.new_preset("tiny")
+    config.set_vocab(32)
+    config.set_context(16)
+    config.set_width(16)
+    config.set_heads(2)
+    config.set_layers(2)
+    config.set_hidden(32)
+    return Ebb.Bert(config)
+
+
 def train_mlp(wrap, steps=8):
     Ebb.manual_seed(3)
     model = mlp()
@@ -49,6 +60,29 @@ def train_gpt(wrap, steps=6):
         loss = Ebb.cross_entropy(model(inputs).reshape(-1, 32), targets.reshape(-1))
         loss.backward()
         optimizer.clip_grad_norm(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, model
+
+
+def train_bert(wrap, steps=6):
+    """Every third token is to be found, and the second row ends with padding."""
+    Ebb.manual_seed(4)
+    model = bert()
+    wrap(model)
+    optimizer = Ebb.AdamW(model, 1e-2, weight_decay=0.1)
+    tokens = np.random.default_rng(5).integers(1, 32, (2, 12))
+    targets = np.where(np.arange(12) % 3 == 0, tokens, -100)
+    inputs = np.where(targets == -100, tokens, 0)
+    mask = np.ones((2, 12), np.bool_)
+    mask[1, 8:] = False
+    targets[~mask] = -100
+    inputs, targets, mask = map(Ebb.from_numpy, (inputs, targets, mask))
+    losses = []
+    for _ in range(steps):
+        loss = model.loss(inputs, None, mask, targets)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -85,6 +119,34 @@ class Training(TestCase):
 
     def test_a_gpt_trains_the_same_however_it_is_wrapped(self):
         self.check(train_gpt)
+
+    def test_a_bert_trains_the_same_however_it_is_wrapped(self):
+        self.check(train_bert)
+
+    def test_a_bert_has_its_published_names(self):
+        model = bert()
+        state = model.to_published_state()
+        self.assertIn("bert.encoder.layer.1.attention.self.query.weight", state)
+        other = bert()
+        other.load_published(state)
+        tokens = Ebb.randint(0, 32, 2, 12)
+        model.eval()
+        other.eval()
+        self.assert_same(model(tokens, segments=None), other(tokens))
+
+    def test_weights_need_not_be_drawn_before_they_are_loaded(self):
+        Ebb.manual_seed(3)
+        drawn = gpt()
+        expected = Ebb.randn(4)
+        Ebb.manual_seed(3)
+        with Ebb.skip_initialization():
+            self.assertTrue(Ebb.is_initialization_skipped())
+            model = gpt()
+        self.assertFalse(Ebb.is_initialization_skipped())
+        self.assert_same(Ebb.randn(4), expected)
+        model.load_state_dict(drawn.state_dict())
+        tokens = Ebb.randint(0, 32, 2, 12)
+        self.assert_same(model.eval()(tokens), drawn.eval()(tokens))
 
     def test_wrapping_blocks_saves_activations(self):
         def peak(wrap):

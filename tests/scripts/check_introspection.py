@@ -15,7 +15,8 @@ C = "{http://www.gtk.org/introspection/c/1.0}"
 FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
 
 # Functions that a type is meant to capture.
-CAPTURED = {"ebb_device_get", "ebb_device_get_cpu", "ebb_gpt_config_get_preset_names"}
+CAPTURED = {"ebb_device_get", "ebb_device_get_cpu", "ebb_bert_config_get_preset_names",
+            "ebb_gpt_config_get_preset_names"}
 
 problems = []
 

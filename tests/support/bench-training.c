@@ -29,6 +29,36 @@ make_gpt (const BenchSettings *settings,
   return ebb_gpt_new (config, error);
 }
 
+static EbbModule *
+make_bert (const BenchSettings *settings,
+           int *vocab,
+           GError **error)
+{
+  g_autoptr (EbbBertConfig) config = ebb_bert_config_new_preset (settings->preset);
+
+  ebb_bert_config_set_context (config, MAX (settings->context, ebb_bert_config_get_context (config)));
+  ebb_bert_config_set_dropout (config, 0);
+  if (settings->layers > 0)
+    ebb_bert_config_set_layers (config, settings->layers);
+  if (settings->width > 0)
+    {
+      ebb_bert_config_set_width (config, settings->width);
+      ebb_bert_config_set_hidden (config, 0);
+    }
+  if (settings->heads > 0)
+    ebb_bert_config_set_heads (config, settings->heads);
+  if (settings->vocab > 0)
+    ebb_bert_config_set_vocab (config, settings->vocab);
+  *vocab = ebb_bert_config_get_vocab (config);
+  return ebb_bert_new (config, error);
+}
+
+static gboolean
+is_bert (const BenchSettings *settings)
+{
+  return settings->preset != NULL && g_str_has_prefix (settings->preset, "bert-");
+}
+
 static gboolean
 wrap_blocks (EbbModule *model,
              const char *strategy,
@@ -74,7 +104,7 @@ bench_training_new (const BenchSettings *settings,
     return NULL;
   ebb_manual_seed (1);
   self->settings = *settings;
-  self->model = make_gpt (settings, &vocab, error);
+  self->model = is_bert (settings) ? make_bert (settings, &vocab, error) : make_gpt (settings, &vocab, error);
   if (self->model == NULL || !wrap_blocks (self->model, settings->strategy, error))
     return NULL;
   self->optimizer = ebb_adamw_new (self->model, LEARNING_RATE, error);
@@ -111,7 +141,9 @@ bench_training_step (BenchTraining *self,
   gint64 start = g_get_monotonic_time (), part = start;
 
   ebb_push_autocast (self->settings.bf16, EBB_DTYPE_BF16);
-  loss = ebb_gpt_loss (EBB_GPT (self->model), self->tokens, self->targets, error);
+  loss = EBB_IS_BERT (self->model)
+             ? ebb_bert_loss (EBB_BERT (self->model), self->tokens, NULL, NULL, self->targets, error)
+             : ebb_gpt_loss (EBB_GPT (self->model), self->tokens, self->targets, error);
   ebb_pop_autocast ();
   seconds[BENCH_FORWARD] = seconds_since (part);
   part = g_get_monotonic_time ();

@@ -54,6 +54,14 @@ def disable_checkpointing():
 _disabled_mode = _mode(Ebb.push_checkpointing_disabled, Ebb.pop_checkpointing_disabled)
 
 
+def skip_initialization():
+    """Layers made inside do not draw their weights, for whoever loads them right after."""
+    return _skip_mode()
+
+
+_skip_mode = _mode(Ebb.push_initialization_skipped, Ebb.pop_initialization_skipped)
+
+
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 _wrapper = guard(Ebb.checkpoint_wrapper)
