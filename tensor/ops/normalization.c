@@ -95,48 +95,50 @@ save_optional (EbbOpCall *call,
     ebb_op_save_nothing (call);
 }
 
-/* -- layer norm --------------------------------------------------------------------------------------------------- */
+/* -- norms of rows ------------------------------------------------------------------------------------------------ */
 
 enum
 {
-  LAYER_X,
-  LAYER_WEIGHT,
-  LAYER_MEAN,
-  LAYER_RSTD
+  SAVED_X,
+  SAVED_WEIGHT,
+  SAVED_STATISTICS /* from there on: mean and rstd, or rstd alone */
 };
 
-static gboolean
-layer_norm_backward (EbbBackward *ctx,
-                     GError **error)
+/* Starts @launch with what the norms share; the gradients of vectors are still to be added. Returns the gradient of the
+ * result, which has to live until the launch. */
+static EbbTensor *
+prepare_row_gradient (EbbBackward *ctx,
+                      EbbLaunch *launch,
+                      EbbKernel kernel,
+                      guint n_statistics,
+                      GError **error)
 {
-  EbbTensor *x = ctx->saved[LAYER_X];
-  gint64 size = x->view.shape[x->view.n_dims - 1];
-  g_autoptr (EbbTensor) dy = NULL;
-  EbbLaunch launch;
+  EbbTensor *x = ctx->saved[SAVED_X];
+  g_autoptr (EbbTensor) dy = ebb_backward_take_grad (ctx, 0, x->view.dtype, error);
 
-  if (ctx->grad_outputs[0] == NULL)
-    return TRUE;
-  dy = ebb_backward_take_grad (ctx, 0, x->view.dtype, error);
   if (dy == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_LAYER_NORM_GRAD);
-  launch.params = *ctx->params;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_input (&launch, x);
-  ebb_launch_input (&launch, ctx->saved[LAYER_WEIGHT]);
-  ebb_launch_input (&launch, ctx->saved[LAYER_MEAN]);
-  ebb_launch_input (&launch, ctx->saved[LAYER_RSTD]);
-  ebb_launch_input (&launch, NULL);
+    return NULL;
+  ebb_launch_init (launch, kernel);
+  launch->params = *ctx->params;
+  ebb_launch_input (launch, dy);
+  ebb_launch_input (launch, x);
+  ebb_launch_input (launch, ctx->saved[SAVED_WEIGHT]);
+  for (guint i = 0; i < n_statistics; i++)
+    ebb_launch_input (launch, ctx->saved[SAVED_STATISTICS + i]);
   if (ctx->needs & 1)
     {
       ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error);
       if (ctx->grad_inputs[0] == NULL)
-        return FALSE;
+        return NULL;
     }
-  ebb_launch_output (&launch, ctx->grad_inputs[0]);
-  return ebb_norm_give_vector (ctx, &launch, 1, size, &launch.params.norm.accumulate_weight, error)
-         && ebb_norm_give_vector (ctx, &launch, 2, size, &launch.params.norm.accumulate_bias, error)
-         && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
+  ebb_launch_output (launch, ctx->grad_inputs[0]);
+  return g_steal_pointer (&dy);
+}
+
+static gint64
+get_row_size (EbbTensor *x)
+{
+  return x->view.shape[x->view.n_dims - 1];
 }
 
 static gboolean
@@ -158,6 +160,28 @@ rebuild (EbbKernel kernel,
   for (guint i = 0; i < n_statistics; i++)
     ebb_launch_output (&launch, NULL);
   return ebb_launch (EBB_DEVICE_OF (output), &launch, error);
+}
+
+/* -- layer norm --------------------------------------------------------------------------------------------------- */
+
+static gboolean
+layer_norm_backward (EbbBackward *ctx,
+                     GError **error)
+{
+  EbbTensor *x = ctx->saved[SAVED_X];
+  gint64 size = get_row_size (x);
+  g_autoptr (EbbTensor) dy = NULL;
+  EbbLaunch launch;
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  dy = prepare_row_gradient (ctx, &launch, EBB_KERNEL_LAYER_NORM_GRAD, 2, error);
+  if (dy == NULL)
+    return FALSE;
+  ebb_launch_input (&launch, NULL);
+  return ebb_norm_give_vector (ctx, &launch, 1, size, &launch.params.norm.accumulate_weight, error)
+         && ebb_norm_give_vector (ctx, &launch, 2, size, &launch.params.norm.accumulate_bias, error)
+         && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
 gboolean
@@ -213,41 +237,19 @@ ebb_layer_norm (EbbTensor *x,
 
 /* -- RMS norm ----------------------------------------------------------------------------------------------------- */
 
-enum
-{
-  RMS_X,
-  RMS_WEIGHT,
-  RMS_RSTD
-};
-
 static gboolean
 rms_norm_backward (EbbBackward *ctx,
                    GError **error)
 {
-  EbbTensor *x = ctx->saved[RMS_X];
-  gint64 size = x->view.shape[x->view.n_dims - 1];
+  EbbTensor *x = ctx->saved[SAVED_X];
   g_autoptr (EbbTensor) dy = NULL;
   EbbLaunch launch;
 
   if (ctx->grad_outputs[0] == NULL)
     return TRUE;
-  dy = ebb_backward_take_grad (ctx, 0, x->view.dtype, error);
-  if (dy == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_RMS_NORM_GRAD);
-  launch.params = *ctx->params;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_input (&launch, x);
-  ebb_launch_input (&launch, ctx->saved[RMS_WEIGHT]);
-  ebb_launch_input (&launch, ctx->saved[RMS_RSTD]);
-  if (ctx->needs & 1)
-    {
-      ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error);
-      if (ctx->grad_inputs[0] == NULL)
-        return FALSE;
-    }
-  ebb_launch_output (&launch, ctx->grad_inputs[0]);
-  return ebb_norm_give_vector (ctx, &launch, 1, size, &launch.params.norm.accumulate_weight, error)
+  dy = prepare_row_gradient (ctx, &launch, EBB_KERNEL_RMS_NORM_GRAD, 1, error);
+  return dy != NULL
+         && ebb_norm_give_vector (ctx, &launch, 1, get_row_size (x), &launch.params.norm.accumulate_weight, error)
          && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
