@@ -17,6 +17,8 @@ import gi
 gi.require_version("Ebb", "1.0")
 from gi.repository import Ebb  # noqa: E402
 
+from svg import line, text  # noqa: E402
+
 GROUPS, BLOCKS, WIDTH, HEADS, BATCH, TOKENS = 3, 4, 128, 4, 8, 64
 MIB = 1 << 20
 # Products of a block, by the shape of their weight: their share of its operations. Backward takes twice as many.
@@ -147,15 +149,6 @@ def x_of(time):
 
 def y_of(panel, mib):
     return panel["top"] + panel["height"] * (1 - mib / panel["most"])
-
-
-def text(x, y, words, anchor="start", kind=None):
-    kind = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind}>{words}</text>'
-
-
-def line(x1, y1, x2, y2, kind):
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
 def draw_legend(lines):

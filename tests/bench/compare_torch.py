@@ -9,36 +9,21 @@ import argparse
 import glob
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+from suite.machine import processor  # noqa: E402
+from suite.process import ROOT, Failure, peer_python, progress, run_process  # noqa: E402
+from suite.report import as_markdown, as_text  # noqa: E402
+
 PRESETS = {"gpt2": {"layers": 12, "width": 768, "heads": 12, "vocab": 50257}}
 QUICK = {"layers": 2, "width": 128, "heads": 4, "vocab": 1024}
 WARM_UP = 2
 TORCH_OPTIMIZERS = ("default", "foreach", "fused")
-
-
-class Failure(Exception):
-    """One line for the user: what is missing or went wrong, and what to do."""
-
-
-def run_process(command, threads, name):
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
-    try:
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, check=False)
-    except OSError as error:
-        raise Failure(f"{name}: can't run {command[0]}: {error.strerror}") from error
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise Failure(f"{name}: exit status {done.returncode}: {lines[-1]}\n  command: {' '.join(command)}")
-    return done.stdout
 
 
 def text_of_tree(path):
@@ -52,20 +37,13 @@ def text_of_tree(path):
     return os.path.getsize(path)
 
 
-def peer_python():
-    finder = subprocess.run([os.path.join(ROOT, "scripts", "peer-venv"), "--path"], stdout=subprocess.PIPE, text=True,
-                            check=True)
-    python = finder.stdout.strip()
-    if not os.path.exists(python):
-        raise Failure(f"no PyTorch at {python}: run scripts/peer-venv first (about 2 GB, from PyPI)")
-    return python
-
-
 class Torch:
     name = "PyTorch"
 
     def __init__(self, options, data):
         self.options, self.data, self.python = options, data, peer_python()
+        if not self.python:
+            raise Failure("no PyTorch: run scripts/peer-venv first (about 2 GB, from PyPI)")
         self.optimizer = options.torch_optimizer
         self.version = run_process([self.python, "-c", "import torch; print(torch.__version__)"], 1, "PyTorch").strip()
 
@@ -151,10 +129,6 @@ def summary(report, baseline_bytes, kept_bytes):
         "first_loss": report["losses"][0],
         "last_loss": report["losses"][-1],
     }
-
-
-def progress(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 def measure_all(options, sides):
@@ -251,29 +225,6 @@ def bound_of(text):
         raise argparse.ArgumentTypeError(f"{text}: {number} is no number") from None
 
 
-def as_text(rows):
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(w) if i > 1 else cell.ljust(w)
-                               for i, (cell, w) in enumerate(zip(row, widths))).rstrip() for row in rows)
-
-
-def as_markdown(rows):
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---|---|" + "---:|" * (len(rows[0]) - 2))
-    return "\n".join(lines)
-
-
-def processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            fields = dict(line.split(":", 1) for line in (raw.replace("\t", "") for raw in info) if ":" in line)
-        flags = [f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in fields.get("flags", "").split()]
-        family = f"family {fields['cpu family'].strip()} model {fields['model'].strip()}" if "model" in fields else ""
-        return ", ".join(part for part in (fields.get("model name", "").strip(), family, " ".join(flags)) if part)
-    except OSError:
-        return platform.machine()
-
-
 def description(options, sides):
     shape, torch = options.shape, next((s for s in sides if s.name == "PyTorch"), None)
     return [
@@ -343,9 +294,9 @@ def compare(options, folder):
     results = measure_all(options, sides)
     rows, lines = table(options, results), description(options, sides)
     notes = [f"WARNING: {text}" for text in warnings(results)]
-    print("\n".join([*lines, "", as_text(rows), *notes]))
+    print("\n".join([*lines, "", as_text(rows[0], rows[1:]), *notes]))
     if options.markdown:
-        text = "\n".join([*(f"- {line}" for line in lines), "", as_markdown(rows), *notes]) + "\n"
+        text = "\n".join([*(f"- {line}" for line in lines), "", as_markdown(rows[0], rows[1:]), *notes]) + "\n"
         if options.markdown == "-":
             print(text)
         else:

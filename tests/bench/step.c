@@ -236,11 +236,12 @@ show_steps (BenchTraining *training,
 
 static void
 print_answer (const GString *seconds,
+              double first_loss,
               double loss)
 {
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
 
-  printf ("{\"seconds\": [%s], \"loss\": %.9g", seconds->str, loss);
+  printf ("{\"seconds\": [%s], \"first_loss\": %.9g, \"loss\": %.9g", seconds->str, first_loss, loss);
   for (int i = 0; i < EBB_N_PURPOSES; i++)
     printf (", \"%s_bytes\": %" G_GUINT64_FORMAT, purpose_names[i], ebb_memory_stats_get_peak (stats, (EbbPurpose) i));
   printf (", \"kept_bytes\": %" G_GUINT64_FORMAT ", \"peak_bytes\": %" G_GUINT64_FORMAT,
@@ -271,16 +272,18 @@ serve_n_steps (BenchTraining *training,
                GError **error)
 {
   g_autoptr (GString) text = g_string_new (NULL);
-  double seconds[BENCH_N_PARTS], loss = 0;
+  double seconds[BENCH_N_PARTS], first_loss = 0, loss = 0;
 
+  n = MAX (n, 1);
   ebb_memory_reset_peaks (NULL);
   for (int i = 0; i < n; i++)
     {
       if (!bench_training_step (training, seconds, &loss, error))
         return FALSE;
+      first_loss = i == 0 ? loss : first_loss;
       g_string_append_printf (text, "%s%.9g", i > 0 ? ", " : "", seconds[BENCH_STEP]);
     }
-  print_answer (text, loss);
+  print_answer (text, first_loss, loss);
   return TRUE;
 }
 
@@ -290,8 +293,9 @@ serve_steps (BenchTraining *training,
 {
   char line[64];
 
-  printf ("{\"version\": \"%s\", \"threads\": %d, \"parameters\": %" G_GUINT64_FORMAT "}\n", ebb_get_version_string (),
+  printf ("{\"version\": \"%s\", \"threads\": %d, \"parameters\": %" G_GUINT64_FORMAT, ebb_get_version_string (),
           ebb_get_num_threads (), bench_training_count_parameters (training));
+  printf (", \"library_bytes\": %" G_GUINT64_FORMAT "}\n", library_bytes);
   fflush (stdout);
   while (fgets (line, sizeof line, stdin) != NULL)
     if (strcmp (g_strchomp (line), "floor") == 0 ? !serve_floor (training, error)

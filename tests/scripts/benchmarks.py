@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import types
 import unittest
+import xml.etree.ElementTree
 
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 SOURCE = os.environ.get("EBB_SOURCE_DIR", ".")
@@ -16,6 +18,7 @@ MODEL = ["--preset", "tiny", "--batch", "2", "--context", "64", "--rounds", "1",
 
 sys.path.insert(0, os.path.join(SOURCE, "tests", "bench"))
 import compare_torch  # noqa: E402
+from suite import main as suite, report, targets  # noqa: E402
 
 
 class Checkpoint(unittest.TestCase):
@@ -72,6 +75,117 @@ class CompareTorch(unittest.TestCase):
 
     def test_a_bound_on_what_was_not_measured_is_missed(self):
         self.assertRegex(self.missed("full.time_to_torch=9")[0], "^full.time_to_torch: not measured; there is none")
+
+
+class Suite(unittest.TestCase):
+    """scripts/bench; PyTorch's side needs what is not here, so it must be said that it is left out."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            cls.done = cls.run_script("--quick", "--build", BUILD, "--json", file.name)
+            cls.data = json.load(file) if cls.done.returncode == 0 else None
+
+    @staticmethod
+    def run_script(*words):
+        return subprocess.run([sys.executable, os.path.join(SOURCE, "scripts", "bench"), *words],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=250, check=False, env={**os.environ, "EBB_PEER_VENV": "/nonexistent"})
+
+    def setUp(self):
+        self.assertEqual(self.done.returncode, 0, self.done.stderr)
+
+    def test_every_row_has_figures_of_every_strategy(self):
+        self.assertEqual(list(self.data["rows"]), ["quick-gpt-f32", "quick-gpt-bf16", "quick-bert-f32"])
+        self.assertEqual(self.data["warnings"], [])
+        for row in self.data["rows"].values():
+            runs = [row["runs"][f"ebb-{name}"] for name in ("none", "selective", "full")]
+            kept = [run["kept_bytes"] for run in runs]
+            self.assertEqual((kept, len(set(kept))), (sorted(kept, reverse=True), 3))
+            for run in runs:
+                self.assertEqual((len(run["turns"]), len(run["warm_up"])), (row["rounds"], row["warm_up"]))
+                self.assertTrue(0 < run["low"] <= run["seconds"] <= run["high"])
+                self.assertTrue(0 < run["above_bytes"] < run["resident_bytes"])
+                self.assertLess(run["last_loss"], run["first_loss"])
+                self.assertGreater(run["peak_bytes"], 0)
+            self.assertEqual(len({run["first_loss"] for run in runs}), 1)
+        self.assertGreater(self.data["rows"]["quick-gpt-f32"]["floor"]["floor_s"], 0)
+
+    def test_the_small_things_are_measured(self):
+        self.assertGreater(self.data["tiny"]["ebb"]["forward_backward_us"], self.data["tiny"]["ebb"]["no_grad_us"] / 2)
+        for name in ("start", "load"):
+            self.assertTrue(all(value > 0 for value in self.data[name]["ebb"].values()))
+        self.assertGreaterEqual(self.data["load"]["ebb"]["model_s"], self.data["load"]["ebb"]["file_s"])
+
+    def test_what_is_kept_grows_with_context_and_layers(self):
+        for name in ("context", "layers"):
+            points = self.data["sweeps"][name]["points"]
+            for strategy in ("none", "selective", "full"):
+                kept = [point["runs"][strategy]["kept_bytes"] for point in points]
+                self.assertEqual((kept, len(set(kept))), (sorted(kept), len(points)))
+
+    def test_the_table_shows_what_was_measured_and_says_what_was_not(self):
+        self.assertIn("PyTorch is left out", self.done.stderr)
+        for word in ("Ebb, selective", "Ebb, full", "train_gpt --help", "Cost against layers"):
+            self.assertIn(word, self.done.stdout)
+        self.assertEqual(self.done.stdout, report.text(self.data) + "\n")
+
+    def test_figures_are_drawn_of_any_run(self):
+        for name, svg in suite.load_drawer().draw_all(self.data):
+            xml.etree.ElementTree.fromstring(svg)
+            self.assertTrue(name.endswith(".svg"))
+
+    def test_bad_options_are_one_line(self):
+        for words in (["--only", "nothing"], ["--threads", "0"], ["--quick", "--write"], ["--nothing"]):
+            done = self.run_script(*words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+        for words in (["--from", "/nonexistent"], ["--build", "/nonexistent"]):
+            done = self.run_script(*words)
+            self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (1, "", 1), words)
+
+
+class Generated(unittest.TestCase):
+    def test_what_is_committed_is_what_the_committed_figures_give(self):
+        if not os.path.exists(suite.DATA):
+            self.skipTest("no figures are committed")
+        with open(suite.DATA, encoding="utf-8") as file:
+            data = json.load(file)
+        names = []
+        for path, text in suite.generated(data):
+            names.append(os.path.basename(path))
+            with open(path, encoding="utf-8") as file:
+                if file.read() != text:
+                    self.fail(f"{path} is not what scripts/bench --from docs/figures/benchmarks.json --write makes")
+        self.assertEqual(names, ["benchmarks.json", "benchmarks.md", "benchmarks.svg", "growth.svg"])
+
+
+class Targets(unittest.TestCase):
+    @staticmethod
+    def row(**seconds):
+        runs = {name.replace("_", "-"): {"title": name, "turns": [value, value], "seconds": value, "above_bytes": 1e9}
+                for name, value in seconds.items()}
+        return {"title": "row", "dtype": "f32", "sizes": {"model": "gpt", "width": 768}, "runs": runs,
+                "together": [[run["title"] for run in runs.values()]], "floor": {"floor_s": 0.9}}
+
+    def words(self, rows, family=0, **parts):
+        verdicts = targets.verdicts({"rows": rows, "machine": {"family": family}, **parts})
+        return {verdict.what.removeprefix("row: "): verdict.word for verdict in verdicts}
+
+    def test_a_target_is_reached_or_missed_or_was_not_measured(self):
+        words = self.words({"gpt2-8x512-f32": self.row(ebb_none=1.0, ebb_full=1.25)})
+        self.assertEqual(words, {"share of the floor": "reached", "full to none": "missed",
+                                 "selective to none": "not measured", "ebb_full": "reached", "ebb_none": "reached"})
+
+    def test_one_of_two_targets_is_enough(self):
+        ebb, torch = ({"no_grad_us": us, "forward_backward_us": us} for us in (0.5, 2.0))
+        words = self.words({}, tiny={"ebb": ebb, "torch": torch})
+        self.assertEqual(words["tiny op, no grad"], "reached")
+        self.assertEqual(self.words({}, tiny={"ebb": torch})["tiny op, no grad"], "missed")
+
+    def test_ratios_are_taken_turn_by_turn(self):
+        row = self.row(ebb_none=1.0, ebb_full=1.0)
+        row["runs"]["ebb-none"]["turns"], row["runs"]["ebb-full"]["turns"] = [1.0, 2.0, 4.0], [1.1, 2.2, 8.0]
+        self.assertAlmostEqual(targets.ratio(row, "ebb-full", "ebb-none"), 1.1)
 
 
 if __name__ == "__main__":

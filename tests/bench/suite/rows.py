@@ -1,0 +1,156 @@
+"""The trainings of the table: which models, and which programs train them."""
+import json
+import os
+
+from .process import BENCH, Training, progress, run_process, run_together
+
+GPT2 = {"model": "gpt", "preset": "gpt2", "layers": 12, "width": 768, "heads": 12, "vocab": 50257}
+BERT_LARGE = {"model": "bert", "preset": "bert-large", "layers": 24, "width": 1024, "heads": 16, "vocab": 30522}
+SMALL = {"model": "gpt", "preset": "tiny", "layers": 4, "width": 128, "heads": 4, "vocab": 256}
+SMALL_BERT = {"model": "bert", "preset": "bert-base", "layers": 2, "width": 128, "heads": 4, "vocab": 256}
+
+STRATEGIES = ("none", "selective", "full")
+
+# What each program of a row is called in the table, and its options. Those of Ebb that the built `step` doesn't have
+# are left out.
+EBB = {
+    "ebb-none": ("Ebb", {"checkpoint": "none"}),
+    "ebb-selective": ("Ebb, selective", {"checkpoint": "selective"}),
+    "ebb-full": ("Ebb, full", {"checkpoint": "full"}),
+    "ebb-none-stream": ("Ebb, bf16 stream", {"checkpoint": "none", "residual": "bf16"}),
+    "ebb-full-stream": ("Ebb, bf16 stream, full", {"checkpoint": "full", "residual": "bf16"}),
+    "ebb-none-moments": ("Ebb, 8-bit moments", {"checkpoint": "none", "moments": "8bit"}),
+}
+TORCH = {
+    "torch-none": ("PyTorch", {"checkpoint": "none"}),
+    "torch-full": ("PyTorch, checkpoint", {"checkpoint": "full"}),
+    "torch-compiled": ("PyTorch, compiled", {"checkpoint": "none", "compile": True}),
+    "torch-pure": ("PyTorch, pure bf16", {"checkpoint": "none", "dtype": "pure-bf16"}),
+}
+PLAIN = ("ebb-none", "torch-none", "ebb-selective", "ebb-full", "torch-full")
+
+
+class Row:
+    """A model, a batch and a dtype, trained by several programs in turn."""
+
+    def __init__(self, name, title, sizes, batch, context, dtype, programs, *, warm_up=1, rounds=2, kept=False,
+                 floor=True):
+        self.name, self.title, self.sizes, self.programs = name, title, sizes, programs
+        self.batch, self.context, self.dtype = batch, context, dtype
+        self.warm_up, self.rounds = warm_up, rounds
+        self.kept, self.floor = kept, floor
+
+
+ROWS = [
+    Row("gpt2-4x256-f32", "GPT-2 124M, 4 x 256, f32", GPT2, 4, 256, "f32",
+        (*PLAIN, "ebb-none-moments", "torch-compiled"), warm_up=2, rounds=3, kept=True),
+    Row("gpt2-4x256-bf16", "GPT-2 124M, 4 x 256, bf16", GPT2, 4, 256, "bf16",
+        (*PLAIN, "ebb-none-stream", "ebb-full-stream", "torch-compiled", "torch-pure"), warm_up=2, rounds=4),
+    Row("gpt2-8x512-f32", "GPT-2 124M, 8 x 512, f32", GPT2, 8, 512, "f32", PLAIN),
+    Row("gpt2-8x512-bf16", "GPT-2 124M, 8 x 512, bf16", GPT2, 8, 512, "bf16",
+        (*PLAIN, "ebb-none-stream", "ebb-full-stream")),
+    Row("bert-large-8x128-f32", "BERT-large, 8 x 128, f32", BERT_LARGE, 8, 128, "f32", PLAIN),
+    Row("small-12x64-f32", "GPT 4 layers x 128, 12 x 64, f32", SMALL, 12, 64, "f32",
+        ("ebb-none", "torch-none", "ebb-full", "torch-full"), warm_up=30, rounds=15, floor=False),
+]
+QUICK_ROWS = [
+    Row("quick-gpt-f32", "GPT 4 layers x 128, 2 x 64, f32", SMALL, 2, 64, "f32", PLAIN, warm_up=2, rounds=3, kept=True),
+    Row("quick-gpt-bf16", "GPT 4 layers x 128, 2 x 64, bf16", SMALL, 2, 64, "bf16",
+        (*PLAIN, "ebb-none-stream", "ebb-full-stream", "ebb-none-moments", "torch-pure"), warm_up=2, rounds=3,
+        floor=False),
+    Row("quick-bert-f32", "BERT 2 layers x 128, 2 x 64, f32", SMALL_BERT, 2, 64, "f32", PLAIN, warm_up=2, rounds=3,
+        floor=False),
+]
+
+
+class Programs:
+    """Makes the trainings of the rows."""
+
+    def __init__(self, build, python, threads):
+        self.step = os.path.join(build, "tests", "bench", "step")
+        self.python, self.threads = python, threads
+        self.step_help = run_process([self.step, "--help"], threads, "step")
+        self.optimizer = "default"
+
+    def has(self, option):
+        return f"--{option}" in self.step_help
+
+    def choose_optimizer(self):
+        """PyTorch has three AdamW loops; it is measured with the one that is fastest here. Gives their seconds."""
+        seconds = json.loads(run_process([self.python, os.path.join(BENCH, "torch_step.py"), "--choose-optimizer",
+                                          "--threads", str(self.threads)], self.threads, "PyTorch"))
+        self.optimizer = min(seconds, key=seconds.get)
+        return seconds
+
+    def ebb_command(self, row, options):
+        """None if this build can't."""
+        words = [self.step, "--batch", row.batch, "--context", row.context, "--threads", self.threads,
+                 "--preset", row.sizes["preset"]]
+        for name in ("layers", "width", "heads", "vocab"):
+            words += [f"--{name}", row.sizes[name]]
+        if row.dtype == "bf16":
+            words.append("--bf16")
+        for name, value in options.items():
+            if not self.has(name):
+                return None
+            words += [f"--{name}"] if value is True else [f"--{name}", value]
+        return words
+
+    def torch_command(self, row, options):
+        words = [self.python, os.path.join(BENCH, "torch_step.py"), "--batch", row.batch, "--context", row.context,
+                 "--threads", self.threads, "--optimizer", self.optimizer]
+        for name in ("model", "layers", "width", "heads", "vocab"):
+            words += [f"--{name}", row.sizes[name]]
+        for name, value in {"dtype": row.dtype, **options}.items():
+            words += [f"--{name}"] if value is True else [f"--{name}", value]
+        return words
+
+    def make_trainings(self, row):
+        """By the key that the results have."""
+        trainings = {}
+        for key in row.programs:
+            if key in EBB:
+                title, options = EBB[key]
+                command = self.ebb_command(row, options)
+                if command:
+                    trainings[key] = Training(title, [*command, "--serve"], self.threads,
+                                              optional=key.count("-") > 1,
+                                              questions=("floor",) if row.floor and key == "ebb-none" else ())
+            elif self.python:
+                title, options = TORCH[key]
+                trainings[key] = Training(title, self.torch_command(row, options), self.threads,
+                                          optional=key in ("torch-compiled", "torch-pure"),
+                                          questions=("kept",) if row.kept and key in ("torch-none", "torch-full")
+                                          else ())
+        return trainings
+
+
+def measure_row(row, programs):
+    """The figures of one row as the JSON object has them."""
+    trainings = programs.make_trainings(row)
+    groups = run_together(list(trainings.values()), row.warm_up, row.rounds,
+                          say=lambda text: progress(f"  {text}"))
+    runs = {key: {"title": training.name, **training.result()} for key, training in trainings.items() if training.turns}
+    floors = [training.answers["floor"] for training in trainings.values() if "floor" in training.answers]
+    return {
+        "title": row.title,
+        "batch": row.batch,
+        "context": row.context,
+        "dtype": row.dtype,
+        "sizes": row.sizes,
+        "floor": floors[0] if floors else None,  # see README.md: of the products, and of those within attention
+        "runs": runs,
+        "together": groups,
+        "rounds": row.rounds,
+        "warm_up": row.warm_up,
+    }
+
+
+def warnings(name, row):
+    """What makes a row's figures doubtful."""
+    sizes = {run["title"]: run["parameters"] for run in row["runs"].values()}
+    if len(set(sizes.values())) > 1:
+        yield f"{name}: the models differ in size: {sizes}"
+    for run in row["runs"].values():
+        if not run["last_loss"] < run["first_loss"] < float("inf"):
+            yield f"{name}: {run['title']}: the loss does not fall: {run['first_loss']} to {run['last_loss']}"
