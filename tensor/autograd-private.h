@@ -38,6 +38,7 @@ struct _EbbNode
 {
   int ref_count;
   guint8 n_inputs, n_outputs, n_saved;
+  guint16 size;       /* of this node with what follows it, in bytes */
   gboolean released;  /* a backward pass has used it up */
   GQuark module_path; /* of the module whose call has made it, for a profiler; 0: not known */
   const EbbOp *op;

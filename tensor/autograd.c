@@ -2,6 +2,7 @@
 #include "tensor/autograd.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/profiler-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
@@ -16,14 +17,25 @@ typedef struct
   EbbTensor *grad;
 } Capture;
 
+typedef struct _Fresh Fresh;
+
+struct _Fresh
+{
+  Fresh *next;
+  EbbTensor *leaf;
+};
+
+#define HEAP_SIZE 32 /* of most passes: how many nodes wait at one time */
+
 typedef struct
 {
-  EbbNode **heap;
+  EbbNode **heap; /* NULL: small_heap, which is enough so far */
+  EbbNode *small_heap[HEAP_SIZE];
   guint n_heap, heap_size;
   Capture *captures; /* NULL: leaves take their gradients */
   guint n_captures;
   GHashTable *needed; /* with captures: the nodes that lead to one */
-  GPtrArray *fresh;   /* leaves that got their first gradient in this pass */
+  Fresh *fresh;       /* leaves that got their first gradient in this pass */
   gboolean retain_graph;
 } Task;
 
@@ -64,16 +76,32 @@ call_at_end (void)
 /* -- heap ---------------------------------------------------------------------------------------------------------- */
 
 static void
+heap_grow (Task *task)
+{
+  if (task->heap == NULL)
+    {
+      task->heap = task->small_heap;
+      task->heap_size = HEAP_SIZE;
+      return;
+    }
+  task->heap_size *= 2;
+  if (task->heap == task->small_heap)
+    {
+      task->heap = g_new (EbbNode *, task->heap_size);
+      memcpy (task->heap, task->small_heap, sizeof task->small_heap);
+    }
+  else
+    task->heap = g_renew (EbbNode *, task->heap, task->heap_size);
+}
+
+static void
 heap_push (Task *task,
            EbbNode *node)
 {
   guint i = task->n_heap++;
 
-  if (i == task->heap_size)
-    {
-      task->heap_size = MAX (64, task->heap_size * 2);
-      task->heap = g_renew (EbbNode *, task->heap, task->heap_size);
-    }
+  if (G_UNLIKELY (i == task->heap_size))
+    heap_grow (task);
   for (; i > 0 && task->heap[(i - 1) / 2]->sequence < node->sequence; i = (i - 1) / 2)
     task->heap[i] = task->heap[(i - 1) / 2];
   task->heap[i] = ebb_node_ref (node);
@@ -165,6 +193,7 @@ accumulate_leaf (Task *task,
                  GError **error)
 {
   gboolean ok = TRUE;
+  Fresh *fresh;
 
   if (grad == leaf->grad)
     {
@@ -198,9 +227,9 @@ accumulate_leaf (Task *task,
         return FALSE;
     }
   ebb_storage_set_purpose (leaf->grad->storage, EBB_PURPOSE_GRADIENT);
-  if (task->fresh == NULL)
-    task->fresh = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
-  g_ptr_array_add (task->fresh, ebb_tensor_ref (leaf));
+  fresh = ebb_object_new (Fresh);
+  *fresh = (Fresh){ task->fresh, ebb_tensor_ref (leaf) };
+  task->fresh = fresh;
   return TRUE;
 }
 
@@ -209,13 +238,16 @@ static void
 finish_leaves (Task *task,
                gboolean ok)
 {
-  for (guint i = 0; !ok && task->fresh != NULL && i < task->fresh->len; i++)
+  while (task->fresh != NULL)
     {
-      EbbTensor *leaf = g_ptr_array_index (task->fresh, i);
+      Fresh *fresh = task->fresh;
 
-      g_clear_pointer (&leaf->grad, ebb_tensor_unref);
+      task->fresh = fresh->next;
+      if (!ok)
+        g_clear_pointer (&fresh->leaf->grad, ebb_tensor_unref);
+      ebb_tensor_unref (fresh->leaf);
+      ebb_object_free (fresh, sizeof *fresh);
     }
-  g_clear_pointer (&task->fresh, g_ptr_array_unref);
 }
 
 static Capture *
@@ -609,7 +641,8 @@ run_backward (Task *task,
     call_at_end ();
   ebb_thread_restore_modes (&modes);
   ebb_profile_pop (mark);
-  g_free (task->heap);
+  if (task->heap != task->small_heap)
+    g_free (task->heap);
   g_clear_pointer (&task->needed, g_hash_table_unref);
   if (!ok && local == NULL)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "backward failed without saying why");

@@ -1,14 +1,15 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static guint64 last_sequence;
-static __thread EbbNode *doomed; /* chained through grads while a graph is taken apart */
-static __thread gboolean dooming;
+/* The nodes that wait to be freed, chained through task, while a graph is taken apart. */
+static __thread EbbNode *doomed __attribute__ ((tls_model ("initial-exec")));
+static __thread gboolean dooming __attribute__ ((tls_model ("initial-exec")));
 
 EbbNode *
 ebb_node_ref (EbbNode *node)
@@ -37,7 +38,7 @@ node_free (EbbNode *node)
       if (node->edges[i].leaf != NULL)
         ebb_tensor_unref (node->edges[i].leaf);
     }
-  free (node);
+  ebb_object_free (node, node->size);
 }
 
 void
@@ -66,11 +67,12 @@ node_new (EbbOpCall *call)
 {
   gsize edges = sizeof (EbbEdge) * call->n_inputs, saved = sizeof (EbbSavedTensor) * call->n_saved;
   gsize grads = sizeof (EbbTensor *) * call->n_outputs;
-  EbbNode *node = malloc (sizeof (EbbNode) + edges + saved + grads);
+  gsize size = sizeof (EbbNode) + edges + saved + grads;
+  EbbNode *node = ebb_object_alloc (size);
   char *at = (char *) (node + 1);
 
-  g_assert (node != NULL);
   node->ref_count = 1;
+  node->size = (guint16) size;
   node->n_inputs = (guint8) call->n_inputs;
   node->n_outputs = (guint8) call->n_outputs;
   node->n_saved = 0;

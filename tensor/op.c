@@ -498,24 +498,41 @@ ebb_op_finish_view (EbbOpCall *call,
 
 /* -- stand-ins ----------------------------------------------------------------------------------------------------- */
 
+static gboolean
+convert_into (EbbTensor *tensor,
+              EbbTensor *copy,
+              GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_COPY);
+  ebb_launch_input (&launch, tensor);
+  ebb_launch_output (&launch, copy);
+  return ebb_launch (tensor->storage->device, &launch, error);
+}
+
 EbbTensor *
 ebb_tensor_convert (EbbTensor *tensor,
                     EbbDType dtype,
                     GError **error)
 {
-  EbbLaunch launch;
-  EbbDevice *device = tensor->storage->device;
-  EbbTensor *copy =
-      ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, dtype, device, error);
+  EbbTensor *copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, dtype,
+                                                  tensor->storage->device, error);
 
-  if (copy == NULL)
-    return NULL;
-  ebb_launch_init (&launch, EBB_KERNEL_COPY);
-  ebb_launch_input (&launch, tensor);
-  ebb_launch_output (&launch, copy);
-  if (!ebb_launch (device, &launch, error))
+  if (copy != NULL && !convert_into (tensor, copy, error))
     g_clear_pointer (&copy, ebb_tensor_unref);
   return copy;
+}
+
+static gboolean
+can_overwrite (EbbTensor *shadow,
+               EbbTensor *parameter,
+               EbbDType dtype)
+{
+  return !ebb_thread.stopped && !shadow->storage->phantom && shadow->view.dtype == dtype
+         && shadow->storage->device == parameter->storage->device && shadow->view.n_dims == parameter->view.n_dims
+         && memcmp (shadow->view.shape, parameter->view.shape, sizeof (gint64) * (gsize) shadow->view.n_dims) == 0
+         && ebb_tensor_is_unshared (shadow);
 }
 
 EbbTensor *
@@ -530,6 +547,15 @@ ebb_tensor_get_shadow (EbbTensor *parameter,
       && parameter->shadow_version == storage->version && !shadow->storage->phantom)
     return ebb_tensor_ref (shadow);
 
+  /* Over the old one if nobody looks at it: so that a step leaves the heap as it found it. */
+  if (shadow != NULL && can_overwrite (shadow, parameter, dtype))
+    {
+      if (!convert_into (parameter, shadow, error))
+        return NULL;
+      parameter->shadow_birth = storage->birth;
+      parameter->shadow_version = storage->version;
+      return ebb_tensor_ref (shadow);
+    }
   shadow = ebb_tensor_convert (parameter, dtype, error);
   if (shadow == NULL)
     return NULL;

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/recipe-private.h"
 
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
@@ -48,7 +49,7 @@ ebb_recipe_give_up (EbbRecipe *recipe)
         ebb_tensor_unref (recipe->ingredients[i].parameter);
       }
   if (__atomic_sub_fetch (&recipe->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
-    g_free (recipe);
+    ebb_object_free (recipe, sizeof *recipe);
 }
 
 void
@@ -86,7 +87,7 @@ ebb_recipe_attach (EbbOpCall *call)
 
   if (output->node == NULL)
     return;
-  recipe = g_new (EbbRecipe, 1);
+  recipe = ebb_object_new (EbbRecipe);
   recipe->ref_count = 2;
   recipe->is_empty = FALSE;
   recipe->func = call->rebuild;
@@ -150,7 +151,7 @@ ebb_derived_free (EbbDerived *derived)
 {
   for (guint i = 0; i < derived->n_operands; i++)
     ebb_saved_tensor_clear (&derived->operands[i]);
-  g_free (derived);
+  ebb_object_free (derived, sizeof *derived);
 }
 
 gboolean
@@ -171,7 +172,8 @@ ebb_derived_save (EbbDerived **derived,
       || memcmp (tensor->view.shape, made->view.shape, sizeof (gint64) * (gsize) made->view.n_dims) != 0
       || !decide (recipe, made))
     return TRUE;
-  self = g_new0 (EbbDerived, 1);
+  self = ebb_object_new (EbbDerived);
+  memset (self, 0, sizeof *self);
   self->func = recipe->func;
   self->params = recipe->params;
   self->view = made->view;

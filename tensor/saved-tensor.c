@@ -2,6 +2,7 @@
 #include "tensor/saved-tensor.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 
@@ -18,6 +19,15 @@ struct _EbbHandle
 G_DEFINE_BOXED_TYPE (EbbHandle, ebb_handle, ebb_handle_ref, ebb_handle_unref)
 G_DEFINE_ABSTRACT_TYPE (EbbSavedTensorHooks, ebb_saved_tensor_hooks, G_TYPE_OBJECT)
 
+static EbbHandle *
+handle_new (void)
+{
+  EbbHandle *self = ebb_object_new (EbbHandle);
+
+  *self = (EbbHandle){ .ref_count = 1 };
+  return self;
+}
+
 /**
  * ebb_handle_new:
  * @tensor: what to keep
@@ -33,8 +43,7 @@ ebb_handle_new (EbbTensor *tensor)
 
   g_return_val_if_fail (tensor != NULL, NULL);
 
-  self = g_new0 (EbbHandle, 1);
-  self->ref_count = 1;
+  self = handle_new ();
   self->tensor = ebb_tensor_ref (tensor);
   if (!tensor->is_parameter && !tensor->is_buffer)
     ebb_storage_hold_saved (tensor->storage);
@@ -54,9 +63,8 @@ EbbHandle *
 ebb_handle_new_for_data (gpointer data,
                          GDestroyNotify destroy)
 {
-  EbbHandle *self = g_new0 (EbbHandle, 1);
+  EbbHandle *self = handle_new ();
 
-  self->ref_count = 1;
   self->data = data;
   self->destroy = destroy;
   return self;
@@ -112,7 +120,7 @@ ebb_handle_unref (EbbHandle *handle)
     }
   if (handle->destroy != NULL)
     handle->destroy (handle->data);
-  g_free (handle);
+  ebb_object_free (handle, sizeof *handle);
 }
 
 /**
@@ -272,12 +280,18 @@ struct _EbbPacked
   gint64 sizes[]; /* the shape, then the strides */
 };
 
+static gsize
+packed_get_size (gsize n_dims)
+{
+  return sizeof (EbbPacked) + 2 * n_dims * sizeof (gint64);
+}
+
 static EbbPacked *
 packed_new (EbbSavedTensorHooks *hooks,
             EbbTensor *tensor)
 {
   gsize n = (gsize) tensor->view.n_dims;
-  EbbPacked *self = g_malloc (sizeof *self + 2 * n * sizeof self->sizes[0]);
+  EbbPacked *self = ebb_object_alloc (packed_get_size (n));
 
   *self = (EbbPacked){
     .hooks = g_object_ref (hooks),
@@ -297,7 +311,7 @@ static void
 packed_free (EbbPacked *self)
 {
   g_object_unref (self->hooks);
-  g_free (self);
+  ebb_object_free (self, packed_get_size ((gsize) self->n_dims));
 }
 
 static gboolean

@@ -2,9 +2,8 @@
 #include "tensor/storage-private.h"
 
 #include "tensor/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/thread-private.h"
-
-#include <stdlib.h>
 
 static guint64 last_birth;
 
@@ -19,9 +18,8 @@ storage_make (EbbDevice *device,
               void *data,
               gsize size)
 {
-  EbbStorage *self = malloc (sizeof (EbbStorage));
+  EbbStorage *self = ebb_object_new (EbbStorage);
 
-  g_assert (self != NULL);
   *self = (EbbStorage){
     .ref_count = 1,
     .data = data,
@@ -97,7 +95,7 @@ ebb_storage_unref (EbbStorage *self)
     }
   else if (self->data != NULL)
     ebb_device_free (self->device, self->data, self->size, self->purpose);
-  free (self);
+  ebb_object_free (self, sizeof *self);
 }
 
 void

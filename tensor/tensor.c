@@ -4,10 +4,10 @@
 #include "tensor/autograd-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/op-private.h"
 #include "tensor/thread-private.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 G_DEFINE_BOXED_TYPE (EbbTensor, ebb_tensor, ebb_tensor_ref, ebb_tensor_unref)
@@ -22,10 +22,10 @@ ebb_tensor_new_view (EbbStorage *storage,
                      guint n_dims,
                      EbbDType dtype)
 {
-  EbbTensor *self = malloc (sizeof (EbbTensor));
+  EbbTensor *self = ebb_object_new (EbbTensor);
   gint64 n = 1;
 
-  g_assert (self != NULL && n_dims <= EBB_MAX_DIMS);
+  g_assert (n_dims <= EBB_MAX_DIMS);
   for (guint i = n_dims; i-- > 0;)
     {
       self->view.shape[i] = shape[i];
@@ -398,7 +398,7 @@ ebb_tensor_unref (EbbTensor *tensor)
     return;
 
   drop_contents (tensor);
-  free (tensor);
+  ebb_object_free (tensor, sizeof *tensor);
 }
 
 /**

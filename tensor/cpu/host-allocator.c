@@ -19,7 +19,12 @@
  * that is reserved at once and becomes real page by page as the top of a segment rises; neighbours that are free merge,
  * so what one step used serves the next whatever the order of its sizes.
  *
- * Small blocks come from per-thread lists without a lock, refilled from large blocks. */
+ * A training step asks for the same blocks again and again, and is to find them from its second time on. So where a
+ * block comes from depends on which blocks are free, not on what was freed last: of those of a size, the lowest is
+ * taken; the free block at the top of a segment, which grows with the need, only where no other fits.
+ *
+ * Small blocks come from per-thread lists without a lock, refilled from chunks that lie in segments of their own, where
+ * they, which stay, don't come to lie between large blocks. */
 
 #define ALIGNMENT 64
 #define SMALL_LIMIT 2048
@@ -31,6 +36,7 @@
 #define N_COARSE 48
 #define LARGE_LIMIT (1ul << (MIN_SHIFT + N_COARSE - 2)) /* beyond any address space, within the lists */
 #define HUGE_PAGE (2ul << 20)
+#define MAX_WALK 32
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGMENT_SIZE (4ul << 30)
 #else
@@ -71,13 +77,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Block *free_lists[N_COARSE][N_FINE];
 static guint64 coarse_map;
 static guint32 fine_maps[N_COARSE];
-static Segment *segments;
-static Small *orphans[N_SMALL]; /* from threads that ended, or that free more than they allocate */
+static Segment *segments, *small_segments; /* the newest first */
+static Small *orphans[N_SMALL];            /* from threads that ended, or that free more than they allocate */
 static guint64 reserved, system_calls;
 
-static __thread Small *small_lists[N_SMALL];
-static __thread guint small_counts[N_SMALL];
-static __thread gboolean thread_known;
+typedef struct
+{
+  Small *lists[N_SMALL];
+  guint counts[N_SMALL];
+} Cache;
+
+/* Of this thread; made at its first use. A pointer, so that it costs no call to find in a shared library. */
+static __thread Cache *thread_cache __attribute__ ((tls_model ("initial-exec")));
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -94,18 +105,28 @@ size_to_list (gsize size,
   *fine = (guint) (size >> (shift - FINE_BITS)) & (N_FINE - 1);
 }
 
+/* By address, as far as that is cheap. */
 static void
 list_insert (Block *block)
 {
   guint c, f;
+  Block *below = NULL, *above;
 
   size_to_list (block->size, &c, &f);
-  block->is_free = TRUE;
-  block->previous_free = NULL;
-  block->next_free = free_lists[c][f];
-  if (block->next_free)
-    block->next_free->previous_free = block;
-  free_lists[c][f] = block;
+  above = free_lists[c][f];
+  for (guint i = 0; above != NULL && above < block && i < MAX_WALK; i++)
+    {
+      below = above;
+      above = above->next_free;
+    }
+  block->previous_free = below;
+  block->next_free = above;
+  if (above)
+    above->previous_free = block;
+  if (below)
+    below->next_free = block;
+  else
+    free_lists[c][f] = block;
   coarse_map |= 1ul << c;
   fine_maps[c] |= 1u << f;
 }
@@ -130,6 +151,22 @@ list_remove (Block *block)
             coarse_map &= ~(1ul << c);
         }
     }
+}
+
+/* The uppermost block of a segment hangs in no list. */
+static void
+block_release (Block *block)
+{
+  block->is_free = TRUE;
+  if (block->segment->last != block)
+    list_insert (block);
+}
+
+static void
+block_claim (Block *block)
+{
+  if (block->segment->last != block)
+    list_remove (block);
   block->is_free = FALSE;
 }
 
@@ -154,17 +191,19 @@ list_take (gsize size)
       fine = fine_maps[c];
     }
   block = free_lists[c][__builtin_ctz (fine)];
-  list_remove (block);
+  block_claim (block);
   return block;
 }
 
 /* -- segments ------------------------------------------------------------------------------------------------------ */
 
 static Segment *
-segment_new (gsize least)
+segment_new (Segment **list,
+             gsize wanted,
+             gsize least)
 {
   Segment *segment;
-  gsize size = MAX (SEGMENT_SIZE, least + 2 * HUGE_PAGE);
+  gsize size = MAX (wanted, least + 2 * HUGE_PAGE);
   char *start = MAP_FAILED;
 
   /* Address space may be limited: ask for less down to what is needed. */
@@ -182,51 +221,57 @@ segment_new (gsize least)
   segment->start = (char *) (((gsize) start + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
   segment->top = segment->start;
   segment->end = start + size;
-  segment->next = segments;
-  segments = segment;
+  segment->next = *list;
+  *list = segment;
   madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
   return segment;
 }
 
-/* A new block at the top of a segment, or the free one that ends there, enlarged. */
+/* The block at the top of @segment, if it is free and large enough or can be made so, or a new one there. */
 static Block *
-segment_extend (gsize size)
+segment_take (Segment *segment,
+              gsize size)
 {
-  Segment *segment = segments;
-  Block *block;
-  gsize grown = size + sizeof (Block);
+  Block *block = segment->last;
+  gboolean is_free = block != NULL && block->is_free;
+  gsize missing = size + sizeof (Block);
 
-  /* Large enough as it is, though the lists, which round sizes up, did not find it. */
-  if (segment != NULL && segment->last != NULL && segment->last->is_free && segment->last->size >= size)
-    {
-      list_remove (segment->last);
-      return segment->last;
-    }
-  if (segment == NULL || (gsize) (segment->end - segment->top) < grown)
-    segment = segment_new (grown);
-  if (segment == NULL)
+  if (is_free)
+    missing = size > block->size ? size - block->size : 0;
+  if ((gsize) (segment->end - segment->top) < missing)
     return NULL;
-
-  block = segment->last;
-  if (block != NULL && block->is_free)
-    {
-      list_remove (block);
-      grown = size - block->size;
-      block->size = size;
-    }
+  if (is_free)
+    block->size += missing;
   else
     {
       block = (Block *) segment->top;
       block->below = segment->last;
       block->segment = segment;
-      block->is_free = FALSE;
       block->size = size;
       segment->last = block;
     }
-  segment->top += grown;
-  reserved += grown;
-  system_calls++; /* the pages are made by the system as they are first touched */
+  block->is_free = FALSE;
+  if (missing > 0)
+    {
+      segment->top += missing;
+      reserved += missing;
+      system_calls++; /* the pages are made by the system as they are first touched */
+    }
   return block;
+}
+
+static Block *
+segments_take (gsize size)
+{
+  Segment *segment;
+  Block *block = NULL;
+
+  for (segment = segments; block == NULL && segment != NULL; segment = segment->next)
+    block = segment_take (segment, size);
+  if (block != NULL)
+    return block;
+  segment = segment_new (&segments, SEGMENT_SIZE, size + sizeof (Block));
+  return segment != NULL ? segment_take (segment, size) : NULL;
 }
 
 /* Cuts what @block has beyond @size off as a free block. */
@@ -250,7 +295,7 @@ block_split (Block *block,
   else
     ((Block *) end)->below = rest;
   block->size = size;
-  list_insert (rest);
+  block_release (rest);
 }
 
 static void *
@@ -259,7 +304,7 @@ large_alloc_locked (gsize size)
   Block *block = list_take (size);
 
   if (block == NULL)
-    block = segment_extend (size);
+    block = segments_take (size);
   if (block == NULL)
     return NULL;
   block_split (block, size);
@@ -277,7 +322,7 @@ large_free_locked (void *data)
   above = segment->last == block ? NULL : (Block *) ((char *) data + block->size);
   if (above != NULL && above->is_free)
     {
-      list_remove (above);
+      block_claim (above);
       block->size += above->size + sizeof (Block);
       if (segment->last == above)
         segment->last = block;
@@ -286,7 +331,7 @@ large_free_locked (void *data)
     }
   if (below != NULL && below->is_free)
     {
-      list_remove (below);
+      block_claim (below);
       below->size += block->size + sizeof (Block);
       if (segment->last == block)
         segment->last = below;
@@ -294,7 +339,7 @@ large_free_locked (void *data)
         ((Block *) ((char *) (below + 1) + below->size))->below = below;
       block = below;
     }
-  list_insert (block);
+  block_release (block);
 }
 
 /* -- small blocks -------------------------------------------------------------------------------------------------- */
@@ -330,23 +375,14 @@ small_move (Small **from,
 static void
 thread_ended (void *data)
 {
-  thread_known = FALSE; /* what is freed after this calls again */
+  Cache *cache = data;
+
+  thread_cache = NULL; /* what is freed after this makes another */
   pthread_mutex_lock (&lock);
   for (guint i = 0; i < N_SMALL; i++)
-    {
-      small_move (&small_lists[i], &orphans[i], i, G_MAXUINT);
-      small_counts[i] = 0;
-    }
+    small_move (&cache->lists[i], &orphans[i], i, G_MAXUINT);
   pthread_mutex_unlock (&lock);
-}
-
-/* Where one thread allocates what another frees, blocks must find their way back. */
-static void
-small_give_back (guint index)
-{
-  pthread_mutex_lock (&lock);
-  small_counts[index] -= small_move (&small_lists[index], &orphans[index], index, chunk_count (index));
-  pthread_mutex_unlock (&lock);
+  g_free (cache);
 }
 
 static void
@@ -355,35 +391,106 @@ make_key (void)
   pthread_key_create (&thread_key, thread_ended);
 }
 
-/* Fills this thread's list @index, with what ended threads left or from a new chunk. */
+static __attribute__ ((noinline)) Cache *
+make_cache (void)
+{
+  pthread_once (&once, make_key);
+  thread_cache = g_new0 (Cache, 1);
+  pthread_setspecific (thread_key, thread_cache);
+  return thread_cache;
+}
+
+static inline Cache *
+get_cache (void)
+{
+  Cache *cache = thread_cache;
+
+  return G_LIKELY (cache != NULL) ? cache : make_cache ();
+}
+
+static char *
+small_chunk_locked (void)
+{
+  Segment *segment = small_segments;
+
+  if (segment == NULL || (gsize) (segment->end - segment->top) < SMALL_CHUNK)
+    segment = segment_new (&small_segments, SEGMENT_SIZE / 16, SMALL_CHUNK);
+  if (segment == NULL)
+    return NULL;
+  segment->top += SMALL_CHUNK;
+  reserved += SMALL_CHUNK;
+  system_calls++;
+  return segment->top - SMALL_CHUNK;
+}
+
+/* Where one thread allocates what another frees, blocks must find their way back. */
+static void
+small_give_back (Cache *cache,
+                 guint index)
+{
+  pthread_mutex_lock (&lock);
+  cache->counts[index] -= small_move (&cache->lists[index], &orphans[index], index, chunk_count (index));
+  pthread_mutex_unlock (&lock);
+}
+
+/* Fills the list @index, with what other threads gave back or from a new chunk. */
 static gboolean
-small_refill (guint index)
+small_refill (Cache *cache,
+              guint index)
 {
   gsize size = (index + 1) * ALIGNMENT;
   char *chunk = NULL;
 
-  pthread_once (&once, make_key);
-  if (!thread_known)
-    {
-      pthread_setspecific (thread_key, &thread_known);
-      thread_known = TRUE;
-    }
   pthread_mutex_lock (&lock);
-  small_counts[index] = small_move (&orphans[index], &small_lists[index], index, chunk_count (index));
-  if (small_lists[index] == NULL)
-    chunk = large_alloc_locked (SMALL_CHUNK);
+  cache->counts[index] = small_move (&orphans[index], &cache->lists[index], index, chunk_count (index));
+  if (cache->lists[index] == NULL)
+    chunk = small_chunk_locked ();
   pthread_mutex_unlock (&lock);
 
   for (gsize at = 0; chunk != NULL && at + size <= SMALL_CHUNK; at += size)
     {
       Small *small = (Small *) (chunk + at);
 
-      small->next = small_lists[index];
-      small_lists[index] = small;
-      small_counts[index]++;
+      small->next = cache->lists[index];
+      cache->lists[index] = small;
+      cache->counts[index]++;
       ASAN_POISON_MEMORY_REGION (small, size);
     }
-  return small_lists[index] != NULL;
+  return cache->lists[index] != NULL;
+}
+
+static inline void *
+small_alloc (gsize size)
+{
+  guint index = (guint) ((size - 1) / ALIGNMENT);
+  Cache *cache = get_cache ();
+  Small *small = cache->lists[index];
+
+  if (G_UNLIKELY (small == NULL))
+    {
+      if (!small_refill (cache, index))
+        return NULL;
+      small = cache->lists[index];
+    }
+  ASAN_UNPOISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
+  cache->lists[index] = small->next;
+  cache->counts[index]--;
+  return small;
+}
+
+static inline void
+small_free (void *data,
+            gsize size)
+{
+  guint index = (guint) ((size - 1) / ALIGNMENT);
+  Cache *cache = get_cache ();
+  Small *small = data;
+
+  small->next = cache->lists[index];
+  cache->lists[index] = small;
+  ASAN_POISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
+  if (G_UNLIKELY (++cache->counts[index] > 2 * chunk_count (index)))
+    small_give_back (cache, index);
 }
 
 void *
@@ -394,33 +501,18 @@ ebb_host_alloc (gsize size,
 
   size = MAX (size, 1);
   if (size <= SMALL_LIMIT)
+    data = small_alloc (size);
+  else if (size <= LARGE_LIMIT)
     {
-      guint index = (guint) ((size - 1) / ALIGNMENT);
-      Small *small = small_lists[index];
-
-      if (G_UNLIKELY (small == NULL))
-        {
-          if (!small_refill (index))
-            goto failed;
-          small = small_lists[index];
-        }
-      ASAN_UNPOISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
-      small_lists[index] = small->next;
-      small_counts[index]--;
-      return small;
+      pthread_mutex_lock (&lock);
+      data = large_alloc_locked ((size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1));
+      pthread_mutex_unlock (&lock);
     }
-
-  if (size > LARGE_LIMIT)
-    goto failed;
-  pthread_mutex_lock (&lock);
-  data = large_alloc_locked ((size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1));
-  pthread_mutex_unlock (&lock);
-  if (data != NULL)
-    return data;
-
-failed:
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
-  return NULL;
+  else
+    data = NULL;
+  if (G_UNLIKELY (data == NULL))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
+  return data;
 }
 
 void
@@ -430,25 +522,65 @@ ebb_host_free (void *data,
   size = MAX (size, 1);
   if (size <= SMALL_LIMIT)
     {
-      guint index = (guint) ((size - 1) / ALIGNMENT);
-      Small *small = data;
-
-      if (G_UNLIKELY (!thread_known))
-        {
-          pthread_once (&once, make_key);
-          pthread_setspecific (thread_key, &thread_known);
-          thread_known = TRUE;
-        }
-      small->next = small_lists[index];
-      small_lists[index] = small;
-      ASAN_POISON_MEMORY_REGION (small, (index + 1) * ALIGNMENT);
-      if (G_UNLIKELY (++small_counts[index] > 2 * chunk_count (index)))
-        small_give_back (index);
+      small_free (data, size);
       return;
     }
   pthread_mutex_lock (&lock);
   large_free_locked (data);
   pthread_mutex_unlock (&lock);
+}
+
+/* The library's own objects: malloc's where a sanitizer is to see who leaks one or uses it too late. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+void *
+ebb_object_alloc (gsize size)
+{
+  return g_malloc (size);
+}
+
+void
+ebb_object_free (void *object,
+                 gsize size)
+{
+  g_free (object);
+}
+
+#else
+
+void *
+ebb_object_alloc (gsize size)
+{
+  void *object = size <= SMALL_LIMIT ? small_alloc (size) : g_malloc (size);
+
+  if (G_UNLIKELY (object == NULL))
+    g_error ("no address space for %" G_GSIZE_FORMAT " more bytes", size);
+  return object;
+}
+
+void
+ebb_object_free (void *object,
+                 gsize size)
+{
+  if (size <= SMALL_LIMIT)
+    small_free (object, size);
+  else
+    g_free (object);
+}
+
+#endif
+
+static void
+trim_block (Block *block,
+            gsize page)
+{
+  gsize start = ((gsize) (block + 1) + page - 1) & ~(page - 1);
+  gsize end = ((gsize) (block + 1) + block->size) & ~(page - 1);
+
+  if (end <= start)
+    return;
+  system_calls++;
+  madvise ((void *) start, end - start, MADV_DONTNEED);
 }
 
 void
@@ -460,16 +592,10 @@ ebb_host_trim (void)
   for (guint c = 0; c < N_COARSE; c++)
     for (guint f = 0; f < N_FINE; f++)
       for (Block *block = free_lists[c][f]; block != NULL; block = block->next_free)
-        {
-          gsize start = ((gsize) (block + 1) + page - 1) & ~(page - 1);
-          gsize end = ((gsize) (block + 1) + block->size) & ~(page - 1);
-
-          if (end > start)
-            {
-              system_calls++;
-              madvise ((void *) start, end - start, MADV_DONTNEED);
-            }
-        }
+        trim_block (block, page);
+  for (Segment *segment = segments; segment != NULL; segment = segment->next)
+    if (segment->last != NULL && segment->last->is_free)
+      trim_block (segment->last, page);
   pthread_mutex_unlock (&lock);
 }
 
