@@ -328,27 +328,13 @@ ebb_op_call_get_device (EbbOpCall *call)
   return call->device ? call->device : ebb_device_get_cpu ();
 }
 
-static gboolean
-run_unseen (EbbOpCall *call,
-            EbbDevice *device,
-            GError **error)
+static inline gboolean
+run_kernels (EbbOpCall *call,
+             EbbDevice *device,
+             GError **error)
 {
   EbbLaunch launch;
 
-  for (guint i = 0; i < call->n_outputs; i++)
-    {
-      EbbTensor *output = call->outputs[i];
-
-      if (output->storage != NULL)
-        continue;
-      output->storage =
-          ebb_storage_new (device, (gsize) output->n_elements * ebb_dtype_get_size (output->view.dtype), error);
-      if (output->storage == NULL)
-        return FALSE;
-      output->view.data = output->storage->data;
-    }
-  if (G_UNLIKELY (ebb_thread.stopped))
-    return TRUE;
   if (call->op->run != NULL)
     return call->op->run (call, error);
 
@@ -369,20 +355,34 @@ run_profiled (EbbOpCall *call,
               GError **error)
 {
   EbbProfileMark mark = ebb_profiler_open_op (call);
-  gboolean ok = run_unseen (call, device, error);
+  gboolean ok = run_kernels (call, device, error);
 
   ebb_profile_pop (mark);
   return ok;
 }
 
-static inline gboolean
+static gboolean
 run (EbbOpCall *call,
      EbbDevice *device,
      GError **error)
 {
-  if (ebb_is_profiling () && !ebb_thread.stopped)
+  for (guint i = 0; i < call->n_outputs; i++)
+    {
+      EbbTensor *output = call->outputs[i];
+
+      if (output->storage != NULL)
+        continue;
+      output->storage =
+          ebb_storage_new (device, (gsize) output->n_elements * ebb_dtype_get_size (output->view.dtype), error);
+      if (output->storage == NULL)
+        return FALSE;
+      output->view.data = output->storage->data;
+    }
+  if (G_UNLIKELY (ebb_thread.stopped))
+    return TRUE;
+  if (ebb_is_profiling ())
     return run_profiled (call, device, error);
-  return run_unseen (call, device, error);
+  return run_kernels (call, device, error);
 }
 
 /* The outermost observer comes first: what it provides, those inside see as they would have. They are asked all the

@@ -93,6 +93,9 @@ EBB_AVAILABLE_IN_ALL
 char *ebb_profiler_get_table (EbbProfiler *self);
 
 EBB_AVAILABLE_IN_ALL
+char *ebb_profiler_get_product_table (EbbProfiler *self);
+
+EBB_AVAILABLE_IN_ALL
 char *ebb_profiler_get_json (EbbProfiler *self);
 
 EBB_AVAILABLE_IN_ALL

@@ -2,6 +2,7 @@
 #include "interrupt.h"
 #include "model.h"
 #include "output.h"
+#include "profile.h"
 #include "report.h"
 #include "sample.h"
 
@@ -15,6 +16,7 @@
 static gboolean
 train (Trainer *trainer,
        Progress *progress,
+       Profile *profile,
        GError **error)
 {
   const Options *options = trainer->options;
@@ -24,8 +26,9 @@ train (Trainer *trainer,
       gint64 began = g_get_monotonic_time ();
       double loss;
 
-      if (!trainer_step (trainer, &loss, error))
+      if (!profile_begin_step (profile, error) || !trainer_step (trainer, &loss, error))
         return FALSE;
+      profile_end_step (profile);
       progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
       if (options->save_every > 0 && trainer->step % options->save_every == 0 && !trainer_save_state (trainer, error))
         return FALSE;
@@ -64,6 +67,7 @@ run (Options *options,
 {
   Trainer trainer;
   Progress progress;
+  Profile profile;
   gboolean ok = trainer_init (&trainer, options, error);
 
   if (ok)
@@ -71,15 +75,17 @@ run (Options *options,
       output_print_message ();
       progress_init (&progress, &trainer);
       progress_begin (&progress);
-      ok = train (&trainer, &progress, error);
+      profile_init (&profile, &trainer);
+      ok = train (&trainer, &progress, &profile, error);
       if (ok || progress.losses->len > 0)
         progress_end (&progress);
-      ok = ok && save (&trainer, &progress, error);
+      ok = ok && save (&trainer, &progress, error) && profile_finish (&profile, &progress, error);
       if (ok && options->sample > 0 && interrupt_get_status () == 0)
         {
           progress_note (&progress, "%s", "");
           ok = sample_print (&trainer, error);
         }
+      profile_clear (&profile);
       progress_clear (&progress);
     }
   trainer_clear (&trainer);

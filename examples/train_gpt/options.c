@@ -28,6 +28,7 @@ options_init (Options *self)
     .save_every = 500,
     .top_k = 40,
     .temperature = 0.8,
+    .profile_steps = 3,
   };
   remembered_init (self);
 }
@@ -55,7 +56,7 @@ options_clear (Options *self)
 {
   char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->device,
                      &self->checkpoint, &self->store, &self->store_folder, &self->load, &self->save,
-                     &self->resume, &self->prompt, &self->report };
+                     &self->resume, &self->prompt, &self->report, &self->profile };
 
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
@@ -168,6 +169,11 @@ add_files (GOptionContext *context,
     { "top-k", 0, 0, G_OPTION_ARG_INT, &self->top_k, "Choose among so many tokens; 0: all (40)", "N" },
     { "report", 'r', 0, G_OPTION_ARG_FILENAME, &self->report,
       "Write losses, times, memory and each block's checkpointing there, as JSON", "FILE" },
+    { "profile", 0, 0, G_OPTION_ARG_FILENAME, &self->profile,
+      "Show where the time of a step goes, and write it there as a trace for chrome://tracing or ui.perfetto.dev",
+      "FILE" },
+    { "profile-steps", 0, 0, G_OPTION_ARG_INT64, &self->profile_steps,
+      "Steps that are profiled; they begin with the run's third, if it has as many (3)", "N" },
     { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print errors and the generated text alone", NULL },
     { "version", 0, 0, G_OPTION_ARG_NONE, &self->version, "Print the version", NULL },
     { "help", 'h', 0, G_OPTION_ARG_NONE, &self->help, "Print this", NULL },
@@ -272,6 +278,7 @@ check_integers (const Options *self,
     { "save-every", self->save_every, 0, G_MAXINT64 },
     { "sample", self->sample, 0, G_MAXINT },
     { "top-k", self->top_k, 0, G_MAXINT },
+    { "profile-steps", self->profile_steps, 1, G_MAXINT64 },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (ranges); i++)
@@ -327,14 +334,25 @@ check_files (const Options *self,
     { "save", self->save },
     { "resume", self->resume },
     { "report", self->report },
+    { "profile", self->profile },
     { "store-folder", self->store_folder },
-  };
+  },
+    written[] = {
+      { "save", self->save },
+      { "report", self->report },
+      { "profile", self->profile },
+    };
 
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
     if (files[i].value != NULL && files[i].value[0] == '\0')
       return refuse (error, "--%s: a name is missing", files[i].option);
-  if (self->save != NULL && self->report != NULL && strcmp (self->save, self->report) == 0)
-    return refuse (error, "--save and --report both name %s: they must be two files", self->save);
+  for (guint i = 0; i < G_N_ELEMENTS (written); i++)
+    for (guint j = 0; j < i; j++)
+      if (written[i].value != NULL && written[j].value != NULL && strcmp (written[i].value, written[j].value) == 0)
+        return refuse (error, "--%s and --%s both name %s: they must be two files", written[j].option,
+                       written[i].option, written[i].value);
+  if (self->profile != NULL && self->steps == 0)
+    return refuse (error, "--profile %s: with --steps 0 there is no step to profile", self->profile);
   if (self->data == NULL && self->steps > 0)
     return refuse (error, "--data is missing: name a text to train on");
   return TRUE;
@@ -559,6 +577,8 @@ add_file_json (const Options *self,
   add_number (builder, "temperature", self->temperature);
   add_integer (builder, "top_k", self->top_k);
   add_text (builder, "report", self->report);
+  add_text (builder, "profile", self->profile);
+  add_integer (builder, "profile_steps", self->profile_steps);
   json_builder_set_member_name (builder, "quiet");
   json_builder_add_boolean_value (builder, self->quiet);
 }

@@ -58,6 +58,10 @@ typedef struct
   char *prompt, *report;
   gboolean quiet;
 
+  /* profile */
+  char *profile;
+  gint64 profile_steps;
+
   gboolean help, version;
 } Options;
 

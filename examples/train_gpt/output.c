@@ -90,6 +90,7 @@ output_check (const Options *options,
               GError **error)
 {
   return check_file ("save", options->save, error) && check_file ("report", options->report, error)
+         && check_file ("profile", options->profile, error)
          && check_folder ("resume", options->resume, error)
          && (options->store_kind != STORE_DISK || check_folder ("store-folder", options->store_folder, error));
 }

@@ -113,7 +113,12 @@ measure_floor (BenchTraining *training,
   floor->floor_seconds = ebb_profiler_get_floor_seconds (profiler);
   floor->attention_floor_seconds = ebb_profiler_get_attention_floor_seconds (profiler);
   if (table != NULL)
-    *table = ebb_profiler_get_table (profiler);
+    {
+      g_autofree char *ops = ebb_profiler_get_table (profiler);
+      g_autofree char *products = ebb_profiler_get_product_table (profiler);
+
+      *table = g_strconcat (ops, "\n", products, NULL);
+    }
   return TRUE;
 }
 
