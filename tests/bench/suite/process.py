@@ -9,13 +9,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BENCH = os.path.dirname(HERE)
 ROOT = os.path.dirname(os.path.dirname(BENCH))
 GB = 1e9
 TURN_SECONDS, MOST_STEPS = 0.5, 20
-ROOM = 1.3  # of the largest training so far must be free for one more
+# What must be free for one more training: of the largest so far of the same program, or of another's.
+ROOM, ROOM_FOR_ANOTHER = 1.3, 2.2
 
 
 class Failure(Exception):
@@ -68,14 +70,29 @@ def available_bytes():
     return 1 << 62
 
 
+def machine_seconds():
+    """Processor seconds that all programs have used since the machine started, those that its host took included."""
+    with open("/proc/stat", encoding="ascii") as stat:
+        user, nice, system, _, _, irq, softirq, steal = (int(word) for word in stat.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        words = stat.read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Training:
     """One program that takes steps when it is told to, and what was measured of it."""
 
-    def __init__(self, name, command, threads, optional=False, questions=()):
+    def __init__(self, name, command, threads, optional=False, alone=False, questions=()):
         self.name, self.command, self.threads = name, [str(word) for word in command], threads
-        self.optional, self.questions = optional, questions  # asked after the last turn
+        self.optional, self.alone = optional, alone
+        self.questions = questions  # asked after the last turn
         self.process = self.messages = None
         self.warm_up, self.turns, self.last, self.answers = [], [], {}, {}
+        self.others = []  # of each turn: the share of the machine that was not ours
 
     def start(self):
         self.messages = tempfile.TemporaryFile("w+", encoding="utf-8")
@@ -112,7 +129,11 @@ class Training:
 
     def take_turn(self, n):
         """So many steps; a turn's figure is their median."""
+        pid = self.process.pid
+        start, all_before, own_before = time.monotonic(), machine_seconds(), process_seconds(pid)
         self.last = self.ask(n)
+        others = (machine_seconds() - all_before) - (process_seconds(pid) - own_before)
+        self.others.append(max(0.0, others / (time.monotonic() - start) / os.cpu_count()))
         self.turns.append(statistics.median(self.last["seconds"]))
 
     def ask_questions(self):
@@ -140,6 +161,7 @@ class Training:
             "low": ordered[0],
             "high": ordered[-1],
             "turns": self.turns,
+            "others": self.others,
             "warm_up": self.warm_up,
             "resident_bytes": resident,
             "above_bytes": resident - self.hello["library_bytes"],
@@ -178,7 +200,8 @@ def run_together(trainings, warm_up, rounds, say=lambda text: None):
                 training.ask_questions()
                 training.stop()
                 say(f"{training.name:34s} {statistics.median(training.turns):9.4f} s/step "
-                    f"{training.last['resident_bytes'] / GB:6.2f} GB resident")
+                    f"{training.last['resident_bytes'] / GB:6.2f} GB resident, others had "
+                    f"{max(training.others):.0%} of the machine at most")
         finally:
             for training in group:
                 training.kill()
@@ -186,10 +209,16 @@ def run_together(trainings, warm_up, rounds, say=lambda text: None):
     return [group for group in groups if group]
 
 
+def has_room(group, training):
+    same = [other.last["resident_bytes"] for other in group if other.command[0] == training.command[0]]
+    others = [other.last["resident_bytes"] for other in group]
+    needed = ROOM * max(same) if same else ROOM_FOR_ANOTHER * max(others, default=0)
+    return not group or not (group[0].alone or training.alone) and available_bytes() > needed
+
+
 def fill_group(group, waiting, warm_up, say):
     """Starts trainings while there is room for one as large as the largest so far."""
-    largest = 0
-    while waiting and (not group or available_bytes() > ROOM * largest):
+    while waiting and has_room(group, waiting[0]):
         training = waiting.pop(0)
         group.append(training)
         try:
@@ -202,5 +231,4 @@ def fill_group(group, waiting, warm_up, say):
             group.pop()
             say(f"{training.name}: left out: {failure}")
             continue
-        largest = max(largest, training.last["resident_bytes"])
         say(f"{training.name:34s} warm: {', '.join(f'{seconds:.3g}' for seconds in training.warm_up[:3])} s")
