@@ -22,6 +22,7 @@ EBB = {
     "ebb-full": ("Ebb, full", {"checkpoint": "full"}),
     "ebb-none-stream": ("Ebb, bf16 stream", {"checkpoint": "none", "residual": "bf16"}),
     "ebb-full-stream": ("Ebb, bf16 stream, full", {"checkpoint": "full", "residual": "bf16"}),
+    "ebb-full-early": ("Ebb, full, moves in backward", {"checkpoint": "full", "step-in-backward": True}),
     "ebb-none-moments": ("Ebb, 8-bit moments", {"checkpoint": "none", "moments": "8bit"}),
 }
 TORCH = {
@@ -30,7 +31,8 @@ TORCH = {
     "torch-compiled": ("PyTorch, compiled", {"checkpoint": "none", "compile": True}),
     "torch-pure": ("PyTorch, pure bf16", {"checkpoint": "none", "dtype": "pure-bf16"}),
 }
-PLAIN = ("ebb-none", "ebb-selective", "ebb-full", "torch-none", "torch-full")
+OURS, THEIRS = ("ebb-none", "ebb-selective", "ebb-full"), ("torch-none", "torch-full")
+PLAIN = (*OURS, *THEIRS)
 
 
 class Row:
@@ -46,12 +48,13 @@ class Row:
 
 ROWS = [
     Row("gpt2-4x256-f32", "GPT-2 124M, 4 x 256, f32", GPT2, 4, 256, "f32",
-        (*PLAIN, "ebb-none-moments", "torch-compiled"), warm_up=2, rounds=3, kept=True),
+        (*OURS, "ebb-none-moments", *THEIRS, "torch-compiled"), warm_up=2, rounds=3, kept=True),
     Row("gpt2-4x256-bf16", "GPT-2 124M, 4 x 256, bf16", GPT2, 4, 256, "bf16",
-        (*PLAIN, "ebb-none-stream", "ebb-full-stream", "torch-pure", "torch-compiled"), warm_up=2, rounds=4),
-    Row("gpt2-8x512-f32", "GPT-2 124M, 8 x 512, f32", GPT2, 8, 512, "f32", PLAIN),
+        (*OURS, "ebb-none-stream", "ebb-full-stream", *THEIRS, "torch-pure", "torch-compiled"), warm_up=2, rounds=4),
+    Row("gpt2-8x512-f32", "GPT-2 124M, 8 x 512, f32", GPT2, 8, 512, "f32",
+        (*OURS, "ebb-full-early", *THEIRS)),
     Row("gpt2-8x512-bf16", "GPT-2 124M, 8 x 512, bf16", GPT2, 8, 512, "bf16",
-        (*PLAIN, "ebb-none-stream", "ebb-full-stream")),
+        (*OURS, "ebb-none-stream", "ebb-full-stream", *THEIRS)),
     Row("bert-large-8x128-f32", "BERT-large, 8 x 128, f32", BERT_LARGE, 8, 128, "f32", PLAIN),
     Row("small-12x64-f32", "GPT 4 layers x 128, 12 x 64, f32", SMALL, 12, 64, "f32",
         ("ebb-none", "ebb-full", "torch-none", "torch-full"), warm_up=30, rounds=15, floor=False),
@@ -59,8 +62,8 @@ ROWS = [
 QUICK_ROWS = [
     Row("quick-gpt-f32", "GPT 4 layers x 128, 2 x 64, f32", SMALL, 2, 64, "f32", PLAIN, warm_up=2, rounds=3, kept=True),
     Row("quick-gpt-bf16", "GPT 4 layers x 128, 2 x 64, bf16", SMALL, 2, 64, "bf16",
-        (*PLAIN, "ebb-none-stream", "ebb-full-stream", "ebb-none-moments", "torch-pure"), warm_up=2, rounds=3,
-        floor=False),
+        (*OURS, "ebb-none-stream", "ebb-full-stream", "ebb-none-moments", "ebb-full-early", *THEIRS,
+         "torch-pure"), warm_up=2, rounds=3, floor=False),
     Row("quick-bert-f32", "BERT 2 layers x 128, 2 x 64, f32", SMALL_BERT, 2, 64, "f32", PLAIN, warm_up=2, rounds=3,
         floor=False),
 ]
