@@ -30,10 +30,11 @@ set (simd_variants portable)
 set (simd_flags_portable)
 set (simd_flags_avx2 -mavx2 -mfma -mf16c)
 set (simd_flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
+set (simd_flags_avx512bf16 ${simd_flags_avx512} -mavx512bf16)
 if (processor MATCHES "^(x86_64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
   set (EBB_HAVE_SIMD_AVX2 1)
   set (EBB_HAVE_SIMD_AVX512 1)
-  list (APPEND simd_variants avx2 avx512)
+  list (APPEND simd_variants avx2 avx512 avx512bf16)
 endif ()
 
 function (ebb_configure_objects target)
@@ -48,7 +49,7 @@ add_library (ebb-objects OBJECT ${EBB_SOURCES})
 ebb_configure_objects (ebb-objects)
 set (EBB_OBJECTS $<TARGET_OBJECTS:ebb-objects>)
 
-# One source, three instruction sets: EBB_SIMD names the variant, which the library picks at run time.
+# One source, four instruction sets: EBB_SIMD names the variant, which the library picks at run time.
 if (EBB_SIMD_SOURCES)
   foreach (variant IN LISTS simd_variants)
     add_library (ebb-simd-${variant} OBJECT ${EBB_SIMD_SOURCES})

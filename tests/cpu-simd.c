@@ -75,7 +75,7 @@ train_with (const char *name,
 static void
 instruction_sets_train_alike (void)
 {
-  static const char *const names[] = { "avx2", "avx512" };
+  static const char *const names[] = { "avx2", "avx512", "avx512bf16" };
   double expected[N_STEPS], losses[N_STEPS];
   guint n_compared = 0;
 

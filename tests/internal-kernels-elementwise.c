@@ -220,7 +220,7 @@ check_units (const char *simd,
 static void
 test_units (void)
 {
-  static const char *const simd_names[] = { "portable", "avx2", "avx512" };
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
   static const EbbUnaryOp ops[] = { EBB_UNARY_EXP, EBB_UNARY_LOG, EBB_UNARY_TANH, EBB_UNARY_SIGMOID, EBB_UNARY_SQRT,
                                     EBB_UNARY_RSQRT, EBB_UNARY_RELU, EBB_UNARY_ABS };
 

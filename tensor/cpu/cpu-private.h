@@ -4,8 +4,8 @@
 #include "tensor/kernel-private.h"
 
 /* What the files of the CPU backend share. Kernels of simd/ are compiled once per instruction set; each set has its own
- * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512 asks for a lesser one).
- */
+ * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512|avx512bf16 asks for a
+ * lesser one). */
 
 G_BEGIN_DECLS
 
@@ -19,6 +19,7 @@ extern const EbbKernelFunc ebb_cpu_kernels_avx2[EBB_N_KERNELS];
 #endif
 #if EBB_HAVE_SIMD_AVX512
 extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
+extern const EbbKernelFunc ebb_cpu_kernels_avx512bf16[EBB_N_KERNELS];
 #endif
 
 /* The table in use; entries that need no vector code (products by oneDNN) are filled in. */

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#define N_VARIANTS 4
+
 typedef struct
 {
   const char *name;
@@ -14,14 +16,18 @@ static EbbKernelFunc kernels_in_use[EBB_N_KERNELS];
 
 /* Lists the instruction sets that the processor runs, the best first. */
 static guint
-list_variants (Variant variants[3])
+list_variants (Variant variants[N_VARIANTS])
 {
   guint n = 0;
 
 #if EBB_HAVE_SIMD_AVX512
   if (__builtin_cpu_supports ("avx512f") && __builtin_cpu_supports ("avx512bw") && __builtin_cpu_supports ("avx512dq")
       && __builtin_cpu_supports ("avx512vl") && __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
-    variants[n++] = (Variant){ "avx512", ebb_cpu_kernels_avx512 };
+    {
+      if (__builtin_cpu_supports ("avx512bf16"))
+        variants[n++] = (Variant){ "avx512bf16", ebb_cpu_kernels_avx512bf16 };
+      variants[n++] = (Variant){ "avx512", ebb_cpu_kernels_avx512 };
+    }
 #endif
 #if EBB_HAVE_SIMD_AVX2
   if (__builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
@@ -34,7 +40,7 @@ list_variants (Variant variants[3])
 const EbbKernelFunc *
 ebb_cpu_get_kernels_of (const char *simd_name)
 {
-  Variant variants[3];
+  Variant variants[N_VARIANTS];
   guint n = list_variants (variants);
 
   for (guint k = 0; k < n; k++)
@@ -47,7 +53,7 @@ static void
 pick_kernels (void)
 {
   const char *wanted = g_getenv ("EBB_CPU_SIMD");
-  Variant variants[3];
+  Variant variants[N_VARIANTS];
   guint n = list_variants (variants);
   guint picked = 0;
 

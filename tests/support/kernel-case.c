@@ -266,7 +266,7 @@ check_variant (const KernelCase *test,
 void
 kernel_case_check (KernelCase *test)
 {
-  static const char *const simd_names[] = { "portable", "avx2", "avx512" };
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
   KernelCase want = run_copy (test, ebb_reference_kernels[test->kernel], FALSE, 0);
   int n_threads = ebb_cpu_get_n_threads ();
 

@@ -7,12 +7,15 @@
 
 typedef struct
 {
-  float *q, *d_out, *d_q;             /* [n_queries, padded_width]: the head at hand; queries are scaled */
-  float *logsumexp, *delta;           /* [n_queries]; delta: rowsum (d_out * out) */
-  float *d_k, *d_v;                   /* [n_keys, padded_width], summed over the heads that share them */
-  float *k, *v;                       /* [KEY_BLOCK, padded_width] */
-  float *k_transposed, *v_transposed; /* [padded_width, KEY_BLOCK] */
-  float *scores, *d_scores;           /* [QUERY_TILE, KEY_BLOCK] */
+  Unit *q, *d_out;             /* [n_queries, row_units]: the head at hand */
+  Unit *q_inner, *d_out_inner; /* the same as the right operands of products over queries */
+  float *d_q;                  /* [n_queries, padded_width] */
+  float *logsumexp, *delta;    /* [n_queries]; an exponent of 2; rowsum (d_out * out) */
+  float *d_k, *d_v;            /* [n_keys, padded_width], summed over the heads that share them */
+  Unit *rows;                  /* [KEY_BLOCK, row_units]: keys or values on their way to be transposed */
+  Unit *k, *v;                 /* [padded_width, KEY_BLOCK]: transposed */
+  Unit *k_inner;               /* [KEY_BLOCK, padded_width] */
+  float *scores, *d_scores;    /* [QUERY_TILE, KEY_BLOCK]; units take their places: see Tile */
 } Scratch;
 
 typedef struct
@@ -21,6 +24,12 @@ typedef struct
   const EbbView *d_out, *out, *logsumexp;
   EbbView *d_q, *d_k, *d_v;
 } AttentionGrad;
+
+/* Queries [query, query + n_rows) against keys [key, key + n_keys). */
+typedef struct
+{
+  gint64 batch, head, query, n_rows, key, n_keys;
+} Tile;
 
 static gsize
 scratch_init (Scratch *scratch,
@@ -31,34 +40,40 @@ scratch_init (Scratch *scratch,
   gint64 n_queries = round_up (self->n_queries, EBB_VEC_WIDTH);
   float *start = memory;
 
-  scratch->q = memory;
-  scratch->d_out = scratch->q + n_queries * w;
-  scratch->d_q = scratch->d_out + n_queries * w;
+  scratch->q = (Unit *) memory;
+  scratch->d_out = scratch->q + n_queries * self->row_units;
+  scratch->q_inner = scratch->q;
+  scratch->d_out_inner = scratch->d_out;
+  scratch->d_q = (float *) (scratch->d_out + n_queries * self->row_units);
+  if (self->is_pairs)
+    {
+      scratch->q_inner = (Unit *) scratch->d_q;
+      scratch->d_out_inner = scratch->q_inner + n_queries / 2 * w;
+      scratch->d_q = (float *) (scratch->d_out_inner + n_queries / 2 * w);
+    }
   scratch->logsumexp = scratch->d_q + n_queries * w;
   scratch->delta = scratch->logsumexp + n_queries;
   scratch->d_k = scratch->delta + n_queries;
   scratch->d_v = scratch->d_k + self->n_keys * w;
-  scratch->k = scratch->d_v + self->n_keys * w;
+  scratch->rows = (Unit *) (scratch->d_v + self->n_keys * w);
+  scratch->k = scratch->rows + KEY_BLOCK * w;
   scratch->v = scratch->k + KEY_BLOCK * w;
-  scratch->k_transposed = scratch->v + KEY_BLOCK * w;
-  scratch->v_transposed = scratch->k_transposed + KEY_BLOCK * w;
-  scratch->scores = scratch->v_transposed + KEY_BLOCK * w;
+  scratch->k_inner = scratch->v + KEY_BLOCK * w;
+  scratch->scores = (float *) (scratch->k_inner + KEY_BLOCK * w);
   scratch->d_scores = scratch->scores + QUERY_TILE * KEY_BLOCK;
   return (gsize) (scratch->d_scores + QUERY_TILE * KEY_BLOCK - start);
 }
 
-static float
-dot_out (const EbbView *out,
-         gint64 batch,
-         gint64 head,
-         gint64 row,
-         const float *d_out)
+EBB_VEC_INLINE float
+dot_rows (EbbDType dtype,
+          const void *a,
+          const void *b,
+          gint64 width)
 {
-  const void *values = view_at (out, batch, head, row);
   EbbVec sum = { 0 };
 
-  EBB_VEC_FOR (i, m, out->shape[3])
-    sum = vec_fma (vec_load (d_out + i), vec_load_as (out->dtype, values, i, m), sum);
+  EBB_VEC_FOR (i, m, width)
+    sum = vec_fma (vec_load_as (dtype, a, i, m), vec_load_as (dtype, b, i, m), sum);
   return vec_sum (sum);
 }
 
@@ -69,94 +84,174 @@ load_queries (const AttentionGrad *self,
               gint64 head)
 {
   const Attention *base = &self->base;
-  gint64 w = base->padded_width, n = base->n_queries;
+  gint64 n = base->n_queries;
   const float *logsumexp = (const float *) self->logsumexp->data + (batch * base->n_heads + head) * n;
 
-  pack_rows (base->q, batch, head, 0, n, w, base->scale, scratch->q);
-  pack_rows (self->d_out, batch, head, 0, n, w, 1.0f, scratch->d_out);
-  memset (scratch->d_q, 0, n * w * sizeof (float));
+  pack_rows (base, base->q, batch, head, 0, n, scratch->q);
+  pack_rows (base, self->d_out, batch, head, 0, n, scratch->d_out);
+  if (base->is_pairs)
+    {
+      pack_inner (base, base->q, batch, head, 0, n, scratch->q_inner);
+      pack_inner (base, self->d_out, batch, head, 0, n, scratch->d_out_inner);
+    }
+  memset (scratch->d_q, 0, n * base->padded_width * sizeof (float));
   for (gint64 r = 0; r < n; r++)
     {
-      /* A row without any key has no probabilities: exp (score - inf) gives 0. */
-      scratch->logsumexp[r] = logsumexp[r] == -INFINITY ? INFINITY : logsumexp[r];
-      scratch->delta[r] = dot_out (self->out, batch, head, r, scratch->d_out + r * w);
+      const void *d_out = view_at (self->d_out, batch, head, r), *out = view_at (self->out, batch, head, r);
+
+      /* A row without any key has no probabilities: 2^(score - inf) gives 0. */
+      scratch->logsumexp[r] = logsumexp[r] == -INFINITY ? INFINITY : logsumexp[r] * (float) (1.0 / G_LN2);
+      scratch->delta[r] = self->out->dtype == EBB_DTYPE_BF16 ? dot_rows (EBB_DTYPE_BF16, d_out, out, base->width)
+                                                             : dot_rows (EBB_DTYPE_F32, d_out, out, base->width);
     }
 }
 
-/* In: scores s and d_p = d_out v^T. Out: the probabilities that v was weighted with, and d_s. */
+/* From scores s and d_p = d_out v^T of a vector of keys and query r: the probabilities that v was weighted with, and
+ * d_s. */
+EBB_VEC_INLINE void
+differentiate (const Attention *base,
+               const Scratch *scratch,
+               gint64 r,
+               EbbVec s,
+               EbbVec d_p,
+               float factor,
+               const guint32 *draws,
+               EbbVec *dropped_p,
+               EbbVec *d_s)
+{
+  EbbVec p = vec_exp2 (vec_fma (s, vec_set1 (factor), vec_set1 (-scratch->logsumexp[r])));
+
+  *dropped_p = p;
+  if (draws)
+    {
+      EbbVec keep = vec_keep_scale (base, draws);
+
+      *dropped_p = p * keep;
+      d_p *= keep;
+    }
+  *d_s = p * (d_p - vec_set1 (scratch->delta[r]));
+}
+
+/* Turns scores and d_p of the tile's n queries from r on into probabilities and d_s. As f32 (n = 1) both stay in place.
+ * Pairs over queries (r and r + 1, or r alone), for d_v and d_k: the probabilities' are row r of scores, those of d_s
+ * row r + 1; pairs over keys, for d_q: rows r and r + 1 of d_scores. */
+EBB_VEC_INLINE void
+differentiate_rows (gboolean is_pairs,
+                    int n,
+                    const Attention *base,
+                    const Scratch *scratch,
+                    const Tile *tile,
+                    gint64 r,
+                    float factor,
+                    const guint32 *const draws[2])
+{
+  float *scores = scratch->scores + r * KEY_BLOCK, *d_scores = scratch->d_scores + r * KEY_BLOCK;
+  gint64 seen[2];
+
+  for (int j = 0; j < n; j++)
+    seen[j] = count_keys (base, tile->query + r + j, tile->key, tile->n_keys);
+  for (gint64 i = 0; i < tile->n_keys; i += EBB_VEC_WIDTH)
+    {
+      EbbVec p[2] = { { 0 } }, d_s[2] = { { 0 } };
+
+#pragma GCC unroll 2
+      for (int j = 0; j < n; j++)
+        {
+          gint64 at = j * KEY_BLOCK + i;
+
+          if (i < seen[j])
+            differentiate (base, scratch, tile->query + r + j, vec_load (scores + at), vec_load (d_scores + at), factor,
+                           draws[j] ? draws[j] + i : NULL, &p[j], &d_s[j]);
+          if (is_pairs)
+            *(EbbVecHUnaligned *) ((guint16 *) (d_scores + j * KEY_BLOCK) + i) = vec_to_bf16_row (d_s[j]);
+          else
+            vec_store (d_scores + at, d_s[j]);
+        }
+      if (is_pairs)
+        {
+          *(EbbVecUUnaligned *) (scores + i) = vec_to_bf16_pairs (p[0], p[1]);
+          *(EbbVecUUnaligned *) (scores + KEY_BLOCK + i) = vec_to_bf16_pairs (d_s[0], d_s[1]);
+        }
+      else
+        vec_store (scores + i, p[0]);
+    }
+}
+
 static void
 differentiate_tile (const AttentionGrad *self,
-                    Scratch *scratch,
-                    gint64 batch,
-                    gint64 head,
-                    gint64 query,
-                    gint64 n_rows,
-                    gint64 first_key,
-                    gint64 n_keys)
+                    const Scratch *scratch,
+                    const Tile *tile)
 {
   const Attention *base = &self->base;
-  guint32 draws[KEY_BLOCK + 4 + EBB_VEC_WIDTH] = { 0 };
-  gboolean drops = base->p > 0.0;
+  int step = base->is_pairs ? 2 : 1;
+  guint32 memory[2][DRAWS_SIZE] = { 0 };
+  float factor = mask_scores (base, tile->batch, tile->head, tile->query, tile->n_rows, tile->key, tile->n_keys,
+                              scratch->scores);
 
-  for (gint64 r = 0; r < n_rows; r++)
+  for (gint64 r = 0; r < tile->n_rows; r += step)
     {
-      float *scores = scratch->scores + r * KEY_BLOCK, *d_scores = scratch->d_scores + r * KEY_BLOCK;
-      EbbVec logsumexp = vec_set1 (scratch->logsumexp[query + r]), delta = vec_set1 (scratch->delta[query + r]);
-      const guint32 *drawn = draws;
+      const guint32 *draws[2] = { NULL, NULL };
 
-      if (drops)
-        drawn =
-            draw_row (base, batch, head, query + r, first_key, count_keys (base, query + r, first_key, n_keys), draws);
-      for (gint64 i = 0; i < n_keys; i += EBB_VEC_WIDTH)
-        {
-          EbbVec p = vec_exp (vec_load (scores + i) - logsumexp);
-          EbbVec d_p = vec_load (d_scores + i);
-
-          if (drops)
-            {
-              EbbVec keep = vec_keep_scale (base, drawn + i);
-
-              vec_store (scores + i, p * keep);
-              d_p *= keep;
-            }
-          else
-            vec_store (scores + i, p);
-          vec_store (d_scores + i, p * (d_p - delta));
-        }
+      for (int j = 0; base->p > 0.0 && j < step; j++)
+        draws[j] = draw_row (base, tile->batch, tile->head, tile->query + r + j, tile->key,
+                             count_keys (base, tile->query + r + j, tile->key, tile->n_keys), memory[j]);
+      if (!base->is_pairs)
+        differentiate_rows (FALSE, 1, base, scratch, tile, r, factor, draws);
+      else if (r + 1 < tile->n_rows)
+        differentiate_rows (TRUE, 2, base, scratch, tile, r, factor, draws);
+      else
+        differentiate_rows (TRUE, 1, base, scratch, tile, r, factor, draws);
     }
 }
 
+/* Adds what a tile gives to d_q, d_k and d_v. */
 static void
 differentiate_scores (const AttentionGrad *self,
-                      Scratch *scratch,
-                      gint64 batch,
-                      gint64 head,
-                      gint64 query,
-                      gint64 n_rows,
-                      gint64 first_key,
-                      gint64 n_keys)
+                      const Scratch *scratch,
+                      const Tile *tile)
 {
   const Attention *base = &self->base;
-  gint64 w = base->padded_width;
-  float *q = scratch->q + query * w, *d_out = scratch->d_out + query * w;
-  Product scores = { q, w, 1, scratch->k_transposed, KEY_BLOCK,
-                     scratch->scores, KEY_BLOCK, NULL, base->width, PRODUCT_SET };
-  Product d_scores = { d_out, w, 1, scratch->v_transposed, KEY_BLOCK,
-                       scratch->d_scores, KEY_BLOCK, NULL, base->width, PRODUCT_SET };
-  Product d_v = { scratch->scores, 1, KEY_BLOCK, d_out, w,
-                  scratch->d_v + first_key * w, w, NULL, n_rows, PRODUCT_ADD };
-  Product d_k = { scratch->d_scores, 1, KEY_BLOCK, q, w,
-                  scratch->d_k + first_key * w, w, NULL, n_rows, PRODUCT_ADD };
-  Product d_q = { scratch->d_scores, KEY_BLOCK, 1, scratch->k, w,
-                  scratch->d_q + query * w, w, NULL, n_keys, PRODUCT_ADD };
+  gboolean is_pairs = base->is_pairs;
+  gint64 w = base->padded_width, units = base->row_units, inner = count_units (base, base->width);
+  gint64 query = tile->query, queries = count_units (base, query), n_units = count_units (base, tile->n_rows);
+  const Unit *p = (const Unit *) scratch->scores, *d_s = (const Unit *) scratch->d_scores;
+  const Unit *d_s_inner = is_pairs ? p + KEY_BLOCK : d_s;
+  gint64 step = is_pairs ? 2 * KEY_BLOCK : KEY_BLOCK, offset = query - tile->key;
+  ProductPart of_keys = choose_part (base, offset, tile->n_keys, PRODUCT_OF_KEYS_SEEN);
+  ProductPart over_keys = choose_part (base, offset, tile->n_keys, PRODUCT_OVER_KEYS_SEEN);
+  ProductPart over_queries = choose_part (base, offset, tile->n_keys, PRODUCT_OVER_QUERIES);
+  Product scores = { scratch->q + query * units, units, 1, scratch->k, KEY_BLOCK,
+                     scratch->scores, KEY_BLOCK, NULL, inner, PRODUCT_SET, of_keys, offset };
+  Product d_scores = { scratch->d_out + query * units, units, 1, scratch->v, KEY_BLOCK,
+                       scratch->d_scores, KEY_BLOCK, NULL, inner, PRODUCT_SET, of_keys, offset };
+  Product d_v = { p, 1, step, scratch->d_out_inner + queries * w, w,
+                  scratch->d_v + tile->key * w, w, NULL, n_units, PRODUCT_ADD, over_queries, offset };
+  Product d_k = { d_s_inner, 1, step, scratch->q_inner + queries * w, w,
+                  scratch->d_k + tile->key * w, w, NULL, n_units, PRODUCT_ADD, over_queries, offset };
+  Product d_q = { d_s, KEY_BLOCK, 1, scratch->k_inner, w,
+                  scratch->d_q + query * w, w, NULL, count_units (base, tile->n_keys), PRODUCT_ADD, over_keys, offset };
 
-  product_run (&scores, n_rows, n_keys);
-  product_run (&d_scores, n_rows, n_keys);
-  mask_scores (base, batch, head, query, n_rows, first_key, n_keys, scratch->scores);
-  differentiate_tile (self, scratch, batch, head, query, n_rows, first_key, n_keys);
-  product_run (&d_v, n_keys, base->width);
-  product_run (&d_k, n_keys, base->width);
-  product_run (&d_q, n_rows, base->width);
+  product_run (is_pairs, &scores, tile->n_rows, tile->n_keys);
+  product_run (is_pairs, &d_scores, tile->n_rows, tile->n_keys);
+  differentiate_tile (self, scratch, tile);
+  product_run (is_pairs, &d_v, tile->n_keys, base->width);
+  product_run (is_pairs, &d_k, tile->n_keys, base->width);
+  product_run (is_pairs, &d_q, tile->n_rows, base->width);
+}
+
+static void
+load_keys (const Attention *base,
+           Scratch *scratch,
+           gint64 batch,
+           gint64 key_head,
+           gint64 key,
+           gint64 n_keys)
+{
+  pack_rows (base, base->v, batch, key_head, key, n_keys, scratch->rows);
+  transpose (base, scratch->rows, n_keys, scratch->v);
+  pack_rows (base, base->k, batch, key_head, key, n_keys, scratch->rows);
+  transpose (base, scratch->rows, n_keys, scratch->k);
+  pack_inner (base, base->k, batch, key_head, key, n_keys, scratch->k_inner);
 }
 
 static void
@@ -177,17 +272,14 @@ differentiate_head (const AttentionGrad *self,
 
       if (query >= base->n_queries)
         break;
-      pack_rows (base->k, batch, key_head, key, n_keys, w, 1.0f, scratch->k);
-      pack_rows (base->v, batch, key_head, key, n_keys, w, 1.0f, scratch->v);
-      transpose (scratch->k, w, n_keys, base->width, scratch->k_transposed);
-      transpose (scratch->v, w, n_keys, base->width, scratch->v_transposed);
+      load_keys (base, scratch, batch, key_head, key, n_keys);
       for (; query < base->n_queries; query += QUERY_TILE)
         {
-          gint64 n_rows = MIN (QUERY_TILE, base->n_queries - query);
-          gint64 n = count_keys (base, query + n_rows - 1, key, n_keys);
+          Tile tile = { batch, head, query, MIN (QUERY_TILE, base->n_queries - query), key, 0 };
 
-          if (n > 0)
-            differentiate_scores (self, scratch, batch, head, query, n_rows, key, n);
+          tile.n_keys = count_keys (base, query + tile.n_rows - 1, key, n_keys);
+          if (tile.n_keys > 0)
+            differentiate_scores (self, scratch, &tile);
         }
     }
   if (self->d_q)
@@ -208,7 +300,7 @@ differentiate_group (const AttentionGrad *self,
   for (gint64 i = 0; i < n_shared; i++)
     differentiate_head (self, scratch, batch, key_head * n_shared + i, key_head);
   if (self->d_k)
-    unpack_rows (scratch->d_k, w, NULL, 1.0f, self->d_k, batch, key_head, 0, base->n_keys);
+    unpack_rows (scratch->d_k, w, NULL, base->scale, self->d_k, batch, key_head, 0, base->n_keys);
   if (self->d_v)
     unpack_rows (scratch->d_v, w, NULL, 1.0f, self->d_v, batch, key_head, 0, base->n_keys);
 }

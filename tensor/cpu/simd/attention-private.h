@@ -2,34 +2,17 @@
 #pragma once
 
 #include "tensor/cpu/parallel-private.h"
+#include "tensor/cpu/simd/attention-product-private.h"
 #include "tensor/cpu/simd/philox-private.h"
 #include "tensor/cpu/simd/simd-private.h"
-#include "tensor/cpu/simd/vec-private.h"
 
-/* What the two directions of attention share: block sizes, packing into dense f32, the products of blocks, masks and
- * dropout. Scores exist for one tile of queries x keys at a time (Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). */
+/* What the two directions of attention share: block sizes, packing operands, masks and dropout. Scores exist for one
+ * tile of queries x keys at a time (Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022). With bf16 and a processor that
+ * multiplies it, operands are pairs of bf16, probabilities and gradients of scores among them, as in FlashAttention;
+ * else they are f32. Scores, sums and results under way are f32 in any case. */
 
 #define KEY_BLOCK 64  /* keys that are packed at once; a multiple of any vector width */
-#define QUERY_TILE 32 /* rows of a tile of scores */
-
-/* The accumulators of a product stay in registers: ROWS x VECS of them. */
-#if EBB_VEC_AVX512
-#define PRODUCT_ROWS 6
-#define PRODUCT_VECS 4
-#elif EBB_VEC_AVX2
-#define PRODUCT_ROWS 6
-#define PRODUCT_VECS 2
-#else
-#define PRODUCT_ROWS 4
-#define PRODUCT_VECS 2
-#endif
-
-typedef enum
-{
-  PRODUCT_SET,  /* c = a b */
-  PRODUCT_ADD,  /* c = c + a b */
-  PRODUCT_SCALE /* c = scale[row] c + a b */
-} ProductMode;
+#define QUERY_TILE 32 /* rows of a tile of scores; even */
 
 typedef struct
 {
@@ -37,7 +20,10 @@ typedef struct
   const EbbView *q, *k, *v, *mask;
   gint64 n_batches, n_heads, n_key_heads, n_queries, n_keys, width;
   gint64 padded_width; /* a multiple of the vector width */
+  gboolean is_pairs;   /* what units of operands are: pairs of bf16 or f32 */
+  gint64 row_units;    /* of a packed row, padded */
   float scale;
+  float unit_scale; /* scale in units of log (2): probabilities are powers of 2 */
   gboolean causal;
   double p;
   float keep_scale; /* 1 / (1 - p) */
@@ -68,7 +54,10 @@ attention_init (Attention *self,
   self->n_key_heads = k->shape[1];
   self->n_keys = k->shape[2];
   self->padded_width = round_up (self->width, EBB_VEC_WIDTH);
+  self->is_pairs = EBB_VEC_BF16_PAIRS && q->dtype == EBB_DTYPE_BF16;
+  self->row_units = self->is_pairs ? self->padded_width / 2 : self->padded_width;
   self->scale = (float) launch->params.attention.scale;
+  self->unit_scale = (float) (launch->params.attention.scale / G_LN2);
   self->causal = launch->params.attention.causal;
   self->p = launch->params.attention.p;
   self->keep_scale = self->p < 1.0 ? (float) (1.0 / (1.0 - self->p)) : 0.0f;
@@ -89,44 +78,93 @@ view_at (const EbbView *view,
   return (const char *) view->data + index * (view->dtype == EBB_DTYPE_BF16 ? 2 : 4);
 }
 
-EBB_VEC_INLINE void
-pack_rows_as (EbbDType dtype,
-              const void *rows,
-              gint64 stride,
-              gint64 n_rows,
-              gint64 width,
-              gint64 padded_width,
-              float scale,
-              float *packed)
+/* Units of n elements along the inner dimension of a product. */
+static inline gint64
+count_units (const Attention *self,
+             gint64 n)
 {
-  gsize size = dtype == EBB_DTYPE_BF16 ? 2 : 4;
-
-  for (gint64 r = 0; r < n_rows; r++)
-    EBB_VEC_FOR (i, m, width)
-      vec_store (packed + r * padded_width + i,
-                 scale * vec_load_as (dtype, (const char *) rows + r * stride * size, i, m));
+  return self->is_pairs ? (n + 1) / 2 : n;
 }
 
-/* Rows [row, row + n_rows) of a head, times scale, as dense f32; the columns up to the padded width are 0. */
+EBB_VEC_INLINE void
+pack_row_f32 (EbbDType dtype,
+              const void *row,
+              gint64 width,
+              float *packed)
+{
+  EBB_VEC_FOR (i, m, width)
+    vec_store (packed + i, vec_load_as (dtype, row, i, m));
+}
+
 static void
-pack_rows (const EbbView *view,
+pack_row_bf16 (const guint16 *row,
+               gint64 width,
+               gint64 padded_width,
+               guint16 *packed)
+{
+  gint64 i = 0;
+
+  for (; i + EBB_VEC_WIDTH <= width; i += EBB_VEC_WIDTH)
+    *(EbbVecHUnaligned *) (packed + i) = *(const EbbVecHUnaligned *) (row + i);
+  for (; i < padded_width; i++)
+    packed[i] = i < width ? row[i] : 0;
+}
+
+/* Rows [row, row + n_rows) of a head as an operand whose inner dimension runs along them. The columns up to the padded
+ * width are 0. */
+static void
+pack_rows (const Attention *self,
+           const EbbView *view,
            gint64 batch,
            gint64 head,
            gint64 row,
            gint64 n_rows,
-           gint64 padded_width,
-           float scale,
-           float *packed)
+           Unit *packed)
 {
-  const void *rows = view_at (view, batch, head, row);
+  for (gint64 r = 0; r < n_rows; r++, packed += self->row_units)
+    {
+      const void *from = view_at (view, batch, head, row + r);
 
-  if (view->dtype == EBB_DTYPE_BF16)
-    pack_rows_as (EBB_DTYPE_BF16, rows, view->strides[2], n_rows, view->shape[3], padded_width, scale, packed);
-  else
-    pack_rows_as (EBB_DTYPE_F32, rows, view->strides[2], n_rows, view->shape[3], padded_width, scale, packed);
+      if (self->is_pairs)
+        pack_row_bf16 (from, self->width, self->padded_width, (guint16 *) packed);
+      else if (view->dtype == EBB_DTYPE_BF16)
+        pack_row_f32 (EBB_DTYPE_BF16, from, self->width, (float *) packed);
+      else
+        pack_row_f32 (EBB_DTYPE_F32, from, self->width, (float *) packed);
+    }
 }
 
-/* The reverse: row r of packed, times scales[r] or times scale, to the view. */
+/* The same rows as an operand whose inner dimension runs down them: [count_units (n_rows), padded_width]. */
+static void
+pack_inner (const Attention *self,
+            const EbbView *view,
+            gint64 batch,
+            gint64 head,
+            gint64 row,
+            gint64 n_rows,
+            Unit *packed)
+{
+  if (!self->is_pairs)
+    {
+      pack_rows (self, view, batch, head, row, n_rows, packed);
+      return;
+    }
+  for (gint64 r = 0; r < n_rows; r += 2, packed += self->padded_width)
+    {
+      const void *first = view_at (view, batch, head, row + r), *second = view_at (view, batch, head, row + r + 1);
+
+      EBB_VEC_FOR (i, m, self->width)
+        {
+          EbbVecU low = (EbbVecU) vec_load_as (EBB_DTYPE_BF16, first, i, m) >> 16;
+
+          if (r + 1 < n_rows)
+            low |= (EbbVecU) vec_load_as (EBB_DTYPE_BF16, second, i, m);
+          *(EbbVecUUnaligned *) (packed + i) = low;
+        }
+    }
+}
+
+/* The results of packed rows: row r, times scales[r] or times scale, to the view. */
 static void
 unpack_rows (const float *packed,
              gint64 padded_width,
@@ -148,24 +186,25 @@ unpack_rows (const float *packed,
     }
 }
 
-typedef float Quad __attribute__ ((vector_size (16), aligned (4), may_alias));
+typedef guint32 Quad __attribute__ ((vector_size (16), aligned (4), may_alias));
 
-/* packed [n_rows, width] to transposed [width, KEY_BLOCK]; the columns from n_rows on are 0. */
+/* Packed rows [n_rows, row_units] to [count_units (width), KEY_BLOCK]; the columns from n_rows on are 0. */
 static void
-transpose (const float *packed,
-           gint64 padded_width,
+transpose (const Attention *self,
+           const Unit *packed,
            gint64 n_rows,
-           gint64 width,
-           float *transposed)
+           Unit *transposed)
 {
+  gint64 row_units = self->row_units, n_units = count_units (self, self->width);
+
   for (gint64 r = 0; r < KEY_BLOCK; r += 4)
-    for (gint64 c = 0; c < width; c += 4)
+    for (gint64 c = 0; c < n_units; c += 4)
       {
         Quad x[4];
-        float *to = transposed + c * KEY_BLOCK + r;
+        Unit *to = transposed + c * KEY_BLOCK + r;
 
         for (int i = 0; i < 4; i++)
-          x[i] = r + i < n_rows ? *(const Quad *) (packed + (r + i) * padded_width + c) : (Quad){ 0 };
+          x[i] = r + i < n_rows ? *(const Quad *) (packed + (r + i) * row_units + c) : (Quad){ 0 };
         Quad a = __builtin_shufflevector (x[0], x[1], 0, 4, 1, 5);
         Quad b = __builtin_shufflevector (x[0], x[1], 2, 6, 3, 7);
         Quad d = __builtin_shufflevector (x[2], x[3], 0, 4, 1, 5);
@@ -175,118 +214,6 @@ transpose (const float *packed,
         *(Quad *) (to + 2 * KEY_BLOCK) = __builtin_shufflevector (b, e, 0, 1, 4, 5);
         *(Quad *) (to + 3 * KEY_BLOCK) = __builtin_shufflevector (b, e, 2, 3, 6, 7);
       }
-}
-
-/* -- products of blocks -------------------------------------------------------------------------------------------- */
-
-typedef struct
-{
-  const float *a; /* element (r, i) at a[r * a_row + i * a_inner] */
-  gint64 a_row, a_inner;
-  const float *b; /* row-major, rows b_row apart */
-  gint64 b_row;
-  float *c;
-  gint64 c_row;
-  const float *scale; /* of each row of c */
-  gint64 inner;
-  ProductMode mode;
-} Product;
-
-EBB_VEC_INLINE void
-product_tile (const Product *p,
-              gint64 row,
-              gint64 column,
-              int rows,
-              int vecs)
-{
-  EbbVec sums[PRODUCT_ROWS][PRODUCT_VECS];
-  const float *a = p->a + row * p->a_row, *b = p->b + column;
-  gint64 a_row = p->a_row, a_inner = p->a_inner, b_row = p->b_row;
-  float *c = p->c + row * p->c_row + column;
-
-  /* Loops over rows and vectors must unroll for the sums to be registers. */
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; r++)
-    {
-      EbbVec factor = vec_set1 (p->mode == PRODUCT_SCALE ? p->scale[row + r] : 1.0f);
-
-#pragma GCC unroll 8
-      for (int v = 0; v < vecs; v++)
-        if (p->mode == PRODUCT_SET)
-          sums[r][v] = (EbbVec){ 0 };
-        else
-          sums[r][v] = factor * vec_load (c + r * p->c_row + v * EBB_VEC_WIDTH);
-    }
-  for (gint64 i = 0; i < p->inner; i++)
-    {
-      EbbVec y[PRODUCT_VECS];
-
-#pragma GCC unroll 8
-      for (int v = 0; v < vecs; v++)
-        y[v] = vec_load (b + v * EBB_VEC_WIDTH);
-#pragma GCC unroll 8
-      for (int r = 0; r < rows; r++)
-        {
-          EbbVec x = vec_set1 (a[r * a_row]);
-
-#pragma GCC unroll 8
-          for (int v = 0; v < vecs; v++)
-            sums[r][v] = vec_fma (x, y[v], sums[r][v]);
-        }
-      a += a_inner;
-      b += b_row;
-    }
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-    for (int v = 0; v < vecs; v++)
-      vec_store (c + r * p->c_row + v * EBB_VEC_WIDTH, sums[r][v]);
-}
-
-EBB_VEC_INLINE void
-product_columns (const Product *p,
-                 gint64 n_rows,
-                 gint64 column,
-                 int vecs)
-{
-  gint64 row = 0;
-
-  for (; row + PRODUCT_ROWS <= n_rows; row += PRODUCT_ROWS)
-    product_tile (p, row, column, PRODUCT_ROWS, vecs);
-  switch (n_rows - row)
-    {
-#if PRODUCT_ROWS > 4
-    case 5: product_tile (p, row, column, 5, vecs); break;
-    case 4: product_tile (p, row, column, 4, vecs); break;
-#endif
-    case 3: product_tile (p, row, column, 3, vecs); break;
-    case 2: product_tile (p, row, column, 2, vecs); break;
-    case 1: product_tile (p, row, column, 1, vecs); break;
-    default: break;
-    }
-}
-
-/* Each row's sum runs over inner in order, however rows and columns are tiled. c has room for whole vectors. */
-static void
-product_run (const Product *p,
-             gint64 n_rows,
-             gint64 n_columns)
-{
-  gint64 column = 0;
-
-  for (; column + PRODUCT_VECS * EBB_VEC_WIDTH <= round_up (n_columns, EBB_VEC_WIDTH);
-       column += PRODUCT_VECS * EBB_VEC_WIDTH)
-    product_columns (p, n_rows, column, PRODUCT_VECS);
-  if (column >= n_columns)
-    return;
-  switch ((n_columns - column + EBB_VEC_WIDTH - 1) / EBB_VEC_WIDTH)
-    {
-#if PRODUCT_VECS > 2
-    case 3: product_columns (p, n_rows, column, 3); break;
-    case 2: product_columns (p, n_rows, column, 2); break;
-#endif
-    default: product_columns (p, n_rows, column, 1); break;
-    }
 }
 
 /* -- masks and dropout --------------------------------------------------------------------------------------------- */
@@ -338,9 +265,19 @@ count_keys (const Attention *self,
   return self->causal ? CLAMP (query - first + 1, 0, n) : n;
 }
 
-/* The scores [n_rows, KEY_BLOCK] of a tile: keys that the mask or causality hides get -inf, as do those from n_keys up
- * to the next vector. */
-static void
+/* The part of a tile's products that its causality leaves. */
+static inline ProductPart
+choose_part (const Attention *self,
+             gint64 offset,
+             gint64 n_keys,
+             ProductPart part)
+{
+  return self->causal && offset + 1 < n_keys ? part : PRODUCT_WHOLE;
+}
+
+/* The scores [n_rows, KEY_BLOCK] of a tile: keys that the mask hides get -inf, as do those from the last one that
+ * causality or n_keys leaves up to the next vector. Returns what the scores are then to be multiplied by, for the exponents of 2. */
+static float
 mask_scores (const Attention *self,
              gint64 batch,
              gint64 head,
@@ -360,20 +297,27 @@ mask_scores (const Attention *self,
       gint64 n = count_keys (self, query + r, first_key, n_keys);
       float *row = scores + r * KEY_BLOCK;
 
-      if (!self->mask && n == round_up (n_keys, EBB_VEC_WIDTH))
+      if (!self->mask && n % EBB_VEC_WIDTH == 0)
         continue;
       if (varies)
         load_bias (self->mask, batch, head, query + r, first_key, n_keys, bias);
       if (self->mask)
         for (gint64 i = 0; i < n; i++)
-          row[i] += bias[i];
-      for (gint64 i = n / EBB_VEC_WIDTH * EBB_VEC_WIDTH; i < n_keys; i += EBB_VEC_WIDTH)
-        vec_store (row + i, vec_first (vec_load (row + i), MAX (n - i, 0), vec_set1 (-INFINITY)));
+          row[i] = row[i] * self->unit_scale + bias[i] * (float) (1.0 / G_LN2);
+      if (n % EBB_VEC_WIDTH != 0)
+        {
+          row += n - n % EBB_VEC_WIDTH;
+          vec_store (row, vec_first (vec_load (row), n % EBB_VEC_WIDTH, vec_set1 (-INFINITY)));
+        }
     }
+  return self->mask ? 1.0f : self->unit_scale;
 }
 
+/* Room for the draws of a row of a tile: they are made by whole vectors, from the start of a block on. */
+#define DRAWS_SIZE (KEY_BLOCK + 4 + EBB_PHILOX_VECTOR_DRAWS)
+
 /* Draws of the elements [first, first + n) of a row of probabilities, n <= KEY_BLOCK. Returns where they begin in
- * draws, which has room for KEY_BLOCK + 4 + EBB_VEC_WIDTH. */
+ * draws; the next are no draws of that row, but memory that can be read. */
 static const guint32 *
 draw_row (const Attention *self,
           gint64 batch,
@@ -381,13 +325,19 @@ draw_row (const Attention *self,
           gint64 query,
           gint64 first,
           gint64 n,
-          guint32 *draws)
+          guint32 draws[DRAWS_SIZE])
 {
   guint64 index = (guint64) ((batch * self->n_heads + head) * self->n_queries + query) * self->n_keys + first;
-  guint64 skip = index % 4;
+  gint64 skip = index % 4;
 
-  /* From the start of a block on, so that whole vectors of draws can be made. */
-  ebb_philox_fill (self->philox.seed, self->philox.offset, index - skip, n + skip, draws);
+  for (gint64 i = 0; i < skip + n; i += EBB_PHILOX_VECTOR_DRAWS)
+    {
+      EbbVecU drawn[4];
+
+      ebb_philox_draw_vector (self->philox.seed, self->philox.offset + index / 4 + i / 4, drawn);
+      for (int v = 0; v < 4; v++)
+        *(EbbVecUUnaligned *) (draws + i + v * EBB_VEC_WIDTH) = drawn[v];
+    }
   return draws + skip;
 }
 

@@ -10,11 +10,14 @@
 
 typedef struct
 {
-  float *q, *o;                 /* [QUERY_BLOCK, padded_width] */
-  float *k, *v;                 /* [KEY_BLOCK, padded_width] */
-  float *k_transposed;          /* [padded_width, KEY_BLOCK] */
-  float *scores;                /* [QUERY_TILE, KEY_BLOCK] */
-  float *maximum, *sum, *scale; /* [QUERY_BLOCK] */
+  Unit *q;                /* [QUERY_BLOCK, row_units] */
+  Unit *rows;             /* [KEY_BLOCK, row_units]: keys on their way to be transposed */
+  Unit *k;                /* [padded_width, KEY_BLOCK]: transposed */
+  Unit *v;                /* [KEY_BLOCK, padded_width] */
+  float *o;               /* [QUERY_BLOCK, padded_width] */
+  float *scores;          /* [QUERY_TILE, KEY_BLOCK]; the probabilities take their place, as units */
+  float *maximum, *scale; /* [QUERY_BLOCK]; the maximum is an exponent of 2 */
+  EbbVec *sum;            /* [QUERY_BLOCK], by lanes */
 } Scratch;
 
 static gsize
@@ -25,64 +28,116 @@ scratch_init (Scratch *scratch,
   gint64 w = round_up (self->padded_width, 4);
   float *start = memory;
 
-  scratch->q = memory;
-  scratch->o = scratch->q + QUERY_BLOCK * w;
-  scratch->k = scratch->o + QUERY_BLOCK * w;
+  scratch->sum = (EbbVec *) memory;
+  scratch->q = (Unit *) (scratch->sum + QUERY_BLOCK);
+  scratch->rows = scratch->q + QUERY_BLOCK * w;
+  scratch->k = scratch->rows + KEY_BLOCK * w;
   scratch->v = scratch->k + KEY_BLOCK * w;
-  scratch->k_transposed = scratch->v + KEY_BLOCK * w;
-  scratch->scores = scratch->k_transposed + KEY_BLOCK * w;
+  scratch->o = (float *) (scratch->v + KEY_BLOCK * w);
+  scratch->scores = scratch->o + QUERY_BLOCK * w;
   scratch->maximum = scratch->scores + QUERY_TILE * KEY_BLOCK;
-  scratch->sum = scratch->maximum + QUERY_BLOCK;
-  scratch->scale = scratch->sum + QUERY_BLOCK;
+  scratch->scale = scratch->maximum + QUERY_BLOCK;
   return (gsize) (scratch->scale + QUERY_BLOCK - start);
 }
 
-/* Turns a row of scores into exp (score - maximum), the maximum being that of all keys so far. */
-EBB_VEC_INLINE void
-update_row (float *row,
-            gint64 n_keys,
-            float *maximum,
-            float *shift,
-            float *row_sum)
+EBB_VEC_INLINE float
+find_maximum (const float *row,
+              gint64 n_keys)
 {
-  EbbVec best = vec_set1 (-INFINITY), total = { 0 }, by;
+  EbbVec best = vec_set1 (-INFINITY);
 
   for (gint64 i = 0; i < n_keys; i += EBB_VEC_WIDTH)
     best = vec_max (best, vec_load (row + i));
-  *maximum = MAX (*maximum, vec_reduce_max (best));
-  /* Without any key so far the maximum is -inf: any finite shift gives exp (-inf) = 0. */
-  *shift = *maximum == -INFINITY ? 0.0f : *maximum;
-  by = vec_set1 (*shift);
-  for (gint64 i = 0; i < n_keys; i += EBB_VEC_WIDTH)
-    {
-      EbbVec e = vec_exp (vec_load (row + i) - by);
-
-      total += e;
-      vec_store (row + i, e);
-    }
-  *row_sum = vec_sum (total);
+  return vec_reduce_max (best);
 }
 
-static void
-drop_tile (const Attention *self,
-           gint64 batch,
-           gint64 head,
-           gint64 query,
-           gint64 n_rows,
-           gint64 first_key,
-           gint64 n_keys,
-           float *scores)
+/* The maxima of the tile's rows to those of all keys so far, and what the sums before are to be multiplied by. */
+EBB_VEC_INLINE void
+update_maxima (const float *found,
+               gint64 n_rows,
+               float factor,
+               float *maximum,
+               float *scale)
 {
-  guint32 draws[KEY_BLOCK + 4 + EBB_VEC_WIDTH] = { 0 };
+  EBB_VEC_FOR (r, m, n_rows)
+    {
+      EbbVec before = vec_load_as (EBB_DTYPE_F32, maximum, r, m);
+      EbbVec after = vec_max (before, vec_load_as (EBB_DTYPE_F32, found, r, m) * factor);
+      /* Without any key so far the maximum is -inf: any finite shift gives 2^-inf = 0. */
+      EbbVec shift = vec_select (after == -INFINITY, (EbbVec){ 0 }, after);
+
+      vec_store_as (EBB_DTYPE_F32, maximum, r, m, after);
+      vec_store_as (EBB_DTYPE_F32, scale, r, m, vec_exp2 (before - shift));
+    }
+}
+
+/* Turns the first n_keys of a row of scores into units of 2^(factor score - maximum), after dropout if there are draws,
+ * and the others of n_all into 0. sum, by lanes, is that before dropout. */
+EBB_VEC_INLINE void
+exponentiate_row (gboolean is_pairs,
+                  const Attention *self,
+                  float *row,
+                  gint64 n_keys,
+                  gint64 n_all,
+                  float factor,
+                  float maximum,
+                  const guint32 *draws,
+                  EbbVec *sum)
+{
+  EbbVec by = vec_set1 (factor), less = vec_set1 (maximum == -INFINITY ? 0.0f : -maximum), total = *sum;
+
+  for (gint64 i = 0; i < n_all; i += EBB_VEC_WIDTH)
+    {
+      EbbVec p = { 0 };
+
+      if (i < n_keys)
+        {
+          p = vec_exp2 (vec_fma (vec_load (row + i), by, less));
+          total += p;
+          if (draws)
+            p *= vec_keep_scale (self, draws + i);
+        }
+      if (is_pairs)
+        *(EbbVecHUnaligned *) ((guint16 *) row + i) = vec_to_bf16_row (p);
+      else
+        vec_store (row + i, p);
+    }
+  *sum = total;
+}
+
+/* Scores of a tile to probabilities, up to the sums of rows; scale: what the tiles before are to be multiplied by. */
+static void
+exponentiate_tile (const Attention *self,
+                   Scratch *scratch,
+                   gint64 batch,
+                   gint64 head,
+                   gint64 query,
+                   gint64 first,
+                   gint64 n_rows,
+                   gint64 first_key,
+                   gint64 n_keys)
+{
+  float factor = mask_scores (self, batch, head, query + first, n_rows, first_key, n_keys, scratch->scores);
+  float *maximum = scratch->maximum + first, found[QUERY_TILE];
+  EbbVec *sum = scratch->sum + first;
+  guint32 memory[DRAWS_SIZE] = { 0 };
 
   for (gint64 r = 0; r < n_rows; r++)
+    found[r] = find_maximum (scratch->scores + r * KEY_BLOCK, count_keys (self, query + first + r, first_key, n_keys));
+  update_maxima (found, n_rows, factor, maximum, scratch->scale);
+  for (gint64 r = 0; r < n_rows; r++)
     {
-      gint64 n = count_keys (self, query + r, first_key, n_keys);
-      const guint32 *drawn = draw_row (self, batch, head, query + r, first_key, n, draws);
-      float *row = scores + r * KEY_BLOCK;
+      gint64 n = count_keys (self, query + first + r, first_key, n_keys);
+      float *row = scratch->scores + r * KEY_BLOCK;
+      const guint32 *draws = NULL;
 
-      for (gint64 i = 0; i < n; i += EBB_VEC_WIDTH)
-        vec_store (row + i, vec_load (row + i) * vec_keep_scale (self, drawn + i));
+      if (self->p > 0.0)
+        draws = draw_row (self, batch, head, query + first + r, first_key, n, memory);
+      sum[r] *= scratch->scale[r];
+      if (self->is_pairs)
+        exponentiate_row (TRUE, self, row, n, n_keys, factor, maximum[r], draws, &sum[r]);
+      else
+        exponentiate_row (FALSE, self, row, n, n_keys, factor, maximum[r], draws, &sum[r]);
     }
 }
 
@@ -98,31 +153,17 @@ attend_tile (const Attention *self,
              gint64 first_key,
              gint64 n_keys)
 {
-  gint64 w = self->padded_width;
-  float before[QUERY_TILE], shift[QUERY_TILE], row_sum[QUERY_TILE];
-  Product scores = { scratch->q + first * w, w, 1, scratch->k_transposed, KEY_BLOCK,
-                     scratch->scores, KEY_BLOCK, NULL, self->width, PRODUCT_SET };
-  Product output = { scratch->scores, KEY_BLOCK, 1, scratch->v, w,
-                     scratch->o + first * w, w, scratch->scale, n_keys, PRODUCT_SCALE };
+  gint64 w = self->padded_width, offset = query + first - first_key;
+  Product scores = { scratch->q + first * self->row_units, self->row_units, 1, scratch->k, KEY_BLOCK,
+                     scratch->scores, KEY_BLOCK, NULL, count_units (self, self->width), PRODUCT_SET,
+                     choose_part (self, offset, n_keys, PRODUCT_OF_KEYS_SEEN), offset };
+  Product output = { (const Unit *) scratch->scores, KEY_BLOCK, 1, scratch->v, w,
+                     scratch->o + first * w, w, scratch->scale, count_units (self, n_keys), PRODUCT_SCALE,
+                     choose_part (self, offset, n_keys, PRODUCT_OVER_KEYS_SEEN), offset };
 
-  product_run (&scores, n_rows, n_keys);
-  mask_scores (self, batch, head, query + first, n_rows, first_key, n_keys, scratch->scores);
-  for (gint64 r = 0; r < n_rows; r++)
-    {
-      before[r] = scratch->maximum[first + r];
-      update_row (scratch->scores + r * KEY_BLOCK, n_keys, &scratch->maximum[first + r], &shift[r], &row_sum[r]);
-    }
-  EBB_VEC_FOR (r, m, n_rows)
-    {
-      EbbVec scale = vec_exp (vec_load_as (EBB_DTYPE_F32, before, r, m) - vec_load_as (EBB_DTYPE_F32, shift, r, m));
-
-      vec_store_as (EBB_DTYPE_F32, scratch->scale, r, m, scale);
-    }
-  for (gint64 r = 0; r < n_rows; r++)
-    scratch->sum[first + r] = scratch->sum[first + r] * scratch->scale[r] + row_sum[r];
-  if (self->p > 0.0)
-    drop_tile (self, batch, head, query + first, n_rows, first_key, n_keys, scratch->scores);
-  product_run (&output, n_rows, self->width);
+  product_run (self->is_pairs, &scores, n_rows, n_keys);
+  exponentiate_tile (self, scratch, batch, head, query, first, n_rows, first_key, n_keys);
+  product_run (self->is_pairs, &output, n_rows, self->width);
 }
 
 static void
@@ -137,11 +178,14 @@ finish_block (const Attention *self,
 
   for (gint64 r = 0; r < n_queries; r += EBB_VEC_WIDTH)
     {
-      EbbVec sum = vec_load (scratch->sum + r);
-      EbbVec result = vec_load (scratch->maximum + r) + vec_log (sum);
+      float sums[EBB_VEC_WIDTH];
+      EbbVec sum;
 
+      for (gint64 i = 0; i < EBB_VEC_WIDTH; i++)
+        sums[i] = vec_sum (scratch->sum[r + i]);
+      sum = vec_load (sums);
       vec_store (scratch->scale + r, vec_select (sum > 0.0f, 1.0f / sum, vec_select (sum == 0.0f, (EbbVec){ 0 }, sum)));
-      vec_store (scratch->maximum + r, result);
+      vec_store (scratch->maximum + r, vec_load (scratch->maximum + r) * (float) G_LN2 + vec_log (sum));
     }
   unpack_rows (scratch->o, self->padded_width, scratch->scale, 0.0f, o, batch, head, query, n_queries);
   if (logsumexp)
@@ -165,16 +209,16 @@ attend_block (const Attention *self,
   for (gint64 r = 0; r < round_up (n_queries, EBB_VEC_WIDTH); r++)
     {
       scratch->maximum[r] = -INFINITY;
-      scratch->sum[r] = 0.0f;
+      scratch->sum[r] = (EbbVec){ 0 };
     }
-  pack_rows (self->q, batch, head, query, n_queries, w, self->scale, scratch->q);
+  pack_rows (self, self->q, batch, head, query, n_queries, scratch->q);
   for (gint64 key = 0; key < end; key += KEY_BLOCK)
     {
       gint64 n_keys = MIN (KEY_BLOCK, self->n_keys - key);
 
-      pack_rows (self->k, batch, key_head, key, n_keys, w, 1.0f, scratch->k);
-      pack_rows (self->v, batch, key_head, key, n_keys, w, 1.0f, scratch->v);
-      transpose (scratch->k, w, n_keys, self->width, scratch->k_transposed);
+      pack_rows (self, self->k, batch, key_head, key, n_keys, scratch->rows);
+      transpose (self, scratch->rows, n_keys, scratch->k);
+      pack_inner (self, self->v, batch, key_head, key, n_keys, scratch->v);
       for (gint64 first = 0; first < n_queries; first += QUERY_TILE)
         {
           gint64 n_rows = MIN (QUERY_TILE, n_queries - first);

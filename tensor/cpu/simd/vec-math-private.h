@@ -36,6 +36,40 @@ vec_exp (EbbVec x)
 #endif
 }
 
+/* 2^x for x < 128, within 1.5 units in the last place where the result is normal. A NaN stays one. */
+EBB_VEC_INLINE EbbVec
+vec_exp2 (EbbVec x)
+{
+#if EBB_VEC_AVX512
+  EbbVec clamped = vec_max (vec_set1 (-151.0f), x);
+  EbbVec n = (EbbVec) _mm512_roundscale_ps ((__m512) clamped, 0);
+#else
+  const float shift = 12582912.0f; /* as in vec_exp () */
+  EbbVec clamped = vec_max (vec_set1 (-151.0f), x);
+  EbbVec t = vec_rounded (clamped + shift);
+  EbbVec n = t - shift;
+#endif
+  EbbVec f = clamped - n;
+  EbbVec p;
+
+  /* (2^f - 1) / f on |f| <= 1/2 */
+  p = vec_fma (vec_set1 (1.326465863e-03f), f, vec_set1 (9.671566077e-03f));
+  p = vec_fma (p, f, vec_set1 (5.550734326e-02f));
+  p = vec_fma (p, f, vec_set1 (2.402224094e-01f));
+  p = vec_fma (p, f, vec_set1 (6.931470037e-01f));
+  p = vec_fma (p, f, vec_set1 (1.0f));
+#if EBB_VEC_AVX512
+  return (EbbVec) _mm512_scalef_ps ((__m512) p, (__m512) n);
+#else
+  {
+    EbbVecI e = (EbbVecI) t - 0x4b400000;
+    EbbVecI e1 = e >> 1;
+
+    return p * (EbbVec) ((e1 + 127) << 23) * (EbbVec) ((e - e1 + 127) << 23);
+  }
+#endif
+}
+
 EBB_VEC_INLINE EbbVec
 vec_log (EbbVec x)
 {

@@ -33,6 +33,13 @@
 #define EBB_VEC_WIDTH 4
 #endif
 
+/* Whether the processor multiplies pairs of bf16. */
+#if EBB_VEC_AVX512 && defined(__AVX512BF16__)
+#define EBB_VEC_BF16_PAIRS 1
+#else
+#define EBB_VEC_BF16_PAIRS 0
+#endif
+
 #define EBB_VEC_INLINE static inline __attribute__ ((always_inline, unused))
 
 typedef float EbbVec __attribute__ ((vector_size (4 * EBB_VEC_WIDTH), may_alias));
@@ -292,6 +299,48 @@ vec_fma (EbbVec a,
   return (EbbVec) _mm256_fmadd_ps ((__m256) a, (__m256) b, (__m256) c);
 #else
   return a * b + c;
+#endif
+}
+
+/* Two rows of f32 as pairs of bf16: the first in the lower halves. Where the processor rounds, denormals become 0. */
+EBB_VEC_INLINE EbbVecU
+vec_to_bf16_pairs (EbbVec first,
+                   EbbVec second)
+{
+#if EBB_VEC_BF16_PAIRS
+  const __m512i order = _mm512_set_epi16 (31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                          5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  __m512i rows = (__m512i) _mm512_cvtne2ps_pbh ((__m512) second, (__m512) first);
+
+  return (EbbVecU) _mm512_permutexvar_epi16 (order, rows);
+#else
+  return __builtin_convertvector(vec_to_bf16 (first), EbbVecU)
+         | __builtin_convertvector(vec_to_bf16 (second), EbbVecU) << 16;
+#endif
+}
+
+/* The same for one row: pairs are neighbours in it. */
+EBB_VEC_INLINE EbbVecH
+vec_to_bf16_row (EbbVec v)
+{
+#if EBB_VEC_BF16_PAIRS
+  return (EbbVecH) _mm512_cvtneps_pbh ((__m512) v);
+#else
+  return vec_to_bf16 (v);
+#endif
+}
+
+/* sum plus the two products of each pair of bf16; where the processor can, denormals count as 0 */
+EBB_VEC_INLINE EbbVec
+vec_dot_bf16_pairs (EbbVecU a,
+                    EbbVecU b,
+                    EbbVec sum)
+{
+#if EBB_VEC_BF16_PAIRS
+  return (EbbVec) _mm512_dpbf16_ps ((__m512) sum, (__m512bh) a, (__m512bh) b);
+#else
+  sum = vec_fma ((EbbVec) (a & 0xffff0000u), (EbbVec) (b & 0xffff0000u), sum);
+  return vec_fma ((EbbVec) (a << 16), (EbbVec) (b << 16), sum);
 #endif
 }
 
