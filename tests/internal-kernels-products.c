@@ -452,6 +452,11 @@ test_attention (void)
     { 1, 2, 2, 40, 66, 24, FALSE, 1.0, 0, EBB_DTYPE_F32 },
     { 2, 2, 2, 70, 70, 64, TRUE, 0.1, 0, EBB_DTYPE_BF16 },
     { 1, 4, 2, 35, 129, 19, FALSE, 0.0, 1, EBB_DTYPE_BF16 },
+    { 1, 2, 2, 131, 67, 17, TRUE, 0.3, 0, EBB_DTYPE_BF16 },
+    { 1, 4, 2, 67, 131, 128, TRUE, 0.0, 2, EBB_DTYPE_BF16 },
+    { 2, 2, 2, 65, 65, 33, FALSE, 0.1, 3, EBB_DTYPE_BF16 },
+    { 1, 2, 1, 0, 5, 8, TRUE, 0.0, 0, EBB_DTYPE_BF16 },
+    { 1, 2, 1, 5, 0, 8, TRUE, 0.0, 0, EBB_DTYPE_BF16 },
     { 1, 1, 1, 5, 0, 8, FALSE, 0.0, 0, EBB_DTYPE_F32 },
     { 1, 1, 1, 0, 5, 8, TRUE, 0.0, 0, EBB_DTYPE_F32 },
   };

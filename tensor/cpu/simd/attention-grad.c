@@ -15,7 +15,7 @@ typedef struct
   Unit *rows;                  /* [KEY_BLOCK, row_units]: keys or values on their way to be transposed */
   Unit *k, *v;                 /* [padded_width, KEY_BLOCK]: transposed */
   Unit *k_inner;               /* [KEY_BLOCK, padded_width] */
-  float *scores, *d_scores;    /* [QUERY_TILE, KEY_BLOCK]; units take their places: see Tile */
+  float *scores, *d_scores;    /* [QUERY_TILE, KEY_BLOCK]; units take their places */
 } Scratch;
 
 typedef struct
@@ -24,12 +24,6 @@ typedef struct
   const EbbView *d_out, *out, *logsumexp;
   EbbView *d_q, *d_k, *d_v;
 } AttentionGrad;
-
-/* Queries [query, query + n_rows) against keys [key, key + n_keys). */
-typedef struct
-{
-  gint64 batch, head, query, n_rows, key, n_keys;
-} Tile;
 
 static gsize
 scratch_init (Scratch *scratch,
@@ -77,33 +71,37 @@ dot_rows (EbbDType dtype,
   return vec_sum (sum);
 }
 
+/* A tile's queries before their first keys. */
 static void
 load_queries (const AttentionGrad *self,
               Scratch *scratch,
-              gint64 batch,
-              gint64 head)
+              const Tile *tile)
 {
   const Attention *base = &self->base;
-  gint64 n = base->n_queries;
-  const float *logsumexp = (const float *) self->logsumexp->data + (batch * base->n_heads + head) * n;
+  gint64 w = base->padded_width, units = base->row_units, inner = count_units (base, tile->query);
+  gint64 b = tile->batch, h = tile->head, query = tile->query, n = tile->n_rows;
+  const float *logsumexp = (const float *) self->logsumexp->data + (b * base->n_heads + h) * base->n_queries;
 
-  pack_rows (base, base->q, batch, head, 0, n, scratch->q);
-  pack_rows (base, self->d_out, batch, head, 0, n, scratch->d_out);
+  pack_rows (base, base->q, b, h, query, n, scratch->q + query * units);
+  pack_rows (base, self->d_out, b, h, query, n, scratch->d_out + query * units);
   if (base->is_pairs)
     {
-      pack_inner (base, base->q, batch, head, 0, n, scratch->q_inner);
-      pack_inner (base, self->d_out, batch, head, 0, n, scratch->d_out_inner);
+      pack_inner (base, base->q, b, h, query, n, scratch->q_inner + inner * w);
+      pack_inner (base, self->d_out, b, h, query, n, scratch->d_out_inner + inner * w);
     }
-  memset (scratch->d_q, 0, n * base->padded_width * sizeof (float));
-  for (gint64 r = 0; r < n; r++)
+  memset (scratch->d_q + query * w, 0, n * w * sizeof (float));
+  for (gint64 r = query; r < query + n; r++)
     {
-      const void *d_out = view_at (self->d_out, batch, head, r), *out = view_at (self->out, batch, head, r);
+      const void *d_out = view_at (self->d_out, b, h, r), *out = view_at (self->out, b, h, r);
 
       /* A row without any key has no probabilities: 2^(score - inf) gives 0. */
       scratch->logsumexp[r] = logsumexp[r] == -INFINITY ? INFINITY : logsumexp[r] * (float) (1.0 / G_LN2);
       scratch->delta[r] = self->out->dtype == EBB_DTYPE_BF16 ? dot_rows (EBB_DTYPE_BF16, d_out, out, base->width)
                                                              : dot_rows (EBB_DTYPE_F32, d_out, out, base->width);
     }
+  prefetch_rows (base->q, b, h, query + QUERY_TILE, QUERY_TILE, FALSE);
+  prefetch_rows (self->d_out, b, h, query + QUERY_TILE, QUERY_TILE, FALSE);
+  prefetch_rows (self->out, b, h, query + QUERY_TILE, QUERY_TILE, FALSE);
 }
 
 /* From scores s and d_p = d_out v^T of a vector of keys and query r: the probabilities that v was weighted with, and
@@ -149,7 +147,7 @@ differentiate_rows (gboolean is_pairs,
   gint64 seen[2];
 
   for (int j = 0; j < n; j++)
-    seen[j] = count_keys (base, tile->query + r + j, tile->key, tile->n_keys);
+    seen[j] = count_keys (base, tile, r + j);
   for (gint64 i = 0; i < tile->n_keys; i += EBB_VEC_WIDTH)
     {
       EbbVec p[2] = { { 0 } }, d_s[2] = { { 0 } };
@@ -185,16 +183,14 @@ differentiate_tile (const AttentionGrad *self,
   const Attention *base = &self->base;
   int step = base->is_pairs ? 2 : 1;
   guint32 memory[2][DRAWS_SIZE] = { 0 };
-  float factor = mask_scores (base, tile->batch, tile->head, tile->query, tile->n_rows, tile->key, tile->n_keys,
-                              scratch->scores);
+  float factor = mask_scores (base, tile, scratch->scores);
 
   for (gint64 r = 0; r < tile->n_rows; r += step)
     {
       const guint32 *draws[2] = { NULL, NULL };
 
       for (int j = 0; base->p > 0.0 && j < step; j++)
-        draws[j] = draw_row (base, tile->batch, tile->head, tile->query + r + j, tile->key,
-                             count_keys (base, tile->query + r + j, tile->key, tile->n_keys), memory[j]);
+        draws[j] = draw_row (base, tile, r + j, memory[j]);
       if (!base->is_pairs)
         differentiate_rows (FALSE, 1, base, scratch, tile, r, factor, draws);
       else if (r + 1 < tile->n_rows)
@@ -217,9 +213,9 @@ differentiate_scores (const AttentionGrad *self,
   const Unit *p = (const Unit *) scratch->scores, *d_s = (const Unit *) scratch->d_scores;
   const Unit *d_s_inner = is_pairs ? p + KEY_BLOCK : d_s;
   gint64 step = is_pairs ? 2 * KEY_BLOCK : KEY_BLOCK, offset = query - tile->key;
-  ProductPart of_keys = choose_part (base, offset, tile->n_keys, PRODUCT_OF_KEYS_SEEN);
-  ProductPart over_keys = choose_part (base, offset, tile->n_keys, PRODUCT_OVER_KEYS_SEEN);
-  ProductPart over_queries = choose_part (base, offset, tile->n_keys, PRODUCT_OVER_QUERIES);
+  ProductPart of_keys = choose_part (base, tile, PRODUCT_OF_KEYS_SEEN);
+  ProductPart over_keys = choose_part (base, tile, PRODUCT_OVER_KEYS_SEEN);
+  ProductPart over_queries = choose_part (base, tile, PRODUCT_OVER_QUERIES);
   Product scores = { scratch->q + query * units, units, 1, scratch->k, KEY_BLOCK,
                      scratch->scores, KEY_BLOCK, NULL, inner, PRODUCT_SET, of_keys, offset };
   Product d_scores = { scratch->d_out + query * units, units, 1, scratch->v, KEY_BLOCK,
@@ -254,38 +250,42 @@ load_keys (const Attention *base,
   pack_inner (base, base->k, batch, key_head, key, n_keys, scratch->k_inner);
 }
 
+/* All queries of a head against a block of keys. */
 static void
-differentiate_head (const AttentionGrad *self,
-                    Scratch *scratch,
-                    gint64 batch,
-                    gint64 head,
-                    gint64 key_head)
+differentiate_block (const AttentionGrad *self,
+                     Scratch *scratch,
+                     gint64 batch,
+                     gint64 head,
+                     gint64 key_head,
+                     gint64 key)
 {
   const Attention *base = &self->base;
-  gint64 w = base->padded_width;
+  gint64 n_keys = MIN (KEY_BLOCK, base->n_keys - key), w = base->padded_width;
+  gint64 query = base->causal ? key / QUERY_TILE * QUERY_TILE : 0;
+  gint64 share = share_rows (base->n_queries - query), next = key + KEY_BLOCK;
 
-  load_queries (self, scratch, batch, head);
-  for (gint64 key = 0; key < base->n_keys; key += KEY_BLOCK)
+  load_keys (base, scratch, batch, key_head, key, n_keys);
+  for (; query < base->n_queries; query += QUERY_TILE, next += share)
     {
-      gint64 n_keys = MIN (KEY_BLOCK, base->n_keys - key);
-      gint64 query = base->causal ? key / QUERY_TILE * QUERY_TILE : 0;
+      Tile tile = { batch, head, query, MIN (QUERY_TILE, base->n_queries - query), key, n_keys, query };
+      gint64 seen = base->causal ? MIN (query + tile.n_rows, base->n_keys) : base->n_keys;
+      gboolean is_last = key == (MAX (seen, 1) - 1) / KEY_BLOCK * KEY_BLOCK;
 
-      if (query >= base->n_queries)
-        break;
-      load_keys (base, scratch, batch, key_head, key, n_keys);
-      for (; query < base->n_queries; query += QUERY_TILE)
-        {
-          Tile tile = { batch, head, query, MIN (QUERY_TILE, base->n_queries - query), key, 0 };
-
-          tile.n_keys = count_keys (base, query + tile.n_rows - 1, key, n_keys);
-          if (tile.n_keys > 0)
-            differentiate_scores (self, scratch, &tile);
-        }
+      tile.n_keys = count_keys (base, &tile, tile.n_rows - 1);
+      if (key == 0)
+        load_queries (self, scratch, &tile);
+      prefetch_rows (base->k, batch, key_head, next, share, FALSE);
+      prefetch_rows (base->v, batch, key_head, next, share, FALSE);
+      if (is_last)
+        prefetch_rows (self->d_q, batch, head, query, tile.n_rows, TRUE);
+      if (tile.n_keys > 0)
+        differentiate_scores (self, scratch, &tile);
+      if (is_last)
+        unpack_rows (scratch->d_q + query * w, w, NULL, base->scale, self->d_q, batch, head, query, tile.n_rows);
     }
-  if (self->d_q)
-    unpack_rows (scratch->d_q, w, NULL, base->scale, self->d_q, batch, head, 0, base->n_queries);
 }
 
+/* The heads that share a head of keys. */
 static void
 differentiate_group (const AttentionGrad *self,
                      Scratch *scratch,
@@ -295,14 +295,30 @@ differentiate_group (const AttentionGrad *self,
   const Attention *base = &self->base;
   gint64 n_shared = base->n_heads / base->n_key_heads, w = base->padded_width;
 
-  memset (scratch->d_k, 0, base->n_keys * w * sizeof (float));
-  memset (scratch->d_v, 0, base->n_keys * w * sizeof (float));
   for (gint64 i = 0; i < n_shared; i++)
-    differentiate_head (self, scratch, batch, key_head * n_shared + i, key_head);
-  if (self->d_k)
-    unpack_rows (scratch->d_k, w, NULL, base->scale, self->d_k, batch, key_head, 0, base->n_keys);
-  if (self->d_v)
-    unpack_rows (scratch->d_v, w, NULL, 1.0f, self->d_v, batch, key_head, 0, base->n_keys);
+    /* Once where there are no keys: then d_q becomes 0 alone. */
+    for (gint64 key = 0; key == 0 || key < base->n_keys; key += KEY_BLOCK)
+      {
+        gint64 n = MIN (KEY_BLOCK, base->n_keys - key);
+        float *d_k = scratch->d_k + key * w, *d_v = scratch->d_v + key * w;
+
+        if (i == 0)
+          {
+            memset (d_k, 0, n * w * sizeof (float));
+            memset (d_v, 0, n * w * sizeof (float));
+          }
+        if (i == n_shared - 1)
+          {
+            prefetch_rows (self->d_k, batch, key_head, key, n, TRUE);
+            prefetch_rows (self->d_v, batch, key_head, key, n, TRUE);
+          }
+        differentiate_block (self, scratch, batch, key_head * n_shared + i, key_head, key);
+        if (i == n_shared - 1)
+          {
+            unpack_rows (d_k, w, NULL, base->scale, self->d_k, batch, key_head, key, n);
+            unpack_rows (d_v, w, NULL, 1.0f, self->d_v, batch, key_head, key, n);
+          }
+      }
 }
 
 gboolean

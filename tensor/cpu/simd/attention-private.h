@@ -31,6 +31,13 @@ typedef struct
   EbbPhilox philox;
 } Attention;
 
+/* Queries [query, query + n_rows) of a head against keys [key, key + n_keys); first: where its queries stand among
+ * those that are packed. */
+typedef struct
+{
+  gint64 batch, head, query, n_rows, key, n_keys, first;
+} Tile;
+
 static inline gint64
 round_up (gint64 n,
           gint64 unit)
@@ -108,6 +115,39 @@ pack_row_bf16 (const guint16 *row,
     *(EbbVecHUnaligned *) (packed + i) = *(const EbbVecHUnaligned *) (row + i);
   for (; i < padded_width; i++)
     packed[i] = i < width ? row[i] : 0;
+}
+
+/* Rows [row, row + n_rows) of a head, as far as there are any, will be packed or, if is_output, stored soon. They lie
+ * far apart where heads are slices of a token, so that the processor does not foresee them. */
+static void
+prefetch_rows (const EbbView *view,
+               gint64 batch,
+               gint64 head,
+               gint64 row,
+               gint64 n_rows,
+               gboolean is_output)
+{
+  gint64 size = view->shape[3] * (view->dtype == EBB_DTYPE_BF16 ? 2 : 4);
+
+  for (gint64 end = MIN (row + n_rows, view->shape[2]); row < end; row++)
+    {
+      const char *at = view_at (view, batch, head, row);
+
+      for (gint64 i = 0; i < size; i += 64)
+        if (is_output)
+          __builtin_prefetch (at + i, 1);
+        else
+          __builtin_prefetch (at + i, 0);
+    }
+}
+
+/* How many rows of the next keys to prefetch with each tile of queries. */
+static inline gint64
+share_rows (gint64 n_queries)
+{
+  gint64 n_tiles = (n_queries + QUERY_TILE - 1) / QUERY_TILE;
+
+  return (KEY_BLOCK + n_tiles - 1) / MAX (n_tiles, 1);
 }
 
 /* Rows [row, row + n_rows) of a head as an operand whose inner dimension runs along them. The columns up to the padded
@@ -225,90 +265,75 @@ mask_stride (const EbbView *mask,
   return mask->shape[dim] == 1 ? 0 : mask->strides[dim];
 }
 
-/* What is added to the scores of query t and keys [first, first + n). */
+/* What is added to the scores of query t and the tile's keys. */
 static void
 load_bias (const EbbView *mask,
-           gint64 batch,
-           gint64 head,
+           const Tile *tile,
            gint64 query,
-           gint64 first,
-           gint64 n,
            float *bias)
 {
   gint64 stride = mask_stride (mask, 3);
-  gint64 start = batch * mask_stride (mask, 0) + head * mask_stride (mask, 1) + query * mask_stride (mask, 2)
-                 + first * stride;
+  gint64 start = tile->batch * mask_stride (mask, 0) + tile->head * mask_stride (mask, 1)
+                 + query * mask_stride (mask, 2) + tile->key * stride;
 
   switch (mask->dtype)
     {
     case EBB_DTYPE_F32:
-      for (gint64 i = 0; i < n; i++)
+      for (gint64 i = 0; i < tile->n_keys; i++)
         bias[i] = ((const float *) mask->data)[start + i * stride];
       break;
     case EBB_DTYPE_BF16:
-      for (gint64 i = 0; i < n; i++)
+      for (gint64 i = 0; i < tile->n_keys; i++)
         bias[i] = ebb_bf16_to_float (((const guint16 *) mask->data)[start + i * stride]);
       break;
     default:
-      for (gint64 i = 0; i < n; i++)
+      for (gint64 i = 0; i < tile->n_keys; i++)
         bias[i] = ((const guint8 *) mask->data)[start + i * stride] ? 0.0f : -INFINITY;
     }
 }
 
-/* Keys of [first, first + n) that query t may attend to, from the first on. */
+/* Keys of the tile that its query r may attend to, from the first on. */
 static inline gint64
 count_keys (const Attention *self,
-            gint64 query,
-            gint64 first,
-            gint64 n)
+            const Tile *tile,
+            gint64 r)
 {
-  return self->causal ? CLAMP (query - first + 1, 0, n) : n;
+  return self->causal ? CLAMP (tile->query + r - tile->key + 1, 0, tile->n_keys) : tile->n_keys;
 }
 
-/* The part of a tile's products that its causality leaves. */
+/* The part of a tile's products that causality leaves. */
 static inline ProductPart
 choose_part (const Attention *self,
-             gint64 offset,
-             gint64 n_keys,
+             const Tile *tile,
              ProductPart part)
 {
-  return self->causal && offset + 1 < n_keys ? part : PRODUCT_WHOLE;
+  return count_keys (self, tile, 0) < tile->n_keys ? part : PRODUCT_WHOLE;
 }
 
-/* The scores [n_rows, KEY_BLOCK] of a tile: keys that the mask hides get -inf, as do those from the last one that
- * causality or n_keys leaves up to the next vector. Returns what the scores are then to be multiplied by, for the exponents of 2. */
+/* Of the scores [n_rows, KEY_BLOCK] of a tile, those that the mask hides get -inf, as do, up to the next vector, those
+ * that causality hides or that are none. Returns what scores are then to be multiplied by to be exponents of 2. */
 static float
 mask_scores (const Attention *self,
-             gint64 batch,
-             gint64 head,
-             gint64 query,
-             gint64 n_rows,
-             gint64 first_key,
-             gint64 n_keys,
+             const Tile *tile,
              float *scores)
 {
   float bias[KEY_BLOCK];
   gboolean varies = self->mask && mask_stride (self->mask, 2) != 0;
 
   if (self->mask && !varies)
-    load_bias (self->mask, batch, head, 0, first_key, n_keys, bias);
-  for (gint64 r = 0; r < n_rows; r++)
+    load_bias (self->mask, tile, 0, bias);
+  for (gint64 r = 0; r < tile->n_rows; r++)
     {
-      gint64 n = count_keys (self, query + r, first_key, n_keys);
+      gint64 n = count_keys (self, tile, r), rest = n % EBB_VEC_WIDTH;
       float *row = scores + r * KEY_BLOCK;
 
-      if (!self->mask && n % EBB_VEC_WIDTH == 0)
-        continue;
       if (varies)
-        load_bias (self->mask, batch, head, query + r, first_key, n_keys, bias);
+        load_bias (self->mask, tile, tile->query + r, bias);
       if (self->mask)
         for (gint64 i = 0; i < n; i++)
           row[i] = row[i] * self->unit_scale + bias[i] * (float) (1.0 / G_LN2);
-      if (n % EBB_VEC_WIDTH != 0)
-        {
-          row += n - n % EBB_VEC_WIDTH;
-          vec_store (row, vec_first (vec_load (row), n % EBB_VEC_WIDTH, vec_set1 (-INFINITY)));
-        }
+      if (rest != 0)
+        vec_store (row + n - rest, vec_first (vec_load (row + n - rest), rest, vec_set1 (-INFINITY)));
     }
   return self->mask ? 1.0f : self->unit_scale;
 }
@@ -316,21 +341,19 @@ mask_scores (const Attention *self,
 /* Room for the draws of a row of a tile: they are made by whole vectors, from the start of a block on. */
 #define DRAWS_SIZE (KEY_BLOCK + 4 + EBB_PHILOX_VECTOR_DRAWS)
 
-/* Draws of the elements [first, first + n) of a row of probabilities, n <= KEY_BLOCK. Returns where they begin in
- * draws; the next are no draws of that row, but memory that can be read. */
+/* Draws for the keys that query r of a tile may attend to. Returns where they begin in draws; after them comes what is
+ * no draw of that row, but can be read. */
 static const guint32 *
 draw_row (const Attention *self,
-          gint64 batch,
-          gint64 head,
-          gint64 query,
-          gint64 first,
-          gint64 n,
+          const Tile *tile,
+          gint64 r,
           guint32 draws[DRAWS_SIZE])
 {
-  guint64 index = (guint64) ((batch * self->n_heads + head) * self->n_queries + query) * self->n_keys + first;
-  gint64 skip = index % 4;
+  gint64 row = (tile->batch * self->n_heads + tile->head) * self->n_queries + tile->query + r;
+  guint64 index = (guint64) row * self->n_keys + tile->key;
+  gint64 skip = index % 4, n = skip + count_keys (self, tile, r);
 
-  for (gint64 i = 0; i < skip + n; i += EBB_PHILOX_VECTOR_DRAWS)
+  for (gint64 i = 0; i < n; i += EBB_PHILOX_VECTOR_DRAWS)
     {
       EbbVecU drawn[4];
 

@@ -28,8 +28,8 @@ typedef enum
   PRODUCT_SCALE /* c = scale[row] c + a b */
 } ProductMode;
 
-/* Of a causal tile, rows or columns that a row of c has no use for are left out, by whole register tiles. Query r of the
- * tile sees the keys up to r + offset. */
+/* Of a causal tile, what a row of c has no use for is left out, by whole register tiles. Query r of the tile sees the
+ * keys up to r + offset. */
 typedef enum
 {
   PRODUCT_WHOLE,

@@ -37,7 +37,7 @@ scratch_init (Scratch *scratch,
   scratch->scores = scratch->o + QUERY_BLOCK * w;
   scratch->maximum = scratch->scores + QUERY_TILE * KEY_BLOCK;
   scratch->scale = scratch->maximum + QUERY_BLOCK;
-  return (gsize) (scratch->scale + QUERY_BLOCK - start);
+  return (gsize) (scratch->scale + QUERY_TILE - start);
 }
 
 EBB_VEC_INLINE float
@@ -109,88 +109,92 @@ exponentiate_row (gboolean is_pairs,
 static void
 exponentiate_tile (const Attention *self,
                    Scratch *scratch,
-                   gint64 batch,
-                   gint64 head,
-                   gint64 query,
-                   gint64 first,
-                   gint64 n_rows,
-                   gint64 first_key,
-                   gint64 n_keys)
+                   const Tile *tile)
 {
-  float factor = mask_scores (self, batch, head, query + first, n_rows, first_key, n_keys, scratch->scores);
-  float *maximum = scratch->maximum + first, found[QUERY_TILE];
-  EbbVec *sum = scratch->sum + first;
+  float factor = mask_scores (self, tile, scratch->scores);
+  float *maximum = scratch->maximum + tile->first, found[QUERY_TILE];
+  EbbVec *sum = scratch->sum + tile->first;
   guint32 memory[DRAWS_SIZE] = { 0 };
 
-  for (gint64 r = 0; r < n_rows; r++)
-    found[r] = find_maximum (scratch->scores + r * KEY_BLOCK, count_keys (self, query + first + r, first_key, n_keys));
-  update_maxima (found, n_rows, factor, maximum, scratch->scale);
-  for (gint64 r = 0; r < n_rows; r++)
+  for (gint64 r = 0; r < tile->n_rows; r++)
+    found[r] = find_maximum (scratch->scores + r * KEY_BLOCK, count_keys (self, tile, r));
+  update_maxima (found, tile->n_rows, factor, maximum, scratch->scale);
+  for (gint64 r = 0; r < tile->n_rows; r++)
     {
-      gint64 n = count_keys (self, query + first + r, first_key, n_keys);
+      gint64 n = count_keys (self, tile, r);
       float *row = scratch->scores + r * KEY_BLOCK;
-      const guint32 *draws = NULL;
+      const guint32 *draws = self->p > 0.0 ? draw_row (self, tile, r, memory) : NULL;
 
-      if (self->p > 0.0)
-        draws = draw_row (self, batch, head, query + first + r, first_key, n, memory);
       sum[r] *= scratch->scale[r];
       if (self->is_pairs)
-        exponentiate_row (TRUE, self, row, n, n_keys, factor, maximum[r], draws, &sum[r]);
+        exponentiate_row (TRUE, self, row, n, tile->n_keys, factor, maximum[r], draws, &sum[r]);
       else
-        exponentiate_row (FALSE, self, row, n, n_keys, factor, maximum[r], draws, &sum[r]);
+        exponentiate_row (FALSE, self, row, n, tile->n_keys, factor, maximum[r], draws, &sum[r]);
     }
 }
 
-/* Tile: queries [first, first + n_rows) of the block that starts at query, against the packed keys. */
+/* Adds a tile's keys to the results of its queries. */
 static void
 attend_tile (const Attention *self,
              Scratch *scratch,
-             gint64 batch,
-             gint64 head,
-             gint64 query,
-             gint64 first,
-             gint64 n_rows,
-             gint64 first_key,
-             gint64 n_keys)
+             const Tile *tile)
 {
-  gint64 w = self->padded_width, offset = query + first - first_key;
-  Product scores = { scratch->q + first * self->row_units, self->row_units, 1, scratch->k, KEY_BLOCK,
+  gint64 w = self->padded_width, units = self->row_units, offset = tile->query - tile->key;
+  Product scores = { scratch->q + tile->first * units, units, 1, scratch->k, KEY_BLOCK,
                      scratch->scores, KEY_BLOCK, NULL, count_units (self, self->width), PRODUCT_SET,
-                     choose_part (self, offset, n_keys, PRODUCT_OF_KEYS_SEEN), offset };
+                     choose_part (self, tile, PRODUCT_OF_KEYS_SEEN), offset };
   Product output = { (const Unit *) scratch->scores, KEY_BLOCK, 1, scratch->v, w,
-                     scratch->o + first * w, w, scratch->scale, count_units (self, n_keys), PRODUCT_SCALE,
-                     choose_part (self, offset, n_keys, PRODUCT_OVER_KEYS_SEEN), offset };
+                     scratch->o + tile->first * w, w, scratch->scale, count_units (self, tile->n_keys), PRODUCT_SCALE,
+                     choose_part (self, tile, PRODUCT_OVER_KEYS_SEEN), offset };
 
-  product_run (self->is_pairs, &scores, n_rows, n_keys);
-  exponentiate_tile (self, scratch, batch, head, query, first, n_rows, first_key, n_keys);
-  product_run (self->is_pairs, &output, n_rows, self->width);
+  product_run (self->is_pairs, &scores, tile->n_rows, tile->n_keys);
+  exponentiate_tile (self, scratch, tile);
+  product_run (self->is_pairs, &output, tile->n_rows, self->width);
 }
 
+/* A tile's queries before their first keys. */
 static void
-finish_block (const Attention *self,
-              Scratch *scratch,
-              gint64 batch,
-              gint64 head,
-              gint64 query,
-              gint64 n_queries)
+begin_rows (const Attention *self,
+            Scratch *scratch,
+            const Tile *tile)
+{
+  gint64 w = self->padded_width;
+
+  pack_rows (self, self->q, tile->batch, tile->head, tile->query, tile->n_rows,
+             scratch->q + tile->first * self->row_units);
+  memset (scratch->o + tile->first * w, 0, tile->n_rows * w * sizeof (float));
+  for (gint64 r = 0; r < QUERY_TILE; r++)
+    {
+      scratch->maximum[tile->first + r] = -INFINITY;
+      scratch->sum[tile->first + r] = (EbbVec){ 0 };
+    }
+}
+
+/* A tile's queries after their last keys: divides by the sums, and stores. */
+static void
+finish_rows (const Attention *self,
+             Scratch *scratch,
+             const Tile *tile)
 {
   EbbView *o = self->launch->outputs[0], *logsumexp = self->launch->outputs[1];
+  gint64 row = (tile->batch * self->n_heads + tile->head) * self->n_queries + tile->query;
+  float *maximum = scratch->maximum + tile->first;
 
-  for (gint64 r = 0; r < n_queries; r += EBB_VEC_WIDTH)
+  for (gint64 r = 0; r < tile->n_rows; r += EBB_VEC_WIDTH)
     {
       float sums[EBB_VEC_WIDTH];
       EbbVec sum;
 
       for (gint64 i = 0; i < EBB_VEC_WIDTH; i++)
-        sums[i] = vec_sum (scratch->sum[r + i]);
+        sums[i] = vec_sum (scratch->sum[tile->first + r + i]);
       sum = vec_load (sums);
       vec_store (scratch->scale + r, vec_select (sum > 0.0f, 1.0f / sum, vec_select (sum == 0.0f, (EbbVec){ 0 }, sum)));
-      vec_store (scratch->maximum + r, vec_load (scratch->maximum + r) * (float) G_LN2 + vec_log (sum));
+      vec_store (maximum + r, vec_load (maximum + r) * (float) G_LN2 + vec_log (sum));
     }
-  unpack_rows (scratch->o, self->padded_width, scratch->scale, 0.0f, o, batch, head, query, n_queries);
+  unpack_rows (scratch->o + tile->first * self->padded_width, self->padded_width, scratch->scale, 0.0f, o, tile->batch,
+               tile->head, tile->query, tile->n_rows);
   if (logsumexp)
-    memcpy ((float *) logsumexp->data + (batch * self->n_heads + head) * self->n_queries + query, scratch->maximum,
-            n_queries * sizeof (float));
+    memcpy ((float *) logsumexp->data + row, maximum, tile->n_rows * sizeof (float));
 }
 
 static void
@@ -202,33 +206,42 @@ attend_block (const Attention *self,
               gint64 n_queries)
 {
   gint64 key_head = head / (self->n_heads / self->n_key_heads);
-  gint64 w = self->padded_width;
   gint64 end = self->causal ? MIN (self->n_keys, query + n_queries) : self->n_keys;
+  gint64 share = share_rows (n_queries);
 
-  memset (scratch->o, 0, n_queries * w * sizeof (float));
-  for (gint64 r = 0; r < round_up (n_queries, EBB_VEC_WIDTH); r++)
+  /* Once where there are no keys: then rows begin and finish alone. */
+  for (gint64 key = 0; key == 0 || key < end; key += KEY_BLOCK)
     {
-      scratch->maximum[r] = -INFINITY;
-      scratch->sum[r] = (EbbVec){ 0 };
-    }
-  pack_rows (self, self->q, batch, head, query, n_queries, scratch->q);
-  for (gint64 key = 0; key < end; key += KEY_BLOCK)
-    {
-      gint64 n_keys = MIN (KEY_BLOCK, self->n_keys - key);
+      gint64 n_keys = MIN (KEY_BLOCK, self->n_keys - key), next = key + KEY_BLOCK;
 
       pack_rows (self, self->k, batch, key_head, key, n_keys, scratch->rows);
       transpose (self, scratch->rows, n_keys, scratch->k);
       pack_inner (self, self->v, batch, key_head, key, n_keys, scratch->v);
-      for (gint64 first = 0; first < n_queries; first += QUERY_TILE)
+      for (gint64 first = 0; first < n_queries; first += QUERY_TILE, next += share)
         {
-          gint64 n_rows = MIN (QUERY_TILE, n_queries - first);
-          gint64 n = count_keys (self, query + first + n_rows - 1, key, n_keys);
+          Tile tile = { batch, head, query + first, MIN (QUERY_TILE, n_queries - first), key, n_keys, first };
+          gint64 seen = self->causal ? MIN (tile.query + tile.n_rows, end) : end;
+          gboolean is_last = key == (MAX (seen, 1) - 1) / KEY_BLOCK * KEY_BLOCK;
 
-          if (n > 0)
-            attend_tile (self, scratch, batch, head, query, first, n_rows, key, n);
+          tile.n_keys = count_keys (self, &tile, tile.n_rows - 1);
+          if (key == 0)
+            {
+              begin_rows (self, scratch, &tile);
+              prefetch_rows (self->q, batch, head, tile.query + QUERY_TILE, QUERY_TILE, FALSE);
+            }
+          if (next < end)
+            {
+              prefetch_rows (self->k, batch, key_head, next, share, FALSE);
+              prefetch_rows (self->v, batch, key_head, next, share, FALSE);
+            }
+          if (is_last)
+            prefetch_rows (self->launch->outputs[0], batch, head, tile.query, tile.n_rows, TRUE);
+          if (tile.n_keys > 0)
+            attend_tile (self, scratch, &tile);
+          if (is_last)
+            finish_rows (self, scratch, &tile);
         }
     }
-  finish_block (self, scratch, batch, head, query, n_queries);
 }
 
 /* Queries of a task: fewer where there would be too few tasks; no result depends on it. */

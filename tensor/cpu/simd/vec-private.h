@@ -308,11 +308,10 @@ vec_to_bf16_pairs (EbbVec first,
                    EbbVec second)
 {
 #if EBB_VEC_BF16_PAIRS
-  const __m512i order = _mm512_set_epi16 (31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                          5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  __m512i rows = (__m512i) _mm512_cvtne2ps_pbh ((__m512) second, (__m512) first);
+  __m512i low = _mm512_cvtepu16_epi32 ((__m256i) _mm512_cvtneps_pbh ((__m512) first));
+  __m512i high = _mm512_cvtepu16_epi32 ((__m256i) _mm512_cvtneps_pbh ((__m512) second));
 
-  return (EbbVecU) _mm512_permutexvar_epi16 (order, rows);
+  return (EbbVecU) low | (EbbVecU) high << 16;
 #else
   return __builtin_convertvector(vec_to_bf16 (first), EbbVecU)
          | __builtin_convertvector(vec_to_bf16 (second), EbbVecU) << 16;
