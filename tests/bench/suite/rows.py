@@ -48,9 +48,9 @@ class Row:
 
 ROWS = [
     Row("gpt2-4x256-f32", "GPT-2 124M, 4 x 256, f32", GPT2, 4, 256, "f32",
-        (*OURS, "ebb-none-moments", *THEIRS, "torch-compiled"), warm_up=2, rounds=3, kept=True),
+        (*OURS, "ebb-none-moments", *THEIRS, "torch-compiled"), rounds=3, kept=True),
     Row("gpt2-4x256-bf16", "GPT-2 124M, 4 x 256, bf16", GPT2, 4, 256, "bf16",
-        (*OURS, "ebb-none-stream", "ebb-full-stream", *THEIRS, "torch-pure", "torch-compiled"), warm_up=2, rounds=4),
+        (*OURS, "ebb-none-stream", "ebb-full-stream", *THEIRS, "torch-pure", "torch-compiled"), rounds=3),
     Row("gpt2-8x512-f32", "GPT-2 124M, 8 x 512, f32", GPT2, 8, 512, "f32",
         (*OURS, "ebb-full-early", *THEIRS)),
     Row("gpt2-8x512-bf16", "GPT-2 124M, 8 x 512, bf16", GPT2, 8, 512, "bf16",
