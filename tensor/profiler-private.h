@@ -117,7 +117,7 @@ gboolean ebb_work_key_init (EbbWorkKey *key,
                             EbbDevice *device,
                             const EbbLaunch *launch);
 gboolean ebb_work_is_product (const EbbWork *work);
-/* "f32 [1024, 768] x [768, 2304] + bias, b transposed" */
+/* "f32 [1024, 768] x [768, 2304] + bias, b transposed"; of attention its queries "to" its keys. */
 char *ebb_work_to_string (const EbbWork *work);
 guint64 ebb_launch_count_bytes (const EbbLaunch *launch);
 guint64 ebb_launch_count_elements (const EbbLaunch *launch);

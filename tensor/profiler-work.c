@@ -192,6 +192,8 @@ ebb_work_to_string (const EbbWork *work)
     {
       if (work->key.params.attention.causal)
         g_string_append (text, ", causal");
+      if (work->key.kernel == EBB_KERNEL_ATTENTION_GRAD)
+        g_string_append (text, ", gradient");
       return g_string_free (text, FALSE);
     }
   if (views[2].n_dims >= 0)
