@@ -16,6 +16,7 @@ struct _EbbGptConfig
   EbbGeluKind gelu;
   double norm_eps;
   gboolean bias;
+  EbbDType residual_dtype;
 };
 
 G_DEFINE_BOXED_TYPE (EbbGptConfig, ebb_gpt_config, ebb_gpt_config_copy, ebb_gpt_config_free)
@@ -82,6 +83,7 @@ ebb_gpt_config_new_preset (const char *name)
   self->gelu = EBB_GELU_TANH;
   self->norm_eps = 1e-5;
   self->bias = TRUE;
+  self->residual_dtype = EBB_DTYPE_F32;
   return self;
 }
 
@@ -180,6 +182,9 @@ ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
   if (self->width % self->heads != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: a width of %d can't be divided among %d heads",
                  self->width, self->heads);
+  else if (self->residual_dtype != EBB_DTYPE_F32 && self->residual_dtype != EBB_DTYPE_BF16)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the residual stream is %s, it must be f32 or bf16",
+                 ebb_dtype_get_name (self->residual_dtype));
   else if (!(self->dropout >= 0 && self->dropout < 1))
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: dropout is %g, it must be at least 0 and below 1",
                  self->dropout);
@@ -479,4 +484,38 @@ ebb_gpt_config_set_bias (EbbGptConfig *self, gboolean bias)
   g_return_if_fail (self != NULL);
 
   self->bias = bias;
+}
+
+/**
+ * ebb_gpt_config_get_residual_dtype:
+ * @self: a configuration
+ *
+ * Returns: what the residual stream is kept in under autocast
+ */
+EbbDType
+ebb_gpt_config_get_residual_dtype (const EbbGptConfig *self)
+{
+  g_return_val_if_fail (self != NULL, EBB_DTYPE_F32);
+
+  return self->residual_dtype;
+}
+
+/**
+ * ebb_gpt_config_set_residual_dtype:
+ * @self: a configuration
+ * @residual_dtype: %EBB_DTYPE_F32 or %EBB_DTYPE_BF16
+ *
+ * Sets what the residual stream, which runs from the embeddings through all blocks, is kept in while autocast lowers
+ * products to bf16: f32 (the default), or bf16 as well. With bf16 the sum of the embeddings is cast once, and blocks
+ * follow the dtype of their input: sums, norms and their gradients are stored in bf16 and computed in f32, and no
+ * tensor is cast on the way. That halves what blocks keep of the stream for the backward pass and what is moved through
+ * memory, at the price of eight bits of mantissa in each sum. Parameters, their gradients and logsumexp stay f32.
+ * Without autocast it has no effect. (Megatron's `fp32_residual_connection` is the opposite switch.)
+ */
+void
+ebb_gpt_config_set_residual_dtype (EbbGptConfig *self, EbbDType residual_dtype)
+{
+  g_return_if_fail (self != NULL);
+
+  self->residual_dtype = residual_dtype;
 }

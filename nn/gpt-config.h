@@ -111,6 +111,13 @@ EBB_AVAILABLE_IN_ALL
 void ebb_gpt_config_set_bias (EbbGptConfig *self,
                               gboolean bias);
 
+EBB_AVAILABLE_IN_ALL
+EbbDType ebb_gpt_config_get_residual_dtype (const EbbGptConfig *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_gpt_config_set_residual_dtype (EbbGptConfig *self,
+                                        EbbDType residual_dtype);
+
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbGptConfig, ebb_gpt_config_free)
 
 G_END_DECLS

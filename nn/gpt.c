@@ -15,6 +15,7 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
 #include "tensor/ops/shape.h"
+#include "tensor/thread-private.h"
 
 #include <math.h>
 
@@ -189,8 +190,16 @@ embed (EbbGpt *self, EbbTensor *tokens, GError **error)
                                               ebb_tensor_get_device (tokens), error);
   g_autoptr (EbbTensor) positions = ebb_module_call1 (self->wpe, indices, error);
   g_autoptr (EbbTensor) words = ebb_module_call1 (self->wte, tokens, error);
+  EbbDType dtype = ebb_gpt_config_get_residual_dtype (self->config), autocast_dtype;
   g_autoptr (EbbTensor) sum = ebb_add (words, positions, error);
 
+  if (sum != NULL && ebb_autocast_get (&autocast_dtype) && autocast_dtype == dtype)
+    {
+      EbbTensor *lowered = ebb_cast (sum, dtype, error);
+
+      ebb_tensor_unref (sum);
+      sum = lowered;
+    }
   return ebb_dropout (sum, ebb_gpt_config_get_dropout (self->config), ebb_module_get_training (EBB_MODULE (self)), NULL,
                       error);
 }

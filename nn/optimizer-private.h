@@ -9,24 +9,44 @@
 
 G_BEGIN_DECLS
 
-#define EBB_OPTIMIZER_MAX_STATES 2
+#define EBB_OPTIMIZER_MAX_STATES 4
 
 typedef struct
 {
   EbbTensor *target; /* f32, contiguous: the parameter or its master copy */
   EbbTensor *grad;   /* f32 or bf16, contiguous */
   EbbTensor **states;
-  gint64 step; /* 1 at a parameter's first */
+  gint64 step;         /* 1 at a parameter's first */
+  guint64 first_block; /* of all parameters' blocks of EBB_MOMENT_BLOCK elements, the first one of this parameter */
   double lr, weight_decay, grad_scale;
 } EbbOptimizerUpdate;
+
+typedef struct
+{
+  guint dtypes; /* bits of those that are right */
+  guint n_dims;
+  gint64 shape[EBB_MAX_DIMS];
+} EbbOptimizerLayout;
 
 typedef struct
 {
   const char *name;
   const char *state_names[EBB_OPTIMIZER_MAX_STATES + 1];
   const char *option_names[6]; /* properties of type double or boolean that belong to the saved state */
-  /* How many of the states are in use now; they are made as zeros before a parameter's first update. */
-  guint (*count_states) (EbbOptimizer *self);
+  /* Makes the states of @parameter what its next update takes: zeros where there are none yet, and in another format
+   * where they were made or loaded in a different one. */
+  gboolean (*prepare) (EbbOptimizer *self,
+                       EbbTensor *parameter,
+                       EbbTensor **states,
+                       GError **error);
+  /* What a loaded state may look like. NULL: f32 and of the parameter's shape. */
+  void (*describe) (guint state,
+                    EbbTensor *parameter,
+                    EbbOptimizerLayout *layout);
+  /* Whether loaded states, of which some may be NULL, belong together; NULL: they always do. */
+  gboolean (*check) (const char *name,
+                     EbbTensor **states,
+                     GError **error);
   gboolean (*update) (EbbOptimizer *self,
                       const EbbOptimizerUpdate *update,
                       GError **error);
@@ -38,6 +58,8 @@ typedef struct
   EbbTensor *parameter;
   guint group;
   gint64 n_steps;
+  guint64 first_block;
+  gboolean moved; /* by a backward pass, since the last step */
   EbbTensor *master;
   guint64 seen_birth; /* of the parameter's storage when the master was last equal to it */
   guint seen_version;
@@ -59,11 +81,26 @@ typedef struct
   guint n_groups;
   double lr, lr_scale, weight_decay, grad_scale;
   gint64 n_steps;
+  gboolean step_in_backward;
+  GHashTable *by_parameter; /* the slots' numbers; while step_in_backward */
 } EbbOptimizerPrivate;
 
 EbbOptimizerPrivate *ebb_optimizer_get_private (EbbOptimizer *self);
 const EbbOptimizerKind *ebb_optimizer_get_kind (EbbOptimizer *self);
 void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
+/* The class's step (). */
+gboolean ebb_optimizer_real_step (EbbOptimizer *self,
+                                  GError **error);
+/* Makes backward passes move the parameters, or no longer. */
+void ebb_optimizer_set_hooks (EbbOptimizer *self,
+                              gboolean wanted);
+/* Makes *@state zeros of @dtype where it is NULL. */
+gboolean ebb_optimizer_ensure_state (EbbTensor **state,
+                                     const gint64 *shape,
+                                     guint n_dims,
+                                     EbbDType dtype,
+                                     EbbDevice *device,
+                                     GError **error);
 /* Fails if ebb_optimizer_load_state () would, short of memory. */
 gboolean ebb_optimizer_check_state (EbbOptimizer *self,
                                     EbbArgs *state,

@@ -9,7 +9,9 @@
 /* An optimizer's state as a dictionary:
  *   { kind, n_steps, lr, lr_scale, weight_decay, options: { property: value },
  *     groups: [ { lr, weight_decay, parameters: [ name ] } ],
- *     state: { name: { n_steps, master, exp_avg, ... } } } */
+ *     state: { name: { n_steps, master, exp_avg, ... } } }
+ * In which format a kind keeps its tensors is not among the options: the tensors say it, and each optimizer has its own
+ * to which they are converted. */
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
 
@@ -211,6 +213,7 @@ find_slot (EbbOptimizerPrivate *priv,
 /* What a load will put in place, all at once. */
 typedef struct
 {
+  EbbOptimizer *optimizer;
   EbbOptimizerPrivate *priv;
   const EbbOptimizerKind *kind;
   EbbOptimizerSlot *slots; /* only group, n_steps, master and states */
@@ -273,41 +276,125 @@ read_groups (Loading *loading,
   return TRUE;
 }
 
-/* A copy of the state's tensor @key where the parameter is; left NULL without an error if there is none. */
+/* "f32, bf16 or u8" */
+static char *
+name_dtypes (guint dtypes)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  for (guint dtype = 0; dtypes >> dtype != 0; dtype++)
+    if (dtypes & 1u << dtype)
+      {
+        if (text->len > 0)
+          g_string_append (text, dtypes >> (dtype + 1) == 0 ? " or " : ", ");
+        g_string_append (text, ebb_dtype_get_name ((EbbDType) dtype));
+      }
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static char *
+name_shape (const EbbOptimizerLayout *layout)
+{
+  g_autoptr (GString) text = g_string_new ("[");
+
+  for (guint i = 0; i < layout->n_dims; i++)
+    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, i > 0 ? ", " : "", layout->shape[i]);
+  g_string_append_c (text, ']');
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+/* The state's tensor @key; left NULL without an error if there is none. */
 static gboolean
-read_tensor (Loading *loading,
-             EbbArgs *values,
+find_tensor (EbbArgs *values,
              const char *name,
              const char *key,
-             EbbTensor *parameter,
+             const EbbOptimizerLayout *layout,
              EbbTensor **result,
              GError **error)
 {
   int index = ebb_args_find (values, key);
-  g_autoptr (EbbTensor) tensor = NULL;
-  g_autoptr (EbbTensor) moved = NULL;
+  g_autoptr (EbbTensor) tensor = index >= 0 ? ebb_args_get_tensor (values, (guint) index) : NULL;
+  guint dtype = tensor != NULL ? 1u << tensor->view.dtype : 0;
 
   if (index < 0)
     return TRUE;
-  tensor = ebb_args_get_tensor (values, (guint) index);
-  if (tensor == NULL || tensor->view.dtype != EBB_DTYPE_F32 || tensor->view.n_dims != parameter->view.n_dims
-      || memcmp (tensor->view.shape, parameter->view.shape, sizeof (gint64) * (gsize) tensor->view.n_dims) != 0)
+  if ((layout->dtypes & dtype) == 0 || (guint) tensor->view.n_dims != layout->n_dims
+      || memcmp (tensor->view.shape, layout->shape, sizeof (gint64) * layout->n_dims) != 0)
     {
       g_autofree char *had = tensor ? ebb_tensor_shape_to_string (tensor) : g_strdup ("none");
-      g_autofree char *wanted = ebb_tensor_shape_to_string (parameter);
+      g_autofree char *shape = name_shape (layout);
+      g_autofree char *dtypes = name_dtypes (layout->dtypes & dtype ? dtype : layout->dtypes);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state %s of %s is %s %s: it must be f32 %s", key,
-                   name, tensor ? ebb_dtype_get_name (tensor->view.dtype) : "no tensor,", had, wanted);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state %s of %s is %s %s: it must be %s %s", key,
+                   name, tensor ? ebb_dtype_get_name (tensor->view.dtype) : "no tensor,", had, dtypes, shape);
       return FALSE;
     }
+  *result = g_steal_pointer (&tensor);
+  return TRUE;
+}
+
+/* Replaces *@tensor by a copy where the parameter is. */
+static gboolean
+copy_to_parameter (EbbTensor **tensor,
+                   EbbTensor *parameter,
+                   GError **error)
+{
+  g_autoptr (EbbTensor) given = g_steal_pointer (tensor);
+  g_autoptr (EbbTensor) moved = NULL;
+
+  if (given == NULL)
+    return TRUE;
+  moved = ebb_to_device (given, parameter->storage->device, error);
+  *tensor = ebb_copy (moved, error);
+  if (*tensor == NULL)
+    return FALSE;
+  ebb_storage_set_purpose ((*tensor)->storage, EBB_PURPOSE_OPTIMIZER);
+  return TRUE;
+}
+
+static void
+describe_like (EbbTensor *parameter,
+               EbbOptimizerLayout *layout)
+{
+  layout->dtypes = 1u << EBB_DTYPE_F32;
+  layout->n_dims = (guint) parameter->view.n_dims;
+  memcpy (layout->shape, parameter->view.shape, sizeof (gint64) * layout->n_dims);
+}
+
+/* The tensors of one parameter: all are looked at before one is copied. */
+static gboolean
+read_tensors (Loading *loading,
+              EbbArgs *values,
+              const char *name,
+              EbbTensor *parameter,
+              EbbOptimizerSlot *slot,
+              GError **error)
+{
+  const EbbOptimizerKind *kind = loading->kind;
+  EbbOptimizerLayout layout;
+
+  describe_like (parameter, &layout);
+  if (!find_tensor (values, name, "master", &layout, &slot->master, error))
+    return FALSE;
+  for (guint k = 0; kind != NULL && kind->state_names[k] != NULL; k++)
+    {
+      describe_like (parameter, &layout);
+      if (kind->describe != NULL)
+        kind->describe (k, parameter, &layout);
+      if (!find_tensor (values, name, kind->state_names[k], &layout, &slot->states[k], error))
+        return FALSE;
+    }
+  if (kind != NULL && kind->check != NULL && !kind->check (name, slot->states, error))
+    return FALSE;
   if (loading->check_only)
     return TRUE;
-  moved = ebb_to_device (tensor, parameter->storage->device, error);
-  *result = ebb_copy (moved, error);
-  if (*result == NULL)
+  if (!copy_to_parameter (&slot->master, parameter, error))
     return FALSE;
-  ebb_storage_set_purpose ((*result)->storage, EBB_PURPOSE_OPTIMIZER);
-  return TRUE;
+  for (guint k = 0; k < EBB_OPTIMIZER_MAX_STATES; k++)
+    if (!copy_to_parameter (&slot->states[k], parameter, error))
+      return FALSE;
+  /* Here and not with the next step, so that two formats of all parameters never are there at once. */
+  return kind == NULL || slot->n_steps == 0 || kind->prepare (loading->optimizer, parameter, slot->states, error);
 }
 
 static gboolean
@@ -315,7 +402,6 @@ read_slots (Loading *loading,
             EbbArgs *state,
             GError **error)
 {
-  const EbbOptimizerKind *kind = loading->kind;
   g_autoptr (EbbArgs) slots = read_args (state, "state", error);
 
   if (slots == NULL)
@@ -336,11 +422,8 @@ read_slots (Loading *loading,
         }
       parameter = loading->priv->slots[slot - loading->slots].parameter;
       if (!read_int (values, "n_steps", &slot->n_steps, error)
-          || !read_tensor (loading, values, name, "master", parameter, &slot->master, error))
+          || !read_tensors (loading, values, name, parameter, slot, error))
         return FALSE;
-      for (guint k = 0; kind != NULL && kind->state_names[k] != NULL; k++)
-        if (!read_tensor (loading, values, name, kind->state_names[k], parameter, &slot->states[k], error))
-          return FALSE;
     }
   return TRUE;
 }
@@ -433,7 +516,12 @@ load (EbbOptimizer *self,
       GError **error)
 {
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
-  Loading loading = { .priv = priv, .kind = ebb_optimizer_get_kind (self), .check_only = check_only };
+  Loading loading = {
+    .optimizer = self,
+    .priv = priv,
+    .kind = ebb_optimizer_get_kind (self),
+    .check_only = check_only
+  };
   double lr, lr_scale, weight_decay;
   gint64 n_steps;
   gboolean ok;
@@ -493,7 +581,8 @@ ebb_optimizer_check_state (EbbOptimizer *self,
  * @error: return location for an error
  *
  * Takes over a state; its tensors are copied to where the parameters are. Parameters that @state does not speak of
- * begin anew. On an error nothing has changed.
+ * begin anew. An optimizer that keeps its state in another format (see #EbbAdamW:moment-format) converts it, one
+ * parameter after the other. On an error nothing has changed.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE if @state is of another kind of optimizer or of other parameters
  */

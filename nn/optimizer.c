@@ -2,15 +2,10 @@
 #include "nn/optimizer-private.h"
 
 #include "nn/clip-grad-private.h"
-#include "tensor/ops/creation.h"
 #include "tensor/ops/in-place.h"
-#include "tensor/ops/pointwise.h"
-#include "tensor/ops/shape.h"
-#include "tensor/profiler-private.h"
 
 #include <gio/gio.h>
 #include <math.h>
-#include <string.h>
 
 enum
 {
@@ -18,6 +13,7 @@ enum
   PROP_LR,
   PROP_LR_SCALE,
   PROP_WEIGHT_DECAY,
+  PROP_STEP_IN_BACKWARD,
 };
 
 static void ebb_optimizer_initable_init (GInitableIface *iface);
@@ -47,225 +43,6 @@ ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot)
   for (guint i = 0; i < EBB_OPTIMIZER_MAX_STATES; i++)
     g_clear_pointer (&slot->states[i], ebb_tensor_unref);
   slot->n_steps = 0;
-}
-
-/* -- one step ------------------------------------------------------------------------------------------------------ */
-
-static gboolean
-copy_tensor (EbbTensor *source,
-             EbbTensor *target,
-             GError **error)
-{
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_COPY);
-  ebb_launch_input (&launch, source);
-  ebb_launch_output (&launch, target);
-  return ebb_launch (target->storage->device, &launch, error);
-}
-
-/* TRUE if @master, rounded to the parameter's type, is the parameter, bit for bit. */
-static gboolean
-master_is_equal (EbbTensor *master,
-                 EbbTensor *parameter,
-                 gboolean *equal,
-                 GError **error)
-{
-  g_autoptr (EbbTensor) rounded = ebb_cast (master, parameter->view.dtype, error);
-  g_autoptr (EbbTensor) a = ebb_to_device (rounded, ebb_device_get_cpu (), error);
-  g_autoptr (EbbTensor) b = ebb_to_device (parameter, ebb_device_get_cpu (), error);
-  const void *x = ebb_tensor_get_data (a, error);
-  const void *y = ebb_tensor_get_data (b, error);
-
-  if (a == NULL || b == NULL || (x == NULL && a->n_elements > 0) || (y == NULL && b->n_elements > 0))
-    return FALSE;
-  *equal = a->n_elements == 0 || memcmp (x, y, ebb_tensor_get_n_bytes (a)) == 0;
-  return TRUE;
-}
-
-/* The master follows the parameter where somebody else has changed that (weights loaded later). */
-static gboolean
-prepare_master (EbbOptimizerSlot *slot,
-                GError **error)
-{
-  EbbTensor *parameter = slot->parameter;
-  gboolean equal = FALSE;
-
-  if (parameter->view.dtype == EBB_DTYPE_F32)
-    {
-      g_clear_pointer (&slot->master, ebb_tensor_unref);
-      return TRUE;
-    }
-  if (slot->master == NULL)
-    {
-      slot->master = ebb_tensor_new_uninitialized (parameter->view.shape, (guint) parameter->view.n_dims, EBB_DTYPE_F32,
-                                                   parameter->storage->device, error);
-      if (slot->master == NULL)
-        return FALSE;
-      ebb_storage_set_purpose (slot->master->storage, EBB_PURPOSE_OPTIMIZER);
-    }
-  else if (slot->seen_birth == parameter->storage->birth && slot->seen_version == parameter->storage->version)
-    return TRUE;
-  else if (!master_is_equal (slot->master, parameter, &equal, error))
-    return FALSE;
-  return equal || copy_tensor (parameter, slot->master, error);
-}
-
-/* A tensor of the state follows its parameter to another device. */
-static gboolean
-move_to_parameter (EbbTensor **state,
-                   EbbTensor *parameter,
-                   GError **error)
-{
-  EbbTensor *moved;
-
-  if (*state == NULL || (*state)->storage->device == parameter->storage->device)
-    return TRUE;
-  moved = ebb_to_device (*state, parameter->storage->device, error);
-  if (moved == NULL)
-    return FALSE;
-  ebb_storage_set_purpose (moved->storage, EBB_PURPOSE_OPTIMIZER);
-  ebb_tensor_unref (*state);
-  *state = moved;
-  return TRUE;
-}
-
-/* All that can fail for one parameter happens here, before the first parameter is changed. */
-static gboolean
-prepare_slot (EbbOptimizerSlot *slot,
-              guint n_states,
-              GError **error)
-{
-  EbbTensor *parameter = slot->parameter;
-
-  if (!ebb_view_is_contiguous (&parameter->view))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "the parameter %s is not contiguous: an optimizer changes contiguous parameters only", slot->name);
-      return FALSE;
-    }
-  if (!move_to_parameter (&slot->master, parameter, error) || !prepare_master (slot, error))
-    return FALSE;
-  for (guint i = 0; i < n_states; i++)
-    {
-      if (!move_to_parameter (&slot->states[i], parameter, error))
-        return FALSE;
-      if (slot->states[i] != NULL)
-        continue;
-      slot->states[i] = ebb_zeros (parameter->view.shape, (guint) parameter->view.n_dims, EBB_DTYPE_F32,
-                                   parameter->storage->device, error);
-      if (slot->states[i] == NULL)
-        return FALSE;
-      ebb_storage_set_purpose (slot->states[i]->storage, EBB_PURPOSE_OPTIMIZER);
-    }
-  return TRUE;
-}
-
-static gboolean
-update_slot (EbbOptimizer *self,
-             EbbOptimizerSlot *slot,
-             GError **error)
-{
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
-  EbbTensor *parameter = slot->parameter;
-  g_autoptr (EbbTensor) grad = ebb_contiguous (parameter->grad, error);
-  EbbOptimizerUpdate update = {
-    .target = slot->master ? slot->master : parameter,
-    .states = slot->states,
-    .step = slot->n_steps + 1,
-    .lr = ebb_optimizer_get_group_lr (self, slot->group) * priv->lr_scale,
-    .weight_decay = ebb_optimizer_get_group_weight_decay (self, slot->group),
-    .grad_scale = priv->grad_scale,
-  };
-
-  if (grad != NULL && grad->view.dtype == EBB_DTYPE_F16)
-    {
-      EbbTensor *cast = ebb_cast (grad, EBB_DTYPE_F32, error);
-
-      ebb_tensor_unref (grad);
-      grad = cast;
-    }
-  if (grad == NULL)
-    return FALSE;
-  update.grad = grad;
-  if (!ebb_optimizer_get_kind (self)->update (self, &update, error))
-    return FALSE;
-  slot->n_steps++;
-  if (slot->master != NULL && !copy_tensor (slot->master, parameter, error))
-    return FALSE;
-  slot->seen_birth = parameter->storage->birth;
-  slot->seen_version = parameter->storage->version;
-  return TRUE;
-}
-
-static gboolean
-ebb_optimizer_real_step (EbbOptimizer *self,
-                         GError **error)
-{
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
-  const EbbOptimizerKind *kind = ebb_optimizer_get_kind (self);
-  guint n_states;
-
-  if (kind == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()",
-                   G_OBJECT_TYPE_NAME (self));
-      return FALSE;
-    }
-  n_states = kind->count_states (self);
-  for (guint i = 0; i < priv->n_slots; i++)
-    if (priv->slots[i].parameter->grad != NULL && !prepare_slot (&priv->slots[i], n_states, error))
-      return FALSE;
-  for (guint i = 0; i < priv->n_slots; i++)
-    if (priv->slots[i].parameter->grad != NULL && !update_slot (self, &priv->slots[i], error))
-      return FALSE;
-  return TRUE;
-}
-
-/**
- * ebb_optimizer_step:
- * @self: an optimizer
- * @error: return location for an error
- *
- * Moves each parameter that has a gradient. The first step allocates the optimizer's state; that is done for all
- * parameters before the first of them changes. Gradients stay: see ebb_optimizer_zero_grad(); to accumulate them over
- * several backward passes, scale the losses and call that only after the step.
- *
- * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, or with what a subclass reports
- */
-gboolean
-ebb_optimizer_step (EbbOptimizer *self,
-                    GError **error)
-{
-  g_autoptr (GError) failure = NULL;
-  EbbOptimizerPrivate *priv;
-  EbbProfileMark mark;
-  gboolean ok;
-
-  if ((error != NULL && *error != NULL) || self == NULL)
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
-
-  priv = ebb_optimizer_get_private (self);
-  mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
-  ebb_push_grad_enabled (FALSE);
-  ok = EBB_OPTIMIZER_GET_CLASS (self)->step (self, &failure);
-  ebb_pop_grad_enabled ();
-  ebb_profile_pop (mark);
-  if (failure != NULL)
-    {
-      g_propagate_error (error, g_steal_pointer (&failure));
-      return FALSE;
-    }
-  if (!ok)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "step () of %s failed without an error",
-                   G_OBJECT_TYPE_NAME (self));
-      return FALSE;
-    }
-  priv->n_steps++;
-  priv->grad_scale = 1;
-  return TRUE;
 }
 
 /* -- gradients ----------------------------------------------------------------------------------------------------- */
@@ -351,7 +128,8 @@ ebb_optimizer_scale_grad (EbbOptimizer *self,
  * difficulty of training recurrent neural networks", 2013): the optimizer's factor is noted, the gradients themselves
  * are left alone. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change gradients in place.
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense, %EBB_ERROR_NOT_SUPPORTED with
+ *   #EbbOptimizer:step-in-backward
  */
 gboolean
 ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
@@ -370,6 +148,12 @@ ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
+  if (priv->step_in_backward)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "gradients can't be clipped by their norm while step-in-backward is on: they are never all there");
+      return FALSE;
+    }
   parameters = g_new (EbbTensor *, priv->n_slots + 1);
   for (guint i = 0; i < priv->n_slots; i++)
     parameters[i] = priv->slots[i].parameter;
@@ -531,13 +315,23 @@ collect_parameters (EbbOptimizerPrivate *priv)
   g_auto (GStrv) names = ebb_module_get_parameter_names (priv->module, TRUE);
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (priv->module, TRUE, &n);
+  guint64 n_blocks = 0;
 
   priv->slots = g_new0 (EbbOptimizerSlot, n + 1);
   for (guint i = 0; i < n; i++)
-    if (g_hash_table_add (seen, parameters[i]))
-      priv->slots[priv->n_slots++] = (EbbOptimizerSlot){ .name = g_strdup (names[i]), .parameter = parameters[i] };
-    else
-      ebb_tensor_unref (parameters[i]);
+    {
+      EbbOptimizerSlot *slot = &priv->slots[priv->n_slots];
+
+      if (!g_hash_table_add (seen, parameters[i]))
+        {
+          ebb_tensor_unref (parameters[i]);
+          continue;
+        }
+      *slot =
+          (EbbOptimizerSlot){ .name = g_strdup (names[i]), .parameter = parameters[i], .first_block = n_blocks };
+      n_blocks += ((guint64) parameters[i]->n_elements + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+      priv->n_slots++;
+    }
 }
 
 static gboolean
@@ -557,6 +351,8 @@ ebb_optimizer_initable_init_instance (GInitable *initable,
     }
   collect_parameters (priv);
   g_clear_object (&priv->module);
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (EBB_OPTIMIZER (initable), TRUE);
   if (priv->n_slots == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the module has no parameters",
@@ -610,6 +406,9 @@ ebb_optimizer_get_property (GObject *object,
     case PROP_WEIGHT_DECAY:
       g_value_set_double (value, priv->weight_decay);
       break;
+    case PROP_STEP_IN_BACKWARD:
+      g_value_set_boolean (value, priv->step_in_backward);
+      break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
@@ -637,6 +436,10 @@ ebb_optimizer_set_property (GObject *object,
     case PROP_WEIGHT_DECAY:
       priv->weight_decay = g_value_get_double (value);
       break;
+    case PROP_STEP_IN_BACKWARD: /* when made, before there are slots: see init */
+      priv->step_in_backward = g_value_get_boolean (value);
+      ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), priv->step_in_backward);
+      break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
@@ -647,6 +450,8 @@ ebb_optimizer_finalize (GObject *object)
 {
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
 
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), FALSE);
   for (guint i = 0; i < priv->n_slots; i++)
     {
       ebb_optimizer_slot_clear_state (&priv->slots[i]);
@@ -702,6 +507,14 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
   g_object_class_install_property (object_class, PROP_WEIGHT_DECAY,
                                    g_param_spec_double ("weight-decay", NULL, NULL, 0, G_MAXDOUBLE, 0,
                                                         G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
+  /**
+   * EbbOptimizer:step-in-backward: (getter get_step_in_backward) (setter set_step_in_backward)
+   *
+   * Whether a backward pass moves each parameter as soon as its gradient is complete, and drops the gradient.
+   */
+  g_object_class_install_property (object_class, PROP_STEP_IN_BACKWARD,
+                                   g_param_spec_boolean ("step-in-backward", NULL, NULL, FALSE,
+                                                         G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
 }
 
 static void

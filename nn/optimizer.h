@@ -84,6 +84,13 @@ void ebb_optimizer_set_weight_decay (EbbOptimizer *self,
                                      double weight_decay);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_optimizer_get_step_in_backward (EbbOptimizer *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_optimizer_set_step_in_backward (EbbOptimizer *self,
+                                         gboolean step_in_backward);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_optimizer_add_group (EbbOptimizer *self,
                                   const char *const *patterns,
                                   double lr,

@@ -24,10 +24,15 @@ enum
 
 G_DEFINE_FINAL_TYPE (EbbSgd, ebb_sgd, EBB_TYPE_OPTIMIZER)
 
-static guint
-count_states (EbbOptimizer *optimizer)
+static gboolean
+prepare_states (EbbOptimizer *optimizer,
+                EbbTensor *parameter,
+                EbbTensor **states,
+                GError **error)
 {
-  return EBB_SGD (optimizer)->momentum != 0 ? 1 : 0;
+  return EBB_SGD (optimizer)->momentum == 0
+         || ebb_optimizer_ensure_state (&states[0], parameter->view.shape, (guint) parameter->view.n_dims,
+                                        EBB_DTYPE_F32, parameter->storage->device, error);
 }
 
 static gboolean
@@ -56,7 +61,7 @@ static const EbbOptimizerKind sgd_kind = {
   .name = "sgd",
   .state_names = { "momentum" },
   .option_names = { "momentum", "dampening", "nesterov" },
-  .count_states = count_states,
+  .prepare = prepare_states,
   .update = update_parameter,
 };
 

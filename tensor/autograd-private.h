@@ -91,9 +91,15 @@ EbbTensor *ebb_tensor_convert (EbbTensor *tensor,
 /* TRUE if the backward pass that runs @node returns gradients instead of adding to those of leaves. */
 gboolean ebb_backward_pass_captures (EbbNode *node);
 
+/* The gradient that a backward pass begins with: @given, or 1 for a scalar. */
+EbbTensor *ebb_backward_seed (EbbTensor *output,
+                              EbbTensor *given,
+                              GError **error);
+
 /* Called once when the outermost backward pass of this thread has ended, in whatever way. */
 typedef void (*EbbBackwardEndFunc) (gpointer data);
 void ebb_backward_call_at_end (EbbBackwardEndFunc func,
                                gpointer data);
+void ebb_backward_run_at_end (void);
 
 G_END_DECLS

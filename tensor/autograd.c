@@ -3,6 +3,7 @@
 
 #include "tensor/autograd-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/leaf-hook-private.h"
 #include "tensor/profiler-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
@@ -34,44 +35,11 @@ typedef struct
   guint n_heap, heap_size;
   Capture *captures; /* NULL: leaves take their gradients */
   guint n_captures;
-  GHashTable *needed; /* with captures: the nodes that lead to one */
-  Fresh *fresh;       /* leaves that got their first gradient in this pass */
+  GHashTable *needed;    /* with captures: the nodes that lead to one */
+  Fresh *fresh;          /* leaves that got their first gradient in this pass */
+  EbbLeafCounts *counts; /* NULL: no leaf has a hook */
   gboolean retain_graph;
 } Task;
-
-typedef struct _AtEnd AtEnd;
-
-struct _AtEnd
-{
-  AtEnd *next;
-  EbbBackwardEndFunc func;
-  gpointer data;
-};
-
-static __thread AtEnd *at_end;
-
-void
-ebb_backward_call_at_end (EbbBackwardEndFunc func,
-                          gpointer data)
-{
-  AtEnd *entry = g_new (AtEnd, 1);
-
-  *entry = (AtEnd){ at_end, func, data };
-  at_end = entry;
-}
-
-static void
-call_at_end (void)
-{
-  while (at_end != NULL)
-    {
-      AtEnd *entry = at_end;
-
-      at_end = entry->next;
-      entry->func (entry->data);
-      g_free (entry);
-    }
-}
 
 /* -- heap ---------------------------------------------------------------------------------------------------------- */
 
@@ -419,6 +387,9 @@ run_node (Task *task,
       else
         ebb_tensor_unref (grad);
     }
+  for (guint i = 0; ok && task->counts != NULL && i < node->n_inputs; i++)
+    if (node->edges[i].leaf != NULL)
+      ok = ebb_leaf_counts_use (task->counts, node->edges[i].leaf, error);
   return ok;
 }
 
@@ -517,45 +488,6 @@ find_needed (Task *task,
 
 /* -- entry --------------------------------------------------------------------------------------------------------- */
 
-static EbbTensor *
-seed_gradient (EbbTensor *output,
-               EbbTensor *given,
-               GError **error)
-{
-  EbbLaunch launch;
-  EbbTensor *seed;
-
-  if (given != NULL && !same_shape (output, given))
-    {
-      g_autofree char *a = ebb_tensor_shape_to_string (given);
-      g_autofree char *b = ebb_tensor_shape_to_string (output);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward: a gradient of shape %s for an output of shape %s", a,
-                   b);
-      return NULL;
-    }
-  if (given != NULL)
-    return ebb_tensor_alias (given);
-  if (output->n_elements != 1)
-    {
-      g_autofree char *text = ebb_tensor_shape_to_string (output);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
-      return NULL;
-    }
-  seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
-                                       output->storage->device, error);
-  if (seed == NULL)
-    return NULL;
-  ebb_launch_init (&launch, EBB_KERNEL_FILL);
-  launch.params.fill.value = 1;
-  ebb_launch_output (&launch, seed);
-  if (!ebb_launch (output->storage->device, &launch, error))
-    g_clear_pointer (&seed, ebb_tensor_unref);
-  return seed;
-}
-
 static gboolean
 start (Task *task,
        EbbTensor **outputs,
@@ -584,6 +516,9 @@ start (Task *task,
       }
   if (task->captures != NULL)
     find_needed (task, outputs, n_outputs);
+  /* A pass inside another one would not know what that one still reads. */
+  else if (!task->retain_graph && ebb_thread.in_backward == 1)
+    task->counts = ebb_leaf_counts_new (outputs, n_outputs);
   for (guint i = 0; ok && i < n_outputs; i++)
     {
       EbbTensor *output = outputs[i], *seed;
@@ -591,7 +526,7 @@ start (Task *task,
                        .leaf = output->node ? NULL : output,
                        .output_index = output->output_index };
 
-      seed = seed_gradient (output, n_grad_outputs ? grad_outputs[i] : NULL, error);
+      seed = ebb_backward_seed (output, n_grad_outputs ? grad_outputs[i] : NULL, error);
       ok = seed != NULL;
       if (ok && edge_is_needed (task, &edge))
         ok = deliver (task, &edge, seed, error);
@@ -638,11 +573,12 @@ run_backward (Task *task,
         ebb_node_unref (node);
       }
   if (--ebb_thread.in_backward == 0)
-    call_at_end ();
+    ebb_backward_run_at_end ();
   ebb_thread_restore_modes (&modes);
   ebb_profile_pop (mark);
   if (task->heap != task->small_heap)
     g_free (task->heap);
+  g_clear_pointer (&task->counts, ebb_leaf_counts_free);
   g_clear_pointer (&task->needed, g_hash_table_unref);
   if (!ok && local == NULL)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "backward failed without saying why");

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd-private.h"
+#include "tensor/ops/op-support-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>
@@ -121,4 +122,79 @@ ebb_sum_to_shape (EbbTensor *grad,
   result = ebb_tensor_new_view (sum->storage, 0, shape, NULL, n_dims, sum->view.dtype);
   ebb_tensor_unref (sum);
   return result;
+}
+
+EbbTensor *
+ebb_backward_seed (EbbTensor *output,
+                   EbbTensor *given,
+                   GError **error)
+{
+  EbbLaunch launch;
+  EbbTensor *seed;
+
+  if (given != NULL && !ebb_shapes_equal (&output->view, &given->view))
+    {
+      g_autofree char *a = ebb_tensor_shape_to_string (given);
+      g_autofree char *b = ebb_tensor_shape_to_string (output);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward: a gradient of shape %s for an output of shape %s", a,
+                   b);
+      return NULL;
+    }
+  if (given != NULL)
+    return ebb_tensor_alias (given);
+  if (output->n_elements != 1)
+    {
+      g_autofree char *text = ebb_tensor_shape_to_string (output);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "backward: the output has shape %s; it must be a scalar, or its gradient be given", text);
+      return NULL;
+    }
+  seed = ebb_tensor_new_uninitialized (output->view.shape, (guint) output->view.n_dims, output->view.dtype,
+                                       output->storage->device, error);
+  if (seed == NULL)
+    return NULL;
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  launch.params.fill.value = 1;
+  ebb_launch_output (&launch, seed);
+  if (!ebb_launch (output->storage->device, &launch, error))
+    g_clear_pointer (&seed, ebb_tensor_unref);
+  return seed;
+}
+
+/* -- when a pass has ended ----------------------------------------------------------------------------------------- */
+
+typedef struct _AtEnd AtEnd;
+
+struct _AtEnd
+{
+  AtEnd *next;
+  EbbBackwardEndFunc func;
+  gpointer data;
+};
+
+static __thread AtEnd *at_end;
+
+void
+ebb_backward_call_at_end (EbbBackwardEndFunc func,
+                          gpointer data)
+{
+  AtEnd *entry = g_new (AtEnd, 1);
+
+  *entry = (AtEnd){ at_end, func, data };
+  at_end = entry;
+}
+
+void
+ebb_backward_run_at_end (void)
+{
+  while (at_end != NULL)
+    {
+      AtEnd *entry = at_end;
+
+      at_end = entry->next;
+      entry->func (entry->data);
+      g_free (entry);
+    }
 }

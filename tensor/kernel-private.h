@@ -13,6 +13,9 @@ G_BEGIN_DECLS
 #define EBB_LAUNCH_MAX_INPUTS 10
 #define EBB_LAUNCH_MAX_OUTPUTS 6
 
+/* Elements of an 8-bit moment that share a scale, see tensor/cpu/simd/moment-private.h. */
+#define EBB_MOMENT_BLOCK 256
+
 typedef struct
 {
   void *data; /* first element */
@@ -109,8 +112,12 @@ typedef enum
   EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
 
   /* -- optimizers: contiguous, in place on outputs ----------------------------------------------------------------- */
-  EBB_KERNEL_ADAMW, /* (grad f32/bf16) -> parameter, exp_avg f32, exp_avg_sq f32: adamw.* */
-  EBB_KERNEL_SGD,   /* (grad) -> parameter, momentum f32 or NULL: sgd.* */
+  EBB_KERNEL_ADAMW, /* (grad f32/bf16) -> parameter, exp_avg, exp_avg_sq: adamw.*; both f32, or both bf16, the second
+                     * with stochastic rounding: element i of block b of EBB_MOMENT_BLOCK draws 16 bits from
+                     * philox.offset + b * 32 on; or both u8 codes, then also -> absmax f32 [blocks] of each */
+  EBB_KERNEL_SGD,           /* (grad) -> parameter, momentum f32 or NULL: sgd.* */
+  EBB_KERNEL_MOMENT_ENCODE, /* (x f32) -> codes u8, absmax f32 [blocks]: moment.is_signed */
+  EBB_KERNEL_MOMENT_DECODE, /* (codes u8, absmax f32) -> x f32 */
 
   EBB_N_KERNELS
 } EbbKernel;
@@ -268,12 +275,17 @@ typedef union
   {
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
     gint64 step;
+    EbbPhilox philox;
   } adamw;
   struct
   {
     double lr, momentum, weight_decay, dampening, grad_scale;
     gboolean nesterov, first;
   } sgd;
+  struct
+  {
+    gboolean is_signed;
+  } moment;
 } EbbKernelParams;
 
 typedef struct

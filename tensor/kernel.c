@@ -47,6 +47,8 @@ static const char *const names[EBB_N_KERNELS] = {
   [EBB_KERNEL_ATTENTION_GRAD] = "attention_grad",
   [EBB_KERNEL_ADAMW] = "adamw",
   [EBB_KERNEL_SGD] = "sgd",
+  [EBB_KERNEL_MOMENT_ENCODE] = "moment_encode",
+  [EBB_KERNEL_MOMENT_DECODE] = "moment_decode",
 };
 
 const char *

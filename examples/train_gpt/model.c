@@ -145,6 +145,8 @@ model_make_config (const Options *options,
   TAKE (vocab);
 #undef TAKE
   ebb_gpt_config_set_dropout (config, options->dropout);
+  if (strcmp (options->residual, "bf16") == 0)
+    ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_BF16);
 
   if (!ebb_gpt_config_check (config, error))
     return NULL;
@@ -167,6 +169,13 @@ format_mib (double bytes)
 }
 
 /* In doubles: the sizes of a mistyped option would overflow integers, and a rounded number is as good here. */
+static double
+get_moment_bytes (const Options *options)
+{
+  return strcmp (options->moments, "8bit") == 0 ? 2 : strcmp (options->moments, "bf16") == 0 ? 4
+                                                                                             : 8;
+}
+
 gboolean
 model_check_memory (const Options *options,
                     const EbbGptConfig *config,
@@ -184,7 +193,9 @@ model_check_memory (const Options *options,
   double kept = moves ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
                                                                         : 1;
   double training = options->steps > 0 ? 1 : 0;
-  double parameters = 4 * n_parameters, gradients = training * parameters, moments = training * 2 * parameters;
+  double parameters = 4 * n_parameters, moments = training * n_parameters * get_moment_bytes (options);
+  /* A parameter that moves at once leaves only the largest gradient, that of the embedding, to the end. */
+  double gradients = options->step_in_backward ? 4 * width * ebb_gpt_config_get_vocab (config) : training * parameters;
   double activations = training * element * kept * layers * width * context * options->batch;
   double limit = (double) ebb_memory_get_limit (device);
   g_autofree char *all = NULL;

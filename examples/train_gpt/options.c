@@ -10,6 +10,7 @@
 #define SIZE_NOT_GIVEN G_MININT
 
 static const char *const dtype_names[] = { "f32", "bf16", NULL };
+static const char *const moments_names[] = { "f32", "bf16", "8bit", NULL };
 static const char *const checkpoint_names[] = { "none", "selective", "full", NULL };
 static const char *const store_names[] = { "keep", "host", "disk", NULL };
 static const char *const schedule_names[] = { "constant", "cosine", NULL };
@@ -54,8 +55,8 @@ fill_texts (Options *self)
 void
 options_clear (Options *self)
 {
-  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->device,
-                     &self->checkpoint, &self->store, &self->store_folder, &self->load, &self->save,
+  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual, &self->moments,
+                     &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->load, &self->save,
                      &self->resume, &self->prompt, &self->report, &self->profile };
 
   g_clear_pointer (&self->data, g_strfreev);
@@ -140,6 +141,12 @@ add_machine (GOptionContext *context,
       "DIR" },
     { "memory", 0, 0, G_OPTION_ARG_INT, &self->memory, "Most memory for tensors, MiB; 0: the machine's (0)", "MIB" },
     { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype, "f32, or bf16 with f32 master weights (f32)", "NAME" },
+    { "residual", 0, 0, G_OPTION_ARG_STRING, &self->residual,
+      "What blocks hand on with --dtype bf16: f32, or bf16 and half the bytes (f32)", "NAME" },
+    { "moments", 0, 0, G_OPTION_ARG_STRING, &self->moments,
+      "AdamW's state: f32, bf16 or 8bit: 8, 4 or 2 bytes a parameter (f32)", "NAME" },
+    { "step-in-backward", 0, 0, G_OPTION_ARG_NONE, &self->step_in_backward,
+      "Move each parameter as soon as it has its gradient, and drop that (no)", NULL },
     { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, "cpu, sim or cuda (cpu)", "NAME" },
     { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads; 0: all cores (0)", "N" },
     { NULL }
@@ -384,6 +391,34 @@ take_rest (Options *self,
   g_strv_builder_unref (builder);
 }
 
+/* Names that may come from the command line or from the state that is resumed. */
+static gboolean
+check_names (const Options *self,
+             GError **error)
+{
+  return check_name ("dtype", self->dtype, dtype_names, error)
+         && check_name ("residual", self->residual, dtype_names, error)
+         && check_name ("moments", self->moments, moments_names, error)
+         && check_name ("schedule", self->schedule, schedule_names, error);
+}
+
+/* What can't be had together; in a training that is resumed some of it may be the saved one. */
+static gboolean
+check_pairs (const Options *self,
+             GError **error)
+{
+  if (self->resume != NULL && !self->saved_taken)
+    return TRUE;
+  if (strcmp (self->residual, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
+    return refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
+  if (self->step_in_backward && self->clip > 0)
+    return refuse (error, "--step-in-backward and --clip %g: the norm needs all gradients at once", self->clip);
+  if (self->step_in_backward && self->accumulate > 1)
+    return refuse (error, "--step-in-backward and --accumulate %d: batches that are summed need gradients that stay",
+                   self->accumulate);
+  return TRUE;
+}
+
 /* What was typed for a size. One that was not given is 0 from here on, which nobody can type. */
 static gboolean
 take_sizes (Options *self,
@@ -448,10 +483,10 @@ options_parse (Options *self,
   self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
-  if (!take_sizes (self, error) || !check_name ("dtype", self->dtype, dtype_names, error) || !find_kinds (self, error)
-      || !check_name ("schedule", self->schedule, schedule_names, error)
+  if (!take_sizes (self, error) || !check_names (self, error) || !find_kinds (self, error)
       || (self->preset != NULL && !check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
-      || !check_integers (self, error) || !check_numbers (self, error) || !check_files (self, error))
+      || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)
+      || !check_files (self, error))
     return FALSE;
   return TRUE;
 }
@@ -464,9 +499,8 @@ options_take_saved (Options *self,
   if (saved != NULL && !remembered_take (self, saved, error))
     return FALSE;
   self->saved_taken = TRUE;
-  if (check_name ("dtype", self->dtype, dtype_names, error) && find_kinds (self, error)
-      && check_name ("schedule", self->schedule, schedule_names, error) && check_integers (self, error)
-      && check_numbers (self, error))
+  if (check_names (self, error) && find_kinds (self, error) && check_integers (self, error)
+      && check_numbers (self, error) && check_pairs (self, error))
     return TRUE;
   if (saved != NULL)
     g_prefix_error (error, "--resume %s: ", self->resume);
@@ -519,6 +553,15 @@ add_number (JsonBuilder *builder,
 }
 
 static void
+add_flag (JsonBuilder *builder,
+          const char *name,
+          gboolean value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_boolean_value (builder, value);
+}
+
+static void
 add_model_json (const Options *self,
                 JsonBuilder *builder)
 {
@@ -560,6 +603,9 @@ add_training_json (const Options *self,
   add_text (builder, "store_folder", self->store_folder);
   add_integer (builder, "memory", self->memory);
   add_text (builder, "dtype", self->dtype);
+  add_text (builder, "residual", self->residual);
+  add_text (builder, "moments", self->moments);
+  add_flag (builder, "step_in_backward", self->step_in_backward);
   add_text (builder, "device", self->device);
   add_integer (builder, "threads", self->threads);
 }
@@ -579,8 +625,7 @@ add_file_json (const Options *self,
   add_text (builder, "report", self->report);
   add_text (builder, "profile", self->profile);
   add_integer (builder, "profile_steps", self->profile_steps);
-  json_builder_set_member_name (builder, "quiet");
-  json_builder_add_boolean_value (builder, self->quiet);
+  add_flag (builder, "quiet", self->quiet);
 }
 
 void

@@ -43,7 +43,8 @@ typedef struct
   gboolean saved_taken;
 
   /* machine and memory */
-  char *dtype, *device, *checkpoint, *store, *store_folder;
+  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder;
+  gboolean step_in_backward;
   int threads, memory;
   CheckpointKind checkpoint_kind;
   StoreKind store_kind;

@@ -11,7 +11,8 @@ typedef enum
   KIND_INT,
   KIND_INT64,
   KIND_DOUBLE,
-  KIND_TEXT
+  KIND_TEXT,
+  KIND_FLAG
 } Kind;
 
 static const struct
@@ -21,6 +22,7 @@ static const struct
   gsize place;
   double number;
   const char *text;
+  gboolean is_late; /* what was saved before there was such an option trains as its default says */
 } remembered[] = {
   { "tokenizer", KIND_TEXT, G_STRUCT_OFFSET (Options, tokenizer), 0, "byte" },
   { "dropout", KIND_DOUBLE, G_STRUCT_OFFSET (Options, dropout), 0.1, NULL },
@@ -35,6 +37,9 @@ static const struct
   { "dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, dtype), 0, "f32" },
   { "checkpoint", KIND_TEXT, G_STRUCT_OFFSET (Options, checkpoint), 0, "none" },
   { "store", KIND_TEXT, G_STRUCT_OFFSET (Options, store), 0, "keep" },
+  { "residual", KIND_TEXT, G_STRUCT_OFFSET (Options, residual), 0, "f32", TRUE },
+  { "moments", KIND_TEXT, G_STRUCT_OFFSET (Options, moments), 0, "f32", TRUE },
+  { "step_in_backward", KIND_FLAG, G_STRUCT_OFFSET (Options, step_in_backward), 0, NULL, TRUE },
 };
 
 #define AT(type, i) ((type *) G_STRUCT_MEMBER_P (self, remembered[i].place))
@@ -46,6 +51,7 @@ is_given (Options *self,
   switch (remembered[i].kind)
     {
     case KIND_INT:
+    case KIND_FLAG:
       return *AT (int, i) != NO_INT;
     case KIND_INT64:
       return *AT (gint64, i) != NO_INT64;
@@ -66,6 +72,7 @@ set (Options *self,
   switch (remembered[i].kind)
     {
     case KIND_INT:
+    case KIND_FLAG:
       *AT (int, i) = (int) CLAMP (integer, G_MININT, G_MAXINT);
       break;
     case KIND_INT64:
@@ -84,7 +91,7 @@ void
 remembered_init (Options *self)
 {
   for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
-    set (self, i, remembered[i].kind == KIND_INT ? NO_INT : NO_INT64, NO_DOUBLE, NULL);
+    set (self, i, remembered[i].kind == KIND_INT64 ? NO_INT64 : NO_INT, NO_DOUBLE, NULL);
 }
 
 void
@@ -105,12 +112,17 @@ take (Options *self,
 {
   GType type = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
 
-  if (remembered[i].kind == KIND_TEXT
-          ? type != G_TYPE_STRING
+  if (node == NULL && remembered[i].is_late)
+    return TRUE;
+  if (remembered[i].kind == KIND_TEXT ? type != G_TYPE_STRING
+      : remembered[i].kind == KIND_FLAG
+          ? type != G_TYPE_BOOLEAN
           : type != G_TYPE_INT64 && (type != G_TYPE_DOUBLE || remembered[i].kind != KIND_DOUBLE))
     return FALSE;
   if (remembered[i].kind == KIND_TEXT)
     set (self, i, 0, 0, json_node_get_string (node));
+  else if (remembered[i].kind == KIND_FLAG)
+    set (self, i, json_node_get_boolean (node), 0, NULL);
   else
     set (self, i, json_node_get_int (node), json_node_get_double (node), NULL);
   return TRUE;

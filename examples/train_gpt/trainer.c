@@ -67,6 +67,14 @@ make_model (Trainer *self,
   return ebb_module_to_device (model, self->device, error);
 }
 
+static EbbMomentFormat
+get_moment_format (const Options *options)
+{
+  if (strcmp (options->moments, "bf16") == 0)
+    return EBB_MOMENT_FORMAT_BF16;
+  return strcmp (options->moments, "8bit") == 0 ? EBB_MOMENT_FORMAT_EIGHT_BIT : EBB_MOMENT_FORMAT_F32;
+}
+
 static gboolean
 make_optimizer (Trainer *self,
                 GError **error)
@@ -79,6 +87,8 @@ make_optimizer (Trainer *self,
   if (self->optimizer == NULL)
     return FALSE;
   ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+  ebb_adamw_set_moment_format (EBB_ADAMW (self->optimizer), get_moment_format (options));
+  ebb_optimizer_set_step_in_backward (self->optimizer, options->step_in_backward);
   self->schedule = ebb_cosine_schedule_new (options->warmup, MAX (options->steps, 1), min_factor);
   return TRUE;
 }
@@ -245,6 +255,7 @@ trainer_step (Trainer *self,
   const Options *options = self->options;
   double sum = 0;
 
+  ebb_schedule_apply (self->schedule, self->optimizer); /* first: the backward pass may be what moves parameters */
   for (int i = 0; i < options->accumulate; i++)
     {
       double one;
@@ -265,7 +276,6 @@ trainer_step (Trainer *self,
     ebb_optimizer_scale_grad (self->optimizer, 1.0 / options->accumulate);
   if (options->clip > 0 && !ebb_optimizer_clip_grad_norm (self->optimizer, options->clip, NULL, error))
     return FALSE;
-  ebb_schedule_apply (self->schedule, self->optimizer);
   if (!ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);

@@ -3,6 +3,7 @@ import gc
 import weakref
 
 import numpy as np
+from gi.repository import GLib
 from support import Ebb, Residual, TestCase, main, tensor_bytes
 
 
@@ -255,6 +256,45 @@ class Training(TestCase):
         self.assertEqual(out.dtype, Ebb.bfloat16)
         out.float().sum().backward()
         self.assertEqual(linear.weight.grad.dtype, Ebb.float32)
+
+    def test_moments_take_fewer_bytes_by_keyword(self):
+        def bytes_a_parameter(**options):
+            before = Ebb.memory_stats()["optimizer"]["current"]
+            linear = Ebb.Linear(256, 256, bias=False)
+            optimizer = Ebb.AdamW(linear, 1e-3, **options)
+            linear(Ebb.randn(2, 256)).sum().backward()
+            optimizer.step()
+            return (Ebb.memory_stats()["optimizer"]["current"] - before) / 256 ** 2, optimizer
+
+        for name, most in ("f32", 8.1), ("bf16", 4.1), ("8bit", 2.1):
+            n_bytes, optimizer = bytes_a_parameter(moment_format=name)
+            self.assertLess(most - 0.2, n_bytes)
+            self.assertLess(n_bytes, most)
+            self.assertEqual(optimizer.props.moment_format.value_nick, name)
+        self.assertEqual(Ebb.MomentFormat.EIGHT_BIT, optimizer.get_moment_format())
+
+    def test_steps_in_backward_give_the_same_weights(self):
+        def train(**options):
+            Ebb.manual_seed(4)
+            model = gpt()
+            Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock)
+            optimizer = Ebb.AdamW(model, 1e-2, **options)
+            tokens = Ebb.randint(0, 32, 2, 16)
+            for _ in range(3):
+                Ebb.cross_entropy(model(tokens).reshape(-1, 32), tokens.reshape(-1)).backward()
+                left = [p for p in model.parameters() if p.grad is not None]
+                optimizer.step()
+                optimizer.zero_grad()
+            return model.state_dict(), left, optimizer
+
+        plain, left, _ = train()
+        self.assertTrue(left)
+        early, left, optimizer = train(step_in_backward=True)
+        self.assertFalse(left)
+        for name, weight in plain.items():
+            np.testing.assert_array_equal(weight.numpy(), early[name].numpy())
+        with self.assertRaisesRegex(GLib.Error, "step-in-backward"):
+            optimizer.clip_grad_norm(1.0)
 
     def test_schedules_move_the_learning_rate(self):
         optimizer = Ebb.AdamW(Ebb.Linear(2, 2), 0.1)

@@ -155,6 +155,64 @@ class SameBits(TrainGptTest):
         self.assertNotEqual(whole["losses"], self.train("--steps", 8)["losses"])
 
 
+class LessPrecision(TrainGptTest):
+    """Real text, and losses that may differ by little from those of full precision."""
+
+    def losses(self, *words):
+        documents = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs")
+        texts = sorted(os.path.join(documents, name) for name in os.listdir(documents) if name.endswith(".md"))
+        done = self.run_program("--data", *texts, "--layers", 2, "--width", 64, "--heads", 2, "--context", 32,
+                                "--batch", 8, "--dropout", 0, "--steps", 200, "--lr", 5e-4, "--threads", 1, "--quiet",
+                                "--report", "report.json", *words)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        report = json.loads(self.read("report.json"))
+        return report, sum(report["losses"][-20:]) / 20
+
+    def test_moments_in_16_and_8_bits_learn_as_well(self):
+        plain, expected = self.losses()
+        self.assertLess(expected, 0.65 * plain["losses"][0])
+        for moments, most in ("bf16", 4.1), ("8bit", 2.5):
+            report, loss = self.losses("--moments", moments)
+            self.assertLess(abs(loss - expected), 0.02, moments)
+            self.assertNotEqual(report["losses"], plain["losses"])
+            self.assertLess(report["optimizer_bytes"], most / 8 * plain["optimizer_bytes"])
+            self.assertEqual(report["config"]["moments"], moments)
+
+    def test_a_residual_stream_in_bf16_learns_as_well(self):
+        plain, expected = self.losses("--dtype", "bf16")
+        report, loss = self.losses("--dtype", "bf16", "--residual", "bf16")
+        self.assertLess(abs(loss - expected), 0.02)
+        self.assertNotEqual(report["losses"], plain["losses"])
+        self.assertLess(report["activation_bytes_peak"], 0.9 * plain["activation_bytes_peak"])
+
+    def test_each_way_of_checkpointing_gives_the_same_bits(self):
+        words = ["--steps", 20, "--dtype", "bf16", "--residual", "bf16", "--moments", "8bit"]
+        none = self.train(*words)["losses"]
+        for way in "selective", "full":
+            self.assertEqual(self.train(*words, "--checkpoint", way)["losses"], none)
+            self.assertEqual(self.train(*words, "--checkpoint", way, "--step-in-backward")["losses"], none)
+
+    def test_resumed_training_equals_uninterrupted(self):
+        for moments in "bf16", "8bit":
+            # one layer of width 64 has parameters that are large enough for 8 bits
+            words = ["--width", 64, "--moments", moments, "--step-in-backward"]
+            whole = self.train("--steps", 12, "--save", "whole", *words)["losses"]
+            begun = self.train("--steps", 6, "--resume", "state-" + moments, *words)["losses"]
+            rest = self.train("--steps", 12, "--width", 64, "--resume", "state-" + moments, "--save", "resumed")
+            self.assertEqual(begun + rest["losses"], whole)
+            self.assertEqual((rest["config"]["moments"], rest["config"]["step_in_backward"]), (moments, True))
+            self.assertEqual(self.read("whole"), self.read("resumed"))
+
+    def test_what_does_not_go_together_is_refused(self):
+        for words, part in ((["--residual", "bf16"], b"--residual bf16: it needs --dtype bf16, not f32"),
+                            (["--step-in-backward", "--clip", 1], b"the norm needs all gradients at once"),
+                            (["--step-in-backward", "--accumulate", 2], b"need gradients that stay"),
+                            (["--moments", "4bit"], b"--moments 4bit: it must be one of f32, bf16, 8bit")):
+            done = self.run_program("--data", "text.txt", "--steps", 1, *words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(part, done.stderr)
+
+
 class Output(TrainGptTest):
     def test_report_has_every_key(self):
         report = self.train("--steps", 4, "--checkpoint", "full")

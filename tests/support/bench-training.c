@@ -17,6 +17,8 @@ make_gpt (const BenchSettings *settings,
 
   ebb_gpt_config_set_context (config, settings->context);
   ebb_gpt_config_set_dropout (config, 0);
+  if (g_strcmp0 (settings->residual, "bf16") == 0)
+    ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_BF16);
   if (settings->layers > 0)
     ebb_gpt_config_set_layers (config, settings->layers);
   if (settings->width > 0)
@@ -110,6 +112,11 @@ bench_training_new (const BenchSettings *settings,
   self->optimizer = ebb_adamw_new (self->model, LEARNING_RATE, error);
   if (self->optimizer == NULL)
     return NULL;
+  g_object_set (self->optimizer, "step-in-backward", settings->step_in_backward, "moment-format",
+                g_strcmp0 (settings->moments, "bf16") == 0   ? EBB_MOMENT_FORMAT_BF16
+                : g_strcmp0 (settings->moments, "8bit") == 0 ? EBB_MOMENT_FORMAT_EIGHT_BIT
+                                                             : EBB_MOMENT_FORMAT_F32,
+                NULL);
   self->tokens = ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error);
   self->targets = self->tokens ? ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error) : NULL;
   return self->targets != NULL ? g_steal_pointer (&self) : NULL;

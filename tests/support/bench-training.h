@@ -14,6 +14,9 @@ typedef struct
   int batch, context;
   const char *strategy; /* none (or NULL), selective, full */
   gboolean bf16;        /* products in bf16 */
+  const char *residual; /* with bf16, of GPT: f32 (or NULL), bf16 */
+  const char *moments;  /* f32 (or NULL), bf16, 8bit */
+  gboolean step_in_backward;
 } BenchSettings;
 
 enum

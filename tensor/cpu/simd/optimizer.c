@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
 #include "tensor/cpu/parallel-private.h"
+#include "tensor/cpu/simd/moment-private.h"
 #include "tensor/cpu/simd/simd-private.h"
 #include "tensor/cpu/simd/vec-private.h"
 
@@ -8,11 +9,13 @@
 
 typedef struct
 {
-  EbbDType grad_dtype, dtype;
+  EbbDType grad_dtype, dtype, moment_dtype;
   const void *grad;
   void *parameter;
-  float *exp_avg, *exp_avg_sq; /* momentum: exp_avg */
+  void *exp_avg, *exp_avg_sq; /* momentum: exp_avg */
+  float *absmax[2];           /* of each block of 8-bit moments */
   float grad_scale;
+  EbbPhilox philox;
 
   float beta1_rest, beta2, beta2_rest, eps, decay, step_size, correction2; /* AdamW */
   float lr, momentum, weight_decay, dampening_rest;                        /* SGD */
@@ -27,6 +30,13 @@ count_elements (const EbbView *view)
   for (int i = 0; i < view->n_dims; i++)
     n *= view->shape[i];
   return n;
+}
+
+EBB_VEC_INLINE gsize
+get_size (EbbDType moment_dtype)
+{
+  return moment_dtype == EBB_DTYPE_F32 ? 4 : moment_dtype == EBB_DTYPE_BF16 ? 2
+                                                                            : 1;
 }
 
 /* With constant dtypes, so that loads and stores are specialised. */
@@ -46,30 +56,109 @@ count_elements (const EbbView *view)
 
 /* -- AdamW --------------------------------------------------------------------------------------------------------- */
 
+/* Elements [begin, begin + n) of the parameter; the moments are their own, and the draws those of the block, if any. */
 EBB_VEC_INLINE void
 adamw_elements (const Update *u,
                 EbbDType grad_dtype,
                 EbbDType dtype,
+                EbbDType moment_dtype,
                 gint64 begin,
-                gint64 end)
+                gint64 n,
+                void *exp_avg,
+                void *exp_avg_sq,
+                const guint32 *draws)
 {
   EbbVec beta1_rest = vec_set1 (u->beta1_rest), beta2_rest = vec_set1 (u->beta2_rest);
 
-  for (gint64 i = begin; i < end; i += EBB_VEC_WIDTH)
+  EBB_VEC_FOR (i, k, n)
     {
-      gint64 n = MIN (end - i, EBB_VEC_WIDTH);
-      EbbVec g = u->grad_scale * vec_load_as (grad_dtype, u->grad, i, n);
-      EbbVec p = u->decay * vec_load_as (dtype, u->parameter, i, n);
-      EbbVec m = vec_load_as (EBB_DTYPE_F32, u->exp_avg, i, n);
-      EbbVec v = vec_load_as (EBB_DTYPE_F32, u->exp_avg_sq, i, n);
+      EbbVec g = u->grad_scale * vec_load_as (grad_dtype, u->grad, begin + i, k);
+      EbbVec p = u->decay * vec_load_as (dtype, u->parameter, begin + i, k);
+      EbbVec m = vec_load_as (moment_dtype, exp_avg, i, k);
+      EbbVec v = vec_load_as (moment_dtype, exp_avg_sq, i, k);
 
       m = vec_fma (beta1_rest, g - m, m);
       v = vec_fma (beta2_rest * g, g, vec_rounded (u->beta2 * v));
       p -= u->step_size * m / (vec_sqrt (v) / u->correction2 + u->eps);
-      vec_store_as (dtype, u->parameter, i, n, p);
-      vec_store_as (EBB_DTYPE_F32, u->exp_avg, i, n, m);
-      vec_store_as (EBB_DTYPE_F32, u->exp_avg_sq, i, n, v);
+      vec_store_as (dtype, u->parameter, begin + i, k, p);
+      vec_store_as (moment_dtype, exp_avg, i, k, m);
+      if (moment_dtype == EBB_DTYPE_BF16)
+        vec_store_u16 ((guint16 *) exp_avg_sq + i, vec_to_bf16_stochastic (v, vec_moment_draw (draws, i)), k);
+      else
+        vec_store_as (moment_dtype, exp_avg_sq, i, k, v);
     }
+}
+
+/* The 8-bit moments of one block at a time are unpacked beside it. */
+EBB_VEC_INLINE void
+adamw_block (const Update *u,
+             EbbDType grad_dtype,
+             EbbDType dtype,
+             EbbDType moment_dtype,
+             gint64 block,
+             gint64 n)
+{
+  gint64 begin = block * EBB_MOMENT_BLOCK;
+  char *exp_avg = (char *) u->exp_avg + begin * (gint64) get_size (moment_dtype);
+  char *exp_avg_sq = (char *) u->exp_avg_sq + begin * (gint64) get_size (moment_dtype);
+  float m[EBB_MOMENT_BLOCK], v[EBB_MOMENT_BLOCK];
+  guint32 draws[EBB_MOMENT_WORDS];
+
+  if (moment_dtype == EBB_DTYPE_BF16)
+    ebb_moment_draw (&u->philox, block, draws);
+  if (moment_dtype != EBB_DTYPE_U8)
+    {
+      adamw_elements (u, grad_dtype, dtype, moment_dtype, begin, n, exp_avg, exp_avg_sq, draws);
+      return;
+    }
+  ebb_moment_decode_block (TRUE, (const guint8 *) exp_avg, u->absmax[0][block], n, m);
+  ebb_moment_decode_block (FALSE, (const guint8 *) exp_avg_sq, u->absmax[1][block], n, v);
+  adamw_elements (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, n, m, v, NULL);
+  ebb_moment_encode_block (TRUE, m, n, (guint8 *) exp_avg, &u->absmax[0][block]);
+  ebb_moment_encode_block (FALSE, v, n, (guint8 *) exp_avg_sq, &u->absmax[1][block]);
+}
+
+EBB_VEC_INLINE void
+adamw_blocks (const Update *u,
+              EbbDType grad_dtype,
+              EbbDType dtype,
+              EbbDType moment_dtype,
+              gint64 begin,
+              gint64 end)
+{
+  for (gint64 i = begin; i < end; i += EBB_MOMENT_BLOCK)
+    adamw_block (u, grad_dtype, dtype, moment_dtype, i / EBB_MOMENT_BLOCK, MIN (end - i, EBB_MOMENT_BLOCK));
+}
+
+EBB_VEC_INLINE void
+adamw_f32 (const Update *u,
+           EbbDType grad_dtype,
+           EbbDType dtype,
+           gint64 begin,
+           gint64 end)
+{
+  adamw_elements (u, grad_dtype, dtype, EBB_DTYPE_F32, begin, end - begin, (float *) u->exp_avg + begin,
+                  (float *) u->exp_avg_sq + begin, NULL);
+}
+
+EBB_VEC_INLINE void
+adamw_bf16 (const Update *u,
+            EbbDType grad_dtype,
+            EbbDType dtype,
+            gint64 begin,
+            gint64 end)
+{
+  adamw_blocks (u, grad_dtype, dtype, EBB_DTYPE_BF16, begin, end);
+}
+
+EBB_VEC_INLINE void
+adamw_u8 (const Update *u,
+          EbbDType grad_dtype,
+          EbbDType dtype,
+          gint64 begin,
+          gint64 end)
+{
+  adamw_blocks (u, grad_dtype, dtype, EBB_DTYPE_U8, begin, end);
 }
 
 static void
@@ -79,7 +168,12 @@ adamw_range (gint64 begin,
 {
   const Update *update = data;
 
-  SPECIALIZE (adamw_elements, update, begin, end);
+  if (update->moment_dtype == EBB_DTYPE_F32)
+    SPECIALIZE (adamw_f32, update, begin, end);
+  else if (update->moment_dtype == EBB_DTYPE_BF16)
+    SPECIALIZE (adamw_bf16, update, begin, end);
+  else
+    SPECIALIZE (adamw_u8, update, begin, end);
 }
 
 /* Loshchilov, Hutter: Decoupled weight decay regularization, 2019: algorithm 2 */
@@ -93,11 +187,15 @@ EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
   double step = (double) launch->params.adamw.step;
   Update update = { .grad_dtype = grad->dtype,
                     .dtype = parameter->dtype,
+                    .moment_dtype = launch->outputs[1]->dtype,
                     .grad = grad->data,
-                    .parameter = parameter->data };
+                    .parameter = parameter->data,
+                    .philox = launch->params.adamw.philox };
 
   update.exp_avg = launch->outputs[1]->data;
   update.exp_avg_sq = launch->outputs[2]->data;
+  for (guint i = 0; update.moment_dtype == EBB_DTYPE_U8 && i < 2; i++)
+    update.absmax[i] = launch->outputs[3 + i]->data;
   update.grad_scale = (float) launch->params.adamw.grad_scale;
   update.beta1_rest = (float) (1.0 - beta1);
   update.beta2 = (float) beta2;
@@ -106,7 +204,81 @@ EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
   update.decay = (float) (1.0 - lr * launch->params.adamw.weight_decay);
   update.step_size = (float) (lr / (1.0 - pow (beta1, step)));
   update.correction2 = (float) sqrt (1.0 - pow (beta2, step));
-  ebb_cpu_parallel_for_units (count_elements (parameter), 64, EBB_CPU_GRAIN / 4, adamw_range, &update);
+  ebb_cpu_parallel_for_units (count_elements (parameter), EBB_MOMENT_BLOCK, EBB_CPU_GRAIN / 4, adamw_range, &update);
+  return TRUE;
+}
+
+/* -- moments in 8 bits and back ------------------------------------------------------------------------------------ */
+
+typedef struct
+{
+  float *values;
+  guint8 *codes;
+  float *absmax;
+  gint64 n;
+  gboolean is_signed, encodes;
+} Conversion;
+
+static void
+convert_blocks (gint64 begin,
+                gint64 end,
+                void *data)
+{
+  const Conversion *c = data;
+
+  for (gint64 block = begin; block < end; block++)
+    {
+      gint64 first = block * EBB_MOMENT_BLOCK;
+      gint64 n = MIN (c->n - first, EBB_MOMENT_BLOCK);
+      float values[EBB_MOMENT_BLOCK] = { 0 };
+
+      if (c->encodes)
+        {
+          memcpy (values, c->values + first, (gsize) n * sizeof (float));
+          ebb_moment_encode_block (c->is_signed, values, n, c->codes + first, &c->absmax[block]);
+        }
+      else
+        {
+          ebb_moment_decode_block (c->is_signed, c->codes + first, c->absmax[block], n, values);
+          memcpy (c->values + first, values, (gsize) n * sizeof (float));
+        }
+    }
+}
+
+static void
+convert (Conversion *conversion)
+{
+  gint64 n_blocks = (conversion->n + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+
+  ebb_cpu_parallel_for (n_blocks, EBB_CPU_GRAIN / EBB_MOMENT_BLOCK, convert_blocks, conversion);
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_moment_encode) (const EbbLaunch *launch,
+                                       GError **error)
+{
+  Conversion conversion = { .values = launch->inputs[0]->data,
+                            .codes = launch->outputs[0]->data,
+                            .absmax = launch->outputs[1]->data,
+                            .n = count_elements (launch->inputs[0]),
+                            .is_signed = launch->params.moment.is_signed,
+                            .encodes = TRUE };
+
+  convert (&conversion);
+  return TRUE;
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_moment_decode) (const EbbLaunch *launch,
+                                       GError **error)
+{
+  Conversion conversion = { .values = launch->outputs[0]->data,
+                            .codes = launch->inputs[0]->data,
+                            .absmax = launch->inputs[1]->data,
+                            .n = count_elements (launch->outputs[0]),
+                            .is_signed = launch->params.moment.is_signed };
+
+  convert (&conversion);
   return TRUE;
 }
 

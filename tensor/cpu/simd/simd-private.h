@@ -79,6 +79,8 @@ EBB_SIMD_KERNEL (scatter_add);
 EBB_SIMD_KERNEL (index_check);
 EBB_SIMD_KERNEL (adamw);
 EBB_SIMD_KERNEL (sgd);
+EBB_SIMD_KERNEL (moment_encode);
+EBB_SIMD_KERNEL (moment_decode);
 
 /* attention.c, attention-grad.c */
 EBB_SIMD_KERNEL (attention);

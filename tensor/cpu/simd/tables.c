@@ -64,5 +64,7 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   /* optimizers */
   [EBB_KERNEL_ADAMW] = EBB_SIMD_NAME (ebb_cpu_adamw),
   [EBB_KERNEL_SGD] = EBB_SIMD_NAME (ebb_cpu_sgd),
+  [EBB_KERNEL_MOMENT_ENCODE] = EBB_SIMD_NAME (ebb_cpu_moment_encode),
+  [EBB_KERNEL_MOMENT_DECODE] = EBB_SIMD_NAME (ebb_cpu_moment_decode),
   [EBB_KERNEL_MATMUL] = NULL, /* filled in by tensor/cpu/kernels.c */
 };

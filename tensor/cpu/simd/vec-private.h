@@ -209,19 +209,73 @@ vec_load_bf16_tail (const guint16 *p,
 #endif
 }
 
+/* The m first lanes. */
 EBB_VEC_INLINE void
-vec_store_bf16_tail (guint16 *p,
-                     EbbVec v,
-                     gint64 m)
+vec_store_u16 (guint16 *p,
+               EbbVecH h,
+               gint64 m)
 {
-  EbbVecH h = vec_to_bf16 (v);
-
+  if (G_LIKELY (m == EBB_VEC_WIDTH))
+    {
+      *(EbbVecHUnaligned *) p = h;
+      return;
+    }
 #if EBB_VEC_AVX512
   _mm256_mask_storeu_epi16 (p, (__mmask16) ((1u << m) - 1), (__m256i) h);
 #else
   for (gint64 k = 0; k < m; k++)
     p[k] = h[k];
 #endif
+}
+
+EBB_VEC_INLINE void
+vec_store_bf16_tail (guint16 *p,
+                     EbbVec v,
+                     gint64 m)
+{
+  vec_store_u16 (p, vec_to_bf16 (v), m);
+}
+
+/* Bytes as numbers: the m first lanes, the others read as 0. */
+EBB_VEC_INLINE EbbVecU
+vec_load_u8 (const guint8 *p,
+             gint64 m)
+{
+  guint8 lanes[EBB_VEC_WIDTH] = { 0 };
+
+  if (G_UNLIKELY (m < EBB_VEC_WIDTH))
+    p = memcpy (lanes, p, (gsize) m);
+#if EBB_VEC_AVX512
+  return (EbbVecU) _mm512_cvtepu8_epi32 (_mm_loadu_si128 ((const __m128i *) p));
+#elif EBB_VEC_AVX2
+  return (EbbVecU) _mm256_cvtepu8_epi32 (_mm_loadl_epi64 ((const __m128i *) p));
+#else
+  return (EbbVecU){ p[0], p[1], p[2], p[3] };
+#endif
+}
+
+/* The m first lanes, each less than 256. */
+EBB_VEC_INLINE void
+vec_store_u8 (guint8 *p,
+              EbbVecU v,
+              gint64 m)
+{
+#if EBB_VEC_AVX512
+  __m128i bytes = _mm512_cvtepi32_epi8 ((__m512i) v);
+#elif EBB_VEC_AVX2
+  __m256i words = _mm256_packus_epi32 ((__m256i) v, (__m256i) v);
+  __m128i eight = _mm_unpacklo_epi64 (_mm256_castsi256_si128 (words), _mm256_extracti128_si256 (words, 1));
+  __m128i bytes = _mm_packus_epi16 (eight, eight);
+#else
+  guint8 bytes[EBB_VEC_WIDTH];
+
+  for (int k = 0; k < EBB_VEC_WIDTH; k++)
+    bytes[k] = (guint8) v[k];
+#endif
+  if (G_LIKELY (m == EBB_VEC_WIDTH))
+    memcpy (p, &bytes, EBB_VEC_WIDTH);
+  else
+    memcpy (p, &bytes, (gsize) m);
 }
 
 /* The same by dtype, which is f32 or bf16 and known where this is inlined: elements [i, i + m) of data. */
@@ -283,6 +337,24 @@ ebb_bf16_from_float (float f)
   if (f != f)
     return (guint16) ((bits.u | 0x400000) >> 16);
   return (guint16) ((bits.u + 0x7fff + ((bits.u >> 16) & 1)) >> 16);
+}
+
+/* Lane k is entry index[k], in 0 to 7, of a table that holds its 8 entries twice. */
+EBB_VEC_INLINE EbbVec
+vec_lookup (const float table[16],
+            EbbVecI index)
+{
+#if EBB_VEC_AVX512
+  return (EbbVec) _mm512_permutexvar_ps ((__m512i) index, _mm512_loadu_ps (table));
+#elif EBB_VEC_AVX2
+  return (EbbVec) _mm256_permutevar8x32_ps (_mm256_loadu_ps (table), (__m256i) index);
+#else
+  EbbVec v;
+
+  for (int k = 0; k < EBB_VEC_WIDTH; k++)
+    v[k] = table[index[k]];
+  return v;
+#endif
 }
 
 /* -- arithmetic ---------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,157 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/cpu/simd/philox-private.h"
+
+/* An optimizer's moments in less than 32 bits.
+ *
+ * 8 bits: Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit optimizers via block-wise quantization" (2022). Each block
+ * of EBB_MOMENT_BLOCK elements has a scale, the largest magnitude in it; an element is a code of the dynamic tree: the
+ * zeros in front say the power of ten, what follows the first one is linear within it. A code stands for the middle of
+ * its cell, so the code 2^e + k means (0.1 + 0.9 (k + 1/2) / 2^e) 10^(e - 7): eight powers of ten, 255 numbers and 0.
+ * The signed code spends a bit on the sign and one bit less on the rest, so its cell is two cells of the unsigned one:
+ * both are computed on one axis, the position, on which code c covers [c, c + 1), or [2 c, 2 c + 2) if signed. The
+ * largest code means less than 1; scales are such that it means the largest magnitude itself. */
+
+#define EBB_MOMENT_TOP_UNSIGNED 0.99648438f /* position 255.5 */
+#define EBB_MOMENT_TOP_SIGNED 0.99296875f   /* position 255 */
+
+/* Draws of 16 bits for the elements of a block: two in each of these words. */
+#define EBB_MOMENT_WORDS (EBB_MOMENT_BLOCK / 2)
+
+/* Element i of a block has the low half of word i in the first half of the block, the high half in the second. A block
+ * takes EBB_MOMENT_WORDS / 4 numbers of Philox, so a draw is named by the call's offset and the element. */
+EBB_VEC_INLINE void
+ebb_moment_draw (const EbbPhilox *philox,
+                 gint64 block,
+                 guint32 words[EBB_MOMENT_WORDS])
+{
+  ebb_philox_fill (philox->seed, philox->offset + (guint64) block * (EBB_MOMENT_WORDS / 4), 0, EBB_MOMENT_WORDS, words);
+}
+
+EBB_VEC_INLINE EbbVecU
+vec_moment_draw (const guint32 words[EBB_MOMENT_WORDS],
+                 gint64 i)
+{
+  EbbVecU word = *(const EbbVecUUnaligned *) (words + i % EBB_MOMENT_WORDS);
+
+  return (word >> (i < EBB_MOMENT_WORDS ? 0 : 16)) & 0xffff;
+}
+
+/* Rounds down or up to bf16, up with the probability that makes the mean right: moments whose steps are smaller than
+ * half a unit in the last place would otherwise never move. draws: 16 bits. */
+EBB_VEC_INLINE EbbVecH
+vec_to_bf16_stochastic (EbbVec v,
+                        EbbVecU draws)
+{
+  EbbVecU bits = (EbbVecU) v;
+  EbbVecI is_nan = v != v;
+
+  bits = (EbbVecU) vec_select (is_nan, (EbbVec) (bits | 0x400000), (EbbVec) (bits + draws));
+  return __builtin_convertvector(bits >> 16, EbbVecH);
+}
+
+/* 10^(e - 7) and 10^(7 - e) / 0.9 for e = 0 to 7, twice: a vector may look up 16. */
+static const float ebb_moment_power[16] = { 1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1,
+                                            1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1 };
+static const float ebb_moment_inverse[16] = {
+  1e7f / 0.9f, 1e6f / 0.9f, 1e5f / 0.9f, 1e4f / 0.9f, 1e3f / 0.9f, 1e2f / 0.9f, 1e1f / 0.9f, 1 / 0.9f,
+  1e7f / 0.9f, 1e6f / 0.9f, 1e5f / 0.9f, 1e4f / 0.9f, 1e3f / 0.9f, 1e2f / 0.9f, 1e1f / 0.9f, 1 / 0.9f
+};
+
+/* What a position on the axis means; 0 below 1. */
+EBB_VEC_INLINE EbbVec
+vec_moment_value (EbbVec position)
+{
+  EbbVecU bits = (EbbVecU) position;
+  EbbVecI index = (EbbVecI) ((bits >> 23) - 127) & 7;
+  EbbVec fraction = (EbbVec) ((bits & 0x7fffff) | 0x3f800000); /* position / 2^e */
+  EbbVec value = vec_lookup (ebb_moment_power, index) * vec_fma (vec_set1 (0.9f), fraction, vec_set1 (-0.8f));
+
+  return vec_select (position >= 1.0f, value, (EbbVec){ 0 });
+}
+
+/* Where on the axis x in [0, 1) lies; less than 1 if it lies below the first cell. */
+EBB_VEC_INLINE EbbVec
+vec_moment_position (EbbVec x)
+{
+  EbbVecI exponent = (EbbVecI) ((EbbVecU) x >> 23) - 127;
+  /* e is 8 + floor (log10 (x)): that of the power of two below x, or one more. 1233 / 4096 is log10 (2). */
+  EbbVecI e = ((exponent * 1233) >> 12) + 8;
+  EbbVec next = vec_lookup (ebb_moment_power, (e + 1) & 7) * 0.1f;
+  EbbVec power;
+
+  e -= (x >= next) & (e < 7); /* a true comparison is -1 */
+  power = (EbbVec) ((e + 127) << 23);
+  power *= vec_fma (vec_lookup (ebb_moment_inverse, e & 7), x, vec_set1 (8.0f / 9.0f));
+  return vec_select (e >= 0, power, (EbbVec){ 0 });
+}
+
+EBB_VEC_INLINE EbbVec
+vec_moment_decode (gboolean is_signed,
+                   EbbVecU code)
+{
+  EbbVecU magnitude = code & (is_signed ? 0x7f : 0xff);
+  EbbVec position = __builtin_convertvector((EbbVecI) magnitude, EbbVec);
+  EbbVec value;
+
+  /* the middle of the cell; code 0 is left below 1 */
+  position = position * (is_signed ? 2.0f : 1.0f) + (is_signed ? 1.0f : 0.5f);
+  value = vec_moment_value (position);
+  if (!is_signed)
+    return value;
+  value = vec_select (magnitude != 0, value, (EbbVec){ 0 });
+  return (EbbVec) ((EbbVecU) value | (code & 0x80) << 24);
+}
+
+/* The code of the cell in which x, divided by its scale, lies. Unsigned: what is more than 0 stays more than 0. A
+ * second moment of 0 under a mean that is none would be a step of m / eps. */
+EBB_VEC_INLINE EbbVecU
+vec_moment_encode (gboolean is_signed,
+                   EbbVec x)
+{
+  EbbVec position = vec_min (vec_moment_position (vec_abs (x)), vec_set1 (255.0f));
+  EbbVecI code = __builtin_convertvector(position, EbbVecI);
+
+  if (!is_signed)
+    return (EbbVecU) code | (EbbVecU) ((x > 0.0f) & (code == 0) & 1);
+  return (EbbVecU) (code >> 1) | ((EbbVecU) x >> 31) << 7;
+}
+
+/* -- blocks -------------------------------------------------------------------------------------------------------- */
+
+/* values[0..n) of a block from its codes; what is left of the last vector becomes 0. */
+EBB_VEC_INLINE void
+ebb_moment_decode_block (gboolean is_signed,
+                         const guint8 *codes,
+                         float absmax,
+                         gint64 n,
+                         float values[EBB_MOMENT_BLOCK])
+{
+  EbbVec scale = vec_set1 (absmax / (is_signed ? EBB_MOMENT_TOP_SIGNED : EBB_MOMENT_TOP_UNSIGNED));
+
+  EBB_VEC_FOR (i, m, n)
+    vec_store (values + i, scale * vec_moment_decode (is_signed, vec_load_u8 (codes + i, m)));
+}
+
+/* Codes and scale of a block. A value that is not finite makes the scale so, and the whole block when it is read. */
+EBB_VEC_INLINE void
+ebb_moment_encode_block (gboolean is_signed,
+                         const float values[EBB_MOMENT_BLOCK],
+                         gint64 n,
+                         guint8 *codes,
+                         float *absmax)
+{
+  EbbVec largest = { 0 };
+  float scale;
+
+  EBB_VEC_FOR (i, m, n)
+    largest = vec_max_nan (vec_first (vec_abs (vec_load (values + i)), m, (EbbVec){ 0 }), largest);
+  *absmax = vec_reduce_max_nan (largest);
+  scale = (is_signed ? EBB_MOMENT_TOP_SIGNED : EBB_MOMENT_TOP_UNSIGNED) / *absmax;
+  /* Of a block of zeros, or of numbers so small that 1 / absmax overflows, nothing is kept. */
+  if (!(scale <= G_MAXFLOAT))
+    scale = 0;
+  EBB_VEC_FOR (i, m, n)
+    vec_store_u8 (codes + i, vec_moment_encode (is_signed, scale * vec_load (values + i)), m);
+}

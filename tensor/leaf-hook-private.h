@@ -1,0 +1,38 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/tensor-private.h"
+
+/* A word to a leaf's owner as soon as a backward pass has added everything to the leaf's gradient that it will: nothing
+ * in the pass reads the leaf any more, so it may be changed and its gradient dropped while the pass goes on. */
+
+G_BEGIN_DECLS
+
+/* Returns FALSE with @error set to end the pass. */
+typedef gboolean (*EbbLeafFunc) (EbbTensor *leaf,
+                                 gpointer data,
+                                 GError **error);
+
+/* One a leaf: the last one set. The leaf must outlive it. */
+void ebb_leaf_set_hook (EbbTensor *leaf,
+                        EbbLeafFunc func,
+                        gpointer data);
+/* Takes the hook away if it is the one with @data. */
+void ebb_leaf_clear_hook (EbbTensor *leaf,
+                          gpointer data);
+
+/* For a backward pass: how many uses of each leaf with a hook are still to come. */
+typedef struct _EbbLeafCounts EbbLeafCounts;
+
+/* NULL if no leaf has a hook. */
+EbbLeafCounts *ebb_leaf_counts_new (EbbTensor **outputs,
+                                    guint n_outputs);
+void ebb_leaf_counts_free (EbbLeafCounts *self);
+/* Counts one use down, and calls the hook after the last one if there is a gradient. */
+gboolean ebb_leaf_counts_use (EbbLeafCounts *self,
+                              EbbTensor *leaf,
+                              GError **error);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbLeafCounts, ebb_leaf_counts_free)
+
+G_END_DECLS
