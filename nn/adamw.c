@@ -52,7 +52,7 @@ ebb_moment_format_get_type (void)
     {
       static const GEnumValue values[] = { { EBB_MOMENT_FORMAT_F32, "EBB_MOMENT_FORMAT_F32", "f32" },
                                            { EBB_MOMENT_FORMAT_BF16, "EBB_MOMENT_FORMAT_BF16", "bf16" },
-                                           { EBB_MOMENT_FORMAT_EIGHT_BIT, "EBB_MOMENT_FORMAT_EIGHT_BIT", "8bit" },
+                                           { EBB_MOMENT_FORMAT_EIGHT_BIT, "EBB_MOMENT_FORMAT_EIGHT_BIT", "eight-bit" },
                                            { 0, NULL, NULL } };
 
       g_once_init_leave (&type, g_enum_register_static ("EbbMomentFormat", values));

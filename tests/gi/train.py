@@ -266,7 +266,7 @@ class Training(TestCase):
             optimizer.step()
             return (Ebb.memory_stats()["optimizer"]["current"] - before) / 256 ** 2, optimizer
 
-        for name, most in ("f32", 8.1), ("bf16", 4.1), ("8bit", 2.1):
+        for name, most in ("f32", 8.1), ("bf16", 4.1), ("eight-bit", 2.1):
             n_bytes, optimizer = bytes_a_parameter(moment_format=name)
             self.assertLess(most - 0.2, n_bytes)
             self.assertLess(n_bytes, most)
