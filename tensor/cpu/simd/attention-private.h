@@ -12,7 +12,7 @@
  * else they are f32. Scores, sums and results under way are f32 in any case. */
 
 #define KEY_BLOCK 64  /* keys that are packed at once; a multiple of any vector width */
-#define QUERY_TILE 32 /* rows of a tile of scores; even */
+#define QUERY_TILE 64 /* rows of a tile of scores; even */
 
 typedef struct
 {
