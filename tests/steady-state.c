@@ -12,7 +12,7 @@
 #define CONTEXT 32
 #define BATCH 3
 
-/* -- calls to malloc ------------------------------------------------------------------------------------------------ */
+/* -- calls to malloc ----------------------------------------------------------------------------------------------- */
 
 /* Put in front of the C library's for the whole process. A sanitizer puts its own there. */
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -55,7 +55,7 @@ realloc (void *data,
 static guint64 n_malloc;
 #endif
 
-/* -- training ------------------------------------------------------------------------------------------------------- */
+/* -- training ------------------------------------------------------------------------------------------------------ */
 
 typedef struct
 {
@@ -189,7 +189,7 @@ a_step_after_the_second_asks_the_system_for_no_memory (gconstpointer data)
   g_assert_cmpuint (measure ().reserved, >, warm.reserved);
 }
 
-/* -- ops ------------------------------------------------------------------------------------------------------------ */
+/* -- ops ----------------------------------------------------------------------------------------------------------- */
 
 static EbbTensor *
 make_leaf (double value)

@@ -11,8 +11,8 @@ void *ebb_host_alloc (gsize size,
                       GError **error);
 void ebb_host_free (void *data,
                     gsize size);
-/* For the structs that each op makes, from the same per-thread lists: tensors, storages, nodes, handles. Never NULL; the
- * contents are whatever they were. */
+/* For the structs that each op makes, from the same per-thread lists: tensors, storages, nodes, handles. Never NULL;
+ * the contents are whatever they were. */
 void *ebb_object_alloc (gsize size);
 void ebb_object_free (void *object,
                       gsize size);
