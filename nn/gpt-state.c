@@ -77,7 +77,8 @@ from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
  *
  * Loads weights in the layout of the published GPT-2 file: matrices inside blocks are `[in, out]`, names may begin with
  * `transformer.`, causal masks are passed over, and so is `lm_head.weight` where the model's weights are tied. With an
- * error nothing is changed.
+ * error nothing is changed. A model that is made to be loaded need not draw its weights before, see
+ * ebb_push_initialization_skipped().
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set as ebb_module_load_state_dict() does
  */

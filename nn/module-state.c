@@ -268,7 +268,7 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
  *
  * Copies a state into the parameters and buffers of the module and of all below it, casting where the dtype differs. Of
  * a shared parameter one name is enough. A shape that differs is always an error, and with any error nothing is
- * changed.
+ * changed. A model that is made to be loaded need not draw its weights before, see ebb_push_initialization_skipped().
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set to %EBB_ERROR_STATE and a list of what does not fit
  */

@@ -503,6 +503,7 @@ typedef enum
   NONE,
   SELECTIVE,
   FULL,
+  STACK, /* all layers as one */
   WHOLE, /* the model as one */
   N_STRATEGIES
 } Strategy;
@@ -516,7 +517,13 @@ wrap (EbbModule *bert, Strategy strategy)
   if (strategy == NONE)
     return;
   options = strategy == SELECTIVE ? ebb_checkpoint_options_new_selective () : ebb_checkpoint_options_new ();
-  if (strategy == WHOLE)
+  if (strategy == STACK)
+    {
+      g_autoptr (EbbModule) layer = ebb_module_get_child (bert, "layer");
+
+      g_assert_true (ebb_checkpoint_wrap_uniform (layer, 2, options, &error));
+    }
+  else if (strategy == WHOLE)
     g_assert_nonnull (ebb_checkpoint_wrapper (bert, options, &error));
   else
     g_assert_true (ebb_checkpoint_wrap_each (bert, EBB_TYPE_TRANSFORMER_BLOCK, options, &error));
