@@ -104,17 +104,18 @@ ebb_policy_new_for_func (EbbCheckpointPolicyFunc func,
 
 /* -- ready-made ones ----------------------------------------------------------------------------------------------- */
 
-/* A product that widens (queries, keys and values in one; the feed-forward part's first) is dear to do again. What lies
- * between two of them is made again from their results in little time: attention from queries, keys and values, its
- * projection, sums, norms and GELU, none of which need be kept for backward then. */
+/* A product that widens or narrows (queries, keys and values in one; both of the feed-forward part) is dear to do
+ * again. What lies between two of them is made again from their results in little time: attention from queries, keys
+ * and values, its projection, sums, norms and GELU, none of which need be kept for backward then. Where nothing reads
+ * the last product's result again, as in a pre-norm block, it is let go though the policy keeps it. */
 static EbbCheckpointPolicy
-save_widening_products (const EbbPolicyQuestion *question,
-                        gpointer data,
-                        GError **error)
+save_uneven_products (const EbbPolicyQuestion *question,
+                      gpointer data,
+                      GError **error)
 {
   const EbbOpCall *call = question->call;
 
-  return call->op->kind == EBB_OP_PRODUCT && call->outputs[0]->n_elements > call->inputs[0]->n_elements
+  return call->op->kind == EBB_OP_PRODUCT && call->outputs[0]->n_elements != call->inputs[0]->n_elements
              ? EBB_CHECKPOINT_POLICY_MUST_SAVE
              : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
@@ -174,17 +175,18 @@ ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
  * ebb_checkpoint_options_set_policy_selective:
  * @self: options
  *
- * Keeps the results of matrix products that are wider than what they are made of, and recomputes the rest. In a
- * transformer block these are the queries, keys and values and the feed-forward part's hidden layer, 7 of the 10 times
- * B T C numbers that its backward needs; what is recomputed is the attention core with its projection, norms and GELU,
- * a seventh of the block's forward.
+ * Keeps the results of matrix products that are wider or narrower than what they are made of, and recomputes the rest.
+ * In a transformer block these are the queries, keys and values and the feed-forward part's hidden layer, 7 of the 10
+ * times B T C numbers that its backward needs; and in a post-norm block, where a norm needs it, what the feed-forward
+ * part gives. What is recomputed is the attention core with its projection, norms and GELU, a seventh of the block's
+ * forward.
  */
 void
 ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self)
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  ebb_checkpoint_options_take_policy (self, ebb_policy_new (save_widening_products, NULL, NULL));
+  ebb_checkpoint_options_take_policy (self, ebb_policy_new (save_uneven_products, NULL, NULL));
 }
 
 /**

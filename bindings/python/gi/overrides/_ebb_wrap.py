@@ -97,8 +97,8 @@ def checkpoint_wrapper(module, **options):
 
     offload_to_cpu: inputs on another device are held in host memory. preserve_rng_state: random numbers are drawn
     again as they were. determinism_check: "default", "none" or "values". early_stop: a recompute ends once backward
-    has what it needs. policy: what is kept inside; "selective" (products that widen), "attention" (all but the
-    attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of
+    has what it needs. policy: what is kept inside; "selective" (products that widen or narrow), "attention" (all but
+    the attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of
     (op, ordinal, n_bytes) that returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs.
     retain_recomputed: where backward goes through a graph several times, the first recompute's result is kept.
     on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it.
