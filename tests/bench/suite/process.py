@@ -86,9 +86,9 @@ def process_seconds(pid):
 class Training:
     """One program that takes steps when it is told to, and what was measured of it."""
 
-    def __init__(self, name, command, threads, optional=False, alone=False, questions=()):
+    def __init__(self, name, command, threads, warm_up=2, optional=False, alone=False, questions=()):
         self.name, self.command, self.threads = name, [str(word) for word in command], threads
-        self.optional, self.alone = optional, alone
+        self.warm_up_steps, self.optional, self.alone = warm_up, optional, alone
         self.questions = questions  # asked after the last turn
         self.process = self.messages = None
         self.warm_up, self.turns, self.last, self.answers = [], [], {}, {}
@@ -121,8 +121,8 @@ class Training:
             pass  # read() tells why
         return self.read()
 
-    def warm(self, n):
-        answer = self.ask(n)
+    def warm(self):
+        answer = self.ask(self.warm_up_steps)
         self.first_loss = answer["first_loss"]
         self.warm_up += answer["seconds"]
         self.last = answer
@@ -182,7 +182,7 @@ def steps_of_a_turn(group):
     return min(MOST_STEPS, max(1, round(TURN_SECONDS / longest)))
 
 
-def run_together(trainings, warm_up, rounds, say=lambda text: None):
+def run_together(trainings, rounds, say=lambda text: None):
     """Measures trainings in turn, as many at a time as the memory holds, and calls @say with what happens.
 
     The order turns from round to round. Gives the names of each group that ran together.
@@ -191,7 +191,7 @@ def run_together(trainings, warm_up, rounds, say=lambda text: None):
     while waiting:
         group = []
         try:
-            fill_group(group, waiting, warm_up, say)
+            fill_group(group, waiting, say)
             steps = steps_of_a_turn(group) if group else 0
             for turn in range(rounds if group else 0):
                 for i in range(len(group)):
@@ -216,14 +216,14 @@ def has_room(group, training):
     return not group or not (group[0].alone or training.alone) and available_bytes() > needed
 
 
-def fill_group(group, waiting, warm_up, say):
+def fill_group(group, waiting, say):
     """Starts trainings while there is room for one as large as the largest so far."""
     while waiting and has_room(group, waiting[0]):
         training = waiting.pop(0)
         group.append(training)
         try:
             training.start()
-            training.warm(warm_up)
+            training.warm()
         except Failure as failure:
             if not training.optional:
                 raise

@@ -21,8 +21,9 @@ def measure_sweep(sweep, build, threads, points, rounds=3):
         command = [program, "--serve", "--preset", "tiny", "--width", WIDTH, "--heads", HEADS, "--vocab", VOCAB,
                    "--batch", sweep["batch"], "--layers", sizes["layers"], "--context", sizes["context"],
                    "--threads", threads]
-        trainings = {name: Training(name, [*command, "--checkpoint", name], threads) for name in STRATEGIES}
-        run_together(trainings.values(), 1 if sizes["context"] * sizes["layers"] > 4096 else 3, rounds)
+        warm_up = 2 if sizes["context"] * sizes["layers"] > 4096 else 3
+        trainings = {name: Training(name, [*command, "--checkpoint", name], threads, warm_up) for name in STRATEGIES}
+        run_together(trainings.values(), rounds)
         runs = {name: training.result() for name, training in trainings.items()}
         result.append({sweep["name"]: point,
                        "input_bytes": sizes["layers"] * sweep["batch"] * sizes["context"] * WIDTH * 4,
