@@ -8,8 +8,6 @@ from .process import BENCH, Training, progress, run_process, run_together
 GPT2 = {"model": "gpt", "preset": "gpt2", "layers": 12, "width": 768, "heads": 12, "vocab": 50257}
 BERT_LARGE = {"model": "bert", "preset": "bert-large", "layers": 24, "width": 1024, "heads": 16, "vocab": 30522}
 SMALL = {"model": "gpt", "preset": "tiny", "layers": 4, "width": 128, "heads": 4, "vocab": 256}
-# Steps that don't count: Ebb's second still asks the system for memory, PyTorch's second is like all that follow.
-EBB_WARM_UP, TORCH_WARM_UP = 2, 1
 MOST_OF_OTHERS = 0.03  # of the machine; more is told
 
 SMALL_BERT = {"model": "bert", "preset": "bert-base", "layers": 2, "width": 128, "heads": 4, "vocab": 256}
@@ -40,7 +38,7 @@ PLAIN = (*OURS, *THEIRS)
 class Row:
     """A model, a batch and a dtype, trained by several programs in turn."""
 
-    def __init__(self, name, title, sizes, batch, context, dtype, programs, *, warm_up=None, rounds=2, kept=False,
+    def __init__(self, name, title, sizes, batch, context, dtype, programs, *, warm_up=1, rounds=2, kept=False,
                  floor=True):
         self.name, self.title, self.sizes, self.programs = name, title, sizes, programs
         self.batch, self.context, self.dtype = batch, context, dtype
@@ -121,13 +119,13 @@ class Programs:
                 title, options = EBB[key]
                 command = self.ebb_command(row, options)
                 if command:
-                    trainings[key] = Training(title, [*command, "--serve"], self.threads, row.warm_up or EBB_WARM_UP,
+                    trainings[key] = Training(title, [*command, "--serve"], self.threads, row.warm_up,
                                               optional=key.count("-") > 1,
                                               questions=("floor",) if row.floor and key == "ebb-none" else ())
             elif self.python:
                 title, options = TORCH[key]
                 trainings[key] = Training(title, self.torch_command(row, options), self.threads,
-                                          row.warm_up or TORCH_WARM_UP,
+                                          row.warm_up,
                                           optional=key in ("torch-compiled", "torch-pure"),
                                           alone=key == "torch-compiled",  # its compilers are processes that stay
                                           questions=("kept",) if row.kept and key in ("torch-none", "torch-full")
