@@ -152,18 +152,29 @@ convert_moment (EbbTensor *parameter,
                 GError **error)
 {
   g_autoptr (EbbTensor) wide = widen (moment, *state, *absmax, error);
+  g_autoptr (EbbTensor) new_state = NULL;
+  g_autoptr (EbbTensor) new_absmax = NULL;
 
   if (wide == NULL)
     return FALSE;
+  if (dtype == EBB_DTYPE_U8)
+    {
+      if (!ensure_moment (parameter, dtype, &new_state, &new_absmax, error)
+          || !launch_conversion (EBB_KERNEL_MOMENT_ENCODE, moment, wide, new_state, new_absmax, error))
+        return FALSE;
+    }
+  else
+    {
+      new_state = ebb_cast (wide, dtype, error);
+      if (new_state == NULL)
+        return FALSE;
+      ebb_storage_set_purpose (new_state->storage, EBB_PURPOSE_OPTIMIZER);
+    }
+  /* Only now: a state that can't be converted stays. */
   g_clear_pointer (state, ebb_tensor_unref);
   g_clear_pointer (absmax, ebb_tensor_unref);
-  if (dtype == EBB_DTYPE_U8)
-    return ensure_moment (parameter, dtype, state, absmax, error)
-           && launch_conversion (EBB_KERNEL_MOMENT_ENCODE, moment, wide, *state, *absmax, error);
-  *state = ebb_cast (wide, dtype, error);
-  if (*state == NULL)
-    return FALSE;
-  ebb_storage_set_purpose ((*state)->storage, EBB_PURPOSE_OPTIMIZER);
+  *state = g_steal_pointer (&new_state);
+  *absmax = g_steal_pointer (&new_absmax);
   return TRUE;
 }
 

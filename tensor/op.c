@@ -561,6 +561,8 @@ ebb_tensor_get_shadow (EbbTensor *parameter,
     return NULL;
   if (!shadow->storage->phantom)
     ebb_storage_set_purpose (shadow->storage, EBB_PURPOSE_PARAMETER);
+  if (parameter->shadow != NULL)
+    ebb_tensor_unref (parameter->shadow);
   parameter->shadow = ebb_tensor_ref (shadow);
   parameter->shadow_birth = storage->birth;
   parameter->shadow_version = storage->version;

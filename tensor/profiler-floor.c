@@ -337,6 +337,8 @@ ebb_profiler_measure_floor (EbbProfiler *self,
     {
       EbbWork *work = ebb_profiler_get_work (self, i);
 
+      if (work->flop == 0)
+        work->floor = 0;
       if (work->floor >= 0)
         continue;
       if (ebb_work_is_product (work) ? !measure_product (work, error) : !measure_attention (work, error))

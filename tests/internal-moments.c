@@ -10,7 +10,7 @@
 #define N 1000 /* three blocks and a part of one */
 #define N_BLOCKS 4
 
-static const char *const simd_names[] = { "portable", "avx2", "avx512" };
+static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
 
 /* -- plain code ---------------------------------------------------------------------------------------------------- */
 

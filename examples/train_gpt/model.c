@@ -168,7 +168,6 @@ format_mib (double bytes)
   return g_strdup_printf ("%.1f MiB", bytes / (1024 * 1024));
 }
 
-/* In doubles: the sizes of a mistyped option would overflow integers, and a rounded number is as good here. */
 static double
 get_moment_bytes (const Options *options)
 {
@@ -176,6 +175,7 @@ get_moment_bytes (const Options *options)
                                                                                              : 8;
 }
 
+/* In doubles: the sizes of a mistyped option would overflow integers, and a rounded number is as good here. */
 gboolean
 model_check_memory (const Options *options,
                     const EbbGptConfig *config,
@@ -195,7 +195,8 @@ model_check_memory (const Options *options,
   double training = options->steps > 0 ? 1 : 0;
   double parameters = 4 * n_parameters, moments = training * n_parameters * get_moment_bytes (options);
   /* A parameter that moves at once leaves only the largest gradient, that of the embedding, to the end. */
-  double gradients = options->step_in_backward ? 4 * width * ebb_gpt_config_get_vocab (config) : training * parameters;
+  double gradients =
+      training * (options->step_in_backward ? 4 * width * ebb_gpt_config_get_vocab (config) : parameters);
   double activations = training * element * kept * layers * width * context * options->batch;
   double limit = (double) ebb_memory_get_limit (device);
   g_autofree char *all = NULL;
