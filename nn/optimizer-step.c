@@ -271,9 +271,12 @@ move_parameter (EbbTensor *parameter,
   EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
   EbbOptimizerSlot *slot =
       &priv->slots[GPOINTER_TO_UINT (g_hash_table_lookup (priv->by_parameter, parameter))];
+  EbbProfileMark mark = ebb_profile_push_range ("optimizer step in backward", EBB_PHASE_OPTIMIZER);
+  gboolean ok = check_kind (self, error) && check_moved (slot, error) && prepare_slot (self, slot, error)
+                && update_slot (self, slot, error);
 
-  if (!check_kind (self, error) || !check_moved (slot, error) || !prepare_slot (self, slot, error)
-      || !update_slot (self, slot, error))
+  ebb_profile_pop (mark);
+  if (!ok)
     return FALSE;
   slot->moved = TRUE;
   g_clear_pointer (&parameter->grad, ebb_tensor_unref);
