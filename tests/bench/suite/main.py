@@ -105,8 +105,6 @@ class Suite:
                 progress("  " + ", ".join(f"{kind} {value:.3f} s" for kind, value in seconds.items()))
                 self.data["optimizer"] = programs.optimizer
         for row in chosen:
-            if os.getloadavg()[0] > 1.5 * os.cpu_count():
-                self.data["warnings"].append(f"{row.name}: the machine was busy: load {os.getloadavg()[0]:.1f}")
             result = self.guard(row.title, rows.measure_row, row, programs)
             if result and result["runs"]:
                 self.data["rows"][row.name] = result
