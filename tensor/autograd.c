@@ -2,8 +2,8 @@
 #include "tensor/autograd.h"
 
 #include "tensor/autograd-private.h"
-#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/leaf-hook-private.h"
+#include "tensor/object-private.h"
 #include "tensor/profiler-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"

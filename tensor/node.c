@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd-private.h"
-#include "tensor/cpu/host-allocator-private.h"
+
+#include "tensor/object-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 

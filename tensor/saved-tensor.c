@@ -2,7 +2,7 @@
 #include "tensor/saved-tensor.h"
 
 #include "tensor/autograd-private.h"
-#include "tensor/cpu/host-allocator-private.h"
+#include "tensor/object-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
 

@@ -2,7 +2,7 @@
 #include "tensor/storage-private.h"
 
 #include "tensor/backend-private.h"
-#include "tensor/cpu/host-allocator-private.h"
+#include "tensor/object-private.h"
 #include "tensor/thread-private.h"
 
 static guint64 last_birth;

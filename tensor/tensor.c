@@ -4,7 +4,7 @@
 #include "tensor/autograd-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/backend-private.h"
-#include "tensor/cpu/host-allocator-private.h"
+#include "tensor/object-private.h"
 #include "tensor/op-private.h"
 #include "tensor/thread-private.h"
 

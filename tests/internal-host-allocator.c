@@ -2,10 +2,12 @@
 #include "tensor/cpu/host-allocator-private.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #define N_SLOTS 300
 #define N_MOVES 6000
+#define SMALL 2048 /* larger ones come from no thread's own list */
+#define N_HOLES 20
+#define HOLE 3008
 
 typedef struct
 {
@@ -42,15 +44,17 @@ slot_empty (Slot *slot)
   g_assert_cmpuint (slot->data[0], ==, slot->mark);
   g_assert_cmpuint (slot->data[slot->size / 2], ==, slot->mark);
   g_assert_cmpuint (slot->data[slot->size - 1], ==, slot->mark);
-  memset (slot->data, 0, slot->size);
+  slot->data[0] = slot->data[slot->size / 2] = slot->data[slot->size - 1] = 0;
   ebb_host_free (slot->data, slot->size);
   slot->data = NULL;
 }
 
-/* One round: the same requests each time, and everything given back at its end. */
-static void
+/* One round: the same requests each time, and everything given back at its end. Returns a hash of where the large
+ * blocks were. */
+static guint64
 run_round (guint32 seed)
 {
+  guint64 places = 0;
   g_autoptr (GRand) rand = g_rand_new_with_seed (seed);
   g_autofree Slot *slots = g_new0 (Slot, N_SLOTS);
 
@@ -61,11 +65,16 @@ run_round (guint32 seed)
       if (slot->data != NULL)
         slot_empty (slot);
       else
-        slot_fill (slot, draw_size (rand), (guint8) (1 + i % 255));
+        {
+          slot_fill (slot, draw_size (rand), (guint8) (1 + i % 255));
+          if (slot->size > SMALL)
+            places = places * 31 + (gsize) slot->data;
+        }
     }
   for (guint i = 0; i < N_SLOTS; i++)
     if (slots[i].data != NULL)
       slot_empty (&slots[i]);
+  return places;
 }
 
 static void
@@ -79,24 +88,27 @@ blocks_do_not_overlap (void)
 static void
 the_same_requests_find_the_same_places_again (void)
 {
-  Slot stays[40] = { { NULL } };
-  guint64 reserved, calls;
+  Slot stays[N_HOLES], holes[N_HOLES];
+  guint64 reserved, calls, places;
 
   for (guint32 seed = 100; seed < 110; seed++)
     {
-      g_autoptr (GRand) rand = g_rand_new_with_seed (seed);
-
       run_round (seed);
-      for (guint i = 0; i < G_N_ELEMENTS (stays); i++)
-        slot_fill (&stays[i], draw_size (rand), 7);
-      run_round (seed);
+      for (guint i = 0; i < N_HOLES; i++)
+        {
+          slot_fill (&stays[i], HOLE, 7);
+          slot_fill (&holes[i], HOLE, 8);
+        }
+      for (guint i = 0; i < N_HOLES; i++)
+        slot_empty (&holes[i * 7 % N_HOLES]);
+      places = run_round (seed);
       reserved = ebb_host_get_reserved ();
       calls = ebb_host_get_system_calls ();
       for (int i = 0; i < 5; i++)
-        run_round (seed);
+        g_assert_cmpuint (run_round (seed), ==, places);
       g_assert_cmpuint (ebb_host_get_reserved (), ==, reserved);
       g_assert_cmpuint (ebb_host_get_system_calls (), ==, calls);
-      for (guint i = 0; i < G_N_ELEMENTS (stays); i++)
+      for (guint i = 0; i < N_HOLES; i++)
         slot_empty (&stays[i]);
     }
 }

@@ -2,6 +2,7 @@
 #include "wrap/frame-private.h"
 
 #include "nn/args-private.h"
+#include "tensor/object-private.h"
 #include "wrap/checkpoint-options-private.h"
 
 G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
@@ -90,16 +91,16 @@ ticket_free (gpointer data)
     }
   if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
     drop_everything (self);
-  g_free (ticket);
+  ebb_object_free (ticket, sizeof *ticket);
   g_object_unref (self);
 }
 
 static Ticket *
 ticket_new (EbbCheckpointFrame *self)
 {
-  Ticket *ticket = g_new0 (Ticket, 1);
+  Ticket *ticket = ebb_object_new (Ticket);
 
-  ticket->frame = g_object_ref (self);
+  *ticket = (Ticket){ .frame = g_object_ref (self) };
   self->n_wanted++;
   return ticket;
 }

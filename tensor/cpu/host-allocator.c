@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/cpu/host-allocator-private.h"
 
+#include "tensor/object-private.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
