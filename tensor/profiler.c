@@ -224,7 +224,11 @@ static void
 let_go (gpointer data)
 {
   EbbProfiler *self = data;
+  gint64 now = ebb_profiler_get_time ();
 
+  while (self->open->len > 0)
+    pop_event (self, now - self->origin);
+  self->total += now - self->started;
   ebb_thread.profiler = NULL;
   ebb_thread.module_path = 0;
   self->thread = NULL;
@@ -301,7 +305,8 @@ ebb_profiler_new (void)
  *
  * Begins to record what the calling thread computes, until ebb_profiler_stop(). What was recorded before is kept. One
  * profiler can run on a thread at a time. Each op and each kernel in it takes about 150 bytes. While it runs, kernels
- * of a device that computes behind the caller's back are waited for one by one.
+ * of a device that computes behind the caller's back are waited for one by one. Only this thread may ask it for
+ * anything while it runs.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @self runs already, or another one on this thread
  */
@@ -339,17 +344,11 @@ ebb_profiler_start (EbbProfiler *self,
 void
 ebb_profiler_stop (EbbProfiler *self)
 {
-  gint64 now;
-
   if (self == NULL || self->thread == NULL)
     return;
   g_return_if_fail (EBB_IS_PROFILER (self));
   g_return_if_fail (self->thread == g_thread_self ());
 
-  now = ebb_profiler_get_time ();
-  while (self->open->len > 0)
-    pop_event (self, now - self->origin);
-  self->total += now - self->started;
   g_private_replace (&running, NULL);
 }
 

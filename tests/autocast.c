@@ -152,11 +152,46 @@ gradients_are_added_in_f32 (void)
   model_clear (&model);
 }
 
+static guint64
+get_bytes (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+
+  return ebb_memory_stats_get_total (stats);
+}
+
+/* A graph that is still alive holds the bf16 copy of a parameter that has changed since; nothing holds it longer. */
+static void
+copies_of_changed_parameters_are_let_go (void)
+{
+  const guint64 before = get_bytes ();
+  g_autoptr (GError) error = NULL;
+  EbbTensor *x = LEAF (32, 64), *weight = LEAF (64, 64);
+
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  for (int i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbTensor) first = ebb_linear (x, weight, NULL, &error);
+      g_autoptr (EbbTensor) second = NULL;
+
+      ebb_push_grad_enabled (FALSE);
+      ebb_tensor_scale (weight, 0.5, &error);
+      ebb_pop_grad_enabled ();
+      second = ebb_linear (x, weight, NULL, &error);
+      g_assert_no_error (error);
+    }
+  ebb_pop_autocast ();
+  ebb_tensor_unref (x);
+  ebb_tensor_unref (weight);
+  g_assert_cmpuint (get_bytes (), ==, before);
+}
+
 int
 main (int argc, char **argv)
 {
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/autocast/products-are-bf16-and-gradients-f32", products_are_bf16_and_gradients_f32);
   g_test_add_func ("/autocast/gradients-are-added-in-f32", gradients_are_added_in_f32);
+  g_test_add_func ("/autocast/copies-of-changed-parameters-are-let-go", copies_of_changed_parameters_are_let_go);
   return g_test_run ();
 }

@@ -204,6 +204,32 @@ a_pass_that_keeps_its_graph_leaves_gradients (void)
   assert_same_weights (a, b);
 }
 
+/* Backward does not know of a reader that asks for no gradient: it finds the parameter changed, and says so. */
+static void
+a_moved_parameter_is_not_read_unnoticed (void)
+{
+  g_autoptr (GError) error = NULL;
+  const gint64 shape[] = { 4, 4 };
+  g_autoptr (EbbModule) linear = ebb_linear_new (4, 4, FALSE, &error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (linear, 1e-2, &error);
+  g_autoptr (EbbTensor) weight = ebb_module_get_parameter (linear, "weight");
+  g_autoptr (EbbTensor) detached = ebb_tensor_detach (weight);
+  g_autoptr (EbbTensor) x = ebb_randn (shape, 2, EBB_DTYPE_F32, NULL, NULL, &error);
+  g_autoptr (EbbTensor) product = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  g_assert_no_error (error);
+  ebb_tensor_set_requires_grad (x, TRUE, &error);
+  ebb_optimizer_set_step_in_backward (optimizer, TRUE);
+  product = ebb_mul (x, detached, &error);
+  sum = ebb_add (product, weight, &error);
+  loss = ebb_sum (sum, NULL, 0, FALSE, &error);
+  g_assert_no_error (error);
+  g_assert_false (ebb_tensor_backward (loss, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
+}
+
 static void
 an_optimizer_that_is_gone_moves_nothing (void)
 {
@@ -234,6 +260,8 @@ main (int argc, char **argv)
   g_test_add_func ("/step-in-backward/what-needs-all-gradients-is-refused", what_needs_all_gradients_is_refused);
   g_test_add_func ("/step-in-backward/a-pass-that-keeps-its-graph-leaves-gradients",
                    a_pass_that_keeps_its_graph_leaves_gradients);
+  g_test_add_func ("/step-in-backward/a-moved-parameter-is-not-read-unnoticed",
+                   a_moved_parameter_is_not_read_unnoticed);
   g_test_add_func ("/step-in-backward/an-optimizer-that-is-gone-moves-nothing",
                    an_optimizer_that_is_gone_moves_nothing);
   return g_test_run ();

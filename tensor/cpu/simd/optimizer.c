@@ -35,8 +35,12 @@ count_elements (const EbbView *view)
 EBB_VEC_INLINE gsize
 get_size (EbbDType moment_dtype)
 {
-  return moment_dtype == EBB_DTYPE_F32 ? 4 : moment_dtype == EBB_DTYPE_BF16 ? 2
-                                                                            : 1;
+  switch (moment_dtype)
+    {
+    case EBB_DTYPE_F32: return 4;
+    case EBB_DTYPE_BF16: return 2;
+    default: return 1;
+    }
 }
 
 /* With constant dtypes, so that loads and stores are specialised. */
