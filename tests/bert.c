@@ -524,7 +524,11 @@ wrap (EbbModule *bert, Strategy strategy)
       g_assert_true (ebb_checkpoint_wrap_uniform (layer, 2, options, &error));
     }
   else if (strategy == WHOLE)
-    g_assert_nonnull (ebb_checkpoint_wrapper (bert, options, &error));
+    {
+      g_autoptr (EbbModule) wrapped = ebb_checkpoint_wrapper (bert, options, &error);
+
+      g_assert_true (wrapped == bert);
+    }
   else
     g_assert_true (ebb_checkpoint_wrap_each (bert, EBB_TYPE_TRANSFORMER_BLOCK, options, &error));
   g_assert_no_error (error);

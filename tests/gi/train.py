@@ -296,6 +296,21 @@ class Training(TestCase):
         with self.assertRaisesRegex(GLib.Error, "step-in-backward"):
             optimizer.clip_grad_norm(1.0)
 
+    def test_properties_of_an_optimizer_are_attributes(self):
+        optimizer = Ebb.AdamW(Ebb.Linear(2, 2), 0.1)
+        optimizer.lr = 0.25
+        optimizer.moment_format = "bf16"
+        optimizer.note = "mine"
+        self.assertEqual((optimizer.lr, optimizer.get_lr()), (0.25, 0.25))
+        self.assertEqual(optimizer.get_moment_format(), Ebb.MomentFormat.BF16)
+        self.assertEqual(optimizer.note, "mine")
+        with self.assertRaisesRegex(ValueError, "moment_format is '8bit': must be one of 'f32', 'bf16', 'eight-bit'"):
+            optimizer.moment_format = "8bit"
+        with self.assertRaisesRegex(ValueError, "moment_format is '8bit'"):
+            Ebb.AdamW(Ebb.Linear(2, 2), 0.1, moment_format="8bit")
+        with self.assertRaisesRegex(AttributeError, "AdamW has no attribute 'rate'"):
+            optimizer.rate
+
     def test_schedules_move_the_learning_rate(self):
         optimizer = Ebb.AdamW(Ebb.Linear(2, 2), 0.1)
         schedule = Ebb.CosineSchedule(2, 10, 0.1)

@@ -3,8 +3,11 @@
 Positional arguments are those of the C constructor `new`, each of which is a property; other properties go by name.
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
 """
+from gi.module import get_introspection_module
 from gi.overrides._ebb_errors import guard
 from gi.repository import Gio, GObject
+
+Ebb = get_introspection_module("Ebb")
 
 _init = guard(Gio.Initable.init)
 _names = {}  # by class written in C
@@ -37,15 +40,56 @@ def construct(self, initialize, args, kwargs):
         if name in kwargs:
             raise TypeError(f"{type(self).__name__}() got {name!r} twice")
         kwargs[name] = value
+    for name, value in kwargs.items():
+        found = _property_name(type(self), name) if isinstance(value, str) else None
+        if found is not None:
+            kwargs[name] = _from_nick(type(self), found, value)
     initialize(**kwargs)
     if isinstance(self, Gio.Initable):
         _init(self, None)
 
 
+def _property_name(cls, name):
+    """The GObject property that Python calls name; None if there is none."""
+    name = name.replace("_", "-")
+    return name if not name.startswith("-") and cls.find_property(name) is not None else None
+
+
+def _get_attribute(self, name):
+    found = _property_name(type(self), name)
+    if found is None:
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    return self.get_property(found)
+
+
+def _set_attribute(self, name, value):
+    found = _property_name(type(self), name)
+    if found is None:
+        GObject.Object.__setattr__(self, name, value)
+    else:
+        self.set_property(found, _from_nick(type(self), found, value))
+
+
+def _from_nick(cls, name, value):
+    """Of an enumeration's property, the value that a string names; any other value as it is."""
+    spec = cls.find_property(name)
+    if not isinstance(value, str) or not spec.value_type.is_a(GObject.TYPE_ENUM):
+        return value
+    # The class that introspection makes: that of the property, asked for first, would be made without its names.
+    enumeration = getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))
+    nicks = {item.value_nick: item for item in enumeration.__enum_values__.values()}
+    if value not in nicks:
+        raise ValueError(f"{cls.__name__}: {name.replace('-', '_')} is {value!r}: "
+                         f"must be one of {', '.join(map(repr, nicks))}")
+    return nicks[value]
+
+
 def add_init(cls):
-    """Gives a class that has no Python part a constructor for Python."""
+    """Gives a class that has no Python part a constructor for Python, and its properties as attributes."""
 
     def __init__(self, *args, **kwargs):
         construct(self, lambda **properties: GObject.Object.__init__(self, **properties), args, kwargs)
 
     cls.__init__ = __init__
+    cls.__getattr__ = _get_attribute
+    cls.__setattr__ = _set_attribute
