@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/bert-config.h"
 
+#include "nn/model-config-private.h"
+
 #include <string.h>
 
 struct _EbbBertConfig
@@ -135,27 +137,6 @@ ebb_bert_config_free (EbbBertConfig *self)
   g_free (self);
 }
 
-static gboolean
-check_sizes (const EbbBertConfig *self, GError **error)
-{
-  const struct
-  {
-    const char *name;
-    int value, least;
-  } sizes[] = { { "vocab", self->vocab, 1 },  { "context", self->context, 1 }, { "segments", self->segments, 1 },
-                { "width", self->width, 1 },  { "heads", self->heads, 1 },     { "layers", self->layers, 1 },
-                { "hidden", self->hidden, 0 } };
-
-  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
-    if (sizes[i].value < sizes[i].least)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Bert: %s is %d, it must be at least %d",
-                     sizes[i].name, sizes[i].value, sizes[i].least);
-        return FALSE;
-      }
-  return TRUE;
-}
-
 /**
  * ebb_bert_config_check:
  * @self: a configuration
@@ -170,28 +151,16 @@ ebb_bert_config_check (const EbbBertConfig *self, GError **error)
 {
   if (self == NULL || (error != NULL && *error != NULL))
     return FALSE;
-  if (self->unknown_preset != NULL)
-    {
-      g_autofree char *known = g_strjoinv (", ", (char **) ebb_bert_config_get_preset_names ());
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
-                   self->unknown_preset, known);
-      return FALSE;
-    }
-  if (!check_sizes (self, error))
-    return FALSE;
-  if (self->width % self->heads != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Bert: a width of %d can't be divided among %d heads",
-                 self->width, self->heads);
-  else if (!(self->dropout >= 0 && self->dropout < 1))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Bert: dropout is %g, it must be at least 0 and below 1",
-                 self->dropout);
-  else if (!(self->norm_eps >= 0))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Bert: norm_eps is %g, it must not be negative",
-                 self->norm_eps);
-  else
-    return TRUE;
-  return FALSE;
+  const EbbConfigSize sizes[] = { { "vocab", self->vocab, 1 },       { "context", self->context, 1 },
+                                  { "segments", self->segments, 1 }, { "width", self->width, 1 },
+                                  { "heads", self->heads, 1 },       { "layers", self->layers, 1 },
+                                  { "hidden", self->hidden, 0 } };
+
+  return ebb_model_config_check_preset (self->unknown_preset, ebb_bert_config_get_preset_names (), error)
+         && ebb_model_config_check_sizes ("Bert", sizes, G_N_ELEMENTS (sizes), error)
+         && ebb_model_config_check_heads ("Bert", self->width, self->heads, error)
+         && ebb_model_config_check_rates ("Bert", self->dropout, self->norm_eps, error);
 }
 
 /**

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/gpt-config.h"
 
+#include "nn/model-config-private.h"
+
 #include <string.h>
 
 struct _EbbGptConfig
@@ -152,47 +154,24 @@ ebb_gpt_config_free (EbbGptConfig *self)
 gboolean
 ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
 {
-  const struct
-  {
-    const char *name;
-    int value;
-  } sizes[] = { { "vocab", self != NULL ? self->vocab : 0 },
-                { "context", self != NULL ? self->context : 0 },
-                { "width", self != NULL ? self->width : 0 },
-                { "heads", self != NULL ? self->heads : 0 },
-                { "layers", self != NULL ? self->layers : 0 } };
-
   if (self == NULL || (error != NULL && *error != NULL))
     return FALSE;
-  if (self->unknown_preset != NULL)
-    {
-      g_autofree char *known = g_strjoinv (", ", (char **) ebb_gpt_config_get_preset_names ());
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
-                   self->unknown_preset, known);
-      return FALSE;
-    }
-  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
-    if (sizes[i].value < 1)
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: %s is %d, it must be at least 1",
-                     sizes[i].name, sizes[i].value);
-        return FALSE;
-      }
-  if (self->width % self->heads != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: a width of %d can't be divided among %d heads",
-                 self->width, self->heads);
-  else if (self->residual_dtype != EBB_DTYPE_F32 && self->residual_dtype != EBB_DTYPE_BF16)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the residual stream is %s, it must be f32 or bf16",
-                 ebb_dtype_get_name (self->residual_dtype));
-  else if (!(self->dropout >= 0 && self->dropout < 1))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: dropout is %g, it must be at least 0 and below 1",
-                 self->dropout);
-  else if (!(self->norm_eps >= 0))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: norm_eps is %g, it must not be negative",
-                 self->norm_eps);
-  else
+  const EbbConfigSize sizes[] = { { "vocab", self->vocab, 1 },
+                                  { "context", self->context, 1 },
+                                  { "width", self->width, 1 },
+                                  { "heads", self->heads, 1 },
+                                  { "layers", self->layers, 1 } };
+
+  if (!ebb_model_config_check_preset (self->unknown_preset, ebb_gpt_config_get_preset_names (), error)
+      || !ebb_model_config_check_sizes ("Gpt", sizes, G_N_ELEMENTS (sizes), error)
+      || !ebb_model_config_check_heads ("Gpt", self->width, self->heads, error)
+      || !ebb_model_config_check_rates ("Gpt", self->dropout, self->norm_eps, error))
+    return FALSE;
+  if (self->residual_dtype == EBB_DTYPE_F32 || self->residual_dtype == EBB_DTYPE_BF16)
     return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the residual stream is %s, it must be f32 or bf16",
+               ebb_dtype_get_name (self->residual_dtype));
   return FALSE;
 }
 
