@@ -266,23 +266,16 @@ static EbbTensor *
 call_blocks (EbbBert *self, EbbTensor *x, EbbTensor *mask, GError **error)
 {
   g_autoptr (EbbModule) layer = self->layer != NULL ? g_object_ref (self->layer) : NULL;
-  g_autoptr (EbbTensor) consumed = NULL;
   g_autoptr (EbbTensor) keys = NULL;
-  g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
 
   if (x == NULL || layer == NULL)
     return x;
-  if (mask == NULL)
-    return ebb_stack_call1 (layer, x, error);
-  consumed = x;
-  if (!make_key_mask (self, mask, &keys, error))
-    return NULL;
-  args = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (args, NULL, x);
-  ebb_args_add_tensor (args, "mask", keys);
-  result = ebb_stack_call (layer, EBB_STACK_SHARE, args, error);
-  return result != NULL ? ebb_stack_take_only_tensor (layer, result, error) : NULL;
+  if (mask != NULL && !make_key_mask (self, mask, &keys, error))
+    {
+      ebb_tensor_unref (x);
+      return NULL;
+    }
+  return ebb_stack_call1_masked (layer, x, keys, error);
 }
 
 /* Dense layer, GELU, norm: [.., width]. */
@@ -507,8 +500,6 @@ ebb_bert_loss (EbbBert *self,
                GError **error)
 {
   g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-  EbbTensor *loss;
 
   if (self == NULL || tokens == NULL || targets == NULL || (error != NULL && *error != NULL))
     return NULL;
@@ -521,7 +512,5 @@ ebb_bert_loss (EbbBert *self,
   if (mask != NULL)
     ebb_args_add_tensor (args, "mask", mask);
   ebb_args_add_tensor (args, "targets", targets);
-  result = ebb_module_call (EBB_MODULE (self), args, error);
-  loss = ebb_args_peek_only_tensor (result);
-  return loss != NULL ? ebb_tensor_ref (loss) : NULL;
+  return ebb_module_call_for_tensor (EBB_MODULE (self), args, error);
 }

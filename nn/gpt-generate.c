@@ -54,17 +54,13 @@ last_logits (EbbGpt *self, EbbTensor *sequence, gint64 context, GError **error)
   gint64 seen = MIN (length, context);
   g_autoptr (EbbTensor) window = ebb_narrow (sequence, 1, length - seen, seen, error);
   g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-  EbbTensor *logits;
 
   if (window == NULL)
     return NULL;
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, window);
   ebb_args_add_boolean (args, "last", TRUE);
-  result = ebb_module_call (EBB_MODULE (self), args, error);
-  logits = ebb_args_peek_only_tensor (result);
-  return logits != NULL ? ebb_tensor_ref (logits) : NULL;
+  return ebb_module_call_for_tensor (EBB_MODULE (self), args, error);
 }
 
 static EbbTensor *

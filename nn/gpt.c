@@ -209,20 +209,8 @@ static EbbTensor *
 call_blocks (EbbGpt *self, EbbTensor *x, EbbTensor *mask, GError **error)
 {
   g_autoptr (EbbModule) h = self->h != NULL ? g_object_ref (self->h) : NULL;
-  g_autoptr (EbbTensor) consumed = NULL;
-  g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
 
-  if (x == NULL || h == NULL)
-    return x;
-  if (mask == NULL)
-    return ebb_stack_call1 (h, x, error);
-  consumed = x;
-  args = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (args, NULL, x);
-  ebb_args_add_tensor (args, "mask", mask);
-  result = ebb_stack_call (h, EBB_STACK_SHARE, args, error);
-  return result != NULL ? ebb_stack_take_only_tensor (h, result, error) : NULL;
+  return x != NULL && h != NULL ? ebb_stack_call1_masked (h, x, mask, error) : x;
 }
 
 /* What the output product is made of: [B, T, width], or [B, 1, width] of the last position. */
@@ -398,8 +386,6 @@ EbbTensor *
 ebb_gpt_loss (EbbGpt *self, EbbTensor *tokens, EbbTensor *targets, GError **error)
 {
   g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-  EbbTensor *loss;
 
   if (self == NULL || tokens == NULL || targets == NULL || (error != NULL && *error != NULL))
     return NULL;
@@ -408,7 +394,5 @@ ebb_gpt_loss (EbbGpt *self, EbbTensor *tokens, EbbTensor *targets, GError **erro
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, tokens);
   ebb_args_add_tensor (args, "targets", targets);
-  result = ebb_module_call (EBB_MODULE (self), args, error);
-  loss = ebb_args_peek_only_tensor (result);
-  return loss != NULL ? ebb_tensor_ref (loss) : NULL;
+  return ebb_module_call_for_tensor (EBB_MODULE (self), args, error);
 }

@@ -89,23 +89,6 @@ ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
   return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
 }
 
-/* Calls @module and takes the one tensor that it gives. */
-static EbbTensor *
-call_for_tensor (EbbModule *module, EbbArgs *args, GError **error)
-{
-  g_autoptr (EbbArgs) result = ebb_module_call (module, args, error);
-  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
-
-  if (result != NULL && tensor == NULL)
-    {
-      g_autofree char *text = ebb_args_to_string (result);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor is wanted, but it gave %s",
-                   ebb_module_get_type_name (module), text);
-    }
-  return tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
-}
-
 EbbTensor *
 ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **error)
 {
@@ -116,7 +99,7 @@ ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **erro
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, input);
   ebb_args_add_boolean (args, "add_bias", FALSE);
-  return call_for_tensor (module, args, error);
+  return ebb_module_call_for_tensor (module, args, error);
 }
 
 EbbTensor *
@@ -130,7 +113,7 @@ ebb_linear_call_for_loss (EbbModule *module, EbbTensor *input, EbbTensor *target
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, input);
   ebb_args_add_tensor (args, "targets", targets);
-  return call_for_tensor (module, args, error);
+  return ebb_module_call_for_tensor (module, args, error);
 }
 
 static void

@@ -108,18 +108,28 @@ report_failure (EbbModule *self, GError **error)
   last_failure.module = self;
 }
 
-static EbbTensor *
-take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
+EbbTensor *
+ebb_module_take_only_tensor (EbbModule *self, EbbArgs *result, GError **error)
 {
   EbbTensor *tensor = ebb_args_peek_only_tensor (result);
   g_autofree char *text = NULL;
 
+  if (result == NULL)
+    return NULL;
   if (tensor != NULL)
     return ebb_tensor_ref (tensor);
   text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but forward gave %s",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but it gave %s",
                ebb_module_get_type_name (self), text);
   return NULL;
+}
+
+EbbTensor *
+ebb_module_call_for_tensor (EbbModule *self, EbbArgs *args, GError **error)
+{
+  g_autoptr (EbbArgs) result = ebb_module_call (self, args, error);
+
+  return ebb_module_take_only_tensor (self, result, error);
 }
 
 EbbArgs *
@@ -168,7 +178,7 @@ ebb_module_default_forward1 (EbbModule *self, EbbTensor *input, GError **error)
     }
   args = ebb_args_new_for_tensor (input);
   result = klass->forward (self, args, error);
-  return result != NULL ? take_only_tensor (self, result, error) : NULL;
+  return ebb_module_take_only_tensor (self, result, error);
 }
 
 static inline gboolean
@@ -301,7 +311,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
       g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
       g_autoptr (EbbArgs) result = ebb_module_call (self, args, error);
 
-      output = result != NULL ? take_only_tensor (self, result, error) : NULL;
+      output = ebb_module_take_only_tensor (self, result, error);
       return output;
     }
   mark = ebb_module_push_profile (self);

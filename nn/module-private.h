@@ -51,6 +51,16 @@ EbbArgs *ebb_module_call_inside (EbbModule *self,
                                  EbbArgs *args,
                                  GError **error);
 
+/* The one tensor of what a call of @self gave; NULL if @result is NULL, and with an error that names @self if it is
+ * anything else. */
+EbbTensor *ebb_module_take_only_tensor (EbbModule *self,
+                                        EbbArgs *result,
+                                        GError **error);
+/* Calls @self for one tensor. */
+EbbTensor *ebb_module_call_for_tensor (EbbModule *self,
+                                       EbbArgs *args,
+                                       GError **error);
+
 void ebb_module_add_to_forward_counter (EbbModule *self,
                                         int delta);
 

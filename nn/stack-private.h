@@ -42,6 +42,11 @@ EbbArgs *ebb_stack_call (EbbModule *stack,
 EbbTensor *ebb_stack_call1 (EbbModule *stack,
                             EbbTensor *input,
                             GError **error);
+/* The same, with @mask for each module as well; NULL: without. */
+EbbTensor *ebb_stack_call1_masked (EbbModule *stack,
+                                   EbbTensor *x,
+                                   EbbTensor *mask,
+                                   GError **error);
 /* The calls alone, of any modules. */
 EbbArgs *ebb_stack_call_modules (EbbModule *const *modules,
                                  guint n_modules,
@@ -53,9 +58,5 @@ EbbArgs *ebb_stack_call_modules (EbbModule *const *modules,
 EbbArgs *ebb_stack_take_args (EbbStackFlow flow,
                               EbbArgs *args,
                               EbbArgs *result);
-/* The one tensor that @result must be; a new reference. */
-EbbTensor *ebb_stack_take_only_tensor (EbbModule *stack,
-                                       EbbArgs *result,
-                                       GError **error);
 
 G_END_DECLS

@@ -174,20 +174,6 @@ ebb_stack_call_modules (EbbModule *const *modules,
   return result;
 }
 
-EbbTensor *
-ebb_stack_take_only_tensor (EbbModule *stack, EbbArgs *result, GError **error)
-{
-  EbbTensor *tensor = ebb_args_peek_only_tensor (result);
-  g_autofree char *text = NULL;
-
-  if (tensor != NULL)
-    return ebb_tensor_ref (tensor);
-  text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: one tensor was asked for, but its modules gave %s",
-               ebb_module_get_type_name (stack), text);
-  return NULL;
-}
-
 static EbbTensor *
 call1_by_args (EbbModule *stack, EbbTensor *input, GError **error)
 {
@@ -196,7 +182,7 @@ call1_by_args (EbbModule *stack, EbbTensor *input, GError **error)
 
   ebb_tensor_unref (input);
   result = ebb_stack_call (stack, EBB_STACK_PIPE, args, error);
-  return result != NULL ? ebb_stack_take_only_tensor (stack, result, error) : NULL;
+  return ebb_module_take_only_tensor (stack, result, error);
 }
 
 EbbTensor *
@@ -215,4 +201,21 @@ ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
       value = next;
     }
   return value;
+}
+
+EbbTensor *
+ebb_stack_call1_masked (EbbModule *stack, EbbTensor *x, EbbTensor *mask, GError **error)
+{
+  g_autoptr (EbbTensor) consumed = NULL;
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (mask == NULL)
+    return ebb_stack_call1 (stack, x, error);
+  consumed = x;
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, x);
+  ebb_args_add_tensor (args, "mask", mask);
+  result = ebb_stack_call (stack, EBB_STACK_SHARE, args, error);
+  return ebb_module_take_only_tensor (stack, result, error);
 }

@@ -122,20 +122,13 @@ static EbbTensor *
 call_attention (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
 {
   g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-  EbbTensor *tensor;
 
   if (mask == NULL || x == NULL)
     return ebb_module_call1 (self->attn, x, error);
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, x);
   ebb_args_add_tensor (args, "mask", mask);
-  result = ebb_module_call (self->attn, args, error);
-  tensor = ebb_args_peek_only_tensor (result);
-  if (result != NULL && tensor == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: attn gave something other than one tensor",
-                 ebb_module_get_type_name (EBB_MODULE (self)));
-  return tensor != NULL ? ebb_tensor_ref (tensor) : NULL;
+  return ebb_module_call_for_tensor (self->attn, args, error);
 }
 
 /* *sum = residual + dropout (x), and returns its normalisation: in one pass, unless something stands at the norm's

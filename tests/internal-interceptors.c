@@ -219,6 +219,55 @@ the_property_is_the_wrapper (void)
   g_assert_false (enabled || switched_to);
 }
 
+static EbbArgs *
+give_two (EbbModule *module, EbbArgs *args, const EbbForwardChain *inside, gpointer user_data, GError **error)
+{
+  g_autoptr (EbbArgs) result = ebb_forward_chain_call (inside, module, args, error);
+  g_autoptr (EbbArgs) twice = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbTensor) tensor = result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+
+  if (tensor == NULL)
+    return NULL;
+  ebb_args_add_tensor (twice, NULL, tensor);
+  ebb_args_add_tensor (twice, NULL, tensor);
+  return g_steal_pointer (&twice);
+}
+
+static EbbTensor *
+compute_loss (EbbModule *module, EbbTensor *tokens, GError **error)
+{
+  if (EBB_IS_GPT (module))
+    return ebb_gpt_loss (EBB_GPT (module), tokens, tokens, error);
+  return ebb_bert_loss (EBB_BERT (module), tokens, NULL, NULL, tokens, error);
+}
+
+/* A loss that is not one tensor is an error, not NULL alone. */
+static void
+two_tensors_are_no_loss (void)
+{
+  g_autoptr (EbbGptConfig) gpt_config = ebb_gpt_config_new_preset ("tiny");
+  g_autoptr (EbbBertConfig) bert_config = ebb_bert_config_new_preset ("tiny");
+  g_autoptr (EbbTensor) tokens = test_tokens (1, 64, 1, 4, -1);
+  g_autoptr (EbbModule) gpt = ebb_gpt_new (gpt_config, NULL);
+  g_autoptr (EbbModule) bert = ebb_bert_new (bert_config, NULL);
+  EbbModule *const models[] = { gpt, bert };
+
+  for (guint i = 0; i < G_N_ELEMENTS (models); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) one = compute_loss (models[i], tokens, &error);
+      g_autoptr (EbbTensor) two = NULL;
+
+      g_assert_no_error (error);
+      g_assert_nonnull (one);
+      ebb_module_add_interceptor (models[i], "x", give_two, NULL, NULL);
+      two = compute_loss (models[i], tokens, &error);
+      g_assert_null (two);
+      test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, ebb_module_get_type_name (models[i]),
+                         "one tensor was asked for");
+    }
+}
+
 static void
 the_counter_counts (void)
 {
@@ -239,6 +288,7 @@ main (int argc, char **argv)
   g_test_add_func ("/interceptors/an-interceptor-may-remove-itself", an_interceptor_may_remove_itself);
   g_test_add_func ("/interceptors/what-is-inside-is-found-again", what_is_inside_is_found_again);
   g_test_add_func ("/interceptors/the-property-is-the-wrapper", the_property_is_the_wrapper);
+  g_test_add_func ("/interceptors/two-tensors-are-no-loss", two_tensors_are_no_loss);
   g_test_add_func ("/interceptors/the-counter-counts", the_counter_counts);
   return g_test_run ();
 }

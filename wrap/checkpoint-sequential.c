@@ -108,5 +108,5 @@ ebb_checkpoint_sequential (EbbModule *sequential,
     return NULL;
   args = ebb_args_new_for_tensor (input);
   result = ebb_checkpoint_sequential_full (sequential, n_segments, args, NULL, error);
-  return result != NULL ? ebb_stack_take_only_tensor (sequential, result, error) : NULL;
+  return ebb_module_take_only_tensor (sequential, result, error);
 }
