@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/bench-training.h"
 
 #include <locale.h>
 #include <stdio.h>
@@ -39,23 +39,6 @@ static const GOptionEntry entries[] = {
   { "f32", 0, 0, G_OPTION_ARG_NONE, &only_f32, "f32 alone", NULL },
   G_OPTION_ENTRY_NULL,
 };
-
-static int
-compare (const void *a,
-         const void *b)
-{
-  double x = *(const double *) a, y = *(const double *) b;
-
-  return x < y ? -1 : x > y;
-}
-
-static double
-median (double *seconds,
-        int n)
-{
-  qsort (seconds, (gsize) n, sizeof (double), compare);
-  return seconds[n / 2];
-}
 
 /* Standard normal values. */
 static EbbTensor *
@@ -119,8 +102,8 @@ time_shape (const Shape *shape,
   for (int i = 0; i <= rounds; i++)
     if (!time_calls (shape, qkv, grad, n_calls, &forward[i], &backward[i], error))
       return FALSE;
-  forward[0] = median (forward + 1, rounds);
-  backward[0] = median (backward + 1, rounds);
+  forward[0] = bench_median (forward + 1, (guint) rounds);
+  backward[0] = bench_median (backward + 1, (guint) rounds);
   printf ("%-14s %-5s %9.3f ms %6.1f GFLOP/s   %9.3f ms %6.1f GFLOP/s\n", shape->name, ebb_dtype_get_name (dtype),
           forward[0] * 1e3, 2 * product / forward[0] * 1e-9, backward[0] * 1e3, 5 * product / backward[0] * 1e-9);
   return TRUE;

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/bench-training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,25 +134,6 @@ print_table (void)
     }
 }
 
-/* -- rounds -------------------------------------------------------------------------------------------------------- */
-
-static int
-compare (const void *a,
-         const void *b)
-{
-  double x = *(const double *) a, y = *(const double *) b;
-
-  return x < y ? -1 : x > y;
-}
-
-static double
-median (double *values,
-        int n)
-{
-  qsort (values, (gsize) n, sizeof (double), compare);
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 /* -- calls --------------------------------------------------------------------------------------------------------- */
 
 #define N_TINY_OPS 8
@@ -228,7 +209,7 @@ measure_calls (GError **error)
     }
   if (*error != NULL)
     return FALSE;
-  set_figure ("call", "us", median (beyond, N_CALL_ROUNDS));
+  set_figure ("call", "us", bench_median (beyond, N_CALL_ROUNDS));
   return TRUE;
 }
 
@@ -252,7 +233,7 @@ measure_no_grad_calls (GError **error)
   ebb_pop_grad_enabled ();
   if (*error != NULL)
     return FALSE;
-  set_figure ("no_grad_call", "us", median (beyond, N_CALL_ROUNDS));
+  set_figure ("no_grad_call", "us", bench_median (beyond, N_CALL_ROUNDS));
   return TRUE;
 }
 
@@ -400,7 +381,8 @@ measure_steps (GError **error)
   for (guint i = 0; i < N_STRATEGIES; i++)
     {
       set_figure (strategies[i].name, "gb", (double) peaks[i] * 1e-9);
-      set_figure (strategies[i].name, i == 0 ? "seconds" : "ratio", median (ratios + i * (guint) rounds, rounds));
+      set_figure (strategies[i].name, i == 0 ? "seconds" : "ratio",
+                  bench_median (ratios + i * (guint) rounds, (guint) rounds));
     }
   return TRUE;
 }
