@@ -8,6 +8,8 @@
 
 #define MAX_THREADS 1024
 #define SIZE_NOT_GIVEN G_MININT
+#define PROFILE_STEPS_NOT_GIVEN G_MININT64
+#define PROFILE_STEPS 3
 
 static const char *const dtype_names[] = { "f32", "bf16", NULL };
 static const char *const moments_names[] = { "f32", "bf16", "8bit", NULL };
@@ -29,7 +31,7 @@ options_init (Options *self)
     .save_every = 500,
     .top_k = 40,
     .temperature = 0.8,
-    .profile_steps = 3,
+    .profile_steps = PROFILE_STEPS_NOT_GIVEN,
   };
   remembered_init (self);
 }
@@ -180,7 +182,7 @@ add_files (GOptionContext *context,
       "Show where the time of a step goes, and write it there as a trace for chrome://tracing or ui.perfetto.dev",
       "FILE" },
     { "profile-steps", 0, 0, G_OPTION_ARG_INT64, &self->profile_steps,
-      "Steps that are profiled; they begin with the run's third, if it has as many (3)", "N" },
+      "Steps that are profiled: from the third on, or the last ones of a shorter run (3)", "N" },
     { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print errors and the generated text alone", NULL },
     { "version", 0, 0, G_OPTION_ARG_NONE, &self->version, "Print the version", NULL },
     { "help", 'h', 0, G_OPTION_ARG_NONE, &self->help, "Print this", NULL },
@@ -444,6 +446,17 @@ take_sizes (Options *self,
   return TRUE;
 }
 
+static gboolean
+take_profile_steps (Options *self,
+                    GError **error)
+{
+  if (self->profile_steps == PROFILE_STEPS_NOT_GIVEN)
+    self->profile_steps = PROFILE_STEPS;
+  else if (self->profile == NULL)
+    return refuse (error, "--profile-steps %" G_GINT64_FORMAT ": it needs --profile FILE", self->profile_steps);
+  return TRUE;
+}
+
 /* Checks what blocks forget and where the rest waits. */
 static gboolean
 find_kinds (Options *self,
@@ -483,7 +496,8 @@ options_parse (Options *self,
   self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
-  if (!take_sizes (self, error) || !check_names (self, error) || !find_kinds (self, error)
+  if (!take_sizes (self, error) || !take_profile_steps (self, error) || !check_names (self, error)
+      || !find_kinds (self, error)
       || (self->preset != NULL && !check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)
       || !check_files (self, error))

@@ -90,6 +90,7 @@ class ProfileTest(unittest.TestCase):
                 (("--profile", "."), 1, "--profile .: it is a folder"),
                 (("--profile", ""), 2, "--profile: a name is missing"),
                 (("--profile", "a", "--report", "a"), 2, "--report and --profile both name a"),
+                (("--profile-steps", 2), 2, "--profile-steps 2: it needs --profile FILE"),
                 (("--profile", "a", "--profile-steps", 0), 2, "--profile-steps 0: it must be at least 1"),
                 (("--profile", "a", "--steps", 0), 2, "--profile a: with --steps 0 there is no step to profile")):
             done = self.run_program(*words)
