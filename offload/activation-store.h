@@ -18,8 +18,15 @@ G_DECLARE_DERIVABLE_TYPE (EbbActivationStore, ebb_activation_store, EBB, ACTIVAT
  * EbbActivationStoreClass:
  * @moves: whether tensors of a device are put elsewhere (the default); if not, they stay where they are and are counted
  * @put: stores a block of memory, a contiguous tensor of one dimension, and returns what it can be had back from; the
- *   space goes with the handle. The block itself must be left as it is
- * @get: makes a tensor of the same size and element type on the device where the block was, with its bytes
+ *   space goes with the handle. The block itself must be left as it is. May return before the bytes have moved; the
+ *   store then holds the block as long as it needs it
+ * @get: makes a tensor of the same size and element type on the device where the block was, with its bytes, which
+ *   computing that is enqueued from now on will find there
+ * @prefetch: get will soon be asked for this handle: may begin to bring the bytes. A failure is told by get
+ * @synchronize: waits until all that was begun is done, and tells of what failed
+ * @reserve: takes room for @n_bytes of tensors of a device, for a store that lays them out itself; the room goes with
+ *   the handle. %NULL where a store can't do that
+ * @put_at: as put, into a reserved room, from its byte @offset on
  *
  * What a kind of store brings. Which tensors are stored, and that memory which several tensors look at is stored once,
  * is the business of #EbbActivationStore, which takes the hooks of #EbbSavedTensorHooks for it.
@@ -36,9 +43,22 @@ struct _EbbActivationStoreClass
   EbbTensor *(*get) (EbbActivationStore *self,
                      EbbHandle *handle,
                      GError **error);
+  void (*prefetch) (EbbActivationStore *self,
+                    EbbHandle *handle);
+  gboolean (*synchronize) (EbbActivationStore *self,
+                           GError **error);
+  EbbHandle *(*reserve) (EbbActivationStore *self,
+                         EbbDevice *device,
+                         guint64 n_bytes,
+                         GError **error);
+  EbbHandle *(*put_at) (EbbActivationStore *self,
+                        EbbHandle *room,
+                        guint64 offset,
+                        EbbTensor *block,
+                        GError **error);
 
   /*< private >*/
-  gpointer padding[13];
+  gpointer padding[9];
 };
 
 EBB_AVAILABLE_IN_ALL

@@ -4,31 +4,109 @@
 #include "tensor/device.h"
 #include "tensor/kernel-private.h"
 
-/* What a device's driver brings: memory, copies, kernels. Plain functions; the version guards loaded modules. */
+/* What a device's driver brings: memory, copies, kernels, and for a device that works behind the caller's back its
+ * queues. Plain functions; the version guards loaded modules. */
 
 G_BEGIN_DECLS
 
-#define EBB_BACKEND_VERSION 1
+#define EBB_BACKEND_VERSION 2
+
+/* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
+ * another. */
+typedef enum
+{
+  EBB_STREAM_COMPUTE, /* launches, and copies that are done when the function returns */
+  EBB_STREAM_TO_HOST,
+  EBB_STREAM_FROM_HOST,
+  EBB_N_STREAMS
+} EbbStream;
+
+/* One piece of work in a queue, or the time that the queue stood waiting for another one. */
+typedef struct
+{
+  EbbStream stream;
+  gboolean is_wait;
+  const char *name;  /* of the kernel, or of what is waited for; lives as long as the process */
+  gsize n_bytes;     /* of a copy */
+  double start, end; /* seconds on the monotonic clock */
+} EbbStreamSpan;
+
+/* A failure of enqueued work makes all later work of its queue, and of those that wait for it, be dropped, until a
+ * function of the device has told of it: any that takes a GError does so. Thus nothing is computed from what never
+ * arrived. */
+typedef struct
+{
+  /* Host memory that the queues copy from and to. */
+  void *(*alloc_host) (int index,
+                       gsize size,
+                       GError **error); /* aligned to 4096 bytes */
+  void (*free_host) (int index,
+                     void *data,
+                     gsize size);
+  /* Enqueues a copy between memory of the device and memory of alloc_host. */
+  gboolean (*copy) (int index,
+                    EbbStream stream,
+                    void *destination,
+                    const void *source,
+                    gsize size,
+                    GError **error);
+  /* A point in a queue: it is reached when all that was enqueued before is done. NULL with @error set. */
+  gpointer (*record) (int index,
+                      EbbStream stream,
+                      GError **error);
+  /* What is enqueued from now on runs after @event. */
+  gboolean (*wait) (int index,
+                    EbbStream stream,
+                    gpointer event,
+                    GError **error);
+  gboolean (*synchronize_event) (gpointer event,
+                                 GError **error);
+  gboolean (*query_event) (gpointer event); /* TRUE: reached, or never will be since the work failed */
+  /* Of an event that was reached: how long the work just before it took, and how long other queues stood waiting for
+   * the event; seconds. */
+  void (*get_times) (gpointer event,
+                     double *work,
+                     double *waited);
+  void (*free_event) (gpointer event);
+  /* Spans from now on are kept until they are taken; take gives the number and an array for g_free (). */
+  void (*set_tracing) (int index,
+                       gboolean tracing);
+  gsize (*take_spans) (int index,
+                       EbbStreamSpan **spans);
+} EbbStreamFuncs;
 
 typedef struct
 {
   guint version;
   const char *name;
   gboolean host_memory; /* the host may read and write its memory at any time */
-  void *(*alloc) (int index,
-                  gsize size,
-                  GError **error); /* aligned to 64 bytes at least */
+  /* Called once for each device before anything else; NULL: nothing to do. */
+  gboolean (*open) (int index,
+                    GError **error);
+  guint64 (*get_capacity) (int index); /* bytes; NULL: it says itself when there is no more */
+  void *(*alloc) (
+      int index,
+      gsize size,
+      GError **error); /* aligned to 64 bytes at least; usable by what is enqueued for computing from now on */
   void (*free) (int index,
                 void *data,
-                gsize size);
-  gboolean (*copy) (void *destination,
+                gsize size); /* may be used again by what is enqueued for computing from now on */
+  /* Between this device and any host memory: after what was enqueued for computing, and done when it returns. NULL
+   * where host_memory. */
+  gboolean (*copy) (int index,
+                    void *destination,
                     const void *source,
                     gsize size,
                     gboolean to_host,
-                    GError **error); /* between this device and the host; NULL where host_memory */
+                    GError **error);
   gboolean (*synchronize) (int index,
-                           GError **error);   /* NULL: nothing runs behind the caller's back */
+                           GError **error); /* waits for all queues; NULL: nothing runs behind the caller's back */
+  /* Enqueues a copy of @launch for computing; NULL: its kernel is called. */
+  gboolean (*launch) (int index,
+                      const EbbLaunch *launch,
+                      GError **error);
   const EbbKernelFunc *(*get_kernels) (void); /* EBB_N_KERNELS of them; NULL: the backend lacks that kernel */
+  const EbbStreamFuncs *streams;              /* NULL: whatever a function is asked for is done when it returns */
 } EbbBackend;
 
 /* Makes a device of that name available; the backend must stay. A name is registered once. */
@@ -44,7 +122,20 @@ struct _EbbDevice
   guint64 current[6]; /* by purpose, then the total */
   guint64 peak[6];
   guint64 limit;
+  guint64 n_launches; /* enqueued so far, where work is */
 };
+
+/* Runs a kernel, or enqueues it. */
+static inline gboolean
+ebb_device_launch (EbbDevice *device,
+                   const EbbLaunch *launch,
+                   GError **error)
+{
+  if (G_LIKELY (device->backend->launch == NULL))
+    return device->kernels[launch->kernel](launch, error);
+  __atomic_add_fetch (&device->n_launches, 1, __ATOMIC_RELAXED);
+  return device->backend->launch (device->index, launch, error);
+}
 
 extern const EbbBackend ebb_cpu_backend;
 

@@ -36,6 +36,7 @@ G_BEGIN_DECLS
  * @EBB_ERROR_STOP: data of a tensor was read after the early stop of a recompute; absorbed by the recompute
  * @EBB_ERROR_CANCELLED: the work was cancelled
  * @EBB_ERROR_NOT_SUPPORTED: something that is not implemented for this case
+ * @EBB_ERROR_RACE: work on a device was not ordered after what it depends on
  *
  * The codes of %EBB_ERROR.
  */
@@ -56,7 +57,8 @@ typedef enum
   EBB_ERROR_CALLBACK,
   EBB_ERROR_STOP,
   EBB_ERROR_CANCELLED,
-  EBB_ERROR_NOT_SUPPORTED
+  EBB_ERROR_NOT_SUPPORTED,
+  EBB_ERROR_RACE
 } EbbError;
 
 EBB_AVAILABLE_IN_ALL

@@ -290,8 +290,8 @@ ebb_launch (EbbDevice *device,
       return FALSE;
     }
   if (ebb_is_profiling ())
-    return ebb_profiler_run_kernel (device, launch, device->kernels[launch->kernel], error);
-  return device->kernels[launch->kernel](launch, error);
+    return ebb_profiler_run_kernel (device, launch, error);
+  return ebb_device_launch (device, launch, error);
 }
 
 void

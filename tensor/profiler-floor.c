@@ -36,7 +36,7 @@ launch_now (EbbDevice *device,
                    ebb_kernel_get_name (launch->kernel));
       return FALSE;
     }
-  return device->kernels[launch->kernel](launch, error)
+  return ebb_device_launch (device, launch, error)
          && (device->backend->synchronize == NULL || device->backend->synchronize (device->index, error));
 }
 

@@ -81,10 +81,9 @@ EbbProfileMark ebb_profiler_open_op (const EbbOpCall *call);
 EbbProfileMark ebb_profiler_open_backward (const EbbOp *op,
                                            GQuark path);
 void ebb_profiler_close (EbbProfileMark mark);
-/* Calls @func. */
+/* Runs it and waits for it. */
 gboolean ebb_profiler_run_kernel (EbbDevice *device,
                                   const EbbLaunch *launch,
-                                  EbbKernelFunc func,
                                   GError **error);
 
 /* @name must stay for ever. */

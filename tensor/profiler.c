@@ -183,7 +183,6 @@ note_kernel (EbbProfiler *self,
 gboolean
 ebb_profiler_run_kernel (EbbDevice *device,
                          const EbbLaunch *launch,
-                         EbbKernelFunc func,
                          GError **error)
 {
   EbbProfiler *self = ebb_thread.profiler;
@@ -200,7 +199,7 @@ ebb_profiler_run_kernel (EbbDevice *device,
   event->path = ebb_profiler_get_event (self, event->parent)->path;
   note_kernel (self, index, device, launch);
   ebb_profiler_get_event (self, index)->start = ebb_profiler_get_time () - self->origin;
-  ok = func (launch, error);
+  ok = ebb_device_launch (device, launch, error);
   /* A device that runs behind our back is waited for: then its time is this kernel's. */
   if (ok && device->backend->synchronize != NULL)
     ok = device->backend->synchronize (device->index, error);

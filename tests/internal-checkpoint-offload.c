@@ -35,7 +35,7 @@ card_free (int index, void *data, gsize size)
 }
 
 static gboolean
-card_copy (void *destination, const void *source, gsize size, gboolean to_host, GError **error)
+card_copy (int index, void *destination, const void *source, gsize size, gboolean to_host, GError **error)
 {
   if (copies_fail)
     {

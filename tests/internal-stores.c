@@ -37,7 +37,8 @@ remote_free (int index,
 }
 
 static gboolean
-remote_copy (void *destination,
+remote_copy (int index,
+             void *destination,
              const void *source,
              gsize size,
              gboolean to_host,

@@ -113,8 +113,8 @@ transfer (EbbTensor *from, EbbTensor *to, GError **error)
       return TRUE;
     }
   if (source->host_memory)
-    return target->copy (to->view.data, from->view.data, size, FALSE, error);
-  return source->copy (to->view.data, from->view.data, size, TRUE, error);
+    return target->copy (EBB_DEVICE_OF (to)->index, to->view.data, from->view.data, size, FALSE, error);
+  return source->copy (EBB_DEVICE_OF (from)->index, to->view.data, from->view.data, size, TRUE, error);
 }
 
 static gboolean
