@@ -77,6 +77,34 @@ class CompareTorch(unittest.TestCase):
         self.assertRegex(self.missed("full.time_to_torch=9")[0], "^full.time_to_torch: not measured; there is none")
 
 
+class LossCurves(unittest.TestCase):
+    @staticmethod
+    def run_program(*words):
+        program = os.path.join(SOURCE, "tests", "bench", "loss_curves.py")
+        return subprocess.run([sys.executable, program, "--build", os.path.abspath(BUILD), "--threads", "1", *words],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=200, check=False)
+
+    def test_each_way_is_held_against_f32(self):
+        done = self.run_program("--steps", "4", "--last", "2", "--seeds", "1,2", "--only",
+                                "f32-one-thread,bf16-residual", "--markdown")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()
+                 if line.startswith("|")]
+        self.assertEqual([line[0] for line in lines[2:]],
+                         ["f32 throughout", "`--threads 1`", "`--dtype bf16 --residual bf16`"])
+        f32, same, reduced = ([float(cell) for cell in line[1:3]] for line in lines[2:])
+        self.assertEqual(f32, same)
+        self.assertNotEqual(f32, reduced)
+        self.assertNotEqual(*f32)
+        self.assertEqual(lines[3][3], "+0.0000, +0.0000")
+
+    def test_bad_options_are_refused(self):
+        for words in (["--only", "nothing"], ["--last", "0"], ["--steps", "2", "--last", "3"], ["--seeds", "a"]):
+            done = self.run_program(*words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+
+
 class Suite(unittest.TestCase):
     """scripts/bench; PyTorch's side needs what is not here, so it must be said that it is left out."""
 
