@@ -3,25 +3,6 @@
 
 #include <string.h>
 
-EbbSavedTensorHooks *
-memory_make_store (const Options *options,
-                   GError **error)
-{
-  EbbSavedTensorHooks *store;
-
-  switch (options->store_kind)
-    {
-    case STORE_HOST: return g_object_ref (ebb_host_store_get_default ());
-    case STORE_DISK:
-      store = ebb_disk_store_new (options->store_folder, error);
-      if (store == NULL)
-        g_prefix_error (error, "--store disk: ");
-      return store;
-    case STORE_KEEP:
-    default: return ebb_keep_store_new ();
-    }
-}
-
 gboolean
 memory_wrap (EbbGpt *model,
              const Options *options,

@@ -12,9 +12,6 @@ gboolean memory_wrap (EbbGpt *model,
                       const Options *options,
                       EbbSavedTensorHooks *store,
                       GError **error);
-/* The store of --store. */
-EbbSavedTensorHooks *memory_make_store (const Options *options,
-                                        GError **error);
 /* How often a block's forward was run again. */
 guint64 memory_count_recomputes (EbbGpt *model);
 /* Bytes of activations that a batch would keep without any strategy: two short pieces of text show how they grow. 0 if

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "model.h"
 
+#include "store.h"
+
 #include <string.h>
 
 /* A file with GPT-2's names does not say how many heads there are, so ours does; all published ones have 64 wide. */
@@ -187,11 +189,9 @@ model_check_memory (const Options *options,
   double n_parameters =
       width * (ebb_gpt_config_get_vocab (config) + context + 2) + layers * width * (12 * width + 13);
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
-  gboolean moves = options->store_kind == STORE_DISK
-                   || (options->store_kind == STORE_HOST && device != ebb_device_get_cpu ());
   /* What a block keeps at least: its input, or what its products and norms read. */
-  double kept = moves ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
-                                                                        : 1;
+  double kept = store_leaves (options, device) ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
+                                                                                                 : 1;
   double training = options->steps > 0 ? 1 : 0;
   double parameters = 4 * n_parameters, moments = training * n_parameters * get_moment_bytes (options);
   /* A parameter that moves at once leaves only the largest gradient, that of the embedding, to the end. */

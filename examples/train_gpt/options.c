@@ -2,6 +2,7 @@
 #include "options.h"
 
 #include "remembered.h"
+#include "store.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,7 +15,6 @@
 static const char *const dtype_names[] = { "f32", "bf16", NULL };
 static const char *const moments_names[] = { "f32", "bf16", "8bit", NULL };
 static const char *const checkpoint_names[] = { "none", "selective", "full", NULL };
-static const char *const store_names[] = { "keep", "host", "disk", NULL };
 static const char *const schedule_names[] = { "constant", "cosine", NULL };
 
 void
@@ -141,6 +141,7 @@ add_machine (GOptionContext *context,
       "Where what is kept for the backward pass waits: keep, host, disk (keep)", "KIND" },
     { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder, "Folder of --store disk (the system's)",
       "DIR" },
+    { "store-limit", 0, 0, G_OPTION_ARG_INT, &self->store_limit, "Most that waits there, MiB; 0: no limit (0)", "MIB" },
     { "memory", 0, 0, G_OPTION_ARG_INT, &self->memory, "Most memory for tensors, MiB; 0: the machine's (0)", "MIB" },
     { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype, "f32, or bf16 with f32 master weights (f32)", "NAME" },
     { "residual", 0, 0, G_OPTION_ARG_STRING, &self->residual,
@@ -234,15 +235,10 @@ options_get_help (void)
 
 /* -- checking ------------------------------------------------------------------------------------------------------ */
 
-static gboolean
-refuse (GError **error,
-        const char *format,
-        ...) G_GNUC_PRINTF (2, 3);
-
-static gboolean
-refuse (GError **error,
-        const char *format,
-        ...)
+gboolean
+options_refuse (GError **error,
+                const char *format,
+                ...)
 {
   va_list args;
   g_autofree char *text = NULL;
@@ -254,18 +250,18 @@ refuse (GError **error,
   return FALSE;
 }
 
-static gboolean
-check_name (const char *option,
-            const char *value,
-            const char *const *names,
-            GError **error)
+gboolean
+options_check_name (const char *option,
+                    const char *value,
+                    const char *const *names,
+                    GError **error)
 {
   g_autofree char *known = NULL;
 
   if (g_strv_contains (names, value))
     return TRUE;
   known = g_strjoinv (", ", (char **) names);
-  return refuse (error, "--%s %s: it must be one of %s", option, value, known);
+  return options_refuse (error, "--%s %s: it must be one of %s", option, value, known);
 }
 
 static gboolean
@@ -284,6 +280,7 @@ check_integers (const Options *self,
     { "seed", self->seed, 0, G_MAXINT64 },
     { "threads", self->threads, 0, MAX_THREADS },
     { "memory", self->memory, 0, G_MAXINT },
+    { "store-limit", self->store_limit, 0, G_MAXINT },
     { "save-every", self->save_every, 0, G_MAXINT64 },
     { "sample", self->sample, 0, G_MAXINT },
     { "top-k", self->top_k, 0, G_MAXINT },
@@ -293,11 +290,11 @@ check_integers (const Options *self,
   for (guint i = 0; i < G_N_ELEMENTS (ranges); i++)
     {
       if (ranges[i].value > ranges[i].most)
-        return refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at most %" G_GINT64_FORMAT, ranges[i].option,
-                       ranges[i].value, ranges[i].most);
+        return options_refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at most %" G_GINT64_FORMAT, ranges[i].option,
+                               ranges[i].value, ranges[i].most);
       if (ranges[i].value < ranges[i].least)
-        return refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at least %" G_GINT64_FORMAT, ranges[i].option,
-                       ranges[i].value, ranges[i].least);
+        return options_refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at least %" G_GINT64_FORMAT, ranges[i].option,
+                               ranges[i].value, ranges[i].least);
     }
   return TRUE;
 }
@@ -321,12 +318,12 @@ check_numbers (const Options *self,
 
   for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
     if (!isfinite (numbers[i].value) || numbers[i].value < 0)
-      return refuse (error, "--%s %g: it must be 0 or more", numbers[i].option, numbers[i].value);
+      return options_refuse (error, "--%s %g: it must be 0 or more", numbers[i].option, numbers[i].value);
   if (self->dropout >= 1)
-    return refuse (error, "--dropout %g: it must be below 1", self->dropout);
+    return options_refuse (error, "--dropout %g: it must be below 1", self->dropout);
   /* In a training that is resumed either may be the saved one. */
   if (self->min_lr > self->lr && (self->resume == NULL || self->saved_taken))
-    return refuse (error, "--min-lr %g: it must be at most --lr %g", self->min_lr, self->lr);
+    return options_refuse (error, "--min-lr %g: it must be at most --lr %g", self->min_lr, self->lr);
   return TRUE;
 }
 
@@ -354,22 +351,22 @@ check_files (const Options *self,
 
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
     if (files[i].value != NULL && files[i].value[0] == '\0')
-      return refuse (error, "--%s: a name is missing", files[i].option);
+      return options_refuse (error, "--%s: a name is missing", files[i].option);
   for (guint i = 0; i < G_N_ELEMENTS (written); i++)
     for (guint j = 0; j < i; j++)
       if (written[i].value != NULL && written[j].value != NULL && strcmp (written[i].value, written[j].value) == 0)
-        return refuse (error, "--%s and --%s both name %s: they must be two files", written[j].option,
-                       written[i].option, written[i].value);
+        return options_refuse (error, "--%s and --%s both name %s: they must be two files", written[j].option,
+                               written[i].option, written[i].value);
   if (self->profile != NULL && self->steps == 0)
-    return refuse (error, "--profile %s: with --steps 0 there is no step to profile", self->profile);
+    return options_refuse (error, "--profile %s: with --steps 0 there is no step to profile", self->profile);
   if (self->data == NULL && self->steps > 0)
-    return refuse (error, "--data is missing: name a text to train on");
+    return options_refuse (error, "--data is missing: name a text to train on");
   return TRUE;
 }
 
-static int
-find_name (const char *const *names,
-           const char *name)
+int
+options_find_name (const char *const *names,
+                   const char *name)
 {
   int index = 0;
 
@@ -398,10 +395,10 @@ static gboolean
 check_names (const Options *self,
              GError **error)
 {
-  return check_name ("dtype", self->dtype, dtype_names, error)
-         && check_name ("residual", self->residual, dtype_names, error)
-         && check_name ("moments", self->moments, moments_names, error)
-         && check_name ("schedule", self->schedule, schedule_names, error);
+  return options_check_name ("dtype", self->dtype, dtype_names, error)
+         && options_check_name ("residual", self->residual, dtype_names, error)
+         && options_check_name ("moments", self->moments, moments_names, error)
+         && options_check_name ("schedule", self->schedule, schedule_names, error);
 }
 
 /* What can't be had together; in a training that is resumed some of it may be the saved one. */
@@ -412,12 +409,12 @@ check_pairs (const Options *self,
   if (self->resume != NULL && !self->saved_taken)
     return TRUE;
   if (strcmp (self->residual, "bf16") == 0 && strcmp (self->dtype, "bf16") != 0)
-    return refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
+    return options_refuse (error, "--residual bf16: it needs --dtype bf16, not %s", self->dtype);
   if (self->step_in_backward && self->clip > 0)
-    return refuse (error, "--step-in-backward and --clip %g: the norm needs all gradients at once", self->clip);
+    return options_refuse (error, "--step-in-backward and --clip %g: the norm needs all gradients at once", self->clip);
   if (self->step_in_backward && self->accumulate > 1)
-    return refuse (error, "--step-in-backward and --accumulate %d: batches that are summed need gradients that stay",
-                   self->accumulate);
+    return options_refuse (error, "--step-in-backward and --accumulate %d: batches that are summed need gradients that stay",
+                           self->accumulate);
   return TRUE;
 }
 
@@ -442,7 +439,7 @@ take_sizes (Options *self,
     if (*sizes[i].value == SIZE_NOT_GIVEN)
       *sizes[i].value = 0;
     else if (*sizes[i].value < 1)
-      return refuse (error, "--%s %d: it must be at least 1", sizes[i].option, *sizes[i].value);
+      return options_refuse (error, "--%s %d: it must be at least 1", sizes[i].option, *sizes[i].value);
   return TRUE;
 }
 
@@ -453,7 +450,7 @@ take_profile_steps (Options *self,
   if (self->profile_steps == PROFILE_STEPS_NOT_GIVEN)
     self->profile_steps = PROFILE_STEPS;
   else if (self->profile == NULL)
-    return refuse (error, "--profile-steps %" G_GINT64_FORMAT ": it needs --profile FILE", self->profile_steps);
+    return options_refuse (error, "--profile-steps %" G_GINT64_FORMAT ": it needs --profile FILE", self->profile_steps);
   return TRUE;
 }
 
@@ -462,15 +459,10 @@ static gboolean
 find_kinds (Options *self,
             GError **error)
 {
-  if (!check_name ("checkpoint", self->checkpoint, checkpoint_names, error)
-      || !check_name ("store", self->store, store_names, error))
+  if (!options_check_name ("checkpoint", self->checkpoint, checkpoint_names, error))
     return FALSE;
-  self->checkpoint_kind = (CheckpointKind) find_name (checkpoint_names, self->checkpoint);
-  self->store_kind = (StoreKind) find_name (store_names, self->store);
-  /* A training that is resumed may have the disk store. */
-  if (self->store_folder != NULL && self->store_kind != STORE_DISK && (self->resume == NULL || self->saved_taken))
-    return refuse (error, "--store-folder %s: it needs --store disk, not %s", self->store_folder, self->store);
-  return TRUE;
+  self->checkpoint_kind = (CheckpointKind) options_find_name (checkpoint_names, self->checkpoint);
+  return store_check (self, error);
 }
 
 gboolean
@@ -498,7 +490,7 @@ options_parse (Options *self,
     self->seed = 1;
   if (!take_sizes (self, error) || !take_profile_steps (self, error) || !check_names (self, error)
       || !find_kinds (self, error)
-      || (self->preset != NULL && !check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
+      || (self->preset != NULL && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)
       || !check_files (self, error))
     return FALSE;
@@ -519,147 +511,4 @@ options_take_saved (Options *self,
   if (saved != NULL)
     g_prefix_error (error, "--resume %s: ", self->resume);
   return FALSE;
-}
-
-/* -- telling ------------------------------------------------------------------------------------------------------- */
-
-void
-options_set_config (Options *self,
-                    const EbbGptConfig *config)
-{
-  self->layers = ebb_gpt_config_get_layers (config);
-  self->width = ebb_gpt_config_get_width (config);
-  self->heads = ebb_gpt_config_get_heads (config);
-  self->context = ebb_gpt_config_get_context (config);
-  self->vocab = ebb_gpt_config_get_vocab (config);
-}
-
-static void
-add_text (JsonBuilder *builder,
-          const char *name,
-          const char *value)
-{
-  g_autofree char *text = value != NULL ? g_utf8_make_valid (value, -1) : NULL;
-
-  json_builder_set_member_name (builder, name);
-  if (text != NULL)
-    json_builder_add_string_value (builder, text);
-  else
-    json_builder_add_null_value (builder);
-}
-
-static void
-add_integer (JsonBuilder *builder,
-             const char *name,
-             gint64 value)
-{
-  json_builder_set_member_name (builder, name);
-  json_builder_add_int_value (builder, value);
-}
-
-static void
-add_number (JsonBuilder *builder,
-            const char *name,
-            double value)
-{
-  json_builder_set_member_name (builder, name);
-  json_builder_add_double_value (builder, value);
-}
-
-static void
-add_flag (JsonBuilder *builder,
-          const char *name,
-          gboolean value)
-{
-  json_builder_set_member_name (builder, name);
-  json_builder_add_boolean_value (builder, value);
-}
-
-static void
-add_model_json (const Options *self,
-                JsonBuilder *builder)
-{
-  json_builder_set_member_name (builder, "data");
-  json_builder_begin_array (builder);
-  for (guint i = 0; self->data != NULL && self->data[i] != NULL; i++)
-    {
-      g_autofree char *name = g_filename_display_name (self->data[i]);
-
-      json_builder_add_string_value (builder, name);
-    }
-  json_builder_end_array (builder);
-  add_text (builder, "tokenizer", self->tokenizer);
-  add_text (builder, "preset", self->preset);
-  add_integer (builder, "layers", self->layers);
-  add_integer (builder, "width", self->width);
-  add_integer (builder, "heads", self->heads);
-  add_integer (builder, "context", self->context);
-  add_integer (builder, "vocab", self->vocab);
-  add_number (builder, "dropout", self->dropout);
-}
-
-static void
-add_training_json (const Options *self,
-                   JsonBuilder *builder)
-{
-  add_integer (builder, "steps", self->steps);
-  add_integer (builder, "batch", self->batch);
-  add_integer (builder, "accumulate", self->accumulate);
-  add_number (builder, "lr", self->lr);
-  add_text (builder, "schedule", self->schedule);
-  add_integer (builder, "warmup", self->warmup);
-  add_number (builder, "min_lr", self->min_lr);
-  add_number (builder, "weight_decay", self->weight_decay);
-  add_number (builder, "clip", self->clip);
-  add_integer (builder, "seed", self->seed);
-  add_text (builder, "checkpoint", self->checkpoint);
-  add_text (builder, "store", self->store);
-  add_text (builder, "store_folder", self->store_folder);
-  add_integer (builder, "memory", self->memory);
-  add_text (builder, "dtype", self->dtype);
-  add_text (builder, "residual", self->residual);
-  add_text (builder, "moments", self->moments);
-  add_flag (builder, "step_in_backward", self->step_in_backward);
-  add_text (builder, "device", self->device);
-  add_integer (builder, "threads", self->threads);
-}
-
-static void
-add_file_json (const Options *self,
-               JsonBuilder *builder)
-{
-  add_text (builder, "load", self->load);
-  add_text (builder, "save", self->save);
-  add_text (builder, "resume", self->resume);
-  add_integer (builder, "save_every", self->save_every);
-  add_integer (builder, "sample", self->sample);
-  add_text (builder, "prompt", self->prompt);
-  add_number (builder, "temperature", self->temperature);
-  add_integer (builder, "top_k", self->top_k);
-  add_text (builder, "report", self->report);
-  add_text (builder, "profile", self->profile);
-  add_integer (builder, "profile_steps", self->profile_steps);
-  add_flag (builder, "quiet", self->quiet);
-}
-
-void
-options_add_json (const Options *self,
-                  JsonBuilder *builder)
-{
-  json_builder_begin_object (builder);
-  add_model_json (self, builder);
-  add_training_json (self, builder);
-  add_file_json (self, builder);
-  json_builder_end_object (builder);
-}
-
-char *
-options_to_json (const Options *self)
-{
-  g_autoptr (JsonBuilder) builder = json_builder_new ();
-  g_autoptr (JsonNode) root = NULL;
-
-  options_add_json (self, builder);
-  root = json_builder_get_root (builder);
-  return json_to_string (root, FALSE);
 }

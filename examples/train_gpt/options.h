@@ -45,7 +45,7 @@ typedef struct
   /* machine and memory */
   char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder;
   gboolean step_in_backward;
-  int threads, memory;
+  int threads, memory, store_limit;
   CheckpointKind checkpoint_kind;
   StoreKind store_kind;
 
@@ -89,5 +89,16 @@ void options_add_json (const Options *self,
                        JsonBuilder *builder);
 /* The same as text. */
 char *options_to_json (const Options *self);
+
+/* For what checks a part of the options: FALSE with an error for whoever typed it; and the place of a name. */
+gboolean options_refuse (GError **error,
+                         const char *format,
+                         ...) G_GNUC_PRINTF (2, 3);
+gboolean options_check_name (const char *option,
+                             const char *value,
+                             const char *const *names,
+                             GError **error);
+int options_find_name (const char *const *names,
+                       const char *name);
 
 G_END_DECLS

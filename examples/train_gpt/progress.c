@@ -2,6 +2,7 @@
 #include "progress.h"
 
 #include "memory.h"
+#include "store.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -227,17 +228,10 @@ tell_report (Progress *self)
 static void
 tell_store (Progress *self)
 {
-  const Options *options = self->trainer->options;
-  EbbActivationStore *store = EBB_ACTIVATION_STORE (self->trainer->store);
-  double moved = (double) ebb_activation_store_get_bytes_put (store) / MIB;
+  g_autofree char *line = store_tell (self->trainer->store, self->trainer->options);
 
-  if (options->store_kind == STORE_KEEP)
-    return;
-  if (moved > 0)
-    progress_note (self, "Store (%s): %.1f MiB of activations at one time, %.1f MiB moved there in all", options->store,
-                   (double) ebb_activation_store_get_bytes_peak (store) / MIB, moved);
-  else
-    progress_note (self, "Store (%s): no activation was moved", options->store);
+  if (line != NULL)
+    progress_note (self, "%s", line);
 }
 
 void

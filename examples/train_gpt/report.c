@@ -3,6 +3,7 @@
 
 #include "memory.h"
 #include "output.h"
+#include "store.h"
 
 #include <string.h>
 
@@ -57,17 +58,6 @@ add_memory (JsonBuilder *builder,
   add_integer (builder, "rss_peak_bytes", (guint64) get_rss_peak ());
 }
 
-static void
-add_store (JsonBuilder *builder,
-           EbbSavedTensorHooks *store)
-{
-  EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
-
-  add_integer (builder, "store_bytes_peak", ebb_activation_store_get_bytes_peak (self));
-  add_integer (builder, "store_bytes_put", ebb_activation_store_get_bytes_put (self));
-  add_integer (builder, "store_bytes_got", ebb_activation_store_get_bytes_got (self));
-}
-
 /* What each wrapped block has done; no block, where nothing is wrapped. */
 static void
 add_checkpointing (JsonBuilder *builder,
@@ -97,7 +87,8 @@ make_text (const Trainer *trainer,
   json_builder_set_member_name (builder, "tokens_per_second");
   json_builder_add_double_value (builder, progress_get_speed (progress));
   add_memory (builder, trainer->device);
-  add_store (builder, trainer->store);
+  json_builder_set_member_name (builder, "store");
+  store_add_json (trainer->store, trainer->options, builder);
   add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
   add_checkpointing (builder, trainer->model);
   add_integer (builder, "parameters", ebb_module_count_parameters (EBB_MODULE (trainer->model)));

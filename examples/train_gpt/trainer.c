@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "model.h"
 #include "output.h"
+#include "store.h"
 
 #include <math.h>
 #include <string.h>
@@ -178,7 +179,7 @@ trainer_init (Trainer *self,
   options_set_config (options, config);
   if (!read_data (self, error) || !model_check_memory (options, config, self->device, error))
     return FALSE;
-  self->store = memory_make_store (options, error);
+  self->store = store_make (options, error);
   if (self->store == NULL || !make_model (self, config, weights, error) || !make_optimizer (self, error)
       || !load_state (self, error))
     return FALSE;

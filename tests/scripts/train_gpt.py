@@ -15,9 +15,12 @@ import unittest
 PROGRAM = os.path.join(os.environ.get("EBB_BUILD_DIR", "build/release"), "examples", "train_gpt")
 MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "2", "--dropout", "0.1",
          "--lr", "1e-3", "--threads", "1"]
+# Blocks whose inputs are large enough for a store.
+STORED = ["--layers", "4", "--batch", "16", "--width", "64"]
+INPUT_BYTES = 16 * 32 * 64 * 4
 REPORT_KEYS = {"losses", "final_loss", "step_seconds", "tokens_per_second", "peak_bytes", "activation_bytes_peak",
                "parameter_bytes", "gradient_bytes", "optimizer_bytes", "workspace_bytes", "rss_peak_bytes",
-               "recomputed_blocks", "checkpointing", "parameters", "config", "version"}
+               "recomputed_blocks", "checkpointing", "parameters", "config", "version", "store"}
 TALLY_KEYS = {"forwards", "recomputes", "saved_bytes", "saved_bytes_peak", "dropped_bytes", "dropped_bytes_peak",
               "recompute_seconds", "recompute_flop"}
 
@@ -68,10 +71,21 @@ class SameBits(TrainGptTest):
 
     def test_stores_change_no_loss(self):
         for way in "none", "full":
-            losses = {store: self.train("--steps", 5, "--checkpoint", way, "--store", store)["losses"]
-                      for store in ("keep", "host", "disk")}
-            self.assertEqual(losses["keep"], losses["host"])
-            self.assertEqual(losses["keep"], losses["disk"])
+            keep, host, disk = (self.train("--steps", 5, *STORED, "--checkpoint", way, "--store", store)
+                                for store in ("keep", "host", "disk"))
+            self.assertEqual(keep["losses"], host["losses"])
+            self.assertEqual(keep["losses"], disk["losses"])
+            self.assertEqual([report["store"]["bytes_put"] for report in (keep, host)], [0, 0])
+            if way == "full":
+                self.check_store(disk["store"], 5)
+                self.assertLess(disk["activation_bytes_peak"], keep["activation_bytes_peak"])
+
+    def check_store(self, store, n_steps):
+        """Each block's input went and came back once a step."""
+        self.assertEqual((store["bytes_put"], store["bytes_got"], store["bytes_peak"]),
+                         (4 * n_steps * INPUT_BYTES, 4 * n_steps * INPUT_BYTES, 4 * INPUT_BYTES))
+        # parameters pass the door, too
+        self.assertEqual(store["tensors_packed"] - store["tensors_kept"], 4 * n_steps)
 
     def test_a_seed_names_the_run(self):
         first, again, other = (self.train("--steps", 3, "--seed", seed)["losses"] for seed in (5, 5, 6))
@@ -382,6 +396,8 @@ class BadInput(TrainGptTest):
                 "--vocab 0: it must be at least 1": ["--vocab", "0"],
                 "--store-folder .: it needs --store disk, not host": ["--store", "host", "--store-folder", "."],
                 "--store-folder .: it needs --store disk, not keep": ["--store-folder", "."],
+                "--store-limit 5: it needs --store disk, not keep": ["--store-limit", "5"],
+                "--store-limit -1: it must be at least 0": ["--store", "disk", "--store-limit", "-1"],
                 "--save and --report both name r": ["--save", "r", "--report", "r"],
         }.items():
             with self.subTest(words=words):
@@ -418,6 +434,10 @@ class BadInput(TrainGptTest):
         os.mkdir(self.path("locked"), 0o500)
         if not os.access(self.path("locked"), os.W_OK):  # whoever runs everything as root may write anywhere
             self.refuse_training("can't write in the folder locked: Permission denied", "--save", "locked/w")
+
+    def test_a_store_that_is_full_is_an_error(self):
+        self.refuse_training("1048576", *STORED, "--batch", 64, "--checkpoint", "full", "--store", "disk",
+                             "--store-limit", 1, "--quiet")
 
     def test_weights(self):
         self.train("--steps", 1, "--save", "good")

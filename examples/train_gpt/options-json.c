@@ -1,0 +1,144 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+void
+options_set_config (Options *self,
+                    const EbbGptConfig *config)
+{
+  self->layers = ebb_gpt_config_get_layers (config);
+  self->width = ebb_gpt_config_get_width (config);
+  self->heads = ebb_gpt_config_get_heads (config);
+  self->context = ebb_gpt_config_get_context (config);
+  self->vocab = ebb_gpt_config_get_vocab (config);
+}
+
+static void
+add_text (JsonBuilder *builder,
+          const char *name,
+          const char *value)
+{
+  g_autofree char *text = value != NULL ? g_utf8_make_valid (value, -1) : NULL;
+
+  json_builder_set_member_name (builder, name);
+  if (text != NULL)
+    json_builder_add_string_value (builder, text);
+  else
+    json_builder_add_null_value (builder);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             gint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, value);
+}
+
+static void
+add_number (JsonBuilder *builder,
+            const char *name,
+            double value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_double_value (builder, value);
+}
+
+static void
+add_flag (JsonBuilder *builder,
+          const char *name,
+          gboolean value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_boolean_value (builder, value);
+}
+
+static void
+add_model_json (const Options *self,
+                JsonBuilder *builder)
+{
+  json_builder_set_member_name (builder, "data");
+  json_builder_begin_array (builder);
+  for (guint i = 0; self->data != NULL && self->data[i] != NULL; i++)
+    {
+      g_autofree char *name = g_filename_display_name (self->data[i]);
+
+      json_builder_add_string_value (builder, name);
+    }
+  json_builder_end_array (builder);
+  add_text (builder, "tokenizer", self->tokenizer);
+  add_text (builder, "preset", self->preset);
+  add_integer (builder, "layers", self->layers);
+  add_integer (builder, "width", self->width);
+  add_integer (builder, "heads", self->heads);
+  add_integer (builder, "context", self->context);
+  add_integer (builder, "vocab", self->vocab);
+  add_number (builder, "dropout", self->dropout);
+}
+
+static void
+add_training_json (const Options *self,
+                   JsonBuilder *builder)
+{
+  add_integer (builder, "steps", self->steps);
+  add_integer (builder, "batch", self->batch);
+  add_integer (builder, "accumulate", self->accumulate);
+  add_number (builder, "lr", self->lr);
+  add_text (builder, "schedule", self->schedule);
+  add_integer (builder, "warmup", self->warmup);
+  add_number (builder, "min_lr", self->min_lr);
+  add_number (builder, "weight_decay", self->weight_decay);
+  add_number (builder, "clip", self->clip);
+  add_integer (builder, "seed", self->seed);
+  add_text (builder, "checkpoint", self->checkpoint);
+  add_text (builder, "store", self->store);
+  add_text (builder, "store_folder", self->store_folder);
+  add_integer (builder, "store_limit", self->store_limit);
+  add_integer (builder, "memory", self->memory);
+  add_text (builder, "dtype", self->dtype);
+  add_text (builder, "residual", self->residual);
+  add_text (builder, "moments", self->moments);
+  add_flag (builder, "step_in_backward", self->step_in_backward);
+  add_text (builder, "device", self->device);
+  add_integer (builder, "threads", self->threads);
+}
+
+static void
+add_file_json (const Options *self,
+               JsonBuilder *builder)
+{
+  add_text (builder, "load", self->load);
+  add_text (builder, "save", self->save);
+  add_text (builder, "resume", self->resume);
+  add_integer (builder, "save_every", self->save_every);
+  add_integer (builder, "sample", self->sample);
+  add_text (builder, "prompt", self->prompt);
+  add_number (builder, "temperature", self->temperature);
+  add_integer (builder, "top_k", self->top_k);
+  add_text (builder, "report", self->report);
+  add_text (builder, "profile", self->profile);
+  add_integer (builder, "profile_steps", self->profile_steps);
+  add_flag (builder, "quiet", self->quiet);
+}
+
+void
+options_add_json (const Options *self,
+                  JsonBuilder *builder)
+{
+  json_builder_begin_object (builder);
+  add_model_json (self, builder);
+  add_training_json (self, builder);
+  add_file_json (self, builder);
+  json_builder_end_object (builder);
+}
+
+char *
+options_to_json (const Options *self)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonNode) root = NULL;
+
+  options_add_json (self, builder);
+  root = json_builder_get_root (builder);
+  return json_to_string (root, FALSE);
+}

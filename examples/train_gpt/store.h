@@ -1,0 +1,27 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* --store: where what is kept for the backward pass waits. */
+
+G_BEGIN_DECLS
+
+/* Finds out what the names of the options mean, and whether they go together. */
+gboolean store_check (Options *options,
+                      GError **error);
+/* The store that the options ask for. */
+EbbSavedTensorHooks *store_make (const Options *options,
+                                 GError **error);
+/* Whether what the store takes leaves the memory of @device. */
+gboolean store_leaves (const Options *options,
+                       EbbDevice *device);
+/* An object with what @store has done. */
+void store_add_json (EbbSavedTensorHooks *store,
+                     const Options *options,
+                     JsonBuilder *builder);
+/* The same in a line; NULL where everything was to stay. */
+char *store_tell (EbbSavedTensorHooks *store,
+                  const Options *options);
+
+G_END_DECLS
