@@ -22,7 +22,7 @@ static const Way ways[] = {
   { "parts in blocks", WRAP_PARTS | WRAP_BLOCKS, STAY,
     "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks." },
   { "blocks, host", WRAP_BLOCKS, TO_HOST,
-    "offload_to_cpu: inputs go to host memory. On the CPU they are there already, so nothing moves." },
+    "Inputs go to host memory and are back before they are needed. On the CPU they are there already: nothing moves." },
   { "blocks, disk", WRAP_BLOCKS, TO_DISK,
     "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in memory." },
   { "blocks in model, disk", WRAP_BLOCKS | WRAP_MODEL, TO_DISK,
@@ -36,8 +36,8 @@ print_head (const Sizes *sizes)
 {
   guint64 n_bytes = (guint64) sizes->batch * (guint64) sizes->tokens * (guint64) sizes->width * sizeof (float);
 
-  printf ("%d transformer blocks of width %d, %d x %d tokens; an input has %" G_GUINT64_FORMAT " bytes\n",
-          sizes->blocks, sizes->width, sizes->batch, sizes->tokens, n_bytes);
+  printf ("%d transformer blocks of width %d, %d x %d tokens, on %s; an input has %" G_GUINT64_FORMAT " bytes\n",
+          sizes->blocks, sizes->width, sizes->batch, sizes->tokens, ebb_device_get_name (sizes->device), n_bytes);
   printf ("Bytes kept from forward to backward, most bytes at a time in the step, forwards with those run again\n\n");
   printf ("%-22s%12s%12s%12s%12s%8s%7s\n", "wrapped", "inner", "outer", "in store", "at most", "blocks", "parts");
 }
@@ -82,12 +82,15 @@ show_row (Step *step,
 }
 
 static gboolean
-show (const Sizes *sizes,
+show (Sizes *sizes,
       GError **error)
 {
   Step steps[G_N_ELEMENTS (ways)] = { 0 };
   gboolean ok = TRUE;
 
+  sizes->device = ebb_device_get (sizes->device_name != NULL ? sizes->device_name : "cpu", error);
+  if (sizes->device == NULL)
+    return FALSE;
   print_head (sizes);
   for (guint i = 0; i < G_N_ELEMENTS (ways) && ok; i++)
     ok = show_row (&steps[i], sizes, &ways[i], i > 0 ? &steps[0] : NULL, error);
@@ -143,6 +146,7 @@ parse (Sizes *sizes,
     { "batch", 0, 0, G_OPTION_ARG_INT, &sizes->batch, "Rows of tokens (4)", "N" },
     { "tokens", 0, 0, G_OPTION_ARG_INT, &sizes->tokens, "Tokens in a row (64)", "N" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &sizes->dropout, "Probability of dropout (0.1)", "P" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name, "Where it is measured: sim, cpu, ... (cpu)", "NAME" },
     { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder, "Where the disk store has its file (the system's)",
       "DIR" },
     { NULL }
@@ -186,5 +190,6 @@ main (int argc,
   if ((fflush (stdout) != 0 || ferror (stdout)) && status == 0)
     status = fail (1, g_strerror (errno));
   g_free (sizes.folder);
+  g_free (sizes.device_name);
   return status;
 }

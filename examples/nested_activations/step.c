@@ -16,7 +16,7 @@ make_model (const Sizes *sizes,
       if (block == NULL || !ebb_sequential_append (EBB_SEQUENTIAL (model), block, error))
         return NULL;
     }
-  return g_steal_pointer (&model);
+  return ebb_module_to_device (model, sizes->device, error) ? g_steal_pointer (&model) : NULL;
 }
 
 /* -- wrapping ------------------------------------------------------------------------------------------------------ */
@@ -54,7 +54,6 @@ wrap (EbbModule *model,
 {
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
-  ebb_checkpoint_options_set_offload_to_cpu (options, way->where == TO_HOST);
   ebb_checkpoint_options_set_store (options, store);
   return (!(way->what & WRAP_PARTS) || ebb_checkpoint_wrap_if (model, pick_part, NULL, NULL, error))
          && (!(way->what & WRAP_BLOCKS)
@@ -94,17 +93,17 @@ count_forwards (EbbModule *model,
 /* -- measuring ----------------------------------------------------------------------------------------------------- */
 
 static guint64
-get_activation_bytes (void)
+get_activation_bytes (EbbDevice *device)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
 
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
 }
 
 static guint64
-get_activation_peak (void)
+get_activation_peak (EbbDevice *device)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
 
   return ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
 }
@@ -150,10 +149,19 @@ run_forward (EbbModule *model,
              GError **error)
 {
   const gint64 shape[] = { sizes->batch, sizes->tokens, sizes->width };
-  g_autoptr (EbbTensor) input = ebb_randn (shape, G_N_ELEMENTS (shape), EBB_DTYPE_F32, NULL, NULL, error);
+  g_autoptr (EbbTensor) input = ebb_randn (shape, G_N_ELEMENTS (shape), EBB_DTYPE_F32, sizes->device, NULL, error);
   g_autoptr (EbbTensor) output = ebb_module_call1 (model, input, error);
 
   return ebb_sum (output, NULL, 0, FALSE, error);
+}
+
+/* What lies elsewhere. What a store has left in its place it answers for, too, but that is not meant here. */
+static guint64
+get_moved_bytes (EbbSavedTensorHooks *store)
+{
+  if (store == NULL || ebb_activation_store_get_bytes_put (EBB_ACTIVATION_STORE (store)) == 0)
+    return 0;
+  return ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store));
 }
 
 static gboolean
@@ -163,17 +171,17 @@ measure (Step *self,
          EbbSavedTensorHooks *store,
          GError **error)
 {
-  guint64 before = get_activation_bytes ();
+  guint64 before = get_activation_bytes (sizes->device);
   g_autoptr (EbbTensor) loss = run_forward (model, sizes, error);
 
   if (loss == NULL)
     return FALSE;
-  self->in_store = store != NULL ? ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store)) : 0;
+  self->in_store = get_moved_bytes (store);
   self->outer = sum_saved_bytes (model) - self->in_store;
-  self->inner = get_activation_bytes () - before - self->outer;
+  self->inner = get_activation_bytes (sizes->device) - before - self->outer;
   if (!ebb_tensor_backward (loss, error))
     return FALSE;
-  self->at_most = get_activation_peak () - before;
+  self->at_most = get_activation_peak (sizes->device) - before;
   take_gradients (self, model);
   return TRUE;
 }
@@ -190,9 +198,9 @@ step_run (Step *self,
   *self = (Step){ .gradients = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref) };
   if (model == NULL)
     return FALSE;
-  if (way->where == TO_DISK)
+  if (way->where != STAY)
     {
-      store = ebb_disk_store_new (sizes->folder, error);
+      store = way->where == TO_HOST ? ebb_host_store_new () : ebb_disk_store_new (sizes->folder, error);
       if (store == NULL)
         return FALSE;
       ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
@@ -200,7 +208,7 @@ step_run (Step *self,
   if (!wrap (model, way, store, error))
     return FALSE;
   count_forwards (model, self);
-  ebb_memory_reset_peaks (NULL);
+  ebb_memory_reset_peaks (sizes->device);
   return measure (self, model, sizes, store, error);
 }
 

@@ -33,7 +33,9 @@ typedef struct
 {
   int blocks, width, heads, batch, tokens;
   double dropout;
-  char *folder; /* NULL: the system's */
+  char *folder;      /* NULL: the system's */
+  char *device_name; /* NULL: cpu */
+  EbbDevice *device;
 } Sizes;
 
 typedef struct

@@ -38,7 +38,7 @@ WAYS = [
     ("parts in blocks", "parts blocks", None,
      "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks."),
     ("blocks, host", "blocks", "host",
-     "offload_to_cpu: inputs go to host memory. On the CPU they are there already, so nothing moves."),
+     "Inputs go to host memory and are back before they are needed. On the CPU they are there already: nothing moves."),
     ("blocks, disk", "blocks", "disk",
      "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in memory."),
     ("blocks in model, disk", "blocks model", "disk",
@@ -50,23 +50,23 @@ WAYS = [
 
 def make_model(options):
     Ebb.manual_seed(1)
-    return Ebb.Sequential(*(Ebb.TransformerBlock(options.width, options.heads, options.dropout, True, True)
-                            for _ in range(options.blocks)))
+    blocks = (Ebb.TransformerBlock(options.width, options.heads, options.dropout, True, True)
+              for _ in range(options.blocks))
+    return Ebb.Sequential(*blocks).to(options.device)
 
 
 def wrap(model, what, where, folder):
     """Returns the store, if there is one."""
     store = None
-    if where == "disk":
-        store = Ebb.DiskStore.new(folder)
+    if where:
+        store = Ebb.HostStore() if where == "host" else Ebb.DiskStore.new(folder)
         store.set_least_size(0)
-    offload = {"offload_to_cpu": where == "host", "store": store}
     if "parts" in what:
         Ebb.checkpoint_wrap_each(model, is_part)
     if "blocks" in what:
-        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock, **offload)
+        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock, store=store)
     if "model" in what:
-        Ebb.checkpoint_wrapper(model, **offload)
+        Ebb.checkpoint_wrapper(model, store=store)
     return store
 
 
@@ -85,8 +85,8 @@ def count_forwards(model):
     return counts
 
 
-def activation_bytes(which):
-    return Ebb.memory_stats("cpu")["activation"][which]
+def activation_bytes(device, which):
+    return Ebb.memory_stats(device)["activation"][which]
 
 
 def run_step(options, what, where):
@@ -94,16 +94,17 @@ def run_step(options, what, where):
     model = make_model(options)
     store = wrap(model, what, where, options.folder)
     counts = count_forwards(model)
-    Ebb.memory_reset_peaks(Ebb.Device.get("cpu"))
-    before = activation_bytes("current")
+    Ebb.memory_reset_peaks(Ebb.Device.get(options.device))
+    before = activation_bytes(options.device, "current")
 
     # The input belongs to nobody but the model from here on, so that a store can take it out of memory.
-    loss = model(Ebb.randn(options.batch, options.tokens, options.width)).sum()
-    in_store = store.get_bytes_held() if store else 0
+    loss = model(Ebb.randn(options.batch, options.tokens, options.width, device=options.device)).sum()
+    # What a store has left in its place it answers for, too, but that is not meant here.
+    in_store = store.get_bytes_held() if store and store.get_bytes_put() else 0
     outer = Ebb.checkpoint_report(model, as_dict=True)["sum"]["saved_bytes"] - in_store
-    inner = activation_bytes("current") - before - outer
+    inner = activation_bytes(options.device, "current") - before - outer
     loss.backward()
-    row = [inner, outer, in_store, activation_bytes("peak") - before, counts["blocks"], counts["parts"]]
+    row = [inner, outer, in_store, activation_bytes(options.device, "peak") - before, counts["blocks"], counts["parts"]]
     return row, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
@@ -115,8 +116,8 @@ def find_difference(expected, gradients):
 
 
 def show(options):
-    print(f"{options.blocks} transformer blocks of width {options.width}, {options.batch} x {options.tokens} tokens; "
-          f"an input has {options.batch * options.tokens * options.width * 4} bytes")
+    print(f"{options.blocks} transformer blocks of width {options.width}, {options.batch} x {options.tokens} tokens, "
+          f"on {options.device}; an input has {options.batch * options.tokens * options.width * 4} bytes")
     print("Bytes kept from forward to backward, most bytes at a time in the step, forwards with those run again\n")
     print(f"{'wrapped':<22}{'inner':>12}{'outer':>12}{'in store':>12}{'at most':>12}{'blocks':>8}{'parts':>7}")
     expected = None  # the gradients of the first row
@@ -165,6 +166,7 @@ def parse(words):
     parser.add_argument("--batch", type=at_least(1), default=4, metavar="N", help="rows of tokens (4)")
     parser.add_argument("--tokens", type=at_least(1), default=64, metavar="N", help="tokens in a row (64)")
     parser.add_argument("--dropout", type=probability, default=0.1, metavar="P", help="probability of dropout (0.1)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="where it is measured: sim, cpu, ... (cpu)")
     parser.add_argument("--folder", metavar="DIR", help="where the disk store has its file (the system's)")
     return parser.parse_args(words)
 

@@ -11,7 +11,8 @@ TABLE = os.path.join(ROOT, "scripts", "quickstart-table")
 
 BASE = {"losses": [5.25, 0.1 + 0.2], "final_loss": 0.1 + 0.2, "tokens_per_second": 1234.5, "peak_bytes": 7 * 2**20,
         "activation_bytes_peak": 3 * 2**20, "parameter_bytes": 2**20, "gradient_bytes": 2**20,
-        "optimizer_bytes": 2**21, "workspace_bytes": 0, "recomputed_blocks": 0, "config": {"checkpoint": "none"}}
+        "optimizer_bytes": 2**21, "workspace_bytes": 0, "recomputed_blocks": 0, "store": {"bytes_peak": 0},
+        "config": {"checkpoint": "none", "store": "keep", "device": "cpu"}}
 
 
 def table(*reports):
@@ -25,11 +26,12 @@ def table(*reports):
 
 
 full = copy.deepcopy(BASE)
-full["config"]["checkpoint"] = "full"
+full["config"].update(checkpoint="full", store="disk")
+full["store"]["bytes_peak"] = 11 * 2**19
 full["recomputed_blocks"] = 8
 equal = table(BASE, full)
 assert equal.returncode == 0, equal.stderr
-for wanted in ("0.30000000000000004", "full", "7.0", "3.0", "equal to the last digit"):
+for wanted in ("0.30000000000000004", "full", "disk", "7.0", "3.0", "5.5", "equal to the last digit"):
     assert wanted in equal.stdout, (wanted, equal.stdout)
 
 # Equal at the end is not enough.

@@ -62,13 +62,20 @@ is_bert (const BenchSettings *settings)
 }
 
 static gboolean
+checkpoints (const BenchSettings *settings)
+{
+  return settings->strategy != NULL && strcmp (settings->strategy, "none") != 0;
+}
+
+static gboolean
 wrap_blocks (EbbModule *model,
-             const char *strategy,
+             const BenchSettings *settings,
              GError **error)
 {
+  const char *strategy = settings->strategy;
   g_autoptr (EbbCheckpointOptions) options = NULL;
 
-  if (strategy == NULL || strcmp (strategy, "none") == 0)
+  if (!checkpoints (settings))
     return TRUE;
   if (strcmp (strategy, "selective") == 0)
     options = ebb_checkpoint_options_new_selective ();
@@ -80,6 +87,7 @@ wrap_blocks (EbbModule *model,
                    "checkpointing \"%s\": must be none, selective or full", strategy);
       return FALSE;
     }
+  ebb_checkpoint_options_set_store (options, settings->store);
   return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, error);
 }
 
@@ -94,11 +102,21 @@ check_settings (const BenchSettings *settings,
   return FALSE;
 }
 
+static EbbTensor *
+make_tokens (const BenchSettings *settings,
+             int vocab,
+             GError **error)
+{
+  const gint64 shape[] = { settings->batch, settings->context };
+  g_autoptr (EbbTensor) tokens = ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error);
+
+  return ebb_to_device (tokens, settings->device, error);
+}
+
 BenchTraining *
 bench_training_new (const BenchSettings *settings,
                     GError **error)
 {
-  const gint64 shape[] = { settings->batch, settings->context };
   g_autoptr (BenchTraining) self = g_new0 (BenchTraining, 1);
   int vocab = 0;
 
@@ -106,8 +124,13 @@ bench_training_new (const BenchSettings *settings,
     return NULL;
   ebb_manual_seed (1);
   self->settings = *settings;
+  if (settings->device == NULL)
+    self->settings.device = ebb_device_get_cpu ();
   self->model = is_bert (settings) ? make_bert (settings, &vocab, error) : make_gpt (settings, &vocab, error);
-  if (self->model == NULL || !wrap_blocks (self->model, settings->strategy, error))
+  if (settings->store != NULL)
+    g_object_ref (settings->store);
+  if (self->model == NULL || !wrap_blocks (self->model, settings, error)
+      || !ebb_module_to_device (self->model, self->settings.device, error))
     return NULL;
   self->optimizer = ebb_adamw_new (self->model, LEARNING_RATE, error);
   if (self->optimizer == NULL)
@@ -117,8 +140,8 @@ bench_training_new (const BenchSettings *settings,
                 : g_strcmp0 (settings->moments, "8bit") == 0 ? EBB_MOMENT_FORMAT_EIGHT_BIT
                                                              : EBB_MOMENT_FORMAT_F32,
                 NULL);
-  self->tokens = ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error);
-  self->targets = self->tokens ? ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error) : NULL;
+  self->tokens = make_tokens (settings, vocab, error);
+  self->targets = self->tokens ? make_tokens (settings, vocab, error) : NULL;
   return self->targets != NULL ? g_steal_pointer (&self) : NULL;
 }
 
@@ -129,6 +152,7 @@ bench_training_free (BenchTraining *self)
   g_clear_object (&self->model);
   g_clear_pointer (&self->tokens, ebb_tensor_unref);
   g_clear_pointer (&self->targets, ebb_tensor_unref);
+  g_clear_object (&self->settings.store);
   g_free (self);
 }
 
@@ -138,6 +162,25 @@ seconds_since (gint64 start)
   return (double) (g_get_monotonic_time () - start) * 1e-6;
 }
 
+static EbbTensor *
+compute_loss (BenchTraining *self,
+              GError **error)
+{
+  gboolean offloads = self->settings.store != NULL && !checkpoints (&self->settings);
+  EbbTensor *loss;
+
+  if (offloads)
+    ebb_push_saved_tensor_hooks (self->settings.store);
+  ebb_push_autocast (self->settings.bf16, EBB_DTYPE_BF16);
+  loss = EBB_IS_BERT (self->model)
+             ? ebb_bert_loss (EBB_BERT (self->model), self->tokens, NULL, NULL, self->targets, error)
+             : ebb_gpt_loss (EBB_GPT (self->model), self->tokens, self->targets, error);
+  ebb_pop_autocast ();
+  if (offloads)
+    ebb_pop_saved_tensor_hooks ();
+  return loss;
+}
+
 gboolean
 bench_training_step (BenchTraining *self,
                      double *seconds,
@@ -145,13 +188,10 @@ bench_training_step (BenchTraining *self,
                      GError **error)
 {
   g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) host_loss = NULL;
   gint64 start = g_get_monotonic_time (), part = start;
 
-  ebb_push_autocast (self->settings.bf16, EBB_DTYPE_BF16);
-  loss = EBB_IS_BERT (self->model)
-             ? ebb_bert_loss (EBB_BERT (self->model), self->tokens, NULL, NULL, self->targets, error)
-             : ebb_gpt_loss (EBB_GPT (self->model), self->tokens, self->targets, error);
-  ebb_pop_autocast ();
+  loss = compute_loss (self, error);
   seconds[BENCH_FORWARD] = seconds_since (part);
   part = g_get_monotonic_time ();
   if (loss == NULL || !ebb_tensor_backward (loss, error))
@@ -161,9 +201,12 @@ bench_training_step (BenchTraining *self,
   if (!ebb_optimizer_step (self->optimizer, error))
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
+  host_loss = ebb_to_device (loss, NULL, error); /* waits for a device that works behind the caller's back */
+  if (host_loss == NULL)
+    return FALSE;
   seconds[BENCH_OPTIMIZER] = seconds_since (part);
   seconds[BENCH_STEP] = seconds_since (start);
-  return loss_value == NULL || ebb_tensor_get_item (loss, loss_value, error);
+  return loss_value == NULL || ebb_tensor_get_item (host_loss, loss_value, error);
 }
 
 guint64

@@ -17,6 +17,8 @@ typedef struct
   const char *residual; /* with bf16, of GPT: f32 (or NULL), bf16 */
   const char *moments;  /* f32 (or NULL), bf16, 8bit */
   gboolean step_in_backward;
+  EbbDevice *device;          /* NULL: the CPU */
+  EbbSavedTensorHooks *store; /* NULL, or where what is kept for backward waits; the training's while it lives */
 } BenchSettings;
 
 enum
