@@ -10,7 +10,9 @@ set (EBB_SIMD_SOURCES ${EBB_SOURCES})
 list (FILTER EBB_SIMD_SOURCES INCLUDE REGEX "^tensor/cpu/simd/")
 list (FILTER EBB_SOURCES EXCLUDE REGEX "^tensor/cpu/simd/")
 # Loadable backends are modules of their own.
-list (FILTER EBB_SOURCES EXCLUDE REGEX "^tensor/cuda/")
+set (EBB_SIM_SOURCES ${EBB_SOURCES})
+list (FILTER EBB_SIM_SOURCES INCLUDE REGEX "^tensor/sim/")
+list (FILTER EBB_SOURCES EXCLUDE REGEX "^tensor/(cuda|sim)/")
 
 string (REPLACE ".c" ".h" header_patterns "${source_patterns}")
 file (GLOB_RECURSE EBB_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" ${header_patterns})
@@ -62,9 +64,31 @@ if (EBB_SIMD_SOURCES)
   endforeach ()
 endif ()
 
+# Loadable backends lie beside the library in a folder of their own, here as where they are installed. They are not
+# linked to it: the library hands them what they need.
+set (EBB_BACKENDS_DIR "${CMAKE_CURRENT_BINARY_DIR}/ebb-${EBB_API_VERSION}/backends")
+
+function (ebb_add_backend name)
+  add_library (ebb-backend-${name} MODULE ${ARGN})
+  target_include_directories (ebb-backend-${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${EBB_GENERATED_DIR}")
+  target_compile_definitions (ebb-backend-${name} PRIVATE EBB_COMPILATION "G_LOG_DOMAIN=\"Ebb\""
+    GLIB_VERSION_MIN_REQUIRED=GLIB_VERSION_2_74 GLIB_VERSION_MAX_ALLOWED=GLIB_VERSION_2_74)
+  target_link_libraries (ebb-backend-${name} PRIVATE ebb-warnings ebb-codegen PkgConfig::EBB_GLIB)
+  if (NOT EBB_SANITIZE)
+    target_link_options (ebb-backend-${name} PRIVATE LINKER:-z,defs)
+  endif ()
+  if (EBB_MATH)
+    target_link_libraries (ebb-backend-${name} PRIVATE ${EBB_MATH})
+  endif ()
+  set_target_properties (ebb-backend-${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${EBB_BACKENDS_DIR}")
+  install (TARGETS ebb-backend-${name} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/ebb-${EBB_API_VERSION}/backends")
+endfunction ()
+
+ebb_add_backend (sim ${EBB_SIM_SOURCES})
+
 function (ebb_configure_library target)
-  add_dependencies (${target} ebb-objects)
-  target_link_libraries (${target} PUBLIC PkgConfig::EBB_GLIB PRIVATE ebb-private-dependencies)
+  add_dependencies (${target} ebb-objects ebb-backend-sim)
+  target_link_libraries (${target} PUBLIC PkgConfig::EBB_GLIB PRIVATE ebb-private-dependencies ${CMAKE_DL_LIBS})
   set_target_properties (${target} PROPERTIES LINKER_LANGUAGE C)
 endfunction ()
 

@@ -68,12 +68,27 @@ typedef struct
                      double *work,
                      double *waited);
   void (*free_event) (gpointer event);
+  void (*get_seconds) (int index,
+                       EbbStream stream,
+                       double *busy,
+                       double *waited); /* since the device was opened: worked, and stood waiting for other queues */
   /* Spans from now on are kept until they are taken; take gives the number and an array for g_free (). */
   void (*set_tracing) (int index,
                        gboolean tracing);
   gsize (*take_spans) (int index,
                        EbbStreamSpan **spans);
 } EbbStreamFuncs;
+
+/* What a test may let fail. */
+typedef enum
+{
+  EBB_FAILURE_ALLOC,
+  EBB_FAILURE_ALLOC_HOST,
+  EBB_FAILURE_LAUNCH,
+  EBB_FAILURE_TO_HOST, /* copies of any queue */
+  EBB_FAILURE_FROM_HOST,
+  EBB_N_FAILURES
+} EbbFailure;
 
 typedef struct
 {
@@ -107,6 +122,11 @@ typedef struct
                       GError **error);
   const EbbKernelFunc *(*get_kernels) (void); /* EBB_N_KERNELS of them; NULL: the backend lacks that kernel */
   const EbbStreamFuncs *streams;              /* NULL: whatever a function is asked for is done when it returns */
+  /* For tests: lets the @n-th @what from now on fail, allocations at once, work when it is run; 0: none. Gives the
+   * number that was left of the last such wish: 0 if it has failed. NULL: nothing can be made to fail. */
+  guint64 (*fail) (int index,
+                   EbbFailure what,
+                   guint64 n);
 } EbbBackend;
 
 /* Makes a device of that name available; the backend must stay. A name is registered once. */

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/backend-module-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/cpu/cpu-private.h"
 
@@ -59,34 +60,65 @@ device_new_locked (const EbbBackend *backend,
   device->name = index == 0 ? g_strdup (backend->name) : g_strdup_printf ("%s:%d", backend->name, index);
   device->kernels = backend->get_kernels ();
   device->limit = G_MAXUINT64;
+  if (backend->get_capacity != NULL)
+    device->limit = backend->get_capacity (index);
   devices[n_devices++] = device;
   return device;
 }
 
+static const EbbBackend *
+find_backend_locked (const char *name,
+                     GError **error)
+{
+  const EbbBackend *backend;
+
+  for (guint i = 0; i < n_backends; i++)
+    if (strcmp (backends[i]->name, name) == 0)
+      return backends[i];
+  if (n_backends == G_N_ELEMENTS (backends))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s\": there are %u kinds already", name,
+                   n_backends);
+      return NULL;
+    }
+  backend = ebb_backend_load (name, error);
+  if (backend != NULL)
+    register_locked (backend);
+  return backend;
+}
+
 static EbbDevice *
 find_locked (const char *backend_name,
-             gsize length,
              int index,
              GError **error)
 {
+  const EbbBackend *backend;
+
   for (guint i = 0; i < n_devices; i++)
-    if (strncmp (devices[i]->backend->name, backend_name, length) == 0
-        && devices[i]->backend->name[length] == '\0' && devices[i]->index == index)
+    if (devices[i]->index == index && strcmp (devices[i]->backend->name, backend_name) == 0)
       return devices[i];
-  for (guint i = 0; i < n_backends; i++)
-    if (strncmp (backends[i]->name, backend_name, length) == 0 && backends[i]->name[length] == '\0'
-        && n_devices < MAX_DEVICES)
-      return device_new_locked (backends[i], index);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%.*s\" here; there is cpu", (int) length, backend_name);
-  return NULL;
+  backend = find_backend_locked (backend_name, error);
+  if (backend == NULL)
+    return NULL;
+  if (n_devices == MAX_DEVICES)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s:%d\": there are %d already", backend_name, index,
+                   MAX_DEVICES);
+      return NULL;
+    }
+  if (backend->open != NULL && !backend->open (index, error))
+    return NULL;
+  return device_new_locked (backend, index);
 }
 
 /**
  * ebb_device_get:
- * @name: (nullable): the name of a device, as "cpu" or "cuda:1"; %NULL for the CPU
+ * @name: (nullable): the name of a device, as "cpu", "sim" or "cuda:1"; %NULL for the CPU
  * @error: return location for an error
  *
- * Looks a device up, opening its backend at the first use.
+ * Looks a device up, opening it at the first use. A backend that is not part of the library is looked for as a module,
+ * `ebb-backend-NAME.so`, in the folders of the environment variable `EBB_BACKEND_PATH`, then in `ebb-1.0/backends`
+ * beside the library.
  *
  * Returns: (transfer none) (nullable): the device, or %NULL with %EBB_ERROR_DEVICE
  */
@@ -94,6 +126,7 @@ EbbDevice *
 ebb_device_get (const char *name,
                 GError **error)
 {
+  g_autofree char *backend_name = NULL;
   const char *colon;
   guint64 index = 0;
   EbbDevice *device;
@@ -110,9 +143,10 @@ ebb_device_get (const char *name,
                    "device \"%s\": what follows the colon must be a number from 0 to 1023", name);
       return NULL;
     }
+  backend_name = colon != NULL ? g_strndup (name, (gsize) (colon - name)) : g_strdup (name);
   ebb_device_get_cpu ();
   pthread_mutex_lock (&lock);
-  device = find_locked (name, colon ? (gsize) (colon - name) : strlen (name), (int) index, error);
+  device = find_locked (backend_name, (int) index, error);
   pthread_mutex_unlock (&lock);
   return device;
 }

@@ -4,6 +4,8 @@
 #include "tensor/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
 
+#include <stdlib.h>
+
 /* Bytes are counted as they are asked for, when they are asked for: what a strategy saves shows here exactly, whatever
  * an allocator rounds or keeps. */
 
@@ -56,6 +58,12 @@ ebb_device_recount (EbbDevice *device,
   count (device, to, (gint64) n_bytes);
 }
 
+static guint64
+get_capacity (EbbDevice *device)
+{
+  return device->backend->get_capacity != NULL ? device->backend->get_capacity (device->index) : G_MAXUINT64;
+}
+
 /* The machine's memory stands in where no limit was set, so that a request that can't be met is an error and not the
  * system's killer. */
 static guint64
@@ -70,22 +78,75 @@ effective_limit (EbbDevice *device)
   return physical;
 }
 
+typedef struct
+{
+  const char *name;
+  guint64 n_bytes;
+} User;
+
+static int
+compare_users (gconstpointer a,
+               gconstpointer b)
+{
+  const User *x = a, *y = b;
+
+  return x->n_bytes > y->n_bytes ? -1 : x->n_bytes < y->n_bytes;
+}
+
+/* "activations 4096, parameters 512": the largest first. */
+static char *
+list_users (EbbDevice *device)
+{
+  GString *text = g_string_new (NULL);
+  User users[EBB_N_PURPOSES];
+
+  for (guint i = 0; i < EBB_N_PURPOSES; i++)
+    users[i] = (User){ purpose_names[i], __atomic_load_n (&device->current[i], __ATOMIC_RELAXED) };
+  qsort (users, EBB_N_PURPOSES, sizeof (User), compare_users);
+  for (guint i = 0; i < EBB_N_PURPOSES && users[i].n_bytes > 0; i++)
+    g_string_append_printf (text, "%s%s %" G_GUINT64_FORMAT, i > 0 ? ", " : "", users[i].name, users[i].n_bytes);
+  if (text->len == 0)
+    g_string_append (text, "nothing");
+  return g_string_free (text, FALSE);
+}
+
 static void
 set_no_memory (EbbDevice *device,
                gsize size,
                guint64 total,
                GError **error)
 {
-  g_autoptr (GString) users = g_string_new (NULL);
+  g_autofree char *users = list_users (device);
+  guint64 limit = effective_limit (device);
 
-  for (guint i = 0; i < EBB_N_PURPOSES; i++)
-    if (device->current[i] > 0)
-      g_string_append_printf (users, "%s%s %" G_GUINT64_FORMAT, users->len ? ", " : "", purpose_names[i],
-                              device->current[i]);
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "out of memory on %s: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
-               " in use (%s)",
-               device->name, size, total, effective_limit (device), users->len ? users->str : "nothing");
+               " free; in use: %s",
+               device->name, size, limit > total ? limit - total : 0, limit, users);
+}
+
+/* What the device says of its own memory, and who uses it. */
+static void *
+alloc_or_explain (EbbDevice *device,
+                  gsize size,
+                  GError **error)
+{
+  GError *failure = NULL;
+  void *data = device->backend->alloc (device->index, size, &failure);
+
+  if (data != NULL)
+    return data;
+  if (!device->backend->host_memory && g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    {
+      g_autofree char *users = list_users (device);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "out of memory on %s: %s; in use: %s", device->name,
+                   failure->message, users);
+      g_error_free (failure);
+    }
+  else if (failure != NULL)
+    g_propagate_error (error, failure);
+  return NULL;
 }
 
 void *
@@ -102,7 +163,7 @@ ebb_device_alloc (EbbDevice *device,
       set_no_memory (device, size, total, error);
       return NULL;
     }
-  data = device->backend->alloc (device->index, size, error);
+  data = alloc_or_explain (device, size, error);
   if (data != NULL)
     ebb_device_count (device, purpose, (gint64) size);
   return data;
@@ -275,7 +336,7 @@ ebb_memory_reset_peaks (EbbDevice *device)
 /**
  * ebb_memory_set_limit:
  * @device: (nullable): a device; %NULL for the CPU
- * @n_bytes: the most bytes that tensors may use; 0 for the machine's memory
+ * @n_bytes: the most bytes that tensors may use; 0 for all memory of the machine or of the device
  *
  * Sets a budget: an allocation beyond it fails with %EBB_ERROR_NO_MEMORY.
  */
@@ -285,7 +346,9 @@ ebb_memory_set_limit (EbbDevice *device,
 {
   if (device == NULL)
     device = ebb_device_get_cpu ();
-  device->limit = n_bytes == 0 ? G_MAXUINT64 : n_bytes;
+  if (n_bytes == 0)
+    n_bytes = get_capacity (device);
+  device->limit = n_bytes;
 }
 
 /**

@@ -12,8 +12,8 @@
 /* Reading data on the host, and what belongs to gradients. */
 
 static gboolean
-check_readable (EbbTensor *tensor,
-                GError **error)
+check_present (EbbTensor *tensor,
+               GError **error)
 {
   if ((error != NULL && *error != NULL) || tensor == NULL)
     return FALSE;
@@ -23,14 +23,23 @@ check_readable (EbbTensor *tensor,
                    "the tensor has no data: it was made after a recompute had all it needed");
       return FALSE;
     }
+  if (G_UNLIKELY (ebb_thread.observers != NULL))
+    ebb_thread_touch (tensor->view.data);
+  return TRUE;
+}
+
+static gboolean
+check_readable (EbbTensor *tensor,
+                GError **error)
+{
+  if (!check_present (tensor, error))
+    return FALSE;
   if (!tensor->storage->device->backend->host_memory)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "the host can't read the memory of %s; copy the tensor to cpu",
                    tensor->storage->device->name);
       return FALSE;
     }
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
-    ebb_thread_touch (tensor->view.data);
   return TRUE;
 }
 
@@ -124,6 +133,21 @@ f16_to_double (guint16 bits)
   return bits & 0x8000 ? -value : value;
 }
 
+/* The bytes of the one element; from a device, what was enqueued before is waited for. */
+static gboolean
+read_element (EbbTensor *tensor,
+              gpointer bytes,
+              GError **error)
+{
+  EbbDevice *device = tensor->storage->device;
+  gsize size = ebb_dtype_get_size (tensor->view.dtype);
+
+  if (!device->backend->host_memory)
+    return device->backend->copy (device->index, bytes, tensor->view.data, size, TRUE, error);
+  memcpy (bytes, tensor->view.data, size);
+  return TRUE;
+}
+
 /* The single element as a double or an i64. */
 static gboolean
 read_item (EbbTensor *tensor,
@@ -131,10 +155,18 @@ read_item (EbbTensor *tensor,
            gint64 *integer,
            GError **error)
 {
+  union
+  {
+    float f32;
+    guint16 half;
+    gint32 i32;
+    gint64 i64;
+    guint8 u8;
+  } element;
   guint32 bits;
   float value;
 
-  if (!check_readable (tensor, error))
+  if (!check_present (tensor, error))
     return FALSE;
   if (tensor->n_elements != 1)
     {
@@ -144,30 +176,32 @@ read_item (EbbTensor *tensor,
                    text);
       return FALSE;
     }
+  if (!read_element (tensor, &element, error))
+    return FALSE;
   *real = 0;
   *integer = 0;
   switch (tensor->view.dtype)
     {
     case EBB_DTYPE_F32:
-      *real = *(float *) tensor->view.data;
+      *real = element.f32;
       break;
     case EBB_DTYPE_BF16:
-      bits = (guint32) * (guint16 *) tensor->view.data << 16;
+      bits = (guint32) element.half << 16;
       memcpy (&value, &bits, 4);
       *real = value;
       break;
     case EBB_DTYPE_F16:
-      *real = f16_to_double (*(guint16 *) tensor->view.data);
+      *real = f16_to_double (element.half);
       break;
     case EBB_DTYPE_I32:
-      *integer = *(gint32 *) tensor->view.data;
+      *integer = element.i32;
       break;
     case EBB_DTYPE_I64:
-      *integer = *(gint64 *) tensor->view.data;
+      *integer = element.i64;
       break;
     case EBB_DTYPE_U8:
     case EBB_DTYPE_BOOL:
-      *integer = *(guint8 *) tensor->view.data;
+      *integer = element.u8;
       break;
     }
   if (ebb_dtype_is_floating_point (tensor->view.dtype))
@@ -179,11 +213,11 @@ read_item (EbbTensor *tensor,
 
 /**
  * ebb_tensor_get_item:
- * @tensor: a tensor with one element, on the CPU
+ * @tensor: a tensor with one element
  * @value: (out): return location for the value
  * @error: return location for an error
  *
- * Reads the one element.
+ * Reads the one element. On a device that computes behind the caller's back, this waits for it.
  *
  * Returns: %FALSE with %EBB_ERROR_SHAPE if there is more than one
  */
@@ -199,11 +233,12 @@ ebb_tensor_get_item (EbbTensor *tensor,
 
 /**
  * ebb_tensor_get_item_int:
- * @tensor: a tensor with one element, on the CPU
+ * @tensor: a tensor with one element
  * @value: (out): return location for the value
  * @error: return location for an error
  *
- * Reads the one element as an integer; exact for integer types.
+ * Reads the one element as an integer; exact for integer types. On a device that computes behind the caller's back,
+ * this waits for it.
  *
  * Returns: %FALSE with %EBB_ERROR_SHAPE if there is more than one
  */

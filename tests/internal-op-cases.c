@@ -211,6 +211,28 @@ compare (const char *what,
       }
 }
 
+/* A device that runs the same kernels gives the same bits. */
+static gboolean
+runs_same_kernels (EbbDevice *device,
+                   EbbDevice *other)
+{
+  return memcmp (device->kernels, other->kernels, sizeof (EbbKernelFunc) * EBB_N_KERNELS) == 0;
+}
+
+static void
+compare_bits (const char *what,
+              EbbTensor *result,
+              EbbTensor *expected)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) result_here = ebb_to_device (result, NULL, &error);
+  g_autoptr (EbbTensor) expected_here = ebb_to_device (expected, NULL, &error);
+
+  g_assert_no_error (error);
+  if (!ebb_tensor_equal (result_here, expected_here))
+    g_error ("%s: not the same bits", what);
+}
+
 /* Results and gradients on @device against those on @other. */
 static void
 compare_devices (const OpCase *op_case,
@@ -230,6 +252,8 @@ compare_devices (const OpCase *op_case,
           g_autofree char *what = g_strdup_printf ("%s (%s), result %u", op_case->name, variant->operands, i);
 
           compare (what, op_case, variant, run.y[i], right.y[i]);
+          if (runs_same_kernels (device, other))
+            compare_bits (what, run.y[i], right.y[i]);
         }
       backward = wants_gradient (op_case, &right);
       if (backward)
@@ -247,6 +271,8 @@ compare_devices (const OpCase *op_case,
 
             g_assert_nonnull (grad);
             compare (what, op_case, variant, grad, right_grad);
+            if (runs_same_kernels (device, other))
+              compare_bits (what, grad, right_grad);
           }
       run_clear (&run);
       run_clear (&right);

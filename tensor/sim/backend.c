@@ -1,0 +1,257 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/sim/sim-private.h"
+
+#include <stdlib.h>
+
+#define MAX_DEVICES 1024
+
+const EbbBackendHost *sim_host;
+
+static SimDevice *devices[MAX_DEVICES];
+
+SimDevice *
+sim_device_get (int index)
+{
+  return __atomic_load_n (&devices[index], __ATOMIC_ACQUIRE);
+}
+
+/* -- opening and closing ------------------------------------------------------------------------------------------- */
+
+static int
+compare_pointers (gconstpointer a,
+                  gconstpointer b)
+{
+  return (gsize) a < (gsize) b ? -1 : (gsize) a > (gsize) b;
+}
+
+static void
+device_close (SimDevice *device)
+{
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    if (pthread_equal (device->queues[i].thread, pthread_self ()))
+      return;
+  pthread_mutex_lock (&device->lock);
+  device->closing = TRUE;
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    pthread_cond_signal (&device->queues[i].filled);
+  pthread_mutex_unlock (&device->lock);
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    pthread_join (device->queues[i].thread, NULL);
+}
+
+/* The threads must not run kernels while the libraries that these need are being taken down. */
+static void
+close_all (void)
+{
+  for (guint i = 0; i < MAX_DEVICES; i++)
+    if (sim_device_get ((int) i) != NULL)
+      device_close (sim_device_get ((int) i));
+}
+
+static void
+device_free (SimDevice *device)
+{
+  pthread_mutex_destroy (&device->lock);
+  pthread_cond_destroy (&device->progress);
+  g_clear_pointer (&device->host_blocks, g_tree_unref);
+  g_clear_pointer (&device->dropped, g_hash_table_unref);
+  g_clear_pointer (&device->spans, g_array_unref);
+  g_free (device->name);
+  g_free (device);
+}
+
+static gboolean
+start_queues (SimDevice *device,
+              GError **error)
+{
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    {
+      SimQueue *queue = &device->queues[i];
+
+      queue->device = device;
+      queue->stream = (EbbStream) i;
+      pthread_cond_init (&queue->filled, NULL);
+      pthread_cond_init (&queue->emptied, NULL);
+    }
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    {
+      int failure = pthread_create (&device->queues[i].thread, NULL, sim_queue_run, &device->queues[i]);
+
+      if (failure == 0)
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: no thread for queue %s: %s", device->name,
+                   sim_stream_get_name ((EbbStream) i), g_strerror (failure));
+      pthread_mutex_lock (&device->lock);
+      device->closing = TRUE;
+      for (guint k = 0; k < i; k++)
+        pthread_cond_signal (&device->queues[k].filled);
+      pthread_mutex_unlock (&device->lock);
+      while (i-- > 0)
+        pthread_join (device->queues[i].thread, NULL);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+gboolean
+sim_device_open (int index,
+                 GError **error)
+{
+  static gboolean closes;
+  SimDevice *device = g_new0 (SimDevice, 1);
+
+  device->index = index;
+  device->name = index == 0 ? g_strdup ("sim") : g_strdup_printf ("sim:%d", index);
+  device->host_blocks = g_tree_new (compare_pointers);
+  device->dropped = g_hash_table_new_full (NULL, NULL, NULL, (GDestroyNotify) g_error_free);
+  device->spans = g_array_new (FALSE, FALSE, sizeof (EbbStreamSpan));
+  pthread_mutex_init (&device->lock, NULL);
+  pthread_cond_init (&device->progress, NULL);
+  if (!sim_settings_read (device, error) || !sim_heap_init (&device->heap, (gsize) device->memory, error)
+      || !start_queues (device, error))
+    {
+      device_free (device);
+      return FALSE;
+    }
+  sim_fault_watch (device);
+  __atomic_store_n (&devices[index], device, __ATOMIC_RELEASE);
+  if (!closes)
+    atexit (close_all);
+  closes = TRUE;
+  return TRUE;
+}
+
+static guint64
+sim_get_capacity (int index)
+{
+  return sim_device_get (index)->heap.capacity;
+}
+
+/* -- memory -------------------------------------------------------------------------------------------------------- */
+
+static void *
+sim_alloc (int index,
+           gsize size,
+           GError **error)
+{
+  SimDevice *device = sim_device_get (index);
+  SimBlock *block = NULL;
+  gboolean fails;
+
+  pthread_mutex_lock (&device->lock);
+  if (!sim_device_tell (device, error))
+    {
+      pthread_mutex_unlock (&device->lock);
+      return NULL;
+    }
+  fails = sim_device_take_failure (device, EBB_FAILURE_ALLOC);
+  if (!fails)
+    block = sim_heap_alloc (&device->heap, size);
+  if (block != NULL)
+    sim_uses_init (&block->uses, device, "block", size);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                 "%" G_GSIZE_FORMAT " bytes asked for, %" G_GSIZE_FORMAT " of %" G_GSIZE_FORMAT
+                 " free, in pieces of at most %" G_GSIZE_FORMAT "%s",
+                 size, device->heap.n_free, device->heap.capacity, sim_heap_get_largest_free (&device->heap),
+                 fails ? " (asked to fail)" : "");
+  pthread_mutex_unlock (&device->lock);
+  return block != NULL ? device->heap.base + block->offset : NULL;
+}
+
+static void
+sim_free (int index,
+          void *data,
+          gsize size)
+{
+  SimDevice *device = sim_device_get (index);
+  g_autoptr (GError) race = NULL;
+  SimBlock *block;
+
+  if (data == NULL)
+    return;
+  pthread_mutex_lock (&device->lock);
+  block = sim_heap_find (&device->heap, data);
+  if (block != NULL && !sim_uses_check_free (&block->uses, device, FALSE, &race))
+    {
+      if (device->race == NULL)
+        device->race = g_error_copy (race);
+      sim_device_drain (device);
+    }
+  if (block != NULL)
+    {
+      sim_uses_clear (&block->uses);
+      sim_heap_free (&device->heap, block);
+    }
+  pthread_mutex_unlock (&device->lock);
+  if (race != NULL)
+    g_critical ("%s", race->message);
+  g_return_if_fail (block != NULL);
+}
+
+static guint64
+sim_fail (int index,
+          EbbFailure what,
+          guint64 n)
+{
+  SimDevice *device = sim_device_get (index);
+  guint64 left;
+
+  pthread_mutex_lock (&device->lock);
+  left = device->fails[what];
+  device->fails[what] = n;
+  pthread_mutex_unlock (&device->lock);
+  return left;
+}
+
+static const EbbKernelFunc *
+sim_get_kernels (void)
+{
+  return sim_host->get_cpu_kernels ();
+}
+
+/* -- the module ---------------------------------------------------------------------------------------------------- */
+
+static const EbbStreamFuncs streams = {
+  .alloc_host = sim_alloc_host,
+  .free_host = sim_free_host,
+  .copy = sim_copy,
+  .record = sim_record,
+  .wait = sim_wait,
+  .synchronize_event = sim_synchronize_event,
+  .query_event = sim_query_event,
+  .get_times = sim_get_times,
+  .free_event = sim_free_event,
+  .get_seconds = sim_get_seconds,
+  .set_tracing = sim_set_tracing,
+  .take_spans = sim_take_spans,
+};
+
+static const EbbBackend backend = {
+  .version = EBB_BACKEND_VERSION,
+  .name = "sim",
+  .host_memory = FALSE,
+  .open = sim_device_open,
+  .get_capacity = sim_get_capacity,
+  .alloc = sim_alloc,
+  .free = sim_free,
+  .copy = sim_copy_now,
+  .synchronize = sim_synchronize,
+  .launch = sim_launch,
+  .get_kernels = sim_get_kernels,
+  .streams = &streams,
+  .fail = sim_fail,
+};
+
+extern __attribute__ ((visibility ("default"))) const EbbBackend *ebb_backend_open_v1 (const EbbBackendHost *host,
+                                                                                       GError **error);
+
+const EbbBackend *
+ebb_backend_open_v1 (const EbbBackendHost *host,
+                     GError **error)
+{
+  /* The error of a library of another version has another place: it sees by the version of the backend. */
+  if (host->version == EBB_BACKEND_VERSION)
+    sim_host = host;
+  return &backend;
+}

@@ -1,0 +1,81 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/sim/sim-private.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A touch of device memory by the host is a fault that the process dies of; before, it is said what was touched. */
+
+#define MAX_WATCHED 64
+
+static SimDevice *watched[MAX_WATCHED];
+static guint n_watched;
+static struct sigaction old_action;
+
+static void
+tell (SimDevice *device,
+      const void *address)
+{
+  char line[256];
+  int length;
+  SimBlock *block = NULL;
+
+  /* Looking it up takes no memory; whoever faults is hardly inside of the device. */
+  if (pthread_mutex_trylock (&device->lock) == 0)
+    {
+      block = sim_heap_find (&device->heap, address);
+      pthread_mutex_unlock (&device->lock);
+    }
+  if (block != NULL)
+    length =
+        snprintf (line, sizeof line,
+                  "Ebb: the host touched memory of %s: byte %zu of block %llu, which has %zu bytes; copy the tensor "
+                  "to cpu first\n",
+                  device->name, (gsize) address - (gsize) device->heap.base - block->offset,
+                  (unsigned long long) block->uses.serial, block->uses.size);
+  else
+    length = snprintf (line, sizeof line, "Ebb: the host touched memory of %s, at byte %zu, which is in no tensor\n",
+                       device->name, (gsize) address - (gsize) device->heap.base);
+  if (length > 0 && write (STDERR_FILENO, line, MIN ((gsize) length, sizeof line - 1)) < 0)
+    return;
+}
+
+static void
+handle_fault (int signal_number,
+              siginfo_t *info,
+              void *context)
+{
+  guint n = __atomic_load_n (&n_watched, __ATOMIC_ACQUIRE);
+
+  for (guint i = 0; i < n; i++)
+    if (sim_heap_contains (&watched[i]->heap, info->si_addr))
+      tell (watched[i], info->si_addr);
+  /* What would have happened without us; returning repeats the touch. */
+  if (old_action.sa_flags & SA_SIGINFO)
+    old_action.sa_sigaction (signal_number, info, context);
+  else if (old_action.sa_handler != SIG_DFL && old_action.sa_handler != SIG_IGN)
+    old_action.sa_handler (signal_number);
+  else
+    signal (signal_number, SIG_DFL);
+}
+
+void
+sim_fault_watch (SimDevice *device)
+{
+  struct sigaction action;
+
+  if (n_watched == 0)
+    {
+      memset (&action, 0, sizeof action);
+      action.sa_sigaction = handle_fault;
+      action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+      sigemptyset (&action.sa_mask);
+      sigaction (SIGSEGV, &action, &old_action);
+    }
+  if (n_watched == MAX_WATCHED)
+    return;
+  watched[n_watched] = device;
+  __atomic_store_n (&n_watched, n_watched + 1, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,200 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/sim/sim-private.h"
+
+/* Vector clocks: each queue knows how much of each other queue is done before its next piece of work, from the events
+ * that it waits for; the host knows it from the events that it has seen. Two uses of the same bytes, one of which
+ * writes, must be known to each other. That is checked when work is enqueued, so what would go wrong once in a thousand
+ * runs of a real device is found in each. */
+
+/* Of the copies of one block, how many are kept before those that everybody knows are dropped. */
+#define MANY_COPIES 8
+
+static const char *const stream_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host" };
+
+const char *
+sim_stream_get_name (EbbStream stream)
+{
+  return stream_names[stream];
+}
+
+void
+sim_clock_merge (SimClock *clock,
+                 const SimClock *other)
+{
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    clock->count[i] = MAX (clock->count[i], other->count[i]);
+}
+
+void
+sim_uses_init (SimUses *uses,
+               SimDevice *device,
+               const char *kind,
+               gsize size)
+{
+  *uses = (SimUses){
+    .kind = kind,
+    .serial = ++device->last_serial,
+    .size = size,
+    .born = device->queues[EBB_STREAM_COMPUTE].clock.count[EBB_STREAM_COMPUTE],
+  };
+}
+
+void
+sim_uses_clear (SimUses *uses)
+{
+  g_clear_pointer (&uses->copies, g_array_unref);
+}
+
+static gboolean
+host_knows (SimDevice *device,
+            const SimAccess *access)
+{
+  return device->host_clock.count[access->stream] >= access->count;
+}
+
+static gboolean
+queue_knows (SimDevice *device,
+             EbbStream stream,
+             const SimAccess *access)
+{
+  return stream == access->stream || device->queues[stream].clock.count[access->stream] >= access->count
+         || host_knows (device, access);
+}
+
+static gboolean
+all_know (SimDevice *device,
+          const SimAccess *access)
+{
+  for (EbbStream i = 0; i < EBB_N_STREAMS; i++)
+    if (!queue_knows (device, i, access))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+conflict (const SimAccess *a,
+          const SimAccess *b)
+{
+  return a->count > 0 && b->count > 0 && (a->writes || b->writes) && a->start < b->end && b->start < a->end;
+}
+
+static gboolean
+check_against (const SimUses *uses,
+               SimDevice *device,
+               const SimAccess *access,
+               const SimAccess *earlier,
+               GError **error)
+{
+  if (!conflict (access, earlier) || queue_knows (device, access->stream, earlier))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RACE,
+               "race on %s: %s in queue %s would %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
+               " of %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+               " bytes) while %s in queue %s %s them; let %s wait for an event after that first",
+               device->name, access->name, stream_names[access->stream], access->writes ? "write" : "read",
+               access->start, access->end, uses->kind, uses->serial, uses->size, earlier->name,
+               stream_names[earlier->stream], earlier->writes ? "writes" : "reads", stream_names[access->stream]);
+  return FALSE;
+}
+
+static gboolean
+check_born (const SimUses *uses,
+            SimDevice *device,
+            const SimAccess *access,
+            GError **error)
+{
+  const SimAccess birth = { .stream = EBB_STREAM_COMPUTE, .count = uses->born };
+
+  if (queue_knows (device, access->stream, &birth))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RACE,
+               "race on %s: %s in queue %s would %s %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+               " bytes) while compute may still use the memory for what was freed before; let %s wait for an event of "
+               "compute after the allocation first",
+               device->name, access->name, stream_names[access->stream], access->writes ? "write" : "read",
+               uses->kind, uses->serial, uses->size, stream_names[access->stream]);
+  return FALSE;
+}
+
+gboolean
+sim_uses_check (const SimUses *uses,
+                SimDevice *device,
+                const SimAccess *access,
+                GError **error)
+{
+  if (access->stream != EBB_STREAM_COMPUTE
+      && (!check_born (uses, device, access, error) || !check_against (uses, device, access, &uses->writes, error)
+          || !check_against (uses, device, access, &uses->reads, error)))
+    return FALSE;
+  for (guint i = 0; uses->copies != NULL && i < uses->copies->len; i++)
+    if (!check_against (uses, device, access, &g_array_index (uses->copies, SimAccess, i), error))
+      return FALSE;
+  return TRUE;
+}
+
+static void
+forget_known (SimUses *uses,
+              SimDevice *device)
+{
+  guint n = 0;
+
+  for (guint i = 0; i < uses->copies->len; i++)
+    {
+      SimAccess *copy = &g_array_index (uses->copies, SimAccess, i);
+
+      if (!all_know (device, copy))
+        g_array_index (uses->copies, SimAccess, n++) = *copy;
+    }
+  g_array_set_size (uses->copies, n);
+}
+
+void
+sim_uses_add (SimUses *uses,
+              SimDevice *device,
+              const SimAccess *access)
+{
+  SimAccess *last = access->writes ? &uses->writes : &uses->reads;
+
+  if (access->stream != EBB_STREAM_COMPUTE)
+    {
+      if (uses->copies == NULL)
+        uses->copies = g_array_new (FALSE, FALSE, sizeof (SimAccess));
+      if (uses->copies->len >= MANY_COPIES)
+        forget_known (uses, device);
+      g_array_append_val (uses->copies, *access);
+      return;
+    }
+  if (last->count == 0 || all_know (device, last))
+    *last = *access;
+  else
+    {
+      gsize start = MIN (last->start, access->start), end = MAX (last->end, access->end);
+
+      *last = *access;
+      last->start = start;
+      last->end = end;
+    }
+}
+
+gboolean
+sim_uses_check_free (const SimUses *uses,
+                     SimDevice *device,
+                     gboolean to_host,
+                     GError **error)
+{
+  for (guint i = 0; uses->copies != NULL && i < uses->copies->len; i++)
+    {
+      const SimAccess *copy = &g_array_index (uses->copies, SimAccess, i);
+
+      if (to_host ? host_knows (device, copy) : queue_knows (device, EBB_STREAM_COMPUTE, copy))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RACE,
+                   "race on %s: %s %" G_GUINT64_FORMAT " (%" G_GSIZE_FORMAT
+                   " bytes) was freed while %s in queue %s %s bytes %" G_GSIZE_FORMAT " to %" G_GSIZE_FORMAT
+                   " of it; %s must wait for an event after that first",
+                   device->name, uses->kind, uses->serial, uses->size, copy->name, stream_names[copy->stream],
+                   copy->writes ? "writes" : "reads", copy->start, copy->end, to_host ? "the host" : "compute");
+      return FALSE;
+    }
+  return TRUE;
+}

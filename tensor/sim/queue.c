@@ -1,0 +1,261 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tensor/sim/sim-private.h"
+
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+/* A queue is a thread that does its work in order. Copies take place in a time of their own: one begins when the queue
+ * was free, the copy enqueued and what it waits for done, however late the thread woke up, and ends when its bytes can
+ * have gone through. So the times that are slept do not add up to more than was asked for. */
+
+#define SECOND 1000000000
+
+gint64
+sim_get_time (void)
+{
+  struct timespec now;
+
+  clock_gettime (CLOCK_MONOTONIC, &now);
+  return (gint64) now.tv_sec * SECOND + now.tv_nsec;
+}
+
+static void
+sleep_until (gint64 time)
+{
+  const struct timespec deadline = { .tv_sec = time / SECOND, .tv_nsec = time % SECOND };
+
+  while (clock_nanosleep (CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, NULL) != 0)
+    ;
+}
+
+SimWork *
+sim_work_new (SimWorkKind kind,
+              const char *name,
+              guint n_views)
+{
+  SimWork *work = g_malloc (sizeof (SimWork) + n_views * sizeof (EbbView));
+
+  memset (work, 0, sizeof *work);
+  work->kind = kind;
+  work->name = name;
+  work->thread = sim_get_thread ();
+  return work;
+}
+
+void
+sim_device_wait_for_progress (SimDevice *device)
+{
+  device->n_waiting++;
+  pthread_cond_wait (&device->progress, &device->lock);
+  device->n_waiting--;
+}
+
+void
+sim_device_announce_progress (SimDevice *device)
+{
+  if (device->n_waiting > 0)
+    pthread_cond_broadcast (&device->progress);
+}
+
+void
+sim_device_drain (SimDevice *device)
+{
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    {
+      SimQueue *queue = &device->queues[i];
+      guint64 n = queue->n_enqueued;
+
+      while (queue->n_done < n)
+        sim_device_wait_for_progress (device);
+    }
+}
+
+void
+sim_queue_wait_for_room (SimQueue *queue)
+{
+  while (queue->n >= SIM_QUEUE_LENGTH)
+    pthread_cond_wait (&queue->emptied, &queue->device->lock);
+}
+
+void
+sim_queue_push (SimQueue *queue,
+                SimWork *work)
+{
+  work->enqueued = sim_get_time ();
+  if (queue->last != NULL)
+    queue->last->next = work;
+  else
+    queue->first = work;
+  queue->last = work;
+  queue->n++;
+  queue->n_enqueued++;
+  pthread_cond_signal (&queue->filled);
+}
+
+static SimWork *
+take (SimQueue *queue)
+{
+  SimWork *work;
+
+  while (queue->first == NULL && !queue->device->closing)
+    pthread_cond_wait (&queue->filled, &queue->device->lock);
+  work = queue->first;
+  if (work == NULL)
+    return NULL;
+  queue->first = work->next;
+  if (queue->first == NULL)
+    queue->last = NULL;
+  /* Half empty again: who stands waiting is woken once for many pieces of work. */
+  if (queue->n-- == SIM_QUEUE_LENGTH / 2 + 1)
+    pthread_cond_broadcast (&queue->emptied);
+  return work;
+}
+
+/* -- what the thread does; with the device locked, but while it really works --------------------------------------- */
+
+static void
+note_time (SimQueue *queue,
+           const SimWork *work,
+           gint64 start,
+           gint64 end)
+{
+  queue->ready = end;
+  queue->last_work = end - start;
+  queue->busy += end - start;
+  sim_device_add_span (queue->device, queue->stream, FALSE, work->name, work->n_bytes, start, end);
+}
+
+static void
+run_kernel (SimQueue *queue,
+            SimWork *work)
+{
+  SimDevice *device = queue->device;
+  const EbbLaunch *launch = &work->u.kernel.launch;
+  GError *error = NULL;
+  gint64 start, end;
+  gboolean ok;
+
+  pthread_mutex_unlock (&device->lock);
+  start = sim_get_time ();
+  if (sim_host->get_n_threads () != work->u.kernel.n_threads)
+    sim_host->set_n_threads (work->u.kernel.n_threads);
+  if (work->fails)
+    g_set_error (&error, EBB_ERROR, EBB_ERROR_DEVICE, "asked to fail");
+  ok = !work->fails && sim_host->get_cpu_kernels ()[launch->kernel](launch, &error);
+  end = sim_get_time ();
+  pthread_mutex_lock (&device->lock);
+  note_time (queue, work, start, end);
+  if (ok)
+    return;
+  g_prefix_error (&error, "%s: %s failed: ", device->name, work->name);
+  sim_queue_poison (queue, work, error);
+}
+
+static void
+run_copy (SimQueue *queue,
+          SimWork *work)
+{
+  SimDevice *device = queue->device;
+  EbbStream direction = work->u.copy.to_host ? EBB_STREAM_TO_HOST : EBB_STREAM_FROM_HOST;
+  double rate = device->bytes_per_second[direction];
+  gint64 start = MAX (queue->ready, work->enqueued), end = start + device->latency, now;
+  double seconds = rate > 0 ? (double) work->n_bytes / rate : 0;
+
+  if (work->fails)
+    {
+      sim_queue_poison (queue, work,
+                        g_error_new (EBB_ERROR, EBB_ERROR_DEVICE,
+                                     "%s: the copy of %" G_GSIZE_FORMAT " bytes %s failed: asked to fail", device->name,
+                                     work->n_bytes, work->u.copy.to_host ? "to the host" : "from the host"));
+      return;
+    }
+  /* Rounded up: never faster than was asked for. */
+  end += (gint64) (seconds * SECOND) + (rate > 0);
+  pthread_mutex_unlock (&device->lock);
+  memcpy (work->u.copy.destination, work->u.copy.source, work->n_bytes);
+  now = sim_get_time ();
+  if (now < end)
+    sleep_until (end);
+  pthread_mutex_lock (&device->lock);
+  note_time (queue, work, start, MAX (now, end));
+}
+
+static void
+run_record (SimQueue *queue,
+            SimWork *work)
+{
+  SimEvent *event = work->u.event;
+
+  event->time = MAX (queue->ready, work->enqueued);
+  event->work = queue->last_work;
+  if (queue->poison != NULL)
+    event->error = g_error_copy (queue->poison);
+  event->reached = TRUE;
+  sim_device_announce_progress (queue->device);
+}
+
+static void
+run_wait (SimQueue *queue,
+          SimWork *work)
+{
+  SimDevice *device = queue->device;
+  SimEvent *event = work->u.event;
+
+  if (!event->reached)
+    {
+      gint64 start = MAX (queue->ready, work->enqueued), end;
+
+      while (!event->reached)
+        sim_device_wait_for_progress (device);
+      end = sim_get_time ();
+      event->waited += end - start;
+      queue->waited += end - start;
+      sim_device_add_span (device, queue->stream, TRUE, sim_stream_get_name (event->stream), 0, start, end);
+    }
+  queue->ready = MAX (queue->ready, event->time);
+  if (event->error != NULL && queue->poison == NULL)
+    sim_queue_poison (queue, work, g_error_copy (event->error));
+}
+
+static void
+run (SimQueue *queue,
+     SimWork *work)
+{
+  if (work->kind == SIM_WORK_RECORD)
+    run_record (queue, work);
+  else if (work->kind == SIM_WORK_WAIT)
+    run_wait (queue, work);
+  else if (queue->poison != NULL)
+    sim_queue_note_dropped (queue, work);
+  else if (work->kind == SIM_WORK_LAUNCH)
+    run_kernel (queue, work);
+  else
+    run_copy (queue, work);
+}
+
+void *
+sim_queue_run (void *data)
+{
+  SimQueue *queue = data;
+  SimDevice *device = queue->device;
+  SimWork *work;
+
+  /* Sleeps end when they are asked to, not up to 50 microseconds later. */
+  prctl (PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  pthread_mutex_lock (&device->lock);
+  while ((work = take (queue)) != NULL)
+    {
+      run (queue, work);
+      queue->n_done++;
+      sim_device_announce_progress (device);
+      pthread_mutex_unlock (&device->lock);
+      if (work->kind == SIM_WORK_RECORD || work->kind == SIM_WORK_WAIT)
+        sim_free_event (work->u.event);
+      g_free (work);
+      pthread_mutex_lock (&device->lock);
+    }
+  pthread_mutex_unlock (&device->lock);
+  return NULL;
+}

@@ -1,0 +1,131 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/sim/sim-private.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Read anew for each device that is opened: sim, sim:1, ... */
+
+#define DEFAULT_MEMORY ((gint64) 1 << 30)
+#define MOST_MEMORY ((double) ((gint64) 1 << 46))
+
+static gboolean
+fail (const char *variable,
+      const char *value,
+      const char *right,
+      GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is \"%s\"; it must be %s", variable, value, right);
+  return FALSE;
+}
+
+/* A positive number and one of K, M, G, T, each @step times the one before. */
+static gboolean
+parse_amount (const char *text,
+              double step,
+              double *amount)
+{
+  static const char suffixes[] = "KMGT";
+  char *end;
+  const char *suffix;
+
+  if (!g_ascii_isdigit (*text) && *text != '.')
+    return FALSE;
+  *amount = g_ascii_strtod (text, &end);
+  if (*end != '\0')
+    {
+      suffix = strchr (suffixes, g_ascii_toupper (*end));
+      if (suffix == NULL || end[1] != '\0')
+        return FALSE;
+      *amount *= pow (step, (double) (suffix - suffixes + 1));
+    }
+  return isfinite (*amount) && *amount > 0;
+}
+
+static gboolean
+read_memory (SimDevice *device,
+             GError **error)
+{
+  const char *value = g_getenv ("EBB_SIM_MEMORY");
+  double amount;
+
+  device->memory = DEFAULT_MEMORY;
+  if (value == NULL || *value == '\0')
+    return TRUE;
+  if (!parse_amount (value, 1024, &amount) || amount < SIM_ALIGNMENT || amount > MOST_MEMORY)
+    return fail ("EBB_SIM_MEMORY", value, "a number of bytes of at least 64, as 1000000, 64M or 1.5G", error);
+  device->memory = (gint64) amount / SIM_ALIGNMENT * SIM_ALIGNMENT;
+  return TRUE;
+}
+
+static gboolean
+read_bandwidth (SimDevice *device,
+                GError **error)
+{
+  const char *value = g_getenv ("EBB_SIM_BANDWIDTH");
+  g_auto (GStrv) parts = NULL;
+  double *rates = device->bytes_per_second;
+  guint n;
+  gboolean ok;
+
+  if (value == NULL || *value == '\0')
+    return TRUE;
+  parts = g_strsplit (value, ",", -1);
+  n = g_strv_length (parts);
+  ok = n <= 2 && parse_amount (parts[0], 1000, &rates[EBB_STREAM_TO_HOST]);
+  rates[EBB_STREAM_FROM_HOST] = rates[EBB_STREAM_TO_HOST];
+  ok = ok && (n < 2 || parse_amount (parts[1], 1000, &rates[EBB_STREAM_FROM_HOST]));
+  return ok || fail ("EBB_SIM_BANDWIDTH", value, "bytes per second, as 8G, or 8G,4G to and from the host", error);
+}
+
+static gboolean
+read_latency (SimDevice *device,
+              GError **error)
+{
+  const char *value = g_getenv ("EBB_SIM_LATENCY");
+  char *end;
+  double amount;
+
+  if (value == NULL || *value == '\0')
+    return TRUE;
+  amount = g_ascii_strtod (value, &end);
+  if (*end != '\0' || !g_ascii_isdigit (*value) || !(amount >= 0 && amount <= 1e7))
+    return fail ("EBB_SIM_LATENCY", value, "microseconds for each copy, from 0 to 10000000", error);
+  device->latency = (gint64) (amount * 1000);
+  return TRUE;
+}
+
+static gboolean
+read_failures (SimDevice *device,
+               GError **error)
+{
+  static const char *const names[EBB_N_FAILURES] = { "alloc", "alloc-host", "launch", "to-host", "from-host" };
+  const char *value = g_getenv ("EBB_SIM_FAIL");
+  g_auto (GStrv) parts = g_strsplit (value != NULL ? value : "", ",", -1);
+
+  for (guint i = 0; parts[i] != NULL; i++)
+    {
+      char *number = strchr (parts[i], ':');
+      guint what = 0;
+
+      if (number != NULL)
+        *number++ = '\0';
+      while (what < EBB_N_FAILURES && strcmp (names[what], parts[i]) != 0)
+        what++;
+      if (number == NULL || what == EBB_N_FAILURES
+          || !g_ascii_string_to_unsigned (number, 10, 1, G_MAXUINT64, &device->fails[what], NULL))
+        return fail ("EBB_SIM_FAIL", value,
+                     "what is to fail and the how manieth, as launch:100 or to-host:3,alloc:7; there are alloc, "
+                     "alloc-host, launch, to-host and from-host",
+                     error);
+    }
+  return TRUE;
+}
+
+gboolean
+sim_settings_read (SimDevice *device,
+                   GError **error)
+{
+  return read_memory (device, error) && read_bandwidth (device, error) && read_latency (device, error)
+         && read_failures (device, error);
+}

@@ -1,0 +1,447 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/sim/sim-private.h"
+
+/* Enqueueing: addresses are looked up, uses checked against those of the other queues, and a piece of work that needs
+ * nothing of its caller any more is put into its queue. */
+
+/* -- events -------------------------------------------------------------------------------------------------------- */
+
+static SimEvent *
+event_ref (SimEvent *event)
+{
+  __atomic_add_fetch (&event->ref_count, 1, __ATOMIC_RELAXED);
+  return event;
+}
+
+void
+sim_free_event (gpointer data)
+{
+  SimEvent *event = data;
+
+  if (__atomic_sub_fetch (&event->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  g_clear_error (&event->error);
+  g_free (event);
+}
+
+/* The next piece of work of a queue comes after what the host knows to be done. */
+static void
+catch_up (SimQueue *queue)
+{
+  sim_clock_merge (&queue->clock, &queue->device->host_clock);
+}
+
+static SimEvent *
+record_locked (SimQueue *queue)
+{
+  SimEvent *event = g_new0 (SimEvent, 1);
+  SimWork *work = sim_work_new (SIM_WORK_RECORD, "record", 0);
+
+  catch_up (queue);
+  event->ref_count = 2; /* the caller's and the queue's */
+  event->device = queue->device;
+  event->stream = queue->stream;
+  event->clock = queue->clock;
+  work->u.event = event;
+  sim_queue_push (queue, work);
+  return event;
+}
+
+/* Locks the device and makes room in the queue: FALSE with @error set, and unlocked, if something is to be told. */
+static gboolean
+begin (SimQueue *queue,
+       GError **error)
+{
+  pthread_mutex_lock (&queue->device->lock);
+  sim_queue_wait_for_room (queue);
+  if (G_LIKELY (sim_device_tell (queue->device, error)))
+    return TRUE;
+  pthread_mutex_unlock (&queue->device->lock);
+  return FALSE;
+}
+
+gpointer
+sim_record (int index,
+            EbbStream stream,
+            GError **error)
+{
+  SimQueue *queue = &sim_device_get (index)->queues[stream];
+  SimEvent *event;
+
+  if (!begin (queue, error))
+    return NULL;
+  event = record_locked (queue);
+  pthread_mutex_unlock (&queue->device->lock);
+  return event;
+}
+
+gboolean
+sim_wait (int index,
+          EbbStream stream,
+          gpointer data,
+          GError **error)
+{
+  SimQueue *queue = &sim_device_get (index)->queues[stream];
+  SimEvent *event = data;
+  gboolean ok = TRUE;
+
+  if (!begin (queue, error))
+    return FALSE;
+  if (event->reached && event->error != NULL)
+    {
+      if (error != NULL)
+        *error = g_error_copy (event->error);
+      ok = FALSE;
+    }
+  else if (event->stream != stream)
+    {
+      SimWork *work = sim_work_new (SIM_WORK_WAIT, sim_stream_get_name (event->stream), 0);
+
+      work->u.event = event_ref (event);
+      sim_clock_merge (&queue->clock, &event->clock);
+      /* Whoever knows of work that comes later knows of the wait. */
+      queue->clock.count[stream]++;
+      sim_queue_push (queue, work);
+    }
+  pthread_mutex_unlock (&queue->device->lock);
+  return ok;
+}
+
+/* The host has seen @event: what comes before it is done. */
+static gboolean
+event_wait_locked (SimEvent *event,
+                   GError **error)
+{
+  SimDevice *device = event->device;
+
+  while (!event->reached)
+    sim_device_wait_for_progress (device);
+  sim_clock_merge (&device->host_clock, &event->clock);
+  if (!sim_device_tell (device, error))
+    return FALSE;
+  if (event->error == NULL)
+    return TRUE;
+  if (error != NULL)
+    *error = g_error_copy (event->error);
+  return FALSE;
+}
+
+gboolean
+sim_synchronize_event (gpointer data,
+                       GError **error)
+{
+  SimEvent *event = data;
+  gboolean ok;
+
+  pthread_mutex_lock (&event->device->lock);
+  ok = event_wait_locked (event, error);
+  pthread_mutex_unlock (&event->device->lock);
+  return ok;
+}
+
+gboolean
+sim_query_event (gpointer data)
+{
+  SimEvent *event = data;
+  gboolean reached;
+
+  pthread_mutex_lock (&event->device->lock);
+  reached = event->reached;
+  if (reached)
+    sim_clock_merge (&event->device->host_clock, &event->clock);
+  pthread_mutex_unlock (&event->device->lock);
+  return reached;
+}
+
+void
+sim_get_times (gpointer data,
+               double *work,
+               double *waited)
+{
+  SimEvent *event = data;
+
+  pthread_mutex_lock (&event->device->lock);
+  *work = (double) event->work * 1e-9;
+  *waited = (double) event->waited * 1e-9;
+  pthread_mutex_unlock (&event->device->lock);
+}
+
+gboolean
+sim_synchronize (int index,
+                 GError **error)
+{
+  SimDevice *device = sim_device_get (index);
+  SimClock clocks[EBB_N_STREAMS];
+  gboolean ok;
+
+  pthread_mutex_lock (&device->lock);
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    clocks[i] = device->queues[i].clock;
+  sim_device_drain (device);
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    sim_clock_merge (&device->host_clock, &clocks[i]);
+  ok = sim_device_tell (device, error);
+  pthread_mutex_unlock (&device->lock);
+  return ok;
+}
+
+/* -- launches ------------------------------------------------------------------------------------------------------ */
+
+static gsize
+view_get_extent (const EbbView *view)
+{
+  gint64 last = 0;
+
+  for (int i = 0; i < view->n_dims; i++)
+    {
+      if (view->shape[i] == 0)
+        return 0;
+      last += (view->shape[i] - 1) * view->strides[i];
+    }
+  return (gsize) (last + 1) * sim_host->get_dtype_size (view->dtype);
+}
+
+typedef struct
+{
+  SimUses *uses;
+  SimAccess access;
+} Use;
+
+static gboolean
+find_use (SimDevice *device,
+          SimQueue *queue,
+          const EbbView *view,
+          gboolean writes,
+          const char *name,
+          Use *use,
+          GError **error)
+{
+  gsize extent = view_get_extent (view), start;
+  SimBlock *block;
+
+  use->uses = NULL;
+  if (extent == 0)
+    return TRUE;
+  block = sim_heap_find (&device->heap, view->data);
+  start = block != NULL ? (gsize) view->data - (gsize) device->heap.base - block->offset : 0;
+  if (block == NULL || extent > block->uses.size - start)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
+                   "%s: %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are %s memory of the device", device->name,
+                   name, writes ? "write" : "read", extent, view->data,
+                   block != NULL ? "beyond the end of a block of" : "not in a block of");
+      return FALSE;
+    }
+  use->uses = &block->uses;
+  use->access = (SimAccess){ .start = start,
+                             .end = start + extent,
+                             .count = queue->clock.count[queue->stream] + 1,
+                             .stream = queue->stream,
+                             .writes = writes,
+                             .name = name };
+  return sim_uses_check (use->uses, device, &use->access, error);
+}
+
+static void
+add_uses (SimDevice *device,
+          Use *uses,
+          guint n)
+{
+  for (guint i = 0; i < n; i++)
+    if (uses[i].uses != NULL)
+      sim_uses_add (uses[i].uses, device, &uses[i].access);
+}
+
+static EbbView *
+copy_view (SimDevice *device,
+           EbbView *to,
+           const EbbView *from)
+{
+  *to = *from;
+  if (sim_heap_contains (&device->heap, from->data))
+    to->data = sim_heap_get_alias (&device->heap, from->data);
+  return to;
+}
+
+static SimWork *
+copy_launch (SimDevice *device,
+             const EbbLaunch *launch,
+             const char *name)
+{
+  SimWork *work = sim_work_new (SIM_WORK_LAUNCH, name, launch->n_inputs + launch->n_outputs);
+  EbbLaunch *copy = &work->u.kernel.launch;
+  EbbView *view = work->views;
+
+  *copy = *launch;
+  for (guint i = 0; i < launch->n_inputs; i++)
+    if (launch->inputs[i] != NULL)
+      copy->inputs[i] = copy_view (device, view++, launch->inputs[i]);
+  for (guint i = 0; i < launch->n_outputs; i++)
+    if (launch->outputs[i] != NULL)
+      copy->outputs[i] = copy_view (device, view++, launch->outputs[i]);
+  work->u.kernel.n_threads = sim_host->get_n_threads ();
+  return work;
+}
+
+gboolean
+sim_launch (int index,
+            const EbbLaunch *launch,
+            GError **error)
+{
+  SimDevice *device = sim_device_get (index);
+  SimQueue *queue = &device->queues[EBB_STREAM_COMPUTE];
+  const char *name = sim_host->get_kernel_name (launch->kernel);
+  Use uses[EBB_LAUNCH_MAX_INPUTS + EBB_LAUNCH_MAX_OUTPUTS];
+  SimWork *work = copy_launch (device, launch, name);
+  guint n = 0;
+  gboolean ok = TRUE;
+
+  if (!begin (queue, error))
+    {
+      g_free (work);
+      return FALSE;
+    }
+  catch_up (queue);
+  for (guint i = 0; ok && i < launch->n_inputs; i++)
+    if (launch->inputs[i] != NULL)
+      ok = find_use (device, queue, launch->inputs[i], FALSE, name, &uses[n++], error);
+  for (guint i = 0; ok && i < launch->n_outputs; i++)
+    if (launch->outputs[i] != NULL)
+      ok = find_use (device, queue, launch->outputs[i], TRUE, name, &uses[n++], error);
+  if (ok)
+    {
+      add_uses (device, uses, n);
+      queue->clock.count[queue->stream]++;
+      work->fails = sim_device_take_failure (device, EBB_FAILURE_LAUNCH);
+      sim_queue_push (queue, work);
+    }
+  pthread_mutex_unlock (&device->lock);
+  if (!ok)
+    g_free (work);
+  return ok;
+}
+
+/* -- copies -------------------------------------------------------------------------------------------------------- */
+
+/* The use of @data by a copy, which may be on either side; @on_device tells which. */
+static gboolean
+find_copy_use (SimDevice *device,
+               SimQueue *queue,
+               const void *data,
+               gsize size,
+               gboolean writes,
+               gboolean must_be_pinned,
+               Use *use,
+               gboolean *on_device,
+               GError **error)
+{
+  SimBlock *block = sim_heap_find (&device->heap, data);
+  SimHostBlock *host_block = block == NULL ? sim_host_block_find (device, data) : NULL;
+  gsize start = 0;
+
+  use->uses = block != NULL ? &block->uses : host_block != NULL ? &host_block->uses
+                                                                : NULL;
+  *on_device = sim_heap_contains (&device->heap, data);
+  if (block != NULL)
+    start = (gsize) data - (gsize) device->heap.base - block->offset;
+  else if (host_block != NULL)
+    start = (gsize) data - (gsize) host_block->data;
+  if (use->uses == NULL ? *on_device || must_be_pinned : start > use->uses->size || size > use->uses->size - start)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
+                   "%s: a copy in queue %s would %s %" G_GSIZE_FORMAT " bytes at %p, which are not in %s", device->name,
+                   sim_stream_get_name (queue->stream), writes ? "write" : "read", size, data,
+                   *on_device ? "a block of memory of the device" : "host memory that was allocated for copies");
+      return FALSE;
+    }
+  if (use->uses == NULL)
+    return TRUE;
+  use->access = (SimAccess){ .start = start,
+                             .end = start + size,
+                             .count = queue->clock.count[queue->stream] + 1,
+                             .stream = queue->stream,
+                             .writes = writes,
+                             .name = "a copy" };
+  return sim_uses_check (use->uses, device, &use->access, error);
+}
+
+static gboolean
+copy_locked (SimQueue *queue,
+             void *destination,
+             const void *source,
+             gsize size,
+             gboolean must_be_pinned,
+             GError **error)
+{
+  SimDevice *device = queue->device;
+  gboolean to_device, from_device;
+  Use uses[2];
+  SimWork *work;
+
+  catch_up (queue);
+  if (!find_copy_use (device, queue, source, size, FALSE, must_be_pinned, &uses[0], &from_device, error)
+      || !find_copy_use (device, queue, destination, size, TRUE, must_be_pinned, &uses[1], &to_device, error))
+    return FALSE;
+  if (to_device == from_device)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
+                   "%s: a copy of %" G_GSIZE_FORMAT " bytes is not between the device and the host", device->name,
+                   size);
+      return FALSE;
+    }
+  add_uses (device, uses, 2);
+  queue->clock.count[queue->stream]++;
+  work = sim_work_new (SIM_WORK_COPY, from_device ? "copy to host" : "copy from host", 0);
+  work->n_bytes = size;
+  work->u.copy.to_host = from_device;
+  work->u.copy.source = from_device ? sim_heap_get_alias (&device->heap, source) : source;
+  work->u.copy.destination = to_device ? sim_heap_get_alias (&device->heap, destination) : destination;
+  work->fails = sim_device_take_failure (device, from_device ? EBB_FAILURE_TO_HOST : EBB_FAILURE_FROM_HOST);
+  sim_queue_push (queue, work);
+  return TRUE;
+}
+
+gboolean
+sim_copy (int index,
+          EbbStream stream,
+          void *destination,
+          const void *source,
+          gsize size,
+          GError **error)
+{
+  SimQueue *queue = &sim_device_get (index)->queues[stream];
+  gboolean ok;
+
+  if (!begin (queue, error))
+    return FALSE;
+  ok = size == 0 || copy_locked (queue, destination, source, size, TRUE, error);
+  pthread_mutex_unlock (&queue->device->lock);
+  return ok;
+}
+
+gboolean
+sim_copy_now (int index,
+              void *destination,
+              const void *source,
+              gsize size,
+              gboolean to_host,
+              GError **error)
+{
+  SimQueue *queue = &sim_device_get (index)->queues[EBB_STREAM_COMPUTE];
+  gboolean ok;
+
+  if (size == 0)
+    return TRUE;
+  if (!begin (queue, error))
+    return FALSE;
+  ok = copy_locked (queue, destination, source, size, FALSE, error);
+  if (ok)
+    {
+      SimEvent *event = record_locked (queue);
+
+      ok = event_wait_locked (event, error);
+      sim_free_event (event);
+    }
+  pthread_mutex_unlock (&queue->device->lock);
+  return ok;
+}
