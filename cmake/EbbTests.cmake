@@ -8,7 +8,8 @@ set (tests_dir "${CMAKE_CURRENT_SOURCE_DIR}/tests")
 set (test_environment
   "OMP_NUM_THREADS=${EBB_TEST_THREADS}" "OMP_WAIT_POLICY=passive"
   "G_TEST_SRCDIR=${tests_dir}" "G_TEST_BUILDDIR=${CMAKE_CURRENT_BINARY_DIR}/tests"
-  "EBB_BACKEND_PATH=${EBB_BACKENDS_DIR}" "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" "EBB_SOURCE_DIR=${CMAKE_CURRENT_SOURCE_DIR}"
+  "EBB_BACKEND_PATH=${EBB_BACKENDS_DIR}"
+  "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" "EBB_SOURCE_DIR=${CMAKE_CURRENT_SOURCE_DIR}"
   "G_SLICE=always-malloc" "LC_ALL=C.UTF-8"
   "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1"
   "UBSAN_OPTIONS=print_stacktrace=1"
