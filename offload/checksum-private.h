@@ -21,5 +21,8 @@ void ebb_checksum_update (EbbChecksum *self,
                           const void *data,
                           gsize size);
 guint64 ebb_checksum_finish (const EbbChecksum *self);
+/* Of @size bytes, whatever that is. */
+guint64 ebb_checksum_of (const void *data,
+                         gsize size);
 
 G_END_DECLS

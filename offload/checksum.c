@@ -63,3 +63,22 @@ ebb_checksum_finish (const EbbChecksum *self)
     }
   return sum;
 }
+
+guint64
+ebb_checksum_of (const void *data,
+                 gsize size)
+{
+  const gsize whole = size - size % 32;
+  EbbChecksum checksum;
+  char rest[32] = { 0 };
+
+  ebb_checksum_init (&checksum);
+  ebb_checksum_update (&checksum, data, whole);
+  if (whole < size)
+    {
+      memcpy (rest, (const char *) data + whole, size - whole);
+      ebb_checksum_update (&checksum, rest, sizeof rest);
+      checksum.size = size;
+    }
+  return ebb_checksum_finish (&checksum);
+}

@@ -1,24 +1,34 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/backend-private.h"
+#include "tensor/error.h"
 
-/* A file without a name in a given folder: it goes with the process, however that ends. Written and read in large
- * aligned pieces, past the page cache where the file system allows. A file belongs to the process that made it; after a
+/* A file without a name in a given folder: it goes with the process, however that ends. Read and written at multiples
+ * of a block, past the page cache where the file system allows. A file belongs to the process that made it; after a
  * fork the child may read it, and makes its own to write. */
 
 G_BEGIN_DECLS
 
+/* What direct access asks of addresses, offsets and sizes, on any disk that there is. */
+#define EBB_DISK_BLOCK 4096
+#define EBB_DISK_ALIGN(size) (((size) + EBB_DISK_BLOCK - 1) & ~(guint64) (EBB_DISK_BLOCK - 1))
+
+/* In place of the number of an error. */
+#define EBB_DISK_SHORTER (-1) /* the file ends before */
+#define EBB_DISK_DAMAGED (-2) /* the checksum is another one */
+
 typedef struct _EbbDiskFile EbbDiskFile;
 
-/* Where something is in a file. */
-typedef struct
+typedef enum
 {
-  EbbDiskFile *file;
-  guint64 offset;
-  gsize size;
-  guint64 checksum;
-} EbbDiskPart;
+  EBB_DISK_MAKE, /* a file without a name */
+  EBB_DISK_GROW,
+  EBB_DISK_WRITE,
+  EBB_DISK_READ
+} EbbDiskOperation;
+
+/* For tests: asked before each operation on any file; the number of an error makes it fail with that. */
+extern int (*ebb_disk_fault) (EbbDiskOperation operation);
 
 EbbDiskFile *ebb_disk_file_new (const char *folder,
                                 GError **error);
@@ -27,19 +37,38 @@ void ebb_disk_file_unref (EbbDiskFile *file);
 /* FALSE in a child of the process that made it. */
 gboolean ebb_disk_file_is_own (EbbDiskFile *file);
 
-/* Writes @size bytes of the memory of @device; the file may grow to @limit bytes. */
-gboolean ebb_disk_file_write (EbbDiskFile *file,
-                              guint64 limit,
-                              EbbDevice *device,
-                              const void *data,
-                              gsize size,
-                              EbbDiskPart *part,
-                              GError **error);
-gboolean ebb_disk_part_read (const EbbDiskPart *part,
-                             EbbDevice *device,
-                             void *data,
+/* Room for @size bytes and the rest of the last block; the file may grow to @limit bytes. */
+gboolean ebb_disk_file_take (EbbDiskFile *file,
+                             guint64 size,
+                             guint64 limit,
+                             guint64 *offset,
                              GError **error);
-/* Gives the space back. */
-void ebb_disk_part_clear (EbbDiskPart *part);
+void ebb_disk_file_give (EbbDiskFile *file,
+                         guint64 offset,
+                         guint64 size);
+/* Bytes of the file that are taken, in whole blocks. */
+guint64 ebb_disk_file_get_in_use (EbbDiskFile *file);
+
+/* Address, size and offset must be multiples of a block. 0, the number of an error, or EBB_DISK_SHORTER. */
+int ebb_disk_file_write (EbbDiskFile *file,
+                         const char *data,
+                         gsize size,
+                         guint64 offset);
+int ebb_disk_file_read (EbbDiskFile *file,
+                        char *data,
+                        gsize size,
+                        guint64 offset);
+
+/* One line with the folder, the bytes and the reason. */
+void ebb_disk_file_set_write_error (EbbDiskFile *file,
+                                    guint64 size,
+                                    guint64 beside,
+                                    int reason,
+                                    GError **error);
+void ebb_disk_file_set_read_error (EbbDiskFile *file,
+                                   guint64 size,
+                                   guint64 offset,
+                                   int reason,
+                                   GError **error);
 
 G_END_DECLS

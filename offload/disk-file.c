@@ -1,13 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* O_DIRECT, O_TMPFILE */
+#define _GNU_SOURCE /* O_DIRECT, O_TMPFILE, fallocate */
 #endif
 #include "offload/disk-file-private.h"
 
-#include "offload/checksum-private.h"
+#include "offload/disk-name-private.h"
 #include "offload/space-map-private.h"
-#include "offload/transfer-private.h"
-#include "tensor/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,24 +15,24 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* What direct access asks of addresses, offsets and sizes, on any disk that there is. */
-#define ALIGNMENT 4096
-#define PIECE (4ul << 20)
-
 struct _EbbDiskFile
 {
   int ref_count;
   int fd;
   pid_t owner;
   char *folder;
+  char *path; /* of a file that could not lose its name while it is open; or NULL */
   pthread_mutex_t lock;
   EbbSpaceMap space; /* under the lock */
+  guint64 aside;     /* up to here the file system was asked for space; under the lock */
 };
 
-static gsize
-align (gsize size)
+int (*ebb_disk_fault) (EbbDiskOperation operation);
+
+static int
+get_fault (EbbDiskOperation operation)
 {
-  return (size + ALIGNMENT - 1) & ~(gsize) (ALIGNMENT - 1);
+  return G_UNLIKELY (ebb_disk_fault != NULL) ? ebb_disk_fault (operation) : 0;
 }
 
 /* @folder as it may stand in a message of one line. */
@@ -46,27 +44,39 @@ display_folder (const char *folder)
 
 /* -- opening ------------------------------------------------------------------------------------------------------- */
 
+/* Where each file has a name at first. Should somebody else remove it meanwhile, so much the better. */
 static int
-open_unnamed (const char *folder)
+open_and_unlink (const char *folder,
+                 char **path)
 {
-  g_autofree char *path = g_build_filename (folder, "ebb-activations-XXXXXX", NULL);
+  int fd;
+
+  ebb_disk_name_remove_leftovers (folder);
+  *path = ebb_disk_name_new (folder);
+  fd = mkostemp (*path, O_CLOEXEC);
+  if (fd < 0 || unlink (*path) == 0 || errno == ENOENT)
+    {
+      int reason = errno;
+
+      g_clear_pointer (path, g_free);
+      errno = reason;
+    }
+  return fd;
+}
+
+static int
+open_unnamed (const char *folder,
+              char **path)
+{
   int fd = -1;
 
 #ifdef O_TMPFILE
-  fd = open (folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  errno = get_fault (EBB_DISK_MAKE);
+  if (errno == 0)
+    fd = open (folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 #endif
   if (fd < 0) /* not every file system knows that */
-    {
-      fd = mkostemp (path, O_CLOEXEC);
-      if (fd >= 0 && unlink (path) != 0)
-        {
-          int reason = errno;
-
-          close (fd);
-          errno = reason;
-          fd = -1;
-        }
-    }
+    fd = open_and_unlink (folder, path);
   /* Past the page cache, which is memory too. Set afterwards: a refusal at opening would leave a named file behind. */
   if (fd >= 0)
     fcntl (fd, F_SETFL, fcntl (fd, F_GETFL) | O_DIRECT);
@@ -87,7 +97,8 @@ ebb_disk_file_new (const char *folder,
                    GError **error)
 {
   EbbDiskFile *self;
-  int fd = open_unnamed (folder);
+  char *path = NULL;
+  int fd = open_unnamed (folder, &path);
 
   if (fd < 0)
     {
@@ -104,6 +115,7 @@ ebb_disk_file_new (const char *folder,
   self->fd = fd;
   self->owner = getpid ();
   self->folder = g_strdup (folder);
+  self->path = path;
   pthread_mutex_init (&self->lock, NULL);
   ebb_space_map_init (&self->space);
   return self;
@@ -122,8 +134,11 @@ ebb_disk_file_unref (EbbDiskFile *self)
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
   close (self->fd);
+  if (self->path != NULL && ebb_disk_file_is_own (self))
+    unlink (self->path);
   ebb_space_map_clear (&self->space);
   pthread_mutex_destroy (&self->lock);
+  g_free (self->path);
   g_free (self->folder);
   g_free (self);
 }
@@ -134,9 +149,87 @@ ebb_disk_file_is_own (EbbDiskFile *self)
   return self->owner == getpid ();
 }
 
-/* Bytes of the file in use, padding included. */
-static guint64
-get_in_use (EbbDiskFile *self)
+/* -- space --------------------------------------------------------------------------------------------------------- */
+
+/* Has the file system set the space aside, so that a full disk is told here and not by a write that nobody waits for.
+ * 0, or the number of an error; not every file system can do it. */
+static int
+set_aside (EbbDiskFile *self,
+           guint64 offset,
+           guint64 size)
+{
+  int reason = get_fault (EBB_DISK_GROW);
+
+  if (reason == 0 && fallocate (self->fd, 0, (off_t) offset, (off_t) size) != 0)
+    reason = errno;
+  return reason == ENOSPC || reason == EDQUOT || reason == EIO ? reason : 0;
+}
+
+static void
+note_aside (EbbDiskFile *self,
+            guint64 end)
+{
+  pthread_mutex_lock (&self->lock);
+  self->aside = MAX (self->aside, end);
+  pthread_mutex_unlock (&self->lock);
+}
+
+gboolean
+ebb_disk_file_take (EbbDiskFile *self,
+                    guint64 size,
+                    guint64 limit,
+                    guint64 *offset,
+                    GError **error)
+{
+  const guint64 whole = EBB_DISK_ALIGN (size);
+  struct rlimit process = { RLIM_INFINITY, RLIM_INFINITY };
+  g_autofree char *shown = NULL;
+  guint64 in_use;
+  gboolean ok, grows;
+  int reason = 0;
+
+  getrlimit (RLIMIT_FSIZE, &process);
+  limit = MIN (limit, (guint64) process.rlim_cur);
+  limit = MIN (limit, (guint64) G_MAXINT64); /* of offsets */
+  pthread_mutex_lock (&self->lock);
+  in_use = self->space.in_use;
+  ok = whole >= size && ebb_space_map_take (&self->space, whole, limit, offset);
+  grows = ok && *offset + whole > self->aside;
+  pthread_mutex_unlock (&self->lock);
+  if (grows)
+    reason = set_aside (self, *offset, whole);
+  if (ok && reason == 0)
+    {
+      if (grows)
+        note_aside (self, *offset + whole);
+      return TRUE;
+    }
+  if (ok)
+    {
+      ebb_disk_file_give (self, *offset, size);
+      ebb_disk_file_set_write_error (self, size, in_use, reason, error);
+      return FALSE;
+    }
+  shown = display_folder (self->folder);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+               "disk store in \"%s\": no room for %" G_GUINT64_FORMAT " bytes: %" G_GUINT64_FORMAT
+               " of the %" G_GUINT64_FORMAT " bytes that it may use are taken",
+               shown, size, in_use, limit);
+  return FALSE;
+}
+
+void
+ebb_disk_file_give (EbbDiskFile *self,
+                    guint64 offset,
+                    guint64 size)
+{
+  pthread_mutex_lock (&self->lock);
+  ebb_space_map_give (&self->space, offset, EBB_DISK_ALIGN (size));
+  pthread_mutex_unlock (&self->lock);
+}
+
+guint64
+ebb_disk_file_get_in_use (EbbDiskFile *self)
 {
   guint64 in_use;
 
@@ -146,51 +239,30 @@ get_in_use (EbbDiskFile *self)
   return in_use;
 }
 
-/* -- pieces -------------------------------------------------------------------------------------------------------- */
+/* -- bytes --------------------------------------------------------------------------------------------------------- */
 
-/* Aligned host memory that a piece passes through. */
-typedef struct
+/* What was written of a last, incomplete block is written again, so that direct access goes on at a block; if nothing
+ * gets through, the disk is full. */
+int
+ebb_disk_file_write (EbbDiskFile *self,
+                     const char *data,
+                     gsize size,
+                     guint64 offset)
 {
-  void *memory;
-  gsize size;
-  char *piece;
-} Buffer;
+  int reason = get_fault (EBB_DISK_WRITE);
 
-static gboolean
-buffer_init (Buffer *self,
-             gsize size,
-             GError **error)
-{
-  self->size = MIN (align (size), PIECE) + ALIGNMENT;
-  self->memory = ebb_device_alloc (ebb_device_get_cpu (), self->size, EBB_PURPOSE_WORKSPACE, error);
-  self->piece = (char *) align ((gsize) self->memory);
-  return self->memory != NULL;
-}
-
-static void
-buffer_clear (Buffer *self)
-{
-  ebb_device_free (ebb_device_get_cpu (), self->memory, self->size, EBB_PURPOSE_WORKSPACE);
-}
-
-/* 0, or the number of an error. What was written of a last, incomplete block is written again, so that direct access
- * goes on at a block; if nothing gets through, the disk is full. */
-static int
-write_piece (int fd,
-             const char *data,
-             gsize size,
-             guint64 offset)
-{
+  if (reason != 0)
+    return reason;
   while (size > 0)
     {
-      gssize n = pwrite (fd, data, size, (off_t) offset);
+      gssize n = pwrite (self->fd, data, size, (off_t) offset);
 
-      if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct (fd))))
+      if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct (self->fd))))
         continue;
       if (n < 0)
         return errno;
       if ((gsize) n < size)
-        n -= n % ALIGNMENT;
+        n -= n % EBB_DISK_BLOCK;
       if (n == 0)
         return ENOSPC;
       data += n;
@@ -200,25 +272,28 @@ write_piece (int fd,
   return 0;
 }
 
-/* 0, the number of an error, or -1 where the file ends before. */
-static int
-read_piece (int fd,
-            char *data,
-            gsize size,
-            guint64 offset)
+int
+ebb_disk_file_read (EbbDiskFile *self,
+                    char *data,
+                    gsize size,
+                    guint64 offset)
 {
+  int reason = get_fault (EBB_DISK_READ);
+
+  if (reason != 0)
+    return reason;
   while (size > 0)
     {
-      gssize n = pread (fd, data, size, (off_t) offset);
+      gssize n = pread (self->fd, data, size, (off_t) offset);
 
-      if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct (fd))))
+      if (n < 0 && (errno == EINTR || (errno == EINVAL && leave_direct (self->fd))))
         continue;
       if (n < 0)
         return errno;
       if ((gsize) n < size)
-        n -= n % ALIGNMENT;
+        n -= n % EBB_DISK_BLOCK;
       if (n == 0)
-        return -1;
+        return EBB_DISK_SHORTER;
       data += n;
       offset += (guint64) n;
       size -= (gsize) n;
@@ -226,160 +301,36 @@ read_piece (int fd,
   return 0;
 }
 
-/* -- writing ------------------------------------------------------------------------------------------------------- */
+/* -- errors -------------------------------------------------------------------------------------------------------- */
 
-static gboolean
-take_space (EbbDiskFile *self,
-            guint64 limit,
-            EbbDiskPart *part,
-            GError **error)
+void
+ebb_disk_file_set_write_error (EbbDiskFile *self,
+                               guint64 size,
+                               guint64 beside,
+                               int reason,
+                               GError **error)
 {
-  struct rlimit process = { RLIM_INFINITY, RLIM_INFINITY };
-  gboolean ok;
-  guint64 in_use;
+  g_autofree char *shown = display_folder (self->folder);
 
-  /* To write beyond the limit of the process would be its end. */
-  getrlimit (RLIMIT_FSIZE, &process);
-  limit = MIN (limit, (guint64) process.rlim_cur);
-  pthread_mutex_lock (&self->lock);
-  ok = ebb_space_map_take (&self->space, align (part->size), limit, &part->offset);
-  in_use = self->space.in_use;
-  pthread_mutex_unlock (&self->lock);
-  if (!ok)
-    {
-      g_autofree char *shown = display_folder (self->folder);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-                   "disk store in \"%s\": no room for %" G_GSIZE_FORMAT " bytes: %" G_GUINT64_FORMAT
-                   " of the %" G_GUINT64_FORMAT " bytes that it may use are taken",
-                   shown, part->size, in_use, limit);
-      return FALSE;
-    }
-  part->file = ebb_disk_file_ref (self);
-  return TRUE;
-}
-
-static gboolean
-write_pieces (EbbDiskFile *self,
-              EbbDevice *device,
-              const char *data,
-              EbbDiskPart *part,
-              GError **error)
-{
-  EbbChecksum checksum;
-  Buffer buffer;
-  int reason = 0;
-  gboolean ok = TRUE;
-
-  if (!buffer_init (&buffer, part->size, error))
-    return FALSE;
-  ebb_checksum_init (&checksum);
-  for (gsize at = 0; ok && reason == 0 && at < part->size; at += PIECE)
-    {
-      gsize n = MIN (PIECE, part->size - at);
-
-      ok = ebb_transfer_to_host (device, buffer.piece, data + at, n, error);
-      if (!ok)
-        break;
-      memset (buffer.piece + n, 0, align (n) - n);
-      ebb_checksum_update (&checksum, buffer.piece, align (n));
-      reason = write_piece (self->fd, buffer.piece, align (n), part->offset + at);
-    }
-  buffer_clear (&buffer);
-  part->checksum = ebb_checksum_finish (&checksum);
-  if (reason != 0)
-    {
-      g_autofree char *shown = display_folder (self->folder);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-                   "disk store in \"%s\": can't write %" G_GSIZE_FORMAT " bytes beside %" G_GUINT64_FORMAT
-                   " bytes in use: %s",
-                   shown, part->size, get_in_use (self) - align (part->size), g_strerror (reason));
-    }
-  return ok && reason == 0;
-}
-
-gboolean
-ebb_disk_file_write (EbbDiskFile *self,
-                     guint64 limit,
-                     EbbDevice *device,
-                     const void *data,
-                     gsize size,
-                     EbbDiskPart *part,
-                     GError **error)
-{
-  *part = (EbbDiskPart){ .size = size };
-  if (!take_space (self, limit, part, error))
-    return FALSE;
-  if (write_pieces (self, device, data, part, error))
-    return TRUE;
-  ebb_disk_part_clear (part);
-  return FALSE;
-}
-
-/* -- reading ------------------------------------------------------------------------------------------------------- */
-
-static gboolean
-read_pieces (const EbbDiskPart *part,
-             EbbDevice *device,
-             char *data,
-             EbbChecksum *checksum,
-             int *reason,
-             GError **error)
-{
-  Buffer buffer;
-  gboolean ok = TRUE;
-
-  if (!buffer_init (&buffer, part->size, error))
-    return FALSE;
-  for (gsize at = 0; ok && at < part->size; at += PIECE)
-    {
-      gsize n = MIN (PIECE, part->size - at);
-
-      *reason = read_piece (part->file->fd, buffer.piece, align (n), part->offset + at);
-      if (*reason != 0)
-        break;
-      ebb_checksum_update (checksum, buffer.piece, align (n));
-      ok = ebb_transfer_from_host (device, data + at, buffer.piece, n, error);
-    }
-  buffer_clear (&buffer);
-  return ok;
-}
-
-gboolean
-ebb_disk_part_read (const EbbDiskPart *part,
-                    EbbDevice *device,
-                    void *data,
-                    GError **error)
-{
-  g_autofree char *shown = NULL;
-  EbbChecksum checksum;
-  int reason = 0;
-
-  ebb_checksum_init (&checksum);
-  if (!read_pieces (part, device, data, &checksum, &reason, error))
-    return FALSE;
-  if (reason == 0 && ebb_checksum_finish (&checksum) == part->checksum)
-    return TRUE;
-  shown = display_folder (part->file->folder);
   g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-               "disk store in \"%s\": can't read back %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s", shown,
-               part->size, part->offset,
-               reason > 0   ? g_strerror (reason)
-               : reason < 0 ? "the file has become shorter"
-                            : "they are not what was written (checksum)");
-  return FALSE;
+               "disk store in \"%s\": can't write %" G_GUINT64_FORMAT " bytes beside %" G_GUINT64_FORMAT
+               " bytes in use: %s",
+               shown, size, beside, g_strerror (reason));
 }
 
 void
-ebb_disk_part_clear (EbbDiskPart *part)
+ebb_disk_file_set_read_error (EbbDiskFile *self,
+                              guint64 size,
+                              guint64 offset,
+                              int reason,
+                              GError **error)
 {
-  EbbDiskFile *file = g_steal_pointer (&part->file);
+  g_autofree char *shown = display_folder (self->folder);
 
-  if (file == NULL)
-    return;
-  pthread_mutex_lock (&file->lock);
-  ebb_space_map_give (&file->space, part->offset, align (part->size));
-  pthread_mutex_unlock (&file->lock);
-  ebb_disk_file_unref (file);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+               "disk store in \"%s\": can't read back %" G_GUINT64_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s", shown,
+               size, offset,
+               reason == EBB_DISK_SHORTER   ? "the file has become shorter"
+               : reason == EBB_DISK_DAMAGED ? "they are not what was written (checksum)"
+                                            : g_strerror (reason));
 }

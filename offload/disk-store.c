@@ -1,11 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk-store.h"
 
-#include "offload/disk-file-private.h"
-#include "tensor/tensor-private.h"
+#include "offload/disk-queue-private.h"
 
 #include <gio/gio.h>
 #include <pthread.h>
+
+#define DEFAULT_STAGING (32ul << 20)
 
 /**
  * EbbDiskStore:
@@ -13,9 +14,15 @@
  * Keeps activations in a file: one in the given folder for each process, without a name, so that it goes with the
  * process however that ends. The space of tensors that nobody wants any more is used again.
  *
+ * A thread of the store writes and reads, beside computing. What is put is first copied to staging memory, of which
+ * #EbbDiskStore:staging-limit bytes are in use at most; what was put last is still there when backward asks for it
+ * first. Which memory is in use is the same in every run: what was put first leaves the staging memory when something
+ * that is put needs its place, and that then waits until it is written.
+ *
  * What is written bypasses the page cache where the file system allows, and a checksum is compared when it is read
- * back. A failure is one line with the folder and the bytes; the tensor that could not be stored is as it was, and so
- * is what was stored before.
+ * back. A failure is one line with the folder and the bytes. A tensor that could not be stored is as it was; where a
+ * write fails that nobody waits for, the bytes are in staging memory and can be had back, and the next tensor that is
+ * put is refused with that error.
  */
 struct _EbbDiskStore
 {
@@ -23,14 +30,16 @@ struct _EbbDiskStore
 
   char *folder;
   guint64 byte_limit;
+  guint64 staging_limit;
   pthread_mutex_t lock;
-  EbbDiskFile *file; /* under the lock; that of another process after a fork, until something is stored */
+  EbbDiskQueue *queue; /* under the lock; that of another process after a fork, until something is stored */
 };
 
 enum
 {
   PROP_FOLDER = 1,
   PROP_BYTE_LIMIT,
+  PROP_STAGING_LIMIT,
   N_PROPS
 };
 
@@ -43,38 +52,44 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbDiskStore,
                                EBB_TYPE_ACTIVATION_STORE,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_disk_store_initable_init))
 
-typedef struct
+static void
+count_seconds (EbbDiskStore *self,
+               EbbDiskQueue *queue)
 {
-  EbbDiskPart part;
-  EbbDevice *device;
-  gint64 n;
-  EbbDType dtype;
-} Record;
+  double moving, waited;
 
-/* This process's file, with a new reference. */
-static EbbDiskFile *
-get_file (EbbDiskStore *self,
-          GError **error)
-{
-  EbbDiskFile *file;
-
-  pthread_mutex_lock (&self->lock);
-  if (self->file != NULL && !ebb_disk_file_is_own (self->file))
-    g_clear_pointer (&self->file, ebb_disk_file_unref);
-  if (self->file == NULL)
-    self->file = ebb_disk_file_new (self->folder, error);
-  file = self->file ? ebb_disk_file_ref (self->file) : NULL;
-  pthread_mutex_unlock (&self->lock);
-  return file;
+  ebb_disk_queue_take_seconds (queue, &moving, &waited);
 }
 
-static void
-record_free (gpointer data)
+/* This process's queue, with a new reference. */
+static EbbDiskQueue *
+get_queue (EbbDiskStore *self,
+           GError **error)
 {
-  Record *self = data;
+  EbbDiskQueue *queue;
 
-  ebb_disk_part_clear (&self->part);
-  g_free (self);
+  pthread_mutex_lock (&self->lock);
+  if (self->queue != NULL && !ebb_disk_queue_is_own (self->queue))
+    g_clear_pointer (&self->queue, ebb_disk_queue_unref);
+  if (self->queue == NULL)
+    self->queue = ebb_disk_queue_new (self->folder, error);
+  queue = self->queue ? ebb_disk_queue_ref (self->queue) : NULL;
+  pthread_mutex_unlock (&self->lock);
+  return queue;
+}
+
+static EbbHandle *
+put_record (EbbDiskStore *self,
+            EbbDiskRecord *record,
+            EbbTensor *block,
+            GError **error)
+{
+  if (record == NULL)
+    return NULL;
+  if (ebb_disk_record_put (record, block, self->staging_limit, error))
+    return ebb_handle_new_for_data (record, (GDestroyNotify) ebb_disk_record_free);
+  ebb_disk_record_free (record);
+  return NULL;
 }
 
 static EbbHandle *
@@ -83,16 +98,15 @@ ebb_disk_store_put (EbbActivationStore *store,
                     GError **error)
 {
   EbbDiskStore *self = EBB_DISK_STORE (store);
-  EbbDiskFile *file = get_file (self, error);
-  Record record = { .device = block->storage->device, .n = block->n_elements, .dtype = block->view.dtype };
-  gboolean ok;
+  EbbDiskQueue *queue = get_queue (self, error);
+  EbbHandle *handle;
 
-  if (file == NULL)
+  if (queue == NULL)
     return NULL;
-  ok = ebb_disk_file_write (file, self->byte_limit, record.device, block->view.data, ebb_tensor_get_n_bytes (block),
-                            &record.part, error);
-  ebb_disk_file_unref (file);
-  return ok ? ebb_handle_new_for_data (g_memdup2 (&record, sizeof record), record_free) : NULL;
+  handle = put_record (self, ebb_disk_record_new (queue, block, self->byte_limit, error), block, error);
+  count_seconds (self, queue);
+  ebb_disk_queue_unref (queue);
+  return handle;
 }
 
 static EbbTensor *
@@ -100,12 +114,67 @@ ebb_disk_store_get (EbbActivationStore *store,
                     EbbHandle *handle,
                     GError **error)
 {
-  const Record *record = ebb_handle_get_data (handle);
-  g_autoptr (EbbTensor) block = ebb_tensor_new_uninitialized (&record->n, 1, record->dtype, record->device, error);
+  EbbDiskRecord *record = ebb_handle_get_data (handle);
+  EbbTensor *block = ebb_disk_record_get (record, error);
 
-  if (block == NULL || !ebb_disk_part_read (&record->part, record->device, block->view.data, error))
+  count_seconds (EBB_DISK_STORE (store), record->queue);
+  return block;
+}
+
+static void
+ebb_disk_store_prefetch (EbbActivationStore *store,
+                         EbbHandle *handle)
+{
+  ebb_disk_record_prefetch (ebb_handle_get_data (handle));
+}
+
+static gboolean
+ebb_disk_store_synchronize (EbbActivationStore *store,
+                            GError **error)
+{
+  EbbDiskStore *self = EBB_DISK_STORE (store);
+  EbbDiskQueue *queue = get_queue (self, error);
+  gboolean ok;
+
+  if (queue == NULL)
+    return FALSE;
+  ok = ebb_disk_queue_flush (queue, error);
+  count_seconds (self, queue);
+  ebb_disk_queue_unref (queue);
+  return ok;
+}
+
+static EbbHandle *
+ebb_disk_store_reserve (EbbActivationStore *store,
+                        EbbDevice *device,
+                        guint64 n_bytes,
+                        GError **error)
+{
+  EbbDiskStore *self = EBB_DISK_STORE (store);
+  EbbDiskQueue *queue = get_queue (self, error);
+  EbbDiskRoom *room;
+
+  if (queue == NULL)
     return NULL;
-  return g_steal_pointer (&block);
+  room = ebb_disk_room_new (queue, n_bytes, self->byte_limit, error);
+  ebb_disk_queue_unref (queue);
+  return room ? ebb_handle_new_for_data (room, (GDestroyNotify) ebb_disk_room_unref) : NULL;
+}
+
+static EbbHandle *
+ebb_disk_store_put_at (EbbActivationStore *store,
+                       EbbHandle *handle,
+                       guint64 offset,
+                       EbbTensor *block,
+                       GError **error)
+{
+  EbbDiskStore *self = EBB_DISK_STORE (store);
+  EbbDiskRoom *room = ebb_handle_get_data (handle);
+  EbbHandle *part;
+
+  part = put_record (self, ebb_disk_record_new_in_room (room, offset, block, error), block, error);
+  count_seconds (self, room->queue);
+  return part;
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -116,11 +185,11 @@ ebb_disk_store_initable_init_instance (GInitable *initable,
                                        GCancellable *cancellable,
                                        GError **error)
 {
-  EbbDiskFile *file = get_file (EBB_DISK_STORE (initable), error);
+  EbbDiskQueue *queue = get_queue (EBB_DISK_STORE (initable), error);
 
-  if (file == NULL)
+  if (queue == NULL)
     return FALSE;
-  ebb_disk_file_unref (file);
+  ebb_disk_queue_unref (queue);
   return TRUE;
 }
 
@@ -145,6 +214,9 @@ ebb_disk_store_get_property (GObject *object,
       break;
     case PROP_BYTE_LIMIT:
       g_value_set_uint64 (value, self->byte_limit);
+      break;
+    case PROP_STAGING_LIMIT:
+      g_value_set_uint64 (value, self->staging_limit);
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -178,6 +250,9 @@ ebb_disk_store_set_property (GObject *object,
     case PROP_BYTE_LIMIT:
       ebb_disk_store_set_byte_limit (self, g_value_get_uint64 (value));
       break;
+    case PROP_STAGING_LIMIT:
+      ebb_disk_store_set_staging_limit (self, g_value_get_uint64 (value));
+      break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
@@ -188,7 +263,7 @@ ebb_disk_store_finalize (GObject *object)
 {
   EbbDiskStore *self = EBB_DISK_STORE (object);
 
-  g_clear_pointer (&self->file, ebb_disk_file_unref);
+  g_clear_pointer (&self->queue, ebb_disk_queue_unref);
   pthread_mutex_destroy (&self->lock);
   g_free (self->folder);
   G_OBJECT_CLASS (ebb_disk_store_parent_class)->finalize (object);
@@ -205,6 +280,10 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
   object_class->finalize = ebb_disk_store_finalize;
   store_class->put = ebb_disk_store_put;
   store_class->get = ebb_disk_store_get;
+  store_class->prefetch = ebb_disk_store_prefetch;
+  store_class->synchronize = ebb_disk_store_synchronize;
+  store_class->reserve = ebb_disk_store_reserve;
+  store_class->put_at = ebb_disk_store_put_at;
 
   /**
    * EbbDiskStore:folder:
@@ -221,6 +300,14 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
   properties[PROP_BYTE_LIMIT] = g_param_spec_uint64 (
       "byte-limit", NULL, NULL, 0, G_MAXUINT64, G_MAXUINT64,
       G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY);
+  /**
+   * EbbDiskStore:staging-limit:
+   *
+   * How much host memory, in bytes, what is on the way to the file may take.
+   */
+  properties[PROP_STAGING_LIMIT] = g_param_spec_uint64 (
+      "staging-limit", NULL, NULL, 0, G_MAXUINT64, DEFAULT_STAGING,
+      G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY);
   g_object_class_install_properties (object_class, N_PROPS, properties);
 }
 
@@ -228,6 +315,7 @@ static void
 ebb_disk_store_init (EbbDiskStore *self)
 {
   self->byte_limit = G_MAXUINT64;
+  self->staging_limit = DEFAULT_STAGING;
   pthread_mutex_init (&self->lock, NULL);
 }
 
@@ -296,4 +384,41 @@ ebb_disk_store_set_byte_limit (EbbDiskStore *self,
     return;
   self->byte_limit = n_bytes;
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
+}
+
+/**
+ * ebb_disk_store_get_staging_limit:
+ * @self: a disk store
+ *
+ * Returns: how many bytes of host memory may be in use on the way to the file
+ */
+guint64
+ebb_disk_store_get_staging_limit (EbbDiskStore *self)
+{
+  g_return_val_if_fail (EBB_IS_DISK_STORE (self), 0);
+
+  return self->staging_limit;
+}
+
+/**
+ * ebb_disk_store_set_staging_limit:
+ * @self: a disk store
+ * @n_bytes: bytes of host memory, 32 MiB at first
+ *
+ * Sets how much host memory tensors may take on the way to the file, in pieces of up to 4 MiB. With more of it the
+ * store can lag behind a burst of tensors for longer, and more of what was put last need not be read back. A piece that
+ * has no place below the limit is written before the tensor counts as stored: with 0, each is.
+ *
+ * On the way back up to two pieces more are in use for each tensor that is being read.
+ */
+void
+ebb_disk_store_set_staging_limit (EbbDiskStore *self,
+                                  guint64 n_bytes)
+{
+  g_return_if_fail (EBB_IS_DISK_STORE (self));
+
+  if (self->staging_limit == n_bytes)
+    return;
+  self->staging_limit = n_bytes;
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_STAGING_LIMIT]);
 }

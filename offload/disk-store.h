@@ -28,4 +28,11 @@ EBB_AVAILABLE_IN_ALL
 void ebb_disk_store_set_byte_limit (EbbDiskStore *self,
                                     guint64 n_bytes);
 
+EBB_AVAILABLE_IN_ALL
+guint64 ebb_disk_store_get_staging_limit (EbbDiskStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_disk_store_set_staging_limit (EbbDiskStore *self,
+                                       guint64 n_bytes);
+
 G_END_DECLS

@@ -37,6 +37,17 @@ EbbTransfer *ebb_transfer_from_host_begin (EbbDevice *device,
                                            gsize size,
                                            EbbTransfer *after,
                                            GError **error);
+/* A transfer of nothing, done when all computing that was enqueued so far is. */
+EbbTransfer *ebb_transfer_mark (EbbDevice *device,
+                                GError **error);
+/* As ebb_transfer_from_host_begin (), but it comes after @after alone: a mark, from the time when @data was taken. For
+ * a copy that another thread begins later, when its bytes are there. */
+EbbTransfer *ebb_transfer_from_host_begin_after (EbbDevice *device,
+                                                 void *data,
+                                                 const void *host,
+                                                 gsize size,
+                                                 EbbTransfer *after,
+                                                 GError **error);
 EbbTransfer *ebb_transfer_ref (EbbTransfer *transfer);
 void ebb_transfer_unref (EbbTransfer *transfer);
 /* Computing that is enqueued from now on comes after the transfer. */
@@ -50,6 +61,8 @@ gboolean ebb_transfer_is_done (EbbTransfer *transfer);
 void ebb_transfer_get_times (EbbTransfer *transfer,
                              double *seconds,
                              double *waited);
+/* Of that, seconds that computing stood waiting for it. */
+double ebb_transfer_get_stall (EbbTransfer *transfer);
 
 /* At once: done when the function returns. The host memory may be any. */
 gboolean ebb_transfer_to_host (EbbDevice *device,

@@ -11,14 +11,8 @@ struct _EbbTransfer
   EbbDevice *device;
   gpointer event; /* of the device's queue; NULL: it was done at once */
   double seconds; /* of a transfer that was done at once */
-  double waited;  /* by the host */
+  gint64 waited;  /* by the host, on whatever thread; microseconds */
 };
-
-static double
-get_time (void)
-{
-  return (double) g_get_monotonic_time () / G_USEC_PER_SEC;
-}
 
 /* -- host memory --------------------------------------------------------------------------------------------------- */
 
@@ -134,11 +128,12 @@ enqueue (EbbDevice *device,
          const void *source,
          gsize size,
          EbbTransfer *after,
+         gboolean after_alone,
          GError **error)
 {
   const EbbStreamFuncs *streams = device->backend->streams;
 
-  if (!come_after_computing (device, stream, error))
+  if (!after_alone && !come_after_computing (device, stream, error))
     return NULL;
   if (after != NULL && after->event != NULL && !streams->wait (device->index, stream, after->event, error))
     return NULL;
@@ -154,6 +149,7 @@ begin (EbbDevice *device,
        const void *source,
        gsize size,
        EbbTransfer *after,
+       gboolean after_alone,
        GError **error)
 {
   EbbTransfer transfer = { .ref_count = 1, .device = device };
@@ -161,15 +157,16 @@ begin (EbbDevice *device,
 
   if (device->backend->streams != NULL)
     {
-      transfer.event = enqueue (device, stream, destination, source, size, after, error);
+      transfer.event = enqueue (device, stream, destination, source, size, after, after_alone, error);
       ok = transfer.event != NULL;
     }
   else
     {
-      double start = get_time ();
+      const gint64 start = g_get_monotonic_time ();
 
       ok = copy_now (device, destination, source, size, stream == EBB_STREAM_TO_HOST, error);
-      transfer.seconds = transfer.waited = get_time () - start;
+      transfer.waited = g_get_monotonic_time () - start;
+      transfer.seconds = (double) transfer.waited / G_USEC_PER_SEC;
     }
   return ok ? g_memdup2 (&transfer, sizeof transfer) : NULL;
 }
@@ -182,7 +179,7 @@ ebb_transfer_to_host_begin (EbbDevice *device,
                             EbbTransfer *after,
                             GError **error)
 {
-  return begin (device, EBB_STREAM_TO_HOST, host, data, size, after, error);
+  return begin (device, EBB_STREAM_TO_HOST, host, data, size, after, FALSE, error);
 }
 
 EbbTransfer *
@@ -193,7 +190,33 @@ ebb_transfer_from_host_begin (EbbDevice *device,
                               EbbTransfer *after,
                               GError **error)
 {
-  return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, error);
+  return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, FALSE, error);
+}
+
+EbbTransfer *
+ebb_transfer_from_host_begin_after (EbbDevice *device,
+                                    void *data,
+                                    const void *host,
+                                    gsize size,
+                                    EbbTransfer *after,
+                                    GError **error)
+{
+  return begin (device, EBB_STREAM_FROM_HOST, data, host, size, after, TRUE, error);
+}
+
+EbbTransfer *
+ebb_transfer_mark (EbbDevice *device,
+                   GError **error)
+{
+  EbbTransfer transfer = { .ref_count = 1, .device = device };
+
+  if (device->backend->streams != NULL)
+    {
+      transfer.event = device->backend->streams->record (device->index, EBB_STREAM_COMPUTE, error);
+      if (transfer.event == NULL)
+        return NULL;
+    }
+  return g_memdup2 (&transfer, sizeof transfer);
 }
 
 EbbTransfer *
@@ -225,14 +248,14 @@ gboolean
 ebb_transfer_wait (EbbTransfer *self,
                    GError **error)
 {
-  double start;
+  gint64 start;
   gboolean ok;
 
   if (self->event == NULL)
     return TRUE;
-  start = get_time ();
+  start = g_get_monotonic_time ();
   ok = self->device->backend->streams->synchronize_event (self->event, error);
-  self->waited += get_time () - start;
+  __atomic_add_fetch (&self->waited, g_get_monotonic_time () - start, __ATOMIC_RELAXED);
   return ok;
 }
 
@@ -251,5 +274,15 @@ ebb_transfer_get_times (EbbTransfer *self,
   *waited = 0;
   if (self->event != NULL)
     self->device->backend->streams->get_times (self->event, seconds, waited);
-  *waited += self->waited;
+  *waited += (double) __atomic_load_n (&self->waited, __ATOMIC_RELAXED) / G_USEC_PER_SEC;
+}
+
+double
+ebb_transfer_get_stall (EbbTransfer *self)
+{
+  double seconds = 0, waited = 0;
+
+  if (self->event != NULL)
+    self->device->backend->streams->get_times (self->event, &seconds, &waited);
+  return waited;
 }

@@ -11,6 +11,7 @@ test_disk_store_new (const char *folder)
 
   g_assert_no_error (error);
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), 0);
   return store;
 }
 

@@ -7,7 +7,7 @@
 
 G_BEGIN_DECLS
 
-/* Stores tensors of any size. */
+/* Stores tensors of any size, in the file when it has put them: nothing stays in memory. */
 EbbSavedTensorHooks *test_disk_store_new (const char *folder);
 EbbHandle *test_pack (EbbSavedTensorHooks *store,
                       EbbTensor *tensor);

@@ -1,0 +1,221 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "offload/disk-file-private.h"
+#include "offload/transfer-private.h"
+#include "tensor/tensor-private.h"
+
+/* What a disk store does beside the program, and the bytes that it is done with.
+ *
+ * A record is a block of memory that was put: in the file, in staging memory, or still in both, in pieces of at most
+ * 4 MiB. One thread writes pieces in the order in which they were put, and reads in the order in which they are asked
+ * for; what is read comes first, since somebody waits for it.
+ *
+ * The program alone takes and gives memory, at fixed points: a piece leaves the staging memory when a later one needs
+ * its place and it was written, or when its record goes. So the memory in use, and what has to be read, depend on what
+ * was put and asked for, and not on how fast the disk is. */
+
+G_BEGIN_DECLS
+
+#define EBB_DISK_PIECE (4ul << 20)
+
+typedef struct _EbbDiskQueue EbbDiskQueue;
+typedef struct _EbbDiskRoom EbbDiskRoom;
+typedef struct _EbbDiskPiece EbbDiskPiece;
+typedef struct _EbbDiskRecord EbbDiskRecord;
+typedef struct _EbbDiskRead EbbDiskRead;
+
+typedef enum
+{
+  EBB_DISK_EMPTY,   /* no memory yet, or none any more that could be written */
+  EBB_DISK_FILLING, /* memory was taken, and its bytes are on the way from the caller */
+  EBB_DISK_QUEUED,
+  EBB_DISK_WRITING,
+  EBB_DISK_WRITTEN,
+  EBB_DISK_FAILED, /* not in the file: in staging memory alone */
+  EBB_DISK_LOST    /* the copy from the device failed */
+} EbbDiskState;
+
+/* Under the queue's lock, but for what is set once. */
+struct _EbbDiskPiece
+{
+  EbbDiskRecord *record;
+  gsize start, size; /* bytes of the record */
+  gsize head;        /* bytes of its first block in the file that are not its own */
+  guint64 checksum;
+  EbbDiskState state;
+  char *buffer; /* whole blocks; NULL: in the file alone */
+  gsize buffer_size;
+  EbbTransfer *filling;  /* into the buffer, until somebody has waited for it */
+  EbbTransfer *emptying; /* the last one out of the buffer */
+  guint n_readers;       /* threads that copy out of the buffer */
+  GList in_staged, in_writes;
+};
+
+struct _EbbDiskRecord
+{
+  EbbDiskQueue *queue;
+  EbbDiskRoom *room; /* NULL: the space is its own */
+  EbbDevice *device;
+  EbbDType dtype;
+  gint64 n_elements;
+  gsize size;
+  guint64 offset;     /* in the file */
+  EbbDiskRead *ahead; /* begun by a prefetch; under the lock */
+  /* The block that was put, until computing comes after the copies of it; under the lock. */
+  EbbTensor *original;
+  EbbTransfer *copied;
+  guint64 n_launches;
+  GList in_originals;
+  guint n_pieces;
+  EbbDiskPiece pieces[];
+};
+
+/* Space in the file for records that lie side by side. */
+struct _EbbDiskRoom
+{
+  int ref_count;
+  EbbDiskQueue *queue;
+  guint64 offset, size;
+};
+
+typedef struct
+{
+  char *memory;
+  EbbTransfer *transfer;
+} EbbDiskBuffer;
+
+/* Bytes of a record on their way back. */
+struct _EbbDiskRead
+{
+  EbbDiskQueue *queue;
+  EbbDevice *device;
+  EbbDiskRecord *record; /* gone, maybe, when it has been handed out */
+  EbbTensor *tensor;
+  EbbTransfer *mark; /* when the tensor's memory was taken */
+  EbbTransfer *last; /* computing must come after it */
+  EbbDiskBuffer buffers[2];
+  gsize buffer_size;
+  guint n_buffers;
+  guint *todo; /* pieces that are in the file alone */
+  guint n_todo;
+  /* under the lock */
+  guint n_done;
+  gboolean is_queued, is_running;
+  int reason;    /* why the piece todo[n_done] can't be read */
+  GError *error; /* why it can't be copied */
+  GList in_reads;
+};
+
+typedef struct
+{
+  gboolean is_untold;
+  guint64 size, beside;
+  int reason;
+  GError *error;
+} EbbDiskFailure;
+
+struct _EbbDiskQueue
+{
+  int ref_count;
+  EbbDiskFile *file;
+  pthread_t thread;
+  gboolean has_thread;
+  gboolean quit;           /* under the lock */
+  pthread_mutex_t at_disk; /* held while the thread reads or writes; a fork waits for it */
+  char *block;             /* under at_disk: for the ends of what lies side by side */
+  pthread_mutex_t lock;
+  pthread_cond_t work, change;
+  /* under the lock */
+  GQueue reads, writes;
+  GQueue staged;    /* pieces with memory, by age */
+  guint64 n_staged; /* bytes */
+  GQueue originals; /* records that hold one */
+  GQueue lingering; /* reads that were handed out, whose last copies may run */
+  guint n_records;
+  EbbDiskFailure failure; /* the first that nobody was told of */
+  double moving, waited;  /* seconds */
+};
+
+/* -- disk-queue.c -------------------------------------------------------------------------------------------------- */
+
+EbbDiskQueue *ebb_disk_queue_new (const char *folder,
+                                  GError **error);
+EbbDiskQueue *ebb_disk_queue_ref (EbbDiskQueue *queue);
+void ebb_disk_queue_unref (EbbDiskQueue *queue);
+gboolean ebb_disk_queue_is_own (EbbDiskQueue *queue);
+gboolean ebb_disk_queue_start (EbbDiskQueue *queue,
+                               GError **error);
+/* Seconds since the last call. */
+void ebb_disk_queue_take_seconds (EbbDiskQueue *queue,
+                                  double *moving,
+                                  double *waited);
+/* With the lock: until something has changed. */
+void ebb_disk_queue_wait (EbbDiskQueue *queue);
+/* With the lock: FALSE with @error set if there is a failure that nobody was told of. */
+gboolean ebb_disk_queue_tell (EbbDiskQueue *queue,
+                              GError **error);
+/* Waits for @transfer, if it is not NULL, counts its time, and lets it go. @by_thread: on the queue's own thread, for
+ * which nobody waits. A failure is noted if @error is NULL: what a device tells once must reach somebody. */
+gboolean ebb_disk_queue_end_transfer (EbbDiskQueue *queue,
+                                      EbbTransfer *transfer,
+                                      gboolean by_thread,
+                                      GError **error);
+/* @error, or NULL, is what the next put tells, unless something else is. */
+void ebb_disk_queue_note_error (EbbDiskQueue *queue,
+                                GError *error);
+/* What computing stood waiting for @transfer, which is done. */
+void ebb_disk_queue_count_stall (EbbDiskQueue *queue,
+                                 EbbTransfer *transfer);
+
+/* -- disk-record.c ------------------------------------------------------------------------------------------------- */
+
+EbbDiskRecord *ebb_disk_record_new (EbbDiskQueue *queue,
+                                    EbbTensor *block,
+                                    guint64 limit,
+                                    GError **error);
+EbbDiskRoom *ebb_disk_room_new (EbbDiskQueue *queue,
+                                guint64 size,
+                                guint64 limit,
+                                GError **error);
+EbbDiskRoom *ebb_disk_room_ref (EbbDiskRoom *room);
+void ebb_disk_room_unref (EbbDiskRoom *room);
+EbbDiskRecord *ebb_disk_record_new_in_room (EbbDiskRoom *room,
+                                            guint64 offset,
+                                            EbbTensor *block,
+                                            GError **error);
+void ebb_disk_record_free (EbbDiskRecord *record);
+
+/* -- disk-write.c -------------------------------------------------------------------------------------------------- */
+
+/* Copies @block to staging memory, of which @limit bytes may be in use, and has it written. */
+gboolean ebb_disk_record_put (EbbDiskRecord *record,
+                              EbbTensor *block,
+                              guint64 limit,
+                              GError **error);
+/* Lets computing come after the copies of blocks that were put before the last launch, or of all, and these go. */
+gboolean ebb_disk_queue_release_originals (EbbDiskQueue *queue,
+                                           gboolean all,
+                                           GError **error);
+/* Waits until all is written, tries again what failed, and gives the staging memory back. */
+gboolean ebb_disk_queue_flush (EbbDiskQueue *queue,
+                               GError **error);
+/* With the lock, by the thread: writes the first piece. */
+void ebb_disk_queue_run_write (EbbDiskQueue *queue);
+/* With the lock: what is left of a piece whose record goes. */
+void ebb_disk_piece_drop (EbbDiskPiece *piece);
+
+/* -- disk-read.c --------------------------------------------------------------------------------------------------- */
+
+/* Begins to bring a record back; what keeps it from that is told by get. */
+void ebb_disk_record_prefetch (EbbDiskRecord *record);
+EbbTensor *ebb_disk_record_get (EbbDiskRecord *record,
+                                GError **error);
+void ebb_disk_read_cancel (EbbDiskRead *read);
+/* Waits for the last copies of reads that were handed out, but for @n of them. */
+void ebb_disk_queue_end_lingering (EbbDiskQueue *queue,
+                                   guint n);
+/* With the lock, by the thread: reads the next piece of the first read. */
+void ebb_disk_queue_run_read (EbbDiskQueue *queue);
+
+G_END_DECLS

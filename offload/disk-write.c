@@ -1,0 +1,350 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/disk-queue-private.h"
+
+#include "offload/checksum-private.h"
+
+#include <string.h>
+
+/* -- staging memory ------------------------------------------------------------------------------------------------ */
+
+static void
+unlink_staged (EbbDiskQueue *self,
+               EbbDiskPiece *piece)
+{
+  g_queue_unlink (&self->staged, &piece->in_staged);
+  self->n_staged -= piece->buffer_size;
+}
+
+/* With the lock, which is left meanwhile. */
+static void
+free_buffer (EbbDiskQueue *self,
+             EbbDiskPiece *piece)
+{
+  EbbTransfer *emptying = g_steal_pointer (&piece->emptying), *filling = g_steal_pointer (&piece->filling);
+  char *buffer = g_steal_pointer (&piece->buffer);
+  EbbDevice *device = piece->record->device;
+  const gsize size = piece->buffer_size;
+
+  unlink_staged (self, piece);
+  pthread_mutex_unlock (&self->lock);
+  ebb_disk_queue_end_transfer (self, filling, FALSE, NULL);
+  ebb_disk_queue_end_transfer (self, emptying, FALSE, NULL);
+  ebb_transfer_free_host (device, buffer, size, EBB_PURPOSE_WORKSPACE);
+  pthread_mutex_lock (&self->lock);
+  pthread_cond_broadcast (&self->change);
+}
+
+static void
+enqueue (EbbDiskQueue *self,
+         EbbDiskPiece *piece)
+{
+  piece->state = EBB_DISK_QUEUED;
+  g_queue_push_tail_link (&self->writes, &piece->in_writes);
+  pthread_cond_signal (&self->work);
+}
+
+/* With the lock: gives back what was put first until @need more bytes fit below @limit. What could not be written is
+ * tried again once that was told. */
+static gboolean
+make_room (EbbDiskQueue *self,
+           gsize need,
+           guint64 limit,
+           GError **error)
+{
+  while (self->staged.head != NULL && (need > limit || self->n_staged > limit - need))
+    {
+      EbbDiskPiece *oldest = self->staged.head->data;
+
+      if (oldest->state == EBB_DISK_FAILED)
+        {
+          if (!ebb_disk_queue_tell (self, error))
+            return FALSE;
+          enqueue (self, oldest);
+        }
+      if ((oldest->state == EBB_DISK_WRITTEN || oldest->state == EBB_DISK_LOST) && oldest->n_readers == 0)
+        free_buffer (self, oldest);
+      else
+        ebb_disk_queue_wait (self);
+    }
+  return TRUE;
+}
+
+/* -- putting ------------------------------------------------------------------------------------------------------- */
+
+/* Takes memory for @piece and has its bytes copied there. */
+static gboolean
+fill (EbbDiskPiece *piece,
+      const char *data,
+      GError **error)
+{
+  EbbDevice *device = piece->record->device;
+  EbbTransfer *filling = NULL;
+  char *buffer = ebb_transfer_alloc_host (device, piece->buffer_size, EBB_PURPOSE_WORKSPACE, error);
+
+  if (buffer == NULL)
+    return FALSE;
+  memset (buffer, 0, piece->head);
+  memset (buffer + piece->head + piece->size, 0, piece->buffer_size - piece->head - piece->size);
+  filling = ebb_transfer_to_host_begin (device, buffer + piece->head, data + piece->start, piece->size, NULL, error);
+  if (filling == NULL)
+    {
+      ebb_transfer_free_host (device, buffer, piece->buffer_size, EBB_PURPOSE_WORKSPACE);
+      return FALSE;
+    }
+  piece->buffer = buffer;
+  piece->filling = filling;
+  return TRUE;
+}
+
+static gboolean
+put_piece (EbbDiskPiece *piece,
+           const char *data,
+           guint64 limit,
+           GError **error)
+{
+  EbbDiskQueue *queue = piece->record->queue;
+  EbbTransfer *done = NULL;
+  gboolean ok;
+
+  pthread_mutex_lock (&queue->lock);
+  ok = make_room (queue, piece->buffer_size, limit, error);
+  if (ok)
+    {
+      piece->state = EBB_DISK_FILLING;
+      g_queue_push_tail_link (&queue->staged, &piece->in_staged);
+      queue->n_staged += piece->buffer_size;
+    }
+  pthread_mutex_unlock (&queue->lock);
+  if (!ok)
+    return FALSE;
+  ok = fill (piece, data, error);
+  pthread_mutex_lock (&queue->lock);
+  if (ok)
+    {
+      g_clear_pointer (&piece->record->copied, ebb_transfer_unref);
+      piece->record->copied = ebb_transfer_ref (piece->filling);
+      if (piece->record->device->backend->streams == NULL)
+        done = g_steal_pointer (&piece->filling);
+      enqueue (queue, piece);
+      ok = make_room (queue, 0, limit, error);
+    }
+  else
+    {
+      piece->state = EBB_DISK_EMPTY;
+      unlink_staged (queue, piece);
+      pthread_cond_broadcast (&queue->change);
+    }
+  pthread_mutex_unlock (&queue->lock);
+  ebb_disk_queue_end_transfer (queue, done, FALSE, NULL);
+  return ok;
+}
+
+/* The copies read the block until they are done. */
+static void
+hold_original (EbbDiskRecord *record,
+               EbbTensor *block)
+{
+  EbbDiskQueue *queue = record->queue;
+
+  pthread_mutex_lock (&queue->lock);
+  record->original = ebb_tensor_ref (block);
+  record->n_launches = __atomic_load_n (&record->device->n_launches, __ATOMIC_RELAXED);
+  g_queue_push_tail_link (&queue->originals, &record->in_originals);
+  pthread_mutex_unlock (&queue->lock);
+}
+
+gboolean
+ebb_disk_record_put (EbbDiskRecord *record,
+                     EbbTensor *block,
+                     guint64 limit,
+                     GError **error)
+{
+  EbbDiskQueue *queue = record->queue;
+  gboolean ok;
+
+  pthread_mutex_lock (&queue->lock);
+  ok = ebb_disk_queue_tell (queue, error);
+  pthread_mutex_unlock (&queue->lock);
+  if (!ok || !ebb_disk_queue_start (queue, error) || !ebb_disk_queue_release_originals (queue, FALSE, error))
+    return FALSE;
+  if (record->device->backend->streams != NULL)
+    hold_original (record, block);
+  for (guint i = 0; ok && i < record->n_pieces; i++)
+    ok = put_piece (&record->pieces[i], block->view.data, limit, error);
+  return ok;
+}
+
+/* -- originals ----------------------------------------------------------------------------------------------------- */
+
+/* With the lock: a record whose original may go. */
+static EbbDiskRecord *
+find_original (EbbDiskQueue *self,
+               gboolean all)
+{
+  for (GList *l = self->originals.head; l != NULL; l = l->next)
+    {
+      EbbDiskRecord *record = l->data;
+
+      if (all || record->n_launches != __atomic_load_n (&record->device->n_launches, __ATOMIC_RELAXED))
+        return record;
+    }
+  return NULL;
+}
+
+gboolean
+ebb_disk_queue_release_originals (EbbDiskQueue *self,
+                                  gboolean all,
+                                  GError **error)
+{
+  EbbDiskRecord *record;
+  GError *local = NULL;
+
+  pthread_mutex_lock (&self->lock);
+  while ((record = find_original (self, all)) != NULL)
+    {
+      EbbTensor *original = g_steal_pointer (&record->original);
+      EbbTransfer *copied = record->copied ? ebb_transfer_ref (record->copied) : NULL;
+
+      g_queue_unlink (&self->originals, &record->in_originals);
+      pthread_mutex_unlock (&self->lock);
+      if (copied != NULL)
+        {
+          ebb_transfer_order (copied, local ? NULL : &local);
+          ebb_transfer_unref (copied);
+        }
+      ebb_tensor_unref (original);
+      pthread_mutex_lock (&self->lock);
+    }
+  pthread_mutex_unlock (&self->lock);
+  if (local == NULL)
+    return TRUE;
+  g_propagate_error (error, local);
+  return FALSE;
+}
+
+/* -- writing ------------------------------------------------------------------------------------------------------- */
+
+/* What lies beside a piece in the blocks at its ends; zeros where nothing was written yet. At the disk. */
+static int
+read_neighbours (EbbDiskQueue *self,
+                 EbbDiskPiece *piece,
+                 guint64 offset)
+{
+  const gsize end = piece->head + piece->size, last = piece->buffer_size - EBB_DISK_BLOCK;
+  int reason = 0;
+
+  if (self->block == NULL)
+    self->block = g_aligned_alloc (1, EBB_DISK_BLOCK, EBB_DISK_BLOCK);
+  if (piece->head > 0)
+    {
+      reason = ebb_disk_file_read (self->file, self->block, EBB_DISK_BLOCK, offset);
+      if (reason == 0)
+        memcpy (piece->buffer, self->block, piece->head);
+    }
+  if (end < piece->buffer_size && (reason == 0 || reason == EBB_DISK_SHORTER))
+    {
+      reason = ebb_disk_file_read (self->file, self->block, EBB_DISK_BLOCK, offset + last);
+      if (reason == 0)
+        memcpy (piece->buffer + end, self->block + (end - last), piece->buffer_size - end);
+    }
+  return reason == EBB_DISK_SHORTER ? 0 : reason;
+}
+
+static int
+write_piece (EbbDiskQueue *self,
+             EbbDiskPiece *piece,
+             double *seconds)
+{
+  EbbDiskRecord *record = piece->record;
+  const guint64 offset = record->offset + piece->start - piece->head;
+  int reason = 0;
+  gint64 start;
+
+  pthread_mutex_lock (&self->at_disk);
+  start = g_get_monotonic_time ();
+  piece->checksum = ebb_checksum_of (piece->buffer + piece->head, piece->size);
+  if (record->room != NULL)
+    reason = read_neighbours (self, piece, offset);
+  if (reason == 0)
+    reason = ebb_disk_file_write (self->file, piece->buffer, piece->buffer_size, offset);
+  *seconds = (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
+  pthread_mutex_unlock (&self->at_disk);
+  return reason;
+}
+
+/* The first failure is told. */
+static void
+note_failure (EbbDiskQueue *self,
+              EbbDiskPiece *piece,
+              int reason,
+              GError *error)
+{
+  const guint64 in_use = ebb_disk_file_get_in_use (self->file), own = EBB_DISK_ALIGN (piece->record->size);
+
+  piece->state = error != NULL ? EBB_DISK_LOST : EBB_DISK_FAILED;
+  if (self->failure.is_untold)
+    {
+      g_clear_error (&error);
+      return;
+    }
+  self->failure = (EbbDiskFailure){ .is_untold = TRUE,
+                                    .size = piece->record->size,
+                                    .beside = in_use - MIN (in_use, own),
+                                    .reason = reason,
+                                    .error = error };
+}
+
+void
+ebb_disk_queue_run_write (EbbDiskQueue *self)
+{
+  EbbDiskPiece *piece = self->writes.head->data;
+  EbbTransfer *filling = g_steal_pointer (&piece->filling);
+  GError *error = NULL;
+  double seconds = 0;
+  int reason = 0;
+
+  g_queue_unlink (&self->writes, &piece->in_writes);
+  piece->state = EBB_DISK_WRITING;
+  pthread_mutex_unlock (&self->lock);
+  if (ebb_disk_queue_end_transfer (self, filling, TRUE, &error))
+    reason = write_piece (self, piece, &seconds);
+  pthread_mutex_lock (&self->lock);
+  self->moving += seconds;
+  if (reason == 0 && error == NULL)
+    piece->state = EBB_DISK_WRITTEN;
+  else
+    note_failure (self, piece, reason, error);
+  pthread_cond_broadcast (&self->change);
+}
+
+void
+ebb_disk_piece_drop (EbbDiskPiece *piece)
+{
+  EbbDiskQueue *queue = piece->record->queue;
+
+  if (piece->state == EBB_DISK_QUEUED && ebb_disk_queue_is_own (queue))
+    {
+      g_queue_unlink (&queue->writes, &piece->in_writes);
+      piece->state = EBB_DISK_EMPTY;
+    }
+  while (piece->state == EBB_DISK_WRITING && ebb_disk_queue_is_own (queue))
+    ebb_disk_queue_wait (queue);
+  if (piece->buffer != NULL)
+    free_buffer (queue, piece);
+}
+
+gboolean
+ebb_disk_queue_flush (EbbDiskQueue *self,
+                      GError **error)
+{
+  gboolean ok = ebb_disk_queue_release_originals (self, TRUE, error);
+
+  if (ok)
+    {
+      pthread_mutex_lock (&self->lock);
+      ok = make_room (self, 0, 0, error) && ebb_disk_queue_tell (self, error);
+      pthread_mutex_unlock (&self->lock);
+    }
+  ebb_disk_queue_end_lingering (self, 0);
+  return ok;
+}
