@@ -61,6 +61,7 @@
 #include "nn/transformer-block.h"
 
 #include "offload/activation-store.h"
+#include "offload/contiguous-store.h"
 #include "offload/disk-store.h"
 #include "offload/host-store.h"
 #include "offload/keep-store.h"
