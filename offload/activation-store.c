@@ -1,20 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/activation-store.h"
-
 #include "offload/block-private.h"
 #include "tensor/thread-private.h"
 
 #define DEFAULT_LEAST_SIZE (64 * 1024)
-
-typedef struct
-{
-  guint64 least_size;
-  /* under the lock of blocks */
-  GHashTable *blocks;  /* of EbbBlock, by itself */
-  GHashTable *tickets; /* those that live: a handle from elsewhere is refused */
-  guint64 held, peak, put, got;
-  guint64 n_packed, n_unpacked, n_kept;
-} EbbActivationStorePrivate;
 
 G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbActivationStore, ebb_activation_store, EBB_TYPE_SAVED_TENSOR_HOOKS)
 
@@ -23,6 +11,9 @@ G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbActivationStore, ebb_activation_store, E
 enum
 {
   PROP_LEAST_SIZE = 1,
+  PROP_PREFETCH,
+  PROP_IN_FLIGHT,
+  PROP_FALLBACK,
   N_PROPS
 };
 
@@ -36,6 +27,19 @@ typedef struct
   EbbView view;
   gsize offset; /* bytes, from the block's start */
 } Ticket;
+
+struct _EbbStoreFilter
+{
+  EbbActivationFilterFunc func;
+  gpointer data;
+  GDestroyNotify destroy;
+};
+
+EbbActivationStorePrivate *
+ebb_activation_store_peek (EbbActivationStore *self)
+{
+  return PRIVATE (self);
+}
 
 /* -- blocks -------------------------------------------------------------------------------------------------------- */
 
@@ -76,16 +80,10 @@ put_block (EbbActivationStore *self,
   const gint64 n = (gint64) (block_size (block) / element);
   g_autoptr (EbbTensor) bytes =
       ebb_tensor_new_view (tensor->storage, (gint64) (block->key.start / element), &n, NULL, 1, block->dtype);
-  GError *local = NULL;
 
-  block->handle = EBB_ACTIVATION_STORE_GET_CLASS (self)->put (self, bytes, &local);
-  if (block->handle == NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "put of %s failed without saying why",
-                 G_OBJECT_TYPE_NAME (self));
-  if (local == NULL)
-    return TRUE;
-  g_propagate_error (error, local);
-  return FALSE;
+  block->handle = ebb_activation_store_put_block (self, bytes, error);
+  block->group = ebb_activation_store_get_group (self);
+  return block->handle != NULL;
 }
 
 static void
@@ -97,30 +95,14 @@ add_block (EbbActivationStore *self,
   ebb_blocks_lock ();
   if (!g_hash_table_contains (priv->blocks, block))
     g_hash_table_add (priv->blocks, block);
-  priv->held += block_size (block);
-  priv->peak = MAX (priv->peak, priv->held);
   if (!block->key.in_place)
-    priv->put += block_size (block);
-  ebb_blocks_unlock ();
-}
-
-static void
-leave_block (EbbBlock *block)
-{
-  EbbActivationStorePrivate *priv = PRIVATE (block->store);
-  gboolean last;
-
-  ebb_blocks_lock ();
-  last = --block->n_users == 0;
-  if (last)
+    ebb_block_link (block);
+  else
     {
-      priv->held -= block_size (block);
-      if (g_hash_table_lookup (priv->blocks, block) == block)
-        g_hash_table_remove (priv->blocks, block);
+      priv->held += block_size (block);
+      priv->peak = MAX (priv->peak, priv->held);
     }
   ebb_blocks_unlock ();
-  if (last)
-    ebb_block_free (block);
 }
 
 static EbbBlock *
@@ -148,17 +130,57 @@ enter_block (EbbActivationStore *self,
 
 /* -- the door ------------------------------------------------------------------------------------------------------ */
 
+static void
+filter_clear (gpointer data)
+{
+  EbbStoreFilter *self = data;
+
+  if (self->destroy != NULL)
+    self->destroy (self->data);
+}
+
+static void
+filter_unref (EbbStoreFilter *self)
+{
+  g_atomic_rc_box_release_full (self, filter_clear);
+}
+
+/* FALSE, with @error set if the filter failed. */
+static gboolean
+passes_filter (EbbActivationStore *self,
+               EbbTensor *tensor,
+               GError **error)
+{
+  EbbStoreFilter *filter;
+  GError *local = NULL;
+  gboolean passes;
+
+  ebb_blocks_lock ();
+  filter = PRIVATE (self)->filter != NULL ? g_atomic_rc_box_acquire (PRIVATE (self)->filter) : NULL;
+  ebb_blocks_unlock ();
+  if (filter == NULL)
+    return TRUE;
+  passes = filter->func (tensor, ebb_thread.saving ? ebb_thread.saving->name : "", filter->data, &local);
+  filter_unref (filter);
+  if (local == NULL)
+    return passes;
+  g_propagate_error (error, local);
+  return FALSE;
+}
+
 /* What belongs to the model or to the optimizer, what somebody outside looks at, and what is too small to be worth it
  * stays as it is. After the early stop of a recompute nobody will ask for it at all. */
 static gboolean
 is_worth_storing (EbbActivationStore *self,
-                  EbbTensor *tensor)
+                  EbbTensor *tensor,
+                  GError **error)
 {
   const EbbStorage *storage = tensor->storage;
 
   return !tensor->is_parameter && !tensor->is_buffer && !storage->phantom && !storage->pinned && !ebb_is_stopped ()
          && (storage->purpose == EBB_PURPOSE_WORKSPACE || storage->purpose == EBB_PURPOSE_ACTIVATION)
-         && tensor->n_elements > 0 && ebb_tensor_get_n_bytes (tensor) >= PRIVATE (self)->least_size;
+         && tensor->n_elements > 0 && ebb_tensor_get_n_bytes (tensor) >= PRIVATE (self)->least_size
+         && passes_filter (self, tensor, error);
 }
 
 static void
@@ -171,7 +193,7 @@ ticket_free (gpointer data)
   ebb_blocks_unlock ();
   if (self->kept != NULL)
     ebb_handle_unref (self->kept);
-  leave_block (self->block);
+  ebb_block_leave (self->block);
   g_free (self);
 }
 
@@ -182,10 +204,16 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (hooks);
   EbbActivationStorePrivate *priv = PRIVATE (self);
-  gboolean store = is_worth_storing (self, tensor);
+  GError *local = NULL;
+  gboolean store = is_worth_storing (self, tensor, &local);
   EbbBlock *block = NULL;
   Ticket *ticket = NULL;
 
+  if (local != NULL)
+    {
+      g_propagate_error (error, local);
+      return NULL;
+    }
   if (store)
     {
       block = enter_block (self, tensor, error);
@@ -211,7 +239,6 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
 static EbbTensor *
 unpack_ticket (EbbActivationStore *self,
                Ticket *ticket,
-               gsize *n_got,
                GError **error)
 {
   EbbTensor *tensor;
@@ -231,7 +258,7 @@ unpack_ticket (EbbActivationStore *self,
     return ebb_handle_get_tensor (ticket->kept);
   /* What comes back has data, even where a recompute needs nothing more. */
   ebb_thread.stopped = 0;
-  tensor = ebb_block_get_view (ticket->block, &ticket->view, ticket->offset, n_got, error);
+  tensor = ebb_block_get_view (ticket->block, &ticket->view, ticket->offset, error);
   ebb_thread.stopped = stopped;
   return tensor;
 }
@@ -244,15 +271,13 @@ ebb_activation_store_unpack (EbbSavedTensorHooks *hooks,
   EbbActivationStore *self = EBB_ACTIVATION_STORE (hooks);
   EbbActivationStorePrivate *priv = PRIVATE (self);
   EbbTensor *tensor = ebb_handle_get_tensor (handle);
-  gsize n_got = 0;
 
   if (tensor == NULL)
-    tensor = unpack_ticket (self, ebb_handle_get_data (handle), &n_got, error);
+    tensor = unpack_ticket (self, ebb_handle_get_data (handle), error);
   if (tensor == NULL)
     return NULL;
   ebb_blocks_lock ();
   priv->n_unpacked++;
-  priv->got += n_got;
   ebb_blocks_unlock ();
   return tensor;
 }
@@ -280,6 +305,30 @@ ebb_activation_store_get (EbbActivationStore *self,
   return ebb_handle_get_tensor (handle);
 }
 
+static EbbHandle *
+ebb_activation_store_real_reserve (EbbActivationStore *self,
+                                   EbbDevice *device,
+                                   guint64 n_bytes,
+                                   GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "%s has no room that can be reserved, here of %" G_GUINT64_FORMAT " bytes for %s: an EbbHostStore has",
+               G_OBJECT_TYPE_NAME (self), n_bytes, ebb_device_get_name (device));
+  return NULL;
+}
+
+static EbbHandle *
+ebb_activation_store_real_put_at (EbbActivationStore *self,
+                                  EbbHandle *room,
+                                  guint64 offset,
+                                  EbbTensor *block,
+                                  GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s puts nothing into a reserved room",
+               G_OBJECT_TYPE_NAME (self));
+  return NULL;
+}
+
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
 static void
@@ -288,10 +337,25 @@ ebb_activation_store_get_property (GObject *object,
                                    GValue *value,
                                    GParamSpec *pspec)
 {
-  if (id == PROP_LEAST_SIZE)
-    g_value_set_uint64 (value, ebb_activation_store_get_least_size (EBB_ACTIVATION_STORE (object)));
-  else
-    G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+  EbbActivationStorePrivate *priv = PRIVATE (EBB_ACTIVATION_STORE (object));
+
+  switch (id)
+    {
+    case PROP_LEAST_SIZE:
+      g_value_set_uint64 (value, priv->least_size);
+      break;
+    case PROP_PREFETCH:
+      g_value_set_uint (value, priv->prefetch);
+      break;
+    case PROP_IN_FLIGHT:
+      g_value_set_uint (value, priv->in_flight);
+      break;
+    case PROP_FALLBACK:
+      g_value_set_object (value, priv->fallback);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
 }
 
 static void
@@ -300,10 +364,32 @@ ebb_activation_store_set_property (GObject *object,
                                    const GValue *value,
                                    GParamSpec *pspec)
 {
-  if (id == PROP_LEAST_SIZE)
-    ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (object), g_value_get_uint64 (value));
-  else
-    G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+  EbbActivationStore *self = EBB_ACTIVATION_STORE (object);
+
+  switch (id)
+    {
+    case PROP_LEAST_SIZE:
+      ebb_activation_store_set_least_size (self, g_value_get_uint64 (value));
+      break;
+    case PROP_PREFETCH:
+      ebb_activation_store_set_prefetch (self, g_value_get_uint (value));
+      break;
+    case PROP_IN_FLIGHT:
+      ebb_activation_store_set_in_flight (self, g_value_get_uint (value));
+      break;
+    case PROP_FALLBACK:
+      ebb_activation_store_set_fallback (self, g_value_get_object (value));
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_activation_store_dispose (GObject *object)
+{
+  g_clear_object (&PRIVATE (EBB_ACTIVATION_STORE (object))->fallback);
+  G_OBJECT_CLASS (ebb_activation_store_parent_class)->dispose (object);
 }
 
 /* Every block and ticket holds a reference to the store, so none is left. */
@@ -314,7 +400,49 @@ ebb_activation_store_finalize (GObject *object)
 
   g_hash_table_unref (priv->blocks);
   g_hash_table_unref (priv->tickets);
+  g_hash_table_unref (priv->places);
+  g_queue_clear_full (&priv->transfers, (GDestroyNotify) ebb_transfer_unref);
+  g_clear_pointer (&priv->filter, filter_unref);
+  g_clear_error (&priv->failure);
+  pthread_mutex_destroy (&priv->flight_lock);
   G_OBJECT_CLASS (ebb_activation_store_parent_class)->finalize (object);
+}
+
+static void
+install_properties (GObjectClass *object_class)
+{
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY;
+
+  /**
+   * EbbActivationStore:least-size:
+   *
+   * Tensors of fewer bytes are kept where they are.
+   */
+  properties[PROP_LEAST_SIZE] =
+      g_param_spec_uint64 ("least-size", NULL, NULL, 0, G_MAXUINT64, DEFAULT_LEAST_SIZE, flags);
+  /**
+   * EbbActivationStore:prefetch:
+   *
+   * How many groups of tensors are brought back ahead of the one that backward asks for. A group is what was stored
+   * between two kernels, as the inputs of one checkpointed module. So at most so many and one lie in the memory of the
+   * device; with 0, computing waits for each.
+   */
+  properties[PROP_PREFETCH] = g_param_spec_uint ("prefetch", NULL, NULL, 0, G_MAXUINT, 1, flags);
+  /**
+   * EbbActivationStore:in-flight:
+   *
+   * How many groups of tensors, see #EbbActivationStore:prefetch, may lie in the memory of the device while they are
+   * copied away. When another one comes, computing waits for the oldest copy, and its original goes. 1 has a copy run
+   * beside the module that follows; where single ops store, some more give the copies time. 0: beside nothing.
+   */
+  properties[PROP_IN_FLIGHT] = g_param_spec_uint ("in-flight", NULL, NULL, 0, G_MAXUINT, 1, flags);
+  /**
+   * EbbActivationStore:fallback:
+   *
+   * Where a tensor goes that this store has no room for, or can't write; none: that is an error.
+   */
+  properties[PROP_FALLBACK] = g_param_spec_object ("fallback", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags);
+  g_object_class_install_properties (object_class, N_PROPS, properties);
 }
 
 static void
@@ -325,22 +453,16 @@ ebb_activation_store_class_init (EbbActivationStoreClass *klass)
 
   object_class->get_property = ebb_activation_store_get_property;
   object_class->set_property = ebb_activation_store_set_property;
+  object_class->dispose = ebb_activation_store_dispose;
   object_class->finalize = ebb_activation_store_finalize;
   hooks_class->pack = ebb_activation_store_pack;
   hooks_class->unpack = ebb_activation_store_unpack;
   klass->moves = ebb_activation_store_moves;
   klass->put = ebb_activation_store_put;
   klass->get = ebb_activation_store_get;
-
-  /**
-   * EbbActivationStore:least-size:
-   *
-   * Tensors of fewer bytes are kept where they are.
-   */
-  properties[PROP_LEAST_SIZE] = g_param_spec_uint64 (
-      "least-size", NULL, NULL, 0, G_MAXUINT64, DEFAULT_LEAST_SIZE,
-      G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY);
-  g_object_class_install_properties (object_class, N_PROPS, properties);
+  klass->reserve = ebb_activation_store_real_reserve;
+  klass->put_at = ebb_activation_store_real_put_at;
+  install_properties (object_class);
 }
 
 static void
@@ -349,9 +471,14 @@ ebb_activation_store_init (EbbActivationStore *self)
   EbbActivationStorePrivate *priv = PRIVATE (self);
 
   priv->least_size = DEFAULT_LEAST_SIZE;
+  priv->prefetch = priv->in_flight = 1;
   priv->blocks = g_hash_table_new (ebb_block_hash, ebb_block_equal);
   priv->tickets = g_hash_table_new (NULL, NULL);
+  priv->places = g_hash_table_new (NULL, NULL);
+  pthread_mutex_init (&priv->flight_lock, NULL);
 }
+
+/* -- settings ------------------------------------------------------------------------------------------------------ */
 
 /**
  * ebb_activation_store_get_least_size:
@@ -386,126 +513,143 @@ ebb_activation_store_set_least_size (EbbActivationStore *self,
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LEAST_SIZE]);
 }
 
-/* -- statistics ---------------------------------------------------------------------------------------------------- */
-
-static guint64
-read_counter (EbbActivationStore *self,
-              gsize offset)
+/**
+ * ebb_activation_store_get_prefetch:
+ * @self: a store
+ *
+ * Returns: how many groups of tensors are brought ahead
+ */
+guint
+ebb_activation_store_get_prefetch (EbbActivationStore *self)
 {
-  guint64 value;
-
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  ebb_blocks_lock ();
-  value = *(guint64 *) ((char *) PRIVATE (self) + offset);
-  ebb_blocks_unlock ();
-  return value;
+  return PRIVATE (self)->prefetch;
 }
 
 /**
- * ebb_activation_store_get_bytes_held:
+ * ebb_activation_store_set_prefetch:
  * @self: a store
+ * @n_groups: how many, 1 at first
  *
- * The bytes that the store answers for now, memory that several tensors share counted once. Parameters, buffers and
- * small tensors are not among them.
- *
- * Returns: bytes
- */
-guint64
-ebb_activation_store_get_bytes_held (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, held));
-}
-
-/**
- * ebb_activation_store_get_bytes_peak:
- * @self: a store
- *
- * Returns: the most bytes held at one time
- */
-guint64
-ebb_activation_store_get_bytes_peak (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, peak));
-}
-
-/**
- * ebb_activation_store_get_bytes_put:
- * @self: a store
- *
- * Returns: how many bytes were moved into the store; none where tensors stay where they are
- */
-guint64
-ebb_activation_store_get_bytes_put (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, put));
-}
-
-/**
- * ebb_activation_store_get_bytes_got:
- * @self: a store
- *
- * Returns: how many bytes were moved back out of the store
- */
-guint64
-ebb_activation_store_get_bytes_got (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, got));
-}
-
-/**
- * ebb_activation_store_get_n_packed:
- * @self: a store
- *
- * Returns: how many tensors came in, those that were kept included
- */
-guint64
-ebb_activation_store_get_n_packed (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, n_packed));
-}
-
-/**
- * ebb_activation_store_get_n_unpacked:
- * @self: a store
- *
- * Returns: how many tensors were given back
- */
-guint64
-ebb_activation_store_get_n_unpacked (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, n_unpacked));
-}
-
-/**
- * ebb_activation_store_get_n_kept:
- * @self: a store
- *
- * Returns: how many of the tensors that came in were left where they are
- */
-guint64
-ebb_activation_store_get_n_kept (EbbActivationStore *self)
-{
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, n_kept));
-}
-
-/**
- * ebb_activation_store_reset_stats:
- * @self: a store
- *
- * Sets the counters to 0, and the peak to the bytes held now.
+ * Sets how many groups of tensors are brought back before backward asks for them; see #EbbActivationStore:prefetch.
  */
 void
-ebb_activation_store_reset_stats (EbbActivationStore *self)
+ebb_activation_store_set_prefetch (EbbActivationStore *self,
+                                   guint n_groups)
 {
-  EbbActivationStorePrivate *priv;
+  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
+
+  if (PRIVATE (self)->prefetch == n_groups)
+    return;
+  PRIVATE (self)->prefetch = n_groups;
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PREFETCH]);
+}
+
+/**
+ * ebb_activation_store_get_in_flight:
+ * @self: a store
+ *
+ * Returns: how many groups of tensors may be on their way out of the device's memory
+ */
+guint
+ebb_activation_store_get_in_flight (EbbActivationStore *self)
+{
+  g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
+
+  return PRIVATE (self)->in_flight;
+}
+
+/**
+ * ebb_activation_store_set_in_flight:
+ * @self: a store
+ * @n_groups: how many, 1 at first
+ *
+ * Sets how many groups of tensors may still lie in the memory of the device while they are copied away; see
+ * #EbbActivationStore:in-flight.
+ */
+void
+ebb_activation_store_set_in_flight (EbbActivationStore *self,
+                                    guint n_groups)
+{
+  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
+
+  if (PRIVATE (self)->in_flight == n_groups)
+    return;
+  PRIVATE (self)->in_flight = n_groups;
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_IN_FLIGHT]);
+}
+
+/**
+ * ebb_activation_store_get_fallback:
+ * @self: a store
+ *
+ * Returns: (transfer none) (nullable): where a tensor goes that this store can't take
+ */
+EbbActivationStore *
+ebb_activation_store_get_fallback (EbbActivationStore *self)
+{
+  g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), NULL);
+
+  return PRIVATE (self)->fallback;
+}
+
+/**
+ * ebb_activation_store_set_fallback:
+ * @self: a store
+ * @fallback: (nullable): another one, whose own fallbacks don't lead back to @self
+ *
+ * Sets where a tensor goes that this store has no room for or can't write, so that training goes on. What is stored
+ * already stays where it is.
+ */
+void
+ebb_activation_store_set_fallback (EbbActivationStore *self,
+                                   EbbActivationStore *fallback)
+{
+  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
+  g_return_if_fail (fallback == NULL || EBB_IS_ACTIVATION_STORE (fallback));
+  for (EbbActivationStore *store = fallback; store != NULL; store = PRIVATE (store)->fallback)
+    g_return_if_fail (store != self);
+
+  if (g_set_object (&PRIVATE (self)->fallback, fallback))
+    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_FALLBACK]);
+}
+
+/**
+ * ebb_activation_store_set_filter:
+ * @self: a store
+ * @filter: (nullable) (scope notified) (closure user_data) (destroy destroy): says what to store; %NULL: all
+ * @user_data: user data
+ * @destroy: frees @user_data
+ *
+ * Has a function asked about each tensor that would be stored: not about parameters, buffers and those below the least
+ * size, which are kept anyway.
+ */
+void
+ebb_activation_store_set_filter (EbbActivationStore *self,
+                                 EbbActivationFilterFunc filter,
+                                 gpointer user_data,
+                                 GDestroyNotify destroy)
+{
+  EbbStoreFilter *made = NULL, *old;
 
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  priv = PRIVATE (self);
+  if (filter != NULL)
+    {
+      made = g_atomic_rc_box_new0 (EbbStoreFilter);
+      *made = (EbbStoreFilter){ filter, user_data, destroy };
+    }
   ebb_blocks_lock ();
-  priv->peak = priv->held;
-  priv->put = priv->got = 0;
-  priv->n_packed = priv->n_unpacked = priv->n_kept = 0;
+  old = PRIVATE (self)->filter;
+  PRIVATE (self)->filter = made;
   ebb_blocks_unlock ();
+  g_clear_pointer (&old, filter_unref);
+}
+
+void
+ebb_activation_store_set_spills (EbbActivationStore *self,
+                                 gboolean spills)
+{
+  PRIVATE (self)->never_spills = !spills;
 }

@@ -19,7 +19,8 @@ G_DECLARE_DERIVABLE_TYPE (EbbActivationStore, ebb_activation_store, EBB, ACTIVAT
  * @moves: whether tensors of a device are put elsewhere (the default); if not, they stay where they are and are counted
  * @put: stores a block of memory, a contiguous tensor of one dimension, and returns what it can be had back from; the
  *   space goes with the handle. The block itself must be left as it is. May return before the bytes have moved; the
- *   store then holds the block as long as it needs it
+ *   store then holds the block as long as it needs it. %EBB_ERROR_NO_MEMORY and %EBB_ERROR_IO have it go to the
+ *   fallback, if there is one
  * @get: makes a tensor of the same size and element type on the device where the block was, with its bytes, which
  *   computing that is enqueued from now on will find there
  * @prefetch: get will soon be asked for this handle: may begin to bring the bytes. A failure is told by get
@@ -61,12 +62,63 @@ struct _EbbActivationStoreClass
   gpointer padding[9];
 };
 
+/**
+ * EbbActivationFilterFunc:
+ * @tensor: a tensor that would be stored
+ * @op: the op that needs it for backward, as "linear"; "checkpoint" for what a checkpoint keeps
+ * @user_data: user data
+ * @error: return location for an error
+ *
+ * Decides what an #EbbActivationStore stores. A filter that sets @error makes the forward fail with it.
+ *
+ * Returns: %FALSE to leave @tensor where it is
+ */
+typedef gboolean (*EbbActivationFilterFunc) (EbbTensor *tensor,
+                                             const char *op,
+                                             gpointer user_data,
+                                             GError **error);
+
+/* -- settings */
+
 EBB_AVAILABLE_IN_ALL
 guint64 ebb_activation_store_get_least_size (EbbActivationStore *self);
 
 EBB_AVAILABLE_IN_ALL
 void ebb_activation_store_set_least_size (EbbActivationStore *self,
                                           guint64 n_bytes);
+
+EBB_AVAILABLE_IN_ALL
+guint ebb_activation_store_get_prefetch (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_set_prefetch (EbbActivationStore *self,
+                                        guint n_groups);
+
+EBB_AVAILABLE_IN_ALL
+guint ebb_activation_store_get_in_flight (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_set_in_flight (EbbActivationStore *self,
+                                         guint n_groups);
+
+EBB_AVAILABLE_IN_ALL
+EbbActivationStore *ebb_activation_store_get_fallback (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_set_fallback (EbbActivationStore *self,
+                                        EbbActivationStore *fallback);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_set_filter (EbbActivationStore *self,
+                                      EbbActivationFilterFunc filter,
+                                      gpointer user_data,
+                                      GDestroyNotify destroy);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_activation_store_synchronize (EbbActivationStore *self,
+                                           GError **error);
+
+/* -- counters */
 
 EBB_AVAILABLE_IN_ALL
 guint64 ebb_activation_store_get_bytes_held (EbbActivationStore *self);
@@ -90,6 +142,58 @@ EBB_AVAILABLE_IN_ALL
 guint64 ebb_activation_store_get_n_kept (EbbActivationStore *self);
 
 EBB_AVAILABLE_IN_ALL
+guint64 ebb_activation_store_get_bytes_spilled (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+double ebb_activation_store_get_seconds_moving (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+double ebb_activation_store_get_seconds_waited (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+double ebb_activation_store_get_hidden_share (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_activation_store_report (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_activation_store_report_json (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_activation_store_reset_stats (EbbActivationStore *self);
+
+/* -- for kinds of stores, and those that stand in front of another one */
+
+EBB_AVAILABLE_IN_ALL
+EbbHandle *ebb_activation_store_put_block (EbbActivationStore *self,
+                                           EbbTensor *block,
+                                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_activation_store_get_block (EbbActivationStore *self,
+                                           EbbHandle *handle,
+                                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_prefetch_block (EbbActivationStore *self,
+                                          EbbHandle *handle);
+
+EBB_AVAILABLE_IN_ALL
+EbbHandle *ebb_activation_store_reserve (EbbActivationStore *self,
+                                         EbbDevice *device,
+                                         guint64 n_bytes,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbHandle *ebb_activation_store_put_at (EbbActivationStore *self,
+                                        EbbHandle *room,
+                                        guint64 offset,
+                                        EbbTensor *block,
+                                        GError **error);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_count_seconds (EbbActivationStore *self,
+                                         double moving,
+                                         double waited);
 
 G_END_DECLS

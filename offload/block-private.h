@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "offload/activation-store.h"
+#include "offload/activation-store-private.h"
 #include "tensor/tensor-private.h"
 
 /* A piece of memory that a store is responsible for: a whole storage, or a small part of a large one. All tensors that
@@ -21,16 +21,20 @@ typedef struct
   gboolean in_place;
 } EbbBlockKey;
 
-typedef struct
+struct _EbbBlock
 {
   EbbBlockKey key; /* first: tables look up by it */
   EbbActivationStore *store;
   EbbDevice *device;
   EbbDType dtype;
-  EbbHandle *handle;     /* what put () gave; NULL: in place */
-  EbbRestored *restored; /* what get () gave last, while it lives; under the lock */
-  guint n_users;         /* under the lock */
-} EbbBlock;
+  EbbHandle *handle; /* what put_block gave; NULL: in place */
+  guint64 group;     /* of the pack that put it */
+  /* under the lock */
+  EbbRestored *restored; /* what get_block gave last, while it lives */
+  EbbBlock *previous, *next;
+  guint n_users;
+  gboolean is_coming; /* was prefetched, and not asked for since */
+};
 
 /* Which part of its storage stands for @tensor. */
 void ebb_block_key_init (EbbBlockKey *key,
@@ -45,12 +49,16 @@ guint ebb_block_hash (gconstpointer key);
 gboolean ebb_block_equal (gconstpointer a,
                           gconstpointer b);
 
+/* Into the list of what was moved, and out of it again; under the lock. */
+void ebb_block_link (EbbBlock *block);
+void ebb_block_unlink (EbbBlock *block);
+/* One user less; the last one frees it. */
+void ebb_block_leave (EbbBlock *block);
 /* A view of the block as it is in memory now: with a new reference to what was brought back, or brought back by the
- * store. @offset: in bytes, from the block's start. @n_got: bytes that had to be brought. */
+ * store, which then is told what will be asked for next. @offset: in bytes, from the block's start. */
 EbbTensor *ebb_block_get_view (EbbBlock *block,
                                const EbbView *view,
                                gsize offset,
-                               gsize *n_got,
                                GError **error);
 
 void ebb_blocks_lock (void);

@@ -104,6 +104,58 @@ ebb_block_free (EbbBlock *self)
   g_free (self);
 }
 
+/* -- order --------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_block_link (EbbBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  self->previous = priv->last;
+  if (priv->last != NULL)
+    priv->last->next = self;
+  else
+    priv->first = self;
+  priv->last = self;
+}
+
+void
+ebb_block_unlink (EbbBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  if (self->previous != NULL)
+    self->previous->next = self->next;
+  else
+    priv->first = self->next;
+  if (self->next != NULL)
+    self->next->previous = self->previous;
+  else
+    priv->last = self->previous;
+}
+
+void
+ebb_block_leave (EbbBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+  gboolean last;
+
+  ebb_blocks_lock ();
+  last = --self->n_users == 0;
+  if (last)
+    {
+      if (g_hash_table_lookup (priv->blocks, self) == self)
+        g_hash_table_remove (priv->blocks, self);
+      if (!self->key.in_place)
+        ebb_block_unlink (self);
+      else
+        priv->held -= self->key.end - self->key.start;
+    }
+  ebb_blocks_unlock ();
+  if (last)
+    ebb_block_free (self);
+}
+
 /* -- bringing back ------------------------------------------------------------------------------------------------- */
 
 /* In place of the storage's own way to free its memory. */
@@ -191,51 +243,114 @@ bring (EbbBlock *self,
        GError **error)
 {
   const gsize size = self->key.end - self->key.start;
-  GError *local = NULL;
-  EbbTensor *tensor = EBB_ACTIVATION_STORE_GET_CLASS (self->store)->get (self->store, self->handle, &local);
+  EbbTensor *tensor = ebb_activation_store_get_block (self->store, self->handle, error);
 
-  if (tensor == NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "get of %s failed without saying why",
-                 G_OBJECT_TYPE_NAME (self->store));
-  if (local == NULL
-      && (tensor->storage->device != self->device || tensor->view.dtype != self->dtype
-          || ebb_tensor_get_n_bytes (tensor) != size || !ebb_view_is_contiguous (&tensor->view)))
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK,
-                 "get of %s gave %" G_GUINT64_FORMAT " bytes of %s on %s: it must give the %" G_GSIZE_FORMAT
-                 " bytes of %s on %s that were put, contiguous",
-                 G_OBJECT_TYPE_NAME (self->store), (guint64) ebb_tensor_get_n_bytes (tensor),
-                 ebb_dtype_get_name (tensor->view.dtype), ebb_device_get_name (tensor->storage->device), size,
-                 ebb_dtype_get_name (self->dtype), ebb_device_get_name (self->device));
-  if (local == NULL)
+  if (tensor == NULL
+      || (tensor->storage->device == self->device && tensor->view.dtype == self->dtype
+          && ebb_tensor_get_n_bytes (tensor) == size && ebb_view_is_contiguous (&tensor->view)))
     return tensor;
-  g_clear_pointer (&tensor, ebb_tensor_unref);
-  g_propagate_error (error, local);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
+               "get of %s gave %" G_GUINT64_FORMAT " bytes of %s on %s: it must give the %" G_GSIZE_FORMAT
+               " bytes of %s on %s that were put, contiguous",
+               G_OBJECT_TYPE_NAME (self->store), (guint64) ebb_tensor_get_n_bytes (tensor),
+               ebb_dtype_get_name (tensor->view.dtype), ebb_device_get_name (tensor->storage->device), size,
+               ebb_dtype_get_name (self->dtype), ebb_device_get_name (self->device));
+  ebb_tensor_unref (tensor);
   return NULL;
+}
+
+static gboolean
+is_away (EbbBlock *self)
+{
+  return self->restored == NULL && !self->is_coming;
+}
+
+static void
+expect (EbbBlock *self,
+        GPtrArray *expected)
+{
+  if (!is_away (self))
+    return;
+  self->n_users++;
+  self->is_coming = TRUE;
+  g_ptr_array_add (expected, self);
+}
+
+/* What was put together with @self, and in the groups just before it; under the lock. */
+static void
+find_expected (EbbBlock *self,
+               guint n_groups,
+               GPtrArray *expected)
+{
+  guint64 group = self->group;
+
+  for (EbbBlock *block = self->next; block != NULL && block->group == group; block = block->next)
+    expect (block, expected);
+  for (EbbBlock *block = self->previous; block != NULL; block = block->previous)
+    {
+      if (block->group != group && n_groups-- == 0)
+        return;
+      group = block->group;
+      expect (block, expected);
+    }
+}
+
+/* Backward goes the other way: what was put before @self comes next. */
+static void
+prefetch (EbbBlock *self)
+{
+  const guint n_groups = ebb_activation_store_peek (self->store)->prefetch;
+  g_autoptr (GPtrArray) expected = NULL;
+
+  if (n_groups == 0)
+    return;
+  expected = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_block_leave);
+  ebb_blocks_lock ();
+  find_expected (self, n_groups, expected);
+  ebb_blocks_unlock ();
+  for (guint i = 0; i < expected->len; i++)
+    {
+      EbbBlock *block = g_ptr_array_index (expected, i);
+
+      ebb_activation_store_prefetch_block (self->store, block->handle);
+    }
+}
+
+static EbbStorage *
+bring_storage (EbbBlock *self,
+               gsize *offset,
+               GError **error)
+{
+  g_autoptr (EbbTensor) brought = NULL;
+  EbbStorage *storage;
+
+  ebb_blocks_lock ();
+  self->is_coming = FALSE;
+  ebb_blocks_unlock ();
+  brought = bring (self, error);
+  if (brought == NULL)
+    return NULL;
+  *offset = (gsize) brought->offset * ebb_dtype_get_size (self->dtype);
+  tie (self, brought);
+  storage = ebb_storage_ref (brought->storage);
+  prefetch (self);
+  return storage;
 }
 
 EbbTensor *
 ebb_block_get_view (EbbBlock *self,
                     const EbbView *view,
                     gsize offset,
-                    gsize *n_got,
                     GError **error)
 {
   gsize before = 0;
   EbbStorage *storage = find_restored (self, &before);
   EbbTensor *tensor;
 
-  *n_got = 0;
   if (storage == NULL)
-    {
-      g_autoptr (EbbTensor) brought = bring (self, error);
-
-      if (brought == NULL)
-        return NULL;
-      *n_got = self->key.end - self->key.start;
-      before = (gsize) brought->offset * ebb_dtype_get_size (self->dtype);
-      tie (self, brought);
-      storage = ebb_storage_ref (brought->storage);
-    }
+    storage = bring_storage (self, &before, error);
+  if (storage == NULL)
+    return NULL;
   tensor = ebb_tensor_new_view (storage, (gint64) ((before + offset) / ebb_dtype_get_size (view->dtype)), view->shape,
                                 view->strides, (guint) view->n_dims, view->dtype);
   ebb_storage_unref (storage);

@@ -56,6 +56,9 @@ gboolean ebb_transfer_order (EbbTransfer *transfer,
 /* The host waits for it: FALSE with @error set if it failed. */
 gboolean ebb_transfer_wait (EbbTransfer *transfer,
                             GError **error);
+/* The same at the end of a step, say: nothing waits that could go on, so it does not count as waited. */
+gboolean ebb_transfer_finish (EbbTransfer *transfer,
+                              GError **error);
 gboolean ebb_transfer_is_done (EbbTransfer *transfer);
 /* Of a transfer that is done: seconds that it took, and that computing and the host stood waiting for it. */
 void ebb_transfer_get_times (EbbTransfer *transfer,

@@ -245,17 +245,21 @@ ebb_transfer_order (EbbTransfer *self,
 }
 
 gboolean
+ebb_transfer_finish (EbbTransfer *self,
+                     GError **error)
+{
+  return self->event == NULL || self->device->backend->streams->synchronize_event (self->event, error);
+}
+
+gboolean
 ebb_transfer_wait (EbbTransfer *self,
                    GError **error)
 {
-  gint64 start;
-  gboolean ok;
+  gint64 start = g_get_monotonic_time ();
+  gboolean ok = ebb_transfer_finish (self, error);
 
-  if (self->event == NULL)
-    return TRUE;
-  start = g_get_monotonic_time ();
-  ok = self->device->backend->streams->synchronize_event (self->event, error);
-  __atomic_add_fetch (&self->waited, g_get_monotonic_time () - start, __ATOMIC_RELAXED);
+  if (self->event != NULL)
+    __atomic_add_fetch (&self->waited, g_get_monotonic_time () - start, __ATOMIC_RELAXED);
   return ok;
 }
 

@@ -289,6 +289,7 @@ ebb_launch (EbbDevice *device,
                    ebb_kernel_get_name (launch->kernel));
       return FALSE;
     }
+  ebb_thread.n_launches++;
   if (ebb_is_profiling ())
     return ebb_profiler_run_kernel (device, launch, error);
   return ebb_device_launch (device, launch, error);
@@ -316,7 +317,7 @@ ebb_launch_output (EbbLaunch *launch,
 {
   /* Whoever saved this storage before must not find other values without noticing. */
   if (tensor != NULL && !ebb_thread.stopped)
-    tensor->storage->version++;
+    ebb_storage_change (tensor->storage);
   launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
 }
 

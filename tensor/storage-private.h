@@ -8,6 +8,14 @@
 G_BEGIN_DECLS
 
 typedef struct _EbbStorage EbbStorage;
+typedef struct _EbbStorageWatch EbbStorageWatch;
+
+/* Someone who is told before a storage is changed in place: copies behind the caller's back may still read it. */
+struct _EbbStorageWatch
+{
+  EbbStorageWatch *next;
+  void (*before_write) (EbbStorageWatch *self); /* under a lock: enqueues at most */
+};
 
 struct _EbbStorage
 {
@@ -19,6 +27,7 @@ struct _EbbStorage
   EbbDevice *device;
   GDestroyNotify destroy; /* of foreign memory; NULL: from the device's allocator */
   gpointer destroy_data;
+  EbbStorageWatch *watches;
   int saved_count; /* how many nodes hold it for backward */
   guint8 purpose;
   guint phantom : 1;
@@ -40,6 +49,12 @@ void ebb_storage_set_purpose (EbbStorage *storage,
 /* Tags workspace as activation while at least one holder keeps it for backward. */
 void ebb_storage_hold_saved (EbbStorage *storage);
 void ebb_storage_drop_saved (EbbStorage *storage);
+void ebb_storage_add_watch (EbbStorage *storage,
+                            EbbStorageWatch *watch);
+void ebb_storage_remove_watch (EbbStorage *storage,
+                               EbbStorageWatch *watch);
+/* The storage is about to be changed in place: a new version. */
+void ebb_storage_change (EbbStorage *storage);
 /* The serial that the next storage will have. */
 guint64 ebb_storage_get_next_birth (void);
 

@@ -5,7 +5,10 @@
 #include "tensor/object-private.h"
 #include "tensor/thread-private.h"
 
+#include <pthread.h>
+
 static guint64 last_birth;
+static pthread_mutex_t watches_lock = PTHREAD_MUTEX_INITIALIZER;
 
 guint64
 ebb_storage_get_next_birth (void)
@@ -121,4 +124,41 @@ ebb_storage_drop_saved (EbbStorage *self)
 {
   if (--self->saved_count == 0 && self->purpose == EBB_PURPOSE_ACTIVATION)
     ebb_storage_set_purpose (self, EBB_PURPOSE_WORKSPACE);
+}
+
+/* -- before a change in place -------------------------------------------------------------------------------------- */
+
+void
+ebb_storage_add_watch (EbbStorage *self,
+                       EbbStorageWatch *watch)
+{
+  pthread_mutex_lock (&watches_lock);
+  watch->next = self->watches;
+  __atomic_store_n (&self->watches, watch, __ATOMIC_RELAXED);
+  pthread_mutex_unlock (&watches_lock);
+}
+
+void
+ebb_storage_remove_watch (EbbStorage *self,
+                          EbbStorageWatch *watch)
+{
+  EbbStorageWatch **place = &self->watches;
+
+  pthread_mutex_lock (&watches_lock);
+  while (*place != watch)
+    place = &(*place)->next;
+  __atomic_store_n (place, watch->next, __ATOMIC_RELAXED);
+  pthread_mutex_unlock (&watches_lock);
+}
+
+void
+ebb_storage_change (EbbStorage *self)
+{
+  self->version++;
+  if (G_LIKELY (__atomic_load_n (&self->watches, __ATOMIC_RELAXED) == NULL))
+    return;
+  pthread_mutex_lock (&watches_lock);
+  for (EbbStorageWatch *watch = self->watches; watch != NULL; watch = watch->next)
+    watch->before_write (watch);
+  pthread_mutex_unlock (&watches_lock);
 }

@@ -43,6 +43,7 @@ typedef struct
   EbbSavedTensorHooks *hooks;    /* innermost door, NULL: keep */
   EbbOpObserver *observers;      /* innermost */
   struct _EbbProfiler *profiler; /* that records what runs; NULL: none */
+  guint64 n_launches;            /* kernels so far, on any device */
   guint64 frame;                 /* the number of the checkpointed forward or recompute that runs; 0: none */
   EbbRecipeLog *recipe_log;      /* of it */
   const EbbOp *saving;           /* whose tensor is at the door */

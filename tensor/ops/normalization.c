@@ -346,8 +346,8 @@ batch_norm_run (EbbOpCall *call,
   ebb_launch_output (&launch, call->outputs[2]);
   if (moves)
     {
-      running_mean->storage->version++;
-      running_var->storage->version++;
+      ebb_storage_change (running_mean->storage);
+      ebb_storage_change (running_var->storage);
     }
   return ebb_launch (EBB_DEVICE_OF (call->outputs[0]), &launch, error);
 }

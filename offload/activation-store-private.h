@@ -1,0 +1,101 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "offload/activation-store.h"
+#include "offload/transfer-private.h"
+
+#include <pthread.h>
+
+/* For kinds of stores whose copies run beside computing. Such a store begins a transfer in put, has the original held
+ * by ebb_activation_store_hold () as long as that may read it, and hands each transfer to
+ * ebb_activation_store_count_transfer (). */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbBlock EbbBlock;
+typedef struct _EbbOriginal EbbOriginal;
+typedef struct _EbbStoreFilter EbbStoreFilter;
+
+/* -- for kinds of stores ------------------------------------------------------------------------------------------- */
+
+/* Keeps @block until @transfer, which reads it, no longer needs it: at a fixed point of the program computing is
+ * ordered after the transfer and the block is let go. Packs between which this thread launched no kernel are one group;
+ * the point is where the group "in-flight" later begins. NULL: there is nothing to keep, the copy was done at once. */
+EbbOriginal *ebb_activation_store_hold (EbbActivationStore *self,
+                                        EbbTensor *block,
+                                        EbbTransfer *transfer);
+/* The block, with a reference, if it is still held and was not changed since; NULL: it must be brought. @original may
+ * be NULL. */
+EbbTensor *ebb_original_get (EbbOriginal *original);
+/* Whether ebb_original_get () would give the block. */
+gboolean ebb_original_is_held (EbbOriginal *original);
+/* With the handle that was put. NULL is fine. */
+void ebb_original_free (EbbOriginal *original);
+
+/* Adds what the transfer takes and what is waited for it to the counters, once it is done. */
+void ebb_activation_store_count_transfer (EbbActivationStore *self,
+                                          EbbTransfer *transfer);
+/* Keeps what failed where there was no way to tell: the next put, get or synchronize of this store tells it. Takes
+ * @error, which may be NULL. */
+void ebb_activation_store_note_failure (EbbActivationStore *self,
+                                        GError *error);
+/* Whether a tensor that finds no room goes to the fallback; so it is at first. What can't be written does always. */
+void ebb_activation_store_set_spills (EbbActivationStore *self,
+                                      gboolean spills);
+
+/* -- between the parts of the base class --------------------------------------------------------------------------- */
+
+/* Packs between which one thread launched nothing. */
+typedef struct
+{
+  gpointer thread;
+  guint64 n_launches;
+  guint64 number;
+} EbbPackGroup;
+
+typedef struct
+{
+  guint64 least_size;
+  guint prefetch, in_flight;
+  EbbActivationStore *fallback;
+  EbbStoreFilter *filter; /* under the lock of blocks */
+  gboolean never_spills;
+
+  /* under the lock of blocks */
+  GHashTable *blocks;     /* of EbbBlock, by itself */
+  EbbBlock *first, *last; /* those that were moved, as they were put */
+  GHashTable *tickets;    /* those that live: a handle from elsewhere is refused */
+  GHashTable *places;     /* the same for what put_block gave */
+  guint64 held, peak, put, got, spilled;
+  guint64 n_packed, n_unpacked, n_kept;
+  double moving, waited; /* seconds */
+
+  pthread_mutex_t flight_lock;
+  EbbPackGroup group;
+  EbbOriginal *oldest, *youngest;
+  GQueue transfers; /* not yet counted */
+  GError *failure;
+} EbbActivationStorePrivate;
+
+EbbActivationStorePrivate *ebb_activation_store_peek (EbbActivationStore *self);
+
+/* original.c */
+/* A put begins: originals whose time has come are let go. */
+gboolean ebb_activation_store_begin_put (EbbActivationStore *self,
+                                         GError **error);
+/* Of the put that began last. */
+guint64 ebb_activation_store_get_group (EbbActivationStore *self);
+/* Tells what was noted. */
+gboolean ebb_activation_store_tell_failure (EbbActivationStore *self,
+                                            GError **error);
+/* Counts transfers that are done. */
+void ebb_activation_store_sweep (EbbActivationStore *self);
+/* Waits for all transfers. */
+gboolean ebb_activation_store_wait (EbbActivationStore *self,
+                                    GError **error);
+
+/* activation-store-place.c */
+void ebb_activation_store_count_held (EbbActivationStore *self,
+                                      gint64 n_bytes);
+
+G_END_DECLS

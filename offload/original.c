@@ -1,0 +1,345 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/activation-store-private.h"
+
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
+
+/* Memory of a device may be given back once computing was ordered after the copies that read it, which costs nothing
+ * if they are done by then. Doing so at a fixed point of the program, not when a copy happens to be done, makes peaks
+ * the same in every run. */
+
+struct _EbbOriginal
+{
+  EbbStorageWatch watch;
+  int ref_count; /* of the list, and of the handle that was put */
+  EbbActivationStore *store;
+  EbbStorage *storage; /* alive as long as it is held */
+  EbbTransfer *transfer;
+  guint64 group;
+  guint version;
+  /* under the lock */
+  EbbHandle *held; /* of the block; NULL: let go, and no longer in the list */
+  EbbOriginal *previous, *next;
+};
+
+/* -- failures ------------------------------------------------------------------------------------------------------ */
+
+void
+ebb_activation_store_note_failure (EbbActivationStore *self,
+                                   GError *error)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  GError *later = NULL;
+
+  if (error == NULL)
+    return;
+  pthread_mutex_lock (&priv->flight_lock);
+  if (priv->failure == NULL)
+    priv->failure = error;
+  else
+    later = error;
+  pthread_mutex_unlock (&priv->flight_lock);
+  g_clear_error (&later);
+}
+
+gboolean
+ebb_activation_store_tell_failure (EbbActivationStore *self,
+                                   GError **error)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  GError *failure;
+
+  pthread_mutex_lock (&priv->flight_lock);
+  failure = g_steal_pointer (&priv->failure);
+  pthread_mutex_unlock (&priv->flight_lock);
+  if (failure == NULL)
+    return TRUE;
+  g_propagate_error (error, failure);
+  return FALSE;
+}
+
+/* -- letting go ---------------------------------------------------------------------------------------------------- */
+
+static void
+original_unref (EbbOriginal *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  ebb_transfer_unref (self->transfer);
+  g_free (self);
+}
+
+/* Takes it from the list; under the lock. What it held goes with drop (), after that. */
+static EbbHandle *
+leave (EbbOriginal *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  if (self->previous != NULL)
+    self->previous->next = self->next;
+  else
+    priv->oldest = self->next;
+  if (self->next != NULL)
+    self->next->previous = self->previous;
+  else
+    priv->youngest = self->previous;
+  return g_steal_pointer (&self->held);
+}
+
+static void
+drop (EbbOriginal *self,
+      EbbHandle *held)
+{
+  ebb_storage_remove_watch (self->storage, &self->watch);
+  ebb_handle_unref (held);
+  original_unref (self);
+}
+
+/* Lets go of the oldest one that is from before group @end. FALSE if there is none, or with @error. */
+static gboolean
+release_one (EbbActivationStorePrivate *priv,
+             guint64 end,
+             GError **error)
+{
+  EbbOriginal *original;
+  EbbHandle *held = NULL;
+
+  pthread_mutex_lock (&priv->flight_lock);
+  original = priv->oldest;
+  if (original != NULL && original->group < end && ebb_transfer_order (original->transfer, error))
+    held = leave (original);
+  pthread_mutex_unlock (&priv->flight_lock);
+  if (held == NULL)
+    return FALSE;
+  drop (original, held);
+  return TRUE;
+}
+
+static gboolean
+release (EbbActivationStorePrivate *priv,
+         guint64 end,
+         GError **error)
+{
+  GError *local = NULL;
+
+  while (release_one (priv, end, &local))
+    ;
+  if (local == NULL)
+    return TRUE;
+  g_propagate_error (error, local);
+  return FALSE;
+}
+
+/* The group that a pack now belongs to; under the lock. */
+static guint64
+enter_group (EbbPackGroup *group)
+{
+  if (group->thread != &ebb_thread || group->n_launches != ebb_thread.n_launches)
+    group->number++;
+  group->thread = &ebb_thread;
+  group->n_launches = ebb_thread.n_launches;
+  return group->number;
+}
+
+guint64
+ebb_activation_store_get_group (EbbActivationStore *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  guint64 group;
+
+  pthread_mutex_lock (&priv->flight_lock);
+  group = priv->group.number;
+  pthread_mutex_unlock (&priv->flight_lock);
+  return group;
+}
+
+gboolean
+ebb_activation_store_begin_put (EbbActivationStore *self,
+                                GError **error)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  guint64 group;
+
+  ebb_activation_store_sweep (self);
+  if (!ebb_activation_store_tell_failure (self, error))
+    return FALSE;
+  pthread_mutex_lock (&priv->flight_lock);
+  group = enter_group (&priv->group);
+  pthread_mutex_unlock (&priv->flight_lock);
+  return group < priv->in_flight || release (priv, group - priv->in_flight + 1, error);
+}
+
+/* -- originals ----------------------------------------------------------------------------------------------------- */
+
+/* The memory is about to be overwritten, which must come after it was read. */
+static void
+before_write (EbbStorageWatch *watch)
+{
+  EbbOriginal *self = (EbbOriginal *) watch;
+  GError *error = NULL;
+
+  if (!ebb_transfer_order (self->transfer, &error))
+    ebb_activation_store_note_failure (self->store, error);
+}
+
+EbbOriginal *
+ebb_activation_store_hold (EbbActivationStore *self,
+                           EbbTensor *block,
+                           EbbTransfer *transfer)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  EbbOriginal *original;
+
+  if (block->storage->device->backend->streams == NULL)
+    return NULL;
+  original = g_new0 (EbbOriginal, 1);
+  *original = (EbbOriginal){ .watch.before_write = before_write,
+                             .ref_count = 2,
+                             .store = self,
+                             .storage = block->storage,
+                             .transfer = ebb_transfer_ref (transfer),
+                             .version = block->storage->version,
+                             .held = ebb_handle_new (block) };
+  ebb_storage_add_watch (block->storage, &original->watch);
+  pthread_mutex_lock (&priv->flight_lock);
+  original->group = priv->group.number;
+  original->previous = priv->youngest;
+  if (priv->youngest != NULL)
+    priv->youngest->next = original;
+  else
+    priv->oldest = original;
+  priv->youngest = original;
+  pthread_mutex_unlock (&priv->flight_lock);
+  if (priv->in_flight == 0)
+    {
+      GError *error = NULL;
+
+      if (!release (priv, original->group + 1, &error))
+        ebb_activation_store_note_failure (self, error);
+    }
+  return original;
+}
+
+static EbbTensor *
+get_held (EbbOriginal *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+  EbbTensor *block = NULL;
+
+  pthread_mutex_lock (&priv->flight_lock);
+  if (self->held != NULL && self->storage->version == self->version)
+    block = ebb_handle_get_tensor (self->held);
+  pthread_mutex_unlock (&priv->flight_lock);
+  return block;
+}
+
+EbbTensor *
+ebb_original_get (EbbOriginal *self)
+{
+  EbbTensor *block = self != NULL ? get_held (self) : NULL;
+  GError *error = NULL;
+
+  /* Backward has come to what was let go: no group will begin that would let the younger ones go. */
+  if (self != NULL && block == NULL
+      && !release (ebb_activation_store_peek (self->store), G_MAXUINT64, &error))
+    ebb_activation_store_note_failure (self->store, error);
+  return block;
+}
+
+gboolean
+ebb_original_is_held (EbbOriginal *self)
+{
+  g_autoptr (EbbTensor) block = self != NULL ? get_held (self) : NULL;
+
+  return block != NULL;
+}
+
+void
+ebb_original_free (EbbOriginal *self)
+{
+  EbbActivationStorePrivate *priv;
+  EbbHandle *held = NULL;
+  GError *error = NULL;
+
+  if (self == NULL)
+    return;
+  priv = ebb_activation_store_peek (self->store);
+  pthread_mutex_lock (&priv->flight_lock);
+  if (self->held != NULL)
+    {
+      held = leave (self);
+      ebb_transfer_order (self->transfer, &error);
+    }
+  pthread_mutex_unlock (&priv->flight_lock);
+  ebb_activation_store_note_failure (self->store, error);
+  if (held != NULL)
+    drop (self, held);
+  original_unref (self);
+}
+
+/* -- transfers ----------------------------------------------------------------------------------------------------- */
+
+static void
+count_times (EbbActivationStore *self,
+             EbbTransfer *transfer)
+{
+  double seconds, waited;
+
+  ebb_transfer_get_times (transfer, &seconds, &waited);
+  ebb_activation_store_count_seconds (self, seconds, waited);
+  ebb_transfer_unref (transfer);
+}
+
+void
+ebb_activation_store_count_transfer (EbbActivationStore *self,
+                                     EbbTransfer *transfer)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+
+  pthread_mutex_lock (&priv->flight_lock);
+  g_queue_push_tail (&priv->transfers, ebb_transfer_ref (transfer));
+  pthread_mutex_unlock (&priv->flight_lock);
+}
+
+static EbbTransfer *
+take_transfer (EbbActivationStorePrivate *priv,
+               gboolean done_only)
+{
+  EbbTransfer *transfer;
+
+  pthread_mutex_lock (&priv->flight_lock);
+  transfer = g_queue_peek_head (&priv->transfers);
+  if (transfer != NULL && (!done_only || ebb_transfer_is_done (transfer)))
+    g_queue_pop_head (&priv->transfers);
+  else
+    transfer = NULL;
+  pthread_mutex_unlock (&priv->flight_lock);
+  return transfer;
+}
+
+void
+ebb_activation_store_sweep (EbbActivationStore *self)
+{
+  EbbTransfer *transfer;
+
+  while ((transfer = take_transfer (ebb_activation_store_peek (self), TRUE)) != NULL)
+    count_times (self, transfer);
+}
+
+gboolean
+ebb_activation_store_wait (EbbActivationStore *self,
+                           GError **error)
+{
+  EbbTransfer *transfer;
+  GError *local = NULL;
+
+  while ((transfer = take_transfer (ebb_activation_store_peek (self), FALSE)) != NULL)
+    {
+      ebb_transfer_finish (transfer, local == NULL ? &local : NULL);
+      count_times (self, transfer);
+    }
+  if (local == NULL)
+    return ebb_activation_store_tell_failure (self, error);
+  g_propagate_error (error, local);
+  return FALSE;
+}
