@@ -25,6 +25,7 @@
 #include "tensor/profiler.h"
 #include "tensor/random.h"
 #include "tensor/saved-tensor.h"
+#include "tensor/stream-trace.h"
 #include "tensor/tensor.h"
 #include "tensor/version.h"
 

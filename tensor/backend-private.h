@@ -143,6 +143,7 @@ struct _EbbDevice
   guint64 peak[6];
   guint64 limit;
   guint64 n_launches; /* enqueued so far, where work is */
+  double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };
 
 /* Runs a kernel, or enqueues it. */

@@ -189,6 +189,25 @@ ebb_device_get_name (EbbDevice *device)
 }
 
 /**
+ * ebb_device_synchronize:
+ * @device: (nullable): a device; %NULL for the CPU
+ * @error: return location for an error
+ *
+ * Waits until all that @device was asked for is done. On the CPU it is so already.
+ *
+ * Returns: %FALSE with the error of work that has failed and was not told of yet
+ */
+gboolean
+ebb_device_synchronize (EbbDevice *device,
+                        GError **error)
+{
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  return device == NULL || device->backend->synchronize == NULL
+         || device->backend->synchronize (device->index, error);
+}
+
+/**
  * ebb_set_num_threads:
  * @n_threads: how many threads, at least 1
  *

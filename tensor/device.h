@@ -33,6 +33,10 @@ EBB_AVAILABLE_IN_ALL
 const char *ebb_device_get_name (EbbDevice *device);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_device_synchronize (EbbDevice *device,
+                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_set_num_threads (int n_threads);
 
 EBB_AVAILABLE_IN_ALL
