@@ -1,0 +1,306 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/transfer-private.h"
+#include "support/tensors.h"
+#include "tensor/backend-private.h"
+#include "tensor/op-private.h"
+#include "tensor/tensor-private.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* Work that fails behind the caller's back: nothing is computed from what never arrived, it is told, and the next step
+ * is right. */
+
+#define N 1000
+#define SIZE (N * sizeof (float))
+
+static EbbDevice *device;
+
+static EbbTensor *
+make_ones (void)
+{
+  g_autoptr (GError) error = NULL;
+  EbbTensor *x = ebb_ones ((const gint64[]){ N }, 1, EBB_DTYPE_F32, device, &error);
+
+  g_assert_no_error (error);
+  return x;
+}
+
+static void
+assert_all_works (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) y = ebb_add_scalar (x, 1.0, &error);
+  g_autoptr (EbbTensor) here = ebb_to_device (y, NULL, &error);
+
+  g_assert_no_error (error);
+  g_assert_cmpfloat (test_sum (here), ==, 2.0 * N);
+  g_assert_true (ebb_device_synchronize (device, &error));
+}
+
+static void
+a_kernel_that_fails_is_told_once (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (GError) error = NULL;
+
+  device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 1);
+  y = ebb_square (x, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 0), ==, 0);
+  g_assert_false (ebb_device_synchronize (device, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "sim:40: unary failed: asked to fail");
+  g_clear_error (&error);
+  g_assert_true (ebb_device_synchronize (device, &error));
+  assert_all_works ();
+}
+
+static void
+what_comes_after_a_failure_is_dropped (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (EbbTensor) here = NULL;
+  g_autoptr (GError) error = NULL;
+  EbbLaunch launch;
+  gboolean ok = TRUE;
+
+  g_assert_true (ebb_device_synchronize (device, &error));
+  device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 1);
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  launch.params.fill.value = 5.0;
+  ebb_launch_output (&launch, x);
+  /* The first fails; the second is dropped, or told and never enqueued: nothing is written either way. */
+  ok = ebb_launch (device, &launch, &error);
+  g_assert_true (ok);
+  if (ebb_launch (device, &launch, &error))
+    g_assert_false (ebb_device_synchronize (device, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "sim:40: fill failed: asked to fail");
+  g_clear_error (&error);
+  here = ebb_to_device (x, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_cmpfloat (test_sum (here), ==, N);
+  assert_all_works ();
+}
+
+/* A copy that fails: computing that waits for it does not go on, and the events after it tell. */
+static void
+who_waits_for_a_failure_is_dropped_too (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (EbbTensor) here = NULL;
+  g_autoptr (GError) error = NULL;
+  void *host = ebb_transfer_alloc_host (device, SIZE, EBB_PURPOSE_ACTIVATION, &error);
+  EbbTransfer *in;
+  EbbLaunch launch;
+
+  memset (host, 0, SIZE);
+  device->backend->fail (device->index, EBB_FAILURE_FROM_HOST, 1);
+  in = ebb_transfer_from_host_begin (device, x->view.data, host, SIZE, NULL, &error);
+  ebb_launch_init (&launch, EBB_KERNEL_FILL);
+  launch.params.fill.value = 5.0;
+  ebb_launch_output (&launch, x);
+  if (in != NULL && ebb_transfer_order (in, &error) && ebb_launch (device, &launch, &error))
+    ebb_device_synchronize (device, &error);
+  test_assert_error (error, EBB_ERROR_DEVICE, "the copy of 4000 bytes from the host failed");
+  g_clear_error (&error);
+  /* Told; but who still waits for it must not take it for done. */
+  if (in != NULL)
+    {
+      g_assert_true (ebb_transfer_is_done (in));
+      g_assert_false (ebb_transfer_order (in, &error));
+      test_assert_error (error, EBB_ERROR_DEVICE, "from the host failed");
+      g_clear_error (&error);
+      g_assert_false (ebb_transfer_wait (in, &error));
+      test_assert_error (error, EBB_ERROR_DEVICE, "from the host failed");
+      g_clear_error (&error);
+      ebb_transfer_unref (in);
+    }
+  here = ebb_to_device (x, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_cmpfloat (test_sum (here), ==, N);
+  ebb_transfer_free_host (device, host, SIZE, EBB_PURPOSE_ACTIVATION);
+  assert_all_works ();
+}
+
+static void
+memory_that_is_refused_is_an_error_at_once (void)
+{
+  g_autoptr (GError) error = NULL;
+  EbbTensor *x;
+
+  device->backend->fail (device->index, EBB_FAILURE_ALLOC, 1);
+  x = ebb_tensor_new_empty ((const gint64[]){ N }, 1, EBB_DTYPE_F32, device, &error);
+  g_assert_null (x);
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "out of memory on sim:40: 4000 bytes asked for", "asked to fail");
+  g_clear_error (&error);
+  device->backend->fail (device->index, EBB_FAILURE_ALLOC_HOST, 1);
+  g_assert_null (ebb_transfer_alloc_host (device, SIZE, EBB_PURPOSE_ACTIVATION, &error));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "host memory for copies of sim:40", "4000");
+  assert_all_works ();
+}
+
+/* -- each piece of work of a step ---------------------------------------------------------------------------------- */
+
+static EbbTensor *
+run_step (EbbTensor *weight,
+          GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_ones ((const gint64[]){ 8, 16 }, 2, EBB_DTYPE_F32, device, error);
+  g_autoptr (EbbTensor) y = ebb_matmul (x, weight, error);
+  g_autoptr (EbbTensor) z = ebb_gelu (y, EBB_GELU_EXACT, error);
+  g_autoptr (EbbTensor) loss = ebb_mean (z, NULL, 0, FALSE, error);
+  EbbTensor *grad = NULL;
+
+  if (loss != NULL && ebb_tensor_backward (loss, error))
+    grad = ebb_tensor_get_grad (weight);
+  ebb_tensor_set_grad (weight, NULL, NULL);
+  return grad;
+}
+
+static guint64
+get_current (void)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+
+  return ebb_memory_stats_get_total (stats);
+}
+
+static void
+each_piece_of_work_may_fail (gconstpointer data)
+{
+  EbbFailure what = (EbbFailure) GPOINTER_TO_INT (data);
+  g_autoptr (EbbTensor) weight =
+      ebb_full ((const gint64[]){ 16, 4 }, 2, 0.1, EBB_DTYPE_F32, device, NULL);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) right_there = NULL;
+  g_autoptr (EbbTensor) right = NULL;
+  guint64 before, left = 0;
+  guint n_failed = 0;
+
+  ebb_tensor_set_requires_grad (weight, TRUE, NULL);
+  right_there = run_step (weight, &error);
+  right = ebb_to_device (right_there, NULL, &error);
+  g_clear_pointer (&right_there, ebb_tensor_unref);
+  g_assert_no_error (error);
+  before = get_current ();
+  for (guint64 n = 1; left == 0; n++)
+    {
+      g_autoptr (EbbTensor) grad = NULL;
+      g_autoptr (EbbTensor) here = NULL;
+
+      device->backend->fail (device->index, what, n);
+      grad = run_step (weight, &error);
+      here = ebb_to_device (grad, NULL, &error);
+      left = device->backend->fail (device->index, what, 0);
+      if (left == 0)
+        {
+          g_assert_null (here);
+          if (what == EBB_FAILURE_ALLOC)
+            test_assert_error (error, EBB_ERROR_NO_MEMORY, "out of memory on sim:40");
+          else
+            test_assert_error (error, EBB_ERROR_DEVICE, "sim:40: ");
+          n_failed++;
+        }
+      else
+        g_assert_no_error (error);
+      g_clear_error (&error);
+      g_clear_pointer (&grad, ebb_tensor_unref);
+      g_clear_pointer (&here, ebb_tensor_unref);
+      g_assert_cmpuint (get_current (), ==, before);
+
+      grad = run_step (weight, &error);
+      here = ebb_to_device (grad, NULL, &error);
+      g_assert_no_error (error);
+      g_assert_true (ebb_tensor_equal (here, right));
+    }
+  g_assert_cmpuint (n_failed, >, what == EBB_FAILURE_TO_HOST ? 0 : 5);
+}
+
+/* -- several threads ----------------------------------------------------------------------------------------------- */
+
+#define N_THREADS 4
+
+static void *
+work_and_fail (void *data)
+{
+  g_autoptr (EbbTensor) x = ebb_ones ((const gint64[]){ N }, 1, EBB_DTYPE_F32, device, NULL);
+
+  ebb_set_num_threads (1);
+  for (guint i = 0; i < 200; i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) y = ebb_add_scalar (x, i, &error);
+      g_autoptr (EbbTensor) here = ebb_to_device (y, NULL, &error);
+
+      if (here != NULL)
+        g_assert_cmpfloat (test_at (here, N - 1), ==, 1.0f + (float) i);
+      else
+        g_assert_error (error, EBB_ERROR, EBB_ERROR_DEVICE);
+      if (i % 50 == 49)
+        device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 3);
+    }
+  return NULL;
+}
+
+/* What arrives is right or there is an error, for each thread. */
+static void
+threads_are_told_of_their_own_work (void)
+{
+  pthread_t threads[N_THREADS];
+
+  for (guint i = 0; i < N_THREADS; i++)
+    g_assert_cmpint (pthread_create (&threads[i], NULL, work_and_fail, NULL), ==, 0);
+  for (guint i = 0; i < N_THREADS; i++)
+    pthread_join (threads[i], NULL);
+  device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 0);
+  ebb_device_synchronize (device, NULL);
+  assert_all_works ();
+}
+
+/* -- the host ------------------------------------------------------------------------------------------------------ */
+
+static void
+the_host_must_not_touch_its_memory (void)
+{
+  if (g_test_subprocess ())
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) x = make_ones ();
+
+      g_assert_null (ebb_tensor_get_data (x, &error));
+      test_assert_error (error, EBB_ERROR_DEVICE, "the host can't read the memory of sim:40");
+      ((volatile float *) x->view.data)[3] = 1.0f;
+      return;
+    }
+  g_test_trap_subprocess (NULL, 0, 0);
+  g_test_trap_assert_failed ();
+  g_test_trap_assert_stderr ("*Ebb: the host touched memory of sim:40: byte 12 of block *, which has 4000 bytes; copy "
+                             "the tensor to cpu first\n*");
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_test_init (&argc, &argv, NULL);
+  device = ebb_device_get ("sim:40", &error);
+  g_assert_no_error (error);
+  g_test_add_func ("/sim/failures/a-kernel-that-fails-is-told-once", a_kernel_that_fails_is_told_once);
+  g_test_add_func ("/sim/failures/what-comes-after-a-failure-is-dropped", what_comes_after_a_failure_is_dropped);
+  g_test_add_func ("/sim/failures/who-waits-for-a-failure-is-dropped-too", who_waits_for_a_failure_is_dropped_too);
+  g_test_add_func ("/sim/failures/memory-that-is-refused-is-an-error-at-once",
+                   memory_that_is_refused_is_an_error_at_once);
+  g_test_add_data_func ("/sim/failures/each-piece-of-work-may-fail/alloc", GINT_TO_POINTER (EBB_FAILURE_ALLOC),
+                        each_piece_of_work_may_fail);
+  g_test_add_data_func ("/sim/failures/each-piece-of-work-may-fail/launch", GINT_TO_POINTER (EBB_FAILURE_LAUNCH),
+                        each_piece_of_work_may_fail);
+  g_test_add_data_func ("/sim/failures/each-piece-of-work-may-fail/to-host", GINT_TO_POINTER (EBB_FAILURE_TO_HOST),
+                        each_piece_of_work_may_fail);
+  g_test_add_func ("/sim/failures/threads-are-told-of-their-own-work", threads_are_told_of_their_own_work);
+  g_test_add_func ("/sim/failures/the-host-must-not-touch-its-memory", the_host_must_not_touch_its_memory);
+  return g_test_run ();
+}
