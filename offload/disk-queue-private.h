@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "offload/activation-store-private.h"
 #include "offload/disk-file-private.h"
-#include "offload/transfer-private.h"
 #include "tensor/tensor-private.h"
 
 /* What a disk store does beside the program, and the bytes that it is done with.
@@ -46,7 +46,7 @@ struct _EbbDiskPiece
   EbbDiskState state;
   char *buffer; /* whole blocks; NULL: in the file alone */
   gsize buffer_size;
-  EbbTransfer *filling;  /* into the buffer, until somebody has waited for it */
+  EbbTransfer *filling;  /* into the buffer, until the thread has waited for it */
   EbbTransfer *emptying; /* the last one out of the buffer */
   guint n_readers;       /* threads that copy out of the buffer */
   GList in_staged, in_writes;
@@ -55,18 +55,15 @@ struct _EbbDiskPiece
 struct _EbbDiskRecord
 {
   EbbDiskQueue *queue;
-  EbbDiskRoom *room; /* NULL: the space is its own */
+  EbbActivationStore *store; /* which outlives it */
+  EbbDiskRoom *room;         /* NULL: the space is its own */
   EbbDevice *device;
   EbbDType dtype;
   gint64 n_elements;
   gsize size;
   guint64 offset;     /* in the file */
   EbbDiskRead *ahead; /* begun by a prefetch; under the lock */
-  /* The block that was put, until computing comes after the copies of it; under the lock. */
-  EbbTensor *original;
-  EbbTransfer *copied;
-  guint64 n_launches;
-  GList in_originals;
+  EbbOriginal *original;
   guint n_pieces;
   EbbDiskPiece pieces[];
 };
@@ -89,6 +86,7 @@ typedef struct
 struct _EbbDiskRead
 {
   EbbDiskQueue *queue;
+  EbbActivationStore *store;
   EbbDevice *device;
   EbbDiskRecord *record; /* gone, maybe, when it has been handed out */
   EbbTensor *tensor;
@@ -112,7 +110,7 @@ typedef struct
   gboolean is_untold;
   guint64 size, beside;
   int reason;
-  GError *error;
+  GError *error; /* of a device, instead */
 } EbbDiskFailure;
 
 struct _EbbDiskQueue
@@ -130,7 +128,6 @@ struct _EbbDiskQueue
   GQueue reads, writes;
   GQueue staged;    /* pieces with memory, by age */
   guint64 n_staged; /* bytes */
-  GQueue originals; /* records that hold one */
   GQueue lingering; /* reads that were handed out, whose last copies may run */
   guint n_records;
   EbbDiskFailure failure; /* the first that nobody was told of */
@@ -155,22 +152,18 @@ void ebb_disk_queue_wait (EbbDiskQueue *queue);
 /* With the lock: FALSE with @error set if there is a failure that nobody was told of. */
 gboolean ebb_disk_queue_tell (EbbDiskQueue *queue,
                               GError **error);
-/* Waits for @transfer, if it is not NULL, counts its time, and lets it go. @by_thread: on the queue's own thread, for
- * which nobody waits. A failure is noted if @error is NULL: what a device tells once must reach somebody. */
+/* On the queue's own thread, for which nobody waits: until @transfer is done. Counts its time and lets it go. */
 gboolean ebb_disk_queue_end_transfer (EbbDiskQueue *queue,
                                       EbbTransfer *transfer,
-                                      gboolean by_thread,
                                       GError **error);
-/* @error, or NULL, is what the next put tells, unless something else is. */
-void ebb_disk_queue_note_error (EbbDiskQueue *queue,
-                                GError *error);
-/* What computing stood waiting for @transfer, which is done. */
-void ebb_disk_queue_count_stall (EbbDiskQueue *queue,
+/* For a thread of the program: until @transfer is done, of which @store knows; lets it go. NULL is fine. */
+void ebb_disk_wait_for_transfer (EbbActivationStore *store,
                                  EbbTransfer *transfer);
 
 /* -- disk-record.c ------------------------------------------------------------------------------------------------- */
 
 EbbDiskRecord *ebb_disk_record_new (EbbDiskQueue *queue,
+                                    EbbActivationStore *store,
                                     EbbTensor *block,
                                     guint64 limit,
                                     GError **error);
@@ -181,6 +174,7 @@ EbbDiskRoom *ebb_disk_room_new (EbbDiskQueue *queue,
 EbbDiskRoom *ebb_disk_room_ref (EbbDiskRoom *room);
 void ebb_disk_room_unref (EbbDiskRoom *room);
 EbbDiskRecord *ebb_disk_record_new_in_room (EbbDiskRoom *room,
+                                            EbbActivationStore *store,
                                             guint64 offset,
                                             EbbTensor *block,
                                             GError **error);
@@ -193,10 +187,6 @@ gboolean ebb_disk_record_put (EbbDiskRecord *record,
                               EbbTensor *block,
                               guint64 limit,
                               GError **error);
-/* Lets computing come after the copies of blocks that were put before the last launch, or of all, and these go. */
-gboolean ebb_disk_queue_release_originals (EbbDiskQueue *queue,
-                                           gboolean all,
-                                           GError **error);
 /* Waits until all is written, tries again what failed, and gives the staging memory back. */
 gboolean ebb_disk_queue_flush (EbbDiskQueue *queue,
                                GError **error);

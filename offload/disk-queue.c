@@ -210,54 +210,31 @@ ebb_disk_queue_take_seconds (EbbDiskQueue *self,
 gboolean
 ebb_disk_queue_end_transfer (EbbDiskQueue *self,
                              EbbTransfer *transfer,
-                             gboolean by_thread,
                              GError **error)
 {
   double seconds = 0, waited = 0;
-  GError *local = NULL;
-  gboolean ok;
+  gboolean ok = ebb_transfer_finish (transfer, error);
 
-  if (transfer == NULL)
-    return TRUE;
-  ok = ebb_transfer_wait (transfer, &local);
   if (ok)
-    {
-      ebb_transfer_get_times (transfer, &seconds, &waited);
-      waited -= ebb_transfer_get_stall (transfer); /* counted when the last copy of a block goes */
-    }
+    ebb_transfer_get_times (transfer, &seconds, &waited);
   ebb_transfer_unref (transfer);
   pthread_mutex_lock (&self->lock);
   self->moving += seconds;
-  self->waited += by_thread ? 0 : waited;
   pthread_mutex_unlock (&self->lock);
-  if (error != NULL && local != NULL)
-    g_propagate_error (error, g_steal_pointer (&local));
-  ebb_disk_queue_note_error (self, local);
   return ok;
 }
 
 void
-ebb_disk_queue_note_error (EbbDiskQueue *self,
-                           GError *error)
-{
-  if (error == NULL)
-    return;
-  pthread_mutex_lock (&self->lock);
-  if (!self->failure.is_untold)
-    self->failure = (EbbDiskFailure){ .is_untold = TRUE, .error = g_steal_pointer (&error) };
-  pthread_mutex_unlock (&self->lock);
-  g_clear_error (&error);
-}
-
-void
-ebb_disk_queue_count_stall (EbbDiskQueue *self,
+ebb_disk_wait_for_transfer (EbbActivationStore *store,
                             EbbTransfer *transfer)
 {
-  const double stall = ebb_transfer_get_stall (transfer);
+  GError *error = NULL;
 
-  pthread_mutex_lock (&self->lock);
-  self->waited += stall;
-  pthread_mutex_unlock (&self->lock);
+  if (transfer == NULL)
+    return;
+  if (!ebb_transfer_wait (transfer, &error))
+    ebb_activation_store_note_failure (store, error);
+  ebb_transfer_unref (transfer);
 }
 
 gboolean

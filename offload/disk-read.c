@@ -16,27 +16,21 @@ copy_staged (EbbDiskRead *self,
   EbbTransfer *transfer =
       ebb_transfer_from_host_begin (self->device, (char *) self->tensor->view.data + piece->start,
                                     piece->buffer + piece->head, piece->size, filling, error);
-  EbbTransfer *done = NULL;
 
   pthread_mutex_lock (&self->queue->lock);
   piece->n_readers--;
-  if (transfer != NULL && self->device->backend->streams != NULL)
+  if (transfer != NULL)
     {
       g_clear_pointer (&piece->emptying, ebb_transfer_unref);
       piece->emptying = ebb_transfer_ref (transfer);
     }
-  else
-    done = transfer;
   pthread_cond_broadcast (&self->queue->change);
   pthread_mutex_unlock (&self->queue->lock);
-  ebb_disk_queue_end_transfer (self->queue, done, FALSE, NULL);
   if (transfer == NULL)
     return FALSE;
-  if (done == NULL)
-    {
-      g_clear_pointer (&self->last, ebb_transfer_unref);
-      self->last = transfer;
-    }
+  ebb_activation_store_count_transfer (self->store, transfer);
+  g_clear_pointer (&self->last, ebb_transfer_unref);
+  self->last = transfer;
   return TRUE;
 }
 
@@ -119,7 +113,8 @@ read_piece (EbbDiskRead *self,
   gint64 start;
   int reason;
 
-  if (!ebb_disk_queue_end_transfer (queue, g_steal_pointer (&buffer->transfer), TRUE, error))
+  transfer = g_steal_pointer (&buffer->transfer);
+  if (transfer != NULL && !ebb_disk_queue_end_transfer (queue, transfer, error))
     return 0;
   pthread_mutex_lock (&queue->at_disk);
   start = g_get_monotonic_time ();
@@ -140,7 +135,7 @@ read_piece (EbbDiskRead *self,
     return 0;
   if (self->device->backend->streams == NULL)
     {
-      ebb_disk_queue_end_transfer (queue, transfer, TRUE, NULL);
+      ebb_disk_queue_end_transfer (queue, transfer, error);
       return 0;
     }
   buffer->transfer = transfer;
@@ -200,6 +195,7 @@ read_new (EbbDiskRecord *record,
   self = g_new0 (EbbDiskRead, 1);
   self->in_reads.data = self;
   self->queue = record->queue;
+  self->store = record->store;
   self->device = record->device;
   self->record = record;
   self->todo = g_new (guint, record->n_pieces);
@@ -224,15 +220,10 @@ read_free (EbbDiskRead *self)
 {
   for (guint i = 0; i < self->n_buffers; i++)
     {
-      ebb_disk_queue_end_transfer (self->queue, self->buffers[i].transfer, FALSE, NULL);
+      ebb_disk_wait_for_transfer (self->store, self->buffers[i].transfer);
       ebb_transfer_free_host (self->device, self->buffers[i].memory, self->buffer_size, EBB_PURPOSE_WORKSPACE);
     }
-  if (self->last != NULL)
-    {
-      if (ebb_transfer_is_done (self->last))
-        ebb_disk_queue_count_stall (self->queue, self->last);
-      ebb_transfer_unref (self->last);
-    }
+  g_clear_pointer (&self->last, ebb_transfer_unref);
   g_clear_pointer (&self->mark, ebb_transfer_unref);
   g_clear_error (&self->error);
   g_free (self->todo);
@@ -254,7 +245,7 @@ ebb_disk_read_cancel (EbbDiskRead *self)
   pthread_mutex_unlock (&queue->lock);
   if (self->last != NULL)
     ebb_transfer_order (self->last, &error);
-  ebb_disk_queue_note_error (queue, error);
+  ebb_activation_store_note_failure (self->store, error);
   g_clear_pointer (&self->tensor, ebb_tensor_unref);
   read_free (self);
 }
@@ -282,7 +273,10 @@ linger (EbbDiskRead *self)
   EbbDiskQueue *queue = self->queue;
 
   self->record = NULL;
-  if (self->last == NULL)
+  for (guint i = 0; i < self->n_buffers; i++)
+    if (self->buffers[i].transfer != NULL)
+      ebb_activation_store_count_transfer (self->store, self->buffers[i].transfer);
+  if (self->device->backend->streams == NULL || self->n_buffers == 0)
     {
       read_free (self);
       return;
@@ -334,11 +328,11 @@ ebb_disk_record_prefetch (EbbDiskRecord *record)
   pthread_mutex_lock (&queue->lock);
   is_begun = record->ahead != NULL;
   pthread_mutex_unlock (&queue->lock);
-  if (is_begun || !ebb_disk_queue_is_own (queue))
+  if (is_begun || ebb_original_is_held (record->original) || !ebb_disk_queue_is_own (queue))
     return;
   read = read_new (record, &error);
   if (!g_error_matches (error, EBB_ERROR, EBB_ERROR_NO_MEMORY)) /* there may be some when it is needed */
-    ebb_disk_queue_note_error (queue, g_steal_pointer (&error));
+    ebb_activation_store_note_failure (record->store, g_steal_pointer (&error));
   g_clear_error (&error);
   pthread_mutex_lock (&queue->lock);
   if (record->ahead == NULL)
@@ -353,6 +347,7 @@ ebb_disk_record_get (EbbDiskRecord *record,
                      GError **error)
 {
   EbbDiskQueue *queue = record->queue;
+  EbbTensor *original = ebb_original_get (record->original);
   EbbDiskRead *read;
   gboolean ok;
 
@@ -360,13 +355,12 @@ ebb_disk_record_get (EbbDiskRecord *record,
   read = g_steal_pointer (&record->ahead);
   ok = queue->failure.error == NULL || ebb_disk_queue_tell (queue, error);
   pthread_mutex_unlock (&queue->lock);
-  if (read != NULL && (!ok || !ebb_disk_queue_is_own (queue)))
+  if (read != NULL && (!ok || original != NULL || !ebb_disk_queue_is_own (queue)))
     ebb_disk_read_cancel (g_steal_pointer (&read));
-  if (!ok || !ebb_disk_queue_release_originals (queue, TRUE, error))
-    {
-      g_clear_pointer (&read, ebb_disk_read_cancel);
-      return NULL;
-    }
+  if (!ok)
+    g_clear_pointer (&original, ebb_tensor_unref);
+  if (!ok || original != NULL)
+    return original;
   if (read == NULL)
     read = read_new (record, error);
   return read != NULL ? read_finish (read, error) : NULL;

@@ -62,6 +62,7 @@ cut (EbbDiskRecord *self)
 
 static EbbDiskRecord *
 record_new (EbbDiskQueue *queue,
+            EbbActivationStore *store,
             EbbDiskRoom *room,
             guint64 offset,
             EbbTensor *block)
@@ -71,13 +72,13 @@ record_new (EbbDiskQueue *queue,
   EbbDiskRecord *self = g_malloc0 (sizeof *self + n * sizeof *self->pieces);
 
   self->queue = ebb_disk_queue_ref (queue);
+  self->store = store;
   self->room = room ? ebb_disk_room_ref (room) : NULL;
   self->device = block->storage->device;
   self->dtype = block->view.dtype;
   self->n_elements = block->n_elements;
   self->size = size;
   self->offset = offset;
-  self->in_originals.data = self;
   self->n_pieces = n;
   cut (self);
   pthread_mutex_lock (&queue->lock);
@@ -88,6 +89,7 @@ record_new (EbbDiskQueue *queue,
 
 EbbDiskRecord *
 ebb_disk_record_new (EbbDiskQueue *queue,
+                     EbbActivationStore *store,
                      EbbTensor *block,
                      guint64 limit,
                      GError **error)
@@ -96,11 +98,12 @@ ebb_disk_record_new (EbbDiskQueue *queue,
 
   if (!ebb_disk_file_take (queue->file, ebb_tensor_get_n_bytes (block), limit, &offset, error))
     return NULL;
-  return record_new (queue, NULL, offset, block);
+  return record_new (queue, store, NULL, offset, block);
 }
 
 EbbDiskRecord *
 ebb_disk_record_new_in_room (EbbDiskRoom *room,
+                             EbbActivationStore *store,
                              guint64 offset,
                              EbbTensor *block,
                              GError **error)
@@ -121,26 +124,7 @@ ebb_disk_record_new_in_room (EbbDiskRoom *room,
                    size, offset, room->size);
       return NULL;
     }
-  return record_new (room->queue, room, room->offset + offset, block);
-}
-
-/* Computing may still wait for the last copy, and read the block until then. */
-static void
-drop_original (EbbDiskRecord *self)
-{
-  EbbDiskQueue *queue = self->queue;
-  EbbTensor *original;
-  GError *error = NULL;
-
-  pthread_mutex_lock (&queue->lock);
-  original = g_steal_pointer (&self->original);
-  if (original != NULL)
-    g_queue_unlink (&queue->originals, &self->in_originals);
-  pthread_mutex_unlock (&queue->lock);
-  if (original != NULL && self->copied != NULL)
-    ebb_transfer_order (self->copied, &error);
-  g_clear_pointer (&original, ebb_tensor_unref);
-  ebb_disk_queue_note_error (queue, error);
+  return record_new (room->queue, store, room, room->offset + offset, block);
 }
 
 void
@@ -151,18 +135,12 @@ ebb_disk_record_free (EbbDiskRecord *self)
 
   if (self->ahead != NULL)
     ebb_disk_read_cancel (self->ahead);
-  drop_original (self);
+  ebb_original_free (self->original);
   pthread_mutex_lock (&queue->lock);
   for (guint i = 0; i < self->n_pieces; i++)
     ebb_disk_piece_drop (&self->pieces[i]);
   is_last = --queue->n_records == 0;
   pthread_mutex_unlock (&queue->lock);
-  if (self->copied != NULL)
-    {
-      if (ebb_transfer_is_done (self->copied))
-        ebb_disk_queue_count_stall (queue, self->copied);
-      ebb_transfer_unref (self->copied);
-    }
   if (is_last)
     ebb_disk_queue_end_lingering (queue, 0);
   if (self->room != NULL)

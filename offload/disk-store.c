@@ -59,6 +59,7 @@ count_seconds (EbbDiskStore *self,
   double moving, waited;
 
   ebb_disk_queue_take_seconds (queue, &moving, &waited);
+  ebb_activation_store_count_seconds (EBB_ACTIVATION_STORE (self), moving, waited);
 }
 
 /* This process's queue, with a new reference. */
@@ -103,7 +104,7 @@ ebb_disk_store_put (EbbActivationStore *store,
 
   if (queue == NULL)
     return NULL;
-  handle = put_record (self, ebb_disk_record_new (queue, block, self->byte_limit, error), block, error);
+  handle = put_record (self, ebb_disk_record_new (queue, store, block, self->byte_limit, error), block, error);
   count_seconds (self, queue);
   ebb_disk_queue_unref (queue);
   return handle;
@@ -172,7 +173,7 @@ ebb_disk_store_put_at (EbbActivationStore *store,
   EbbDiskRoom *room = ebb_handle_get_data (handle);
   EbbHandle *part;
 
-  part = put_record (self, ebb_disk_record_new_in_room (room, offset, block, error), block, error);
+  part = put_record (self, ebb_disk_record_new_in_room (room, store, offset, block, error), block, error);
   count_seconds (self, room->queue);
   return part;
 }

@@ -22,13 +22,14 @@ free_buffer (EbbDiskQueue *self,
 {
   EbbTransfer *emptying = g_steal_pointer (&piece->emptying), *filling = g_steal_pointer (&piece->filling);
   char *buffer = g_steal_pointer (&piece->buffer);
+  EbbActivationStore *store = piece->record->store;
   EbbDevice *device = piece->record->device;
   const gsize size = piece->buffer_size;
 
   unlink_staged (self, piece);
   pthread_mutex_unlock (&self->lock);
-  ebb_disk_queue_end_transfer (self, filling, FALSE, NULL);
-  ebb_disk_queue_end_transfer (self, emptying, FALSE, NULL);
+  ebb_disk_wait_for_transfer (store, filling);
+  ebb_disk_wait_for_transfer (store, emptying);
   ebb_transfer_free_host (device, buffer, size, EBB_PURPOSE_WORKSPACE);
   pthread_mutex_lock (&self->lock);
   pthread_cond_broadcast (&self->change);
@@ -91,6 +92,7 @@ fill (EbbDiskPiece *piece,
       ebb_transfer_free_host (device, buffer, piece->buffer_size, EBB_PURPOSE_WORKSPACE);
       return FALSE;
     }
+  ebb_activation_store_count_transfer (piece->record->store, filling);
   piece->buffer = buffer;
   piece->filling = filling;
   return TRUE;
@@ -100,10 +102,10 @@ static gboolean
 put_piece (EbbDiskPiece *piece,
            const char *data,
            guint64 limit,
+           EbbTransfer **last,
            GError **error)
 {
   EbbDiskQueue *queue = piece->record->queue;
-  EbbTransfer *done = NULL;
   gboolean ok;
 
   pthread_mutex_lock (&queue->lock);
@@ -121,10 +123,7 @@ put_piece (EbbDiskPiece *piece,
   pthread_mutex_lock (&queue->lock);
   if (ok)
     {
-      g_clear_pointer (&piece->record->copied, ebb_transfer_unref);
-      piece->record->copied = ebb_transfer_ref (piece->filling);
-      if (piece->record->device->backend->streams == NULL)
-        done = g_steal_pointer (&piece->filling);
+      *last = ebb_transfer_ref (piece->filling);
       enqueue (queue, piece);
       ok = make_room (queue, 0, limit, error);
     }
@@ -135,22 +134,7 @@ put_piece (EbbDiskPiece *piece,
       pthread_cond_broadcast (&queue->change);
     }
   pthread_mutex_unlock (&queue->lock);
-  ebb_disk_queue_end_transfer (queue, done, FALSE, NULL);
   return ok;
-}
-
-/* The copies read the block until they are done. */
-static void
-hold_original (EbbDiskRecord *record,
-               EbbTensor *block)
-{
-  EbbDiskQueue *queue = record->queue;
-
-  pthread_mutex_lock (&queue->lock);
-  record->original = ebb_tensor_ref (block);
-  record->n_launches = __atomic_load_n (&record->device->n_launches, __ATOMIC_RELAXED);
-  g_queue_push_tail_link (&queue->originals, &record->in_originals);
-  pthread_mutex_unlock (&queue->lock);
 }
 
 gboolean
@@ -160,66 +144,24 @@ ebb_disk_record_put (EbbDiskRecord *record,
                      GError **error)
 {
   EbbDiskQueue *queue = record->queue;
+  EbbTransfer *last = NULL;
   gboolean ok;
 
   pthread_mutex_lock (&queue->lock);
   ok = ebb_disk_queue_tell (queue, error);
   pthread_mutex_unlock (&queue->lock);
-  if (!ok || !ebb_disk_queue_start (queue, error) || !ebb_disk_queue_release_originals (queue, FALSE, error))
-    return FALSE;
-  if (record->device->backend->streams != NULL)
-    hold_original (record, block);
+  ok = ok && ebb_disk_queue_start (queue, error);
   for (guint i = 0; ok && i < record->n_pieces; i++)
-    ok = put_piece (&record->pieces[i], block->view.data, limit, error);
+    {
+      g_clear_pointer (&last, ebb_transfer_unref);
+      ok = put_piece (&record->pieces[i], block->view.data, limit, &last, error);
+    }
+  if (last != NULL) /* the copies read the block until the last one is done */
+    {
+      record->original = ebb_activation_store_hold (record->store, block, last);
+      ebb_transfer_unref (last);
+    }
   return ok;
-}
-
-/* -- originals ----------------------------------------------------------------------------------------------------- */
-
-/* With the lock: a record whose original may go. */
-static EbbDiskRecord *
-find_original (EbbDiskQueue *self,
-               gboolean all)
-{
-  for (GList *l = self->originals.head; l != NULL; l = l->next)
-    {
-      EbbDiskRecord *record = l->data;
-
-      if (all || record->n_launches != __atomic_load_n (&record->device->n_launches, __ATOMIC_RELAXED))
-        return record;
-    }
-  return NULL;
-}
-
-gboolean
-ebb_disk_queue_release_originals (EbbDiskQueue *self,
-                                  gboolean all,
-                                  GError **error)
-{
-  EbbDiskRecord *record;
-  GError *local = NULL;
-
-  pthread_mutex_lock (&self->lock);
-  while ((record = find_original (self, all)) != NULL)
-    {
-      EbbTensor *original = g_steal_pointer (&record->original);
-      EbbTransfer *copied = record->copied ? ebb_transfer_ref (record->copied) : NULL;
-
-      g_queue_unlink (&self->originals, &record->in_originals);
-      pthread_mutex_unlock (&self->lock);
-      if (copied != NULL)
-        {
-          ebb_transfer_order (copied, local ? NULL : &local);
-          ebb_transfer_unref (copied);
-        }
-      ebb_tensor_unref (original);
-      pthread_mutex_lock (&self->lock);
-    }
-  pthread_mutex_unlock (&self->lock);
-  if (local == NULL)
-    return TRUE;
-  g_propagate_error (error, local);
-  return FALSE;
 }
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
@@ -306,8 +248,9 @@ ebb_disk_queue_run_write (EbbDiskQueue *self)
   g_queue_unlink (&self->writes, &piece->in_writes);
   piece->state = EBB_DISK_WRITING;
   pthread_mutex_unlock (&self->lock);
-  if (ebb_disk_queue_end_transfer (self, filling, TRUE, &error))
+  if (filling == NULL || ebb_transfer_finish (filling, &error)) /* none: it is tried again */
     reason = write_piece (self, piece, &seconds);
+  g_clear_pointer (&filling, ebb_transfer_unref);
   pthread_mutex_lock (&self->lock);
   self->moving += seconds;
   if (reason == 0 && error == NULL)
@@ -337,14 +280,11 @@ gboolean
 ebb_disk_queue_flush (EbbDiskQueue *self,
                       GError **error)
 {
-  gboolean ok = ebb_disk_queue_release_originals (self, TRUE, error);
+  gboolean ok;
 
-  if (ok)
-    {
-      pthread_mutex_lock (&self->lock);
-      ok = make_room (self, 0, 0, error) && ebb_disk_queue_tell (self, error);
-      pthread_mutex_unlock (&self->lock);
-    }
+  pthread_mutex_lock (&self->lock);
+  ok = make_room (self, 0, 0, error) && ebb_disk_queue_tell (self, error);
+  pthread_mutex_unlock (&self->lock);
   ebb_disk_queue_end_lingering (self, 0);
   return ok;
 }

@@ -64,8 +64,6 @@ gboolean ebb_transfer_is_done (EbbTransfer *transfer);
 void ebb_transfer_get_times (EbbTransfer *transfer,
                              double *seconds,
                              double *waited);
-/* Of that, seconds that computing stood waiting for it. */
-double ebb_transfer_get_stall (EbbTransfer *transfer);
 
 /* At once: done when the function returns. The host memory may be any. */
 gboolean ebb_transfer_to_host (EbbDevice *device,

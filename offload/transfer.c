@@ -280,13 +280,3 @@ ebb_transfer_get_times (EbbTransfer *self,
     self->device->backend->streams->get_times (self->event, seconds, waited);
   *waited += (double) __atomic_load_n (&self->waited, __ATOMIC_RELAXED) / G_USEC_PER_SEC;
 }
-
-double
-ebb_transfer_get_stall (EbbTransfer *self)
-{
-  double seconds = 0, waited = 0;
-
-  if (self->event != NULL)
-    self->device->backend->streams->get_times (self->event, &seconds, &waited);
-  return waited;
-}

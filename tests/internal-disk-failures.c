@@ -60,7 +60,7 @@ static gboolean
 synchronize (EbbSavedTensorHooks *store,
              GError **error)
 {
-  return EBB_ACTIVATION_STORE_GET_CLASS (store)->synchronize (EBB_ACTIVATION_STORE (store), error);
+  return ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (store), error);
 }
 
 /* -- steps --------------------------------------------------------------------------------------------------------- */

@@ -80,8 +80,7 @@ synchronize (EbbSavedTensorHooks *store)
 {
   GError *error = NULL;
 
-  g_assert_true (
-      EBB_ACTIVATION_STORE_GET_CLASS (store)->synchronize (EBB_ACTIVATION_STORE (store), &error));
+  g_assert_true (ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (store), &error));
   g_assert_no_error (error);
 }
 
@@ -138,6 +137,7 @@ what_was_put_last_is_in_memory (void)
   EbbTensor *x[6];
   EbbHandle *handles[6];
 
+  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), 0);
   for (guint i = 0; i < 6; i++)
     {
       x[i] = test_randn ((int) i, 1024, -1);
@@ -145,23 +145,19 @@ what_was_put_last_is_in_memory (void)
     }
   n_reads = 0;
   ebb_disk_fault = wait_at_gate;
-  for (guint i = 6; i-- > 0;)
+  for (guint round = 0; round < 2; round++)
     {
-      g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
+      const guint first = round == 0 ? 2 : 6; /* that is in memory */
 
-      g_assert_true (ebb_tensor_equal (back, x[i]));
-      g_assert_cmpuint (n_reads, ==, i >= 2 ? 0 : 2 - i);
-      if (i == 4)
-        synchronize (store); /* a fixed point too: nothing stays */
-      if (i == 4)
-        break;
-    }
-  for (guint i = 4; i-- > 0;)
-    {
-      g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
+      for (guint i = 6; i-- > 0;)
+        {
+          g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
 
-      g_assert_true (ebb_tensor_equal (back, x[i]));
-      g_assert_cmpuint (n_reads, ==, 4 - i);
+          g_assert_true (ebb_tensor_equal (back, x[i]));
+          g_assert_cmpuint (n_reads, ==, i >= first ? 0 : first - i);
+        }
+      synchronize (store); /* nothing stays */
+      n_reads = 0;
     }
   for (guint i = 0; i < 6; i++)
     {
@@ -446,7 +442,7 @@ child_of_fork (EbbSavedTensorHooks *store,
   for (guint i = 0; i < 4; i++)
     ebb_handle_unref (handles[i]);
   own = put (store, x[0], &error);
-  if (own == NULL || !EBB_ACTIVATION_STORE_GET_CLASS (store)->synchronize (EBB_ACTIVATION_STORE (store), &error))
+  if (own == NULL || !ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (store), &error))
     return 2;
   ebb_handle_unref (own);
   g_object_unref (store);
