@@ -74,5 +74,6 @@
 #include "wrap/checkpoint-stack.h"
 #include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
+#include "wrap/checkpointing.h"
 
 #undef EBB_INSIDE

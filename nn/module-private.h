@@ -64,11 +64,18 @@ EbbTensor *ebb_module_call_for_tensor (EbbModule *self,
 void ebb_module_add_to_forward_counter (EbbModule *self,
                                         int delta);
 
-/* What stands behind the property "activation-checkpointing", which reads whether there is an interceptor of the kind
- * "checkpoint": wrap/ sets it when the library is loaded. */
-void ebb_module_set_activation_checkpointing_func (gboolean (*func) (EbbModule *module,
-                                                                     gboolean enabled,
-                                                                     GError **error));
+/* What stands behind the property "activation-checkpointing": wrap/ sets it when the library is loaded, and tells when
+ * the property has changed. */
+typedef struct
+{
+  gboolean (*get) (EbbModule *module);
+  gboolean (*set) (EbbModule *module,
+                   gboolean enabled,
+                   GError **error); /* called only to change it */
+} EbbActivationCheckpointingFuncs;
+
+void ebb_module_set_activation_checkpointing_funcs (const EbbActivationCheckpointingFuncs *funcs);
+void ebb_module_notify_activation_checkpointing (EbbModule *self);
 
 /* Binds a name to a field of the instance, which from then on holds, without a reference, whatever is registered under
  * that name: a layer's forward reads a field, and replacing or removing the parameter or child stays safe. */

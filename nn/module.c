@@ -25,7 +25,7 @@ enum
 gssize ebb_module_private_offset;
 
 static GParamSpec *properties[N_PROPERTIES];
-static gboolean (*activation_checkpointing_func) (EbbModule *, gboolean, GError **);
+static const EbbActivationCheckpointingFuncs *activation_checkpointing_funcs;
 
 static void initable_interface_init (GInitableIface *interface);
 
@@ -152,7 +152,7 @@ ebb_module_class_init (EbbModuleClass *klass)
    * EbbModule:activation-checkpointing:
    *
    * Whether the module keeps only its inputs in the forward pass and recomputes the rest when the backward pass needs
-   * it. Setting it is the same as wrapping the module with default options, clearing it unwraps the module.
+   * it. It is the same as the wrapper, and follows it: see ebb_module_set_activation_checkpointing().
    */
   properties[PROP_ACTIVATION_CHECKPOINTING] = g_param_spec_boolean ("activation-checkpointing", NULL,
                                                                     "Whether activations are recomputed", FALSE,
@@ -257,23 +257,30 @@ ebb_module_add_to_forward_counter (EbbModule *self, int delta)
 }
 
 void
-ebb_module_set_activation_checkpointing_func (gboolean (*func) (EbbModule *, gboolean, GError **))
+ebb_module_set_activation_checkpointing_funcs (const EbbActivationCheckpointingFuncs *funcs)
 {
-  activation_checkpointing_func = func;
+  activation_checkpointing_funcs = funcs;
+}
+
+void
+ebb_module_notify_activation_checkpointing (EbbModule *self)
+{
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_ACTIVATION_CHECKPOINTING]);
 }
 
 /**
  * ebb_module_get_activation_checkpointing:
  * @self: a module
  *
- * Returns: whether the module is wrapped so that its activations are recomputed
+ * Returns: whether there is a checkpoint wrapper on the module, whoever has put it there and with whatever options, or
+ *   a division of its layers into chunks
  */
 gboolean
 ebb_module_get_activation_checkpointing (EbbModule *self)
 {
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
-  return ebb_module_find_interceptor (self, "checkpoint") != 0;
+  return activation_checkpointing_funcs != NULL && activation_checkpointing_funcs->get (self);
 }
 
 /**
@@ -282,7 +289,11 @@ ebb_module_get_activation_checkpointing (EbbModule *self)
  * @enabled: whether activations are recomputed
  * @error: return location for an error
  *
- * Wraps the module with default options, or unwraps it. Nothing happens where it is so already.
+ * Wraps the module with default options, or takes off every checkpoint wrapper that is on it, whoever has put it there,
+ * and a division of its layers into chunks. Modules below it stay as they are. Nothing happens where it is so already:
+ * a module that is wrapped with other options keeps these.
+ *
+ * A list of modules, which is never called itself, can't be switched on: its modules can.
  *
  * Returns: %TRUE if it is so now, %FALSE with @error set
  */
@@ -295,14 +306,11 @@ ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GErr
 
   if (ebb_module_get_activation_checkpointing (self) == (enabled != FALSE))
     return TRUE;
-  if (activation_checkpointing_func == NULL)
+  if (activation_checkpointing_funcs == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                    "%s: this build of the library has no activation checkpointing", ebb_module_get_type_name (self));
       return FALSE;
     }
-  if (!activation_checkpointing_func (self, enabled != FALSE, error))
-    return FALSE;
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_ACTIVATION_CHECKPOINTING]);
-  return TRUE;
+  return activation_checkpointing_funcs->set (self, enabled != FALSE, error);
 }

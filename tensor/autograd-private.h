@@ -96,10 +96,15 @@ EbbTensor *ebb_backward_seed (EbbTensor *output,
                               EbbTensor *given,
                               GError **error);
 
-/* Called once when the outermost backward pass of this thread has ended, in whatever way. */
-typedef void (*EbbBackwardEndFunc) (gpointer data);
+/* Called once when the outermost backward pass of this thread has ended, in whatever way; or as soon as the node that
+ * runs on this thread has given its gradients. FALSE with @error set makes the pass fail. */
+typedef gboolean (*EbbBackwardEndFunc) (gpointer data,
+                                        GError **error);
 void ebb_backward_call_at_end (EbbBackwardEndFunc func,
                                gpointer data);
-void ebb_backward_run_at_end (void);
+void ebb_backward_call_after_node (EbbBackwardEndFunc func,
+                                   gpointer data);
+gboolean ebb_backward_run_at_end (GError **error);
+gboolean ebb_backward_run_after_node (GError **error);
 
 G_END_DECLS

@@ -390,7 +390,7 @@ run_node (Task *task,
   for (guint i = 0; ok && task->counts != NULL && i < node->n_inputs; i++)
     if (node->edges[i].leaf != NULL)
       ok = ebb_leaf_counts_use (task->counts, node->edges[i].leaf, error);
-  return ok;
+  return ebb_backward_run_after_node (ok ? error : NULL) && ok;
 }
 
 /* What non-leaf tensors among the captures have received is complete when their node comes up. */
@@ -572,8 +572,8 @@ run_backward (Task *task,
         node->task = NULL;
         ebb_node_unref (node);
       }
-  if (--ebb_thread.in_backward == 0)
-    ebb_backward_run_at_end ();
+  if (--ebb_thread.in_backward == 0 && !ebb_backward_run_at_end (ok ? &local : NULL))
+    ok = FALSE;
   ebb_thread_restore_modes (&modes);
   ebb_profile_pop (mark);
   if (task->heap != task->small_heap)

@@ -163,7 +163,7 @@ ebb_backward_seed (EbbTensor *output,
   return seed;
 }
 
-/* -- when a pass has ended ----------------------------------------------------------------------------------------- */
+/* -- when a node or a pass has ended ------------------------------------------------------------------------------- */
 
 typedef struct _AtEnd AtEnd;
 
@@ -174,27 +174,63 @@ struct _AtEnd
   gpointer data;
 };
 
-static __thread AtEnd *at_end;
+static __thread AtEnd *at_end, *after_node;
+
+static void
+add (AtEnd **list,
+     EbbBackwardEndFunc func,
+     gpointer data)
+{
+  AtEnd *entry = g_new (AtEnd, 1);
+
+  *entry = (AtEnd){ *list, func, data };
+  *list = entry;
+}
+
+/* All of them are called; what is told is the first failure. */
+static gboolean
+run (AtEnd **list,
+     GError **error)
+{
+  gboolean ok = TRUE;
+
+  while (*list != NULL)
+    {
+      AtEnd *entry = *list;
+
+      *list = entry->next;
+      if (!entry->func (entry->data, ok ? error : NULL))
+        ok = FALSE;
+      g_free (entry);
+    }
+  return ok;
+}
 
 void
 ebb_backward_call_at_end (EbbBackwardEndFunc func,
                           gpointer data)
 {
-  AtEnd *entry = g_new (AtEnd, 1);
-
-  *entry = (AtEnd){ at_end, func, data };
-  at_end = entry;
+  add (&at_end, func, data);
 }
 
 void
-ebb_backward_run_at_end (void)
+ebb_backward_call_after_node (EbbBackwardEndFunc func,
+                              gpointer data)
 {
-  while (at_end != NULL)
-    {
-      AtEnd *entry = at_end;
+  add (&after_node, func, data);
+}
 
-      at_end = entry->next;
-      entry->func (entry->data);
-      g_free (entry);
-    }
+gboolean
+ebb_backward_run_after_node (GError **error)
+{
+  return run (&after_node, error);
+}
+
+/* A pass that failed may have let go what a node was still to tell of. */
+gboolean
+ebb_backward_run_at_end (GError **error)
+{
+  gboolean ok = run (&after_node, error);
+
+  return run (&at_end, ok ? error : NULL) && ok;
 }

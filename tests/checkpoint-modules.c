@@ -169,14 +169,108 @@ wrappers_may_change_before_backward (void)
 }
 
 static void
+count_notes (GObject *object,
+             GParamSpec *spec,
+             gpointer user_data)
+{
+  (*(guint *) user_data)++;
+}
+
+/* Notified once for each change of the property, and only then. */
+static void
+assert_switch (EbbModule *module,
+               gboolean expected,
+               guint *n_notes,
+               guint expected_notes)
+{
+  gboolean enabled;
+
+  g_object_get (module, "activation-checkpointing", &enabled, NULL);
+  g_assert_cmpint (enabled, ==, expected);
+  g_assert_cmpint (ebb_module_get_activation_checkpointing (module), ==, expected);
+  g_assert_cmpint (ebb_checkpoint_is_wrapped (module), ==, expected);
+  g_assert_cmpuint (*n_notes, ==, expected_notes);
+}
+
+static void
 the_property_wraps_and_unwraps (void)
 {
   g_autoptr (EbbModule) module = test_mlp_new (1);
+  g_autoptr (EbbModule) plain = test_mlp_new (1);
+  g_autoptr (EbbTensor) x = test_randn (3, 5, 8, -1);
+  g_autoptr (TestOutcome) expected = test_train1 (plain, x);
+  guint n_notes = 0;
 
-  g_object_set (module, "activation-checkpointing", TRUE, NULL);
-  g_assert_true (ebb_checkpoint_is_wrapped (module));
+  g_signal_connect (module, "notify::activation-checkpointing", G_CALLBACK (count_notes), &n_notes);
+  assert_switch (module, FALSE, &n_notes, 0);
   g_object_set (module, "activation-checkpointing", FALSE, NULL);
-  g_assert_false (ebb_checkpoint_is_wrapped (module));
+  assert_switch (module, FALSE, &n_notes, 0);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (TestOutcome) outcome = NULL;
+
+      g_object_set (module, "activation-checkpointing", TRUE, NULL);
+      assert_switch (module, TRUE, &n_notes, 2 * i + 1);
+      g_object_set (module, "activation-checkpointing", TRUE, NULL);
+      assert_switch (module, TRUE, &n_notes, 2 * i + 1);
+      outcome = test_train1 (module, x);
+      test_assert_same_outcome (outcome, expected);
+      g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (module), ==, 1);
+      g_object_set (module, "activation-checkpointing", FALSE, NULL);
+      assert_switch (module, FALSE, &n_notes, 2 * i + 2);
+    }
+}
+
+/* However it was wrapped: TRUE leaves that alone, FALSE takes all of it off, and wrappers below are none of its. */
+static void
+the_property_follows_other_wrappers (void)
+{
+  g_autoptr (EbbModule) module = test_mlp_new (1);
+  g_autoptr (EbbModule) below = ebb_module_get_child (module, "0");
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  guint n_notes = 0, ref_count = G_OBJECT (options)->ref_count;
+
+  g_signal_connect (module, "notify::activation-checkpointing", G_CALLBACK (count_notes), &n_notes);
+  test_wrap (below, NULL);
+  assert_switch (module, FALSE, &n_notes, 0);
+  test_wrap (module, options);
+  assert_switch (module, TRUE, &n_notes, 1);
+  g_object_set (module, "activation-checkpointing", TRUE, NULL);
+  g_assert_true (ebb_checkpoint_unwrap (module)); /* there was one only */
+  assert_switch (module, FALSE, &n_notes, 2);
+  g_assert_false (ebb_checkpoint_unwrap (module));
+
+  g_assert_true (ebb_checkpoint_wrap_uniform (module, 2, options, NULL));
+  assert_switch (module, TRUE, &n_notes, 3);
+  test_wrap (module, options);
+  test_wrap (module, NULL);
+  assert_switch (module, TRUE, &n_notes, 3);
+  g_assert_true (ebb_checkpoint_unwrap (module));
+  assert_switch (module, TRUE, &n_notes, 3);
+  g_assert_true (ebb_module_set_activation_checkpointing (module, FALSE, NULL));
+  assert_switch (module, FALSE, &n_notes, 4);
+  g_assert_cmpuint (G_OBJECT (options)->ref_count, ==, ref_count);
+  g_assert_true (ebb_module_get_activation_checkpointing (below));
+}
+
+static void
+a_list_is_not_switched_on (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) list = ebb_module_list_new ();
+  g_autoptr (EbbModule) layer = test_mlp_new (1);
+  guint n_notes = 0;
+
+  g_assert_true (ebb_module_list_append (EBB_MODULE_LIST (list), layer, NULL));
+  g_assert_false (ebb_module_set_activation_checkpointing (list, TRUE, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "ModuleList: activation_checkpointing", "on the modules");
+  assert_switch (list, FALSE, &n_notes, 0);
+  g_assert_false (ebb_module_set_activation_checkpointing (layer, TRUE, &error)); /* one is set already */
+  g_assert_false (ebb_module_set_activation_checkpointing (NULL, TRUE, NULL));
+  g_assert_true (ebb_checkpoint_wrap_uniform (list, 1, NULL, NULL));
+  assert_switch (list, TRUE, &n_notes, 0);
+  g_assert_true (ebb_module_set_activation_checkpointing (list, FALSE, NULL));
+  assert_switch (list, FALSE, &n_notes, 0);
 }
 
 /* -- lifetime ------------------------------------------------------------------------------------------------------ */
@@ -314,6 +408,8 @@ main (int argc, char **argv)
   TEST ("unwrapping-takes-the-outermost-off", unwrapping_takes_the_outermost_off);
   TEST ("wrappers-may-change-before-backward", wrappers_may_change_before_backward);
   TEST ("the-property-wraps-and-unwraps", the_property_wraps_and_unwraps);
+  TEST ("the-property-follows-other-wrappers", the_property_follows_other_wrappers);
+  TEST ("a-list-is-not-switched-on", a_list_is_not_switched_on);
   g_test_add_data_func ("/checkpoint/modules/dropped-module-goes-at-once/unwrapped", GUINT_TO_POINTER (0),
                         dropped_module_goes_at_once);
   g_test_add_data_func ("/checkpoint/modules/dropped-module-goes-at-once/wrapped", GUINT_TO_POINTER (1),

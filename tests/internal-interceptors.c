@@ -200,15 +200,22 @@ switch_checkpointing (EbbModule *module, gboolean enabled, GError **error)
   return ebb_module_remove_interceptor (module, ebb_module_find_interceptor (module, "checkpoint"));
 }
 
+static gboolean
+is_switched (EbbModule *module)
+{
+  return ebb_module_find_interceptor (module, "checkpoint") != 0;
+}
+
 static void
 the_property_is_the_wrapper (void)
 {
+  static const EbbActivationCheckpointingFuncs funcs = { is_switched, switch_checkpointing };
   g_autoptr (GString) log = g_string_new (NULL);
   g_autoptr (EbbModule) scale = test_scale_new (3);
   gboolean enabled;
 
   g_object_set_data (G_OBJECT (scale), "log", log);
-  ebb_module_set_activation_checkpointing_func (switch_checkpointing);
+  ebb_module_set_activation_checkpointing_funcs (&funcs);
   g_object_set (scale, "activation-checkpointing", TRUE, NULL);
   g_object_get (scale, "activation-checkpointing", &enabled, NULL);
   g_assert_true (enabled && switched_to);

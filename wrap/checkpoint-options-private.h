@@ -13,4 +13,13 @@ gboolean ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
                                           EbbRecomputePhase phase,
                                           GError **error);
 
+/* What was profiled with these options, of whatever modules and functions. */
+typedef struct
+{
+  guint64 n_forwards, n_backwards;
+  guint64 forward_us, backward_us;
+} EbbCheckpointTimes;
+
+EbbCheckpointTimes *ebb_checkpoint_options_get_times (EbbCheckpointOptions *self);
+
 G_END_DECLS

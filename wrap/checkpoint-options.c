@@ -21,6 +21,9 @@ struct _EbbCheckpointOptions
   gboolean retain_recomputed;
   EbbDeterminismCheck determinism_check;
   gboolean offload_to_cpu;
+  gboolean synchronize;
+  gboolean profile;
+  EbbCheckpointTimes times;
   EbbSavedTensorHooks *store;
   Listener *listener; /* NULL: none */
   EbbPolicy *policy;  /* NULL: everything is recomputed */
@@ -34,6 +37,8 @@ enum
   PROP_STORE,
   PROP_OFFLOAD_TO_CPU,
   PROP_RETAIN_RECOMPUTED,
+  PROP_SYNCHRONIZE,
+  PROP_PROFILE,
   N_PROPS
 };
 
@@ -77,6 +82,12 @@ EbbSavedTensorHooks *
 ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self)
 {
   return self->store == NULL && self->offload_to_cpu ? ebb_host_store_get_default () : self->store;
+}
+
+EbbCheckpointTimes *
+ebb_checkpoint_options_get_times (EbbCheckpointOptions *self)
+{
+  return &self->times;
 }
 
 static void
@@ -147,6 +158,12 @@ ebb_checkpoint_options_get_property (GObject *object,
     case PROP_RETAIN_RECOMPUTED:
       g_value_set_boolean (value, self->retain_recomputed);
       break;
+    case PROP_SYNCHRONIZE:
+      g_value_set_boolean (value, self->synchronize);
+      break;
+    case PROP_PROFILE:
+      g_value_set_boolean (value, self->profile);
+      break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
@@ -179,6 +196,12 @@ ebb_checkpoint_options_set_property (GObject *object,
       break;
     case PROP_RETAIN_RECOMPUTED:
       self->retain_recomputed = g_value_get_boolean (value);
+      break;
+    case PROP_SYNCHRONIZE:
+      self->synchronize = g_value_get_boolean (value);
+      break;
+    case PROP_PROFILE:
+      self->profile = g_value_get_boolean (value);
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -250,6 +273,20 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    */
   g_object_class_install_property (object_class, PROP_RETAIN_RECOMPUTED,
                                    g_param_spec_boolean ("retain-recomputed", NULL, NULL, FALSE, flags));
+  /**
+   * EbbCheckpointOptions:synchronize:
+   *
+   * Whether devices are synchronised where each forward and its backward begin and end.
+   */
+  g_object_class_install_property (object_class, PROP_SYNCHRONIZE,
+                                   g_param_spec_boolean ("synchronize", NULL, NULL, FALSE, flags));
+  /**
+   * EbbCheckpointOptions:profile:
+   *
+   * Whether the times of each forward and its backward are taken and logged.
+   */
+  g_object_class_install_property (object_class, PROP_PROFILE,
+                                   g_param_spec_boolean ("profile", NULL, NULL, FALSE, flags));
 }
 
 static void
@@ -468,6 +505,76 @@ ebb_checkpoint_options_set_retain_recomputed (EbbCheckpointOptions *self,
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
   self->retain_recomputed = retain;
+}
+
+/**
+ * ebb_checkpoint_options_get_synchronize:
+ * @self: options
+ *
+ * Returns: whether devices are synchronised where each forward and its backward begin and end
+ */
+gboolean
+ebb_checkpoint_options_get_synchronize (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
+
+  return self->synchronize;
+}
+
+/**
+ * ebb_checkpoint_options_set_synchronize:
+ * @self: options
+ * @synchronize: whether devices are synchronised where each forward and its backward begin and end
+ *
+ * Has the host wait, at these four points of each checkpoint, until the devices of its arguments, parameters and
+ * results have done all their work: to find out where a device fails or where time goes, since nothing runs beside
+ * computing across these points any more. A recompute is a part of its backward; forwards inside it are not
+ * synchronised. On the CPU nothing runs behind the caller's back, so it makes no difference there.
+ */
+void
+ebb_checkpoint_options_set_synchronize (EbbCheckpointOptions *self,
+                                        gboolean synchronize)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->synchronize = synchronize;
+}
+
+/**
+ * ebb_checkpoint_options_get_profile:
+ * @self: options
+ *
+ * Returns: whether the times of each forward and its backward are taken and logged
+ */
+gboolean
+ebb_checkpoint_options_get_profile (EbbCheckpointOptions *self)
+{
+  g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
+
+  return self->profile;
+}
+
+/**
+ * ebb_checkpoint_options_set_profile:
+ * @self: options
+ * @profile: whether the times of each forward and its backward are taken and logged
+ *
+ * Has each checkpoint tell, by one message of the level %G_LOG_LEVEL_MESSAGE in the log domain "Ebb", how long its
+ * forward took, and one for its backward: from the first thing that the backward pass asks of it, its recompute
+ * included, until it needs nothing more of it, or ends. The messages are structured: EBB_CHECKPOINT is the module's
+ * path and type, EBB_PASS is "forward" or "backward", EBB_SECONDS is the time. The sums are in
+ * ebb_checkpoint_stats_get_forward_seconds() and ebb_checkpoint_stats_get_backward_seconds().
+ *
+ * Devices are synchronised as by ebb_checkpoint_options_set_synchronize(), since times without that would be those of
+ * enqueueing work.
+ */
+void
+ebb_checkpoint_options_set_profile (EbbCheckpointOptions *self,
+                                    gboolean profile)
+{
+  g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
+
+  self->profile = profile;
 }
 
 /**

@@ -111,6 +111,20 @@ void ebb_checkpoint_options_set_retain_recomputed (EbbCheckpointOptions *self,
                                                    gboolean retain);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_get_synchronize (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_synchronize (EbbCheckpointOptions *self,
+                                             gboolean synchronize);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_checkpoint_options_get_profile (EbbCheckpointOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_checkpoint_options_set_profile (EbbCheckpointOptions *self,
+                                         gboolean profile);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,
                                                 EbbRecomputeFunc func,
                                                 gpointer user_data,

@@ -111,6 +111,7 @@ reset_tally (EbbModule *module,
 {
   tally->n_forwards = tally->n_recomputes = 0;
   tally->recompute_us = tally->recompute_flop = 0;
+  tally->forward_us = tally->backward_us = 0;
   tally->saved.peak = tally->saved.now;
   tally->dropped.peak = tally->dropped.now;
 }
@@ -212,6 +213,10 @@ add_tally (JsonBuilder *builder,
   json_builder_set_member_name (builder, "recompute_seconds");
   json_builder_add_double_value (builder, (double) tally->recompute_us * 1e-6);
   add_number (builder, "recompute_flop", tally->recompute_flop);
+  json_builder_set_member_name (builder, "forward_seconds");
+  json_builder_add_double_value (builder, (double) tally->forward_us * 1e-6);
+  json_builder_set_member_name (builder, "backward_seconds");
+  json_builder_add_double_value (builder, (double) tally->backward_us * 1e-6);
 }
 
 /**
@@ -221,8 +226,9 @@ add_tally (JsonBuilder *builder,
  * Describes what every checkpoint wrapper on @root and below has done, for programs.
  *
  * Returns: (transfer full): a JSON object: `modules`, an array of objects with `name`, `type`, `forwards`,
- * `recomputes`, `saved_bytes`, `saved_bytes_peak`, `dropped_bytes`, `dropped_bytes_peak`, `recompute_seconds` and
- * `recompute_flop`, and `sum`, an object with the sums of these numbers
+ * `recomputes`, `saved_bytes`, `saved_bytes_peak`, `dropped_bytes`, `dropped_bytes_peak`, `recompute_seconds`,
+ * `recompute_flop`, `forward_seconds` and `backward_seconds` (0 unless profiled), and `sum`, an object with the sums of
+ * these numbers
  */
 char *
 ebb_checkpoint_report_json (EbbModule *root)

@@ -142,11 +142,13 @@ ebb_checkpoint_wrap_uniform (EbbModule *stack,
                              GError **error)
 {
   Chunks *chunks;
+  gboolean is_first;
 
   if ((error != NULL && *error != NULL) || stack == NULL)
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (stack), FALSE);
 
+  is_first = !ebb_checkpoint_is_wrapped (stack);
   if (!check_stack (stack, n_layers_per_chunk, "n_layers_per_chunk", error))
     return FALSE;
   chunks = ebb_stack_get_interceptor_data (stack);
@@ -162,6 +164,8 @@ ebb_checkpoint_wrap_uniform (EbbModule *stack,
   chunks->options = options != NULL ? g_object_ref (options) : ebb_checkpoint_options_new ();
   chunks->segments = g_ptr_array_new_with_free_func (segment_unref);
   ebb_stack_set_interceptor (stack, call_chunk, chunks, chunks_free);
+  if (is_first)
+    ebb_module_notify_activation_checkpointing (stack);
   return TRUE;
 }
 

@@ -19,6 +19,7 @@ typedef struct
   EbbCheckpointLevel dropped; /* let go after the forward */
   guint64 recompute_us;
   guint64 recompute_flop;
+  guint64 forward_us, backward_us; /* with the option to profile */
 } EbbCheckpointTally;
 
 void ebb_checkpoint_level_add (EbbCheckpointLevel *level,

@@ -43,6 +43,8 @@ ebb_checkpoint_tally_add (EbbCheckpointTally *sum,
   sum->dropped.peak += tally->dropped.peak;
   sum->recompute_us += tally->recompute_us;
   sum->recompute_flop += tally->recompute_flop;
+  sum->forward_us += tally->forward_us;
+  sum->backward_us += tally->backward_us;
 }
 
 /* -- stats --------------------------------------------------------------------------------------------------------- */
@@ -195,6 +197,36 @@ ebb_checkpoint_stats_get_recompute_flop (EbbCheckpointStats *stats)
   g_return_val_if_fail (stats != NULL, 0);
 
   return stats->tally.recompute_flop;
+}
+
+/**
+ * ebb_checkpoint_stats_get_forward_seconds:
+ * @stats: stats
+ *
+ * Returns: the time that forwards have taken, in seconds; 0 unless they are profiled, see
+ *   ebb_checkpoint_options_set_profile()
+ */
+double
+ebb_checkpoint_stats_get_forward_seconds (EbbCheckpointStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, 0);
+
+  return (double) stats->tally.forward_us * 1e-6;
+}
+
+/**
+ * ebb_checkpoint_stats_get_backward_seconds:
+ * @stats: stats
+ *
+ * Returns: the time that their backward passes have taken, recomputes included, in seconds; 0 unless they are profiled,
+ *   see ebb_checkpoint_options_set_profile()
+ */
+double
+ebb_checkpoint_stats_get_backward_seconds (EbbCheckpointStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, 0);
+
+  return (double) stats->tally.backward_us * 1e-6;
 }
 
 static EbbCheckpointTally *

@@ -52,6 +52,12 @@ EBB_AVAILABLE_IN_ALL
 guint64 ebb_checkpoint_stats_get_recompute_flop (EbbCheckpointStats *stats);
 
 EBB_AVAILABLE_IN_ALL
+double ebb_checkpoint_stats_get_forward_seconds (EbbCheckpointStats *stats);
+
+EBB_AVAILABLE_IN_ALL
+double ebb_checkpoint_stats_get_backward_seconds (EbbCheckpointStats *stats);
+
+EBB_AVAILABLE_IN_ALL
 EbbCheckpointStats *ebb_checkpoint_get_stats (EbbModule *module);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbCheckpointStats, ebb_checkpoint_stats_free)

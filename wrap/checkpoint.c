@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint.h"
 
+#include "nn/module-list.h"
 #include "tensor/thread-private.h"
 #include "wrap/checkpoint-stack-private.h"
 #include "wrap/checkpoint-stats.h"
@@ -40,10 +41,13 @@ wrap (EbbModule *module,
       EbbCheckpointOptions *options)
 {
   EbbCheckpointTarget *target = ebb_checkpoint_target_new (module, options);
+  gboolean is_first = !ebb_checkpoint_is_wrapped (module);
 
   target->interceptor = ebb_module_add_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, target,
                                                     (GDestroyNotify) ebb_checkpoint_target_unref);
   ebb_module_set_interceptor_idle_func (module, target->interceptor, is_idle);
+  if (is_first)
+    ebb_module_notify_activation_checkpointing (module);
 }
 
 /**
@@ -83,8 +87,16 @@ ebb_checkpoint_unwrap (EbbModule *module)
 
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
+  if (!ebb_checkpoint_is_wrapped (module))
+    return FALSE;
   id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
-  return id != 0 ? ebb_module_remove_interceptor (module, id) : ebb_checkpoint_stack_unwrap (module);
+  if (id != 0)
+    ebb_module_remove_interceptor (module, id);
+  else
+    ebb_checkpoint_stack_unwrap (module);
+  if (!ebb_checkpoint_is_wrapped (module))
+    ebb_module_notify_activation_checkpointing (module);
+  return TRUE;
 }
 
 /**
@@ -301,15 +313,30 @@ set_activation_checkpointing (EbbModule *module,
                               gboolean enabled,
                               GError **error)
 {
-  if (enabled && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) == 0)
-    wrap (module, NULL);
-  while (!enabled && ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR) != 0)
-    ebb_checkpoint_unwrap (module);
+  g_autoptr (EbbModule) held = g_object_ref (module); /* whoever is notified may let it go */
+
+  if (enabled && EBB_IS_MODULE_LIST (module))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "%s: activation_checkpointing would do nothing, since a list is never called itself: set it on the "
+                   "modules of the list, or use ebb_checkpoint_wrap_uniform ()",
+                   ebb_module_get_type_name (module));
+      return FALSE;
+    }
+  if (enabled)
+    wrap (held, NULL);
+  else
+    while (ebb_checkpoint_unwrap (held))
+      ;
   return TRUE;
 }
 
+/* The static library's users get this file, and with it the property, whether they wrap or not: see EbbLibrary.cmake.
+ */
 static void __attribute__ ((constructor))
 register_property (void)
 {
-  ebb_module_set_activation_checkpointing_func (set_activation_checkpointing);
+  static const EbbActivationCheckpointingFuncs funcs = { ebb_checkpoint_is_wrapped, set_activation_checkpointing };
+
+  ebb_module_set_activation_checkpointing_funcs (&funcs);
 }

@@ -101,6 +101,9 @@ struct _EbbCheckpointFrame
   GArray *reads;           /* of EbbRead */
   GArray *touched;         /* addresses that the op that runs now touches */
   GArray *open;            /* results that are kept, and that nobody was seen to read */
+  GPtrArray *devices;      /* that are synchronised at the boundaries; NULL: nothing is done there */
+  gint64 begun;            /* when the forward or backward that runs began, in microseconds; 0: none is watched */
+  gpointer passing;        /* tells the thread of the backward pass that @begun is about */
   GArray *modules;         /* with their training flags, see frame-modules.c; NULL: none */
   EbbRecipeLog recipe_log;
   GError *policy_error;         /* why the policy failed in the forward; NULL: it did not */
@@ -194,6 +197,21 @@ void ebb_frame_enter_modules (EbbCheckpointFrame *self,
                               GPtrArray *modules);
 void ebb_frame_count_down (EbbCheckpointFrame *self);
 void ebb_frame_swap_training (EbbCheckpointFrame *self);
+
+/* frame-boundary.c: devices are synchronised and times are taken where a forward and its backward begin and end */
+gboolean ebb_frame_begin_forward (EbbCheckpointFrame *self,
+                                  GPtrArray *modules,
+                                  GError **error);
+/* Gives @result back, or NULL with @error set. */
+EbbArgs *ebb_frame_end_forward (EbbCheckpointFrame *self,
+                                EbbArgs *result,
+                                GError **error);
+gboolean ebb_frame_begin_backward (EbbCheckpointFrame *self,
+                                   GError **error);
+/* No node needs it any more: its backward ends with the node that runs. */
+void ebb_frame_leave_backward (EbbCheckpointFrame *self);
+gboolean ebb_frame_end_backward (EbbCheckpointFrame *self,
+                                 GError **error);
 
 /* frame.c */
 /* Tells the run of one forward, or of one recompute, from all others: ebb_thread.frame. */

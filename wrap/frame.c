@@ -52,16 +52,19 @@ drop_everything (EbbCheckpointFrame *self)
   ebb_frame_count_down (self);
 }
 
-static void
-backward_ended (gpointer data)
+static gboolean
+backward_ended (gpointer data,
+                GError **error)
 {
   EbbCheckpointFrame *self = data;
+  gboolean ok = ebb_frame_end_backward (self, error);
 
   self->at_end = FALSE;
   if (!ebb_checkpoint_options_get_retain_recomputed (self->target->options))
     ebb_frame_drop_values (self);
   drop_cached (self);
   g_object_unref (self);
+  return ok;
 }
 
 void
@@ -90,7 +93,10 @@ ticket_free (gpointer data)
         ebb_slot_clear (slot);
     }
   if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
-    drop_everything (self);
+    {
+      ebb_frame_leave_backward (self);
+      drop_everything (self);
+    }
   ebb_object_free (ticket, sizeof *ticket);
   g_object_unref (self);
 }
@@ -245,6 +251,8 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
                    "%s: backward through the graph of a recompute, which keeps nothing", who);
       return NULL;
     }
+  if (!ebb_frame_begin_backward (self, error))
+    return NULL;
   if (!ticket->is_slot)
     return ebb_frame_get_part (self, &ticket->part, error);
   slot = ebb_frame_slot (self, ticket->index);
@@ -274,6 +282,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->touched);
   g_array_unref (self->open);
   g_clear_pointer (&self->modules, g_array_unref);
+  g_clear_pointer (&self->devices, g_ptr_array_unref);
   g_byte_array_unref (self->recipe_log.derived);
   g_clear_error (&self->policy_error);
   g_clear_object (&self->generator);
@@ -451,8 +460,13 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   if (modules == NULL)
     return NULL;
   self = frame_new (target, args, nested);
+  if (!ebb_frame_begin_forward (self, modules, error))
+    {
+      g_object_unref (self);
+      return NULL;
+    }
   ebb_frame_enter_modules (self, modules);
-  result = run_inside (self, inside, modules, args, error);
+  result = ebb_frame_end_forward (self, run_inside (self, inside, modules, args, error), error);
   ebb_frame_flush_touched (self);
   ebb_frame_finish_kept (self);
   if (result != NULL)

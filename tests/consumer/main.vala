@@ -10,13 +10,28 @@ class Doubled : Ebb.Module {
   }
 }
 
-double train (bool wrapped) throws Error {
+enum Way {
+  PLAIN,
+  WRAPPED,
+  SWITCHED,
+  CONFIGURED
+}
+
+double train (Way way) throws Error {
   Ebb.manual_seed (1);
   var model = new Ebb.Sequential ();
   model.append (new Ebb.Linear (4, 8, true));
   model.append (new Doubled (new Ebb.Linear (8, 2, true)));
-  if (wrapped)
+  if (way == Way.WRAPPED)
     Ebb.checkpoint_wrapper (model, null);
+  else if (way == Way.SWITCHED)
+    model.activation_checkpointing = true;
+  else if (way == Way.CONFIGURED) {
+    Ebb.checkpointing_configure (null, "{\"activation_checkpointing\": {\"cpu_checkpointing\": true}}", null);
+    Ebb.checkpoint_wrapper (model, Ebb.checkpointing_get_options ());
+  }
+  if (model.activation_checkpointing != (way != Way.PLAIN))
+    throw new Ebb.EbbError.STATE ("the switch does not tell how the model is wrapped");
 
   var optimizer = new Ebb.AdamW (model, 0.01);
   var x = Ebb.randn ({ 16, 4 }, Ebb.DType.F32, null, null);
@@ -39,11 +54,13 @@ double train (bool wrapped) throws Error {
 int main () {
   print ("libebb %s\n", Ebb.get_version_string ());
   try {
-    var plain = train (false);
-    var wrapped = train (true);
-    print ("loss %.9g, wrapped %.9g\n", plain, wrapped);
-    if (plain != wrapped)
-      return 1;
+    var plain = train (Way.PLAIN);
+    foreach (var way in new Way[] { Way.WRAPPED, Way.SWITCHED, Way.CONFIGURED }) {
+      var wrapped = train (way);
+      print ("loss %.9g, wrapped %.9g\n", plain, wrapped);
+      if (plain != wrapped)
+        return 1;
+    }
   } catch (Error e) {
     printerr ("%s\n", e.message);
     return 1;

@@ -23,8 +23,8 @@ function checkFails(fn, ...words) {
 }
 
 const linear = () => Ebb.Linear.new(4, 4, true);
-const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed', 'determinism_check', 'policy',
-    'store', 'on_recompute'];
+const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed', 'synchronize', 'profile',
+    'determinism_check', 'policy', 'store', 'on_recompute'];
 
 // -- what is right
 
@@ -68,7 +68,7 @@ const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_rec
             checkFails(() => call({[unknown]: true}), `${name} has no option ${unknown}`, names.join(', '));
         checkFails(() => call('selective'), name, 'selective', 'must be an object');
     }
-    for (const name of ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed']) {
+    for (const name of names.slice(0, 6)) {
         for (const value of ['no', 1, null])
             checkFails(() => wrap({[name]: value}), `${name}: `, `${value}`, 'must be true or false');
     }

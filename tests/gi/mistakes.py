@@ -4,7 +4,7 @@ import inspect
 from support import Ebb, TestCase, main
 
 OPTIONS = ["offload_to_cpu", "preserve_rng_state", "determinism_check", "early_stop", "policy", "store",
-           "retain_recomputed", "on_recompute"]
+           "retain_recomputed", "on_recompute", "synchronize", "profile", "options"]
 
 
 def two_layers():
@@ -35,7 +35,8 @@ class Options(TestCase):
 
     def test_switches_are_bools(self):
         module = Ebb.Linear(4, 4)
-        for name in ("offload_to_cpu", "preserve_rng_state", "early_stop", "retain_recomputed"):
+        for name in ("offload_to_cpu", "preserve_rng_state", "early_stop", "retain_recomputed", "synchronize",
+                     "profile"):
             for value in ("no", 1, None, [True]):
                 with self.assertRaises(TypeError) as caught:
                     Ebb.checkpoint_wrapper(module, **{name: value})

@@ -22,7 +22,7 @@ REPORT_KEYS = {"losses", "final_loss", "step_seconds", "tokens_per_second", "pea
                "parameter_bytes", "gradient_bytes", "optimizer_bytes", "workspace_bytes", "rss_peak_bytes",
                "recomputed_blocks", "checkpointing", "parameters", "config", "version", "store"}
 TALLY_KEYS = {"forwards", "recomputes", "saved_bytes", "saved_bytes_peak", "dropped_bytes", "dropped_bytes_peak",
-              "recompute_seconds", "recompute_flop"}
+              "recompute_seconds", "recompute_flop", "forward_seconds", "backward_seconds"}
 
 
 class TrainGptTest(unittest.TestCase):

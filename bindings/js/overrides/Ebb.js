@@ -81,6 +81,26 @@ function _init() {
             return raw(...args);
         };
     }
+
+    // DeepSpeed's: the configuration may be an object, JSON text or the path of a file; the arguments are an object, as
+    // {checkpoint_in_cpu: true}.
+    const configure = Ebb.checkpointing_configure;
+    Ebb.checkpointing_configure = function (mpu = null, config = null, overrides = null) {
+        const text = _isPlainObject(config) ? JSON.stringify(config) : config;
+        return configure(mpu, text, _isPlainObject(overrides) ? _dictionary(Ebb, overrides) : overrides);
+    };
+    for (const name of ['checkpointing_get_config', 'checkpointing_get_profile']) {
+        const raw = Ebb[name];
+        Ebb[name] = () => _values(Ebb, raw());
+    }
+    // Calls fn with tensors; what it computes of them is computed again in backward. It gives a tensor or an array.
+    const checkpoint = Ebb.checkpointing_checkpoint;
+    Ebb.checkpointing_checkpoint = function (fn, ...tensors) {
+        return _values(Ebb, checkpoint(args => {
+            const values = _values(Ebb, args);
+            return _tensors(Ebb, fn(...Array.isArray(values) ? values : [values]));
+        }, _tensors(Ebb, tensors)));
+    };
     Ebb.save_nth_product = function (n) {
         return {nthProduct: n};
     };
@@ -207,7 +227,7 @@ function _init() {
     };
 }
 
-const switches = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed'];
+const switches = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed', 'synchronize', 'profile'];
 const optionNames = [...switches, 'determinism_check', 'policy', 'store', 'on_recompute'];
 
 // An option that is undefined is as if it were left out.
@@ -299,6 +319,34 @@ function _visit(Ebb, value, see, depth = 0) {
         value.forEach(item => _visit(Ebb, item, see, depth + 1));
     else if (_isPlainObject(value) && depth < 8)
         Object.values(value).forEach(item => _visit(Ebb, item, see, depth + 1));
+}
+
+// A tensor, or an array of them, for C.
+function _tensors(Ebb, value) {
+    if (value instanceof Ebb.Tensor)
+        return Ebb.Args.new_for_tensor(value);
+    const args = Ebb.Args.new(Ebb.ArgsKind.TUPLE);
+    for (const tensor of value)
+        args.add_tensor(null, tensor);
+    return args;
+}
+
+// An object of truth values, numbers and strings, for C.
+function _dictionary(Ebb, object) {
+    const args = Ebb.Args.new(Ebb.ArgsKind.DICT);
+    for (const [key, value] of Object.entries(object)) {
+        if (value === null || value === undefined)
+            args.add_none(key);
+        else if (typeof value === 'boolean')
+            args.add_boolean(key, value);
+        else if (Number.isSafeInteger(value))
+            args.add_int(key, value);
+        else if (typeof value === 'number')
+            args.add_double(key, value);
+        else
+            args.add_string(key, `${value}`);
+    }
+    return args;
 }
 
 function _values(Ebb, args) {

@@ -7,8 +7,9 @@ from gi.overrides._ebb_errors import call_back, guard
 Ebb = get_introspection_module("Ebb")
 
 DEFAULTS = {"offload_to_cpu": False, "preserve_rng_state": True, "determinism_check": "default", "early_stop": True,
-            "policy": None, "store": None, "retain_recomputed": False, "on_recompute": None}
-_SWITCHES = ("offload_to_cpu", "preserve_rng_state", "early_stop", "retain_recomputed")
+            "policy": None, "store": None, "retain_recomputed": False, "on_recompute": None, "synchronize": False,
+            "profile": False, "options": None}
+_SWITCHES = ("offload_to_cpu", "preserve_rng_state", "early_stop", "retain_recomputed", "synchronize", "profile")
 
 
 def takes_options(function):
@@ -27,6 +28,8 @@ def make_options(function, given):
         if name not in DEFAULTS:
             raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(DEFAULTS)}")
     values = {**DEFAULTS, **given}
+    if values["options"] is not None:
+        return _take_options(values["options"], given)
     options = Ebb.CheckpointOptions.new()
     for name in _SWITCHES:
         if not isinstance(values[name], bool):
@@ -39,6 +42,16 @@ def make_options(function, given):
         _set_store(options, values["store"], values["offload_to_cpu"])
     if values["on_recompute"] is not None:
         _set_recompute_func(options, values["on_recompute"])
+    return options
+
+
+def _take_options(options, given):
+    if not isinstance(options, Ebb.CheckpointOptions):
+        raise TypeError(f"options: {options!r}: must be an Ebb.CheckpointOptions, as "
+                        "Ebb.checkpointing_get_options() gives them")
+    others = [name for name in given if name != "options"]
+    if others:
+        raise ValueError(f"options and {others[0]}: options are all there is, leave one of both out")
     return options
 
 

@@ -101,7 +101,9 @@ def checkpoint_wrapper(module, **options):
     the attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of
     (op, ordinal, n_bytes) that returns an Ebb.CheckpointPolicy. store: Ebb.SavedTensorHooks that keep the inputs.
     retain_recomputed: where backward goes through a graph several times, the first recompute's result is kept.
-    on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it.
+    on_recompute: called as on_recompute(module, "begin") before each recompute and with "end" after it. synchronize:
+    devices are waited for where each forward and backward begins and ends. profile: and their times are logged.
+    options: an Ebb.CheckpointOptions in place of all others, as Ebb.checkpointing_get_options().
     """
     _check_module("checkpoint_wrapper", "module", module)
     _wrapper(module, make_options("checkpoint_wrapper", options))
@@ -152,7 +154,7 @@ def checkpoint_wrap_each(root, type_or_callable, **options):
     return root
 
 
-def _call_checkpointed(function, options, func, args, kwargs):
+def call_checkpointed(function, options, func, args, kwargs):
     if not callable(func):
         raise TypeError(f"{function}(): {func!r}: must be a function")
 
@@ -165,7 +167,7 @@ def _call_checkpointed(function, options, func, args, kwargs):
 
 def checkpoint(func, /, *args, **kwargs):
     """Calls func(*args, **kwargs) so that what it computes is recomputed in backward; see checkpoint_with()."""
-    return _call_checkpointed("checkpoint", None, func, args, kwargs)
+    return call_checkpointed("checkpoint", None, func, args, kwargs)
 
 
 @takes_options
@@ -174,7 +176,7 @@ def checkpoint_with(**options):
     made = make_options("checkpoint_with", options)
 
     def checkpoint(func, /, *args, **kwargs):
-        return _call_checkpointed("checkpoint", made, func, args, kwargs)
+        return call_checkpointed("checkpoint", made, func, args, kwargs)
 
     return checkpoint
 
