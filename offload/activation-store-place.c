@@ -5,8 +5,8 @@
 #include "tensor/backend-private.h"
 #include "tensor/thread-private.h"
 
-/* Blocks of memory in and out of a store, whoever brings them: the store itself, for the tensors at its door, or a store
- * that stands in front of it. Here they are counted, and go to the fallback. */
+/* Blocks of memory in and out of a store, whoever brings them: the store itself, for the tensors at its door, or a
+ * store that stands in front of it. Here they are counted, and go to the fallback. */
 
 typedef enum
 {

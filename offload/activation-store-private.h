@@ -35,6 +35,10 @@ void ebb_original_free (EbbOriginal *original);
 /* Adds what the transfer takes and what is waited for it to the counters, once it is done. */
 void ebb_activation_store_count_transfer (EbbActivationStore *self,
                                           EbbTransfer *transfer);
+/* Has computing come after @transfer, whose memory is about to be given back, where there is no way to tell a failure.
+ */
+void ebb_activation_store_settle (EbbActivationStore *self,
+                                  EbbTransfer *transfer);
 /* Keeps what failed where there was no way to tell: the next put, get or synchronize of this store tells it. Takes
  * @error, which may be NULL. */
 void ebb_activation_store_note_failure (EbbActivationStore *self,
@@ -73,7 +77,8 @@ typedef struct
   pthread_mutex_t flight_lock;
   EbbPackGroup group;
   EbbOriginal *oldest, *youngest;
-  GQueue transfers; /* not yet counted */
+  GQueue transfers; /* that may run... */
+  GQueue settled;   /* and those that are done; neither is counted yet */
   GError *failure;
 } EbbActivationStorePrivate;
 

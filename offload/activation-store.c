@@ -402,6 +402,7 @@ ebb_activation_store_finalize (GObject *object)
   g_hash_table_unref (priv->tickets);
   g_hash_table_unref (priv->places);
   g_queue_clear_full (&priv->transfers, (GDestroyNotify) ebb_transfer_unref);
+  g_queue_clear_full (&priv->settled, (GDestroyNotify) ebb_transfer_unref);
   g_clear_pointer (&priv->filter, filter_unref);
   g_clear_error (&priv->failure);
   pthread_mutex_destroy (&priv->flight_lock);

@@ -9,6 +9,27 @@
 
 G_BEGIN_DECLS
 
+#define EBB_TYPE_WHEN_FULL (ebb_when_full_get_type ())
+
+/**
+ * EbbWhenFull:
+ * @EBB_WHEN_FULL_WAIT: until another thread gives memory back; if none can, to the fallback, or an error if there is
+ *   none
+ * @EBB_WHEN_FULL_SPILL: at once to the fallback; an error if there is none
+ * @EBB_WHEN_FULL_ERROR: an error, fallback or not
+ *
+ * What becomes of a tensor that finds no room below the byte limit of an #EbbHostStore.
+ */
+typedef enum
+{
+  EBB_WHEN_FULL_WAIT,
+  EBB_WHEN_FULL_SPILL,
+  EBB_WHEN_FULL_ERROR
+} EbbWhenFull;
+
+EBB_AVAILABLE_IN_ALL
+GType ebb_when_full_get_type (void);
+
 #define EBB_TYPE_HOST_STORE (ebb_host_store_get_type ())
 
 EBB_AVAILABLE_IN_ALL
@@ -19,5 +40,33 @@ EbbSavedTensorHooks *ebb_host_store_new (void);
 
 EBB_AVAILABLE_IN_ALL
 EbbSavedTensorHooks *ebb_host_store_get_default (void);
+
+EBB_AVAILABLE_IN_ALL
+guint64 ebb_host_store_get_byte_limit (EbbHostStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_host_store_set_byte_limit (EbbHostStore *self,
+                                    guint64 n_bytes);
+
+EBB_AVAILABLE_IN_ALL
+EbbWhenFull ebb_host_store_get_when_full (EbbHostStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_host_store_set_when_full (EbbHostStore *self,
+                                   EbbWhenFull when_full);
+
+EBB_AVAILABLE_IN_ALL
+double ebb_host_store_get_patience (EbbHostStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_host_store_set_patience (EbbHostStore *self,
+                                  double seconds);
+
+EBB_AVAILABLE_IN_ALL
+guint64 ebb_host_store_get_bytes_reserved (EbbHostStore *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_host_store_trim (EbbHostStore *self,
+                              GError **error);
 
 G_END_DECLS

@@ -6,7 +6,7 @@
 
 /* Memory of a device may be given back once computing was ordered after the copies that read it, which costs nothing
  * if they are done by then. Doing so at a fixed point of the program, not when a copy happens to be done, makes peaks
- * the same in every run. */
+ * the same in every run. What could not be copied stays where it is. */
 
 struct _EbbOriginal
 {
@@ -18,7 +18,8 @@ struct _EbbOriginal
   guint64 group;
   guint version;
   /* under the lock */
-  EbbHandle *held; /* of the block; NULL: let go, and no longer in the list */
+  EbbHandle *held;    /* of the block; NULL: let go */
+  gboolean in_flight; /* in the list */
   EbbOriginal *previous, *next;
 };
 
@@ -69,9 +70,9 @@ original_unref (EbbOriginal *self)
   g_free (self);
 }
 
-/* Takes it from the list; under the lock. What it held goes with drop (), after that. */
-static EbbHandle *
-leave (EbbOriginal *self)
+/* Under the lock. */
+static void
+leave_list (EbbOriginal *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
 
@@ -83,16 +84,32 @@ leave (EbbOriginal *self)
     self->next->previous = self->previous;
   else
     priv->youngest = self->previous;
-  return g_steal_pointer (&self->held);
+  self->in_flight = FALSE;
 }
 
+/* What was taken under the lock goes after it. */
 static void
 drop (EbbOriginal *self,
       EbbHandle *held)
 {
   ebb_storage_remove_watch (self->storage, &self->watch);
   ebb_handle_unref (held);
-  original_unref (self);
+}
+
+/* A copy that failed has told so once; its original stays, and is no longer counted as on the way. Under the lock. */
+static void
+leave_failed (EbbActivationStorePrivate *priv)
+{
+  EbbOriginal *next;
+
+  for (EbbOriginal *original = priv->oldest; original != NULL; original = next)
+    {
+      next = original->next;
+      if (!ebb_transfer_is_done (original->transfer) || ebb_transfer_finish (original->transfer, NULL))
+        continue;
+      leave_list (original);
+      __atomic_sub_fetch (&original->ref_count, 1, __ATOMIC_RELAXED); /* the handle has another one */
+    }
 }
 
 /* Lets go of the oldest one that is from before group @end. FALSE if there is none, or with @error. */
@@ -106,12 +123,20 @@ release_one (EbbActivationStorePrivate *priv,
 
   pthread_mutex_lock (&priv->flight_lock);
   original = priv->oldest;
-  if (original != NULL && original->group < end && ebb_transfer_order (original->transfer, error))
-    held = leave (original);
+  if (original == NULL || original->group >= end)
+    original = NULL;
+  else if (ebb_transfer_order (original->transfer, error))
+    {
+      leave_list (original);
+      held = g_steal_pointer (&original->held);
+    }
+  else
+    leave_failed (priv);
   pthread_mutex_unlock (&priv->flight_lock);
   if (held == NULL)
     return FALSE;
   drop (original, held);
+  original_unref (original);
   return TRUE;
 }
 
@@ -176,10 +201,8 @@ static void
 before_write (EbbStorageWatch *watch)
 {
   EbbOriginal *self = (EbbOriginal *) watch;
-  GError *error = NULL;
 
-  if (!ebb_transfer_order (self->transfer, &error))
-    ebb_activation_store_note_failure (self->store, error);
+  ebb_activation_store_settle (self->store, self->transfer);
 }
 
 EbbOriginal *
@@ -199,7 +222,8 @@ ebb_activation_store_hold (EbbActivationStore *self,
                              .storage = block->storage,
                              .transfer = ebb_transfer_ref (transfer),
                              .version = block->storage->version,
-                             .held = ebb_handle_new (block) };
+                             .held = ebb_handle_new (block),
+                             .in_flight = TRUE };
   ebb_storage_add_watch (block->storage, &original->watch);
   pthread_mutex_lock (&priv->flight_lock);
   original->group = priv->group.number;
@@ -255,25 +279,41 @@ ebb_original_is_held (EbbOriginal *self)
 }
 
 void
+ebb_activation_store_settle (EbbActivationStore *self,
+                             EbbTransfer *transfer)
+{
+  GError *error = NULL;
+
+  if (ebb_transfer_is_done (transfer) || ebb_transfer_order (transfer, &error))
+    return;
+  ebb_activation_store_note_failure (self, error);
+  if (!ebb_transfer_is_done (transfer))
+    ebb_transfer_order (transfer, NULL);
+}
+
+void
 ebb_original_free (EbbOriginal *self)
 {
   EbbActivationStorePrivate *priv;
-  EbbHandle *held = NULL;
-  GError *error = NULL;
+  EbbHandle *held;
+  gboolean was_in_flight;
 
   if (self == NULL)
     return;
   priv = ebb_activation_store_peek (self->store);
   pthread_mutex_lock (&priv->flight_lock);
-  if (self->held != NULL)
-    {
-      held = leave (self);
-      ebb_transfer_order (self->transfer, &error);
-    }
+  held = g_steal_pointer (&self->held);
+  was_in_flight = self->in_flight;
+  if (was_in_flight)
+    leave_list (self);
   pthread_mutex_unlock (&priv->flight_lock);
-  ebb_activation_store_note_failure (self->store, error);
   if (held != NULL)
-    drop (self, held);
+    {
+      ebb_activation_store_settle (self->store, self->transfer);
+      drop (self, held);
+    }
+  if (was_in_flight)
+    original_unref (self);
   original_unref (self);
 }
 
@@ -301,43 +341,80 @@ ebb_activation_store_count_transfer (EbbActivationStore *self,
   pthread_mutex_unlock (&priv->flight_lock);
 }
 
-static EbbTransfer *
-take_transfer (EbbActivationStorePrivate *priv,
-               gboolean done_only)
+/* Whoever waits for a transfer that has just ended may not have noted how long: so what is done is counted by the next
+ * sweep. Under the lock. */
+static void
+take_settled (EbbActivationStorePrivate *priv,
+              GQueue *settled)
 {
   EbbTransfer *transfer;
 
-  pthread_mutex_lock (&priv->flight_lock);
-  transfer = g_queue_peek_head (&priv->transfers);
-  if (transfer != NULL && (!done_only || ebb_transfer_is_done (transfer)))
-    g_queue_pop_head (&priv->transfers);
-  else
-    transfer = NULL;
-  pthread_mutex_unlock (&priv->flight_lock);
-  return transfer;
+  *settled = priv->settled;
+  g_queue_init (&priv->settled);
+  while ((transfer = g_queue_peek_head (&priv->transfers)) != NULL && ebb_transfer_is_done (transfer))
+    g_queue_push_tail (&priv->settled, g_queue_pop_head (&priv->transfers));
+}
+
+static void
+count_all (EbbActivationStore *self,
+           GQueue *transfers)
+{
+  EbbTransfer *transfer;
+
+  while ((transfer = g_queue_pop_head (transfers)) != NULL)
+    count_times (self, transfer);
 }
 
 void
 ebb_activation_store_sweep (EbbActivationStore *self)
 {
-  EbbTransfer *transfer;
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  GQueue settled;
 
-  while ((transfer = take_transfer (ebb_activation_store_peek (self), TRUE)) != NULL)
-    count_times (self, transfer);
+  pthread_mutex_lock (&priv->flight_lock);
+  take_settled (priv, &settled);
+  pthread_mutex_unlock (&priv->flight_lock);
+  count_all (self, &settled);
+}
+
+/* Computing that waits for the transfers has gone on when it has come to what is enqueued now. */
+static void
+finish (GQueue *transfers,
+        GError **error)
+{
+  EbbDevice *last = NULL;
+
+  for (GList *l = transfers->head; l != NULL; l = l->next)
+    ebb_transfer_finish (l->data, error != NULL && *error == NULL ? error : NULL);
+  for (GList *l = transfers->head; l != NULL; l = l->next)
+    {
+      EbbDevice *device = ebb_transfer_get_device (l->data);
+      EbbTransfer *mark = device != last ? ebb_transfer_mark (device, NULL) : NULL;
+
+      last = device;
+      if (mark == NULL)
+        continue;
+      ebb_transfer_finish (mark, NULL);
+      ebb_transfer_unref (mark);
+    }
 }
 
 gboolean
 ebb_activation_store_wait (EbbActivationStore *self,
                            GError **error)
 {
-  EbbTransfer *transfer;
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  GQueue transfers;
   GError *local = NULL;
 
-  while ((transfer = take_transfer (ebb_activation_store_peek (self), FALSE)) != NULL)
-    {
-      ebb_transfer_finish (transfer, local == NULL ? &local : NULL);
-      count_times (self, transfer);
-    }
+  pthread_mutex_lock (&priv->flight_lock);
+  transfers = priv->settled;
+  g_queue_init (&priv->settled);
+  while (!g_queue_is_empty (&priv->transfers))
+    g_queue_push_tail (&transfers, g_queue_pop_head (&priv->transfers));
+  pthread_mutex_unlock (&priv->flight_lock);
+  finish (&transfers, &local);
+  count_all (self, &transfers);
   if (local == NULL)
     return ebb_activation_store_tell_failure (self, error);
   g_propagate_error (error, local);

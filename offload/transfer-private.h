@@ -50,6 +50,7 @@ EbbTransfer *ebb_transfer_from_host_begin_after (EbbDevice *device,
                                                  GError **error);
 EbbTransfer *ebb_transfer_ref (EbbTransfer *transfer);
 void ebb_transfer_unref (EbbTransfer *transfer);
+EbbDevice *ebb_transfer_get_device (EbbTransfer *transfer);
 /* Computing that is enqueued from now on comes after the transfer. */
 gboolean ebb_transfer_order (EbbTransfer *transfer,
                              GError **error);

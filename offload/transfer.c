@@ -236,6 +236,12 @@ ebb_transfer_unref (EbbTransfer *self)
   g_free (self);
 }
 
+EbbDevice *
+ebb_transfer_get_device (EbbTransfer *self)
+{
+  return self->device;
+}
+
 gboolean
 ebb_transfer_order (EbbTransfer *self,
                     GError **error)
