@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A touch of device memory by the host is a fault that the process dies of; before, it is said what was touched. */
 
 #define MAX_WATCHED 64
+#define N_TRIES 1000 /* a millisecond each */
 
 static SimDevice *watched[MAX_WATCHED];
 static guint n_watched;
@@ -18,12 +20,20 @@ static void
 tell (SimDevice *device,
       const void *address)
 {
+  const struct timespec moment = { .tv_nsec = 1000000 };
   char line[256];
   int length;
   SimBlock *block = NULL;
+  gboolean locked = FALSE;
 
-  /* Looking it up takes no memory; whoever faults is hardly inside of the device. */
-  if (pthread_mutex_trylock (&device->lock) == 0)
+  /* Looking it up takes no memory. The threads hold the lock for moments; if this one does, it goes without. */
+  for (guint i = 0; i < N_TRIES && !locked; i++)
+    {
+      locked = pthread_mutex_trylock (&device->lock) == 0;
+      if (!locked)
+        nanosleep (&moment, NULL);
+    }
+  if (locked)
     {
       block = sim_heap_find (&device->heap, address);
       pthread_mutex_unlock (&device->lock);
