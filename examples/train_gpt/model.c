@@ -189,15 +189,17 @@ model_check_memory (const Options *options,
   double n_parameters =
       width * (ebb_gpt_config_get_vocab (config) + context + 2) + layers * width * (12 * width + 13);
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
-  /* What a block keeps at least: its input, or what its products and norms read. */
-  double kept = store_leaves (options, device) ? 0 : options->checkpoint_kind == CHECKPOINT_NONE ? 12
-                                                                                                 : 1;
+  /* What a block keeps at least: its input, or what its products and norms read. A store brings inputs back one by
+   * one, and some ahead. */
+  double n_kept = store_leaves (options, device) ? MIN (layers, options->prefetch + 1.0) : layers;
+  double kept = options->checkpoint_kind != CHECKPOINT_NONE ? 1 : store_leaves (options, device) ? 0
+                                                                                                 : 12;
   double training = options->steps > 0 ? 1 : 0;
   double parameters = 4 * n_parameters, moments = training * n_parameters * get_moment_bytes (options);
   /* A parameter that moves at once leaves only the largest gradient, that of the embedding, to the end. */
   double gradients =
       training * (options->step_in_backward ? 4 * width * ebb_gpt_config_get_vocab (config) : parameters);
-  double activations = training * element * kept * layers * width * context * options->batch;
+  double activations = training * element * kept * n_kept * width * context * options->batch;
   double limit = (double) ebb_memory_get_limit (device);
   g_autofree char *all = NULL;
   g_autofree char *rest = NULL;

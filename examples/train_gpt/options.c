@@ -31,6 +31,7 @@ options_init (Options *self)
     .save_every = 500,
     .top_k = 40,
     .temperature = 0.8,
+    .prefetch = 1,
     .profile_steps = PROFILE_STEPS_NOT_GIVEN,
   };
   remembered_init (self);
@@ -46,6 +47,7 @@ fill_texts (Options *self)
     const char *value;
   } defaults[] = {
     { &self->device, "cpu" },
+    { &self->store_fallback, "none" },
     { &self->prompt, "\n" },
   };
 
@@ -58,7 +60,7 @@ void
 options_clear (Options *self)
 {
   char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual, &self->moments,
-                     &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->load, &self->save,
+                     &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->store_fallback, &self->load, &self->save,
                      &self->resume, &self->prompt, &self->report, &self->profile };
 
   g_clear_pointer (&self->data, g_strfreev);
@@ -138,10 +140,16 @@ add_machine (GOptionContext *context,
       "What blocks forget and compute again: none, selective, full (none); a terminal shows a table of it at the end",
       "KIND" },
     { "store", 0, 0, G_OPTION_ARG_STRING, &self->store,
-      "Where what is kept for the backward pass waits: keep, host, disk (keep)", "KIND" },
-    { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder, "Folder of --store disk (the system's)",
+      "Where what is kept for the backward pass waits: keep, host, disk; contiguous: side by side on the device, or "
+      "contiguous+host, contiguous+disk (keep)",
+      "KIND" },
+    { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder, "Folder of what is on the disk (the system's)",
       "DIR" },
     { "store-limit", 0, 0, G_OPTION_ARG_INT, &self->store_limit, "Most that waits there, MiB; 0: no limit (0)", "MIB" },
+    { "store-fallback", 0, 0, G_OPTION_ARG_STRING, &self->store_fallback,
+      "Where what the store has no room for, or can't write, goes: none, keep, host, disk (none)", "KIND" },
+    { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
+      "How many blocks ahead what they need is brought back from the store (1)", "N" },
     { "memory", 0, 0, G_OPTION_ARG_INT, &self->memory, "Most memory for tensors, MiB; 0: the machine's (0)", "MIB" },
     { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype, "f32, or bf16 with f32 master weights (f32)", "NAME" },
     { "residual", 0, 0, G_OPTION_ARG_STRING, &self->residual,
@@ -281,6 +289,7 @@ check_integers (const Options *self,
     { "threads", self->threads, 0, MAX_THREADS },
     { "memory", self->memory, 0, G_MAXINT },
     { "store-limit", self->store_limit, 0, G_MAXINT },
+    { "prefetch", self->prefetch, 0, G_MAXINT },
     { "save-every", self->save_every, 0, G_MAXINT64 },
     { "sample", self->sample, 0, G_MAXINT },
     { "top-k", self->top_k, 0, G_MAXINT },

@@ -19,7 +19,10 @@ typedef enum
 {
   STORE_KEEP,
   STORE_HOST,
-  STORE_DISK
+  STORE_DISK,
+  STORE_CONTIGUOUS,
+  STORE_CONTIGUOUS_HOST,
+  STORE_CONTIGUOUS_DISK
 } StoreKind;
 
 typedef struct
@@ -43,9 +46,9 @@ typedef struct
   gboolean saved_taken;
 
   /* machine and memory */
-  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder;
+  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
   gboolean step_in_backward;
-  int threads, memory, store_limit;
+  int threads, memory, store_limit, prefetch;
   CheckpointKind checkpoint_kind;
   StoreKind store_kind;
 

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
+#include "store.h"
+
 #include <errno.h>
 #include <glib/gstdio.h>
 #include <stdio.h>
@@ -92,7 +94,7 @@ output_check (const Options *options,
   return check_file ("save", options->save, error) && check_file ("report", options->report, error)
          && check_file ("profile", options->profile, error)
          && check_folder ("resume", options->resume, error)
-         && (options->store_kind != STORE_DISK || check_folder ("store-folder", options->store_folder, error));
+         && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
 }
 
 gboolean

@@ -5,32 +5,48 @@
 
 #define MIB (1024.0 * 1024.0)
 
-static const char *const store_names[] = { "keep", "host", "disk", NULL };
+static const char *const store_names[] = { "keep", "host", "disk", "contiguous", "contiguous+host", "contiguous+disk",
+                                           NULL };
+static const char *const fallback_names[] = { "none", "keep", "host", "disk", NULL };
 
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
-static gboolean
-has_file (const Options *options)
+gboolean
+store_has_file (const Options *options)
 {
-  return options->store_kind == STORE_DISK;
+  return options->store_kind == STORE_DISK || options->store_kind == STORE_CONTIGUOUS_DISK
+         || strcmp (options->store_fallback, "disk") == 0;
+}
+
+static gboolean
+has_limit (const Options *options)
+{
+  return options->store_kind == STORE_DISK || options->store_kind == STORE_CONTIGUOUS_DISK;
 }
 
 gboolean
 store_check (Options *options,
              GError **error)
 {
-  if (!options_check_name ("store", options->store, store_names, error))
+  if (!options_check_name ("store", options->store, store_names, error)
+      || !options_check_name ("store-fallback", options->store_fallback, fallback_names, error))
     return FALSE;
   options->store_kind = (StoreKind) options_find_name (store_names, options->store);
   /* A training that is resumed may have another store than the command line says so far. */
   if (options->resume != NULL && !options->saved_taken)
     return TRUE;
-  if (options->store_folder != NULL && !has_file (options))
+  if (options->store_folder != NULL && !store_has_file (options))
     return options_refuse (error, "--store-folder %s: it needs --store disk, not %s", options->store_folder,
                            options->store);
-  if (options->store_limit > 0 && !has_file (options))
+  if (options->store_limit > 0 && !has_limit (options))
     return options_refuse (error, "--store-limit %d: it needs --store disk, not %s", options->store_limit,
                            options->store);
+  if (strcmp (options->store_fallback, "none") != 0 && options->store_kind != STORE_HOST
+      && options->store_kind != STORE_DISK)
+    return options_refuse (error, "--store-fallback %s: it needs --store host or disk, not %s",
+                           options->store_fallback, options->store);
+  if (strcmp (options->store_fallback, options->store) == 0)
+    return options_refuse (error, "--store-fallback %s: it must be another store than --store", options->store_fallback);
   return TRUE;
 }
 
@@ -38,69 +54,131 @@ gboolean
 store_leaves (const Options *options,
               EbbDevice *device)
 {
-  return options->store_kind == STORE_DISK
-         || (options->store_kind == STORE_HOST && device != ebb_device_get_cpu ());
+  switch (options->store_kind)
+    {
+    case STORE_DISK:
+    case STORE_CONTIGUOUS_DISK:
+      return TRUE;
+    case STORE_HOST:
+    case STORE_CONTIGUOUS_HOST:
+      return device != ebb_device_get_cpu ();
+    default:
+      return FALSE;
+    }
 }
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
 static EbbSavedTensorHooks *
 make_disk_store (const Options *options,
+                 gboolean limited,
                  GError **error)
 {
   EbbSavedTensorHooks *store = ebb_disk_store_new (options->store_folder, error);
 
-  if (store == NULL)
-    g_prefix_error (error, "--store disk: ");
-  else if (options->store_limit > 0)
+  if (store != NULL && limited && options->store_limit > 0)
     ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), (guint64) options->store_limit << 20);
   return store;
 }
 
-EbbSavedTensorHooks *
-store_make (const Options *options,
+/* With full checkpointing each block keeps one input. What else is kept is of several sizes, of each as many as the
+ * model happens to have. */
+static EbbSavedTensorHooks *
+make_contiguous_store (const Options *options,
+                       EbbSavedTensorHooks *next,
+                       GError **error)
+{
+  EbbSavedTensorHooks *store = ebb_contiguous_store_new (
+      (guint) options->layers, next != NULL ? EBB_ACTIVATION_STORE (next) : NULL, error);
+
+  if (store != NULL)
+    ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), options->checkpoint_kind != CHECKPOINT_FULL);
+  return store;
+}
+
+static EbbSavedTensorHooks *
+make_store (const Options *options,
             GError **error)
 {
+  g_autoptr (EbbSavedTensorHooks) next = NULL;
+
   switch (options->store_kind)
     {
     case STORE_HOST:
       return ebb_host_store_new ();
     case STORE_DISK:
-      return make_disk_store (options, error);
+      return make_disk_store (options, TRUE, error);
+    case STORE_CONTIGUOUS:
+      return make_contiguous_store (options, NULL, error);
+    case STORE_CONTIGUOUS_HOST:
+      next = ebb_host_store_new ();
+      return make_contiguous_store (options, next, error);
+    case STORE_CONTIGUOUS_DISK:
+      next = make_disk_store (options, TRUE, error);
+      return next != NULL ? make_contiguous_store (options, next, error) : NULL;
     case STORE_KEEP:
     default:
       return ebb_keep_store_new ();
     }
 }
 
-/* -- telling ------------------------------------------------------------------------------------------------------- */
-
-static void
-add_integer (JsonBuilder *builder,
-             const char *name,
-             guint64 value)
+/* FALSE with an error if it can't be made; none is none. */
+static gboolean
+add_fallback (EbbSavedTensorHooks *store,
+              const Options *options,
+              GError **error)
 {
-  json_builder_set_member_name (builder, name);
-  json_builder_add_int_value (builder, (gint64) value);
+  g_autoptr (EbbSavedTensorHooks) fallback = NULL;
+
+  if (strcmp (options->store_fallback, "keep") == 0)
+    fallback = ebb_keep_store_new ();
+  else if (strcmp (options->store_fallback, "host") == 0)
+    fallback = ebb_host_store_new ();
+  else if (strcmp (options->store_fallback, "disk") == 0)
+    fallback = make_disk_store (options, FALSE, error);
+  else
+    return TRUE;
+  if (fallback == NULL)
+    return FALSE;
+  ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback));
+  return TRUE;
 }
+
+EbbSavedTensorHooks *
+store_make (const Options *options,
+            GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = make_store (options, error);
+
+  if (store == NULL)
+    {
+      g_prefix_error (error, "--store %s: ", options->store);
+      return NULL;
+    }
+  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), (guint) options->prefetch);
+  if (!add_fallback (store, options, error))
+    {
+      g_prefix_error (error, "--store-fallback %s: ", options->store_fallback);
+      return NULL;
+    }
+  return g_steal_pointer (&store);
+}
+
+/* -- telling ------------------------------------------------------------------------------------------------------- */
 
 void
 store_add_json (EbbSavedTensorHooks *store,
                 const Options *options,
                 JsonBuilder *builder)
 {
-  EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
+  g_autofree char *text = NULL;
+  g_autoptr (JsonNode) node = NULL;
 
-  json_builder_begin_object (builder);
-  json_builder_set_member_name (builder, "kind");
-  json_builder_add_string_value (builder, options->store);
-  add_integer (builder, "bytes_put", ebb_activation_store_get_bytes_put (self));
-  add_integer (builder, "bytes_got", ebb_activation_store_get_bytes_got (self));
-  add_integer (builder, "bytes_peak", ebb_activation_store_get_bytes_peak (self));
-  add_integer (builder, "tensors_packed", ebb_activation_store_get_n_packed (self));
-  add_integer (builder, "tensors_unpacked", ebb_activation_store_get_n_unpacked (self));
-  add_integer (builder, "tensors_kept", ebb_activation_store_get_n_kept (self));
-  json_builder_end_object (builder);
+  ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (store), NULL);
+  text = ebb_activation_store_report_json (EBB_ACTIVATION_STORE (store));
+  node = json_from_string (text, NULL);
+  json_object_set_string_member (json_node_get_object (node), "kind", options->store);
+  json_builder_add_value (builder, g_steal_pointer (&node));
 }
 
 char *
@@ -108,13 +186,20 @@ store_tell (EbbSavedTensorHooks *store,
             const Options *options)
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
-  double put = (double) ebb_activation_store_get_bytes_put (self) / MIB;
-  double got = (double) ebb_activation_store_get_bytes_got (self) / MIB;
+  double peak, put, got, moving, waited;
 
   if (options->store_kind == STORE_KEEP)
     return NULL;
+  ebb_activation_store_synchronize (self, NULL);
+  peak = (double) ebb_activation_store_get_bytes_peak (self) / MIB;
+  put = (double) ebb_activation_store_get_bytes_put (self) / MIB;
+  got = (double) ebb_activation_store_get_bytes_got (self) / MIB;
+  moving = ebb_activation_store_get_seconds_moving (self);
+  waited = ebb_activation_store_get_seconds_waited (self);
   if (put == 0)
     return g_strdup_printf ("Store (%s): no activation was moved", options->store);
-  return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there, %.1f MiB back",
-                          options->store, (double) ebb_activation_store_get_bytes_peak (self) / MIB, put, got);
+  return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there, %.1f MiB back in "
+                          "%.2f s, %.2f s of them waited for, %.0f %% hidden behind computing",
+                          options->store, peak, put, got, moving, waited,
+                          100 * ebb_activation_store_get_hidden_share (self));
 }

@@ -13,9 +13,10 @@ gboolean store_check (Options *options,
 /* The store that the options ask for. */
 EbbSavedTensorHooks *store_make (const Options *options,
                                  GError **error);
-/* Whether what the store takes leaves the memory of @device. */
+/* Whether what the store takes leaves the memory of @device, and whether some of it goes to a file. */
 gboolean store_leaves (const Options *options,
                        EbbDevice *device);
+gboolean store_has_file (const Options *options);
 /* An object with what @store has done. */
 void store_add_json (EbbSavedTensorHooks *store,
                      const Options *options,

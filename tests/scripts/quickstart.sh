@@ -32,7 +32,7 @@ for number in $(seq 2000); do
   echo "Line $number of a text that is long enough for a few steps."
 done >"a text.txt"
 EBB_QUICKSTART_STEPS=3 expect 0 "The losses of all 3 steps are equal to the last digit" "a text.txt"
-for file in ebb-quickstart.safetensors ebb-quickstart-{none,selective,full,full-disk}.json; do
+for file in ebb-quickstart.safetensors ebb-quickstart-{none,selective,full,full-disk,full-host}.json; do
   if [ ! -s "$file" ]; then
     cat out
     echo "$file was not left"

@@ -85,7 +85,7 @@ class SameBits(TrainGptTest):
         self.assertEqual((store["bytes_put"], store["bytes_got"], store["bytes_peak"]),
                          (4 * n_steps * INPUT_BYTES, 4 * n_steps * INPUT_BYTES, 4 * INPUT_BYTES))
         # parameters pass the door, too
-        self.assertEqual(store["tensors_packed"] - store["tensors_kept"], 4 * n_steps)
+        self.assertEqual(store["n_packed"] - store["n_kept"], 4 * n_steps)
 
     def test_a_seed_names_the_run(self):
         first, again, other = (self.train("--steps", 3, "--seed", seed)["losses"] for seed in (5, 5, 6))

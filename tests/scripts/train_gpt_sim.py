@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""train_gpt on the emulated device: the bits of the CPU, whatever is stored where; a model that fits only with a store;
+bytes and peaks that are the same in every run.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
+PROGRAM = os.path.join(os.path.abspath(BUILD), "examples", "train_gpt")
+LAYERS, WIDTH, CONTEXT, BATCH = 6, 64, 64, 16
+INPUT_BYTES = BATCH * CONTEXT * WIDTH * 4
+MODEL = ["--layers", LAYERS, "--width", WIDTH, "--heads", 2, "--context", CONTEXT, "--batch", BATCH, "--dropout", 0.1,
+         "--lr", 1e-3, "--threads", 1, "--steps", 3]
+FULL = ["--checkpoint", "full"]
+
+
+class SimTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ebb-train-gpt-sim-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(self.path("text.txt"), "w", encoding="utf-8") as text:
+            text.writelines(f"Line {n} of {n * n}: the quick brown fox, naïvely.\n" for n in range(300))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def run_program(self, *words, **settings):
+        environment = {**os.environ, **{f"EBB_SIM_{name.upper()}": str(value) for name, value in settings.items()}}
+        return subprocess.run([PROGRAM, *map(str, words)], cwd=self.folder, stdin=subprocess.DEVNULL, env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=200, check=False)
+
+    def train(self, *words, **settings):
+        done = self.run_program("--data", "text.txt", *MODEL, "--quiet", "--report", "report.json", *words, **settings)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, b"", b""), words)
+        return json.loads(self.read("report.json"))
+
+    def sim(self, *words, device="sim", **settings):
+        return self.train("--device", device, *words, **settings)
+
+
+class SameBits(SimTest):
+    def test_losses_and_weights_are_those_of_the_cpu(self):
+        for words in [], ["--checkpoint", "selective"], FULL, ["--dtype", "bf16"], [*FULL, "--threads", 2]:
+            with self.subTest(words=words):
+                cpu = self.train("--save", "cpu", *words)
+                for device in "sim", "sim:1":
+                    self.assertEqual(self.sim("--save", "sim", *words, device=device)["losses"], cpu["losses"])
+                    self.assertEqual(self.read("cpu"), self.read("sim"))
+
+    def test_each_store_gives_the_same_losses(self):
+        for way in "none", "selective", "full":
+            expected = self.train("--checkpoint", way)["losses"]
+            for store in "keep", "host", "disk", "contiguous", "contiguous+disk":
+                with self.subTest(way=way, store=store):
+                    report = self.sim("--checkpoint", way, "--store", store)
+                    self.assertEqual(report["losses"], expected)
+                    self.assertEqual(report["store"]["bytes_put"] > 0, store != "keep")
+
+    def test_a_training_goes_on_on_the_other_device(self):
+        whole = self.train("--steps", 4, "--save", "whole")
+        for first, second in ("sim", "cpu"), ("cpu", "sim"), ("sim", "sim:1"):
+            state = f"state-{first}-{second}"
+            begun = self.train("--steps", 2, "--device", first, "--resume", state)
+            rest = self.train("--steps", 4, "--device", second, "--resume", state, "--save", "rest")
+            self.assertEqual(begun["losses"] + rest["losses"], whole["losses"])
+            self.assertEqual(self.read("rest"), self.read("whole"))
+
+    def test_loaded_weights_say_the_same(self):
+        self.train("--save", "weights")
+        words = ["--load", "weights", "--steps", 0, "--quiet", "--sample", 30, "--prompt", "Line", "--threads", 1]
+        cpu, sim = (self.run_program(*words, "--device", device) for device in ("cpu", "sim"))
+        self.assertEqual((sim.returncode, sim.stderr), (0, b""))
+        self.assertEqual(sim.stdout, cpu.stdout)
+
+    def test_less_precision_and_steps_in_backward(self):
+        words = ["--dtype", "bf16", "--residual", "bf16", "--moments", "8bit", "--step-in-backward", *FULL]
+        expected = self.train(*words)["losses"]
+        self.assertEqual(self.sim(*words, "--store", "host")["losses"], expected)
+
+
+class Memory(SimTest):
+    def test_what_does_not_fit_trains_with_a_store(self):
+        deep = ["--layers", 12, "--batch", 32]
+        expected = self.train(*deep, *FULL)
+        for words, part in ([[], "not enough memory on sim: the model needs at least "],
+                            [FULL, "out of memory on sim: "]):
+            done = self.run_program("--data", "text.txt", *MODEL, *deep, *words, "--device", "sim", "--quiet",
+                                    "--report", "none.json", "--save", "none", memory="21M")
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn(part, done.stderr.decode())
+            self.assertEqual(sorted(os.listdir(self.folder)), ["report.json", "text.txt"])
+        self.assertIn("activations ", done.stderr.decode())
+        for store in "host", "disk":
+            report = self.sim(*deep, *FULL, "--store", store, memory="21M")
+            self.assertEqual(report["losses"], expected["losses"])
+            self.assertLess(report["peak_bytes"], 21 << 20)
+
+    def test_every_run_is_the_same(self):
+        exact = "peak_bytes", "activation_bytes_peak", "workspace_bytes", "gradient_bytes", "losses"
+        moved = "bytes_put", "bytes_got", "bytes_peak", "n_packed", "n_unpacked", "n_kept"
+        for bandwidth in "", "20M", "1G,50M":
+            settings = {"bandwidth": bandwidth} if bandwidth else {}
+            runs = [self.sim(*FULL, "--store", "host", **settings) for _ in range(3)]
+            for run in runs[1:]:
+                self.assertEqual([run[key] for key in exact], [runs[0][key] for key in exact])
+                self.assertEqual([run["store"][key] for key in moved], [runs[0]["store"][key] for key in moved])
+
+
+class BadInput(SimTest):
+    def test_settings_that_make_no_sense(self):
+        for name in "memory", "bandwidth", "latency":
+            done = self.run_program("--data", "text.txt", *MODEL, "--device", "sim", "--quiet", **{name: "some"})
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn(f'EBB_SIM_{name.upper()} is "some"', done.stderr.decode())
+
+
+if __name__ == "__main__":
+    if not os.access(PROGRAM, os.X_OK):
+        print(f"{PROGRAM} is not there")
+        sys.exit(77)
+    unittest.main(verbosity=2)

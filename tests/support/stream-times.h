@@ -1,0 +1,23 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <ebb/ebb.h>
+
+/* What the queues of a device did beside each other, from its trace. Seconds. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  double computing; /* kernels */
+  double copying;   /* both copy queues, added up */
+  double waited;    /* the compute queue stood waiting */
+  double hidden;    /* of copying: while the compute queue did not */
+} StreamTimes;
+
+/* @trace: what ebb_stream_trace_stop () gives. */
+gboolean stream_times_read (StreamTimes *self,
+                            const char *trace,
+                            GError **error);
+
+G_END_DECLS
