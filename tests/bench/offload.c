@@ -137,8 +137,6 @@ add_run (JsonBuilder *builder,
       add_number (builder, "queue_waited_s", run->queues.waited);
       add_number (builder, "queue_hidden_s", run->queues.hidden);
     }
-  if (run->compressed > 0)
-    add_number (builder, "compressed_to", run->compressed);
   json_builder_end_object (builder);
 }
 
@@ -175,15 +173,6 @@ print_json (OffloadRuns *runs)
 /* -- what is measured ---------------------------------------------------------------------------------------------- */
 
 static gboolean
-fail (GError **error,
-      const char *format,
-      const char *value)
-{
-  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, format, value);
-  return FALSE;
-}
-
-static gboolean
 add_sim_runs (OffloadRuns *runs,
               GError **error)
 {
@@ -196,7 +185,11 @@ add_sim_runs (OffloadRuns *runs,
       double factor = g_ascii_strtod (words[i], &end);
 
       if (end == words[i] || *end != '\0' || !(factor > 0))
-        return fail (error, "--factors %s: they must be numbers above 0 with commas between", factors);
+        {
+          g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE,
+                       "--factors %s: they must be numbers above 0 with commas between", factors);
+          return FALSE;
+        }
       offload_runs_add (runs, "host", TRUE, factor);
     }
   return TRUE;
@@ -234,9 +227,10 @@ check (GError **error)
                      numbers[i].option, numbers[i].value);
         return FALSE;
       }
-  if (only != NULL && strcmp (only, "cpu") != 0 && strcmp (only, "sim") != 0)
-    return fail (error, "--only %s: it must be cpu or sim", only);
-  return TRUE;
+  if (only == NULL || strcmp (only, "cpu") == 0 || strcmp (only, "sim") == 0)
+    return TRUE;
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, "--only %s: it must be cpu or sim", only);
+  return FALSE;
 }
 
 static gboolean

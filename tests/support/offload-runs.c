@@ -118,20 +118,13 @@ make_store (OffloadRuns *self,
             const OffloadRun *run,
             GError **error)
 {
-  EbbSavedTensorHooks *store;
-
   if (strcmp (run->store, "keep") == 0)
     return ebb_keep_store_new ();
   if (strcmp (run->store, "host") == 0)
-    store = ebb_host_store_new ();
-  else if (strcmp (run->store, "disk") == 0)
-    store = ebb_disk_store_new (self->folder, error);
-  else
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no such store here", run->store);
-      return NULL;
-    }
-  return store;
+    return ebb_host_store_new ();
+  if (strcmp (run->store, "contiguous") == 0)
+    return ebb_contiguous_store_new ((guint) self->settings.layers, NULL, error);
+  return ebb_disk_store_new (self->folder, error);
 }
 
 static gboolean
@@ -149,6 +142,7 @@ make_training (OffloadRuns *self,
   if (run->hooks == NULL)
     return FALSE;
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (run->hooks), 0);
+  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (run->hooks), (guint) self->prefetch);
   settings.device = run->device;
   settings.store = run->hooks;
   run->training = bench_training_new (&settings, error);
@@ -216,14 +210,18 @@ count_step (OffloadRun *run,
   g_autoptr (EbbMemoryStats) before = NULL;
   g_autoptr (EbbMemoryStats) after = NULL;
 
+  if (!ebb_activation_store_synchronize (store, error))
+    return FALSE;
   ebb_activation_store_reset_stats (store);
   ebb_memory_reset_peaks (run->device);
   before = ebb_memory_get_stats (run->device);
-  if (!take_step (run, FALSE, error))
+  if (!take_step (run, FALSE, error) || !ebb_activation_store_synchronize (store, error))
     return FALSE;
   after = ebb_memory_get_stats (run->device);
   run->put = ebb_activation_store_get_bytes_put (store);
   run->got = ebb_activation_store_get_bytes_got (store);
+  run->moving = ebb_activation_store_get_seconds_moving (store);
+  run->waited = ebb_activation_store_get_seconds_waited (store);
   run->stored = ebb_activation_store_get_bytes_peak (store);
   run->activations = ebb_memory_stats_get_peak (after, EBB_PURPOSE_ACTIVATION);
   run->total = ebb_memory_stats_get_peak_total (after) - ebb_memory_stats_get_total (before);
@@ -287,7 +285,7 @@ check_losses (OffloadRuns *self,
   for (guint i = 1; i < self->runs->len; i++)
     if (memcmp (get_run (self, i)->losses, get_run (self, 0)->losses, sizeof get_run (self, 0)->losses) != 0)
       {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INTERNAL, "%s on %s: the losses are not those of keep",
+        g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s on %s: the losses are not those of keep",
                      get_run (self, i)->store, ebb_device_get_name (get_run (self, i)->device));
         return FALSE;
       }

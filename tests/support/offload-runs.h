@@ -25,13 +25,12 @@ typedef struct
 
   /* filled in by offload_runs_finish () */
   double median, least, most;
-  double ratio;                                     /* to keep on the same device, median of the pairs */
-  guint64 put, got;                                 /* bytes a step */
-  guint64 stored;                                   /* bytes in the store at most */
-  guint64 activations, total;                       /* bytes on the device at most; the total without parameters and moments */
-  double moving, waited;                            /* seconds a step, of the store's counters */
-  StreamTimes queues;                               /* of one step on sim */
-  double compressed;                                /* bytes that came to the last store for each that went in; 0: unknown */
+  double ratio;               /* to keep on the same device, median of the pairs */
+  guint64 put, got;           /* bytes a step */
+  guint64 stored;             /* bytes in the store at most */
+  guint64 activations, total; /* bytes on the device at most; the total without parameters and moments */
+  double moving, waited;      /* seconds a step, of the store's counters */
+  StreamTimes queues;         /* of one step on sim */
 } OffloadRun;
 
 typedef struct
@@ -45,9 +44,9 @@ typedef struct
   double forward_flop, backward_flop; /* of a block */
   double step_flop;
 
-  double flop_per_second;         /* that a step with keep attains */
-  double to_host, from_host;      /* bytes per second that the rule asks for */
-  GPtrArray *runs;                /* of OffloadRun */
+  double flop_per_second;    /* that a step with keep attains */
+  double to_host, from_host; /* bytes per second that the rule asks for */
+  GPtrArray *runs;           /* of OffloadRun */
 } OffloadRuns;
 
 OffloadRuns *offload_runs_new (const BenchSettings *settings,
