@@ -56,11 +56,8 @@ synchronize (EbbCheckpointFrame *self,
   gboolean ok = TRUE;
 
   for (guint i = 0; i < self->devices->len; i++)
-    {
-      const EbbDevice *device = g_ptr_array_index (self->devices, i);
-
-      ok = device->backend->synchronize (device->index, ok ? error : NULL) && ok;
-    }
+    if (!ebb_device_synchronize (g_ptr_array_index (self->devices, i), ok ? error : NULL))
+      ok = FALSE;
   return ok;
 }
 

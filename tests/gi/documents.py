@@ -81,6 +81,7 @@ def make_names():
     block = model.h[0]
     return {"Ebb": Ebb, "GLib": GLib, "random": random, "model": model, "block": block, "loss_of": loss_of,
             "x": Ebb.randn(2, 64, 64), "sequence": Ebb.Sequential(Ebb.Linear(64, 64), Ebb.Tanh(), Ebb.Linear(64, 8)),
+            "config": {"activation_checkpointing": {"cpu_checkpointing": True}},
             "function": lambda x: block(x).tanh(), "pack": lambda tensor: tensor, "unpack": lambda tensor: tensor}
 
 
