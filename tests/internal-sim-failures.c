@@ -6,7 +6,10 @@
 #include "tensor/tensor-private.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Work that fails behind the caller's back: nothing is computed from what never arrived, it is told, and the next step
  * is right. */
@@ -280,6 +283,33 @@ the_host_must_not_touch_its_memory (void)
                              "the tensor to cpu first\n*");
 }
 
+/* A child has none of the device's threads: an error, and it ends. */
+static void
+a_forked_child_is_told (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  int status;
+  pid_t child;
+
+  child = fork ();
+  if (child == 0)
+    {
+      g_autoptr (GError) error = NULL;
+      EbbTensor *y = ebb_square (x, &error);
+      gboolean ok = y == NULL && error != NULL && strstr (error->message, "was forked from") != NULL
+                    && !ebb_device_synchronize (device, NULL);
+
+      g_clear_error (&error);
+      g_clear_pointer (&x, ebb_tensor_unref);
+      exit (ok ? 0 : 1);
+    }
+  g_assert_cmpint (child, >, 0);
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_true (WIFEXITED (status));
+  g_assert_cmpint (WEXITSTATUS (status), ==, 0);
+  assert_all_works ();
+}
+
 int
 main (int argc,
       char **argv)
@@ -302,5 +332,6 @@ main (int argc,
                         each_piece_of_work_may_fail);
   g_test_add_func ("/sim/failures/threads-are-told-of-their-own-work", threads_are_told_of_their_own_work);
   g_test_add_func ("/sim/failures/the-host-must-not-touch-its-memory", the_host_must_not_touch_its_memory);
+  g_test_add_func ("/sim/failures/a-forked-child-is-told", a_forked_child_is_told);
   return g_test_run ();
 }

@@ -27,6 +27,8 @@ compare_pointers (gconstpointer a,
 static void
 device_close (SimDevice *device)
 {
+  if (device->forked)
+    return;
   for (guint i = 0; i < EBB_N_STREAMS; i++)
     if (pthread_equal (device->queues[i].thread, pthread_self ()))
       return;
@@ -37,6 +39,42 @@ device_close (SimDevice *device)
   pthread_mutex_unlock (&device->lock);
   for (guint i = 0; i < EBB_N_STREAMS; i++)
     pthread_join (device->queues[i].thread, NULL);
+}
+
+/* -- forks: the child has the memory of a device, but none of its threads; it can give memory back and no more ----- */
+
+static void
+lock_all (void)
+{
+  for (guint i = 0; i < MAX_DEVICES; i++)
+    if (sim_device_get ((int) i) != NULL)
+      pthread_mutex_lock (&sim_device_get ((int) i)->lock);
+}
+
+static void
+unlock_all (void)
+{
+  for (guint i = 0; i < MAX_DEVICES; i++)
+    if (sim_device_get ((int) i) != NULL)
+      pthread_mutex_unlock (&sim_device_get ((int) i)->lock);
+}
+
+static void
+close_in_child (void)
+{
+  for (guint i = 0; i < MAX_DEVICES; i++)
+    if (sim_device_get ((int) i) != NULL)
+      {
+        SimDevice *device = sim_device_get ((int) i);
+
+        device->closing = device->forked = TRUE;
+        for (guint k = 0; k < EBB_N_STREAMS; k++)
+          {
+            device->queues[k].n = 0;
+            device->queues[k].n_done = device->queues[k].n_enqueued;
+          }
+      }
+  unlock_all ();
 }
 
 /* The threads must not run kernels while the libraries that these need are being taken down. */
@@ -116,7 +154,10 @@ sim_device_open (int index,
   sim_fault_watch (device);
   __atomic_store_n (&devices[index], device, __ATOMIC_RELEASE);
   if (!closes)
-    atexit (close_all);
+    {
+      atexit (close_all);
+      pthread_atfork (lock_all, unlock_all, close_in_child);
+    }
   closes = TRUE;
   return TRUE;
 }

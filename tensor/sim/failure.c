@@ -51,6 +51,17 @@ sim_queue_poison (SimQueue *queue,
 }
 
 gboolean
+sim_device_check_open (SimDevice *device,
+                       GError **error)
+{
+  if (G_LIKELY (!device->closing))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s does no more work: %s", device->name,
+               device->forked ? "this process was forked from the one that opened it" : "the process ends");
+  return FALSE;
+}
+
+gboolean
 sim_device_tell (SimDevice *device,
                  GError **error)
 {

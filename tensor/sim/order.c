@@ -148,6 +148,33 @@ forget_known (SimUses *uses,
   g_array_set_size (uses->copies, n);
 }
 
+/* What must come after the one that is covered must come after the one that covers it. */
+static gboolean
+covers (const SimAccess *access,
+        const SimAccess *earlier)
+{
+  return access->stream == earlier->stream && (access->writes || !earlier->writes) && access->start <= earlier->start
+         && access->end >= earlier->end;
+}
+
+static void
+add_copy (SimUses *uses,
+          SimDevice *device,
+          const SimAccess *access)
+{
+  if (uses->copies == NULL)
+    uses->copies = g_array_new (FALSE, FALSE, sizeof (SimAccess));
+  for (guint i = 0; i < uses->copies->len; i++)
+    if (covers (access, &g_array_index (uses->copies, SimAccess, i)))
+      {
+        g_array_index (uses->copies, SimAccess, i) = *access;
+        return;
+      }
+  if (uses->copies->len >= MANY_COPIES)
+    forget_known (uses, device);
+  g_array_append_val (uses->copies, *access);
+}
+
 void
 sim_uses_add (SimUses *uses,
               SimDevice *device,
@@ -157,11 +184,7 @@ sim_uses_add (SimUses *uses,
 
   if (access->stream != EBB_STREAM_COMPUTE)
     {
-      if (uses->copies == NULL)
-        uses->copies = g_array_new (FALSE, FALSE, sizeof (SimAccess));
-      if (uses->copies->len >= MANY_COPIES)
-        forget_known (uses, device);
-      g_array_append_val (uses->copies, *access);
+      add_copy (uses, device, access);
       return;
     }
   if (last->count == 0 || all_know (device, last))

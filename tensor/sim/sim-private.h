@@ -195,6 +195,7 @@ struct _SimDevice
   GError *race;                  /* found when memory was freed, not told yet */
   guint64 fails[EBB_N_FAILURES]; /* how many are left until one fails; 0: none will */
   gboolean tracing, closing;
+  gboolean forked; /* this process has none of its threads */
   GArray *spans;
 };
 
@@ -272,6 +273,9 @@ struct _SimWork
   EbbView views[]; /* the operands of the kernel */
 };
 
+/* FALSE with @error set: nobody does any work any more. */
+gboolean sim_device_check_open (SimDevice *device,
+                                GError **error);
 SimWork *sim_work_new (SimWorkKind kind,
                        const char *name,
                        guint n_views);

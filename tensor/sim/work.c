@@ -54,7 +54,7 @@ begin (SimQueue *queue,
 {
   pthread_mutex_lock (&queue->device->lock);
   sim_queue_wait_for_room (queue);
-  if (G_LIKELY (sim_device_tell (queue->device, error)))
+  if (G_LIKELY (sim_device_check_open (queue->device, error) && sim_device_tell (queue->device, error)))
     return TRUE;
   pthread_mutex_unlock (&queue->device->lock);
   return FALSE;
@@ -114,8 +114,10 @@ event_wait_locked (SimEvent *event,
 {
   SimDevice *device = event->device;
 
-  while (!event->reached)
+  while (!event->reached && !device->forked)
     sim_device_wait_for_progress (device);
+  if (!event->reached)
+    return sim_device_check_open (device, error);
   sim_clock_merge (&device->host_clock, &event->clock);
   if (!sim_device_tell (device, error))
     return FALSE;
@@ -180,7 +182,7 @@ sim_synchronize (int index,
   sim_device_drain (device);
   for (guint i = 0; i < EBB_N_STREAMS; i++)
     sim_clock_merge (&device->host_clock, &clocks[i]);
-  ok = sim_device_tell (device, error);
+  ok = sim_device_check_open (device, error) && sim_device_tell (device, error);
   pthread_mutex_unlock (&device->lock);
   return ok;
 }
