@@ -21,7 +21,7 @@ store_has_file (const Options *options)
 static gboolean
 has_limit (const Options *options)
 {
-  return options->store_kind == STORE_DISK || options->store_kind == STORE_CONTIGUOUS_DISK;
+  return options->store_kind != STORE_KEEP && options->store_kind != STORE_CONTIGUOUS;
 }
 
 gboolean
@@ -39,7 +39,7 @@ store_check (Options *options,
     return options_refuse (error, "--store-folder %s: it needs --store disk, not %s", options->store_folder,
                            options->store);
   if (options->store_limit > 0 && !has_limit (options))
-    return options_refuse (error, "--store-limit %d: it needs --store disk, not %s", options->store_limit,
+    return options_refuse (error, "--store-limit %d: it needs --store host or disk, not %s", options->store_limit,
                            options->store);
   if (strcmp (options->store_fallback, "none") != 0 && options->store_kind != STORE_HOST
       && options->store_kind != STORE_DISK)
@@ -81,6 +81,19 @@ make_disk_store (const Options *options,
   return store;
 }
 
+/* What finds no room goes to the fallback at once: nobody else would make some. */
+static EbbSavedTensorHooks *
+make_host_store (const Options *options,
+                 gboolean limited)
+{
+  EbbSavedTensorHooks *store = ebb_host_store_new ();
+
+  ebb_host_store_set_when_full (EBB_HOST_STORE (store), EBB_WHEN_FULL_SPILL);
+  if (limited && options->store_limit > 0)
+    ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), (guint64) options->store_limit << 20);
+  return store;
+}
+
 /* With full checkpointing each block keeps one input. What else is kept is of several sizes, of each as many as the
  * model happens to have. */
 static EbbSavedTensorHooks *
@@ -105,13 +118,13 @@ make_store (const Options *options,
   switch (options->store_kind)
     {
     case STORE_HOST:
-      return ebb_host_store_new ();
+      return make_host_store (options, TRUE);
     case STORE_DISK:
       return make_disk_store (options, TRUE, error);
     case STORE_CONTIGUOUS:
       return make_contiguous_store (options, NULL, error);
     case STORE_CONTIGUOUS_HOST:
-      next = ebb_host_store_new ();
+      next = make_host_store (options, TRUE);
       return make_contiguous_store (options, next, error);
     case STORE_CONTIGUOUS_DISK:
       next = make_disk_store (options, TRUE, error);
@@ -133,7 +146,7 @@ add_fallback (EbbSavedTensorHooks *store,
   if (strcmp (options->store_fallback, "keep") == 0)
     fallback = ebb_keep_store_new ();
   else if (strcmp (options->store_fallback, "host") == 0)
-    fallback = ebb_host_store_new ();
+    fallback = make_host_store (options, FALSE);
   else if (strcmp (options->store_fallback, "disk") == 0)
     fallback = make_disk_store (options, FALSE, error);
   else

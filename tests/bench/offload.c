@@ -49,8 +49,8 @@ print_head (const OffloadRuns *runs)
           (double) runs->input_bytes / MIB, runs->step_flop * 1e-9, runs->flop_per_second * 1e-9);
   printf ("The rule asks for %.1f MB/s to host memory and %.1f MB/s from there\n\n", runs->to_host * 1e-6,
           runs->from_host * 1e-6);
-  printf ("%-11s%-5s%10s%10s%8s%8s%10s%10s%10s%10s%9s%9s%8s\n", "store", "on", "MB/s", "ms/step", "to keep", "rule",
-          "kept MiB", "moved MiB", "bytes/bw s", "moving s", "waited s", "hidden s", "(w+h)/b");
+  printf ("%-12s%-4s%8s%9s%9s%7s%10s%10s%10s%10s%9s%9s%12s\n", "store", "on", "MB/s", "ms/step", "to keep", "rule",
+          "peak MiB", "less MiB", "moved MiB", "moving s", "waited s", "hidden s", "bytes/MB/s s");
 }
 
 static double
@@ -60,25 +60,31 @@ get_expected_seconds (const OffloadRun *run)
 }
 
 static void
+print_optional (double value,
+                int width,
+                int digits)
+{
+  if (value > 0)
+    printf ("%*.*f", width, digits, value);
+  else
+    printf ("%*s", width, "-");
+}
+
+static void
 print_run (OffloadRuns *runs,
            const OffloadRun *run)
 {
-  double expected = get_expected_seconds (run);
+  const OffloadRun *keep = offload_runs_get_keep (runs, run->on_sim);
+  double waited = run->on_sim ? run->queues.waited : run->waited;
 
-  printf ("%-11s%-5s", run->store, run->on_sim ? "sim" : "cpu");
-  if (run->bandwidth > 0)
-    printf ("%10.1f", run->bandwidth * 1e-6);
-  else
-    printf ("%10s", "-");
-  printf ("%10.1f%8.3f", run->median * 1e3, run->ratio);
-  if (run->on_sim)
-    printf ("%8.3f", offload_runs_predict (runs, run));
-  else
-    printf ("%8s", "-");
-  printf ("%10.2f%10.2f%10.3f%10.3f%9.3f%9.3f", (double) run->activations / MIB, (double) (run->put + run->got) / MIB,
-          expected, run->moving, run->on_sim ? run->queues.waited : run->waited, run->queues.hidden);
-  if (expected > 0)
-    printf ("%8.3f", (run->queues.waited + run->queues.hidden) / expected);
+  printf ("%-12s%-4s", run->store, run->on_sim ? "sim" : "cpu");
+  print_optional (run->bandwidth * 1e-6, 8, 1);
+  printf ("%9.1f%9.3f", run->median * 1e3, run->ratio);
+  print_optional (run->on_sim && run != keep ? offload_runs_predict (runs, run) : 0, 7, 3);
+  printf ("%10.2f", (double) run->peak / MIB);
+  printf ("%10.2f%10.2f", ((double) keep->peak - (double) run->peak) / MIB, (double) (run->put + run->got) / MIB);
+  printf ("%10.3f%9.3f%9.3f", run->moving, waited, run->on_sim ? run->queues.hidden : run->moving - waited);
+  print_optional (get_expected_seconds (run), 12, 3);
   printf ("\n");
 }
 
@@ -126,8 +132,7 @@ add_run (JsonBuilder *builder,
   add_integer (builder, "put_bytes", run->put);
   add_integer (builder, "got_bytes", run->got);
   add_integer (builder, "stored_bytes", run->stored);
-  add_integer (builder, "activation_bytes", run->activations);
-  add_integer (builder, "peak_bytes", run->total);
+  add_integer (builder, "peak_bytes", run->peak);
   add_number (builder, "expected_s", get_expected_seconds (run));
   add_number (builder, "moving_s", run->moving);
   add_number (builder, "waited_s", run->waited);
@@ -200,6 +205,7 @@ add_cpu_runs (OffloadRuns *runs)
 {
   offload_runs_add (runs, "keep", FALSE, 0);
   offload_runs_add (runs, "disk", FALSE, 0);
+  offload_runs_add (runs, "contiguous", FALSE, 0);
 }
 
 static gboolean

@@ -396,7 +396,11 @@ class BadInput(TrainGptTest):
                 "--vocab 0: it must be at least 1": ["--vocab", "0"],
                 "--store-folder .: it needs --store disk, not host": ["--store", "host", "--store-folder", "."],
                 "--store-folder .: it needs --store disk, not keep": ["--store-folder", "."],
-                "--store-limit 5: it needs --store disk, not keep": ["--store-limit", "5"],
+                "--store-limit 5: it needs --store host or disk, not keep": ["--store-limit", "5"],
+                "--store-fallback disk: it must be another store": ["--store", "disk", "--store-fallback", "disk"],
+                "--store-fallback host: it needs --store host or disk, not keep": ["--store-fallback", "host"],
+                "none, keep, host, disk": ["--store-fallback", "tape"],
+                "--prefetch -1: it must be at least 0": ["--prefetch", "-1"],
                 "--store-limit -1: it must be at least 0": ["--store", "disk", "--store-limit", "-1"],
                 "--save and --report both name r": ["--save", "r", "--report", "r"],
         }.items():

@@ -59,7 +59,7 @@ class SameBits(SimTest):
     def test_each_store_gives_the_same_losses(self):
         for way in "none", "selective", "full":
             expected = self.train("--checkpoint", way)["losses"]
-            for store in "keep", "host", "disk", "contiguous", "contiguous+disk":
+            for store in "keep", "host", "disk", "contiguous", "contiguous+host", "contiguous+disk":
                 with self.subTest(way=way, store=store):
                     report = self.sim("--checkpoint", way, "--store", store)
                     self.assertEqual(report["losses"], expected)
@@ -103,6 +103,32 @@ class Memory(SimTest):
             report = self.sim(*deep, *FULL, "--store", store, memory="21M")
             self.assertEqual(report["losses"], expected["losses"])
             self.assertLess(report["peak_bytes"], 21 << 20)
+
+    def test_peaks_are_lower_by_what_is_stored(self):
+        # with gradients of a batch before, the most is in use when backward begins, whatever the store
+        words = [*FULL, "--accumulate", 2]
+        keep = self.sim(*words)
+        for store in "host", "disk":
+            for ahead in 0, 1, 3:
+                report = self.sim(*words, "--store", store, "--prefetch", ahead)
+                with self.subTest(store=store, prefetch=ahead):
+                    self.assertEqual(report["losses"], keep["losses"])
+                    self.assertEqual(keep["peak_bytes"] - report["peak_bytes"], (LAYERS - ahead - 1) * INPUT_BYTES)
+                    self.assertEqual(report["store"]["bytes_peak"], LAYERS * INPUT_BYTES)
+                    self.assertEqual(report["store"]["bytes_put"], 3 * 2 * LAYERS * INPUT_BYTES)
+
+    def test_what_finds_no_room_goes_to_the_fallback(self):
+        words = [*FULL, "--batch", 64]  # an input of 1 MiB
+        expected = self.train(*words)["losses"]
+        for store, fallback in ("host", "disk"), ("host", "keep"), ("disk", "host"):
+            report = self.sim(*words, "--store", store, "--store-fallback", fallback, "--store-limit", 2)
+            with self.subTest(store=store, fallback=fallback):
+                self.assertEqual(report["losses"], expected)
+                self.assertEqual(report["store"]["bytes_spilled"], 3 * (LAYERS - 2) << 20)
+        done = self.run_program("--data", "text.txt", *MODEL, *words, "--device", "sim", "--quiet", "--store", "host",
+                                "--store-limit", 2)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("2097152", done.stderr.decode())
 
     def test_every_run_is_the_same(self):
         exact = "peak_bytes", "activation_bytes_peak", "workspace_bytes", "gradient_bytes", "losses"

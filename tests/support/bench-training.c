@@ -182,6 +182,15 @@ compute_loss (BenchTraining *self,
 }
 
 gboolean
+bench_training_accumulate (BenchTraining *self,
+                           GError **error)
+{
+  g_autoptr (EbbTensor) loss = compute_loss (self, error);
+
+  return loss != NULL && ebb_tensor_backward (loss, error) && ebb_device_synchronize (self->settings.device, error);
+}
+
+gboolean
 bench_training_step (BenchTraining *self,
                      double *seconds,
                      double *loss_value,

@@ -51,6 +51,10 @@ gboolean bench_training_step (BenchTraining *self,
                               double *loss,
                               GError **error);
 
+/* Forward, loss and backward alone: gradients are added to those that are there. */
+gboolean bench_training_accumulate (BenchTraining *self,
+                                    GError **error);
+
 guint64 bench_training_count_parameters (BenchTraining *self);
 
 /* The most that was resident at any moment of this process, in bytes. */

@@ -201,31 +201,31 @@ calibrate (OffloadRuns *self,
   return TRUE;
 }
 
-/* Counters of one step, after which nothing moves any more. */
+/* Counters of one step, after which nothing moves any more. Gradients are there before it: in a step that makes them,
+ * the most may be in use when the last ones come, and say nothing of what was stored. */
 static gboolean
 count_step (OffloadRun *run,
             GError **error)
 {
   EbbActivationStore *store = EBB_ACTIVATION_STORE (run->hooks);
-  g_autoptr (EbbMemoryStats) before = NULL;
-  g_autoptr (EbbMemoryStats) after = NULL;
+  g_autoptr (EbbMemoryStats) stats = NULL;
 
-  if (!ebb_activation_store_synchronize (store, error))
+  if (!bench_training_accumulate (run->training, error) || !ebb_activation_store_synchronize (store, error))
     return FALSE;
   ebb_activation_store_reset_stats (store);
   ebb_memory_reset_peaks (run->device);
-  before = ebb_memory_get_stats (run->device);
-  if (!take_step (run, FALSE, error) || !ebb_activation_store_synchronize (store, error))
+  if (!bench_training_accumulate (run->training, error) || !ebb_activation_store_synchronize (store, error))
     return FALSE;
-  after = ebb_memory_get_stats (run->device);
+  stats = ebb_memory_get_stats (run->device);
   run->put = ebb_activation_store_get_bytes_put (store);
   run->got = ebb_activation_store_get_bytes_got (store);
   run->moving = ebb_activation_store_get_seconds_moving (store);
   run->waited = ebb_activation_store_get_seconds_waited (store);
   run->stored = ebb_activation_store_get_bytes_peak (store);
-  run->activations = ebb_memory_stats_get_peak (after, EBB_PURPOSE_ACTIVATION);
-  run->total = ebb_memory_stats_get_peak_total (after) - ebb_memory_stats_get_total (before);
-  return TRUE;
+  run->peak = ebb_memory_stats_get_peak_total (stats);
+  for (int i = EBB_PURPOSE_PARAMETER; i <= EBB_PURPOSE_OPTIMIZER; i++)
+    run->peak -= ebb_memory_stats_get_current (stats, (EbbPurpose) i);
+  return take_step (run, FALSE, error);
 }
 
 static gboolean
@@ -268,9 +268,9 @@ get_ratio (const OffloadRun *run,
   return bench_median (ratios, run->seconds->len);
 }
 
-static const OffloadRun *
-find_base (OffloadRuns *self,
-           gboolean on_sim)
+const OffloadRun *
+offload_runs_get_keep (OffloadRuns *self,
+                       gboolean on_sim)
 {
   for (guint i = 0; i < self->runs->len; i++)
     if (get_run (self, i)->on_sim == on_sim && strcmp (get_run (self, i)->store, "keep") == 0)
@@ -345,7 +345,7 @@ offload_runs_measure (OffloadRuns *self,
       if (!measure_run (run, error))
         return FALSE;
       run->median = get_median (run->seconds);
-      run->ratio = get_ratio (run, find_base (self, run->on_sim));
+      run->ratio = get_ratio (run, offload_runs_get_keep (self, run->on_sim));
     }
   return TRUE;
 }

@@ -25,12 +25,12 @@ typedef struct
 
   /* filled in by offload_runs_finish () */
   double median, least, most;
-  double ratio;               /* to keep on the same device, median of the pairs */
-  guint64 put, got;           /* bytes a step */
-  guint64 stored;             /* bytes in the store at most */
-  guint64 activations, total; /* bytes on the device at most; the total without parameters and moments */
-  double moving, waited;      /* seconds a step, of the store's counters */
-  StreamTimes queues;         /* of one step on sim */
+  double ratio;          /* to keep on the same device, median of the pairs */
+  guint64 put, got;      /* bytes a step */
+  guint64 stored;        /* bytes in the store at most */
+  guint64 peak;          /* bytes on the device at most, besides parameters, gradients and moments */
+  double moving, waited; /* seconds a step, of the store's counters */
+  StreamTimes queues;    /* of one step on sim */
 } OffloadRun;
 
 typedef struct
@@ -65,6 +65,9 @@ gboolean offload_runs_measure (OffloadRuns *self,
                                int rounds,
                                int steps,
                                GError **error);
+/* What the others of a device are compared with. */
+const OffloadRun *offload_runs_get_keep (OffloadRuns *self,
+                                         gboolean on_sim);
 /* How long a step would take by the rule, for each second that it takes with keep. */
 double offload_runs_predict (OffloadRuns *self,
                              const OffloadRun *run);
