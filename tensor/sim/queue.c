@@ -62,6 +62,10 @@ sim_device_announce_progress (SimDevice *device)
 void
 sim_device_drain (SimDevice *device)
 {
+  SimClock clocks[EBB_N_STREAMS];
+
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    clocks[i] = device->queues[i].clock;
   for (guint i = 0; i < EBB_N_STREAMS; i++)
     {
       SimQueue *queue = &device->queues[i];
@@ -70,6 +74,8 @@ sim_device_drain (SimDevice *device)
       while (queue->n_done < n)
         sim_device_wait_for_progress (device);
     }
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    sim_clock_merge (&device->host_clock, &clocks[i]);
 }
 
 void
@@ -209,7 +215,9 @@ run_wait (SimQueue *queue,
 
       while (!event->reached)
         sim_device_wait_for_progress (device);
-      end = sim_get_time ();
+      /* A copy begins when it could have, however late the thread woke up. */
+      end = queue->stream == EBB_STREAM_COMPUTE ? sim_get_time () : MAX (start, event->time);
+      queue->ready = end;
       event->waited += end - start;
       queue->waited += end - start;
       sim_device_add_span (device, queue->stream, TRUE, sim_stream_get_name (event->stream), 0, start, end);

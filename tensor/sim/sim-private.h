@@ -287,7 +287,7 @@ void sim_queue_push (SimQueue *queue,
                      SimWork *work);
 void sim_device_wait_for_progress (SimDevice *device);
 void sim_device_announce_progress (SimDevice *device);
-/* Until all work that is enqueued now is done; with the device locked, which it lets go. */
+/* Until all work that is enqueued now is done, which the host then knows; with the device locked, which it lets go. */
 void sim_device_drain (SimDevice *device);
 
 /* @work failed, or depends on what failed: it takes the error. With the device locked. */

@@ -173,15 +173,10 @@ sim_synchronize (int index,
                  GError **error)
 {
   SimDevice *device = sim_device_get (index);
-  SimClock clocks[EBB_N_STREAMS];
   gboolean ok;
 
   pthread_mutex_lock (&device->lock);
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    clocks[i] = device->queues[i].clock;
   sim_device_drain (device);
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    sim_clock_merge (&device->host_clock, &clocks[i]);
   ok = sim_device_check_open (device, error) && sim_device_tell (device, error);
   pthread_mutex_unlock (&device->lock);
   return ok;
