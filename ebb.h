@@ -75,5 +75,6 @@
 #include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
 #include "wrap/checkpointing.h"
+#include "wrap/offload-wrapper.h"
 
 #undef EBB_INSIDE

@@ -377,6 +377,13 @@ ebb_activation_store_sweep (EbbActivationStore *self)
   count_all (self, &settled);
 }
 
+/* Whatever a device tells once must reach somebody. */
+static GError **
+unless_set (GError **error)
+{
+  return *error == NULL ? error : NULL;
+}
+
 /* Computing that waits for the transfers has gone on when it has come to what is enqueued now. */
 static void
 finish (GQueue *transfers,
@@ -385,16 +392,16 @@ finish (GQueue *transfers,
   EbbDevice *last = NULL;
 
   for (GList *l = transfers->head; l != NULL; l = l->next)
-    ebb_transfer_finish (l->data, error != NULL && *error == NULL ? error : NULL);
+    ebb_transfer_finish (l->data, unless_set (error));
   for (GList *l = transfers->head; l != NULL; l = l->next)
     {
       EbbDevice *device = ebb_transfer_get_device (l->data);
-      EbbTransfer *mark = device != last ? ebb_transfer_mark (device, NULL) : NULL;
+      EbbTransfer *mark = device != last ? ebb_transfer_mark (device, unless_set (error)) : NULL;
 
       last = device;
       if (mark == NULL)
         continue;
-      ebb_transfer_finish (mark, NULL);
+      ebb_transfer_finish (mark, unless_set (error));
       ebb_transfer_unref (mark);
     }
 }

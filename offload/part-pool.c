@@ -311,11 +311,12 @@ take_or_add (EbbPartPool *self,
       part = take (self, kind, &n_there);
     }
   if (part == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-                 "contiguous store: all %u parts for tensors of %" G_GSIZE_FORMAT
-                 " bytes of %s on %s are in use (n-checkpoints is %u): set n-checkpoints to as many of them as are kept "
-                 "at a time, or grow, or call reset between forwards that no backward follows",
-                 n_there, kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device), n_parts);
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+        "contiguous store: all %u parts for tensors of %" G_GSIZE_FORMAT
+        " bytes of %s on %s are in use (n-checkpoints is %u): set n-checkpoints to as many of them as are kept "
+        "at a time, or grow, or call reset between forwards that no backward follows",
+        n_there, kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device), n_parts);
   return part;
 }
 

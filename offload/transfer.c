@@ -132,6 +132,7 @@ enqueue (EbbDevice *device,
          GError **error)
 {
   const EbbStreamFuncs *streams = device->backend->streams;
+  gpointer event;
 
   if (!after_alone && !come_after_computing (device, stream, error))
     return NULL;
@@ -139,7 +140,11 @@ enqueue (EbbDevice *device,
     return NULL;
   if (!streams->copy (device->index, stream, destination, source, size, error))
     return NULL;
-  return streams->record (device->index, stream, error);
+  event = streams->record (device->index, stream, error);
+  /* The copy is on its way, and nobody will be able to wait for it. */
+  if (event == NULL)
+    device->backend->synchronize (device->index, NULL);
+  return event;
 }
 
 static EbbTransfer *

@@ -1,0 +1,217 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/offload-wrapper.h"
+
+#include "nn/module-private.h"
+#include "offload/host-store.h"
+#include "tensor/thread-private.h"
+
+#define OFFLOAD_INTERCEPTOR "offload"
+
+/* Where single ops store, some copies at once even out that ops take longer or shorter than theirs. */
+#define GROUPS 4
+
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbSavedTensorHooks *store;
+} Offload;
+
+static void
+offload_free (gpointer data)
+{
+  Offload *self = data;
+
+  g_object_unref (self->store);
+  g_free (self);
+}
+
+/* Within a checkpoint, what is made is let go and made again: nothing is to be stored. */
+static gboolean
+is_idle (gpointer user_data)
+{
+  return ebb_thread.no_grad || ebb_thread.frame != 0;
+}
+
+static EbbArgs *
+offloaded_forward (EbbModule *module,
+                   EbbArgs *args,
+                   const EbbForwardChain *inside,
+                   gpointer user_data,
+                   GError **error)
+{
+  Offload *self = user_data;
+  EbbSavedTensorHooks *outside = ebb_thread.hooks, *store;
+  EbbArgs *result;
+
+  if (is_idle (self))
+    return ebb_forward_chain_call (inside, module, args, error);
+  store = g_object_ref (self->store);
+  ebb_thread.hooks = store;
+  result = ebb_forward_chain_call (inside, module, args, error);
+  ebb_thread.hooks = outside;
+  g_object_unref (store);
+  return result;
+}
+
+/* -- wrapping ------------------------------------------------------------------------------------------------------ */
+
+static EbbSavedTensorHooks *
+store_or_default (EbbSavedTensorHooks *store)
+{
+  if (store != NULL)
+    return g_object_ref (store);
+  store = ebb_host_store_new ();
+  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), GROUPS);
+  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), GROUPS);
+  return store;
+}
+
+static Offload *
+find (EbbModule *module)
+{
+  guint id = ebb_module_find_interceptor (module, OFFLOAD_INTERCEPTOR);
+
+  return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
+}
+
+static void
+wrap (EbbModule *module,
+      EbbSavedTensorHooks *store)
+{
+  Offload *self = find (module);
+  guint id;
+
+  if (self != NULL)
+    {
+      g_set_object (&self->store, store);
+      return;
+    }
+  self = g_new0 (Offload, 1);
+  self->store = g_object_ref (store);
+  id = ebb_module_add_interceptor (module, OFFLOAD_INTERCEPTOR, offloaded_forward, self, offload_free);
+  ebb_module_set_interceptor_idle_func (module, id, is_idle);
+}
+
+/**
+ * ebb_offload_wrapper:
+ * @module: a module
+ * @store: (nullable): where to, as an #EbbHostStore; %NULL for a host store of its own, which has four groups of
+ * tensors in flight and prefetches as many
+ * @error: return location for an error
+ *
+ * Wraps a module in place: from now on, what its forward keeps for the backward pass goes to @store, which decides by
+ * its least size and its filter what of it. Nothing is computed twice. Type, properties, names of parameters and state
+ * dict stay what they were.
+ *
+ * A module within that is wrapped itself has a store of its own. Of a checkpoint within, the inputs go to @store,
+ * unless it has one; within a checkpoint, where nothing is kept, this wrapper has nothing to do. Wrapping a module
+ * again sets another store.
+ *
+ * Returns: (transfer full) (nullable): @module
+ */
+EbbModule *
+ebb_offload_wrapper (EbbModule *module,
+                     EbbSavedTensorHooks *store,
+                     GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) used = NULL;
+
+  if ((error != NULL && *error != NULL) || module == NULL)
+    return NULL;
+  used = store_or_default (store);
+  wrap (module, used);
+  return g_object_ref (module);
+}
+
+/**
+ * ebb_offload_wrap_each:
+ * @root: where to look
+ * @type: a type of modules, as %EBB_TYPE_TRANSFORMER_BLOCK
+ * @store: (nullable): where to; %NULL for one host store for all, see ebb_offload_wrapper()
+ * @error: return location for an error
+ *
+ * Wraps every module of @type (or derived from it) below @root, and @root itself.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is none
+ */
+gboolean
+ebb_offload_wrap_each (EbbModule *root,
+                       GType type,
+                       EbbSavedTensorHooks *store,
+                       GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) used = NULL;
+  g_autofree EbbModule **modules = NULL;
+  guint n_modules, n_found = 0;
+
+  if ((error != NULL && *error != NULL) || root == NULL)
+    return FALSE;
+  used = store_or_default (store);
+  modules = ebb_module_get_modules (root, &n_modules);
+  for (guint i = 0; i < n_modules; i++)
+    {
+      if (g_type_is_a (G_OBJECT_TYPE (modules[i]), type))
+        {
+          wrap (modules[i], used);
+          n_found++;
+        }
+      g_object_unref (modules[i]);
+    }
+  if (n_found > 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", g_type_name (type),
+               G_OBJECT_TYPE_NAME (root));
+  return FALSE;
+}
+
+/**
+ * ebb_offload_unwrap:
+ * @module: a module
+ *
+ * Takes the offload wrapper off. What was stored comes back all the same.
+ *
+ * Returns: %FALSE if there is none
+ */
+gboolean
+ebb_offload_unwrap (EbbModule *module)
+{
+  guint id;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+
+  id = ebb_module_find_interceptor (module, OFFLOAD_INTERCEPTOR);
+  return id != 0 && ebb_module_remove_interceptor (module, id);
+}
+
+/**
+ * ebb_offload_is_wrapped:
+ * @module: a module
+ *
+ * Returns: %TRUE if an offload wrapper is on @module
+ */
+gboolean
+ebb_offload_is_wrapped (EbbModule *module)
+{
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+
+  return find (module) != NULL;
+}
+
+/**
+ * ebb_offload_get_store:
+ * @module: a module
+ *
+ * Returns: (transfer none) (nullable): the store of the offload wrapper on @module, to look at its counters; %NULL if
+ *   there is no wrapper
+ */
+EbbSavedTensorHooks *
+ebb_offload_get_store (EbbModule *module)
+{
+  Offload *self;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
+
+  self = find (module);
+  return self != NULL ? self->store : NULL;
+}
