@@ -5,6 +5,7 @@
 #include "profile.h"
 #include "report.h"
 #include "sample.h"
+#include "streams.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -17,6 +18,7 @@ static gboolean
 train (Trainer *trainer,
        Progress *progress,
        Profile *profile,
+       Streams *streams,
        GError **error)
 {
   const Options *options = trainer->options;
@@ -26,9 +28,12 @@ train (Trainer *trainer,
       gint64 began = g_get_monotonic_time ();
       double loss;
 
-      if (!profile_begin_step (profile, error) || !trainer_step (trainer, &loss, error))
+      if (!profile_begin_step (profile, error) || !streams_begin_step (streams, error)
+          || !trainer_step (trainer, &loss, error))
         return FALSE;
       profile_end_step (profile);
+      if (!streams_end_step (streams, error))
+        return FALSE;
       progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
       if (options->save_every > 0 && trainer->step % options->save_every == 0 && !trainer_save_state (trainer, error))
         return FALSE;
@@ -68,7 +73,8 @@ run (Options *options,
   Trainer trainer;
   Progress progress;
   Profile profile;
-  gboolean ok = trainer_init (&trainer, options, error);
+  Streams streams;
+  gboolean ok = trainer_init (&trainer, options, error) && streams_init (&streams, &trainer, error);
 
   if (ok)
     {
@@ -76,10 +82,12 @@ run (Options *options,
       progress_init (&progress, &trainer);
       progress_begin (&progress);
       profile_init (&profile, &trainer);
-      ok = train (&trainer, &progress, &profile, error);
+      ok = train (&trainer, &progress, &profile, &streams, error);
       if (ok || progress.losses->len > 0)
         progress_end (&progress);
       ok = ok && save (&trainer, &progress, error) && profile_finish (&profile, &progress, error);
+      if (ok)
+        streams_tell (&streams, &progress);
       if (ok && options->sample > 0 && interrupt_get_status () == 0)
         {
           progress_note (&progress, "%s", "");

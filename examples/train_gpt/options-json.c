@@ -119,6 +119,7 @@ add_file_json (const Options *self,
   add_integer (builder, "top_k", self->top_k);
   add_text (builder, "report", self->report);
   add_text (builder, "profile", self->profile);
+  add_text (builder, "stream_trace", self->stream_trace);
   add_integer (builder, "profile_steps", self->profile_steps);
   add_flag (builder, "quiet", self->quiet);
 }

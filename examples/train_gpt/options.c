@@ -61,7 +61,7 @@ options_clear (Options *self)
 {
   char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual, &self->moments,
                      &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->store_fallback, &self->load, &self->save,
-                     &self->resume, &self->prompt, &self->report, &self->profile };
+                     &self->resume, &self->prompt, &self->report, &self->profile, &self->stream_trace };
 
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
@@ -192,6 +192,9 @@ add_files (GOptionContext *context,
       "FILE" },
     { "profile-steps", 0, 0, G_OPTION_ARG_INT64, &self->profile_steps,
       "Steps that are profiled: from the third on, or the last ones of a shorter run (3)", "N" },
+    { "stream-trace", 0, 0, G_OPTION_ARG_FILENAME, &self->stream_trace,
+      "Write what the device's queues do beside each other in one step there, the third or the last, as such a trace",
+      "FILE" },
     { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print errors and the generated text alone", NULL },
     { "version", 0, 0, G_OPTION_ARG_NONE, &self->version, "Print the version", NULL },
     { "help", 'h', 0, G_OPTION_ARG_NONE, &self->help, "Print this", NULL },
@@ -350,12 +353,14 @@ check_files (const Options *self,
     { "resume", self->resume },
     { "report", self->report },
     { "profile", self->profile },
+    { "stream-trace", self->stream_trace },
     { "store-folder", self->store_folder },
   },
     written[] = {
       { "save", self->save },
       { "report", self->report },
       { "profile", self->profile },
+      { "stream-trace", self->stream_trace },
     };
 
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
@@ -368,6 +373,8 @@ check_files (const Options *self,
                                written[i].option, written[i].value);
   if (self->profile != NULL && self->steps == 0)
     return options_refuse (error, "--profile %s: with --steps 0 there is no step to profile", self->profile);
+  if (self->stream_trace != NULL && self->steps == 0)
+    return options_refuse (error, "--stream-trace %s: with --steps 0 there is no step to trace", self->stream_trace);
   if (self->data == NULL && self->steps > 0)
     return options_refuse (error, "--data is missing: name a text to train on");
   return TRUE;

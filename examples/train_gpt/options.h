@@ -63,7 +63,7 @@ typedef struct
   gboolean quiet;
 
   /* profile */
-  char *profile;
+  char *profile, *stream_trace;
   gint64 profile_steps;
 
   gboolean help, version;

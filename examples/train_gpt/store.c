@@ -211,8 +211,8 @@ store_tell (EbbSavedTensorHooks *store,
   waited = ebb_activation_store_get_seconds_waited (self);
   if (put == 0)
     return g_strdup_printf ("Store (%s): no activation was moved", options->store);
-  return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there, %.1f MiB back in "
-                          "%.2f s, %.2f s of them waited for, %.0f %% hidden behind computing",
+  return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there and %.1f MiB back in "
+                          "%.3f s, of which computing waited %.3f s: %.0f %% hidden",
                           options->store, peak, put, got, moving, waited,
                           100 * ebb_activation_store_get_hidden_share (self));
 }

@@ -141,6 +141,43 @@ class Memory(SimTest):
                 self.assertEqual([run["store"][key] for key in moved], [runs[0]["store"][key] for key in moved])
 
 
+class Traces(SimTest):
+    def read_trace(self, *words, **settings):
+        """The events of each queue."""
+        self.sim(*FULL, "--stream-trace", "trace.json", *words, **settings)
+        events = json.loads(self.read("trace.json"))["traceEvents"]
+        queues = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        return {name: [event for event in events if event["ph"] == "X" and event["tid"] == row]
+                for row, name in queues.items()}
+
+    def test_queues_of_a_step_stand_side_by_side(self):
+        queues = self.read_trace("--store", "host", bandwidth="20M")
+        self.assertEqual(set(queues), {"compute", "to_host", "from_host"})
+        for name, n_copies in ("to_host", LAYERS), ("from_host", LAYERS - 1):
+            copies = [event for event in queues[name] if event["cat"] == "copy"]
+            self.assertEqual([event["args"]["bytes"] for event in copies], [INPUT_BYTES] * n_copies)
+            for event in copies:
+                self.assertGreaterEqual(event["dur"], INPUT_BYTES / 20)
+        self.assertGreater(sum(event["cat"] == "kernel" for event in queues["compute"]), 100)
+        self.assertTrue([event for event in queues["compute"] if event["cat"] == "wait"])
+
+    def test_without_a_store_nothing_is_copied(self):
+        queues = self.read_trace()
+        self.assertEqual((queues["to_host"], queues["from_host"]), ([], []))
+
+    def test_a_profile_is_written_too(self):
+        done = self.run_program("--data", "text.txt", *MODEL, *FULL, "--device", "sim", "--profile", "profile.json")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        events = json.loads(self.read("profile.json"))["traceEvents"]
+        self.assertTrue([event for event in events if event["name"] == "linear"])
+
+    def test_a_device_without_queues_is_said_before_training(self):
+        done = self.run_program("--data", "text.txt", *MODEL, "--stream-trace", "trace.json")
+        self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (1, b"", 1))
+        self.assertIn(b"--stream-trace: device cpu has no queues", done.stderr)
+        self.assertEqual(os.listdir(self.folder), ["text.txt"])
+
+
 class BadInput(SimTest):
     def test_settings_that_make_no_sense(self):
         for name in "memory", "bandwidth", "latency":

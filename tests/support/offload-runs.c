@@ -134,10 +134,6 @@ make_training (OffloadRuns *self,
 {
   BenchSettings settings = self->settings;
 
-  run->bandwidth = run->factor * self->to_host;
-  run->device = run->on_sim ? open_sim (run->bandwidth, error) : ebb_device_get_cpu ();
-  if (run->device == NULL)
-    return FALSE;
   run->hooks = make_store (self, run, error);
   if (run->hooks == NULL)
     return FALSE;
@@ -165,6 +161,16 @@ take_step (OffloadRun *run,
   return TRUE;
 }
 
+/* What a training has besides parameters, gradients and moments. */
+static guint64
+get_other_bytes (EbbMemoryStats *stats,
+                 guint64 total)
+{
+  for (int i = EBB_PURPOSE_PARAMETER; i <= EBB_PURPOSE_OPTIMIZER; i++)
+    total -= ebb_memory_stats_get_current (stats, (EbbPurpose) i);
+  return total;
+}
+
 static gboolean
 warm_up (OffloadRun *run,
          GError **error)
@@ -180,13 +186,11 @@ warm_up (OffloadRun *run,
 /* What a step of the first run takes says how fast this machine computes. */
 static gboolean
 calibrate (OffloadRuns *self,
+           OffloadRun *run,
            GError **error)
 {
-  OffloadRun *run = get_run (self, 0);
   double seconds[CALIBRATION_STEPS];
 
-  if (!make_training (self, run, error) || !warm_up (run, error))
-    return FALSE;
   for (int i = 0; i < CALIBRATION_STEPS; i++)
     {
       double parts[BENCH_N_PARTS];
@@ -205,6 +209,7 @@ calibrate (OffloadRuns *self,
  * the most may be in use when the last ones come, and say nothing of what was stored. */
 static gboolean
 count_step (OffloadRun *run,
+            guint64 before,
             GError **error)
 {
   EbbActivationStore *store = EBB_ACTIVATION_STORE (run->hooks);
@@ -222,10 +227,26 @@ count_step (OffloadRun *run,
   run->moving = ebb_activation_store_get_seconds_moving (store);
   run->waited = ebb_activation_store_get_seconds_waited (store);
   run->stored = ebb_activation_store_get_bytes_peak (store);
-  run->peak = ebb_memory_stats_get_peak_total (stats);
-  for (int i = EBB_PURPOSE_PARAMETER; i <= EBB_PURPOSE_OPTIMIZER; i++)
-    run->peak -= ebb_memory_stats_get_current (stats, (EbbPurpose) i);
+  run->peak = get_other_bytes (stats, ebb_memory_stats_get_peak_total (stats)) - before;
   return take_step (run, FALSE, error);
+}
+
+static gboolean
+begin_run (OffloadRuns *self,
+           OffloadRun *run,
+           GError **error)
+{
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  guint64 before;
+
+  run->bandwidth = run->factor * self->to_host;
+  run->device = run->on_sim ? open_sim (run->bandwidth, error) : ebb_device_get_cpu ();
+  if (run->device == NULL)
+    return FALSE;
+  stats = ebb_memory_get_stats (run->device);
+  before = get_other_bytes (stats, ebb_memory_stats_get_total (stats));
+  return make_training (self, run, error) && warm_up (run, error)
+         && (run != get_run (self, 0) || calibrate (self, run, error)) && count_step (run, before, error);
 }
 
 static gboolean
@@ -308,8 +329,6 @@ measure_run (OffloadRun *run,
 {
   g_autofree char *trace = NULL;
 
-  if (!count_step (run, error))
-    return FALSE;
   if (!run->on_sim)
     return TRUE;
   trace = record_step (run, error);
@@ -331,10 +350,8 @@ offload_runs_measure (OffloadRuns *self,
                       int steps,
                       GError **error)
 {
-  if (!calibrate (self, error))
-    return FALSE;
-  for (guint i = 1; i < self->runs->len; i++)
-    if (!make_training (self, get_run (self, i), error) || !warm_up (get_run (self, i), error))
+  for (guint i = 0; i < self->runs->len; i++)
+    if (!begin_run (self, get_run (self, i), error))
       return FALSE;
   if (!check_losses (self, error) || !take_turns (self, rounds, steps, error))
     return FALSE;

@@ -1,0 +1,31 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "progress.h"
+
+/* --stream-trace: what the device's queues do beside each other in one step, as a trace file. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  const Trainer *trainer;
+  const char *path; /* NULL: nothing is to be traced */
+  gint64 step;      /* that is, as Trainer.step counts before it */
+  gboolean begun;
+} Streams;
+
+/* FALSE with an error if the device has no queues. */
+gboolean streams_init (Streams *self,
+                       const Trainer *trainer,
+                       GError **error);
+/* Around each step. */
+gboolean streams_begin_step (Streams *self,
+                             GError **error);
+gboolean streams_end_step (Streams *self,
+                           GError **error);
+/* Says where the trace is. */
+void streams_tell (const Streams *self,
+                   Progress *progress);
+
+G_END_DECLS
