@@ -22,9 +22,9 @@ static const Way ways[] = {
   { "parts in blocks", WRAP_PARTS | WRAP_BLOCKS, STAY,
     "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks." },
   { "blocks, host", WRAP_BLOCKS, TO_HOST,
-    "Inputs go to host memory and are back before they are needed. On the CPU they are there already: nothing moves." },
+    "Inputs go to host memory; backward has the one that it needs on the device, and the next one on its way." },
   { "blocks, disk", WRAP_BLOCKS, TO_DISK,
-    "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in memory." },
+    "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in between." },
   { "blocks in model, disk", WRAP_BLOCKS | WRAP_MODEL, TO_DISK,
     "One input goes to the file. The blocks hand theirs to the model, which makes them again: they stay in memory." },
   { "parts in blocks, disk", WRAP_PARTS | WRAP_BLOCKS, TO_DISK,
@@ -38,7 +38,8 @@ print_head (const Sizes *sizes)
 
   printf ("%d transformer blocks of width %d, %d x %d tokens, on %s; an input has %" G_GUINT64_FORMAT " bytes\n",
           sizes->blocks, sizes->width, sizes->batch, sizes->tokens, ebb_device_get_name (sizes->device), n_bytes);
-  printf ("Bytes kept from forward to backward, most bytes at a time in the step, forwards with those run again\n\n");
+  printf ("Bytes kept from forward to backward, most bytes at a time in the step besides parameters and gradients,\n"
+          "forwards with those run again\n\n");
   printf ("%-22s%12s%12s%12s%12s%8s%7s\n", "wrapped", "inner", "outer", "in store", "at most", "blocks", "parts");
 }
 
@@ -88,7 +89,7 @@ show (Sizes *sizes,
   Step steps[G_N_ELEMENTS (ways)] = { 0 };
   gboolean ok = TRUE;
 
-  sizes->device = ebb_device_get (sizes->device_name != NULL ? sizes->device_name : "cpu", error);
+  sizes->device = ebb_device_get (sizes->device_name != NULL ? sizes->device_name : "sim", error);
   if (sizes->device == NULL)
     return FALSE;
   print_head (sizes);
@@ -146,7 +147,7 @@ parse (Sizes *sizes,
     { "batch", 0, 0, G_OPTION_ARG_INT, &sizes->batch, "Rows of tokens (4)", "N" },
     { "tokens", 0, 0, G_OPTION_ARG_INT, &sizes->tokens, "Tokens in a row (64)", "N" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &sizes->dropout, "Probability of dropout (0.1)", "P" },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name, "Where it is measured: sim, cpu, ... (cpu)", "NAME" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name, "Where it is measured: sim, cpu, ... (sim)", "NAME" },
     { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder, "Where the disk store has its file (the system's)",
       "DIR" },
     { NULL }

@@ -101,11 +101,19 @@ get_activation_bytes (EbbDevice *device)
 }
 
 static guint64
-get_activation_peak (EbbDevice *device)
+get_bytes (EbbDevice *device)
 {
   g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
 
-  return ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
+  return ebb_memory_stats_get_total (stats);
+}
+
+static guint64
+get_peak (EbbDevice *device)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
+
+  return ebb_memory_stats_get_peak_total (stats);
 }
 
 /* What the wrappers hold, wherever it lies. */
@@ -126,19 +134,28 @@ sum_saved_bytes (EbbModule *model)
   return sum;
 }
 
-static void
+/* In host memory, where they can be compared. */
+static gboolean
 take_gradients (Step *self,
-                EbbModule *model)
+                EbbModule *model,
+                GError **error)
 {
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (model, TRUE, &n);
+  gboolean ok = TRUE;
 
   self->names = ebb_module_get_parameter_names (model, TRUE);
   for (guint i = 0; i < n; i++)
     {
-      g_ptr_array_add (self->gradients, ebb_tensor_get_grad (parameters[i]));
+      g_autoptr (EbbTensor) gradient = ebb_tensor_get_grad (parameters[i]);
+      EbbTensor *copy = ok ? ebb_to_device (gradient, NULL, error) : NULL;
+
+      ok = copy != NULL;
+      if (ok)
+        g_ptr_array_add (self->gradients, copy);
       ebb_tensor_unref (parameters[i]);
     }
+  return ok;
 }
 
 /* The sum of what the model makes of random numbers. The input belongs to nobody else afterwards, so that a store can
@@ -164,6 +181,17 @@ get_moved_bytes (EbbSavedTensorHooks *store)
   return ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store));
 }
 
+/* Gradients that are there already are no part of what the next step needs. */
+static gboolean
+make_gradients (EbbModule *model,
+                const Sizes *sizes,
+                GError **error)
+{
+  g_autoptr (EbbTensor) loss = run_forward (model, sizes, error);
+
+  return ebb_tensor_backward (loss, error);
+}
+
 static gboolean
 measure (Step *self,
          EbbModule *model,
@@ -171,7 +199,7 @@ measure (Step *self,
          EbbSavedTensorHooks *store,
          GError **error)
 {
-  guint64 before = get_activation_bytes (sizes->device);
+  guint64 before = get_activation_bytes (sizes->device), all_before = get_bytes (sizes->device);
   g_autoptr (EbbTensor) loss = run_forward (model, sizes, error);
 
   if (loss == NULL)
@@ -181,9 +209,8 @@ measure (Step *self,
   self->inner = get_activation_bytes (sizes->device) - before - self->outer;
   if (!ebb_tensor_backward (loss, error))
     return FALSE;
-  self->at_most = get_activation_peak (sizes->device) - before;
-  take_gradients (self, model);
-  return TRUE;
+  self->at_most = get_peak (sizes->device) - all_before;
+  return take_gradients (self, model, error);
 }
 
 gboolean
@@ -204,8 +231,10 @@ step_run (Step *self,
       if (store == NULL)
         return FALSE;
       ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      /* What is on its way to the store is on the device, too: none of it is, so that the columns add up. */
+      ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), 0);
     }
-  if (!wrap (model, way, store, error))
+  if (!wrap (model, way, store, error) || !make_gradients (model, sizes, error))
     return FALSE;
   count_forwards (model, self);
   ebb_memory_reset_peaks (sizes->device);

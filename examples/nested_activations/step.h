@@ -34,14 +34,14 @@ typedef struct
   int blocks, width, heads, batch, tokens;
   double dropout;
   char *folder;      /* NULL: the system's */
-  char *device_name; /* NULL: cpu */
+  char *device_name; /* NULL: sim */
   EbbDevice *device;
 } Sizes;
 
 typedef struct
 {
   guint64 inner, outer, in_store; /* bytes after the forward */
-  guint64 at_most;                /* bytes at a time in the step */
+  guint64 at_most;                /* bytes at a time in the step, besides parameters and gradients */
   guint n_blocks, n_parts;        /* forwards */
   char **names;                   /* of the parameters */
   GPtrArray *gradients;           /* of EbbTensor, in the same order */

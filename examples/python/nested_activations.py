@@ -38,9 +38,9 @@ WAYS = [
     ("parts in blocks", "parts blocks", None,
      "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks."),
     ("blocks, host", "blocks", "host",
-     "Inputs go to host memory and are back before they are needed. On the CPU they are there already: nothing moves."),
+     "Inputs go to host memory; backward has the one that it needs on the device, and the next one on its way."),
     ("blocks, disk", "blocks", "disk",
-     "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in memory."),
+     "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in between."),
     ("blocks in model, disk", "blocks model", "disk",
      "One input goes to the file. The blocks hand theirs to the model, which makes them again: they stay in memory."),
     ("parts in blocks, disk", "parts blocks", "disk",
@@ -61,6 +61,8 @@ def wrap(model, what, where, folder):
     if where:
         store = Ebb.HostStore() if where == "host" else Ebb.DiskStore.new(folder)
         store.set_least_size(0)
+        # What is on its way to the store is on the device, too: none of it is, so that the columns add up.
+        store.set_in_flight(0)
     if "parts" in what:
         Ebb.checkpoint_wrap_each(model, is_part)
     if "blocks" in what:
@@ -85,27 +87,32 @@ def count_forwards(model):
     return counts
 
 
-def activation_bytes(device, which):
-    return Ebb.memory_stats(device)["activation"][which]
+def device_bytes(options, which="current", purpose="total"):
+    return Ebb.memory_stats(options.device)[purpose][which]
+
+
+def run_forward(model, options):
+    """The input belongs to nobody but the model afterwards, so that a store can take it out of memory."""
+    return model(Ebb.randn(options.batch, options.tokens, options.width, device=options.device)).sum()
 
 
 def run_step(options, what, where):
     """One forward and backward: the numbers of a row, and the gradients by name."""
     model = make_model(options)
     store = wrap(model, what, where, options.folder)
+    run_forward(model, options).backward()  # gradients that are there already are no part of what the next step needs
     counts = count_forwards(model)
     Ebb.memory_reset_peaks(Ebb.Device.get(options.device))
-    before = activation_bytes(options.device, "current")
+    before, all_before = device_bytes(options, purpose="activation"), device_bytes(options)
 
-    # The input belongs to nobody but the model from here on, so that a store can take it out of memory.
-    loss = model(Ebb.randn(options.batch, options.tokens, options.width, device=options.device)).sum()
+    loss = run_forward(model, options)
     # What a store has left in its place it answers for, too, but that is not meant here.
     in_store = store.get_bytes_held() if store and store.get_bytes_put() else 0
     outer = Ebb.checkpoint_report(model, as_dict=True)["sum"]["saved_bytes"] - in_store
-    inner = activation_bytes(options.device, "current") - before - outer
+    inner = device_bytes(options, purpose="activation") - before - outer
     loss.backward()
-    row = [inner, outer, in_store, activation_bytes(options.device, "peak") - before, counts["blocks"], counts["parts"]]
-    return row, {name: parameter.grad for name, parameter in model.named_parameters()}
+    row = [inner, outer, in_store, device_bytes(options, "peak") - all_before, counts["blocks"], counts["parts"]]
+    return row, {name: parameter.grad.to("cpu") for name, parameter in model.named_parameters()}
 
 
 def find_difference(expected, gradients):
@@ -118,7 +125,8 @@ def find_difference(expected, gradients):
 def show(options):
     print(f"{options.blocks} transformer blocks of width {options.width}, {options.batch} x {options.tokens} tokens, "
           f"on {options.device}; an input has {options.batch * options.tokens * options.width * 4} bytes")
-    print("Bytes kept from forward to backward, most bytes at a time in the step, forwards with those run again\n")
+    print("Bytes kept from forward to backward, most bytes at a time in the step besides parameters and gradients,\n"
+          "forwards with those run again\n")
     print(f"{'wrapped':<22}{'inner':>12}{'outer':>12}{'in store':>12}{'at most':>12}{'blocks':>8}{'parts':>7}")
     expected = None  # the gradients of the first row
     for name, what, where, _ in WAYS:
@@ -166,7 +174,7 @@ def parse(words):
     parser.add_argument("--batch", type=at_least(1), default=4, metavar="N", help="rows of tokens (4)")
     parser.add_argument("--tokens", type=at_least(1), default=64, metavar="N", help="tokens in a row (64)")
     parser.add_argument("--dropout", type=probability, default=0.1, metavar="P", help="probability of dropout (0.1)")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="where it is measured: sim, cpu, ... (cpu)")
+    parser.add_argument("--device", default="sim", metavar="NAME", help="where it is measured: sim, cpu, ... (sim)")
     parser.add_argument("--folder", metavar="DIR", help="where the disk store has its file (the system's)")
     return parser.parse_args(words)
 

@@ -49,18 +49,24 @@ class Table(unittest.TestCase):
         for name, row in rows.items():
             inputs = 0 if name == "none" else 1 if "model" in name else n_blocks
             self.assertEqual(row["outer"] + row["store"], inputs * n_bytes, name)
-            self.assertEqual(row["outer" if name.endswith("disk") else "store"], 0, name)
-        # the most at a time
-        self.assertEqual(none["most"], none["inner"])
-        self.assertEqual(model["most"], none["most"])
+            stored = name.endswith("disk") or name.endswith("host")
+            self.assertEqual(row["outer" if stored else "store"], 0, name)
+        # the most at a time: a store leaves the input that backward needs and the next one on the device
+        self.assertGreater(none["most"], none["inner"])
+        # its own input may be let go a little earlier than what was kept all the time
+        self.assertLessEqual(model["most"], none["most"])
+        self.assertLess(none["most"] - model["most"], 2 * n_bytes)
+        self.assertEqual(both["most"], blocks["most"])
         self.assertLess(parts["most"], blocks["most"])
-        self.assertEqual(rows["blocks, host"], blocks)
-        for way in "blocks", "parts in blocks":
-            self.assertEqual(rows[way]["most"] - rows[way + ", disk"]["most"], n_blocks * n_bytes, way)
-        self.assertEqual(both["most"] - rows["blocks in model, disk"]["most"], n_bytes)
+        away = max(n_blocks - 2, 0) * n_bytes
+        self.assertEqual(blocks["most"] - rows["blocks, host"]["most"], away)
+        self.assertEqual(rows["blocks, disk"], rows["blocks, host"])
+        self.assertEqual(parts["most"] - rows["parts in blocks, disk"]["most"], away)
+        self.assertEqual(rows["blocks in model, disk"]["most"], both["most"])
         if n_blocks > 1:
             self.assertLess(blocks["most"], none["most"])
-            self.assertLess(both["most"], blocks["most"])
+        return rows
+
         # what is run
         for name, row in rows.items():
             # a block's input that is the model's, too, needs no recompute of the model
@@ -71,13 +77,28 @@ class Table(unittest.TestCase):
     def test_the_numbers_fit_each_other(self):
         self.check(4, 65536)
 
+    def test_more_blocks_add_their_inputs(self):
+        four, nine = self.check(4, 65536), self.check(9, 65536, "--blocks", 9)
+        self.assertEqual(nine["blocks"]["most"] - four["blocks"]["most"], 5 * 65536)
+        self.assertEqual(nine["parts in blocks"]["most"] - four["parts in blocks"]["most"], 5 * 65536)
+        self.assertEqual(nine["blocks, host"]["most"], four["blocks, host"]["most"])
+        self.assertEqual(nine["none"]["most"] - four["none"]["most"], nine["none"]["inner"] - four["none"]["inner"])
+
+    def test_on_the_cpu(self):
+        done = run(IN_C, "--device", "cpu")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = read_table(done.stdout)[1]
+        self.assertEqual(rows["blocks, host"], rows["blocks"])  # nothing moves
+        self.assertEqual(rows["blocks, disk"]["store"], 4 * 65536)
+
     def test_other_sizes(self):
         self.check(1, 96, "--blocks", 1, "--width", 8, "--heads", 1, "--batch", 1, "--tokens", 3)
         self.check(3, 20480, "--blocks", 3, "--width", 32, "--heads", 2, "--batch", 5, "--tokens", 32, "--dropout", 0)
 
     @unittest.skipUnless(HAS_PYTHON, "introspection was not built")
     def test_python_prints_what_c_prints(self):
-        for words in [], ["--blocks", 2, "--width", 48, "--heads", 3, "--batch", 1, "--tokens", 40, "--dropout", 0.5]:
+        for words in [], ["--blocks", 2, "--width", 48, "--heads", 3, "--batch", 1, "--tokens", 40, "--dropout", 0.5], \
+                ["--device", "cpu"]:
             in_c, in_python = run(IN_C, *words), run(IN_PYTHON, *words)
             self.assertEqual((in_python.returncode, in_python.stderr), (0, ""))
             self.assertEqual(in_python.stdout, in_c.stdout)
@@ -122,7 +143,9 @@ class BadInput(unittest.TestCase):
                 (2, "word", "word"),
                 (1, "64 can't be divided", "--heads", 5),
                 (1, "/nonexistent", "--folder", "/nonexistent"),
-                (1, "out of memory on cpu", "--batch", 2147483647)]:
+                (1, "out of memory on cpu", "--device", "cpu", "--batch", 2147483647),
+                (1, "out of memory on sim", "--batch", 65536),
+                (1, "no device", "--device", "abacus")]:
             for language, program in PROGRAMS.items():
                 with self.subTest(language=language, words=words):
                     done = run(program, *words)
@@ -135,7 +158,7 @@ class BadInput(unittest.TestCase):
             with self.subTest(language=language):
                 done = run(program, "--help")
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
-                for option in "blocks width heads batch tokens dropout folder".split():
+                for option in "blocks width heads batch tokens dropout device folder".split():
                     self.assertIn(f"--{option}", done.stdout)
 
 
