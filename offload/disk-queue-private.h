@@ -33,7 +33,7 @@ typedef enum
   EBB_DISK_WRITING,
   EBB_DISK_WRITTEN,
   EBB_DISK_FAILED, /* not in the file: in staging memory alone */
-  EBB_DISK_LOST    /* the copy from the device failed */
+  EBB_DISK_LOST    /* the copy from the device failed: of no use but to be told */
 } EbbDiskState;
 
 /* Under the queue's lock, but for what is set once. */
@@ -90,8 +90,8 @@ struct _EbbDiskRead
   EbbDevice *device;
   EbbDiskRecord *record; /* gone, maybe, when it has been handed out */
   EbbTensor *tensor;
-  EbbTransfer *mark; /* when the tensor's memory was taken */
-  EbbTransfer *last; /* computing must come after it */
+  EbbTransfer *mark;    /* when the tensor's memory was taken */
+  GPtrArray *transfers; /* computing must come after them */
   EbbDiskBuffer buffers[2];
   gsize buffer_size;
   guint n_buffers;
@@ -110,7 +110,6 @@ typedef struct
   gboolean is_untold;
   guint64 size, beside;
   int reason;
-  GError *error; /* of a device, instead */
 } EbbDiskFailure;
 
 struct _EbbDiskQueue
@@ -156,9 +155,9 @@ gboolean ebb_disk_queue_tell (EbbDiskQueue *queue,
 gboolean ebb_disk_queue_end_transfer (EbbDiskQueue *queue,
                                       EbbTransfer *transfer,
                                       GError **error);
-/* For a thread of the program: until @transfer is done, of which @store knows; lets it go. NULL is fine. */
-void ebb_disk_wait_for_transfer (EbbActivationStore *store,
-                                 EbbTransfer *transfer);
+/* On a thread of the program: until @transfer, which may be NULL, is over; lets it go. Should it have failed, whoever
+ * needs what it brings is told. */
+void ebb_disk_wait_for_transfer (EbbTransfer *transfer);
 
 /* -- disk-record.c ------------------------------------------------------------------------------------------------- */
 

@@ -168,7 +168,6 @@ ebb_disk_queue_unref (EbbDiskQueue *self)
   queues = g_list_remove (queues, self);
   pthread_mutex_unlock (&queues_lock);
   ebb_disk_queue_end_lingering (self, 0);
-  g_clear_error (&self->failure.error);
   ebb_disk_file_unref (self->file);
   pthread_cond_destroy (&self->work);
   pthread_cond_destroy (&self->change);
@@ -213,7 +212,7 @@ ebb_disk_queue_end_transfer (EbbDiskQueue *self,
                              GError **error)
 {
   double seconds = 0, waited = 0;
-  gboolean ok = ebb_transfer_finish (transfer, error);
+  gboolean ok = ebb_transfer_finish (transfer, NULL) || ebb_transfer_finish (transfer, error);
 
   if (ok)
     ebb_transfer_get_times (transfer, &seconds, &waited);
@@ -225,15 +224,11 @@ ebb_disk_queue_end_transfer (EbbDiskQueue *self,
 }
 
 void
-ebb_disk_wait_for_transfer (EbbActivationStore *store,
-                            EbbTransfer *transfer)
+ebb_disk_wait_for_transfer (EbbTransfer *transfer)
 {
-  GError *error = NULL;
-
   if (transfer == NULL)
     return;
-  if (!ebb_transfer_wait (transfer, &error))
-    ebb_activation_store_note_failure (store, error);
+  ebb_transfer_wait (transfer, NULL);
   ebb_transfer_unref (transfer);
 }
 
@@ -246,9 +241,6 @@ ebb_disk_queue_tell (EbbDiskQueue *self,
   if (!failure->is_untold)
     return TRUE;
   failure->is_untold = FALSE;
-  if (failure->error != NULL)
-    g_propagate_error (error, g_steal_pointer (&failure->error));
-  else
-    ebb_disk_file_set_write_error (self->file, failure->size, failure->beside, failure->reason, error);
+  ebb_disk_file_set_write_error (self->file, failure->size, failure->beside, failure->reason, error);
   return FALSE;
 }

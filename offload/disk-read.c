@@ -29,8 +29,7 @@ copy_staged (EbbDiskRead *self,
   if (transfer == NULL)
     return FALSE;
   ebb_activation_store_count_transfer (self->store, transfer);
-  g_clear_pointer (&self->last, ebb_transfer_unref);
-  self->last = transfer;
+  g_ptr_array_add (self->transfers, transfer);
   return TRUE;
 }
 
@@ -102,6 +101,32 @@ new_tensor (EbbDiskRecord *record,
   return tensor;
 }
 
+/* What a device has to tell is for the program's threads; this one asks only why the copy can't be. */
+static void
+begin_copy (EbbDiskRead *self,
+            EbbDiskPiece *piece,
+            EbbDiskBuffer *buffer,
+            GError **error)
+{
+  char *data = (char *) self->tensor->view.data + piece->start;
+  const char *host = buffer->memory + piece->head;
+  EbbTransfer *transfer = NULL;
+
+  if (self->device->backend->streams != NULL)
+    transfer = ebb_transfer_from_host_begin_after (self->device, data, host, piece->size, self->mark, NULL);
+  if (transfer == NULL)
+    transfer = ebb_transfer_from_host_begin_after (self->device, data, host, piece->size, self->mark, error);
+  if (transfer == NULL)
+    return;
+  if (self->device->backend->streams == NULL) /* done */
+    {
+      ebb_disk_queue_end_transfer (self->queue, transfer, error);
+      return;
+    }
+  g_ptr_array_add (self->transfers, ebb_transfer_ref (transfer));
+  buffer->transfer = transfer;
+}
+
 static int
 read_piece (EbbDiskRead *self,
             GError **error)
@@ -109,12 +134,10 @@ read_piece (EbbDiskRead *self,
   EbbDiskQueue *queue = self->queue;
   EbbDiskPiece *piece = &self->record->pieces[self->todo[self->n_done]];
   EbbDiskBuffer *buffer = &self->buffers[self->n_done % self->n_buffers];
-  EbbTransfer *transfer;
   gint64 start;
   int reason;
 
-  transfer = g_steal_pointer (&buffer->transfer);
-  if (transfer != NULL && !ebb_disk_queue_end_transfer (queue, transfer, error))
+  if (buffer->transfer != NULL && !ebb_disk_queue_end_transfer (queue, g_steal_pointer (&buffer->transfer), error))
     return 0;
   pthread_mutex_lock (&queue->at_disk);
   start = g_get_monotonic_time ();
@@ -129,18 +152,7 @@ read_piece (EbbDiskRead *self,
   pthread_mutex_unlock (&queue->lock);
   if (reason != 0)
     return reason;
-  transfer = ebb_transfer_from_host_begin_after (self->device, (char *) self->tensor->view.data + piece->start,
-                                                 buffer->memory + piece->head, piece->size, self->mark, error);
-  if (transfer == NULL)
-    return 0;
-  if (self->device->backend->streams == NULL)
-    {
-      ebb_disk_queue_end_transfer (queue, transfer, error);
-      return 0;
-    }
-  buffer->transfer = transfer;
-  g_clear_pointer (&self->last, ebb_transfer_unref);
-  self->last = ebb_transfer_ref (transfer);
+  begin_copy (self, piece, buffer, error);
   return 0;
 }
 
@@ -198,6 +210,7 @@ read_new (EbbDiskRecord *record,
   self->store = record->store;
   self->device = record->device;
   self->record = record;
+  self->transfers = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_transfer_unref);
   self->todo = g_new (guint, record->n_pieces);
   self->tensor = new_tensor (record, error);
   self->mark = self->tensor ? ebb_transfer_mark (record->device, error) : NULL;
@@ -220,10 +233,10 @@ read_free (EbbDiskRead *self)
 {
   for (guint i = 0; i < self->n_buffers; i++)
     {
-      ebb_disk_wait_for_transfer (self->store, self->buffers[i].transfer);
+      ebb_disk_wait_for_transfer (self->buffers[i].transfer);
       ebb_transfer_free_host (self->device, self->buffers[i].memory, self->buffer_size, EBB_PURPOSE_WORKSPACE);
     }
-  g_clear_pointer (&self->last, ebb_transfer_unref);
+  g_ptr_array_unref (self->transfers);
   g_clear_pointer (&self->mark, ebb_transfer_unref);
   g_clear_error (&self->error);
   g_free (self->todo);
@@ -234,7 +247,6 @@ void
 ebb_disk_read_cancel (EbbDiskRead *self)
 {
   EbbDiskQueue *queue = self->queue;
-  GError *error = NULL;
 
   pthread_mutex_lock (&queue->lock);
   if (self->is_queued)
@@ -243,9 +255,8 @@ ebb_disk_read_cancel (EbbDiskRead *self)
   while (self->is_running && ebb_disk_queue_is_own (queue))
     ebb_disk_queue_wait (queue);
   pthread_mutex_unlock (&queue->lock);
-  if (self->last != NULL)
-    ebb_transfer_order (self->last, &error);
-  ebb_activation_store_note_failure (self->store, error);
+  for (guint i = 0; i < self->transfers->len; i++)
+    ebb_activation_store_settle (self->store, self->transfers->pdata[i]);
   g_clear_pointer (&self->tensor, ebb_tensor_unref);
   read_free (self);
 }
@@ -292,18 +303,21 @@ read_finish (EbbDiskRead *self,
 {
   EbbDiskQueue *queue = self->queue;
   EbbDiskRecord *record = self->record;
-  GError *local;
+  GError *local = NULL;
   EbbTensor *tensor;
 
   pthread_mutex_lock (&queue->lock);
   while (self->is_queued || self->is_running)
     ebb_disk_queue_wait (queue);
   pthread_mutex_unlock (&queue->lock);
-  local = g_steal_pointer (&self->error);
+  if (self->error != NULL) /* what this thread has to be told comes first */
+    ebb_transfer_order (self->mark, &local);
+  if (local == NULL)
+    local = g_steal_pointer (&self->error);
   if (self->reason != 0)
     ebb_disk_file_set_read_error (queue->file, record->size, record->offset, self->reason, &local);
-  if (local == NULL && self->last != NULL)
-    ebb_transfer_order (self->last, &local);
+  for (guint i = 0; local == NULL && i < self->transfers->len; i++)
+    ebb_transfer_order (self->transfers->pdata[i], &local);
   if (local != NULL)
     {
       g_propagate_error (error, local);
@@ -322,7 +336,6 @@ ebb_disk_record_prefetch (EbbDiskRecord *record)
 {
   EbbDiskQueue *queue = record->queue;
   EbbDiskRead *read;
-  GError *error = NULL;
   gboolean is_begun;
 
   pthread_mutex_lock (&queue->lock);
@@ -330,10 +343,7 @@ ebb_disk_record_prefetch (EbbDiskRecord *record)
   pthread_mutex_unlock (&queue->lock);
   if (is_begun || ebb_original_is_held (record->original) || !ebb_disk_queue_is_own (queue))
     return;
-  read = read_new (record, &error);
-  if (!g_error_matches (error, EBB_ERROR, EBB_ERROR_NO_MEMORY)) /* there may be some when it is needed */
-    ebb_activation_store_note_failure (record->store, g_steal_pointer (&error));
-  g_clear_error (&error);
+  read = read_new (record, NULL); /* should it fail, get tries again and tells */
   pthread_mutex_lock (&queue->lock);
   if (record->ahead == NULL)
     record->ahead = g_steal_pointer (&read);
@@ -349,17 +359,13 @@ ebb_disk_record_get (EbbDiskRecord *record,
   EbbDiskQueue *queue = record->queue;
   EbbTensor *original = ebb_original_get (record->original);
   EbbDiskRead *read;
-  gboolean ok;
 
   pthread_mutex_lock (&queue->lock);
   read = g_steal_pointer (&record->ahead);
-  ok = queue->failure.error == NULL || ebb_disk_queue_tell (queue, error);
   pthread_mutex_unlock (&queue->lock);
-  if (read != NULL && (!ok || original != NULL || !ebb_disk_queue_is_own (queue)))
+  if (read != NULL && (original != NULL || !ebb_disk_queue_is_own (queue)))
     ebb_disk_read_cancel (g_steal_pointer (&read));
-  if (!ok)
-    g_clear_pointer (&original, ebb_tensor_unref);
-  if (!ok || original != NULL)
+  if (original != NULL)
     return original;
   if (read == NULL)
     read = read_new (record, error);

@@ -22,14 +22,13 @@ free_buffer (EbbDiskQueue *self,
 {
   EbbTransfer *emptying = g_steal_pointer (&piece->emptying), *filling = g_steal_pointer (&piece->filling);
   char *buffer = g_steal_pointer (&piece->buffer);
-  EbbActivationStore *store = piece->record->store;
   EbbDevice *device = piece->record->device;
   const gsize size = piece->buffer_size;
 
   unlink_staged (self, piece);
   pthread_mutex_unlock (&self->lock);
-  ebb_disk_wait_for_transfer (store, filling);
-  ebb_disk_wait_for_transfer (store, emptying);
+  ebb_disk_wait_for_transfer (filling);
+  ebb_disk_wait_for_transfer (emptying);
   ebb_transfer_free_host (device, buffer, size, EBB_PURPOSE_WORKSPACE);
   pthread_mutex_lock (&self->lock);
   pthread_cond_broadcast (&self->change);
@@ -218,22 +217,17 @@ write_piece (EbbDiskQueue *self,
 static void
 note_failure (EbbDiskQueue *self,
               EbbDiskPiece *piece,
-              int reason,
-              GError *error)
+              int reason)
 {
   const guint64 in_use = ebb_disk_file_get_in_use (self->file), own = EBB_DISK_ALIGN (piece->record->size);
 
-  piece->state = error != NULL ? EBB_DISK_LOST : EBB_DISK_FAILED;
+  piece->state = EBB_DISK_FAILED;
   if (self->failure.is_untold)
-    {
-      g_clear_error (&error);
-      return;
-    }
+    return;
   self->failure = (EbbDiskFailure){ .is_untold = TRUE,
                                     .size = piece->record->size,
                                     .beside = in_use - MIN (in_use, own),
-                                    .reason = reason,
-                                    .error = error };
+                                    .reason = reason };
 }
 
 void
@@ -241,22 +235,25 @@ ebb_disk_queue_run_write (EbbDiskQueue *self)
 {
   EbbDiskPiece *piece = self->writes.head->data;
   EbbTransfer *filling = g_steal_pointer (&piece->filling);
-  GError *error = NULL;
+  gboolean is_there;
   double seconds = 0;
   int reason = 0;
 
   g_queue_unlink (&self->writes, &piece->in_writes);
   piece->state = EBB_DISK_WRITING;
   pthread_mutex_unlock (&self->lock);
-  if (filling == NULL || ebb_transfer_finish (filling, &error)) /* none: it is tried again */
+  is_there = filling == NULL || ebb_transfer_finish (filling, NULL); /* none: it is tried again */
+  if (is_there)
     reason = write_piece (self, piece, &seconds);
   g_clear_pointer (&filling, ebb_transfer_unref);
   pthread_mutex_lock (&self->lock);
   self->moving += seconds;
-  if (reason == 0 && error == NULL)
+  if (!is_there)
+    piece->state = EBB_DISK_LOST;
+  else if (reason == 0)
     piece->state = EBB_DISK_WRITTEN;
   else
-    note_failure (self, piece, reason, error);
+    note_failure (self, piece, reason);
   pthread_cond_broadcast (&self->change);
 }
 

@@ -162,19 +162,15 @@ take_ahead (EbbHostRecord *self,
 void
 ebb_host_record_prefetch (EbbHostRecord *self)
 {
-  GError *error = NULL;
   EbbTransfer *in = NULL;
   EbbTensor *block;
 
   if (ebb_original_is_held (self->original))
     return;
   block = take_ahead (self, &in);
+  /* Where there is no room yet, there may be when it is asked for; what fails otherwise is told then. */
   if (block == NULL)
-    block = bring (self, &in, &error);
-  /* Where there is no room yet, there may be when it is asked for. */
-  if (g_error_matches (error, EBB_ERROR, EBB_ERROR_NO_MEMORY))
-    g_clear_error (&error);
-  ebb_activation_store_note_failure (self->store, error);
+    block = bring (self, &in, NULL);
   pthread_mutex_lock (&self->lock);
   if (self->ahead == NULL)
     {

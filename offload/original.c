@@ -234,13 +234,8 @@ ebb_activation_store_hold (EbbActivationStore *self,
     priv->oldest = original;
   priv->youngest = original;
   pthread_mutex_unlock (&priv->flight_lock);
-  if (priv->in_flight == 0)
-    {
-      GError *error = NULL;
-
-      if (!release (priv, original->group + 1, &error))
-        ebb_activation_store_note_failure (self, error);
-    }
+  while (priv->in_flight == 0 && release_one (priv, original->group + 1, NULL))
+    ;
   return original;
 }
 
@@ -261,12 +256,12 @@ EbbTensor *
 ebb_original_get (EbbOriginal *self)
 {
   EbbTensor *block = self != NULL ? get_held (self) : NULL;
-  GError *error = NULL;
 
-  /* Backward has come to what was let go: no group will begin that would let the younger ones go. */
-  if (self != NULL && block == NULL
-      && !release (ebb_activation_store_peek (self->store), G_MAXUINT64, &error))
-    ebb_activation_store_note_failure (self->store, error);
+  /* Backward has come to what was let go: no group will begin that would let the younger ones go. What a device has to
+   * tell is left for who has a place for it. */
+  while (self != NULL && block == NULL
+         && release_one (ebb_activation_store_peek (self->store), G_MAXUINT64, NULL))
+    ;
   return block;
 }
 
@@ -282,13 +277,10 @@ void
 ebb_activation_store_settle (EbbActivationStore *self,
                              EbbTransfer *transfer)
 {
-  GError *error = NULL;
-
-  if (ebb_transfer_is_done (transfer) || ebb_transfer_order (transfer, &error))
-    return;
-  ebb_activation_store_note_failure (self, error);
-  if (!ebb_transfer_is_done (transfer))
-    ebb_transfer_order (transfer, NULL);
+  /* What a device has to tell is left for who has a place for it: computing was dropped, maybe, of which this store
+   * knows nothing. */
+  if (!ebb_transfer_order (transfer, NULL))
+    ebb_transfer_is_done (transfer);
 }
 
 void

@@ -32,7 +32,8 @@ typedef struct
 } EbbStreamSpan;
 
 /* A failure of enqueued work makes all later work of its queue, and of those that wait for it, be dropped, until a
- * function of the device has told of it: any that takes a GError does so. Thus nothing is computed from what never
+ * function of the device has told of it: any that is given a place for a GError does so. What is called with NULL goes
+ * on as if nothing had failed, and leaves it to others to be told. Thus nothing is computed from what never
  * arrived. */
 typedef struct
 {

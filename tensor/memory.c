@@ -132,7 +132,8 @@ alloc_or_explain (EbbDevice *device,
                   GError **error)
 {
   GError *failure = NULL;
-  void *data = device->backend->alloc (device->index, size, &failure);
+  /* Without a place for it the device is to tell nothing. */
+  void *data = device->backend->alloc (device->index, size, error != NULL ? &failure : NULL);
 
   if (data != NULL)
     return data;

@@ -67,8 +67,8 @@ parse_own (char world[17],
   g_autofree char *name = g_path_get_basename (path);
   long pid;
 
-  g_assert_cmpint (sscanf (name, "ebb-activations-%16[0-9a-f]-%ld-%" G_GUINT64_FORMAT "-XXXXXX", world, &pid, start), ==,
-                   3);
+  g_assert_cmpint (sscanf (name, "ebb-activations-%16[0-9a-f]-%ld-%" G_GUINT64_FORMAT "-XXXXXX", world, &pid, start),
+                   ==, 3);
   g_assert_cmpint (pid, ==, getpid ());
 }
 

@@ -251,6 +251,7 @@ work_and_fail (void *data)
 static void
 threads_are_told_of_their_own_work (void)
 {
+  g_autoptr (GError) error = NULL;
   pthread_t threads[N_THREADS];
 
   for (guint i = 0; i < N_THREADS; i++)
@@ -258,7 +259,7 @@ threads_are_told_of_their_own_work (void)
   for (guint i = 0; i < N_THREADS; i++)
     pthread_join (threads[i], NULL);
   device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 0);
-  ebb_device_synchronize (device, NULL);
+  ebb_device_synchronize (device, &error);
   assert_all_works ();
 }
 
