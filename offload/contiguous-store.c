@@ -112,7 +112,7 @@ ebb_contiguous_store_get (EbbActivationStore *store,
   EbbHandle *inner = ebb_part_get_inner (part);
 
   if (inner != NULL)
-    return EBB_ACTIVATION_STORE_GET_CLASS (self->next)->get (self->next, inner, error);
+    return ebb_activation_store_get_block (self->next, inner, error);
   return ebb_part_show (part, error);
 }
 
@@ -123,8 +123,8 @@ ebb_contiguous_store_prefetch (EbbActivationStore *store,
   EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
   EbbHandle *inner = ebb_part_get_inner (ebb_handle_get_data (handle));
 
-  if (inner != NULL && EBB_ACTIVATION_STORE_GET_CLASS (self->next)->prefetch != NULL)
-    EBB_ACTIVATION_STORE_GET_CLASS (self->next)->prefetch (self->next, inner);
+  if (inner != NULL)
+    ebb_activation_store_prefetch_block (self->next, inner);
 }
 
 static gboolean
@@ -133,8 +133,7 @@ ebb_contiguous_store_synchronize (EbbActivationStore *store,
 {
   EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
 
-  return self->next == NULL || EBB_ACTIVATION_STORE_GET_CLASS (self->next)->synchronize == NULL
-         || EBB_ACTIVATION_STORE_GET_CLASS (self->next)->synchronize (self->next, error);
+  return self->next == NULL || ebb_activation_store_synchronize (self->next, error);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */

@@ -150,8 +150,6 @@ reserve (Buffer *self,
 {
   const Kind *kind = &self->kind;
   const gsize alignment = kind->next != NULL ? ALIGNMENT_ELSEWHERE : ALIGNMENT;
-  const EbbActivationStoreClass *klass = kind->next != NULL ? EBB_ACTIVATION_STORE_GET_CLASS (kind->next) : NULL;
-  GError *local = NULL;
 
   self->stride = (kind->size + alignment - 1) & ~(alignment - 1);
   if (self->stride > G_MAXSSIZE / self->n_parts)
@@ -160,17 +158,12 @@ reserve (Buffer *self,
                    "%u parts of %" G_GSIZE_FORMAT " bytes are more than can be addressed", self->n_parts, kind->size);
       return FALSE;
     }
-  if (klass == NULL)
+  if (kind->next == NULL)
     {
       self->data = ebb_device_alloc (kind->device, buffer_size (self), EBB_PURPOSE_WORKSPACE, error);
       return self->data != NULL;
     }
-  self->room = klass->reserve (kind->next, kind->device, buffer_size (self), &local);
-  if (self->room == NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "reserve of %s failed without saying why",
-                 G_OBJECT_TYPE_NAME (kind->next));
-  if (local != NULL)
-    g_propagate_error (error, local);
+  self->room = ebb_activation_store_reserve (kind->next, kind->device, buffer_size (self), error);
   return self->room != NULL;
 }
 
@@ -384,15 +377,8 @@ put_there (EbbPart *self,
 {
   const Buffer *buffer = self->buffer;
   EbbActivationStore *next = buffer->kind.next;
-  GError *local = NULL;
 
-  self->inner = EBB_ACTIVATION_STORE_GET_CLASS (next)->put_at (next, buffer->room, buffer->stride * self->index, block,
-                                                               &local);
-  if (self->inner == NULL && local == NULL)
-    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "put_at of %s failed without saying why",
-                 G_OBJECT_TYPE_NAME (next));
-  if (local != NULL)
-    g_propagate_error (error, local);
+  self->inner = ebb_activation_store_put_at (next, buffer->room, buffer->stride * self->index, block, error);
   return self->inner != NULL;
 }
 

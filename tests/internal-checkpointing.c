@@ -339,6 +339,38 @@ contiguous_buffers_are_filled_and_given_back (void)
     }
 }
 
+/* With both keys the buffers lie on the host. */
+static void
+contiguous_buffers_lie_on_the_host (void)
+{
+  g_autoptr (EbbModule) plain = new_model (card);
+  g_autoptr (EbbModule) model = new_model (card);
+  g_autoptr (EbbContiguousStore) store = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GPtrArray) grads = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  Seen seen;
+  g_autoptr (GPtrArray) expected = step (plain, PLAIN, &seen);
+
+  configure ("\"contiguous_memory_optimization\": true, \"number_checkpoints\": 3, \"cpu_checkpointing\": true");
+  store = get_contiguous_store ();
+  g_assert_true (ebb_contiguous_store_get_next (store) == EBB_ACTIVATION_STORE (ebb_host_store_get_default ()));
+  wrap_blocks (model, WRAPPED);
+  y = forward (model, WRAPPED, card, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, N_BLOCKS);
+  g_assert_cmpuint (activations (card), ==, 0);
+  g_assert_cmpuint (activations (NULL), >=, N_BLOCKS * INPUT_BYTES);
+  loss = ebb_sum (y, NULL, 0, FALSE, &error);
+  test_backward (loss);
+  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, 0);
+  grads = take_grads (model);
+  assert_same (grads, expected);
+  ebb_checkpointing_reset ();
+  g_assert_cmpuint (activations (NULL), ==, 0);
+}
+
 static void
 too_few_parts_are_an_error_and_reset_begins_anew (void)
 {
@@ -598,6 +630,7 @@ main (int argc, char **argv)
 #define TEST(name, func) g_test_add_func ("/checkpointing/" name, func)
   TEST ("each-key-acts", each_key_acts);
   TEST ("contiguous-buffers-are-filled-and-given-back", contiguous_buffers_are_filled_and_given_back);
+  TEST ("contiguous-buffers-lie-on-the-host", contiguous_buffers_lie_on_the_host);
   TEST ("too-few-parts-are-an-error-and-reset-begins-anew", too_few_parts_are_an_error_and_reset_begins_anew);
   TEST ("what-is-wrapped-keeps-its-options", what_is_wrapped_keeps_its_options);
   TEST ("a-failure-is-told-wherever-it-is-met", a_failure_is_told_wherever_it_is_met);
