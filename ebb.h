@@ -62,6 +62,7 @@
 #include "nn/transformer-block.h"
 
 #include "offload/activation-store.h"
+#include "offload/compressed-store.h"
 #include "offload/contiguous-store.h"
 #include "offload/disk-store.h"
 #include "offload/host-store.h"

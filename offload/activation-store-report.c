@@ -237,6 +237,8 @@ ebb_activation_store_reset_stats (EbbActivationStore *self)
 
   priv = PRIVATE (self);
   ebb_activation_store_sweep (self);
+  if (EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats != NULL)
+    EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats (self);
   ebb_blocks_lock ();
   priv->peak = priv->held;
   priv->put = priv->got = priv->spilled = 0;
@@ -283,6 +285,60 @@ get_behind (EbbActivationStore *self,
 
 static const char *const behind[] = { "next", "fallback" };
 
+/* The next one of the counters that a kind of store has itself: numbers that are properties and can't be set. */
+static gboolean
+next_own_counter (EbbActivationStore *self,
+                  GParamSpec **specs,
+                  guint n_specs,
+                  guint *i,
+                  double *value)
+{
+  for (; *i < n_specs; (*i)++)
+    {
+      g_auto (GValue) number = G_VALUE_INIT;
+
+      if (specs[*i]->flags & G_PARAM_WRITABLE || !g_value_type_transformable (specs[*i]->value_type, G_TYPE_DOUBLE))
+        continue;
+      g_value_init (&number, G_TYPE_DOUBLE);
+      g_object_get_property (G_OBJECT (self), specs[*i]->name, &number);
+      *value = g_value_get_double (&number);
+      return TRUE;
+    }
+  return FALSE;
+}
+
+static void
+add_own_counters (EbbActivationStore *self,
+                  JsonBuilder *builder)
+{
+  guint n_specs;
+  g_autofree GParamSpec **specs = g_object_class_list_properties (G_OBJECT_GET_CLASS (self), &n_specs);
+  double value;
+
+  for (guint i = 0; next_own_counter (self, specs, n_specs, &i, &value); i++)
+    {
+      g_autofree char *name = g_strdelimit (g_strdup (specs[i]->name), "-", '_');
+
+      json_builder_set_member_name (builder, name);
+      if (specs[i]->value_type == G_TYPE_DOUBLE)
+        json_builder_add_double_value (builder, value);
+      else
+        json_builder_add_int_value (builder, (gint64) value);
+    }
+}
+
+static void
+append_own_counters (EbbActivationStore *self,
+                     GString *text)
+{
+  guint n_specs;
+  g_autofree GParamSpec **specs = g_object_class_list_properties (G_OBJECT_GET_CLASS (self), &n_specs);
+  double value;
+
+  for (guint i = 0; next_own_counter (self, specs, n_specs, &i, &value); i++)
+    g_string_append_printf (text, "; %s %.4g", specs[i]->name, value);
+}
+
 static JsonNode *
 make_report (EbbActivationStore *self)
 {
@@ -304,6 +360,7 @@ make_report (EbbActivationStore *self)
   json_builder_add_double_value (builder, waited);
   json_builder_set_member_name (builder, "hidden_share");
   json_builder_add_double_value (builder, get_share (moving, waited));
+  add_own_counters (self, builder);
   for (guint i = 0; i < G_N_ELEMENTS (behind); i++)
     {
       g_autoptr (EbbActivationStore) store = get_behind (self, behind[i]);
@@ -323,7 +380,8 @@ make_report (EbbActivationStore *self)
  *
  * The counters as a JSON object: "store", the type; "bytes_held", "bytes_peak", "bytes_put", "bytes_got",
  * "bytes_spilled", "n_packed", "n_unpacked", "n_kept", "seconds_moving", "seconds_waited", "hidden_share", each as its
- * getter gives it; "next" and "fallback", such objects of the stores behind, if there are any.
+ * getter gives it; what a kind of store counts itself, by the names of its properties; "next" and "fallback", such
+ * objects of the stores behind, if there are any.
  *
  * Returns: (transfer full): JSON in one line
  */
@@ -372,6 +430,7 @@ append_report (EbbActivationStore *self,
                           moving, waited, 100 * get_share (moving, waited), now.n_packed, now.n_kept);
   if (now.spilled > 0)
     append_bytes (text, "; spilled ", now.spilled);
+  append_own_counters (self, text);
   g_string_append_c (text, '\n');
   for (guint i = 0; i < G_N_ELEMENTS (behind); i++)
     {

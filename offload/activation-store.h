@@ -28,6 +28,7 @@ G_DECLARE_DERIVABLE_TYPE (EbbActivationStore, ebb_activation_store, EBB, ACTIVAT
  * @reserve: takes room for @n_bytes of tensors of a device, for a store that lays them out itself; the room goes with
  *   the handle. %NULL where a store can't do that
  * @put_at: as put, into a reserved room, from its byte @offset on
+ * @reset_stats: sets counters of its own to 0; %NULL where there are none
  *
  * What a kind of store brings. Which tensors are stored, and that memory which several tensors look at is stored once,
  * is the business of #EbbActivationStore, which takes the hooks of #EbbSavedTensorHooks for it.
@@ -57,9 +58,10 @@ struct _EbbActivationStoreClass
                         guint64 offset,
                         EbbTensor *block,
                         GError **error);
+  void (*reset_stats) (EbbActivationStore *self);
 
   /*< private >*/
-  gpointer padding[9];
+  gpointer padding[8];
 };
 
 /**
