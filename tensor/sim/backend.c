@@ -3,11 +3,9 @@
 
 #include <stdlib.h>
 
-#define MAX_DEVICES 1024
-
 const EbbBackendHost *sim_host;
 
-static SimDevice *devices[MAX_DEVICES];
+static SimDevice *devices[SIM_MAX_DEVICES];
 
 SimDevice *
 sim_device_get (int index)
@@ -46,7 +44,7 @@ device_close (SimDevice *device)
 static void
 lock_all (void)
 {
-  for (guint i = 0; i < MAX_DEVICES; i++)
+  for (guint i = 0; i < SIM_MAX_DEVICES; i++)
     if (sim_device_get ((int) i) != NULL)
       pthread_mutex_lock (&sim_device_get ((int) i)->lock);
 }
@@ -54,7 +52,7 @@ lock_all (void)
 static void
 unlock_all (void)
 {
-  for (guint i = 0; i < MAX_DEVICES; i++)
+  for (guint i = 0; i < SIM_MAX_DEVICES; i++)
     if (sim_device_get ((int) i) != NULL)
       pthread_mutex_unlock (&sim_device_get ((int) i)->lock);
 }
@@ -62,7 +60,7 @@ unlock_all (void)
 static void
 close_in_child (void)
 {
-  for (guint i = 0; i < MAX_DEVICES; i++)
+  for (guint i = 0; i < SIM_MAX_DEVICES; i++)
     if (sim_device_get ((int) i) != NULL)
       {
         SimDevice *device = sim_device_get ((int) i);
@@ -81,7 +79,7 @@ close_in_child (void)
 static void
 close_all (void)
 {
-  for (guint i = 0; i < MAX_DEVICES; i++)
+  for (guint i = 0; i < SIM_MAX_DEVICES; i++)
     if (sim_device_get ((int) i) != NULL)
       device_close (sim_device_get ((int) i));
 }

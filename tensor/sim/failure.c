@@ -5,17 +5,6 @@
  * it, until a thread is told. That thread waits until all that was enqueued is over, so afterwards each event is known
  * to be reached or to have failed, and none of the work that comes then depends on the moment of the failure. */
 
-guint64
-sim_get_thread (void)
-{
-  static guint64 last;
-  static _Thread_local guint64 own;
-
-  if (own == 0)
-    own = __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
-  return own;
-}
-
 static void
 note_dropped (SimDevice *device,
               guint64 thread,

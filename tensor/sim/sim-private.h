@@ -18,6 +18,7 @@ extern const EbbBackendHost *sim_host;
 #undef EBB_ERROR
 #define EBB_ERROR (sim_host->get_error_quark ())
 
+#define SIM_MAX_DEVICES 1024
 #define SIM_ALIGNMENT 64
 #define SIM_QUEUE_LENGTH 1024 /* pieces of work; who enqueues more waits */
 
@@ -304,6 +305,7 @@ gboolean sim_device_tell (SimDevice *device,
 /* TRUE: it is the one that was asked to fail. With the device locked. */
 gboolean sim_device_take_failure (SimDevice *device,
                                   EbbFailure what);
+/* The number of the calling thread. */
 guint64 sim_get_thread (void);
 
 /* -- watching (spans.c, fault.c, settings.c) ----------------------------------------------------------------------- */
