@@ -16,6 +16,7 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
 #include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
 
 /**
  * EbbBert:
@@ -315,8 +316,6 @@ select_counted (EbbTensor *x, EbbTensor *targets, EbbTensor **rows, EbbTensor **
   g_autoptr (EbbTensor) wide = ebb_cast (targets, EBB_DTYPE_I64, error);
   g_autoptr (EbbTensor) dense = ebb_contiguous (wide, error);
   g_autoptr (EbbTensor) host = ebb_to_device (dense, ebb_device_get_cpu (), error);
-  g_autoptr (EbbTensor) host_index = NULL;
-  g_autoptr (EbbTensor) host_targets = NULL;
   g_autoptr (EbbTensor) index = NULL;
   g_autoptr (EbbTensor) flat = NULL;
   g_autofree gint64 *positions = g_new (gint64, (gsize) n + 1);
@@ -338,10 +337,8 @@ select_counted (EbbTensor *x, EbbTensor *targets, EbbTensor **rows, EbbTensor **
       positions[n_counted] = 0;
       values[n_counted] = EBB_IGNORED_TARGET;
     }
-  host_index = ebb_tensor_new_from_ints (positions, (gsize) n_counted, &n_counted, 1, error);
-  host_targets = ebb_tensor_new_from_ints (values, (gsize) n_counted, &n_counted, 1, error);
-  index = ebb_to_device (host_index, device, error);
-  *rows_targets = ebb_to_device (host_targets, device, error);
+  index = ebb_tensor_new_from_values (positions, (gsize) n_counted, &n_counted, 1, EBB_DTYPE_I64, device, error);
+  *rows_targets = ebb_tensor_new_from_values (values, (gsize) n_counted, &n_counted, 1, EBB_DTYPE_I64, device, error);
   flat = ebb_reshape (x, (gint64[]){ n, ebb_tensor_get_dim (x, 2) }, 2, error);
   *rows = ebb_index_select (flat, 0, index, error);
   return *rows != NULL && *rows_targets != NULL;

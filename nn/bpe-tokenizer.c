@@ -3,6 +3,7 @@
 
 #include "nn/bpe-tables-private.h"
 #include "nn/json-scanner-private.h"
+#include "tensor/tensor-private.h"
 
 #include <gio/gio.h>
 #include <string.h>
@@ -137,7 +138,7 @@ ebb_bpe_tokenizer_encode (EbbTokenizer *tokenizer,
       position = end;
     }
   n = (gint64) encoding.n_tokens;
-  return ebb_tensor_new_from_ints (tokens, encoding.n_tokens, &n, 1, error);
+  return ebb_tensor_new_from_values (tokens, encoding.n_tokens, &n, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
 }
 
 static GBytes *

@@ -16,7 +16,7 @@ ebb_byte_tokenizer_encode (EbbTokenizer *tokenizer,
   gsize size;
   const guint8 *bytes = g_bytes_get_data (text, &size);
   gint64 n = (gint64) size;
-  EbbTensor *tokens = ebb_tensor_new_empty (&n, 1, EBB_DTYPE_I64, NULL, error);
+  EbbTensor *tokens = ebb_tensor_new_empty (&n, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
   gint64 *data = tokens ? ebb_tensor_get_data (tokens, NULL) : NULL;
 
   for (gint64 i = 0; data != NULL && i < n; i++)

@@ -102,10 +102,27 @@ ebb_layer_new (GType type, GError **error, const char *first_property, ...)
   return (EbbModule *) layer;
 }
 
+/* Drawn on the CPU, so that a seed stands for the same values wherever the layer is. */
+static gboolean
+draw (EbbTensor *parameter, EbbInit init, double value, GError **error)
+{
+  gboolean elsewhere = ebb_tensor_get_device (parameter) != ebb_device_get_cpu ();
+  g_autoptr (EbbTensor) drawn =
+      !elsewhere ? ebb_tensor_ref (parameter)
+                 : ebb_tensor_new_uninitialized (parameter->view.shape, (guint) parameter->view.n_dims,
+                                                 parameter->view.dtype, ebb_device_get_cpu (), error);
+
+  if (drawn == NULL
+      || !(init == EBB_INIT_UNIFORM ? ebb_tensor_fill_uniform (drawn, -value, value, NULL, error)
+                                    : ebb_tensor_fill_normal (drawn, 0, value, NULL, error)))
+    return FALSE;
+  return !elsewhere || ebb_tensor_upload (parameter, drawn->view.data, error);
+}
+
 gboolean
 ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError **error)
 {
-  gboolean done = FALSE;
+  gboolean done;
 
   if (parameter == NULL || (error != NULL && *error != NULL))
     return FALSE;
@@ -115,12 +132,7 @@ ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError
       return TRUE;
     }
   ebb_push_grad_enabled (FALSE);
-  switch (init)
-    {
-    case EBB_INIT_CONSTANT: done = ebb_tensor_fill (parameter, value, error); break;
-    case EBB_INIT_UNIFORM: done = ebb_tensor_fill_uniform (parameter, -value, value, NULL, error); break;
-    case EBB_INIT_NORMAL: done = ebb_tensor_fill_normal (parameter, 0, value, NULL, error); break;
-    }
+  done = init == EBB_INIT_CONSTANT ? ebb_tensor_fill (parameter, value, error) : draw (parameter, init, value, error);
   ebb_pop_grad_enabled ();
   return done;
 }
@@ -134,7 +146,7 @@ ebb_layer_add_parameter (EbbModule *self,
                          guint n_dims,
                          GError **error)
 {
-  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, ebb_device_get_cpu (), error);
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, NULL, error);
 
   return tensor != NULL && ebb_layer_reinitialize (tensor, init, value, error)
          && ebb_module_register_parameter (self, name, tensor, error);
@@ -148,7 +160,7 @@ ebb_layer_add_buffer (EbbModule *self,
                       guint n_dims,
                       GError **error)
 {
-  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, ebb_device_get_cpu (), error);
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, NULL, error);
 
   return tensor != NULL && ebb_layer_reinitialize (tensor, EBB_INIT_CONSTANT, value, error)
          && ebb_module_register_buffer (self, name, tensor, TRUE, error);

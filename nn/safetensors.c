@@ -45,7 +45,7 @@ make_tensor (const char *path,
   if ((gsize) data % ebb_dtype_get_size (entry->dtype) == 0)
     return ebb_tensor_new_from_bytes (bytes, data_offset + (gsize) entry->begin, entry->shape, entry->n_dims,
                                       entry->dtype, error);
-  copy = ebb_tensor_new_empty (entry->shape, entry->n_dims, entry->dtype, NULL, error);
+  copy = ebb_tensor_new_empty (entry->shape, entry->n_dims, entry->dtype, ebb_device_get_cpu (), error);
   if (copy != NULL && entry->end > entry->begin)
     memcpy (ebb_tensor_get_data (copy, NULL), data, (gsize) (entry->end - entry->begin));
   return copy;

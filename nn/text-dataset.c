@@ -255,8 +255,8 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
     }
   if (!ebb_text_dataset_check_context (self, context, error))
     return FALSE;
-  inputs = ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, NULL, error);
-  nexts = inputs ? ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, NULL, error) : NULL;
+  inputs = ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
+  nexts = inputs ? ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), error) : NULL;
   x = nexts ? ebb_tensor_get_data (inputs, error) : NULL;
   y = x ? ebb_tensor_get_data (nexts, error) : NULL;
   if (y == NULL)

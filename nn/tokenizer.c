@@ -3,6 +3,7 @@
 
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
 
 #include <string.h>
 
@@ -92,6 +93,12 @@ ebb_tokenizer_encode (EbbTokenizer *self,
                    "encode () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension",
                    G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
       g_clear_pointer (&tokens, ebb_tensor_unref);
+    }
+  if (tokens != NULL)
+    {
+      g_autoptr (EbbTensor) made = g_steal_pointer (&tokens);
+
+      tokens = ebb_to_device (made, ebb_device_get_cpu (), error);
     }
   return tokens;
 }
@@ -229,7 +236,7 @@ ebb_tokenizer_decode_text (EbbTokenizer *self,
 
   if ((error != NULL && *error != NULL) || self == NULL || (tokens == NULL && n > 0))
     return NULL;
-  tensor = ebb_tensor_new_from_ints (tokens, n_tokens, &n, 1, error);
+  tensor = ebb_tensor_new_from_values (tokens, n_tokens, &n, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
   bytes = ebb_tokenizer_decode (self, tensor, error);
   if (bytes == NULL)
     return NULL;

@@ -30,6 +30,12 @@ EBB_AVAILABLE_IN_ALL
 EbbDevice *ebb_device_get_cpu (void);
 
 EBB_AVAILABLE_IN_ALL
+EbbDevice *ebb_get_default_device (void);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_set_default_device (EbbDevice *device);
+
+EBB_AVAILABLE_IN_ALL
 const char *ebb_device_get_name (EbbDevice *device);
 
 EBB_AVAILABLE_IN_ALL

@@ -43,6 +43,23 @@ check_readable (EbbTensor *tensor,
   return TRUE;
 }
 
+/* Reads a contiguous tensor; from a device, what was enqueued before is waited for. */
+static gboolean
+download (EbbTensor *tensor,
+          gpointer values,
+          GError **error)
+{
+  EbbDevice *device = tensor->storage->device;
+  gsize size = ebb_tensor_get_n_bytes (tensor);
+
+  if (size == 0)
+    return TRUE;
+  if (!device->backend->host_memory)
+    return device->backend->copy (device->index, values, tensor->view.data, size, TRUE, error);
+  memcpy (values, tensor->view.data, size);
+  return TRUE;
+}
+
 /**
  * ebb_tensor_get_data: (skip)
  * @tensor: a tensor on the CPU
@@ -83,11 +100,11 @@ ebb_tensor_get_address (EbbTensor *tensor,
 
 /**
  * ebb_tensor_get_bytes:
- * @tensor: a tensor on the CPU
+ * @tensor: a tensor
  * @error: return location for an error
  *
- * The elements in row-major order: without a copy if @tensor is contiguous (the bytes then hold its storage), else
- * copied.
+ * The elements in row-major order: without a copy if @tensor is contiguous and on the CPU (the bytes then hold its
+ * storage), else copied.
  *
  * Returns: (transfer full) (nullable): the bytes
  */
@@ -97,7 +114,7 @@ ebb_tensor_get_bytes (EbbTensor *tensor,
 {
   g_autoptr (EbbTensor) copy = NULL;
 
-  if (!check_readable (tensor, error))
+  if (!check_present (tensor, error))
     return NULL;
   if (ebb_view_is_contiguous (&tensor->view))
     copy = ebb_tensor_alias (tensor);
@@ -115,6 +132,13 @@ ebb_tensor_get_bytes (EbbTensor *tensor,
       if (!ebb_launch (tensor->storage->device, &launch, error))
         return NULL;
     }
+  if (!copy->storage->device->backend->host_memory)
+    {
+      gsize size = ebb_tensor_get_n_bytes (copy);
+      g_autofree void *values = g_malloc (size);
+
+      return download (copy, values, error) ? g_bytes_new_take (g_steal_pointer (&values), size) : NULL;
+    }
   copy->storage->pinned = TRUE;
   return g_bytes_new_with_free_func (copy->view.data, ebb_tensor_get_n_bytes (copy),
                                      (GDestroyNotify) ebb_tensor_unref, ebb_tensor_ref (copy));
@@ -131,21 +155,6 @@ f16_to_double (guint16 bits)
                            * (exponent >= 25 ? (double) (1 << (exponent - 25)) : 1.0 / (double) (1 << (25 - exponent)));
 
   return bits & 0x8000 ? -value : value;
-}
-
-/* The bytes of the one element; from a device, what was enqueued before is waited for. */
-static gboolean
-read_element (EbbTensor *tensor,
-              gpointer bytes,
-              GError **error)
-{
-  EbbDevice *device = tensor->storage->device;
-  gsize size = ebb_dtype_get_size (tensor->view.dtype);
-
-  if (!device->backend->host_memory)
-    return device->backend->copy (device->index, bytes, tensor->view.data, size, TRUE, error);
-  memcpy (bytes, tensor->view.data, size);
-  return TRUE;
 }
 
 /* The single element as a double or an i64. */
@@ -176,7 +185,7 @@ read_item (EbbTensor *tensor,
                    text);
       return FALSE;
     }
-  if (!read_element (tensor, &element, error))
+  if (!download (tensor, &element, error))
     return FALSE;
   *real = 0;
   *integer = 0;
@@ -254,8 +263,8 @@ ebb_tensor_get_item_int (EbbTensor *tensor,
 
 /**
  * ebb_tensor_equal:
- * @a: a tensor on the CPU
- * @b: another
+ * @a: a tensor
+ * @b: another, which may be on another device
  *
  * Returns: %TRUE if shapes, types and the bytes of all elements are equal
  */
@@ -351,6 +360,18 @@ append_values (GString *text,
   g_string_append_c (text, ']');
 }
 
+/* @tensor itself if the host can read it; NULL if there is nothing to be read. */
+static EbbTensor *
+get_host_copy (EbbTensor *tensor)
+{
+  g_autoptr (GBytes) bytes = NULL;
+
+  if (tensor->storage->device->backend->host_memory)
+    return check_present (tensor, NULL) ? ebb_tensor_ref (tensor) : NULL;
+  bytes = ebb_tensor_get_bytes (tensor, NULL);
+  return ebb_tensor_new_from_bytes (bytes, 0, tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype, NULL);
+}
+
 /**
  * ebb_tensor_to_string:
  * @tensor: a tensor
@@ -361,16 +382,18 @@ char *
 ebb_tensor_to_string (EbbTensor *tensor)
 {
   GString *text = g_string_new ("tensor (");
+  g_autoptr (EbbTensor) host = NULL;
 
   g_return_val_if_fail (tensor != NULL, NULL);
 
-  if (check_readable (tensor, NULL))
-    append_values (text, tensor, 0, 0);
+  host = get_host_copy (tensor);
+  if (host != NULL)
+    append_values (text, host, 0, 0);
   else
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-      g_string_append_printf (text, "shape %s, no data on the host", shape);
+      g_string_append_printf (text, "shape %s, no data", shape);
     }
   g_string_append_printf (text, ", %s, %s)", ebb_dtype_get_name (tensor->view.dtype), tensor->storage->device->name);
   return g_string_free (text, FALSE);

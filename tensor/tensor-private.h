@@ -42,6 +42,18 @@ EbbTensor *ebb_tensor_new_uninitialized (const gint64 *shape,
                                          EbbDType dtype,
                                          EbbDevice *device,
                                          GError **error);
+/* With a copy of @values, which lie in host memory. */
+EbbTensor *ebb_tensor_new_from_values (const void *values,
+                                       gsize n_values,
+                                       const gint64 *shape,
+                                       guint n_dims,
+                                       EbbDType dtype,
+                                       EbbDevice *device,
+                                       GError **error);
+/* Overwrites a contiguous tensor with @values from host memory; nothing happens to one without data. */
+gboolean ebb_tensor_upload (EbbTensor *tensor,
+                            const void *values,
+                            GError **error);
 /* The same view without graph; always a new tensor. */
 EbbTensor *ebb_tensor_alias (EbbTensor *tensor);
 /* Points @tensor at the storage of @other (same shape, dtype). For parameters: load, to (), shard. */

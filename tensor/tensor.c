@@ -123,7 +123,7 @@ ebb_tensor_new_uninitialized (const gint64 *shape,
  * @shape: (array length=n_dims): the size of each dimension
  * @n_dims: how many dimensions, at most 8
  * @dtype: the element type
- * @device: (nullable): where, %NULL for the CPU
+ * @device: (nullable): where, %NULL for the default device
  * @error: return location for an error
  *
  * Makes a tensor whose values are whatever the memory held.
@@ -141,18 +141,36 @@ ebb_tensor_new_empty (const gint64 *shape,
 
   if ((error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
     return NULL;
-  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, device, error);
+  return ebb_tensor_new_uninitialized (shape, n_dims, dtype, ebb_device_or_default (device), error);
 }
 
-static EbbTensor *
-new_from_values (const void *values,
-                 gsize n_values,
-                 const gint64 *shape,
-                 guint n_dims,
-                 EbbDType dtype,
-                 GError **error)
+gboolean
+ebb_tensor_upload (EbbTensor *tensor,
+                   const void *values,
+                   GError **error)
 {
-  EbbTensor *self = ebb_tensor_new_empty (shape, n_dims, dtype, NULL, error);
+  EbbDevice *device = tensor->storage->device;
+  gsize size = ebb_tensor_get_n_bytes (tensor);
+
+  if (size == 0 || tensor->storage->phantom)
+    return TRUE;
+  tensor->storage->version++;
+  if (!device->backend->host_memory)
+    return device->backend->copy (device->index, tensor->view.data, values, size, FALSE, error);
+  memcpy (tensor->view.data, values, size);
+  return TRUE;
+}
+
+EbbTensor *
+ebb_tensor_new_from_values (const void *values,
+                            gsize n_values,
+                            const gint64 *shape,
+                            guint n_dims,
+                            EbbDType dtype,
+                            EbbDevice *device,
+                            GError **error)
+{
+  g_autoptr (EbbTensor) self = ebb_tensor_new_empty (shape, n_dims, dtype, device, error);
 
   if (self == NULL)
     return NULL;
@@ -163,12 +181,9 @@ new_from_values (const void *values,
       g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
                    "%" G_GSIZE_FORMAT " values for a tensor of shape %s, which has %" G_GINT64_FORMAT, n_values, text,
                    self->n_elements);
-      ebb_tensor_unref (self);
       return NULL;
     }
-  if (n_values > 0 && self->view.data != NULL)
-    memcpy (self->view.data, values, n_values * ebb_dtype_get_size (dtype));
-  return self;
+  return ebb_tensor_upload (self, values, error) ? g_steal_pointer (&self) : NULL;
 }
 
 /**
@@ -179,7 +194,7 @@ new_from_values (const void *values,
  * @n_dims: how many dimensions
  * @error: return location for an error
  *
- * Makes an f32 tensor on the CPU with a copy of @values.
+ * Makes an f32 tensor on the default device with a copy of @values.
  *
  * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE
  */
@@ -190,7 +205,8 @@ ebb_tensor_new_from_floats (const float *values,
                             guint n_dims,
                             GError **error)
 {
-  return new_from_values (values, n_values, shape, n_dims, EBB_DTYPE_F32, error);
+  return ebb_tensor_new_from_values (values, n_values, shape, n_dims, EBB_DTYPE_F32, ebb_get_default_device (),
+                                     error);
 }
 
 /**
@@ -201,7 +217,7 @@ ebb_tensor_new_from_floats (const float *values,
  * @n_dims: how many dimensions
  * @error: return location for an error
  *
- * Makes an i64 tensor on the CPU with a copy of @values.
+ * Makes an i64 tensor on the default device with a copy of @values.
  *
  * Returns: (transfer full) (nullable): the tensor; %NULL with %EBB_ERROR_SHAPE
  */
@@ -212,7 +228,8 @@ ebb_tensor_new_from_ints (const gint64 *values,
                           guint n_dims,
                           GError **error)
 {
-  return new_from_values (values, n_values, shape, n_dims, EBB_DTYPE_I64, error);
+  return ebb_tensor_new_from_values (values, n_values, shape, n_dims, EBB_DTYPE_I64, ebb_get_default_device (),
+                                     error);
 }
 
 /**

@@ -48,6 +48,7 @@ typedef struct
   EbbRecipeLog *recipe_log;      /* of it */
   const EbbOp *saving;           /* whose tensor is at the door */
   EbbGenerator *generator;       /* the default one, made at first use */
+  EbbDevice *default_device;     /* of what is made anew; NULL: the CPU */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */
@@ -80,6 +81,13 @@ ebb_autocast_get (EbbDType *dtype)
   return ebb_thread.autocast;
 }
 
+/* Where something is made that nobody has said a device for. */
+static inline EbbDevice *
+ebb_device_or_default (EbbDevice *device)
+{
+  return device != NULL ? device : ebb_get_default_device ();
+}
+
 /* All modes of a thread as one value, to run something as if at another time. */
 typedef struct
 {
@@ -89,6 +97,7 @@ typedef struct
   EbbOpObserver *observers;
   guint64 frame;
   EbbRecipeLog *recipe_log;
+  EbbDevice *default_device;
 } EbbThreadModes;
 
 EbbThreadModes ebb_thread_save_modes (void);

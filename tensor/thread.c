@@ -152,6 +152,33 @@ ebb_pop_saved_tensor_hooks (void)
   g_object_unref (gone);
 }
 
+/**
+ * ebb_get_default_device:
+ *
+ * Returns: (transfer none): where this thread makes tensors and layers if no other device is asked for; the CPU, unless
+ *   ebb_set_default_device() said otherwise
+ */
+EbbDevice *
+ebb_get_default_device (void)
+{
+  return ebb_thread.default_device != NULL ? ebb_thread.default_device : ebb_device_get_cpu ();
+}
+
+/**
+ * ebb_set_default_device:
+ * @device: (nullable): a device, or %NULL for the CPU
+ *
+ * Says where this thread makes tensors from now on whose device is given as %NULL, tensors of given numbers, and the
+ * parameters and buffers of layers. A layer starts with the same values wherever it is made. What only looks at memory
+ * of the host, what is read from files, and what tokenizers and texts give stays on the CPU; nothing that is there
+ * already moves.
+ */
+void
+ebb_set_default_device (EbbDevice *device)
+{
+  ebb_thread.default_device = device;
+}
+
 void
 ebb_thread_push_observer (EbbOpObserver *observer)
 {
@@ -187,6 +214,7 @@ ebb_thread_save_modes (void)
     .observers = ebb_thread.observers,
     .frame = ebb_thread.frame,
     .recipe_log = ebb_thread.recipe_log,
+    .default_device = ebb_thread.default_device,
   };
 }
 
@@ -201,4 +229,5 @@ ebb_thread_restore_modes (const EbbThreadModes *modes)
   ebb_thread.observers = modes->observers;
   ebb_thread.frame = modes->frame;
   ebb_thread.recipe_log = modes->recipe_log;
+  ebb_thread.default_device = modes->default_device;
 }

@@ -89,6 +89,7 @@ struct _EbbCheckpointFrame
   EbbCheckpointTarget *target;
   EbbArgs *args; /* with an empty tensor in the place of each tensor */
   guint8 autocast, autocast_dtype;
+  EbbDevice *default_device;
   EbbGenerator *generator; /* the forward's default one */
   guint64 mark;            /* births from here on are inside */
   GArray *outers;          /* of EbbOuter */

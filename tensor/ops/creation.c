@@ -27,7 +27,7 @@ new_filled (const char *op_name,
  * @shape: (array length=n_dims): the size of each dimension
  * @n_dims: how many dimensions, at most 8
  * @dtype: the element type
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @error: return location for an error
  *
  * Makes a tensor of zeros.
@@ -48,7 +48,7 @@ ebb_zeros (const gint64 *shape, guint n_dims, EbbDType dtype, EbbDevice *device,
  * @shape: (array length=n_dims): the size of each dimension
  * @n_dims: how many dimensions, at most 8
  * @dtype: the element type
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @error: return location for an error
  *
  * Makes a tensor of ones.
@@ -70,7 +70,7 @@ ebb_ones (const gint64 *shape, guint n_dims, EbbDType dtype, EbbDevice *device, 
  * @n_dims: how many dimensions, at most 8
  * @value: what each element is; converted to @dtype
  * @dtype: the element type
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @error: return location for an error
  *
  * Makes a tensor of one value.
@@ -90,7 +90,7 @@ ebb_full (const gint64 *shape, guint n_dims, double value, EbbDType dtype, EbbDe
  * ebb_scalar:
  * @value: what the element is; converted to @dtype
  * @dtype: the element type
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @error: return location for an error
  *
  * Makes a 0-dimensional tensor: one number, which gives way to other dtypes of its kind in arithmetic.
@@ -109,7 +109,7 @@ ebb_scalar (double value, EbbDType dtype, EbbDevice *device, GError **error)
  * @end: where the values end; not reached
  * @step: the distance of two values; may be negative
  * @dtype: the element type; any but bool
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @error: return location for an error
  *
  * Makes the values @start + i * @step for i from 0 to ceil ((@end - @start) / @step), without this, a tensor of one

@@ -46,7 +46,7 @@ new_sampled (const char *op_name,
  * @shape: (array length=n_dims): the size of each dimension
  * @n_dims: how many dimensions, at most 8
  * @dtype: %EBB_DTYPE_F32 or %EBB_DTYPE_BF16
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @generator: (nullable): where the draws come from, or %NULL for the thread's default
  * @error: return location for an error
  *
@@ -80,7 +80,7 @@ ebb_rand (const gint64 *shape,
  * @shape: (array length=n_dims): the size of each dimension
  * @n_dims: how many dimensions, at most 8
  * @dtype: %EBB_DTYPE_F32 or %EBB_DTYPE_BF16
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @generator: (nullable): where the draws come from, or %NULL for the thread's default
  * @error: return location for an error
  *
@@ -116,7 +116,7 @@ ebb_randn (const gint64 *shape,
  * @shape: (array length=n_dims): the size of each dimension
  * @n_dims: how many dimensions, at most 8
  * @dtype: %EBB_DTYPE_I64 or %EBB_DTYPE_I32
- * @device: (nullable): where, or %NULL for the CPU
+ * @device: (nullable): where, or %NULL for the default device
  * @generator: (nullable): where the draws come from, or %NULL for the thread's default
  * @error: return location for an error
  *
@@ -171,7 +171,8 @@ static const EbbOp multinomial_op = { "multinomial", EBB_OP_RANDOM, EBB_KERNEL_M
  *
  * Fails with %EBB_ERROR_SHAPE when @weights have another number of dimensions or no columns, with %EBB_ERROR_DTYPE when
  * they are not floating-point, and with %EBB_ERROR_INVALID_ARGUMENT when @n_samples is less than one, or a row of
- * @weights has negative or non-finite weights or only zeros.
+ * @weights has negative or non-finite weights or only zeros. On a device that computes behind the caller's back such
+ * a row is found later: a function that is called then, at the latest one that reads values, fails with that error.
  *
  * Returns: (transfer full) (nullable): a tensor `[n_samples]` or `[R, n_samples]` of i64, or %NULL with @error set
  */

@@ -111,12 +111,18 @@ function _init() {
         [Float32Array, F32], [Int32Array, Ebb.DType.I32], [BigInt64Array, Ebb.DType.I64], [Uint8Array, Ebb.DType.U8],
     ]);
 
+    // A device may be given by its name.
+    const setDefaultDevice = Ebb.set_default_device;
+    Ebb.set_default_device = device =>
+        setDefaultDevice(typeof device === 'string' ? Ebb.Device.get(device) : device ?? null);
+
     // Numbers, nested arrays of them, or a typed array, copied. Numbers become f32, or i64 where that is asked for.
     Ebb.tensor = function (data, dtype = F32) {
         for (const [Type, ofType] of typedArrays) {
             if (data instanceof Type) {
                 const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-                return Ebb.Tensor.new_from_bytes(bytes.slice(), 0, [data.length], ofType);
+                const tensor = Ebb.Tensor.new_from_bytes(bytes.slice(), 0, [data.length], ofType);
+                return Ebb.to_device(tensor, Ebb.get_default_device());
             }
         }
         const shape = [];

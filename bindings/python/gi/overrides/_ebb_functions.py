@@ -110,13 +110,18 @@ def _leading_shape(data):
 
 
 def tensor(data, dtype=None, device=None, requires_grad=False):
-    """A tensor with a copy of numbers, nested lists of them, a tensor, or a numpy array (float64 becomes f32)."""
+    """A tensor with a copy of numbers, nested lists of them, a tensor, or a numpy array (float64 becomes f32).
+
+    It is on the default device, a copy of a tensor where that is, unless another is asked for.
+    """
     if isinstance(data, Tensor):
         result = data.detach().clone()
     elif hasattr(data, "__array_interface__"):
         result = _from_array(data)
     else:
         result = _from_numbers(data)
+    if device is None and not isinstance(data, Tensor):
+        device = Ebb.get_default_device()
     result = result.to(*(t for t in (dtype, device) if t is not None))
     return result.requires_grad_() if requires_grad else result
 

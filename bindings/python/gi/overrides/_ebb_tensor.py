@@ -35,7 +35,7 @@ def to_dtype(value):
 
 
 def to_device(value):
-    """An Ebb.Device from itself, a name, or None for the CPU."""
+    """An Ebb.Device from itself or a name; None stays None."""
     if isinstance(value, str):
         return _get_device(value)
     if value is None or isinstance(value, Ebb.Device):
@@ -478,7 +478,7 @@ def _nest_empty(shape):
 
 def _index_by_tensor(tensor, dim, indices):
     if not isinstance(indices, Tensor):
-        indices = Tensor.new_from_ints(indices, [len(indices)])
+        indices = _to_device(Tensor.new_from_ints(indices, [len(indices)]), tensor.get_device())
     if indices.get_dtype() in (*_FLOATING, DType.BOOL):
         raise TypeError(f"an index of dtype {indices.get_dtype().value_nick}: indices are integers; for a mask use "
                         "Ebb.where()")

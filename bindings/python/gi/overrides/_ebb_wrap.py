@@ -10,7 +10,7 @@ from gi.overrides._ebb_args import PythonObject, pack_call, pack_result, unpack_
 from gi.overrides._ebb_construct import c_class
 from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_options import make_options, takes_options
-from gi.overrides._ebb_tensor import DType, Tensor, to_dtype
+from gi.overrides._ebb_tensor import DType, Tensor, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -44,6 +44,25 @@ def enable_grad():
 def autocast(dtype=DType.BF16, enabled=True):
     """Products are computed in a lower precision inside; parameters stay as they are."""
     return _autocast_mode(enabled, to_dtype(dtype))
+
+
+_set_default_device = Ebb.set_default_device
+
+
+def set_default_device(device):
+    """Where this thread makes tensors and layers from now on: an Ebb.Device, a name like "sim", or None for the CPU."""
+    _set_default_device(to_device(device))
+
+
+@contextlib.contextmanager
+def default_device(device):
+    """Tensors and layers are made on a device inside; also a decorator."""
+    before = Ebb.get_default_device()
+    set_default_device(device)
+    try:
+        yield
+    finally:
+        _set_default_device(before)
 
 
 def disable_checkpointing():
