@@ -21,7 +21,7 @@ function (ebb_set_test_properties test label timeout)
     math (EXPR timeout "${timeout} * 5")
   endif ()
   set_tests_properties (${test} PROPERTIES
-    ENVIRONMENT "${test_environment};${ARGN}" LABELS ${label} TIMEOUT ${timeout}
+    ENVIRONMENT "${test_environment};${ARGN}" LABELS "${label}" TIMEOUT ${timeout}
     PROCESSORS ${EBB_TEST_THREADS} SKIP_RETURN_CODE 77)
 endfunction ()
 
@@ -53,6 +53,17 @@ function (ebb_add_program target file twin folder)
     OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/${folder}")
 endfunction ()
 
+# Programs run a second time on the emulated device, as NAME-on-sim, but for these:
+set (tests_on_cpu_alone
+  "internal-kernels-.*|cpu-simd" # call kernels of the CPU on memory of the host
+  "internal-op-cases" # runs each case on every device by itself
+  "steady-state" # counts malloc, which the emulation of queues uses
+  "internal-host-allocator|internal-allocation-failures" # are about the CPU's memory
+  "disk-store|internal-disk-.*" # fork, which no device survives, or open devices of their own
+  "(internal-)?sim(-.*)?|default-device|internal-(checkpoint-offload|residual|stores)" # have devices of their own
+  "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
+list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
+
 file (GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*.c")
 foreach (file IN LISTS test_files)
   cmake_path (GET file STEM name)
@@ -71,6 +82,10 @@ foreach (file IN LISTS test_files)
   ebb_add_program (test-${name} "${file}" ${twin} tests)
   add_test (NAME ${name} COMMAND test-${name})
   ebb_set_test_properties (${name} ${label} ${timeout})
+  if (NOT name MATCHES "^(${tests_on_cpu_alone})$")
+    add_test (NAME ${name}-on-sim COMMAND test-${name})
+    ebb_set_test_properties (${name}-on-sim "${label};sim" ${timeout} "EBB_TEST_DEVICE=sim")
+  endif ()
 endforeach ()
 
 # Each tries some thousand damaged inputs from a fixed seed; by hand it takes other seeds.

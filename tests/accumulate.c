@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/fixtures.h"
 #include "support/tensors.h"
 
@@ -240,10 +241,10 @@ a_second_gradient_takes_no_memory (void)
       g_autoptr (EbbTensor) sum = ebb_sum (y, NULL, 0, FALSE, NULL);
       guint64 peak;
 
-      ebb_memory_reset_peaks (NULL);
-      before = ebb_memory_get_stats (NULL);
+      ebb_memory_reset_peaks (test_device ());
+      before = ebb_memory_get_stats (test_device ());
       g_assert_true (ebb_tensor_backward (sum, NULL));
-      after = ebb_memory_get_stats (NULL);
+      after = ebb_memory_get_stats (test_device ());
       peak = ebb_memory_stats_get_peak_total (after) - ebb_memory_stats_get_total (before);
       g_clear_pointer (&grad, ebb_tensor_unref);
       grad = ebb_tensor_get_grad (weight);
@@ -265,7 +266,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/accumulate/micro-batches-give-the-gradients-of-the-whole",
                    micro_batches_give_the_gradients_of_the_whole);
   g_test_add_func ("/accumulate/micro-batches-give-the-step-of-the-whole", micro_batches_give_the_step_of_the_whole);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "support/device.h"
 #include "support/tensors.h"
 
 static void
@@ -166,7 +167,7 @@ a_function_that_fails_stops_the_map (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/args/values-come-back", values_come_back);
   g_test_add_func ("/args/other-kinds-read-as-nothing", other_kinds_read_as_nothing);
   g_test_add_func ("/args/positional-values-come-first", positional_values_come_first);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 
 /* Attention never holds the scores of all queries and keys. */
@@ -24,13 +25,13 @@ measure_peak (gboolean causal,
   g_autoptr (GError) error = NULL;
 
   g_assert_true (ebb_tensor_set_requires_grad (qkv, TRUE, NULL));
-  ebb_memory_reset_peaks (NULL);
-  before = ebb_memory_get_stats (NULL);
+  ebb_memory_reset_peaks (test_device ());
+  before = ebb_memory_get_stats (test_device ());
   out = ebb_self_attention (qkv, HEADS, NULL, causal, 0, dropout_p, generator, &error);
   g_assert_no_error (error);
   ebb_backward (&out, 1, &grad_out, 1, NULL, 0, FALSE, &error);
   g_assert_no_error (error);
-  after = ebb_memory_get_stats (NULL);
+  after = ebb_memory_get_stats (test_device ());
   grad = ebb_tensor_get_grad (qkv);
   g_assert_cmpuint (ebb_tensor_get_n_bytes (grad), ==, ebb_tensor_get_n_bytes (qkv));
   return ebb_memory_stats_get_peak_total (after) - ebb_memory_stats_get_total (before);
@@ -52,7 +53,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/attention-memory/holds-no-scores", attention_holds_no_scores);
   return g_test_run ();
 }

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 /* Under autocast products and attention run in bf16, parameters and their gradients stay f32. */
 
@@ -155,7 +155,7 @@ gradients_are_added_in_f32 (void)
 static guint64
 get_bytes (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_total (stats);
 }
@@ -189,7 +189,7 @@ copies_of_changed_parameters_are_let_go (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/autocast/products-are-bf16-and-gradients-f32", products_are_bf16_and_gradients_f32);
   g_test_add_func ("/autocast/gradients-are-added-in-f32", gradients_are_added_in_f32);
   g_test_add_func ("/autocast/copies-of-changed-parameters-are-let-go", copies_of_changed_parameters_are_let_go);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 /* Products, attention, norms and losses asked wrongly: one line says what, and what would be right. */
 
@@ -178,7 +178,7 @@ first_error_stays (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/bad-input-layers/products", products);
   g_test_add_func ("/bad-input-layers/attention", attention);
   g_test_add_func ("/bad-input-layers/norms", norms);

@@ -5,6 +5,7 @@
 
 #include <glib/gstdio.h>
 
+#include "support/device.h"
 #include "support/fixtures.h"
 #include "support/tensors.h"
 
@@ -431,7 +432,7 @@ the_head_leaves_out_what_does_not_count (void)
         values[i] = i < n_targets ? i : -100;
       targets = ebb_tensor_new_from_ints (values, BATCH * LENGTH, shape, 2, NULL);
       loss = compute_loss (bert, tokens, NULL, NULL, targets);
-      stats = ebb_memory_get_stats (NULL);
+      stats = ebb_memory_get_stats (test_device ());
       kept[n_targets > 1] = ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
     }
   /* Of 36 positions 20 are left out. Two tensors are that much smaller, what the dense layer gave and the gradient of
@@ -582,7 +583,7 @@ checkpoints_give_the_same_bits (void)
           g_autoptr (EbbTensor) a = ebb_args_get_tensor (expected, i);
           g_autoptr (EbbTensor) b = ebb_args_get_tensor (result, i);
 
-          if (memcmp (ebb_tensor_get_data (a, NULL), ebb_tensor_get_data (b, NULL), ebb_tensor_get_n_bytes (a)) != 0)
+          if (memcmp (test_read (a), test_read (b), ebb_tensor_get_n_bytes (a)) != 0)
             g_error ("strategy %d: %s differs by %g", strategy, ebb_args_get_key (expected, i), test_difference (a, b));
         }
       g_assert_cmpint (ebb_args_get_int (result, n - 1), ==, ebb_args_get_int (expected, n - 1));
@@ -611,7 +612,7 @@ dropout_follows_the_training_flag (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/bert/presets-have-the-published-sizes", presets_have_the_published_sizes);
   g_test_add_func ("/bert/bad-configurations-are-refused", bad_configurations_are_refused);
   g_test_add_func ("/bert/weights-start-as-berts", weights_start_as_berts);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -288,7 +289,7 @@ same_tensor_is_kept_once (void)
   g_assert_no_error (error);
   g_assert_cmpuint (ebb_activation_store_get_n_packed (EBB_ACTIVATION_STORE (store)) - n_packed, ==, 1);
   g_assert_cmpuint (test_held (store), ==, 4 * 8 * 4);
-  stats = ebb_memory_get_stats (NULL);
+  stats = ebb_memory_get_stats (test_device ());
   g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 4 * 8 * 4);
 }
 
@@ -420,7 +421,7 @@ function_s_data_is_freed_once (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/calls/" name, func)
   TEST ("every-value-comes-through", every_value_comes_through);
   TEST ("results-keep-their-kind", results_keep_their_kind);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -356,7 +357,7 @@ shared_child_counts_for_each_wrapper (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/counters/" name, func)
   TEST ("every-module-inside-counts", every_module_inside_counts);
   TEST ("only-what-is-inside-counts", only_what_is_inside_counts);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -401,7 +402,7 @@ an_error_that_is_set_stops_everything (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/errors/" name, func)
   for (guint place = 0; place < N_PLACES; place++)
     {

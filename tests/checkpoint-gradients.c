@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -382,7 +383,7 @@ disabling_is_of_the_thread (void)
   pthread_t thread;
 
   ebb_push_checkpointing_disabled ();
-  g_assert_cmpint (pthread_create (&thread, NULL, check_enabled_here, module), ==, 0);
+  test_thread_create (&thread, check_enabled_here, module);
   pthread_join (thread, NULL);
   check_disabled (module, x, TRUE);
   ebb_pop_checkpointing_disabled ();
@@ -423,7 +424,7 @@ backward_may_run_with_checkpointing_disabled (const TestMode *mode)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/gradients/" name, func)
 #define MODES(name, func) test_add_modes ("/checkpoint/gradients/" name, func)
   MODES ("works-when-no-input-requires-a-gradient", works_when_no_input_requires_a_gradient);

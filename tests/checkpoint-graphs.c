@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -305,7 +306,7 @@ kept_after_backward (gboolean retain_recomputed, gboolean retain_graph)
   y = test_forward1 (test_wrap (pair.model, options), x);
   loss = test_loss (y);
   g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, retain_graph, NULL));
-  stats = ebb_memory_get_stats (NULL);
+  stats = ebb_memory_get_stats (test_device ());
   ebb_tensor_unref (loss);
   g_object_unref (pair.model);
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
@@ -321,11 +322,11 @@ recomputed_values_that_nobody_took_go_too (void)
   g_autoptr (EbbTensor) y = test_forward1 (test_wrap (pair.model, NULL), x);
   g_autoptr (EbbTensor) weight = weight_of (pair.upper, "3");
   EbbTensor *loss = test_loss (y), *inputs[] = { weight };
-  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (test_device ());
   g_autoptr (EbbMemoryStats) after = NULL;
 
   g_assert_true (ebb_backward (&loss, 1, NULL, 0, inputs, 1, TRUE, NULL));
-  after = ebb_memory_get_stats (NULL);
+  after = ebb_memory_get_stats (test_device ());
   g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (pair.model), ==, 1);
   g_assert_cmpuint (ebb_memory_stats_get_current (after, EBB_PURPOSE_ACTIVATION), ==,
                     ebb_memory_stats_get_current (before, EBB_PURPOSE_ACTIVATION));
@@ -424,7 +425,7 @@ two_threads_train_two_models (void)
   pthread_t threads[2];
 
   for (guint i = 0; i < 2; i++)
-    g_assert_cmpint (pthread_create (&threads[i], NULL, train_alone, outcomes[i]), ==, 0);
+    test_thread_create (&threads[i], train_alone, outcomes[i]);
   for (guint i = 0; i < 2; i++)
     {
       pthread_join (threads[i], NULL);
@@ -438,7 +439,7 @@ two_threads_train_two_models (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/graphs/" name, func)
 #define MODES(name, func) test_add_modes ("/checkpoint/graphs/" name, func)
   MODES ("wrappers-nest-to-any-depth", wrappers_nest_to_any_depth);

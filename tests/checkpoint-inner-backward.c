@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -182,7 +183,7 @@ step_of_another_model_may_run_inside_a_forward (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/inner-backward/" name, func)
 #define MODES(name, func) test_add_modes ("/checkpoint/inner-backward/" name, func)
   MODES ("backward-may-run-inside-a-forward", backward_may_run_inside_a_forward);

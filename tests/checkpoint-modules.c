@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -401,7 +402,7 @@ dropped_part_is_named (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/modules/" name, func)
   TEST ("wrapping-changes-nothing-to-be-seen", wrapping_changes_nothing_to_be_seen);
   test_add_modes ("/checkpoint/modules/wrapping-twice-nests", wrapping_twice_nests);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -171,7 +172,7 @@ outputs_may_be_inputs_parameters_and_views (const TestMode *mode)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define MODES(name, func) test_add_modes ("/checkpoint/outputs/" name, func)
   MODES ("some-outputs-or-none-may-be-used", some_outputs_or_none_may_be_used);
   MODES ("outputs-may-be-differentiated-one-after-another", outputs_may_be_differentiated_one_after_another);

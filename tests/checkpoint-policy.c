@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/gpt-step.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -421,7 +422,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/checkpoint-policy/policies-keep-what-they-say", test_policies_keep_what_they_say);
   g_test_add_func ("/checkpoint-policy/core-attention-recomputes-attention-alone",
                    test_core_attention_recomputes_attention_alone);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/random-wrapping.h"
 #include "support/stores.h"
 #include "support/tensors.h"
@@ -182,7 +183,7 @@ main (int argc,
       fprintf (stderr, "%s\n", error->message);
       return 2;
     }
-  g_test_init (&argc, &argv, NULL); /* has another use for --seed */
+  test_init (&argc, &argv); /* has another use for --seed */
   signal (SIGABRT, crashed);
   signal (SIGSEGV, crashed);
   signal (SIGTRAP, crashed);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 
@@ -342,7 +343,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/checkpoint/report/a-wrapper-counts-what-it-does", a_wrapper_counts_what_it_does);
   g_test_add_func ("/checkpoint/report/nested-wrappers-share-nothing-twice", nested_wrappers_share_nothing_twice);
   g_test_add_func ("/checkpoint/report/what-a-policy-keeps-is-saved-and-not-recomputed",

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/test-modules.h"
 #include "support/training.h"
@@ -257,7 +258,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/checkpoint-sequential/segments-are-bitwise-equal-to-the-sequence",
                    test_segments_are_bitwise_equal_to_the_sequence);
   g_test_add_func ("/checkpoint-sequential/children-in-segments-count-forwards",

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/test-modules.h"
 #include "support/gpt-step.h"
@@ -441,7 +442,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_data_func ("/checkpoint-stack/uniform-is-bitwise-equal", GINT_TO_POINTER (0),
                         test_uniform_is_bitwise_equal);
   g_test_add_data_func ("/checkpoint-stack/uniform-is-bitwise-equal/autocast", GINT_TO_POINTER (1),

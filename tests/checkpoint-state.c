@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -461,7 +462,7 @@ say_where (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
 
   g_string_append_printf (place->log, "%s%s%s ", place->name, ebb_is_checkpointing () ? "c" : "",
                           ebb_is_recomputing () ? "r" : "");
-  g_assert_cmpint (pthread_create (&thread, NULL, check_not_here, NULL), ==, 0);
+  test_thread_create (&thread, check_not_here, NULL);
   pthread_join (thread, NULL);
   return ebb_exp (z, error);
 }
@@ -515,7 +516,7 @@ nested_forwards_know_where_they_are (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/checkpoint/state/" name, func)
   test_add_modes ("/checkpoint/state/every-generator-draws-again-and-is-put-back",
                   every_generator_draws_again_and_is_put_back);

@@ -1,8 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
-
 #include <pthread.h>
 
+#include "support/device.h"
 #include "support/stores.h"
 
 #include <glib/gstdio.h>
@@ -123,7 +122,7 @@ two_threads_do_what_each_does_alone (gconstpointer data)
       train (&alone[i]);
     }
   for (guint i = 0; i < 2; i++)
-    g_assert_cmpint (pthread_create (&threads[i], NULL, train, &together[i]), ==, 0);
+    test_thread_create (&threads[i], train, &together[i]);
   for (guint i = 0; i < 2; i++)
     pthread_join (threads[i], NULL);
   for (guint i = 0; i < 2; i++)
@@ -141,7 +140,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_data_func ("/checkpoint/two-threads-do-what-each-does-alone/in-place", NULL,
                         two_threads_do_what_each_does_alone);
   g_test_add_data_func ("/checkpoint/two-threads-do-what-each-does-alone/on-disk", GINT_TO_POINTER (1),

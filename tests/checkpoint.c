@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -90,13 +91,13 @@ steps_leave_nothing_behind (void)
   EbbModule *mlp = test_mlp_new (1);
 
   g_object_unref (mlp);
-  before = ebb_memory_get_stats (NULL);
+  before = ebb_memory_get_stats (test_device ());
   mlp = test_mlp_new (1);
   g_object_unref (ebb_checkpoint_wrapper (mlp, NULL, NULL));
   for (guint i = 0; i < 200; i++)
     test_outcome_free (test_train1 (mlp, x));
   g_object_unref (mlp);
-  after = ebb_memory_get_stats (NULL);
+  after = ebb_memory_get_stats (test_device ());
   g_assert_cmpuint (ebb_memory_stats_get_total (after), ==, ebb_memory_stats_get_total (before));
 }
 
@@ -111,10 +112,10 @@ steady_state_asks_the_system_for_nothing (void)
   g_object_unref (ebb_checkpoint_wrapper (mlp, NULL, NULL));
   for (guint i = 0; i < 2; i++)
     test_outcome_free (test_train1 (mlp, x));
-  before = ebb_memory_get_stats (NULL);
+  before = ebb_memory_get_stats (test_device ());
   for (guint i = 0; i < 50; i++)
     test_outcome_free (test_train1 (mlp, x));
-  after = ebb_memory_get_stats (NULL);
+  after = ebb_memory_get_stats (test_device ());
   g_assert_cmpuint (ebb_memory_stats_get_system_calls (after), ==, ebb_memory_stats_get_system_calls (before));
 }
 
@@ -122,7 +123,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   test_add_modes ("/checkpoint/strategies-are-bitwise-equal", strategies_are_bitwise_equal);
   g_test_add_func ("/checkpoint/each-block-is-recomputed-once", each_block_is_recomputed_once);
   g_test_add_func ("/checkpoint/steps-leave-nothing-behind", steps_leave_nothing_behind);

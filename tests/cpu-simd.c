@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/fixtures.h"
 #include "support/tensors.h"
 
@@ -109,7 +110,7 @@ main (int argc,
   if (trains)
     argc = 1;
   program = argv[0];
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   if (trains)
     {
       train ();

@@ -4,6 +4,7 @@
 #endif
 #include <ebb/ebb.h>
 
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 
@@ -388,7 +389,7 @@ main (int argc, char **argv)
 {
   int status;
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   scratch = g_dir_make_tmp ("ebb-disk-store-XXXXXX", NULL);
   g_assert_nonnull (scratch);
   g_test_add_func ("/disk-store/no-name-and-space-used-again", the_file_has_no_name_and_its_space_is_used_again);

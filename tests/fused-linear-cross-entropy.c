@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <math.h>
 
@@ -198,7 +198,7 @@ rows_equal_those_of_all_logits (void)
 static guint64
 get_peak_total (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_peak_total (stats);
 }
@@ -206,7 +206,7 @@ get_peak_total (void)
 static guint64
 get_total (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_total (stats);
 }
@@ -224,7 +224,7 @@ all_logits_are_never_held (void)
 
       setup (&o);
       before = get_total ();
-      ebb_memory_reset_peaks (ebb_device_get_cpu ());
+      ebb_memory_reset_peaks (test_device ());
       loss = compute (&o, TRUE, reductions[i], 1.0);
       g_assert_cmpuint (get_peak_total () - before, <, (guint64) N_ROWS * N_CLASSES * sizeof (float));
       teardown (&o);
@@ -242,7 +242,7 @@ gradient_of_the_weight_is_handed_over (void)
 
   setup (&o);
   before = get_total ();
-  ebb_memory_reset_peaks (ebb_device_get_cpu ());
+  ebb_memory_reset_peaks (test_device ());
   loss = compute (&o, TRUE, EBB_REDUCTION_MEAN, 0.5);
   g_assert_cmpuint (get_peak_total () - before, <, chunk + gradient + gradient / 2);
   g_assert_cmpuint (get_total () - before, <, gradient + gradient / 2);
@@ -317,7 +317,7 @@ mean_of_nothing_is_nan_with_zero_gradients (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/fused-linear-cross-entropy/mean-equals-that-of-all-logits", mean_equals_that_of_all_logits);
   g_test_add_func ("/fused-linear-cross-entropy/sum-equals-that-of-all-logits", sum_equals_that_of_all_logits);
   g_test_add_func ("/fused-linear-cross-entropy/rows-equal-those-of-all-logits", rows_equal_those_of_all_logits);

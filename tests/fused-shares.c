@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 
 #include <string.h>
@@ -160,7 +161,7 @@ a_wrapped_head_gives_the_same_bits (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/fused-shares/a-norm-names-what-does-not-fit", a_norm_names_what_does_not_fit);
   g_test_add_func ("/fused-shares/a-product-names-what-does-not-fit", a_product_names_what_does_not_fit);
   g_test_add_func ("/fused-shares/a-wrapped-head-gives-the-same-bits", a_wrapped_head_gives_the_same_bits);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "support/device.h"
 #include "support/tensors.h"
 
 #define VOCAB 11
@@ -348,7 +349,7 @@ static void
 draws_follow_the_probabilities (void)
 {
   g_autoptr (EbbModule) gpt = small_gpt (1, TRUE);
-  g_autoptr (EbbTensor) start = ebb_zeros ((gint64[]){ 4000, 1 }, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), NULL);
+  g_autoptr (EbbTensor) start = ebb_zeros ((gint64[]){ 4000, 1 }, 2, EBB_DTYPE_I64, NULL, NULL);
   g_autoptr (EbbTensor) one = NULL;
   g_autoptr (EbbTensor) logits = NULL;
   g_autoptr (EbbTensor) probabilities = NULL;
@@ -398,7 +399,7 @@ sampling_refuses_what_makes_no_sense (void)
 {
   g_autoptr (EbbModule) gpt = small_gpt (1, TRUE);
   g_autoptr (EbbTensor) start = test_tokens (2, VOCAB, 1, 1, -1);
-  g_autoptr (EbbTensor) nothing = ebb_zeros ((gint64[]){ 1, 0 }, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), NULL);
+  g_autoptr (EbbTensor) nothing = ebb_zeros ((gint64[]){ 1, 0 }, 2, EBB_DTYPE_I64, NULL, NULL);
   g_autoptr (GCancellable) cancellable = g_cancellable_new ();
   g_autoptr (GError) error = NULL;
 
@@ -473,7 +474,7 @@ weights_of_another_model_are_refused (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/gpt/presets-have-the-published-sizes", presets_have_the_published_sizes);
   g_test_add_func ("/gpt/bad-configurations-are-refused", bad_configurations_are_refused);
   g_test_add_func ("/gpt/names-are-gpt2s", names_are_gpt2s);

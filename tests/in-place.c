@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 /* Changes in place: what they write, what they count, and what they must not touch. */
 
@@ -175,7 +175,7 @@ what_backward_does_not_need_may_change (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/in-place/each-change-counts", each_change_counts);
   g_test_add_func ("/in-place/a-source-may-overlap", a_source_may_overlap);
   g_test_add_func ("/in-place/expanded-tensors-are-refused", expanded_tensors_are_refused);

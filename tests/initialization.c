@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 
 /* Where the generator stands after a GPT and a BERT of seed 3 were made, and their state. */
@@ -131,7 +132,7 @@ a_seed_gives_the_weights_that_it_always_gave (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/initialization/skipping-leaves-what-is-drawn-after-it", skipping_leaves_what_is_drawn_after_it);
   g_test_add_func ("/initialization/what-is-constant-is-set-all-the-same", what_is_constant_is_set_all_the_same);
   g_test_add_func ("/initialization/a-loaded-state-makes-up-for-it", a_loaded_state_makes_up_for_it);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "tensor/backend-private.h"
@@ -417,7 +418,7 @@ main (int argc,
                    { "everything", DISK | VALUES | AUTOCAST | RETAIN | ALL_AFTER } };
   static Case cases[N_WAYS][1 + G_N_ELEMENTS (variants)];
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   ebb_set_num_threads (1);
   for (guint way = 0; way < N_WAYS; way++)
     for (guint i = 0; i <= G_N_ELEMENTS (variants); i++)

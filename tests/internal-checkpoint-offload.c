@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -363,7 +364,7 @@ other_values_on_a_device_are_found (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   ebb_backend_register (&card_backend);
   card = ebb_device_get ("card", NULL);
   g_assert_nonnull (card);

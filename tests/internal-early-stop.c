@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 #include "tensor/autograd-private.h"
@@ -317,7 +318,7 @@ saved_tensor_may_be_unpacked_twice (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/early-stop/" name, func)
   TEST ("no-op-after-the-last-needed-one-runs-again", no_op_after_the_last_needed_one_runs_again);
   TEST ("without-it-all-run-again", without_early_stop_all_run_again);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "tensor/cpu/host-allocator-private.h"
 
 #include <pthread.h>
@@ -189,7 +190,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/host-allocator/the-same-requests-find-the-same-places-again",
                    the_same_requests_find_the_same_places_again);
   g_test_add_func ("/host-allocator/blocks-do-not-overlap", blocks_do_not_overlap);

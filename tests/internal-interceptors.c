@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "nn/module-private.h"
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/test-modules.h"
 
@@ -288,7 +289,7 @@ the_counter_counts (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/interceptors/the-last-added-is-outermost", the_last_added_is_outermost);
   g_test_add_func ("/interceptors/idle-ones-are-left-out", idle_ones_are_left_out_together);
   g_test_add_func ("/interceptors/removing-during-a-call-is-safe", removing_during_a_call_is_safe);

@@ -2,6 +2,7 @@
 
 /* Elementwise and random kernels on shapes with tails, strides and broadcasting, of every instruction set. */
 
+#include "support/device.h"
 #include "support/kernel-case-private.h"
 
 #include <math.h>
@@ -494,7 +495,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/kernels/copy-equals-reference", test_copy);
   g_test_add_func ("/kernels/copy-rounds-to-nearest-even", test_copy_rounds);
   g_test_add_func ("/kernels/fill-and-arange-equal-reference", test_fill);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "support/device.h"
 #include "support/reference-private.h"
 #include "tensor/cpu/cpu-private.h"
 
@@ -748,7 +749,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/kernels/matmul/shapes-and-dtypes", test_matmul_shapes);
   g_test_add_func ("/kernels/matmul/batches-broadcast", test_matmul_batches);
   g_test_add_func ("/kernels/matmul/plans-come-and-go", test_matmul_many_plans);

@@ -2,6 +2,7 @@
 
 /* Reductions, softmax, GELU and norms on odd shapes, of every instruction set. */
 
+#include "support/device.h"
 #include "support/kernel-case-private.h"
 
 #include <math.h>
@@ -450,7 +451,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/kernels/reduce-equals-reference", test_reduce);
   g_test_add_func ("/kernels/maximum-and-minimum-keep-nan", test_extremes_of_nan);
   g_test_add_func ("/kernels/var-equals-reference", test_var);

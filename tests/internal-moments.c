@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "support/device.h"
 #include "tensor/cpu/cpu-private.h"
 
 #define N 1000 /* three blocks and a part of one */
@@ -418,7 +419,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
 #define ADD(path, func) g_test_add_data_func (path, (gconstpointer) func, on_each_instruction_set)
   ADD ("/moments/each-code-means-what-is-defined", each_code_means_what_is_defined);
   ADD ("/moments/an-element-is-in-its-cell", an_element_is_in_its_cell);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/device.h"
 #include "support/op-cases.h"
 #include "support/reference-private.h"
 #include "tensor/backend-private.h"
@@ -691,7 +692,7 @@ main (int argc, char **argv)
   if (times)
     return print_times (argc > 1 ? argv[1] : NULL);
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/op-cases/each-public-op-has-a-case", each_public_op_has_a_case);
   add_tests ("reference", (GTestDataFunc) agrees_with_reference);
   add_tests ("gradient", (GTestDataFunc) agrees_with_differences);

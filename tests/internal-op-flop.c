@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "tensor/op-private.h"
 #include "tensor/thread-private.h"
@@ -91,7 +92,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/op-flop/products", products_count_two_for_each_multiplication);
   g_test_add_func ("/op-flop/attention", attention_counts_its_products);
   g_test_add_func ("/op-flop/fused-loss", a_fused_loss_counts_the_products_that_it_does);

@@ -4,6 +4,7 @@
 
 #include <ebb/ebb.h>
 
+#include "support/device.h"
 #include "support/tensors.h"
 #include "tensor/backend-private.h"
 
@@ -133,7 +134,7 @@ other_dtypes_are_refused (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/residual/the-stream-is-cast-once-each-way", the_stream_is_cast_once_each_way);
   g_test_add_func ("/residual/blocks-keep-less-for-backward", blocks_keep_less_for_backward);
   g_test_add_func ("/residual/without-autocast-nothing-changes", without_autocast_nothing_changes);

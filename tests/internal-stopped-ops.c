@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -207,7 +207,7 @@ ops_go_on_without_data (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/stopped-ops/ops-go-on-without-data", ops_go_on_without_data);
   return g_test_run ();
 }

@@ -2,6 +2,7 @@
 #include "offload/checksum-private.h"
 #include "offload/space-map-private.h"
 #include "offload/transfer-private.h"
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "tensor/tensor-private.h"
@@ -358,7 +359,7 @@ main (int argc, char **argv)
 {
   static EbbBackend backend;
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   backend = remote_backend;
   backend.get_kernels = remote_get_kernels;
   ebb_backend_register (&backend);

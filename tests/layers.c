@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "support/device.h"
 #include "support/tensors.h"
 
 static EbbTensor *
@@ -232,7 +233,7 @@ static void
 dropout_is_for_training (void)
 {
   g_autoptr (EbbModule) dropout = ebb_dropout_new (0.25, NULL);
-  g_autoptr (EbbTensor) ones = ebb_ones ((gint64[]){ 10000 }, 1, EBB_DTYPE_F32, ebb_device_get_cpu (), NULL);
+  g_autoptr (EbbTensor) ones = ebb_ones ((gint64[]){ 10000 }, 1, EBB_DTYPE_F32, NULL, NULL);
   g_autoptr (EbbTensor) dropped = NULL;
   g_autoptr (EbbTensor) kept = NULL;
 
@@ -343,7 +344,7 @@ padding_is_not_seen (void)
   g_autoptr (EbbTensor) x = test_randn (1, 1, 6, 12, -1);
   g_autoptr (EbbTensor) beginning = first_positions (x, 4);
   g_autoptr (EbbTensor) without = call (attention, beginning);
-  g_autoptr (EbbTensor) index = ebb_arange (0, 6, 1, EBB_DTYPE_F32, ebb_device_get_cpu (), NULL);
+  g_autoptr (EbbTensor) index = ebb_arange (0, 6, 1, EBB_DTYPE_F32, NULL, NULL);
   g_autoptr (EbbTensor) is_text = ebb_lt_scalar (index, 4, NULL);
   g_autoptr (EbbTensor) mask = ebb_unsqueeze (is_text, 0, NULL);                      /* [1, 6] */
   g_autoptr (EbbTensor) by_query = ebb_expand (mask, (gint64[]){ 1, 6, 6 }, 3, NULL); /* [1, 6, 6] */
@@ -529,7 +530,7 @@ a_mask_reaches_attention_through_a_block (void)
   g_autoptr (EbbModule) block = ebb_transformer_block_new (12, 3, 0, FALSE, TRUE, NULL);
   g_autoptr (EbbTensor) x = test_randn (1, 1, 6, 12, -1);
   g_autoptr (EbbTensor) beginning = first_positions (x, 4);
-  g_autoptr (EbbTensor) index = ebb_arange (0, 6, 1, EBB_DTYPE_F32, ebb_device_get_cpu (), NULL);
+  g_autoptr (EbbTensor) index = ebb_arange (0, 6, 1, EBB_DTYPE_F32, NULL, NULL);
   g_autoptr (EbbTensor) is_text = ebb_lt_scalar (index, 4, NULL);
   g_autoptr (EbbTensor) mask = ebb_unsqueeze (is_text, 0, NULL);
   g_autoptr (EbbTensor) masked = call_with (block, x, "mask", mask);
@@ -542,7 +543,7 @@ a_mask_reaches_attention_through_a_block (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/layers/linear-starts-within-its-bound", linear_starts_within_its_bound);
   g_test_add_func ("/layers/linear-is-a-product-and-a-bias", linear_is_a_product_and_a_bias);
   g_test_add_func ("/layers/the-seed-makes-the-weights", the_seed_makes_the_weights);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 
@@ -42,7 +43,7 @@ run_step (EbbModule *gpt,
   g_autoptr (EbbTensor) loss = NULL;
 
   ebb_manual_seed (13);
-  ebb_memory_set_limit (NULL, limit);
+  ebb_memory_set_limit (test_device (), limit);
   loss = ebb_gpt_loss (EBB_GPT (gpt), tokens, targets, error);
   return ebb_tensor_backward (loss, error);
 }
@@ -60,7 +61,7 @@ step_within (EbbModule *gpt,
       g_assert_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY);
       ++*n_failures;
     }
-  ebb_memory_set_limit (NULL, 0);
+  ebb_memory_set_limit (test_device (), 0);
   g_assert_false (ebb_is_checkpointing ());
   g_assert_false (ebb_is_recomputing ());
   g_assert_true (ebb_is_grad_enabled ());
@@ -78,11 +79,11 @@ fails_cleanly_at_any_point (gconstpointer data)
   test_step_run (gpt, NULL, &expected);
   ebb_module_zero_grad (gpt);
   held = test_bytes_in_use ();
-  ebb_memory_reset_peaks (NULL);
+  ebb_memory_reset_peaks (test_device ());
   step_within (gpt, 0, &n_failures);
   g_assert_cmpuint (n_failures, ==, 0);
   {
-    g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+    g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
     peak = ebb_memory_stats_get_peak_total (stats);
   }
@@ -107,7 +108,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_data_func ("/memory-limit/fails-cleanly/none", GINT_TO_POINTER (NONE), fails_cleanly_at_any_point);
   g_test_add_data_func ("/memory-limit/fails-cleanly/selective", GINT_TO_POINTER (SELECTIVE),
                         fails_cleanly_at_any_point);

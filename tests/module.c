@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/test-modules.h"
 
@@ -243,7 +244,7 @@ a_parameter_is_the_tensor_itself (void)
   g_autoptr (EbbTensor) x = test_floats ((float[]){ 1, 2, 3 }, 3, -1);
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbTensor) same = NULL;
-  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (test_device ());
   g_autoptr (EbbMemoryStats) after = NULL;
   g_autoptr (GError) error = NULL;
 
@@ -251,7 +252,7 @@ a_parameter_is_the_tensor_itself (void)
   same = ebb_module_get_parameter (module, "w");
   g_assert_true (same == x);
   g_assert_true (ebb_tensor_get_requires_grad (x));
-  after = ebb_memory_get_stats (ebb_device_get_cpu ());
+  after = ebb_memory_get_stats (test_device ());
   g_assert_cmpuint (ebb_memory_stats_get_current (after, EBB_PURPOSE_PARAMETER), >=,
                     ebb_memory_stats_get_current (before, EBB_PURPOSE_PARAMETER) + 12);
   y = ebb_mul_scalar (x, 2, &error);
@@ -581,7 +582,7 @@ freezing_and_zeroing_reach_all (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/module/either-forward-serves-either-call", either_forward_serves_either_call);
   g_test_add_func ("/module/an-override-is-not-bypassed", an_override_is_not_bypassed);
   g_test_add_func ("/module/arguments-and-results-may-be-anything", arguments_and_results_may_be_anything);

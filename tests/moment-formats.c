@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
@@ -75,7 +76,7 @@ get_weight (Training *self)
 static guint64
 optimizer_bytes (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_OPTIMIZER);
 }
@@ -308,7 +309,7 @@ a_state_with_half_of_a_format_is_refused (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/moment-formats/each-format-takes-what-it-says", each_format_takes_what_it_says);
   g_test_add_func ("/moment-formats/small-parameters-keep-32-bits", small_parameters_keep_32_bits);
   g_test_add_data_func ("/moment-formats/a-saved-state-goes-on-bit-for-bit/f32",

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 
@@ -15,6 +16,7 @@ new_store (guint kind)
                                                                              : test_disk_store_new (scratch);
 
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), 0);
   return store;
 }
 
@@ -22,6 +24,7 @@ static void
 gradients_are_bitwise_equal (gconstpointer data)
 {
   const guint kind = GPOINTER_TO_UINT (data);
+  const gboolean moves = kind == 2 || (kind == 1 && !test_device_is_cpu ());
   GError *error = NULL;
   TestStep plain, hooked, full, wrapped, selective;
   g_autoptr (EbbModule) gpt = test_gpt_new ();
@@ -35,8 +38,10 @@ gradients_are_bitwise_equal (gconstpointer data)
   test_step_assert_same (&plain, &hooked);
   g_assert_cmpuint (test_held (store), ==, 0);
   g_assert_cmpuint (ebb_activation_store_get_bytes_peak (statistics), >, 0);
-  if (kind == 2)
+  if (moves && test_device_is_cpu ())
     g_assert_cmpuint (hooked.peak, ==, 0);
+  else if (moves) /* what is on its way back is there early */
+    g_assert_cmpuint (hooked.peak, <, plain.peak / 4);
   else
     g_assert_cmpuint (hooked.peak, ==, plain.peak);
   g_assert_cmpuint (ebb_activation_store_get_bytes_peak (statistics) > plain.peak / 2, ==, TRUE);
@@ -55,7 +60,7 @@ gradients_are_bitwise_equal (gconstpointer data)
   test_step_assert_same (&plain, &wrapped);
   /* One input each of three blocks: [2, 24, 48] f32. */
   g_assert_cmpuint (ebb_activation_store_get_bytes_peak (statistics), ==, 3 * 2 * 24 * 48 * 4);
-  if (kind == 2)
+  if (moves)
     {
       g_assert_cmpuint (wrapped.peak, <, full.peak);
       g_assert_cmpuint (ebb_activation_store_get_bytes_put (statistics), ==, 3 * 2 * 24 * 48 * 4);
@@ -302,7 +307,8 @@ static void
 on_the_cpu_the_host_store_leaves_tensors_where_they_are (void)
 {
   EbbSavedTensorHooks *store = ebb_host_store_get_default ();
-  g_autoptr (EbbTensor) x = test_randn (9, 200, 200, -1);
+  g_autoptr (EbbTensor) made = test_randn (9, 200, 200, -1);
+  g_autoptr (EbbTensor) x = ebb_to_device (made, ebb_device_get_cpu (), NULL);
   g_autoptr (EbbHandle) handle = test_pack (store, x);
   g_autoptr (EbbTensor) back = test_unpack (store, handle);
 
@@ -319,7 +325,7 @@ main (int argc, char **argv)
 {
   int status;
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   scratch = g_dir_make_tmp ("ebb-offload-XXXXXX", NULL);
   g_assert_nonnull (scratch);
   g_test_add_data_func ("/offload/keep/gradients-are-bitwise-equal", GUINT_TO_POINTER (0), gradients_are_bitwise_equal);

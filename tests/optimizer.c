@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,20 +21,18 @@ static EbbTensor *
 get (EbbArgs *args, const char *name)
 {
   int index = ebb_args_find (args, name);
+  g_autoptr (EbbTensor) tensor = NULL;
 
   g_assert_cmpint (index, >=, 0);
-  return ebb_args_get_tensor (args, (guint) index);
+  tensor = ebb_args_get_tensor (args, (guint) index);
+  return test_move (tensor);
 }
 
 static const float *
 values (EbbTensor *tensor)
 {
-  g_autoptr (GError) error = NULL;
-  const float *data = ebb_tensor_get_data (tensor, &error);
-
-  g_assert_no_error (error);
   g_assert_cmpint (ebb_tensor_get_dtype (tensor), ==, EBB_DTYPE_F32);
-  return data;
+  return test_read (tensor);
 }
 
 static void
@@ -403,7 +401,7 @@ small_norms_are_left_alone (void)
 static guint64
 optimizer_bytes (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_OPTIMIZER);
 }
@@ -626,7 +624,7 @@ bad_arguments_are_named (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/optimizer/adamw-equals-pytorch", adamw_equals_pytorch);
   g_test_add_func ("/optimizer/sgd-equals-pytorch", sgd_equals_pytorch);
   g_test_add_func ("/optimizer/adamw-follows-its-formula", adamw_follows_its_formula);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/profiles.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -218,7 +219,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/profiler/flop-of-products", flop_of_products_is_two_for_each_multiplication);
   g_test_add_func ("/profiler/bytes-of-operands", bytes_are_those_of_the_operands);
   g_test_add_func ("/profiler/products-are-counted-by-kind", products_are_counted_by_shape_layout_and_accumulation);

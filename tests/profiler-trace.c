@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/profiles.h"
 #include "support/tensors.h"
 
@@ -117,7 +118,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/profiler/trace/nests", a_trace_nests_phases_modules_ops_and_kernels);
   g_test_add_func ("/profiler/trace/cannot-be-written", a_trace_that_cannot_be_written_is_an_error);
   return g_test_run ();

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/profiles.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -330,7 +331,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/profiler/every-op-of-a-step-is-counted-in-its-phase", every_op_of_a_step_is_counted_in_its_phase);
   g_test_add_func ("/profiler/times-add-up", times_add_up);
   g_test_add_func ("/profiler/what-is-recomputed-is-a-phase", what_is_recomputed_is_a_phase);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/fixtures.h"
 #include "support/tensors.h"
 
@@ -201,7 +202,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   for (guint i = 0; i < G_N_ELEMENTS (runs); i++)
     g_test_add_data_func (runs[i].name, &runs[i], runs[i].planted ? shows_a_planted_mistake : is_pytorchs);
   return g_test_run ();

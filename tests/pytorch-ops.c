@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/fixtures.h"
 #include "support/tensors.h"
 
@@ -533,7 +534,7 @@ assert_same_bits (EbbTensor *a,
                   EbbTensor *expected,
                   guint16 infinity)
 {
-  const guint16 *p = ebb_tensor_get_data (a, NULL), *q = ebb_tensor_get_data (expected, NULL);
+  const guint16 *p = test_read (a), *q = test_read (expected);
   const guint16 sign = 0x8000;
 
   g_assert_cmpint (ebb_tensor_get_dtype (a), ==, ebb_tensor_get_dtype (expected));
@@ -590,8 +591,8 @@ casts_round_as_pytorch (void)
       g_autoptr (EbbTensor) expected = test_fixture_tensor (fixture, "cast.%s", cases[i].name);
       g_autoptr (EbbTensor) narrowed = ebb_cast (x, cases[i].dtype, &error);
       g_autoptr (EbbTensor) widened = ebb_cast (expected, EBB_DTYPE_F32, &error);
-      const guint16 *bits = ebb_tensor_get_data (expected, &error);
-      const float *values = ebb_tensor_get_data (widened, &error);
+      const guint16 *bits = test_read (expected);
+      const float *values = test_read (widened);
 
       g_assert_no_error (error);
       assert_same_bits (narrowed, expected, cases[i].infinity);
@@ -621,7 +622,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/pytorch-ops/attention/is-pytorchs", attention_is_pytorchs);
   g_test_add_func ("/pytorch-ops/attention/shows-wrong-formulas", attention_shows_wrong_formulas);
   g_test_add_func ("/pytorch-ops/cross-entropy/is-pytorchs", cross_entropy_is_pytorchs);

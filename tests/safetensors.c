@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <glib/gstdio.h>
 #include <signal.h>
@@ -496,7 +496,7 @@ the_header_is_aligned (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/safetensors/every-dtype-comes-back", every_dtype_comes_back);
   g_test_add_func ("/safetensors/views-are-saved-as-they-look", views_are_saved_as_they_look);
   g_test_add_func ("/safetensors/tensors-share-the-mapping", tensors_share_the_mapping);

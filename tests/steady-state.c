@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <stdlib.h>
 
@@ -88,7 +88,7 @@ typedef struct
 static Use
 measure (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return (Use){ ebb_memory_stats_get_system_calls (stats), ebb_memory_stats_get_reserved (stats) };
 }
@@ -249,7 +249,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   ebb_manual_seed (1);
   for (guint i = 0; i < G_N_ELEMENTS (ways); i++)
     {

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -50,10 +51,10 @@ take_step (EbbModule *gpt, EbbOptimizer *optimizer, int step, gboolean autocast)
   ebb_push_autocast (autocast, EBB_DTYPE_BF16);
   loss = ebb_gpt_loss (EBB_GPT (gpt), tokens, targets, &error);
   ebb_pop_autocast ();
-  ebb_memory_reset_peaks (NULL);
+  ebb_memory_reset_peaks (test_device ());
   ebb_tensor_backward (loss, &error);
   g_assert_no_error (error);
-  stats = ebb_memory_get_stats (NULL);
+  stats = ebb_memory_get_stats (test_device ());
   g_assert_true (ebb_optimizer_step (optimizer, &error));
   ebb_optimizer_zero_grad (optimizer);
   return ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT);
@@ -249,7 +250,7 @@ an_optimizer_that_is_gone_moves_nothing (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_data_func ("/step-in-backward/weights-are-the-same-bit-for-bit/none", "none",
                         weights_are_the_same_bit_for_bit);
   g_test_add_data_func ("/step-in-backward/weights-are-the-same-bit-for-bit/selective", "selective",

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 /* Views, strides, broadcasting and dtypes: what a tensor is, by what is read back from it. */
 
@@ -38,7 +38,7 @@ assert_values_ (EbbTensor *tensor, const double *values, guint n)
   g_assert_no_error (error);
   flat = (ebb_tensor_unref (flat), ebb_contiguous (real, &error));
   g_assert_no_error (error);
-  data = ebb_tensor_get_data (flat, &error);
+  data = test_read (flat);
   g_assert_no_error (error);
   for (guint i = 0; i < n; i++)
     g_assert_cmpfloat_with_epsilon (data[i], values[i], 1e-6);
@@ -447,7 +447,7 @@ samples_follow_their_weights (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/tensor/views-share-storage", views_share_storage);
   g_test_add_func ("/tensor/strides-of-views", strides_of_views);
   g_test_add_func ("/tensor/reshape-copies-only-if-it-must", reshape_copies_only_if_it_must);

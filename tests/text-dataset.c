@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <glib/gstdio.h>
 #include <string.h>
@@ -292,7 +292,7 @@ bad_texts_are_named (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/text-dataset/an-epoch-takes-each-window-once", an_epoch_takes_each_window_once);
   g_test_add_func ("/text-dataset/batches-depend-on-the-position-alone", batches_depend_on_the_position_alone);
   g_test_add_func ("/text-dataset/without-shuffling-the-text-is-read-in-order",

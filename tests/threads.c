@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <pthread.h>
 
@@ -35,7 +35,7 @@ serve (void *data)
 static guint64
 get_reserved (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_reserved (stats);
 }
@@ -48,7 +48,7 @@ small_tensors_dropped_elsewhere_are_used_again (void)
   guint64 early = 0;
 
   pthread_barrier_init (&exchange->turn, NULL, 2);
-  g_assert_cmpint (pthread_create (&maker, NULL, serve, exchange), ==, 0);
+  test_thread_create (&maker, serve, exchange);
   for (guint round = 0; round < N_ROUNDS; round++)
     {
       pthread_barrier_wait (&exchange->turn);
@@ -118,7 +118,7 @@ a_backward_elsewhere_draws_the_same_numbers (void)
   g_object_unref (ebb_checkpoint_wrapper (module, NULL, NULL));
   loss = forward_with_dropout (module, x);
   offset = ebb_generator_get_offset (ebb_generator_get_default ());
-  g_assert_cmpint (pthread_create (&other, NULL, go_backward, loss), ==, 0);
+  test_thread_create (&other, go_backward, loss);
   pthread_join (other, NULL);
   grad = ebb_tensor_get_grad (x);
   g_assert_true (ebb_tensor_equal (grad, expected));
@@ -129,7 +129,7 @@ int
 main (int argc,
       char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/threads/small-tensors-dropped-elsewhere-are-used-again",
                    small_tensors_dropped_elsewhere_are_used_again);
   g_test_add_func ("/threads/a-backward-elsewhere-draws-the-same-numbers",

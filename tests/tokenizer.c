@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <glib/gstdio.h>
 #include <json-glib/json-glib.h>
@@ -286,7 +286,7 @@ missing_files_and_bytes_are_named (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/tokenizer/bytes-are-tokens", bytes_are_tokens);
   g_test_add_func ("/tokenizer/invalid-text-is-replaced-and-bytes-can-be-had",
                    invalid_text_is_replaced_and_bytes_can_be_had);

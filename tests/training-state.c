@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 #include <glib/gstdio.h>
 #include <signal.h>
@@ -64,11 +64,15 @@ training_run (Training *self, int first, int n, double *losses)
   for (int step = first; step < first + n; step++)
     {
       g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) batch = NULL;
+      g_autoptr (EbbTensor) nexts = NULL;
       g_autoptr (EbbTensor) tokens = NULL;
       g_autoptr (EbbTensor) targets = NULL;
       g_autoptr (EbbTensor) loss = NULL;
 
-      ebb_text_dataset_get_batch (self->dataset, 3, 16, &tokens, &targets, &error);
+      ebb_text_dataset_get_batch (self->dataset, 3, 16, &batch, &nexts, &error);
+      tokens = test_move (batch);
+      targets = test_move (nexts);
       loss = ebb_gpt_loss (EBB_GPT (self->model), tokens, targets, &error);
       g_assert_no_error (error);
       ebb_tensor_get_item (loss, &losses[step], &error);
@@ -325,7 +329,7 @@ what_is_no_state_is_named (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/training-state/a-resumed-run-continues-bit-for-bit", a_resumed_run_continues_bit_for_bit);
   g_test_add_func ("/training-state/the-newest-whole-state-wins", the_newest_whole_state_wins);
   g_test_add_func ("/training-state/a-state-of-another-model-changes-nothing",

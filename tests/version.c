@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include <ebb/ebb.h>
+#include "support/device.h"
 
 static void
 headers_and_library_agree (void)
@@ -26,7 +26,7 @@ older_is_accepted (void)
 int
 main (int argc, char **argv)
 {
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   g_test_add_func ("/version/headers-and-library-agree", headers_and_library_agree);
   g_test_add_func ("/version/newer-is-refused", newer_is_refused);
   g_test_add_func ("/version/older-is-accepted", older_is_accepted);

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/fixtures.h"
 
+#include "support/device.h"
+
 #include <math.h>
 
 EbbArgs *
@@ -20,6 +22,7 @@ test_fixture_tensor (EbbArgs *fixture,
                      ...)
 {
   g_autofree char *name = NULL;
+  g_autoptr (EbbTensor) tensor = NULL;
   va_list arguments;
   int index;
 
@@ -29,7 +32,8 @@ test_fixture_tensor (EbbArgs *fixture,
   index = ebb_args_find (fixture, name);
   if (index < 0)
     g_error ("the fixture has no %s", name);
-  return ebb_args_get_tensor (fixture, (guint) index);
+  tensor = ebb_args_get_tensor (fixture, (guint) index);
+  return test_move (tensor);
 }
 
 EbbModule *
@@ -59,7 +63,8 @@ dense (EbbTensor *tensor)
 {
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbTensor) detached = ebb_tensor_detach (tensor);
-  EbbTensor *result = ebb_contiguous (detached, &error);
+  g_autoptr (EbbTensor) contiguous = ebb_contiguous (detached, &error);
+  EbbTensor *result = ebb_to_device (contiguous, ebb_device_get_cpu (), &error);
 
   g_assert_no_error (error);
   g_assert_cmpint (ebb_tensor_get_dtype (result), ==, EBB_DTYPE_F32);

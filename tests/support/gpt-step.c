@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/gpt-step.h"
 
+#include "support/device.h"
 #include "support/tensors.h"
 
 #define VOCAB 29
@@ -60,15 +61,15 @@ test_gpt_step_run (EbbModule *gpt, gboolean with_mask, TestGptStep *step)
 
   ebb_manual_seed (5);
   ebb_module_zero_grad (gpt);
-  ebb_memory_reset_peaks (NULL);
+  ebb_memory_reset_peaks (test_device ());
   step->loss = call_gpt (gpt, with_mask, &error);
   g_assert_no_error (error);
-  stats = ebb_memory_get_stats (NULL);
+  stats = ebb_memory_get_stats (test_device ());
   step->held = ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
   g_clear_pointer (&stats, ebb_memory_stats_free);
   ebb_tensor_backward (step->loss, &error);
   g_assert_no_error (error);
-  stats = ebb_memory_get_stats (NULL);
+  stats = ebb_memory_get_stats (test_device ());
   step->peak = ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
   g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 0);
   step->offset = ebb_generator_get_offset (ebb_generator_get_default ());

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/random-program.h"
 
+#include "support/device.h"
 #include "support/random-wrapping.h"
 #include "support/stores.h"
 #include "support/tensors.h"
@@ -84,7 +85,7 @@ describe_generators (Program *self)
 static guint64
 activation_bytes (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
 }

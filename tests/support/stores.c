@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/stores.h"
 
+#include "support/device.h"
 #include "support/tensors.h"
 
 EbbSavedTensorHooks *
@@ -11,6 +12,7 @@ test_disk_store_new (const char *folder)
 
   g_assert_no_error (error);
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), 0); /* originals go at once, as on the CPU */
   ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), 0);
   return store;
 }
@@ -18,7 +20,7 @@ test_disk_store_new (const char *folder)
 guint64
 test_bytes_in_use (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (NULL);
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_total (stats);
 }
@@ -112,7 +114,7 @@ test_step_run (EbbModule *gpt,
   g_autoptr (EbbMemoryStats) stats = NULL;
 
   ebb_module_zero_grad (gpt);
-  ebb_memory_reset_peaks (NULL);
+  ebb_memory_reset_peaks (test_device ());
   if (hooks != NULL)
     ebb_push_saved_tensor_hooks (hooks);
   step->loss = test_gpt_forward (gpt, &error);
@@ -121,7 +123,7 @@ test_step_run (EbbModule *gpt,
   g_assert_no_error (error);
   ebb_tensor_backward (step->loss, &error);
   g_assert_no_error (error);
-  stats = ebb_memory_get_stats (NULL);
+  stats = ebb_memory_get_stats (test_device ());
   step->peak = ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
   g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 0);
   step->offset = ebb_generator_get_offset (ebb_generator_get_default ());

@@ -14,7 +14,7 @@ EbbHandle *test_pack (EbbSavedTensorHooks *store,
 EbbTensor *test_unpack (EbbSavedTensorHooks *store,
                         EbbHandle *handle);
 #define test_held(store) ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store))
-/* On the CPU, for whatever purpose. */
+/* On the device under test, for whatever purpose. */
 guint64 test_bytes_in_use (void);
 
 typedef struct

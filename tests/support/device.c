@@ -1,0 +1,102 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+
+#include <stdlib.h>
+
+static EbbDevice *device;
+static GMutex lock;
+static GPtrArray *read_so_far; /* of GBytes */
+
+static void
+forget_what_was_read (void)
+{
+  g_clear_pointer (&read_so_far, g_ptr_array_unref);
+}
+
+void
+test_init (int *argc,
+           char ***argv)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_test_init (argc, argv, NULL);
+  device = ebb_device_get (g_getenv ("EBB_TEST_DEVICE"), &error);
+  g_assert_no_error (error);
+  ebb_set_default_device (device);
+}
+
+EbbDevice *
+test_device (void)
+{
+  return device != NULL ? device : ebb_device_get_cpu ();
+}
+
+gboolean
+test_device_is_cpu (void)
+{
+  return test_device () == ebb_device_get_cpu ();
+}
+
+typedef struct
+{
+  void *(*func) (void *data);
+  void *data;
+} Start;
+
+static void *
+run_on_device (void *data)
+{
+  Start start = *(Start *) data;
+
+  g_free (data);
+  ebb_set_default_device (test_device ());
+  return start.func (start.data);
+}
+
+void
+test_thread_create (pthread_t *thread,
+                    void *(*func) (void *data),
+                    void *data)
+{
+  Start *start = g_new (Start, 1);
+
+  *start = (Start){ func, data };
+  g_assert_cmpint (pthread_create (thread, NULL, run_on_device, start), ==, 0);
+}
+
+gconstpointer
+test_read (EbbTensor *tensor)
+{
+  g_autoptr (GError) error = NULL;
+  GBytes *bytes;
+  gconstpointer data;
+
+  g_assert_nonnull (tensor);
+  if (ebb_tensor_get_device (tensor) == ebb_device_get_cpu () && ebb_tensor_is_contiguous (tensor))
+    {
+      data = ebb_tensor_get_data (tensor, &error);
+      g_assert_no_error (error);
+      return data;
+    }
+  bytes = ebb_tensor_get_bytes (tensor, &error);
+  g_assert_no_error (error);
+  g_mutex_lock (&lock);
+  if (read_so_far == NULL)
+    {
+      read_so_far = g_ptr_array_new_with_free_func ((GDestroyNotify) g_bytes_unref);
+      atexit (forget_what_was_read);
+    }
+  g_ptr_array_add (read_so_far, bytes);
+  g_mutex_unlock (&lock);
+  return g_bytes_get_data (bytes, NULL);
+}
+
+EbbTensor *
+test_move (EbbTensor *tensor)
+{
+  g_autoptr (GError) error = NULL;
+  EbbTensor *moved = ebb_to_device (tensor, test_device (), &error);
+
+  g_assert_no_error (error);
+  return moved;
+}

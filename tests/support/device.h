@@ -1,0 +1,29 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <ebb/ebb.h>
+#include <pthread.h>
+
+/* Tests on another device: EBB_TEST_DEVICE names it. */
+
+G_BEGIN_DECLS
+
+/* What every program begins with: GLib's g_test_init (), and the device becomes the default one. */
+void test_init (int *argc,
+                char ***argv);
+/* The one that the program tests; the CPU unless it was told otherwise. */
+EbbDevice *test_device (void);
+/* TRUE if the host can look at its memory. */
+gboolean test_device_is_cpu (void);
+/* As pthread_create (); the thread has the same default device. */
+void test_thread_create (pthread_t *thread,
+                         void *(*func) (void *data),
+                         void *data);
+
+/* The elements in row-major order, where the host can read them; valid as long as @tensor where the tensor is
+ * contiguous on the CPU, else until the program ends. */
+gconstpointer test_read (EbbTensor *tensor);
+/* The same tensor, or a copy on the device under test. */
+EbbTensor *test_move (EbbTensor *tensor);
+
+G_END_DECLS
