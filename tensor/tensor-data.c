@@ -369,7 +369,8 @@ get_host_copy (EbbTensor *tensor)
   if (tensor->storage->device->backend->host_memory)
     return check_present (tensor, NULL) ? ebb_tensor_ref (tensor) : NULL;
   bytes = ebb_tensor_get_bytes (tensor, NULL);
-  return ebb_tensor_new_from_bytes (bytes, 0, tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype, NULL);
+  return ebb_tensor_new_from_bytes (bytes, 0, tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype,
+                                    NULL);
 }
 
 /**
