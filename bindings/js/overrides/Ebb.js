@@ -15,7 +15,7 @@ function _init() {
 
     // -- constructors: what may fail happens in GInitable, which GJS does not call by itself
 
-    for (const Class of [Ebb.Module, Ebb.Optimizer, Ebb.TextDataset, Ebb.BpeTokenizer]) {
+    for (const Class of [Ebb.Module, Ebb.Optimizer, Ebb.TextDataset, Ebb.BpeTokenizer, Ebb.DiskStore]) {
         Class.prototype._init = function (...args) {
             GObject.Object.prototype._init.apply(this, args);
             this.init(null);
@@ -56,6 +56,8 @@ function _init() {
     withDefaults('stack', none, 0);
     withDefaults('layer_norm', none, null, null, 1e-5);
     withDefaults('scaled_dot_product_attention', none, none, none, null, false, 0, 0, null);
+    withDefaults('offload_wrapper', none, null);
+    withDefaults('offload_wrap_each', none, none, null);
     withDefaults('checkpoint_wrapper', none, null);
     withDefaults('checkpoint_wrap_each', none, none, null);
     withDefaults('checkpoint_wrap_uniform', none, none, null);
@@ -103,6 +105,51 @@ function _init() {
     };
     Ebb.save_nth_product = function (n) {
         return {nthProduct: n};
+    };
+
+    // -- stores of activations
+
+    // As new Ebb.HostStore ({byte_limit: 2e9, when_full: 'spill', fallback: new Ebb.DiskStore ({folder: '/tmp'})}).
+    const whenFull = {wait: Ebb.WhenFull.WAIT, spill: Ebb.WhenFull.SPILL, error: Ebb.WhenFull.ERROR};
+    Ebb.HostStore.prototype._init = function (settings = {}) {
+        const {when_full: policy = Ebb.WhenFull.WAIT, ...others} = settings;
+        if (typeof policy === 'string' && !Object.hasOwn(whenFull, policy))
+            throw new TypeError(`when_full: ${_show(policy)}: must be 'wait', 'spill' or 'error'`);
+        GObject.Object.prototype._init.call(this, {when_full: whenFull[policy] ?? policy, ...others});
+    };
+    // Has fn (tensor, op) asked about each tensor that would be stored; null: all are.
+    const setFilter = Ebb.ActivationStore.prototype.set_filter;
+    Ebb.ActivationStore.prototype.set_filter = function (fn) {
+        if (fn !== null && typeof fn !== 'function')
+            throw new TypeError(`set_filter: ${_show(fn)}: must be a function of (tensor, op), or null`);
+        setFilter.call(this, fn === null ? null : (tensor, op) => Boolean(fn(tensor, op)));
+    };
+    const setFallback = Ebb.ActivationStore.prototype.set_fallback;
+    Ebb.ActivationStore.prototype.set_fallback = function (fallback) {
+        for (let store = fallback; store !== null; store = store.get_fallback()) {
+            if (store === this)
+                throw new TypeError('set_fallback: that store leads back to this one');
+        }
+        setFallback.call(this, fallback);
+    };
+    // The counters, and those of the stores behind, as an object.
+    Ebb.ActivationStore.prototype.counters = function () {
+        return JSON.parse(this.report_json());
+    };
+    // Calls fn (store) and has all that backward needs of what it computes go to the store.
+    Ebb.with_store = function (store, fn) {
+        if (!(store instanceof Ebb.SavedTensorHooks))
+            throw new TypeError(`with_store: ${_show(store)}: must be an Ebb.SavedTensorHooks, as an Ebb.HostStore`);
+        Ebb.push_saved_tensor_hooks(store);
+        try {
+            return fn(store);
+        } finally {
+            Ebb.pop_saved_tensor_hooks();
+        }
+    };
+    // The same with a host store made for it; settings are its properties.
+    Ebb.save_on_host = function (settings, fn) {
+        return Ebb.with_store(new Ebb.HostStore({in_flight: 4, prefetch: 4, ...settings}), fn);
     };
 
     // -- making and reading tensors

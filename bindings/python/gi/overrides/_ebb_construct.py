@@ -9,6 +9,9 @@ from gi.repository import Gio, GObject
 
 Ebb = get_introspection_module("Ebb")
 
+# What is given by name as a property is, but goes through a method.
+OTHER_SETTINGS = {"filter": "set_filter", "fallback": "set_fallback"}
+
 _init = guard(Gio.Initable.init)
 _names = {}  # by class written in C
 
@@ -40,13 +43,27 @@ def construct(self, initialize, args, kwargs):
         if name in kwargs:
             raise TypeError(f"{type(self).__name__}() got {name!r} twice")
         kwargs[name] = value
+    others = {}
     for name, value in kwargs.items():
+        check_setting(self, name, value)
+        if name in OTHER_SETTINGS and hasattr(self, OTHER_SETTINGS[name]):
+            others[name] = value
+            continue
         found = _property_name(type(self), name) if isinstance(value, str) else None
         if found is not None:
             kwargs[name] = _from_nick(type(self), found, value)
-    initialize(**kwargs)
+    initialize(**{name: value for name, value in kwargs.items() if name not in others})
     if isinstance(self, Gio.Initable):
         _init(self, None)
+    for name, value in others.items():
+        getattr(self, OTHER_SETTINGS[name])(value)
+
+
+def check_setting(self, name, value):
+    """Lets a class that knows better than GObject what its properties may be say so."""
+    check = getattr(type(self), "_check_setting", None)
+    if check is not None:
+        check(name, value)
 
 
 def _property_name(cls, name):
@@ -63,7 +80,13 @@ def _get_attribute(self, name):
 
 
 def _set_attribute(self, name, value):
+    setter = getattr(type(self), OTHER_SETTINGS.get(name, ""), None)
+    if setter is not None:
+        setter(self, value)
+        return
     found = _property_name(type(self), name)
+    if found is not None:
+        check_setting(self, name, value)
     if found is None:
         GObject.Object.__setattr__(self, name, value)
     else:
@@ -91,5 +114,9 @@ def add_init(cls):
         construct(self, lambda **properties: GObject.Object.__init__(self, **properties), args, kwargs)
 
     cls.__init__ = __init__
+    add_attributes(cls)
+
+
+def add_attributes(cls):
     cls.__getattr__ = _get_attribute
     cls.__setattr__ = _set_attribute

@@ -148,26 +148,30 @@ def _is_module_type(value):
     return isinstance(value, type) and issubclass(value, Ebb.Module)
 
 
+def picker(function, which):
+    """What says of a module whether it is meant; None where which is one type, which C can look for."""
+    if _is_module_type(which):
+        return None
+    if isinstance(which, tuple) and which and all(map(_is_module_type, which)):
+        return lambda module: isinstance(module, which)
+    if callable(which) and not isinstance(which, (type, Ebb.Module)):
+        return which
+    raise TypeError(f"{function}(): {which!r}: must be a type of modules, a tuple of such types, or a function of the "
+                    "module")
+
+
 @takes_options
 def checkpoint_wrap_each(root, type_or_callable, **options):
     """Wraps every module below root that is of a type, of one in a tuple, or for which a function of it is true.
 
     Returns root. options: as of checkpoint_wrapper().
     """
-    which = type_or_callable
     _check_module("checkpoint_wrap_each", "root", root)
     made = make_options("checkpoint_wrap_each", options)
-    if _is_module_type(which):
-        _wrap_each(root, which.__gtype__, made)
+    pick = picker("checkpoint_wrap_each", type_or_callable)
+    if pick is None:
+        _wrap_each(root, type_or_callable.__gtype__, made)
         return root
-    if isinstance(which, tuple) and which and all(map(_is_module_type, which)):
-        def pick(module):
-            return isinstance(module, which)
-    elif callable(which) and not isinstance(which, (type, Ebb.Module)):
-        pick = which
-    else:
-        raise TypeError(f"checkpoint_wrap_each(): {which!r}: must be a type of modules, a tuple of such types, or a "
-                        "function of the module")
     picked = {name for name, module in root.named_modules() if pick(module)}
     _wrap_if(root, lambda module, name, *_: name in picked, None, made)
     return root
@@ -281,16 +285,44 @@ def _raising_kept_failure(pack):
     return do_pack
 
 
+def _let_prefetch_fail(cls):
+    """Has the get that comes next raise what a do_prefetch has raised, since C's has no way to report an error."""
+    if "do_prefetch" not in cls.__dict__:
+        return
+    prefetch, get = cls.__dict__["do_prefetch"], _own(cls, "do_get") or guard(c_class(cls).do_get)
+
+    def do_prefetch(self, handle):
+        try:
+            prefetch(self, handle)
+        except BaseException as error:
+            self.__dict__.setdefault("_prefetch_failure", error)
+
+    def do_get(self, handle):
+        failure = self.__dict__.pop("_prefetch_failure", None)
+        if failure is None:
+            return get(self, handle)
+        try:
+            raise failure
+        finally:
+            del failure
+
+    cls.do_prefetch, cls.do_get = do_prefetch, do_get
+
+
 def _returning(kind, name, function):
     """A virtual function that must return an object of a class: PyGObject would print what is wrong, and go on."""
 
-    def call(self, argument):
-        result = function(self, argument)
+    def call(self, *arguments):
+        result = function(self, *arguments)
         if not isinstance(result, getattr(Ebb, kind)):
             raise TypeError(f"{name} of {type(self).__name__} returned {result!r}: it must return an Ebb.{kind}")
         return result
 
     return call
+
+
+_results = {"do_pack": "Handle", "do_put": "Handle", "do_reserve": "Handle", "do_put_at": "Handle",
+            "do_unpack": "Tensor", "do_get": "Tensor"}
 
 
 @override
@@ -300,10 +332,11 @@ class SavedTensorHooks(Ebb.SavedTensorHooks):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         _let_moves_fail(cls)
-        for name, kind in (("do_pack", "Handle"), ("do_put", "Handle"), ("do_unpack", "Tensor"), ("do_get", "Tensor")):
+        _let_prefetch_fail(cls)
+        for name, kind in _results.items():
             if name in cls.__dict__:
                 setattr(cls, name, _returning(kind, name, cls.__dict__[name]))
-        guard_virtual_functions(cls, "do_pack", "do_unpack", "do_put", "do_get")
+        guard_virtual_functions(cls, *_results, "do_synchronize")
 
     def __enter__(self):
         Ebb.push_saved_tensor_hooks(self)
@@ -333,9 +366,15 @@ class _FunctionHooks(SavedTensorHooks):
         return tensor
 
 
-def saved_tensor_hooks(pack, unpack):
-    """Calls pack(tensor) for every tensor that backward needs; unpack gets what it returned, and returns the tensor."""
+def saved_tensor_hooks(pack, unpack=None):
+    """Calls pack(tensor) for every tensor that backward needs; unpack gets what it returned, and returns the tensor.
+
+    One argument alone is a store, as Ebb.DiskStore("/tmp"): `with Ebb.saved_tensor_hooks(store): loss = model(x)`.
+    """
+    if unpack is None and isinstance(pack, Ebb.SavedTensorHooks):
+        return pack
     for name, function in (("pack", pack), ("unpack", unpack)):
         if not callable(function):
-            raise TypeError(f"saved_tensor_hooks(): {name} is {function!r}: it must be a function")
+            raise TypeError(f"saved_tensor_hooks(): {name} is {function!r}: it must be a function"
+                            + (", or a store alone" if unpack is None else ""))
     return _FunctionHooks(pack, unpack)
