@@ -32,7 +32,9 @@ int (*ebb_disk_fault) (EbbDiskOperation operation);
 static int
 get_fault (EbbDiskOperation operation)
 {
-  return G_UNLIKELY (ebb_disk_fault != NULL) ? ebb_disk_fault (operation) : 0;
+  int (*fault) (EbbDiskOperation) = __atomic_load_n (&ebb_disk_fault, __ATOMIC_ACQUIRE);
+
+  return G_UNLIKELY (fault != NULL) ? fault (operation) : 0;
 }
 
 /* @folder as it may stand in a message of one line. */

@@ -44,7 +44,7 @@ fail_from (EbbDiskOperation operation,
   for_good = all_after;
   reason = why;
   n_operations = n_failed = 0;
-  ebb_disk_fault = fail;
+  g_atomic_pointer_set (&ebb_disk_fault, fail);
 }
 
 static EbbSavedTensorHooks *
@@ -158,7 +158,7 @@ each_operation_may_fail (gconstpointer data)
             }
           fail_from (which->operation, n++, which->for_good, which->reason);
           run_failing_step (model, store, which->wrapped, &plain);
-          ebb_disk_fault = NULL;
+          g_atomic_pointer_set (&ebb_disk_fault, NULL);
           ebb_module_zero_grad (model);
           g_assert_cmpuint (test_held (store), ==, 0);
           g_assert_cmpuint (test_bytes_in_use (), ==, before);
@@ -175,6 +175,45 @@ each_operation_may_fail (gconstpointer data)
       g_test_message ("%d operations with %" G_GUINT64_FORMAT " bytes of staging memory", n - 1, limits[i]);
       if (limits[i] == 0)
         g_assert_cmpint (n, >, 3);
+    }
+  test_step_clear (&plain);
+}
+
+/* Whatever fails to be written, training goes on: it is in memory, or in the fallback. */
+static void
+the_fallback_takes_what_the_disk_refuses (gconstpointer data)
+{
+  const gboolean wrapped = GPOINTER_TO_INT (data);
+  const guint64 limits[] = { 0, 5 * PAGE, 32ul << 20 };
+  g_autoptr (EbbModule) gpt = test_gpt_new ();
+  TestStep plain;
+
+  test_step_run (gpt, NULL, &plain);
+  for (guint i = 0; i < G_N_ELEMENTS (limits); i++)
+    {
+      g_autoptr (EbbSavedTensorHooks) store = new_store (limits[i]);
+      g_autoptr (EbbSavedTensorHooks) fallback = ebb_keep_store_new ();
+      g_autoptr (EbbModule) model = test_gpt_new ();
+      g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+
+      ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback));
+      ebb_checkpoint_options_set_store (options, store);
+      if (wrapped)
+        ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, NULL);
+      for (gint n = 0; n < 12; n++)
+        {
+          const guint64 before = ebb_activation_store_get_bytes_spilled (EBB_ACTIVATION_STORE (store));
+          TestStep step;
+
+          fail_from (n % 4 < 2 ? EBB_DISK_WRITE : EBB_DISK_GROW, n / 2, n % 2, ENOSPC);
+          test_step_run (model, wrapped ? NULL : store, &step);
+          test_step_assert_same (&plain, &step);
+          test_step_clear (&step);
+          g_assert_cmpuint (test_held (store), ==, 0);
+          if (limits[i] == 0 && n_failed > 0)
+            g_assert_cmpuint (ebb_activation_store_get_bytes_spilled (EBB_ACTIVATION_STORE (store)), >, before);
+        }
+      g_atomic_pointer_set (&ebb_disk_fault, NULL);
     }
   test_step_clear (&plain);
 }
@@ -208,7 +247,7 @@ a_late_failure_loses_nothing (void)
   g_assert_null (ebb_saved_tensor_hooks_pack (store, y = (ebb_tensor_unref (y), test_randn (3, 5000, -1)), &error));
   test_assert_error (error, EBB_ERROR_IO, scratch, "20000 bytes", "No space left"); /* none for this */
   g_clear_error (&error);
-  ebb_disk_fault = NULL;
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
   g_assert_true (synchronize (store, &error)); /* the disk has room again */
   g_assert_no_error (error);
   {
@@ -246,7 +285,7 @@ the_next_one_is_told (void)
   g_clear_pointer (&b, ebb_handle_unref);
   b = test_pack (store, y);
   g_assert_true (synchronize (store, &error));
-  ebb_disk_fault = NULL;
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
   {
     g_autoptr (EbbTensor) back = test_unpack (store, a);
 
@@ -274,7 +313,7 @@ what_can_t_be_read_is_tried_again (void)
       back = test_unpack (store, a);
       g_assert_true (ebb_tensor_equal (back, x));
     }
-  ebb_disk_fault = NULL;
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
 }
 
 int
@@ -306,6 +345,10 @@ main (int argc, char **argv)
 
       g_test_add_data_func (path, &cases[i], each_operation_may_fail);
     }
+  g_test_add_data_func ("/disk-failures/the-fallback-takes-what-the-disk-refuses/hooks", GINT_TO_POINTER (FALSE),
+                        the_fallback_takes_what_the_disk_refuses);
+  g_test_add_data_func ("/disk-failures/the-fallback-takes-what-the-disk-refuses/wrapped", GINT_TO_POINTER (TRUE),
+                        the_fallback_takes_what_the_disk_refuses);
   g_test_add_func ("/disk-failures/a-late-failure-loses-nothing", a_late_failure_loses_nothing);
   g_test_add_func ("/disk-failures/the-next-one-is-told", the_next_one_is_told);
   g_test_add_func ("/disk-failures/what-cant-be-read-is-tried-again", what_can_t_be_read_is_tried_again);

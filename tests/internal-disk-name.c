@@ -109,9 +109,9 @@ a_named_file_works (void)
   g_autoptr (EbbHandle) handle = NULL;
   g_autoptr (EbbTensor) back = NULL;
 
-  ebb_disk_fault = make_none;
+  g_atomic_pointer_set (&ebb_disk_fault, make_none);
   store = test_disk_store_new (scratch);
-  ebb_disk_fault = NULL;
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
   g_assert_cmpuint (count_names (), ==, 0);
   handle = test_pack (store, x);
   back = test_unpack (store, handle);
@@ -155,7 +155,7 @@ nothing_is_left_after_a_kill (gconstpointer data)
       char byte;
 
       g_assert_cmpint (pipe (ends), ==, 0);
-      ebb_disk_fault = named ? make_none : NULL;
+      g_atomic_pointer_set (&ebb_disk_fault, named ? make_none : NULL);
       child = fork ();
       if (child == 0)
         live (ends[1]);
@@ -170,7 +170,7 @@ nothing_is_left_after_a_kill (gconstpointer data)
         g_object_unref (test_disk_store_new (scratch)); /* the next start */
       g_assert_cmpuint (count_names (), ==, 0);
     }
-  ebb_disk_fault = NULL;
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
 }
 
 int
