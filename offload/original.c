@@ -105,7 +105,7 @@ leave_failed (EbbActivationStorePrivate *priv)
   for (EbbOriginal *original = priv->oldest; original != NULL; original = next)
     {
       next = original->next;
-      if (!ebb_transfer_is_done (original->transfer) || ebb_transfer_finish (original->transfer, NULL))
+      if (!ebb_transfer_is_over (original->transfer) || ebb_transfer_finish (original->transfer, NULL))
         continue;
       leave_list (original);
       __atomic_sub_fetch (&original->ref_count, 1, __ATOMIC_RELAXED); /* the handle has another one */
@@ -197,12 +197,26 @@ ebb_activation_store_begin_put (EbbActivationStore *self,
 /* -- originals ----------------------------------------------------------------------------------------------------- */
 
 /* The memory is about to be overwritten, which must come after it was read. */
-static void
-before_write (EbbStorageWatch *watch)
+static gpointer
+take_reader (EbbStorageWatch *watch)
 {
-  EbbOriginal *self = (EbbOriginal *) watch;
+  return ebb_transfer_ref (((EbbOriginal *) watch)->transfer);
+}
 
-  ebb_activation_store_settle (self->store, self->transfer);
+static void
+settle (EbbTransfer *transfer)
+{
+  /* What a device has to tell is left for who has a place for it: computing was dropped, maybe, of which this store
+   * knows nothing. What has failed is over, and the host comes after it. */
+  if (!ebb_transfer_order (transfer, NULL))
+    ebb_transfer_finish (transfer, NULL);
+}
+
+static void
+come_after_reader (gpointer reader)
+{
+  settle (reader);
+  ebb_transfer_unref (reader);
 }
 
 EbbOriginal *
@@ -216,7 +230,8 @@ ebb_activation_store_hold (EbbActivationStore *self,
   if (block->storage->device->backend->streams == NULL)
     return NULL;
   original = g_new0 (EbbOriginal, 1);
-  *original = (EbbOriginal){ .watch.before_write = before_write,
+  *original = (EbbOriginal){ .watch.take = take_reader,
+                             .watch.before_write = come_after_reader,
                              .ref_count = 2,
                              .store = self,
                              .storage = block->storage,
@@ -277,10 +292,7 @@ void
 ebb_activation_store_settle (EbbActivationStore *self,
                              EbbTransfer *transfer)
 {
-  /* What a device has to tell is left for who has a place for it: computing was dropped, maybe, of which this store
-   * knows nothing. */
-  if (!ebb_transfer_order (transfer, NULL))
-    ebb_transfer_is_done (transfer);
+  settle (transfer);
 }
 
 void
@@ -343,7 +355,7 @@ take_settled (EbbActivationStorePrivate *priv,
 
   *settled = priv->settled;
   g_queue_init (&priv->settled);
-  while ((transfer = g_queue_peek_head (&priv->transfers)) != NULL && ebb_transfer_is_done (transfer))
+  while ((transfer = g_queue_peek_head (&priv->transfers)) != NULL && ebb_transfer_is_over (transfer))
     g_queue_push_tail (&priv->settled, g_queue_pop_head (&priv->transfers));
 }
 

@@ -60,7 +60,10 @@ gboolean ebb_transfer_wait (EbbTransfer *transfer,
 /* The same at the end of a step, say: nothing waits that could go on, so it does not count as waited. */
 gboolean ebb_transfer_finish (EbbTransfer *transfer,
                               GError **error);
+/* TRUE: it is over, and the host may use, overwrite or give back both memories. */
 gboolean ebb_transfer_is_done (EbbTransfer *transfer);
+/* The same for who only counts: nothing else may follow from it, since a run in which it is FALSE must be right too. */
+gboolean ebb_transfer_is_over (EbbTransfer *transfer);
 /* Of a transfer that is done: seconds that it took, and that computing and the host stood waiting for it. */
 void ebb_transfer_get_times (EbbTransfer *transfer,
                              double *seconds,

@@ -132,19 +132,13 @@ enqueue (EbbDevice *device,
          GError **error)
 {
   const EbbStreamFuncs *streams = device->backend->streams;
-  gpointer event;
+  gpointer event = NULL;
 
   if (!after_alone && !come_after_computing (device, stream, error))
     return NULL;
   if (after != NULL && after->event != NULL && !streams->wait (device->index, stream, after->event, error))
     return NULL;
-  if (!streams->copy (device->index, stream, destination, source, size, error))
-    return NULL;
-  event = streams->record (device->index, stream, error);
-  /* The copy is on its way, and nobody will be able to wait for it. */
-  if (event == NULL)
-    device->backend->synchronize (device->index, NULL);
-  return event;
+  return streams->copy (device->index, stream, destination, source, size, &event, error) ? event : NULL;
 }
 
 static EbbTransfer *
@@ -276,6 +270,18 @@ ebb_transfer_wait (EbbTransfer *self,
 
 gboolean
 ebb_transfer_is_done (EbbTransfer *self)
+{
+  if (self->event == NULL)
+    return TRUE;
+  if (!self->device->backend->streams->query_event (self->event))
+    return FALSE;
+  /* It does not wait any more; from now on the host is known to come after the transfer. */
+  self->device->backend->streams->synchronize_event (self->event, NULL);
+  return TRUE;
+}
+
+gboolean
+ebb_transfer_is_over (EbbTransfer *self)
 {
   return self->event == NULL || self->device->backend->streams->query_event (self->event);
 }

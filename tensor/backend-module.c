@@ -123,6 +123,7 @@ open_module (const char *path,
   GModule *module = g_module_open (path, G_MODULE_BIND_LOCAL);
   const EbbBackend *backend;
   gpointer symbol = NULL;
+  GError *failure = NULL;
 
   if (module == NULL)
     {
@@ -138,8 +139,17 @@ open_module (const char *path,
     }
   /* Its threads and functions are wanted to the end. */
   g_module_make_resident (module);
-  backend = ((EbbBackendOpenFunc) symbol) (&host, error);
-  if (backend != NULL && (backend->version != EBB_BACKEND_VERSION || strcmp (backend->name, name) != 0))
+  backend = ((EbbBackendOpenFunc) symbol) (&host, &failure);
+  if (backend == NULL)
+    {
+      if (failure == NULL)
+        g_set_error (&failure, EBB_ERROR, EBB_ERROR_DEVICE, "device \"%s\": %s gives no device, and no reason", name,
+                     path);
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  g_clear_error (&failure);
+  if (backend->version != EBB_BACKEND_VERSION || strcmp (backend->name, name) != 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "device \"%s\": %s is of \"%s\", version %u; version %u of \"%s\" is wanted", name, path,

@@ -9,7 +9,7 @@
 
 G_BEGIN_DECLS
 
-#define EBB_BACKEND_VERSION 2
+#define EBB_BACKEND_VERSION 3
 
 /* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
  * another. */
@@ -44,12 +44,14 @@ typedef struct
   void (*free_host) (int index,
                      void *data,
                      gsize size);
-  /* Enqueues a copy between memory of the device and memory of alloc_host. */
+  /* Enqueues a copy between memory of the device and memory of alloc_host. @event, if not NULL, gets the point just
+   * after it, with nothing of another thread between them. */
   gboolean (*copy) (int index,
                     EbbStream stream,
                     void *destination,
                     const void *source,
                     gsize size,
+                    gpointer *event,
                     GError **error);
   /* A point in a queue: it is reached when all that was enqueued before is done. NULL with @error set. */
   gpointer (*record) (int index,
@@ -62,9 +64,11 @@ typedef struct
                     GError **error);
   gboolean (*synchronize_event) (gpointer event,
                                  GError **error);
-  gboolean (*query_event) (gpointer event); /* TRUE: reached, or never will be since the work failed */
-  /* Of an event that was reached: how long the work just before it took, and how long other queues stood waiting for
-   * the event; seconds. */
+  /* TRUE: reached, or never will be since the work failed. The host may act on that only after synchronize_event, which
+   * then costs nothing: an answer that depends on the time must not be what makes a program right. */
+  gboolean (*query_event) (gpointer event);
+  /* Of an event that was reached: how long its queue has worked since its last event before that one, and how long
+   * computing stood waiting for it; seconds. */
   void (*get_times) (gpointer event,
                      double *work,
                      double *waited);
@@ -143,7 +147,6 @@ struct _EbbDevice
   guint64 current[6]; /* by purpose, then the total */
   guint64 peak[6];
   guint64 limit;
-  guint64 n_launches; /* enqueued so far, where work is */
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };
 
@@ -155,7 +158,6 @@ ebb_device_launch (EbbDevice *device,
 {
   if (G_LIKELY (device->backend->launch == NULL))
     return device->kernels[launch->kernel](launch, error);
-  __atomic_add_fetch (&device->n_launches, 1, __ATOMIC_RELAXED);
   return device->backend->launch (device->index, launch, error);
 }
 

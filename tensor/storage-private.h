@@ -14,7 +14,8 @@ typedef struct _EbbStorageWatch EbbStorageWatch;
 struct _EbbStorageWatch
 {
   EbbStorageWatch *next;
-  void (*before_write) (EbbStorageWatch *self); /* under a lock: enqueues at most */
+  gpointer (*take) (EbbStorageWatch *self); /* under a lock: what the change must come after, and no more */
+  void (*before_write) (gpointer taken);    /* not under a lock: makes it so, and lets go of it */
 };
 
 struct _EbbStorage

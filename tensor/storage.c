@@ -151,14 +151,36 @@ ebb_storage_remove_watch (EbbStorage *self,
   pthread_mutex_unlock (&watches_lock);
 }
 
+typedef struct
+{
+  void (*before_write) (gpointer taken);
+  gpointer taken;
+} Told;
+
+/* A watch may go as soon as the lock is open; and who enqueues may have to wait for room, which must not keep the
+ * watches of all other storages. */
+static void
+tell_watches (EbbStorage *self)
+{
+  g_autoptr (GArray) told = g_array_new (FALSE, FALSE, sizeof (Told));
+
+  pthread_mutex_lock (&watches_lock);
+  for (EbbStorageWatch *watch = self->watches; watch != NULL; watch = watch->next)
+    {
+      const Told one = { watch->before_write, watch->take (watch) };
+
+      g_array_append_val (told, one);
+    }
+  pthread_mutex_unlock (&watches_lock);
+  for (guint i = 0; i < told->len; i++)
+    g_array_index (told, Told, i).before_write (g_array_index (told, Told, i).taken);
+}
+
 void
 ebb_storage_change (EbbStorage *self)
 {
   self->version++;
   if (G_LIKELY (__atomic_load_n (&self->watches, __ATOMIC_RELAXED) == NULL))
     return;
-  pthread_mutex_lock (&watches_lock);
-  for (EbbStorageWatch *watch = self->watches; watch != NULL; watch = watch->next)
-    watch->before_write (watch);
-  pthread_mutex_unlock (&watches_lock);
+  tell_watches (self);
 }

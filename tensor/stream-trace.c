@@ -147,7 +147,8 @@ ebb_stream_trace_stop (EbbDevice *device,
  * @path: (type filename): a file, replaced if it is there
  * @error: return location for an error
  *
- * Does what ebb_stream_trace_stop() does and writes the trace to a file, which appears as a whole or not at all.
+ * Does what ebb_stream_trace_stop() does and writes the trace to a file, which appears as a whole or not at all. If it
+ * can't be opened, nothing was stopped: call this again with another path.
  *
  * Returns: %FALSE with an error of ebb_stream_trace_stop(), or with %EBB_ERROR_IO if the file can't be written
  */
@@ -161,10 +162,11 @@ ebb_stream_trace_save (EbbDevice *device,
 
   if (path == NULL)
     return FALSE;
-  text = ebb_stream_trace_stop (device, error);
-  if (text == NULL || !ebb_atomic_file_open (&file, path, error))
+  /* First the file: a wrong path must not cost what was recorded. */
+  if (get_streams (device, error) == NULL || !ebb_atomic_file_open (&file, path, error))
     return FALSE;
-  if (ebb_atomic_file_write (&file, text, strlen (text), error))
+  text = ebb_stream_trace_stop (device, error);
+  if (text != NULL && ebb_atomic_file_write (&file, text, strlen (text), error))
     return ebb_atomic_file_commit (&file, error);
   ebb_atomic_file_abort (&file);
   return FALSE;

@@ -68,14 +68,14 @@ static gboolean
 copy_out (Fixture *fixture,
           GError **error)
 {
-  return streams->copy (device->index, EBB_STREAM_TO_HOST, fixture->host, fixture->x->view.data, SIZE, error);
+  return streams->copy (device->index, EBB_STREAM_TO_HOST, fixture->host, fixture->x->view.data, SIZE, NULL, error);
 }
 
 static gboolean
 copy_in (Fixture *fixture,
          GError **error)
 {
-  return streams->copy (device->index, EBB_STREAM_FROM_HOST, fixture->x->view.data, fixture->host, SIZE, error);
+  return streams->copy (device->index, EBB_STREAM_FROM_HOST, fixture->x->view.data, fixture->host, SIZE, NULL, error);
 }
 
 static gboolean
@@ -260,12 +260,12 @@ parts_of_a_block_are_apart (Fixture *fixture,
       gsize own = 2 * i * part, other = (2 * i + 1) * part;
 
       g_assert_true (
-          streams->copy (device->index, EBB_STREAM_TO_HOST, host + own, on_device + own, part, &error));
+          streams->copy (device->index, EBB_STREAM_TO_HOST, host + own, on_device + own, part, NULL, &error));
       g_assert_true (
-          streams->copy (device->index, EBB_STREAM_FROM_HOST, on_device + other, host + other, part, &error));
+          streams->copy (device->index, EBB_STREAM_FROM_HOST, on_device + other, host + other, part, NULL, &error));
     }
   g_assert_false (
-      streams->copy (device->index, EBB_STREAM_FROM_HOST, on_device + part / 2, host + part, part, &error));
+      streams->copy (device->index, EBB_STREAM_FROM_HOST, on_device + part / 2, host + part, part, NULL, &error));
   assert_race (error, "would write bytes 128 to 384", "to_host reads");
 }
 
@@ -324,11 +324,11 @@ only_its_own_memory_and_pinned_memory_is_copied (Fixture *fixture,
 
   order (EBB_STREAM_TO_HOST, EBB_STREAM_COMPUTE);
   g_assert_false (
-      streams->copy (device->index, EBB_STREAM_TO_HOST, other, fixture->x->view.data, SIZE, &error));
+      streams->copy (device->index, EBB_STREAM_TO_HOST, other, fixture->x->view.data, SIZE, NULL, &error));
   test_assert_error (error, EBB_ERROR_DEVICE, "host memory that was allocated for copies");
   g_clear_error (&error);
   g_assert_false (
-      streams->copy (device->index, EBB_STREAM_TO_HOST, fixture->host, fixture->x->view.data, SIZE + 1, &error));
+      streams->copy (device->index, EBB_STREAM_TO_HOST, fixture->host, fixture->x->view.data, SIZE + 1, NULL, &error));
   test_assert_error (error, EBB_ERROR_DEVICE, "to_host", "16385 bytes");
   g_clear_error (&error);
 

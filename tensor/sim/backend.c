@@ -22,6 +22,22 @@ compare_pointers (gconstpointer a,
   return (gsize) a < (gsize) b ? -1 : (gsize) a > (gsize) b;
 }
 
+/* The first @n of them drop what they have not begun, and end. */
+static void
+end_queues (SimDevice *device,
+            guint n)
+{
+  pthread_mutex_lock (&device->lock);
+  device->closing = TRUE;
+  for (guint i = 0; i < n; i++)
+    pthread_cond_signal (&device->queues[i].filled);
+  sim_device_hurry (device);
+  sim_device_announce_progress (device);
+  pthread_mutex_unlock (&device->lock);
+  for (guint i = 0; i < n; i++)
+    pthread_join (device->queues[i].thread, NULL);
+}
+
 static void
 device_close (SimDevice *device)
 {
@@ -30,13 +46,7 @@ device_close (SimDevice *device)
   for (guint i = 0; i < EBB_N_STREAMS; i++)
     if (pthread_equal (device->queues[i].thread, pthread_self ()))
       return;
-  pthread_mutex_lock (&device->lock);
-  device->closing = TRUE;
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    pthread_cond_signal (&device->queues[i].filled);
-  pthread_mutex_unlock (&device->lock);
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    pthread_join (device->queues[i].thread, NULL);
+  end_queues (device, EBB_N_STREAMS);
 }
 
 /* -- forks: the child has the memory of a device, but none of its threads; it can give memory back and no more ----- */
@@ -87,8 +97,10 @@ close_all (void)
 static void
 device_free (SimDevice *device)
 {
+  sim_heap_clear (&device->heap);
   pthread_mutex_destroy (&device->lock);
   pthread_cond_destroy (&device->progress);
+  pthread_cond_destroy (&device->hurries);
   g_clear_pointer (&device->host_blocks, g_tree_unref);
   g_clear_pointer (&device->dropped, g_hash_table_unref);
   g_clear_pointer (&device->spans, g_array_unref);
@@ -117,13 +129,7 @@ start_queues (SimDevice *device,
         continue;
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: no thread for queue %s: %s", device->name,
                    sim_stream_get_name ((EbbStream) i), g_strerror (failure));
-      pthread_mutex_lock (&device->lock);
-      device->closing = TRUE;
-      for (guint k = 0; k < i; k++)
-        pthread_cond_signal (&device->queues[k].filled);
-      pthread_mutex_unlock (&device->lock);
-      while (i-- > 0)
-        pthread_join (device->queues[i].thread, NULL);
+      end_queues (device, i);
       return FALSE;
     }
   return TRUE;
@@ -135,14 +141,19 @@ sim_device_open (int index,
 {
   static gboolean closes;
   SimDevice *device = g_new0 (SimDevice, 1);
+  pthread_condattr_t monotonic;
 
   device->index = index;
   device->name = index == 0 ? g_strdup ("sim") : g_strdup_printf ("sim:%d", index);
   device->host_blocks = g_tree_new (compare_pointers);
-  device->dropped = g_hash_table_new_full (NULL, NULL, NULL, (GDestroyNotify) g_error_free);
+  device->dropped = g_hash_table_new_full (NULL, NULL, NULL, sim_dropped_free);
   device->spans = g_array_new (FALSE, FALSE, sizeof (EbbStreamSpan));
   pthread_mutex_init (&device->lock, NULL);
   pthread_cond_init (&device->progress, NULL);
+  pthread_condattr_init (&monotonic);
+  pthread_condattr_setclock (&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init (&device->hurries, &monotonic);
+  pthread_condattr_destroy (&monotonic);
   if (!sim_settings_read (device, error) || !sim_heap_init (&device->heap, (gsize) device->memory, error)
       || !start_queues (device, error))
     {
@@ -198,6 +209,18 @@ sim_alloc (int index,
   return block != NULL ? device->heap.base + block->offset : NULL;
 }
 
+/* Which begins there and has that size, as it was allocated; or NULL. */
+static SimBlock *
+find_block (SimDevice *device,
+            const void *data,
+            gsize size)
+{
+  SimBlock *block = sim_heap_find (&device->heap, data);
+  gboolean is_it = block != NULL && device->heap.base + block->offset == (const char *) data;
+
+  return is_it && block->uses.size == size ? block : NULL;
+}
+
 static void
 sim_free (int index,
           void *data,
@@ -210,7 +233,7 @@ sim_free (int index,
   if (data == NULL)
     return;
   pthread_mutex_lock (&device->lock);
-  block = sim_heap_find (&device->heap, data);
+  block = find_block (device, data, size);
   if (block != NULL && !sim_uses_check_free (&block->uses, device, FALSE, &race))
     {
       if (device->race == NULL)

@@ -5,15 +5,29 @@
  * it, until a thread is told. That thread waits until all that was enqueued is over, so afterwards each event is known
  * to be reached or to have failed, and none of the work that comes then depends on the moment of the failure. */
 
+void
+sim_dropped_free (gpointer data)
+{
+  SimDropped *dropped = data;
+
+  g_error_free (dropped->error);
+  g_free (dropped);
+}
+
+/* A thread that was not told of an earlier failure is told of this one instead. */
 static void
 note_dropped (SimDevice *device,
               guint64 thread,
               const GError *error)
 {
   gpointer key = GSIZE_TO_POINTER ((gsize) thread);
+  SimDropped *dropped = g_hash_table_lookup (device->dropped, key);
 
-  if (!g_hash_table_contains (device->dropped, key))
-    g_hash_table_insert (device->dropped, key, g_error_copy (error));
+  if (dropped != NULL && dropped->number == device->n_told)
+    return;
+  dropped = g_new (SimDropped, 1);
+  *dropped = (SimDropped){ device->n_told, g_error_copy (error) };
+  g_hash_table_insert (device->dropped, key, dropped);
 }
 
 void
@@ -51,10 +65,41 @@ sim_device_check_open (SimDevice *device,
 }
 
 gboolean
+sim_device_is_well (SimDevice *device)
+{
+  gpointer thread = GSIZE_TO_POINTER ((gsize) sim_get_thread ());
+
+  return device->race == NULL && device->failure == NULL && !g_hash_table_contains (device->dropped, thread);
+}
+
+/* What this thread is told of the failure that all queues stand still for, if there is one; they go on. NULL: that was
+ * told to another thread in the meantime, and nothing of this one was dropped. */
+static GError *
+take_error (SimDevice *device)
+{
+  gpointer thread = GSIZE_TO_POINTER ((gsize) sim_get_thread ());
+  SimDropped *dropped = g_hash_table_lookup (device->dropped, thread);
+  GError *own = NULL;
+
+  /* An old one must not be told in the place of what has failed now. */
+  if (dropped != NULL && (dropped->number == device->n_told || device->failure == NULL))
+    own = g_error_copy (dropped->error);
+  else if (device->failure != NULL)
+    own = g_error_copy (device->failure);
+  g_hash_table_remove (device->dropped, thread);
+  if (device->failure == NULL)
+    return own;
+  g_clear_error (&device->failure);
+  for (guint i = 0; i < EBB_N_STREAMS; i++)
+    g_clear_error (&device->queues[i].poison);
+  device->n_told++;
+  return own;
+}
+
+gboolean
 sim_device_tell (SimDevice *device,
                  GError **error)
 {
-  gpointer thread = GSIZE_TO_POINTER ((gsize) sim_get_thread ());
   GError *own;
 
   if (error == NULL) /* nobody to be told */
@@ -66,17 +111,12 @@ sim_device_tell (SimDevice *device,
     }
   if (G_LIKELY (device->failure == NULL && g_hash_table_size (device->dropped) == 0))
     return TRUE;
-  if (device->failure == NULL && !g_hash_table_contains (device->dropped, thread))
+  if (sim_device_is_well (device))
     return TRUE;
   sim_device_drain (device);
-  own = g_hash_table_lookup (device->dropped, thread);
-  own = own != NULL ? g_error_copy (own) : g_steal_pointer (&device->failure);
-  g_hash_table_remove (device->dropped, thread);
-  g_clear_error (&device->failure);
-  for (guint i = 0; i < EBB_N_STREAMS; i++)
-    g_clear_error (&device->queues[i].poison);
+  own = take_error (device);
   if (own == NULL)
-    return TRUE; /* another thread was told in the meantime, and nothing of this one was dropped */
+    return TRUE;
   g_propagate_error (error, own);
   return FALSE;
 }

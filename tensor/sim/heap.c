@@ -51,8 +51,11 @@ map_twice (SimHeap *heap,
     {
       if (heap->base != MAP_FAILED)
         munmap (heap->base, size);
+      if (alias != MAP_FAILED)
+        munmap (alias, size);
       return FALSE;
     }
+  heap->mapped = size;
   madvise (alias, size, MADV_HUGEPAGE);
   heap->distance = (gsize) alias - (gsize) heap->base;
   return TRUE;
@@ -81,6 +84,24 @@ sim_heap_init (SimHeap *heap,
   g_tree_insert (heap->by_address, &block->offset, block);
   g_tree_insert (heap->free_by_size, block, block);
   return TRUE;
+}
+
+void
+sim_heap_clear (SimHeap *heap)
+{
+  if (heap->by_address == NULL) /* it was never mapped */
+    return;
+  for (GTreeNode *node = g_tree_node_first (heap->by_address); node != NULL; node = g_tree_node_next (node))
+    {
+      SimBlock *block = g_tree_node_value (node);
+
+      sim_uses_clear (&block->uses);
+      g_free (block);
+    }
+  g_clear_pointer (&heap->free_by_size, g_tree_unref);
+  g_clear_pointer (&heap->by_address, g_tree_unref);
+  munmap (sim_heap_get_alias (heap, heap->base), heap->mapped);
+  munmap (heap->base, heap->mapped);
 }
 
 static void

@@ -51,6 +51,7 @@ sim_alloc_host (int index,
   pthread_mutex_lock (&device->lock);
   sim_uses_init (&block->uses, device, "host block", size);
   block->uses.born = 0;
+  block->uses.on_host = TRUE;
   g_tree_insert (device->host_blocks, data, block);
   pthread_mutex_unlock (&device->lock);
   return data;

@@ -132,6 +132,16 @@ sim_uses_check (const SimUses *uses,
   return TRUE;
 }
 
+/* What everybody who may still ask for it knows. Computing may ask for a block on the device, and gives it back; the
+ * host gives its own blocks back. */
+static gboolean
+is_settled (const SimUses *uses,
+            SimDevice *device,
+            const SimAccess *access)
+{
+  return uses->on_host ? host_knows (device, access) : all_know (device, access);
+}
+
 static void
 forget_known (SimUses *uses,
               SimDevice *device)
@@ -142,7 +152,7 @@ forget_known (SimUses *uses,
     {
       SimAccess *copy = &g_array_index (uses->copies, SimAccess, i);
 
-      if (!all_know (device, copy))
+      if (!is_settled (uses, device, copy))
         g_array_index (uses->copies, SimAccess, n++) = *copy;
     }
   g_array_set_size (uses->copies, n);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "tensor/sim/sim-private.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -21,12 +22,14 @@ sim_get_time (void)
   return (gint64) now.tv_sec * SECOND + now.tv_nsec;
 }
 
+/* With the device locked, which it lets go; a device that hurries wakes it. */
 static void
-sleep_until (gint64 time)
+sleep_until (SimDevice *device,
+             gint64 time)
 {
   const struct timespec deadline = { .tv_sec = time / SECOND, .tv_nsec = time % SECOND };
 
-  while (clock_nanosleep (CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, NULL) != 0)
+  while (!device->hurried && pthread_cond_timedwait (&device->hurries, &device->lock, &deadline) != ETIMEDOUT)
     ;
 }
 
@@ -57,6 +60,13 @@ sim_device_announce_progress (SimDevice *device)
 {
   if (device->n_waiting > 0)
     pthread_cond_broadcast (&device->progress);
+}
+
+void
+sim_device_hurry (SimDevice *device)
+{
+  device->hurried = TRUE;
+  pthread_cond_broadcast (&device->hurries);
 }
 
 void
@@ -128,7 +138,7 @@ note_time (SimQueue *queue,
            gint64 end)
 {
   queue->ready = end;
-  queue->last_work = end - start;
+  queue->unmarked += end - start;
   queue->busy += end - start;
   sim_device_add_span (queue->device, queue->stream, FALSE, work->name, work->n_bytes, start, end);
 }
@@ -182,9 +192,9 @@ run_copy (SimQueue *queue,
   pthread_mutex_unlock (&device->lock);
   memcpy (work->u.copy.destination, work->u.copy.source, work->n_bytes);
   now = sim_get_time ();
-  if (now < end)
-    sleep_until (end);
   pthread_mutex_lock (&device->lock);
+  if (now < end)
+    sleep_until (device, end);
   note_time (queue, work, start, MAX (now, end));
 }
 
@@ -195,11 +205,20 @@ run_record (SimQueue *queue,
   SimEvent *event = work->u.event;
 
   event->time = MAX (queue->ready, work->enqueued);
-  event->work = queue->last_work;
+  event->work = queue->unmarked;
+  queue->unmarked = 0;
   if (queue->poison != NULL)
     event->error = g_error_copy (queue->poison);
   event->reached = TRUE;
   sim_device_announce_progress (queue->device);
+}
+
+/* The process ends: what is still in the queue is dropped, so that nobody stands waiting for it. */
+static void
+give_up (SimQueue *queue)
+{
+  if (queue->poison == NULL)
+    sim_device_check_open (queue->device, &queue->poison);
 }
 
 static void
@@ -213,12 +232,19 @@ run_wait (SimQueue *queue,
     {
       gint64 start = MAX (queue->ready, work->enqueued), end;
 
-      while (!event->reached)
+      while (!event->reached && !device->closing)
         sim_device_wait_for_progress (device);
+      if (!event->reached)
+        {
+          give_up (queue);
+          return;
+        }
       /* A copy begins when it could have, however late the thread woke up. */
       end = queue->stream == EBB_STREAM_COMPUTE ? sim_get_time () : MAX (start, event->time);
       queue->ready = end;
-      event->waited += end - start;
+      /* What a copy stands waiting for keeps nobody from computing. */
+      if (queue->stream == EBB_STREAM_COMPUTE)
+        event->waited += end - start;
       queue->waited += end - start;
       sim_device_add_span (device, queue->stream, TRUE, sim_stream_get_name (event->stream), 0, start, end);
     }
@@ -235,6 +261,8 @@ run (SimQueue *queue,
     run_record (queue, work);
   else if (work->kind == SIM_WORK_WAIT)
     run_wait (queue, work);
+  else if (queue->device->closing)
+    give_up (queue);
   else if (queue->poison != NULL)
     sim_queue_note_dropped (queue, work);
   else if (work->kind == SIM_WORK_LAUNCH)

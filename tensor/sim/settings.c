@@ -53,7 +53,7 @@ read_memory (SimDevice *device,
   if (value == NULL || *value == '\0')
     return TRUE;
   if (!parse_amount (value, 1024, &amount) || amount < SIM_ALIGNMENT || amount > MOST_MEMORY)
-    return fail ("EBB_SIM_MEMORY", value, "a number of bytes of at least 64, as 1000000, 64M or 1.5G", error);
+    return fail ("EBB_SIM_MEMORY", value, "a number of bytes from 64 to 64T, as 1000000, 64M or 1.5G", error);
   device->memory = (gint64) amount / SIM_ALIGNMENT * SIM_ALIGNMENT;
   return TRUE;
 }

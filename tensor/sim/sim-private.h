@@ -45,6 +45,7 @@ typedef struct
   const char *kind; /* "block", "host block" */
   guint64 serial;
   gsize size;
+  gboolean on_host;        /* it is the host that gives the memory back */
   guint64 born;            /* the work for computing that was enqueued before the block was there */
   SimAccess reads, writes; /* by computing: the range spans all of them that others may not know */
   GArray *copies;          /* of SimAccess; NULL: none */
@@ -93,6 +94,7 @@ typedef struct
 {
   char *base;
   gsize capacity;
+  gsize mapped; /* whole pages */
   gsize distance;
   gsize n_free; /* bytes */
   GTree *by_address;
@@ -102,6 +104,7 @@ typedef struct
 gboolean sim_heap_init (SimHeap *heap,
                         gsize capacity,
                         GError **error);
+void sim_heap_clear (SimHeap *heap);
 /* The smallest piece that is big enough, of those the one with the lowest address; NULL: there is none. */
 SimBlock *sim_heap_alloc (SimHeap *heap,
                           gsize size);
@@ -169,10 +172,10 @@ typedef struct
   SimWork *first, *last;
   guint n;
   guint64 n_enqueued, n_done;
-  SimClock clock;   /* what its next work comes after; count[stream]: the accesses enqueued so far */
-  GError *poison;   /* all work is dropped */
-  gint64 ready;     /* when its last work was done */
-  gint64 last_work; /* what that took */
+  SimClock clock;  /* what its next work comes after; count[stream]: the accesses enqueued so far */
+  GError *poison;  /* all work is dropped */
+  gint64 ready;    /* when its last work was done */
+  gint64 unmarked; /* how long it has worked since its last event */
   gint64 busy, waited;
 } SimQueue;
 
@@ -186,19 +189,29 @@ struct _SimDevice
   pthread_mutex_t lock;
   pthread_cond_t progress; /* work is done, or an event reached */
   guint n_waiting;         /* for it */
+  pthread_cond_t hurries;  /* on the monotonic clock: copies sleep until then */
   SimHeap heap;
   GTree *host_blocks; /* by address */
   guint64 last_serial;
   SimQueue queues[EBB_N_STREAMS];
   SimClock host_clock;           /* what the host knows to be done */
   GError *failure;               /* of work, not told yet */
-  GHashTable *dropped;           /* by thread: the failure for which work of this thread was dropped */
+  guint64 n_told;                /* failures before that one */
+  GHashTable *dropped;           /* by thread: SimDropped, the last failure for which work of it was dropped */
   GError *race;                  /* found when memory was freed, not told yet */
   guint64 fails[EBB_N_FAILURES]; /* how many are left until one fails; 0: none will */
   gboolean tracing, closing;
-  gboolean forked; /* this process has none of its threads */
+  gboolean hurried; /* copies take no longer than they must */
+  gboolean forked;  /* this process has none of its threads */
   GArray *spans;
 };
+
+/* A failure of which a thread is still to be told. */
+typedef struct
+{
+  guint64 number; /* how many were told before it */
+  GError *error;
+} SimDropped;
 
 /* The device that was opened; never NULL. */
 SimDevice *sim_device_get (int index);
@@ -215,6 +228,7 @@ gboolean sim_copy (int index,
                    void *destination,
                    const void *source,
                    gsize size,
+                   gpointer *event,
                    GError **error);
 gboolean sim_copy_now (int index,
                        void *destination,
@@ -288,6 +302,8 @@ void sim_queue_push (SimQueue *queue,
                      SimWork *work);
 void sim_device_wait_for_progress (SimDevice *device);
 void sim_device_announce_progress (SimDevice *device);
+/* The process ends: copies sleep no more. */
+void sim_device_hurry (SimDevice *device);
 /* Until all work that is enqueued now is done, which the host then knows; with the device locked, which it lets go. */
 void sim_device_drain (SimDevice *device);
 
@@ -302,6 +318,9 @@ void sim_queue_note_dropped (SimQueue *queue,
  * the device locked. */
 gboolean sim_device_tell (SimDevice *device,
                           GError **error);
+/* TRUE: there is nothing that sim_device_tell () would tell. */
+gboolean sim_device_is_well (SimDevice *device);
+void sim_dropped_free (gpointer dropped);
 /* TRUE: it is the one that was asked to fail. With the device locked. */
 gboolean sim_device_take_failure (SimDevice *device,
                                   EbbFailure what);

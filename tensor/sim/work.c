@@ -87,7 +87,14 @@ sim_wait (int index,
 
   if (!begin (queue, error))
     return FALSE;
-  if (event->reached && event->error != NULL)
+  if (event->device != queue->device)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
+                   "%s: queue %s can't wait for an event of %s; let the host wait for it", queue->device->name,
+                   sim_stream_get_name (stream), event->device->name);
+      ok = FALSE;
+    }
+  else if (event->reached && event->error != NULL)
     {
       if (error != NULL)
         *error = g_error_copy (event->error);
@@ -114,7 +121,7 @@ event_wait_locked (SimEvent *event,
 {
   SimDevice *device = event->device;
 
-  while (!event->reached && !device->forked)
+  while (!event->reached && !device->closing)
     sim_device_wait_for_progress (device);
   if (!event->reached)
     return sim_device_check_open (device, error);
@@ -149,8 +156,6 @@ sim_query_event (gpointer data)
 
   pthread_mutex_lock (&event->device->lock);
   reached = event->reached;
-  if (reached)
-    sim_clock_merge (&event->device->host_clock, &event->clock);
   pthread_mutex_unlock (&event->device->lock);
   return reached;
 }
@@ -177,7 +182,8 @@ sim_synchronize (int index,
 
   pthread_mutex_lock (&device->lock);
   sim_device_drain (device);
-  ok = sim_device_check_open (device, error) && sim_device_tell (device, error);
+  ok = sim_device_check_open (device, error)
+       && (error != NULL ? sim_device_tell (device, error) : sim_device_is_well (device));
   pthread_mutex_unlock (&device->lock);
   return ok;
 }
@@ -404,6 +410,7 @@ sim_copy (int index,
           void *destination,
           const void *source,
           gsize size,
+          gpointer *event,
           GError **error)
 {
   SimQueue *queue = &sim_device_get (index)->queues[stream];
@@ -412,6 +419,8 @@ sim_copy (int index,
   if (!begin (queue, error))
     return FALSE;
   ok = size == 0 || copy_locked (queue, destination, source, size, TRUE, error);
+  if (ok && event != NULL)
+    *event = record_locked (queue);
   pthread_mutex_unlock (&queue->device->lock);
   return ok;
 }
