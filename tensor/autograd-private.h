@@ -106,5 +106,10 @@ void ebb_backward_call_after_node (EbbBackwardEndFunc func,
                                    gpointer data);
 gboolean ebb_backward_run_at_end (GError **error);
 gboolean ebb_backward_run_after_node (GError **error);
+/* A pass inside a node of another one runs what its own nodes ask for, and leaves what that node has asked for: begin
+ * gives that, end puts it back. What a pass that failed did not come to is run by its end. */
+gpointer ebb_backward_begin_pass (void);
+gboolean ebb_backward_end_pass (gpointer outer,
+                                GError **error);
 
 G_END_DECLS

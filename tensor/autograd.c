@@ -547,6 +547,7 @@ run_backward (Task *task,
   EbbThreadModes modes = ebb_thread_save_modes ();
   EbbProfileMark mark = ebb_profile_push_range ("backward", EBB_PHASE_BACKWARD);
   gboolean ok;
+  gpointer outer;
   GError *local = NULL;
 
   if (G_UNLIKELY (ebb_thread.observers != NULL))
@@ -560,6 +561,7 @@ run_backward (Task *task,
   ebb_thread.frame = 0;
   ebb_thread.recipe_log = NULL;
   ebb_thread.in_backward++;
+  outer = ebb_backward_begin_pass ();
   ok = start (task, outputs, n_outputs, grad_outputs, n_grad_outputs, &local);
   if (ok)
     ok = run_task (task, &local);
@@ -572,6 +574,8 @@ run_backward (Task *task,
         node->task = NULL;
         ebb_node_unref (node);
       }
+  if (!ebb_backward_end_pass (outer, ok ? &local : NULL))
+    ok = FALSE;
   if (--ebb_thread.in_backward == 0 && !ebb_backward_run_at_end (ok ? &local : NULL))
     ok = FALSE;
   ebb_thread_restore_modes (&modes);

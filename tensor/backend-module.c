@@ -37,7 +37,7 @@ get_own_folder (void)
 }
 
 /* Beside the library both where it is installed and where it is built; the folder above serves programs of a build
- * that have it linked in. */
+ * that have it linked in, the last one those that are installed, wherever that is. */
 static GPtrArray *
 list_folders (void)
 {
@@ -60,6 +60,7 @@ list_folders (void)
       g_ptr_array_add (folders, g_build_filename (own, "ebb-1.0", "backends", NULL));
       g_ptr_array_add (folders, g_build_filename (above, "ebb-1.0", "backends", NULL));
     }
+  g_ptr_array_add (folders, g_strdup (EBB_INSTALLED_BACKENDS_DIR));
   return folders;
 }
 

@@ -226,11 +226,25 @@ ebb_backward_run_after_node (GError **error)
   return run (&after_node, error);
 }
 
-/* A pass that failed may have let go what a node was still to tell of. */
+gpointer
+ebb_backward_begin_pass (void)
+{
+  return g_steal_pointer (&after_node);
+}
+
+gboolean
+ebb_backward_end_pass (gpointer outer,
+                       GError **error)
+{
+  /* A pass that failed may have let go what a node was still to tell of. */
+  gboolean ok = run (&after_node, error);
+
+  after_node = outer;
+  return ok;
+}
+
 gboolean
 ebb_backward_run_at_end (GError **error)
 {
-  gboolean ok = run (&after_node, error);
-
-  return run (&at_end, ok ? error : NULL) && ok;
+  return run (&at_end, error);
 }

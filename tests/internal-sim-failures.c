@@ -127,6 +127,126 @@ who_waits_for_a_failure_is_dropped_too (void)
   assert_all_works ();
 }
 
+/* A wait without a place for an error tells that there is one, and leaves it to be told. */
+static void
+a_wait_without_a_place_for_it_is_no_lie (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (GError) error = NULL;
+
+  device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 1);
+  y = ebb_square (x, &error);
+  g_assert_no_error (error);
+  g_assert_false (ebb_device_synchronize (device, NULL));
+  g_assert_false (ebb_device_synchronize (device, NULL));
+  g_assert_false (ebb_device_synchronize (device, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "unary failed");
+  g_assert_true (ebb_device_synchronize (device, NULL));
+}
+
+static pthread_barrier_t barrier;
+
+/* Its kernel fails, of which it does not ask before something else has failed. */
+static void *
+fail_and_ask_late (void *data)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (GError) error = NULL;
+
+  device->backend->fail (device->index, EBB_FAILURE_LAUNCH, 1);
+  y = ebb_square (x, &error);
+  g_assert_no_error (error);
+  g_assert_false (ebb_device_synchronize (device, NULL));
+  pthread_barrier_wait (&barrier);
+  pthread_barrier_wait (&barrier);
+  g_assert_false (ebb_device_synchronize (device, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "from the host failed");
+  return NULL;
+}
+
+static void
+an_old_failure_is_not_told_for_a_new_one (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (GError) error = NULL;
+  void *host = ebb_transfer_alloc_host (device, SIZE, EBB_PURPOSE_ACTIVATION, &error);
+  EbbTransfer *in;
+  pthread_t thread;
+
+  memset (host, 0, SIZE);
+  pthread_barrier_init (&barrier, NULL, 2);
+  g_assert_cmpint (pthread_create (&thread, NULL, fail_and_ask_late, NULL), ==, 0);
+  pthread_barrier_wait (&barrier);
+  g_assert_false (ebb_device_synchronize (device, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "unary failed");
+  g_clear_error (&error);
+  device->backend->fail (device->index, EBB_FAILURE_FROM_HOST, 1);
+  in = ebb_transfer_from_host_begin (device, x->view.data, host, SIZE, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_false (ebb_device_synchronize (device, NULL));
+  pthread_barrier_wait (&barrier);
+  pthread_join (thread, NULL);
+  pthread_barrier_destroy (&barrier);
+  /* The copy was this thread's. */
+  g_assert_false (ebb_device_synchronize (device, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "from the host failed");
+  ebb_transfer_unref (in);
+  ebb_transfer_free_host (device, host, SIZE, EBB_PURPOSE_ACTIVATION);
+  assert_all_works ();
+}
+
+/* What a copy that was dropped has taken is nothing, and not what another one took. */
+static void
+work_that_is_dropped_takes_no_time (void)
+{
+  g_autoptr (EbbTensor) x = make_ones ();
+  g_autoptr (GError) error = NULL;
+  void *host = ebb_transfer_alloc_host (device, SIZE, EBB_PURPOSE_ACTIVATION, &error);
+  EbbTransfer *first = ebb_transfer_to_host_begin (device, host, x->view.data, SIZE, NULL, &error), *second;
+  double seconds, waited;
+
+  g_assert_no_error (error);
+  g_assert_true (ebb_device_synchronize (device, &error));
+  device->backend->fail (device->index, EBB_FAILURE_TO_HOST, 1);
+  second = ebb_transfer_to_host_begin (device, host, x->view.data, SIZE, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_false (ebb_device_synchronize (device, &error));
+  g_clear_error (&error);
+  ebb_transfer_get_times (first, &seconds, &waited);
+  g_assert_cmpfloat (seconds, >, 0);
+  ebb_transfer_get_times (second, &seconds, &waited);
+  g_assert_cmpfloat (seconds, ==, 0);
+  ebb_transfer_unref (first);
+  ebb_transfer_unref (second);
+  ebb_transfer_free_host (device, host, SIZE, EBB_PURPOSE_ACTIVATION);
+}
+
+/* A quarter of an hour of copies. */
+static void
+a_process_ends_without_its_copies (void)
+{
+  if (g_test_subprocess ())
+    {
+      g_autoptr (GError) error = NULL;
+      EbbDevice *slow;
+      EbbTensor *x;
+      void *host;
+
+      g_setenv ("EBB_SIM_LATENCY", "10000000", TRUE);
+      slow = ebb_device_get ("sim:41", &error);
+      x = ebb_ones ((const gint64[]){ N }, 1, EBB_DTYPE_F32, slow, &error);
+      host = ebb_transfer_alloc_host (slow, SIZE, EBB_PURPOSE_ACTIVATION, &error);
+      for (guint i = 0; i < 90; i++)
+        ebb_transfer_unref (ebb_transfer_to_host_begin (slow, host, x->view.data, SIZE, NULL, &error));
+      g_assert_no_error (error);
+      exit (0);
+    }
+  g_test_trap_subprocess (NULL, (guint64) 60 * G_USEC_PER_SEC, 0);
+  g_test_trap_assert_passed ();
+}
+
 static void
 memory_that_is_refused_is_an_error_at_once (void)
 {
@@ -327,6 +447,10 @@ main (int argc,
   g_test_add_func ("/sim/failures/a-kernel-that-fails-is-told-once", a_kernel_that_fails_is_told_once);
   g_test_add_func ("/sim/failures/what-comes-after-a-failure-is-dropped", what_comes_after_a_failure_is_dropped);
   g_test_add_func ("/sim/failures/who-waits-for-a-failure-is-dropped-too", who_waits_for_a_failure_is_dropped_too);
+  g_test_add_func ("/sim/failures/a-wait-without-a-place-for-it-is-no-lie", a_wait_without_a_place_for_it_is_no_lie);
+  g_test_add_func ("/sim/failures/an-old-failure-is-not-told-for-a-new-one", an_old_failure_is_not_told_for_a_new_one);
+  g_test_add_func ("/sim/failures/work-that-is-dropped-takes-no-time", work_that_is_dropped_takes_no_time);
+  g_test_add_func ("/sim/failures/a-process-ends-without-its-copies", a_process_ends_without_its_copies);
   g_test_add_func ("/sim/failures/memory-that-is-refused-is-an-error-at-once",
                    memory_that_is_refused_is_an_error_at_once);
   g_test_add_data_func ("/sim/failures/each-piece-of-work-may-fail/alloc", GINT_TO_POINTER (EBB_FAILURE_ALLOC),

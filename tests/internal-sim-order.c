@@ -287,6 +287,77 @@ what_the_host_has_seen_needs_no_order (Fixture *fixture,
   g_assert_no_error (error);
 }
 
+/* Whether an answer came in time must not decide whether a race is found. */
+static void
+a_question_teaches_nothing (Fixture *fixture,
+                            gconstpointer data)
+{
+  g_autoptr (GError) error = NULL;
+  gpointer event = streams->record (device->index, EBB_STREAM_COMPUTE, &error);
+
+  g_assert_no_error (error);
+  while (!streams->query_event (event))
+    g_thread_yield ();
+  g_assert_false (copy_out (fixture, &error));
+  assert_race (error, "queue to_host would read");
+  g_assert_true (streams->synchronize_event (event, &error));
+  g_assert_true (copy_out (fixture, &error));
+  g_assert_no_error (error);
+  streams->free_event (event);
+}
+
+/* Computing waits for each of them, which says nothing to the host. */
+static void
+many_copies_to_a_host_block_are_watched (Fixture *fixture,
+                                         gconstpointer data)
+{
+  const gsize part = SIZE / 64;
+  g_autoptr (GError) error = NULL;
+
+  order (EBB_STREAM_TO_HOST, EBB_STREAM_COMPUTE);
+  for (gsize i = 0; i < 32; i++)
+    {
+      g_assert_true (streams->copy (device->index, EBB_STREAM_TO_HOST, (char *) fixture->host + i * part,
+                                    (char *) fixture->x->view.data + i * part, part, NULL, &error));
+      order (EBB_STREAM_COMPUTE, EBB_STREAM_TO_HOST);
+      order (EBB_STREAM_FROM_HOST, EBB_STREAM_TO_HOST);
+    }
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_CRITICAL,
+                         "race on sim:30: host block * was freed while a copy * writes bytes 0 to 256 of it*");
+  streams->free_host (device->index, g_steal_pointer (&fixture->host), SIZE);
+  g_test_assert_expected_messages ();
+  g_assert_false (ebb_device_synchronize (device, &error));
+  assert_race (error, "host block", "the host must wait");
+}
+
+static void
+an_event_of_another_device_is_refused (Fixture *fixture,
+                                       gconstpointer data)
+{
+  g_autoptr (GError) error = NULL;
+  EbbDevice *other = ebb_device_get ("sim:31", &error);
+  gpointer event = streams->record (other->index, EBB_STREAM_COMPUTE, &error);
+
+  g_assert_no_error (error);
+  g_assert_false (streams->wait (device->index, EBB_STREAM_TO_HOST, event, &error));
+  test_assert_error (error, EBB_ERROR_DEVICE, "sim:30: queue to_host", "an event of sim:31");
+  streams->free_event (event);
+}
+
+static void
+only_whole_blocks_are_freed (Fixture *fixture,
+                             gconstpointer data)
+{
+  char *memory = fixture->x->view.data;
+
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_CRITICAL, "*block != NULL*");
+  device->backend->free (device->index, memory + 64, SIZE);
+  g_test_assert_expected_messages ();
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_CRITICAL, "*block != NULL*");
+  device->backend->free (device->index, memory, SIZE / 2);
+  g_test_assert_expected_messages ();
+}
+
 /* What stores do, through what they do it with. */
 static void
 transfers_are_ordered (Fixture *fixture,
@@ -374,6 +445,10 @@ main (int argc,
   add ("/sim/order/host-memory-is-watched-too", host_memory_is_watched_too);
   add ("/sim/order/parts-of-a-block-are-apart", parts_of_a_block_are_apart);
   add ("/sim/order/what-the-host-has-seen-needs-no-order", what_the_host_has_seen_needs_no_order);
+  add ("/sim/order/a-question-teaches-nothing", a_question_teaches_nothing);
+  add ("/sim/order/many-copies-to-a-host-block-are-watched", many_copies_to_a_host_block_are_watched);
+  add ("/sim/order/an-event-of-another-device-is-refused", an_event_of_another_device_is_refused);
+  add ("/sim/order/only-whole-blocks-are-freed", only_whole_blocks_are_freed);
   add ("/sim/order/transfers-are-ordered", transfers_are_ordered);
   add ("/sim/order/only-its-own-memory-and-pinned-memory-is-copied", only_its_own_memory_and_pinned_memory_is_copied);
   return g_test_run ();

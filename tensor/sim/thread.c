@@ -25,7 +25,7 @@ wait_for_all (void *data)
       if (device == NULL)
         continue;
       pthread_mutex_lock (&device->lock);
-      if (ends)
+      if (ends && !device->forked)
         sim_device_hurry (device);
       sim_device_drain (device);
       g_hash_table_remove (device->dropped, data);
