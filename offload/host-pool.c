@@ -337,10 +337,11 @@ void
 ebb_host_pool_give (EbbHostPool *self,
                     EbbHostBlock *block)
 {
-  EbbHostOwner *owner = g_steal_pointer (&block->owner);
+  EbbHostOwner *owner;
 
   count (-(gint64) block->n_used);
   ebb_host_lock ();
+  owner = g_steal_pointer (&block->owner);
   g_queue_unlink (&self->in_use, &block->link);
   self->n_in_use -= block->size;
   g_queue_push_tail_link (&self->kept, &block->link);
