@@ -59,9 +59,10 @@ fill_texts (Options *self)
 void
 options_clear (Options *self)
 {
-  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual, &self->moments,
-                     &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->store_fallback, &self->load, &self->save,
-                     &self->resume, &self->prompt, &self->report, &self->profile, &self->stream_trace };
+  char **texts[] = { &self->tokenizer,      &self->preset,  &self->schedule,    &self->dtype,  &self->residual,
+                     &self->moments,        &self->device,  &self->checkpoint,  &self->store,  &self->store_folder,
+                     &self->store_fallback, &self->load,    &self->save,        &self->resume, &self->prompt,
+                     &self->report,         &self->profile, &self->stream_trace };
 
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
@@ -302,11 +303,11 @@ check_integers (const Options *self,
   for (guint i = 0; i < G_N_ELEMENTS (ranges); i++)
     {
       if (ranges[i].value > ranges[i].most)
-        return options_refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at most %" G_GINT64_FORMAT, ranges[i].option,
-                               ranges[i].value, ranges[i].most);
+        return options_refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at most %" G_GINT64_FORMAT,
+                               ranges[i].option, ranges[i].value, ranges[i].most);
       if (ranges[i].value < ranges[i].least)
-        return options_refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at least %" G_GINT64_FORMAT, ranges[i].option,
-                               ranges[i].value, ranges[i].least);
+        return options_refuse (error, "--%s %" G_GINT64_FORMAT ": it must be at least %" G_GINT64_FORMAT,
+                               ranges[i].option, ranges[i].value, ranges[i].least);
     }
   return TRUE;
 }
@@ -429,7 +430,8 @@ check_pairs (const Options *self,
   if (self->step_in_backward && self->clip > 0)
     return options_refuse (error, "--step-in-backward and --clip %g: the norm needs all gradients at once", self->clip);
   if (self->step_in_backward && self->accumulate > 1)
-    return options_refuse (error, "--step-in-backward and --accumulate %d: batches that are summed need gradients that stay",
+    return options_refuse (error,
+                           "--step-in-backward and --accumulate %d: batches that are summed need gradients that stay",
                            self->accumulate);
   return TRUE;
 }
@@ -506,7 +508,8 @@ options_parse (Options *self,
     self->seed = 1;
   if (!take_sizes (self, error) || !take_profile_steps (self, error) || !check_names (self, error)
       || !find_kinds (self, error)
-      || (self->preset != NULL && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
+      || (self->preset != NULL
+          && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)
       || !check_files (self, error))
     return FALSE;

@@ -46,7 +46,8 @@ store_check (Options *options,
     return options_refuse (error, "--store-fallback %s: it needs --store host or disk, not %s",
                            options->store_fallback, options->store);
   if (strcmp (options->store_fallback, options->store) == 0)
-    return options_refuse (error, "--store-fallback %s: it must be another store than --store", options->store_fallback);
+    return options_refuse (error, "--store-fallback %s: it must be another store than --store",
+                           options->store_fallback);
   return TRUE;
 }
 

@@ -253,7 +253,8 @@ show (OffloadRuns *runs,
       for (guint i = 0; i < runs->runs->len; i++)
         print_run (runs, g_ptr_array_index (runs->runs, i));
     }
-  return trace == NULL || offload_run_trace (g_ptr_array_index (runs->runs, MIN (3, runs->runs->len - 1)), trace, error);
+  return trace == NULL
+         || offload_run_trace (g_ptr_array_index (runs->runs, MIN (3, runs->runs->len - 1)), trace, error);
 }
 
 static int

@@ -9,8 +9,8 @@
 
 /* -- the rule ------------------------------------------------------------------------------------------------------ */
 
-/* Floating-point operations of a token in a block of width h over s tokens: products 24 h^2, of which the last 8 h^2 are
- * not run again; causal attention 2 s h, which its backward makes once more. */
+/* Floating-point operations of a token in a block of width h over s tokens: products 24 h^2, of which the last 8 h^2
+ * are not run again; causal attention 2 s h, which its backward makes once more. */
 static void
 count_operations (OffloadRuns *self)
 {

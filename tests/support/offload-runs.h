@@ -5,8 +5,8 @@
 #include "support/stream-times.h"
 
 /* One training whose blocks keep their inputs alone, with each of several stores for these inputs, and what that cost.
- * The device `sim` gets a bandwidth in multiples of what the rule asks for: that a block's input has left before the next
- * block has computed as long. */
+ * The device `sim` gets a bandwidth in multiples of what the rule asks for: that a block's input has left before the
+ * next block has computed as long. */
 
 G_BEGIN_DECLS
 
