@@ -59,10 +59,10 @@ fill_texts (Options *self)
 void
 options_clear (Options *self)
 {
-  char **texts[] = { &self->tokenizer,      &self->preset,  &self->schedule,    &self->dtype,  &self->residual,
-                     &self->moments,        &self->device,  &self->checkpoint,  &self->store,  &self->store_folder,
-                     &self->store_fallback, &self->load,    &self->save,        &self->resume, &self->prompt,
-                     &self->report,         &self->profile, &self->stream_trace };
+  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual,
+                     &self->moments, &self->device, &self->checkpoint, &self->store, &self->store_folder,
+                     &self->store_fallback, &self->load, &self->save, &self->resume, &self->prompt,
+                     &self->report, &self->profile, &self->stream_trace };
 
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
