@@ -31,7 +31,7 @@ static const GOptionEntry entries[] = {
   { "memory", 0, 0, G_OPTION_ARG_STRING, &memory, "Memory of sim (EBB_SIM_MEMORY, or 1G)", "BYTES" },
   { "folder", 0, 0, G_OPTION_ARG_FILENAME, &folder, "Where the disk store has its file (the system's)", "DIR" },
   { "trace", 0, 0, G_OPTION_ARG_FILENAME, &trace,
-    "Write one step with host and the third bandwidth there, for chrome://tracing", "FILE" },
+    "Write a step of the last run on sim there, for chrome://tracing or ui.perfetto.dev", "FILE" },
   { "json", 0, 0, G_OPTION_ARG_NONE, &as_json, "Print one JSON object: seconds (_s), bytes (_bytes)", NULL },
   G_OPTION_ENTRY_NULL,
 };
@@ -253,8 +253,7 @@ show (OffloadRuns *runs,
       for (guint i = 0; i < runs->runs->len; i++)
         print_run (runs, g_ptr_array_index (runs->runs, i));
     }
-  return trace == NULL
-         || offload_run_trace (g_ptr_array_index (runs->runs, MIN (3, runs->runs->len - 1)), trace, error);
+  return trace == NULL || offload_runs_trace (runs, trace, error);
 }
 
 static int

@@ -336,10 +336,20 @@ measure_run (OffloadRun *run,
 }
 
 gboolean
-offload_run_trace (OffloadRun *run,
-                   const char *path,
-                   GError **error)
+offload_runs_trace (OffloadRuns *self,
+                    const char *path,
+                    GError **error)
 {
+  OffloadRun *run = NULL;
+
+  for (guint i = 0; i < self->runs->len; i++)
+    if (get_run (self, i)->on_sim)
+      run = get_run (self, i);
+  if (run == NULL)
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "--trace: the CPU has no queues");
+      return FALSE;
+    }
   return ebb_stream_trace_start (run->device, error) && take_step (run, FALSE, error)
          && ebb_stream_trace_save (run->device, path, error);
 }

@@ -71,9 +71,9 @@ const OffloadRun *offload_runs_get_keep (OffloadRuns *self,
 /* How long a step would take by the rule, for each second that it takes with keep. */
 double offload_runs_predict (OffloadRuns *self,
                              const OffloadRun *run);
-/* One more step of @run, as a trace for a browser. */
-gboolean offload_run_trace (OffloadRun *run,
-                            const char *path,
-                            GError **error);
+/* One more step of the last run on sim, as a trace for a browser. */
+gboolean offload_runs_trace (OffloadRuns *self,
+                             const char *path,
+                             GError **error);
 
 G_END_DECLS
