@@ -95,6 +95,7 @@ add_training_json (const Options *self,
   add_text (builder, "store_folder", self->store_folder);
   add_integer (builder, "store_limit", self->store_limit);
   add_text (builder, "store_fallback", self->store_fallback);
+  add_text (builder, "compress", self->compress);
   add_integer (builder, "prefetch", self->prefetch);
   add_integer (builder, "memory", self->memory);
   add_text (builder, "dtype", self->dtype);

@@ -59,10 +59,10 @@ fill_texts (Options *self)
 void
 options_clear (Options *self)
 {
-  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual,
-                     &self->moments, &self->device, &self->checkpoint, &self->store, &self->store_folder,
-                     &self->store_fallback, &self->load, &self->save, &self->resume, &self->prompt,
-                     &self->report, &self->profile, &self->stream_trace };
+  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual, &self->moments,
+                     &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->store_fallback,
+                     &self->compress, &self->load, &self->save, &self->resume, &self->prompt, &self->report,
+                     &self->profile, &self->stream_trace };
 
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
@@ -149,6 +149,8 @@ add_machine (GOptionContext *context,
     { "store-limit", 0, 0, G_OPTION_ARG_INT, &self->store_limit, "Most that waits there, MiB; 0: no limit (0)", "MIB" },
     { "store-fallback", 0, 0, G_OPTION_ARG_STRING, &self->store_fallback,
       "Where what the store has no room for, or can't write, goes: none, keep, host, disk (none)", "KIND" },
+    { "compress", 0, 0, G_OPTION_ARG_STRING, &self->compress,
+      "What is done to it on the way: none; lossless: zstd; bf16: f32 loses half its bits first (none)", "HOW" },
     { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
       "How many blocks ahead what they need is brought back from the store (1)", "N" },
     { "memory", 0, 0, G_OPTION_ARG_INT, &self->memory, "Most memory for tensors, MiB; 0: the machine's (0)", "MIB" },

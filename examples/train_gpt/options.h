@@ -46,7 +46,7 @@ typedef struct
   gboolean saved_taken;
 
   /* machine and memory */
-  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
+  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback, *compress;
   gboolean step_in_backward;
   int threads, memory, store_limit, prefetch;
   CheckpointKind checkpoint_kind;

@@ -9,6 +9,8 @@ static const char *const store_names[] = { "keep", "host", "disk", "contiguous",
                                            NULL };
 static const char *const fallback_names[] = { "none", "keep", "host", "disk", NULL };
 
+static const char *const compress_names[] = { "none", "lossless", "bf16", NULL };
+
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
 gboolean
@@ -16,6 +18,19 @@ store_has_file (const Options *options)
 {
   return options->store_kind == STORE_DISK || options->store_kind == STORE_CONTIGUOUS_DISK
          || strcmp (options->store_fallback, "disk") == 0;
+}
+
+static gboolean
+compresses (const Options *options)
+{
+  return strcmp (options->compress, "none") != 0;
+}
+
+/* Not so side by side. */
+static gboolean
+takes_any_size (const Options *options)
+{
+  return options->store_kind == STORE_HOST || options->store_kind == STORE_DISK;
 }
 
 static gboolean
@@ -29,7 +44,8 @@ store_check (Options *options,
              GError **error)
 {
   if (!options_check_name ("store", options->store, store_names, error)
-      || !options_check_name ("store-fallback", options->store_fallback, fallback_names, error))
+      || !options_check_name ("store-fallback", options->store_fallback, fallback_names, error)
+      || !options_check_name ("compress", options->compress, compress_names, error))
     return FALSE;
   options->store_kind = (StoreKind) options_find_name (store_names, options->store);
   /* A training that is resumed may have another store than the command line says so far. */
@@ -41,8 +57,10 @@ store_check (Options *options,
   if (options->store_limit > 0 && !has_limit (options))
     return options_refuse (error, "--store-limit %d: it needs --store host or disk, not %s", options->store_limit,
                            options->store);
-  if (strcmp (options->store_fallback, "none") != 0 && options->store_kind != STORE_HOST
-      && options->store_kind != STORE_DISK)
+  if (compresses (options) && !takes_any_size (options))
+    return options_refuse (error, "--compress %s: it needs --store host or disk, not %s", options->compress,
+                           options->store);
+  if (strcmp (options->store_fallback, "none") != 0 && !takes_any_size (options))
     return options_refuse (error, "--store-fallback %s: it needs --store host or disk, not %s",
                            options->store_fallback, options->store);
   if (strcmp (options->store_fallback, options->store) == 0)
@@ -62,7 +80,7 @@ store_leaves (const Options *options,
       return TRUE;
     case STORE_HOST:
     case STORE_CONTIGUOUS_HOST:
-      return device != ebb_device_get_cpu ();
+      return compresses (options) || device != ebb_device_get_cpu ();
     default:
       return FALSE;
     }
@@ -158,6 +176,23 @@ add_fallback (EbbSavedTensorHooks *store,
   return TRUE;
 }
 
+/* In front of @store, which it takes over; NULL with an error if it can't be made. */
+static EbbSavedTensorHooks *
+compress (EbbSavedTensorHooks *store,
+          const Options *options,
+          GError **error)
+{
+  EbbSavedTensorHooks *front;
+
+  if (!compresses (options))
+    return store;
+  front = ebb_compressed_store_new (EBB_ACTIVATION_STORE (store), error);
+  if (front != NULL && strcmp (options->compress, "bf16") == 0)
+    ebb_compressed_store_set_lossy (EBB_COMPRESSED_STORE (front), EBB_LOSSY_BF16);
+  g_object_unref (store);
+  return front;
+}
+
 EbbSavedTensorHooks *
 store_make (const Options *options,
             GError **error)
@@ -169,12 +204,14 @@ store_make (const Options *options,
       g_prefix_error (error, "--store %s: ", options->store);
       return NULL;
     }
-  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), (guint) options->prefetch);
   if (!add_fallback (store, options, error))
     {
       g_prefix_error (error, "--store-fallback %s: ", options->store_fallback);
       return NULL;
     }
+  store = compress (g_steal_pointer (&store), options, error);
+  if (store != NULL)
+    ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), (guint) options->prefetch);
   return g_steal_pointer (&store);
 }
 
@@ -195,12 +232,24 @@ store_add_json (EbbSavedTensorHooks *store,
   json_builder_add_value (builder, g_steal_pointer (&node));
 }
 
+static void
+tell_compression (GString *text,
+                  EbbCompressedStore *store)
+{
+  double error = ebb_compressed_store_get_largest_error (store);
+
+  g_string_append_printf (text, "; compressed to %.1f %%", 100 / ebb_compressed_store_get_ratio (store));
+  if (error > 0)
+    g_string_append_printf (text, ", largest relative error %.2g", error);
+}
+
 char *
 store_tell (EbbSavedTensorHooks *store,
             const Options *options)
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
   double peak, put, got, moving, waited;
+  GString *text;
 
   if (options->store_kind == STORE_KEEP)
     return NULL;
@@ -212,8 +261,12 @@ store_tell (EbbSavedTensorHooks *store,
   waited = ebb_activation_store_get_seconds_waited (self);
   if (put == 0)
     return g_strdup_printf ("Store (%s): no activation was moved", options->store);
-  return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there and %.1f MiB back in "
-                          "%.3f s, of which computing waited %.3f s: %.0f %% hidden",
-                          options->store, peak, put, got, moving, waited,
-                          100 * ebb_activation_store_get_hidden_share (self));
+  text = g_string_new (NULL);
+  g_string_printf (text,
+                   "Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there and %.1f MiB back in %.3f s, "
+                   "of which computing waited %.3f s: %.0f %% hidden",
+                   options->store, peak, put, got, moving, waited, 100 * ebb_activation_store_get_hidden_share (self));
+  if (EBB_IS_COMPRESSED_STORE (self))
+    tell_compression (text, EBB_COMPRESSED_STORE (self));
+  return g_string_free (text, FALSE);
 }
