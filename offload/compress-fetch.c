@@ -68,9 +68,11 @@ bring_waiting (EbbCompressFetch *self,
   g_queue_unlink (&queue->compressions, &record->in_work);
   record->state = EBB_COMPRESS_RUNNING;
   pthread_mutex_unlock (&queue->lock);
-  ok = record->filling == NULL || ebb_transfer_wait (record->filling, error);
+  ok = record->filling == NULL || ebb_transfer_wait (record->filling, NULL);
   if (ok)
     copy_plain (self);
+  else
+    ebb_transfer_wait (record->filling, error);
   pthread_mutex_lock (&queue->lock);
   record->state = ok ? EBB_COMPRESS_WAITING : EBB_COMPRESS_LOST;
   g_clear_pointer (&record->filling, ebb_transfer_unref);
@@ -143,6 +145,21 @@ bring (EbbCompressFetch *self,
   return FALSE;
 }
 
+/* What a device has to tell is for the threads of the program; asked for is only why the copy can't be. */
+static gboolean
+begin_copy (EbbCompressFetch *self,
+            GError **error)
+{
+  void *data = self->tensor->view.data;
+
+  self->arriving =
+      ebb_transfer_from_host_begin_after (self->device, data, self->landing, self->size, self->mark, NULL);
+  if (self->arriving == NULL)
+    self->arriving =
+        ebb_transfer_from_host_begin_after (self->device, data, self->landing, self->size, self->mark, error);
+  return self->arriving != NULL;
+}
+
 /* With the lock, by the thread or by whoever asks. */
 static void
 work (EbbCompressFetch *self,
@@ -155,10 +172,8 @@ work (EbbCompressFetch *self,
   if (self->is_done && self->landing != NULL)
     {
       pthread_mutex_unlock (&queue->lock);
-      self->arriving = ebb_transfer_from_host_begin_after (self->device, self->tensor->view.data, self->landing,
-                                                           self->size, self->mark, &self->error);
+      self->is_done = begin_copy (self, &self->error);
       pthread_mutex_lock (&queue->lock);
-      self->is_done = self->arriving != NULL;
     }
   self->is_running = FALSE;
   pthread_cond_broadcast (&queue->change);
@@ -177,14 +192,12 @@ ebb_compress_queue_run_fetch (EbbCompressQueue *queue)
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
+/* Should the copy have failed, whoever needs what it brings is told. */
 static void
 fetch_free (EbbCompressFetch *self)
 {
-  GError *error = NULL;
-
   if (self->arriving != NULL)
-    ebb_transfer_finish (self->arriving, &error);
-  ebb_activation_store_note_failure (self->queue->store, error);
+    ebb_transfer_finish (self->arriving, NULL);
   g_clear_pointer (&self->arriving, ebb_transfer_unref);
   g_clear_pointer (&self->mark, ebb_transfer_unref);
   if (self->landing != NULL)
@@ -199,7 +212,6 @@ void
 ebb_compress_fetch_cancel (EbbCompressFetch *self)
 {
   EbbCompressQueue *queue = self->queue;
-  GError *error = NULL;
 
   if (ebb_compress_queue_is_own (queue))
     {
@@ -213,8 +225,7 @@ ebb_compress_fetch_cancel (EbbCompressFetch *self)
     }
   /* The tensor's memory may be given to somebody else. */
   if (self->arriving != NULL)
-    ebb_transfer_order (self->arriving, &error);
-  ebb_activation_store_note_failure (queue->store, error);
+    ebb_transfer_order (self->arriving, NULL);
   fetch_free (self);
 }
 
@@ -287,8 +298,7 @@ is_worth_fetching (EbbCompressRecord *record,
     return FALSE;
   pthread_mutex_lock (&queue->lock);
   *inner = record->inner;
-  is_worth = record->fetch == NULL && record->state != EBB_COMPRESS_LOST
-             && !(record->state == EBB_COMPRESS_WAITING && record->device->backend->host_memory);
+  is_worth = record->fetch == NULL && record->state != EBB_COMPRESS_LOST;
   pthread_mutex_unlock (&queue->lock);
   return is_worth;
 }

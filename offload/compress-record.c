@@ -18,12 +18,12 @@ note_rounding (EbbCompressQueue *queue,
   pthread_mutex_unlock (&queue->lock);
 }
 
-/* What comes from a device is rounded here; from host memory it came rounded. */
+/* What comes from a device is rounded here; from host memory it came rounded. If the copy has failed, the device tells
+ * the thread of the program that began it. */
 static gboolean
-receive (EbbCompressRecord *self,
-         GError **error)
+receive (EbbCompressRecord *self)
 {
-  if (self->filling != NULL && !ebb_transfer_finish (self->filling, error))
+  if (self->filling != NULL && !ebb_transfer_finish (self->filling, NULL))
     return FALSE;
   if (self->is_rounded && !self->device->backend->host_memory)
     note_rounding (self->queue, ebb_round_to_bf16 ((const float *) (void *) self->staging, (gsize) self->n_elements,
@@ -58,7 +58,7 @@ ebb_compress_queue_run_compression (EbbCompressQueue *queue)
   self->state = EBB_COMPRESS_RUNNING;
   queue->is_busy = TRUE;
   pthread_mutex_unlock (&queue->lock);
-  is_there = receive (self, &error);
+  is_there = receive (self);
   start = g_get_monotonic_time ();
   if (is_there)
     size = compress (self, &error);
@@ -298,7 +298,6 @@ void
 ebb_compress_record_free (EbbCompressRecord *self)
 {
   EbbCompressQueue *queue = self->queue;
-  GError *error = NULL;
   char *staging;
 
   if (self->fetch != NULL)
@@ -307,8 +306,7 @@ ebb_compress_record_free (EbbCompressRecord *self)
   /* A child of the process has neither the thread nor the locks as they should be. */
   staging = ebb_compress_queue_is_own (queue) ? withdraw (self) : self->staging;
   if (self->filling != NULL)
-    ebb_transfer_wait (self->filling, &error);
-  ebb_activation_store_note_failure (queue->store, error);
+    ebb_transfer_wait (self->filling, NULL);
   g_clear_pointer (&self->filling, ebb_transfer_unref);
   if (staging != NULL)
     ebb_compress_queue_give_host (queue, self->device, staging, self->staging_size, EBB_PURPOSE_ACTIVATION);

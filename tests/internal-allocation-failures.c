@@ -32,6 +32,8 @@ typedef enum
   AUTOCAST = 1 << 4,
   RETAIN = 1 << 5,
   ALL_AFTER = 1 << 6, /* memory stays short */
+  CONTIGUOUS = 1 << 7,
+  COMPRESSED = 1 << 8,
 } Habits;
 
 typedef struct
@@ -105,6 +107,20 @@ set_store (Fixture *self)
       self->folder = g_dir_make_tmp ("ebb-XXXXXX", &error);
       g_assert_no_error (error);
       store = test_disk_store_new (self->folder);
+    }
+  else if (self->which->habits & CONTIGUOUS)
+    {
+      store = ebb_contiguous_store_new (3, NULL, &error);
+      g_assert_no_error (error);
+      ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+    }
+  else if (self->which->habits & COMPRESSED)
+    {
+      g_autoptr (EbbSavedTensorHooks) next = ebb_keep_store_new ();
+
+      store = ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
+      g_assert_no_error (error);
+      ebb_compressed_store_set_staging_limit (EBB_COMPRESSED_STORE (store), 1000);
     }
   if (store == NULL)
     return;
@@ -292,6 +308,8 @@ run_step (Fixture *self,
 static void
 assert_order (Fixture *self)
 {
+  EbbSavedTensorHooks *store;
+
   g_assert_false (ebb_is_checkpointing ());
   g_assert_false (ebb_is_recomputing ());
   g_assert_true (ebb_is_grad_enabled ());
@@ -301,8 +319,11 @@ assert_order (Fixture *self)
       g_assert_cmpuint (ebb_module_get_forward_counter (self->modules[i]), ==, 0);
       g_assert_true (ebb_module_get_training (self->modules[i]));
     }
-  if (ebb_checkpoint_options_get_store (self->options) != NULL)
-    g_assert_cmpuint (test_held (ebb_checkpoint_options_get_store (self->options)), ==, 0);
+  store = ebb_checkpoint_options_get_store (self->options);
+  if (store != NULL)
+    g_assert_cmpuint (test_held (store), ==, 0);
+  if (EBB_IS_CONTIGUOUS_STORE (store)) /* its memory is asked for again in the next step */
+    ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (store));
 }
 
 static void
@@ -348,7 +369,7 @@ fail_at (Fixture *self,
 
   for_good = (self->which->habits & ALL_AFTER) != 0;
   done = run_step (self, which, &error);
-  if (done && (for_good || !(self->which->habits & DISK)))
+  if (done && (for_good || !(self->which->habits & (DISK | COMPRESSED))))
     g_error ("the step was done, though allocation %u failed", which);
   for_good = FALSE;
   if (done)
@@ -412,6 +433,8 @@ main (int argc,
   } variants[] = { { "keep", KEEP },
                    { "host", HOST },
                    { "disk", DISK },
+                   { "contiguous", CONTIGUOUS },
+                   { "compressed", COMPRESSED },
                    { "values", VALUES },
                    { "autocast", AUTOCAST },
                    { "for-good", ALL_AFTER },
