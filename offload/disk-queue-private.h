@@ -12,8 +12,8 @@
  * for; what is read comes first, since somebody waits for it.
  *
  * The program alone takes and gives memory, at fixed points: a piece leaves the staging memory when a later one needs
- * its place and it was written, or when its record goes. So the memory in use, and what has to be read, depend on what
- * was put and asked for, and not on how fast the disk is. */
+ * its place, or comes enough groups of packs later, and it was written; or when its record goes. So the memory in use,
+ * and what has to be read, depend on what was put and asked for, and not on how fast the disk is. */
 
 G_BEGIN_DECLS
 
@@ -62,6 +62,7 @@ struct _EbbDiskRecord
   gint64 n_elements;
   gsize size;
   guint64 offset;     /* in the file */
+  guint64 group;      /* of the pack that put it */
   EbbDiskRead *ahead; /* begun by a prefetch; under the lock */
   EbbOriginal *original;
   guint n_pieces;

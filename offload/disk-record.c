@@ -79,6 +79,7 @@ record_new (EbbDiskQueue *queue,
   self->n_elements = block->n_elements;
   self->size = size;
   self->offset = offset;
+  self->group = ebb_activation_store_get_group (store);
   self->n_pieces = n;
   cut (self);
   pthread_mutex_lock (&queue->lock);

@@ -14,10 +14,11 @@
  * Keeps activations in a file: one in the given folder for each process, without a name, so that it goes with the
  * process however that ends. The space of tensors that nobody wants any more is used again.
  *
- * A thread of the store writes and reads, beside computing. What is put is first copied to staging memory, of which
- * #EbbDiskStore:staging-limit bytes are in use at most; what was put last is still there when backward asks for it
- * first. Which memory is in use is the same in every run: what was put first leaves the staging memory when something
- * that is put needs its place, and that then waits until it is written.
+ * A thread of the store writes and reads, beside computing. What is put is first copied to staging memory. There stays
+ * what this module and the #EbbActivationStore:in-flight ones before it put, or one piece of 4 MiB if that is more, and
+ * at most #EbbDiskStore:staging-limit bytes; what was put before leaves it, and a tensor that is put waits until it is
+ * written. So the memory in use is the same in every run, however fast the disk is. What is still there when backward
+ * asks for it is not read from the file.
  *
  * What is written bypasses the page cache where the file system allows, and a checksum is compared when it is read
  * back. A failure is one line with the folder and the bytes. A tensor that could not be stored is as it was; where a
@@ -406,9 +407,9 @@ ebb_disk_store_get_staging_limit (EbbDiskStore *self)
  * @self: a disk store
  * @n_bytes: bytes of host memory, 32 MiB at first
  *
- * Sets how much host memory tensors may take on the way to the file, in pieces of up to 4 MiB. With more of it the
- * store can lag behind a burst of tensors for longer, and more of what was put last need not be read back. A piece that
- * has no place below the limit is written before the tensor counts as stored: with 0, each is.
+ * Sets how much host memory tensors may take on the way to the file, in pieces of up to 4 MiB. It is an upper bound:
+ * beyond one piece, only what this module and the #EbbActivationStore:in-flight ones before it put stays at all. A
+ * piece that has no place below the limit is written before the tensor counts as stored: with 0, each is.
  *
  * On the way back up to two pieces more are in use for each tensor that is being read.
  */

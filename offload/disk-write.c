@@ -43,15 +43,34 @@ enqueue (EbbDiskQueue *self,
   pthread_cond_signal (&self->work);
 }
 
-/* With the lock: gives back what was put first until @need more bytes fit below @limit. What could not be written is
- * tried again once that was told. */
+/* Which staging memory may be in use. */
+typedef struct
+{
+  guint64 limit; /* bytes */
+  guint64 group; /* what was put before it stays only as part of one piece */
+} Allowance;
+
+static gboolean
+is_too_much (EbbDiskQueue *self,
+             gsize need,
+             const Allowance *allowance)
+{
+  const EbbDiskPiece *oldest = self->staged.head ? self->staged.head->data : NULL;
+
+  return oldest != NULL
+         && (need > allowance->limit || self->n_staged > allowance->limit - need
+             || (oldest->record->group < allowance->group && self->n_staged + need > EBB_DISK_PIECE));
+}
+
+/* With the lock: gives back what was put first until @need more bytes are allowed. What could not be written is tried
+ * again once that was told. */
 static gboolean
 make_room (EbbDiskQueue *self,
            gsize need,
-           guint64 limit,
+           const Allowance *allowance,
            GError **error)
 {
-  while (self->staged.head != NULL && (need > limit || self->n_staged > limit - need))
+  while (is_too_much (self, need, allowance))
     {
       EbbDiskPiece *oldest = self->staged.head->data;
 
@@ -100,7 +119,7 @@ fill (EbbDiskPiece *piece,
 static gboolean
 put_piece (EbbDiskPiece *piece,
            const char *data,
-           guint64 limit,
+           const Allowance *allowance,
            EbbTransfer **last,
            GError **error)
 {
@@ -108,7 +127,7 @@ put_piece (EbbDiskPiece *piece,
   gboolean ok;
 
   pthread_mutex_lock (&queue->lock);
-  ok = make_room (queue, piece->buffer_size, limit, error);
+  ok = make_room (queue, piece->buffer_size, allowance, error);
   if (ok)
     {
       piece->state = EBB_DISK_FILLING;
@@ -124,7 +143,7 @@ put_piece (EbbDiskPiece *piece,
     {
       *last = ebb_transfer_ref (piece->filling);
       enqueue (queue, piece);
-      ok = make_room (queue, 0, limit, error);
+      ok = make_room (queue, 0, allowance, error);
     }
   else
     {
@@ -143,6 +162,8 @@ ebb_disk_record_put (EbbDiskRecord *record,
                      GError **error)
 {
   EbbDiskQueue *queue = record->queue;
+  const guint64 in_flight = ebb_activation_store_get_in_flight (record->store);
+  const Allowance allowance = { limit, record->group - MIN (record->group, in_flight) };
   EbbTransfer *last = NULL;
   gboolean ok;
 
@@ -153,7 +174,7 @@ ebb_disk_record_put (EbbDiskRecord *record,
   for (guint i = 0; ok && i < record->n_pieces; i++)
     {
       g_clear_pointer (&last, ebb_transfer_unref);
-      ok = put_piece (&record->pieces[i], block->view.data, limit, &last, error);
+      ok = put_piece (&record->pieces[i], block->view.data, &allowance, &last, error);
     }
   if (last != NULL) /* the copies read the block until the last one is done */
     {
@@ -277,10 +298,11 @@ gboolean
 ebb_disk_queue_flush (EbbDiskQueue *self,
                       GError **error)
 {
+  const Allowance none = { 0 };
   gboolean ok;
 
   pthread_mutex_lock (&self->lock);
-  ok = make_room (self, 0, 0, error) && ebb_disk_queue_tell (self, error);
+  ok = make_room (self, 0, &none, error) && ebb_disk_queue_tell (self, error);
   pthread_mutex_unlock (&self->lock);
   ebb_disk_queue_end_lingering (self, 0);
   return ok;

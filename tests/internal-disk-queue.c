@@ -167,6 +167,46 @@ what_was_put_last_is_in_memory (void)
   g_atomic_pointer_set (&ebb_disk_fault, NULL);
 }
 
+/* What earlier modules put leaves, though there would be room: here each packs 3 MiB and computes. */
+static void
+only_the_last_modules_stay_in_memory (void)
+{
+  enum
+  {
+    N = 6
+  };
+  const gsize size = 3 << 20;
+
+  for (guint in_flight = 0; in_flight < 4; in_flight++)
+    {
+      g_autoptr (EbbSavedTensorHooks) store = new_store (1ul << 30);
+      EbbHandle *handles[N];
+      const guint64 before = test_bytes_in_use ();
+
+      ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), in_flight);
+      for (guint i = 0; i < N; i++)
+        {
+          EbbTensor *x = test_randn ((int) i, (gint64) (size / 4), -1);
+          EbbTensor *y = ebb_square (x, NULL);
+
+          handles[i] = test_pack (store, x);
+          ebb_tensor_unref (x);
+          ebb_tensor_unref (y);
+          /* Each buffer has a block in front for its alignment. */
+          g_assert_cmpuint (test_bytes_in_use () - before, ==, MIN (i, in_flight) * (size + PAGE) + size + PAGE);
+        }
+      for (guint i = N; i-- > 0;)
+        {
+          g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
+          g_autoptr (EbbTensor) x = test_randn ((int) i, (gint64) (size / 4), -1);
+
+          g_assert_true (ebb_tensor_equal (back, x));
+          ebb_handle_unref (handles[i]);
+        }
+      g_assert_cmpuint (test_bytes_in_use (), ==, before);
+    }
+}
+
 /* A disk that now and then takes a rest. */
 static int
 rest_at_random (EbbDiskOperation operation)
@@ -498,6 +538,7 @@ main (int argc, char **argv)
   g_assert_nonnull (scratch);
   g_test_add_func ("/disk-queue/nobody-waits-for-what-has-its-place", nobody_waits_for_what_has_its_place);
   g_test_add_func ("/disk-queue/what-was-put-last-is-in-memory", what_was_put_last_is_in_memory);
+  g_test_add_func ("/disk-queue/only-the-last-modules-stay-in-memory", only_the_last_modules_stay_in_memory);
   g_test_add_func ("/disk-queue/peaks-do-not-depend-on-the-disk", peaks_do_not_depend_on_the_disk);
   g_test_add_func ("/disk-queue/what-was-prefetched-is-there", what_was_prefetched_is_there);
   g_test_add_func ("/disk-queue/a-prefetch-may-be-of-no-use", a_prefetch_may_be_of_no_use);
