@@ -1,18 +1,15 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 #include "support/random-wrapping.h"
-#include "support/stores.h"
-#include "support/tensors.h"
 
-#include <glib/gstdio.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Random trees of modules, wrapped at random, must do what they do unwrapped, bit for bit: outputs, gradients, running
- * statistics, generators, flags, counters and memory.
+/* Random trees of modules, wrapped at random, must do what they do unwrapped on the CPU, bit for bit: outputs,
+ * gradients, running statistics, generators, flags, counters and memory.
  *
  *   checkpoint-random --seed N             one program, and what it is made of
  *   checkpoint-random --seeds N [--from M] many */
@@ -20,7 +17,7 @@
 #define N_WRAPPINGS 2 /* of each program */
 #define N_SUITE_SEEDS 400
 
-static EbbSavedTensorHooks *stores[3];
+static TestStores stores;
 static char current[128];
 
 static void
@@ -32,36 +29,6 @@ crashed (int signal_number)
   raise (n > 0 ? signal_number : SIGABRT);
 }
 
-/* The files are the store's to remove; the first tensor makes it ready, so that memory stays as it is from there. */
-static char *
-open_stores (void)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbTensor) tensor = test_randn (1, 8, -1);
-  char *folder = g_dir_make_tmp ("ebb-XXXXXX", &error);
-
-  g_assert_no_error (error);
-  stores[0] = ebb_keep_store_new ();
-  stores[1] = ebb_host_store_new ();
-  stores[2] = test_disk_store_new (folder);
-  for (guint i = 0; i < G_N_ELEMENTS (stores); i++)
-    {
-      g_autoptr (EbbHandle) handle = test_pack (stores[i], tensor);
-
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (stores[i]), 1);
-    }
-  return folder;
-}
-
-static void
-close_stores (char *folder)
-{
-  for (guint i = 0; i < G_N_ELEMENTS (stores); i++)
-    g_clear_object (&stores[i]);
-  g_rmdir (folder);
-  g_free (folder);
-}
-
 /* Returns what differs, or NULL. Owned. */
 static char *
 compare_with_unwrapped (guint64 seed,
@@ -69,11 +36,10 @@ compare_with_unwrapped (guint64 seed,
                         const TestTrace *plain,
                         GString *description)
 {
-  TestWrapping wrapping = { .seed = seed * N_WRAPPINGS + which + 1 };
+  TestWrapping wrapping = { .seed = seed * N_WRAPPINGS + which + 1, .device = test_device (), .stores = &stores };
   TestTrace wrapped;
   char *difference;
 
-  memcpy (wrapping.stores, stores, sizeof stores);
   test_trace_init (&wrapped);
   test_program_run (seed, &wrapping, &wrapped);
   difference = test_trace_compare (plain, &wrapped);
@@ -89,14 +55,13 @@ static char *
 try_seed (guint64 seed,
           gboolean describe)
 {
-  TestWrapping none = { 0 };
+  TestWrapping none = { .device = ebb_device_get_cpu (), .stores = &stores };
   g_autoptr (GString) description = g_string_new (NULL);
   g_autofree char *difference = NULL;
   TestTrace plain;
 
   g_snprintf (current, sizeof current, "crashed; reproduce it by checkpoint-random --seed %" G_GUINT64_FORMAT "\n",
               seed);
-  memcpy (none.stores, stores, sizeof stores);
   test_trace_init (&plain);
   test_program_run (seed, &none, &plain);
   difference = test_trace_find_failure (&plain);
@@ -130,6 +95,7 @@ wrapped_trees_do_what_they_do_unwrapped (void)
       if (text != NULL)
         g_test_fail ();
     }
+  test_stores_assert_used (&stores, test_device_is_cpu ());
 }
 
 static int
@@ -171,7 +137,6 @@ main (int argc,
   };
   g_autoptr (GOptionContext) options = g_option_context_new (NULL);
   g_autoptr (GError) error = NULL;
-  char *folder;
   int status;
 
   setlocale (LC_ALL, "");
@@ -187,7 +152,7 @@ main (int argc,
   signal (SIGABRT, crashed);
   signal (SIGSEGV, crashed);
   signal (SIGTRAP, crashed);
-  folder = open_stores ();
+  test_stores_open (&stores);
   if (seed >= 0)
     {
       g_autofree char *text = try_seed ((guint64) seed, TRUE);
@@ -203,6 +168,6 @@ main (int argc,
                        wrapped_trees_do_what_they_do_unwrapped);
       status = g_test_run ();
     }
-  close_stores (folder);
+  test_stores_close (&stores);
   return status;
 }

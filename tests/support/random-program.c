@@ -83,11 +83,19 @@ describe_generators (Program *self)
 }
 
 static guint64
-activation_bytes (void)
+activation_bytes (EbbDevice *device)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (device);
 
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
+}
+
+static guint64
+bytes_in_use (Program *self)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (self->wrapping->device);
+
+  return ebb_memory_stats_get_total (stats);
 }
 
 /* What is the same at any time, wrapped or not. */
@@ -129,11 +137,14 @@ see_order (Program *self,
       g_object_unref (modules[i]);
     }
   see (self, g_strdup_printf ("%s forward counters", when), g_strdup (counters->str));
+  test_stores_settle (self->wrapping->stores);
   see (self, g_strdup_printf ("%s activations in memory", when),
-       g_strdup_printf ("%" G_GUINT64_FORMAT, activation_bytes ()));
-  for (guint i = 0; i < G_N_ELEMENTS (self->wrapping->stores); i++)
-    see (self, g_strdup_printf ("%s bytes in store %u", when, i),
-         g_strdup_printf ("%" G_GUINT64_FORMAT, test_held (self->wrapping->stores[i])));
+       g_strdup_printf ("%" G_GUINT64_FORMAT, activation_bytes (self->wrapping->device)));
+  see (self, g_strdup_printf ("%s activations in memory of the host", when),
+       g_strdup_printf ("%" G_GUINT64_FORMAT, activation_bytes (NULL)));
+  for (guint i = 0; i < TEST_N_STORES; i++)
+    see (self, g_strdup_printf ("%s bytes in store %s", when, self->wrapping->stores->names[i]),
+         g_strdup_printf ("%" G_GUINT64_FORMAT, test_held (self->wrapping->stores->stores[i])));
   see (self, g_strdup_printf ("%s recomputes that did not end", when),
        g_strdup_printf ("%d", (int) (self->wrapping->n_begun - self->wrapping->n_ended)));
 }
@@ -148,7 +159,7 @@ see_state (Program *self,
 
   see_order (self, when);
   see (self, g_strdup_printf ("%s memory in use", when),
-       g_strdup_printf ("%" G_GINT64_FORMAT, (gint64) (test_bytes_in_use () - self->base)));
+       g_strdup_printf ("%" G_GINT64_FORMAT, (gint64) (bytes_in_use (self) - self->base)));
   for (guint i = 0; i < self->n_parameters; i++)
     {
       see_tensor (self, g_strdup_printf ("%s parameter %s", when, names[i]), self->parameters[i]);
@@ -722,7 +733,7 @@ set_up (Program *self,
   if (wrapping->seed != 0)
     test_wrapping_apply (wrapping, &self->tree);
   ebb_manual_seed (seed + 5);
-  self->base = test_bytes_in_use ();
+  self->base = bytes_in_use (self);
 }
 
 static void
@@ -742,11 +753,13 @@ test_program_run (guint64 seed,
                   TestWrapping *wrapping,
                   TestTrace *trace)
 {
-  guint64 before = test_bytes_in_use ();
+  EbbDevice *default_device = ebb_get_default_device ();
+  Program self = { .wrapping = wrapping };
+  guint64 before = bytes_in_use (&self);
   EbbModule *root;
-  Program self;
   guint n_steps;
 
+  ebb_set_default_device (wrapping->device);
   set_up (&self, seed, wrapping, trace);
   see_order (&self, "before the first step:");
   if (wrapping->fails_first)
@@ -759,7 +772,8 @@ test_program_run (guint64 seed,
   tear_down (&self);
   see (&self, g_strdup ("after all: the model"), g_strdup (root ? "lives on" : "is gone"));
   see (&self, g_strdup ("after all: memory"),
-       g_strdup_printf ("%" G_GINT64_FORMAT " bytes more", (gint64) (test_bytes_in_use () - before)));
+       g_strdup_printf ("%" G_GINT64_FORMAT " bytes more", (gint64) (bytes_in_use (&self) - before)));
+  ebb_set_default_device (default_device);
 }
 
 char *

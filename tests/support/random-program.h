@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "support/random-stores.h"
 #include "support/random-trace.h"
 #include "support/random-tree.h"
 
@@ -12,7 +13,8 @@ G_BEGIN_DECLS
 typedef struct
 {
   guint64 seed; /* 0: nothing */
-  EbbSavedTensorHooks *stores[3];
+  EbbDevice *device;
+  TestStores *stores;
   GString *description;
   EbbSavedTensorHooks *outside; /* around each forward, or NULL */
   gboolean disabled;            /* around each forward */

@@ -81,15 +81,15 @@ random_options (TestWrapping *wrapping,
   static const char *const checks[] = { "none", "default", "values" };
   EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
   GString *text = wrapping->description;
-  guint check = test_dice_roll (dice, 3), store = test_dice_roll (dice, 2 * G_N_ELEMENTS (wrapping->stores));
+  guint check = test_dice_roll (dice, 3), store = test_dice_roll (dice, 2 * TEST_N_STORES);
 
   g_string_append_printf (text, " check %s", checks[check]);
   ebb_checkpoint_options_set_determinism_check (options, (EbbDeterminismCheck) check);
   set_policy (options, dice, text);
-  if (store < G_N_ELEMENTS (wrapping->stores))
+  if (store < TEST_N_STORES)
     {
-      g_string_append_printf (text, " %s", G_OBJECT_TYPE_NAME (wrapping->stores[store]));
-      ebb_checkpoint_options_set_store (options, wrapping->stores[store]);
+      g_string_append_printf (text, " %s", wrapping->stores->names[store]);
+      ebb_checkpoint_options_set_store (options, wrapping->stores->stores[store]);
     }
   if (test_dice_chance (dice, 30))
     {
@@ -129,6 +129,22 @@ wrap_module (TestWrapping *wrapping,
       g_assert_no_error (error);
     }
   while (test_dice_chance (dice, 12));
+}
+
+/* What it keeps goes elsewhere, and nothing is computed twice. */
+static void
+offload_module (TestWrapping *wrapping,
+                TestDice *dice,
+                EbbModule *module,
+                const char *name)
+{
+  guint store = test_dice_roll (dice, TEST_N_STORES);
+  g_autoptr (GError) error = NULL;
+
+  g_string_append_printf (wrapping->description, "  %s \"%s\": offloaded to %s\n", G_OBJECT_TYPE_NAME (module), name,
+                          wrapping->stores->names[store]);
+  g_object_unref (ebb_offload_wrapper (module, wrapping->stores->stores[store], &error));
+  g_assert_no_error (error);
 }
 
 /* The layers of a sequence in chunks, or the first few of them. */
@@ -177,15 +193,22 @@ test_wrapping_apply (TestWrapping *wrapping,
   static const guint percentages[] = { 15, 40, 80 };
   TestDice dice = test_dice_new (wrapping->seed);
   g_auto (GStrv) names = ebb_module_get_module_names (tree->root);
-  guint n, percent;
+  guint n, percent, outside;
   g_autofree EbbModule **modules = test_tree_get_modules (tree, &n);
 
   wrapping->description = g_string_new (NULL);
   percent = percentages[test_dice_roll (&dice, G_N_ELEMENTS (percentages))];
+  test_stores_draw (wrapping->stores, &dice, wrapping->description);
   for (guint i = 0; i < n; i++)
     {
+      gboolean offloads = test_dice_chance (&dice, 20), first = test_dice_chance (&dice, 50);
+
+      if (offloads && first)
+        offload_module (wrapping, &dice, modules[i], names[i]);
       if (test_dice_chance (&dice, percent))
         wrap_module (wrapping, &dice, modules[i], names[i]);
+      if (offloads && !first)
+        offload_module (wrapping, &dice, modules[i], names[i]);
       if (EBB_IS_SEQUENTIAL (modules[i]) && test_dice_chance (&dice, 40))
         wrap_stack (wrapping, &dice, modules[i], names[i]);
       g_object_unref (modules[i]);
@@ -193,15 +216,14 @@ test_wrapping_apply (TestWrapping *wrapping,
   wrap_parts (wrapping, &dice, tree);
   wrapping->disabled = test_dice_chance (&dice, 4);
   wrapping->fails_first = test_dice_chance (&dice, 25);
-  wrapping->outside =
-      test_dice_chance (&dice, 25) ? wrapping->stores[test_dice_roll (&dice, G_N_ELEMENTS (wrapping->stores))] : NULL;
+  outside = test_dice_roll (&dice, 4 * TEST_N_STORES);
+  wrapping->outside = outside < TEST_N_STORES ? wrapping->stores->stores[outside] : NULL;
   if (wrapping->disabled)
     g_string_append (wrapping->description, "  disabled around the forwards\n");
   if (wrapping->fails_first)
     g_string_append (wrapping->description, "  after a step that fails\n");
   if (wrapping->outside != NULL)
-    g_string_append_printf (wrapping->description, "  %s around the forwards\n",
-                            G_OBJECT_TYPE_NAME (wrapping->outside));
+    g_string_append_printf (wrapping->description, "  %s around the forwards\n", wrapping->stores->names[outside]);
 }
 
 void
