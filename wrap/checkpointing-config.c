@@ -86,8 +86,14 @@ enter_object (JsonParser *parser,
               gpointer user_data)
 {
   Names *names = user_data;
+  JsonNode *first;
 
-  names->n_outermost += names->depth++ == 0;
+  if (names->depth++ > 0)
+    return;
+  /* The parser would forget the one before, and its memory. */
+  first = names->n_outermost++ > 0 ? json_parser_steal_root (parser) : NULL;
+  if (first != NULL)
+    json_node_unref (first);
 }
 
 static void
