@@ -211,7 +211,7 @@ segment_new (Segment **list,
   /* Address space may be limited: ask for less down to what is needed. */
   while (start == MAP_FAILED)
     {
-      system_calls++;
+      __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
       start = mmap (NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (start != MAP_FAILED)
         break;
@@ -256,8 +256,8 @@ segment_take (Segment *segment,
   if (missing > 0)
     {
       segment->top += missing;
-      reserved += missing;
-      system_calls++; /* the pages are made by the system as they are first touched */
+      __atomic_add_fetch (&reserved, missing, __ATOMIC_RELAXED);
+      __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED); /* the pages are made by the system as they are first touched */
     }
   return block;
 }
@@ -420,8 +420,8 @@ small_chunk_locked (void)
   if (segment == NULL)
     return NULL;
   segment->top += SMALL_CHUNK;
-  reserved += SMALL_CHUNK;
-  system_calls++;
+  __atomic_add_fetch (&reserved, SMALL_CHUNK, __ATOMIC_RELAXED);
+  __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
   return segment->top - SMALL_CHUNK;
 }
 
@@ -581,7 +581,7 @@ trim_block (Block *block,
 
   if (end <= start)
     return;
-  system_calls++;
+  __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
   madvise ((void *) start, end - start, MADV_DONTNEED);
 }
 
