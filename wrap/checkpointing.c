@@ -6,10 +6,12 @@
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/checkpointing-config-private.h"
 
+#include <pthread.h>
+
 /* DeepSpeed's interface: one configuration for the process, which its own checkpoint function uses and which modules
  * can be wrapped with. It is nothing but options that are made from keys. */
 
-static GMutex lock;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* under the lock */
 static EbbCheckpointOptions *configured; /* NULL: never asked for */
 static EbbCheckpointingConfig current;
@@ -133,12 +135,12 @@ ebb_checkpointing_configure (GObject *mpu,
   options = make_options (&config, error);
   if (options == NULL)
     return FALSE;
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   old = configured;
   configured = options;
   current = config;
   is_configured = TRUE;
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
   g_clear_object (&old);
   return TRUE;
 }
@@ -154,9 +156,9 @@ ebb_checkpointing_is_configured (void)
 {
   gboolean result;
 
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   result = is_configured;
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
   return result;
 }
 
@@ -170,9 +172,9 @@ ebb_checkpointing_get_config (void)
 {
   EbbCheckpointingConfig config;
 
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   config = current;
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
   return ebb_checkpointing_config_to_args (&config);
 }
 
@@ -191,11 +193,11 @@ ebb_checkpointing_get_options (void)
 {
   EbbCheckpointOptions *options;
 
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   if (configured == NULL)
     configured = ebb_checkpoint_options_new ();
   options = g_object_ref (configured);
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
   return options;
 }
 
