@@ -33,8 +33,8 @@ ebb_activation_store_count_held (EbbActivationStore *self,
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
 
   ebb_blocks_lock ();
-  priv->held += (guint64) n_bytes;
-  priv->peak = MAX (priv->peak, priv->held);
+  priv->counters.held += (guint64) n_bytes;
+  priv->counters.peak = MAX (priv->counters.peak, priv->counters.held);
   ebb_blocks_unlock ();
 }
 
@@ -97,6 +97,19 @@ find_place (EbbActivationStore *self,
   return NULL;
 }
 
+/* What a device tells once reaches somebody: who asks next, where this caller has no place for it. */
+static void
+hand_out (EbbActivationStore *self,
+          GError *failure,
+          GError **error)
+{
+  if (error == NULL && failure != NULL && failure->domain == EBB_ERROR
+      && (failure->code == EBB_ERROR_DEVICE || failure->code == EBB_ERROR_RACE))
+    ebb_activation_store_note_failure (self, failure);
+  else if (failure != NULL)
+    g_propagate_error (error, failure);
+}
+
 static gpointer
 require (EbbActivationStore *self,
          const char *what,
@@ -107,8 +120,7 @@ require (EbbActivationStore *self,
   if (result == NULL && local == NULL)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what,
                  G_OBJECT_TYPE_NAME (self));
-  if (local != NULL)
-    g_propagate_error (error, local);
+  hand_out (self, local, error);
   return result;
 }
 
@@ -118,11 +130,9 @@ static gboolean
 falls_back (EbbActivationStore *self,
             const GError *error)
 {
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-
-  return priv->fallback != NULL
-         && (g_error_matches (error, EBB_ERROR, EBB_ERROR_IO)
-             || (g_error_matches (error, EBB_ERROR, EBB_ERROR_NO_MEMORY) && !priv->never_spills));
+  return g_error_matches (error, EBB_ERROR, EBB_ERROR_IO)
+         || (g_error_matches (error, EBB_ERROR, EBB_ERROR_NO_MEMORY)
+             && !EBB_READ (ebb_activation_store_peek (self)->never_spills));
 }
 
 /* What a store launches to move a block doesn't part the blocks of one module. */
@@ -143,12 +153,12 @@ put (EbbActivationStore *self,
 
 static EbbHandle *
 spill (EbbActivationStore *self,
+       EbbActivationStore *fallback,
        EbbTensor *block,
        GError *why,
        GError **error)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  g_autoptr (EbbActivationStore) fallback = g_object_ref (priv->fallback);
   gsize n_bytes = ebb_tensor_get_n_bytes (block);
   EbbHandle *handle = ebb_activation_store_put_block (fallback, block, error);
   EbbHandle *placed;
@@ -159,10 +169,10 @@ spill (EbbActivationStore *self,
       return NULL;
     }
   ebb_blocks_lock ();
-  priv->spilled += n_bytes;
+  priv->counters.spilled += n_bytes;
   ebb_blocks_unlock ();
   placed = place_new (self, SPILLED, handle, block->storage->birth, n_bytes);
-  ((Place *) ebb_handle_get_data (placed))->fallback = g_steal_pointer (&fallback);
+  ((Place *) ebb_handle_get_data (placed))->fallback = g_object_ref (fallback);
   return placed;
 }
 
@@ -183,6 +193,7 @@ ebb_activation_store_put_block (EbbActivationStore *self,
                                 EbbTensor *block,
                                 GError **error)
 {
+  g_autoptr (EbbActivationStore) fallback = NULL;
   g_autoptr (GError) local = NULL;
   gsize n_bytes;
   EbbHandle *handle;
@@ -206,13 +217,14 @@ ebb_activation_store_put_block (EbbActivationStore *self,
   handle = put (self, block, &local);
   if (handle == NULL)
     {
-      if (falls_back (self, local))
-        return spill (self, block, local, error);
-      g_propagate_error (error, g_steal_pointer (&local));
+      fallback = falls_back (self, local) ? ebb_activation_store_ref_fallback (self) : NULL;
+      if (fallback != NULL)
+        return spill (self, fallback, block, local, error);
+      hand_out (self, g_steal_pointer (&local), error);
       return NULL;
     }
   ebb_blocks_lock ();
-  ebb_activation_store_peek (self)->put += n_bytes;
+  ebb_activation_store_peek (self)->counters.put += n_bytes;
   ebb_blocks_unlock ();
   return place_new (self, MOVED, handle, block->storage->birth, n_bytes);
 }
@@ -257,7 +269,7 @@ ebb_activation_store_get_block (EbbActivationStore *self,
     return NULL;
   priv = ebb_activation_store_peek (self);
   place = find_place (self, handle, FALSE, error);
-  if (place == NULL || !ebb_activation_store_tell_failure (self, error))
+  if (place == NULL || (error != NULL && !ebb_activation_store_tell_failure (self, error)))
     return NULL;
   ebb_activation_store_sweep (self);
   if (place->kind == IN_PLACE)
@@ -268,7 +280,7 @@ ebb_activation_store_get_block (EbbActivationStore *self,
   if (tensor != NULL && tensor->storage->birth != place->birth)
     {
       ebb_blocks_lock ();
-      priv->got += ebb_tensor_get_n_bytes (tensor);
+      priv->counters.got += ebb_tensor_get_n_bytes (tensor);
       ebb_blocks_unlock ();
     }
   return tensor;
@@ -379,7 +391,7 @@ ebb_activation_store_put_at (EbbActivationStore *self,
   if (handle == NULL)
     return NULL;
   ebb_blocks_lock ();
-  ebb_activation_store_peek (self)->put += n_bytes;
+  ebb_activation_store_peek (self)->counters.put += n_bytes;
   ebb_blocks_unlock ();
   return place_new (self, MOVED, handle, block->storage->birth, 0);
 }
@@ -397,22 +409,22 @@ gboolean
 ebb_activation_store_synchronize (EbbActivationStore *self,
                                   GError **error)
 {
-  EbbActivationStorePrivate *priv;
+  g_autoptr (EbbActivationStore) fallback = NULL;
   EbbActivationStoreClass *klass;
   GError *local = NULL;
   gboolean ok;
 
   if ((error != NULL && *error != NULL) || self == NULL)
     return FALSE;
-  priv = ebb_activation_store_peek (self);
   klass = EBB_ACTIVATION_STORE_GET_CLASS (self);
-  ok = klass->synchronize == NULL || klass->synchronize (self, &local);
-  if (!ok && local == NULL)
+  ok = klass->synchronize == NULL || klass->synchronize (self, error != NULL ? &local : NULL);
+  if (!ok && error != NULL && local == NULL)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "synchronize of %s failed without saying why",
                  G_OBJECT_TYPE_NAME (self));
-  ok = ebb_activation_store_wait (self, ok ? &local : NULL) && ok;
-  if (priv->fallback != NULL)
-    ok = ebb_activation_store_synchronize (priv->fallback, ok ? &local : NULL) && ok;
+  ok = ebb_activation_store_wait (self, error != NULL && local == NULL ? &local : NULL) && ok;
+  fallback = ebb_activation_store_ref_fallback (self);
+  if (fallback != NULL)
+    ok = ebb_activation_store_synchronize (fallback, error != NULL && local == NULL ? &local : NULL) && ok;
   if (local != NULL)
     g_propagate_error (error, local);
   return ok;

@@ -47,6 +47,10 @@ void ebb_activation_store_note_failure (EbbActivationStore *self,
 void ebb_activation_store_set_spills (EbbActivationStore *self,
                                       gboolean spills);
 
+/* A setting that one thread may change while others read it. */
+#define EBB_READ(setting) __atomic_load_n (&(setting), __ATOMIC_RELAXED)
+#define EBB_WRITE(setting, value) __atomic_store_n (&(setting), (value), __ATOMIC_RELAXED)
+
 /* -- between the parts of the base class --------------------------------------------------------------------------- */
 
 /* Packs between which one thread launched nothing. */
@@ -59,20 +63,26 @@ typedef struct
 
 typedef struct
 {
+  guint64 held, peak, put, got, spilled; /* bytes */
+  guint64 n_packed, n_unpacked, n_kept;
+  double moving, waited; /* seconds */
+} EbbStoreCounters;
+
+typedef struct
+{
+  /* set by whoever has the store while others use it: read and written whole, by EBB_READ and EBB_WRITE */
   guint64 least_size;
   guint prefetch, in_flight;
-  EbbActivationStore *fallback;
-  EbbStoreFilter *filter; /* under the lock of blocks */
   gboolean never_spills;
 
   /* under the lock of blocks */
+  EbbActivationStore *fallback;
+  EbbStoreFilter *filter;
   GHashTable *blocks;     /* of EbbBlock, by itself */
   EbbBlock *first, *last; /* those that were moved, as they were put */
   GHashTable *tickets;    /* those that live: a handle from elsewhere is refused */
   GHashTable *places;     /* the same for what put_block gave */
-  guint64 held, peak, put, got, spilled;
-  guint64 n_packed, n_unpacked, n_kept;
-  double moving, waited; /* seconds */
+  EbbStoreCounters counters;
 
   pthread_mutex_t flight_lock;
   EbbPackGroup group;
@@ -83,6 +93,18 @@ typedef struct
 } EbbActivationStorePrivate;
 
 EbbActivationStorePrivate *ebb_activation_store_peek (EbbActivationStore *self);
+/* With a reference; NULL: there is none. */
+EbbActivationStore *ebb_activation_store_ref_fallback (EbbActivationStore *self);
+
+/* activation-store-chain.c */
+/* The ways from one store to those behind it. */
+#define EBB_N_LINKS 2
+extern const char *const ebb_store_links[EBB_N_LINKS];
+/* The store behind @self by link @i, with a reference; NULL: there is none. */
+EbbActivationStore *ebb_activation_store_ref_behind (EbbActivationStore *self,
+                                                     guint i);
+/* @self and all stores behind it, each once, with references. */
+GPtrArray *ebb_activation_store_get_chain (EbbActivationStore *self);
 
 /* original.c */
 /* A put begins: originals whose time has come are let go. */

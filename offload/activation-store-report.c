@@ -16,7 +16,7 @@ read_counter (EbbActivationStore *self,
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
   ebb_blocks_lock ();
-  value = *(guint64 *) ((char *) PRIVATE (self) + offset);
+  value = *(guint64 *) ((char *) &PRIVATE (self)->counters + offset);
   ebb_blocks_unlock ();
   return value;
 }
@@ -33,7 +33,7 @@ read_counter (EbbActivationStore *self,
 guint64
 ebb_activation_store_get_bytes_held (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, held));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, held));
 }
 
 /**
@@ -45,7 +45,7 @@ ebb_activation_store_get_bytes_held (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_bytes_peak (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, peak));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, peak));
 }
 
 /**
@@ -57,7 +57,7 @@ ebb_activation_store_get_bytes_peak (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_bytes_put (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, put));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, put));
 }
 
 /**
@@ -69,7 +69,7 @@ ebb_activation_store_get_bytes_put (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_bytes_got (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, got));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, got));
 }
 
 /**
@@ -81,7 +81,7 @@ ebb_activation_store_get_bytes_got (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_n_packed (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, n_packed));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, n_packed));
 }
 
 /**
@@ -93,7 +93,7 @@ ebb_activation_store_get_n_packed (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_n_unpacked (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, n_unpacked));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, n_unpacked));
 }
 
 /**
@@ -105,7 +105,7 @@ ebb_activation_store_get_n_unpacked (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_n_kept (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, n_kept));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, n_kept));
 }
 
 /**
@@ -117,7 +117,7 @@ ebb_activation_store_get_n_kept (EbbActivationStore *self)
 guint64
 ebb_activation_store_get_bytes_spilled (EbbActivationStore *self)
 {
-  return read_counter (self, G_STRUCT_OFFSET (EbbActivationStorePrivate, spilled));
+  return read_counter (self, G_STRUCT_OFFSET (EbbStoreCounters, spilled));
 }
 
 /* -- seconds ------------------------------------------------------------------------------------------------------- */
@@ -141,23 +141,22 @@ ebb_activation_store_count_seconds (EbbActivationStore *self,
 
   priv = PRIVATE (self);
   ebb_blocks_lock ();
-  priv->moving += moving;
-  priv->waited += waited;
+  priv->counters.moving += moving;
+  priv->counters.waited += waited;
   ebb_blocks_unlock ();
 }
 
-static void
-read_seconds (EbbActivationStore *self,
-              double *moving,
-              double *waited)
+/* All of them as they were at one time, with what is done by now. */
+static EbbStoreCounters
+take_snapshot (EbbActivationStore *self)
 {
-  EbbActivationStorePrivate *priv = PRIVATE (self);
+  EbbStoreCounters now;
 
   ebb_activation_store_sweep (self);
   ebb_blocks_lock ();
-  *moving = priv->moving;
-  *waited = priv->waited;
+  now = PRIVATE (self)->counters;
   ebb_blocks_unlock ();
+  return now;
 }
 
 /**
@@ -172,12 +171,9 @@ read_seconds (EbbActivationStore *self,
 double
 ebb_activation_store_get_seconds_moving (EbbActivationStore *self)
 {
-  double moving, waited;
-
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  read_seconds (self, &moving, &waited);
-  return moving;
+  return take_snapshot (self).moving;
 }
 
 /**
@@ -189,12 +185,9 @@ ebb_activation_store_get_seconds_moving (EbbActivationStore *self)
 double
 ebb_activation_store_get_seconds_waited (EbbActivationStore *self)
 {
-  double moving, waited;
-
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  read_seconds (self, &moving, &waited);
-  return waited;
+  return take_snapshot (self).waited;
 }
 
 static double
@@ -214,12 +207,45 @@ get_share (double moving,
 double
 ebb_activation_store_get_hidden_share (EbbActivationStore *self)
 {
-  double moving, waited;
+  EbbStoreCounters now;
 
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  read_seconds (self, &moving, &waited);
-  return get_share (moving, waited);
+  now = take_snapshot (self);
+  return get_share (now.moving, now.waited);
+}
+
+/**
+ * ebb_activation_store_get_chain_seconds:
+ * @self: a store
+ * @moving: (out) (optional): seconds that bytes were on their way
+ * @waited: (out) (optional): seconds that computing, or the thread that asked, stood waiting for them
+ *
+ * The seconds of the store and of all stores behind it, each counted once: of one that it stands in front of, and of
+ * fallbacks. A store that only hands bytes on has no seconds of its own.
+ */
+void
+ebb_activation_store_get_chain_seconds (EbbActivationStore *self,
+                                        double *moving,
+                                        double *waited)
+{
+  EbbStoreCounters sum = { 0 };
+  g_autoptr (GPtrArray) chain = NULL;
+
+  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
+
+  chain = ebb_activation_store_get_chain (self);
+  for (guint i = 0; i < chain->len; i++)
+    {
+      const EbbStoreCounters now = take_snapshot (chain->pdata[i]);
+
+      sum.moving += now.moving;
+      sum.waited += now.waited;
+    }
+  if (moving != NULL)
+    *moving = sum.moving;
+  if (waited != NULL)
+    *waited = sum.waited;
 }
 
 /**
@@ -240,10 +266,10 @@ ebb_activation_store_reset_stats (EbbActivationStore *self)
   if (EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats != NULL)
     EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats (self);
   ebb_blocks_lock ();
-  priv->peak = priv->held;
-  priv->put = priv->got = priv->spilled = 0;
-  priv->moving = priv->waited = 0;
-  priv->n_packed = priv->n_unpacked = priv->n_kept = 0;
+  priv->counters.peak = priv->counters.held;
+  priv->counters.put = priv->counters.got = priv->counters.spilled = 0;
+  priv->counters.moving = priv->counters.waited = 0;
+  priv->counters.n_packed = priv->counters.n_unpacked = priv->counters.n_kept = 0;
   ebb_blocks_unlock ();
 }
 
@@ -254,9 +280,9 @@ static const struct
   const char *name;
   gsize offset;
 } counters[] = {
-#define COUNTER(name, field)                                 \
-  {                                                          \
-    name, G_STRUCT_OFFSET (EbbActivationStorePrivate, field) \
+#define COUNTER(name, field)                        \
+  {                                                 \
+    name, G_STRUCT_OFFSET (EbbStoreCounters, field) \
   }
   COUNTER ("bytes_held", held),
   COUNTER ("bytes_peak", peak),
@@ -267,23 +293,6 @@ static const struct
   COUNTER ("n_unpacked", n_unpacked),
   COUNTER ("n_kept", n_kept),
 };
-
-/* The stores that stand behind @self, with references; NULL: none of that name. */
-static EbbActivationStore *
-get_behind (EbbActivationStore *self,
-            const char *name)
-{
-  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (self), name);
-  EbbActivationStore *store = NULL;
-
-  if (spec != NULL && g_type_is_a (spec->value_type, EBB_TYPE_SAVED_TENSOR_HOOKS))
-    g_object_get (self, name, &store, NULL);
-  if (store != NULL && !EBB_IS_ACTIVATION_STORE (store))
-    g_clear_object (&store);
-  return store;
-}
-
-static const char *const behind[] = { "next", "fallback" };
 
 /* The next one of the counters that a kind of store has itself: numbers that are properties and can't be set. */
 static gboolean
@@ -343,31 +352,30 @@ static JsonNode *
 make_report (EbbActivationStore *self)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
-  double moving, waited;
+  const EbbStoreCounters now = take_snapshot (self);
 
-  read_seconds (self, &moving, &waited);
   json_builder_begin_object (builder);
   json_builder_set_member_name (builder, "store");
   json_builder_add_string_value (builder, G_OBJECT_TYPE_NAME (self));
   for (guint i = 0; i < G_N_ELEMENTS (counters); i++)
     {
       json_builder_set_member_name (builder, counters[i].name);
-      json_builder_add_int_value (builder, (gint64) read_counter (self, counters[i].offset));
+      json_builder_add_int_value (builder, (gint64) * (const guint64 *) ((const char *) &now + counters[i].offset));
     }
   json_builder_set_member_name (builder, "seconds_moving");
-  json_builder_add_double_value (builder, moving);
+  json_builder_add_double_value (builder, now.moving);
   json_builder_set_member_name (builder, "seconds_waited");
-  json_builder_add_double_value (builder, waited);
+  json_builder_add_double_value (builder, now.waited);
   json_builder_set_member_name (builder, "hidden_share");
-  json_builder_add_double_value (builder, get_share (moving, waited));
+  json_builder_add_double_value (builder, get_share (now.moving, now.waited));
   add_own_counters (self, builder);
-  for (guint i = 0; i < G_N_ELEMENTS (behind); i++)
+  for (guint i = 0; i < EBB_N_LINKS; i++)
     {
-      g_autoptr (EbbActivationStore) store = get_behind (self, behind[i]);
+      g_autoptr (EbbActivationStore) store = ebb_activation_store_ref_behind (self, i);
 
       if (store == NULL)
         continue;
-      json_builder_set_member_name (builder, behind[i]);
+      json_builder_set_member_name (builder, ebb_store_links[i]);
       json_builder_add_value (builder, make_report (store));
     }
   json_builder_end_object (builder);
@@ -411,14 +419,8 @@ append_report (EbbActivationStore *self,
                const char *before,
                GString *text)
 {
-  EbbActivationStorePrivate *priv = PRIVATE (self);
-  EbbActivationStorePrivate now;
-  double moving, waited;
+  const EbbStoreCounters now = take_snapshot (self);
 
-  read_seconds (self, &moving, &waited);
-  ebb_blocks_lock ();
-  now = *priv;
-  ebb_blocks_unlock ();
   g_string_append_printf (text, "%s%s: ", before, G_OBJECT_TYPE_NAME (self));
   append_bytes (text, "", now.held);
   append_bytes (text, " held (peak ", now.peak);
@@ -427,15 +429,15 @@ append_report (EbbActivationStore *self,
   g_string_append_printf (text,
                           " got; %.3f s moving, %.3f s waited (%.1f %% hidden); %" G_GUINT64_FORMAT
                           " tensors packed, of which %" G_GUINT64_FORMAT " were kept in place",
-                          moving, waited, 100 * get_share (moving, waited), now.n_packed, now.n_kept);
+                          now.moving, now.waited, 100 * get_share (now.moving, now.waited), now.n_packed, now.n_kept);
   if (now.spilled > 0)
     append_bytes (text, "; spilled ", now.spilled);
   append_own_counters (self, text);
   g_string_append_c (text, '\n');
-  for (guint i = 0; i < G_N_ELEMENTS (behind); i++)
+  for (guint i = 0; i < EBB_N_LINKS; i++)
     {
-      g_autoptr (EbbActivationStore) store = get_behind (self, behind[i]);
-      g_autofree char *name = g_strdup_printf ("%s  %s ", before, behind[i]);
+      g_autoptr (EbbActivationStore) store = ebb_activation_store_ref_behind (self, i);
+      g_autofree char *name = g_strdup_printf ("%s  %s ", before, ebb_store_links[i]);
 
       if (store != NULL)
         append_report (store, name, text);

@@ -99,8 +99,8 @@ add_block (EbbActivationStore *self,
     ebb_block_link (block);
   else
     {
-      priv->held += block_size (block);
-      priv->peak = MAX (priv->peak, priv->held);
+      priv->counters.held += block_size (block);
+      priv->counters.peak = MAX (priv->counters.peak, priv->counters.held);
     }
   ebb_blocks_unlock ();
 }
@@ -179,7 +179,7 @@ is_worth_storing (EbbActivationStore *self,
 
   return !tensor->is_parameter && !tensor->is_buffer && !storage->phantom && !storage->pinned && !ebb_is_stopped ()
          && (storage->purpose == EBB_PURPOSE_WORKSPACE || storage->purpose == EBB_PURPOSE_ACTIVATION)
-         && tensor->n_elements > 0 && ebb_tensor_get_n_bytes (tensor) >= PRIVATE (self)->least_size
+         && tensor->n_elements > 0 && ebb_tensor_get_n_bytes (tensor) >= EBB_READ (PRIVATE (self)->least_size)
          && passes_filter (self, tensor, error);
 }
 
@@ -227,11 +227,11 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
       ticket->offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) - block->key.start;
     }
   ebb_blocks_lock ();
-  priv->n_packed++;
+  priv->counters.n_packed++;
   if (ticket != NULL)
     g_hash_table_add (priv->tickets, ticket);
   if (!store || block->key.in_place)
-    priv->n_kept++;
+    priv->counters.n_kept++;
   ebb_blocks_unlock ();
   return store ? ebb_handle_new_for_data (ticket, ticket_free) : ebb_handle_new (tensor);
 }
@@ -277,7 +277,7 @@ ebb_activation_store_unpack (EbbSavedTensorHooks *hooks,
   if (tensor == NULL)
     return NULL;
   ebb_blocks_lock ();
-  priv->n_unpacked++;
+  priv->counters.n_unpacked++;
   ebb_blocks_unlock ();
   return tensor;
 }
@@ -342,16 +342,16 @@ ebb_activation_store_get_property (GObject *object,
   switch (id)
     {
     case PROP_LEAST_SIZE:
-      g_value_set_uint64 (value, priv->least_size);
+      g_value_set_uint64 (value, EBB_READ (priv->least_size));
       break;
     case PROP_PREFETCH:
-      g_value_set_uint (value, priv->prefetch);
+      g_value_set_uint (value, EBB_READ (priv->prefetch));
       break;
     case PROP_IN_FLIGHT:
-      g_value_set_uint (value, priv->in_flight);
+      g_value_set_uint (value, EBB_READ (priv->in_flight));
       break;
     case PROP_FALLBACK:
-      g_value_set_object (value, priv->fallback);
+      g_value_take_object (value, ebb_activation_store_ref_fallback (EBB_ACTIVATION_STORE (object)));
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -365,6 +365,7 @@ ebb_activation_store_set_property (GObject *object,
                                    GParamSpec *pspec)
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (object);
+  g_autoptr (GError) refused = NULL;
 
   switch (id)
     {
@@ -378,7 +379,9 @@ ebb_activation_store_set_property (GObject *object,
       ebb_activation_store_set_in_flight (self, g_value_get_uint (value));
       break;
     case PROP_FALLBACK:
-      ebb_activation_store_set_fallback (self, g_value_get_object (value));
+      ebb_activation_store_set_fallback (self, g_value_get_object (value), &refused);
+      if (refused != NULL)
+        g_warning ("%s", refused->message);
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -388,7 +391,13 @@ ebb_activation_store_set_property (GObject *object,
 static void
 ebb_activation_store_dispose (GObject *object)
 {
-  g_clear_object (&PRIVATE (EBB_ACTIVATION_STORE (object))->fallback);
+  EbbActivationStorePrivate *priv = PRIVATE (EBB_ACTIVATION_STORE (object));
+  EbbActivationStore *fallback;
+
+  ebb_blocks_lock ();
+  fallback = g_steal_pointer (&priv->fallback);
+  ebb_blocks_unlock ();
+  g_clear_object (&fallback);
   G_OBJECT_CLASS (ebb_activation_store_parent_class)->dispose (object);
 }
 
@@ -492,7 +501,7 @@ ebb_activation_store_get_least_size (EbbActivationStore *self)
 {
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  return PRIVATE (self)->least_size;
+  return EBB_READ (PRIVATE (self)->least_size);
 }
 
 /**
@@ -508,9 +517,9 @@ ebb_activation_store_set_least_size (EbbActivationStore *self,
 {
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  if (PRIVATE (self)->least_size == n_bytes)
+  if (EBB_READ (PRIVATE (self)->least_size) == n_bytes)
     return;
-  PRIVATE (self)->least_size = n_bytes;
+  EBB_WRITE (PRIVATE (self)->least_size, n_bytes);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LEAST_SIZE]);
 }
 
@@ -525,7 +534,7 @@ ebb_activation_store_get_prefetch (EbbActivationStore *self)
 {
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  return PRIVATE (self)->prefetch;
+  return EBB_READ (PRIVATE (self)->prefetch);
 }
 
 /**
@@ -541,9 +550,9 @@ ebb_activation_store_set_prefetch (EbbActivationStore *self,
 {
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  if (PRIVATE (self)->prefetch == n_groups)
+  if (EBB_READ (PRIVATE (self)->prefetch) == n_groups)
     return;
-  PRIVATE (self)->prefetch = n_groups;
+  EBB_WRITE (PRIVATE (self)->prefetch, n_groups);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PREFETCH]);
 }
 
@@ -558,7 +567,7 @@ ebb_activation_store_get_in_flight (EbbActivationStore *self)
 {
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  return PRIVATE (self)->in_flight;
+  return EBB_READ (PRIVATE (self)->in_flight);
 }
 
 /**
@@ -575,9 +584,9 @@ ebb_activation_store_set_in_flight (EbbActivationStore *self,
 {
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  if (PRIVATE (self)->in_flight == n_groups)
+  if (EBB_READ (PRIVATE (self)->in_flight) == n_groups)
     return;
-  PRIVATE (self)->in_flight = n_groups;
+  EBB_WRITE (PRIVATE (self)->in_flight, n_groups);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_IN_FLIGHT]);
 }
 
@@ -590,30 +599,89 @@ ebb_activation_store_set_in_flight (EbbActivationStore *self,
 EbbActivationStore *
 ebb_activation_store_get_fallback (EbbActivationStore *self)
 {
+  EbbActivationStore *fallback;
+
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), NULL);
 
-  return PRIVATE (self)->fallback;
+  ebb_blocks_lock ();
+  fallback = PRIVATE (self)->fallback;
+  ebb_blocks_unlock ();
+  return fallback;
+}
+
+EbbActivationStore *
+ebb_activation_store_ref_fallback (EbbActivationStore *self)
+{
+  EbbActivationStore *fallback;
+
+  ebb_blocks_lock ();
+  fallback = PRIVATE (self)->fallback;
+  if (fallback != NULL)
+    g_object_ref (fallback);
+  ebb_blocks_unlock ();
+  return fallback;
+}
+
+/* FALSE with @error set if @store leads to @self. */
+static gboolean
+check_fallback (EbbActivationStore *self,
+                EbbActivationStore *fallback,
+                GError **error)
+{
+  g_autoptr (GPtrArray) chain = ebb_activation_store_get_chain (fallback);
+
+  if (!g_ptr_array_find (chain, self, NULL))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "fallback of %s: an %s that leads back to this store itself, by its own fallback or the store that it "
+               "stands in front of: must be one that does not",
+               G_OBJECT_TYPE_NAME (self), G_OBJECT_TYPE_NAME (fallback));
+  return FALSE;
 }
 
 /**
  * ebb_activation_store_set_fallback:
  * @self: a store
- * @fallback: (nullable): another one, whose own fallbacks don't lead back to @self
+ * @fallback: (nullable): another one, from which neither its fallback nor what it stands in front of leads back to
+ *   @self; %NULL: none
+ * @error: return location for an error
  *
  * Sets where a tensor goes that this store has no room for or can't write, so that training goes on. What is stored
  * already stays where it is.
+ *
+ * To set #EbbActivationStore:fallback as a property does the same, but there is no place for an error: a store that
+ * leads back is refused with a warning.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @fallback leads back to @self; nothing is changed then
  */
-void
+gboolean
 ebb_activation_store_set_fallback (EbbActivationStore *self,
-                                   EbbActivationStore *fallback)
+                                   EbbActivationStore *fallback,
+                                   GError **error)
 {
-  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
-  g_return_if_fail (fallback == NULL || EBB_IS_ACTIVATION_STORE (fallback));
-  for (EbbActivationStore *store = fallback; store != NULL; store = PRIVATE (store)->fallback)
-    g_return_if_fail (store != self);
+  static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER; /* two threads could else tie a knot */
+  EbbActivationStore *old = NULL;
+  gboolean changes = FALSE, ok;
 
-  if (g_set_object (&PRIVATE (self)->fallback, fallback))
+  g_return_val_if_fail (fallback == NULL || EBB_IS_ACTIVATION_STORE (fallback), FALSE);
+
+  if ((error != NULL && *error != NULL) || self == NULL)
+    return FALSE;
+  pthread_mutex_lock (&setting);
+  ok = fallback == NULL || check_fallback (self, fallback, error);
+  if (ok)
+    {
+      ebb_blocks_lock ();
+      old = PRIVATE (self)->fallback;
+      changes = old != fallback;
+      PRIVATE (self)->fallback = fallback != NULL ? g_object_ref (fallback) : NULL;
+      ebb_blocks_unlock ();
+    }
+  pthread_mutex_unlock (&setting);
+  g_clear_object (&old);
+  if (changes)
     g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_FALLBACK]);
+  return ok;
 }
 
 /**
@@ -652,5 +720,5 @@ void
 ebb_activation_store_set_spills (EbbActivationStore *self,
                                  gboolean spills)
 {
-  PRIVATE (self)->never_spills = !spills;
+  EBB_WRITE (PRIVATE (self)->never_spills, !spills);
 }

@@ -107,8 +107,9 @@ EBB_AVAILABLE_IN_ALL
 EbbActivationStore *ebb_activation_store_get_fallback (EbbActivationStore *self);
 
 EBB_AVAILABLE_IN_ALL
-void ebb_activation_store_set_fallback (EbbActivationStore *self,
-                                        EbbActivationStore *fallback);
+gboolean ebb_activation_store_set_fallback (EbbActivationStore *self,
+                                            EbbActivationStore *fallback,
+                                            GError **error);
 
 EBB_AVAILABLE_IN_ALL
 void ebb_activation_store_set_filter (EbbActivationStore *self,
@@ -154,6 +155,11 @@ double ebb_activation_store_get_seconds_waited (EbbActivationStore *self);
 
 EBB_AVAILABLE_IN_ALL
 double ebb_activation_store_get_hidden_share (EbbActivationStore *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_activation_store_get_chain_seconds (EbbActivationStore *self,
+                                             double *moving,
+                                             double *waited);
 
 EBB_AVAILABLE_IN_ALL
 char *ebb_activation_store_report (EbbActivationStore *self);

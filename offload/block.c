@@ -149,7 +149,7 @@ ebb_block_leave (EbbBlock *self)
       if (!self->key.in_place)
         ebb_block_unlink (self);
       else
-        priv->held -= self->key.end - self->key.start;
+        priv->counters.held -= self->key.end - self->key.start;
     }
   ebb_blocks_unlock ();
   if (last)
@@ -299,7 +299,7 @@ find_expected (EbbBlock *self,
 static void
 prefetch (EbbBlock *self)
 {
-  const guint n_groups = ebb_activation_store_peek (self->store)->prefetch;
+  const guint n_groups = EBB_READ (ebb_activation_store_peek (self->store)->prefetch);
   g_autoptr (GPtrArray) expected = NULL;
 
   if (n_groups == 0)

@@ -220,7 +220,7 @@ ebb_compress_fetch_cancel (EbbCompressFetch *self)
         g_queue_unlink (&queue->fetches, &self->in_work);
       self->is_queued = FALSE;
       while (self->is_running)
-        ebb_compress_queue_wait (queue);
+        ebb_compress_queue_wait (queue, self->device);
       pthread_mutex_unlock (&queue->lock);
     }
   /* The tensor's memory may be given to somebody else. */
@@ -348,7 +348,7 @@ take_fetch (EbbCompressRecord *record)
       fetch->is_queued = FALSE;
     }
   while (fetch != NULL && fetch->is_running)
-    ebb_compress_queue_wait (queue);
+    ebb_compress_queue_wait (queue, record->device);
   pthread_mutex_unlock (&queue->lock);
   return fetch;
 }
@@ -359,14 +359,14 @@ work_here (EbbCompressFetch *self,
 {
   EbbCompressQueue *queue = self->queue;
   EbbCodec *codec = ebb_compress_queue_take_codec (queue, error);
-  gint64 start;
+  EbbStall stall;
 
   if (codec == NULL)
     return FALSE;
-  start = g_get_monotonic_time ();
+  ebb_stall_begin (&stall, self->device);
   pthread_mutex_lock (&queue->lock);
   work (self, codec);
-  ebb_compress_queue_count_own (queue, start);
+  ebb_compress_queue_count_own (queue, &stall);
   pthread_mutex_unlock (&queue->lock);
   ebb_compress_queue_give_codec (queue, codec);
   return TRUE;

@@ -3,6 +3,7 @@
 
 #include "offload/activation-store-private.h"
 #include "offload/codec-private.h"
+#include "offload/stall-private.h"
 #include "tensor/tensor-private.h"
 
 /* What a compressed store does beside the program, and the blocks that it was given.
@@ -107,11 +108,12 @@ gboolean ebb_compress_queue_start (EbbCompressQueue *queue,
 gboolean ebb_compress_queue_is_own (EbbCompressQueue *queue);
 /* Adds the seconds since the last call to the store's counters. */
 void ebb_compress_queue_count_seconds (EbbCompressQueue *queue);
-/* With the lock: until something has changed. */
-void ebb_compress_queue_wait (EbbCompressQueue *queue);
-/* With the lock: what a caller does itself, since @start on the monotonic clock. */
+/* With the lock: until something has changed. @device: see ebb_stall_begin (). */
+void ebb_compress_queue_wait (EbbCompressQueue *queue,
+                              EbbDevice *device);
+/* With the lock: what a caller does itself, since @stall began. */
 void ebb_compress_queue_count_own (EbbCompressQueue *queue,
-                                   gint64 start);
+                                   EbbStall *stall);
 EbbCodec *ebb_compress_queue_take_codec (EbbCompressQueue *queue,
                                          GError **error);
 void ebb_compress_queue_give_codec (EbbCompressQueue *queue,

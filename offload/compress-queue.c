@@ -129,22 +129,22 @@ ebb_compress_queue_is_own (EbbCompressQueue *self)
 /* -- waiting and counting ------------------------------------------------------------------------------------------ */
 
 void
-ebb_compress_queue_wait (EbbCompressQueue *self)
+ebb_compress_queue_wait (EbbCompressQueue *self,
+                         EbbDevice *device)
 {
-  const gint64 start = g_get_monotonic_time ();
+  EbbStall stall;
 
+  ebb_stall_begin (&stall, device);
   pthread_cond_wait (&self->change, &self->lock);
-  self->waited += (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
+  self->waited += ebb_stall_end (&stall);
 }
 
 void
 ebb_compress_queue_count_own (EbbCompressQueue *self,
-                              gint64 start)
+                              EbbStall *stall)
 {
-  const double seconds = (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
-
-  self->moving += seconds;
-  self->waited += seconds;
+  self->moving += (double) (g_get_monotonic_time () - stall->start) / G_USEC_PER_SEC;
+  self->waited += ebb_stall_end (stall);
 }
 
 void
@@ -296,7 +296,7 @@ ebb_compress_queue_need_scratch (EbbCompressQueue *self,
     return FALSE;
   pthread_mutex_lock (&self->lock);
   while (self->is_busy)
-    ebb_compress_queue_wait (self);
+    ebb_compress_queue_wait (self, NULL); /* for less than one block takes */
   old = self->scratch;
   old_size = self->scratch_size;
   if (old_size < size)

@@ -110,6 +110,7 @@ leave_staging (EbbCompressRecord *self)
 /* Brings the oldest record in staging memory to the next store, under the lock, which is let go meanwhile. */
 static gboolean
 retire (EbbCompressQueue *queue,
+        EbbDevice *computing,
         GError **error)
 {
   EbbCompressRecord *self = queue->staged.head->data;
@@ -121,7 +122,7 @@ retire (EbbCompressQueue *queue,
   if (self->is_leaving || self->n_readers > 0 || self->state == EBB_COMPRESS_WAITING
       || self->state == EBB_COMPRESS_RUNNING)
     {
-      ebb_compress_queue_wait (queue);
+      ebb_compress_queue_wait (queue, computing);
       return TRUE;
     }
   if (self->state == EBB_COMPRESS_DONE)
@@ -146,9 +147,10 @@ retire (EbbCompressQueue *queue,
   return TRUE;
 }
 
-/* Until @size bytes more are within @limit, or nothing is left that could leave. */
+/* Until @size bytes more are within @limit, or nothing is left that could leave. @computing: see ebb_stall_begin (). */
 static gboolean
 make_room (EbbCompressQueue *queue,
+           EbbDevice *computing,
            gsize size,
            guint64 limit,
            GError **error)
@@ -157,7 +159,7 @@ make_room (EbbCompressQueue *queue,
 
   pthread_mutex_lock (&queue->lock);
   while (ok && queue->n_staged > 0 && (size > limit || queue->n_staged > limit - size))
-    ok = retire (queue, error);
+    ok = retire (queue, computing, error);
   pthread_mutex_unlock (&queue->lock);
   return ok;
 }
@@ -166,7 +168,7 @@ gboolean
 ebb_compress_queue_flush (EbbCompressQueue *queue,
                           GError **error)
 {
-  gboolean ok = make_room (queue, 0, 0, error);
+  gboolean ok = make_room (queue, NULL, 0, 0, error);
 
   ebb_compress_queue_end_lingering (queue, 0);
   ebb_compress_queue_trim (queue);
@@ -179,15 +181,16 @@ static void
 fill_from_host (EbbCompressRecord *self,
                 EbbTensor *block)
 {
-  const gint64 start = g_get_monotonic_time ();
+  EbbStall stall;
 
+  ebb_stall_begin (&stall, self->device);
   if (self->is_rounded)
     note_rounding (self->queue, ebb_round_to_bf16 (block->view.data, (gsize) self->n_elements,
                                                    (guint16 *) (void *) self->staging));
   else
     memcpy (self->staging, block->view.data, self->size);
   pthread_mutex_lock (&self->queue->lock);
-  ebb_compress_queue_count_own (self->queue, start);
+  ebb_compress_queue_count_own (self->queue, &stall);
   pthread_mutex_unlock (&self->queue->lock);
 }
 
@@ -238,7 +241,7 @@ enqueue (EbbCompressRecord *self,
   g_queue_push_tail_link (&queue->compressions, &self->in_work);
   pthread_cond_signal (&queue->work);
   pthread_mutex_unlock (&queue->lock);
-  return make_room (queue, 0, limit, error);
+  return make_room (queue, self->device, 0, limit, error);
 }
 
 EbbCompressRecord *
@@ -261,7 +264,7 @@ ebb_compress_record_new (EbbCompressQueue *queue,
   self->payload = self->is_rounded ? self->size / 2 : self->size;
   self->element = self->is_rounded ? 2 : ebb_dtype_get_size (self->dtype);
   self->in_work.data = self->in_staged.data = self;
-  if (make_room (queue, self->device->backend->host_memory ? self->payload : self->size, limit, error)
+  if (make_room (queue, self->device, self->device->backend->host_memory ? self->payload : self->size, limit, error)
       && ebb_compress_queue_need_scratch (queue, self->payload, error) && fill (self, block, error)
       && enqueue (self, limit, error))
     return self;
@@ -280,7 +283,7 @@ withdraw (EbbCompressRecord *self)
 
   pthread_mutex_lock (&queue->lock);
   while (self->state == EBB_COMPRESS_RUNNING || self->is_leaving || self->n_readers > 0)
-    ebb_compress_queue_wait (queue);
+    ebb_compress_queue_wait (queue, self->device);
   if (self->in_staged.prev != NULL || self->in_staged.next != NULL || queue->staged.head == &self->in_staged)
     {
       if (self->state == EBB_COMPRESS_WAITING)

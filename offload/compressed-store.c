@@ -106,8 +106,8 @@ ebb_compressed_store_put (EbbActivationStore *store,
 
   if (!check (self, error) || !ebb_compress_queue_start (self->queue, error))
     return NULL;
-  record = ebb_compress_record_new (self->queue, block, self->level, self->lossy == EBB_LOSSY_BF16,
-                                    self->staging_limit, error);
+  record = ebb_compress_record_new (self->queue, block, EBB_READ (self->level), EBB_READ (self->lossy) == EBB_LOSSY_BF16,
+                                    EBB_READ (self->staging_limit), error);
   ebb_compress_queue_count_seconds (self->queue);
   return record != NULL ? ebb_handle_new_for_data (record, (GDestroyNotify) ebb_compress_record_free) : NULL;
 }
@@ -203,13 +203,13 @@ ebb_compressed_store_get_property (GObject *object,
       g_value_set_object (value, self->next);
       break;
     case PROP_LEVEL:
-      g_value_set_uint (value, self->level);
+      g_value_set_uint (value, EBB_READ (self->level));
       break;
     case PROP_LOSSY:
-      g_value_set_enum (value, (gint) self->lossy);
+      g_value_set_enum (value, (gint) EBB_READ (self->lossy));
       break;
     case PROP_STAGING_LIMIT:
-      g_value_set_uint64 (value, self->staging_limit);
+      g_value_set_uint64 (value, EBB_READ (self->staging_limit));
       break;
     case PROP_BYTES_RAW:
       g_value_set_uint64 (value, ebb_compressed_store_get_bytes_raw (self));
@@ -355,8 +355,8 @@ ebb_compressed_store_class_init (EbbCompressedStoreClass *klass)
 static void
 ebb_compressed_store_init (EbbCompressedStore *self)
 {
-  self->level = 1;
-  self->staging_limit = DEFAULT_STAGING;
+  EBB_WRITE (self->level, 1);
+  EBB_WRITE (self->staging_limit, DEFAULT_STAGING);
 }
 
 /**
@@ -405,7 +405,7 @@ ebb_compressed_store_get_level (EbbCompressedStore *self)
 {
   g_return_val_if_fail (EBB_IS_COMPRESSED_STORE (self), 0);
 
-  return self->level;
+  return EBB_READ (self->level);
 }
 
 /**
@@ -422,9 +422,9 @@ ebb_compressed_store_set_level (EbbCompressedStore *self,
   g_return_if_fail (EBB_IS_COMPRESSED_STORE (self));
   g_return_if_fail (level >= 1 && level <= EBB_CODEC_MAX_LEVEL);
 
-  if (self->level == level)
+  if (EBB_READ (self->level) == level)
     return;
-  self->level = level;
+  EBB_WRITE (self->level, level);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LEVEL]);
 }
 
@@ -439,7 +439,7 @@ ebb_compressed_store_get_lossy (EbbCompressedStore *self)
 {
   g_return_val_if_fail (EBB_IS_COMPRESSED_STORE (self), EBB_LOSSY_NONE);
 
-  return self->lossy;
+  return EBB_READ (self->lossy);
 }
 
 /**
@@ -456,9 +456,9 @@ ebb_compressed_store_set_lossy (EbbCompressedStore *self,
   g_return_if_fail (EBB_IS_COMPRESSED_STORE (self));
   g_return_if_fail ((guint) lossy <= EBB_LOSSY_BF16);
 
-  if (self->lossy == lossy)
+  if (EBB_READ (self->lossy) == lossy)
     return;
-  self->lossy = lossy;
+  EBB_WRITE (self->lossy, lossy);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LOSSY]);
 }
 
@@ -473,7 +473,7 @@ ebb_compressed_store_get_staging_limit (EbbCompressedStore *self)
 {
   g_return_val_if_fail (EBB_IS_COMPRESSED_STORE (self), 0);
 
-  return self->staging_limit;
+  return EBB_READ (self->staging_limit);
 }
 
 /**
@@ -491,9 +491,9 @@ ebb_compressed_store_set_staging_limit (EbbCompressedStore *self,
 {
   g_return_if_fail (EBB_IS_COMPRESSED_STORE (self));
 
-  if (self->staging_limit == n_bytes)
+  if (EBB_READ (self->staging_limit) == n_bytes)
     return;
-  self->staging_limit = n_bytes;
+  EBB_WRITE (self->staging_limit, n_bytes);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_STAGING_LIMIT]);
 }
 

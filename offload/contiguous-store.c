@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/contiguous-store.h"
 
+#include "offload/activation-store-private.h"
 #include "offload/part-pool-private.h"
 
 #include <gio/gio.h>
@@ -68,7 +69,7 @@ static gboolean
 check (EbbContiguousStore *self,
        GError **error)
 {
-  if (self->n_checkpoints == 0)
+  if (EBB_READ (self->n_checkpoints) == 0)
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                            "contiguous store: n-checkpoints is 0: must be how many tensors of a kind are kept at once");
@@ -98,7 +99,7 @@ ebb_contiguous_store_put (EbbActivationStore *store,
     return NULL;
   if (next != NULL && !EBB_ACTIVATION_STORE_GET_CLASS (next)->moves (next, block->storage->device))
     next = NULL;
-  part = ebb_part_pool_put (self->pool, next, block, self->n_checkpoints, self->grow, error);
+  part = ebb_part_pool_put (self->pool, next, block, EBB_READ (self->n_checkpoints), EBB_READ (self->grow), error);
   return part != NULL ? ebb_handle_new_for_data (part, (GDestroyNotify) ebb_part_drop) : NULL;
 }
 
@@ -163,13 +164,13 @@ ebb_contiguous_store_get_property (GObject *object,
   switch (id)
     {
     case PROP_N_CHECKPOINTS:
-      g_value_set_uint (value, self->n_checkpoints);
+      g_value_set_uint (value, EBB_READ (self->n_checkpoints));
       break;
     case PROP_NEXT:
       g_value_set_object (value, self->next);
       break;
     case PROP_GROW:
-      g_value_set_boolean (value, self->grow);
+      g_value_set_boolean (value, EBB_READ (self->grow));
       break;
     case PROP_N_BUFFERS:
       g_value_set_uint (value, ebb_contiguous_store_get_n_buffers (self));
@@ -325,7 +326,7 @@ ebb_contiguous_store_get_n_checkpoints (EbbContiguousStore *self)
 {
   g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), 0);
 
-  return self->n_checkpoints;
+  return EBB_READ (self->n_checkpoints);
 }
 
 /**
@@ -342,9 +343,9 @@ ebb_contiguous_store_set_n_checkpoints (EbbContiguousStore *self,
 {
   g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
 
-  if (self->n_checkpoints == n_checkpoints)
+  if (EBB_READ (self->n_checkpoints) == n_checkpoints)
     return;
-  self->n_checkpoints = n_checkpoints;
+  EBB_WRITE (self->n_checkpoints, n_checkpoints);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_N_CHECKPOINTS]);
 }
 
@@ -373,7 +374,7 @@ ebb_contiguous_store_get_grow (EbbContiguousStore *self)
 {
   g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), FALSE);
 
-  return self->grow;
+  return EBB_READ (self->grow);
 }
 
 /**
@@ -390,9 +391,9 @@ ebb_contiguous_store_set_grow (EbbContiguousStore *self,
   g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
 
   grow = grow != FALSE;
-  if (self->grow == grow)
+  if (EBB_READ (self->grow) == grow)
     return;
-  self->grow = grow;
+  EBB_WRITE (self->grow, grow);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_GROW]);
 }
 

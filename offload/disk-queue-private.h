@@ -109,6 +109,7 @@ struct _EbbDiskRead
 typedef struct
 {
   gboolean is_untold;
+  guint n_in_turn; /* failures since something was written */
   guint64 size, beside;
   int reason;
 } EbbDiskFailure;
@@ -147,9 +148,11 @@ gboolean ebb_disk_queue_start (EbbDiskQueue *queue,
 void ebb_disk_queue_take_seconds (EbbDiskQueue *queue,
                                   double *moving,
                                   double *waited);
-/* With the lock: until something has changed. */
-void ebb_disk_queue_wait (EbbDiskQueue *queue);
-/* With the lock: FALSE with @error set if there is a failure that nobody was told of. */
+/* With the lock: until something has changed. @device: see ebb_stall_begin (). */
+void ebb_disk_queue_wait (EbbDiskQueue *queue,
+                          EbbDevice *device);
+/* With the lock: FALSE with @error set if there is a failure that nobody was told of, or there were so many in turn
+ * that nothing more is to be written until the queue is flushed. */
 gboolean ebb_disk_queue_tell (EbbDiskQueue *queue,
                               GError **error);
 /* On the queue's own thread, for which nobody waits: until @transfer is done. Counts its time and lets it go. */

@@ -4,8 +4,13 @@
 #endif
 #include "offload/disk-queue-private.h"
 
+#include "offload/stall-private.h"
+
 #include <pthread.h>
 #include <signal.h>
+
+/* Failures in turn after which a disk is left alone. */
+#define MANY 4
 
 /* -- forks --------------------------------------------------------------------------------------------------------- */
 
@@ -186,12 +191,14 @@ ebb_disk_queue_is_own (EbbDiskQueue *self)
 /* -- waiting and counting ------------------------------------------------------------------------------------------ */
 
 void
-ebb_disk_queue_wait (EbbDiskQueue *self)
+ebb_disk_queue_wait (EbbDiskQueue *self,
+                     EbbDevice *device)
 {
-  const gint64 start = g_get_monotonic_time ();
+  EbbStall stall;
 
+  ebb_stall_begin (&stall, device);
   pthread_cond_wait (&self->change, &self->lock);
-  self->waited += (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
+  self->waited += ebb_stall_end (&stall);
 }
 
 void
@@ -238,7 +245,7 @@ ebb_disk_queue_tell (EbbDiskQueue *self,
 {
   EbbDiskFailure *failure = &self->failure;
 
-  if (!failure->is_untold)
+  if (!failure->is_untold && failure->n_in_turn < MANY)
     return TRUE;
   failure->is_untold = FALSE;
   ebb_disk_file_set_write_error (self->file, failure->size, failure->beside, failure->reason, error);

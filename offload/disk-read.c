@@ -253,7 +253,7 @@ ebb_disk_read_cancel (EbbDiskRead *self)
     g_queue_unlink (&queue->reads, &self->in_reads);
   self->is_queued = FALSE;
   while (self->is_running && ebb_disk_queue_is_own (queue))
-    ebb_disk_queue_wait (queue);
+    ebb_disk_queue_wait (queue, self->device);
   pthread_mutex_unlock (&queue->lock);
   for (guint i = 0; i < self->transfers->len; i++)
     ebb_activation_store_settle (self->store, self->transfers->pdata[i]);
@@ -308,7 +308,7 @@ read_finish (EbbDiskRead *self,
 
   pthread_mutex_lock (&queue->lock);
   while (self->is_queued || self->is_running)
-    ebb_disk_queue_wait (queue);
+    ebb_disk_queue_wait (queue, self->device);
   pthread_mutex_unlock (&queue->lock);
   if (self->error != NULL) /* what this thread has to be told comes first */
     ebb_transfer_order (self->mark, &local);

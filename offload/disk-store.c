@@ -23,7 +23,8 @@
  * What is written bypasses the page cache where the file system allows, and a checksum is compared when it is read
  * back. A failure is one line with the folder and the bytes. A tensor that could not be stored is as it was; where a
  * write fails that nobody waits for, the bytes are in staging memory and can be had back, and the next tensor that is
- * put is refused with that error.
+ * put is refused with that error. A disk that fails again and again is left alone: all that is put is refused at once,
+ * until ebb_activation_store_synchronize() tries again.
  */
 struct _EbbDiskStore
 {
@@ -88,7 +89,7 @@ put_record (EbbDiskStore *self,
 {
   if (record == NULL)
     return NULL;
-  if (ebb_disk_record_put (record, block, self->staging_limit, error))
+  if (ebb_disk_record_put (record, block, EBB_READ (self->staging_limit), error))
     return ebb_handle_new_for_data (record, (GDestroyNotify) ebb_disk_record_free);
   ebb_disk_record_free (record);
   return NULL;
@@ -105,7 +106,7 @@ ebb_disk_store_put (EbbActivationStore *store,
 
   if (queue == NULL)
     return NULL;
-  handle = put_record (self, ebb_disk_record_new (queue, store, block, self->byte_limit, error), block, error);
+  handle = put_record (self, ebb_disk_record_new (queue, store, block, EBB_READ (self->byte_limit), error), block, error);
   count_seconds (self, queue);
   ebb_disk_queue_unref (queue);
   return handle;
@@ -158,7 +159,7 @@ ebb_disk_store_reserve (EbbActivationStore *store,
 
   if (queue == NULL)
     return NULL;
-  room = ebb_disk_room_new (queue, n_bytes, self->byte_limit, error);
+  room = ebb_disk_room_new (queue, n_bytes, EBB_READ (self->byte_limit), error);
   ebb_disk_queue_unref (queue);
   return room ? ebb_handle_new_for_data (room, (GDestroyNotify) ebb_disk_room_unref) : NULL;
 }
@@ -215,10 +216,10 @@ ebb_disk_store_get_property (GObject *object,
       g_value_set_string (value, self->folder);
       break;
     case PROP_BYTE_LIMIT:
-      g_value_set_uint64 (value, self->byte_limit);
+      g_value_set_uint64 (value, EBB_READ (self->byte_limit));
       break;
     case PROP_STAGING_LIMIT:
-      g_value_set_uint64 (value, self->staging_limit);
+      g_value_set_uint64 (value, EBB_READ (self->staging_limit));
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -365,7 +366,7 @@ ebb_disk_store_get_byte_limit (EbbDiskStore *self)
 {
   g_return_val_if_fail (EBB_IS_DISK_STORE (self), 0);
 
-  return self->byte_limit;
+  return EBB_READ (self->byte_limit);
 }
 
 /**
@@ -382,9 +383,9 @@ ebb_disk_store_set_byte_limit (EbbDiskStore *self,
 {
   g_return_if_fail (EBB_IS_DISK_STORE (self));
 
-  if (self->byte_limit == n_bytes)
+  if (EBB_READ (self->byte_limit) == n_bytes)
     return;
-  self->byte_limit = n_bytes;
+  EBB_WRITE (self->byte_limit, n_bytes);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
 }
 
@@ -399,7 +400,7 @@ ebb_disk_store_get_staging_limit (EbbDiskStore *self)
 {
   g_return_val_if_fail (EBB_IS_DISK_STORE (self), 0);
 
-  return self->staging_limit;
+  return EBB_READ (self->staging_limit);
 }
 
 /**
@@ -419,8 +420,8 @@ ebb_disk_store_set_staging_limit (EbbDiskStore *self,
 {
   g_return_if_fail (EBB_IS_DISK_STORE (self));
 
-  if (self->staging_limit == n_bytes)
+  if (EBB_READ (self->staging_limit) == n_bytes)
     return;
-  self->staging_limit = n_bytes;
+  EBB_WRITE (self->staging_limit, n_bytes);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_STAGING_LIMIT]);
 }

@@ -63,9 +63,10 @@ is_too_much (EbbDiskQueue *self,
 }
 
 /* With the lock: gives back what was put first until @need more bytes are allowed. What could not be written is tried
- * again once that was told. */
+ * again once that was told. @device: whose computing goes on with it, or NULL. */
 static gboolean
 make_room (EbbDiskQueue *self,
+           EbbDevice *device,
            gsize need,
            const Allowance *allowance,
            GError **error)
@@ -83,7 +84,7 @@ make_room (EbbDiskQueue *self,
       if ((oldest->state == EBB_DISK_WRITTEN || oldest->state == EBB_DISK_LOST) && oldest->n_readers == 0)
         free_buffer (self, oldest);
       else
-        ebb_disk_queue_wait (self);
+        ebb_disk_queue_wait (self, device);
     }
   return TRUE;
 }
@@ -127,7 +128,7 @@ put_piece (EbbDiskPiece *piece,
   gboolean ok;
 
   pthread_mutex_lock (&queue->lock);
-  ok = make_room (queue, piece->buffer_size, allowance, error);
+  ok = make_room (queue, piece->record->device, piece->buffer_size, allowance, error);
   if (ok)
     {
       piece->state = EBB_DISK_FILLING;
@@ -143,7 +144,7 @@ put_piece (EbbDiskPiece *piece,
     {
       *last = ebb_transfer_ref (piece->filling);
       enqueue (queue, piece);
-      ok = make_room (queue, 0, allowance, error);
+      ok = make_room (queue, piece->record->device, 0, allowance, error);
     }
   else
     {
@@ -243,9 +244,11 @@ note_failure (EbbDiskQueue *self,
   const guint64 in_use = ebb_disk_file_get_in_use (self->file), own = EBB_DISK_ALIGN (piece->record->size);
 
   piece->state = EBB_DISK_FAILED;
+  self->failure.n_in_turn++;
   if (self->failure.is_untold)
     return;
   self->failure = (EbbDiskFailure){ .is_untold = TRUE,
+                                    .n_in_turn = self->failure.n_in_turn,
                                     .size = piece->record->size,
                                     .beside = in_use - MIN (in_use, own),
                                     .reason = reason };
@@ -272,7 +275,10 @@ ebb_disk_queue_run_write (EbbDiskQueue *self)
   if (!is_there)
     piece->state = EBB_DISK_LOST;
   else if (reason == 0)
-    piece->state = EBB_DISK_WRITTEN;
+    {
+      piece->state = EBB_DISK_WRITTEN;
+      self->failure.n_in_turn = 0;
+    }
   else
     note_failure (self, piece, reason);
   pthread_cond_broadcast (&self->change);
@@ -289,7 +295,7 @@ ebb_disk_piece_drop (EbbDiskPiece *piece)
       piece->state = EBB_DISK_EMPTY;
     }
   while (piece->state == EBB_DISK_WRITING && ebb_disk_queue_is_own (queue))
-    ebb_disk_queue_wait (queue);
+    ebb_disk_queue_wait (queue, piece->record->device);
   if (piece->buffer != NULL)
     free_buffer (queue, piece);
 }
@@ -302,7 +308,8 @@ ebb_disk_queue_flush (EbbDiskQueue *self,
   gboolean ok;
 
   pthread_mutex_lock (&self->lock);
-  ok = make_room (self, 0, &none, error) && ebb_disk_queue_tell (self, error);
+  self->failure.n_in_turn = 0; /* the disk may be well again */
+  ok = make_room (self, NULL, 0, &none, error) && ebb_disk_queue_tell (self, error);
   pthread_mutex_unlock (&self->lock);
   ebb_disk_queue_end_lingering (self, 0);
   return ok;

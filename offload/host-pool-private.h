@@ -10,6 +10,9 @@
 
 G_BEGIN_DECLS
 
+/* Seconds that a thread waits, at first. */
+#define EBB_HOST_PATIENCE 60.0
+
 typedef struct _EbbHostPool EbbHostPool;
 typedef struct _EbbHostOwner EbbHostOwner;
 
@@ -35,11 +38,17 @@ typedef struct
 EbbHostPool *ebb_host_pool_new (void);
 /* No block may be in use. */
 void ebb_host_pool_free (EbbHostPool *pool);
-/* Memory for copies of @device, counted on the CPU as activations. NULL with EBB_ERROR_NO_MEMORY set. */
+void ebb_host_pool_get_limit (EbbHostPool *pool,
+                              EbbHostLimit *limit);
+/* Those who wait look at it again. */
+void ebb_host_pool_set_limit (EbbHostPool *pool,
+                              const EbbHostLimit *limit);
+/* Memory for copies of @device, counted on the CPU as activations. NULL with EBB_ERROR_NO_MEMORY set. @waited: adds the
+ * seconds that this thread waited for it while the device had nothing to compute. */
 EbbHostBlock *ebb_host_pool_take (EbbHostPool *pool,
                                   EbbDevice *device,
                                   gsize size,
-                                  const EbbHostLimit *limit,
+                                  double *waited,
                                   GError **error);
 void ebb_host_pool_give (EbbHostPool *pool,
                          EbbHostBlock *block);

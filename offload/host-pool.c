@@ -2,6 +2,7 @@
 #include "offload/host-pool-private.h"
 
 #include "offload/host-wait-private.h"
+#include "offload/stall-private.h"
 
 /* A block that is this part larger than what is asked for will do, where memory is not limited. */
 #define LARGER 4
@@ -9,14 +10,31 @@
 struct _EbbHostPool
 {
   /* under ebb_host_lock () */
+  EbbHostLimit limit;
   GQueue in_use, kept; /* of EbbHostBlock; of those that are kept, the one that was given back first comes first */
   guint64 n_in_use, n_kept;
+  guint n_taking; /* threads for which room was made that have no block yet */
+  GList link;
 };
+
+/* Of this process; under ebb_host_lock (). */
+static GQueue pools;
+
+/* Bytes of blocks that the CPU's counters know nothing of: those that are kept, and what blocks in use are larger than
+ * what was asked for. */
+static guint64 n_uncounted;
 
 EbbHostPool *
 ebb_host_pool_new (void)
 {
-  return g_new0 (EbbHostPool, 1);
+  EbbHostPool *self = g_new0 (EbbHostPool, 1);
+
+  self->limit = (EbbHostLimit){ G_MAXUINT64, EBB_WHEN_FULL_WAIT, EBB_HOST_PATIENCE };
+  self->link.data = self;
+  ebb_host_lock ();
+  g_queue_push_tail_link (&pools, &self->link);
+  ebb_host_unlock ();
+  return self;
 }
 
 void
@@ -24,17 +42,40 @@ ebb_host_pool_free (EbbHostPool *self)
 {
   g_return_if_fail (g_queue_is_empty (&self->in_use));
 
+  ebb_host_lock ();
+  g_queue_unlink (&pools, &self->link);
+  ebb_host_unlock ();
   ebb_host_pool_trim (self, NULL);
   g_free (self);
 }
 
+void
+ebb_host_pool_get_limit (EbbHostPool *self,
+                         EbbHostLimit *limit)
+{
+  ebb_host_lock ();
+  *limit = self->limit;
+  ebb_host_unlock ();
+}
+
+void
+ebb_host_pool_set_limit (EbbHostPool *self,
+                         const EbbHostLimit *limit)
+{
+  ebb_host_lock ();
+  self->limit = *limit;
+  ebb_host_announce ();
+  ebb_host_unlock ();
+}
+
 /* -- the system's memory ------------------------------------------------------------------------------------------- */
 
-/* Bytes are counted as they are taken and given; what the pool keeps is counted for nobody. */
+/* Bytes are counted as they are taken and given. The limit of the CPU holds for all that the pools have. */
 static void
 count (gint64 n_bytes)
 {
   ebb_device_count (ebb_device_get_cpu (), EBB_PURPOSE_ACTIVATION, n_bytes);
+  __atomic_sub_fetch (&n_uncounted, (guint64) n_bytes, __ATOMIC_RELAXED);
 }
 
 static void *
@@ -42,25 +83,30 @@ alloc (EbbDevice *device,
        gsize size,
        GError **error)
 {
+  const guint64 beside = __atomic_load_n (&n_uncounted, __ATOMIC_RELAXED);
   void *data;
 
-  if (device->backend->streams != NULL)
-    return device->backend->streams->alloc_host (device->index, size, error);
-  data = ebb_device_alloc (ebb_device_get_cpu (), size, EBB_PURPOSE_ACTIVATION, error);
+  if (!ebb_device_check_limit (ebb_device_get_cpu (), size, beside, error))
+    return NULL;
+  data = ebb_transfer_alloc_host (device, size, EBB_PURPOSE_ACTIVATION, error);
   if (data != NULL)
     count (-(gint64) size);
   return data;
 }
 
-static void
+/* Where @error is NULL or set, what the device has to tell is left for others. */
+static gboolean
 finish (EbbTransfer *transfer,
         GError **error)
 {
+  gboolean ok;
+
   if (transfer == NULL)
-    return;
-  if (!ebb_transfer_is_done (transfer))
-    ebb_transfer_finish (transfer, error != NULL && *error == NULL ? error : NULL);
+    return TRUE;
+  ok = ebb_transfer_is_done (transfer)
+       || ebb_transfer_finish (transfer, error != NULL && *error == NULL ? error : NULL);
   ebb_transfer_unref (transfer);
+  return ok;
 }
 
 /* Once its copies are done. */
@@ -68,23 +114,13 @@ static gboolean
 block_free (EbbHostBlock *block,
             GError **error)
 {
-  EbbDevice *device = block->device;
-  GError *local = NULL;
+  gboolean ok = finish (block->in, error);
 
-  finish (block->in, &local);
-  finish (block->out, &local);
-  if (device->backend->streams != NULL)
-    device->backend->streams->free_host (device->index, block->data, block->size);
-  else
-    {
-      count ((gint64) block->size);
-      ebb_device_free (ebb_device_get_cpu (), block->data, block->size, EBB_PURPOSE_ACTIVATION);
-    }
+  ok = finish (block->out, error) && ok;
+  count ((gint64) block->size);
+  ebb_transfer_free_host (block->device, block->data, block->size, EBB_PURPOSE_ACTIVATION);
   g_free (block);
-  if (local == NULL)
-    return TRUE;
-  g_propagate_error (error, local);
-  return FALSE;
+  return ok;
 }
 
 static EbbHostBlock *
@@ -154,6 +190,8 @@ find_kept (EbbHostPool *self,
 static gboolean
 may_get_some (EbbHostPool *self)
 {
+  if (self->n_taking > 0) /* another thread, as this one waits */
+    return TRUE;
   for (GList *l = self->in_use.head; l != NULL; l = l->next)
     if (ebb_host_owner_may_give (((EbbHostBlock *) l->data)->owner))
       return TRUE;
@@ -163,36 +201,62 @@ may_get_some (EbbHostPool *self)
 static gboolean
 refuse (EbbHostPool *self,
         gsize size,
-        const EbbHostLimit *limit,
         const char *why,
         GError **error)
 {
   g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
                "the host store is full: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT
                " of %" G_GUINT64_FORMAT " in use%s; raise byte-limit, or set when-full and a fallback",
-               size, self->n_in_use, limit->n_bytes, why);
+               size, self->n_in_use, self->limit.n_bytes, why);
   return FALSE;
+}
+
+static gboolean
+is_full (EbbHostPool *self,
+         gsize size)
+{
+  return size > self->limit.n_bytes || self->n_in_use > self->limit.n_bytes - size;
 }
 
 /* Waits, if that was asked for, until there is room; leaves the lock meanwhile. */
 static gboolean
 wait_for_room (EbbHostPool *self,
                gsize size,
-               const EbbHostLimit *limit,
                GError **error)
 {
-  const gint64 deadline = g_get_monotonic_time () + (gint64) (MIN (limit->patience, 1e9) * G_USEC_PER_SEC);
+  const EbbHostLimit *limit = &self->limit; /* as it is whenever this thread has the lock */
+  const gint64 start = g_get_monotonic_time ();
 
-  while (size > limit->n_bytes || self->n_in_use > limit->n_bytes - size)
+  while (is_full (self, size))
     {
+      if (size > limit->n_bytes)
+        return refuse (self, size, ", and it is larger than the limit", error);
       if (limit->when_full != EBB_WHEN_FULL_WAIT)
-        return refuse (self, size, limit, "", error);
+        return refuse (self, size, "", error);
       if (!may_get_some (self))
-        return refuse (self, size, limit, ", and to wait for it would never end", error);
-      if (!ebb_host_wait (deadline))
-        return refuse (self, size, limit, ", and waiting for it took too long", error);
+        return refuse (self, size, ", and to wait for it would never end", error);
+      if (!ebb_host_wait (start + (gint64) (MIN (limit->patience, 1e9) * G_USEC_PER_SEC)))
+        return refuse (self, size, ", and waiting for it took too long", error);
     }
   return TRUE;
+}
+
+static gboolean
+wait_and_count (EbbHostPool *self,
+                EbbDevice *device,
+                gsize size,
+                double *waited,
+                GError **error)
+{
+  EbbStall stall;
+  gboolean ok;
+
+  if (!is_full (self, size))
+    return TRUE;
+  ebb_stall_begin (&stall, device);
+  ok = wait_for_room (self, size, error);
+  *waited += ebb_stall_end (&stall);
+  return ok;
 }
 
 /* Takes what is kept out of the way until @size bytes fit. */
@@ -217,47 +281,59 @@ static gboolean
 free_all (GQueue *blocks,
           GError **error)
 {
-  GError *local = NULL;
+  gboolean ok = TRUE;
   GList *link;
 
   while ((link = g_queue_pop_head_link (blocks)) != NULL)
-    block_free (link->data, local == NULL ? &local : NULL);
-  if (local == NULL)
-    return TRUE;
-  g_propagate_error (error, local);
-  return FALSE;
+    ok = block_free (link->data, error) && ok;
+  return ok;
+}
+
+/* Under the lock. */
+static void
+take_kept (EbbHostPool *self,
+           GQueue *gone)
+{
+  GList *link;
+
+  while ((link = g_queue_pop_head_link (&self->kept)) != NULL)
+    g_queue_push_tail_link (gone, link);
+  self->n_kept = 0;
 }
 
 gboolean
 ebb_host_pool_trim (EbbHostPool *self,
                     GError **error)
 {
-  GQueue gone;
+  GQueue gone = G_QUEUE_INIT;
 
   ebb_host_lock ();
-  gone = self->kept;
-  g_queue_init (&self->kept);
-  self->n_kept = 0;
+  take_kept (self, &gone);
   ebb_host_unlock ();
   return free_all (&gone, error);
 }
 
-/* Where the system has no more, what is kept may be in the way. */
+/* Where there is no more, what is kept, in whichever pool, may be in the way. */
 static EbbHostBlock *
-block_new_or_trim (EbbHostPool *self,
-                   EbbDevice *device,
+block_new_or_trim (EbbDevice *device,
                    gsize size,
                    GError **error)
 {
   GError *local = NULL;
   EbbHostBlock *block = block_new (device, size, &local);
-  guint64 in_use, kept;
+  GQueue gone = G_QUEUE_INIT;
 
-  ebb_host_pool_get_bytes (self, &in_use, &kept);
-  if (block == NULL && kept > 0 && g_error_matches (local, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+  if (block == NULL && g_error_matches (local, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    {
+      ebb_host_lock ();
+      for (GList *l = pools.head; l != NULL; l = l->next)
+        take_kept (l->data, &gone);
+      ebb_host_unlock ();
+    }
+  if (!g_queue_is_empty (&gone))
     {
       g_clear_error (&local);
-      if (ebb_host_pool_trim (self, &local))
+      if (free_all (&gone, &local))
         block = block_new (device, size, &local);
     }
   if (block == NULL)
@@ -265,25 +341,42 @@ block_new_or_trim (EbbHostPool *self,
   return block;
 }
 
+/* Room was made for a block of @size bytes: it is there, or NULL, and the room is for others. */
+static void
+end_taking (EbbHostPool *self,
+            EbbHostBlock *block,
+            gsize size)
+{
+  ebb_host_lock ();
+  self->n_taking--;
+  self->n_in_use -= size;
+  if (block != NULL)
+    {
+      use (self, block);
+      block->owner = ebb_host_owner_get ();
+    }
+  ebb_host_announce (); /* there is room, or somebody else to wait for */
+  ebb_host_unlock ();
+}
+
 /* A block that is kept, or NULL with room made for a new one; FALSE with @error set. */
 static gboolean
 find_or_make_room (EbbHostPool *self,
                    EbbDevice *device,
                    gsize size,
-                   const EbbHostLimit *limit,
                    EbbHostBlock **block,
+                   double *waited,
                    GError **error)
 {
-  const gsize most = limit->n_bytes == G_MAXUINT64 ? size + size / LARGER : size;
   GQueue gone = G_QUEUE_INIT;
 
   ebb_host_lock ();
-  if (!wait_for_room (self, size, limit, error))
+  if (!wait_and_count (self, device, size, waited, error))
     {
       ebb_host_unlock ();
       return FALSE;
     }
-  *block = find_kept (self, device, size, most);
+  *block = find_kept (self, device, size, self->limit.n_bytes == G_MAXUINT64 ? size + size / LARGER : size);
   if (*block != NULL)
     {
       unkeep (self, *block);
@@ -292,15 +385,14 @@ find_or_make_room (EbbHostPool *self,
     }
   else
     {
-      make_room (self, size, limit->n_bytes, &gone);
+      make_room (self, size, self->limit.n_bytes, &gone);
       self->n_in_use += size; /* so that no other thread takes the room */
+      self->n_taking++;
     }
   ebb_host_unlock ();
   if (free_all (&gone, error))
     return TRUE;
-  ebb_host_lock ();
-  self->n_in_use -= size;
-  ebb_host_unlock ();
+  end_taking (self, NULL, size); /* something was in the way, so there is no block */
   return FALSE;
 }
 
@@ -308,23 +400,16 @@ EbbHostBlock *
 ebb_host_pool_take (EbbHostPool *self,
                     EbbDevice *device,
                     gsize size,
-                    const EbbHostLimit *limit,
+                    double *waited,
                     GError **error)
 {
   EbbHostBlock *block = NULL;
-  gboolean ok = find_or_make_room (self, device, size, limit, &block, error);
+  gboolean ok = find_or_make_room (self, device, size, &block, waited, error);
 
   if (block == NULL && ok)
     {
-      block = block_new_or_trim (self, device, size, error);
-      ebb_host_lock ();
-      self->n_in_use -= size;
-      if (block != NULL)
-        {
-          use (self, block);
-          block->owner = ebb_host_owner_get ();
-        }
-      ebb_host_unlock ();
+      block = block_new_or_trim (device, size, error);
+      end_taking (self, block, size);
     }
   if (block == NULL)
     return NULL;

@@ -19,7 +19,7 @@ typedef struct
 EbbHostRoom *ebb_host_room_new (EbbHostPool *pool,
                                 EbbDevice *device,
                                 gsize size,
-                                const EbbHostLimit *limit,
+                                double *waited,
                                 GError **error);
 void ebb_host_room_unref (EbbHostRoom *room);
 

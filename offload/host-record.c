@@ -25,10 +25,10 @@ EbbHostRoom *
 ebb_host_room_new (EbbHostPool *pool,
                    EbbDevice *device,
                    gsize size,
-                   const EbbHostLimit *limit,
+                   double *waited,
                    GError **error)
 {
-  EbbHostBlock *memory = ebb_host_pool_take (pool, device, size, limit, error);
+  EbbHostBlock *memory = ebb_host_pool_take (pool, device, size, waited, error);
   EbbHostRoom *room;
 
   if (memory == NULL)

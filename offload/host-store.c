@@ -4,8 +4,6 @@
 #include "offload/host-record-private.h"
 #include "tensor/tensor-private.h"
 
-#define DEFAULT_PATIENCE 60.0
-
 /**
  * EbbHostStore:
  *
@@ -24,7 +22,6 @@ struct _EbbHostStore
   EbbActivationStore parent_instance;
 
   EbbHostPool *pool;
-  EbbHostLimit limit;
 };
 
 enum
@@ -56,6 +53,15 @@ ebb_when_full_get_type (void)
   return type;
 }
 
+static EbbHostLimit
+get_limit (EbbHostStore *self)
+{
+  EbbHostLimit limit;
+
+  ebb_host_pool_get_limit (self->pool, &limit);
+  return limit;
+}
+
 /* -- the store ----------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -63,6 +69,19 @@ ebb_host_store_moves (EbbActivationStore *store,
                       EbbDevice *device)
 {
   return !device->backend->host_memory;
+}
+
+static EbbHostRoom *
+new_room (EbbHostStore *self,
+          EbbDevice *device,
+          gsize size,
+          GError **error)
+{
+  double waited = 0;
+  EbbHostRoom *room = ebb_host_room_new (self->pool, device, size, &waited, error);
+
+  ebb_activation_store_count_seconds (EBB_ACTIVATION_STORE (self), 0, waited);
+  return room;
 }
 
 static EbbHandle *
@@ -83,8 +102,7 @@ ebb_host_store_put (EbbActivationStore *store,
                     GError **error)
 {
   EbbHostStore *self = EBB_HOST_STORE (store);
-  EbbHostRoom *room = ebb_host_room_new (self->pool, block->storage->device, ebb_tensor_get_n_bytes (block),
-                                         &self->limit, error);
+  EbbHostRoom *room = new_room (self, block->storage->device, ebb_tensor_get_n_bytes (block), error);
   EbbHandle *handle;
 
   if (room == NULL)
@@ -116,7 +134,7 @@ ebb_host_store_reserve (EbbActivationStore *store,
                         GError **error)
 {
   EbbHostStore *self = EBB_HOST_STORE (store);
-  EbbHostRoom *room = ebb_host_room_new (self->pool, device, n_bytes, &self->limit, error);
+  EbbHostRoom *room = new_room (self, device, n_bytes, error);
 
   return room ? ebb_handle_new_for_data (room, (GDestroyNotify) ebb_host_room_unref) : NULL;
 }
@@ -153,13 +171,13 @@ ebb_host_store_get_property (GObject *object,
   switch (id)
     {
     case PROP_BYTE_LIMIT:
-      g_value_set_uint64 (value, self->limit.n_bytes);
+      g_value_set_uint64 (value, get_limit (self).n_bytes);
       break;
     case PROP_WHEN_FULL:
-      g_value_set_enum (value, self->limit.when_full);
+      g_value_set_enum (value, get_limit (self).when_full);
       break;
     case PROP_PATIENCE:
-      g_value_set_double (value, self->limit.patience);
+      g_value_set_double (value, get_limit (self).patience);
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
@@ -224,7 +242,9 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
   /**
    * EbbHostStore:when-full:
    *
-   * What becomes of a tensor that finds no room below the limit.
+   * What becomes of a tensor that finds no room below the limit. At first it waits for other threads, see
+   * ebb_host_store_set_when_full(): where one thread uses the store there is nobody to wait for, so that it goes to the
+   * fallback at once, or is an error if there is none.
    */
   properties[PROP_WHEN_FULL] =
       g_param_spec_enum ("when-full", NULL, NULL, EBB_TYPE_WHEN_FULL, EBB_WHEN_FULL_WAIT, flags);
@@ -233,7 +253,7 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
    *
    * How many seconds a thread waits for another one to give memory back, with %EBB_WHEN_FULL_WAIT.
    */
-  properties[PROP_PATIENCE] = g_param_spec_double ("patience", NULL, NULL, 0, G_MAXDOUBLE, DEFAULT_PATIENCE, flags);
+  properties[PROP_PATIENCE] = g_param_spec_double ("patience", NULL, NULL, 0, G_MAXDOUBLE, EBB_HOST_PATIENCE, flags);
   g_object_class_install_properties (object_class, N_PROPS, properties);
 }
 
@@ -241,7 +261,6 @@ static void
 ebb_host_store_init (EbbHostStore *self)
 {
   self->pool = ebb_host_pool_new ();
-  self->limit = (EbbHostLimit){ G_MAXUINT64, EBB_WHEN_FULL_WAIT, DEFAULT_PATIENCE };
 }
 
 /**
@@ -287,7 +306,7 @@ ebb_host_store_get_byte_limit (EbbHostStore *self)
 {
   g_return_val_if_fail (EBB_IS_HOST_STORE (self), 0);
 
-  return self->limit.n_bytes;
+  return get_limit (self).n_bytes;
 }
 
 /**
@@ -302,11 +321,15 @@ void
 ebb_host_store_set_byte_limit (EbbHostStore *self,
                                guint64 n_bytes)
 {
+  EbbHostLimit limit;
+
   g_return_if_fail (EBB_IS_HOST_STORE (self));
 
-  if (self->limit.n_bytes == n_bytes)
+  limit = get_limit (self);
+  if (limit.n_bytes == n_bytes)
     return;
-  self->limit.n_bytes = n_bytes;
+  limit.n_bytes = n_bytes;
+  ebb_host_pool_set_limit (self->pool, &limit);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
 }
 
@@ -321,7 +344,7 @@ ebb_host_store_get_when_full (EbbHostStore *self)
 {
   g_return_val_if_fail (EBB_IS_HOST_STORE (self), EBB_WHEN_FULL_WAIT);
 
-  return self->limit.when_full;
+  return get_limit (self).when_full;
 }
 
 /**
@@ -337,11 +360,15 @@ void
 ebb_host_store_set_when_full (EbbHostStore *self,
                               EbbWhenFull when_full)
 {
+  EbbHostLimit limit;
+
   g_return_if_fail (EBB_IS_HOST_STORE (self));
 
-  if (self->limit.when_full == when_full)
+  limit = get_limit (self);
+  if (limit.when_full == when_full)
     return;
-  self->limit.when_full = when_full;
+  limit.when_full = when_full;
+  ebb_host_pool_set_limit (self->pool, &limit);
   ebb_activation_store_set_spills (EBB_ACTIVATION_STORE (self), when_full != EBB_WHEN_FULL_ERROR);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_WHEN_FULL]);
 }
@@ -357,7 +384,7 @@ ebb_host_store_get_patience (EbbHostStore *self)
 {
   g_return_val_if_fail (EBB_IS_HOST_STORE (self), 0);
 
-  return self->limit.patience;
+  return get_limit (self).patience;
 }
 
 /**
@@ -371,11 +398,15 @@ void
 ebb_host_store_set_patience (EbbHostStore *self,
                              double seconds)
 {
+  EbbHostLimit limit;
+
   g_return_if_fail (EBB_IS_HOST_STORE (self) && seconds >= 0);
 
-  if (self->limit.patience == seconds)
+  limit = get_limit (self);
+  if (limit.patience == seconds)
     return;
-  self->limit.patience = seconds;
+  limit.patience = seconds;
+  ebb_host_pool_set_limit (self->pool, &limit);
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PATIENCE]);
 }
 

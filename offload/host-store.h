@@ -13,8 +13,8 @@ G_BEGIN_DECLS
 
 /**
  * EbbWhenFull:
- * @EBB_WHEN_FULL_WAIT: until another thread gives memory back; if none can, to the fallback, or an error if there is
- *   none
+ * @EBB_WHEN_FULL_WAIT: until another thread gives memory back; if none can, as where one thread alone uses the store,
+ *   at once to the fallback, or an error if there is none
  * @EBB_WHEN_FULL_SPILL: at once to the fallback; an error if there is none
  * @EBB_WHEN_FULL_ERROR: an error, fallback or not
  *

@@ -48,15 +48,17 @@ ebb_activation_store_tell_failure (EbbActivationStore *self,
                                    GError **error)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  GError *failure;
+  GError *failure = NULL;
+  gboolean is_some;
 
   pthread_mutex_lock (&priv->flight_lock);
-  failure = g_steal_pointer (&priv->failure);
+  is_some = priv->failure != NULL;
+  if (error != NULL) /* else it is left for who has a place for it */
+    failure = g_steal_pointer (&priv->failure);
   pthread_mutex_unlock (&priv->flight_lock);
-  if (failure == NULL)
-    return TRUE;
-  g_propagate_error (error, failure);
-  return FALSE;
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return !is_some;
 }
 
 /* -- letting go ---------------------------------------------------------------------------------------------------- */
@@ -96,11 +98,13 @@ drop (EbbOriginal *self,
   ebb_handle_unref (held);
 }
 
-/* A copy that failed has told so once; its original stays, and is no longer counted as on the way. Under the lock. */
-static void
+/* A copy that failed has told so once; its original stays, and is no longer counted as on the way. FALSE if there is
+ * none. Under the lock. */
+static gboolean
 leave_failed (EbbActivationStorePrivate *priv)
 {
   EbbOriginal *next;
+  gboolean some = FALSE;
 
   for (EbbOriginal *original = priv->oldest; original != NULL; original = next)
     {
@@ -109,17 +113,29 @@ leave_failed (EbbActivationStorePrivate *priv)
         continue;
       leave_list (original);
       __atomic_sub_fetch (&original->ref_count, 1, __ATOMIC_RELAXED); /* the handle has another one */
+      some = TRUE;
     }
+  return some;
 }
 
-/* Lets go of the oldest one that is from before group @end. FALSE if there is none, or with @error. */
+/* Where @error is set already, what fails next is left for others to be told. */
+static GError **
+unless_set (GError **error)
+{
+  return error != NULL && *error == NULL ? error : NULL;
+}
+
+/* Lets go of the oldest one that is from before group @end, or counts those whose copies failed no longer, which @ok
+ * says. FALSE if there is none. */
 static gboolean
 release_one (EbbActivationStorePrivate *priv,
              guint64 end,
+             gboolean *ok,
              GError **error)
 {
   EbbOriginal *original;
   EbbHandle *held = NULL;
+  gboolean some = FALSE;
 
   pthread_mutex_lock (&priv->flight_lock);
   original = priv->oldest;
@@ -131,10 +147,13 @@ release_one (EbbActivationStorePrivate *priv,
       held = g_steal_pointer (&original->held);
     }
   else
-    leave_failed (priv);
+    {
+      *ok = FALSE;
+      some = leave_failed (priv);
+    }
   pthread_mutex_unlock (&priv->flight_lock);
   if (held == NULL)
-    return FALSE;
+    return some;
   drop (original, held);
   original_unref (original);
   return TRUE;
@@ -145,14 +164,11 @@ release (EbbActivationStorePrivate *priv,
          guint64 end,
          GError **error)
 {
-  GError *local = NULL;
+  gboolean ok = TRUE;
 
-  while (release_one (priv, end, &local))
+  while (release_one (priv, end, &ok, unless_set (error)))
     ;
-  if (local == NULL)
-    return TRUE;
-  g_propagate_error (error, local);
-  return FALSE;
+  return ok;
 }
 
 /* The group that a pack now belongs to; under the lock. */
@@ -183,15 +199,16 @@ ebb_activation_store_begin_put (EbbActivationStore *self,
                                 GError **error)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  const guint in_flight = EBB_READ (priv->in_flight);
   guint64 group;
 
   ebb_activation_store_sweep (self);
-  if (!ebb_activation_store_tell_failure (self, error))
+  if (error != NULL && !ebb_activation_store_tell_failure (self, error))
     return FALSE;
   pthread_mutex_lock (&priv->flight_lock);
   group = enter_group (&priv->group);
   pthread_mutex_unlock (&priv->flight_lock);
-  return group < priv->in_flight || release (priv, group - priv->in_flight + 1, error);
+  return group < in_flight || release (priv, group - in_flight + 1, error);
 }
 
 /* -- originals ----------------------------------------------------------------------------------------------------- */
@@ -249,8 +266,8 @@ ebb_activation_store_hold (EbbActivationStore *self,
     priv->oldest = original;
   priv->youngest = original;
   pthread_mutex_unlock (&priv->flight_lock);
-  while (priv->in_flight == 0 && release_one (priv, original->group + 1, NULL))
-    ;
+  if (EBB_READ (priv->in_flight) == 0)
+    release (priv, original->group + 1, NULL);
   return original;
 }
 
@@ -274,9 +291,8 @@ ebb_original_get (EbbOriginal *self)
 
   /* Backward has come to what was let go: no group will begin that would let the younger ones go. What a device has to
    * tell is left for who has a place for it. */
-  while (self != NULL && block == NULL
-         && release_one (ebb_activation_store_peek (self->store), G_MAXUINT64, NULL))
-    ;
+  if (self != NULL && block == NULL)
+    release (ebb_activation_store_peek (self->store), G_MAXUINT64, NULL);
   return block;
 }
 
@@ -381,33 +397,29 @@ ebb_activation_store_sweep (EbbActivationStore *self)
   count_all (self, &settled);
 }
 
-/* Whatever a device tells once must reach somebody. */
-static GError **
-unless_set (GError **error)
-{
-  return *error == NULL ? error : NULL;
-}
-
 /* Computing that waits for the transfers has gone on when it has come to what is enqueued now. */
-static void
+static gboolean
 finish (GQueue *transfers,
         GError **error)
 {
   EbbDevice *last = NULL;
+  gboolean ok = TRUE;
 
   for (GList *l = transfers->head; l != NULL; l = l->next)
-    ebb_transfer_finish (l->data, unless_set (error));
+    ok = ebb_transfer_finish (l->data, unless_set (error)) && ok;
   for (GList *l = transfers->head; l != NULL; l = l->next)
     {
       EbbDevice *device = ebb_transfer_get_device (l->data);
-      EbbTransfer *mark = device != last ? ebb_transfer_mark (device, unless_set (error)) : NULL;
+      EbbTransfer *mark;
 
-      last = device;
-      if (mark == NULL)
+      if (device == last)
         continue;
-      ebb_transfer_finish (mark, unless_set (error));
-      ebb_transfer_unref (mark);
+      last = device;
+      mark = ebb_transfer_mark (device, unless_set (error));
+      ok = mark != NULL && ebb_transfer_finish (mark, unless_set (error)) && ok;
+      g_clear_pointer (&mark, ebb_transfer_unref);
     }
+  return ok;
 }
 
 gboolean
@@ -416,7 +428,7 @@ ebb_activation_store_wait (EbbActivationStore *self,
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
   GQueue transfers;
-  GError *local = NULL;
+  gboolean ok;
 
   pthread_mutex_lock (&priv->flight_lock);
   transfers = priv->settled;
@@ -424,10 +436,7 @@ ebb_activation_store_wait (EbbActivationStore *self,
   while (!g_queue_is_empty (&priv->transfers))
     g_queue_push_tail (&transfers, g_queue_pop_head (&priv->transfers));
   pthread_mutex_unlock (&priv->flight_lock);
-  finish (&transfers, &local);
+  ok = finish (&transfers, error);
   count_all (self, &transfers);
-  if (local == NULL)
-    return ebb_activation_store_tell_failure (self, error);
-  g_propagate_error (error, local);
-  return FALSE;
+  return ok && ebb_activation_store_tell_failure (self, error);
 }

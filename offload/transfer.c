@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/transfer-private.h"
 
+#include "offload/stall-private.h"
+
 #include <string.h>
 
 #define ALIGNMENT 4096
@@ -43,6 +45,8 @@ ebb_transfer_alloc_host (EbbDevice *device,
 
   if (streams == NULL)
     return alloc_aligned (purpose, size, error);
+  if (!ebb_device_check_limit (ebb_device_get_cpu (), size, 0, error))
+    return NULL;
   data = streams->alloc_host (device->index, size, error);
   if (data != NULL)
     ebb_device_count (ebb_device_get_cpu (), (guint8) purpose, (gint64) size);
@@ -260,11 +264,14 @@ gboolean
 ebb_transfer_wait (EbbTransfer *self,
                    GError **error)
 {
-  gint64 start = g_get_monotonic_time ();
-  gboolean ok = ebb_transfer_finish (self, error);
+  EbbStall stall;
+  gboolean ok;
 
-  if (self->event != NULL)
-    __atomic_add_fetch (&self->waited, g_get_monotonic_time () - start, __ATOMIC_RELAXED);
+  if (self->event == NULL)
+    return TRUE;
+  ebb_stall_begin (&stall, self->device);
+  ok = ebb_transfer_finish (self, error);
+  __atomic_add_fetch (&self->waited, (gint64) (ebb_stall_end (&stall) * G_USEC_PER_SEC), __ATOMIC_RELAXED);
   return ok;
 }
 

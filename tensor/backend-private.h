@@ -172,6 +172,11 @@ void ebb_device_free (EbbDevice *device,
                       void *data,
                       gsize size,
                       guint8 purpose);
+/* FALSE with @error set if @size bytes more, beside @beside that are taken but not counted, are beyond the limit. */
+gboolean ebb_device_check_limit (EbbDevice *device,
+                                 gsize size,
+                                 guint64 beside,
+                                 GError **error);
 /* Counts memory from elsewhere, or moves counted bytes from one purpose to another. */
 void ebb_device_count (EbbDevice *device,
                        guint8 purpose,

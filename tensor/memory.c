@@ -150,20 +150,30 @@ alloc_or_explain (EbbDevice *device,
   return NULL;
 }
 
+gboolean
+ebb_device_check_limit (EbbDevice *device,
+                        gsize size,
+                        guint64 beside,
+                        GError **error)
+{
+  const guint64 total = __atomic_load_n (&device->current[TOTAL], __ATOMIC_RELAXED) + beside;
+
+  if (G_LIKELY (size <= effective_limit (device) && total <= effective_limit (device) - size))
+    return TRUE;
+  set_no_memory (device, size, total, error);
+  return FALSE;
+}
+
 void *
 ebb_device_alloc (EbbDevice *device,
                   gsize size,
                   guint8 purpose,
                   GError **error)
 {
-  guint64 total = __atomic_load_n (&device->current[TOTAL], __ATOMIC_RELAXED);
   void *data;
 
-  if (G_UNLIKELY (size > effective_limit (device) || total > effective_limit (device) - size))
-    {
-      set_no_memory (device, size, total, error);
-      return NULL;
-    }
+  if (!ebb_device_check_limit (device, size, 0, error))
+    return NULL;
   data = alloc_or_explain (device, size, error);
   if (data != NULL)
     ebb_device_count (device, purpose, (gint64) size);

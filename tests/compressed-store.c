@@ -450,7 +450,8 @@ the_fallback_takes_what_the_next_store_refuses (void)
   g_autoptr (EbbSavedTensorHooks) fallback = ebb_keep_store_new ();
   EbbHandle *handles[5];
 
-  ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback));
+  g_assert_true (
+      ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), NULL));
   for (guint i = 0; i < 5; i++)
     {
       g_autoptr (EbbTensor) x = test_randn (i, 1000, -1);

@@ -316,6 +316,49 @@ what_can_t_be_read_is_tried_again (void)
   g_atomic_pointer_set (&ebb_disk_fault, NULL);
 }
 
+/* What is put goes to the fallback, without one more try each. */
+static void
+a_disk_that_fails_again_and_again_is_left_alone (void)
+{
+  g_autoptr (EbbSavedTensorHooks) store = new_store (4 * PAGE);
+  g_autoptr (EbbSavedTensorHooks) keep = ebb_keep_store_new ();
+  g_autoptr (GPtrArray) handles = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_handle_unref);
+  g_autoptr (GError) error = NULL;
+  gint n = -1;
+
+  g_assert_true (
+      ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (keep), NULL));
+  fail_from (EBB_DISK_WRITE, 0, TRUE, EIO);
+  for (guint i = 0; i < 40; i++)
+    {
+      g_autoptr (EbbTensor) x = test_randn (i, PAGE / 4, -1);
+
+      g_ptr_array_add (handles, test_pack (store, x));
+      if (i == 20)
+        n = g_atomic_int_get (&n_failed);
+    }
+  g_assert_cmpint (n, >, 0);
+  g_assert_cmpint (g_atomic_int_get (&n_failed), ==, n);
+  for (guint i = 0; i < 40; i++)
+    {
+      g_autoptr (EbbTensor) x = test_randn (i, PAGE / 4, -1);
+      g_autoptr (EbbTensor) back = test_unpack (store, handles->pdata[i]);
+
+      g_assert_true (ebb_tensor_equal (x, back));
+    }
+  ebb_disk_fault = NULL;
+  while (!synchronize (store, &error)) /* tells what has failed, and tries again */
+    g_clear_error (&error);
+  g_ptr_array_set_size (handles, 0);
+  ebb_activation_store_reset_stats (EBB_ACTIVATION_STORE (store));
+  {
+    g_autoptr (EbbTensor) x = test_randn (1, PAGE / 4, -1);
+    g_autoptr (EbbHandle) handle = test_pack (store, x);
+
+    g_assert_cmpuint (ebb_activation_store_get_bytes_spilled (EBB_ACTIVATION_STORE (store)), ==, 0);
+  }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -350,6 +393,8 @@ main (int argc, char **argv)
   g_test_add_data_func ("/disk-failures/the-fallback-takes-what-the-disk-refuses/wrapped", GINT_TO_POINTER (TRUE),
                         the_fallback_takes_what_the_disk_refuses);
   g_test_add_func ("/disk-failures/a-late-failure-loses-nothing", a_late_failure_loses_nothing);
+  g_test_add_func ("/disk-failures/a-disk-that-fails-again-and-again-is-left-alone",
+                   a_disk_that_fails_again_and_again_is_left_alone);
   g_test_add_func ("/disk-failures/the-next-one-is-told", the_next_one_is_told);
   g_test_add_func ("/disk-failures/what-cant-be-read-is-tried-again", what_can_t_be_read_is_tried_again);
   status = g_test_run ();

@@ -317,6 +317,23 @@ to_the_host_and_back (void)
     }
 }
 
+static void
+a_list_is_never_called (void)
+{
+  g_autoptr (EbbModule) list = ebb_module_list_new ();
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_offload_wrapper (list, NULL, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "would do nothing", "list");
+  g_assert_false (ebb_offload_is_wrapped (list));
+  g_clear_error (&error);
+  g_assert_false (ebb_offload_wrap_each (list, EBB_TYPE_MODULE_LIST, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "EbbModuleList");
+  g_clear_error (&error);
+  g_assert_false (ebb_offload_wrap_each (list, G_TYPE_INVALID, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "unknown type");
+}
+
 int
 main (int argc, char **argv)
 {
@@ -336,5 +353,6 @@ main (int argc, char **argv)
   TEST ("an-error-in-the-middle-leaves-nothing", an_error_in_the_middle_leaves_nothing);
   TEST ("the-module-may-be-unwrapped-before-backward", the_module_may_be_unwrapped_before_backward);
   TEST ("to-the-host-and-back", to_the_host_and_back);
+  TEST ("a-list-is-never-called", a_list_is_never_called);
   return g_test_run ();
 }

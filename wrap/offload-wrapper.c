@@ -1,9 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/offload-wrapper.h"
 
+#include "nn/module-list.h"
 #include "nn/module-private.h"
 #include "offload/host-store.h"
 #include "tensor/thread-private.h"
+
+#include <pthread.h>
 
 #define OFFLOAD_INTERCEPTOR "offload"
 
@@ -12,10 +15,37 @@
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */
 
+/* A module may be wrapped again while another thread is in its forward. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 typedef struct
 {
-  EbbSavedTensorHooks *store;
+  EbbSavedTensorHooks *store; /* under the lock */
 } Offload;
+
+static EbbSavedTensorHooks *
+ref_store (Offload *self)
+{
+  EbbSavedTensorHooks *store;
+
+  pthread_mutex_lock (&lock);
+  store = g_object_ref (self->store);
+  pthread_mutex_unlock (&lock);
+  return store;
+}
+
+static void
+set_store (Offload *self,
+           EbbSavedTensorHooks *store)
+{
+  EbbSavedTensorHooks *old;
+
+  pthread_mutex_lock (&lock);
+  old = self->store;
+  self->store = g_object_ref (store);
+  pthread_mutex_unlock (&lock);
+  g_clear_object (&old);
+}
 
 static void
 offload_free (gpointer data)
@@ -46,7 +76,7 @@ offloaded_forward (EbbModule *module,
 
   if (is_idle (self))
     return ebb_forward_chain_call (inside, module, args, error);
-  store = g_object_ref (self->store);
+  store = ref_store (self);
   ebb_thread.hooks = store;
   result = ebb_forward_chain_call (inside, module, args, error);
   ebb_thread.hooks = outside;
@@ -75,6 +105,19 @@ find (EbbModule *module)
   return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
 }
 
+static gboolean
+check_is_called (EbbModule *module,
+                 GError **error)
+{
+  if (!EBB_IS_MODULE_LIST (module))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "%s: an offload wrapper would do nothing, since a list is never called itself: wrap the modules of the "
+               "list, as by ebb_offload_wrap_each ()",
+               ebb_module_get_type_name (module));
+  return FALSE;
+}
+
 static void
 wrap (EbbModule *module,
       EbbSavedTensorHooks *store)
@@ -84,11 +127,11 @@ wrap (EbbModule *module,
 
   if (self != NULL)
     {
-      g_set_object (&self->store, store);
+      set_store (self, store);
       return;
     }
   self = g_new0 (Offload, 1);
-  self->store = g_object_ref (store);
+  set_store (self, store);
   id = ebb_module_add_interceptor (module, OFFLOAD_INTERCEPTOR, offloaded_forward, self, offload_free);
   ebb_module_set_interceptor_idle_func (module, id, is_idle);
 }
@@ -108,7 +151,8 @@ wrap (EbbModule *module,
  * unless it has one; within a checkpoint, where nothing is kept, this wrapper has nothing to do. Wrapping a module
  * again sets another store.
  *
- * Returns: (transfer full) (nullable): @module
+ * Returns: (transfer full) (nullable): @module; %NULL with %EBB_ERROR_NOT_SUPPORTED for an #EbbModuleList, which is
+ *   never called itself
  */
 EbbModule *
 ebb_offload_wrapper (EbbModule *module,
@@ -117,7 +161,10 @@ ebb_offload_wrapper (EbbModule *module,
 {
   g_autoptr (EbbSavedTensorHooks) used = NULL;
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  g_return_val_if_fail (module == NULL || EBB_IS_MODULE (module), NULL);
+  g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), NULL);
+
+  if ((error != NULL && *error != NULL) || module == NULL || !check_is_called (module, error))
     return NULL;
   used = store_or_default (store);
   wrap (module, used);
@@ -131,7 +178,7 @@ ebb_offload_wrapper (EbbModule *module,
  * @store: (nullable): where to; %NULL for one host store for all, see ebb_offload_wrapper()
  * @error: return location for an error
  *
- * Wraps every module of @type (or derived from it) below @root, and @root itself.
+ * Wraps every module of @type (or derived from it) below @root, and @root itself; no lists, which are never called.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is none
  */
@@ -145,13 +192,16 @@ ebb_offload_wrap_each (EbbModule *root,
   g_autofree EbbModule **modules = NULL;
   guint n_modules, n_found = 0;
 
+  g_return_val_if_fail (root == NULL || EBB_IS_MODULE (root), FALSE);
+  g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), FALSE);
+
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
   used = store_or_default (store);
   modules = ebb_module_get_modules (root, &n_modules);
   for (guint i = 0; i < n_modules; i++)
     {
-      if (g_type_is_a (G_OBJECT_TYPE (modules[i]), type))
+      if (g_type_is_a (G_OBJECT_TYPE (modules[i]), type) && !EBB_IS_MODULE_LIST (modules[i]))
         {
           wrap (modules[i], used);
           n_found++;
@@ -160,8 +210,8 @@ ebb_offload_wrap_each (EbbModule *root,
     }
   if (n_found > 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", g_type_name (type),
-               G_OBJECT_TYPE_NAME (root));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s that is called",
+               g_type_name (type) != NULL ? g_type_name (type) : "module of an unknown type", G_OBJECT_TYPE_NAME (root));
   return FALSE;
 }
 
@@ -208,10 +258,16 @@ ebb_offload_is_wrapped (EbbModule *module)
 EbbSavedTensorHooks *
 ebb_offload_get_store (EbbModule *module)
 {
+  EbbSavedTensorHooks *store = NULL;
   Offload *self;
 
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   self = find (module);
-  return self != NULL ? self->store : NULL;
+  if (self == NULL)
+    return NULL;
+  pthread_mutex_lock (&lock);
+  store = self->store; /* as long as nobody sets another one */
+  pthread_mutex_unlock (&lock);
+  return store;
 }

@@ -82,7 +82,7 @@ run (Options *options,
       progress_init (&progress, &trainer);
       progress_begin (&progress);
       profile_init (&profile, &trainer);
-      ok = train (&trainer, &progress, &profile, &streams, error);
+      ok = train (&trainer, &progress, &profile, &streams, error) && trainer_finish (&trainer, error);
       if (ok || progress.losses->len > 0)
         progress_end (&progress);
       ok = ok && save (&trainer, &progress, error) && profile_finish (&profile, &progress, error);

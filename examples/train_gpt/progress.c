@@ -228,7 +228,7 @@ tell_report (Progress *self)
 static void
 tell_store (Progress *self)
 {
-  g_autofree char *line = store_tell (self->trainer->store, self->trainer->options);
+  g_autofree char *line = store_tell (self->trainer->store, self->trainer->options, self->trainer->device);
 
   if (line != NULL)
     progress_note (self, "%s", line);

@@ -172,8 +172,7 @@ add_fallback (EbbSavedTensorHooks *store,
     return TRUE;
   if (fallback == NULL)
     return FALSE;
-  ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback));
-  return TRUE;
+  return ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), error);
 }
 
 /* In front of @store, which it takes over; NULL with an error if it can't be made. */
@@ -225,7 +224,6 @@ store_add_json (EbbSavedTensorHooks *store,
   g_autofree char *text = NULL;
   g_autoptr (JsonNode) node = NULL;
 
-  ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (store), NULL);
   text = ebb_activation_store_report_json (EBB_ACTIVATION_STORE (store));
   node = json_from_string (text, NULL);
   json_object_set_string_member (json_node_get_object (node), "kind", options->store);
@@ -243,29 +241,52 @@ tell_compression (GString *text,
     g_string_append_printf (text, ", largest relative error %.2g", error);
 }
 
+/* What lies in buffers on the device itself is not on its way anywhere. */
+static gboolean
+stays_on_device (const Options *options,
+                 EbbDevice *device)
+{
+  return options->store_kind == STORE_CONTIGUOUS
+         || (options->store_kind == STORE_CONTIGUOUS_HOST && !store_leaves (options, device));
+}
+
+static char *
+tell_spilled (EbbActivationStore *self,
+              const Options *options)
+{
+  const double spilled = (double) ebb_activation_store_get_bytes_spilled (self) / MIB;
+
+  return spilled > 0 ? g_strdup_printf ("; %.1f MiB found no room and went to --store-fallback %s", spilled,
+                                        options->store_fallback)
+                     : g_strdup ("");
+}
+
 char *
 store_tell (EbbSavedTensorHooks *store,
-            const Options *options)
+            const Options *options,
+            EbbDevice *device)
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
-  double peak, put, got, moving, waited;
+  const double peak = (double) ebb_activation_store_get_bytes_peak (self) / MIB;
+  const double put = (double) ebb_activation_store_get_bytes_put (self) / MIB;
+  const double got = (double) ebb_activation_store_get_bytes_got (self) / MIB;
+  g_autofree char *spilled = tell_spilled (self, options);
+  double moving, waited;
   GString *text;
 
   if (options->store_kind == STORE_KEEP)
     return NULL;
-  ebb_activation_store_synchronize (self, NULL);
-  peak = (double) ebb_activation_store_get_bytes_peak (self) / MIB;
-  put = (double) ebb_activation_store_get_bytes_put (self) / MIB;
-  got = (double) ebb_activation_store_get_bytes_got (self) / MIB;
-  moving = ebb_activation_store_get_seconds_moving (self);
-  waited = ebb_activation_store_get_seconds_waited (self);
   if (put == 0)
-    return g_strdup_printf ("Store (%s): no activation was moved", options->store);
+    return g_strdup_printf ("Store (%s): no activation was moved%s", options->store, spilled);
+  if (stays_on_device (options, device))
+    return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB copied within the memory of %s",
+                            options->store, peak, put, ebb_device_get_name (device));
+  ebb_activation_store_get_chain_seconds (self, &moving, &waited);
   text = g_string_new (NULL);
-  g_string_printf (text,
-                   "Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there and %.1f MiB back in %.3f s, "
-                   "of which computing waited %.3f s: %.0f %% hidden",
-                   options->store, peak, put, got, moving, waited, 100 * ebb_activation_store_get_hidden_share (self));
+  g_string_printf (text, "Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there and %.1f MiB back, "
+                         "on the way for %.3f s in all, of which computing waited %.3f s: %.0f %% hidden%s",
+                   options->store, peak, put, got, moving, waited,
+                   moving > 0 ? 100 * CLAMP (1 - waited / moving, 0, 1) : 100, spilled);
   if (EBB_IS_COMPRESSED_STORE (self))
     tell_compression (text, EBB_COMPRESSED_STORE (self));
   return g_string_free (text, FALSE);

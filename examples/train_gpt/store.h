@@ -21,8 +21,9 @@ gboolean store_has_file (const Options *options);
 void store_add_json (EbbSavedTensorHooks *store,
                      const Options *options,
                      JsonBuilder *builder);
-/* The same in a line; NULL where everything was to stay. */
+/* The same in a line, with the stores behind it; NULL where everything was to stay. */
 char *store_tell (EbbSavedTensorHooks *store,
-                  const Options *options);
+                  const Options *options,
+                  EbbDevice *device);
 
 G_END_DECLS

@@ -285,6 +285,14 @@ trainer_step (Trainer *self,
 }
 
 gboolean
+trainer_finish (Trainer *self,
+                GError **error)
+{
+  return ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (self->store), error)
+         && ebb_device_synchronize (self->device, error);
+}
+
+gboolean
 trainer_save_state (Trainer *self,
                     GError **error)
 {

@@ -33,6 +33,9 @@ void trainer_clear (Trainer *self);
 gboolean trainer_step (Trainer *self,
                        double *loss,
                        GError **error);
+/* Waits for what was begun; what has failed behind the program's back is told. */
+gboolean trainer_finish (Trainer *self,
+                         GError **error);
 /* Writes the state to the folder of --resume, if there is one and it is not there yet. */
 gboolean trainer_save_state (Trainer *self,
                              GError **error);

@@ -4,6 +4,7 @@ bytes and peaks that are the same in every run.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -158,6 +159,31 @@ class Memory(SimTest):
             for run in runs[1:]:
                 self.assertEqual([run[key] for key in exact], [runs[0][key] for key in exact])
                 self.assertEqual([run["store"][key] for key in moved], [runs[0]["store"][key] for key in moved])
+
+
+class Telling(SimTest):
+    def tell(self, store, *words, device="sim", **settings):
+        done = self.run_program("--data", "text.txt", *MODEL, *FULL, "--device", device, "--store", store, *words,
+                                **settings)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        lines = [line for line in done.stdout.decode().splitlines() if line.startswith("Store (")]
+        self.assertEqual(len(lines), 1, done.stdout)
+        return lines[0]
+
+    def test_seconds_are_those_of_the_stores_behind_too(self):
+        least = 3 * (2 * LAYERS - 1) * INPUT_BYTES / 20e6
+        for store in "host", "contiguous+host":
+            line = self.tell(store, bandwidth="20M")
+            moving = re.search(r"on the way for ([0-9.]+) s in all, of which computing waited ([0-9.]+) s: (\d+) %", line)
+            self.assertIsNotNone(moving, line)
+            self.assertGreaterEqual(float(moving[1]), least - 0.001)
+            self.assertAlmostEqual(float(moving[3]) / 100, max(0, 1 - float(moving[2]) / float(moving[1])), delta=0.02)
+
+    def test_what_stays_on_the_device_is_not_on_its_way(self):
+        for store, device in ("contiguous", "sim"), ("contiguous", "cpu"), ("contiguous+host", "cpu"):
+            line = self.tell(store, device=device)
+            self.assertIn(f"copied within the memory of {device}", line)
+            self.assertNotIn("on the way", line)
 
 
 class Traces(SimTest):
