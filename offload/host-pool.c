@@ -78,6 +78,14 @@ count (gint64 n_bytes)
   __atomic_sub_fetch (&n_uncounted, (guint64) n_bytes, __ATOMIC_RELAXED);
 }
 
+/* What of memory for @size bytes is counted when it comes from the system. */
+static gint64
+get_counted (EbbDevice *device,
+             gsize size)
+{
+  return (gint64) (device->backend->streams != NULL ? size : size + EBB_TRANSFER_ALIGNMENT);
+}
+
 static void *
 alloc (EbbDevice *device,
        gsize size,
@@ -90,7 +98,7 @@ alloc (EbbDevice *device,
     return NULL;
   data = ebb_transfer_alloc_host (device, size, EBB_PURPOSE_ACTIVATION, error);
   if (data != NULL)
-    count (-(gint64) size);
+    count (-get_counted (device, size));
   return data;
 }
 
@@ -117,7 +125,7 @@ block_free (EbbHostBlock *block,
   gboolean ok = finish (block->in, error);
 
   ok = finish (block->out, error) && ok;
-  count ((gint64) block->size);
+  count (get_counted (block->device, block->size));
   ebb_transfer_free_host (block->device, block->data, block->size, EBB_PURPOSE_ACTIVATION);
   g_free (block);
   return ok;

@@ -11,7 +11,10 @@ G_BEGIN_DECLS
 
 typedef struct _EbbTransfer EbbTransfer;
 
-/* Host memory that transfers of @device can run from and to, aligned to 4096 bytes and counted on the CPU. */
+/* Of host memory; where a device has no queues, as much is taken and counted in front of it. */
+#define EBB_TRANSFER_ALIGNMENT 4096
+
+/* Host memory that transfers of @device can run from and to, aligned and counted on the CPU. */
 void *ebb_transfer_alloc_host (EbbDevice *device,
                                gsize size,
                                EbbPurpose purpose,

@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define ALIGNMENT 4096
-
 struct _EbbTransfer
 {
   int ref_count;
@@ -24,12 +22,12 @@ alloc_aligned (EbbPurpose purpose,
                gsize size,
                GError **error)
 {
-  char *memory = ebb_device_alloc (ebb_device_get_cpu (), size + ALIGNMENT, (guint8) purpose, error);
+  char *memory = ebb_device_alloc (ebb_device_get_cpu (), size + EBB_TRANSFER_ALIGNMENT, (guint8) purpose, error);
   char *data;
 
   if (memory == NULL)
     return NULL;
-  data = (char *) (((gsize) memory + ALIGNMENT) & ~(gsize) (ALIGNMENT - 1));
+  data = (char *) (((gsize) memory + EBB_TRANSFER_ALIGNMENT) & ~(gsize) (EBB_TRANSFER_ALIGNMENT - 1));
   ((void **) (void *) data)[-1] = memory;
   return data;
 }
@@ -63,7 +61,7 @@ ebb_transfer_free_host (EbbDevice *device,
 
   if (streams == NULL)
     {
-      ebb_device_free (ebb_device_get_cpu (), ((void **) host)[-1], size + ALIGNMENT, (guint8) purpose);
+      ebb_device_free (ebb_device_get_cpu (), ((void **) host)[-1], size + EBB_TRANSFER_ALIGNMENT, (guint8) purpose);
       return;
     }
   streams->free_host (device->index, host, size);

@@ -196,7 +196,7 @@ the_fallback_takes_what_the_disk_refuses (gconstpointer data)
       g_autoptr (EbbModule) model = test_gpt_new ();
       g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
-      ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback));
+      ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), NULL);
       ebb_checkpoint_options_set_store (options, store);
       if (wrapped)
         ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, NULL);

@@ -343,7 +343,7 @@ a_fallback_that_leads_back_is_refused (void)
   refuse_fallback (host, compressed);
   g_assert_true (ebb_activation_store_set_fallback (keep, compressed, NULL));
   refuse_fallback (host, keep);
-  g_test_expect_message (NULL, G_LOG_LEVEL_WARNING, "*leads back*");
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_WARNING, "*leads back*");
   g_object_set (host, "fallback", keep, NULL);
   g_test_assert_expected_messages ();
   g_assert_null (ebb_activation_store_get_fallback (host));
