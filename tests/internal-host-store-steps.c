@@ -209,7 +209,7 @@ a_full_store_spills_or_fails (void)
                          policies[i] == EBB_WHEN_FULL_WAIT ? "never end" : "byte-limit");
       test_sim_assert_gone (store, there, in_host);
     }
-  ebb_activation_store_set_fallback (store, disk);
+  g_assert_true (ebb_activation_store_set_fallback (store, disk, NULL));
   for (guint i = 0; i < G_N_ELEMENTS (policies); i++)
     {
       g_autoptr (GError) error = NULL;
@@ -373,23 +373,56 @@ threads_share_a_store (void)
 
 /* -- counters ------------------------------------------------------------------------------------------------------ */
 
+typedef struct
+{
+  double copied, waited; /* seconds */
+  guint64 n_bytes;
+} Spans;
+
+/* What the device itself says that its queues did. */
+static Spans
+take_spans (void)
+{
+  g_autofree EbbStreamSpan *spans = NULL;
+  const gsize n = test_sim->backend->streams->take_spans (test_sim->index, &spans);
+  Spans sum = { 0 };
+
+  for (gsize i = 0; i < n; i++)
+    if (spans[i].is_wait && spans[i].stream == EBB_STREAM_COMPUTE)
+      sum.waited += spans[i].end - spans[i].start;
+    else if (!spans[i].is_wait && spans[i].stream != EBB_STREAM_COMPUTE)
+      {
+        sum.copied += spans[i].end - spans[i].start;
+        sum.n_bytes += spans[i].n_bytes;
+      }
+  return sum;
+}
+
 static void
 seconds_are_those_of_the_copies (void)
 {
   g_autoptr (EbbActivationStore) store = test_sim_new_store ();
   g_autoptr (EbbModule) away = test_sim_new_wrapped (store);
-  g_auto (TestSimStep) step = test_sim_run (away, 1);
+  g_auto (TestSimStep) step = { 0 };
   g_autofree char *text = NULL;
   g_autofree char *json = NULL;
   double moving, waited;
+  Spans spans;
 
+  test_sim->backend->streams->set_tracing (test_sim->index, TRUE);
+  step = test_sim_run (away, 1);
   g_assert_true (ebb_activation_store_synchronize (store, NULL));
+  test_sim->backend->streams->set_tracing (test_sim->index, FALSE);
+  spans = take_spans ();
   moving = ebb_activation_store_get_seconds_moving (store);
   waited = ebb_activation_store_get_seconds_waited (store);
   /* 11 copies of each step at 100 MB a second. */
-  g_assert_cmpfloat (moving, >=, 2 * (2 * TEST_SIM_BLOCKS - 1) * TEST_SIM_INPUT_BYTES / 100e6);
-  g_assert_cmpfloat (waited, >=, 0);
-  g_assert_cmpfloat (ebb_activation_store_get_hidden_share (store), ==, CLAMP (1 - waited / moving, 0, 1));
+  g_assert_cmpuint (spans.n_bytes, ==, 2 * (2 * TEST_SIM_BLOCKS - 1) * TEST_SIM_INPUT_BYTES);
+  g_assert_cmpfloat (moving, >=, (double) spans.n_bytes / 100e6);
+  g_assert_cmpfloat_with_epsilon (moving, spans.copied, 1e-6); /* no less, and just what the queues took */
+  g_assert_cmpfloat (waited, <=, spans.waited + 1e-6);
+  g_assert_cmpfloat_with_epsilon (ebb_activation_store_get_hidden_share (store),
+                                  CLAMP (1 - waited / spans.copied, 0, 1), 1e-3);
   text = ebb_activation_store_report (store);
   json = ebb_activation_store_report_json (store);
   g_assert_nonnull (strstr (text, "EbbHostStore: "));
