@@ -62,7 +62,7 @@ make_little (EbbSavedTensorHooks *fallback)
 
   ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), LITTLE);
   ebb_host_store_set_when_full (EBB_HOST_STORE (store), EBB_WHEN_FULL_SPILL);
-  ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback));
+  ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), NULL);
   g_object_unref (fallback);
   return store;
 }
