@@ -103,10 +103,12 @@ ebb_compressed_store_put (EbbActivationStore *store,
 {
   EbbCompressedStore *self = EBB_COMPRESSED_STORE (store);
   EbbCompressRecord *record;
+  gboolean is_rounded;
 
   if (!check (self, error) || !ebb_compress_queue_start (self->queue, error))
     return NULL;
-  record = ebb_compress_record_new (self->queue, block, EBB_READ (self->level), EBB_READ (self->lossy) == EBB_LOSSY_BF16,
+  is_rounded = EBB_READ (self->lossy) == EBB_LOSSY_BF16;
+  record = ebb_compress_record_new (self->queue, block, EBB_READ (self->level), is_rounded,
                                     EBB_READ (self->staging_limit), error);
   ebb_compress_queue_count_seconds (self->queue);
   return record != NULL ? ebb_handle_new_for_data (record, (GDestroyNotify) ebb_compress_record_free) : NULL;

@@ -102,11 +102,13 @@ ebb_disk_store_put (EbbActivationStore *store,
 {
   EbbDiskStore *self = EBB_DISK_STORE (store);
   EbbDiskQueue *queue = get_queue (self, error);
+  EbbDiskRecord *record;
   EbbHandle *handle;
 
   if (queue == NULL)
     return NULL;
-  handle = put_record (self, ebb_disk_record_new (queue, store, block, EBB_READ (self->byte_limit), error), block, error);
+  record = ebb_disk_record_new (queue, store, block, EBB_READ (self->byte_limit), error);
+  handle = put_record (self, record, block, error);
   count_seconds (self, queue);
   ebb_disk_queue_unref (queue);
   return handle;

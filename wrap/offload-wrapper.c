@@ -191,6 +191,7 @@ ebb_offload_wrap_each (EbbModule *root,
   g_autoptr (EbbSavedTensorHooks) used = NULL;
   g_autofree EbbModule **modules = NULL;
   guint n_modules, n_found = 0;
+  const char *name;
 
   g_return_val_if_fail (root == NULL || EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), FALSE);
@@ -210,8 +211,9 @@ ebb_offload_wrap_each (EbbModule *root,
     }
   if (n_found > 0)
     return TRUE;
+  name = g_type_name (type);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s that is called",
-               g_type_name (type) != NULL ? g_type_name (type) : "module of an unknown type", G_OBJECT_TYPE_NAME (root));
+               name != NULL ? name : "module of an unknown type", G_OBJECT_TYPE_NAME (root));
   return FALSE;
 }
 
