@@ -66,7 +66,6 @@ typedef struct
 {
   GHashTable *members; /* "object's address name" of all that were met */
   char *repeated;      /* NULL: none was met twice */
-  guint depth, n_outermost;
 } Names;
 
 static void
@@ -81,31 +80,27 @@ note_member (JsonParser *parser,
     names->repeated = ebb_json_quote (name);
 }
 
-static void
-enter_object (JsonParser *parser,
-              gpointer user_data)
+/* What comes after the object that @text begins with: the end of @text if it isn't closed. */
+static const char *
+skip_object (const char *text)
 {
-  Names *names = user_data;
-  JsonNode *first;
+  gboolean in_string = FALSE;
+  guint depth = 0;
 
-  if (names->depth++ > 0)
-    return;
-  /* The parser would forget the one before, and its memory. */
-  first = names->n_outermost++ > 0 ? json_parser_steal_root (parser) : NULL;
-  if (first != NULL)
-    json_node_unref (first);
-}
-
-static void
-leave_object (JsonParser *parser,
-              JsonObject *object,
-              gpointer user_data)
-{
-  ((Names *) user_data)->depth--;
+  for (; *text != '\0'; text++)
+    if (in_string && *text == '\\' && text[1] != '\0')
+      text++;
+    else if (*text == '"')
+      in_string = !in_string;
+    else if (!in_string && *text == '{')
+      depth++;
+    else if (!in_string && *text == '}' && --depth == 0)
+      return text + 1;
+  return text;
 }
 
 /* The parser keeps the last of two members of one name, and of two objects one after the other: which of them was
- * meant, nobody knows. */
+ * meant, nobody knows. It loses the memory of the first of two objects, so they don't get to it. */
 static gboolean
 parse (JsonParser *parser,
        const char *text,
@@ -114,10 +109,17 @@ parse (JsonParser *parser,
 {
   Names names = { .members = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL) };
   g_autoptr (GError) local = NULL;
+  const char *rest = skip_object (text);
   gboolean ok;
 
-  g_signal_connect (parser, "object-start", G_CALLBACK (enter_object), &names);
-  g_signal_connect (parser, "object-end", G_CALLBACK (leave_object), &names);
+  while (g_ascii_isspace (*rest))
+    rest++;
+  if (*rest != '\0')
+    {
+      g_hash_table_unref (names.members);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: something comes after its object", where);
+      return FALSE;
+    }
   g_signal_connect (parser, "object-member", G_CALLBACK (note_member), &names);
   ok = json_parser_load_from_data (parser, text, -1, &local);
   g_signal_handlers_disconnect_by_data (parser, &names);
@@ -130,10 +132,7 @@ parse (JsonParser *parser,
   else if (names.repeated != NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the key %s stands twice in one object", where,
                  names.repeated);
-  else if (names.n_outermost > 1)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: there are %u objects, it must be one", where,
-                 names.n_outermost);
-  ok = ok && names.repeated == NULL && names.n_outermost <= 1;
+  ok = ok && names.repeated == NULL;
   g_hash_table_unref (names.members);
   g_free (names.repeated);
   return ok;
@@ -219,16 +218,10 @@ read_root (EbbCheckpointingConfig *config,
            const char *where,
            GError **error)
 {
-  JsonObject *object = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
+  JsonObject *object = json_node_get_object (root);
   JsonNode *section;
   g_autofree char *value = NULL;
 
-  if (object == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s holds no JSON object: it must be {\"" SECTION "\": {...}}",
-                   where);
-      return FALSE;
-    }
   /* Left there it would do nothing, and nothing would say so. */
   for (guint i = 0; i < N_KEYS; i++)
     if (json_object_has_member (object, keys[i].name))
@@ -288,11 +281,18 @@ ebb_checkpointing_config_read_json (EbbCheckpointingConfig *config,
     {
       if (!read_file (json, &contents, error))
         return FALSE;
-      text = contents;
       where = ebb_json_quote (json);
+      for (text = contents; g_ascii_isspace (*text);)
+        text++;
     }
   else
     where = g_strdup ("the configuration");
+  if (*text != '{')
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s holds no JSON object: it must be {\"" SECTION "\": {...}}",
+                   where);
+      return FALSE;
+    }
   return parse (parser, text, where, error) && read_root (config, json_parser_get_root (parser), where, error);
 }
 
