@@ -16,7 +16,7 @@
 #define N_STEPS 10000
 #define WATCHES_PROCESS TRUE
 #endif
-#define N_STEPS_ELSEWHERE 2000 /* where each reading of a value waits for the device */
+#define N_STEPS_ELSEWHERE 4000 /* where each reading of a value waits for the device */
 #define N_FIRST_ELSEWHERE 1000 /* lists of freed blocks of more threads fill up */
 #define N_FIRST 100
 #define WIDTH 8
@@ -44,6 +44,9 @@ measure (void)
   long pages = 0;
   Use use = { ebb_memory_stats_get_total (stats), ebb_memory_stats_get_reserved (stats),
               ebb_memory_stats_get_system_calls (stats), 0, 0 };
+
+  /* What is still enqueued has memory of its own. */
+  g_assert_true (ebb_device_synchronize (test_device (), NULL));
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
   use.heap = (gint64) mallinfo2 ().uordblks;
@@ -189,8 +192,11 @@ memory_is_flat_over_thousands_of_steps (void)
                   n_steps, late.total, late.reserved, late.resident, late.heap - early.heap,
                   late.resident - early.resident, n_first);
   g_assert_cmpuint (late.total, ==, early.total);
-  g_assert_cmpuint (late.reserved, ==, early.reserved);
-  g_assert_cmpuint (late.system_calls, ==, early.system_calls);
+  if (test_device_is_cpu ()) /* a device's threads take workspace beside the program's, in no fixed order */
+    {
+      g_assert_cmpuint (late.reserved, ==, early.reserved);
+      g_assert_cmpuint (late.system_calls, ==, early.system_calls);
+    }
   /* A thread's own lists of freed blocks fill up late, and count as given out. The smallest block in each step would be
    * more than twice this. */
   if (WATCHES_PROCESS)
