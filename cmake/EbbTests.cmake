@@ -60,7 +60,7 @@ set (tests_on_cpu_alone
   "steady-state" # counts malloc, which the emulation of queues uses
   "internal-host-allocator|internal-allocation-failures" # are about the CPU's memory
   "disk-store|internal-disk-.*" # fork, which no device survives, or open devices of their own
-  "(internal-)?sim(-.*)?|default-device|internal-(checkpoint-offload|residual|stores)" # have devices of their own
+  "(internal-)?sim(-.*)?|default-device|store-threads|internal-(checkpoint-offload|residual|stores)" # have devices of their own
   "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
 list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
 
