@@ -350,6 +350,83 @@ what_makes_no_sense_is_refused (void)
   assert_counts (unchecked, 0, 0, 0);
 }
 
+/* -- what it is for ------------------------------------------------------------------------------------------------ */
+
+static EbbTensor *
+try_bytes (EbbDevice *device,
+           gint64 n,
+           GError **error)
+{
+  return ebb_tensor_new_empty (&n, 1, EBB_DTYPE_U8, device, error);
+}
+
+/* In steps of 4 KiB. */
+static gint64
+get_largest_piece (EbbDevice *device)
+{
+  gint64 fits = 0, fails = 1 << 24;
+
+  while (fails - fits > 4096)
+    {
+      g_autoptr (GError) error = NULL;
+      gint64 n = (fits + fails) / 2;
+      g_autoptr (EbbTensor) x = try_bytes (device, n, &error);
+
+      *(x != NULL ? &fits : &fails) = n;
+    }
+  return fits;
+}
+
+/* Inputs that are kept among results that go after them, all at once: the largest piece of memory that is left. */
+static gint64
+keep_inputs (EbbDevice *device,
+             EbbSavedTensorHooks *store)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (GPtrArray) others = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  EbbHandle *handles[8];
+  gint64 largest;
+
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  for (guint i = 0; i < G_N_ELEMENTS (handles); i++)
+    {
+      g_autoptr (EbbTensor) input = try_bytes (device, 64 << 10, &error);
+
+      g_assert_no_error (error);
+      handles[i] = test_pack (store, input);
+      g_ptr_array_add (others, try_bytes (device, 160 << 10, &error));
+      g_assert_no_error (error);
+    }
+  g_ptr_array_set_size (others, 0);
+  largest = get_largest_piece (device);
+  for (guint i = 0; i < G_N_ELEMENTS (handles); i++)
+    ebb_handle_unref (handles[i]);
+  return largest;
+}
+
+static void
+the_rest_of_the_memory_stays_in_one_piece (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbSavedTensorHooks) keep = ebb_keep_store_new ();
+  g_autoptr (EbbSavedTensorHooks) contiguous = ebb_contiguous_store_new (8, NULL, &error);
+  EbbDevice *device;
+  gint64 scattered, whole;
+
+  g_setenv ("EBB_SIM_MEMORY", "2M", TRUE);
+  device = ebb_device_get ("sim:30", &error);
+  g_unsetenv ("EBB_SIM_MEMORY");
+  g_assert_no_error (error);
+  scattered = keep_inputs (device, keep);
+  whole = keep_inputs (device, contiguous);
+  g_test_message ("of 2 MiB, 512 KiB of them kept, the largest piece left has %" G_GINT64_FORMAT
+                  " bytes, and %" G_GINT64_FORMAT " with parts side by side",
+                  scattered, whole);
+  g_assert_cmpint (scattered, <, whole / 2);
+  /* All that is not kept, but the place of the first original, which was there before the buffer. */
+  g_assert_cmpint (whole, >=, (2048 - 512 - 64 - 8) << 10);
+}
+
 /* -- threads ------------------------------------------------------------------------------------------------------- */
 
 static gpointer
@@ -399,6 +476,7 @@ main (int argc, char **argv)
   g_test_add_func ("/contiguous/a-change-in-place-is-found", a_change_in_place_of_what_came_back_is_found);
   g_test_add_func ("/contiguous/bits-that-are-no-numbers-come-back", bits_that_are_no_numbers_come_back);
   g_test_add_func ("/contiguous/what-makes-no-sense-is-refused", what_makes_no_sense_is_refused);
+  g_test_add_func ("/contiguous/the-rest-stays-in-one-piece", the_rest_of_the_memory_stays_in_one_piece);
   g_test_add_func ("/contiguous/threads-share-a-store", threads_share_a_store);
   return g_test_run ();
 }
