@@ -61,6 +61,8 @@ set (tests_on_cpu_alone
   "internal-host-allocator|internal-allocation-failures" # are about the CPU's memory
   "disk-store|internal-disk-.*" # fork, which no device survives, or open devices of their own
   "(internal-)?sim(-.*)?|default-device|store-threads|internal-(checkpoint-offload|residual|stores)" # have devices of their own
+  "(contiguous|compressed)-store|stores-together|offload-wrapper|internal-(compression|store-compositions)" # so do they
+  "internal-(host-limits|host-store(-steps)?|backward-passes)" # and they
   "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
 list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
 
