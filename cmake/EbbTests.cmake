@@ -60,8 +60,9 @@ set (tests_on_cpu_alone
   "steady-state" # counts malloc, which the emulation of queues uses
   "internal-host-allocator|internal-allocation-failures" # are about the CPU's memory
   "disk-store|internal-disk-.*" # fork, which no device survives, or open devices of their own
-  "(internal-)?sim(-.*)?|default-device|store-threads|internal-(checkpoint-offload|residual|stores)" # have devices of their own
-  "(contiguous|compressed)-store|stores-together|offload-wrapper|internal-(compression|store-compositions)" # so do they
+  "(internal-)?sim(-.*)?|default-device|store-threads" # have devices of their own
+  "internal-(checkpoint-offload|residual|stores)" # so do they
+  "(contiguous|compressed)-store|stores-together|offload-wrapper|internal-(compression|store-compositions)" # and they
   "internal-(host-limits|host-store(-steps)?|backward-passes)" # and they
   "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
 list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)

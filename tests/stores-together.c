@@ -372,7 +372,6 @@ seconds_behind_are_counted_once (void)
 typedef struct
 {
   EbbActivationStore *store;
-  GPtrArray *expected;
   gint n_done; /* atomic */
 } Shared;
 
@@ -382,6 +381,7 @@ train_beside_others (gpointer data)
   Shared *shared = data;
   EbbDevice *sim = ebb_device_get ("sim", NULL);
   g_autoptr (EbbModule) model = new_model (sim, NULL);
+  g_autoptr (GPtrArray) expected = take_plain_grads (1); /* of its own: a tensor belongs to one thread */
 
   wrap (model, shared->store);
   for (guint i = 0; i < 12; i++)
@@ -389,7 +389,7 @@ train_beside_others (gpointer data)
       g_autoptr (GError) error = NULL;
 
       if (train (model, sim, 1, &error))
-        assert_grads (model, shared->expected);
+        assert_grads (model, expected);
       else /* there was a limit, and just then no fallback */
         g_assert_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY);
       ebb_module_zero_grad (model);
@@ -421,11 +421,13 @@ static void
 others_may_look_and_change_settings_meanwhile (void)
 {
   g_autoptr (EbbActivationStore) store = as_store (ebb_host_store_new ());
-  g_autoptr (GPtrArray) expected = take_plain_grads (1);
-  Shared shared = { store, expected, 0 };
+  Shared shared = { store, 0 };
   GThread *threads[2];
   guint i = 0;
 
+  /* Once alone: the sanitizer doesn't see the lock under which a class is made. */
+  train_beside_others (&shared);
+  shared.n_done = 0;
   for (guint t = 0; t < G_N_ELEMENTS (threads); t++)
     threads[t] = g_thread_new (NULL, train_beside_others, &shared);
   while (g_atomic_int_get (&shared.n_done) < (gint) G_N_ELEMENTS (threads))

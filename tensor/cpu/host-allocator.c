@@ -257,7 +257,8 @@ segment_take (Segment *segment,
     {
       segment->top += missing;
       __atomic_add_fetch (&reserved, missing, __ATOMIC_RELAXED);
-      __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED); /* the pages are made by the system as they are first touched */
+      /* The pages are made by the system as they are first touched. */
+      __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
     }
   return block;
 }

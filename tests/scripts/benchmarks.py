@@ -86,7 +86,7 @@ class LossCurves(unittest.TestCase):
                               timeout=200, check=False)
 
     def test_each_way_is_held_against_f32(self):
-        done = self.run_program("--steps", "4", "--last", "2", "--seeds", "1,2", "--only",
+        done = self.run_program("--steps", "12", "--last", "2", "--seeds", "1,2", "--only",
                                 "f32-one-thread,bf16-residual", "--markdown")
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()
