@@ -176,9 +176,10 @@ is_worth_storing (EbbActivationStore *self,
                   GError **error)
 {
   const EbbStorage *storage = tensor->storage;
+  const EbbPurpose purpose = ebb_storage_get_purpose (storage);
 
   return !tensor->is_parameter && !tensor->is_buffer && !storage->phantom && !storage->pinned && !ebb_is_stopped ()
-         && (storage->purpose == EBB_PURPOSE_WORKSPACE || storage->purpose == EBB_PURPOSE_ACTIVATION)
+         && (purpose == EBB_PURPOSE_WORKSPACE || purpose == EBB_PURPOSE_ACTIVATION)
          && tensor->n_elements > 0 && ebb_tensor_get_n_bytes (tensor) >= EBB_READ (PRIVATE (self)->least_size)
          && passes_filter (self, tensor, error);
 }

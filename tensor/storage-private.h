@@ -47,6 +47,7 @@ EbbStorage *ebb_storage_ref (EbbStorage *storage);
 void ebb_storage_unref (EbbStorage *storage);
 void ebb_storage_set_purpose (EbbStorage *storage,
                               EbbPurpose purpose);
+EbbPurpose ebb_storage_get_purpose (const EbbStorage *storage);
 /* Tags workspace as activation while at least one holder keeps it for backward. */
 void ebb_storage_hold_saved (EbbStorage *storage);
 void ebb_storage_drop_saved (EbbStorage *storage);

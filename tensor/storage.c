@@ -101,28 +101,36 @@ ebb_storage_unref (EbbStorage *self)
   ebb_object_free (self, sizeof *self);
 }
 
+/* A store that threads share lets go what another thread put, while that thread may look: so these are atomic. */
 void
 ebb_storage_set_purpose (EbbStorage *self,
                          EbbPurpose purpose)
 {
-  if (self->purpose == purpose)
-    return;
-  if (!self->phantom)
-    ebb_device_recount (self->device, self->purpose, (guint8) purpose, self->size);
-  self->purpose = (guint8) purpose;
+  guint8 old = __atomic_exchange_n (&self->purpose, (guint8) purpose, __ATOMIC_RELAXED);
+
+  if (old != purpose && !self->phantom)
+    ebb_device_recount (self->device, old, (guint8) purpose, self->size);
+}
+
+EbbPurpose
+ebb_storage_get_purpose (const EbbStorage *self)
+{
+  return (EbbPurpose) __atomic_load_n (&self->purpose, __ATOMIC_RELAXED);
 }
 
 void
 ebb_storage_hold_saved (EbbStorage *self)
 {
-  if (self->saved_count++ == 0 && self->purpose == EBB_PURPOSE_WORKSPACE)
+  if (__atomic_fetch_add (&self->saved_count, 1, __ATOMIC_RELAXED) == 0
+      && ebb_storage_get_purpose (self) == EBB_PURPOSE_WORKSPACE)
     ebb_storage_set_purpose (self, EBB_PURPOSE_ACTIVATION);
 }
 
 void
 ebb_storage_drop_saved (EbbStorage *self)
 {
-  if (--self->saved_count == 0 && self->purpose == EBB_PURPOSE_ACTIVATION)
+  if (__atomic_sub_fetch (&self->saved_count, 1, __ATOMIC_RELAXED) == 0
+      && ebb_storage_get_purpose (self) == EBB_PURPOSE_ACTIVATION)
     ebb_storage_set_purpose (self, EBB_PURPOSE_WORKSPACE);
 }
 
