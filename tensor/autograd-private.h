@@ -30,6 +30,7 @@ typedef struct
   guint64 birth;       /* of its storage */
   guint version;
   guint held : 1;      /* counted as saved */
+  guint used : 1;      /* counted among the uses of a parameter */
   guint as_shadow : 1; /* @tensor is a parameter whose copy in shadow_dtype was the operand */
   guint shadow_dtype : 8;
 } EbbSavedTensor;
@@ -39,7 +40,8 @@ struct _EbbNode
   int ref_count;
   guint8 n_inputs, n_outputs, n_saved;
   guint16 size;       /* of this node with what follows it, in bytes */
-  gboolean released;  /* a backward pass has used it up */
+  guint8 released;    /* a backward pass has used it up */
+  guint8 let_go;      /* it counts no longer among the uses of its leaves */
   GQuark module_path; /* of the module whose call has made it, for a profiler; 0: not known */
   const EbbOp *op;
   guint64 sequence;
@@ -65,6 +67,8 @@ gboolean ebb_node_end (EbbNode *node,
 EbbNode *ebb_node_ref (EbbNode *node);
 void ebb_node_unref (EbbNode *node);
 const EbbOp *ebb_node_get_op (EbbNode *node);
+/* No pass will go through @node any more: its leaves are counted as used once less. */
+void ebb_node_let_leaves_go (EbbNode *node);
 
 gboolean ebb_saved_tensor_save (EbbSavedTensor *saved,
                                 const EbbOp *op,

@@ -2,6 +2,7 @@
 #include "tensor/autograd.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/keeper-private.h"
 #include "tensor/leaf-hook-private.h"
 #include "tensor/object-private.h"
 #include "tensor/profiler-private.h"
@@ -235,9 +236,15 @@ deliver (Task *task,
          EbbTensor *grad,
          GError **error)
 {
-  EbbDType wanted = edge->leaf ? edge->leaf->view.dtype : (EbbDType) edge->node->output_dtypes[edge->output_index];
+  EbbDType wanted;
   Capture *capture;
 
+  if (edge->leaf != NULL && !ebb_parameter_fetch (edge->leaf, error))
+    {
+      ebb_tensor_unref (grad);
+      return FALSE;
+    }
+  wanted = edge->leaf ? edge->leaf->view.dtype : (EbbDType) edge->node->output_dtypes[edge->output_index];
   if (grad->view.dtype != wanted)
     {
       EbbTensor *converted = ebb_tensor_convert (grad, wanted, error);
@@ -291,6 +298,7 @@ edge_is_needed (Task *task,
 static void
 release (EbbNode *node)
 {
+  ebb_node_let_leaves_go (node);
   node->released = node->n_saved > 0; /* what keeps nothing can be gone through again */
   for (guint i = 0; i < node->n_saved; i++)
     ebb_saved_tensor_clear (&node->saved[i]);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd-private.h"
 
+#include "tensor/keeper-private.h"
 #include "tensor/object-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
@@ -25,9 +26,21 @@ ebb_node_get_op (EbbNode *node)
   return node->op;
 }
 
+void
+ebb_node_let_leaves_go (EbbNode *node)
+{
+  if (node->let_go)
+    return;
+  node->let_go = TRUE;
+  for (guint i = 0; i < node->n_inputs; i++)
+    if (node->edges[i].leaf != NULL)
+      ebb_parameter_drop_use (node->edges[i].leaf);
+}
+
 static void
 node_free (EbbNode *node)
 {
+  ebb_node_let_leaves_go (node);
   if (node->recipe != NULL)
     ebb_recipe_give_up (node->recipe);
   for (guint i = 0; i < node->n_saved; i++)
@@ -77,7 +90,7 @@ node_new (EbbOpCall *call)
   node->n_inputs = (guint8) call->n_inputs;
   node->n_outputs = (guint8) call->n_outputs;
   node->n_saved = 0;
-  node->released = FALSE;
+  node->released = node->let_go = FALSE;
   node->op = call->op;
   node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
   node->task = NULL;
@@ -121,7 +134,10 @@ link_edges (EbbNode *node,
           node->edges[i].output_index = edge->output_index;
         }
       else if (edge->requires_grad)
-        node->edges[i].leaf = ebb_tensor_ref (edge);
+        {
+          node->edges[i].leaf = ebb_tensor_ref (edge);
+          ebb_parameter_use (edge);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 #include "tensor/saved-tensor.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/keeper-private.h"
 #include "tensor/object-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
@@ -14,6 +15,7 @@ struct _EbbHandle
   EbbTensor *tensor;
   gpointer data;
   GDestroyNotify destroy;
+  gboolean used; /* @tensor is a parameter, counted as used */
 };
 
 G_DEFINE_BOXED_TYPE (EbbHandle, ebb_handle, ebb_handle_ref, ebb_handle_unref)
@@ -45,7 +47,10 @@ ebb_handle_new (EbbTensor *tensor)
 
   self = handle_new ();
   self->tensor = ebb_tensor_ref (tensor);
-  if (!tensor->is_parameter && !tensor->is_buffer)
+  self->used = tensor->is_parameter;
+  if (self->used)
+    ebb_parameter_use (tensor);
+  else if (!tensor->is_buffer)
     ebb_storage_hold_saved (tensor->storage);
   return self;
 }
@@ -114,7 +119,9 @@ ebb_handle_unref (EbbHandle *handle)
     return;
   if (handle->tensor != NULL)
     {
-      if (!handle->tensor->is_parameter && !handle->tensor->is_buffer)
+      if (handle->used)
+        ebb_parameter_drop_use (handle->tensor);
+      else if (!handle->tensor->is_buffer)
         ebb_storage_drop_saved (handle->tensor->storage);
       ebb_tensor_unref (handle->tensor);
     }
@@ -354,7 +361,7 @@ packed_unpack (EbbPacked *self,
 
   if (tensor == NULL)
     return NULL;
-  if (!packed_check (self, op, tensor, error))
+  if (!ebb_parameter_fetch (tensor, error) || !packed_check (self, op, tensor, error))
     {
       ebb_tensor_unref (tensor);
       return NULL;
@@ -436,7 +443,12 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
       return saved->handle != NULL;
     }
   saved->tensor = tensor;
-  if (!tensor->is_parameter && !tensor->is_buffer)
+  if (tensor->is_parameter)
+    {
+      saved->used = TRUE;
+      ebb_parameter_use (tensor);
+    }
+  else if (!tensor->is_buffer)
     {
       saved->held = TRUE;
       ebb_storage_hold_saved (tensor->storage);
@@ -454,7 +466,11 @@ ebb_saved_tensor_unpack (EbbSavedTensor *saved,
   if (saved->derived != NULL)
     return ebb_derived_make (saved->derived, op, error);
   if (saved->tensor != NULL)
-    tensor = ebb_tensor_ref (saved->tensor);
+    {
+      if (!ebb_parameter_fetch (saved->tensor, error))
+        return NULL;
+      tensor = ebb_tensor_ref (saved->tensor);
+    }
   else
     {
       tensor = packed_unpack (saved->packed, saved->handle, op, error);
@@ -492,6 +508,8 @@ ebb_saved_tensor_clear (EbbSavedTensor *saved)
     {
       if (gone.held)
         ebb_storage_drop_saved (gone.tensor->storage);
+      if (gone.used)
+        ebb_parameter_drop_use (gone.tensor);
       ebb_tensor_unref (gone.tensor);
     }
   if (gone.handle != NULL)

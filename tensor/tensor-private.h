@@ -9,6 +9,7 @@ G_BEGIN_DECLS
 
 typedef struct _EbbNode EbbNode;
 typedef struct _EbbRecipe EbbRecipe;
+struct _EbbKeeper;
 
 struct _EbbTensor
 {
@@ -27,6 +28,8 @@ struct _EbbTensor
   EbbTensor *shadow; /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
   guint64 shadow_birth;
   guint shadow_version;
+  int n_uses;                /* of a parameter: nodes of live graphs that hold it as an operand or for backward */
+  struct _EbbKeeper *keeper; /* of a parameter: who looks after it, not owned; NULL: nobody has to */
 };
 
 /* A new tensor over @storage (takes its own reference). @strides NULL: contiguous. */

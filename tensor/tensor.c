@@ -46,6 +46,8 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->grad = NULL;
   self->recipe = NULL;
   self->shadow = NULL;
+  self->n_uses = 0;
+  self->keeper = NULL;
   return self;
 }
 

@@ -1,0 +1,77 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/tensor-private.h"
+
+/* Someone who looks after a parameter that lives on several ranks: its values may be away until they are asked for, and
+ * its gradient is complete only when it was summed over ranks. The tensor doesn't own its keeper, which takes itself
+ * away before it goes. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbKeeper EbbKeeper;
+
+/* Any may be NULL: then there is nothing to do. */
+typedef struct
+{
+  /* Brings the values back: backward is about to read them, or to add to the gradient. */
+  gboolean (*fetch) (EbbKeeper *self,
+                     EbbTensor *parameter,
+                     GError **error);
+  /* No node of a live graph holds the parameter any more, so its gradient gets no more: called inside a backward pass,
+   * when the node that was last has given its gradients. */
+  gboolean (*unused) (EbbKeeper *self,
+                      EbbTensor *parameter,
+                      GError **error);
+  /* An optimizer is about to use the parameter and its gradient: completes what is still pending. */
+  gboolean (*settle) (EbbKeeper *self,
+                      EbbTensor *parameter,
+                      GError **error);
+  /* Gradients are dropped, those that are kept aside as well. */
+  void (*forget) (EbbKeeper *self,
+                  EbbTensor *parameter);
+  /* Names the ranks that each hold a part of the parameter, the same for all parameters that are split over the same
+   * ones; NULL: every rank has all of it. */
+  gpointer (*get_split) (EbbKeeper *self);
+  /* Replaces each of @values by its sum over those ranks. */
+  gboolean (*sum_over_split) (EbbKeeper *self,
+                              double *values,
+                              guint n_values,
+                              GError **error);
+  /* Of the whole parameter. */
+  gint64 (*get_n_elements) (EbbKeeper *self,
+                            EbbTensor *parameter);
+} EbbKeeperFuncs;
+
+struct _EbbKeeper
+{
+  const EbbKeeperFuncs *funcs;
+};
+
+static inline gboolean
+ebb_parameter_fetch (EbbTensor *parameter,
+                     GError **error)
+{
+  EbbKeeper *keeper = parameter->keeper;
+
+  return G_LIKELY (keeper == NULL) || keeper->funcs->fetch == NULL || keeper->funcs->fetch (keeper, parameter, error);
+}
+
+static inline gboolean
+ebb_parameter_settle (EbbTensor *parameter,
+                      GError **error)
+{
+  EbbKeeper *keeper = parameter->keeper;
+
+  return G_LIKELY (keeper == NULL) || keeper->funcs->settle == NULL || keeper->funcs->settle (keeper, parameter, error);
+}
+
+/* One node more, or one less, that holds the parameter as an operand or for backward. */
+static inline void
+ebb_parameter_use (EbbTensor *parameter)
+{
+  __atomic_add_fetch (&parameter->n_uses, 1, __ATOMIC_RELAXED);
+}
+void ebb_parameter_drop_use (EbbTensor *parameter);
+
+G_END_DECLS
