@@ -1,8 +1,10 @@
-# examples/NAME.c, or all sources in examples/NAME/, make the program examples/NAME in the build folder.
+# examples/NAME.c, or all sources in examples/NAME/, make the program examples/NAME in the build folder. A folder
+# without a main.c is what programs share: a library for those beside it, which include "FOLDER/FILE.h".
 file (GLOB example_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/examples/*.c")
 file (GLOB example_folder_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/examples/*/*.c")
 
 set (EBB_EXAMPLES)
+set (shared_folders)
 foreach (file IN LISTS example_files)
   cmake_path (GET file STEM name)
   list (APPEND EBB_EXAMPLES ${name})
@@ -11,15 +13,29 @@ endforeach ()
 foreach (file IN LISTS example_folder_files)
   cmake_path (GET file PARENT_PATH folder)
   cmake_path (GET folder FILENAME name)
-  list (APPEND EBB_EXAMPLES ${name})
+  if (EXISTS "${folder}/main.c")
+    list (APPEND EBB_EXAMPLES ${name})
+  else ()
+    list (APPEND shared_folders ${name})
+  endif ()
   list (APPEND sources_${name} "${file}")
 endforeach ()
 list (REMOVE_DUPLICATES EBB_EXAMPLES)
+list (REMOVE_DUPLICATES shared_folders)
+
+set (shared_libraries)
+foreach (name IN LISTS shared_folders)
+  add_library (example-${name} STATIC ${sources_${name}})
+  target_link_libraries (example-${name} PUBLIC ebb PkgConfig::EBB_JSON_GLIB PRIVATE ebb-warnings ebb-codegen)
+  target_include_directories (example-${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/examples")
+  list (APPEND shared_libraries example-${name})
+endforeach ()
 
 foreach (name IN LISTS EBB_EXAMPLES)
   string (REPLACE "_" "-" installed_name "ebb-${name}")
   add_executable (example-${name} ${sources_${name}})
-  target_link_libraries (example-${name} PRIVATE ebb ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB)
+  target_link_libraries (example-${name} PRIVATE
+    ${shared_libraries} ebb ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB)
   if (EBB_MATH)
     target_link_libraries (example-${name} PRIVATE ${EBB_MATH})
   endif ()

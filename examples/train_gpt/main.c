@@ -1,167 +1,19 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "interrupt.h"
-#include "model.h"
-#include "output.h"
-#include "profile.h"
-#include "report.h"
-#include "sample.h"
-#include "streams.h"
+#include "gpt_job/job.h"
 
-#include <errno.h>
-#include <locale.h>
-#include <stdio.h>
+/* Trains a GPT on a text: `train_gpt --help`. */
 
-/* Trains a GPT on a text: `train_gpt --help`. Exit status: 0, 1 for a failure, 2 for a command line that makes no
- * sense, 128 + the signal's number after Ctrl-C or SIGTERM. */
-
-static gboolean
-train (Trainer *trainer,
-       Progress *progress,
-       Profile *profile,
-       Streams *streams,
-       GError **error)
-{
-  const Options *options = trainer->options;
-
-  while (trainer->step < options->steps && interrupt_get_status () == 0)
-    {
-      gint64 began = g_get_monotonic_time ();
-      double loss;
-
-      if (!profile_begin_step (profile, error) || !streams_begin_step (streams, error)
-          || !trainer_step (trainer, &loss, error))
-        return FALSE;
-      profile_end_step (profile);
-      if (!streams_end_step (streams, error))
-        return FALSE;
-      progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
-      if (options->save_every > 0 && trainer->step % options->save_every == 0 && !trainer_save_state (trainer, error))
-        return FALSE;
-    }
-  return TRUE;
-}
-
-/* What an interrupt came before is not there to be saved. */
-static gboolean
-save (Trainer *trainer,
-      Progress *progress,
-      GError **error)
-{
-  const Options *options = trainer->options;
-
-  if (interrupt_get_status () != 0 && progress->losses->len == 0)
-    return TRUE;
-  if (!trainer_save_state (trainer, error))
-    return FALSE;
-  if (options->save != NULL)
-    {
-      if (!model_save (trainer->model, options->save, error))
-        return FALSE;
-      progress_note (progress, "Weights: %s", options->save);
-    }
-  if (!report_write (trainer, progress, error))
-    return FALSE;
-  if (options->resume != NULL)
-    progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s", trainer->step, options->resume);
-  return TRUE;
-}
-
-static gboolean
-run (Options *options,
-     GError **error)
-{
-  Trainer trainer;
-  Progress progress;
-  Profile profile;
-  Streams streams;
-  gboolean ok = trainer_init (&trainer, options, error) && streams_init (&streams, &trainer, error);
-
-  if (ok)
-    {
-      output_print_message ();
-      progress_init (&progress, &trainer);
-      progress_begin (&progress);
-      profile_init (&profile, &trainer);
-      ok = train (&trainer, &progress, &profile, &streams, error) && trainer_finish (&trainer, error);
-      if (ok || progress.losses->len > 0)
-        progress_end (&progress);
-      ok = ok && save (&trainer, &progress, error) && profile_finish (&profile, &progress, error);
-      if (ok)
-        streams_tell (&streams, &progress);
-      if (ok && options->sample > 0 && interrupt_get_status () == 0)
-        {
-          progress_note (&progress, "%s", "");
-          ok = sample_print (&trainer, error);
-        }
-      profile_clear (&profile);
-      progress_clear (&progress);
-    }
-  trainer_clear (&trainer);
-  return ok;
-}
-
-static int
-fail (int status,
-      const char *message)
-{
-  output_print_error (message);
-  return status;
-}
-
-/* Standard output may be a file on a full disk. */
-static int
-finish (int status)
-{
-  g_autofree char *message = NULL;
-
-  if (fflush (stdout) == 0 && !ferror (stdout))
-    return status;
-  message = g_strdup_printf ("can't write to standard output: %s", g_strerror (errno));
-  return fail (1, message);
-}
-
-static int
-run_command (int argc,
-             char **argv,
-             Options *options)
-{
-  g_autoptr (GError) error = NULL;
-
-  if (!options_parse (options, argc, argv, &error))
-    {
-      g_autofree char *message = g_strdup_printf ("%s (train_gpt --help lists the options)", error->message);
-
-      return fail (2, message);
-    }
-  if (options->help)
-    {
-      g_autofree char *help = options_get_help ();
-
-      fputs (help, stdout);
-      return finish (0);
-    }
-  if (options->version)
-    {
-      printf ("train_gpt (Ebb) %s\n", ebb_get_version_string ());
-      return finish (0);
-    }
-  interrupt_watch ();
-  if (!run (options, &error))
-    return fail (1, error != NULL ? error->message : "failed without saying why");
-  return finish (interrupt_get_status ());
-}
+static const Program program = {
+  .name = "train_gpt",
+  .title = "- train a GPT on a text",
+  .epilogue =
+      "Example: train_gpt --data book.txt --steps 500 --checkpoint full --save book.safetensors --sample 400\n"
+      "Ctrl-C ends after the step that runs, saves what is to be saved, and exits with 130; pressed again, at once.\n",
+};
 
 int
 main (int argc,
       char **argv)
 {
-  Options options;
-  int status;
-
-  setlocale (LC_CTYPE, "");
-  output_take_messages ();
-  options_init (&options);
-  status = run_command (argc, argv, &options);
-  options_clear (&options);
-  return status;
+  return job_main (&program, argc, argv);
 }

@@ -142,7 +142,7 @@ remembered_take (Options *self,
         && (object == NULL || !take (self, i, json_object_get_member (object, remembered[i].name))))
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                     "--resume %s: that state was not saved by train_gpt: it has no %s", self->resume,
+                     "--resume %s: that state was not saved by %s: it has no %s", self->resume, self->program->name,
                      remembered[i].name);
         return FALSE;
       }

@@ -97,8 +97,8 @@ read_saved_sizes (const char *saved,
   if (!json_parser_load_from_data (parser, saved, -1, NULL)
       || !JSON_NODE_HOLDS_OBJECT (json_parser_get_root (parser)))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by train_gpt",
-                   options->resume);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by %s", options->resume,
+                   options->program->name);
       return FALSE;
     }
   object = json_node_get_object (json_parser_get_root (parser));

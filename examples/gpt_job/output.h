@@ -18,8 +18,10 @@ gboolean output_write (const char *path,
 gboolean output_has_state (const char *folder);
 /* Prints an error as the one line of a failure. */
 void output_print_error (const char *message);
-/* Keeps messages of the library to themselves, so that a failure stays one line; prints the last such line. */
-void output_take_messages (void);
+/* First of all: takes the program's name, and keeps messages of the library to themselves, so that a failure stays one
+ * line. */
+void output_init (const char *name);
+/* Prints the last such line. */
 void output_print_message (void);
 
 G_END_DECLS

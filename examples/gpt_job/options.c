@@ -18,9 +18,11 @@ static const char *const checkpoint_names[] = { "none", "selective", "full", NUL
 static const char *const schedule_names[] = { "constant", "cosine", NULL };
 
 void
-options_init (Options *self)
+options_init (Options *self,
+              const Program *program)
 {
   *self = (Options){
+    .program = program,
     .layers = SIZE_NOT_GIVEN,
     .width = SIZE_NOT_GIVEN,
     .heads = SIZE_NOT_GIVEN,
@@ -212,7 +214,7 @@ static GOptionContext *
 make_context (Options *self,
               char ***rest)
 {
-  GOptionContext *context = g_option_context_new ("- train a GPT on a text");
+  GOptionContext *context = g_option_context_new (self->program->title);
   const GOptionEntry remaining[] = {
     { G_OPTION_REMAINING, 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME_ARRAY, rest, NULL, NULL },
     { NULL }
@@ -225,22 +227,19 @@ make_context (Options *self,
   add_machine (context, self);
   add_files (context, self);
   g_option_context_set_summary (context, "Each option has the default that stands in parentheses.");
-  g_option_context_set_description (
-      context,
-      "Example: train_gpt --data book.txt --steps 500 --checkpoint full --save book.safetensors --sample 400\n"
-      "Ctrl-C ends after the step that runs, saves what is to be saved, and exits with 130; pressed again, at once.\n");
+  g_option_context_set_description (context, self->program->epilogue);
   return context;
 }
 
 char *
-options_get_help (void)
+options_get_help (const Program *program)
 {
   Options options;
   char **rest = NULL;
   g_autoptr (GOptionContext) context = NULL;
   char *help;
 
-  options_init (&options);
+  options_init (&options, program);
   context = make_context (&options, &rest);
   help = g_option_context_get_help (context, FALSE, NULL);
   options_clear (&options);

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "program.h"
+
 #include <ebb/ebb.h>
 #include <json-glib/json-glib.h>
 
@@ -27,6 +29,8 @@ typedef enum
 
 typedef struct
 {
+  const Program *program;
+
   /* data */
   char **data;
   char *tokenizer;
@@ -69,7 +73,8 @@ typedef struct
   gboolean help, version;
 } Options;
 
-void options_init (Options *self);
+void options_init (Options *self,
+                   const Program *program);
 void options_clear (Options *self);
 
 /* Reads and checks the command line; FALSE with an error for whoever typed it. */
@@ -77,7 +82,7 @@ gboolean options_parse (Options *self,
                         int argc,
                         char **argv,
                         GError **error);
-char *options_get_help (void);
+char *options_get_help (const Program *program);
 
 /* Takes what the command line left out from @saved, the options_to_json () of the training that is resumed; NULL if
  * none is. */

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char *program_name;
+
 static gboolean
 fail (GError **error,
       const char *option,
@@ -29,7 +31,8 @@ try_folder (const char *option,
             const char *folder,
             GError **error)
 {
-  g_autofree char *probe = g_build_filename (folder, ".train_gpt-XXXXXX", NULL);
+  g_autofree char *name = g_strdup_printf (".%s-XXXXXX", program_name);
+  g_autofree char *probe = g_build_filename (folder, name, NULL);
   int fd = g_mkstemp (probe);
 
   if (fd < 0)
@@ -131,7 +134,7 @@ output_print_error (const char *message)
   g_autofree char *line = g_strdup (message);
 
   g_strdelimit (line, "\r\n", ' ');
-  fprintf (stderr, "train_gpt: %s\n", line);
+  fprintf (stderr, "%s: %s\n", program_name, line);
 }
 
 /* The last message, kept until it is known whether an error says it all. */
@@ -155,8 +158,9 @@ keep_message (GLogLevelFlags level,
 }
 
 void
-output_take_messages (void)
+output_init (const char *name)
 {
+  program_name = name;
   g_log_set_writer_func (keep_message, NULL, NULL);
 }
 

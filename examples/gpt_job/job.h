@@ -1,0 +1,15 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "program.h"
+
+/* Training a GPT on a text, from the command line to the exit status: 0, 1 for a failure, 2 for a command line that
+ * makes no sense, 128 + the signal's number after Ctrl-C or SIGTERM. */
+
+G_BEGIN_DECLS
+
+int job_main (const Program *program,
+              int argc,
+              char **argv);
+
+G_END_DECLS

@@ -1,0 +1,17 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <glib.h>
+
+/* What tells the programs that share this folder from each other. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  const char *name;     /* as messages and files call it */
+  const char *title;    /* what it does, behind its name in the help */
+  const char *epilogue; /* the help's last lines */
+} Program;
+
+G_END_DECLS
