@@ -147,3 +147,5 @@ if (NOT EBB_SANITIZE)
     set_tests_properties (${test} PROPERTIES PROCESSORS 1)
   endforeach ()
 endif ()
+
+include (EbbMpiTests)

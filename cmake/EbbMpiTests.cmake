@@ -1,0 +1,31 @@
+# Tests of many processes: tests/mpi/NAME.c runs under mpirun as mpi-NAME-2 and mpi-NAME-4, label mpi; all processes on
+# this machine, over shared memory and the loopback device. A test that can't run here exits with 77.
+# They use the shared library: processes of a job load the module as programs do.
+set (EBB_MPI_LAUNCH "${tests_dir}/mpi/launch")
+
+# Runs a program's target under mpirun, once for each number of ranks in the list: mpi-NAME-RANKS. What follows are the
+# program's arguments.
+function (ebb_add_mpi_test name program ranks)
+  foreach (n IN LISTS ranks)
+    set (test mpi-${name}-${n})
+    add_test (NAME ${test} COMMAND "${EBB_MPI_LAUNCH}" ${n} $<TARGET_FILE:${program}> ${ARGN})
+    # One thread for each rank, and a time after which a rank that waits in vain says so.
+    ebb_set_test_properties (${test} mpi 180 OMP_NUM_THREADS=1 EBB_PROCESS_GROUP_TIMEOUT=60)
+    set_tests_properties (${test} PROPERTIES PROCESSORS 2)
+  endforeach ()
+endfunction ()
+
+if (EBB_MPI)
+  file (GLOB mpi_test_files CONFIGURE_DEPENDS "${tests_dir}/mpi/*.c")
+  foreach (file IN LISTS mpi_test_files)
+    cmake_path (GET file STEM name)
+    ebb_add_program (test-mpi-${name} "${file}" ebb tests/mpi)
+    # That of faults starts its own jobs: they are meant to fail.
+    if (name MATCHES "^faults")
+      add_test (NAME mpi-${name} COMMAND test-mpi-${name})
+      ebb_set_test_properties (mpi-${name} mpi 180 OMP_NUM_THREADS=1 "EBB_MPI_LAUNCH=${EBB_MPI_LAUNCH}")
+    else ()
+      ebb_add_mpi_test (${name} test-mpi-${name} "2;4")
+    endif ()
+  endforeach ()
+endif ()
