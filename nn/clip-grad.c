@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/clip-grad-private.h"
 
+#include "tensor/keeper-private.h"
 #include "tensor/op-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
@@ -86,6 +87,52 @@ sum_device (EbbTensor **parameters,
   return TRUE;
 }
 
+static gpointer
+get_split (EbbTensor *parameter)
+{
+  EbbKeeper *keeper = parameter->keeper;
+
+  return keeper == NULL || keeper->funcs->get_split == NULL ? NULL : keeper->funcs->get_split (keeper);
+}
+
+/* Adds the squares of all parameters that are split over the same ranks as the one at @first, on all of these. They are
+ * asked for even where this rank has nothing to add: the others wait for it. */
+static gboolean
+sum_split (EbbTensor **parameters,
+           guint n_parameters,
+           guint first,
+           const double *squares,
+           double *total,
+           GError **error)
+{
+  gpointer split = get_split (parameters[first]);
+  double sum = 0;
+
+  for (guint i = 0; i < first; i++)
+    if (get_split (parameters[i]) == split)
+      return TRUE;
+  for (guint i = first; i < n_parameters; i++)
+    if (get_split (parameters[i]) == split)
+      sum += squares[i];
+  if (split != NULL
+      && !parameters[first]->keeper->funcs->sum_over_split (parameters[first]->keeper, &sum, 1, error))
+    return FALSE;
+  *total += sum;
+  return TRUE;
+}
+
+/* What other ranks have to add to gradients comes first, in the same order on all of them. */
+static gboolean
+settle (EbbTensor **parameters,
+        guint n_parameters,
+        GError **error)
+{
+  for (guint i = 0; i < n_parameters; i++)
+    if (!ebb_parameter_settle (parameters[i], error))
+      return FALSE;
+  return TRUE;
+}
+
 gboolean
 ebb_compute_grad_norm (EbbTensor **parameters,
                        guint n_parameters,
@@ -98,15 +145,16 @@ ebb_compute_grad_norm (EbbTensor **parameters,
   gboolean ok = TRUE;
   double total = 0;
 
+  ebb_push_grad_enabled (FALSE);
+  ok = settle (parameters, n_parameters, error);
   for (guint i = 0; i < n_parameters; i++)
     done[i] = parameters[i]->grad == NULL;
-  ebb_push_grad_enabled (FALSE);
   for (guint i = 0; ok && i < n_parameters; i++)
     if (!done[i])
       ok = sum_device (parameters, n_parameters, i, squares, done, error);
   ebb_pop_grad_enabled ();
-  for (guint i = 0; i < n_parameters; i++)
-    total += squares[i];
+  for (guint i = 0; ok && i < n_parameters; i++)
+    ok = sum_split (parameters, n_parameters, i, squares, &total, error);
   *norm = sqrt (total);
   ebb_profile_pop (mark);
   return ok;
@@ -123,7 +171,8 @@ ebb_compute_grad_norm (EbbTensor **parameters,
  * Scales the gradients of @parameters in place so that their global norm, the root of the sum of all squares, is at
  * most
  * @max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013): the factor is @max_norm
- * / (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without a gradient are passed over.
+ * / (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without a gradient are passed over. Of
+ * parameters that are split over ranks it is the norm of the whole gradients: all ranks call this together.
  * ebb_optimizer_clip_grad_norm() does the same without a second pass over the gradients.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
+#include "tensor/keeper-private.h"
 #include "tensor/ops/pointwise.h"
 
 /* What is done to all parameters and buffers of a module at once. */
@@ -53,6 +54,7 @@ ebb_module_zero_grad (EbbModule *self)
   parameters = ebb_module_get_parameters (self, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
+      ebb_parameter_forget (parameters[i]);
       ebb_tensor_set_grad (parameters[i], NULL, NULL);
       ebb_tensor_unref (parameters[i]);
     }
@@ -118,6 +120,9 @@ convert_module (EbbModule *self, EbbDevice *device, EbbDType dtype, GError **err
   EbbTensor **list;
   guint n;
 
+  if (!ebb_module_check_whole (self, TRUE, "convert the module before ebb_fully_shard(), or take that off before",
+                               error))
+    return FALSE;
   list = ebb_module_get_parameters (self, TRUE, &n);
   add_tensors (&conversion, list, n);
   list = ebb_module_get_buffers (self, TRUE, &n);

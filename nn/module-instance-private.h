@@ -75,6 +75,12 @@ gboolean ebb_module_visit (EbbModule *self,
 void ebb_module_visit_paths (EbbModule *self,
                              EbbModuleVisitor visit,
                              gpointer user_data);
+/* Fails, naming the first and saying @advice, if a parameter of @self or below is split over ranks at this moment;
+ * @always: or is one that at times is. */
+gboolean ebb_module_check_whole (EbbModule *self,
+                                 gboolean always,
+                                 const char *advice,
+                                 GError **error);
 /* "path.name", or @name where @path is empty. */
 char *ebb_module_join_path (const char *path,
                             const char *name);

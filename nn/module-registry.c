@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
+#include "tensor/keeper-private.h"
 
 #include <string.h>
 
@@ -243,6 +244,22 @@ check_tensor (EbbModule *self, const char *name, EbbTensor *tensor, NameKind kin
   return TRUE;
 }
 
+/* Neither may a parameter leave whoever splits it over ranks, nor can a part of it be used elsewhere. */
+static gboolean
+check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError **error)
+{
+  EbbNamedTensor *item = registry_find (&ebb_module_get_private (self)->parameters, name);
+  EbbTensor *old = item != NULL ? item->tensor : NULL;
+
+  if (parameter == old
+      || ((old == NULL || !ebb_parameter_is_split (old)) && (parameter == NULL || !ebb_parameter_is_split (parameter))))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",
+               ebb_module_get_type_name (self), name);
+  return FALSE;
+}
+
 /**
  * ebb_module_register_parameter:
  * @self: a module
@@ -263,7 +280,7 @@ ebb_module_register_parameter (EbbModule *self, const char *name, EbbTensor *par
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
-  if (!check_name (self, name, NAME_PARAMETER, error))
+  if (!check_name (self, name, NAME_PARAMETER, error) || !check_not_split (self, name, parameter, error))
     return FALSE;
   if (parameter != NULL)
     {

@@ -245,6 +245,11 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
   gboolean loaded;
 
   g_array_set_clear_func (transfers, transfer_clear);
+  if (!ebb_module_check_whole (self, FALSE,
+                               "load with ebb_load_full_state_dict(), or between ebb_summon_full_params() and "
+                               "ebb_release_full_params()",
+                               error))
+    return FALSE;
   if (!read_state (self, state, &loading, error))
     return FALSE;
   if (targets == NULL)

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
+#include "tensor/keeper-private.h"
 
 char *
 ebb_module_join_path (const char *path, const char *name)
@@ -293,7 +294,8 @@ ebb_module_get_module_names (EbbModule *self)
  * ebb_module_count_parameters:
  * @self: a module
  *
- * Returns: how many numbers the parameters of the module and of all below it hold, shared ones counted once
+ * Returns: how many numbers the parameters of the module and of all below it hold, shared ones counted once, and those
+ *   that are split over ranks with all their parts
  */
 guint64
 ebb_module_count_parameters (EbbModule *self)
@@ -307,11 +309,48 @@ ebb_module_count_parameters (EbbModule *self)
   parameters = get_tensors (self, TRUE, FALSE, &n);
   for (guint i = 0; i < n; i++)
     {
-      count += (guint64) ebb_tensor_get_n_elements (parameters[i]);
+      count += (guint64) ebb_parameter_get_n_elements (parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
   g_free (parameters);
   return count;
+}
+
+typedef struct
+{
+  gboolean always;
+  char *found; /* the first parameter that is not whole */
+} WholeCheck;
+
+static gboolean
+look_for_part (EbbModule *module, const char *path, gpointer user_data)
+{
+  WholeCheck *check = user_data;
+  EbbTensorRegistry *parameters = &ebb_module_get_private (module)->parameters;
+
+  for (guint i = 0; check->found == NULL && i < parameters->n_items; i++)
+    {
+      EbbTensor *parameter = parameters->items[i].tensor;
+
+      if (parameter != NULL
+          && (check->always ? ebb_parameter_is_split (parameter) : !ebb_parameter_is_whole (parameter)))
+        check->found = ebb_module_join_path (path, parameters->items[i].name);
+    }
+  return check->found == NULL;
+}
+
+gboolean
+ebb_module_check_whole (EbbModule *self, gboolean always, const char *advice, GError **error)
+{
+  WholeCheck check = { .always = always };
+
+  ebb_module_visit (self, look_for_part, &check);
+  if (check.found == NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
+               ebb_module_get_type_name (self), check.found, advice);
+  g_free (check.found);
+  return FALSE;
 }
 
 static void

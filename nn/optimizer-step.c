@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optimizer-private.h"
 
+#include "tensor/keeper-private.h"
 #include "tensor/leaf-hook-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/pointwise.h"
@@ -169,6 +170,18 @@ update_slot (EbbOptimizer *self,
   return TRUE;
 }
 
+/* Before any gradient is looked at: what other ranks have to add may still be under way, and has to be asked for in the
+ * same order on all of them. */
+static gboolean
+settle_parameters (EbbOptimizerPrivate *priv,
+                   GError **error)
+{
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (!ebb_parameter_settle (priv->slots[i].parameter, error))
+      return FALSE;
+  return TRUE;
+}
+
 static gboolean
 check_kind (EbbOptimizer *self,
             GError **error)
@@ -218,7 +231,8 @@ ebb_optimizer_real_step (EbbOptimizer *self,
  *
  * Moves each parameter that has a gradient. The first step allocates the optimizer's state; that is done for all
  * parameters before the first of them changes. Gradients stay: see ebb_optimizer_zero_grad(); to accumulate them over
- * several backward passes, scale the losses and call that only after the step.
+ * several backward passes, scale the losses and call that only after the step. Where parameters live on several ranks,
+ * all ranks step together.
  *
  * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, or with what a subclass reports
  */
@@ -238,7 +252,7 @@ ebb_optimizer_step (EbbOptimizer *self,
   priv = ebb_optimizer_get_private (self);
   mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
   ebb_push_grad_enabled (FALSE);
-  ok = EBB_OPTIMIZER_GET_CLASS (self)->step (self, &failure);
+  ok = settle_parameters (priv, &failure) && EBB_OPTIMIZER_GET_CLASS (self)->step (self, &failure);
   ebb_pop_grad_enabled ();
   ebb_profile_pop (mark);
   if (failure != NULL)

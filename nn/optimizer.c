@@ -2,6 +2,7 @@
 #include "nn/optimizer-private.h"
 
 #include "nn/clip-grad-private.h"
+#include "tensor/keeper-private.h"
 #include "tensor/ops/in-place.h"
 
 #include <gio/gio.h>
@@ -65,7 +66,10 @@ ebb_optimizer_zero_grad (EbbOptimizer *self)
 
   priv = ebb_optimizer_get_private (self);
   for (guint i = 0; i < priv->n_slots; i++)
-    ebb_tensor_set_grad (priv->slots[i].parameter, NULL, NULL);
+    {
+      ebb_parameter_forget (priv->slots[i].parameter);
+      ebb_tensor_set_grad (priv->slots[i].parameter, NULL, NULL);
+    }
   priv->grad_scale = 1;
 }
 
@@ -91,6 +95,8 @@ ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
 
   priv = ebb_optimizer_get_private (self);
   ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; i < priv->n_slots; i++)
+    ebb_parameter_forget (priv->slots[i].parameter);
   for (guint i = 0; ok && i < priv->n_slots; i++)
     if (priv->slots[i].parameter->grad != NULL)
       ok = ebb_tensor_fill (priv->slots[i].parameter->grad, 0, error);
@@ -126,7 +132,8 @@ ebb_optimizer_scale_grad (EbbOptimizer *self,
  *
  * Makes the next step take the gradients as if their global norm were at most @max_norm (Pascanu et al., "On the
  * difficulty of training recurrent neural networks", 2013): the optimizer's factor is noted, the gradients themselves
- * are left alone. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change gradients in place.
+ * are left alone. Of parameters that are split over ranks it is the norm of the whole gradients, so all ranks call this
+ * together, and all have the same norm. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change gradients in place.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense, %EBB_ERROR_NOT_SUPPORTED with
  *   #EbbOptimizer:step-in-backward

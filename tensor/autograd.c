@@ -695,10 +695,13 @@ ebb_backward (EbbTensor **outputs,
       for (guint j = 0; grad != NULL && j < i; j++)
         if (inputs[j] == inputs[i]) /* named twice, wanted once */
           g_clear_pointer (&grad, ebb_tensor_unref);
-      if (grad != NULL && ok)
+      if (grad != NULL && ok && ebb_parameter_fetch (inputs[i], error))
         ok = accumulate_leaf (&task, inputs[i], grad, error);
       else if (grad != NULL)
-        ebb_tensor_unref (grad);
+        {
+          ok = FALSE;
+          ebb_tensor_unref (grad);
+        }
     }
   finish_leaves (&task, ok);
   g_free (task.captures);

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd-private.h"
+#include "tensor/keeper-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/thread-private.h"
 
@@ -34,9 +35,14 @@ ebb_backward_grad_buffer (EbbBackward *ctx,
                           GError **error)
 {
   EbbTensor *leaf = ctx->node->edges[index].leaf;
-  EbbTensor *grad = leaf ? leaf->grad : NULL;
+  gboolean captures = ebb_backward_pass_captures (ctx->node);
+  EbbTensor *grad;
 
-  *accumulate = grad != NULL && !ebb_backward_pass_captures (ctx->node) && grad->view.dtype == dtype
+  /* Before its gradient is looked at: a keeper may have one there that nothing is to be added to. */
+  if (leaf != NULL && !captures && !ebb_parameter_fetch (leaf, error))
+    return NULL;
+  grad = leaf != NULL && !captures ? leaf->grad : NULL;
+  *accumulate = grad != NULL && grad->view.dtype == dtype
                 && ebb_view_is_contiguous (&grad->view) && (guint) grad->view.n_dims == n_dims
                 && memcmp (grad->view.shape, shape, n_dims * sizeof (gint64)) == 0;
   if (*accumulate)

@@ -38,6 +38,10 @@ typedef struct
                               double *values,
                               guint n_values,
                               GError **error);
+  /* FALSE while this rank has only a part of the parameter, or has it in another shape: then nobody else may convert it
+   * or load it; NULL: never. */
+  gboolean (*is_whole) (EbbKeeper *self,
+                        EbbTensor *parameter);
   /* Of the whole parameter. */
   gint64 (*get_n_elements) (EbbKeeper *self,
                             EbbTensor *parameter);
@@ -64,6 +68,40 @@ ebb_parameter_settle (EbbTensor *parameter,
   EbbKeeper *keeper = parameter->keeper;
 
   return G_LIKELY (keeper == NULL) || keeper->funcs->settle == NULL || keeper->funcs->settle (keeper, parameter, error);
+}
+
+static inline void
+ebb_parameter_forget (EbbTensor *parameter)
+{
+  EbbKeeper *keeper = parameter->keeper;
+
+  if (keeper != NULL && keeper->funcs->forget != NULL)
+    keeper->funcs->forget (keeper, parameter);
+}
+
+static inline gboolean
+ebb_parameter_is_whole (EbbTensor *parameter)
+{
+  EbbKeeper *keeper = parameter->keeper;
+
+  return keeper == NULL || keeper->funcs->is_whole == NULL || keeper->funcs->is_whole (keeper, parameter);
+}
+
+/* TRUE if ranks split the parameter among them, though it may be whole at this moment. */
+static inline gboolean
+ebb_parameter_is_split (EbbTensor *parameter)
+{
+  return parameter->keeper != NULL && parameter->keeper->funcs->is_whole != NULL;
+}
+
+static inline gint64
+ebb_parameter_get_n_elements (EbbTensor *parameter)
+{
+  EbbKeeper *keeper = parameter->keeper;
+
+  return keeper == NULL || keeper->funcs->get_n_elements == NULL
+             ? parameter->n_elements
+             : keeper->funcs->get_n_elements (keeper, parameter);
 }
 
 /* One node more, or one less, that holds the parameter as an operand or for backward. */

@@ -21,6 +21,11 @@ void ebb_leaf_set_hook (EbbTensor *leaf,
 void ebb_leaf_clear_hook (EbbTensor *leaf,
                           gpointer data);
 
+gboolean ebb_leaf_has_hook (EbbTensor *leaf);
+/* For keepers: the gradient of @leaf is final, so its hook is called, if there is one. */
+gboolean ebb_leaf_notify (EbbTensor *leaf,
+                          GError **error);
+
 /* For a backward pass: how many uses of each leaf with a hook are still to come. */
 typedef struct _EbbLeafCounts EbbLeafCounts;
 
@@ -28,7 +33,8 @@ typedef struct _EbbLeafCounts EbbLeafCounts;
 EbbLeafCounts *ebb_leaf_counts_new (EbbTensor **outputs,
                                     guint n_outputs);
 void ebb_leaf_counts_free (EbbLeafCounts *self);
-/* Counts one use down, and calls the hook after the last one if there is a gradient. */
+/* Counts one use down, and calls the hook after the last one if there is a gradient. A leaf with a keeper is left to
+ * that. */
 gboolean ebb_leaf_counts_use (EbbLeafCounts *self,
                               EbbTensor *leaf,
                               GError **error);

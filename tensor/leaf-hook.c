@@ -62,6 +62,23 @@ find_hook (EbbTensor *leaf,
   return hook != NULL;
 }
 
+gboolean
+ebb_leaf_has_hook (EbbTensor *leaf)
+{
+  Hook hook;
+
+  return find_hook (leaf, &hook);
+}
+
+gboolean
+ebb_leaf_notify (EbbTensor *leaf,
+                 GError **error)
+{
+  Hook hook;
+
+  return leaf->grad == NULL || !find_hook (leaf, &hook) || hook.func (leaf, hook.data, error);
+}
+
 static gboolean
 any_hook (void)
 {
@@ -87,7 +104,7 @@ count_edges (EbbLeafCounts *self,
 
       if (edge->node != NULL && g_hash_table_add (seen, edge->node))
         g_ptr_array_add (nodes, edge->node);
-      if (edge->leaf != NULL && find_hook (edge->leaf, &hook))
+      if (edge->leaf != NULL && edge->leaf->keeper == NULL && find_hook (edge->leaf, &hook))
         {
           guint n = GPOINTER_TO_UINT (g_hash_table_lookup (self->uses, edge->leaf));
 
@@ -131,10 +148,9 @@ ebb_leaf_counts_use (EbbLeafCounts *self,
                      GError **error)
 {
   guint n = GPOINTER_TO_UINT (g_hash_table_lookup (self->uses, leaf));
-  Hook hook;
 
   if (n == 0)
     return TRUE;
   g_hash_table_insert (self->uses, leaf, GUINT_TO_POINTER (n - 1));
-  return n > 1 || leaf->grad == NULL || !find_hook (leaf, &hook) || hook.func (leaf, hook.data, error);
+  return n > 1 || ebb_leaf_notify (leaf, error);
 }
