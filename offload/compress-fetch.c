@@ -67,19 +67,19 @@ bring_waiting (EbbCompressFetch *self,
 
   g_queue_unlink (&queue->compressions, &record->in_work);
   record->state = EBB_COMPRESS_RUNNING;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   ok = record->filling == NULL || ebb_transfer_wait (record->filling, NULL);
   if (ok)
     copy_plain (self);
   else
     ebb_transfer_wait (record->filling, error);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   record->state = ok ? EBB_COMPRESS_WAITING : EBB_COMPRESS_LOST;
   g_clear_pointer (&record->filling, ebb_transfer_unref);
   if (ok)
     g_queue_push_tail_link (&queue->compressions, &record->in_work);
-  pthread_cond_signal (&queue->work);
-  pthread_cond_broadcast (&queue->change);
+  pthread_cond_signal (&queue->worker.work);
+  pthread_cond_broadcast (&queue->worker.change);
   return ok;
 }
 
@@ -93,11 +93,11 @@ bring_staged (EbbCompressFetch *self,
   gboolean ok;
 
   record->n_readers++;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   ok = unfold (self, codec, record->staging, record->stored_size, error);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   record->n_readers--;
-  pthread_cond_broadcast (&queue->change);
+  pthread_cond_broadcast (&queue->worker.change);
   return ok;
 }
 
@@ -108,12 +108,17 @@ bring_stored (EbbCompressFetch *self,
 {
   EbbCompressRecord *record = self->record;
   EbbCompressQueue *queue = self->queue;
+  const gboolean is_thread = codec == queue->codec;
   gboolean ok;
 
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
+  if (is_thread) /* it takes locks that a child needs too, of the next store and of the allocator */
+    ebb_worker_enter (&queue->worker);
   self->stored = ebb_activation_store_get_block (queue->next, record->inner, error);
+  if (is_thread)
+    ebb_worker_leave (&queue->worker);
   ok = self->stored != NULL && unfold (self, codec, self->stored->view.data, record->stored_size, error);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   return ok;
 }
 
@@ -126,7 +131,7 @@ bring (EbbCompressFetch *self,
   EbbCompressRecord *record = self->record;
 
   while (record->is_leaving || record->state == EBB_COMPRESS_RUNNING)
-    pthread_cond_wait (&self->queue->change, &self->queue->lock);
+    pthread_cond_wait (&self->queue->worker.change, &self->queue->worker.lock);
   switch (record->state)
     {
     case EBB_COMPRESS_WAITING:
@@ -171,12 +176,12 @@ work (EbbCompressFetch *self,
   self->is_done = bring (self, codec, &self->error);
   if (self->is_done && self->landing != NULL)
     {
-      pthread_mutex_unlock (&queue->lock);
+      pthread_mutex_unlock (&queue->worker.lock);
       self->is_done = begin_copy (self, &self->error);
-      pthread_mutex_lock (&queue->lock);
+      pthread_mutex_lock (&queue->worker.lock);
     }
   self->is_running = FALSE;
-  pthread_cond_broadcast (&queue->change);
+  pthread_cond_broadcast (&queue->worker.change);
 }
 
 void
@@ -187,7 +192,7 @@ ebb_compress_queue_run_fetch (EbbCompressQueue *queue)
 
   self->is_queued = FALSE;
   work (self, queue->codec);
-  queue->moving += (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
+  ebb_worker_count_moving (&queue->worker, start);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -213,15 +218,15 @@ ebb_compress_fetch_cancel (EbbCompressFetch *self)
 {
   EbbCompressQueue *queue = self->queue;
 
-  if (ebb_compress_queue_is_own (queue))
+  if (ebb_worker_is_own (&queue->worker))
     {
-      pthread_mutex_lock (&queue->lock);
+      pthread_mutex_lock (&queue->worker.lock);
       if (self->is_queued)
         g_queue_unlink (&queue->fetches, &self->in_work);
       self->is_queued = FALSE;
       while (self->is_running)
-        ebb_compress_queue_wait (queue, self->device);
-      pthread_mutex_unlock (&queue->lock);
+        ebb_worker_wait (&queue->worker, self->device);
+      pthread_mutex_unlock (&queue->worker.lock);
     }
   /* The tensor's memory may be given to somebody else. */
   if (self->arriving != NULL)
@@ -233,16 +238,16 @@ void
 ebb_compress_queue_end_lingering (EbbCompressQueue *queue,
                                   guint n)
 {
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   while (queue->lingering.length > n)
     {
       EbbCompressFetch *oldest = g_queue_pop_head_link (&queue->lingering)->data;
 
-      pthread_mutex_unlock (&queue->lock);
+      pthread_mutex_unlock (&queue->worker.lock);
       fetch_free (oldest);
-      pthread_mutex_lock (&queue->lock);
+      pthread_mutex_lock (&queue->worker.lock);
     }
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 static gboolean
@@ -296,10 +301,10 @@ is_worth_fetching (EbbCompressRecord *record,
 
   if (!record->is_rounded && ebb_original_is_held (record->original))
     return FALSE;
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   *inner = record->inner;
   is_worth = record->fetch == NULL && record->state != EBB_COMPRESS_LOST;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   return is_worth;
 }
 
@@ -310,23 +315,23 @@ ebb_compress_record_prefetch (EbbCompressRecord *record)
   EbbCompressFetch *fetch;
   EbbHandle *inner;
 
-  if (!ebb_compress_queue_is_own (queue) || !is_worth_fetching (record, &inner))
+  if (!ebb_worker_is_own (&queue->worker) || !is_worth_fetching (record, &inner))
     return;
   if (inner != NULL)
     ebb_activation_store_prefetch_block (queue->next, inner);
   fetch = fetch_new (record, NULL);
   if (fetch == NULL)
     return; /* get will tell */
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   if (record->fetch == NULL)
     {
       record->fetch = fetch;
       fetch->is_queued = TRUE;
       g_queue_push_tail_link (&queue->fetches, &fetch->in_work);
-      pthread_cond_signal (&queue->work);
+      pthread_cond_signal (&queue->worker.work);
       fetch = NULL;
     }
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   if (fetch != NULL)
     fetch_free (fetch);
 }
@@ -340,7 +345,7 @@ take_fetch (EbbCompressRecord *record)
   EbbCompressQueue *queue = record->queue;
   EbbCompressFetch *fetch;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   fetch = g_steal_pointer (&record->fetch);
   if (fetch != NULL && fetch->is_queued)
     {
@@ -348,8 +353,8 @@ take_fetch (EbbCompressRecord *record)
       fetch->is_queued = FALSE;
     }
   while (fetch != NULL && fetch->is_running)
-    ebb_compress_queue_wait (queue, record->device);
-  pthread_mutex_unlock (&queue->lock);
+    ebb_worker_wait (&queue->worker, record->device);
+  pthread_mutex_unlock (&queue->worker.lock);
   return fetch;
 }
 
@@ -364,10 +369,10 @@ work_here (EbbCompressFetch *self,
   if (codec == NULL)
     return FALSE;
   ebb_stall_begin (&stall, self->device);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   work (self, codec);
-  ebb_compress_queue_count_own (queue, &stall);
-  pthread_mutex_unlock (&queue->lock);
+  ebb_worker_count_own (&queue->worker, &stall);
+  pthread_mutex_unlock (&queue->worker.lock);
   ebb_compress_queue_give_codec (queue, codec);
   return TRUE;
 }
@@ -398,9 +403,9 @@ finish (EbbCompressFetch *self,
     fetch_free (self);
   else
     {
-      pthread_mutex_lock (&queue->lock);
+      pthread_mutex_lock (&queue->worker.lock);
       g_queue_push_tail_link (&queue->lingering, &self->in_work);
-      pthread_mutex_unlock (&queue->lock);
+      pthread_mutex_unlock (&queue->worker.lock);
     }
   return tensor;
 }

@@ -3,7 +3,7 @@
 
 #include "offload/activation-store-private.h"
 #include "offload/codec-private.h"
-#include "offload/stall-private.h"
+#include "offload/worker-private.h"
 #include "tensor/tensor-private.h"
 
 /* What a compressed store does beside the program, and the blocks that it was given.
@@ -77,13 +77,10 @@ struct _EbbCompressQueue
 {
   EbbActivationStore *store; /* whose queue it is; not held */
   EbbActivationStore *next;
-  pid_t owner;
   EbbCodec *codec; /* of the thread */
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t work, change;
-  /* under the lock */
-  gboolean has_thread, quit, is_busy;
+  EbbWorker worker;
+  /* under the worker's lock */
+  gboolean is_busy;
   GQueue compressions, fetches;
   GQueue staged;      /* records with staging memory, by age */
   guint64 n_staged;   /* bytes */
@@ -94,7 +91,6 @@ struct _EbbCompressQueue
   GQueue blocks;      /* host memory that was given back, of devices for which it is slow to get */
   guint64 bytes_raw, bytes_stored;
   float worst; /* relative error of rounding */
-  double moving, waited;
 };
 
 /* -- compress-queue.c ---------------------------------------------------------------------------------------------- */
@@ -105,15 +101,8 @@ void ebb_compress_queue_free (EbbCompressQueue *queue);
 /* FALSE with @error set in a process that was forked off, where there is no thread. */
 gboolean ebb_compress_queue_start (EbbCompressQueue *queue,
                                    GError **error);
-gboolean ebb_compress_queue_is_own (EbbCompressQueue *queue);
 /* Adds the seconds since the last call to the store's counters. */
 void ebb_compress_queue_count_seconds (EbbCompressQueue *queue);
-/* With the lock: until something has changed. @device: see ebb_stall_begin (). */
-void ebb_compress_queue_wait (EbbCompressQueue *queue,
-                              EbbDevice *device);
-/* With the lock: what a caller does itself, since @stall began. */
-void ebb_compress_queue_count_own (EbbCompressQueue *queue,
-                                   EbbStall *stall);
 EbbCodec *ebb_compress_queue_take_codec (EbbCompressQueue *queue,
                                          GError **error);
 void ebb_compress_queue_give_codec (EbbCompressQueue *queue,

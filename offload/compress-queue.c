@@ -1,77 +1,45 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* pthread_setname_np */
-#endif
 #include "offload/compress-queue-private.h"
-
-#include <signal.h>
-#include <unistd.h>
 
 /* That are kept for later. */
 #define MAX_BLOCKS 16
 
 /* -- the thread ---------------------------------------------------------------------------------------------------- */
 
-static void *
-run (void *data)
+static gboolean
+do_work (gpointer data)
 {
   EbbCompressQueue *self = data;
 
-  pthread_mutex_lock (&self->lock);
-  while (!self->quit)
-    if (self->fetches.head != NULL) /* somebody will wait for it */
-      ebb_compress_queue_run_fetch (self);
-    else if (self->compressions.head != NULL)
-      ebb_compress_queue_run_compression (self);
-    else
-      pthread_cond_wait (&self->work, &self->lock);
-  pthread_mutex_unlock (&self->lock);
-  return NULL;
+  if (self->fetches.head != NULL) /* somebody will wait for it */
+    ebb_compress_queue_run_fetch (self);
+  else if (self->compressions.head != NULL)
+    ebb_compress_queue_run_compression (self);
+  else
+    return FALSE;
+  return TRUE;
 }
 
-/* No signal is handled there. */
-static int
-create_thread (EbbCompressQueue *self)
-{
-  sigset_t all, old;
-  int reason;
-
-  sigfillset (&all);
-  pthread_sigmask (SIG_SETMASK, &all, &old);
-  reason = pthread_create (&self->thread, NULL, run, self);
-  pthread_sigmask (SIG_SETMASK, &old, NULL);
-#ifdef __linux__
-  if (reason == 0)
-    pthread_setname_np (self->thread, "ebb-compress");
-#endif
-  return reason;
-}
+static const EbbWorkerKind kind = { "ebb-compress", "compressed store", TRUE, do_work };
 
 gboolean
 ebb_compress_queue_start (EbbCompressQueue *self,
                           GError **error)
 {
-  int reason = 0;
+  gboolean has_codec;
 
-  if (!ebb_compress_queue_is_own (self))
+  if (!ebb_worker_is_own (&self->worker))
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                            "compressed store: it was made by another process, and its thread is there: make one here");
       return FALSE;
     }
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   if (self->codec == NULL)
     self->codec = ebb_codec_new (error);
-  if (self->codec != NULL && !self->has_thread)
-    {
-      reason = create_thread (self);
-      self->has_thread = reason == 0;
-    }
-  pthread_mutex_unlock (&self->lock);
-  if (reason != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "compressed store: can't start a thread that compresses: %s",
-                 g_strerror (reason));
-  return self->codec != NULL && reason == 0;
+  has_codec = self->codec != NULL;
+  pthread_mutex_unlock (&self->worker.lock);
+  return has_codec && ebb_worker_start (&self->worker, error);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -84,67 +52,24 @@ ebb_compress_queue_new (EbbActivationStore *store,
 
   self->store = store;
   self->next = g_object_ref (next);
-  self->owner = getpid ();
-  pthread_mutex_init (&self->lock, NULL);
-  pthread_cond_init (&self->work, NULL);
-  pthread_cond_init (&self->change, NULL);
+  ebb_worker_init (&self->worker, &kind, self);
   return self;
-}
-
-static void
-stop (EbbCompressQueue *self)
-{
-  pthread_mutex_lock (&self->lock);
-  self->quit = TRUE;
-  pthread_cond_signal (&self->work);
-  pthread_mutex_unlock (&self->lock);
-  pthread_join (self->thread, NULL);
 }
 
 /* Records hold the store, so none is left. */
 void
 ebb_compress_queue_free (EbbCompressQueue *self)
 {
-  if (self->has_thread && ebb_compress_queue_is_own (self))
-    stop (self);
+  ebb_worker_stop (&self->worker);
   ebb_compress_queue_end_lingering (self, 0);
   ebb_compress_queue_trim (self);
   if (self->scratch != NULL)
     ebb_device_free (ebb_device_get_cpu (), self->scratch, self->scratch_size, EBB_PURPOSE_WORKSPACE);
   g_clear_pointer (&self->codec, ebb_codec_free);
   g_clear_pointer (&self->idle, ebb_codec_free);
-  pthread_cond_destroy (&self->work);
-  pthread_cond_destroy (&self->change);
-  pthread_mutex_destroy (&self->lock);
+  ebb_worker_clear (&self->worker);
   g_object_unref (self->next);
   g_free (self);
-}
-
-gboolean
-ebb_compress_queue_is_own (EbbCompressQueue *self)
-{
-  return self->owner == getpid ();
-}
-
-/* -- waiting and counting ------------------------------------------------------------------------------------------ */
-
-void
-ebb_compress_queue_wait (EbbCompressQueue *self,
-                         EbbDevice *device)
-{
-  EbbStall stall;
-
-  ebb_stall_begin (&stall, device);
-  pthread_cond_wait (&self->change, &self->lock);
-  self->waited += ebb_stall_end (&stall);
-}
-
-void
-ebb_compress_queue_count_own (EbbCompressQueue *self,
-                              EbbStall *stall)
-{
-  self->moving += (double) (g_get_monotonic_time () - stall->start) / G_USEC_PER_SEC;
-  self->waited += ebb_stall_end (stall);
 }
 
 void
@@ -152,11 +77,7 @@ ebb_compress_queue_count_seconds (EbbCompressQueue *self)
 {
   double moving, waited;
 
-  pthread_mutex_lock (&self->lock);
-  moving = self->moving;
-  waited = self->waited;
-  self->moving = self->waited = 0;
-  pthread_mutex_unlock (&self->lock);
+  ebb_worker_take_seconds (&self->worker, &moving, &waited);
   ebb_activation_store_count_seconds (self->store, moving, waited);
 }
 
@@ -168,9 +89,9 @@ ebb_compress_queue_take_codec (EbbCompressQueue *self,
 {
   EbbCodec *codec;
 
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   codec = g_steal_pointer (&self->idle);
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   return codec != NULL ? codec : ebb_codec_new (error);
 }
 
@@ -178,10 +99,10 @@ void
 ebb_compress_queue_give_codec (EbbCompressQueue *self,
                                EbbCodec *codec)
 {
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   if (self->idle == NULL)
     self->idle = g_steal_pointer (&codec);
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   if (codec != NULL)
     ebb_codec_free (codec);
 }
@@ -207,7 +128,7 @@ find_block (EbbCompressQueue *self,
 {
   char *data = NULL;
 
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   for (GList *l = self->blocks.head; l != NULL && data == NULL; l = l->next)
     {
       Block *block = l->data;
@@ -219,7 +140,7 @@ find_block (EbbCompressQueue *self,
       g_queue_delete_link (&self->blocks, l);
       break;
     }
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   return data;
 }
 
@@ -254,11 +175,11 @@ ebb_compress_queue_give_host (EbbCompressQueue *self,
       return;
     }
   ebb_device_recount (ebb_device_get_cpu (), (guint8) purpose, EBB_PURPOSE_WORKSPACE, size);
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   g_queue_push_head (&self->blocks, g_memdup2 (&block, sizeof block));
   if (self->blocks.length > MAX_BLOCKS)
     oldest = g_queue_pop_tail (&self->blocks);
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   if (oldest != NULL)
     block_free (oldest);
 }
@@ -269,10 +190,10 @@ ebb_compress_queue_trim (EbbCompressQueue *self)
   GQueue blocks;
   Block *block;
 
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   blocks = self->blocks;
   g_queue_init (&self->blocks);
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   while ((block = g_queue_pop_head (&blocks)) != NULL)
     block_free (block);
 }
@@ -286,17 +207,17 @@ ebb_compress_queue_need_scratch (EbbCompressQueue *self,
   char *scratch, *old;
   gsize old_size;
 
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   old_size = self->scratch_size;
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   if (old_size >= size)
     return TRUE;
   scratch = ebb_device_alloc (cpu, size, EBB_PURPOSE_WORKSPACE, error);
   if (scratch == NULL)
     return FALSE;
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   while (self->is_busy)
-    ebb_compress_queue_wait (self, NULL); /* for less than one block takes */
+    ebb_worker_wait (&self->worker, NULL); /* for less than one block takes */
   old = self->scratch;
   old_size = self->scratch_size;
   if (old_size < size)
@@ -304,7 +225,7 @@ ebb_compress_queue_need_scratch (EbbCompressQueue *self,
       self->scratch = scratch;
       self->scratch_size = size;
     }
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   if (old_size >= size) /* another thread was faster */
     ebb_device_free (cpu, scratch, size, EBB_PURPOSE_WORKSPACE);
   else if (old != NULL)

@@ -13,9 +13,9 @@ static void
 note_rounding (EbbCompressQueue *queue,
                float worst)
 {
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   queue->worst = MAX (queue->worst, worst);
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 /* What comes from a device is rounded here; from host memory it came rounded. If the copy has failed, the device tells
@@ -46,6 +46,15 @@ compress (EbbCompressRecord *self,
   return size;
 }
 
+static void
+note_failure (EbbCompressQueue *queue,
+              GError *error)
+{
+  ebb_worker_enter (&queue->worker);
+  ebb_activation_store_note_failure (queue->store, error);
+  ebb_worker_leave (&queue->worker);
+}
+
 void
 ebb_compress_queue_run_compression (EbbCompressQueue *queue)
 {
@@ -57,15 +66,16 @@ ebb_compress_queue_run_compression (EbbCompressQueue *queue)
 
   self->state = EBB_COMPRESS_RUNNING;
   queue->is_busy = TRUE;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   is_there = receive (self);
   start = g_get_monotonic_time ();
   if (is_there)
     size = compress (self, &error);
-  ebb_activation_store_note_failure (queue->store, error);
-  pthread_mutex_lock (&queue->lock);
+  if (error != NULL)
+    note_failure (queue, error);
+  pthread_mutex_lock (&queue->worker.lock);
   queue->is_busy = FALSE;
-  queue->moving += (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
+  ebb_worker_count_moving (&queue->worker, start);
   g_clear_pointer (&self->filling, ebb_transfer_unref);
   self->state = is_there ? EBB_COMPRESS_DONE : EBB_COMPRESS_LOST;
   self->stored_size = size;
@@ -74,7 +84,7 @@ ebb_compress_queue_run_compression (EbbCompressQueue *queue)
       queue->bytes_raw += self->size;
       queue->bytes_stored += size;
     }
-  pthread_cond_broadcast (&queue->change);
+  pthread_cond_broadcast (&queue->worker.change);
 }
 
 /* -- to the next store --------------------------------------------------------------------------------------------- */
@@ -122,17 +132,17 @@ retire (EbbCompressQueue *queue,
   if (self->is_leaving || self->n_readers > 0 || self->state == EBB_COMPRESS_WAITING
       || self->state == EBB_COMPRESS_RUNNING)
     {
-      ebb_compress_queue_wait (queue, computing);
+      ebb_worker_wait (&queue->worker, computing);
       return TRUE;
     }
   if (self->state == EBB_COMPRESS_DONE)
     {
       self->is_leaving = TRUE;
-      pthread_mutex_unlock (&queue->lock);
+      pthread_mutex_unlock (&queue->worker.lock);
       inner = put_stored (self, error);
-      pthread_mutex_lock (&queue->lock);
+      pthread_mutex_lock (&queue->worker.lock);
       self->is_leaving = FALSE;
-      pthread_cond_broadcast (&queue->change);
+      pthread_cond_broadcast (&queue->worker.change);
       if (inner == NULL)
         return FALSE;
       self->inner = inner;
@@ -141,9 +151,9 @@ retire (EbbCompressQueue *queue,
   size = self->staging_size;
   device = self->device;
   staging = leave_staging (self);
-  pthread_mutex_unlock (&queue->lock); /* and the record may go */
+  pthread_mutex_unlock (&queue->worker.lock); /* and the record may go */
   ebb_compress_queue_give_host (queue, device, staging, size, EBB_PURPOSE_ACTIVATION);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   return TRUE;
 }
 
@@ -157,10 +167,10 @@ make_room (EbbCompressQueue *queue,
 {
   gboolean ok = TRUE;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   while (ok && queue->n_staged > 0 && (size > limit || queue->n_staged > limit - size))
     ok = retire (queue, computing, error);
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   return ok;
 }
 
@@ -189,9 +199,9 @@ fill_from_host (EbbCompressRecord *self,
                                                    (guint16 *) (void *) self->staging));
   else
     memcpy (self->staging, block->view.data, self->size);
-  pthread_mutex_lock (&self->queue->lock);
-  ebb_compress_queue_count_own (self->queue, &stall);
-  pthread_mutex_unlock (&self->queue->lock);
+  pthread_mutex_lock (&self->queue->worker.lock);
+  ebb_worker_count_own (&self->queue->worker, &stall);
+  pthread_mutex_unlock (&self->queue->worker.lock);
 }
 
 static gboolean
@@ -235,12 +245,12 @@ enqueue (EbbCompressRecord *self,
 {
   EbbCompressQueue *queue = self->queue;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   g_queue_push_tail_link (&queue->staged, &self->in_staged);
   queue->n_staged += self->staging_size;
   g_queue_push_tail_link (&queue->compressions, &self->in_work);
-  pthread_cond_signal (&queue->work);
-  pthread_mutex_unlock (&queue->lock);
+  pthread_cond_signal (&queue->worker.work);
+  pthread_mutex_unlock (&queue->worker.lock);
   return make_room (queue, self->device, 0, limit, error);
 }
 
@@ -281,19 +291,19 @@ withdraw (EbbCompressRecord *self)
   EbbCompressQueue *queue = self->queue;
   char *staging = NULL;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   while (self->state == EBB_COMPRESS_RUNNING || self->is_leaving || self->n_readers > 0)
-    ebb_compress_queue_wait (queue, self->device);
+    ebb_worker_wait (&queue->worker, self->device);
   if (self->in_staged.prev != NULL || self->in_staged.next != NULL || queue->staged.head == &self->in_staged)
     {
       if (self->state == EBB_COMPRESS_WAITING)
         g_queue_unlink (&queue->compressions, &self->in_work);
       staging = leave_staging (self);
-      pthread_cond_broadcast (&queue->change);
+      pthread_cond_broadcast (&queue->worker.change);
     }
   else
     staging = g_steal_pointer (&self->staging); /* it never came so far */
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   return staging;
 }
 
@@ -306,8 +316,8 @@ ebb_compress_record_free (EbbCompressRecord *self)
   if (self->fetch != NULL)
     ebb_compress_fetch_cancel (g_steal_pointer (&self->fetch));
   ebb_original_free (self->original);
-  /* A child of the process has neither the thread nor the locks as they should be. */
-  staging = ebb_compress_queue_is_own (queue) ? withdraw (self) : self->staging;
+  /* A child of the process has not the thread that may be at it. */
+  staging = ebb_worker_is_own (&queue->worker) ? withdraw (self) : self->staging;
   if (self->filling != NULL)
     ebb_transfer_wait (self->filling, NULL);
   g_clear_pointer (&self->filling, ebb_transfer_unref);

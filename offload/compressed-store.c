@@ -158,11 +158,11 @@ ebb_compressed_store_reset_stats (EbbActivationStore *store)
 
   if (queue == NULL)
     return;
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   queue->bytes_raw = queue->bytes_stored = 0;
   queue->worst = 0;
-  queue->moving = queue->waited = 0;
-  pthread_mutex_unlock (&queue->lock);
+  queue->worker.moving = queue->worker.waited = 0;
+  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -509,10 +509,10 @@ get_bytes (EbbCompressedStore *self,
   *raw = *stored = 0;
   if (self->queue == NULL)
     return;
-  pthread_mutex_lock (&self->queue->lock);
+  pthread_mutex_lock (&self->queue->worker.lock);
   *raw = self->queue->bytes_raw;
   *stored = self->queue->bytes_stored;
-  pthread_mutex_unlock (&self->queue->lock);
+  pthread_mutex_unlock (&self->queue->worker.lock);
 }
 
 /**
@@ -584,8 +584,8 @@ ebb_compressed_store_get_largest_error (EbbCompressedStore *self)
 
   if (self->queue == NULL)
     return 0;
-  pthread_mutex_lock (&self->queue->lock);
+  pthread_mutex_lock (&self->queue->worker.lock);
   worst = self->queue->worst;
-  pthread_mutex_unlock (&self->queue->lock);
+  pthread_mutex_unlock (&self->queue->worker.lock);
   return (double) worst;
 }

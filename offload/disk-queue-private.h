@@ -3,6 +3,7 @@
 
 #include "offload/activation-store-private.h"
 #include "offload/disk-file-private.h"
+#include "offload/worker-private.h"
 #include "tensor/tensor-private.h"
 
 /* What a disk store does beside the program, and the bytes that it is done with.
@@ -118,21 +119,15 @@ struct _EbbDiskQueue
 {
   int ref_count;
   EbbDiskFile *file;
-  pthread_t thread;
-  gboolean has_thread;
-  gboolean quit;           /* under the lock */
-  pthread_mutex_t at_disk; /* held while the thread reads or writes; a fork waits for it */
-  char *block;             /* under at_disk: for the ends of what lies side by side */
-  pthread_mutex_t lock;
-  pthread_cond_t work, change;
-  /* under the lock */
+  char *block; /* of the thread, for the ends of what lies side by side */
+  EbbWorker worker;
+  /* under the worker's lock */
   GQueue reads, writes;
   GQueue staged;    /* pieces with memory, by age */
   guint64 n_staged; /* bytes */
   GQueue lingering; /* reads that were handed out, whose last copies may run */
   guint n_records;
   EbbDiskFailure failure; /* the first that nobody was told of */
-  double moving, waited;  /* seconds */
 };
 
 /* -- disk-queue.c -------------------------------------------------------------------------------------------------- */
@@ -141,16 +136,6 @@ EbbDiskQueue *ebb_disk_queue_new (const char *folder,
                                   GError **error);
 EbbDiskQueue *ebb_disk_queue_ref (EbbDiskQueue *queue);
 void ebb_disk_queue_unref (EbbDiskQueue *queue);
-gboolean ebb_disk_queue_is_own (EbbDiskQueue *queue);
-gboolean ebb_disk_queue_start (EbbDiskQueue *queue,
-                               GError **error);
-/* Seconds since the last call. */
-void ebb_disk_queue_take_seconds (EbbDiskQueue *queue,
-                                  double *moving,
-                                  double *waited);
-/* With the lock: until something has changed. @device: see ebb_stall_begin (). */
-void ebb_disk_queue_wait (EbbDiskQueue *queue,
-                          EbbDevice *device);
 /* With the lock: FALSE with @error set if there is a failure that nobody was told of, or there were so many in turn
  * that nothing more is to be written until the queue is flushed. */
 gboolean ebb_disk_queue_tell (EbbDiskQueue *queue,

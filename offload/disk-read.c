@@ -17,15 +17,15 @@ copy_staged (EbbDiskRead *self,
       ebb_transfer_from_host_begin (self->device, (char *) self->tensor->view.data + piece->start,
                                     piece->buffer + piece->head, piece->size, filling, error);
 
-  pthread_mutex_lock (&self->queue->lock);
+  pthread_mutex_lock (&self->queue->worker.lock);
   piece->n_readers--;
   if (transfer != NULL)
     {
       g_clear_pointer (&piece->emptying, ebb_transfer_unref);
       piece->emptying = ebb_transfer_ref (transfer);
     }
-  pthread_cond_broadcast (&self->queue->change);
-  pthread_mutex_unlock (&self->queue->lock);
+  pthread_cond_broadcast (&self->queue->worker.change);
+  pthread_mutex_unlock (&self->queue->worker.lock);
   if (transfer == NULL)
     return FALSE;
   ebb_activation_store_count_transfer (self->store, transfer);
@@ -42,14 +42,14 @@ begin_piece (EbbDiskRead *self,
   EbbTransfer *filling = NULL;
   gboolean is_lost, is_staged, ok;
 
-  pthread_mutex_lock (&self->queue->lock);
+  pthread_mutex_lock (&self->queue->worker.lock);
   is_lost = piece->state == EBB_DISK_LOST;
   is_staged = !is_lost && piece->buffer != NULL;
   if (is_staged)
     piece->n_readers++;
   if (is_staged && piece->filling != NULL)
     filling = ebb_transfer_ref (piece->filling);
-  pthread_mutex_unlock (&self->queue->lock);
+  pthread_mutex_unlock (&self->queue->worker.lock);
   if (is_lost)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
@@ -139,17 +139,16 @@ read_piece (EbbDiskRead *self,
 
   if (buffer->transfer != NULL && !ebb_disk_queue_end_transfer (queue, g_steal_pointer (&buffer->transfer), error))
     return 0;
-  pthread_mutex_lock (&queue->at_disk);
+  ebb_worker_enter (&queue->worker);
   start = g_get_monotonic_time ();
   reason = ebb_disk_file_read (queue->file, buffer->memory, piece->buffer_size,
                                self->record->offset + piece->start - piece->head);
   if (reason == 0 && ebb_checksum_of (buffer->memory + piece->head, piece->size) != piece->checksum)
     reason = EBB_DISK_DAMAGED;
-  start = g_get_monotonic_time () - start;
-  pthread_mutex_unlock (&queue->at_disk);
-  pthread_mutex_lock (&queue->lock);
-  queue->moving += (double) start / G_USEC_PER_SEC;
-  pthread_mutex_unlock (&queue->lock);
+  ebb_worker_leave (&queue->worker);
+  pthread_mutex_lock (&queue->worker.lock);
+  ebb_worker_count_moving (&queue->worker, start);
+  pthread_mutex_unlock (&queue->worker.lock);
   if (reason != 0)
     return reason;
   begin_copy (self, piece, buffer, error);
@@ -164,9 +163,9 @@ ebb_disk_queue_run_read (EbbDiskQueue *queue)
   int reason;
 
   self->is_running = TRUE;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   reason = read_piece (self, &error);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   self->is_running = FALSE;
   self->reason = reason;
   self->error = error;
@@ -177,7 +176,7 @@ ebb_disk_queue_run_read (EbbDiskQueue *queue)
       g_queue_unlink (&queue->reads, &self->in_reads);
       self->is_queued = FALSE;
     }
-  pthread_cond_broadcast (&queue->change);
+  pthread_cond_broadcast (&queue->worker.change);
 }
 
 static void
@@ -187,13 +186,13 @@ start (EbbDiskRead *self)
 
   if (self->n_todo == 0)
     return;
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   g_queue_push_tail_link (&queue->reads, &self->in_reads);
   self->is_queued = TRUE;
-  while (self->is_queued && !ebb_disk_queue_is_own (queue)) /* the thread is in another process */
+  while (self->is_queued && !ebb_worker_is_own (&queue->worker)) /* the thread is in another process */
     ebb_disk_queue_run_read (queue);
-  pthread_cond_signal (&queue->work);
-  pthread_mutex_unlock (&queue->lock);
+  pthread_cond_signal (&queue->worker.work);
+  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 static EbbDiskRead *
@@ -248,13 +247,13 @@ ebb_disk_read_cancel (EbbDiskRead *self)
 {
   EbbDiskQueue *queue = self->queue;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   if (self->is_queued)
     g_queue_unlink (&queue->reads, &self->in_reads);
   self->is_queued = FALSE;
-  while (self->is_running && ebb_disk_queue_is_own (queue))
-    ebb_disk_queue_wait (queue, self->device);
-  pthread_mutex_unlock (&queue->lock);
+  while (self->is_running && ebb_worker_is_own (&queue->worker))
+    ebb_worker_wait (&queue->worker, self->device);
+  pthread_mutex_unlock (&queue->worker.lock);
   for (guint i = 0; i < self->transfers->len; i++)
     ebb_activation_store_settle (self->store, self->transfers->pdata[i]);
   g_clear_pointer (&self->tensor, ebb_tensor_unref);
@@ -265,16 +264,16 @@ void
 ebb_disk_queue_end_lingering (EbbDiskQueue *queue,
                               guint n)
 {
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   while (queue->lingering.length > n)
     {
       EbbDiskRead *oldest = g_queue_pop_head_link (&queue->lingering)->data;
 
-      pthread_mutex_unlock (&queue->lock);
+      pthread_mutex_unlock (&queue->worker.lock);
       read_free (oldest);
-      pthread_mutex_lock (&queue->lock);
+      pthread_mutex_lock (&queue->worker.lock);
     }
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 /* Its memory is read until its copies are done, for which nobody waits here. */
@@ -292,9 +291,9 @@ linger (EbbDiskRead *self)
       read_free (self);
       return;
     }
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   g_queue_push_tail_link (&queue->lingering, &self->in_reads);
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
 }
 
 static EbbTensor *
@@ -306,10 +305,10 @@ read_finish (EbbDiskRead *self,
   GError *local = NULL;
   EbbTensor *tensor;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   while (self->is_queued || self->is_running)
-    ebb_disk_queue_wait (queue, self->device);
-  pthread_mutex_unlock (&queue->lock);
+    ebb_worker_wait (&queue->worker, self->device);
+  pthread_mutex_unlock (&queue->worker.lock);
   if (self->error != NULL) /* what this thread has to be told comes first */
     ebb_transfer_order (self->mark, &local);
   if (local == NULL)
@@ -338,16 +337,16 @@ ebb_disk_record_prefetch (EbbDiskRecord *record)
   EbbDiskRead *read;
   gboolean is_begun;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   is_begun = record->ahead != NULL;
-  pthread_mutex_unlock (&queue->lock);
-  if (is_begun || ebb_original_is_held (record->original) || !ebb_disk_queue_is_own (queue))
+  pthread_mutex_unlock (&queue->worker.lock);
+  if (is_begun || ebb_original_is_held (record->original) || !ebb_worker_is_own (&queue->worker))
     return;
   read = read_new (record, NULL); /* should it fail, get tries again and tells */
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   if (record->ahead == NULL)
     record->ahead = g_steal_pointer (&read);
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   if (read != NULL) /* another thread was faster */
     ebb_disk_read_cancel (read);
 }
@@ -360,10 +359,10 @@ ebb_disk_record_get (EbbDiskRecord *record,
   EbbTensor *original = ebb_original_get (record->original);
   EbbDiskRead *read;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   read = g_steal_pointer (&record->ahead);
-  pthread_mutex_unlock (&queue->lock);
-  if (read != NULL && (original != NULL || !ebb_disk_queue_is_own (queue)))
+  pthread_mutex_unlock (&queue->worker.lock);
+  if (read != NULL && (original != NULL || !ebb_worker_is_own (&queue->worker)))
     ebb_disk_read_cancel (g_steal_pointer (&read));
   if (original != NULL)
     return original;

@@ -82,9 +82,9 @@ record_new (EbbDiskQueue *queue,
   self->group = ebb_activation_store_get_group (store);
   self->n_pieces = n;
   cut (self);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   queue->n_records++;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   return self;
 }
 
@@ -111,7 +111,7 @@ ebb_disk_record_new_in_room (EbbDiskRoom *room,
 {
   const gsize size = ebb_tensor_get_n_bytes (block);
 
-  if (!ebb_disk_queue_is_own (room->queue))
+  if (!ebb_worker_is_own (&room->queue->worker))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "disk store: the room for %" G_GUINT64_FORMAT " bytes belongs to another process", room->size);
@@ -137,11 +137,11 @@ ebb_disk_record_free (EbbDiskRecord *self)
   if (self->ahead != NULL)
     ebb_disk_read_cancel (self->ahead);
   ebb_original_free (self->original);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   for (guint i = 0; i < self->n_pieces; i++)
     ebb_disk_piece_drop (&self->pieces[i]);
   is_last = --queue->n_records == 0;
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   if (is_last)
     ebb_disk_queue_end_lingering (queue, 0);
   if (self->room != NULL)

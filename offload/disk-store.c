@@ -60,7 +60,7 @@ count_seconds (EbbDiskStore *self,
 {
   double moving, waited;
 
-  ebb_disk_queue_take_seconds (queue, &moving, &waited);
+  ebb_worker_take_seconds (&queue->worker, &moving, &waited);
   ebb_activation_store_count_seconds (EBB_ACTIVATION_STORE (self), moving, waited);
 }
 
@@ -72,7 +72,7 @@ get_queue (EbbDiskStore *self,
   EbbDiskQueue *queue;
 
   pthread_mutex_lock (&self->lock);
-  if (self->queue != NULL && !ebb_disk_queue_is_own (self->queue))
+  if (self->queue != NULL && !ebb_worker_is_own (&self->queue->worker))
     g_clear_pointer (&self->queue, ebb_disk_queue_unref);
   if (self->queue == NULL)
     self->queue = ebb_disk_queue_new (self->folder, error);

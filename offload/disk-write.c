@@ -26,12 +26,12 @@ free_buffer (EbbDiskQueue *self,
   const gsize size = piece->buffer_size;
 
   unlink_staged (self, piece);
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   ebb_disk_wait_for_transfer (filling);
   ebb_disk_wait_for_transfer (emptying);
   ebb_transfer_free_host (device, buffer, size, EBB_PURPOSE_WORKSPACE);
-  pthread_mutex_lock (&self->lock);
-  pthread_cond_broadcast (&self->change);
+  pthread_mutex_lock (&self->worker.lock);
+  pthread_cond_broadcast (&self->worker.change);
 }
 
 static void
@@ -40,7 +40,7 @@ enqueue (EbbDiskQueue *self,
 {
   piece->state = EBB_DISK_QUEUED;
   g_queue_push_tail_link (&self->writes, &piece->in_writes);
-  pthread_cond_signal (&self->work);
+  pthread_cond_signal (&self->worker.work);
 }
 
 /* Which staging memory may be in use. */
@@ -84,7 +84,7 @@ make_room (EbbDiskQueue *self,
       if ((oldest->state == EBB_DISK_WRITTEN || oldest->state == EBB_DISK_LOST) && oldest->n_readers == 0)
         free_buffer (self, oldest);
       else
-        ebb_disk_queue_wait (self, device);
+        ebb_worker_wait (&self->worker, device);
     }
   return TRUE;
 }
@@ -127,7 +127,7 @@ put_piece (EbbDiskPiece *piece,
   EbbDiskQueue *queue = piece->record->queue;
   gboolean ok;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   ok = make_room (queue, piece->record->device, piece->buffer_size, allowance, error);
   if (ok)
     {
@@ -135,11 +135,11 @@ put_piece (EbbDiskPiece *piece,
       g_queue_push_tail_link (&queue->staged, &piece->in_staged);
       queue->n_staged += piece->buffer_size;
     }
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   if (!ok)
     return FALSE;
   ok = fill (piece, data, error);
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   if (ok)
     {
       *last = ebb_transfer_ref (piece->filling);
@@ -150,9 +150,9 @@ put_piece (EbbDiskPiece *piece,
     {
       piece->state = EBB_DISK_EMPTY;
       unlink_staged (queue, piece);
-      pthread_cond_broadcast (&queue->change);
+      pthread_cond_broadcast (&queue->worker.change);
     }
-  pthread_mutex_unlock (&queue->lock);
+  pthread_mutex_unlock (&queue->worker.lock);
   return ok;
 }
 
@@ -168,10 +168,10 @@ ebb_disk_record_put (EbbDiskRecord *record,
   EbbTransfer *last = NULL;
   gboolean ok;
 
-  pthread_mutex_lock (&queue->lock);
+  pthread_mutex_lock (&queue->worker.lock);
   ok = ebb_disk_queue_tell (queue, error);
-  pthread_mutex_unlock (&queue->lock);
-  ok = ok && ebb_disk_queue_start (queue, error);
+  pthread_mutex_unlock (&queue->worker.lock);
+  ok = ok && ebb_worker_start (&queue->worker, error);
   for (guint i = 0; ok && i < record->n_pieces; i++)
     {
       g_clear_pointer (&last, ebb_transfer_unref);
@@ -223,7 +223,7 @@ write_piece (EbbDiskQueue *self,
   int reason = 0;
   gint64 start;
 
-  pthread_mutex_lock (&self->at_disk);
+  ebb_worker_enter (&self->worker);
   start = g_get_monotonic_time ();
   piece->checksum = ebb_checksum_of (piece->buffer + piece->head, piece->size);
   if (record->room != NULL)
@@ -231,7 +231,7 @@ write_piece (EbbDiskQueue *self,
   if (reason == 0)
     reason = ebb_disk_file_write (self->file, piece->buffer, piece->buffer_size, offset);
   *seconds = (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
-  pthread_mutex_unlock (&self->at_disk);
+  ebb_worker_leave (&self->worker);
   return reason;
 }
 
@@ -265,13 +265,13 @@ ebb_disk_queue_run_write (EbbDiskQueue *self)
 
   g_queue_unlink (&self->writes, &piece->in_writes);
   piece->state = EBB_DISK_WRITING;
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   is_there = filling == NULL || ebb_transfer_finish (filling, NULL); /* none: it is tried again */
   if (is_there)
     reason = write_piece (self, piece, &seconds);
   g_clear_pointer (&filling, ebb_transfer_unref);
-  pthread_mutex_lock (&self->lock);
-  self->moving += seconds;
+  pthread_mutex_lock (&self->worker.lock);
+  self->worker.moving += seconds;
   if (!is_there)
     piece->state = EBB_DISK_LOST;
   else if (reason == 0)
@@ -281,7 +281,7 @@ ebb_disk_queue_run_write (EbbDiskQueue *self)
     }
   else
     note_failure (self, piece, reason);
-  pthread_cond_broadcast (&self->change);
+  pthread_cond_broadcast (&self->worker.change);
 }
 
 void
@@ -289,13 +289,13 @@ ebb_disk_piece_drop (EbbDiskPiece *piece)
 {
   EbbDiskQueue *queue = piece->record->queue;
 
-  if (piece->state == EBB_DISK_QUEUED && ebb_disk_queue_is_own (queue))
+  if (piece->state == EBB_DISK_QUEUED && ebb_worker_is_own (&queue->worker))
     {
       g_queue_unlink (&queue->writes, &piece->in_writes);
       piece->state = EBB_DISK_EMPTY;
     }
-  while (piece->state == EBB_DISK_WRITING && ebb_disk_queue_is_own (queue))
-    ebb_disk_queue_wait (queue, piece->record->device);
+  while (piece->state == EBB_DISK_WRITING && ebb_worker_is_own (&queue->worker))
+    ebb_worker_wait (&queue->worker, piece->record->device);
   if (piece->buffer != NULL)
     free_buffer (queue, piece);
 }
@@ -307,10 +307,10 @@ ebb_disk_queue_flush (EbbDiskQueue *self,
   const Allowance none = { 0 };
   gboolean ok;
 
-  pthread_mutex_lock (&self->lock);
+  pthread_mutex_lock (&self->worker.lock);
   self->failure.n_in_turn = 0; /* the disk may be well again */
   ok = make_room (self, NULL, 0, &none, error) && ebb_disk_queue_tell (self, error);
-  pthread_mutex_unlock (&self->lock);
+  pthread_mutex_unlock (&self->worker.lock);
   ebb_disk_queue_end_lingering (self, 0);
   return ok;
 }

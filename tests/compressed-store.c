@@ -4,6 +4,7 @@
 
 #include <glib/gstdio.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ struct _Trouble
 {
   EbbActivationStore parent_instance;
   int n_held, n_put, n_got, n_failures; /* the compressed store's thread gets, too */
+  int awaits_fork, is_getting;
 };
 
 G_DEFINE_FINAL_TYPE (Trouble, trouble, EBB_TYPE_ACTIVATION_STORE)
@@ -69,6 +71,28 @@ trouble_put (EbbActivationStore *store,
   return ebb_handle_new_for_data (g_memdup2 (&kept, sizeof kept), kept_free);
 }
 
+static int n_forks;
+
+static void
+count_fork (void)
+{
+  g_atomic_int_inc (&n_forks);
+}
+
+/* Until a fork has begun, and then for as long as it could take if nobody held it up. */
+static void
+await_fork (Trouble *self)
+{
+  const int before = g_atomic_int_get (&n_forks);
+
+  g_atomic_int_set (&self->is_getting, 1);
+  while (g_atomic_int_get (&n_forks) == before)
+    g_thread_yield ();
+  for (guint i = 0; i < 20000; i++)
+    g_thread_yield ();
+  g_atomic_int_set (&self->is_getting, 0);
+}
+
 static EbbTensor *
 trouble_get (EbbActivationStore *store,
              EbbHandle *handle,
@@ -77,6 +101,8 @@ trouble_get (EbbActivationStore *store,
   Trouble *self = TEST_TROUBLE (store);
   const Kept *kept = ebb_handle_get_data (handle);
 
+  if (g_atomic_int_get (&self->awaits_fork))
+    await_fork (self);
   if (fails (self, error))
     return NULL;
   g_atomic_int_inc (&self->n_got);
@@ -524,6 +550,91 @@ a_child_is_told_that_the_thread_is_elsewhere (void)
   g_assert_true (ebb_tensor_equal (x, back));
 }
 
+/* In the child everything can go, whatever the thread was at. */
+static pid_t
+fork_and_drop (EbbSavedTensorHooks *store,
+               EbbHandle **handles,
+               guint n,
+               gboolean *fails)
+{
+  pid_t child = fork ();
+
+  if (child != 0)
+    return child;
+  alarm (60); /* rather than hang */
+  for (guint i = 0; i < n; i++)
+    ebb_handle_unref (handles[i]);
+  g_object_unref (store);
+  _exit (fails != NULL && *fails);
+}
+
+static void
+await_child (pid_t child)
+{
+  int status;
+
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_cmpint (status, ==, 0);
+}
+
+static void
+a_child_may_drop_all_that_it_has (void)
+{
+  for (guint round = 0; round < 40; round++)
+    {
+      EbbSavedTensorHooks *store = new_store (round % 2, round % 4 > 1 ? 1 << 20 : 10000);
+      EbbHandle *handles[4];
+      EbbTensor *x[4];
+      pid_t child;
+
+      for (guint i = 0; i < 4; i++)
+        {
+          x[i] = test_randn ((int) i, 3000, -1);
+          handles[i] = ebb_activation_store_put_block (EBB_ACTIVATION_STORE (store), x[i], NULL);
+        }
+      for (guint i = 0; i < round % 5; i++)
+        ebb_activation_store_prefetch_block (EBB_ACTIVATION_STORE (store), handles[i]);
+      child = fork_and_drop (store, handles, 4, NULL);
+      for (guint i = 0; i < 4; i++)
+        {
+          g_autoptr (EbbTensor) back =
+              ebb_activation_store_get_block (EBB_ACTIVATION_STORE (store), handles[i], NULL);
+
+          g_assert_true (ebb_tensor_equal (back, x[i]));
+          ebb_handle_unref (handles[i]);
+          ebb_tensor_unref (x[i]);
+        }
+      g_object_unref (store);
+      await_child (child);
+    }
+}
+
+/* Whatever locks that takes, the child has none of them. */
+static void
+a_fork_waits_for_the_next_store (void)
+{
+  static gboolean is_watched;
+  g_autoptr (EbbSavedTensorHooks) next = g_object_new (TYPE_TROUBLE, NULL);
+  EbbSavedTensorHooks *store = new_over (next, 0);
+  Trouble *trouble = TEST_TROUBLE (next);
+  g_autoptr (EbbTensor) x = test_randn (1, 1000, -1);
+  EbbHandle *handle = ebb_activation_store_put_block (EBB_ACTIVATION_STORE (store), x, NULL);
+  EbbTensor *back;
+
+  if (!is_watched)
+    is_watched = pthread_atfork (count_fork, NULL, NULL) == 0;
+  g_atomic_int_set (&trouble->awaits_fork, 1);
+  ebb_activation_store_prefetch_block (EBB_ACTIVATION_STORE (store), handle);
+  while (!g_atomic_int_get (&trouble->is_getting))
+    g_thread_yield ();
+  await_child (fork_and_drop (store, &handle, 1, &trouble->is_getting));
+  back = ebb_activation_store_get_block (EBB_ACTIVATION_STORE (store), handle, NULL);
+  g_assert_true (ebb_tensor_equal (back, x));
+  ebb_tensor_unref (back);
+  ebb_handle_unref (handle);
+  g_object_unref (store);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -545,6 +656,8 @@ main (int argc, char **argv)
   g_test_add_func ("/compressed/the-fallback-takes-what-is-refused", the_fallback_takes_what_the_next_store_refuses);
   g_test_add_func ("/compressed/what-makes-no-sense-is-refused", what_makes_no_sense_is_refused);
   g_test_add_func ("/compressed/a-child-is-told", a_child_is_told_that_the_thread_is_elsewhere);
+  g_test_add_func ("/compressed/a-child-may-drop-all-that-it-has", a_child_may_drop_all_that_it_has);
+  g_test_add_func ("/compressed/a-fork-waits-for-the-next-store", a_fork_waits_for_the_next_store);
   status = g_test_run ();
   g_assert_cmpint (g_rmdir (scratch), ==, 0);
   g_free (scratch);
