@@ -76,6 +76,7 @@
 #include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
 #include "wrap/checkpointing.h"
+#include "wrap/gradient-sync.h"
 #include "wrap/offload-wrapper.h"
 
 #undef EBB_INSIDE
