@@ -3,18 +3,7 @@ import Ebb from 'gi://Ebb?version=1.0';
 import GObject from 'gi://GObject';
 import System from 'system';
 
-let failures = 0;
-
-function check(condition, message) {
-    if (!condition) {
-        printerr(`FAILED: ${message}`);
-        failures++;
-    }
-}
-
-function equal(a, b, message) {
-    check(JSON.stringify(a) === JSON.stringify(b), `${message}: ${JSON.stringify(a)} is not ${JSON.stringify(b)}`);
-}
+import {check, equal, finish} from './support/check.js';
 
 function messageOf(fn) {
     try {
@@ -273,4 +262,4 @@ const Store = GObject.registerClass(class Store extends Ebb.SavedTensorHooks {
     equal(counters(module), zeros(module), 'counters after backward');
 }
 
-System.exit(failures ? 1 : 0);
+finish();

@@ -1,30 +1,7 @@
 // DeepSpeed's interface and OneFlow's switch, in JavaScript.
 import Ebb from 'gi://Ebb?version=1.0';
-import System from 'system';
 
-let failures = 0;
-
-function check(condition, message) {
-    if (!condition) {
-        printerr(`FAILED: ${message}`);
-        failures++;
-    }
-}
-
-function equal(a, b, message) {
-    check(JSON.stringify(a) === JSON.stringify(b), `${message}: ${JSON.stringify(a)} is not ${JSON.stringify(b)}`);
-}
-
-function checkFails(fn, ...words) {
-    try {
-        fn();
-    } catch (error) {
-        for (const word of words)
-            check(error.message.includes(word), `"${error.message}" does not say "${word}"`);
-        return;
-    }
-    check(false, `no error with ${words}`);
-}
+import {check, checkFails, equal, finish} from './support/check.js';
 
 const defaults = {
     partition_activations: false,
@@ -129,4 +106,4 @@ equal(notes, [true, false, true], 'notified');
 sameGrads(gradsOf(switched, x => switched.run(x)), 'gradients with the switch');
 checkFails(() => Ebb.ModuleList.new().set_activation_checkpointing(true), 'ModuleList: activation_checkpointing');
 
-System.exit(failures ? 1 : 0);
+finish();

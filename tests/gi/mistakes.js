@@ -1,27 +1,9 @@
 // Options of a checkpoint as an object: what each may be, and that a mistake is told at the call.
 import Ebb from 'gi://Ebb?version=1.0';
-import System from 'system';
 
-let failures = 0;
+import {check, checkFailsWith, finish} from './support/check.js';
 
-function check(condition, message) {
-    if (!condition) {
-        printerr(`FAILED: ${message}`);
-        failures++;
-    }
-}
-
-function checkFails(fn, ...words) {
-    let message = null;
-    try {
-        fn();
-    } catch (error) {
-        message = error instanceof TypeError ? error.message : `not a TypeError: ${error}`;
-    }
-    for (const word of words)
-        check(message?.includes(word), `"${message}" has no "${word}"`);
-}
-
+const checkFails = (fn, ...words) => checkFailsWith(TypeError, fn, ...words);
 const linear = () => Ebb.Linear.new(4, 4, true);
 const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed', 'synchronize', 'profile',
     'determinism_check', 'policy', 'store', 'on_recompute'];
@@ -84,4 +66,4 @@ const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_rec
     check(module.get_modules().every(each => !Ebb.checkpoint_is_wrapped(each)), 'wrapped in spite of an error');
 }
 
-System.exit(failures ? 1 : 0);
+finish();

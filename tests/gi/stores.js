@@ -1,26 +1,7 @@
 // Stores of activations from JavaScript: made, looked at, given to modules and regions.
 import Ebb from 'gi://Ebb?version=1.0';
-import System from 'system';
 
-let failures = 0;
-
-function check(condition, message) {
-    if (!condition) {
-        printerr(`FAILED: ${message}`);
-        failures++;
-    }
-}
-
-function checkFails(fn, ...words) {
-    let message = null;
-    try {
-        fn();
-    } catch (error) {
-        message = error.message;
-    }
-    for (const word of words)
-        check(message?.includes(word), `"${message}" has no "${word}"`);
-}
+import {check, checkFails, finish} from './support/check.js';
 
 function mlp() {
     Ebb.manual_seed(1);
@@ -92,4 +73,4 @@ const same = (grads, what) => check(grads.join(';') === expected, `${what}: the 
     same(train(mlp()), 'the door is as it was');
 }
 
-System.exit(failures ? 1 : 0);
+finish();
