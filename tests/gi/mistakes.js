@@ -6,7 +6,7 @@ import {check, checkFailsWith, finish} from './support/check.js';
 const checkFails = (fn, ...words) => checkFailsWith(TypeError, fn, ...words);
 const linear = () => Ebb.Linear.new(4, 4, true);
 const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed', 'synchronize', 'profile',
-    'determinism_check', 'policy', 'store', 'on_recompute'];
+    'determinism_check', 'policy', 'store', 'on_recompute', 'options'];
 
 // -- what is right
 
@@ -21,7 +21,8 @@ const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_rec
         {offload_to_cpu: true}, {preserve_rng_state: false}, {early_stop: false}, {retain_recomputed: true},
         ...['none', 'default', 'values', null, NONE, DEFAULT, VALUES].map(value => ({determinism_check: value})),
         {store: Ebb.HostStore.new()}, {store: Ebb.DiskStore.new('/tmp')}, {policy: 'selective'},
-        {policy: Ebb.save_nth_product(1)}, {on_recompute: (self, phase) => phases.push(self === module, phase)}];
+        {policy: Ebb.save_nth_product(1)}, {options: Ebb.CheckpointOptions.new(), early_stop: undefined},
+        {options: null, early_stop: false}, {on_recompute: (self, phase) => phases.push(self === module, phase)}];
     for (const options of good) {
         module.zero_grad();
         Ebb.checkpoint_wrapper(module, options);
@@ -31,6 +32,15 @@ const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_rec
         Ebb.checkpoint_unwrap(module);
     }
     check(JSON.stringify(phases) === '[true,"begin",true,"end"]', `phases: ${JSON.stringify(phases)}`);
+}
+
+// Those that are given all at once are those that are taken.
+{
+    const module = Ebb.sequential(linear(), Ebb.Tanh.new()), phases = [], options = Ebb.CheckpointOptions.new();
+    options.set_recompute_func((self, phase) => phases.push(phase));
+    Ebb.checkpoint_wrapper(module, {options});
+    module.run(Ebb.ones([2, 4])).sum().backward();
+    check(phases.length === 2, `options as an option: ${phases.length} calls`);
 }
 
 // -- what is wrong
@@ -60,6 +70,9 @@ const names = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_rec
     }
     for (const value of ['/tmp', 3])
         checkFails(() => wrap({store: value}), 'store', `${value}`, 'Ebb.DiskStore.new');
+    for (const value of ['selective', 3, {early_stop: false}, Ebb.HostStore.new()])
+        checkFails(() => wrap({options: value}), 'options: ', 'must be an Ebb.CheckpointOptions');
+    checkFails(() => wrap({options: Ebb.CheckpointOptions.new(), profile: false}), 'options and profile');
     checkFails(() => wrap({store: Ebb.HostStore.new(), offload_to_cpu: true}), 'store and offload_to_cpu');
     checkFails(() => wrap({on_recompute: 'log'}), "on_recompute: 'log'", 'function of (module, phase)');
     checkFails(() => wrap({policy: 'selectiv'}), "policy: 'selectiv'", "'attention'");

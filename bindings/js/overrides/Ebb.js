@@ -281,7 +281,7 @@ function _init() {
 }
 
 const switches = ['offload_to_cpu', 'preserve_rng_state', 'early_stop', 'retain_recomputed', 'synchronize', 'profile'];
-const optionNames = [...switches, 'determinism_check', 'policy', 'store', 'on_recompute'];
+const optionNames = [...switches, 'determinism_check', 'policy', 'store', 'on_recompute', 'options'];
 
 // An option that is undefined is as if it were left out.
 function _checkpointOptions(Ebb, caller, given) {
@@ -289,6 +289,8 @@ function _checkpointOptions(Ebb, caller, given) {
         if (!optionNames.includes(name))
             throw new TypeError(`${caller} has no option ${name}: its options are ${optionNames.join(', ')}`);
     }
+    if ((given.options ?? null) !== null)
+        return _takeOptions(Ebb, given);
     const options = Ebb.CheckpointOptions.new();
     for (const name of switches.filter(each => given[each] !== undefined)) {
         if (typeof given[name] !== 'boolean')
@@ -302,6 +304,19 @@ function _checkpointOptions(Ebb, caller, given) {
         _setStore(Ebb, options, given.store, given.offload_to_cpu);
     if ((given.on_recompute ?? null) !== null)
         _setRecomputeFunction(Ebb, options, given.on_recompute);
+    return options;
+}
+
+// All at once, as Ebb.checkpointing_get_options () gives them.
+function _takeOptions(Ebb, given) {
+    const {options, ...rest} = given;
+    if (!(options instanceof Ebb.CheckpointOptions)) {
+        throw new TypeError(`options: ${_show(options)}: must be an Ebb.CheckpointOptions, as `
+            + 'Ebb.checkpointing_get_options () gives them');
+    }
+    const other = Object.keys(rest).find(name => rest[name] !== undefined);
+    if (other !== undefined)
+        throw new TypeError(`options and ${other}: options are all there is, leave one of both out`);
     return options;
 }
 
