@@ -1,15 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/card.h"
 #include "support/device.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
-#include "tensor/backend-private.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-/* Inner activations, which checkpointing lets go, and outer ones, which offload takes off the device, add up. The
- * device is "card": its memory is its own, and computes as the CPU does. */
+/* Inner activations, which checkpointing lets go, and outer ones, which offload takes off the device, add up. */
 
 enum
 {
@@ -19,49 +15,6 @@ enum
 };
 
 #define INPUT_BYTES ((guint64) ROWS * WIDTH * 4)
-
-static guint64 bytes_to_host, bytes_from_host;
-static gboolean copies_fail;
-
-static void *
-card_alloc (int index, gsize size, GError **error)
-{
-  return aligned_alloc (64, (size + 127) / 64 * 64);
-}
-
-static void
-card_free (int index, void *data, gsize size)
-{
-  free (data);
-}
-
-static gboolean
-card_copy (int index, void *destination, const void *source, gsize size, gboolean to_host, GError **error)
-{
-  if (copies_fail)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "card: the copy failed");
-      return FALSE;
-    }
-  *(to_host ? &bytes_to_host : &bytes_from_host) += size;
-  memcpy (destination, source, size);
-  return TRUE;
-}
-
-static const EbbKernelFunc *
-card_get_kernels (void)
-{
-  return ebb_cpu_backend.get_kernels ();
-}
-
-static const EbbBackend card_backend = {
-  .version = EBB_BACKEND_VERSION,
-  .name = "card",
-  .alloc = card_alloc,
-  .free = card_free,
-  .copy = card_copy,
-  .get_kernels = card_get_kernels,
-};
 
 static EbbDevice *card;
 
@@ -190,7 +143,7 @@ inner_and_outer_savings_add_up (void)
       g_autoptr (GPtrArray) grads = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
       guint64 on_card, on_host;
 
-      bytes_to_host = bytes_from_host = 0;
+      test_card.bytes_to_host = test_card.bytes_from_host = 0;
       measure (cases[i].each, cases[i].whole, &on_card, &on_host, grads);
       g_test_message ("case %u: %" G_GUINT64_FORMAT " on the card, %" G_GUINT64_FORMAT " on the host", i, on_card,
                       on_host);
@@ -241,14 +194,14 @@ inputs_cross_once_and_come_back_in_place (void)
   ebb_args_add_tensor (args, NULL, turned);
   ebb_args_add_tensor (args, NULL, here); /* already on the host: stays */
   ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
-  bytes_to_host = bytes_from_host = 0;
+  test_card.bytes_to_host = test_card.bytes_from_host = 0;
   result = ebb_module_call (test_wrap (module, options), args, &error);
   g_assert_no_error (error);
   y = ebb_args_get_tensor (result, 0);
   loss = ebb_sum (y, NULL, 0, FALSE, NULL);
   test_backward (loss);
-  g_assert_cmpuint (bytes_to_host, ==, INPUT_BYTES);
-  g_assert_cmpuint (bytes_from_host, ==, INPUT_BYTES);
+  g_assert_cmpuint (test_card.bytes_to_host, ==, INPUT_BYTES);
+  g_assert_cmpuint (test_card.bytes_from_host, ==, INPUT_BYTES);
   g_assert_true (ebb_tensor_get_device (x) == card);
 }
 
@@ -264,10 +217,10 @@ parameters_are_not_offloaded (void)
 
   g_assert_true (ebb_module_to_device (linear, card, NULL));
   ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
-  bytes_to_host = 0;
+  test_card.bytes_to_host = 0;
   y = ebb_module_call1 (test_wrap (linear, options), x, &error);
   g_assert_no_error (error);
-  g_assert_cmpuint (bytes_to_host, ==, INPUT_BYTES);
+  g_assert_cmpuint (test_card.bytes_to_host, ==, INPUT_BYTES);
 }
 
 static void
@@ -284,10 +237,10 @@ a_store_of_ones_own_comes_before_the_flag (void)
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
   ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
   ebb_checkpoint_options_set_store (options, store);
-  bytes_to_host = 0;
+  test_card.bytes_to_host = 0;
   y = ebb_module_call1 (test_wrap (model, options), x, &error);
   g_assert_no_error (error);
-  g_assert_cmpuint (bytes_to_host, ==, 0);
+  g_assert_cmpuint (test_card.bytes_to_host, ==, 0);
   g_assert_cmpuint (test_held (store), ==, INPUT_BYTES);
 }
 
@@ -304,14 +257,14 @@ copies_that_fail_fail_the_step_alone (void)
       g_autoptr (EbbTensor) loss = NULL;
 
       wrap_parts (model, OFFLOADED, UNWRAPPED);
-      copies_fail = !in_backward;
+      test_card.copies_fail = !in_backward;
       y = ebb_module_call1 (model, x, &error);
       loss = ebb_sum (y, NULL, 0, FALSE, NULL);
-      copies_fail = TRUE;
+      test_card.copies_fail = TRUE;
       g_assert_true (in_backward ? !ebb_tensor_backward (loss, &error) : y == NULL);
       test_assert_error (error, EBB_ERROR_DEVICE, "the copy failed");
       g_clear_error (&error);
-      copies_fail = FALSE;
+      test_card.copies_fail = FALSE;
       g_clear_pointer (&y, ebb_tensor_unref);
       g_clear_pointer (&loss, ebb_tensor_unref);
       test_assert_counters (model, 0);
@@ -365,9 +318,7 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
-  ebb_backend_register (&card_backend);
-  card = ebb_device_get ("card", NULL);
-  g_assert_nonnull (card);
+  card = test_card_open ();
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 1);
 #define TEST(name, func) g_test_add_func ("/checkpoint/offload/" name, func)
   TEST ("inner-and-outer-savings-add-up", inner_and_outer_savings_add_up);

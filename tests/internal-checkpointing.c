@@ -1,14 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/card.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "support/training.h"
-#include "tensor/backend-private.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-/* What each key of "activation_checkpointing" does. The device is "card": its memory is its own, it computes as the CPU
- * does, and it counts how often it is waited for. */
+/* What each key of "activation_checkpointing" does, on a device of its own. */
 
 enum
 {
@@ -18,53 +14,6 @@ enum
 };
 
 #define INPUT_BYTES ((guint64) ROWS * WIDTH * 4)
-
-static guint n_synchronized;
-static guint fails_at; /* the number of the call that fails; 0: none */
-
-static void *
-card_alloc (int index, gsize size, GError **error)
-{
-  return aligned_alloc (64, (size + 127) / 64 * 64);
-}
-
-static void
-card_free (int index, void *data, gsize size)
-{
-  free (data);
-}
-
-static gboolean
-card_copy (int index, void *destination, const void *source, gsize size, gboolean to_host, GError **error)
-{
-  memcpy (destination, source, size);
-  return TRUE;
-}
-
-static gboolean
-card_synchronize (int index, GError **error)
-{
-  if (++n_synchronized != fails_at)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "card: its work has failed");
-  return FALSE;
-}
-
-static const EbbKernelFunc *
-card_get_kernels (void)
-{
-  return ebb_cpu_backend.get_kernels ();
-}
-
-static const EbbBackend card_backend = {
-  .version = EBB_BACKEND_VERSION,
-  .name = "card",
-  .alloc = card_alloc,
-  .free = card_free,
-  .copy = card_copy,
-  .synchronize = card_synchronize,
-  .get_kernels = card_get_kernels,
-};
 
 static EbbDevice *card;
 
@@ -229,13 +178,13 @@ step (EbbModule *model, Way way, Seen *seen)
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbTensor) loss = NULL;
 
-  n_synchronized = 0;
+  test_card.n_synchronized = 0;
   y = forward (model, way, card, &error);
   g_assert_no_error (error);
-  *seen = (Seen){ activations (card), activations (NULL), n_synchronized, 0 };
+  *seen = (Seen){ activations (card), activations (NULL), test_card.n_synchronized, 0 };
   loss = ebb_sum (y, NULL, 0, FALSE, &error);
   test_backward (loss);
-  seen->in_all = n_synchronized;
+  seen->in_all = test_card.n_synchronized;
   g_assert_cmpuint (activations (card) + activations (NULL), ==, 0);
   test_assert_counters (model, 0);
   return take_grads (model);
@@ -438,10 +387,10 @@ a_failure_is_told_wherever_it_is_met (void)
 
         configure ("\"synchronize_checkpoint_boundary\": true");
         wrap_blocks (model, WRAPPED);
-        n_synchronized = 0;
-        fails_at = at;
+        test_card.n_synchronized = 0;
+        test_card.fails_at = at;
         ok = try_step (model, retain, &error);
-        fails_at = 0;
+        test_card.fails_at = 0;
         if (at > 4 * N_BLOCKS)
           {
             g_assert_true (ok);
@@ -452,9 +401,9 @@ a_failure_is_told_wherever_it_is_met (void)
         test_assert_counters (model, 0);
         g_assert_cmpuint (activations (card) + activations (NULL), ==, 0);
         g_clear_error (&error);
-        n_synchronized = 0;
+        test_card.n_synchronized = 0;
         g_assert_true (try_step (model, retain, &error));
-        g_assert_cmpuint (n_synchronized, ==, 4 * N_BLOCKS);
+        g_assert_cmpuint (test_card.n_synchronized, ==, 4 * N_BLOCKS);
       }
 }
 
@@ -474,14 +423,14 @@ the_boundaries_hold_for_every_graph (void)
   loss = ebb_sum (y, NULL, 0, FALSE, &error);
   for (guint i = 0; i < 3; i++) /* each pass has its boundaries */
     {
-      n_synchronized = 0;
+      test_card.n_synchronized = 0;
       g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, i < 2, &error));
-      g_assert_cmpuint (n_synchronized, ==, 2 * N_BLOCKS);
+      g_assert_cmpuint (test_card.n_synchronized, ==, 2 * N_BLOCKS);
     }
 
   /* Inside a recompute there are none. */
   test_wrap (model, options);
-  n_synchronized = 0;
+  test_card.n_synchronized = 0;
   g_clear_pointer (&y, ebb_tensor_unref);
   g_clear_pointer (&loss, ebb_tensor_unref);
   {
@@ -490,23 +439,23 @@ the_boundaries_hold_for_every_graph (void)
 
     y = ebb_module_call1 (model, x, &error);
   }
-  g_assert_cmpuint (n_synchronized, ==, 2 * (N_BLOCKS + 1));
+  g_assert_cmpuint (test_card.n_synchronized, ==, 2 * (N_BLOCKS + 1));
   loss = ebb_sum (y, NULL, 0, FALSE, &error);
   test_backward (loss);
-  g_assert_cmpuint (n_synchronized, ==, 4 * (N_BLOCKS + 1));
+  g_assert_cmpuint (test_card.n_synchronized, ==, 4 * (N_BLOCKS + 1));
 
   /* A graph that is dropped has no backward, and a forward without gradients is no checkpoint. */
-  n_synchronized = 0;
+  test_card.n_synchronized = 0;
   g_clear_pointer (&y, ebb_tensor_unref);
   g_clear_pointer (&loss, ebb_tensor_unref);
   ebb_checkpoint_unwrap (model);
   y = forward (model, WRAPPED, card, &error);
   g_clear_pointer (&y, ebb_tensor_unref);
-  g_assert_cmpuint (n_synchronized, ==, 2 * N_BLOCKS);
+  g_assert_cmpuint (test_card.n_synchronized, ==, 2 * N_BLOCKS);
   ebb_push_grad_enabled (FALSE);
   y = forward (model, WRAPPED, card, &error);
   ebb_pop_grad_enabled ();
-  g_assert_cmpuint (n_synchronized, ==, 2 * N_BLOCKS);
+  g_assert_cmpuint (test_card.n_synchronized, ==, 2 * N_BLOCKS);
 }
 
 /* -- profile ------------------------------------------------------------------------------------------------------- */
@@ -628,9 +577,7 @@ main (int argc, char **argv)
   g_test_init (&argc, &argv, NULL);
   lines = g_ptr_array_new_with_free_func (g_free);
   g_log_set_writer_func (write_log, NULL, NULL);
-  ebb_backend_register (&card_backend);
-  card = ebb_device_get ("card", NULL);
-  g_assert_nonnull (card);
+  card = test_card_open ();
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 1);
 #define TEST(name, func) g_test_add_func ("/checkpointing/" name, func)
   TEST ("each-key-acts", each_key_acts);
