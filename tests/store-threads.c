@@ -1,7 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "support/device.h"
+#include "support/side-by-side.h"
 #include "support/stores.h"
-#include "support/tensors.h"
 
 #include <glib/gstdio.h>
 
@@ -9,7 +8,6 @@
  * share. Each does to the bit what it does alone. */
 
 #define N_STEPS 12
-#define WIDTH 16
 #define N_BLOCKS 4
 
 typedef enum
@@ -25,12 +23,8 @@ static const char *const kind_names[N_KINDS] = { "host", "disk", "contiguous", "
 
 typedef struct
 {
-  EbbDevice *device;
-  guint64 seed;
   EbbSavedTensorHooks *own, *shared;
-  pthread_barrier_t *start; /* NULL: alone */
-  GPtrArray *seen;          /* losses, then parameters */
-} Training;
+} Stores;
 
 static char *scratch;
 
@@ -64,144 +58,70 @@ make_store (Kind kind)
 
 /* Every second block's input goes to the shared store; one block recomputes nothing. */
 static EbbModule *
-make_model (Training *self)
+make_model (gpointer data,
+            GError **error)
 {
+  const Stores *self = data;
   EbbModule *model = ebb_sequential_new ();
-  g_autoptr (GError) error = NULL;
 
   for (guint i = 0; i < N_BLOCKS; i++)
     {
-      g_autoptr (EbbModule) block = ebb_transformer_block_new (WIDTH, 2, 0.1, TRUE, TRUE, &error);
+      g_autoptr (EbbModule) block = ebb_transformer_block_new (TEST_SIDE_WIDTH, 2, 0.1, TRUE, TRUE, error);
       g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
-      EbbSavedTensorHooks *store = i % 2 ? self->shared : self->own;
 
-      ebb_checkpoint_options_set_store (options, store);
-      ebb_sequential_append (EBB_SEQUENTIAL (model), block, &error);
+      ebb_checkpoint_options_set_store (options, i % 2 ? self->shared : self->own);
+      ebb_sequential_append (EBB_SEQUENTIAL (model), block, error);
       if (i == 2)
-        g_object_unref (ebb_offload_wrapper (block, self->shared, &error));
+        g_object_unref (ebb_offload_wrapper (block, self->shared, error));
       else
-        g_object_unref (ebb_checkpoint_wrapper (block, options, &error));
-      g_assert_no_error (error);
+        g_object_unref (ebb_checkpoint_wrapper (block, options, error));
     }
   return model;
 }
 
-static void
-train_step (Training *self,
-            EbbModule *model,
-            EbbOptimizer *optimizer)
-{
-  const gint64 shape[] = { 2, 6, WIDTH };
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbTensor) x = ebb_randn (shape, 3, EBB_DTYPE_F32, NULL, NULL, &error);
-  g_autoptr (EbbTensor) y = ebb_module_call1 (model, x, &error);
-  g_autoptr (EbbTensor) square = ebb_square (y, &error);
-  g_autoptr (EbbTensor) loss = ebb_mean (square, NULL, 0, FALSE, &error);
-
-  ebb_tensor_backward (loss, &error);
-  g_assert_no_error (error);
-  ebb_optimizer_step (optimizer, &error);
-  g_assert_no_error (error);
-  ebb_optimizer_zero_grad (optimizer);
-  g_ptr_array_add (self->seen, ebb_tensor_detach (loss));
-}
-
-static void *
-train (void *data)
-{
-  Training *self = data;
-  g_autoptr (EbbModule) model = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-  g_autofree EbbTensor **parameters = NULL;
-  guint n;
-
-  ebb_set_default_device (self->device);
-  ebb_set_num_threads (1);
-  ebb_manual_seed (self->seed);
-  model = make_model (self);
-  optimizer = ebb_adamw_new (model, 1e-2, NULL);
-  if (self->start != NULL)
-    pthread_barrier_wait (self->start);
-  for (guint i = 0; i < N_STEPS; i++)
-    train_step (self, model, optimizer);
-  parameters = ebb_module_get_parameters (model, TRUE, &n);
-  for (guint i = 0; i < n; i++)
-    g_ptr_array_add (self->seen, parameters[i]);
-  return NULL;
-}
-
-static void
-training_init (Training *self,
-               guint index,
-               Kind own,
-               EbbSavedTensorHooks *shared,
-               pthread_barrier_t *start)
+static EbbDevice *
+open_device (guint index)
 {
   g_autofree char *name = g_strdup_printf ("sim:%u", index + 1);
   g_autoptr (GError) error = NULL;
+  EbbDevice *device = ebb_device_get (name, &error);
 
-  *self = (Training){ .seed = 5 + index, .own = make_store (own), .shared = shared, .start = start };
-  self->device = ebb_device_get (name, &error);
   g_assert_no_error (error);
-  self->seen = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  return device;
 }
 
 static void
-training_clear (Training *self)
+assert_empty (EbbSavedTensorHooks *store)
 {
-  g_autoptr (EbbMemoryStats) stats = NULL;
-
-  g_assert_cmpuint (test_held (self->own), ==, 0);
-  g_assert_cmpuint (ebb_activation_store_get_n_packed (EBB_ACTIVATION_STORE (self->own)), >, 0);
-  g_object_unref (self->own);
-  g_ptr_array_unref (self->seen);
-  stats = ebb_memory_get_stats (self->device);
-  g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 0);
-}
-
-static void
-assert_same (const Training *a,
-             const Training *b)
-{
-  g_assert_cmpuint (a->seen->len, ==, b->seen->len);
-  for (guint i = 0; i < a->seen->len; i++)
-    g_assert_true (ebb_tensor_equal (g_ptr_array_index (a->seen, i), g_ptr_array_index (b->seen, i)));
+  g_assert_cmpuint (test_held (store), ==, 0);
+  g_assert_cmpuint (ebb_activation_store_get_n_packed (EBB_ACTIVATION_STORE (store)), >, 0);
 }
 
 static void
 each_does_what_it_does_alone (gconstpointer data)
 {
-  const Kind kind = (Kind) GPOINTER_TO_UINT (data);
-  g_autoptr (EbbSavedTensorHooks) shared = make_store (kind);
-  Training alone[2], together[2];
-  pthread_barrier_t start;
-  pthread_t threads[2];
+  g_autoptr (EbbSavedTensorHooks) shared = make_store ((Kind) GPOINTER_TO_UINT (data));
+  Stores stores[2];
+  TestSide sides[2];
 
-  pthread_barrier_init (&start, NULL, 2);
   for (guint i = 0; i < 2; i++)
     {
-      Kind own = i == 0 ? HOST : DISK;
-
-      training_init (&alone[i], i, own, shared, NULL);
-      train (&alone[i]);
-      training_init (&together[i], i, own, shared, &start);
+      stores[i] = (Stores){ make_store (i == 0 ? HOST : DISK), shared };
+      sides[i] = (TestSide){ 5 + i, open_device (i), N_STEPS, make_model, &stores[i] };
     }
-  ebb_set_default_device (NULL);
-  for (guint i = 0; i < 2; i++)
-    g_assert_cmpint (pthread_create (&threads[i], NULL, train, &together[i]), ==, 0);
-  for (guint i = 0; i < 2; i++)
-    pthread_join (threads[i], NULL);
-  g_assert_cmpuint (test_held (shared), ==, 0);
-  for (guint i = 0; i < 2; i++)
-    assert_same (&alone[i], &together[i]);
+  test_side_by_side (sides, 2);
+  assert_empty (shared);
   if (EBB_IS_CONTIGUOUS_STORE (shared))
     ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (shared));
   for (guint i = 0; i < 2; i++)
     {
-      training_clear (&alone[i]);
-      training_clear (&together[i]);
+      g_autoptr (EbbMemoryStats) stats = NULL;
+
+      assert_empty (stores[i].own);
+      g_object_unref (stores[i].own);
+      stats = ebb_memory_get_stats (sides[i].device);
+      g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION), ==, 0);
     }
-  pthread_barrier_destroy (&start);
 }
 
 int
