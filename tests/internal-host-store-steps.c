@@ -2,6 +2,7 @@
 #include "support/sim.h"
 #include "support/stores.h"
 #include "support/tensors.h"
+#include "support/test-modules.h"
 #include "support/training.h"
 #include "tensor/backend-private.h"
 #include "tensor/tensor-private.h"
@@ -148,24 +149,12 @@ a_shared_input_is_stored_once (void)
   g_assert_cmpuint (ebb_activation_store_get_bytes_put (store), ==, 2 * TEST_SIM_INPUT_BYTES);
 }
 
-static EbbTensor *
-stumble (EbbModule *self,
-         EbbTensor *x,
-         gpointer data,
-         GError **error)
-{
-  g_autoptr (EbbTensor) y = ebb_sin (x, error);
-
-  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "stumbled");
-  return NULL;
-}
-
 static void
 an_error_in_the_middle_leaves_nothing (void)
 {
   g_autoptr (EbbActivationStore) store = test_sim_new_store ();
   g_autoptr (EbbModule) away = test_sim_new_wrapped (store);
-  g_autoptr (EbbModule) last = test_lambda1_new (stumble, NULL);
+  g_autoptr (EbbModule) last = test_stumbling_new ();
   g_autoptr (EbbTensor) here = test_randn (9, TEST_SIM_ROWS, TEST_SIM_WIDTH, -1);
   g_autoptr (EbbTensor) start = test_sim_send (here);
   const guint64 there = test_sim_in_use (test_sim), in_host = test_sim_in_use (NULL);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/stores.h"
 #include "support/tensors.h"
+#include "support/test-modules.h"
 #include "support/training.h"
 
 #include <string.h>
@@ -200,24 +201,12 @@ without_gradients_nothing_is_stored (void)
   g_assert_cmpuint (ebb_activation_store_get_n_packed (EBB_ACTIVATION_STORE (store)), ==, 0);
 }
 
-static EbbTensor *
-stumble (EbbModule *self,
-         EbbTensor *x,
-         gpointer data,
-         GError **error)
-{
-  g_autoptr (EbbTensor) y = ebb_sin (x, error);
-
-  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "stumbled");
-  return NULL;
-}
-
 static void
 an_error_in_the_middle_leaves_nothing (void)
 {
   g_autoptr (EbbTensor) x = test_randn (4, 6, 8, -1);
   g_autoptr (EbbModule) wrapped =
-      test_chain_new (test_mlp_new (1), test_lambda1_new (stumble, NULL), test_mlp_new (3), NULL);
+      test_chain_new (test_mlp_new (1), test_stumbling_new (), test_mlp_new (3), NULL);
   g_autoptr (EbbSavedTensorHooks) store = new_store ();
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbTensor) y = NULL;

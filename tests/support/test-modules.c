@@ -2,6 +2,7 @@
 #include "support/test-modules.h"
 
 #include "support/tensors.h"
+#include "support/training.h"
 
 /* -- scale --------------------------------------------------------------------------------------------------------- */
 
@@ -261,4 +262,24 @@ test_outer_new (EbbModule *inner)
   ebb_module_register_child (self, "inner", inner, &error);
   g_assert_no_error (error);
   return self;
+}
+
+/* -- stumbling ----------------------------------------------------------------------------------------------------- */
+
+static EbbTensor *
+stumble (EbbModule *self,
+         EbbTensor *x,
+         gpointer data,
+         GError **error)
+{
+  g_autoptr (EbbTensor) y = ebb_sin (x, error);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "stumbled");
+  return NULL;
+}
+
+EbbModule *
+test_stumbling_new (void)
+{
+  return test_lambda1_new (stumble, NULL);
 }

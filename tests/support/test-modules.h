@@ -37,4 +37,7 @@ EbbModule *test_loop_new (void);
 G_DECLARE_FINAL_TYPE (TestOuter, test_outer, TEST, OUTER, EbbModule)
 EbbModule *test_outer_new (EbbModule *inner);
 
+/* Fails, "stumbled", when it has computed something. */
+EbbModule *test_stumbling_new (void);
+
 G_END_DECLS
