@@ -61,6 +61,10 @@
 #include "nn/training-state.h"
 #include "nn/transformer-block.h"
 
+#include "dist/init.h"
+#include "dist/process-group.h"
+#include "dist/work.h"
+
 #include "offload/activation-store.h"
 #include "offload/compressed-store.h"
 #include "offload/contiguous-store.h"

@@ -174,7 +174,7 @@ typedef enum
   EBB_REDUCE_SUM_SQUARES,
   EBB_REDUCE_ANY,
   EBB_REDUCE_ALL
-} EbbReduceOp;
+} EbbReduction;
 
 /* One draw's name: see tensor/random.c */
 typedef struct
@@ -231,7 +231,7 @@ typedef union
   } column_sum;
   struct
   {
-    EbbReduceOp op;
+    EbbReduction op;
     guint32 dims;
     double correction;
   } reduce;

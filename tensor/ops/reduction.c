@@ -199,7 +199,7 @@ ebb_mean (EbbTensor *x, const int *dims, guint n_dims, gboolean keep_dims, GErro
 
 static EbbTensor *
 reduce_extremum (const EbbOp *op,
-                 EbbReduceOp which,
+                 EbbReduction which,
                  EbbTensor *x,
                  const int *dims,
                  guint n_dims,

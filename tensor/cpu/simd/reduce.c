@@ -18,7 +18,7 @@
 typedef struct
 {
   const EbbLaunch *launch;
-  EbbReduceOp op;
+  EbbReduction op;
   EbbCursor kept;    /* the outputs in x */
   EbbCursor reduced; /* the reduced elements of one output */
   EbbView *y;
@@ -28,7 +28,7 @@ typedef struct
 } Reduce;
 
 static double
-get_identity (EbbReduceOp op)
+get_identity (EbbReduction op)
 {
   switch (op)
     {
@@ -41,7 +41,7 @@ get_identity (EbbReduceOp op)
 }
 
 static inline double
-combine (EbbReduceOp op,
+combine (EbbReduction op,
          double a,
          double b)
 {
@@ -57,7 +57,7 @@ combine (EbbReduceOp op,
 }
 
 EBB_VEC_INLINE EbbVec
-combine_vec (EbbReduceOp op,
+combine_vec (EbbReduction op,
              EbbVec sum,
              EbbVec x)
 {
@@ -75,7 +75,7 @@ combine_vec (EbbReduceOp op,
 
 /* Of the lanes of a sum */
 EBB_VEC_INLINE double
-combine_lanes (EbbReduceOp op,
+combine_lanes (EbbReduction op,
                EbbVec sum)
 {
   double result = sum[0];
@@ -88,7 +88,7 @@ combine_lanes (EbbReduceOp op,
 }
 
 EBB_VEC_INLINE double
-reduce_block (EbbReduceOp op,
+reduce_block (EbbReduction op,
               const float *x,
               gint64 n)
 {
@@ -130,7 +130,7 @@ put_result (const Reduce *work,
 }
 
 EBB_VEC_INLINE void
-reduce_rows_by (EbbReduceOp op,
+reduce_rows_by (EbbReduction op,
                 const Reduce *work,
                 gint64 begin,
                 gint64 end)
@@ -158,7 +158,7 @@ reduce_rows_by (EbbReduceOp op,
 
 /* Adds rows [first, last) of the reduced elements to n outputs side by side, which stand at data. */
 EBB_VEC_INLINE void
-reduce_strip (EbbReduceOp op,
+reduce_strip (EbbReduction op,
               const Reduce *work,
               const char *data,
               gint64 n,
@@ -198,7 +198,7 @@ reduce_strip (EbbReduceOp op,
 }
 
 EBB_VEC_INLINE void
-reduce_strips_by (EbbReduceOp op,
+reduce_strips_by (EbbReduction op,
                   const Reduce *work,
                   gint64 begin,
                   gint64 end)
@@ -301,7 +301,7 @@ reduce_floats (Reduce *work,
 /* -- integers ------------------------------------------------------------------------------------------------------ */
 
 static inline gint64
-combine_i64 (EbbReduceOp op,
+combine_i64 (EbbReduction op,
              gint64 a,
              gint64 b)
 {
@@ -324,7 +324,7 @@ reduce_integers (gint64 begin,
 {
   const Reduce *work = data;
   EbbCursor kept = work->kept, reduced = work->reduced;
-  EbbReduceOp op = work->op;
+  EbbReduction op = work->op;
   gint64 buffer[EBB_CURSOR_BLOCK];
 
   for (gint64 output = begin; output < end; output++)

@@ -1,0 +1,37 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/group-queue-private.h"
+#include "dist/process-group-private.h"
+
+/* What every group has, whatever its engine. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  guint rank, size;
+  char *backend, *name;
+  double timeout;
+  guint64 sequence; /* of the last call */
+  guint64 n_calls[EBB_N_COLLECTIVES];
+  guint64 n_bytes[EBB_N_COLLECTIVES];
+  EbbGroupQueue *queue;
+} EbbGroupState;
+
+EbbGroupState *ebb_process_group_get_state (EbbProcessGroup *self);
+#define ebb_process_group_get_funcs(self) ((const EbbProcessGroupFuncs *) EBB_PROCESS_GROUP_GET_CLASS (self)->funcs)
+
+/* Brings the tensors of @work to where the engine reaches them, lets it do the call, and brings back what it gave. */
+gboolean ebb_process_group_do (EbbProcessGroup *self,
+                               EbbWork *work,
+                               GError **error);
+
+/* What all ranks have to tell, one after another: counts[r] elements of rank r; on the host, not counted. */
+EbbTensor *ebb_process_group_exchange (EbbProcessGroup *self,
+                                       const void *mine,
+                                       const gint64 *counts,
+                                       EbbDType dtype,
+                                       GError **error);
+
+G_END_DECLS

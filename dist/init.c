@@ -1,0 +1,156 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/init.h"
+
+#include "dist/process-group-private.h"
+#include "tensor/random.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* Which group is meant where none is given. */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static EbbProcessGroup *process_default; /* of ebb_init_process_group () */
+static EbbProcessGroup *alone;           /* stands in where there is none; stays */
+static __thread EbbProcessGroup *thread_default;
+
+void
+ebb_process_group_set_thread_default (EbbProcessGroup *group)
+{
+  g_set_object (&thread_default, group);
+}
+
+/**
+ * ebb_process_group_get_default:
+ *
+ * The group of all ranks: on a thread of ebb_run_ranks() that of its rank, elsewhere what ebb_init_process_group() made,
+ * else a group of one.
+ *
+ * Returns: (transfer none): the group
+ */
+EbbProcessGroup *
+ebb_process_group_get_default (void)
+{
+  EbbProcessGroup *group = thread_default;
+
+  if (group != NULL)
+    return group;
+  pthread_mutex_lock (&lock);
+  if (process_default == NULL && alone == NULL)
+    alone = ebb_single_group_new ();
+  group = process_default != NULL ? process_default : alone;
+  pthread_mutex_unlock (&lock);
+  return group;
+}
+
+/* What the program was started by: mpirun and Slurm number the processes, torchrun and its like too. */
+static const char *
+pick_backend (void)
+{
+  static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    {
+      const char *text = g_getenv (sizes[i]);
+
+      if (text != NULL && g_ascii_strtoull (text, NULL, 10) > 1)
+        return "mpi";
+    }
+  return "single";
+}
+
+/**
+ * ebb_init_process_group:
+ * @backend: (nullable): "single", "mpi", "nccl", or "auto", which %NULL means: what the environment tells
+ * @error: return location for an error
+ *
+ * Makes the group of all processes that were started together, once, and makes it the process' default.
+ *
+ * Returns: (transfer full) (nullable): the group, or %NULL with an error
+ */
+EbbProcessGroup *
+ebb_init_process_group (const char *backend,
+                        GError **error)
+{
+  EbbProcessGroup *group;
+  gboolean is_taken;
+
+  if (error != NULL && *error != NULL)
+    return NULL;
+  if (backend == NULL || strcmp (backend, "auto") == 0)
+    backend = pick_backend ();
+  pthread_mutex_lock (&lock);
+  is_taken = process_default != NULL;
+  pthread_mutex_unlock (&lock);
+  if (is_taken)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "process group \"%s\": there is one already; call ebb_destroy_process_group () first", backend);
+      return NULL;
+    }
+  group = strcmp (backend, "single") == 0 ? ebb_single_group_new () : ebb_process_group_load (backend, error);
+  if (group == NULL)
+    return NULL;
+  pthread_mutex_lock (&lock);
+  process_default = g_object_ref (group);
+  pthread_mutex_unlock (&lock);
+  return group;
+}
+
+/**
+ * ebb_destroy_process_group:
+ *
+ * Lets go of the process' default group, after what was started has come to its end. To be called on all ranks before
+ * they leave.
+ */
+void
+ebb_destroy_process_group (void)
+{
+  EbbProcessGroup *group;
+
+  pthread_mutex_lock (&lock);
+  group = g_steal_pointer (&process_default);
+  pthread_mutex_unlock (&lock);
+  if (group != NULL)
+    {
+      ebb_process_group_flush (group);
+      g_object_unref (group);
+    }
+}
+
+/* -- random numbers ------------------------------------------------------------------------------------------------ */
+
+/* The finalizer of MurmurHash3: neighbours become strangers. */
+static guint64
+scatter (guint64 x)
+{
+  x = (x ^ (x >> 33)) * G_GUINT64_CONSTANT (0xff51afd7ed558ccd);
+  x = (x ^ (x >> 33)) * G_GUINT64_CONSTANT (0xc4ceb9fe1a85ec53);
+  return x ^ (x >> 33);
+}
+
+/**
+ * ebb_seed_rank:
+ * @seed: which sequence of numbers
+ * @group: (nullable): whose ranks are to draw different numbers; %NULL for ebb_process_group_get_default()
+ * @error: return location for an error
+ *
+ * Puts this thread's default generator to the begin of a sequence of its own on each rank, for dropout that differs
+ * between ranks that see different data and is the same in every run. Rank 0 has the sequence of
+ * ebb_manual_seed (@seed). To be called after the model was made, whose first values are to be the same on all ranks.
+ *
+ * Returns: %FALSE if @error was set before
+ */
+gboolean
+ebb_seed_rank (guint64 seed,
+               EbbProcessGroup *group,
+               GError **error)
+{
+  guint64 rank;
+
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  rank = ebb_process_group_get_rank (group != NULL ? group : ebb_process_group_get_default ());
+  ebb_manual_seed (rank == 0 ? seed : scatter (seed ^ scatter (rank * G_GUINT64_CONSTANT (0x9e3779b97f4a7c15))));
+  return TRUE;
+}
