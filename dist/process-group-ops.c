@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/process-group-private.h"
 #include "tensor/op-private.h"
+#include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>

@@ -16,6 +16,8 @@ enum
   N_PROPS
 };
 
+typedef EbbGroupState EbbProcessGroupPrivate;
+
 static GParamSpec *properties[N_PROPS];
 
 G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbProcessGroup, ebb_process_group, G_TYPE_OBJECT)
