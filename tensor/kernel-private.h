@@ -174,7 +174,7 @@ typedef enum
   EBB_REDUCE_SUM_SQUARES,
   EBB_REDUCE_ANY,
   EBB_REDUCE_ALL
-} EbbReduction;
+} EbbReduceKind;
 
 /* One draw's name: see tensor/random.c */
 typedef struct
@@ -231,7 +231,7 @@ typedef union
   } column_sum;
   struct
   {
-    EbbReduction op;
+    EbbReduceKind op;
     guint32 dims;
     double correction;
   } reduce;

@@ -90,7 +90,7 @@ count_dims (KernelShape shape)
 }
 
 static void
-check_reduce (EbbReduction op,
+check_reduce (EbbReduceKind op,
               EbbDType dtype,
               guint shape_number,
               guint32 dims,
@@ -122,7 +122,7 @@ test_reduce (void)
   for (guint shape = 0; shape < N_SHAPES; shape++)
     for (guint32 dims = 1; dims < 1u << count_dims (get_shape (shape)); dims++)
       for (KernelLayout layout = 0; layout < (shape > 3 ? KERNEL_LAYOUT_STRIDED : KERNEL_N_LAYOUTS); layout++)
-        for (EbbReduction op = EBB_REDUCE_SUM; op <= EBB_REDUCE_ALL; op++)
+        for (EbbReduceKind op = EBB_REDUCE_SUM; op <= EBB_REDUCE_ALL; op++)
           {
             for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
               check_reduce (op, floats[d], shape, dims, layout);
@@ -135,7 +135,7 @@ test_reduce (void)
 static void
 test_extremes_of_nan (void)
 {
-  for (EbbReduction op = EBB_REDUCE_MAX; op <= EBB_REDUCE_MIN; op++)
+  for (EbbReduceKind op = EBB_REDUCE_MAX; op <= EBB_REDUCE_MIN; op++)
     for (gint64 at = 0; at < 40; at++)
       for (guint32 dims = 1; dims < 4; dims++)
         {
@@ -182,7 +182,7 @@ test_arg_reduce (void)
   for (guint shape = 0; shape < N_SHAPES; shape++)
     for (int dim = 0; dim < count_dims (get_shape (shape)); dim++)
       for (guint d = 0; d < G_N_ELEMENTS (dtypes); d++)
-        for (EbbReduction op = EBB_REDUCE_MAX; op <= EBB_REDUCE_MIN; op++)
+        for (EbbReduceKind op = EBB_REDUCE_MAX; op <= EBB_REDUCE_MIN; op++)
           {
             KernelCase test = case_new ("arg_reduce", EBB_KERNEL_ARG_REDUCE);
             KernelShape reduced = reduce_shape (get_shape (shape), 1u << dim);

@@ -134,7 +134,7 @@ gboolean ebb_launch_where (EbbTensor *condition,
                            EbbTensor *y,
                            GError **error);
 /* @y has the reduced dimensions with size 1, or not at all. */
-gboolean ebb_launch_reduce (EbbReduction op,
+gboolean ebb_launch_reduce (EbbReduceKind op,
                             EbbTensor *x,
                             guint32 dims,
                             EbbTensor *y,

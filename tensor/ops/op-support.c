@@ -471,7 +471,7 @@ ebb_launch_where (EbbTensor *condition, EbbTensor *a, EbbTensor *b, EbbTensor *y
 }
 
 gboolean
-ebb_launch_reduce (EbbReduction op, EbbTensor *x, guint32 dims, EbbTensor *y, GError **error)
+ebb_launch_reduce (EbbReduceKind op, EbbTensor *x, guint32 dims, EbbTensor *y, GError **error)
 {
   EbbLaunch launch;
   EbbView view;

@@ -199,7 +199,7 @@ ebb_mean (EbbTensor *x, const int *dims, guint n_dims, gboolean keep_dims, GErro
 
 static EbbTensor *
 reduce_extremum (const EbbOp *op,
-                 EbbReduction which,
+                 EbbReduceKind which,
                  EbbTensor *x,
                  const int *dims,
                  guint n_dims,

@@ -35,7 +35,7 @@ get_offset (const Split *parts,
 }
 
 static double
-accumulate (EbbReduction op,
+accumulate (EbbReduceKind op,
             gboolean is_first,
             double sum,
             double x)
@@ -57,7 +57,7 @@ ebb_reference_reduce (const EbbLaunch *launch,
                       GError **error)
 {
   const EbbView *x = launch->inputs[0], *y = launch->outputs[0];
-  EbbReduction op = launch->params.reduce.op;
+  EbbReduceKind op = launch->params.reduce.op;
   Split parts = split (x, launch->params.reduce.dims);
   gint64 n = ebb_reference_count (&parts.reduced);
 

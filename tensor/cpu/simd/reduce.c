@@ -18,7 +18,7 @@
 typedef struct
 {
   const EbbLaunch *launch;
-  EbbReduction op;
+  EbbReduceKind op;
   EbbCursor kept;    /* the outputs in x */
   EbbCursor reduced; /* the reduced elements of one output */
   EbbView *y;
@@ -28,7 +28,7 @@ typedef struct
 } Reduce;
 
 static double
-get_identity (EbbReduction op)
+get_identity (EbbReduceKind op)
 {
   switch (op)
     {
@@ -41,7 +41,7 @@ get_identity (EbbReduction op)
 }
 
 static inline double
-combine (EbbReduction op,
+combine (EbbReduceKind op,
          double a,
          double b)
 {
@@ -57,7 +57,7 @@ combine (EbbReduction op,
 }
 
 EBB_VEC_INLINE EbbVec
-combine_vec (EbbReduction op,
+combine_vec (EbbReduceKind op,
              EbbVec sum,
              EbbVec x)
 {
@@ -75,7 +75,7 @@ combine_vec (EbbReduction op,
 
 /* Of the lanes of a sum */
 EBB_VEC_INLINE double
-combine_lanes (EbbReduction op,
+combine_lanes (EbbReduceKind op,
                EbbVec sum)
 {
   double result = sum[0];
@@ -88,7 +88,7 @@ combine_lanes (EbbReduction op,
 }
 
 EBB_VEC_INLINE double
-reduce_block (EbbReduction op,
+reduce_block (EbbReduceKind op,
               const float *x,
               gint64 n)
 {
@@ -130,7 +130,7 @@ put_result (const Reduce *work,
 }
 
 EBB_VEC_INLINE void
-reduce_rows_by (EbbReduction op,
+reduce_rows_by (EbbReduceKind op,
                 const Reduce *work,
                 gint64 begin,
                 gint64 end)
@@ -158,7 +158,7 @@ reduce_rows_by (EbbReduction op,
 
 /* Adds rows [first, last) of the reduced elements to n outputs side by side, which stand at data. */
 EBB_VEC_INLINE void
-reduce_strip (EbbReduction op,
+reduce_strip (EbbReduceKind op,
               const Reduce *work,
               const char *data,
               gint64 n,
@@ -198,7 +198,7 @@ reduce_strip (EbbReduction op,
 }
 
 EBB_VEC_INLINE void
-reduce_strips_by (EbbReduction op,
+reduce_strips_by (EbbReduceKind op,
                   const Reduce *work,
                   gint64 begin,
                   gint64 end)
@@ -301,7 +301,7 @@ reduce_floats (Reduce *work,
 /* -- integers ------------------------------------------------------------------------------------------------------ */
 
 static inline gint64
-combine_i64 (EbbReduction op,
+combine_i64 (EbbReduceKind op,
              gint64 a,
              gint64 b)
 {
@@ -324,7 +324,7 @@ reduce_integers (gint64 begin,
 {
   const Reduce *work = data;
   EbbCursor kept = work->kept, reduced = work->reduced;
-  EbbReduction op = work->op;
+  EbbReduceKind op = work->op;
   gint64 buffer[EBB_CURSOR_BLOCK];
 
   for (gint64 output = begin; output < end; output++)
