@@ -295,6 +295,9 @@ ebb_host_store_get_default (void)
 
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
+/* They stand together in the pool, where two threads that each set one would else undo what the other did. */
+static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER;
+
 /**
  * ebb_host_store_get_byte_limit:
  * @self: a host store
@@ -322,15 +325,18 @@ ebb_host_store_set_byte_limit (EbbHostStore *self,
                                guint64 n_bytes)
 {
   EbbHostLimit limit;
+  gboolean changes;
 
   g_return_if_fail (EBB_IS_HOST_STORE (self));
 
+  pthread_mutex_lock (&setting);
   limit = get_limit (self);
-  if (limit.n_bytes == n_bytes)
-    return;
+  changes = limit.n_bytes != n_bytes;
   limit.n_bytes = n_bytes;
   ebb_host_pool_set_limit (self->pool, &limit);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
+  pthread_mutex_unlock (&setting);
+  if (changes)
+    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
 }
 
 /**
@@ -361,16 +367,19 @@ ebb_host_store_set_when_full (EbbHostStore *self,
                               EbbWhenFull when_full)
 {
   EbbHostLimit limit;
+  gboolean changes;
 
   g_return_if_fail (EBB_IS_HOST_STORE (self));
 
+  pthread_mutex_lock (&setting);
   limit = get_limit (self);
-  if (limit.when_full == when_full)
-    return;
+  changes = limit.when_full != when_full;
   limit.when_full = when_full;
   ebb_host_pool_set_limit (self->pool, &limit);
   ebb_activation_store_set_spills (EBB_ACTIVATION_STORE (self), when_full != EBB_WHEN_FULL_ERROR);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_WHEN_FULL]);
+  pthread_mutex_unlock (&setting);
+  if (changes)
+    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_WHEN_FULL]);
 }
 
 /**
@@ -399,15 +408,18 @@ ebb_host_store_set_patience (EbbHostStore *self,
                              double seconds)
 {
   EbbHostLimit limit;
+  gboolean changes;
 
   g_return_if_fail (EBB_IS_HOST_STORE (self) && seconds >= 0);
 
+  pthread_mutex_lock (&setting);
   limit = get_limit (self);
-  if (limit.patience == seconds)
-    return;
+  changes = limit.patience != seconds;
   limit.patience = seconds;
   ebb_host_pool_set_limit (self->pool, &limit);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PATIENCE]);
+  pthread_mutex_unlock (&setting);
+  if (changes)
+    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PATIENCE]);
 }
 
 /**

@@ -128,6 +128,56 @@ the_limit_of_the_cpu_holds_for_pinned_memory (void)
   ebb_memory_set_limit (NULL, G_MAXUINT64);
 }
 
+/* -- settings ------------------------------------------------------------------------------------------------------ */
+
+#define N_SETTINGS 20000
+
+static gpointer
+set_byte_limit (gpointer data)
+{
+  for (guint i = 1; i <= N_SETTINGS; i++)
+    {
+      ebb_host_store_set_byte_limit (data, i);
+      g_assert_cmpuint (ebb_host_store_get_byte_limit (data), ==, i);
+    }
+  return NULL;
+}
+
+static gpointer
+set_when_full (gpointer data)
+{
+  for (guint i = 0; i < N_SETTINGS; i++)
+    {
+      ebb_host_store_set_when_full (data, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+      g_assert_cmpint (ebb_host_store_get_when_full (data), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+    }
+  return NULL;
+}
+
+static gpointer
+set_patience (gpointer data)
+{
+  for (guint i = 1; i <= N_SETTINGS; i++)
+    {
+      ebb_host_store_set_patience (data, i);
+      g_assert_cmpfloat (ebb_host_store_get_patience (data), ==, i);
+    }
+  return NULL;
+}
+
+static void
+threads_may_each_change_a_setting (void)
+{
+  g_autoptr (EbbActivationStore) store = new_store (SIZE);
+  const GThreadFunc setters[] = { set_byte_limit, set_when_full, set_patience };
+  GThread *threads[G_N_ELEMENTS (setters)];
+
+  for (guint i = 0; i < G_N_ELEMENTS (setters); i++)
+    threads[i] = g_thread_new (NULL, setters[i], store);
+  for (guint i = 0; i < G_N_ELEMENTS (setters); i++)
+    g_thread_join (threads[i]);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -139,6 +189,7 @@ main (int argc, char **argv)
   g_assert_no_error (error);
   g_test_add_func ("/host-limits/what-is-larger-than-the-limit-is-refused-at-once",
                    what_is_larger_than_the_limit_is_refused_at_once);
+  g_test_add_func ("/host-limits/threads-may-each-change-a-setting", threads_may_each_change_a_setting);
   g_test_add_func ("/host-limits/who-waits-sees-a-limit-that-is-raised", who_waits_sees_a_limit_that_is_raised);
   g_test_add_func ("/host-limits/the-limit-of-the-cpu-holds-for-pinned-memory",
                    the_limit_of_the_cpu_holds_for_pinned_memory);
