@@ -143,6 +143,15 @@ the_innermost_store_takes_it (void)
   g_assert_cmpuint (get_put (region), >, 0); /* the loss */
 }
 
+/* Of the wrapper, which holds it. */
+static EbbSavedTensorHooks *
+get_store (EbbModule *module)
+{
+  g_autoptr (EbbSavedTensorHooks) store = ebb_offload_get_store (module);
+
+  return store;
+}
+
 static void
 wrapping_again_sets_another_store (void)
 {
@@ -156,7 +165,7 @@ wrapping_again_sets_another_store (void)
   offload (module, first);
   offload (module, second);
   g_assert_true (ebb_offload_is_wrapped (module));
-  g_assert_true (ebb_offload_get_store (module) == second);
+  g_assert_true (get_store (module) == second);
   test_outcome_free (test_train1 (module, x));
   g_assert_cmpuint (get_put (first), ==, 0);
   g_assert_cmpuint (get_put (second), >, 0);
@@ -164,7 +173,20 @@ wrapping_again_sets_another_store (void)
   g_assert_false (ebb_offload_unwrap (module));
   g_assert_false (ebb_offload_is_wrapped (module));
   offload (module, NULL);
-  g_assert_true (EBB_IS_HOST_STORE (ebb_offload_get_store (module)));
+  g_assert_true (EBB_IS_HOST_STORE (get_store (module)));
+}
+
+static void
+its_store_outlives_the_wrapper (void)
+{
+  g_autoptr (EbbModule) module = test_mlp_new (1);
+  g_autoptr (EbbSavedTensorHooks) store = NULL;
+
+  offload (module, NULL);
+  store = ebb_offload_get_store (module);
+  g_assert_cmpuint (G_OBJECT (store)->ref_count, ==, 2);
+  g_assert_true (ebb_offload_unwrap (module));
+  g_assert_cmpuint (G_OBJECT (store)->ref_count, ==, 1);
 }
 
 static void
@@ -176,7 +198,7 @@ a_type_that_is_not_there_is_an_error (void)
   g_assert_true (ebb_offload_wrap_each (module, EBB_TYPE_LINEAR, NULL, &error));
   g_assert_true (ebb_offload_is_wrapped (get_child (module, "0")));
   g_assert_false (ebb_offload_is_wrapped (module));
-  g_assert_true (ebb_offload_get_store (get_child (module, "0")) == ebb_offload_get_store (get_child (module, "3")));
+  g_assert_true (get_store (get_child (module, "0")) == get_store (get_child (module, "3")));
   g_assert_false (ebb_offload_wrap_each (module, EBB_TYPE_EMBEDDING, NULL, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no EbbEmbedding", "EbbSequential");
   g_assert_null (ebb_offload_wrapper (module, NULL, &error)); /* an error is set already */
@@ -278,7 +300,7 @@ to_the_host_and_back (void)
       if (i == 1)
         {
           offload (module, NULL);
-          ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_offload_get_store (module)), 1);
+          ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (get_store (module)), 1);
         }
       y = test_forward1 (module, x);
       loss = test_loss (y);
@@ -296,7 +318,7 @@ to_the_host_and_back (void)
         }
       if (i == 1)
         {
-          EbbActivationStore *store = EBB_ACTIVATION_STORE (ebb_offload_get_store (module));
+          EbbActivationStore *store = EBB_ACTIVATION_STORE (get_store (module));
 
           g_assert_cmpuint (ebb_activation_store_get_bytes_got (store), >, 0);
           g_assert_cmpuint (ebb_activation_store_get_bytes_held (store), ==, 0);
@@ -337,6 +359,7 @@ main (int argc, char **argv)
   TEST_DATA ("within-a-checkpoint-nothing-is-stored/same-module", TRUE, within_a_checkpoint_nothing_is_stored);
   TEST ("the-innermost-store-takes-it", the_innermost_store_takes_it);
   TEST ("wrapping-again-sets-another-store", wrapping_again_sets_another_store);
+  TEST ("its-store-outlives-the-wrapper", its_store_outlives_the_wrapper);
   TEST ("a-type-that-is-not-there-is-an-error", a_type_that_is_not_there_is_an_error);
   TEST ("without-gradients-nothing-is-stored", without_gradients_nothing_is_stored);
   TEST ("an-error-in-the-middle-leaves-nothing", an_error_in_the_middle_leaves_nothing);

@@ -254,7 +254,7 @@ ebb_offload_is_wrapped (EbbModule *module)
  * ebb_offload_get_store:
  * @module: a module
  *
- * Returns: (transfer none) (nullable): the store of the offload wrapper on @module, to look at its counters; %NULL if
+ * Returns: (transfer full) (nullable): the store of the offload wrapper on @module, to look at its counters; %NULL if
  *   there is no wrapper
  */
 EbbSavedTensorHooks *
@@ -269,7 +269,7 @@ ebb_offload_get_store (EbbModule *module)
   if (self == NULL)
     return NULL;
   pthread_mutex_lock (&lock);
-  store = self->store; /* as long as nobody sets another one */
+  store = g_object_ref (self->store); /* another thread may set another one */
   pthread_mutex_unlock (&lock);
   return store;
 }
