@@ -93,6 +93,15 @@ typedef struct
 } EbbActivationStorePrivate;
 
 EbbActivationStorePrivate *ebb_activation_store_peek (EbbActivationStore *self);
+
+/* activation-store-settings.c */
+void ebb_activation_store_install_settings (GObjectClass *object_class);
+void ebb_activation_store_init_settings (EbbActivationStore *self);
+void ebb_activation_store_dispose_settings (EbbActivationStore *self);
+/* Asks the filter; FALSE, with @error set if that failed. */
+gboolean ebb_activation_store_passes_filter (EbbActivationStore *self,
+                                             EbbTensor *tensor,
+                                             GError **error);
 /* With a reference; NULL: there is none. */
 EbbActivationStore *ebb_activation_store_ref_fallback (EbbActivationStore *self);
 
