@@ -43,20 +43,36 @@ ebb_process_group_get_default (void)
   return group;
 }
 
+static guint
+get_number (const char *variable)
+{
+  const char *text = g_getenv (variable);
+  guint64 value = text != NULL ? g_ascii_strtoull (text, NULL, 10) : 0;
+
+  return (guint) MIN (value, G_MAXINT);
+}
+
+guint
+ebb_process_group_count_mpi_processes (void)
+{
+  /* Of Open MPI's mpirun, MPICH's and Intel's, MVAPICH's, and srun; within sbatch SLURM_NTASKS is set too, but nothing
+   * is started together there. */
+  static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    if (get_number (sizes[i]) > 0)
+      return get_number (sizes[i]);
+  /* A launcher that tells the rank alone: there may be more. */
+  return g_getenv ("PMIX_RANK") != NULL ? 2 : 0;
+}
+
 /* What the program was started by: mpirun and Slurm number the processes, torchrun and its like too. */
 static const char *
 pick_backend (void)
 {
-  static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE" };
-
-  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
-    {
-      const char *text = g_getenv (sizes[i]);
-
-      if (text != NULL && g_ascii_strtoull (text, NULL, 10) > 1)
-        return "mpi";
-    }
-  return "single";
+  if (ebb_process_group_count_mpi_processes () > 1)
+    return "mpi";
+  return g_getenv ("RANK") != NULL && get_number ("WORLD_SIZE") > 1 ? "nccl" : "single";
 }
 
 /**

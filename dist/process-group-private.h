@@ -135,6 +135,13 @@ typedef struct
                   EbbDType dtype,
                   EbbReduceOp op);
   char *(*call_to_string) (const EbbCollectiveCall *call);
+  const char *(*get_name) (EbbProcessGroup *group);
+  const char *(*get_device_name) (EbbDevice *device);
+  guint (*count_mpi_processes) (void); /* 0: MPI didn't start this process */
+  void (*set_n_threads) (int n_threads); /* of the calling thread, unless the environment says how many */
+  /* The group of another module, for those that need it to find each other; its run () is called by hand. */
+  EbbProcessGroup *(*load) (const char *name,
+                            GError **error);
 } EbbProcessGroupHost;
 
 extern const EbbProcessGroupHost ebb_process_group_host;
@@ -142,6 +149,8 @@ extern const EbbProcessGroupHost ebb_process_group_host;
 typedef EbbProcessGroup *(*EbbProcessGroupOpen) (const EbbProcessGroupHost *host,
                                                  GError **error);
 
+/* The processes that mpirun or Slurm started together, as the environment tells; 0: it doesn't, and this is none. */
+guint ebb_process_group_count_mpi_processes (void);
 /* The group of all ranks, from the module of that name. */
 EbbProcessGroup *ebb_process_group_load (const char *name,
                                          GError **error);

@@ -34,4 +34,11 @@ const EbbBackend *ebb_backend_load (const char *name,
 /* The names of the modules that are there, "cuda, sim"; empty if there are none. */
 char *ebb_backend_list_modules (void);
 
+/* Of any kind of module: PREFIX-NAME.so in one of those folders; NULL with @tried telling where it was looked for. And
+ * the names of those that are there. */
+char *ebb_module_find (const char *prefix,
+                       const char *name,
+                       GString *tried);
+char *ebb_module_list (const char *prefix);
+
 G_END_DECLS

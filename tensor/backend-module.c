@@ -72,7 +72,7 @@ compare_names (gconstpointer a,
 }
 
 char *
-ebb_backend_list_modules (void)
+ebb_module_list (const char *prefix)
 {
   g_autoptr (GPtrArray) folders = list_folders ();
   g_autoptr (GPtrArray) names = g_ptr_array_new_with_free_func (g_free);
@@ -84,9 +84,9 @@ ebb_backend_list_modules (void)
       const char *file;
 
       while (folder != NULL && (file = g_dir_read_name (folder)) != NULL)
-        if (g_str_has_prefix (file, FILE_PREFIX) && g_str_has_suffix (file, FILE_SUFFIX))
-          g_ptr_array_add (names, g_strndup (file + strlen (FILE_PREFIX),
-                                             strlen (file) - strlen (FILE_PREFIX) - strlen (FILE_SUFFIX)));
+        if (g_str_has_prefix (file, prefix) && g_str_has_suffix (file, FILE_SUFFIX))
+          g_ptr_array_add (names, g_strndup (file + strlen (prefix),
+                                             strlen (file) - strlen (prefix) - strlen (FILE_SUFFIX)));
     }
   g_ptr_array_sort (names, compare_names);
   for (guint i = 0; i < names->len; i++)
@@ -95,15 +95,26 @@ ebb_backend_list_modules (void)
   return g_string_free (text, FALSE);
 }
 
-/* NULL with @tried telling where it was looked for. */
-static char *
-find_file (const char *name,
-           GString *tried)
+static gboolean
+is_module_name (const char *name)
+{
+  if (*name == '\0')
+    return FALSE;
+  for (const char *p = name; *p != '\0'; p++)
+    if (!g_ascii_islower (*p) && !g_ascii_isdigit (*p))
+      return FALSE;
+  return TRUE;
+}
+
+char *
+ebb_module_find (const char *prefix,
+                 const char *name,
+                 GString *tried)
 {
   g_autoptr (GPtrArray) folders = list_folders ();
-  g_autofree char *file_name = g_strconcat (FILE_PREFIX, name, FILE_SUFFIX, NULL);
+  g_autofree char *file_name = g_strconcat (prefix, name, FILE_SUFFIX, NULL);
 
-  for (guint i = 0; i < folders->len; i++)
+  for (guint i = 0; is_module_name (name) && i < folders->len; i++)
     {
       g_autofree char *path = g_build_filename (folders->pdata[i], file_name, NULL);
 
@@ -112,6 +123,12 @@ find_file (const char *name,
       g_string_append_printf (tried, "%s%s", tried->len > 0 ? ", " : "", path);
     }
   return NULL;
+}
+
+char *
+ebb_backend_list_modules (void)
+{
+  return ebb_module_list (FILE_PREFIX);
 }
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
@@ -160,23 +177,12 @@ open_module (const char *path,
   return backend;
 }
 
-static gboolean
-is_module_name (const char *name)
-{
-  if (*name == '\0')
-    return FALSE;
-  for (const char *p = name; *p != '\0'; p++)
-    if (!g_ascii_islower (*p) && !g_ascii_isdigit (*p))
-      return FALSE;
-  return TRUE;
-}
-
 const EbbBackend *
 ebb_backend_load (const char *name,
                   GError **error)
 {
   g_autoptr (GString) tried = g_string_new (NULL);
-  g_autofree char *path = is_module_name (name) ? find_file (name, tried) : NULL;
+  g_autofree char *path = ebb_module_find (FILE_PREFIX, name, tried);
 
   if (path == NULL)
     {

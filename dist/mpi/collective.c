@@ -1,0 +1,532 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/mpi/mpi-private.h"
+
+#include <string.h>
+
+/* The data. MPI moves it; what is reduced is reduced here, in the order of the ranks: MPI promises no order, and has no
+ * 16-bit floats. A reduction is an exchange, of which each rank gets all ranks' versions of its own piece, and where all
+ * want the result a gather; both send as little as is possible. */
+
+/* Of the versions of one piece, in bytes: larger pieces go part by part, one being sent while another is reduced. */
+#define ROWS_SIZE ((gsize) 4 << 20)
+/* A tensor for which all ranks' versions are smaller is sent to everyone as it is. */
+#define SMALL_SIZE ((gsize) 32 << 10)
+
+typedef struct
+{
+  EbbMpiGroup *group;
+  const EbbCollectiveCall *call;
+  gint64 max_count; /* elements in one call of MPI, whose counts are ints */
+} Run;
+
+typedef struct
+{
+  const EbbCollectiveBuffer *buffer;
+  gint64 begin, length; /* within each rank's piece */
+} Chunk;
+
+static gint64
+get_max_count (void)
+{
+  /* So that tests reach what is meant for tensors of more than 2^31 elements. */
+  const char *text = g_getenv ("EBB_MPI_MAX_COUNT");
+  gint64 count = text != NULL ? g_ascii_strtoll (text, NULL, 10) : 0;
+
+  return count > 0 && count < G_MAXINT ? count : G_MAXINT;
+}
+
+static MPI_Datatype
+get_type (gsize size)
+{
+  switch (size)
+    {
+    case 2:
+      return MPI_UINT16_T;
+    case 4:
+      return MPI_UINT32_T;
+    case 8:
+      return MPI_UINT64_T;
+    default:
+      return MPI_UINT8_T;
+    }
+}
+
+static gsize
+get_size (const EbbCollectiveBuffer *buffer)
+{
+  return ebb_mpi_host->get_dtype_size (buffer->dtype);
+}
+
+static char *
+get_address (const EbbCollectiveBuffer *buffer,
+             void *base,
+             gint64 element)
+{
+  return (char *) base + (gsize) element * get_size (buffer);
+}
+
+/* The elements of [begin, begin + length) that a piece of @count has. */
+static gint64
+clip (gint64 count,
+      gint64 begin,
+      gint64 length)
+{
+  return CLAMP (count - begin, 0, length);
+}
+
+/* -- point to point; all of these need the lock -------------------------------------------------------------------- */
+
+static gboolean
+send_to (Run *run,
+         EbbMpiRequests *requests,
+         const EbbCollectiveBuffer *buffer,
+         const void *data,
+         gint64 count,
+         guint rank,
+         GError **error)
+{
+  gsize size = get_size (buffer);
+
+  for (gint64 i = 0; i < count; i += run->max_count)
+    {
+      int n = (int) MIN (run->max_count, count - i);
+
+      if (!ebb_mpi_check (MPI_Isend ((const char *) data + (gsize) i * size, n, get_type (size), (int) rank,
+                                     EBB_MPI_TAG_DATA, run->group->comm, ebb_mpi_requests_add (requests)),
+                          "MPI_Isend", error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+receive_from (Run *run,
+              EbbMpiRequests *requests,
+              const EbbCollectiveBuffer *buffer,
+              void *data,
+              gint64 count,
+              guint rank,
+              GError **error)
+{
+  gsize size = get_size (buffer);
+
+  for (gint64 i = 0; i < count; i += run->max_count)
+    {
+      int n = (int) MIN (run->max_count, count - i);
+
+      if (!ebb_mpi_check (MPI_Irecv ((char *) data + (gsize) i * size, n, get_type (size), (int) rank, EBB_MPI_TAG_DATA,
+                                     run->group->comm, ebb_mpi_requests_add (requests)),
+                          "MPI_Irecv", error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+broadcast_from (Run *run,
+                EbbMpiRequests *requests,
+                const EbbCollectiveBuffer *buffer,
+                gint64 begin,
+                gint64 count,
+                guint root,
+                GError **error)
+{
+  for (gint64 i = 0; i < count; i += run->max_count)
+    {
+      int n = (int) MIN (run->max_count, count - i);
+
+      if (!ebb_mpi_check (MPI_Ibcast (get_address (buffer, buffer->whole, begin + i), n, get_type (get_size (buffer)),
+                                      (int) root, run->group->comm, ebb_mpi_requests_add (requests)),
+                          "MPI_Ibcast", error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/* -- gather -------------------------------------------------------------------------------------------------------- */
+
+/* The own piece is at its place, or in buffer->piece. */
+static gboolean
+start_gather (Run *run,
+              EbbMpiRequests *requests,
+              const EbbCollectiveBuffer *buffer,
+              GError **error)
+{
+  EbbMpiGroup *self = run->group;
+  const void *piece = buffer->piece;
+  MPI_Datatype type = get_type (get_size (buffer));
+  char *own = get_address (buffer, buffer->whole, buffer->starts[self->rank]);
+  gint64 own_count = buffer->counts[self->rank];
+  int *counts, *starts;
+
+  if (buffer->n_elements > run->max_count)
+    {
+      if (piece != NULL && piece != own)
+        memmove (own, piece, (gsize) own_count * get_size (buffer));
+      for (guint i = 0; i < self->size; i++)
+        if (!broadcast_from (run, requests, buffer, buffer->starts[i], buffer->counts[i], i, error))
+          return FALSE;
+      return TRUE;
+    }
+  counts = ebb_mpi_requests_add_array (requests, self->size);
+  starts = ebb_mpi_requests_add_array (requests, self->size);
+  for (guint i = 0; i < self->size; i++)
+    {
+      counts[i] = (int) buffer->counts[i];
+      starts[i] = (int) buffer->starts[i];
+    }
+  if (piece == NULL || piece == own)
+    return ebb_mpi_check (MPI_Iallgatherv (MPI_IN_PLACE, 0, type, buffer->whole, counts, starts, type, self->comm,
+                                           ebb_mpi_requests_add (requests)),
+                          "MPI_Iallgatherv", error);
+  return ebb_mpi_check (MPI_Iallgatherv (piece, (int) own_count, type, buffer->whole, counts, starts, type, self->comm,
+                                         ebb_mpi_requests_add (requests)),
+                        "MPI_Iallgatherv", error);
+}
+
+static gboolean
+gather (Run *run,
+        const gboolean *skipped,
+        GError **error)
+{
+  EbbMpiRequests *requests = &run->group->requests[0];
+  gboolean good = TRUE;
+
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  for (guint i = 0; good && i < run->call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+
+      if (buffer->n_elements > 0 && (skipped == NULL || !skipped[i]))
+        good = start_gather (run, requests, buffer, error);
+    }
+  ebb_mpi_unlock ();
+  return good && ebb_mpi_wait (run->group, requests, error);
+}
+
+/* -- exchange and reduce ------------------------------------------------------------------------------------------- */
+
+static gint64
+get_chunk_length (Run *run,
+                  const EbbCollectiveBuffer *buffer)
+{
+  gint64 n_rows = MAX (1, (gint64) run->group->size - 1);
+
+  return MAX (1, (gint64) (ROWS_SIZE / get_size (buffer)) / n_rows);
+}
+
+static char *
+get_rows (Run *run,
+          guint slot)
+{
+  EbbMpiGroup *self = run->group;
+
+  if (self->rows[slot] == NULL)
+    self->rows[slot] = g_malloc (MAX (ROWS_SIZE, self->size * sizeof (gint64)));
+  return self->rows[slot];
+}
+
+/* The next chunk after @chunk of the parts that are to be exchanged; FALSE: that was the last one. */
+static gboolean
+next_chunk (Run *run,
+            const gboolean *skipped,
+            Chunk *chunk)
+{
+  const EbbCollectiveBuffer *parts = run->call->parts;
+  guint part = chunk->buffer != NULL ? (guint) (chunk->buffer - parts) : 0;
+
+  for (; part < run->call->n_parts; part++)
+    {
+      gint64 longest = 0;
+
+      if (chunk->buffer == &parts[part])
+        chunk->begin += chunk->length;
+      else
+        *chunk = (Chunk){ &parts[part], 0, get_chunk_length (run, &parts[part]) };
+      for (guint i = 0; i < run->group->size; i++)
+        longest = MAX (longest, parts[part].counts[i]);
+      if ((skipped == NULL || !skipped[part]) && chunk->begin < longest)
+        return TRUE;
+    }
+  return FALSE;
+}
+
+static gboolean
+start_exchange (Run *run,
+                const Chunk *chunk,
+                guint slot,
+                GError **error)
+{
+  EbbMpiGroup *self = run->group;
+  const EbbCollectiveBuffer *buffer = chunk->buffer;
+  EbbMpiRequests *requests = &self->requests[slot];
+  gint64 own = clip (buffer->counts[self->rank], chunk->begin, chunk->length);
+  gboolean good = TRUE;
+
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  /* Each rank begins with its successor, so that not all of them send to one. */
+  for (guint step = 1; good && step < self->size; step++)
+    {
+      guint from = (self->rank + self->size - step) % self->size;
+      gint64 row = from < self->rank ? from : from - 1;
+
+      good = receive_from (run, requests, buffer, get_address (buffer, get_rows (run, slot), row * chunk->length), own, from,
+                           error);
+    }
+  for (guint step = 1; good && step < self->size; step++)
+    {
+      guint to = (self->rank + step) % self->size;
+
+      good = send_to (run, requests, buffer, get_address (buffer, buffer->whole, buffer->starts[to] + chunk->begin),
+                      clip (buffer->counts[to], chunk->begin, chunk->length), to, error);
+    }
+  ebb_mpi_unlock ();
+  return good;
+}
+
+static gboolean
+finish_exchange (Run *run,
+                 const Chunk *chunk,
+                 guint slot,
+                 GError **error)
+{
+  EbbMpiGroup *self = run->group;
+  const EbbCollectiveBuffer *buffer = chunk->buffer;
+  gint64 own = clip (buffer->counts[self->rank], chunk->begin, chunk->length);
+  gint64 place = buffer->starts[self->rank] + chunk->begin;
+  g_autofree const void **sources = g_new (const void *, self->size);
+  void *dest = buffer->piece != NULL ? get_address (buffer, buffer->piece, chunk->begin)
+                                     : get_address (buffer, buffer->whole, place);
+
+  if (!ebb_mpi_wait (self, &self->requests[slot], error))
+    return FALSE;
+  for (guint i = 0; i < self->size; i++)
+    {
+      gint64 row = i < self->rank ? i : (gint64) i - 1;
+
+      sources[i] = i == self->rank ? get_address (buffer, buffer->whole, place)
+                                   : get_address (buffer, get_rows (run, slot), row * chunk->length);
+    }
+  if (own > 0)
+    ebb_mpi_host->reduce (dest, sources, self->size, (gsize) own, buffer->dtype, run->call->op);
+  return TRUE;
+}
+
+/* Each rank's piece of each part but the skipped ones becomes the reduction: in part->piece, or else in its place. */
+static gboolean
+exchange (Run *run,
+          const gboolean *skipped,
+          GError **error)
+{
+  Chunk next = { NULL, 0, 0 }, chunks[2];
+  gboolean more = next_chunk (run, skipped, &next);
+  guint started = 0, finished = 0;
+
+  while (more || finished < started)
+    {
+      if (more && started < finished + 2)
+        {
+          chunks[started % 2] = next;
+          if (!start_exchange (run, &next, started % 2, error))
+            return FALSE;
+          started++;
+          more = next_chunk (run, skipped, &next);
+          continue;
+        }
+      if (!finish_exchange (run, &chunks[finished % 2], finished % 2, error))
+        return FALSE;
+      finished++;
+    }
+  return TRUE;
+}
+
+/* -- the operations ------------------------------------------------------------------------------------------------ */
+
+/* Tensors of few elements: each rank gets all versions of all of them, in one step instead of two. Sets @done for the
+ * parts that are. */
+static gboolean
+all_reduce_small (Run *run,
+                  gboolean *done,
+                  GError **error)
+{
+  EbbMpiGroup *self = run->group;
+  EbbMpiRequests *requests = &self->requests[0];
+  g_autofree const void **sources = g_new (const void *, self->size);
+  g_autofree char **rows = g_new0 (char *, run->call->n_parts);
+  gboolean good = TRUE;
+  gsize used = 0;
+
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  for (guint i = 0; good && i < run->call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+      gsize needed = (gsize) buffer->n_elements * get_size (buffer) * self->size;
+      MPI_Datatype type = get_type (get_size (buffer));
+
+      done[i] = needed <= SMALL_SIZE && used + needed <= ROWS_SIZE && buffer->n_elements <= run->max_count;
+      if (!done[i] || needed == 0)
+        continue;
+      rows[i] = get_rows (run, 0) + used;
+      used += (needed + 7) / 8 * 8;
+      good = ebb_mpi_check (MPI_Iallgather (buffer->whole, (int) buffer->n_elements, type, rows[i],
+                                            (int) buffer->n_elements, type, self->comm,
+                                            ebb_mpi_requests_add (requests)),
+                            "MPI_Iallgather", error);
+    }
+  ebb_mpi_unlock ();
+  if (!good || !ebb_mpi_wait (self, requests, error))
+    return FALSE;
+  for (guint i = 0; i < run->call->n_parts; i++)
+    if (rows[i] != NULL)
+      {
+        const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+
+        for (guint k = 0; k < self->size; k++)
+          sources[k] = get_address (buffer, rows[i], (gint64) k * buffer->n_elements);
+        ebb_mpi_host->reduce (buffer->whole, sources, self->size, (gsize) buffer->n_elements, buffer->dtype,
+                              run->call->op);
+      }
+  return TRUE;
+}
+
+static gboolean
+all_reduce (Run *run,
+            GError **error)
+{
+  g_autofree gboolean *done = g_new0 (gboolean, run->call->n_parts);
+  gboolean all_done = TRUE;
+
+  if (!all_reduce_small (run, done, error))
+    return FALSE;
+  for (guint i = 0; i < run->call->n_parts; i++)
+    all_done = all_done && done[i];
+  return all_done || (exchange (run, done, error) && gather (run, done, error));
+}
+
+static gboolean
+broadcast (Run *run,
+           GError **error)
+{
+  EbbMpiRequests *requests = &run->group->requests[0];
+  gboolean good = TRUE;
+
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  for (guint i = 0; good && i < run->call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+
+      good = broadcast_from (run, requests, buffer, 0, buffer->n_elements, run->call->peer, error);
+    }
+  ebb_mpi_unlock ();
+  return good && ebb_mpi_wait (run->group, requests, error);
+}
+
+static gboolean
+all_to_all (Run *run,
+            GError **error)
+{
+  EbbMpiGroup *self = run->group;
+  EbbMpiRequests *requests = &self->requests[0];
+  gboolean good = TRUE;
+
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  for (guint i = 0; good && i < run->call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+
+      for (guint step = 0; good && step < self->size; step++)
+        {
+          guint from = (self->rank + self->size - step) % self->size, to = (self->rank + step) % self->size;
+
+          good = receive_from (run, requests, buffer, get_address (buffer, buffer->piece, buffer->starts[from]),
+                               buffer->counts[from], from, error)
+                 && send_to (run, requests, buffer, get_address (buffer, buffer->whole, buffer->starts[to]),
+                             buffer->counts[to], to, error);
+        }
+    }
+  ebb_mpi_unlock ();
+  return good && ebb_mpi_wait (self, requests, error);
+}
+
+static gboolean
+pass (Run *run,
+      GError **error)
+{
+  EbbMpiRequests *requests = &run->group->requests[0];
+  gboolean good = TRUE;
+
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  for (guint i = 0; good && i < run->call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+
+      if (run->call->which == EBB_COLLECTIVE_SEND)
+        good = send_to (run, requests, buffer, buffer->whole, buffer->n_elements, run->call->peer, error);
+      else
+        good = receive_from (run, requests, buffer, buffer->whole, buffer->n_elements, run->call->peer, error);
+    }
+  ebb_mpi_unlock ();
+  return good && ebb_mpi_wait (run->group, requests, error);
+}
+
+static gboolean
+barrier (Run *run,
+         GError **error)
+{
+  EbbMpiRequests *requests = &run->group->requests[0];
+  gboolean good;
+
+  /* Where calls are announced, all ranks have come. */
+  if (run->group->checks)
+    return TRUE;
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  good = ebb_mpi_check (MPI_Ibarrier (run->group->comm, ebb_mpi_requests_add (requests)), "MPI_Ibarrier", error);
+  ebb_mpi_unlock ();
+  return good && ebb_mpi_wait (run->group, requests, error);
+}
+
+static gboolean
+run_collective (Run *run,
+                GError **error)
+{
+  switch (run->call->which)
+    {
+    case EBB_COLLECTIVE_ALL_REDUCE:
+      return all_reduce (run, error);
+    case EBB_COLLECTIVE_REDUCE_SCATTER:
+      return exchange (run, NULL, error);
+    case EBB_COLLECTIVE_ALL_GATHER:
+      return gather (run, NULL, error);
+    case EBB_COLLECTIVE_BROADCAST:
+      return broadcast (run, error);
+    case EBB_COLLECTIVE_ALL_TO_ALL:
+      return all_to_all (run, error);
+    case EBB_COLLECTIVE_SEND:
+    case EBB_COLLECTIVE_RECV:
+      return pass (run, error);
+    case EBB_COLLECTIVE_BARRIER:
+    default:
+      return barrier (run, error);
+    }
+}
+
+gboolean
+ebb_mpi_collective (EbbMpiGroup *self,
+                    const EbbCollectiveCall *call,
+                    GError **error)
+{
+  Run run = { self, call, get_max_count () };
+  gboolean good = run_collective (&run, error);
+
+  /* Something may have been begun that nobody waits for any more, in memory that the caller is about to free. */
+  if (!good && (self->requests[0].n > 0 || self->requests[1].n > 0))
+    self->unfinished = TRUE;
+  return good;
+}

@@ -1,0 +1,157 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/process-group-private.h"
+
+#include <mpi.h>
+
+/* Process groups over MPI: a module of its own, which is not linked to the library.
+ *
+ * Several groups of a process may be at work at once, each on a thread of its own, and MPI is asked for no more than
+ * MPI_THREAD_SERIALIZED: every call of MPI is made under one lock, nothing that is called under it waits for another
+ * rank, and who waits polls without it. */
+
+G_BEGIN_DECLS
+
+/* -- the process: runtime.c ---------------------------------------------------------------------------------------- */
+
+extern const EbbProcessGroupHost *ebb_mpi_host;
+
+#define EBB_MPI_ERROR (ebb_mpi_host->get_error_quark ())
+
+/* Starts MPI, unless it runs. */
+gboolean ebb_mpi_init (GError **error);
+
+/* FALSE with @error set if MPI can't be used (any more). */
+gboolean ebb_mpi_lock (GError **error);
+void ebb_mpi_unlock (void);
+/* Of what a function of MPI returned. */
+gboolean ebb_mpi_check (int code,
+                        const char *function,
+                        GError **error);
+/* Operations were begun that will never be waited for, so that MPI would go on to read and write their memory: nothing
+ * more is done with MPI in this process, and it isn't finalized. */
+void ebb_mpi_abandon (void);
+/* A group has failed: MPI is not finalized, since that waits for all ranks. */
+void ebb_mpi_note_failure (void);
+/* How long the process waits for the others before it ends, at least; seconds. */
+void ebb_mpi_set_longest_wait (double seconds);
+
+/* Time passes, a little more of it each time: first the core is given to others, then the thread sleeps. */
+typedef struct
+{
+  gint64 begin;
+  double timeout; /* seconds */
+  guint n;
+} EbbMpiPause;
+
+void ebb_mpi_pause_begin (EbbMpiPause *self,
+                          double timeout);
+/* FALSE: the time is over. @look: it is time to look whether the others still live. */
+gboolean ebb_mpi_pause (EbbMpiPause *self,
+                        gboolean *look);
+
+/* -- the others: processes.c --------------------------------------------------------------------------------------- */
+
+/* Lets all ranks of MPI_COMM_WORLD know each other's processes; once. */
+gboolean ebb_mpi_meet (double timeout,
+                       GError **error);
+/* FALSE: the process of that rank of MPI_COMM_WORLD has ended. What runs elsewhere is taken to live. */
+gboolean ebb_mpi_is_alive (int world_rank);
+gboolean ebb_mpi_are_all_alive (void);
+/* The OpenMP threads that each rank on this machine may have. */
+int ebb_mpi_get_n_threads (void);
+
+/* -- the group: group.c -------------------------------------------------------------------------------------------- */
+
+typedef enum
+{
+  EBB_MPI_CALL,
+  EBB_MPI_FAILED, /* text: why */
+  EBB_MPI_LEFT
+} EbbMpiMessageKind;
+
+/* What each rank sends to each other one before it does a call, or instead of one. Small enough to be sent at once by
+ * any network. */
+typedef struct
+{
+  guint32 kind;
+  guint32 which;
+  guint32 peer;
+  guint32 padding;
+  guint64 sequence;
+  guint64 signature;
+  char text[480];
+} EbbMpiMessage;
+
+typedef struct
+{
+  MPI_Request *requests;
+  int n, n_allocated;
+  GPtrArray *arrays; /* that they read while they run */
+} EbbMpiRequests;
+
+typedef struct
+{
+  EbbProcessGroup parent_instance;
+
+  MPI_Comm comm;
+  guint rank, size;
+  int *world_ranks;    /* [size] */
+  gboolean checks;     /* calls are announced */
+  gboolean told;       /* the others, that this rank has failed or left */
+  gboolean unfinished; /* operations of MPI run that nobody waits for */
+  /* messages: @inbox[r] is always waiting for one of rank r, unless it is there */
+  EbbMpiMessage *outgoing, *incoming;
+  MPI_Request *outbox, *inbox;
+  gboolean *arrived;
+  /* of collectives */
+  EbbMpiRequests requests[2];
+  char *rows[2];
+} EbbMpiGroup;
+
+#define EBB_MPI_TAG_MESSAGE 1
+#define EBB_MPI_TAG_DATA 2
+
+double ebb_mpi_group_get_timeout (EbbMpiGroup *self);
+/* The process ends. */
+void ebb_mpi_leave_all_groups (void);
+
+/* -- messages: announce.c ------------------------------------------------------------------------------------------ */
+
+gboolean ebb_mpi_open_mailbox (EbbMpiGroup *self,
+                               GError **error);
+void ebb_mpi_close_mailbox (EbbMpiGroup *self);
+/* Tells the others what is to be done, and waits until they have told the same. */
+gboolean ebb_mpi_announce (EbbMpiGroup *self,
+                           const EbbCollectiveCall *call,
+                           GError **error);
+/* Tells the others that this rank takes no further part; once. */
+void ebb_mpi_tell (EbbMpiGroup *self,
+                   EbbMpiMessageKind kind,
+                   const char *text);
+/* FALSE with @error set if a rank has failed, or its process has ended. */
+gboolean ebb_mpi_look (EbbMpiGroup *self,
+                       GError **error);
+
+/* -- data: wait.c, collective.c ------------------------------------------------------------------------------------ */
+
+MPI_Request *ebb_mpi_requests_add (EbbMpiRequests *self);
+int *ebb_mpi_requests_add_array (EbbMpiRequests *self,
+                                 guint n);
+void ebb_mpi_requests_free (EbbMpiRequests *self);
+/* Waits until all are done, and empties the list. */
+gboolean ebb_mpi_wait (EbbMpiGroup *self,
+                       EbbMpiRequests *requests,
+                       GError **error);
+/* The same without a group. */
+gboolean ebb_mpi_wait_one (MPI_Request *request,
+                           double timeout,
+                           const char *what,
+                           GError **error);
+
+gboolean ebb_mpi_collective (EbbMpiGroup *self,
+                             const EbbCollectiveCall *call,
+                             GError **error);
+
+G_END_DECLS
