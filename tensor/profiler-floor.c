@@ -150,7 +150,7 @@ time_product (Operands *operands,
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
 static gboolean
-measure_product (EbbWork *work,
+measure_product (EbbOpWork *work,
                  GError **error)
 {
   EbbView views[4];
@@ -271,7 +271,7 @@ add_product (Operands *operands,
 
 /* Q K^T and P V; for the gradient Q K^T again, dO V^T, P^T dO, dS K, dS^T Q. */
 static gboolean
-measure_attention (EbbWork *work,
+measure_attention (EbbOpWork *work,
                    GError **error)
 {
   Attention self;
@@ -335,7 +335,7 @@ ebb_profiler_measure_floor (EbbProfiler *self,
     }
   for (guint i = 0; i < self->works->len; i++)
     {
-      EbbWork *work = ebb_profiler_get_work (self, i);
+      EbbOpWork *work = ebb_profiler_get_work (self, i);
 
       if (work->flop == 0)
         work->floor = 0;
@@ -361,7 +361,7 @@ sum_floors (EbbProfiler *self,
 
   for (guint i = 0; i < self->works->len; i++)
     {
-      const EbbWork *work = ebb_profiler_get_work (self, i);
+      const EbbOpWork *work = ebb_profiler_get_work (self, i);
 
       if (ebb_work_is_product (work) != products)
         continue;

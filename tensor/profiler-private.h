@@ -49,7 +49,7 @@ typedef struct
   gint64 time;  /* nanoseconds of all launches */
   guint64 flop; /* of one launch */
   double floor; /* seconds of one launch; below 0: not measured */
-} EbbWork;
+} EbbOpWork;
 
 struct _EbbProfiler
 {
@@ -57,8 +57,8 @@ struct _EbbProfiler
 
   GArray *events;     /* of EbbEvent, by start */
   GArray *open;       /* of int: indices of those that have not ended, outermost first */
-  GPtrArray *works;   /* of EbbWork, by first use */
-  GHashTable *by_key; /* of EbbWork */
+  GPtrArray *works;   /* of EbbOpWork, by first use */
+  GHashTable *by_key; /* of EbbOpWork */
   GThread *thread;    /* on which it runs; NULL: it does not */
   guint generation;   /* names the marks that were given out since the last start */
   guint n_steps;
@@ -107,7 +107,7 @@ ebb_profile_pop (EbbProfileMark mark)
 /* -- between the profiler's files ---------------------------------------------------------------------------------- */
 
 /* profiler-work.c */
-EbbWork *ebb_work_new (const EbbWorkKey *key);
+EbbOpWork *ebb_work_new (const EbbWorkKey *key);
 guint ebb_work_hash (gconstpointer key);
 gboolean ebb_work_equal (gconstpointer a,
                          gconstpointer b);
@@ -115,9 +115,9 @@ gboolean ebb_work_equal (gconstpointer a,
 gboolean ebb_work_key_init (EbbWorkKey *key,
                             EbbDevice *device,
                             const EbbLaunch *launch);
-gboolean ebb_work_is_product (const EbbWork *work);
+gboolean ebb_work_is_product (const EbbOpWork *work);
 /* "f32 [1024, 768] x [768, 2304] + bias, b transposed"; of attention its queries "to" its keys. */
-char *ebb_work_to_string (const EbbWork *work);
+char *ebb_work_to_string (const EbbOpWork *work);
 guint64 ebb_launch_count_bytes (const EbbLaunch *launch);
 guint64 ebb_launch_count_elements (const EbbLaunch *launch);
 
@@ -129,6 +129,6 @@ gint64 ebb_profiler_get_total (EbbProfiler *self);
 /* What an op took itself. */
 gint64 ebb_event_get_time (const EbbEvent *event);
 #define ebb_profiler_get_event(self, index) (&g_array_index ((self)->events, EbbEvent, index))
-#define ebb_profiler_get_work(self, index) ((EbbWork *) g_ptr_array_index ((self)->works, index))
+#define ebb_profiler_get_work(self, index) ((EbbOpWork *) g_ptr_array_index ((self)->works, index))
 
 G_END_DECLS

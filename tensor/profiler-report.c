@@ -52,7 +52,7 @@ row_add_op (Row *row,
 
 static void
 row_add_work (Row *row,
-              const EbbWork *work)
+              const EbbOpWork *work)
 {
   if (ebb_work_is_product (work))
     row->has_products = TRUE;
@@ -249,7 +249,7 @@ sum_flop (EbbProfiler *self,
 
   for (guint i = 0; i < self->works->len; i++)
     {
-      const EbbWork *work = ebb_profiler_get_work (self, i);
+      const EbbOpWork *work = ebb_profiler_get_work (self, i);
 
       if (ebb_work_is_product (work) == products)
         flop += (double) work->flop * (double) work->count;
@@ -414,7 +414,7 @@ add_works (JsonBuilder *builder,
   json_builder_begin_array (builder);
   for (guint i = 0; i < self->works->len; i++)
     {
-      const EbbWork *work = ebb_profiler_get_work (self, i);
+      const EbbOpWork *work = ebb_profiler_get_work (self, i);
 
       if (ebb_work_is_product (work) != products)
         continue;

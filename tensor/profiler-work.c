@@ -132,7 +132,7 @@ ebb_work_equal (gconstpointer a,
 }
 
 gboolean
-ebb_work_is_product (const EbbWork *work)
+ebb_work_is_product (const EbbOpWork *work)
 {
   return work->key.kernel == EBB_KERNEL_MATMUL;
 }
@@ -152,10 +152,10 @@ count_flop (const EbbWorkKey *key)
   return key->params.attention.causal ? flop / 2 : flop;
 }
 
-EbbWork *
+EbbOpWork *
 ebb_work_new (const EbbWorkKey *key)
 {
-  EbbWork *work = g_new0 (EbbWork, 1);
+  EbbOpWork *work = g_new0 (EbbOpWork, 1);
 
   work->key = *key;
   work->floor = -1;
@@ -179,7 +179,7 @@ append_shape (GString *text,
 }
 
 char *
-ebb_work_to_string (const EbbWork *work)
+ebb_work_to_string (const EbbOpWork *work)
 {
   const EbbView *views = work->key.views;
   GString *text = g_string_new (ebb_dtype_get_name (views[0].dtype));
@@ -215,14 +215,14 @@ static int
 compare_times (gconstpointer a,
                gconstpointer b)
 {
-  const EbbWork *x = *(EbbWork *const *) a, *y = *(EbbWork *const *) b;
+  const EbbOpWork *x = *(EbbOpWork *const *) a, *y = *(EbbOpWork *const *) b;
 
   return x->time != y->time ? (x->time < y->time ? 1 : -1) : 0;
 }
 
 static void
 append_work (GString *text,
-             const EbbWork *work,
+             const EbbOpWork *work,
              double n_steps)
 {
   double count = (double) work->count, seconds = (double) work->time * 1e-9;

@@ -144,7 +144,7 @@ find_work (EbbProfiler *self,
            const EbbLaunch *launch)
 {
   EbbWorkKey key;
-  EbbWork *work;
+  EbbOpWork *work;
   gpointer index;
 
   if (!ebb_work_key_init (&key, device, launch))
@@ -207,7 +207,7 @@ ebb_profiler_run_kernel (EbbDevice *device,
   event = ebb_profiler_get_event (self, index);
   if (event->work >= 0)
     {
-      EbbWork *work = ebb_profiler_get_work (self, event->work);
+      EbbOpWork *work = ebb_profiler_get_work (self, event->work);
 
       work->count++;
       work->time += event->end - event->start;
