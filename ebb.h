@@ -80,6 +80,8 @@
 #include "wrap/checkpoint-stats.h"
 #include "wrap/checkpoint.h"
 #include "wrap/checkpointing.h"
+#include "wrap/fully-shard-options.h"
+#include "wrap/fully-shard.h"
 #include "wrap/gradient-sync.h"
 #include "wrap/offload-wrapper.h"
 

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/frame-private.h"
+#include "wrap/shard-unit-private.h"
 
 #include "tensor/profiler-private.h"
 
@@ -190,7 +191,9 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
   if (modules == NULL)
     return FALSE;
   ebb_frame_call_at_end (self);
-  args = ebb_frame_restore_args (self, error);
+  /* What is to run reads the parameters of the sharded modules that it is a part of. */
+  if (ebb_shard_fetch_units (self->units, error))
+    args = ebb_frame_restore_args (self, error);
   ok = args != NULL && run_announced (self, modules, args, error);
   if (!ok)
     {

@@ -1,0 +1,340 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard-unit-private.h"
+
+#include "tensor/leaf-hook-private.h"
+#include "tensor/ops/creation.h"
+#include "tensor/ops/in-place.h"
+#include "tensor/autograd-private.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/shape.h"
+#include "wrap/shard-tensors-private.h"
+
+/* Gradients of this rank's batch become, summed over ranks, gradients of the shards. */
+
+typedef struct _EbbShardReduction
+{
+  guint n_buffers;
+  EbbTensor **wholes; /* by buffer; NULL: nothing in it is trained */
+  EbbTensor **pieces;
+  EbbWork *work;
+} Reduction;
+
+static void
+reduction_free (Reduction *self)
+{
+  for (guint i = 0; i < self->n_buffers; i++)
+    {
+      ebb_tensor_unref (self->wholes[i]);
+      ebb_tensor_unref (self->pieces[i]);
+    }
+  if (self->work != NULL)
+    ebb_work_unref (self->work);
+  g_free (self->wholes);
+  g_free (self->pieces);
+  g_free (self);
+}
+
+static EbbTensor **
+get_whole_grad_place (EbbShardUnit *self,
+                      EbbShardEntry *entry)
+{
+  return self->state == EBB_SHARD_HERE ? &entry->tensor->grad : &entry->aside;
+}
+
+static EbbTensor **
+get_shard_grad_place (EbbShardUnit *self,
+                      EbbShardEntry *entry)
+{
+  return self->state == EBB_SHARD_HERE ? &entry->aside : &entry->tensor->grad;
+}
+
+gboolean
+ebb_shard_unit_has_gradients (const EbbShardUnit *self)
+{
+  for (guint i = 0; i < self->n_entries; i++)
+    if (ebb_shard_entry_get_whole_grad (self, &self->entries[i]) != NULL)
+      return TRUE;
+  return FALSE;
+}
+
+/* -- beginning ----------------------------------------------------------------------------------------------------- */
+
+static EbbDType
+get_grad_dtype (EbbShardUnit *self,
+                guint entry)
+{
+  if (self->reduce_dtype >= 0)
+    return (EbbDType) self->reduce_dtype;
+  return self->lowers ? self->compute_dtype : self->entries[entry].shard->view.dtype;
+}
+
+static gboolean
+begins_buffer (EbbShardUnit *self,
+               guint entry,
+               guint *buffer,
+               gint64 *offset)
+{
+  ebb_shard_layout_locate (self->layout, entry, buffer, offset);
+  return self->reduction->wholes[*buffer] == NULL;
+}
+
+/* The gradient itself where it is as it has to be. */
+static gboolean
+take_alone (EbbShardUnit *self,
+            guint i,
+            guint buffer,
+            GError **error)
+{
+  EbbTensor **place = get_whole_grad_place (self, &self->entries[i]);
+  EbbDType dtype = get_grad_dtype (self, i);
+  guint n_dims;
+  const gint64 *shape = ebb_shard_layout_get_whole_shape (self->layout, i, &n_dims);
+  g_autoptr (EbbTensor) grad = g_steal_pointer (place);
+
+  if (grad == NULL)
+    self->reduction->wholes[buffer] = ebb_zeros (shape, n_dims, dtype, self->device, error);
+  else if (grad->view.dtype != dtype || !ebb_view_is_contiguous (&grad->view))
+    self->reduction->wholes[buffer] = ebb_tensor_convert (grad, dtype, error);
+  else
+    self->reduction->wholes[buffer] = g_steal_pointer (&grad);
+  return self->reduction->wholes[buffer] != NULL;
+}
+
+static gboolean
+take_flattened (EbbShardUnit *self,
+                guint i,
+                guint buffer,
+                gint64 offset,
+                GError **error)
+{
+  g_autoptr (EbbTensor) grad = g_steal_pointer (get_whole_grad_place (self, &self->entries[i]));
+  const gint64 n = ebb_shard_layout_get_n_elements (self->layout, i);
+  g_autoptr (EbbTensor) plain = NULL;
+
+  if (grad == NULL)
+    return TRUE;
+  plain = ebb_contiguous (grad, error);
+  return plain != NULL && ebb_shard_copy_elements (plain, 0, n, self->reduction->wholes[buffer], offset, error);
+}
+
+static gboolean
+take_gradients (EbbShardUnit *self,
+                GError **error)
+{
+  const gboolean flatten = ebb_shard_layout_get_flatten (self->layout);
+
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      guint buffer;
+      gint64 offset, n;
+      gboolean begins = begins_buffer (self, i, &buffer, &offset);
+
+      if (!flatten)
+        {
+          if (self->entries[i].tensor->requires_grad && !take_alone (self, i, buffer, error))
+            return FALSE;
+          continue;
+        }
+      n = ebb_shard_layout_get_buffer_size (self->layout, buffer);
+      if (begins)
+        self->reduction->wholes[buffer] = ebb_zeros (&n, 1, get_grad_dtype (self, i), self->device, error);
+      if (self->reduction->wholes[buffer] == NULL || !take_flattened (self, i, buffer, offset, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/* What the sum is multiplied by when it is there, beside the mean that the group takes. */
+static gboolean
+divides_before (const EbbShardUnit *self)
+{
+  return self->predivide > 0;
+}
+
+static gboolean
+make_pieces (EbbShardUnit *self,
+             EbbCollectivePart *parts,
+             guint *n_parts,
+             GError **error)
+{
+  const guint rank = ebb_process_group_get_rank (self->group);
+
+  *n_parts = 0;
+  for (guint i = 0; i < self->reduction->n_buffers; i++)
+    {
+      EbbTensor *whole = self->reduction->wholes[i];
+      const gint64 *counts = ebb_shard_layout_get_counts (self->layout, i);
+      const gint64 n = counts[rank];
+
+      if (whole == NULL)
+        continue;
+      if (divides_before (self) && !ebb_tensor_scale (whole, 1 / self->predivide, error))
+        return FALSE;
+      if (n == whole->n_elements)
+        self->reduction->pieces[i] = ebb_tensor_new_view (whole->storage, whole->offset, &n, NULL, 1, whole->view.dtype);
+      else
+        self->reduction->pieces[i] = ebb_tensor_new_uninitialized (&n, 1, whole->view.dtype, self->device, error);
+      if (self->reduction->pieces[i] == NULL)
+        return FALSE;
+      ebb_storage_set_purpose (whole->storage, EBB_PURPOSE_GRADIENT);
+      ebb_storage_set_purpose (self->reduction->pieces[i]->storage, EBB_PURPOSE_GRADIENT);
+      self->reduced_bytes += ebb_tensor_get_n_bytes (whole);
+      parts[(*n_parts)++] = (EbbCollectivePart){
+        .whole = whole,
+        .piece = n > 0 ? self->reduction->pieces[i] : NULL,
+        .counts = counts,
+      };
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_shard_unit_begin_reduce (EbbShardUnit *self,
+                             GError **error)
+{
+  const guint n = ebb_shard_layout_get_n_buffers (self->layout);
+  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
+  guint n_parts = 0;
+  gboolean ok;
+
+  if (!ebb_shard_unit_finish_reduce (self, error))
+    return FALSE;
+  self->forwarded = FALSE;
+  self->reduction = g_new0 (Reduction, 1);
+  self->reduction->n_buffers = n;
+  self->reduction->wholes = g_new0 (EbbTensor *, n + 1);
+  self->reduction->pieces = g_new0 (EbbTensor *, n + 1);
+  ebb_push_grad_enabled (FALSE);
+  ok = take_gradients (self, error) && make_pieces (self, parts, &n_parts, error);
+  ebb_pop_grad_enabled ();
+  if (ok && n_parts > 0)
+    {
+      self->reduction->work = ebb_process_group_start (
+          self->group, EBB_COLLECTIVE_REDUCE_SCATTER,
+          divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n_parts, 0, error);
+      ok = self->reduction->work != NULL;
+      self->n_reductions++;
+    }
+  if (ok && n_parts > 0)
+    return TRUE;
+  if (!ok)
+    g_prefix_error (error, "reducing gradients of %s: ", self->name);
+  g_clear_pointer (&self->reduction, reduction_free);
+  return ok;
+}
+
+/* -- ending -------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_shard_unit_drop_reduction (EbbShardUnit *self)
+{
+  Reduction *reduction = g_steal_pointer (&self->reduction);
+
+  if (reduction == NULL)
+    return;
+  ebb_work_wait (reduction->work, NULL);
+  reduction_free (reduction);
+}
+
+static gboolean
+average_over_replicas (EbbShardUnit *self,
+                       Reduction *reduction,
+                       GError **error)
+{
+  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, reduction->n_buffers + 1);
+  guint n = 0;
+
+  if (self->replicas == NULL)
+    return TRUE;
+  for (guint i = 0; i < reduction->n_buffers; i++)
+    if (reduction->pieces[i] != NULL && reduction->pieces[i]->n_elements > 0)
+      parts[n++].whole = reduction->pieces[i];
+  return n == 0
+         || ebb_process_group_run (self->replicas, EBB_COLLECTIVE_ALL_REDUCE,
+                                   divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n, 0, error);
+}
+
+/* As gradients of shards are: in the shards' type, and where they are. */
+static gboolean
+finish_pieces (EbbShardUnit *self,
+               Reduction *reduction,
+               GError **error)
+{
+  const guint n_ranks = ebb_process_group_get_size (self->group)
+                        * (self->replicas != NULL ? ebb_process_group_get_size (self->replicas) : 1);
+
+  for (guint i = 0; i < reduction->n_buffers; i++)
+    {
+      EbbTensor *target = self->buffers[i].piece;
+      g_autoptr (EbbTensor) cast = NULL;
+      EbbTensor *placed;
+
+      if (reduction->pieces[i] == NULL)
+        continue;
+      if (divides_before (self) && !ebb_tensor_scale (reduction->pieces[i], self->predivide / n_ranks, error))
+        return FALSE;
+      cast = reduction->pieces[i]->view.dtype == target->view.dtype
+                 ? ebb_tensor_ref (reduction->pieces[i])
+                 : ebb_tensor_convert (reduction->pieces[i], target->view.dtype, error);
+      placed = cast != NULL ? ebb_to_device (cast, target->storage->device, error) : NULL;
+      if (placed == NULL)
+        return FALSE;
+      ebb_storage_set_purpose (placed->storage, EBB_PURPOSE_GRADIENT);
+      ebb_tensor_unref (reduction->pieces[i]);
+      reduction->pieces[i] = placed;
+    }
+  return TRUE;
+}
+
+static gboolean
+add_gradient (EbbShardUnit *self,
+              Reduction *reduction,
+              guint i,
+              GError **error)
+{
+  EbbShardEntry *entry = &self->entries[i];
+  EbbTensor **place = get_shard_grad_place (self, entry);
+  g_autoptr (EbbTensor) grad = NULL;
+  gint64 offset;
+  guint buffer;
+
+  ebb_shard_layout_locate (self->layout, i, &buffer, &offset);
+  if (!entry->tensor->requires_grad || reduction->pieces[buffer] == NULL)
+    return TRUE;
+  offset = ebb_shard_layout_get_shard_offset (self->layout, i, ebb_process_group_get_rank (self->group));
+  grad = ebb_tensor_new_view (reduction->pieces[buffer]->storage, reduction->pieces[buffer]->offset + offset,
+                              entry->shard->view.shape, NULL, (guint) entry->shard->view.n_dims,
+                              entry->shard->view.dtype);
+  if (*place == NULL)
+    *place = g_steal_pointer (&grad);
+  else if (grad->n_elements > 0 && !ebb_tensor_add_scaled (*place, grad, 1, error))
+    return FALSE;
+  return TRUE;
+}
+
+gboolean
+ebb_shard_unit_finish_reduce (EbbShardUnit *self,
+                              GError **error)
+{
+  Reduction *reduction = g_steal_pointer (&self->reduction);
+  gboolean ok;
+
+  if (reduction == NULL)
+    return TRUE;
+  ebb_push_grad_enabled (FALSE);
+  ok = ebb_work_wait (reduction->work, error) && average_over_replicas (self, reduction, error);
+  for (guint i = 0; i < reduction->n_buffers; i++)
+    g_clear_pointer (&reduction->wholes[i], ebb_tensor_unref);
+  ok = ok && finish_pieces (self, reduction, error);
+  for (guint i = 0; ok && i < self->n_entries; i++)
+    ok = add_gradient (self, reduction, i, error);
+  reduction_free (reduction);
+  /* An optimizer that steps in backward moves the shards. */
+  for (guint i = 0; ok && self->state == EBB_SHARD_AWAY && i < self->n_entries; i++)
+    if (self->entries[i].tensor->grad != NULL)
+      ok = ebb_leaf_notify (self->entries[i].tensor, error);
+  ebb_pop_grad_enabled ();
+  if (!ok)
+    g_prefix_error (error, "reducing gradients of %s: ", self->name);
+  return ok;
+}

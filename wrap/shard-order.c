@@ -1,0 +1,425 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard-unit-private.h"
+
+#include "tensor/autograd-private.h"
+#include "tensor/thread-private.h"
+#include "wrap/gradient-sync.h"
+
+/* When units come and go, in the forwards and the backward pass of one thread. What counts for backward are the nodes
+ * of live graphs that hold a unit's parameters, whichever way the forward was wrapped: while there are any, another
+ * backward through the unit is still to come, and it is neither let go nor are its gradients reduced. */
+
+/* Beside the root, so many units are here or coming at the most for the sake of a prefetch. */
+#define MAX_PREFETCHED 2
+
+typedef struct
+{
+  GPtrArray *open;      /* the units whose forwards run, outermost first; with references */
+  GPtrArray *here;      /* the units that are here or coming */
+  GPtrArray *forwarded; /* the units whose gradients are to be reduced */
+  GPtrArray *reducing;  /* the units whose reduction is under way; with references */
+  EbbShardUnit *last_root;
+  gboolean at_end;      /* the end of the backward pass will call */
+  gboolean has_reduced; /* in this pass */
+} Thread;
+
+static void
+thread_free (gpointer data)
+{
+  Thread *self = data;
+
+  g_ptr_array_unref (self->open);
+  g_ptr_array_unref (self->here);
+  g_ptr_array_unref (self->forwarded);
+  g_ptr_array_unref (self->reducing);
+  g_free (self);
+}
+
+static GPrivate threads = G_PRIVATE_INIT (thread_free);
+
+static Thread *
+get_thread (void)
+{
+  Thread *self = g_private_get (&threads);
+
+  if (self != NULL)
+    return self;
+  self = g_new0 (Thread, 1);
+  self->open = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
+  self->here = g_ptr_array_new ();
+  self->forwarded = g_ptr_array_new ();
+  self->reducing = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
+  g_private_set (&threads, self);
+  return self;
+}
+
+void
+ebb_shard_note_here (EbbShardUnit *self,
+                     gboolean here)
+{
+  GPtrArray *units = get_thread ()->here;
+
+  if (here)
+    g_ptr_array_add (units, self);
+  else
+    g_ptr_array_remove (units, self);
+}
+
+/* -- order --------------------------------------------------------------------------------------------------------- */
+
+static void
+leave_root (EbbShardUnit *self)
+{
+  if (self->root != NULL && self->root != self)
+    g_ptr_array_remove (self->root->order, self);
+  self->root = NULL;
+}
+
+void
+ebb_shard_forget_unit (EbbShardUnit *self)
+{
+  Thread *thread = g_private_get (&threads);
+
+  leave_root (self);
+  for (guint i = 0; i < self->order->len; i++)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (self->order, i);
+
+      if (unit->root == self)
+        unit->root = NULL;
+    }
+  if (thread == NULL)
+    return;
+  g_ptr_array_remove (thread->forwarded, self);
+  if (thread->last_root == self)
+    thread->last_root = NULL;
+}
+
+/* Roots whose graphs live at one time are parts of one model that was not sharded as a whole. */
+static void
+note_root (Thread *thread,
+           EbbShardUnit *self)
+{
+  EbbShardUnit *other = thread->last_root;
+
+  if (other != NULL && other != self && !self->has_company && ebb_shard_unit_is_used (other))
+    self->has_company = other->has_company = TRUE;
+  thread->last_root = self;
+}
+
+/* The order of the last forward is what the next one is expected to have. */
+static void
+note_place (EbbShardUnit *root,
+            EbbShardUnit *self)
+{
+  if (self->n_entries == 0)
+    return;
+  if (root->n_order < root->order->len)
+    root->order->pdata[root->n_order] = self;
+  else
+    g_ptr_array_add (root->order, self);
+  self->place = root->n_order++;
+}
+
+static guint
+count_here (Thread *thread,
+            EbbShardUnit *root)
+{
+  return thread->here->len - (root->state != EBB_SHARD_AWAY ? 1 : 0);
+}
+
+static gboolean
+may_prefetch (Thread *thread,
+              EbbShardUnit *self)
+{
+  return self->prefetch && self->root != NULL && ebb_thread.recomputing == 0
+         && count_here (thread, self->root) < MAX_PREFETCHED;
+}
+
+static gboolean
+prefetch_next (Thread *thread,
+               EbbShardUnit *self,
+               GError **error)
+{
+  GPtrArray *order;
+
+  if (!may_prefetch (thread, self) || self->n_entries == 0)
+    return TRUE;
+  order = self->root->order;
+  return self->place + 1 >= order->len
+         || ebb_shard_unit_begin_gather (g_ptr_array_index (order, self->place + 1), error);
+}
+
+/* Of what was forwarded before, if its backward is still to come. */
+static gboolean
+prefetch_previous (Thread *thread,
+                   EbbShardUnit *self,
+                   GError **error)
+{
+  if (!may_prefetch (thread, self))
+    return TRUE;
+  for (guint i = MIN (self->place, self->root->order->len); i-- > 0;)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (self->root->order, i);
+
+      if (unit != self->root)
+        return unit->state != EBB_SHARD_AWAY || !ebb_shard_unit_is_used (unit)
+               || ebb_shard_unit_begin_gather (unit, error);
+    }
+  return TRUE;
+}
+
+/* -- forward ------------------------------------------------------------------------------------------------------- */
+
+GPtrArray *
+ebb_shard_get_open_units (void)
+{
+  Thread *thread = g_private_get (&threads);
+  GPtrArray *units;
+
+  if (thread == NULL || thread->open->len == 0)
+    return NULL;
+  units = g_ptr_array_new_full (thread->open->len, (GDestroyNotify) ebb_shard_unit_unref);
+  for (guint i = 0; i < thread->open->len; i++)
+    g_ptr_array_add (units, ebb_shard_unit_ref (g_ptr_array_index (thread->open, i)));
+  return units;
+}
+
+static gboolean
+fetch_borrowed (EbbShardUnit *self,
+                GError **error)
+{
+  for (guint i = 0; i < self->borrowed->len; i++)
+    if (!ebb_shard_unit_fetch (g_ptr_array_index (self->borrowed, i), error))
+      return FALSE;
+  return TRUE;
+}
+
+static void
+begin_forward (Thread *thread,
+               EbbShardUnit *self)
+{
+  EbbShardUnit *root = thread->open->len > 0 ? g_ptr_array_index (thread->open, 0) : self;
+
+  self->is_root = root == self;
+  if (self->root != root)
+    leave_root (self);
+  self->root = root;
+  if (self->is_root)
+    {
+      note_root (thread, self);
+      self->n_order = 0;
+    }
+  note_place (root, self);
+  if (!ebb_thread.no_grad && !self->forwarded)
+    {
+      self->forwarded = TRUE;
+      g_ptr_array_remove (thread->forwarded, self);
+      g_ptr_array_add (thread->forwarded, self);
+    }
+}
+
+gboolean
+ebb_shard_open (EbbShardUnit *self,
+                GError **error)
+{
+  Thread *thread = get_thread ();
+  const gboolean again = ebb_thread.recomputing > 0;
+
+  if (!again)
+    begin_forward (thread, self);
+  if (!(ebb_thread.in_backward > 0 ? ebb_shard_meet (self, error) : ebb_shard_unit_fetch (self, error))
+      || !fetch_borrowed (self, error) || (!again && !prefetch_next (thread, self, error)))
+    return FALSE;
+  self->n_open++;
+  g_ptr_array_add (thread->open, ebb_shard_unit_ref (self));
+  return TRUE;
+}
+
+static gboolean
+stays (EbbShardUnit *self)
+{
+  if (self->n_open > 0 || self->n_summoned > 0 || self->reshard == EBB_RESHARD_NEVER)
+    return TRUE;
+  return self->reshard == EBB_RESHARD_AUTO && self->is_root && !self->has_company && !ebb_thread.no_grad
+         && ebb_shard_unit_is_used (self);
+}
+
+gboolean
+ebb_shard_close (EbbShardUnit *self,
+                 gboolean ok,
+                 GError **error)
+{
+  Thread *thread = get_thread ();
+  gboolean done = TRUE;
+
+  self->n_open--;
+  if (ebb_thread.recomputing == 0)
+    {
+      if (self->is_root && self->n_open == 0)
+        g_ptr_array_set_size (self->order, (int) self->n_order);
+      if (!stays (self))
+        done = ebb_shard_unit_reshard (self, error);
+      for (guint i = 0; done && i < self->borrowed->len; i++)
+        if (!stays (g_ptr_array_index (self->borrowed, i)))
+          done = ebb_shard_unit_reshard (g_ptr_array_index (self->borrowed, i), error);
+    }
+  g_ptr_array_set_size (thread->open, (int) thread->open->len - 1);
+  return done;
+}
+
+gboolean
+ebb_shard_fetch_units (GPtrArray *units,
+                       GError **error)
+{
+  for (guint i = 0; units != NULL && i < units->len; i++)
+    if (!ebb_shard_meet (g_ptr_array_index (units, i), error)
+        || !fetch_borrowed (g_ptr_array_index (units, i), error))
+      return FALSE;
+  return TRUE;
+}
+
+/* -- backward ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+finish_reductions (Thread *thread,
+                   GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = 0; i < thread->reducing->len; i++)
+    if (ok)
+      ok = ebb_shard_unit_finish_reduce (g_ptr_array_index (thread->reducing, i), error);
+    else
+      ebb_shard_unit_drop_reduction (g_ptr_array_index (thread->reducing, i));
+  g_ptr_array_set_size (thread->reducing, 0);
+  return ok;
+}
+
+/* One is under way while the next gradients are computed, no more: each holds the gradients of a whole unit. */
+static gboolean
+reduce (Thread *thread,
+        EbbShardUnit *self,
+        GError **error)
+{
+  if (!finish_reductions (thread, error) || !ebb_shard_unit_begin_reduce (self, error))
+    return FALSE;
+  thread->has_reduced = TRUE;
+  if (self->reduction != NULL)
+    g_ptr_array_add (thread->reducing, ebb_shard_unit_ref (self));
+  return TRUE;
+}
+
+/* A unit that some rank's graph led through, but not this one's, is reduced there: so it is here, with zeros. */
+static gboolean
+reduce_left_over (Thread *thread,
+                  GError **error)
+{
+  for (guint i = thread->forwarded->len; i-- > 0;)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (thread->forwarded, i);
+
+      if (unit->forwarded && unit->n_open == 0 && unit->n_summoned == 0 && !ebb_shard_unit_is_used (unit)
+          && !reduce (thread, unit, error))
+        return FALSE;
+      if (!unit->forwarded)
+        g_ptr_array_remove_index (thread->forwarded, i);
+    }
+  return TRUE;
+}
+
+/* What was gathered and is needed no more. */
+static gboolean
+reshard_unused (Thread *thread,
+                GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = thread->here->len; i-- > 0;)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (thread->here, i);
+
+      if (unit->n_open == 0 && unit->n_summoned == 0 && !ebb_shard_unit_is_used (unit)
+          && !ebb_shard_unit_reshard (unit, ok ? error : NULL))
+        ok = FALSE;
+    }
+  return ok;
+}
+
+/* A pass that failed leaves no half of a sum. */
+static void
+drop_gradients (Thread *thread)
+{
+  for (guint i = 0; i < thread->reducing->len; i++)
+    ebb_shard_unit_drop_reduction (g_ptr_array_index (thread->reducing, i));
+  g_ptr_array_set_size (thread->reducing, 0);
+  for (guint i = 0; i < thread->here->len; i++)
+    {
+      EbbShardUnit *unit = g_ptr_array_index (thread->here, i);
+
+      for (guint j = 0; unit->state == EBB_SHARD_HERE && j < unit->n_entries; j++)
+        g_clear_pointer (&unit->entries[j].tensor->grad, ebb_tensor_unref);
+    }
+}
+
+static gboolean
+pass_ended (gpointer data,
+            GError **error)
+{
+  Thread *thread = get_thread ();
+  gboolean ok = error != NULL;
+
+  thread->at_end = FALSE;
+  if (ok && thread->has_reduced && ebb_is_gradient_sync_enabled ())
+    ok = reduce_left_over (thread, error);
+  ok = ok && finish_reductions (thread, error);
+  if (!ok)
+    drop_gradients (thread);
+  thread->has_reduced = FALSE;
+  return reshard_unused (thread, ok ? error : NULL) && ok;
+}
+
+gboolean
+ebb_shard_meet (EbbShardUnit *self,
+                GError **error)
+{
+  Thread *thread = get_thread ();
+
+  if (!thread->at_end && ebb_thread.in_backward > 0)
+    {
+      thread->at_end = TRUE;
+      ebb_backward_call_at_end (pass_ended, NULL);
+    }
+  return ebb_shard_unit_fetch (self, error) && prefetch_previous (thread, self, error);
+}
+
+gboolean
+ebb_shard_leave (EbbShardUnit *self,
+                 GError **error)
+{
+  if (self->n_open > 0 || self->n_summoned > 0 || self->state != EBB_SHARD_HERE)
+    return TRUE;
+  if (ebb_is_gradient_sync_enabled () && ebb_shard_unit_has_gradients (self)
+      && !reduce (get_thread (), self, error))
+    return FALSE;
+  return ebb_shard_unit_reshard (self, error);
+}
+
+gboolean
+ebb_shard_unit_settle (EbbShardUnit *self,
+                       GError **error)
+{
+  if (G_LIKELY (self->state == EBB_SHARD_AWAY && self->reduction == NULL && !ebb_shard_unit_has_gradients (self)))
+    return TRUE;
+  if (self->n_summoned > 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "%s is whole: call ebb_release_full_params () before the optimizer or a forward", self->name);
+      return FALSE;
+    }
+  if (!ebb_shard_unit_finish_reduce (self, error)
+      || (ebb_shard_unit_has_gradients (self)
+          && (!ebb_shard_unit_begin_reduce (self, error) || !ebb_shard_unit_finish_reduce (self, error))))
+    return FALSE;
+  return ebb_shard_unit_reshard (self, error);
+}
