@@ -63,6 +63,7 @@
 
 #include "dist/init.h"
 #include "dist/process-group.h"
+#include "dist/run-ranks.h"
 #include "dist/work.h"
 
 #include "offload/activation-store.h"
