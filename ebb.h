@@ -62,6 +62,7 @@
 #include "nn/transformer-block.h"
 
 #include "dist/init.h"
+#include "dist/mesh.h"
 #include "dist/process-group.h"
 #include "dist/run-ranks.h"
 #include "dist/work.h"
@@ -85,5 +86,7 @@
 #include "wrap/fully-shard.h"
 #include "wrap/gradient-sync.h"
 #include "wrap/offload-wrapper.h"
+#include "wrap/replicate-options.h"
+#include "wrap/replicate.h"
 
 #undef EBB_INSIDE

@@ -1,0 +1,377 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/mesh.h"
+
+#include "dist/process-group-private.h"
+
+#include <string.h>
+
+#define MAX_RANKS G_GINT64_CONSTANT (0x7fffffff)
+
+typedef struct
+{
+  char *name;
+  guint size, coordinate;
+  EbbProcessGroup *group;
+} Dim;
+
+struct _EbbMesh
+{
+  GObject parent_instance;
+
+  Dim *dims;
+  guint n_dims;
+};
+
+G_DEFINE_FINAL_TYPE (EbbMesh, ebb_mesh, G_TYPE_OBJECT)
+
+static void
+ebb_mesh_finalize (GObject *object)
+{
+  EbbMesh *self = EBB_MESH (object);
+
+  for (guint i = 0; i < self->n_dims; i++)
+    {
+      g_free (self->dims[i].name);
+      g_clear_object (&self->dims[i].group);
+    }
+  g_free (self->dims);
+  G_OBJECT_CLASS (ebb_mesh_parent_class)->finalize (object);
+}
+
+static void
+ebb_mesh_class_init (EbbMeshClass *klass)
+{
+  G_OBJECT_CLASS (klass)->finalize = ebb_mesh_finalize;
+}
+
+static void
+ebb_mesh_init (EbbMesh *self)
+{
+}
+
+/* -- making -------------------------------------------------------------------------------------------------------- */
+
+/* "data=2 shard=-1" */
+static char *
+describe (const char *const *names,
+          const gint64 *sizes,
+          guint n)
+{
+  GString *text = g_string_new (NULL);
+
+  for (guint i = 0; i < n; i++)
+    g_string_append_printf (text, "%s%s=%" G_GINT64_FORMAT, i > 0 ? " " : "", names[i], sizes[i]);
+  return g_string_free (text, FALSE);
+}
+
+static gboolean
+check_names (const char *const *names,
+             guint n,
+             GError **error)
+{
+  for (guint i = 0; i < n; i++)
+    {
+      if (*names[i] == '\0' || strpbrk (names[i], " =\n") != NULL)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                       "a mesh: \"%s\" can't name dimension %u; a name has at least one character and no blank", names[i],
+                       i);
+          return FALSE;
+        }
+      for (guint j = 0; j < i; j++)
+        if (strcmp (names[i], names[j]) == 0)
+          {
+            g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                         "a mesh: dimensions %u and %u are both named \"%s\"; each needs a name of its own", j, i,
+                         names[i]);
+            return FALSE;
+          }
+    }
+  return TRUE;
+}
+
+/* Finds the size that is left open by -1. */
+static gboolean
+complete_sizes (const char *const *names,
+                const gint64 *given,
+                gint64 *sizes,
+                guint n,
+                gint64 n_ranks,
+                GError **error)
+{
+  g_autofree char *text = describe (names, given, n);
+  guint open = n;
+  gint64 product = 1;
+
+  for (guint i = 0; i < n; i++)
+    {
+      sizes[i] = given[i];
+      if (given[i] == -1 && open < n)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                       "a mesh of %s: only one size may be -1, what is left for it", text);
+          return FALSE;
+        }
+      if (given[i] == -1)
+        {
+          open = i;
+          continue;
+        }
+      if (given[i] < 1 || given[i] > MAX_RANKS)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                       "a mesh of %s: the size of \"%s\" is %" G_GINT64_FORMAT "; it must be 1 or more, or -1 for what is "
+                       "left",
+                       text, names[i], given[i]);
+          return FALSE;
+        }
+      product = MIN (product * given[i], MAX_RANKS);
+    }
+  if (open < n && n_ranks % product == 0)
+    sizes[open] = n_ranks / product;
+  else if (open < n || product != n_ranks)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "a mesh of %s: the group has %" G_GINT64_FORMAT " ranks, %s %" G_GINT64_FORMAT, text, n_ranks,
+                   open < n ? "which is no multiple of" : "not", product);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* A rank's position along @dim, and the number of the line along @dim that it is on. */
+static void
+locate (const Dim *dims,
+        guint n,
+        guint dim,
+        guint rank,
+        guint *coordinate,
+        guint *line)
+{
+  guint stride = 1;
+
+  *line = 0;
+  for (guint i = n; i > 0; i--)
+    {
+      guint position = rank % dims[i - 1].size;
+
+      rank /= dims[i - 1].size;
+      if (i - 1 == dim)
+        {
+          *coordinate = position;
+          continue;
+        }
+      *line += position * stride;
+      stride *= dims[i - 1].size;
+    }
+}
+
+static gboolean
+make_groups (EbbMesh *self,
+             EbbProcessGroup *group,
+             GError **error)
+{
+  for (guint i = 0; i < self->n_dims; i++)
+    {
+      Dim *dim = &self->dims[i];
+      guint line;
+
+      locate (self->dims, self->n_dims, i, ebb_process_group_get_rank (group), &dim->coordinate, &line);
+      dim->group = dim->size == ebb_process_group_get_size (group) ? g_object_ref (group)
+                                                                   : ebb_process_group_split (group, line, error);
+      if (dim->group == NULL)
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/**
+ * ebb_mesh_new:
+ * @group: all ranks of the mesh
+ * @names: (array length=n): the dimensions' names
+ * @sizes: (array length=n): how many ranks lie along each; one of them may be -1: as many as are left
+ * @n: how many dimensions, at least 1
+ * @error: return location for an error
+ *
+ * Divides the ranks of a group into a grid: with sizes 2 and 4 of "data" and "shard", ranks 0 to 3 are the first line
+ * along "shard". All ranks of @group call this together, with the same names and sizes.
+ *
+ * Returns: (transfer full) (nullable): the mesh; %NULL with %EBB_ERROR_INVALID_ARGUMENT if the sizes don't multiply to
+ *   the size of @group or two names are equal, with %EBB_ERROR_PROCESS_GROUP if ranks give different ones
+ */
+EbbMesh *
+ebb_mesh_new (EbbProcessGroup *group,
+              const char *const *names,
+              const gint64 *sizes,
+              guint n,
+              GError **error)
+{
+  g_autoptr (EbbMesh) self = NULL;
+  g_autofree gint64 *complete = NULL;
+  g_autofree char *text = NULL;
+
+  if ((error != NULL && *error != NULL) || group == NULL || (n > 0 && (names == NULL || sizes == NULL)))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (group), NULL);
+
+  if (n == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a mesh needs at least one dimension");
+      return NULL;
+    }
+  complete = g_new (gint64, n);
+  if (!check_names (names, n, error)
+      || !complete_sizes (names, sizes, complete, n, ebb_process_group_get_size (group), error))
+    return NULL;
+  text = describe (names, complete, n);
+  if (!ebb_process_group_check_same (group, "the mesh", text, error))
+    return NULL;
+  self = g_object_new (EBB_TYPE_MESH, NULL);
+  self->n_dims = n;
+  self->dims = g_new0 (Dim, n);
+  for (guint i = 0; i < n; i++)
+    self->dims[i] = (Dim){ .name = g_strdup (names[i]), .size = (guint) complete[i] };
+  return make_groups (self, group, error) ? g_steal_pointer (&self) : NULL;
+}
+
+/* -- looking ------------------------------------------------------------------------------------------------------- */
+
+static const Dim *
+find (EbbMesh *self,
+      const char *name)
+{
+  for (guint i = 0; name != NULL && i < self->n_dims; i++)
+    if (strcmp (self->dims[i].name, name) == 0)
+      return &self->dims[i];
+  return NULL;
+}
+
+/**
+ * ebb_mesh_get_n_dims:
+ * @self: a mesh
+ *
+ * Returns: how many dimensions it has
+ */
+guint
+ebb_mesh_get_n_dims (EbbMesh *self)
+{
+  g_return_val_if_fail (EBB_IS_MESH (self), 0);
+
+  return self->n_dims;
+}
+
+/**
+ * ebb_mesh_get_names:
+ * @self: a mesh
+ *
+ * Returns: (transfer full): the names of its dimensions
+ */
+char **
+ebb_mesh_get_names (EbbMesh *self)
+{
+  char **names;
+
+  g_return_val_if_fail (EBB_IS_MESH (self), NULL);
+
+  names = g_new0 (char *, self->n_dims + 1);
+  for (guint i = 0; i < self->n_dims; i++)
+    names[i] = g_strdup (self->dims[i].name);
+  return names;
+}
+
+/**
+ * ebb_mesh_has_dim:
+ * @self: a mesh
+ * @name: the name of a dimension
+ *
+ * Returns: whether there is a dimension of that name
+ */
+gboolean
+ebb_mesh_has_dim (EbbMesh *self,
+                  const char *name)
+{
+  g_return_val_if_fail (EBB_IS_MESH (self), FALSE);
+
+  return find (self, name) != NULL;
+}
+
+/**
+ * ebb_mesh_get_group:
+ * @self: a mesh
+ * @name: the name of a dimension
+ *
+ * Returns: (transfer none) (nullable): the ranks that differ from this one in this dimension alone, with this one; %NULL
+ *   if there is no dimension of that name
+ */
+EbbProcessGroup *
+ebb_mesh_get_group (EbbMesh *self,
+                    const char *name)
+{
+  const Dim *dim;
+
+  g_return_val_if_fail (EBB_IS_MESH (self), NULL);
+
+  dim = find (self, name);
+  return dim != NULL ? dim->group : NULL;
+}
+
+/**
+ * ebb_mesh_get_size:
+ * @self: a mesh
+ * @name: the name of a dimension
+ *
+ * Returns: how many ranks lie along it; 1 if there is no dimension of that name
+ */
+guint
+ebb_mesh_get_size (EbbMesh *self,
+                   const char *name)
+{
+  const Dim *dim;
+
+  g_return_val_if_fail (EBB_IS_MESH (self), 1);
+
+  dim = find (self, name);
+  return dim != NULL ? dim->size : 1;
+}
+
+/**
+ * ebb_mesh_get_coordinate:
+ * @self: a mesh
+ * @name: the name of a dimension
+ *
+ * Returns: where this rank lies along it, from 0, which is its rank in that dimension's group; 0 if there is no
+ *   dimension of that name
+ */
+guint
+ebb_mesh_get_coordinate (EbbMesh *self,
+                         const char *name)
+{
+  const Dim *dim;
+
+  g_return_val_if_fail (EBB_IS_MESH (self), 0);
+
+  dim = find (self, name);
+  return dim != NULL ? dim->coordinate : 0;
+}
+
+/**
+ * ebb_mesh_to_string:
+ * @self: a mesh
+ *
+ * Returns: (transfer full): its sizes and where this rank lies, as in `data=2 shard=4 at data=0 shard=3`
+ */
+char *
+ebb_mesh_to_string (EbbMesh *self)
+{
+  GString *text;
+
+  g_return_val_if_fail (EBB_IS_MESH (self), NULL);
+
+  text = g_string_new (NULL);
+  for (guint i = 0; i < self->n_dims; i++)
+    g_string_append_printf (text, "%s%s=%u", i > 0 ? " " : "", self->dims[i].name, self->dims[i].size);
+  g_string_append (text, " at");
+  for (guint i = 0; i < self->n_dims; i++)
+    g_string_append_printf (text, " %s=%u", self->dims[i].name, self->dims[i].coordinate);
+  return g_string_free (text, FALSE);
+}
