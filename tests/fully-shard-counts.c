@@ -1,0 +1,301 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+#include "support/gpt-step.h"
+#include "support/tensors.h"
+#include "support/training.h"
+
+#include <ebb/ebb.h>
+
+/* How often parameters are gathered and gradients reduced, from the group's counters: for each nesting with checkpoints,
+ * with and without resharding after forward. U units own trained parameters, the root among them. */
+
+#define N_LAYERS 3
+#define N_UNITS (N_LAYERS + 1)
+
+typedef enum
+{
+  PLAIN,
+  SHARD_OUTSIDE,      /* sharded (checkpointed (block)) */
+  CHECKPOINT_OUTSIDE, /* checkpointed (sharded (block)) */
+  ROOT_CHECKPOINTED,  /* checkpointed (sharded (model)) over sharded blocks */
+  ALL_CHECKPOINTED,   /* both: blocks and model */
+  N_NESTINGS
+} Nesting;
+
+static const char *const nesting_names[] = { "plain", "shard-outside", "checkpoint-outside", "root-checkpointed",
+                                             "all-checkpointed" };
+
+typedef struct
+{
+  const char *name;
+  EbbReshard reshard;
+  guint n_gathers;
+} Case;
+
+static const Case cases[] = {
+  { "auto", EBB_RESHARD_AUTO, 2 * N_UNITS - 1 },
+  { "always", EBB_RESHARD_ALWAYS, 2 * N_UNITS },
+  { "never", EBB_RESHARD_NEVER, N_UNITS },
+};
+
+static void
+checkpoint_blocks (EbbModule *gpt)
+{
+  g_autoptr (GError) error = NULL;
+
+  ebb_checkpoint_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, NULL, &error);
+  g_assert_no_error (error);
+}
+
+static void
+checkpoint_root (EbbModule *gpt)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) same = ebb_checkpoint_wrapper (gpt, NULL, &error);
+
+  g_assert_no_error (error);
+  g_assert_true (same == gpt);
+}
+
+static EbbModule *
+make_sharded (EbbProcessGroup *group,
+              Nesting nesting,
+              EbbReshard reshard,
+              int n_layers)
+{
+  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+  g_autoptr (GError) error = NULL;
+  EbbModule *gpt = test_gpt_step_model (n_layers, 0.1);
+
+  ebb_fully_shard_options_set_reshard_after_forward (options, reshard);
+  if (nesting == SHARD_OUTSIDE)
+    checkpoint_blocks (gpt);
+  ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, &error);
+  g_assert_no_error (error);
+  if (nesting == CHECKPOINT_OUTSIDE || nesting == ALL_CHECKPOINTED)
+    checkpoint_blocks (gpt);
+  if (nesting == ROOT_CHECKPOINTED || nesting == ALL_CHECKPOINTED)
+    checkpoint_root (gpt);
+  return gpt;
+}
+
+static EbbTensor *
+forward (EbbModule *gpt,
+         int shift)
+{
+  g_autoptr (EbbTensor) tokens = test_tokens ((guint64) (11 + shift), 29, TEST_GPT_BATCH, TEST_GPT_CONTEXT, -1);
+  g_autoptr (EbbTensor) targets = test_tokens ((guint64) (12 + shift), 29, TEST_GPT_BATCH, TEST_GPT_CONTEXT, -1);
+  g_autoptr (GError) error = NULL;
+  EbbTensor *loss;
+
+  loss = ebb_gpt_loss (EBB_GPT (gpt), tokens, targets, &error);
+  g_assert_no_error (error);
+  return loss;
+}
+
+static void
+backward (EbbTensor *loss)
+{
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_backward (loss, &error);
+  g_assert_no_error (error);
+}
+
+static void
+step (EbbModule *gpt)
+{
+  g_autoptr (EbbTensor) loss = forward (gpt, 0);
+
+  backward (loss);
+}
+
+static void
+assert_calls (EbbProcessGroup *group,
+              guint64 n_gathers,
+              guint64 n_reductions)
+{
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, n_gathers);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_REDUCE_SCATTER), ==, n_reductions);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_REDUCE), ==, 0);
+}
+
+/* Every nesting and choice of resharding, three steps each. */
+static gboolean
+check_steps (EbbProcessGroup *group,
+             gpointer user_data,
+             GError **error)
+{
+  for (int nesting = 0; nesting < N_NESTINGS; nesting++)
+    for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+      {
+        g_autoptr (EbbModule) gpt = make_sharded (group, (Nesting) nesting, cases[i].reshard, N_LAYERS);
+
+        for (int j = 0; j < 3; j++)
+          {
+            ebb_process_group_reset_counters (group);
+            step (gpt);
+            g_test_message ("%s, %s", nesting_names[nesting], cases[i].name);
+            assert_calls (group, cases[i].n_gathers, N_UNITS);
+            ebb_module_zero_grad (gpt);
+          }
+      }
+  return TRUE;
+}
+
+/* While another backward is to come, nothing is let go nor reduced. */
+static gboolean
+check_two_forwards (EbbProcessGroup *group,
+                    gpointer user_data,
+                    GError **error)
+{
+  for (int nesting = 0; nesting < N_NESTINGS; nesting++)
+    {
+      g_autoptr (EbbModule) gpt = make_sharded (group, (Nesting) nesting, EBB_RESHARD_AUTO, N_LAYERS);
+      g_autoptr (EbbTensor) first = NULL;
+      g_autoptr (EbbTensor) second = NULL;
+
+      ebb_process_group_reset_counters (group);
+      g_test_message ("%s", nesting_names[nesting]);
+      first = forward (gpt, 0);
+      second = forward (gpt, 2);
+      assert_calls (group, 2 * N_UNITS - 1, 0);
+      backward (first);
+      assert_calls (group, 3 * N_UNITS - 2, 0);
+      backward (second);
+      assert_calls (group, 3 * N_UNITS - 2, N_UNITS);
+    }
+  return TRUE;
+}
+
+/* A graph that is dropped is no backward to come. */
+static gboolean
+check_dropped (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  for (int nesting = 0; nesting < N_NESTINGS; nesting++)
+    {
+      g_autoptr (EbbModule) gpt = make_sharded (group, (Nesting) nesting, EBB_RESHARD_AUTO, N_LAYERS);
+
+      g_test_message ("%s", nesting_names[nesting]);
+      ebb_tensor_unref (forward (gpt, 0));
+      ebb_process_group_reset_counters (group);
+      step (gpt); /* the root is still there */
+      assert_calls (group, 2 * N_UNITS - 2, N_UNITS);
+    }
+  return TRUE;
+}
+
+static gboolean
+check_no_grad (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  g_autoptr (EbbModule) gpt = make_sharded (group, PLAIN, EBB_RESHARD_AUTO, N_LAYERS);
+
+  ebb_process_group_reset_counters (group);
+  ebb_push_grad_enabled (FALSE);
+  ebb_tensor_unref (forward (gpt, 0));
+  ebb_tensor_unref (forward (gpt, 0));
+  ebb_pop_grad_enabled ();
+  assert_calls (group, 2 * N_UNITS, 0);
+  step (gpt);
+  assert_calls (group, 2 * N_UNITS + 2 * N_UNITS - 1, N_UNITS);
+  return TRUE;
+}
+
+/* A root that owns nothing. */
+static gboolean
+check_bare_root (EbbProcessGroup *group,
+                 gpointer user_data,
+                 GError **error)
+{
+  for (int wrapped = 0; wrapped < 2; wrapped++)
+    {
+      g_autoptr (EbbModule) chain = test_chain_new (test_mlp_new (1), test_mlp_new (2), test_mlp_new (3), NULL);
+      g_autofree EbbModule **children = NULL;
+      guint n;
+
+      children = ebb_module_get_children (chain, &n);
+      for (guint i = 0; i < n; i++)
+        {
+          g_autoptr (EbbModule) same = ebb_fully_shard (children[i], group, NULL, error);
+
+          g_assert_no_error (*error);
+          g_object_unref (children[i]);
+        }
+      if (wrapped)
+        g_object_unref (ebb_fully_shard (chain, group, NULL, error));
+      for (int j = 0; j < 3; j++)
+        {
+          g_autoptr (EbbTensor) x = test_randn (5, 4, 8, -1);
+          g_autoptr (EbbTensor) y = NULL;
+          g_autoptr (EbbTensor) loss = NULL;
+
+          ebb_process_group_reset_counters (group);
+          y = ebb_module_call1 (chain, x, error);
+          loss = test_loss (y);
+          backward (loss);
+          ebb_module_zero_grad (chain);
+          if (wrapped || j > 0) /* that none of them is the root of all shows in the first forward */
+            assert_calls (group, 2 * n, n);
+        }
+    }
+  return TRUE;
+}
+
+/* GPT-2 124M by blocks, but for its width. */
+static gboolean
+check_gpt2 (EbbProcessGroup *group,
+            gpointer user_data,
+            GError **error)
+{
+  for (int nesting = PLAIN; nesting <= CHECKPOINT_OUTSIDE; nesting++)
+    {
+      g_autoptr (EbbModule) gpt = make_sharded (group, (Nesting) nesting, EBB_RESHARD_AUTO, 12);
+
+      ebb_process_group_reset_counters (group);
+      step (gpt);
+      assert_calls (group, 25, 13);
+    }
+  return TRUE;
+}
+
+/* -- ranks --------------------------------------------------------------------------------------------------------- */
+
+static void
+test_ranks (gconstpointer data)
+{
+  const EbbRankFunc func = *(const EbbRankFunc *) data;
+  g_autoptr (GError) error = NULL;
+
+  for (guint n = 1; n <= 3; n++)
+    {
+      ebb_run_ranks (n, func, NULL, &error);
+      g_assert_no_error (error);
+    }
+}
+
+static const struct
+{
+  const char *path;
+  EbbRankFunc func;
+} tests[] = {
+  { "/fully-shard/counts/a-step", check_steps },
+  { "/fully-shard/counts/two-forwards-two-backwards", check_two_forwards },
+  { "/fully-shard/counts/a-dropped-graph", check_dropped },
+  { "/fully-shard/counts/without-gradients", check_no_grad },
+  { "/fully-shard/counts/root-without-parameters", check_bare_root },
+  { "/fully-shard/counts/gpt2", check_gpt2 },
+};
+
+int
+main (int argc,
+      char **argv)
+{
+  test_init (&argc, &argv);
+  for (guint i = 0; i < G_N_ELEMENTS (tests); i++)
+    g_test_add_data_func (tests[i].path, &tests[i].func, test_ranks);
+  return g_test_run ();
+}
