@@ -59,7 +59,8 @@ typedef struct
   guint group;
   gint64 n_steps;
   guint64 first_block;
-  gboolean moved; /* by a backward pass, since the last step */
+  gboolean moved;    /* by a backward pass, since the last step */
+  gint64 n_elements; /* of the parameter, when its state was made */
   EbbTensor *master;
   guint64 seen_birth; /* of the parameter's storage when the master was last equal to it */
   guint seen_version;

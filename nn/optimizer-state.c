@@ -499,6 +499,7 @@ take_over (Loading *loading)
       ebb_optimizer_slot_clear_state (old);
       old->group = new->group;
       old->n_steps = new->n_steps;
+      old->n_elements = old->parameter->n_elements;
       old->master = g_steal_pointer (&new->master);
       old->seen_birth = 0; /* the master is compared with the parameter before its next use */
       for (guint k = 0; k < EBB_OPTIMIZER_MAX_STATES; k++)

@@ -110,6 +110,20 @@ ebb_optimizer_ensure_state (EbbTensor **state,
   return TRUE;
 }
 
+/* A parameter may have been sharded since, or made whole. */
+static gboolean
+check_state_fits (const EbbOptimizerSlot *slot,
+                  GError **error)
+{
+  if ((slot->master == NULL && slot->states[0] == NULL) || slot->n_elements == slot->parameter->n_elements)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the optimizer's state of %s is for %" G_GINT64_FORMAT " elements, and the parameter has %" G_GINT64_FORMAT
+               " now: shard before the first step, or load the state again",
+               slot->name, slot->n_elements, slot->parameter->n_elements);
+  return FALSE;
+}
+
 /* All that can fail for one parameter happens here, before the first parameter is changed. */
 static gboolean
 prepare_slot (EbbOptimizer *self,
@@ -124,6 +138,9 @@ prepare_slot (EbbOptimizer *self,
                    "the parameter %s is not contiguous: an optimizer changes contiguous parameters only", slot->name);
       return FALSE;
     }
+  if (!check_state_fits (slot, error))
+    return FALSE;
+  slot->n_elements = parameter->n_elements;
   if (!move_to_parameter (&slot->master, parameter, error) || !prepare_master (slot, error))
     return FALSE;
   for (guint i = 0; i < EBB_OPTIMIZER_MAX_STATES; i++)

@@ -195,6 +195,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   const guint n = ebb_shard_layout_get_n_buffers (self->layout);
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
   guint n_parts = 0;
+  EbbThreadModes modes;
   gboolean ok;
 
   if (!ebb_shard_unit_finish_reduce (self, error))
@@ -204,9 +205,8 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   self->reduction->n_buffers = n;
   self->reduction->wholes = g_new0 (EbbTensor *, n + 1);
   self->reduction->pieces = g_new0 (EbbTensor *, n + 1);
-  ebb_push_grad_enabled (FALSE);
+  modes = ebb_shard_begin_quiet ();
   ok = take_gradients (self, error) && make_pieces (self, parts, &n_parts, error);
-  ebb_pop_grad_enabled ();
   if (ok && n_parts > 0)
     {
       self->reduction->work = ebb_process_group_start (
@@ -215,6 +215,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
       ok = self->reduction->work != NULL;
       self->n_reductions++;
     }
+  ebb_thread_restore_modes (&modes);
   if (ok && n_parts > 0)
     return TRUE;
   if (!ok)
@@ -317,11 +318,12 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
                               GError **error)
 {
   Reduction *reduction = g_steal_pointer (&self->reduction);
+  EbbThreadModes modes;
   gboolean ok;
 
   if (reduction == NULL)
     return TRUE;
-  ebb_push_grad_enabled (FALSE);
+  modes = ebb_shard_begin_quiet ();
   ok = ebb_work_wait (reduction->work, error) && average_over_replicas (self, reduction, error);
   for (guint i = 0; i < reduction->n_buffers; i++)
     g_clear_pointer (&reduction->wholes[i], ebb_tensor_unref);
@@ -333,7 +335,7 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   for (guint i = 0; ok && self->state == EBB_SHARD_AWAY && i < self->n_entries; i++)
     if (self->entries[i].tensor->grad != NULL)
       ok = ebb_leaf_notify (self->entries[i].tensor, error);
-  ebb_pop_grad_enabled ();
+  ebb_thread_restore_modes (&modes);
   if (!ok)
     g_prefix_error (error, "reducing gradients of %s: ", self->name);
   return ok;

@@ -4,6 +4,7 @@
 #include "dist/process-group-private.h"
 #include "nn/module-private.h"
 #include "tensor/keeper-private.h"
+#include "tensor/thread-private.h"
 #include "wrap/fully-shard-options.h"
 #include "wrap/shard-layout-private.h"
 
@@ -154,6 +155,10 @@ void ebb_shard_note_here (EbbShardUnit *self,
 GPtrArray *ebb_shard_get_open_units (void);
 gboolean ebb_shard_fetch_units (GPtrArray *units,
                                 GError **error);
+
+/* What a unit does is no part of the forward that it happens in: it is neither recorded, nor watched, nor stopped with
+ * it. ebb_thread_restore_modes () ends it. */
+EbbThreadModes ebb_shard_begin_quiet (void);
 
 static inline EbbTensor *
 ebb_shard_entry_get_whole_grad (const EbbShardUnit *self,

@@ -110,6 +110,21 @@ get_n_elements (EbbKeeper *keeper,
   return ebb_shard_layout_get_n_elements (self->layout, i);
 }
 
+EbbThreadModes
+ebb_shard_begin_quiet (void)
+{
+  const EbbThreadModes modes = ebb_thread_save_modes ();
+
+  ebb_thread.no_grad = TRUE;
+  ebb_thread.autocast = FALSE;
+  ebb_thread.stopped = 0;
+  ebb_thread.hooks = NULL;
+  ebb_thread.observers = NULL;
+  ebb_thread.frame = 0;
+  ebb_thread.recipe_log = NULL;
+  return modes;
+}
+
 gint64
 ebb_shard_unit_count_elements (const EbbShardUnit *self)
 {
@@ -177,9 +192,9 @@ begin_gather (EbbShardUnit *self,
   const guint n = ebb_shard_layout_get_n_buffers (self->layout);
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
   g_autoptr (GPtrArray) pieces = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  const EbbThreadModes modes = ebb_shard_begin_quiet ();
   gboolean ok = TRUE;
 
-  ebb_push_grad_enabled (FALSE);
   for (guint i = 0; ok && i < n; i++)
     {
       EbbTensor *piece = prepare_piece (self, self->buffers[i].piece, lowers, error);
@@ -194,10 +209,10 @@ begin_gather (EbbShardUnit *self,
           .counts = ebb_shard_layout_get_counts (self->layout, i),
         };
     }
-  ebb_pop_grad_enabled ();
   if (ok)
     self->gathering =
         ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n, 0, error);
+  ebb_thread_restore_modes (&modes);
   if (!ok || self->gathering == NULL)
     {
       drop_whole (self);
@@ -263,12 +278,14 @@ finish_gather (EbbShardUnit *self,
                GError **error)
 {
   g_autoptr (EbbWork) work = g_steal_pointer (&self->gathering);
+  const EbbThreadModes modes = ebb_shard_begin_quiet ();
+  const gboolean ok = ebb_work_wait (work, error);
 
-  if (ebb_work_wait (work, error))
-    {
-      arrive (self);
-      return TRUE;
-    }
+  if (ok)
+    arrive (self);
+  ebb_thread_restore_modes (&modes);
+  if (ok)
+    return TRUE;
   g_prefix_error (error, "gathering %s: ", self->name);
   drop_whole (self);
   self->state = EBB_SHARD_AWAY;
@@ -350,6 +367,7 @@ ebb_shard_unit_release (EbbShardUnit *self,
                         gboolean writeback,
                         GError **error)
 {
+  EbbThreadModes modes;
   gboolean ok;
 
   if (self->n_summoned == 0)
@@ -360,7 +378,9 @@ ebb_shard_unit_release (EbbShardUnit *self,
     }
   if (--self->n_summoned > 0 || self->n_entries == 0)
     return TRUE;
+  modes = ebb_shard_begin_quiet ();
   ok = !writeback || write_back (self, error);
+  ebb_thread_restore_modes (&modes);
   if (writeback)
     note_changed_pieces (self);
   return ebb_shard_unit_reshard (self, ok ? error : NULL) && ok;
@@ -474,6 +494,7 @@ ebb_shard_unit_new (EbbModule *module,
   const gboolean flatten = ebb_fully_shard_options_get_flatten (options);
   EbbShardUnit *self = g_new0 (EbbShardUnit, 1);
   g_autofree char *path = ebb_module_get_path (module);
+  const EbbThreadModes modes = ebb_shard_begin_quiet ();
   gboolean ok;
 
   self->keeper.funcs = &keeper_funcs;
@@ -491,11 +512,10 @@ ebb_shard_unit_new (EbbModule *module,
   if (ok)
     {
       lay_out (self, flatten);
-      ebb_push_grad_enabled (FALSE);
       for (guint i = 0; ok && i < self->n_entries; i++)
         ok = make_shard (self, i, error);
-      ebb_pop_grad_enabled ();
     }
+  ebb_thread_restore_modes (&modes);
   if (!ok)
     {
       g_prefix_error (error, "sharding %s: ", self->name);
