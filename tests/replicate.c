@@ -1,0 +1,859 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+#include "support/ranks.h"
+#include "support/tensors.h"
+#include "support/training.h"
+
+#include <string.h>
+
+/* -- strategies ---------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  guint64 bucket_bytes; /* 0: the default */
+  gboolean zeros;       /* for unused parameters */
+  gboolean checkpoint_outside, checkpoint_inside, checkpoint_blocks;
+} How;
+
+static EbbReplicateOptions *
+make_options (const How *how)
+{
+  EbbReplicateOptions *options = ebb_replicate_options_new ();
+
+  if (how->bucket_bytes > 0)
+    ebb_replicate_options_set_bucket_bytes (options, how->bucket_bytes);
+  if (how->zeros)
+    ebb_replicate_options_set_unused_parameters (options, EBB_UNUSED_PARAMETERS_ZERO);
+  return options;
+}
+
+static gboolean
+checkpoint (EbbModule *module, gboolean wanted, GError **error)
+{
+  g_autoptr (EbbModule) same = NULL;
+
+  if (!wanted)
+    return TRUE;
+  same = ebb_checkpoint_wrapper (module, NULL, error);
+  return same != NULL;
+}
+
+static gboolean
+replicate (EbbModule *gpt, EbbProcessGroup *group, gconstpointer data, GError **error)
+{
+  static const How plain = { 0 };
+  const How *how = data != NULL ? data : &plain;
+  g_autoptr (EbbReplicateOptions) options = make_options (how);
+  g_autoptr (EbbModule) same = NULL;
+
+  if (how->checkpoint_blocks && !ebb_checkpoint_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, NULL, error))
+    return FALSE;
+  if (!checkpoint (gpt, how->checkpoint_inside, error))
+    return FALSE;
+  same = ebb_replicate (gpt, group, options, error);
+  g_assert_true (same == NULL || same == gpt);
+  return same != NULL && checkpoint (gpt, how->checkpoint_outside, error);
+}
+
+/* -- the same training --------------------------------------------------------------------------------------------- */
+
+/* Against one rank that trains alone, without wrappers, all rows in one pass unless it is @passes that is tried. */
+static void
+check_curve (TestRanks settings)
+{
+  TestRanks alone = settings;
+  g_autoptr (TestRanksResult) expected = NULL;
+
+  alone.n_ranks = 1;
+  alone.strategy = NULL;
+  expected = test_ranks_train (&alone);
+  g_assert_cmpfloat (expected->losses[expected->n_steps - 1], <, expected->losses[0]);
+  for (guint n = 1; n <= 4; n++)
+    {
+      g_autoptr (TestRanksResult) result = NULL;
+
+      settings.n_ranks = n;
+      result = test_ranks_train (&settings);
+      test_ranks_assert_near (expected, result, 1e-6);
+      for (guint rank = 1; rank < n; rank++)
+        g_assert_cmpuint (result->hashes[rank], ==, result->hashes[0]);
+    }
+}
+
+static void
+test_curve (void)
+{
+  check_curve ((TestRanks){ .strategy = replicate });
+}
+
+static void
+test_curve_of_small_buckets (void)
+{
+  const How how = { .bucket_bytes = 1000 };
+
+  check_curve ((TestRanks){ .strategy = replicate, .data = &how, .optimizer_is_first = TRUE });
+}
+
+static void
+test_curve_with_checkpoint_outside (void)
+{
+  const How how = { .bucket_bytes = 20000, .checkpoint_outside = TRUE };
+
+  check_curve ((TestRanks){ .strategy = replicate, .data = &how });
+}
+
+static void
+test_curve_with_checkpoint_inside (void)
+{
+  const How how = { .bucket_bytes = 20000, .checkpoint_inside = TRUE };
+
+  check_curve ((TestRanks){ .strategy = replicate, .data = &how });
+}
+
+static void
+test_curve_with_checkpointed_blocks (void)
+{
+  const How how = { .bucket_bytes = 20000, .checkpoint_blocks = TRUE };
+
+  check_curve ((TestRanks){ .strategy = replicate, .data = &how });
+}
+
+static void
+test_curve_with_accumulation (void)
+{
+  check_curve ((TestRanks){ .strategy = replicate, .n_passes = 2 });
+}
+
+static void
+test_curve_with_accumulation_of_means (void)
+{
+  check_curve ((TestRanks){ .strategy = replicate, .n_passes = 2, .syncs_all = TRUE });
+}
+
+static void
+test_curve_with_clipping (void)
+{
+  const How how = { .bucket_bytes = 20000, .checkpoint_blocks = TRUE };
+
+  check_curve ((TestRanks){ .strategy = replicate, .data = &how, .n_passes = 2, .max_norm = 0.5 });
+}
+
+static void
+test_curve_with_steps_in_backward (void)
+{
+  const How how = { .bucket_bytes = 5000, .checkpoint_blocks = TRUE };
+
+  check_curve ((TestRanks){ .strategy = replicate, .data = &how, .steps_in_backward = TRUE });
+}
+
+/* Checkpoints change no bit of what ranks do. */
+static void
+test_checkpoints_are_bitwise_equal (void)
+{
+  const How ways[] = { { .bucket_bytes = 20000 },
+                       { .bucket_bytes = 20000, .checkpoint_outside = TRUE },
+                       { .bucket_bytes = 20000, .checkpoint_inside = TRUE },
+                       { .bucket_bytes = 20000, .checkpoint_blocks = TRUE },
+                       { .bucket_bytes = 20000, .checkpoint_blocks = TRUE, .checkpoint_outside = TRUE } };
+  g_autoptr (TestRanksResult) expected = NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (ways); i++)
+    {
+      TestRanks settings = { .n_ranks = 2, .n_steps = 4, .dropout = 0.1, .strategy = replicate, .data = &ways[i] };
+      g_autoptr (TestRanksResult) result = test_ranks_train (&settings);
+
+      if (expected == NULL)
+        expected = g_steal_pointer (&result);
+      else
+        {
+          test_ranks_assert_same (expected, result);
+          g_assert_cmpmem (expected->n_calls, sizeof expected->n_calls, result->n_calls, sizeof result->n_calls);
+        }
+    }
+}
+
+static void
+test_twice_is_bitwise_equal (void)
+{
+  const How how = { .bucket_bytes = 5000 };
+  TestRanks settings = { .n_ranks = 3, .n_steps = 10, .n_passes = 2, .max_norm = 0.5, .dropout = 0.1,
+                         .strategy = replicate, .data = &how };
+  g_autoptr (TestRanksResult) a = test_ranks_train (&settings);
+  g_autoptr (TestRanksResult) b = test_ranks_train (&settings);
+
+  test_ranks_assert_same (a, b);
+}
+
+static void
+test_bf16 (void)
+{
+  TestRanks settings = { .n_ranks = 2, .n_steps = 10, .dtype = EBB_DTYPE_BF16, .strategy = replicate };
+  TestRanks alone = { .n_steps = 10, .dtype = EBB_DTYPE_BF16 };
+  g_autoptr (TestRanksResult) a = test_ranks_train (&settings);
+  g_autoptr (TestRanksResult) b = test_ranks_train (&alone);
+
+  test_ranks_assert_near (a, b, 1e-2);
+  g_assert_cmpuint (a->hashes[0], ==, a->hashes[1]);
+}
+
+/* -- how much ------------------------------------------------------------------------------------------------------ */
+
+/* All-reduce of P bytes: a ring sends 2 P (n - 1) / n from each rank. */
+static void
+test_counters (void)
+{
+  for (guint n = 1; n <= 4; n++)
+    {
+      const How how = { .bucket_bytes = 1 };
+      TestRanks settings = { .n_ranks = n, .n_steps = 2, .n_passes = 2, .strategy = replicate };
+      g_autoptr (TestRanksResult) one = test_ranks_train (&settings);
+      g_autoptr (TestRanksResult) many = NULL;
+      guint64 expected = 2 * one->parameter_bytes * (n - 1) / n;
+
+      settings.data = &how;
+      many = test_ranks_train (&settings);
+      g_assert_cmpuint (one->n_calls[EBB_COLLECTIVE_ALL_REDUCE], ==, 1);
+      g_assert_cmpuint (many->n_calls[EBB_COLLECTIVE_ALL_REDUCE], ==, 28);
+      g_assert_cmpfloat (ABS ((double) one->n_bytes[EBB_COLLECTIVE_ALL_REDUCE] - (double) expected), <=,
+                         0.01 * (double) expected);
+      for (guint i = 0; i < EBB_N_COLLECTIVES; i++)
+        if (i != EBB_COLLECTIVE_ALL_REDUCE)
+          g_assert_cmpuint (one->n_calls[i], ==, 0);
+    }
+}
+
+static void
+check_report (const TestRanks *settings, EbbModule *gpt, EbbOptimizer *optimizer, EbbProcessGroup *group)
+{
+  g_autofree char *report = ebb_replicate_report (gpt);
+
+  g_assert_nonnull (strstr (report, "28 of 28 parameters"));
+  g_assert_nonnull (strstr (report, "in 28 buckets"));
+  g_assert_nonnull (strstr (report, "reduced 3 times, 84 buckets"));
+  g_assert_cmpuint (ebb_replicate_get_n_buckets (gpt), ==, 28);
+}
+
+static void
+test_report (void)
+{
+  const How how = { .bucket_bytes = 1 };
+  TestRanks settings = { .n_ranks = 2, .n_steps = 3, .strategy = replicate, .data = &how, .inspect = check_report };
+  g_autoptr (TestRanksResult) result = test_ranks_train (&settings);
+  g_autoptr (EbbModule) linear = ebb_linear_new (2, 2, TRUE, NULL);
+  g_autofree char *nothing = ebb_replicate_report (linear);
+
+  g_assert_nonnull (result);
+  g_assert_cmpstr (nothing, ==, "");
+  g_assert_cmpuint (ebb_replicate_get_n_buckets (linear), ==, 0);
+}
+
+/* -- small modules ------------------------------------------------------------------------------------------------- */
+
+/* Two gains of 8; forward uses those that the bits of @data say. */
+static EbbTensor *
+use_some (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
+{
+  guint bits = GPOINTER_TO_UINT (data);
+  g_autoptr (EbbTensor) y = ebb_tensor_ref (x);
+
+  for (guint i = 0; i < 2; i++)
+    if (bits & (1u << i))
+      {
+        g_autoptr (EbbTensor) gain = ebb_module_get_parameter (self, i == 0 ? "a" : "b");
+        EbbTensor *product = ebb_mul (y, gain, error);
+
+        ebb_tensor_unref (y);
+        y = product;
+        if (y == NULL)
+          return NULL;
+      }
+  return g_steal_pointer (&y);
+}
+
+static EbbModule *
+two_gains_new (guint bits)
+{
+  EbbModule *module = test_lambda1_new (use_some, GUINT_TO_POINTER (bits));
+
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbTensor) gain = test_randn (10 + i, 8, -1);
+
+      g_assert_true (ebb_module_register_parameter (module, i == 0 ? "a" : "b", gain, NULL));
+    }
+  return module;
+}
+
+/* Its loss is the sum of x * a * b; x is other on each rank. */
+static EbbTensor *
+make_input (EbbProcessGroup *group, guint pass)
+{
+  return test_randn (50 + 10 * pass + ebb_process_group_get_rank (group), 8, -1);
+}
+
+static gboolean
+run_pass (EbbModule *module, EbbTensor *x, GError **error)
+{
+  g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, error);
+  g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, error);
+
+  return loss != NULL && ebb_tensor_backward (loss, error);
+}
+
+static EbbTensor *
+get_grad (EbbModule *module, const char *name)
+{
+  g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (module, name);
+
+  return ebb_tensor_get_grad (parameter);
+}
+
+/* The mean over ranks of the gradients of "a", x * b, summed over the passes from @first to @last. */
+static void
+assert_mean (EbbModule *module, EbbProcessGroup *group, guint first, guint last)
+{
+  g_autoptr (EbbTensor) grad = get_grad (module, "a");
+  g_autoptr (EbbTensor) b = ebb_module_get_parameter (module, "b");
+  guint n = ebb_process_group_get_size (group);
+
+  g_assert_nonnull (grad);
+  for (gsize i = 0; i < 8; i++)
+    {
+      double sum = 0;
+
+      for (guint pass = first; pass <= last; pass++)
+        for (guint rank = 0; rank < n; rank++)
+          {
+            g_autoptr (EbbTensor) x = test_randn (50 + 10 * pass + rank, 8, -1);
+
+            sum += (double) test_at (x, i) * (double) test_at (b, i) / n;
+          }
+      g_assert_cmpfloat_with_epsilon (test_at (grad, i), sum, 1e-5);
+    }
+}
+
+static EbbModule *
+replicated_gains_new (EbbProcessGroup *group, guint bits, gboolean zeros, GError **error)
+{
+  EbbModule *module = two_gains_new (bits);
+  const How how = { .zeros = zeros };
+
+  if (!replicate (module, group, &how, error))
+    g_clear_object (&module);
+  return module;
+}
+
+#define RUN(module, pass)                                         \
+  G_STMT_START                                                    \
+  {                                                               \
+    g_autoptr (EbbTensor) run_input = make_input (group, (pass)); \
+                                                                  \
+    if (!run_pass ((module), run_input, error))                   \
+      return FALSE;                                               \
+  }                                                               \
+  G_STMT_END
+
+static guint64
+count_reductions (EbbProcessGroup *group)
+{
+  return ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_REDUCE);
+}
+
+static gboolean
+accumulate_means (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+
+  if (module == NULL)
+    return FALSE;
+  for (guint pass = 0; pass < 3; pass++)
+    {
+      RUN (module, pass);
+      assert_mean (module, group, 0, pass);
+      g_assert_cmpuint (count_reductions (group), ==, pass + 1);
+    }
+  return TRUE;
+}
+
+static void
+test_each_pass_adds_its_mean (void)
+{
+  for (guint n = 1; n <= 3; n++)
+    test_ranks_run (n, accumulate_means, NULL);
+}
+
+/* Averaged, alone, alone, together. */
+static gboolean
+accumulate_mixed (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0, error);
+
+  if (optimizer == NULL)
+    return FALSE;
+  RUN (module, 0);
+  ebb_push_gradient_sync (FALSE);
+  g_assert_false (ebb_is_gradient_sync_enabled ());
+  RUN (module, 1);
+  RUN (module, 2);
+  ebb_pop_gradient_sync ();
+  g_assert_true (ebb_is_gradient_sync_enabled ());
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  RUN (module, 3);
+  g_assert_cmpuint (count_reductions (group), ==, 2);
+  assert_mean (module, group, 0, 3);
+
+  /* What no pass has reduced, the step does. */
+  ebb_push_gradient_sync (FALSE);
+  RUN (module, 4);
+  ebb_pop_gradient_sync ();
+  g_assert_cmpuint (count_reductions (group), ==, 2);
+  if (!ebb_optimizer_step (optimizer, error))
+    return FALSE;
+  g_assert_cmpuint (count_reductions (group), ==, 3);
+  assert_mean (module, group, 0, 4);
+
+  ebb_optimizer_zero_grad (optimizer);
+  RUN (module, 5);
+  assert_mean (module, group, 5, 5);
+  return ebb_optimizer_step (optimizer, error) && count_reductions (group) == 4;
+}
+
+static void
+test_passes_alone_are_reduced_once (void)
+{
+  for (guint n = 1; n <= 3; n++)
+    test_ranks_run (n, accumulate_mixed, NULL);
+}
+
+/* Forward, forward, backward, backward: one reduction, of the sum. */
+static gboolean
+two_forwards (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbTensor) x0 = make_input (group, 0);
+  g_autoptr (EbbTensor) x1 = make_input (group, 1);
+  g_autoptr (EbbTensor) y0 = ebb_module_call1 (module, x0, error);
+  g_autoptr (EbbTensor) y1 = ebb_module_call1 (module, x1, error);
+  g_autoptr (EbbTensor) loss0 = ebb_sum (y0, NULL, 0, FALSE, error);
+  g_autoptr (EbbTensor) loss1 = ebb_sum (y1, NULL, 0, FALSE, error);
+
+  if (loss1 == NULL || !ebb_tensor_backward (loss1, error))
+    return FALSE;
+  g_assert_cmpuint (count_reductions (group), ==, 0);
+  if (!ebb_tensor_backward (loss0, error))
+    return FALSE;
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  assert_mean (module, group, 0, 1);
+  return TRUE;
+}
+
+static void
+test_reduces_after_the_last_backward (void)
+{
+  test_ranks_run (2, two_forwards, NULL);
+}
+
+/* A graph that stays is reduced by the optimizer, whether it is gone through again or dropped. */
+static gboolean
+retained (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0, error);
+  g_autoptr (EbbTensor) x = make_input (group, 0);
+  g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, error);
+  g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, error);
+
+  if (loss == NULL || !ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, error))
+    return FALSE;
+  g_assert_cmpuint (count_reductions (group), ==, 0);
+  if (!ebb_optimizer_step (optimizer, error))
+    return FALSE;
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  assert_mean (module, group, 0, 0);
+  return TRUE;
+}
+
+static void
+test_retained_graphs_are_reduced_by_the_step (void)
+{
+  test_ranks_run (2, retained, NULL);
+}
+
+/* ebb_grad () takes no part, and leaves what is there. */
+static gboolean
+grad_beside (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbTensor) x = make_input (group, 1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  EbbTensor **grads;
+  guint n;
+
+  if (module == NULL)
+    return FALSE;
+  RUN (module, 0);
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  y = ebb_module_call1 (module, x, error);
+  loss = ebb_sum (y, NULL, 0, FALSE, error);
+  grads = ebb_grad (&loss, 1, &x, 1, NULL, 0, FALSE, &n, error);
+  if (grads == NULL)
+    return FALSE;
+  ebb_tensor_unref (grads[0]);
+  g_free (grads);
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  assert_mean (module, group, 0, 0);
+  return TRUE;
+}
+
+static void
+test_grad_takes_no_part (void)
+{
+  test_ranks_run (2, grad_beside, NULL);
+}
+
+/* -- unused and frozen parameters ---------------------------------------------------------------------------------- */
+
+static gboolean
+leave_out (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 1, FALSE, error);
+
+  if (module == NULL)
+    return FALSE;
+  RUN (module, 0);
+  return TRUE;
+}
+
+static void
+test_unused_parameters_are_named (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_run_ranks (2, leave_out, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "1 of 2 trainable parameters", ": b;", "unused-parameters");
+}
+
+/* Rank 0 uses "a" alone, the others both. */
+static gboolean
+leave_out_on_one (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  guint rank = ebb_process_group_get_rank (group), n = ebb_process_group_get_size (group);
+  g_autoptr (EbbModule) module = replicated_gains_new (group, rank == 0 ? 1 : 3, TRUE, error);
+  g_autoptr (EbbTensor) grad = NULL;
+  g_autoptr (EbbTensor) a = NULL;
+
+  if (module == NULL)
+    return FALSE;
+  RUN (module, 0);
+  grad = get_grad (module, "b");
+  a = ebb_module_get_parameter (module, "a");
+  g_assert_nonnull (grad);
+  for (gsize i = 0; i < 8; i++)
+    {
+      double sum = 0;
+
+      for (guint other = 1; other < n; other++)
+        {
+          g_autoptr (EbbTensor) x = test_randn (50 + other, 8, -1);
+
+          sum += (double) test_at (x, i) * (double) test_at (a, i) / n;
+        }
+      g_assert_cmpfloat_with_epsilon (test_at (grad, i), sum, 1e-5);
+    }
+  return TRUE;
+}
+
+static gboolean
+leave_out_on_all (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 1, TRUE, error);
+  g_autoptr (EbbTensor) a = NULL;
+  g_autoptr (EbbTensor) b = NULL;
+
+  if (module == NULL)
+    return FALSE;
+  RUN (module, 0);
+  a = get_grad (module, "a");
+  b = get_grad (module, "b");
+  g_assert_nonnull (a);
+  g_assert_null (b);
+  return TRUE;
+}
+
+static void
+test_unused_parameters_may_be_zeros (void)
+{
+  for (guint n = 1; n <= 3; n++)
+    test_ranks_run (n, n == 1 ? leave_out_on_all : leave_out_on_one, NULL);
+  test_ranks_run (3, leave_out_on_all, NULL);
+}
+
+static gboolean
+freeze (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbTensor) b = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+
+  if (module == NULL)
+    return FALSE;
+  b = ebb_module_get_parameter (module, "b");
+  ebb_tensor_set_requires_grad (b, FALSE, NULL);
+  ebb_process_group_reset_counters (group);
+  RUN (module, 0);
+  assert_mean (module, group, 0, 0);
+  grad = get_grad (module, "b");
+  g_assert_null (grad);
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  ebb_tensor_set_requires_grad (b, TRUE, NULL);
+  ebb_module_zero_grad (module);
+  RUN (module, 1);
+  assert_mean (module, group, 1, 1);
+  grad = get_grad (module, "b");
+  g_assert_nonnull (grad);
+  return TRUE;
+}
+
+static void
+test_frozen_parameters_are_left_out (void)
+{
+  test_ranks_run (2, freeze, NULL);
+}
+
+/* One parameter under two names. */
+static gboolean
+share (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = two_gains_new (3);
+  g_autoptr (EbbTensor) a = ebb_module_get_parameter (module, "a");
+  g_autoptr (EbbTensor) grad = NULL;
+
+  if (!ebb_module_register_parameter (module, "b", a, error) || !replicate (module, group, NULL, error))
+    return FALSE;
+  RUN (module, 0);
+  g_assert_cmpuint (count_reductions (group), ==, 1);
+  grad = ebb_tensor_get_grad (a);
+  for (gsize i = 0; i < 8; i++)
+    {
+      double sum = 0;
+
+      for (guint rank = 0; rank < 2; rank++)
+        {
+          g_autoptr (EbbTensor) x = test_randn (50 + rank, 8, -1);
+
+          sum += (double) test_at (x, i) * (double) test_at (a, i);
+        }
+      g_assert_cmpfloat_with_epsilon (test_at (grad, i), sum, 1e-5);
+    }
+  return TRUE;
+}
+
+static void
+test_shared_parameters_are_reduced_once (void)
+{
+  test_ranks_run (2, share, NULL);
+}
+
+/* -- beginning and ending ------------------------------------------------------------------------------------------ */
+
+static gboolean
+begin (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  guint rank = ebb_process_group_get_rank (group);
+  g_autoptr (EbbModule) module = test_lambda1_new (use_some, GUINT_TO_POINTER (3));
+  g_autoptr (EbbTensor) gain = test_randn (rank, 8, -1);
+  g_autoptr (EbbTensor) other = test_randn (10 + rank, 8, -1);
+  g_autoptr (EbbTensor) calls = test_tokens (20 + rank, 1000, 3, -1);
+  g_autoptr (EbbTensor) expected_gain = test_randn (0, 8, -1);
+  g_autoptr (EbbTensor) expected_calls = test_tokens (20, 1000, 3, -1);
+
+  ebb_module_register_parameter (module, "a", gain, NULL);
+  ebb_module_register_parameter (module, "b", other, NULL);
+  ebb_module_register_buffer (module, "calls", calls, FALSE, NULL);
+  if (!replicate (module, group, NULL, error))
+    return FALSE;
+  g_assert_true (ebb_tensor_equal (gain, expected_gain));
+  g_assert_true (ebb_tensor_equal (calls, expected_calls));
+  return TRUE;
+}
+
+static void
+test_begins_with_the_weights_of_rank_0 (void)
+{
+  test_ranks_run (3, begin, NULL);
+}
+
+static gboolean
+differ (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  guint rank = ebb_process_group_get_rank (group);
+  g_autoptr (EbbModule) module = NULL;
+  gboolean ok;
+
+  module = ebb_linear_new (4, rank == 1 ? 5 : 4, TRUE, error);
+  ok = replicate (module, group, NULL, error);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_BROADCAST), ==, 0);
+  g_assert_false (ebb_replicate_is_wrapped (module));
+  return ok;
+}
+
+static void
+test_models_that_differ_are_refused (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_run_ranks (3, differ, NULL, &error));
+  test_assert_error (error, EBB_ERROR_PROCESS_GROUP, "rank 1", "weight", "[5, 4]", "[4, 4]");
+}
+
+static gboolean
+refuse (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = two_gains_new (3);
+  g_autoptr (EbbModule) sequence = ebb_sequential_new ();
+  g_autoptr (EbbModule) empty = ebb_tanh_new ();
+  g_autoptr (GError) local = NULL;
+
+  if (!replicate (module, group, NULL, error))
+    return FALSE;
+  g_assert_true (ebb_replicate_is_wrapped (module));
+  g_assert_null (ebb_replicate (module, group, NULL, &local));
+  test_assert_error (local, EBB_ERROR_STATE, "parameter a", "already");
+  g_clear_error (&local);
+  ebb_module_register_child (sequence, "0", module, NULL);
+  g_assert_null (ebb_replicate (sequence, group, NULL, &local));
+  test_assert_error (local, EBB_ERROR_STATE, "parameter 0.a", "already");
+  g_clear_error (&local);
+  g_assert_null (ebb_replicate (empty, group, NULL, &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "Tanh", "no parameters");
+  g_assert_true (ebb_replicate_unwrap (module));
+  g_assert_false (ebb_replicate_unwrap (module));
+  g_assert_false (ebb_replicate_is_wrapped (module));
+  ebb_process_group_reset_counters (group);
+  RUN (module, 0);
+  g_assert_cmpuint (count_reductions (group), ==, 0);
+  return replicate (module, group, NULL, error);
+}
+
+static void
+test_wraps_once (void)
+{
+  test_ranks_run (2, refuse, NULL);
+}
+
+/* The module goes first; its parameters train on, alone. */
+static gboolean
+outlive (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  EbbModule *module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbTensor) x = make_input (group, 0);
+  g_autoptr (EbbTensor) a = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  gpointer weak = module;
+
+  if (module == NULL)
+    return FALSE;
+  a = ebb_module_get_parameter (module, "a");
+  y = ebb_module_call1 (module, x, error);
+  loss = ebb_sum (y, NULL, 0, FALSE, error);
+  g_object_add_weak_pointer (G_OBJECT (module), &weak);
+  g_object_unref (module);
+  g_assert_null (weak);
+  ebb_process_group_reset_counters (group);
+  if (!ebb_tensor_backward (loss, error))
+    return FALSE;
+  g_assert_cmpuint (count_reductions (group), ==, 0);
+  return TRUE;
+}
+
+static void
+test_keeps_no_module_alive (void)
+{
+  test_ranks_run (2, outlive, NULL);
+}
+
+static gboolean
+load (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = replicated_gains_new (group, 3, FALSE, error);
+  g_autoptr (EbbModule) other = two_gains_new (3);
+  g_autoptr (EbbArgs) state = ebb_module_get_state_dict (other);
+
+  if (module == NULL || !ebb_module_load_state_dict (module, state, TRUE, error)
+      || !ebb_module_to_dtype (module, EBB_DTYPE_BF16, error) || !ebb_module_to_dtype (module, EBB_DTYPE_F32, error))
+    return FALSE;
+  RUN (module, 0);
+  g_assert_cmpuint (ebb_module_count_parameters (module), ==, 16);
+  return TRUE;
+}
+
+static void
+test_replicated_modules_can_be_loaded_and_converted (void)
+{
+  test_ranks_run (2, load, NULL);
+}
+
+static void
+test_errors_touch_nothing (void)
+{
+  g_autoptr (GError) error = g_error_new_literal (EBB_ERROR, EBB_ERROR_STATE, "before");
+  g_autoptr (EbbModule) module = two_gains_new (3);
+
+  g_assert_null (ebb_replicate (module, NULL, NULL, &error));
+  g_assert_cmpstr (error->message, ==, "before");
+  g_assert_null (ebb_replicate (NULL, NULL, NULL, NULL));
+  g_assert_false (ebb_replicate_is_wrapped (module));
+}
+
+/* Nobody else is there: it is as without it. */
+static void
+test_default_group (void)
+{
+  g_autoptr (EbbModule) module = two_gains_new (3);
+  g_autoptr (EbbModule) same = ebb_replicate (module, NULL, NULL, NULL);
+  g_autoptr (EbbTensor) x = test_randn (50, 8, -1);
+
+  g_assert_true (same == module);
+  g_assert_true (run_pass (module, x, NULL));
+  assert_mean (module, ebb_process_group_get_default (), 0, 0);
+}
+
+int
+main (int argc, char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/replicate/curve", test_curve);
+  g_test_add_func ("/replicate/curve-of-small-buckets", test_curve_of_small_buckets);
+  g_test_add_func ("/replicate/curve-with-checkpoint-outside", test_curve_with_checkpoint_outside);
+  g_test_add_func ("/replicate/curve-with-checkpoint-inside", test_curve_with_checkpoint_inside);
+  g_test_add_func ("/replicate/curve-with-checkpointed-blocks", test_curve_with_checkpointed_blocks);
+  g_test_add_func ("/replicate/curve-with-accumulation", test_curve_with_accumulation);
+  g_test_add_func ("/replicate/curve-with-accumulation-of-means", test_curve_with_accumulation_of_means);
+  g_test_add_func ("/replicate/curve-with-clipping", test_curve_with_clipping);
+  g_test_add_func ("/replicate/curve-with-steps-in-backward", test_curve_with_steps_in_backward);
+  g_test_add_func ("/replicate/checkpoints-are-bitwise-equal", test_checkpoints_are_bitwise_equal);
+  g_test_add_func ("/replicate/twice-is-bitwise-equal", test_twice_is_bitwise_equal);
+  g_test_add_func ("/replicate/bf16", test_bf16);
+  g_test_add_func ("/replicate/counters", test_counters);
+  g_test_add_func ("/replicate/report", test_report);
+  g_test_add_func ("/replicate/each-pass-adds-its-mean", test_each_pass_adds_its_mean);
+  g_test_add_func ("/replicate/passes-alone-are-reduced-once", test_passes_alone_are_reduced_once);
+  g_test_add_func ("/replicate/reduces-after-the-last-backward", test_reduces_after_the_last_backward);
+  g_test_add_func ("/replicate/retained-graphs-are-reduced-by-the-step", test_retained_graphs_are_reduced_by_the_step);
+  g_test_add_func ("/replicate/grad-takes-no-part", test_grad_takes_no_part);
+  g_test_add_func ("/replicate/unused-parameters-are-named", test_unused_parameters_are_named);
+  g_test_add_func ("/replicate/unused-parameters-may-be-zeros", test_unused_parameters_may_be_zeros);
+  g_test_add_func ("/replicate/frozen-parameters-are-left-out", test_frozen_parameters_are_left_out);
+  g_test_add_func ("/replicate/shared-parameters-are-reduced-once", test_shared_parameters_are_reduced_once);
+  g_test_add_func ("/replicate/begins-with-the-weights-of-rank-0", test_begins_with_the_weights_of_rank_0);
+  g_test_add_func ("/replicate/models-that-differ-are-refused", test_models_that_differ_are_refused);
+  g_test_add_func ("/replicate/wraps-once", test_wraps_once);
+  g_test_add_func ("/replicate/keeps-no-module-alive", test_keeps_no_module_alive);
+  g_test_add_func ("/replicate/can-be-loaded-and-converted", test_replicated_modules_can_be_loaded_and_converted);
+  g_test_add_func ("/replicate/errors-touch-nothing", test_errors_touch_nothing);
+  g_test_add_func ("/replicate/default-group", test_default_group);
+  return g_test_run ();
+}
