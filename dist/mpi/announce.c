@@ -213,9 +213,9 @@ check_message (EbbMpiGroup *self,
   if (is_same_call (self, call, message))
     return TRUE;
   g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "rank %u calls %s%s, as its call %" G_GUINT64_FORMAT "; this is call %" G_GUINT64_FORMAT " of rank %u",
-               rank, message->text, strcmp (message->text, self->outgoing->text) == 0 ? " with other pieces" : "",
-               message->sequence, call->sequence, self->rank);
+               "rank %u calls %s%s (call %" G_GUINT64_FORMAT " there, %" G_GUINT64_FORMAT " here)", rank, message->text,
+               strcmp (message->text, self->outgoing->text) == 0 ? " with other pieces" : "", message->sequence,
+               call->sequence);
   return FALSE;
 }
 
@@ -288,8 +288,12 @@ set_timeout (EbbMpiGroup *self,
   for (guint i = 0; i < self->size; i++)
     if (takes_part (self, call, i) && !self->arrived[i])
       g_string_append_printf (ranks, "%s%u", n++ > 0 ? ", " : "", i);
-  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank%s %s %s called nothing for %g s",
-               n > 1 ? "s" : "", ranks->str, n > 1 ? "have" : "has", timeout);
+  if (n == 0)
+    g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
+                 "within %g s not every rank took the message of what this one calls", timeout);
+  else
+    g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank%s %s %s called nothing for %g s",
+                 n > 1 ? "s" : "", ranks->str, n > 1 ? "have" : "has", timeout);
   return FALSE;
 }
 
@@ -318,7 +322,7 @@ ebb_mpi_announce (EbbMpiGroup *self,
       if (!ebb_mpi_pause (&pause, &look))
         return set_timeout (self, call, timeout, error);
       for (guint i = 0; look && i < self->size; i++)
-        if (takes_part (self, call, i) && !self->arrived[i] && !check_process (self, i, error))
+        if (takes_part (self, call, i) && !check_process (self, i, error))
           return FALSE;
     }
   if (!ebb_mpi_lock (error))

@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* The data. MPI moves it; what is reduced is reduced here, in the order of the ranks: MPI promises no order, and has no
- * 16-bit floats. A reduction is an exchange, of which each rank gets all ranks' versions of its own piece, and where all
- * want the result a gather; both send as little as is possible. */
+ * 16-bit floats. A reduction is an exchange, of which each rank gets all ranks' versions of its own piece, and where
+ * all want the result a gather; both send as little as is possible. */
 
 /* Of the versions of one piece, in bytes: larger pieces go part by part, one being sent while another is reduced. */
 #define ROWS_SIZE ((gsize) 4 << 20)
