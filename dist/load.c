@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/process-group-private.h"
+#include "dist/rendezvous-private.h"
 #include "tensor/backend-module-private.h"
 #include "tensor/cpu/cpu-private.h"
 
@@ -30,6 +31,8 @@ const EbbProcessGroupHost ebb_process_group_host = {
   .get_device_name = ebb_device_get_name,
   .count_mpi_processes = ebb_process_group_count_mpi_processes,
   .set_n_threads = set_n_threads,
+  .find_rank = ebb_rendezvous_find_rank,
+  .spread = ebb_rendezvous_spread,
   .load = ebb_process_group_load,
 };
 

@@ -71,6 +71,7 @@ typedef struct
   EbbDevice *device; /* NULL: the memory is the host's; else the device that the engine reaches */
   guint n_parts;
   const EbbCollectiveBuffer *parts;
+  gboolean is_announcement; /* another engine moves the bytes: only see to it that all ranks call the same */
 } EbbCollectiveCall;
 
 typedef struct
@@ -137,8 +138,18 @@ typedef struct
   char *(*call_to_string) (const EbbCollectiveCall *call);
   const char *(*get_name) (EbbProcessGroup *group);
   const char *(*get_device_name) (EbbDevice *device);
-  guint (*count_mpi_processes) (void); /* 0: MPI didn't start this process */
+  guint (*count_mpi_processes) (void);   /* 0: MPI didn't start this process */
   void (*set_n_threads) (int n_threads); /* of the calling thread, unless the environment says how many */
+  /* See dist/rendezvous-private.h */
+  gboolean (*find_rank) (guint *rank,
+                         guint *size,
+                         GError **error);
+  gboolean (*spread) (guint rank,
+                      guint size,
+                      void *data,
+                      gsize n_bytes,
+                      double timeout,
+                      GError **error);
   /* The group of another module, for those that need it to find each other; its run () is called by hand. */
   EbbProcessGroup *(*load) (const char *name,
                             GError **error);

@@ -73,12 +73,17 @@ run (EbbProcessGroup *group,
      GError **error)
 {
   EbbMpiGroup *self = (EbbMpiGroup *) group;
+  g_autofree char *own = NULL;
+  g_autofree char *text = NULL;
   GError *failure = NULL;
 
   ebb_mpi_set_longest_wait (ebb_mpi_group_get_timeout (self));
-  if ((!self->checks || ebb_mpi_announce (self, call, &failure)) && ebb_mpi_collective (self, call, &failure))
+  if ((!self->checks || ebb_mpi_announce (self, call, &failure))
+      && (call->is_announcement || ebb_mpi_collective (self, call, &failure)))
     return TRUE;
-  break_off (self, failure->message);
+  own = ebb_mpi_host->call_to_string (call);
+  text = g_strdup_printf ("%s: %s", own, failure->message);
+  break_off (self, text);
   g_propagate_error (error, failure);
   return FALSE;
 }

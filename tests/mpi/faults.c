@@ -76,7 +76,7 @@ fail (EbbProcessGroup *group,
 {
   (void) group;
   (void) tensor;
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_ARGUMENT, "own trouble");
+  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "own trouble");
   return FALSE;
 }
 
@@ -179,9 +179,11 @@ run_rank (const Fault *fault)
     return tell (rank, error->message);
   if ((rank == CULPRIT ? fault->deed : do_as_all) (group, tensor, &error))
     return tell (rank, "done");
-  if (ebb_process_group_barrier (group, &again) && rank != CULPRIT)
+  if (rank == CULPRIT)
+    return tell (rank, error->message);
+  if (ebb_process_group_barrier (group, &again))
     return tell (rank, "the group still works");
-  if (rank != CULPRIT && strcmp (again->message, error->message) != 0)
+  if (strcmp (again->message, error->message) != 0)
     return tell (rank, "the second call fails with another error");
   return tell (rank, error->message);
 }

@@ -1,0 +1,178 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/nccl/nccl-private.h"
+
+/* NCCL's communicator, asked never to wait behind the caller's back: who waits here looks at the clock and at NCCL's
+ * errors meanwhile. */
+
+gboolean
+ebb_nccl_check_cuda (cudaError_t code,
+                     const char *function,
+                     GError **error)
+{
+  if (code == cudaSuccess)
+    return TRUE;
+  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_DEVICE, "%s: %s", function, cudaGetErrorString (code));
+  return FALSE;
+}
+
+static gboolean
+set_nccl_error (EbbNcclGroup *self,
+                ncclResult_t code,
+                const char *function,
+                GError **error)
+{
+  const char *last = ncclGetLastError (self->comm);
+
+  g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "%s: %s%s%s", function, ncclGetErrorString (code),
+               last != NULL && *last != '\0' ? ": " : "", last != NULL ? last : "");
+  return FALSE;
+}
+
+/* -- waiting ------------------------------------------------------------------------------------------------------- */
+
+#define LONGEST_NAP 50 /* microseconds */
+
+/* @done: NULL, or when NCCL itself has nothing to do. */
+static gboolean
+wait_until (EbbNcclGroup *self,
+            cudaError_t (*query) (cudaStream_t stream),
+            const char *what,
+            GError **error)
+{
+  double timeout = ebb_nccl_host->get_timeout ((EbbProcessGroup *) self);
+  gint64 deadline = g_get_monotonic_time () + (gint64) (timeout * 1e6);
+
+  for (gulong nap = 0;; nap = MIN (nap + 1, LONGEST_NAP))
+    {
+      ncclResult_t state = ncclSuccess, code = ncclCommGetAsyncError (self->comm, &state);
+      cudaError_t progress = query != NULL ? query (self->stream) : cudaSuccess;
+
+      if (code != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
+        return set_nccl_error (self, code != ncclSuccess ? code : state, what, error);
+      if (progress != cudaSuccess && progress != cudaErrorNotReady)
+        return ebb_nccl_check_cuda (progress, what, error);
+      if (state == ncclSuccess && progress == cudaSuccess)
+        return TRUE;
+      if (g_get_monotonic_time () > deadline)
+        {
+          g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP,
+                       "%s: not all ranks did their part within %g s", what, timeout);
+          return FALSE;
+        }
+      if (nap > 0)
+        g_usleep (nap);
+    }
+}
+
+gboolean
+ebb_nccl_check (EbbNcclGroup *self,
+                ncclResult_t code,
+                const char *function,
+                GError **error)
+{
+  if (code == ncclSuccess)
+    return TRUE;
+  if (code == ncclInProgress)
+    return wait_until (self, NULL, function, error);
+  return set_nccl_error (self, code, function, error);
+}
+
+gboolean
+ebb_nccl_wait (EbbNcclGroup *self,
+               GError **error)
+{
+  return wait_until (self, cudaStreamQuery, "NCCL", error);
+}
+
+/* -- begin and end ------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_nccl_open (EbbNcclGroup *self,
+               const ncclUniqueId *id,
+               GError **error)
+{
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+  config.blocking = 0;
+  if (!ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", error)
+      || !ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&self->stream, cudaStreamNonBlocking), "cudaStreamCreate",
+                               error))
+    return FALSE;
+  return ebb_nccl_check (self, ncclCommInitRankConfig (&self->comm, (int) self->size, *id, (int) self->rank, &config),
+                         "ncclCommInitRankConfig", error);
+}
+
+gboolean
+ebb_nccl_split (EbbNcclGroup *self,
+                EbbNcclGroup *child,
+                guint color,
+                GError **error)
+{
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+  config.blocking = 0;
+  return ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", error)
+         && ebb_nccl_check_cuda (cudaStreamCreateWithFlags (&child->stream, cudaStreamNonBlocking), "cudaStreamCreate",
+                                 error)
+         && ebb_nccl_check (self, ncclCommSplit (self->comm, (int) color, (int) self->rank, &child->comm, &config),
+                            "ncclCommSplit", error)
+         && wait_until (child, NULL, "ncclCommSplit", error);
+}
+
+void
+ebb_nccl_abort (EbbNcclGroup *self)
+{
+  if (self->comm != NULL)
+    ncclCommAbort (self->comm);
+  self->comm = NULL;
+}
+
+void
+ebb_nccl_close (EbbNcclGroup *self)
+{
+  if (self->stream != NULL || self->comm != NULL)
+    cudaSetDevice (self->device);
+  if (self->comm != NULL && ebb_nccl_check (self, ncclCommFinalize (self->comm), "ncclCommFinalize", NULL))
+    ncclCommDestroy (g_steal_pointer (&self->comm));
+  ebb_nccl_abort (self);
+  if (self->stream != NULL)
+    cudaStreamDestroy (self->stream);
+  if (self->memory != NULL)
+    cudaFree (self->memory);
+  if (self->host_memory != NULL)
+    cudaFreeHost (self->host_memory);
+}
+
+/* -- memory -------------------------------------------------------------------------------------------------------- */
+
+char *
+ebb_nccl_get_memory (EbbNcclGroup *self,
+                     gsize size,
+                     GError **error)
+{
+  if (size <= self->memory_size)
+    return self->memory;
+  if (self->memory != NULL)
+    cudaFree (g_steal_pointer (&self->memory));
+  self->memory_size = 0;
+  if (!ebb_nccl_check_cuda (cudaMalloc (&self->memory, size), "cudaMalloc", error))
+    return NULL;
+  self->memory_size = size;
+  return self->memory;
+}
+
+char *
+ebb_nccl_get_host_memory (EbbNcclGroup *self,
+                          gsize size,
+                          GError **error)
+{
+  if (size <= self->host_memory_size)
+    return self->host_memory;
+  if (self->host_memory != NULL)
+    cudaFreeHost (g_steal_pointer (&self->host_memory));
+  self->host_memory_size = 0;
+  if (!ebb_nccl_check_cuda (cudaMallocHost (&self->host_memory, size), "cudaMallocHost", error))
+    return NULL;
+  self->host_memory_size = size;
+  return self->host_memory;
+}

@@ -1,0 +1,92 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/process-group-private.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+/* Process groups over NCCL: a module of its own, which is not linked to the library. One process for each GPU. Tensors
+ * on that GPU are used where they are, others go through buffers there. */
+
+G_BEGIN_DECLS
+
+extern const EbbProcessGroupHost *ebb_nccl_host;
+
+#define EBB_NCCL_ERROR (ebb_nccl_host->get_error_quark ())
+
+/* -- who: rendezvous.c --------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  guint rank, size;
+  guint local_rank;     /* among the processes of this machine: the GPU */
+  EbbProcessGroup *mpi; /* of the same ranks, if MPI started them */
+} EbbNcclPlace;
+
+/* Where this process stands, as the environment tells. */
+gboolean ebb_nccl_find_place (EbbNcclPlace *place,
+                              GError **error);
+/* Gives all what rank 0 has: over MPI, or over TCP to MASTER_ADDR and MASTER_PORT. */
+gboolean ebb_nccl_spread (const EbbNcclPlace *place,
+                          void *data,
+                          gsize size,
+                          double timeout,
+                          GError **error);
+/* -- the group ----------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbProcessGroup parent_instance;
+
+  guint rank, size;
+  int device;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  EbbProcessGroup *mpi; /* announces the calls; NULL: NCCL itself does */
+  gboolean checks;
+  /* kept for the next call: on the device, and on the host where copies are fast */
+  void *memory, *host_memory;
+  gsize memory_size, host_memory_size;
+} EbbNcclGroup;
+
+/* communicator.c */
+gboolean ebb_nccl_check_cuda (cudaError_t code,
+                              const char *function,
+                              GError **error);
+/* Of what a function of NCCL returned; what goes on behind the caller's back is waited for. */
+gboolean ebb_nccl_check (EbbNcclGroup *self,
+                         ncclResult_t code,
+                         const char *function,
+                         GError **error);
+gboolean ebb_nccl_open (EbbNcclGroup *self,
+                        const ncclUniqueId *id,
+                        GError **error);
+/* @child: NULL where this rank is in none. */
+gboolean ebb_nccl_split (EbbNcclGroup *self,
+                         EbbNcclGroup *child,
+                         guint color,
+                         GError **error);
+/* Until the device has done what was enqueued, NCCL has failed, or the time is over. */
+gboolean ebb_nccl_wait (EbbNcclGroup *self,
+                        GError **error);
+/* Ends what runs, whatever the others do. */
+void ebb_nccl_abort (EbbNcclGroup *self);
+void ebb_nccl_close (EbbNcclGroup *self);
+/* Memory of at least that size; NULL with @error set. What was there is lost. */
+char *ebb_nccl_get_memory (EbbNcclGroup *self,
+                           gsize size,
+                           GError **error);
+char *ebb_nccl_get_host_memory (EbbNcclGroup *self,
+                                gsize size,
+                                GError **error);
+
+/* announce.c, collective.c */
+gboolean ebb_nccl_announce (EbbNcclGroup *self,
+                            const EbbCollectiveCall *call,
+                            GError **error);
+gboolean ebb_nccl_collective (EbbNcclGroup *self,
+                              const EbbCollectiveCall *call,
+                              GError **error);
+
+G_END_DECLS
