@@ -223,6 +223,37 @@ class Traces(SimTest):
         self.assertEqual(os.listdir(self.folder), ["text.txt"])
 
 
+class LateFailures(SimTest):
+    """What fails when the last loss is known: the last step's updates, of which only the end of training can tell."""
+    SMALL = ["--data", "text.txt", "--layers", 1, "--width", 16, "--heads", 2, "--context", 8, "--batch", 2, "--steps", 2,
+             "--threads", 1, "--device", "sim"]
+
+    def fails(self, launch, *words):
+        done = self.run_program(*self.SMALL, *words, fail=f"launch:{launch}")
+        return done if done.returncode else None
+
+    def last_launch(self, *words):
+        """The number of the last launch of a run, from which on none fails."""
+        low, high = 1, 64
+        while self.fails(high, *words):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fails(middle, *words) else (low, middle)
+        return low
+
+    def test_a_failure_of_the_last_step_is_told(self):
+        for words in [], ["--checkpoint", "full", "--store", "host"]:
+            with self.subTest(words=words):
+                last = self.last_launch(*words)
+                for launch in last, last - 3:
+                    done = self.fails(launch, *words, "--save", "weights", "--resume", "state", "--report", "report.json")
+                    self.assertEqual((done.returncode, done.stderr.decode()),
+                                     (1, "train_gpt: sim: adamw failed: asked to fail\n"))
+                    self.assertIn(b"step 2/2", done.stdout)
+                    self.assertEqual(os.listdir(self.folder), ["text.txt"])
+
+
 class BadInput(SimTest):
     def test_settings_that_make_no_sense(self):
         for name in "memory", "bandwidth", "latency":
