@@ -114,6 +114,31 @@ too_few_parts_are_an_error_before_anything_is_overwritten (void)
   check_row (store, c, 3);
 }
 
+/* The same where the parts lie in a file. */
+static void
+too_few_parts_elsewhere_are_an_error_too (void)
+{
+  g_autoptr (EbbSavedTensorHooks) disk = test_disk_store_new (g_get_tmp_dir ());
+  g_autoptr (EbbSavedTensorHooks) store = ebb_contiguous_store_new (2, EBB_ACTIVATION_STORE (disk), NULL);
+  g_autoptr (EbbHandle) a = NULL;
+  g_autoptr (EbbHandle) b = NULL;
+  g_autoptr (EbbTensor) x = test_randn (3, 40, -1);
+  g_autoptr (GError) error = NULL;
+
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  a = pack_row (store, 1);
+  b = pack_row (store, 2);
+  for (guint i = 0; i < 3; i++)
+    {
+      g_assert_null (ebb_saved_tensor_hooks_pack (store, x, &error));
+      test_assert_error (error, EBB_ERROR_NO_MEMORY, "all 2 parts", "160 bytes of f32");
+      g_clear_error (&error);
+    }
+  check_row (store, a, 1);
+  check_row (store, b, 2);
+  assert_counts (store, 1, 2, 2);
+}
+
 static void
 it_grows_if_asked (void)
 {
@@ -467,6 +492,7 @@ main (int argc, char **argv)
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/contiguous/parts-lie-side-by-side", parts_lie_side_by_side_and_are_used_again);
   g_test_add_func ("/contiguous/too-few-parts-are-an-error", too_few_parts_are_an_error_before_anything_is_overwritten);
+  g_test_add_func ("/contiguous/too-few-parts-elsewhere-are-an-error", too_few_parts_elsewhere_are_an_error_too);
   g_test_add_func ("/contiguous/it-grows-if-asked", it_grows_if_asked);
   g_test_add_func ("/contiguous/what-lives-outlives-a-reset", after_a_reset_what_lives_keeps_its_bytes);
   g_test_add_func ("/contiguous/each-kind-has-its-buffer", each_kind_has_its_buffer);

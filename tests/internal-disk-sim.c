@@ -290,6 +290,65 @@ several_backwards_are_one_and_the_same (void)
     }
 }
 
+/* -- seconds ------------------------------------------------------------------------------------------------------- */
+
+static EbbDevice *awaited;
+static gint may_write; /* atomic */
+
+/* A disk that is done when the device is. */
+static int
+write_when_computed (EbbDiskOperation operation)
+{
+  if (operation != EBB_DISK_WRITE) /* the program's own business */
+    return 0;
+  while (!g_atomic_int_get (&may_write))
+    g_thread_yield ();
+  ebb_device_synchronize (awaited, NULL);
+  return 0;
+}
+
+static void
+compute_for_a_while (EbbTensor *x)
+{
+  for (guint i = 0; i < 200; i++)
+    {
+      g_autoptr (EbbTensor) y = ebb_matmul (x, x, NULL);
+
+      g_assert_nonnull (y);
+    }
+}
+
+/* What put waits for its place in staging memory. */
+static void
+a_wait_beside_computing_is_no_stall (void)
+{
+  EbbDevice *device = open_device ("sim:50");
+  EbbSavedTensorHooks *store = test_disk_store_new (scratch);
+  g_autoptr (EbbTensor) host = test_randn (1, 256, 256, -1);
+  g_autoptr (EbbTensor) x = ebb_to_device (host, device, NULL);
+  g_autoptr (EbbTensor) y = ebb_to_device (host, device, NULL);
+  EbbHandle *a, *b;
+  double before, waited;
+  gint64 start;
+
+  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), 256 * 256 * 4 + PAGE);
+  awaited = device;
+  g_atomic_int_set (&may_write, FALSE);
+  g_atomic_pointer_set (&ebb_disk_fault, write_when_computed);
+  a = test_pack (store, x);
+  before = ebb_activation_store_get_seconds_waited (EBB_ACTIVATION_STORE (store));
+  compute_for_a_while (y);
+  g_atomic_int_set (&may_write, TRUE);
+  start = g_get_monotonic_time ();
+  b = test_pack (store, y);
+  waited = ebb_activation_store_get_seconds_waited (EBB_ACTIVATION_STORE (store)) - before;
+  g_assert_cmpfloat (waited, <, 0.25 * (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC);
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
+  ebb_handle_unref (a);
+  ebb_handle_unref (b);
+  g_object_unref (store);
+}
+
 /* -- failures ------------------------------------------------------------------------------------------------------ */
 
 static void
@@ -359,6 +418,7 @@ main (int argc, char **argv)
   g_test_add_data_func ("/disk-sim/fast/a-dropped-graph-leaves-nothing", "sim:50", a_dropped_graph_leaves_nothing);
   g_test_add_data_func ("/disk-sim/slow/a-dropped-graph-leaves-nothing", "sim:51", a_dropped_graph_leaves_nothing);
   g_test_add_func ("/disk-sim/several-backwards-are-the-same", several_backwards_are_one_and_the_same);
+  g_test_add_func ("/disk-sim/a-wait-beside-computing-is-no-stall", a_wait_beside_computing_is_no_stall);
   for (guint i = 0; i < G_N_ELEMENTS (failures); i++)
     {
       g_autofree char *path = g_strdup_printf ("/disk-sim/each-piece-of-work-may-fail/%s", failures[i]);

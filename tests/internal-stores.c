@@ -354,6 +354,24 @@ threads_share_a_store (void)
   g_assert_cmpuint (test_held (store), ==, 0);
 }
 
+/* A buffer whose size is no number. */
+static void
+more_parts_than_can_be_addressed_are_refused (void)
+{
+  const gint64 n = ((gint64) 1 << 31) + 1;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbSavedTensorHooks) store = ebb_contiguous_store_new (G_MAXUINT, NULL, &error);
+  g_autoptr (EbbTensor) x = /* of which nothing is written */
+      ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_U8, ebb_device_get_cpu (), &error);
+  guint64 before;
+
+  g_assert_no_error (error);
+  before = test_bytes_in_use ();
+  g_assert_null (ebb_saved_tensor_hooks_pack (store, x, &error));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "4294967295 parts", "2147483649 bytes", "more than can be addressed");
+  g_assert_cmpuint (test_bytes_in_use (), ==, before);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -378,6 +396,7 @@ main (int argc, char **argv)
                         what_comes_back_has_data_after_an_early_stop);
   g_test_add_data_func ("/stores/disk/after-an-early-stop", GINT_TO_POINTER (TRUE),
                         what_comes_back_has_data_after_an_early_stop);
+  g_test_add_func ("/stores/more-parts-than-can-be-addressed", more_parts_than_can_be_addressed_are_refused);
   g_test_add_func ("/stores/space-never-overlaps-and-is-used-again", space_never_overlaps_and_is_used_again);
   g_test_add_func ("/stores/a-checksum-sees-every-bit", a_checksum_sees_every_bit_and_the_order);
   g_test_add_func ("/stores/threads-share-a-store", threads_share_a_store);
