@@ -286,9 +286,7 @@ call_transform (EbbBert *self, EbbTensor *x, GError **error)
   g_autoptr (EbbTensor) dense = NULL;
   g_autoptr (EbbTensor) activated = NULL;
 
-  if ((ebb_module_is_plain (self->transform, EBB_TYPE_LINEAR)
-       || ebb_module_is_only_wrapped (self->transform, EBB_TYPE_LINEAR))
-      && EBB_LINEAR (self->transform)->bias != NULL)
+  if (ebb_linear_lends_bias (self->transform))
     {
       dense = ebb_linear_call_without_bias (self->transform, x, error);
       activated = ebb_bias_gelu (dense, EBB_LINEAR (self->transform)->bias, EBB_GELU_EXACT, error);

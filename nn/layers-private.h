@@ -41,7 +41,10 @@ struct _EbbLayerNorm
   EbbTensor *bias;   /* [width] or NULL */
 };
 
-/* A part of a fused form: what comes next adds the bias itself. */
+/* Whether what comes next may add the bias itself: nobody looks at the result, and the whole bias is here, not one
+ * rank's part of it that is whole inside the layer's own call alone. */
+gboolean ebb_linear_lends_bias (EbbModule *module);
+/* Then it is left out here. */
 EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
                                          EbbTensor *input,
                                          GError **error);

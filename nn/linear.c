@@ -89,6 +89,17 @@ ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
   return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
 }
 
+gboolean
+ebb_linear_lends_bias (EbbModule *module)
+{
+  EbbLinear *self;
+
+  if (!ebb_module_is_plain (module, EBB_TYPE_LINEAR) && !ebb_module_is_only_wrapped (module, EBB_TYPE_LINEAR))
+    return FALSE;
+  self = EBB_LINEAR (module);
+  return self->bias != NULL && ebb_tensor_get_n_elements (self->bias) == self->out_features;
+}
+
 EbbTensor *
 ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **error)
 {

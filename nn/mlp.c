@@ -76,8 +76,7 @@ ebb_mlp_forward1 (EbbModule *module, EbbTensor *input, GError **error)
   g_autoptr (EbbTensor) hidden = NULL;
   g_autoptr (EbbTensor) activated = NULL;
 
-  if ((ebb_module_is_plain (self->c_fc, EBB_TYPE_LINEAR) || ebb_module_is_only_wrapped (self->c_fc, EBB_TYPE_LINEAR))
-      && EBB_LINEAR (self->c_fc)->bias != NULL)
+  if (ebb_linear_lends_bias (self->c_fc))
     {
       hidden = ebb_linear_call_without_bias (self->c_fc, input, error);
       activated = ebb_bias_gelu (hidden, EBB_LINEAR (self->c_fc)->bias, self->gelu, error);

@@ -2,6 +2,7 @@
 #include "wrap/fully-shard.h"
 
 #include "dist/init.h"
+#include "nn/embedding.h"
 #include "nn/module-instance-private.h"
 #include "nn/module-list.h"
 #include "tensor/ops/pointwise.h"
@@ -293,7 +294,8 @@ count_left (Sizes *sizes,
   for (guint i = 0; i < priv->n_children; i++)
     if (priv->children[i].module != NULL)
       n += count_left (sizes, priv->children[i].module);
-  if (n < sizes->min || EBB_IS_MODULE_LIST (module)) /* a list is never called */
+  /* A list is never called, and the weight of an embedding is often that of the output's product too. */
+  if (n < sizes->min || EBB_IS_MODULE_LIST (module) || EBB_IS_EMBEDDING (module))
     return n;
   g_hash_table_add (sizes->taken, module);
   return 0;
@@ -316,7 +318,8 @@ is_large (EbbModule *module,
  * @error: return location for an error
  *
  * Shards, from the leaves up, every module by itself that has at least @min_parameters elements of parameters when
- * those of modules below are left out that were taken already, and @root last.
+ * those of modules below are left out that were taken already, and @root last. Lists, which are never called, and
+ * embeddings, whose weight models use outside of them, are left to what is around them.
  *
  * Returns: %FALSE with an error
  */
