@@ -64,7 +64,7 @@ set (tests_on_cpu_alone
   "internal-(checkpoint-offload|residual|stores)" # so do they
   "(contiguous|compressed)-store|stores-together|offload-wrapper|internal-(compression|store-compositions)" # and they
   "internal-(host-limits|host-store(-steps)?|backward-passes)" # and they
-  "nccl|internal-rendezvous" # need no device of ours
+  "nccl|internal-rendezvous|process-group-auto" # need no device of ours
   "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
 list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
 

@@ -23,8 +23,8 @@ ebb_process_group_set_thread_default (EbbProcessGroup *group)
 /**
  * ebb_process_group_get_default:
  *
- * The group of all ranks: on a thread of ebb_run_ranks() that of its rank, elsewhere what ebb_init_process_group() made,
- * else a group of one.
+ * The group of all ranks: on a thread of ebb_run_ranks() that of its rank, elsewhere what ebb_init_process_group()
+ * made, else a group of one.
  *
  * Returns: (transfer none): the group
  */
@@ -82,18 +82,27 @@ pick_backend (void)
  *
  * Makes the group of all processes that were started together, once, and makes it the process' default.
  *
+ * "auto" is "mpi" for processes that mpirun or srun started, "nccl" for those that have `RANK` and a `WORLD_SIZE` above
+ * 1 (and find each other by `MASTER_ADDR` and `MASTER_PORT`), else "single". "mpi" and "nccl" are modules, which are
+ * there if the library was built with MPI and with CUDA and NCCL. With "mpi" this thread gets its share of the
+ * machine's cores, unless `OMP_NUM_THREADS` is set.
+ *
+ * Before each call ranks tell each other what they call, so that a difference is an error and not a deadlock. On
+ * hundreds of ranks that costs time: the environment variable `EBB_PROCESS_GROUP_CHECK=0` turns it off on all of them.
+ *
  * Returns: (transfer full) (nullable): the group, or %NULL with an error
  */
 EbbProcessGroup *
 ebb_init_process_group (const char *backend,
                         GError **error)
 {
+  const gboolean is_auto = backend == NULL || strcmp (backend, "auto") == 0;
   EbbProcessGroup *group;
   gboolean is_taken;
 
   if (error != NULL && *error != NULL)
     return NULL;
-  if (backend == NULL || strcmp (backend, "auto") == 0)
+  if (is_auto)
     backend = pick_backend ();
   pthread_mutex_lock (&lock);
   is_taken = process_default != NULL;
@@ -106,7 +115,11 @@ ebb_init_process_group (const char *backend,
     }
   group = strcmp (backend, "single") == 0 ? ebb_single_group_new () : ebb_process_group_load (backend, error);
   if (group == NULL)
-    return NULL;
+    {
+      if (is_auto)
+        g_prefix_error (error, "\"%s\" is what this process was started for: ", backend);
+      return NULL;
+    }
   pthread_mutex_lock (&lock);
   process_default = g_object_ref (group);
   pthread_mutex_unlock (&lock);

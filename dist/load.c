@@ -81,9 +81,9 @@ ebb_process_group_load (const char *name,
     {
       g_autofree char *modules = ebb_module_list (FILE_PREFIX);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "no process groups \"%s\" here; there is single%s%s%s%s%s",
-                   name, *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "", tried->str,
-                   tried->len > 0 ? ")" : "");
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "no process groups \"%s\" here; there is single%s%s%s%s%s", name, *modules != '\0' ? ", " : "",
+                   modules, tried->len > 0 ? " (there is no " : "", tried->str, tried->len > 0 ? ")" : "");
       return NULL;
     }
   return open_module (path, name, error);

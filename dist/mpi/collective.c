@@ -272,8 +272,8 @@ start_exchange (Run *run,
       guint from = (self->rank + self->size - step) % self->size;
       gint64 row = from < self->rank ? from : from - 1;
 
-      good = receive_from (run, requests, buffer, get_address (buffer, get_rows (run, slot), row * chunk->length), own, from,
-                           error);
+      good = receive_from (run, requests, buffer, get_address (buffer, get_rows (run, slot), row * chunk->length), own,
+                           from, error);
     }
   for (guint step = 1; good && step < self->size; step++)
     {

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Each rank tells what it is about to do, before it does so: over MPI, which also sees who is late or has died; or, where
- * there is none, over NCCL itself, which sees neither but for the time that passes. */
+/* Each rank tells what it is about to do, before it does so: over MPI, which also sees who is late or has died; or,
+ * where there is none, over NCCL itself, which sees neither but for the time that passes. */
 
 typedef struct
 {

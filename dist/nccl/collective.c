@@ -177,7 +177,8 @@ copy (Run *run,
       enum cudaMemcpyKind kind,
       GError **error)
 {
-  return size == 0 || ebb_nccl_check_cuda (cudaMemcpyAsync (to, from, size, kind, run->group->stream), "cudaMemcpyAsync", error);
+  return size == 0
+         || ebb_nccl_check_cuda (cudaMemcpyAsync (to, from, size, kind, run->group->stream), "cudaMemcpyAsync", error);
 }
 
 /* To the device what is read there. */
@@ -303,7 +304,8 @@ enqueue (Run *run,
   switch (run->call->which)
     {
     case EBB_COLLECTIVE_ALL_REDUCE:
-      ncclAllReduce (part->whole, part->whole, n, type, get_op (buffer->dtype, run->call->op), self->comm, self->stream);
+      ncclAllReduce (part->whole, part->whole, n, type, get_op (buffer->dtype, run->call->op), self->comm,
+                     self->stream);
       break;
     case EBB_COLLECTIVE_REDUCE_SCATTER:
       reduce_scatter (run, part);

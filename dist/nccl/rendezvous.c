@@ -23,7 +23,8 @@ gboolean
 ebb_nccl_find_place (EbbNcclPlace *place,
                      GError **error)
 {
-  static const char *const variables[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID" };
+  static const char *const variables[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                           "SLURM_LOCALID" };
 
   *place = (EbbNcclPlace){ 0 };
   if (!find_ranks (place, error))
@@ -60,7 +61,11 @@ spread_over_mpi (const EbbNcclPlace *place,
                                        .starts = starts,
                                        .shape = { length },
                                        .n_dims = 1 };
-  const EbbCollectiveCall call = { .which = EBB_COLLECTIVE_BROADCAST, .sequence = 1, .signature = size, .n_parts = 1, .parts = &buffer };
+  const EbbCollectiveCall call = { .which = EBB_COLLECTIVE_BROADCAST,
+                                   .sequence = 1,
+                                   .signature = size,
+                                   .n_parts = 1,
+                                   .parts = &buffer };
 
   return funcs->run (place->mpi, &call, error);
 }
