@@ -104,7 +104,7 @@ static gint64
 get_n_elements (EbbKeeper *keeper,
                 EbbTensor *parameter)
 {
-  guint i;
+  guint i = 0;
   EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
 
   return ebb_shard_layout_get_n_elements (self->layout, i);
