@@ -29,18 +29,23 @@ find_difference (const char *a,
                  char **line_a,
                  char **line_b)
 {
-  gsize line = 0, i = 0;
   const char *texts[] = { a, b };
   char **lines[] = { line_a, line_b };
+  gsize n, m, same = 0;
 
-  for (; a[i] == b[i]; i++)
-    if (a[i] == '\n')
-      line = i + 1;
-  if (i > line + MAX_LINE / 2)
-    line = i - MAX_LINE / 2;
+  for (;; texts[0] += n + (texts[0][n] != '\0'), texts[1] += m + (texts[1][m] != '\0'))
+    {
+      n = strcspn (texts[0], "\n");
+      m = strcspn (texts[1], "\n");
+      if (n != m || memcmp (texts[0], texts[1], n) != 0 || (texts[0][n] == '\0' && texts[1][m] == '\0'))
+        break;
+    }
+  while (same < MIN (n, m) && texts[0][same] == texts[1][same])
+    same++;
+  same = same > MAX_LINE / 2 ? same - MAX_LINE / 2 : 0;
   for (guint t = 0; t < 2; t++)
     {
-      g_autofree char *rest = g_strndup (texts[t] + line, MIN (strcspn (texts[t] + line, "\n"), MAX_LINE));
+      g_autofree char *rest = g_strndup (texts[t] + same, MIN (strcspn (texts[t] + same, "\n"), MAX_LINE));
 
       *lines[t] = *rest != '\0' ? g_utf8_make_valid (rest, -1) : g_strdup ("nothing");
     }

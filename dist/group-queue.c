@@ -6,6 +6,7 @@
 
 #include "dist/group-state-private.h"
 #include "dist/work-private.h"
+#include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
 #include <signal.h>
@@ -99,6 +100,7 @@ typedef struct
   EbbGroupQueue *queue;
   EbbProcessGroup *group; /* whose dispose () waits for the thread */
   EbbDevice *default_device;
+  EbbMemoryAccount *account; /* whose rank it works for */
 } Start;
 
 static void
@@ -131,7 +133,11 @@ run_thread (void *data)
 
   g_free (data);
   ebb_thread.default_device = start.default_device;
+  ebb_thread.account = start.account;
   run_waiting (start.queue, start.group);
+  ebb_thread.account = NULL;
+  if (start.account != NULL)
+    ebb_memory_account_unref (start.account);
   return NULL;
 }
 
@@ -144,13 +150,17 @@ make_thread (EbbGroupQueue *self,
   sigset_t all, old;
   int code;
 
-  *start = (Start){ self, group, ebb_thread.default_device };
+  *start = (Start){ self, group, ebb_thread.default_device, ebb_thread.account };
+  if (start->account != NULL)
+    ebb_memory_account_ref (start->account);
   sigfillset (&all);
   pthread_sigmask (SIG_BLOCK, &all, &old);
   code = pthread_create (&self->thread, NULL, run_thread, start);
   pthread_sigmask (SIG_SETMASK, &old, NULL);
   if (code != 0)
     {
+      if (start->account != NULL)
+        ebb_memory_account_unref (start->account);
       g_free (start);
       g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no thread for the collectives of a process group: %s",
                    g_strerror (code));

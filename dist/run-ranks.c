@@ -5,6 +5,7 @@
 #include "dist/run-ranks.h"
 
 #include "dist/thread-team-private.h"
+#include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
 #define MAX_RANKS 1024
@@ -48,10 +49,12 @@ static void *
 run_rank (void *data)
 {
   Rank *self = data;
+  EbbMemoryAccount *account = ebb_memory_account_new ();
   EbbProcessGroup *group = ebb_thread_group_new (self->team, self->number, "world", 0);
   GError *error = NULL;
   gboolean done;
 
+  ebb_thread.account = account;
   ebb_thread.default_device = self->default_device;
   ebb_set_num_threads (self->n_threads);
   ebb_process_group_set_thread_default (group);
@@ -59,6 +62,8 @@ run_rank (void *data)
   leave (self, group, done, error);
   ebb_process_group_set_thread_default (NULL);
   g_object_unref (group);
+  ebb_thread.account = NULL;
+  ebb_memory_account_unref (account);
   return NULL;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "offload/stall-private.h"
+#include "tensor/memory-account-private.h"
 
 #include <pthread.h>
 
@@ -28,6 +29,7 @@ typedef struct
   const EbbWorkerKind *kind;
   gpointer data;
   pid_t owner;
+  EbbMemoryAccount *account; /* of the thread that started it */
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t work, change; /* there is work; something was done */

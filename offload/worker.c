@@ -4,6 +4,8 @@
 #endif
 #include "offload/worker-private.h"
 
+#include "tensor/thread-private.h"
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -102,6 +104,7 @@ run (void *data)
 {
   EbbWorker *self = data;
 
+  ebb_thread.account = self->account;
   pthread_mutex_lock (&self->lock);
   while (!self->quit)
     if (!self->kind->work (self->data))
@@ -117,6 +120,9 @@ create_thread (EbbWorker *self)
   sigset_t all, old;
   int reason;
 
+  g_clear_pointer (&self->account, ebb_memory_account_unref);
+  if (ebb_thread.account != NULL)
+    self->account = ebb_memory_account_ref (ebb_thread.account);
   sigfillset (&all);
   pthread_sigmask (SIG_SETMASK, &all, &old);
   reason = pthread_create (&self->thread, NULL, run, self);
@@ -184,6 +190,7 @@ ebb_worker_clear (EbbWorker *self)
   pthread_cond_destroy (&self->work);
   pthread_cond_destroy (&self->change);
   pthread_mutex_destroy (&self->lock);
+  g_clear_pointer (&self->account, ebb_memory_account_unref);
 }
 
 gboolean

@@ -3,6 +3,7 @@
 
 #include "tensor/device.h"
 #include "tensor/kernel-private.h"
+#include "tensor/memory-account-private.h"
 
 /* What a device's driver brings: memory, copies, kernels, and for a device that works behind the caller's back its
  * queues. Plain functions; the version guards loaded modules. */
@@ -147,6 +148,7 @@ struct _EbbDevice
   guint64 current[6]; /* by purpose, then the total */
   guint64 peak[6];
   guint64 limit;
+  guint number; /* of those that are open */
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };
 
@@ -172,6 +174,13 @@ void ebb_device_free (EbbDevice *device,
                       void *data,
                       gsize size,
                       guint8 purpose);
+/* The same for memory that another thread may have asked for: @account is the one that it was counted to, or NULL. All
+ * others of these functions count to the present thread's account, if it has one. */
+void ebb_device_free_of (EbbDevice *device,
+                         void *data,
+                         gsize size,
+                         guint8 purpose,
+                         EbbMemoryAccount *account);
 /* FALSE with @error set if @size bytes more, beside @beside that are taken but not counted, are beyond the limit. */
 gboolean ebb_device_check_limit (EbbDevice *device,
                                  gsize size,
@@ -185,5 +194,14 @@ void ebb_device_recount (EbbDevice *device,
                          guint8 from,
                          guint8 to,
                          gsize n_bytes);
+void ebb_device_count_of (EbbDevice *device,
+                          guint8 purpose,
+                          gint64 n_bytes,
+                          EbbMemoryAccount *account);
+void ebb_device_recount_of (EbbDevice *device,
+                            guint8 from,
+                            guint8 to,
+                            gsize n_bytes,
+                            EbbMemoryAccount *account);
 
 G_END_DECLS

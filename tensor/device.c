@@ -2,16 +2,15 @@
 #include "tensor/backend-module-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/cpu/cpu-private.h"
+#include "tensor/memory-account-private.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#define MAX_DEVICES 64
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const EbbBackend *backends[16];
 static guint n_backends;
-static EbbDevice *devices[MAX_DEVICES];
+static EbbDevice *devices[EBB_MAX_DEVICES];
 static guint n_devices;
 static EbbDevice *cpu_device;
 
@@ -57,6 +56,7 @@ device_new_locked (const EbbBackend *backend,
 
   device->backend = backend;
   device->index = index;
+  device->number = n_devices;
   device->name = index == 0 ? g_strdup (backend->name) : g_strdup_printf ("%s:%d", backend->name, index);
   device->kernels = backend->get_kernels ();
   device->limit = G_MAXUINT64;
@@ -100,10 +100,10 @@ find_locked (const char *backend_name,
   backend = find_backend_locked (backend_name, error);
   if (backend == NULL)
     return NULL;
-  if (n_devices == MAX_DEVICES)
+  if (n_devices == EBB_MAX_DEVICES)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s:%d\": there are %d already", backend_name, index,
-                   MAX_DEVICES);
+                   EBB_MAX_DEVICES);
       return NULL;
     }
   if (backend->open != NULL && !backend->open (index, error))

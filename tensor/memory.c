@@ -3,6 +3,8 @@
 
 #include "tensor/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/memory-account-private.h"
+#include "tensor/thread-private.h"
 
 #include <stdlib.h>
 
@@ -23,20 +25,48 @@ G_STATIC_ASSERT (G_N_ELEMENTS (((EbbDevice *) NULL)->current) == EBB_N_PURPOSES 
 
 static const char *const purpose_names[] = { "parameters", "gradients", "optimizer", "activations", "workspace" };
 
+/* Signed, since an account may lose what was never counted to it: memory that a store passes on. */
 static void
-count (EbbDevice *device,
+count (guint64 *current,
+       guint64 *peaks,
        guint which,
        gint64 n_bytes)
 {
-  guint64 now = __atomic_add_fetch (&device->current[which], (guint64) n_bytes, __ATOMIC_RELAXED);
+  gint64 now = (gint64) __atomic_add_fetch (&current[which], (guint64) n_bytes, __ATOMIC_RELAXED);
   guint64 peak;
 
   if (n_bytes <= 0)
     return;
-  peak = __atomic_load_n (&device->peak[which], __ATOMIC_RELAXED);
-  while (now > peak
-         && !__atomic_compare_exchange_n (&device->peak[which], &peak, now, TRUE, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+  peak = __atomic_load_n (&peaks[which], __ATOMIC_RELAXED);
+  while (now > (gint64) peak
+         && !__atomic_compare_exchange_n (&peaks[which], &peak, (guint64) now, TRUE, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED))
     ;
+}
+
+void
+ebb_device_count_of (EbbDevice *device,
+                     guint8 purpose,
+                     gint64 n_bytes,
+                     EbbMemoryAccount *account)
+{
+  count (device->current, device->peak, purpose, n_bytes);
+  count (device->current, device->peak, TOTAL, n_bytes);
+  if (G_UNLIKELY (account != NULL))
+    ebb_memory_account_count (account, device, purpose, n_bytes);
+}
+
+void
+ebb_device_recount_of (EbbDevice *device,
+                       guint8 from,
+                       guint8 to,
+                       gsize n_bytes,
+                       EbbMemoryAccount *account)
+{
+  count (device->current, device->peak, from, -(gint64) n_bytes);
+  count (device->current, device->peak, to, (gint64) n_bytes);
+  if (G_UNLIKELY (account != NULL))
+    ebb_memory_account_recount (account, device, from, to, n_bytes);
 }
 
 void
@@ -44,8 +74,7 @@ ebb_device_count (EbbDevice *device,
                   guint8 purpose,
                   gint64 n_bytes)
 {
-  count (device, purpose, n_bytes);
-  count (device, TOTAL, n_bytes);
+  ebb_device_count_of (device, purpose, n_bytes, ebb_thread.account);
 }
 
 void
@@ -54,9 +83,60 @@ ebb_device_recount (EbbDevice *device,
                     guint8 to,
                     gsize n_bytes)
 {
-  count (device, from, -(gint64) n_bytes);
-  count (device, to, (gint64) n_bytes);
+  ebb_device_recount_of (device, from, to, n_bytes, ebb_thread.account);
 }
+
+/* -- accounts ------------------------------------------------------------------------------------------------------ */
+
+EbbMemoryAccount *
+ebb_memory_account_new (void)
+{
+  EbbMemoryAccount *self = g_new0 (EbbMemoryAccount, 1);
+
+  self->ref_count = 1;
+  return self;
+}
+
+EbbMemoryAccount *
+ebb_memory_account_ref (EbbMemoryAccount *self)
+{
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+void
+ebb_memory_account_unref (EbbMemoryAccount *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
+    g_free (self);
+}
+
+void
+ebb_memory_account_count (EbbMemoryAccount *self,
+                          EbbDevice *device,
+                          guint8 purpose,
+                          gint64 n_bytes)
+{
+  EbbMemoryCount *counts = &self->devices[device->number];
+
+  count (counts->current, counts->peak, purpose, n_bytes);
+  count (counts->current, counts->peak, TOTAL, n_bytes);
+}
+
+void
+ebb_memory_account_recount (EbbMemoryAccount *self,
+                            EbbDevice *device,
+                            guint8 from,
+                            guint8 to,
+                            gsize n_bytes)
+{
+  EbbMemoryCount *counts = &self->devices[device->number];
+
+  count (counts->current, counts->peak, from, -(gint64) n_bytes);
+  count (counts->current, counts->peak, to, (gint64) n_bytes);
+}
+
+/* -- limits -------------------------------------------------------------------------------------------------------- */
 
 static guint64
 get_capacity (EbbDevice *device)
@@ -186,8 +266,36 @@ ebb_device_free (EbbDevice *device,
                  gsize size,
                  guint8 purpose)
 {
+  ebb_device_free_of (device, data, size, purpose, ebb_thread.account);
+}
+
+void
+ebb_device_free_of (EbbDevice *device,
+                    void *data,
+                    gsize size,
+                    guint8 purpose,
+                    EbbMemoryAccount *account)
+{
   device->backend->free (device->index, data, size);
-  ebb_device_count (device, purpose, -(gint64) size);
+  ebb_device_count_of (device, purpose, -(gint64) size, account);
+}
+
+/* What the present thread is told of. */
+static void
+get_counters (EbbDevice *device,
+              guint64 **current,
+              guint64 **peak)
+{
+  if (ebb_thread.account != NULL)
+    {
+      *current = ebb_thread.account->devices[device->number].current;
+      *peak = ebb_thread.account->devices[device->number].peak;
+    }
+  else
+    {
+      *current = device->current;
+      *peak = device->peak;
+    }
 }
 
 G_DEFINE_BOXED_TYPE (EbbMemoryStats, ebb_memory_stats, ebb_memory_stats_copy, ebb_memory_stats_free)
@@ -196,7 +304,8 @@ G_DEFINE_BOXED_TYPE (EbbMemoryStats, ebb_memory_stats, ebb_memory_stats_copy, eb
  * ebb_memory_get_stats:
  * @device: (nullable): a device; %NULL for the CPU
  *
- * Takes a snapshot of a device's counters.
+ * Takes a snapshot of a device's counters: on a thread of ebb_run_ranks() of what was made on that thread and by those
+ * who work for it, elsewhere of the whole process. What the host's allocator has from the system is always the process'.
  *
  * Returns: (transfer full): the counters now
  */
@@ -204,13 +313,13 @@ EbbMemoryStats *
 ebb_memory_get_stats (EbbDevice *device)
 {
   EbbMemoryStats *stats = g_new0 (EbbMemoryStats, 1);
+  guint64 *current, *peak;
 
-  if (device == NULL)
-    device = ebb_device_get_cpu ();
+  get_counters (device != NULL ? device : ebb_device_get_cpu (), &current, &peak);
   for (guint i = 0; i <= TOTAL; i++)
     {
-      stats->current[i] = __atomic_load_n (&device->current[i], __ATOMIC_RELAXED);
-      stats->peak[i] = __atomic_load_n (&device->peak[i], __ATOMIC_RELAXED);
+      stats->current[i] = (guint64) MAX (0, (gint64) __atomic_load_n (&current[i], __ATOMIC_RELAXED));
+      stats->peak[i] = (guint64) MAX (0, (gint64) __atomic_load_n (&peak[i], __ATOMIC_RELAXED));
     }
   stats->reserved = ebb_host_get_reserved ();
   stats->system_calls = ebb_host_get_system_calls ();
@@ -333,15 +442,16 @@ ebb_memory_stats_get_system_calls (EbbMemoryStats *stats)
  * ebb_memory_reset_peaks:
  * @device: (nullable): a device; %NULL for the CPU
  *
- * Makes the present use the peak, to measure what comes.
+ * Makes the present use the peak, to measure what comes; on a thread of ebb_run_ranks() that of its rank alone.
  */
 void
 ebb_memory_reset_peaks (EbbDevice *device)
 {
-  if (device == NULL)
-    device = ebb_device_get_cpu ();
+  guint64 *current, *peak;
+
+  get_counters (device != NULL ? device : ebb_device_get_cpu (), &current, &peak);
   for (guint i = 0; i <= TOTAL; i++)
-    __atomic_store_n (&device->peak[i], __atomic_load_n (&device->current[i], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    __atomic_store_n (&peak[i], __atomic_load_n (&current[i], __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 
 /**

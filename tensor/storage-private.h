@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/memory.h"
+#include "tensor/memory-account-private.h"
 
 /* The memory behind tensors: reference-counted, versioned, tagged with a purpose. */
 
@@ -28,6 +28,7 @@ struct _EbbStorage
   EbbDevice *device;
   GDestroyNotify destroy; /* of foreign memory; NULL: from the device's allocator */
   gpointer destroy_data;
+  EbbMemoryAccount *account; /* that it is counted to beside the device; NULL: none */
   EbbStorageWatch *watches;
   int saved_count; /* how many nodes hold it for backward */
   guint8 purpose;

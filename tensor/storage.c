@@ -29,8 +29,11 @@ storage_make (EbbDevice *device,
     .size = size,
     .birth = __atomic_add_fetch (&last_birth, 1, __ATOMIC_RELAXED),
     .device = device,
+    .account = ebb_thread.account,
     .purpose = EBB_PURPOSE_WORKSPACE,
   };
+  if (G_UNLIKELY (self->account != NULL))
+    ebb_memory_account_ref (self->account);
   return self;
 }
 
@@ -93,11 +96,13 @@ ebb_storage_unref (EbbStorage *self)
 
   if (self->destroy != NULL)
     {
-      ebb_device_count (self->device, self->purpose, -(gint64) self->size);
+      ebb_device_count_of (self->device, self->purpose, -(gint64) self->size, self->account);
       self->destroy (self->destroy_data);
     }
   else if (self->data != NULL)
-    ebb_device_free (self->device, self->data, self->size, self->purpose);
+    ebb_device_free_of (self->device, self->data, self->size, self->purpose, self->account);
+  if (G_UNLIKELY (self->account != NULL))
+    ebb_memory_account_unref (self->account);
   ebb_object_free (self, sizeof *self);
 }
 
@@ -109,7 +114,7 @@ ebb_storage_set_purpose (EbbStorage *self,
   guint8 old = __atomic_exchange_n (&self->purpose, (guint8) purpose, __ATOMIC_RELAXED);
 
   if (old != purpose && !self->phantom)
-    ebb_device_recount (self->device, old, (guint8) purpose, self->size);
+    ebb_device_recount_of (self->device, old, (guint8) purpose, self->size, self->account);
 }
 
 EbbPurpose

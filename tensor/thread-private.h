@@ -11,6 +11,7 @@ G_BEGIN_DECLS
 typedef struct _EbbOpObserver EbbOpObserver;
 typedef struct _EbbRecipeLog EbbRecipeLog;
 struct _EbbProfiler;
+struct _EbbMemoryAccount;
 
 /* Someone who sees every op that this thread runs (but views), and every generator before it is drawn from. Observers
  * nest; @outer is set by push. A function may be NULL. */
@@ -43,6 +44,7 @@ typedef struct
   EbbSavedTensorHooks *hooks;    /* innermost door, NULL: keep */
   EbbOpObserver *observers;      /* innermost */
   struct _EbbProfiler *profiler; /* that records what runs; NULL: none */
+  struct _EbbMemoryAccount *account; /* of the rank that the thread works for; NULL: none */
   guint64 n_launches;            /* kernels so far, on any device */
   guint64 frame;                 /* the number of the checkpointed forward or recompute that runs; 0: none */
   EbbRecipeLog *recipe_log;      /* of it */
