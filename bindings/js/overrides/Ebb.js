@@ -62,6 +62,7 @@ function _init() {
     withDefaults('checkpoint_wrap_each', none, none, null);
     withDefaults('checkpoint_wrap_uniform', none, none, null);
     withDefaults('checkpoint_wrap_block', none, none, null);
+    withDefaults('replicate', none, null, null);
     withDefaults('checkpoint_sequential_full', none, none, none, null);
 
     // -- checkpoints
@@ -105,6 +106,18 @@ function _init() {
     };
     Ebb.save_nth_product = function (n) {
         return {nthProduct: n};
+    };
+
+    // -- ranks
+
+    // Calls fn (); its backward passes add up this rank's gradients, and the next one outside, or a step, reduces them.
+    Ebb.no_sync = function (fn) {
+        Ebb.push_gradient_sync(false);
+        try {
+            return fn();
+        } finally {
+            Ebb.pop_gradient_sync();
+        }
     };
 
     // -- stores of activations
