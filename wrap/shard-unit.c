@@ -72,6 +72,13 @@ sum_over_split (EbbKeeper *keeper,
   return ebb_shard_sum_doubles (((EbbShardUnit *) keeper)->group, values, n_values, error);
 }
 
+static gboolean
+is_whole (EbbKeeper *keeper,
+          EbbTensor *parameter)
+{
+  return ((EbbShardUnit *) keeper)->n_summoned > 0;
+}
+
 static const EbbKeeperFuncs keeper_funcs = {
   .fetch = fetch,
   .unused = unused,
@@ -79,6 +86,7 @@ static const EbbKeeperFuncs keeper_funcs = {
   .forget = forget,
   .get_split = get_split,
   .sum_over_split = sum_over_split,
+  .is_whole = is_whole,
   .get_n_elements = get_n_elements,
 };
 
