@@ -129,7 +129,7 @@ class Replicate(TestCase):
 
         Ebb.run_ranks(4, rank)
         with self.assertRaisesRegex(GLib.Error, "the group has 1 ranks, not 3"):
-            Ebb.Mesh.new(Ebb.process_group_get_default(), ["data"], [3])
+            Ebb.Mesh.new(Ebb.ProcessGroup.get_default(), ["data"], [3])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def no_sync():
 def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="error", broadcast=True):
     """Has the ranks of a group train a module together, each on its own data; returns the same module.
 
-    group: None for Ebb.process_group_get_default(). bucket_bytes: how many bytes of gradients are reduced at once.
+    group: None for Ebb.ProcessGroup.get_default(). bucket_bytes: how many bytes of gradients are reduced at once.
     unused_parameters: "error", or "zero" where some ranks may leave some out. broadcast: all ranks begin with the
     weights of rank 0.
     """
