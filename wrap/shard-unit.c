@@ -49,7 +49,7 @@ static void
 forget (EbbKeeper *keeper,
         EbbTensor *parameter)
 {
-  guint i;
+  guint i = 0;
   EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
 
   g_clear_pointer (&self->entries[i].aside, ebb_tensor_unref);
