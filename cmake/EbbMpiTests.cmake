@@ -1,6 +1,6 @@
 # Tests of many processes: tests/mpi/NAME.c runs under mpirun as mpi-NAME-2 and mpi-NAME-4, label mpi; all processes on
 # this machine, over shared memory and the loopback device. A test that can't run here exits with 77.
-# They use the shared library: processes of a job load the module as programs do.
+# tests/mpi/internal-NAME.c sees the private headers and links the static twin, as elsewhere.
 set (EBB_MPI_LAUNCH "${tests_dir}/mpi/launch")
 
 # Runs a program's target under mpirun, once for each number of ranks in the list: mpi-NAME-RANKS. What follows are the
@@ -19,7 +19,11 @@ if (EBB_MPI)
   file (GLOB mpi_test_files CONFIGURE_DEPENDS "${tests_dir}/mpi/*.c")
   foreach (file IN LISTS mpi_test_files)
     cmake_path (GET file STEM name)
-    ebb_add_program (test-mpi-${name} "${file}" ebb tests/mpi)
+    set (twin ebb)
+    if (name MATCHES "^internal-")
+      set (twin ebb-static)
+    endif ()
+    ebb_add_program (test-mpi-${name} "${file}" ${twin} tests/mpi)
     # That of faults starts its own jobs: they are meant to fail.
     if (name MATCHES "^faults")
       add_test (NAME mpi-${name} COMMAND test-mpi-${name})
