@@ -34,25 +34,11 @@ reduction_free (Reduction *self)
   g_free (self);
 }
 
-static EbbTensor **
-get_whole_grad_place (EbbShardUnit *self,
-                      EbbShardEntry *entry)
-{
-  return self->state == EBB_SHARD_HERE ? &entry->tensor->grad : &entry->aside;
-}
-
-static EbbTensor **
-get_shard_grad_place (EbbShardUnit *self,
-                      EbbShardEntry *entry)
-{
-  return self->state == EBB_SHARD_HERE ? &entry->aside : &entry->tensor->grad;
-}
-
 gboolean
-ebb_shard_unit_has_gradients (const EbbShardUnit *self)
+ebb_shard_unit_has_gradients (EbbShardUnit *self)
 {
   for (guint i = 0; i < self->n_entries; i++)
-    if (ebb_shard_entry_get_whole_grad (self, &self->entries[i]) != NULL)
+    if (*ebb_shard_get_whole_grad_place (self, &self->entries[i]) != NULL)
       return TRUE;
   return FALSE;
 }
@@ -85,7 +71,7 @@ take_alone (EbbShardUnit *self,
             guint buffer,
             GError **error)
 {
-  EbbTensor **place = get_whole_grad_place (self, &self->entries[i]);
+  EbbTensor **place = ebb_shard_get_whole_grad_place (self, &self->entries[i]);
   EbbDType dtype = get_grad_dtype (self, i);
   guint n_dims;
   const gint64 *shape = ebb_shard_layout_get_whole_shape (self->layout, i, &n_dims);
@@ -107,7 +93,7 @@ take_flattened (EbbShardUnit *self,
                 gint64 offset,
                 GError **error)
 {
-  g_autoptr (EbbTensor) grad = g_steal_pointer (get_whole_grad_place (self, &self->entries[i]));
+  g_autoptr (EbbTensor) grad = g_steal_pointer (ebb_shard_get_whole_grad_place (self, &self->entries[i]));
   const gint64 n = ebb_shard_layout_get_n_elements (self->layout, i);
   g_autoptr (EbbTensor) plain = NULL;
 
@@ -294,7 +280,7 @@ add_gradient (EbbShardUnit *self,
               GError **error)
 {
   EbbShardEntry *entry = &self->entries[i];
-  EbbTensor **place = get_shard_grad_place (self, entry);
+  EbbTensor **place = ebb_shard_get_shard_grad_place (self, entry);
   g_autoptr (EbbTensor) grad = NULL;
   gint64 offset;
   guint buffer;

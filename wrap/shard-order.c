@@ -19,8 +19,8 @@ typedef struct
   GPtrArray *forwarded; /* the units whose gradients are to be reduced */
   GPtrArray *reducing;  /* the units whose reduction is under way; with references */
   EbbShardUnit *last_root;
-  gboolean at_end;      /* the end of the backward pass will call */
-  gboolean has_reduced; /* in this pass */
+  gboolean at_end;        /* the end of the backward pass will call */
+  gboolean has_gradients; /* this pass gave some */
 } Thread;
 
 static void
@@ -304,26 +304,38 @@ reduce (Thread *thread,
 {
   if (!finish_reductions (thread, error) || !ebb_shard_unit_begin_reduce (self, error))
     return FALSE;
-  thread->has_reduced = TRUE;
   if (self->reduction != NULL)
     g_ptr_array_add (thread->reducing, ebb_shard_unit_ref (self));
   return TRUE;
 }
 
-/* A unit that some rank's graph led through, but not this one's, is reduced there: so it is here, with zeros. */
 static gboolean
-reduce_left_over (Thread *thread,
-                  GError **error)
+is_busy (EbbShardUnit *self)
+{
+  return self->n_open > 0 || self->n_summoned > 0 || ebb_shard_unit_is_used (self);
+}
+
+/* The one that was forwarded last comes first, on every rank, whichever the graph leads through there and in whatever
+ * order: one that this rank's graph left out counts as zero. While a graph still holds one, those before it wait; at the
+ * end of the pass its backward is another one. */
+static gboolean
+reduce_in_order (Thread *thread,
+                 gboolean at_end,
+                 GError **error)
 {
   for (guint i = thread->forwarded->len; i-- > 0;)
     {
       EbbShardUnit *unit = g_ptr_array_index (thread->forwarded, i);
 
-      if (unit->forwarded && unit->n_open == 0 && unit->n_summoned == 0 && !ebb_shard_unit_is_used (unit)
-          && !reduce (thread, unit, error))
+      if (is_busy (unit))
+        {
+          if (!at_end)
+            return TRUE;
+          continue;
+        }
+      g_ptr_array_remove_index (thread->forwarded, i);
+      if (!reduce (thread, unit, error))
         return FALSE;
-      if (!unit->forwarded)
-        g_ptr_array_remove_index (thread->forwarded, i);
     }
   return TRUE;
 }
@@ -339,8 +351,7 @@ reshard_unused (Thread *thread,
     {
       EbbShardUnit *unit = g_ptr_array_index (thread->here, i);
 
-      if (unit->n_open == 0 && unit->n_summoned == 0 && !ebb_shard_unit_is_used (unit)
-          && !ebb_shard_unit_reshard (unit, ok ? error : NULL))
+      if (!is_busy (unit) && !ebb_shard_unit_reshard (unit, ok ? error : NULL))
         ok = FALSE;
     }
   return ok;
@@ -353,12 +364,12 @@ drop_gradients (Thread *thread)
   for (guint i = 0; i < thread->reducing->len; i++)
     ebb_shard_unit_drop_reduction (g_ptr_array_index (thread->reducing, i));
   g_ptr_array_set_size (thread->reducing, 0);
-  for (guint i = 0; i < thread->here->len; i++)
+  for (guint i = 0; i < thread->forwarded->len; i++)
     {
-      EbbShardUnit *unit = g_ptr_array_index (thread->here, i);
+      EbbShardUnit *unit = g_ptr_array_index (thread->forwarded, i);
 
-      for (guint j = 0; unit->state == EBB_SHARD_HERE && j < unit->n_entries; j++)
-        g_clear_pointer (&unit->entries[j].tensor->grad, ebb_tensor_unref);
+      for (guint j = 0; j < unit->n_entries; j++)
+        g_clear_pointer (ebb_shard_get_whole_grad_place (unit, &unit->entries[j]), ebb_tensor_unref);
     }
 }
 
@@ -370,12 +381,12 @@ pass_ended (gpointer data,
   gboolean ok = error != NULL;
 
   thread->at_end = FALSE;
-  if (ok && thread->has_reduced && ebb_is_gradient_sync_enabled ())
-    ok = reduce_left_over (thread, error);
+  if (ok && thread->has_gradients && ebb_is_gradient_sync_enabled ())
+    ok = reduce_in_order (thread, TRUE, error);
   ok = ok && finish_reductions (thread, error);
   if (!ok)
     drop_gradients (thread);
-  thread->has_reduced = FALSE;
+  thread->has_gradients = FALSE;
   return reshard_unused (thread, ok ? error : NULL) && ok;
 }
 
@@ -393,16 +404,18 @@ ebb_shard_meet (EbbShardUnit *self,
   return ebb_shard_unit_fetch (self, error) && prefetch_previous (thread, self, error);
 }
 
+/* Gradients that can't be reduced yet are kept aside. */
 gboolean
 ebb_shard_leave (EbbShardUnit *self,
                  GError **error)
 {
-  if (self->n_open > 0 || self->n_summoned > 0 || self->state != EBB_SHARD_HERE)
+  Thread *thread = get_thread ();
+
+  if (is_busy (self) || self->state != EBB_SHARD_HERE)
     return TRUE;
-  if (ebb_is_gradient_sync_enabled () && ebb_shard_unit_has_gradients (self)
-      && !reduce (get_thread (), self, error))
-    return FALSE;
-  return ebb_shard_unit_reshard (self, error);
+  thread->has_gradients |= ebb_shard_unit_has_gradients (self);
+  return ebb_shard_unit_reshard (self, error)
+         && (!thread->has_gradients || !ebb_is_gradient_sync_enabled () || reduce_in_order (thread, FALSE, error));
 }
 
 gboolean

@@ -122,7 +122,7 @@ gint64 ebb_shard_unit_count_elements (const EbbShardUnit *self);
 
 /* shard-gradients.c */
 /* TRUE if a parameter has a gradient of this rank that was not reduced. */
-gboolean ebb_shard_unit_has_gradients (const EbbShardUnit *self);
+gboolean ebb_shard_unit_has_gradients (EbbShardUnit *self);
 /* Takes these gradients, zeros where there are none, and begins to reduce them. */
 gboolean ebb_shard_unit_begin_reduce (EbbShardUnit *self,
                                       GError **error);
@@ -160,11 +160,19 @@ gboolean ebb_shard_fetch_units (GPtrArray *units,
  * it. ebb_thread_restore_modes () ends it. */
 EbbThreadModes ebb_shard_begin_quiet (void);
 
-static inline EbbTensor *
-ebb_shard_entry_get_whole_grad (const EbbShardUnit *self,
-                                const EbbShardEntry *entry)
+/* Where the gradients of an entry are: of this rank's batch, and of its shard. */
+static inline EbbTensor **
+ebb_shard_get_whole_grad_place (EbbShardUnit *self,
+                                EbbShardEntry *entry)
 {
-  return self->state == EBB_SHARD_HERE ? entry->tensor->grad : entry->aside;
+  return self->state == EBB_SHARD_HERE ? &entry->tensor->grad : &entry->aside;
+}
+
+static inline EbbTensor **
+ebb_shard_get_shard_grad_place (EbbShardUnit *self,
+                                EbbShardEntry *entry)
+{
+  return self->state == EBB_SHARD_HERE ? &entry->aside : &entry->tensor->grad;
 }
 
 G_END_DECLS
