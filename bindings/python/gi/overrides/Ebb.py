@@ -6,8 +6,8 @@ can come to Python code (a forward, a hook), whose exceptions have to come back;
 from gi._gi import FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_options, _ebb_parallel, _ebb_profile, _ebb_stores,
-                          _ebb_wrap)
+from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_options, _ebb_parallel, _ebb_profile, _ebb_ranks,
+                          _ebb_stores, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_construct import add_init
 from gi.overrides._ebb_errors import guard
@@ -93,6 +93,8 @@ for _name in ("no_grad", "enable_grad", "autocast", "default_device", "set_defau
     _export(_name, getattr(_ebb_wrap, _name))
 for _name in _ebb_checkpointing.__all__:
     _export(_name, getattr(_ebb_checkpointing, _name))
+for _name in _ebb_ranks.__all__:
+    _export(_name, getattr(_ebb_ranks, _name))
 for _name in ("offload_wrapper", "offload_wrap_each", "save_on_host"):
     _export(_name, getattr(_ebb_stores, _name))
 for _name in _ebb_parallel.__all__:

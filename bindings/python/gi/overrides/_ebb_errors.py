@@ -96,6 +96,13 @@ def _as_failure(exception):
     return GLib.Error(_describe(exception) + token, "ebb-error-quark", code)
 
 
+def as_plain_failure(exception):
+    """The same without a token, for many threads to read; who raises it keeps the exception himself."""
+    if isinstance(exception, GLib.Error):
+        return GLib.Error(exception.message, exception.domain, exception.code)
+    return GLib.Error(_describe(exception), "ebb-error-quark", _CALLBACK)
+
+
 def call_back(function, *args, **kwargs):
     """Runs Python code for C; an exception becomes a GLib.Error that guard() turns back."""
     _thread.depth += 1
