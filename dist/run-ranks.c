@@ -20,7 +20,9 @@ typedef struct
   gpointer user_data;
   gboolean has_thread;
   pthread_t thread;
-  GError *error; /* what it ended with */
+  guint *n_failed; /* of all ranks so far */
+  GError *error;   /* what it ended with */
+  guint order;     /* of those that failed */
 } Rank;
 
 /* What it has started comes to its end before it is said to have left; if it has failed, the others hear of it at
@@ -38,7 +40,10 @@ leave (Rank *self,
   if (done)
     g_clear_error (&error);
   if (!done)
-    ebb_thread_world_leave (world, self->number, error);
+    {
+      self->order = __atomic_add_fetch (self->n_failed, 1, __ATOMIC_RELAXED);
+      ebb_thread_world_leave (world, self->number, error);
+    }
   ebb_thread_world_flush (world, self->number);
   if (done)
     ebb_thread_world_leave (world, self->number, NULL);
@@ -83,21 +88,24 @@ start_rank (Rank *self)
   ebb_thread_world_leave (self->team->world, self->number, self->error);
 }
 
-/* That of the rank that began: the others only tell of it. */
+/* The first one; those that only tell of another rank come after all others. */
 static const Rank *
 find_culprit (const Rank *ranks,
               guint n)
 {
   const Rank *culprit = NULL;
+  guint64 least = G_MAXUINT64;
 
   for (guint i = 0; i < n; i++)
     {
-      if (ranks[i].error == NULL)
+      const GError *error = ranks[i].error;
+      const guint64 order = error != NULL ? ranks[i].order : G_MAXUINT32;
+      const guint64 place = g_error_matches (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP) ? order + MAX_RANKS : order;
+
+      if (error == NULL || place >= least)
         continue;
-      if (!g_error_matches (ranks[i].error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP))
-        return &ranks[i];
-      if (culprit == NULL)
-        culprit = &ranks[i];
+      culprit = &ranks[i];
+      least = place;
     }
   return culprit;
 }
@@ -138,7 +146,7 @@ run_all (Rank *ranks,
  * tells of this rank's tensors, and the default generator is a new one. A rank whose function returns or fails while
  * others wait for it makes these fail with an error that names it; what it has started without waiting is done before.
  *
- * Returns: %FALSE with the error of the rank that failed, which is named
+ * Returns: %FALSE with the error of the rank that failed first, which is named
  */
 gboolean
 ebb_run_ranks (guint n_ranks,
@@ -150,6 +158,7 @@ ebb_run_ranks (guint n_ranks,
   g_autofree guint *members = NULL;
   EbbThreadWorld *world;
   EbbThreadTeam *team;
+  guint n_failed = 0;
   gboolean done;
 
   g_return_val_if_fail (func != NULL, FALSE);
@@ -176,6 +185,7 @@ ebb_run_ranks (guint n_ranks,
       .default_device = ebb_thread.default_device,
       .func = func,
       .user_data = user_data,
+      .n_failed = &n_failed,
     };
   done = run_all (ranks, n_ranks, error);
   for (guint i = 0; i < n_ranks; i++)

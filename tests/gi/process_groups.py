@@ -1,6 +1,8 @@
 """Process groups from Python: ranks on threads run a callback, groups and works cross the binding, errors name ranks."""
 import threading
 
+from gi.repository import GLib
+
 from support import Ebb, TestCase, main
 
 SUM, MEAN, MAX = Ebb.ReduceOp.SUM, Ebb.ReduceOp.MEAN, Ebb.ReduceOp.MAX
@@ -97,7 +99,7 @@ class ProcessGroups(TestCase):
                     group.all_reduce(Ebb.ones([2, 3]), SUM)
                 else:
                     group.all_reduce(Ebb.ones([2, 2]), SUM)
-            except Ebb.Error as error:
+            except GLib.Error as error:
                 messages[group.get_rank()] = str(error)
             return True
 
@@ -113,7 +115,7 @@ class ProcessGroups(TestCase):
                 raise KeyError("weights")
             try:
                 group.barrier()
-            except Ebb.Error as error:
+            except GLib.Error as error:
                 told.append(str(error))
                 raise
             return True

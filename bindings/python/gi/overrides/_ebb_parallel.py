@@ -1,15 +1,14 @@
 """Ranks: modules that several of them train together, and regions in which their gradients are left alone."""
 from gi.module import get_introspection_module
-from gi.overrides._ebb_errors import call_back, guard
+from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_wrap import _check_module, _mode
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["no_sync", "replicate", "run_ranks"]
+__all__ = ["no_sync", "replicate"]
 
 _sync_mode = _mode(Ebb.push_gradient_sync, Ebb.pop_gradient_sync)
 _replicate = guard(Ebb.replicate)
-_run_ranks = guard(Ebb.run_ranks)
 
 
 def no_sync():
@@ -37,12 +36,3 @@ def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="e
     options.set_broadcast(bool(broadcast))
     _replicate(module, group, options)
     return module
-
-
-def run_ranks(n_ranks, function):
-    """Calls function(group) on as many threads, each a rank of the group; raises what the first to fail has raised."""
-    def run(group, *_):
-        call_back(function, group)
-        return True
-
-    _run_ranks(n_ranks, run)
