@@ -29,6 +29,12 @@ typedef struct
   EbbArgs *metadata; /* a dictionary of strings, maybe empty */
 } EbbSafetensorsHeader;
 
+/* The length of the header of a file of @size bytes that begins with @data, of which the first 8 are looked at. */
+gboolean ebb_safetensors_read_length (const char *path,
+                                      const void *data,
+                                      gsize size,
+                                      gsize *length,
+                                      GError **error);
 /* Reads and checks all that can be wrong in the header of a file with @data_size bytes after it. @path names it in
  * errors. */
 gboolean ebb_safetensors_header_parse (EbbSafetensorsHeader *self,

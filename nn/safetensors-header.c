@@ -358,6 +358,42 @@ check_ranges (Parser *parser,
 }
 
 gboolean
+ebb_safetensors_read_length (const char *path,
+                             const void *data,
+                             gsize size,
+                             gsize *length,
+                             GError **error)
+{
+  guint64 value;
+
+  if (size < 8)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                   "%s: %" G_GSIZE_FORMAT " bytes: a safetensors file begins with the 8 bytes of its header's length",
+                   path, size);
+      return FALSE;
+    }
+  memcpy (&value, data, 8);
+  value = GUINT64_FROM_LE (value);
+  if (value > EBB_SAFETENSORS_MAX_HEADER)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                   "%s: not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most",
+                   path, value, EBB_SAFETENSORS_MAX_HEADER);
+      return FALSE;
+    }
+  if (value > size - 8)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                   "%s: truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT,
+                   path, value, size);
+      return FALSE;
+    }
+  *length = (gsize) value;
+  return TRUE;
+}
+
+gboolean
 ebb_safetensors_header_parse (EbbSafetensorsHeader *self,
                               const char *path,
                               const char *text,

@@ -58,35 +58,13 @@ parse_file (const char *path,
             gsize *data_offset,
             GError **error)
 {
-  gsize size;
+  gsize size, length;
   const char *data = g_bytes_get_data (bytes, &size);
-  guint64 length;
 
-  if (size < 8)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: %" G_GSIZE_FORMAT " bytes: a safetensors file begins with the 8 bytes of its header's length",
-                   path, size);
-      return FALSE;
-    }
-  memcpy (&length, data, 8);
-  length = GUINT64_FROM_LE (length);
-  if (length > EBB_SAFETENSORS_MAX_HEADER)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most",
-                   path, length, EBB_SAFETENSORS_MAX_HEADER);
-      return FALSE;
-    }
-  if (length > size - 8)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT,
-                   path, length, size);
-      return FALSE;
-    }
-  *data_offset = 8 + (gsize) length;
-  return ebb_safetensors_header_parse (header, path, data + 8, (gsize) length, size - *data_offset, error);
+  if (!ebb_safetensors_read_length (path, data, size, &length, error))
+    return FALSE;
+  *data_offset = 8 + length;
+  return ebb_safetensors_header_parse (header, path, data + 8, length, size - *data_offset, error);
 }
 
 /**

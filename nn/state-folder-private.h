@@ -16,4 +16,11 @@ gboolean ebb_state_folder_write (const char *folder,
 EbbArgs *ebb_state_folder_read (const char *folder,
                                 GError **error);
 
+/* One file with a tree, and the tree of such a file. */
+gboolean ebb_state_file_write (const char *path,
+                               EbbArgs *tree,
+                               GError **error);
+EbbArgs *ebb_state_file_read (const char *path,
+                              GError **error);
+
 G_END_DECLS

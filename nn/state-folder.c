@@ -99,15 +99,27 @@ clean_up (const char *folder,
 }
 
 gboolean
+ebb_state_file_write (const char *path,
+                      EbbArgs *tree,
+                      GError **error)
+{
+  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
+  g_autofree char *text = ebb_state_tree_flatten (tree, tensors, error);
+
+  if (text == NULL)
+    return FALSE;
+  ebb_args_add_string (metadata, METADATA_KEY, text);
+  return ebb_save_safetensors (path, tensors, metadata, error);
+}
+
+gboolean
 ebb_state_folder_write (const char *folder,
                         EbbArgs *tree,
                         guint keep,
                         GError **error)
 {
-  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
-  g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
   g_autoptr (GArray) numbers = NULL;
-  g_autofree char *text = NULL;
   g_autofree char *path = NULL;
 
   if (g_mkdir_with_parents (folder, 0777) != 0)
@@ -116,20 +128,18 @@ ebb_state_folder_write (const char *folder,
       return FALSE;
     }
   numbers = list_states (folder, error);
-  text = numbers ? ebb_state_tree_flatten (tree, tensors, error) : NULL;
-  if (text == NULL)
+  if (numbers == NULL)
     return FALSE;
-  ebb_args_add_string (metadata, METADATA_KEY, text);
   path = make_path (folder, numbers->len > 0 ? g_array_index (numbers, guint64, 0) + 1 : 1);
-  if (!ebb_save_safetensors (path, tensors, metadata, error))
+  if (!ebb_state_file_write (path, tree, error))
     return FALSE;
   clean_up (folder, keep);
   return TRUE;
 }
 
-static EbbArgs *
-read_state (const char *path,
-            GError **error)
+EbbArgs *
+ebb_state_file_read (const char *path,
+                     GError **error)
 {
   g_autoptr (EbbArgs) metadata = NULL;
   g_autoptr (EbbArgs) tensors = ebb_load_safetensors_full (path, &metadata, error);
@@ -158,7 +168,7 @@ ebb_state_folder_read (const char *folder,
     {
       g_autofree char *path = make_path (folder, g_array_index (numbers, guint64, i));
       g_autoptr (GError) failure = NULL;
-      EbbArgs *tree = read_state (path, &failure);
+      EbbArgs *tree = ebb_state_file_read (path, &failure);
 
       if (tree != NULL)
         return tree;

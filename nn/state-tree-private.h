@@ -20,4 +20,7 @@ EbbArgs *ebb_state_tree_restore (const char *text,
                                  const char *what,
                                  GError **error);
 
+guint64 ebb_state_checksum (const void *bytes,
+                            gsize size);
+
 G_END_DECLS

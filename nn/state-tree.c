@@ -16,10 +16,12 @@
 
 /* Four independent lanes of multiply and rotate over 64-bit words: about the speed of memory, and any changed, missing
  * or moved byte shows. It guards against a broken disk, not against an opponent. */
-static guint64
-compute_checksum (const guint8 *data,
-                  gsize size)
+guint64
+ebb_state_checksum (const void *bytes,
+                    gsize size)
 {
+  const guint8 *data = bytes;
+
   static const guint64 odd = G_GUINT64_CONSTANT (0x9e3779b97f4a7c15);
   guint64 lanes[4] = { 1, 2, 3, 4 }, sum = size * odd;
   gsize n_blocks = size / 32;
@@ -58,7 +60,7 @@ checksum_tensor (EbbTensor *tensor,
 
   if (host == NULL || (size > 0 && data == NULL))
     return FALSE;
-  *sum = compute_checksum (data, size);
+  *sum = ebb_state_checksum (data, size);
   return TRUE;
 }
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/training-state.h"
+#include "nn/training-state-private.h"
 
 #include "nn/optimizer-private.h"
 #include "nn/state-folder-private.h"
@@ -63,6 +63,28 @@ get_generators (EbbTrainingState *self)
   return generators;
 }
 
+EbbArgs *
+ebb_training_state_get_rest (EbbTrainingState *self,
+                             gint64 step)
+{
+  EbbArgs *tree = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) generators = get_generators (self);
+  g_autoptr (EbbArgs) dataset = NULL;
+
+  ebb_args_add_int (tree, "version", STATE_VERSION);
+  ebb_args_add_int (tree, "step", step);
+  ebb_args_add_string (tree, "config", self->config ? self->config : "");
+  ebb_args_add_args (tree, "generators", generators);
+  if (self->dataset != NULL)
+    {
+      dataset = ebb_text_dataset_get_state (self->dataset);
+      ebb_args_add_args (tree, "dataset", dataset);
+    }
+  if (self->values != NULL)
+    ebb_args_add_args (tree, "values", self->values);
+  return tree;
+}
+
 /**
  * ebb_training_state_save:
  * @self: what is to be saved
@@ -84,21 +106,14 @@ ebb_training_state_save (EbbTrainingState *self,
                          GError **error)
 {
   g_autoptr (EbbArgs) tree = NULL;
-  g_autoptr (EbbArgs) generators = NULL;
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
-  g_autoptr (EbbArgs) dataset = NULL;
 
   if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
-  tree = ebb_args_new (EBB_ARGS_DICT);
-  generators = get_generators (self);
-  ebb_args_add_int (tree, "version", STATE_VERSION);
-  ebb_args_add_int (tree, "step", step);
-  ebb_args_add_string (tree, "config", self->config ? self->config : "");
-  ebb_args_add_args (tree, "generators", generators);
+  tree = ebb_training_state_get_rest (self, step);
   if (self->module != NULL)
     {
       module = ebb_module_get_state_dict (self->module);
@@ -109,13 +124,6 @@ ebb_training_state_save (EbbTrainingState *self,
       optimizer = ebb_optimizer_get_state (self->optimizer);
       ebb_args_add_args (tree, "optimizer", optimizer);
     }
-  if (self->dataset != NULL)
-    {
-      dataset = ebb_text_dataset_get_state (self->dataset);
-      ebb_args_add_args (tree, "dataset", dataset);
-    }
-  if (self->values != NULL)
-    ebb_args_add_args (tree, "values", self->values);
   return ebb_state_folder_write (folder, tree, self->keep, error);
 }
 
@@ -153,25 +161,32 @@ read_int (EbbArgs *tree,
   return FALSE;
 }
 
+static gboolean
+read_step (EbbArgs *tree,
+           const char *folder,
+           gint64 *step,
+           GError **error)
+{
+  gint64 version;
+
+  if (!read_int (tree, "version", folder, &version, error) || !read_int (tree, "step", folder, step, error))
+    return FALSE;
+  if (version == STATE_VERSION)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
+               version, STATE_VERSION);
+  return FALSE;
+}
+
 static EbbArgs *
 read_tree (const char *folder,
            gint64 *step,
            GError **error)
 {
   g_autoptr (EbbArgs) tree = ebb_state_folder_read (folder, error);
-  gint64 version;
 
-  if (tree == NULL || !read_int (tree, "version", folder, &version, error)
-      || !read_int (tree, "step", folder, step, error))
-    return NULL;
-  if (version != STATE_VERSION)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
-                   version, STATE_VERSION);
-      return NULL;
-    }
-  return g_steal_pointer (&tree);
+  return tree != NULL && read_step (tree, folder, step, error) ? g_steal_pointer (&tree) : NULL;
 }
 
 /* Looks at the state of one generator; sets it unless @check_only. */
@@ -216,6 +231,18 @@ load_generators (EbbTrainingState *self,
   return ok;
 }
 
+/* The same seed and another stream give numbers of their own. */
+static void
+reseed (EbbGenerator *generator,
+        guint64 stream)
+{
+  guint64 mixed = ebb_generator_get_seed (generator) + (stream + 1) * G_GUINT64_CONSTANT (0x9e3779b97f4a7c15);
+
+  mixed = (mixed ^ (mixed >> 30)) * G_GUINT64_CONSTANT (0xbf58476d1ce4e5b9);
+  mixed = (mixed ^ (mixed >> 27)) * G_GUINT64_CONSTANT (0x94d049bb133111eb);
+  ebb_generator_set_state (generator, mixed ^ (mixed >> 31), ebb_generator_get_offset (generator));
+}
+
 static void
 take_texts (EbbTrainingState *self,
             EbbArgs *tree)
@@ -227,6 +254,72 @@ take_texts (EbbTrainingState *self,
   g_clear_pointer (&self->values, ebb_args_unref);
   if (values >= 0)
     self->values = ebb_args_get_args (tree, (guint) values);
+}
+
+gboolean
+ebb_training_state_check_rest (EbbTrainingState *self,
+                               EbbArgs *tree,
+                               const char *folder,
+                               gint64 *step,
+                               GError **error)
+{
+  g_autoptr (EbbArgs) generators = NULL;
+  g_autoptr (EbbArgs) dataset = NULL;
+
+  if (!read_step (tree, folder, step, error))
+    return FALSE;
+  generators = read_part (tree, "generators", folder, error);
+  if (generators == NULL || !load_generators (self, generators, folder, TRUE, error))
+    return FALSE;
+  return self->dataset == NULL
+         || ((dataset = read_part (tree, "dataset", folder, error)) != NULL
+             && ebb_text_dataset_check_state (self->dataset, dataset, error));
+}
+
+gboolean
+ebb_training_state_load_rest (EbbTrainingState *self,
+                              EbbArgs *tree,
+                              const char *folder,
+                              GError **error)
+{
+  g_autoptr (EbbArgs) generators = read_part (tree, "generators", folder, error);
+  g_autoptr (EbbArgs) dataset = NULL;
+
+  if (generators == NULL)
+    return FALSE;
+  if (self->dataset != NULL
+      && ((dataset = read_part (tree, "dataset", folder, error)) == NULL
+          || !ebb_text_dataset_load_state (self->dataset, dataset, error)))
+    return FALSE;
+  load_generators (self, generators, folder, FALSE, NULL);
+  take_texts (self, tree);
+  return TRUE;
+}
+
+void
+ebb_training_state_reseed (EbbTrainingState *self,
+                           guint64 stream)
+{
+  GHashTableIter iter;
+  gpointer generator;
+
+  reseed (ebb_generator_get_default (), stream);
+  g_hash_table_iter_init (&iter, self->generators);
+  while (g_hash_table_iter_next (&iter, NULL, &generator))
+    reseed (generator, stream);
+}
+
+char *
+ebb_training_state_get_saved_config (EbbArgs *tree,
+                                     const char *folder,
+                                     GError **error)
+{
+  int index = ebb_args_find (tree, "config");
+
+  if (index >= 0 && ebb_args_get_value_kind (tree, (guint) index) == EBB_VALUE_STRING)
+    return g_strdup (ebb_args_get_string (tree, (guint) index));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no config", folder);
+  return NULL;
 }
 
 /**
@@ -252,10 +345,8 @@ ebb_training_state_load (EbbTrainingState *self,
                          GError **error)
 {
   g_autoptr (EbbArgs) tree = NULL;
-  g_autoptr (EbbArgs) generators = NULL;
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
-  g_autoptr (EbbArgs) dataset = NULL;
   gint64 saved_step = 0;
 
   if (step != NULL)
@@ -264,11 +355,8 @@ ebb_training_state_load (EbbTrainingState *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
-  tree = read_tree (folder, &saved_step, error);
-  if (tree == NULL)
-    return FALSE;
-  generators = read_part (tree, "generators", folder, error);
-  if (generators == NULL || !load_generators (self, generators, folder, TRUE, error))
+  tree = ebb_state_folder_read (folder, error);
+  if (tree == NULL || !ebb_training_state_check_rest (self, tree, folder, &saved_step, error))
     return FALSE;
   if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
     return FALSE;
@@ -276,19 +364,13 @@ ebb_training_state_load (EbbTrainingState *self,
       && ((optimizer = read_part (tree, "optimizer", folder, error)) == NULL
           || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
     return FALSE;
-  if (self->dataset != NULL
-      && ((dataset = read_part (tree, "dataset", folder, error)) == NULL
-          || !ebb_text_dataset_check_state (self->dataset, dataset, error)))
-    return FALSE;
 
   if (self->module != NULL && !ebb_module_load_state_dict (self->module, module, TRUE, error))
     return FALSE;
   if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
     return FALSE;
-  if (self->dataset != NULL && !ebb_text_dataset_load_state (self->dataset, dataset, error))
+  if (!ebb_training_state_load_rest (self, tree, folder, error))
     return FALSE;
-  load_generators (self, generators, folder, FALSE, NULL);
-  take_texts (self, tree);
   if (step != NULL)
     *step = saved_step;
   return TRUE;
@@ -310,18 +392,11 @@ ebb_training_state_read_config (const char *folder,
 {
   g_autoptr (EbbArgs) tree = NULL;
   gint64 step;
-  int index;
 
   if ((error != NULL && *error != NULL) || folder == NULL)
     return NULL;
   tree = read_tree (folder, &step, error);
-  if (tree == NULL)
-    return NULL;
-  index = ebb_args_find (tree, "config");
-  if (index >= 0 && ebb_args_get_value_kind (tree, (guint) index) == EBB_VALUE_STRING)
-    return g_strdup (ebb_args_get_string (tree, (guint) index));
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no config", folder);
-  return NULL;
+  return tree != NULL ? ebb_training_state_get_saved_config (tree, folder, error) : NULL;
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */

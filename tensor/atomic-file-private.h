@@ -29,6 +29,17 @@ gboolean ebb_atomic_file_commit (EbbAtomicFile *self,
                                  GError **error);
 /* Leaves nothing. */
 void ebb_atomic_file_abort (EbbAtomicFile *self);
+/* Opens a regular file for reading; -1 with an error that names it. */
+int ebb_open_regular_file (const char *path,
+                           gsize *size,
+                           GError **error);
+/* Fills @data from the place @offset of the file; it is an error if that has less. @path names it. */
+gboolean ebb_read_file_part (int fd,
+                             const char *path,
+                             guint64 offset,
+                             void *data,
+                             gsize size,
+                             GError **error);
 /* Maps it whole, privately: changes are never written back. */
 GBytes *ebb_map_file (const char *path,
                       GError **error);

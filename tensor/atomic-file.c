@@ -133,11 +133,10 @@ ebb_atomic_file_abort (EbbAtomicFile *self)
   g_clear_pointer (&self->path, g_free);
 }
 
-/* Opens a regular file for reading; -1 with an error that names it. */
-static int
-open_regular_file (const char *path,
-                   gsize *size,
-                   GError **error)
+int
+ebb_open_regular_file (const char *path,
+                       gsize *size,
+                       GError **error)
 {
   struct stat status;
   /* A pipe without a writer must not hold us up. */
@@ -162,6 +161,37 @@ open_regular_file (const char *path,
   return -1;
 }
 
+gboolean
+ebb_read_file_part (int fd,
+                    const char *path,
+                    guint64 offset,
+                    void *data,
+                    gsize size,
+                    GError **error)
+{
+  char *p = data;
+
+  while (size > 0)
+    {
+      gssize n = pread (fd, p, MIN (size, (gsize) 1 << 30), (off_t) offset);
+
+      if (n < 0 && errno == EINTR)
+        continue;
+      if (n < 0)
+        return fail (error, "read", path, errno);
+      if (n == 0)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, path,
+                       offset + size);
+          return FALSE;
+        }
+      p += n;
+      offset += (guint64) n;
+      size -= (gsize) n;
+    }
+  return TRUE;
+}
+
 GBytes *
 ebb_map_file (const char *path,
               GError **error)
@@ -169,7 +199,7 @@ ebb_map_file (const char *path,
   g_autoptr (GError) failure = NULL;
   g_autoptr (GMappedFile) mapped = NULL;
   gsize size;
-  int fd = open_regular_file (path, &size, error);
+  int fd = ebb_open_regular_file (path, &size, error);
 
   if (fd < 0)
     return NULL;

@@ -1,0 +1,30 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/training-state.h"
+
+/* A training's state without the module's and the optimizer's, as a tree. Where the tensors lie on several ranks, they
+ * are saved apart, and each rank has a tree of its own. */
+
+G_BEGIN_DECLS
+
+EbbArgs *ebb_training_state_get_rest (EbbTrainingState *self,
+                                      gint64 step);
+/* Fails if load_rest () would; gives the step. @folder names the state in errors. */
+gboolean ebb_training_state_check_rest (EbbTrainingState *self,
+                                        EbbArgs *tree,
+                                        const char *folder,
+                                        gint64 *step,
+                                        GError **error);
+gboolean ebb_training_state_load_rest (EbbTrainingState *self,
+                                       EbbArgs *tree,
+                                       const char *folder,
+                                       GError **error);
+/* Makes the generators give other numbers: for a rank that has none saved and goes on from another one's. */
+void ebb_training_state_reseed (EbbTrainingState *self,
+                                guint64 stream);
+char *ebb_training_state_get_saved_config (EbbArgs *tree,
+                                           const char *folder,
+                                           GError **error);
+
+G_END_DECLS
