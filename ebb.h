@@ -88,5 +88,6 @@
 #include "wrap/offload-wrapper.h"
 #include "wrap/replicate-options.h"
 #include "wrap/replicate.h"
+#include "wrap/shard-state.h"
 
 #undef EBB_INSIDE

@@ -209,6 +209,7 @@ describe_state (guint state,
       layout->dtypes |= 1u << EBB_DTYPE_BF16 | 1u << EBB_DTYPE_U8;
       return;
     }
+  layout->per_block = TRUE;
   layout->n_dims = 1;
   layout->shape[0] = count_blocks (parameter);
 }

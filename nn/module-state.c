@@ -12,27 +12,48 @@
 
 #define SHOWN_NAMES 5 /* of each list in a message */
 
+typedef struct
+{
+  EbbStateVisitor visit;
+  gpointer user_data;
+} Visit;
+
 static void
-add_state (EbbTensorRegistry *registry, const char *path, EbbArgs *state)
+visit_registry (const EbbTensorRegistry *registry, const char *path, const Visit *visit)
 {
   for (guint i = 0; i < registry->n_items; i++)
     if (registry->items[i].tensor != NULL && registry->items[i].persistent)
       {
         g_autofree char *name = ebb_module_join_path (path, registry->items[i].name);
-        g_autoptr (EbbTensor) alias = ebb_tensor_alias (registry->items[i].tensor);
 
-        ebb_args_add_tensor (state, name, alias);
+        visit->visit (name, registry->items[i].tensor, visit->user_data);
       }
 }
 
 static gboolean
-add_module_state (EbbModule *module, const char *path, gpointer user_data)
+visit_module_state (EbbModule *module, const char *path, gpointer user_data)
 {
   EbbModulePrivate *priv = ebb_module_get_private (module);
 
-  add_state (&priv->parameters, path, user_data);
-  add_state (&priv->buffers, path, user_data);
+  visit_registry (&priv->parameters, path, user_data);
+  visit_registry (&priv->buffers, path, user_data);
   return TRUE;
+}
+
+void
+ebb_module_visit_state (EbbModule *self, EbbStateVisitor visit, gpointer user_data)
+{
+  Visit data = { visit, user_data };
+
+  ebb_module_visit_paths (self, visit_module_state, &data);
+}
+
+static void
+add_tensor (const char *name, EbbTensor *tensor, gpointer user_data)
+{
+  g_autoptr (EbbTensor) alias = ebb_tensor_alias (tensor);
+
+  ebb_args_add_tensor (user_data, name, alias);
 }
 
 /**
@@ -40,7 +61,9 @@ add_module_state (EbbModule *module, const char *path, gpointer user_data)
  * @self: a module
  *
  * Collects the parameters and persistent buffers of the module and of all below it. The tensors share the memory of the
- * module's, and gradients do not flow through them. A shared parameter appears under each of its names.
+ * module's, and gradients do not flow through them. A shared parameter appears under each of its names. Of a module
+ * that is fully sharded, these are the shards of this rank, or whole parameters while they are gathered: what belongs
+ * to no rank is given by ebb_get_full_state_dict().
  *
  * Returns: (transfer full): an %EBB_ARGS_DICT of tensors by path, as in `h.0.attn.c_attn.weight`
  */
@@ -52,44 +75,46 @@ ebb_module_get_state_dict (EbbModule *self)
   g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
 
   state = ebb_args_new (EBB_ARGS_DICT);
-  ebb_module_visit_paths (self, add_module_state, state);
+  ebb_module_visit_state (self, add_tensor, state);
   return state;
 }
-
-static gboolean
-same_shape (EbbTensor *a, EbbTensor *b)
-{
-  return a->view.n_dims == b->view.n_dims
-         && memcmp (a->view.shape, b->view.shape, (gsize) a->view.n_dims * sizeof a->view.shape[0]) == 0;
-}
-
-typedef struct
-{
-  EbbTensor *target; /* of the module */
-  EbbTensor *source; /* of the state; owned */
-} Transfer;
 
 static void
 transfer_clear (gpointer data)
 {
-  Transfer *transfer = data;
+  EbbStateTransfer *transfer = data;
 
   g_clear_pointer (&transfer->source, ebb_tensor_unref);
 }
 
 typedef struct
 {
-  GHashTable *unused;   /* name -> tensor of the state, until it is asked for */
-  GHashTable *received; /* tensors of the module that the state has under one of their names */
+  EbbWholeShapeFunc get_whole_shape; /* NULL: a target has the shape that it has */
+  GHashTable *unused;                /* name -> tensor of the state, until it is asked for */
+  GHashTable *received;              /* tensors of the module that the state has under one of their names */
   GArray *transfers;
   GPtrArray *absent; /* names that the state has not, with their tensors */
   GPtrArray *absent_tensors;
   GPtrArray *reshaped; /* descriptions of shapes that differ */
 } Loading;
 
-static void
-match_tensor (Loading *loading, const char *name, EbbTensor *target)
+static char *
+name_shape (const gint64 *shape, guint n_dims)
 {
+  g_autoptr (GString) text = g_string_new ("[");
+
+  for (guint i = 0; i < n_dims; i++)
+    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, i > 0 ? ", " : "", shape[i]);
+  g_string_append_c (text, ']');
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static void
+match_tensor (const char *name, EbbTensor *target, gpointer user_data)
+{
+  Loading *loading = user_data;
+  guint n_dims = (guint) target->view.n_dims;
+  const gint64 *shape = target->view.shape;
   EbbTensor *source = g_hash_table_lookup (loading->unused, name);
 
   if (source == NULL)
@@ -100,41 +125,21 @@ match_tensor (Loading *loading, const char *name, EbbTensor *target)
     }
   g_hash_table_remove (loading->unused, name);
   g_hash_table_add (loading->received, target);
-  if (same_shape (source, target))
+  if (loading->get_whole_shape != NULL)
+    shape = loading->get_whole_shape (target, &n_dims);
+  if ((guint) source->view.n_dims == n_dims && memcmp (source->view.shape, shape, n_dims * sizeof shape[0]) == 0)
     {
-      Transfer transfer = { target, ebb_tensor_ref (source) };
+      EbbStateTransfer transfer = { target, ebb_tensor_ref (source) };
 
       g_array_append_val (loading->transfers, transfer);
     }
   else
     {
       g_autofree char *given = ebb_tensor_shape_to_string (source);
-      g_autofree char *wanted = ebb_tensor_shape_to_string (target);
+      g_autofree char *wanted = name_shape (shape, n_dims);
 
       g_ptr_array_add (loading->reshaped, g_strdup_printf ("%s %s, not %s", name, given, wanted));
     }
-}
-
-static void
-match_state (EbbTensorRegistry *registry, const char *path, Loading *loading)
-{
-  for (guint i = 0; i < registry->n_items; i++)
-    if (registry->items[i].tensor != NULL && registry->items[i].persistent)
-      {
-        g_autofree char *name = ebb_module_join_path (path, registry->items[i].name);
-
-        match_tensor (loading, name, registry->items[i].tensor);
-      }
-}
-
-static gboolean
-match_module_state (EbbModule *module, const char *path, gpointer user_data)
-{
-  EbbModulePrivate *priv = ebb_module_get_private (module);
-
-  match_state (&priv->parameters, path, user_data);
-  match_state (&priv->buffers, path, user_data);
-  return TRUE;
 }
 
 static void
@@ -191,7 +196,7 @@ transfer_all (GArray *transfers, GError **error)
 
   for (guint i = 0; i < transfers->len; i++)
     {
-      Transfer *transfer = &g_array_index (transfers, Transfer, i);
+      EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
       EbbDevice *device = ebb_tensor_get_device (transfer->target);
 
       if (ebb_tensor_get_device (transfer->source) != device)
@@ -206,10 +211,21 @@ transfer_all (GArray *transfers, GError **error)
     }
   for (guint i = 0; done && i < transfers->len; i++)
     {
-      Transfer *transfer = &g_array_index (transfers, Transfer, i);
+      EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
 
       done = ebb_tensor_copy_from (transfer->target, transfer->source, error);
     }
+  return done;
+}
+
+gboolean
+ebb_state_transfers_run (GArray *transfers, GError **error)
+{
+  gboolean done;
+
+  ebb_push_grad_enabled (FALSE);
+  done = transfer_all (transfers, error);
+  ebb_pop_grad_enabled ();
   return done;
 }
 
@@ -232,36 +248,44 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
   return TRUE;
 }
 
-gboolean
-ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, gboolean strict, GError **error)
+GArray *
+ebb_module_match_state (EbbModule *self,
+                        EbbArgs *targets,
+                        EbbArgs *state,
+                        gboolean strict,
+                        EbbWholeShapeFunc get_whole_shape,
+                        GError **error)
 {
   g_autoptr (GHashTable) unused = g_hash_table_new (g_str_hash, g_str_equal);
   g_autoptr (GHashTable) received = g_hash_table_new (NULL, NULL);
-  g_autoptr (GArray) transfers = g_array_new (FALSE, FALSE, sizeof (Transfer));
+  g_autoptr (GArray) transfers = g_array_new (FALSE, FALSE, sizeof (EbbStateTransfer));
   g_autoptr (GPtrArray) absent = g_ptr_array_new_with_free_func (g_free);
   g_autoptr (GPtrArray) absent_tensors = g_ptr_array_new ();
   g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
-  Loading loading = { unused, received, transfers, absent, absent_tensors, reshaped };
-  gboolean loaded;
+  Loading loading = { get_whole_shape, unused, received, transfers, absent, absent_tensors, reshaped };
 
   g_array_set_clear_func (transfers, transfer_clear);
+  if (!read_state (self, state, &loading, error))
+    return NULL;
+  if (targets == NULL)
+    ebb_module_visit_state (self, match_tensor, &loading);
+  for (guint i = 0; targets != NULL && i < ebb_args_get_length (targets); i++)
+    match_tensor (ebb_args_get_key (targets, i), ebb_args_peek_tensor (targets, i), &loading);
+  return check_loading (self, &loading, strict, error) ? g_steal_pointer (&transfers) : NULL;
+}
+
+gboolean
+ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, gboolean strict, GError **error)
+{
+  g_autoptr (GArray) transfers = NULL;
+
   if (!ebb_module_check_whole (self, FALSE,
                                "load with ebb_load_full_state_dict(), or between ebb_summon_full_params() and "
                                "ebb_release_full_params()",
                                error))
     return FALSE;
-  if (!read_state (self, state, &loading, error))
-    return FALSE;
-  if (targets == NULL)
-    ebb_module_visit_paths (self, match_module_state, &loading);
-  for (guint i = 0; targets != NULL && i < ebb_args_get_length (targets); i++)
-    match_tensor (&loading, ebb_args_get_key (targets, i), ebb_args_peek_tensor (targets, i));
-  if (!check_loading (self, &loading, strict, error))
-    return FALSE;
-  ebb_push_grad_enabled (FALSE);
-  loaded = transfer_all (transfers, error);
-  ebb_pop_grad_enabled ();
-  return loaded;
+  transfers = ebb_module_match_state (self, targets, state, strict, NULL, error);
+  return transfers != NULL && ebb_state_transfers_run (transfers, error);
 }
 
 /**
@@ -274,6 +298,7 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
  * Copies a state into the parameters and buffers of the module and of all below it, casting where the dtype differs. Of
  * a shared parameter one name is enough. A shape that differs is always an error, and with any error nothing is
  * changed. A model that is made to be loaded need not draw its weights before, see ebb_push_initialization_skipped().
+ * A module that is fully sharded is loaded by ebb_load_full_state_dict().
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set to %EBB_ERROR_STATE and a list of what does not fit
  */

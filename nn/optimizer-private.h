@@ -26,6 +26,7 @@ typedef struct
   guint dtypes; /* bits of those that are right */
   guint n_dims;
   gint64 shape[EBB_MAX_DIMS];
+  gboolean per_block; /* has no value for each element, but one for each block of them */
 } EbbOptimizerLayout;
 
 typedef struct
@@ -102,6 +103,11 @@ gboolean ebb_optimizer_ensure_state (EbbTensor **state,
                                      EbbDType dtype,
                                      EbbDevice *device,
                                      GError **error);
+/* TRUE if the state tensor @key of @parameter has a value of its own for each of the parameter's elements. */
+gboolean ebb_optimizer_state_follows_elements (EbbOptimizer *self,
+                                               EbbTensor *parameter,
+                                               const char *key,
+                                               EbbDType dtype);
 /* Fails if ebb_optimizer_load_state () would, short of memory. */
 gboolean ebb_optimizer_check_state (EbbOptimizer *self,
                                     EbbArgs *state,

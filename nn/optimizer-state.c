@@ -357,8 +357,26 @@ describe_like (EbbTensor *parameter,
                EbbOptimizerLayout *layout)
 {
   layout->dtypes = 1u << EBB_DTYPE_F32;
+  layout->per_block = FALSE;
   layout->n_dims = (guint) parameter->view.n_dims;
   memcpy (layout->shape, parameter->view.shape, sizeof (gint64) * layout->n_dims);
+}
+
+gboolean
+ebb_optimizer_state_follows_elements (EbbOptimizer *self,
+                                      EbbTensor *parameter,
+                                      const char *key,
+                                      EbbDType dtype)
+{
+  const EbbOptimizerKind *kind = ebb_optimizer_get_kind (self);
+  EbbOptimizerLayout layout;
+
+  describe_like (parameter, &layout);
+  for (guint k = 0; kind != NULL && kind->describe != NULL && kind->state_names[k] != NULL; k++)
+    if (strcmp (kind->state_names[k], key) == 0)
+      kind->describe (k, parameter, &layout);
+  /* Eight bits are codes, whose scale is the block's. */
+  return !layout.per_block && dtype != EBB_DTYPE_U8;
 }
 
 /* The tensors of one parameter: all are looked at before one is copied. */

@@ -5,6 +5,34 @@
 
 G_BEGIN_DECLS
 
+/* What the state dict has: parameters and persistent buffers, the tensors themselves, by each of their names. */
+typedef void (*EbbStateVisitor) (const char *name,
+                                 EbbTensor *tensor,
+                                 gpointer user_data);
+void ebb_module_visit_state (EbbModule *self,
+                             EbbStateVisitor visit,
+                             gpointer user_data);
+
+typedef struct
+{
+  EbbTensor *target; /* of the module */
+  EbbTensor *source; /* of the state; owned */
+} EbbStateTransfer;
+
+/* The shape that the state has for @target, which may hold a part of it. */
+typedef const gint64 *(*EbbWholeShapeFunc) (EbbTensor *target,
+                                            guint *n_dims);
+/* What is to be copied, as ebb_module_load_state_dict () finds it; NULL with its errors. @targets as below. */
+GArray *ebb_module_match_state (EbbModule *self,
+                                EbbArgs *targets,
+                                EbbArgs *state,
+                                gboolean strict,
+                                EbbWholeShapeFunc get_whole_shape,
+                                GError **error);
+/* Copies; sources may have been replaced by others of the targets' shapes. */
+gboolean ebb_state_transfers_run (GArray *transfers,
+                                  GError **error);
+
 /* Loads @state as ebb_module_load_state_dict () does, but into @targets, tensors by name that share the memory of the
  * module's: for a layout of names and shapes other than the module's own. NULL: the module's own. */
 gboolean ebb_module_load_state_into (EbbModule *self,

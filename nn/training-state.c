@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/training-state-private.h"
 
+#include "nn/module-instance-private.h"
 #include "nn/optimizer-private.h"
 #include "nn/state-folder-private.h"
 #include "nn/text-dataset-private.h"
@@ -113,6 +114,9 @@ ebb_training_state_save (EbbTrainingState *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
+  if (self->module != NULL
+      && !ebb_module_check_whole (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error))
+    return FALSE;
   tree = ebb_training_state_get_rest (self, step);
   if (self->module != NULL)
     {
@@ -355,6 +359,9 @@ ebb_training_state_load (EbbTrainingState *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
+  if (self->module != NULL
+      && !ebb_module_check_whole (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error))
+    return FALSE;
   tree = ebb_state_folder_read (folder, error);
   if (tree == NULL || !ebb_training_state_check_rest (self, tree, folder, &saved_step, error))
     return FALSE;

@@ -4,8 +4,8 @@
 #include <glib.h>
 
 /* How the parameters of a unit are split over ranks. Either each by the rows of its first dimension: rank r of n holds
- * the rows [floor (r R / n), floor ((r + 1) R / n)); or flattened: the parameters follow each other in one buffer, which
- * is split evenly, wherever a parameter begins or ends.
+ * the rows [floor (r R / n), floor ((r + 1) R / n)); or flattened: the parameters follow each other in one buffer,
+ * which is split evenly, wherever a parameter begins or ends.
  *
  * A collective moves whole buffers: the pieces of all ranks, one after the other. Flattened there is one of them, else
  * there is one for each parameter. */
@@ -39,7 +39,8 @@ void ebb_shard_layout_get_range (const EbbShardLayout *self,
                                  guint rank,
                                  gint64 *begin,
                                  gint64 *end);
-/* The shape of that shard has as many dimensions as the whole, but one at least: rows, or { 1, ..., k } if flattened. */
+/* The shape of that shard has as many dimensions as the whole, but one at least: rows, or { 1, ..., k } if flattened.
+ */
 guint ebb_shard_layout_get_shard_n_dims (const EbbShardLayout *self,
                                          guint parameter);
 void ebb_shard_layout_get_shape (const EbbShardLayout *self,

@@ -1,0 +1,713 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+#include "support/shard-runs.h"
+#include "support/tensors.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* What is split over ranks, saved in a folder and loaded on any number of ranks. */
+
+#define N_STEPS 6
+#define HALF 3
+
+typedef struct
+{
+  const char *folder;
+  TestSplit split;
+  EbbMomentFormat moments;
+  EbbArgs *state, *optimizer; /* whole, as rank 0 had them */
+  double losses[N_STEPS];
+} Saved;
+
+static void
+saved_clear (Saved *saved)
+{
+  g_clear_pointer (&saved->state, ebb_args_unref);
+  g_clear_pointer (&saved->optimizer, ebb_args_unref);
+}
+
+/* -- any number of ranks ------------------------------------------------------------------------------------------- */
+
+/* Trains, saves in the middle, and goes on. */
+static gboolean
+train_and_save (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  Saved *saved = user_data;
+  gboolean is_first = ebb_process_group_get_rank (group) == 0;
+  g_auto (TestShardRun) run = { NULL };
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbArgs) optimizer = NULL;
+  double losses[N_STEPS];
+
+  test_shard_run_start (&run, group, NULL, saved->split, 0, EBB_MOMENT_FORMAT_F32);
+  test_shard_run_steps (&run, group, 0, HALF, losses);
+  if (!ebb_save_sharded_state (run.model, run.optimizer, saved->folder, error))
+    return FALSE;
+  state = ebb_get_full_state_dict (run.model, TRUE, error);
+  optimizer = ebb_get_full_optimizer_state (run.optimizer, TRUE, error);
+  if (state == NULL || optimizer == NULL)
+    return FALSE;
+  test_shard_run_steps (&run, group, HALF, N_STEPS - HALF, losses);
+  if (is_first)
+    {
+      saved->state = g_steal_pointer (&state);
+      saved->optimizer = g_steal_pointer (&optimizer);
+      memcpy (saved->losses, losses, sizeof losses);
+    }
+  return TRUE;
+}
+
+static gboolean
+load_and_go_on (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  Saved *saved = user_data;
+  gboolean is_first = ebb_process_group_get_rank (group) == 0;
+
+  for (int split = 0; split < TEST_N_SPLITS; split++)
+    {
+      g_auto (TestShardRun) run = { NULL };
+      g_autoptr (EbbArgs) state = NULL;
+      g_autoptr (EbbArgs) optimizer = NULL;
+      double losses[N_STEPS];
+
+      test_shard_run_start (&run, group, NULL, (TestSplit) split, 0, EBB_MOMENT_FORMAT_F32);
+      /* What was there before leaves no trace. */
+      test_shard_run_steps (&run, group, 40, 1, NULL);
+      if (!ebb_load_sharded_state (run.model, run.optimizer, saved->folder, error))
+        return FALSE;
+      state = ebb_get_full_state_dict (run.model, TRUE, error);
+      optimizer = ebb_get_full_optimizer_state (run.optimizer, TRUE, error);
+      if (state == NULL || optimizer == NULL
+          || (is_first
+              && (!test_same_dicts (state, saved->state, error)
+                  || !test_same_dicts (optimizer, saved->optimizer, error))))
+        return FALSE;
+      test_shard_run_steps (&run, group, HALF, N_STEPS - HALF, losses);
+      for (int i = HALF; i < N_STEPS; i++)
+        g_assert_cmpfloat_with_epsilon (losses[i], saved->losses[i], 2e-6 * saved->losses[i]);
+    }
+  return TRUE;
+}
+
+static void
+test_other_numbers (void)
+{
+  static const struct
+  {
+    guint n_ranks;
+    TestSplit split;
+  } saves[] = { { 4, TEST_SPLIT_ROWS },
+                { 4, TEST_SPLIT_FLAT },
+                { 3, TEST_SPLIT_FLAT },
+                { 1, TEST_SPLIT_ROWS },
+                { 2, TEST_SPLIT_NONE } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (saves); i++)
+    {
+      g_autofree char *folder = test_make_folder ();
+      Saved saved = { .folder = folder, .split = saves[i].split };
+
+      test_run_ranks (saves[i].n_ranks, train_and_save, &saved);
+      g_assert_cmpuint (test_count_files (folder, NULL), ==, 3 * saves[i].n_ranks + 1);
+      for (guint n = 1; n <= 4; n++)
+        test_run_ranks (n, load_and_go_on, &saved);
+      saved_clear (&saved);
+      test_remove_folder (folder);
+    }
+}
+
+/* A process that knows of no ranks and no sharding. */
+static void
+test_plain_process (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  Saved saved = { .folder = folder, .split = TEST_SPLIT_FLAT };
+  g_auto (TestShardRun) run = { NULL };
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbArgs) optimizer = NULL;
+  g_autoptr (GError) error = NULL;
+
+  test_run_ranks (4, train_and_save, &saved);
+  test_shard_run_start (&run, ebb_process_group_get_default (), NULL, TEST_SPLIT_NONE, 0, EBB_MOMENT_FORMAT_F32);
+  ebb_replicate_unwrap (run.model);
+  ebb_load_sharded_state (run.model, run.optimizer, folder, &error);
+  g_assert_no_error (error);
+  state = ebb_module_get_state_dict (run.model);
+  optimizer = ebb_optimizer_get_state (run.optimizer);
+  test_same_dicts (state, saved.state, &error);
+  g_assert_no_error (error);
+  test_same_dicts (optimizer, saved.optimizer, &error);
+  g_assert_no_error (error);
+
+  /* And the other way: what it saves, ranks load. */
+  ebb_save_sharded_state (run.model, run.optimizer, folder, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (test_count_files (folder, NULL), ==, 4);
+  test_run_ranks (3, load_and_go_on, &saved);
+  saved_clear (&saved);
+  test_remove_folder (folder);
+}
+
+/* -- a training ---------------------------------------------------------------------------------------------------- */
+
+static EbbTextDataset *
+make_dataset (guint rank)
+{
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autoptr (GBytes) bytes = NULL;
+  g_autoptr (GError) error = NULL;
+  EbbTextDataset *dataset;
+
+  for (int i = 0; i < 100; i++)
+    g_string_append_printf (text, "line %d squared is %d\n", i, i * i);
+  bytes = g_bytes_new (text->str, text->len);
+  dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 3 + rank, &error);
+  g_assert_no_error (error);
+  return dataset;
+}
+
+static gboolean
+stop_and_resume (EbbProcessGroup *group,
+                 gpointer user_data,
+                 GError **error)
+{
+  Saved *saved = user_data;
+  guint rank = ebb_process_group_get_rank (group);
+  g_auto (TestShardRun) whole = { NULL };
+  g_auto (TestShardRun) resumed = { NULL };
+  g_autoptr (EbbTextDataset) dataset = make_dataset (rank);
+  g_autoptr (EbbTextDataset) other_dataset = make_dataset (rank + 9);
+  g_autoptr (EbbTrainingState) training = NULL;
+  g_autoptr (EbbTrainingState) other = NULL;
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbArgs) other_state = NULL;
+  g_autofree char *config = NULL;
+  double losses[N_STEPS], other_losses[N_STEPS];
+  gint64 step = 0;
+
+  test_shard_run_start (&whole, group, NULL, saved->split, 0.1, saved->moments);
+  training = ebb_training_state_new (whole.model, whole.optimizer, dataset);
+  ebb_training_state_set_config (training, "width 32");
+  ebb_manual_seed (50 + rank);
+  test_shard_run_steps (&whole, group, 0, HALF, losses);
+  ebb_text_dataset_set_position (dataset, 5 + rank);
+  if (!ebb_training_state_save_sharded (training, saved->folder, HALF, error))
+    return FALSE;
+  test_shard_run_steps (&whole, group, HALF, N_STEPS - HALF, losses);
+  state = ebb_get_full_state_dict (whole.model, FALSE, error);
+
+  test_shard_run_start (&resumed, group, NULL, saved->split, 0.1, saved->moments);
+  other = ebb_training_state_new (resumed.model, resumed.optimizer, other_dataset);
+  ebb_manual_seed (1);
+  if (!ebb_training_state_load_sharded (other, saved->folder, &step, error))
+    return FALSE;
+  g_assert_cmpint (step, ==, HALF);
+  g_assert_cmpstr (ebb_training_state_get_config (other), ==, "width 32");
+  g_assert_cmpint (ebb_text_dataset_get_position (other_dataset), ==, 5 + rank);
+  config = ebb_training_state_read_sharded_config (saved->folder, error);
+  g_assert_cmpstr (config, ==, "width 32");
+  test_shard_run_steps (&resumed, group, HALF, N_STEPS - HALF, other_losses);
+  for (int i = HALF; i < N_STEPS; i++)
+    g_assert_true (losses[i] == other_losses[i]);
+  other_state = ebb_get_full_state_dict (resumed.model, FALSE, error);
+  return other_state != NULL && test_same_dicts (state, other_state, error);
+}
+
+static void
+test_resume (void)
+{
+  for (int split = 0; split < TEST_N_SPLITS; split++)
+    for (int moments = EBB_MOMENT_FORMAT_F32; moments <= EBB_MOMENT_FORMAT_EIGHT_BIT; moments++)
+      {
+        g_autofree char *folder = test_make_folder ();
+        Saved saved = { .folder = folder, .split = (TestSplit) split, .moments = (EbbMomentFormat) moments };
+
+        test_run_ranks (3, stop_and_resume, &saved);
+        test_remove_folder (folder);
+      }
+}
+
+static gboolean
+load_training (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  Saved *saved = user_data;
+  guint rank = ebb_process_group_get_rank (group);
+  g_auto (TestShardRun) run = { NULL };
+  g_autoptr (EbbTrainingState) training = NULL;
+  g_autoptr (EbbTensor) drawn = NULL;
+  g_autoptr (EbbTensor) all = NULL;
+  gint64 step = 0;
+
+  test_shard_run_start (&run, group, NULL, TEST_SPLIT_FLAT, 0.1, EBB_MOMENT_FORMAT_F32);
+  training = ebb_training_state_new (run.model, run.optimizer, NULL);
+  if (!ebb_training_state_load_sharded (training, saved->folder, &step, error))
+    return FALSE;
+  g_assert_cmpint (step, ==, HALF);
+  /* No two ranks draw the same numbers. */
+  drawn = ebb_randn (&(gint64){ 1 }, 1, EBB_DTYPE_F32, ebb_device_get_cpu (), NULL, error);
+  all = drawn != NULL ? ebb_process_group_all_gather (group, drawn, error) : NULL;
+  if (all == NULL)
+    return FALSE;
+  for (guint r = 0; r < ebb_process_group_get_size (group); r++)
+    if (r != rank)
+      g_assert_true (test_at (all, r) != test_at (all, rank));
+  return TRUE;
+}
+
+static void
+test_resume_elsewhere (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  Saved saved = { .folder = folder, .split = TEST_SPLIT_ROWS };
+
+  test_run_ranks (2, stop_and_resume, &saved);
+  test_run_ranks (4, load_training, &saved);
+  test_run_ranks (1, load_training, &saved);
+  test_remove_folder (folder);
+}
+
+/* Eight bits follow the elements of a rank: the same ranges are needed. */
+static gboolean
+save_8bit (EbbProcessGroup *group,
+           gpointer user_data,
+           GError **error)
+{
+  Saved *saved = user_data;
+  g_auto (TestShardRun) run = { NULL };
+
+  test_shard_run_start (&run, group, NULL, TEST_SPLIT_FLAT, 0, EBB_MOMENT_FORMAT_EIGHT_BIT);
+  test_shard_run_steps (&run, group, 0, 1, NULL);
+  return ebb_save_sharded_state (run.model, run.optimizer, saved->folder, error);
+}
+
+static gboolean
+load_8bit (EbbProcessGroup *group,
+           gpointer user_data,
+           GError **error)
+{
+  Saved *saved = user_data;
+  g_auto (TestShardRun) run = { NULL };
+
+  test_shard_run_start (&run, group, NULL, saved->split, 0, EBB_MOMENT_FORMAT_EIGHT_BIT);
+  return ebb_load_sharded_state (run.model, run.optimizer, saved->folder, error);
+}
+
+static void
+test_8bit (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  Saved saved = { .folder = folder, .split = TEST_SPLIT_FLAT };
+  g_autoptr (GError) error = NULL;
+
+  test_run_ranks (3, save_8bit, &saved);
+  test_run_ranks (3, load_8bit, &saved);
+  g_assert_false (ebb_run_ranks (2, load_8bit, &saved, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "on as many ranks");
+  test_remove_folder (folder);
+}
+
+static gboolean
+save_hybrid (EbbProcessGroup *group,
+             gpointer user_data,
+             GError **error)
+{
+  static const char *const names[] = { "data", "shard" };
+  static const gint64 sizes[] = { 2, 2 };
+  Saved *saved = user_data;
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_auto (TestShardRun) run = { NULL };
+
+  if (mesh == NULL)
+    return FALSE;
+  test_shard_run_start (&run, ebb_mesh_get_group (mesh, "shard"), ebb_mesh_get_group (mesh, "data"), TEST_SPLIT_ROWS, 0,
+                        EBB_MOMENT_FORMAT_F32);
+  return ebb_save_sharded_state (run.model, run.optimizer, saved->folder, error)
+         && ebb_load_sharded_state (run.model, run.optimizer, saved->folder, error);
+}
+
+static gboolean
+load_only (EbbProcessGroup *group,
+           gpointer user_data,
+           GError **error)
+{
+  Saved *saved = user_data;
+  g_auto (TestShardRun) run = { NULL };
+
+  test_shard_run_start (&run, group, NULL, saved->split, 0, EBB_MOMENT_FORMAT_F32);
+  return ebb_load_sharded_state (run.model, NULL, saved->folder, error);
+}
+
+static void
+test_hybrid (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  Saved saved = { .folder = folder, .split = TEST_SPLIT_FLAT };
+
+  test_run_ranks (4, save_hybrid, &saved);
+  test_run_ranks (3, load_only, &saved);
+  test_remove_folder (folder);
+}
+
+/* -- failures ------------------------------------------------------------------------------------------------------ */
+
+typedef struct
+{
+  const char *folder;
+  gboolean fails; /* one rank can't write what it has */
+  gboolean leaves;
+  guint64 limit; /* for a file's size; 0: none */
+} Attempt;
+
+/* A save that fails on rank 2 alone, or whose rank 2 never comes, then, in the same folder, one that works. */
+static gboolean
+save_with_failure (EbbProcessGroup *group,
+                   gpointer user_data,
+                   GError **error)
+{
+  const Attempt *attempt = user_data;
+  guint rank = ebb_process_group_get_rank (group);
+  g_auto (TestShardRun) run = { NULL };
+  g_autoptr (EbbTrainingState) training = NULL;
+  g_autoptr (EbbArgs) values = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (GError) failure = NULL;
+
+  test_shard_run_start (&run, group, NULL, TEST_SPLIT_ROWS, 0, EBB_MOMENT_FORMAT_F32);
+  test_shard_run_steps (&run, group, 0, 1, NULL);
+  training = ebb_training_state_new (run.model, run.optimizer, NULL);
+  if (attempt->leaves && rank == 2)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_CANCELLED, "rank 2 had enough");
+      return FALSE;
+    }
+  if (attempt->fails && rank == 2)
+    {
+      ebb_args_add_object (values, "model", G_OBJECT (run.model));
+      ebb_training_state_set_values (training, values);
+    }
+  if (ebb_training_state_save_sharded (training, attempt->folder, 1, &failure))
+    return TRUE;
+  if (attempt->fails)
+    {
+      test_assert_error (failure, EBB_ERROR_STATE, "the state holds an object");
+      g_assert_cmpint (g_str_has_prefix (failure->message, "rank 2: "), ==, rank != 2);
+    }
+  else if (attempt->limit > 0)
+    test_assert_error (failure, EBB_ERROR_IO, "can't write");
+  g_propagate_error (error, g_steal_pointer (&failure));
+  return FALSE;
+}
+
+static void
+test_failures (void)
+{
+  const Attempt attempts[] = { { NULL, TRUE, FALSE, 0 }, { NULL, FALSE, TRUE, 0 }, { NULL, FALSE, FALSE, 20000 } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (attempts); i++)
+    {
+      g_autofree char *folder = test_make_folder ();
+      Saved saved = { .folder = folder, .split = TEST_SPLIT_FLAT };
+      Attempt attempt = attempts[i];
+      g_autoptr (GError) error = NULL;
+      struct rlimit old, small;
+
+      attempt.folder = folder;
+      test_run_ranks (4, train_and_save, &saved);
+      signal (SIGXFSZ, SIG_IGN);
+      getrlimit (RLIMIT_FSIZE, &old);
+      small = old;
+      small.rlim_cur = attempt.limit > 0 ? attempt.limit : old.rlim_cur;
+      setrlimit (RLIMIT_FSIZE, &small);
+      g_assert_false (ebb_run_ranks (4, save_with_failure, &attempt, &error));
+      setrlimit (RLIMIT_FSIZE, &old);
+      g_assert_nonnull (error);
+
+      /* The state before is there, and nothing else. */
+      g_assert_cmpuint (test_count_files (folder, NULL), ==, 13);
+      g_assert_cmpuint (test_count_files (folder, "-00000001-"), ==, 12);
+      test_run_ranks (3, load_and_go_on, &saved);
+      saved_clear (&saved);
+      test_remove_folder (folder);
+    }
+}
+
+static void
+put_file (const char *folder,
+          const char *name)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_file_set_contents (path, "left", 4, &error);
+  g_assert_no_error (error);
+}
+
+/* What a machine that stopped in the middle of a save left. */
+static void
+test_leftovers (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  Saved saved = { .folder = folder, .split = TEST_SPLIT_ROWS };
+
+  test_run_ranks (4, train_and_save, &saved);
+  put_file (folder, "model-00000002-00001-of-00004.safetensors");
+  put_file (folder, "optimizer-00000002-00003-of-00004.safetensors.0badcafe.ebb-partial");
+  put_file (folder, "index.json.0badcafe.ebb-partial");
+  put_file (folder, "model-00001-of-00004.safetensors"); /* somebody else's */
+  put_file (folder, "notes.txt");
+  test_run_ranks (2, load_and_go_on, &saved);
+  saved_clear (&saved);
+  test_run_ranks (3, train_and_save, &saved);
+  g_assert_cmpuint (test_count_files (folder, "-00000003-"), ==, 9);
+  g_assert_cmpuint (test_count_files (folder, NULL), ==, 9 + 1 + 2);
+  test_run_ranks (2, load_and_go_on, &saved);
+  saved_clear (&saved);
+  test_remove_folder (folder);
+}
+
+static gboolean
+save_in (EbbProcessGroup *group,
+         gpointer user_data,
+         GError **error)
+{
+  g_auto (TestShardRun) run = { NULL };
+
+  test_shard_run_start (&run, group, NULL, TEST_SPLIT_ROWS, 0, EBB_MOMENT_FORMAT_F32);
+  return ebb_save_sharded_state (run.model, run.optimizer, user_data, error);
+}
+
+static void
+test_unwritable (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  g_autofree char *file = g_build_filename (folder, "file", NULL);
+  g_autofree char *below = g_build_filename (folder, "file", "folder", NULL);
+  g_autofree char *deep = g_build_filename (folder, "new", NULL);
+  Saved saved = { .folder = deep };
+  g_autoptr (GError) error = NULL;
+
+  put_file (folder, "file");
+  g_assert_false (ebb_run_ranks (2, save_in, below, &error));
+  test_assert_error (error, EBB_ERROR_IO, "can't make the folder", below);
+  g_clear_error (&error);
+  g_assert_false (ebb_run_ranks (2, load_only, &saved, &error));
+  test_assert_error (error, EBB_ERROR_IO, "can't read", deep);
+  test_run_ranks (2, save_in, deep);
+  test_run_ranks (3, load_only, &saved);
+  test_remove_folder (deep);
+  test_remove_folder (folder);
+}
+
+/* -- damage -------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const char *folder;
+  EbbModule *module; /* small, of one process */
+  EbbOptimizer *optimizer;
+} Small;
+
+static void
+small_start (Small *small,
+             const char *folder)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = test_randn (5, 6, 8, -1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  EbbModule *modules[3];
+  static const guint places[] = { 0, 1, 2, 2 }; /* the last layer twice, so that its parameters have two names */
+
+  *small = (Small){ .folder = folder };
+  ebb_manual_seed (1);
+  modules[0] = ebb_linear_new (8, 4, TRUE, &error);
+  modules[1] = ebb_batch_norm1d_new (4, 1e-5, 0.1, &error);
+  modules[2] = ebb_linear_new (4, 4, FALSE, &error);
+  g_assert_no_error (error);
+  small->module = ebb_sequential_new ();
+  for (guint i = 0; i < G_N_ELEMENTS (places); i++)
+    ebb_sequential_append (EBB_SEQUENTIAL (small->module), modules[places[i]], &error);
+  for (guint i = 0; i < 3; i++)
+    g_object_unref (modules[i]);
+  g_assert_no_error (error);
+  small->optimizer = ebb_adamw_new (small->module, 1e-2, &error);
+  y = ebb_module_call1 (small->module, x, &error);
+  loss = ebb_sum (y, NULL, 0, FALSE, &error);
+  ebb_tensor_backward (loss, &error);
+  ebb_optimizer_step (small->optimizer, &error);
+  ebb_save_sharded_state (small->module, small->optimizer, folder, &error);
+  g_assert_no_error (error);
+}
+
+static void
+small_clear (Small *small)
+{
+  g_clear_object (&small->optimizer);
+  g_clear_object (&small->module);
+}
+
+/* Loads after @length bytes of @data were put into the file; gives whether that worked. A failure changes nothing. */
+static gboolean
+load_damaged (Small *small,
+              const char *path,
+              const char *data,
+              gsize length,
+              EbbArgs *before)
+{
+  g_autoptr (GError) error = NULL;
+  gboolean ok;
+
+  g_file_set_contents (path, data, (gssize) length, &error);
+  g_assert_no_error (error);
+  ok = ebb_load_sharded_state (small->module, small->optimizer, small->folder, &error);
+  if (ok)
+    return TRUE;
+  g_assert_true (error->domain == EBB_ERROR);
+  g_assert_null (strchr (error->message, '\n'));
+  {
+    g_autoptr (EbbArgs) after = ebb_get_full_state_dict (small->module, FALSE, NULL);
+    g_autoptr (GError) changed = NULL;
+
+    test_same_dicts (before, after, &changed);
+    g_assert_no_error (changed);
+  }
+  return FALSE;
+}
+
+/* Every byte of every file is damaged once, and every file cut: an error, or, where it says nothing (a blank, a number
+ * that stays in the range), a load; never a crash. Damage to a value is always found. */
+static void
+test_damage (void)
+{
+  g_autofree char *folder = test_make_folder ();
+  static const char *const names[] = { "index.json", "model-00000001-00001-of-00001.safetensors",
+                                       "optimizer-00000001-00001-of-00001.safetensors",
+                                       "state-00000001-00001-of-00001.safetensors" };
+  g_autoptr (EbbArgs) before = NULL;
+  g_autoptr (GError) error = NULL;
+  Small small;
+
+  small_start (&small, folder);
+  before = ebb_get_full_state_dict (small.module, FALSE, &error);
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autofree char *path = g_build_filename (folder, names[i], NULL);
+      g_autofree char *data = NULL;
+      gsize length;
+      guint64 n_header;
+
+      g_file_get_contents (path, &data, &length, &error);
+      g_assert_no_error (error);
+      memcpy (&n_header, data, 8);
+      for (gsize at = 0; at < length; at += 3)
+        {
+          char old = data[at];
+          gboolean ok;
+
+          data[at] ^= 1 << at % 7;
+          ok = load_damaged (&small, path, data, length, before);
+          if ((i == 1 || i == 2) && at >= 8 + n_header)
+            g_assert_false (ok);
+          data[at] = old;
+        }
+      for (gsize cut = 0; cut < length - 1; cut += length / 50 + 1)
+        g_assert_false (load_damaged (&small, path, data, cut, before));
+      g_assert_true (load_damaged (&small, path, data, length, before));
+      g_remove (path);
+      g_assert_false (ebb_load_sharded_state (small.module, small.optimizer, folder, &error));
+      g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+      g_clear_error (&error);
+      g_assert_true (load_damaged (&small, path, data, length, before));
+    }
+  small_clear (&small);
+  test_remove_folder (folder);
+}
+
+/* Texts that an opponent would write. */
+static void
+test_hostile (void)
+{
+  static const struct
+  {
+    const char *search, *replacement;
+  } cases[] = {
+    { "model-00000001-00001-of-00001", "../../../../etc/passwd" },
+    { "\"ranks\": 1", "\"ranks\": 1000000" },
+    { "\"ranks\": 1", "\"ranks\": 0" },
+    { "\"ranks\": 1", "\"ranks\": -1" },
+    { "\"version\": 1", "\"version\": 2" },
+    { "\"save\": 1", "\"save\": 9223372036854775807" },
+    { "[0, 0, 32]", "[0, 0, 33]" },
+    { "[0, 0, 32]", "[0, 0, 31]" },
+    { "[0, 0, 32]", "[0, 0, 16], [0, 15, 32]" },
+    { "[0, 0, 32]", "[7, 0, 32]" },
+    { "[0, 0, 32]", "[0, 0, 0]" },
+    { "[0, 0, 32]", "" },
+    { "[4, 8]", "[4, 8, 1]" },
+    { "[4, 8]", "[8, 4]" },
+    { "[4, 8]", "[4294967296, 4294967296, 4294967296]" },
+    { "[4, 8]", "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 8]" },
+    { "\"0.weight\": {", "\"0.weight\": {\"per_rank\": 1, " },
+    { "\"0.weight\": {", "\"0.weight\": {\"stored_as\": \"0.bias\", " },
+    { "\"0.weight\"", "\"1.weight\"" },
+    { "\"0.weight/exp_avg\"", "\"nobody/exp_avg\"" },
+    { "\"0.weight/exp_avg\"", "\"exp_avg\"" },
+    { "\"0.weight/exp_avg\": {", "\"0.weight/exp_avg\": {\"steps\": 99999999999999999999, " },
+    { "\"F32\"", "\"BOOL\"" },
+    { "\"format\"", "\"model\"" },
+  };
+  g_autofree char *folder = test_make_folder ();
+  g_autofree char *path = g_build_filename (folder, "index.json", NULL);
+  g_autofree char *text = NULL;
+  g_autoptr (EbbArgs) before = NULL;
+  g_autoptr (GError) error = NULL;
+  Small small;
+
+  small_start (&small, folder);
+  before = ebb_get_full_state_dict (small.module, FALSE, &error);
+  g_file_get_contents (path, &text, NULL, &error);
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      const char *found = strstr (text, cases[i].search);
+      g_autoptr (GString) changed = g_string_new (NULL);
+
+      g_assert_nonnull (found);
+      g_string_append_len (changed, text, found - text);
+      g_string_append (changed, cases[i].replacement);
+      g_string_append (changed, found + strlen (cases[i].search));
+      g_test_message ("%s instead of %s", cases[i].replacement, cases[i].search);
+      g_assert_false (load_damaged (&small, path, changed->str, changed->len, before));
+    }
+  small_clear (&small);
+  test_remove_folder (folder);
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/shard-folder/loads-on-other-numbers-of-ranks", test_other_numbers);
+  g_test_add_func ("/shard-folder/loads-in-a-plain-process", test_plain_process);
+  g_test_add_func ("/shard-folder/a-training-goes-on-bit-for-bit", test_resume);
+  g_test_add_func ("/shard-folder/a-training-goes-on-elsewhere", test_resume_elsewhere);
+  g_test_add_func ("/shard-folder/moments-in-8-bits-need-the-same-ranges", test_8bit);
+  g_test_add_func ("/shard-folder/replicas-save-once", test_hybrid);
+  g_test_add_func ("/shard-folder/a-failure-leaves-the-state-before", test_failures);
+  g_test_add_func ("/shard-folder/leftovers-do-no-harm-and-go", test_leftovers);
+  g_test_add_func ("/shard-folder/folders-that-are-not-there", test_unwritable);
+  g_test_add_func ("/shard-folder/damage-is-found", test_damage);
+  g_test_add_func ("/shard-folder/hostile-indices-are-refused", test_hostile);
+  return g_test_run ();
+}

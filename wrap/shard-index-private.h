@@ -1,0 +1,101 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/safetensors-header-private.h"
+
+/* What index.json says of a sharded state: which rank's files hold which elements of which tensor. As JSON:
+ *   { "format": "ebb-sharded-state", "version": 1, "save": 3, "ranks": 4,
+ *     "files": { "model": [ name of each rank's file ], "optimizer": [ ... ], "state": [ ... ] },
+ *     "model": { name: { "dtype": "F32", "shape": [ ... ], "parts": [ [ rank, begin, end ], ... ] }, ... },
+ *     "optimizer": { "parameter/exp_avg": { ..., "steps": 5 }, ... } }
+ * Parts are ranges of the flattened tensor; those of one tensor tile it. A tensor has "stored_as" where its data has
+ * another one's name in the files (two names of one parameter), and "per_rank" where ranks keep what follows no
+ * elements, as the scales of blocks: then the parts say how many elements each rank has of it, and what dtype and shape
+ * they have there is said by the rank's file. */
+
+G_BEGIN_DECLS
+
+#define EBB_SHARD_INDEX_FILE "index.json"
+#define EBB_SHARD_INDEX_MAX_SIZE 1000000000
+
+typedef enum
+{
+  EBB_SHARD_FILE_MODEL,
+  EBB_SHARD_FILE_OPTIMIZER,
+  EBB_SHARD_FILE_STATE /* what is no tensor of a module */
+} EbbShardFile;
+
+#define EBB_N_SHARD_FILES 3
+#define EBB_N_SHARD_TABLES 2 /* those with records */
+
+typedef struct
+{
+  guint rank;
+  gint64 begin, end;
+} EbbShardPart;
+
+typedef struct
+{
+  char *name;
+  char *stored_as; /* never NULL */
+  EbbDType dtype;
+  gint64 shape[EBB_MAX_DIMS]; /* of the whole */
+  guint n_dims;
+  gint64 n_elements;
+  gboolean per_rank;
+  gint64 n_steps; /* of an optimizer's: those of the parameter */
+  GArray *parts;  /* of EbbShardPart */
+} EbbShardRecord;
+
+typedef struct
+{
+  gint64 save;
+  guint n_ranks;
+  gboolean has_files[EBB_N_SHARD_FILES];
+  GPtrArray *records[EBB_N_SHARD_TABLES];
+  GHashTable *by_name[EBB_N_SHARD_TABLES];
+} EbbShardIndex;
+
+EbbShardIndex *ebb_shard_index_new (gint64 save,
+                                    guint n_ranks);
+void ebb_shard_index_free (EbbShardIndex *self);
+EbbShardRecord *ebb_shard_index_find (EbbShardIndex *self,
+                                      EbbShardFile table,
+                                      const char *name);
+/* A new record without parts; @name is not there yet. */
+EbbShardRecord *ebb_shard_index_add (EbbShardIndex *self,
+                                     EbbShardFile table,
+                                     const char *name,
+                                     EbbDType dtype,
+                                     const gint64 *shape,
+                                     guint n_dims);
+void ebb_shard_record_add_part (EbbShardRecord *self,
+                                guint rank,
+                                gint64 begin,
+                                gint64 end);
+/* "[2, 3]" */
+char *ebb_shard_record_name_shape (const EbbShardRecord *self);
+/* Takes over what another rank says it has. */
+gboolean ebb_shard_index_merge (EbbShardIndex *self,
+                                EbbShardIndex *other,
+                                GError **error);
+/* Sorts the parts of each tensor; fails unless they tile it. @what names the index in errors. */
+gboolean ebb_shard_index_check (EbbShardIndex *self,
+                                const char *what,
+                                GError **error);
+char *ebb_shard_index_to_text (EbbShardIndex *self);
+/* Checks all that can be wrong but the parts. */
+EbbShardIndex *ebb_shard_index_parse (const char *text,
+                                      const char *what,
+                                      GError **error);
+
+char *ebb_shard_file_make_name (EbbShardFile kind,
+                                gint64 save,
+                                guint rank,
+                                guint n_ranks);
+/* The save that a file of that name belongs to, finished or not; 0: it is none of these files. */
+gint64 ebb_shard_file_parse_name (const char *name);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardIndex, ebb_shard_index_free)
+
+G_END_DECLS

@@ -1,0 +1,564 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard-state.h"
+
+#include "nn/args-private.h"
+#include "nn/json-scanner-private.h"
+#include "nn/training-state-private.h"
+#include "tensor/autograd.h"
+#include "tensor/ops/in-place.h"
+#include "tensor/ops/pointwise.h"
+#include "dist/init.h"
+#include "wrap/rank-texts-private.h"
+#include "wrap/shard-optimizer-private.h"
+#include "wrap/shard-save-private.h"
+#include "wrap/shard-state-private.h"
+
+#include <string.h>
+
+/* Reads a sharded state on any number of ranks: each takes what it has to hold out of whichever files have it. All that
+ * is needed is read and checked on all ranks before anything is changed on one. */
+
+typedef struct
+{
+  EbbProcessGroup *group;
+  EbbShardSource *source;
+  EbbModule *module;
+  EbbOptimizer *optimizer;
+  EbbTrainingState *training;
+  GArray *entries; /* of the module; NULL: none */
+  EbbArgs *optimizer_state;
+  EbbArgs *rest; /* of the training */
+  gint64 step;
+} Loading;
+
+/* -- what fits ----------------------------------------------------------------------------------------------------- */
+
+/* The record of a tensor of the module, under one of its names. */
+static EbbShardRecord *
+find_record (Loading *self,
+             guint entry)
+{
+  guint first = g_array_index (self->entries, EbbStateEntry, entry).first;
+  EbbShardRecord *record = NULL;
+
+  for (guint i = first; record == NULL && i < self->entries->len; i++)
+    {
+      const EbbStateEntry *other = &g_array_index (self->entries, EbbStateEntry, i);
+
+      if (other->first == first)
+        record = ebb_shard_index_find (self->source->index, EBB_SHARD_FILE_MODEL, other->name);
+    }
+  return record;
+}
+
+static gboolean
+check_entry (Loading *self,
+             guint number,
+             GError **error)
+{
+  const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
+  const EbbShardPlace *place = &entry->place;
+  const EbbShardRecord *record = find_record (self, number);
+  g_autofree char *shape = record != NULL ? ebb_shard_record_name_shape (record) : NULL;
+
+  if (record == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing",
+                 self->source->folder, entry->name);
+  else if (record->per_rank || record->n_dims != place->n_dims
+           || memcmp (record->shape, place->shape, place->n_dims * sizeof place->shape[0]) != 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s does not fit: %s is %s there, which is not its shape here",
+                 self->source->folder, entry->name, shape);
+  else
+    return TRUE;
+  return FALSE;
+}
+
+static gboolean
+check_module (Loading *self,
+              GError **error)
+{
+  GPtrArray *records = self->source->index->records[EBB_SHARD_FILE_MODEL];
+  g_autoptr (GHashTable) names = g_hash_table_new (g_str_hash, g_str_equal);
+
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      if (!check_entry (self, i, error))
+        return FALSE;
+      g_hash_table_add (names, g_array_index (self->entries, EbbStateEntry, i).name);
+    }
+  for (guint i = 0; i < records->len; i++)
+    {
+      const EbbShardRecord *record = g_ptr_array_index (records, i);
+      g_autofree char *quoted = ebb_json_quote (record->name);
+
+      if (g_hash_table_contains (names, record->name))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the state saved in %s does not fit: it has %s, which the module does not have",
+                   self->source->folder, quoted);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* Reads what this rank needs and compares it with its checksums. */
+static gboolean
+verify_module (Loading *self,
+               GError **error)
+{
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, i);
+
+      if (entry->first == i
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, find_record (self, i), entry->place.begin,
+                                     entry->place.end, NULL, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/* -- the optimizer ------------------------------------------------------------------------------------------------- */
+
+/* The rank that had the range of the parameter that is this rank's now; -1: none. */
+static int
+find_same_range (Loading *self,
+                 EbbTensor *parameter,
+                 const EbbShardPlace *place)
+{
+  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
+    {
+      EbbShardRecord *record;
+
+      if (g_array_index (self->entries, EbbStateEntry, i).tensor != parameter)
+        continue;
+      record = find_record (self, i);
+      for (guint p = 0; record != NULL && p < record->parts->len; p++)
+        {
+          const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, p);
+
+          if (part->begin == place->begin && part->end == place->end)
+            return (int) part->rank;
+        }
+      return -1;
+    }
+  return -1;
+}
+
+/* What lies here of one tensor of the state; NULL without an error where that is nothing. */
+static EbbTensor *
+read_item (Loading *self,
+           const EbbShardRecord *record,
+           EbbTensor *parameter,
+           GError **error)
+{
+  gint64 shape[EBB_MAX_DIMS], begin = 0, end = record->n_elements;
+  g_autoptr (EbbTensor) tensor = NULL;
+  guint n_dims;
+  EbbShardPlace place;
+
+  ebb_shard_place_init (&place, parameter);
+  if (record->per_rank)
+    {
+      int rank = place.begin < place.end ? find_same_range (self, parameter, &place) : 0;
+
+      if (place.begin == place.end)
+        return NULL;
+      if (rank >= 0)
+        return ebb_shard_source_read_of_rank (self->source, EBB_SHARD_FILE_OPTIMIZER, record, (guint) rank, error);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
+                   "ranks, with the parameters split in the same way",
+                   self->source->folder, record->name);
+      return NULL;
+    }
+  n_dims = record->n_dims;
+  memcpy (shape, record->shape, n_dims * sizeof shape[0]);
+  if (place.unit != NULL)
+    {
+      if (record->n_dims != place.n_dims || memcmp (shape, place.shape, n_dims * sizeof shape[0]) != 0)
+        {
+          g_autofree char *shown = ebb_shard_record_name_shape (record);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "the state saved in %s has %s as %s: it can't be split as the parameter is",
+                       self->source->folder, record->name, shown);
+          return NULL;
+        }
+      ebb_shard_place_get_shape (&place, shape, &n_dims);
+      begin = place.begin;
+      end = place.end;
+    }
+  tensor = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
+  if (tensor == NULL
+      || (begin < end
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_OPTIMIZER, record, begin, end,
+                                     ebb_tensor_get_data (tensor, NULL), error)))
+    return NULL;
+  return g_steal_pointer (&tensor);
+}
+
+static gboolean
+read_items (Loading *self,
+            GArray *items,
+            GError **error)
+{
+  GPtrArray *records = self->source->index->records[EBB_SHARD_FILE_OPTIMIZER];
+
+  for (guint i = 0; i < records->len; i++)
+    {
+      const EbbShardRecord *record = g_ptr_array_index (records, i);
+      const char *key;
+      g_autofree char *name = ebb_optimizer_item_parse_name (record->name, &key);
+      EbbTensor *parameter = ebb_optimizer_find_parameter (self->optimizer, name);
+      g_autoptr (GError) failure = NULL;
+      EbbTensor *tensor;
+
+      if (parameter == NULL)
+        {
+          g_autofree char *quoted = ebb_json_quote (name);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "the state saved in %s is of an optimizer with the parameter %s, which this one does not have",
+                       self->source->folder, quoted);
+          return FALSE;
+        }
+      tensor = read_item (self, record, parameter, &failure);
+      if (failure != NULL)
+        {
+          g_propagate_error (error, g_steal_pointer (&failure));
+          return FALSE;
+        }
+      ebb_optimizer_items_add (items, name, key, record->n_steps, tensor);
+    }
+  return TRUE;
+}
+
+static EbbArgs *
+peek_part (EbbArgs *tree,
+           const char *name,
+           const char *folder,
+           GError **error)
+{
+  int index = ebb_args_find (tree, name);
+  EbbArgs *part = index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL;
+
+  if (part == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
+  return part;
+}
+
+static gboolean
+read_optimizer (Loading *self,
+                GError **error)
+{
+  g_autoptr (GArray) items = ebb_optimizer_items_new ();
+  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, 0, error);
+  EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->folder, error) : NULL;
+
+  if (rest == NULL || !read_items (self, items, error))
+    return FALSE;
+  self->optimizer_state = ebb_optimizer_state_join (rest, items);
+  return ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error);
+}
+
+/* -- the rest ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+read_rest (Loading *self,
+           GError **error)
+{
+  guint rank = ebb_process_group_get_rank (self->group) % self->source->index->n_ranks;
+  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, rank, error);
+  EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->folder, error) : NULL;
+
+  if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->folder, &self->step, error))
+    return FALSE;
+  self->rest = ebb_args_ref (rest);
+  return TRUE;
+}
+
+/* -- the whole ----------------------------------------------------------------------------------------------------- */
+
+/* Rank 0 reads the index, so that all ranks see the same one. */
+static EbbShardSource *
+open_source (EbbProcessGroup *group,
+             const char *folder,
+             GError **error)
+{
+  GError *failure = NULL;
+  g_autofree char *text = NULL;
+  g_auto (GStrv) texts = NULL;
+
+  if (ebb_process_group_get_rank (group) == 0)
+    text = ebb_shard_source_read_index (folder, &failure);
+  if (!ebb_ranks_agree (group, failure, error))
+    return NULL;
+  texts = ebb_rank_texts_gather (group, text != NULL ? text : "", error);
+  return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
+}
+
+/* All that can be wrong with what this rank needs. */
+static gboolean
+prepare (Loading *self,
+         GError **error)
+{
+  if (self->entries != NULL && (!check_module (self, error) || !verify_module (self, error)))
+    return FALSE;
+  if (self->optimizer != NULL && !read_optimizer (self, error))
+    return FALSE;
+  return self->training == NULL || read_rest (self, error);
+}
+
+static gboolean
+load_entry (Loading *self,
+            guint number,
+            GError **error)
+{
+  const EbbShardPlace *place = &g_array_index (self->entries, EbbStateEntry, number).place;
+  const EbbShardRecord *record = find_record (self, number);
+  gint64 shape[EBB_MAX_DIMS];
+  guint n_dims;
+  g_autoptr (EbbTensor) host = NULL;
+  g_autoptr (EbbTensor) moved = NULL;
+
+  if (place->begin == place->end)
+    return TRUE;
+  ebb_shard_place_get_shape (place, shape, &n_dims);
+  host = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
+  if (host == NULL
+      || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, place->begin, place->end,
+                                 ebb_tensor_get_data (host, NULL), error))
+    return FALSE;
+  moved = ebb_to_device (host, place->local->storage->device, error);
+  return moved != NULL && ebb_tensor_copy_from (place->local, moved, error);
+}
+
+static gboolean
+apply (Loading *self,
+       GError **error)
+{
+  guint rank = ebb_process_group_get_rank (self->group);
+
+  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
+    if (g_array_index (self->entries, EbbStateEntry, i).first == i && !load_entry (self, i, error))
+      return FALSE;
+  if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, self->optimizer_state, error))
+    return FALSE;
+  if (self->training == NULL)
+    return TRUE;
+  if (!ebb_training_state_load_rest (self->training, self->rest, self->source->folder, error))
+    return FALSE;
+  if (rank >= self->source->index->n_ranks)
+    ebb_training_state_reseed (self->training, rank);
+  return TRUE;
+}
+
+static gboolean
+load (Loading *self,
+      const char *folder,
+      GError **error)
+{
+  GError *failure = NULL;
+
+  self->source = open_source (self->group, folder, error);
+  if (self->source == NULL)
+    return FALSE;
+  if (self->module != NULL)
+    self->entries = ebb_state_entries_new (self->module);
+  if (ebb_state_reshard (self->entries, self->optimizer, &failure))
+    prepare (self, &failure);
+  if (!ebb_ranks_agree (self->group, failure, error))
+    return FALSE;
+  failure = NULL;
+  apply (self, &failure);
+  return ebb_ranks_agree (self->group, failure, error);
+}
+
+static gboolean
+load_all (EbbModule *module,
+          EbbOptimizer *optimizer,
+          EbbTrainingState *training,
+          const char *folder,
+          gint64 *step,
+          GError **error)
+{
+  Loading self = {
+    .group = ebb_process_group_get_default (),
+    .module = module,
+    .optimizer = optimizer,
+    .training = training,
+  };
+  gboolean ok;
+
+  ebb_push_grad_enabled (FALSE);
+  ok = load (&self, folder, error);
+  ebb_pop_grad_enabled ();
+  if (ok && step != NULL)
+    *step = self.step;
+  g_clear_pointer (&self.entries, g_array_unref);
+  g_clear_pointer (&self.optimizer_state, ebb_args_unref);
+  g_clear_pointer (&self.rest, ebb_args_unref);
+  g_clear_pointer (&self.source, ebb_shard_source_free);
+  return ok;
+}
+
+/**
+ * ebb_save_sharded_state:
+ * @module: a module: fully sharded, replicated, or neither
+ * @optimizer: (nullable): the optimizer whose state is saved with it
+ * @folder: (type filename): a folder that all ranks see, made if it does not exist
+ * @error: return location for an error
+ *
+ * Saves what each rank holds as safetensors files of that rank, `model-00000003-00001-of-00004.safetensors` and
+ * likewise `optimizer-` and `state-` for the third save of four ranks, and an index of all of them, `index.json`: the
+ * shape and dtype of each tensor and which elements of it are in whose file. What several ranks have alike (buffers,
+ * replicated parameters) is saved once. Nothing is gathered, so a rank needs no more memory than it has in use.
+ *
+ * Each file appears as a whole, once it has reached the disk; rank 0 replaces the index when all ranks are done, and
+ * then removes what earlier saves left. So the folder always holds a whole state: if a rank fails, all ranks fail with
+ * its error, and the state before is still there.
+ *
+ * All ranks of the process' default group call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
+ */
+gboolean
+ebb_save_sharded_state (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        const char *folder,
+                        GError **error)
+{
+  if ((error != NULL && *error != NULL) || module == NULL || folder == NULL)
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
+
+  return ebb_shard_save (module, optimizer, NULL, folder, error);
+}
+
+/**
+ * ebb_load_sharded_state:
+ * @module: a module: fully sharded, replicated, or neither
+ * @optimizer: (nullable): the optimizer whose state is loaded with it
+ * @folder: (type filename): a folder that ebb_save_sharded_state() or ebb_training_state_save_sharded() wrote to
+ * @error: return location for an error
+ *
+ * Loads such a state on any number of ranks, however the module is split: each rank reads the elements that it holds,
+ * and no more than blocks of 1 MiB around them, whose checksums are compared. One process without a group loads it as
+ * well. The names must be those of the module; of a shared parameter one is enough.
+ *
+ * An optimizer's 8-bit moments follow blocks of the elements of a rank: they load on ranks that hold the same ranges.
+ *
+ * All ranks of the process' default group call it together. What does not fit or is damaged is found on all ranks
+ * before anything is changed on any, but that a tensor finds no memory.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT if one is damaged, %EBB_ERROR_STATE if
+ *   the state does not fit
+ */
+gboolean
+ebb_load_sharded_state (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        const char *folder,
+                        GError **error)
+{
+  if ((error != NULL && *error != NULL) || module == NULL || folder == NULL)
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
+
+  return load_all (module, optimizer, NULL, folder, NULL, error);
+}
+
+/**
+ * ebb_training_state_save_sharded:
+ * @self: what is to be saved; on each rank its own
+ * @folder: (type filename): a folder that all ranks see, made if it does not exist
+ * @step: how many steps were taken
+ * @error: return location for an error
+ *
+ * Saves a training on many ranks: module and optimizer as ebb_save_sharded_state() does, and of each rank what
+ * ebb_training_state_save() saves besides: random generators, the place in the data, config and values. One state is
+ * kept, whatever #EbbTrainingState:keep is. All ranks of the process' default group call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
+ */
+gboolean
+ebb_training_state_save_sharded (EbbTrainingState *self,
+                                 const char *folder,
+                                 gint64 step,
+                                 GError **error)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbArgs) rest = NULL;
+
+  if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  rest = ebb_training_state_get_rest (self, step);
+  return ebb_shard_save (module, optimizer, rest, folder, error);
+}
+
+/**
+ * ebb_training_state_load_sharded:
+ * @self: what is to take the state over; on each rank its own
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @step: (out) (optional): return location for how many steps had been taken
+ * @error: return location for an error
+ *
+ * Loads such a state as ebb_load_sharded_state() does. On as many ranks as saved it, a training goes on as it would
+ * have without a stop, bit for bit. On another number, rank r takes generators, place in the data and values of rank r
+ * modulo that number, and generators that were taken before get other seeds.
+ *
+ * Returns: %FALSE with an error as by ebb_load_sharded_state()
+ */
+gboolean
+ebb_training_state_load_sharded (EbbTrainingState *self,
+                                 const char *folder,
+                                 gint64 *step,
+                                 GError **error)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+
+  if (step != NULL)
+    *step = 0;
+  if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  return load_all (module, optimizer, self, folder, step, error);
+}
+
+/**
+ * ebb_training_state_read_sharded_config:
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @error: return location for an error
+ *
+ * Reads #EbbTrainingState:config as rank 0 has saved it, so that model and optimizer can be made by it. Any rank or
+ * program may do so by itself.
+ *
+ * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_load_sharded_state()
+ */
+char *
+ebb_training_state_read_sharded_config (const char *folder,
+                                        GError **error)
+{
+  g_autofree char *text = NULL;
+  g_autoptr (EbbShardSource) source = NULL;
+  g_autoptr (EbbArgs) tree = NULL;
+  EbbArgs *rest;
+
+  if ((error != NULL && *error != NULL) || folder == NULL)
+    return NULL;
+  text = ebb_shard_source_read_index (folder, error);
+  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
+  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
+  rest = tree != NULL ? peek_part (tree, "training", folder, error) : NULL;
+  return rest != NULL ? ebb_training_state_get_saved_config (rest, folder, error) : NULL;
+}

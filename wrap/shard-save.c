@@ -1,0 +1,353 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard-save-private.h"
+
+#include "nn/args-private.h"
+#include "nn/state-folder-private.h"
+#include "tensor/atomic-file-private.h"
+#include "dist/init.h"
+#include "wrap/rank-texts-private.h"
+#include "wrap/shard-file-private.h"
+#include "wrap/shard-optimizer-private.h"
+#include "wrap/shard-state-private.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <string.h>
+
+/* Each rank writes its files, under names that no earlier save has; once all ranks have theirs on the disk, rank 0
+ * replaces the index, and only then do the files of earlier saves go. So there always is an index whose files are all
+ * there. */
+
+typedef struct
+{
+  EbbProcessGroup *group;
+  const char *folder;
+  guint rank, n_ranks;
+  EbbShardIndex *index; /* what this rank has; then, on rank 0, what all have */
+  GPtrArray *written;   /* paths */
+} Saving;
+
+/* -- the folder ---------------------------------------------------------------------------------------------------- */
+
+/* Calls @func for each file that is part of a save, with the save's number; 0 for an index that was not finished. */
+static gboolean
+list_files (const char *folder,
+            void (*func) (const char *path,
+                          gint64 save,
+                          gpointer user_data),
+            gpointer user_data,
+            GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+  GDir *dir = g_dir_open (folder, 0, &failure);
+  const char *name;
+
+  if (dir == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read the folder of a sharded state: %s", failure->message);
+      return FALSE;
+    }
+  while ((name = g_dir_read_name (dir)) != NULL)
+    {
+      gint64 save = ebb_shard_file_parse_name (name);
+      g_autofree char *path = g_build_filename (folder, name, NULL);
+
+      if (save > 0
+          || (g_str_has_prefix (name, EBB_SHARD_INDEX_FILE ".") && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX)))
+        func (path, save, user_data);
+    }
+  g_dir_close (dir);
+  return TRUE;
+}
+
+static void
+find_last (const char *path G_GNUC_UNUSED,
+           gint64 save,
+           gpointer user_data)
+{
+  gint64 *last = user_data;
+
+  *last = MAX (*last, save);
+}
+
+static void
+remove_other (const char *path,
+              gint64 save,
+              gpointer user_data)
+{
+  if (save != *(const gint64 *) user_data)
+    g_unlink (path);
+}
+
+/* The number of this save: one that no file in the folder has. Rank 0 says it. */
+static gboolean
+choose_number (Saving *self,
+               gint64 *number,
+               GError **error)
+{
+  GError *failure = NULL;
+  gint64 last = 0;
+  g_autofree char *text = NULL;
+  g_auto (GStrv) texts = NULL;
+
+  if (self->rank == 0)
+    {
+      if (g_mkdir_with_parents (self->folder, 0777) != 0)
+        g_set_error (&failure, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", self->folder,
+                     g_strerror (errno));
+      else
+        list_files (self->folder, find_last, &last, &failure);
+    }
+  if (!ebb_ranks_agree (self->group, failure, error))
+    return FALSE;
+  text = self->rank == 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, last + 1) : g_strdup ("");
+  texts = ebb_rank_texts_gather (self->group, text, error);
+  if (texts == NULL)
+    return FALSE;
+  *number = g_ascii_strtoll (texts[0], NULL, 10);
+  return TRUE;
+}
+
+static char *
+make_path (Saving *self,
+           EbbShardFile kind)
+{
+  g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, self->rank, self->n_ranks);
+
+  return g_build_filename (self->folder, name, NULL);
+}
+
+static gboolean
+write_tensors (Saving *self,
+               EbbShardFile kind,
+               EbbArgs *tensors,
+               GError **error)
+{
+  char *path = make_path (self, kind);
+
+  g_ptr_array_add (self->written, path);
+  self->index->has_files[kind] = TRUE;
+  return ebb_shard_file_write (path, tensors, error);
+}
+
+/* -- this rank's files --------------------------------------------------------------------------------------------- */
+
+static gboolean
+write_module (Saving *self,
+              EbbModule *module,
+              GError **error)
+{
+  g_autoptr (GArray) entries = ebb_state_entries_new (module);
+  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+
+  if (!ebb_state_check_released (entries, error))
+    return FALSE;
+  for (guint i = 0; i < entries->len; i++)
+    {
+      const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
+      const EbbShardPlace *place = &entry->place;
+      EbbShardRecord *record = ebb_shard_index_add (self->index, EBB_SHARD_FILE_MODEL, entry->name,
+                                                    place->local->view.dtype, place->shape, place->n_dims);
+
+      g_free (record->stored_as);
+      record->stored_as = g_strdup (g_array_index (entries, EbbStateEntry, entry->first).name);
+      if (!ebb_shard_place_speaks (place, self->group))
+        continue;
+      ebb_shard_record_add_part (record, self->rank, place->begin, place->end);
+      if (entry->first == i && place->begin < place->end)
+        ebb_args_add_tensor (tensors, entry->name, place->local);
+    }
+  return write_tensors (self, EBB_SHARD_FILE_MODEL, tensors, error);
+}
+
+static gboolean
+write_optimizer (Saving *self,
+                 EbbOptimizer *optimizer,
+                 EbbArgs *tree,
+                 GError **error)
+{
+  g_autoptr (EbbArgs) state = ebb_optimizer_get_state (optimizer);
+  g_autoptr (GArray) items = ebb_optimizer_items_new ();
+  g_autoptr (EbbArgs) rest = ebb_optimizer_state_split (state, items, error);
+  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+
+  if (rest == NULL || !ebb_optimizer_items_describe (optimizer, items, self->group, self->index, error))
+    return FALSE;
+  for (guint i = 0; i < items->len; i++)
+    {
+      const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
+      g_autofree char *name = ebb_optimizer_item_make_name (item->parameter, item->key);
+      const EbbShardRecord *record = ebb_shard_index_find (self->index, EBB_SHARD_FILE_OPTIMIZER, name);
+
+      if (record != NULL && record->parts->len > 0)
+        ebb_args_add_tensor (tensors, name, item->tensor);
+    }
+  ebb_args_add_args (tree, "optimizer", rest);
+  return write_tensors (self, EBB_SHARD_FILE_OPTIMIZER, tensors, error);
+}
+
+static gboolean
+write_own (Saving *self,
+           EbbModule *module,
+           EbbOptimizer *optimizer,
+           EbbArgs *training,
+           GError **error)
+{
+  g_autoptr (EbbArgs) tree = ebb_args_new (EBB_ARGS_DICT);
+  char *path;
+
+  if ((module != NULL && !write_module (self, module, error))
+      || (optimizer != NULL && !write_optimizer (self, optimizer, tree, error)))
+    return FALSE;
+  if (training != NULL)
+    ebb_args_add_args (tree, "training", training);
+  path = make_path (self, EBB_SHARD_FILE_STATE);
+  g_ptr_array_add (self->written, path);
+  self->index->has_files[EBB_SHARD_FILE_STATE] = TRUE;
+  return ebb_state_file_write (path, tree, error);
+}
+
+static void
+remove_own (Saving *self)
+{
+  for (guint i = 0; i < self->written->len; i++)
+    g_unlink (g_ptr_array_index (self->written, i));
+}
+
+/* -- the index ----------------------------------------------------------------------------------------------------- */
+
+static gboolean
+write_index (Saving *self,
+             char **texts,
+             GError **error)
+{
+  g_autofree char *path = g_build_filename (self->folder, EBB_SHARD_INDEX_FILE, NULL);
+  g_autoptr (EbbShardIndex) all = ebb_shard_index_new (self->index->save, self->n_ranks);
+  g_autofree char *text = NULL;
+  EbbAtomicFile file;
+
+  for (guint r = 0; texts[r] != NULL; r++)
+    {
+      g_autofree char *what = g_strdup_printf ("what rank %u has saved", r);
+      g_autoptr (EbbShardIndex) part = ebb_shard_index_parse (texts[r], what, error);
+
+      if (part == NULL || !ebb_shard_index_merge (all, part, error))
+        return FALSE;
+    }
+  if (!ebb_shard_index_check (all, "the state of all ranks", error))
+    return FALSE;
+  text = ebb_shard_index_to_text (all);
+  if (!ebb_atomic_file_open (&file, path, error))
+    return FALSE;
+  if (!ebb_atomic_file_write (&file, text, strlen (text), error))
+    {
+      ebb_atomic_file_abort (&file);
+      return FALSE;
+    }
+  return ebb_atomic_file_commit (&file, error);
+}
+
+/* After a failure it may be there all the same, and then its files must stay. */
+static gboolean
+index_is_in_place (Saving *self)
+{
+  g_autofree char *text = ebb_shard_source_read_index (self->folder, NULL);
+  g_autoptr (EbbShardIndex) index = text != NULL ? ebb_shard_index_parse (text, "", NULL) : NULL;
+
+  return index != NULL && index->save == self->index->save;
+}
+
+#define MAY_REMOVE 'r'
+#define MUST_KEEP 'k'
+
+/* Rank 0 writes the index and says how that went. */
+static gboolean
+publish (Saving *self,
+         char **texts,
+         GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+  g_autofree char *outcome = g_strdup ("");
+  g_auto (GStrv) outcomes = NULL;
+
+  if (self->rank == 0 && !write_index (self, texts, &failure))
+    {
+      g_free (outcome);
+      outcome = g_strdup_printf ("%c%d %s", index_is_in_place (self) ? MUST_KEEP : MAY_REMOVE, failure->code,
+                                 failure->message);
+    }
+  outcomes = ebb_rank_texts_gather (self->group, outcome, error);
+  /* Without an answer nobody knows whether the index names these files. */
+  if (outcomes == NULL)
+    return FALSE;
+  if (*outcomes[0] == '\0')
+    return TRUE;
+  if (*outcomes[0] == MAY_REMOVE)
+    remove_own (self);
+  if (failure != NULL)
+    g_propagate_error (error, g_steal_pointer (&failure));
+  else
+    {
+      char *message;
+      int code = (int) strtol (outcomes[0] + 1, &message, 10);
+
+      g_set_error (error, EBB_ERROR, code, "rank 0: %s", g_strchug (message));
+    }
+  return FALSE;
+}
+
+static gboolean
+save (Saving *self,
+      EbbModule *module,
+      EbbOptimizer *optimizer,
+      EbbArgs *training,
+      GError **error)
+{
+  GError *failure = NULL;
+  g_autoptr (GError) agreed = NULL;
+  g_autofree char *text = NULL;
+  g_auto (GStrv) texts = NULL;
+
+  write_own (self, module, optimizer, training, &failure);
+  if (!ebb_ranks_agree (self->group, failure, &agreed))
+    {
+      /* As long as no rank goes on to the index, which it can't without all, nothing names these files. */
+      remove_own (self);
+      g_propagate_error (error, g_steal_pointer (&agreed));
+      return FALSE;
+    }
+  text = ebb_shard_index_to_text (self->index);
+  texts = ebb_rank_texts_gather (self->group, text, error);
+  if (texts == NULL || !publish (self, texts, error))
+    return FALSE;
+  if (self->rank == 0)
+    list_files (self->folder, remove_other, &self->index->save, NULL);
+  return TRUE;
+}
+
+gboolean
+ebb_shard_save (EbbModule *module,
+                EbbOptimizer *optimizer,
+                EbbArgs *training,
+                const char *folder,
+                GError **error)
+{
+  EbbProcessGroup *group = ebb_process_group_get_default ();
+  Saving self = {
+    .group = group,
+    .folder = folder,
+    .rank = ebb_process_group_get_rank (group),
+    .n_ranks = ebb_process_group_get_size (group),
+  };
+  gint64 number;
+  gboolean ok;
+
+  if (!choose_number (&self, &number, error))
+    return FALSE;
+  self.index = ebb_shard_index_new (number, self.n_ranks);
+  self.written = g_ptr_array_new_with_free_func (g_free);
+  ok = save (&self, module, optimizer, training, error);
+  g_ptr_array_unref (self.written);
+  ebb_shard_index_free (self.index);
+  return ok;
+}
