@@ -88,7 +88,6 @@ static const EbbKeeperFuncs keeper_funcs = {
   .sum_over_split = sum_over_split,
   .is_whole = is_whole,
   .get_n_elements = get_n_elements,
-  .is_whole = is_whole,
 };
 
 EbbShardUnit *
