@@ -3,6 +3,8 @@
 
 #include "tensor/autograd-private.h"
 
+#include <pthread.h>
+
 typedef struct
 {
   EbbLeafFunc func;
@@ -10,7 +12,7 @@ typedef struct
 } Hook;
 
 /* All threads' leaves; few threads and few calls, so one lock will do. */
-static GMutex lock;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static GHashTable *hooks; /* of EbbTensor to Hook; NULL: none */
 
 struct _EbbLeafCounts
@@ -26,11 +28,11 @@ ebb_leaf_set_hook (EbbTensor *leaf,
   Hook *hook = g_new (Hook, 1);
 
   *hook = (Hook){ func, data };
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   if (hooks == NULL)
     hooks = g_hash_table_new_full (NULL, NULL, NULL, g_free);
   g_hash_table_insert (hooks, leaf, hook);
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
 }
 
 void
@@ -39,13 +41,13 @@ ebb_leaf_clear_hook (EbbTensor *leaf,
 {
   Hook *hook;
 
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   hook = hooks != NULL ? g_hash_table_lookup (hooks, leaf) : NULL;
   if (hook != NULL && hook->data == data)
     g_hash_table_remove (hooks, leaf);
   if (hooks != NULL && g_hash_table_size (hooks) == 0)
     g_clear_pointer (&hooks, g_hash_table_unref);
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
 }
 
 static gboolean
@@ -54,11 +56,11 @@ find_hook (EbbTensor *leaf,
 {
   Hook *hook;
 
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   hook = hooks != NULL ? g_hash_table_lookup (hooks, leaf) : NULL;
   if (hook != NULL)
     *result = *hook;
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
   return hook != NULL;
 }
 
@@ -84,9 +86,9 @@ any_hook (void)
 {
   gboolean any;
 
-  g_mutex_lock (&lock);
+  pthread_mutex_lock (&lock);
   any = hooks != NULL;
-  g_mutex_unlock (&lock);
+  pthread_mutex_unlock (&lock);
   return any;
 }
 
