@@ -171,6 +171,7 @@ ebb_run_ranks (guint n_ranks,
                    MAX_RANKS);
       return FALSE;
     }
+  g_type_class_unref (g_type_class_ref (EBB_TYPE_PROCESS_GROUP)); /* its making needs no threads that race for it */
   world = ebb_thread_world_new (n_ranks);
   members = g_new (guint, n_ranks);
   ranks = g_new0 (Rank, n_ranks);
