@@ -114,8 +114,8 @@ ebb_process_group_check_same (EbbProcessGroup *self,
  * @color: which part this rank is to be in
  * @error: return location for an error
  *
- * Makes groups of the ranks that give the same @color, numbered in the order of their ranks in @self. All ranks of @self
- * call it; each gets the group that it is in, with the same time limit.
+ * Makes groups of the ranks that give the same @color, numbered in the order of their ranks in @self. All ranks of
+ * @self call it; each gets the group that it is in, with the same time limit.
  *
  * Returns: (transfer full) (nullable): the new group, or %NULL with an error
  */
@@ -134,7 +134,7 @@ ebb_process_group_split (EbbProcessGroup *self,
     return NULL;
   if (ebb_is_stopped ())
     {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP, "split: a recompute that has all it needs makes no groups");
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP, "split: a recompute that has all it needs makes none");
       return NULL;
     }
   size = ebb_process_group_get_size (self);

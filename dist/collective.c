@@ -346,7 +346,7 @@ prepare (EbbProcessGroup *self,
     return NULL;
   if ((guint) op >= EBB_N_REDUCE_OPS)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %d is no operation; there are sum, mean, min, max",
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %d is none of sum, mean, min, max",
                    ebb_collective_get_name (which), (int) op);
       return NULL;
     }

@@ -13,10 +13,11 @@ G_BEGIN_DECLS
 /* One tensor of a collective. All contiguous, of one dtype. */
 typedef struct
 {
-  EbbTensor *whole;     /* the pieces of all ranks in the order of the ranks. all_reduce, broadcast, send, recv: the tensor */
-  EbbTensor *piece;     /* this rank's: source of a gather, result of a reduce-scatter; may lie inside @whole at its place.
-                     * all_to_all: the result, as large as @whole and apart from it. NULL elsewhere, and where this rank
-                     * has no elements */
+  /* The pieces of all ranks in the order of the ranks. all_reduce, broadcast, send, recv: the tensor. */
+  EbbTensor *whole;
+  /* This rank's: source of a gather, result of a reduce-scatter; may lie inside @whole at its place. all_to_all: the
+   * result, as large as @whole and apart from it. NULL elsewhere, and where this rank has no elements. */
+  EbbTensor *piece;
   const gint64 *counts; /* [size] elements of each rank's piece; any may be 0; NULL: equal */
 } EbbCollectivePart;
 
@@ -55,7 +56,7 @@ typedef struct
   void *whole;                /* [n_elements] */
   void *piece;                /* [counts[rank]]; NULL where there is none */
   gint64 n_elements;          /* of @whole */
-  const gint64 *counts;       /* [size] elements of each rank's piece; never NULL: of all_reduce and broadcast an even split */
+  const gint64 *counts;       /* [size] elements of each piece; never NULL: without pieces an even split */
   const gint64 *starts;       /* [size + 1] where each piece begins in @whole, in elements */
   gint64 shape[EBB_MAX_DIMS]; /* of @whole, for messages */
   guint n_dims;

@@ -305,7 +305,7 @@ G_DEFINE_BOXED_TYPE (EbbMemoryStats, ebb_memory_stats, ebb_memory_stats_copy, eb
  * @device: (nullable): a device; %NULL for the CPU
  *
  * Takes a snapshot of a device's counters: on a thread of ebb_run_ranks() of what was made on that thread and by those
- * who work for it, elsewhere of the whole process. What the host's allocator has from the system is always the process'.
+ * who work for it, elsewhere of the whole process. What the host's allocator took is always the process'.
  *
  * Returns: (transfer full): the counters now
  */

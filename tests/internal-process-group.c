@@ -93,7 +93,7 @@ test_f16_rounds_as_casts_do (void)
     }
 }
 
-/* -- a recompute that has all it needs ------------------------------------------------------------------------------ */
+/* -- a recompute that has all it needs ----------------------------------------------------------------------------- */
 
 static gboolean
 run_stopped (EbbProcessGroup *group,

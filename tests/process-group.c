@@ -246,7 +246,8 @@ call_something_else (EbbProcessGroup *group,
   GError *failure = NULL;
 
   g_assert_false (ebb_process_group_broadcast (group, tensor, 1, &failure));
-  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, "broadcast (from 1) of i32 [3]", "all_reduce (sum) of f32 [5, 2]");
+  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, "broadcast (from 1) of i32 [3]",
+                     "all_reduce (sum) of f32 [5, 2]");
   g_propagate_error (error, failure);
   return FALSE;
 }
@@ -352,7 +353,8 @@ give_both (EbbProcessGroup *group,
   g_autoptr (GError) failure = NULL;
 
   g_assert_false (ebb_process_group_send (group, tensor, 1 - rank, &failure));
-  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, rank == 0 ? "rank 1 called send (to 0)" : "rank 0 called send (to 1)");
+  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP,
+                     rank == 0 ? "rank 1 called send (to 0)" : "rank 0 called send (to 1)");
   return TRUE;
 }
 

@@ -1,4 +1,4 @@
-"""Process groups from Python: ranks on threads run a callback, groups and works cross the binding, errors name ranks."""
+"""Process groups from Python: ranks on threads run a callback, works cross the binding, errors name ranks."""
 import threading
 
 from gi.repository import GLib
