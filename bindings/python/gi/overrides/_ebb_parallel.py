@@ -1,4 +1,4 @@
-"""Ranks: modules that several of them train together, and regions in which their gradients are left alone."""
+"""Modules that several ranks train together, and regions in which their gradients are left alone."""
 from gi.module import get_introspection_module
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_wrap import _check_module, _mode
