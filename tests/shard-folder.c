@@ -508,6 +508,38 @@ test_unwritable (void)
   test_remove_folder (folder);
 }
 
+/* Each save has a number of its own, whatever its digits; what stays is one save. */
+static gboolean
+save_often (EbbProcessGroup *group,
+            gpointer user_data,
+            GError **error)
+{
+  g_auto (TestShardRun) run = { NULL };
+
+  test_shard_run_start (&run, group, NULL, TEST_SPLIT_ROWS, 0, EBB_MOMENT_FORMAT_F32);
+  for (guint i = 1; i <= 20; i++)
+    {
+      g_autofree char *number = g_strdup_printf ("-%08u-", i);
+
+      if (!ebb_save_sharded_state (run.model, NULL, user_data, error) || !ebb_process_group_barrier (group, error))
+        return FALSE;
+      g_assert_cmpuint (test_count_files (user_data, number), ==, 4);
+      g_assert_cmpuint (test_count_files (user_data, NULL), ==, 5);
+      if (!ebb_process_group_barrier (group, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static void
+test_numbers (void)
+{
+  g_autofree char *folder = test_make_folder ();
+
+  test_run_ranks (2, save_often, folder);
+  test_remove_folder (folder);
+}
+
 /* -- damage -------------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -707,6 +739,7 @@ main (int argc,
   g_test_add_func ("/shard-folder/a-failure-leaves-the-state-before", test_failures);
   g_test_add_func ("/shard-folder/leftovers-do-no-harm-and-go", test_leftovers);
   g_test_add_func ("/shard-folder/folders-that-are-not-there", test_unwritable);
+  g_test_add_func ("/shard-folder/each-save-has-its-own-number", test_numbers);
   g_test_add_func ("/shard-folder/damage-is-found", test_damage);
   g_test_add_func ("/shard-folder/hostile-indices-are-refused", test_hostile);
   return g_test_run ();

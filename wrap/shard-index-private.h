@@ -16,6 +16,8 @@
 G_BEGIN_DECLS
 
 #define EBB_SHARD_INDEX_FILE "index.json"
+#define EBB_SHARD_INDEX_FORMAT "ebb-sharded-state"
+#define EBB_SHARD_INDEX_VERSION 1
 #define EBB_SHARD_INDEX_MAX_SIZE 1000000000
 
 typedef enum
@@ -26,7 +28,8 @@ typedef enum
 } EbbShardFile;
 
 #define EBB_N_SHARD_FILES 3
-#define EBB_N_SHARD_TABLES 2 /* those with records */
+extern const char *const ebb_shard_file_kinds[EBB_N_SHARD_FILES]; /* "model", ... */
+#define EBB_N_SHARD_TABLES 2                                      /* those with records */
 
 typedef struct
 {
@@ -73,6 +76,8 @@ void ebb_shard_record_add_part (EbbShardRecord *self,
                                 guint rank,
                                 gint64 begin,
                                 gint64 end);
+/* By its shape; FALSE: they can't be counted. */
+gboolean ebb_shard_record_count_elements (EbbShardRecord *self);
 /* "[2, 3]" */
 char *ebb_shard_record_name_shape (const EbbShardRecord *self);
 /* Takes over what another rank says it has. */
@@ -84,7 +89,7 @@ gboolean ebb_shard_index_check (EbbShardIndex *self,
                                 const char *what,
                                 GError **error);
 char *ebb_shard_index_to_text (EbbShardIndex *self);
-/* Checks all that can be wrong but the parts. */
+/* shard-index-parse.c: checks all that can be wrong but the parts */
 EbbShardIndex *ebb_shard_index_parse (const char *text,
                                       const char *what,
                                       GError **error);

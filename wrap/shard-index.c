@@ -7,11 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FORMAT "ebb-sharded-state"
-#define VERSION 1
-#define MAX_RANKS (1 << 20)
-
-static const char *const file_kinds[EBB_N_SHARD_FILES] = { "model", "optimizer", "state" };
+const char *const ebb_shard_file_kinds[EBB_N_SHARD_FILES] = { "model", "optimizer", "state" };
 
 /* -- file names ---------------------------------------------------------------------------------------------------- */
 
@@ -21,8 +17,8 @@ ebb_shard_file_make_name (EbbShardFile kind,
                           guint rank,
                           guint n_ranks)
 {
-  return g_strdup_printf ("%s-%08" G_GINT64_FORMAT "-%05u-of-%05u.safetensors", file_kinds[kind], save, rank + 1,
-                          n_ranks);
+  return g_strdup_printf ("%s-%08" G_GINT64_FORMAT "-%05u-of-%05u.safetensors", ebb_shard_file_kinds[kind], save,
+                          rank + 1, n_ranks);
 }
 
 gint64
@@ -30,13 +26,13 @@ ebb_shard_file_parse_name (const char *name)
 {
   for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
     {
-      gsize length = strlen (file_kinds[kind]);
+      gsize length = strlen (ebb_shard_file_kinds[kind]);
       gint64 save = 0;
       guint rank = 0, n_ranks = 0;
       g_autofree char *again = NULL;
 
-      if (!g_str_has_prefix (name, file_kinds[kind])
-          || sscanf (name + length, "-%18" G_GINT64_FORMAT "-%9u-of-%9u", &save, &rank, &n_ranks) != 3 || save <= 0
+      if (!g_str_has_prefix (name, ebb_shard_file_kinds[kind])
+          || sscanf (name + length, "-%18" G_GINT64_MODIFIER "d-%9u-of-%9u", &save, &rank, &n_ranks) != 3 || save <= 0
           || rank == 0)
         continue;
       again = ebb_shard_file_make_name ((EbbShardFile) kind, save, rank - 1, n_ranks);
@@ -110,8 +106,8 @@ add_record (EbbShardIndex *self,
   return record;
 }
 
-static gboolean
-count_elements (EbbShardRecord *record)
+gboolean
+ebb_shard_record_count_elements (EbbShardRecord *record)
 {
   gboolean empty = FALSE;
 
@@ -140,7 +136,7 @@ ebb_shard_index_add (EbbShardIndex *self,
   record->n_dims = n_dims;
   for (guint d = 0; d < n_dims; d++)
     record->shape[d] = shape[d];
-  count_elements (record);
+  ebb_shard_record_count_elements (record);
   return record;
 }
 
@@ -223,7 +219,7 @@ merge_record (EbbShardIndex *self,
       g_autofree char *b = ebb_shard_record_name_shape (other);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s %s is %s %s on one rank and %s %s on another",
-                   file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
+                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
                    ebb_dtype_get_name (other->dtype), b);
       return FALSE;
     }
@@ -343,7 +339,7 @@ append_files (GString *json,
     {
       if (!self->has_files[kind])
         continue;
-      g_string_append_printf (json, "%s\n    \"%s\": [", first ? "" : ",", file_kinds[kind]);
+      g_string_append_printf (json, "%s\n    \"%s\": [", first ? "" : ",", ebb_shard_file_kinds[kind]);
       for (guint r = 0; r < self->n_ranks; r++)
         {
           g_autofree char *name = ebb_shard_file_make_name ((EbbShardFile) kind, self->save, r, self->n_ranks);
@@ -362,13 +358,13 @@ ebb_shard_index_to_text (EbbShardIndex *self)
   g_autoptr (GString) json = g_string_new (NULL);
 
   g_string_append_printf (json,
-                          "{\n  \"format\": \"" FORMAT "\",\n  \"version\": %d,\n  \"save\": %" G_GINT64_FORMAT
-                          ",\n  \"ranks\": %u,\n",
-                          VERSION, self->save, self->n_ranks);
+                          "{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
+                          "\",\n  \"version\": %d,\n  \"save\": %" G_GINT64_FORMAT ",\n  \"ranks\": %u,\n",
+                          EBB_SHARD_INDEX_VERSION, self->save, self->n_ranks);
   append_files (json, self);
   for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
     {
-      g_string_append_printf (json, ",\n  \"%s\": {", file_kinds[t]);
+      g_string_append_printf (json, ",\n  \"%s\": {", ebb_shard_file_kinds[t]);
       for (guint i = 0; i < self->records[t]->len; i++)
         {
           g_string_append (json, i > 0 ? ",\n    " : "\n    ");
@@ -378,294 +374,4 @@ ebb_shard_index_to_text (EbbShardIndex *self)
     }
   g_string_append (json, "\n}\n");
   return g_string_free (g_steal_pointer (&json), FALSE);
-}
-
-/* -- reading ------------------------------------------------------------------------------------------------------- */
-
-typedef struct
-{
-  EbbJsonScanner scanner;
-  EbbShardIndex *index;
-  EbbShardFile table;     /* that is read now */
-  EbbShardRecord *record; /* that is read now */
-  gint64 version, ranks;
-  guint seen; /* of the members that must be there */
-  char *format;
-  GPtrArray *files[EBB_N_SHARD_FILES]; /* NULL: none are named */
-} Parser;
-
-typedef gboolean (*ReadMember) (Parser *self,
-                                const char *key,
-                                GError **error);
-
-static gboolean
-read_object (Parser *self,
-             ReadMember read_member,
-             GError **error)
-{
-  gboolean more, first = TRUE;
-
-  if (!ebb_json_scanner_expect (&self->scanner, '{', error))
-    return FALSE;
-  for (; ebb_json_scanner_next (&self->scanner, first, '}', &more, error); first = FALSE)
-    {
-      g_autofree char *key = NULL;
-
-      if (!more)
-        return TRUE;
-      key = ebb_json_scanner_read_key (&self->scanner, error);
-      if (key == NULL || !read_member (self, key, error))
-        return FALSE;
-    }
-  return FALSE;
-}
-
-static gboolean
-fail_on_key (Parser *self,
-             const char *key,
-             const char *problem,
-             GError **error)
-{
-  g_autofree char *quoted = ebb_json_quote (key);
-
-  return ebb_json_scanner_fail (&self->scanner, error, "%s %s", problem, quoted);
-}
-
-static gboolean
-read_dtype (Parser *self,
-            GError **error)
-{
-  g_autofree char *name = ebb_json_scanner_read_string (&self->scanner, error);
-
-  for (guint i = 0; name != NULL && i < EBB_N_DTYPES; i++)
-    if (strcmp (name, ebb_safetensors_get_dtype_name ((EbbDType) i)) == 0)
-      {
-        self->record->dtype = (EbbDType) i;
-        return TRUE;
-      }
-  return name != NULL && fail_on_key (self, name, "no such dtype:", error);
-}
-
-static gboolean
-read_shape (Parser *self,
-            GError **error)
-{
-  EbbShardRecord *record = self->record;
-  gboolean more;
-
-  record->n_dims = 0;
-  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
-    return FALSE;
-  while (ebb_json_scanner_next (&self->scanner, record->n_dims == 0, ']', &more, error))
-    {
-      if (!more)
-        return count_elements (record) || fail_on_key (self, record->name, "a shape that is too large:", error);
-      if (record->n_dims == EBB_MAX_DIMS)
-        return fail_on_key (self, record->name, "too many dimensions:", error);
-      if (!ebb_json_scanner_read_uint (&self->scanner, &record->shape[record->n_dims++], error))
-        return FALSE;
-    }
-  return FALSE;
-}
-
-static gboolean
-read_parts (Parser *self,
-            GError **error)
-{
-  EbbJsonScanner *scanner = &self->scanner;
-  gboolean more, first = TRUE;
-
-  if (!ebb_json_scanner_expect (scanner, '[', error))
-    return FALSE;
-  for (; ebb_json_scanner_next (scanner, first, ']', &more, error); first = FALSE)
-    {
-      gint64 rank, begin, end;
-
-      if (!more)
-        return TRUE;
-      if (!ebb_json_scanner_expect (scanner, '[', error) || !ebb_json_scanner_read_uint (scanner, &rank, error)
-          || !ebb_json_scanner_expect (scanner, ',', error) || !ebb_json_scanner_read_uint (scanner, &begin, error)
-          || !ebb_json_scanner_expect (scanner, ',', error) || !ebb_json_scanner_read_uint (scanner, &end, error)
-          || !ebb_json_scanner_expect (scanner, ']', error))
-        return FALSE;
-      if (rank >= MAX_RANKS || begin >= end || end > G_MAXINT64 / 8)
-        return fail_on_key (self, self->record->name, "an impossible part of", error);
-      ebb_shard_record_add_part (self->record, (guint) rank, begin, end);
-    }
-  return FALSE;
-}
-
-static gboolean
-read_record_member (Parser *self,
-                    const char *key,
-                    GError **error)
-{
-  gint64 flag;
-
-  if (strcmp (key, "dtype") == 0)
-    return read_dtype (self, error);
-  if (strcmp (key, "shape") == 0)
-    return read_shape (self, error);
-  if (strcmp (key, "parts") == 0)
-    return read_parts (self, error);
-  if (strcmp (key, "per_rank") == 0)
-    {
-      if (!ebb_json_scanner_read_uint (&self->scanner, &flag, error))
-        return FALSE;
-      self->record->per_rank = flag != 0;
-      return TRUE;
-    }
-  if (strcmp (key, "steps") == 0)
-    return ebb_json_scanner_read_uint (&self->scanner, &self->record->n_steps, error);
-  if (strcmp (key, "stored_as") == 0)
-    {
-      g_free (self->record->stored_as);
-      self->record->stored_as = ebb_json_scanner_read_string (&self->scanner, error);
-      return self->record->stored_as != NULL;
-    }
-  return fail_on_key (self, key, "a tensor with the unknown key", error);
-}
-
-static gboolean
-read_record (Parser *self,
-             const char *key,
-             GError **error)
-{
-  if (ebb_shard_index_find (self->index, self->table, key) != NULL)
-    return fail_on_key (self, key, "twice the tensor", error);
-  self->record = add_record (self->index, self->table, key);
-  count_elements (self->record);
-  return read_object (self, read_record_member, error);
-}
-
-static gboolean
-read_file_names (Parser *self,
-                 const char *key,
-                 GError **error)
-{
-  guint kind = 0;
-  gboolean more, first = TRUE;
-
-  while (kind < EBB_N_SHARD_FILES && strcmp (key, file_kinds[kind]) != 0)
-    kind++;
-  if (kind == EBB_N_SHARD_FILES || self->files[kind] != NULL)
-    return fail_on_key (self, key, "unexpected files", error);
-  self->files[kind] = g_ptr_array_new_with_free_func (g_free);
-  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
-    return FALSE;
-  for (; ebb_json_scanner_next (&self->scanner, first, ']', &more, error); first = FALSE)
-    {
-      char *name;
-
-      if (!more)
-        return TRUE;
-      name = ebb_json_scanner_read_string (&self->scanner, error);
-      if (name == NULL)
-        return FALSE;
-      g_ptr_array_add (self->files[kind], name);
-    }
-  return FALSE;
-}
-
-static gboolean
-read_member (Parser *self,
-             const char *key,
-             GError **error)
-{
-  static const char *const keys[] = { "format", "version", "save", "ranks", "files", "model", "optimizer" };
-  guint which = 0;
-
-  while (which < G_N_ELEMENTS (keys) && strcmp (key, keys[which]) != 0)
-    which++;
-  if (which == G_N_ELEMENTS (keys) || (self->seen & 1u << which))
-    return fail_on_key (self, key, which < G_N_ELEMENTS (keys) ? "twice" : "the unknown key", error);
-  self->seen |= 1u << which;
-  switch (which)
-    {
-    case 0:
-      self->format = ebb_json_scanner_read_string (&self->scanner, error);
-      return self->format != NULL;
-    case 1:
-      return ebb_json_scanner_read_uint (&self->scanner, &self->version, error);
-    case 2:
-      return ebb_json_scanner_read_uint (&self->scanner, &self->index->save, error);
-    case 3:
-      return ebb_json_scanner_read_uint (&self->scanner, &self->ranks, error);
-    case 4:
-      return read_object (self, read_file_names, error);
-    default:
-      self->table = which == 5 ? EBB_SHARD_FILE_MODEL : EBB_SHARD_FILE_OPTIMIZER;
-      return read_object (self, read_record, error);
-    }
-}
-
-/* The names are those that follow from the numbers, so no index leads out of its folder. */
-static gboolean
-check_files (Parser *self,
-             const char *what,
-             GError **error)
-{
-  EbbShardIndex *index = self->index;
-
-  for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
-    {
-      gboolean ok = self->files[kind] == NULL || self->files[kind]->len == index->n_ranks;
-
-      for (guint r = 0; ok && self->files[kind] != NULL && r < index->n_ranks; r++)
-        {
-          g_autofree char *name = ebb_shard_file_make_name ((EbbShardFile) kind, index->save, r, index->n_ranks);
-
-          ok = strcmp (name, g_ptr_array_index (self->files[kind], r)) == 0;
-        }
-      if (!ok)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                       "%s: the names of the %s files are not those of save %" G_GINT64_FORMAT " of %u ranks", what,
-                       file_kinds[kind], index->save, index->n_ranks);
-          return FALSE;
-        }
-      index->has_files[kind] = self->files[kind] != NULL;
-    }
-  return TRUE;
-}
-
-static gboolean
-check_head (Parser *self,
-            const char *what,
-            GError **error)
-{
-  if (self->seen != 0x7f)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: something is missing: it is no whole index of a state", what);
-  else if (strcmp (self->format, FORMAT) != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it is no index of a sharded state", what);
-  else if (self->version != VERSION)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                 "%s: the index has the version %" G_GINT64_FORMAT ": this library reads version %d", what,
-                 self->version, VERSION);
-  else if (self->ranks < 1 || self->ranks > MAX_RANKS)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                 "%s: %" G_GINT64_FORMAT " ranks: there must be 1 to %d", what, self->ranks, MAX_RANKS);
-  else
-    {
-      self->index->n_ranks = (guint) self->ranks;
-      return check_files (self, what, error);
-    }
-  return FALSE;
-}
-
-EbbShardIndex *
-ebb_shard_index_parse (const char *text,
-                       const char *what,
-                       GError **error)
-{
-  g_autoptr (EbbShardIndex) index = ebb_shard_index_new (0, 0);
-  Parser self = { .index = index };
-  gboolean ok = ebb_json_scanner_init (&self.scanner, text, strlen (text), what, error)
-                && read_object (&self, read_member, error) && ebb_json_scanner_expect_end (&self.scanner, error)
-                && check_head (&self, what, error);
-
-  for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
-    g_clear_pointer (&self.files[i], g_ptr_array_unref);
-  g_free (self.format);
-  return ok ? g_steal_pointer (&index) : NULL;
 }

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/optimizer.h"
+#include "nn/training-state.h"
 #include "wrap/shard-index-private.h"
 
 /* A sharded state on disk: a folder with the files of each rank and an index that names them. */
@@ -14,6 +14,14 @@ gboolean ebb_shard_save (EbbModule *module,
                          EbbOptimizer *optimizer,
                          EbbArgs *training,
                          const char *folder,
+                         GError **error);
+
+/* Loads them; the same holds. @step is set if @training is given. */
+gboolean ebb_shard_load (EbbModule *module,
+                         EbbOptimizer *optimizer,
+                         EbbTrainingState *training,
+                         const char *folder,
+                         gint64 *step,
                          GError **error);
 
 /* What is read from such a folder. */
