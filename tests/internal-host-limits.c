@@ -128,6 +128,23 @@ the_limit_of_the_cpu_holds_for_pinned_memory (void)
   ebb_memory_set_limit (NULL, G_MAXUINT64);
 }
 
+static void
+what_is_kept_makes_room_below_the_limit (void)
+{
+  g_autoptr (EbbActivationStore) store = new_store (2 * SIZE);
+  g_autoptr (EbbHandle) a = try_pack (store, SIZE / 4, NULL);
+  g_autoptr (EbbHandle) b = try_pack (store, SIZE / 4, NULL);
+  g_autoptr (EbbHandle) c = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_clear_pointer (&a, ebb_handle_unref);
+  g_clear_pointer (&b, ebb_handle_unref);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, 2 * SIZE);
+  c = try_pack (store, SIZE / 2, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, 2 * SIZE);
+}
+
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
 #define N_SETTINGS 20000
@@ -189,6 +206,7 @@ main (int argc, char **argv)
   g_assert_no_error (error);
   g_test_add_func ("/host-limits/what-is-larger-than-the-limit-is-refused-at-once",
                    what_is_larger_than_the_limit_is_refused_at_once);
+  g_test_add_func ("/host-limits/what-is-kept-makes-room", what_is_kept_makes_room_below_the_limit);
   g_test_add_func ("/host-limits/threads-may-each-change-a-setting", threads_may_each_change_a_setting);
   g_test_add_func ("/host-limits/who-waits-sees-a-limit-that-is-raised", who_waits_sees_a_limit_that_is_raised);
   g_test_add_func ("/host-limits/the-limit-of-the-cpu-holds-for-pinned-memory",

@@ -320,6 +320,69 @@ on_the_cpu_the_host_store_leaves_tensors_where_they_are (void)
   g_assert_cmpuint (test_held (store), ==, 0);
 }
 
+/* -- failures that are told once ----------------------------------------------------------------------------------- */
+
+G_DECLARE_FINAL_TYPE (Faulty, faulty, TEST, FAULTY, EbbActivationStore)
+
+struct _Faulty
+{
+  EbbActivationStore parent_instance;
+  gboolean fails;
+};
+
+G_DEFINE_FINAL_TYPE (Faulty, faulty, EBB_TYPE_ACTIVATION_STORE)
+
+/* As a device does. */
+static EbbHandle *
+faulty_put (EbbActivationStore *store,
+            EbbTensor *block,
+            GError **error)
+{
+  Faulty *self = TEST_FAULTY (store);
+
+  if (!self->fails)
+    return ebb_handle_new (block);
+  self->fails = FALSE;
+  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_DEVICE, "something before has failed");
+  return NULL;
+}
+
+static void
+faulty_class_init (FaultyClass *klass)
+{
+  EBB_ACTIVATION_STORE_CLASS (klass)->put = faulty_put;
+}
+
+static void
+faulty_init (Faulty *self)
+{
+}
+
+/* Who had no place for it leaves it to the next one. */
+static void
+a_failure_that_nobody_took_is_told_next (void)
+{
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbActivationStore) store = g_object_new (faulty_get_type (), NULL);
+      g_autoptr (EbbTensor) x = test_randn (1, 1000, -1);
+      g_autoptr (EbbHandle) handle = NULL;
+      g_autoptr (GError) error = NULL;
+
+      TEST_FAULTY (store)->fails = TRUE;
+      g_assert_null (ebb_activation_store_put_block (store, x, NULL));
+      if (i == 0)
+        g_assert_null (ebb_activation_store_put_block (store, x, &error));
+      else
+        g_assert_false (ebb_activation_store_synchronize (store, &error));
+      test_assert_error (error, EBB_ERROR_DEVICE, "something before has failed");
+      g_clear_error (&error);
+      handle = ebb_activation_store_put_block (store, x, &error);
+      g_assert_no_error (error);
+      g_assert_true (ebb_activation_store_synchronize (store, &error));
+    }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -331,6 +394,7 @@ main (int argc, char **argv)
   g_test_add_data_func ("/offload/keep/gradients-are-bitwise-equal", GUINT_TO_POINTER (0), gradients_are_bitwise_equal);
   g_test_add_data_func ("/offload/host/gradients-are-bitwise-equal", GUINT_TO_POINTER (1), gradients_are_bitwise_equal);
   g_test_add_data_func ("/offload/disk/gradients-are-bitwise-equal", GUINT_TO_POINTER (2), gradients_are_bitwise_equal);
+  g_test_add_func ("/offload/a-failure-that-nobody-took-is-told-next", a_failure_that_nobody_took_is_told_next);
   g_test_add_func ("/offload/nested-wrappers-store-an-input-once", nested_wrappers_store_an_input_once);
   g_test_add_func ("/offload/memory-of-the-original-goes", memory_of_the_original_goes);
   g_test_add_func ("/offload/views-are-stored-once", views_are_stored_once_and_come_back_as_they_were);
