@@ -6,12 +6,12 @@
 
 #include <pthread.h>
 
-/* A thread that works beside the program, for a store: with a lock and two conditions, and the seconds of its work and of
- * those who waited for it. It is started when there is work for the first time.
+/* A thread that works beside the program, for a store: with a lock and two conditions, and the seconds of its work and
+ * of those who waited for it. It is started when there is work for the first time.
  *
  * A child of fork () has none of these threads, but all of their locks, as they are at that moment. So a fork waits
- * until no worker is between ebb_worker_enter () and ebb_worker_leave (), and has the locks itself then: the child finds
- * none of them taken, and can let go all that it has of the store. */
+ * until no worker is between ebb_worker_enter () and ebb_worker_leave (), and has the locks itself then: the child
+ * finds none of them taken, and can let go all that it has of the store. */
 
 G_BEGIN_DECLS
 

@@ -320,6 +320,25 @@ on_the_cpu_the_host_store_leaves_tensors_where_they_are (void)
   g_assert_cmpuint (test_held (store), ==, 0);
 }
 
+/* Of put_block, as of pack. */
+static void
+a_block_of_another_store_is_refused (void)
+{
+  g_autoptr (EbbSavedTensorHooks) store = ebb_keep_store_new ();
+  g_autoptr (EbbSavedTensorHooks) other = ebb_keep_store_new ();
+  g_autoptr (EbbTensor) x = test_randn (1, 1000, -1);
+  g_autoptr (EbbHandle) handle = ebb_activation_store_put_block (EBB_ACTIVATION_STORE (store), x, NULL);
+  g_autoptr (EbbTensor) back = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_activation_store_get_block (EBB_ACTIVATION_STORE (other), handle, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "put_block", "did not give");
+  g_clear_error (&error);
+  back = ebb_activation_store_get_block (EBB_ACTIVATION_STORE (store), handle, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_equal (back, x));
+}
+
 /* -- failures that are told once ----------------------------------------------------------------------------------- */
 
 G_DECLARE_FINAL_TYPE (Faulty, faulty, TEST, FAULTY, EbbActivationStore)
@@ -395,6 +414,7 @@ main (int argc, char **argv)
   g_test_add_data_func ("/offload/host/gradients-are-bitwise-equal", GUINT_TO_POINTER (1), gradients_are_bitwise_equal);
   g_test_add_data_func ("/offload/disk/gradients-are-bitwise-equal", GUINT_TO_POINTER (2), gradients_are_bitwise_equal);
   g_test_add_func ("/offload/a-failure-that-nobody-took-is-told-next", a_failure_that_nobody_took_is_told_next);
+  g_test_add_func ("/offload/a-block-of-another-store-is-refused", a_block_of_another_store_is_refused);
   g_test_add_func ("/offload/nested-wrappers-store-an-input-once", nested_wrappers_store_an_input_once);
   g_test_add_func ("/offload/memory-of-the-original-goes", memory_of_the_original_goes);
   g_test_add_func ("/offload/views-are-stored-once", views_are_stored_once_and_come_back_as_they_were);

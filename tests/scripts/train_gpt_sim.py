@@ -225,8 +225,9 @@ class Traces(SimTest):
 
 class LateFailures(SimTest):
     """What fails when the last loss is known: the last step's updates, of which only the end of training can tell."""
-    SMALL = ["--data", "text.txt", "--layers", 1, "--width", 16, "--heads", 2, "--context", 8, "--batch", 2, "--steps", 2,
-             "--threads", 1, "--device", "sim"]
+    SMALL = ["--data", "text.txt", "--layers", 1, "--width", 16, "--heads", 2, "--context", 8, "--batch", 2,
+             "--steps", 2, "--threads", 1, "--device", "sim"]
+    FILES = ["--save", "weights", "--resume", "state", "--report", "report.json"]
 
     def fails(self, launch, *words):
         done = self.run_program(*self.SMALL, *words, fail=f"launch:{launch}")
@@ -247,7 +248,7 @@ class LateFailures(SimTest):
             with self.subTest(words=words):
                 last = self.last_launch(*words)
                 for launch in last, last - 3:
-                    done = self.fails(launch, *words, "--save", "weights", "--resume", "state", "--report", "report.json")
+                    done = self.fails(launch, *words, *self.FILES)
                     self.assertEqual((done.returncode, done.stderr.decode()),
                                      (1, "train_gpt: sim: adamw failed: asked to fail\n"))
                     self.assertIn(b"step 2/2", done.stdout)
