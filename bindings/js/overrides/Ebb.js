@@ -62,7 +62,6 @@ function _init() {
     withDefaults('checkpoint_wrap_each', none, none, null);
     withDefaults('checkpoint_wrap_uniform', none, none, null);
     withDefaults('checkpoint_wrap_block', none, none, null);
-    withDefaults('replicate', none, null, null);
     withDefaults('checkpoint_sequential_full', none, none, none, null);
 
     // -- checkpoints
@@ -108,8 +107,45 @@ function _init() {
         return {nthProduct: n};
     };
 
-    // -- ranks
+    // -- many ranks
 
+    // Options may be an object, as {flatten: true, reshard_after_forward: false, compute_dtype: Ebb.DType.BF16};
+    // without a group it is the default one, that of Ebb.init_process_group ().
+    const reshard = {auto: Ebb.Reshard.AUTO, always: Ebb.Reshard.ALWAYS, never: Ebb.Reshard.NEVER,
+        true: Ebb.Reshard.ALWAYS, false: Ebb.Reshard.NEVER};
+    const shardOptions = (caller, given) => {
+        const options = Ebb.FullyShardOptions.new();
+        for (const [name, value] of Object.entries(given)) {
+            if (typeof options[`set_${name}`] !== 'function')
+                throw new TypeError(`${caller} has no option ${name}`);
+            if (name === 'reshard_after_forward' && !Object.hasOwn(reshard, value))
+                throw new TypeError(`${name}: ${_show(value)}: must be 'auto', 'always', 'never', true or false`);
+            options[`set_${name}`](name === 'reshard_after_forward' ? reshard[value] : value);
+        }
+        return options;
+    };
+    const replicateOptions = (caller, given) => {
+        const {unused_parameters: unused = 'error', ...others} = given;
+        if (unused !== 'error' && unused !== 'zero')
+            throw new TypeError(`unused_parameters: ${_show(unused)}: must be 'error' or 'zero'`);
+        return new Ebb.ReplicateOptions({unused_parameters: unused === 'zero' ? Ebb.UnusedParameters.ZERO
+            : Ebb.UnusedParameters.ERROR, ...others});
+    };
+    for (const [name, index, make] of [['fully_shard', 1, shardOptions], ['fully_shard_wrap_each', 2, shardOptions],
+        ['fully_shard_auto_wrap', 2, shardOptions], ['replicate', 1, replicateOptions]]) {
+        const raw = Ebb[name];
+        Ebb[name] = (...args) => {
+            while (args.length < index + 2)
+                args.push(null);
+            if (_isPlainObject(args[index + 1]))
+                args[index + 1] = make(name, args[index + 1]);
+            return raw(...args);
+        };
+    }
+    Ebb.run_ranks = function () {
+        throw new Error('run_ranks: JavaScript runs on one thread alone, so its ranks are processes: start them with ' +
+            "mpirun -n 4 gjs -m program.js and call Ebb.init_process_group ('auto')");
+    };
     // Calls fn (); its backward passes add up this rank's gradients, and the next one outside, or a step, reduces them.
     Ebb.no_sync = function (fn) {
         Ebb.push_gradient_sync(false);
@@ -117,6 +153,15 @@ function _init() {
             return fn();
         } finally {
             Ebb.pop_gradient_sync();
+        }
+    };
+    // Calls fn while the parameters of a sharded module are whole; writeback: what it changes in them stays.
+    Ebb.with_full_params = function (module, fn, writeback = false) {
+        Ebb.summon_full_params(module);
+        try {
+            return fn(module);
+        } finally {
+            Ebb.release_full_params(module, writeback);
         }
     };
 

@@ -67,7 +67,7 @@ def _adapt_class(info):
 _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Device, _ebb_module.Module,
                                              _ebb_module.Sequential, _ebb_module.ModuleList,
                                              _ebb_wrap.SavedTensorHooks, _ebb_stores.ActivationStore,
-                                             _ebb_profile.Profiler)}
+                                             _ebb_profile.Profiler, _ebb_ranks.ProcessGroup)}
 
 for _info in Repository.get_default().get_infos("Ebb"):
     if isinstance(_info, FunctionInfo):

@@ -1,11 +1,17 @@
-"""Modules that several ranks train together, and regions in which their gradients are left alone."""
+"""Modules that several ranks train together: replicated or sharded, and regions in which they are otherwise."""
+import contextlib
+import json
+
 from gi.module import get_introspection_module
 from gi.overrides._ebb_errors import guard
-from gi.overrides._ebb_wrap import _check_module, _mode
+from gi.overrides._ebb_functions import choice
+from gi.overrides._ebb_tensor import to_dtype
+from gi.overrides._ebb_wrap import _check_module, _mode, picker
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["no_sync", "replicate"]
+__all__ = ["fully_shard", "fully_shard_auto_wrap", "fully_shard_wrap_each", "no_sync", "replicate", "shard_report",
+           "summon_full_params"]
 
 _sync_mode = _mode(Ebb.push_gradient_sync, Ebb.pop_gradient_sync)
 _replicate = guard(Ebb.replicate)
@@ -16,6 +22,13 @@ def no_sync():
     return _sync_mode(False)
 
 
+def _check(function, module, group):
+    _check_module(function, "module", module)
+    if group is not None and not isinstance(group, Ebb.ProcessGroup):
+        raise TypeError(f"{function}(): group is {group!r}: it must be an Ebb.ProcessGroup, or None for the default "
+                        "one")
+
+
 def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="error", broadcast=True):
     """Has the ranks of a group train a module together, each on its own data; returns the same module.
 
@@ -23,9 +36,7 @@ def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="e
     unused_parameters: "error", or "zero" where some ranks may leave some out. broadcast: all ranks begin with the
     weights of rank 0.
     """
-    _check_module("replicate", "module", module)
-    if group is not None and not isinstance(group, Ebb.ProcessGroup):
-        raise TypeError(f"replicate(): group is {group!r}: it must be an Ebb.ProcessGroup, or None for the default one")
+    _check("replicate", module, group)
     if unused_parameters not in ("error", "zero"):
         raise ValueError(f"replicate(): unused_parameters is {unused_parameters!r}: it must be \"error\" or \"zero\"")
     if not isinstance(bucket_bytes, int) or isinstance(bucket_bytes, bool) or bucket_bytes < 1:
@@ -36,3 +47,97 @@ def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="e
     options.set_broadcast(bool(broadcast))
     _replicate(module, group, options)
     return module
+
+
+# -- sharded -----------------------------------------------------------------------------------------------------------
+
+_fully_shard, _wrap_each = guard(Ebb.fully_shard), guard(Ebb.fully_shard_wrap_each)
+_wrap_if, _auto_wrap = guard(Ebb.fully_shard_wrap_if), guard(Ebb.fully_shard_auto_wrap)
+_set_compute_dtype = guard(Ebb.FullyShardOptions.set_compute_dtype)
+_set_reduce_dtype = guard(Ebb.FullyShardOptions.set_reduce_dtype)
+
+_SHARD_OPTIONS = ("reshard_after_forward", "flatten", "compute_dtype", "reduce_dtype", "predivide_factor", "offload",
+                  "replicate_group", "prefetch", "synchronize_weights")
+
+
+def _to_reshard(value):
+    if isinstance(value, bool):
+        return Ebb.Reshard.ALWAYS if value else Ebb.Reshard.NEVER
+    return choice(Ebb.Reshard, value)
+
+
+def _make_shard_options(function, given):
+    if "options" in given:
+        if len(given) > 1:
+            raise ValueError(f"{function}(): options are all there is: leave the others out")
+        return given["options"]
+    options = Ebb.FullyShardOptions.new()
+    for name, value in given.items():
+        if name not in _SHARD_OPTIONS:
+            raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(_SHARD_OPTIONS)}")
+        if name == "reshard_after_forward":
+            options.set_reshard_after_forward(_to_reshard(value))
+        elif name in ("compute_dtype", "reduce_dtype"):
+            if value is not None:
+                (_set_compute_dtype if name == "compute_dtype" else _set_reduce_dtype)(options, to_dtype(value))
+        else:
+            getattr(options, f"set_{name}")(value)
+    return options
+
+
+def fully_shard(module, group=None, **options):
+    """Each rank of the group keeps its part of the module's parameters; returns the same module.
+
+    What is wrapped below it already keeps to itself. reshard_after_forward: "auto" (all but the root), True or False.
+    flatten: all elements of the module are shared out in a row, not rows of each parameter. compute_dtype,
+    reduce_dtype: what parameters are gathered and gradients sent in. predivide_factor: gradients are divided by it
+    before they are summed. offload: the parts are in host memory. replicate_group: ranks that hold the same part.
+    prefetch: the next parameters are gathered ahead. synchronize_weights: all begin with the weights of rank 0.
+    options: an Ebb.FullyShardOptions in place of all others.
+    """
+    _check("fully_shard", module, group)
+    return _fully_shard(module, group, _make_shard_options("fully_shard", options))
+
+
+def fully_shard_wrap_each(root, type_or_callable, group=None, **options):
+    """Shards every module below root of a type, of one in a tuple, or for which a function is true, then root.
+
+    Returns root. options: as of fully_shard().
+    """
+    _check("fully_shard_wrap_each", root, group)
+    made = _make_shard_options("fully_shard_wrap_each", options)
+    pick = picker("fully_shard_wrap_each", type_or_callable)
+    if pick is None:
+        _wrap_each(root, type_or_callable.__gtype__, group, made)
+        return root
+    picked = {name for name, module in root.named_modules() if pick(module)}
+    _wrap_if(root, lambda module, name, *_: name in picked, None, group, made)
+    return root
+
+
+def fully_shard_auto_wrap(root, min_parameters, group=None, **options):
+    """Shards what has at least so many parameters by itself, then root; returns root. options: as of fully_shard()."""
+    _check("fully_shard_auto_wrap", root, group)
+    _auto_wrap(root, min_parameters, group, _make_shard_options("fully_shard_auto_wrap", options))
+    return root
+
+
+_summon, _release = guard(Ebb.summon_full_params), guard(Ebb.release_full_params)
+
+
+@contextlib.contextmanager
+def summon_full_params(module, writeback=False):
+    """The parameters of a sharded module are whole inside, on all ranks; writeback: what is changed in them stays."""
+    _summon(module)
+    try:
+        yield module
+    finally:
+        _release(module, writeback)
+
+
+def shard_report(module, as_dict=False):
+    """What the units of a sharded module hold and have done: a table, or a list of their numbers."""
+    return json.loads(Ebb.shard_report_json(module)) if as_dict else _shard_report(module)
+
+
+_shard_report = Ebb.shard_report
