@@ -2,6 +2,9 @@
 # this machine, over shared memory and the loopback device. A test that can't run here exits with 77.
 # tests/mpi/internal-NAME.c sees the private headers and links the static twin, as elsewhere.
 set (EBB_MPI_LAUNCH "${tests_dir}/mpi/launch")
+# Open MPI's plugins are gone when leaks are looked for: only a whole stack shows that the allocation was theirs.
+set (mpi_environment OMP_NUM_THREADS=1 "ASAN_OPTIONS=allocator_may_return_null=1:fast_unwind_on_malloc=0"
+  "LSAN_OPTIONS=suppressions=${tests_dir}/mpi/lsan.supp:print_suppressions=0")
 
 # Runs a program's target under mpirun, once for each number of ranks in the list: mpi-NAME-RANKS. What follows are the
 # program's arguments.
@@ -10,7 +13,7 @@ function (ebb_add_mpi_test name program ranks)
     set (test mpi-${name}-${n})
     add_test (NAME ${test} COMMAND "${EBB_MPI_LAUNCH}" ${n} $<TARGET_FILE:${program}> ${ARGN})
     # One thread for each rank, and a time after which a rank that waits in vain says so.
-    ebb_set_test_properties (${test} mpi 180 OMP_NUM_THREADS=1 EBB_PROCESS_GROUP_TIMEOUT=60)
+    ebb_set_test_properties (${test} mpi 180 ${mpi_environment} EBB_PROCESS_GROUP_TIMEOUT=60)
     set_tests_properties (${test} PROPERTIES PROCESSORS 2)
   endforeach ()
 endfunction ()
@@ -27,7 +30,7 @@ if (EBB_MPI)
     # That of faults starts its own jobs: they are meant to fail.
     if (name MATCHES "^faults")
       add_test (NAME mpi-${name} COMMAND test-mpi-${name})
-      ebb_set_test_properties (mpi-${name} mpi 180 OMP_NUM_THREADS=1 "EBB_MPI_LAUNCH=${EBB_MPI_LAUNCH}")
+      ebb_set_test_properties (mpi-${name} mpi 180 ${mpi_environment} "EBB_MPI_LAUNCH=${EBB_MPI_LAUNCH}")
     else ()
       ebb_add_mpi_test (${name} test-mpi-${name} "2;4")
     endif ()
