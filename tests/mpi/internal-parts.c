@@ -1,5 +1,4 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/init.h"
 #include "support/collective-parts.h"
 
 #include <stdlib.h>
