@@ -2,7 +2,7 @@
 #include "job.h"
 
 #include "interrupt.h"
-#include "model.h"
+#include "launch.h"
 #include "output.h"
 #include "profile.h"
 #include "report.h"
@@ -22,7 +22,7 @@ train (Trainer *trainer,
 {
   const Options *options = trainer->options;
 
-  while (trainer->step < options->steps && interrupt_get_status () == 0)
+  while (trainer->step < options->steps && trainer_get_interrupt (trainer) == 0)
     {
       gint64 began = g_get_monotonic_time ();
       double loss;
@@ -44,54 +44,79 @@ train (Trainer *trainer,
 static gboolean
 save (Trainer *trainer,
       Progress *progress,
+      const RankTable *table,
       GError **error)
 {
   const Options *options = trainer->options;
 
-  if (interrupt_get_status () != 0 && progress->losses->len == 0)
+  if (trainer_get_interrupt (trainer) != 0 && progress->losses->len == 0)
     return TRUE;
   if (!trainer_save_state (trainer, error))
     return FALSE;
   if (options->save != NULL)
     {
-      if (!model_save (trainer->model, options->save, error))
+      if (!trainer_save_weights (trainer, options->save, error))
         return FALSE;
       progress_note (progress, "Weights: %s", options->save);
     }
-  if (!report_write (trainer, progress, error))
+  if (!report_write (trainer, progress, table, error))
     return FALSE;
   if (options->resume != NULL)
     progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s", trainer->step, options->resume);
   return TRUE;
 }
 
+/* From the first step to the last file. */
+static gboolean
+run_training (Trainer *trainer,
+              Progress *progress,
+              Profile *profile,
+              Streams *streams,
+              GError **error)
+{
+  const Options *options = trainer->options;
+  RankTable table = { 0 };
+  gboolean ok;
+
+  rank_table_begin (trainer);
+  ok = train (trainer, progress, profile, streams, error) && trainer_finish (trainer, error)
+       && rank_table_init (&table, trainer, progress->losses->len, error);
+  if (ok || progress->losses->len > 0)
+    progress_end (progress);
+  rank_table_tell (&table, progress);
+  ok = ok && save (trainer, progress, &table, error) && profile_finish (profile, progress, error);
+  rank_table_clear (&table);
+  if (ok)
+    streams_tell (streams, progress);
+  if (ok && options->sample > 0 && trainer_get_interrupt (trainer) == 0)
+    {
+      progress_note (progress, "%s", "");
+      ok = sample_print (trainer, error);
+    }
+  return ok;
+}
+
 static gboolean
 run (Options *options,
+     Ranks *ranks,
      GError **error)
 {
   Trainer trainer;
   Progress progress;
   Profile profile;
   Streams streams;
-  gboolean ok = trainer_init (&trainer, options, error) && streams_init (&streams, &trainer, error);
+  gboolean ok = trainer_init (&trainer, options, ranks, error) && streams_init (&streams, &trainer, error);
 
+  if (ranks != NULL)
+    ok = ranks_agree (ranks, ok, error);
   if (ok)
     {
-      output_print_message ();
+      if (!options->silenced)
+        output_print_message ();
       progress_init (&progress, &trainer);
       progress_begin (&progress);
       profile_init (&profile, &trainer);
-      ok = train (&trainer, &progress, &profile, &streams, error) && trainer_finish (&trainer, error);
-      if (ok || progress.losses->len > 0)
-        progress_end (&progress);
-      ok = ok && save (&trainer, &progress, error) && profile_finish (&profile, &progress, error);
-      if (ok)
-        streams_tell (&streams, &progress);
-      if (ok && options->sample > 0 && interrupt_get_status () == 0)
-        {
-          progress_note (&progress, "%s", "");
-          ok = sample_print (&trainer, error);
-        }
+      ok = run_training (&trainer, &progress, &profile, &streams, error);
       profile_clear (&profile);
       progress_clear (&progress);
     }
@@ -119,36 +144,70 @@ finish (int status)
   return fail (1, message);
 }
 
+/* What all processes of a launch would say is said once. */
+static gboolean
+speaks (const Options *options)
+{
+  return !options->program->on_ranks || launch_speaks ();
+}
+
+static int
+print_help (const Options *options)
+{
+  g_autofree char *help = options_get_help (options->program);
+
+  if (speaks (options))
+    fputs (help, stdout);
+  return finish (0);
+}
+
+static int
+print_version (const Options *options)
+{
+  if (speaks (options))
+    printf ("%s (Ebb) %s\n", options->program->name, ebb_get_version_string ());
+  return finish (0);
+}
+
+static int
+run_job (Options *options,
+         int argc,
+         char **argv)
+{
+  g_autoptr (GError) error = NULL;
+  int interrupt;
+  gboolean ok;
+
+  interrupt_watch ();
+  if (options->program->on_ranks)
+    ok = launch_run (options, argc, argv, run, &interrupt, &error);
+  else
+    {
+      ok = run (options, NULL, &error);
+      interrupt = interrupt_get_status ();
+    }
+  if (ok)
+    return finish (interrupt);
+  if (error == NULL)
+    return options->program->on_ranks ? 1 : fail (1, "failed without saying why");
+  return fail (1, error->message);
+}
+
 static int
 run_command (int argc,
              char **argv,
              Options *options)
 {
   g_autoptr (GError) error = NULL;
+  g_autofree char *message = NULL;
 
-  if (!options_parse (options, argc, argv, &error))
-    {
-      g_autofree char *message = g_strdup_printf ("%s (%s --help lists the options)", error->message,
-                                                  options->program->name);
-
-      return fail (2, message);
-    }
-  if (options->help)
-    {
-      g_autofree char *help = options_get_help (options->program);
-
-      fputs (help, stdout);
-      return finish (0);
-    }
-  if (options->version)
-    {
-      printf ("%s (Ebb) %s\n", options->program->name, ebb_get_version_string ());
-      return finish (0);
-    }
-  interrupt_watch ();
-  if (!run (options, &error))
-    return fail (1, error != NULL ? error->message : "failed without saying why");
-  return finish (interrupt_get_status ());
+  if (options_parse (options, argc, argv, &error))
+    return options->help ? print_help (options) : options->version ? print_version (options)
+                                                                   : run_job (options, argc, argv);
+  if (!speaks (options))
+    return 2;
+  message = g_strdup_printf ("%s (%s --help lists the options)", error->message, options->program->name);
+  return fail (2, message);
 }
 
 int

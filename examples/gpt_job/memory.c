@@ -64,6 +64,7 @@ measure (EbbGpt *model,
 double
 memory_estimate_plain (EbbGpt *model,
                        const Options *options,
+                       gint64 n_rows,
                        EbbDevice *device)
 {
   EbbGenerator *generator = ebb_generator_get_default ();
@@ -81,5 +82,5 @@ memory_estimate_plain (EbbGpt *model,
   ebb_memory_reset_peaks (device);
   if (small <= 0 || large <= small)
     return 0;
-  return large + (large - small) / (length - half) * ((double) options->batch * options->context - length);
+  return large + (large - small) / (length - half) * ((double) n_rows * options->context - length);
 }

@@ -14,10 +14,11 @@ gboolean memory_wrap (EbbGpt *model,
                       GError **error);
 /* How often a block's forward was run again. */
 guint64 memory_count_recomputes (EbbGpt *model);
-/* Bytes of activations that a batch would keep without any strategy: two short pieces of text show how they grow. 0 if
- * that can't be found out. Changes nothing but counters. */
+/* Bytes of activations that @n_rows of text would keep without any strategy: two short pieces of text show how they
+ * grow. 0 if that can't be found out. Changes nothing but counters. */
 double memory_estimate_plain (EbbGpt *model,
                               const Options *options,
+                              gint64 n_rows,
                               EbbDevice *device);
 
 G_END_DECLS

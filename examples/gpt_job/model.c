@@ -1,8 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "model.h"
 
+#include "shard.h"
 #include "store.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A file with GPT-2's names does not say how many heads there are, so ours does; all published ones have 64 wide. */
@@ -177,46 +179,87 @@ get_moment_bytes (const Options *options)
                                                                                              : 8;
 }
 
-/* In doubles: the sizes of a mistyped option would overflow integers, and a rounded number is as good here. */
-gboolean
-model_check_memory (const Options *options,
-                    const EbbGptConfig *config,
-                    EbbDevice *device,
-                    GError **error)
+/* How much of the model each rank has, in elements; in doubles: the sizes of a mistyped option would overflow integers,
+ * and a rounded number is as good here. */
+typedef struct
+{
+  double held;     /* of parameters, and of what goes with each of them */
+  double gathered; /* besides, at the least */
+  double largest;  /* gradient that is there before it is shared out */
+} Share;
+
+static Share
+get_share (const Options *options,
+           const EbbGptConfig *config,
+           guint n_ranks)
 {
   double width = ebb_gpt_config_get_width (config), layers = ebb_gpt_config_get_layers (config);
-  double context = ebb_gpt_config_get_context (config);
-  double n_parameters =
-      width * (ebb_gpt_config_get_vocab (config) + context + 2) + layers * width * (12 * width + 13);
+  double vocab = ebb_gpt_config_get_vocab (config), context = ebb_gpt_config_get_context (config);
+  double root = width * (vocab + context + 2), block = width * (12 * width + 13), all = root + layers * block;
+  double n_shards = shard_get_size (&options->ranks, n_ranks);
+  gboolean in_blocks = options->ranks.wraps_blocks;
+
+  if (n_ranks == 1 || n_shards <= 1)
+    return (Share){ .held = all, .largest = width * vocab };
+  if (!in_blocks)
+    return (Share){ .held = all / n_shards, .gathered = options->ranks.wrap_least > 0 ? 0 : all };
+  return (Share){ .held = all / n_shards, .gathered = root + block, .largest = MAX (root, block) };
+}
+
+/* Bytes that one rank keeps of activations at the least. */
+static double
+get_activations (const Options *options,
+                 const EbbGptConfig *config,
+                 EbbDevice *device,
+                 guint n_ranks)
+{
+  double layers = ebb_gpt_config_get_layers (config), rows = ceil ((double) options->batch / n_ranks);
+  double row = (double) ebb_gpt_config_get_width (config) * ebb_gpt_config_get_context (config);
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
   /* What a block keeps at least: its input, or what its products and norms read. A store brings inputs back one by
    * one, and some ahead. */
   double n_kept = store_leaves (options, device) ? MIN (layers, options->prefetch + 1.0) : layers;
   double kept = options->checkpoint_kind != CHECKPOINT_NONE ? 1 : store_leaves (options, device) ? 0
                                                                                                  : 12;
+
+  return element * kept * n_kept * row * rows;
+}
+
+gboolean
+model_check_memory (const Options *options,
+                    const EbbGptConfig *config,
+                    EbbDevice *device,
+                    guint n_ranks,
+                    GError **error)
+{
+  Share share = get_share (options, config, n_ranks);
+  guint n_here = MAX (options->ranks.n_ranks, 1); /* ranks that are threads share one memory */
   double training = options->steps > 0 ? 1 : 0;
-  double parameters = 4 * n_parameters, moments = training * n_parameters * get_moment_bytes (options);
+  double parameters = 4 * (share.held + share.gathered), moments = training * share.held * get_moment_bytes (options);
   /* A parameter that moves at once leaves only the largest gradient, that of the embedding, to the end. */
-  double gradients =
-      training * (options->step_in_backward ? 4 * width * ebb_gpt_config_get_vocab (config) : parameters);
-  double activations = training * element * kept * n_kept * width * context * options->batch;
+  double gradients = training * 4 * (options->step_in_backward ? share.largest : share.held);
+  double activations = training * n_here * get_activations (options, config, device, n_ranks);
+  double rest = n_here * (parameters + gradients + moments);
   double limit = (double) ebb_memory_get_limit (device);
-  g_autofree char *all = NULL;
-  g_autofree char *rest = NULL;
+  g_autofree char *all_text = NULL;
+  g_autofree char *rest_text = NULL;
   g_autofree char *kept_text = NULL;
   g_autofree char *limit_text = NULL;
+  g_autofree char *who = NULL;
 
-  if (parameters + gradients + moments + activations <= limit)
+  if (rest + activations <= limit)
     return TRUE;
-  all = format_mib (parameters + gradients + moments + activations);
-  rest = format_mib (parameters + gradients + moments);
+  all_text = format_mib (rest + activations);
+  rest_text = format_mib (rest);
   kept_text = format_mib (activations);
   limit_text = format_mib (limit);
-  g_set_error (
-      error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
-      "not enough memory on %s: the model needs at least %s, %s for parameters, gradients and optimizer and %s "
-      "for activations of --batch %d, and there are %s",
-      ebb_device_get_name (device), all, rest, kept_text, options->batch, limit_text);
+  who = n_ranks == 1 ? g_strdup ("the model needs")
+        : n_here > 1 ? g_strdup_printf ("%u ranks together need", n_ranks)
+                     : g_strdup_printf ("each of %u ranks needs", n_ranks);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+               "not enough memory on %s: %s at least %s, %s for parameters, gradients and optimizer and %s "
+               "for activations of --batch %d, and there are %s",
+               ebb_device_get_name (device), who, all_text, rest_text, kept_text, options->batch, limit_text);
   return FALSE;
 }
 

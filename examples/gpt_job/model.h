@@ -18,11 +18,12 @@ EbbGptConfig *model_make_config (const Options *options,
                                  EbbArgs *metadata,
                                  const char *saved,
                                  GError **error);
-/* Whether parameters, gradients, the optimizer's state and the least that a step keeps can fit in the device's memory.
- */
+/* Whether what each of @n_ranks has of parameters, gradients, the optimizer's state and the least that a step keeps can
+ * fit in the device's memory. */
 gboolean model_check_memory (const Options *options,
                              const EbbGptConfig *config,
                              EbbDevice *device,
+                             guint n_ranks,
                              GError **error);
 gboolean model_save (EbbGpt *model,
                      const char *path,

@@ -123,6 +123,8 @@ add_file_json (const Options *self,
   add_text (builder, "stream_trace", self->stream_trace);
   add_integer (builder, "profile_steps", self->profile_steps);
   add_flag (builder, "quiet", self->quiet);
+  if (self->program->on_ranks)
+    rank_options_add_json (&self->ranks, builder);
 }
 
 void

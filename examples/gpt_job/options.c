@@ -36,6 +36,7 @@ options_init (Options *self,
     .prefetch = 1,
     .profile_steps = PROFILE_STEPS_NOT_GIVEN,
   };
+  rank_options_init (&self->ranks);
   remembered_init (self);
 }
 
@@ -69,6 +70,16 @@ options_clear (Options *self)
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
     g_clear_pointer (texts[i], g_free);
+  rank_options_clear (&self->ranks);
+}
+
+void
+options_silence (Options *self)
+{
+  self->silenced = self->quiet = TRUE;
+  g_clear_pointer (&self->report, g_free);
+  g_clear_pointer (&self->profile, g_free);
+  g_clear_pointer (&self->stream_trace, g_free);
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -119,7 +130,9 @@ add_training (GOptionContext *context,
 {
   const GOptionEntry entries[] = {
     { "steps", 'n', 0, G_OPTION_ARG_INT64, &self->steps, "Optimizer steps in all, resumed ones included (100)", "N" },
-    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text at a time (8)", "N" },
+    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch,
+      self->program->on_ranks ? "Rows of text at a time, of all ranks together (8)" : "Rows of text at a time (8)",
+      "N" },
     { "accumulate", 0, 0, G_OPTION_ARG_INT, &self->accumulate, "Batches that make one step (1)", "N" },
     { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-4)", "X" },
     { "schedule", 0, 0, G_OPTION_ARG_STRING, &self->schedule, "How it changes: constant, cosine (constant)", "NAME" },
@@ -164,7 +177,10 @@ add_machine (GOptionContext *context,
     { "step-in-backward", 0, 0, G_OPTION_ARG_NONE, &self->step_in_backward,
       "Move each parameter as soon as it has its gradient, and drop that (no)", NULL },
     { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, "cpu, sim or cuda (cpu)", "NAME" },
-    { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads; 0: all cores (0)", "N" },
+    { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads,
+      self->program->on_ranks ? "Threads of each rank; 0: its share of the machine's cores (0)"
+                              : "Threads; 0: all cores (0)",
+      "N" },
     { NULL }
   };
 
@@ -224,6 +240,8 @@ make_context (Options *self,
   g_option_context_add_main_entries (context, remaining, NULL);
   add_data_and_model (context, self);
   add_training (context, self);
+  if (self->program->on_ranks)
+    rank_options_add_group (&self->ranks, context);
   add_machine (context, self);
   add_files (context, self);
   g_option_context_set_summary (context, "Each option has the default that stands in parentheses.");
@@ -481,6 +499,9 @@ find_kinds (Options *self,
   if (!options_check_name ("checkpoint", self->checkpoint, checkpoint_names, error))
     return FALSE;
   self->checkpoint_kind = (CheckpointKind) options_find_name (checkpoint_names, self->checkpoint);
+  if (self->program->on_ranks
+      && !rank_options_check (&self->ranks, self->resume == NULL || self->saved_taken, error))
+    return FALSE;
   return store_check (self, error);
 }
 
@@ -507,8 +528,8 @@ options_parse (Options *self,
   self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
-  if (!take_sizes (self, error) || !take_profile_steps (self, error) || !check_names (self, error)
-      || !find_kinds (self, error)
+  if (!rank_options_fill (&self->ranks, error) || !take_sizes (self, error) || !take_profile_steps (self, error)
+      || !check_names (self, error) || !find_kinds (self, error)
       || (self->preset != NULL
           && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)

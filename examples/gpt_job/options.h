@@ -2,6 +2,7 @@
 #pragma once
 
 #include "program.h"
+#include "rank-options.h"
 
 #include <ebb/ebb.h>
 #include <json-glib/json-glib.h>
@@ -60,6 +61,9 @@ typedef struct
   char *load, *save, *resume;
   gint64 save_every;
 
+  RankOptions ranks; /* of a program on ranks */
+  gboolean silenced;
+
   /* output */
   int sample, top_k;
   double temperature;
@@ -89,6 +93,8 @@ char *options_get_help (const Program *program);
 gboolean options_take_saved (Options *self,
                              const char *saved,
                              GError **error);
+/* For a rank that only the first one speaks for. */
+void options_silence (Options *self);
 /* Takes the sizes that took effect over. */
 void options_set_config (Options *self,
                          const EbbGptConfig *config);

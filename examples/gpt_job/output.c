@@ -94,10 +94,9 @@ gboolean
 output_check (const Options *options,
               GError **error)
 {
-  return check_file ("save", options->save, error) && check_file ("report", options->report, error)
-         && check_file ("profile", options->profile, error)
-         && check_file ("stream-trace", options->stream_trace, error)
-         && check_folder ("resume", options->resume, error)
+  return (options->silenced || check_file ("save", options->save, error))
+         && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
+         && check_file ("stream-trace", options->stream_trace, error) && check_folder ("resume", options->resume, error)
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
 }
 
@@ -139,6 +138,7 @@ output_print_error (const char *message)
 
 /* The last message, kept until it is known whether an error says it all. */
 static char *message;
+static GMutex message_lock;
 
 static GLogWriterOutput
 keep_message (GLogLevelFlags level,
@@ -151,8 +151,10 @@ keep_message (GLogLevelFlags level,
   for (gsize i = 0; i < n_fields; i++)
     if (strcmp (fields[i].key, "MESSAGE") == 0)
       {
+        g_mutex_lock (&message_lock);
         g_free (message);
         message = g_strdup (fields[i].value);
+        g_mutex_unlock (&message_lock);
       }
   return G_LOG_WRITER_HANDLED;
 }
@@ -167,7 +169,11 @@ output_init (const char *name)
 void
 output_print_message (void)
 {
-  if (message != NULL)
-    output_print_error (message);
-  g_clear_pointer (&message, g_free);
+  g_autofree char *last = NULL;
+
+  g_mutex_lock (&message_lock);
+  last = g_steal_pointer (&message);
+  g_mutex_unlock (&message_lock);
+  if (last != NULL)
+    output_print_error (last);
 }

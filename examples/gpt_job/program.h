@@ -12,6 +12,7 @@ typedef struct
   const char *name;     /* as messages and files call it */
   const char *title;    /* what it does, behind its name in the help */
   const char *epilogue; /* the help's last lines */
+  gboolean on_ranks;    /* whether it trains on many ranks */
 } Program;
 
 G_END_DECLS

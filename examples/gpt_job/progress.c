@@ -15,6 +15,15 @@
 #define LIVE_INTERVAL (G_USEC_PER_SEC / 10)
 #define RECENT 10
 
+/* mpirun gives its ranks terminals of no size, whatever its own output is. */
+static guint
+get_columns (guint fallback)
+{
+  struct winsize size;
+
+  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : fallback;
+}
+
 void
 progress_init (Progress *self,
                const Trainer *trainer)
@@ -22,7 +31,7 @@ progress_init (Progress *self,
   *self = (Progress){
     .trainer = trainer,
     .quiet = trainer->options->quiet,
-    .live = isatty (STDOUT_FILENO),
+    .live = isatty (STDOUT_FILENO) && (trainer->ranks == NULL || get_columns (0) > 0),
     .losses = g_array_new (FALSE, FALSE, sizeof (double)),
     .seconds = g_array_new (FALSE, FALSE, sizeof (double)),
   };
@@ -100,14 +109,6 @@ format_time (double seconds)
 
 #define ROOMY 120
 
-static guint
-get_columns (void)
-{
-  struct winsize size;
-
-  return ioctl (STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 static void
 append_memory (GString *line,
                const char *name,
@@ -165,7 +166,7 @@ progress_step (Progress *self,
   if (self->quiet || !due)
     return;
   self->shown = now;
-  columns = self->live ? get_columns () : ROOMY;
+  columns = self->live ? get_columns (80) : ROOMY;
   line = format_line (self, columns >= ROOMY);
   if (self->live)
     printf ("\r%.*s\033[K", (int) columns - 1, line);
@@ -175,6 +176,21 @@ progress_step (Progress *self,
 }
 
 /* -- before and after ---------------------------------------------------------------------------------------------- */
+
+static void
+tell_ranks (Progress *self)
+{
+  const Ranks *ranks = self->trainer->ranks;
+  const RankOptions *options = &self->trainer->options->ranks;
+  g_autofree char *among = NULL;
+
+  if (ranks == NULL)
+    return;
+  if (options->shard_kind == SHARD_HYBRID)
+    among = g_strdup_printf (" among %d", options->shard_size);
+  progress_note (self, "%u rank%s (%s), shard %s%s", ranks->size, ranks->size == 1 ? "" : "s",
+                 ebb_process_group_get_backend (ranks->group), options->shard, among != NULL ? among : "");
+}
 
 void
 progress_begin (Progress *self)
@@ -192,6 +208,7 @@ progress_begin (Progress *self)
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
                  ebb_text_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
                  options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
+  tell_ranks (self);
   if (trainer->first_step > 0)
     progress_note (self, "Going on from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);
 }

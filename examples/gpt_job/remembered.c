@@ -41,6 +41,12 @@ static const struct
   { "residual", KIND_TEXT, G_STRUCT_OFFSET (Options, residual), 0, "f32", TRUE },
   { "moments", KIND_TEXT, G_STRUCT_OFFSET (Options, moments), 0, "f32", TRUE },
   { "step_in_backward", KIND_FLAG, G_STRUCT_OFFSET (Options, step_in_backward), 0, NULL, TRUE },
+  { "shard", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.shard), 0, "full", TRUE },
+  { "wrap", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.wrap), 0, "block", TRUE },
+  { "flatten", KIND_FLAG, G_STRUCT_OFFSET (Options, ranks.flatten), 0, NULL, TRUE },
+  { "reduce", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.reduce), 0, "auto", TRUE },
+  { "compute_dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.compute_dtype), 0, "none", TRUE },
+  { "reduce_dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.reduce_dtype), 0, "none", TRUE },
 };
 
 #define AT(type, i) ((type *) G_STRUCT_MEMBER_P (self, remembered[i].place))

@@ -5,21 +5,6 @@
 #include "output.h"
 #include "store.h"
 
-#include <string.h>
-
-/* The most memory that the process ever had resident, libraries included; 0 where the system does not tell. */
-static gint64
-get_rss_peak (void)
-{
-  g_autofree char *status = NULL;
-  const char *line;
-
-  if (!g_file_get_contents ("/proc/self/status", &status, NULL, NULL))
-    return 0;
-  line = strstr (status, "VmHWM:");
-  return line != NULL ? g_ascii_strtoll (line + strlen ("VmHWM:"), NULL, 10) * 1024 : 0;
-}
-
 static void
 add_numbers (JsonBuilder *builder,
              const char *name,
@@ -55,7 +40,7 @@ add_memory (JsonBuilder *builder,
   add_integer (builder, "gradient_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT));
   add_integer (builder, "optimizer_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER));
   add_integer (builder, "workspace_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE));
-  add_integer (builder, "rss_peak_bytes", (guint64) get_rss_peak ());
+  add_integer (builder, "rss_peak_bytes", (guint64) rank_table_get_rss_peak ());
 }
 
 /* What each wrapped block has done; no block, where nothing is wrapped. */
@@ -71,7 +56,8 @@ add_checkpointing (JsonBuilder *builder,
 
 static char *
 make_text (const Trainer *trainer,
-           const Progress *progress)
+           const Progress *progress,
+           const RankTable *table)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
   g_autoptr (JsonGenerator) generator = json_generator_new ();
@@ -91,6 +77,7 @@ make_text (const Trainer *trainer,
   store_add_json (trainer->store, trainer->options, builder);
   add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
   add_checkpointing (builder, trainer->model);
+  rank_table_add_json (table, builder);
   add_integer (builder, "parameters", ebb_module_count_parameters (EBB_MODULE (trainer->model)));
   add_integer (builder, "first_step", (guint64) trainer->first_step);
   add_integer (builder, "last_step", (guint64) trainer->step);
@@ -111,6 +98,7 @@ make_text (const Trainer *trainer,
 gboolean
 report_write (const Trainer *trainer,
               const Progress *progress,
+              const RankTable *table,
               GError **error)
 {
   g_autofree char *json = NULL;
@@ -118,7 +106,7 @@ report_write (const Trainer *trainer,
 
   if (trainer->options->report == NULL)
     return TRUE;
-  json = make_text (trainer, progress);
+  json = make_text (trainer, progress, table);
   text = g_strconcat (json, "\n", NULL);
   return output_write (trainer->options->report, text, error);
 }

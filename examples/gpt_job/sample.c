@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "sample.h"
 
-#include "interrupt.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -85,6 +83,7 @@ make_prompt (Trainer *trainer,
   return ebb_to_device (row, trainer->device, error);
 }
 
+/* All ranks compute it, since each may hold a part of the model; the first one prints it. */
 gboolean
 sample_print (Trainer *trainer,
               GError **error)
@@ -102,19 +101,22 @@ sample_print (Trainer *trainer,
     return FALSE;
   if (strcmp (options->prompt, "\n") != 0)
     g_string_append (pending, options->prompt);
-  for (int i = 0; ok && i < options->sample && interrupt_get_status () == 0; i++)
+  for (int i = 0; ok && i < options->sample && trainer_get_interrupt (trainer) == 0; i++)
     {
       EbbTensor *longer = ebb_gpt_generate (trainer->model, sequence, 1, options->temperature, options->top_k,
                                             generator, NULL, error);
 
-      ok = longer != NULL && append_last (trainer, longer, pending, error);
-      if (ok)
+      ok = longer != NULL && append_last (trainer, longer, pending, error) && trainer_poll (trainer, error);
+      if (ok && !options->silenced)
         print_text (pending, FALSE);
       ebb_tensor_unref (sequence);
       sequence = longer;
     }
-  print_text (pending, TRUE);
-  putchar ('\n');
+  if (!options->silenced)
+    {
+      print_text (pending, TRUE);
+      putchar ('\n');
+    }
   if (sequence != NULL)
     ebb_tensor_unref (sequence);
   return ok;

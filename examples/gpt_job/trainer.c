@@ -1,9 +1,13 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "trainer.h"
 
+#include "fault.h"
+#include "interrupt.h"
 #include "memory.h"
 #include "model.h"
 #include "output.h"
+#include "rank-state.h"
+#include "shard.h"
 #include "store.h"
 
 #include <math.h>
@@ -143,22 +147,32 @@ take_seed (Options *options,
   return TRUE;
 }
 
-gboolean
-trainer_init (Trainer *self,
-              Options *options,
-              GError **error)
+static gboolean
+has_state (const Trainer *self)
 {
+  const char *folder = self->options->resume;
+
+  return self->ranks != NULL ? rank_state_is_there (folder) : output_has_state (folder);
+}
+
+/* What is on this rank alone. */
+static gboolean
+prepare (Trainer *self,
+         GError **error)
+{
+  Options *options = self->options;
+  guint n_ranks = self->ranks != NULL ? self->ranks->size : 1;
   g_autoptr (EbbArgs) weights = NULL;
   g_autoptr (EbbArgs) metadata = NULL;
   g_autoptr (EbbGptConfig) config = NULL;
   g_autofree char *saved = NULL;
 
-  *self = (Trainer){ .options = options, .saved_step = -1 };
   if (!set_machine_up (self, error) || !output_check (options, error))
     return FALSE;
-  if (options->resume != NULL && output_has_state (options->resume))
+  if (options->resume != NULL && has_state (self))
     {
-      saved = ebb_training_state_read_config (options->resume, error);
+      saved = self->ranks != NULL ? rank_state_read_config (options->resume, error)
+                                  : ebb_training_state_read_config (options->resume, error);
       if (saved == NULL || !take_seed (options, saved, error))
         return FALSE;
     }
@@ -177,14 +191,78 @@ trainer_init (Trainer *self,
   if (config == NULL)
     return FALSE;
   options_set_config (options, config);
-  if (!read_data (self, error) || !model_check_memory (options, config, self->device, error))
+  if (!read_data (self, error) || !model_check_memory (options, config, self->device, n_ranks, error))
     return FALSE;
   self->store = store_make (options, error);
-  if (self->store == NULL || !make_model (self, config, weights, error) || !make_optimizer (self, error)
-      || !load_state (self, error))
-    return FALSE;
+  return self->store != NULL && make_model (self, config, weights, error) && make_optimizer (self, error);
+}
+
+static void
+estimate (Trainer *self)
+{
+  const Options *options = self->options;
+
   if (options->checkpoint_kind != CHECKPOINT_NONE && !options->quiet && self->step < options->steps)
-    self->plain_activations = memory_estimate_plain (self->model, options, self->device);
+    self->plain_activations = memory_estimate_plain (self->model, options, self->n_rows, self->device);
+}
+
+/* What is wrapped last goes around what was wrapped before. */
+static gboolean
+wrap_on_ranks (Trainer *self,
+               GError **error)
+{
+  const Options *options = self->options;
+  gboolean outside = options->ranks.checkpoint_outside;
+
+  return (outside || memory_wrap (self->model, options, self->store, error))
+         && shard_wrap (self->model, options, self->ranks, error)
+         && (!outside || memory_wrap (self->model, options, self->store, error));
+}
+
+/* Rows are dealt out in order, and as evenly as can be. */
+static void
+take_rows (Trainer *self)
+{
+  gint64 rank = self->ranks != NULL ? self->ranks->rank : 0, n_ranks = self->ranks != NULL ? self->ranks->size : 1;
+
+  self->first_row = rank * self->options->batch / n_ranks;
+  self->n_rows = (rank + 1) * self->options->batch / n_ranks - self->first_row;
+}
+
+/* The options are compared first, so that all ranks make the same calls from there on. */
+static gboolean
+init_on_ranks (Trainer *self,
+               GError **error)
+{
+  g_autofree char *options = options_to_json (self->options);
+
+  if (!ranks_check_same (self->ranks, "options", options, error))
+    return FALSE;
+  if (self->ranks->rank > 0)
+    options_silence (self->options);
+  if (!ranks_agree (self->ranks, prepare (self, error), error))
+    return FALSE;
+  take_rows (self);
+  estimate (self);
+  if (!wrap_on_ranks (self, error))
+    return FALSE;
+  ebb_memory_trim (self->device);
+  return rank_state_seed (self, error) && rank_state_load (self, error);
+}
+
+gboolean
+trainer_init (Trainer *self,
+              Options *options,
+              Ranks *ranks,
+              GError **error)
+{
+  *self = (Trainer){ .options = options, .ranks = ranks, .saved_step = -1 };
+  if (ranks != NULL)
+    return init_on_ranks (self, error);
+  if (!prepare (self, error) || !load_state (self, error))
+    return FALSE;
+  take_rows (self);
+  estimate (self);
   return memory_wrap (self->model, options, self->store, error);
 }
 
@@ -224,11 +302,43 @@ compute_loss (Trainer *self,
   return loss;
 }
 
+/* This rank's rows of @batch. Without any it takes one, since all ranks make the same calls, and lets it count for
+ * nothing. */
+static EbbTensor *
+take_part (Trainer *self,
+           EbbTensor *batch,
+           GError **error)
+{
+  g_autoptr (EbbTensor) rows = NULL;
+
+  if (self->n_rows == self->options->batch)
+    return ebb_to_device (batch, self->device, error);
+  rows = ebb_narrow (batch, 0, MIN (self->first_row, self->options->batch - 1), MAX (self->n_rows, 1), error);
+  return ebb_to_device (rows, self->device, error);
+}
+
+/* Ranks average their gradients, whatever number of rows each has: so a loss counts by its rows. */
+static gboolean
+run_backward (Trainer *self,
+              EbbTensor *loss,
+              GError **error)
+{
+  gint64 n_ranks = self->ranks != NULL ? self->ranks->size : 1;
+  g_autoptr (EbbTensor) weighted = NULL;
+
+  if (self->n_rows * n_ranks == self->options->batch)
+    return ebb_tensor_backward (loss, error);
+  weighted = ebb_mul_scalar (loss, (double) (self->n_rows * n_ranks) / self->options->batch, error);
+  return weighted != NULL && ebb_tensor_backward (weighted, error);
+}
+
+/* @loss: this rank's share of the batch's. */
 static gboolean
 run_batch (Trainer *self,
            double *loss,
            GError **error)
 {
+  gint64 batch = self->options->batch;
   g_autoptr (EbbTensor) host_tokens = NULL;
   g_autoptr (EbbTensor) host_targets = NULL;
   g_autoptr (EbbTensor) tokens = NULL;
@@ -236,16 +346,63 @@ run_batch (Trainer *self,
   g_autoptr (EbbTensor) result = NULL;
   g_autoptr (EbbTensor) host_result = NULL;
 
-  if (!ebb_text_dataset_get_batch (self->dataset, self->options->batch, self->options->context, &host_tokens,
-                                   &host_targets, error))
+  if (!ebb_text_dataset_get_batch (self->dataset, batch, self->options->context, &host_tokens, &host_targets, error))
     return FALSE;
-  tokens = ebb_to_device (host_tokens, self->device, error);
-  targets = ebb_to_device (host_targets, self->device, error);
+  tokens = take_part (self, host_tokens, error);
+  targets = take_part (self, host_targets, error);
+  if (!fault_meet (self->ranks, "forward", self->step + 1, error))
+    return FALSE;
   result = compute_loss (self, tokens, targets, error);
-  if (result == NULL || !ebb_tensor_backward (result, error))
+  if (result == NULL || !fault_meet (self->ranks, "backward", self->step + 1, error)
+      || !run_backward (self, result, error))
     return FALSE;
   host_result = ebb_to_device (result, ebb_device_get_cpu (), error);
-  return host_result != NULL && ebb_tensor_get_item (host_result, loss, error);
+  if (host_result == NULL || !ebb_tensor_get_item (host_result, loss, error))
+    return FALSE;
+  if (self->n_rows < batch)
+    *loss = self->n_rows > 0 ? *loss * ((double) self->n_rows / (double) batch) : 0;
+  return TRUE;
+}
+
+static gboolean
+run_batches (Trainer *self,
+             double *loss,
+             GError **error)
+{
+  const Options *options = self->options;
+  gboolean keeps = self->ranks != NULL && !options->ranks.reduces_each_batch;
+  double sum = 0;
+
+  for (int i = 0; i < options->accumulate; i++)
+    {
+      double one;
+      gboolean ok;
+
+      if (keeps)
+        ebb_push_gradient_sync (i == options->accumulate - 1);
+      ok = run_batch (self, &one, error);
+      if (keeps)
+        ebb_pop_gradient_sync ();
+      if (!ok)
+        return FALSE;
+      sum += one;
+    }
+  *loss = sum / options->accumulate;
+  return fault_meet (self->ranks, "exchange", self->step + 1, error)
+         && (self->ranks == NULL || ranks_sum (self->ranks, loss, error));
+}
+
+int
+trainer_get_interrupt (const Trainer *self)
+{
+  return self->ranks != NULL ? self->ranks->interrupt : interrupt_get_status ();
+}
+
+gboolean
+trainer_poll (Trainer *self,
+              GError **error)
+{
+  return self->ranks == NULL || ranks_poll (self->ranks, error);
 }
 
 gboolean
@@ -254,25 +411,21 @@ trainer_step (Trainer *self,
               GError **error)
 {
   const Options *options = self->options;
-  double sum = 0;
 
   ebb_schedule_apply (self->schedule, self->optimizer); /* first: the backward pass may be what moves parameters */
-  for (int i = 0; i < options->accumulate; i++)
-    {
-      double one;
-
-      if (!run_batch (self, &one, error))
-        return FALSE;
-      sum += one;
-    }
-  *loss = sum / options->accumulate;
+  if (!run_batches (self, loss, error))
+    return FALSE;
   if (!isfinite (*loss))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "the loss of step %" G_GINT64_FORMAT " is %g: a smaller --lr than %g, or --clip 1, may help",
                    self->step + 1, *loss, options->lr);
+      if (self->ranks != NULL)
+        self->ranks->failure_shared = TRUE;
       return FALSE;
     }
+  if (!fault_meet (self->ranks, "update", self->step + 1, error))
+    return FALSE;
   if (options->accumulate > 1)
     ebb_optimizer_scale_grad (self->optimizer, 1.0 / options->accumulate);
   if (options->clip > 0 && !ebb_optimizer_clip_grad_norm (self->optimizer, options->clip, NULL, error))
@@ -298,11 +451,24 @@ trainer_save_state (Trainer *self,
 {
   if (self->state == NULL || self->step == self->saved_step)
     return TRUE;
-  if (!ebb_training_state_save (self->state, self->options->resume, self->step, error))
+  if (self->ranks != NULL)
+    {
+      if (!rank_state_save (self, error))
+        return FALSE;
+    }
+  else if (!ebb_training_state_save (self->state, self->options->resume, self->step, error))
     {
       g_prefix_error (error, "--resume: ");
       return FALSE;
     }
   self->saved_step = self->step;
   return TRUE;
+}
+
+gboolean
+trainer_save_weights (Trainer *self,
+                      const char *path,
+                      GError **error)
+{
+  return self->ranks != NULL ? rank_state_save_weights (self, path, error) : model_save (self->model, path, error);
 }

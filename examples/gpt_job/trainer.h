@@ -2,6 +2,7 @@
 #pragma once
 
 #include "options.h"
+#include "ranks.h"
 
 /* One training: what it is made of, a step of it, and its state on the disk. */
 
@@ -10,6 +11,7 @@ G_BEGIN_DECLS
 typedef struct
 {
   Options *options;
+  Ranks *ranks; /* NULL: a program on its own */
   EbbDevice *device;
   EbbTokenizer *tokenizer;
   EbbTextDataset *dataset; /* NULL if there is nothing to train on */
@@ -21,15 +23,21 @@ typedef struct
   gint64 step;              /* taken so far, resumed ones included */
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */
+  gint64 first_row, n_rows; /* of each batch that this rank computes with; it may have none */
   double plain_activations; /* bytes that a step would keep without checkpointing, 0 if unknown */
 } Trainer;
 
 /* Makes everything, loads what there is to load, and refuses what can't be before anything is computed. */
 gboolean trainer_init (Trainer *self,
                        Options *options,
+                       Ranks *ranks,
                        GError **error);
 void trainer_clear (Trainer *self);
-/* One optimizer step; @loss is the mean over its batches. */
+/* The exit status that a signal asks for; of all ranks, as of the last step or trainer_poll(). 0: none. */
+int trainer_get_interrupt (const Trainer *self);
+gboolean trainer_poll (Trainer *self,
+                       GError **error);
+/* One optimizer step; @loss is the mean over its batches, over all ranks. */
 gboolean trainer_step (Trainer *self,
                        double *loss,
                        GError **error);
@@ -39,5 +47,8 @@ gboolean trainer_finish (Trainer *self,
 /* Writes the state to the folder of --resume, if there is one and it is not there yet. */
 gboolean trainer_save_state (Trainer *self,
                              GError **error);
+gboolean trainer_save_weights (Trainer *self,
+                               const char *path,
+                               GError **error);
 
 G_END_DECLS

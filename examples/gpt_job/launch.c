@@ -1,0 +1,131 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "launch.h"
+
+typedef struct
+{
+  const Program *program;
+  int argc;
+  char **argv;
+  LaunchFunc func;
+  int interrupt; /* as rank 0 has it */
+} Launch;
+
+/* The first of these variables that is set to a number; -1 without one. */
+static int
+read_environment (const char *const *names)
+{
+  for (; *names != NULL; names++)
+    {
+      const char *text = g_getenv (*names);
+
+      if (text != NULL && g_ascii_isdigit (text[0]))
+        return (int) MIN (g_ascii_strtoull (text, NULL, 10), G_MAXINT);
+    }
+  return -1;
+}
+
+gboolean
+launch_speaks (void)
+{
+  static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID", NULL };
+
+  return read_environment (names) <= 0;
+}
+
+static gboolean
+run_rank (const Options *options,
+          EbbProcessGroup *group,
+          Launch *launch,
+          Ranks *ranks,
+          GError **error)
+{
+  Options own;
+  gboolean ok;
+
+  if (options->ranks.timeout > 0)
+    ebb_process_group_set_timeout (group, options->ranks.timeout);
+  options_init (&own, launch->program);
+  ok = options_parse (&own, launch->argc, launch->argv, error) && ranks_init (ranks, group, error)
+       && launch->func (&own, ranks, error);
+  if (ranks->group != NULL && ranks->rank == 0)
+    launch->interrupt = ranks->interrupt;
+  options_clear (&own);
+  return ok;
+}
+
+/* -- threads ------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const Options *options;
+  Launch *launch;
+} ThreadLaunch;
+
+static gboolean
+run_thread (EbbProcessGroup *group,
+            gpointer user_data,
+            GError **error)
+{
+  ThreadLaunch *data = user_data;
+  Ranks ranks = { 0 };
+  gboolean ok = run_rank (data->options, group, data->launch, &ranks, error);
+
+  ranks_clear (&ranks);
+  return ok;
+}
+
+/* -- processes ----------------------------------------------------------------------------------------------------- */
+
+/* Where only this rank has failed, the others may be waiting for it: it leaves without saying good-bye, which they are
+ * told by the launcher or find out. */
+static gboolean
+run_process (const Options *options,
+             Launch *launch,
+             GError **error)
+{
+  Ranks ranks = { 0 };
+  g_autoptr (EbbProcessGroup) group = NULL;
+  gboolean ok, silent, leaves;
+
+  group = ebb_init_process_group (options->ranks.backend, error);
+  if (group == NULL)
+    return FALSE;
+  ok = run_rank (options, group, launch, &ranks, error);
+  silent = !ok && ranks.failure_shared && ranks.rank > 0;
+  leaves = ok || ranks.failure_shared;
+  if (!ok && !ranks.failure_shared && ranks.size > 1)
+    g_prefix_error (error, "rank %u: ", ranks.rank);
+  ranks_clear (&ranks);
+  g_clear_object (&group);
+  if (leaves)
+    ebb_destroy_process_group ();
+  if (silent)
+    g_clear_error (error);
+  return ok;
+}
+
+gboolean
+launch_run (Options *options,
+            int argc,
+            char **argv,
+            LaunchFunc func,
+            int *interrupt,
+            GError **error)
+{
+  Launch launch = { .program = options->program, .argc = argc, .argv = argv, .func = func };
+  ThreadLaunch data = { .options = options, .launch = &launch };
+  gboolean ok;
+
+  if (options->ranks.timeout > 0)
+    {
+      char text[G_ASCII_DTOSTR_BUF_SIZE];
+
+      g_setenv ("EBB_PROCESS_GROUP_TIMEOUT", g_ascii_dtostr (text, sizeof text, options->ranks.timeout), TRUE);
+    }
+  if (options->ranks.n_ranks > 0)
+    ok = ebb_run_ranks ((guint) options->ranks.n_ranks, run_thread, &data, error);
+  else
+    ok = run_process (options, &launch, error);
+  *interrupt = launch.interrupt;
+  return ok;
+}

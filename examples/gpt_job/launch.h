@@ -1,0 +1,27 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+#include "ranks.h"
+
+/* Where ranks come from: threads that are made here, or processes that mpirun, Slurm or the like has made. */
+
+G_BEGIN_DECLS
+
+/* What one rank does, with options of its own. */
+typedef gboolean (*LaunchFunc) (Options *options,
+                                Ranks *ranks,
+                                GError **error);
+
+/* Whether this process is to speak before there is a group: one of those that were launched alike. */
+gboolean launch_speaks (void);
+/* Runs @func as each rank that this process is. @options were read from @argv. @interrupt becomes the exit status that
+ * a signal asked for. FALSE without an error where another rank tells it. */
+gboolean launch_run (Options *options,
+                     int argc,
+                     char **argv,
+                     LaunchFunc func,
+                     int *interrupt,
+                     GError **error);
+
+G_END_DECLS

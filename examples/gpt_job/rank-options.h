@@ -1,0 +1,52 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <ebb/ebb.h>
+#include <json-glib/json-glib.h>
+
+/* The part of the command line that is about many ranks. */
+
+G_BEGIN_DECLS
+
+typedef enum
+{
+  SHARD_FULL,
+  SHARD_NONE,
+  SHARD_HYBRID
+} ShardKind;
+
+typedef struct
+{
+  char *backend;
+  int n_ranks; /* of --backend thread; 0 with others */
+  double timeout;
+
+  char *shard, *wrap, *reshard, *nesting, *reduce;
+  char *compute_dtype, *reduce_dtype;
+  int shard_size; /* of --shard hybrid; 0 with others */
+  gboolean flatten, offload_parameters;
+
+  ShardKind shard_kind;
+  EbbReshard reshard_kind;
+  gboolean wraps_blocks;
+  guint64 wrap_least; /* parameters of a unit of its own, where blocks are none; 0: the model is one unit */
+  gboolean checkpoint_outside;
+  gboolean reduces_each_batch;
+} RankOptions;
+
+void rank_options_init (RankOptions *self);
+void rank_options_clear (RankOptions *self);
+void rank_options_add_group (RankOptions *self,
+                             GOptionContext *context);
+/* After the command line was read: what was left out has its default. FALSE with an error for whoever typed it. */
+gboolean rank_options_fill (RankOptions *self,
+                            GError **error);
+/* Finds out what the names mean, and, if all are known by now, whether they go together. */
+gboolean rank_options_check (RankOptions *self,
+                             gboolean all_known,
+                             GError **error);
+/* Adds its members to an object. */
+void rank_options_add_json (const RankOptions *self,
+                            JsonBuilder *builder);
+
+G_END_DECLS

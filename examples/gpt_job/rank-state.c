@@ -1,0 +1,114 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "rank-state.h"
+
+#include "fault.h"
+#include "model.h"
+
+/* -- the state ----------------------------------------------------------------------------------------------------- */
+
+gboolean
+rank_state_is_there (const char *folder)
+{
+  g_autofree char *index = g_build_filename (folder, "index.json", NULL);
+
+  return g_file_test (index, G_FILE_TEST_EXISTS);
+}
+
+static gboolean
+fail (GError **error)
+{
+  g_prefix_error (error, "--resume: ");
+  return FALSE;
+}
+
+char *
+rank_state_read_config (const char *folder,
+                        GError **error)
+{
+  char *config = ebb_training_state_read_sharded_config (folder, error);
+
+  if (config == NULL)
+    fail (error);
+  return config;
+}
+
+gboolean
+rank_state_seed (Trainer *self,
+                 GError **error)
+{
+  EbbGenerator *generator = ebb_generator_get_default ();
+  guint64 offset = ebb_generator_get_offset (generator);
+
+  if (!ebb_seed_rank ((guint64) self->options->seed, self->ranks->group, error))
+    return FALSE;
+  ebb_generator_set_state (generator, ebb_generator_get_seed (generator), offset);
+  return TRUE;
+}
+
+gboolean
+rank_state_load (Trainer *self,
+                 GError **error)
+{
+  const Options *options = self->options;
+  g_autofree char *config = options_to_json (options);
+
+  if (options->resume == NULL)
+    return TRUE;
+  self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
+  if (rank_state_is_there (options->resume))
+    {
+      if (!ebb_training_state_load_sharded (self->state, options->resume, &self->step, error))
+        return fail (error);
+      ebb_optimizer_set_lr (self->optimizer, options->lr);
+      ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+    }
+  ebb_training_state_set_config (self->state, config);
+  self->first_step = self->saved_step = self->step;
+  return TRUE;
+}
+
+gboolean
+rank_state_save (Trainer *self,
+                 GError **error)
+{
+  return fault_meet (self->ranks, "save", self->step, error)
+         && (ebb_training_state_save_sharded (self->state, self->options->resume, self->step, error) || fail (error));
+}
+
+/* -- the weights --------------------------------------------------------------------------------------------------- */
+
+/* Whole, in a model of its own that no rank shares. */
+static gboolean
+save_whole (Trainer *self,
+            EbbArgs *state,
+            const char *path,
+            GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (self->model);
+  g_autoptr (EbbModule) copy = NULL;
+
+  ebb_push_initialization_skipped ();
+  copy = ebb_gpt_new (config, error);
+  ebb_pop_initialization_skipped ();
+  return copy != NULL && ebb_module_load_state_dict (copy, state, TRUE, error)
+         && model_save (EBB_GPT (copy), path, error);
+}
+
+gboolean
+rank_state_save_weights (Trainer *self,
+                         const char *path,
+                         GError **error)
+{
+  gboolean sharded = self->options->ranks.shard_kind != SHARD_NONE, ok = TRUE;
+  g_autoptr (EbbArgs) state = NULL;
+
+  if (sharded)
+    {
+      state = ebb_get_full_state_dict (EBB_MODULE (self->model), TRUE, error);
+      if (state == NULL)
+        return FALSE;
+    }
+  if (self->ranks->rank == 0)
+    ok = sharded ? save_whole (self, state, path, error) : model_save (self->model, path, error);
+  return ranks_agree (self->ranks, ok, error);
+}

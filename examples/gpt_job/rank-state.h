@@ -1,0 +1,25 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "trainer.h"
+
+/* --resume and --save of a model that lives on several ranks. All but the first two are collective. */
+
+G_BEGIN_DECLS
+
+/* Whether a state of ranks lies in @folder, and the options that it was saved with. */
+gboolean rank_state_is_there (const char *folder);
+char *rank_state_read_config (const char *folder,
+                              GError **error);
+/* Random numbers of dropout: each rank has its own. */
+gboolean rank_state_seed (Trainer *self,
+                          GError **error);
+gboolean rank_state_load (Trainer *self,
+                          GError **error);
+gboolean rank_state_save (Trainer *self,
+                          GError **error);
+gboolean rank_state_save_weights (Trainer *self,
+                                  const char *path,
+                                  GError **error);
+
+G_END_DECLS

@@ -1,0 +1,206 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "ranks.h"
+
+#include "interrupt.h"
+
+#include <string.h>
+
+gboolean
+ranks_init (Ranks *self,
+            EbbProcessGroup *group,
+            GError **error)
+{
+  *self = (Ranks){
+    .group = g_object_ref (group),
+    .rank = ebb_process_group_get_rank (group),
+    .size = ebb_process_group_get_size (group),
+  };
+  self->control = ebb_process_group_split (group, 0, error);
+  return self->control != NULL;
+}
+
+void
+ranks_clear (Ranks *self)
+{
+  g_clear_object (&self->mesh);
+  g_clear_object (&self->control);
+  g_clear_object (&self->group);
+}
+
+/* Each rank's numbers go with its interrupt status in front. */
+gboolean
+ranks_exchange (Ranks *self,
+                const gint64 *mine,
+                guint n,
+                gint64 *all,
+                GError **error)
+{
+  const gint64 shape[] = { (gint64) n + 1 };
+  g_autofree gint64 *sent = g_new (gint64, n + 1);
+  g_autoptr (EbbTensor) input = NULL;
+  g_autoptr (EbbTensor) output = NULL;
+  g_autoptr (GBytes) bytes = NULL;
+  const gint64 *got;
+
+  sent[0] = interrupt_get_status ();
+  if (n > 0)
+    memcpy (sent + 1, mine, n * sizeof (gint64));
+  input = ebb_tensor_new_from_ints (sent, n + 1, shape, 1, error);
+  output = ebb_process_group_all_gather (self->control, input, error);
+  if (output == NULL || (bytes = ebb_tensor_get_bytes (output, error)) == NULL)
+    return FALSE;
+  got = g_bytes_get_data (bytes, NULL);
+  for (guint i = 0; i < self->size; i++, got += n + 1)
+    {
+      self->interrupt = MAX (self->interrupt, (int) got[0]);
+      if (n > 0)
+        memcpy (all + i * n, got + 1, n * sizeof (gint64));
+    }
+  return TRUE;
+}
+
+gboolean
+ranks_poll (Ranks *self,
+            GError **error)
+{
+  return ranks_exchange (self, NULL, 0, NULL, error);
+}
+
+gboolean
+ranks_sum (Ranks *self,
+           double *value,
+           GError **error)
+{
+  g_autofree gint64 *all = g_new (gint64, self->size);
+  gint64 bits;
+  double sum = 0;
+
+  memcpy (&bits, value, sizeof bits);
+  if (!ranks_exchange (self, &bits, 1, all, error))
+    return FALSE;
+  for (guint i = 0; i < self->size; i++)
+    {
+      double one;
+
+      memcpy (&one, &all[i], sizeof one);
+      sum += one;
+    }
+  *value = sum;
+  return TRUE;
+}
+
+/* -- failing together ---------------------------------------------------------------------------------------------- */
+
+/* @text as @root has it; @n_bytes of it. */
+static char *
+spread_text (Ranks *self,
+             const char *text,
+             guint root,
+             gint64 n_bytes,
+             GError **error)
+{
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (&n_bytes, 1, EBB_DTYPE_U8, ebb_device_get_cpu (), error);
+  char *data = ebb_tensor_get_data (tensor, error);
+
+  if (data == NULL)
+    return NULL;
+  if (self->rank == root)
+    memcpy (data, text, (gsize) n_bytes);
+  if (!ebb_process_group_broadcast (self->control, tensor, root, error))
+    return NULL;
+  return g_strndup (data, (gsize) n_bytes);
+}
+
+/* The failure of the first rank that has one becomes that of all. */
+static void
+share_failure (Ranks *self,
+               GError *failure,
+               const gint64 *lengths,
+               GError **error)
+{
+  guint root = 0;
+  g_autofree char *text = NULL;
+
+  while (lengths[root] == 0)
+    root++;
+  text = spread_text (self, failure != NULL ? failure->message : "", root, lengths[root], error);
+  if (text == NULL)
+    return;
+  self->failure_shared = TRUE;
+  if (self->size == 1)
+    g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, text);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u: %s", root, text);
+}
+
+gboolean
+ranks_agree (Ranks *self,
+             gboolean ok,
+             GError **error)
+{
+  g_autofree gint64 *lengths = g_new0 (gint64, self->size);
+  g_autoptr (GError) failure = NULL;
+  gboolean all_ok = TRUE;
+  gint64 length = 0;
+
+  if (!ok)
+    {
+      if (error == NULL || *error == NULL)
+        g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "failed without saying why");
+      else
+        failure = g_steal_pointer (error);
+      length = (gint64) strlen (failure->message);
+    }
+  if (!ranks_exchange (self, &length, 1, lengths, error))
+    {
+      if (failure != NULL)
+        {
+          g_clear_error (error);
+          g_propagate_error (error, g_steal_pointer (&failure));
+        }
+      return FALSE;
+    }
+  for (guint i = 0; i < self->size; i++)
+    all_ok = all_ok && lengths[i] == 0;
+  if (!all_ok)
+    share_failure (self, failure, lengths, error);
+  return all_ok;
+}
+
+gboolean
+ranks_check_same (Ranks *self,
+                  const char *what,
+                  const char *text,
+                  GError **error)
+{
+  g_autofree gint64 *all = g_new (gint64, self->size);
+  gint64 hash = g_str_hash (text);
+
+  if (!ranks_exchange (self, &hash, 1, all, error))
+    return FALSE;
+  for (guint i = 1; i < self->size; i++)
+    if (all[i] != all[0])
+      {
+        self->failure_shared = TRUE;
+        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has other %s than rank 0", i, what);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+/* -- groups -------------------------------------------------------------------------------------------------------- */
+
+guint
+ranks_get_groups (const Ranks *self,
+                  EbbProcessGroup **groups)
+{
+  guint n = 0;
+
+  groups[n++] = self->group;
+  if (self->mesh != NULL)
+    {
+      groups[n++] = ebb_mesh_get_group (self->mesh, "shard");
+      groups[n++] = ebb_mesh_get_group (self->mesh, "data");
+    }
+  return n;
+}

@@ -1,0 +1,94 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "shard.h"
+
+#include <string.h>
+
+guint
+shard_get_size (const RankOptions *options,
+                guint n_ranks)
+{
+  switch (options->shard_kind)
+    {
+    case SHARD_NONE:
+      return 1;
+    case SHARD_HYBRID:
+      return (guint) options->shard_size;
+    default:
+      return n_ranks;
+    }
+}
+
+/* Ranks beside each other, which are most likely those of one machine, share a model. */
+static gboolean
+make_mesh (const RankOptions *options,
+           Ranks *ranks,
+           GError **error)
+{
+  static const char *const names[] = { "data", "shard" };
+  const gint64 sizes[] = { -1, options->shard_size };
+
+  if (options->shard_kind != SHARD_HYBRID)
+    return TRUE;
+  if (ranks->size % (guint) options->shard_size != 0)
+    {
+      ranks->failure_shared = TRUE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--shard-size %d: it must divide the %u ranks",
+                   options->shard_size, ranks->size);
+      return FALSE;
+    }
+  ranks->mesh = ebb_mesh_new (ranks->group, names, sizes, G_N_ELEMENTS (sizes), error);
+  return ranks->mesh != NULL;
+}
+
+static EbbDType
+find_dtype (const char *name)
+{
+  return strcmp (name, "bf16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
+static EbbFullyShardOptions *
+make_options (const RankOptions *options,
+              Ranks *ranks,
+              GError **error)
+{
+  g_autoptr (EbbFullyShardOptions) how = ebb_fully_shard_options_new ();
+
+  ebb_fully_shard_options_set_reshard_after_forward (how, options->reshard_kind);
+  ebb_fully_shard_options_set_flatten (how, options->flatten);
+  ebb_fully_shard_options_set_offload (how, options->offload_parameters);
+  if (strcmp (options->compute_dtype, "none") != 0
+      && !ebb_fully_shard_options_set_compute_dtype (how, find_dtype (options->compute_dtype), error))
+    return NULL;
+  if (strcmp (options->reduce_dtype, "none") != 0
+      && !ebb_fully_shard_options_set_reduce_dtype (how, find_dtype (options->reduce_dtype), error))
+    return NULL;
+  if (ranks->mesh != NULL)
+    ebb_fully_shard_options_set_replicate_group (how, ebb_mesh_get_group (ranks->mesh, "data"));
+  return g_steal_pointer (&how);
+}
+
+gboolean
+shard_wrap (EbbGpt *model,
+            const Options *options,
+            Ranks *ranks,
+            GError **error)
+{
+  const RankOptions *self = &options->ranks;
+  EbbModule *module = EBB_MODULE (model);
+  g_autoptr (EbbFullyShardOptions) how = NULL;
+  EbbProcessGroup *group;
+
+  if (self->shard_kind == SHARD_NONE)
+    return ebb_replicate (module, ranks->group, NULL, error) != NULL;
+  if (!make_mesh (self, ranks, error))
+    return FALSE;
+  how = make_options (self, ranks, error);
+  if (how == NULL)
+    return FALSE;
+  group = ranks->mesh != NULL ? ebb_mesh_get_group (ranks->mesh, "shard") : ranks->group;
+  if (self->wraps_blocks)
+    return ebb_fully_shard_wrap_each (module, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
+  if (self->wrap_least > 0)
+    return ebb_fully_shard_auto_wrap (module, self->wrap_least, group, how, error);
+  return ebb_fully_shard (module, group, how, error) != NULL;
+}
