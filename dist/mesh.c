@@ -74,8 +74,8 @@ check_names (const char *const *names,
       if (*names[i] == '\0' || strpbrk (names[i], " =\n") != NULL)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "a mesh: \"%s\" can't name dimension %u; a name has at least one character and no blank", names[i],
-                       i);
+                       "a mesh: \"%s\" can't name dimension %u; a name has at least one character and no blank",
+                       names[i], i);
           return FALSE;
         }
       for (guint j = 0; j < i; j++)
@@ -120,8 +120,8 @@ complete_sizes (const char *const *names,
       if (given[i] < 1 || given[i] > MAX_RANKS)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "a mesh of %s: the size of \"%s\" is %" G_GINT64_FORMAT "; it must be 1 or more, or -1 for what is "
-                       "left",
+                       "a mesh of %s: the size of \"%s\" is %" G_GINT64_FORMAT
+                       "; it must be 1 or more, or -1 for what is left",
                        text, names[i], given[i]);
           return FALSE;
         }
@@ -300,8 +300,8 @@ ebb_mesh_has_dim (EbbMesh *self,
  * @self: a mesh
  * @name: the name of a dimension
  *
- * Returns: (transfer none) (nullable): the ranks that differ from this one in this dimension alone, with this one; %NULL
- *   if there is no dimension of that name
+ * Returns: (transfer none) (nullable): the ranks that differ from this one in this dimension alone, with this one;
+ *   %NULL if there is no dimension of that name
  */
 EbbProcessGroup *
 ebb_mesh_get_group (EbbMesh *self,

@@ -107,7 +107,8 @@ peek (EbbModule *module, const char *name)
 static void
 set_ones (EbbTensor *parameter)
 {
-  g_autoptr (EbbTensor) ones = ebb_ones (parameter->view.shape, (guint) parameter->view.n_dims, EBB_DTYPE_F32, NULL, NULL);
+  g_autoptr (EbbTensor) ones =
+      ebb_ones (parameter->view.shape, (guint) parameter->view.n_dims, EBB_DTYPE_F32, NULL, NULL);
 
   ebb_tensor_set_grad (parameter, ones, NULL);
 }

@@ -383,8 +383,8 @@ has_hook (EbbReplica *self,
   return FALSE;
 }
 
-/* What is done is finished at once. Where an optimizer waits for gradients to drop them, no more than two buckets are in
- * flight. */
+/* What is done is finished at once. Where an optimizer waits for gradients to drop them, no more than two buckets are
+ * in flight. */
 static gboolean
 finish_early (EbbReplica *self,
               GError **error)

@@ -284,8 +284,8 @@ check_parameters (EbbModule *module,
       if (entry->parameter->keeper != NULL)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                       "%s: the parameter %s is replicated or sharded over ranks already", ebb_module_get_type_name (module),
-                       entry->name);
+                       "%s: the parameter %s is replicated or sharded over ranks already",
+                       ebb_module_get_type_name (module), entry->name);
           return FALSE;
         }
       if (!ebb_view_is_contiguous (&entry->parameter->view))

@@ -34,8 +34,9 @@ test_ranks_model (guint n_layers, double dropout, guint64 seed)
 EbbTensor *
 test_ranks_loss (EbbModule *gpt, guint step, gint64 first, gint64 n_rows, GError **error)
 {
-  g_autoptr (EbbTensor) tokens = test_tokens (100 + step % 4, TEST_RANKS_VOCAB, TEST_RANKS_ROWS, TEST_RANKS_CONTEXT, -1);
-  g_autoptr (EbbTensor) targets = test_tokens (200 + step % 4, TEST_RANKS_VOCAB, TEST_RANKS_ROWS, TEST_RANKS_CONTEXT, -1);
+  guint batch = step % 4;
+  g_autoptr (EbbTensor) tokens = test_tokens (100 + batch, TEST_RANKS_VOCAB, TEST_RANKS_ROWS, TEST_RANKS_CONTEXT, -1);
+  g_autoptr (EbbTensor) targets = test_tokens (200 + batch, TEST_RANKS_VOCAB, TEST_RANKS_ROWS, TEST_RANKS_CONTEXT, -1);
   g_autoptr (EbbTensor) own_tokens = ebb_narrow (tokens, 0, first, n_rows, error);
   g_autoptr (EbbTensor) own_targets = ebb_narrow (targets, 0, first, n_rows, error);
   g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
