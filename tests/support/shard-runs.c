@@ -19,6 +19,7 @@ test_shard_run_start (TestShardRun *run,
                       EbbMomentFormat moments)
 {
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+  g_autoptr (EbbModule) same = NULL;
   g_autoptr (GError) error = NULL;
 
   *run = (TestShardRun){ .split = split };
@@ -26,7 +27,7 @@ test_shard_run_start (TestShardRun *run,
   ebb_fully_shard_options_set_flatten (options, split == TEST_SPLIT_FLAT);
   ebb_fully_shard_options_set_replicate_group (options, replicas);
   if (split == TEST_SPLIT_NONE)
-    ebb_replicate (run->model, group, NULL, &error);
+    same = ebb_replicate (run->model, group, NULL, &error);
   else
     ebb_fully_shard_wrap_each (run->model, EBB_TYPE_TRANSFORMER_BLOCK, group, options, &error);
   g_assert_no_error (error);
