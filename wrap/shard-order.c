@@ -68,11 +68,35 @@ ebb_shard_note_here (EbbShardUnit *self,
 /* -- order --------------------------------------------------------------------------------------------------------- */
 
 static void
-leave_root (EbbShardUnit *self)
+order_clear (gpointer data)
 {
-  if (self->root != NULL && self->root != self)
-    g_ptr_array_remove (self->root->order, self);
-  self->root = NULL;
+  g_ptr_array_unref (((EbbShardOrder *) data)->units);
+}
+
+static void
+order_unref (EbbShardOrder *order)
+{
+  g_atomic_rc_box_release_full (order, order_clear);
+}
+
+EbbShardOrder *
+ebb_shard_order_new (EbbShardUnit *root)
+{
+  EbbShardOrder *order = g_atomic_rc_box_new0 (EbbShardOrder);
+
+  order->root = root;
+  order->units = g_ptr_array_new ();
+  return order;
+}
+
+static void
+leave_order (EbbShardUnit *self)
+{
+  if (self->order == NULL)
+    return;
+  while (g_ptr_array_remove (self->order->units, self))
+    ;
+  g_clear_pointer (&self->order, order_unref);
 }
 
 void
@@ -80,14 +104,9 @@ ebb_shard_forget_unit (EbbShardUnit *self)
 {
   Thread *thread = g_private_get (&threads);
 
-  leave_root (self);
-  for (guint i = 0; i < self->order->len; i++)
-    {
-      EbbShardUnit *unit = g_ptr_array_index (self->order, i);
-
-      if (unit->root == self)
-        unit->root = NULL;
-    }
+  leave_order (self);
+  self->own_order->root = NULL;
+  g_clear_pointer (&self->own_order, order_unref);
   if (thread == NULL)
     return;
   g_ptr_array_remove (thread->forwarded, self);
@@ -109,31 +128,35 @@ note_root (Thread *thread,
 
 /* The order of the last forward is what the next one is expected to have. */
 static void
-note_place (EbbShardUnit *root,
+note_place (EbbShardOrder *order,
             EbbShardUnit *self)
 {
+  if (self->order != order)
+    leave_order (self);
+  if (self->order == NULL)
+    self->order = g_atomic_rc_box_acquire (order);
   if (self->n_entries == 0)
     return;
-  if (root->n_order < root->order->len)
-    root->order->pdata[root->n_order] = self;
+  if (order->n < order->units->len)
+    order->units->pdata[order->n] = self;
   else
-    g_ptr_array_add (root->order, self);
-  self->place = root->n_order++;
+    g_ptr_array_add (order->units, self);
+  self->place = order->n++;
 }
 
 static guint
 count_here (Thread *thread,
             EbbShardUnit *root)
 {
-  return thread->here->len - (root->state != EBB_SHARD_AWAY ? 1 : 0);
+  return thread->here->len - (root != NULL && root->state != EBB_SHARD_AWAY ? 1 : 0);
 }
 
 static gboolean
 may_prefetch (Thread *thread,
               EbbShardUnit *self)
 {
-  return self->prefetch && self->root != NULL && ebb_thread.recomputing == 0
-         && count_here (thread, self->root) < MAX_PREFETCHED;
+  return self->prefetch && self->order != NULL && ebb_thread.recomputing == 0
+         && count_here (thread, self->order->root) < MAX_PREFETCHED;
 }
 
 static gboolean
@@ -141,13 +164,13 @@ prefetch_next (Thread *thread,
                EbbShardUnit *self,
                GError **error)
 {
-  GPtrArray *order;
+  GPtrArray *units;
 
   if (!may_prefetch (thread, self) || self->n_entries == 0)
     return TRUE;
-  order = self->root->order;
-  return self->place + 1 >= order->len
-         || ebb_shard_unit_begin_gather (g_ptr_array_index (order, self->place + 1), error);
+  units = self->order->units;
+  return self->place + 1 >= units->len
+         || ebb_shard_unit_begin_gather (g_ptr_array_index (units, self->place + 1), error);
 }
 
 /* Of what was forwarded before, if its backward is still to come. */
@@ -158,11 +181,11 @@ prefetch_previous (Thread *thread,
 {
   if (!may_prefetch (thread, self))
     return TRUE;
-  for (guint i = MIN (self->place, self->root->order->len); i-- > 0;)
+  for (guint i = MIN (self->place, self->order->units->len); i-- > 0;)
     {
-      EbbShardUnit *unit = g_ptr_array_index (self->root->order, i);
+      EbbShardUnit *unit = g_ptr_array_index (self->order->units, i);
 
-      if (unit != self->root)
+      if (unit != self->order->root)
         return unit->state != EBB_SHARD_AWAY || !ebb_shard_unit_is_used (unit)
                || ebb_shard_unit_begin_gather (unit, error);
     }
@@ -202,15 +225,12 @@ begin_forward (Thread *thread,
   EbbShardUnit *root = thread->open->len > 0 ? g_ptr_array_index (thread->open, 0) : self;
 
   self->is_root = root == self;
-  if (self->root != root)
-    leave_root (self);
-  self->root = root;
   if (self->is_root)
     {
       note_root (thread, self);
-      self->n_order = 0;
+      self->own_order->n = 0;
     }
-  note_place (root, self);
+  note_place (root->own_order, self);
   if (!ebb_thread.no_grad && !self->forwarded)
     {
       self->forwarded = TRUE;
@@ -257,7 +277,7 @@ ebb_shard_close (EbbShardUnit *self,
   if (ebb_thread.recomputing == 0)
     {
       if (self->is_root && self->n_open == 0)
-        g_ptr_array_set_size (self->order, (int) self->n_order);
+        g_ptr_array_set_size (self->own_order->units, (int) self->own_order->n);
       if (!stays (self))
         done = ebb_shard_unit_reshard (self, error);
       for (guint i = 0; done && i < self->borrowed->len; i++)

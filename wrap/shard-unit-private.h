@@ -23,6 +23,14 @@ G_BEGIN_DECLS
 
 typedef struct _EbbShardUnit EbbShardUnit;
 
+/* The order in which the units of one root were last forwarded. */
+typedef struct
+{
+  EbbShardUnit *root; /* NULL: it is gone */
+  GPtrArray *units;   /* not owned: a unit that goes takes itself out */
+  guint n;            /* of them in the forward that runs */
+} EbbShardOrder;
+
 typedef enum
 {
   EBB_SHARD_AWAY,
@@ -74,10 +82,9 @@ struct _EbbShardUnit
   gboolean forwarded;                   /* with gradients on, and nothing was reduced since */
   gboolean is_root;                     /* its last forward was the outermost */
   gboolean has_company;                 /* other forwards stand beside it in one graph, so that it is no root of all */
-  EbbShardUnit *root;                   /* of its last forward, not owned */
-  guint place;                          /* in the root's order */
-  GPtrArray *order;                     /* a root's: the units in the order of their last forwards, not owned */
-  guint n_order;                        /* of them in the forward that runs */
+  EbbShardOrder *own_order;             /* if it is a root */
+  EbbShardOrder *order;                 /* in which it was last forwarded; NULL: never */
+  guint place;                          /* there */
   struct _EbbShardReduction *reduction; /* under way; NULL: none */
 
   guint64 n_gathers, n_reductions, gathered_bytes, reduced_bytes;
@@ -146,6 +153,7 @@ gboolean ebb_shard_leave (EbbShardUnit *self,
 /* Reduces and reshards, whatever still uses the unit. */
 gboolean ebb_shard_unit_settle (EbbShardUnit *self,
                                 GError **error);
+EbbShardOrder *ebb_shard_order_new (EbbShardUnit *root);
 /* The unit goes. */
 void ebb_shard_forget_unit (EbbShardUnit *self);
 /* A unit was gathered, or went away. */

@@ -512,7 +512,7 @@ ebb_shard_unit_new (EbbModule *module,
                              : g_strdup (G_OBJECT_TYPE_NAME (module));
   self->group = g_object_ref (group);
   self->borrowed = g_ptr_array_new ();
-  self->order = g_ptr_array_new ();
+  self->own_order = ebb_shard_order_new (self);
   take_options (self, options);
   ok = take_parameters (self, module, flatten, error) && ebb_shard_check_ranks (self, flatten, error)
        && (!ebb_fully_shard_options_get_synchronize_weights (options)
@@ -579,7 +579,6 @@ ebb_shard_unit_unref (EbbShardUnit *self)
   g_free (self->buffers);
   g_free (self->entries);
   g_ptr_array_unref (self->borrowed);
-  g_ptr_array_unref (self->order);
   ebb_module_weak_free (self->module);
   g_clear_object (&self->replicas);
   g_object_unref (self->group);
