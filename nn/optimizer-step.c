@@ -118,7 +118,8 @@ check_state_fits (const EbbOptimizerSlot *slot,
   if ((slot->master == NULL && slot->states[0] == NULL) || slot->n_elements == slot->parameter->n_elements)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the optimizer's state of %s is for %" G_GINT64_FORMAT " elements, and the parameter has %" G_GINT64_FORMAT
+               "the optimizer's state of %s is for %" G_GINT64_FORMAT
+               " elements, and the parameter has %" G_GINT64_FORMAT
                " now: shard before the first step, or load the state again",
                slot->name, slot->n_elements, slot->parameter->n_elements);
   return FALSE;

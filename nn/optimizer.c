@@ -133,7 +133,8 @@ ebb_optimizer_scale_grad (EbbOptimizer *self,
  * Makes the next step take the gradients as if their global norm were at most @max_norm (Pascanu et al., "On the
  * difficulty of training recurrent neural networks", 2013): the optimizer's factor is noted, the gradients themselves
  * are left alone. Of parameters that are split over ranks it is the norm of the whole gradients, so all ranks call this
- * together, and all have the same norm. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change gradients in place.
+ * together, and all have the same norm. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change
+ * gradients in place.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense, %EBB_ERROR_NOT_SUPPORTED with
  *   #EbbOptimizer:step-in-backward

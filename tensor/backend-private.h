@@ -148,7 +148,7 @@ struct _EbbDevice
   guint64 current[6]; /* by purpose, then the total */
   guint64 peak[6];
   guint64 limit;
-  guint number; /* of those that are open */
+  guint number;       /* of those that are open */
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };
 

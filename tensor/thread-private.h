@@ -40,17 +40,17 @@ typedef struct
   guint8 autocast;
   guint8 autocast_dtype;
   guint8 in_backward;
-  int stopped;                   /* > 0: a recompute has all it needs: ops give phantoms */
-  EbbSavedTensorHooks *hooks;    /* innermost door, NULL: keep */
-  EbbOpObserver *observers;      /* innermost */
-  struct _EbbProfiler *profiler; /* that records what runs; NULL: none */
+  int stopped;                       /* > 0: a recompute has all it needs: ops give phantoms */
+  EbbSavedTensorHooks *hooks;        /* innermost door, NULL: keep */
+  EbbOpObserver *observers;          /* innermost */
+  struct _EbbProfiler *profiler;     /* that records what runs; NULL: none */
   struct _EbbMemoryAccount *account; /* of the rank that the thread works for; NULL: none */
-  guint64 n_launches;            /* kernels so far, on any device */
-  guint64 frame;                 /* the number of the checkpointed forward or recompute that runs; 0: none */
-  EbbRecipeLog *recipe_log;      /* of it */
-  const EbbOp *saving;           /* whose tensor is at the door */
-  EbbGenerator *generator;       /* the default one, made at first use */
-  EbbDevice *default_device;     /* of what is made anew; NULL: the CPU */
+  guint64 n_launches;                /* kernels so far, on any device */
+  guint64 frame;                     /* the number of the checkpointed forward or recompute that runs; 0: none */
+  EbbRecipeLog *recipe_log;          /* of it */
+  const EbbOp *saving;               /* whose tensor is at the door */
+  EbbGenerator *generator;           /* the default one, made at first use */
+  EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */

@@ -6,8 +6,8 @@
 
 #include <ebb/ebb.h>
 
-/* How often parameters are gathered and gradients reduced, from the group's counters: for each nesting with checkpoints,
- * with and without resharding after forward. U units own trained parameters, the root among them. */
+/* How often parameters are gathered and gradients reduced, from the group's counters: for each nesting with
+ * checkpoints, with and without resharding after forward. U units own trained parameters, the root among them. */
 
 #define N_LAYERS 3
 #define N_UNITS (N_LAYERS + 1)

@@ -212,7 +212,12 @@ test_twice (void)
 {
   for (guint i = 0; i < G_N_ELEMENTS (ways); i++)
     {
-      const TestRanks ranks = { .n_ranks = 3, .n_steps = 5, .dropout = 0.1, .max_norm = 0.5, .strategy = shard, .data = &ways[i] };
+      const TestRanks ranks = { .n_ranks = 3,
+                                .n_steps = 5,
+                                .dropout = 0.1,
+                                .max_norm = 0.5,
+                                .strategy = shard,
+                                .data = &ways[i] };
       g_autoptr (TestRanksResult) a = test_ranks_train (&ranks);
       g_autoptr (TestRanksResult) b = test_ranks_train (&ranks);
 

@@ -8,8 +8,8 @@
 /* Which group a process gets. */
 
 static const char *const variables[] = {
-  "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",    "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "PMIX_RANK", "RANK",
-  "WORLD_SIZE",           "MASTER_ADDR", "MASTER_PORT"
+  "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "PMIX_RANK", "RANK",
+  "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 };
 
 static void

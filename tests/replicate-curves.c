@@ -171,8 +171,13 @@ static void
 test_twice_is_bitwise_equal (void)
 {
   const How how = { .bucket_bytes = 5000 };
-  TestRanks settings = { .n_ranks = 3, .n_steps = 10, .n_passes = 2, .max_norm = 0.5, .dropout = 0.1,
-                         .strategy = replicate, .data = &how };
+  TestRanks settings = { .n_ranks = 3,
+                         .n_steps = 10,
+                         .n_passes = 2,
+                         .max_norm = 0.5,
+                         .dropout = 0.1,
+                         .strategy = replicate,
+                         .data = &how };
   g_autoptr (TestRanksResult) a = test_ranks_train (&settings);
   g_autoptr (TestRanksResult) b = test_ranks_train (&settings);
 

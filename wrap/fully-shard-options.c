@@ -461,8 +461,8 @@ set_dtype (int *value,
  * @self: options
  * @dtype: (out): return location for the type
  *
- * Tells the type in which parameters are gathered, and in which the module then computes: floating arguments of its forward are
- * cast to it. Shards stay in the type that the parameters have.
+ * Tells the type in which parameters are gathered, and in which the module then computes: floating arguments of its
+ * forward are cast to it. Shards stay in the type that the parameters have.
  *
  * Returns: %FALSE if none was set: then it is the parameters' own
  */
@@ -481,8 +481,8 @@ ebb_fully_shard_options_get_compute_dtype (EbbFullyShardOptions *self,
  * @dtype: %EBB_DTYPE_F32 or %EBB_DTYPE_BF16
  * @error: return location for an error
  *
- * Sets the type in which parameters are gathered, and in which the module then computes: floating arguments of its forward are
- * cast to it. Shards stay in the type that the parameters have.
+ * Sets the type in which parameters are gathered, and in which the module then computes: floating arguments of its
+ * forward are cast to it. Shards stay in the type that the parameters have.
  *
  * Returns: %FALSE with %EBB_ERROR_DTYPE for another type
  */

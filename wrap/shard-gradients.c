@@ -157,7 +157,8 @@ make_pieces (EbbShardUnit *self,
       if (divides_before (self) && !ebb_tensor_scale (whole, 1 / self->predivide, error))
         return FALSE;
       if (n == whole->n_elements)
-        self->reduction->pieces[i] = ebb_tensor_new_view (whole->storage, whole->offset, &n, NULL, 1, whole->view.dtype);
+        self->reduction->pieces[i] =
+            ebb_tensor_new_view (whole->storage, whole->offset, &n, NULL, 1, whole->view.dtype);
       else
         self->reduction->pieces[i] = ebb_tensor_new_uninitialized (&n, 1, whole->view.dtype, self->device, error);
       if (self->reduction->pieces[i] == NULL)

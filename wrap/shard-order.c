@@ -336,8 +336,8 @@ is_busy (EbbShardUnit *self)
 }
 
 /* The one that was forwarded last comes first, on every rank, whichever the graph leads through there and in whatever
- * order: one that this rank's graph left out counts as zero. While a graph still holds one, those before it wait; at the
- * end of the pass its backward is another one. */
+ * order: one that this rank's graph left out counts as zero. While a graph still holds one, those before it wait; at
+ * the end of the pass its backward is another one. */
 static gboolean
 reduce_in_order (Thread *thread,
                  gboolean at_end,

@@ -558,8 +558,8 @@ entry_clear (EbbShardUnit *self,
   g_free (entry->name);
 }
 
-/* Work that is under way is waited for: it writes to memory that goes here. Parameters that somebody else holds are left
- * as this rank's shards. */
+/* Work that is under way is waited for: it writes to memory that goes here. Parameters that somebody else holds are
+ * left as this rank's shards. */
 void
 ebb_shard_unit_unref (EbbShardUnit *self)
 {
