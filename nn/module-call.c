@@ -33,16 +33,17 @@ find_dispatch (EbbModuleClass *klass)
 static inline Dispatch
 class_get_dispatch (EbbModuleClass *klass)
 {
-  if (G_UNLIKELY (g_atomic_pointer_get (&klass->dispatch[0]) != (gpointer) klass
-                  || klass->dispatch[1] != (gpointer) klass->forward
-                  || klass->dispatch[2] != (gpointer) klass->forward1))
+  /* Several threads may call a class for the first time: they all write the same. */
+  if (G_UNLIKELY (__atomic_load_n (&klass->dispatch[0], __ATOMIC_ACQUIRE) != (gpointer) klass
+                  || __atomic_load_n (&klass->dispatch[1], __ATOMIC_RELAXED) != (gpointer) klass->forward
+                  || __atomic_load_n (&klass->dispatch[2], __ATOMIC_RELAXED) != (gpointer) klass->forward1))
     {
-      klass->dispatch[1] = (gpointer) klass->forward;
-      klass->dispatch[2] = (gpointer) klass->forward1;
-      klass->dispatch[3] = GUINT_TO_POINTER (find_dispatch (klass));
-      g_atomic_pointer_set (&klass->dispatch[0], (gpointer) klass);
+      __atomic_store_n (&klass->dispatch[1], (gpointer) klass->forward, __ATOMIC_RELAXED);
+      __atomic_store_n (&klass->dispatch[2], (gpointer) klass->forward1, __ATOMIC_RELAXED);
+      __atomic_store_n (&klass->dispatch[3], GUINT_TO_POINTER (find_dispatch (klass)), __ATOMIC_RELAXED);
+      __atomic_store_n (&klass->dispatch[0], (gpointer) klass, __ATOMIC_RELEASE);
     }
-  return (Dispatch) GPOINTER_TO_UINT (klass->dispatch[3]);
+  return (Dispatch) GPOINTER_TO_UINT (__atomic_load_n (&klass->dispatch[3], __ATOMIC_RELAXED));
 }
 
 /* Who reported an error last: lets each module above prepend the path to it, at no cost where nothing fails. Modules

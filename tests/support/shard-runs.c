@@ -18,12 +18,26 @@ test_shard_run_start (TestShardRun *run,
                       double dropout,
                       EbbMomentFormat moments)
 {
+  test_shard_run_start_in (EBB_DTYPE_F32, run, group, replicas, split, dropout, moments);
+}
+
+void
+test_shard_run_start_in (EbbDType dtype,
+                         TestShardRun *run,
+                         EbbProcessGroup *group,
+                         EbbProcessGroup *replicas,
+                         TestSplit split,
+                         double dropout,
+                         EbbMomentFormat moments)
+{
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
   g_autoptr (EbbModule) same = NULL;
   g_autoptr (GError) error = NULL;
 
   *run = (TestShardRun){ .split = split };
   run->model = test_gpt_step_model (2, dropout);
+  ebb_module_to_dtype (run->model, dtype, &error);
+  g_assert_no_error (error);
   ebb_fully_shard_options_set_flatten (options, split == TEST_SPLIT_FLAT);
   ebb_fully_shard_options_set_replicate_group (options, replicas);
   if (split == TEST_SPLIT_NONE)

@@ -29,6 +29,14 @@ void test_shard_run_start (TestShardRun *run,
                            TestSplit split,
                            double dropout,
                            EbbMomentFormat moments);
+/* The same with parameters of another type. */
+void test_shard_run_start_in (EbbDType dtype,
+                              TestShardRun *run,
+                              EbbProcessGroup *group,
+                              EbbProcessGroup *replicas,
+                              TestSplit split,
+                              double dropout,
+                              EbbMomentFormat moments);
 void test_shard_run_clear (TestShardRun *run);
 /* Steps @first to @first + @n; the batch of a step is one of 12 rows, whatever the number of ranks. Adds the mean loss
  * of each step to @losses, if that is given. */
