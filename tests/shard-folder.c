@@ -606,7 +606,7 @@ load_damaged (Small *small,
   g_autoptr (GError) error = NULL;
   gboolean ok;
 
-  g_file_set_contents (path, data, (gssize) length, &error);
+  g_file_set_contents_full (path, data, (gssize) length, G_FILE_SET_CONTENTS_NONE, 0666, &error);
   g_assert_no_error (error);
   ok = ebb_load_sharded_state (small->module, small->optimizer, small->folder, &error);
   if (ok)
