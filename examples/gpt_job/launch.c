@@ -27,9 +27,10 @@ read_environment (const char *const *names)
 gboolean
 launch_speaks (void)
 {
-  static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID", NULL };
+  static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", NULL };
+  static const char *const others[] = { "RANK", NULL }; /* a name that others use as well, unless both are there */
 
-  return read_environment (names) <= 0;
+  return read_environment (names) <= 0 && (g_getenv ("WORLD_SIZE") == NULL || read_environment (others) <= 0);
 }
 
 static gboolean

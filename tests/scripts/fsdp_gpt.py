@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""fsdp_gpt keeps its promises: the number of ranks, how the model is shared out and what goes around what change no loss
-but by rounding, a run and its resumed twin are equal bit for bit, and when one rank fails all end and leave nothing behind.
+"""fsdp_gpt keeps its promises: the number of ranks, how the model is shared out and what goes around what change no
+loss but by rounding; a run and its resumed twin are equal bit for bit; when one rank fails all end and leave nothing.
 """
 import json
 import os
