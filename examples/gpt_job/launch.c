@@ -7,7 +7,8 @@ typedef struct
   int argc;
   char **argv;
   LaunchFunc func;
-  int interrupt; /* as rank 0 has it */
+  int interrupt;   /* as rank 0 has it */
+  GError *failure; /* of all ranks together, as rank 0 has it */
 } Launch;
 
 /* The first of these variables that is set to a number; -1 without one. */
@@ -71,6 +72,8 @@ run_thread (EbbProcessGroup *group,
   Ranks ranks = { 0 };
   gboolean ok = run_rank (data->options, group, data->launch, &ranks, error);
 
+  if (ranks.failure_shared && ranks.rank == 0 && error != NULL)
+    data->launch->failure = g_error_copy (*error);
   ranks_clear (&ranks);
   return ok;
 }
@@ -128,5 +131,10 @@ launch_run (Options *options,
   else
     ok = run_process (options, &launch, error);
   *interrupt = launch.interrupt;
+  if (launch.failure != NULL) /* rather than one rank's */
+    {
+      g_clear_error (error);
+      g_propagate_error (error, launch.failure);
+    }
   return ok;
 }

@@ -11,12 +11,12 @@ ranks_init (Ranks *self,
             GError **error)
 {
   *self = (Ranks){
-    .group = g_object_ref (group),
+    .control = g_object_ref (group),
     .rank = ebb_process_group_get_rank (group),
     .size = ebb_process_group_get_size (group),
   };
-  self->control = ebb_process_group_split (group, 0, error);
-  return self->control != NULL;
+  self->group = ebb_process_group_split (group, 0, error);
+  return self->group != NULL;
 }
 
 void
@@ -143,6 +143,8 @@ ranks_agree (Ranks *self,
   gboolean all_ok = TRUE;
   gint64 length = 0;
 
+  if (self->failure_shared)
+    return FALSE;
   if (!ok)
     {
       if (error == NULL || *error == NULL)
@@ -194,13 +196,17 @@ guint
 ranks_get_groups (const Ranks *self,
                   EbbProcessGroup **groups)
 {
+  EbbProcessGroup *shard, *data;
   guint n = 0;
 
   groups[n++] = self->group;
-  if (self->mesh != NULL)
-    {
-      groups[n++] = ebb_mesh_get_group (self->mesh, "shard");
-      groups[n++] = ebb_mesh_get_group (self->mesh, "data");
-    }
+  if (self->mesh == NULL)
+    return n;
+  shard = ebb_mesh_get_group (self->mesh, "shard");
+  data = ebb_mesh_get_group (self->mesh, "data");
+  if (shard != self->group) /* as where it has all ranks */
+    groups[n++] = shard;
+  if (data != self->group && data != shard)
+    groups[n++] = data;
   return n;
 }

@@ -9,8 +9,8 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  EbbProcessGroup *group;   /* all ranks, for the training alone: its counters are the training's */
-  EbbProcessGroup *control; /* all ranks, for what the program exchanges */
+  EbbProcessGroup *group;   /* all ranks, for the steps alone: what it counts is theirs */
+  EbbProcessGroup *control; /* the same ranks, for what the program exchanges, and for files */
   EbbMesh *mesh;            /* of --shard hybrid */
   guint rank, size;
   int interrupt;           /* the exit status that a signal to any rank asks for, as of the last exchange; 0: none */

@@ -263,6 +263,7 @@ class Failures(FsdpGptTest):
                 done = self.run_program("--data", "text.txt", *MODEL, "--ranks", 3, *words)
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (1, b"", 1), done.stderr)
                 self.assertIn(said, done.stderr)
+                self.assertIn(done.stderr.count(b"rank 0"), (0, 1), done.stderr)
                 self.assertEqual(self.files(), ["text.txt"])
 
     def test_a_rank_that_fails_ends_all(self):
