@@ -20,10 +20,7 @@ def train(module, optimizer, steps):
 
 
 def shard(module):
-    options = Ebb.FullyShardOptions.new()
-    options.set_flatten(True)
-    Ebb.fully_shard(module, Ebb.ProcessGroup.get_default(), options)
-    return module
+    return Ebb.fully_shard(module, Ebb.ProcessGroup.get_default(), flatten=True)
 
 
 class ShardState(TestCase):
