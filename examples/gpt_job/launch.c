@@ -108,6 +108,27 @@ run_process (const Options *options,
   return ok;
 }
 
+/* What is the same for all threads is set before there are any. */
+static void
+set_limit (const Options *options)
+{
+  EbbDevice *device = options->memory > 0 ? ebb_device_get (options->device, NULL) : NULL;
+
+  if (device != NULL)
+    ebb_memory_set_limit (device, (guint64) options->memory << 20);
+}
+
+static gboolean
+run_threads (const Options *options,
+             Launch *launch,
+             GError **error)
+{
+  ThreadLaunch data = { .options = options, .launch = launch };
+
+  set_limit (options);
+  return ebb_run_ranks ((guint) options->ranks.n_ranks, run_thread, &data, error);
+}
+
 gboolean
 launch_run (Options *options,
             int argc,
@@ -117,7 +138,6 @@ launch_run (Options *options,
             GError **error)
 {
   Launch launch = { .program = options->program, .argc = argc, .argv = argv, .func = func };
-  ThreadLaunch data = { .options = options, .launch = &launch };
   gboolean ok;
 
   if (options->ranks.timeout > 0)
@@ -126,10 +146,7 @@ launch_run (Options *options,
 
       g_setenv ("EBB_PROCESS_GROUP_TIMEOUT", g_ascii_dtostr (text, sizeof text, options->ranks.timeout), TRUE);
     }
-  if (options->ranks.n_ranks > 0)
-    ok = ebb_run_ranks ((guint) options->ranks.n_ranks, run_thread, &data, error);
-  else
-    ok = run_process (options, &launch, error);
+  ok = options->ranks.n_ranks > 0 ? run_threads (options, &launch, error) : run_process (options, &launch, error);
   *interrupt = launch.interrupt;
   if (launch.failure != NULL) /* rather than one rank's */
     {

@@ -76,10 +76,14 @@ shard_wrap (EbbGpt *model,
   const RankOptions *self = &options->ranks;
   EbbModule *module = EBB_MODULE (model);
   g_autoptr (EbbFullyShardOptions) how = NULL;
+  g_autoptr (EbbModule) same = NULL;
   EbbProcessGroup *group;
 
   if (self->shard_kind == SHARD_NONE)
-    return ebb_replicate (module, ranks->group, NULL, error) != NULL;
+    {
+      same = ebb_replicate (module, ranks->group, NULL, error);
+      return same != NULL;
+    }
   if (!make_mesh (self, ranks, error))
     return FALSE;
   how = make_options (self, ranks, error);
@@ -90,5 +94,6 @@ shard_wrap (EbbGpt *model,
     return ebb_fully_shard_wrap_each (module, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
   if (self->wrap_least > 0)
     return ebb_fully_shard_auto_wrap (module, self->wrap_least, group, how, error);
-  return ebb_fully_shard (module, group, how, error) != NULL;
+  same = ebb_fully_shard (module, group, how, error);
+  return same != NULL;
 }
