@@ -1,81 +1,344 @@
 #!/usr/bin/python3
-"""Trains a small GPT on several ranks, each of which holds its part of the parameters, gradients and optimizer state.
+"""Trains a GPT, byte by byte, on several ranks, each of which holds its part of the model: `fsdp_gpt` in Python.
 
-    fsdp_gpt.py [--ranks N] [--steps N] [--batch N] [FILE]      ranks are threads of this process
-    mpirun -n 4 /usr/bin/python3 fsdp_gpt.py FILE               ranks are processes
+    fsdp_gpt.py --data FILE --ranks 4                           ranks are threads of this process
+    mpirun -n 4 /usr/bin/python3 fsdp_gpt.py --data FILE        ranks are processes
 
-Without a file it reads its own source. From a build folder that is not installed:
+One without the other is one rank. From a build folder that is not installed:
 
     export GI_TYPELIB_PATH=build/release LD_LIBRARY_PATH=build/release PYTHONPATH=bindings/python
 """
 import argparse
+import contextlib
+import json
+import math
+import os
+import resource
+import statistics
+import struct
+import sys
+import time
 
 import gi
 
 gi.require_version("Ebb", "1.0")
-from gi.repository import Ebb  # noqa: E402
+from gi.repository import Ebb, GLib  # noqa: E402
 
-CONTEXT = 64
+MIB = 1 << 20
+# What the program in C has options for: a state that one of both saves, the other goes on from.
+FIXED = {"tokenizer": "byte", "vocab": 256, "schedule": "constant", "warmup": 0, "min_lr": 0, "weight_decay": 0.01,
+         "dtype": "f32", "residual": "f32", "moments": "f32", "step_in_backward": False, "wrap": "block",
+         "flatten": False, "reduce": "auto", "compute_dtype": "none", "reduce_dtype": "none"}
+BEGUN_WITH = ("layers", "width", "heads", "context", "seed")  # of a training that is resumed; these stay
+REMEMBERED = BEGUN_WITH + ("dropout", "batch", "accumulate", "lr", "clip", "checkpoint", "store", "shard")  # may change
 
 
-def make_model():
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+class Ranks:
+    """Groups: one for what the program has to say, one for the training, and the two of a mesh if it is hybrid."""
+
+    def __init__(self, control, options):
+        self.control, self.group = control, control.split(0)
+        self.rank, self.size = control.rank, control.size
+        self.shard, self.replicate = self.group, None
+        if options.shard == "hybrid":
+            if self.size % options.shard_size:
+                raise ValueError(f"--shard-size {options.shard_size}: it must divide the {self.size} ranks")
+            mesh = Ebb.Mesh.new(self.group, ["data", "shard"], [-1, options.shard_size])
+            self.shard, self.replicate = mesh.get_group("shard"), mesh.get_group("data")
+
+    def gather(self, *values):
+        """A tuple of numbers for each rank. They travel as the bits of doubles, so nothing is rounded."""
+        n = len(values)
+        sent = Ebb.tensor(list(struct.unpack(f"{n}q", struct.pack(f"{n}d", *values))))
+        got = self.control.all_gather(sent).tolist()
+        return list(struct.iter_unpack(f"{n}d", struct.pack(f"{len(got)}q", *got)))
+
+    def groups(self):
+        return {id(group): group for group in (self.group, self.shard, self.replicate) if group is not None}.values()
+
+    def sent(self, n_steps):
+        """Calls and bytes of this rank in a step, by operation."""
+        sums = {}
+        for group in self.groups():
+            for name, count in group.counters().items():
+                calls, n_bytes = sums.get(name, (0, 0))
+                sums[name] = calls + count["calls"], n_bytes + count["bytes"]
+        return {name: {"calls": calls / n_steps, "bytes": n_bytes / n_steps}
+                for name, (calls, n_bytes) in sums.items()}
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+def make_model(options):
     config = Ebb.GptConfig.new()
     config.set_vocab(256)
-    config.set_context(CONTEXT)
-    config.set_width(64)
-    config.set_heads(4)
-    config.set_layers(4)
-    config.set_dropout(0.1)
+    for name in ("layers", "width", "heads", "context", "dropout"):
+        getattr(config, f"set_{name}")(getattr(options, name))
+    Ebb.manual_seed(options.seed)  # the same weights on all ranks
     return Ebb.Gpt(config)
 
 
-def sum_over_ranks(group, value):
-    """In the order of the ranks, so that it is the same everywhere, whoever adds."""
-    return sum(group.all_gather(Ebb.tensor([value])).tolist())
+def make_store(kind):
+    """None: what backward needs stays where it is."""
+    if kind == "keep":
+        return None
+    store = Ebb.HostStore(when_full="spill") if kind == "host" else Ebb.DiskStore()
+    store.prefetch = 1
+    return store
 
 
-def train(group, options):
-    Ebb.manual_seed(1)  # the same weights on all ranks
-    model = make_model()
-    Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock)
-    Ebb.fully_shard_wrap_each(model, Ebb.TransformerBlock, group)
-    optimizer = Ebb.AdamW(model, 3e-3)
-    Ebb.seed_rank(1, group)  # and dropout that differs
-    text = Ebb.TextDataset([options.file], Ebb.ByteTokenizer(), 1)
-
-    first, last = (options.batch * r // group.size for r in (group.rank, group.rank + 1))
-    share = (last - first) / options.batch
-    for step in range(1, options.steps + 1):
-        tokens, targets = (part[first:last] for part in text.get_batch(options.batch, CONTEXT)[1:])
-        loss = Ebb.cross_entropy(model(tokens).reshape(-1, 256), targets.reshape(-1))
-        (loss * (share * group.size)).backward()  # gradients are averaged over ranks, a loss counts by its rows
-        optimizer.clip_grad_norm(1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = sum_over_ranks(group, loss.item() * share)
-        if group.rank == 0 and (step % 10 == 0 or step == 1):
-            print(f"step {step:3}  loss {mean:.4f}", flush=True)
-
-    held = sum_over_ranks(group, Ebb.memory_stats()["parameter"]["current"]) / group.size
-    if group.rank == 0:
-        print(f"{group.size} ranks ({group.backend}): each holds {held / 1e6:.2f} MB of "
-              f"{4 * model.count_parameters() / 1e6:.2f} MB of parameters")
-    return mean
-
-
-def main():
-    parser = argparse.ArgumentParser(description="Trains a small GPT on several ranks.")
-    parser.add_argument("file", nargs="?", default=__file__)
-    parser.add_argument("--ranks", type=int, help="how many threads; without it: what mpirun says")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=8, help="rows of all ranks together, at least one for each")
-    options = parser.parse_args()
-    if options.ranks:
-        Ebb.run_ranks(options.ranks, train, options)
+def wrap(model, ranks, options, store):
+    if options.checkpoint != "none":
+        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock, store=store,
+                                 policy="selective" if options.checkpoint == "selective" else None)
+    if options.shard == "none":
+        Ebb.replicate(model, ranks.group)
     else:
-        train(Ebb.init_process_group("auto"), options)
-        Ebb.destroy_process_group()
+        Ebb.fully_shard_wrap_each(model, Ebb.TransformerBlock, ranks.shard, replicate_group=ranks.replicate)
+
+
+def seed_rank(ranks, seed):
+    """Dropout that differs by rank. Rank 0 goes on where the weights ended, as one rank alone would."""
+    generator = Ebb.Generator.get_default()
+    offset = generator.get_offset()
+    Ebb.seed_rank(seed, ranks.group)
+    generator.set_state(generator.get_seed(), offset)
+
+
+def run_batch(model, text, ranks, options, regions):
+    """This rank's share of the loss. Ranks average their gradients, so a loss counts by its rows."""
+    first, last = (options.batch * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+    n_rows = last - first
+    if n_rows == 0:  # it makes the same calls as all, for nothing
+        first, last = min(first, options.batch - 1), min(first, options.batch - 1) + 1
+    tokens, targets = (part[first:last] for part in text.get_batch(options.batch, options.context)[1:])
+    with regions():
+        loss = model.loss(tokens, targets)
+    (loss if n_rows * ranks.size == options.batch else loss * (n_rows * ranks.size / options.batch)).backward()
+    return loss.item() * n_rows / options.batch
+
+
+def run_step(model, optimizer, text, ranks, options, regions):
+    loss = 0
+    for i in range(options.accumulate):
+        # Whole gradients that wait for the last batch save sending, but shards are there to save memory.
+        waits = options.shard == "none" and i < options.accumulate - 1
+        with Ebb.no_sync() if waits else contextlib.nullcontext():
+            loss += run_batch(model, text, ranks, options, regions)
+    loss = sum(one for one, in ranks.gather(loss / options.accumulate))
+    if not math.isfinite(loss):
+        raise ValueError(f"the loss is {loss}: a smaller --lr than {options.lr}, or --clip 1, may help")
+    if options.accumulate > 1:
+        optimizer.scale_grad(1 / options.accumulate)
+    if options.clip > 0:
+        optimizer.clip_grad_norm(options.clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def train(control, options):
+    ranks = Ranks(control, options)
+    text = Ebb.TextDataset(options.data, Ebb.ByteTokenizer(), options.seed)
+    text.check_context(options.context)
+    model, store = make_model(options), make_store(options.store)
+    optimizer = Ebb.AdamW(model, options.lr)
+    optimizer.set_weight_decay(FIXED["weight_decay"])
+    wrap(model, ranks, options, store)
+    seed_rank(ranks, options.seed)
+    state = Ebb.TrainingState.new(model, optimizer, text)
+    first_step = 0
+    if options.saved:
+        first_step = state.load_sharded(options.resume).step
+        optimizer.set_lr(options.lr)
+    state.set_config(json.dumps({**FIXED, **{name: getattr(options, name) for name in REMEMBERED}}))
+    if ranks.rank == 0:
+        print(f"GPT of {options.layers} layers, width {options.width}, {options.heads} heads, context "
+              f"{options.context}: {model.count_parameters()} parameters; {text.get_n_tokens()} bytes of text\n"
+              f"{ranks.size} ranks ({ranks.group.backend}), shard {options.shard}, checkpoint {options.checkpoint}, "
+              f"store {options.store}" + (f"; going on from step {first_step}" if first_step else ""), flush=True)
+
+    for group in ranks.groups():
+        group.reset_counters()
+    Ebb.memory_reset_peaks(Ebb.Device.get("cpu"))
+    regions = (lambda: store) if store is not None and options.checkpoint == "none" else contextlib.nullcontext
+    losses, seconds, sent = [], [], {}
+    for step in range(first_step + 1, options.steps + 1):
+        began = time.monotonic()
+        losses.append(run_step(model, optimizer, text, ranks, options, regions))
+        seconds.append(time.monotonic() - began)
+        sent = ranks.sent(len(losses))  # before a state is saved, which is not a step's
+        if ranks.rank == 0 and (len(losses) == 1 or step % max(options.steps // 10, 1) == 0 or step == options.steps):
+            speed = options.batch * options.context * options.accumulate / seconds[-1]
+            print(f"step {step:{len(str(options.steps))}}/{options.steps}  loss {losses[-1]:.4f}  {speed:.0f} tokens/s",
+                  flush=True)
+        if options.resume and (step == options.steps or step % options.save_every == 0):
+            state.save_sharded(options.resume, step)
+    rows = [take_memory(row) for row in ranks.gather(*measure())]
+    everybody = [{"rank": i, **row, "communication": each}
+                 for i, (row, each) in enumerate(zip(rows, gather_sent(ranks, sent)))]
+    if ranks.rank == 0:
+        tell(everybody)
+        if options.report:
+            write_report(options, model, store, everybody, first_step, losses, seconds)
+
+
+# -- telling -----------------------------------------------------------------------------------------------------------
+
+MEMORY = ("parameter_bytes_held", "optimizer_bytes_held", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
+          "activation_bytes_peak", "workspace_bytes", "peak_bytes", "rss_peak_bytes")
+COLUMNS = {"parameters": "parameter_bytes_held", "at most": "parameter_bytes", "gradients": "gradient_bytes",
+           "optimizer": "optimizer_bytes", "activations": "activation_bytes_peak", "workspace": "workspace_bytes",
+           "peak (MiB)": "peak_bytes"}
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send", "recv", "barrier")
+
+
+def measure():
+    """Bytes of this rank, in the order of MEMORY: two now, then the most at one time."""
+    stats = Ebb.memory_stats()
+    kinds = ("parameter", "gradient", "optimizer", "activation", "workspace", "total")
+    return (*(stats[kind]["current"] for kind in ("parameter", "optimizer")), *(stats[kind]["peak"] for kind in kinds),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def take_memory(row):
+    return dict(zip(MEMORY, map(int, row)))
+
+
+def gather_sent(ranks, sent):
+    none = {"calls": 0, "bytes": 0}
+    rows = ranks.gather(*(value for name in COLLECTIVES for value in sent.get(name, none).values()))
+    return [{name: {"calls": calls, "bytes": n_bytes}
+             for name, calls, n_bytes in zip(COLLECTIVES, row[::2], row[1::2]) if calls} for row in rows]
+
+
+def tell(everybody):
+    print("rank " + " ".join(f"{title:>11}" for title in COLUMNS))
+    for row in everybody:
+        print(f"{row['rank']:4} " + " ".join(f"{row[name] / MIB:11.2f}" for name in COLUMNS.values()))
+    sent = ", ".join(f"{count['bytes'] / MIB:.2f} MiB in {count['calls']:.4g} {name}"
+                     for name, count in everybody[0]["communication"].items())
+    if sent:
+        print(f"Rank 0 sends a step: {sent}")
+
+
+def write_report(options, model, store, everybody, first_step, losses, seconds):
+    median = statistics.median(seconds) if seconds else math.inf
+    report = {"final_loss": losses[-1] if losses else None,
+              "tokens_per_second": options.batch * options.context * options.accumulate / median,
+              **{name: everybody[0][name] for name in MEMORY[2:]},
+              "store": {**(store.report(as_dict=True) if store is not None else {}), "kind": options.store},
+              "checkpointing": Ebb.checkpoint_report(model, as_dict=True),
+              "ranks": everybody, "communication": everybody[0]["communication"],
+              "parameters": model.count_parameters(),
+              "first_step": first_step, "last_step": first_step + len(losses), "version": Ebb.get_version_string(),
+              "config": {**FIXED, **{name: value for name, value in vars(options).items() if name != "saved"}},
+              "losses": losses, "step_seconds": seconds}
+    with open(options.report, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=2)
+        file.write("\n")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+def number(kind, least, below=math.inf):
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < below:
+            raise argparse.ArgumentTypeError(f"{text}: it must be {'a whole' if kind is int else 'a'} number of at "
+                                             f"least {least}" + (f", below {below}" if below < math.inf else ""))
+        return value
+
+    return parse
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"fsdp_gpt.py: {message} (--help lists the options)\n")
+
+
+def make_parser():
+    parser = Parser(description="Trains a GPT on a text, on many ranks.", allow_abbrev=False,
+                    epilog="Each option has the default that stands in parentheses.")
+    count, size = number(int, 1), number(float, 0)
+
+    def add(name, told, default=None, **how):
+        parser.add_argument(name, default=default, help=told + (f" ({default})" if default is not None else ""), **how)
+
+    add("--data", "text to train on", nargs="+", required=True, metavar="FILE")
+    add("--layers", "transformer blocks", 4, type=count, metavar="N")
+    add("--width", "size of a token's vector", 128, type=count, metavar="N")
+    add("--heads", "attention heads; they divide the width", 4, type=count, metavar="N")
+    add("--context", "tokens in a row", 256, type=count, metavar="N")
+    add("--dropout", "probability of dropout", 0.1, type=number(float, 0, 1), metavar="P")
+    add("--batch", "rows of text at a time, of all ranks together", 8, type=count, metavar="N")
+    add("--accumulate", "batches that make one step", 1, type=count, metavar="N")
+    add("--steps", "optimizer steps in all, resumed ones included", 100, type=number(int, 0), metavar="N")
+    add("--lr", "learning rate of AdamW", 3e-4, type=size, metavar="X")
+    add("--clip", "largest norm of the gradients; 0: any", 0.0, type=size, metavar="X")
+    add("--seed", "of weights, batches and dropout", 1, type=number(int, 0), metavar="N")
+    add("--ranks", "how many, as threads; without it what mpirun says", type=count, metavar="N")
+    add("--shard", "what each rank holds: its part; all; its part among --shard-size ranks", "full",
+        choices=("full", "none", "hybrid"))
+    add("--shard-size", "ranks that share one model with --shard hybrid", type=count, metavar="N")
+    add("--checkpoint", "what blocks forget and recompute", "none", choices=("none", "selective", "full"))
+    add("--store", "where what they keep waits for the backward", "keep", choices=("keep", "host", "disk"))
+    add("--resume", "keep the state of the training there; go on, with its options, if it has one", metavar="DIR")
+    add("--save-every", "steps between two saved states; the end saves one, too", 500, type=count, metavar="N")
+    add("--report", "write losses, times, memory and communication there, as JSON", metavar="FILE")
+    return parser
+
+
+def take_saved(parser, options, words):
+    """What is not given is as it was; what a training can't change must not be given otherwise."""
+    saved = json.loads(Ebb.TrainingState.read_sharded_config(options.resume))
+    for name, value in FIXED.items():
+        if saved.get(name, value) != value:
+            parser.error(f"--resume {options.resume}: that training has {name} {saved[name]}, which only the program "
+                         "in C knows")
+    parser.set_defaults(**{name: saved[name] for name in REMEMBERED if name in saved})
+    options = parser.parse_args(words)
+    for name in BEGUN_WITH:
+        if getattr(options, name) != saved.get(name):
+            parser.error(f"--{name} {getattr(options, name)}: the training in {options.resume} has {saved.get(name)}: "
+                         "leave the option out, or name another folder")
+    return options
+
+
+def read_options(words):
+    parser = make_parser()
+    options = parser.parse_args(words)
+    has_state = bool(options.resume) and os.path.exists(os.path.join(options.resume, "index.json"))
+    if has_state:
+        options = take_saved(parser, options, words)
+    options.saved = has_state
+    if options.width % options.heads:
+        parser.error(f"--heads {options.heads}: it must divide --width {options.width}")
+    if (options.shard == "hybrid") != (options.shard_size is not None):
+        parser.error("--shard hybrid and --shard-size N go together")
+    if options.ranks and options.shard_size and options.ranks % options.shard_size:
+        parser.error(f"--shard-size {options.shard_size}: it must divide --ranks {options.ranks}")
+    if options.report and not os.path.isdir(os.path.dirname(options.report) or "."):
+        parser.error(f"--report {options.report}: there is no such folder")
+    return options
+
+
+def main(words):
+    try:
+        options = read_options(words)
+        if options.ranks:
+            Ebb.run_ranks(options.ranks, train, options)
+        else:
+            train(Ebb.init_process_group("auto"), options)
+            Ebb.destroy_process_group()
+    except (GLib.Error, OSError, ValueError) as error:
+        sys.exit(f"fsdp_gpt.py: {getattr(error, 'message', error)}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,14 +1,5 @@
-"""Process groups, sharded and replicated modules from Python, on ranks that are threads; the example, too."""
-import os
-import re
-import subprocess
-import sys
-import unittest
-
+"""Process groups, sharded and replicated modules from Python, on ranks that are threads."""
 from support import Ebb, TestCase, main
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_EXAMPLE = os.path.join(_ROOT, "examples", "python", "fsdp_gpt.py")
 
 
 def mlp():
@@ -139,21 +130,6 @@ class Modules(TestCase):
                                    ValueError, "half")):
             with self.assertRaisesRegex(error, said):
                 call()
-
-
-class Example(TestCase):
-    def run_example(self, *words):
-        done = subprocess.run([sys.executable, _EXAMPLE, os.path.join(_ROOT, "docs", "benchmarks.md"), *words],
-                              capture_output=True, text=True, check=False, timeout=100)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
-        self.assertEqual(len(losses), 3)
-        self.assertLess(losses[-1], losses[0])
-        return done.stdout.splitlines()[-1]
-
-    def test_it_trains_on_threads_and_alone(self):
-        self.assertIn("3 ranks (thread)", self.run_example("--steps", "20", "--ranks", "3", "--batch", "7"))
-        self.assertIn("1 ranks (", self.run_example("--steps", "20"))
 
 
 if __name__ == "__main__":
