@@ -2,8 +2,11 @@
 #include "dist/process-group-private.h"
 #include "tensor/op-private.h"
 
+#include <string.h>
+
 /* Of a call over many tensors so many are named. */
 #define MAX_NAMED 4
+#define MAX_PURPOSE 160 /* bytes */
 
 static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                      "all_to_all", "send", "recv", "barrier" };
@@ -18,6 +21,19 @@ ebb_collective_get_name (EbbCollective which)
   g_return_val_if_fail ((guint) which < EBB_N_COLLECTIVES, NULL);
 
   return names[which];
+}
+
+/* Its end tells most: a path and a type. */
+static void
+append_purpose (GString *text,
+                const char *purpose)
+{
+  const gsize length = strlen (purpose);
+  const char *end = purpose + length;
+
+  while (purpose < end && (end - purpose > MAX_PURPOSE || ((guchar) *purpose & 0xc0) == 0x80))
+    purpose++;
+  g_string_append_printf (text, " for %s%s", (gsize) (end - purpose) < length ? "…" : "", purpose);
 }
 
 char *
@@ -43,5 +59,7 @@ ebb_collective_call_to_string (const EbbCollectiveCall *call)
     }
   if (call->n_parts > MAX_NAMED)
     g_string_append_printf (text, " and %u more", call->n_parts - MAX_NAMED);
+  if (call->purpose != NULL)
+    append_purpose (text, call->purpose);
   return g_string_free (text, FALSE);
 }

@@ -240,6 +240,8 @@ get_signature (EbbGroupState *state,
   hash = mix (hash, call->op);
   hash = mix (hash, is_pair ? 0 : call->peer);
   hash = mix (hash, call->n_parts);
+  for (const char *c = call->purpose; c != NULL && *c != '\0'; c++)
+    hash = mix (hash, (guchar) *c);
   for (guint i = 0; i < call->n_parts; i++)
     {
       const EbbCollectiveBuffer *buffer = &call->parts[i];
@@ -292,6 +294,7 @@ work_new (EbbGroupState *state,
           const EbbCollectivePart *parts,
           guint n_parts,
           guint peer,
+          const char *purpose,
           GError **error)
 {
   EbbWork *work = g_new0 (EbbWork, 1);
@@ -301,12 +304,14 @@ work_new (EbbGroupState *state,
   work->tensors = g_new0 (EbbTensor *, 2 * MAX (n_parts, 1));
   work->staged = g_new0 (EbbTensor *, 2 * MAX (n_parts, 1));
   work->numbers = g_new0 (gint64, MAX (n_parts, 1) * (2 * (gsize) state->size + 1));
+  work->purpose = g_strdup (purpose);
   work->call = (EbbCollectiveCall){
     .which = which,
     .op = reduces (which) ? op : EBB_REDUCE_OP_SUM,
     .peer = peer,
     .n_parts = n_parts,
     .parts = work->buffers,
+    .purpose = work->purpose,
   };
   for (guint i = 0; i < n_parts; i++)
     if (!fill_part (state, work, i, &parts[i], error))
@@ -336,6 +341,7 @@ prepare (EbbProcessGroup *self,
          const EbbCollectivePart *parts,
          guint n_parts,
          guint peer,
+         const char *purpose,
          gboolean is_counted,
          GError **error)
 {
@@ -350,7 +356,7 @@ prepare (EbbProcessGroup *self,
                    ebb_collective_get_name (which), (int) op);
       return NULL;
     }
-  work = work_new (state, which, op, parts, n_parts, peer, error);
+  work = work_new (state, which, op, parts, n_parts, peer, purpose, error);
   if (work == NULL)
     return NULL;
   if (G_UNLIKELY (ebb_thread.observers != NULL))
@@ -384,6 +390,7 @@ ebb_process_group_start (EbbProcessGroup *self,
                          const EbbCollectivePart *parts,
                          guint n_parts,
                          guint peer,
+                         const char *purpose,
                          GError **error)
 {
   EbbGroupState *state;
@@ -394,7 +401,7 @@ ebb_process_group_start (EbbProcessGroup *self,
   if (ebb_is_stopped ())
     return ebb_work_new_done ();
   state = ebb_process_group_get_state (self);
-  work = prepare (self, which, op, parts, n_parts, peer, TRUE, error);
+  work = prepare (self, which, op, parts, n_parts, peer, purpose, TRUE, error);
   if (work == NULL)
     return NULL;
   return ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error) ? work
@@ -408,11 +415,12 @@ run_call (EbbProcessGroup *self,
           const EbbCollectivePart *parts,
           guint n_parts,
           guint peer,
+          const char *purpose,
           gboolean is_counted,
           GError **error)
 {
   EbbGroupState *state = ebb_process_group_get_state (self);
-  g_autoptr (EbbWork) work = prepare (self, which, op, parts, n_parts, peer, is_counted, error);
+  g_autoptr (EbbWork) work = prepare (self, which, op, parts, n_parts, peer, purpose, is_counted, error);
 
   if (work == NULL)
     return FALSE;
@@ -429,11 +437,12 @@ ebb_process_group_run (EbbProcessGroup *self,
                        const EbbCollectivePart *parts,
                        guint n_parts,
                        guint peer,
+                       const char *purpose,
                        GError **error)
 {
   if (self == NULL || !is_given (parts, n_parts, error))
     return FALSE;
-  return ebb_is_stopped () || run_call (self, which, op, parts, n_parts, peer, TRUE, error);
+  return ebb_is_stopped () || run_call (self, which, op, parts, n_parts, peer, purpose, TRUE, error);
 }
 
 EbbTensor *
@@ -457,7 +466,7 @@ ebb_process_group_exchange (EbbProcessGroup *self,
   if (whole == NULL)
     return NULL;
   part = (EbbCollectivePart){ whole, piece, counts };
-  return run_call (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, FALSE, error)
+  return run_call (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, FALSE, error)
              ? g_steal_pointer (&whole)
              : NULL;
 }

@@ -53,7 +53,7 @@ run_in_place (EbbProcessGroup *self,
     return FALSE;
   if (which != EBB_COLLECTIVE_SEND)
     will_change (tensor);
-  return ebb_process_group_run (self, which, op, &part, 1, peer, error);
+  return ebb_process_group_run (self, which, op, &part, 1, peer, NULL, error);
 }
 
 static EbbWork *
@@ -69,7 +69,7 @@ start_in_place (EbbProcessGroup *self,
   if (!is_ready (self, tensor, error))
     return NULL;
   will_change (tensor);
-  return ebb_process_group_start (self, which, op, &part, 1, peer, error);
+  return ebb_process_group_start (self, which, op, &part, 1, peer, NULL, error);
 }
 
 /**
@@ -208,7 +208,7 @@ gboolean
 ebb_process_group_barrier (EbbProcessGroup *self,
                            GError **error)
 {
-  return ebb_process_group_run (self, EBB_COLLECTIVE_BARRIER, EBB_REDUCE_OP_SUM, NULL, 0, 0, error);
+  return ebb_process_group_run (self, EBB_COLLECTIVE_BARRIER, EBB_REDUCE_OP_SUM, NULL, 0, 0, NULL, error);
 }
 
 /* -- from one tensor to another ------------------------------------------------------------------------------------ */
@@ -295,7 +295,7 @@ run_to (EbbProcessGroup *self,
 {
   const EbbCollectivePart part = { .whole = whole, .piece = piece };
 
-  if (ebb_process_group_run (self, which, op, &part, 1, 0, error))
+  if (ebb_process_group_run (self, which, op, &part, 1, 0, NULL, error))
     return result;
   ebb_tensor_unref (result);
   return NULL;
@@ -351,7 +351,7 @@ ebb_process_group_all_gather_async (EbbProcessGroup *self,
       || !check_fits (self, output, input, EBB_COLLECTIVE_ALL_GATHER, error))
     return NULL;
   will_change (output);
-  return ebb_process_group_start (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, error);
+  return ebb_process_group_start (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, error);
 }
 
 /**
@@ -408,7 +408,7 @@ ebb_process_group_reduce_scatter_async (EbbProcessGroup *self,
       || !check_fits (self, input, output, EBB_COLLECTIVE_REDUCE_SCATTER, error))
     return NULL;
   will_change (output);
-  return ebb_process_group_start (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, &part, 1, 0, error);
+  return ebb_process_group_start (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, &part, 1, 0, NULL, error);
 }
 
 /**

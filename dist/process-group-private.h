@@ -21,14 +21,18 @@ typedef struct
   const gint64 *counts; /* [size] elements of each rank's piece; any may be 0; NULL: equal */
 } EbbCollectivePart;
 
-/* One collective over several tensors: counted as one call. Copies @parts and counts, holds the tensors until it is
- * waited for. What @whole of a reduce_scatter holds afterwards outside of the piece is not defined. */
+/* One collective over several tensors: counted as one call. Copies @parts, counts and @purpose, holds the tensors until
+ * it is waited for. What @whole of a reduce_scatter holds afterwards outside of the piece is not defined.
+ *
+ * @purpose: what it is for, "gathering h.2 (EbbTransformerBlock)"; NULL: nothing to say. Ranks compare it, so that two
+ * calls of equal shapes are not taken for one another. */
 EbbWork *ebb_process_group_start (EbbProcessGroup *self,
                                   EbbCollective which,
                                   EbbReduceOp op,
                                   const EbbCollectivePart *parts,
                                   guint n_parts,
                                   guint peer,
+                                  const char *purpose,
                                   GError **error);
 /* The same to its end, on the caller's thread if nothing is queued. */
 gboolean ebb_process_group_run (EbbProcessGroup *self,
@@ -37,6 +41,7 @@ gboolean ebb_process_group_run (EbbProcessGroup *self,
                                 const EbbCollectivePart *parts,
                                 guint n_parts,
                                 guint peer,
+                                const char *purpose,
                                 GError **error);
 /* Waits until all that was started is done; tells of no failure. */
 void ebb_process_group_flush (EbbProcessGroup *self);
@@ -73,6 +78,7 @@ typedef struct
   guint n_parts;
   const EbbCollectiveBuffer *parts;
   gboolean is_announcement; /* another engine moves the bytes: only see to it that all ranks call the same */
+  const char *purpose;      /* NULL: nothing to say; in the signature and in the call's text */
 } EbbCollectiveCall;
 
 typedef struct
@@ -109,7 +115,8 @@ void ebb_collective_reduce (void *dest,
                             gsize n_elements,
                             EbbDType dtype,
                             EbbReduceOp op);
-/* "all_reduce (sum) of f32 [2, 3]" */
+/* "all_reduce (sum) of f32 [2, 3]", "all_gather of f32 [32] for gathering h.2 (EbbTransformerBlock)"; a long purpose is
+ * shortened, so that it fits what an engine sends. */
 char *ebb_collective_call_to_string (const EbbCollectiveCall *call);
 const char *ebb_collective_get_name (EbbCollective which);
 

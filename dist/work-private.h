@@ -20,6 +20,7 @@ struct _EbbWork
   EbbTensor **tensors; /* [2 * n_parts] whole, piece or NULL */
   EbbTensor **staged;  /* [2 * n_parts] on the host, where the engine can't reach the tensor */
   gint64 *numbers;     /* counts and starts of all parts */
+  char *purpose;       /* the call's */
 };
 
 /* Done already: a collective in a recompute that has all it needs. */

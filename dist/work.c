@@ -68,6 +68,7 @@ ebb_work_unref (EbbWork *work)
   g_free (work->tensors);
   g_free (work->staged);
   g_free (work->numbers);
+  g_free (work->purpose);
   g_free (work);
 }
 

@@ -28,24 +28,33 @@ linear (guint64 seed,
 }
 
 static void
-shard (EbbModule *module,
-       EbbProcessGroup *group,
-       gboolean flatten)
+shard_with (EbbModule *module,
+            EbbProcessGroup *group,
+            EbbFullyShardOptions *options)
 {
-  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
   g_autoptr (EbbModule) same = NULL;
   g_autoptr (GError) error = NULL;
 
-  ebb_fully_shard_options_set_flatten (options, flatten);
   same = ebb_fully_shard (module, group, options, &error);
   g_assert_no_error (error);
   g_assert_true (same == module);
 }
 
 static void
-shard_children (EbbModule *module,
-                EbbProcessGroup *group,
-                gboolean flatten)
+shard (EbbModule *module,
+       EbbProcessGroup *group,
+       gboolean flatten)
+{
+  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+
+  ebb_fully_shard_options_set_flatten (options, flatten);
+  shard_with (module, group, options);
+}
+
+static void
+shard_children_with (EbbModule *module,
+                     EbbProcessGroup *group,
+                     EbbFullyShardOptions *options)
 {
   g_autofree EbbModule **children = NULL;
   guint n;
@@ -53,10 +62,21 @@ shard_children (EbbModule *module,
   children = ebb_module_get_children (module, &n);
   for (guint i = 0; i < n; i++)
     {
-      shard (children[i], group, flatten);
+      shard_with (children[i], group, options);
       g_object_unref (children[i]);
     }
-  shard (module, group, flatten);
+  shard_with (module, group, options);
+}
+
+static void
+shard_children (EbbModule *module,
+                EbbProcessGroup *group,
+                gboolean flatten)
+{
+  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+
+  ebb_fully_shard_options_set_flatten (options, flatten);
+  shard_children_with (module, group, options);
 }
 
 /* The mean over all rows of the sum of squares. */
@@ -305,7 +325,7 @@ make_router (guint *which)
   return router;
 }
 
-/* Ranks go different ways: what one leaves out counts as zero. */
+/* Ranks go different ways, which they can where backward has nothing to gather: what one leaves out counts as zero. */
 static gboolean
 check_unused (EbbProcessGroup *group,
               gpointer user_data,
@@ -315,10 +335,13 @@ check_unused (EbbProcessGroup *group,
   g_autoptr (EbbModule) routed = make_router (&own);
   g_autoptr (EbbModule) one = make_router (&own);
   g_autoptr (EbbModule) still = make_router (&none);
+  g_autoptr (EbbFullyShardOptions) keeps = ebb_fully_shard_options_new ();
   g_autofree EbbTensor **parameters = NULL;
   guint n;
 
-  shard_children (routed, group, FALSE);
+  ebb_fully_shard_options_set_flatten (keeps, FALSE);
+  ebb_fully_shard_options_set_reshard_after_forward (keeps, EBB_RESHARD_NEVER);
+  shard_children_with (routed, group, keeps);
   shard (one, group, FALSE);
   shard_children (still, group, FALSE);
   for (int i = 0; i < 2; i++)
@@ -346,6 +369,28 @@ check_unused (EbbProcessGroup *group,
         g_assert_cmpfloat (((const float *) test_read (grad))[j], ==, 0);
       ebb_tensor_unref (parameters[i]);
     }
+  return TRUE;
+}
+
+/* Units of the same shapes are not taken for one another. */
+static gboolean
+check_another_way (EbbProcessGroup *group,
+                   gpointer user_data,
+                   GError **error)
+{
+  guint own = ebb_process_group_get_rank (group) == 0 ? 0 : 1;
+  g_autoptr (EbbModule) routed = make_router (&own);
+  g_autoptr (EbbTensor) x = test_randn (5, 4, 8, -1);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (GError) failure = NULL;
+
+  shard_children (routed, group, FALSE);
+  y = ebb_module_call1 (routed, x, error);
+  loss = test_loss (y);
+  g_assert_false (ebb_tensor_backward (loss, &failure));
+  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, own == 0 ? "gathering a (EbbLinear)" : "gathering b (EbbLinear)",
+                     "for gathering a (EbbLinear)", "for gathering b (EbbLinear)");
   return TRUE;
 }
 
@@ -507,6 +552,7 @@ static const struct
   { "/fully-shard/modules/shared", check_shared },
   { "/fully-shard/modules/tied", check_tied },
   { "/fully-shard/modules/unused", check_unused },
+  { "/fully-shard/modules/another-way-is-told", check_another_way },
   { "/fully-shard/modules/summon", check_summon },
   { "/fully-shard/modules/report", check_report },
   { "/fully-shard/modules/refusals", check_refusals },

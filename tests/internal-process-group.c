@@ -317,6 +317,65 @@ test_no_memory_is_told (void)
   g_assert_no_error (error);
 }
 
+/* -- what a call is for -------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const char *purposes[2];
+  const char *shown[2];
+} Purposes;
+
+/* The same tensors for something else. */
+static gboolean
+run_purposes (EbbProcessGroup *group,
+              gpointer data,
+              GError **error)
+{
+  const Purposes *it = data;
+  const guint rank = ebb_process_group_get_rank (group);
+  const gint64 length = 4;
+  g_autoptr (EbbTensor) tensor = test_collective_tensor (rank, EBB_DTYPE_F32, &length, 1);
+  g_autofree char *purpose = g_strdup (it->purposes[rank]);
+  g_autofree char *own = g_strdup_printf ("all_reduce (sum) of f32 [4]%s on rank %u of 2", it->shown[rank], rank);
+  g_autofree char *other =
+      g_strdup_printf ("rank %u called all_reduce (sum) of f32 [4]%s", 1 - rank, it->shown[1 - rank]);
+  EbbCollectivePart part = { .whole = tensor };
+  g_autoptr (GError) failure = NULL;
+  g_autoptr (EbbWork) work = NULL;
+
+  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_SUM, &part, 1, 0, "the same", error))
+    return FALSE;
+  work = ebb_process_group_start (group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_SUM, &part, 1, 0, purpose, error);
+  g_clear_pointer (&purpose, g_free);
+  g_assert_false (ebb_work_wait (work, &failure));
+  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, own, other);
+  return TRUE;
+}
+
+static void
+test_another_purpose_is_told (void)
+{
+  g_autofree char *stem = g_strnfill (300, 'a');
+  g_autofree char *tail = g_strnfill (157, 'a');
+  g_autofree char *first = g_strdup_printf ("%s.0", stem);
+  g_autofree char *second = g_strdup_printf ("%s.1", stem);
+  g_autofree char *shown_first = g_strdup_printf (" for …%sa.0", tail);
+  g_autofree char *shown_second = g_strdup_printf (" for …%sa.1", tail);
+  Purposes cases[] = {
+    { { "gathering h.1 (Block)", "gathering h.2 (Block)" }, { " for gathering h.1 (Block)", " for gathering h.2 (Block)" } },
+    { { NULL, "gathering h.2 (Block)" }, { "", " for gathering h.2 (Block)" } },
+    { { first, second }, { shown_first, shown_second } },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GError) error = NULL;
+
+      ebb_run_ranks (2, run_purposes, &cases[i], &error);
+      g_assert_no_error (error);
+    }
+}
+
 int
 main (int argc,
       char *argv[])
@@ -331,5 +390,6 @@ main (int argc,
   g_test_add_func ("/process-group/account-outlives-its-rank", test_account_outlives_its_rank);
   g_test_add_func ("/process-group/copies-on-the-host-are-counted", test_copies_on_the_host_are_counted);
   g_test_add_func ("/process-group/no-memory-is-told", test_no_memory_is_told);
+  g_test_add_func ("/process-group/another-purpose-is-told", test_another_purpose_is_told);
   return g_test_run ();
 }

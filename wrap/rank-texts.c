@@ -35,7 +35,7 @@ gather_bytes (EbbProcessGroup *group,
     return FALSE;
   if (lengths[rank] > 0)
     memcpy (ebb_tensor_get_data (piece, NULL), text, (gsize) lengths[rank]);
-  return ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, error);
+  return ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, error);
 }
 
 char **

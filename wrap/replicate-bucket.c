@@ -240,6 +240,7 @@ ebb_replica_begin_bucket (EbbReplica *self,
 {
   EbbReplicaBucket *bucket = get_bucket (self, index);
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, bucket->members->len + 1);
+  g_autofree char *purpose = NULL;
   guint n_parts;
 
   if (!collect_parts (self, bucket, parts, &n_parts, error))
@@ -249,8 +250,9 @@ ebb_replica_begin_bucket (EbbReplica *self,
     }
   if (n_parts == 0)
     return TRUE;
+  purpose = g_strdup_printf ("the gradients of bucket %u of %u", index + 1, self->buckets->len);
   bucket->work = ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_MEAN, parts, n_parts, 0,
-                                          error);
+                                          purpose, error);
   if (bucket->work == NULL)
     {
       land (self, bucket);

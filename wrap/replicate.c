@@ -351,7 +351,8 @@ broadcast (EbbReplica *self,
       if (next != NULL && next->view.dtype == tensor->view.dtype && next->storage->device == tensor->storage->device
           && n_bytes + ebb_tensor_get_n_bytes (next) <= self->bucket_bytes)
         continue;
-      if (!ebb_process_group_run (self->group, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, parts, n_parts, 0, error))
+      if (!ebb_process_group_run (self->group, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, parts, n_parts, 0,
+                                  "the first values of the replicated module", error))
         return FALSE;
       n_bytes = n_parts = 0;
     }

@@ -196,9 +196,11 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   ok = take_gradients (self, error) && make_pieces (self, parts, &n_parts, error);
   if (ok && n_parts > 0)
     {
+      g_autofree char *purpose = g_strdup_printf ("the gradients of %s", self->name);
+
       self->reduction->work = ebb_process_group_start (
           self->group, EBB_COLLECTIVE_REDUCE_SCATTER,
-          divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n_parts, 0, error);
+          divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n_parts, 0, purpose, error);
       ok = self->reduction->work != NULL;
       self->n_reductions++;
     }
@@ -230,16 +232,18 @@ average_over_replicas (EbbShardUnit *self,
                        GError **error)
 {
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, reduction->n_buffers + 1);
+  g_autofree char *purpose = NULL;
   guint n = 0;
 
   if (self->replicas == NULL)
     return TRUE;
+  purpose = g_strdup_printf ("the gradients of %s", self->name);
   for (guint i = 0; i < reduction->n_buffers; i++)
     if (reduction->pieces[i] != NULL && reduction->pieces[i]->n_elements > 0)
       parts[n++].whole = reduction->pieces[i];
   return n == 0
          || ebb_process_group_run (self->replicas, EBB_COLLECTIVE_ALL_REDUCE,
-                                   divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n, 0, error);
+                                   divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n, 0, purpose, error);
 }
 
 /* As gradients of shards are: in the shards' type, and where they are. */

@@ -133,6 +133,7 @@ exchange (EbbShardUnit *unit,
   guint n_ranks = ebb_process_group_get_size (unit->group), n_parts = 0;
   g_autofree EbbCollectivePart *parts = g_new (EbbCollectivePart, n + 1);
   g_autofree gint64 *counts = g_new (gint64, (gsize) n * n_ranks + 1);
+  g_autofree char *purpose = NULL;
 
   for (guint i = 0; i < n; i++)
     {
@@ -149,8 +150,11 @@ exchange (EbbShardUnit *unit,
         }
       parts[n_parts++] = (EbbCollectivePart){ wholes[i], hosts[i], own };
     }
-  return n_parts == 0
-         || ebb_process_group_run (unit->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n_parts, 0, error);
+  if (n_parts == 0)
+    return TRUE;
+  purpose = g_strdup_printf ("the state of %s", unit->name);
+  return ebb_process_group_run (unit->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n_parts, 0, purpose,
+                                error);
 }
 
 gboolean

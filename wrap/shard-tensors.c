@@ -191,6 +191,7 @@ ebb_shard_check_ranks (EbbShardUnit *unit,
 static gboolean
 broadcast (EbbProcessGroup *group,
            GPtrArray *tensors,
+           const char *purpose,
            GError **error)
 {
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, tensors->len + 1);
@@ -199,7 +200,7 @@ broadcast (EbbProcessGroup *group,
     return TRUE;
   for (guint i = 0; i < tensors->len; i++)
     parts[i].whole = g_ptr_array_index (tensors, i);
-  return ebb_process_group_run (group, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, parts, tensors->len, 0, error);
+  return ebb_process_group_run (group, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, parts, tensors->len, 0, purpose, error);
 }
 
 gboolean
@@ -209,6 +210,7 @@ ebb_shard_broadcast_state (EbbShardUnit *unit,
 {
   g_autoptr (GPtrArray) tensors = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
   g_autofree EbbTensor **buffers = NULL;
+  g_autofree char *purpose = g_strdup_printf ("the first values of %s", unit->name);
   guint n_buffers;
 
   for (guint i = 0; i < unit->n_entries; i++)
@@ -221,7 +223,7 @@ ebb_shard_broadcast_state (EbbShardUnit *unit,
     else
       ebb_tensor_unref (buffers[i]);
   /* First over the replicas, so that the first rank of each group of shards has them to give. */
-  if (!broadcast (unit->replicas, tensors, error) || !broadcast (unit->group, tensors, error))
+  if (!broadcast (unit->replicas, tensors, purpose, error) || !broadcast (unit->group, tensors, purpose, error))
     return FALSE;
   for (guint i = 0; i < tensors->len; i++)
     ebb_storage_change (((EbbTensor *) g_ptr_array_index (tensors, i))->storage);
@@ -278,7 +280,7 @@ ebb_shard_sum_doubles (EbbProcessGroup *group,
 
   if (own == NULL || all == NULL)
     return FALSE;
-  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, error))
+  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a sum over shards", error))
     return FALSE;
   memset (values, 0, n_bytes);
   for (gsize rank = 0; rank < size; rank++)

@@ -218,8 +218,12 @@ begin_gather (EbbShardUnit *self,
         };
     }
   if (ok)
-    self->gathering =
-        ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n, 0, error);
+    {
+      g_autofree char *purpose = g_strdup_printf ("gathering %s", self->name);
+
+      self->gathering = ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n, 0,
+                                                 purpose, error);
+    }
   ebb_thread_restore_modes (&modes);
   if (!ok || self->gathering == NULL)
     {

@@ -82,13 +82,13 @@ run (EbbProcessGroup *group,
   if (async)
     {
       g_autoptr (EbbWork) work =
-          ebb_process_group_start (group, which, EBB_REDUCE_OP_MEAN, parts->parts, N_PARTS, 0, &error);
+          ebb_process_group_start (group, which, EBB_REDUCE_OP_MEAN, parts->parts, N_PARTS, 0, NULL, &error);
 
       g_assert_no_error (error);
       ebb_work_wait (work, &error);
     }
   else
-    ebb_process_group_run (group, which, EBB_REDUCE_OP_MEAN, parts->parts, N_PARTS, 0, &error);
+    ebb_process_group_run (group, which, EBB_REDUCE_OP_MEAN, parts->parts, N_PARTS, 0, NULL, &error);
   g_assert_no_error (error);
 }
 
@@ -186,7 +186,7 @@ check_mixed (EbbProcessGroup *group)
 
       parts[dtype].whole = test_collective_tensor (rank, dtype, &length, 1);
     }
-  ebb_process_group_run (group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_SUM, parts, EBB_N_DTYPES, 0, &error);
+  ebb_process_group_run (group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_SUM, parts, EBB_N_DTYPES, 0, NULL, &error);
   g_assert_no_error (error);
   for (EbbDType dtype = 0; dtype < EBB_N_DTYPES; dtype++)
     {
@@ -235,22 +235,22 @@ check_bad_parts (EbbProcessGroup *group)
 
   counts[rank] = 3;
   g_assert_null (
-      ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, &error));
+      ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
   test_assert_error (error, EBB_ERROR_SHAPE, "all_gather", "don't make up the 4 of the whole");
   g_clear_error (&error);
   counts[rank] = 4;
   g_assert_null (
-      ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, &error));
+      ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
   test_assert_error (error, EBB_ERROR_SHAPE, "all_gather", "[2]", "4 elements of [4]");
   g_clear_error (&error);
   part.piece = piece;
   g_assert_null (
-      ebb_process_group_start (group, EBB_COLLECTIVE_REDUCE_SCATTER, EBB_REDUCE_OP_SUM, &part, 1, 0, &error));
+      ebb_process_group_start (group, EBB_COLLECTIVE_REDUCE_SCATTER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
   test_assert_error (error, EBB_ERROR_DTYPE, "reduce_scatter", "i32", "f32");
   g_clear_error (&error);
   part.piece = NULL;
   g_assert_null (
-      ebb_process_group_start (group, EBB_COLLECTIVE_REDUCE_SCATTER, EBB_REDUCE_OP_SUM, &part, 1, 0, &error));
+      ebb_process_group_start (group, EBB_COLLECTIVE_REDUCE_SCATTER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no tensor for its piece");
   g_clear_error (&error);
   if (n > 1)
@@ -260,7 +260,7 @@ check_bad_parts (EbbProcessGroup *group)
       counts[rank] = 2;
       part.piece = inside; /* neither at its place nor apart */
       g_assert_null (
-          ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, &error));
+          ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
       test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "overlaps");
     }
 }
