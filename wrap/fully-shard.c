@@ -166,6 +166,8 @@ ebb_fully_shard_unwrap (EbbModule *module,
 
   if ((error != NULL && *error != NULL) || module == NULL)
     return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+
   modules = ebb_module_get_modules (module, &n_modules);
   for (guint i = 0; i < n_modules; i++)
     {
@@ -193,7 +195,7 @@ ebb_fully_shard_unwrap (EbbModule *module,
  *
  * Shards every module below @root that @pick picks, inner ones first, and @root last.
  *
- * Returns: %FALSE with an error
+ * Returns: %FALSE with an error; modules that were sharded before it stay so until ebb_fully_shard_unwrap() of @root
  */
 gboolean
 ebb_fully_shard_wrap_if (EbbModule *root,
@@ -211,6 +213,9 @@ ebb_fully_shard_wrap_if (EbbModule *root,
 
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
+  g_return_val_if_fail (pick != NULL, FALSE);
+
   modules = ebb_module_get_modules (root, &n_modules);
   names = ebb_module_get_module_names (root);
   picked = g_new (gboolean, n_modules + 1);
@@ -243,7 +248,8 @@ is_of_type (EbbModule *module,
  *
  * Shards every module of @type (or derived from it) below @root by itself, and @root last.
  *
- * Returns: %FALSE with an error, %EBB_ERROR_INVALID_ARGUMENT if there is no such module
+ * Returns: %FALSE with an error, %EBB_ERROR_INVALID_ARGUMENT if there is no such module; as of
+ * ebb_fully_shard_wrap_if()
  */
 gboolean
 ebb_fully_shard_wrap_each (EbbModule *root,
@@ -257,6 +263,8 @@ ebb_fully_shard_wrap_each (EbbModule *root,
 
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
+
   modules = ebb_module_get_modules (root, &n_modules);
   for (guint i = 0; i < n_modules; i++)
     {
@@ -321,7 +329,7 @@ is_large (EbbModule *module,
  * those of modules below are left out that were taken already, and @root last. Lists, which are never called, and
  * embeddings, whose weight models use outside of them, are left to what is around them.
  *
- * Returns: %FALSE with an error
+ * Returns: %FALSE with an error; as of ebb_fully_shard_wrap_if()
  */
 gboolean
 ebb_fully_shard_auto_wrap (EbbModule *root,
@@ -335,6 +343,8 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
 
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
+
   if (min_parameters == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
