@@ -10,6 +10,9 @@ import unittest
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _EXAMPLE = os.path.join(_ROOT, "examples", "python", "fsdp_gpt.py")
 _TEXT = os.path.join(_ROOT, "docs", "benchmarks.md")
+_LAUNCH = os.path.join(_ROOT, "tests", "mpi", "launch")
+_HAS_MPI = shutil.which("mpirun") is not None and os.path.exists(
+    os.path.join(os.environ.get("EBB_BACKEND_PATH", "."), "ebb-process-group-mpi.so"))
 _IN_C = os.path.join(os.environ.get("GI_TYPELIB_PATH", "."), "examples")
 _SIZES = ("--data", _TEXT, "--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--lr", "1e-3")
 _SMALL = (*_SIZES, "--dropout", "0", "--steps", "6")
@@ -53,6 +56,13 @@ class Example(unittest.TestCase):
             report = self.train(*_SMALL, *words)
             self.assertEqual(len(report["ranks"]), int(words[1]))
             self.assert_near(report["losses"], one["losses"])
+
+    @unittest.skipUnless(_HAS_MPI, "there is no mpirun, or the library was built without MPI")
+    def test_ranks_may_be_processes(self):
+        report = self.train(*_SMALL, "--checkpoint", "full", program=(_LAUNCH, "2", sys.executable, _EXAMPLE))
+        self.assertIn("2 ranks (mpi)", self.output)
+        self.assertEqual(self.output.count("loss"), 6)  # one rank speaks
+        self.assert_near(report["losses"], self.train(*_SMALL, "--ranks", "2")["losses"])
 
     def test_ranks_are_told_of_by_themselves(self):
         alone = self.train(*_SMALL, "--steps", "2")["ranks"][0]
