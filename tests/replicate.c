@@ -479,6 +479,114 @@ test_models_that_differ_are_refused (void)
   test_assert_error (error, EBB_ERROR_PROCESS_GROUP, "rank 1", "weight", "[5, 4]", "[4, 4]");
 }
 
+static EbbTensor *
+call_in_autocast (EbbModule *module, GError **error)
+{
+  g_autoptr (EbbTensor) x = test_randn (50, 3, 4, -1);
+  EbbTensor *y;
+
+  ebb_push_grad_enabled (FALSE);
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  y = ebb_module_call1 (module, x, error);
+  ebb_pop_autocast ();
+  ebb_pop_grad_enabled ();
+  return y;
+}
+
+/* What autocast worked out from a rank's own weights is not used any more. */
+static gboolean
+begin_after_autocast (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  guint rank = ebb_process_group_get_rank (group);
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbTensor) before = NULL;
+  g_autoptr (EbbTensor) after = NULL;
+  g_autoptr (EbbTensor) all = NULL;
+  g_autoptr (EbbTensor) first = NULL;
+
+  ebb_manual_seed (rank);
+  module = ebb_linear_new (4, 4, TRUE, error);
+  before = call_in_autocast (module, error);
+  if (before == NULL || !replicate (module, group, FALSE, error))
+    return FALSE;
+  after = call_in_autocast (module, error);
+  all = ebb_process_group_all_gather (group, after, error);
+  first = ebb_narrow (all, 0, 0, 3, error);
+  if (first == NULL)
+    return FALSE;
+  g_assert_true (ebb_tensor_equal (after, first));
+  g_assert_true (ebb_tensor_equal (before, after) == (rank == 0));
+  return TRUE;
+}
+
+static void
+test_begins_anew_after_autocast (void)
+{
+  test_ranks_run (2, begin_after_autocast, NULL);
+}
+
+/* The gains, of which the one of rank @data is a column, and a buffer that is one on all ranks if @data is no rank. */
+static EbbModule *
+strided_new (EbbProcessGroup *group, guint strided, GError **error)
+{
+  EbbModule *module = two_gains_new (3);
+  g_autoptr (EbbTensor) table = test_randn (1, 8, 2, -1);
+  g_autoptr (EbbTensor) column = ebb_select (table, 1, 0, error);
+  gboolean in_parameter = strided == ebb_process_group_get_rank (group);
+
+  if (in_parameter)
+    g_assert_true (ebb_module_register_parameter (module, "b", column, error));
+  else if (strided == G_MAXUINT)
+    g_assert_true (ebb_module_register_buffer (module, "scale", column, TRUE, error));
+  return module;
+}
+
+/* One rank can't: the others don't wait for it, and all can go on without. */
+static gboolean
+refuse_on_one (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = strided_new (group, 1, error);
+  g_autoptr (GError) local = NULL;
+
+  g_assert_false (replicate (module, group, FALSE, &local));
+  if (ebb_process_group_get_rank (group) == 1)
+    test_assert_error (local, EBB_ERROR_NOT_SUPPORTED, "parameter b is not contiguous");
+  else
+    test_assert_error (local, EBB_ERROR_PROCESS_GROUP, "rank 1 has", "parameter b is not contiguous");
+  g_assert_false (ebb_replicate_is_wrapped (module));
+  return ebb_process_group_barrier (group, error);
+}
+
+static void
+test_one_rank_refuses_for_all (void)
+{
+  test_ranks_run (2, refuse_on_one, NULL);
+}
+
+static gboolean
+refuse_buffer (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = strided_new (group, G_MAXUINT, error);
+  g_autoptr (EbbReplicateOptions) options = ebb_replicate_options_new ();
+  g_autoptr (EbbModule) same = NULL;
+  g_autoptr (GError) local = NULL;
+
+  g_assert_false (replicate (module, group, FALSE, &local));
+  test_assert_error (local, EBB_ERROR_NOT_SUPPORTED, "buffer scale is not contiguous");
+  g_clear_error (&local);
+  g_assert_null (ebb_fully_shard (module, group, NULL, &local));
+  test_assert_error (local, EBB_ERROR_NOT_SUPPORTED, "buffer scale is not contiguous");
+  ebb_replicate_options_set_broadcast (options, FALSE);
+  same = ebb_replicate (module, group, options, error);
+  return same != NULL;
+}
+
+static void
+test_strided_buffers_are_refused (void)
+{
+  test_ranks_run (2, refuse_buffer, NULL);
+}
+
 static gboolean
 refuse (EbbProcessGroup *group, gpointer data, GError **error)
 {
@@ -607,6 +715,9 @@ main (int argc, char **argv)
   g_test_add_func ("/replicate/shared-parameters-are-reduced-once", test_shared_parameters_are_reduced_once);
   g_test_add_func ("/replicate/begins-with-the-weights-of-rank-0", test_begins_with_the_weights_of_rank_0);
   g_test_add_func ("/replicate/models-that-differ-are-refused", test_models_that_differ_are_refused);
+  g_test_add_func ("/replicate/begins-anew-after-autocast", test_begins_anew_after_autocast);
+  g_test_add_func ("/replicate/one-rank-refuses-for-all", test_one_rank_refuses_for_all);
+  g_test_add_func ("/replicate/strided-buffers-are-refused", test_strided_buffers_are_refused);
   g_test_add_func ("/replicate/wraps-once", test_wraps_once);
   g_test_add_func ("/replicate/keeps-no-module-alive", test_keeps_no_module_alive);
   g_test_add_func ("/replicate/can-be-loaded-and-converted", test_replicated_modules_can_be_loaded_and_converted);

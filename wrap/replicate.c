@@ -6,6 +6,7 @@
 #include "nn/module-private.h"
 #include "tensor/autograd-private.h"
 #include "wrap/gradient-sync.h"
+#include "wrap/rank-state-private.h"
 #include "wrap/replicate-private.h"
 
 static GQuark
@@ -301,93 +302,36 @@ check_parameters (EbbModule *module,
 
 /* -- beginning with the same --------------------------------------------------------------------------------------- */
 
-static void
-append_line (GString *text,
-             const char *name,
-             EbbTensor *tensor,
-             const char *kind)
-{
-  g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
-
-  g_string_append_printf (text, "%s %s: %s %s\n", kind, name, ebb_dtype_get_name (tensor->view.dtype), shape);
-}
-
-static char *
-describe (EbbReplica *self,
-          EbbTensor **buffers,
-          char **buffer_names,
-          guint n_buffers)
-{
-  GString *text = g_string_new (NULL);
-
-  for (guint i = self->n_entries; i > 0; i--)
-    append_line (text, self->entries[i - 1].name, self->entries[i - 1].parameter,
-                 self->entries[i - 1].is_trainable ? "parameter" : "frozen parameter");
-  for (guint i = 0; i < n_buffers; i++)
-    append_line (text, buffer_names[i], buffers[i], "buffer");
-  g_string_append_printf (text, "bucket-bytes: %" G_GUINT64_FORMAT "\n", self->bucket_bytes);
-  g_string_append_printf (text, "unused-parameters: %s\n",
-                          self->unused_parameters == EBB_UNUSED_PARAMETERS_ZERO ? "zero" : "error");
-  return g_string_free (text, FALSE);
-}
-
-/* As many at once as a bucket holds, since some ranks' engines need room for copies. */
-static gboolean
-broadcast (EbbReplica *self,
-           GPtrArray *tensors,
-           GError **error)
-{
-  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, tensors->len + 1);
-  guint64 n_bytes = 0;
-  guint n_parts = 0;
-
-  for (guint i = 0; i < tensors->len; i++)
-    {
-      EbbTensor *tensor = g_ptr_array_index (tensors, i);
-      EbbTensor *next = i + 1 < tensors->len ? g_ptr_array_index (tensors, i + 1) : NULL;
-
-      parts[n_parts++] = (EbbCollectivePart){ .whole = tensor };
-      n_bytes += ebb_tensor_get_n_bytes (tensor);
-      if (next != NULL && next->view.dtype == tensor->view.dtype && next->storage->device == tensor->storage->device
-          && n_bytes + ebb_tensor_get_n_bytes (next) <= self->bucket_bytes)
-        continue;
-      if (!ebb_process_group_run (self->group, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, parts, n_parts, 0,
-                                  "the first values of the replicated module", error))
-        return FALSE;
-      n_bytes = n_parts = 0;
-    }
-  return TRUE;
-}
-
-static void
-add_contiguous (GPtrArray *tensors,
-                EbbTensor *tensor)
-{
-  if (tensor->n_elements > 0 && ebb_view_is_contiguous (&tensor->view))
-    g_ptr_array_add (tensors, tensor);
-}
-
+/* On all ranks, or on none: where one can't, for @failure, nobody waits for it. */
 static gboolean
 begin_with_the_same (EbbModule *module,
                      EbbReplica *self,
                      gboolean broadcasts,
+                     const GError *failure,
                      GError **error)
 {
-  g_auto (GStrv) names = ebb_module_get_buffer_names (module, TRUE);
-  guint n_buffers;
-  g_autofree EbbTensor **buffers = ebb_module_get_buffers (module, TRUE, &n_buffers);
-  g_autofree char *text = describe (self, buffers, names, n_buffers);
-  g_autoptr (GPtrArray) tensors = g_ptr_array_new ();
-  gboolean ok = ebb_process_group_check_same (self->group, "the module", text, error);
+  g_autoptr (EbbRankState) state = ebb_rank_state_new ();
+  g_autoptr (GString) text = g_string_new (failure != NULL ? failure->message : NULL);
+  gboolean ok;
 
   for (guint i = self->n_entries; i > 0; i--)
-    add_contiguous (tensors, self->entries[i - 1].parameter);
-  for (guint i = 0; i < n_buffers; i++)
-    add_contiguous (tensors, buffers[i]);
-  ok = ok && (!broadcasts || broadcast (self, tensors, error));
-  for (guint i = 0; i < n_buffers; i++)
-    ebb_tensor_unref (buffers[i]);
-  return ok;
+    ebb_rank_state_add_parameter (state, self->entries[i - 1].name, self->entries[i - 1].parameter);
+  ebb_rank_state_add_buffers (state, module);
+  if (failure == NULL)
+    {
+      ebb_rank_state_describe (state, text);
+      g_string_append_printf (text, "bucket-bytes: %" G_GUINT64_FORMAT "\n", self->bucket_bytes);
+      g_string_append_printf (text, "unused-parameters: %s\n",
+                              self->unused_parameters == EBB_UNUSED_PARAMETERS_ZERO ? "zero" : "error");
+      g_string_append_printf (text, "broadcast: %d\n", broadcasts);
+    }
+  ok = ebb_process_group_check_same (self->group, "the module", text->str, failure == NULL ? error : NULL);
+  if (failure != NULL)
+    g_propagate_error (error, g_error_copy (failure));
+  return failure == NULL && ok
+         && (!broadcasts
+             || ebb_rank_state_broadcast (state, self->group, self->bucket_bytes,
+                                          "the first values of the replicated module", error));
 }
 
 /* -- what users call ----------------------------------------------------------------------------------------------- */
@@ -418,8 +362,9 @@ begin_with_the_same (EbbModule *module,
  * The module is not kept alive; when it goes, so does what this has put on its parameters.
  *
  * Returns: (transfer full) (nullable): @module; %NULL with %EBB_ERROR_PROCESS_GROUP if the ranks' modules or options
- *   differ, which is found before anything is sent; with %EBB_ERROR_STATE if a parameter is replicated or sharded
- *   already
+ *   differ or one rank can't do this, which is found before anything is sent; with %EBB_ERROR_STATE if a parameter is
+ *   replicated or sharded already, %EBB_ERROR_NOT_SUPPORTED if a parameter, or a buffer to be broadcast, is not
+ *   contiguous
  */
 EbbModule *
 ebb_replicate (EbbModule *module,
@@ -428,6 +373,7 @@ ebb_replicate (EbbModule *module,
                GError **error)
 {
   g_autoptr (EbbReplicateOptions) used = NULL;
+  g_autoptr (GError) failure = NULL;
   EbbReplica *self;
 
   g_return_val_if_fail (module == NULL || EBB_IS_MODULE (module), NULL);
@@ -438,8 +384,8 @@ ebb_replicate (EbbModule *module,
     return NULL;
   used = options != NULL ? g_object_ref (options) : ebb_replicate_options_new ();
   self = replica_new (module, group != NULL ? group : ebb_process_group_get_default (), used);
-  if (!check_parameters (module, self, error)
-      || !begin_with_the_same (module, self, ebb_replicate_options_get_broadcast (used), error))
+  check_parameters (module, self, &failure);
+  if (!begin_with_the_same (module, self, ebb_replicate_options_get_broadcast (used), failure, error))
     {
       ebb_replica_unref (self);
       return NULL;

@@ -5,6 +5,7 @@
 #include "tensor/autograd-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
+#include "wrap/rank-state-private.h"
 
 #include <string.h>
 
@@ -154,23 +155,30 @@ ebb_shard_check_alike (GArray *found,
 
 /* -- the same on all ranks ----------------------------------------------------------------------------------------- */
 
+static EbbRankState *
+get_state (EbbShardUnit *unit,
+           EbbModule *module)
+{
+  EbbRankState *state = ebb_rank_state_new ();
+
+  for (guint i = 0; i < unit->n_entries; i++)
+    ebb_rank_state_add_parameter (state, unit->entries[i].name, unit->entries[i].tensor);
+  ebb_rank_state_add_buffers (state, module);
+  return state;
+}
+
 static char *
 describe (EbbShardUnit *unit,
           gboolean flatten)
 {
   GString *text = g_string_new (NULL);
+  g_autoptr (EbbModule) module = ebb_module_weak_get (unit->module);
+  g_autoptr (EbbRankState) state = get_state (unit, module);
 
   g_string_append_printf (text, "%s: flatten %d, reshard %d, compute %d, reduce %d, predivide %g, prefetch %d\n",
                           unit->name, flatten, unit->reshard, unit->lowers ? (int) unit->compute_dtype : -1,
                           unit->reduce_dtype, unit->predivide, unit->prefetch);
-  for (guint i = 0; i < unit->n_entries; i++)
-    {
-      EbbTensor *tensor = unit->entries[i].tensor;
-      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
-
-      g_string_append_printf (text, "%s %s %s%s\n", unit->entries[i].name, ebb_dtype_get_name (tensor->view.dtype),
-                              shape, tensor->requires_grad ? "" : " frozen");
-    }
+  ebb_rank_state_describe (state, text);
   return g_string_free (text, FALSE);
 }
 
@@ -188,46 +196,17 @@ ebb_shard_check_ranks (EbbShardUnit *unit,
 
 /* -- the first rank's values --------------------------------------------------------------------------------------- */
 
-static gboolean
-broadcast (EbbProcessGroup *group,
-           GPtrArray *tensors,
-           const char *purpose,
-           GError **error)
-{
-  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, tensors->len + 1);
-
-  if (group == NULL || ebb_process_group_get_size (group) < 2 || tensors->len == 0)
-    return TRUE;
-  for (guint i = 0; i < tensors->len; i++)
-    parts[i].whole = g_ptr_array_index (tensors, i);
-  return ebb_process_group_run (group, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, parts, tensors->len, 0, purpose, error);
-}
-
 gboolean
 ebb_shard_broadcast_state (EbbShardUnit *unit,
                            EbbModule *module,
                            GError **error)
 {
-  g_autoptr (GPtrArray) tensors = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
-  g_autofree EbbTensor **buffers = NULL;
+  g_autoptr (EbbRankState) state = get_state (unit, module);
   g_autofree char *purpose = g_strdup_printf ("the first values of %s", unit->name);
-  guint n_buffers;
 
-  for (guint i = 0; i < unit->n_entries; i++)
-    if (unit->entries[i].tensor->n_elements > 0)
-      g_ptr_array_add (tensors, ebb_tensor_ref (unit->entries[i].tensor));
-  buffers = ebb_module_get_buffers (module, TRUE, &n_buffers);
-  for (guint i = 0; i < n_buffers; i++)
-    if (buffers[i]->n_elements > 0 && ebb_view_is_contiguous (&buffers[i]->view))
-      g_ptr_array_add (tensors, buffers[i]);
-    else
-      ebb_tensor_unref (buffers[i]);
   /* First over the replicas, so that the first rank of each group of shards has them to give. */
-  if (!broadcast (unit->replicas, tensors, purpose, error) || !broadcast (unit->group, tensors, purpose, error))
-    return FALSE;
-  for (guint i = 0; i < tensors->len; i++)
-    ebb_storage_change (((EbbTensor *) g_ptr_array_index (tensors, i))->storage);
-  return TRUE;
+  return ebb_rank_state_broadcast (state, unit->replicas, G_MAXUINT64, purpose, error)
+         && ebb_rank_state_broadcast (state, unit->group, G_MAXUINT64, purpose, error);
 }
 
 /* -- elements ------------------------------------------------------------------------------------------------------ */
