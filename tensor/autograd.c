@@ -212,7 +212,7 @@ finish_leaves (Task *task,
       Fresh *fresh = task->fresh;
 
       task->fresh = fresh->next;
-      if (!ok)
+      if (!ok && fresh->leaf->keeper == NULL) /* who keeps it has put its own there meanwhile */
         g_clear_pointer (&fresh->leaf->grad, ebb_tensor_unref);
       ebb_tensor_unref (fresh->leaf);
       ebb_object_free (fresh, sizeof *fresh);

@@ -150,9 +150,10 @@ static guint64
 effective_limit (EbbDevice *device)
 {
   static guint64 physical;
+  const guint64 limit = __atomic_load_n (&device->limit, __ATOMIC_RELAXED);
 
-  if (device->limit != G_MAXUINT64 || !device->backend->host_memory)
-    return device->limit;
+  if (limit != G_MAXUINT64 || !device->backend->host_memory)
+    return limit;
   if (__atomic_load_n (&physical, __ATOMIC_RELAXED) == 0)
     __atomic_store_n (&physical, ebb_host_get_physical_memory (), __ATOMIC_RELAXED);
   return physical;
@@ -469,7 +470,7 @@ ebb_memory_set_limit (EbbDevice *device,
     device = ebb_device_get_cpu ();
   if (n_bytes == 0)
     n_bytes = get_capacity (device);
-  device->limit = n_bytes;
+  __atomic_store_n (&device->limit, n_bytes, __ATOMIC_RELAXED);
 }
 
 /**

@@ -2,6 +2,7 @@
 #include "tensor/tensor-private.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/keeper-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/op-private.h"
 #include "tensor/thread-private.h"
@@ -516,6 +517,7 @@ ebb_tensor_set_grad (EbbTensor *tensor,
                    grad->storage->device->name, tensor->storage->device->name);
       return FALSE;
     }
+  ebb_parameter_forget (tensor);
   if (grad != NULL)
     ebb_tensor_ref (grad);
   if (tensor->grad != NULL)

@@ -5,6 +5,7 @@
 #include "support/training.h"
 
 #include <ebb/ebb.h>
+#include <string.h>
 
 /* How often parameters are gathered and gradients reduced, from the group's counters: for each nesting with
  * checkpoints, with and without resharding after forward. U units own trained parameters, the root among them. */
@@ -245,6 +246,106 @@ check_bare_root (EbbProcessGroup *group,
   return TRUE;
 }
 
+static EbbTensor *
+forward_with_head (EbbModule *self,
+                   EbbTensor *x,
+                   gpointer data,
+                   GError **error)
+{
+  g_autofree EbbModule **children = NULL;
+  g_autoptr (EbbTensor) y = ebb_tensor_ref (x);
+  guint n;
+
+  children = ebb_module_get_children (self, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      EbbTensor *next = ebb_module_call1 (children[i], y, error);
+
+      ebb_tensor_unref (y);
+      y = next;
+      g_object_unref (children[i]);
+    }
+  return g_steal_pointer (&y);
+}
+
+/* The root's own parameters come last in the forward, so that they are done with first in the backward. */
+static gboolean
+check_head (EbbProcessGroup *group,
+            gpointer user_data,
+            GError **error)
+{
+  for (int nesting = PLAIN; nesting <= CHECKPOINT_OUTSIDE; nesting++)
+    {
+      g_autoptr (EbbModule) root = test_lambda1_new (forward_with_head, NULL);
+      EbbModule *blocks[3];
+
+      for (guint i = 0; i < 4; i++)
+        {
+          g_autoptr (EbbModule) block = test_mlp_new (i);
+          const char name[2] = { (char) ('a' + i), '\0' };
+
+          ebb_module_register_child (root, name, block, error);
+          if (i < 3)
+            blocks[i] = block;
+        }
+      for (guint i = 0; i < 3; i++)
+        {
+          if (nesting == SHARD_OUTSIDE)
+            test_wrap (g_object_ref (blocks[i]), NULL);
+          g_object_unref (ebb_fully_shard (blocks[i], group, NULL, error));
+          if (nesting == CHECKPOINT_OUTSIDE)
+            test_wrap (g_object_ref (blocks[i]), NULL);
+        }
+      g_object_unref (ebb_fully_shard (root, group, NULL, error));
+      g_assert_no_error (*error);
+      for (int i = 0; i < 2; i++)
+        {
+          g_autoptr (EbbTensor) x = test_randn (5, 4, 8, -1);
+          g_autoptr (EbbTensor) y = NULL;
+          g_autoptr (EbbTensor) loss = NULL;
+
+          ebb_process_group_reset_counters (group);
+          y = ebb_module_call1 (root, x, error);
+          loss = test_loss (y);
+          backward (loss);
+          g_test_message ("%s", nesting_names[nesting]);
+          assert_calls (group, 2 * 4 - 1, 4);
+          ebb_module_zero_grad (root);
+        }
+      for (guint i = 0; nesting != PLAIN && i < 3; i++)
+        g_object_unref (blocks[i]);
+    }
+  return TRUE;
+}
+
+/* Of the gathers of a step, all but the first in the forward and in the backward are begun before. */
+static gboolean
+check_prefetch (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  for (int nesting = PLAIN; nesting <= CHECKPOINT_OUTSIDE; nesting++)
+    {
+      g_autoptr (EbbModule) gpt = make_sharded (group, (Nesting) nesting, EBB_RESHARD_AUTO, N_LAYERS);
+      guint n_prefetches = 0;
+
+      for (int i = 0; i < 2; i++)
+        {
+          g_autofree char *json = NULL;
+
+          step (gpt);
+          ebb_module_zero_grad (gpt);
+          json = ebb_shard_report_json (gpt);
+          for (const char *at = json; (at = strstr (at, "\"prefetches\" : ")) != NULL; at++)
+            n_prefetches += (guint) g_ascii_strtoull (at + strlen ("\"prefetches\" : "), NULL, 10);
+          g_test_message ("%s: %u", nesting_names[nesting], n_prefetches);
+          /* The first forward doesn't know yet; the report sums over steps. */
+          g_assert_cmpuint (n_prefetches, ==, i == 0 ? N_LAYERS : N_LAYERS + 3 * N_LAYERS);
+        }
+    }
+  return TRUE;
+}
+
 /* GPT-2 124M by blocks, but for its width. */
 static gboolean
 check_gpt2 (EbbProcessGroup *group,
@@ -287,6 +388,8 @@ static const struct
   { "/fully-shard/counts/a-dropped-graph", check_dropped },
   { "/fully-shard/counts/without-gradients", check_no_grad },
   { "/fully-shard/counts/root-without-parameters", check_bare_root },
+  { "/fully-shard/counts/head-in-the-root", check_head },
+  { "/fully-shard/counts/prefetches", check_prefetch },
   { "/fully-shard/counts/gpt2", check_gpt2 },
 };
 

@@ -362,7 +362,8 @@ test_another_purpose_is_told (void)
   g_autofree char *shown_first = g_strdup_printf (" for …%sa.0", tail);
   g_autofree char *shown_second = g_strdup_printf (" for …%sa.1", tail);
   Purposes cases[] = {
-    { { "gathering h.1 (Block)", "gathering h.2 (Block)" }, { " for gathering h.1 (Block)", " for gathering h.2 (Block)" } },
+    { { "gathering h.1 (Block)", "gathering h.2 (Block)" },
+      { " for gathering h.1 (Block)", " for gathering h.2 (Block)" } },
     { { NULL, "gathering h.2 (Block)" }, { "", " for gathering h.2 (Block)" } },
     { { first, second }, { shown_first, shown_second } },
   };

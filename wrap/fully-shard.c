@@ -41,7 +41,7 @@ sharded_forward (EbbModule *module,
   if ((unit->lowers && lowered == NULL) || !ebb_shard_open (unit, error))
     return NULL;
   result = ebb_forward_chain_call (inside, module, lowered != NULL ? lowered : args, error);
-  if (!ebb_shard_close (unit, result != NULL, result != NULL ? error : NULL))
+  if (!ebb_shard_close (unit, result != NULL ? error : NULL))
     g_clear_pointer (&result, ebb_args_unref);
   return result;
 }
@@ -129,7 +129,11 @@ shard (EbbModule *module,
  * before or after; between the steps each shows this rank's part. (Rajbhandari et al., "ZeRO: Memory Optimizations
  * Toward Training Trillion Parameter Models", 2020, stage 3; with %EBB_RESHARD_NEVER stage 2.)
  *
- * All ranks must call the same modules in the same order. Checkpointing goes with it inside, outside and between.
+ * All ranks must call the same modules in the same order, and their graphs must lead through the same units: what one
+ * rank leaves out within a unit counts as zero, and what all leave out has no gradient. Without gradients' sync (see
+ * ebb_push_gradient_sync()) they are kept aside, so that a parameter shows none between such passes; those of
+ * ebb_backward() with chosen inputs are reduced when an optimizer steps or clips. Checkpointing goes with it inside,
+ * outside and between.
  *
  * Returns: (transfer full) (nullable): @module, or %NULL with an error, on all ranks if they don't shard the same
  */
@@ -152,14 +156,16 @@ ebb_fully_shard (EbbModule *module,
  * @error: return location for an error
  *
  * Makes the parameters of @module and of all sharded modules below it whole again, on all ranks, which call this at the
- * same time. Gradients are dropped, and the state of an optimizer no longer fits.
+ * same time, not between a forward and its backward. Gradients are dropped, and the state of an optimizer no longer
+ * fits.
  *
- * Returns: %FALSE with an error
+ * Returns: %FALSE with an error, %EBB_ERROR_STATE if a graph still holds a parameter
  */
 gboolean
 ebb_fully_shard_unwrap (EbbModule *module,
                         GError **error)
 {
+  g_autoptr (GPtrArray) units = NULL;
   g_autofree EbbModule **modules = NULL;
   guint n_modules;
   gboolean ok = TRUE;
@@ -168,6 +174,10 @@ ebb_fully_shard_unwrap (EbbModule *module,
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
+  units = ebb_shard_units_below (module);
+  for (guint i = 0; i < units->len; i++)
+    if (!ebb_shard_unit_check_idle (g_ptr_array_index (units, i), "unwrapping", error))
+      return FALSE;
   modules = ebb_module_get_modules (module, &n_modules);
   for (guint i = 0; i < n_modules; i++)
     {

@@ -172,6 +172,21 @@ run_announced (EbbCheckpointFrame *self,
   return ebb_checkpoint_options_announce (self->target->options, module, EBB_RECOMPUTE_END, ok ? error : NULL) && ok;
 }
 
+/* Whether all that runs again has units of its own inside the frame, which gather for themselves. */
+static gboolean
+is_sharded_itself (EbbCheckpointFrame *self,
+                   GPtrArray *modules)
+{
+  for (guint i = 0; i < modules->len; i++)
+    {
+      EbbShardUnit *unit = ebb_shard_unit_on (g_ptr_array_index (modules, i));
+
+      if (unit == NULL || (self->units != NULL && g_ptr_array_find (self->units, unit, NULL)))
+        return FALSE;
+    }
+  return modules->len > 0;
+}
+
 gboolean
 ebb_frame_recompute (EbbCheckpointFrame *self,
                      GError **error)
@@ -192,7 +207,7 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
     return FALSE;
   ebb_frame_call_at_end (self);
   /* What is to run reads the parameters of the sharded modules that it is a part of. */
-  if (ebb_shard_fetch_units (self->units, error))
+  if (ebb_shard_fetch_units (self->units, !is_sharded_itself (self, modules), error))
     args = ebb_frame_restore_args (self, error);
   ok = args != NULL && run_announced (self, modules, args, error);
   if (!ok)

@@ -16,6 +16,9 @@ typedef struct _EbbShardReduction
   guint n_buffers;
   EbbTensor **wholes; /* by buffer; NULL: nothing in it is trained */
   EbbTensor **pieces;
+  EbbTensor *flags; /* bf16 [ranks, entries]: 1 where this rank has a gradient; NULL: there is one rank */
+  EbbTensor *flag_piece;
+  gboolean *present; /* by entry: some rank has a gradient */
   EbbWork *work;
 } Reduction;
 
@@ -29,6 +32,9 @@ reduction_free (Reduction *self)
     }
   if (self->work != NULL)
     ebb_work_unref (self->work);
+  g_clear_pointer (&self->flags, ebb_tensor_unref);
+  g_clear_pointer (&self->flag_piece, ebb_tensor_unref);
+  g_free (self->present);
   g_free (self->wholes);
   g_free (self->pieces);
   g_free (self);
@@ -79,7 +85,7 @@ take_alone (EbbShardUnit *self,
 
   if (grad == NULL)
     self->reduction->wholes[buffer] = ebb_zeros (shape, n_dims, dtype, self->device, error);
-  else if (grad->view.dtype != dtype || !ebb_view_is_contiguous (&grad->view))
+  else if (grad->view.dtype != dtype || !ebb_view_is_contiguous (&grad->view) || !ebb_tensor_is_unshared (grad))
     self->reduction->wholes[buffer] = ebb_tensor_convert (grad, dtype, error);
   else
     self->reduction->wholes[buffer] = g_steal_pointer (&grad);
@@ -128,6 +134,47 @@ take_gradients (EbbShardUnit *self,
         return FALSE;
     }
   return TRUE;
+}
+
+/* A parameter that no rank's graph led to has no gradient afterwards, rather than zeros, which an optimizer would decay
+ * it with. What a rank sends of it comes to every rank. */
+static gboolean
+make_flags (EbbShardUnit *self,
+            GError **error)
+{
+  static const guint16 one = 0x3f80;
+  const gint64 n = self->n_entries, n_ranks = ebb_process_group_get_size (self->group);
+  const gint64 n_all = n * n_ranks;
+  g_autofree guint16 *values = g_new0 (guint16, (gsize) n_all + 1);
+
+  self->reduction->present = g_new0 (gboolean, (gsize) n + 1);
+  for (gint64 i = 0; i < n_all; i++)
+    {
+      self->reduction->present[i % n] =
+          *ebb_shard_get_whole_grad_place (self, &self->entries[i % n]) != NULL;
+      values[i] = self->reduction->present[i % n] ? one : 0;
+    }
+  if (n_ranks == 1 && self->replicas == NULL)
+    return TRUE;
+  self->reduction->flags = ebb_tensor_new_from_values (values, (gsize) n_all, &n_all, 1,
+                                                       EBB_DTYPE_BF16, self->device, error);
+  self->reduction->flag_piece = ebb_tensor_new_uninitialized (&n, 1, EBB_DTYPE_BF16, self->device, error);
+  return self->reduction->flags != NULL && self->reduction->flag_piece != NULL;
+}
+
+static gboolean
+read_flags (EbbShardUnit *self,
+            Reduction *reduction,
+            GError **error)
+{
+  g_autoptr (EbbTensor) host = NULL;
+
+  if (reduction->flags == NULL)
+    return TRUE;
+  host = ebb_to_device (reduction->flag_piece, ebb_device_get_cpu (), error);
+  for (guint i = 0; host != NULL && i < self->n_entries; i++)
+    reduction->present[i] = ((const guint16 *) host->view.data)[i] != 0;
+  return host != NULL;
 }
 
 /* What the sum is multiplied by when it is there, beside the mean that the group takes. */
@@ -180,7 +227,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
                              GError **error)
 {
   const guint n = ebb_shard_layout_get_n_buffers (self->layout);
-  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
+  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 2);
   guint n_parts = 0;
   EbbThreadModes modes;
   gboolean ok;
@@ -193,7 +240,10 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   self->reduction->wholes = g_new0 (EbbTensor *, n + 1);
   self->reduction->pieces = g_new0 (EbbTensor *, n + 1);
   modes = ebb_shard_begin_quiet ();
-  ok = take_gradients (self, error) && make_pieces (self, parts, &n_parts, error);
+  ok = make_flags (self, error) && take_gradients (self, error) && make_pieces (self, parts, &n_parts, error);
+  if (ok && n_parts > 0 && self->reduction->flags != NULL)
+    parts[n_parts++] =
+        (EbbCollectivePart){ .whole = self->reduction->flags, .piece = self->reduction->flag_piece };
   if (ok && n_parts > 0)
     {
       g_autofree char *purpose = g_strdup_printf ("the gradients of %s", self->name);
@@ -231,7 +281,7 @@ average_over_replicas (EbbShardUnit *self,
                        Reduction *reduction,
                        GError **error)
 {
-  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, reduction->n_buffers + 1);
+  g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, reduction->n_buffers + 2);
   g_autofree char *purpose = NULL;
   guint n = 0;
 
@@ -241,9 +291,10 @@ average_over_replicas (EbbShardUnit *self,
   for (guint i = 0; i < reduction->n_buffers; i++)
     if (reduction->pieces[i] != NULL && reduction->pieces[i]->n_elements > 0)
       parts[n++].whole = reduction->pieces[i];
-  return n == 0
-         || ebb_process_group_run (self->replicas, EBB_COLLECTIVE_ALL_REDUCE,
-                                   divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n, 0, purpose, error);
+  parts[n++].whole = reduction->flag_piece;
+  return ebb_process_group_run (self->replicas, EBB_COLLECTIVE_ALL_REDUCE,
+                                divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n, 0, purpose,
+                                error);
 }
 
 /* As gradients of shards are: in the shards' type, and where they are. */
@@ -291,7 +342,7 @@ add_gradient (EbbShardUnit *self,
   guint buffer;
 
   ebb_shard_layout_locate (self->layout, i, &buffer, &offset);
-  if (!entry->tensor->requires_grad || reduction->pieces[buffer] == NULL)
+  if (!reduction->present[i] || !entry->tensor->requires_grad || reduction->pieces[buffer] == NULL)
     return TRUE;
   offset = ebb_shard_layout_get_shard_offset (self->layout, i, ebb_process_group_get_rank (self->group));
   grad = ebb_tensor_new_view (reduction->pieces[buffer]->storage, reduction->pieces[buffer]->offset + offset,
@@ -318,7 +369,7 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   ok = ebb_work_wait (reduction->work, error) && average_over_replicas (self, reduction, error);
   for (guint i = 0; i < reduction->n_buffers; i++)
     g_clear_pointer (&reduction->wholes[i], ebb_tensor_unref);
-  ok = ok && finish_pieces (self, reduction, error);
+  ok = ok && read_flags (self, reduction, error) && finish_pieces (self, reduction, error);
   for (guint i = 0; ok && i < self->n_entries; i++)
     ok = add_gradient (self, reduction, i, error);
   reduction_free (reduction);

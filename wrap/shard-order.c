@@ -12,60 +12,17 @@
 /* Beside the root, so many units are here or coming at the most for the sake of a prefetch. */
 #define MAX_PREFETCHED 2
 
-typedef struct
+typedef struct _EbbShardThread
 {
-  GPtrArray *open;      /* the units whose forwards run, outermost first; with references */
-  GPtrArray *here;      /* the units that are here or coming */
-  GPtrArray *forwarded; /* the units whose gradients are to be reduced */
-  GPtrArray *reducing;  /* the units whose reduction is under way; with references */
-  EbbShardUnit *last_root;
+  GPtrArray *open;        /* the units whose forwards run, outermost first; with references */
+  GPtrArray *here;        /* the units that are here or coming */
+  GPtrArray *forwarded;   /* the units whose gradients are to be reduced */
+  GPtrArray *reducing;    /* the units whose reduction is under way; with references */
+  EbbShardOrder *last;    /* of the root that was last forwarded; NULL: none */
   gboolean at_end;        /* the end of the backward pass will call */
   gboolean has_gradients; /* this pass gave some */
+  GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
 } Thread;
-
-static void
-thread_free (gpointer data)
-{
-  Thread *self = data;
-
-  g_ptr_array_unref (self->open);
-  g_ptr_array_unref (self->here);
-  g_ptr_array_unref (self->forwarded);
-  g_ptr_array_unref (self->reducing);
-  g_free (self);
-}
-
-static GPrivate threads = G_PRIVATE_INIT (thread_free);
-
-static Thread *
-get_thread (void)
-{
-  Thread *self = g_private_get (&threads);
-
-  if (self != NULL)
-    return self;
-  self = g_new0 (Thread, 1);
-  self->open = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
-  self->here = g_ptr_array_new ();
-  self->forwarded = g_ptr_array_new ();
-  self->reducing = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
-  g_private_set (&threads, self);
-  return self;
-}
-
-void
-ebb_shard_note_here (EbbShardUnit *self,
-                     gboolean here)
-{
-  GPtrArray *units = get_thread ()->here;
-
-  if (here)
-    g_ptr_array_add (units, self);
-  else
-    g_ptr_array_remove (units, self);
-}
-
-/* -- order --------------------------------------------------------------------------------------------------------- */
 
 static void
 order_clear (gpointer data)
@@ -78,6 +35,100 @@ order_unref (EbbShardOrder *order)
 {
   g_atomic_rc_box_release_full (order, order_clear);
 }
+
+static GMutex orphans_lock;
+
+static void
+free_orphans (Thread *self,
+              gboolean ends)
+{
+  GPtrArray *orphans;
+
+  g_mutex_lock (&orphans_lock);
+  orphans = g_steal_pointer (&self->orphans);
+  if (!ends)
+    self->orphans = g_ptr_array_new ();
+  g_mutex_unlock (&orphans_lock);
+  for (guint i = 0; i < orphans->len; i++)
+    ebb_shard_unit_free (g_ptr_array_index (orphans, i));
+  g_ptr_array_unref (orphans);
+}
+
+static void
+thread_free (gpointer data)
+{
+  Thread *self = data;
+
+  free_orphans (self, TRUE);
+  g_clear_pointer (&self->last, order_unref);
+  g_ptr_array_unref (self->open);
+  g_ptr_array_unref (self->here);
+  g_ptr_array_unref (self->forwarded);
+  g_ptr_array_unref (self->reducing);
+  g_atomic_rc_box_release (self);
+}
+
+static GPrivate threads = G_PRIVATE_INIT (thread_free);
+
+static Thread *
+get_thread (void)
+{
+  Thread *self = g_private_get (&threads);
+
+  if (self != NULL)
+    return self;
+  self = g_atomic_rc_box_new0 (Thread);
+  self->orphans = g_ptr_array_new ();
+  self->open = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
+  self->here = g_ptr_array_new ();
+  self->forwarded = g_ptr_array_new ();
+  self->reducing = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
+  g_private_set (&threads, self);
+  return self;
+}
+
+/* The thread that forwards a unit or has it gathered knows it in its lists, and is the one to free it. */
+static Thread *
+take_thread (EbbShardUnit *self)
+{
+  Thread *thread = get_thread ();
+
+  if (G_LIKELY (self->owner == thread))
+    return thread;
+  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
+  self->owner = g_atomic_rc_box_acquire (thread);
+  return thread;
+}
+
+gboolean
+ebb_shard_leave_to_owner (EbbShardUnit *self)
+{
+  gboolean left = self->is_orphan;
+
+  if (left || self->owner == NULL || self->owner == g_private_get (&threads))
+    return left;
+  g_mutex_lock (&orphans_lock);
+  left = self->owner->orphans != NULL;
+  self->is_orphan = left;
+  if (left)
+    g_ptr_array_add (self->owner->orphans, self);
+  g_mutex_unlock (&orphans_lock);
+  return left;
+}
+
+void
+ebb_shard_note_here (EbbShardUnit *self,
+                     gboolean here)
+{
+  GPtrArray *units = take_thread (self)->here;
+
+  if (here)
+    g_ptr_array_add (units, self);
+  else
+    g_ptr_array_remove (units, self);
+}
+
+/* -- order --------------------------------------------------------------------------------------------------------- */
 
 EbbShardOrder *
 ebb_shard_order_new (EbbShardUnit *root)
@@ -107,11 +158,9 @@ ebb_shard_forget_unit (EbbShardUnit *self)
   leave_order (self);
   self->own_order->root = NULL;
   g_clear_pointer (&self->own_order, order_unref);
-  if (thread == NULL)
-    return;
-  g_ptr_array_remove (thread->forwarded, self);
-  if (thread->last_root == self)
-    thread->last_root = NULL;
+  if (thread != NULL)
+    g_ptr_array_remove (thread->forwarded, self);
+  g_clear_pointer (&self->owner, g_atomic_rc_box_release);
 }
 
 /* Roots whose graphs live at one time are parts of one model that was not sharded as a whole. */
@@ -119,11 +168,12 @@ static void
 note_root (Thread *thread,
            EbbShardUnit *self)
 {
-  EbbShardUnit *other = thread->last_root;
+  EbbShardUnit *other = thread->last != NULL ? thread->last->root : NULL;
 
   if (other != NULL && other != self && !self->has_company && ebb_shard_unit_is_used (other))
     self->has_company = other->has_company = TRUE;
-  thread->last_root = self;
+  g_clear_pointer (&thread->last, order_unref);
+  thread->last = g_atomic_rc_box_acquire (self->own_order);
 }
 
 /* The order of the last forward is what the next one is expected to have. */
@@ -160,6 +210,16 @@ may_prefetch (Thread *thread,
 }
 
 static gboolean
+prefetch (EbbShardUnit *self,
+          GError **error)
+{
+  if (self->state != EBB_SHARD_AWAY || self->n_entries == 0)
+    return TRUE;
+  self->n_prefetches++;
+  return ebb_shard_unit_begin_gather (self, error);
+}
+
+static gboolean
 prefetch_next (Thread *thread,
                EbbShardUnit *self,
                GError **error)
@@ -169,25 +229,26 @@ prefetch_next (Thread *thread,
   if (!may_prefetch (thread, self) || self->n_entries == 0)
     return TRUE;
   units = self->order->units;
-  return self->place + 1 >= units->len
-         || ebb_shard_unit_begin_gather (g_ptr_array_index (units, self->place + 1), error);
+  return self->place + 1 >= units->len || prefetch (g_ptr_array_index (units, self->place + 1), error);
 }
 
-/* Of what was forwarded before, if its backward is still to come. */
+/* Of what was forwarded before, if its backward is still to come; the root's backward begins before all others'. */
 static gboolean
 prefetch_previous (Thread *thread,
                    EbbShardUnit *self,
                    GError **error)
 {
+  guint place;
+
   if (!may_prefetch (thread, self))
     return TRUE;
-  for (guint i = MIN (self->place, self->order->units->len); i-- > 0;)
+  place = self == self->order->root ? self->order->units->len : MIN (self->place, self->order->units->len);
+  while (place-- > 0)
     {
-      EbbShardUnit *unit = g_ptr_array_index (self->order->units, i);
+      EbbShardUnit *unit = g_ptr_array_index (self->order->units, place);
 
       if (unit != self->order->root)
-        return unit->state != EBB_SHARD_AWAY || !ebb_shard_unit_is_used (unit)
-               || ebb_shard_unit_begin_gather (unit, error);
+        return !ebb_shard_unit_is_used (unit) || prefetch (unit, error);
     }
   return TRUE;
 }
@@ -243,9 +304,18 @@ gboolean
 ebb_shard_open (EbbShardUnit *self,
                 GError **error)
 {
-  Thread *thread = get_thread ();
+  Thread *thread = take_thread (self);
   const gboolean again = ebb_thread.recomputing > 0;
 
+  free_orphans (thread, FALSE);
+  if (self->n_summoned > 0 && (self->lowers || !ebb_thread.no_grad))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "%s is whole, which is for looking, not for training: call ebb_release_full_params () before a "
+                   "forward%s",
+                   self->name, self->lowers ? "" : ", or switch gradients off");
+      return FALSE;
+    }
   if (!again)
     begin_forward (thread, self);
   if (!(ebb_thread.in_backward > 0 ? ebb_shard_meet (self, error) : ebb_shard_unit_fetch (self, error))
@@ -267,7 +337,6 @@ stays (EbbShardUnit *self)
 
 gboolean
 ebb_shard_close (EbbShardUnit *self,
-                 gboolean ok,
                  GError **error)
 {
   Thread *thread = get_thread ();
@@ -290,12 +359,17 @@ ebb_shard_close (EbbShardUnit *self,
 
 gboolean
 ebb_shard_fetch_units (GPtrArray *units,
+                       gboolean needs_last,
                        GError **error)
 {
   for (guint i = 0; units != NULL && i < units->len; i++)
-    if (!ebb_shard_meet (g_ptr_array_index (units, i), error)
-        || !fetch_borrowed (g_ptr_array_index (units, i), error))
-      return FALSE;
+    {
+      EbbShardUnit *unit = g_ptr_array_index (units, i);
+
+      if ((ebb_shard_unit_is_used (unit) || (needs_last && i == units->len - 1))
+          && (!ebb_shard_meet (unit, error) || !fetch_borrowed (unit, error)))
+        return FALSE;
+    }
   return TRUE;
 }
 

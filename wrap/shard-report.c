@@ -22,9 +22,9 @@ append_row (GString *text,
 {
   g_string_append_printf (text,
                           "%-36s %10u %14" G_GINT64_FORMAT " %14" G_GINT64_FORMAT " %8" G_GUINT64_FORMAT
-                          " %10" G_GUINT64_FORMAT " %12.2f %12.2f\n",
+                          " %10" G_GUINT64_FORMAT " %10" G_GUINT64_FORMAT " %12.2f %12.2f\n",
                           unit->name, unit->n_entries, ebb_shard_unit_count_elements (unit),
-                          count_shard_elements (unit), unit->n_gathers, unit->n_reductions,
+                          count_shard_elements (unit), unit->n_gathers, unit->n_prefetches, unit->n_reductions,
                           (double) unit->gathered_bytes / (1 << 20), (double) unit->reduced_bytes / (1 << 20));
 }
 
@@ -33,7 +33,8 @@ append_row (GString *text,
  * @module: a module with sharded modules in it
  *
  * Tells in a table, a line for each unit, outer ones first: its parameters, their elements as a whole and on this rank,
- * how often they were gathered and their gradients reduced, and MiB of both.
+ * how often they were gathered, how many of these times before they were needed, how often their gradients were
+ * reduced, and MiB of both.
  *
  * Returns: (transfer full): the text
  */
@@ -47,8 +48,8 @@ ebb_shard_report (EbbModule *module)
 
   units = ebb_shard_units_below (module);
   text = g_string_new (NULL);
-  g_string_append_printf (text, "%-36s %10s %14s %14s %8s %10s %12s %12s\n", "unit", "parameters", "elements",
-                          "on this rank", "gathers", "reductions", "gathered MiB", "reduced MiB");
+  g_string_append_printf (text, "%-36s %10s %14s %14s %8s %10s %10s %12s %12s\n", "unit", "parameters", "elements",
+                          "on this rank", "gathers", "prefetched", "reductions", "gathered MiB", "reduced MiB");
   for (guint i = 0; i < units->len; i++)
     append_row (text, g_ptr_array_index (units, i));
   return g_string_free (text, FALSE);
@@ -68,7 +69,8 @@ add_integer (JsonBuilder *builder,
  * @module: a module with sharded modules in it
  *
  * Tells the same as ebb_shard_report() for programs: an array of objects `name`, `parameters`, `elements`,
- * `shard_elements`, `gathers`, `reductions`, `gathered_bytes`, `reduced_bytes`.
+ * `shard_elements`, `gathers`, `prefetches`,
+ * `reductions`, `gathered_bytes`, `reduced_bytes`.
  *
  * Returns: (transfer full): JSON
  */
@@ -94,6 +96,7 @@ ebb_shard_report_json (EbbModule *module)
       add_integer (builder, "elements", ebb_shard_unit_count_elements (unit));
       add_integer (builder, "shard_elements", count_shard_elements (unit));
       add_integer (builder, "gathers", (gint64) unit->n_gathers);
+      add_integer (builder, "prefetches", (gint64) unit->n_prefetches);
       add_integer (builder, "reductions", (gint64) unit->n_reductions);
       add_integer (builder, "gathered_bytes", (gint64) unit->gathered_bytes);
       add_integer (builder, "reduced_bytes", (gint64) unit->reduced_bytes);

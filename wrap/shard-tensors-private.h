@@ -23,9 +23,11 @@ gboolean ebb_shard_check_alike (GArray *found,
                                 gboolean flatten,
                                 const char *unit,
                                 GError **error);
-/* FALSE with @error if the ranks don't shard the same. Collective. */
+/* FALSE with @error if the ranks don't shard the same, or one of them can't, for @failure, which is then the error
+ * here. Collective. */
 gboolean ebb_shard_check_ranks (EbbShardUnit *unit,
                                 gboolean flatten,
+                                const GError *failure,
                                 GError **error);
 /* The first rank's parameters of @unit, and the buffers of its modules, to all. Collective. */
 gboolean ebb_shard_broadcast_state (EbbShardUnit *unit,

@@ -43,7 +43,7 @@ take_parameter (Search *search,
   if (owner != NULL)
     {
       if (!g_ptr_array_find (search->borrowed, owner, NULL))
-        g_ptr_array_add (search->borrowed, owner);
+        g_ptr_array_add (search->borrowed, ebb_shard_unit_ref (owner));
       return TRUE;
     }
   if (tensor->keeper != NULL)
@@ -185,13 +185,20 @@ describe (EbbShardUnit *unit,
 gboolean
 ebb_shard_check_ranks (EbbShardUnit *unit,
                        gboolean flatten,
+                       const GError *failure,
                        GError **error)
 {
-  g_autofree char *text = describe (unit, flatten);
+  g_autofree char *text = failure != NULL ? g_strdup (failure->message) : describe (unit, flatten);
+  /* Those who wait must not wait for a rank that has given up. */
+  const gboolean same =
+      ebb_process_group_check_same (unit->group, "the module to shard", text, failure == NULL ? error : NULL)
+      && (unit->replicas == NULL
+          || ebb_process_group_check_same (unit->replicas, "the module to shard", text,
+                                           failure == NULL ? error : NULL));
 
-  return ebb_process_group_check_same (unit->group, "the module to shard", text, error)
-         && (unit->replicas == NULL
-             || ebb_process_group_check_same (unit->replicas, "the module to shard", text, error));
+  if (failure != NULL)
+    g_propagate_error (error, g_error_copy (failure));
+  return failure == NULL && same;
 }
 
 /* -- the first rank's values --------------------------------------------------------------------------------------- */
@@ -259,7 +266,8 @@ ebb_shard_sum_doubles (EbbProcessGroup *group,
 
   if (own == NULL || all == NULL)
     return FALSE;
-  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a sum over shards", error))
+  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a sum over shards",
+                              error))
     return FALSE;
   memset (values, 0, n_bytes);
   for (gsize rank = 0; rank < size; rank++)

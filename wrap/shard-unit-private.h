@@ -75,19 +75,21 @@ struct _EbbShardUnit
   EbbShardBuffer *buffers; /* as many as the layout has */
   EbbShardState state;
   EbbWork *gathering;
-  GPtrArray *borrowed; /* other units that own parameters of modules below this one, without references */
+  GPtrArray *borrowed; /* other units that own parameters of modules below this one */
 
   guint n_open;                         /* forwards that run now */
   guint n_summoned;                     /* ebb_summon_full_params () */
   gboolean forwarded;                   /* with gradients on, and nothing was reduced since */
   gboolean is_root;                     /* its last forward was the outermost */
   gboolean has_company;                 /* other forwards stand beside it in one graph, so that it is no root of all */
+  struct _EbbShardThread *owner;        /* knows it in its lists; NULL: none does */
+  gboolean is_orphan;                   /* the owner is to free it */
   EbbShardOrder *own_order;             /* if it is a root */
   EbbShardOrder *order;                 /* in which it was last forwarded; NULL: never */
   guint place;                          /* there */
   struct _EbbShardReduction *reduction; /* under way; NULL: none */
 
-  guint64 n_gathers, n_reductions, gathered_bytes, reduced_bytes;
+  guint64 n_gathers, n_prefetches, n_reductions, gathered_bytes, reduced_bytes;
 };
 
 /* The unit that owns @parameter, or NULL; the entry's number in @entry. */
@@ -104,6 +106,8 @@ EbbShardUnit *ebb_shard_unit_new (EbbModule *module,
                                   GError **error);
 EbbShardUnit *ebb_shard_unit_ref (EbbShardUnit *self);
 void ebb_shard_unit_unref (EbbShardUnit *self);
+/* What unref does at the end, on the right thread. */
+void ebb_shard_unit_free (EbbShardUnit *self);
 
 /* Begins to gather a unit that is away; it is coming then. Collective, as is all that waits for it. */
 gboolean ebb_shard_unit_begin_gather (EbbShardUnit *self,
@@ -122,6 +126,10 @@ gboolean ebb_shard_unit_summon (EbbShardUnit *self,
 gboolean ebb_shard_unit_release (EbbShardUnit *self,
                                  gboolean writeback,
                                  GError **error);
+/* FALSE with @error if @call would come in between a forward and its backward, or such. */
+gboolean ebb_shard_unit_check_idle (EbbShardUnit *self,
+                                    const char *call,
+                                    GError **error);
 /* Takes the parameters out of the unit, whole. Collective. */
 gboolean ebb_shard_unit_dissolve (EbbShardUnit *self,
                                   GError **error);
@@ -143,7 +151,6 @@ void ebb_shard_unit_drop_reduction (EbbShardUnit *self);
 gboolean ebb_shard_open (EbbShardUnit *self,
                          GError **error);
 gboolean ebb_shard_close (EbbShardUnit *self,
-                          gboolean ok,
                           GError **error);
 /* The keeper's functions in a backward pass. */
 gboolean ebb_shard_meet (EbbShardUnit *self,
@@ -153,15 +160,19 @@ gboolean ebb_shard_leave (EbbShardUnit *self,
 /* Reduces and reshards, whatever still uses the unit. */
 gboolean ebb_shard_unit_settle (EbbShardUnit *self,
                                 GError **error);
+/* TRUE if another thread is to free the unit, whose last reference is gone. */
+gboolean ebb_shard_leave_to_owner (EbbShardUnit *self);
 EbbShardOrder *ebb_shard_order_new (EbbShardUnit *root);
 /* The unit goes. */
 void ebb_shard_forget_unit (EbbShardUnit *self);
 /* A unit was gathered, or went away. */
 void ebb_shard_note_here (EbbShardUnit *self,
                           gboolean here);
-/* The units whose forward runs now, with references; NULL: none. For what will run a part of these again. */
+/* The units whose forward runs now, outermost first, with references; NULL: none. For what will run a part of these
+ * again: it fetches those that a graph still uses, and the last one in any case if it @needs_last. */
 GPtrArray *ebb_shard_get_open_units (void);
 gboolean ebb_shard_fetch_units (GPtrArray *units,
+                                gboolean needs_last,
                                 GError **error);
 
 /* What a unit does is no part of the forward that it happens in: it is neither recorded, nor watched, nor stopped with

@@ -337,6 +337,11 @@ gboolean
 ebb_shard_unit_summon (EbbShardUnit *self,
                        GError **error)
 {
+  if (self->n_open > 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s can't be made whole while its forward runs", self->name);
+      return FALSE;
+    }
   if (self->n_summoned == 0 && self->n_entries > 0)
     {
       if (!ebb_shard_unit_settle (self, error) || !begin_gather (self, FALSE, error) || !finish_gather (self, error))
@@ -507,6 +512,7 @@ ebb_shard_unit_new (EbbModule *module,
   EbbShardUnit *self = g_new0 (EbbShardUnit, 1);
   g_autofree char *path = ebb_module_get_path (module);
   const EbbThreadModes modes = ebb_shard_begin_quiet ();
+  g_autoptr (GError) failure = NULL;
   gboolean ok;
 
   self->keeper.funcs = &keeper_funcs;
@@ -515,10 +521,11 @@ ebb_shard_unit_new (EbbModule *module,
   self->name = *path != '\0' ? g_strdup_printf ("%s (%s)", path, G_OBJECT_TYPE_NAME (module))
                              : g_strdup (G_OBJECT_TYPE_NAME (module));
   self->group = g_object_ref (group);
-  self->borrowed = g_ptr_array_new ();
+  self->borrowed = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
   self->own_order = ebb_shard_order_new (self);
   take_options (self, options);
-  ok = take_parameters (self, module, flatten, error) && ebb_shard_check_ranks (self, flatten, error)
+  ok = take_parameters (self, module, flatten, &failure);
+  ok = ebb_shard_check_ranks (self, flatten, failure, error)
        && (!ebb_fully_shard_options_get_synchronize_weights (options)
            || ebb_shard_broadcast_state (self, module, error));
   if (ok)
@@ -565,11 +572,8 @@ entry_clear (EbbShardUnit *self,
 /* Work that is under way is waited for: it writes to memory that goes here. Parameters that somebody else holds are
  * left as this rank's shards. */
 void
-ebb_shard_unit_unref (EbbShardUnit *self)
+ebb_shard_unit_free (EbbShardUnit *self)
 {
-  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
-  ebb_shard_forget_unit (self);
   ebb_shard_unit_drop_reduction (self);
   if (self->layout != NULL)
     {
@@ -577,6 +581,7 @@ ebb_shard_unit_unref (EbbShardUnit *self)
       for (guint i = 0; i < ebb_shard_layout_get_n_buffers (self->layout); i++)
         g_clear_pointer (&self->buffers[i].piece, ebb_tensor_unref);
     }
+  ebb_shard_forget_unit (self);
   for (guint i = 0; i < self->n_entries; i++)
     entry_clear (self, &self->entries[i]);
   g_clear_pointer (&self->layout, ebb_shard_layout_unref);
@@ -591,20 +596,44 @@ ebb_shard_unit_unref (EbbShardUnit *self)
 }
 
 gboolean
+ebb_shard_unit_check_idle (EbbShardUnit *self,
+                           const char *call,
+                           GError **error)
+{
+  const char *why = NULL;
+
+  if (self->n_open > 0)
+    why = "its forward runs: wait for its end";
+  else if (self->n_summoned > 0)
+    why = "it is whole: call ebb_release_full_params () first";
+  else if (ebb_shard_unit_is_used (self))
+    why = "a graph holds its parameters: run its backward or drop it first";
+  if (why != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s of %s: %s", call, self->name, why);
+  return why == NULL;
+}
+
+void
+ebb_shard_unit_unref (EbbShardUnit *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0 && !ebb_shard_leave_to_owner (self))
+    ebb_shard_unit_free (self);
+}
+
+/* What still holds the unit finds it empty. */
+gboolean
 ebb_shard_unit_dissolve (EbbShardUnit *self,
                          GError **error)
 {
   if (!ebb_shard_unit_summon (self, error))
     return FALSE;
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      EbbShardEntry *entry = &self->entries[i];
-
-      entry->tensor->keeper = NULL;
-      g_clear_pointer (&entry->aside, ebb_tensor_unref); /* the shard's gradient fits the whole no more */
-    }
+  self->n_summoned = 0;
   drop_whole (self);
+  if (self->state != EBB_SHARD_AWAY)
+    ebb_shard_note_here (self, FALSE);
   self->state = EBB_SHARD_AWAY;
-  ebb_shard_note_here (self, FALSE);
+  for (guint i = 0; i < self->n_entries; i++)
+    entry_clear (self, &self->entries[i]); /* with the shard's gradient, which fits the whole no more */
+  self->n_entries = 0;
   return TRUE;
 }
