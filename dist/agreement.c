@@ -117,6 +117,10 @@ ebb_process_group_check_same (EbbProcessGroup *self,
  * Makes groups of the ranks that give the same @color, numbered in the order of their ranks in @self. All ranks of
  * @self call it; each gets the group that it is in, with the same time limit.
  *
+ * What was started in @self is done before. Ranks that are processes of MPI: calls that are under way in other groups
+ * of a process stand still until all members of the new group have come, and so long no other thread of it may split a
+ * group. Make groups before the work begins.
+ *
  * Returns: (transfer full) (nullable): the new group, or %NULL with an error
  */
 EbbProcessGroup *

@@ -66,6 +66,12 @@ typedef enum
  * doesn't come within the time limit) fails on every rank with %EBB_ERROR_PROCESS_GROUP, which names the rank, what it
  * did, and the operation with its shapes; after that every call of the group fails at once with the same error.
  *
+ * Wrappers' calls count too: a sharded model gathers in its forwards and backwards and reduces at the end of a
+ * backward, and ranks compare for which unit. Which of its units are let go between the passes follows from the graphs
+ * that are alive: one that is kept on one rank alone (an output that is held there, or that a garbage collector comes
+ * to late, as that of JavaScript does) changes the order in which that rank gathers, and the ranks fail. So validate
+ * without graphs, by ebb_push_grad_enabled() (no_grad in Python), and drop losses and outputs on all ranks alike.
+ *
  * A group belongs to one thread. Tensors may be on any device; what the ranks' engine can't reach itself goes through
  * copies on the host.
  */

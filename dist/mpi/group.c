@@ -123,7 +123,9 @@ open_group (EbbMpiGroup *self,
 }
 
 /* MPI_Comm_create_group () waits for the other members, and without a limit; so it has a thread of its own, and who
- * wants the group waits as long as it may. */
+ * wants the group waits as long as it may. It alone waits for others under the process' lock: they have all told their
+ * colours before, so they are on their way, and what other groups have under way here only waits the longer. To wait
+ * for that first would be worse: another rank may do its part of it after this very split. */
 typedef struct
 {
   gint n_refs; /* atomic */

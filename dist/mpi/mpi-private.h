@@ -9,7 +9,7 @@
  *
  * Several groups of a process may be at work at once, each on a thread of its own, and MPI is asked for no more than
  * MPI_THREAD_SERIALIZED: every call of MPI is made under one lock, nothing that is called under it waits for another
- * rank, and who waits polls without it. */
+ * rank but MPI_Comm_create_group (), and who waits polls without it. */
 
 G_BEGIN_DECLS
 
