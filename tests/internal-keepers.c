@@ -188,18 +188,22 @@ test_steps_settle_before_they_look (void)
   g_autoptr (EbbTensor) pending = ebb_ones (weight->view.shape, 2, EBB_DTYPE_F32, NULL, NULL);
   Keeper keeper = { { &funcs }, .pending = pending, .is_whole = TRUE };
   float before = test_at (weight, 0);
+  guint n_forgotten;
 
   weight->keeper = &keeper.keeper;
   g_assert_true (ebb_optimizer_step (optimizer, NULL));
   g_assert_cmpuint (keeper.n_settled, ==, 1);
   g_assert_cmpfloat_with_epsilon (test_at (weight, 0), before - 1, 1e-6);
+  n_forgotten = keeper.n_forgotten;
   ebb_optimizer_zero_grad (optimizer);
-  g_assert_cmpuint (keeper.n_forgotten, ==, 1);
+  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
   g_assert_null (weight->grad);
+  n_forgotten = keeper.n_forgotten;
   ebb_module_zero_grad (module);
-  g_assert_cmpuint (keeper.n_forgotten, ==, 2);
+  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
+  n_forgotten = keeper.n_forgotten;
   g_assert_true (ebb_optimizer_zero_grad_in_place (optimizer, NULL));
-  g_assert_cmpuint (keeper.n_forgotten, ==, 3);
+  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
   weight->keeper = NULL;
 }
 

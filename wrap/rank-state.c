@@ -117,9 +117,10 @@ check_contiguous (EbbRankState *self,
 
       if (ebb_view_is_contiguous (&item->tensor->view))
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "the %s %s is not contiguous, so that the first rank's values can't be given to all: make it so first",
-                   item->is_buffer ? "buffer" : "parameter", item->name);
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+          "the %s %s is not contiguous, so that the first rank's values can't be given to all: make it so first",
+          item->is_buffer ? "buffer" : "parameter", item->name);
       return FALSE;
     }
   return TRUE;
@@ -133,8 +134,8 @@ is_alike (EbbTensor *tensor,
   return next->view.dtype == tensor->view.dtype && next->storage->device == tensor->storage->device;
 }
 
-/* As many at once as fit, since some ranks' engines need room for copies. What was worked out from the values of before,
- * as shadows of autocast, is so no more. */
+/* As many at once as fit, since some ranks' engines need room for copies. What was worked out from the values of
+ * before, as shadows of autocast, is so no more. */
 gboolean
 ebb_rank_state_broadcast (EbbRankState *self,
                           EbbProcessGroup *group,
