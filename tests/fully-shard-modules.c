@@ -370,6 +370,40 @@ check_unused (EbbProcessGroup *group,
   return TRUE;
 }
 
+/* One rank of four can't shard: all hear of it, those of the other group of shards too. */
+static gboolean
+check_hybrid_refusal (EbbProcessGroup *group,
+                      gpointer user_data,
+                      GError **error)
+{
+  static const char *const names[] = { "data", "shard" };
+  const gint64 sizes[] = { 2, 2 };
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+  g_autoptr (EbbModule) module = linear (1, 8, 8);
+  g_autoptr (EbbModule) sharded = NULL;
+  g_autoptr (GError) failure = NULL;
+
+  ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+  if (ebb_process_group_get_rank (group) == 1)
+    run_step (module, NULL);
+  g_assert_null (ebb_fully_shard (module, ebb_mesh_get_group (mesh, "shard"), options, &failure));
+  if (ebb_process_group_get_rank (group) == 1)
+    test_assert_error (failure, EBB_ERROR_STATE, "has a gradient");
+  else
+    test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, "has a gradient");
+  g_clear_error (&failure);
+  ebb_module_zero_grad (module);
+  sharded = ebb_fully_shard (module, ebb_mesh_get_group (mesh, "shard"), options, error);
+  return sharded != NULL;
+}
+
+static void
+test_hybrid_refusal (void)
+{
+  test_ranks_run (4, check_hybrid_refusal, NULL);
+}
+
 /* Units of the same shapes are not taken for one another. */
 static gboolean
 check_another_way (EbbProcessGroup *group,
@@ -786,5 +820,6 @@ main (int argc,
   make_all_types ();
   for (guint i = 0; i < G_N_ELEMENTS (tests); i++)
     g_test_add_data_func (tests[i].path, &tests[i].func, test_ranks);
+  g_test_add_func ("/fully-shard/modules/one-rank-refuses-for-all-replicas", test_hybrid_refusal);
   return g_test_run ();
 }

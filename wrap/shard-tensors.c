@@ -189,16 +189,22 @@ ebb_shard_check_ranks (EbbShardUnit *unit,
                        GError **error)
 {
   g_autofree char *text = failure != NULL ? g_strdup (failure->message) : describe (unit, flatten);
-  /* Those who wait must not wait for a rank that has given up. */
-  const gboolean same =
-      ebb_process_group_check_same (unit->group, "the module to shard", text, failure == NULL ? error : NULL)
-      && (unit->replicas == NULL
-          || ebb_process_group_check_same (unit->replicas, "the module to shard", text,
-                                           failure == NULL ? error : NULL));
+  g_autoptr (GError) first = NULL;
 
+  /* Those who wait must not wait for a rank that has given up: what one group has found, its ranks tell the replicas. */
+  ebb_process_group_check_same (unit->group, "the module to shard", text, &first);
   if (failure != NULL)
-    g_propagate_error (error, g_error_copy (failure));
-  return failure == NULL && same;
+    {
+      g_clear_error (&first);
+      first = g_error_copy (failure);
+    }
+  if (unit->replicas != NULL)
+    ebb_process_group_check_same (unit->replicas, "the module to shard", first != NULL ? first->message : text,
+                                  first == NULL ? &first : NULL);
+  if (first == NULL)
+    return TRUE;
+  g_propagate_error (error, g_steal_pointer (&first));
+  return FALSE;
 }
 
 /* -- the first rank's values --------------------------------------------------------------------------------------- */
