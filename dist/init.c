@@ -102,6 +102,14 @@ ebb_init_process_group (const char *backend,
 
   if (error != NULL && *error != NULL)
     return NULL;
+  if (thread_default != NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "process group \"%s\": this thread is rank %u of %u already: use the group that its function was given",
+                   is_auto ? "auto" : backend, ebb_process_group_get_rank (thread_default),
+                   ebb_process_group_get_size (thread_default));
+      return NULL;
+    }
   if (is_auto)
     backend = pick_backend ();
   pthread_mutex_lock (&lock);

@@ -60,7 +60,8 @@ def train_gpt(wrap, steps=6):
     for _ in range(steps):
         loss = Ebb.cross_entropy(model(inputs).reshape(-1, 32), targets.reshape(-1))
         loss.backward()
-        optimizer.clip_grad_norm(1.0)
+        norm = optimizer.clip_grad_norm(1.0)
+        assert isinstance(norm, float) and norm > 0, norm
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

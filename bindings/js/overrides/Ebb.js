@@ -156,7 +156,7 @@ function _init() {
         }
     };
     // Calls fn while the parameters of a sharded module are whole; writeback: what it changes in them stays.
-    Ebb.with_full_params = function (module, fn, writeback = false) {
+    Ebb.with_full_params = function (module, fn, writeback = true) {
         Ebb.summon_full_params(module);
         try {
             return fn(module);

@@ -78,6 +78,17 @@ for _info in Repository.get_default().get_infos("Ebb"):
         if _info.get_name() != "Args":
             _adapt_class(_info)
 
+
+def _give_norm(function):
+    def clip_grad_norm(self, max_norm):
+        """Scales the gradients so that their norm is max_norm at most; returns the norm before."""
+        return function(self, max_norm)[1]
+
+    return clip_grad_norm
+
+
+_Ebb.Optimizer.clip_grad_norm = _give_norm(_Ebb.Optimizer.clip_grad_norm)
+
 for _name, _class in _overridden.items():
     _export(_name, _class)
 for _name in _ebb_functions.__all__:

@@ -126,7 +126,7 @@ _summon, _release = guard(Ebb.summon_full_params), guard(Ebb.release_full_params
 
 
 @contextlib.contextmanager
-def summon_full_params(module, writeback=False):
+def summon_full_params(module, writeback=True):
     """The parameters of a sharded module are whole inside, on all ranks; writeback: what is changed in them stays."""
     _summon(module)
     try:
