@@ -65,7 +65,7 @@ set (tests_on_cpu_alone
   "(contiguous|compressed)-store|stores-together|offload-wrapper|internal-(compression|store-compositions)" # and they
   "internal-(host-limits|host-store(-steps)?|backward-passes)" # and they
   "nccl|internal-rendezvous|process-group-auto" # need no device of ours
-  "fully-shard-memory|fully-shard-faults|slow-.*" # long, beside others that are not
+  "fully-shard-memory|fully-shard-faults|fully-shard-refusals|slow-.*" # long, beside others that are not
   "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
 list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
 

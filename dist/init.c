@@ -104,10 +104,11 @@ ebb_init_process_group (const char *backend,
     return NULL;
   if (thread_default != NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "process group \"%s\": this thread is rank %u of %u already: use the group that its function was given",
-                   is_auto ? "auto" : backend, ebb_process_group_get_rank (thread_default),
-                   ebb_process_group_get_size (thread_default));
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_STATE,
+          "process group \"%s\": this thread is rank %u of %u already: use the group that its function was given",
+          is_auto ? "auto" : backend, ebb_process_group_get_rank (thread_default),
+          ebb_process_group_get_size (thread_default));
       return NULL;
     }
   if (is_auto)

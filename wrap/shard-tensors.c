@@ -191,7 +191,8 @@ ebb_shard_check_ranks (EbbShardUnit *unit,
   g_autofree char *text = failure != NULL ? g_strdup (failure->message) : describe (unit, flatten);
   g_autoptr (GError) first = NULL;
 
-  /* Those who wait must not wait for a rank that has given up: what one group has found, its ranks tell the replicas. */
+  /* Those who wait must not wait for a rank that has given up: what one group has found, its ranks tell the replicas.
+   */
   ebb_process_group_check_same (unit->group, "the module to shard", text, &first);
   if (failure != NULL)
     {
