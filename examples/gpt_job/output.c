@@ -113,15 +113,18 @@ output_write (const char *path,
   return FALSE;
 }
 
-gboolean
-output_has_state (const char *folder)
+guint
+output_find_state (const char *folder)
 {
   GDir *dir = g_dir_open (folder, 0, NULL);
-  gboolean found = FALSE;
+  guint found = 0;
   const char *name;
 
-  while (dir != NULL && !found && (name = g_dir_read_name (dir)) != NULL)
-    found = g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors");
+  while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
+    if (strcmp (name, "index.json") == 0)
+      found |= FOUND_INDEX;
+    else if (g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors"))
+      found |= strstr (name, "-of-") != NULL ? FOUND_PARTS : FOUND_WHOLE;
   if (dir != NULL)
     g_dir_close (dir);
   return found;

@@ -7,6 +7,13 @@
 
 G_BEGIN_DECLS
 
+typedef enum
+{
+  FOUND_WHOLE = 1 << 0, /* the state of one rank alone */
+  FOUND_PARTS = 1 << 1, /* what each of many ranks has saved */
+  FOUND_INDEX = 1 << 2, /* which parts belong together */
+} FoundState;
+
 /* Finds out, by trying, whether everything that the options name can be written. */
 gboolean output_check (const Options *options,
                        GError **error);
@@ -14,8 +21,8 @@ gboolean output_check (const Options *options,
 gboolean output_write (const char *path,
                        const char *text,
                        GError **error);
-/* Whether a state of a training lies in @folder. */
-gboolean output_has_state (const char *folder);
+/* Which states of trainings lie in @folder: FoundState together. */
+guint output_find_state (const char *folder);
 /* Prints an error as the one line of a failure. */
 void output_print_error (const char *message);
 /* First of all: takes the program's name, and keeps messages of the library to themselves, so that a failure stays one

@@ -109,7 +109,7 @@ load_state (Trainer *self,
   if (options->resume == NULL)
     return TRUE;
   self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
-  if (output_has_state (options->resume))
+  if (output_find_state (options->resume) & FOUND_WHOLE)
     {
       if (!ebb_training_state_load (self->state, options->resume, &self->step, error))
         {
@@ -147,12 +147,30 @@ take_seed (Options *options,
   return TRUE;
 }
 
+/* Whether there is a state to go on from. One that another program goes on from is an error: beside it a training would
+ * silently begin anew. */
 static gboolean
-has_state (const Trainer *self)
+find_state (const Trainer *self,
+            gboolean *is_there,
+            GError **error)
 {
   const char *folder = self->options->resume;
+  guint found = folder != NULL ? output_find_state (folder) : 0;
+  const char *what = NULL;
 
-  return self->ranks != NULL ? rank_state_is_there (folder) : output_has_state (folder);
+  *is_there = (found & (self->ranks != NULL ? FOUND_INDEX : FOUND_WHOLE)) != 0;
+  if (*is_there)
+    return TRUE;
+  if (self->ranks == NULL && (found & FOUND_PARTS) != 0)
+    what = "it holds the state of fsdp_gpt, which goes on from it: run that, or name another folder";
+  else if (self->ranks != NULL && (found & FOUND_WHOLE) != 0)
+    what = "it holds the state of train_gpt, which goes on from it: run that, or name another folder";
+  else if (self->ranks != NULL && (found & FOUND_PARTS) != 0)
+    what = "it holds parts of a state, but not its index.json: a save was not finished, or files are missing; remove "
+           "them, or name another folder";
+  if (what != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: %s", folder, what);
+  return what == NULL;
 }
 
 /* What is on this rank alone. */
@@ -166,10 +184,11 @@ prepare (Trainer *self,
   g_autoptr (EbbArgs) metadata = NULL;
   g_autoptr (EbbGptConfig) config = NULL;
   g_autofree char *saved = NULL;
+  gboolean is_there;
 
-  if (!set_machine_up (self, error) || !output_check (options, error))
+  if (!set_machine_up (self, error) || !output_check (options, error) || !find_state (self, &is_there, error))
     return FALSE;
-  if (options->resume != NULL && has_state (self))
+  if (is_there)
     {
       saved = self->ranks != NULL ? rank_state_read_config (options->resume, error)
                                   : ebb_training_state_read_config (options->resume, error);

@@ -188,6 +188,23 @@ class Resume(FsdpGptTest):
             losses += self.train(n_ranks, "--steps", steps, "--resume", "state")["losses"]
         self.assert_close(losses, whole, "4, 1 and 3 ranks")
 
+    def test_what_another_program_goes_on_from_is_refused(self):
+        self.train(None, "--steps", 1, "--resume", "whole")
+        self.train(2, "--steps", 1, "--resume", "parts")
+        shutil.copytree(self.path("parts"), self.path("lost"))
+        os.unlink(self.path("lost/index.json"))
+        for program, ranks, folder, said in ((PROGRAM, ["--ranks", 2], "whole", b"the state of train_gpt"),
+                                             (PROGRAM, ["--ranks", 2], "lost", b"not its index.json"),
+                                             (ALONE, [], "parts", b"the state of fsdp_gpt")):
+            with self.subTest(folder=folder):
+                before = sorted(os.listdir(self.path(folder)))
+                done = self.run_program("--data", "text.txt", *MODEL, *ranks, "--steps", 2, "--resume", folder,
+                                        program=program)
+                self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (1, b"", 1), done.stderr)
+                self.assertIn(b"--resume " + folder.encode(), done.stderr)
+                self.assertIn(said, done.stderr)
+                self.assertEqual(sorted(os.listdir(self.path(folder))), before)
+
     def test_weights_are_those_that_train_gpt_reads(self):
         self.train(3, "--steps", 3, "--save", "weights")
         again = self.train(None, "--steps", 1, "--load", "weights")["losses"]
