@@ -122,12 +122,30 @@ check_wrap (RankOptions *self,
                          self->wrap);
 }
 
+/* How many processes a launcher has started together with this one; 1: none has. */
+static int
+count_launched (void)
+{
+  static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
+  gint64 most = 1;
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    if (g_getenv (names[i]) != NULL)
+      most = MAX (most, g_ascii_strtoll (g_getenv (names[i]), NULL, 10));
+  return (int) MIN (most, G_MAXINT);
+}
+
 static gboolean
 check_counts (RankOptions *self,
               GError **error)
 {
   gboolean is_thread = strcmp (self->backend, "thread") == 0, is_hybrid = self->shard_kind == SHARD_HYBRID;
 
+  if ((is_thread || strcmp (self->backend, "single") == 0) && count_launched () > 1)
+    return options_refuse (error,
+                           "--backend %s: %d processes were started together, each of which would train by itself: "
+                           "leave --backend and --ranks out",
+                           self->backend, count_launched ());
   if (self->n_ranks > 0 && !is_thread)
     return options_refuse (error, "--ranks %d: it needs --backend thread, not %s; with others the launcher says it",
                            self->n_ranks, self->backend);

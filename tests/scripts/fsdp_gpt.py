@@ -42,8 +42,14 @@ class FsdpGptTest(unittest.TestCase):
     def files(self):
         return sorted(os.listdir(self.folder))
 
-    def run_program(self, *words, program=PROGRAM, fault=None, timeout=60):
-        environment = {**os.environ, **MPI_ENVIRONMENT, "TMPDIR": "/tmp"}
+    def wait_for_step(self, process):
+        for line in iter(process.stdout.readline, b""):
+            if line.startswith(b"step"):
+                return
+        self.fail("the program has ended before its first step")
+
+    def run_program(self, *words, program=PROGRAM, fault=None, timeout=60, more=()):
+        environment = {**os.environ, **MPI_ENVIRONMENT, "TMPDIR": "/tmp", **dict(more)}
         if fault is not None:
             environment["EBB_GPT_JOB_FAULT"] = fault
         return subprocess.run([*([program] if isinstance(program, str) else program), *map(str, words)],
@@ -213,8 +219,7 @@ class Resume(FsdpGptTest):
     def test_sigterm_ends_all_after_the_step(self):
         with subprocess.Popen([PROGRAM, "--data", "text.txt", *MODEL, "--steps", "1000000", "--ranks", "2", "--resume",
                                "state"], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            while not process.stdout.readline().startswith(b"step"):
-                pass
+            self.wait_for_step(process)
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)
         self.assertEqual((process.returncode, errors), (143, b""))
@@ -226,8 +231,7 @@ class Resume(FsdpGptTest):
         with subprocess.Popen([MPIRUN, "-n", "2", "--oversubscribe", PROGRAM, "--data", "text.txt", *MODEL, "--steps",
                                "1000000", "--resume", "state"], cwd=self.folder, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, env={**os.environ, **MPI_ENVIRONMENT}) as process:
-            while not process.stdout.readline().startswith(b"step"):
-                pass
+            self.wait_for_step(process)
             os.kill(max(find_children(process.pid)), signal.SIGTERM)
             process.communicate(timeout=60)
         self.assertEqual(process.returncode, 143)
@@ -263,6 +267,12 @@ class Failures(FsdpGptTest):
                 done = self.run_program("--data", "text.txt", *words)
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (2, b"", 1))
                 self.assertIn(said, done.stderr)
+
+    def test_launched_processes_are_the_ranks(self):
+        for words in (["--ranks", 2], ["--backend", "single"]):
+            done = self.run_program("--data", "text.txt", *words, more={"OMPI_COMM_WORLD_SIZE": "3"})
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (2, b"", 1))
+            self.assertIn(b"3 processes were started together", done.stderr)
 
     def test_help_is_train_gpts_and_more(self):
         alone = self.run_program("--help", program=ALONE).stdout.decode()
