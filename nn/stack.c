@@ -11,7 +11,20 @@ typedef struct
   GDestroyNotify destroy;
 } Interceptor;
 
-static G_DEFINE_QUARK (ebb - stack - interceptor, interceptor)
+/* Ranks that are threads may ask for it first at the same time. */
+static GQuark
+interceptor_quark (void)
+{
+  static GQuark quark;
+  GQuark value = __atomic_load_n (&quark, __ATOMIC_RELAXED);
+
+  if (G_UNLIKELY (value == 0))
+    {
+      value = g_quark_from_static_string ("ebb-stack-interceptor");
+      __atomic_store_n (&quark, value, __ATOMIC_RELAXED);
+    }
+  return value;
+}
 
 static gpointer
 interceptor_ref (gpointer data, gpointer user_data)

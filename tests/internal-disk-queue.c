@@ -39,12 +39,33 @@ wait_at_gate (EbbDiskOperation operation)
   return 0;
 }
 
+static guint
+look_at (const guint *number)
+{
+  guint value;
+
+  pthread_mutex_lock (&gate);
+  value = *number;
+  pthread_mutex_unlock (&gate);
+  return value;
+}
+
+static void
+forget_reads (void)
+{
+  pthread_mutex_lock (&gate);
+  n_reads = 0;
+  pthread_mutex_unlock (&gate);
+}
+
 /* From now on nothing is written or read, until the gate is opened. */
 static void
 close_gate (void)
 {
+  pthread_mutex_lock (&gate);
   is_closed = TRUE;
   n_waiting = n_writes = n_reads = 0;
+  pthread_mutex_unlock (&gate);
   g_atomic_pointer_set (&ebb_disk_fault, wait_at_gate);
 }
 
@@ -108,7 +129,7 @@ nobody_waits_for_what_has_its_place (void)
   b = test_pack (store, y);
   await_thread ();
   g_assert_cmpuint (test_bytes_in_use () - with_both, >=, 4 * PAGE);
-  g_assert_cmpuint (n_writes, ==, 0);
+  g_assert_cmpuint (look_at (&n_writes), ==, 0);
   back = test_unpack (store, b);
   g_assert_true (ebb_tensor_equal (back, y));
   ebb_tensor_unref (back);
@@ -121,8 +142,8 @@ nobody_waits_for_what_has_its_place (void)
   g_assert_cmpuint (test_held (store), ==, 0);
   g_assert_cmpuint (test_bytes_in_use (), ==, with_both);
   g_object_unref (store);
-  g_assert_cmpuint (n_writes, <=, 1);
-  g_assert_cmpuint (n_reads, ==, 0);
+  g_assert_cmpuint (look_at (&n_writes), <=, 1);
+  g_assert_cmpuint (look_at (&n_reads), ==, 0);
   g_atomic_pointer_set (&ebb_disk_fault, NULL);
   g_clear_pointer (&x, ebb_tensor_unref);
   g_clear_pointer (&y, ebb_tensor_unref);
@@ -143,7 +164,7 @@ what_was_put_last_is_in_memory (void)
       x[i] = test_randn ((int) i, 1024, -1);
       handles[i] = test_pack (store, x[i]);
     }
-  n_reads = 0;
+  forget_reads ();
   g_atomic_pointer_set (&ebb_disk_fault, wait_at_gate);
   for (guint round = 0; round < 2; round++)
     {
@@ -154,10 +175,10 @@ what_was_put_last_is_in_memory (void)
           g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
 
           g_assert_true (ebb_tensor_equal (back, x[i]));
-          g_assert_cmpuint (n_reads, ==, i >= first ? 0 : first - i);
+          g_assert_cmpuint (look_at (&n_reads), ==, i >= first ? 0 : first - i);
         }
       synchronize (store); /* nothing stays */
-      n_reads = 0;
+      forget_reads ();
     }
   for (guint i = 0; i < 6; i++)
     {
@@ -320,7 +341,7 @@ a_prefetch_may_be_of_no_use (void)
   ebb_handle_unref (handles[1]);
   open_gate ();
   ebb_handle_unref (handles[0]);
-  g_assert_cmpuint (n_reads, ==, 1);
+  g_assert_cmpuint (look_at (&n_reads), ==, 1);
   ebb_tensor_unref (x);
   g_assert_cmpuint (test_bytes_in_use (), ==, before);
   g_object_unref (store);
