@@ -103,6 +103,14 @@ gboolean ebb_module_is_plain (EbbModule *module,
 gboolean ebb_module_is_only_wrapped (EbbModule *module,
                                      GType type);
 
+/* For what wraps every module of a type, which @type points to: picks them, and says if there is none. */
+gboolean ebb_module_is_of_type (EbbModule *self,
+                                const char *path,
+                                gpointer type);
+gboolean ebb_module_check_has_type (EbbModule *root,
+                                    GType type,
+                                    GError **error);
+
 /* Where the module is in the tree that it is a part of, as "h.3.attn"; "" for one that is no child. Owned. */
 char *ebb_module_get_path (EbbModule *self);
 

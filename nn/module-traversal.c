@@ -418,3 +418,25 @@ ebb_module_to_string (EbbModule *self)
   append_module (text, self, 0);
   return g_string_free (text, FALSE);
 }
+
+gboolean
+ebb_module_is_of_type (EbbModule *self, const char *path, gpointer type)
+{
+  return g_type_is_a (G_OBJECT_TYPE (self), *(const GType *) type);
+}
+
+static gboolean
+is_of_another_type (EbbModule *module, const char *path, gpointer type)
+{
+  return !ebb_module_is_of_type (module, path, type);
+}
+
+gboolean
+ebb_module_check_has_type (EbbModule *root, GType type, GError **error)
+{
+  if (!ebb_module_visit (root, is_of_another_type, &type))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", g_type_name (type),
+               G_OBJECT_TYPE_NAME (root));
+  return FALSE;
+}

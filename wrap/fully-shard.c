@@ -240,14 +240,6 @@ ebb_fully_shard_wrap_if (EbbModule *root,
   return ok;
 }
 
-static gboolean
-is_of_type (EbbModule *module,
-            const char *name,
-            gpointer user_data)
-{
-  return g_type_is_a (G_OBJECT_TYPE (module), *(GType *) user_data);
-}
-
 /**
  * ebb_fully_shard_wrap_each:
  * @root: where to look
@@ -268,26 +260,12 @@ ebb_fully_shard_wrap_each (EbbModule *root,
                            EbbFullyShardOptions *options,
                            GError **error)
 {
-  g_autofree EbbModule **modules = NULL;
-  guint n_modules, n_found = 0;
-
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
 
-  modules = ebb_module_get_modules (root, &n_modules);
-  for (guint i = 0; i < n_modules; i++)
-    {
-      n_found += is_of_type (modules[i], NULL, &type);
-      g_object_unref (modules[i]);
-    }
-  if (n_found == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no %s in this %s", g_type_name (type),
-                   G_OBJECT_TYPE_NAME (root));
-      return FALSE;
-    }
-  return ebb_fully_shard_wrap_if (root, is_of_type, &type, group, options, error);
+  return ebb_module_check_has_type (root, type, error)
+         && ebb_fully_shard_wrap_if (root, ebb_module_is_of_type, &type, group, options, error);
 }
 
 /* -- by size ------------------------------------------------------------------------------------------------------- */

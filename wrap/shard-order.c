@@ -42,13 +42,17 @@ static void
 free_orphans (Thread *self,
               gboolean ends)
 {
-  GPtrArray *orphans;
+  GPtrArray *orphans = NULL;
 
   g_mutex_lock (&orphans_lock);
-  orphans = g_steal_pointer (&self->orphans);
-  if (!ends)
-    self->orphans = g_ptr_array_new ();
+  if (ends || self->orphans->len > 0)
+    {
+      orphans = g_steal_pointer (&self->orphans);
+      self->orphans = ends ? NULL : g_ptr_array_new ();
+    }
   g_mutex_unlock (&orphans_lock);
+  if (orphans == NULL)
+    return;
   for (guint i = 0; i < orphans->len; i++)
     ebb_shard_unit_free (g_ptr_array_index (orphans, i));
   g_ptr_array_unref (orphans);
