@@ -407,6 +407,52 @@ check_set_grad (EbbProcessGroup *group,
   return TRUE;
 }
 
+/* Gradients are means over all ranks, however they are divided on the way; the losses of AdamW, which doesn't look at
+ * how large they are, would not tell. */
+static gboolean
+check_means (EbbProcessGroup *group,
+             gpointer user_data,
+             GError **error)
+{
+  static const char *const names[] = { "data", "shard" };
+  const gint64 sizes[] = { -1, ebb_process_group_get_size (group) % 2 == 0 ? 2 : 1 };
+
+  for (int i = 0; i < 8; i++)
+    {
+      const gboolean divides = i % 2, flatten = i / 2 % 2, hybrid = i / 4;
+      g_autoptr (EbbModule) whole = test_shard_chain (NULL);
+      g_autoptr (EbbModule) units = test_shard_chain (NULL);
+      g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+      g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+      EbbProcessGroup *shards = hybrid ? ebb_mesh_get_group (mesh, "shard") : group;
+      double norm, whole_norm;
+      g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (units, 1, error);
+      g_autoptr (EbbOptimizer) whole_optimizer = ebb_sgd_new (whole, 1, error);
+
+      ebb_fully_shard_options_set_predivide_factor (options, divides ? 3 : 0);
+      ebb_fully_shard_options_set_flatten (options, flatten);
+      if (hybrid)
+        ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+      test_shard_children_with (units, shards, options);
+      test_shard_step (whole, NULL);
+      test_shard_step (units, group);
+      if (!flatten)
+        assert_gradients (units, whole, shards);
+      ebb_optimizer_clip_grad_norm (optimizer, 1e-3, &norm, error);
+      ebb_optimizer_clip_grad_norm (whole_optimizer, 1e-3, &whole_norm, error);
+      g_assert_no_error (*error);
+      g_assert_cmpfloat_with_epsilon (norm, whole_norm, 1e-5 * whole_norm);
+    }
+  return TRUE;
+}
+
+static void
+test_means (void)
+{
+  for (guint n = 1; n <= 4; n++)
+    test_ranks_run (n, check_means, NULL);
+}
+
 /* -- what a user sees ---------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -505,6 +551,7 @@ make_all_types (void)
   g_autoptr (EbbModule) router = make_router (&which);
   g_autoptr (EbbModule) shared = make_shared ();
   g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (chain, 1, NULL);
+  g_autoptr (EbbOptimizer) sgd = ebb_sgd_new (chain, 1, NULL);
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
 
   test_wrap_leaves (chain, NULL);
@@ -543,5 +590,6 @@ main (int argc,
   make_all_types ();
   for (guint i = 0; i < G_N_ELEMENTS (tests); i++)
     g_test_add_data_func (tests[i].path, &tests[i].func, test_ranks);
+  g_test_add_func ("/fully-shard/modules/means", test_means);
   return g_test_run ();
 }
