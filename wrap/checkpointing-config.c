@@ -2,298 +2,65 @@
 #include "wrap/checkpointing-config-private.h"
 
 #include "nn/json-scanner-private.h"
+#include "wrap/json-config-private.h"
 
-#include <json-glib/json-glib.h>
 #include <string.h>
 
 #define SECTION "activation_checkpointing"
-#define MAX_CHECKPOINTS G_MAXINT32
 #define N_KEYS EBB_N_CHECKPOINTING_KEYS
 
-static const struct
-{
-  const char *name, *argument;
-  gboolean is_number;
-} keys[N_KEYS] = {
-  [EBB_CHECKPOINTING_PARTITION] = { "partition_activations", "partition_activations", FALSE },
-  [EBB_CHECKPOINTING_CPU] = { "cpu_checkpointing", "checkpoint_in_cpu", FALSE },
-  [EBB_CHECKPOINTING_CONTIGUOUS] = { "contiguous_memory_optimization", "contiguous_checkpointing", FALSE },
-  [EBB_CHECKPOINTING_NUMBER] = { "number_checkpoints", "num_checkpoints", TRUE },
-  [EBB_CHECKPOINTING_SYNCHRONIZE] = { "synchronize_checkpoint_boundary", "synchronize", FALSE },
-  [EBB_CHECKPOINTING_PROFILE] = { "profile", "profile", FALSE },
+/* The names of the JSON, and those of the function's arguments. */
+static const EbbConfigKey keys[N_KEYS] = {
+  [EBB_CHECKPOINTING_PARTITION] = { "partition_activations", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_CPU] = { "cpu_checkpointing", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_CONTIGUOUS] = { "contiguous_memory_optimization", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_NUMBER] = { "number_checkpoints", EBB_CONFIG_COUNT_OR_NULL, NULL },
+  [EBB_CHECKPOINTING_SYNCHRONIZE] = { "synchronize_checkpoint_boundary", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_PROFILE] = { "profile", EBB_CONFIG_BOOLEAN, NULL },
+};
+static const EbbConfigKey arguments[N_KEYS] = {
+  [EBB_CHECKPOINTING_PARTITION] = { "partition_activations", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_CPU] = { "checkpoint_in_cpu", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_CONTIGUOUS] = { "contiguous_checkpointing", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_NUMBER] = { "num_checkpoints", EBB_CONFIG_COUNT_OR_NULL, NULL },
+  [EBB_CHECKPOINTING_SYNCHRONIZE] = { "synchronize", EBB_CONFIG_BOOLEAN, NULL },
+  [EBB_CHECKPOINTING_PROFILE] = { "profile", EBB_CONFIG_BOOLEAN, NULL },
 };
 
-static int
-find_key (const char *name,
-          gboolean argument)
-{
-  for (int i = 0; i < N_KEYS; i++)
-    if (strcmp (argument ? keys[i].argument : keys[i].name, name) == 0)
-      return i;
-  return -1;
-}
-
-static char *
-list_keys (gboolean argument)
-{
-  GString *text = g_string_new (NULL);
-
-  for (guint i = 0; i < N_KEYS; i++)
-    g_string_append_printf (text, "%s%s", i == 0 ? "" : (i + 1 < N_KEYS ? ", " : " and "),
-                            argument ? keys[i].argument : keys[i].name);
-  return g_string_free (text, FALSE);
-}
-
 static gboolean
-refuse_value (const char *where,
-              const char *key,
-              gboolean is_number,
-              const char *value,
-              GError **error)
+is_number (int key)
 {
-  if (is_number)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                 "%s: %s is %s: it must be a whole number from 1 to %d, or null", where, key, value, MAX_CHECKPOINTS);
-  else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %s: it must be true or false", where, key,
-                 value);
-  return FALSE;
+  return keys[key].kind == EBB_CONFIG_COUNT_OR_NULL;
 }
 
 /* -- JSON ---------------------------------------------------------------------------------------------------------- */
-
-typedef struct
-{
-  GHashTable *members; /* "object's address name" of all that were met */
-  char *repeated;      /* NULL: none was met twice */
-} Names;
-
-static void
-note_member (JsonParser *parser,
-             JsonObject *object,
-             const char *name,
-             gpointer user_data)
-{
-  Names *names = user_data;
-
-  if (!g_hash_table_add (names->members, g_strdup_printf ("%p %s", (void *) object, name)) && names->repeated == NULL)
-    names->repeated = ebb_json_quote (name);
-}
-
-/* What comes after the object that @text begins with: the end of @text if it isn't closed. */
-static const char *
-skip_object (const char *text)
-{
-  gboolean in_string = FALSE;
-  guint depth = 0;
-
-  for (; *text != '\0'; text++)
-    if (in_string && *text == '\\' && text[1] != '\0')
-      text++;
-    else if (*text == '"')
-      in_string = !in_string;
-    else if (!in_string && *text == '{')
-      depth++;
-    else if (!in_string && *text == '}' && --depth == 0)
-      return text + 1;
-  return text;
-}
-
-/* The parser keeps the last of two members of one name, and of two objects one after the other: which of them was
- * meant, nobody knows. It loses the memory of the first of two objects, so they don't get to it. */
-static gboolean
-parse (JsonParser *parser,
-       const char *text,
-       const char *where,
-       GError **error)
-{
-  Names names = { .members = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL) };
-  g_autoptr (GError) local = NULL;
-  const char *rest = skip_object (text);
-  gboolean ok;
-
-  while (g_ascii_isspace (*rest))
-    rest++;
-  if (*rest != '\0')
-    {
-      g_hash_table_unref (names.members);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: something comes after its object", where);
-      return FALSE;
-    }
-  g_signal_connect (parser, "object-member", G_CALLBACK (note_member), &names);
-  ok = json_parser_load_from_data (parser, text, -1, &local);
-  g_signal_handlers_disconnect_by_data (parser, &names);
-  if (!ok)
-    {
-      g_autofree char *line = g_strdelimit (g_strdup (local->message), "\r\n", ' ');
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: %s", where, line);
-    }
-  else if (names.repeated != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the key %s stands twice in one object", where,
-                 names.repeated);
-  ok = ok && names.repeated == NULL;
-  g_hash_table_unref (names.members);
-  g_free (names.repeated);
-  return ok;
-}
-
-static char *
-describe_node (JsonNode *node)
-{
-  g_autofree char *text = json_to_string (node, FALSE);
-  const char *cut = strlen (text) > 60 ? g_utf8_find_prev_char (text, text + 58) : NULL;
-
-  return cut != NULL ? g_strdup_printf ("%.*s...", (int) (cut - text), text) : g_steal_pointer (&text);
-}
-
-static gboolean
-is_boolean (JsonNode *node)
-{
-  return JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_BOOLEAN;
-}
-
-static gboolean
-read_node (EbbCheckpointingConfig *config,
-           int key,
-           JsonNode *node,
-           const char *where,
-           GError **error)
-{
-  g_autofree char *value = NULL;
-
-  if (!keys[key].is_number && is_boolean (node))
-    {
-      config->values[key] = json_node_get_boolean (node) != FALSE;
-      return TRUE;
-    }
-  if (keys[key].is_number && JSON_NODE_HOLDS_NULL (node))
-    {
-      config->values[key] = 0;
-      return TRUE;
-    }
-  if (keys[key].is_number && JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_INT64
-      && json_node_get_int (node) >= 1 && json_node_get_int (node) <= MAX_CHECKPOINTS)
-    {
-      config->values[key] = (guint) json_node_get_int (node);
-      return TRUE;
-    }
-  value = describe_node (node);
-  return refuse_value (where, keys[key].name, keys[key].is_number, value, error);
-}
-
-static gboolean
-read_section (EbbCheckpointingConfig *config,
-              JsonObject *section,
-              const char *where,
-              GError **error)
-{
-  g_autoptr (GList) names = json_object_get_members (section);
-  g_autofree char *inside = g_strdup_printf ("%s: " SECTION, where);
-
-  for (GList *item = names; item != NULL; item = item->next)
-    {
-      const char *name = item->data;
-      int key = find_key (name, FALSE);
-
-      if (key < 0)
-        {
-          g_autofree char *quoted = ebb_json_quote (name);
-          g_autofree char *list = list_keys (FALSE);
-          g_autofree char *value = describe_node (json_object_get_member (section, name));
-
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s has no key %s (which is %s): its keys are %s",
-                       inside, quoted, value, list);
-          return FALSE;
-        }
-      if (!read_node (config, key, json_object_get_member (section, name), inside, error))
-        return FALSE;
-    }
-  return TRUE;
-}
-
-static gboolean
-read_root (EbbCheckpointingConfig *config,
-           JsonNode *root,
-           const char *where,
-           GError **error)
-{
-  JsonObject *object = json_node_get_object (root);
-  JsonNode *section;
-  g_autofree char *value = NULL;
-
-  /* Left there it would do nothing, and nothing would say so. */
-  for (guint i = 0; i < N_KEYS; i++)
-    if (json_object_has_member (object, keys[i].name))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "%s: %s stands outside of \"" SECTION "\": it must be {\"" SECTION "\": {\"%s\": ...}}", where,
-                     keys[i].name, keys[i].name);
-        return FALSE;
-      }
-  section = json_object_get_member (object, SECTION);
-  if (section == NULL)
-    return TRUE;
-  if (JSON_NODE_HOLDS_OBJECT (section))
-    return read_section (config, json_node_get_object (section), where, error);
-  value = describe_node (section);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: " SECTION " is %s: it must be an object", where,
-               value);
-  return FALSE;
-}
-
-static gboolean
-read_file (const char *path,
-           char **text,
-           GError **error)
-{
-  g_autoptr (GError) local = NULL;
-  g_autofree char *quoted = ebb_json_quote (path);
-  gsize length;
-
-  if (!g_file_get_contents (path, text, &length, &local))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
-                   "the configuration %s is no JSON object, which begins with \"{\", nor a file that can be read: %s",
-                   quoted, local->message);
-      return FALSE;
-    }
-  if (strlen (*text) == length)
-    return TRUE;
-  g_clear_pointer (text, g_free);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: it has a zero byte", quoted);
-  return FALSE;
-}
 
 gboolean
 ebb_checkpointing_config_read_json (EbbCheckpointingConfig *config,
                                     const char *json,
                                     GError **error)
 {
-  g_autoptr (JsonParser) parser = json_parser_new_immutable ();
-  g_autofree char *contents = NULL;
-  g_autofree char *where = NULL;
-  const char *text = json;
+  g_auto (EbbJsonConfig) loaded = { NULL };
+  JsonObject *section;
+  g_autofree char *inside = NULL;
 
-  while (g_ascii_isspace (*text))
-    text++;
-  if (*text != '{')
-    {
-      if (!read_file (json, &contents, error))
+  if (!ebb_json_config_load (&loaded, json, "{\"" SECTION "\": {...}}", error))
+    return FALSE;
+  /* Left there it would do nothing, and nothing would say so. */
+  for (guint i = 0; i < N_KEYS; i++)
+    if (json_object_has_member (loaded.root, keys[i].name))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                     "%s: %s stands outside of \"" SECTION "\": it must be {\"" SECTION "\": {\"%s\": ...}}",
+                     loaded.where, keys[i].name, keys[i].name);
         return FALSE;
-      where = ebb_json_quote (json);
-      for (text = contents; g_ascii_isspace (*text);)
-        text++;
-    }
-  else
-    where = g_strdup ("the configuration");
-  if (*text != '{')
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s holds no JSON object: it must be {\"" SECTION "\": {...}}",
-                   where);
-      return FALSE;
-    }
-  return parse (parser, text, where, error) && read_root (config, json_parser_get_root (parser), where, error);
+      }
+  if (!ebb_json_config_get_section (loaded.root, SECTION, loaded.where, &section, error))
+    return FALSE;
+  if (section == NULL)
+    return TRUE;
+  inside = g_strdup_printf ("%s: " SECTION, loaded.where);
+  return ebb_json_config_read (section, inside, keys, N_KEYS, config->values, error);
 }
 
 /* -- arguments ----------------------------------------------------------------------------------------------------- */
@@ -324,6 +91,15 @@ describe_value (EbbArgs *args,
     }
 }
 
+static int
+find_argument (const char *name)
+{
+  for (int i = 0; name != NULL && i < N_KEYS; i++)
+    if (strcmp (arguments[i].name, name) == 0)
+      return i;
+  return -1;
+}
+
 static gboolean
 read_argument (EbbCheckpointingConfig *config,
                EbbArgs *args,
@@ -331,19 +107,19 @@ read_argument (EbbCheckpointingConfig *config,
                GError **error)
 {
   const char *name = ebb_args_get_key (args, index);
-  int key = name != NULL ? find_key (name, TRUE) : -1;
+  int key = find_argument (name);
   EbbValueKind kind = ebb_args_get_value_kind (args, index);
   g_autofree char *value = NULL;
 
   if (key >= 0 && kind == EBB_VALUE_NONE)
     return TRUE;
-  if (key >= 0 && !keys[key].is_number && kind == EBB_VALUE_BOOL)
+  if (key >= 0 && !is_number (key) && kind == EBB_VALUE_BOOL)
     {
       config->values[key] = ebb_args_get_boolean (args, index) != FALSE;
       return TRUE;
     }
-  if (key >= 0 && keys[key].is_number && kind == EBB_VALUE_INT && ebb_args_get_int (args, index) >= 1
-      && ebb_args_get_int (args, index) <= MAX_CHECKPOINTS)
+  if (key >= 0 && is_number (key) && kind == EBB_VALUE_INT && ebb_args_get_int (args, index) >= 1
+      && ebb_args_get_int (args, index) <= EBB_CONFIG_MAX_COUNT)
     {
       config->values[key] = (guint) ebb_args_get_int (args, index);
       return TRUE;
@@ -352,13 +128,13 @@ read_argument (EbbCheckpointingConfig *config,
   if (key < 0)
     {
       g_autofree char *quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("without a name");
-      g_autofree char *list = list_keys (TRUE);
+      g_autofree char *list = ebb_config_list_keys (arguments, N_KEYS);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "there is no argument %s (which is %s): the arguments are %s", quoted, value, list);
       return FALSE;
     }
-  return refuse_value ("the arguments", name, keys[key].is_number, value, error);
+  return ebb_config_refuse_value ("the arguments", &arguments[key], value, error);
 }
 
 gboolean
@@ -385,7 +161,7 @@ ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
                    "contiguous_memory_optimization (contiguous_checkpointing) is true and number_checkpoints "
                    "(num_checkpoints) is null: it must be a whole number from 1 to %d, how many checkpoints a "
                    "forward pass has",
-                   MAX_CHECKPOINTS);
+                   EBB_CONFIG_MAX_COUNT);
       return FALSE;
     }
   if (!config->values[EBB_CHECKPOINTING_PARTITION])
@@ -409,7 +185,7 @@ ebb_checkpointing_config_to_args (const EbbCheckpointingConfig *config)
   EbbArgs *args = ebb_args_new (EBB_ARGS_DICT);
 
   for (guint i = 0; i < N_KEYS; i++)
-    if (!keys[i].is_number)
+    if (!is_number ((int) i))
       ebb_args_add_boolean (args, keys[i].name, config->values[i] != 0);
     else if (config->values[i] != 0)
       ebb_args_add_int (args, keys[i].name, config->values[i]);
