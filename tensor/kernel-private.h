@@ -86,7 +86,13 @@ typedef enum
   EBB_KERNEL_CROSS_ENTROPY,      /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
                                 * logsumexp f32 [rows]; ignored rows give 0; xent.smoothing */
   EBB_KERNEL_CROSS_ENTROPY_GRAD, /* (dloss f32 [rows] (stride 0 allowed), logits, target, logsumexp) -> dlogits; in
-                                * place on logits */
+                                * place on logits. The logits may be of classes xent.first on alone, of all of which
+                                * logsumexp is; then without smoothing */
+  EBB_KERNEL_CROSS_ENTROPY_PART, /* (logits [rows, n] of classes xent.first on, target) -> f32 [rows, 3]: their
+                                * logsumexp as the sum of two numbers, the target's logit or 0 if it is not theirs;
+                                * ignored rows give 0 */
+  EBB_KERNEL_CROSS_ENTROPY_JOIN, /* (f32 [parts, rows, 3] of them, target) -> loss f32 [rows], logsumexp f32 [rows]; the
+                                * parts are summed in their order */
 
   /* -- indices (checked by the launcher) --------------------------------------------------------------------------- */
   EBB_KERNEL_INDEX_SELECT, /* (x [outer, n, inner], index i64/i32 [k]) -> y [outer, k, inner]; also embedding; any
@@ -254,6 +260,7 @@ typedef union
   {
     gint64 ignore_index;
     double smoothing;
+    gint64 first; /* class of the first column */
   } xent;
   struct
   {

@@ -50,24 +50,75 @@ ebb_reference_cross_entropy_grad (const EbbLaunch *launch,
                                   GError **error)
 {
   const EbbView *d_loss = launch->inputs[0], *logits = launch->inputs[1], *target = launch->inputs[2];
-  gint64 n = logits->shape[1];
+  const EbbView *logsumexp = launch->inputs[3];
+  gint64 n = logits->shape[1], first = launch->params.xent.first;
   double smoothing = launch->params.xent.smoothing;
 
   for (gint64 row = 0; row < logits->shape[0]; row++)
     {
       gint64 wanted = ebb_reference_load_integer (target, row);
-      double result = get_logsumexp (logits, row, n);
+      double result = ebb_reference_load (logsumexp, row); /* of all classes, of which the logits may be a part */
       double d = wanted == launch->params.xent.ignore_index
                      ? 0.0
                      : ebb_reference_load (d_loss, row * d_loss->strides[0]);
 
       for (gint64 i = 0; i < n; i++)
         {
-          double weight = (i == wanted ? 1.0 - smoothing : 0.0) + smoothing / (double) n;
+          double weight = (i + first == wanted ? 1.0 - smoothing : 0.0) + smoothing / (double) n;
 
           ebb_reference_store (launch->outputs[0], row * n + i,
                                d * (exp (ebb_reference_load (logits, row * n + i) - result) - weight));
         }
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_reference_cross_entropy_part (const EbbLaunch *launch,
+                                  GError **error)
+{
+  const EbbView *logits = launch->inputs[0], *target = launch->inputs[1];
+  gint64 n = logits->shape[1], first = launch->params.xent.first;
+
+  for (gint64 row = 0; row < logits->shape[0]; row++)
+    {
+      gint64 wanted = ebb_reference_load_integer (target, row);
+      gboolean is_ignored = wanted == launch->params.xent.ignore_index;
+      gboolean is_here = !is_ignored && wanted >= first && wanted < first + n;
+      double result = is_ignored ? 0.0 : get_logsumexp (logits, row, n);
+      float rounded = (float) result;
+
+      ebb_reference_store (launch->outputs[0], 3 * row, rounded);
+      ebb_reference_store (launch->outputs[0], 3 * row + 1, result - rounded);
+      ebb_reference_store (launch->outputs[0], 3 * row + 2,
+                           is_here ? ebb_reference_load (logits, row * n + wanted - first) : 0.0);
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_reference_cross_entropy_join (const EbbLaunch *launch,
+                                  GError **error)
+{
+  const EbbView *parts = launch->inputs[0], *target = launch->inputs[1];
+  gint64 n_rows = parts->shape[1];
+
+  for (gint64 row = 0; row < n_rows; row++)
+    {
+      gboolean is_ignored = ebb_reference_load_integer (target, row) == launch->params.xent.ignore_index;
+      double sum = 0.0, logit = 0.0, result;
+
+      /* Numbers small enough that nothing overflows without their maximum. */
+      for (gint64 i = 0; i < parts->shape[0]; i++)
+        {
+          gint64 at = 3 * (i * n_rows + row);
+
+          sum += exp (ebb_reference_load (parts, at) + ebb_reference_load (parts, at + 1));
+          logit += ebb_reference_load (parts, at + 2);
+        }
+      result = log (sum);
+      ebb_reference_store (launch->outputs[0], row, is_ignored ? 0.0 : result - logit);
+      ebb_reference_store (launch->outputs[1], row, is_ignored ? 0.0 : result);
     }
   return TRUE;
 }

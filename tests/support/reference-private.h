@@ -87,6 +87,8 @@ EBB_REFERENCE (attention);
 EBB_REFERENCE (attention_grad);
 EBB_REFERENCE (cross_entropy);
 EBB_REFERENCE (cross_entropy_grad);
+EBB_REFERENCE (cross_entropy_part);
+EBB_REFERENCE (cross_entropy_join);
 EBB_REFERENCE (index_select);
 EBB_REFERENCE (index_add);
 EBB_REFERENCE (gather);

@@ -48,6 +48,8 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
   [EBB_KERNEL_BATCH_NORM_GRAD] = ebb_reference_batch_norm_grad,
   [EBB_KERNEL_CROSS_ENTROPY] = ebb_reference_cross_entropy,
   [EBB_KERNEL_CROSS_ENTROPY_GRAD] = ebb_reference_cross_entropy_grad,
+  [EBB_KERNEL_CROSS_ENTROPY_PART] = ebb_reference_cross_entropy_part,
+  [EBB_KERNEL_CROSS_ENTROPY_JOIN] = ebb_reference_cross_entropy_join,
 
   /* indices */
   [EBB_KERNEL_INDEX_SELECT] = ebb_reference_index_select,

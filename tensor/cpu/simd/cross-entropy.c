@@ -15,6 +15,7 @@ typedef struct
   const EbbLaunch *launch;
   const EbbView *logits, *target;
   gint64 n;
+  gint64 first; /* class of the first column */
   gint64 ignore_index;
   double smoothing;
 } CrossEntropy;
@@ -27,6 +28,7 @@ cross_entropy_init (CrossEntropy *self,
 {
   *self = (CrossEntropy){ .launch = launch, .logits = logits, .target = target };
   self->n = logits->shape[logits->n_dims - 1];
+  self->first = launch->params.xent.first;
   self->ignore_index = launch->params.xent.ignore_index;
   self->smoothing = launch->params.xent.smoothing;
 }
@@ -126,10 +128,10 @@ sum_exponentials (EbbDType dtype,
 
 /* log (sum (exp (x))), and the sum of x if @plain_sum is given */
 EBB_VEC_INLINE double
-reduce_row (EbbDType dtype,
-            const void *row,
-            gint64 n,
-            double *plain_sum)
+reduce_row_as (EbbDType dtype,
+               const void *row,
+               gint64 n,
+               double *plain_sum)
 {
   float maximum = -INFINITY;
   double sum = 0.0;
@@ -149,6 +151,18 @@ reduce_row (EbbDType dtype,
   return maximum + log (sum);
 }
 
+static double
+reduce_row (const CrossEntropy *self,
+            gint64 row,
+            double *plain_sum)
+{
+  gint64 start = row * self->n;
+
+  if (self->logits->dtype == EBB_DTYPE_F32)
+    return reduce_row_as (EBB_DTYPE_F32, (const float *) self->logits->data + start, self->n, plain_sum);
+  return reduce_row_as (EBB_DTYPE_BF16, (const guint16 *) self->logits->data + start, self->n, plain_sum);
+}
+
 static void
 forward_rows (gint64 begin,
               gint64 end,
@@ -160,18 +174,15 @@ forward_rows (gint64 begin,
 
   for (gint64 row = begin; row < end; row++)
     {
-      gint64 target = get_target (self, row), start = row * self->n;
+      gint64 target = get_target (self, row);
       double sum = 0.0, result = 0.0, value = 0.0;
 
       if (target != self->ignore_index)
         {
           double *plain_sum = self->smoothing > 0.0 ? &sum : NULL;
 
-          if (self->logits->dtype == EBB_DTYPE_F32)
-            result = reduce_row (EBB_DTYPE_F32, (const float *) self->logits->data + start, self->n, plain_sum);
-          else
-            result = reduce_row (EBB_DTYPE_BF16, (const guint16 *) self->logits->data + start, self->n, plain_sum);
-          value = result - get_logit (self, start + target);
+          result = reduce_row (self, row, plain_sum);
+          value = result - get_logit (self, row * self->n + target);
           if (plain_sum)
             value = (1.0 - self->smoothing) * value + self->smoothing * (result - sum / (double) self->n);
         }
@@ -198,6 +209,113 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy) (const EbbLaunch *launch,
   ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), forward_rows, &self);
   return TRUE;
 }
+
+/* -- classes in parts ---------------------------------------------------------------------------------------------- */
+
+enum
+{
+  PART_LOGSUMEXP,
+  PART_REST, /* what f32 has no room for: a loss is a small difference of large numbers */
+  PART_LOGIT,
+  PART_SIZE
+};
+
+static void
+part_rows (gint64 begin,
+           gint64 end,
+           void *data)
+{
+  const CrossEntropy *self = data;
+  float *part = self->launch->outputs[0]->data;
+
+  for (gint64 row = begin; row < end; row++)
+    {
+      gint64 target = get_target (self, row), column = target - self->first;
+      float *of_row = part + row * PART_SIZE;
+      double result;
+
+      memset (of_row, 0, PART_SIZE * sizeof (float));
+      if (target == self->ignore_index)
+        continue;
+      result = reduce_row (self, row, NULL);
+      of_row[PART_LOGSUMEXP] = (float) result;
+      if (isfinite (of_row[PART_LOGSUMEXP]))
+        of_row[PART_REST] = (float) (result - of_row[PART_LOGSUMEXP]);
+      if (column >= 0 && column < self->n)
+        of_row[PART_LOGIT] = get_logit (self, row * self->n + column);
+    }
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_cross_entropy_part) (const EbbLaunch *launch,
+                                            GError **error)
+{
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, launch->inputs[0], launch->inputs[1]);
+  ebb_cpu_parallel_for (count_rows (&self), get_grain (&self), part_rows, &self);
+  return TRUE;
+}
+
+static double
+get_part_logsumexp (const float *part)
+{
+  return (double) part[PART_LOGSUMEXP] + (double) part[PART_REST];
+}
+
+/* The logsumexp of all classes from those of the parts, and the target's logit. */
+static double
+join_row (const float *parts,
+          gint64 n_parts,
+          gint64 stride,
+          double *logit)
+{
+  double maximum = get_part_logsumexp (parts), sum = 0.0;
+
+  for (gint64 i = 1; i < n_parts; i++)
+    maximum = fmax (maximum, get_part_logsumexp (parts + i * stride));
+  *logit = 0.0;
+  for (gint64 i = 0; i < n_parts; i++)
+    {
+      sum += exp (get_part_logsumexp (parts + i * stride) - (maximum == -INFINITY ? 0.0 : maximum));
+      *logit += (double) parts[i * stride + PART_LOGIT];
+    }
+  return maximum + log (sum);
+}
+
+static void
+join_rows (gint64 begin,
+           gint64 end,
+           void *data)
+{
+  const CrossEntropy *self = data;
+  const EbbView *parts = self->logits;
+  float *loss = self->launch->outputs[0]->data, *logsumexp = self->launch->outputs[1]->data;
+
+  for (gint64 row = begin; row < end; row++)
+    {
+      double result = 0.0, logit = 0.0;
+
+      if (get_target (self, row) != self->ignore_index)
+        result = join_row ((const float *) parts->data + row * PART_SIZE, parts->shape[0],
+                           parts->shape[1] * PART_SIZE, &logit);
+      loss[row] = (float) (result - logit);
+      logsumexp[row] = (float) result;
+    }
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_cross_entropy_join) (const EbbLaunch *launch,
+                                            GError **error)
+{
+  CrossEntropy self;
+
+  cross_entropy_init (&self, launch, launch->inputs[0], launch->inputs[1]);
+  ebb_cpu_parallel_for (self.logits->shape[1], EBB_CPU_GRAIN / 64, join_rows, &self);
+  return TRUE;
+}
+
+/* -- gradient ------------------------------------------------------------------------------------------------------ */
 
 /* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss */
 EBB_VEC_INLINE void
@@ -243,11 +361,12 @@ backward_rows (gint64 begin,
 
   for (gint64 row = begin; row < end; row++)
     {
-      gint64 target = get_target (self, row), n = self->n;
+      gint64 target = get_target (self, row), column = target - self->first, n = self->n;
+      gboolean is_here = column >= 0 && column < n;
       const void *from = (const char *) self->logits->data + row * n * from_size;
       void *to = (char *) output->data + row * n * to_size;
       float d = ((const float *) d_loss->data)[row * d_loss_stride];
-      float at_target;
+      float at_target = 0.0f;
 
       if (target == self->ignore_index)
         {
@@ -255,8 +374,9 @@ backward_rows (gint64 begin,
           continue;
         }
       /* Before the row is written: it may be the same memory. */
-      at_target = (float) (exp ((double) get_logit (self, row * n + target) - logsumexp[row]) - (1.0 - self->smoothing)
-                           - self->smoothing / (double) n);
+      if (is_here)
+        at_target = (float) (exp ((double) get_logit (self, row * n + column) - logsumexp[row])
+                             - (1.0 - self->smoothing) - self->smoothing / (double) n);
       if (self->logits->dtype == EBB_DTYPE_F32 && output->dtype == EBB_DTYPE_F32)
         differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_F32, from, to, n, logsumexp[row], d, uniform);
       else if (self->logits->dtype == EBB_DTYPE_F32)
@@ -265,7 +385,8 @@ backward_rows (gint64 begin,
         differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_F32, from, to, n, logsumexp[row], d, uniform);
       else
         differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_BF16, from, to, n, logsumexp[row], d, uniform);
-      store_as (output->dtype, to, target, d * at_target);
+      if (is_here)
+        store_as (output->dtype, to, column, d * at_target);
     }
 }
 

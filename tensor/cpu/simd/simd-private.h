@@ -72,6 +72,8 @@ EBB_SIMD_KERNEL (batch_norm_grad);
 /* cross-entropy.c, index.c, optimizer.c */
 EBB_SIMD_KERNEL (cross_entropy);
 EBB_SIMD_KERNEL (cross_entropy_grad);
+EBB_SIMD_KERNEL (cross_entropy_part);
+EBB_SIMD_KERNEL (cross_entropy_join);
 EBB_SIMD_KERNEL (index_select);
 EBB_SIMD_KERNEL (index_add);
 EBB_SIMD_KERNEL (gather);

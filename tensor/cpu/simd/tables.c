@@ -49,6 +49,8 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   /* cross entropy */
   [EBB_KERNEL_CROSS_ENTROPY] = EBB_SIMD_NAME (ebb_cpu_cross_entropy),
   [EBB_KERNEL_CROSS_ENTROPY_GRAD] = EBB_SIMD_NAME (ebb_cpu_cross_entropy_grad),
+  [EBB_KERNEL_CROSS_ENTROPY_PART] = EBB_SIMD_NAME (ebb_cpu_cross_entropy_part),
+  [EBB_KERNEL_CROSS_ENTROPY_JOIN] = EBB_SIMD_NAME (ebb_cpu_cross_entropy_join),
 
   /* indices */
   [EBB_KERNEL_INDEX_SELECT] = EBB_SIMD_NAME (ebb_cpu_index_select),
