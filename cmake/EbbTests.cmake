@@ -26,13 +26,24 @@ function (ebb_set_test_properties test label timeout)
 endfunction ()
 
 file (GLOB support_sources CONFIGURE_DEPENDS "${tests_dir}/support/*.c")
+
+# The types of all public headers, for tests/support/classes.c.
+set (EBB_TEST_TYPES)
+foreach (header IN LISTS EBB_PUBLIC_HEADERS)
+  file (STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/${header}" defines REGEX "^#define EBB_TYPE_.*_get_type \\(\\)\\)$")
+  foreach (define IN LISTS defines)
+    string (REGEX REPLACE "^#define (EBB_TYPE_[A-Z0-9_]+) .*" "\\1" type "${define}")
+    string (APPEND EBB_TEST_TYPES "    ${type},\n")
+  endforeach ()
+endforeach ()
+file (CONFIGURE OUTPUT "${EBB_GENERATED_DIR}/test-types.inc" CONTENT "@EBB_TEST_TYPES@" @ONLY)
 foreach (twin IN ITEMS ebb ebb-static)
   set (support_${twin})
   if (support_sources)
     add_library (${twin}-test-support STATIC EXCLUDE_FROM_ALL ${support_sources})
     target_link_libraries (${twin}-test-support
       PUBLIC ${twin} ebb-codegen PkgConfig::EBB_JSON_GLIB PRIVATE ebb-warnings)
-    target_include_directories (${twin}-test-support PUBLIC "${tests_dir}")
+    target_include_directories (${twin}-test-support PUBLIC "${tests_dir}" PRIVATE "${EBB_GENERATED_DIR}")
     # Private headers are read here for both twins; what of it needs private symbols is linked with the static one only.
     target_compile_definitions (${twin}-test-support PRIVATE
       EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 
+#include "support/classes.h"
+
 #include <stdlib.h>
 
 static EbbDevice *device;
@@ -20,6 +22,7 @@ test_init (int *argc,
   g_autoptr (GError) error = NULL;
 
   g_test_init (argc, argv, NULL);
+  test_classes_make ();
   device = ebb_device_get (g_getenv ("EBB_TEST_DEVICE"), &error);
   g_assert_no_error (error);
   ebb_set_default_device (device);
