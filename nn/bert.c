@@ -11,10 +11,8 @@
 #include "tensor/ops/activation.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/indexing.h"
-#include "tensor/ops/loss.h"
 #include "tensor/ops/normalization.h"
 #include "tensor/ops/pointwise.h"
-#include "tensor/ops/product.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
 
@@ -343,7 +341,7 @@ select_counted (EbbTensor *x, EbbTensor *targets, EbbTensor **rows, EbbTensor **
 }
 
 static EbbTensor *
-compute_loss (EbbBert *self, EbbTensor *x, EbbTensor *weight, EbbTensor *targets, GError **error)
+compute_loss (EbbBert *self, EbbTensor *x, EbbTensor *targets, GError **error)
 {
   g_autoptr (EbbTensor) rows = NULL;
   g_autoptr (EbbTensor) rows_targets = NULL;
@@ -354,8 +352,8 @@ compute_loss (EbbBert *self, EbbTensor *x, EbbTensor *weight, EbbTensor *targets
       && !select_counted (x, targets, &rows, &rows_targets, error))
     return NULL;
   transformed = call_transform (self, rows ? rows : x, error);
-  return ebb_fused_linear_cross_entropy (transformed, weight, self->output_bias, rows ? rows_targets : targets,
-                                         EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  return ebb_output_layer_loss (self->word_embeddings, transformed, self->output_bias, rows ? rows_targets : targets,
+                                error);
 }
 
 static EbbTensor *
@@ -363,7 +361,6 @@ run (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, EbbTensor *mask, Ebb
 {
   g_autoptr (EbbTensor) x = NULL;
   g_autoptr (EbbTensor) transformed = NULL;
-  g_autoptr (EbbTensor) weight = NULL;
 
   if (!check_tokens (self, tokens, error) || !check_like_tokens (self, "segments", segments, tokens, error)
       || !check_like_tokens (self, "mask", mask, tokens, error)
@@ -372,12 +369,11 @@ run (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, EbbTensor *mask, Ebb
   x = call_blocks (self, embed (self, tokens, segments, error), mask, error);
   if (x == NULL)
     return NULL;
-  weight = ebb_module_get_parameter (self->word_embeddings, "weight");
   if (targets != NULL)
-    return compute_loss (self, x, weight, targets, error);
+    return compute_loss (self, x, targets, error);
   transformed = call_transform (self, x, error);
   g_clear_pointer (&x, ebb_tensor_unref);
-  return ebb_linear (transformed, weight, self->output_bias, error);
+  return ebb_output_layer_logits (self->word_embeddings, transformed, self->output_bias, error);
 }
 
 static EbbTensor *

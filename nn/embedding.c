@@ -2,6 +2,7 @@
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
 #include "tensor/ops/indexing.h"
+#include "tensor/ops/product.h"
 
 /**
  * EbbEmbedding:
@@ -9,7 +10,12 @@
  * Rows of a table: indices `[...]` of i64 or i32 give `[..., embedding-dim]`. Parameter: `weight`
  * `[num-embeddings, embedding-dim]`, normal with standard deviation 1 at first.
  */
-G_DEFINE_TYPE (EbbEmbedding, ebb_embedding, EBB_TYPE_MODULE)
+static void output_layer_interface_init (EbbOutputLayerInterface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbEmbedding,
+                         ebb_embedding,
+                         EBB_TYPE_MODULE,
+                         G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
 
 /**
  * EbbEmbedding:num-embeddings:
@@ -41,6 +47,26 @@ static EbbTensor *
 ebb_embedding_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   return ebb_embedding (EBB_EMBEDDING (module)->weight, input, error);
+}
+
+/* Of a model whose output shares the weight. */
+static EbbTensor *
+ebb_embedding_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GError **error)
+{
+  return ebb_linear (x, ((EbbEmbedding *) layer)->weight, bias, error);
+}
+
+static EbbTensor *
+ebb_embedding_loss (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, GError **error)
+{
+  return ebb_output_layer_whole_loss (x, ((EbbEmbedding *) layer)->weight, bias, targets, error);
+}
+
+static void
+output_layer_interface_init (EbbOutputLayerInterface *interface)
+{
+  interface->logits = ebb_embedding_logits;
+  interface->loss = ebb_embedding_loss;
 }
 
 static void

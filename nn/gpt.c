@@ -13,7 +13,6 @@
 #include "tensor/ops/creation.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
-#include "tensor/ops/product.h"
 #include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
 
@@ -242,30 +241,21 @@ run_blocks (EbbGpt *self, EbbTensor *tokens, EbbTensor *mask, gboolean last, GEr
 static EbbTensor *
 compute_logits (EbbGpt *self, EbbTensor *x, GError **error)
 {
-  g_autoptr (EbbTensor) weight = NULL;
-
-  if (self->lm_head != NULL)
-    return ebb_module_call1 (self->lm_head, x, error);
-  weight = ebb_module_get_parameter (self->wte, "weight");
-  return ebb_linear (x, weight, NULL, error);
+  return self->lm_head != NULL ? ebb_module_call1 (self->lm_head, x, error)
+                               : ebb_output_layer_logits (self->wte, x, NULL, error);
 }
 
 static EbbTensor *
 compute_loss (EbbGpt *self, EbbTensor *x, EbbTensor *targets, GError **error)
 {
-  g_autoptr (EbbTensor) weight = NULL;
   g_autoptr (EbbTensor) logits = NULL;
 
-  if (ebb_module_is_plain (self->lm_head, EBB_TYPE_LINEAR)
-      || ebb_module_is_only_wrapped (self->lm_head, EBB_TYPE_LINEAR))
+  if (self->lm_head == NULL)
+    return ebb_output_layer_loss (self->wte, x, NULL, targets, error);
+  if (ebb_output_layer_is_open (self->lm_head) && EBB_IS_LINEAR (self->lm_head))
     return ebb_linear_call_for_loss (self->lm_head, x, targets, error);
-  if (self->lm_head != NULL)
-    {
-      logits = ebb_module_call1 (self->lm_head, x, error);
-      return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
-    }
-  weight = ebb_module_get_parameter (self->wte, "weight");
-  return ebb_fused_linear_cross_entropy (x, weight, NULL, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+  logits = ebb_module_call1 (self->lm_head, x, error);
+  return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
 
 static EbbTensor *

@@ -5,8 +5,9 @@
 #include "nn/linear.h"
 #include "nn/embedding.h"
 #include "nn/module-private.h"
+#include "nn/output-layer-private.h"
 
-/* The fields of layers whose parameters a fused form reads. The tensors are bound to the registered parameters. */
+/* The fields of layers whose parameters a fused form reads, and of those that ranks divide among them (dist/). The tensors are bound to the registered parameters. */
 
 G_BEGIN_DECLS
 
@@ -48,7 +49,6 @@ gboolean ebb_linear_lends_bias (EbbModule *module);
 EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
                                          EbbTensor *input,
                                          GError **error);
-#define EBB_IGNORED_TARGET (-100)
 /* The mean cross entropy of the layer's result as logits, which are never all held. */
 EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
                                      EbbTensor *input,

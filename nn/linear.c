@@ -2,7 +2,6 @@
 #include "nn/args-private.h"
 #include "nn/layer-private.h"
 #include "nn/layers-private.h"
-#include "tensor/ops/loss.h"
 #include "tensor/ops/product.h"
 
 #include <math.h>
@@ -13,7 +12,12 @@
  * y = x W^T + b, for x `[..., in-features]`. Parameters: `weight` `[out-features, in-features]` and `bias`
  * `[out-features]`, both uniform within ±1 / sqrt (in-features) at first.
  */
-G_DEFINE_TYPE (EbbLinear, ebb_linear, EBB_TYPE_MODULE)
+static void output_layer_interface_init (EbbOutputLayerInterface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbLinear,
+                         ebb_linear,
+                         EBB_TYPE_MODULE,
+                         G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
 
 /**
  * EbbLinear:in-features:
@@ -60,10 +64,32 @@ ebb_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 }
 
 static EbbTensor *
-compute_loss (EbbTensor *input, EbbTensor *weight, EbbTensor *bias, EbbTensor *targets, GError **error)
+ebb_linear_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GError **error)
 {
-  return ebb_fused_linear_cross_entropy (input, weight, bias, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN,
-                                         error);
+  return ebb_linear (x, ((EbbLinear *) layer)->weight, bias, error);
+}
+
+static EbbTensor *
+ebb_linear_loss (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, GError **error)
+{
+  return ebb_output_layer_whole_loss (x, ((EbbLinear *) layer)->weight, bias, targets, error);
+}
+
+/* Sharded data parallel has a part of the bias between the layer's own calls. */
+static gboolean
+ebb_linear_has_whole_bias (EbbOutputLayer *layer)
+{
+  EbbLinear *self = (EbbLinear *) layer;
+
+  return self->bias != NULL && ebb_tensor_get_n_elements (self->bias) == self->out_features;
+}
+
+static void
+output_layer_interface_init (EbbOutputLayerInterface *interface)
+{
+  interface->logits = ebb_linear_logits;
+  interface->loss = ebb_linear_loss;
+  interface->lends_bias = ebb_linear_has_whole_bias;
 }
 
 /* Two arguments more than forward1. "add_bias": whoever adds the bias in the next op asks for the product alone.
@@ -72,6 +98,7 @@ static EbbArgs *
 ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
   EbbLinear *self = EBB_LINEAR (module);
+  EbbOutputLayerInterface *interface;
   EbbTensor *input, *targets, *bias;
   gboolean add_bias = TRUE;
   const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &input },
@@ -84,20 +111,21 @@ ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
   bias = add_bias ? self->bias : NULL;
-  output = targets != NULL ? compute_loss (input, self->weight, bias, targets, error)
-                           : ebb_linear (input, self->weight, bias, error);
+  interface = EBB_OUTPUT_LAYER_GET_IFACE (module);
+  output = targets != NULL ? interface->loss ((EbbOutputLayer *) module, input, bias, targets, error)
+                           : interface->logits ((EbbOutputLayer *) module, input, bias, error);
   return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
 }
 
 gboolean
 ebb_linear_lends_bias (EbbModule *module)
 {
-  EbbLinear *self;
+  EbbOutputLayerInterface *interface;
 
-  if (!ebb_module_is_plain (module, EBB_TYPE_LINEAR) && !ebb_module_is_only_wrapped (module, EBB_TYPE_LINEAR))
+  if (!ebb_output_layer_is_open (module) || !EBB_IS_LINEAR (module))
     return FALSE;
-  self = EBB_LINEAR (module);
-  return self->bias != NULL && ebb_tensor_get_n_elements (self->bias) == self->out_features;
+  interface = EBB_OUTPUT_LAYER_GET_IFACE (module);
+  return interface->lends_bias != NULL && interface->lends_bias ((EbbOutputLayer *) module);
 }
 
 EbbTensor *
@@ -105,8 +133,8 @@ ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **erro
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if (input == NULL || ebb_module_is_plain (module, EBB_TYPE_LINEAR))
-    return ebb_linear (input, EBB_LINEAR (module)->weight, NULL, error);
+  if (input == NULL || ebb_module_is_plain (module, G_OBJECT_TYPE (module)))
+    return ebb_output_layer_logits (module, input, NULL, error);
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, input);
   ebb_args_add_boolean (args, "add_bias", FALSE);
@@ -119,8 +147,8 @@ ebb_linear_call_for_loss (EbbModule *module, EbbTensor *input, EbbTensor *target
   EbbLinear *self = EBB_LINEAR (module);
   g_autoptr (EbbArgs) args = NULL;
 
-  if (input == NULL || ebb_module_is_plain (module, EBB_TYPE_LINEAR))
-    return compute_loss (input, self->weight, self->bias, targets, error);
+  if (input == NULL || ebb_module_is_plain (module, G_OBJECT_TYPE (module)))
+    return ebb_output_layer_loss (module, input, self->bias, targets, error);
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, input);
   ebb_args_add_tensor (args, "targets", targets);

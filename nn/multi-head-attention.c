@@ -164,17 +164,39 @@ check_input (EbbMultiHeadAttention *self, const char *name, EbbTensor *tensor, i
   return FALSE;
 }
 
+/* How many heads a projection with @n_parts side by side in its last dimension has: all, unless it gives a part of
+ * them, as where ranks divide the heads among them. 0 with @error: no number of heads. */
+static gint64
+count_heads (EbbMultiHeadAttention *self, EbbTensor *projected, int n_parts, GError **error)
+{
+  gint64 head_width = self->width / self->heads;
+  g_autofree char *shape = NULL;
+
+  if (projected == NULL)
+    return 0;
+  if (ebb_tensor_get_n_dims (projected) == 3 && ebb_tensor_get_dim (projected, 2) > 0
+      && ebb_tensor_get_dim (projected, 2) % (n_parts * head_width) == 0)
+    return ebb_tensor_get_dim (projected, 2) / (n_parts * head_width);
+  shape = ebb_tensor_shape_to_string (projected);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: the projection gives %s; it must be [B, T, n], with n a multiple of %d times %" G_GINT64_FORMAT
+               ", the width of a head",
+               ebb_module_get_type_name (EBB_MODULE (self)), shape, n_parts, head_width);
+  return 0;
+}
+
 /* [B, T, H * D] as [B, H, T, D], without a copy. */
 static EbbTensor *
-split_heads (EbbMultiHeadAttention *self, EbbTensor *x, GError **error)
+split_heads (EbbTensor *x, gint64 n_heads, GError **error)
 {
-  gint64 shape[] = { ebb_tensor_get_dim (x, 0), ebb_tensor_get_dim (x, 1), self->heads, self->width / self->heads };
+  gint64 shape[] = { ebb_tensor_get_dim (x, 0), ebb_tensor_get_dim (x, 1), n_heads,
+                     ebb_tensor_get_dim (x, 2) / n_heads };
   g_autoptr (EbbTensor) split = ebb_view (x, shape, 4, error);
 
   return ebb_transpose (split, 1, 2, error);
 }
 
-/* Queries [B, T, width] with keys and values [B, S, 2 * width] side by side. */
+/* Queries [B, T, C] with keys and values [B, S, 2 C] side by side. */
 static EbbTensor *
 cross_attend (EbbMultiHeadAttention *self,
               EbbTensor *queries,
@@ -183,20 +205,22 @@ cross_attend (EbbMultiHeadAttention *self,
               double dropout,
               GError **error)
 {
-  g_autoptr (EbbTensor) keys = ebb_narrow (keys_values, 2, 0, self->width, error);
-  g_autoptr (EbbTensor) values = ebb_narrow (keys_values, 2, self->width, self->width, error);
+  gint64 width = ebb_tensor_get_dim (queries, 2);
+  gint64 n_heads = count_heads (self, queries, 1, error);
+  g_autoptr (EbbTensor) keys = ebb_narrow (keys_values, 2, 0, width, error);
+  g_autoptr (EbbTensor) values = ebb_narrow (keys_values, 2, width, width, error);
   g_autoptr (EbbTensor) q = NULL;
   g_autoptr (EbbTensor) k = NULL;
   g_autoptr (EbbTensor) v = NULL;
   g_autoptr (EbbTensor) heads = NULL;
   g_autoptr (EbbTensor) by_position = NULL;
-  gint64 shape[] = { ebb_tensor_get_dim (queries, 0), ebb_tensor_get_dim (queries, 1), self->width };
+  gint64 shape[] = { ebb_tensor_get_dim (queries, 0), ebb_tensor_get_dim (queries, 1), width };
 
-  if (keys == NULL || values == NULL)
+  if (n_heads == 0 || keys == NULL || values == NULL)
     return NULL;
-  q = split_heads (self, queries, error);
-  k = split_heads (self, keys, error);
-  v = split_heads (self, values, error);
+  q = split_heads (queries, n_heads, error);
+  k = split_heads (keys, n_heads, error);
+  v = split_heads (values, n_heads, error);
   heads = ebb_scaled_dot_product_attention (q, k, v, mask, self->causal, 1 / sqrt ((double) self->width / self->heads),
                                             dropout, NULL, error);
   by_position = ebb_transpose (heads, 1, 2, error);
@@ -212,6 +236,7 @@ attend (EbbMultiHeadAttention *self, EbbTensor *x, EbbTensor *context, EbbTensor
   g_autoptr (EbbTensor) projected = NULL;
   g_autoptr (EbbTensor) queries = NULL;
   g_autoptr (EbbTensor) attended = NULL;
+  gint64 n_heads;
 
   if (!check_input (self, "x", x, self->width, error)
       || (context != NULL && !check_input (self, "context", context, self->context_width, error))
@@ -220,7 +245,11 @@ attend (EbbMultiHeadAttention *self, EbbTensor *x, EbbTensor *context, EbbTensor
 
   projected = ebb_module_call1 (self->c_attn, context != NULL ? context : x, error);
   if (context == NULL)
-    attended = ebb_self_attention (projected, (guint) self->heads, expanded, self->causal, scale, dropout, NULL, error);
+    {
+      n_heads = count_heads (self, projected, 3, error);
+      if (n_heads > 0)
+        attended = ebb_self_attention (projected, (guint) n_heads, expanded, self->causal, scale, dropout, NULL, error);
+    }
   else
     {
       queries = ebb_module_call1 (self->q_attn, x, error);

@@ -34,6 +34,28 @@ void ebb_stack_set_interceptor (EbbModule *stack,
 /* Its data; NULL: there is none. */
 gpointer ebb_stack_get_interceptor_data (EbbModule *stack);
 
+/* What one call of a stack begins and ends with, around all of its children, whoever calls them. */
+typedef struct
+{
+  /* What goes into the first child in place of @x; NULL with @error: no child is called, nor leave (). */
+  EbbTensor *(*enter) (EbbModule *stack,
+                       EbbTensor *x,
+                       gpointer user_data,
+                       GError **error);
+  /* Called once for each enter () that gave something: what comes out of the stack in place of @x, which the last child
+   * gave; @x NULL: a child has failed, @error is set, and the result is not looked at. */
+  EbbTensor *(*leave) (EbbModule *stack,
+                       EbbTensor *x,
+                       gpointer user_data,
+                       GError **error);
+} EbbStackBoundaryFuncs;
+
+/* There is one at most; @funcs NULL takes it off. A call under way goes on with the one that it began with. */
+void ebb_stack_set_boundary (EbbModule *stack,
+                             const EbbStackBoundaryFuncs *funcs,
+                             gpointer user_data,
+                             GDestroyNotify destroy);
+
 EbbArgs *ebb_stack_call (EbbModule *stack,
                          EbbStackFlow flow,
                          EbbArgs *args,

@@ -11,19 +11,42 @@ typedef struct
   GDestroyNotify destroy;
 } Interceptor;
 
+typedef struct
+{
+  int ref_count;
+  const EbbStackBoundaryFuncs *funcs;
+  gpointer user_data;
+  GDestroyNotify destroy;
+} Boundary;
+
 /* Ranks that are threads may ask for it first at the same time. */
+static GQuark
+get_quark (GQuark *quark, const char *name)
+{
+  GQuark value = __atomic_load_n (quark, __ATOMIC_RELAXED);
+
+  if (G_UNLIKELY (value == 0))
+    {
+      value = g_quark_from_static_string (name);
+      __atomic_store_n (quark, value, __ATOMIC_RELAXED);
+    }
+  return value;
+}
+
 static GQuark
 interceptor_quark (void)
 {
   static GQuark quark;
-  GQuark value = __atomic_load_n (&quark, __ATOMIC_RELAXED);
 
-  if (G_UNLIKELY (value == 0))
-    {
-      value = g_quark_from_static_string ("ebb-stack-interceptor");
-      __atomic_store_n (&quark, value, __ATOMIC_RELAXED);
-    }
-  return value;
+  return get_quark (&quark, "ebb-stack-interceptor");
+}
+
+static GQuark
+boundary_quark (void)
+{
+  static GQuark quark;
+
+  return get_quark (&quark, "ebb-stack-boundary");
 }
 
 static gpointer
@@ -68,6 +91,42 @@ ebb_stack_get_interceptor_data (EbbModule *stack)
   Interceptor *self = g_object_get_qdata (G_OBJECT (stack), interceptor_quark ());
 
   return self != NULL ? self->user_data : NULL;
+}
+
+static gpointer
+boundary_ref (gpointer data, gpointer user_data)
+{
+  if (data != NULL)
+    g_atomic_int_inc (&((Boundary *) data)->ref_count);
+  return data;
+}
+
+static void
+boundary_unref (gpointer data)
+{
+  Boundary *self = data;
+
+  if (self == NULL || !g_atomic_int_dec_and_test (&self->ref_count))
+    return;
+  if (self->destroy != NULL)
+    self->destroy (self->user_data);
+  g_free (self);
+}
+
+void
+ebb_stack_set_boundary (EbbModule *stack,
+                        const EbbStackBoundaryFuncs *funcs,
+                        gpointer user_data,
+                        GDestroyNotify destroy)
+{
+  Boundary *self = NULL;
+
+  if (funcs != NULL)
+    {
+      self = g_new (Boundary, 1);
+      *self = (Boundary){ 1, funcs, user_data, destroy };
+    }
+  g_object_set_qdata_full (G_OBJECT (stack), boundary_quark (), self, boundary_unref);
 }
 
 /* -- what goes from one to the next -------------------------------------------------------------------------------- */
@@ -128,17 +187,12 @@ call_child (EbbModule *stack, guint index, EbbArgs *args, GError **error)
   return ebb_module_call (child, args, error);
 }
 
-EbbArgs *
-ebb_stack_call (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
+static EbbArgs *
+call_children (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
 {
   Interceptor *interceptor;
   EbbArgs *value, *result = NULL;
   guint n_done;
-
-  if (!check_args (flow, args, error))
-    return NULL;
-  if (ebb_module_get_n_children (stack) == 0)
-    return pass (flow, args);
 
   interceptor = g_object_dup_qdata (G_OBJECT (stack), interceptor_quark (), interceptor_ref, NULL);
   value = ebb_args_ref (args);
@@ -160,6 +214,69 @@ ebb_stack_call (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **err
         break;
     }
   interceptor_unref (interceptor);
+  return result;
+}
+
+/* @args with @tensor in the place of its first value. */
+static EbbArgs *
+exchange_first (EbbArgs *args, EbbTensor *tensor)
+{
+  EbbArgs *next = ebb_args_new (ebb_args_get_kind (args));
+
+  ebb_args_add_tensor (next, ebb_args_get_key (args, 0), tensor);
+  for (guint i = 1; i < ebb_args_get_length (args); i++)
+    ebb_args_add_value (next, ebb_args_get_key (args, i), args, i);
+  return next;
+}
+
+static EbbTensor *
+peek_first (EbbModule *stack, EbbArgs *args, const char *which, GError **error)
+{
+  EbbTensor *first = ebb_args_get_length (args) > 0 ? ebb_args_peek_tensor (args, 0) : NULL;
+  g_autofree char *text = NULL;
+
+  if (first != NULL)
+    return first;
+  text = ebb_args_to_string (args);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must begin with a tensor, which is divided; got %s",
+               ebb_module_get_type_name (stack), which, text);
+  return NULL;
+}
+
+static EbbArgs *
+call_within (Boundary *boundary, EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
+{
+  EbbTensor *x = peek_first (stack, args, "the arguments", error);
+  g_autoptr (EbbTensor) inside = x != NULL ? boundary->funcs->enter (stack, x, boundary->user_data, error) : NULL;
+  g_autoptr (EbbTensor) outside = NULL;
+  g_autoptr (EbbArgs) value = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+  EbbTensor *last;
+
+  if (inside == NULL)
+    return NULL;
+  value = exchange_first (args, inside);
+  g_clear_pointer (&inside, ebb_tensor_unref);
+  result = call_children (stack, flow, value, error);
+  last = result != NULL ? peek_first (stack, result, "the result", error) : NULL;
+  outside = boundary->funcs->leave (stack, last, boundary->user_data, error);
+  return last != NULL && outside != NULL ? exchange_first (result, outside) : NULL;
+}
+
+EbbArgs *
+ebb_stack_call (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
+{
+  Boundary *boundary;
+  EbbArgs *result;
+
+  if (!check_args (flow, args, error))
+    return NULL;
+  if (ebb_module_get_n_children (stack) == 0)
+    return pass (flow, args);
+  boundary = g_object_dup_qdata (G_OBJECT (stack), boundary_quark (), boundary_ref, NULL);
+  result = boundary != NULL ? call_within (boundary, stack, flow, args, error)
+                            : call_children (stack, flow, args, error);
+  boundary_unref (boundary);
   return result;
 }
 
@@ -198,13 +315,10 @@ call1_by_args (EbbModule *stack, EbbTensor *input, GError **error)
   return ebb_module_take_only_tensor (stack, result, error);
 }
 
-EbbTensor *
-ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
+/* Consumes @value. */
+static EbbTensor *
+call1_children (EbbModule *stack, EbbTensor *value, GError **error)
 {
-  EbbTensor *value = input;
-
-  if (ebb_stack_get_interceptor_data (stack) != NULL)
-    return call1_by_args (stack, input, error);
   for (guint i = 0; value != NULL && i < ebb_module_get_n_children (stack); i++)
     {
       g_autoptr (EbbModule) child = g_object_ref (ebb_module_peek_child (stack, i));
@@ -214,6 +328,38 @@ ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
       value = next;
     }
   return value;
+}
+
+/* Consumes @input. */
+static EbbTensor *
+call1_within (Boundary *boundary, EbbModule *stack, EbbTensor *input, GError **error)
+{
+  EbbTensor *inside = boundary->funcs->enter (stack, input, boundary->user_data, error);
+  g_autoptr (EbbTensor) last = NULL;
+  g_autoptr (EbbTensor) outside = NULL;
+
+  ebb_tensor_unref (input);
+  if (inside == NULL)
+    return NULL;
+  last = call1_children (stack, inside, error);
+  outside = boundary->funcs->leave (stack, last, boundary->user_data, error);
+  return last != NULL ? g_steal_pointer (&outside) : NULL;
+}
+
+EbbTensor *
+ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
+{
+  Boundary *boundary;
+  EbbTensor *result;
+
+  if (ebb_stack_get_interceptor_data (stack) != NULL)
+    return call1_by_args (stack, input, error);
+  if (ebb_module_get_n_children (stack) == 0)
+    return input;
+  boundary = g_object_dup_qdata (G_OBJECT (stack), boundary_quark (), boundary_ref, NULL);
+  result = boundary != NULL ? call1_within (boundary, stack, input, error) : call1_children (stack, input, error);
+  boundary_unref (boundary);
+  return result;
 }
 
 EbbTensor *
