@@ -5,7 +5,7 @@
 #include "support/device.h"
 #include "support/shard-runs.h"
 #include "support/tensors.h"
-#include "wrap/rank-texts-private.h"
+#include "dist/rank-texts-private.h"
 
 #define N_RANKS 3
 #define LOST 2 /* the rank that goes */

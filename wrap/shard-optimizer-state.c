@@ -5,7 +5,7 @@
 #include "tensor/autograd.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
-#include "wrap/rank-texts-private.h"
+#include "dist/rank-texts-private.h"
 #include "wrap/shard-optimizer-private.h"
 #include "wrap/shard-state-private.h"
 

@@ -4,7 +4,7 @@
 #include "tensor/autograd.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
-#include "wrap/rank-texts-private.h"
+#include "dist/rank-texts-private.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "nn/state-folder-private.h"
 #include "tensor/atomic-file-private.h"
 #include "dist/init.h"
-#include "wrap/rank-texts-private.h"
+#include "dist/rank-texts-private.h"
 #include "wrap/shard-file-private.h"
 #include "wrap/shard-optimizer-private.h"
 #include "wrap/shard-state-private.h"

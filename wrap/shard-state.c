@@ -8,7 +8,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
-#include "wrap/rank-texts-private.h"
+#include "dist/rank-texts-private.h"
 #include "wrap/shard-state-private.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/rank-texts-private.h"
+#include "dist/rank-texts-private.h"
 
 #include <stdlib.h>
 #include <string.h>
