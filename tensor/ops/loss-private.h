@@ -4,7 +4,7 @@
 #include "tensor/op-private.h"
 #include "tensor/ops/loss.h"
 
-/* What the two cross entropies share. Views are of contiguous memory: logits [rows, n], targets [rows], f32 [rows]. */
+/* What the cross entropies share. Views are of contiguous memory: logits [rows, n], targets [rows], f32 [rows]. */
 
 G_BEGIN_DECLS
 
@@ -25,13 +25,20 @@ void ebb_loss_add_output (EbbOpCall *call,
 void ebb_loss_flatten (EbbView *view,
                        EbbTensor *tensor);
 
-gboolean ebb_loss_launch (EbbDevice *device,
-                          const EbbKernelParams *params,
-                          const EbbView *logits,
-                          const EbbView *targets,
-                          EbbView *loss,
-                          EbbView *logsumexp,
-                          GError **error);
+/* Gives the losses and logsumexps, f32 [rows], of logits [rows, n]: of the call's, or of a chunk of them. */
+typedef gboolean (*EbbLossFunc) (EbbOpCall *call,
+                                 const EbbView *logits,
+                                 const EbbView *targets,
+                                 EbbView *losses,
+                                 EbbView *logsumexps,
+                                 GError **error);
+/* From all classes at once. */
+gboolean ebb_loss_compute (EbbOpCall *call,
+                           const EbbView *logits,
+                           const EbbView *targets,
+                           EbbView *losses,
+                           EbbView *logsumexps,
+                           GError **error);
 /* @grad is f32 [rows], with stride 0 where all rows have one gradient. */
 gboolean ebb_loss_launch_grad (EbbDevice *device,
                                const EbbKernelParams *params,
@@ -51,5 +58,39 @@ gboolean ebb_loss_reduce (EbbTensor *rows,
                           EbbTensor *count,
                           EbbTensor *loss,
                           GError **error);
+
+/* -- the op on logits, for all classes and for those of one rank: inputs logits [.., n] and targets [..] */
+
+/* Checks the operands of a call that has begun, describes its outputs and what backward needs. Targets are of
+ * @n_classes. FALSE: error, call cleared. */
+gboolean ebb_logits_loss_describe (EbbOpCall *call,
+                                   gint64 n_classes,
+                                   gint64 ignore_index,
+                                   double label_smoothing,
+                                   EbbReduction reduction,
+                                   GError **error);
+gboolean ebb_logits_loss_run (EbbOpCall *call,
+                              EbbLossFunc func,
+                              GError **error);
+gboolean ebb_logits_loss_backward (EbbBackward *ctx,
+                                   GError **error);
+
+/* -- the same with the product before it, whose logits exist for a chunk of rows at a time: inputs x [.., C], weight
+ * [n, C], targets [..] and, optional, bias [n] */
+
+/* As above. Rows of a chunk are as many as have room for logits of @n_chunk_classes. */
+gboolean ebb_linear_loss_describe (EbbOpCall *call,
+                                   gint64 n_classes,
+                                   gint64 n_chunk_classes,
+                                   gint64 ignore_index,
+                                   double label_smoothing,
+                                   EbbReduction reduction,
+                                   GError **error);
+/* @func is called once for each chunk, in their order. */
+gboolean ebb_linear_loss_run (EbbOpCall *call,
+                              EbbLossFunc func,
+                              GError **error);
+gboolean ebb_linear_loss_backward (EbbBackward *ctx,
+                                   GError **error);
 
 G_END_DECLS

@@ -60,26 +60,25 @@ ebb_loss_flatten (EbbView *view,
 }
 
 gboolean
-ebb_loss_launch (EbbDevice *device,
-                 const EbbKernelParams *params,
-                 const EbbView *logits,
-                 const EbbView *targets,
-                 EbbView *loss,
-                 EbbView *logsumexp,
-                 GError **error)
+ebb_loss_compute (EbbOpCall *call,
+                  const EbbView *logits,
+                  const EbbView *targets,
+                  EbbView *losses,
+                  EbbView *logsumexps,
+                  GError **error)
 {
   EbbLaunch launch;
 
   ebb_launch_init (&launch, EBB_KERNEL_CROSS_ENTROPY);
-  launch.params.xent = params->xent;
+  launch.params.xent = call->params.xent;
   launch.inputs[0] = logits;
   launch.inputs[1] = targets;
   launch.inputs[2] = NULL;
   launch.n_inputs = 3;
-  launch.outputs[0] = loss;
-  launch.outputs[1] = logsumexp;
+  launch.outputs[0] = losses;
+  launch.outputs[1] = logsumexps;
   launch.n_outputs = 2;
-  return ebb_launch (device, &launch, error);
+  return ebb_launch (EBB_DEVICE_OF (call->inputs[0]), &launch, error);
 }
 
 gboolean

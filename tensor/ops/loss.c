@@ -13,13 +13,13 @@ enum
   SAVED_COUNT
 };
 
-static gboolean
-cross_entropy_run (EbbOpCall *call,
-                   GError **error)
+gboolean
+ebb_logits_loss_run (EbbOpCall *call,
+                     EbbLossFunc func,
+                     GError **error)
 {
   EbbReduction reduction = (EbbReduction) call->extra.i[0];
   EbbTensor *loss = call->outputs[0];
-  EbbDevice *device = EBB_DEVICE_OF (loss);
   g_autoptr (EbbTensor) rows = NULL;
   g_autoptr (EbbTensor) count = NULL;
   EbbView logits, targets, row_losses, logsumexp;
@@ -31,7 +31,7 @@ cross_entropy_run (EbbOpCall *call,
   ebb_loss_flatten (&targets, call->inputs[1]);
   ebb_loss_flatten (&row_losses, rows);
   ebb_loss_flatten (&logsumexp, call->outputs[1]);
-  if (!ebb_loss_launch (device, &call->params, &logits, &targets, &row_losses, &logsumexp, error))
+  if (!func (call, &logits, &targets, &row_losses, &logsumexp, error))
     return FALSE;
   if (reduction == EBB_REDUCTION_NONE)
     return TRUE;
@@ -42,9 +42,9 @@ cross_entropy_run (EbbOpCall *call,
          && ebb_loss_reduce (rows, count, loss, error);
 }
 
-static gboolean
-cross_entropy_backward (EbbBackward *ctx,
-                        GError **error)
+gboolean
+ebb_logits_loss_backward (EbbBackward *ctx,
+                          GError **error)
 {
   EbbReduction reduction = (EbbReduction) ctx->extra_i[0];
   g_autoptr (EbbTensor) grad = NULL;
@@ -84,8 +84,47 @@ cross_entropy_backward (EbbBackward *ctx,
                                &logsumexp_view, &result_view, error);
 }
 
+gboolean
+ebb_logits_loss_describe (EbbOpCall *call,
+                          gint64 n_classes,
+                          gint64 ignore_index,
+                          double label_smoothing,
+                          EbbReduction reduction,
+                          GError **error)
+{
+  EbbTensor *logits = call->inputs[0], *targets = call->inputs[1];
+
+  if (logits->view.dtype != EBB_DTYPE_F32 && logits->view.dtype != EBB_DTYPE_BF16)
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "logits is %s; must be f32 or bf16",
+                        ebb_dtype_get_name (logits->view.dtype));
+  if (!ebb_loss_check (call, 1, logits, n_classes, ignore_index, label_smoothing, reduction, error)
+      || !ebb_op_contiguous (call, 0, error))
+    return FALSE;
+  call->extra.i[0] = reduction;
+  ebb_loss_add_output (call, 1, reduction);
+  ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
+  if (reduction == EBB_REDUCTION_MEAN)
+    ebb_op_add_output (call, EBB_DTYPE_F32, NULL, 0);
+  call->non_differentiable = 1u << 1 | 1u << 2;
+  ebb_op_save_input (call, 0);
+  ebb_op_save_input (call, 1);
+  ebb_op_save_output (call, 1);
+  if (reduction == EBB_REDUCTION_MEAN)
+    ebb_op_save_output (call, 2);
+  return TRUE;
+}
+
+/* -- all classes here --------------------------------------------------------------------------------------------- */
+
+static gboolean
+cross_entropy_run (EbbOpCall *call,
+                   GError **error)
+{
+  return ebb_logits_loss_run (call, ebb_loss_compute, error);
+}
+
 static const EbbOp op_cross_entropy = { "cross_entropy", EBB_OP_LOSS, EBB_KERNEL_CROSS_ENTROPY, cross_entropy_run,
-                                        cross_entropy_backward };
+                                        ebb_logits_loss_backward };
 
 /**
  * ebb_cross_entropy_full:
@@ -112,31 +151,11 @@ ebb_cross_entropy_full (EbbTensor *logits,
                         GError **error)
 {
   EbbOpCall call;
-  gint64 n_classes;
 
-  if (!ebb_op_begin (&call, &op_cross_entropy, error, 2, logits, targets))
+  if (!ebb_op_begin (&call, &op_cross_entropy, error, 2, logits, targets)
+      || !ebb_logits_loss_describe (&call, logits->view.n_dims > 0 ? ebb_tensor_get_dim (logits, -1) : 0, ignore_index,
+                                    label_smoothing, reduction, error))
     return NULL;
-  if (logits->view.dtype != EBB_DTYPE_F32 && logits->view.dtype != EBB_DTYPE_BF16)
-    {
-      ebb_op_fail (&call, error, EBB_ERROR_DTYPE, "logits is %s; must be f32 or bf16",
-                   ebb_dtype_get_name (logits->view.dtype));
-      return NULL;
-    }
-  n_classes = ebb_tensor_get_dim (logits, -1);
-  if (!ebb_loss_check (&call, 1, logits, n_classes, ignore_index, label_smoothing, reduction, error)
-      || !ebb_op_contiguous (&call, 0, error))
-    return NULL;
-  call.extra.i[0] = reduction;
-  ebb_loss_add_output (&call, 1, reduction);
-  ebb_op_add_output (&call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
-  if (reduction == EBB_REDUCTION_MEAN)
-    ebb_op_add_output (&call, EBB_DTYPE_F32, NULL, 0);
-  call.non_differentiable = 1u << 1 | 1u << 2;
-  ebb_op_save_input (&call, 0);
-  ebb_op_save_input (&call, 1);
-  ebb_op_save_output (&call, 1);
-  if (reduction == EBB_REDUCTION_MEAN)
-    ebb_op_save_output (&call, 2);
   return ebb_op_finish1 (&call, error);
 }
 

@@ -1,0 +1,502 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "tensor/ops/loss-private.h"
+#include "tensor/ops/op-support-private.h"
+#include "tensor/ops/product-private.h"
+
+/* The logits of a language model, [B T, V], are its largest tensor by far. Here they exist for a chunk of rows at a
+ * time. With one loss for all rows its gradient is known but for a factor as soon as a chunk's logits are: they turn
+ * into their gradient in place and go on into those of x and weight at once, so the products are not done again in
+ * backward. With one loss for each row the factors differ; then logits are made a second time in backward. */
+
+/* Bytes of logits at a time. Each chunk reads the weight twice and its gradient once and writes that: chunks that are
+ * too small spend their time on this. The number of rows follows from shapes alone, so sums have one order. */
+#define CHUNK_BYTES (64 * 1024 * 1024)
+#define CHUNK_ROW_UNIT 64 /* rows of a chunk are a multiple of it, as the products like best */
+#define CHUNK_LEAST_ROWS 16
+
+typedef struct
+{
+  EbbDevice *device;
+  const EbbKernelParams *params;
+  EbbView x, weight, targets;
+  gint64 n_rows, chunk_rows;
+  const EbbView *bias; /* NULL for none */
+  EbbTensor *memory;   /* owned: logits of a chunk */
+  gboolean adds;       /* the weight's gradient has something in it already */
+  gboolean bias_adds;  /* the same for the bias */
+} Chunks;
+
+static gint64
+count_chunk_rows (gint64 n_rows,
+                  gint64 n_classes,
+                  EbbDType dtype)
+{
+  gint64 most = MAX (CHUNK_BYTES / (n_classes * (gint64) ebb_dtype_get_size (dtype)), CHUNK_LEAST_ROWS);
+  gint64 unit = most >= CHUNK_ROW_UNIT ? CHUNK_ROW_UNIT : CHUNK_LEAST_ROWS;
+  gint64 n_chunks, rows;
+
+  most = most / unit * unit;
+  n_chunks = MAX ((n_rows + most - 1) / most, 1);
+  rows = (n_rows + n_chunks - 1) / n_chunks;
+  return MIN ((rows + unit - 1) / unit * unit, MAX (n_rows, 1));
+}
+
+static gboolean
+chunks_init (Chunks *self,
+             const EbbKernelParams *params,
+             EbbTensor *x,
+             EbbTensor *weight,
+             EbbTensor *bias,
+             EbbTensor *targets,
+             gint64 n_chunk_classes,
+             GError **error)
+{
+  gint64 shape[2];
+
+  self->device = EBB_DEVICE_OF (x);
+  self->params = params;
+  self->adds = self->bias_adds = FALSE;
+  self->bias = bias != NULL ? &bias->view : NULL;
+  self->weight = weight->view;
+  ebb_view_as_rows (&self->x, x);
+  ebb_loss_flatten (&self->targets, targets);
+  self->n_rows = self->x.shape[0];
+  self->chunk_rows = count_chunk_rows (self->n_rows, n_chunk_classes, x->view.dtype);
+  shape[0] = self->chunk_rows;
+  shape[1] = weight->view.shape[0];
+  self->memory = ebb_tensor_new_uninitialized (shape, 2, x->view.dtype, self->device, error);
+  return self->memory != NULL;
+}
+
+static void
+chunks_clear (Chunks *self)
+{
+  g_clear_pointer (&self->memory, ebb_tensor_unref);
+}
+
+/* The logits of rows [first, first + n). */
+static gboolean
+chunks_compute_logits (Chunks *self,
+                       gint64 first,
+                       gint64 n,
+                       EbbView *x,
+                       EbbView *logits,
+                       GError **error)
+{
+  EbbView weight = self->weight;
+
+  ebb_view_slice_rows (x, &self->x, first, n);
+  ebb_view_slice_rows (logits, &self->memory->view, 0, n);
+  ebb_view_transpose (&weight);
+  return ebb_launch_matmul (self->device, x, &weight, self->bias, logits, FALSE, error);
+}
+
+static void
+slice (EbbView *view,
+       const EbbView *vector,
+       gint64 first,
+       gint64 n)
+{
+  ebb_view_slice_rows (view, vector, first, n);
+}
+
+/* The gradient of the bias: that of a chunk's logits summed over its rows, chunk after chunk. */
+static gboolean
+chunks_add_to_bias (Chunks *self,
+                    const EbbView *logits_grad,
+                    EbbTensor *bias_grad,
+                    GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_COLUMN_SUM);
+  launch.params.column_sum.accumulate = self->bias_adds;
+  launch.inputs[launch.n_inputs++] = logits_grad;
+  ebb_launch_output (&launch, bias_grad);
+  self->bias_adds = TRUE;
+  return ebb_launch (self->device, &launch, error);
+}
+
+/* From the gradient of a chunk's logits to those of its x, of the weight and of the bias. Each may be NULL. */
+static gboolean
+chunks_give_gradients (Chunks *self,
+                       gint64 first,
+                       gint64 n,
+                       const EbbView *x,
+                       EbbView *logits_grad,
+                       const EbbView *x_grad,
+                       EbbTensor *weight_grad,
+                       EbbTensor *bias_grad,
+                       GError **error)
+{
+  if (bias_grad != NULL && !chunks_add_to_bias (self, logits_grad, bias_grad, error))
+    return FALSE;
+  if (x_grad != NULL)
+    {
+      EbbView rows;
+
+      ebb_view_slice_rows (&rows, x_grad, first, n);
+      if (!ebb_launch_matmul (self->device, logits_grad, &self->weight, NULL, &rows, FALSE, error))
+        return FALSE;
+    }
+  if (weight_grad == NULL)
+    return TRUE;
+  ebb_view_transpose (logits_grad);
+  if (!ebb_launch_matmul (self->device, logits_grad, x, NULL, &weight_grad->view, self->adds, error))
+    return FALSE;
+  self->adds = TRUE;
+  return TRUE;
+}
+
+/* -- forward ------------------------------------------------------------------------------------------------------ */
+
+enum
+{
+  EXTRA_REDUCTION,
+  EXTRA_DTYPE_X,
+  EXTRA_OUTPUT_X,      /* which output holds the gradient of x, or 0 */
+  EXTRA_OUTPUT_WEIGHT, /* the same for weight */
+  EXTRA_OUTPUT_BIAS,
+  EXTRA_CHUNK_CLASSES /* by which the rows of a chunk are counted */
+};
+
+enum
+{
+  INPUT_X,
+  INPUT_WEIGHT,
+  INPUT_TARGETS,
+  INPUT_BIAS
+};
+
+/* What no chunk has written to. */
+static gboolean
+chunks_finish (Chunks *self,
+               EbbTensor *weight_grad,
+               EbbTensor *bias_grad,
+               GError **error)
+{
+  return (weight_grad == NULL || self->adds || ebb_launch_fill (weight_grad, 0.0, error))
+         && (bias_grad == NULL || self->bias_adds || ebb_launch_fill (bias_grad, 0.0, error));
+}
+
+/* Losses and logsumexps of all rows, and gradients where they are wanted; @grad is f32 of stride 0. */
+static gboolean
+run_chunks (Chunks *self,
+            EbbOpCall *call,
+            EbbLossFunc func,
+            EbbTensor *row_losses,
+            EbbTensor *logsumexps,
+            const EbbView *grad,
+            const EbbView *x_grad,
+            EbbTensor *weight_grad,
+            EbbTensor *bias_grad,
+            GError **error)
+{
+  EbbView losses_view, logsumexps_view;
+
+  ebb_loss_flatten (&losses_view, row_losses);
+  ebb_loss_flatten (&logsumexps_view, logsumexps);
+  for (gint64 first = 0; first < self->n_rows; first += self->chunk_rows)
+    {
+      gint64 n = MIN (self->chunk_rows, self->n_rows - first);
+      EbbView x, logits, targets, losses, logsumexp, chunk_grad;
+
+      slice (&targets, &self->targets, first, n);
+      slice (&losses, &losses_view, first, n);
+      slice (&logsumexp, &logsumexps_view, first, n);
+      if (!chunks_compute_logits (self, first, n, &x, &logits, error)
+          || !func (call, &logits, &targets, &losses, &logsumexp, error))
+        return FALSE;
+      if (grad == NULL)
+        continue;
+      chunk_grad = *grad;
+      chunk_grad.shape[0] = n;
+      if (!ebb_loss_launch_grad (self->device, self->params, &chunk_grad, &logits, &targets, &logsumexp, &logits, error)
+          || !chunks_give_gradients (self, first, n, &x, &logits, x_grad, weight_grad, bias_grad, error))
+        return FALSE;
+    }
+  return chunks_finish (self, weight_grad, bias_grad, error);
+}
+
+/* What the loss passes on to each row: 1, or 1 / count. */
+static EbbTensor *
+compute_row_grad (EbbTensor *like,
+                  EbbTensor *count,
+                  GError **error)
+{
+  g_autoptr (EbbTensor) grad =
+      ebb_tensor_new_uninitialized ((gint64[]){ 1 }, 1, EBB_DTYPE_F32, EBB_DEVICE_OF (like), error);
+
+  if (grad == NULL || !ebb_launch_fill (grad, 1.0, error)
+      || (count != NULL && !ebb_launch_binary (EBB_BINARY_DIV, grad, count, grad, error)))
+    return NULL;
+  return g_steal_pointer (&grad);
+}
+
+gboolean
+ebb_linear_loss_run (EbbOpCall *call,
+                     EbbLossFunc func,
+                     GError **error)
+{
+  EbbReduction reduction = (EbbReduction) call->extra.i[EXTRA_REDUCTION];
+  gint64 x_output = call->extra.i[EXTRA_OUTPUT_X], weight_output = call->extra.i[EXTRA_OUTPUT_WEIGHT];
+  gint64 bias_output = call->extra.i[EXTRA_OUTPUT_BIAS];
+  EbbTensor *loss = call->outputs[0], *logsumexp = call->outputs[1];
+  g_autoptr (EbbTensor) rows = NULL;
+  g_autoptr (EbbTensor) count = NULL;
+  g_autoptr (EbbTensor) grad = NULL;
+  EbbView grad_view, x_grad;
+  Chunks chunks;
+  gboolean ok;
+
+  rows = reduction == EBB_REDUCTION_NONE ? ebb_tensor_ref (loss) : ebb_tensor_new_like (logsumexp, error);
+  if (rows == NULL)
+    return FALSE;
+  if (reduction == EBB_REDUCTION_MEAN)
+    {
+      count = ebb_loss_count (call->inputs[INPUT_TARGETS], call->params.xent.ignore_index, error);
+      if (count == NULL)
+        return FALSE;
+    }
+  if (x_output || weight_output || bias_output)
+    {
+      grad = compute_row_grad (loss, count, error);
+      if (grad == NULL)
+        return FALSE;
+      ebb_loss_flatten (&grad_view, grad);
+      grad_view.strides[0] = 0;
+    }
+  if (x_output)
+    ebb_view_as_rows (&x_grad, call->outputs[x_output]);
+  if (!chunks_init (&chunks, &call->params, call->inputs[INPUT_X], call->inputs[INPUT_WEIGHT], call->inputs[INPUT_BIAS],
+                    call->inputs[INPUT_TARGETS], call->extra.i[EXTRA_CHUNK_CLASSES], error))
+    return FALSE;
+  ok = run_chunks (&chunks, call, func, rows, logsumexp, grad ? &grad_view : NULL, x_output ? &x_grad : NULL,
+                   weight_output ? call->outputs[weight_output] : NULL,
+                   bias_output ? call->outputs[bias_output] : NULL, error);
+  chunks_clear (&chunks);
+  /* A whole gradient ahead of its time, the first that backward hands over: no activation to be moved elsewhere. */
+  if (ok && weight_output)
+    ebb_storage_set_purpose (call->outputs[weight_output]->storage, EBB_PURPOSE_GRADIENT);
+  return ok && (reduction == EBB_REDUCTION_NONE || ebb_loss_reduce (rows, count, loss, error));
+}
+
+/* -- backward ----------------------------------------------------------------------------------------------------- */
+
+/* @grad times the one number @factor into @result, which may be @grad. */
+static gboolean
+launch_scale (EbbTensor *grad,
+              EbbTensor *factor,
+              EbbTensor *result,
+              GError **error)
+{
+  g_autoptr (EbbTensor) converted = NULL;
+  double value;
+
+  if (ebb_tensor_get_item (factor, &value, NULL))
+    return ebb_launch_scalar (EBB_BINARY_MUL, grad, value, result, error);
+  converted = ebb_tensor_into_dtype (ebb_tensor_ref (factor), grad->view.dtype, error);
+  return converted != NULL && ebb_launch_binary (EBB_BINARY_MUL, grad, converted, result, error);
+}
+
+/* The saved gradient times the loss's own, in its own memory if nobody else holds it. */
+static gboolean
+give_saved (EbbBackward *ctx,
+            guint saved,
+            guint index,
+            GError **error)
+{
+  g_autoptr (EbbTensor) grad = NULL;
+  double factor;
+
+  if (!(ctx->needs & (1u << index)))
+    return TRUE;
+  grad = ebb_backward_take_saved (ctx, saved);
+  if (ebb_tensor_get_item (ctx->grad_outputs[0], &factor, NULL) && factor == 1.0)
+    {
+      ctx->grad_inputs[index] = g_steal_pointer (&grad);
+      return TRUE;
+    }
+  ctx->grad_inputs[index] = ebb_tensor_new_reusing (grad, error);
+  return ctx->grad_inputs[index] != NULL
+         && launch_scale (grad, ctx->grad_outputs[0], ctx->grad_inputs[index], error);
+}
+
+enum
+{
+  SAVED_X,
+  SAVED_WEIGHT,
+  SAVED_TARGETS,
+  SAVED_BIAS,
+  SAVED_LOGSUMEXP
+};
+
+/* One gradient for each row: the logits are made again. */
+static gboolean
+backward_by_rows (EbbBackward *ctx,
+                  GError **error)
+{
+  EbbTensor *x = ctx->saved[SAVED_X], *weight = ctx->saved[SAVED_WEIGHT];
+  EbbView grad_view, logsumexp_view, x_grad;
+  g_autoptr (EbbTensor) grad = NULL;
+  Chunks chunks;
+  gboolean ok = TRUE;
+
+  grad = ebb_backward_take_grad (ctx, 0, EBB_DTYPE_F32, error);
+  if (grad == NULL
+      || !chunks_init (&chunks, ctx->params, x, weight, ctx->saved[SAVED_BIAS], ctx->saved[SAVED_TARGETS],
+                       ctx->extra_i[EXTRA_CHUNK_CLASSES], error))
+    return FALSE;
+  if (ctx->needs & (1u << INPUT_X))
+    {
+      ctx->grad_inputs[INPUT_X] = ebb_tensor_new_uninitialized (
+          EBB_FULL_SHAPE (x), ebb_product_grad_dtype ((EbbDType) ctx->extra_i[EXTRA_DTYPE_X]), chunks.device, error);
+      ok = ctx->grad_inputs[INPUT_X] != NULL;
+      if (ok)
+        ebb_view_as_rows (&x_grad, ctx->grad_inputs[INPUT_X]);
+    }
+  if (ok && (ctx->needs & (1u << INPUT_WEIGHT)))
+    {
+      ctx->grad_inputs[INPUT_WEIGHT] =
+          ebb_backward_grad_buffer (ctx, INPUT_WEIGHT, EBB_DTYPE_F32, EBB_FULL_SHAPE (weight), &chunks.adds, error);
+      ok = ctx->grad_inputs[INPUT_WEIGHT] != NULL;
+    }
+  if (ok && (ctx->needs & (1u << INPUT_BIAS)))
+    {
+      ctx->grad_inputs[INPUT_BIAS] = ebb_backward_grad_buffer (ctx, INPUT_BIAS, EBB_DTYPE_F32, weight->view.shape, 1,
+                                                               &chunks.bias_adds, error);
+      ok = ctx->grad_inputs[INPUT_BIAS] != NULL;
+    }
+  ebb_loss_flatten (&grad_view, grad);
+  ebb_loss_flatten (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
+  for (gint64 first = 0; ok && first < chunks.n_rows; first += chunks.chunk_rows)
+    {
+      gint64 n = MIN (chunks.chunk_rows, chunks.n_rows - first);
+      EbbView x_rows, logits, targets, logsumexp, chunk_grad;
+
+      slice (&targets, &chunks.targets, first, n);
+      slice (&logsumexp, &logsumexp_view, first, n);
+      slice (&chunk_grad, &grad_view, first, n);
+      ok = chunks_compute_logits (&chunks, first, n, &x_rows, &logits, error)
+           && ebb_loss_launch_grad (chunks.device, ctx->params, &chunk_grad, &logits, &targets, &logsumexp, &logits,
+                                    error)
+           && chunks_give_gradients (&chunks, first, n, &x_rows, &logits, ctx->needs & (1u << INPUT_X) ? &x_grad : NULL,
+                                     ctx->grad_inputs[INPUT_WEIGHT], ctx->grad_inputs[INPUT_BIAS], error);
+    }
+  ok = ok && chunks_finish (&chunks, ctx->grad_inputs[INPUT_WEIGHT], ctx->grad_inputs[INPUT_BIAS], error);
+  chunks_clear (&chunks);
+  return ok;
+}
+
+gboolean
+ebb_linear_loss_backward (EbbBackward *ctx,
+                          GError **error)
+{
+  guint n_saved = 0;
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  if (ctx->extra_i[EXTRA_REDUCTION] == EBB_REDUCTION_NONE)
+    return backward_by_rows (ctx, error);
+  if (ctx->extra_i[EXTRA_OUTPUT_X] && !give_saved (ctx, n_saved++, INPUT_X, error))
+    return FALSE;
+  if (ctx->extra_i[EXTRA_OUTPUT_WEIGHT] && !give_saved (ctx, n_saved++, INPUT_WEIGHT, error))
+    return FALSE;
+  return !ctx->extra_i[EXTRA_OUTPUT_BIAS] || give_saved (ctx, n_saved, INPUT_BIAS, error);
+}
+
+/* -- description ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+check_product (EbbOpCall *call,
+               GError **error)
+{
+  const EbbView *x = &call->inputs[INPUT_X]->view, *weight = &call->inputs[INPUT_WEIGHT]->view;
+  EbbTensor *bias = call->inputs[INPUT_BIAS];
+
+  if (weight->n_dims != 2 || x->n_dims == 0 || x->shape[x->n_dims - 1] != weight->shape[1])
+    {
+      g_autofree char *x_shape = ebb_tensor_shape_to_string (call->inputs[0]);
+      g_autofree char *weight_shape = ebb_tensor_shape_to_string (call->inputs[1]);
+
+      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is %s and weight is %s; must be [.., C] and [V, C]", x_shape,
+                          weight_shape);
+    }
+  if (bias != NULL && (bias->view.n_dims != 1 || bias->view.shape[0] != weight->shape[0]))
+    {
+      g_autofree char *bias_shape = ebb_tensor_shape_to_string (bias);
+      g_autofree char *weight_shape = ebb_tensor_shape_to_string (call->inputs[INPUT_WEIGHT]);
+
+      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "bias is %s and weight is %s; must be [V] and [V, C]",
+                          bias_shape, weight_shape);
+    }
+  if (bias != NULL && bias->view.dtype != EBB_DTYPE_F32 && bias->view.dtype != EBB_DTYPE_BF16)
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "bias is %s; must be f32 or bf16",
+                        ebb_dtype_get_name (bias->view.dtype));
+  return TRUE;
+}
+
+/* Gradients are outputs like any other, so that whoever keeps or moves what backward needs can do so with them. */
+static void
+add_gradients (EbbOpCall *call)
+{
+  EbbTensor *x = call->edges[INPUT_X], *weight = call->edges[INPUT_WEIGHT], *bias = call->edges[INPUT_BIAS];
+
+  if (ebb_tensor_needs_grad (x))
+    {
+      call->extra.i[EXTRA_OUTPUT_X] = call->n_outputs;
+      ebb_op_add_output (call, ebb_product_grad_dtype (x->view.dtype), EBB_FULL_SHAPE (x));
+      ebb_op_save_output (call, call->n_outputs - 1);
+    }
+  if (ebb_tensor_needs_grad (weight))
+    {
+      call->extra.i[EXTRA_OUTPUT_WEIGHT] = call->n_outputs;
+      ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (weight));
+      ebb_op_save_output (call, call->n_outputs - 1);
+    }
+  if (bias != NULL && ebb_tensor_needs_grad (bias))
+    {
+      call->extra.i[EXTRA_OUTPUT_BIAS] = call->n_outputs;
+      ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias));
+      ebb_op_save_output (call, call->n_outputs - 1);
+    }
+}
+
+gboolean
+ebb_linear_loss_describe (EbbOpCall *call,
+                          gint64 n_classes,
+                          gint64 n_chunk_classes,
+                          gint64 ignore_index,
+                          double label_smoothing,
+                          EbbReduction reduction,
+                          GError **error)
+{
+  EbbTensor *x = call->inputs[INPUT_X], *targets = call->inputs[INPUT_TARGETS];
+  EbbDType dtype;
+
+  if (!check_product (call, error)
+      || !ebb_loss_check (call, INPUT_TARGETS, x, n_classes, ignore_index, label_smoothing, reduction, error)
+      || !ebb_op_cast_for_product (call, 2, &dtype, error) || !ebb_op_contiguous (call, INPUT_X, error)
+      || !ebb_op_contiguous (call, INPUT_WEIGHT, error))
+    return FALSE;
+  call->extra.i[EXTRA_REDUCTION] = reduction;
+  call->extra.i[EXTRA_DTYPE_X] = x->view.dtype;
+  call->extra.i[EXTRA_CHUNK_CLASSES] = n_chunk_classes;
+  ebb_loss_add_output (call, INPUT_TARGETS, reduction);
+  ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
+  call->non_differentiable = ~1u;
+  if (call->needs_grad && reduction != EBB_REDUCTION_NONE)
+    add_gradients (call);
+  else if (call->needs_grad)
+    {
+      for (guint i = 0; i <= INPUT_BIAS; i++)
+        if (call->inputs[i] != NULL)
+          ebb_op_save_input (call, i);
+        else
+          ebb_op_save_nothing (call);
+      ebb_op_save_output (call, 1);
+    }
+  return TRUE;
+}
