@@ -63,6 +63,7 @@
 
 #include "dist/init.h"
 #include "dist/mesh.h"
+#include "dist/parallel-ops.h"
 #include "dist/process-group.h"
 #include "dist/run-ranks.h"
 #include "dist/work.h"

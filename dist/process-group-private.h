@@ -22,7 +22,7 @@ typedef struct
 } EbbCollectivePart;
 
 /* One collective over several tensors: counted as one call. Copies @parts, counts and @purpose, holds the tensors until
- * it is waited for. What @whole of a reduce_scatter holds afterwards outside of the piece is not defined.
+ * it is waited for. @whole of a reduce_scatter is read only, but for a piece that lies inside it.
  *
  * @purpose: what it is for, "gathering h.2 (EbbTransformerBlock)"; NULL: nothing to say. Ranks compare it, so that two
  * calls of equal shapes are not taken for one another. */

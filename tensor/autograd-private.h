@@ -46,6 +46,7 @@ struct _EbbNode
   const EbbOp *op;
   guint64 sequence;
   EbbRecipe *recipe; /* that its result carries; NULL: none */
+  GObject *owner;    /* of the call: what backward talks over; NULL: nothing */
   gpointer task;     /* the backward pass that has gradients waiting here */
   EbbKernelParams params;
   double extra_f[4];

@@ -358,6 +358,7 @@ run_node (Task *task,
                       .params = &node->params,
                       .extra_i = node->extra_i,
                       .extra_f = node->extra_f,
+                      .owner = node->owner,
                       .node = node };
   gboolean ok;
 

@@ -52,6 +52,8 @@ node_free (EbbNode *node)
       if (node->edges[i].leaf != NULL)
         ebb_tensor_unref (node->edges[i].leaf);
     }
+  if (node->owner != NULL)
+    g_object_unref (node->owner);
   ebb_object_free (node, node->size);
 }
 
@@ -95,6 +97,7 @@ node_new (EbbOpCall *call)
   node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
   node->task = NULL;
   node->recipe = NULL;
+  node->owner = call->owner != NULL ? g_object_ref (call->owner) : NULL;
   node->module_path = ebb_thread.module_path;
   node->params = call->params;
   memcpy (node->extra_f, call->extra.f, sizeof node->extra_f);

@@ -42,7 +42,7 @@ ebb_op_call_get_flop (const EbbOpCall *call)
 {
   guint64 n_elements = 0;
 
-  if (call->op->kind == EBB_OP_VIEW)
+  if (call->op->kind == EBB_OP_VIEW || call->op->kind == EBB_OP_COLLECTIVE)
     return 0;
   if (call->op->kind == EBB_OP_PRODUCT)
     return 2 * (guint64) call->outputs[0]->n_elements * last_size (call->inputs[0]);

@@ -43,10 +43,19 @@ typedef enum
   EBB_OP_LOSS,
   EBB_OP_INDEXING,
   EBB_OP_RANDOM,
-  EBB_OP_COPY,    /* casts, copies: never kept, never counted */
-  EBB_OP_VIEW,    /* shares its input's storage: no kernel */
+  EBB_OP_COPY,       /* casts, copies: never kept, never counted */
+  EBB_OP_VIEW,       /* shares its input's storage: no kernel */
+  EBB_OP_COLLECTIVE, /* moves values between ranks: no arithmetic of its own, but worth keeping */
   EBB_OP_GRADIENT /* runs in backward only */
 } EbbOpKind;
+
+/* Whether the results are one rank's part of something, or its summand: not the same on all ranks. */
+typedef enum
+{
+  EBB_OP_PART_IF_INPUT, /* if an operand is */
+  EBB_OP_GIVES_PART,
+  EBB_OP_GIVES_WHOLE
+} EbbOpPart;
 
 struct _EbbOp
 {
@@ -58,10 +67,20 @@ struct _EbbOp
   gboolean (*backward) (EbbBackward *ctx,
                         GError **error); /* NULL: not differentiable */
   gboolean asks; /* backward () calls ebb_backward_get_saved () for what may have to be made again */
+  EbbOpPart part;
 };
 
-/* Makes an output of a call again: one kernel of @params on @operands, NULL where one was left out, to @output. */
-typedef gboolean (*EbbRebuildFunc) (const EbbKernelParams *params,
+/* What a result is made again from, beside its operands: as the call had it. */
+typedef struct
+{
+  EbbKernelParams params;
+  gint64 extra_i[EBB_MAX_DIMS + 4];
+  GObject *owner;
+} EbbRebuild;
+
+/* Makes an output of a call again: one kernel, or one collective, on @operands, NULL where one was left out, to
+ * @output. */
+typedef gboolean (*EbbRebuildFunc) (const EbbRebuild *rebuild,
                                     EbbTensor **operands,
                                     EbbTensor *output,
                                     GError **error);
@@ -84,6 +103,7 @@ struct _EbbOpCall
   guint8 rebuild_output, n_rebuild;
   gint8 rebuild_from[EBB_MAX_REBUILD];
   EbbDevice *device;   /* where the outputs are made if there are no inputs; NULL: the CPU */
+  GObject *owner;      /* not owned; what backward talks over, as a process group: the node keeps it. NULL: nothing */
   gboolean needs_grad; /* set by ebb_op_begin (): grad mode is on and an edge requires a gradient */
   EbbKernelParams params;
   struct
@@ -105,6 +125,7 @@ struct _EbbBackward
   const gint64 *extra_i;
   const double *extra_f;
   EbbDevice *device; /* of the gradients */
+  GObject *owner;    /* the call's, not owned */
   struct _EbbNode *node;
 };
 

@@ -51,6 +51,7 @@ ebb_op_begin (EbbOpCall *call,
   call->needs_grad = FALSE;
   call->rebuild = NULL;
   call->device = NULL;
+  call->owner = NULL;
   memset (&call->params, 0, sizeof call->params);
   memset (&call->extra, 0, sizeof call->extra);
   va_start (list, n_inputs);
@@ -432,6 +433,18 @@ run_observed (EbbOpCall *call,
   return (provided || run (call, device, error)) && observe_after (call, error);
 }
 
+/* Casts that stand in for operands don't tell: their edges do. */
+static void
+mark_parts (EbbOpCall *call)
+{
+  gboolean is_part = call->op->part == EBB_OP_GIVES_PART;
+
+  for (guint i = 0; call->op->part == EBB_OP_PART_IF_INPUT && i < call->n_inputs; i++)
+    is_part = is_part || (call->edges[i] != NULL && call->edges[i]->is_part);
+  for (guint i = 0; i < call->n_outputs; i++)
+    call->outputs[i]->is_part = is_part;
+}
+
 gboolean
 ebb_op_finish (EbbOpCall *call,
                GError **error)
@@ -440,6 +453,7 @@ ebb_op_finish (EbbOpCall *call,
   EbbNode *node = NULL;
   gboolean ok;
 
+  mark_parts (call);
   /* Operands go through the door before the op runs: a recompute that has all it needs then spares the last op. */
   if (call->needs_grad && call->op->backward != NULL)
     {
@@ -448,7 +462,10 @@ ebb_op_finish (EbbOpCall *call,
         return ebb_op_clear (call);
     }
   if (G_UNLIKELY (ebb_thread.observers != NULL) && !ebb_thread.stopped)
-    ok = run_observed (call, device, error);
+    {
+      ok = run_observed (call, device, error);
+      mark_parts (call); /* others may have been provided */
+    }
   else
     ok = run (call, device, error);
   if (node != NULL)
@@ -476,6 +493,7 @@ gboolean
 ebb_op_finish_views (EbbOpCall *call,
                      GError **error)
 {
+  mark_parts (call);
   if (call->needs_grad && call->op->backward != NULL)
     {
       EbbNode *node = ebb_node_begin (call, error);

@@ -21,8 +21,13 @@ struct _EbbRecipeLog
 
 /* Hangs the recipe that @call describes on its output; the call has run. */
 void ebb_recipe_attach (EbbOpCall *call);
-/* Empties the recipe, which then applies no more, and drops a reference: the tensor and its node have one each. */
+/* Empties the recipe, which then applies no more, and drops the reference of its node. */
 void ebb_recipe_give_up (EbbRecipe *recipe);
+/* Drops the reference of a tensor that carries it; with the last one it is empty. */
+void ebb_recipe_put_down (EbbRecipe *recipe);
+/* @view, which sees the same elements of the same storage in the same order, is made again as @tensor is. */
+void ebb_tensor_share_recipe (EbbTensor *view,
+                              EbbTensor *tensor);
 /* Takes the recipe from @tensor if it was made in the checkpointed forward that has the number @frame. */
 void ebb_tensor_drop_recipe (EbbTensor *tensor,
                              guint64 frame);

@@ -16,9 +16,10 @@ typedef struct
 struct _EbbRecipe
 {
   int ref_count;
+  int n_tensors; /* that carry it */
   int is_empty;
   EbbRebuildFunc func;
-  EbbKernelParams params;
+  EbbRebuild how; /* owns its owner until it is empty */
   guint version; /* of the result's storage */
   guint pinned;  /* the result could be written to from outside already when it was made */
   guint64 frame; /* the checkpointed forward that it belongs to */
@@ -29,7 +30,7 @@ struct _EbbRecipe
 struct _EbbDerived
 {
   EbbRebuildFunc func;
-  EbbKernelParams params;
+  EbbRebuild how; /* owns its owner */
   EbbView view;   /* of the result; data unused */
   EbbDType dtype; /* that was kept: the result's, or a cast's */
   EbbDevice *device;
@@ -39,17 +40,51 @@ struct _EbbDerived
 
 /* -- recipe -------------------------------------------------------------------------------------------------------- */
 
+static void
+copy_how (EbbRebuild *to,
+          const EbbRebuild *from)
+{
+  *to = *from;
+  if (to->owner != NULL)
+    g_object_ref (to->owner);
+}
+
 void
 ebb_recipe_give_up (EbbRecipe *recipe)
 {
   if (__atomic_exchange_n (&recipe->is_empty, TRUE, __ATOMIC_ACQ_REL) == FALSE)
-    for (guint i = 0; i < recipe->n_ingredients; i++)
-      {
-        ebb_tensor_unref (recipe->ingredients[i].tensor);
-        ebb_tensor_unref (recipe->ingredients[i].parameter);
-      }
+    {
+      for (guint i = 0; i < recipe->n_ingredients; i++)
+        {
+          ebb_tensor_unref (recipe->ingredients[i].tensor);
+          ebb_tensor_unref (recipe->ingredients[i].parameter);
+        }
+      g_clear_object (&recipe->how.owner);
+    }
   if (__atomic_sub_fetch (&recipe->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
     ebb_object_free (recipe, sizeof *recipe);
+}
+
+void
+ebb_recipe_put_down (EbbRecipe *recipe)
+{
+  if (__atomic_sub_fetch (&recipe->n_tensors, 1, __ATOMIC_ACQ_REL) == 0)
+    ebb_recipe_give_up (recipe);
+  else if (__atomic_sub_fetch (&recipe->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
+    ebb_object_free (recipe, sizeof *recipe);
+}
+
+void
+ebb_tensor_share_recipe (EbbTensor *view,
+                         EbbTensor *tensor)
+{
+  EbbRecipe *recipe = tensor->recipe;
+
+  if (recipe == NULL || view->recipe != NULL)
+    return;
+  __atomic_add_fetch (&recipe->ref_count, 1, __ATOMIC_RELAXED);
+  __atomic_add_fetch (&recipe->n_tensors, 1, __ATOMIC_RELAXED);
+  view->recipe = recipe;
 }
 
 void
@@ -57,12 +92,14 @@ ebb_tensor_drop_recipe (EbbTensor *tensor,
                         guint64 frame)
 {
   if (tensor->recipe != NULL && tensor->recipe->frame == frame)
-    g_clear_pointer (&tensor->recipe, ebb_recipe_give_up);
+    g_clear_pointer (&tensor->recipe, ebb_recipe_put_down);
 }
 
+/* @is_moved: what the operand is made from is less to keep than what it is moved to. */
 static Ingredient
 take_ingredient (EbbTensor *tensor,
-                 EbbTensor *edge)
+                 EbbTensor *edge,
+                 gboolean is_moved)
 {
   Ingredient ingredient = { 0 };
 
@@ -76,6 +113,8 @@ take_ingredient (EbbTensor *tensor,
     ingredient.tensor = ebb_tensor_ref (tensor);
   else
     ingredient.tensor = ebb_tensor_alias (tensor);
+  if (is_moved && ingredient.tensor != tensor)
+    ebb_tensor_share_recipe (ingredient.tensor, tensor);
   return ingredient;
 }
 
@@ -89,19 +128,22 @@ ebb_recipe_attach (EbbOpCall *call)
     return;
   recipe = ebb_object_new (EbbRecipe);
   recipe->ref_count = 2;
+  recipe->n_tensors = 1;
   recipe->is_empty = FALSE;
   recipe->func = call->rebuild;
-  recipe->params = call->params;
+  copy_how (&recipe->how, &(EbbRebuild){ .params = call->params, .owner = call->owner });
+  memcpy (recipe->how.extra_i, call->extra.i, sizeof recipe->how.extra_i);
   recipe->version = output->storage->version;
   recipe->pinned = output->storage->pinned;
   recipe->frame = ebb_thread.frame;
   recipe->n_ingredients = call->n_rebuild;
   for (guint i = 0; i < call->n_rebuild; i++)
     {
+      const gboolean is_moved = call->op->kind == EBB_OP_COLLECTIVE;
       int from = call->rebuild_from[i];
 
-      recipe->ingredients[i] = from >= 0 ? take_ingredient (call->inputs[from], call->edges[from])
-                                         : take_ingredient (call->outputs[~from], NULL);
+      recipe->ingredients[i] = from >= 0 ? take_ingredient (call->inputs[from], call->edges[from], is_moved)
+                                         : take_ingredient (call->outputs[~from], NULL, is_moved);
     }
   output->recipe = output->node->recipe = recipe;
 }
@@ -151,6 +193,7 @@ ebb_derived_free (EbbDerived *derived)
 {
   for (guint i = 0; i < derived->n_operands; i++)
     ebb_saved_tensor_clear (&derived->operands[i]);
+  g_clear_object (&derived->how.owner);
   ebb_object_free (derived, sizeof *derived);
 }
 
@@ -175,7 +218,7 @@ ebb_derived_save (EbbDerived **derived,
   self = ebb_object_new (EbbDerived);
   memset (self, 0, sizeof *self);
   self->func = recipe->func;
-  self->params = recipe->params;
+  copy_how (&self->how, &recipe->how);
   self->view = made->view;
   self->view.data = NULL;
   self->dtype = tensor->view.dtype;
@@ -183,9 +226,12 @@ ebb_derived_save (EbbDerived **derived,
   for (guint i = 0; i < recipe->n_ingredients; i++)
     {
       const Ingredient *ingredient = &recipe->ingredients[i];
+      EbbTensor *edge = ingredient->parameter;
 
+      if (edge == NULL && ingredient->tensor != NULL && ingredient->tensor->recipe != NULL)
+        edge = ingredient->tensor;
       self->n_operands++;
-      if (!ebb_saved_tensor_save (&self->operands[i], op, ingredient->tensor, ingredient->parameter, error))
+      if (!ebb_saved_tensor_save (&self->operands[i], op, ingredient->tensor, edge, error))
         {
           ebb_derived_free (self);
           return FALSE;
@@ -223,7 +269,7 @@ ebb_derived_make (EbbDerived *self,
   if (ok)
     made = ebb_tensor_new_uninitialized (self->view.shape, (guint) self->view.n_dims, self->view.dtype, self->device,
                                          error);
-  ok = made != NULL && self->func (&self->params, operands, made, error);
+  ok = made != NULL && self->func (&self->how, operands, made, error);
   for (guint i = 0; i < self->n_operands; i++)
     ebb_tensor_unref (operands[i]);
   if (ok && made->view.dtype != self->dtype)

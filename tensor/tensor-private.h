@@ -10,6 +10,7 @@ G_BEGIN_DECLS
 typedef struct _EbbNode EbbNode;
 typedef struct _EbbRecipe EbbRecipe;
 struct _EbbKeeper;
+struct _EbbPartition;
 
 struct _EbbTensor
 {
@@ -18,6 +19,7 @@ struct _EbbTensor
   guint requires_grad : 1;
   guint is_parameter : 1; /* kept as itself, never as its storage: load, shard and to () swap the storage */
   guint is_buffer : 1;
+  guint is_part : 1;    /* one rank's part of something, or its summand: not the same on the ranks that share the work */
   guint16 output_index; /* of node */
   EbbStorage *storage;
   gint64 offset; /* in elements, from the storage's start */
@@ -30,6 +32,7 @@ struct _EbbTensor
   guint shadow_version;
   int n_uses;                /* of a parameter: nodes of live graphs that hold it as an operand or for backward */
   struct _EbbKeeper *keeper; /* of a parameter: who looks after it, not owned; NULL: nobody has to */
+  struct _EbbPartition *partition; /* of a parameter of which this rank has a part, not owned; NULL: it has the whole */
 };
 
 /* A new tensor over @storage (takes its own reference). @strides NULL: contiguous. */
@@ -57,7 +60,7 @@ EbbTensor *ebb_tensor_new_from_values (const void *values,
 gboolean ebb_tensor_upload (EbbTensor *tensor,
                             const void *values,
                             GError **error);
-/* The same view without graph; always a new tensor. */
+/* The same view without graph; always a new tensor, a part if @tensor is one. */
 EbbTensor *ebb_tensor_alias (EbbTensor *tensor);
 /* Points @tensor at the storage of @other (same shape, dtype). For parameters: load, to (), shard. */
 void ebb_tensor_swap_storage (EbbTensor *tensor,

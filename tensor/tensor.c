@@ -35,7 +35,7 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->view.dtype = dtype;
   self->view.n_dims = (int) n_dims;
   self->ref_count = 1;
-  self->requires_grad = self->is_parameter = self->is_buffer = 0;
+  self->requires_grad = self->is_parameter = self->is_buffer = self->is_part = 0;
   self->output_index = 0;
   self->storage = storage ? ebb_storage_ref (storage) : NULL;
   self->offset = offset;
@@ -48,6 +48,7 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->shadow = NULL;
   self->n_uses = 0;
   self->keeper = NULL;
+  self->partition = NULL;
   return self;
 }
 
@@ -399,7 +400,7 @@ drop_contents (EbbTensor *tensor)
   if (tensor->shadow != NULL)
     ebb_tensor_unref (tensor->shadow);
   if (tensor->recipe != NULL)
-    ebb_recipe_give_up (tensor->recipe);
+    ebb_recipe_put_down (tensor->recipe);
   if (tensor->storage != NULL)
     ebb_storage_unref (tensor->storage);
 }
@@ -451,8 +452,11 @@ ebb_tensor_dispose (EbbTensor *tensor)
 EbbTensor *
 ebb_tensor_alias (EbbTensor *tensor)
 {
-  return ebb_tensor_new_view (tensor->storage, tensor->offset, tensor->view.shape, tensor->view.strides,
-                              (guint) tensor->view.n_dims, tensor->view.dtype);
+  EbbTensor *alias = ebb_tensor_new_view (tensor->storage, tensor->offset, tensor->view.shape, tensor->view.strides,
+                                          (guint) tensor->view.n_dims, tensor->view.dtype);
+
+  alias->is_part = tensor->is_part;
+  return alias;
 }
 
 /**

@@ -133,12 +133,12 @@ bias_gelu_backward (EbbBackward *ctx, GError **error)
 }
 
 static gboolean
-bias_gelu_rebuild (const EbbKernelParams *params, EbbTensor **operands, EbbTensor *output, GError **error)
+bias_gelu_rebuild (const EbbRebuild *how, EbbTensor **operands, EbbTensor *output, GError **error)
 {
   EbbLaunch launch;
 
   ebb_launch_init (&launch, EBB_KERNEL_BIAS_GELU);
-  launch.params = *params;
+  launch.params = how->params;
   ebb_launch_input (&launch, operands[0]);
   ebb_launch_input (&launch, operands[1]);
   ebb_launch_output (&launch, output);

@@ -27,7 +27,7 @@ gboolean ebb_norm_give_vector (EbbBackward *ctx,
                                GError **error);
 
 /* Makes a layer norm again from its input, weight and bias. */
-gboolean ebb_layer_norm_rebuild (const EbbKernelParams *params,
+gboolean ebb_layer_norm_rebuild (const EbbRebuild *how,
                                  EbbTensor **operands,
                                  EbbTensor *output,
                                  GError **error);

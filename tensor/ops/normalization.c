@@ -185,12 +185,12 @@ layer_norm_backward (EbbBackward *ctx,
 }
 
 gboolean
-ebb_layer_norm_rebuild (const EbbKernelParams *params,
+ebb_layer_norm_rebuild (const EbbRebuild *how,
                         EbbTensor **operands,
                         EbbTensor *output,
                         GError **error)
 {
-  return rebuild (EBB_KERNEL_LAYER_NORM, params, operands, 3, 2, output, error);
+  return rebuild (EBB_KERNEL_LAYER_NORM, &how->params, operands, 3, 2, output, error);
 }
 
 static const EbbOp op_layer_norm = { "layer_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_LAYER_NORM, NULL,
@@ -254,12 +254,12 @@ rms_norm_backward (EbbBackward *ctx,
 }
 
 static gboolean
-rms_norm_rebuild (const EbbKernelParams *params,
+rms_norm_rebuild (const EbbRebuild *how,
                   EbbTensor **operands,
                   EbbTensor *output,
                   GError **error)
 {
-  return rebuild (EBB_KERNEL_RMS_NORM, params, operands, 2, 1, output, error);
+  return rebuild (EBB_KERNEL_RMS_NORM, &how->params, operands, 2, 1, output, error);
 }
 
 static const EbbOp op_rms_norm = { "rms_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_RMS_NORM, NULL, rms_norm_backward };

@@ -37,12 +37,12 @@ is_rebuilt (EbbUnaryOp which)
 }
 
 static gboolean
-unary_rebuild (const EbbKernelParams *params, EbbTensor **operands, EbbTensor *output, GError **error)
+unary_rebuild (const EbbRebuild *how, EbbTensor **operands, EbbTensor *output, GError **error)
 {
   EbbLaunch launch;
 
   ebb_launch_init (&launch, EBB_KERNEL_UNARY);
-  launch.params = *params;
+  launch.params = how->params;
   ebb_launch_input (&launch, operands[0]);
   ebb_launch_output (&launch, output);
   return ebb_launch (EBB_DEVICE_OF (output), &launch, error);

@@ -1,0 +1,35 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/tensor-private.h"
+
+/* How a parameter of which this rank has one part by tensor parallelism was cut from the whole. Another thing than a
+ * keeper, which is data parallel's: a parameter may have both. The tensor doesn't own its partition; who has made it
+ * takes it away before it goes, and has tensor->is_part set with it. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbPartition EbbPartition;
+
+typedef struct
+{
+  /* Replaces each of @values by its sum over the ranks. Collective. */
+  gboolean (*sum) (EbbPartition *self,
+                   double *values,
+                   guint n_values,
+                   GError **error);
+} EbbPartitionFuncs;
+
+struct _EbbPartition
+{
+  const EbbPartitionFuncs *funcs;
+  gpointer ranks; /* the process group: the same pointer for all parameters that are split over the same ranks */
+  guint n_parts, index;
+  guint dim;
+  guint n_sections; /* of dimension @dim of the whole, equally long (3: queries, keys, values); each is split in n_parts,
+                     * the first (length % n_parts) of them one longer; this rank's parts of them follow each other */
+  guint n_dims;
+  gint64 shape[EBB_MAX_DIMS]; /* of the whole */
+};
+
+G_END_DECLS
