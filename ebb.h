@@ -61,6 +61,7 @@
 #include "nn/training-state.h"
 #include "nn/transformer-block.h"
 
+#include "dist/generator-tracker.h"
 #include "dist/init.h"
 #include "dist/mesh.h"
 #include "dist/parallel-ops.h"

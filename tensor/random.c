@@ -137,6 +137,37 @@ ebb_generator_get_default (void)
   return ebb_thread.generator;
 }
 
+void
+ebb_generator_push_default (EbbGenerator *generator,
+                            gpointer owner)
+{
+  EbbGeneratorFork *fork = g_new (EbbGeneratorFork, 1);
+
+  *fork = (EbbGeneratorFork){ ebb_thread.forks, g_object_ref (generator), g_object_ref (ebb_generator_get_default ()),
+                              owner };
+  ebb_thread.forks = fork;
+  ebb_thread.generator = generator;
+}
+
+void
+ebb_generator_pop_default (void)
+{
+  EbbGeneratorFork *fork = ebb_thread.forks;
+
+  ebb_thread.forks = fork->outer;
+  ebb_thread.generator = fork->before;
+  g_object_unref (fork->generator);
+  g_object_unref (fork->before); /* whose default it was holds it as well */
+  g_free (fork);
+}
+
+void
+ebb_generator_pop_forks_to (EbbGeneratorFork *fork)
+{
+  while (ebb_thread.forks != fork && ebb_thread.forks != NULL)
+    ebb_generator_pop_default ();
+}
+
 /**
  * ebb_generator_get_seed:
  * @self: a generator

@@ -10,6 +10,7 @@ G_BEGIN_DECLS
 
 typedef struct _EbbOpObserver EbbOpObserver;
 typedef struct _EbbRecipeLog EbbRecipeLog;
+typedef struct _EbbGeneratorFork EbbGeneratorFork;
 struct _EbbProfiler;
 struct _EbbMemoryAccount;
 
@@ -50,6 +51,8 @@ typedef struct
   EbbRecipeLog *recipe_log;          /* of it */
   const EbbOp *saving;               /* whose tensor is at the door */
   EbbGenerator *generator;           /* the default one, made at first use */
+  EbbGeneratorFork *forks;           /* what was the default before, innermost first */
+  GObject *tracker;                  /* of named generators, made at first use */
   EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
@@ -63,6 +66,20 @@ extern __thread EbbThread ebb_thread __attribute__ ((visibility ("hidden"), tls_
 
 void ebb_thread_push_observer (EbbOpObserver *observer);
 void ebb_thread_pop_observer (EbbOpObserver *observer);
+
+/* Another generator is this thread's default one until its fork is popped. */
+struct _EbbGeneratorFork
+{
+  EbbGeneratorFork *outer;
+  EbbGenerator *generator, *before; /* references */
+  gpointer owner;                   /* who pushed it, not owned */
+};
+
+void ebb_generator_push_default (EbbGenerator *generator,
+                                 gpointer owner);
+void ebb_generator_pop_default (void);
+/* Pops what was pushed since @fork was the innermost one, and left there. */
+void ebb_generator_pop_forks_to (EbbGeneratorFork *fork);
 /* A backward pass begins, which may touch anything. */
 #define EBB_TOUCH_EVERYTHING GSIZE_TO_POINTER (G_MAXSIZE)
 /* Tells all observers that memory is touched. */

@@ -91,6 +91,7 @@ struct _EbbCheckpointFrame
   guint8 autocast, autocast_dtype;
   EbbDevice *default_device;
   EbbGenerator *generator; /* the forward's default one */
+  GObject *tracker;        /* of the forward's thread; NULL: it had none */
   guint64 mark;            /* births from here on are inside */
   GArray *outers;          /* of EbbOuter */
   GArray *parts;           /* of EbbPart: the tensors in args, in order */

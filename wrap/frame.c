@@ -288,6 +288,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_byte_array_unref (self->recipe_log.derived);
   g_clear_error (&self->policy_error);
   g_clear_object (&self->generator);
+  g_clear_object (&self->tracker);
   ebb_checkpoint_target_unref (self->target);
   G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
 }
@@ -458,6 +459,7 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
 {
   g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
   gboolean nested = ebb_thread.frame != 0;
+  EbbGeneratorFork *fork = ebb_thread.forks;
   EbbCheckpointFrame *self;
   EbbArgs *result;
 
@@ -473,6 +475,7 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   result = ebb_frame_end_forward (self, run_inside (self, inside, modules, args, error), error);
   ebb_frame_flush_touched (self);
   ebb_frame_finish_kept (self);
+  g_set_object (&self->tracker, ebb_thread.tracker); /* may have been made inside */
   if (result != NULL)
     {
       target->tally.n_forwards += ebb_thread.recomputing == 0;
@@ -481,6 +484,7 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   else
     {
       ebb_frame_count_down (self);
+      ebb_generator_pop_forks_to (fork);
       ebb_frame_put_back_generators (self->draws);
     }
   if (self->n_wanted == 0)

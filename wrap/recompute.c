@@ -78,6 +78,9 @@ enter (EbbCheckpointFrame *self)
   ebb_thread.default_device = self->default_device;
   ebb_thread.stopped = 0;
   ebb_thread.generator = self->generator; /* of the forward's thread */
+  ebb_thread.forks = NULL;
+  if (self->tracker != NULL)
+    ebb_thread.tracker = self->tracker;
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread.observers = &self->watch.observer;
   ebb_thread.checkpointing = 0;
@@ -116,6 +119,8 @@ run_again (EbbCheckpointFrame *self,
   int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
   EbbOpObserver *outer = self->watch.observer.outer;
   EbbGenerator *generator = ebb_thread.generator;
+  EbbGeneratorFork *fork = ebb_thread.forks;
+  GObject *tracker = ebb_thread.tracker, *used = self->tracker;
   /* Of the forward, which may be going on: it may run a backward pass itself. */
   const guint64 mark = self->mark;
   const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
@@ -135,7 +140,11 @@ run_again (EbbCheckpointFrame *self,
   self->watch.observer.outer = outer;
   if (is_early_end (self, local))
     g_clear_error (&local);
+  ebb_generator_pop_forks_to (NULL); /* which the forward's way out has left open */
+  ebb_thread.forks = fork;
   ebb_thread.generator = generator;
+  if (used != NULL)
+    ebb_thread.tracker = tracker;
   return_generators (self, local != NULL);
   ebb_frame_swap_training (self);
   g_array_set_size (self->provided, n_provided);

@@ -1,0 +1,465 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/generator-tracker.h"
+
+#include "tensor/thread-private.h"
+
+#include <pthread.h>
+
+/* Megatron's and DeepSpeed's seeds of a tensor-parallel rank begin here. */
+#define MODEL_PARALLEL_OFFSET 2718
+
+typedef struct
+{
+  char *name;
+  EbbGenerator *generator;
+  guint64 seed;        /* that it was added with */
+  gboolean is_retired; /* reset since: waits for the name to come again, for those that remember the generator */
+} Entry;
+
+struct _EbbGeneratorTracker
+{
+  GObject parent_instance;
+
+  GPtrArray *entries; /* of Entry, in the order in which they were first added */
+};
+
+G_DEFINE_FINAL_TYPE (EbbGeneratorTracker, ebb_generator_tracker, G_TYPE_OBJECT)
+
+static void
+entry_free (gpointer data)
+{
+  Entry *entry = data;
+
+  g_free (entry->name);
+  g_object_unref (entry->generator);
+  g_free (entry);
+}
+
+static void
+ebb_generator_tracker_finalize (GObject *object)
+{
+  g_ptr_array_unref (EBB_GENERATOR_TRACKER (object)->entries);
+  G_OBJECT_CLASS (ebb_generator_tracker_parent_class)->finalize (object);
+}
+
+static void
+ebb_generator_tracker_class_init (EbbGeneratorTrackerClass *klass)
+{
+  G_OBJECT_CLASS (klass)->finalize = ebb_generator_tracker_finalize;
+}
+
+static void
+ebb_generator_tracker_init (EbbGeneratorTracker *self)
+{
+  self->entries = g_ptr_array_new_with_free_func (entry_free);
+}
+
+/**
+ * ebb_generator_tracker_new:
+ *
+ * Returns: (transfer full): a tracker without generators
+ */
+EbbGeneratorTracker *
+ebb_generator_tracker_new (void)
+{
+  return g_object_new (EBB_TYPE_GENERATOR_TRACKER, NULL);
+}
+
+static pthread_key_t default_key;
+static pthread_once_t default_once = PTHREAD_ONCE_INIT;
+
+static void
+drop_default (gpointer tracker)
+{
+  ebb_generator_pop_forks_to (NULL);
+  ebb_thread.tracker = NULL;
+  g_object_unref (tracker);
+}
+
+static void
+make_default_key (void)
+{
+  pthread_key_create (&default_key, drop_default);
+}
+
+/**
+ * ebb_generator_tracker_get_default:
+ *
+ * The tracker of this thread, which parallel layers use; in a recompute that of the forward's thread.
+ *
+ * Returns: (transfer none): the tracker
+ */
+EbbGeneratorTracker *
+ebb_generator_tracker_get_default (void)
+{
+  if (G_UNLIKELY (ebb_thread.tracker == NULL))
+    {
+      pthread_once (&default_once, make_default_key);
+      ebb_thread.tracker = G_OBJECT (ebb_generator_tracker_new ());
+      pthread_setspecific (default_key, ebb_thread.tracker);
+    }
+  return EBB_GENERATOR_TRACKER (ebb_thread.tracker);
+}
+
+/* -- names --------------------------------------------------------------------------------------------------------- */
+
+/* With the retired ones. */
+static Entry *
+find_any (EbbGeneratorTracker *self,
+          const char *name)
+{
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      Entry *entry = g_ptr_array_index (self->entries, i);
+
+      if (g_str_equal (entry->name, name))
+        return entry;
+    }
+  return NULL;
+}
+
+static Entry *
+find (EbbGeneratorTracker *self,
+      const char *name)
+{
+  Entry *entry = find_any (self, name);
+
+  return entry != NULL && !entry->is_retired ? entry : NULL;
+}
+
+/* The generator of a name stays the same object, whatever is reset: a recompute finds it where the forward had it. */
+static void
+put (EbbGeneratorTracker *self,
+     const char *name,
+     guint64 first_seed,
+     guint64 seed,
+     guint64 offset)
+{
+  Entry *entry = find_any (self, name);
+
+  if (entry == NULL)
+    {
+      entry = g_new0 (Entry, 1);
+      entry->name = g_strdup (name);
+      entry->generator = ebb_generator_new (seed);
+      g_ptr_array_add (self->entries, entry);
+    }
+  entry->is_retired = FALSE;
+  entry->seed = first_seed;
+  ebb_generator_set_state (entry->generator, seed, offset);
+}
+
+/**
+ * ebb_generator_tracker_add:
+ * @self: a tracker
+ * @name: what the new generator is called
+ * @seed: which sequence of numbers; no other generator of @self has begun with it
+ * @error: return location for an error
+ *
+ * Adds a generator at the begin of a sequence.
+ *
+ * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if the name or the seed is in use already
+ */
+gboolean
+ebb_generator_tracker_add (EbbGeneratorTracker *self,
+                           const char *name,
+                           guint64 seed,
+                           GError **error)
+{
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
+
+  if (name == NULL || (error != NULL && *error != NULL))
+    return FALSE;
+  if (find (self, name) != NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "generator tracker: there is a generator \"%s\" already; take another name, or reset first", name);
+      return FALSE;
+    }
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      const Entry *entry = g_ptr_array_index (self->entries, i);
+
+      if (entry->is_retired || entry->seed != seed)
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "generator tracker: \"%s\" can't have seed %" G_GUINT64_FORMAT
+                   ", which \"%s\" has: they would give the same numbers; take another seed",
+                   name, seed, entry->name);
+      return FALSE;
+    }
+  put (self, name, seed, seed, 0);
+  return TRUE;
+}
+
+/**
+ * ebb_generator_tracker_has:
+ * @self: a tracker
+ * @name: what a generator may be called
+ *
+ * Returns: whether there is one of that name
+ */
+gboolean
+ebb_generator_tracker_has (EbbGeneratorTracker *self,
+                           const char *name)
+{
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
+
+  return name != NULL && find (self, name) != NULL;
+}
+
+/**
+ * ebb_generator_tracker_get_generator:
+ * @self: a tracker
+ * @name: what the generator is called
+ *
+ * Returns: (transfer none) (nullable): the generator of that name, or %NULL if there is none
+ */
+EbbGenerator *
+ebb_generator_tracker_get_generator (EbbGeneratorTracker *self,
+                                     const char *name)
+{
+  Entry *entry;
+
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), NULL);
+
+  entry = name != NULL ? find (self, name) : NULL;
+  return entry != NULL ? entry->generator : NULL;
+}
+
+/**
+ * ebb_generator_tracker_get_names:
+ * @self: a tracker
+ *
+ * Returns: (transfer full) (array zero-terminated=1): what its generators are called, in the order in which they were
+ *   first added
+ */
+char **
+ebb_generator_tracker_get_names (EbbGeneratorTracker *self)
+{
+  g_autoptr (GStrvBuilder) names = NULL;
+
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), NULL);
+
+  names = g_strv_builder_new ();
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      const Entry *entry = g_ptr_array_index (self->entries, i);
+
+      if (!entry->is_retired)
+        g_strv_builder_add (names, entry->name);
+    }
+  return g_strv_builder_end (names);
+}
+
+/**
+ * ebb_generator_tracker_reset:
+ * @self: a tracker
+ *
+ * Forgets all generators; their names and seeds are free again. Forks that are open go on with the generators that they
+ * have, and recomputes of forwards before it find them.
+ */
+void
+ebb_generator_tracker_reset (EbbGeneratorTracker *self)
+{
+  g_return_if_fail (EBB_IS_GENERATOR_TRACKER (self));
+
+  for (guint i = 0; i < self->entries->len; i++)
+    ((Entry *) g_ptr_array_index (self->entries, i))->is_retired = TRUE;
+}
+
+/* -- forks --------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_generator_tracker_fork:
+ * @self: a tracker
+ * @name: what the generator is called
+ * @error: return location for an error
+ *
+ * Makes the generator of that name this thread's default one until ebb_generator_tracker_join(). Forks nest.
+ *
+ * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no generator of that name
+ */
+gboolean
+ebb_generator_tracker_fork (EbbGeneratorTracker *self,
+                            const char *name,
+                            GError **error)
+{
+  Entry *entry;
+
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
+
+  if (name == NULL || (error != NULL && *error != NULL))
+    return FALSE;
+  entry = ebb_thread.recomputing > 0 ? find_any (self, name) : find (self, name);
+  if (entry == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "generator tracker: there is no generator \"%s\"; add it first, as ebb_model_parallel_manual_seed () "
+                   "adds \"" EBB_MODEL_PARALLEL_RNG "\"",
+                   name);
+      return FALSE;
+    }
+  ebb_generator_push_default (entry->generator, self);
+  return TRUE;
+}
+
+/**
+ * ebb_generator_tracker_join:
+ * @self: a tracker
+ *
+ * Ends the innermost fork of this thread, which is one of @self: the default generator is the one before again, where
+ * it was left.
+ */
+void
+ebb_generator_tracker_join (EbbGeneratorTracker *self)
+{
+  g_return_if_fail (EBB_IS_GENERATOR_TRACKER (self));
+  g_return_if_fail (ebb_thread.forks != NULL && ebb_thread.forks->owner == self);
+
+  ebb_generator_pop_default ();
+}
+
+/* -- states -------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_generator_tracker_get_states:
+ * @self: a tracker
+ *
+ * Gives where all generators are.
+ *
+ * Returns: (transfer full): a dictionary from name to a dictionary of "seed" and "offset", both the bits of a guint64
+ *   as an integer, as ebb_generator_get_seed() and ebb_generator_get_offset() give them, and "first-seed", that it was
+ *   added with
+ */
+EbbArgs *
+ebb_generator_tracker_get_states (EbbGeneratorTracker *self)
+{
+  EbbArgs *states;
+
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), NULL);
+
+  states = ebb_args_new (EBB_ARGS_DICT);
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      const Entry *entry = g_ptr_array_index (self->entries, i);
+      g_autoptr (EbbArgs) state = ebb_args_new (EBB_ARGS_DICT);
+
+      if (entry->is_retired)
+        continue;
+      ebb_args_add_int (state, "seed", (gint64) ebb_generator_get_seed (entry->generator));
+      ebb_args_add_int (state, "offset", (gint64) ebb_generator_get_offset (entry->generator));
+      ebb_args_add_int (state, "first-seed", (gint64) entry->seed);
+      ebb_args_add_args (states, entry->name, state);
+    }
+  return states;
+}
+
+static gboolean
+read_int (EbbArgs *state,
+          const char *key,
+          guint64 *value)
+{
+  int index = ebb_args_find (state, key);
+
+  if (index < 0 || ebb_args_get_value_kind (state, (guint) index) != EBB_VALUE_INT)
+    return FALSE;
+  *value = (guint64) ebb_args_get_int (state, (guint) index);
+  return TRUE;
+}
+
+/* One entry of the states; "first-seed" may be left out. */
+static gboolean
+read_state (EbbArgs *states,
+            guint i,
+            guint64 *first_seed,
+            guint64 *seed,
+            guint64 *offset,
+            GError **error)
+{
+  const char *name = ebb_args_get_key (states, i);
+  g_autoptr (EbbArgs) state =
+      ebb_args_get_value_kind (states, i) == EBB_VALUE_ARGS ? ebb_args_get_args (states, i) : NULL;
+
+  if (name != NULL && state != NULL && read_int (state, "seed", seed) && read_int (state, "offset", offset))
+    {
+      if (!read_int (state, "first-seed", first_seed))
+        *first_seed = *seed;
+      return TRUE;
+    }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "generator tracker: entry %u of the states (%s) must be a dictionary of the integers \"seed\" and "
+               "\"offset\" under the generator's name",
+               i, name != NULL ? name : "without a name");
+  return FALSE;
+}
+
+/**
+ * ebb_generator_tracker_set_states:
+ * @self: a tracker
+ * @states: (nullable): what ebb_generator_tracker_get_states() gave
+ * @error: return location for an error
+ *
+ * Puts the tracker to a state: it has the generators of @states, no others, and they go on from where they were. Those
+ * whose names it had stay the same objects. All or none is changed.
+ *
+ * Returns: %TRUE, or %FALSE with %EBB_ERROR_STATE if @states are no such states
+ */
+gboolean
+ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
+                                  EbbArgs *states,
+                                  GError **error)
+{
+  guint64 first_seed, seed, offset;
+
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
+
+  if (states == NULL || (error != NULL && *error != NULL))
+    return FALSE;
+  for (guint i = 0; i < ebb_args_get_length (states); i++)
+    if (!read_state (states, i, &first_seed, &seed, &offset, error))
+      return FALSE;
+  ebb_generator_tracker_reset (self);
+  for (guint i = 0; i < ebb_args_get_length (states); i++)
+    if (read_state (states, i, &first_seed, &seed, &offset, NULL))
+      put (self, ebb_args_get_key (states, i), first_seed, seed, offset);
+  return TRUE;
+}
+
+/* -- seeds --------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_model_parallel_manual_seed:
+ * @seed: what the random numbers of a training follow from
+ * @tensor_group: (nullable): the ranks that share each product; %NULL: this rank has none beside it
+ * @error: return location for an error
+ *
+ * Puts this thread's default generator to the begin of the sequence @seed, the same on all ranks of @tensor_group, and
+ * the tracker to one generator, %EBB_MODEL_PARALLEL_RNG, with the seed @seed + 2718 + this rank's number in the group,
+ * which differs: as `model_parallel_cuda_manual_seed` of Megatron and DeepSpeed. Ranks with other data are to give
+ * other seeds, if they are to drop out other elements.
+ *
+ * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT inside a fork, where another generator is the default one
+ */
+gboolean
+ebb_model_parallel_manual_seed (guint64 seed,
+                                EbbProcessGroup *tensor_group,
+                                GError **error)
+{
+  EbbGeneratorTracker *tracker;
+  guint rank = tensor_group != NULL ? ebb_process_group_get_rank (tensor_group) : 0;
+
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  if (ebb_thread.forks != NULL)
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                           "model_parallel_manual_seed: another generator is this thread's default one inside a fork; "
+                           "call ebb_generator_tracker_join () first");
+      return FALSE;
+    }
+  tracker = ebb_generator_tracker_get_default ();
+  ebb_manual_seed (seed);
+  ebb_generator_tracker_reset (tracker);
+  return ebb_generator_tracker_add (tracker, EBB_MODEL_PARALLEL_RNG, seed + MODEL_PARALLEL_OFFSET + rank, error);
+}
