@@ -20,6 +20,23 @@ ebb_process_group_set_thread_default (EbbProcessGroup *group)
   g_set_object (&thread_default, group);
 }
 
+EbbProcessGroup *
+ebb_process_group_get_thread_default (void)
+{
+  return thread_default;
+}
+
+gboolean
+ebb_process_group_is_initialised (void)
+{
+  gboolean result;
+
+  pthread_mutex_lock (&lock);
+  result = thread_default != NULL || process_default != NULL;
+  pthread_mutex_unlock (&lock);
+  return result;
+}
+
 /**
  * ebb_process_group_get_default:
  *

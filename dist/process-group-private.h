@@ -179,5 +179,9 @@ EbbProcessGroup *ebb_process_group_load (const char *name,
 EbbProcessGroup *ebb_single_group_new (void);
 /* What get_default gives on this thread; takes a reference, NULL: none of its own. */
 void ebb_process_group_set_thread_default (EbbProcessGroup *group);
+/* Of a thread of ebb_run_ranks (); NULL elsewhere. Not owned. */
+EbbProcessGroup *ebb_process_group_get_thread_default (void);
+/* Whether get_default gives a group that somebody made. */
+gboolean ebb_process_group_is_initialised (void);
 
 G_END_DECLS

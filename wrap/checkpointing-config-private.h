@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/args.h"
+#include "wrap/mpu-private.h"
 
 /* The keys of DeepSpeed's "activation_checkpointing", from its JSON and from the arguments of its function. */
 
@@ -32,9 +33,9 @@ gboolean ebb_checkpointing_config_read_json (EbbCheckpointingConfig *config,
 gboolean ebb_checkpointing_config_read_args (EbbCheckpointingConfig *config,
                                              EbbArgs *args,
                                              GError **error);
-/* Whether all of it can be had together, with @world_size model-parallel ranks (0: no mpu). */
+/* Whether all of it can be had together. */
 gboolean ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
-                                         guint world_size,
+                                         const EbbMpu *mpu,
                                          GError **error);
 /* A dictionary with the names of the JSON. */
 EbbArgs *ebb_checkpointing_config_to_args (const EbbCheckpointingConfig *config);

@@ -152,7 +152,7 @@ ebb_checkpointing_config_read_args (EbbCheckpointingConfig *config,
 
 gboolean
 ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
-                                guint world_size,
+                                const EbbMpu *mpu,
                                 GError **error)
 {
   if (config->values[EBB_CHECKPOINTING_CONTIGUOUS] && config->values[EBB_CHECKPOINTING_NUMBER] == 0)
@@ -166,17 +166,17 @@ ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
     }
   if (!config->values[EBB_CHECKPOINTING_PARTITION])
     return TRUE;
-  if (world_size < 2)
+  if (mpu->world_size < 2)
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                  "partition_activations is true and %s: it divides activations among model-parallel ranks, of which "
                  "there must be at least 2; one process alone takes false",
-                 world_size == 0 ? "there is no mpu" : "mpu has one rank");
-  else
+                 mpu->world_size == 0 ? "there is no mpu" : "mpu has one rank");
+  else if (mpu->group == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "partition_activations is true and mpu has %u ranks: this version of Ebb can't divide activations "
-                 "among ranks, it must be false",
-                 world_size);
-  return FALSE;
+                 "partition_activations is true and mpu has %u ranks, but is no EbbMesh or EbbProcessGroup, over which "
+                 "they could be talked to",
+                 mpu->world_size);
+  return mpu->group != NULL && mpu->world_size >= 2;
 }
 
 EbbArgs *

@@ -1,91 +1,96 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpointing.h"
 
+#include "dist/process-group-private.h"
 #include "offload/contiguous-store.h"
-#include "offload/host-store.h"
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/checkpointing-config-private.h"
+#include "wrap/mpu-private.h"
+#include "wrap/store-chain-private.h"
 
 #include <pthread.h>
 
 /* DeepSpeed's interface: one configuration for the process, which its own checkpoint function uses and which modules
- * can be wrapped with. It is nothing but options that are made from keys. */
+ * can be wrapped with. It is nothing but options that are made from keys. A rank that is a thread stands for a process:
+ * it has a configuration of its own, with the group that knows it by its number. */
+
+typedef struct
+{
+  EbbCheckpointOptions *options; /* NULL: never asked for */
+  EbbCheckpointingConfig config;
+  gboolean is_configured;
+} Configuration;
+
+static void
+configuration_free (gpointer data)
+{
+  Configuration *self = data;
+
+  g_clear_object (&self->options);
+  g_free (self);
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* under the lock */
-static EbbCheckpointOptions *configured; /* NULL: never asked for */
-static EbbCheckpointingConfig current;
-static gboolean is_configured;
+static Configuration of_process; /* under the lock */
+/* Of a thread of ebb_run_ranks () that has configured something, which ends with its rank. */
+static GPrivate of_rank = G_PRIVATE_INIT (configuration_free);
+
+/* What counts on this thread. Of other ranks' nobody knows; the lock is for the process' own. */
+static Configuration *
+get_configuration (void)
+{
+  Configuration *own = g_private_get (&of_rank);
+
+  return own != NULL ? own : &of_process;
+}
 
 /* -- configuring --------------------------------------------------------------------------------------------------- */
 
-static gboolean
-get_world_size (GObject *mpu,
-                guint *world_size,
-                GError **error)
-{
-  GParamSpec *spec;
-  g_auto (GValue) value = G_VALUE_INIT;
-
-  *world_size = 0;
-  if (mpu == NULL)
-    return TRUE;
-  spec = g_object_class_find_property (G_OBJECT_GET_CLASS (mpu), "world-size");
-  g_value_init (&value, G_TYPE_INT64);
-  if (spec == NULL || !(spec->flags & G_PARAM_READABLE) || spec->value_type == G_TYPE_STRING
-      || !g_value_type_transformable (spec->value_type, G_TYPE_INT64))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "mpu is a %s, which has no number \"world-size\": it must be none, or an object that has one",
-                   G_OBJECT_TYPE_NAME (mpu));
-      return FALSE;
-    }
-  g_object_get_property (mpu, "world-size", &value);
-  if (g_value_get_int64 (&value) < 1 || g_value_get_int64 (&value) > G_MAXINT32)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "mpu has the world-size %" G_GINT64_FORMAT ": it must be from 1 to %d", g_value_get_int64 (&value),
-                   G_MAXINT32);
-      return FALSE;
-    }
-  *world_size = (guint) g_value_get_int64 (&value);
-  return TRUE;
-}
-
-static EbbSavedTensorHooks *
-make_store (const EbbCheckpointingConfig *config,
-            GError **error)
-{
-  EbbSavedTensorHooks *host = config->values[EBB_CHECKPOINTING_CPU] ? ebb_host_store_get_default () : NULL;
-
-  if (!config->values[EBB_CHECKPOINTING_CONTIGUOUS])
-    return g_object_ref (host);
-  return ebb_contiguous_store_new (config->values[EBB_CHECKPOINTING_NUMBER], (EbbActivationStore *) host, error);
-}
-
 static EbbCheckpointOptions *
 make_options (const EbbCheckpointingConfig *config,
+              const EbbMpu *mpu,
               GError **error)
 {
+  const guint *values = config->values;
+  EbbStoreChain chain = {
+    .group = values[EBB_CHECKPOINTING_PARTITION] ? mpu->group : NULL,
+    .n_checkpoints = values[EBB_CHECKPOINTING_CONTIGUOUS] ? values[EBB_CHECKPOINTING_NUMBER] : 0,
+    .host = values[EBB_CHECKPOINTING_CPU] != 0,
+  };
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbSavedTensorHooks) store = NULL;
 
-  if (config->values[EBB_CHECKPOINTING_CPU] || config->values[EBB_CHECKPOINTING_CONTIGUOUS])
-    {
-      g_autoptr (EbbSavedTensorHooks) store = make_store (config, error);
-
-      if (store == NULL)
-        return NULL;
-      ebb_checkpoint_options_set_store (options, store);
-    }
-  ebb_checkpoint_options_set_synchronize (options, config->values[EBB_CHECKPOINTING_SYNCHRONIZE] != 0);
-  ebb_checkpoint_options_set_profile (options, config->values[EBB_CHECKPOINTING_PROFILE] != 0);
+  if (!ebb_store_chain_open (&chain, &store, error))
+    return NULL;
+  if (store != NULL)
+    ebb_checkpoint_options_set_store (options, store);
+  ebb_checkpoint_options_set_synchronize (options, values[EBB_CHECKPOINTING_SYNCHRONIZE] != 0);
+  ebb_checkpoint_options_set_profile (options, values[EBB_CHECKPOINTING_PROFILE] != 0);
   return g_steal_pointer (&options);
+}
+
+static void
+set_configuration (const EbbCheckpointingConfig *config,
+                   EbbCheckpointOptions *options)
+{
+  EbbCheckpointOptions *old;
+  Configuration *place;
+
+  if (ebb_process_group_get_thread_default () != NULL && g_private_get (&of_rank) == NULL)
+    g_private_set (&of_rank, g_new0 (Configuration, 1));
+  place = get_configuration ();
+  pthread_mutex_lock (&lock);
+  old = place->options;
+  *place = (Configuration){ .options = options, .config = *config, .is_configured = TRUE };
+  pthread_mutex_unlock (&lock);
+  g_clear_object (&old);
 }
 
 /**
  * ebb_checkpointing_configure:
- * @mpu: (nullable): who knows the ranks that a model is divided among: an object with a number as its property
- *   `world-size`; %NULL for one process alone
+ * @mpu: (nullable): who knows the ranks that a model is divided among: an #EbbMesh, by its dimension "tensor", or an
+ *   #EbbProcessGroup; also any object with a number as its property `world-size`, which can't be talked over; %NULL for
+ *   one process alone
  * @json: (nullable): a configuration of DeepSpeed: text, which begins with "{", or else the path of a file; %NULL for
  *   none
  * @overrides: (nullable): a dictionary of arguments: `partition_activations`, `contiguous_checkpointing`,
@@ -93,11 +98,12 @@ make_options (const EbbCheckpointingConfig *config,
  *   %NULL for none
  * @error: return location for an error
  *
- * Sets, for the process, what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() gives. Begins
- * with the defaults, then does what the object "activation_checkpointing" of @json says (other parts of a configuration
+ * Sets, for the process, what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() gives; on a thread
+ * of ebb_run_ranks() for its rank alone, until it ends. Begins with the defaults, then does what the object "activation_checkpointing" of @json says (other parts of a configuration
  * are not looked at), then what @overrides say:
  *
- * - `partition_activations` (false): demands several model-parallel ranks
+ * - `partition_activations` (false): of what checkpoints keep each of the ranks of @mpu keeps a part, by
+ *   ebb_partitioned_store_new(), inside which are the following two; demands several ranks
  * - `cpu_checkpointing`, argument `checkpoint_in_cpu` (false): what checkpoints keep is held in host memory, by
  *   ebb_host_store_get_default()
  * - `contiguous_memory_optimization`, argument `contiguous_checkpointing` (false): it is held in one buffer for each
@@ -120,28 +126,22 @@ ebb_checkpointing_configure (GObject *mpu,
                              GError **error)
 {
   EbbCheckpointingConfig config = { 0 };
-  EbbCheckpointOptions *options, *old;
-  guint world_size;
+  EbbCheckpointOptions *options;
+  EbbMpu unit;
 
   if (error != NULL && *error != NULL)
     return FALSE;
   g_return_val_if_fail (mpu == NULL || G_IS_OBJECT (mpu), FALSE);
 
-  if (!get_world_size (mpu, &world_size, error)
+  if (!ebb_mpu_init (&unit, mpu, error)
       || (json != NULL && !ebb_checkpointing_config_read_json (&config, json, error))
       || (overrides != NULL && !ebb_checkpointing_config_read_args (&config, overrides, error))
-      || !ebb_checkpointing_config_check (&config, world_size, error))
+      || !ebb_checkpointing_config_check (&config, &unit, error))
     return FALSE;
-  options = make_options (&config, error);
+  options = make_options (&config, &unit, error);
   if (options == NULL)
     return FALSE;
-  pthread_mutex_lock (&lock);
-  old = configured;
-  configured = options;
-  current = config;
-  is_configured = TRUE;
-  pthread_mutex_unlock (&lock);
-  g_clear_object (&old);
+  set_configuration (&config, options);
   return TRUE;
 }
 
@@ -157,7 +157,7 @@ ebb_checkpointing_is_configured (void)
   gboolean result;
 
   pthread_mutex_lock (&lock);
-  result = is_configured;
+  result = get_configuration ()->is_configured;
   pthread_mutex_unlock (&lock);
   return result;
 }
@@ -173,7 +173,7 @@ ebb_checkpointing_get_config (void)
   EbbCheckpointingConfig config;
 
   pthread_mutex_lock (&lock);
-  config = current;
+  config = get_configuration ()->config;
   pthread_mutex_unlock (&lock);
   return ebb_checkpointing_config_to_args (&config);
 }
@@ -191,12 +191,13 @@ ebb_checkpointing_get_config (void)
 EbbCheckpointOptions *
 ebb_checkpointing_get_options (void)
 {
+  Configuration *place = get_configuration ();
   EbbCheckpointOptions *options;
 
   pthread_mutex_lock (&lock);
-  if (configured == NULL)
-    configured = ebb_checkpoint_options_new ();
-  options = g_object_ref (configured);
+  if (place->options == NULL)
+    place->options = ebb_checkpoint_options_new ();
+  options = g_object_ref (place->options);
   pthread_mutex_unlock (&lock);
   return options;
 }
@@ -236,10 +237,11 @@ void
 ebb_checkpointing_reset (void)
 {
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpointing_get_options ();
-  EbbSavedTensorHooks *store = ebb_checkpoint_options_get_store (options);
 
-  if (store != NULL && EBB_IS_CONTIGUOUS_STORE (store))
-    ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (store));
+  for (EbbSavedTensorHooks *store = ebb_checkpoint_options_get_store (options); store != NULL;
+       store = ebb_store_chain_next (store))
+    if (EBB_IS_CONTIGUOUS_STORE (store))
+      ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (store));
 }
 
 /**

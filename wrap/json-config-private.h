@@ -14,10 +14,11 @@ G_BEGIN_DECLS
 
 typedef enum
 {
-  EBB_CONFIG_BOOLEAN,       /* value: 1 or 0 */
-  EBB_CONFIG_COUNT,         /* from 1 on */
-  EBB_CONFIG_COUNT_OR_NULL, /* 0 for null */
-  EBB_CONFIG_CHOICE_OR_NULL /* 0 for null, else the number of the choice + 1 */
+  EBB_CONFIG_BOOLEAN,        /* value: 1 or 0 */
+  EBB_CONFIG_COUNT,          /* from 1 on */
+  EBB_CONFIG_COUNT_OR_NULL,  /* 0 for null */
+  EBB_CONFIG_CHOICE_OR_NULL, /* 0 for null, else the number of the choice + 1 */
+  EBB_CONFIG_ARRAY           /* of whatever; 1 */
 } EbbConfigKind;
 
 typedef struct

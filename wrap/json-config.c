@@ -42,6 +42,8 @@ describe_kind (const EbbConfigKey *key)
       return g_strdup_printf ("a whole number from 1 to %d", EBB_CONFIG_MAX_COUNT);
     case EBB_CONFIG_COUNT_OR_NULL:
       return g_strdup_printf ("a whole number from 1 to %d, or null", EBB_CONFIG_MAX_COUNT);
+    case EBB_CONFIG_ARRAY:
+      return g_strdup ("an array");
     case EBB_CONFIG_CHOICE_OR_NULL:
     default:
       text = g_string_new (NULL);
@@ -280,6 +282,9 @@ read_node (const EbbConfigKey *key,
       else
         return FALSE;
       return TRUE;
+    case EBB_CONFIG_ARRAY:
+      *value = 1;
+      return JSON_NODE_HOLDS_ARRAY (node);
     case EBB_CONFIG_CHOICE_OR_NULL:
     default:
       *value = is_value (node, G_TYPE_STRING) ? find_choice (key, json_node_get_string (node)) : 0;

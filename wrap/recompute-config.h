@@ -1,0 +1,18 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "nn/module.h"
+
+G_BEGIN_DECLS
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_recompute_configure (EbbModule *model,
+                                  const char *json,
+                                  GObject *mpu,
+                                  GError **error);
+
+G_END_DECLS
