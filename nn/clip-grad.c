@@ -5,6 +5,7 @@
 #include "tensor/op-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
+#include "tensor/partition-private.h"
 #include "tensor/profiler-private.h"
 
 #include <math.h>
@@ -87,6 +88,17 @@ sum_device (EbbTensor **parameters,
   return TRUE;
 }
 
+/* A parameter may be split twice: into parts by tensor parallelism, and these among ranks with other data. The sums of
+ * squares of all that are split over the same ranks go together, so that there is one call for each such group. */
+typedef struct
+{
+  EbbTensor **parameters;
+  guint n_parameters;
+  const double *squares; /* [n_parameters] */
+  GPtrArray *groups;     /* of tensor-parallel ranks; NULL: the one of whole parameters, which comes first */
+  double *sums;          /* [groups] */
+} Norm;
+
 static gpointer
 get_split (EbbTensor *parameter)
 {
@@ -95,30 +107,93 @@ get_split (EbbTensor *parameter)
   return keeper == NULL || keeper->funcs->get_split == NULL ? NULL : keeper->funcs->get_split (keeper);
 }
 
-/* Adds the squares of all parameters that are split over the same ranks as the one at @first, on all of these. They are
- * asked for even where this rank has nothing to add: the others wait for it. */
+static gpointer
+get_ranks (EbbTensor *parameter)
+{
+  EbbPartition *partition = parameter->partition;
+
+  return partition == NULL || partition->n_parts == 1 ? NULL : partition->ranks;
+}
+
+static void
+find_groups (Norm *self)
+{
+  g_ptr_array_add (self->groups, NULL);
+  for (guint i = 0; i < self->n_parameters; i++)
+    if (!g_ptr_array_find (self->groups, get_ranks (self->parameters[i]), NULL))
+      g_ptr_array_add (self->groups, get_ranks (self->parameters[i]));
+  self->sums = g_new0 (double, self->groups->len);
+}
+
+/* Adds the squares of all parameters that are split over the same data ranks as the one at @first, on all of these.
+ * They are asked for even where this rank has nothing to add: the others wait for it. */
 static gboolean
-sum_split (EbbTensor **parameters,
-           guint n_parameters,
+sum_split (Norm *self,
            guint first,
-           const double *squares,
+           GError **error)
+{
+  EbbKeeper *keeper = self->parameters[first]->keeper;
+  gpointer split = get_split (self->parameters[first]);
+  g_autofree double *sums = g_new0 (double, self->groups->len);
+
+  for (guint i = 0; i < first; i++)
+    if (get_split (self->parameters[i]) == split)
+      return TRUE;
+  for (guint i = first; i < self->n_parameters; i++)
+    {
+      guint group = 0;
+
+      if (get_split (self->parameters[i]) != split)
+        continue;
+      g_ptr_array_find (self->groups, get_ranks (self->parameters[i]), &group);
+      sums[group] += self->squares[i];
+    }
+  if (split != NULL && !keeper->funcs->sum_over_split (keeper, sums, self->groups->len, error))
+    return FALSE;
+  for (guint group = 0; group < self->groups->len; group++)
+    self->sums[group] += sums[group];
+  return TRUE;
+}
+
+/* Over tensor-parallel ranks. What comes from elsewhere, whole parameters' sums too, is counted by the first of them
+ * alone, so that all have the same bits. */
+static gboolean
+sum_parts (Norm *self,
            double *total,
            GError **error)
 {
-  gpointer split = get_split (parameters[first]);
-  double sum = 0;
+  *total = self->sums[0];
+  for (guint group = 1; group < self->groups->len; group++)
+    {
+      EbbPartition *partition = NULL;
 
-  for (guint i = 0; i < first; i++)
-    if (get_split (parameters[i]) == split)
-      return TRUE;
-  for (guint i = first; i < n_parameters; i++)
-    if (get_split (parameters[i]) == split)
-      sum += squares[i];
-  if (split != NULL
-      && !parameters[first]->keeper->funcs->sum_over_split (parameters[first]->keeper, &sum, 1, error))
-    return FALSE;
-  *total += sum;
+      for (guint i = 0; partition == NULL; i++)
+        if (get_ranks (self->parameters[i]) == g_ptr_array_index (self->groups, group))
+          partition = self->parameters[i]->partition;
+      *total = self->sums[group] + (partition->index == 0 ? *total : 0);
+      if (!partition->funcs->sum (partition, total, 1, error))
+        return FALSE;
+    }
   return TRUE;
+}
+
+static gboolean
+sum_all (EbbTensor **parameters,
+         guint n_parameters,
+         const double *squares,
+         double *total,
+         GError **error)
+{
+  Norm self = { parameters, n_parameters, squares, g_ptr_array_new (), NULL };
+  gboolean ok = TRUE;
+
+  find_groups (&self);
+  for (guint i = 0; ok && i < n_parameters; i++)
+    ok = sum_split (&self, i, error);
+  ok = ok && sum_parts (&self, total, error);
+  g_ptr_array_unref (self.groups);
+  g_free (self.sums);
+  return ok;
 }
 
 /* What other ranks have to add to gradients comes first, in the same order on all of them. */
@@ -153,8 +228,7 @@ ebb_compute_grad_norm (EbbTensor **parameters,
     if (!done[i])
       ok = sum_device (parameters, n_parameters, i, squares, done, error);
   ebb_pop_grad_enabled ();
-  for (guint i = 0; ok && i < n_parameters; i++)
-    ok = sum_split (parameters, n_parameters, i, squares, &total, error);
+  ok = ok && sum_all (parameters, n_parameters, squares, &total, error);
   *norm = sqrt (total);
   ebb_profile_pop (mark);
   return ok;
@@ -172,7 +246,8 @@ ebb_compute_grad_norm (EbbTensor **parameters,
  * most
  * @max_norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013): the factor is @max_norm
  * / (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without a gradient are passed over. Of
- * parameters that are split over ranks it is the norm of the whole gradients: all ranks call this together.
+ * parameters that are split over ranks, by ebb_fully_shard(), ebb_parallelize() or both, it is the norm of the whole
+ * gradients: all ranks call this together, and get the same norm, bit for bit.
  * ebb_optimizer_clip_grad_norm() does the same without a second pass over the gradients.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense

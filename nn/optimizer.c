@@ -337,7 +337,8 @@ collect_parameters (EbbOptimizerPrivate *priv)
         }
       *slot =
           (EbbOptimizerSlot){ .name = g_strdup (names[i]), .parameter = parameters[i], .first_block = n_blocks };
-      n_blocks += ((guint64) parameters[i]->n_elements + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+      /* Of the whole, so that parameters which ranks have alike are rounded alike on all of them. */
+      n_blocks += ((guint64) ebb_parameter_get_n_elements (parameters[i]) + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
       priv->n_slots++;
     }
 }

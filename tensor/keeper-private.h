@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/tensor-private.h"
+#include "tensor/partition-private.h"
 
 /* Someone who looks after a parameter that lives on several ranks: its values may be away until they are asked for, and
  * its gradient is complete only when it was summed over ranks. The tensor doesn't own its keeper, which takes itself
@@ -42,7 +42,7 @@ typedef struct
    * or load it; NULL: never. */
   gboolean (*is_whole) (EbbKeeper *self,
                         EbbTensor *parameter);
-  /* Of the whole parameter. */
+  /* Of what the ranks share out: the whole parameter, or this rank's part of it by tensor parallelism. */
   gint64 (*get_n_elements) (EbbKeeper *self,
                             EbbTensor *parameter);
 } EbbKeeperFuncs;
@@ -94,11 +94,18 @@ ebb_parameter_is_split (EbbTensor *parameter)
   return parameter->keeper != NULL && parameter->keeper->funcs->is_whole != NULL;
 }
 
+/* Of the whole, wherever its parts are. */
 static inline gint64
 ebb_parameter_get_n_elements (EbbTensor *parameter)
 {
   EbbKeeper *keeper = parameter->keeper;
+  EbbPartition *partition = parameter->partition;
+  gint64 n = 1;
 
+  for (guint d = 0; partition != NULL && d < partition->n_dims; d++)
+    n *= partition->shape[d];
+  if (partition != NULL)
+    return n;
   return keeper == NULL || keeper->funcs->get_n_elements == NULL
              ? parameter->n_elements
              : keeper->funcs->get_n_elements (keeper, parameter);

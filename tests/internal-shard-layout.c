@@ -126,7 +126,7 @@ check (guint n_ranks,
        const gint64 *const *shapes,
        const guint *n_dims)
 {
-  g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (n_ranks, flatten, N_PARAMETERS, shapes, n_dims);
+  g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (n_ranks, flatten, N_PARAMETERS, shapes, n_dims, NULL);
 
   for (guint p = 0; p < N_PARAMETERS; p++)
     check_parameter (layout, p, shapes[p], n_dims[p]);
@@ -158,8 +158,8 @@ test_cuts (void)
   const gint64 matrix[] = { 5, 2 }, vector[] = { 3 };
   const gint64 *const shapes[] = { matrix, vector };
   const guint n_dims[] = { 2, 1 };
-  g_autoptr (EbbShardLayout) rows = ebb_shard_layout_new (4, FALSE, 2, shapes, n_dims);
-  g_autoptr (EbbShardLayout) flat = ebb_shard_layout_new (4, TRUE, 2, shapes, n_dims);
+  g_autoptr (EbbShardLayout) rows = ebb_shard_layout_new (4, FALSE, 2, shapes, n_dims, NULL);
+  g_autoptr (EbbShardLayout) flat = ebb_shard_layout_new (4, TRUE, 2, shapes, n_dims, NULL);
   static const gint64 row_ends[] = { 2, 4, 6, 10 }, flat_counts[] = { 3, 3, 3, 4 };
   gint64 begin, end;
 
@@ -185,7 +185,7 @@ test_large_sizes (void)
 
   for (int flatten = 0; flatten < 2; flatten++)
     {
-      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (1000, flatten, 1, shapes, n_dims);
+      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (1000, flatten, 1, shapes, n_dims, NULL);
 
       last = 0;
       for (guint r = 0; r < 1000; r++)

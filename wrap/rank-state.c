@@ -2,7 +2,7 @@
 #include "wrap/rank-state-private.h"
 
 #include "nn/module-private.h"
-#include "tensor/tensor-private.h"
+#include "tensor/partition-private.h"
 
 typedef struct
 {
@@ -91,6 +91,15 @@ get_item (EbbRankState *self,
   return &g_array_index (self->items, Item, index);
 }
 
+/* Data ranks of a mesh have the same part; tensor-parallel ones have not, and don't belong together here. */
+static char *
+describe_part (const EbbPartition *partition)
+{
+  if (partition == NULL || partition->n_parts == 1)
+    return g_strdup ("");
+  return g_strdup_printf (" (tensor-parallel part %u of %u)", partition->index + 1, partition->n_parts);
+}
+
 void
 ebb_rank_state_describe (EbbRankState *self,
                          GString *text)
@@ -101,9 +110,10 @@ ebb_rank_state_describe (EbbRankState *self,
       const char *kind = item->is_buffer ? " buffer" : item->tensor->requires_grad ? ""
                                                                                    : " frozen";
       g_autofree char *shape = ebb_tensor_shape_to_string (item->tensor);
+      g_autofree char *part = describe_part (item->tensor->partition);
 
-      g_string_append_printf (text, "%s %s %s%s%s\n", item->name, ebb_dtype_get_name (item->tensor->view.dtype), shape,
-                              kind, ebb_view_is_contiguous (&item->tensor->view) ? "" : ", not contiguous");
+      g_string_append_printf (text, "%s %s %s%s%s%s\n", item->name, ebb_dtype_get_name (item->tensor->view.dtype), shape,
+                              part, kind, ebb_view_is_contiguous (&item->tensor->view) ? "" : ", not contiguous");
     }
 }
 

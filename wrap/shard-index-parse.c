@@ -19,6 +19,7 @@ typedef struct
   guint seen; /* of the members that must be there */
   char *format;
   GPtrArray *files[EBB_N_SHARD_FILES]; /* NULL: none are named */
+  GArray *mesh;                        /* of EbbShardCoordinates; NULL: there is none */
 } Parser;
 
 typedef gboolean (*ReadMember) (Parser *self,
@@ -96,6 +97,32 @@ read_shape (Parser *self,
   return FALSE;
 }
 
+/* Numbers in brackets, at least @least and at most @most. */
+static gboolean
+read_numbers (Parser *self,
+              gint64 *numbers,
+              guint least,
+              guint most,
+              guint *n,
+              GError **error)
+{
+  gboolean more;
+
+  *n = 0;
+  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
+    return FALSE;
+  while (ebb_json_scanner_next (&self->scanner, *n == 0, ']', &more, error))
+    {
+      if (!more && *n >= least)
+        return TRUE;
+      if (!more || *n == most)
+        return ebb_json_scanner_fail (&self->scanner, error, "not %u to %u numbers", least, most);
+      if (!ebb_json_scanner_read_uint (&self->scanner, &numbers[(*n)++], error))
+        return FALSE;
+    }
+  return FALSE;
+}
+
 static gboolean
 read_parts (Parser *self,
             GError **error)
@@ -107,18 +134,60 @@ read_parts (Parser *self,
     return FALSE;
   for (; ebb_json_scanner_next (scanner, first, ']', &more, error); first = FALSE)
     {
-      gint64 rank, begin, end;
+      gint64 part[4] = { 0, 0, 0, 0 }; /* rank, begin, end, index */
+      guint n;
 
       if (!more)
         return TRUE;
-      if (!ebb_json_scanner_expect (scanner, '[', error) || !ebb_json_scanner_read_uint (scanner, &rank, error)
-          || !ebb_json_scanner_expect (scanner, ',', error) || !ebb_json_scanner_read_uint (scanner, &begin, error)
-          || !ebb_json_scanner_expect (scanner, ',', error) || !ebb_json_scanner_read_uint (scanner, &end, error)
-          || !ebb_json_scanner_expect (scanner, ']', error))
+      if (!read_numbers (self, part, 3, 4, &n, error))
         return FALSE;
-      if (rank >= MAX_RANKS || begin >= end || end > G_MAXINT64 / 8)
+      if (part[0] >= MAX_RANKS || part[1] >= part[2] || part[2] > G_MAXINT64 / 8 || part[3] >= MAX_RANKS)
         return fail_on_key (self, self->record->name, "an impossible part of", error);
-      ebb_shard_record_add_part (self->record, (guint) rank, begin, end);
+      ebb_shard_record_add_part (self->record, (guint) part[0], part[1], part[2], (guint) part[3]);
+    }
+  return FALSE;
+}
+
+static gboolean
+read_cut (Parser *self,
+          GError **error)
+{
+  gint64 cut[3]; /* dimension, sections, n */
+  guint n;
+
+  if (!read_numbers (self, cut, 3, 3, &n, error))
+    return FALSE;
+  if (cut[0] >= EBB_MAX_DIMS || cut[1] < 1 || cut[1] > G_MAXINT || cut[2] < 2 || cut[2] > MAX_RANKS)
+    return fail_on_key (self, self->record->name, "an impossible cut of", error);
+  self->record->cut_dim = (guint) cut[0];
+  self->record->cut_sections = (guint) cut[1];
+  self->record->n_cut = (guint) cut[2];
+  return TRUE;
+}
+
+static gboolean
+read_mesh (Parser *self,
+           GError **error)
+{
+  gboolean more, first = TRUE;
+
+  self->mesh = g_array_new (FALSE, FALSE, sizeof (EbbShardCoordinates));
+  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
+    return FALSE;
+  for (; ebb_json_scanner_next (&self->scanner, first, ']', &more, error); first = FALSE)
+    {
+      gint64 numbers[2];
+      EbbShardCoordinates coordinates;
+      guint n;
+
+      if (!more)
+        return TRUE;
+      if (!read_numbers (self, numbers, 2, 2, &n, error))
+        return FALSE;
+      if (numbers[0] >= MAX_RANKS || numbers[1] >= MAX_RANKS || self->mesh->len == MAX_RANKS)
+        return ebb_json_scanner_fail (&self->scanner, error, "an impossible place of a rank");
+      coordinates = (EbbShardCoordinates){ (guint) numbers[0], (guint) numbers[1] };
+      g_array_append_val (self->mesh, coordinates);
     }
   return FALSE;
 }
@@ -136,6 +205,8 @@ read_record_member (Parser *self,
     return read_shape (self, error);
   if (strcmp (key, "parts") == 0)
     return read_parts (self, error);
+  if (strcmp (key, "cut") == 0)
+    return read_cut (self, error);
   if (strcmp (key, "per_rank") == 0)
     {
       if (!ebb_json_scanner_read_uint (&self->scanner, &flag, error))
@@ -162,7 +233,14 @@ read_record (Parser *self,
   if (ebb_shard_index_find (self->index, self->table, key) != NULL)
     return fail_on_key (self, key, "twice the tensor", error);
   self->record = ebb_shard_index_add (self->index, self->table, key, EBB_DTYPE_F32, NULL, 0);
-  return read_object (self, read_record_member, error);
+  if (!read_object (self, read_record_member, error))
+    return FALSE;
+  /* Members come in any order. */
+  if (self->record->n_cut == 1
+      || (self->record->cut_dim < self->record->n_dims
+          && self->record->shape[self->record->cut_dim] % self->record->cut_sections == 0))
+    return TRUE;
+  return fail_on_key (self, key, "a cut that does not fit the shape of", error);
 }
 
 static gboolean
@@ -199,7 +277,7 @@ read_member (Parser *self,
              const char *key,
              GError **error)
 {
-  static const char *const keys[] = { "format", "version", "save", "ranks", "files", "model", "optimizer" };
+  static const char *const keys[] = { "format", "version", "save", "ranks", "files", "model", "optimizer", "mesh" };
   guint which = 0;
 
   while (which < G_N_ELEMENTS (keys) && strcmp (key, keys[which]) != 0)
@@ -220,6 +298,8 @@ read_member (Parser *self,
       return ebb_json_scanner_read_uint (&self->scanner, &self->ranks, error);
     case 4:
       return read_object (self, read_file_names, error);
+    case 7:
+      return read_mesh (self, error);
     default:
       self->table = which == 5 ? EBB_SHARD_FILE_MODEL : EBB_SHARD_FILE_OPTIMIZER;
       return read_object (self, read_record, error);
@@ -261,20 +341,25 @@ check_head (Parser *self,
             const char *what,
             GError **error)
 {
-  if (self->seen != 0x7f)
+  if ((self->seen & 0x7f) != 0x7f)
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: something is missing: it is no whole index of a state", what);
   else if (strcmp (self->format, EBB_SHARD_INDEX_FORMAT) != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it is no index of a sharded state", what);
-  else if (self->version != EBB_SHARD_INDEX_VERSION)
+  else if (self->version < 1 || self->version > EBB_SHARD_INDEX_VERSION)
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                 "%s: the index has the version %" G_GINT64_FORMAT ": this library reads version %d", what,
+                 "%s: the index has the version %" G_GINT64_FORMAT ": this library reads versions 1 to %d", what,
                  self->version, EBB_SHARD_INDEX_VERSION);
   else if (self->ranks < 1 || self->ranks > MAX_RANKS)
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
                  "%s: %" G_GINT64_FORMAT " ranks: there must be 1 to %d", what, self->ranks, MAX_RANKS);
+  else if (self->mesh != NULL && self->mesh->len != self->ranks)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the mesh has %u ranks, and not %" G_GINT64_FORMAT, what,
+                 self->mesh->len, self->ranks);
   else
     {
       self->index->n_ranks = (guint) self->ranks;
+      if (self->mesh != NULL)
+        self->index->mesh = (EbbShardCoordinates *) (gpointer) g_array_free (g_steal_pointer (&self->mesh), FALSE);
       return check_files (self, what, error);
     }
   return FALSE;
@@ -293,6 +378,7 @@ ebb_shard_index_parse (const char *text,
 
   for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
     g_clear_pointer (&self.files[i], g_ptr_array_unref);
+  g_clear_pointer (&self.mesh, g_array_unref);
   g_free (self.format);
   return ok ? g_steal_pointer (&index) : NULL;
 }

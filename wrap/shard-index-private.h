@@ -2,13 +2,16 @@
 #pragma once
 
 #include "nn/safetensors-header-private.h"
+#include "wrap/shard-place-private.h"
 
 /* What index.json says of a sharded state: which rank's files hold which elements of which tensor. As JSON:
- *   { "format": "ebb-sharded-state", "version": 1, "save": 3, "ranks": 4,
+ *   { "format": "ebb-sharded-state", "version": 2, "save": 3, "ranks": 4, "mesh": [ [data, tensor] of each rank ],
  *     "files": { "model": [ name of each rank's file ], "optimizer": [ ... ], "state": [ ... ] },
  *     "model": { name: { "dtype": "F32", "shape": [ ... ], "parts": [ [ rank, begin, end ], ... ] }, ... },
  *     "optimizer": { "parameter/exp_avg": { ..., "steps": 5 }, ... } }
- * Parts are ranges of the flattened tensor; those of one tensor tile it. A tensor has "stored_as" where its data has
+ * Parts are ranges of the flattened tensor; those of one tensor tile it. What tensor-parallel ranks split has besides
+ * "cut": [ dimension, sections, n ], as EbbPartition says it: the parts are then [ rank, begin, end, index ], ranges of
+ * flattened part @index of n, and tile each of these. Where nothing is so cut, the version is 1 and there is no "mesh". A tensor has "stored_as" where its data has
  * another one's name in the files (two names of one parameter), and "per_rank" where ranks keep what follows no
  * elements, as the scales of blocks: then the parts say how many elements each rank has of it, and what dtype and shape
  * they have there is said by the rank's file. */
@@ -17,7 +20,7 @@ G_BEGIN_DECLS
 
 #define EBB_SHARD_INDEX_FILE "index.json"
 #define EBB_SHARD_INDEX_FORMAT "ebb-sharded-state"
-#define EBB_SHARD_INDEX_VERSION 1
+#define EBB_SHARD_INDEX_VERSION 2 /* the newest */
 #define EBB_SHARD_INDEX_MAX_SIZE 1000000000
 
 typedef enum
@@ -35,7 +38,14 @@ typedef struct
 {
   guint rank;
   gint64 begin, end;
+  guint index; /* of the part by tensor parallelism, in which these elements are; 0 without */
 } EbbShardPart;
+
+/* Where a rank is among those with other data, and among those that split each product. */
+typedef struct
+{
+  guint data, tensor;
+} EbbShardCoordinates;
 
 typedef struct
 {
@@ -46,6 +56,8 @@ typedef struct
   guint n_dims;
   gint64 n_elements;
   gboolean per_rank;
+  guint n_cut; /* in how many parts tensor-parallel ranks have it; 1: all of it each */
+  guint cut_dim, cut_sections;
   gint64 n_steps; /* of an optimizer's: those of the parameter */
   GArray *parts;  /* of EbbShardPart */
 } EbbShardRecord;
@@ -54,6 +66,7 @@ typedef struct
 {
   gint64 save;
   guint n_ranks;
+  EbbShardCoordinates *mesh; /* [n_ranks]; NULL: each rank has data of its own, and no tensor-parallel ones */
   gboolean has_files[EBB_N_SHARD_FILES];
   GPtrArray *records[EBB_N_SHARD_TABLES];
   GHashTable *by_name[EBB_N_SHARD_TABLES];
@@ -75,7 +88,22 @@ EbbShardRecord *ebb_shard_index_add (EbbShardIndex *self,
 void ebb_shard_record_add_part (EbbShardRecord *self,
                                 guint rank,
                                 gint64 begin,
-                                gint64 end);
+                                gint64 end,
+                                guint index);
+/* Says how the parameter at @place is cut. */
+void ebb_shard_record_set_cut (EbbShardRecord *self,
+                               const EbbShardPlace *place);
+/* TRUE if the parameter at @place is cut in the same way. */
+gboolean ebb_shard_record_has_cut (const EbbShardRecord *self,
+                                   const EbbShardPlace *place);
+/* Which elements of the whole part @index has. */
+void ebb_shard_record_get_cut (const EbbShardRecord *self,
+                               guint index,
+                               EbbShardCut *cut);
+/* How many tensor-parallel ranks there were, and where rank @rank was. */
+guint ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self);
+EbbShardCoordinates ebb_shard_index_get_coordinates (const EbbShardIndex *self,
+                                                     guint rank);
 /* By its shape; FALSE: they can't be counted. */
 gboolean ebb_shard_record_count_elements (EbbShardRecord *self);
 /* "[2, 3]" */

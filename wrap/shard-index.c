@@ -80,7 +80,25 @@ ebb_shard_index_free (EbbShardIndex *self)
       g_hash_table_unref (self->by_name[i]);
       g_ptr_array_unref (self->records[i]);
     }
+  g_free (self->mesh);
   g_free (self);
+}
+
+EbbShardCoordinates
+ebb_shard_index_get_coordinates (const EbbShardIndex *self,
+                                 guint rank)
+{
+  return self->mesh != NULL ? self->mesh[rank] : (EbbShardCoordinates){ rank, 0 };
+}
+
+guint
+ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self)
+{
+  guint n = 1;
+
+  for (guint r = 0; self->mesh != NULL && r < self->n_ranks; r++)
+    n = MAX (n, self->mesh[r].tensor + 1);
+  return n;
 }
 
 EbbShardRecord *
@@ -100,6 +118,7 @@ add_record (EbbShardIndex *self,
 
   record->name = g_strdup (name);
   record->stored_as = g_strdup (name);
+  record->n_cut = record->cut_sections = 1;
   record->parts = g_array_new (FALSE, FALSE, sizeof (EbbShardPart));
   g_ptr_array_add (self->records[table], record);
   g_hash_table_insert (self->by_name[table], record->name, record);
@@ -144,12 +163,45 @@ void
 ebb_shard_record_add_part (EbbShardRecord *self,
                            guint rank,
                            gint64 begin,
-                           gint64 end)
+                           gint64 end,
+                           guint index)
 {
-  EbbShardPart part = { rank, begin, end };
+  EbbShardPart part = { rank, begin, end, index };
 
   if (begin < end)
     g_array_append_val (self->parts, part);
+}
+
+void
+ebb_shard_record_set_cut (EbbShardRecord *self,
+                          const EbbShardPlace *place)
+{
+  if (place->partition == NULL)
+    return;
+  self->n_cut = place->partition->n_parts;
+  self->cut_dim = place->partition->dim;
+  self->cut_sections = place->partition->n_sections;
+}
+
+gboolean
+ebb_shard_record_has_cut (const EbbShardRecord *self,
+                          const EbbShardPlace *place)
+{
+  if (place->partition == NULL)
+    return self->n_cut == 1;
+  return self->n_cut == place->partition->n_parts && self->cut_dim == place->partition->dim
+         && self->cut_sections == place->partition->n_sections;
+}
+
+void
+ebb_shard_record_get_cut (const EbbShardRecord *self,
+                          guint index,
+                          EbbShardCut *cut)
+{
+  if (self->n_cut == 1 || self->n_elements == 0)
+    ebb_shard_cut_init_whole (cut, self->n_elements);
+  else
+    ebb_shard_cut_init (cut, self->shape, self->n_dims, self->cut_dim, self->cut_sections, self->n_cut, index);
 }
 
 char *
@@ -173,8 +225,11 @@ make_per_rank (EbbShardRecord *record)
 
       part->end -= part->begin;
       part->begin = 0;
+      part->index = 0;
     }
   record->per_rank = TRUE;
+  record->n_cut = record->cut_sections = 1;
+  record->cut_dim = 0;
   record->dtype = EBB_DTYPE_U8;
   record->n_dims = 1;
   record->shape[0] = record->n_elements = 0;
@@ -187,8 +242,8 @@ same_tensor (const EbbShardRecord *a,
   if (a->per_rank)
     return TRUE;
   return a->dtype == b->dtype && a->n_dims == b->n_dims
-         && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0
-         && strcmp (a->stored_as, b->stored_as) == 0;
+         && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0 && a->n_cut == b->n_cut
+         && a->cut_dim == b->cut_dim && a->cut_sections == b->cut_sections && strcmp (a->stored_as, b->stored_as) == 0;
 }
 
 static gboolean
@@ -209,6 +264,9 @@ merge_record (EbbShardIndex *self,
     {
       record = ebb_shard_index_add (self, table, other->name, other->dtype, other->shape, other->n_dims);
       record->per_rank = other->per_rank;
+      record->n_cut = other->n_cut;
+      record->cut_dim = other->cut_dim;
+      record->cut_sections = other->cut_sections;
       record->n_steps = other->n_steps;
       g_free (record->stored_as);
       record->stored_as = g_strdup (other->stored_as);
@@ -218,9 +276,10 @@ merge_record (EbbShardIndex *self,
       g_autofree char *a = ebb_shard_record_name_shape (record);
       g_autofree char *b = ebb_shard_record_name_shape (other);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s %s is %s %s on one rank and %s %s on another",
-                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
-                   ebb_dtype_get_name (other->dtype), b);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "%s %s is %s %s in %u parts on one rank and %s %s in %u parts on another",
+                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a, record->n_cut,
+                   ebb_dtype_get_name (other->dtype), b, other->n_cut);
       return FALSE;
     }
   record->n_steps = MAX (record->n_steps, other->n_steps);
@@ -248,11 +307,41 @@ compare_parts (gconstpointer a,
 {
   const EbbShardPart *x = a, *y = b;
 
+  if (x->index != y->index)
+    return x->index < y->index ? -1 : 1;
   if (x->begin != y->begin)
     return x->begin < y->begin ? -1 : 1;
   if (x->end != y->end)
     return x->end < y->end ? -1 : 1;
   return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* TRUE if the parts, which are sorted, tile each part of the cut. */
+static gboolean
+parts_tile (const EbbShardRecord *record)
+{
+  guint at = 0;
+
+  for (guint index = 0; index < record->n_cut; index++)
+    {
+      gint64 reached = 0;
+      EbbShardCut cut;
+
+      ebb_shard_record_get_cut (record, index, &cut);
+      for (; at < record->parts->len; at++)
+        {
+          const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, at);
+
+          if (part->index != index)
+            break;
+          if (part->begin != reached || part->end <= part->begin)
+            return FALSE;
+          reached = part->end;
+        }
+      if (reached != ebb_shard_cut_count (&cut))
+        return FALSE;
+    }
+  return at == record->parts->len;
 }
 
 static gboolean
@@ -262,21 +351,13 @@ check_record (EbbShardIndex *self,
               GError **error)
 {
   g_autofree char *name = NULL;
-  gint64 reached = 0;
   gboolean ok = TRUE;
 
   for (guint i = 0; ok && i < record->parts->len; i++)
     ok = g_array_index (record->parts, EbbShardPart, i).rank < self->n_ranks;
   if (!record->per_rank)
     g_array_sort (record->parts, compare_parts);
-  for (guint i = 0; ok && !record->per_rank && i < record->parts->len; i++)
-    {
-      const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
-
-      ok = part->begin == reached && part->end > part->begin;
-      reached = part->end;
-    }
-  if (ok && (record->per_rank || reached == record->n_elements))
+  if (ok && (record->per_rank || parts_tile (record)))
     return TRUE;
   name = ebb_json_quote (record->name);
   g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
@@ -310,6 +391,8 @@ append_record (GString *json,
   g_string_append (json, "]");
   if (record->per_rank)
     g_string_append (json, ", \"per_rank\": 1");
+  if (record->n_cut > 1)
+    g_string_append_printf (json, ", \"cut\": [%u, %u, %u]", record->cut_dim, record->cut_sections, record->n_cut);
   if (record->n_steps > 0)
     g_string_append_printf (json, ", \"steps\": %" G_GINT64_FORMAT, record->n_steps);
   if (strcmp (record->stored_as, record->name) != 0)
@@ -322,8 +405,11 @@ append_record (GString *json,
     {
       const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
 
-      g_string_append_printf (json, "%s[%u, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "]", i > 0 ? ", " : "",
-                              part->rank, part->begin, part->end);
+      g_string_append_printf (json, "%s[%u, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT, i > 0 ? ", " : "", part->rank,
+                              part->begin, part->end);
+      if (record->n_cut > 1)
+        g_string_append_printf (json, ", %u", part->index);
+      g_string_append_c (json, ']');
     }
   g_string_append (json, "]}");
 }
@@ -352,6 +438,26 @@ append_files (GString *json,
   g_string_append (json, "\n  }");
 }
 
+static gboolean
+is_cut (EbbShardIndex *self)
+{
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    for (guint i = 0; i < self->records[t]->len; i++)
+      if (((const EbbShardRecord *) g_ptr_array_index (self->records[t], i))->n_cut > 1)
+        return TRUE;
+  return self->mesh != NULL;
+}
+
+static void
+append_mesh (GString *json,
+             EbbShardIndex *self)
+{
+  g_string_append (json, "  \"mesh\": [");
+  for (guint r = 0; r < self->n_ranks; r++)
+    g_string_append_printf (json, "%s[%u, %u]", r > 0 ? ", " : "", self->mesh[r].data, self->mesh[r].tensor);
+  g_string_append (json, "],\n");
+}
+
 char *
 ebb_shard_index_to_text (EbbShardIndex *self)
 {
@@ -360,7 +466,9 @@ ebb_shard_index_to_text (EbbShardIndex *self)
   g_string_append_printf (json,
                           "{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
                           "\",\n  \"version\": %d,\n  \"save\": %" G_GINT64_FORMAT ",\n  \"ranks\": %u,\n",
-                          EBB_SHARD_INDEX_VERSION, self->save, self->n_ranks);
+                          is_cut (self) ? EBB_SHARD_INDEX_VERSION : 1, self->save, self->n_ranks);
+  if (self->mesh != NULL)
+    append_mesh (json, self);
   append_files (json, self);
   for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
     {

@@ -7,19 +7,21 @@
  * the rows [floor (r R / n), floor ((r + 1) R / n)); or flattened: the parameters follow each other in one buffer,
  * which is split evenly, wherever a parameter begins or ends.
  *
- * A collective moves whole buffers: the pieces of all ranks, one after the other. Flattened there is one of them, else
- * there is one for each parameter. */
+ * A collective moves whole buffers: the pieces of all ranks, one after the other. Flattened there is one of them, or a
+ * second one for the parameters that are parts by tensor parallelism: how long these are differs by rank, and whole
+ * parameters are to be split at the same places on all. Else there is one for each parameter. */
 
 G_BEGIN_DECLS
 
 typedef struct _EbbShardLayout EbbShardLayout;
 
-/* @shapes and @n_dims are those of the whole parameters. */
+/* @shapes and @n_dims are those of the whole parameters; @are_parts says which go to the second buffer, NULL: none. */
 EbbShardLayout *ebb_shard_layout_new (guint n_ranks,
                                       gboolean flatten,
                                       guint n_parameters,
                                       const gint64 *const *shapes,
-                                      const guint *n_dims);
+                                      const guint *n_dims,
+                                      const gboolean *are_parts);
 EbbShardLayout *ebb_shard_layout_ref (EbbShardLayout *self);
 void ebb_shard_layout_unref (EbbShardLayout *self);
 

@@ -9,6 +9,7 @@ typedef struct
   guint n_dims;
   gint64 n_rows;
   gint64 n_elements;
+  guint buffer;
   gint64 start; /* in the flat buffer */
 } Parameter;
 
@@ -19,8 +20,9 @@ struct _EbbShardLayout
   gboolean flatten;
   guint n_parameters;
   Parameter *parameters;
-  gint64 n_elements; /* of all */
-  gint64 *counts;    /* [n_buffers][n_ranks] */
+  guint n_buffers;
+  gint64 *n_elements; /* [n_buffers] */
+  gint64 *counts;     /* [n_buffers][n_ranks] */
 };
 
 /* floor (rank n / n_ranks), without the product */
@@ -35,14 +37,12 @@ get_cut (gint64 n,
 static void
 count_pieces (EbbShardLayout *self)
 {
-  guint n_buffers = ebb_shard_layout_get_n_buffers (self);
-
-  self->counts = g_new (gint64, (gsize) n_buffers * self->n_ranks + 1);
-  for (guint b = 0; b < n_buffers; b++)
+  self->counts = g_new (gint64, (gsize) self->n_buffers * self->n_ranks + 1);
+  for (guint b = 0; b < self->n_buffers; b++)
     for (guint r = 0; r < self->n_ranks; r++)
       {
-        gint64 begin = get_cut (self->n_elements, r, self->n_ranks);
-        gint64 end = get_cut (self->n_elements, r + 1, self->n_ranks);
+        gint64 begin = get_cut (self->n_elements[b], r, self->n_ranks);
+        gint64 end = get_cut (self->n_elements[b], r + 1, self->n_ranks);
 
         if (!self->flatten)
           ebb_shard_layout_get_range (self, b, r, &begin, &end);
@@ -50,12 +50,29 @@ count_pieces (EbbShardLayout *self)
       }
 }
 
+/* Flattened: the buffers of whole parameters and of parts, if there are such, else one, though it may be empty. */
+static guint
+choose_buffers (EbbShardLayout *self,
+                const gboolean *are_parts)
+{
+  guint n_parts = 0;
+
+  for (guint p = 0; p < self->n_parameters; p++)
+    n_parts += are_parts != NULL && are_parts[p];
+  for (guint p = 0; p < self->n_parameters; p++)
+    self->parameters[p].buffer = !self->flatten ? p : n_parts > 0 && n_parts < self->n_parameters && are_parts[p];
+  if (!self->flatten)
+    return self->n_parameters;
+  return n_parts > 0 && n_parts < self->n_parameters ? 2 : 1;
+}
+
 EbbShardLayout *
 ebb_shard_layout_new (guint n_ranks,
                       gboolean flatten,
                       guint n_parameters,
                       const gint64 *const *shapes,
-                      const guint *n_dims)
+                      const guint *n_dims,
+                      const gboolean *are_parts)
 {
   EbbShardLayout *self = g_new0 (EbbShardLayout, 1);
 
@@ -64,7 +81,9 @@ ebb_shard_layout_new (guint n_ranks,
   self->n_ranks = n_ranks;
   self->flatten = flatten;
   self->n_parameters = n_parameters;
-  self->parameters = g_new0 (Parameter, n_parameters);
+  self->parameters = g_new0 (Parameter, n_parameters + 1);
+  self->n_buffers = choose_buffers (self, are_parts);
+  self->n_elements = g_new0 (gint64, self->n_buffers + 1);
   for (guint p = 0; p < n_parameters; p++)
     {
       Parameter *parameter = &self->parameters[p];
@@ -73,13 +92,13 @@ ebb_shard_layout_new (guint n_ranks,
       parameter->n_dims = n_dims[p];
       parameter->n_rows = n_dims[p] > 0 ? shapes[p][0] : 1;
       parameter->n_elements = 1;
-      parameter->start = self->n_elements;
+      parameter->start = flatten ? self->n_elements[parameter->buffer] : 0;
       for (guint d = 0; d < n_dims[p]; d++)
         {
           parameter->shape[d] = shapes[p][d];
           parameter->n_elements *= shapes[p][d];
         }
-      self->n_elements += parameter->n_elements;
+      self->n_elements[parameter->buffer] += parameter->n_elements;
     }
   count_pieces (self);
   return self;
@@ -98,6 +117,7 @@ ebb_shard_layout_unref (EbbShardLayout *self)
   if (!g_atomic_int_dec_and_test (&self->ref_count))
     return;
   g_free (self->parameters);
+  g_free (self->n_elements);
   g_free (self->counts);
   g_free (self);
 }
@@ -147,8 +167,8 @@ ebb_shard_layout_get_range (const EbbShardLayout *self,
 
   if (self->flatten)
     {
-      gint64 from = get_cut (self->n_elements, rank, self->n_ranks) - p->start;
-      gint64 to = get_cut (self->n_elements, rank + 1, self->n_ranks) - p->start;
+      gint64 from = get_cut (self->n_elements[p->buffer], rank, self->n_ranks) - p->start;
+      gint64 to = get_cut (self->n_elements[p->buffer], rank + 1, self->n_ranks) - p->start;
 
       *begin = CLAMP (from, 0, p->n_elements);
       *end = CLAMP (to, 0, p->n_elements);
@@ -191,7 +211,7 @@ ebb_shard_layout_get_shape (const EbbShardLayout *self,
 guint
 ebb_shard_layout_get_n_buffers (const EbbShardLayout *self)
 {
-  return self->flatten ? 1 : self->n_parameters;
+  return self->n_buffers;
 }
 
 const gint64 *
@@ -205,7 +225,7 @@ gint64
 ebb_shard_layout_get_buffer_size (const EbbShardLayout *self,
                                   guint buffer)
 {
-  return self->flatten ? self->n_elements : self->parameters[buffer].n_elements;
+  return self->n_elements[buffer];
 }
 
 void
@@ -214,8 +234,8 @@ ebb_shard_layout_locate (const EbbShardLayout *self,
                          guint *buffer,
                          gint64 *offset)
 {
-  *buffer = self->flatten ? 0 : parameter;
-  *offset = self->flatten ? self->parameters[parameter].start : 0;
+  *buffer = self->parameters[parameter].buffer;
+  *offset = self->parameters[parameter].start;
 }
 
 gint64
@@ -223,12 +243,13 @@ ebb_shard_layout_get_shard_offset (const EbbShardLayout *self,
                                    guint parameter,
                                    guint rank)
 {
+  const Parameter *p = &self->parameters[parameter];
   gint64 begin, end;
 
   if (!self->flatten)
     return 0;
   ebb_shard_layout_get_range (self, parameter, rank, &begin, &end);
   /* A shard of nothing lies where the piece begins, or where it ends: inside it anyway. */
-  return CLAMP (self->parameters[parameter].start + begin - get_cut (self->n_elements, rank, self->n_ranks), 0,
-                self->counts[rank]);
+  return CLAMP (p->start + begin - get_cut (self->n_elements[p->buffer], rank, self->n_ranks), 0,
+                ebb_shard_layout_get_counts (self, p->buffer)[rank]);
 }

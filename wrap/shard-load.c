@@ -9,6 +9,7 @@
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
 #include "dist/rank-texts-private.h"
+#include "wrap/shard-claims-private.h"
 #include "wrap/shard-optimizer-private.h"
 #include "wrap/shard-state-private.h"
 
@@ -25,6 +26,7 @@ typedef struct
   EbbOptimizer *optimizer;
   EbbTrainingState *training;
   GArray *entries; /* of the module; NULL: none */
+  EbbShardClaims *claims;
   EbbArgs *optimizer_state;
   EbbArgs *rest; /* of the training */
   gint64 step;
@@ -111,8 +113,8 @@ verify_module (Loading *self,
       const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, i);
 
       if (entry->first == i
-          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, find_record (self, i), entry->place.begin,
-                                     entry->place.end, NULL, error))
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, find_record (self, i), &entry->place.cut,
+                                     entry->place.begin, entry->place.end, NULL, error))
         return FALSE;
     }
   return TRUE;
@@ -133,11 +135,12 @@ find_same_range (Loading *self,
       if (g_array_index (self->entries, EbbStateEntry, i).tensor != parameter)
         continue;
       record = find_record (self, i);
-      for (guint p = 0; record != NULL && p < record->parts->len; p++)
+      for (guint p = 0; record != NULL && ebb_shard_record_has_cut (record, place) && p < record->parts->len; p++)
         {
           const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, p);
 
-          if (part->begin == place->begin && part->end == place->end)
+          if (part->begin == place->begin && part->end == place->end
+              && part->index == (place->partition != NULL ? place->partition->index : 0))
             return (int) part->rank;
         }
       return -1;
@@ -156,6 +159,7 @@ read_item (Loading *self,
   g_autoptr (EbbTensor) tensor = NULL;
   guint n_dims;
   EbbShardPlace place;
+  EbbShardCut cut;
 
   ebb_shard_place_init (&place, parameter);
   if (record->per_rank)
@@ -168,13 +172,17 @@ read_item (Loading *self,
         return ebb_shard_source_read_of_rank (self->source, EBB_SHARD_FILE_OPTIMIZER, record, (guint) rank, error);
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
-                   "ranks, with the parameters split in the same way",
-                   self->source->folder, record->name);
+                   "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
+                   "tensor-parallel ones; here are %u and %u)",
+                   self->source->folder, record->name, self->source->index->n_ranks,
+                   ebb_shard_index_count_tensor_ranks (self->source->index), self->claims->n_ranks,
+                   self->claims->n_tensor);
       return NULL;
     }
   n_dims = record->n_dims;
   memcpy (shape, record->shape, n_dims * sizeof shape[0]);
-  if (place.unit != NULL)
+  ebb_shard_cut_init_whole (&cut, record->n_elements);
+  if (ebb_shard_place_is_split (&place))
     {
       if (record->n_dims != place.n_dims || memcmp (shape, place.shape, n_dims * sizeof shape[0]) != 0)
         {
@@ -188,11 +196,12 @@ read_item (Loading *self,
       ebb_shard_place_get_shape (&place, shape, &n_dims);
       begin = place.begin;
       end = place.end;
+      cut = place.cut;
     }
   tensor = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
   if (tensor == NULL
       || (begin < end
-          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_OPTIMIZER, record, begin, end,
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_OPTIMIZER, record, &cut, begin, end,
                                      ebb_tensor_get_data (tensor, NULL), error)))
     return NULL;
   return g_steal_pointer (&tensor);
@@ -264,12 +273,30 @@ read_optimizer (Loading *self,
 
 /* -- the rest ------------------------------------------------------------------------------------------------------ */
 
+/* The rank whose generators and place in the data are taken over: one that had the same data and the same parts, or as
+ * near as can be. */
+static guint
+find_predecessor (Loading *self)
+{
+  const EbbShardIndex *index = self->source->index;
+  const EbbShardCoordinates own = ebb_shard_claims_get_coordinates (self->claims);
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (index), n_data = MAX (index->n_ranks / n_tensor, 1);
+
+  for (guint r = 0; r < index->n_ranks; r++)
+    {
+      const EbbShardCoordinates it = ebb_shard_index_get_coordinates (index, r);
+
+      if (it.data == own.data % n_data && it.tensor == own.tensor % n_tensor)
+        return r;
+    }
+  return 0;
+}
+
 static gboolean
 read_rest (Loading *self,
            GError **error)
 {
-  guint rank = ebb_process_group_get_rank (self->group) % self->source->index->n_ranks;
-  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, rank, error);
+  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
   EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->folder, error) : NULL;
 
   if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->folder, &self->step, error))
@@ -327,7 +354,7 @@ load_entry (Loading *self,
   ebb_shard_place_get_shape (place, shape, &n_dims);
   host = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
   if (host == NULL
-      || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, place->begin, place->end,
+      || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, &place->cut, place->begin, place->end,
                                  ebb_tensor_get_data (host, NULL), error))
     return FALSE;
   moved = ebb_to_device (host, place->local->storage->device, error);
@@ -338,7 +365,8 @@ static gboolean
 apply (Loading *self,
        GError **error)
 {
-  guint rank = ebb_process_group_get_rank (self->group);
+  const EbbShardCoordinates own = ebb_shard_claims_get_coordinates (self->claims);
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (self->source->index);
 
   for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
     if (g_array_index (self->entries, EbbStateEntry, i).first == i && !load_entry (self, i, error))
@@ -349,8 +377,9 @@ apply (Loading *self,
     return TRUE;
   if (!ebb_training_state_load_rest (self->training, self->rest, self->source->folder, error))
     return FALSE;
-  if (rank >= self->source->index->n_ranks)
-    ebb_training_state_reseed (self->training, rank);
+  /* Tensor-parallel ranks go on with the same numbers. */
+  if (own.data >= MAX (self->source->index->n_ranks / n_tensor, 1))
+    ebb_training_state_reseed (self->training, own.data);
   return TRUE;
 }
 
@@ -366,6 +395,9 @@ load (Loading *self,
     return FALSE;
   if (self->module != NULL)
     self->entries = ebb_state_entries_new (self->module);
+  self->claims = ebb_shard_claims_new (self->group, self->entries, self->optimizer, error);
+  if (self->claims == NULL)
+    return FALSE;
   if (ebb_state_reshard (self->entries, self->optimizer, &failure))
     prepare (self, &failure);
   if (!ebb_ranks_agree (self->group, failure, error))
@@ -397,6 +429,7 @@ ebb_shard_load (EbbModule *module,
   if (ok && step != NULL)
     *step = self.step;
   g_clear_pointer (&self.entries, g_array_unref);
+  g_clear_pointer (&self.claims, ebb_shard_claims_free);
   g_clear_pointer (&self.optimizer_state, ebb_args_unref);
   g_clear_pointer (&self.rest, ebb_args_unref);
   g_clear_pointer (&self.source, ebb_shard_source_free);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nn/optimizer-private.h"
+#include "wrap/shard-claims-private.h"
 #include "wrap/shard-index-private.h"
 #include "wrap/shard-place-private.h"
 
@@ -43,10 +44,10 @@ char *ebb_optimizer_item_make_name (const char *parameter,
 char *ebb_optimizer_item_parse_name (const char *name,
                                      const char **key);
 /* Lists @items in @index: each as large as its whole, or "per_rank" where it doesn't follow the elements of a parameter
- * that is split. With the parts that lie here, if @group is given and this rank is the one that speaks for them. */
+ * that is split. With the parts that lie here, if @claims are given and this rank is the one that speaks for them. */
 gboolean ebb_optimizer_items_describe (EbbOptimizer *optimizer,
                                        GArray *items,
-                                       EbbProcessGroup *group,
+                                       EbbShardClaims *claims,
                                        EbbShardIndex *index,
                                        GError **error);
 

@@ -74,17 +74,55 @@ static gboolean
 check_part (const Part *part,
             GError **error)
 {
-  if (part->place.unit != NULL && part->record->per_rank)
+  if (ebb_shard_place_is_split (&part->place) && part->record->per_rank)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                  "the optimizer's state %s has a scale for each block of elements, and the blocks of each rank are "
                  "others: such a state has no whole (save it by ebb_save_sharded_state(), or keep moments in f32 or "
                  "bf16)",
                  part->record->name);
-  else if (part->local == NULL && (part->place.unit == NULL || part->place.begin < part->place.end))
+  else if (part->local == NULL
+           && (!ebb_shard_place_is_split (&part->place) || part->place.begin < part->place.end))
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "this rank has no %s, but others have", part->record->name);
   else
     return TRUE;
   return FALSE;
+}
+
+/* Appends to @wholes what @gathered, which is taken, is the whole of, or of what @local is a copy; nothing unless @keep.
+ */
+static gboolean
+add_whole (const Part *part,
+           EbbTensor *gathered,
+           EbbProcessGroup *group,
+           gboolean keep,
+           GError **failure,
+           GArray *wholes,
+           GError **error)
+{
+  const char *key;
+  g_autofree char *parameter = ebb_optimizer_item_parse_name (part->record->name, &key);
+  g_autoptr (EbbTensor) own = gathered;
+  g_autoptr (EbbTensor) whole = NULL;
+
+  if (part->place.partition != NULL)
+    {
+      if (own == NULL && *failure == NULL && part->local != NULL)
+        own = ebb_tensor_to_host (part->local, failure);
+      if (!ebb_shard_gather_parts (group, &part->place, own, part->record->dtype, keep, g_steal_pointer (failure),
+                                   &whole, error))
+        return FALSE;
+    }
+  else if (own != NULL)
+    whole = g_steal_pointer (&own);
+  else if (keep && *failure == NULL)
+    {
+      g_autoptr (EbbTensor) host = ebb_tensor_to_host (part->local, failure);
+
+      whole = host != NULL ? ebb_copy (host, failure) : NULL;
+    }
+  if (keep && whole != NULL)
+    ebb_optimizer_items_add (wholes, parameter, key, part->record->n_steps, g_steal_pointer (&whole));
+  return TRUE;
 }
 
 /* Gathers parts of one unit, or copies those of none; appends the wholes to @wholes unless @keep is FALSE. */
@@ -101,6 +139,7 @@ gather_parts (const Part *parts,
   g_autofree EbbTensor **locals = g_new0 (EbbTensor *, n);
   g_autofree EbbTensor **gathered = g_new0 (EbbTensor *, n);
   g_autofree EbbDType *dtypes = g_new (EbbDType, n);
+  gboolean ok = TRUE;
 
   for (guint i = 0; i < n && *failure == NULL; i++)
     check_part (&parts[i], failure);
@@ -115,21 +154,11 @@ gather_parts (const Part *parts,
                             error))
     return FALSE;
   for (guint i = 0; i < n; i++)
-    {
-      const char *key;
-      g_autofree char *parameter = ebb_optimizer_item_parse_name (parts[i].record->name, &key);
-      g_autoptr (EbbTensor) whole = g_steal_pointer (&gathered[i]);
-
-      if (keep && whole == NULL && *failure == NULL)
-        {
-          g_autoptr (EbbTensor) host = ebb_tensor_to_host (locals[i], failure);
-
-          whole = host != NULL ? ebb_copy (host, failure) : NULL;
-        }
-      if (keep && whole != NULL)
-        ebb_optimizer_items_add (wholes, parameter, key, parts[i].record->n_steps, g_steal_pointer (&whole));
-    }
-  return TRUE;
+    if (ok)
+      ok = add_whole (&parts[i], gathered[i], group, keep, failure, wholes, error);
+    else
+      g_clear_pointer (&gathered[i], ebb_tensor_unref);
+  return ok;
 }
 
 static gboolean
@@ -243,7 +272,7 @@ slice_item (EbbOptimizer *optimizer,
       return NULL;
     }
   ebb_shard_place_init (&place, parameter);
-  if (place.unit != NULL
+  if (ebb_shard_place_is_split (&place)
       && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, whole->view.dtype)
           || (guint) whole->view.n_dims != place.n_dims
           || memcmp (whole->view.shape, place.shape, place.n_dims * sizeof place.shape[0]) != 0))
@@ -256,7 +285,8 @@ slice_item (EbbOptimizer *optimizer,
       return NULL;
     }
   part = ebb_shard_place_slice (&place, whole, error);
-  return copy && part != NULL && place.unit != NULL ? ebb_copy (part, error) : g_steal_pointer (&part);
+  /* What tensor-parallel ranks split is a copy already. */
+  return copy && part != NULL && place.unit != NULL && place.partition == NULL ? ebb_copy (part, error) : g_steal_pointer (&part);
 }
 
 /* Replaces the tensors of @items by this rank's parts. */

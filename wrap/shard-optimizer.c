@@ -209,34 +209,37 @@ static void
 describe_item (EbbOptimizer *optimizer,
                const EbbOptimizerItem *item,
                EbbTensor *parameter,
-               EbbProcessGroup *group,
+               EbbShardClaims *claims,
                EbbShardIndex *index)
 {
   g_autofree char *name = ebb_optimizer_item_make_name (item->parameter, item->key);
   EbbTensor *tensor = item->tensor;
+  const guint rank = claims != NULL ? claims->rank : 0;
   gboolean speaks;
   EbbShardRecord *record;
   EbbShardPlace place;
 
   ebb_shard_place_init (&place, parameter);
   /* Ranks that have elements say how it is kept. */
-  if (place.unit != NULL && place.n_elements > 0 && place.begin == place.end)
+  if (ebb_shard_place_is_split (&place) && place.n_elements > 0 && place.begin == place.end)
     return;
-  speaks = group != NULL && ebb_shard_place_speaks (&place, group);
-  if (place.unit == NULL)
+  speaks = claims != NULL && ebb_shard_claims_speaks (claims, EBB_SHARD_FILE_OPTIMIZER, item->parameter, &place);
+  if (!ebb_shard_place_is_split (&place))
     {
       record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, tensor->view.shape,
                                     (guint) tensor->view.n_dims);
       if (speaks)
-        ebb_shard_record_add_part (record, ebb_process_group_get_rank (group), 0, tensor->n_elements);
+        ebb_shard_record_add_part (record, rank, 0, tensor->n_elements, 0);
     }
   else if (ebb_optimizer_state_follows_elements (optimizer, parameter, item->key, tensor->view.dtype)
            && ebb_shard_place_fits (&place, tensor))
     {
       record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, place.shape,
                                     place.n_dims);
+      ebb_shard_record_set_cut (record, &place);
       if (speaks)
-        ebb_shard_record_add_part (record, ebb_process_group_get_rank (group), place.begin, place.end);
+        ebb_shard_record_add_part (record, rank, place.begin, place.end,
+                                   place.partition != NULL ? place.partition->index : 0);
     }
   else
     {
@@ -245,7 +248,7 @@ describe_item (EbbOptimizer *optimizer,
       record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, &none, 1);
       record->per_rank = TRUE;
       if (speaks)
-        ebb_shard_record_add_part (record, ebb_process_group_get_rank (group), 0, tensor->n_elements);
+        ebb_shard_record_add_part (record, rank, 0, tensor->n_elements, 0);
     }
   record->n_steps = item->n_steps;
 }
@@ -253,7 +256,7 @@ describe_item (EbbOptimizer *optimizer,
 gboolean
 ebb_optimizer_items_describe (EbbOptimizer *optimizer,
                               GArray *items,
-                              EbbProcessGroup *group,
+                              EbbShardClaims *claims,
                               EbbShardIndex *index,
                               GError **error)
 {
@@ -267,7 +270,7 @@ ebb_optimizer_items_describe (EbbOptimizer *optimizer,
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer has no parameter %s", item->parameter);
           return FALSE;
         }
-      describe_item (optimizer, item, parameter, group, index);
+      describe_item (optimizer, item, parameter, claims, index);
     }
   return TRUE;
 }

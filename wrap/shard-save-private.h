@@ -40,11 +40,12 @@ void ebb_shard_source_free (EbbShardSource *self);
 /* The text of the folder's index. */
 char *ebb_shard_source_read_index (const char *folder,
                                    GError **error);
-/* The elements [begin, end) of a tensor that is not "per_rank", compared with their checksums; @data NULL: no more than
- * that. */
+/* Of the elements of @cut of a tensor that is not "per_rank" those in [begin, end), however they were cut when they were
+ * saved, compared with their checksums; @data NULL: no more than that. */
 gboolean ebb_shard_source_read (EbbShardSource *self,
                                 EbbShardFile table,
                                 const EbbShardRecord *record,
+                                const EbbShardCut *cut,
                                 gint64 begin,
                                 gint64 end,
                                 void *data,

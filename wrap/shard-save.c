@@ -6,6 +6,7 @@
 #include "tensor/atomic-file-private.h"
 #include "dist/init.h"
 #include "dist/rank-texts-private.h"
+#include "wrap/shard-claims-private.h"
 #include "wrap/shard-file-private.h"
 #include "wrap/shard-optimizer-private.h"
 #include "wrap/shard-state-private.h"
@@ -23,7 +24,9 @@ typedef struct
   EbbProcessGroup *group;
   const char *folder;
   guint rank, n_ranks;
-  EbbShardIndex *index; /* what this rank has; then, on rank 0, what all have */
+  GArray *entries; /* of the module; NULL: none */
+  EbbShardClaims *claims;
+  EbbShardIndex *index; /* what this rank has */
   GPtrArray *written;   /* paths */
 } Saving;
 
@@ -134,10 +137,9 @@ write_tensors (Saving *self,
 
 static gboolean
 write_module (Saving *self,
-              EbbModule *module,
               GError **error)
 {
-  g_autoptr (GArray) entries = ebb_state_entries_new (module);
+  GArray *entries = self->entries;
   g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
 
   if (!ebb_state_check_released (entries, error))
@@ -146,14 +148,17 @@ write_module (Saving *self,
     {
       const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
       const EbbShardPlace *place = &entry->place;
+      const char *stored_as = g_array_index (entries, EbbStateEntry, entry->first).name;
       EbbShardRecord *record = ebb_shard_index_add (self->index, EBB_SHARD_FILE_MODEL, entry->name,
                                                     place->local->view.dtype, place->shape, place->n_dims);
 
       g_free (record->stored_as);
-      record->stored_as = g_strdup (g_array_index (entries, EbbStateEntry, entry->first).name);
-      if (!ebb_shard_place_speaks (place, self->group))
+      record->stored_as = g_strdup (stored_as);
+      ebb_shard_record_set_cut (record, place);
+      if (!ebb_shard_claims_speaks (self->claims, EBB_SHARD_FILE_MODEL, stored_as, place))
         continue;
-      ebb_shard_record_add_part (record, self->rank, place->begin, place->end);
+      ebb_shard_record_add_part (record, self->rank, place->begin, place->end,
+                                 place->partition != NULL ? place->partition->index : 0);
       if (entry->first == i && place->begin < place->end)
         ebb_args_add_tensor (tensors, entry->name, place->local);
     }
@@ -171,7 +176,7 @@ write_optimizer (Saving *self,
   g_autoptr (EbbArgs) rest = ebb_optimizer_state_split (state, items, error);
   g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
 
-  if (rest == NULL || !ebb_optimizer_items_describe (optimizer, items, self->group, self->index, error))
+  if (rest == NULL || !ebb_optimizer_items_describe (optimizer, items, self->claims, self->index, error))
     return FALSE;
   for (guint i = 0; i < items->len; i++)
     {
@@ -188,7 +193,6 @@ write_optimizer (Saving *self,
 
 static gboolean
 write_own (Saving *self,
-           EbbModule *module,
            EbbOptimizer *optimizer,
            EbbArgs *training,
            GError **error)
@@ -196,7 +200,7 @@ write_own (Saving *self,
   g_autoptr (EbbArgs) tree = ebb_args_new (EBB_ARGS_DICT);
   char *path;
 
-  if ((module != NULL && !write_module (self, module, error))
+  if ((self->entries != NULL && !write_module (self, error))
       || (optimizer != NULL && !write_optimizer (self, optimizer, tree, error)))
     return FALSE;
   if (training != NULL)
@@ -236,6 +240,8 @@ write_index (Saving *self,
     }
   if (!ebb_shard_index_check (all, "the state of all ranks", error))
     return FALSE;
+  if (self->claims->mesh != NULL)
+    all->mesh = g_memdup2 (self->claims->mesh, self->n_ranks * sizeof *all->mesh);
   text = ebb_shard_index_to_text (all);
   if (!ebb_atomic_file_open (&file, path, error))
     return FALSE;
@@ -298,7 +304,6 @@ publish (Saving *self,
 
 static gboolean
 save (Saving *self,
-      EbbModule *module,
       EbbOptimizer *optimizer,
       EbbArgs *training,
       GError **error)
@@ -308,7 +313,10 @@ save (Saving *self,
   g_autofree char *text = NULL;
   g_auto (GStrv) texts = NULL;
 
-  write_own (self, module, optimizer, training, &failure);
+  self->claims = ebb_shard_claims_new (self->group, self->entries, optimizer, error);
+  if (self->claims == NULL)
+    return FALSE;
+  write_own (self, optimizer, training, &failure);
   if (!ebb_ranks_agree (self->group, failure, &agreed))
     {
       /* As long as no rank goes on to the index, which it can't without all, nothing names these files. */
@@ -346,8 +354,11 @@ ebb_shard_save (EbbModule *module,
     return FALSE;
   self.index = ebb_shard_index_new (number, self.n_ranks);
   self.written = g_ptr_array_new_with_free_func (g_free);
-  ok = save (&self, module, optimizer, training, error);
+  self.entries = module != NULL ? ebb_state_entries_new (module) : NULL;
+  ok = save (&self, optimizer, training, error);
   g_ptr_array_unref (self.written);
+  g_clear_pointer (&self.entries, g_array_unref);
+  g_clear_pointer (&self.claims, ebb_shard_claims_free);
   ebb_shard_index_free (self.index);
   return ok;
 }

@@ -7,6 +7,7 @@
 #include "tensor/tensor-private.h"
 #include "wrap/shard-file-private.h"
 
+#include <string.h>
 #include <unistd.h>
 
 /* As many files as are open at once: a state of many ranks has more of them than a process may open. */
@@ -103,33 +104,86 @@ open_file (EbbShardSource *self,
   return file;
 }
 
+/* As many elements at a time as have one checksum: of each only what is wanted is copied, and what has nothing of it is
+ * not read. */
+static gboolean
+read_scattered (EbbSafetensorsReader *file,
+                const EbbSafetensorsEntry *entry,
+                const EbbShardPart *part,
+                const EbbShardCut *part_cut,
+                const EbbShardCut *cut,
+                gint64 begin,
+                gint64 end,
+                void *data,
+                GError **error)
+{
+  const gsize element = ebb_dtype_get_size (entry->dtype);
+  const gint64 n = EBB_SHARD_FILE_BLOCK / (gint64) element;
+  g_autofree void *scratch = data != NULL ? g_malloc ((gsize) MIN (n, part->end - part->begin) * element) : NULL;
+
+  for (gint64 at = part->begin; at < part->end; at += n)
+    {
+      const gint64 next = MIN (at + n, part->end);
+
+      if (ebb_shard_cut_copy (part_cut, at, next, NULL, cut, begin, end, NULL, element) == 0)
+        continue;
+      if (!ebb_shard_file_read (file, entry, at - part->begin, next - part->begin, scratch, error))
+        return FALSE;
+      if (data != NULL)
+        ebb_shard_cut_copy (part_cut, at, next, scratch, cut, begin, end, data, element);
+    }
+  return TRUE;
+}
+
+/* The same cut: what is wanted of a part is one range. */
+static gboolean
+read_range (EbbSafetensorsReader *file,
+            const EbbSafetensorsEntry *entry,
+            const EbbShardPart *part,
+            gint64 begin,
+            gint64 end,
+            void *data,
+            GError **error)
+{
+  gint64 first = MAX (begin, part->begin), last = MIN (end, part->end);
+  gsize offset = (gsize) (first - begin) * ebb_dtype_get_size (entry->dtype);
+
+  return ebb_shard_file_read (file, entry, first - part->begin, last - part->begin,
+                              data != NULL ? (char *) data + offset : NULL, error);
+}
+
 gboolean
 ebb_shard_source_read (EbbShardSource *self,
                        EbbShardFile table,
                        const EbbShardRecord *record,
+                       const EbbShardCut *cut,
                        gint64 begin,
                        gint64 end,
                        void *data,
                        GError **error)
 {
-  gint64 element = (gint64) ebb_dtype_get_size (record->dtype);
-
   for (guint i = 0; i < record->parts->len; i++)
     {
       const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
-      gint64 first = MAX (begin, part->begin), last = MIN (end, part->end);
       EbbSafetensorsReader *file;
       const EbbSafetensorsEntry *entry;
+      gboolean is_same, ok;
+      EbbShardCut part_cut;
 
-      if (first >= last)
+      ebb_shard_record_get_cut (record, part->index, &part_cut);
+      is_same = memcmp (&part_cut, cut, sizeof part_cut) == 0;
+      if (is_same ? MAX (begin, part->begin) >= MIN (end, part->end)
+                  : ebb_shard_cut_copy (&part_cut, part->begin, part->end, NULL, cut, begin, end, NULL, 1) == 0)
         continue;
       file = open_file (self, table, part->rank, error);
       entry = file != NULL
                   ? ebb_shard_file_find (file, record->stored_as, record->dtype, part->end - part->begin, error)
                   : NULL;
-      if (entry == NULL
-          || !ebb_shard_file_read (file, entry, first - part->begin, last - part->begin,
-                                   data != NULL ? (char *) data + (first - begin) * element : NULL, error))
+      if (entry == NULL)
+        return FALSE;
+      ok = is_same ? read_range (file, entry, part, begin, end, data, error)
+                   : read_scattered (file, entry, part, &part_cut, cut, begin, end, data, error);
+      if (!ok)
         return FALSE;
     }
   return TRUE;

@@ -84,6 +84,25 @@ copy_to_host (EbbTensor *tensor,
   return host != NULL && host->storage == tensor->storage ? ebb_copy (host, error) : g_steal_pointer (&host);
 }
 
+/* Makes the whole of a first entry, of whose part @part is a copy; takes @part and @failure over. */
+static gboolean
+finish_entry (EbbStateEntry *entry,
+              EbbTensor *part,
+              EbbProcessGroup *group,
+              gboolean keep,
+              GError *failure,
+              GError **error)
+{
+  g_autoptr (EbbTensor) own = part;
+
+  if (entry->place.partition != NULL)
+    return ebb_shard_gather_parts (group, &entry->place, own, entry->place.local->view.dtype, keep, failure,
+                                   &entry->whole, error);
+  if (keep)
+    entry->whole = g_steal_pointer (&own);
+  return TRUE;
+}
+
 /* Gathers all entries from @first on that are of the same unit. */
 static gboolean
 gather_unit (GArray *entries,
@@ -97,8 +116,9 @@ gather_unit (GArray *entries,
   g_autofree guint *which = g_new (guint, unit->n_entries);
   g_autofree EbbShardPlace *places = g_new (EbbShardPlace, unit->n_entries);
   g_autofree EbbTensor **locals = g_new (EbbTensor *, unit->n_entries);
-  g_autofree EbbTensor **wholes = g_new (EbbTensor *, unit->n_entries);
+  g_autofree EbbTensor **parts = g_new (EbbTensor *, unit->n_entries);
   g_autofree EbbDType *dtypes = g_new (EbbDType, unit->n_entries);
+  gboolean ok = TRUE;
   guint n = 0;
 
   for (guint i = first; i < entries->len; i++)
@@ -113,14 +133,14 @@ gather_unit (GArray *entries,
       dtypes[n] = entry->place.local->view.dtype;
       which[n++] = i;
     }
-  if (!ebb_shard_gather (group, unit, n, places, locals, dtypes, failure, wholes, error))
+  if (!ebb_shard_gather (group, unit, n, places, locals, dtypes, failure, parts, error))
     return FALSE;
   for (guint i = 0; i < n; i++)
-    if (keep)
-      g_array_index (entries, EbbStateEntry, which[i]).whole = wholes[i];
+    if (ok)
+      ok = finish_entry (&g_array_index (entries, EbbStateEntry, which[i]), parts[i], group, keep, NULL, error);
     else
-      ebb_tensor_unref (wholes[i]);
-  return TRUE;
+      ebb_tensor_unref (parts[i]);
+  return ok;
 }
 
 /* What goes wrong on this rank alone waits for the next moment when ranks speak to each other. */
@@ -136,6 +156,7 @@ fill_entries (GArray *entries,
   for (guint i = 0; i < entries->len; i++)
     {
       EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
+      EbbTensor *part = NULL;
 
       if (entry->done || entry->first != i)
         continue;
@@ -144,16 +165,23 @@ fill_entries (GArray *entries,
         {
           if (!gather_unit (entries, i, group, keep, g_steal_pointer (&failure), error))
             return FALSE;
+          continue;
         }
-      else if (keep && failure == NULL)
-        entry->whole = copy_to_host (entry->tensor, &failure);
+      if (failure == NULL && entry->place.partition != NULL)
+        part = ebb_tensor_to_host (entry->tensor, &failure);
+      else if (failure == NULL && keep)
+        part = copy_to_host (entry->tensor, &failure);
+      if (entry->place.partition == NULL)
+        entry->whole = part;
+      else if (!finish_entry (entry, part, group, keep, g_steal_pointer (&failure), error))
+        return FALSE;
     }
   return ebb_ranks_agree (group, failure, error);
 }
 
 /**
  * ebb_get_full_state_dict:
- * @module: a module: fully sharded, replicated, or neither
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
  * @rank0_only: whether rank 0 alone keeps it
  * @error: return location for an error
  *
@@ -161,8 +189,9 @@ fill_entries (GArray *entries,
  * order, shared parameters under each of their names, persistent buffers included (of these, each rank's own). The
  * tensors are copies in the host's memory; weights that are kept in f32 and lowered for computing are given in f32.
  *
- * All ranks of the process' default group call it together. One unit is gathered after the other, so a rank that keeps
- * nothing needs memory for the largest unit.
+ * All ranks of the process' default group call it together. One unit is gathered after the other, and of
+ * tensor-parallel parameters one after the other, so a rank that keeps nothing needs memory for the largest unit and
+ * the largest whole parameter.
  *
  * Returns: (transfer full) (nullable): an %EBB_ARGS_DICT of tensors by path; with @rank0_only one that is empty on the
  *   ranks other than 0
@@ -391,7 +420,7 @@ load_from_rank0 (EbbModule *module,
 
 /**
  * ebb_load_full_state_dict:
- * @module: a module: fully sharded, replicated, or neither
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
  * @state: (nullable): whole tensors by path, as ebb_get_full_state_dict() and ebb_module_get_state_dict() give; %NULL
  * on ranks other than 0 if it is broadcast
  * @broadcast: whether the state of rank 0 is loaded on all ranks, one tensor after the other

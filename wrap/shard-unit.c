@@ -451,14 +451,16 @@ lay_out (EbbShardUnit *self,
 {
   g_autofree const gint64 **shapes = g_new (const gint64 *, self->n_entries + 1);
   g_autofree guint *n_dims = g_new (guint, self->n_entries + 1);
+  g_autofree gboolean *are_parts = g_new (gboolean, self->n_entries + 1);
 
   for (guint i = 0; i < self->n_entries; i++)
     {
+      are_parts[i] = self->entries[i].tensor->partition != NULL;
       shapes[i] = self->entries[i].tensor->view.shape;
       n_dims[i] = (guint) self->entries[i].tensor->view.n_dims;
     }
-  self->layout =
-      ebb_shard_layout_new (ebb_process_group_get_size (self->group), flatten, self->n_entries, shapes, n_dims);
+  self->layout = ebb_shard_layout_new (ebb_process_group_get_size (self->group), flatten, self->n_entries, shapes,
+                                       n_dims, are_parts);
   self->buffers = g_new0 (EbbShardBuffer, ebb_shard_layout_get_n_buffers (self->layout) + 1);
 }
 
