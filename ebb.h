@@ -67,6 +67,7 @@
 #include "dist/parallel-ops.h"
 #include "dist/process-group.h"
 #include "dist/run-ranks.h"
+#include "dist/vocab-loss.h"
 #include "dist/work.h"
 
 #include "offload/activation-store.h"
