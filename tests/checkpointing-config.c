@@ -268,6 +268,73 @@ partitioning_demands_ranks (void)
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "mpu is a EbbSequential", "world-size");
 }
 
+/* -- ranks --------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+look_at_ranks (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  static const char *const names[] = { "data", "tensor" }, *const other[] = { "data", "shard" };
+  static const gint64 sizes[] = { -1, 1 };
+  g_autoptr (EbbMesh) one = ebb_mesh_new (group, names, sizes, 2, NULL);
+  g_autoptr (EbbMesh) none = ebb_mesh_new (group, other, sizes, 2, NULL);
+  g_autoptr (GError) local = NULL;
+
+  g_assert_false (ebb_checkpointing_configure (G_OBJECT (one), IN ("\"partition_activations\": true"), NULL, &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "partition_activations is true and mpu has one rank");
+  g_clear_error (&local);
+  g_assert_false (ebb_checkpointing_configure (G_OBJECT (none), NULL, NULL, &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "mpu is a mesh of data=2 shard=1",
+                     "must have a dimension \"tensor\"");
+  return TRUE;
+}
+
+static void
+an_mpu_is_a_mesh_with_tensor_parallel_ranks (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (ebb_run_ranks (2, look_at_ranks, NULL, &error));
+  g_assert_no_error (error);
+}
+
+static gboolean
+configure_rank (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  const guint rank = ebb_process_group_get_rank (group);
+  g_autoptr (EbbCheckpointOptions) before = ebb_checkpointing_get_options ();
+  g_autoptr (EbbCheckpointOptions) after = NULL;
+
+  assert_config (CONFIG (false, true, false, none, false, false)); /* the process' */
+  if (!ebb_process_group_barrier (group, error))
+    return FALSE;
+  if (rank == 0)
+    configure ("\"profile\": true");
+  else if (rank == 1)
+    configure ("\"number_checkpoints\": 3");
+  if (!ebb_process_group_barrier (group, error))
+    return FALSE;
+  after = ebb_checkpointing_get_options ();
+  g_assert_true ((after == before) == (rank == 2));
+  if (rank == 0)
+    assert_config (CONFIG (false, false, false, none, false, true));
+  else if (rank == 1)
+    assert_config (CONFIG (false, false, false, 3, false, false));
+  else
+    assert_config (CONFIG (false, true, false, none, false, false));
+  return TRUE;
+}
+
+static void
+a_rank_configures_itself_alone (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  configure ("\"cpu_checkpointing\": true");
+  g_assert_true (ebb_run_ranks (3, configure_rank, NULL, &error));
+  g_assert_no_error (error);
+  assert_config (CONFIG (false, true, false, none, false, false));
+}
+
 int
 main (int argc, char **argv)
 {
@@ -278,5 +345,7 @@ main (int argc, char **argv)
   TEST ("a-wrong-file-is-named", a_wrong_file_is_named);
   TEST ("wrong-arguments-are-named", wrong_arguments_are_named);
   TEST ("partitioning-demands-ranks", partitioning_demands_ranks);
+  TEST ("an-mpu-is-a-mesh-with-tensor-parallel-ranks", an_mpu_is_a_mesh_with_tensor_parallel_ranks);
+  TEST ("a-rank-configures-itself-alone", a_rank_configures_itself_alone);
   return g_test_run ();
 }
