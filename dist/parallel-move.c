@@ -73,12 +73,12 @@ ebb_parallel_view_part (EbbTensor *whole,
                         int dim,
                         EbbProcessGroup *group)
 {
+  const guint size = ebb_process_group_get_size (group), rank = ebb_process_group_get_rank (group);
   EbbView view = whole->view;
   gint64 first;
   EbbTensor *part;
 
-  ebb_parallel_get_part (view.shape[dim], ebb_process_group_get_size (group), ebb_process_group_get_rank (group), &first,
-                         &view.shape[dim]);
+  ebb_parallel_get_part (view.shape[dim], size, rank, &first, &view.shape[dim]);
   part = ebb_tensor_new_from_view (whole, &view, whole->offset + first * view.strides[dim]);
   part->is_part = TRUE;
   return part;

@@ -435,8 +435,8 @@ ebb_parallel_scatter (EbbTensor *x,
  *
  * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it gives @x.
  *
- * Returns: (transfer full) (nullable): this rank's part of the sum; %NULL with %EBB_ERROR_INDEX if @dim is out of range,
- *   %EBB_ERROR_SHAPE for a tensor without dimensions, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls
+ * Returns: (transfer full) (nullable): this rank's part of the sum; %NULL with %EBB_ERROR_INDEX if @dim is out of
+ *   range, %EBB_ERROR_SHAPE for a tensor without dimensions, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls
  *   something else
  */
 EbbTensor *

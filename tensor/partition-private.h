@@ -26,8 +26,9 @@ struct _EbbPartition
   gpointer ranks; /* the process group: the same pointer for all parameters that are split over the same ranks */
   guint n_parts, index;
   guint dim;
-  guint n_sections; /* of dimension @dim of the whole, equally long (3: queries, keys, values); each is split in n_parts,
-                     * the first (length % n_parts) of them one longer; this rank's parts of them follow each other */
+  guint n_sections; /* of dimension @dim of the whole, equally long (3: queries, keys, values); each is split in
+                     * n_parts, the first (length % n_parts) of them one longer; this rank's parts of them follow each
+                     * other */
   guint n_dims;
   gint64 shape[EBB_MAX_DIMS]; /* of the whole */
 };

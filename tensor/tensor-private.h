@@ -19,7 +19,7 @@ struct _EbbTensor
   guint requires_grad : 1;
   guint is_parameter : 1; /* kept as itself, never as its storage: load, shard and to () swap the storage */
   guint is_buffer : 1;
-  guint is_part : 1;    /* one rank's part of something, or its summand: not the same on the ranks that share the work */
+  guint is_part : 1;    /* one rank's part of something, or its summand: ranks that share the work have others */
   guint16 output_index; /* of node */
   EbbStorage *storage;
   gint64 offset; /* in elements, from the storage's start */
