@@ -278,14 +278,25 @@ ebb_generator_tracker_reset (EbbGeneratorTracker *self)
  *
  * Makes the generator of that name this thread's default one until ebb_generator_tracker_join(). Forks nest.
  *
- * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no generator \"%s\"; add it first (\"" EBB_MODEL_PARALLEL_RNG
-                   "\": by ebb_model_parallel_manual_seed ())",
-                   name);
+ * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no generator of that name
+ */
+gboolean
+ebb_generator_tracker_fork (EbbGeneratorTracker *self,
+                            const char *name,
+                            GError **error)
+{
+  Entry *entry;
+
+  g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
+
+  if (name == NULL || (error != NULL && *error != NULL))
+    return FALSE;
+  entry = ebb_thread.recomputing > 0 ? find_any (self, name) : find (self, name);
   if (entry == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "generator tracker: there is no generator \"%s\"; add it first; ebb_model_parallel_manual_seed () adds "
-                   " \"" EBB_MODEL_PARALLEL_RNG "\"",
+                   "generator tracker: there is no generator \"%s\"; add it first (\"" EBB_MODEL_PARALLEL_RNG
+                   "\" by ebb_model_parallel_manual_seed ())",
                    name);
       return FALSE;
     }

@@ -388,7 +388,7 @@ find_ops (GHashTable *found,
   g_autofree char *folder = g_build_filename (g_getenv ("EBB_SOURCE_DIR") ?: ".", first, second, NULL);
   g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
   g_autoptr (GRegex) pattern = g_regex_new ("\\{\\s*\"(\\w+)\",\\s*EBB_OP_(\\w+)", 0, 0, NULL);
-  const char *const undecided[] = { "VIEW", "COPY", "GRADIENT", "COLLECTIVE", NULL };
+  const char *const undecided[] = { "VIEW", "COPY", "GRADIENT", NULL };
   const char *file;
 
   while (dir != NULL && (file = g_dir_read_name (dir)) != NULL)
