@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/generator-tracker.h"
 
+#include "dist/tracker-state-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>
@@ -80,6 +81,7 @@ static void
 make_default_key (void)
 {
   pthread_key_create (&default_key, drop_default);
+  ebb_tracker_state_install ();
 }
 
 /**

@@ -23,6 +23,18 @@ gboolean ebb_training_state_load_rest (EbbTrainingState *self,
 /* Makes the generators give other numbers: for a rank that has none saved and goes on from another one's. */
 void ebb_training_state_reseed (EbbTrainingState *self,
                                 guint64 stream);
+
+/* Generators with names that each thread has elsewhere, as a dictionary. */
+typedef struct
+{
+  EbbArgs *(*get) (void); /* NULL: none */
+  gboolean (*set) (EbbArgs *states,
+                   gboolean check_only,
+                   GError **error);
+} EbbNamedGenerators;
+#define EBB_TRAINING_STATE_NAMED_GENERATORS "tracker" /* where a tree has them */
+void ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs);
+
 char *ebb_training_state_get_saved_config (EbbArgs *tree,
                                            const char *folder,
                                            GError **error);

@@ -7,7 +7,7 @@
 #include "nn/text-dataset-private.h"
 
 /* As a tree: { version, step, config, module: {...}, optimizer: {...}, dataset: {...}, values: {...},
- * generators: { name: { seed, offset } } }. */
+ * generators: { name: { seed, offset } }, tracker: {...} }. */
 
 #define STATE_VERSION 1
 
@@ -35,6 +35,14 @@ enum
 };
 
 G_DEFINE_FINAL_TYPE (EbbTrainingState, ebb_training_state, G_TYPE_OBJECT)
+
+static const EbbNamedGenerators *named_generators; /* NULL: there never were any */
+
+void
+ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs)
+{
+  g_atomic_pointer_set (&named_generators, (gpointer) funcs);
+}
 
 /* -- saving -------------------------------------------------------------------------------------------------------- */
 
@@ -69,13 +77,17 @@ ebb_training_state_get_rest (EbbTrainingState *self,
                              gint64 step)
 {
   EbbArgs *tree = ebb_args_new (EBB_ARGS_DICT);
+  const EbbNamedGenerators *named = g_atomic_pointer_get (&named_generators);
   g_autoptr (EbbArgs) generators = get_generators (self);
+  g_autoptr (EbbArgs) others = named != NULL ? named->get () : NULL;
   g_autoptr (EbbArgs) dataset = NULL;
 
   ebb_args_add_int (tree, "version", STATE_VERSION);
   ebb_args_add_int (tree, "step", step);
   ebb_args_add_string (tree, "config", self->config ? self->config : "");
   ebb_args_add_args (tree, "generators", generators);
+  if (others != NULL)
+    ebb_args_add_args (tree, EBB_TRAINING_STATE_NAMED_GENERATORS, others);
   if (self->dataset != NULL)
     {
       dataset = ebb_text_dataset_get_state (self->dataset);
@@ -93,8 +105,8 @@ ebb_training_state_get_rest (EbbTrainingState *self,
  * @step: how many steps were taken
  * @error: return location for an error
  *
- * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default one
- * and those added), #EbbTrainingState:config and #EbbTrainingState:values as one new file in @folder. The file appears
+ * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
+ * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one new file in @folder. The file appears
  * as a whole once all of it has reached the disk; only then older ones go, but for the newest #EbbTrainingState:keep.
  * So whenever the machine stops, a whole state is left.
  *
@@ -235,6 +247,28 @@ load_generators (EbbTrainingState *self,
   return ok;
 }
 
+/* Those that were saved replace those that are there. */
+static gboolean
+load_named_generators (EbbArgs *tree,
+                       const char *folder,
+                       gboolean check_only,
+                       GError **error)
+{
+  const EbbNamedGenerators *named = g_atomic_pointer_get (&named_generators);
+  int index = ebb_args_find (tree, EBB_TRAINING_STATE_NAMED_GENERATORS);
+  g_autoptr (EbbArgs) states = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
+
+  if (index < 0 || (states != NULL && ebb_args_get_length (states) == 0))
+    return TRUE;
+  if (states != NULL && named != NULL)
+    return named->set (states, check_only, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the state saved in %s has generators of a tracker, and there is none here: call "
+               "ebb_model_parallel_manual_seed () or ebb_generator_tracker_get_default () first",
+               folder);
+  return FALSE;
+}
+
 /* The same seed and another stream give numbers of their own. */
 static void
 reseed (EbbGenerator *generator,
@@ -273,7 +307,8 @@ ebb_training_state_check_rest (EbbTrainingState *self,
   if (!read_step (tree, folder, step, error))
     return FALSE;
   generators = read_part (tree, "generators", folder, error);
-  if (generators == NULL || !load_generators (self, generators, folder, TRUE, error))
+  if (generators == NULL || !load_generators (self, generators, folder, TRUE, error)
+      || !load_named_generators (tree, folder, TRUE, error))
     return FALSE;
   return self->dataset == NULL
          || ((dataset = read_part (tree, "dataset", folder, error)) != NULL
@@ -296,6 +331,7 @@ ebb_training_state_load_rest (EbbTrainingState *self,
           || !ebb_text_dataset_load_state (self->dataset, dataset, error)))
     return FALSE;
   load_generators (self, generators, folder, FALSE, NULL);
+  load_named_generators (tree, folder, FALSE, NULL);
   take_texts (self, tree);
   return TRUE;
 }

@@ -8,15 +8,15 @@
 
 /**
  * ebb_save_sharded_state:
- * @module: a module: fully sharded, replicated, or neither
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
  * @optimizer: (nullable): the optimizer whose state is saved with it
  * @folder: (type filename): a folder that all ranks see, made if it does not exist
  * @error: return location for an error
  *
  * Saves what each rank holds as safetensors files of that rank, `model-00000003-00001-of-00004.safetensors` and
  * likewise `optimizer-` and `state-` for the third save of four ranks, and an index of all of them, `index.json`: the
- * shape and dtype of each tensor and which elements of it are in whose file. What several ranks have alike (buffers,
- * replicated parameters) is saved once. Nothing is gathered, so a rank needs no more memory than it has in use.
+ * shape and dtype of each tensor, how tensor-parallel ranks have cut it, and which elements of it are in whose file.
+ * What several ranks have alike (buffers, replicated parameters) is saved once. Nothing is gathered, so a rank needs no more memory than it has in use.
  *
  * Each file appears as a whole, once it has reached the disk; rank 0 replaces the index when all ranks are done, and
  * then removes what earlier saves left. So the folder always holds a whole state: if a rank fails, all ranks fail with
@@ -42,13 +42,13 @@ ebb_save_sharded_state (EbbModule *module,
 
 /**
  * ebb_load_sharded_state:
- * @module: a module: fully sharded, replicated, or neither
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
  * @optimizer: (nullable): the optimizer whose state is loaded with it
  * @folder: (type filename): a folder that ebb_save_sharded_state() or ebb_training_state_save_sharded() wrote to
  * @error: return location for an error
  *
- * Loads such a state on any number of ranks, however the module is split: each rank reads the elements that it holds,
- * and no more than blocks of 1 MiB around them, whose checksums are compared. One process without a group loads it as
+ * Loads such a state on any number of ranks, however the module is split, among tensor-parallel ranks too: each rank
+ * reads the elements that it holds, and no more than blocks of 1 MiB around them, whose checksums are compared. One process without a group loads it as
  * well. The names must be those of the module; of a shared parameter one is enough.
  *
  * An optimizer's 8-bit moments follow blocks of the elements of a rank: they load on ranks that hold the same ranges.
@@ -112,9 +112,11 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
  * @step: (out) (optional): return location for how many steps had been taken
  * @error: return location for an error
  *
- * Loads such a state as ebb_load_sharded_state() does. On as many ranks as saved it, a training goes on as it would
- * have without a stop, bit for bit. On another number, rank r takes generators, place in the data and values of rank r
- * modulo that number, and generators that were taken before get other seeds.
+ * Loads such a state as ebb_load_sharded_state() does. On as many ranks as saved it, of which as many are
+ * tensor-parallel ones, a training goes on as it would have without a stop, bit for bit, with the generators of this
+ * thread's #EbbGeneratorTracker. On another number, data rank d (ranks that share a model are one of these together)
+ * takes generators, place in the data and values of data rank d modulo their number, and generators that were taken
+ * before get other seeds; those of the tracker keep their own seeds and go on from the place that is saved.
  *
  * Returns: %FALSE with an error as by ebb_load_sharded_state()
  */

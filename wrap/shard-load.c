@@ -9,6 +9,7 @@
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
 #include "dist/rank-texts-private.h"
+#include "dist/tracker-state-private.h"
 #include "wrap/shard-claims-private.h"
 #include "wrap/shard-optimizer-private.h"
 #include "wrap/shard-state-private.h"
@@ -292,6 +293,39 @@ find_predecessor (Loading *self)
   return 0;
 }
 
+/* TRUE if there was a rank with the data and the parts of this one, whose generators it goes on with. */
+static gboolean
+has_own_predecessor (Loading *self)
+{
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (self->source->index);
+
+  return n_tensor == self->claims->n_tensor
+         && ebb_shard_claims_get_coordinates (self->claims).data < self->source->index->n_ranks / n_tensor;
+}
+
+/* @rest with the states of the tracker that this rank is to have. */
+static EbbArgs *
+advance_tracker (EbbArgs *rest)
+{
+  EbbArgs *moved = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < ebb_args_get_length (rest); i++)
+    {
+      const char *key = ebb_args_get_key (rest, i);
+      EbbArgs *saved = ebb_args_peek_args (rest, i);
+
+      if (saved != NULL && g_strcmp0 (key, EBB_TRAINING_STATE_NAMED_GENERATORS) == 0)
+        {
+          g_autoptr (EbbArgs) states = ebb_tracker_state_advance (saved);
+
+          ebb_args_add_args (moved, key, states);
+        }
+      else
+        ebb_args_add_value (moved, key, rest, i);
+    }
+  return moved;
+}
+
 static gboolean
 read_rest (Loading *self,
            GError **error)
@@ -299,9 +333,10 @@ read_rest (Loading *self,
   g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
   EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->folder, error) : NULL;
 
+  ebb_generator_tracker_get_default (); /* there is one now, which knows what to do with its states */
   if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->folder, &self->step, error))
     return FALSE;
-  self->rest = ebb_args_ref (rest);
+  self->rest = has_own_predecessor (self) ? ebb_args_ref (rest) : advance_tracker (rest);
   return TRUE;
 }
 
