@@ -175,6 +175,38 @@ test_cuts (void)
   g_assert_cmpint (ebb_shard_layout_get_shard_offset (flat, 1, 3), ==, 1);
 }
 
+/* Whatever length parts have, which differs by tensor-parallel rank, whole parameters are cut at the same places. */
+static void
+test_parts_apart (void)
+{
+  const gint64 vector[] = { 7 }, matrix[] = { 3, 3 };
+  const gboolean are_parts[] = { FALSE, TRUE, FALSE };
+  const guint n_dims[] = { 1, 2, 2 };
+  gint64 ends[2][2][4];
+
+  for (gint64 rows = 4; rows < 6; rows++)
+    {
+      const gint64 part[] = { rows, 5 };
+      const gint64 *const shapes[] = { vector, part, matrix };
+      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (4, TRUE, 3, shapes, n_dims, are_parts);
+
+      g_assert_cmpuint (ebb_shard_layout_get_n_buffers (layout), ==, 2);
+      g_assert_cmpint (ebb_shard_layout_get_buffer_size (layout, 0), ==, 16);
+      g_assert_cmpint (ebb_shard_layout_get_buffer_size (layout, 1), ==, rows * 5);
+      for (guint p = 0; p < 3; p++)
+        check_parameter (layout, p, shapes[p], n_dims[p]);
+      check_balance (layout);
+      for (guint r = 0; r < 4; r++)
+        for (guint w = 0; w < 2; w++)
+          {
+            gint64 begin;
+
+            ebb_shard_layout_get_range (layout, 2 * w, r, &begin, &ends[rows - 4][w][r]);
+          }
+    }
+  g_assert_cmpmem (ends[0], sizeof ends[0], ends[1], sizeof ends[1]);
+}
+
 static void
 test_large_sizes (void)
 {
@@ -208,5 +240,6 @@ main (int argc,
   g_test_add_func ("/shard-layout/shards-tile-every-parameter-evenly", test_all_sizes);
   g_test_add_func ("/shard-layout/cuts-are-where-they-are-defined", test_cuts);
   g_test_add_func ("/shard-layout/large-sizes-do-not-overflow", test_large_sizes);
+  g_test_add_func ("/shard-layout/parts-move-no-cut-of-whole-parameters", test_parts_apart);
   return g_test_run ();
 }
