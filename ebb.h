@@ -76,6 +76,7 @@
 #include "offload/disk-store.h"
 #include "offload/host-store.h"
 #include "offload/keep-store.h"
+#include "offload/partitioned-store.h"
 
 #include "wrap/checkpoint-options.h"
 #include "wrap/checkpoint-policy.h"

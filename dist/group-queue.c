@@ -70,6 +70,7 @@ do_work (EbbGroupQueue *self,
          EbbWork *work,
          gboolean is_queued)
 {
+  const gint64 begin = g_get_monotonic_time ();
   GError *error = NULL;
 
   pthread_mutex_lock (&self->lock);
@@ -83,6 +84,7 @@ do_work (EbbGroupQueue *self,
   if (error != NULL && self->failure == NULL)
     self->failure = g_error_copy (error);
   work->error = error;
+  work->seconds = (double) (g_get_monotonic_time () - begin) * 1e-6;
   work->done = TRUE;
   if (is_queued)
     {

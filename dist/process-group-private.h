@@ -43,6 +43,8 @@ gboolean ebb_process_group_run (EbbProcessGroup *self,
                                 guint peer,
                                 const char *purpose,
                                 GError **error);
+/* How long a work took that is done, waiting for other ranks included. */
+double ebb_work_get_seconds (EbbWork *work);
 /* Waits until all that was started is done; tells of no failure. */
 void ebb_process_group_flush (EbbProcessGroup *self);
 /* Fails on all ranks, naming a rank and the first line that differs, unless all ranks give the same text. Collective.

@@ -21,6 +21,7 @@ struct _EbbWork
   EbbTensor **staged;  /* [2 * n_parts] on the host, where the engine can't reach the tensor */
   gint64 *numbers;     /* counts and starts of all parts */
   char *purpose;       /* the call's */
+  double seconds;      /* that it took, waiting for other ranks included; under the lock */
 };
 
 /* Done already: a collective in a recompute that has all it needs. */

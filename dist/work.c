@@ -101,6 +101,19 @@ ebb_work_wait (EbbWork *work,
   return work->error == NULL;
 }
 
+double
+ebb_work_get_seconds (EbbWork *work)
+{
+  double seconds;
+
+  if (work->queue == NULL)
+    return work->seconds;
+  pthread_mutex_lock (&work->queue->lock);
+  seconds = work->seconds;
+  pthread_mutex_unlock (&work->queue->lock);
+  return seconds;
+}
+
 /**
  * ebb_work_is_done:
  * @work: a work

@@ -135,6 +135,35 @@ falls_back (EbbActivationStore *self,
              && !EBB_READ (ebb_activation_store_peek (self)->never_spills));
 }
 
+EbbHandle *
+ebb_activation_store_put_instead (EbbActivationStore *self,
+                                  EbbTensor *block,
+                                  GError *why,
+                                  EbbActivationStore **fallback,
+                                  GError **error)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  EbbHandle *handle = NULL;
+
+  *fallback = falls_back (self, why) ? ebb_activation_store_ref_fallback (self) : NULL;
+  if (*fallback == NULL)
+    {
+      g_propagate_error (error, g_error_copy (why));
+      return NULL;
+    }
+  handle = ebb_activation_store_put_block (*fallback, block, error);
+  if (handle == NULL)
+    {
+      g_prefix_error (error, "%s; and the fallback: ", why->message);
+      g_clear_object (fallback);
+      return NULL;
+    }
+  ebb_blocks_lock ();
+  priv->counters.spilled += ebb_tensor_get_n_bytes (block);
+  ebb_blocks_unlock ();
+  return handle;
+}
+
 /* What a store launches to move a block doesn't part the blocks of one module. */
 static EbbHandle *
 put (EbbActivationStore *self,
@@ -151,29 +180,35 @@ put (EbbActivationStore *self,
   return require (self, "put", handle, local, error);
 }
 
+/* For a block that the store's put has refused. */
 static EbbHandle *
 spill (EbbActivationStore *self,
-       EbbActivationStore *fallback,
        EbbTensor *block,
        GError *why,
        GError **error)
 {
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  gsize n_bytes = ebb_tensor_get_n_bytes (block);
-  EbbHandle *handle = ebb_activation_store_put_block (fallback, block, error);
-  EbbHandle *placed;
+  EbbActivationStore *fallback;
+  GError *local = NULL;
+  EbbHandle *placed, *handle = ebb_activation_store_put_instead (self, block, why, &fallback, &local);
 
   if (handle == NULL)
     {
-      g_prefix_error (error, "%s; and the fallback: ", why->message);
+      hand_out (self, local, error);
       return NULL;
     }
-  ebb_blocks_lock ();
-  priv->counters.spilled += n_bytes;
-  ebb_blocks_unlock ();
-  placed = place_new (self, SPILLED, handle, block->storage->birth, n_bytes);
-  ((Place *) ebb_handle_get_data (placed))->fallback = g_object_ref (fallback);
+  placed = place_new (self, SPILLED, handle, block->storage->birth, ebb_tensor_get_n_bytes (block));
+  ((Place *) ebb_handle_get_data (placed))->fallback = fallback;
   return placed;
+}
+
+static guint64
+get_held_bytes (EbbActivationStore *self,
+                EbbHandle *handle,
+                EbbTensor *block)
+{
+  const EbbActivationStoreClass *klass = EBB_ACTIVATION_STORE_GET_CLASS (self);
+
+  return klass->get_held_bytes != NULL ? klass->get_held_bytes (self, handle) : ebb_tensor_get_n_bytes (block);
 }
 
 /**
@@ -193,7 +228,6 @@ ebb_activation_store_put_block (EbbActivationStore *self,
                                 EbbTensor *block,
                                 GError **error)
 {
-  g_autoptr (EbbActivationStore) fallback = NULL;
   g_autoptr (GError) local = NULL;
   gsize n_bytes;
   EbbHandle *handle;
@@ -217,16 +251,15 @@ ebb_activation_store_put_block (EbbActivationStore *self,
   handle = put (self, block, &local);
   if (handle == NULL)
     {
-      fallback = falls_back (self, local) ? ebb_activation_store_ref_fallback (self) : NULL;
-      if (fallback != NULL)
-        return spill (self, fallback, block, local, error);
+      if (!ebb_activation_store_peek (self)->divides)
+        return spill (self, block, local, error);
       hand_out (self, g_steal_pointer (&local), error);
       return NULL;
     }
   ebb_blocks_lock ();
   ebb_activation_store_peek (self)->counters.put += n_bytes;
   ebb_blocks_unlock ();
-  return place_new (self, MOVED, handle, block->storage->birth, n_bytes);
+  return place_new (self, MOVED, handle, block->storage->birth, get_held_bytes (self, handle, block));
 }
 
 /* -- out ----------------------------------------------------------------------------------------------------------- */

@@ -47,6 +47,26 @@ void ebb_activation_store_note_failure (EbbActivationStore *self,
 void ebb_activation_store_set_spills (EbbActivationStore *self,
                                       gboolean spills);
 
+/* What this thread hands in at the door of a store, while its put runs, or that of a store behind it. */
+typedef struct
+{
+  EbbActivationStore *store; /* whose door it is; NULL: none */
+  EbbTensor *tensor;
+} EbbAtDoor;
+
+const EbbAtDoor *ebb_activation_store_get_at_door (void);
+/* Has parts of tensors (tensor->is_part) be stored apart from whole ones that look at the same memory, and has nothing
+ * go to the fallback but what put brings there itself, by ebb_activation_store_put_instead (). For all instances, from
+ * the start. */
+void ebb_activation_store_set_divides (EbbActivationStore *self);
+/* Puts @block into the fallback after @why; NULL with @error set to that if there is none, or if that is no reason. The
+ * fallback is given with a reference. */
+EbbHandle *ebb_activation_store_put_instead (EbbActivationStore *self,
+                                             EbbTensor *block,
+                                             GError *why,
+                                             EbbActivationStore **fallback,
+                                             GError **error);
+
 /* A setting that one thread may change while others read it. */
 #define EBB_READ(setting) __atomic_load_n (&(setting), __ATOMIC_RELAXED)
 #define EBB_WRITE(setting, value) __atomic_store_n (&(setting), (value), __ATOMIC_RELAXED)
@@ -74,6 +94,7 @@ typedef struct
   guint64 least_size;
   guint prefetch, in_flight;
   gboolean never_spills;
+  gboolean divides; /* from the start on */
 
   /* under the lock of blocks */
   EbbActivationStore *fallback;

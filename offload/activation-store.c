@@ -13,12 +13,27 @@ typedef struct
   EbbHandle *kept; /* the tensor itself, if the block stays in place */
   EbbView view;
   gsize offset; /* bytes, from the block's start */
+  gboolean is_part;
 } Ticket;
+
+static __thread EbbAtDoor at_door;
 
 EbbActivationStorePrivate *
 ebb_activation_store_peek (EbbActivationStore *self)
 {
   return PRIVATE (self);
+}
+
+const EbbAtDoor *
+ebb_activation_store_get_at_door (void)
+{
+  return &at_door;
+}
+
+void
+ebb_activation_store_set_divides (EbbActivationStore *self)
+{
+  PRIVATE (self)->divides = TRUE;
 }
 
 /* -- blocks -------------------------------------------------------------------------------------------------------- */
@@ -58,10 +73,13 @@ put_block (EbbActivationStore *self,
 {
   const gsize element = ebb_dtype_get_size (block->dtype);
   const gint64 n = (gint64) (block_size (block) / element);
+  const EbbAtDoor outer = at_door;
   g_autoptr (EbbTensor) bytes =
       ebb_tensor_new_view (tensor->storage, (gint64) (block->key.start / element), &n, NULL, 1, block->dtype);
 
+  at_door = (EbbAtDoor){ self, tensor };
   block->handle = ebb_activation_store_put_block (self, bytes, error);
+  at_door = outer;
   block->group = ebb_activation_store_get_group (self);
   return block->handle != NULL;
 }
@@ -95,6 +113,7 @@ enter_block (EbbActivationStore *self,
   EbbBlock *block;
 
   ebb_block_key_init (&key, tensor, in_place);
+  key.is_part = PRIVATE (self)->divides && tensor->is_part;
   block = find_block (self, &key, tensor->storage->size);
   if (block != NULL)
     return block;
@@ -167,6 +186,7 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
       ticket->kept = block->key.in_place ? ebb_handle_new (tensor) : NULL;
       ticket->view = tensor->view;
       ticket->view.data = NULL;
+      ticket->is_part = tensor->is_part;
       ticket->offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) - block->key.start;
     }
   ebb_blocks_lock ();
@@ -203,6 +223,8 @@ unpack_ticket (EbbActivationStore *self,
   ebb_thread.stopped = 0;
   tensor = ebb_block_get_view (ticket->block, &ticket->view, ticket->offset, error);
   ebb_thread.stopped = stopped;
+  if (tensor != NULL)
+    tensor->is_part = ticket->is_part != FALSE;
   return tensor;
 }
 

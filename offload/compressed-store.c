@@ -3,6 +3,7 @@
 
 #include "offload/compress-queue-private.h"
 #include "offload/contiguous-store.h"
+#include "offload/partitioned-store.h"
 
 #include <gio/gio.h>
 
@@ -75,7 +76,8 @@ ebb_lossy_get_type (void)
 
 /* -- as a store ---------------------------------------------------------------------------------------------------- */
 
-/* No two compressed tensors need be of one size, so side by side they can't be kept; nor compressed once more. */
+/* No two compressed tensors need be of one size, so side by side they can't be kept; nor compressed once more; nor by
+ * ranks in pieces, which comes before compressing. */
 static gboolean
 check (EbbCompressedStore *self,
        GError **error)
@@ -87,7 +89,8 @@ check (EbbCompressedStore *self,
                            "EbbHostStore or EbbDiskStore");
       return FALSE;
     }
-  if (!EBB_IS_CONTIGUOUS_STORE (self->next) && !EBB_IS_COMPRESSED_STORE (self->next))
+  if (!EBB_IS_CONTIGUOUS_STORE (self->next) && !EBB_IS_COMPRESSED_STORE (self->next)
+      && !EBB_IS_PARTITIONED_STORE (self->next))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                "compressed store: next is an %s, which can't take compressed bytes: must be a store of tensors of any "
@@ -369,7 +372,7 @@ ebb_compressed_store_init (EbbCompressedStore *self)
  * Makes a store that compresses, without loss, what goes to @next.
  *
  * Returns: (transfer full) (type EbbCompressedStore) (nullable): the store; %NULL with %EBB_ERROR_NOT_SUPPORTED if
- *   @next is a contiguous or a compressed store
+ *   @next is a contiguous, a compressed or a partitioned store
  */
 EbbSavedTensorHooks *
 ebb_compressed_store_new (EbbActivationStore *next,

@@ -54,6 +54,7 @@ typedef struct
   EbbGeneratorFork *forks;           /* what was the default before, innermost first */
   GObject *tracker;                  /* of named generators, made at first use */
   EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
+  gboolean compares_values;          /* of what is saved now with other ranks', where a store can do that */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */

@@ -31,19 +31,16 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
                         EbbOpCall *call,
                         GError **error)
 {
-  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
   EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs };
   gboolean ok = ebb_frame_save_args (self, error);
 
   kept.is_phantom = is_phantom (call);
-  ebb_thread.hooks = self->outside;
   for (guint i = 0; ok && i < call->n_outputs; i++)
     {
       kept.outputs[i].start = call->outputs[i]->view.data;
       kept.outputs[i].n_bytes = ebb_tensor_get_n_bytes (call->outputs[i]);
-      ok = ebb_saved_tensor_save (&kept.outputs[i].saved, call->op, call->outputs[i], NULL, error);
+      ok = ebb_frame_save_outside (self, &kept.outputs[i].saved, call->op, call->outputs[i], error);
     }
-  ebb_thread.hooks = hooks;
   for (guint i = 0; !ok && i < call->n_outputs; i++)
     ebb_saved_tensor_clear (&kept.outputs[i].saved);
   if (ok)

@@ -34,6 +34,25 @@ covers (const EbbOuter *outer,
   return tensor->offset >= outer->offset && tensor->offset + last < outer->offset + n;
 }
 
+gboolean
+ebb_frame_save_outside (EbbCheckpointFrame *self,
+                        EbbSavedTensor *saved,
+                        const EbbOp *op,
+                        EbbTensor *tensor,
+                        GError **error)
+{
+  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
+  const gboolean compares = ebb_thread.compares_values;
+  gboolean ok;
+
+  ebb_thread.hooks = self->outside;
+  ebb_thread.compares_values = ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES;
+  ok = ebb_saved_tensor_save (saved, op, tensor, NULL, error);
+  ebb_thread.compares_values = compares;
+  ebb_thread.hooks = hooks;
+  return ok;
+}
+
 /* Finds @tensor among the outer ones, or passes it through the door outside. */
 gboolean
 ebb_frame_find_part (EbbCheckpointFrame *self,
@@ -41,7 +60,6 @@ ebb_frame_find_part (EbbCheckpointFrame *self,
                      EbbPart *part,
                      GError **error)
 {
-  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
   EbbOuter outer = { .view = tensor->view,
                      .offset = tensor->offset,
                      .birth = tensor->storage->birth,
@@ -56,9 +74,7 @@ ebb_frame_find_part (EbbCheckpointFrame *self,
         part->offset = tensor->offset - ebb_frame_outer (self, part->outer)->offset;
         return TRUE;
       }
-  ebb_thread.hooks = self->outside;
-  ok = ebb_saved_tensor_save (&outer.saved, &door_op, tensor, NULL, error);
-  ebb_thread.hooks = hooks;
+  ok = ebb_frame_save_outside (self, &outer.saved, &door_op, tensor, error);
   if (!ok)
     {
       ebb_saved_tensor_clear (&outer.saved);
@@ -102,7 +118,10 @@ save_arg (EbbTensor *tensor,
   EbbPart part;
 
   if (!ebb_frame_find_part (self, tensor, &part, error))
-    return NULL;
+    {
+      g_prefix_error (error, "argument %u: ", self->parts->len);
+      return NULL;
+    }
   if (ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES)
     part.checksum = ebb_slot_checksum (tensor);
   g_array_append_val (self->parts, part);

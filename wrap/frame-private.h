@@ -142,6 +142,12 @@ EbbArgs *ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
                                    GError **error);
 
 /* frame-outer.c: what is older than the frame */
+/* Through the door outside. */
+gboolean ebb_frame_save_outside (EbbCheckpointFrame *self,
+                                 EbbSavedTensor *saved,
+                                 const EbbOp *op,
+                                 EbbTensor *tensor,
+                                 GError **error);
 gboolean ebb_frame_find_part (EbbCheckpointFrame *self,
                               EbbTensor *tensor,
                               EbbPart *part,

@@ -1,0 +1,646 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+#include "support/partitions.h"
+#include "support/ranks.h"
+#include "support/stores.h"
+#include "support/tensors.h"
+
+#include <string.h>
+
+/* Tensors that all ranks have, kept in pieces: they come back bit for bit, and as few bytes are kept as said. */
+
+#define ROUND_UP(n, k) (((n) + (k) -1) / (k))
+#define SAMPLE_BYTES 128
+
+typedef struct
+{
+  guint n_ranks;
+  TestBehind behind;
+} Case;
+
+/* -- tensors ------------------------------------------------------------------------------------------------------- */
+
+static EbbTensor *
+cast (EbbTensor *tensor,
+      EbbDType dtype)
+{
+  g_autoptr (GError) error = NULL;
+  EbbTensor *result = ebb_cast (tensor, dtype, &error);
+
+  g_assert_no_error (error);
+  return result;
+}
+
+static EbbTensor *
+make_tensor (guint kind)
+{
+  g_autoptr (EbbTensor) x = test_randn (1, 6, 10, 11, -1);
+
+  switch (kind)
+    {
+    case 0: return g_steal_pointer (&x);
+    case 1: return test_randn (2, 41, -1);
+    case 2: return test_randn (3, 4, -1); /* one for each rank */
+    case 3: return test_randn (4, 1, 1, 7, -1);
+    case 4: return ebb_transpose (x, 0, 2, NULL);
+    case 5: return ebb_narrow (x, 2, 3, 5, NULL);
+    case 6: return ebb_narrow (x, 0, 5, 1, NULL);
+    case 7: return cast (x, EBB_DTYPE_BF16);
+    case 8: return cast (x, EBB_DTYPE_F16);
+    case 9: return test_tokens (5, 50000, 3, 17, -1);
+    case 10: return cast (x, EBB_DTYPE_BOOL);
+    default: return NULL;
+    }
+}
+
+static gboolean
+bring_back_all (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  const Case *self = user_data;
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, self->behind);
+
+  for (guint kind = 0;; kind++)
+    {
+      g_autoptr (EbbTensor) tensor = make_tensor (kind);
+      g_autoptr (EbbTensor) twin = make_tensor (kind);
+      g_autoptr (EbbHandle) handle = NULL;
+      g_autoptr (EbbTensor) back = NULL;
+      g_autoptr (EbbTensor) again = NULL;
+      g_autofree gint64 *strides = NULL;
+      const gint64 *now;
+      guint n_dims;
+
+      if (tensor == NULL)
+        break;
+      handle = test_pack (store, tensor);
+      g_assert_true (ebb_tensor_equal (tensor, twin));
+      now = ebb_tensor_get_strides (tensor, &n_dims);
+      strides = g_memdup2 (now, n_dims * sizeof (gint64));
+      g_clear_pointer (&tensor, ebb_tensor_unref);
+      back = test_unpack (store, handle);
+      g_assert_true (ebb_tensor_equal (back, twin));
+      now = ebb_tensor_get_strides (back, NULL);
+      g_assert_cmpmem (strides, n_dims * sizeof (gint64), now, n_dims * sizeof (gint64));
+      g_clear_pointer (&back, ebb_tensor_unref);
+      again = test_unpack (store, handle);
+      g_assert_true (ebb_tensor_equal (again, twin));
+    }
+  g_assert_cmpuint (test_held (store), ==, 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_kept (test_partitioned (store)), ==, 0);
+  return TRUE;
+}
+
+static void
+gives_back_any_tensor (gconstpointer data)
+{
+  test_ranks_run (((const Case *) data)->n_ranks, bring_back_all, (gpointer) data);
+}
+
+static gboolean
+look_at_counters (EbbProcessGroup *group,
+                  gpointer user_data,
+                  GError **error)
+{
+  const guint rank = ebb_process_group_get_rank (group);
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
+  g_autoptr (EbbTensor) large = test_randn (1, 1003, -1);
+  g_autoptr (EbbTensor) small = test_randn (1, 3, -1);
+  g_autoptr (EbbHandle) a = test_pack (store, large);
+  g_autoptr (EbbHandle) b = test_pack (store, small);
+  const guint64 own = (rank < 3 ? 251 : 250) * 4 + SAMPLE_BYTES;
+  g_autoptr (EbbTensor) back = NULL;
+  g_autofree char *json = NULL;
+  g_autofree char *text = NULL;
+
+  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_kept (test_partitioned (store)), ==, own);
+  g_assert_cmpuint (test_held (store), ==, own + 12);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 1);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 0);
+  g_clear_pointer (&small, ebb_tensor_unref);
+  back = test_unpack (store, b);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, 0);
+  g_clear_pointer (&back, ebb_tensor_unref);
+  back = test_unpack (store, a);
+  g_assert_true (ebb_tensor_equal (back, large));
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 1);
+  g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, 1);
+  json = ebb_activation_store_report_json (EBB_ACTIVATION_STORE (store));
+  text = ebb_activation_store_report (EBB_ACTIVATION_STORE (store));
+  g_assert_nonnull (strstr (json, "\"bytes_whole\":4012"));
+  g_assert_nonnull (strstr (json, "\"n_gathers\":1"));
+  g_assert_nonnull (strstr (text, "n-partitioned 1"));
+  ebb_activation_store_reset_stats (EBB_ACTIVATION_STORE (store));
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
+
+  /* What is kept whole by choice. */
+  ebb_partitioned_store_set_least_elements (test_partitioned (store), 2000);
+  ebb_handle_unref (b);
+  b = test_pack (store, large);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 0);
+  return TRUE;
+}
+
+static void
+counters_tell_of_pieces (void)
+{
+  test_ranks_run (4, look_at_counters, NULL);
+}
+
+/* -- checkpoints --------------------------------------------------------------------------------------------------- */
+
+static EbbTensor *
+forward (EbbModule *model)
+{
+  g_autoptr (EbbTensor) input = test_partition_input (31);
+  g_autoptr (GError) error = NULL;
+  EbbTensor *loss = test_partition_forward (model, input, &error);
+
+  g_assert_no_error (error);
+  return loss;
+}
+
+static void
+go_back (EbbTensor *loss,
+         gboolean retains)
+{
+  g_autoptr (GError) error = NULL;
+
+  if (retains)
+    ebb_backward (&loss, 1, NULL, 0, NULL, 0, TRUE, &error);
+  else
+    ebb_tensor_backward (loss, &error);
+  g_assert_no_error (error);
+}
+
+static void
+train (EbbModule *model)
+{
+  g_autoptr (EbbTensor) loss = forward (model);
+
+  go_back (loss, FALSE);
+}
+
+static gboolean
+compare_gradients (EbbProcessGroup *group,
+                   gpointer user_data,
+                   GError **error)
+{
+  const Case *self = user_data;
+  const guint n_ranks = ebb_process_group_get_size (group);
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, self->behind);
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbModule) plain = test_partition_model_new (NULL);
+  const guint64 n_inputs = n_ranks > 1 ? TEST_PARTITION_BLOCKS : 0;
+
+  for (guint step = 0; step < 3; step++)
+    {
+      g_autoptr (EbbTensor) loss = NULL;
+
+      ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), step);
+      train (plain);
+      loss = forward (model);
+      g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, (step + 1) * n_inputs);
+      go_back (loss, FALSE);
+      test_partition_assert_same_grads (model, plain);
+      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, (step + 1) * n_inputs);
+      g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, (step + 1) * n_inputs);
+      g_assert_cmpuint (test_held (store), ==, 0);
+    }
+  return TRUE;
+}
+
+static void
+gradients_are_bitwise_equal (gconstpointer data)
+{
+  test_ranks_run (((const Case *) data)->n_ranks, compare_gradients, (gpointer) data);
+}
+
+static gboolean
+go_back_twice (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_HOST);
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbModule) plain = test_partition_model_new (NULL);
+  g_autoptr (EbbTensor) loss = forward (model);
+  g_autoptr (EbbTensor) plain_loss = forward (plain);
+
+  for (guint pass = 0; pass < 2; pass++)
+    {
+      go_back (loss, pass == 0);
+      go_back (plain_loss, pass == 0);
+    }
+  test_partition_assert_same_grads (model, plain);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 2 * TEST_PARTITION_BLOCKS);
+  return TRUE;
+}
+
+static void
+a_second_backward_gathers_again (void)
+{
+  test_ranks_run (2, go_back_twice, NULL);
+}
+
+/* An outer checkpoint around all inner ones keeps the one input; what the inner ones ask for is computed. */
+static gboolean
+nest (EbbProcessGroup *group,
+      gpointer user_data,
+      GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbModule) plain = test_partition_model_new (NULL);
+
+  g_object_unref (ebb_checkpoint_wrapper (model, options, error));
+  train (model);
+  train (plain);
+  test_partition_assert_same_grads (model, plain);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 1);
+  return TRUE;
+}
+
+static void
+nested_checkpoints_keep_the_outer_input (void)
+{
+  test_ranks_run (4, nest, NULL);
+}
+
+/* Every tensor that any op saves. */
+static gboolean
+push_hooks (EbbProcessGroup *group,
+            gpointer user_data,
+            GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_CONTIGUOUS);
+  g_autoptr (EbbModule) model = test_partition_model_new (NULL);
+  g_autoptr (EbbModule) plain = test_partition_model_new (NULL);
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_push_saved_tensor_hooks (store);
+  loss = forward (model);
+  ebb_pop_saved_tensor_hooks ();
+  go_back (loss, FALSE);
+  train (plain);
+  test_partition_assert_same_grads (model, plain);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), >, 2 * TEST_PARTITION_BLOCKS);
+  return TRUE;
+}
+
+static void
+stores_what_every_op_saves (void)
+{
+  test_ranks_run (4, push_hooks, NULL);
+}
+
+/* -- tensors in arguments of any form ------------------------------------------------------------------------------ */
+
+/* ([x, {"scale": s}], mask) to x * s + mask, twice over */
+static EbbArgs *
+combine (EbbArgs *args,
+         gpointer user_data,
+         GError **error)
+{
+  g_autoptr (EbbArgs) list = ebb_args_get_args (args, 0);
+  g_autoptr (EbbArgs) dict = ebb_args_get_args (list, 1);
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (list, 0);
+  g_autoptr (EbbTensor) scale = ebb_args_get_tensor (dict, 0);
+  g_autoptr (EbbTensor) mask = ebb_args_get_tensor (args, 1);
+  g_autoptr (EbbTensor) product = ebb_mul (x, scale, error);
+  g_autoptr (EbbTensor) dropped = ebb_dropout (product, 0.3, TRUE, NULL, error);
+  g_autoptr (EbbTensor) gelu = ebb_gelu (dropped, EBB_GELU_TANH, error);
+  g_autoptr (EbbTensor) masked = ebb_mul (gelu, mask, error);
+  g_autoptr (EbbArgs) result = ebb_args_new (EBB_ARGS_TUPLE);
+
+  if (masked == NULL)
+    return NULL;
+  ebb_args_add_tensor (result, NULL, masked);
+  return g_steal_pointer (&result);
+}
+
+static void
+run_combined (EbbSavedTensorHooks *store,
+              EbbTensor **x_grad,
+              EbbTensor **scale_grad)
+{
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbTensor) base = test_randn (1, 6, 13, -1);
+  g_autoptr (EbbTensor) scale_base = test_randn (2, 6, 13, -1);
+  g_autoptr (EbbTensor) x = ebb_transpose (base, 0, 1, NULL);
+  g_autoptr (EbbTensor) scale = ebb_transpose (scale_base, 0, 1, NULL);
+  g_autoptr (EbbTensor) mask = test_randn (3, 13, 6, -1);
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) list = ebb_args_new (EBB_ARGS_LIST);
+  g_autoptr (EbbArgs) dict = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) output = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_set_requires_grad (base, TRUE, &error);
+  ebb_tensor_set_requires_grad (scale_base, TRUE, &error);
+  g_clear_pointer (&x, ebb_tensor_unref);
+  g_clear_pointer (&scale, ebb_tensor_unref);
+  x = ebb_transpose (base, 0, 1, NULL);
+  scale = ebb_transpose (scale_base, 0, 1, NULL);
+  ebb_args_add_tensor (list, NULL, x);
+  ebb_args_add_tensor (dict, "scale", scale);
+  ebb_args_add_args (list, NULL, dict);
+  ebb_args_add_args (args, NULL, list);
+  ebb_args_add_tensor (args, NULL, mask);
+  ebb_manual_seed (5);
+  result = store != NULL ? ebb_checkpoint (combine, NULL, NULL, args, options, &error) : combine (args, NULL, &error);
+  g_assert_no_error (error);
+  output = ebb_args_get_tensor (result, 0);
+  loss = ebb_sum (output, NULL, 0, FALSE, &error);
+  ebb_tensor_backward (loss, &error);
+  g_assert_no_error (error);
+  *x_grad = ebb_tensor_get_grad (base);
+  *scale_grad = ebb_tensor_get_grad (scale_base);
+}
+
+static gboolean
+combine_on_rank (EbbProcessGroup *group,
+                 gpointer user_data,
+                 GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_HOST);
+  g_autoptr (EbbTensor) x = NULL;
+  g_autoptr (EbbTensor) scale = NULL;
+  g_autoptr (EbbTensor) plain_x = NULL;
+  g_autoptr (EbbTensor) plain_scale = NULL;
+
+  run_combined (store, &x, &scale);
+  run_combined (NULL, &plain_x, &plain_scale);
+  g_assert_true (ebb_tensor_equal (x, plain_x));
+  g_assert_true (ebb_tensor_equal (scale, plain_scale));
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 3);
+  return TRUE;
+}
+
+static void
+tensors_are_found_anywhere_in_the_arguments (void)
+{
+  test_ranks_run (4, combine_on_rank, NULL);
+}
+
+/* -- memory -------------------------------------------------------------------------------------------------------- */
+
+#define LARGE 4096
+
+static guint64
+measure (EbbSavedTensorHooks *store)
+{
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbTensor) input = test_randn (3, LARGE, TEST_PARTITION_WIDTH, -1);
+  g_autoptr (EbbTensor) loss = test_partition_forward (model, input, NULL);
+
+  g_assert_nonnull (loss);
+  return test_held (store);
+}
+
+static gboolean
+compare_bytes (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) keep = ebb_keep_store_new ();
+  const guint64 plain = measure (keep);
+
+  g_assert_cmpuint (plain, ==, TEST_PARTITION_BLOCKS * LARGE * TEST_PARTITION_WIDTH * 4);
+  for (TestBehind behind = 0; behind < TEST_N_BEHIND; behind++)
+    {
+      g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, behind);
+
+      g_assert_cmpfloat ((double) plain / (double) measure (store), >=, 3.9);
+      g_assert_cmpuint (test_held (store), ==, 0);
+    }
+  return TRUE;
+}
+
+static void
+four_ranks_keep_a_quarter (void)
+{
+  test_ranks_run (4, compare_bytes, NULL);
+}
+
+static guint64
+get_current (EbbPurpose purpose)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
+
+  return ebb_memory_stats_get_current (stats, purpose);
+}
+
+/* A host store that waits for its copies. */
+static void
+wait_for_copies (EbbSavedTensorHooks *store)
+{
+  EbbActivationStore *contiguous = ebb_partitioned_store_get_next (test_partitioned (store));
+
+  ebb_activation_store_set_in_flight (ebb_contiguous_store_get_next (EBB_CONTIGUOUS_STORE (contiguous)), 0);
+}
+
+/* Ranks count what is theirs. */
+static gboolean
+look_at_device (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  const gboolean moves = GPOINTER_TO_INT (user_data);
+  g_autoptr (EbbSavedTensorHooks) store =
+      test_partitioned_store_new (group, moves ? TEST_BEHIND_CONTIGUOUS_HOST : TEST_BEHIND_NOTHING);
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbTensor) twin = NULL;
+  const guint64 piece = ROUND_UP ((guint64) TEST_PARTITION_ROWS * TEST_PARTITION_WIDTH, 4) * 4 + SAMPLE_BYTES;
+
+  if (moves)
+    wait_for_copies (store);
+  loss = forward (model);
+  /* Beside the store the loss's own graph keeps the last output. */
+  twin = test_partition_input (1);
+  if (moves && !test_device_is_cpu ())
+    g_assert_cmpuint (get_current (EBB_PURPOSE_ACTIVATION), ==, ebb_tensor_get_n_bytes (twin));
+  else if (!moves)
+    g_assert_cmpuint (get_current (EBB_PURPOSE_ACTIVATION), <=,
+                      ebb_tensor_get_n_bytes (twin) + TEST_PARTITION_BLOCKS * piece);
+  go_back (loss, FALSE);
+  g_clear_pointer (&loss, ebb_tensor_unref);
+  g_assert_cmpuint (get_current (EBB_PURPOSE_ACTIVATION), ==, 0);
+  return TRUE;
+}
+
+static void
+nothing_whole_stays_on_the_device (void)
+{
+  test_ranks_run (4, look_at_device, GINT_TO_POINTER (FALSE));
+  test_ranks_run (4, look_at_device, GINT_TO_POINTER (TRUE));
+}
+
+/* -- prefetch ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+gather_ahead (EbbProcessGroup *group,
+              gpointer user_data,
+              GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_DISK);
+  EbbHandle *handles[4];
+
+  for (guint i = 0; i < 4; i++)
+    {
+      g_autoptr (EbbTensor) tensor = test_randn (i, 30, -1);
+
+      handles[i] = test_pack (store, tensor);
+    }
+  for (guint i = 4; i-- > 0;)
+    {
+      g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
+      g_autoptr (EbbTensor) twin = test_randn (i, 30, -1);
+
+      g_assert_true (ebb_tensor_equal (back, twin));
+      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, i > 0 ? 5 - i : 4);
+      if (i == 2) /* what was begun for number 1 goes with it */
+        g_clear_pointer (&handles[1], ebb_handle_unref);
+      if (i == 2)
+        i = 1;
+    }
+  for (guint i = 0; i < 4; i++)
+    g_clear_pointer (&handles[i], ebb_handle_unref);
+  g_assert_cmpuint (test_held (store), ==, 0);
+  return ebb_process_group_barrier (group, error);
+}
+
+static void
+a_gather_is_begun_ahead (void)
+{
+  test_ranks_run (4, gather_ahead, NULL);
+}
+
+/* -- what is left out ---------------------------------------------------------------------------------------------- */
+
+static gboolean
+leaves_large (EbbTensor *tensor,
+              const char *op,
+              gpointer user_data,
+              GError **error)
+{
+  return ebb_tensor_get_n_elements (tensor) < 100;
+}
+
+static gboolean
+filter_on_rank (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
+  g_autoptr (EbbTensor) large = test_randn (1, 200, -1);
+  g_autoptr (EbbTensor) small = test_randn (1, 50, -1);
+  g_autoptr (EbbHandle) a = NULL;
+  g_autoptr (EbbHandle) b = NULL;
+  g_autoptr (EbbTensor) back = NULL;
+
+  ebb_activation_store_set_filter (EBB_ACTIVATION_STORE (store), leaves_large, NULL, NULL);
+  a = test_pack (store, large);
+  b = test_pack (store, small);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 1);
+  back = test_unpack (store, a);
+  g_assert_true (back == large);
+  return TRUE;
+}
+
+static void
+a_filter_leaves_tensors_out (void)
+{
+  test_ranks_run (2, filter_on_rank, NULL);
+}
+
+/* One rank alone has too little room: it puts its pieces elsewhere, and nobody else notices. */
+static gboolean
+spill_on_rank (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  const guint rank = ebb_process_group_get_rank (group);
+  const gboolean on_next = GPOINTER_TO_INT (user_data);
+  g_autoptr (EbbSavedTensorHooks) disk = test_disk_store_new (g_get_tmp_dir ());
+  g_autoptr (EbbSavedTensorHooks) fallback = ebb_keep_store_new ();
+  g_autoptr (EbbSavedTensorHooks) store =
+      ebb_partitioned_store_new (group, EBB_ACTIVATION_STORE (disk), error);
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbModule) plain = test_partition_model_new (NULL);
+
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  if (rank == 1)
+    ebb_disk_store_set_byte_limit (EBB_DISK_STORE (disk), 8192);
+  ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (on_next ? disk : store), EBB_ACTIVATION_STORE (fallback),
+                                     error);
+  train (model);
+  train (plain);
+  test_partition_assert_same_grads (model, plain);
+  g_assert_cmpuint (ebb_activation_store_get_bytes_spilled (EBB_ACTIVATION_STORE (on_next ? disk : store)) > 0, ==,
+                    rank == 1);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, TEST_PARTITION_BLOCKS);
+  return TRUE;
+}
+
+static void
+pieces_go_to_a_fallback (void)
+{
+  test_ranks_run (2, spill_on_rank, GINT_TO_POINTER (FALSE));
+  test_ranks_run (2, spill_on_rank, GINT_TO_POINTER (TRUE));
+}
+
+/* -- main ---------------------------------------------------------------------------------------------------------- */
+
+static void
+add_cases (void)
+{
+  static const guint sizes[] = { 1, 2, 4 };
+  static Case cases[G_N_ELEMENTS (sizes)][TEST_N_BEHIND];
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    for (TestBehind behind = 0; behind < TEST_N_BEHIND; behind++)
+      {
+        g_autofree char *tail = g_strdup_printf ("%u-ranks/%s", sizes[i], test_behind_names[behind]);
+        g_autofree char *tensors = g_strconcat ("/partitioned/gives-back-any-tensor/", tail, NULL);
+        g_autofree char *gradients = g_strconcat ("/partitioned/gradients-are-bitwise-equal/", tail, NULL);
+
+        cases[i][behind] = (Case){ sizes[i], behind };
+        g_test_add_data_func (tensors, &cases[i][behind], gives_back_any_tensor);
+        g_test_add_data_func (gradients, &cases[i][behind], gradients_are_bitwise_equal);
+      }
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  test_init (&argc, &argv);
+  add_cases ();
+  g_test_add_func ("/partitioned/counters-tell-of-pieces", counters_tell_of_pieces);
+  g_test_add_func ("/partitioned/a-second-backward-gathers-again", a_second_backward_gathers_again);
+  g_test_add_func ("/partitioned/nested-checkpoints-keep-the-outer-input", nested_checkpoints_keep_the_outer_input);
+  g_test_add_func ("/partitioned/stores-what-every-op-saves", stores_what_every_op_saves);
+  g_test_add_func ("/partitioned/tensors-are-found-anywhere-in-the-arguments",
+                   tensors_are_found_anywhere_in_the_arguments);
+  g_test_add_func ("/partitioned/four-ranks-keep-a-quarter", four_ranks_keep_a_quarter);
+  g_test_add_func ("/partitioned/nothing-whole-stays-on-the-device", nothing_whole_stays_on_the_device);
+  g_test_add_func ("/partitioned/a-gather-is-begun-ahead", a_gather_is_begun_ahead);
+  g_test_add_func ("/partitioned/a-filter-leaves-tensors-out", a_filter_leaves_tensors_out);
+  g_test_add_func ("/partitioned/pieces-go-to-a-fallback", pieces_go_to_a_fallback);
+  return g_test_run ();
+}

@@ -1,0 +1,156 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/partitions.h"
+
+#include "support/stores.h"
+#include "support/tensors.h"
+
+const char *const test_behind_names[TEST_N_BEHIND] = { "nothing", "keep", "host",
+                                                       "disk", "contiguous", "contiguous-host",
+                                                       "contiguous-disk", "compressed-host" };
+
+/* -- stores -------------------------------------------------------------------------------------------------------- */
+
+static EbbSavedTensorHooks *
+contiguous_new (EbbSavedTensorHooks *next)
+{
+  GError *error = NULL;
+  EbbSavedTensorHooks *store = ebb_contiguous_store_new (TEST_PARTITION_BLOCKS, (EbbActivationStore *) next, &error);
+
+  g_assert_no_error (error);
+  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+  g_clear_object (&next);
+  return store;
+}
+
+static EbbSavedTensorHooks *
+compressed_new (EbbSavedTensorHooks *next)
+{
+  GError *error = NULL;
+  EbbSavedTensorHooks *store = ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
+
+  g_assert_no_error (error);
+  g_object_unref (next);
+  return store;
+}
+
+static EbbSavedTensorHooks *
+next_new (TestBehind behind)
+{
+  switch (behind)
+    {
+    case TEST_BEHIND_KEEP: return ebb_keep_store_new ();
+    case TEST_BEHIND_HOST: return ebb_host_store_new ();
+    case TEST_BEHIND_DISK: return test_disk_store_new (g_get_tmp_dir ());
+    case TEST_BEHIND_CONTIGUOUS: return contiguous_new (NULL);
+    case TEST_BEHIND_CONTIGUOUS_HOST: return contiguous_new (ebb_host_store_new ());
+    case TEST_BEHIND_CONTIGUOUS_DISK: return contiguous_new (test_disk_store_new (g_get_tmp_dir ()));
+    case TEST_BEHIND_COMPRESSED_HOST: return compressed_new (ebb_host_store_new ());
+    default: return NULL;
+    }
+}
+
+EbbSavedTensorHooks *
+test_partitioned_store_new (EbbProcessGroup *group,
+                            TestBehind behind)
+{
+  g_autoptr (EbbSavedTensorHooks) next = next_new (behind);
+  GError *error = NULL;
+  EbbSavedTensorHooks *store = ebb_partitioned_store_new (group, (EbbActivationStore *) next, &error);
+
+  g_assert_no_error (error);
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  return store;
+}
+
+/* -- blocks -------------------------------------------------------------------------------------------------------- */
+
+static void
+append (EbbModule *sequential,
+        EbbModule *module)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_nonnull (module);
+  ebb_sequential_append (EBB_SEQUENTIAL (sequential), module, &error);
+  g_assert_no_error (error);
+  g_object_unref (module);
+}
+
+EbbModule *
+test_partition_block_new (guint seed)
+{
+  EbbModule *block = ebb_sequential_new ();
+
+  ebb_manual_seed (seed);
+  append (block, ebb_linear_new (TEST_PARTITION_WIDTH, TEST_PARTITION_WIDTH, TRUE, NULL));
+  append (block, ebb_dropout_new (0.2, NULL));
+  append (block, ebb_mlp_new (TEST_PARTITION_WIDTH, 2 * TEST_PARTITION_WIDTH, EBB_GELU_TANH, NULL));
+  return block;
+}
+
+EbbCheckpointOptions *
+test_partition_options_new (EbbSavedTensorHooks *store)
+{
+  EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
+
+  ebb_checkpoint_options_set_store (options, store);
+  return options;
+}
+
+EbbModule *
+test_partition_model_new (EbbCheckpointOptions *options)
+{
+  EbbModule *model = ebb_sequential_new ();
+
+  for (guint i = 0; i < TEST_PARTITION_BLOCKS; i++)
+    {
+      EbbModule *block = test_partition_block_new (i);
+
+      if (options != NULL)
+        g_object_unref (ebb_checkpoint_wrapper (block, options, NULL));
+      append (model, block);
+    }
+  return model;
+}
+
+EbbTensor *
+test_partition_input (guint seed)
+{
+  return test_randn (seed, 5, 7, TEST_PARTITION_WIDTH, -1);
+}
+
+EbbTensor *
+test_partition_forward (EbbModule *model,
+                        EbbTensor *input,
+                        GError **error)
+{
+  g_autoptr (EbbTensor) output = NULL;
+  g_autoptr (EbbTensor) squares = NULL;
+
+  ebb_manual_seed (29);
+  output = ebb_module_call1 (model, input, error);
+  squares = output != NULL ? ebb_mul (output, output, error) : NULL;
+  return squares != NULL ? ebb_mean (squares, NULL, 0, FALSE, error) : NULL;
+}
+
+void
+test_partition_assert_same_grads (EbbModule *a,
+                                  EbbModule *b)
+{
+  guint n, m;
+  g_autofree EbbTensor **ours = ebb_module_get_parameters (a, TRUE, &n);
+  g_autofree EbbTensor **theirs = ebb_module_get_parameters (b, TRUE, &m);
+
+  g_assert_cmpuint (n, ==, m);
+  for (guint i = 0; i < n; i++)
+    {
+      g_autoptr (EbbTensor) one = ebb_tensor_get_grad (ours[i]);
+      g_autoptr (EbbTensor) other = ebb_tensor_get_grad (theirs[i]);
+
+      g_assert_true (one != NULL && other != NULL && ebb_tensor_equal (one, other));
+      ebb_tensor_unref (ours[i]);
+      ebb_tensor_unref (theirs[i]);
+    }
+  ebb_module_zero_grad (a);
+  ebb_module_zero_grad (b);
+}
