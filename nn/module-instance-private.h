@@ -81,6 +81,10 @@ gboolean ebb_module_check_whole (EbbModule *self,
                                  gboolean always,
                                  const char *advice,
                                  GError **error);
+/* The same if this rank has a part of a parameter by tensor parallelism. */
+gboolean ebb_module_check_uncut (EbbModule *self,
+                                 const char *advice,
+                                 GError **error);
 /* "path.name", or @name where @path is empty. */
 char *ebb_module_join_path (const char *path,
                             const char *name);

@@ -62,8 +62,8 @@ add_tensor (const char *name, EbbTensor *tensor, gpointer user_data)
  *
  * Collects the parameters and persistent buffers of the module and of all below it. The tensors share the memory of the
  * module's, and gradients do not flow through them. A shared parameter appears under each of its names. Of a module
- * that is fully sharded, these are the shards of this rank, or whole parameters while they are gathered: what belongs
- * to no rank is given by ebb_get_full_state_dict().
+ * that is fully sharded, these are the shards of this rank, or whole parameters while they are gathered, and of a
+ * tensor-parallel one this rank's parts: what belongs to no rank is given by ebb_get_full_state_dict().
  *
  * Returns: (transfer full): an %EBB_ARGS_DICT of tensors by path, as in `h.0.attn.c_attn.weight`
  */
@@ -282,7 +282,8 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
   if (!ebb_module_check_whole (self, FALSE,
                                "load with ebb_load_full_state_dict(), or between ebb_summon_full_params() and "
                                "ebb_release_full_params()",
-                               error))
+                               error)
+      || !ebb_module_check_uncut (self, "load with ebb_load_full_state_dict(), or before ebb_parallelize()", error))
     return FALSE;
   transfers = ebb_module_match_state (self, targets, state, strict, NULL, error);
   return transfers != NULL && ebb_state_transfers_run (transfers, error);
@@ -298,7 +299,7 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
  * Copies a state into the parameters and buffers of the module and of all below it, casting where the dtype differs. Of
  * a shared parameter one name is enough. A shape that differs is always an error, and with any error nothing is
  * changed. A model that is made to be loaded need not draw its weights before, see ebb_push_initialization_skipped().
- * A module that is fully sharded is loaded by ebb_load_full_state_dict().
+ * A module that is fully sharded, or tensor-parallel, is loaded by ebb_load_full_state_dict().
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set to %EBB_ERROR_STATE and a list of what does not fit
  */

@@ -318,9 +318,17 @@ ebb_module_count_parameters (EbbModule *self)
 
 typedef struct
 {
-  gboolean always;
+  gboolean always, parts;
   char *found; /* the first parameter that is not whole */
 } WholeCheck;
+
+static gboolean
+is_missing_some (const WholeCheck *check, EbbTensor *parameter)
+{
+  if (check->parts)
+    return parameter->partition != NULL && parameter->partition->n_parts > 1;
+  return check->always ? ebb_parameter_is_split (parameter) : !ebb_parameter_is_whole (parameter);
+}
 
 static gboolean
 look_for_part (EbbModule *module, const char *path, gpointer user_data)
@@ -332,8 +340,7 @@ look_for_part (EbbModule *module, const char *path, gpointer user_data)
     {
       EbbTensor *parameter = parameters->items[i].tensor;
 
-      if (parameter != NULL
-          && (check->always ? ebb_parameter_is_split (parameter) : !ebb_parameter_is_whole (parameter)))
+      if (parameter != NULL && is_missing_some (check, parameter))
         check->found = ebb_module_join_path (path, parameters->items[i].name);
     }
   return check->found == NULL;
@@ -348,6 +355,20 @@ ebb_module_check_whole (EbbModule *self, gboolean always, const char *advice, GE
   if (check.found == NULL)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
+               ebb_module_get_type_name (self), check.found, advice);
+  g_free (check.found);
+  return FALSE;
+}
+
+gboolean
+ebb_module_check_uncut (EbbModule *self, const char *advice, GError **error)
+{
+  WholeCheck check = { .parts = TRUE };
+
+  ebb_module_visit (self, look_for_part, &check);
+  if (check.found == NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: tensor-parallel ranks have parts of the parameter %s; %s",
                ebb_module_get_type_name (self), check.found, advice);
   g_free (check.found);
   return FALSE;

@@ -127,7 +127,8 @@ ebb_training_state_save (EbbTrainingState *self,
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   if (self->module != NULL
-      && !ebb_module_check_whole (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error))
+      && (!ebb_module_check_whole (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
+          || !ebb_module_check_uncut (self->module, "save it by ebb_training_state_save_sharded()", error)))
     return FALSE;
   tree = ebb_training_state_get_rest (self, step);
   if (self->module != NULL)
@@ -396,7 +397,8 @@ ebb_training_state_load (EbbTrainingState *self,
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   if (self->module != NULL
-      && !ebb_module_check_whole (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error))
+      && (!ebb_module_check_whole (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
+          || !ebb_module_check_uncut (self->module, "load it by ebb_training_state_load_sharded()", error)))
     return FALSE;
   tree = ebb_state_folder_read (folder, error);
   if (tree == NULL || !ebb_training_state_check_rest (self, tree, folder, &saved_step, error))

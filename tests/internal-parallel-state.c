@@ -436,6 +436,41 @@ test_8bit (void)
   test_remove_folder (folder);
 }
 
+/* What knows of no other ranks says which function does. */
+static gboolean
+use_alone (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  const Case it = { .n_tensor = 2 };
+  g_auto (Model) model = { NULL };
+  g_autoptr (EbbTrainingState) training = NULL;
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (GError) failure = NULL;
+
+  model_init (&model, group, &it, 1);
+  training = ebb_training_state_new (model.model, model.optimizer, NULL);
+  state = ebb_module_get_state_dict (model.model);
+  g_assert_false (ebb_module_load_state_dict (model.model, state, TRUE, &failure));
+  test_assert_error (failure, EBB_ERROR_STATE, "ebb_load_full_state_dict");
+  g_clear_error (&failure);
+  g_assert_false (ebb_training_state_save (training, user_data, 1, &failure));
+  test_assert_error (failure, EBB_ERROR_STATE, "ebb_training_state_save_sharded");
+  g_clear_error (&failure);
+  g_assert_false (ebb_training_state_load (training, user_data, NULL, &failure));
+  test_assert_error (failure, EBB_ERROR_STATE, "ebb_training_state_load_sharded");
+  g_clear_error (&failure);
+  return ebb_module_to_dtype (model.model, EBB_DTYPE_BF16, error)
+         && ebb_module_to_dtype (model.model, EBB_DTYPE_F32, error);
+}
+
+static void
+test_alone (void)
+{
+  g_autofree char *folder = test_make_folder ();
+
+  test_run_ranks (2, use_alone, folder);
+  test_remove_folder (folder);
+}
+
 /* Among tensor-parallel ranks there is nothing to be averaged or shared out. */
 static gboolean
 wrap_wrong_ranks (EbbProcessGroup *group, gpointer user_data, GError **error)
@@ -471,6 +506,7 @@ main (int argc, char **argv)
   g_test_add_func ("/parallel-state/what-is-saved-loads-on-any-mesh", test_parts);
   g_test_add_func ("/parallel-state/norms-are-those-of-the-whole-gradients", test_norms);
   g_test_add_func ("/parallel-state/eight-bit-moments-want-the-same-parts", test_8bit);
+  g_test_add_func ("/parallel-state/what-is-for-one-rank-names-what-is-for-all", test_alone);
   g_test_add_func ("/parallel-state/tensor-parallel-ranks-are-no-data-ranks", test_wrong_ranks);
   return g_test_run ();
 }
