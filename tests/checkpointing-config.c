@@ -297,6 +297,154 @@ an_mpu_is_a_mesh_with_tensor_parallel_ranks (void)
   g_assert_no_error (error);
 }
 
+/* Each rank computes the same of its own copy of the same tensors. */
+static EbbArgs *
+compute (EbbArgs *args, gpointer data, GError **error)
+{
+  return ebb_module_call (data, args, error);
+}
+
+static EbbSavedTensorHooks *
+get_next (EbbSavedTensorHooks *store)
+{
+  return (EbbSavedTensorHooks *) ebb_partitioned_store_get_next (EBB_PARTITIONED_STORE (store));
+}
+
+static gboolean
+partition (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  static const char *const names[] = { "data", "tensor" };
+  static const struct
+  {
+    const char *section;
+    const char *next; /* type of the store inside; NULL: none */
+  } cases[] = {
+    { "", NULL },
+    { "\"partition_activations\": true", NULL },
+    { "\"partition_activations\": true, \"cpu_checkpointing\": true", "EbbHostStore" },
+    { "\"partition_activations\": true, \"contiguous_memory_optimization\": true, \"number_checkpoints\": 1",
+      "EbbContiguousStore" },
+    { "\"partition_activations\": true, \"contiguous_memory_optimization\": true, \"number_checkpoints\": 1, "
+      "\"cpu_checkpointing\": true",
+      "EbbContiguousStore" },
+  };
+  const guint n_ranks = ebb_process_group_get_size (group);
+  const gint64 sizes[] = { -1, n_ranks };
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (EbbModule) module = test_mlp_new (1);
+  TestOutcome *expected = NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *json = g_strdup_printf ("{\"activation_checkpointing\": {%s}}", cases[i].section);
+      g_autoptr (EbbCheckpointOptions) options = NULL;
+      g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+      g_autoptr (EbbArgs) result = NULL;
+      g_autoptr (EbbTensor) x = test_randn (3, 51, 8, -1); /* not divisible */
+      g_autoptr (EbbTensor) loss = NULL;
+      EbbSavedTensorHooks *store;
+      TestOutcome *outcome;
+
+      if (!ebb_checkpointing_configure (i % 2 ? G_OBJECT (group) : G_OBJECT (mesh), json, NULL, error))
+        return FALSE;
+      options = ebb_checkpointing_get_options ();
+      store = ebb_checkpoint_options_get_store (options);
+      g_assert_true (store == NULL ? i == 0 : EBB_IS_PARTITIONED_STORE (store));
+      if (i > 0)
+        ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      if (i > 0)
+        g_assert_cmpstr (get_next (store) != NULL ? G_OBJECT_TYPE_NAME (get_next (store)) : NULL, ==, cases[i].next);
+      ebb_module_zero_grad (module);
+      ebb_manual_seed (2);
+      ebb_process_group_reset_counters (group);
+      ebb_args_add_tensor (args, NULL, x);
+      result = ebb_checkpointing_checkpoint (compute, g_object_ref (module), g_object_unref, args, error);
+      if (result == NULL)
+        return FALSE;
+      if (i > 0)
+        {
+          const guint64 n_bytes = ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store));
+
+          g_assert_cmpuint (n_bytes, >=, 51 * 8 * 4 / n_ranks);
+          g_assert_cmpuint (n_bytes, <=, (51 * 8 / n_ranks + 1 + 32) * 4);
+        }
+      loss = test_loss_of_args (result);
+      test_backward (loss);
+      g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, i > 0);
+      outcome = test_outcome_new (module, NULL);
+      if (i == 0)
+        expected = outcome;
+      else
+        {
+          test_assert_same_outcome (outcome, expected);
+          test_outcome_free (outcome);
+        }
+    }
+  test_outcome_free (expected);
+  return TRUE;
+}
+
+static void
+activations_are_partitioned_over_the_mpu (void)
+{
+  for (guint n = 2; n <= 4; n += 2)
+    {
+      g_autoptr (GError) error = NULL;
+
+      g_assert_true (ebb_run_ranks (n, partition, NULL, &error));
+      g_assert_no_error (error);
+    }
+}
+
+/* One checkpoint more than there is room for is an error; reset () reaches the buffers inside. */
+static gboolean
+fill (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbModule) module = test_mlp_new (1);
+  g_autoptr (GError) local = NULL;
+  g_autoptr (EbbCheckpointOptions) options = NULL;
+  EbbArgs *results[3] = { NULL };
+
+  if (!ebb_checkpointing_configure (
+          G_OBJECT (group),
+          IN ("\"partition_activations\": true, \"contiguous_memory_optimization\": true, \"number_checkpoints\": 1"),
+          NULL, error))
+    return FALSE;
+  options = ebb_checkpointing_get_options ();
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_checkpoint_options_get_store (options)), 0);
+  for (guint i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbTensor) x = test_randn (i, 16, 8, -1);
+      g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+
+      ebb_args_add_tensor (args, NULL, x);
+      results[i] = ebb_checkpointing_checkpoint (compute, g_object_ref (module), g_object_unref, args, &local);
+      g_assert_true ((results[i] == NULL) == (i == 1));
+      if (i != 1)
+        continue;
+      test_assert_error (local, EBB_ERROR_NO_MEMORY, "contiguous store");
+      g_clear_error (&local);
+      ebb_checkpointing_reset ();
+    }
+  for (guint i = 0; i < 3; i += 2)
+    {
+      g_autoptr (EbbTensor) loss = test_loss_of_args (results[i]);
+
+      test_backward (loss);
+      ebb_args_unref (results[i]);
+    }
+  return TRUE;
+}
+
+static void
+buffers_of_parts_are_reset (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (ebb_run_ranks (2, fill, NULL, &error));
+  g_assert_no_error (error);
+}
+
 static gboolean
 configure_rank (EbbProcessGroup *group, gpointer data, GError **error)
 {
@@ -346,6 +494,8 @@ main (int argc, char **argv)
   TEST ("wrong-arguments-are-named", wrong_arguments_are_named);
   TEST ("partitioning-demands-ranks", partitioning_demands_ranks);
   TEST ("an-mpu-is-a-mesh-with-tensor-parallel-ranks", an_mpu_is_a_mesh_with_tensor_parallel_ranks);
+  TEST ("activations-are-partitioned-over-the-mpu", activations_are_partitioned_over_the_mpu);
+  TEST ("buffers-of-parts-are-reset", buffers_of_parts_are_reset);
   TEST ("a-rank-configures-itself-alone", a_rank_configures_itself_alone);
   return g_test_run ();
 }

@@ -3,6 +3,7 @@
 
 #include "offload/contiguous-store.h"
 #include "offload/host-store.h"
+#include "offload/partitioned-store.h"
 
 /* Puts @outer, made around *@chain, in its place. */
 static gboolean
@@ -32,12 +33,9 @@ ebb_store_chain_open (const EbbStoreChain *self,
         return FALSE;
       ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (chain), self->grow);
     }
-  if (self->group != NULL)
-    {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                           "this version of Ebb can't divide activations among ranks");
-      return FALSE;
-    }
+  if (self->group != NULL
+      && !put_around (&chain, ebb_partitioned_store_new (self->group, (EbbActivationStore *) chain, error)))
+    return FALSE;
   *store = g_steal_pointer (&chain);
   return TRUE;
 }
