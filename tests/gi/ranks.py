@@ -47,6 +47,20 @@ class Groups(TestCase):
         results = Ebb.run_ranks(3, run, 2.0)
         self.assertEqual(results, [([6.0, 6.0], [2.0], [3.0], [2.0], [0.0, 1.0, 2.0])] * 3)
 
+    def test_losses_of_classes_in_parts(self):
+        def run(group):
+            Ebb.manual_seed(1)
+            x, weight, targets = Ebb.randn(6, 4), Ebb.randn(7, 4), Ebb.tensor([0, 6, 3, -100, 5, 1])
+            first, count = (0, 4) if group.rank == 0 else (4, 3)
+            part = weight[first:first + count]
+            return (Ebb.fused_linear_cross_entropy(x, weight, targets).item(),
+                    Ebb.vocab_parallel_linear_cross_entropy(x, part, targets, 7).item(),
+                    Ebb.vocab_parallel_cross_entropy(x @ part.t(), targets, 7, group).item())
+
+        for whole, linear, logits in Ebb.run_ranks(2, run):
+            self.assertAlmostEqual(linear, whole, places=6)
+            self.assertAlmostEqual(logits, whole, places=6)
+
     def test_counters_and_attributes(self):
         def run(group):
             group.barrier()

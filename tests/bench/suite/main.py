@@ -19,10 +19,12 @@ BEGIN, END = "<!-- begin: scripts/bench --write -->", "<!-- end: scripts/bench -
 
 def parse(words):
     names = [row.name for row in rows.ROWS]
+    long_names = [row.name for row in rows.LONG_ROWS]
     parser = argparse.ArgumentParser(
         prog="scripts/bench", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measures Ebb beside PyTorch, in turn in one run, and prints the tables of docs/benchmarks.md.",
-        epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. The beginning of a name stands for all that have it.\n"
+        epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. With --only alone: {', '.join(long_names)}.\n"
+        "The beginning of a name stands for all that have it.\n"
         "PyTorch is that of scripts/peer-venv; without it Ebb is measured alone. Close other programs first.")
     parser.add_argument("--quick", action="store_true", help="small models and few steps: shows that both sides run")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="ROW,...", help="these rows alone")
@@ -40,7 +42,7 @@ def parse(words):
     options.words = words
     options.builds = options.build is None
     options.build = options.build or os.path.join(ROOT, "build", "release")
-    available = [row.name for row in (rows.QUICK_ROWS if options.quick else rows.ROWS)] + list(PARTS)
+    available = [row.name for row in offered_rows(options)] + list(PARTS)
     for name in options.only or ():
         if not any(known.startswith(name) for known in available):
             parser.error(f"--only {name}: no such row; there is {', '.join(available)}")
@@ -49,6 +51,10 @@ def parse(words):
     if options.write and options.quick:
         parser.error("--write takes a whole run: leave --quick out")
     return options
+
+
+def offered_rows(options):
+    return rows.QUICK_ROWS if options.quick else rows.ROWS + (rows.LONG_ROWS if options.only else [])
 
 
 def wanted(options, name):
@@ -97,7 +103,7 @@ class Suite:
 
     def measure_rows(self):
         options = self.options
-        chosen = [row for row in (rows.QUICK_ROWS if options.quick else rows.ROWS) if wanted(options, row.name)]
+        chosen = [row for row in offered_rows(options) if wanted(options, row.name)]
         programs = rows.Programs(options.build, self.python, options.threads) if chosen else None
         if chosen and self.python and not options.quick:
             seconds = self.guard("PyTorch's AdamW", programs.choose_optimizer)

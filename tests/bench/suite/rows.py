@@ -59,6 +59,12 @@ ROWS = [
     Row("small-12x64-f32", "GPT 4 layers x 128, 12 x 64, f32", SMALL, 12, 64, "f32",
         ("ebb-none", "ebb-full", "torch-none", "torch-full"), warm_up=30, rounds=15, floor=False),
 ]
+# Measured when they are asked for by --only.
+LONG_ROWS = [
+    # As large a share of activations as in OneFlow's measurement of BERT-large (docs/benchmarks.md).
+    Row("bert-large-32x128-f32", "BERT-large, 32 x 128, f32", BERT_LARGE, 32, 128, "f32",
+        ("ebb-none", "ebb-full", "torch-none", "torch-full"), rounds=3, floor=False),
+]
 QUICK_ROWS = [
     Row("quick-gpt-f32", "GPT 4 layers x 128, 2 x 64, f32", SMALL, 2, 64, "f32", PLAIN, warm_up=2, rounds=3, kept=True),
     Row("quick-gpt-bf16", "GPT 4 layers x 128, 2 x 64, bf16", SMALL, 2, 64, "bf16",

@@ -12,7 +12,7 @@ __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint
            "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
            "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed",
            "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where",
-           "clamp"]
+           "clamp", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
 
 IGNORE_INDEX = -100
 
@@ -172,6 +172,8 @@ _cross_entropy_full, _attention, _matmul_transposed, _multinomial, _backward, _g
     _function, ("cross_entropy_full", "scaled_dot_product_attention", "matmul_transposed", "multinomial", "backward",
                 "grad"))
 _fused_linear_cross_entropy = guard(Ebb.fused_linear_cross_entropy)
+_vocab_cross_entropy, _vocab_linear_cross_entropy = map(
+    _function, ("vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"))
 
 
 def cat(tensors, dim=0):
@@ -225,6 +227,19 @@ def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, la
                                bias=None):
     return _fused_linear_cross_entropy(x, weight, bias, targets, ignore_index, label_smoothing,
                                        choice(Ebb.Reduction, reduction))
+
+
+def vocab_parallel_cross_entropy(logits, targets, n_classes, group=None, ignore_index=IGNORE_INDEX, reduction="mean"):
+    """Of logits for this rank's part of the classes; group: None for Ebb.ProcessGroup.get_default()."""
+    return _vocab_cross_entropy(logits, targets, n_classes, ignore_index, choice(Ebb.Reduction, reduction),
+                                group or Ebb.ProcessGroup.get_default())
+
+
+def vocab_parallel_linear_cross_entropy(x, weight, targets, n_classes, group=None, ignore_index=IGNORE_INDEX,
+                                        reduction="mean", bias=None):
+    """The same of a linear layer's logits, with its weight for this rank's part of the classes."""
+    return _vocab_linear_cross_entropy(x, weight, bias, targets, n_classes, ignore_index,
+                                       choice(Ebb.Reduction, reduction), group or Ebb.ProcessGroup.get_default())
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None):
