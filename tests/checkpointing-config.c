@@ -351,8 +351,6 @@ partition (EbbProcessGroup *group, gpointer data, GError **error)
       store = ebb_checkpoint_options_get_store (options);
       g_assert_true (store == NULL ? i == 0 : EBB_IS_PARTITIONED_STORE (store));
       if (i > 0)
-        ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
-      if (i > 0)
         g_assert_cmpstr (get_next (store) != NULL ? G_OBJECT_TYPE_NAME (get_next (store)) : NULL, ==, cases[i].next);
       ebb_module_zero_grad (module);
       ebb_manual_seed (2);
@@ -402,7 +400,6 @@ fill (EbbProcessGroup *group, gpointer data, GError **error)
 {
   g_autoptr (EbbModule) module = test_mlp_new (1);
   g_autoptr (GError) local = NULL;
-  g_autoptr (EbbCheckpointOptions) options = NULL;
   EbbArgs *results[3] = { NULL };
 
   if (!ebb_checkpointing_configure (
@@ -410,8 +407,6 @@ fill (EbbProcessGroup *group, gpointer data, GError **error)
           IN ("\"partition_activations\": true, \"contiguous_memory_optimization\": true, \"number_checkpoints\": 1"),
           NULL, error))
     return FALSE;
-  options = ebb_checkpointing_get_options ();
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_checkpoint_options_get_store (options)), 0);
   for (guint i = 0; i < 3; i++)
     {
       g_autoptr (EbbTensor) x = test_randn (i, 16, 8, -1);

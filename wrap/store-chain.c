@@ -33,9 +33,13 @@ ebb_store_chain_open (const EbbStoreChain *self,
         return FALSE;
       ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (chain), self->grow);
     }
-  if (self->group != NULL
-      && !put_around (&chain, ebb_partitioned_store_new (self->group, (EbbActivationStore *) chain, error)))
-    return FALSE;
+  if (self->group != NULL)
+    {
+      if (!put_around (&chain, ebb_partitioned_store_new (self->group, (EbbActivationStore *) chain, error)))
+        return FALSE;
+      /* As those systems have it: whatever has as many elements as there are ranks. */
+      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (chain), 0);
+    }
   *store = g_steal_pointer (&chain);
   return TRUE;
 }
