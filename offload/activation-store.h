@@ -29,7 +29,7 @@ G_DECLARE_DERIVABLE_TYPE (EbbActivationStore, ebb_activation_store, EBB, ACTIVAT
  *   the handle. %NULL where a store can't do that
  * @put_at: as put, into a reserved room, from its byte @offset on
  * @reset_stats: sets counters of its own to 0; %NULL where there are none
- * @get_held_bytes: how many bytes of a block that was put count as held, for a store that keeps fewer than it was given;
+ * @get_held_bytes: how many bytes of a block that was put count as held, where the store keeps fewer than it was given;
  *   %NULL: all
  *
  * What a kind of store brings. Which tensors are stored, and that memory which several tensors look at is stored once,
