@@ -388,6 +388,7 @@ main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
+  g_get_tmp_dir (); /* made once, before there are threads */
   for (guint i = 0; i < G_N_ELEMENTS (faults); i++)
     {
       g_autofree char *path = g_strconcat ("/partitioned/faults/", faults[i].name, NULL);

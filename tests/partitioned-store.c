@@ -630,6 +630,7 @@ main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
+  g_get_tmp_dir (); /* made once, before there are threads */
   add_cases ();
   g_test_add_func ("/partitioned/counters-tell-of-pieces", counters_tell_of_pieces);
   g_test_add_func ("/partitioned/a-second-backward-gathers-again", a_second_backward_gathers_again);
