@@ -48,12 +48,30 @@ ebb_layer_norm_build (EbbModule *module, GError **error)
          && (!self->has_bias || ebb_layer_add_parameter (module, "bias", EBB_INIT_CONSTANT, 0, shape, 1, error));
 }
 
+/* As the op takes them: references. */
+static gboolean
+get_parameters (EbbLayerNorm *self, EbbTensor **weight, EbbTensor **bias, GError **error)
+{
+  EbbTensor *own[] = { self->weight, self->bias };
+  EbbTensor *shared[2] = { NULL, NULL };
+
+  if (!ebb_layer_share_parameters (EBB_MODULE (self), own, 2, shared, error))
+    return FALSE;
+  *weight = shared[0];
+  *bias = shared[1];
+  return TRUE;
+}
+
 static EbbTensor *
 ebb_layer_norm_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbLayerNorm *self = EBB_LAYER_NORM (module);
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autoptr (EbbTensor) bias = NULL;
 
-  return ebb_layer_norm (input, self->weight, self->bias, self->eps, error);
+  if (G_LIKELY (!ebb_layer_is_shared (self)))
+    return ebb_layer_norm (input, self->weight, self->bias, self->eps, error);
+  return get_parameters (self, &weight, &bias, error) ? ebb_layer_norm (input, weight, bias, self->eps, error) : NULL;
 }
 
 static EbbTensor *
@@ -67,9 +85,15 @@ ebb_layer_norm_add (EbbModule *module,
 {
   EbbLayerNorm *self = EBB_LAYER_NORM (module);
   EbbTensor *normalized = NULL;
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autoptr (EbbTensor) bias = NULL;
 
-  ebb_residual_dropout_layer_norm (x, residual, self->weight, self->bias, self->eps, dropout, training, NULL, sum,
-                                   &normalized, error);
+  if (G_LIKELY (!ebb_layer_is_shared (self)))
+    ebb_residual_dropout_layer_norm (x, residual, self->weight, self->bias, self->eps, dropout, training, NULL, sum,
+                                     &normalized, error);
+  else if (get_parameters (self, &weight, &bias, error))
+    ebb_residual_dropout_layer_norm (x, residual, weight, bias, self->eps, dropout, training, NULL, sum, &normalized,
+                                     error);
   return normalized;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/activations.h"
-#include "nn/module-private.h"
+#include "nn/module-instance-private.h"
 
 /* What layers have in common: construct properties that are fields, parameters with their initial values, children. */
 
@@ -80,6 +80,28 @@ gboolean ebb_layer_check_probability (EbbModule *self,
 gboolean ebb_layer_check_eps (EbbModule *self,
                               double eps,
                               GError **error);
+
+/* What stands between a layer's own parameters and its op: puts a tensor of the same shape and values (a reference) into
+ * shared[i] for each parameter, NULL for one that is NULL. FALSE with @error: none is there. */
+typedef gboolean (*EbbLayerShareFunc) (EbbModule *self,
+                                       EbbTensor **parameters,
+                                       guint n_parameters,
+                                       EbbTensor **shared,
+                                       gpointer user_data,
+                                       GError **error);
+/* Of a normalisation; NULL takes it off. Ranks that each have a part of its input have the gradients of its parameters
+ * summed so. */
+void ebb_layer_set_share (EbbModule *self,
+                          EbbLayerShareFunc func,
+                          gpointer user_data,
+                          GDestroyNotify destroy);
+void ebb_layer_share_free (EbbLayerShare *share);
+gboolean ebb_layer_share_parameters (EbbModule *self,
+                                     EbbTensor **parameters,
+                                     guint n_parameters,
+                                     EbbTensor **shared,
+                                     GError **error);
+#define ebb_layer_is_shared(self) (ebb_module_get_private (EBB_MODULE (self))->share != NULL)
 
 /* Adds a child under the next number: what lists and sequences do. */
 gboolean ebb_layer_append_child (EbbModule *self,

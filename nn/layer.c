@@ -195,6 +195,47 @@ ebb_layer_append_child (EbbModule *self, EbbModule *child, GError **error)
     }
 }
 
+/* -- parameters on their way to ops -------------------------------------------------------------------------------- */
+
+struct _EbbLayerShare
+{
+  EbbLayerShareFunc func;
+  gpointer user_data;
+  GDestroyNotify destroy;
+};
+
+void
+ebb_layer_share_free (EbbLayerShare *share)
+{
+  if (share->destroy != NULL)
+    share->destroy (share->user_data);
+  g_free (share);
+}
+
+void
+ebb_layer_set_share (EbbModule *self, EbbLayerShareFunc func, gpointer user_data, GDestroyNotify destroy)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  g_clear_pointer (&priv->share, ebb_layer_share_free);
+  if (func == NULL)
+    return;
+  priv->share = g_new (EbbLayerShare, 1);
+  *priv->share = (EbbLayerShare){ func, user_data, destroy };
+}
+
+gboolean
+ebb_layer_share_parameters (EbbModule *self,
+                            EbbTensor **parameters,
+                            guint n_parameters,
+                            EbbTensor **shared,
+                            GError **error)
+{
+  EbbLayerShare *share = ebb_module_get_private (self)->share;
+
+  return share->func (self, parameters, n_parameters, shared, share->user_data, error);
+}
+
 gboolean
 ebb_layer_check_positive (EbbModule *self, const char *property, int value, GError **error)
 {

@@ -31,6 +31,7 @@ typedef struct
 } EbbTensorRegistry;
 
 typedef struct _EbbCallPlan EbbCallPlan;
+typedef struct _EbbLayerShare EbbLayerShare;
 
 typedef struct
 {
@@ -38,10 +39,11 @@ typedef struct
   EbbTensorRegistry buffers;
   EbbNamedModule *children;
   guint n_children;
-  EbbModule *parent;   /* the first that has it as a child, not owned; NULL: none */
-  EbbModuleWeak *weak; /* made when first asked for */
-  EbbCallPlan *plan;   /* hooks and interceptors; NULL: none */
-  guint last_id;       /* of hooks and interceptors */
+  EbbModule *parent;    /* the first that has it as a child, not owned; NULL: none */
+  EbbModuleWeak *weak;  /* made when first asked for */
+  EbbCallPlan *plan;    /* hooks and interceptors; NULL: none */
+  EbbLayerShare *share; /* how parameters come to ops; NULL: as they are. See nn/layer-private.h */
+  guint last_id;        /* of hooks and interceptors */
   guint forward_counter;
   guint training : 1;
   guint is_built : 1;

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/layer-private.h"
 #include "nn/module-instance-private.h"
 
 #include <string.h>
@@ -113,6 +114,7 @@ ebb_module_finalize (GObject *object)
   EbbModulePrivate *priv = ebb_module_get_instance_private (EBB_MODULE (object));
 
   g_clear_pointer (&priv->plan, ebb_call_plan_unref);
+  g_clear_pointer (&priv->share, ebb_layer_share_free);
   ebb_module_clear_registry (priv);
   g_clear_pointer (&priv->weak, ebb_module_weak_free);
   G_OBJECT_CLASS (ebb_module_parent_class)->finalize (object);

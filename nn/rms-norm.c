@@ -51,8 +51,13 @@ static EbbTensor *
 ebb_rms_norm_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbRmsNorm *self = EBB_RMS_NORM (module);
+  g_autoptr (EbbTensor) weight = NULL;
 
-  return ebb_rms_norm (input, self->weight, self->eps, error);
+  if (G_LIKELY (!ebb_layer_is_shared (self)))
+    return ebb_rms_norm (input, self->weight, self->eps, error);
+  return ebb_layer_share_parameters (module, &self->weight, 1, &weight, error)
+             ? ebb_rms_norm (input, weight, self->eps, error)
+             : NULL;
 }
 
 static void

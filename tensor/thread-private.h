@@ -55,6 +55,7 @@ typedef struct
   GObject *tracker;                  /* of named generators, made at first use */
   EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
   gboolean compares_values;          /* of what is saved now with other ranks', where a store can do that */
+  gconstpointer divided;             /* the model whose sequence is divided among ranks where the thread is; NULL: none */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */
@@ -118,6 +119,7 @@ typedef struct
   guint64 frame;
   EbbRecipeLog *recipe_log;
   EbbDevice *default_device;
+  gconstpointer divided;
 } EbbThreadModes;
 
 EbbThreadModes ebb_thread_save_modes (void);

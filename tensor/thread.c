@@ -215,6 +215,7 @@ ebb_thread_save_modes (void)
     .frame = ebb_thread.frame,
     .recipe_log = ebb_thread.recipe_log,
     .default_device = ebb_thread.default_device,
+    .divided = ebb_thread.divided,
   };
 }
 
@@ -230,4 +231,5 @@ ebb_thread_restore_modes (const EbbThreadModes *modes)
   ebb_thread.frame = modes->frame;
   ebb_thread.recipe_log = modes->recipe_log;
   ebb_thread.default_device = modes->default_device;
+  ebb_thread.divided = modes->divided;
 }

@@ -6,7 +6,7 @@
 #include "nn/module-private.h"
 #include "tensor/autograd-private.h"
 #include "wrap/gradient-sync.h"
-#include "wrap/rank-state-private.h"
+#include "dist/rank-state-private.h"
 #include "wrap/replicate-private.h"
 
 static GQuark

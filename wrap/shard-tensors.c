@@ -5,7 +5,7 @@
 #include "tensor/autograd-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
-#include "wrap/rank-state-private.h"
+#include "dist/rank-state-private.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/rank-state-private.h"
+#include "dist/rank-state-private.h"
 
 #include "nn/module-private.h"
 #include "tensor/partition-private.h"
