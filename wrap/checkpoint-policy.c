@@ -2,6 +2,7 @@
 #include "wrap/checkpoint-policy-private.h"
 
 #include "tensor/op-names-private.h"
+#include "tensor/partition-private.h"
 
 /* -- policies ------------------------------------------------------------------------------------------------------ */
 
@@ -104,6 +105,18 @@ ebb_policy_new_for_func (EbbCheckpointPolicyFunc func,
 
 /* -- ready-made ones ----------------------------------------------------------------------------------------------- */
 
+/* Where ranks share a layer, one rank's part of it has other sizes than the layer: the same products are to be kept
+ * however many ranks there are. */
+static gboolean
+is_uneven (const EbbOpCall *call)
+{
+  const EbbPartition *partition = call->n_inputs > 1 && call->edges[1] != NULL ? call->edges[1]->partition : NULL;
+
+  if (partition != NULL && partition->n_dims == 2)
+    return partition->shape[0] != partition->shape[1];
+  return call->outputs[0]->n_elements != call->inputs[0]->n_elements;
+}
+
 /* A product that widens or narrows (queries, keys and values in one; both of the feed-forward part) is dear to do
  * again. What lies between two of them is made again from their results in little time: attention from queries, keys
  * and values, its projection, sums, norms and GELU, none of which need be kept for backward then. Where nothing reads
@@ -113,9 +126,7 @@ save_uneven_products (const EbbPolicyQuestion *question,
                       gpointer data,
                       GError **error)
 {
-  const EbbOpCall *call = question->call;
-
-  return call->op->kind == EBB_OP_PRODUCT && call->outputs[0]->n_elements != call->inputs[0]->n_elements
+  return question->call->op->kind == EBB_OP_PRODUCT && is_uneven (question->call)
              ? EBB_CHECKPOINT_POLICY_MUST_SAVE
              : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
