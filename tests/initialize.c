@@ -279,7 +279,286 @@ blocks_are_checkpointed_on_one_rank (void)
   ebb_destroy_process_group (); /* which it has made */
 }
 
+/* -- what ranks do ------------------------------------------------------------------------------------------------- */
+
+enum
+{
+  N_ROWS = 4,
+  N_ELEMENTS = N_ROWS * TEST_RANKS_CONTEXT * TEST_RANKS_WIDTH, /* of a block's input */
+  N_MARKS = 32 /* elements that a part may have beside its own, to compare */
+};
+
+/* What is seen of a step of a rank. */
+typedef struct
+{
+  double loss;
+  guint64 on_device; /* bytes of activations after the forward */
+  guint64 n_recomputes, n_reductions, n_gathers;
+  TestOutcome *outcome;
+} Step;
+
+static EbbActivationStore *
+get_store (EbbModule *model)
+{
+  EbbCheckpointOptions *options = ebb_initialize_get_options (model);
+
+  return options != NULL ? (EbbActivationStore *) ebb_checkpoint_options_get_store (options) : NULL;
+}
+
+static void
+run_step (EbbModule *model, EbbProcessGroup *group, Step *step)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (test_device ());
+  g_autoptr (EbbMemoryStats) after = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  g_assert_true (ebb_model_parallel_manual_seed (7, group, &error));
+  ebb_process_group_reset_counters (group);
+  loss = test_ranks_loss (model, 0, 0, N_ROWS, &error);
+  g_assert_no_error (error);
+  after = ebb_memory_get_stats (test_device ());
+  step->on_device = ebb_memory_stats_get_current (after, EBB_PURPOSE_ACTIVATION)
+                    - ebb_memory_stats_get_current (before, EBB_PURPOSE_ACTIVATION);
+  step->loss = (double) test_at (loss, 0);
+  test_backward (loss);
+  step->n_recomputes = count_recomputes (model);
+  step->n_reductions = ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_REDUCE);
+  step->n_gathers = ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER);
+  step->outcome = test_outcome_new (model, NULL);
+}
+
+/* The chain of stores as its types. */
+static char *
+describe_store (EbbModule *model)
+{
+  GString *text = g_string_new (NULL);
+  EbbActivationStore *store = get_store (model);
+
+  while (store != NULL)
+    {
+      EbbActivationStore *next = NULL;
+
+      g_string_append_printf (text, "%s%s", text->len > 0 ? " " : "", G_OBJECT_TYPE_NAME (store) + strlen ("Ebb"));
+      if (g_object_class_find_property (G_OBJECT_GET_CLASS (store), "next") != NULL)
+        g_object_get (store, "next", &next, NULL);
+      if (next != NULL)
+        g_object_unref (next);
+      store = next;
+    }
+  return g_string_free (text, FALSE);
+}
+
+/* Each asks for one thing more than a case before it, whose number is @than. */
+static const struct
+{
+  const char *section; /* NULL: none */
+  const char *store;
+  guint than;
+} cases[] = {
+  { NULL, "", 0 },
+  { "", "", 0 },
+  { ", \"cpu_checkpointing\": true", "HostStore", 1 },
+  { ", \"partitioned_checkpointing\": true", "PartitionedStore", 1 },
+  { ", \"partitioned_checkpointing\": true, \"cpu_checkpointing\": true", "PartitionedStore HostStore", 3 },
+  { ", \"partitioned_checkpointing\": true, \"contiguous_checkpointing\": true", "PartitionedStore ContiguousStore",
+    3 },
+  { ", \"partitioned_checkpointing\": true, \"contiguous_checkpointing\": true, \"cpu_checkpointing\": true",
+    "PartitionedStore ContiguousStore HostStore", 5 },
+};
+
+static char *
+write_config (guint n_ranks, const char *section)
+{
+  g_autofree char *rest = section != NULL
+                              ? g_strdup_printf (", \"activation_checkpointing\": {\"enable\": true%s}", section)
+                              : g_strdup ("");
+
+  return g_strdup_printf ("{\"model_parallelism\": {\"enable\": true, \"tensor_parallel_size\": %u}%s}", n_ranks,
+                          rest);
+}
+
+static void
+check_step (guint i, EbbModule *model, guint n_ranks, const Step *steps)
+{
+  const Step *step = &steps[i], *before = &steps[cases[i].than];
+  const guint64 part = (N_ELEMENTS / n_ranks + N_MARKS) * 4, input = N_ELEMENTS * 4;
+  const gboolean divides = cases[i].section != NULL && strstr (cases[i].section, "partitioned") != NULL;
+  const gboolean moves = cases[i].section != NULL && strstr (cases[i].section, "cpu") != NULL && !test_device_is_cpu ();
+  EbbActivationStore *store = get_store (model);
+  g_autofree char *chain = describe_store (model);
+
+  g_assert_cmpstr (chain, ==, cases[i].store);
+  test_assert_same_outcome (step->outcome, steps[0].outcome); /* where inputs lie changes no bit */
+  g_assert_cmpfloat (step->loss, ==, steps[0].loss);
+  g_assert_cmpuint (step->n_recomputes, ==, cases[i].section != NULL ? N_BLOCKS : 0);
+  g_assert_cmpuint (step->n_reductions - steps[0].n_reductions, ==, cases[i].section != NULL ? N_BLOCKS : 0);
+  g_assert_cmpuint (step->n_gathers - steps[0].n_gathers, ==, divides ? N_BLOCKS : 0);
+  if (i == 0)
+    return;
+  if (i == 1)
+    g_assert_cmpuint (step->on_device, <, before->on_device);
+  if (i == 3)
+    g_assert_cmpuint (step->on_device, <=, before->on_device - N_BLOCKS * (input - part));
+  if (moves) /* the last one is on its way */
+    g_assert_cmpuint (step->on_device, <=, before->on_device - (N_BLOCKS - 1) * (divides ? input / n_ranks : input));
+  else if (i != 3 && i != 1)
+    g_assert_cmpuint (step->on_device, >=, before->on_device);
+  if (divides)
+    {
+      EbbPartitionedStore *partitioned = EBB_PARTITIONED_STORE (store);
+
+      g_assert_true (ebb_partitioned_store_get_group (partitioned)
+                     == ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"));
+      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (partitioned), ==, N_BLOCKS);
+    }
+}
+
+static gboolean
+run_cases (EbbProcessGroup *world,
+           gpointer data,
+           GError **error)
+{
+  const guint n_tensor = GPOINTER_TO_UINT (data), n_ranks = ebb_process_group_get_size (world);
+  Step steps[G_N_ELEMENTS (cases)] = { { 0 } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autofree char *json = write_config (n_tensor, cases[i].section);
+      g_autoptr (EbbModule) model = test_ranks_model (N_BLOCKS, 0.1, 1);
+      g_autoptr (EbbModule) same = ebb_initialize (model, json, error);
+      EbbMesh *mesh;
+
+      if (same == NULL)
+        return FALSE;
+      g_assert_true (same == model);
+      mesh = ebb_initialize_get_mesh (model);
+      g_assert_cmpuint (ebb_mesh_get_size (mesh, "tensor"), ==, n_tensor);
+      g_assert_cmpuint (ebb_mesh_get_size (mesh, "data"), ==, n_ranks / n_tensor);
+      run_step (model, ebb_mesh_get_group (mesh, "tensor"), &steps[i]);
+      g_test_message ("%s: %" G_GUINT64_FORMAT " bytes", json, steps[i].on_device);
+      check_step (i, model, n_tensor, steps);
+    }
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    test_outcome_free (steps[i].outcome);
+  return TRUE;
+}
+
+static void
+every_key_acts (void)
+{
+  test_ranks_run (2, run_cases, GUINT_TO_POINTER (2));
+  test_ranks_run (4, run_cases, GUINT_TO_POINTER (4));
+  test_ranks_run (4, run_cases, GUINT_TO_POINTER (2));
+}
+
+static gboolean
+run_whole (EbbProcessGroup *world,
+           gpointer data,
+           GError **error)
+{
+  const double *expected = data;
+  g_autofree char *json = write_config (ebb_process_group_get_size (world), cases[6].section);
+  g_autoptr (EbbModule) model = new_model ();
+  g_autoptr (EbbModule) same = ebb_initialize (model, json, error);
+  Step step;
+
+  if (same == NULL)
+    return FALSE;
+  run_step (model, ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"), &step);
+  g_assert_cmpfloat_with_epsilon (step.loss, *expected, 1e-5 * *expected);
+  test_outcome_free (step.outcome);
+  return TRUE;
+}
+
+static void
+the_loss_is_that_of_one_rank (void)
+{
+  g_autoptr (EbbModule) model = new_model ();
+  g_autoptr (EbbTensor) loss = test_ranks_loss (model, 0, 0, N_ROWS, NULL);
+  double expected = (double) test_at (loss, 0);
+
+  test_ranks_run (2, run_whole, &expected);
+  test_ranks_run (4, run_whole, &expected);
+}
+
+static gboolean
+keep_several (EbbProcessGroup *world,
+              gpointer data,
+              GError **error)
+{
+  g_autofree char *json = write_config (2, cases[5].section);
+  g_autoptr (EbbModule) model = new_model ();
+  g_autoptr (EbbModule) same = ebb_initialize (model, json, error);
+  EbbTensor *losses[2];
+  EbbContiguousStore *contiguous;
+
+  if (same == NULL)
+    return FALSE;
+  contiguous =
+      EBB_CONTIGUOUS_STORE (ebb_partitioned_store_get_next (EBB_PARTITIONED_STORE (get_store (model))));
+  g_assert_cmpuint (ebb_contiguous_store_get_n_checkpoints (contiguous), ==, N_BLOCKS);
+  for (guint i = 0; i < 2; i++)
+    {
+      losses[i] = test_ranks_loss (model, i, 0, N_ROWS, error);
+      if (losses[i] == NULL)
+        return FALSE;
+      g_assert_cmpuint (ebb_contiguous_store_get_n_parts (contiguous), ==, (i + 1) * N_BLOCKS);
+      g_assert_cmpuint (ebb_contiguous_store_get_n_buffers (contiguous), ==, i + 1);
+    }
+  for (guint i = 0; i < 2; i++)
+    {
+      test_backward (losses[i]);
+      ebb_tensor_unref (losses[i]);
+    }
+  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (contiguous), ==, 0);
+  return TRUE;
+}
+
+static void
+buffers_are_for_all_blocks_and_grow (void)
+{
+  test_ranks_run (2, keep_several, NULL);
+}
+
 /* -- ranks --------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+divide_heads (EbbProcessGroup *group,
+              gpointer data,
+              GError **error)
+{
+  g_autoptr (EbbModule) model = new_model ();
+  g_autoptr (EbbModule) blocks = ebb_sequential_new ();
+  g_autoptr (EbbModule) block = ebb_transformer_block_new (12, 3, 0, TRUE, TRUE, NULL);
+  g_autoptr (EbbModule) fine = NULL;
+  g_autoptr (GError) local = NULL;
+  const char *json = BOTH (3, "\"partitioned_checkpointing\": true");
+
+  g_assert_null (ebb_initialize (model, json, &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "model_parallelism: tensor_parallel_size is 3: ",
+                     "4 heads can't be divided among 3 ranks");
+  assert_untouched (model);
+  g_clear_error (&local);
+
+  g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (blocks), block, NULL));
+  g_assert_null (ebb_initialize (blocks, json, &local));
+  g_test_message ("%s", local->message);
+  test_assert_error (local, EBB_ERROR_NOT_SUPPORTED, "model_parallelism: tensor_parallel_size is 3: ", "Sequential");
+  assert_untouched (blocks);
+  g_clear_error (&local);
+
+  /* Nothing is left of it. */
+  fine = ebb_initialize (model, "{\"activation_checkpointing\": {\"enable\": true}}", &local);
+  g_assert_no_error (local);
+  return TRUE;
+}
+
+static void
+models_that_cant_be_divided_are_refused (void)
+{
+  test_ranks_run (3, divide_heads, NULL);
+}
 
 static gboolean
 divide_badly (EbbProcessGroup *group,
@@ -329,6 +608,7 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 0);
 #define TEST(name, func) g_test_add_func ("/initialize/" name, func)
   TEST ("what-is-wrong-is-named", what_is_wrong_is_named);
   TEST ("a-wrong-file-is-named", a_wrong_file_is_named);
@@ -336,6 +616,10 @@ main (int argc, char **argv)
   TEST ("nothing-is-done-for-nothing-or-after-an-error", nothing_is_done_for_nothing_or_after_an_error);
   TEST ("sections-that-are-off-do-nothing", sections_that_are_off_do_nothing);
   TEST ("blocks-are-checkpointed-on-one-rank", blocks_are_checkpointed_on_one_rank);
+  TEST ("every-key-acts", every_key_acts);
+  TEST ("the-loss-is-that-of-one-rank", the_loss_is_that_of_one_rank);
+  TEST ("buffers-are-for-all-blocks-and-grow", buffers_are_for_all_blocks_and_grow);
+  TEST ("models-that-cant-be-divided-are-refused", models_that_cant_be_divided_are_refused);
   TEST ("ranks-must-be-divisible", ranks_must_be_divisible);
   TEST ("ranks-must-be-configured-alike", ranks_must_be_configured_alike);
   return g_test_run ();

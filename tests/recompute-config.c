@@ -284,6 +284,126 @@ a_file_is_read (void)
   g_rmdir (folder);
 }
 
+/* -- ranks --------------------------------------------------------------------------------------------------------- */
+
+#define DISTRIBUTE(method, n)                                                 \
+  FULL ("\"recompute_method\": \"" method "\", \"recompute_num_layers\": " #n \
+        ", \"distribute_saved_activations\": true")
+
+static EbbModule *
+new_parallel (EbbProcessGroup *group, gboolean sequence_parallel)
+{
+  g_autoptr (EbbModule) model = new_model ();
+  g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
+  g_autoptr (GError) error = NULL;
+
+  ebb_parallel_options_set_sequence_parallel (options, sequence_parallel);
+  g_object_unref (ebb_parallelize (model, group, options, &error));
+  g_assert_no_error (error);
+  g_assert_true (ebb_model_parallel_manual_seed (7, group, &error));
+  return g_steal_pointer (&model);
+}
+
+static guint64
+count_gathers (EbbProcessGroup *group)
+{
+  return ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER);
+}
+
+static gboolean
+distribute (EbbProcessGroup *group,
+            gpointer data,
+            GError **error)
+{
+  static const char *const names[] = { "data", "tensor" };
+  const gint64 sizes[] = { 1, ebb_process_group_get_size (group) };
+  static const struct
+  {
+    const char *json;
+    const char *recomputed;
+    guint n_inputs;
+  } cases[] = {
+    { FULL ("\"recompute_method\": \"block\", \"recompute_num_layers\": 4"), "0: 1 1 1 1", 0 },
+    { DISTRIBUTE ("block", 4), "0: 1 1 1 1", 4 },
+    { DISTRIBUTE ("block", 2), "0: 1 1 0 0", 2 },
+    { DISTRIBUTE ("uniform", 2), "2: 0 0 0 0", 2 },
+    { SELECTIVE ("\"distribute_saved_activations\": false"), "0: 1 1 1 1", 0 },
+  };
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  GObject *const mpus[] = { NULL, G_OBJECT (mesh), G_OBJECT (group) };
+  TestOutcome *expected = NULL;
+  guint64 kept[G_N_ELEMENTS (cases)], n_gathers = 0;
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (EbbModule) model = new_parallel (group, FALSE);
+      TestOutcome *outcome;
+
+      if (!ebb_recompute_configure (model, cases[i].json, mpus[i % G_N_ELEMENTS (mpus)], error))
+        return FALSE;
+      ebb_process_group_reset_counters (group);
+      kept[i] = step (model, &outcome);
+      assert_recomputed (model, cases[i].recomputed);
+      if (i == 0)
+        n_gathers = count_gathers (group);
+      g_assert_cmpuint (count_gathers (group), ==, n_gathers + cases[i].n_inputs);
+      if (i == 0)
+        expected = outcome;
+      else
+        {
+          test_assert_same_outcome (outcome, expected);
+          test_outcome_free (outcome);
+        }
+    }
+  g_assert_cmpuint (kept[1], <, kept[0]);
+  test_outcome_free (expected);
+  return TRUE;
+}
+
+static void
+saved_activations_are_distributed (void)
+{
+  test_ranks_run (2, distribute, NULL);
+  test_ranks_run (4, distribute, NULL);
+}
+
+static gboolean
+contradict (EbbProcessGroup *group,
+            gpointer data,
+            GError **error)
+{
+  static const char *const names[] = { "tensor", "data" };
+  const gint64 sizes[] = { 1, -1 };
+  g_autoptr (EbbMesh) one = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (EbbModule) sequential = new_parallel (group, TRUE);
+  g_autoptr (EbbModule) whole = new_model ();
+  g_autoptr (GError) local = NULL;
+
+  g_assert_false (ebb_recompute_configure (sequential, DISTRIBUTE ("block", 1), NULL, &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "distribute_saved_activations is true",
+                     "sequence_parallel is true", "one of them must be false");
+  g_assert_false (is_touched (sequential));
+  g_clear_error (&local);
+
+  g_assert_false (ebb_recompute_configure (whole, DISTRIBUTE ("block", 1), G_OBJECT (one), &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "distribute_saved_activations is true",
+                     "one tensor-parallel rank", "at least 2");
+  g_assert_false (is_touched (whole));
+  g_clear_error (&local);
+
+  /* All else goes together with sequence parallelism. */
+  g_assert_true (ebb_recompute_configure (
+      sequential, FULL ("\"recompute_method\": \"uniform\", \"recompute_num_layers\": 2"), NULL, &local));
+  g_assert_no_error (local);
+  return TRUE;
+}
+
+static void
+distribution_and_sequence_parallelism_are_named (void)
+{
+  test_ranks_run (2, contradict, NULL);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -294,5 +414,7 @@ main (int argc, char **argv)
   TEST ("nothing-is-done-for-nothing-or-after-an-error", nothing_is_done_for_nothing_or_after_an_error);
   TEST ("every-choice-acts", every_choice_acts);
   TEST ("a-file-is-read", a_file_is_read);
+  TEST ("saved-activations-are-distributed", saved_activations_are_distributed);
+  TEST ("distribution-and-sequence-parallelism-are-named", distribution_and_sequence_parallelism_are_named);
   return g_test_run ();
 }

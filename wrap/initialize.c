@@ -2,6 +2,7 @@
 #include "wrap/initialize.h"
 
 #include "dist/init.h"
+#include "dist/parallelize.h"
 #include "dist/process-group-private.h"
 #include "nn/module-private.h"
 #include "nn/transformer-block.h"
@@ -91,9 +92,9 @@ divide (EbbModule *model,
         EbbMesh *mesh,
         GError **error)
 {
-  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "this version of Ebb can't divide a model among tensor-parallel ranks");
-  return FALSE;
+  g_autoptr (EbbModule) same = ebb_parallelize (model, ebb_mesh_get_group (mesh, EBB_MPU_DIM), NULL, error);
+
+  return same != NULL;
 }
 
 static gboolean

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/recompute-config.h"
 
+#include "dist/parallelize.h"
 #include "nn/module-private.h"
 #include "nn/transformer-block.h"
 #include "wrap/checkpoint-stack.h"
@@ -115,11 +116,26 @@ check_keys (guint *values,
   return TRUE;
 }
 
+/* @mpu: of nobody, it becomes that of @model. */
 static gboolean
-check_ranks (const EbbMpu *mpu,
+check_ranks (EbbMpu *mpu,
+             EbbModule *model,
              const char *where,
              GError **error)
 {
+  if (ebb_parallel_get_sequence_parallel (model))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: distribute_saved_activations is true and the model's sequence_parallel is true: its layers' "
+                   "inputs are parts of the ranks already, so one of them must be false",
+                   where);
+      return FALSE;
+    }
+  if (mpu->world_size == 0 && ebb_parallel_is_parallelized (model))
+    {
+      mpu->group = ebb_parallel_get_group (model);
+      mpu->world_size = ebb_process_group_get_size (mpu->group);
+    }
   if (mpu->group != NULL && mpu->world_size >= 2)
     return TRUE;
   if (mpu->world_size >= 2)
@@ -233,7 +249,7 @@ ebb_recompute_configure (EbbModule *model,
       || !ebb_json_config_load (&loaded, json, "{\"recompute_granularity\": ...}", error)
       || !ebb_json_config_read (loaded.root, loaded.where, keys, N_KEYS, values, error)
       || !check_keys (values, loaded.where, error)
-      || (values[DISTRIBUTE] && !check_ranks (&unit, loaded.where, error)))
+      || (values[DISTRIBUTE] && !check_ranks (&unit, model, loaded.where, error)))
     return FALSE;
   if (values[GRANULARITY] == NO_GRANULARITY)
     return TRUE;
