@@ -101,7 +101,10 @@ leave_sequence (EbbModule *stack, EbbTensor *x, gpointer user_data, GError **err
     return x != NULL ? ebb_tensor_ref (x) : NULL;
   ebb_thread.divided = NULL;
   ebb_generator_tracker_join (ebb_generator_tracker_get_default ());
-  return x != NULL ? ebb_parallel_gather (x, 1, FALSE, model->group, error) : NULL;
+  if (x == NULL)
+    return NULL;
+  return ebb_parallel_gather_sized (x, 1, x->view.shape[1] * ebb_process_group_get_size (model->group), FALSE,
+                                    model->group, error);
 }
 
 static const EbbStackBoundaryFuncs sequence_boundary = { enter_sequence, leave_sequence };
