@@ -502,11 +502,11 @@ int
 main (int argc, char **argv)
 {
   g_test_init (&argc, &argv, NULL);
-  g_test_add_func ("/parallel-state/whole-states-are-those-of-the-whole-model", test_whole);
-  g_test_add_func ("/parallel-state/what-is-saved-loads-on-any-mesh", test_parts);
-  g_test_add_func ("/parallel-state/norms-are-those-of-the-whole-gradients", test_norms);
-  g_test_add_func ("/parallel-state/eight-bit-moments-want-the-same-parts", test_8bit);
-  g_test_add_func ("/parallel-state/what-is-for-one-rank-names-what-is-for-all", test_alone);
-  g_test_add_func ("/parallel-state/tensor-parallel-ranks-are-no-data-ranks", test_wrong_ranks);
+  g_test_add_func ("/internal-parallel-state/whole-states-are-those-of-the-whole-model", test_whole);
+  g_test_add_func ("/internal-parallel-state/what-is-saved-loads-on-any-mesh", test_parts);
+  g_test_add_func ("/internal-parallel-state/norms-are-those-of-the-whole-gradients", test_norms);
+  g_test_add_func ("/internal-parallel-state/eight-bit-moments-want-the-same-parts", test_8bit);
+  g_test_add_func ("/internal-parallel-state/what-is-for-one-rank-names-what-is-for-all", test_alone);
+  g_test_add_func ("/internal-parallel-state/tensor-parallel-ranks-are-no-data-ranks", test_wrong_ranks);
   return g_test_run ();
 }

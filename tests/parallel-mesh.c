@@ -1,0 +1,186 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+#include "support/mesh-runs.h"
+#include "support/tensors.h"
+
+/* Data ranks and tensor-parallel ranks together train what one rank with the whole model trains. */
+
+#define TOLERANCE 1e-5
+
+/* The emulated device takes its time. */
+static guint
+get_n_steps (void)
+{
+  return test_device () == ebb_device_get_cpu () ? 10 : 3;
+}
+
+static TestRanksResult *
+train_whole (const TestMesh *like)
+{
+  const TestRanks whole = { .n_steps = get_n_steps (), .max_norm = like->max_norm, .n_passes = MAX (like->n_passes, 1) };
+
+  return test_ranks_train (&whole);
+}
+
+static void
+assert_like_whole (const TestMesh *settings, guint n_data)
+{
+  g_autoptr (TestRanksResult) whole = train_whole (settings);
+  g_autoptr (TestRanksResult) parts = test_mesh_train (settings, n_data, get_n_steps (), NULL);
+
+  g_test_message ("%u x %u, split %d, checkpoint %d, sequence %d, %u passes", n_data, settings->n_tensor,
+                  settings->split, settings->checkpoint, settings->sequence_parallel, settings->n_passes);
+  test_ranks_assert_near (whole, parts, TOLERANCE);
+}
+
+static void
+test_splits (void)
+{
+  static const guint grids[][2] = { { 2, 2 }, { 1, 2 }, { 1, 4 }, { 4, 2 }, { 2, 4 } };
+
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    for (guint g = 0; g < (split == TEST_MESH_ROWS ? G_N_ELEMENTS (grids) : 1); g++)
+      {
+        const TestMesh settings = { .n_tensor = grids[g][1], .split = (TestMeshSplit) split };
+
+        assert_like_whole (&settings, grids[g][0]);
+      }
+}
+
+static void
+test_sequence (void)
+{
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    for (int checkpoint = 0; checkpoint < TEST_N_MESH_CHECKPOINTS; checkpoint++)
+      {
+        const TestMesh settings = {
+          .n_tensor = 2,
+          .split = (TestMeshSplit) split,
+          .checkpoint = (TestMeshCheckpoint) checkpoint,
+          .sequence_parallel = TRUE,
+        };
+
+        assert_like_whole (&settings, 2);
+      }
+}
+
+static void
+test_accumulation (void)
+{
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    for (int sequence = 0; sequence < 2; sequence++)
+      {
+        const TestMesh settings = {
+          .n_tensor = 2,
+          .split = (TestMeshSplit) split,
+          .sequence_parallel = sequence,
+          .n_passes = 4,
+          .max_norm = 1,
+        };
+
+        assert_like_whole (&settings, 2);
+      }
+}
+
+/* Gradients are longer than that. */
+static void
+test_clipping (void)
+{
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    {
+      const TestMesh settings = { .n_tensor = 2, .split = (TestMeshSplit) split, .max_norm = 0.1 };
+
+      assert_like_whole (&settings, 2);
+    }
+}
+
+/* With dropout, which needs the generators to be where they were; and twice the same run gives the same bits. */
+static void
+test_checkpoints (void)
+{
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    for (int sequence = 0; sequence < 2; sequence++)
+      {
+        TestMesh settings = {
+          .n_tensor = 2,
+          .split = (TestMeshSplit) split,
+          .sequence_parallel = sequence,
+          .max_norm = 1,
+          .dropout = 0.1,
+        };
+        g_autoptr (TestRanksResult) plain = test_mesh_train (&settings, 2, get_n_steps (), NULL);
+        g_autoptr (TestRanksResult) again = test_mesh_train (&settings, 2, get_n_steps (), NULL);
+
+        test_ranks_assert_same (plain, again);
+        for (int checkpoint = 1; checkpoint < TEST_N_MESH_CHECKPOINTS; checkpoint++)
+          {
+            g_autoptr (TestRanksResult) result = NULL;
+
+            settings.checkpoint = (TestMeshCheckpoint) checkpoint;
+            result = test_mesh_train (&settings, 2, get_n_steps (), NULL);
+            test_ranks_assert_same (plain, result);
+          }
+      }
+}
+
+/* What tensor-parallel ranks have alike stays alike to the bit, which test_mesh_train () sees to, though its moments are
+ * rounded by chance. */
+static void
+test_moments (void)
+{
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    {
+      const TestMesh settings = {
+        .n_tensor = 2,
+        .split = (TestMeshSplit) split,
+        .moments = EBB_MOMENT_FORMAT_BF16,
+        .max_norm = 1,
+      };
+      g_autoptr (TestRanksResult) result = test_mesh_train (&settings, 2, get_n_steps (), NULL);
+      g_autoptr (TestRanksResult) whole = train_whole (&settings);
+
+      test_ranks_assert_near (whole, result, 1e-4);
+    }
+}
+
+/* Between data ranks no more is sent than without tensor-parallel ranks, and among these nothing for their sake. */
+static void
+test_collectives (void)
+{
+  for (int split = 0; split < TEST_N_MESH_SPLITS; split++)
+    for (int sequence = 0; sequence < 2; sequence++)
+      {
+        TestMesh settings = { .split = (TestMeshSplit) split, .max_norm = 1 };
+        guint64 without[EBB_N_COLLECTIVES], with[EBB_N_COLLECTIVES], none[EBB_N_COLLECTIVES];
+        g_autoptr (TestRanksResult) data = test_mesh_train (&settings, 2, 2, without);
+        g_autoptr (TestRanksResult) both = NULL;
+        g_autoptr (TestRanksResult) tensor = NULL;
+
+        settings.n_tensor = 2;
+        settings.sequence_parallel = sequence;
+        both = test_mesh_train (&settings, 2, 2, with);
+        tensor = test_mesh_train (&settings, 1, 2, none);
+        for (guint i = 0; i < EBB_N_COLLECTIVES; i++)
+          {
+            g_assert_cmpuint (with[i], ==, without[i]);
+            g_assert_cmpuint (both->n_calls[i], ==, tensor->n_calls[i]);
+          }
+        /* Of two layers four each, one of the embedding and one of the output layer's input. */
+        if (!sequence)
+          g_assert_cmpuint (both->n_calls[EBB_COLLECTIVE_ALL_REDUCE], <=, 4 * 2 + 2);
+      }
+}
+
+int
+main (int argc, char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/parallel-mesh/losses-are-those-of-the-whole-model", test_splits);
+  g_test_add_func ("/parallel-mesh/sequence-parallel-losses-are-those-of-the-whole-model", test_sequence);
+  g_test_add_func ("/parallel-mesh/passes-without-sync-add-up", test_accumulation);
+  g_test_add_func ("/parallel-mesh/clipping-is-that-of-the-whole-gradients", test_clipping);
+  g_test_add_func ("/parallel-mesh/checkpoints-change-no-bit", test_checkpoints);
+  g_test_add_func ("/parallel-mesh/moments-of-few-bits-drift-nowhere", test_moments);
+  g_test_add_func ("/parallel-mesh/each-kind-of-ranks-sends-its-own", test_collectives);
+  return g_test_run ();
+}
