@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 #include "support/ranks.h"
+#include "support/tensor-parallel.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -482,6 +483,33 @@ the_loss_is_that_of_one_rank (void)
   test_ranks_run (4, run_whole, &expected);
 }
 
+static const TestParallel bert = { .is_bert = TRUE, .has_mask = TRUE, .n_layers = 3 };
+
+static gboolean
+run_bert (EbbProcessGroup *world,
+          gpointer data,
+          GError **error)
+{
+  g_autoptr (EbbModule) whole = test_parallel_model (&bert, error);
+  g_autoptr (EbbModule) model = test_parallel_model (&bert, error);
+  g_autofree char *json = write_config (2, cases[6].section);
+  g_autoptr (EbbModule) same = ebb_initialize (model, json, error);
+  g_autoptr (EbbTensor) loss = same != NULL ? test_parallel_loss (&bert, model, 0, error) : NULL;
+  g_autoptr (EbbTensor) expected = loss != NULL ? test_parallel_loss (&bert, whole, 0, error) : NULL;
+
+  if (expected == NULL)
+    return FALSE;
+  g_assert_cmpfloat_with_epsilon (test_at (loss, 0), test_at (expected, 0), 1e-5 * test_at (expected, 0));
+  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (EBB_PARTITIONED_STORE (get_store (model))), >=, 3);
+  return ebb_tensor_backward (loss, error);
+}
+
+static void
+a_bert_is_divided_as_well (void)
+{
+  test_ranks_run (2, run_bert, NULL);
+}
+
 static gboolean
 keep_several (EbbProcessGroup *world,
               gpointer data,
@@ -618,6 +646,7 @@ main (int argc, char **argv)
   TEST ("blocks-are-checkpointed-on-one-rank", blocks_are_checkpointed_on_one_rank);
   TEST ("every-key-acts", every_key_acts);
   TEST ("the-loss-is-that-of-one-rank", the_loss_is_that_of_one_rank);
+  TEST ("a-bert-is-divided-as-well", a_bert_is_divided_as_well);
   TEST ("buffers-are-for-all-blocks-and-grow", buffers_are_for_all_blocks_and_grow);
   TEST ("models-that-cant-be-divided-are-refused", models_that_cant_be_divided_are_refused);
   TEST ("ranks-must-be-divisible", ranks_must_be_divisible);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 #include "support/ranks.h"
+#include "support/tensor-parallel.h"
 #include "support/tensors.h"
 #include "support/training.h"
 
@@ -367,6 +368,35 @@ saved_activations_are_distributed (void)
   test_ranks_run (4, distribute, NULL);
 }
 
+/* The layers of a BERT are those of its stack "layer". */
+static gboolean
+distribute_bert (EbbProcessGroup *group,
+                 gpointer data,
+                 GError **error)
+{
+  static const TestParallel bert = { .is_bert = TRUE, .has_mask = TRUE, .n_layers = 3 };
+  g_autoptr (EbbModule) model = test_parallel_model (&bert, error);
+  g_autoptr (EbbModule) stack = ebb_module_get_child (model, "layer");
+  g_autoptr (EbbModule) same = ebb_parallelize (model, group, NULL, error);
+  g_autoptr (EbbTensor) loss = NULL;
+
+  if (same == NULL || !ebb_recompute_configure (model, DISTRIBUTE ("uniform", 2), NULL, error))
+    return FALSE;
+  ebb_process_group_reset_counters (group);
+  loss = test_parallel_loss (&bert, model, 0, error);
+  if (loss == NULL || !ebb_tensor_backward (loss, error))
+    return FALSE;
+  g_assert_cmpuint (ebb_checkpoint_get_n_recomputes (stack), ==, 2);
+  g_assert_cmpuint (count_gathers (group), >=, 2);
+  return TRUE;
+}
+
+static void
+a_bert_has_layers_as_well (void)
+{
+  test_ranks_run (2, distribute_bert, NULL);
+}
+
 static gboolean
 contradict (EbbProcessGroup *group,
             gpointer data,
@@ -415,6 +445,7 @@ main (int argc, char **argv)
   TEST ("every-choice-acts", every_choice_acts);
   TEST ("a-file-is-read", a_file_is_read);
   TEST ("saved-activations-are-distributed", saved_activations_are_distributed);
+  TEST ("a-bert-has-layers-as-well", a_bert_has_layers_as_well);
   TEST ("distribution-and-sequence-parallelism-are-named", distribution_and_sequence_parallelism_are_named);
   return g_test_run ();
 }
