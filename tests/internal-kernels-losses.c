@@ -139,8 +139,10 @@ test_small_losses (void)
                           { parts, EBB_DTYPE_F32, 3, { 1, 1, 3 }, { 3, 3, 1 } },
                           { &loss, EBB_DTYPE_F32, 1, { 1 }, { 1 } },
                           { &logsumexp, EBB_DTYPE_F32, 1, { 1 }, { 1 } } };
-      EbbLaunch part = { EBB_KERNEL_CROSS_ENTROPY_PART, 2, 1, { &views[0], &views[1] }, { &views[2] }, { .xent = { -100, 0, 0 } } };
-      EbbLaunch join = { EBB_KERNEL_CROSS_ENTROPY_JOIN, 2, 2, { &views[2], &views[1] }, { &views[3], &views[4] }, { .xent = { -100, 0, 0 } } };
+      EbbLaunch part = { EBB_KERNEL_CROSS_ENTROPY_PART, 2, 1, { &views[0], &views[1] }, { &views[2] },
+                         { .xent = { -100, 0, 0 } } };
+      EbbLaunch join = { EBB_KERNEL_CROSS_ENTROPY_JOIN, 2, 2, { &views[2], &views[1] }, { &views[3], &views[4] },
+                         { .xent = { -100, 0, 0 } } };
 
       if (kernels == NULL)
         continue;
@@ -164,7 +166,8 @@ test_extremes (void)
                           { targets, EBB_DTYPE_I64, 1, { 3 }, { 1 } },
                           { losses, EBB_DTYPE_F32, 1, { 3 }, { 1 } },
                           { logsumexps, EBB_DTYPE_F32, 1, { 3 }, { 1 } } };
-      EbbLaunch launch = { EBB_KERNEL_CROSS_ENTROPY_JOIN, 2, 2, { &views[0], &views[1] }, { &views[2], &views[3] }, { .xent = { -100, 0, 0 } } };
+      EbbLaunch launch = { EBB_KERNEL_CROSS_ENTROPY_JOIN, 2, 2, { &views[0], &views[1] }, { &views[2], &views[3] },
+                           { .xent = { -100, 0, 0 } } };
 
       if (kernels == NULL)
         continue;

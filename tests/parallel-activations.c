@@ -196,7 +196,8 @@ main (int argc,
   test_init (&argc, &argv);
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
     {
-      g_autofree char *path = g_strdup_printf ("/parallel-activations/%s-%u", names[cases[i].strategy], cases[i].n_ranks);
+      g_autofree char *path =
+          g_strdup_printf ("/parallel-activations/%s-%u", names[cases[i].strategy], cases[i].n_ranks);
 
       g_test_add_data_func (path, &cases[i], check);
     }

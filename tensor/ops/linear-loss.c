@@ -407,7 +407,7 @@ ebb_linear_loss_backward (EbbBackward *ctx,
   return !ctx->extra_i[EXTRA_OUTPUT_BIAS] || give_saved (ctx, n_saved, INPUT_BIAS, error);
 }
 
-/* -- description ------------------------------------------------------------------------------------------------------- */
+/* -- description --------------------------------------------------------------------------------------------------- */
 
 static gboolean
 check_product (EbbOpCall *call,
