@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/bert.h"
 #include "nn/state-private.h"
+#include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
 #include "tensor/ops/shape.h"
 
@@ -98,6 +99,10 @@ collect_published (EbbBert *self, GError **error)
   g_autoptr (EbbBertConfig) config = ebb_bert_get_config (self);
   int bias = ebb_args_find (own, "output_bias");
 
+  if (!ebb_module_check_uncut (EBB_MODULE (self),
+                               "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
+                               error))
+    return NULL;
   if (!add_renamed (published, own, "", "", of_model, G_N_ELEMENTS (of_model), error))
     return NULL;
   for (int i = 0; config != NULL && i < ebb_bert_config_get_layers (config); i++)

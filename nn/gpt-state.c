@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/gpt.h"
+#include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
 #include "tensor/ops/shape.h"
 
@@ -120,6 +121,10 @@ ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
     return NULL;
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
+  if (!ebb_module_check_uncut (EBB_MODULE (self),
+                               "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
+                               error))
+    return NULL;
   own = ebb_module_get_state_dict (EBB_MODULE (self));
   published = ebb_args_new (EBB_ARGS_DICT);
   ebb_push_grad_enabled (FALSE);
