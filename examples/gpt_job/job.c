@@ -3,6 +3,7 @@
 
 #include "interrupt.h"
 #include "launch.h"
+#include "launcher.h"
 #include "output.h"
 #include "profile.h"
 #include "report.h"
@@ -148,7 +149,7 @@ finish (int status)
 static gboolean
 speaks (const Options *options)
 {
-  return !options->program->on_ranks || launch_speaks ();
+  return !options_on_ranks (options) || launcher_speaks ();
 }
 
 static int
@@ -179,7 +180,7 @@ run_job (Options *options,
   gboolean ok;
 
   interrupt_watch ();
-  if (options->program->on_ranks)
+  if (options_on_ranks (options))
     ok = launch_run (options, argc, argv, run, &interrupt, &error);
   else
     {
@@ -189,7 +190,7 @@ run_job (Options *options,
   if (ok)
     return finish (interrupt);
   if (error == NULL)
-    return options->program->on_ranks ? 1 : fail (1, "failed without saying why");
+    return options_on_ranks (options) ? 1 : fail (1, "failed without saying why");
   return fail (1, error->message);
 }
 

@@ -11,29 +11,6 @@ typedef struct
   GError *failure; /* of all ranks together, as rank 0 has it */
 } Launch;
 
-/* The first of these variables that is set to a number; -1 without one. */
-static int
-read_environment (const char *const *names)
-{
-  for (; *names != NULL; names++)
-    {
-      const char *text = g_getenv (*names);
-
-      if (text != NULL && g_ascii_isdigit (text[0]))
-        return (int) MIN (g_ascii_strtoull (text, NULL, 10), G_MAXINT);
-    }
-  return -1;
-}
-
-gboolean
-launch_speaks (void)
-{
-  static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", NULL };
-  static const char *const others[] = { "RANK", NULL }; /* a name that others use as well, unless both are there */
-
-  return read_environment (names) <= 0 && (g_getenv ("WORLD_SIZE") == NULL || read_environment (others) <= 0);
-}
-
 static gboolean
 run_rank (const Options *options,
           EbbProcessGroup *group,

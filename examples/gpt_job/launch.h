@@ -13,8 +13,6 @@ typedef gboolean (*LaunchFunc) (Options *options,
                                 Ranks *ranks,
                                 GError **error);
 
-/* Whether this process is to speak before there is a group: one of those that were launched alike. */
-gboolean launch_speaks (void);
 /* Runs @func as each rank that this process is. @options were read from @argv. @interrupt becomes the exit status that
  * a signal asked for. FALSE without an error where another rank tells it. */
 gboolean launch_run (Options *options,

@@ -15,7 +15,7 @@ memory_wrap (EbbGpt *model,
     return TRUE;
   how = options->checkpoint_kind == CHECKPOINT_SELECTIVE ? ebb_checkpoint_options_new_selective ()
                                                          : ebb_checkpoint_options_new ();
-  if (options->store_kind != STORE_KEEP)
+  if (options->store_kind != STORE_KEEP || options->ranks.partition)
     ebb_checkpoint_options_set_store (how, store);
   return ebb_checkpoint_wrap_each (EBB_MODULE (model), EBB_TYPE_TRANSFORMER_BLOCK, how, error);
 }
@@ -69,7 +69,8 @@ memory_estimate_plain (EbbGpt *model,
 {
   EbbGenerator *generator = ebb_generator_get_default ();
   guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
-  int length = MIN (options->context, 64), half = length / 2;
+  int unit = options->ranks.sequence_parallel ? options->ranks.tensor_parallel : 1;
+  int half = MIN (options->context, 64) / 2 / unit * unit, length = 2 * half;
   double small, large;
 
   if (half == 0)

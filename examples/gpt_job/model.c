@@ -195,12 +195,15 @@ get_share (const Options *options,
 {
   double width = ebb_gpt_config_get_width (config), layers = ebb_gpt_config_get_layers (config);
   double vocab = ebb_gpt_config_get_vocab (config), context = ebb_gpt_config_get_context (config);
-  double root = width * (vocab + context + 2), block = width * (12 * width + 13), all = root + layers * block;
-  double n_shards = shard_get_size (&options->ranks, n_ranks);
+  double n_parts = options->ranks.tensor_parallel;
+  /* Norms, positions and the biases of what gives whole tensors are on all of the ranks that share the layers. */
+  double root = width * (vocab / n_parts + context + 2), block = width * ((12 * width + 7) / n_parts + 6);
+  double all = root + layers * block;
+  double n_shards = shard_get_size (&options->ranks, n_ranks / (guint) options->ranks.tensor_parallel);
   gboolean in_blocks = options->ranks.wraps_blocks;
 
   if (n_ranks == 1 || n_shards <= 1)
-    return (Share){ .held = all, .largest = width * vocab };
+    return (Share){ .held = all, .largest = width * vocab / n_parts };
   if (!in_blocks)
     return (Share){ .held = all / n_shards, .gathered = options->ranks.wrap_least > 0 ? 0 : all };
   return (Share){ .held = all / n_shards, .gathered = root + block, .largest = MAX (root, block) };
@@ -213,7 +216,8 @@ get_activations (const Options *options,
                  EbbDevice *device,
                  guint n_ranks)
 {
-  double layers = ebb_gpt_config_get_layers (config), rows = ceil ((double) options->batch / n_ranks);
+  double n_parts = options->ranks.tensor_parallel;
+  double layers = ebb_gpt_config_get_layers (config), rows = ceil (options->batch * n_parts / n_ranks);
   double row = (double) ebb_gpt_config_get_width (config) * ebb_gpt_config_get_context (config);
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
   /* What a block keeps at least: its input, or what its products and norms read. A store brings inputs back one by
@@ -221,8 +225,10 @@ get_activations (const Options *options,
   double n_kept = store_leaves (options, device) ? MIN (layers, options->prefetch + 1.0) : layers;
   double kept = options->checkpoint_kind != CHECKPOINT_NONE ? 1 : store_leaves (options, device) ? 0
                                                                                                  : 12;
+  gboolean divided = options->checkpoint_kind == CHECKPOINT_NONE || options->ranks.sequence_parallel
+                     || options->ranks.partition;
 
-  return element * kept * n_kept * row * rows;
+  return element * kept * n_kept * row * rows / (divided ? n_parts : 1);
 }
 
 gboolean
@@ -261,6 +267,27 @@ model_check_memory (const Options *options,
                "for activations of --batch %d, and there are %s",
                ebb_device_get_name (device), who, all_text, rest_text, kept_text, options->batch, limit_text);
   return FALSE;
+}
+
+gboolean
+model_check_tensor_ranks (const Options *options,
+                          GError **error)
+{
+  const int n = options->ranks.tensor_parallel;
+
+  if (options->heads % n != 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "--tensor-parallel %d: %d heads can't be divided among %d ranks", n, options->heads, n);
+      return FALSE;
+    }
+  if (options->ranks.sequence_parallel && options->context % n != 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "--sequence-parallel: --context %d can't be divided among %d ranks", options->context, n);
+      return FALSE;
+    }
+  return TRUE;
 }
 
 /* -- files --------------------------------------------------------------------------------------------------------- */

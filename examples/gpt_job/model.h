@@ -25,6 +25,9 @@ gboolean model_check_memory (const Options *options,
                              EbbDevice *device,
                              guint n_ranks,
                              GError **error);
+/* Whether the ranks of --tensor-parallel can share a model of these sizes. */
+gboolean model_check_tensor_ranks (const Options *options,
+                                   GError **error);
 gboolean model_save (EbbGpt *model,
                      const char *path,
                      GError **error);

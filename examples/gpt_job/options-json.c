@@ -102,6 +102,9 @@ add_training_json (const Options *self,
   add_text (builder, "residual", self->residual);
   add_text (builder, "moments", self->moments);
   add_flag (builder, "step_in_backward", self->step_in_backward);
+  add_integer (builder, "tensor_parallel", self->ranks.tensor_parallel);
+  add_flag (builder, "sequence_parallel", self->ranks.sequence_parallel);
+  add_flag (builder, "partition", self->ranks.partition);
   add_text (builder, "device", self->device);
   add_integer (builder, "threads", self->threads);
 }

@@ -82,6 +82,12 @@ options_silence (Options *self)
   g_clear_pointer (&self->stream_trace, g_free);
 }
 
+gboolean
+options_on_ranks (const Options *self)
+{
+  return self->program->on_ranks || self->ranks.tensor_parallel > 1;
+}
+
 /* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static void
@@ -242,6 +248,7 @@ make_context (Options *self,
   add_training (context, self);
   if (self->program->on_ranks)
     rank_options_add_group (&self->ranks, context);
+  rank_options_add_tensor_group (&self->ranks, self->program->on_ranks, context);
   add_machine (context, self);
   add_files (context, self);
   g_option_context_set_summary (context, "Each option has the default that stands in parentheses.");
@@ -491,7 +498,23 @@ take_profile_steps (Options *self,
   return TRUE;
 }
 
-/* Checks what blocks forget and where the rest waits. */
+/* In a training that is resumed not all is known at first. */
+static gboolean
+check_ranks (Options *self,
+             gboolean all_known,
+             GError **error)
+{
+  RankOptions *ranks = &self->ranks;
+
+  if (!(self->program->on_ranks ? rank_options_check (ranks, all_known, error)
+                                : rank_options_check_alone (ranks, error)))
+    return FALSE;
+  if (ranks->nesting_given && all_known && self->checkpoint_kind == CHECKPOINT_NONE)
+    return options_refuse (error, "--nesting %s: it needs --checkpoint selective or full", ranks->nesting);
+  return rank_options_check_tensor (ranks, !all_known || self->checkpoint_kind == CHECKPOINT_FULL, error);
+}
+
+/* Checks what blocks forget, who shares what, and where the rest waits. */
 static gboolean
 find_kinds (Options *self,
             GError **error)
@@ -499,10 +522,7 @@ find_kinds (Options *self,
   if (!options_check_name ("checkpoint", self->checkpoint, checkpoint_names, error))
     return FALSE;
   self->checkpoint_kind = (CheckpointKind) options_find_name (checkpoint_names, self->checkpoint);
-  if (self->program->on_ranks
-      && !rank_options_check (&self->ranks, self->resume == NULL || self->saved_taken, error))
-    return FALSE;
-  return store_check (self, error);
+  return check_ranks (self, self->resume == NULL || self->saved_taken, error) && store_check (self, error);
 }
 
 gboolean
@@ -545,6 +565,8 @@ options_take_saved (Options *self,
 {
   if (saved != NULL && !remembered_take (self, saved, error))
     return FALSE;
+  if (self->ranks.tensor_parallel == 1) /* as many ranks as it takes now, whatever it had */
+    self->ranks.sequence_parallel = self->ranks.partition = FALSE;
   self->saved_taken = TRUE;
   if (check_names (self, error) && find_kinds (self, error) && check_integers (self, error)
       && check_numbers (self, error) && check_pairs (self, error))

@@ -81,6 +81,9 @@ void options_init (Options *self,
                    const Program *program);
 void options_clear (Options *self);
 
+/* Whether it trains on many ranks. */
+gboolean options_on_ranks (const Options *self);
+
 /* Reads and checks the command line; FALSE with an error for whoever typed it. */
 gboolean options_parse (Options *self,
                         int argc,

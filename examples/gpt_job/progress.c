@@ -119,6 +119,13 @@ append_memory (GString *line,
   g_string_append_printf (line, " %s %.*f", name, mib < 10 ? 1 : 0, mib);
 }
 
+/* Whose memory it is. */
+static const char *
+get_owner (const Trainer *trainer)
+{
+  return trainer->ranks != NULL && trainer->ranks->size > 1 ? " of rank 0" : "";
+}
+
 /* In full where there is room; what is wanted at a glance comes first. */
 static char *
 format_line (Progress *self,
@@ -137,9 +144,10 @@ format_line (Progress *self,
   const char *gap = roomy ? "  " : " ";
   GString *line = g_string_new (roomy ? "step " : NULL);
 
-  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left%sMiB:", digits,
-                          trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
-                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap);
+  g_string_append_printf (line, "%*" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "%sloss %.4f%s%.0f %s%s%s left%sMiB%s:",
+                          digits, trainer->step, n_steps, gap, g_array_index (self->losses, double, n - 1), gap,
+                          get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap,
+                          get_owner (trainer));
   for (guint i = 0; i < G_N_ELEMENTS (long_names); i++)
     append_memory (line, (roomy ? long_names : short_names)[i], ebb_memory_stats_get_peak (stats, i));
   if (roomy)
@@ -183,13 +191,22 @@ tell_ranks (Progress *self)
   const Ranks *ranks = self->trainer->ranks;
   const RankOptions *options = &self->trainer->options->ranks;
   g_autofree char *among = NULL;
+  g_autofree char *shard = NULL;
+  g_autofree char *tensor = NULL;
 
   if (ranks == NULL)
     return;
+  if (options->tensor_parallel > 1)
+    tensor = g_strdup_printf (", %d of which share the layers of one model%s%s", options->tensor_parallel,
+                              options->sequence_parallel ? ", sequence parallel" : "",
+                              options->partition ? ", and what its blocks keep" : "");
   if (options->shard_kind == SHARD_HYBRID)
     among = g_strdup_printf (" among %d", options->shard_size);
-  progress_note (self, "%u rank%s (%s), shard %s%s", ranks->size, ranks->size == 1 ? "" : "s",
-                 ebb_process_group_get_backend (ranks->group), options->shard, among != NULL ? among : "");
+  if (self->trainer->options->program->on_ranks)
+    shard = g_strdup_printf (", shard %s%s", options->shard, among != NULL ? among : "");
+  progress_note (self, "%u rank%s (%s)%s%s", ranks->size, ranks->size == 1 ? "" : "s",
+                 ebb_process_group_get_backend (ranks->group), shard != NULL ? shard : "",
+                 tensor != NULL ? tensor : "");
 }
 
 void
@@ -204,7 +221,7 @@ progress_begin (Progress *self)
   progress_note (self,
                  "GPT of %d layers, width %d, %d heads, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
                  options->layers, options->width, options->heads, options->context, options->vocab,
-                 ebb_module_count_parameters (EBB_MODULE (trainer->model)));
+                 trainer->n_parameters);
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
                  ebb_text_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
                  options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
@@ -275,8 +292,9 @@ progress_end (Progress *self)
                  g_array_index (self->losses, double, 0), g_array_index (self->losses, double, n - 1),
                  progress_get_speed (self));
   progress_note (self,
-                 "Peak memory %.1f MiB (each by itself: parameters %.1f, gradients %.1f, optimizer %.1f, activations "
+                 "Peak memory%s %.1f MiB (each by itself: parameters %.1f, gradients %.1f, optimizer %.1f, activations "
                  "%.1f, workspace %.1f)",
+                 get_owner (self->trainer),
                  (double) ebb_memory_stats_get_peak_total (stats) / MIB,
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER) / MIB,
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT) / MIB,

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "rank-options.h"
 
+#include "launcher.h"
 #include "options.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ static const char *const dtype_names[] = { "none", "f32", "bf16", NULL };
 void
 rank_options_init (RankOptions *self)
 {
-  *self = (RankOptions){ .n_ranks = NOT_GIVEN, .shard_size = NOT_GIVEN };
+  *self = (RankOptions){ .n_ranks = NOT_GIVEN, .shard_size = NOT_GIVEN, .tensor_parallel = 1 };
 }
 
 void
@@ -77,6 +78,30 @@ rank_options_add_group (RankOptions *self,
   g_option_context_add_group (context, group);
 }
 
+void
+rank_options_add_tensor_group (RankOptions *self,
+                               gboolean on_ranks,
+                               GOptionContext *context)
+{
+  const GOptionEntry entries[] = {
+    { "tensor-parallel", 0, 0, G_OPTION_ARG_INT, &self->tensor_parallel,
+      on_ranks ? "Ranks beside each other that share the layers of one model, and its rows; those of other models have "
+                 "other rows (1)"
+               : "Ranks that share the layers of the model: as many threads, or the processes that mpirun has started "
+                 "(1)",
+      "N" },
+    { "sequence-parallel", 0, 0, G_OPTION_ARG_NONE, &self->sequence_parallel,
+      "They also share norms, dropout and what blocks hand on, by tokens (no)", NULL },
+    { "partition", 0, 0, G_OPTION_ARG_NONE, &self->partition,
+      "With --checkpoint full each keeps its part of what blocks keep, where --store says (no)", NULL },
+    { NULL }
+  };
+  GOptionGroup *group = g_option_group_new ("tensor", "Tensor ranks:", "", NULL, NULL);
+
+  g_option_group_add_entries (group, entries);
+  g_option_context_add_group (context, group);
+}
+
 /* A count that was not given is 0 from here on, which nobody can type. */
 static gboolean
 take_count (const char *option,
@@ -98,8 +123,11 @@ rank_options_fill (RankOptions *self,
     self->backend = g_strdup (self->n_ranks != NOT_GIVEN ? "thread" : "auto");
   if (self->reshard == NULL)
     self->reshard = g_strdup ("auto");
+  self->nesting_given = self->nesting != NULL;
   if (self->nesting == NULL)
     self->nesting = g_strdup ("shard-outside");
+  if (self->tensor_parallel < 1 || self->tensor_parallel > MAX_RANKS)
+    return options_refuse (error, "--tensor-parallel %d: it must be from 1 to %d", self->tensor_parallel, MAX_RANKS);
   if (!isfinite (self->timeout) || self->timeout < 0)
     return options_refuse (error, "--timeout %g: it must be 0 or more", self->timeout);
   return take_count ("ranks", &self->n_ranks, error) && take_count ("shard-size", &self->shard_size, error);
@@ -122,30 +150,17 @@ check_wrap (RankOptions *self,
                          self->wrap);
 }
 
-/* How many processes a launcher has started together with this one; 1: none has. */
-static int
-count_launched (void)
-{
-  static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
-  gint64 most = 1;
-
-  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
-    if (g_getenv (names[i]) != NULL)
-      most = MAX (most, g_ascii_strtoll (g_getenv (names[i]), NULL, 10));
-  return (int) MIN (most, G_MAXINT);
-}
-
 static gboolean
 check_counts (RankOptions *self,
               GError **error)
 {
   gboolean is_thread = strcmp (self->backend, "thread") == 0, is_hybrid = self->shard_kind == SHARD_HYBRID;
 
-  if ((is_thread || strcmp (self->backend, "single") == 0) && count_launched () > 1)
+  if ((is_thread || strcmp (self->backend, "single") == 0) && launcher_count () > 1)
     return options_refuse (error,
                            "--backend %s: %d processes were started together, each of which would train by itself: "
                            "leave --backend and --ranks out",
-                           self->backend, count_launched ());
+                           self->backend, launcher_count ());
   if (self->n_ranks > 0 && !is_thread)
     return options_refuse (error, "--ranks %d: it needs --backend thread, not %s; with others the launcher says it",
                            self->n_ranks, self->backend);
@@ -155,8 +170,16 @@ check_counts (RankOptions *self,
     return options_refuse (error, "--shard-size %d: it needs --shard hybrid, not %s", self->shard_size, self->shard);
   if (is_hybrid && self->shard_size == 0)
     return options_refuse (error, "--shard hybrid: --shard-size is missing: say how many ranks share one model");
-  if (is_hybrid && self->n_ranks > 0 && self->n_ranks % self->shard_size != 0)
-    return options_refuse (error, "--shard-size %d: it must divide --ranks %d", self->shard_size, self->n_ranks);
+  if (self->n_ranks % self->tensor_parallel != 0)
+    return options_refuse (error, "--tensor-parallel %d: it must divide --ranks %d", self->tensor_parallel,
+                           self->n_ranks);
+  if (is_hybrid && self->n_ranks > 0 && self->n_ranks / self->tensor_parallel % self->shard_size != 0)
+    return self->tensor_parallel > 1
+               ? options_refuse (error, "--shard-size %d: it must divide the %d models of --ranks %d and "
+                                        "--tensor-parallel %d",
+                                 self->shard_size, self->n_ranks / self->tensor_parallel, self->n_ranks,
+                                 self->tensor_parallel)
+               : options_refuse (error, "--shard-size %d: it must divide --ranks %d", self->shard_size, self->n_ranks);
   return TRUE;
 }
 
@@ -201,6 +224,43 @@ rank_options_check (RankOptions *self,
   self->reduces_each_batch = strcmp (self->reduce, "auto") == 0 ? self->shard_kind != SHARD_NONE
                                                                 : strcmp (self->reduce, "batch") == 0;
   return !all_known || (check_counts (self, error) && check_shards (self, error));
+}
+
+gboolean
+rank_options_check_alone (RankOptions *self,
+                          GError **error)
+{
+  const int n_launched = launcher_count ();
+
+  self->shard_kind = SHARD_NONE;
+  if (self->tensor_parallel == 1)
+    return TRUE;
+  if (n_launched > 1 && n_launched != self->tensor_parallel)
+    return options_refuse (error,
+                           "--tensor-parallel %d: %d processes were started together: here they are the ranks of one "
+                           "model; fsdp_gpt trains with more",
+                           self->tensor_parallel, n_launched);
+  self->n_ranks = n_launched > 1 ? 0 : self->tensor_parallel;
+  g_free (self->backend);
+  self->backend = g_strdup (n_launched > 1 ? "auto" : "thread");
+  return TRUE;
+}
+
+gboolean
+rank_options_check_tensor (const RankOptions *self,
+                           gboolean checkpoints_all,
+                           GError **error)
+{
+  if (self->sequence_parallel && self->tensor_parallel == 1)
+    return options_refuse (error, "--sequence-parallel: it needs --tensor-parallel 2 or more");
+  if (self->partition && self->tensor_parallel == 1)
+    return options_refuse (error, "--partition: it needs --tensor-parallel 2 or more");
+  if (self->sequence_parallel && self->partition)
+    return options_refuse (error, "--partition and --sequence-parallel: what blocks keep is divided among the ranks "
+                                  "by tokens already: leave --partition out");
+  if (self->partition && !checkpoints_all)
+    return options_refuse (error, "--partition: it needs --checkpoint full");
+  return TRUE;
 }
 
 static void

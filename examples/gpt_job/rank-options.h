@@ -24,7 +24,11 @@ typedef struct
   char *shard, *wrap, *reshard, *nesting, *reduce;
   char *compute_dtype, *reduce_dtype;
   int shard_size; /* of --shard hybrid; 0 with others */
-  gboolean flatten, offload_parameters;
+  gboolean flatten, offload_parameters, nesting_given;
+
+  /* of the ranks that share the layers of one model; with one each has all of them */
+  int tensor_parallel;
+  gboolean sequence_parallel, partition;
 
   ShardKind shard_kind;
   EbbReshard reshard_kind;
@@ -38,6 +42,10 @@ void rank_options_init (RankOptions *self);
 void rank_options_clear (RankOptions *self);
 void rank_options_add_group (RankOptions *self,
                              GOptionContext *context);
+/* The options of ranks that share layers, which a program that trains one model alone has too. */
+void rank_options_add_tensor_group (RankOptions *self,
+                                    gboolean on_ranks,
+                                    GOptionContext *context);
 /* After the command line was read: what was left out has its default. FALSE with an error for whoever typed it. */
 gboolean rank_options_fill (RankOptions *self,
                             GError **error);
@@ -45,6 +53,13 @@ gboolean rank_options_fill (RankOptions *self,
 gboolean rank_options_check (RankOptions *self,
                              gboolean all_known,
                              GError **error);
+/* The same for a program of one model, whose ranks are those of --tensor-parallel. */
+gboolean rank_options_check_alone (RankOptions *self,
+                                   GError **error);
+/* Whether what ranks share of layers goes together, and with how they checkpoint. */
+gboolean rank_options_check_tensor (const RankOptions *self,
+                                    gboolean checkpoints_all,
+                                    GError **error);
 /* Adds its members to an object. */
 void rank_options_add_json (const RankOptions *self,
                             JsonBuilder *builder);

@@ -39,7 +39,9 @@ rank_state_seed (Trainer *self,
   EbbGenerator *generator = ebb_generator_get_default ();
   guint64 offset = ebb_generator_get_offset (generator);
 
-  if (!ebb_seed_rank ((guint64) self->options->seed, self->ranks->group, error))
+  if (!ebb_seed_rank ((guint64) self->options->seed, self->ranks->data, error)
+      || (self->ranks->tensor != NULL
+          && !ebb_model_parallel_manual_seed (ebb_generator_get_seed (generator), self->ranks->tensor, error)))
     return FALSE;
   ebb_generator_set_state (generator, ebb_generator_get_seed (generator), offset);
   return TRUE;
@@ -99,7 +101,7 @@ rank_state_save_weights (Trainer *self,
                          const char *path,
                          GError **error)
 {
-  gboolean sharded = self->options->ranks.shard_kind != SHARD_NONE, ok = TRUE;
+  gboolean sharded = self->options->ranks.shard_kind != SHARD_NONE || self->ranks->tensor != NULL, ok = TRUE;
   g_autoptr (EbbArgs) state = NULL;
 
   if (sharded)

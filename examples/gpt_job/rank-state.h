@@ -11,7 +11,7 @@ G_BEGIN_DECLS
 gboolean rank_state_is_there (const char *folder);
 char *rank_state_read_config (const char *folder,
                               GError **error);
-/* Random numbers of dropout: each rank has its own. */
+/* Random numbers of dropout: each model has its own, and each of its ranks some for what it has a part of. */
 gboolean rank_state_seed (Trainer *self,
                           GError **error);
 gboolean rank_state_load (Trainer *self,

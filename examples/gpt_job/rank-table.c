@@ -50,7 +50,7 @@ rank_table_get_rss_peak (void)
 void
 rank_table_begin (const Trainer *trainer)
 {
-  EbbProcessGroup *groups[3];
+  EbbProcessGroup *groups[RANKS_MAX_GROUPS];
   guint n;
 
   if (trainer->ranks == NULL)
@@ -86,7 +86,7 @@ static void
 take_communication (const Trainer *trainer,
                     gint64 *mine)
 {
-  EbbProcessGroup *groups[3];
+  EbbProcessGroup *groups[RANKS_MAX_GROUPS];
   guint n = ranks_get_groups (trainer->ranks, groups);
 
   for (guint i = 0; i < n; i++)

@@ -15,14 +15,43 @@ ranks_init (Ranks *self,
     .rank = ebb_process_group_get_rank (group),
     .size = ebb_process_group_get_size (group),
   };
-  self->group = ebb_process_group_split (group, 0, error);
+  self->group = self->data = ebb_process_group_split (group, 0, error);
+  self->model = self->rank;
+  self->n_models = self->size;
   return self->group != NULL;
+}
+
+gboolean
+ranks_split_models (Ranks *self,
+                    guint size,
+                    GError **error)
+{
+  static const char *const names[] = { "data", "tensor" };
+  const gint64 sizes[] = { -1, (gint64) size };
+
+  if (self->size % size != 0)
+    {
+      self->failure_shared = TRUE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--tensor-parallel %u: it must divide the %u ranks",
+                   size, self->size);
+      return FALSE;
+    }
+  self->models = ebb_mesh_new (self->group, names, sizes, G_N_ELEMENTS (sizes), error);
+  if (self->models == NULL)
+    return FALSE;
+  self->tensor = ebb_mesh_get_group (self->models, "tensor");
+  self->data = ebb_mesh_get_group (self->models, "data");
+  self->model = self->rank / size;
+  self->n_models = self->size / size;
+  return TRUE;
 }
 
 void
 ranks_clear (Ranks *self)
 {
   g_clear_object (&self->mesh);
+  g_clear_object (&self->models);
+  self->tensor = self->data = NULL;
   g_clear_object (&self->control);
   g_clear_object (&self->group);
 }
@@ -78,7 +107,7 @@ ranks_sum (Ranks *self,
   memcpy (&bits, value, sizeof bits);
   if (!ranks_exchange (self, &bits, 1, all, error))
     return FALSE;
-  for (guint i = 0; i < self->size; i++)
+  for (guint i = 0; i < self->size; i += self->size / self->n_models)
     {
       double one;
 
@@ -196,17 +225,22 @@ guint
 ranks_get_groups (const Ranks *self,
                   EbbProcessGroup **groups)
 {
-  EbbProcessGroup *shard, *data;
+  EbbProcessGroup *all[RANKS_MAX_GROUPS] = { self->group, self->data, self->tensor };
   guint n = 0;
 
-  groups[n++] = self->group;
-  if (self->mesh == NULL)
-    return n;
-  shard = ebb_mesh_get_group (self->mesh, "shard");
-  data = ebb_mesh_get_group (self->mesh, "data");
-  if (shard != self->group) /* as where it has all ranks */
-    groups[n++] = shard;
-  if (data != self->group && data != shard)
-    groups[n++] = data;
+  if (self->mesh != NULL)
+    {
+      all[3] = ebb_mesh_get_group (self->mesh, "shard");
+      all[4] = ebb_mesh_get_group (self->mesh, "data");
+    }
+  for (guint i = 0; i < RANKS_MAX_GROUPS; i++)
+    {
+      gboolean is_there = all[i] == NULL;
+
+      for (guint j = 0; j < n; j++)
+        is_there = is_there || groups[j] == all[i];
+      if (!is_there)
+        groups[n++] = all[i];
+    }
   return n;
 }

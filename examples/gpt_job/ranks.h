@@ -11,8 +11,12 @@ typedef struct
 {
   EbbProcessGroup *group;   /* all ranks, for the steps alone: what it counts is theirs */
   EbbProcessGroup *control; /* the same ranks, for what the program exchanges, and for files */
-  EbbMesh *mesh;            /* of --shard hybrid */
+  EbbMesh *models;          /* of --tensor-parallel: the ranks of one model, and of its like in the other ones */
+  EbbProcessGroup *tensor;  /* the ranks that share this one's model; NULL: there are none. Borrowed, as is */
+  EbbProcessGroup *data;    /* this rank and its like, which have other rows */
+  EbbMesh *mesh;            /* of --shard hybrid, within data */
   guint rank, size;
+  guint model, n_models;   /* this rank's place and number in data */
   int interrupt;           /* the exit status that a signal to any rank asks for, as of the last exchange; 0: none */
   gboolean failure_shared; /* all ranks have the same error, so one tells it */
 } Ranks;
@@ -21,6 +25,11 @@ gboolean ranks_init (Ranks *self,
                      EbbProcessGroup *group,
                      GError **error);
 void ranks_clear (Ranks *self);
+
+/* Has @size ranks beside each other be those of one model; must divide them. Collective. */
+gboolean ranks_split_models (Ranks *self,
+                             guint size,
+                             GError **error);
 
 /* Gives all ranks the @n numbers of each, rank by rank; also finds out whether one was interrupted. */
 gboolean ranks_exchange (Ranks *self,
@@ -37,7 +46,7 @@ gboolean ranks_check_same (Ranks *self,
                            const char *what,
                            const char *text,
                            GError **error);
-/* The sum of what all ranks give, in their order, in double. */
+/* The sum of what the models give, one after the other, in double; the ranks of one model have the same. */
 gboolean ranks_sum (Ranks *self,
                     double *value,
                     GError **error);
@@ -45,7 +54,8 @@ gboolean ranks_sum (Ranks *self,
 gboolean ranks_poll (Ranks *self,
                      GError **error);
 
-/* The groups that the training uses, each once. Returns how many, at most 3; borrowed. */
+/* The groups that the training uses, each once. Returns how many; borrowed. */
+#define RANKS_MAX_GROUPS 5
 guint ranks_get_groups (const Ranks *self,
                         EbbProcessGroup **groups);
 

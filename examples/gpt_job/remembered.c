@@ -41,6 +41,8 @@ static const struct
   { "residual", KIND_TEXT, G_STRUCT_OFFSET (Options, residual), 0, "f32", TRUE },
   { "moments", KIND_TEXT, G_STRUCT_OFFSET (Options, moments), 0, "f32", TRUE },
   { "step_in_backward", KIND_FLAG, G_STRUCT_OFFSET (Options, step_in_backward), 0, NULL, TRUE },
+  { "sequence_parallel", KIND_FLAG, G_STRUCT_OFFSET (Options, ranks.sequence_parallel), 0, NULL, TRUE },
+  { "partition", KIND_FLAG, G_STRUCT_OFFSET (Options, ranks.partition), 0, NULL, TRUE },
   { "shard", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.shard), 0, "full", TRUE },
   { "wrap", KIND_TEXT, G_STRUCT_OFFSET (Options, ranks.wrap), 0, "block", TRUE },
   { "flatten", KIND_FLAG, G_STRUCT_OFFSET (Options, ranks.flatten), 0, NULL, TRUE },

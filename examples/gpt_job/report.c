@@ -78,7 +78,7 @@ make_text (const Trainer *trainer,
   add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
   add_checkpointing (builder, trainer->model);
   rank_table_add_json (table, builder);
-  add_integer (builder, "parameters", ebb_module_count_parameters (EBB_MODULE (trainer->model)));
+  add_integer (builder, "parameters", trainer->n_parameters);
   add_integer (builder, "first_step", (guint64) trainer->first_step);
   add_integer (builder, "last_step", (guint64) trainer->step);
   json_builder_set_member_name (builder, "version");

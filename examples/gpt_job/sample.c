@@ -96,6 +96,9 @@ sample_print (Trainer *trainer,
 
   if (options->sample == 0)
     return TRUE;
+  if (options->ranks.sequence_parallel /* a text that grows by one is not divisible */
+      && !ebb_parallel_set_sequence_parallel (EBB_MODULE (trainer->model), FALSE, error))
+    return FALSE;
   sequence = make_prompt (trainer, error);
   if (sequence == NULL)
     return FALSE;

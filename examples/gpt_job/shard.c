@@ -29,14 +29,14 @@ make_mesh (const RankOptions *options,
 
   if (options->shard_kind != SHARD_HYBRID)
     return TRUE;
-  if (ranks->size % (guint) options->shard_size != 0)
+  if (ranks->n_models % (guint) options->shard_size != 0)
     {
       ranks->failure_shared = TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--shard-size %d: it must divide the %u ranks",
-                   options->shard_size, ranks->size);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--shard-size %d: it must divide the %u %s",
+                   options->shard_size, ranks->n_models, ranks->tensor != NULL ? "models" : "ranks");
       return FALSE;
     }
-  ranks->mesh = ebb_mesh_new (ranks->group, names, sizes, G_N_ELEMENTS (sizes), error);
+  ranks->mesh = ebb_mesh_new (ranks->data, names, sizes, G_N_ELEMENTS (sizes), error);
   return ranks->mesh != NULL;
 }
 
@@ -79,9 +79,11 @@ shard_wrap (EbbGpt *model,
   g_autoptr (EbbModule) same = NULL;
   EbbProcessGroup *group;
 
+  if (!options->program->on_ranks)
+    return TRUE;
   if (self->shard_kind == SHARD_NONE)
     {
-      same = ebb_replicate (module, ranks->group, NULL, error);
+      same = ebb_replicate (module, ranks->data, NULL, error);
       return same != NULL;
     }
   if (!make_mesh (self, ranks, error))
@@ -89,7 +91,7 @@ shard_wrap (EbbGpt *model,
   how = make_options (self, ranks, error);
   if (how == NULL)
     return FALSE;
-  group = ranks->mesh != NULL ? ebb_mesh_get_group (ranks->mesh, "shard") : ranks->group;
+  group = ranks->mesh != NULL ? ebb_mesh_get_group (ranks->mesh, "shard") : ranks->data;
   if (self->wraps_blocks)
     return ebb_fully_shard_wrap_each (module, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
   if (self->wrap_least > 0)

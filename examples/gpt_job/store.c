@@ -192,8 +192,28 @@ compress (EbbSavedTensorHooks *store,
   return front;
 }
 
+/* In front of @store, which it takes over, unless that is nothing but where tensors are anyway. */
+static EbbSavedTensorHooks *
+partition (EbbSavedTensorHooks *store,
+           const Options *options,
+           EbbProcessGroup *tensor_ranks,
+           GError **error)
+{
+  EbbActivationStore *next = options->store_kind != STORE_KEEP ? EBB_ACTIVATION_STORE (store) : NULL;
+  EbbSavedTensorHooks *front;
+
+  if (!options->ranks.partition)
+    return store;
+  front = ebb_partitioned_store_new (tensor_ranks, next, error);
+  if (front != NULL)
+    ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (front), 0);
+  g_object_unref (store);
+  return front;
+}
+
 EbbSavedTensorHooks *
 store_make (const Options *options,
+            EbbProcessGroup *tensor_ranks,
             GError **error)
 {
   g_autoptr (EbbSavedTensorHooks) store = make_store (options, error);
@@ -209,6 +229,8 @@ store_make (const Options *options,
       return NULL;
     }
   store = compress (g_steal_pointer (&store), options, error);
+  if (store != NULL)
+    store = partition (g_steal_pointer (&store), options, tensor_ranks, error);
   if (store != NULL)
     ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), (guint) options->prefetch);
   return g_steal_pointer (&store);
@@ -274,6 +296,9 @@ store_tell (EbbSavedTensorHooks *store,
   double moving, waited;
   GString *text;
 
+  if (options->ranks.partition && options->store_kind == STORE_KEEP)
+    return g_strdup_printf ("Partition: each of %d ranks keeps %.1f MiB of activations at one time",
+                            options->ranks.tensor_parallel, peak);
   if (options->store_kind == STORE_KEEP)
     return NULL;
   if (put == 0)

@@ -10,8 +10,10 @@ G_BEGIN_DECLS
 /* Finds out what the names of the options mean, and whether they go together. */
 gboolean store_check (Options *options,
                       GError **error);
-/* The store that the options ask for. */
+/* The store that the options ask for, in front of which --partition divides among @tensor_ranks, which may be NULL
+ * without it. */
 EbbSavedTensorHooks *store_make (const Options *options,
+                                 EbbProcessGroup *tensor_ranks,
                                  GError **error);
 /* Whether what the store takes leaves the memory of @device, and whether some of it goes to a file. */
 gboolean store_leaves (const Options *options,

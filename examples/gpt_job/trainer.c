@@ -64,6 +64,7 @@ make_model (Trainer *self,
   if (model == NULL)
     return FALSE;
   self->model = EBB_GPT (model);
+  self->n_parameters = ebb_module_count_parameters (model);
   if (weights != NULL && !ebb_gpt_load_gpt2 (self->model, weights, error))
     {
       g_prefix_error (error, "--load %s: ", self->options->load);
@@ -162,9 +163,10 @@ find_state (const Trainer *self,
   if (*is_there)
     return TRUE;
   if (self->ranks == NULL && (found & FOUND_PARTS) != 0)
-    what = "it holds the state of fsdp_gpt, which goes on from it: run that, or name another folder";
+    what = "it holds the state of fsdp_gpt, or of --tensor-parallel, which go on from it: run that, or name another "
+           "folder";
   else if (self->ranks != NULL && (found & FOUND_WHOLE) != 0)
-    what = "it holds the state of train_gpt, which goes on from it: run that, or name another folder";
+    what = "it holds the state of train_gpt, which goes on from it: run that on one rank, or name another folder";
   else if (self->ranks != NULL && (found & FOUND_PARTS) != 0)
     what = "it holds parts of a state, but not its index.json: a save was not finished, or files are missing; remove "
            "them, or name another folder";
@@ -210,19 +212,37 @@ prepare (Trainer *self,
   if (config == NULL)
     return FALSE;
   options_set_config (options, config);
-  if (!read_data (self, error) || !model_check_memory (options, config, self->device, n_ranks, error))
+  if (!model_check_tensor_ranks (options, error) || !read_data (self, error)
+      || !model_check_memory (options, config, self->device, n_ranks, error))
     return FALSE;
-  self->store = store_make (options, error);
+  self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
   return self->store != NULL && make_model (self, config, weights, error) && make_optimizer (self, error);
 }
 
 static void
-estimate (Trainer *self)
+estimate (Trainer *self,
+          gboolean is_wanted)
 {
   const Options *options = self->options;
 
-  if (options->checkpoint_kind != CHECKPOINT_NONE && !options->quiet && self->step < options->steps)
+  if (is_wanted && options->checkpoint_kind != CHECKPOINT_NONE && self->step < options->steps)
     self->plain_activations = memory_estimate_plain (self->model, options, self->n_rows, self->device);
+}
+
+/* Has the ranks of one model share its layers. */
+static gboolean
+parallelize (Trainer *self,
+             GError **error)
+{
+  g_autoptr (EbbParallelOptions) how = NULL;
+  g_autoptr (EbbModule) same = NULL;
+
+  if (self->ranks->tensor == NULL)
+    return TRUE;
+  how = ebb_parallel_options_new ();
+  ebb_parallel_options_set_sequence_parallel (how, self->options->ranks.sequence_parallel);
+  same = ebb_parallelize (EBB_MODULE (self->model), self->ranks->tensor, how, error);
+  return same != NULL;
 }
 
 /* What is wrapped last goes around what was wrapped before. */
@@ -238,14 +258,21 @@ wrap_on_ranks (Trainer *self,
          && (!outside || memory_wrap (self->model, options, self->store, error));
 }
 
+/* Each of which has its own rows. */
+static gint64
+get_n_models (const Trainer *self)
+{
+  return self->ranks != NULL ? self->ranks->n_models : 1;
+}
+
 /* Rows are dealt out in order, and as evenly as can be. */
 static void
 take_rows (Trainer *self)
 {
-  gint64 rank = self->ranks != NULL ? self->ranks->rank : 0, n_ranks = self->ranks != NULL ? self->ranks->size : 1;
+  gint64 model = self->ranks != NULL ? self->ranks->model : 0, n_models = get_n_models (self);
 
-  self->first_row = rank * self->options->batch / n_ranks;
-  self->n_rows = (rank + 1) * self->options->batch / n_ranks - self->first_row;
+  self->first_row = model * self->options->batch / n_models;
+  self->n_rows = (model + 1) * self->options->batch / n_models - self->first_row;
 }
 
 /* The options are compared first, so that all ranks make the same calls from there on. */
@@ -254,15 +281,18 @@ init_on_ranks (Trainer *self,
                GError **error)
 {
   g_autofree char *options = options_to_json (self->options);
+  guint n_tensor = (guint) self->options->ranks.tensor_parallel;
+  gboolean told = !self->options->quiet; /* by rank 0, for which those that share its model compute */
 
-  if (!ranks_check_same (self->ranks, "options", options, error))
+  if (!ranks_check_same (self->ranks, "options", options, error)
+      || (n_tensor > 1 && !ranks_split_models (self->ranks, n_tensor, error)))
     return FALSE;
   if (self->ranks->rank > 0)
     options_silence (self->options);
-  if (!ranks_agree (self->ranks, prepare (self, error), error))
+  if (!ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error))
     return FALSE;
   take_rows (self);
-  estimate (self);
+  estimate (self, told && self->ranks->model == 0);
   if (!wrap_on_ranks (self, error))
     return FALSE;
   ebb_memory_trim (self->device);
@@ -281,7 +311,7 @@ trainer_init (Trainer *self,
   if (!prepare (self, error) || !load_state (self, error))
     return FALSE;
   take_rows (self);
-  estimate (self);
+  estimate (self, !options->quiet);
   return memory_wrap (self->model, options, self->store, error);
 }
 
@@ -336,22 +366,22 @@ take_part (Trainer *self,
   return ebb_to_device (rows, self->device, error);
 }
 
-/* Ranks average their gradients, whatever number of rows each has: so a loss counts by its rows. */
+/* Models average their gradients, whatever number of rows each has: so a loss counts by its rows. */
 static gboolean
 run_backward (Trainer *self,
               EbbTensor *loss,
               GError **error)
 {
-  gint64 n_ranks = self->ranks != NULL ? self->ranks->size : 1;
+  gint64 n_models = get_n_models (self);
   g_autoptr (EbbTensor) weighted = NULL;
 
-  if (self->n_rows * n_ranks == self->options->batch)
+  if (self->n_rows * n_models == self->options->batch)
     return ebb_tensor_backward (loss, error);
-  weighted = ebb_mul_scalar (loss, (double) (self->n_rows * n_ranks) / self->options->batch, error);
+  weighted = ebb_mul_scalar (loss, (double) (self->n_rows * n_models) / self->options->batch, error);
   return weighted != NULL && ebb_tensor_backward (weighted, error);
 }
 
-/* @loss: this rank's share of the batch's. */
+/* @loss: this model's share of the batch's. */
 static gboolean
 run_batch (Trainer *self,
            double *loss,

@@ -24,6 +24,7 @@ typedef struct
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */
   gint64 first_row, n_rows; /* of each batch that this rank computes with; it may have none */
+  guint64 n_parameters;     /* of the whole model */
   double plain_activations; /* bytes that a step would keep without checkpointing, 0 if unknown */
 } Trainer;
 

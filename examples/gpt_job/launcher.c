@@ -1,0 +1,37 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "launcher.h"
+
+/* The first of these variables that is set to a number; -1 without one. */
+static int
+read_environment (const char *const *names)
+{
+  for (; *names != NULL; names++)
+    {
+      const char *text = g_getenv (*names);
+
+      if (text != NULL && g_ascii_isdigit (text[0]))
+        return (int) MIN (g_ascii_strtoull (text, NULL, 10), G_MAXINT);
+    }
+  return -1;
+}
+
+gboolean
+launcher_speaks (void)
+{
+  static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", NULL };
+  static const char *const others[] = { "RANK", NULL }; /* a name that others use as well, unless both are there */
+
+  return read_environment (names) <= 0 && (g_getenv ("WORLD_SIZE") == NULL || read_environment (others) <= 0);
+}
+
+int
+launcher_count (void)
+{
+  static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
+  gint64 most = 1;
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    if (g_getenv (names[i]) != NULL)
+      most = MAX (most, g_ascii_strtoll (g_getenv (names[i]), NULL, 10));
+  return (int) MIN (most, G_MAXINT);
+}

@@ -1,0 +1,15 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <glib.h>
+
+/* What the environment says of processes that mpirun, Slurm or the like has started together. */
+
+G_BEGIN_DECLS
+
+/* How many there are, this one among them; 1: it was started alone. */
+int launcher_count (void);
+/* Whether this process is to speak before there is a group. */
+gboolean launcher_speaks (void);
+
+G_END_DECLS
