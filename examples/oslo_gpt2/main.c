@@ -1,0 +1,121 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "gpt_job/launcher.h"
+#include "table.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+
+/* The program of OSLO's tutorial on activation checkpointing: a GPT-2 on tensor ranks, whose checkpointed activations
+ * are partitioned over the ranks, laid out in contiguous memory and kept on the host, one after the other.
+ * `oslo_gpt2 --help`. Exit status: 0; 1 for a failure or other losses; 2 for options that make no sense. */
+
+static const Way ways[] = {
+  { "plain", FALSE, FALSE, FALSE },
+  { "partitioned", TRUE, FALSE, FALSE },
+  { "+ contiguous", TRUE, TRUE, FALSE },
+  { "+ host", TRUE, TRUE, TRUE },
+};
+
+G_STATIC_ASSERT (G_N_ELEMENTS (ways) <= TABLE_MAX_WAYS);
+
+static gboolean
+print_head (const Options *options,
+            EbbProcessGroup *group,
+            GError **error)
+{
+  g_autoptr (EbbGptConfig) config = options_make_config (options, error);
+
+  if (config == NULL)
+    return FALSE;
+  printf ("GPT-2 of %d layers, width %d, %d heads, vocabulary %d, on %u tensor ranks (%s) of %s; %d x %d tokens\n",
+          ebb_gpt_config_get_layers (config), ebb_gpt_config_get_width (config), ebb_gpt_config_get_heads (config),
+          ebb_gpt_config_get_vocab (config), ebb_process_group_get_size (group),
+          ebb_process_group_get_backend (group), options->device, options->batch, options->sequence);
+  table_print_head ();
+  return TRUE;
+}
+
+/* What each rank does. */
+static gboolean
+run_rank (EbbProcessGroup *group,
+          gpointer user_data,
+          GError **error)
+{
+  const Options *options = user_data;
+  const gboolean speaks = ebb_process_group_get_rank (group) == 0;
+  Table table = { 0 };
+  Text text;
+  gboolean ok = text_init (&text, options, error);
+
+  if (options->threads > 0)
+    ebb_set_num_threads (options->threads);
+  ok = ok && (!speaks || print_head (options, group, error));
+  for (guint i = 0; ok && i < G_N_ELEMENTS (ways); i++)
+    {
+      gint64 figures[N_FIGURES] = { 0 };
+
+      ok = way_run (&ways[i], options, &text, group, figures, error)
+           && table_add (&table, &ways[i], group, figures, error);
+      if (ok && speaks)
+        table_print_last (&table);
+    }
+  ok = ok && table_check_losses (&table, error);
+  if (ok && speaks)
+    table_print_end (&table);
+  table_clear (&table);
+  text_clear (&text);
+  return ok;
+}
+
+static gboolean
+run (Options *options,
+     GError **error)
+{
+  EbbProcessGroup *group;
+  gboolean ok;
+
+  /* It has 1 GiB unless told otherwise: memory is taken from the system as it is used. */
+  g_setenv ("EBB_SIM_MEMORY", "64G", FALSE);
+  /* What is on its way to the host is on the device, too: none of it is, so that the columns add up. */
+  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 0);
+  if (options->ranks > 0)
+    return ebb_run_ranks ((guint) options->ranks, run_rank, options, error);
+  group = ebb_init_process_group ("auto", error);
+  if (group == NULL)
+    return FALSE;
+  ok = run_rank (group, options, error);
+  g_object_unref (group);
+  if (ok)
+    ebb_destroy_process_group ();
+  return ok;
+}
+
+static int
+fail (int status,
+      const char *message)
+{
+  fflush (stdout); /* the rows before it come first */
+  fprintf (stderr, "oslo_gpt2: %s%s\n", message, status == 2 ? " (--help lists the options)" : "");
+  return status;
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  Options options;
+  g_autoptr (GError) error = NULL;
+  int status = 0;
+
+  setlocale (LC_CTYPE, "");
+  options_init (&options);
+  if (!options_parse (&options, argc, argv, &error))
+    status = launcher_speaks () ? fail (2, error->message) : 2;
+  else if (!run (&options, &error))
+    status = fail (1, error->message);
+  if ((fflush (stdout) != 0 || ferror (stdout)) && status == 0)
+    status = fail (1, g_strerror (errno));
+  options_clear (&options);
+  return status;
+}

@@ -1,0 +1,160 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include "gpt_job/launcher.h"
+
+#include <math.h>
+
+#define DEFAULT_RANKS 4
+#define MAX_RANKS 64
+
+void
+options_init (Options *self)
+{
+  *self = (Options){ .batch = 16, .sequence = 128, .steps = 2, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
+}
+
+void
+options_clear (Options *self)
+{
+  g_clear_pointer (&self->preset, g_free);
+  g_clear_pointer (&self->device, g_free);
+  g_clear_pointer (&self->data, g_free);
+}
+
+static GOptionContext *
+make_context (Options *self)
+{
+  const GOptionEntry entries[] = {
+    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset, "tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (gpt2)",
+      "NAME" },
+    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Transformer blocks (the preset's)", "N" },
+    { "width", 0, 0, G_OPTION_ARG_INT, &self->width, "Size of a token's vector (the preset's)", "N" },
+    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads, "Heads; they divide the width, and the ranks them (the preset's)",
+      "N" },
+    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text at a time (16)", "N" },
+    { "sequence", 0, 0, G_OPTION_ARG_INT, &self->sequence, "Tokens in a row (128)", "N" },
+    { "steps", 0, 0, G_OPTION_ARG_INT, &self->steps, "Steps for each row of the table; the last is measured (2)", "N" },
+    { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-5)", "X" },
+    { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
+    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers (1)", "N" },
+    { "data", 0, 0, G_OPTION_ARG_FILENAME, &self->data, "Text to train on, taken byte by byte (a few lines)", "FILE" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, "sim, whose memory is not the host's, cpu, cuda (sim)",
+      "NAME" },
+    { "ranks", 0, 0, G_OPTION_ARG_INT, &self->ranks,
+      "Ranks that share the model, as threads (4); under mpirun its processes are", "N" },
+    { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads of each rank (its share of the cores)", "N" },
+    { NULL }
+  };
+  GOptionContext *context =
+      g_option_context_new ("- what OSLO's activation checkpointing leaves of a GPT-2's memory on tensor ranks");
+
+  g_option_context_add_main_entries (context, entries, NULL);
+  g_option_context_set_description (
+      context, "Examples: oslo_gpt2 --batch 64\n          oslo_gpt2 --preset tiny --layers 12 --sequence 64\n"
+               "Exit status: 0; 1 for a failure or other losses; 2 for options that make no sense.\n");
+  return context;
+}
+
+static gboolean
+refuse (GError **error,
+        const char *option,
+        gint64 value,
+        const char *right)
+{
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, "--%s %" G_GINT64_FORMAT ": %s", option, value, right);
+  return FALSE;
+}
+
+static gboolean
+check (const Options *self,
+       GError **error)
+{
+  const struct
+  {
+    const char *option;
+    gint64 value, least, most;
+  } numbers[] = {
+    { "layers", self->layers, 0, G_MAXINT },
+    { "width", self->width, 0, G_MAXINT },
+    { "heads", self->heads, 0, G_MAXINT },
+    { "batch", self->batch, 1, G_MAXINT },
+    { "sequence", self->sequence, 1, 1 << 20 },
+    { "steps", self->steps, 1, G_MAXINT },
+    { "seed", self->seed, 0, G_MAXINT64 },
+    { "ranks", self->ranks, 0, MAX_RANKS },
+    { "threads", self->threads, 0, 1024 },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
+      {
+        g_autofree char *right = g_strdup_printf ("it must be from %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT,
+                                                  MAX (numbers[i].least, 1), numbers[i].most);
+
+        return refuse (error, numbers[i].option, numbers[i].value, right);
+      }
+  if (self->ranks == 1)
+    return refuse (error, "ranks", 1, "partitioned activations need 2 ranks or more");
+  if (self->ranks > 0 && launcher_count () > 1)
+    return refuse (error, "ranks", self->ranks, "the processes that were started together are the ranks: leave it out");
+  if (isfinite (self->lr) && self->lr >= 0 && self->dropout >= 0 && self->dropout < 1)
+    return TRUE;
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE,
+               "--lr %g --dropout %g: they must be 0 or more, and dropout below 1", self->lr, self->dropout);
+  return FALSE;
+}
+
+gboolean
+options_parse (Options *self,
+               int argc,
+               char **argv,
+               GError **error)
+{
+  g_autoptr (GOptionContext) context = make_context (self);
+
+  if (!g_option_context_parse (context, &argc, &argv, error))
+    return FALSE;
+  if (argc > 1)
+    {
+      g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: there are options alone, no other words",
+                   argv[1]);
+      return FALSE;
+    }
+  if (self->preset == NULL)
+    self->preset = g_strdup ("gpt2");
+  if (self->device == NULL)
+    self->device = g_strdup ("sim");
+  if (!check (self, error))
+    return FALSE;
+  if (self->ranks == 0 && launcher_count () <= 1)
+    self->ranks = DEFAULT_RANKS;
+  return TRUE;
+}
+
+EbbGptConfig *
+options_make_config (const Options *self,
+                     GError **error)
+{
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (!g_strv_contains (ebb_gpt_config_get_preset_names (), self->preset))
+    {
+      g_autofree char *known = g_strjoinv (", ", (char **) ebb_gpt_config_get_preset_names ());
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--preset %s: it must be one of %s", self->preset,
+                   known);
+      return NULL;
+    }
+  config = ebb_gpt_config_new_preset (self->preset);
+  if (self->layers > 0)
+    ebb_gpt_config_set_layers (config, self->layers);
+  if (self->width > 0)
+    ebb_gpt_config_set_width (config, self->width);
+  if (self->heads > 0)
+    ebb_gpt_config_set_heads (config, self->heads);
+  ebb_gpt_config_set_context (config, MAX (self->sequence, ebb_gpt_config_get_context (config)));
+  ebb_gpt_config_set_vocab (config, MAX (256, ebb_gpt_config_get_vocab (config)));
+  ebb_gpt_config_set_dropout (config, self->dropout);
+  return ebb_gpt_config_check (config, error) ? g_steal_pointer (&config) : NULL;
+}

@@ -1,0 +1,32 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <ebb/ebb.h>
+
+/* The command line. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  char *preset, *device, *data; /* data: NULL for a text of the program's own */
+  int layers, width, heads;     /* 0: the preset's */
+  int batch, sequence, steps;
+  int ranks; /* as threads; 0: the processes that a launcher started */
+  int threads;
+  gint64 seed;
+  double lr, dropout;
+} Options;
+
+void options_init (Options *self);
+void options_clear (Options *self);
+/* Reads and checks it; FALSE with an error for whoever typed it. */
+gboolean options_parse (Options *self,
+                        int argc,
+                        char **argv,
+                        GError **error);
+/* The model's sizes; NULL with an error if they don't fit each other. */
+EbbGptConfig *options_make_config (const Options *self,
+                                   GError **error);
+
+G_END_DECLS

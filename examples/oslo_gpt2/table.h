@@ -1,0 +1,35 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "way.h"
+
+/* What all ranks had in memory, one way after the other, as rank 0 shows it. */
+
+G_BEGIN_DECLS
+
+#define TABLE_MAX_WAYS 8
+
+typedef struct
+{
+  guint n_ranks, n_ways;
+  const Way *ways[TABLE_MAX_WAYS];
+  gint64 *figures[TABLE_MAX_WAYS]; /* rank by rank */
+} Table;
+
+void table_clear (Table *self);
+/* Gathers what the ranks have found for @way. Collective. */
+gboolean table_add (Table *self,
+                    const Way *way,
+                    EbbProcessGroup *group,
+                    const gint64 *figures,
+                    GError **error);
+void table_print_head (void);
+/* The rows of the way that was added last. */
+void table_print_last (const Table *self);
+/* What the ways come to, beside the first one. */
+void table_print_end (const Table *self);
+/* FALSE with an error unless the losses of all ways and ranks are equal bit for bit. */
+gboolean table_check_losses (const Table *self,
+                             GError **error);
+
+G_END_DECLS

@@ -1,0 +1,29 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "options.h"
+
+/* What the model reads: one token a byte. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  char *bytes;
+  gsize length;
+} Text;
+
+gboolean text_init (Text *self,
+                    const Options *options,
+                    GError **error);
+void text_clear (Text *self);
+/* The rows of @step as [batch, sequence], and what follows each of their tokens, on @device. */
+gboolean text_get_batch (const Text *self,
+                         const Options *options,
+                         int step,
+                         EbbDevice *device,
+                         EbbTensor **tokens,
+                         EbbTensor **targets,
+                         GError **error);
+
+G_END_DECLS

@@ -1,0 +1,164 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "way.h"
+
+#include <string.h>
+
+static const char *
+to_json (gboolean value)
+{
+  return value ? "true" : "false";
+}
+
+char *
+way_make_json (const Way *self,
+               guint n_ranks)
+{
+  return g_strdup_printf ("{\"model_parallelism\": {\"enable\": true, \"tensor_parallel_size\": %u}, "
+                          "\"activation_checkpointing\": {\"enable\": true, \"partitioned_checkpointing\": %s, "
+                          "\"contiguous_checkpointing\": %s, \"cpu_checkpointing\": %s}}",
+                          n_ranks, to_json (self->partitioned), to_json (self->contiguous), to_json (self->host));
+}
+
+/* Every way begins with the same weights and draws the same random numbers. */
+static EbbModule *
+make_model (const Way *self,
+            const Options *options,
+            EbbProcessGroup *group,
+            EbbDevice *device,
+            GError **error)
+{
+  g_autofree char *json = way_make_json (self, ebb_process_group_get_size (group));
+  g_autoptr (EbbGptConfig) config = options_make_config (options, error);
+  g_autoptr (EbbModule) model = NULL;
+  g_autoptr (EbbModule) same = NULL;
+
+  if (config == NULL)
+    return NULL;
+  ebb_manual_seed ((guint64) options->seed);
+  model = ebb_gpt_new (config, error);
+  if (model == NULL || !ebb_module_to_device (model, device, error))
+    return NULL;
+  same = ebb_initialize (model, json, error);
+  if (same == NULL
+      || !ebb_model_parallel_manual_seed ((guint64) options->seed,
+                                          ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"), error))
+    return NULL;
+  ebb_memory_trim (device);
+  return g_steal_pointer (&model);
+}
+
+/* -- measuring ----------------------------------------------------------------------------------------------------- */
+
+/* What the checkpoints hold, as long as it is where it was. */
+static guint64
+sum_saved_bytes (EbbModule *model)
+{
+  guint n;
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n);
+  guint64 sum = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      g_autoptr (EbbCheckpointStats) stats = ebb_checkpoint_get_stats (modules[i]);
+
+      sum += stats != NULL ? ebb_checkpoint_stats_get_saved_bytes (stats) : 0;
+      g_object_unref (modules[i]);
+    }
+  return sum;
+}
+
+static gboolean
+measure_forward (const Way *self,
+                 EbbModule *model,
+                 EbbDevice *device,
+                 gint64 *figures,
+                 GError **error)
+{
+  EbbSavedTensorHooks *hooks = ebb_checkpoint_options_get_store (ebb_initialize_get_options (model));
+  EbbActivationStore *store = hooks != NULL ? EBB_ACTIVATION_STORE (hooks) : NULL;
+  g_autoptr (EbbMemoryStats) stats = NULL;
+  guint64 kept;
+
+  if ((store != NULL && !ebb_activation_store_synchronize (store, error)) || !ebb_device_synchronize (device, error))
+    return FALSE;
+  stats = ebb_memory_get_stats (device);
+  kept = store != NULL ? ebb_activation_store_get_bytes_held (store) : sum_saved_bytes (model);
+  figures[self->host && device != ebb_device_get_cpu () ? KEPT_ON_HOST : KEPT_ON_DEVICE] = (gint64) kept;
+  figures[ALL_AFTER] = (gint64) ebb_memory_stats_get_total (stats);
+  return TRUE;
+}
+
+static gboolean
+run_step (const Way *self,
+          EbbModule *model,
+          EbbOptimizer *optimizer,
+          EbbTensor *tokens,
+          EbbTensor *targets,
+          gint64 *figures,
+          GError **error)
+{
+  EbbDevice *device = ebb_tensor_get_device (tokens);
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), tokens, targets, error);
+  g_autoptr (EbbTensor) host_loss = NULL;
+  double value;
+
+  if (loss == NULL || !measure_forward (self, model, device, figures, error) || !ebb_tensor_backward (loss, error)
+      || !ebb_optimizer_step (optimizer, error))
+    return FALSE;
+  ebb_optimizer_zero_grad (optimizer);
+  host_loss = ebb_to_device (loss, ebb_device_get_cpu (), error);
+  if (host_loss == NULL || !ebb_tensor_get_item (host_loss, &value, error))
+    return FALSE;
+  memcpy (&figures[LOSS], &value, sizeof value);
+  return TRUE;
+}
+
+static gboolean
+run_steps (const Way *self,
+           const Options *options,
+           const Text *text,
+           EbbModule *model,
+           EbbDevice *device,
+           gint64 *figures,
+           GError **error)
+{
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (model, options->lr, error);
+  g_autoptr (EbbMemoryStats) stats = NULL;
+
+  if (optimizer == NULL)
+    return FALSE;
+  for (int step = 0; step < options->steps; step++)
+    {
+      const gint64 began = g_get_monotonic_time ();
+      g_autoptr (EbbTensor) tokens = NULL;
+      g_autoptr (EbbTensor) targets = NULL;
+
+      memset (figures, 0, N_FIGURES * sizeof *figures);
+      ebb_memory_reset_peaks (device);
+      if (!text_get_batch (text, options, step, device, &tokens, &targets, error)
+          || !run_step (self, model, optimizer, tokens, targets, figures, error))
+        return FALSE;
+      figures[MICROSECONDS] = g_get_monotonic_time () - began;
+    }
+  stats = ebb_memory_get_stats (device);
+  figures[ACTIVATIONS_PEAK] = (gint64) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
+  figures[ALL_PEAK] = (gint64) ebb_memory_stats_get_peak_total (stats);
+  return TRUE;
+}
+
+gboolean
+way_run (const Way *self,
+         const Options *options,
+         const Text *text,
+         EbbProcessGroup *group,
+         gint64 *figures,
+         GError **error)
+{
+  EbbDevice *device = ebb_device_get (options->device, error);
+  g_autoptr (EbbModule) model = NULL;
+
+  if (device == NULL)
+    return FALSE;
+  model = make_model (self, options, group, device, error);
+  return model != NULL && run_steps (self, options, text, model, device, figures, error);
+}

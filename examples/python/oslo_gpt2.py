@@ -1,0 +1,204 @@
+#!/usr/bin/python3
+"""OSLO's tutorial on activation checkpointing: a GPT-2 on tensor ranks, whose checkpointed activations are partitioned
+over the ranks, laid out in contiguous memory and kept on the host, one after the other.
+
+    oslo_gpt2.py --help
+    oslo_gpt2.py --ranks 4 --layers 4 --width 64 --heads 4           ranks are threads of this process
+    mpirun -n 4 /usr/bin/python3 oslo_gpt2.py                        ranks are processes
+
+From a build folder that is not installed:
+
+    export GI_TYPELIB_PATH=build/release LD_LIBRARY_PATH=build/release PYTHONPATH=bindings/python
+"""
+import argparse
+import os
+import struct
+import sys
+import time
+
+import gi
+
+os.environ.setdefault("EBB_SIM_MEMORY", "64G")  # taken from the system as it is used
+gi.require_version("Ebb", "1.0")
+from gi.repository import Ebb, GLib  # noqa: E402
+
+MIB = 1 << 20
+TEXT = b"""At high water the channels are one sheet, and a boat can cross anywhere. Six hours later the same water is
+gone and the way is found again by its banks: what was covered has not moved, it only was not seen.
+"""
+# What is switched on: each with what the one before it has.
+WAYS = {
+    "plain": {},
+    "partitioned": {"partitioned_checkpointing": True},
+    "+ contiguous": {"partitioned_checkpointing": True, "contiguous_checkpointing": True},
+    "+ host": {"partitioned_checkpointing": True, "contiguous_checkpointing": True, "cpu_checkpointing": True},
+}
+COLUMNS = ("kept", "on host", "all then", "activations", "all", "s/step", "loss")
+
+
+def make_model(options, group, switches):
+    config = Ebb.GptConfig.new_preset(options.preset)
+    for name in ("layers", "width", "heads"):
+        if getattr(options, name):
+            getattr(config, f"set_{name}")(getattr(options, name))
+    config.set_context(max(options.sequence, config.get_context()))
+    config.set_vocab(max(256, config.get_vocab()))
+    config.set_dropout(options.dropout)
+    Ebb.manual_seed(options.seed)
+    model = Ebb.Gpt(config).to(options.device)
+    Ebb.initialize(model, {
+        "model_parallelism": {"enable": True, "tensor_parallel_size": group.size},
+        "activation_checkpointing": {"enable": True, **switches},
+    })
+    Ebb.model_parallel_manual_seed(options.seed, Ebb.initialize_get_mesh(model).get_group("tensor"))
+    return model
+
+
+def make_batch(options, text, step):
+    n = options.batch * options.sequence
+    tokens, targets = ([text[(step * n + shift + i) % len(text)] for i in range(n)] for shift in (0, 1))
+    return [Ebb.tensor(values, dtype=Ebb.int64).reshape(options.batch, options.sequence).to(options.device)
+            for values in (tokens, targets)]
+
+
+def count_kept(model, options, switches):
+    """Bytes that the checkpoints keep, on the device and on the host."""
+    store = Ebb.initialize_get_options(model).get_store()
+    if store is None:
+        return Ebb.checkpoint_report(model, as_dict=True)["sum"]["saved_bytes"], 0
+    store.synchronize()
+    moved = switches.get("cpu_checkpointing") and options.device != "cpu"
+    return (0, store.get_bytes_held()) if moved else (store.get_bytes_held(), 0)
+
+
+def run(group, options, text, switches):
+    """What this rank had in memory in the last step, in the order of COLUMNS."""
+    model = make_model(options, group, switches)
+    optimizer = Ebb.AdamW(model, options.lr)
+    device = Ebb.Device.get(options.device)
+    for step in range(options.steps):
+        began = time.monotonic()
+        Ebb.memory_reset_peaks(device)
+        loss = model.loss(*make_batch(options, text, step))
+        kept = count_kept(model, options, switches)
+        device.synchronize()
+        after = Ebb.memory_stats(device)["total"]["current"]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        value = loss.to("cpu").item()
+        seconds = time.monotonic() - began
+    stats = Ebb.memory_stats(device)
+    return (*kept, after, stats["activation"]["peak"], stats["total"]["peak"], seconds, value)
+
+
+def gather(group, row):
+    """The rows of all ranks. They travel as the bits of doubles, so nothing is rounded."""
+    n = len(row)
+    sent = Ebb.tensor(list(struct.unpack(f"{n}q", struct.pack(f"{n}d", *row))), dtype=Ebb.int64)
+    got = group.all_gather(sent).tolist()
+    return list(struct.iter_unpack(f"{n}d", struct.pack(f"{len(got)}q", *got)))
+
+
+def tell(name, rows):
+    for rank, (*figures, seconds, loss) in enumerate(rows):
+        print(f"{'' if rank else name:18} {rank:4} " + " ".join(f"{figure / MIB:11.2f}" for figure in figures)
+              + f" {seconds:8.2f}  {loss:.6f}", flush=True)
+
+
+def run_rank(group, options):
+    if options.data:
+        with open(options.data, "rb") as file:
+            text = file.read()
+    else:
+        text = TEXT
+    if group.rank == 0:
+        print(f"{options.preset} on {group.size} tensor ranks ({group.backend}) of {options.device}; {options.batch} x "
+              f"{options.sequence} tokens\nMiB of each rank when the forward pass ends: what the checkpoints keep, on "
+              "the device and in the host's\nmemory, and all that is on the device; and the most in the step: "
+              "activations, and all\n")
+        print(f"{'checkpointing':18} rank " + " ".join(f"{title:>11}" for title in COLUMNS[:-2]) + "   s/step  loss")
+    table = {}
+    for name, switches in WAYS.items():
+        table[name] = gather(group, run(group, options, text, switches))
+        if group.rank == 0:
+            tell(name, table[name])
+    losses = {row[-1] for rows in table.values() for row in rows}
+    if len(losses) > 1:
+        raise ValueError(f"the losses are not equal: {sorted(losses)}")
+    if group.rank == 0:
+        tell_end(table)
+
+
+def tell_end(table):
+    first = [max(column) for column in zip(*table["plain"])]
+    print("\nOf what the first row has:")
+    for name, rows in list(table.items())[1:]:
+        most = [max(column) for column in zip(*rows)]
+        parts = {"kept on the device": 0, "activations at most": 3, "all at most": 4}
+        print(f"{name:18}" + "".join(f"  {what} 1/{first[i] / most[i]:.2f}" if most[i] else f"  {what} none"
+                                     for what, i in parts.items()))
+    print("The losses of all rows are equal, bit for bit.")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"oslo_gpt2.py: {message} (--help lists the options)\n")
+
+
+def count(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: it must be a whole number of at least 1")
+    return int(text)
+
+
+def is_launched():
+    return any(int(os.environ.get(name, 1)) > 1 for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                                             "SLURM_STEP_NUM_TASKS"))
+
+
+def read_options(words):
+    parser = Parser(description=__doc__.split("\n\n", maxsplit=1)[0], allow_abbrev=False,
+                    epilog="Each option has the default that stands in parentheses.")
+    parser.add_argument("--preset", default="gpt2", choices=Ebb.GptConfig.get_preset_names(), help="(gpt2)")
+    for name, told in (("layers", "transformer blocks"), ("width", "size of a token's vector"),
+                       ("heads", "attention heads; they divide the width, and the ranks them")):
+        parser.add_argument(f"--{name}", type=count, metavar="N", help=f"{told} (the preset's)")
+    for name, default, told in (("batch", 16, "rows of text at a time"), ("sequence", 128, "tokens in a row"),
+                                ("steps", 2, "for each row of the table; the last is measured"),
+                                ("seed", 1, "of all random numbers")):
+        parser.add_argument(f"--{name}", type=count, metavar="N", default=default, help=f"{told} ({default})")
+    parser.add_argument("--lr", type=float, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
+    parser.add_argument("--dropout", type=float, default=0.1, help="probability of dropout (0.1)", metavar="P")
+    parser.add_argument("--data", help="text to train on, taken byte by byte (a few lines)", metavar="FILE")
+    parser.add_argument("--device", default="sim", help="sim, whose memory is not the host's, cpu, cuda (sim)")
+    parser.add_argument("--ranks", type=count, metavar="N",
+                        help="that share the model, as threads (4); under mpirun its processes do")
+    options = parser.parse_args(words)
+    if options.ranks and is_launched():
+        parser.error(f"--ranks {options.ranks}: the processes that were started together are the ranks: leave it out")
+    if options.ranks == 1:
+        parser.error("--ranks 1: partitioned activations need 2 ranks or more")
+    if not options.ranks and not is_launched():
+        options.ranks = 4
+    return options
+
+
+def main(words):
+    options = read_options(words)
+    # What is on its way to the host is on the device, too: none of it is, so that the columns add up.
+    Ebb.HostStore.get_default().set_in_flight(0)
+    try:
+        if options.ranks:
+            Ebb.run_ranks(options.ranks, run_rank, options)
+        else:
+            run_rank(Ebb.init_process_group("auto"), options)
+            Ebb.destroy_process_group()
+    except (GLib.Error, OSError, ValueError) as error:
+        sys.exit(f"oslo_gpt2.py: {getattr(error, 'message', error)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

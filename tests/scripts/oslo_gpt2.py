@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""The examples oslo_gpt2, in C and Python: each of OSLO's options takes off what it promises, and changes no loss."""
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
+BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release"))
+IN_C = [os.path.join(BUILD, "examples", "oslo_gpt2")]
+IN_PYTHON = ["/usr/bin/python3", os.path.join(SOURCE, "examples", "python", "oslo_gpt2.py")]
+HAS_PYTHON = (os.path.exists(os.path.join(BUILD, "Ebb-1.0.typelib")) and shutil.which(IN_PYTHON[0])
+              and subprocess.run([IN_PYTHON[0], "-c", "import gi"], stderr=subprocess.DEVNULL, check=False).returncode
+              == 0)
+MPIRUN = shutil.which("mpirun")
+MPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                   "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+HAS_MPI = MPIRUN is not None and any("mpi" in name for _, _, names in os.walk(os.path.join(BUILD, "ebb-1.0"))
+                                     for name in names)
+LAYERS, WIDTH, BATCH, SEQUENCE, RANKS = 12, 64, 16, 128, 4
+SIZES = ["--preset", "tiny", "--layers", LAYERS, "--width", WIDTH, "--heads", 4, "--batch", BATCH, "--sequence",
+         SEQUENCE]
+INPUT = BATCH * SEQUENCE * WIDTH * 4 / (1 << 20)  # of a block, MiB
+WAYS = ["plain", "partitioned", "+ contiguous", "+ host"]
+COLUMNS = "kept", "host", "then", "activations", "all", "seconds", "loss"
+
+
+def run(program, *words):
+    return subprocess.run([*program, *map(str, words)], capture_output=True, text=True, timeout=200, check=False,
+                          env={**os.environ, **MPI_ENVIRONMENT})
+
+
+def read_table(output):
+    """Of each way a list of dictionaries, one a rank."""
+    rows, name = {}, None
+    for line in output.splitlines():
+        found = re.match(r"(.{18})\s+(\d+)((?:\s+[\d.]+){7})$", line)
+        if found:
+            name = found[1].strip() or name
+            rows.setdefault(name, []).append(dict(zip(COLUMNS, map(float, found[3].split()))))
+    return rows
+
+
+class OsloTest(unittest.TestCase):
+    def table(self, program, *words, n_ranks=RANKS):
+        done = run(program, *SIZES, *words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = read_table(done.stdout)
+        self.assertEqual(list(rows), WAYS, done.stdout)
+        self.assertEqual([len(each) for each in rows.values()], [n_ranks] * len(WAYS))
+        self.assertEqual(len({row["loss"] for each in rows.values() for row in each}), 1)
+        self.assertIn("The losses of all rows are equal, bit for bit.", done.stdout)
+        return rows
+
+    def check(self, rows, moves):
+        """@moves: the device's memory is not the host's."""
+        for plain, divided, contiguous, host in zip(*rows.values()):
+            self.assertAlmostEqual(plain["kept"], LAYERS * INPUT, delta=0.01)
+            for row in divided, contiguous:
+                self.assertLessEqual(row["kept"], plain["kept"] / 3.9)
+                self.assertEqual(row["host"], 0)
+            self.assertLessEqual(divided["then"], plain["then"] - 0.74 * LAYERS * INPUT)
+            self.assertGreaterEqual(plain["activations"], 1.8 * divided["activations"])
+            self.assertLessEqual(contiguous["activations"], 1.1 * divided["activations"])
+            self.assertEqual(host["kept"], 0 if moves else contiguous["kept"])
+            self.assertLessEqual(host["host"], contiguous["kept"] if moves else 0)
+            if moves:
+                self.assertLessEqual(host["then"], plain["then"] - 0.99 * LAYERS * INPUT)
+                self.assertLess(host["activations"], divided["activations"])
+
+
+class Table(OsloTest):
+    def test_each_option_takes_off_what_it_promises(self):
+        self.check(self.table(IN_C), True)
+
+    def test_it_does_on_the_cpu(self):
+        self.check(self.table(IN_C, "--device", "cpu"), False)
+
+    @unittest.skipUnless(HAS_PYTHON, "there is no Python with introspection")
+    def test_python_has_the_same_table(self):
+        ours, theirs = self.table(IN_C, "--dropout", 0), self.table(IN_PYTHON, "--dropout", 0)
+        for name in WAYS:
+            for mine, other in zip(ours[name], theirs[name]):
+                for column in "kept", "host", "activations":
+                    self.assertAlmostEqual(mine[column], other[column], delta=0.05, msg=f"{name}, {column}")
+
+    @unittest.skipUnless(HAS_MPI, "there is no MPI")
+    def test_processes_are_ranks(self):
+        rows = self.table([MPIRUN, "-n", "2", "--oversubscribe", *IN_C], n_ranks=2)
+        for plain, divided in zip(rows["plain"], rows["partitioned"]):
+            self.assertLessEqual(divided["kept"], plain["kept"] / 1.95)
+
+
+class Failures(OsloTest):
+    def test_bad_input_is_one_line(self):
+        for words, status, said in ((["--batch", 0], 2, "--batch 0"), (["--ranks", 1], 2, "--ranks 1"),
+                                    (["--width", "x"], 2, "x"), (["more"], 2, "more"),
+                                    (["--preset", "big"], 1, "--preset big"), (["--data", "/none"], 1, "/none"),
+                                    ([*SIZES, "--ranks", 3], 1, "heads"), (["--device", "none"], 1, "none")):
+            with self.subTest(words=words):
+                done = run(IN_C, *words)
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
+                self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
