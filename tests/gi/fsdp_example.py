@@ -57,6 +57,12 @@ class Example(unittest.TestCase):
             self.assertEqual(len(report["ranks"]), int(words[1]))
             self.assert_near(report["losses"], one["losses"])
 
+    def test_there_may_be_fewer_rows_than_ranks(self):
+        words = (*_SMALL, "--batch", "2")
+        for shard in "full", "none":
+            report = self.train(*words, "--ranks", "4", "--shard", shard)
+            self.assert_near(report["losses"], self.train(*words)["losses"])
+
     @unittest.skipUnless(_HAS_MPI, "there is no mpirun, or the library was built without MPI")
     def test_ranks_may_be_processes(self):
         report = self.train(*_SMALL, "--checkpoint", "full", program=(_LAUNCH, "2", sys.executable, _EXAMPLE))

@@ -15,7 +15,8 @@ function _init() {
 
     // -- constructors: what may fail happens in GInitable, which GJS does not call by itself
 
-    for (const Class of [Ebb.Module, Ebb.Optimizer, Ebb.TextDataset, Ebb.BpeTokenizer, Ebb.DiskStore]) {
+    for (const Class of [Ebb.Module, Ebb.Optimizer, Ebb.TextDataset, Ebb.BpeTokenizer, Ebb.DiskStore,
+        Ebb.PartitionedStore]) {
         Class.prototype._init = function (...args) {
             GObject.Object.prototype._init.apply(this, args);
             this.init(null);
@@ -142,6 +143,45 @@ function _init() {
             return raw(...args);
         };
     }
+    // Options may be an object, as {sequence_parallel: true, plan: {'h.*.mlp.c_fc': 'column'}}.
+    const toPlan = given => {
+        if (!_isPlainObject(given))
+            return given;
+        const plan = Ebb.ParallelPlan.new();
+        for (const [pattern, style] of Object.entries(given)) {
+            const value = typeof style === 'string' ? Ebb.ParallelStyle[style.toUpperCase().replaceAll('-', '_')]
+                : style;
+            if (value === undefined)
+                throw new TypeError(`parallelize: ${_show(style)} is no Ebb.ParallelStyle`);
+            plan.add(pattern, value);
+        }
+        return plan;
+    };
+    const parallelize = Ebb.parallelize;
+    Ebb.parallelize = function (module, group = null, options = null) {
+        if (!_isPlainObject(options))
+            return parallelize(module, group, options);
+        const {plan = null, ...others} = options;
+        const made = new Ebb.ParallelOptions(others);
+        made.set_plan(toPlan(plan));
+        return parallelize(module, group, made);
+    };
+    // OSLO's and Megatron's: the configuration may be an object, JSON text or the path of a file.
+    const initialize = Ebb.initialize;
+    Ebb.initialize = (model, config) => initialize(model, _isPlainObject(config) ? JSON.stringify(config) : config);
+    const recomputeConfigure = Ebb.recompute_configure;
+    Ebb.recompute_configure = (model, config, mpu = null) =>
+        recomputeConfigure(model, _isPlainObject(config) ? JSON.stringify(config) : config, mpu);
+    withDefaults('model_parallel_manual_seed', none, null);
+    // Calls fn (generator) with a named generator of the tracker as the thread's.
+    Ebb.GeneratorTracker.prototype.with_fork = function (name, fn) {
+        this.fork(name);
+        try {
+            return fn(this.get_generator(name));
+        } finally {
+            this.join();
+        }
+    };
     Ebb.run_ranks = function () {
         throw new Error('run_ranks: JavaScript runs on one thread alone, so its ranks are processes: start them with ' +
             "mpirun -n 4 gjs -m program.js and call Ebb.init_process_group ('auto')");

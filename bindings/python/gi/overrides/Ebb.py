@@ -7,7 +7,7 @@ from gi._gi import FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
 from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_options, _ebb_parallel, _ebb_profile, _ebb_ranks,
-                          _ebb_stores, _ebb_wrap)
+                          _ebb_stores, _ebb_tensor_ranks, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_construct import add_init
 from gi.overrides._ebb_errors import guard
@@ -67,7 +67,8 @@ def _adapt_class(info):
 _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Device, _ebb_module.Module,
                                              _ebb_module.Sequential, _ebb_module.ModuleList,
                                              _ebb_wrap.SavedTensorHooks, _ebb_stores.ActivationStore,
-                                             _ebb_profile.Profiler, _ebb_ranks.ProcessGroup)}
+                                             _ebb_profile.Profiler, _ebb_ranks.ProcessGroup,
+                                             _ebb_tensor_ranks.GeneratorTracker)}
 
 for _info in Repository.get_default().get_infos("Ebb"):
     if isinstance(_info, FunctionInfo):
@@ -104,6 +105,8 @@ for _name in ("no_grad", "enable_grad", "autocast", "default_device", "set_defau
     _export(_name, getattr(_ebb_wrap, _name))
 for _name in _ebb_checkpointing.__all__:
     _export(_name, getattr(_ebb_checkpointing, _name))
+for _name in _ebb_tensor_ranks.__all__:
+    _export(_name, getattr(_ebb_tensor_ranks, _name))
 for _name in _ebb_ranks.__all__:
     _export(_name, getattr(_ebb_ranks, _name))
 for _name in ("offload_wrapper", "offload_wrap_each", "save_on_host"):

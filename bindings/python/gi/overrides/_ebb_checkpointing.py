@@ -25,25 +25,27 @@ class _Unit(GObject.Object):
     world_size = GObject.Property(type=int)
 
 
-def _to_mpu(mpu):
+def to_mpu(mpu, function):
+    """What C asks for ranks that a model is divided among."""
     if mpu is None or isinstance(mpu, GObject.Object):
         return mpu
     for name in _WORLD_SIZES:
         if callable(getattr(mpu, name, None)):
             return _Unit(world_size=getattr(mpu, name)())
-    raise TypeError(f"checkpointing_configure(): mpu is {mpu!r}: it must be None, or an object with "
+    raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, or an object with "
                     f"{_WORLD_SIZES[0]}() or a property world_size")
 
 
-def _to_json(config):
-    if config is None or isinstance(config, str):
+def to_json(function, config):
+    """A configuration as C takes it: its text, or the path of a file."""
+    if isinstance(config, str):
         return config
     if isinstance(config, os.PathLike):
         return os.path.abspath(os.fsdecode(config))  # never taken for JSON, whatever its name
     if isinstance(config, dict):
         return json.dumps(config, default=str)  # other parts of it may hold anything
-    raise TypeError(f"checkpointing_configure(): config is {config!r}: it must be a dict, the text of a JSON object, "
-                    "or the path of a file")
+    raise TypeError(f"{function}(): config is {config!r}: it must be a dict, the text of a JSON object, or the path of "
+                    "a file")
 
 
 def checkpointing_configure(mpu=None, config=None, *, partition_activations=None, contiguous_checkpointing=None,
@@ -52,7 +54,8 @@ def checkpointing_configure(mpu=None, config=None, *, partition_activations=None
 
     Begins with the defaults, then does what "activation_checkpointing" of config says, which may be a configuration of
     DeepSpeed as a dict, as JSON text (it begins with "{") or in a file, then what the arguments say that are not None.
-    mpu: knows the ranks that a model is divided among; None for one process alone. partition_activations: demands
+    mpu: knows the ranks that a model is divided among: an Ebb.Mesh with a dimension "tensor", their Ebb.ProcessGroup,
+    or DeepSpeed's and Megatron-LM's object; None for one process alone. partition_activations: demands
     ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for num_checkpoints of them.
     checkpoint_in_cpu: it is held in host memory. synchronize: devices are waited for where each forward and backward
     begins and ends. profile: and their times are logged. Configuring again replaces all of it.
@@ -60,7 +63,8 @@ def checkpointing_configure(mpu=None, config=None, *, partition_activations=None
     overrides = {"partition_activations": partition_activations, "contiguous_checkpointing": contiguous_checkpointing,
                  "num_checkpoints": num_checkpoints, "checkpoint_in_cpu": checkpoint_in_cpu,
                  "synchronize": synchronize, "profile": profile}
-    _configure(_to_mpu(mpu), _to_json(config), pack_result(overrides))
+    text = to_json("checkpointing_configure", config) if config is not None else None
+    _configure(to_mpu(mpu, "checkpointing_configure"), text, pack_result(overrides))
 
 
 def checkpointing_checkpoint(func, /, *args, **kwargs):

@@ -1,0 +1,114 @@
+"""Models whose layers several ranks share: plans, the functions that others have for it, and their random numbers."""
+import contextlib
+
+from gi.module import get_introspection_module
+from gi.overrides import override
+from gi.overrides._ebb_checkpointing import to_json, to_mpu
+from gi.overrides._ebb_construct import add_attributes
+from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_functions import choice
+from gi.overrides._ebb_wrap import _check_module
+
+Ebb = get_introspection_module("Ebb")
+
+__all__ = ["initialize", "model_parallel_manual_seed", "parallelize", "recompute_configure"]
+
+MODEL_PARALLEL_RNG = "model-parallel-rng"
+
+
+def _check_group(function, group):
+    if group is not None and not isinstance(group, Ebb.ProcessGroup):
+        raise TypeError(f"{function}(): group is {group!r}: it must be an Ebb.ProcessGroup, or None for the default "
+                        "one")
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+_parallelize = guard(Ebb.parallelize)
+_add = guard(Ebb.ParallelPlan.add)
+
+
+def _to_plan(plan):
+    if plan is None or isinstance(plan, Ebb.ParallelPlan):
+        return plan
+    if not isinstance(plan, dict):
+        raise TypeError(f"parallelize(): plan is {plan!r}: it must be an Ebb.ParallelPlan, a dict of patterns and "
+                        "styles, as {\"h.*.mlp.c_fc\": \"column\"}, or None for that of Ebb.Gpt and Ebb.Bert")
+    made = Ebb.ParallelPlan.new()
+    for pattern, style in plan.items():
+        _add(made, pattern, choice(Ebb.ParallelStyle, style))
+    return made
+
+
+def parallelize(module, group=None, *, sequence_parallel=False, plan=None, synchronize_weights=True):
+    """Has the ranks of a group share the layers of a module, in place; returns the same module.
+
+    group: None for Ebb.ProcessGroup.get_default(). sequence_parallel: they also share norms, dropout and what blocks
+    hand on, by tokens. plan: which layers are divided, and how: an Ebb.ParallelPlan, or a dict of patterns of names and
+    styles; None for that of an Ebb.Gpt or Ebb.Bert. synchronize_weights: all begin with the weights of rank 0.
+    """
+    _check_module("parallelize", "module", module)
+    _check_group("parallelize", group)
+    options = Ebb.ParallelOptions.new()
+    options.set_sequence_parallel(bool(sequence_parallel))
+    options.set_synchronize_weights(bool(synchronize_weights))
+    options.set_plan(_to_plan(plan))
+    _parallelize(module, group, options)
+    return module
+
+
+# -- other systems' configurations -------------------------------------------------------------------------------------
+
+_initialize = guard(Ebb.initialize)
+_recompute_configure = guard(Ebb.recompute_configure)
+
+
+def initialize(model, config):
+    """OSLO's: tensor parallelism and activation checkpointing as a configuration says; returns the same model.
+
+    config: a dict, the text of a JSON object, or the path of a file.
+    """
+    _check_module("initialize", "model", model)
+    _initialize(model, to_json("initialize", config))
+    return model
+
+
+def recompute_configure(model, config, mpu=None):
+    """Megatron-LM's: recompute_granularity, recompute_method, recompute_num_layers and distribute_saved_activations.
+
+    config: a dict, the text of a JSON object, or the path of a file. mpu: what knows the ranks that share the model, as
+    checkpointing_configure() takes it. Returns the same model.
+    """
+    _check_module("recompute_configure", "model", model)
+    _recompute_configure(model, to_json("recompute_configure", config), to_mpu(mpu, "recompute_configure"))
+    return model
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+_fork, _join = guard(Ebb.GeneratorTracker.fork), Ebb.GeneratorTracker.join
+_manual_seed = guard(Ebb.model_parallel_manual_seed)
+
+
+def model_parallel_manual_seed(seed, tensor_group=None):
+    """Seeds what all tensor ranks draw alike, and, differently on each, the tracker's "model-parallel-rng"."""
+    _check_group("model_parallel_manual_seed", tensor_group)
+    return _manual_seed(seed, tensor_group)
+
+
+@override
+class GeneratorTracker(Ebb.GeneratorTracker):
+    """Named generators; `with Ebb.GeneratorTracker.get_default().fork():` draws from one of them."""
+    __module__ = "gi.overrides.Ebb"
+
+    @contextlib.contextmanager
+    def fork(self, name=MODEL_PARALLEL_RNG):
+        """This thread draws from the named generator inside."""
+        _fork(self, name)
+        try:
+            yield self.get_generator(name)
+        finally:
+            _join(self)
+
+
+add_attributes(GeneratorTracker)

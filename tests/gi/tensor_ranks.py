@@ -1,0 +1,253 @@
+"""Models whose layers several ranks share, from Python: plans, others' configurations, random numbers, stores."""
+import json
+import os
+import tempfile
+
+from gi.repository import GLib
+from support import Ebb, TestCase, main
+
+VOCAB, CONTEXT = 32, 8
+
+
+def make_gpt(dropout=0.0):
+    config = Ebb.GptConfig.new()
+    for name, value in (("layers", 2), ("width", 16), ("heads", 4), ("context", CONTEXT), ("vocab", VOCAB)):
+        getattr(config, f"set_{name}")(value)
+    config.set_dropout(dropout)
+    Ebb.manual_seed(1)
+    return Ebb.Gpt(config)
+
+
+def make_batch():
+    tokens = Ebb.tensor([[(7 * i + 3 * j) % VOCAB for j in range(CONTEXT + 1)] for i in range(2)], dtype=Ebb.int64)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def train(model, n_steps=3):
+    optimizer, losses = Ebb.AdamW(model, 1e-2), []
+    for _ in range(n_steps):
+        loss = model.loss(*make_batch())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def oslo(n_ranks=2, **switches):
+    return {"model_parallelism": {"enable": True, "tensor_parallel_size": n_ranks},
+            "activation_checkpointing": {"enable": True, **switches}}
+
+
+class TensorRanksTestCase(TestCase):
+    def assert_close(self, losses, expected):
+        self.assertEqual(len(losses), len(expected))
+        for loss, other in zip(losses, expected):
+            self.assertLess(abs(loss - other), 1e-5 * abs(other))
+
+
+class Parallelize(TensorRanksTestCase):
+    def test_the_same_module_and_losses(self):
+        expected = train(make_gpt())
+        for keywords in {}, {"sequence_parallel": True}, {"synchronize_weights": False}:
+            def rank(group, keywords=keywords):
+                model = make_gpt()
+                self.assertIs(Ebb.parallelize(model, group, **keywords), model)
+                self.assertTrue(Ebb.parallel_is_parallelized(model))
+                self.assertEqual(Ebb.parallel_get_group(model), group)
+                return model.h[0].mlp.c_fc.weight.shape, train(model)
+
+            for shape, losses in Ebb.run_ranks(2, rank):
+                self.assertEqual(list(shape), [32, 16])
+                self.assert_close(losses, expected)
+
+    def test_a_plan_is_patterns_and_styles(self):
+        def make():
+            Ebb.manual_seed(4)
+            return Ebb.Sequential(Ebb.Linear(6, 10), Ebb.Tanh(), Ebb.Linear(10, 6))
+
+        x = Ebb.randn(3, 6, generator=Ebb.Generator.new(5))
+        expected = make()(x).numpy()
+
+        def rank(group):
+            model = Ebb.parallelize(make(), group, plan={"0": "column", "2": Ebb.ParallelStyle.ROW})
+            self.assertIsInstance(model[0], Ebb.ColumnParallelLinear)
+            self.assertIsInstance(model[2], Ebb.RowParallelLinear)
+            return model(x).detach().numpy().copy(), {name: tensor.numpy().copy() for name, tensor in
+                                                      Ebb.get_full_state_dict(model, False).items()}
+
+        whole = {name: tensor.numpy() for name, tensor in make().state_dict().items()}
+        for output, state in Ebb.run_ranks(2, rank):
+            self.assertLess(abs(output - expected).max(), 1e-5)
+            self.assertEqual(list(state), list(whole))
+            self.assertTrue(all((state[name] == whole[name]).all() for name in whole))
+
+    def test_a_mistake_names_what_is_right(self):
+        def rank(group):
+            for error, words, call in (
+                    (TypeError, "module is 3", lambda: Ebb.parallelize(3, group)),
+                    (TypeError, "group is 2: it must be an Ebb.ProcessGroup", lambda: Ebb.parallelize(make_gpt(), 2)),
+                    (TypeError, "plan is 'mlp': it must be", lambda: Ebb.parallelize(make_gpt(), group, plan="mlp")),
+                    (ValueError, "'diagonal' is no ParallelStyle",
+                     lambda: Ebb.parallelize(make_gpt(), group, plan={"h.*": "diagonal"})),
+                    (GLib.Error, "nothing", lambda: Ebb.parallelize(make_gpt(), group, plan={"nothing": "row"})),
+                    (GLib.Error, "Linear", lambda: Ebb.parallelize(Ebb.Linear(2, 2), group))):
+                with self.assertRaisesRegex(error, words):
+                    call()
+
+        Ebb.run_ranks(2, rank)
+
+    def test_layers_are_made_as_others_are(self):
+        def rank(group):
+            up = Ebb.ColumnParallelLinear(8, 12, group=group)
+            down = Ebb.RowParallelLinear(12, 8, group=group)
+            embedding = Ebb.VocabParallelEmbedding(7, 8, group=group)
+            tokens = Ebb.tensor([0, 3, 6], dtype=Ebb.int64)
+            return list(up.weight.shape), list(down.weight.shape), list(down(up(embedding(tokens))).shape)
+
+        for up, down, out in Ebb.run_ranks(2, rank):
+            self.assertEqual((up, down, out), ([6, 8], [8, 6], [3, 8]))
+
+
+class Configurations(TensorRanksTestCase):
+    def test_initialize_does_what_oslo_says(self):
+        expected = train(make_gpt())
+
+        def rank(group, config):
+            model = make_gpt()
+            self.assertIs(Ebb.initialize(model, config), model)
+            self.assertEqual(Ebb.initialize_get_mesh(model).get_size("tensor"), 2)
+            loss = model.loss(*make_batch())
+            store = Ebb.initialize_get_options(model).get_store()
+            held = store.get_bytes_held() if store is not None else None
+            loss.backward()
+            return held, type(store), train(model)[0]
+
+        whole = 2 * 2 * CONTEXT * 16 * 4
+        for switches in ({}, {"partitioned_checkpointing": True},
+                         {"partitioned_checkpointing": True, "contiguous_checkpointing": True,
+                          "cpu_checkpointing": True}):
+            for held, kind, loss in Ebb.run_ranks(2, rank, oslo(**switches)):
+                self.assert_close([loss], expected[:1])
+                if switches:
+                    self.assertTrue(issubclass(kind, Ebb.PartitionedStore))
+                    self.assertLessEqual(held, whole // 2 + 2 * 128)  # and some elements of each to compare
+
+    def test_a_configuration_may_be_text_or_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "oslo.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(oslo(), file)
+
+            def rank(group):
+                for config in json.dumps(oslo()), path:
+                    self.assertTrue(Ebb.parallel_is_parallelized(Ebb.initialize(make_gpt(), config)))
+
+            Ebb.run_ranks(2, rank)
+        with self.assertRaisesRegex(TypeError, "config is 3: it must be a dict"):
+            Ebb.initialize(make_gpt(), 3)
+        with self.assertRaisesRegex(GLib.Error, "partitioned_checkpointing"):
+            Ebb.initialize(make_gpt(), oslo(1, partitioned_checkpointing=True))
+
+    def test_megatrons_and_deepspeeds_take_a_mesh(self):
+        def rank(group):
+            mesh = Ebb.Mesh.new(group, ["data", "tensor"], [-1, 2])
+            model = Ebb.parallelize(make_gpt(), mesh.get_group("tensor"))
+            Ebb.recompute_configure(model, {"recompute_granularity": "full", "recompute_method": "uniform",
+                                            "recompute_num_layers": 1, "distribute_saved_activations": True}, mesh)
+            losses = train(model)
+            Ebb.checkpointing_configure(mesh, {"activation_checkpointing": {"partition_activations": True}})
+            self.assertIsInstance(Ebb.checkpointing_get_options().get_store(), Ebb.PartitionedStore)
+            with self.assertRaisesRegex(GLib.Error, "tensor"):
+                Ebb.checkpointing_configure(Ebb.Mesh.new(group, ["data"], [2]), partition_activations=True)
+            Ebb.checkpointing_reset()
+            return losses
+
+        expected = train(make_gpt())
+        for losses in Ebb.run_ranks(2, rank):
+            self.assert_close(losses, expected)
+
+
+class RandomNumbers(TestCase):
+    def test_a_fork_is_a_region(self):
+        tracker = Ebb.GeneratorTracker.new()
+        tracker.add("mine", 7)
+        Ebb.manual_seed(1)
+        outside = Ebb.rand(4)
+        with tracker.fork("mine") as generator:
+            self.assertEqual(generator.get_seed(), 7)
+            inside = Ebb.rand(4)
+        Ebb.manual_seed(7)
+        self.assert_same(inside, Ebb.rand(4))
+        Ebb.manual_seed(1)
+        self.assert_same(outside, Ebb.rand(4))
+        with self.assertRaises(KeyError), tracker.fork("mine"):
+            raise KeyError
+        self.assertEqual(Ebb.Generator.get_default().get_seed(), 1)
+        with self.assertRaisesRegex(GLib.Error, "other"), tracker.fork("other"):
+            pass
+        for name, seed in (("mine", 8), ("yours", 7)):
+            with self.assertRaises(GLib.Error):
+                tracker.add(name, seed)
+
+    def test_states_are_a_dict(self):
+        tracker = Ebb.GeneratorTracker.new()
+        tracker.add("mine", 7)
+        states = tracker.get_states()
+        self.assertEqual(list(states), ["mine"])
+        with tracker.fork("mine"):
+            first = Ebb.rand(4)
+        self.assertNotEqual(tracker.get_states(), states)
+        tracker.set_states(states)
+        with tracker.fork("mine"):
+            self.assert_same(first, Ebb.rand(4))
+        tracker.reset()
+        self.assertFalse(tracker.has("mine"))
+
+    def test_tensor_ranks_agree_outside_and_differ_inside(self):
+        def rank(group):
+            Ebb.model_parallel_manual_seed(3, group)
+            with Ebb.GeneratorTracker.get_default().fork():
+                inside = Ebb.rand(4).numpy().tolist()
+            return Ebb.rand(4).numpy().tolist(), inside
+
+        (whole, part), (other_whole, other_part) = Ebb.run_ranks(2, rank)
+        self.assertEqual(whole, other_whole)
+        self.assertNotEqual(part, other_part)
+
+
+class Stores(TestCase):
+    def test_a_store_keeps_a_part_on_each_rank(self):
+        def rank(group, next_store):
+            store = Ebb.PartitionedStore(group, next=next_store() if next_store else None, least_size=0)
+            self.assertEqual(store.group, group)
+            Ebb.manual_seed(2)
+            module = Ebb.checkpoint_wrapper(Ebb.Linear(8, 8), store=store)
+            x = Ebb.randn(125, 8, generator=Ebb.Generator.new(3), requires_grad=True)
+            loss = module(x).square().sum()
+            held, whole = store.get_bytes_held(), store.bytes_whole
+            loss.backward()
+            return held, whole, x.grad.numpy().copy(), store.report(as_dict=True)
+
+        for next_store in None, Ebb.HostStore, lambda: Ebb.DiskStore("/tmp"):
+            (first, whole, grad, report), (second, _, other, _) = Ebb.run_ranks(2, rank, next_store)
+            self.assertEqual(whole, 125 * 8 * 4)
+            for held in first, second:  # and some elements to compare
+                self.assertLessEqual(whole / 2, held)
+                self.assertLessEqual(held, whole / 2 + 128)
+            self.assertTrue((grad == other).all())
+            self.assertGreater(report["n_unpacked"], 0)
+
+    def test_a_mistake_names_what_is_right(self):
+        def rank(group):
+            for error, words, call in ((TypeError, "next is '/tmp': must be an Ebb.ActivationStore",
+                                        lambda: Ebb.PartitionedStore(group, next="/tmp")),
+                                       (TypeError, "no argument 'groups'", lambda: Ebb.PartitionedStore(groups=group))):
+                with self.assertRaisesRegex(error, words):
+                    call()
+
+        Ebb.run_ranks(2, rank)
+
+
+if __name__ == "__main__":
+    main()
