@@ -142,9 +142,67 @@ def show_nestings():
                   "activations at most, inputs"], rows)
 
 
+# -- activations ------------------------------------------------------------------------------------------------------
+
+SEQUENCE, BATCH, HEADS = 256, 2, 4
+UNIT = SEQUENCE * BATCH * WIDTH
+SCORES = 5 * HEADS * SEQUENCE / WIDTH
+
+# Of t ranks, in units of s b h, without and with the scores: Korthikanti et al., arXiv 2205.05198, equations 2 to 4,
+# section 5, table 2.
+STRATEGIES = {
+    "none": ("34 + 5as/h", lambda t: 34 + SCORES),
+    "tensor": ("10 + 24/t + 5as/ht", lambda t: 10 + 24 / t + SCORES / t),
+    "tensor, sequence": ("(34 + 5as/h)/t", lambda t: (34 + SCORES) / t),
+    "tensor, sequence, selective": ("34/t", lambda t: 34 / t),
+    "tensor, full": ("2", lambda t: 2),
+    "tensor, full, partitioned": ("2/t", lambda t: 2 / t),
+    "tensor, sequence, full": ("2/t", lambda t: 2 / t),
+}
+
+
+def keep(group, strategy, layers):
+    """The bytes that this rank keeps when the forward is done."""
+    words = strategy.split(", ")
+    config = Ebb.GptConfig.new_preset("tiny")
+    for name, value in (("vocab", 64), ("context", SEQUENCE), ("width", WIDTH), ("heads", HEADS), ("layers", layers),
+                        ("dropout", 0.1), ("residual_dtype", Ebb.DType.BF16)):
+        getattr(config, f"set_{name}")(value)
+    Ebb.manual_seed(1)
+    model = Ebb.Gpt.new(config)
+    if "tensor" in words:
+        Ebb.parallelize(model, group, sequence_parallel="sequence" in words)
+    if "selective" in words:
+        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock, policy="selective")
+    elif "full" in words:
+        store = Ebb.PartitionedStore(group) if "partitioned" in words else None
+        Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock, store=store)
+    tokens = Ebb.randint(0, 64, BATCH, SEQUENCE)
+    with Ebb.autocast():
+        loss = model.loss(tokens, tokens)
+    kept = Ebb.memory_stats()["activation"]["current"]
+    loss.backward()
+    return kept
+
+
+def show_activations():
+    rows = []
+    for strategy, (text, formula) in STRATEGIES.items():
+        cells = []
+        for n_ranks in (1, 2, 4):
+            if (n_ranks > 1 and strategy == "none") or (n_ranks == 1 and strategy.endswith("partitioned")):
+                cells.append("")
+                continue
+            few, many = (Ebb.run_ranks(n_ranks, keep, strategy, layers)[0] for layers in (2, 4))
+            cells.append(f"{(many - few) / 2 / UNIT:.2f} / {formula(n_ranks):g}")
+        rows.append([strategy, text, *cells])
+    return table(["", "Megatron-LM", "1 rank", "2 ranks", "4 ranks"], rows)
+
+
 # -- the document -----------------------------------------------------------------------------------------------------
 
-TABLES = {"memory": show_memory, "communication": show_communication, "nestings": show_nestings}
+TABLES = {"memory": show_memory, "communication": show_communication, "nestings": show_nestings,
+          "activations": show_activations}
 
 
 def write_table(match):
