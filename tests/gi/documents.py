@@ -82,6 +82,8 @@ def make_names():
     return {"Ebb": Ebb, "GLib": GLib, "random": random, "model": model, "block": block, "loss_of": loss_of,
             "x": Ebb.randn(2, 64, 64), "sequence": Ebb.Sequential(Ebb.Linear(64, 64), Ebb.Tanh(), Ebb.Linear(64, 8)),
             "config": {"activation_checkpointing": {"cpu_checkpointing": True}},
+            "oslo_config": {"activation_checkpointing": {"enable": True, "cpu_checkpointing": True}},
+            "mesh": Ebb.Mesh.new(Ebb.ProcessGroup.get_default(), ["data", "tensor"], [-1, 1]),
             "function": lambda x: block(x).tanh(), "pack": lambda tensor: tensor, "unpack": lambda tensor: tensor}
 
 
