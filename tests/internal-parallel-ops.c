@@ -274,8 +274,8 @@ gather_sized (EbbProcessGroup *group,
 
   g_assert_true (ebb_tensor_equal (again, x));
   g_assert_null (ebb_parallel_gather_sized (part, 1, 11, TRUE, group, &failure));
-  test_assert_error (failure, EBB_ERROR_SHAPE, "parallel_gather", "of 2", rank == 0 ? "[3, 4]" : "[3, 3]", "11 elements",
-                     rank == 0 ? "have 6" : "have 5");
+  test_assert_error (failure, EBB_ERROR_SHAPE, "parallel_gather", "of 2", "11 elements",
+                     rank == 0 ? "[3, 4]" : "[3, 3]", rank == 0 ? "have 6" : "have 5");
   return TRUE;
 }
 

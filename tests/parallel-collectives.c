@@ -141,9 +141,10 @@ a_layer_calls (gconstpointer data)
   for (guint n_ranks = 2; n_ranks <= 4; n_ranks *= 2)
     for (int is_bert = 0; is_bert < 2; is_bert++)
       {
-        Run few = { expected, { .n_ranks = n_ranks, .is_bert = is_bert, .n_layers = N_FEW, .dropout = 0.1 }, { 0 }, { 0 } };
+        Run few = { .expected = expected, .model = { .n_ranks = n_ranks, .is_bert = is_bert, .dropout = 0.1 } };
         Run many;
 
+        few.model.n_layers = N_FEW;
         few.model.is_sequence_parallel = expected->by_sequence;
         many = few;
         many.model.n_layers = N_FEW + N_MORE;

@@ -281,7 +281,7 @@ run_model (EbbProcessGroup *group,
 }
 
 static void
-model_learns_what_it_learns_on_threads (gconstpointer data)
+model_learns_what_threads_learn (gconstpointer data)
 {
   compare (run_model, data);
 }
@@ -308,9 +308,9 @@ main (int argc,
   g_test_add_func ("/mpi/parallel/ops-give-what-they-give-on-threads", ops_give_what_they_give_on_threads);
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
     {
-      g_autofree char *path = g_strconcat ("/mpi/parallel/model-learns-what-it-learns-on-threads/", cases[i].name, NULL);
+      g_autofree char *path = g_strconcat ("/mpi/parallel/model-learns-what-threads-learn/", cases[i].name, NULL);
 
-      g_test_add_data_func (path, &cases[i], model_learns_what_it_learns_on_threads);
+      g_test_add_data_func (path, &cases[i], model_learns_what_threads_learn);
     }
   status = g_test_run ();
   g_clear_object (&world);
