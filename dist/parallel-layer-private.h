@@ -78,7 +78,8 @@ EbbModule *ebb_parallel_layer_adopt (EbbModule *made,
 EbbTensor *ebb_parallel_layer_enter (const EbbParallelLayer *self,
                                      EbbTensor *x,
                                      GError **error);
-/* Back: the sum of what the ranks have, or this rank's part of it. */
+/* Back: the sum of what the ranks have, or this rank's part of it; may lie in the memory of @summand, which the caller
+ * alone holds and reads no more. */
 EbbTensor *ebb_parallel_layer_leave (const EbbParallelLayer *self,
                                      EbbTensor *summand,
                                      GError **error);

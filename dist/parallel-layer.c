@@ -124,5 +124,5 @@ ebb_parallel_layer_leave (const EbbParallelLayer *self, EbbTensor *summand, GErr
     return NULL;
   return ebb_parallel_model_is_divided (self->model)
              ? ebb_parallel_reduce_scatter (summand, SEQUENCE_DIM, self->group, error)
-             : ebb_parallel_reduce (summand, self->group, error);
+             : ebb_parallel_reduce_over (summand, self->group, error);
 }

@@ -5,6 +5,7 @@
 #include "dist/parallel-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/recipe-private.h"
+#include "tensor/thread-private.h"
 
 #include <string.h>
 
@@ -191,8 +192,13 @@ static gboolean
 reduce_run (EbbOpCall *call,
             GError **error)
 {
-  return ebb_launch_copy (call->inputs[0], call->outputs[0], error)
-         && ebb_parallel_sum (call->outputs, 1, get_group (call->owner), call->op->name, error);
+  EbbTensor *x = call->inputs[0], *y = call->outputs[0];
+
+  if (y->storage == x->storage)
+    ebb_storage_change (y->storage);
+  else if (!ebb_launch_copy (x, y, error))
+    return FALSE;
+  return ebb_parallel_sum (call->outputs, 1, get_group (call->owner), call->op->name, error);
 }
 
 static gboolean
@@ -339,6 +345,37 @@ ebb_parallel_copy_all (EbbTensor **tensors,
   return ok;
 }
 
+/* Nobody can tell whether the memory of @x holds its values or the sum's. */
+static gboolean
+is_spent (EbbTensor *x)
+{
+  return __atomic_load_n (&x->ref_count, __ATOMIC_ACQUIRE) == 1
+         && __atomic_load_n (&x->storage->ref_count, __ATOMIC_ACQUIRE) == 1 && !x->storage->pinned
+         && !x->storage->phantom && !x->requires_grad && !x->is_parameter && !x->is_buffer && x->recipe == NULL
+         && ebb_view_is_contiguous (&x->view);
+}
+
+static EbbTensor *
+reduce (EbbTensor *x,
+        gboolean is_given_away,
+        EbbProcessGroup *group,
+        GError **error)
+{
+  EbbOpCall call;
+
+  if (x == NULL || group == NULL)
+    return NULL;
+  if (is_alone (group))
+    return pass (x, error);
+  if (!begin (&call, &op_reduce, x, group, error))
+    return NULL;
+  if (is_given_away && !ebb_is_stopped () && is_spent (x))
+    call.outputs[call.n_outputs++] = ebb_tensor_alias (x);
+  else
+    ebb_op_add_output_like (&call, x);
+  return ebb_op_finish1 (&call, error);
+}
+
 /**
  * ebb_parallel_reduce:
  * @x: (nullable): this rank's summand
@@ -358,18 +395,16 @@ ebb_parallel_reduce (EbbTensor *x,
                      EbbProcessGroup *group,
                      GError **error)
 {
-  EbbOpCall call;
-
-  if (x == NULL || group == NULL)
-    return NULL;
-  if (is_alone (group))
-    return pass (x, error);
-  if (!begin (&call, &op_reduce, x, group, error))
-    return NULL;
-  ebb_op_add_output_like (&call, x);
-  return ebb_op_finish1 (&call, error);
+  return reduce (x, FALSE, group, error);
 }
 
+EbbTensor *
+ebb_parallel_reduce_over (EbbTensor *x,
+                          EbbProcessGroup *group,
+                          GError **error)
+{
+  return reduce (x, TRUE, group, error);
+}
 /* Describes and runs an op that makes @n elements along @dim of what @x has there; @whole: of all ranks. */
 static EbbTensor *
 finish_along (const EbbOp *op,

@@ -22,6 +22,10 @@ EbbTensor *ebb_parallel_gather_sized (EbbTensor *x,
                                       gboolean sum_gradient,
                                       EbbProcessGroup *group,
                                       GError **error);
+/* ebb_parallel_reduce () of what nobody but the caller holds, which reads it no more: the sum lies in its memory. */
+EbbTensor *ebb_parallel_reduce_over (EbbTensor *x,
+                                     EbbProcessGroup *group,
+                                     GError **error);
 /* ebb_parallel_copy () of several tensors (NULL: left out, gives NULL), whose gradients are summed in one call: to
  * copies[0 .. n), owned by the caller. FALSE: none of them. */
 gboolean ebb_parallel_copy_all (EbbTensor **tensors,

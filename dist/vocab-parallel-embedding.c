@@ -138,7 +138,7 @@ ebb_vocab_parallel_embedding_forward1 (EbbModule *module, EbbTensor *input, GErr
   if (input == NULL || !check_indices (input, self->parent_instance.num_embeddings, error))
     return NULL;
   summand = look_up (self, input, error);
-  return summand != NULL ? ebb_parallel_reduce (summand, self->layer.group, error) : NULL;
+  return summand != NULL ? ebb_parallel_reduce_over (summand, self->layer.group, error) : NULL;
 }
 
 /* -- output -------------------------------------------------------------------------------------------------------- */

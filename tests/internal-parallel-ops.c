@@ -285,6 +285,60 @@ a_known_size_is_checked_against_the_part (void)
   test_ranks_run (2, gather_sized, NULL);
 }
 
+/* -- in place ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+reduce_over (EbbProcessGroup *group,
+             gpointer user_data,
+             GError **error)
+{
+  static const char *const held[] = { "by nobody else", "by a reference", "by a view", "for backward", "as a leaf" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (held); i++)
+    {
+      g_autoptr (EbbTensor) leaf = test_randn (1, 3, 4, -1);
+      g_autoptr (EbbTensor) sine = NULL;
+      g_autoptr (EbbTensor) x = NULL;
+      g_autoptr (EbbTensor) holder = NULL;
+      g_autoptr (EbbTensor) before = NULL;
+      g_autoptr (EbbTensor) after = NULL;
+      g_autoptr (EbbTensor) sum = NULL;
+      g_autoptr (EbbTensor) expected = NULL;
+      g_autoptr (EbbTensor) dx = NULL;
+      const void *data;
+
+      ebb_tensor_set_requires_grad (leaf, TRUE, error);
+      sine = ebb_sin (leaf, error);
+      x = i == 3 ? ebb_exp (sine, error) : i == 4 ? ebb_tensor_ref (leaf)
+                                                  : ebb_neg (sine, error); /* exp keeps it */
+      if (i == 1)
+        holder = ebb_tensor_ref (x);
+      if (i == 2)
+        holder = ebb_tensor_detach (x);
+      before = ebb_copy (x, error);
+      data = x->view.data;
+      sum = ebb_parallel_reduce_over (x, group, error);
+      if (sum == NULL)
+        return FALSE;
+      g_assert_true ((sum->view.data == data) == (i == 0));
+      expected = ebb_mul_scalar (before, ebb_process_group_get_size (group), error);
+      g_assert_true (ebb_tensor_equal (sum, expected));
+      g_assert_true (i == 0 || ebb_tensor_equal (x, before));
+      g_assert_false (is_part (sum));
+      if (!ebb_backward (&sum, 1, &expected, 1, NULL, 0, FALSE, error))
+        return FALSE;
+      dx = ebb_tensor_get_grad (leaf);
+      g_assert_nonnull (dx);
+    }
+  return TRUE;
+}
+
+static void
+a_sum_lies_where_its_summand_was_if_nobody_else_sees_it (void)
+{
+  test_ranks_run (2, reduce_over, NULL);
+}
+
 int
 main (int argc,
       char **argv)
@@ -297,5 +351,7 @@ main (int argc,
   TEST ("parts-are-parts-in-a-recompute", parts_are_parts_in_a_recompute);
   TEST ("gradients-of-several-copies-are-summed-in-one-call", gradients_of_several_copies_are_summed_in_one_call);
   TEST ("a-known-size-is-checked-against-the-part", a_known_size_is_checked_against_the_part);
+  TEST ("a-sum-lies-where-its-summand-was-if-nobody-else-sees-it",
+        a_sum_lies_where_its_summand_was_if_nobody_else_sees_it);
   return g_test_run ();
 }
