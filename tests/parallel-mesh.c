@@ -47,6 +47,15 @@ test_splits (void)
       }
 }
 
+/* Three dimensions. */
+static void
+test_hybrid (void)
+{
+  const TestMesh settings = { .n_tensor = 2, .split = TEST_MESH_HYBRID, .sequence_parallel = TRUE, .max_norm = 1 };
+
+  assert_like_whole (&settings, 4);
+}
+
 static void
 test_sequence (void)
 {
@@ -176,6 +185,7 @@ main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_func ("/parallel-mesh/losses-are-those-of-the-whole-model", test_splits);
+  g_test_add_func ("/parallel-mesh/hybrid-shards-are-those-of-the-whole-model", test_hybrid);
   g_test_add_func ("/parallel-mesh/sequence-parallel-losses-are-those-of-the-whole-model", test_sequence);
   g_test_add_func ("/parallel-mesh/passes-without-sync-add-up", test_accumulation);
   g_test_add_func ("/parallel-mesh/clipping-is-that-of-the-whole-gradients", test_clipping);

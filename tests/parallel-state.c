@@ -2,6 +2,7 @@
 #include "support/device.h"
 #include "support/mesh-runs.h"
 #include "support/shard-runs.h"
+#include "support/tensor-parallel.h"
 #include "support/tensors.h"
 
 #include <string.h>
@@ -23,6 +24,7 @@ static const struct
   { 2, 2, TEST_MESH_ROWS },
   { 2, 2, TEST_MESH_FLAT },
   { 4, 1, TEST_MESH_FLAT },
+  { 4, 2, TEST_MESH_HYBRID },
 };
 
 /* The emulated device, which takes its time, goes from each grid to one other. */
@@ -376,6 +378,69 @@ test_alone (void)
   test_remove_folder (folder);
 }
 
+/* -- another model ------------------------------------------------------------------------------------------------- */
+
+/* Two pairs of tensor-parallel ranks, whose parts of a BERT are uneven, save; each pair alone, and one rank, load. */
+static gboolean
+save_bert (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  static const char *const names[] = { "data", "tensor" };
+  static const gint64 sizes[] = { 2, 2 };
+  const TestParallel bert = { .is_bert = TRUE, .vocab = 29 };
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (EbbModule) whole = test_parallel_model (&bert, error);
+  g_autoptr (EbbModule) model = test_parallel_model (&bert, error);
+  g_autoptr (EbbArgs) expected = whole != NULL ? ebb_get_full_state_dict (whole, FALSE, error) : NULL;
+  g_autoptr (EbbArgs) state = NULL;
+
+  if (mesh == NULL || expected == NULL
+      || !test_parallel_divide (&bert, model, ebb_mesh_get_group (mesh, "tensor"), error)
+      || !ebb_fully_shard_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, ebb_mesh_get_group (mesh, "data"), NULL, error))
+    return FALSE;
+  state = ebb_get_full_state_dict (model, FALSE, error);
+  return state != NULL && test_same_dicts (state, expected, error)
+         && ebb_save_sharded_state (model, NULL, user_data, error);
+}
+
+static gboolean
+load_bert (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  const TestParallel bert = { .is_bert = TRUE, .vocab = 29 };
+  g_autoptr (EbbModule) whole = test_parallel_model (&bert, error);
+  g_autoptr (EbbModule) model = test_parallel_model (&bert, error);
+  g_autoptr (EbbArgs) expected = whole != NULL ? ebb_get_full_state_dict (whole, FALSE, error) : NULL;
+  g_autoptr (EbbArgs) state = NULL;
+  guint n;
+  g_autofree EbbTensor **parameters = NULL;
+
+  if (expected == NULL || (ebb_process_group_get_size (group) > 1 && !test_parallel_divide (&bert, model, group, error)))
+    return FALSE;
+  parameters = ebb_module_get_parameters (model, TRUE, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      g_autoptr (EbbTensor) parameter = parameters[i];
+      g_autoptr (EbbTensor) detached = ebb_tensor_detach (parameter);
+
+      if (!ebb_tensor_fill (detached, 0, error))
+        return FALSE;
+    }
+  if (!ebb_load_sharded_state (model, NULL, user_data, error))
+    return FALSE;
+  state = ebb_get_full_state_dict (model, FALSE, error);
+  return state != NULL && test_same_dicts (state, expected, error);
+}
+
+static void
+test_bert (void)
+{
+  g_autofree char *folder = test_make_folder ();
+
+  test_ranks_run (4, save_bert, folder);
+  for (guint n = 1; n <= 4; n *= 2)
+    test_ranks_run (n, load_bert, folder);
+  test_remove_folder (folder);
+}
+
 /* -- a training ---------------------------------------------------------------------------------------------------- */
 
 static EbbTrainingState *
@@ -503,6 +568,7 @@ main (int argc, char **argv)
   g_test_add_func ("/parallel-state/one-tensor-at-a-time", test_memory);
   g_test_add_func ("/parallel-state/parts-load-on-any-mesh", test_parts);
   g_test_add_func ("/parallel-state/one-rank-alone-loads-parts", test_alone);
+  g_test_add_func ("/parallel-state/another-model-s-parts-load-as-well", test_bert);
   g_test_add_func ("/parallel-state/a-training-goes-on-bit-for-bit", test_resume);
   g_test_add_func ("/parallel-state/a-training-goes-on-elsewhere", test_resume_elsewhere);
   return g_test_run ();

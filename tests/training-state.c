@@ -326,6 +326,36 @@ what_is_no_state_is_named (void)
   list_files (folder, TRUE);
 }
 
+/* The generators of the thread's tracker, without being asked for. */
+static void
+named_generators_go_on (void)
+{
+  g_autofree char *folder = make_folder ();
+  EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
+  g_autoptr (GError) error = NULL;
+  Training training;
+  gint64 step;
+
+  ebb_generator_tracker_add (tracker, "rng", 3, &error);
+  g_assert_no_error (error);
+  training_start (&training, 11, 1);
+  ebb_generator_set_state (ebb_generator_tracker_get_generator (tracker, "rng"), G_MAXUINT64, 12);
+  g_assert_true (ebb_training_state_save (training.state, folder, 1, &error));
+  g_assert_no_error (error);
+
+  ebb_generator_tracker_reset (tracker);
+  ebb_generator_tracker_add (tracker, "rng", 4, &error);
+  ebb_generator_tracker_add (tracker, "other", 5, &error);
+  g_assert_true (ebb_training_state_load (training.state, folder, &step, &error));
+  g_assert_no_error (error);
+  g_assert_cmphex (ebb_generator_get_seed (ebb_generator_tracker_get_generator (tracker, "rng")), ==, G_MAXUINT64);
+  g_assert_cmphex (ebb_generator_get_offset (ebb_generator_tracker_get_generator (tracker, "rng")), ==, 12);
+  g_assert_false (ebb_generator_tracker_has (tracker, "other"));
+  ebb_generator_tracker_reset (tracker);
+  training_clear (&training);
+  list_files (folder, TRUE);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -335,6 +365,7 @@ main (int argc, char **argv)
   g_test_add_func ("/training-state/a-state-of-another-model-changes-nothing",
                    a_state_of_another_model_changes_nothing);
   g_test_add_func ("/training-state/a-full-disk-leaves-the-older-state", a_full_disk_leaves_the_older_state);
+  g_test_add_func ("/training-state/named-generators-go-on", named_generators_go_on);
   g_test_add_func ("/training-state/what-is-no-state-is-named", what_is_no_state_is_named);
   return g_test_run ();
 }

@@ -38,10 +38,15 @@ wrap (TestMeshRun *self, GError **error)
       return same != NULL;
     }
   ebb_fully_shard_options_set_flatten (options, settings->split == TEST_MESH_FLAT);
+  if (settings->split == TEST_MESH_HYBRID)
+    ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (self->mesh, "replica"));
   if (settings->compute_dtype != EBB_DTYPE_F32
       && !ebb_fully_shard_options_set_compute_dtype (options, settings->compute_dtype, error))
     return FALSE;
-  return ebb_fully_shard_wrap_each (self->model, EBB_TYPE_TRANSFORMER_BLOCK, self->data, options, error);
+  return ebb_fully_shard_wrap_each (self->model, EBB_TYPE_TRANSFORMER_BLOCK,
+                                    settings->split == TEST_MESH_HYBRID ? ebb_mesh_get_group (self->mesh, "shard")
+                                                                        : self->data,
+                                    options, error);
 }
 
 static gboolean
@@ -54,13 +59,15 @@ checkpoint (TestMeshRun *self, TestMeshCheckpoint place, GError **error)
 gboolean
 test_mesh_run_start (TestMeshRun *self, const TestMesh *settings, EbbProcessGroup *group, GError **error)
 {
-  static const char *const names[] = { "data", "tensor" };
-  const gint64 sizes[] = { -1, MAX (settings->n_tensor, 1) };
+  static const char *const names[] = { "replica", "shard", "tensor" };
+  const gint64 sizes[] = { -1, settings->split == TEST_MESH_HYBRID ? 2 : 1, MAX (settings->n_tensor, 1) };
 
-  *self = (TestMeshRun){ .settings = settings, .mesh = ebb_mesh_new (group, names, sizes, 2, error) };
+  *self = (TestMeshRun){ .settings = settings, .mesh = ebb_mesh_new (group, names, sizes, 3, error) };
   if (self->mesh == NULL)
     return FALSE;
-  self->data = ebb_mesh_get_group (self->mesh, "data");
+  self->data = ebb_process_group_split (group, ebb_mesh_get_coordinate (self->mesh, "tensor"), error);
+  if (self->data == NULL)
+    return FALSE;
   self->tensor = ebb_mesh_get_group (self->mesh, "tensor");
   self->model = test_ranks_model (2, settings->dropout, SEED);
   if (!parallelize (self, error) || !checkpoint (self, TEST_MESH_CHECKPOINT_INSIDE, error) || !wrap (self, error)
@@ -79,6 +86,7 @@ test_mesh_run_clear (TestMeshRun *self)
 {
   g_clear_object (&self->optimizer);
   g_clear_object (&self->model);
+  g_clear_object (&self->data);
   g_clear_object (&self->mesh);
 }
 

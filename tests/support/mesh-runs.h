@@ -12,7 +12,8 @@ typedef enum
   TEST_MESH_REPLICATED,
   TEST_MESH_ROWS,
   TEST_MESH_FLAT,
-  TEST_N_MESH_SPLITS
+  TEST_N_MESH_SPLITS,
+  TEST_MESH_HYBRID = TEST_N_MESH_SPLITS /* rows among pairs of data ranks, which are replicas of each other */
 } TestMeshSplit;
 
 typedef enum
@@ -42,7 +43,7 @@ typedef struct
 {
   const TestMesh *settings;
   EbbMesh *mesh;
-  EbbProcessGroup *data, *tensor; /* the mesh's */
+  EbbProcessGroup *data, *tensor; /* ranks with the same part of the model, and with the same rows */
   EbbModule *model;
   EbbOptimizer *optimizer;
 } TestMeshRun;
