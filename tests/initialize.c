@@ -632,6 +632,27 @@ ranks_must_be_configured_alike (void)
   test_ranks_run (2, disagree, NULL);
 }
 
+static gboolean
+misread (EbbProcessGroup *group,
+         gpointer data,
+         GError **error)
+{
+  g_autoptr (EbbModule) model = new_model ();
+  g_autoptr (EbbModule) same = ebb_initialize (
+      model, ebb_process_group_get_rank (group) == 1 ? "{\"model\": 1}" : BOTH (2, "\"cpu_checkpointing\": true"),
+      error);
+  return same != NULL;
+}
+
+static void
+a_rank_that_fails_alone_is_named (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_run_ranks (2, misread, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "rank 1 of 2", "has no key \"model\"");
+}
+
 int
 main (int argc, char **argv)
 {
@@ -651,5 +672,6 @@ main (int argc, char **argv)
   TEST ("models-that-cant-be-divided-are-refused", models_that_cant_be_divided_are_refused);
   TEST ("ranks-must-be-divisible", ranks_must_be_divisible);
   TEST ("ranks-must-be-configured-alike", ranks_must_be_configured_alike);
+  TEST ("a-rank-that-fails-alone-is-named", a_rank_that_fails_alone_is_named);
   return g_test_run ();
 }
