@@ -280,6 +280,37 @@ a_norm_before_a_copy_or_gather_is_made_again (void)
   test_ranks_run (4, keep_operand_of_norm, GINT_TO_POINTER (SEQUENCE));
 }
 
+/* What is kept of a part may lie anywhere, in half precision too, and what is made of it is gathered the same. */
+static gboolean
+keep_elsewhere (EbbProcessGroup *group,
+                gpointer user_data,
+                GError **error)
+{
+  for (Way way = 0; way <= (NORM | SEQUENCE | VIEWED | AUTOCAST); way++)
+    {
+      g_autoptr (EbbSavedTensorHooks) store = ebb_host_store_new ();
+      g_auto (Outcome) plain = { 0 };
+      g_auto (Outcome) stored = { 0 };
+
+      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      if (!train (group, way, NULL, &plain, error))
+        return FALSE;
+      ebb_push_saved_tensor_hooks (store);
+      if (!train (group, way, NULL, &stored, error))
+        return FALSE;
+      ebb_pop_saved_tensor_hooks ();
+      assert_same_grads (&plain, &stored);
+      g_assert_cmpmem (plain.backward, sizeof plain.backward, stored.backward, sizeof stored.backward);
+    }
+  return TRUE;
+}
+
+static void
+a_part_may_be_kept_by_a_store (void)
+{
+  test_ranks_run (2, keep_elsewhere, NULL);
+}
+
 /* -- recomputed ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -451,6 +482,7 @@ main (int argc,
 #define TEST(name, func) g_test_add_func ("/parallel-kept/" name, func)
   TEST ("a-product-of-what-was-gathered-keeps-this-ranks-part", a_product_of_what_was_gathered_keeps_this_ranks_part);
   TEST ("a-norm-before-a-copy-or-gather-is-made-again", a_norm_before_a_copy_or_gather_is_made_again);
+  TEST ("a-part-may-be-kept-by-a-store", a_part_may_be_kept_by_a_store);
   TEST ("a-recompute-that-has-all-it-needs-calls-nothing", a_recompute_that_has_all_it_needs_calls_nothing);
   TEST ("a-policy-spares-the-collectives-of-a-recompute", a_policy_spares_the_collectives_of_a_recompute);
   TEST ("graphs-that-are-dropped-or-used-twice-leave-nothing", graphs_that_are_dropped_or_used_twice_leave_nothing);
