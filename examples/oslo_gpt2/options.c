@@ -11,7 +11,7 @@
 void
 options_init (Options *self)
 {
-  *self = (Options){ .batch = 16, .sequence = 128, .steps = 2, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
+  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
 }
 
 void
@@ -34,7 +34,8 @@ make_context (Options *self)
       "N" },
     { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text at a time (16)", "N" },
     { "sequence", 0, 0, G_OPTION_ARG_INT, &self->sequence, "Tokens in a row (128)", "N" },
-    { "steps", 0, 0, G_OPTION_ARG_INT, &self->steps, "Steps for each row of the table; the last is measured (2)", "N" },
+    { "steps", 0, 0, G_OPTION_ARG_INT, &self->steps, "Steps for each row of the table, after one of a single row of text; the last is measured (1)",
+      "N" },
     { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-5)", "X" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
     { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers (1)", "N" },

@@ -40,11 +40,12 @@ static EbbTensor *
 make (const Text *self,
       const Options *options,
       gsize first,
+      int rows,
       EbbDevice *device,
       GError **error)
 {
-  const gint64 shape[] = { options->batch, options->sequence };
-  const gsize n = (gsize) options->batch * (gsize) options->sequence;
+  const gint64 shape[] = { rows, options->sequence };
+  const gsize n = (gsize) rows * (gsize) options->sequence;
   g_autofree gint64 *values = g_new (gint64, n);
   g_autoptr (EbbTensor) host = NULL;
 
@@ -58,6 +59,7 @@ gboolean
 text_get_batch (const Text *self,
                 const Options *options,
                 int step,
+                int rows,
                 EbbDevice *device,
                 EbbTensor **tokens,
                 EbbTensor **targets,
@@ -65,7 +67,7 @@ text_get_batch (const Text *self,
 {
   const gsize first = (gsize) step * (gsize) options->batch * (gsize) options->sequence;
 
-  *tokens = make (self, options, first, device, error);
-  *targets = make (self, options, first + 1, device, error);
+  *tokens = make (self, options, first, rows, device, error);
+  *targets = make (self, options, first + 1, rows, device, error);
   return *tokens != NULL && *targets != NULL;
 }

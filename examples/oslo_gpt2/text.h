@@ -17,10 +17,11 @@ gboolean text_init (Text *self,
                     const Options *options,
                     GError **error);
 void text_clear (Text *self);
-/* The rows of @step as [batch, sequence], and what follows each of their tokens, on @device. */
+/* The rows of @step as [rows, sequence], and what follows each of their tokens, on @device. */
 gboolean text_get_batch (const Text *self,
                          const Options *options,
                          int step,
+                         int rows,
                          EbbDevice *device,
                          EbbTensor **tokens,
                          EbbTensor **targets,

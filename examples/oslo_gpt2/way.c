@@ -127,15 +127,17 @@ run_steps (const Way *self,
 
   if (optimizer == NULL)
     return FALSE;
-  for (int step = 0; step < options->steps; step++)
+  /* A row of text before the others: the optimizer's state is there from its first step on. */
+  for (int step = -1; step < options->steps; step++)
     {
+      const int rows = step < 0 ? 1 : options->batch;
       const gint64 began = g_get_monotonic_time ();
       g_autoptr (EbbTensor) tokens = NULL;
       g_autoptr (EbbTensor) targets = NULL;
 
       memset (figures, 0, N_FIGURES * sizeof *figures);
       ebb_memory_reset_peaks (device);
-      if (!text_get_batch (text, options, step, device, &tokens, &targets, error)
+      if (!text_get_batch (text, options, MAX (step, 0), rows, device, &tokens, &targets, error)
           || !run_step (self, model, optimizer, tokens, targets, figures, error))
         return FALSE;
       figures[MICROSECONDS] = g_get_monotonic_time () - began;

@@ -54,10 +54,10 @@ def make_model(options, group, switches):
     return model
 
 
-def make_batch(options, text, step):
-    n = options.batch * options.sequence
+def make_batch(options, text, step, rows):
+    n = rows * options.sequence
     tokens, targets = ([text[(step * n + shift + i) % len(text)] for i in range(n)] for shift in (0, 1))
-    return [Ebb.tensor(values, dtype=Ebb.int64).reshape(options.batch, options.sequence).to(options.device)
+    return [Ebb.tensor(values, dtype=Ebb.int64).reshape(rows, options.sequence).to(options.device)
             for values in (tokens, targets)]
 
 
@@ -76,10 +76,11 @@ def run(group, options, text, switches):
     model = make_model(options, group, switches)
     optimizer = Ebb.AdamW(model, options.lr)
     device = Ebb.Device.get(options.device)
-    for step in range(options.steps):
+    # A row of text before the others: the optimizer's state is there from its first step on.
+    for step, rows in [(0, 1)] + [(step, options.batch) for step in range(options.steps)]:
         began = time.monotonic()
         Ebb.memory_reset_peaks(device)
-        loss = model.loss(*make_batch(options, text, step))
+        loss = model.loss(*make_batch(options, text, step, rows))
         kept = count_kept(model, options, switches)
         device.synchronize()
         after = Ebb.memory_stats(device)["total"]["current"]
@@ -167,7 +168,7 @@ def read_options(words):
                        ("heads", "attention heads; they divide the width, and the ranks them")):
         parser.add_argument(f"--{name}", type=count, metavar="N", help=f"{told} (the preset's)")
     for name, default, told in (("batch", 16, "rows of text at a time"), ("sequence", 128, "tokens in a row"),
-                                ("steps", 2, "for each row of the table; the last is measured"),
+                                ("steps", 1, "after one of a single row of text; the last is measured"),
                                 ("seed", 1, "of all random numbers")):
         parser.add_argument(f"--{name}", type=count, metavar="N", default=default, help=f"{told} ({default})")
     parser.add_argument("--lr", type=float, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
