@@ -40,6 +40,10 @@ for (const options of [null, {sequence_parallel: true}, {synchronize_weights: fa
 checkFails(() => Ebb.parallelize(makeGpt(), group, {plan: {'h.*': 'diagonal'}}), "'diagonal'", 'ParallelStyle');
 checkFails(() => Ebb.parallelize(makeGpt(), group, {plan: {'nothing': 'row'}}), 'nothing');
 
+const x = Ebb.ones([2, 2]);
+check(Ebb.parallel_gather(Ebb.parallel_scatter(Ebb.parallel_reduce(Ebb.parallel_copy(x)), 1), 1).toArray().join() ===
+    '1,1,1,1', 'collectives of one rank');
+
 // -- other systems' configurations
 
 const model = makeGpt();

@@ -97,6 +97,28 @@ class Parallelize(TensorRanksTestCase):
 
         Ebb.run_ranks(2, rank)
 
+    def test_gradients_go_through_collectives(self):
+        def rank(group):
+            x = Ebb.full([2, 4], group.rank + 1.0).requires_grad_()
+            part = Ebb.parallel_scatter(Ebb.parallel_reduce(Ebb.parallel_copy(x, group), group), 1, group)
+            whole = Ebb.parallel_gather(part, 1, group)
+            summed = Ebb.parallel_reduce_scatter(Ebb.parallel_gather(part, 1, sum_gradient=True), 0)
+            (whole.sum() + summed.sum()).backward()
+            return list(part.shape), whole.tolist(), summed.tolist(), x.grad.tolist()
+
+        for part, whole, summed, grad in Ebb.run_ranks(2, rank):
+            self.assertEqual((part, whole, summed), ([2, 2], [[3.0] * 4] * 2, [[6.0] * 4]))
+            self.assertEqual(grad, [[6.0] * 4] * 2)
+
+    def test_parts_of_a_block_share_heads_and_hidden_values(self):
+        def rank(group):
+            attention, mlp = Ebb.parallel_attention(8, 4, causal=True, group=group), Ebb.parallel_mlp(8, 32)
+            out = mlp(attention(Ebb.ones(1, 3, 8)))
+            return list(attention.c_attn.weight.shape), list(mlp.c_proj.weight.shape), list(out.shape)
+
+        for attention, mlp, out in Ebb.run_ranks(2, rank):
+            self.assertEqual((attention, mlp, out), ([12, 8], [8, 16], [1, 3, 8]))
+
     def test_layers_are_made_as_others_are(self):
         def rank(group):
             up = Ebb.ColumnParallelLinear(8, 12, group=group)

@@ -173,6 +173,14 @@ function _init() {
     Ebb.recompute_configure = (model, config, mpu = null) =>
         recomputeConfigure(model, _isPlainObject(config) ? JSON.stringify(config) : config, mpu);
     withDefaults('model_parallel_manual_seed', none, null);
+    for (const [name, ...defaults] of [['parallel_copy'], ['parallel_reduce'], ['parallel_scatter', 0],
+        ['parallel_gather', 0, false], ['parallel_reduce_scatter', 0]]) {
+        const raw = Ebb[name];
+        Ebb[name] = (x, ...args) => {
+            args.push(...defaults.slice(args.length));
+            return raw(x, ...args.slice(0, defaults.length), args[defaults.length] ?? Ebb.ProcessGroup.get_default());
+        };
+    }
     // Calls fn (generator) with a named generator of the tracker as the thread's.
     Ebb.GeneratorTracker.prototype.with_fork = function (name, fn) {
         this.fork(name);

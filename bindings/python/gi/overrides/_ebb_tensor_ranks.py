@@ -11,7 +11,9 @@ from gi.overrides._ebb_wrap import _check_module
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["initialize", "model_parallel_manual_seed", "parallelize", "recompute_configure"]
+__all__ = ["initialize", "model_parallel_manual_seed", "parallel_attention", "parallel_copy", "parallel_gather",
+           "parallel_mlp", "parallel_reduce", "parallel_reduce_scatter", "parallel_scatter", "parallelize",
+           "recompute_configure"]
 
 MODEL_PARALLEL_RNG = "model-parallel-rng"
 
@@ -55,6 +57,58 @@ def parallelize(module, group=None, *, sequence_parallel=False, plan=None, synch
     options.set_plan(_to_plan(plan))
     _parallelize(module, group, options)
     return module
+
+
+_attention, _mlp = guard(Ebb.parallel_attention_new), guard(Ebb.parallel_mlp_new)
+
+
+def parallel_attention(width, heads, dropout=0.0, causal=False, group=None):
+    """An Ebb.MultiHeadAttention whose heads the ranks of a group share."""
+    _check_group("parallel_attention", group)
+    return _attention(width, heads, dropout, causal, group)
+
+
+def parallel_mlp(width, hidden, gelu="exact", group=None):
+    """An Ebb.Mlp whose hidden values the ranks of a group share."""
+    _check_group("parallel_mlp", group)
+    return _mlp(width, hidden, choice(Ebb.GeluKind, gelu), group)
+
+
+# -- collectives that gradients go through -----------------------------------------------------------------------------
+
+_copy, _reduce = guard(Ebb.parallel_copy), guard(Ebb.parallel_reduce)
+_scatter, _reduce_scatter = guard(Ebb.parallel_scatter), guard(Ebb.parallel_reduce_scatter)
+_gather = guard(Ebb.parallel_gather)
+
+
+def _or_default(function, group):
+    _check_group(function, group)
+    return group if group is not None else Ebb.ProcessGroup.get_default()
+
+
+def parallel_copy(x, group=None):
+    """The tensor itself; its gradient is the sum of all ranks'."""
+    return _copy(x, _or_default("parallel_copy", group))
+
+
+def parallel_reduce(x, group=None):
+    """The sum of all ranks' tensors; each gets its gradient."""
+    return _reduce(x, _or_default("parallel_reduce", group))
+
+
+def parallel_scatter(x, dim, group=None):
+    """This rank's part of a dimension; the gradients are gathered."""
+    return _scatter(x, dim, _or_default("parallel_scatter", group))
+
+
+def parallel_gather(x, dim, group=None, *, sum_gradient=False):
+    """All ranks' parts of a dimension; each gets its part of its own gradient, or of the sum of all ranks'."""
+    return _gather(x, dim, sum_gradient, _or_default("parallel_gather", group))
+
+
+def parallel_reduce_scatter(x, dim, group=None):
+    """This rank's part, along a dimension, of the sum of all ranks' tensors; the gradients are gathered."""
+    return _reduce_scatter(x, dim, _or_default("parallel_reduce_scatter", group))
 
 
 # -- other systems' configurations -------------------------------------------------------------------------------------
