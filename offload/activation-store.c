@@ -113,7 +113,7 @@ enter_block (EbbActivationStore *self,
   EbbBlock *block;
 
   ebb_block_key_init (&key, tensor, in_place);
-  key.is_part = PRIVATE (self)->divides && tensor->is_part;
+  key.is_apart = PRIVATE (self)->divides && (tensor->is_part || ebb_thread.saves_result);
   block = find_block (self, &key, tensor->storage->size);
   if (block != NULL)
     return block;

@@ -19,7 +19,7 @@ typedef struct
   gsize start, end; /* bytes of the storage */
   guint version;    /* of the storage; of no account for what stays in place */
   gboolean in_place;
-  gboolean is_part; /* of a store that puts parts of tensors apart */
+  gboolean is_apart; /* of a store that divides others */
 } EbbBlockKey;
 
 struct _EbbBlock

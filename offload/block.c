@@ -73,7 +73,7 @@ ebb_block_equal (gconstpointer a,
   const EbbBlockKey *one = a, *other = b;
 
   return one->birth == other->birth && one->start == other->start && one->end == other->end
-         && one->version == other->version && one->in_place == other->in_place && one->is_part == other->is_part;
+         && one->version == other->version && one->in_place == other->in_place && one->is_apart == other->is_apart;
 }
 
 EbbBlock *

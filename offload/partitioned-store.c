@@ -22,8 +22,9 @@
  *
  * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
  * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept whole. So are
- * tensors of few elements, see #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves
- * a tensor where it is.
+ * results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and tensors of few
+ * elements, see #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where
+ * it is.
  *
  * The pieces go to the next store (a contiguous, host, disk, keep or compressed store), or stay on the tensor's device.
  * What the next store can't take goes to its fallback or to this one's, piece by piece, so that one rank may do so
@@ -144,21 +145,25 @@ ebb_partitioned_store_moves (EbbActivationStore *store,
          || (self->next != NULL && EBB_ACTIVATION_STORE_GET_CLASS (self->next)->moves (self->next, device));
 }
 
-/* The tensor that a block is put for, if that is to be divided. What another store has made of a tensor before it came
- * here is not known to be the same on all ranks, nor is what lies beside a tensor in memory that another store has
- * others share. */
+/* The tensor that @block is put for, if it is to be divided.
+ *
+ * Not results that a policy keeps: whether anybody has read one, and so will ask for it, a frame sees by addresses,
+ * which differ from rank to rank. Nor what another store has made of a tensor before it came here, of which it isn't
+ * known whether all ranks have the same, nor what lies beside the tensor in a block that another store has others
+ * share. */
 static EbbTensor *
 find_divisible (EbbPartitionedStore *self,
                 EbbTensor *block)
 {
   const EbbAtDoor *at_door = ebb_activation_store_get_at_door ();
   const guint64 n_ranks = ebb_process_group_get_size (self->partition.group);
+  EbbTensor *tensor = at_door->store != NULL ? at_door->tensor : NULL;
 
-  if (n_ranks == 1 || at_door->store == NULL || at_door->tensor->storage != block->storage || at_door->tensor->is_part
-      || (guint64) block->n_elements < MAX (EBB_READ (self->least_elements), n_ranks)
-      || (at_door->store != EBB_ACTIVATION_STORE (self) && at_door->tensor->n_elements != block->n_elements))
+  if (tensor == NULL || tensor->storage != block->storage || tensor->is_part || ebb_thread.saves_result)
     return NULL;
-  return at_door->tensor;
+  if (at_door->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)
+    return NULL;
+  return n_ranks > 1 && (guint64) block->n_elements >= MAX (EBB_READ (self->least_elements), n_ranks) ? tensor : NULL;
 }
 
 static EbbHandle *

@@ -54,8 +54,9 @@ typedef struct
   EbbGeneratorFork *forks;           /* what was the default before, innermost first */
   GObject *tracker;                  /* of named generators, made at first use */
   EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
-  gboolean compares_values;          /* of what is saved now with other ranks', where a store can do that */
-  gconstpointer divided;             /* the model whose sequence is divided among ranks where the thread is; NULL: none */
+  guint8 compares_values;            /* of what is saved now with other ranks', where a store can do that */
+  guint8 saves_result;               /* of an op, which a checkpoint's policy keeps: it may never be asked for again */
+  gconstpointer divided; /* the model whose sequence is divided among ranks where the thread is; NULL: none */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */

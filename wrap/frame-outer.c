@@ -42,12 +42,14 @@ ebb_frame_save_outside (EbbCheckpointFrame *self,
                         GError **error)
 {
   EbbSavedTensorHooks *hooks = ebb_thread.hooks;
-  const gboolean compares = ebb_thread.compares_values;
+  const guint8 compares = ebb_thread.compares_values, saves_result = ebb_thread.saves_result;
   gboolean ok;
 
   ebb_thread.hooks = self->outside;
   ebb_thread.compares_values = ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES;
+  ebb_thread.saves_result = op != &door_op;
   ok = ebb_saved_tensor_save (saved, op, tensor, NULL, error);
+  ebb_thread.saves_result = saves_result;
   ebb_thread.compares_values = compares;
   ebb_thread.hooks = hooks;
   return ok;

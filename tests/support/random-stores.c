@@ -16,6 +16,15 @@ nth (TestStores *self,
   return EBB_ACTIVATION_STORE (self->stores[index]);
 }
 
+/* The store itself, or that behind the one that divides. */
+static EbbActivationStore *
+get_last (TestStores *self,
+          guint index)
+{
+  return self->group != NULL ? ebb_partitioned_store_get_next (EBB_PARTITIONED_STORE (self->stores[index]))
+                             : nth (self, index);
+}
+
 static guint
 add (TestStores *self,
      guint *n,
@@ -24,6 +33,13 @@ add (TestStores *self,
 {
   g_assert_nonnull (store);
   g_assert_cmpuint (*n, <, TEST_N_STORES);
+  if (self->group != NULL)
+    {
+      EbbSavedTensorHooks *next = store;
+
+      store = ebb_partitioned_store_new (self->group, EBB_ACTIVATION_STORE (next), NULL);
+      g_object_unref (next);
+    }
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
   self->stores[*n] = store;
   self->names[*n] = name;
@@ -164,7 +180,7 @@ test_stores_settle (TestStores *self)
 
       g_assert_true (ebb_activation_store_synchronize (nth (self, i), &error));
       g_assert_no_error (error);
-      if (EBB_IS_CONTIGUOUS_STORE (self->stores[i]))
-        ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (self->stores[i]));
+      if (EBB_IS_CONTIGUOUS_STORE (get_last (self, i)))
+        ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (get_last (self, i)));
     }
 }

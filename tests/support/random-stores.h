@@ -13,6 +13,7 @@ typedef struct
 {
   EbbSavedTensorHooks *stores[TEST_N_STORES];
   const char *names[TEST_N_STORES];
+  EbbProcessGroup *group; /* on whose ranks each store is behind one that divides, not owned; NULL: none is */
   char *folder; /* of those on disk */
 } TestStores;
 
