@@ -8,7 +8,7 @@
 /* Random trees of modules, wrapped at random, on ranks that keep what is saved in pieces: each does what it does
  * unwrapped and alone, bit for bit. See checkpoint-random.c. */
 
-#define N_SEEDS 40
+#define N_SEEDS 200
 
 static char *
 compare_with_unwrapped (guint64 seed,
