@@ -306,6 +306,9 @@ copy_some (EbbTensor **tensors,
     {
       copies[i] = call.outputs[i];
       copies[i]->is_part = tensors[i]->is_part;
+      /* Sharded data parallel takes the memory of a parameter away, and gives it back to the parameter. */
+      if (tensors[i]->is_parameter && copies[i]->original == NULL)
+        copies[i]->original = ebb_tensor_ref (tensors[i]);
     }
   return TRUE;
 }

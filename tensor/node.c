@@ -116,7 +116,7 @@ find_edge (EbbOpCall *call,
 {
   for (guint i = 0; i < call->n_inputs; i++)
     if (call->inputs[i] == saved || (call->edges[i] != NULL && call->edges[i]->shadow == saved))
-      return call->edges[i];
+      return call->edges[i] != NULL && call->edges[i]->original != NULL ? call->edges[i]->original : call->edges[i];
   return NULL;
 }
 

@@ -29,7 +29,8 @@ static void
 add_input (EbbOpCall *call,
            EbbTensor *tensor)
 {
-  call->inputs[call->n_inputs] = call->edges[call->n_inputs] = tensor;
+  call->edges[call->n_inputs] = tensor;
+  call->inputs[call->n_inputs] = tensor != NULL && tensor->original != NULL ? tensor->original : tensor;
   call->n_inputs++;
   if (tensor != NULL && ebb_tensor_needs_grad (tensor) && !ebb_thread.no_grad)
     call->needs_grad = TRUE;

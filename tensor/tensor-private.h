@@ -26,12 +26,13 @@ struct _EbbTensor
   gint64 n_elements;
   EbbNode *node; /* that made it, if it requires a gradient and is not a leaf */
   EbbTensor *grad;
-  EbbRecipe *recipe; /* how it is made again, if that is cheap; NULL: not known */
-  EbbTensor *shadow; /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
+  EbbRecipe *recipe;   /* how it is made again, if that is cheap; NULL: not known */
+  EbbTensor *original; /* the parameter that this is but for its place in the graph: what ops read and keep; NULL: none */
+  EbbTensor *shadow;   /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
   guint64 shadow_birth;
   guint shadow_version;
-  int n_uses;                /* of a parameter: nodes of live graphs that hold it as an operand or for backward */
-  struct _EbbKeeper *keeper; /* of a parameter: who looks after it, not owned; NULL: nobody has to */
+  int n_uses;                      /* of a parameter: nodes of live graphs that hold it as an operand or for backward */
+  struct _EbbKeeper *keeper;       /* of a parameter: who looks after it, not owned; NULL: nobody has to */
   struct _EbbPartition *partition; /* of a parameter of which this rank has a part, not owned; NULL: it has the whole */
 };
 

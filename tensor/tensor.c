@@ -45,6 +45,7 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->node = NULL;
   self->grad = NULL;
   self->recipe = NULL;
+  self->original = NULL;
   self->shadow = NULL;
   self->n_uses = 0;
   self->keeper = NULL;
@@ -397,6 +398,8 @@ drop_contents (EbbTensor *tensor)
     ebb_node_unref (tensor->node);
   if (tensor->grad != NULL)
     ebb_tensor_unref (tensor->grad);
+  if (tensor->original != NULL)
+    ebb_tensor_unref (tensor->original);
   if (tensor->shadow != NULL)
     ebb_tensor_unref (tensor->shadow);
   if (tensor->recipe != NULL)
@@ -445,7 +448,7 @@ ebb_tensor_dispose (EbbTensor *tensor)
   tensor->requires_grad = 0;
   tensor->node = NULL;
   tensor->recipe = NULL;
-  tensor->grad = tensor->shadow = NULL;
+  tensor->grad = tensor->original = tensor->shadow = NULL;
   drop_contents (&gone);
 }
 
