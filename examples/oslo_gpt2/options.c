@@ -11,7 +11,7 @@
 void
 options_init (Options *self)
 {
-  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
+  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .prefetch = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
 }
 
 void
@@ -44,6 +44,8 @@ make_context (Options *self)
       "NAME" },
     { "ranks", 0, 0, G_OPTION_ARG_INT, &self->ranks,
       "Ranks that share the model, as threads (4); under mpirun its processes are", "N" },
+    { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
+      "How many blocks ahead of backward what they keep is gathered and brought back (1)", "N" },
     { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads of each rank (its share of the cores)", "N" },
     { NULL }
   };
@@ -85,6 +87,7 @@ check (const Options *self,
     { "seed", self->seed, 0, G_MAXINT64 },
     { "ranks", self->ranks, 0, MAX_RANKS },
     { "threads", self->threads, 0, 1024 },
+    { "prefetch", self->prefetch, 0, 1024 },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)

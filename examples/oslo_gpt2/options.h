@@ -13,7 +13,7 @@ typedef struct
   int layers, width, heads;     /* 0: the preset's */
   int batch, sequence, steps;
   int ranks; /* as threads; 0: the processes that a launcher started */
-  int threads;
+  int threads, prefetch;
   gint64 seed;
   double lr, dropout;
 } Options;

@@ -19,6 +19,15 @@ way_make_json (const Way *self,
                           n_ranks, to_json (self->partitioned), to_json (self->contiguous), to_json (self->host));
 }
 
+/* Where the checkpoints keep what they keep; NULL: where it is. */
+static EbbActivationStore *
+get_store (EbbModule *model)
+{
+  EbbSavedTensorHooks *hooks = ebb_checkpoint_options_get_store (ebb_initialize_get_options (model));
+
+  return hooks != NULL ? EBB_ACTIVATION_STORE (hooks) : NULL;
+}
+
 /* Every way begins with the same weights and draws the same random numbers. */
 static EbbModule *
 make_model (const Way *self,
@@ -43,6 +52,8 @@ make_model (const Way *self,
       || !ebb_model_parallel_manual_seed ((guint64) options->seed,
                                           ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"), error))
     return NULL;
+  if (get_store (model) != NULL)
+    ebb_activation_store_set_prefetch (get_store (model), (guint) options->prefetch);
   ebb_memory_trim (device);
   return g_steal_pointer (&model);
 }
@@ -74,8 +85,7 @@ measure_forward (const Way *self,
                  gint64 *figures,
                  GError **error)
 {
-  EbbSavedTensorHooks *hooks = ebb_checkpoint_options_get_store (ebb_initialize_get_options (model));
-  EbbActivationStore *store = hooks != NULL ? EBB_ACTIVATION_STORE (hooks) : NULL;
+  EbbActivationStore *store = get_store (model);
   g_autoptr (EbbMemoryStats) stats = NULL;
   guint64 kept;
 

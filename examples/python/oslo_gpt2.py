@@ -50,6 +50,9 @@ def make_model(options, group, switches):
         "model_parallelism": {"enable": True, "tensor_parallel_size": group.size},
         "activation_checkpointing": {"enable": True, **switches},
     })
+    store = Ebb.initialize_get_options(model).get_store()
+    if store is not None:
+        store.set_prefetch(options.prefetch)
     Ebb.model_parallel_manual_seed(options.seed, Ebb.initialize_get_mesh(model).get_group("tensor"))
     return model
 
@@ -171,6 +174,8 @@ def read_options(words):
                                 ("steps", 1, "after one of a single row of text; the last is measured"),
                                 ("seed", 1, "of all random numbers")):
         parser.add_argument(f"--{name}", type=count, metavar="N", default=default, help=f"{told} ({default})")
+    parser.add_argument("--prefetch", type=int, choices=range(9), default=1, metavar="N",
+                        help="blocks ahead of backward whose inputs are gathered and brought back (1)")
     parser.add_argument("--lr", type=float, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
     parser.add_argument("--dropout", type=float, default=0.1, help="probability of dropout (0.1)", metavar="P")
     parser.add_argument("--data", help="text to train on, taken byte by byte (a few lines)", metavar="FILE")
