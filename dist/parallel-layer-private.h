@@ -24,8 +24,8 @@ EbbParallelModel *ebb_parallel_model_new (EbbProcessGroup *group,
                                           gboolean has_sequence);
 EbbParallelModel *ebb_parallel_model_ref (EbbParallelModel *self);
 void ebb_parallel_model_unref (EbbParallelModel *self);
-/* TRUE if this thread runs what lies between the boundaries where the sequence is divided, or runs it again. @self NULL:
- * FALSE. */
+/* TRUE if this thread runs what lies between the boundaries where the sequence is divided, or runs it again. @self
+ * NULL: FALSE. */
 gboolean ebb_parallel_model_is_divided (EbbParallelModel *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbParallelModel, ebb_parallel_model_unref)
 

@@ -136,7 +136,8 @@ ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelSt
   if (!check_pattern (pattern, error))
     return FALSE;
   for (guint i = 0; i < self->rules->len; i++)
-    if (ebb_parallel_plan_get_style (self, i) == style && strcmp (ebb_parallel_plan_get_pattern (self, i), pattern) == 0)
+    if (ebb_parallel_plan_get_style (self, i) == style
+        && strcmp (ebb_parallel_plan_get_pattern (self, i), pattern) == 0)
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\" is planned as %s already",
                      pattern, style_names[style]);

@@ -152,10 +152,10 @@ check_once (EbbModule *module, GError **error)
  * Divides a model in place among the ranks of a group, each of which calls this at the same time (tensor parallel:
  * Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019). An
  * #EbbGpt or #EbbBert needs no plan, see ebb_parallel_plan_new_for(); any other tree of modules is divided by
- * #EbbParallelOptions:plan. All ranks are then called with the same inputs and compute the same results; their gradients
- * are complete after the backward, so that what works on one rank does here: accumulation, clipping, optimizers, sharded
- * and replicated data parallel over the ranks of another group of a mesh (parallelize first, then wrap), checkpointing
- * before or after.
+ * #EbbParallelOptions:plan. All ranks are then called with the same inputs and compute the same results; their
+ * gradients are complete after the backward, so that what works on one rank does here: accumulation, clipping,
+ * optimizers, sharded and replicated data parallel over the ranks of another group of a mesh (parallelize first, then
+ * wrap), checkpointing before or after.
  *
  * Layers that are divided are replaced under their names by #EbbColumnParallelLinear, #EbbRowParallelLinear and
  * #EbbVocabParallelEmbedding; other references to the old ones are of no use any more. Parameters stay the same tensors
@@ -226,8 +226,8 @@ ebb_parallel_is_parallelized (EbbModule *module)
  * ebb_parallel_get_group:
  * @module: a module
  *
- * Returns: (transfer none) (nullable): the ranks among which ebb_parallelize() has divided @module, or what it is a part
- *   of; %NULL if it has not
+ * Returns: (transfer none) (nullable): the ranks among which ebb_parallelize() has divided @module, or what it is a
+ *   part of; %NULL if it has not
  */
 EbbProcessGroup *
 ebb_parallel_get_group (EbbModule *module)

@@ -118,7 +118,8 @@ gather (EbbTensor *part, const EbbPartition *partition, GError **error)
   g_autoptr (EbbTensor) dense = ebb_contiguous (alias, error);
   g_autoptr (EbbTensor) piece = dense != NULL ? view_sections (dense, partition, error) : NULL;
   g_autoptr (EbbTensor) whole =
-      ebb_tensor_new_uninitialized (partition->shape, partition->n_dims, part->view.dtype, part->storage->device, error);
+      ebb_tensor_new_uninitialized (partition->shape, partition->n_dims, part->view.dtype, part->storage->device,
+                                    error);
   g_autoptr (EbbTensor) target = piece != NULL && whole != NULL ? view_sections (whole, partition, error) : NULL;
 
   if (target == NULL

@@ -112,8 +112,9 @@ ebb_rank_state_describe (EbbRankState *self,
       g_autofree char *shape = ebb_tensor_shape_to_string (item->tensor);
       g_autofree char *part = describe_part (item->tensor->partition);
 
-      g_string_append_printf (text, "%s %s %s%s%s%s\n", item->name, ebb_dtype_get_name (item->tensor->view.dtype), shape,
-                              part, kind, ebb_view_is_contiguous (&item->tensor->view) ? "" : ", not contiguous");
+      g_string_append_printf (text, "%s %s %s%s%s%s\n", item->name, ebb_dtype_get_name (item->tensor->view.dtype),
+                              shape, part, kind,
+                              ebb_view_is_contiguous (&item->tensor->view) ? "" : ", not contiguous");
     }
 }
 

@@ -81,8 +81,8 @@ gboolean ebb_layer_check_eps (EbbModule *self,
                               double eps,
                               GError **error);
 
-/* What stands between a layer's own parameters and its op: puts a tensor of the same shape and values (a reference) into
- * shared[i] for each parameter, NULL for one that is NULL. FALSE with @error: none is there. */
+/* What stands between a layer's own parameters and its op: puts a tensor of the same shape and values (a reference)
+ * into shared[i] for each parameter, NULL for one that is NULL. FALSE with @error: none is there. */
 typedef gboolean (*EbbLayerShareFunc) (EbbModule *self,
                                        EbbTensor **parameters,
                                        guint n_parameters,

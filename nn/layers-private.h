@@ -7,7 +7,8 @@
 #include "nn/module-private.h"
 #include "nn/output-layer-private.h"
 
-/* The fields of layers whose parameters a fused form reads, and of those that ranks divide among them (dist/). The tensors are bound to the registered parameters. */
+/* The fields of layers whose parameters a fused form reads, and of those that ranks divide among them (dist/). The
+ * tensors are bound to the registered parameters. */
 
 G_BEGIN_DECLS
 

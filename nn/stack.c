@@ -238,8 +238,9 @@ peek_first (EbbModule *stack, EbbArgs *args, const char *which, GError **error)
   if (first != NULL)
     return first;
   text = ebb_args_to_string (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must begin with a tensor, which is divided; got %s",
-               ebb_module_get_type_name (stack), which, text);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: %s must begin with a tensor, which is divided; got %s", ebb_module_get_type_name (stack), which,
+               text);
   return NULL;
 }
 

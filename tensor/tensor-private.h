@@ -27,7 +27,8 @@ struct _EbbTensor
   EbbNode *node; /* that made it, if it requires a gradient and is not a leaf */
   EbbTensor *grad;
   EbbRecipe *recipe;   /* how it is made again, if that is cheap; NULL: not known */
-  EbbTensor *original; /* the parameter that this is but for its place in the graph: what ops read and keep; NULL: none */
+  EbbTensor
+      *original; /* the parameter that this is but for its place in the graph: ops read and keep that; NULL: none */
   EbbTensor *shadow;   /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
   guint64 shadow_birth;
   guint shadow_version;

@@ -56,7 +56,7 @@ typedef struct
   EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
   guint8 compares_values;            /* of what is saved now with other ranks', where a store can do that */
   guint8 saves_result;               /* of an op, which a checkpoint's policy keeps: it may never be asked for again */
-  gconstpointer divided;             /* the model whose sequence is divided among ranks where the thread is; NULL: none */
+  gconstpointer divided;             /* whose sequence ranks have divided where the thread is; NULL: nobody's */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */

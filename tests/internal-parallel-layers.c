@@ -233,7 +233,8 @@ take_and_gather (EbbProcessGroup *group, gpointer user_data, GError **error)
   {
     gint64 shape[2];
     guint n_dims, dim, n_sections;
-  } cases[] = { { { 12, 5 }, 2, 0, 1 }, { { 13, 5 }, 2, 0, 1 }, { { 5, 14 }, 2, 1, 1 }, { { 15, 2 }, 2, 0, 3 }, { { 3, 18 }, 2, 1, 2 }, { { 21 }, 1, 0, 3 } };
+  } cases[] = { { { 12, 5 }, 2, 0, 1 }, { { 13, 5 }, 2, 0, 1 }, { { 5, 14 }, 2, 1, 1 },
+                { { 15, 2 }, 2, 0, 3 }, { { 3, 18 }, 2, 1, 2 }, { { 21 }, 1, 0, 3 } };
 
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
     {
@@ -298,9 +299,9 @@ test_partitions_go_with_their_layer (void)
 int
 main (int argc, char **argv)
 {
-  static const Sizes even = { 8, 12, TRUE, FALSE }, uneven = { 5, 7, TRUE, FALSE }, without_bias = { 5, 7, FALSE, FALSE },
-                     flagged = { 7, 9, TRUE, TRUE }, table = { 11, 3, FALSE, FALSE }, wide = { 16, 0, TRUE, FALSE },
-                     hidden = { 6, 10, TRUE, FALSE };
+  static const Sizes even = { 8, 12, TRUE, FALSE }, uneven = { 5, 7, TRUE, FALSE },
+                     without_bias = { 5, 7, FALSE, FALSE }, flagged = { 7, 9, TRUE, TRUE },
+                     table = { 11, 3, FALSE, FALSE }, wide = { 16, 0, TRUE, FALSE }, hidden = { 6, 10, TRUE, FALSE };
   static const Case column = { make_column, &even, FALSE, TRUE, 0, 8 },
                     column_uneven = { make_column, &uneven, FALSE, TRUE, 0, 5 },
                     column_without_bias = { make_column, &without_bias, FALSE, TRUE, 0, 5 },
