@@ -99,19 +99,11 @@ ebb_tensor_get_address (EbbTensor *tensor,
   return (guint64) (gsize) tensor->view.data;
 }
 
-/**
- * ebb_tensor_get_bytes:
- * @tensor: a tensor
- * @error: return location for an error
- *
- * The elements in row-major order: without a copy if @tensor is contiguous and on the CPU (the bytes then hold its
- * storage), else copied.
- *
- * Returns: (transfer full) (nullable): the bytes
- */
-GBytes *
-ebb_tensor_get_bytes (EbbTensor *tensor,
-                      GError **error)
+/* @pins: whoever has the bytes may keep them, and what they show mustn't move. */
+static GBytes *
+get_bytes (EbbTensor *tensor,
+           gboolean pins,
+           GError **error)
 {
   g_autoptr (EbbTensor) copy = NULL;
 
@@ -140,9 +132,27 @@ ebb_tensor_get_bytes (EbbTensor *tensor,
 
       return download (copy, values, error) ? g_bytes_new_take (g_steal_pointer (&values), size) : NULL;
     }
-  copy->storage->pinned = TRUE;
+  if (pins)
+    copy->storage->pinned = TRUE;
   return g_bytes_new_with_free_func (copy->view.data, ebb_tensor_get_n_bytes (copy),
                                      (GDestroyNotify) ebb_tensor_unref, ebb_tensor_ref (copy));
+}
+
+/**
+ * ebb_tensor_get_bytes:
+ * @tensor: a tensor
+ * @error: return location for an error
+ *
+ * The elements in row-major order: without a copy if @tensor is contiguous and on the CPU (the bytes then hold its
+ * storage), else copied.
+ *
+ * Returns: (transfer full) (nullable): the bytes
+ */
+GBytes *
+ebb_tensor_get_bytes (EbbTensor *tensor,
+                      GError **error)
+{
+  return get_bytes (tensor, TRUE, error);
 }
 
 static double
@@ -281,8 +291,8 @@ ebb_tensor_equal (EbbTensor *a,
   if (a->view.dtype != b->view.dtype || a->view.n_dims != b->view.n_dims
       || memcmp (a->view.shape, b->view.shape, sizeof (gint64) * (gsize) a->view.n_dims) != 0)
     return FALSE;
-  x = ebb_tensor_get_bytes (a, NULL);
-  y = ebb_tensor_get_bytes (b, NULL);
+  x = get_bytes (a, FALSE, NULL);
+  y = get_bytes (b, FALSE, NULL);
   return x != NULL && y != NULL && g_bytes_equal (x, y);
 }
 

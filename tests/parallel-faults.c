@@ -52,8 +52,8 @@ typedef struct
   Manner manner;
   char *messages[N_RANKS];
   /* For who stays away until the others have ended. */
-  GMutex mutex;
-  GCond changed;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
   guint n_ended;
 } Run;
 
@@ -72,10 +72,10 @@ go (Rank *rank,
   Run *run = rank->run;
 
   rank->has_failed = TRUE;
-  g_mutex_lock (&run->mutex);
+  pthread_mutex_lock (&run->mutex);
   while (run->manner == STAYING_AWAY && run->n_ended < N_RANKS - 1)
-    g_cond_wait (&run->changed, &run->mutex);
-  g_mutex_unlock (&run->mutex);
+    pthread_cond_wait (&run->changed, &run->mutex);
+  pthread_mutex_unlock (&run->mutex);
   g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the power went");
   return FALSE;
 }
@@ -171,11 +171,11 @@ run_rank (EbbProcessGroup *group,
     ebb_process_group_set_timeout (group, 1.5);
   g_assert_false (train (&rank, &failure));
   g_assert_nonnull (failure);
-  g_mutex_lock (&run->mutex);
+  pthread_mutex_lock (&run->mutex);
   run->messages[number] = g_strdup (failure->message);
   run->n_ended++;
-  g_cond_broadcast (&run->changed);
-  g_mutex_unlock (&run->mutex);
+  pthread_cond_broadcast (&run->changed);
+  pthread_mutex_unlock (&run->mutex);
   if (run->manner == LEAVING && number == FAILS)
     return TRUE;
   g_propagate_error (error, g_steal_pointer (&failure));
@@ -191,8 +191,8 @@ others_end_with_an_error_that_names_it (gconstpointer data)
               .manner = (Manner) (number / N_PHASES / N_KINDS) };
   g_autoptr (GError) error = NULL;
 
-  g_mutex_init (&run.mutex);
-  g_cond_init (&run.changed);
+  pthread_mutex_init (&run.mutex, NULL);
+  pthread_cond_init (&run.changed, NULL);
   g_assert_false (ebb_run_ranks (N_RANKS, run_rank, &run, &error));
   g_assert_nonnull (error);
   for (guint i = 0; i < N_RANKS; i++)
@@ -214,8 +214,8 @@ others_end_with_an_error_that_names_it (gconstpointer data)
         }
       g_free (run.messages[i]);
     }
-  g_mutex_clear (&run.mutex);
-  g_cond_clear (&run.changed);
+  pthread_mutex_destroy (&run.mutex);
+  pthread_cond_destroy (&run.changed);
 }
 
 /* -- an input in parts --------------------------------------------------------------------------------------------- */
