@@ -296,9 +296,12 @@ ebb_mesh_has_dim (EbbMesh *self,
 }
 
 /**
- * ebb_mesh_get_group:
+ * ebb_mesh_get_group: (skip)
  * @self: a mesh
  * @name: the name of a dimension
+ *
+ * For names that are known to be there, or after ebb_mesh_has_dim(). What takes a group takes %NULL for the default
+ * one, all ranks: a name from outside is for ebb_mesh_find_group(), which other languages call `get_group`.
  *
  * Returns: (transfer none) (nullable): the ranks that differ from this one in this dimension alone, with this one;
  *   %NULL if there is no dimension of that name
@@ -313,6 +316,39 @@ ebb_mesh_get_group (EbbMesh *self,
 
   dim = find (self, name);
   return dim != NULL ? dim->group : NULL;
+}
+
+/**
+ * ebb_mesh_find_group: (rename-to ebb_mesh_get_group)
+ * @self: a mesh
+ * @name: the name of a dimension
+ * @error: return location for an error
+ *
+ * Returns: (transfer none) (nullable): the ranks that differ from this one in this dimension alone, with this one;
+ *   %NULL with @error set to %EBB_ERROR_INVALID_ARGUMENT if there is no dimension of that name
+ */
+EbbProcessGroup *
+ebb_mesh_find_group (EbbMesh *self,
+                     const char *name,
+                     GError **error)
+{
+  const Dim *dim;
+  GString *names;
+
+  if (self == NULL || name == NULL || (error != NULL && *error != NULL))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MESH (self), NULL);
+
+  dim = find (self, name);
+  if (dim != NULL)
+    return dim->group;
+  names = g_string_new (NULL);
+  for (guint i = 0; i < self->n_dims; i++)
+    g_string_append_printf (names, "%s\"%s\"", i > 0 ? ", " : "", self->dims[i].name);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the mesh has no dimension \"%s\": it has %s", name,
+               names->str);
+  g_string_free (names, TRUE);
+  return NULL;
 }
 
 /**

@@ -44,6 +44,11 @@ EbbProcessGroup *ebb_mesh_get_group (EbbMesh *self,
                                      const char *name);
 
 EBB_AVAILABLE_IN_ALL
+EbbProcessGroup *ebb_mesh_find_group (EbbMesh *self,
+                                      const char *name,
+                                      GError **error);
+
+EBB_AVAILABLE_IN_ALL
 guint ebb_mesh_get_size (EbbMesh *self,
                          const char *name);
 

@@ -169,11 +169,29 @@ has_step (EbbParallelJob *job, EbbModule *module, EbbParallelStyle style)
   return FALSE;
 }
 
+/* @path: "h.0.c_fc"; the pattern that gave it its style: "h.*.c_fc" (column) */
+static char *
+describe_rule (EbbParallelJob *job, EbbModule *module, const char *path)
+{
+  for (guint i = 0; i < ebb_parallel_plan_get_n_rules (job->plan); i++)
+    {
+      EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, i);
+
+      if (has_step (job, module, style) && style != EBB_PARALLEL_STYLE_ATTENTION
+          && style != EBB_PARALLEL_STYLE_SEQUENCE && ebb_parallel_plan_matches (job->plan, i, path))
+        return g_strdup_printf ("\"%s\" (%s)", ebb_parallel_plan_get_pattern (job->plan, i),
+                                ebb_parallel_style_get_name (style));
+    }
+  return g_strdup ("another pattern");
+}
+
 /* A module in several places is divided once; it must be meant to be divided alike. */
 static gboolean
-add_layer (EbbParallelJob *job, EbbModule *module, const char *path, EbbParallelStyle style, GError **error)
+add_layer (EbbParallelJob *job, EbbModule *module, const char *path, guint rule, GError **error)
 {
+  EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, rule);
   const char *before = g_hash_table_lookup (job->layers, module);
+  g_autofree char *other = NULL;
 
   if (before == NULL)
     {
@@ -182,17 +200,22 @@ add_layer (EbbParallelJob *job, EbbModule *module, const char *path, EbbParallel
       g_hash_table_insert (job->layers, module, g_strdup (path));
       return add_step (job, module, path, style, NULL);
     }
-  return has_step (job, module, style)
-         || fail (error, EBB_ERROR_INVALID_ARGUMENT, path,
-                  "the plan gives the layer the style %s, and another one as %s", ebb_parallel_style_get_name (style),
-                  before);
+  if (has_step (job, module, style))
+    return TRUE;
+  other = describe_rule (job, module, before);
+  return fail (error, EBB_ERROR_INVALID_ARGUMENT, path,
+               "the plan's pattern \"%s\" gives the layer the style %s, and another one as %s: %s; it may have one of "
+               "them",
+               ebb_parallel_plan_get_pattern (job->plan, rule), ebb_parallel_style_get_name (style), before, other);
 }
 
 static gboolean
-match_module (EbbParallelJob *job, EbbModule *module, const char *path, EbbParallelStyle style, GError **error)
+match_module (EbbParallelJob *job, EbbModule *module, const char *path, guint rule, GError **error)
 {
+  EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, rule);
+
   if (style != EBB_PARALLEL_STYLE_ATTENTION && style != EBB_PARALLEL_STYLE_SEQUENCE)
-    return add_layer (job, module, path, style, error);
+    return add_layer (job, module, path, rule, error);
   if (has_step (job, module, style))
     return TRUE;
   return (style == EBB_PARALLEL_STYLE_ATTENTION ? check_attention (job, module, path, error)
@@ -233,7 +256,7 @@ match (EbbModule *module, const char *path, Search *search)
       else if (*path != '\0' && ebb_parallel_plan_matches (job->plan, i, path))
         {
           search->n_matches[i]++;
-          match_module (job, module, path, style, search->error);
+          match_module (job, module, path, i, search->error);
         }
     }
 }

@@ -85,12 +85,16 @@ static gboolean
 whole (EbbProcessGroup *group, gpointer data, GError **error)
 {
   g_autoptr (EbbMesh) mesh = mesh_new (group, "data shard", 1, 2, 0, error);
+  g_autoptr (GError) local = NULL;
 
   if (mesh == NULL)
     return FALSE;
   g_assert_true (ebb_mesh_get_group (mesh, "shard") == group);
   g_assert_cmpuint (ebb_process_group_get_size (ebb_mesh_get_group (mesh, "data")), ==, 1);
   g_assert_null (ebb_mesh_get_group (mesh, "tensor"));
+  g_assert_true (ebb_mesh_find_group (mesh, "shard", &local) == group);
+  g_assert_null (ebb_mesh_find_group (mesh, "shrad", &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "\"shrad\"", "\"data\", \"shard\"");
   g_assert_false (ebb_mesh_has_dim (mesh, "tensor"));
   g_assert_true (ebb_mesh_has_dim (mesh, "data"));
   g_assert_cmpuint (ebb_mesh_get_size (mesh, "tensor"), ==, 1);

@@ -706,7 +706,7 @@ main (int argc, char **argv)
     { make_without_match, EBB_ERROR_INVALID_ARGUMENT, { "\"0.*.down\" (row) matches no module" } },
     { make_without_parameter, EBB_ERROR_INVALID_ARGUMENT, { "\"0.gain\" (parameter) matches no parameter" } },
     { make_empty_plan, EBB_ERROR_INVALID_ARGUMENT, { "the plan is empty" } },
-    { make_contradiction, EBB_ERROR_INVALID_ARGUMENT, { "0.0.1", "the style row, and another one" } },
+    { make_contradiction, EBB_ERROR_INVALID_ARGUMENT, { "0.0.1", "the style row, and another one", "(column)" } },
     { make_without_stack, EBB_ERROR_INVALID_ARGUMENT, { "sequence-parallel", "no stack of the style sequence" } },
     { make_whole_inside, EBB_ERROR_NOT_SUPPORTED, { "0.0.1: a Linear that is not divided", "\"0\"" } },
     { make_wrapped, EBB_ERROR_STATE, { "h.1.mlp.c_fc", "parallelize first, then wrap" } },

@@ -37,7 +37,11 @@ for (const options of [null, {sequence_parallel: true}, {synchronize_weights: fa
     check(Ebb.parallel_is_parallelized(model), 'not parallelized');
     check(isNear(train(model)), 'parallelized: the gradients differ');
 }
-checkFails(() => Ebb.parallelize(makeGpt(), group, {plan: {'h.*': 'diagonal'}}), "'diagonal'", 'ParallelStyle');
+checkFails(() => Ebb.parallelize(makeGpt(), group, {plan: {'h.*': 'diagonal'}}), "'h.*'", "'diagonal'", 'ParallelStyle',
+    "'column'");
+checkFails(() => Ebb.parallelize(makeGpt(), group, {sequence_parallel: 'no'}), 'sequence_parallel', "'no'", 'true');
+checkFails(() => Ebb.parallelize(makeGpt(), group, {plan: {'wte': 33}}), "'wte'", 'ParallelStyle');
+checkFails(() => Ebb.Mesh.new(group, ['data', 'tensor'], [1, 1]).get_group('tnesor'), 'tnesor', '"data", "tensor"');
 checkFails(() => Ebb.parallelize(makeGpt(), group, {plan: {'nothing': 'row'}}), 'nothing');
 
 const x = Ebb.ones([2, 2]);

@@ -88,8 +88,19 @@ class Parallelize(TensorRanksTestCase):
                     (TypeError, "module is 3", lambda: Ebb.parallelize(3, group)),
                     (TypeError, "group is 2: it must be an Ebb.ProcessGroup", lambda: Ebb.parallelize(make_gpt(), 2)),
                     (TypeError, "plan is 'mlp': it must be", lambda: Ebb.parallelize(make_gpt(), group, plan="mlp")),
-                    (ValueError, "'diagonal' is no ParallelStyle",
+                    (ValueError, r"for 'h\.\*' is 'diagonal', which is no ParallelStyle: it must be one of 'column'",
                      lambda: Ebb.parallelize(make_gpt(), group, plan={"h.*": "diagonal"})),
+                    (TypeError, "for 'wte' is 3: it must be one of",
+                     lambda: Ebb.parallelize(make_gpt(), group, plan={"wte": 3})),
+                    (TypeError, "pattern 3 must be a str",
+                     lambda: Ebb.parallelize(make_gpt(), group, plan={3: "row"})),
+                    (TypeError, "sequence_parallel is 'no': it must be True or False",
+                     lambda: Ebb.parallelize(make_gpt(), group, sequence_parallel="no")),
+                    (GLib.Error, 'no dimension "tnesor": it has "data", "tensor"', lambda: Ebb.parallelize(
+                        make_gpt(), Ebb.Mesh.new(group, ["data", "tensor"], [1, 2]).get_group("tnesor"))),
+                    (GLib.Error, r'"h\.0\.mlp\.c_fc" gives .* row, .*"h\.\*\.mlp\.c_fc" \(column\)',
+                     lambda: Ebb.parallelize(make_gpt(), group, plan={"h.*.mlp.c_fc": "column",
+                                                                      "h.0.mlp.c_fc": "row"})),
                     (GLib.Error, "nothing", lambda: Ebb.parallelize(make_gpt(), group, plan={"nothing": "row"})),
                     (GLib.Error, "Linear", lambda: Ebb.parallelize(Ebb.Linear(2, 2), group))):
                 with self.assertRaisesRegex(error, words):

@@ -148,11 +148,15 @@ function _init() {
         if (!_isPlainObject(given))
             return given;
         const plan = Ebb.ParallelPlan.new();
+        const styles = Object.keys(Ebb.ParallelStyle).filter(name => name === name.toUpperCase() && name !== '$GTYPE');
         for (const [pattern, style] of Object.entries(given)) {
             const value = typeof style === 'string' ? Ebb.ParallelStyle[style.toUpperCase().replaceAll('-', '_')]
                 : style;
-            if (value === undefined)
-                throw new TypeError(`parallelize: ${_show(style)} is no Ebb.ParallelStyle`);
+            if (!styles.some(name => Ebb.ParallelStyle[name] === value)) {
+                const known = styles.map(name => _show(name.toLowerCase())).join(', ');
+                throw new TypeError(`parallelize: the plan's style for ${_show(pattern)} is ${_show(style)}, which is ` +
+                    `no Ebb.ParallelStyle: it must be one of ${known}`);
+            }
             plan.add(pattern, value);
         }
         return plan;
@@ -162,6 +166,10 @@ function _init() {
         if (!_isPlainObject(options))
             return parallelize(module, group, options);
         const {plan = null, ...others} = options;
+        for (const [name, value] of Object.entries(others)) {
+            if (typeof value !== 'boolean')
+                throw new TypeError(`parallelize: ${name} is ${_show(value)}: it must be true or false`);
+        }
         const made = new Ebb.ParallelOptions(others);
         made.set_plan(toPlan(plan));
         return parallelize(module, group, made);

@@ -30,6 +30,28 @@ _parallelize = guard(Ebb.parallelize)
 _add = guard(Ebb.ParallelPlan.add)
 
 
+_STYLES = ("column", "column_qkv", "column_gathered", "row", "row_scattered", "vocab", "parameter", "attention",
+           "sequence")
+
+
+def _check_pattern(pattern):
+    if not isinstance(pattern, str):
+        raise TypeError(f"parallelize(): the plan's pattern {pattern!r} must be a str, as \"h.*.mlp.c_fc\"")
+    return pattern
+
+
+def _to_style(pattern, style):
+    if isinstance(style, Ebb.ParallelStyle):
+        return style
+    known = f"it must be one of {', '.join(map(repr, _STYLES))}, or of Ebb.ParallelStyle"
+    if not isinstance(style, str):
+        raise TypeError(f"parallelize(): the plan's style for {pattern!r} is {style!r}: {known}")
+    if style.replace("-", "_") not in _STYLES:
+        raise ValueError(f"parallelize(): the plan's style for {pattern!r} is {style!r}, which is no ParallelStyle: "
+                         f"{known}")
+    return choice(Ebb.ParallelStyle, style)
+
+
 def _to_plan(plan):
     if plan is None or isinstance(plan, Ebb.ParallelPlan):
         return plan
@@ -38,8 +60,14 @@ def _to_plan(plan):
                         "styles, as {\"h.*.mlp.c_fc\": \"column\"}, or None for that of Ebb.Gpt and Ebb.Bert")
     made = Ebb.ParallelPlan.new()
     for pattern, style in plan.items():
-        _add(made, pattern, choice(Ebb.ParallelStyle, style))
+        _add(made, _check_pattern(pattern), _to_style(pattern, style))
     return made
+
+
+def _check_flag(name, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"parallelize(): {name} is {value!r}: it must be True or False")
+    return value
 
 
 def parallelize(module, group=None, *, sequence_parallel=False, plan=None, synchronize_weights=True):
@@ -52,8 +80,8 @@ def parallelize(module, group=None, *, sequence_parallel=False, plan=None, synch
     _check_module("parallelize", "module", module)
     _check_group("parallelize", group)
     options = Ebb.ParallelOptions.new()
-    options.set_sequence_parallel(bool(sequence_parallel))
-    options.set_synchronize_weights(bool(synchronize_weights))
+    options.set_sequence_parallel(_check_flag("sequence_parallel", sequence_parallel))
+    options.set_synchronize_weights(_check_flag("synchronize_weights", synchronize_weights))
     options.set_plan(_to_plan(plan))
     _parallelize(module, group, options)
     return module
