@@ -6,7 +6,7 @@
 
 /* Of a call over many tensors so many are named. */
 #define MAX_NAMED 4
-#define MAX_PURPOSE 160 /* bytes */
+#define MAX_PURPOSE 200 /* bytes */
 
 static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                      "all_to_all", "send", "recv", "barrier" };

@@ -188,6 +188,9 @@ gather_backward (EbbBackward *ctx,
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
+/* Of the call that this thread makes now; NULL: the op's name. */
+static __thread const char *reduce_purpose;
+
 static gboolean
 reduce_run (EbbOpCall *call,
             GError **error)
@@ -198,7 +201,8 @@ reduce_run (EbbOpCall *call,
     ebb_storage_change (y->storage);
   else if (!ebb_launch_copy (x, y, error))
     return FALSE;
-  return ebb_parallel_sum (call->outputs, 1, get_group (call->owner), call->op->name, error);
+  return ebb_parallel_sum (call->outputs, 1, get_group (call->owner),
+                           reduce_purpose != NULL ? reduce_purpose : call->op->name, error);
 }
 
 static gboolean
@@ -408,6 +412,21 @@ ebb_parallel_reduce_over (EbbTensor *x,
 {
   return reduce (x, TRUE, group, error);
 }
+
+EbbTensor *
+ebb_parallel_reduce_over_for (EbbTensor *x,
+                              EbbProcessGroup *group,
+                              const char *purpose,
+                              GError **error)
+{
+  EbbTensor *sum;
+
+  reduce_purpose = purpose;
+  sum = reduce (x, TRUE, group, error);
+  reduce_purpose = NULL;
+  return sum;
+}
+
 /* Describes and runs an op that makes @n elements along @dim of what @x has there; @whole: of all ranks. */
 static EbbTensor *
 finish_along (const EbbOp *op,

@@ -26,6 +26,11 @@ EbbTensor *ebb_parallel_gather_sized (EbbTensor *x,
 EbbTensor *ebb_parallel_reduce_over (EbbTensor *x,
                                      EbbProcessGroup *group,
                                      GError **error);
+/* The same; @purpose is told in errors and compared between the ranks. */
+EbbTensor *ebb_parallel_reduce_over_for (EbbTensor *x,
+                                         EbbProcessGroup *group,
+                                         const char *purpose,
+                                         GError **error);
 /* ebb_parallel_copy () of several tensors (NULL: left out, gives NULL), whose gradients are summed in one call: to
  * copies[0 .. n), owned by the caller. FALSE: none of them. */
 gboolean ebb_parallel_copy_all (EbbTensor **tensors,

@@ -167,6 +167,11 @@ check_once (EbbModule *module, GError **error)
  * the default generator plus 2718 plus the rank. All else is drawn from the default generators, which must stand at the
  * same place on all ranks.
  *
+ * A rank with other inputs, or in training with its default generator at another place, would go on with results that
+ * are nobody's: the collective after the lookup of an #EbbVocabParallelEmbedding has a checksum of the tokens and the
+ * generator's place in its purpose, so that the first such forward fails with %EBB_ERROR_PROCESS_GROUP and tells of it
+ * (tokens in a device's memory are read in the first 8 forwards only). A model without such an embedding has no check.
+ *
  * With #EbbParallelOptions:sequence-parallel, what lies between divided layers (norms, dropout, residuals) is divided
  * along the sequence, whose length must then be a multiple of the number of ranks (Korthikanti et al., "Reducing
  * Activation Recomputation in Large Transformer Models", 2022). A single block called by itself, outside of the stack

@@ -3,14 +3,22 @@
 
 #include "dist/parallel-layer-private.h"
 #include "dist/parallel-private.h"
+#include "dist/value-checksum-private.h"
 #include "dist/vocab-loss.h"
 #include "nn/layer-private.h"
+#include "nn/module-instance-private.h"
+#include "tensor/backend-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/indexing.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
 #include "tensor/ops/shape.h"
+#include "tensor/random.h"
+#include "tensor/thread-private.h"
+
+/* Of tokens in a device's memory, which the host would wait for in each. */
+#define CHECKED_FORWARDS_ON_DEVICE 8
 
 /**
  * EbbVocabParallelEmbedding:
@@ -28,6 +36,7 @@ struct _EbbVocabParallelEmbedding
   EbbEmbedding parent_instance;
 
   EbbParallelLayer layer;
+  guint n_checked; /* forwards whose tokens were read from a device to compare them */
 };
 
 enum
@@ -89,16 +98,63 @@ ebb_vocab_parallel_embedding_build (EbbModule *module, GError **error)
 
 static const EbbOp op_check = { "embedding", EBB_OP_INDEXING, EBB_N_KERNELS, NULL, NULL };
 
-/* Of the whole table: each rank would take what is out of range for another's. */
+/* Whether this forward's tokens are compared: the same on all ranks. A recompute has the tokens of its forward. */
 static gboolean
-check_indices (EbbTensor *indices, gint64 n_rows, GError **error)
+is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
+{
+  if (ebb_thread.recomputing > 0 || ebb_is_stopped () || indices->storage->phantom)
+    return FALSE;
+  return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
+}
+
+/* Of the whole table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for. */
+static gboolean
+check_indices (EbbVocabParallelEmbedding *self, EbbTensor *indices, guint64 *checksum, GError **error)
 {
   EbbOpCall call;
+  gboolean ok;
 
-  if (!ebb_op_begin (&call, &op_check, error, 1, indices) || !ebb_op_check_indices (&call, 0, n_rows, NULL, error))
+  *checksum = 0;
+  if (!ebb_op_begin (&call, &op_check, error, 1, indices)
+      || !ebb_op_check_indices (&call, 0, self->parent_instance.num_embeddings, NULL, error))
     return FALSE;
+  ok = !is_compared (self, indices) || ebb_value_checksum (call.inputs[0], checksum, error);
   ebb_op_clear (&call);
-  return TRUE;
+  return ok;
+}
+
+static const char *
+get_name (EbbModule *module)
+{
+  EbbModule *parent = ebb_module_get_private (module)->parent;
+  const EbbModulePrivate *priv = parent != NULL ? ebb_module_get_private (parent) : NULL;
+
+  for (guint i = 0; priv != NULL && i < priv->n_children; i++)
+    if (priv->children[i].module == module)
+      return priv->children[i].name;
+  return "embedding";
+}
+
+/* What ranks that share a model must have alike and could go on without for long: the rows, and in training where the
+ * default generator stands. Told of in the collective that they come to anyway, whose purposes are compared; short,
+ * since errors have the end of it only. */
+static char *
+describe (EbbVocabParallelEmbedding *self, guint64 checksum)
+{
+  EbbModule *module = EBB_MODULE (self);
+  EbbGenerator *generator = ebb_generator_get_default ();
+  GString *text = g_string_new (get_name (module));
+
+  if (checksum != 0)
+    g_string_append_printf (text, " of tokens with checksum %08x (ranks that share a model get the same rows)",
+                            (guint) (checksum & G_MAXUINT32));
+  if (ebb_module_get_training (module) && ebb_thread.recomputing == 0 && ebb_thread.forks == NULL)
+    g_string_append_printf (text,
+                            "%s default generator at %" G_GUINT64_FORMAT "+%" G_GUINT64_FORMAT
+                            " (ebb_model_parallel_manual_seed () puts them alike)",
+                            checksum != 0 ? "," : " with", ebb_generator_get_seed (generator),
+                            ebb_generator_get_offset (generator));
+  return g_string_free (text, FALSE);
 }
 
 /* The rows that this rank has, zeros for those of others. A row that others have is looked up as some row here and
@@ -132,13 +188,18 @@ ebb_vocab_parallel_embedding_forward1 (EbbModule *module, EbbTensor *input, GErr
 {
   EbbVocabParallelEmbedding *self = EBB_VOCAB_PARALLEL_EMBEDDING (module);
   g_autoptr (EbbTensor) summand = NULL;
+  g_autofree char *purpose = NULL;
+  guint64 checksum;
 
   if (ebb_process_group_get_size (self->layer.group) == 1)
     return ebb_embedding (self->parent_instance.weight, input, error);
-  if (input == NULL || !check_indices (input, self->parent_instance.num_embeddings, error))
+  if (input == NULL || !check_indices (self, input, &checksum, error))
     return NULL;
   summand = look_up (self, input, error);
-  return summand != NULL ? ebb_parallel_reduce_over (summand, self->layer.group, error) : NULL;
+  if (summand == NULL)
+    return NULL;
+  purpose = describe (self, checksum);
+  return ebb_parallel_reduce_over_for (summand, self->layer.group, purpose, error);
 }
 
 /* -- output -------------------------------------------------------------------------------------------------------- */
