@@ -149,7 +149,7 @@ finish (int status)
 static gboolean
 speaks (const Options *options)
 {
-  return !options_on_ranks (options) || launcher_speaks ();
+  return (!options_on_ranks (options) && launcher_count () <= 1) || launcher_speaks ();
 }
 
 static int
@@ -176,22 +176,22 @@ run_job (Options *options,
          char **argv)
 {
   g_autoptr (GError) error = NULL;
-  int interrupt;
+  int status;
   gboolean ok;
 
   interrupt_watch ();
   if (options_on_ranks (options))
-    ok = launch_run (options, argc, argv, run, &interrupt, &error);
+    ok = launch_run (options, argc, argv, run, &status, &error);
   else
     {
       ok = run (options, NULL, &error);
-      interrupt = interrupt_get_status ();
+      status = interrupt_get_status ();
     }
   if (ok)
-    return finish (interrupt);
+    return finish (status);
   if (error == NULL)
-    return options_on_ranks (options) ? 1 : fail (1, "failed without saying why");
-  return fail (1, error->message);
+    return options_on_ranks (options) ? MAX (status, 1) : fail (1, "failed without saying why");
+  return fail (error->domain == G_OPTION_ERROR ? 2 : 1, error->message);
 }
 
 static int

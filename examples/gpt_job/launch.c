@@ -8,6 +8,7 @@ typedef struct
   char **argv;
   LaunchFunc func;
   int interrupt;   /* as rank 0 has it */
+  int failed;      /* the exit status of a failure that another process tells */
   GError *failure; /* of all ranks together, as rank 0 has it */
 } Launch;
 
@@ -81,7 +82,10 @@ run_process (const Options *options,
   if (leaves)
     ebb_destroy_process_group ();
   if (silent)
-    g_clear_error (error);
+    {
+      launch->failed = error != NULL && g_error_matches (*error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE) ? 2 : 1;
+      g_clear_error (error);
+    }
   return ok;
 }
 
@@ -111,7 +115,7 @@ launch_run (Options *options,
             int argc,
             char **argv,
             LaunchFunc func,
-            int *interrupt,
+            int *status,
             GError **error)
 {
   Launch launch = { .program = options->program, .argc = argc, .argv = argv, .func = func };
@@ -124,7 +128,7 @@ launch_run (Options *options,
       g_setenv ("EBB_PROCESS_GROUP_TIMEOUT", g_ascii_dtostr (text, sizeof text, options->ranks.timeout), TRUE);
     }
   ok = options->ranks.n_ranks > 0 ? run_threads (options, &launch, error) : run_process (options, &launch, error);
-  *interrupt = launch.interrupt;
+  *status = launch.failed > 0 ? launch.failed : launch.interrupt;
   if (launch.failure != NULL) /* rather than one rank's */
     {
       g_clear_error (error);

@@ -13,13 +13,13 @@ typedef gboolean (*LaunchFunc) (Options *options,
                                 Ranks *ranks,
                                 GError **error);
 
-/* Runs @func as each rank that this process is. @options were read from @argv. @interrupt becomes the exit status that
- * a signal asked for. FALSE without an error where another rank tells it. */
+/* Runs @func as each rank that this process is. @options were read from @argv. @status becomes the exit status that
+ * a signal asked for. FALSE without an error where another rank tells it; @status is that of the failure then. */
 gboolean launch_run (Options *options,
                      int argc,
                      char **argv,
                      LaunchFunc func,
-                     int *interrupt,
+                     int *status,
                      GError **error);
 
 G_END_DECLS

@@ -276,17 +276,11 @@ model_check_tensor_ranks (const Options *options,
   const int n = options->ranks.tensor_parallel;
 
   if (options->heads % n != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "--tensor-parallel %d: %d heads can't be divided among %d ranks", n, options->heads, n);
-      return FALSE;
-    }
+    return options_refuse (error, "--tensor-parallel %d: %d heads can't be divided among %d ranks", n, options->heads,
+                           n);
   if (options->ranks.sequence_parallel && options->context % n != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "--sequence-parallel: --context %d can't be divided among %d ranks", options->context, n);
-      return FALSE;
-    }
+    return options_refuse (error, "--sequence-parallel: --context %d can't be divided among %d ranks",
+                           options->context, n);
   return TRUE;
 }
 

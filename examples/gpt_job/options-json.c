@@ -146,8 +146,11 @@ options_to_json (const Options *self)
 {
   g_autoptr (JsonBuilder) builder = json_builder_new ();
   g_autoptr (JsonNode) root = NULL;
+  Options kept = *self;
 
-  options_add_json (self, builder);
+  kept.ranks.sequence_parallel |= self->ranks.keeps_sequence_parallel;
+  kept.ranks.partition |= self->ranks.keeps_partition;
+  options_add_json (&kept, builder);
   root = json_builder_get_root (builder);
   return json_to_string (root, FALSE);
 }

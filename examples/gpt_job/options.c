@@ -563,10 +563,17 @@ options_take_saved (Options *self,
                     const char *saved,
                     GError **error)
 {
+  RankOptions *ranks = &self->ranks;
+
   if (saved != NULL && !remembered_take (self, saved, error))
     return FALSE;
-  if (self->ranks.tensor_parallel == 1) /* as many ranks as it takes now, whatever it had */
-    self->ranks.sequence_parallel = self->ranks.partition = FALSE;
+  remembered_settle (self);
+  if (ranks->tensor_parallel == 1) /* as many ranks as it takes now, whatever it had */
+    {
+      ranks->keeps_sequence_parallel = ranks->sequence_parallel;
+      ranks->keeps_partition = ranks->partition;
+      ranks->sequence_parallel = ranks->partition = FALSE;
+    }
   self->saved_taken = TRUE;
   if (check_names (self, error) && find_kinds (self, error) && check_integers (self, error)
       && check_numbers (self, error) && check_pairs (self, error))

@@ -133,10 +133,13 @@ output_find_state (const char *folder)
 void
 output_print_error (const char *message)
 {
-  g_autofree char *line = g_strdup (message);
+  g_autoptr (GString) line = g_string_new (message);
 
-  g_strdelimit (line, "\r\n", ' ');
-  fprintf (stderr, "%s: %s\n", program_name, line);
+  /* What the library calls otherwise than the command line. */
+  g_string_replace (line, "raise byte-limit, or set when-full and a fallback",
+                    "raise --store-limit, or name a --store-fallback", 0);
+  g_strdelimit (line->str, "\r\n", ' ');
+  fprintf (stderr, "%s: %s\n", program_name, line->str);
 }
 
 /* The last message, kept until it is known whether an error says it all. */

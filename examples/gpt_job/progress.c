@@ -193,13 +193,18 @@ tell_ranks (Progress *self)
   g_autofree char *among = NULL;
   g_autofree char *shard = NULL;
   g_autofree char *tensor = NULL;
+  g_autofree char *each = NULL;
+  const guint n = (guint) options->tensor_parallel;
 
   if (ranks == NULL)
     return;
-  if (options->tensor_parallel > 1)
-    tensor = g_strdup_printf (", %d of which share the layers of one model%s%s", options->tensor_parallel,
-                              options->sequence_parallel ? ", sequence parallel" : "",
-                              options->partition ? ", and what its blocks keep" : "");
+  if (n < ranks->size)
+    each = g_strdup_printf (": each %u of them", n);
+  if (n > 1)
+    tensor = g_strdup_printf ("%s share one model, layer by layer%s", each != NULL ? each : "",
+                              options->sequence_parallel ? ", and its tokens"
+                              : options->partition       ? ", and what its blocks keep"
+                                                         : "");
   if (options->shard_kind == SHARD_HYBRID)
     among = g_strdup_printf (" among %d", options->shard_size);
   if (self->trainer->options->program->on_ranks)

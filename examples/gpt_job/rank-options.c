@@ -92,8 +92,12 @@ rank_options_add_tensor_group (RankOptions *self,
       "N" },
     { "sequence-parallel", 0, 0, G_OPTION_ARG_NONE, &self->sequence_parallel,
       "They also share norms, dropout and what blocks hand on, by tokens (no)", NULL },
+    { "no-sequence-parallel", 0, G_OPTION_FLAG_REVERSE, G_OPTION_ARG_NONE, &self->sequence_parallel,
+      "Without it from here on, where --resume has it", NULL },
     { "partition", 0, 0, G_OPTION_ARG_NONE, &self->partition,
       "With --checkpoint full each keeps its part of what blocks keep, where --store says (no)", NULL },
+    { "no-partition", 0, G_OPTION_FLAG_REVERSE, G_OPTION_ARG_NONE, &self->partition,
+      "Without it from here on, where --resume has it", NULL },
     { NULL }
   };
   GOptionGroup *group = g_option_group_new ("tensor", "Tensor ranks:", "", NULL, NULL);
@@ -170,9 +174,6 @@ check_counts (RankOptions *self,
     return options_refuse (error, "--shard-size %d: it needs --shard hybrid, not %s", self->shard_size, self->shard);
   if (is_hybrid && self->shard_size == 0)
     return options_refuse (error, "--shard hybrid: --shard-size is missing: say how many ranks share one model");
-  if (self->n_ranks % self->tensor_parallel != 0)
-    return options_refuse (error, "--tensor-parallel %d: it must divide --ranks %d", self->tensor_parallel,
-                           self->n_ranks);
   if (is_hybrid && self->n_ranks > 0 && self->n_ranks / self->tensor_parallel % self->shard_size != 0)
     return self->tensor_parallel > 1
                ? options_refuse (error, "--shard-size %d: it must divide the %d models of --ranks %d and "
@@ -181,6 +182,41 @@ check_counts (RankOptions *self,
                                  self->tensor_parallel)
                : options_refuse (error, "--shard-size %d: it must divide --ranks %d", self->shard_size, self->n_ranks);
   return TRUE;
+}
+
+/* How many ranks there are, as far as the command line and the launcher say it; 0: not known yet. */
+static int
+count_ranks (const RankOptions *self)
+{
+  static const char *const names[] = { "PMIX_RANK", "PMI_RANK", "WORLD_SIZE" };
+  gboolean by_itself = TRUE;
+
+  if (self->n_ranks > 0)
+    return self->n_ranks;
+  if (strcmp (self->backend, "single") == 0)
+    return 1;
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    by_itself = by_itself && g_getenv (names[i]) == NULL;
+  return launcher_count () > 1 ? launcher_count () : by_itself && strcmp (self->backend, "auto") == 0 ? 1
+                                                                                                      : 0;
+}
+
+static gboolean
+check_models (const RankOptions *self,
+              GError **error)
+{
+  const int n_ranks = count_ranks (self), n = self->tensor_parallel;
+
+  if (n_ranks == 1 && self->n_ranks == 0 && n > 1)
+    return options_refuse (error, "--tensor-parallel %d: there is one rank alone: say --ranks %d, or start it with "
+                                  "mpirun -n %d",
+                           n, n, n);
+  if (n_ranks % n == 0)
+    return TRUE;
+  return self->n_ranks > 0 ? options_refuse (error, "--tensor-parallel %d: it must divide --ranks %d", n, n_ranks)
+                           : options_refuse (error, "--tensor-parallel %d: it must divide the %d ranks that were "
+                                                    "started together",
+                                             n, n_ranks);
 }
 
 /* What only shards have. */
@@ -223,7 +259,8 @@ rank_options_check (RankOptions *self,
   self->checkpoint_outside = strcmp (self->nesting, "checkpoint-outside") == 0;
   self->reduces_each_batch = strcmp (self->reduce, "auto") == 0 ? self->shard_kind != SHARD_NONE
                                                                 : strcmp (self->reduce, "batch") == 0;
-  return !all_known || (check_counts (self, error) && check_shards (self, error));
+  return check_models (self, error)
+         && (!all_known || (check_counts (self, error) && check_shards (self, error)));
 }
 
 gboolean
@@ -233,6 +270,11 @@ rank_options_check_alone (RankOptions *self,
   const int n_launched = launcher_count ();
 
   self->shard_kind = SHARD_NONE;
+  if (self->tensor_parallel == 1 && n_launched > 1)
+    return options_refuse (error,
+                           "%d processes were started together, each of which would train by itself: give "
+                           "--tensor-parallel %d, so that they share one model, or start ebb-fsdp-gpt",
+                           n_launched, n_launched);
   if (self->tensor_parallel == 1)
     return TRUE;
   if (n_launched > 1 && n_launched != self->tensor_parallel)

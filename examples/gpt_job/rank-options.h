@@ -29,6 +29,7 @@ typedef struct
   /* of the ranks that share the layers of one model; with one each has all of them */
   int tensor_parallel;
   gboolean sequence_parallel, partition;
+  gboolean keeps_sequence_parallel, keeps_partition; /* as --resume had it: not for one rank, but for the next ranks */
 
   ShardKind shard_kind;
   EbbReshard reshard_kind;

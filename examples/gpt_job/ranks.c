@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include "interrupt.h"
+#include "options.h"
 
 #include <string.h>
 
@@ -32,9 +33,8 @@ ranks_split_models (Ranks *self,
   if (self->size % size != 0)
     {
       self->failure_shared = TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--tensor-parallel %u: it must divide the %u ranks",
-                   size, self->size);
-      return FALSE;
+      return options_refuse (error, "--tensor-parallel %u: it must divide the %u rank%s", size, self->size,
+                             self->size == 1 ? "" : "s");
     }
   self->models = ebb_mesh_new (self->group, names, sizes, G_N_ELEMENTS (sizes), error);
   if (self->models == NULL)
@@ -140,7 +140,7 @@ spread_text (Ranks *self,
   return g_strndup (data, (gsize) n_bytes);
 }
 
-/* The failure of the first rank that has one becomes that of all. */
+/* The failure of the first rank that has one becomes that of all; one of the command line has a length below 0. */
 static void
 share_failure (Ranks *self,
                GError *failure,
@@ -152,11 +152,13 @@ share_failure (Ranks *self,
 
   while (lengths[root] == 0)
     root++;
-  text = spread_text (self, failure != NULL ? failure->message : "", root, lengths[root], error);
+  text = spread_text (self, failure != NULL ? failure->message : "", root, ABS (lengths[root]), error);
   if (text == NULL)
     return;
   self->failure_shared = TRUE;
-  if (self->size == 1)
+  if (lengths[root] < 0) /* the command line's, which is that of all */
+    g_set_error_literal (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, text);
+  else if (self->size == 1)
     g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, text);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u: %s", root, text);
@@ -180,7 +182,7 @@ ranks_agree (Ranks *self,
         g_set_error_literal (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "failed without saying why");
       else
         failure = g_steal_pointer (error);
-      length = (gint64) strlen (failure->message);
+      length = (gint64) strlen (failure->message) * (failure->domain == G_OPTION_ERROR ? -1 : 1);
     }
   if (!ranks_exchange (self, &length, 1, lengths, error))
     {

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "remembered.h"
 
+#include <string.h>
+
 /* What stands for a number that was not given; none of them is in range. */
 #define NO_INT G_MININT
 #define NO_INT64 G_MININT64
@@ -101,6 +103,34 @@ remembered_init (Options *self)
 {
   for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
     set (self, i, remembered[i].kind == KIND_INT64 ? NO_INT64 : NO_INT, NO_DOUBLE, NULL);
+}
+
+static gboolean
+was_given (const Options *self,
+           gsize place)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
+    if (remembered[i].place == place)
+      return (self->given & 1U << i) != 0;
+  g_return_val_if_reached (FALSE);
+}
+
+#define WAS_GIVEN(member) was_given (self, G_STRUCT_OFFSET (Options, member))
+
+void
+remembered_settle (Options *self)
+{
+  RankOptions *ranks = &self->ranks;
+
+  if (!WAS_GIVEN (ranks.partition)
+      && ((WAS_GIVEN (ranks.sequence_parallel) && ranks->sequence_parallel)
+          || (WAS_GIVEN (checkpoint) && strcmp (self->checkpoint, "full") != 0)))
+    ranks->partition = FALSE;
+  if (!WAS_GIVEN (ranks.sequence_parallel) && WAS_GIVEN (ranks.partition) && ranks->partition)
+    ranks->sequence_parallel = FALSE;
+  if (!WAS_GIVEN (step_in_backward)
+      && ((WAS_GIVEN (clip) && self->clip > 0) || (WAS_GIVEN (accumulate) && self->accumulate > 1)))
+    self->step_in_backward = FALSE;
 }
 
 void

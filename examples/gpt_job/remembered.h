@@ -15,5 +15,7 @@ void remembered_fill (Options *self);
 gboolean remembered_take (Options *self,
                           const char *saved,
                           GError **error);
+/* After that: an option of the command line switches off what was saved and contradicts it. */
+void remembered_settle (Options *self);
 
 G_END_DECLS

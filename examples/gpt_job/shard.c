@@ -32,9 +32,8 @@ make_mesh (const RankOptions *options,
   if (ranks->n_models % (guint) options->shard_size != 0)
     {
       ranks->failure_shared = TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--shard-size %d: it must divide the %u %s",
-                   options->shard_size, ranks->n_models, ranks->tensor != NULL ? "models" : "ranks");
-      return FALSE;
+      return options_refuse (error, "--shard-size %d: it must divide the %u %s", options->shard_size, ranks->n_models,
+                             ranks->tensor != NULL ? "models" : "ranks");
     }
   ranks->mesh = ebb_mesh_new (ranks->data, names, sizes, G_N_ELEMENTS (sizes), error);
   return ranks->mesh != NULL;

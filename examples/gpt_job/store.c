@@ -283,12 +283,11 @@ tell_spilled (EbbActivationStore *self,
                      : g_strdup ("");
 }
 
-char *
-store_tell (EbbSavedTensorHooks *store,
+static char *
+tell_moves (EbbActivationStore *self,
             const Options *options,
             EbbDevice *device)
 {
-  EbbActivationStore *self = EBB_ACTIVATION_STORE (store);
   const double peak = (double) ebb_activation_store_get_bytes_peak (self) / MIB;
   const double put = (double) ebb_activation_store_get_bytes_put (self) / MIB;
   const double got = (double) ebb_activation_store_get_bytes_got (self) / MIB;
@@ -296,12 +295,7 @@ store_tell (EbbSavedTensorHooks *store,
   double moving, waited;
   GString *text;
 
-  if (options->ranks.partition && options->store_kind == STORE_KEEP)
-    return g_strdup_printf ("Partition: each of %d ranks keeps %.1f MiB of activations at one time",
-                            options->ranks.tensor_parallel, peak);
-  if (options->store_kind == STORE_KEEP)
-    return NULL;
-  if (put == 0)
+  if (put == 0 || !(store_leaves (options, device) || stays_on_device (options, device)))
     return g_strdup_printf ("Store (%s): no activation was moved%s", options->store, spilled);
   if (stays_on_device (options, device))
     return g_strdup_printf ("Store (%s): %.1f MiB of activations at one time; %.1f MiB copied within the memory of %s",
@@ -315,4 +309,28 @@ store_tell (EbbSavedTensorHooks *store,
   if (EBB_IS_COMPRESSED_STORE (self))
     tell_compression (text, EBB_COMPRESSED_STORE (self));
   return g_string_free (text, FALSE);
+}
+
+/* What the ranks keep of one model's activations in parts, and what its store then does with the parts. */
+static char *
+tell_partition (EbbPartitionedStore *self,
+                const Options *options,
+                EbbDevice *device)
+{
+  EbbActivationStore *next = ebb_partitioned_store_get_next (self);
+  const double peak = (double) ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (self)) / MIB;
+  g_autofree char *rest = next != NULL ? tell_moves (next, options, device) : NULL;
+
+  return g_strdup_printf ("Partition: each of %d ranks keeps %.1f MiB of activations at one time%s%s",
+                          options->ranks.tensor_parallel, peak, rest != NULL ? "\n" : "", rest != NULL ? rest : "");
+}
+
+char *
+store_tell (EbbSavedTensorHooks *store,
+            const Options *options,
+            EbbDevice *device)
+{
+  if (EBB_IS_PARTITIONED_STORE (store))
+    return tell_partition (EBB_PARTITIONED_STORE (store), options, device);
+  return options->store_kind != STORE_KEEP ? tell_moves (EBB_ACTIVATION_STORE (store), options, device) : NULL;
 }

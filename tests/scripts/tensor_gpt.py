@@ -143,11 +143,24 @@ class Report(TensorTest):
     def test_ranks_are_told_of(self):
         done = self.run_program(*MODEL, "--steps", 2, "--tensor-parallel", 2, *FULL, "--partition")
         self.assertEqual((done.returncode, done.stderr), (0, b""))
-        self.assertIn(b"2 ranks (thread), 2 of which share the layers of one model, and what its blocks keep",
+        self.assertIn(b"2 ranks (thread) share one model, layer by layer, and what its blocks keep\n",
                       done.stdout)
         self.assertIn(b"Partition: each of 2 ranks keeps ", done.stdout)
+        self.assertNotIn(b"Store (", done.stdout)
         self.assertIn(b"MiB of rank 0:", done.stdout)
         self.assertIn(b"Peak memory of rank 0 ", done.stdout)
+
+    def test_what_stays_is_not_told_as_moved(self):
+        words = [*MODEL, "--steps", 2, "--tensor-parallel", 2, *FULL, "--partition", "--store", "host", "--device"]
+        for device, said in ("cpu", b"Store (host): no activation was moved"), ("sim", b"MiB moved there and"):
+            done = self.run_program(*words, device)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertIn(b"Partition: each of 2 ranks keeps ", done.stdout)
+            self.assertIn(said, done.stdout)
+
+    def test_models_are_told_of(self):
+        done = self.run_program(*MODEL, "--steps", 2, "--ranks", 4, "--tensor-parallel", 2, program=[FSDP])
+        self.assertIn(b"4 ranks (thread), shard full: each 2 of them share one model, layer by layer\n", done.stdout)
 
     def test_a_sample_is_the_same_text(self):
         words = [*MODEL, "--quiet", "--dropout", 0, "--steps", 3, "--sample", 20]
@@ -181,6 +194,25 @@ class Files(TensorTest):
                 self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
                 self.assertEqual(self.read("whole"), self.read("resumed"))
 
+    def test_what_is_given_switches_off_what_contradicts_it(self):
+        def go_on(*words, program=(TRAIN,), n_tensor=2):
+            self.steps += 1
+            config = self.train(n_tensor, "--steps", self.steps, "--resume", "state", *words, program=program)["config"]
+            return [config[name] for name in ("checkpoint", "partition", "sequence_parallel")]
+
+        self.steps = 0
+        self.assertEqual(go_on(*FULL, "--partition"), ["full", True, False])
+        self.assertEqual(go_on("--sequence-parallel"), ["full", False, True])
+        self.assertEqual(go_on("--partition"), ["full", True, False])
+        self.assertEqual(go_on("--checkpoint", "selective"), ["selective", False, False])
+        self.assertEqual(go_on("--partition", *FULL), ["full", True, False])
+        self.assertEqual(go_on("--no-partition"), ["full", False, False])
+        self.assertEqual(go_on("--sequence-parallel"), ["full", False, True])
+        # On ranks that share no layers it is neither had nor lost.
+        self.assertEqual(go_on("--ranks", 2, program=[FSDP], n_tensor=1), ["full", False, False])
+        self.assertEqual(go_on(), ["full", False, True])
+        self.assertEqual(go_on("--no-sequence-parallel"), ["full", False, False])
+
     def test_models_beside_each_other_go_on_bit_for_bit(self):
         whole = self.share(4, 2, "--steps", 6, dropout=0.1)["losses"]
         begun = self.share(4, 2, "--steps", 3, "--resume", "state", dropout=0.1)["losses"]
@@ -213,6 +245,9 @@ class Failures(TensorTest):
                             ([*two, "--partition", "--sequence-parallel", *FULL],
                              b"--partition and --sequence-parallel")):
             self.check(2, said, *words)
+        self.check(2, b"2 processes were started together, each of which would train by itself: give "
+                      b"--tensor-parallel 2", "--save", "weights", more={"OMPI_COMM_WORLD_SIZE": "2"})
+        self.check(2, b"--tensor-parallel 2: there is one rank alone: say --ranks 2", *two, program=[FSDP])
         self.check(2, b"--tensor-parallel 2: it must divide --ranks 3", *two, "--ranks", 3, program=[FSDP])
         self.check(2, b"--shard-size 2: it must divide the 3 models", *two, "--ranks", 6, "--shard", "hybrid",
                    "--shard-size", 2, program=[FSDP])
@@ -221,8 +256,8 @@ class Failures(TensorTest):
         self.check(2, b"3 processes were started together", *two, more={"OMPI_COMM_WORLD_SIZE": "3"})
 
     def test_what_can_not_be_divided_is_one_line(self):
-        self.check(1, b"--tensor-parallel 3: 4 heads can't be divided among 3 ranks", *MODEL, "--tensor-parallel", 3)
-        self.check(1, b"--sequence-parallel: --context 30 can't be divided among 4 ranks", *MODEL, "--context", 30,
+        self.check(2, b"--tensor-parallel 3: 4 heads can't be divided among 3 ranks", *MODEL, "--tensor-parallel", 3)
+        self.check(2, b"--sequence-parallel: --context 30 can't be divided among 4 ranks", *MODEL, "--context", 30,
                    "--tensor-parallel", 4, "--sequence-parallel")
         self.check(1, b"2 ranks together need", *MODEL, "--width", 128, "--memory", 1,
                    "--tensor-parallel", 2)
@@ -236,8 +271,16 @@ class Failures(TensorTest):
     def test_launched_processes_must_fit(self):
         done = self.run_program(*MODEL, "--tensor-parallel", 2, program=[MPIRUN, "-n", "3", "--oversubscribe", FSDP])
         ours = [line for line in done.stderr.splitlines() if line.startswith(b"fsdp_gpt: ")]
-        self.assertEqual((done.returncode, len(ours)), (1, 1), done.stderr)
+        self.assertEqual((done.returncode, len(ours)), (2, 1), done.stderr)
         self.assertIn(b"--tensor-parallel 2: it must divide the 3 ranks", ours[0])
+        done = self.run_program(*MODEL, "--save", "w", program=[MPIRUN, "-n", "2", "--oversubscribe", TRAIN])
+        ours = [line for line in done.stderr.splitlines() if line.startswith(b"train_gpt: ")]
+        self.assertEqual((done.returncode, len(ours)), (2, 1), done.stderr)
+        self.assertIn(b"--tensor-parallel 2", ours[0])
+        done = self.run_program(*MODEL, "--heads", 2, "--tensor-parallel", 4,
+                                program=[MPIRUN, "-n", "4", "--oversubscribe", TRAIN])
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(os.listdir(self.folder), ["text.txt"])
 
 
 if __name__ == "__main__":
