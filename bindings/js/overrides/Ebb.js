@@ -154,8 +154,8 @@ function _init() {
                 : style;
             if (!styles.some(name => Ebb.ParallelStyle[name] === value)) {
                 const known = styles.map(name => _show(name.toLowerCase())).join(', ');
-                throw new TypeError(`parallelize: the plan's style for ${_show(pattern)} is ${_show(style)}, which is ` +
-                    `no Ebb.ParallelStyle: it must be one of ${known}`);
+                throw new TypeError(`parallelize: the plan's style for ${_show(pattern)} is ${_show(style)}, ` +
+                    `which is no Ebb.ParallelStyle: it must be one of ${known}`);
             }
             plan.add(pattern, value);
         }
