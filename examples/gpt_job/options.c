@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "output.h"
 #include "remembered.h"
 #include "store.h"
 
@@ -85,7 +86,7 @@ options_silence (Options *self)
 gboolean
 options_on_ranks (const Options *self)
 {
-  return self->program->on_ranks || self->ranks.tensor_parallel > 1;
+  return self->program->on_ranks || self->ranks.tensor_parallel > 1 || self->ranks.n_ranks > 0;
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -525,6 +526,14 @@ find_kinds (Options *self,
   return check_ranks (self, self->resume == NULL || self->saved_taken, error) && store_check (self, error);
 }
 
+/* What ranks have saved in parts goes on here with one rank that has all of them. */
+static void
+take_parts (Options *self)
+{
+  if (!options_on_ranks (self) && self->resume != NULL && (output_find_state (self->resume) & FOUND_INDEX) != 0)
+    self->ranks.n_ranks = 1;
+}
+
 gboolean
 options_parse (Options *self,
                int argc,
@@ -555,6 +564,7 @@ options_parse (Options *self,
       || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)
       || !check_files (self, error))
     return FALSE;
+  take_parts (self);
   return TRUE;
 }
 

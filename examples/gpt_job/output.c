@@ -113,6 +113,35 @@ output_write (const char *path,
   return FALSE;
 }
 
+static gboolean
+is_state (const char *name)
+{
+  return g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors");
+}
+
+static gboolean
+is_part (const char *name)
+{
+  return strstr (name, "-of-") != NULL;
+}
+
+void
+output_remove_whole_states (const char *folder)
+{
+  GDir *dir = g_dir_open (folder, 0, NULL);
+  const char *name;
+
+  while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
+    if (is_state (name) && !is_part (name))
+      {
+        g_autofree char *path = g_build_filename (folder, name, NULL);
+
+        g_unlink (path);
+      }
+  if (dir != NULL)
+    g_dir_close (dir);
+}
+
 guint
 output_find_state (const char *folder)
 {
@@ -123,8 +152,8 @@ output_find_state (const char *folder)
   while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
     if (strcmp (name, "index.json") == 0)
       found |= FOUND_INDEX;
-    else if (g_str_has_prefix (name, "state-") && g_str_has_suffix (name, ".safetensors"))
-      found |= strstr (name, "-of-") != NULL ? FOUND_PARTS : FOUND_WHOLE;
+    else if (is_state (name))
+      found |= is_part (name) ? FOUND_PARTS : FOUND_WHOLE;
   if (dir != NULL)
     g_dir_close (dir);
   return found;

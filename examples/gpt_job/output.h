@@ -23,6 +23,8 @@ gboolean output_write (const char *path,
                        GError **error);
 /* Which states of trainings lie in @folder: FoundState together. */
 guint output_find_state (const char *folder);
+/* Removes those of one rank alone, once ranks have gone on from them and saved theirs. */
+void output_remove_whole_states (const char *folder);
 /* Prints an error as the one line of a failure. */
 void output_print_error (const char *message);
 /* First of all: takes the program's name, and keeps messages of the library to themselves, so that a failure stays one

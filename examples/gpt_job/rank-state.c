@@ -3,6 +3,7 @@
 
 #include "fault.h"
 #include "model.h"
+#include "output.h"
 
 /* -- the state ----------------------------------------------------------------------------------------------------- */
 
@@ -57,10 +58,13 @@ rank_state_load (Trainer *self,
   if (options->resume == NULL)
     return TRUE;
   self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
-  if (rank_state_is_there (options->resume))
+  if (self->whole_optimizer != NULL || rank_state_is_there (options->resume))
     {
-      if (!ebb_training_state_load_sharded (self->state, options->resume, &self->step, error))
+      if (!(self->whole_optimizer != NULL
+                ? ebb_load_full_optimizer_state (self->optimizer, self->whole_optimizer, FALSE, error)
+                : ebb_training_state_load_sharded (self->state, options->resume, &self->step, error)))
         return fail (error);
+      g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
       ebb_optimizer_set_lr (self->optimizer, options->lr);
       ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
     }
@@ -73,8 +77,13 @@ gboolean
 rank_state_save (Trainer *self,
                  GError **error)
 {
-  return fault_meet (self->ranks, "save", self->step, error)
-         && (ebb_training_state_save_sharded (self->state, self->options->resume, self->step, error) || fail (error));
+  if (!fault_meet (self->ranks, "save", self->step, error))
+    return FALSE;
+  if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, error))
+    return fail (error);
+  if (self->ranks->rank == 0)
+    output_remove_whole_states (self->options->resume);
+  return TRUE;
 }
 
 /* -- the weights --------------------------------------------------------------------------------------------------- */

@@ -148,31 +148,44 @@ take_seed (Options *options,
   return TRUE;
 }
 
-/* Whether there is a state to go on from. One that another program goes on from is an error: beside it a training would
- * silently begin anew. */
+/* What there is to go on from. Parts without an index are an error: beside them a training would silently begin anew. */
 static gboolean
 find_state (const Trainer *self,
-            gboolean *is_there,
+            guint *found,
             GError **error)
 {
   const char *folder = self->options->resume;
-  guint found = folder != NULL ? output_find_state (folder) : 0;
-  const char *what = NULL;
 
-  *is_there = (found & (self->ranks != NULL ? FOUND_INDEX : FOUND_WHOLE)) != 0;
-  if (*is_there)
+  *found = folder != NULL ? output_find_state (folder) : 0;
+  if ((*found & (FOUND_INDEX | FOUND_WHOLE)) != 0 || *found == 0)
     return TRUE;
-  if (self->ranks == NULL && (found & FOUND_PARTS) != 0)
-    what = "it holds the state of fsdp_gpt, or of --tensor-parallel, which go on from it: run that, or name another "
-           "folder";
-  else if (self->ranks != NULL && (found & FOUND_WHOLE) != 0)
-    what = "it holds the state of train_gpt, which goes on from it: run that on one rank, or name another folder";
-  else if (self->ranks != NULL && (found & FOUND_PARTS) != 0)
-    what = "it holds parts of a state, but not its index.json: a save was not finished, or files are missing; remove "
-           "them, or name another folder";
-  if (what != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: %s", folder, what);
-  return what == NULL;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "--resume %s: it holds parts of a state, but not its index.json: a save was not finished, or files are "
+               "missing; remove them, or name another folder",
+               folder);
+  return FALSE;
+}
+
+/* The state of one rank alone, while the model is still whole here; the optimizer's is shared out when that is. */
+static gboolean
+load_whole (Trainer *self,
+            GError **error)
+{
+  const Options *options = self->options;
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (EBB_MODULE (self->model), options->lr, error);
+  g_autoptr (EbbTrainingState) state = NULL;
+
+  if (optimizer == NULL)
+    return FALSE;
+  ebb_adamw_set_moment_format (EBB_ADAMW (optimizer), get_moment_format (options));
+  state = ebb_training_state_new (EBB_MODULE (self->model), optimizer, self->dataset);
+  if (!ebb_training_state_load (state, options->resume, &self->step, error))
+    {
+      g_prefix_error (error, "--resume: ");
+      return FALSE;
+    }
+  self->whole_optimizer = ebb_optimizer_get_state (optimizer);
+  return TRUE;
 }
 
 /* What is on this rank alone. */
@@ -186,14 +199,14 @@ prepare (Trainer *self,
   g_autoptr (EbbArgs) metadata = NULL;
   g_autoptr (EbbGptConfig) config = NULL;
   g_autofree char *saved = NULL;
-  gboolean is_there;
+  guint found;
 
-  if (!set_machine_up (self, error) || !output_check (options, error) || !find_state (self, &is_there, error))
+  if (!set_machine_up (self, error) || !output_check (options, error) || !find_state (self, &found, error))
     return FALSE;
-  if (is_there)
+  if (found != 0)
     {
-      saved = self->ranks != NULL ? rank_state_read_config (options->resume, error)
-                                  : ebb_training_state_read_config (options->resume, error);
+      saved = (found & FOUND_INDEX) != 0 ? rank_state_read_config (options->resume, error)
+                                         : ebb_training_state_read_config (options->resume, error);
       if (saved == NULL || !take_seed (options, saved, error))
         return FALSE;
     }
@@ -216,7 +229,8 @@ prepare (Trainer *self,
       || !model_check_memory (options, config, self->device, n_ranks, error))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
-  return self->store != NULL && make_model (self, config, weights, error) && make_optimizer (self, error);
+  return self->store != NULL && make_model (self, config, weights, error) && make_optimizer (self, error)
+         && (self->ranks == NULL || found == 0 || (found & FOUND_INDEX) != 0 || load_whole (self, error));
 }
 
 static void
@@ -319,6 +333,7 @@ void
 trainer_clear (Trainer *self)
 {
   g_clear_object (&self->state);
+  g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
   g_clear_object (&self->schedule);
   g_clear_object (&self->optimizer);
   g_clear_object (&self->model);

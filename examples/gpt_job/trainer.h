@@ -20,6 +20,7 @@ typedef struct
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
   EbbTrainingState *state;
+  EbbArgs *whole_optimizer; /* its state as one rank alone had it, until it is shared out */
   gint64 step;              /* taken so far, resumed ones included */
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */

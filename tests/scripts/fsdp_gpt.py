@@ -194,22 +194,26 @@ class Resume(FsdpGptTest):
             losses += self.train(n_ranks, "--steps", steps, "--resume", "state")["losses"]
         self.assert_close(losses, whole, "4, 1 and 3 ranks")
 
-    def test_what_another_program_goes_on_from_is_refused(self):
-        self.train(None, "--steps", 1, "--resume", "whole")
-        self.train(2, "--steps", 1, "--resume", "parts")
-        shutil.copytree(self.path("parts"), self.path("lost"))
+    def test_one_rank_alone_goes_on_and_others_from_it(self):
+        whole = self.train(None, "--steps", 10)["losses"]
+        losses = []
+        for n_ranks, steps in (None, 2), (3, 4), (None, 6), (None, 8), (2, 10):
+            losses += self.train(n_ranks, "--steps", steps, "--resume", "state")["losses"]
+            kinds = {"-of-" in name for name in os.listdir(self.path("state")) if name.startswith("state-")}
+            self.assertEqual(kinds, {steps > 2})  # the state that was gone on from is not left beside the new one
+        self.assert_close(losses, whole, "1, 3, 1, 1 and 2 ranks")
+
+    def test_parts_without_an_index_are_refused(self):
+        self.train(2, "--steps", 1, "--resume", "lost")
         os.unlink(self.path("lost/index.json"))
-        for program, ranks, folder, said in ((PROGRAM, ["--ranks", 2], "whole", b"the state of train_gpt"),
-                                             (PROGRAM, ["--ranks", 2], "lost", b"not its index.json"),
-                                             (ALONE, [], "parts", b"the state of fsdp_gpt")):
-            with self.subTest(folder=folder):
-                before = sorted(os.listdir(self.path(folder)))
-                done = self.run_program("--data", "text.txt", *MODEL, *ranks, "--steps", 2, "--resume", folder,
+        for program, ranks in (PROGRAM, ["--ranks", 2]), (ALONE, []):
+            with self.subTest(program=program):
+                before = sorted(os.listdir(self.path("lost")))
+                done = self.run_program("--data", "text.txt", *MODEL, *ranks, "--steps", 2, "--resume", "lost",
                                         program=program)
                 self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (1, b"", 1), done.stderr)
-                self.assertIn(b"--resume " + folder.encode(), done.stderr)
-                self.assertIn(said, done.stderr)
-                self.assertEqual(sorted(os.listdir(self.path(folder))), before)
+                self.assertIn(b"--resume lost: it holds parts of a state, but not its index.json", done.stderr)
+                self.assertEqual(sorted(os.listdir(self.path("lost"))), before)
 
     def test_weights_are_those_that_train_gpt_reads(self):
         self.train(3, "--steps", 3, "--save", "weights")

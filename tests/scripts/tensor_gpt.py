@@ -226,6 +226,17 @@ class Files(TensorTest):
         losses += self.share(1, 1, "--steps", 8, "--resume", "state")["losses"]
         self.assert_close(losses, whole, "4, 2, 2 x 2 and 1 ranks")
 
+    def test_one_rank_alone_goes_on_and_others_from_it(self):
+        for more in [], ["--dtype", "bf16", "--moments", "bf16"], ["--step-in-backward"]:
+            with self.subTest(more=more):
+                folder = "state" + "".join(more)
+                whole = self.train(1, "--steps", 8, *more)["losses"]
+                losses = []
+                for n_tensor, steps in (1, 2), (2, 4), (1, 6), (4, 8):
+                    losses += self.train(n_tensor, "--steps", steps, "--resume", folder, *more)["losses"]
+                for loss, other in zip(losses, whole, strict=True):
+                    self.assertLess(abs(loss - other), (1e-2 if "bf16" in more else TOLERANCE) * other)
+
 
 class Failures(TensorTest):
     def check(self, status, said, *words, **keywords):
