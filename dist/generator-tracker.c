@@ -14,6 +14,7 @@ typedef struct
   char *name;
   EbbGenerator *generator;
   guint64 seed;        /* that it was added with */
+  gboolean is_implied; /* by a model that was divided: the program has not seen to it */
   gboolean is_retired; /* reset since: waits for the name to come again, for those that remember the generator */
 } Entry;
 
@@ -151,6 +152,27 @@ put (EbbGeneratorTracker *self,
   ebb_generator_set_state (entry->generator, seed, offset);
 }
 
+static gboolean
+check_seed (EbbGeneratorTracker *self,
+            const char *name,
+            guint64 seed,
+            GError **error)
+{
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      const Entry *entry = g_ptr_array_index (self->entries, i);
+
+      if (entry->is_retired || entry->seed != seed || g_str_equal (entry->name, name))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "generator tracker: \"%s\" can't have seed %" G_GUINT64_FORMAT
+                   ", which \"%s\" has: they would give the same numbers; take another seed",
+                   name, seed, entry->name);
+      return FALSE;
+    }
+  return TRUE;
+}
+
 /**
  * ebb_generator_tracker_add:
  * @self: a tracker
@@ -168,29 +190,23 @@ ebb_generator_tracker_add (EbbGeneratorTracker *self,
                            guint64 seed,
                            GError **error)
 {
+  Entry *entry;
+
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
   if (name == NULL || (error != NULL && *error != NULL))
     return FALSE;
-  if (find (self, name) != NULL)
+  entry = find (self, name);
+  if (entry != NULL && !entry->is_implied)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "generator tracker: there is a generator \"%s\" already; take another name, or reset first", name);
       return FALSE;
     }
-  for (guint i = 0; i < self->entries->len; i++)
-    {
-      const Entry *entry = g_ptr_array_index (self->entries, i);
-
-      if (entry->is_retired || entry->seed != seed)
-        continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "generator tracker: \"%s\" can't have seed %" G_GUINT64_FORMAT
-                   ", which \"%s\" has: they would give the same numbers; take another seed",
-                   name, seed, entry->name);
-      return FALSE;
-    }
+  if (!check_seed (self, name, seed, error))
+    return FALSE;
   put (self, name, seed, seed, 0);
+  find (self, name)->is_implied = FALSE;
   return TRUE;
 }
 
@@ -428,6 +444,41 @@ ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
   return TRUE;
 }
 
+/* -- of divided models --------------------------------------------------------------------------------------------- */
+
+guint64
+ebb_tracker_get_parallel_seed (guint64 seed,
+                               EbbProcessGroup *group)
+{
+  return seed + MODEL_PARALLEL_OFFSET + (group != NULL ? ebb_process_group_get_rank (group) : 0);
+}
+
+static gboolean
+is_of_program (EbbGeneratorTracker *self)
+{
+  const Entry *entry = find (self, EBB_MODEL_PARALLEL_RNG);
+
+  return entry != NULL && !entry->is_implied;
+}
+
+gboolean
+ebb_tracker_check_parallel (EbbGeneratorTracker *self,
+                            guint64 seed,
+                            GError **error)
+{
+  return is_of_program (self) || check_seed (self, EBB_MODEL_PARALLEL_RNG, seed, error);
+}
+
+void
+ebb_tracker_begin_parallel (EbbGeneratorTracker *self,
+                            guint64 seed)
+{
+  if (is_of_program (self))
+    return;
+  put (self, EBB_MODEL_PARALLEL_RNG, seed, seed, 0);
+  find (self, EBB_MODEL_PARALLEL_RNG)->is_implied = TRUE;
+}
+
 /* -- seeds --------------------------------------------------------------------------------------------------------- */
 
 /**
@@ -438,8 +489,12 @@ ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
  *
  * Puts this thread's default generator to the begin of the sequence @seed, the same on all ranks of @tensor_group, and
  * the tracker to one generator, %EBB_MODEL_PARALLEL_RNG, with the seed @seed + 2718 + this rank's number in the group,
- * which differs: as `model_parallel_cuda_manual_seed` of Megatron and DeepSpeed. Ranks with other data are to give
- * other seeds, if they are to drop out other elements.
+ * which differs: as `model_parallel_cuda_manual_seed` of Megatron and DeepSpeed.
+ *
+ * Ranks with other data are to give other seeds, if they are to drop out other elements; and these are to lie farther
+ * apart than there are tensor ranks, or a rank draws what the next one of another model does (seed 1 on rank 1 is seed
+ * 2 on rank 0). ebb_seed_rank() over the data group gives such seeds: after it, pass ebb_generator_get_seed() of the
+ * default generator here.
  *
  * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT inside a fork, where another generator is the default one
  */
@@ -449,7 +504,6 @@ ebb_model_parallel_manual_seed (guint64 seed,
                                 GError **error)
 {
   EbbGeneratorTracker *tracker;
-  guint rank = tensor_group != NULL ? ebb_process_group_get_rank (tensor_group) : 0;
 
   if (error != NULL && *error != NULL)
     return FALSE;
@@ -463,5 +517,6 @@ ebb_model_parallel_manual_seed (guint64 seed,
   tracker = ebb_generator_tracker_get_default ();
   ebb_manual_seed (seed);
   ebb_generator_tracker_reset (tracker);
-  return ebb_generator_tracker_add (tracker, EBB_MODEL_PARALLEL_RNG, seed + MODEL_PARALLEL_OFFSET + rank, error);
+  return ebb_generator_tracker_add (tracker, EBB_MODEL_PARALLEL_RNG,
+                                    ebb_tracker_get_parallel_seed (seed, tensor_group), error);
 }

@@ -9,6 +9,8 @@
 #include "nn/sequential.h"
 #include "tensor/tensor-private.h"
 
+#include <string.h>
+
 /* What a plan's patterns mean in a module tree, and whether it can be done. */
 
 gboolean
@@ -185,6 +187,22 @@ describe_rule (EbbParallelJob *job, EbbModule *module, const char *path)
   return g_strdup ("another pattern");
 }
 
+/* Queries, keys and values lie one after another: a part of them all is no part of each. */
+static gboolean
+check_joined (EbbModule *module, const char *path, EbbParallelStyle style, GError **error)
+{
+  EbbModule *parent = ebb_module_get_private (module)->parent;
+  const char *name = strrchr (path, '.');
+
+  if (style != EBB_PARALLEL_STYLE_COLUMN || parent == NULL || !EBB_IS_MULTI_HEAD_ATTENTION (parent)
+      || strcmp (name != NULL ? name + 1 : path, "c_attn") != 0)
+    return TRUE;
+  return fail (error, EBB_ERROR_INVALID_ARGUMENT, path,
+               "the style column would divide queries, keys and values of a %s as one; take column_qkv, which divides "
+               "each",
+               ebb_module_get_type_name (parent));
+}
+
 /* A module in several places is divided once; it must be meant to be divided alike. */
 static gboolean
 add_layer (EbbParallelJob *job, EbbModule *module, const char *path, guint rule, GError **error)
@@ -195,7 +213,7 @@ add_layer (EbbParallelJob *job, EbbModule *module, const char *path, guint rule,
 
   if (before == NULL)
     {
-      if (!check_layer (module, path, style, error))
+      if (!check_layer (module, path, style, error) || !check_joined (module, path, style, error))
         return FALSE;
       g_hash_table_insert (job->layers, module, g_strdup (path));
       return add_step (job, module, path, style, NULL);
@@ -284,6 +302,30 @@ check_matches (EbbParallelJob *job, const guint *n_matches, GError **error)
   return TRUE;
 }
 
+/* Attention whose queries, keys and values are divided has a part of the heads, whether the plan says so or not. */
+static gboolean
+imply_attention (EbbParallelJob *job, GError **error)
+{
+  for (guint i = 0, n = job->steps->len; i < n; i++)
+    {
+      const EbbParallelStep *step = &g_array_index (job->steps, EbbParallelStep, i);
+      EbbModule *parent = ebb_module_get_private (step->module)->parent;
+      g_autofree char *path = NULL;
+      char *end;
+
+      if (step->style != EBB_PARALLEL_STYLE_COLUMN_QKV || parent == NULL || !EBB_IS_MULTI_HEAD_ATTENTION (parent)
+          || has_step (job, parent, EBB_PARALLEL_STYLE_ATTENTION))
+        continue;
+      path = g_strdup (step->path);
+      end = strrchr (path, '.');
+      *(end != NULL ? end : path) = '\0';
+      if (!check_attention (job, parent, path, error))
+        return FALSE;
+      add_step (job, parent, path, EBB_PARALLEL_STYLE_ATTENTION, NULL);
+    }
+  return TRUE;
+}
+
 /* -- the sequence -------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -357,7 +399,8 @@ ebb_parallel_job_check (EbbParallelJob *self, GError **error)
 
   if (ebb_module_visit (self->root, check_module, &search))
     ebb_module_visit_paths (self->root, match_visited, &search);
-  if (failure == NULL && check_matches (self, n_matches, &failure) && check_sequence (self, &failure))
+  if (failure == NULL && check_matches (self, n_matches, &failure) && imply_attention (self, &failure)
+      && check_sequence (self, &failure))
     ebb_parallel_check_no_graph (self->root, "dividing the model", &failure);
   if (failure == NULL)
     return TRUE;

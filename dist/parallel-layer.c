@@ -35,8 +35,11 @@ ebb_parallel_layer_cut (EbbParallelLayer *self, EbbTensor *parameter, const char
   if (parameter == NULL)
     return TRUE;
   cut = ebb_cut_new (parameter, name, dim, 1, self->group, error);
-  if (cut == NULL)
-    return FALSE;
+  if (cut == NULL || !ebb_cut_take (cut, error))
+    {
+      g_clear_pointer (&cut, ebb_cut_unref);
+      return FALSE;
+    }
   ebb_cut_apply (cut);
   self->cuts[self->n_cuts++] = cut;
   return TRUE;

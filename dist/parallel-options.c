@@ -85,8 +85,8 @@ ebb_parallel_options_class_init (EbbParallelOptionsClass *klass)
   /**
    * EbbParallelOptions:synchronize-weights:
    *
-   * Whether all ranks begin with the first rank's parameters and buffers. %TRUE by default; without it they must be the
-   * same on all ranks.
+   * Whether all ranks begin with the first rank's parameters and buffers, and their default generators where its
+   * stands. %TRUE by default; without it they must be the same on all ranks, which is checked.
    */
   properties[PROP_SYNCHRONIZE_WEIGHTS] =
       g_param_spec_boolean ("synchronize-weights", NULL, "Whether all begin with the first rank's values", TRUE, flags);

@@ -41,9 +41,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbParallelJob, ebb_parallel_job_free)
 /* Finds what the plan's patterns mean, and whether it can be done. */
 gboolean ebb_parallel_job_check (EbbParallelJob *self,
                                  GError **error);
-/* Makes parts and layers; the tree is as before. */
+/* Makes layers and describes parts; the tree is as before. */
 gboolean ebb_parallel_job_prepare (EbbParallelJob *self,
                                    GError **error);
+/* Makes the parts, from the values that the parameters have now. */
+gboolean ebb_parallel_job_take (EbbParallelJob *self,
+                                GError **error);
 /* Exchanges them; can't fail. */
 void ebb_parallel_job_apply (EbbParallelJob *self);
 

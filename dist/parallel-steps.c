@@ -169,6 +169,19 @@ ebb_parallel_job_prepare (EbbParallelJob *self, GError **error)
   return TRUE;
 }
 
+gboolean
+ebb_parallel_job_take (EbbParallelJob *self, GError **error)
+{
+  GHashTableIter iter;
+  gpointer cut;
+
+  g_hash_table_iter_init (&iter, self->cuts);
+  while (g_hash_table_iter_next (&iter, NULL, &cut))
+    if (!ebb_cut_take (cut, error))
+      return FALSE;
+  return TRUE;
+}
+
 /* -- done ---------------------------------------------------------------------------------------------------------- */
 
 /* Under each name that the old module has, wherever in the tree. */

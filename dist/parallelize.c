@@ -1,17 +1,17 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/parallelize.h"
 
-#include "dist/generator-tracker.h"
+#include "dist/group-state-private.h"
 #include "dist/init.h"
 #include "dist/parallel-steps-private.h"
 #include "dist/rank-state-private.h"
 #include "dist/rank-texts-private.h"
+#include "dist/tracker-state-private.h"
 #include "nn/mlp.h"
 #include "nn/module-instance-private.h"
 #include "nn/multi-head-attention.h"
 #include "tensor/random.h"
 
-#define TRACKER_OFFSET 2718 /* as Megatron's model_parallel_cuda_manual_seed */
 #define BROADCAST_BYTES (64u << 20)
 
 /* -- what a parallelized model is known by ------------------------------------------------------------------------- */
@@ -63,16 +63,37 @@ find_model (EbbModule *module)
 
 /* -- parallelizing ------------------------------------------------------------------------------------------------- */
 
-/* One sequence of random numbers of its own for this rank's parts, unless the program has seen to it. */
-static gboolean
-add_generator (EbbProcessGroup *group, GError **error)
+/* Where a rank's default generator stands. */
+typedef struct
 {
-  EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
-  guint64 seed = ebb_generator_get_seed (ebb_generator_get_default ());
+  guint64 seed, offset;
+} Place;
 
-  return ebb_generator_tracker_has (tracker, EBB_MODEL_PARALLEL_RNG)
-         || ebb_generator_tracker_add (tracker, EBB_MODEL_PARALLEL_RNG,
-                                       seed + TRACKER_OFFSET + ebb_process_group_get_rank (group), error);
+G_STATIC_ASSERT (sizeof (Place) == 2 * sizeof (gint64));
+
+static Place
+get_own_place (void)
+{
+  EbbGenerator *generator = ebb_generator_get_default ();
+
+  return (Place){ ebb_generator_get_seed (generator), ebb_generator_get_offset (generator) };
+}
+
+/* The first rank's to all. */
+static gboolean
+get_first_place (EbbProcessGroup *group, Place *place, GError **error)
+{
+  const guint n = ebb_process_group_get_size (group);
+  g_autofree gint64 *counts = g_new (gint64, n);
+  g_autoptr (EbbTensor) all = NULL;
+
+  for (guint r = 0; r < n; r++)
+    counts[r] = 2;
+  all = ebb_process_group_exchange (group, place, counts, EBB_DTYPE_I64, error);
+  if (all == NULL)
+    return FALSE;
+  *place = *(const Place *) all->view.data;
+  return TRUE;
 }
 
 static gboolean
@@ -106,21 +127,60 @@ describe_state (EbbModule *module)
   return state;
 }
 
-/* Each stage on all ranks, or the next on none. */
+/* What would make the ranks' results differ from the first step on. */
+static char *
+describe_values (EbbRankState *state, const Place *place, GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  if (!ebb_rank_state_describe_values (state, text, error))
+    return NULL;
+  g_string_append_printf (text, "default generator at %" G_GUINT64_FORMAT "+%" G_GUINT64_FORMAT "\n", place->seed,
+                          place->offset);
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+/* The first rank's values and random numbers on all ranks. */
+static gboolean
+synchronize (EbbParallelJob *job, EbbRankState *state, const Place *place, GError **error)
+{
+  const Place own = get_own_place ();
+
+  if (!ebb_rank_state_broadcast (state, job->group, BROADCAST_BYTES, "the first values of the divided model", error))
+    return FALSE;
+  if (own.seed != place->seed || own.offset != place->offset)
+    ebb_generator_set_state (ebb_generator_get_default (), place->seed, place->offset);
+  return TRUE;
+}
+
+/* Each stage on all ranks, or the next on none; what can be refused, before anything is changed. */
 static gboolean
 run_on_all (EbbParallelJob *job, GError *failure, gboolean synchronizes, GError **error)
 {
   g_autoptr (EbbRankState) state = describe_state (job->root);
+  EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
+  Place place = get_own_place ();
+  g_autofree char *values = NULL;
+  guint64 seed;
 
   if (!ebb_ranks_agree (job->group, failure, error) || !check_alike (job, state, synchronizes, error)
-      || (synchronizes
-          && !ebb_rank_state_broadcast (state, job->group, BROADCAST_BYTES, "the first values of the divided model",
-                                        error)))
+      || (synchronizes && !get_first_place (job->group, &place, error)))
     return FALSE;
   failure = NULL;
-  if (ebb_parallel_job_prepare (job, &failure))
-    add_generator (job->group, &failure);
-  return ebb_ranks_agree (job->group, failure, error);
+  seed = ebb_tracker_get_parallel_seed (place.seed, job->group);
+  if (ebb_parallel_job_prepare (job, &failure) && ebb_tracker_check_parallel (tracker, seed, &failure) && !synchronizes)
+    values = describe_values (state, &place, &failure);
+  if (!ebb_ranks_agree (job->group, failure, error)
+      || !(synchronizes ? synchronize (job, state, &place, error)
+                        : ebb_process_group_check_same (job->group, "what begins without synchronize-weights", values,
+                                                        error)))
+    return FALSE;
+  failure = NULL;
+  ebb_parallel_job_take (job, &failure);
+  if (!ebb_ranks_agree (job->group, failure, error))
+    return FALSE;
+  ebb_tracker_begin_parallel (tracker, seed);
+  return TRUE;
 }
 
 static void
@@ -163,9 +223,11 @@ check_once (EbbModule *module, GError **error)
  * that are there are divided, too. The state dict of the whole model is ebb_get_full_state_dict()'s.
  *
  * What is random on divided tensors is drawn from the generator %EBB_MODEL_PARALLEL_RNG of the thread's
- * #EbbGeneratorTracker, which is added if ebb_model_parallel_manual_seed() has not done so: its seed is then that of
- * the default generator plus 2718 plus the rank. All else is drawn from the default generators, which must stand at the
- * same place on all ranks.
+ * #EbbGeneratorTracker. It is put to the begin of a sequence here, whose seed is that of the default generator plus 2718
+ * plus the rank, unless the program has added it or ebb_model_parallel_manual_seed() has. All else is drawn from the
+ * default generators, which must stand at the same place on all ranks of @group: they are put to the first rank's, as
+ * the parameters and buffers are, with #EbbParallelOptions:synchronize-weights; without it they and the values are
+ * compared, and a difference is %EBB_ERROR_PROCESS_GROUP. Don't seed by ebb_seed_rank() over @group afterwards.
  *
  * A rank with other inputs, or in training with its default generator at another place, would go on with results that
  * are nobody's: the collective after the lookup of an #EbbVocabParallelEmbedding has a checksum of the tokens and the
@@ -301,20 +363,27 @@ ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **err
 
 /* Consumes @module, which all ranks have alike. */
 static EbbModule *
-divide_alone (EbbModule *module, EbbProcessGroup *group, const EbbParallelPlan *plan, int heads, GError **error)
+divide_alone (EbbModule *module,
+              EbbProcessGroup *group,
+              const EbbParallelPlan *plan,
+              gboolean has_random,
+              GError **error)
 {
   g_autoptr (EbbModule) owned = module;
+  EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
   g_autoptr (EbbParallelJob) job = NULL;
+  guint64 seed;
 
   if (module == NULL)
     return NULL;
   job = ebb_parallel_job_new (module, group, plan, FALSE);
+  seed = ebb_tracker_get_parallel_seed (get_own_place ().seed, group);
   if (!ebb_parallel_job_check (job, error) || !ebb_parallel_job_prepare (job, error)
-      || (heads > 0 && !add_generator (group, error)))
+      || (has_random && !ebb_tracker_check_parallel (tracker, seed, error)) || !ebb_parallel_job_take (job, error))
     return NULL;
+  if (has_random)
+    ebb_tracker_begin_parallel (tracker, seed);
   ebb_parallel_job_apply (job);
-  if (heads > 0)
-    ebb_parallel_attention_install (module, heads, group);
   keep_state (job);
   return g_steal_pointer (&owned);
 }
@@ -351,7 +420,7 @@ ebb_parallel_attention_new (int width,
     return NULL;
   ebb_parallel_plan_add (plan, "c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV, NULL);
   ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
-  return divide_alone (ebb_multi_head_attention_new (width, heads, dropout, causal, error), group, plan, heads, error);
+  return divide_alone (ebb_multi_head_attention_new (width, heads, dropout, causal, error), group, plan, TRUE, error);
 }
 
 /**
@@ -378,5 +447,5 @@ ebb_parallel_mlp_new (int width, int hidden, EbbGeluKind gelu, EbbProcessGroup *
   group = group != NULL ? group : ebb_process_group_get_default ();
   ebb_parallel_plan_add (plan, "c_fc", EBB_PARALLEL_STYLE_COLUMN, NULL);
   ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
-  return divide_alone (ebb_mlp_new (width, hidden, gelu, error), group, plan, 0, error);
+  return divide_alone (ebb_mlp_new (width, hidden, gelu, error), group, plan, FALSE, error);
 }

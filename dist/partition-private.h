@@ -11,15 +11,18 @@ G_BEGIN_DECLS
 /* A parameter and its partition: describes at first what is to be done, then looks after what was. */
 typedef struct _EbbCut EbbCut;
 
-/* Has this rank's part of @parameter (and of its gradient) made ready: dimension @dim as @n_sections equal sections,
- * each divided among the ranks. NULL with @error where it can't be divided so; @name is for that. Nothing changes. */
+/* Dimension @dim of @parameter as @n_sections equal sections, each divided among the ranks. NULL with @error where it
+ * can't be divided so; @name is for that. Nothing changes. */
 EbbCut *ebb_cut_new (EbbTensor *parameter,
                      const char *name,
                      guint dim,
                      guint n_sections,
                      EbbProcessGroup *group,
                      GError **error);
-/* The parameter becomes its part: the same tensor with other memory. */
+/* Makes this rank's part of the parameter, and of its gradient, ready from the values that they have now. */
+gboolean ebb_cut_take (EbbCut *self,
+                       GError **error);
+/* The parameter becomes its part, which was taken: the same tensor with other memory. */
 void ebb_cut_apply (EbbCut *self);
 /* The one that has cut @parameter; NULL: none. Not a new reference. */
 EbbCut *ebb_cut_get (EbbTensor *parameter);

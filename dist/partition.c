@@ -239,10 +239,18 @@ ebb_cut_new (EbbTensor *parameter,
   self->ref_count = 1;
   self->group = g_object_ref (group);
   self->parameter = ebb_tensor_ref (parameter);
-  self->part = ebb_partition_take (parameter, &partition, error);
-  if (self->part != NULL && parameter->grad != NULL)
-    self->grad_part = ebb_partition_take (parameter->grad, &partition, error);
-  return self->part == NULL || (parameter->grad != NULL && self->grad_part == NULL) ? NULL : g_steal_pointer (&self);
+  return g_steal_pointer (&self);
+}
+
+gboolean
+ebb_cut_take (EbbCut *self, GError **error)
+{
+  EbbTensor *grad = self->parameter->grad;
+
+  self->part = ebb_partition_take (self->parameter, &self->partition, error);
+  if (self->part != NULL && grad != NULL)
+    self->grad_part = ebb_partition_take (grad, &self->partition, error);
+  return self->part != NULL && (grad == NULL || self->grad_part != NULL);
 }
 
 void

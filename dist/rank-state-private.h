@@ -22,6 +22,10 @@ void ebb_rank_state_add_buffers (EbbRankState *self,
 /* A line for each tensor. */
 void ebb_rank_state_describe (EbbRankState *self,
                               GString *text);
+/* A line for each tensor, with a checksum of its values. */
+gboolean ebb_rank_state_describe_values (EbbRankState *self,
+                                         GString *text,
+                                         GError **error);
 /* The first rank's values, about @max_bytes at once; the same is described on all ranks. A tensor that is not
  * contiguous is an error, on all of them. @group: NULL: this rank is alone. */
 gboolean ebb_rank_state_broadcast (EbbRankState *self,

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/rank-state-private.h"
 
+#include "dist/value-checksum-private.h"
 #include "nn/module-private.h"
 #include "tensor/partition-private.h"
 
@@ -116,6 +117,24 @@ ebb_rank_state_describe (EbbRankState *self,
                               shape, part, kind,
                               ebb_view_is_contiguous (&item->tensor->view) ? "" : ", not contiguous");
     }
+}
+
+gboolean
+ebb_rank_state_describe_values (EbbRankState *self,
+                                GString *text,
+                                GError **error)
+{
+  for (guint i = 0; i < self->items->len; i++)
+    {
+      const Item *item = get_item (self, i);
+      guint64 checksum;
+
+      if (!ebb_value_checksum (item->tensor, &checksum, error))
+        return FALSE;
+      g_string_append_printf (text, "%s %s with checksum %016" G_GINT64_MODIFIER "x\n",
+                              item->is_buffer ? "buffer" : "parameter", item->name, checksum);
+    }
+  return TRUE;
 }
 
 static gboolean

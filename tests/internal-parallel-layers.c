@@ -248,7 +248,7 @@ take_and_gather (EbbProcessGroup *group, gpointer user_data, GError **error)
       const EbbPartition *partition;
 
       cut = ebb_cut_new (parameter, "it", cases[i].dim, cases[i].n_sections, group, error);
-      if (cut == NULL)
+      if (cut == NULL || !ebb_cut_take (cut, error))
         return FALSE;
       g_assert_null (parameter->partition);
       ebb_cut_apply (cut);

@@ -266,6 +266,29 @@ make_contradiction (EbbProcessGroup *group, EbbParallelOptions *options, GError 
 }
 
 static EbbModule *
+make_joined_column (EbbProcessGroup *group, EbbParallelOptions *options, GError **error)
+{
+  g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
+
+  ebb_parallel_plan_add (plan, "h.*.attn.c_attn", EBB_PARALLEL_STYLE_COLUMN, NULL);
+  ebb_parallel_plan_add (plan, "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
+  ebb_parallel_options_set_plan (options, plan);
+  return make_gpt (group, options, error);
+}
+
+/* Attention is divided by heads though the plan doesn't say so. */
+static EbbModule *
+make_implied_odd_heads (EbbProcessGroup *group, EbbParallelOptions *options, GError **error)
+{
+  g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
+
+  ebb_parallel_plan_add (plan, "h.*.attn.c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV, NULL);
+  ebb_parallel_plan_add (plan, "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
+  ebb_parallel_options_set_plan (options, plan);
+  return make_odd_heads (group, options, error);
+}
+
+static EbbModule *
 make_without_stack (EbbProcessGroup *group, EbbParallelOptions *options, GError **error)
 {
   ebb_parallel_options_set_sequence_parallel (options, TRUE);
@@ -707,6 +730,8 @@ main (int argc, char **argv)
     { make_without_parameter, EBB_ERROR_INVALID_ARGUMENT, { "\"0.gain\" (parameter) matches no parameter" } },
     { make_empty_plan, EBB_ERROR_INVALID_ARGUMENT, { "the plan is empty" } },
     { make_contradiction, EBB_ERROR_INVALID_ARGUMENT, { "0.0.1", "the style row, and another one", "(column)" } },
+    { make_joined_column, EBB_ERROR_INVALID_ARGUMENT, { "h.0.attn.c_attn", "the style column", "column_qkv" } },
+    { make_implied_odd_heads, EBB_ERROR_INVALID_ARGUMENT, { "h.0.attn: 3 heads can't be divided among 2 ranks" } },
     { make_without_stack, EBB_ERROR_INVALID_ARGUMENT, { "sequence-parallel", "no stack of the style sequence" } },
     { make_whole_inside, EBB_ERROR_NOT_SUPPORTED, { "0.0.1: a Linear that is not divided", "\"0\"" } },
     { make_wrapped, EBB_ERROR_STATE, { "h.1.mlp.c_fc", "parallelize first, then wrap" } },
@@ -716,7 +741,8 @@ main (int argc, char **argv)
     { make_unknown_on_second, EBB_ERROR_NOT_SUPPORTED, { "no plan is known for a Sequential" } },
   };
   static const char *const names[] = { "odd-heads", "unknown-model", "wrong-type", "pattern-without-match",
-                                       "missing-parameter", "empty-plan", "contradiction", "sequence-without-stack",
+                                       "missing-parameter", "empty-plan", "contradiction", "joined-column",
+                                       "odd-heads-of-implied-attention", "sequence-without-stack",
                                        "whole-inside", "wrapped-layer", "sharded-model", "divided-model",
                                        "other-model", "failure-elsewhere" };
 
