@@ -472,6 +472,17 @@ ebb_process_group_exchange (EbbProcessGroup *self,
 }
 
 void
+ebb_process_group_fail (EbbProcessGroup *self,
+                        const GError *reason)
+{
+  const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (self);
+
+  ebb_process_group_flush (self);
+  if (ebb_group_queue_fail (ebb_process_group_get_state (self)->queue, reason) && funcs->fail != NULL)
+    funcs->fail (self, reason);
+}
+
+void
 ebb_process_group_flush (EbbProcessGroup *self)
 {
   ebb_group_queue_flush (ebb_process_group_get_state (self)->queue);

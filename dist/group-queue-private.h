@@ -37,6 +37,9 @@ gboolean ebb_group_queue_push (EbbGroupQueue *queue,
 gboolean ebb_group_queue_try_run (EbbGroupQueue *queue,
                                   EbbProcessGroup *group,
                                   EbbWork *work);
+/* Nothing runs any more, for @reason; FALSE if it has failed before. To be called when nothing waits. */
+gboolean ebb_group_queue_fail (EbbGroupQueue *queue,
+                               const GError *reason);
 /* Waits until nothing waits or runs. */
 void ebb_group_queue_flush (EbbGroupQueue *queue);
 /* The same, and ends the thread. */

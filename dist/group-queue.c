@@ -221,6 +221,20 @@ ebb_group_queue_flush (EbbGroupQueue *self)
   let_go_of_done (self);
 }
 
+gboolean
+ebb_group_queue_fail (EbbGroupQueue *self,
+                      const GError *reason)
+{
+  gboolean is_first;
+
+  pthread_mutex_lock (&self->lock);
+  is_first = self->failure == NULL;
+  if (is_first)
+    self->failure = g_error_copy (reason);
+  pthread_mutex_unlock (&self->lock);
+  return is_first;
+}
+
 void
 ebb_group_queue_close (EbbGroupQueue *self)
 {

@@ -43,6 +43,10 @@ gboolean ebb_process_group_run (EbbProcessGroup *self,
                                 guint peer,
                                 const char *purpose,
                                 GError **error);
+/* This rank can't take part any more, for @reason: all that is called from now on fails with it, here and, where the
+ * engine has a way to tell, on the other ranks. */
+void ebb_process_group_fail (EbbProcessGroup *self,
+                             const GError *reason);
 /* How long a work took that is done, waiting for other ranks included. */
 double ebb_work_get_seconds (EbbWork *work);
 /* Waits until all that was started is done; tells of no failure. */

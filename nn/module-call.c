@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/module-instance-private.h"
+#include "tensor/thread-private.h"
 
 /* A class may implement forward, forward1 or both, and its ancestor the other one. A subclass that overrides forward
  * alone must not be bypassed by the forward1 that it inherits, nor the other way round. So which of the two was
@@ -264,6 +265,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
   EbbModulePrivate *priv;
   EbbProfileMark mark;
   EbbArgs *result;
+  gboolean is_outermost;
 
   if (self == NULL || args == NULL || has_error (error))
     return NULL;
@@ -271,6 +273,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
 
   priv = ebb_module_get_private (self);
   mark = ebb_module_push_profile (self);
+  is_outermost = ebb_thread_begin_call ();
   if (priv->plan != NULL)
     result = call_through_plan (self, args, error);
   else
@@ -279,6 +282,8 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
       if (result == NULL)
         report_failure (self, error);
     }
+  if (is_outermost)
+    ebb_thread.call = 0;
   ebb_profile_pop (mark);
   return result;
 }
@@ -300,6 +305,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
   EbbModuleClass *klass;
   EbbProfileMark mark;
   EbbTensor *output;
+  gboolean is_outermost;
 
   if (self == NULL || input == NULL || has_error (error))
     return NULL;
@@ -316,7 +322,10 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
       return output;
     }
   mark = ebb_module_push_profile (self);
+  is_outermost = ebb_thread_begin_call ();
   output = klass->forward1 (self, input, error);
+  if (is_outermost)
+    ebb_thread.call = 0;
   ebb_profile_pop (mark);
   if (output != NULL && has_error (error))
     g_clear_pointer (&output, ebb_tensor_unref);

@@ -52,9 +52,15 @@ typedef struct
 {
   EbbActivationStore *store; /* whose door it is; NULL: none */
   EbbTensor *tensor;
+  gboolean is_divided; /* among ranks, says who has put it */
 } EbbAtDoor;
 
 const EbbAtDoor *ebb_activation_store_get_at_door (void);
+/* The block of what is at the door was divided: to bring it back, or to begin so, all ranks are needed. When that is
+ * done then follows from the program alone, and not from what else happens to live on this rank: what was put outside
+ * of the outermost module call that put the block is not prefetched with it nor shares it, and what was brought back is handed out
+ * again only if it was the last. */
+void ebb_activation_store_note_divided (void);
 /* For a store that divides tensors among ranks, from the start: what it can't divide, parts of tensors
  * (tensor->is_part) and results that a policy keeps, is stored apart from what looks at the same memory, and nothing
  * goes to the fallback but what put brings there itself, by ebb_activation_store_put_instead (). */
@@ -101,6 +107,7 @@ typedef struct
   EbbStoreFilter *filter;
   GHashTable *blocks;     /* of EbbBlock, by itself */
   EbbBlock *first, *last; /* those that were moved, as they were put */
+  EbbBlock *latest;       /* of those that are divided, the one that was brought back last, and is held */
   GHashTable *tickets;    /* those that live: a handle from elsewhere is refused */
   GHashTable *places;     /* the same for what put_block gave */
   EbbStoreCounters counters;

@@ -31,6 +31,12 @@ ebb_activation_store_get_at_door (void)
 }
 
 void
+ebb_activation_store_note_divided (void)
+{
+  at_door.is_divided = TRUE;
+}
+
+void
 ebb_activation_store_set_divides (EbbActivationStore *self)
 {
   PRIVATE (self)->divides = TRUE;
@@ -77,8 +83,9 @@ put_block (EbbActivationStore *self,
   g_autoptr (EbbTensor) bytes =
       ebb_tensor_new_view (tensor->storage, (gint64) (block->key.start / element), &n, NULL, 1, block->dtype);
 
-  at_door = (EbbAtDoor){ self, tensor };
+  at_door = (EbbAtDoor){ self, tensor, FALSE };
   block->handle = ebb_activation_store_put_block (self, bytes, error);
+  block->is_divided = at_door.is_divided;
   at_door = outer;
   block->group = ebb_activation_store_get_group (self);
   return block->handle != NULL;
@@ -114,6 +121,7 @@ enter_block (EbbActivationStore *self,
 
   ebb_block_key_init (&key, tensor, in_place);
   key.is_apart = PRIVATE (self)->divides && (tensor->is_part || ebb_thread.saves_result);
+  key.call = PRIVATE (self)->divides && !in_place ? ebb_thread.call : 0;
   block = find_block (self, &key, tensor->storage->size);
   if (block != NULL)
     return block;

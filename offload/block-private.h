@@ -6,7 +6,7 @@
 
 /* A piece of memory that a store is responsible for: a whole storage, or a small part of a large one. All tensors that
  * look into it share it as long as any of their handles lives; what was brought back is shared as long as anybody holds
- * it. Blocks of all stores stand under one lock, which is held for a look-up and never while data moves or a foreign
+ * it, and of divided blocks (see ebb_activation_store_note_divided ()) until another is. Blocks of all stores stand under one lock, which is held for a look-up and never while data moves or a foreign
  * object is let go. */
 
 G_BEGIN_DECLS
@@ -20,6 +20,7 @@ typedef struct
   guint version;    /* of the storage; of no account for what stays in place */
   gboolean in_place;
   gboolean is_apart; /* of a store that divides others */
+  guint64 call;      /* of such a store: the outermost module call that put it; 0: none was open */
 } EbbBlockKey;
 
 struct _EbbBlock
@@ -30,8 +31,12 @@ struct _EbbBlock
   EbbDType dtype;
   EbbHandle *handle; /* what put_block gave; NULL: in place */
   guint64 group;     /* of the pack that put it */
+  gboolean is_divided;
   /* under the lock */
   EbbRestored *restored; /* what get_block gave last, while it lives */
+  EbbStorage *held;      /* the same, of the latest divided block */
+  gsize held_offset;     /* bytes */
+  guint held_version;
   EbbBlock *previous, *next;
   guint n_users;
   gboolean is_coming; /* was prefetched, and not asked for since */

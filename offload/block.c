@@ -73,7 +73,8 @@ ebb_block_equal (gconstpointer a,
   const EbbBlockKey *one = a, *other = b;
 
   return one->birth == other->birth && one->start == other->start && one->end == other->end
-         && one->version == other->version && one->in_place == other->in_place && one->is_apart == other->is_apart;
+         && one->version == other->version && one->in_place == other->in_place && one->is_apart == other->is_apart
+         && one->call == other->call;
 }
 
 EbbBlock *
@@ -98,6 +99,8 @@ ebb_block_free (EbbBlock *self)
   if (self->restored != NULL)
     self->restored->block = NULL;
   ebb_blocks_unlock ();
+  if (self->held != NULL)
+    ebb_storage_unref (self->held);
   if (self->handle != NULL)
     ebb_handle_unref (self->handle);
   g_object_unref (self->store);
@@ -144,6 +147,8 @@ ebb_block_leave (EbbBlock *self)
   last = --self->n_users == 0;
   if (last)
     {
+      if (priv->latest == self)
+        priv->latest = NULL;
       if (g_hash_table_lookup (priv->blocks, self) == self)
         g_hash_table_remove (priv->blocks, self);
       if (!self->key.in_place)
@@ -213,6 +218,48 @@ try_ref (EbbStorage *storage)
   return FALSE;
 }
 
+/* Whether somebody still looks at what was brought back differs from rank to rank, so the store does, until it brings
+ * the next. */
+static EbbStorage *
+find_held (EbbBlock *self,
+           gsize *offset)
+{
+  EbbStorage *storage = NULL;
+
+  ebb_blocks_lock ();
+  if (self->held != NULL && self->held->version == self->held_version)
+    {
+      storage = ebb_storage_ref (self->held);
+      *offset = self->held_offset;
+    }
+  ebb_blocks_unlock ();
+  return storage;
+}
+
+/* @self is the one that was brought back last; without @storage none is, before memory is taken for @self. */
+static void
+set_latest (EbbBlock *self,
+            EbbStorage *storage,
+            gsize offset)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+  EbbStorage *before = NULL;
+
+  ebb_blocks_lock ();
+  if (priv->latest != NULL)
+    before = g_steal_pointer (&priv->latest->held);
+  priv->latest = storage != NULL ? self : NULL;
+  if (storage != NULL)
+    {
+      self->held = ebb_storage_ref (storage);
+      self->held_offset = offset;
+      self->held_version = storage->version;
+    }
+  ebb_blocks_unlock ();
+  if (before != NULL)
+    ebb_storage_unref (before);
+}
+
 static EbbStorage *
 find_restored (EbbBlock *self,
                gsize *offset)
@@ -262,7 +309,7 @@ bring (EbbBlock *self,
 static gboolean
 is_away (EbbBlock *self)
 {
-  return self->restored == NULL && !self->is_coming;
+  return (self->is_divided ? self->held == NULL : self->restored == NULL) && !self->is_coming;
 }
 
 static void
@@ -276,6 +323,17 @@ expect (EbbBlock *self,
   g_ptr_array_add (expected, self);
 }
 
+/* Divided blocks are expected with one another, and only inside of one outermost module call: which others live differs
+ * from rank to rank. Where no call was open a block is alone. */
+static gboolean
+goes_with (const EbbBlock *self,
+           const EbbBlock *other)
+{
+  if (self->is_divided != other->is_divided)
+    return FALSE;
+  return !self->is_divided || (self->key.call != 0 && self->key.call == other->key.call);
+}
+
 /* What was put together with @self, and in the groups just before it; under the lock. */
 static void
 find_expected (EbbBlock *self,
@@ -285,9 +343,12 @@ find_expected (EbbBlock *self,
   guint64 group = self->group;
 
   for (EbbBlock *block = self->next; block != NULL && block->group == group; block = block->next)
-    expect (block, expected);
+    if (goes_with (self, block))
+      expect (block, expected);
   for (EbbBlock *block = self->previous; block != NULL; block = block->previous)
     {
+      if (!goes_with (self, block))
+        continue;
       if (block->group != group && n_groups-- == 0)
         return;
       group = block->group;
@@ -327,12 +388,16 @@ bring_storage (EbbBlock *self,
   ebb_blocks_lock ();
   self->is_coming = FALSE;
   ebb_blocks_unlock ();
+  if (self->is_divided)
+    set_latest (self, NULL, 0);
   brought = bring (self, error);
   if (brought == NULL)
     return NULL;
   *offset = (gsize) brought->offset * ebb_dtype_get_size (self->dtype);
   tie (self, brought);
   storage = ebb_storage_ref (brought->storage);
+  if (self->is_divided)
+    set_latest (self, storage, *offset);
   prefetch (self);
   return storage;
 }
@@ -344,7 +409,7 @@ ebb_block_get_view (EbbBlock *self,
                     GError **error)
 {
   gsize before = 0;
-  EbbStorage *storage = find_restored (self, &before);
+  EbbStorage *storage = self->is_divided ? find_held (self, &before) : find_restored (self, &before);
   EbbTensor *tensor;
 
   if (storage == NULL)

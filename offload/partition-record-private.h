@@ -9,7 +9,8 @@
  * whether they had the same, and fail alike if not.
  *
  * All ranks begin the same gathers in the same order: blocks are put, asked for and prefetched in the order of the
- * program, and nothing else begins one, dropping least of all. */
+ * program, and nothing else begins one, dropping least of all. A rank that can't begin one ahead, for want of memory
+ * say, tells the others so at once. */
 
 G_BEGIN_DECLS
 
@@ -27,16 +28,16 @@ typedef struct
   guint64 bytes_whole;              /* of the blocks that are held in pieces... */
   guint64 bytes_kept;               /* ...and of this rank's pieces */
   guint64 n_partitioned, n_gathers; /* so far */
-} EbbPartition;
+} EbbPartitionRecords;
 
 /* @tensor: the one that @block is put for. @is_sampled: a sample is kept. */
-EbbPartitionRecord *ebb_partition_record_new (EbbPartition *partition,
+EbbPartitionRecord *ebb_partition_record_new (EbbPartitionRecords *partition,
                                               EbbTensor *block,
                                               EbbTensor *tensor,
                                               gboolean is_sampled,
                                               GError **error);
 /* The block as it is. */
-EbbPartitionRecord *ebb_partition_record_new_whole (EbbPartition *partition,
+EbbPartitionRecord *ebb_partition_record_new_whole (EbbPartitionRecords *partition,
                                                     EbbTensor *block,
                                                     GError **error);
 /* A gather that was begun goes on to its end. */

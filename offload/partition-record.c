@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/partition-record-private.h"
 
+#include "dist/parallel-private.h"
 #include "dist/process-group-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/tensor-private.h"
@@ -11,7 +12,7 @@
 
 struct _EbbPartitionRecord
 {
-  EbbPartition *partition;
+  EbbPartitionRecords *partition;
   EbbActivationStore *where; /* the store that @kept is of: the next one, or the fallback; NULL: a tensor */
   EbbHandle *kept;           /* this rank's piece and the sample, or the block */
   char *purpose;             /* of the gather, as ranks compare it; NULL: the block is kept whole */
@@ -24,15 +25,9 @@ struct _EbbPartitionRecord
   /* of a gather that a prefetch has begun */
   EbbTensor *whole, *samples;
   EbbWork *gathering;
+  GError *failure; /* or why it couldn't be begun */
+  gsize n_ahead;   /* bytes of it that count as held */
 };
-
-static gint64
-count_own (gint64 n_elements,
-           guint n_ranks,
-           guint rank)
-{
-  return n_elements / n_ranks + (rank < n_elements % n_ranks ? 1 : 0);
-}
 
 static EbbTensor *
 view_run (EbbTensor *tensor,
@@ -86,13 +81,12 @@ cut_out (EbbPartitionRecord *self,
   const guint rank = ebb_process_group_get_rank (self->partition->group);
   const gsize size = ebb_dtype_get_size (self->dtype);
   EbbView piece = block->view, sample;
-  gint64 first = 0, n;
+  gint64 first, n;
   EbbTensor *kept;
 
-  for (guint r = 0; r < rank; r++)
-    first += count_own (self->n_elements, n_ranks, r);
+  ebb_parallel_get_part (self->n_elements, n_ranks, rank, &first, &self->n_own);
   piece.data = (char *) piece.data + (gsize) first * size;
-  piece.shape[0] = self->n_own = count_own (self->n_elements, n_ranks, rank);
+  piece.shape[0] = self->n_own;
   ebb_partition_sample (&tensor->view, &sample);
   self->n_sampled = is_sampled ? count_elements (&sample) : 0;
   n = self->n_own + self->n_sampled;
@@ -119,7 +113,7 @@ keep (EbbPartitionRecord *self,
       EbbTensor *tensor,
       GError **error)
 {
-  EbbPartition *partition = self->partition;
+  EbbPartitionRecords *partition = self->partition;
   g_autoptr (GError) local = NULL;
 
   self->n_kept = ebb_tensor_get_n_bytes (tensor);
@@ -137,7 +131,7 @@ keep (EbbPartitionRecord *self,
 }
 
 static EbbPartitionRecord *
-record_new (EbbPartition *partition,
+record_new (EbbPartitionRecords *partition,
             EbbTensor *block)
 {
   EbbPartitionRecord *self = g_new0 (EbbPartitionRecord, 1);
@@ -154,7 +148,7 @@ record_new (EbbPartition *partition,
 static void
 count (EbbPartitionRecord *self)
 {
-  EbbPartition *partition = self->partition;
+  EbbPartitionRecords *partition = self->partition;
 
   pthread_mutex_lock (&partition->lock);
   g_queue_push_tail_link (&partition->records, &self->link);
@@ -165,7 +159,7 @@ count (EbbPartitionRecord *self)
 }
 
 EbbPartitionRecord *
-ebb_partition_record_new (EbbPartition *partition,
+ebb_partition_record_new (EbbPartitionRecords *partition,
                           EbbTensor *block,
                           EbbTensor *tensor,
                           gboolean is_sampled,
@@ -186,7 +180,7 @@ ebb_partition_record_new (EbbPartition *partition,
 }
 
 EbbPartitionRecord *
-ebb_partition_record_new_whole (EbbPartition *partition,
+ebb_partition_record_new_whole (EbbPartitionRecords *partition,
                                 EbbTensor *block,
                                 GError **error)
 {
@@ -198,10 +192,27 @@ ebb_partition_record_new_whole (EbbPartition *partition,
   return NULL;
 }
 
+/* What was brought ahead is held no longer: somebody asked for it, or nobody will. */
+static void
+count_no_more (EbbPartitionRecord *self)
+{
+  if (self->n_ahead > 0)
+    ebb_activation_store_count_held (self->partition->store, -(gint64) self->n_ahead);
+  self->n_ahead = 0;
+}
+
+static void
+drop_room (EbbPartitionRecord *self)
+{
+  count_no_more (self);
+  g_clear_pointer (&self->whole, ebb_tensor_unref);
+  g_clear_pointer (&self->samples, ebb_tensor_unref);
+}
+
 void
 ebb_partition_record_free (EbbPartitionRecord *self)
 {
-  EbbPartition *partition = self->partition;
+  EbbPartitionRecords *partition = self->partition;
 
   if (self->purpose != NULL)
     {
@@ -212,8 +223,8 @@ ebb_partition_record_free (EbbPartitionRecord *self)
       pthread_mutex_unlock (&partition->lock);
     }
   g_clear_pointer (&self->gathering, ebb_work_unref);
-  g_clear_pointer (&self->whole, ebb_tensor_unref);
-  g_clear_pointer (&self->samples, ebb_tensor_unref);
+  drop_room (self);
+  g_clear_error (&self->failure);
   g_clear_pointer (&self->kept, ebb_handle_unref);
   g_clear_object (&self->where);
   g_free (self->purpose);
@@ -266,7 +277,11 @@ start (EbbPartitionRecord *self,
   const EbbCollectivePart parts[] = { { self->whole, piece, counts }, { self->samples, sample, NULL } };
 
   for (guint r = 0; r < n_ranks; r++)
-    counts[r] = count_own (self->n_elements, n_ranks, r);
+    {
+      gint64 first;
+
+      ebb_parallel_get_part (self->n_elements, n_ranks, r, &first, &counts[r]);
+    }
   if (!is_ahead)
     return ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n_parts, 0,
                                   self->purpose, error);
@@ -275,19 +290,12 @@ start (EbbPartitionRecord *self,
   return self->gathering != NULL;
 }
 
-static void
-drop_room (EbbPartitionRecord *self)
-{
-  g_clear_pointer (&self->whole, ebb_tensor_unref);
-  g_clear_pointer (&self->samples, ebb_tensor_unref);
-}
-
 static gboolean
 gather (EbbPartitionRecord *self,
         gboolean is_ahead,
         GError **error)
 {
-  EbbPartition *partition = self->partition;
+  EbbPartitionRecords *partition = self->partition;
   g_autoptr (EbbTensor) kept = fetch (self, error);
 
   if (kept == NULL || !make_room (self, error))
@@ -330,6 +338,14 @@ read_ahead (EbbPartitionRecord *self)
     }
 }
 
+/* The others gather by now, and would take whatever this rank calls next for its part of that. */
+static void
+give_up (EbbPartitionRecord *self)
+{
+  g_prefix_error (&self->failure, "%s ahead (a prefetch of 0 does without): ", self->purpose);
+  ebb_process_group_fail (self->partition->group, self->failure);
+}
+
 void
 ebb_partition_record_prefetch (EbbPartitionRecord *self)
 {
@@ -341,12 +357,19 @@ ebb_partition_record_prefetch (EbbPartitionRecord *self)
         ebb_activation_store_prefetch_block (self->where, self->kept);
       return;
     }
-  if (self->gathering != NULL)
+  if (self->gathering != NULL || self->failure != NULL)
     return;
-  /* Where there is no room yet, there may be when it is asked for, on all ranks alike. */
   ebb_thread.stopped = 0;
-  if (gather (self, TRUE, NULL))
-    read_ahead (self);
+  if (gather (self, TRUE, &self->failure))
+    {
+      self->n_ahead = ebb_tensor_get_n_bytes (self->whole);
+      if (self->samples != NULL)
+        self->n_ahead += ebb_tensor_get_n_bytes (self->samples);
+      ebb_activation_store_count_held (self->partition->store, (gint64) self->n_ahead);
+      read_ahead (self);
+    }
+  else
+    give_up (self);
   ebb_thread.stopped = stopped;
 }
 
@@ -357,7 +380,14 @@ finish (EbbPartitionRecord *self,
   const gint64 begin = g_get_monotonic_time ();
   g_autoptr (EbbWork) work = g_steal_pointer (&self->gathering);
   double waited;
-  gboolean ok = work != NULL ? ebb_work_wait (work, error) : gather (self, FALSE, error);
+  gboolean ok;
+
+  if (self->failure != NULL)
+    {
+      g_propagate_error (error, g_error_copy (self->failure));
+      return FALSE;
+    }
+  ok = work != NULL ? ebb_work_wait (work, error) : gather (self, FALSE, error);
 
   waited = (double) (g_get_monotonic_time () - begin) * 1e-6;
   ebb_activation_store_count_seconds (self->partition->store, work != NULL ? ebb_work_get_seconds (work) : waited,

@@ -14,11 +14,13 @@
  * Keeps of each tensor the part of one rank, for tensors that are the same on all ranks of a group: the inputs of
  * checkpointed blocks under tensor parallelism. Of n elements on N ranks each rank keeps n / N, rounded up at most, and
  * up to 32 more to compare. When backward asks for the tensor the ranks gather it (one all_gather), beside computing if
- * it was prefetched.
+ * it was prefetched, as what the same outermost module call has put is, see #EbbActivationStore:prefetch. Functions that
+ * are checkpointed outside of any module's call have nothing gathered ahead.
  *
  * All ranks of the group have such a store, each its own, and the same program: they put the same tensors, ask for them
- * in the same order, and drop the same graphs. A rank that asks for something else, or for nothing, makes all of them
- * fail with %EBB_ERROR_PROCESS_GROUP. To drop a graph or a handle calls nothing.
+ * in the same order. A rank that asks for something else, or for nothing, or that has no memory to gather, makes all of
+ * them fail with %EBB_ERROR_PROCESS_GROUP. To drop a graph, a handle or a tensor that was brought back calls nothing: a
+ * rank may keep those of other module calls, and any tensor, for as long as it likes.
  *
  * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
  * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept whole. So are
@@ -28,13 +30,14 @@
  *
  * The pieces go to the next store (a contiguous, host, disk, keep or compressed store), or stay on the tensor's device.
  * What the next store can't take goes to its fallback or to this one's, piece by piece, so that one rank may do so
- * while others don't. In a group of one rank tensors are kept whole. The bytes held are those that this rank keeps.
+ * while others don't. In a group of one rank tensors are kept whole. The bytes held are those that this rank keeps, and
+ * what is gathered ahead until it is asked for.
  */
 struct _EbbPartitionedStore
 {
   EbbActivationStore parent_instance;
 
-  EbbPartition partition;
+  EbbPartitionRecords partition;
   guint64 least_elements;
   EbbPartitionCheck check;
 };
@@ -103,7 +106,8 @@ check_apart (EbbPartitionedStore *self,
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "partitioned store: %s %s is one rank's part already, not the same on the %u ranks of the group: "
-                   "under sequence parallelism leave partitioning out, or leave this tensor out by a filter",
+                   "under sequence parallelism leave partitioning out, or leave this tensor out by a filter; or checkpoint the "
+                   "block rather than the layer inside it",
                    ebb_dtype_get_name (tensor->view.dtype), shape,
                    ebb_process_group_get_size (self->partition.group));
       return FALSE;
@@ -139,7 +143,7 @@ static gboolean
 ebb_partitioned_store_moves (EbbActivationStore *store,
                              EbbDevice *device)
 {
-  EbbPartition *self = &EBB_PARTITIONED_STORE (store)->partition;
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
 
   return self->group == NULL || ebb_process_group_get_size (self->group) > 1
          || (self->next != NULL && EBB_ACTIVATION_STORE_GET_CLASS (self->next)->moves (self->next, device));
@@ -187,6 +191,8 @@ ebb_partitioned_store_put (EbbActivationStore *store,
   if (tensor != NULL && check == EBB_PARTITION_CHECK_VALUES
       && !ebb_partition_compare_values (self->partition.group, tensor, error))
     return NULL;
+  if (tensor != NULL)
+    ebb_activation_store_note_divided ();
   record = tensor != NULL ? ebb_partition_record_new (&self->partition, block, tensor,
                                                       check != EBB_PARTITION_CHECK_NONE, error)
                           : ebb_partition_record_new_whole (&self->partition, block, error);
@@ -219,7 +225,7 @@ static gboolean
 ebb_partitioned_store_synchronize (EbbActivationStore *store,
                                    GError **error)
 {
-  EbbPartition *self = &EBB_PARTITIONED_STORE (store)->partition;
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
 
   if (self->group != NULL)
     ebb_process_group_flush (self->group);
@@ -229,7 +235,7 @@ ebb_partitioned_store_synchronize (EbbActivationStore *store,
 static void
 ebb_partitioned_store_reset_stats (EbbActivationStore *store)
 {
-  EbbPartition *self = &EBB_PARTITIONED_STORE (store)->partition;
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
 
   pthread_mutex_lock (&self->lock);
   self->n_partitioned = self->n_gathers = 0;
@@ -243,7 +249,7 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
                                               GCancellable *cancellable,
                                               GError **error)
 {
-  EbbPartition *self = &EBB_PARTITIONED_STORE (initable)->partition;
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (initable)->partition;
 
   if (self->group == NULL)
     {
@@ -334,7 +340,7 @@ ebb_partitioned_store_set_property (GObject *object,
 static void
 ebb_partitioned_store_finalize (GObject *object)
 {
-  EbbPartition *self = &EBB_PARTITIONED_STORE (object)->partition;
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (object)->partition;
 
   pthread_mutex_destroy (&self->lock);
   g_clear_object (&self->next);

@@ -49,6 +49,7 @@ typedef struct
   guint64 n_launches;                /* kernels so far, on any device */
   guint64 frame;                     /* the number of the checkpointed forward or recompute that runs; 0: none */
   EbbRecipeLog *recipe_log;          /* of it */
+  guint64 call;                      /* the number of the outermost module call that is open; 0: none */
   const EbbOp *saving;               /* whose tensor is at the door */
   EbbGenerator *generator;           /* the default one, made at first use */
   EbbGeneratorFork *forks;           /* what was the default before, innermost first */
@@ -119,9 +120,13 @@ typedef struct
   EbbOpObserver *observers;
   guint64 frame;
   EbbRecipeLog *recipe_log;
+  guint64 call;
   EbbDevice *default_device;
   gconstpointer divided;
 } EbbThreadModes;
+
+/* An outermost module call begins, unless one is open: TRUE if so. Numbers are never used twice, on any thread. */
+gboolean ebb_thread_begin_call (void);
 
 EbbThreadModes ebb_thread_save_modes (void);
 void ebb_thread_restore_modes (const EbbThreadModes *modes);

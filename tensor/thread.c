@@ -202,6 +202,17 @@ ebb_thread_touch (const void *data)
       observer->touch (observer, data);
 }
 
+gboolean
+ebb_thread_begin_call (void)
+{
+  static guint64 last;
+
+  if (ebb_thread.call != 0)
+    return FALSE;
+  ebb_thread.call = __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+  return TRUE;
+}
+
 EbbThreadModes
 ebb_thread_save_modes (void)
 {
@@ -214,6 +225,7 @@ ebb_thread_save_modes (void)
     .observers = ebb_thread.observers,
     .frame = ebb_thread.frame,
     .recipe_log = ebb_thread.recipe_log,
+    .call = ebb_thread.call,
     .default_device = ebb_thread.default_device,
     .divided = ebb_thread.divided,
   };
@@ -230,6 +242,7 @@ ebb_thread_restore_modes (const EbbThreadModes *modes)
   ebb_thread.observers = modes->observers;
   ebb_thread.frame = modes->frame;
   ebb_thread.recipe_log = modes->recipe_log;
+  ebb_thread.call = modes->call;
   ebb_thread.default_device = modes->default_device;
   ebb_thread.divided = modes->divided;
 }

@@ -108,6 +108,7 @@ look_at_counters (EbbProcessGroup *group,
   g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
   g_autoptr (EbbTensor) large = test_randn (1, 1003, -1);
   g_autoptr (EbbTensor) small = test_randn (1, 3, -1);
+  g_autoptr (EbbTensor) other = test_randn (2, 1003, -1);
   g_autoptr (EbbHandle) a = test_pack (store, large);
   g_autoptr (EbbHandle) b = test_pack (store, small);
   const guint64 own = (rank < 3 ? 251 : 250) * 4 + SAMPLE_BYTES;
@@ -139,10 +140,18 @@ look_at_counters (EbbProcessGroup *group,
   g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
 
   /* What is kept whole by choice. */
-  ebb_partitioned_store_set_least_elements (test_partitioned (store), 2000);
-  ebb_handle_unref (b);
-  b = test_pack (store, large);
+  g_clear_pointer (&a, ebb_handle_unref);
+  g_clear_pointer (&back, ebb_tensor_unref);
+  ebb_partitioned_store_set_least_elements (test_partitioned (store), 1004);
+  a = test_pack (store, other);
   g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (test_held (store), ==, 4012 + 12);
+  g_clear_pointer (&a, ebb_handle_unref);
+  ebb_partitioned_store_set_least_elements (test_partitioned (store), 1003);
+  a = test_pack (store, other);
+  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 1);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
   return TRUE;
 }
 
@@ -491,35 +500,95 @@ nothing_whole_stays_on_the_device (void)
 
 /* -- prefetch ------------------------------------------------------------------------------------------------------ */
 
+#define N_AHEAD 4
+#define AHEAD_BYTES (30 * 4)
+
+typedef struct
+{
+  EbbSavedTensorHooks *store;
+  EbbHandle *handles[N_AHEAD];
+} Ahead;
+
+/* A hook before a module's forward: all of it is put in one outermost call. */
+static gboolean
+put_tensors (EbbModule *module,
+             EbbArgs *args,
+             EbbArgs *result,
+             gpointer user_data,
+             GError **error)
+{
+  Ahead *self = user_data;
+
+  for (guint i = 0; i < N_AHEAD; i++)
+    {
+      g_autoptr (EbbTensor) tensor = test_randn (i, 30, -1);
+
+      self->handles[i] = test_pack (self->store, tensor);
+    }
+  return TRUE;
+}
+
+static void
+put_in_one_call (Ahead *self,
+                 EbbSavedTensorHooks *store)
+{
+  g_autoptr (EbbModule) module = test_partition_block_new (1);
+  g_autoptr (EbbTensor) input = test_partition_input (1);
+  g_autoptr (EbbTensor) output = NULL;
+
+  self->store = store;
+  ebb_module_add_forward_pre_hook (module, put_tensors, self, NULL);
+  output = ebb_module_call1 (module, input, NULL);
+  g_assert_nonnull (output);
+}
+
+static EbbTensor *
+take_back (Ahead *self,
+           guint i)
+{
+  g_autoptr (EbbTensor) twin = test_randn (i, 30, -1);
+  EbbTensor *back = test_unpack (self->store, self->handles[i]);
+
+  g_assert_true (ebb_tensor_equal (back, twin));
+  return back;
+}
+
+static void
+ahead_clear (Ahead *self)
+{
+  for (guint i = 0; i < N_AHEAD; i++)
+    g_clear_pointer (&self->handles[i], ebb_handle_unref);
+  g_assert_cmpuint (test_held (self->store), ==, 0);
+}
+
 static gboolean
 gather_ahead (EbbProcessGroup *group,
               gpointer user_data,
               GError **error)
 {
-  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_DISK);
-  EbbHandle *handles[4];
+  g_autoptr (EbbSavedTensorHooks) next = test_watched_store_new (0);
+  g_autoptr (EbbSavedTensorHooks) store = ebb_partitioned_store_new (group, EBB_ACTIVATION_STORE (next), error);
+  Ahead ahead = { NULL };
+  guint64 held;
 
-  for (guint i = 0; i < 4; i++)
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  put_in_one_call (&ahead, store);
+  held = test_held (store);
+  for (guint i = N_AHEAD; i-- > 0;)
     {
-      g_autoptr (EbbTensor) tensor = test_randn (i, 30, -1);
-
-      handles[i] = test_pack (store, tensor);
-    }
-  for (guint i = 4; i-- > 0;)
-    {
-      g_autoptr (EbbTensor) back = test_unpack (store, handles[i]);
-      g_autoptr (EbbTensor) twin = test_randn (i, 30, -1);
-
-      g_assert_true (ebb_tensor_equal (back, twin));
+      ebb_tensor_unref (take_back (&ahead, i));
       g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, i > 0 ? 5 - i : 4);
+      /* The two before the one that is gathered ahead are to be near by then. */
+      g_assert_cmpuint (test_watched_store_get_n_prefetched (next), ==, i == 3 ? 2 : 3);
+      if (i == 3) /* with a sample of 16 elements or more from each rank */
+        g_assert_cmpuint (test_held (store), >=, held + AHEAD_BYTES + 4 * 16 * 4);
       if (i == 2) /* what was begun for number 1 goes with it */
-        g_clear_pointer (&handles[1], ebb_handle_unref);
-      if (i == 2)
-        i = 1;
+        {
+          g_clear_pointer (&ahead.handles[1], ebb_handle_unref);
+          i = 1;
+        }
     }
-  for (guint i = 0; i < 4; i++)
-    g_clear_pointer (&handles[i], ebb_handle_unref);
-  g_assert_cmpuint (test_held (store), ==, 0);
+  ahead_clear (&ahead);
   return ebb_process_group_barrier (group, error);
 }
 
@@ -527,6 +596,81 @@ static void
 a_gather_is_begun_ahead (void)
 {
   test_ranks_run (4, gather_ahead, NULL);
+}
+
+/* -- what else lives on one rank alone ----------------------------------------------------------------------------- */
+
+/* The second time a tensor is asked for all ranks gather it, though one has it still. */
+static gboolean
+keep_a_tensor (EbbProcessGroup *group,
+               gpointer user_data,
+               GError **error)
+{
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
+  g_autoptr (EbbTensor) kept = NULL;
+  Ahead ahead = { NULL };
+
+  put_in_one_call (&ahead, store);
+  for (guint pass = 0; pass < 2; pass++)
+    for (guint i = N_AHEAD; i-- > 0;)
+      {
+        g_autoptr (EbbTensor) back = take_back (&ahead, i);
+        g_autoptr (EbbTensor) again = take_back (&ahead, i);
+
+        if (i == 2 && kept == NULL && ebb_process_group_get_rank (group) == 1)
+          kept = g_steal_pointer (&back);
+        if (!ebb_process_group_barrier (group, error))
+          return FALSE;
+      }
+  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 2 * N_AHEAD);
+  ahead_clear (&ahead);
+  return ebb_process_group_barrier (group, error);
+}
+
+static void
+a_rank_may_keep_a_tensor (void)
+{
+  test_ranks_run (2, keep_a_tensor, NULL);
+}
+
+/* Of a forward for validation, say, and of the same input. */
+static gboolean
+keep_a_graph (EbbProcessGroup *group,
+              gpointer user_data,
+              GError **error)
+{
+  const gboolean keeps = ebb_process_group_get_rank (group) == 1;
+  g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, GPOINTER_TO_UINT (user_data));
+  g_autoptr (EbbCheckpointOptions) options = test_partition_options_new (store);
+  g_autoptr (EbbModule) model = test_partition_model_new (options);
+  g_autoptr (EbbModule) plain = test_partition_model_new (NULL);
+  g_autoptr (EbbTensor) input = test_partition_input (31);
+  g_autoptr (EbbTensor) kept = NULL;
+
+  for (guint step = 1; step <= 3; step++)
+    {
+      g_autoptr (EbbTensor) other = test_partition_forward (model, input, error);
+      g_autoptr (EbbTensor) loss = NULL;
+
+      if (keeps && kept == NULL)
+        kept = g_steal_pointer (&other);
+      g_clear_pointer (&other, ebb_tensor_unref);
+      loss = test_partition_forward (model, input, error);
+      if (loss == NULL || !ebb_tensor_backward (loss, error) || !ebb_process_group_barrier (group, error))
+        return FALSE;
+      train (plain);
+      test_partition_assert_same_grads (model, plain);
+      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==,
+                        step * TEST_PARTITION_BLOCKS);
+    }
+  return TRUE;
+}
+
+static void
+a_rank_may_keep_a_graph (void)
+{
+  test_ranks_run (4, keep_a_graph, GUINT_TO_POINTER (TEST_BEHIND_NOTHING));
+  test_ranks_run (4, keep_a_graph, GUINT_TO_POINTER (TEST_BEHIND_HOST));
 }
 
 /* -- what is left out ---------------------------------------------------------------------------------------------- */
@@ -641,6 +785,8 @@ main (int argc,
   g_test_add_func ("/partitioned/four-ranks-keep-a-quarter", four_ranks_keep_a_quarter);
   g_test_add_func ("/partitioned/nothing-whole-stays-on-the-device", nothing_whole_stays_on_the_device);
   g_test_add_func ("/partitioned/a-gather-is-begun-ahead", a_gather_is_begun_ahead);
+  g_test_add_func ("/partitioned/a-rank-may-keep-a-tensor", a_rank_may_keep_a_tensor);
+  g_test_add_func ("/partitioned/a-rank-may-keep-a-graph", a_rank_may_keep_a_graph);
   g_test_add_func ("/partitioned/a-filter-leaves-tensors-out", a_filter_leaves_tensors_out);
   g_test_add_func ("/partitioned/pieces-go-to-a-fallback", pieces_go_to_a_fallback);
   return g_test_run ();

@@ -90,6 +90,7 @@ struct _EbbCheckpointFrame
   EbbArgs *args; /* with an empty tensor in the place of each tensor */
   guint8 autocast, autocast_dtype;
   EbbDevice *default_device;
+  guint64 call;            /* the outermost module call that the forward was part of; 0: none */
   gconstpointer divided;   /* whose sequence was divided where the forward was called; only compared */
   EbbGenerator *generator; /* the forward's default one */
   GObject *tracker;        /* of the forward's thread; NULL: it had none */

@@ -379,6 +379,7 @@ frame_new (EbbCheckpointTarget *target,
   self->autocast_dtype = ebb_thread.autocast_dtype;
   self->default_device = ebb_thread.default_device;
   self->divided = ebb_thread.divided;
+  self->call = ebb_thread.call;
   self->generator = g_object_ref (ebb_generator_get_default ());
   /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
   self->outside = ebb_checkpoint_options_get_effective_store (target->options);

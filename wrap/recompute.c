@@ -77,6 +77,7 @@ enter (EbbCheckpointFrame *self)
   ebb_thread.autocast_dtype = self->autocast_dtype;
   ebb_thread.default_device = self->default_device;
   ebb_thread.divided = self->divided;
+  ebb_thread.call = self->call;
   ebb_thread.stopped = 0;
   ebb_thread.generator = self->generator; /* of the forward's thread */
   ebb_thread.forks = NULL;

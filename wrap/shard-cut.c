@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/shard-cut-private.h"
 
+#include "dist/parallel-private.h"
+
 #include <string.h>
 
 void
@@ -8,15 +10,6 @@ ebb_shard_cut_init_whole (EbbShardCut *self,
                           gint64 n_elements)
 {
   *self = (EbbShardCut){ 1, n_elements, 0, n_elements };
-}
-
-/* The first @n % @n_parts parts have one more. */
-static gint64
-get_first (gint64 n,
-           guint n_parts,
-           guint index)
-{
-  return n / n_parts * index + MIN ((gint64) index, n % n_parts);
 }
 
 void
@@ -28,7 +21,7 @@ ebb_shard_cut_init (EbbShardCut *self,
                     guint n_parts,
                     guint index)
 {
-  gint64 section = shape[dim] / n_sections, inner = 1;
+  gint64 section = shape[dim] / n_sections, inner = 1, first, count;
 
   self->n_rows = n_sections;
   for (guint d = 0; d < dim; d++)
@@ -36,8 +29,9 @@ ebb_shard_cut_init (EbbShardCut *self,
   for (guint d = dim + 1; d < n_dims; d++)
     inner *= shape[d];
   self->width = section * inner;
-  self->first = get_first (section, n_parts, index) * inner;
-  self->last = get_first (section, n_parts, index + 1) * inner;
+  ebb_parallel_get_part (section, n_parts, index, &first, &count);
+  self->first = first * inner;
+  self->last = (first + count) * inner;
 }
 
 gint64

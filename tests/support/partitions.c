@@ -62,6 +62,70 @@ test_partitioned_store_new (EbbProcessGroup *group,
   return store;
 }
 
+/* -- a store that is watched --------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbActivationStore parent_instance;
+  guint failing_get, n_gets, n_prefetched;
+} TestWatchedStore;
+
+typedef struct
+{
+  EbbActivationStoreClass parent_class;
+} TestWatchedStoreClass;
+
+static GType test_watched_store_get_type (void);
+
+G_DEFINE_TYPE (TestWatchedStore, test_watched_store, EBB_TYPE_ACTIVATION_STORE)
+
+static EbbTensor *
+test_watched_store_get (EbbActivationStore *store,
+                        EbbHandle *handle,
+                        GError **error)
+{
+  TestWatchedStore *self = (TestWatchedStore *) store;
+
+  if (++self->n_gets != self->failing_get)
+    return EBB_ACTIVATION_STORE_CLASS (test_watched_store_parent_class)->get (store, handle, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no room for get %u", self->n_gets);
+  return NULL;
+}
+
+static void
+test_watched_store_prefetch (EbbActivationStore *store,
+                             EbbHandle *handle)
+{
+  ((TestWatchedStore *) store)->n_prefetched++;
+}
+
+static void
+test_watched_store_class_init (TestWatchedStoreClass *klass)
+{
+  EBB_ACTIVATION_STORE_CLASS (klass)->get = test_watched_store_get;
+  EBB_ACTIVATION_STORE_CLASS (klass)->prefetch = test_watched_store_prefetch;
+}
+
+static void
+test_watched_store_init (TestWatchedStore *self)
+{
+}
+
+EbbSavedTensorHooks *
+test_watched_store_new (guint failing_get)
+{
+  TestWatchedStore *self = g_object_new (test_watched_store_get_type (), NULL);
+
+  self->failing_get = failing_get;
+  return EBB_SAVED_TENSOR_HOOKS (self);
+}
+
+guint
+test_watched_store_get_n_prefetched (EbbSavedTensorHooks *store)
+{
+  return ((TestWatchedStore *) store)->n_prefetched;
+}
+
 /* -- blocks -------------------------------------------------------------------------------------------------------- */
 
 static void

@@ -26,6 +26,9 @@ typedef enum
 
 extern const char *const test_behind_names[TEST_N_BEHIND];
 
+/* Keeps blocks; counts what it is told to prefetch, and fails at get number @failing_get, from 1 (0: none). */
+EbbSavedTensorHooks *test_watched_store_new (guint failing_get);
+guint test_watched_store_get_n_prefetched (EbbSavedTensorHooks *store);
 /* For tensors of any size. */
 EbbSavedTensorHooks *test_partitioned_store_new (EbbProcessGroup *group,
                                                  TestBehind behind);
