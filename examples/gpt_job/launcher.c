@@ -24,14 +24,24 @@ launcher_speaks (void)
   return read_environment (names) <= 0 && (g_getenv ("WORLD_SIZE") == NULL || read_environment (others) <= 0);
 }
 
+static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
+
+gboolean
+launcher_is_there (void)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (size_names); i++)
+    if (g_getenv (size_names[i]) != NULL)
+      return TRUE;
+  return FALSE;
+}
+
 int
 launcher_count (void)
 {
-  static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
   gint64 most = 1;
 
-  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
-    if (g_getenv (names[i]) != NULL)
-      most = MAX (most, g_ascii_strtoll (g_getenv (names[i]), NULL, 10));
+  for (guint i = 0; i < G_N_ELEMENTS (size_names); i++)
+    if (g_getenv (size_names[i]) != NULL)
+      most = MAX (most, g_ascii_strtoll (g_getenv (size_names[i]), NULL, 10));
   return (int) MIN (most, G_MAXINT);
 }

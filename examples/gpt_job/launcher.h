@@ -11,5 +11,7 @@ G_BEGIN_DECLS
 int launcher_count (void);
 /* Whether this process is to speak before there is a group. */
 gboolean launcher_speaks (void);
+/* Whether one has started this process, be it alone. */
+gboolean launcher_is_there (void);
 
 G_END_DECLS

@@ -7,11 +7,12 @@
 
 #define DEFAULT_RANKS 4
 #define MAX_RANKS 64
+#define NOT_GIVEN G_MININT
 
 void
 options_init (Options *self)
 {
-  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .prefetch = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
+  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .prefetch = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1, .layers = NOT_GIVEN, .width = NOT_GIVEN, .heads = NOT_GIVEN, .ranks = NOT_GIVEN };
 }
 
 void
@@ -69,6 +70,22 @@ refuse (GError **error,
   return FALSE;
 }
 
+G_GNUC_PRINTF (2, 3)
+static gboolean
+refuse_text (GError **error,
+             const char *format,
+             ...)
+{
+  va_list args;
+  g_autofree char *text = NULL;
+
+  va_start (args, format);
+  text = g_strdup_vprintf (format, args);
+  va_end (args);
+  g_set_error_literal (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, text);
+  return FALSE;
+}
+
 static gboolean
 check (const Options *self,
        GError **error)
@@ -77,36 +94,75 @@ check (const Options *self,
   {
     const char *option;
     gint64 value, least, most;
+    gboolean has_default; /* of another place, so it may be left out */
   } numbers[] = {
-    { "layers", self->layers, 0, G_MAXINT },
-    { "width", self->width, 0, G_MAXINT },
-    { "heads", self->heads, 0, G_MAXINT },
+    { "layers", self->layers, 1, G_MAXINT, TRUE },
+    { "width", self->width, 1, G_MAXINT, TRUE },
+    { "heads", self->heads, 1, G_MAXINT, TRUE },
     { "batch", self->batch, 1, G_MAXINT },
     { "sequence", self->sequence, 1, 1 << 20 },
     { "steps", self->steps, 1, G_MAXINT },
     { "seed", self->seed, 0, G_MAXINT64 },
-    { "ranks", self->ranks, 0, MAX_RANKS },
+    { "ranks", self->ranks, 2, MAX_RANKS, TRUE },
     { "threads", self->threads, 0, 1024 },
     { "prefetch", self->prefetch, 0, 1024 },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
-    if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
+    if (!(numbers[i].has_default && numbers[i].value == NOT_GIVEN)
+        && (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most))
       {
         g_autofree char *right = g_strdup_printf ("it must be from %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT,
-                                                  MAX (numbers[i].least, 1), numbers[i].most);
+                                                  numbers[i].least, numbers[i].most);
 
         return refuse (error, numbers[i].option, numbers[i].value, right);
       }
-  if (self->ranks == 1)
-    return refuse (error, "ranks", 1, "partitioned activations need 2 ranks or more");
-  if (self->ranks > 0 && launcher_count () > 1)
+  if (!isfinite (self->lr) || self->lr < 0)
+    return refuse_text (error, "--lr %g: it must be 0 or more", self->lr);
+  if (!isfinite (self->dropout) || self->dropout < 0 || self->dropout >= 1)
+    return refuse_text (error, "--dropout %g: it must be at least 0 and below 1", self->dropout);
+  return TRUE;
+}
+
+/* What was left out has its default from here on. */
+static gboolean
+take_ranks (Options *self,
+            GError **error)
+{
+  int *sizes[] = { &self->layers, &self->width, &self->heads };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    if (*sizes[i] == NOT_GIVEN)
+      *sizes[i] = 0;
+  if (self->ranks != NOT_GIVEN && launcher_count () > 1)
     return refuse (error, "ranks", self->ranks, "the processes that were started together are the ranks: leave it out");
-  if (isfinite (self->lr) && self->lr >= 0 && self->dropout >= 0 && self->dropout < 1)
+  if (self->ranks == NOT_GIVEN && launcher_is_there () && launcher_count () == 1)
+    return refuse_text (error, "one process was started, and partitioned activations need 2 ranks or more: start more, "
+                               "or say --ranks %d for threads",
+                        DEFAULT_RANKS);
+  if (self->ranks == NOT_GIVEN)
+    self->ranks = launcher_count () > 1 ? 0 : DEFAULT_RANKS;
+  return TRUE;
+}
+
+/* Whether there are such a device and model, and the ranks divide it. */
+static gboolean
+check_model (const Options *self,
+             GError **error)
+{
+  const int n_ranks = self->ranks > 0 ? self->ranks : launcher_count ();
+  g_autoptr (GError) failure = NULL;
+  g_autoptr (EbbGptConfig) config = options_make_config (self, &failure);
+  EbbDevice *device = config != NULL ? ebb_device_get (self->device, &failure) : NULL;
+
+  if (config == NULL)
+    return refuse_text (error, "%s", failure->message);
+  if (device == NULL)
+    return refuse_text (error, "--device %s: %s", self->device, failure->message);
+  if (ebb_gpt_config_get_heads (config) % n_ranks == 0)
     return TRUE;
-  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE,
-               "--lr %g --dropout %g: they must be 0 or more, and dropout below 1", self->lr, self->dropout);
-  return FALSE;
+  return refuse_text (error, "--heads %d: they can't be divided among %d ranks", ebb_gpt_config_get_heads (config),
+                      n_ranks);
 }
 
 gboolean
@@ -129,11 +185,7 @@ options_parse (Options *self,
     self->preset = g_strdup ("gpt2");
   if (self->device == NULL)
     self->device = g_strdup ("sim");
-  if (!check (self, error))
-    return FALSE;
-  if (self->ranks == 0 && launcher_count () <= 1)
-    self->ranks = DEFAULT_RANKS;
-  return TRUE;
+  return check (self, error) && take_ranks (self, error) && check_model (self, error);
 }
 
 EbbGptConfig *

@@ -110,7 +110,9 @@ print_ratio (const char *what,
              double before,
              double after)
 {
-  if (after > 0)
+  if (after > before)
+    printf ("  %s +%.0f %%", what, 100 * (after / before - 1));
+  else if (after > 0)
     printf ("  %s 1/%.2f", what, before / after);
   else
     printf ("  %s none", what);

@@ -21,7 +21,7 @@ text_init (Text *self,
     }
   if (!g_file_get_contents (options->data, &self->bytes, &self->length, error))
     {
-      g_prefix_error (error, "--data: ");
+      g_prefix_error (error, "--data %s: ", options->data);
       return FALSE;
     }
   if (self->length > 0)

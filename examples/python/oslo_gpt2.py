@@ -23,9 +23,10 @@ gi.require_version("Ebb", "1.0")
 from gi.repository import Ebb, GLib  # noqa: E402
 
 MIB = 1 << 20
-TEXT = b"""At high water the channels are one sheet, and a boat can cross anywhere. Six hours later the same water is
-gone and the way is found again by its banks: what was covered has not moved, it only was not seen.
-"""
+TEXT = (b"At high water the channels are one sheet, and a boat can cross anywhere. Six hours later the same water is gone "
+        b"and the way is found again by its banks: what was covered has not moved, it only was not seen. Nobody carries "
+        b"the sea out and back. It leaves, and what is needed of it returns in time for the next boat, to the inch, "
+        b"because the same moon draws it over the same ground.\n")
 # What is switched on: each with what the one before it has.
 WAYS = {
     "plain": {},
@@ -36,7 +37,7 @@ WAYS = {
 COLUMNS = ("kept", "on host", "all then", "activations", "all", "s/step", "loss")
 
 
-def make_model(options, group, switches):
+def make_config(options):
     config = Ebb.GptConfig.new_preset(options.preset)
     for name in ("layers", "width", "heads"):
         if getattr(options, name):
@@ -44,8 +45,12 @@ def make_model(options, group, switches):
     config.set_context(max(options.sequence, config.get_context()))
     config.set_vocab(max(256, config.get_vocab()))
     config.set_dropout(options.dropout)
+    return config
+
+
+def make_model(options, group, switches):
     Ebb.manual_seed(options.seed)
-    model = Ebb.Gpt(config).to(options.device)
+    model = Ebb.Gpt(make_config(options)).to(options.device)
     Ebb.initialize(model, {
         "model_parallelism": {"enable": True, "tensor_parallel_size": group.size},
         "activation_checkpointing": {"enable": True, **switches},
@@ -111,11 +116,7 @@ def tell(name, rows):
 
 
 def run_rank(group, options):
-    if options.data:
-        with open(options.data, "rb") as file:
-            text = file.read()
-    else:
-        text = TEXT
+    text = options.text
     if group.rank == 0:
         print(f"{options.preset} on {group.size} tensor ranks ({group.backend}) of {options.device}; {options.batch} x "
               f"{options.sequence} tokens\nMiB of each rank when the forward pass ends: what the checkpoints keep, on "
@@ -134,14 +135,19 @@ def run_rank(group, options):
         tell_end(table)
 
 
+def compare(before, after):
+    if after > before:
+        return f"+{100 * (after / before - 1):.0f} %"
+    return f"1/{before / after:.2f}" if after else "none"
+
+
 def tell_end(table):
     first = [max(column) for column in zip(*table["plain"])]
     print("\nOf what the first row has:")
     for name, rows in list(table.items())[1:]:
         most = [max(column) for column in zip(*rows)]
         parts = {"kept on the device": 0, "activations at most": 3, "all at most": 4}
-        print(f"{name:18}" + "".join(f"  {what} 1/{first[i] / most[i]:.2f}" if most[i] else f"  {what} none"
-                                     for what, i in parts.items()))
+        print(f"{name:18}" + "".join(f"  {what} {compare(first[i], most[i])}" for what, i in parts.items()))
     print("The losses of all rows are equal, bit for bit.")
 
 
@@ -149,7 +155,15 @@ def tell_end(table):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"oslo_gpt2.py: {message} (--help lists the options)\n")
+        fail(2, f"{message} (--help lists the options)")
+
+
+def fail(status, message):
+    """What all processes that were started together would say is said once."""
+    ranks = (os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"))
+    if int(next((rank for rank in ranks if rank), 0)) == 0:
+        print(f"oslo_gpt2.py: {message}", file=sys.stderr)
+    sys.exit(status)
 
 
 def count(text):
@@ -158,9 +172,56 @@ def count(text):
     return int(text)
 
 
-def is_launched():
-    return any(int(os.environ.get(name, 1)) > 1 for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                                             "SLURM_STEP_NUM_TASKS"))
+def number(text):
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: it must be 0 or more")
+    return value
+
+
+def count_launched():
+    """The processes that a launcher has started; 0 without one."""
+    return max(int(os.environ.get(name, 0)) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"))
+
+
+def check(parser, options, launched):
+    """All that is known before the first of the ways begins."""
+    if options.ranks and launched > 1:
+        parser.error(f"--ranks {options.ranks}: the processes that were started together are the ranks: leave it out")
+    if options.ranks == 1 or (options.ranks or 0) > 64:
+        parser.error(f"--ranks {options.ranks}: it must be from 2 to 64")
+    if not options.ranks and launched == 1:
+        parser.error("one process was started, and partitioned activations need 2 ranks or more: start more, or say "
+                     "--ranks 4 for threads")
+    if options.dropout >= 1:
+        parser.error(f"--dropout {options.dropout:g}: it must be at least 0 and below 1")
+    if launched <= 1:
+        options.ranks = options.ranks or 4
+    try:
+        config = make_config(options)
+        config.check()
+    except GLib.Error as error:
+        parser.error(error.message)
+    try:
+        Ebb.Device.get(options.device)
+    except GLib.Error as error:
+        parser.error(f"--device {options.device}: {error.message}")
+    heads, n_ranks = config.get_heads(), options.ranks or launched
+    if heads % n_ranks:
+        parser.error(f"--heads {heads}: they can't be divided among {n_ranks} ranks")
+
+
+def read_text(options):
+    if not options.data:
+        return TEXT
+    try:
+        with open(options.data, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        fail(1, f"--data {options.data}: {error.strerror}")
+    if not text:
+        fail(1, f"--data {options.data}: there is nothing in it")
+    return text
 
 
 def read_options(words):
@@ -176,19 +237,15 @@ def read_options(words):
         parser.add_argument(f"--{name}", type=count, metavar="N", default=default, help=f"{told} ({default})")
     parser.add_argument("--prefetch", type=int, choices=range(9), default=1, metavar="N",
                         help="blocks ahead of backward whose inputs are gathered and brought back (1)")
-    parser.add_argument("--lr", type=float, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
-    parser.add_argument("--dropout", type=float, default=0.1, help="probability of dropout (0.1)", metavar="P")
+    parser.add_argument("--lr", type=number, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
+    parser.add_argument("--dropout", type=number, default=0.1, help="probability of dropout (0.1)", metavar="P")
     parser.add_argument("--data", help="text to train on, taken byte by byte (a few lines)", metavar="FILE")
     parser.add_argument("--device", default="sim", help="sim, whose memory is not the host's, cpu, cuda (sim)")
     parser.add_argument("--ranks", type=count, metavar="N",
                         help="that share the model, as threads (4); under mpirun its processes do")
     options = parser.parse_args(words)
-    if options.ranks and is_launched():
-        parser.error(f"--ranks {options.ranks}: the processes that were started together are the ranks: leave it out")
-    if options.ranks == 1:
-        parser.error("--ranks 1: partitioned activations need 2 ranks or more")
-    if not options.ranks and not is_launched():
-        options.ranks = 4
+    check(parser, options, count_launched())
+    options.text = read_text(options)
     return options
 
 
@@ -203,7 +260,7 @@ def main(words):
             run_rank(Ebb.init_process_group("auto"), options)
             Ebb.destroy_process_group()
     except (GLib.Error, OSError, ValueError) as error:
-        sys.exit(f"oslo_gpt2.py: {getattr(error, 'message', error)}")
+        fail(1, getattr(error, "message", error))
 
 
 if __name__ == "__main__":

@@ -79,11 +79,12 @@ class Table(OsloTest):
 
     @unittest.skipUnless(HAS_PYTHON, "there is no Python with introspection")
     def test_python_has_the_same_table(self):
-        ours, theirs = self.table(IN_C, "--dropout", 0), self.table(IN_PYTHON, "--dropout", 0)
+        ours, theirs = self.table(IN_C), self.table(IN_PYTHON)
         for name in WAYS:
             for mine, other in zip(ours[name], theirs[name]):
                 for column in "kept", "host", "activations":
                     self.assertAlmostEqual(mine[column], other[column], delta=0.05, msg=f"{name}, {column}")
+                self.assertEqual(mine["loss"], other["loss"])
 
     @unittest.skipUnless(HAS_MPI, "there is no MPI")
     def test_processes_are_ranks(self):
@@ -93,15 +94,38 @@ class Table(OsloTest):
 
 
 class Failures(OsloTest):
+    programs = [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON)
+    by_argparse = "--batch 0", "--dropout -1"
+
     def test_bad_input_is_one_line(self):
         for words, status, said in ((["--batch", 0], 2, "--batch 0"), (["--ranks", 1], 2, "--ranks 1"),
                                     (["--width", "x"], 2, "x"), (["more"], 2, "more"),
-                                    (["--preset", "big"], 1, "--preset big"), (["--data", "/none"], 1, "/none"),
-                                    ([*SIZES, "--ranks", 3], 1, "heads"), (["--device", "none"], 1, "none")):
-            with self.subTest(words=words):
-                done = run(IN_C, *words)
-                self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
-                self.assertIn(said, done.stderr)
+                                    (["--ranks", 0], 2, "--ranks"), (["--heads", 0], 2, "--heads"),
+                                    (["--heads", 5], 2, "5 heads"), (["--dropout", 1], 2, "--dropout 1"),
+                                    (["--lr", -1], 2, "--lr"), (["--preset", "big"], 2, "big"),
+                                    (["--data", "/none"], 1, "--data /none"),
+                                    (["--data", "/dev/null"], 1, "--data /dev/null: there is nothing in it"),
+                                    ([*SIZES, "--ranks", 3], 2, "heads"), (["--device", "none"], 2, "--device none")):
+            for program in self.programs:
+                with self.subTest(words=words, program=program):
+                    done = run(program, *words)
+                    self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1),
+                                     done.stderr)
+                    self.assertIn(said.replace(" ", ": ", 1) if said in self.by_argparse and program is IN_PYTHON
+                                  else said, done.stderr)
+
+    @unittest.skipUnless(HAS_MPI, "there is no MPI")
+    def test_one_process_is_too_few(self):
+        for program in self.programs:
+            done = run([MPIRUN, "-n", "1", *program], *SIZES)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("one process was started", done.stderr)
+
+    def test_more_is_told_as_more(self):
+        done = run(IN_C, "--preset", "tiny", "--layers", 2, "--width", 32, "--heads", 4, "--batch", 2, "--sequence", 16)
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"all at most \+\d+ %")
+        self.assertNotIn("1/0.", done.stdout)
 
 
 if __name__ == "__main__":
