@@ -177,13 +177,27 @@ rank_table_tell (const RankTable *self,
   tell_communication (self, progress);
 }
 
+/* A whole number where it is one, as it mostly is: each step does the same. */
+static void
+add_mean (const char *name,
+          gint64 sum,
+          gint64 n,
+          JsonBuilder *builder)
+{
+  json_builder_set_member_name (builder, name);
+  if (sum % n == 0)
+    json_builder_add_int_value (builder, sum / n);
+  else
+    json_builder_add_double_value (builder, (double) sum / (double) n);
+}
+
 /* What one rank did in a step on average, operation by operation. */
 static void
 add_communication (const RankTable *self,
                    const gint64 *figures,
                    JsonBuilder *builder)
 {
-  double steps = (double) MAX (self->n_steps, 1);
+  gint64 n_steps = MAX ((gint64) self->n_steps, 1);
 
   for (guint i = 0; i < EBB_N_COLLECTIVES; i++)
     {
@@ -191,10 +205,8 @@ add_communication (const RankTable *self,
         continue;
       json_builder_set_member_name (builder, collective_names[i]);
       json_builder_begin_object (builder);
-      json_builder_set_member_name (builder, "calls");
-      json_builder_add_double_value (builder, (double) figures[N_CALLS + i] / steps);
-      json_builder_set_member_name (builder, "bytes");
-      json_builder_add_double_value (builder, (double) figures[N_BYTES + i] / steps);
+      add_mean ("calls", figures[N_CALLS + i], n_steps, builder);
+      add_mean ("bytes", figures[N_BYTES + i], n_steps, builder);
       json_builder_end_object (builder);
     }
 }
