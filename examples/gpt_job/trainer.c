@@ -148,7 +148,8 @@ take_seed (Options *options,
   return TRUE;
 }
 
-/* What there is to go on from. Parts without an index are an error: beside them a training would silently begin anew. */
+/* What there is to go on from. Parts without an index are an error: beside them a training would silently begin
+ * anew. */
 static gboolean
 find_state (const Trainer *self,
             guint *found,

@@ -12,7 +12,8 @@
 void
 options_init (Options *self)
 {
-  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .prefetch = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1, .layers = NOT_GIVEN, .width = NOT_GIVEN, .heads = NOT_GIVEN, .ranks = NOT_GIVEN };
+  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .prefetch = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
+  self->layers = self->width = self->heads = self->ranks = NOT_GIVEN;
 }
 
 void

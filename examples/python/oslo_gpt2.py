@@ -23,10 +23,10 @@ gi.require_version("Ebb", "1.0")
 from gi.repository import Ebb, GLib  # noqa: E402
 
 MIB = 1 << 20
-TEXT = (b"At high water the channels are one sheet, and a boat can cross anywhere. Six hours later the same water is gone "
-        b"and the way is found again by its banks: what was covered has not moved, it only was not seen. Nobody carries "
-        b"the sea out and back. It leaves, and what is needed of it returns in time for the next boat, to the inch, "
-        b"because the same moon draws it over the same ground.\n")
+TEXT = (b"At high water the channels are one sheet, and a boat can cross anywhere. Six hours later the same water "
+        b"is gone and the way is found again by its banks: what was covered has not moved, it only was not seen. "
+        b"Nobody carries the sea out and back. It leaves, and what is needed of it returns in time for the next "
+        b"boat, to the inch, because the same moon draws it over the same ground.\n")
 # What is switched on: each with what the one before it has.
 WAYS = {
     "plain": {},
