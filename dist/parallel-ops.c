@@ -2,6 +2,7 @@
 #include "dist/parallel-ops.h"
 
 #include "dist/group-state-private.h"
+#include "dist/init.h"
 #include "dist/parallel-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/recipe-private.h"
@@ -22,6 +23,12 @@ static EbbProcessGroup *
 get_group (GObject *owner)
 {
   return EBB_PROCESS_GROUP (owner);
+}
+
+static EbbProcessGroup *
+group_or_default (EbbProcessGroup *group)
+{
+  return group != NULL ? group : ebb_process_group_get_default ();
 }
 
 static gboolean
@@ -256,7 +263,7 @@ static const EbbOp op_reduce_scatter = { "parallel_reduce_scatter", EBB_OP_COLLE
 /**
  * ebb_parallel_copy:
  * @x: (nullable): a tensor that is the same on all ranks
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Hands a tensor to computations that each rank does a part of, as the first product of a parallel layer: @x itself (a
@@ -275,8 +282,9 @@ ebb_parallel_copy (EbbTensor *x,
 {
   EbbTensor *copy = NULL;
 
-  if (x == NULL || group == NULL)
+  if (x == NULL || (error != NULL && *error != NULL))
     return NULL;
+  group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);
   return ebb_parallel_copy_all (&x, 1, &copy, group, error) ? copy : NULL;
@@ -370,8 +378,9 @@ reduce (EbbTensor *x,
 {
   EbbOpCall call;
 
-  if (x == NULL || group == NULL)
+  if (x == NULL || (error != NULL && *error != NULL))
     return NULL;
+  group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);
   if (!begin (&call, &op_reduce, x, group, error))
@@ -386,7 +395,7 @@ reduce (EbbTensor *x,
 /**
  * ebb_parallel_reduce:
  * @x: (nullable): this rank's summand
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Sums the ranks' tensors (all_reduce), as after the last product of a parallel layer; the gradient, which is the same
@@ -455,7 +464,7 @@ finish_along (const EbbOp *op,
  * ebb_parallel_scatter:
  * @x: (nullable): a tensor that is the same on all ranks
  * @dim: the dimension that is divided; negative ones count from the end
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Gives each rank its part of @x along a dimension, in the order of the ranks: of n elements on N ranks the first n % N
@@ -473,8 +482,9 @@ ebb_parallel_scatter (EbbTensor *x,
                       EbbProcessGroup *group,
                       GError **error)
 {
-  if (x == NULL || group == NULL || !check_dim ("parallel_scatter", x, &dim, error))
+  if (x == NULL || !check_dim ("parallel_scatter", x, &dim, error))
     return NULL;
+  group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);
   return finish_along (&op_scatter, x, dim, get_count (group, x->view.shape[dim]), x->view.shape[dim], group, error);
@@ -484,7 +494,7 @@ ebb_parallel_scatter (EbbTensor *x,
  * ebb_parallel_reduce_scatter:
  * @x: (nullable): this rank's summand
  * @dim: the dimension along which the sum is divided; negative ones count from the end
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Sums the ranks' tensors and gives each its part of the sum along a dimension (reduce_scatter), divided as by
@@ -502,8 +512,9 @@ ebb_parallel_reduce_scatter (EbbTensor *x,
                              EbbProcessGroup *group,
                              GError **error)
 {
-  if (x == NULL || group == NULL || !check_dim ("parallel_reduce_scatter", x, &dim, error))
+  if (x == NULL || !check_dim ("parallel_reduce_scatter", x, &dim, error))
     return NULL;
+  group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);
   return finish_along (&op_reduce_scatter, x, dim, get_count (group, x->view.shape[dim]), x->view.shape[dim], group,
@@ -518,8 +529,9 @@ ebb_parallel_gather_sized (EbbTensor *x,
                            EbbProcessGroup *group,
                            GError **error)
 {
-  if (x == NULL || group == NULL || !check_dim ("parallel_gather", x, &dim, error))
+  if (x == NULL || !check_dim ("parallel_gather", x, &dim, error))
     return NULL;
+  group = group_or_default (group);
   if (x->view.shape[dim] != get_count (group, n))
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (x);
@@ -590,7 +602,7 @@ sum_sizes (gint64 own,
  * @dim: the dimension along which the parts are joined; negative ones count from the end
  * @sum_gradient: %TRUE: each rank does a part of what follows, so that the gradients are summed over the ranks and
  *   divided (reduce_scatter); %FALSE: all do the same, and each takes its part of the gradient
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Joins the ranks' parts along a dimension (all_gather), in the order of the ranks; they are divided as by
@@ -615,8 +627,9 @@ ebb_parallel_gather (EbbTensor *x,
 {
   gint64 n;
 
-  if (x == NULL || group == NULL || !check_dim ("parallel_gather", x, &dim, error))
+  if (x == NULL || !check_dim ("parallel_gather", x, &dim, error))
     return NULL;
+  group = group_or_default (group);
   if (is_alone (group))
     return pass (x, error);
   if (!sum_sizes (x->view.shape[dim], dim, group, &n, error))

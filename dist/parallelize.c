@@ -229,6 +229,10 @@ check_once (EbbModule *module, GError **error)
  * the parameters and buffers are, with #EbbParallelOptions:synchronize-weights; without it they and the values are
  * compared, and a difference is %EBB_ERROR_PROCESS_GROUP. Don't seed by ebb_seed_rank() over @group afterwards.
  *
+ * A part outside of attention and of a divided sequence, as dropout of what a column layer gives on its way to a row
+ * layer, is drawn from the default generators too, so that each rank drops the same elements of its part: fork to
+ * %EBB_MODEL_PARALLEL_RNG around it (ebb_generator_tracker_fork()) for masks that differ. #EbbGpt and #EbbBert have none.
+ *
  * A rank with other inputs, or in training with its default generator at another place, would go on with results that
  * are nobody's: the collective after the lookup of an #EbbVocabParallelEmbedding has a checksum of the tokens and the
  * generator's place in its purpose, so that the first such forward fails with %EBB_ERROR_PROCESS_GROUP and tells of it

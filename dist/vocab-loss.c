@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/vocab-loss.h"
 
+#include "dist/init.h"
 #include "dist/parallel-private.h"
 #include "dist/process-group-private.h"
 #include "tensor/ops/loss-private.h"
@@ -154,7 +155,7 @@ finish (EbbOpCall *call,
  *   the order of the ranks
  * @ignore_index: a target that does not count
  * @reduction: how the losses become one
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Computes ebb_cross_entropy_full() of logits whose classes are divided among ranks, without gathering them: the ranks
@@ -176,7 +177,8 @@ ebb_vocab_parallel_cross_entropy (EbbTensor *logits,
 {
   EbbOpCall call;
 
-  if (group == NULL || !ebb_op_begin (&call, &op_logits_loss, error, 2, logits, targets)
+  group = group != NULL ? group : ebb_process_group_get_default ();
+  if (!ebb_op_begin (&call, &op_logits_loss, error, 2, logits, targets)
       || !take_classes (&call, group, "logits", logits, -1, n_classes, error))
     return NULL;
   if (ebb_process_group_get_size (group) == 1)
@@ -196,7 +198,7 @@ ebb_vocab_parallel_cross_entropy (EbbTensor *logits,
  *   the order of the ranks
  * @ignore_index: a target that does not count
  * @reduction: how the losses become one
- * @group: (nullable): the ranks
+ * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
  * Computes ebb_vocab_parallel_cross_entropy() of ebb_linear() of @x, @weight and @bias without ever holding all
@@ -225,7 +227,8 @@ ebb_vocab_parallel_linear_cross_entropy (EbbTensor *x,
   EbbOpCall call;
   guint size;
 
-  if (group == NULL || !ebb_op_begin (&call, &op_linear_loss, error, 3, x, weight, targets)
+  group = group != NULL ? group : ebb_process_group_get_default ();
+  if (!ebb_op_begin (&call, &op_linear_loss, error, 3, x, weight, targets)
       || !ebb_op_add_optional (&call, bias, error)
       || !take_classes (&call, group, "weight", weight, 0, n_classes, error))
     return NULL;

@@ -634,6 +634,31 @@ dropped_graphs_leave_nothing (void)
 /* -- errors -------------------------------------------------------------------------------------------------------- */
 
 static gboolean
+leave_group_out (EbbProcessGroup *group,
+                 gpointer user_data,
+                 GError **error)
+{
+  g_autoptr (EbbTensor) x = test_randn (1, 4, 4, -1);
+
+  for (Op op = 0; op < N_OPS; op++)
+    {
+      g_autoptr (EbbTensor) expected = apply (op, x, 0, group, error);
+      g_autoptr (EbbTensor) y = apply (op, x, 0, NULL, error);
+
+      if (expected == NULL || y == NULL)
+        return FALSE;
+      test_assert_near (y, expected, 0);
+    }
+  return TRUE;
+}
+
+static void
+no_group_is_the_default_one (void)
+{
+  test_ranks_run (2, leave_group_out, NULL);
+}
+
+static gboolean
 make_mistakes (EbbProcessGroup *group,
                gpointer user_data,
                GError **error)
@@ -648,7 +673,6 @@ make_mistakes (EbbProcessGroup *group,
       g_autoptr (GError) failure = NULL;
 
       g_assert_null (apply (op, NULL, 0, group, &failure));
-      g_assert_null (apply (op, x, 0, NULL, &failure));
       g_assert_no_error (failure);
       for (int dim = -3; dim <= 2; dim += 5)
         if (has_dim)
@@ -759,5 +783,6 @@ main (int argc,
   TEST ("parts-that-no-even-division-gives-are-refused-on-all-ranks",
         parts_that_no_even_division_gives_are_refused_on_all_ranks);
   TEST ("ranks-that-disagree-are-told-of", ranks_that_disagree_are_told_of);
+  g_test_add_func ("/parallel-ops/no-group-is-the-default-one", no_group_is_the_default_one);
   return g_test_run ();
 }
