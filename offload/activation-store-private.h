@@ -58,8 +58,8 @@ typedef struct
 const EbbAtDoor *ebb_activation_store_get_at_door (void);
 /* The block of what is at the door was divided: to bring it back, or to begin so, all ranks are needed. When that is
  * done then follows from the program alone, and not from what else happens to live on this rank: what was put outside
- * of the outermost module call that put the block is not prefetched with it nor shares it, and what was brought back is handed out
- * again only if it was the last. */
+ * of the outermost module call that put the block is not prefetched with it nor shares it, and what was brought back is
+ * handed out again only if it was one of the last few. */
 void ebb_activation_store_note_divided (void);
 /* For a store that divides tensors among ranks, from the start: what it can't divide, parts of tensors
  * (tensor->is_part) and results that a policy keeps, is stored apart from what looks at the same memory, and nothing
@@ -78,6 +78,9 @@ EbbHandle *ebb_activation_store_put_instead (EbbActivationStore *self,
 #define EBB_WRITE(setting, value) __atomic_store_n (&(setting), (value), __ATOMIC_RELAXED)
 
 /* -- between the parts of the base class --------------------------------------------------------------------------- */
+
+/* So many divided blocks are held after they were brought back. */
+#define EBB_N_LATEST 2
 
 /* Packs between which one thread launched nothing. */
 typedef struct
@@ -105,11 +108,12 @@ typedef struct
   /* under the lock of blocks */
   EbbActivationStore *fallback;
   EbbStoreFilter *filter;
-  GHashTable *blocks;     /* of EbbBlock, by itself */
-  EbbBlock *first, *last; /* those that were moved, as they were put */
-  EbbBlock *latest;       /* of those that are divided, the one that was brought back last, and is held */
-  GHashTable *tickets;    /* those that live: a handle from elsewhere is refused */
-  GHashTable *places;     /* the same for what put_block gave */
+  GHashTable *blocks;             /* of EbbBlock, by itself */
+  EbbBlock *first, *last;         /* those that were moved, as they were put */
+  EbbBlock *latest[EBB_N_LATEST]; /* of those that are divided, the ones that were brought back last, and are held... */
+  guint64 n_brought;              /* ...and how many were */
+  GHashTable *tickets;            /* those that live: a handle from elsewhere is refused */
+  GHashTable *places;             /* the same for what put_block gave */
   EbbStoreCounters counters;
 
   pthread_mutex_t flight_lock;

@@ -147,8 +147,9 @@ ebb_block_leave (EbbBlock *self)
   last = --self->n_users == 0;
   if (last)
     {
-      if (priv->latest == self)
-        priv->latest = NULL;
+      for (guint i = 0; i < EBB_N_LATEST; i++)
+        if (priv->latest[i] == self)
+          priv->latest[i] = NULL;
       if (g_hash_table_lookup (priv->blocks, self) == self)
         g_hash_table_remove (priv->blocks, self);
       if (!self->key.in_place)
@@ -218,8 +219,8 @@ try_ref (EbbStorage *storage)
   return FALSE;
 }
 
-/* Whether somebody still looks at what was brought back differs from rank to rank, so the store does, until it brings
- * the next. */
+/* Whether somebody still looks at what was brought back differs from rank to rank, so the store does, until it has
+ * brought two others: what a checkpoint is given it may ask for twice, first to recompute. */
 static EbbStorage *
 find_held (EbbBlock *self,
            gsize *offset)
@@ -236,28 +237,55 @@ find_held (EbbBlock *self,
   return storage;
 }
 
-/* @self is the one that was brought back last; without @storage none is, before memory is taken for @self. */
-static void
-set_latest (EbbBlock *self,
-            EbbStorage *storage,
-            gsize offset)
+/* Takes @self out of those that are held; with what it has to let go, outside of the lock. */
+static EbbStorage *
+let_go (EbbBlock *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-  EbbStorage *before = NULL;
+
+  for (guint i = 0; i < EBB_N_LATEST; i++)
+    if (priv->latest[i] == self)
+      priv->latest[i] = NULL;
+  return g_steal_pointer (&self->held);
+}
+
+/* Before memory is taken for @self: it and the oldest one are held no longer. Blocks that are freed leave their places
+ * empty, so that which one is the oldest doesn't depend on them. */
+static void
+make_place (EbbBlock *self)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+  EbbStorage *own, *old = NULL;
+  EbbBlock *oldest;
 
   ebb_blocks_lock ();
-  if (priv->latest != NULL)
-    before = g_steal_pointer (&priv->latest->held);
-  priv->latest = storage != NULL ? self : NULL;
-  if (storage != NULL)
+  own = let_go (self);
+  oldest = priv->latest[priv->n_brought % EBB_N_LATEST];
+  if (oldest != NULL)
+    old = let_go (oldest);
+  ebb_blocks_unlock ();
+  g_clear_pointer (&own, ebb_storage_unref);
+  g_clear_pointer (&old, ebb_storage_unref);
+}
+
+static void
+hold (EbbBlock *self,
+      EbbStorage *storage,
+      gsize offset)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
+
+  make_place (self); /* another thread may have taken it */
+  ebb_blocks_lock ();
+  if (priv->latest[priv->n_brought % EBB_N_LATEST] == NULL)
     {
+      priv->latest[priv->n_brought % EBB_N_LATEST] = self;
       self->held = ebb_storage_ref (storage);
       self->held_offset = offset;
       self->held_version = storage->version;
     }
+  priv->n_brought++;
   ebb_blocks_unlock ();
-  if (before != NULL)
-    ebb_storage_unref (before);
 }
 
 static EbbStorage *
@@ -389,7 +417,7 @@ bring_storage (EbbBlock *self,
   self->is_coming = FALSE;
   ebb_blocks_unlock ();
   if (self->is_divided)
-    set_latest (self, NULL, 0);
+    make_place (self);
   brought = bring (self, error);
   if (brought == NULL)
     return NULL;
@@ -397,7 +425,7 @@ bring_storage (EbbBlock *self,
   tie (self, brought);
   storage = ebb_storage_ref (brought->storage);
   if (self->is_divided)
-    set_latest (self, storage, *offset);
+    hold (self, storage, *offset);
   prefetch (self);
   return storage;
 }

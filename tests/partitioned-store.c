@@ -500,7 +500,7 @@ nothing_whole_stays_on_the_device (void)
 
 /* -- prefetch ------------------------------------------------------------------------------------------------------ */
 
-#define N_AHEAD 4
+#define N_AHEAD 6
 #define AHEAD_BYTES (30 * 4)
 
 typedef struct
@@ -577,15 +577,17 @@ gather_ahead (EbbProcessGroup *group,
   for (guint i = N_AHEAD; i-- > 0;)
     {
       ebb_tensor_unref (take_back (&ahead, i));
-      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, i > 0 ? 5 - i : 4);
+      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==,
+                        i > 0 ? N_AHEAD + 1 - i : N_AHEAD);
       /* The two before the one that is gathered ahead are to be near by then. */
-      g_assert_cmpuint (test_watched_store_get_n_prefetched (next), ==, i == 3 ? 2 : 3);
-      if (i == 3) /* with a sample of 16 elements or more from each rank */
+      g_assert_cmpuint (test_watched_store_get_n_prefetched (next), ==, i == 5 ? 2 : i == 4 ? 4
+                                                                                            : 5);
+      if (i == 5) /* with a sample of 16 elements or more from each rank */
         g_assert_cmpuint (test_held (store), >=, held + AHEAD_BYTES + 4 * 16 * 4);
-      if (i == 2) /* what was begun for number 1 goes with it */
+      if (i == 4) /* what was begun for number 3 goes with it */
         {
-          g_clear_pointer (&ahead.handles[1], ebb_handle_unref);
-          i = 1;
+          g_clear_pointer (&ahead.handles[3], ebb_handle_unref);
+          i = 3;
         }
     }
   ahead_clear (&ahead);
@@ -600,7 +602,7 @@ a_gather_is_begun_ahead (void)
 
 /* -- what else lives on one rank alone ----------------------------------------------------------------------------- */
 
-/* The second time a tensor is asked for all ranks gather it, though one has it still. */
+/* The second time a tensor is asked for, after a few others, all ranks gather it, though one has it still. */
 static gboolean
 keep_a_tensor (EbbProcessGroup *group,
                gpointer user_data,
