@@ -223,15 +223,16 @@ check_once (EbbModule *module, GError **error)
  * that are there are divided, too. The state dict of the whole model is ebb_get_full_state_dict()'s.
  *
  * What is random on divided tensors is drawn from the generator %EBB_MODEL_PARALLEL_RNG of the thread's
- * #EbbGeneratorTracker. It is put to the begin of a sequence here, whose seed is that of the default generator plus 2718
- * plus the rank, unless the program has added it or ebb_model_parallel_manual_seed() has. All else is drawn from the
- * default generators, which must stand at the same place on all ranks of @group: they are put to the first rank's, as
- * the parameters and buffers are, with #EbbParallelOptions:synchronize-weights; without it they and the values are
+ * #EbbGeneratorTracker. It is put to the begin of a sequence here, whose seed is that of the default generator plus
+ * 2718 plus the rank, unless the program has added it or ebb_model_parallel_manual_seed() has. All else is drawn from
+ * the default generators, which must stand at the same place on all ranks of @group: they are put to the first rank's,
+ * as the parameters and buffers are, with #EbbParallelOptions:synchronize-weights; without it they and the values are
  * compared, and a difference is %EBB_ERROR_PROCESS_GROUP. Don't seed by ebb_seed_rank() over @group afterwards.
  *
  * A part outside of attention and of a divided sequence, as dropout of what a column layer gives on its way to a row
  * layer, is drawn from the default generators too, so that each rank drops the same elements of its part: fork to
- * %EBB_MODEL_PARALLEL_RNG around it (ebb_generator_tracker_fork()) for masks that differ. #EbbGpt and #EbbBert have none.
+ * %EBB_MODEL_PARALLEL_RNG around it (ebb_generator_tracker_fork()) for masks that differ. #EbbGpt and #EbbBert have
+ * none.
  *
  * A rank with other inputs, or in training with its default generator at another place, would go on with results that
  * are nobody's: the collective after the lookup of an #EbbVocabParallelEmbedding has a checksum of the tokens and the

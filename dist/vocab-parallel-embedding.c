@@ -107,7 +107,8 @@ is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
   return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
 }
 
-/* Of the whole table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for. */
+/* Of the whole table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for.
+ */
 static gboolean
 check_indices (EbbVocabParallelEmbedding *self, EbbTensor *indices, guint64 *checksum, GError **error)
 {

@@ -106,9 +106,9 @@ ebb_training_state_get_rest (EbbTrainingState *self,
  * @error: return location for an error
  *
  * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
- * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one new file in @folder. The file appears
- * as a whole once all of it has reached the disk; only then older ones go, but for the newest #EbbTrainingState:keep.
- * So whenever the machine stops, a whole state is left.
+ * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one
+ * new file in @folder. The file appears as a whole once all of it has reached the disk; only then older ones go, but
+ * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if it can't be written; older states are still there
  */

@@ -6,8 +6,8 @@
 
 /* A piece of memory that a store is responsible for: a whole storage, or a small part of a large one. All tensors that
  * look into it share it as long as any of their handles lives; what was brought back is shared as long as anybody holds
- * it, and of divided blocks (see ebb_activation_store_note_divided ()) until two others are. Blocks of all stores stand under one lock, which is held for a look-up and never while data moves or a foreign
- * object is let go. */
+ * it, and of divided blocks (see ebb_activation_store_note_divided ()) until two others are. Blocks of all stores stand
+ * under one lock, which is held for a look-up and never while data moves or a foreign object is let go. */
 
 G_BEGIN_DECLS
 

@@ -14,8 +14,8 @@
  * Keeps of each tensor the part of one rank, for tensors that are the same on all ranks of a group: the inputs of
  * checkpointed blocks under tensor parallelism. Of n elements on N ranks each rank keeps n / N, rounded up at most, and
  * up to 32 more to compare. When backward asks for the tensor the ranks gather it (one all_gather), beside computing if
- * it was prefetched, as what the same outermost module call has put is, see #EbbActivationStore:prefetch. Functions that
- * are checkpointed outside of any module's call have nothing gathered ahead.
+ * it was prefetched, as what the same outermost module call has put is, see #EbbActivationStore:prefetch. Functions
+ * that are checkpointed outside of any module's call have nothing gathered ahead.
  *
  * All ranks of the group have such a store, each its own, and the same program: they put the same tensors, ask for them
  * in the same order. A rank that asks for something else, or for nothing, or that has no memory to gather, makes all of
@@ -104,12 +104,12 @@ check_apart (EbbPartitionedStore *self,
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "partitioned store: %s %s is one rank's part already, not the same on the %u ranks of the group: "
-                   "under sequence parallelism leave partitioning out, or leave this tensor out by a filter; or checkpoint the "
-                   "block rather than the layer inside it",
-                   ebb_dtype_get_name (tensor->view.dtype), shape,
-                   ebb_process_group_get_size (self->partition.group));
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+          "partitioned store: %s %s is one rank's part already, not the same on the %u ranks of the group: "
+          "under sequence parallelism leave partitioning out, or leave this tensor out by a filter; or checkpoint the "
+          "block rather than the layer inside it",
+          ebb_dtype_get_name (tensor->view.dtype), shape, ebb_process_group_get_size (self->partition.group));
       return FALSE;
     }
   if (local == NULL)

@@ -46,7 +46,7 @@ typedef enum
   EBB_OP_COPY,       /* casts, copies: never kept, never counted */
   EBB_OP_VIEW,       /* shares its input's storage: no kernel */
   EBB_OP_COLLECTIVE, /* moves values between ranks: no arithmetic of its own, but worth keeping */
-  EBB_OP_GRADIENT /* runs in backward only */
+  EBB_OP_GRADIENT    /* runs in backward only */
 } EbbOpKind;
 
 /* Whether the results are one rank's part of something, or its summand: not the same on all ranks. */

@@ -20,9 +20,9 @@ struct _EbbRecipe
   int is_empty;
   EbbRebuildFunc func;
   EbbRebuild how; /* owns its owner until it is empty */
-  guint version; /* of the result's storage */
-  guint pinned;  /* the result could be written to from outside already when it was made */
-  guint64 frame; /* the checkpointed forward that it belongs to */
+  guint version;  /* of the result's storage */
+  guint pinned;   /* the result could be written to from outside already when it was made */
+  guint64 frame;  /* the checkpointed forward that it belongs to */
   guint n_ingredients;
   Ingredient ingredients[EBB_MAX_REBUILD];
 };

@@ -26,10 +26,10 @@ struct _EbbTensor
   gint64 n_elements;
   EbbNode *node; /* that made it, if it requires a gradient and is not a leaf */
   EbbTensor *grad;
-  EbbRecipe *recipe;   /* how it is made again, if that is cheap; NULL: not known */
+  EbbRecipe *recipe; /* how it is made again, if that is cheap; NULL: not known */
   EbbTensor
-      *original; /* the parameter that this is but for its place in the graph: ops read and keep that; NULL: none */
-  EbbTensor *shadow;   /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
+      *original;     /* the parameter that this is but for its place in the graph: ops read and keep that; NULL: none */
+  EbbTensor *shadow; /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
   guint64 shadow_birth;
   guint shadow_version;
   int n_uses;                      /* of a parameter: nodes of live graphs that hold it as an operand or for backward */

@@ -128,8 +128,8 @@ model_init (Model *self, EbbProcessGroup *group, const Case *it, guint64 seed)
   self->mesh = ebb_mesh_new (group, names, sizes, 2, &error);
   g_assert_no_error (error);
   data = ebb_mesh_get_group (self->mesh, "data");
-  self->model = test_chain_new (test_linear (seed, 8, 12), test_linear (seed + 1, 12, 8), test_linear (seed + 2, 8, 2049),
-                                NULL);
+  self->model =
+      test_chain_new (test_linear (seed, 8, 12), test_linear (seed + 1, 12, 8), test_linear (seed + 2, 8, 2049), NULL);
   for (guint i = 0; i < N_PARAMETERS; i++)
     {
       g_autoptr (EbbModule) child = ebb_module_get_child (self->model, (char[]){ parameters[i].name[0], '\0' });
@@ -373,8 +373,8 @@ clip (EbbProcessGroup *group, gpointer user_data, GError **error)
   norms->norms[ebb_process_group_get_rank (group)] = norm;
   g_assert_cmpuint (ebb_process_group_get_n_calls (ebb_mesh_get_group (model.mesh, "data"), EBB_COLLECTIVE_ALL_GATHER),
                     <=, 1);
-  g_assert_cmpuint (ebb_process_group_get_n_calls (ebb_mesh_get_group (model.mesh, "tensor"), EBB_COLLECTIVE_ALL_GATHER),
-                    <=, 1);
+  g_assert_cmpuint (
+      ebb_process_group_get_n_calls (ebb_mesh_get_group (model.mesh, "tensor"), EBB_COLLECTIVE_ALL_GATHER), <=, 1);
   return TRUE;
 }
 

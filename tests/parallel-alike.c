@@ -131,7 +131,8 @@ values_that_are_not_synchronized_are_compared (void)
   Begin values = { .differs_in_values = TRUE,
                    .words = { "rank 1 has \"parameter h.1.ln_2.weight with checksum", "rank 0 has" } };
   Begin seeds = { .differs_in_seed = TRUE,
-                  .words = { "rank 1 has \"default generator at 130+7\"", "rank 0 has \"default generator at 30+7\"" } };
+                  .words = { "rank 1 has \"default generator at 130+7\"",
+                             "rank 0 has \"default generator at 30+7\"" } };
 
   test_ranks_run (2, run_begin, &same);
   test_ranks_run (2, run_begin, &values);
@@ -237,8 +238,11 @@ main (int argc, char **argv)
 {
   static const Unlike same = { 0 };
   static const Unlike rows = { .other_pass = 1,
-                               .words = { "wte of tokens with checksum", "ranks that share a model get the same rows" } };
-  static const Unlike evaluated_rows = { .other_pass = 1, .evaluates = TRUE, .words = { "wte of tokens with checksum" } };
+                               .words = { "wte of tokens with checksum",
+                                          "ranks that share a model get the same rows" } };
+  static const Unlike evaluated_rows = { .other_pass = 1,
+                                         .evaluates = TRUE,
+                                         .words = { "wte of tokens with checksum" } };
   static const Unlike seed = {
     .other_seed = 4,
     .words = { "default generator at 1+5", "at 5+5", "ebb_model_parallel_manual_seed () puts them alike" }

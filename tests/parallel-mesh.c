@@ -17,7 +17,9 @@ get_n_steps (void)
 static TestRanksResult *
 train_whole (const TestMesh *like)
 {
-  const TestRanks whole = { .n_steps = get_n_steps (), .max_norm = like->max_norm, .n_passes = MAX (like->n_passes, 1) };
+  const TestRanks whole = { .n_steps = get_n_steps (),
+                            .max_norm = like->max_norm,
+                            .n_passes = MAX (like->n_passes, 1) };
 
   return test_ranks_train (&whole);
 }
@@ -132,8 +134,8 @@ test_checkpoints (void)
       }
 }
 
-/* What tensor-parallel ranks have alike stays alike to the bit, which test_mesh_train () sees to, though its moments are
- * rounded by chance. */
+/* What tensor-parallel ranks have alike stays alike to the bit, which test_mesh_train () sees to, though its moments
+ * are rounded by chance. */
 static void
 test_moments (void)
 {

@@ -413,7 +413,8 @@ load_bert (EbbProcessGroup *group, gpointer user_data, GError **error)
   guint n;
   g_autofree EbbTensor **parameters = NULL;
 
-  if (expected == NULL || (ebb_process_group_get_size (group) > 1 && !test_parallel_divide (&bert, model, group, error)))
+  if (expected == NULL
+      || (ebb_process_group_get_size (group) > 1 && !test_parallel_divide (&bert, model, group, error)))
     return FALSE;
   parameters = ebb_module_get_parameters (model, TRUE, &n);
   for (guint i = 0; i < n; i++)

@@ -251,7 +251,7 @@ static const Fault faults[] = {
     .goes_on = TRUE },
 };
 
-/* -- a gather ahead that can't be begun ----------------------------------------------------------------------------- */
+/* -- a gather ahead that can't be begun ---------------------------------------------------------------------------- */
 
 /* The others have begun it: they are told why this one doesn't come, rather than what it called instead. */
 static gboolean

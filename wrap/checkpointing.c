@@ -98,9 +98,10 @@ set_configuration (const EbbCheckpointingConfig *config,
  *   %NULL for none
  * @error: return location for an error
  *
- * Sets, for the process, what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() gives; on a thread
- * of ebb_run_ranks() for its rank alone, until it ends. Begins with the defaults, then does what the object "activation_checkpointing" of @json says (other parts of a configuration
- * are not looked at), then what @overrides say:
+ * Sets, for the process, what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() gives; on a
+ * thread of ebb_run_ranks() for its rank alone, until it ends. Begins with the defaults, then does what the object
+ * "activation_checkpointing" of @json says (other parts of a configuration are not looked at), then what @overrides
+ * say:
  *
  * - `partition_activations` (false): of what checkpoints keep each of the ranks of @mpu keeps a part, by
  *   ebb_partitioned_store_new(), inside which are the following two; demands several ranks

@@ -12,8 +12,8 @@
 #include "wrap/mpu-private.h"
 #include "wrap/store-chain-private.h"
 
-/* OSLO's interface: one call that divides a model among ranks and checkpoints its blocks. All that can be wrong is found
- * before the model is touched; what divides it, which comes first, leaves it alone where it fails. */
+/* OSLO's interface: one call that divides a model among ranks and checkpoints its blocks. All that can be wrong is
+ * found before the model is touched; what divides it, which comes first, leaves it alone where it fails. */
 
 /* What is kept beside a model that was initialised. */
 typedef struct
@@ -147,9 +147,9 @@ initialize (EbbModule *model,
  *   `tensor_parallel_size` (1), and the model among each of them, by ebb_parallelize(); ebb_initialize_get_mesh() has
  *   both these groups ("tensor") and those across them ("data"). If there is no group yet, ebb_init_process_group()
  *   makes it, as "auto". `pipeline_parallel_size` must be 1.
- * - `activation_checkpointing`: with `enable` true every #EbbTransformerBlock is checkpointed, and its inputs kept: with
- *   `partitioned_checkpointing` a part on each tensor-parallel rank, with `contiguous_checkpointing` side by side, for
- *   as many checkpoints as there are blocks and another buffer when more are kept, with `cpu_checkpointing` in the
+ * - `activation_checkpointing`: with `enable` true every #EbbTransformerBlock is checkpointed, and its inputs kept:
+ * with `partitioned_checkpointing` a part on each tensor-parallel rank, with `contiguous_checkpointing` side by side,
+ * for as many checkpoints as there are blocks and another buffer when more are kept, with `cpu_checkpointing` in the
  *   host's memory. ebb_initialize_get_options() has the store.
  * - `kernel_fusion`: must not be enabled.
  *
@@ -158,9 +158,9 @@ initialize (EbbModule *model,
  * same configuration and a model that is made alike. Ranks along "data" are left to ebb_replicate() or
  * ebb_fully_shard(), with the mesh's group "data".
  *
- * Returns: (transfer full) (nullable): @model; %NULL with an error that names the key, its value and what it may be, and
- *   then nothing has changed: %EBB_ERROR_INVALID_ARGUMENT for a key that there is not, a value of the wrong type and what
- *   can't be had together, %EBB_ERROR_NOT_SUPPORTED for what Ebb has not, %EBB_ERROR_STATE for a model that was
+ * Returns: (transfer full) (nullable): @model; %NULL with an error that names the key, its value and what it may be,
+ * and then nothing has changed: %EBB_ERROR_INVALID_ARGUMENT for a key that there is not, a value of the wrong type and
+ * what can't be had together, %EBB_ERROR_NOT_SUPPORTED for what Ebb has not, %EBB_ERROR_STATE for a model that was
  *   initialised or checkpointed before, %EBB_ERROR_FORMAT for what is not JSON or has a key twice, %EBB_ERROR_IO for a
  *   file that can't be read, %EBB_ERROR_PROCESS_GROUP where ranks differ
  */

@@ -83,9 +83,10 @@ ebb_model_blocks_get_stack (EbbModule *model,
     }
   if (n_stacks == 1 && count_blocks_in (stack) == ebb_module_get_n_children (stack))
     return stack;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s has %u stacks of TransformerBlocks alone: layers are counted in the only one there is, so there must "
-               "be one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
-               ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+      "%s has %u stacks of TransformerBlocks alone: layers are counted in the only one there is, so there must "
+      "be one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
+      ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
   return NULL;
 }

@@ -101,9 +101,9 @@ check_keys (guint *values,
     values[GRANULARITY] = SELECTIVE;
   for (guint key = METHOD; key <= DISTRIBUTE; key++)
     if (values[key] && values[GRANULARITY] != FULL)
-      return refuse_pair (where, values, key, GRANULARITY,
-                          "which layers are recomputed, and where their inputs are kept, can be chosen for \"full\" alone",
-                          error);
+      return refuse_pair (
+          where, values, key, GRANULARITY,
+          "which layers are recomputed, and where their inputs are kept, can be chosen for \"full\" alone", error);
   if (values[GRANULARITY] != FULL)
     return TRUE;
   if (!values[METHOD])
@@ -212,12 +212,12 @@ wrap_selective (EbbModule *model,
  *
  * Checkpoints the layers of a model, in place, as Megatron-LM does with the options of the same names:
  *
- * - `recompute_granularity` (null): "full" lets go of all that a layer makes inside; "selective" of the attention's core
- *   alone, as ebb_checkpoint_options_set_policy_core_attention() does for every layer; null of nothing
+ * - `recompute_granularity` (null): "full" lets go of all that a layer makes inside; "selective" of the attention's
+ * core alone, as ebb_checkpoint_options_set_policy_core_attention() does for every layer; null of nothing
  * - `recompute_method` (null), for "full": "uniform" is ebb_checkpoint_wrap_uniform(), "block" is
  *   ebb_checkpoint_wrap_block()
- * - `recompute_num_layers` (null), for "full": the layers of a chunk, or the first layers that are recomputed; from 1 to
- *   all
+ * - `recompute_num_layers` (null), for "full": the layers of a chunk, or the first layers that are recomputed; from 1
+ * to all
  * - `distribute_saved_activations` (false), for "full": the inputs of checkpoints are divided among the tensor-parallel
  *   ranks, by ebb_partitioned_store_new(); not with sequence parallelism, which has divided them already
  * - `recompute_activations` (false): short for `recompute_granularity` "selective"

@@ -92,8 +92,9 @@ ebb_shard_cut_copy (const EbbShardCut *source,
       const gint64 row = at / n, start = row * source->width + source->first - row * n;
 
       next = MIN (source_end, (row + 1) * n);
-      copied += copy_stretch (start + at, start + next, (const char *) source_data + (gsize) (at - source_begin) * element,
-                              target, target_begin, target_end, target_data, element);
+      copied +=
+          copy_stretch (start + at, start + next, (const char *) source_data + (gsize) (at - source_begin) * element,
+                        target, target_begin, target_end, target_data, element);
     }
   return copied;
 }

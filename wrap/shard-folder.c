@@ -16,7 +16,8 @@
  * Saves what each rank holds as safetensors files of that rank, `model-00000003-00001-of-00004.safetensors` and
  * likewise `optimizer-` and `state-` for the third save of four ranks, and an index of all of them, `index.json`: the
  * shape and dtype of each tensor, how tensor-parallel ranks have cut it, and which elements of it are in whose file.
- * What several ranks have alike (buffers, replicated parameters) is saved once. Nothing is gathered, so a rank needs no more memory than it has in use.
+ * What several ranks have alike (buffers, replicated parameters) is saved once. Nothing is gathered, so a rank needs no
+ * more memory than it has in use.
  *
  * Each file appears as a whole, once it has reached the disk; rank 0 replaces the index when all ranks are done, and
  * then removes what earlier saves left. So the folder always holds a whole state: if a rank fails, all ranks fail with
@@ -48,8 +49,8 @@ ebb_save_sharded_state (EbbModule *module,
  * @error: return location for an error
  *
  * Loads such a state on any number of ranks, however the module is split, among tensor-parallel ranks too: each rank
- * reads the elements that it holds, and no more than blocks of 1 MiB around them, whose checksums are compared. One process without a group loads it as
- * well. The names must be those of the module; of a shared parameter one is enough.
+ * reads the elements that it holds, and no more than blocks of 1 MiB around them, whose checksums are compared. One
+ * process without a group loads it as well. The names must be those of the module; of a shared parameter one is enough.
  *
  * An optimizer's 8-bit moments follow blocks of the elements of a rank: they load on ranks that hold the same ranges.
  *

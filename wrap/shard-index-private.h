@@ -11,10 +11,10 @@
  *     "optimizer": { "parameter/exp_avg": { ..., "steps": 5 }, ... } }
  * Parts are ranges of the flattened tensor; those of one tensor tile it. What tensor-parallel ranks split has besides
  * "cut": [ dimension, sections, n ], as EbbPartition says it: the parts are then [ rank, begin, end, index ], ranges of
- * flattened part @index of n, and tile each of these. Where nothing is so cut, the version is 1 and there is no "mesh". A tensor has "stored_as" where its data has
- * another one's name in the files (two names of one parameter), and "per_rank" where ranks keep what follows no
- * elements, as the scales of blocks: then the parts say how many elements each rank has of it, and what dtype and shape
- * they have there is said by the rank's file. */
+ * flattened part @index of n, and tile each of these. Where nothing is so cut, the version is 1 and there is no "mesh".
+ * A tensor has "stored_as" where its data has another one's name in the files (two names of one parameter), and
+ * "per_rank" where ranks keep what follows no elements, as the scales of blocks: then the parts say how many elements
+ * each rank has of it, and what dtype and shape they have there is said by the rank's file. */
 
 G_BEGIN_DECLS
 

@@ -88,7 +88,8 @@ check_part (const Part *part,
   return FALSE;
 }
 
-/* Appends to @wholes what @gathered, which is taken, is the whole of, or of what @local is a copy; nothing unless @keep.
+/* Appends to @wholes what @gathered, which is taken, is the whole of, or of what @local is a copy; nothing unless
+ * @keep.
  */
 static gboolean
 add_whole (const Part *part,
@@ -286,7 +287,8 @@ slice_item (EbbOptimizer *optimizer,
     }
   part = ebb_shard_place_slice (&place, whole, error);
   /* What tensor-parallel ranks split is a copy already. */
-  return copy && part != NULL && place.unit != NULL && place.partition == NULL ? ebb_copy (part, error) : g_steal_pointer (&part);
+  return copy && part != NULL && place.unit != NULL && place.partition == NULL ? ebb_copy (part, error)
+                                                                               : g_steal_pointer (&part);
 }
 
 /* Replaces the tensors of @items by this rank's parts. */

@@ -43,8 +43,8 @@ EbbTensor *ebb_tensor_to_host (EbbTensor *tensor,
                                GError **error);
 
 /* Makes in the host's memory the parts that all ranks of one unit have together: @locals[i] is this rank's of the
- * parameter @places[i]; NULL where it has no elements. All ranks of @all fail together, and with @failure (taken) of any of them.
- * Collective over @all: the ranks that have the module, of which the unit's group may be a part. */
+ * parameter @places[i]; NULL where it has no elements. All ranks of @all fail together, and with @failure (taken) of
+ * any of them. Collective over @all: the ranks that have the module, of which the unit's group may be a part. */
 gboolean ebb_shard_gather (EbbProcessGroup *all,
                            EbbShardUnit *unit,
                            guint n,
@@ -55,8 +55,8 @@ gboolean ebb_shard_gather (EbbProcessGroup *all,
                            EbbTensor **wholes,
                            GError **error);
 /* Makes the whole in the host's memory out of the parts that tensor-parallel ranks have: @part is this rank's,
- * contiguous, in the host's memory, or NULL with @failure. NULL without an error where the whole isn't to be kept. As to
- * failures as above; collective over @all. */
+ * contiguous, in the host's memory, or NULL with @failure. NULL without an error where the whole isn't to be kept. As
+ * to failures as above; collective over @all. */
 gboolean ebb_shard_gather_parts (EbbProcessGroup *all,
                                  const EbbShardPlace *place,
                                  EbbTensor *part,

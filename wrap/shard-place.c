@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-/* The whole's shape and which of its elements the part has; @part_shape is what the tensor or its unit has as a whole. */
+/* The whole's shape and which of its elements the part has; @part_shape is what the tensor or its unit has as a whole.
+ */
 static void
 init_part (EbbShardPlace *self,
            EbbTensor *tensor,
@@ -95,7 +96,8 @@ copy_part (const EbbShardPlace *self,
 {
   g_autoptr (EbbTensor) host = ebb_tensor_to_host (whole, error);
   g_autoptr (EbbTensor) part =
-      host != NULL ? ebb_tensor_new_uninitialized (shape, n_dims, host->view.dtype, ebb_device_get_cpu (), error) : NULL;
+      host != NULL ? ebb_tensor_new_uninitialized (shape, n_dims, host->view.dtype, ebb_device_get_cpu (), error)
+                   : NULL;
   EbbShardCut all;
 
   if (part == NULL)

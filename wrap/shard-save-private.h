@@ -40,8 +40,8 @@ void ebb_shard_source_free (EbbShardSource *self);
 /* The text of the folder's index. */
 char *ebb_shard_source_read_index (const char *folder,
                                    GError **error);
-/* Of the elements of @cut of a tensor that is not "per_rank" those in [begin, end), however they were cut when they were
- * saved, compared with their checksums; @data NULL: no more than that. */
+/* Of the elements of @cut of a tensor that is not "per_rank" those in [begin, end), however they were cut when they
+ * were saved, compared with their checksums; @data NULL: no more than that. */
 gboolean ebb_shard_source_read (EbbShardSource *self,
                                 EbbShardFile table,
                                 const EbbShardRecord *record,

@@ -40,10 +40,11 @@ gradients_are_bitwise_equal (gconstpointer data)
     }
   g_assert_cmpuint (ebb_process_group_get_n_calls (world, EBB_COLLECTIVE_ALL_GATHER), ==, 3 * TEST_PARTITION_BLOCKS);
   /* And the one that is gathered ahead, with the samples of all ranks. */
-  g_assert_cmpuint (ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (store)), <,
-                    TEST_PARTITION_BLOCKS
-                            * (TEST_PARTITION_ROWS * TEST_PARTITION_WIDTH * 4 / ebb_process_group_get_size (world) + 160)
-                        + TEST_PARTITION_ROWS * TEST_PARTITION_WIDTH * 4 + ebb_process_group_get_size (world) * 128);
+  g_assert_cmpuint (
+      ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (store)), <,
+      TEST_PARTITION_BLOCKS
+              * (TEST_PARTITION_ROWS * TEST_PARTITION_WIDTH * 4 / ebb_process_group_get_size (world) + 160)
+          + TEST_PARTITION_ROWS * TEST_PARTITION_WIDTH * 4 + ebb_process_group_get_size (world) * 128);
   g_assert_cmpuint (test_held (store), ==, 0);
 }
 

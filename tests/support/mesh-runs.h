@@ -66,8 +66,8 @@ gboolean test_mesh_run_hash (TestMeshRun *self,
                              guint64 *hash,
                              GError **error);
 
-/* On threads: all steps; in the end all ranks have the same state, to the bit. The collectives are those of the last step on rank 0: in @n_data_calls of its data ranks, in
- * n_calls of its tensor-parallel ones. */
+/* On threads: all steps; in the end all ranks have the same state, to the bit. The collectives are those of the last
+ * step on rank 0: in @n_data_calls of its data ranks, in n_calls of its tensor-parallel ones. */
 TestRanksResult *test_mesh_train (const TestMesh *settings,
                                   guint n_data,
                                   guint n_steps,

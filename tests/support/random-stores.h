@@ -14,7 +14,7 @@ typedef struct
   EbbSavedTensorHooks *stores[TEST_N_STORES];
   const char *names[TEST_N_STORES];
   EbbProcessGroup *group; /* on whose ranks each store is behind one that divides, not owned; NULL: none is */
-  char *folder; /* of those on disk */
+  char *folder;           /* of those on disk */
 } TestStores;
 
 void test_stores_open (TestStores *self);
