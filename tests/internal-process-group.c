@@ -356,7 +356,7 @@ static void
 test_another_purpose_is_told (void)
 {
   g_autofree char *stem = g_strnfill (300, 'a');
-  g_autofree char *tail = g_strnfill (157, 'a');
+  g_autofree char *tail = g_strnfill (197, 'a');
   g_autofree char *first = g_strdup_printf ("%s.0", stem);
   g_autofree char *second = g_strdup_printf ("%s.1", stem);
   g_autofree char *shown_first = g_strdup_printf (" for …%sa.0", tail);
