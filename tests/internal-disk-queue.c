@@ -517,6 +517,10 @@ child_of_fork (EbbSavedTensorHooks *store,
 static void
 a_child_goes_its_own_way (void)
 {
+#if defined(__SANITIZE_ADDRESS__)
+  g_test_skip ("AddressSanitizer's allocator may be locked for good in a child, by a thread that isn't there");
+  return;
+#endif
   for (guint round = 0; round < 40; round++)
     {
       g_autoptr (EbbSavedTensorHooks) store = new_store (round % 2 ? 12 * PAGE : 3 * PAGE);
