@@ -12,7 +12,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static EbbProcessGroup *process_default; /* of ebb_init_process_group () */
 static EbbProcessGroup *alone;           /* stands in where there is none; stays */
-static __thread EbbProcessGroup *thread_default;
+static __thread EbbProcessGroup *thread_default __attribute__ ((tls_model ("initial-exec")));
 
 void
 ebb_process_group_set_thread_default (EbbProcessGroup *group)

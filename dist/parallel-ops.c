@@ -196,7 +196,7 @@ gather_backward (EbbBackward *ctx,
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
 /* Of the call that this thread makes now; NULL: the op's name. */
-static __thread const char *reduce_purpose;
+static __thread const char *reduce_purpose __attribute__ ((tls_model ("initial-exec")));
 
 static gboolean
 reduce_run (EbbOpCall *call,

@@ -2,7 +2,7 @@
 #include "nn/initialization.h"
 
 /* A thread's, like grad mode. */
-static __thread int depth;
+static __thread int depth __attribute__ ((tls_model ("initial-exec")));
 
 /**
  * ebb_push_initialization_skipped:

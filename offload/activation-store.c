@@ -16,7 +16,7 @@ typedef struct
   gboolean is_part;
 } Ticket;
 
-static __thread EbbAtDoor at_door;
+static __thread EbbAtDoor at_door __attribute__ ((tls_model ("initial-exec")));
 
 EbbActivationStorePrivate *
 ebb_activation_store_peek (EbbActivationStore *self)

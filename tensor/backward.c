@@ -180,7 +180,8 @@ struct _AtEnd
   gpointer data;
 };
 
-static __thread AtEnd *at_end, *after_node;
+static __thread AtEnd *at_end __attribute__ ((tls_model ("initial-exec")));
+static __thread AtEnd *after_node __attribute__ ((tls_model ("initial-exec")));
 
 static void
 add (AtEnd **list,

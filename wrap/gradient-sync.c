@@ -4,8 +4,8 @@
 #define INNERMOST G_GUINT64_CONSTANT (1)
 
 /* One bit for each push, the innermost lowest, TRUE where gradients are left as they are. */
-static __thread guint64 left_alone;
-static __thread guint depth;
+static __thread guint64 left_alone __attribute__ ((tls_model ("initial-exec")));
+static __thread guint depth __attribute__ ((tls_model ("initial-exec")));
 
 /**
  * ebb_push_gradient_sync:
