@@ -114,6 +114,66 @@ each_level_finds_what_it_promises (void)
   found (OTHER_VALUE, values, "saved tensor 0 was f32 of shape [4, 4]", "with other values in the recompute");
 }
 
+/* [3] that lie side by side, or with others between them: the last one fills no word of the checksum. */
+typedef struct
+{
+  gboolean is_column;
+  int changed; /* the one that differs in the recompute, -1: none */
+  guint calls;
+} Elements;
+
+static EbbArgs *
+change_one_element (EbbArgs *args,
+                    gpointer user_data,
+                    GError **error)
+{
+  Elements *elements = user_data;
+  const gint64 shape[] = { 3, elements->is_column ? 2 : 1 };
+  float values[6] = { 0 };
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) change = NULL;
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) column = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+
+  if (elements->calls++ > 0 && elements->changed >= 0)
+    values[elements->changed * shape[1]] = 1;
+  change = test_floats (values, 3, elements->is_column ? 2 : 1, -1);
+  sum = ebb_add (x, change, error);
+  column = ebb_narrow (sum, 1, 0, 1, error);
+  y = ebb_square (column, error);
+  return y ? ebb_args_new_for_tensor (y) : NULL;
+}
+
+static void
+each_element_is_compared (gconstpointer data)
+{
+  const gboolean is_column = GPOINTER_TO_INT (data);
+
+  for (int changed = -1; changed < 3; changed++)
+    {
+      Elements elements = { is_column, changed, 0 };
+      g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+      g_autoptr (EbbTensor) x = test_randn (1, 3, is_column ? 2 : 1, -1);
+      g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+      g_autoptr (EbbArgs) result = NULL;
+      g_autoptr (EbbTensor) y = NULL;
+      g_autoptr (EbbTensor) loss = NULL;
+      g_autoptr (GError) error = NULL;
+
+      ebb_tensor_set_requires_grad (x, TRUE, NULL);
+      ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+      ebb_checkpoint_options_set_early_stop (options, FALSE);
+      result = ebb_checkpoint (change_one_element, &elements, NULL, args, options, &error);
+      g_assert_no_error (error);
+      y = ebb_args_get_tensor (result, 0);
+      loss = ebb_sum (y, NULL, 0, FALSE, &error);
+      g_assert_true (ebb_tensor_backward (loss, &error) == (changed < 0));
+      if (changed >= 0)
+        test_assert_error (error, EBB_ERROR_RECOMPUTE, "saved tensor 0 was f32 of shape [3, 1]", "with other values");
+    }
+}
+
 /* -- what is read from outside ------------------------------------------------------------------------------------- */
 
 /* tanh (x + user_data): nothing saves either of them. */
@@ -455,6 +515,10 @@ main (int argc,
 {
   test_init (&argc, &argv);
   g_test_add_func ("/checkpoint/determinism/each-level-finds-what-it-promises", each_level_finds_what_it_promises);
+  g_test_add_data_func ("/checkpoint/determinism/each-element-is-compared/contiguous", GINT_TO_POINTER (FALSE),
+                        each_element_is_compared);
+  g_test_add_data_func ("/checkpoint/determinism/each-element-is-compared/strided", GINT_TO_POINTER (TRUE),
+                        each_element_is_compared);
   g_test_add_func ("/checkpoint/determinism/a-change-of-what-was-only-read-is-found",
                    a_change_of_what_was_only_read_is_found);
   g_test_add_func ("/checkpoint/determinism/a-buffer-that-is-read-and-changed-is-found",

@@ -84,6 +84,15 @@ parts_lie_side_by_side_and_are_used_again (void)
   g_assert_true (check_row (store, handles[2], 12) == places[2]);
   check_row (store, handles[0], 0);
   check_row (store, handles[3], 3);
+  /* In whichever order: the first to be dropped isn't forgotten over the second. */
+  g_clear_pointer (&handles[0], ebb_handle_unref);
+  g_clear_pointer (&handles[1], ebb_handle_unref);
+  for (guint i = 0; i < 2; i++)
+    {
+      handles[i] = pack_row (store, 20 + i);
+      g_assert_true (check_row (store, handles[i], 20 + i) == places[i]);
+    }
+  assert_counts (store, 1, 4, 4);
   for (guint i = 0; i < 4; i++)
     ebb_handle_unref (handles[i]);
   assert_counts (store, 1, 0, 4);

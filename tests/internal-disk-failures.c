@@ -359,6 +359,43 @@ a_disk_that_fails_again_and_again_is_left_alone (void)
   }
 }
 
+static int
+fail_every_other_write (EbbDiskOperation operation)
+{
+  return operation == EBB_DISK_WRITE && g_atomic_int_add (&n_operations, 1) % 2 == 0 ? EIO : 0;
+}
+
+/* Many failures are only a reason to give it up if nothing was written between them. */
+static void
+a_disk_that_fails_now_and_then_stays_in_use (void)
+{
+  g_autoptr (EbbSavedTensorHooks) store = new_store (0); /* each put waits for its write */
+  g_autoptr (EbbSavedTensorHooks) keep = ebb_keep_store_new ();
+  g_autoptr (GPtrArray) handles = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_handle_unref);
+
+  g_assert_true (
+      ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (keep), NULL));
+  n_operations = 0;
+  g_atomic_pointer_set (&ebb_disk_fault, fail_every_other_write);
+  for (guint i = 0; i < 20; i++)
+    {
+      g_autoptr (EbbTensor) x = test_randn (i, PAGE / 4, -1);
+
+      g_ptr_array_add (handles, test_pack (store, x));
+      g_assert_cmpint (g_atomic_int_get (&n_operations), ==, i + 1);
+      g_assert_cmpuint (ebb_activation_store_get_bytes_spilled (EBB_ACTIVATION_STORE (store)), ==,
+                        PAGE * (i / 2 + 1));
+    }
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
+  for (guint i = 0; i < 20; i++)
+    {
+      g_autoptr (EbbTensor) x = test_randn (i, PAGE / 4, -1);
+      g_autoptr (EbbTensor) back = test_unpack (store, handles->pdata[i]);
+
+      g_assert_true (ebb_tensor_equal (x, back));
+    }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -395,6 +432,8 @@ main (int argc, char **argv)
   g_test_add_func ("/disk-failures/a-late-failure-loses-nothing", a_late_failure_loses_nothing);
   g_test_add_func ("/disk-failures/a-disk-that-fails-again-and-again-is-left-alone",
                    a_disk_that_fails_again_and_again_is_left_alone);
+  g_test_add_func ("/disk-failures/a-disk-that-fails-now-and-then-stays-in-use",
+                   a_disk_that_fails_now_and_then_stays_in_use);
   g_test_add_func ("/disk-failures/the-next-one-is-told", the_next_one_is_told);
   g_test_add_func ("/disk-failures/what-cant-be-read-is-tried-again", what_can_t_be_read_is_tried_again);
   status = g_test_run ();

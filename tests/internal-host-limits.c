@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/host-pool-private.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 #include "tensor/backend-private.h"
@@ -145,6 +146,33 @@ what_is_kept_makes_room_below_the_limit (void)
   g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, 2 * SIZE);
 }
 
+/* A larger one would be missing where it is needed. */
+static void
+the_smallest_kept_block_that_fits_is_used (void)
+{
+  static const gsize kept[] = { 40, 48, 44, 36 }; /* pages, in the order in which they are given back */
+  static const struct
+  {
+    gsize wanted, got;
+  } cases[] = { { 41, 44 }, { 39, 40 }, { 42, 48 }, { 36, 36 } };
+  EbbHostPool *pool = ebb_host_pool_new ();
+  EbbHostBlock *blocks[G_N_ELEMENTS (kept)];
+  double waited = 0;
+
+  for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
+    blocks[i] = ebb_host_pool_take (pool, sim, 4096 * kept[i], &waited, NULL);
+  for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
+    ebb_host_pool_give (pool, blocks[i]);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      blocks[i] = ebb_host_pool_take (pool, sim, 4096 * cases[i].wanted, &waited, NULL);
+      g_assert_cmpuint (blocks[i]->size, ==, 4096 * cases[i].got);
+    }
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    ebb_host_pool_give (pool, blocks[i]);
+  ebb_host_pool_free (pool);
+}
+
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
 #define N_SETTINGS 20000
@@ -207,6 +235,8 @@ main (int argc, char **argv)
   g_test_add_func ("/host-limits/what-is-larger-than-the-limit-is-refused-at-once",
                    what_is_larger_than_the_limit_is_refused_at_once);
   g_test_add_func ("/host-limits/what-is-kept-makes-room", what_is_kept_makes_room_below_the_limit);
+  g_test_add_func ("/host-limits/the-smallest-kept-block-that-fits-is-used",
+                   the_smallest_kept_block_that_fits_is_used);
   g_test_add_func ("/host-limits/threads-may-each-change-a-setting", threads_may_each_change_a_setting);
   g_test_add_func ("/host-limits/who-waits-sees-a-limit-that-is-raised", who_waits_sees_a_limit_that_is_raised);
   g_test_add_func ("/host-limits/the-limit-of-the-cpu-holds-for-pinned-memory",

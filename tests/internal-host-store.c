@@ -78,10 +78,10 @@ what_changes_in_place_comes_back_as_it_was (void)
   ebb_tensor_scale (there, 2, &error); /* which waits for the copy */
   ebb_pop_grad_enabled ();
   g_assert_no_error (error);
-  after = test_pack (hooks, there);
-  was = test_unpack (hooks, before);
-  is = test_unpack (hooks, after);
+  was = test_unpack (hooks, before); /* while the store still holds the tensor, which no longer has these values */
   test_sim_assert_equal (was, here);
+  after = test_pack (hooks, there);
+  is = test_unpack (hooks, after);
   test_sim_assert_equal (is, twice);
 }
 

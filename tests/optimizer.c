@@ -589,6 +589,23 @@ the_cosine_warms_up_and_comes_down (void)
   g_assert_cmpfloat (ebb_optimizer_get_lr_scale (optimizer), ==, 0.5);
 }
 
+/* Nothing of the cosine is left, and no step divides by its length. */
+static void
+a_warmup_may_take_all_steps (void)
+{
+  static const gint64 totals[] = { 4, 3, 0 };
+
+  for (guint i = 0; i < G_N_ELEMENTS (totals); i++)
+    {
+      g_autoptr (EbbSchedule) schedule = ebb_cosine_schedule_new (4, totals[i], 0.1);
+
+      for (gint64 step = 0; step < 4; step++)
+        g_assert_cmpfloat (ebb_schedule_get_factor (schedule, step), ==, (double) (step + 1) / 4);
+      g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 4), ==, 0.1);
+      g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 5), ==, 0.1);
+    }
+}
+
 static void
 bad_arguments_are_named (void)
 {
@@ -644,6 +661,7 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer/small-steps-add-up-in-bf16", small_steps_add_up_in_bf16);
   g_test_add_func ("/optimizer/autocast-sees-the-new-weights", autocast_sees_the_new_weights);
   g_test_add_func ("/optimizer/the-cosine-warms-up-and-comes-down", the_cosine_warms_up_and_comes_down);
+  g_test_add_func ("/optimizer/a-warmup-may-take-all-steps", a_warmup_may_take_all_steps);
   g_test_add_func ("/optimizer/bad-arguments-are-named", bad_arguments_are_named);
   return g_test_run ();
 }
