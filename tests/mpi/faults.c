@@ -2,6 +2,7 @@
 #include <ebb/ebb.h>
 
 #include <gio/gio.h>
+#include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,49 @@ die_inside (EbbProcessGroup *group,
 
   raise (SIGKILL);
   return work != NULL;
+}
+
+/* Once all ranks have announced the call, when it begins to move data. */
+static gboolean dies_with_data;
+
+static gboolean
+die_with_data (EbbProcessGroup *group,
+               EbbTensor *tensor,
+               GError **error)
+{
+  dies_with_data = TRUE;
+  return do_as_all (group, tensor, error);
+}
+
+/* MPI's profiling interface: these stand before the library's own functions, for the module of groups too. Of messages,
+ * announcements are bytes and data are not. */
+int
+MPI_Isend (const void *data,
+           int n,
+           MPI_Datatype type,
+           int to,
+           int tag,
+           MPI_Comm comm,
+           MPI_Request *request)
+{
+  if (dies_with_data && type != MPI_BYTE)
+    raise (SIGKILL);
+  return PMPI_Isend (data, n, type, to, tag, comm, request);
+}
+
+int
+MPI_Iallgather (const void *data,
+                int n,
+                MPI_Datatype type,
+                void *all,
+                int n_each,
+                MPI_Datatype type_of_all,
+                MPI_Comm comm,
+                MPI_Request *request)
+{
+  if (dies_with_data)
+    raise (SIGKILL);
+  return PMPI_Iallgather (data, n, type, all, n_each, type_of_all, comm, request);
 }
 
 static gboolean
@@ -189,6 +233,8 @@ typedef struct
 static const Fault faults[] = {
   { "killed-before", die, 3, "rank 1 has died", FALSE },
   { "killed-inside", die_inside, 2000000, "rank 1 has died", FALSE },
+  { "killed-with-data", die_with_data, 3, "rank 1 has died", FALSE },
+  { "killed-with-much-data", die_with_data, 20000, "rank 1 has died", FALSE },
   { "left", leave, 3, "rank 1 has left the group", FALSE },
   { "failed-elsewhere", fail, 3, "rank 1 has left the group", FALSE },
   { "stopped", stop, 3, "rank 1 has called nothing for 2 s", TRUE },
