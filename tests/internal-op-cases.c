@@ -5,6 +5,7 @@
  *   /op-cases/reference/OP         a device's results and gradients against those of the float64 reference
  *   /op-cases/gradient/OP          its gradients against finite differences of the reference
  *   /op-cases/stopped/OP           after the early stop of a recompute: the same shapes and draws, no data, no failure
+ *   /op-cases/out-of-memory/OP     each allocation of the two passes fails, and all after it: one error, nothing stays
  *   /op-cases/DEVICE-and-cpu/OP    another device's results and gradients against the CPU's, for each that there is
  *
  * --device NAME asks for another device than the CPU in the first two; --time [OP] measures instead of testing. */
@@ -17,6 +18,7 @@
 #include "support/device.h"
 #include "support/op-cases.h"
 #include "support/reference-private.h"
+#include "support/stores.h"
 #include "tensor/backend-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -437,7 +439,7 @@ agrees_with_differences (gconstpointer data)
     {
       Run run, moved;
 
-      if (strpbrk (variant->operands, "hq") != NULL)
+      if (strpbrk (variant->operands, "hqs") != NULL)
         continue;
       g_test_message ("%s (%s)", op_case->name, variant->operands);
       run_on (&run, op_case, variant, tested);
@@ -495,6 +497,89 @@ goes_on_without_data (gconstpointer data)
       op_case_clear (y, OP_CASE_MAX_OUTPUTS);
       run_clear (&run);
     }
+}
+
+/* -- when memory ends --------------------------------------------------------------------------------------------- */
+
+static EbbBackend failing;
+static gboolean counting;
+static guint n_allocations, n_granted;
+
+static void *
+alloc_while_granted (int index,
+                     gsize size,
+                     GError **error)
+{
+  if (!counting || n_allocations++ < n_granted)
+    return ebb_cpu_backend.alloc (index, size, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "allocation %u fails", n_allocations);
+  return NULL;
+}
+
+/* Both passes; the gradients that are sent back are made beforehand. */
+static gboolean
+try_passes (const OpCase *op_case,
+            const OpVariant *variant,
+            Run *run,
+            gboolean backward,
+            GError **error)
+{
+  EbbTensor *outputs[OP_CASE_MAX_OUTPUTS], *grads[OP_CASE_MAX_OUTPUTS];
+  guint n = 0;
+
+  if (!op_case_run (op_case, variant, run->x, run->y, error))
+    return FALSE;
+  for (guint i = 0; i < OP_CASE_MAX_OUTPUTS; i++)
+    if (can_flow (run->y[i]))
+      {
+        outputs[n] = run->y[i];
+        grads[n++] = run->grads[i];
+      }
+  return !backward || ebb_backward (outputs, n, grads, n, NULL, 0, FALSE, error);
+}
+
+static void
+fails_once_when_memory_ends (gconstpointer data)
+{
+  const OpCase *op_case = data;
+
+  failing = ebb_cpu_backend;
+  failing.alloc = alloc_while_granted;
+  ebb_device_get_cpu ()->backend = &failing;
+  for (const OpVariant *variant = op_case->variants; variant->operands != NULL; variant++)
+    {
+      gboolean backward, done = FALSE;
+      Run run;
+
+      g_test_message ("%s (%s)", op_case->name, variant->operands);
+      run_on (&run, op_case, variant, ebb_device_get_cpu ());
+      backward = wants_gradient (op_case, &run);
+      if (backward)
+        run_backward (&run);
+      for (n_granted = 0; !done; n_granted++)
+        {
+          g_autoptr (GError) error = NULL;
+          guint64 held;
+
+          op_case_clear (run.y, OP_CASE_MAX_OUTPUTS);
+          for (guint i = 0; i < run.n_inputs; i++)
+            if (run.x[i] != NULL)
+              ebb_tensor_set_grad (run.x[i], NULL, NULL);
+          held = test_bytes_in_use ();
+          n_allocations = 0;
+          counting = TRUE;
+          done = try_passes (op_case, variant, &run, backward, &error);
+          counting = FALSE;
+          g_assert_true (done == (n_allocations <= n_granted));
+          if (done)
+            break;
+          g_assert_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY);
+          op_case_clear (run.y, OP_CASE_MAX_OUTPUTS);
+          g_assert_cmpuint (test_bytes_in_use (), ==, held);
+        }
+      run_clear (&run);
+    }
+  ebb_device_get_cpu ()->backend = &ebb_cpu_backend;
 }
 
 /* -- the list is whole -------------------------------------------------------------------------------------------- */
@@ -697,6 +782,7 @@ main (int argc, char **argv)
   add_tests ("reference", (GTestDataFunc) agrees_with_reference);
   add_tests ("gradient", (GTestDataFunc) agrees_with_differences);
   add_tests ("stopped", (GTestDataFunc) goes_on_without_data);
+  add_tests ("out-of-memory", (GTestDataFunc) fails_once_when_memory_ends);
   add_device_tests ("sim");
   add_device_tests ("cuda");
   return g_test_run ();

@@ -25,7 +25,7 @@ ebb_tanh (EbbTensor *x, GError **error)
  * @x: a tensor of f32 or bf16, of any shape
  * @error: return location for an error
  *
- * The rectified linear unit, y = max (x, 0). The gradient at 0 is 0.
+ * The rectified linear unit, y = max (x, 0). The gradient at 0 is 0; NaN passes it on.
  *
  * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
  *

@@ -108,39 +108,55 @@ div_backward (EbbBackward *ctx, GError **error)
   return !(ctx->needs & 1) || set_grad (ctx, 0, g_steal_pointer (&da), error);
 }
 
-/* Sets to zero what of @grad lies where @x is zero: there the formula has 0 * infinity for what is 0. */
-static gboolean
-clear_where_zero (EbbTensor *grad, EbbTensor *x, GError **error)
+/* Where @x compares with 0 as @op says, as bool. */
+static EbbTensor *
+compare_with_zero (EbbBinaryOp op, EbbTensor *x, GError **error)
 {
-  g_autoptr (EbbTensor) is_zero =
-      ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (x), EBB_DTYPE_BOOL, EBB_DEVICE_OF (x), error);
+  EbbTensor *mask = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (x), EBB_DTYPE_BOOL, EBB_DEVICE_OF (x), error);
 
-  return is_zero != NULL && ebb_launch_scalar (EBB_BINARY_EQ, x, 0.0, is_zero, error)
-         && ebb_launch_where (is_zero, NULL, grad, grad, error);
+  if (mask != NULL && !ebb_launch_scalar (op, x, 0.0, mask, error))
+    g_clear_pointer (&mask, ebb_tensor_unref);
+  return mask;
 }
 
-/* da = dy * b * a^(b - 1) */
+/* da = dy * b * a^(b - 1), and 0 where b is 0: there the formula may have 0 * infinity. */
 static gboolean
 pow_base_backward (EbbBackward *ctx, EbbTensor *dy, EbbTensor *a, EbbTensor *b, GError **error)
 {
   g_autoptr (EbbTensor) exponent = ebb_tensor_new_like (b, error);
   g_autoptr (EbbTensor) da = exponent != NULL ? ebb_tensor_new_like (dy, error) : NULL;
+  g_autoptr (EbbTensor) is_zero = da != NULL ? compare_with_zero (EBB_BINARY_EQ, b, error) : NULL;
 
-  return da != NULL && ebb_launch_scalar (EBB_BINARY_SUB, b, 1.0, exponent, error)
+  return is_zero != NULL && ebb_launch_scalar (EBB_BINARY_SUB, b, 1.0, exponent, error)
          && ebb_launch_binary (EBB_BINARY_POW, a, exponent, da, error)
-         && ebb_launch_binary (EBB_BINARY_MUL, da, b, da, error) && clear_where_zero (da, b, error)
-         && ebb_launch_binary (EBB_BINARY_MUL, da, dy, da, error) && set_grad (ctx, 0, g_steal_pointer (&da), error);
+         && ebb_launch_binary (EBB_BINARY_MUL, da, b, da, error)
+         && ebb_launch_binary (EBB_BINARY_MUL, da, dy, da, error) && ebb_launch_where (is_zero, NULL, da, da, error)
+         && set_grad (ctx, 0, g_steal_pointer (&da), error);
 }
 
-/* db = dy * y * log (a), and 0 where a is 0: there y is 0 too, or the gradient does not exist. */
+/* Sets @grad to zero where both masks are true; each broadcasts to it. */
 static gboolean
-pow_exponent_backward (EbbBackward *ctx, EbbTensor *dy, EbbTensor *a, EbbTensor *y, GError **error)
+clear_where_both (EbbTensor *grad, EbbTensor *a, EbbTensor *b, GError **error)
+{
+  g_autoptr (EbbTensor) both =
+      ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (grad), EBB_DTYPE_BOOL, EBB_DEVICE_OF (grad), error);
+
+  return both != NULL && ebb_launch_binary (EBB_BINARY_AND, a, b, both, error)
+         && ebb_launch_where (both, NULL, grad, grad, error);
+}
+
+/* db = dy * y * log (a), and 0 where a is 0 and b is not negative: there y is 0, or 1 whatever b is near it. */
+static gboolean
+pow_exponent_backward (EbbBackward *ctx, EbbTensor *dy, EbbTensor *a, EbbTensor *b, EbbTensor *y, GError **error)
 {
   g_autoptr (EbbTensor) log = ebb_tensor_new_like (a, error);
   g_autoptr (EbbTensor) db = log != NULL ? ebb_tensor_new_like (dy, error) : NULL;
+  g_autoptr (EbbTensor) is_zero = db != NULL ? compare_with_zero (EBB_BINARY_EQ, a, error) : NULL;
+  g_autoptr (EbbTensor) is_positive = is_zero != NULL ? compare_with_zero (EBB_BINARY_GE, b, error) : NULL;
 
-  return db != NULL && ebb_launch_unary (EBB_UNARY_LOG, a, log, error)
-         && ebb_launch_binary (EBB_BINARY_MUL, y, log, db, error) && clear_where_zero (db, a, error)
+  return is_positive != NULL && ebb_launch_unary (EBB_UNARY_LOG, a, log, error)
+         && ebb_launch_binary (EBB_BINARY_MUL, y, log, db, error)
+         && clear_where_both (db, is_zero, is_positive, error)
          && ebb_launch_binary (EBB_BINARY_MUL, db, dy, db, error) && set_grad (ctx, 1, g_steal_pointer (&db), error);
 }
 
@@ -156,14 +172,14 @@ pow_backward (EbbBackward *ctx, GError **error)
   if ((a = get_operand (ctx, 0, dy, error)) == NULL || (b = get_operand (ctx, 1, dy, error)) == NULL)
     return FALSE;
   return (!(ctx->needs & 1) || pow_base_backward (ctx, dy, a, b, error))
-         && (!(ctx->needs & 2) || pow_exponent_backward (ctx, dy, a, ctx->saved[2], error));
+         && (!(ctx->needs & 2) || pow_exponent_backward (ctx, dy, a, b, ctx->saved[2], error));
 }
 
-/* The gradient goes to the operand that won; at a tie each has half of it. */
+/* The operand that lost gets nothing; at a tie each has half of the gradient, and both have it all where one is NaN. */
 static gboolean
 extremum_backward (EbbBackward *ctx, GError **error)
 {
-  EbbBinaryOp wins[2] = { EBB_BINARY_GT, EBB_BINARY_LT };
+  EbbBinaryOp loses[2] = { EBB_BINARY_LT, EBB_BINARY_GT };
   g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
   g_autoptr (EbbTensor) a = NULL;
   g_autoptr (EbbTensor) b = NULL;
@@ -174,22 +190,22 @@ extremum_backward (EbbBackward *ctx, GError **error)
     return TRUE;
   if (ctx->params->binary.op == EBB_BINARY_MINIMUM)
     {
-      wins[0] = EBB_BINARY_LT;
-      wins[1] = EBB_BINARY_GT;
+      loses[0] = EBB_BINARY_GT;
+      loses[1] = EBB_BINARY_LT;
     }
   if ((a = get_operand (ctx, 0, dy, error)) == NULL || (b = get_operand (ctx, 1, dy, error)) == NULL
       || (half = ebb_tensor_new_like (dy, error)) == NULL
       || (mask = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (dy), EBB_DTYPE_BOOL, EBB_DEVICE_OF (dy), error)) == NULL
       || !ebb_launch_scalar (EBB_BINARY_MUL, dy, 0.5, half, error)
-      || !ebb_launch_binary (EBB_BINARY_EQ, a, b, mask, error) || !ebb_launch_where (mask, half, NULL, half, error))
+      || !ebb_launch_binary (EBB_BINARY_EQ, a, b, mask, error) || !ebb_launch_where (mask, half, dy, half, error))
     return FALSE;
   for (guint i = 0; i < 2; i++)
     if ((ctx->needs >> i) & 1)
       {
         g_autoptr (EbbTensor) grad = ebb_tensor_new_like (dy, error);
 
-        if (grad == NULL || !ebb_launch_binary (wins[i], a, b, mask, error)
-            || !ebb_launch_where (mask, dy, half, grad, error) || !set_grad (ctx, i, g_steal_pointer (&grad), error))
+        if (grad == NULL || !ebb_launch_binary (loses[i], a, b, mask, error)
+            || !ebb_launch_where (mask, NULL, half, grad, error) || !set_grad (ctx, i, g_steal_pointer (&grad), error))
           return FALSE;
       }
   return TRUE;
@@ -405,7 +421,8 @@ ebb_pow (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of f32, bf16 or integers, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * The greater of both, element by element. Where they are equal the gradient is halved between them.
+ * The greater of both, element by element. Where they are equal the gradient is halved between them; where one is NaN
+ * the result is NaN and both get the whole gradient.
  *
  * Operands of different dtypes are cast as ebb_dtype_promote () says; a 0-dimensional one takes the dtype of the other
  * if both are floating-point or both are integers.

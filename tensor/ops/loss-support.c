@@ -117,12 +117,10 @@ ebb_loss_count (EbbTensor *targets,
   g_autoptr (EbbTensor) numbers = NULL;
   g_autoptr (EbbTensor) count = NULL;
 
-  count = ebb_tensor_new_uninitialized (NULL, 0, EBB_DTYPE_F32, device, error);
-  counts = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (targets), EBB_DTYPE_BOOL, device, error);
-  numbers = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (targets), EBB_DTYPE_F32, device, error);
-  if (count == NULL || counts == NULL || numbers == NULL)
-    return NULL;
-  if (!ebb_launch_scalar (EBB_BINARY_NE, targets, (double) ignore_index, counts, error)
+  if ((count = ebb_tensor_new_uninitialized (NULL, 0, EBB_DTYPE_F32, device, error)) == NULL
+      || (counts = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (targets), EBB_DTYPE_BOOL, device, error)) == NULL
+      || (numbers = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (targets), EBB_DTYPE_F32, device, error)) == NULL
+      || !ebb_launch_scalar (EBB_BINARY_NE, targets, (double) ignore_index, counts, error)
       || !ebb_launch_copy (counts, numbers, error) || !ebb_loss_reduce (numbers, NULL, count, error))
     return NULL;
   return g_steal_pointer (&count);

@@ -109,7 +109,8 @@ get_integer_range (EbbDType dtype, double *least, double *greatest)
  * @max: the greatest value that stays; infinity for no bound
  * @error: return location for an error
  *
- * Moves each element into [@min, @max]. The gradient is passed on where @min <= x <= @max and is 0 elsewhere.
+ * Moves each element into [@min, @max]. The gradient is passed on where @min < x < @max; elsewhere, at a bound and at
+ * NaN it is 0, as in PyTorch 2.15.
  *
  * Fails with %EBB_ERROR_INVALID_ARGUMENT when @min is greater than @max or one of both is NaN, and with
  * %EBB_ERROR_DTYPE for f16 and bool.

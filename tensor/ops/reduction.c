@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+/* Of an extremum, behind what ebb_op_reduce_dims () notes: no dimensions were named. */
+#define EXTRA_WHOLE (EBB_MAX_DIMS + 2)
+
 /* -- what reductions share ---------------------------------------------------------------------------------------- */
 
 gboolean
@@ -97,31 +100,54 @@ mean_backward (EbbBackward *ctx, GError **error)
   return TRUE;
 }
 
+/* Where x is the extremum, as bool. Of a whole tensor NaN is one like any other; along dimensions it is equal to
+ * nothing: as in PyTorch's max and amax. */
+static EbbTensor *
+find_extremum (EbbBackward *ctx, EbbTensor *x, EbbTensor *y, GError **error)
+{
+  g_autoptr (EbbTensor) mask =
+      ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (x), EBB_DTYPE_BOOL, EBB_DEVICE_OF (x), error);
+  g_autoptr (EbbTensor) is_nan = NULL;
+
+  if (mask == NULL || !ebb_launch_binary (EBB_BINARY_EQ, x, y, mask, error))
+    return NULL;
+  if (!ctx->extra_i[EXTRA_WHOLE])
+    return g_steal_pointer (&mask);
+  is_nan = ebb_tensor_new_like (mask, error);
+  if (is_nan == NULL || !ebb_launch_binary (EBB_BINARY_NE, x, x, is_nan, error)
+      || !ebb_launch_binary (EBB_BINARY_OR, mask, is_nan, mask, error))
+    return NULL;
+  return g_steal_pointer (&mask);
+}
+
 /* Where x is the extremum the gradient is shared out evenly, in f32: a count of more than 256 is not exact in bf16. */
 static gboolean
 extremum_backward (EbbBackward *ctx, GError **error)
 {
-  EbbTensor *x = ctx->saved[0];
+  EbbTensor *x = ctx->saved[0], *dx;
   g_autoptr (EbbTensor) y = ebb_backward_unreduce (ctx, ebb_tensor_ref (ctx->saved[1]));
   g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
   g_autoptr (EbbTensor) is_extremum = NULL;
   g_autoptr (EbbTensor) count = NULL;
-  g_autoptr (EbbTensor) share = NULL;
 
   if (dy == NULL)
     return TRUE;
-  is_extremum = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (x), EBB_DTYPE_BOOL, EBB_DEVICE_OF (x), error);
-  count = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (dy), EBB_DTYPE_I64, EBB_DEVICE_OF (x), error);
-  if (is_extremum == NULL || count == NULL || !ebb_launch_binary (EBB_BINARY_EQ, x, y, is_extremum, error)
+  if ((is_extremum = find_extremum (ctx, x, y, error)) == NULL
+      || (count = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (dy), EBB_DTYPE_I64, EBB_DEVICE_OF (x), error)) == NULL
       || !ebb_launch_reduce (EBB_REDUCE_SUM, is_extremum, ctx->params->reduce.dims, count, error)
       || (count = ebb_tensor_into_dtype (g_steal_pointer (&count), EBB_DTYPE_F32, error)) == NULL
       || (dy = ebb_tensor_into_dtype (g_steal_pointer (&dy), EBB_DTYPE_F32, error)) == NULL
-      || (share = ebb_tensor_new_reusing (dy, error)) == NULL
-      || !ebb_launch_binary (EBB_BINARY_DIV, dy, count, share, error))
+      || (dx = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (x), EBB_DTYPE_F32, EBB_DEVICE_OF (x), error)) == NULL)
     return FALSE;
-  share = ebb_backward_unreduce (ctx, g_steal_pointer (&share));
-  ctx->grad_inputs[0] = ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (x), EBB_DTYPE_F32, EBB_DEVICE_OF (x), error);
-  return ctx->grad_inputs[0] != NULL && ebb_launch_where (is_extremum, share, NULL, ctx->grad_inputs[0], error);
+  ctx->grad_inputs[0] = dx;
+  dy = ebb_backward_unreduce (ctx, g_steal_pointer (&dy));
+  count = ebb_backward_unreduce (ctx, g_steal_pointer (&count));
+  /* A product with the mask and not a choice: without an extremum, which is NaN then, all of the slice is 0 / 0. */
+  if (!ctx->extra_i[EXTRA_WHOLE])
+    return ebb_launch_copy (is_extremum, dx, error) && ebb_launch_binary (EBB_BINARY_MUL, dx, dy, dx, error)
+           && ebb_launch_binary (EBB_BINARY_DIV, dx, count, dx, error);
+  return ebb_launch_binary (EBB_BINARY_DIV, dy, count, dx, error)
+         && ebb_launch_where (is_extremum, dx, NULL, dx, error);
 }
 
 /* -- forward ------------------------------------------------------------------------------------------------------ */
@@ -223,6 +249,7 @@ reduce_extremum (const EbbOp *op,
       return NULL;
     }
   call.params.reduce.op = which;
+  call.extra.i[EXTRA_WHOLE] = n_dims == 0;
   ebb_op_add_output (&call, x->view.dtype, shape, n_kept);
   ebb_op_save_input (&call, 0);
   ebb_op_save_output (&call, 0);
@@ -238,7 +265,8 @@ reduce_extremum (const EbbOp *op,
  * @error: return location for an error
  *
  * The greatest value along some dimensions, or of all. Where several elements are the greatest the gradient is shared
- * out evenly among them; ebb_max_along () gives it to the first one.
+ * out evenly among them; ebb_max_along () gives it to the first one. NaN is greater than all: of all elements those
+ * that are NaN share the gradient, and along dimensions a slice with NaN has NaN as its gradient, as in PyTorch.
  *
  * Fails with %EBB_ERROR_INDEX when a dimension is out of range, with %EBB_ERROR_INVALID_ARGUMENT when it is given
  * twice, with %EBB_ERROR_SHAPE when there is nothing to choose from, and with %EBB_ERROR_DTYPE for f16.

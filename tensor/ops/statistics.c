@@ -34,9 +34,9 @@ var_backward (EbbBackward *ctx, GError **error)
 
   if (dy == NULL)
     return TRUE;
-  dy = ebb_tensor_into_dtype (g_steal_pointer (&dy), EBB_DTYPE_F32, error);
-  x = ebb_tensor_into_dtype (ebb_tensor_ref (ctx->saved[0]), EBB_DTYPE_F32, error);
-  if (dy == NULL || x == NULL || (ctx->grad_inputs[0] = dx = ebb_tensor_new_like (x, error)) == NULL)
+  if ((dy = ebb_tensor_into_dtype (g_steal_pointer (&dy), EBB_DTYPE_F32, error)) == NULL
+      || (x = ebb_tensor_into_dtype (ebb_tensor_ref (ctx->saved[0]), EBB_DTYPE_F32, error)) == NULL
+      || (ctx->grad_inputs[0] = dx = ebb_tensor_new_like (x, error)) == NULL)
     return FALSE;
   mean = ebb_backward_unreduce (ctx, ebb_tensor_ref (ctx->saved[1]));
   dy = ebb_backward_unreduce (ctx, g_steal_pointer (&dy));
@@ -94,7 +94,7 @@ norm_run (EbbOpCall *call, GError **error)
          && ebb_launch_unary (EBB_UNARY_SQRT, squares, squares, error) && ebb_launch_copy (squares, y, error);
 }
 
-/* dx = x * dy / y, and 0 where the norm is 0 */
+/* dx = x * dy / y, and 0 where the norm is 0: 0 * dy, which keeps a NaN */
 static gboolean
 norm_backward (EbbBackward *ctx, GError **error)
 {
@@ -105,13 +105,13 @@ norm_backward (EbbBackward *ctx, GError **error)
 
   if (dy == NULL)
     return TRUE;
-  scale = ebb_tensor_new_like (y, error);
-  is_zero = ebb_tensor_new_uninitialized (NULL, 0, EBB_DTYPE_BOOL, EBB_DEVICE_OF (y), error);
-  if (scale == NULL || is_zero == NULL || (ctx->grad_inputs[0] = ebb_tensor_new_like (x, error)) == NULL)
+  if ((scale = ebb_tensor_new_like (y, error)) == NULL
+      || (is_zero = ebb_tensor_new_uninitialized (NULL, 0, EBB_DTYPE_BOOL, EBB_DEVICE_OF (y), error)) == NULL
+      || (ctx->grad_inputs[0] = ebb_tensor_new_like (x, error)) == NULL)
     return FALSE;
   return ebb_launch_binary (EBB_BINARY_DIV, dy, y, scale, error)
          && ebb_launch_scalar (EBB_BINARY_EQ, y, 0.0, is_zero, error)
-         && ebb_launch_where (is_zero, NULL, scale, scale, error)
+         && ebb_launch_where (is_zero, dy, scale, scale, error)
          && ebb_launch_binary (EBB_BINARY_MUL, x, scale, ctx->grad_inputs[0], error);
 }
 

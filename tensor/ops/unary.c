@@ -130,7 +130,7 @@ ebb_neg (EbbTensor *x, GError **error)
  * @x: a tensor of f32, bf16 or integers, of any shape
  * @error: return location for an error
  *
- * The absolute value of each element. Integers too. The gradient at 0 is 0.
+ * The absolute value of each element. Integers too. The gradient at 0 and at NaN is 0.
  *
  * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype.
  *

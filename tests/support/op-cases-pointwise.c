@@ -1,13 +1,16 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/op-cases.h"
 
+#include <math.h>
+
 /* Ops on single elements, and tensors made from nothing. */
 
 #define SHAPES_UNARY                                                \
   {                                                                 \
     { "n:2x3x5" }, { "n:4x7t" }, { "n:" }, { "n:37" }, { "h:3x9" }, \
+        { "n:0x4" },                                                \
     {                                                               \
-      "n:0x4"                                                       \
+      "s:7"                                                         \
     }                                                               \
   }
 #define SHAPES_POSITIVE                    \
@@ -305,6 +308,12 @@ run_fill_normal (EbbTensor **x,
   {                                                                                                  \
     .name = #op, .flags = more, .binary = ebb_##op, .variants = SHAPES_BINARY, .timing = TIME_BINARY \
   }
+#define EXTREMUM(op)                                                                                              \
+  {                                                                                                               \
+    .name = #op, .binary = ebb_##op, .variants = { { "d:2x3x4 d:2x3x4" }, { "d:3x1 d:2x1x5" }, { "d: d:4x3t" },   \
+                                                   { "h:3x5 h:3x5" },     { "i9:7 i9:7" },     { "s:49 s:49" } }, \
+    .timing = TIME_BINARY                                                                                         \
+  }
 #define SCALAR(op, more)                                                      \
   {                                                                           \
     .name = #op, .flags = more, .scalar = ebb_##op, .variants = SHAPES_SCALAR \
@@ -322,8 +331,8 @@ const OpCase op_cases_pointwise[] = {
     .binary = ebb_pow,
     .variants = { { "p:2x3x4 n:2x3x4" }, { "p:2x3x4 n:4" }, { "p:4x3t n:" }, { "q:3x5 h:3x5" } },
     .timing = { "p:1024x3072 n:1024x3072" } },
-  BINARY (maximum, 0),
-  BINARY (minimum, 0),
+  EXTREMUM (maximum),
+  EXTREMUM (minimum),
   BINARY (eq, OP_CASE_CONSTANT),
   BINARY (ne, OP_CASE_CONSTANT),
   BINARY (lt, OP_CASE_CONSTANT),

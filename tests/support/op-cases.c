@@ -58,6 +58,18 @@ fill_distinct (float *values,
 }
 
 static void
+fill_special (float *values,
+              gsize n,
+              guint index)
+{
+  static const float specials[] = { NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1.0f, -1.0f };
+  const guint period = index == 0 ? 1 : G_N_ELEMENTS (specials); /* so that each meets each */
+
+  for (gsize i = 0; i < n; i++)
+    values[i] = specials[i / period % G_N_ELEMENTS (specials)];
+}
+
+static void
 fill_floats (char kind,
              float *values,
              gsize n,
@@ -66,6 +78,8 @@ fill_floats (char kind,
 {
   if (kind == 'd')
     fill_distinct (values, n, index, random);
+  else if (kind == 's')
+    fill_special (values, n, index);
   else
     for (gsize i = 0; i < n; i++)
       values[i] = strchr ("pvq", kind) ? (float) g_rand_double_range (random, 0.5, 1.5) : draw_off_zero (random);
@@ -178,7 +192,7 @@ make_operand (const char *word,
       g_clear_pointer (&tensor, ebb_tensor_unref);
       tensor = g_steal_pointer (&moved);
     }
-  if (tensor != NULL && strchr ("ndphq", operand.kind) && !ebb_tensor_set_requires_grad (tensor, TRUE, error))
+  if (tensor != NULL && strchr ("ndpshq", operand.kind) && !ebb_tensor_set_requires_grad (tensor, TRUE, error))
     return NULL;
   return g_steal_pointer (&tensor);
 }

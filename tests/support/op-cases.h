@@ -16,9 +16,15 @@ G_BEGIN_DECLS
 typedef struct _OpCase OpCase;
 
 /* Operands are words, as "n:2x3x4 n:4 i7:5 -": a kind, a colon, the shape; "-" for one that is left out, and "t" behind
- * a shape for memory in which the last two dimensions are swapped. Kinds: n  f32, normal, not near 0        d  f32, far
- * from one another p  f32, in [0.5, 1.5)             c  f32, as n, but no gradient is wanted v  f32, as p, without
- * gradient    h  bf16, as n q  bf16, as p                     iN, jN  i64, i32 in [0, N) b  bool */
+ * a shape for memory in which the last two dimensions are swapped. The kinds, of which n, d, p, s, h and q require a
+ * gradient:
+ *
+ *   n    f32, normal, not near 0           c    f32, as n
+ *   d    f32, far from one another         v    f32, as p
+ *   p    f32, in [0.5, 1.5)                h    bf16, as n
+ *   s    f32: NaN, infinities, 0, -0, 1    q    bf16, as p
+ *   iN   i64 in [0, N)                     jN   i32 in [0, N)
+ *   b    bool                                                                                                      */
 typedef struct
 {
   const char *operands;

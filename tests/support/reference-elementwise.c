@@ -149,7 +149,7 @@ compute_slope (EbbUnaryOp op,
     case EBB_UNARY_SIN: return cos (x);
     case EBB_UNARY_COS: return -sin (x);
     case EBB_UNARY_TANH: return 1 - y * y;
-    case EBB_UNARY_RELU: return y > 0;
+    case EBB_UNARY_RELU: return !(y <= 0);
     case EBB_UNARY_GELU: return gelu_slope (FALSE, x);
     case EBB_UNARY_GELU_TANH: return gelu_slope (TRUE, x);
     case EBB_UNARY_SILU: return (1 + x * (1 - 1 / (1 + exp (-x)))) / (1 + exp (-x));
@@ -269,9 +269,10 @@ ebb_reference_clamp_grad (const EbbLaunch *launch,
 
   for (gint64 i = 0; i < ebb_reference_count (dx); i++)
     {
-      double value = load (x, i);
+      double value = load (x, i), min = launch->params.clamp.min, max = launch->params.clamp.max;
+      gboolean inside = (value > min || (value == min && isinf (min))) && (value < max || (value == max && isinf (max)));
 
-      store (dx, i, value >= launch->params.clamp.min && value <= launch->params.clamp.max ? load (dy, i) : 0);
+      store (dx, i, inside ? load (dy, i) : 0);
     }
   return TRUE;
 }

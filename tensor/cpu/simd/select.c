@@ -71,18 +71,23 @@ clamp_i64 (const EbbBlockI64 *block)
     block->y[i] = MIN (high, MAX (low, block->in[0][i * block->step[0]]));
 }
 
+/* 0 at a bound; an infinite one is none, which nothing but infinity equals. */
 static void
 clamp_grad (const EbbBlockF32 *block)
 {
   EbbVec low = vec_set1 ((float) block->params->clamp.min);
   EbbVec high = vec_set1 ((float) block->params->clamp.max);
+  EbbVec least = vec_set1 (block->params->clamp.min == -INFINITY ? -INFINITY : NAN);
+  EbbVec greatest = vec_set1 (block->params->clamp.max == INFINITY ? INFINITY : NAN);
 
   EBB_VEC_FOR (i, m, block->n)
     {
       EbbVec dy = EBB_BLOCK_LOAD (block, 0, i, m);
       EbbVec x = EBB_BLOCK_LOAD (block, 1, i, m);
 
-      vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_select ((x >= low) & (x <= high), dy, (EbbVec){ 0 }));
+      EbbVecI inside = ((x > low) | (x == least)) & ((x < high) | (x == greatest));
+
+      vec_store_as (EBB_DTYPE_F32, block->y, i, m, vec_select (inside, dy, (EbbVec){ 0 }));
     }
 }
 

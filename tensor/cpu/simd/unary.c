@@ -109,15 +109,15 @@ EBB_SIMD_NAME (ebb_cpu_unary) (const EbbLaunch *launch,
 
 /* Gradients: a is dy, b is x or y. */
 EBB_BLOCK_UNARY (negate_grad, -a)
-EBB_BLOCK_BINARY (absolute_grad,
-                  vec_select (b == 0.0f, (EbbVec){ 0 }, (EbbVec) ((EbbVecU) a ^ ((EbbVecU) b & 0x80000000u))))
+/* Times the sign, which is 0 of 0 and of NaN. */
+EBB_BLOCK_BINARY (absolute_grad, vec_select (b > 0.0f, a, vec_select (b < 0.0f, -a, a * 0.0f)))
 EBB_BLOCK_BINARY (times, (a) * (b))
 EBB_BLOCK_BINARY (divided, a / b)
 EBB_BLOCK_BINARY (square_root_grad, 0.5f * a / b)
 EBB_BLOCK_BINARY (reciprocal_root_grad, -0.5f * a * (b * b * b))
 EBB_BLOCK_BINARY (square_grad, 2.0f * a * b)
 EBB_BLOCK_BINARY (tanh_grad, (1.0f - b * b) * a)
-EBB_BLOCK_BINARY (relu_grad, vec_select (b > 0.0f, a, (EbbVec){ 0 }))
+EBB_BLOCK_BINARY (relu_grad, vec_select (b <= 0.0f, (EbbVec){ 0 }, a)) /* NaN lets it pass */
 EBB_BLOCK_BINARY (gelu_grad, vec_gelu_slope (FALSE, b) * a)
 EBB_BLOCK_BINARY (gelu_tanh_grad, vec_gelu_slope (TRUE, b) * a)
 EBB_BLOCK_BINARY (sigmoid_grad, a *b *(1.0f - b))
