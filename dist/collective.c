@@ -348,7 +348,7 @@ prepare (EbbProcessGroup *self,
   EbbGroupState *state = ebb_process_group_get_state (self);
   EbbWork *work;
 
-  if (!check_peer (state, which, peer, error))
+  if (!ebb_group_queue_check (state->queue, state->size == 1, error) || !check_peer (state, which, peer, error))
     return NULL;
   if ((guint) op >= EBB_N_REDUCE_OPS)
     {

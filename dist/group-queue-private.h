@@ -4,6 +4,7 @@
 #include "dist/process-group.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 /* The calls of a group in the order in which they were started, and the thread that does them. It is held by each work
  * too, so that a work may outlive its group. */
@@ -21,6 +22,7 @@ typedef struct
   gboolean closing; /* the thread ends when nothing waits */
   GError *failure;  /* the first one: nothing runs after it */
   /* of the group's thread alone, which starts and ends it */
+  pid_t owner; /* a child of fork () has neither the thread nor the other ranks */
   gboolean has_thread;
   pthread_t thread;
 } EbbGroupQueue;
@@ -28,6 +30,12 @@ typedef struct
 EbbGroupQueue *ebb_group_queue_new (void);
 EbbGroupQueue *ebb_group_queue_ref (EbbGroupQueue *queue);
 void ebb_group_queue_unref (EbbGroupQueue *queue);
+/* FALSE with @error set in a child of the process that made the group, which can't do without the other ranks. */
+gboolean ebb_group_queue_check (EbbGroupQueue *queue,
+                                gboolean is_alone,
+                                GError **error);
+/* TRUE in a child of the process that has the thread: what was started will never be done here. */
+gboolean ebb_group_queue_is_lost (EbbGroupQueue *queue);
 /* Takes @work; makes the thread if there is none. FALSE with @error set if that fails. */
 gboolean ebb_group_queue_push (EbbGroupQueue *queue,
                                EbbProcessGroup *group,

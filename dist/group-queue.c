@@ -11,6 +11,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 EbbGroupQueue *
 ebb_group_queue_new (void)
@@ -18,6 +19,7 @@ ebb_group_queue_new (void)
   EbbGroupQueue *self = g_new0 (EbbGroupQueue, 1);
 
   self->ref_count = 1;
+  self->owner = getpid ();
   pthread_mutex_init (&self->lock, NULL);
   pthread_cond_init (&self->started, NULL);
   pthread_cond_init (&self->finished, NULL);
@@ -43,6 +45,25 @@ ebb_group_queue_unref (EbbGroupQueue *self)
   pthread_cond_destroy (&self->finished);
   g_clear_error (&self->failure);
   g_free (self);
+}
+
+gboolean
+ebb_group_queue_is_lost (EbbGroupQueue *self)
+{
+  return self->owner != getpid () && self->has_thread;
+}
+
+gboolean
+ebb_group_queue_check (EbbGroupQueue *self,
+                       gboolean is_alone,
+                       GError **error)
+{
+  if (self->owner == getpid () || (is_alone && !self->has_thread))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
+               "the process group belongs to process %d, of which this one is a child: make a group here",
+               (int) self->owner);
+  return FALSE;
 }
 
 /* The works that the thread has done, whose last references may be the queue's. */
@@ -170,6 +191,7 @@ make_thread (EbbGroupQueue *self,
     }
   pthread_setname_np (self->thread, "ebb-collectives");
   self->has_thread = TRUE;
+  self->owner = getpid ();
   return TRUE;
 }
 
@@ -214,6 +236,8 @@ ebb_group_queue_try_run (EbbGroupQueue *self,
 void
 ebb_group_queue_flush (EbbGroupQueue *self)
 {
+  if (ebb_group_queue_is_lost (self))
+    return;
   pthread_mutex_lock (&self->lock);
   while (!g_queue_is_empty (&self->waiting))
     pthread_cond_wait (&self->finished, &self->lock);
@@ -238,6 +262,8 @@ ebb_group_queue_fail (EbbGroupQueue *self,
 void
 ebb_group_queue_close (EbbGroupQueue *self)
 {
+  if (ebb_group_queue_is_lost (self))
+    return;
   if (self->has_thread)
     {
       pthread_mutex_lock (&self->lock);

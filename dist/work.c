@@ -88,7 +88,12 @@ ebb_work_wait (EbbWork *work,
 {
   if ((error != NULL && *error != NULL) || work == NULL)
     return FALSE;
-  if (work->queue != NULL)
+  if (work->queue != NULL && ebb_group_queue_is_lost (work->queue))
+    {
+      if (!work->done)
+        return ebb_group_queue_check (work->queue, FALSE, error);
+    }
+  else if (work->queue != NULL)
     {
       pthread_mutex_lock (&work->queue->lock);
       while (!work->done)

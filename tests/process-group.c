@@ -4,6 +4,8 @@
 #include "support/tensors.h"
 
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Groups of one rank, and of threads. */
 
@@ -439,6 +441,127 @@ test_parts_miss_who_left (void)
   g_object_unref (kept);
 }
 
+/* -- children of fork () ------------------------------------------------------------------------------------------- */
+
+/* In the child: what needs the other ranks, or a thread of the parent, is an error, and goes without waiting. */
+static void
+use_group_of_parent (EbbProcessGroup *group,
+                     EbbWork *started,
+                     EbbTensor *tensor)
+{
+  g_autoptr (GError) error = NULL;
+  g_autofree char *words = g_strdup_printf ("belongs to process %d", (int) getppid ());
+
+  g_assert_false (ebb_process_group_all_reduce (group, tensor, EBB_REDUCE_OP_SUM, &error));
+  test_assert_error (error, EBB_ERROR_PROCESS_GROUP, words, "make a group here");
+  g_clear_error (&error);
+  g_assert_null (ebb_process_group_all_reduce_async (group, tensor, EBB_REDUCE_OP_SUM, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP);
+  g_clear_error (&error);
+  if (started != NULL)
+    {
+      g_assert_false (ebb_work_wait (started, &error));
+      g_assert_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP);
+      g_clear_error (&error);
+    }
+  g_object_run_dispose (G_OBJECT (group));
+}
+
+static void
+check_in_child (EbbProcessGroup *group,
+                EbbWork *started,
+                EbbTensor *tensor)
+{
+  int status = -1;
+  pid_t child = fork ();
+
+  g_assert_cmpint (child, >=, 0);
+  if (child == 0)
+    {
+      alarm (60); /* the end of one that waits */
+      use_group_of_parent (group, started, tensor);
+      _exit (0);
+    }
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_cmpint (status, ==, 0);
+}
+
+static gboolean
+fork_on_rank_0 (EbbProcessGroup *group,
+                gpointer data,
+                GError **error)
+{
+  const gint64 shape = 3;
+  g_autoptr (EbbTensor) tensor = ebb_zeros (&shape, 1, EBB_DTYPE_F32, NULL, error);
+  g_autoptr (EbbWork) work = NULL;
+  gint *has_forked = data; /* atomic */
+
+  if (ebb_process_group_get_rank (group) == 0)
+    {
+      check_in_child (group, NULL, tensor);
+      work = ebb_process_group_all_reduce_async (group, tensor, EBB_REDUCE_OP_SUM, error); /* waits for rank 1 */
+      check_in_child (group, work, tensor);
+      g_atomic_int_set (has_forked, TRUE);
+    }
+  while (!g_atomic_int_get (has_forked))
+    g_thread_yield ();
+  return work != NULL ? ebb_work_wait (work, error)
+                      : ebb_process_group_all_reduce (group, tensor, EBB_REDUCE_OP_SUM, error);
+}
+
+static void
+test_group_of_a_parent (void)
+{
+  g_autoptr (GError) error = NULL;
+  gint has_forked = FALSE;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  g_test_skip ("a sanitizer's locks may be held for good in a child, by a thread that isn't there");
+  return;
+#endif
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("no device but the CPU is there in a child");
+      return;
+    }
+  g_assert_true (ebb_run_ranks (2, fork_on_rank_0, &has_forked, &error));
+  g_assert_no_error (error);
+}
+
+/* Which takes part in nothing that others do. */
+static void
+test_single_group_of_a_parent (void)
+{
+  const gint64 shape = 3;
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) tensor = ebb_zeros (&shape, 1, EBB_DTYPE_F32, NULL, &error);
+  g_autoptr (EbbProcessGroup) group = ebb_init_process_group ("single", &error);
+  int status = -1;
+  pid_t child;
+
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("no device but the CPU is there in a child");
+      ebb_destroy_process_group ();
+      return;
+    }
+  child = fork ();
+  if (child == 0)
+    {
+      g_autoptr (EbbProcessGroup) own = NULL;
+
+      alarm (60);
+      g_assert_true (ebb_process_group_all_reduce (group, tensor, EBB_REDUCE_OP_SUM, &error));
+      ebb_destroy_process_group ();
+      own = ebb_init_process_group ("single", &error);
+      g_assert_true (ebb_process_group_all_reduce (own, tensor, EBB_REDUCE_OP_SUM, &error));
+      _exit (0);
+    }
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_cmpint (status, ==, 0);
+  ebb_destroy_process_group ();
+}
+
 static void
 test_bad_numbers (void)
 {
@@ -477,6 +600,8 @@ main (int argc,
   g_test_add_func ("/process-group/faults/two-that-give", test_two_that_give);
   g_test_add_func ("/process-group/faults/works-fail", test_works_fail);
   g_test_add_func ("/process-group/faults/parts-miss-who-left", test_parts_miss_who_left);
+  g_test_add_func ("/process-group/a-child-has-no-group-of-its-parent", test_group_of_a_parent);
+  g_test_add_func ("/process-group/a-child-goes-on-alone", test_single_group_of_a_parent);
   g_test_add_func ("/process-group/bad-numbers", test_bad_numbers);
   return g_test_run ();
 }

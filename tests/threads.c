@@ -2,6 +2,8 @@
 #include "support/device.h"
 
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* One thread makes tensors, another drops them. */
 
@@ -125,6 +127,82 @@ a_backward_elsewhere_draws_the_same_numbers (void)
   g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, offset);
 }
 
+/* -- children of fork () ------------------------------------------------------------------------------------------- */
+
+/* A product, and what OpenMP's threads do beside it, forwards and backwards. */
+static EbbTensor *
+compute (void)
+{
+  const gint64 shape[] = { 256, 512 };
+  g_autoptr (EbbGenerator) generator = ebb_generator_new (1);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = ebb_randn (shape, 2, EBB_DTYPE_F32, NULL, generator, &error);
+  g_autoptr (EbbTensor) turned = ebb_transpose (x, 0, 1, &error);
+  g_autoptr (EbbTensor) product = ebb_matmul (x, turned, &error);
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  y = ebb_tanh (x, &error);
+  loss = ebb_sum (y, NULL, 0, FALSE, &error);
+  ebb_tensor_backward (loss, &error);
+  g_assert_no_error (error);
+  return g_steal_pointer (&product);
+}
+
+/* @n_more generations of children that compute; one that hangs is ended by the alarm. */
+static void
+fork_and_compute (EbbTensor *expected,
+                  guint n_more)
+{
+  g_autoptr (EbbTensor) again = NULL;
+  int status = -1;
+  pid_t child = fork ();
+
+  g_assert_cmpint (child, >=, 0);
+  if (child == 0)
+    {
+      g_autoptr (EbbTensor) product = NULL;
+
+      alarm (60);
+      product = compute ();
+      if (n_more > 0)
+        fork_and_compute (expected, n_more - 1);
+      _exit (ebb_tensor_equal (product, expected) ? 0 : 1);
+    }
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_cmpint (status, ==, 0);
+  again = compute ();
+  g_assert_true (ebb_tensor_equal (again, expected));
+}
+
+static void *
+fork_elsewhere (void *expected)
+{
+  fork_and_compute (expected, 0);
+  return NULL;
+}
+
+static void
+children_compute_as_their_parents (void)
+{
+  g_autoptr (EbbTensor) expected = NULL;
+  pthread_t other;
+
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("no device but the CPU is there in a child");
+      return;
+    }
+  expected = compute ();
+  for (guint i = 0; i < 3; i++)
+    fork_and_compute (expected, 1);
+#if !defined(__SANITIZE_ADDRESS__) /* whose allocator another thread may hold when the child is made */
+  test_thread_create (&other, fork_elsewhere, expected);
+  pthread_join (other, NULL);
+#endif
+}
+
 int
 main (int argc,
       char **argv)
@@ -134,5 +212,6 @@ main (int argc,
                    small_tensors_dropped_elsewhere_are_used_again);
   g_test_add_func ("/threads/a-backward-elsewhere-draws-the-same-numbers",
                    a_backward_elsewhere_draws_the_same_numbers);
+  g_test_add_func ("/threads/children-compute-as-their-parents", children_compute_as_their_parents);
   return g_test_run ();
 }

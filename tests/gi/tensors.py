@@ -1,5 +1,8 @@
 """Tensors in Python: operators and indexing against numpy, data shared with numpy and DLPack."""
 import gc
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import weakref
@@ -115,6 +118,27 @@ class Operators(TestCase):
         self.assertEqual(Ebb.zeros(0, 3).tolist(), [])
         with self.assertRaises(ValueError):
             Ebb.tensor([[1], [2, 3]])
+
+
+def product_in_child(values, expected):
+    signal.alarm(60)  # the end of one that hangs
+    x = Ebb.from_numpy(values)
+    os._exit(0 if np.array_equal((x @ x).numpy(), expected) else 1)
+
+
+class Children(TestCase):
+    def test_a_forked_process_computes_as_its_parent(self):
+        values, = arrays((256, 256))
+        x = Ebb.from_numpy(values)
+        expected = (x @ x).numpy()  # with OpenMP's threads
+        processes = [multiprocessing.get_context("fork").Process(target=product_in_child, args=(values, expected))
+                     for _ in range(3)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+            self.assertEqual(process.exitcode, 0)
+        np.testing.assert_array_equal((x @ x).numpy(), expected)
 
 
 class Sharing(TestCase):
