@@ -80,7 +80,7 @@ set (tests_on_cpu_alone
   "internal-(host-limits|host-store(-steps)?|backward-passes)" # and they
   "nccl|internal-rendezvous|process-group-auto" # need no device of ours
   "fully-shard-memory|fully-shard-faults|fully-shard-refusals|slow-.*" # long, beside others that are not
-  "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version") # compute nothing
+  "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version|input-files") # compute nothing
 list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
 
 file (GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*.c")

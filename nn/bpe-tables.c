@@ -50,23 +50,6 @@ spell (const char *spelling,
   return token;
 }
 
-static gboolean
-read_file (const char *path,
-           gsize max_size,
-           GBytes **bytes,
-           GError **error)
-{
-  *bytes = ebb_map_file (path, error);
-  if (*bytes == NULL)
-    return FALSE;
-  if (g_bytes_get_size (*bytes) <= max_size)
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "%s: %" G_GSIZE_FORMAT " bytes: a vocabulary has %" G_GSIZE_FORMAT " at most", path,
-               g_bytes_get_size (*bytes), max_size);
-  return FALSE;
-}
-
 #define MAX_FILE_SIZE ((gsize) 256 << 20)
 
 /* -- vocab.json ---------------------------------------------------------------------------------------------------- */
@@ -117,6 +100,7 @@ make_tokens (EbbBpeTables *self,
              GPtrArray *spellings,
              GError **error)
 {
+  g_autofree char *shown = ebb_escape_text (path);
   gint16 byte_of_character[512];
 
   make_byte_map (byte_of_character);
@@ -124,7 +108,7 @@ make_tokens (EbbBpeTables *self,
     self->byte_tokens[i] = -1;
   if (spellings->len == 0)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the vocabulary is empty", path);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the vocabulary is empty", shown);
       return FALSE;
     }
   self->tokens = g_new0 (EbbBpeToken, spellings->len);
@@ -134,7 +118,7 @@ make_tokens (EbbBpeTables *self,
       if (spellings->pdata[i] == NULL)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: no token has the id %u: ids must be 0 to %u, each once",
-                       path, i, spellings->len - 1);
+                       shown, i, spellings->len - 1);
           return FALSE;
         }
       self->tokens[i] = spell (spellings->pdata[i], byte_of_character);
@@ -149,16 +133,12 @@ load_vocab (EbbBpeTables *self,
             const char *path,
             GError **error)
 {
-  g_autoptr (GBytes) bytes = NULL;
   g_autoptr (GPtrArray) spellings = g_ptr_array_new ();
-  EbbJsonScanner scanner;
-  const char *text;
   gsize size;
+  g_autofree char *text = ebb_read_file (path, MAX_FILE_SIZE, &size, error);
+  EbbJsonScanner scanner;
 
-  if (!read_file (path, MAX_FILE_SIZE, &bytes, error))
-    return FALSE;
-  text = g_bytes_get_data (bytes, &size);
-  return ebb_json_scanner_init (&scanner, text ? text : "", size, path, error)
+  return text != NULL && ebb_json_scanner_init (&scanner, text, size, path, error)
          && scan_vocab (self, &scanner, spellings, error) && make_tokens (self, path, spellings, error);
 }
 
@@ -206,10 +186,11 @@ fail_at_line (const char *path,
               const char *problem,
               const char *what)
 {
-  g_autofree char *valid = g_utf8_make_valid (what, -1);
-  g_autofree char *quoted = ebb_json_quote (valid);
+  g_autofree char *quoted = ebb_json_quote (what);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: line %u: %s: %s", path, line, problem, quoted);
+  g_autofree char *shown = ebb_escape_text (path);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: line %u: %s: %s", shown, line, problem, quoted);
   return FALSE;
 }
 
@@ -274,15 +255,14 @@ load_merges (EbbBpeTables *self,
              const char *path,
              GError **error)
 {
-  g_autoptr (GBytes) bytes = NULL;
-  const char *text, *end;
   gsize size;
+  g_autofree char *text = ebb_read_file (path, MAX_FILE_SIZE, &size, error);
+  const char *end;
   guint line_number = 1;
   gint32 rank = 0;
 
-  if (!read_file (path, MAX_FILE_SIZE, &bytes, error))
+  if (text == NULL)
     return FALSE;
-  text = g_bytes_get_data (bytes, &size);
   end = text + size;
   allocate_merges (self, text, size);
   for (const char *p = text; p < end; line_number++)

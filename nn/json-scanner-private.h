@@ -33,6 +33,11 @@ gboolean ebb_json_scanner_try (EbbJsonScanner *self,
 gboolean ebb_json_scanner_expect (EbbJsonScanner *self,
                                   char c,
                                   GError **error);
+/* The character after white space; 0 at the end. */
+char ebb_json_scanner_peek (EbbJsonScanner *self);
+/* Skips white space; then takes null, true or false if it is there. */
+gboolean ebb_json_scanner_try_word (EbbJsonScanner *self,
+                                    const char *word);
 /* Takes what separates the members of a list or object that ends with @end: sets @more. Call it before each member,
  * with
  * @first TRUE before the first one. */
@@ -50,6 +55,10 @@ char *ebb_json_scanner_read_key (EbbJsonScanner *self,
 gboolean ebb_json_scanner_read_uint (EbbJsonScanner *self,
                                      gint64 *value,
                                      GError **error);
+/* Takes a value, in which objects and lists are nested at most @max_depth deep and no object has a key twice. */
+gboolean ebb_json_scanner_skip_value (EbbJsonScanner *self,
+                                      guint max_depth,
+                                      GError **error);
 /* Nothing but white space may be left. */
 gboolean ebb_json_scanner_expect_end (EbbJsonScanner *self,
                                       GError **error);
@@ -57,7 +66,7 @@ gboolean ebb_json_scanner_expect_end (EbbJsonScanner *self,
 /* Appends @text as a JSON string, quotes included. */
 void ebb_json_append_string (GString *json,
                              const char *text);
-/* The same, cut if it is long: a stranger's text as part of a message of one line. */
+/* The same, made UTF-8, and cut if it is long: a stranger's text as part of a message of one line. */
 char *ebb_json_quote (const char *text);
 
 G_END_DECLS

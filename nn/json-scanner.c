@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/json-scanner-private.h"
 
+#include "tensor/error-private.h"
+
 #include <string.h>
 
 gboolean
@@ -26,13 +28,13 @@ ebb_json_scanner_fail (EbbJsonScanner *self,
                        ...)
 {
   g_autofree char *message = NULL;
+  g_autofree char *what = ebb_escape_text (self->what);
   va_list args;
 
   va_start (args, format);
   message = g_strdup_vprintf (format, args);
   va_end (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: byte %" G_GSIZE_FORMAT ": %s", self->what, self->position,
-               message);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: byte %" G_GSIZE_FORMAT ": %s", what, self->position, message);
   return FALSE;
 }
 
@@ -52,6 +54,26 @@ ebb_json_scanner_try (EbbJsonScanner *self,
   if (self->position >= self->length || self->text[self->position] != c)
     return FALSE;
   self->position++;
+  return TRUE;
+}
+
+char
+ebb_json_scanner_peek (EbbJsonScanner *self)
+{
+  skip_space (self);
+  return self->position < self->length ? self->text[self->position] : '\0';
+}
+
+gboolean
+ebb_json_scanner_try_word (EbbJsonScanner *self,
+                           const char *word)
+{
+  gsize length = strlen (word);
+
+  skip_space (self);
+  if (self->length - self->position < length || memcmp (self->text + self->position, word, length) != 0)
+    return FALSE;
+  self->position += length;
   return TRUE;
 }
 
@@ -248,6 +270,105 @@ ebb_json_scanner_read_uint (EbbJsonScanner *self,
   return TRUE;
 }
 
+/* Without white space before it. */
+static gboolean
+take_one_of (EbbJsonScanner *self,
+             const char *characters)
+{
+  gboolean found = self->position < self->length && self->text[self->position] != '\0'
+                   && strchr (characters, self->text[self->position]) != NULL;
+
+  self->position += found;
+  return found;
+}
+
+static gboolean
+skip_digits (EbbJsonScanner *self,
+             GError **error)
+{
+  gsize start = self->position;
+
+  while (take_one_of (self, "0123456789"))
+    ;
+  return self->position > start || ebb_json_scanner_fail (self, error, "expected a value");
+}
+
+static gboolean
+skip_number (EbbJsonScanner *self,
+             GError **error)
+{
+  gsize start;
+
+  take_one_of (self, "-");
+  start = self->position;
+  if (!skip_digits (self, error))
+    return FALSE;
+  if (self->text[start] == '0' && self->position > start + 1)
+    return ebb_json_scanner_fail (self, error, "a number that begins with 0");
+  if (take_one_of (self, ".") && !skip_digits (self, error))
+    return FALSE;
+  if (!take_one_of (self, "eE"))
+    return TRUE;
+  take_one_of (self, "+-");
+  return skip_digits (self, error);
+}
+
+static gboolean
+skip_members (EbbJsonScanner *self,
+              char begin,
+              guint max_depth,
+              GError **error)
+{
+  g_autoptr (GHashTable) keys = begin == '{' ? g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL) : NULL;
+  gboolean more, first = TRUE;
+
+  if (max_depth == 0)
+    return ebb_json_scanner_fail (self, error, "objects and lists are nested too deep");
+  ebb_json_scanner_try (self, begin);
+  for (; ebb_json_scanner_next (self, first, begin == '{' ? '}' : ']', &more, error); first = FALSE)
+    {
+      g_autofree char *key = NULL;
+
+      if (!more)
+        return TRUE;
+      if (keys != NULL && (key = ebb_json_scanner_read_key (self, error)) == NULL)
+        return FALSE;
+      if (keys != NULL && g_hash_table_contains (keys, key))
+        {
+          g_autofree char *quoted = ebb_json_quote (key);
+
+          return ebb_json_scanner_fail (self, error, "the key %s stands twice in one object", quoted);
+        }
+      if (!ebb_json_scanner_skip_value (self, max_depth - 1, error))
+        return FALSE;
+      if (keys != NULL)
+        g_hash_table_add (keys, g_steal_pointer (&key));
+    }
+  return FALSE;
+}
+
+gboolean
+ebb_json_scanner_skip_value (EbbJsonScanner *self,
+                             guint max_depth,
+                             GError **error)
+{
+  g_autofree char *text = NULL;
+  char c = ebb_json_scanner_peek (self);
+
+  switch (c)
+    {
+    case '{':
+    case '[':
+      return skip_members (self, c, max_depth, error);
+    case '"':
+      text = ebb_json_scanner_read_string (self, error);
+      return text != NULL;
+    default:
+      return ebb_json_scanner_try_word (self, "null") || ebb_json_scanner_try_word (self, "true")
+             || ebb_json_scanner_try_word (self, "false") || skip_number (self, error);
+    }
+}
+
 gboolean
 ebb_json_scanner_expect_end (EbbJsonScanner *self,
                              GError **error)
@@ -286,8 +407,9 @@ char *
 ebb_json_quote (const char *text)
 {
   g_autoptr (GString) quoted = g_string_new (NULL);
+  g_autofree char *valid = g_utf8_make_valid (text, -1);
 
-  ebb_json_append_string (quoted, text);
+  ebb_json_append_string (quoted, valid);
   if (quoted->len > 200)
     {
       const char *cut = g_utf8_find_prev_char (quoted->str, quoted->str + 197);

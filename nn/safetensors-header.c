@@ -2,6 +2,7 @@
 #include "nn/safetensors-header-private.h"
 
 #include "nn/json-scanner-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -51,12 +52,13 @@ fail (const char *path,
       ...)
 {
   g_autofree char *message = NULL;
+  g_autofree char *shown = ebb_escape_text (path);
   va_list args;
 
   va_start (args, format);
   message = g_strdup_vprintf (format, args);
   va_end (args);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", path, message);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", shown, message);
   return FALSE;
 }
 
@@ -81,9 +83,11 @@ read_dtype (Parser *parser,
       }
   if (g_strv_contains (other_dtype_names, name))
     {
+      g_autofree char *shown = ebb_escape_text (parser->path);
+
       g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
-                   "%s: tensor %s has the dtype %s, which is not supported: it must be one of " SUPPORTED_DTYPES,
-                   parser->path, tensor, name);
+                   "%s: tensor %s has the dtype %s, which is not supported: it must be one of " SUPPORTED_DTYPES, shown,
+                   tensor, name);
       return FALSE;
     }
   quoted = ebb_json_quote (name);
@@ -367,28 +371,18 @@ ebb_safetensors_read_length (const char *path,
   guint64 value;
 
   if (size < 8)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: %" G_GSIZE_FORMAT " bytes: a safetensors file begins with the 8 bytes of its header's length",
-                   path, size);
-      return FALSE;
-    }
+    return fail (path, error,
+                 "%" G_GSIZE_FORMAT " bytes: a safetensors file begins with the 8 bytes of its header's length", size);
   memcpy (&value, data, 8);
   value = GUINT64_FROM_LE (value);
   if (value > EBB_SAFETENSORS_MAX_HEADER)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most",
-                   path, value, EBB_SAFETENSORS_MAX_HEADER);
-      return FALSE;
-    }
+    return fail (path, error,
+                 "not a safetensors file, or a header of %" G_GUINT64_FORMAT " bytes: it must have %d at most", value,
+                 EBB_SAFETENSORS_MAX_HEADER);
   if (value > size - 8)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                   "%s: truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT,
-                   path, value, size);
-      return FALSE;
-    }
+    return fail (path, error,
+                 "truncated: the header has %" G_GUINT64_FORMAT " bytes, but the file only %" G_GSIZE_FORMAT, value,
+                 size);
   *length = (gsize) value;
   return TRUE;
 }

@@ -22,9 +22,10 @@ check_booleans (const char *path,
     if (data[i] > 1)
       {
         g_autofree char *name = ebb_json_quote (entry->name);
+        g_autofree char *shown = ebb_escape_text (path);
 
         g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                     "%s: tensor %s is BOOL and has the byte %u: it must be 0 or 1", path, name, data[i]);
+                     "%s: tensor %s is BOOL and has the byte %u: it must be 0 or 1", shown, name, data[i]);
         return FALSE;
       }
   return TRUE;
@@ -118,7 +119,9 @@ ebb_load_safetensors_full (const char *path,
  *
  * Loads the tensors of a safetensors file, on the CPU, in the order of its header. The file is mapped, not read:
  * tensors share the mapping, privately, so that changing them does not change the file; those whose data is not aligned
- * to its type are copied. The dtypes F32, BF16, F16, I32, I64, U8 and BOOL are supported.
+ * to its type are copied. The file must not be cut while they are in use: a process that reads what is gone of a
+ * mapped file is ended by a signal. Files that are replaced by renaming, as ebb_save_safetensors() does, are safe. The
+ * dtypes F32, BF16, F16, I32, I64, U8 and BOOL are supported.
  *
  * Returns: (transfer full) (nullable): a dictionary of tensors by name; %NULL with %EBB_ERROR_IO if the file can't be
  *   read, %EBB_ERROR_FORMAT if anything in it is wrong, %EBB_ERROR_DTYPE if a tensor has another dtype
@@ -156,8 +159,7 @@ check_tensors (const char *path,
         problem = "has the name of another";
       if (problem != NULL)
         {
-          g_autofree char *valid = g_utf8_make_valid (name ? name : "", -1);
-          g_autofree char *shown = ebb_json_quote (valid);
+          g_autofree char *shown = ebb_json_quote (name ? name : "");
 
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "can't write %s: value %u, %s, %s", path, i, shown,
                        problem);

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 
 /* A file that is there as a whole or not at all: written under another name in the same folder, flushed to the disk,
  * then renamed. */
@@ -40,7 +40,12 @@ gboolean ebb_read_file_part (int fd,
                              void *data,
                              gsize size,
                              GError **error);
-/* Maps it whole, privately: changes are never written back. */
+/* Reads a file of at most @max_size bytes; a zero byte follows them. */
+char *ebb_read_file (const char *path,
+                     gsize max_size,
+                     gsize *size,
+                     GError **error);
+/* Maps it whole, privately: changes are never written back. Who cuts the file meanwhile ends the process (SIGBUS). */
 GBytes *ebb_map_file (const char *path,
                       GError **error);
 

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,7 +16,9 @@ fail (GError **error,
       const char *path,
       int number)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s %s: %s", verb, path, g_strerror (number));
+  g_autofree char *shown = ebb_escape_text (path);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s %s: %s", verb, shown, g_strerror (number));
   return FALSE;
 }
 
@@ -46,7 +50,9 @@ ebb_atomic_file_open (EbbAtomicFile *self,
   *self = (EbbAtomicFile){ .fd = -1 };
   if (stat (path, &status) == 0 && !S_ISREG (status.st_mode))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: it is not a regular file", path);
+      g_autofree char *shown = ebb_escape_text (path);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: it is not a regular file", shown);
       return FALSE;
     }
   self->fd = open_new (path, &self->temporary);
@@ -61,6 +67,33 @@ ebb_atomic_file_open (EbbAtomicFile *self,
   return TRUE;
 }
 
+/* Past the limit on the size of files (ulimit -f) the kernel sends SIGXFSZ, which ends the process and would leave a
+ * part of the file behind. Here the write fails with EFBIG instead. */
+static gssize
+write_without_signal (int fd,
+                      const void *data,
+                      gsize size)
+{
+  const struct timespec at_once = { 0, 0 };
+  sigset_t limit, pending, old;
+  gboolean was_pending;
+  gssize n;
+  int number;
+
+  sigemptyset (&limit);
+  sigaddset (&limit, SIGXFSZ);
+  pthread_sigmask (SIG_BLOCK, &limit, &old);
+  was_pending = sigpending (&pending) == 0 && sigismember (&pending, SIGXFSZ);
+  n = write (fd, data, size);
+  number = errno;
+  if (n < 0 && number == EFBIG && !was_pending)
+    while (sigtimedwait (&limit, NULL, &at_once) < 0 && errno == EINTR)
+      ;
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  errno = number;
+  return n;
+}
+
 gboolean
 ebb_atomic_file_write (EbbAtomicFile *self,
                        const void *data,
@@ -71,7 +104,7 @@ ebb_atomic_file_write (EbbAtomicFile *self,
 
   while (size > 0)
     {
-      gssize n = write (self->fd, p, MIN (size, (gsize) 1 << 30));
+      gssize n = write_without_signal (self->fd, p, MIN (size, (gsize) 1 << 30));
 
       if (n < 0 && errno == EINTR)
         continue;
@@ -150,8 +183,12 @@ ebb_open_regular_file (const char *path,
   if (fstat (fd, &status) != 0)
     fail (error, "read", path, errno);
   else if (!S_ISREG (status.st_mode))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: it is %s", path,
-                 S_ISDIR (status.st_mode) ? "a folder" : "not a regular file");
+    {
+      g_autofree char *shown = ebb_escape_text (path);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: it is %s", shown,
+                   S_ISDIR (status.st_mode) ? "a folder" : "not a regular file");
+    }
   else
     {
       *size = (gsize) status.st_size;
@@ -181,7 +218,9 @@ ebb_read_file_part (int fd,
         return fail (error, "read", path, errno);
       if (n == 0)
         {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, path,
+          g_autofree char *shown = ebb_escape_text (path);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it ends before byte %" G_GUINT64_FORMAT, shown,
                        offset + size);
           return FALSE;
         }
@@ -190,6 +229,34 @@ ebb_read_file_part (int fd,
       size -= (gsize) n;
     }
   return TRUE;
+}
+
+char *
+ebb_read_file (const char *path,
+               gsize max_size,
+               gsize *size,
+               GError **error)
+{
+  g_autofree char *data = NULL;
+  gboolean ok;
+  int fd = ebb_open_regular_file (path, size, error);
+
+  if (fd < 0)
+    return NULL;
+  if (*size > max_size || (data = g_try_malloc (*size + 1)) == NULL)
+    {
+      g_autofree char *shown = ebb_escape_text (path);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                   "%s: %" G_GSIZE_FORMAT " bytes: it must have %" G_GSIZE_FORMAT " at most%s", shown, *size, max_size,
+                   *size > max_size ? "" : ", and there is no memory for them");
+      close (fd);
+      return NULL;
+    }
+  ok = ebb_read_file_part (fd, path, 0, data, *size, error);
+  close (fd);
+  data[*size] = '\0';
+  return ok ? g_steal_pointer (&data) : NULL;
 }
 
 GBytes *
@@ -207,7 +274,9 @@ ebb_map_file (const char *path,
   close (fd);
   if (mapped == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: %s", path, failure->message);
+      g_autofree char *shown = ebb_escape_text (path);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read %s: %s", shown, failure->message);
       return NULL;
     }
   return g_mapped_file_get_bytes (mapped);

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 
 /* Ranks that are threads may meet their first error at the same time. */
 GQuark
@@ -14,4 +14,20 @@ ebb_error_quark (void)
       __atomic_store_n (&quark, value, __ATOMIC_RELAXED);
     }
   return value;
+}
+
+char *
+ebb_escape_text (const char *text)
+{
+  g_autofree char *valid = g_utf8_make_valid (text, -1);
+  GString *escaped = g_string_new (NULL);
+
+  for (const char *p = valid; *p != '\0'; p = g_utf8_next_char (p))
+    if (*p == '\n')
+      g_string_append (escaped, "\\n");
+    else if (g_unichar_iscntrl (g_utf8_get_char (p)))
+      g_string_append_printf (escaped, "\\u%04x", (guint) g_utf8_get_char (p));
+    else
+      g_string_append_unichar (escaped, g_utf8_get_char (p));
+  return g_string_free (escaped, FALSE);
 }

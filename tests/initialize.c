@@ -116,7 +116,7 @@ what_is_wrong_is_named (void)
       { "custom_cuda_kernels is \"x\"", "an array" } },
     { PARALLEL ("\"enable\": true, \"enable\": false"), EBB_ERROR_FORMAT, { "\"enable\" stands twice" } },
     { "{\"model_parallelism\": {", EBB_ERROR_FORMAT, { "the configuration is not JSON" } },
-    { "{} {}", EBB_ERROR_FORMAT, { "after its object" } },
+    { "{} {}", EBB_ERROR_FORMAT, { "expected the end" } },
     { "/no/such/folder/oslo.json", EBB_ERROR_IO, { "\"/no/such/folder/oslo.json\"", "No such file" } },
   };
   g_autoptr (EbbModule) model = new_model ();

@@ -386,6 +386,35 @@ valid_oddities_are_accepted (void)
   g_rmdir (folder);
 }
 
+/* Listed before or after the tensor that has data at its offset. */
+static void
+an_empty_tensor_may_lie_anywhere (void)
+{
+#define LISTED(first, second) "{\"a\":" first ",\"b\":" second ",\"c\":" T ("U8", "[1]", 4, 5) "}"
+  static const char *const headers[] = {
+    LISTED (T ("F32", "[1]", 0, 4), T ("F32", "[0]", 0, 0)),
+    LISTED (T ("F32", "[0]", 0, 0), T ("F32", "[1]", 0, 4)),
+    LISTED (T ("F32", "[1]", 0, 4), T ("F32", "[0]", 4, 4)),
+    LISTED (T ("F32", "[1]", 0, 4), T ("F32", "[0]", 5, 5)),
+  };
+#undef LISTED
+  g_autofree char *folder = make_folder ();
+  g_autofree char *path = g_build_filename (folder, "empty.safetensors", NULL);
+  g_autoptr (GError) error = NULL;
+
+  for (guint i = 0; i < G_N_ELEMENTS (headers); i++)
+    {
+      g_autoptr (EbbArgs) loaded = NULL;
+
+      write_file (path, headers[i], -1, 5);
+      loaded = ebb_load_safetensors (path, &error);
+      g_assert_no_error (error);
+      g_assert_cmpuint (ebb_args_get_length (loaded), ==, 3);
+    }
+  g_remove (path);
+  g_rmdir (folder);
+}
+
 static void
 what_can_not_be_read_is_named (void)
 {
@@ -506,6 +535,7 @@ main (int argc, char **argv)
   g_test_add_func ("/safetensors/every-truncation-is-refused", every_truncation_is_refused);
   g_test_add_func ("/safetensors/other-dtypes-are-named", other_dtypes_are_named);
   g_test_add_func ("/safetensors/valid-oddities-are-accepted", valid_oddities_are_accepted);
+  g_test_add_func ("/safetensors/an-empty-tensor-may-lie-anywhere", an_empty_tensor_may_lie_anywhere);
   g_test_add_func ("/safetensors/what-can-not-be-read-is-named", what_can_not_be_read_is_named);
   g_test_add_func ("/safetensors/a-failed-write-leaves-the-old-file-alone", a_failed_write_leaves_the_old_file_alone);
   g_test_add_func ("/safetensors/what-can-not-be-written-is-named", what_can_not_be_written_is_named);

@@ -11,6 +11,8 @@
 G_BEGIN_DECLS
 
 #define EBB_CONFIG_MAX_COUNT G_MAXINT32
+#define EBB_CONFIG_MAX_DEPTH 64                /* of objects and lists in each other */
+#define EBB_CONFIG_MAX_SIZE ((gsize) 16 << 20) /* of a file, in bytes */
 
 typedef enum
 {

@@ -2,6 +2,7 @@
 #include "wrap/json-config-private.h"
 
 #include "nn/json-scanner-private.h"
+#include "tensor/atomic-file-private.h"
 
 #include <string.h>
 
@@ -93,80 +94,28 @@ ebb_json_config_refuse_key (JsonObject *object,
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
 
-typedef struct
-{
-  GHashTable *members; /* "object's address name" of all that were met */
-  char *repeated;      /* NULL: none was met twice */
-} Names;
-
-static void
-note_member (JsonParser *parser,
-             JsonObject *object,
-             const char *name,
-             gpointer user_data)
-{
-  Names *names = user_data;
-
-  if (!g_hash_table_add (names->members, g_strdup_printf ("%p %s", (void *) object, name)) && names->repeated == NULL)
-    names->repeated = ebb_json_quote (name);
-}
-
-/* What comes after the object that @text begins with: the end of @text if it isn't closed. */
-static const char *
-skip_object (const char *text)
-{
-  gboolean in_string = FALSE;
-  guint depth = 0;
-
-  for (; *text != '\0'; text++)
-    if (in_string && *text == '\\' && text[1] != '\0')
-      text++;
-    else if (*text == '"')
-      in_string = !in_string;
-    else if (!in_string && *text == '{')
-      depth++;
-    else if (!in_string && *text == '}' && --depth == 0)
-      return text + 1;
-  return text;
-}
-
-/* The parser keeps the last of two members of one name, and of two objects one after the other: which of them was
- * meant, nobody knows. It loses the memory of the first of two objects, so they don't get to it. */
+/* json-glib recurses without a limit, and takes a key twice, comments and what comes after an object, of which nobody
+ * knows what was meant: so it gets no text but one that was looked at here. */
 static gboolean
 parse (JsonParser *parser,
        const char *text,
        const char *where,
        GError **error)
 {
-  Names names = { .members = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL) };
+  g_autofree char *what = g_strdup_printf ("%s is not JSON", where);
+  g_autofree char *problem = NULL;
   g_autoptr (GError) local = NULL;
-  const char *rest = skip_object (text);
-  gboolean ok;
+  EbbJsonScanner scanner;
 
-  while (g_ascii_isspace (*rest))
-    rest++;
-  if (*rest != '\0')
-    {
-      g_hash_table_unref (names.members);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: something comes after its object", where);
-      return FALSE;
-    }
-  g_signal_connect (parser, "object-member", G_CALLBACK (note_member), &names);
-  ok = json_parser_load_from_data (parser, text, -1, &local);
-  g_signal_handlers_disconnect_by_data (parser, &names);
-  if (!ok)
-    {
-      g_autofree char *line = g_strdelimit (g_strdup (local->message), "\r\n", ' ');
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is not JSON: %s", where, line);
-    }
-  else if (names.repeated != NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the key %s stands twice in one object", where,
-                 names.repeated);
-  ok = ok && names.repeated == NULL;
-  g_hash_table_unref (names.members);
-  g_free (names.repeated);
-  return ok;
+  if (!ebb_json_scanner_init (&scanner, text, strlen (text), what, error)
+      || !ebb_json_scanner_skip_value (&scanner, EBB_CONFIG_MAX_DEPTH, error)
+      || !ebb_json_scanner_expect_end (&scanner, error))
+    return FALSE;
+  if (json_parser_load_from_data (parser, text, -1, &local))
+    return TRUE;
+  problem = ebb_escape_text (local->message);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %s", what, problem);
+  return FALSE;
 }
 
 static gboolean
@@ -178,9 +127,10 @@ read_file (const char *path,
   g_autofree char *quoted = ebb_json_quote (path);
   gsize length;
 
-  if (!g_file_get_contents (path, text, &length, &local))
+  *text = ebb_read_file (path, EBB_CONFIG_MAX_SIZE, &length, &local);
+  if (*text == NULL)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO,
+      g_set_error (error, EBB_ERROR, local->code,
                    "the configuration %s is no JSON object, which begins with \"{\", nor a file that can be read: %s",
                    quoted, local->message);
       return FALSE;

@@ -19,6 +19,11 @@ text_init (Text *self,
       self->length = sizeof own - 1;
       return TRUE;
     }
+  if (g_file_test (options->data, G_FILE_TEST_EXISTS) && !g_file_test (options->data, G_FILE_TEST_IS_REGULAR))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--data %s: it is not a regular file", options->data);
+      return FALSE;
+    }
   if (!g_file_get_contents (options->data, &self->bytes, &self->length, error))
     {
       g_prefix_error (error, "--data %s: ", options->data);
