@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optimizer-private.h"
 
+#include "nn/state-tree-private.h"
 #include "tensor/ops/pointwise.h"
 
 #include <math.h>
@@ -183,10 +184,11 @@ read_int (EbbArgs *args,
   if (index < 0)
     return FALSE;
   *value = ebb_args_get_int (args, (guint) index);
-  if (*value < 0)
+  if (*value < 0 || *value > EBB_STATE_MAX_COUNT)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the optimizer's state has %s %" G_GINT64_FORMAT ": it must be 0 or more", key, *value);
+                   "the optimizer's state has %s %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT, key,
+                   *value, EBB_STATE_MAX_COUNT);
       return FALSE;
     }
   return TRUE;

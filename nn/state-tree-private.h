@@ -3,12 +3,18 @@
 
 #include "nn/args.h"
 
-/* Any nesting of values as a flat dictionary of tensors and one text, as a safetensors file can hold them. In the text,
- * numbers, strings and null stand for themselves; everything else is an object with one member that says what it is:
- * {"dict": {...}}, {"list": [...]}, {"tuple": [...]}, {"bare": [...]}, {"int": "..."} (64 bits), {"double": "inf"},
- * {"tensor": name, "sum": checksum}. */
+/* Nested values as a flat dictionary of tensors and one text, as a safetensors file can hold them. The text is
+ * {"sum": checksum, "tree": value}, in this order; the checksum is that of the value's text. In a value, strings, true,
+ * false and null stand for themselves; everything else is an object with one member, whose name is the type:
+ * {"dict": {...}}, {"list": [...]}, {"tuple": [...]}, {"bare": [...]}, {"int": "..."} (64 bits), {"double": "inf"};
+ * a tensor is {"tensor": name, "sum": checksum}. The root is a container. */
 
 G_BEGIN_DECLS
+
+/* How deep containers may be nested, the root counted, when a state is saved and when it is loaded. */
+#define EBB_STATE_MAX_DEPTH 64
+/* Counts of steps, of windows and of files are read up to here: exact as doubles, and sums of two don't overflow. */
+#define EBB_STATE_MAX_COUNT ((gint64) 1 << 53)
 
 /* Appends the tensors of @tree to the dictionary @tensors and returns the text. */
 char *ebb_state_tree_flatten (EbbArgs *tree,
@@ -20,6 +26,15 @@ EbbArgs *ebb_state_tree_restore (const char *text,
                                  const char *what,
                                  GError **error);
 
+/* The text with its checksum of a value's text. */
+char *ebb_state_tree_seal (const char *tree);
+
+/* The checksum of a tensor's data in the host's memory, its dtype and its shape. */
+guint64 ebb_state_checksum_tensor (const void *bytes,
+                                   gsize size,
+                                   EbbDType dtype,
+                                   const gint64 *shape,
+                                   guint n_dims);
 guint64 ebb_state_checksum (const void *bytes,
                             gsize size);
 

@@ -1,16 +1,16 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/state-tree-private.h"
 
+#include "nn/args-private.h"
 #include "nn/json-scanner-private.h"
-#include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
 
-#include <json-glib/json-glib.h>
-#include <math.h>
 #include <string.h>
 
-#define MAX_DEPTH 64
+#define SUM_DIGITS 16
 
 /* -- checksum ------------------------------------------------------------------------------------------------------ */
 
@@ -48,6 +48,20 @@ ebb_state_checksum (const void *bytes,
   return sum;
 }
 
+guint64
+ebb_state_checksum_tensor (const void *bytes,
+                           gsize size,
+                           EbbDType dtype,
+                           const gint64 *shape,
+                           guint n_dims)
+{
+  guint64 layout[EBB_MAX_DIMS + 1] = { GUINT64_TO_LE ((guint64) dtype) };
+
+  for (guint i = 0; i < n_dims; i++)
+    layout[i + 1] = GUINT64_TO_LE ((guint64) shape[i]);
+  return ebb_state_checksum (bytes, size) + ebb_state_checksum (layout, (n_dims + 1) * sizeof layout[0]);
+}
+
 static gboolean
 checksum_tensor (EbbTensor *tensor,
                  guint64 *sum,
@@ -60,23 +74,37 @@ checksum_tensor (EbbTensor *tensor,
 
   if (host == NULL || (size > 0 && data == NULL))
     return FALSE;
-  *sum = ebb_state_checksum (data, size);
+  *sum = ebb_state_checksum_tensor (data, size, host->view.dtype, host->view.shape, (guint) host->view.n_dims);
   return TRUE;
 }
 
 /* -- flatten ------------------------------------------------------------------------------------------------------- */
 
+static const char *const container_tags[] = { "bare", "list", "tuple", "dict" };
+
 typedef struct
 {
   EbbArgs *tensors;
   GHashTable *names;
-  JsonBuilder *builder;
-  GString *path;
+  GString *json;
+  GString *path; /* of the value, as "module/0.weight" */
+  guint depth;
 } Flattening;
 
 static gboolean flatten_args (Flattening *self,
                               EbbArgs *args,
                               GError **error);
+
+static gboolean
+refuse (Flattening *self,
+        const char *problem,
+        GError **error)
+{
+  g_autofree char *quoted = ebb_json_quote (self->path->str);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state can't be saved: at %s it has %s", quoted, problem);
+  return FALSE;
+}
 
 static gboolean
 flatten_tensor (Flattening *self,
@@ -85,7 +113,6 @@ flatten_tensor (Flattening *self,
 {
   g_autofree char *name = g_strdup (self->path->str);
   guint64 sum;
-  char text[17];
 
   for (guint i = 2; g_hash_table_contains (self->names, name); i++)
     {
@@ -95,26 +122,11 @@ flatten_tensor (Flattening *self,
   if (!checksum_tensor (tensor, &sum, error))
     return FALSE;
   ebb_args_add_tensor (self->tensors, name, tensor);
-  g_snprintf (text, sizeof text, "%016" G_GINT64_MODIFIER "x", sum);
-  json_builder_begin_object (self->builder);
-  json_builder_set_member_name (self->builder, "tensor");
-  json_builder_add_string_value (self->builder, name);
-  json_builder_set_member_name (self->builder, "sum");
-  json_builder_add_string_value (self->builder, text);
-  json_builder_end_object (self->builder);
+  g_string_append (self->json, "{\"tensor\":");
+  ebb_json_append_string (self->json, name);
+  g_string_append_printf (self->json, ",\"sum\":\"%016" G_GINT64_MODIFIER "x\"}", sum);
   g_hash_table_add (self->names, g_steal_pointer (&name));
   return TRUE;
-}
-
-static void
-add_tagged (JsonBuilder *builder,
-            const char *tag,
-            const char *text)
-{
-  json_builder_begin_object (builder);
-  json_builder_set_member_name (builder, tag);
-  json_builder_add_string_value (builder, text);
-  json_builder_end_object (builder);
 }
 
 static gboolean
@@ -124,49 +136,63 @@ flatten_value (Flattening *self,
                GError **error)
 {
   char text[G_ASCII_DTOSTR_BUF_SIZE];
-  double real;
 
   switch (ebb_args_get_value_kind (args, index))
     {
     case EBB_VALUE_NONE:
-      json_builder_add_null_value (self->builder);
+      g_string_append (self->json, "null");
       return TRUE;
     case EBB_VALUE_BOOL:
-      json_builder_add_boolean_value (self->builder, ebb_args_get_boolean (args, index));
+      g_string_append (self->json, ebb_args_get_boolean (args, index) ? "true" : "false");
       return TRUE;
     case EBB_VALUE_INT:
-      g_snprintf (text, sizeof text, "%" G_GINT64_FORMAT, ebb_args_get_int (args, index));
-      add_tagged (self->builder, "int", text);
+      g_string_append_printf (self->json, "{\"int\":\"%" G_GINT64_FORMAT "\"}", ebb_args_get_int (args, index));
       return TRUE;
     case EBB_VALUE_DOUBLE:
-      real = ebb_args_get_double (args, index);
-      add_tagged (self->builder, "double", g_ascii_dtostr (text, sizeof text, real));
+      g_string_append_printf (self->json, "{\"double\":\"%s\"}",
+                              g_ascii_dtostr (text, sizeof text, ebb_args_get_double (args, index)));
       return TRUE;
     case EBB_VALUE_STRING:
-      json_builder_add_string_value (self->builder, ebb_args_get_string (args, index));
+      if (!g_utf8_validate (ebb_args_get_string (args, index), -1, NULL))
+        return refuse (self, "a string that is not UTF-8", error);
+      ebb_json_append_string (self->json, ebb_args_get_string (args, index));
       return TRUE;
     case EBB_VALUE_TENSOR:
-      {
-        g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (args, index);
-
-        return flatten_tensor (self, tensor, error);
-      }
+      return flatten_tensor (self, ebb_args_peek_tensor (args, index), error);
     case EBB_VALUE_ARGS:
-      {
-        g_autoptr (EbbArgs) nested = ebb_args_get_args (args, index);
-
-        return flatten_args (self, nested, error);
-      }
+      return flatten_args (self, ebb_args_peek_args (args, index), error);
     case EBB_VALUE_OBJECT:
       break;
     }
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state holds an object at %s: only numbers, strings, tensors and containers can be saved",
-               self->path->str);
-  return FALSE;
+  return refuse (self, "an object: only numbers, strings, tensors and containers can be saved", error);
 }
 
-static const char *const container_tags[] = { "bare", "list", "tuple", "dict" };
+/* Adds the key, or the place, to the path, and the key to the text. */
+static gboolean
+flatten_key (Flattening *self,
+             EbbArgs *args,
+             guint index,
+             GError **error)
+{
+  const char *key = ebb_args_get_key (args, index);
+  gboolean is_dict = ebb_args_get_kind (args) == EBB_ARGS_DICT;
+
+  if (self->path->len > 0)
+    g_string_append_c (self->path, '/');
+  if (key != NULL)
+    g_string_append (self->path, key);
+  else
+    g_string_append_printf (self->path, "%u", index);
+  if ((key != NULL) != is_dict)
+    return refuse (self, is_dict ? "a value without a key" : "a value with a key in a container that has none", error);
+  if (key == NULL)
+    return TRUE;
+  if (!g_utf8_validate (key, -1, NULL))
+    return refuse (self, "a key that is not UTF-8", error);
+  ebb_json_append_string (self->json, key);
+  g_string_append_c (self->json, ':');
+  return TRUE;
+}
 
 static gboolean
 flatten_args (Flattening *self,
@@ -176,41 +202,28 @@ flatten_args (Flattening *self,
   EbbArgsKind kind = ebb_args_get_kind (args);
   gsize length = self->path->len;
 
-  json_builder_begin_object (self->builder);
-  json_builder_set_member_name (self->builder, container_tags[kind]);
-  if (kind == EBB_ARGS_DICT)
-    json_builder_begin_object (self->builder);
-  else
-    json_builder_begin_array (self->builder);
+  if (self->depth == EBB_STATE_MAX_DEPTH)
+    return refuse (self, "containers nested deeper than " G_STRINGIFY (EBB_STATE_MAX_DEPTH), error);
+  self->depth++;
+  g_string_append_printf (self->json, "{\"%s\":%c", container_tags[kind], kind == EBB_ARGS_DICT ? '{' : '[');
   for (guint i = 0; i < ebb_args_get_length (args); i++)
     {
-      const char *key = ebb_args_get_key (args, i);
-
-      if ((key == NULL) == (kind == EBB_ARGS_DICT))
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state has values %s a key at %s",
-                       key == NULL ? "without" : "with", self->path->str);
-          return FALSE;
-        }
-      if (self->path->len > 0)
-        g_string_append_c (self->path, '/');
-      if (key != NULL)
-        {
-          g_string_append (self->path, key);
-          json_builder_set_member_name (self->builder, key);
-        }
-      else
-        g_string_append_printf (self->path, "%u", i);
-      if (!flatten_value (self, args, i, error))
+      if (i > 0)
+        g_string_append_c (self->json, ',');
+      if (!flatten_key (self, args, i, error) || !flatten_value (self, args, i, error))
         return FALSE;
       g_string_truncate (self->path, length);
     }
-  if (kind == EBB_ARGS_DICT)
-    json_builder_end_object (self->builder);
-  else
-    json_builder_end_array (self->builder);
-  json_builder_end_object (self->builder);
+  g_string_append (self->json, kind == EBB_ARGS_DICT ? "}}" : "]}");
+  self->depth--;
   return TRUE;
+}
+
+char *
+ebb_state_tree_seal (const char *tree)
+{
+  return g_strdup_printf ("{\"sum\":\"%016" G_GINT64_MODIFIER "x\",\"tree\":%s}",
+                          ebb_state_checksum (tree, strlen (tree)), tree);
 }
 
 char *
@@ -218,28 +231,22 @@ ebb_state_tree_flatten (EbbArgs *tree,
                         EbbArgs *tensors,
                         GError **error)
 {
-  Flattening self = { .tensors = tensors };
-  g_autoptr (JsonBuilder) builder = json_builder_new ();
   g_autoptr (GHashTable) names = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, NULL);
+  g_autoptr (GString) json = g_string_new (NULL);
   g_autoptr (GString) path = g_string_new (NULL);
-  g_autoptr (JsonNode) root = NULL;
+  Flattening self = { .tensors = tensors, .names = names, .json = json, .path = path };
 
-  self.builder = builder;
-  self.names = names;
-  self.path = path;
-  if (!flatten_args (&self, tree, error))
-    return NULL;
-  root = json_builder_get_root (builder);
-  return json_to_string (root, FALSE);
+  return flatten_args (&self, tree, error) ? ebb_state_tree_seal (json->str) : NULL;
 }
 
 /* -- restore ------------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
+  EbbJsonScanner scanner;
   EbbArgs *tensors;
   GHashTable *by_name; /* name to index + 1 */
-  const char *what;
+  guint depth;
 } Restoring;
 
 static gboolean
@@ -250,54 +257,78 @@ fail (Restoring *self,
 {
   g_autofree char *quoted = ebb_json_quote (name);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the state has %s %s", self->what, problem, quoted);
-  return FALSE;
+  return ebb_json_scanner_fail (&self->scanner, error, "the state has %s %s", problem, quoted);
 }
 
-static EbbArgs *restore_args (Restoring *self,
-                              JsonNode *node,
-                              guint depth,
-                              GError **error);
+/* Adds the value at the scanner to @args. */
+static gboolean restore_value (Restoring *self,
+                               EbbArgs *args,
+                               const char *key,
+                               GError **error);
+
+/* Digits in upper case are other bytes than were written. */
+static gboolean
+is_sum (const char *text,
+        guint64 sum)
+{
+  char expected[SUM_DIGITS + 1];
+
+  g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x", sum);
+  return strcmp (text, expected) == 0;
+}
+
+static gboolean
+expect_key (EbbJsonScanner *scanner,
+            const char *wanted,
+            GError **error)
+{
+  g_autofree char *key = ebb_json_scanner_read_key (scanner, error);
+
+  return key != NULL
+         && (strcmp (key, wanted) == 0
+             || ebb_json_scanner_fail (scanner, error, "another key than \"%s\", which must stand here", wanted));
+}
 
 static gboolean
 restore_tensor (Restoring *self,
-                JsonObject *object,
                 EbbArgs *args,
                 const char *key,
                 GError **error)
 {
-  const char *name = json_object_get_string_member_with_default (object, "tensor", "");
-  const char *text = json_object_get_string_member_with_default (object, "sum", "");
-  guint index = GPOINTER_TO_UINT (g_hash_table_lookup (self->by_name, name));
-  g_autoptr (EbbTensor) tensor = index > 0 ? ebb_args_get_tensor (self->tensors, index - 1) : NULL;
-  guint64 sum, expected;
+  g_autofree char *name = ebb_json_scanner_read_string (&self->scanner, error);
+  guint index = name != NULL ? GPOINTER_TO_UINT (g_hash_table_lookup (self->by_name, name)) : 0;
+  g_autofree char *expected = NULL;
+  guint64 sum;
 
-  if (tensor == NULL)
-    return fail (self, error, "no tensor", name);
-  if (!g_ascii_string_to_unsigned (text, 16, 0, G_MAXUINT64, &expected, NULL))
-    return fail (self, error, "no checksum for tensor", name);
-  if (!checksum_tensor (tensor, &sum, error))
+  if (name == NULL || !ebb_json_scanner_expect (&self->scanner, ',', error)
+      || !expect_key (&self->scanner, "sum", error)
+      || (expected = ebb_json_scanner_read_string (&self->scanner, error)) == NULL)
     return FALSE;
-  if (sum != expected)
+  if (index == 0)
+    return fail (self, error, "no tensor", name);
+  if (!checksum_tensor (ebb_args_peek_tensor (self->tensors, index - 1), &sum, error))
+    return FALSE;
+  if (!is_sum (expected, sum))
     return fail (self, error, "another checksum than was written for tensor", name);
-  ebb_args_add_tensor (args, key, tensor);
+  ebb_args_add_tensor (args, key, ebb_args_peek_tensor (self->tensors, index - 1));
   return TRUE;
 }
 
 static gboolean
 restore_number (Restoring *self,
-                JsonObject *object,
-                const char *tag,
+                gboolean is_int,
                 EbbArgs *args,
                 const char *key,
                 GError **error)
 {
-  const char *text = json_object_get_string_member_with_default (object, tag, "");
+  g_autofree char *text = ebb_json_scanner_read_string (&self->scanner, error);
   gint64 integer;
   double real;
   char *end;
 
-  if (strcmp (tag, "int") == 0)
+  if (text == NULL)
+    return FALSE;
+  if (is_int)
     {
       if (!g_ascii_string_to_signed (text, 10, G_MININT64, G_MAXINT64, &integer, NULL))
         return fail (self, error, "a broken number", text);
@@ -312,94 +343,124 @@ restore_number (Restoring *self,
 }
 
 static gboolean
-restore_object (Restoring *self,
-                JsonNode *node,
+restore_members (Restoring *self,
+                 EbbArgs *args,
+                 GError **error)
+{
+  gboolean is_dict = ebb_args_get_kind (args) == EBB_ARGS_DICT, more, first = TRUE;
+
+  if (!ebb_json_scanner_expect (&self->scanner, is_dict ? '{' : '[', error))
+    return FALSE;
+  for (; ebb_json_scanner_next (&self->scanner, first, is_dict ? '}' : ']', &more, error); first = FALSE)
+    {
+      g_autofree char *key = NULL;
+
+      if (!more)
+        return TRUE;
+      if (is_dict && (key = ebb_json_scanner_read_key (&self->scanner, error)) == NULL)
+        return FALSE;
+      if (is_dict && ebb_args_find (args, key) >= 0)
+        return fail (self, error, "twice the key", key);
+      if (!restore_value (self, args, key, error))
+        return FALSE;
+    }
+  return FALSE;
+}
+
+/* What an object with the one member @tag stands for; after the tag. @args: NULL for the root, which is a container and
+ * comes back in *@root. */
+static gboolean
+restore_tagged (Restoring *self,
+                const char *tag,
                 EbbArgs *args,
                 const char *key,
-                guint depth,
+                EbbArgs **root,
                 GError **error)
 {
-  JsonObject *object = json_node_get_object (node);
   g_autoptr (EbbArgs) nested = NULL;
+  guint kind = 0;
 
-  if (json_object_has_member (object, "tensor"))
-    return restore_tensor (self, object, args, key, error);
-  if (json_object_has_member (object, "int"))
-    return restore_number (self, object, "int", args, key, error);
-  if (json_object_has_member (object, "double"))
-    return restore_number (self, object, "double", args, key, error);
-  nested = restore_args (self, node, depth, error);
-  if (nested == NULL)
+  if (args != NULL && strcmp (tag, "tensor") == 0)
+    return restore_tensor (self, args, key, error);
+  if (args != NULL && (strcmp (tag, "int") == 0 || strcmp (tag, "double") == 0))
+    return restore_number (self, *tag == 'i', args, key, error);
+  while (kind < G_N_ELEMENTS (container_tags) && strcmp (tag, container_tags[kind]) != 0)
+    kind++;
+  if (kind == G_N_ELEMENTS (container_tags))
+    return fail (self, error, "a value of the unknown type", tag);
+  if (self->depth == EBB_STATE_MAX_DEPTH)
+    return ebb_json_scanner_fail (&self->scanner, error, "containers nested deeper than %d", EBB_STATE_MAX_DEPTH);
+  nested = ebb_args_new ((EbbArgsKind) kind);
+  self->depth++;
+  if (!restore_members (self, nested, error))
     return FALSE;
-  ebb_args_add_args (args, key, nested);
+  self->depth--;
+  if (args != NULL)
+    ebb_args_add_args (args, key, nested);
+  else
+    *root = g_steal_pointer (&nested);
   return TRUE;
 }
 
 static gboolean
+restore_object (Restoring *self,
+                EbbArgs *args,
+                const char *key,
+                EbbArgs **root,
+                GError **error)
+{
+  g_autofree char *tag = NULL;
+
+  return ebb_json_scanner_expect (&self->scanner, '{', error)
+         && (tag = ebb_json_scanner_read_key (&self->scanner, error)) != NULL
+         && restore_tagged (self, tag, args, key, root, error) && ebb_json_scanner_expect (&self->scanner, '}', error);
+}
+
+static gboolean
 restore_value (Restoring *self,
-               JsonNode *node,
                EbbArgs *args,
                const char *key,
-               guint depth,
                GError **error)
 {
-  if (JSON_NODE_HOLDS_NULL (node))
-    ebb_args_add_none (args, key);
-  else if (JSON_NODE_HOLDS_OBJECT (node))
-    return restore_object (self, node, args, key, depth, error);
-  else if (JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_BOOLEAN)
-    ebb_args_add_boolean (args, key, json_node_get_boolean (node));
-  else if (JSON_NODE_HOLDS_VALUE (node) && json_node_get_value_type (node) == G_TYPE_STRING)
-    ebb_args_add_string (args, key, json_node_get_string (node));
-  else
-    return fail (self, error, "a value of an unknown type at", key ? key : "");
-  return TRUE;
-}
+  g_autofree char *text = NULL;
 
-static EbbArgs *
-restore_dict (Restoring *self,
-              JsonNode *node,
-              guint depth,
-              GError **error)
-{
-  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_DICT);
-  JsonObjectIter iter;
-  const char *key;
-  JsonNode *value;
-
-  json_object_iter_init_ordered (&iter, json_node_get_object (node));
-  while (json_object_iter_next_ordered (&iter, &key, &value))
-    if (!restore_value (self, value, args, key, depth + 1, error))
-      return NULL;
-  return g_steal_pointer (&args);
-}
-
-static EbbArgs *
-restore_args (Restoring *self,
-              JsonNode *node,
-              guint depth,
-              GError **error)
-{
-  JsonObject *object = JSON_NODE_HOLDS_OBJECT (node) ? json_node_get_object (node) : NULL;
-  g_autoptr (EbbArgs) args = NULL;
-  JsonNode *content = NULL;
-  guint kind = 0;
-
-  for (; object != NULL && content == NULL && kind < G_N_ELEMENTS (container_tags); kind++)
-    content = json_object_get_member (object, container_tags[kind]);
-  if (content == NULL || depth > MAX_DEPTH || json_object_get_size (object) != 1
-      || json_node_get_node_type (content) != (--kind == EBB_ARGS_DICT ? JSON_NODE_OBJECT : JSON_NODE_ARRAY))
+  switch (ebb_json_scanner_peek (&self->scanner))
     {
-      fail (self, error, "no container where one should be, or too deep a nesting", "");
-      return NULL;
+    case '{':
+      return restore_object (self, args, key, NULL, error);
+    case '"':
+      text = ebb_json_scanner_read_string (&self->scanner, error);
+      if (text != NULL)
+        ebb_args_add_string (args, key, text);
+      return text != NULL;
+    default:
+      if (ebb_json_scanner_try_word (&self->scanner, "null"))
+        ebb_args_add_none (args, key);
+      else if (ebb_json_scanner_try_word (&self->scanner, "true"))
+        ebb_args_add_boolean (args, key, TRUE);
+      else if (ebb_json_scanner_try_word (&self->scanner, "false"))
+        ebb_args_add_boolean (args, key, FALSE);
+      else
+        return fail (self, error, "a value of an unknown type at", key != NULL ? key : "");
+      return TRUE;
     }
-  if (kind == EBB_ARGS_DICT)
-    return restore_dict (self, content, depth, error);
-  args = ebb_args_new ((EbbArgsKind) kind);
-  for (guint i = 0; i < json_array_get_length (json_node_get_array (content)); i++)
-    if (!restore_value (self, json_array_get_element (json_node_get_array (content), i), args, NULL, depth + 1, error))
-      return NULL;
-  return g_steal_pointer (&args);
+}
+
+/* Takes the head with the checksum, which must be that of all that follows except for the last brace. */
+static gboolean
+check_seal (EbbJsonScanner *scanner,
+            GError **error)
+{
+  g_autofree char *sum = NULL;
+
+  if (!ebb_json_scanner_expect (scanner, '{', error) || !expect_key (scanner, "sum", error)
+      || (sum = ebb_json_scanner_read_string (scanner, error)) == NULL || !ebb_json_scanner_expect (scanner, ',', error)
+      || !expect_key (scanner, "tree", error))
+    return FALSE;
+  return (scanner->position < scanner->length
+          && is_sum (sum, ebb_state_checksum (scanner->text + scanner->position,
+                                              scanner->length - scanner->position - 1)))
+         || ebb_json_scanner_fail (scanner, error, "the state's text has another checksum than was written");
 }
 
 EbbArgs *
@@ -408,18 +469,15 @@ ebb_state_tree_restore (const char *text,
                         const char *what,
                         GError **error)
 {
-  g_autoptr (JsonParser) parser = json_parser_new_immutable ();
   g_autoptr (GHashTable) by_name = g_hash_table_new (g_str_hash, g_str_equal);
-  g_autoptr (GError) failure = NULL;
-  Restoring self = { .tensors = tensors, .by_name = by_name, .what = what };
+  g_autoptr (EbbArgs) root = NULL;
+  Restoring self = { .tensors = tensors, .by_name = by_name };
 
-  if (!json_parser_load_from_data (parser, text, -1, &failure) || json_parser_get_root (parser) == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the state's text is broken: %s", what,
-                   failure ? failure->message : "it is empty");
-      return NULL;
-    }
   for (guint i = 0; i < ebb_args_get_length (tensors); i++)
     g_hash_table_insert (by_name, (gpointer) ebb_args_get_key (tensors, i), GUINT_TO_POINTER (i + 1));
-  return restore_args (&self, json_parser_get_root (parser), 0, error);
+  if (!ebb_json_scanner_init (&self.scanner, text, strlen (text), what, error) || !check_seal (&self.scanner, error)
+      || !restore_object (&self, NULL, NULL, &root, error) || !ebb_json_scanner_expect (&self.scanner, '}', error)
+      || !ebb_json_scanner_expect_end (&self.scanner, error))
+    return NULL;
+  return g_steal_pointer (&root);
 }

@@ -10,7 +10,10 @@ G_BEGIN_DECLS
 
 EbbArgs *ebb_training_state_get_rest (EbbTrainingState *self,
                                       gint64 step);
-/* Fails if load_rest () would; gives the step. @folder names the state in errors. */
+/* Whether a state of this step can be saved. */
+gboolean ebb_training_state_check_step (gint64 step,
+                                        GError **error);
+/* Fails if load_rest () would; gives the step. @folder names the state in errors: UTF-8, one line. */
 gboolean ebb_training_state_check_rest (EbbTrainingState *self,
                                         EbbArgs *tree,
                                         const char *folder,

@@ -4,7 +4,9 @@
 #include "nn/module-instance-private.h"
 #include "nn/optimizer-private.h"
 #include "nn/state-folder-private.h"
+#include "nn/state-tree-private.h"
 #include "nn/text-dataset-private.h"
+#include "tensor/error-private.h"
 
 /* As a tree: { version, step, config, module: {...}, optimizer: {...}, dataset: {...}, values: {...},
  * generators: { name: { seed, offset } }, tracker: {...} }. */
@@ -98,11 +100,23 @@ ebb_training_state_get_rest (EbbTrainingState *self,
   return tree;
 }
 
+gboolean
+ebb_training_state_check_step (gint64 step,
+                               GError **error)
+{
+  if (step >= 0 && step <= EBB_STATE_MAX_COUNT)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "a state of step %" G_GINT64_FORMAT " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
+               step, EBB_STATE_MAX_COUNT);
+  return FALSE;
+}
+
 /**
  * ebb_training_state_save:
  * @self: what is to be saved
  * @folder: (type filename): a folder, made if it does not exist
- * @step: how many steps were taken
+ * @step: how many steps were taken, from 0 to 2^53
  * @error: return location for an error
  *
  * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
@@ -110,7 +124,8 @@ ebb_training_state_get_rest (EbbTrainingState *self,
  * new file in @folder. The file appears as a whole once all of it has reached the disk; only then older ones go, but
  * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left.
  *
- * Returns: %FALSE with %EBB_ERROR_IO if it can't be written; older states are still there
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @step is out of range,
+ *   %EBB_ERROR_STATE if #EbbTrainingState:values hold what can't be saved; older states are still there
  */
 gboolean
 ebb_training_state_save (EbbTrainingState *self,
@@ -126,6 +141,8 @@ ebb_training_state_save (EbbTrainingState *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
+  if (!ebb_training_state_check_step (step, error))
+    return FALSE;
   if (self->module != NULL
       && (!ebb_module_check_whole (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
           || !ebb_module_check_uncut (self->module, "save it by ebb_training_state_save_sharded()", error)))
@@ -188,22 +205,17 @@ read_step (EbbArgs *tree,
 
   if (!read_int (tree, "version", folder, &version, error) || !read_int (tree, "step", folder, step, error))
     return FALSE;
-  if (version == STATE_VERSION)
+  if (version != STATE_VERSION)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
+                 version, STATE_VERSION);
+  else if (*step < 0 || *step > EBB_STATE_MAX_COUNT)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s is of step %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
+                 folder, *step, EBB_STATE_MAX_COUNT);
+  else
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
-               version, STATE_VERSION);
   return FALSE;
-}
-
-static EbbArgs *
-read_tree (const char *folder,
-           gint64 *step,
-           GError **error)
-{
-  g_autoptr (EbbArgs) tree = ebb_state_folder_read (folder, error);
-
-  return tree != NULL && read_step (tree, folder, step, error) ? g_steal_pointer (&tree) : NULL;
 }
 
 /* Looks at the state of one generator; sets it unless @check_only. */
@@ -288,11 +300,33 @@ take_texts (EbbTrainingState *self,
 {
   int config = ebb_args_find (tree, "config"), values = ebb_args_find (tree, "values");
 
-  if (config >= 0 && ebb_args_get_value_kind (tree, (guint) config) == EBB_VALUE_STRING)
+  if (config >= 0)
     ebb_training_state_set_config (self, ebb_args_get_string (tree, (guint) config));
   g_clear_pointer (&self->values, ebb_args_unref);
   if (values >= 0)
     self->values = ebb_args_get_args (tree, (guint) values);
+}
+
+/* The program's own text and values, where there are any. */
+static gboolean
+check_texts (EbbArgs *tree,
+             const char *folder,
+             GError **error)
+{
+  static const char *const names[] = { "config", "values" };
+  static const EbbValueKind kinds[] = { EBB_VALUE_STRING, EBB_VALUE_ARGS };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      int index = ebb_args_find (tree, names[i]);
+
+      if (index < 0 || ebb_args_get_value_kind (tree, (guint) index) == kinds[i])
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has %s of another type than it should",
+                   folder, names[i]);
+      return FALSE;
+    }
+  return TRUE;
 }
 
 gboolean
@@ -305,7 +339,7 @@ ebb_training_state_check_rest (EbbTrainingState *self,
   g_autoptr (EbbArgs) generators = NULL;
   g_autoptr (EbbArgs) dataset = NULL;
 
-  if (!read_step (tree, folder, step, error))
+  if (!read_step (tree, folder, step, error) || !check_texts (tree, folder, error))
     return FALSE;
   generators = read_part (tree, "generators", folder, error);
   if (generators == NULL || !load_generators (self, generators, folder, TRUE, error)
@@ -388,6 +422,7 @@ ebb_training_state_load (EbbTrainingState *self,
   g_autoptr (EbbArgs) tree = NULL;
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
+  g_autofree char *shown = NULL;
   gint64 saved_step = 0;
 
   if (step != NULL)
@@ -400,13 +435,14 @@ ebb_training_state_load (EbbTrainingState *self,
       && (!ebb_module_check_whole (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
           || !ebb_module_check_uncut (self->module, "load it by ebb_training_state_load_sharded()", error)))
     return FALSE;
+  shown = ebb_escape_text (folder);
   tree = ebb_state_folder_read (folder, error);
-  if (tree == NULL || !ebb_training_state_check_rest (self, tree, folder, &saved_step, error))
+  if (tree == NULL || !ebb_training_state_check_rest (self, tree, shown, &saved_step, error))
     return FALSE;
-  if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
+  if (self->module != NULL && (module = read_part (tree, "module", shown, error)) == NULL)
     return FALSE;
   if (self->optimizer != NULL
-      && ((optimizer = read_part (tree, "optimizer", folder, error)) == NULL
+      && ((optimizer = read_part (tree, "optimizer", shown, error)) == NULL
           || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
     return FALSE;
 
@@ -414,7 +450,7 @@ ebb_training_state_load (EbbTrainingState *self,
     return FALSE;
   if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
     return FALSE;
-  if (!ebb_training_state_load_rest (self, tree, folder, error))
+  if (!ebb_training_state_load_rest (self, tree, shown, error))
     return FALSE;
   if (step != NULL)
     *step = saved_step;
@@ -436,12 +472,16 @@ ebb_training_state_read_config (const char *folder,
                                 GError **error)
 {
   g_autoptr (EbbArgs) tree = NULL;
+  g_autofree char *shown = NULL;
   gint64 step;
 
   if ((error != NULL && *error != NULL) || folder == NULL)
     return NULL;
-  tree = read_tree (folder, &step, error);
-  return tree != NULL ? ebb_training_state_get_saved_config (tree, folder, error) : NULL;
+  shown = ebb_escape_text (folder);
+  tree = ebb_state_folder_read (folder, error);
+  return tree != NULL && read_step (tree, shown, &step, error)
+             ? ebb_training_state_get_saved_config (tree, shown, error)
+             : NULL;
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */
@@ -518,7 +558,8 @@ ebb_training_state_get_values (EbbTrainingState *self)
 /**
  * ebb_training_state_set_values: (set-property values)
  * @self: a training
- * @values: (nullable): values of the program's own: numbers, strings, tensors and containers of them
+ * @values: (nullable): values of the program's own: numbers, strings in UTF-8, tensors and containers of them, nested
+ *   at most 60 deep
  *
  * Sets values that are saved with the state.
  */

@@ -406,7 +406,7 @@ save_with_failure (EbbProcessGroup *group,
     return TRUE;
   if (attempt->fails)
     {
-      test_assert_error (failure, EBB_ERROR_STATE, "the state holds an object");
+      test_assert_error (failure, EBB_ERROR_STATE, "it has an object");
       g_assert_cmpint (g_str_has_prefix (failure->message, "rank 2: "), ==, rank != 2);
     }
   else if (attempt->limit > 0)

@@ -101,6 +101,8 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
+  if (!ebb_training_state_check_step (step, error))
+    return FALSE;
   g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
   rest = ebb_training_state_get_rest (self, step);
   return ebb_shard_save (module, optimizer, rest, folder, error);
