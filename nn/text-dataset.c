@@ -2,6 +2,7 @@
 #include "nn/text-dataset-private.h"
 
 #include "tensor/atomic-file-private.h"
+#include "nn/state-tree-private.h"
 #include "nn/token-stream-private.h"
 
 #include <gio/gio.h>
@@ -18,8 +19,7 @@ struct _EbbTextDataset
   gboolean shuffle;
   gint64 position;
   EbbTokenStream stream;
-  guint64 checksum;
-  gboolean has_checksum;
+  gint64 checksum;
 };
 
 enum
@@ -104,11 +104,12 @@ find_window (EbbTextDataset *self,
 /* As many tokens at each end are in the checksum: enough to tell texts apart, and quick however long they are. */
 #define CHECKED_TOKENS ((gint64) 1 << 20)
 
-static guint64
+static gboolean
 add_to_checksum (const EbbTokenStream *stream,
                  gint64 begin,
                  gint64 end,
-                 guint64 sum)
+                 guint64 *sum,
+                 GError **error)
 {
   gint64 tokens[1024];
 
@@ -116,32 +117,34 @@ add_to_checksum (const EbbTokenStream *stream,
     {
       gint64 n = MIN (end - begin, (gint64) G_N_ELEMENTS (tokens));
 
-      ebb_token_stream_read (stream, begin, n, tokens);
+      if (!ebb_token_stream_read (stream, begin, n, tokens, error))
+        return FALSE;
       for (gint64 i = 0; i < n; i++)
-        sum = mix (sum ^ (guint64) tokens[i]);
+        *sum = mix (*sum ^ (guint64) tokens[i]);
       begin += n;
     }
-  return sum;
+  return TRUE;
 }
 
-static gint64
-get_checksum (EbbTextDataset *self)
+static gboolean
+make_checksum (EbbTextDataset *self,
+               GError **error)
 {
   gint64 n = self->stream.n_tokens, first_end = MIN (n, CHECKED_TOKENS);
+  guint64 sum = mix ((guint64) n);
+  gboolean ok = add_to_checksum (&self->stream, 0, first_end, &sum, error)
+                && add_to_checksum (&self->stream, MAX (first_end, n - CHECKED_TOKENS), n, &sum, error);
 
-  if (!self->has_checksum)
-    {
-      self->checksum = add_to_checksum (&self->stream, 0, first_end, mix ((guint64) n));
-      self->checksum = add_to_checksum (&self->stream, MAX (first_end, n - CHECKED_TOKENS), n, self->checksum);
-      self->has_checksum = TRUE;
-    }
-  return (gint64) self->checksum;
+  self->checksum = (gint64) sum;
+  return ok;
 }
 
 static char *
 get_names (EbbTextDataset *self)
 {
-  return self->paths != NULL ? g_strjoinv (", ", self->paths) : g_strdup ("the text");
+  g_autofree char *names = self->paths != NULL ? g_strjoinv (", ", self->paths) : g_strdup ("the text");
+
+  return ebb_escape_text (names);
 }
 
 /* -- using it ------------------------------------------------------------------------------------------------------ */
@@ -226,7 +229,8 @@ ebb_text_dataset_check_context (EbbTextDataset *self,
  * Takes the next windows and moves #EbbTextDataset:position on by @batch. Which windows these are depends on the text,
  * #EbbTextDataset:seed, @context and the position alone. Windows may reach from one file into the next.
  *
- * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if the text is too short or a number is not positive
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if the text is too short, a number is not positive or the position
+ *   would pass 2^63, %EBB_ERROR_FORMAT if a file has been cut meanwhile
  */
 gboolean
 ebb_text_dataset_get_batch (EbbTextDataset *self,
@@ -255,6 +259,13 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
     }
   if (!ebb_text_dataset_check_context (self, context, error))
     return FALSE;
+  if (self->position > G_MAXINT64 - batch)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%" G_GINT64_FORMAT " windows at position %" G_GINT64_FORMAT ": positions end at %" G_GINT64_FORMAT,
+                   batch, self->position, G_MAXINT64);
+      return FALSE;
+    }
   inputs = ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
   nexts = inputs ? ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), error) : NULL;
   x = nexts ? ebb_tensor_get_data (inputs, error) : NULL;
@@ -265,9 +276,10 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
     {
       gint64 begin = find_window (self, self->position + b, context);
 
-      ebb_token_stream_read (&self->stream, begin, context, x);
+      if (!ebb_token_stream_read (&self->stream, begin, context, x, error)
+          || !ebb_token_stream_read (&self->stream, begin + context, 1, y + context - 1, error))
+        return FALSE;
       memcpy (y, x + 1, sizeof (gint64) * (gsize) (context - 1));
-      ebb_token_stream_read (&self->stream, begin + context, 1, y + context - 1);
     }
   self->position += batch;
   *tokens = g_steal_pointer (&inputs);
@@ -354,21 +366,20 @@ ebb_text_dataset_get_state (EbbTextDataset *self)
 
   state = ebb_args_new (EBB_ARGS_DICT);
   ebb_args_add_int (state, "n_tokens", self->stream.n_tokens);
-  ebb_args_add_int (state, "checksum", get_checksum (self));
+  ebb_args_add_int (state, "checksum", self->checksum);
   ebb_args_add_int (state, "seed", (gint64) self->seed);
   ebb_args_add_int (state, "position", self->position);
   ebb_args_add_boolean (state, "shuffle", self->shuffle);
   return state;
 }
 
-/* States from before there was a checksum tell texts apart by length alone. */
 static gboolean
 check_text (EbbTextDataset *self,
             EbbArgs *state,
             GError **error)
 {
   gint64 n_tokens = ebb_args_get_int (state, (guint) ebb_args_find (state, "n_tokens"));
-  int index = ebb_args_find (state, "checksum");
+  gint64 checksum = ebb_args_get_int (state, (guint) ebb_args_find (state, "checksum"));
   g_autofree char *names = NULL;
 
   if (n_tokens != self->stream.n_tokens)
@@ -380,9 +391,7 @@ check_text (EbbTextDataset *self,
                    names, self->stream.n_tokens, n_tokens);
       return FALSE;
     }
-  if (index < 0
-      || (ebb_args_get_value_kind (state, (guint) index) == EBB_VALUE_INT
-          && ebb_args_get_int (state, (guint) index) == get_checksum (self)))
+  if (checksum == self->checksum)
     return TRUE;
   names = get_names (self);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
@@ -396,24 +405,25 @@ ebb_text_dataset_check_state (EbbTextDataset *self,
                               EbbArgs *state,
                               GError **error)
 {
-  static const char *const names[] = { "n_tokens", "seed", "position", "shuffle" };
+  static const char *const names[] = { "n_tokens", "checksum", "seed", "position", "shuffle" };
   gint64 position;
 
   for (guint i = 0; i < G_N_ELEMENTS (names); i++)
     {
       int index = ebb_args_find (state, names[i]);
 
-      if (index < 0 || ebb_args_get_value_kind (state, (guint) index) != (i == 3 ? EBB_VALUE_BOOL : EBB_VALUE_INT))
+      if (index < 0 || ebb_args_get_value_kind (state, (guint) index) != (i == 4 ? EBB_VALUE_BOOL : EBB_VALUE_INT))
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state of the text has no %s", names[i]);
           return FALSE;
         }
     }
   position = ebb_args_get_int (state, (guint) ebb_args_find (state, "position"));
-  if (position >= 0)
+  if (position >= 0 && position <= EBB_STATE_MAX_COUNT)
     return check_text (self, state, error);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state of the text is of position %" G_GINT64_FORMAT ": it must be 0 or more", position);
+               "the state of the text is of position %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
+               position, EBB_STATE_MAX_COUNT);
   return FALSE;
 }
 
@@ -451,15 +461,8 @@ read_paths (EbbTextDataset *self,
             GError **error)
 {
   for (guint i = 0; self->paths[i] != NULL; i++)
-    {
-      g_autoptr (GBytes) bytes = ebb_map_file (self->paths[i], error);
-
-      if (bytes == NULL || !ebb_token_stream_append (&self->stream, bytes, self->paths[i], self->tokenizer, error))
-        {
-          ebb_token_stream_clear (&self->stream);
-          return FALSE;
-        }
-    }
+    if (!ebb_token_stream_append_file (&self->stream, self->paths[i], self->tokenizer, error))
+      return FALSE;
   return TRUE;
 }
 
@@ -478,8 +481,12 @@ ebb_text_dataset_initable_init_instance (GInitable *initable,
                    "a text dataset needs a tokenizer and either files or a text");
       return FALSE;
     }
-  return self->text ? ebb_token_stream_append (&self->stream, self->text, "the text", self->tokenizer, error)
-                    : read_paths (self, error);
+  if ((self->text ? ebb_token_stream_append (&self->stream, self->text, "the text", self->tokenizer, error)
+                  : read_paths (self, error))
+      && make_checksum (self, error))
+    return TRUE;
+  ebb_token_stream_clear (&self->stream);
+  return FALSE;
 }
 
 static void
@@ -641,9 +648,9 @@ ebb_text_dataset_init (EbbTextDataset *self)
  * @seed: which orders of windows the epochs have
  * @error: return location for an error
  *
- * Opens files as one stream of tokens. They are mapped; with #EbbByteTokenizer nothing is copied, with others the
- * tokens are kept in 2 or 4 bytes each. An epoch takes each window of the text once, in an order that depends on @seed
- * and the epoch.
+ * Opens files as one stream of tokens. With #EbbByteTokenizer files of more than 1 MiB stay open, and each window is
+ * read from them; with other tokenizers the tokens are kept in memory, in 2 or 4 bytes each. An epoch takes each window
+ * of the text once, in an order that depends on @seed and the epoch.
  *
  * Returns: (transfer full) (nullable): the text; %NULL with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT if
  *   it is empty

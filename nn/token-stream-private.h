@@ -3,7 +3,8 @@
 
 #include "nn/tokenizer.h"
 
-/* Tokens in the narrowest storage that holds them; bytes stay where they are, in a mapped file. */
+/* Tokens in the narrowest storage that holds them; bytes stay where they are, in memory or in a file, which is read
+ * anew for each window: it is not mapped, since whoever cuts a mapped file ends the processes that read it. */
 
 G_BEGIN_DECLS
 
@@ -12,7 +13,9 @@ typedef struct
   gint64 begin; /* of its first token in the stream */
   gint64 n_tokens;
   guint width;  /* bytes of a token: 1, 2 or 4 */
-  GBytes *data; /* width 1 */
+  GBytes *data; /* width 1, in memory */
+  int fd;       /* width 1, in the file @path; else -1 */
+  char *path;
   void *tokens; /* else */
 } EbbTokenSegment;
 
@@ -29,11 +32,16 @@ gboolean ebb_token_stream_append (EbbTokenStream *self,
                                   const char *name,
                                   EbbTokenizer *tokenizer,
                                   GError **error);
-/* Copies the tokens from @begin on, which must be there. */
-void ebb_token_stream_read (const EbbTokenStream *self,
-                            gint64 begin,
-                            gint64 n,
-                            gint64 *tokens);
+gboolean ebb_token_stream_append_file (EbbTokenStream *self,
+                                       const char *path,
+                                       EbbTokenizer *tokenizer,
+                                       GError **error);
+/* Copies the tokens from @begin on, which must be there; fails if a file has lost them. */
+gboolean ebb_token_stream_read (const EbbTokenStream *self,
+                                gint64 begin,
+                                gint64 n,
+                                gint64 *tokens,
+                                GError **error);
 void ebb_token_stream_clear (EbbTokenStream *self);
 
 G_END_DECLS

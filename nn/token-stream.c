@@ -2,12 +2,16 @@
 #include "nn/token-stream-private.h"
 
 #include "nn/byte-tokenizer.h"
+#include "tensor/atomic-file-private.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A long text is encoded in parts: tokens as the tokenizer gives them take 8 bytes each. */
 #define PART_SIZE ((gsize) 1 << 20)
+/* Files up to this size are read at once, so that a text of many small files doesn't hold as many open. */
+#define SMALL_FILE ((gsize) 1 << 20)
 
 /* Makes room for @n more tokens. */
 static gboolean
@@ -98,6 +102,29 @@ clear_segment (EbbTokenSegment *segment)
 {
   g_clear_pointer (&segment->data, g_bytes_unref);
   g_clear_pointer (&segment->tokens, g_free);
+  g_clear_pointer (&segment->path, g_free);
+  if (segment->fd >= 0)
+    close (segment->fd);
+}
+
+static gboolean
+fail_empty (const char *name,
+            GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (name);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
+  return FALSE;
+}
+
+/* Takes @segment over. */
+static void
+append_segment (EbbTokenStream *self,
+                const EbbTokenSegment *segment)
+{
+  self->segments = g_renew (EbbTokenSegment, self->segments, self->n_segments + 1);
+  self->segments[self->n_segments++] = *segment;
+  self->n_tokens += segment->n_tokens;
 }
 
 gboolean
@@ -107,13 +134,10 @@ ebb_token_stream_append (EbbTokenStream *self,
                          EbbTokenizer *tokenizer,
                          GError **error)
 {
-  EbbTokenSegment segment = { .begin = self->n_tokens };
+  EbbTokenSegment segment = { .begin = self->n_tokens, .fd = -1 };
 
   if (g_bytes_get_size (text) == 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", name);
-      return FALSE;
-    }
+    return fail_empty (name, error);
   if (EBB_IS_BYTE_TOKENIZER (tokenizer))
     {
       segment.width = 1;
@@ -122,29 +146,64 @@ ebb_token_stream_append (EbbTokenStream *self,
     }
   else if (!encode_text (&segment, text, tokenizer, error))
     {
+      g_autofree char *shown = ebb_escape_text (name);
+
       clear_segment (&segment);
-      g_prefix_error (error, "%s: ", name);
+      g_prefix_error (error, "%s: ", shown);
       return FALSE;
     }
-  self->segments = g_renew (EbbTokenSegment, self->segments, self->n_segments + 1);
-  self->segments[self->n_segments++] = segment;
-  self->n_tokens += segment.n_tokens;
+  append_segment (self, &segment);
   return TRUE;
 }
 
-static void
+gboolean
+ebb_token_stream_append_file (EbbTokenStream *self,
+                              const char *path,
+                              EbbTokenizer *tokenizer,
+                              GError **error)
+{
+  EbbTokenSegment segment = { .begin = self->n_tokens, .width = 1 };
+  g_autoptr (GBytes) text = NULL;
+  char *data;
+  gsize size;
+
+  segment.fd = ebb_open_regular_file (path, &size, error);
+  if (segment.fd < 0)
+    return FALSE;
+  if (EBB_IS_BYTE_TOKENIZER (tokenizer) && size > SMALL_FILE)
+    {
+      segment.path = g_strdup (path);
+      segment.n_tokens = (gint64) size;
+      append_segment (self, &segment);
+      return TRUE;
+    }
+  close (segment.fd);
+  data = ebb_read_file (path, G_MAXSIZE - 1, &size, error);
+  if (data == NULL)
+    return FALSE;
+  text = g_bytes_new_take (data, size);
+  return ebb_token_stream_append (self, text, path, tokenizer, error);
+}
+
+static gboolean
 read_segment (const EbbTokenSegment *segment,
               gint64 first,
               gint64 n,
-              gint64 *tokens)
+              gint64 *tokens,
+              GError **error)
 {
-  const guint8 *bytes = segment->width == 1 ? g_bytes_get_data (segment->data, NULL) : NULL;
+  /* Bytes of a file are read to the end of the room for their tokens, and are made wider from the first one on. */
+  guint8 *read = (guint8 *) tokens + 7 * n;
+  const guint8 *bytes = segment->data != NULL ? (const guint8 *) g_bytes_get_data (segment->data, NULL) + first : read;
 
   switch (segment->width)
     {
     case 1:
+      if (segment->data == NULL
+          && !ebb_read_file_part (segment->fd, segment->path, (guint64) first, read, (gsize) n, error))
+        return FALSE;
       for (gint64 i = 0; i < n; i++)
-        tokens[i] = bytes[first + i];
+        tokens[i] = bytes[i];
       break;
     case 2:
       for (gint64 i = 0; i < n; i++)
@@ -154,13 +213,15 @@ read_segment (const EbbTokenSegment *segment,
       for (gint64 i = 0; i < n; i++)
         tokens[i] = ((const gint32 *) segment->tokens)[first + i];
     }
+  return TRUE;
 }
 
-void
+gboolean
 ebb_token_stream_read (const EbbTokenStream *self,
                        gint64 begin,
                        gint64 n,
-                       gint64 *tokens)
+                       gint64 *tokens,
+                       GError **error)
 {
   guint s = 0;
 
@@ -171,11 +232,13 @@ ebb_token_stream_read (const EbbTokenStream *self,
       gint64 first = begin - self->segments[s].begin;
       gint64 here = MIN (n, self->segments[s].n_tokens - first);
 
-      read_segment (&self->segments[s], first, here, tokens);
+      if (!read_segment (&self->segments[s], first, here, tokens, error))
+        return FALSE;
       tokens += here;
       begin += here;
       n -= here;
     }
+  return TRUE;
 }
 
 void

@@ -1,8 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/tensors.h"
 
 #include <glib/gstdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static EbbTextDataset *
 make_text (const char *text, guint64 seed)
@@ -289,6 +291,47 @@ bad_texts_are_named (void)
   g_rmdir (folder);
 }
 
+/* A file that is cut while it is used: an error, where a mapping would end the process. */
+static void
+a_text_that_was_cut_is_named (void)
+{
+  g_autofree char *folder = g_dir_make_tmp ("ebb-text-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "cut.txt", NULL);
+  const char *const paths[] = { path, NULL };
+  const gsize size = 3 << 20;
+  g_autofree char *bytes = g_strnfill (size, 'x');
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) targets = NULL;
+  g_autoptr (EbbTextDataset) self = NULL;
+  g_autoptr (GError) error = NULL;
+  const gint64 *x;
+
+  bytes[size - 3] = 'y'; /* the last one of the last window's targets */
+  g_assert_true (g_file_set_contents (path, bytes, (gssize) size, NULL));
+  self = ebb_text_dataset_new (paths, tokenizer, 1, &error);
+  g_assert_no_error (error);
+  ebb_text_dataset_set_shuffle (self, FALSE);
+  ebb_text_dataset_set_position (self, (gint64) (size - 1) / 3 - 1);
+  g_assert_true (ebb_text_dataset_get_batch (self, 1, 3, &tokens, &targets, &error));
+  x = ebb_tensor_get_data (targets, &error);
+  g_assert_cmpint (x[0] + x[1] + x[2], ==, 2 * 'x' + 'y');
+  g_clear_pointer (&tokens, ebb_tensor_unref);
+  g_clear_pointer (&targets, ebb_tensor_unref);
+
+  g_assert_cmpint (truncate (path, 5000), ==, 0);
+  ebb_text_dataset_set_position (self, 4000);
+  g_assert_false (ebb_text_dataset_get_batch (self, 1, 3, &tokens, &targets, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "cut.txt", "it ends before byte");
+  g_assert_cmpint (ebb_text_dataset_get_position (self), ==, 4000);
+  g_clear_error (&error);
+  ebb_text_dataset_set_position (self, 10);
+  g_assert_true (ebb_text_dataset_get_batch (self, 1, 3, &tokens, &targets, &error));
+  g_assert_no_error (error);
+  g_remove (path);
+  g_rmdir (folder);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -303,6 +346,7 @@ main (int argc, char **argv)
                    another_text_of_the_same_length_is_refused);
   g_test_add_func ("/text-dataset/files-are-one-text", files_are_one_text);
   g_test_add_func ("/text-dataset/a-long-text-has-the-tokens-of-the-whole", a_long_text_has_the_tokens_of_the_whole);
+  g_test_add_func ("/text-dataset/a-text-that-was-cut-is-named", a_text_that_was_cut_is_named);
   g_test_add_func ("/text-dataset/bad-texts-are-named", bad_texts_are_named);
   return g_test_run ();
 }
