@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 
+#include <math.h>
+
 /* Changes in place: what they write, what they count, and what they must not touch. */
 
 #define SHAPE(...) (const gint64[]){ __VA_ARGS__ }, G_N_ELEMENTS (((const gint64[]){ __VA_ARGS__ }))
@@ -52,6 +54,53 @@ each_change_counts (void)
   g_assert_true (ebb_tensor_fill_uniform (x, 5, 6, NULL, &error));
   g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 5);
   g_assert_no_error (error);
+}
+
+/* Rounding, of the product in f32 and of the result to the dtype, must not lead out of the range. */
+static void
+uniform_stays_in_its_range (void)
+{
+  static const struct
+  {
+    double low, high;
+  } ranges[] = { { 0, 1 },         { -1, 1 },   { 0.1, 0.3 },    { -0.3, -0.1 },  { 100, 101 }, { -3, -2.98 },
+                 { 1, 1.0000005 }, { 1, 1.01 }, { 0, 0x1p-130 }, { -1e30, 1e30 }, { 0.99, 1 },  { 5, 5 } };
+  const gint64 n = 200000;
+
+  for (guint d = 0; d < 2; d++)
+    for (guint i = 0; i < G_N_ELEMENTS (ranges); i++)
+      {
+        EbbDType dtype = d == 0 ? EBB_DTYPE_F32 : EBB_DTYPE_BF16;
+        const double low = ranges[i].low, high = ranges[i].high;
+        g_autoptr (GError) error = NULL;
+        g_autoptr (EbbTensor) x = i == 0 ? ebb_rand (&n, 1, dtype, NULL, NULL, &error)
+                                         : ebb_tensor_new_empty (&n, 1, dtype, NULL, &error);
+        g_autoptr (EbbTensor) wide = NULL;
+        const float *values;
+
+        g_assert_true (i == 0 || ebb_tensor_fill_uniform (x, low, high, NULL, &error));
+        wide = ebb_cast (x, EBB_DTYPE_F32, &error);
+        g_assert_no_error (error);
+        values = test_read (wide);
+        for (gint64 k = 0; k < n; k++)
+          if (!(low == high ? values[k] == low : values[k] >= low && values[k] < high))
+            g_error ("%.9g of %s is not in [%.9g, %.9g)", values[k], ebb_dtype_get_name (dtype), low, high);
+      }
+}
+
+static void
+uniform_has_a_range_of_f32 (void)
+{
+  g_autoptr (EbbTensor) x = count_up (2, 3);
+  const double ranges[][2] = { { 1, 0 }, { -INFINITY, 0 }, { 0, INFINITY }, { -3e38, 3e38 }, { NAN, 1 } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (ranges); i++)
+    {
+      g_autoptr (GError) error = NULL;
+
+      g_assert_false (ebb_tensor_fill_uniform (x, ranges[i][0], ranges[i][1], NULL, &error));
+      g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+    }
 }
 
 static void
@@ -182,5 +231,7 @@ main (int argc, char **argv)
   g_test_add_func ("/in-place/leaves-with-gradients-are-protected", leaves_with_gradients_are_protected);
   g_test_add_func ("/in-place/backward-notices-a-change", backward_notices_a_change);
   g_test_add_func ("/in-place/what-backward-does-not-need-may-change", what_backward_does_not_need_may_change);
+  g_test_add_func ("/in-place/uniform-stays-in-its-range", uniform_stays_in_its_range);
+  g_test_add_func ("/in-place/uniform-has-a-range-of-f32", uniform_has_a_range_of_f32);
   return g_test_run ();
 }

@@ -4,6 +4,7 @@
 #include "tensor/ops/op-support-private.h"
 #include "tensor/thread-private.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Changes of data in place. They are not recorded; each launch counts the storage's version up, so that backward
@@ -229,10 +230,12 @@ fill_random (EbbTensor *tensor, EbbLaunch *launch, EbbGenerator *generator, GErr
  * @generator: (nullable): where the draws come from, or %NULL for the thread's default
  * @error: return location for an error
  *
- * Sets the elements to numbers drawn uniformly from [@low, @high).
+ * Sets the elements to numbers drawn uniformly from [@low, @high), also after they are rounded to the tensor's dtype.
+ * If the dtype has no number in that range, all elements are the one nearest @low.
  *
- * Fails with %EBB_ERROR_INVALID_ARGUMENT when @low exceeds @high, with %EBB_ERROR_DTYPE for other dtypes and with
- * %EBB_ERROR_GRAPH when @tensor requires a gradient and gradients are being recorded.
+ * Fails with %EBB_ERROR_INVALID_ARGUMENT when @low exceeds @high or f32 does not hold their difference, with
+ * %EBB_ERROR_DTYPE for other dtypes and with %EBB_ERROR_GRAPH when @tensor requires a gradient and gradients are being
+ * recorded.
  *
  * Returns: %TRUE, or %FALSE with @error set
  */
@@ -243,10 +246,11 @@ ebb_tensor_fill_uniform (EbbTensor *tensor, double low, double high, EbbGenerato
 
   if (!check_target (tensor, "fill_uniform", error) || !check_floating (tensor, "fill_uniform", error))
     return FALSE;
-  if (!(low <= high))
+  if (!(low <= high && fabs (low) <= G_MAXFLOAT && high - low <= G_MAXFLOAT))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "fill_uniform: from %g to %g is no range; low must not exceed high", low, high);
+                   "fill_uniform: from %g to %g is no range; low must not exceed high, and f32 must hold high - low",
+                   low, high);
       return FALSE;
     }
   ebb_launch_init (&launch, EBB_KERNEL_UNIFORM);

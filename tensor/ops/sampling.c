@@ -50,7 +50,7 @@ new_sampled (const char *op_name,
  * @generator: (nullable): where the draws come from, or %NULL for the thread's default
  * @error: return location for an error
  *
- * Makes a tensor of numbers drawn uniformly from [0, 1).
+ * Makes a tensor of numbers drawn uniformly from [0, 1): 1 is not among them in bf16 either.
  *
  * Fails with %EBB_ERROR_DTYPE for another dtype, with %EBB_ERROR_SHAPE on negative sizes or too many dimensions and
  * with %EBB_ERROR_NO_MEMORY when the memory can't be had.

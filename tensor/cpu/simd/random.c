@@ -13,15 +13,62 @@
 
 /* -- uniform ------------------------------------------------------------------------------------------------------- */
 
+typedef struct
+{
+  const EbbLaunch *launch;
+  float least, greatest; /* of the output's dtype within the range; what is drawn may round to one beyond */
+} Uniform;
+
+/* The number of @dtype next to @x, which is one. */
+static float
+get_neighbour (EbbDType dtype,
+               float x,
+               gboolean above)
+{
+  const guint32 step = dtype == EBB_DTYPE_BF16 ? 0x10000 : 1;
+  union
+  {
+    float f;
+    guint32 u;
+  } bits = { .f = x };
+
+  if (x == 0.0f)
+    bits.u = step | (above ? 0 : 0x80000000u);
+  else
+    bits.u += above == (x > 0.0f) ? step : 0 - step;
+  return bits.f;
+}
+
+static void
+set_range (Uniform *self,
+           EbbDType dtype,
+           double low,
+           double high)
+{
+  const gboolean is_half = dtype == EBB_DTYPE_BF16;
+  const float nearest = is_half ? ebb_bf16_to_float (ebb_bf16_from_float ((float) low)) : (float) low;
+
+  self->least = nearest;
+  self->greatest = is_half ? ebb_bf16_to_float (ebb_bf16_from_float ((float) high)) : (float) high;
+  if (self->least < low)
+    self->least = get_neighbour (dtype, self->least, TRUE);
+  if (self->greatest >= high)
+    self->greatest = get_neighbour (dtype, self->greatest, FALSE);
+  if (self->least > self->greatest) /* none is within */
+    self->least = self->greatest = nearest;
+}
+
 static void
 uniform_part (gint64 begin,
               gint64 end,
               void *data)
 {
-  const EbbLaunch *launch = data;
+  const Uniform *self = data;
+  const EbbLaunch *launch = self->launch;
   EbbPhilox philox = launch->params.random.philox;
   const float low = (float) launch->params.random.low;
   const float width = (float) (launch->params.random.high - launch->params.random.low);
+  const EbbVec least = vec_set1 (self->least), greatest = vec_set1 (self->greatest);
   EbbCursor output;
   gint64 n;
 
@@ -39,7 +86,7 @@ uniform_part (gint64 begin,
           EbbVecI draw = (EbbVecI) vec_load ((const float *) (draws + k)) >> 8 & 0xffffff;
           EbbVec u = __builtin_convertvector(draw, EbbVec) * 5.9604644775390625e-8f;
 
-          vec_store (values + k, low + vec_rounded (u * width));
+          vec_store (values + k, vec_min (greatest, vec_max (least, low + vec_rounded (u * width))));
         }
       ebb_cursor_store_f32 (&output, n, values);
     }
@@ -49,7 +96,10 @@ gboolean
 EBB_SIMD_NAME (ebb_cpu_uniform) (const EbbLaunch *launch,
                                  GError **error)
 {
-  ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, uniform_part, (void *) launch);
+  Uniform self = { .launch = launch };
+
+  set_range (&self, launch->outputs[0]->dtype, launch->params.random.low, launch->params.random.high);
+  ebb_cpu_parallel_for_units (ebb_view_count (launch->outputs[0]), UNIT, RANDOM_GRAIN, uniform_part, &self);
   return TRUE;
 }
 
