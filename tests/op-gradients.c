@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/tensors.h"
 
 #include <math.h>
 
@@ -207,6 +208,34 @@ dropout_drops_the_same_twice (void)
   g_assert_true (ebb_tensor_equal (grad, y));
 }
 
+/* A gradient that is a view of a greater one must not hold all of that. */
+static void
+a_parts_gradient_holds_its_own_bytes_alone (void)
+{
+  for (int others = 0; others < 2; others++)
+    for (int dim = 0; dim < 2; dim++)
+      {
+        g_autoptr (GError) error = NULL;
+        g_autoptr (EbbTensor) large = test_randn (1, 100, 100, -1);
+        g_autoptr (EbbTensor) small = test_randn (2, dim == 0 ? 3 : 100, dim == 0 ? 100 : 3, -1);
+        g_autoptr (EbbTensor) joined = NULL;
+        g_autoptr (EbbTensor) squares = NULL;
+        g_autoptr (EbbTensor) loss = NULL;
+        g_autoptr (EbbMemoryStats) stats = NULL;
+        const guint64 expected = 3 * 100 * 4 + (others ? 100 * 100 * 4 : 0);
+
+        ebb_tensor_set_requires_grad (large, others, &error);
+        ebb_tensor_set_requires_grad (small, TRUE, &error);
+        joined = ebb_cat ((EbbTensor *[]){ large, small }, 2, dim, &error);
+        squares = ebb_square (joined, &error);
+        loss = ebb_sum (squares, NULL, 0, FALSE, &error);
+        ebb_tensor_backward (loss, &error);
+        g_assert_no_error (error);
+        stats = ebb_memory_get_stats (test_device ());
+        g_assert_cmpuint (ebb_memory_stats_get_current (stats, EBB_PURPOSE_GRADIENT), ==, expected);
+      }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -217,6 +246,8 @@ main (int argc, char **argv)
   g_test_add_func ("/op-gradients/repetitions-are-summed", repetitions_are_summed);
   g_test_add_func ("/op-gradients/dtypes-are-those-of-the-leaves", dtypes_are_those_of_the_leaves);
   g_test_add_func ("/op-gradients/shared-gradients-are-not-overwritten", shared_gradients_are_not_overwritten);
+  g_test_add_func ("/op-gradients/a-parts-gradient-holds-its-own-bytes-alone",
+                   a_parts_gradient_holds_its_own_bytes_alone);
   g_test_add_func ("/op-gradients/dropout-drops-the-same-twice", dropout_drops_the_same_twice);
   return g_test_run ();
 }

@@ -393,6 +393,43 @@ draws_are_named_by_seed_and_offset (void)
   g_assert_true (ebb_tensor_equal (transposed, second));
 }
 
+/* Blocks of four numbers; what a draw leaves of its last one is not drawn again. */
+static void
+each_draw_takes_whole_blocks (void)
+{
+  static const gint64 sizes[] = { 1, 2, 3, 4, 5, 8, 9 };
+
+  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
+    for (int what = 0; what < 5; what++)
+      {
+        g_autoptr (GError) error = NULL;
+        g_autoptr (EbbGenerator) generator = ebb_generator_new (7);
+        g_autoptr (EbbTensor) ones = ebb_ones (&sizes[i], 1, EBB_DTYPE_F32, NULL, &error);
+        const guint64 n_blocks = (guint64) (what == 2 ? 2 * sizes[i] + 3 : sizes[i] + 3) / 4;
+        EbbTensor *draws[2];
+
+        for (guint k = 0; k < 2; k++)
+          {
+            switch (what)
+              {
+              case 0: draws[k] = ebb_rand (&sizes[i], 1, EBB_DTYPE_F32, NULL, generator, &error); break;
+              case 1: draws[k] = ebb_randn (&sizes[i], 1, EBB_DTYPE_F32, NULL, generator, &error); break;
+              case 2:
+                draws[k] = ebb_randint (0, G_MAXINT32, &sizes[i], 1, EBB_DTYPE_I64, NULL, generator, &error);
+                break;
+              case 3: draws[k] = ebb_dropout (ones, 0.5, TRUE, generator, &error); break;
+              default: draws[k] = ebb_multinomial (ones, sizes[i], generator, &error);
+              }
+            g_assert_no_error (error);
+            g_assert_cmpuint (ebb_generator_get_offset (generator), ==, (k + 1) * n_blocks);
+          }
+        if (what < 3)
+          g_assert_false (ebb_tensor_equal (draws[0], draws[1]));
+        ebb_tensor_unref (draws[0]);
+        ebb_tensor_unref (draws[1]);
+      }
+}
+
 static void
 dropout_keeps_the_mean (void)
 {
@@ -460,6 +497,7 @@ main (int argc, char **argv)
   g_test_add_func ("/tensor/reductions-along-dimensions", reductions_along_dimensions);
   g_test_add_func ("/tensor/selection-by-index", selection_by_index);
   g_test_add_func ("/tensor/draws-are-named-by-seed-and-offset", draws_are_named_by_seed_and_offset);
+  g_test_add_func ("/tensor/each-draw-takes-whole-blocks", each_draw_takes_whole_blocks);
   g_test_add_func ("/tensor/dropout-keeps-the-mean", dropout_keeps_the_mean);
   g_test_add_func ("/tensor/samples-follow-their-weights", samples_follow_their_weights);
   return g_test_run ();
