@@ -219,6 +219,12 @@ check_states (const char *name,
               EbbTensor **states,
               GError **error)
 {
+  if ((states[EXP_AVG] != NULL) != (states[EXP_AVG_SQ] != NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s has no %s", name,
+                   states[EXP_AVG] == NULL ? "exp_avg" : "exp_avg_sq");
+      return FALSE;
+    }
   for (guint moment = EXP_AVG; moment <= EXP_AVG_SQ; moment++)
     {
       EbbTensor *state = states[moment];

@@ -321,6 +321,7 @@ a_state_with_half_of_a_format_is_refused (void)
   g_auto (Training) training = { NULL };
   g_autoptr (EbbArgs) state = NULL;
   g_autoptr (EbbTensor) half = ebb_zeros (shape, 2, EBB_DTYPE_F16, NULL, NULL);
+  g_autoptr (EbbTensor) wide = ebb_zeros (shape, 2, EBB_DTYPE_F32, NULL, NULL);
   g_autoptr (EbbTensor) few = ebb_zeros (&blocks, 1, EBB_DTYPE_F32, NULL, NULL);
   const struct
   {
@@ -329,7 +330,8 @@ a_state_with_half_of_a_format_is_refused (void)
     const char *text;
   } cases[] = {
     { "exp_avg_absmax", NULL, "weight has 8-bit moments without their absmax" },
-    { "exp_avg_sq", NULL, "weight has an absmax without 8-bit moments" },
+    { "exp_avg_sq", NULL, "the optimizer's state of weight has no exp_avg_sq" },
+    { "exp_avg_sq", wide, "weight has an absmax without 8-bit moments" },
     { "exp_avg_sq", half, "exp_avg_sq of weight is f16 [64, 320]: it must be f32, bf16 or u8 [64, 320]" },
     { "exp_avg_absmax", few, "exp_avg_absmax of weight is f32 [3]: it must be f32 [80]" },
   };

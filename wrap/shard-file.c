@@ -6,8 +6,10 @@
 #include "nn/safetensors.h"
 #include "nn/state-tree-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
 
 #include <string.h>
 
@@ -33,7 +35,9 @@ add_sums (EbbArgs *metadata,
     return FALSE;
   for (gint64 at = 0; at < size; at += EBB_SHARD_FILE_BLOCK)
     g_string_append_printf (sums, "%016" G_GINT64_MODIFIER "x",
-                            ebb_state_checksum (data + at, (gsize) MIN (EBB_SHARD_FILE_BLOCK, size - at)));
+                            ebb_state_checksum_tensor (data + at, (gsize) MIN (EBB_SHARD_FILE_BLOCK, size - at),
+                                                       host->view.dtype, host->view.shape,
+                                                       (guint) host->view.n_dims));
   ebb_args_add_string (metadata, key, sums->str);
   return TRUE;
 }
@@ -62,8 +66,9 @@ fail (EbbSafetensorsReader *file,
       GError **error)
 {
   g_autofree char *quoted = ebb_json_quote (name);
+  g_autofree char *shown = ebb_escape_text (file->path);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: tensor %s %s", file->path, quoted, problem);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: tensor %s %s", shown, quoted, problem);
   return FALSE;
 }
 
@@ -116,7 +121,8 @@ check_block (EbbSafetensorsReader *file,
   for (gsize i = 0; entry->dtype == EBB_DTYPE_BOOL && i < size; i++)
     if (data[i] > 1)
       return fail (file, entry->name, "is BOOL and has a byte other than 0 and 1", error);
-  g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x", ebb_state_checksum (data, size));
+  g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x",
+              ebb_state_checksum_tensor (data, size, entry->dtype, entry->shape, entry->n_dims));
   return memcmp (expected, sum, SUM_DIGITS) == 0
          || fail (file, entry->name, "has another checksum than was written: the file is damaged", error);
 }

@@ -170,6 +170,6 @@ ebb_training_state_read_sharded_config (const char *folder,
   index = tree != NULL ? ebb_args_find (tree, "training") : -1;
   rest = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
   if (tree != NULL && rest == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no training", folder);
-  return rest != NULL ? ebb_training_state_get_saved_config (rest, folder, error) : NULL;
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no training", source->shown);
+  return rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
 }

@@ -2,6 +2,8 @@
 #include "wrap/shard-index-private.h"
 
 #include "nn/json-scanner-private.h"
+#include "nn/state-tree-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -15,9 +17,8 @@ typedef struct
   EbbShardIndex *index;
   EbbShardFile table;     /* that is read now */
   EbbShardRecord *record; /* that is read now */
-  gint64 version, ranks;
-  guint seen; /* of the members that must be there */
-  char *format;
+  gint64 ranks;
+  guint seen;                          /* of the members */
   GPtrArray *files[EBB_N_SHARD_FILES]; /* NULL: none are named */
   GArray *mesh;                        /* of EbbShardCoordinates; NULL: there is none */
 } Parser;
@@ -273,35 +274,98 @@ read_file_names (Parser *self,
 }
 
 static gboolean
+read_format (Parser *self,
+             GError **error)
+{
+  g_autofree char *format = ebb_json_scanner_read_string (&self->scanner, error);
+
+  return format != NULL
+         && (strcmp (format, EBB_SHARD_INDEX_FORMAT) == 0
+             || fail_on_key (self, format, "it is no index of a sharded state: its format is", error));
+}
+
+static gboolean
+read_version (Parser *self,
+              GError **error)
+{
+  gint64 version;
+
+  if (!ebb_json_scanner_read_uint (&self->scanner, &version, error))
+    return FALSE;
+  return version == EBB_SHARD_INDEX_VERSION
+         || ebb_json_scanner_fail (&self->scanner, error,
+                                   "the index has the version %" G_GINT64_FORMAT ": this library reads version %d",
+                                   version, EBB_SHARD_INDEX_VERSION);
+}
+
+/* The checksum is that of all that comes after it. */
+static gboolean
+read_sum (Parser *self,
+          GError **error)
+{
+  EbbJsonScanner *scanner = &self->scanner;
+  g_autofree char *sum = ebb_json_scanner_read_string (scanner, error);
+  char expected[17];
+
+  if (sum == NULL)
+    return FALSE;
+  g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x",
+              ebb_state_checksum (scanner->text + scanner->position, scanner->length - scanner->position));
+  return strcmp (sum, expected) == 0
+         || ebb_json_scanner_fail (scanner, error, "the index has another checksum than was written: it is damaged");
+}
+
+enum
+{
+  FORMAT,
+  VERSION,
+  SUM, /* the first three stand first and in this order */
+  SAVE,
+  RANKS,
+  FILES,
+  MODEL,
+  OPTIMIZER,
+  N_NEEDED_MEMBERS,
+  MESH = N_NEEDED_MEMBERS,
+  N_MEMBERS
+};
+
+static const char *const members[N_MEMBERS] = { "format", "version", "sum", "save", "ranks",
+                                                "files", "model", "optimizer", "mesh" };
+
+static gboolean
 read_member (Parser *self,
              const char *key,
              GError **error)
 {
-  static const char *const keys[] = { "format", "version", "save", "ranks", "files", "model", "optimizer", "mesh" };
-  guint which = 0;
+  guint which = 0, first = self->seen == 0 ? FORMAT : self->seen == 1u << FORMAT ? VERSION
+                                                                                 : SUM;
 
-  while (which < G_N_ELEMENTS (keys) && strcmp (key, keys[which]) != 0)
+  while (which < N_MEMBERS && strcmp (key, members[which]) != 0)
     which++;
-  if (which == G_N_ELEMENTS (keys) || (self->seen & 1u << which))
-    return fail_on_key (self, key, which < G_N_ELEMENTS (keys) ? "twice" : "the unknown key", error);
+  if (which == N_MEMBERS || (self->seen & 1u << which))
+    return fail_on_key (self, key, which < N_MEMBERS ? "twice" : "the unknown key", error);
+  if ((self->seen & 1u << SUM) == 0 && which != first)
+    return ebb_json_scanner_fail (&self->scanner, error, "\"%s\" stands where \"%s\" must be", key, members[first]);
   self->seen |= 1u << which;
   switch (which)
     {
-    case 0:
-      self->format = ebb_json_scanner_read_string (&self->scanner, error);
-      return self->format != NULL;
-    case 1:
-      return ebb_json_scanner_read_uint (&self->scanner, &self->version, error);
-    case 2:
+    case FORMAT:
+      return read_format (self, error);
+    case VERSION:
+      return read_version (self, error);
+    case SUM:
+      return read_sum (self, error);
+    case SAVE:
       return ebb_json_scanner_read_uint (&self->scanner, &self->index->save, error);
-    case 3:
+    case RANKS:
       return ebb_json_scanner_read_uint (&self->scanner, &self->ranks, error);
-    case 4:
+    case FILES:
       return read_object (self, read_file_names, error);
-    case 7:
+    case MESH:
       return read_mesh (self, error);
     default:
-      self->table = which == 5 ? EBB_SHARD_FILE_MODEL : EBB_SHARD_FILE_OPTIMIZER;
+      self->table = which == MODEL ? EBB_SHARD_FILE_MODEL : EBB_SHARD_FILE_OPTIMIZER;
       return read_object (self, read_record, error);
     }
 }
@@ -341,14 +405,12 @@ check_head (Parser *self,
             const char *what,
             GError **error)
 {
-  if ((self->seen & 0x7f) != 0x7f)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: something is missing: it is no whole index of a state", what);
-  else if (strcmp (self->format, EBB_SHARD_INDEX_FORMAT) != 0)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it is no index of a sharded state", what);
-  else if (self->version < 1 || self->version > EBB_SHARD_INDEX_VERSION)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                 "%s: the index has the version %" G_GINT64_FORMAT ": this library reads versions 1 to %d", what,
-                 self->version, EBB_SHARD_INDEX_VERSION);
+  guint missing = 0;
+
+  while (missing < N_NEEDED_MEMBERS && (self->seen & 1u << missing))
+    missing++;
+  if (missing < N_NEEDED_MEMBERS)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the index has no \"%s\"", what, members[missing]);
   else if (self->ranks < 1 || self->ranks > MAX_RANKS)
     g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
                  "%s: %" G_GINT64_FORMAT " ranks: there must be 1 to %d", what, self->ranks, MAX_RANKS);
@@ -371,14 +433,14 @@ ebb_shard_index_parse (const char *text,
                        GError **error)
 {
   g_autoptr (EbbShardIndex) index = ebb_shard_index_new (0, 0);
+  g_autofree char *shown = ebb_escape_text (what);
   Parser self = { .index = index };
   gboolean ok = ebb_json_scanner_init (&self.scanner, text, strlen (text), what, error)
                 && read_object (&self, read_member, error) && ebb_json_scanner_expect_end (&self.scanner, error)
-                && check_head (&self, what, error);
+                && check_head (&self, shown, error);
 
   for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
     g_clear_pointer (&self.files[i], g_ptr_array_unref);
   g_clear_pointer (&self.mesh, g_array_unref);
-  g_free (self.format);
   return ok ? g_steal_pointer (&index) : NULL;
 }

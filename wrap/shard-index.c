@@ -2,6 +2,7 @@
 #include "wrap/shard-index-private.h"
 
 #include "nn/json-scanner-private.h"
+#include "nn/state-tree-private.h"
 #include "tensor/atomic-file-private.h"
 
 #include <stdio.h>
@@ -351,6 +352,7 @@ check_record (EbbShardIndex *self,
               GError **error)
 {
   g_autofree char *name = NULL;
+  g_autofree char *shown = NULL;
   gboolean ok = TRUE;
 
   for (guint i = 0; ok && i < record->parts->len; i++)
@@ -360,8 +362,9 @@ check_record (EbbShardIndex *self,
   if (ok && (record->per_rank || parts_tile (record)))
     return TRUE;
   name = ebb_json_quote (record->name);
+  shown = ebb_escape_text (what);
   g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "%s: the parts of %s don't make up its %" G_GINT64_FORMAT " elements, each once", what, name,
+               "%s: the parts of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
                record->n_elements);
   return FALSE;
 }
@@ -438,16 +441,6 @@ append_files (GString *json,
   g_string_append (json, "\n  }");
 }
 
-static gboolean
-is_cut (EbbShardIndex *self)
-{
-  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
-    for (guint i = 0; i < self->records[t]->len; i++)
-      if (((const EbbShardRecord *) g_ptr_array_index (self->records[t], i))->n_cut > 1)
-        return TRUE;
-  return self->mesh != NULL;
-}
-
 static void
 append_mesh (GString *json,
              EbbShardIndex *self)
@@ -459,14 +452,19 @@ append_mesh (GString *json,
 }
 
 char *
+ebb_shard_index_seal (const char *rest)
+{
+  return g_strdup_printf ("{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
+                          "\",\n  \"version\": %d,\n  \"sum\": \"%016" G_GINT64_MODIFIER "x\"%s",
+                          EBB_SHARD_INDEX_VERSION, ebb_state_checksum (rest, strlen (rest)), rest);
+}
+
+char *
 ebb_shard_index_to_text (EbbShardIndex *self)
 {
   g_autoptr (GString) json = g_string_new (NULL);
 
-  g_string_append_printf (json,
-                          "{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
-                          "\",\n  \"version\": %d,\n  \"save\": %" G_GINT64_FORMAT ",\n  \"ranks\": %u,\n",
-                          is_cut (self) ? EBB_SHARD_INDEX_VERSION : 1, self->save, self->n_ranks);
+  g_string_append_printf (json, ",\n  \"save\": %" G_GINT64_FORMAT ",\n  \"ranks\": %u,\n", self->save, self->n_ranks);
   if (self->mesh != NULL)
     append_mesh (json, self);
   append_files (json, self);
@@ -481,5 +479,5 @@ ebb_shard_index_to_text (EbbShardIndex *self)
       g_string_append (json, "\n  }");
     }
   g_string_append (json, "\n}\n");
-  return g_string_free (g_steal_pointer (&json), FALSE);
+  return ebb_shard_index_seal (json->str);
 }

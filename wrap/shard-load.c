@@ -65,12 +65,12 @@ check_entry (Loading *self,
 
   if (record == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing",
-                 self->source->folder, entry->name);
+                 self->source->shown, entry->name);
   else if (record->per_rank || record->n_dims != place->n_dims
            || memcmp (record->shape, place->shape, place->n_dims * sizeof place->shape[0]) != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                  "the state saved in %s does not fit: %s is %s there, which is not its shape here",
-                 self->source->folder, entry->name, shape);
+                 self->source->shown, entry->name, shape);
   else
     return TRUE;
   return FALSE;
@@ -98,7 +98,7 @@ check_module (Loading *self,
         continue;
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "the state saved in %s does not fit: it has %s, which the module does not have",
-                   self->source->folder, quoted);
+                   self->source->shown, quoted);
       return FALSE;
     }
   return TRUE;
@@ -175,7 +175,7 @@ read_item (Loading *self,
                    "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
                    "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
                    "tensor-parallel ones; here are %u and %u)",
-                   self->source->folder, record->name, self->source->index->n_ranks,
+                   self->source->shown, record->name, self->source->index->n_ranks,
                    ebb_shard_index_count_tensor_ranks (self->source->index), self->claims->n_ranks,
                    self->claims->n_tensor);
       return NULL;
@@ -191,7 +191,7 @@ read_item (Loading *self,
 
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                        "the state saved in %s has %s as %s: it can't be split as the parameter is",
-                       self->source->folder, record->name, shown);
+                       self->source->shown, record->name, shown);
           return NULL;
         }
       ebb_shard_place_get_shape (&place, shape, &n_dims);
@@ -230,7 +230,7 @@ read_items (Loading *self,
 
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                        "the state saved in %s is of an optimizer with the parameter %s, which this one does not have",
-                       self->source->folder, quoted);
+                       self->source->shown, quoted);
           return FALSE;
         }
       tensor = read_item (self, record, parameter, &failure);
@@ -258,15 +258,33 @@ peek_part (EbbArgs *tree,
   return part;
 }
 
+/* Which tensors there were each rank's own file says; the ranks here look at some of them each. */
+static gboolean
+check_items (Loading *self,
+             GError **error)
+{
+  const guint n_ranks = ebb_process_group_get_size (self->group);
+
+  for (guint r = ebb_process_group_get_rank (self->group); r < self->source->index->n_ranks; r += n_ranks)
+    {
+      g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, r, error);
+      EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->shown, error) : NULL;
+
+      if (rest == NULL || !ebb_optimizer_rest_check (rest, self->source->index, self->source->shown, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
 static gboolean
 read_optimizer (Loading *self,
                 GError **error)
 {
   g_autoptr (GArray) items = ebb_optimizer_items_new ();
   g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, 0, error);
-  EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->folder, error) : NULL;
+  EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->shown, error) : NULL;
 
-  if (rest == NULL || !read_items (self, items, error))
+  if (rest == NULL || !check_items (self, error) || !read_items (self, items, error))
     return FALSE;
   self->optimizer_state = ebb_optimizer_state_join (rest, items);
   return ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error);
@@ -331,10 +349,10 @@ read_rest (Loading *self,
            GError **error)
 {
   g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
-  EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->folder, error) : NULL;
+  EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->shown, error) : NULL;
 
   ebb_generator_tracker_get_default (); /* there is one now, which knows what to do with its states */
-  if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->folder, &self->step, error))
+  if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->shown, &self->step, error))
     return FALSE;
   self->rest = has_own_predecessor (self) ? ebb_args_ref (rest) : advance_tracker (rest);
   return TRUE;
@@ -410,7 +428,7 @@ apply (Loading *self,
     return FALSE;
   if (self->training == NULL)
     return TRUE;
-  if (!ebb_training_state_load_rest (self->training, self->rest, self->source->folder, error))
+  if (!ebb_training_state_load_rest (self->training, self->rest, self->source->shown, error))
     return FALSE;
   /* Tensor-parallel ranks go on with the same numbers. */
   if (own.data >= MAX (self->source->index->n_ranks / n_tensor, 1))

@@ -30,6 +30,11 @@ void ebb_optimizer_items_add (GArray *items,
 EbbArgs *ebb_optimizer_state_split (EbbArgs *state,
                                     GArray *items,
                                     GError **error);
+/* Fails if @index lacks a tensor that @rest says there was. @folder names the state in errors. */
+gboolean ebb_optimizer_rest_check (EbbArgs *rest,
+                                   EbbShardIndex *index,
+                                   const char *folder,
+                                   GError **error);
 /* The other way round. Parameters that only @items know of come last. */
 EbbArgs *ebb_optimizer_state_join (EbbArgs *rest,
                                    GArray *items);

@@ -2,6 +2,7 @@
 #include "wrap/shard-optimizer-private.h"
 
 #include "nn/args-private.h"
+#include "nn/json-scanner-private.h"
 
 #include <string.h>
 
@@ -63,8 +64,11 @@ split_slot (const char *parameter,
       if (tensor == NULL)
         ebb_args_add_value (rest, key, values, i);
       else
-        ebb_optimizer_items_add (items, parameter, key != NULL ? key : "", get_n_steps (values),
-                                 ebb_tensor_ref (tensor));
+        {
+          ebb_args_add_none (rest, key);
+          ebb_optimizer_items_add (items, parameter, key != NULL ? key : "", get_n_steps (values),
+                                   ebb_tensor_ref (tensor));
+        }
     }
   return rest;
 }
@@ -170,6 +174,38 @@ ebb_optimizer_state_join (EbbArgs *rest,
       ebb_args_add_value (state, ebb_args_get_key (rest, i), rest, i);
   ebb_args_add_args (state, "state", joined);
   return state;
+}
+
+gboolean
+ebb_optimizer_rest_check (EbbArgs *rest,
+                          EbbShardIndex *index,
+                          const char *folder,
+                          GError **error)
+{
+  int where = ebb_args_find (rest, "state");
+  EbbArgs *slots = where >= 0 ? ebb_args_peek_args (rest, (guint) where) : NULL;
+
+  for (guint i = 0; slots != NULL && i < ebb_args_get_length (slots); i++)
+    {
+      const char *name = ebb_args_get_key (slots, i);
+      EbbArgs *values = ebb_args_peek_args (slots, i);
+
+      for (guint k = 0; name != NULL && values != NULL && k < ebb_args_get_length (values); k++)
+        {
+          const char *key = ebb_args_get_key (values, k);
+          g_autofree char *item = key != NULL ? ebb_optimizer_item_make_name (name, key) : NULL;
+          g_autofree char *quoted = NULL;
+
+          if (item == NULL || ebb_args_get_value_kind (values, k) != EBB_VALUE_NONE
+              || ebb_shard_index_find (index, EBB_SHARD_FILE_OPTIMIZER, item) != NULL)
+            continue;
+          quoted = ebb_json_quote (item);
+          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                       "%s: the optimizer had %s, which the index of the state does not have", folder, quoted);
+          return FALSE;
+        }
+    }
+  return TRUE;
 }
 
 /* -- names --------------------------------------------------------------------------------------------------------- */

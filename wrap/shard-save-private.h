@@ -28,6 +28,7 @@ gboolean ebb_shard_load (EbbModule *module,
 typedef struct
 {
   char *folder;
+  char *shown; /* the folder in errors */
   EbbShardIndex *index;
   GHashTable *files; /* those that are open, by path */
 } EbbShardSource;

@@ -8,7 +8,6 @@
 #include "wrap/shard-file-private.h"
 
 #include <string.h>
-#include <unistd.h>
 
 /* As many files as are open at once: a state of many ranks has more of them than a process may open. */
 #define MAX_OPEN_FILES 64
@@ -18,23 +17,15 @@ ebb_shard_source_read_index (const char *folder,
                              GError **error)
 {
   g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
-  g_autofree char *text = NULL;
-  gsize size = 0;
-  int fd = ebb_open_regular_file (path, &size, error);
-  gboolean ok;
+  gsize size;
+  g_autofree char *text = ebb_read_file (path, EBB_SHARD_INDEX_MAX_SIZE, &size, error);
+  g_autofree char *shown = NULL;
 
-  if (fd < 0)
-    return NULL;
-  if (size > EBB_SHARD_INDEX_MAX_SIZE || (text = g_try_malloc0 (size + 1)) == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: %" G_GSIZE_FORMAT " bytes: an index has no more than %d",
-                   path, size, EBB_SHARD_INDEX_MAX_SIZE);
-      close (fd);
-      return NULL;
-    }
-  ok = ebb_read_file_part (fd, path, 0, text, size, error);
-  close (fd);
-  return ok ? g_steal_pointer (&text) : NULL;
+  if (text == NULL || strlen (text) == size)
+    return g_steal_pointer (&text);
+  shown = ebb_escape_text (path);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it has a zero byte", shown);
+  return NULL;
 }
 
 static void
@@ -56,6 +47,7 @@ ebb_shard_source_new (const char *folder,
     return NULL;
   self = g_new0 (EbbShardSource, 1);
   self->folder = g_strdup (folder);
+  self->shown = ebb_escape_text (folder);
   self->index = g_steal_pointer (&index);
   self->files = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, close_file);
   return self;
@@ -67,6 +59,7 @@ ebb_shard_source_free (EbbShardSource *self)
   g_hash_table_unref (self->files);
   ebb_shard_index_free (self->index);
   g_free (self->folder);
+  g_free (self->shown);
   g_free (self);
 }
 
@@ -93,7 +86,9 @@ open_file (EbbShardSource *self,
     return file;
   if (!self->index->has_files[kind] || rank >= self->index->n_ranks)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->folder, path);
+      g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, rank, self->index->n_ranks);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->shown, name);
       return NULL;
     }
   if (g_hash_table_size (self->files) >= MAX_OPEN_FILES)
