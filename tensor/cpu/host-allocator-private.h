@@ -16,6 +16,8 @@ void ebb_host_trim (void);
 /* Bytes ever taken from the system and not given back; how often it was asked. */
 guint64 ebb_host_get_reserved (void);
 guint64 ebb_host_get_system_calls (void);
+/* Bytes of address space that the process may still map; G_MAXSIZE where it is not limited. */
+gsize ebb_host_get_address_space (void);
 /* Of the machine, or of the control group if that has less. */
 guint64 ebb_host_get_physical_memory (void);
 

@@ -3,10 +3,13 @@
 
 #include "tensor/object-private.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -44,6 +47,9 @@
 #else
 #define SEGMENT_SIZE (256ul << 30)
 #endif
+/* Where address space is limited, this much of it is left for threads, the code that oneDNN makes, and malloc: these
+ * end the process if they get none. */
+#define SPACE_FOR_OTHERS (64ul << 20)
 
 typedef struct _Block Block;
 typedef struct _Segment Segment;
@@ -199,16 +205,41 @@ list_take (gsize size)
 
 /* -- segments ------------------------------------------------------------------------------------------------------ */
 
+gsize
+ebb_host_get_address_space (void)
+{
+  char text[32] = "";
+  struct rlimit limit;
+  gsize used;
+  int fd;
+
+  if (getrlimit (RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return G_MAXSIZE;
+  fd = open ("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return limit.rlim_cur;
+  used = read (fd, text, sizeof text - 1) > 0 ? g_ascii_strtoull (text, NULL, 10) * (gsize) sysconf (_SC_PAGESIZE) : 0;
+  close (fd);
+  return limit.rlim_cur - MIN (used, limit.rlim_cur);
+}
+
+/* @part: 1, or more for what needs as many times less. Of limited address space at most half of what is left is taken
+ * at once, unless one block needs more. */
 static Segment *
 segment_new (Segment **list,
-             gsize wanted,
+             gsize part,
              gsize least)
 {
+  const gsize space = ebb_host_get_address_space ();
   Segment *segment;
-  gsize size = MAX (wanted, least + 2 * HUGE_PAGE);
+  gsize size = MAX (MIN (SEGMENT_SIZE, space / 2) / part, least + 2 * HUGE_PAGE);
   char *start = MAP_FAILED;
 
-  /* Address space may be limited: ask for less down to what is needed. */
+  if (space < SPACE_FOR_OTHERS || space - SPACE_FOR_OTHERS < size)
+    size = least + 2 * HUGE_PAGE;
+  if (space < SPACE_FOR_OTHERS || space - SPACE_FOR_OTHERS < size)
+    return NULL;
+  /* Not all that is there may be in one piece: ask for less down to what is needed. */
   while (start == MAP_FAILED)
     {
       __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
@@ -273,7 +304,7 @@ segments_take (gsize size)
     block = segment_take (segment, size);
   if (block != NULL)
     return block;
-  segment = segment_new (&segments, SEGMENT_SIZE, size + sizeof (Block));
+  segment = segment_new (&segments, 1, size + sizeof (Block));
   return segment != NULL ? segment_take (segment, size) : NULL;
 }
 
@@ -417,9 +448,9 @@ small_chunk_locked (void)
   Segment *segment = small_segments;
 
   if (segment == NULL || (gsize) (segment->end - segment->top) < SMALL_CHUNK)
-    segment = segment_new (&small_segments, SEGMENT_SIZE / 16, SMALL_CHUNK);
-  if (segment == NULL)
-    return NULL;
+    segment = segment_new (&small_segments, 16, SMALL_CHUNK);
+  if (segment == NULL) /* the library's own objects must be had */
+    return aligned_alloc (ALIGNMENT, SMALL_CHUNK);
   segment->top += SMALL_CHUNK;
   __atomic_add_fetch (&reserved, SMALL_CHUNK, __ATOMIC_RELAXED);
   __atomic_add_fetch (&system_calls, 1, __ATOMIC_RELAXED);
@@ -496,6 +527,21 @@ small_free (void *data,
     small_give_back (cache, index);
 }
 
+static void
+set_no_space (gsize size,
+              GError **error)
+{
+  const gsize space = ebb_host_get_address_space ();
+
+  if (space == G_MAXSIZE)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                 "no address space for %" G_GSIZE_FORMAT " more bytes: ulimit -v leaves %" G_GSIZE_FORMAT
+                 ", and %lu are for threads and libraries",
+                 size, space, SPACE_FOR_OTHERS);
+}
+
 void *
 ebb_host_alloc (gsize size,
                 GError **error)
@@ -514,7 +560,7 @@ ebb_host_alloc (gsize size,
   else
     data = NULL;
   if (G_UNLIKELY (data == NULL))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no address space for %" G_GSIZE_FORMAT " more bytes", size);
+    set_no_space (size, error);
   return data;
 }
 

@@ -8,9 +8,13 @@
 #include <string.h>
 
 #include "tensor/cpu/dnnl-compat-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/cpu/matmul-private.h"
 
 #define MAX_PLANS 1024
+
+/* Address space that making a primitive may take. oneDNN doesn't look whether it gets what it asks for. */
+#define SPACE_FOR_PLAN (8ul << 20)
 
 typedef struct
 {
@@ -453,9 +457,19 @@ static Plan *
 plan_new (const EbbProduct *product,
           GError **error)
 {
+  const gsize space = ebb_host_get_address_space ();
   Plan *plan;
   dnnl_status_t status;
 
+  if (space < SPACE_FOR_PLAN)
+    {
+      g_autofree char *text = ebb_product_to_string (product);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                   "matmul %s: ulimit -v leaves %" G_GSIZE_FORMAT " bytes of address space; oneDNN may need %lu", text,
+                   space, SPACE_FOR_PLAN);
+      return NULL;
+    }
   if (!get_engine ())
     {
       fail (product, dnnl_runtime_error, error);

@@ -5,6 +5,7 @@ failure is one line that leaves nothing behind.
 import json
 import os
 import pty
+import resource
 import shutil
 import signal
 import subprocess
@@ -358,6 +359,27 @@ class Interrupt(TrainGptTest):
         rest = self.train("--steps", n + 3, "--resume", "state")
         whole = self.train("--steps", n + 3)
         self.assertEqual(whole["losses"], begun["losses"] + rest["losses"])
+
+
+class AddressSpace(TrainGptTest):
+    def test_a_limit_of_address_space_gives_a_run_or_one_line(self):
+        """ulimit -v: memory is refused in time; no library that goes on without it ends the process by a signal."""
+        for kib in [*range(60_000, 200_000, 20_000), *range(200_000, 1_000_001, 50_000)]:
+            with self.subTest(kib=kib):
+                limit = kib * 1024
+                done = subprocess.run(
+                    [PROGRAM, "--data", "text.txt", *MODEL, "--threads", "2", "--steps", "1", "--quiet"],
+                    cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    timeout=200, check=False,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+                text = done.stderr.decode().strip()
+                if done.returncode == 0:
+                    self.assertEqual(text, "")
+                else:
+                    self.assertGreater(done.returncode, 0, text)
+                    self.assertEqual(len(text.splitlines()), 1, text)
+                if kib >= 300_000:
+                    self.assertEqual(done.returncode, 0, text)
 
 
 class BadInput(TrainGptTest):
