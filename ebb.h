@@ -41,6 +41,7 @@
 #include "nn/cosine-schedule.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
+#include "nn/folder-lock.h"
 #include "nn/gpt-config.h"
 #include "nn/gpt.h"
 #include "nn/initialization.h"

@@ -116,6 +116,13 @@ foreach (file IN LISTS fuzz_files)
   ebb_set_test_properties (fuzz-${name} fuzz 120)
 endforeach ()
 
+# What stands before the C library's functions when a script wants some to fail.
+add_library (io-fault MODULE "${tests_dir}/fuzz/preload/io-fault.c")
+target_link_libraries (io-fault PRIVATE ebb-warnings ${CMAKE_DL_LIBS})
+target_compile_definitions (io-fault PRIVATE _GNU_SOURCE)
+set_target_properties (io-fault PROPERTIES C_VISIBILITY_PRESET default
+  LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/tests/fuzz")
+
 file (GLOB bench_files CONFIGURE_DEPENDS "${tests_dir}/bench/*.c")
 foreach (file IN LISTS bench_files)
   cmake_path (GET file STEM name)

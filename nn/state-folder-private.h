@@ -7,7 +7,7 @@
 
 G_BEGIN_DECLS
 
-/* Writes @tree as the newest state, then removes all but the newest @keep and what broken-off writes left. */
+/* Removes what killed writes have left, writes @tree as the newest state, then removes all but the newest @keep. */
 gboolean ebb_state_folder_write (const char *folder,
                                  EbbArgs *tree,
                                  guint keep,

@@ -44,58 +44,40 @@ compare_descending (gconstpointer a,
   return x > y ? -1 : x < y;
 }
 
-/* The numbers of all states, the newest first; NULL with @error if the folder can't be read. */
+/* The numbers of all states, the newest first; NULL with @error if the folder can't be read to its end. */
 static GArray *
 list_states (const char *folder,
              GError **error)
 {
-  g_autoptr (GError) failure = NULL;
-  GDir *dir = g_dir_open (folder, 0, &failure);
+  g_auto (GStrv) names = ebb_list_folder (folder, error);
   GArray *numbers;
-  const char *name;
 
-  if (dir == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read the folder of saved states: %s", failure->message);
-      return NULL;
-    }
+  if (names == NULL)
+    return NULL;
   numbers = g_array_new (FALSE, FALSE, sizeof (guint64));
-  while ((name = g_dir_read_name (dir)) != NULL)
+  for (guint i = 0; names[i] != NULL; i++)
     {
-      guint64 number = parse_name (name);
+      guint64 number = parse_name (names[i]);
 
       if (number > 0)
         g_array_append_val (numbers, number);
     }
-  g_dir_close (dir);
   g_array_sort (numbers, compare_descending);
   return numbers;
 }
 
-/* What is left behind here does no harm, so failures are not told. */
+/* Removes all states but the first @keep of @numbers. One that can't be removed takes room, and does no other harm. */
 static void
-clean_up (const char *folder,
-          guint keep)
+remove_older (const char *folder,
+              GArray *numbers,
+              guint keep)
 {
-  g_autoptr (GArray) numbers = list_states (folder, NULL);
-  GDir *dir = g_dir_open (folder, 0, NULL);
-  const char *name;
-
-  for (guint i = keep; numbers != NULL && i < numbers->len; i++)
+  for (guint i = keep; i < numbers->len; i++)
     {
       g_autofree char *path = make_path (folder, g_array_index (numbers, guint64, i));
 
       g_unlink (path);
     }
-  while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
-    if (g_str_has_prefix (name, PREFIX) && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX))
-      {
-        g_autofree char *path = g_build_filename (folder, name, NULL);
-
-        g_unlink (path);
-      }
-  if (dir != NULL)
-    g_dir_close (dir);
 }
 
 gboolean
@@ -121,6 +103,7 @@ ebb_state_folder_write (const char *folder,
 {
   g_autoptr (GArray) numbers = NULL;
   g_autofree char *path = NULL;
+  guint64 number;
 
   if (g_mkdir_with_parents (folder, 0777) != 0)
     {
@@ -130,10 +113,16 @@ ebb_state_folder_write (const char *folder,
   numbers = list_states (folder, error);
   if (numbers == NULL)
     return FALSE;
-  path = make_path (folder, numbers->len > 0 ? g_array_index (numbers, guint64, 0) + 1 : 1);
+  number = numbers->len > 0 ? g_array_index (numbers, guint64, 0) + 1 : 1;
+  path = make_path (folder, number);
+  /* What a killed save has left goes before this one needs the room. Two stay even if one is to: the newest may turn
+   * out to be damaged. */
+  ebb_atomic_file_clean (folder, PREFIX);
+  remove_older (folder, numbers, MAX (keep, 2));
   if (!ebb_state_file_write (path, tree, error))
     return FALSE;
-  clean_up (folder, keep);
+  g_array_prepend_val (numbers, number);
+  remove_older (folder, numbers, keep);
   return TRUE;
 }
 
@@ -172,6 +161,13 @@ ebb_state_folder_read (const char *folder,
 
       if (tree != NULL)
         return tree;
+      /* A damaged file stays so; one that can't be read now may be whole. */
+      if (g_error_matches (failure, EBB_ERROR, EBB_ERROR_IO)
+          || g_error_matches (failure, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+        {
+          g_propagate_error (error, g_steal_pointer (&failure));
+          return NULL;
+        }
       g_message ("a saved state is passed over: %s", failure->message);
       if (first == NULL)
         first = g_steal_pointer (&failure);

@@ -4,7 +4,7 @@
 #include "tensor/error-private.h"
 
 /* A file that is there as a whole or not at all: written under another name in the same folder, flushed to the disk,
- * then renamed. */
+ * then renamed. Its writer holds a lock on it, which ends with the process, so leftovers of killed ones are known. */
 
 G_BEGIN_DECLS
 
@@ -17,6 +17,7 @@ typedef struct
   int fd;
 } EbbAtomicFile;
 
+/* Removes what killed processes have left of writing the same file. */
 gboolean ebb_atomic_file_open (EbbAtomicFile *self,
                                const char *path,
                                GError **error);
@@ -29,6 +30,15 @@ gboolean ebb_atomic_file_commit (EbbAtomicFile *self,
                                  GError **error);
 /* Leaves nothing. */
 void ebb_atomic_file_abort (EbbAtomicFile *self);
+/* Closes @self and leaves the unfinished file. */
+void ebb_atomic_file_leave (EbbAtomicFile *self);
+/* Removes the unfinished files in @folder whose names begin with @prefix and which no living process writes. Never
+ * fails: what stays takes room, and the next call tries again. */
+void ebb_atomic_file_clean (const char *folder,
+                            const char *prefix);
+/* The names in @folder, which was read to its end; NULL with %EBB_ERROR_IO if it wasn't. */
+char **ebb_list_folder (const char *folder,
+                        GError **error);
 /* Opens a regular file for reading; -1 with an error that names it. */
 int ebb_open_regular_file (const char *path,
                            gsize *size,

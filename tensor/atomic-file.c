@@ -1,12 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/atomic-file-private.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +24,79 @@ fail (GError **error,
   return FALSE;
 }
 
+char **
+ebb_list_folder (const char *folder,
+                 GError **error)
+{
+  g_autoptr (GStrvBuilder) names = g_strv_builder_new ();
+  DIR *dir = opendir (folder);
+  const struct dirent *entry;
+  int number;
+
+  if (dir == NULL)
+    {
+      fail (error, "read the folder", folder, errno);
+      return NULL;
+    }
+  /* The end and a failure differ in errno alone. */
+  while ((errno = 0, entry = readdir (dir)) != NULL)
+    if (strcmp (entry->d_name, ".") != 0 && strcmp (entry->d_name, "..") != 0)
+      g_strv_builder_add (names, entry->d_name);
+  number = errno;
+  closedir (dir);
+  if (number != 0)
+    {
+      fail (error, "read the folder", folder, number);
+      return NULL;
+    }
+  return g_strv_builder_end (names);
+}
+
+/* -- writing ------------------------------------------------------------------------------------------------------- */
+
+/* Removes @path unless a living process writes it. Where locks don't work nobody is known to. */
+static void
+remove_dead (const char *path)
+{
+  int fd = open (path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+
+  if (fd < 0)
+    return;
+  if (flock (fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+    unlink (path);
+  close (fd);
+}
+
+void
+ebb_atomic_file_clean (const char *folder,
+                       const char *prefix)
+{
+  g_auto (GStrv) names = ebb_list_folder (folder, NULL);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    if (g_str_has_prefix (names[i], prefix) && g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
+      {
+        g_autofree char *path = g_build_filename (folder, names[i], NULL);
+
+        remove_dead (path);
+      }
+}
+
+/* Between its making and its lock another process may take the new file for a leftover; then it is gone, and -1. */
+static int
+lock_new (int fd)
+{
+  struct stat status;
+
+  while (flock (fd, LOCK_EX) != 0 && errno == EINTR)
+    continue;
+  if (fstat (fd, &status) != 0 || status.st_nlink > 0)
+    return fd;
+  close (fd);
+  errno = EEXIST;
+  return -1;
+}
+
 static int
 open_new (const char *path,
           char **temporary)
@@ -32,12 +107,23 @@ open_new (const char *path,
 
       *temporary = g_strdup_printf ("%s.%08x" EBB_ATOMIC_FILE_SUFFIX, path, g_random_int ());
       fd = open (*temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      fd = fd >= 0 ? lock_new (fd) : fd;
       if (fd >= 0 || errno != EEXIST)
         return fd;
       g_clear_pointer (temporary, g_free);
     }
   errno = EEXIST;
   return -1;
+}
+
+static void
+clean_before (const char *path)
+{
+  g_autofree char *folder = g_path_get_dirname (path);
+  g_autofree char *name = g_path_get_basename (path);
+  g_autofree char *prefix = g_strconcat (name, ".", NULL);
+
+  ebb_atomic_file_clean (folder, prefix);
 }
 
 gboolean
@@ -55,6 +141,7 @@ ebb_atomic_file_open (EbbAtomicFile *self,
       g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: it is not a regular file", shown);
       return FALSE;
     }
+  clean_before (path);
   self->fd = open_new (path, &self->temporary);
   if (self->fd < 0)
     {
@@ -140,12 +227,8 @@ ebb_atomic_file_commit (EbbAtomicFile *self,
   int number = 0;
   gboolean ok;
 
-  if (fsync (self->fd) != 0)
-    number = errno;
-  if (close (self->fd) != 0 && number == 0)
-    number = errno;
-  self->fd = -1;
-  if (number == 0 && rename (self->temporary, self->path) != 0)
+  /* Closed last: until it has its name its lock says that it is no leftover. What is flushed doesn't fail to close. */
+  if (fsync (self->fd) != 0 || rename (self->temporary, self->path) != 0)
     number = errno;
   ok = number == 0 || fail (error, "write", self->path, number);
   if (ok)
@@ -157,14 +240,22 @@ ebb_atomic_file_commit (EbbAtomicFile *self,
 void
 ebb_atomic_file_abort (EbbAtomicFile *self)
 {
+  if (self->temporary != NULL)
+    unlink (self->temporary);
+  ebb_atomic_file_leave (self);
+}
+
+void
+ebb_atomic_file_leave (EbbAtomicFile *self)
+{
   if (self->fd >= 0)
     close (self->fd);
   self->fd = -1;
-  if (self->temporary != NULL)
-    unlink (self->temporary);
   g_clear_pointer (&self->temporary, g_free);
   g_clear_pointer (&self->path, g_free);
 }
+
+/* -- reading ------------------------------------------------------------------------------------------------------- */
 
 int
 ebb_open_regular_file (const char *path,

@@ -2,10 +2,13 @@
 #include "support/device.h"
 #include "support/tensors.h"
 
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #define N_STEPS 8
 #define HALF 4
@@ -485,6 +488,111 @@ a_full_disk_leaves_the_older_state (void)
   list_files (folder, TRUE);
 }
 
+/* They go first, so that a save has the room that it needs even where it fails. */
+static void
+leftovers_of_the_dead_go_before_a_save (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autofree char *dead = g_build_filename (folder, "state-00000007.safetensors.01234567.ebb-partial", NULL);
+  g_autofree char *alive = g_build_filename (folder, "state-00000008.safetensors.89abcdef.ebb-partial", NULL);
+  g_autofree char *weights = g_build_filename (folder, "w", NULL);
+  g_autofree char *left = g_strconcat (weights, ".01234567.ebb-partial", NULL);
+  g_autofree char *others = g_build_filename (folder, "w2.01234567.ebb-partial", NULL);
+  const char *const files[] = { dead, alive, left, others };
+  g_autoptr (EbbArgs) nothing = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (GError) error = NULL;
+  struct rlimit old, small;
+  Training training;
+  int fd;
+
+  training_start (&training, 3, 1);
+  g_assert_true (ebb_training_state_save (training.state, folder, 1, &error));
+  for (guint i = 0; i < G_N_ELEMENTS (files); i++)
+    g_assert_true (g_file_set_contents (files[i], "x", 1, NULL));
+  fd = g_open (alive, O_RDWR, 0);
+  g_assert_cmpint (flock (fd, LOCK_EX), ==, 0);
+  signal (SIGXFSZ, SIG_IGN);
+  getrlimit (RLIMIT_FSIZE, &old);
+  small = old;
+  small.rlim_cur = 20000;
+  setrlimit (RLIMIT_FSIZE, &small);
+  g_assert_false (ebb_training_state_save (training.state, folder, 2, &error));
+  setrlimit (RLIMIT_FSIZE, &old);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_clear_error (&error);
+  g_assert_false (g_file_test (dead, G_FILE_TEST_EXISTS));
+  g_assert_true (g_file_test (alive, G_FILE_TEST_EXISTS));
+  close (fd);
+
+  /* A file of one name has those of that name alone. */
+  g_assert_true (ebb_save_safetensors (weights, nothing, NULL, &error));
+  g_assert_false (g_file_test (left, G_FILE_TEST_EXISTS));
+  g_assert_true (g_file_test (others, G_FILE_TEST_EXISTS));
+  training_clear (&training);
+  list_files (folder, TRUE);
+}
+
+/* It may be whole: to go on from an older one would lose steps, to begin anew would lose them all. */
+static void
+a_state_that_cant_be_read_is_an_error (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autofree char *second = state_path (folder, 2);
+  g_autoptr (GError) error = NULL;
+  Training training;
+  gint64 step;
+
+  training_start (&training, 3, 1);
+  g_assert_true (ebb_training_state_save (training.state, folder, 1, &error));
+  g_assert_cmpint (g_mkdir (second, 0700), ==, 0);
+  g_assert_false (ebb_training_state_load (training.state, folder, &step, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_assert_nonnull (strstr (error->message, second));
+  g_rmdir (second);
+  training_clear (&training);
+  list_files (folder, TRUE);
+}
+
+static void
+a_folder_has_one_owner (void)
+{
+  g_autofree char *above = make_folder ();
+  g_autofree char *folder = g_build_filename (above, "new", NULL);
+  g_autofree char *owner = g_strdup_printf ("%s is in use by process %ld on %s:", folder, (long) getpid (),
+                                            g_get_host_name ());
+  g_autoptr (EbbFolderLock) lock = NULL;
+  g_autoptr (GError) error = NULL;
+
+  for (int i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbFolderLock) first = ebb_folder_lock_new (folder, &error);
+
+      g_assert_no_error (error);
+      g_assert_null (ebb_folder_lock_new (folder, &error));
+      g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+      g_assert_nonnull (strstr (error->message, owner));
+      g_clear_error (&error);
+    }
+  /* Nothing was saved, and nothing is left. */
+  g_assert_false (g_file_test (folder, G_FILE_TEST_EXISTS));
+  g_assert_null (ebb_folder_lock_new ("/proc/ebb", &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_clear_error (&error);
+
+  /* What a process that was killed has left locks nothing. */
+  g_assert_cmpint (g_mkdir (folder, 0700), ==, 0);
+  g_free (owner);
+  owner = g_build_filename (folder, ".ebb-lock", NULL);
+  g_assert_true (g_file_set_contents (owner, "process 1 on elsewhere\n", -1, NULL));
+  lock = ebb_folder_lock_new (folder, &error);
+  g_assert_no_error (error);
+  ebb_folder_lock_release (lock);
+  ebb_folder_lock_release (lock);
+  g_assert_cmpuint (list_files (folder, FALSE), ==, 0);
+  g_rmdir (folder);
+  g_rmdir (above);
+}
+
 static void
 what_is_no_state_is_named (void)
 {
@@ -554,6 +662,9 @@ main (int argc, char **argv)
   g_test_add_func ("/training-state/a-damaged-head-is-never-loaded-as-another",
                    a_damaged_head_is_never_loaded_as_another);
   g_test_add_func ("/training-state/a-full-disk-leaves-the-older-state", a_full_disk_leaves_the_older_state);
+  g_test_add_func ("/training-state/leftovers-of-the-dead-go-before-a-save", leftovers_of_the_dead_go_before_a_save);
+  g_test_add_func ("/training-state/a-state-that-cant-be-read-is-an-error", a_state_that_cant_be_read_is_an_error);
+  g_test_add_func ("/training-state/a-folder-has-one-owner", a_folder_has_one_owner);
   g_test_add_func ("/training-state/named-generators-go-on", named_generators_go_on);
   g_test_add_func ("/training-state/what-is-no-state-is-named", what_is_no_state_is_named);
   return g_test_run ();

@@ -16,8 +16,9 @@
 #include <string.h>
 
 /* Each rank writes its files, under names that no earlier save has; once all ranks have theirs on the disk, rank 0
- * replaces the index, and only then do the files of earlier saves go. So there always is an index whose files are all
- * there. */
+ * replaces the index, and only then do the files of the save before go. So there always is an index whose files are all
+ * there. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index are known to
+ * be those of a first save that was broken off, and not of a state whose index was lost. */
 
 typedef struct
 {
@@ -28,82 +29,99 @@ typedef struct
   EbbShardClaims *claims;
   EbbShardIndex *index; /* what this rank has */
   GPtrArray *written;   /* paths */
+  EbbAtomicFile file;   /* rank 0: the new index */
 } Saving;
 
 /* -- the folder ---------------------------------------------------------------------------------------------------- */
 
-/* Calls @func for each file that is part of a save, with the save's number; 0 for an index that was not finished. */
-static gboolean
-list_files (const char *folder,
-            void (*func) (const char *path,
-                          gint64 save,
-                          gpointer user_data),
-            gpointer user_data,
-            GError **error)
+/* The newest save that any file in @names is of; 0: none. */
+static gint64
+find_last (char **names)
 {
-  g_autoptr (GError) failure = NULL;
-  GDir *dir = g_dir_open (folder, 0, &failure);
-  const char *name;
+  gint64 last = 0;
 
-  if (dir == NULL)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read the folder of a sharded state: %s", failure->message);
-      return FALSE;
-    }
-  while ((name = g_dir_read_name (dir)) != NULL)
-    {
-      gint64 save = ebb_shard_file_parse_name (name);
-      g_autofree char *path = g_build_filename (folder, name, NULL);
+  for (guint i = 0; names[i] != NULL; i++)
+    last = MAX (last, ebb_shard_file_parse_name (names[i]));
+  return last;
+}
 
-      if (save > 0
-          || (g_str_has_prefix (name, EBB_SHARD_INDEX_FILE ".") && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX)))
-        func (path, save, user_data);
+/* Removes all files of saves but @save. Without a sight of all of them none goes. */
+static void
+remove_other (const char *folder,
+              gint64 save)
+{
+  g_auto (GStrv) names = ebb_list_folder (folder, NULL);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      gint64 other = ebb_shard_file_parse_name (names[i]);
+      g_autofree char *path = g_build_filename (folder, names[i], NULL);
+
+      if (other > 0 && other != save)
+        g_unlink (path);
     }
-  g_dir_close (dir);
+}
+
+static gboolean
+is_unfinished_index (const char *name)
+{
+  return g_str_has_prefix (name, EBB_SHARD_INDEX_FILE ".") && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX);
+}
+
+/* Removes what saves that were broken off have left, before this one needs the room: all that the index doesn't name;
+ * and without an index all files, if there is an unfinished one, which goes after them, as the new one is begun. */
+static gboolean
+remove_left (Saving *self,
+             char **names,
+             GError **error)
+{
+  gboolean has_index = g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE), is_unfinished = FALSE;
+  g_autofree char *text = has_index ? ebb_shard_source_read_index (self->folder, error) : NULL;
+  g_autoptr (EbbShardIndex) index = NULL;
+
+  if (has_index && text == NULL)
+    return FALSE;
+  index = has_index ? ebb_shard_index_parse (text, EBB_SHARD_INDEX_FILE, NULL) : NULL;
+  for (guint i = 0; names[i] != NULL; i++)
+    is_unfinished = is_unfinished || is_unfinished_index (names[i]);
+  if (index != NULL || (!has_index && is_unfinished))
+    remove_other (self->folder, index != NULL ? index->save : 0);
   return TRUE;
 }
 
-static void
-find_last (const char *path G_GNUC_UNUSED,
-           gint64 save,
-           gpointer user_data)
+/* On rank 0: makes the folder ready; returns a number that no file in it has, or 0. */
+static gint64
+begin (Saving *self,
+       GError **error)
 {
-  gint64 *last = user_data;
+  g_autofree char *path = g_build_filename (self->folder, EBB_SHARD_INDEX_FILE, NULL);
+  g_auto (GStrv) names = NULL;
 
-  *last = MAX (*last, save);
+  if (g_mkdir_with_parents (self->folder, 0777) != 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", self->folder, g_strerror (errno));
+      return 0;
+    }
+  names = ebb_list_folder (self->folder, error);
+  return names != NULL && remove_left (self, names, error) && ebb_atomic_file_open (&self->file, path, error)
+             ? find_last (names) + 1
+             : 0;
 }
 
-static void
-remove_other (const char *path,
-              gint64 save,
-              gpointer user_data)
-{
-  if (save != *(const gint64 *) user_data)
-    g_unlink (path);
-}
-
-/* The number of this save: one that no file in the folder has. Rank 0 says it. */
+/* Rank 0 says which number this save has. */
 static gboolean
 choose_number (Saving *self,
                gint64 *number,
                GError **error)
 {
   GError *failure = NULL;
-  gint64 last = 0;
+  gint64 own = self->rank == 0 ? begin (self, &failure) : 0;
   g_autofree char *text = NULL;
   g_auto (GStrv) texts = NULL;
 
-  if (self->rank == 0)
-    {
-      if (g_mkdir_with_parents (self->folder, 0777) != 0)
-        g_set_error (&failure, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", self->folder,
-                     g_strerror (errno));
-      else
-        list_files (self->folder, find_last, &last, &failure);
-    }
   if (!ebb_ranks_agree (self->group, failure, error))
     return FALSE;
-  text = self->rank == 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, last + 1) : g_strdup ("");
+  text = self->rank == 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, own) : g_strdup ("");
   texts = ebb_rank_texts_gather (self->group, text, error);
   if (texts == NULL)
     return FALSE;
@@ -225,10 +243,8 @@ write_index (Saving *self,
              char **texts,
              GError **error)
 {
-  g_autofree char *path = g_build_filename (self->folder, EBB_SHARD_INDEX_FILE, NULL);
   g_autoptr (EbbShardIndex) all = ebb_shard_index_new (self->index->save, self->n_ranks);
   g_autofree char *text = NULL;
-  EbbAtomicFile file;
 
   for (guint r = 0; texts[r] != NULL; r++)
     {
@@ -243,14 +259,7 @@ write_index (Saving *self,
   if (self->claims->mesh != NULL)
     all->mesh = g_memdup2 (self->claims->mesh, self->n_ranks * sizeof *all->mesh);
   text = ebb_shard_index_to_text (all);
-  if (!ebb_atomic_file_open (&file, path, error))
-    return FALSE;
-  if (!ebb_atomic_file_write (&file, text, strlen (text), error))
-    {
-      ebb_atomic_file_abort (&file);
-      return FALSE;
-    }
-  return ebb_atomic_file_commit (&file, error);
+  return ebb_atomic_file_write (&self->file, text, strlen (text), error) && ebb_atomic_file_commit (&self->file, error);
 }
 
 /* After a failure it may be there all the same, and then its files must stay. */
@@ -329,8 +338,22 @@ save (Saving *self,
   if (texts == NULL || !publish (self, texts, error))
     return FALSE;
   if (self->rank == 0)
-    list_files (self->folder, remove_other, &self->index->save, NULL);
+    remove_other (self->folder, self->index->save);
   return TRUE;
+}
+
+/* After a failure. The unfinished index stays as long as there is a file that only it explains: other ranks may not
+ * have removed theirs yet. */
+static void
+end (Saving *self)
+{
+  g_auto (GStrv) names = ebb_list_folder (self->folder, NULL);
+
+  if (names != NULL
+      && (g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE) || find_last (names) == 0))
+    ebb_atomic_file_abort (&self->file);
+  else
+    ebb_atomic_file_leave (&self->file);
 }
 
 gboolean
@@ -346,16 +369,23 @@ ebb_shard_save (EbbModule *module,
     .folder = folder,
     .rank = ebb_process_group_get_rank (group),
     .n_ranks = ebb_process_group_get_size (group),
+    .file = { .fd = -1 },
   };
   gint64 number;
   gboolean ok;
 
   if (!choose_number (&self, &number, error))
-    return FALSE;
+    {
+      if (self.file.fd >= 0)
+        end (&self);
+      return FALSE;
+    }
   self.index = ebb_shard_index_new (number, self.n_ranks);
   self.written = g_ptr_array_new_with_free_func (g_free);
   self.entries = module != NULL ? ebb_state_entries_new (module) : NULL;
   ok = save (&self, optimizer, training, error);
+  if (self.file.fd >= 0)
+    end (&self);
   g_ptr_array_unref (self.written);
   g_clear_pointer (&self.entries, g_array_unref);
   g_clear_pointer (&self.claims, ebb_shard_claims_free);

@@ -41,33 +41,76 @@ train (Trainer *trainer,
   return TRUE;
 }
 
+/* What has failed so far, of which the first is reported. */
+typedef struct
+{
+  Ranks *ranks;
+  GError *first;
+  gboolean one_alone; /* knows of one */
+} Failures;
+
+/* Notes whether something went well. What comes after a failure is tried all the same, unless on ranks the others don't
+ * know of it and may be waiting for this one: then it is FALSE. */
+static gboolean
+attempt (Failures *self,
+         gboolean ok,
+         GError **failure)
+{
+  if (ok)
+    return TRUE;
+  if (self->first == NULL)
+    self->first = g_steal_pointer (failure);
+  g_clear_error (failure);
+  if (self->ranks == NULL)
+    return TRUE;
+  self->one_alone = self->one_alone || !self->ranks->failure_shared;
+  self->ranks->failure_shared = FALSE; /* or the next one would be taken for it */
+  return !self->one_alone;
+}
+
+static gboolean
+report (Failures *self,
+        GError **error)
+{
+  if (self->ranks != NULL && self->first != NULL && !self->one_alone)
+    self->ranks->failure_shared = TRUE;
+  if (self->first == NULL)
+    return TRUE;
+  g_propagate_error (error, g_steal_pointer (&self->first));
+  return FALSE;
+}
+
 /* What an interrupt came before is not there to be saved. */
 static gboolean
 save (Trainer *trainer,
       Progress *progress,
       const RankTable *table,
-      GError **error)
+      Failures *failures)
 {
   const Options *options = trainer->options;
+  GError *failure = NULL;
 
   if (trainer_get_interrupt (trainer) != 0 && progress->losses->len == 0)
     return TRUE;
-  if (!trainer_save_state (trainer, error))
+  if (!attempt (failures, trainer_save_state (trainer, &failure), &failure))
     return FALSE;
   if (options->save != NULL)
     {
-      if (!trainer_save_weights (trainer, options->save, error))
+      gboolean ok = trainer_save_weights (trainer, options->save, &failure);
+
+      if (ok)
+        progress_note (progress, "Weights: %s", options->save);
+      if (!attempt (failures, ok, &failure))
         return FALSE;
-      progress_note (progress, "Weights: %s", options->save);
     }
-  if (!report_write (trainer, progress, table, error))
-    return FALSE;
-  if (options->resume != NULL)
+  attempt (failures, report_write (trainer, progress, table, &failure), &failure);
+  if (options->resume != NULL && trainer->saved_step == trainer->step)
     progress_note (progress, "State of step %" G_GINT64_FORMAT ": %s", trainer->step, options->resume);
   return TRUE;
 }
 
-/* From the first step to the last file. */
+/* From the first step to the last file. After a step that was broken off nothing is as it was after any step; after any
+ * other failure there is all of the last one to be saved. */
 static gboolean
 run_training (Trainer *trainer,
               Progress *progress,
@@ -77,24 +120,28 @@ run_training (Trainer *trainer,
 {
   const Options *options = trainer->options;
   RankTable table = { 0 };
+  Failures failures = { .ranks = trainer->ranks };
+  GError *failure = NULL;
   gboolean ok;
 
   rank_table_begin (trainer);
-  ok = train (trainer, progress, profile, streams, error) && trainer_finish (trainer, error)
-       && rank_table_init (&table, trainer, progress->losses->len, error);
+  ok = train (trainer, progress, profile, streams, &failure);
+  ok = (attempt (&failures, ok, &failure) && (ok || trainer->step_is_whole))
+       && attempt (&failures, trainer_finish (trainer, &failure), &failure)
+       && attempt (&failures, rank_table_init (&table, trainer, progress->losses->len, &failure), &failure);
   if (ok || progress->losses->len > 0)
     progress_end (progress);
   rank_table_tell (&table, progress);
-  ok = ok && save (trainer, progress, &table, error) && profile_finish (profile, progress, error);
+  if (ok && save (trainer, progress, &table, &failures))
+    attempt (&failures, profile_finish (profile, progress, &failure), &failure);
   rank_table_clear (&table);
-  if (ok)
-    streams_tell (streams, progress);
-  if (ok && options->sample > 0 && trainer_get_interrupt (trainer) == 0)
-    {
-      progress_note (progress, "%s", "");
-      ok = sample_print (trainer, error);
-    }
-  return ok;
+  if (!report (&failures, error))
+    return FALSE;
+  streams_tell (streams, progress);
+  if (options->sample == 0 || trainer_get_interrupt (trainer) != 0)
+    return TRUE;
+  progress_note (progress, "%s", "");
+  return sample_print (trainer, error);
 }
 
 static gboolean
@@ -207,6 +254,8 @@ run_command (int argc,
                                                                    : run_job (options, argc, argv);
   if (!speaks (options))
     return 2;
+  if (error->domain != G_OPTION_ERROR)
+    return fail (1, error->message);
   message = g_strdup_printf ("%s (%s --help lists the options)", error->message, options->program->name);
   return fail (2, message);
 }

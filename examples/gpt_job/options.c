@@ -527,11 +527,17 @@ find_kinds (Options *self,
 }
 
 /* What ranks have saved in parts goes on here with one rank that has all of them. */
-static void
-take_parts (Options *self)
+static gboolean
+take_parts (Options *self,
+            GError **error)
 {
-  if (!options_on_ranks (self) && self->resume != NULL && (output_find_state (self->resume) & FOUND_INDEX) != 0)
+  guint found = 0;
+
+  if (!options_on_ranks (self) && !output_find_state (self->resume, &found, error))
+    return FALSE;
+  if ((found & FOUND_INDEX) != 0)
     self->ranks.n_ranks = 1;
+  return TRUE;
 }
 
 gboolean
@@ -564,8 +570,7 @@ options_parse (Options *self,
       || !check_integers (self, error) || !check_numbers (self, error) || !check_pairs (self, error)
       || !check_files (self, error))
     return FALSE;
-  take_parts (self);
-  return TRUE;
+  return take_parts (self, error);
 }
 
 gboolean

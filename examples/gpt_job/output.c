@@ -3,10 +3,13 @@
 
 #include "store.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <glib/gstdio.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,16 +27,17 @@ fail (GError **error,
   return FALSE;
 }
 
-/* Permissions tell less than an attempt: the file system may be read-only, or full of files. */
+/* Permissions say less than an attempt: the file system may be read-only, or full of files. The name is always the
+ * same, so that the next run removes what one that was killed here has left. */
 static gboolean
 try_folder (const char *option,
             const char *path,
             const char *folder,
             GError **error)
 {
-  g_autofree char *name = g_strdup_printf (".%s-XXXXXX", program_name);
+  g_autofree char *name = g_strdup_printf (".%s-probe", program_name);
   g_autofree char *probe = g_build_filename (folder, name, NULL);
-  int fd = g_mkstemp (probe);
+  int fd = g_open (probe, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 
   if (fd < 0)
     return fail (error, option, path, folder, errno);
@@ -100,16 +104,71 @@ output_check (const Options *options,
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));
 }
 
+static gboolean
+write_all (int fd,
+           const char *text)
+{
+  gsize size = strlen (text);
+
+  while (size > 0)
+    {
+      gssize n = write (fd, text, size);
+
+      if (n < 0 && errno != EINTR)
+        return FALSE;
+      text += MAX (n, 0);
+      size -= (gsize) MAX (n, 0);
+    }
+  return ftruncate (fd, lseek (fd, 0, SEEK_CUR)) == 0 && fsync (fd) == 0;
+}
+
+/* The unfinished file always has the same name, so that the next run takes over what one that was killed has left of
+ * it; a lock keeps out those that live. */
+static int
+open_unfinished (const char *path)
+{
+  struct stat here, there;
+
+  for (;;)
+    {
+      int fd = g_open (path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+
+      if (fd < 0)
+        return -1;
+      if (flock (fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        {
+          close (fd);
+          errno = EBUSY;
+          return -1;
+        }
+      /* The one that had it may have given it its name. */
+      if (fstat (fd, &here) == 0 && stat (path, &there) == 0 && here.st_ino == there.st_ino)
+        return fd;
+      close (fd);
+    }
+}
+
+/* The whole text or nothing. */
 gboolean
 output_write (const char *path,
               const char *text,
               GError **error)
 {
-  g_autoptr (GError) failure = NULL;
+  g_autofree char *unfinished = g_strconcat (path, ".ebb-partial", NULL);
+  int fd = open_unfinished (unfinished), number;
 
-  if (g_file_set_contents_full (path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &failure))
-    return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: %s", path, failure->message);
+  if (fd >= 0 && write_all (fd, text) && g_rename (unfinished, path) == 0)
+    {
+      close (fd);
+      return TRUE;
+    }
+  number = errno;
+  if (fd >= 0)
+    {
+      g_unlink (unfinished);
+      close (fd);
+    }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write %s: %s", path, g_strerror (number));
   return FALSE;
 }
 
@@ -125,38 +184,74 @@ is_part (const char *name)
   return strstr (name, "-of-") != NULL;
 }
 
+/* Calls @func for each file in @folder, in which there may be none; FALSE unless it was read to its end. */
+static gboolean
+visit_folder (const char *folder,
+              void (*func) (const char *folder,
+                            const char *name,
+                            guint *found),
+              guint *found,
+              GError **error)
+{
+  DIR *dir = opendir (folder);
+  const struct dirent *entry;
+  int number = errno;
+
+  if (dir != NULL)
+    {
+      while ((errno = 0, entry = readdir (dir)) != NULL)
+        func (folder, entry->d_name, found);
+      number = errno;
+      closedir (dir);
+    }
+  else if (number == ENOENT || number == ENOTDIR) /* where nothing can be written is found elsewhere */
+    number = 0;
+  if (number == 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read the folder %s: %s", folder, g_strerror (number));
+  return FALSE;
+}
+
+static void
+remove_whole (const char *folder,
+              const char *name,
+              guint *found G_GNUC_UNUSED)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+
+  if (is_state (name) && !is_part (name))
+    g_unlink (path);
+}
+
 void
 output_remove_whole_states (const char *folder)
 {
-  GDir *dir = g_dir_open (folder, 0, NULL);
-  const char *name;
-
-  while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
-    if (is_state (name) && !is_part (name))
-      {
-        g_autofree char *path = g_build_filename (folder, name, NULL);
-
-        g_unlink (path);
-      }
-  if (dir != NULL)
-    g_dir_close (dir);
+  visit_folder (folder, remove_whole, NULL, NULL);
 }
 
-guint
-output_find_state (const char *folder)
+static void
+note_state (const char *folder G_GNUC_UNUSED,
+            const char *name,
+            guint *found)
 {
-  GDir *dir = g_dir_open (folder, 0, NULL);
-  guint found = 0;
-  const char *name;
+  if (strcmp (name, "index.json") == 0)
+    *found |= FOUND_INDEX;
+  else if (g_str_has_prefix (name, "index.json.") && g_str_has_suffix (name, ".ebb-partial"))
+    *found |= FOUND_UNFINISHED;
+  else if (is_state (name))
+    *found |= is_part (name) ? FOUND_PARTS : FOUND_WHOLE;
+}
 
-  while (dir != NULL && (name = g_dir_read_name (dir)) != NULL)
-    if (strcmp (name, "index.json") == 0)
-      found |= FOUND_INDEX;
-    else if (is_state (name))
-      found |= is_part (name) ? FOUND_PARTS : FOUND_WHOLE;
-  if (dir != NULL)
-    g_dir_close (dir);
-  return found;
+gboolean
+output_find_state (const char *folder,
+                   guint *found,
+                   GError **error)
+{
+  *found = 0;
+  if (folder == NULL || visit_folder (folder, note_state, found, error))
+    return TRUE;
+  g_prefix_error (error, "--resume %s: ", folder);
+  return FALSE;
 }
 
 void

@@ -7,14 +7,6 @@
 
 /* -- the state ----------------------------------------------------------------------------------------------------- */
 
-gboolean
-rank_state_is_there (const char *folder)
-{
-  g_autofree char *index = g_build_filename (folder, "index.json", NULL);
-
-  return g_file_test (index, G_FILE_TEST_EXISTS);
-}
-
 static gboolean
 fail (GError **error)
 {
@@ -58,7 +50,7 @@ rank_state_load (Trainer *self,
   if (options->resume == NULL)
     return TRUE;
   self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
-  if (self->whole_optimizer != NULL || rank_state_is_there (options->resume))
+  if (self->whole_optimizer != NULL || (self->found & FOUND_INDEX) != 0)
     {
       if (!(self->whole_optimizer != NULL
                 ? ebb_load_full_optimizer_state (self->optimizer, self->whole_optimizer, FALSE, error)
@@ -77,10 +69,17 @@ gboolean
 rank_state_save (Trainer *self,
                  GError **error)
 {
+  GError *failure = NULL;
+
   if (!fault_meet (self->ranks, "save", self->step, error))
     return FALSE;
-  if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, error))
-    return fail (error);
+  if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, &failure))
+    {
+      /* Which ranks tell each other of. */
+      self->ranks->failure_shared = g_error_matches (failure, EBB_ERROR, EBB_ERROR_IO);
+      g_propagate_error (error, failure);
+      return fail (error);
+    }
   if (self->ranks->rank == 0)
     output_remove_whole_states (self->options->resume);
   return TRUE;

@@ -7,8 +7,7 @@
 
 G_BEGIN_DECLS
 
-/* Whether a state of ranks lies in @folder, and the options that it was saved with. */
-gboolean rank_state_is_there (const char *folder);
+/* The options that the state of ranks in @folder was saved with. */
 char *rank_state_read_config (const char *folder,
                               GError **error);
 /* Random numbers of dropout: each model has its own, and each of its ranks some for what it has a part of. */

@@ -110,7 +110,7 @@ load_state (Trainer *self,
   if (options->resume == NULL)
     return TRUE;
   self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
-  if (output_find_state (options->resume) & FOUND_WHOLE)
+  if (self->found != 0)
     {
       if (!ebb_training_state_load (self->state, options->resume, &self->step, error))
         {
@@ -148,23 +148,52 @@ take_seed (Options *options,
   return TRUE;
 }
 
-/* What there is to go on from. Parts without an index are an error: beside them a training would silently begin
- * anew. */
+/* What there is to go on from. What was never whole is nothing: the first save of ranks begins an index before any
+ * part. Parts without either are an error: beside them a training would silently begin anew. */
 static gboolean
-find_state (const Trainer *self,
-            guint *found,
+find_state (Trainer *self,
             GError **error)
 {
   const char *folder = self->options->resume;
 
-  *found = folder != NULL ? output_find_state (folder) : 0;
-  if ((*found & (FOUND_INDEX | FOUND_WHOLE)) != 0 || *found == 0)
+  if (!output_find_state (folder, &self->found, error))
+    return FALSE;
+  if ((self->found & FOUND_INDEX) != 0 && self->ranks == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "--resume %s: another program has just saved a training of many ranks there: start again", folder);
+      return FALSE;
+    }
+  if ((self->found & (FOUND_INDEX | FOUND_WHOLE)) != 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "--resume %s: it holds parts of a state, but not its index.json: a save was not finished, or files are "
-               "missing; remove them, or name another folder",
-               folder);
+  if (self->found != FOUND_PARTS)
+    {
+      self->found = 0;
+      return TRUE;
+    }
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_STATE,
+      "--resume %s: it holds parts of a state, but not its index.json: files are missing; remove the parts, or "
+      "name another folder",
+      folder);
   return FALSE;
+}
+
+/* Looks whether all can be written, and keeps others from saving in the folder of --resume as long as this runs. */
+static gboolean
+take_outputs (Trainer *self,
+              GError **error)
+{
+  const Options *options = self->options;
+
+  if (!output_check (options, error))
+    return FALSE;
+  if (options->resume == NULL || (self->ranks != NULL && self->ranks->rank > 0))
+    return TRUE;
+  self->lock = ebb_folder_lock_new (options->resume, error);
+  if (self->lock == NULL)
+    g_prefix_error (error, "--resume: ");
+  return self->lock != NULL;
 }
 
 /* The state of one rank alone, while the model is still whole here; the optimizer's is shared out when that is. */
@@ -200,14 +229,13 @@ prepare (Trainer *self,
   g_autoptr (EbbArgs) metadata = NULL;
   g_autoptr (EbbGptConfig) config = NULL;
   g_autofree char *saved = NULL;
-  guint found;
 
-  if (!set_machine_up (self, error) || !output_check (options, error) || !find_state (self, &found, error))
+  if (!set_machine_up (self, error) || !find_state (self, error))
     return FALSE;
-  if (found != 0)
+  if (self->found != 0)
     {
-      saved = (found & FOUND_INDEX) != 0 ? rank_state_read_config (options->resume, error)
-                                         : ebb_training_state_read_config (options->resume, error);
+      saved = (self->found & FOUND_INDEX) != 0 ? rank_state_read_config (options->resume, error)
+                                               : ebb_training_state_read_config (options->resume, error);
       if (saved == NULL || !take_seed (options, saved, error))
         return FALSE;
     }
@@ -231,7 +259,7 @@ prepare (Trainer *self,
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
   return self->store != NULL && make_model (self, config, weights, error) && make_optimizer (self, error)
-         && (self->ranks == NULL || found == 0 || (found & FOUND_INDEX) != 0 || load_whole (self, error));
+         && (self->ranks == NULL || self->found == 0 || (self->found & FOUND_INDEX) != 0 || load_whole (self, error));
 }
 
 static void
@@ -304,7 +332,8 @@ init_on_ranks (Trainer *self,
     return FALSE;
   if (self->ranks->rank > 0)
     options_silence (self->options);
-  if (!ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error))
+  if (!ranks_agree (self->ranks, take_outputs (self, error), error)
+      || !ranks_agree (self->ranks, prepare (self, error), error) || !parallelize (self, error))
     return FALSE;
   take_rows (self);
   estimate (self, told && self->ranks->model == 0);
@@ -323,7 +352,7 @@ trainer_init (Trainer *self,
   *self = (Trainer){ .options = options, .ranks = ranks, .saved_step = -1 };
   if (ranks != NULL)
     return init_on_ranks (self, error);
-  if (!prepare (self, error) || !load_state (self, error))
+  if (!take_outputs (self, error) || !prepare (self, error) || !load_state (self, error))
     return FALSE;
   take_rows (self);
   estimate (self, !options->quiet);
@@ -334,6 +363,7 @@ void
 trainer_clear (Trainer *self)
 {
   g_clear_object (&self->state);
+  g_clear_object (&self->lock);
   g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
   g_clear_object (&self->schedule);
   g_clear_object (&self->optimizer);
@@ -477,6 +507,7 @@ trainer_step (Trainer *self,
 {
   const Options *options = self->options;
 
+  self->step_is_whole = FALSE;
   ebb_schedule_apply (self->schedule, self->optimizer); /* first: the backward pass may be what moves parameters */
   if (!run_batches (self, loss, error))
     return FALSE;
@@ -499,6 +530,7 @@ trainer_step (Trainer *self,
     return FALSE;
   ebb_optimizer_zero_grad (self->optimizer);
   self->step++;
+  self->step_is_whole = TRUE;
   return TRUE;
 }
 
@@ -506,8 +538,10 @@ gboolean
 trainer_finish (Trainer *self,
                 GError **error)
 {
-  return ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (self->store), error)
-         && ebb_device_synchronize (self->device, error);
+  gboolean ok = ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (self->store), error)
+                && ebb_device_synchronize (self->device, error);
+
+  return self->ranks != NULL ? ranks_agree (self->ranks, ok, error) : ok;
 }
 
 gboolean

@@ -20,10 +20,13 @@ typedef struct
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
   EbbTrainingState *state;
+  EbbFolderLock *lock;      /* on the folder of --resume; one rank has it for all */
+  guint found;              /* of what lies there: FoundState */
   EbbArgs *whole_optimizer; /* its state as one rank alone had it, until it is shared out */
   gint64 step;              /* taken so far, resumed ones included */
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */
+  gboolean step_is_whole;   /* the last one of this run: nothing of another has begun */
   gint64 first_row, n_rows; /* of each batch that this rank computes with; it may have none */
   guint64 n_parameters;     /* of the whole model */
   double plain_activations; /* bytes that a step would keep without checkpointing, 0 if unknown */

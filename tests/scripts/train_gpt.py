@@ -8,12 +8,15 @@ import pty
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
-PROGRAM = os.path.join(os.environ.get("EBB_BUILD_DIR", "build/release"), "examples", "train_gpt")
+BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
+PROGRAM = os.path.join(BUILD, "examples", "train_gpt")
+PRELOAD = os.path.join(BUILD, "tests", "fuzz", "libio-fault.so")
 MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "2", "--dropout", "0.1",
          "--lr", "1e-3", "--threads", "1"]
 # Blocks whose inputs are large enough for a store.
@@ -380,6 +383,74 @@ class AddressSpace(TrainGptTest):
                     self.assertEqual(len(text.splitlines()), 1, text)
                 if kib >= 300_000:
                     self.assertEqual(done.returncode, 0, text)
+
+
+class OneFolder(TrainGptTest):
+    def test_two_jobs_on_one_are_refused_and_a_killed_one_is_not_in_the_way(self):
+        words = ["--data", "text.txt", *MODEL, "--resume", "state", "--steps"]
+        with subprocess.Popen([PROGRAM, *words, "100000"], cwd=self.folder, stdout=subprocess.PIPE, text=True) as first:
+            while not first.stdout.readline().startswith("step"):
+                pass
+            second = self.run_program(*words, 2)
+            first.kill()
+            first.communicate()
+        self.assertEqual((second.returncode, second.stdout, second.stderr.count(b"\n")), (1, b"", 1), second.stderr)
+        self.assertIn(f"--resume: the folder state is in use by process {first.pid} on {socket.gethostname()}:",
+                      second.stderr.decode())
+        self.train("--resume", "state", "--steps", 2)
+        self.assertEqual(os.listdir(self.path("state")), ["state-00000001.safetensors"])
+
+
+class LastFailure(TrainGptTest):
+    """Whatever fails at the end, what can be saved is saved."""
+
+    def run_with_fault(self, fault, *words, calls=None):
+        environment = {**os.environ, "LD_PRELOAD": PRELOAD, "EBB_IO_FAULT": f"{self.folder}/{fault}"}
+        if calls is not None:
+            environment["EBB_IO_FAULT_COUNT"] = self.path(calls)
+        return subprocess.run([PROGRAM, "--data", "text.txt", *MODEL, "--quiet", *map(str, words)], cwd=self.folder,
+                              stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment)
+
+    @unittest.skipUnless(os.path.exists(PRELOAD), "nothing to make calls fail with")
+    def test_the_disk_stores_last_write(self):
+        self.folder = os.path.realpath(self.folder)
+        os.mkdir(self.path("store"))
+        words = [*STORED, "--checkpoint", "full", "--store", "disk", "--store-folder", "store", "--store-fallback",
+                 "keep", "--steps", 3, "--resume", "state", "--save", "w", "--report", "r"]
+        self.assertEqual(self.run_with_fault("store:0:", *words, calls="calls").returncode, 0)
+        whole, calls = self.read("w"), self.read("calls")
+        last = calls.rfind(b"p") + 1
+        # Failures that a later tensor meets are the fallback's; which is the last is a matter of the disk's speed.
+        for first in (*range(last - 3, last + 1), *range(last - 4, 0, -1)):
+            for name in "r", "w":
+                os.remove(self.path(name))
+            shutil.rmtree(self.path("state"))
+            done = self.run_with_fault(f"store:{first}:EIO+", *words)
+            self.assertEqual(self.read("w"), whole)
+            self.assertEqual(json.loads(self.read("r"))["last_step"], 3)
+            self.assertEqual(os.listdir(self.path("state")), ["state-00000001.safetensors"])
+            if done.returncode != 0:
+                break
+        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), done.stderr)
+        self.assertIn(b"Input/output error", done.stderr)
+        self.assertEqual(self.train(*STORED, "--steps", 3, "--resume", "state")["first_step"], 3)
+
+    def test_a_file_that_cant_be_written_keeps_no_other_from_it(self):
+        for broken in "w", "r":
+            with self.subTest(broken=broken):
+                words = ["--data", "text.txt", *MODEL, "--resume", "state" + broken, "--save", "w", "--report", "r"]
+                with subprocess.Popen([PROGRAM, *words, "--steps", "100000"], cwd=self.folder, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True) as program:
+                    while not program.stdout.readline().startswith("step"):
+                        pass
+                    os.mkdir(self.path(broken))
+                    program.send_signal(signal.SIGINT)
+                    errors = program.communicate(timeout=100)[1]
+                self.assertEqual((program.returncode, errors.count("\n")), (1, 1), errors)
+                os.rmdir(self.path(broken))
+                self.assertEqual(self.files(), sorted(["state" + broken, "text.txt", "r" if broken == "w" else "w"]))
+                os.remove(self.path("r" if broken == "w" else "w"))
+                shutil.rmtree(self.path("state" + broken))
 
 
 class BadInput(TrainGptTest):
