@@ -259,7 +259,7 @@ sdpa_check (EbbOpCall *call,
   gboolean fits = q->n_dims == 4 && k->n_dims == 4 && ebb_shapes_equal (k, v);
 
   fits = fits && q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] && q->shape[3] > 0;
-  fits = fits && (k->shape[1] > 0 ? q->shape[1] % k->shape[1] == 0 : q->shape[1] == 0);
+  fits = fits && (q->shape[1] > 0 ? k->shape[1] > 0 && q->shape[1] % k->shape[1] == 0 : k->shape[1] == 0);
   if (!fits)
     {
       g_autofree char *q_shape = ebb_tensor_shape_to_string (call->inputs[0]);

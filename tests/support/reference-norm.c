@@ -90,7 +90,7 @@ norm_rows (const EbbLaunch *launch,
 {
   gint64 n = get_columns (x);
 
-  for (gint64 row = 0; row < ebb_reference_count (x) / n; row++)
+  for (gint64 row = 0; n > 0 && row < ebb_reference_count (x) / n; row++)
     {
       double mean = 0, squares = 0, rstd;
 
@@ -156,7 +156,7 @@ norm_grad_rows (const EbbLaunch *launch,
   const EbbView *dy = launch->inputs[0], *x = launch->inputs[1], *weight = launch->inputs[2], *dx = launch->outputs[0];
   gint64 n = get_columns (x);
 
-  for (gint64 row = 0; row < ebb_reference_count (x) / n; row++)
+  for (gint64 row = 0; n > 0 && row < ebb_reference_count (x) / n; row++)
     {
       double mean = load_or (means, row, 0), rstd = ebb_reference_load (rstds, row), mean_g = 0, mean_gh = 0;
 
@@ -265,7 +265,7 @@ ebb_reference_batch_norm (const EbbLaunch *launch,
   gint64 channels = x->shape[1], length = x->shape[2], count = x->shape[0] * length;
   double momentum = launch->params.norm.momentum;
 
-  for (gint64 c = 0; c < channels; c++)
+  for (gint64 c = 0; c < channels && count > 0; c++) /* statistics of nothing stay as they are */
     {
       double mean, variance, rstd;
 

@@ -29,7 +29,8 @@ ebb_cursor_init_dims (EbbCursor *cursor,
       cursor->strides[n - 1] = view->strides[d];
       cursor->index[n - 1] = 0;
     }
-  cursor->n_dims = n;
+  /* Nothing is walked where nothing is, so that no place in it is sought by a division by zero. */
+  cursor->n_dims = cursor->n_elements > 0 ? n : 0;
 }
 
 void
