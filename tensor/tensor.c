@@ -497,16 +497,16 @@ gboolean
 ebb_view_is_contiguous (const EbbView *view)
 {
   gint64 expected = 1;
+  gboolean dense = TRUE;
 
   for (int i = view->n_dims; i-- > 0;)
     {
-      if (view->shape[i] == 0)
+      if (view->shape[i] == 0) /* what has no elements is dense, whatever its strides are */
         return TRUE;
-      if (view->shape[i] != 1 && view->strides[i] != expected)
-        return FALSE;
+      dense = dense && (view->shape[i] == 1 || view->strides[i] == expected);
       expected *= view->shape[i];
     }
-  return TRUE;
+  return dense;
 }
 
 gboolean
