@@ -88,6 +88,7 @@ add_training_json (const Options *self,
   add_integer (builder, "warmup", self->warmup);
   add_number (builder, "min_lr", self->min_lr);
   add_number (builder, "weight_decay", self->weight_decay);
+  add_text (builder, "decayed", self->decayed);
   add_number (builder, "clip", self->clip);
   add_integer (builder, "seed", self->seed);
   add_text (builder, "checkpoint", self->checkpoint);

@@ -16,6 +16,7 @@
 static const char *const dtype_names[] = { "f32", "bf16", NULL };
 static const char *const moments_names[] = { "f32", "bf16", "8bit", NULL };
 static const char *const checkpoint_names[] = { "none", "selective", "full", NULL };
+static const char *const decayed_names[] = { "matrices", "all", NULL };
 static const char *const schedule_names[] = { "constant", "cosine", NULL };
 
 void
@@ -63,10 +64,12 @@ fill_texts (Options *self)
 void
 options_clear (Options *self)
 {
-  char **texts[] = { &self->tokenizer, &self->preset, &self->schedule, &self->dtype, &self->residual, &self->moments,
-                     &self->device, &self->checkpoint, &self->store, &self->store_folder, &self->store_fallback,
-                     &self->compress, &self->load, &self->save, &self->resume, &self->prompt, &self->report,
-                     &self->profile, &self->stream_trace };
+  char **texts[] = {
+    &self->tokenizer, &self->preset, &self->schedule, &self->decayed, &self->dtype,
+    &self->residual, &self->moments, &self->device, &self->checkpoint, &self->store,
+    &self->store_folder, &self->store_fallback, &self->compress, &self->load, &self->save,
+    &self->resume, &self->prompt, &self->report, &self->profile, &self->stream_trace
+  };
 
   g_clear_pointer (&self->data, g_strfreev);
   for (guint i = 0; i < G_N_ELEMENTS (texts); i++)
@@ -146,6 +149,8 @@ add_training (GOptionContext *context,
     { "warmup", 0, 0, G_OPTION_ARG_INT64, &self->warmup, "Steps over which it rises first (0)", "N" },
     { "min-lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->min_lr, "Where the cosine ends (0)", "X" },
     { "weight-decay", 0, 0, G_OPTION_ARG_DOUBLE, &self->weight_decay, "Decoupled weight decay (0.01)", "X" },
+    { "decayed", 0, 0, G_OPTION_ARG_STRING, &self->decayed,
+      "What it decays: matrices and embeddings; all: norms and biases too (matrices)", "matrices|all" },
     { "clip", 0, 0, G_OPTION_ARG_DOUBLE, &self->clip, "Largest norm of all gradients; 0: no limit (0)", "X" },
     { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers: weights, order, dropout (1)", "N" },
     { NULL }
@@ -442,7 +447,8 @@ check_names (const Options *self,
   return options_check_name ("dtype", self->dtype, dtype_names, error)
          && options_check_name ("residual", self->residual, dtype_names, error)
          && options_check_name ("moments", self->moments, moments_names, error)
-         && options_check_name ("schedule", self->schedule, schedule_names, error);
+         && options_check_name ("schedule", self->schedule, schedule_names, error)
+         && options_check_name ("decayed", self->decayed, decayed_names, error);
 }
 
 /* What can't be had together; in a training that is resumed some of it may be the saved one. */

@@ -45,7 +45,7 @@ typedef struct
   int batch, accumulate;
   gint64 steps, warmup, seed;
   double lr, min_lr, weight_decay, clip;
-  char *schedule;
+  char *schedule, *decayed;
   gboolean seed_given;
   guint given; /* a bit for each option in remembered.c */
   gboolean saved_taken;

@@ -57,8 +57,8 @@ rank_state_load (Trainer *self,
                 : ebb_training_state_load_sharded (self->state, options->resume, &self->step, error)))
         return fail (error);
       g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
-      ebb_optimizer_set_lr (self->optimizer, options->lr);
-      ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+      if (!trainer_set_optimizer (self, error))
+        return FALSE;
     }
   ebb_training_state_set_config (self->state, config);
   self->first_step = self->saved_step = self->step;

@@ -24,7 +24,8 @@ static const struct
   gsize place;
   double number;
   const char *text;
-  gboolean is_late; /* what was saved before there was such an option trains as its default says */
+  gboolean is_late;      /* what was saved before there was such an option trains as its default says */
+  const char *late_text; /* or so */
 } remembered[] = {
   { "tokenizer", KIND_TEXT, G_STRUCT_OFFSET (Options, tokenizer), 0, "byte" },
   { "dropout", KIND_DOUBLE, G_STRUCT_OFFSET (Options, dropout), 0.1, NULL },
@@ -35,6 +36,7 @@ static const struct
   { "warmup", KIND_INT64, G_STRUCT_OFFSET (Options, warmup), 0, NULL },
   { "min_lr", KIND_DOUBLE, G_STRUCT_OFFSET (Options, min_lr), 0, NULL },
   { "weight_decay", KIND_DOUBLE, G_STRUCT_OFFSET (Options, weight_decay), 0.01, NULL },
+  { "decayed", KIND_TEXT, G_STRUCT_OFFSET (Options, decayed), 0, "matrices", TRUE, "all" },
   { "clip", KIND_DOUBLE, G_STRUCT_OFFSET (Options, clip), 0, NULL },
   { "dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, dtype), 0, "f32" },
   { "checkpoint", KIND_TEXT, G_STRUCT_OFFSET (Options, checkpoint), 0, "none" },
@@ -151,6 +153,8 @@ take (Options *self,
 {
   GType type = node != NULL && JSON_NODE_HOLDS_VALUE (node) ? json_node_get_value_type (node) : G_TYPE_INVALID;
 
+  if (node == NULL && remembered[i].late_text != NULL)
+    set (self, i, 0, 0, remembered[i].late_text);
   if (node == NULL && remembered[i].is_late)
     return TRUE;
   if (remembered[i].kind == KIND_TEXT ? type != G_TYPE_STRING

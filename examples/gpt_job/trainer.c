@@ -81,6 +81,25 @@ get_moment_format (const Options *options)
   return strcmp (options->moments, "8bit") == 0 ? EBB_MOMENT_FORMAT_EIGHT_BIT : EBB_MOMENT_FORMAT_F32;
 }
 
+/* The group of norms and biases. */
+#define SPARED 1
+
+gboolean
+trainer_set_optimizer (Trainer *self,
+                       GError **error)
+{
+  const Options *options = self->options;
+
+  /* What was saved before they were spared has one group. */
+  if (ebb_optimizer_get_n_groups (self->optimizer) <= SPARED
+      && !ebb_optimizer_add_group (self->optimizer, (const char *const *) self->spared, -1, 0, NULL, error))
+    return FALSE;
+  ebb_optimizer_set_lr (self->optimizer, options->lr);
+  ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+  ebb_optimizer_set_group_weight_decay (self->optimizer, SPARED, strcmp (options->decayed, "all") == 0 ? -1 : 0);
+  return TRUE;
+}
+
 static gboolean
 make_optimizer (Trainer *self,
                 GError **error)
@@ -92,11 +111,14 @@ make_optimizer (Trainer *self,
   self->optimizer = ebb_adamw_new (EBB_MODULE (self->model), options->lr, error);
   if (self->optimizer == NULL)
     return FALSE;
-  ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+  /* Before the model is cut: shards have other dimensions. */
+  if (!ebb_optimizer_exclude_from_decay (self->optimizer, error))
+    return FALSE;
+  self->spared = ebb_optimizer_get_group_names (self->optimizer, SPARED);
   ebb_adamw_set_moment_format (EBB_ADAMW (self->optimizer), get_moment_format (options));
   ebb_optimizer_set_step_in_backward (self->optimizer, options->step_in_backward);
   self->schedule = ebb_cosine_schedule_new (options->warmup, MAX (options->steps, 1), min_factor);
-  return TRUE;
+  return trainer_set_optimizer (self, error);
 }
 
 /* The state carries the optimizer's settings as they were; those of the command line hold, if it has any. */
@@ -117,8 +139,8 @@ load_state (Trainer *self,
           g_prefix_error (error, "--resume: ");
           return FALSE;
         }
-      ebb_optimizer_set_lr (self->optimizer, options->lr);
-      ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+      if (!trainer_set_optimizer (self, error))
+        return FALSE;
     }
   ebb_training_state_set_config (self->state, config);
   self->first_step = self->saved_step = self->step;
@@ -366,6 +388,7 @@ trainer_clear (Trainer *self)
   g_clear_object (&self->lock);
   g_clear_pointer (&self->whole_optimizer, ebb_args_unref);
   g_clear_object (&self->schedule);
+  g_clear_pointer (&self->spared, g_strfreev);
   g_clear_object (&self->optimizer);
   g_clear_object (&self->model);
   g_clear_object (&self->store);

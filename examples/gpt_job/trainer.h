@@ -17,6 +17,7 @@ typedef struct
   EbbTextDataset *dataset; /* NULL if there is nothing to train on */
   EbbGpt *model;
   EbbOptimizer *optimizer;
+  char **spared; /* parameters of one dimension: norms and biases */
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
   EbbTrainingState *state;
@@ -49,6 +50,9 @@ gboolean trainer_step (Trainer *self,
 /* Waits for what was begun; what has failed behind the program's back is told. */
 gboolean trainer_finish (Trainer *self,
                          GError **error);
+/* The settings of the command line, after a state has brought its own. */
+gboolean trainer_set_optimizer (Trainer *self,
+                                GError **error);
 /* Writes the state to the folder of --resume, if there is one and it is not there yet. */
 gboolean trainer_save_state (Trainer *self,
                              GError **error);

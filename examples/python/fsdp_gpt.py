@@ -27,7 +27,7 @@ from gi.repository import Ebb, GLib  # noqa: E402
 MIB = 1 << 20
 # What the program in C has options for: a state that one of both saves, the other goes on from.
 FIXED = {"tokenizer": "byte", "vocab": 256, "schedule": "constant", "warmup": 0, "min_lr": 0, "weight_decay": 0.01,
-         "dtype": "f32", "residual": "f32", "moments": "f32", "step_in_backward": False, "wrap": "block",
+         "decayed": "matrices", "dtype": "f32", "residual": "f32", "moments": "f32", "step_in_backward": False, "wrap": "block",
          "flatten": False, "reduce": "auto", "compute_dtype": "none", "reduce_dtype": "none"}
 BEGUN_WITH = ("layers", "width", "heads", "context", "seed")  # of a training that is resumed; these stay
 REMEMBERED = BEGUN_WITH + ("dropout", "batch", "accumulate", "lr", "clip", "checkpoint", "store", "shard")  # may change
@@ -141,11 +141,21 @@ def run_step(model, optimizer, text, ranks, options, regions):
 
 def train(control, options):
     ranks = Ranks(control, options)
+    lock = Ebb.FolderLock.new(options.resume) if options.resume and ranks.rank == 0 else None
+    try:
+        train_locked(ranks, options)
+    finally:
+        if lock:
+            lock.release()
+
+
+def train_locked(ranks, options):
     text = Ebb.TextDataset(options.data, Ebb.ByteTokenizer(), options.seed)
     text.check_context(options.context)
     model, store = make_model(options), make_store(options.store)
     optimizer = Ebb.AdamW(model, options.lr)
     optimizer.set_weight_decay(FIXED["weight_decay"])
+    optimizer.exclude_from_decay()  # norms and biases
     wrap(model, ranks, options, store)
     seed_rank(ranks, options.seed)
     state = Ebb.TrainingState.new(model, optimizer, text)
@@ -296,7 +306,7 @@ def make_parser():
 
 def take_saved(parser, options, words):
     """What is not given is as it was; what a training can't change must not be given otherwise."""
-    saved = json.loads(Ebb.TrainingState.read_sharded_config(options.resume))
+    saved = {"decayed": "all", **json.loads(Ebb.TrainingState.read_sharded_config(options.resume))}  # as it once was
     for name, value in FIXED.items():
         if saved.get(name, value) != value:
             parser.error(f"--resume {options.resume}: that training has {name} {saved[name]}, which only the program "
@@ -310,13 +320,25 @@ def take_saved(parser, options, words):
     return options
 
 
+def has_state(folder):
+    """Whether ranks have saved one there. A first save that was broken off, which has begun an index, is nothing."""
+    try:
+        names = os.listdir(folder)  # an error, other than this one, is not an empty folder
+    except FileNotFoundError:
+        return False
+    if "index.json" not in names and any("-of-" in name for name in names) \
+            and not any(name.startswith("index.json.") for name in names):
+        raise ValueError(f"--resume {folder}: it holds parts of a state, but not its index.json: files are missing")
+    return "index.json" in names
+
+
 def read_options(words):
     parser = make_parser()
     options = parser.parse_args(words)
-    has_state = bool(options.resume) and os.path.exists(os.path.join(options.resume, "index.json"))
-    if has_state:
+    saved = bool(options.resume) and has_state(options.resume)
+    if saved:
         options = take_saved(parser, options, words)
-    options.saved = has_state
+    options.saved = saved
     if options.width % options.heads:
         parser.error(f"--heads {options.heads}: it must divide --width {options.width}")
     if (options.shard == "hybrid") != (options.shard_size is not None):

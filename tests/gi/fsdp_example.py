@@ -7,6 +7,8 @@ import sys
 import tempfile
 import unittest
 
+from support import Ebb
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _EXAMPLE = os.path.join(_ROOT, "examples", "python", "fsdp_gpt.py")
 _TEXT = os.path.join(_ROOT, "docs", "benchmarks.md")
@@ -97,6 +99,25 @@ class Example(unittest.TestCase):
         done = self.run_program(sys.executable, _EXAMPLE, *words, "--seed", "7")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--seed 7: the training in", done.stderr)
+
+    def test_a_folder_has_one_training(self):
+        state = os.path.join(self.folder, "state")
+        words = (*_SMALL, "--ranks", "2", "--resume", state)
+        lock = Ebb.FolderLock.new(state)
+        done = self.run_program(sys.executable, _EXAMPLE, *words)
+        self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (1, "", 1), done.stderr)
+        self.assertIn(f"the folder {state} is in use by process {os.getpid()} on ", done.stderr)
+        lock.release()
+        self.train(*words)
+        self.assertNotIn(".ebb-lock", os.listdir(state))
+        os.unlink(os.path.join(state, "index.json"))
+        done = self.run_program(sys.executable, _EXAMPLE, *words)
+        self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (1, "", 1), done.stderr)
+        self.assertIn("but not its index.json", done.stderr)
+        with open(os.path.join(state, "index.json.01234567.ebb-partial"), "wb"):  # as a first save that was killed
+            pass
+        self.assertEqual(self.train(*words)["first_step"], 0)
+        self.assertEqual(len(os.listdir(state)), 7)
 
     @unittest.skipUnless(os.path.exists(os.path.join(_IN_C, "train_gpt")), "the programs in C were not built")
     def test_it_trains_as_the_programs_in_c(self):

@@ -29,6 +29,14 @@ TALLY_KEYS = {"forwards", "recomputes", "saved_bytes", "saved_bytes_peak", "drop
               "recompute_seconds", "recompute_flop", "forward_seconds", "backward_seconds"}
 
 
+def read_safetensors(path):
+    """The bytes of each tensor by name."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header, data = json.loads(file.read(size)), file.read()
+    return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items() if name != "__metadata__"}
+
+
 class TrainGptTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ebb-train-gpt-")
@@ -136,6 +144,34 @@ class SameBits(TrainGptTest):
         # what is given has to fit what was saved
         self.assertIn(b"--min-lr 0.001: it must be at most --lr 0.0001",
                       self.run_program("--data", "text.txt", "--resume", "state-1", "--lr", 1e-4).stderr)
+
+    def test_decay_spares_norms_and_biases(self):
+        # So small a rate moves no weight, and so large a decay does.
+        words = ["--lr", 1e-30, "--weight-decay", 1e29]
+        self.train("--steps", 0, "--save", "before")
+        before = read_safetensors(self.path("before"))
+        weights = {name for name in before if name.endswith(".weight")}
+        norms = {name for name in weights if ".ln_" in "." + name}
+        self.assertEqual(len(norms), 5)
+        for decayed, more in (weights - norms, []), (weights, ["--decayed", "all"]):
+            self.train("--steps", 1, "--save", "after", *words, *more)
+            after = read_safetensors(self.path("after"))
+            self.assertEqual({name for name in weights if before[name] != after[name]}, decayed)
+
+    def test_what_is_decayed_is_resumed(self):
+        words = ["--weight-decay", 5]
+        for decayed, other in ("matrices", "all"), ("all", "matrices"):
+            with self.subTest(decayed=decayed):
+                state, more = "state-" + decayed, ["--decayed", decayed, *words]
+                whole = self.train("--steps", 6, "--save", "whole", *more)
+                self.assertEqual(whole["config"]["decayed"], decayed)
+                self.train("--steps", 3, "--resume", state, *more)
+                shutil.copytree(self.path(state), self.path(state + "-copy"))
+                rest = self.train("--steps", 6, "--resume", state, "--save", "resumed")
+                self.assertEqual(rest["config"]["decayed"], decayed)
+                self.assertEqual(self.read("whole"), self.read("resumed"))
+                self.train("--steps", 6, "--resume", state + "-copy", "--save", "resumed", "--decayed", other)
+                self.assertNotEqual(self.read("whole"), self.read("resumed"))
 
     def test_a_resumed_cosine_ends_where_it_was_to(self):
         words = ["--schedule", "cosine", "--warmup", 2, "--save-every", 5, "--steps", 10]
