@@ -19,9 +19,12 @@ gboolean
 launcher_speaks (void)
 {
   static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", NULL };
-  static const char *const others[] = { "RANK", NULL }; /* a name that others use as well, unless both are there */
+  static const char *const others[] = { "RANK", NULL }, *const sizes[] = { "WORLD_SIZE", NULL };
 
-  return read_environment (names) <= 0 && (g_getenv ("WORLD_SIZE") == NULL || read_environment (others) <= 0);
+  /* A number alone may be left from elsewhere: only where there are several is there a rank 0 that says the same. */
+  if (launcher_count () > 1 && read_environment (names) > 0)
+    return FALSE;
+  return read_environment (sizes) <= 1 || read_environment (others) <= 0;
 }
 
 static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };

@@ -161,7 +161,7 @@ class Parser(argparse.ArgumentParser):
 def fail(status, message):
     """What all processes that were started together would say is said once."""
     ranks = (os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"))
-    if int(next((rank for rank in ranks if rank), 0)) == 0:
+    if count_launched() <= 1 or int(next((rank for rank in ranks if rank), 0)) == 0:
         print(f"oslo_gpt2.py: {message}", file=sys.stderr)
     sys.exit(status)
 

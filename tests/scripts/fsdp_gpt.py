@@ -14,6 +14,7 @@ import unittest
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 PROGRAM = os.path.join(BUILD, "examples", "fsdp_gpt")
 ALONE = os.path.join(BUILD, "examples", "train_gpt")
+OSLO = os.path.join(BUILD, "examples", "oslo_gpt2")
 # Width and vocabulary that no number of ranks below divides, and a batch that only some divide.
 MODEL = ["--layers", "2", "--width", "36", "--heads", "2", "--context", "24", "--batch", "6", "--dropout", "0",
          "--lr", "3e-4", "--threads", "1"]
@@ -278,6 +279,19 @@ class Failures(FsdpGptTest):
             done = self.run_program("--data", "text.txt", *words, more={"OMPI_COMM_WORLD_SIZE": "3"})
             self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (2, b"", 1))
             self.assertIn(b"3 processes were started together", done.stderr)
+
+    def test_a_process_without_a_rank_0_speaks_for_itself(self):
+        """What all would say is said by rank 0, if the launcher says that there is one."""
+        several = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE",
+                   "SLURM_PROCID": "SLURM_STEP_NUM_TASKS", "PMIX_RANK": "SLURM_STEP_NUM_TASKS", "RANK": "WORLD_SIZE"}
+        for program in PROGRAM, ALONE, OSLO:
+            for name, size in several.items():
+                is_rank = program != ALONE or name != "RANK"  # train_gpt's ranks are MPI's
+                for more, n_lines in (({name: "1"}, 1), ({name: "1", size: "1"}, 1), ({name: "0", size: "2"}, 1),
+                                      ({name: "1", size: "2"}, 0 if is_rank else 1)):
+                    with self.subTest(program=program, more=more):
+                        done = self.run_program("--no-such-option", program=program, more=more)
+                        self.assertEqual((done.returncode, done.stdout, done.stderr.count(b"\n")), (2, b"", n_lines))
 
     def test_help_is_train_gpts_and_more(self):
         alone = self.run_program("--help", program=ALONE).stdout.decode()

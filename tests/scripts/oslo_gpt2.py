@@ -114,6 +114,11 @@ class Failures(OsloTest):
                     self.assertIn(said.replace(" ", ": ", 1) if said in self.by_argparse and program is IN_PYTHON
                                   else said, done.stderr)
 
+    def test_a_process_without_a_rank_0_speaks_for_itself(self):
+        for program in self.programs:
+            done = run(["env", "SLURM_PROCID=1", *program], "--ranks", 1)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), done.stderr)
+
     @unittest.skipUnless(HAS_MPI, "there is no MPI")
     def test_one_process_is_too_few(self):
         for program in self.programs:
