@@ -19,14 +19,15 @@ struct _EbbCut
   EbbTensor *part, *grad_part; /* until they are the parameter's */
 };
 
-/* -- sums ---------------------------------------------------------------------------------------------------------- */
+/* -- over ranks ---------------------------------------------------------------------------------------------------- */
 
 /* In the order of the ranks, so that all have the same. */
 static gboolean
-sum_over_ranks (EbbPartition *self,
-                double *values,
-                guint n_values,
-                GError **error)
+reduce_over_ranks (EbbPartition *self,
+                   EbbReduceKind op,
+                   double *values,
+                   guint n_values,
+                   GError **error)
 {
   g_autofree gint64 *counts = g_new (gint64, self->n_parts);
   g_autoptr (EbbTensor) all = NULL;
@@ -40,14 +41,14 @@ sum_over_ranks (EbbPartition *self,
   if (all == NULL)
     return FALSE;
   data = ebb_tensor_get_data (all, NULL);
-  memset (values, 0, n_values * sizeof (double));
-  for (guint r = 0; r < self->n_parts; r++)
+  memcpy (values, data, n_values * sizeof (double));
+  for (guint r = 1; r < self->n_parts; r++)
     for (guint i = 0; i < n_values; i++)
-      values[i] += data[r * n_values + i];
+      values[i] = ebb_reduce_double (op, values[i], data[r * n_values + i]);
   return TRUE;
 }
 
-static const EbbPartitionFuncs partition_funcs = { sum_over_ranks };
+static const EbbPartitionFuncs partition_funcs = { reduce_over_ranks };
 
 /* -- part and whole ------------------------------------------------------------------------------------------------ */
 

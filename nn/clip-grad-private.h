@@ -5,12 +5,13 @@
 
 G_BEGIN_DECLS
 
-gboolean ebb_check_max_norm (double max_norm,
-                             GError **error);
-/* The root of the sum of squares of all gradients: each gradient by a kernel, their sum in double in the order given.
- */
+gboolean ebb_check_clip (double max_norm,
+                         double p,
+                         GError **error);
+/* The p-norm of all gradients: each gradient by a kernel, their sum in double in the order given. */
 gboolean ebb_compute_grad_norm (EbbTensor **parameters,
                                 guint n_parameters,
+                                double p,
                                 double *norm,
                                 GError **error);
 /* At most 1; 1 if @norm is not finite. */

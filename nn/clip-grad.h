@@ -16,4 +16,12 @@ gboolean ebb_clip_grad_norm (EbbTensor **parameters,
                              double *norm,
                              GError **error);
 
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_clip_grad_p_norm (EbbTensor **parameters,
+                               guint n_parameters,
+                               double max_norm,
+                               double p,
+                               double *norm,
+                               GError **error);
+
 G_END_DECLS

@@ -145,6 +145,29 @@ ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
                               double *norm,
                               GError **error)
 {
+  return ebb_optimizer_clip_grad_p_norm (self, max_norm, 2, norm, error);
+}
+
+/**
+ * ebb_optimizer_clip_grad_p_norm:
+ * @self: an optimizer
+ * @max_norm: the largest norm, more than 0
+ * @p: which norm, more than 0; infinity: the largest absolute value
+ * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
+ * @error: return location for an error
+ *
+ * As ebb_optimizer_clip_grad_norm(), by another norm than that with p = 2; see ebb_clip_grad_p_norm().
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm or @p makes no sense, %EBB_ERROR_NOT_SUPPORTED with
+ *   #EbbOptimizer:step-in-backward
+ */
+gboolean
+ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
+                                double max_norm,
+                                double p,
+                                double *norm,
+                                GError **error)
+{
   EbbOptimizerPrivate *priv;
   g_autofree EbbTensor **parameters = NULL;
   double total;
@@ -165,7 +188,7 @@ ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
   parameters = g_new (EbbTensor *, priv->n_slots + 1);
   for (guint i = 0; i < priv->n_slots; i++)
     parameters[i] = priv->slots[i].parameter;
-  if (!ebb_check_max_norm (max_norm, error) || !ebb_compute_grad_norm (parameters, priv->n_slots, &total, error))
+  if (!ebb_check_clip (max_norm, p, error) || !ebb_compute_grad_norm (parameters, priv->n_slots, p, &total, error))
     return FALSE;
   total *= fabs (priv->grad_scale);
   priv->grad_scale *= ebb_get_clip_factor (total, max_norm);

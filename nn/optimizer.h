@@ -60,6 +60,13 @@ gboolean ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
                                        GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
+                                         double max_norm,
+                                         double p,
+                                         double *norm,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gint64 ebb_optimizer_get_n_steps (EbbOptimizer *self);
 
 EBB_AVAILABLE_IN_ALL

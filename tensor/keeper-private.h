@@ -33,11 +33,12 @@ typedef struct
   /* Names the ranks that each hold a part of the parameter, the same for all parameters that are split over the same
    * ones; NULL: every rank has all of it. */
   gpointer (*get_split) (EbbKeeper *self);
-  /* Replaces each of @values by its sum over those ranks. */
-  gboolean (*sum_over_split) (EbbKeeper *self,
-                              double *values,
-                              guint n_values,
-                              GError **error);
+  /* Replaces each of @values by its sum (EBB_REDUCE_SUM) or its largest (EBB_REDUCE_MAX) over those ranks. */
+  gboolean (*reduce_over_split) (EbbKeeper *self,
+                                 EbbReduceKind op,
+                                 double *values,
+                                 guint n_values,
+                                 GError **error);
   /* FALSE while this rank has only a part of the parameter, or has it in another shape: then nobody else may convert it
    * or load it; NULL: never. */
   gboolean (*is_whole) (EbbKeeper *self,

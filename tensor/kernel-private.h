@@ -62,7 +62,8 @@ typedef enum
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
    *    with size 1 in the reduced ones ---------------------------------------------------------------------------- */
-  EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES ANY ALL; integers sum in i64 */
+  EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES SUM_ABS MAX_ABS ANY ALL; integers
+                         * sum in i64 */
   EBB_KERNEL_VAR,        /* (x) -> var, mean: reduce.correction; two passes */
   EBB_KERNEL_ARG_REDUCE, /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */
   EBB_KERNEL_TOPK,       /* (x [rows, n]) -> values, indices i64 [rows, topk.k], sorted, largest or smallest first */
@@ -178,6 +179,8 @@ typedef enum
   EBB_REDUCE_MIN,
   EBB_REDUCE_PROD,
   EBB_REDUCE_SUM_SQUARES,
+  EBB_REDUCE_SUM_ABS,
+  EBB_REDUCE_MAX_ABS,
   EBB_REDUCE_ANY,
   EBB_REDUCE_ALL
 } EbbReduceKind;

@@ -1,7 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "tensor/kernel-private.h"
 #include "tensor/tensor-private.h"
+
+#include <math.h>
 
 /* How a parameter of which this rank has one part by tensor parallelism was cut from the whole. Another thing than a
  * keeper, which is data parallel's: a parameter may have both. The tensor doesn't own its partition; who has made it
@@ -13,11 +16,12 @@ typedef struct _EbbPartition EbbPartition;
 
 typedef struct
 {
-  /* Replaces each of @values by its sum over the ranks. Collective. */
-  gboolean (*sum) (EbbPartition *self,
-                   double *values,
-                   guint n_values,
-                   GError **error);
+  /* Replaces each of @values by its sum (EBB_REDUCE_SUM) or its largest (EBB_REDUCE_MAX) over the ranks. Collective. */
+  gboolean (*reduce) (EbbPartition *self,
+                      EbbReduceKind op,
+                      double *values,
+                      guint n_values,
+                      GError **error);
 } EbbPartitionFuncs;
 
 struct _EbbPartition
@@ -32,5 +36,16 @@ struct _EbbPartition
   guint n_dims;
   gint64 shape[EBB_MAX_DIMS]; /* of the whole */
 };
+
+/* The sum, or the larger; NaN if one is. */
+static inline double
+ebb_reduce_double (EbbReduceKind op,
+                   double a,
+                   double b)
+{
+  if (op == EBB_REDUCE_SUM)
+    return a + b;
+  return a > b || isnan (a) ? a : b;
+}
 
 G_END_DECLS

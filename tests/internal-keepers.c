@@ -52,13 +52,13 @@ get_split (EbbKeeper *keeper)
 }
 
 static gboolean
-sum_over_split (EbbKeeper *keeper, double *values, guint n_values, GError **error)
+reduce_over_split (EbbKeeper *keeper, EbbReduceKind op, double *values, guint n_values, GError **error)
 {
   Keeper *self = (Keeper *) keeper;
 
   g_assert_cmpuint (n_values, ==, 1);
   self->n_sums++;
-  values[0] += self->others;
+  values[0] = ebb_reduce_double (op, values[0], self->others);
   return TRUE;
 }
 
@@ -78,7 +78,7 @@ static const EbbKeeperFuncs funcs = {
   .settle = settle,
   .forget = forget,
   .get_split = get_split,
-  .sum_over_split = sum_over_split,
+  .reduce_over_split = reduce_over_split,
   .is_whole = is_whole,
   .get_n_elements = get_n_elements,
 };
@@ -168,7 +168,7 @@ test_each_split_is_summed_once (void)
       parameters[i]->keeper = &keepers[i]->keeper;
       ebb_module_register_child (module, name, linear, NULL);
     }
-  g_assert_true (ebb_compute_grad_norm (parameters, 3, &norm, NULL));
+  g_assert_true (ebb_compute_grad_norm (parameters, 3, 2, &norm, NULL));
   g_assert_cmpfloat_with_epsilon (norm, sqrt (6 * 3 + 1 + 100), 1e-6);
   g_assert_cmpuint (first.n_sums, ==, 1);
   g_assert_cmpuint (second.n_sums, ==, 0);

@@ -99,7 +99,7 @@ check_reduce (EbbReduceKind op,
   KernelShape shape = get_shape (shape_number);
   gboolean is_float = ebb_dtype_is_floating_point (dtype);
   gboolean is_logical = op == EBB_REDUCE_ANY || op == EBB_REDUCE_ALL;
-  gboolean is_extreme = op == EBB_REDUCE_MAX || op == EBB_REDUCE_MIN;
+  gboolean is_extreme = op == EBB_REDUCE_MAX || op == EBB_REDUCE_MIN || op == EBB_REDUCE_MAX_ABS;
   double low = op == EBB_REDUCE_PROD ? 0.98 : -3, high = op == EBB_REDUCE_PROD ? 1.02 : 3;
   EbbDType y_dtype = is_logical ? EBB_DTYPE_BOOL : is_float || is_extreme ? dtype
                                                                           : EBB_DTYPE_I64;

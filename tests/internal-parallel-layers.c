@@ -282,9 +282,14 @@ drop (EbbProcessGroup *group, gpointer user_data, GError **error)
   double values[] = { ebb_process_group_get_rank (group) + 1, 0.5 };
 
   g_assert_nonnull (weight->partition);
-  g_assert_true (weight->partition->funcs->sum (weight->partition, values, 2, error));
+  g_assert_true (weight->partition->funcs->reduce (weight->partition, EBB_REDUCE_SUM, values, 2, error));
   g_assert_cmpfloat (values[0], ==, 3);
   g_assert_cmpfloat (values[1], ==, 1);
+  values[0] = ebb_process_group_get_rank (group) == 0 ? 5 : 4;
+  values[1] = ebb_process_group_get_rank (group) == 0 ? (double) NAN : 2;
+  g_assert_true (weight->partition->funcs->reduce (weight->partition, EBB_REDUCE_MAX, values, 2, error));
+  g_assert_cmpfloat (values[0], ==, 5);
+  g_assert_true (isnan (values[1]));
   g_object_unref (layer);
   g_assert_null (weight->partition);
   return TRUE;

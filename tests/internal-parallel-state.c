@@ -43,6 +43,9 @@ typedef struct
   EbbPartition partitions[N_PARAMETERS];
 } Model;
 
+static const double norm_types[] = { 1, 2, 3, INFINITY };
+#define N_NORMS G_N_ELEMENTS (norm_types)
+
 typedef struct
 {
   guint n_tensor;
@@ -50,7 +53,7 @@ typedef struct
   gint64 moment_format;
   const char *folder;
   EbbArgs *state, *optimizer; /* of the whole */
-  double norm;
+  double norms[N_NORMS];      /* by each of norm_types */
 } Case;
 
 static void
@@ -70,12 +73,12 @@ model_clear (Model *self)
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (Model, model_clear)
 
 static gboolean
-sum_over_ranks (EbbPartition *partition, double *values, guint n_values, GError **error)
+reduce_over_ranks (EbbPartition *partition, EbbReduceKind op, double *values, guint n_values, GError **error)
 {
-  return ebb_shard_sum_doubles (partition->ranks, values, n_values, error);
+  return ebb_shard_reduce_doubles (partition->ranks, op, values, n_values, error);
 }
 
-static const EbbPartitionFuncs partition_funcs = { sum_over_ranks };
+static const EbbPartitionFuncs partition_funcs = { reduce_over_ranks };
 
 /* The parameter becomes this rank's part. */
 static void
@@ -216,9 +219,12 @@ case_init (Case *it)
   g_assert_no_error (error);
   it->optimizer = ebb_get_full_optimizer_state (model.optimizer, FALSE, &error);
   g_assert_no_error (error);
-  set_gradients (&model, N_STEPS);
-  ebb_clip_grad_norm (model.tensors, N_PARAMETERS, 1, &it->norm, &error);
-  g_assert_no_error (error);
+  for (guint i = 0; i < N_NORMS; i++)
+    {
+      set_gradients (&model, N_STEPS);
+      ebb_clip_grad_p_norm (model.tensors, N_PARAMETERS, 1, norm_types[i], &it->norms[i], &error);
+      g_assert_no_error (error);
+    }
 }
 
 static gboolean
@@ -352,7 +358,7 @@ test_parts (void)
 typedef struct
 {
   const Case *it;
-  double norms[6];
+  double norms[N_NORMS][6];
   guint64 hashes[6];
 } Norms;
 
@@ -361,20 +367,26 @@ clip (EbbProcessGroup *group, gpointer user_data, GError **error)
 {
   Norms *norms = user_data;
   g_auto (Model) model = { NULL };
-  double norm = 0;
 
   model_init (&model, group, norms->it, 1);
   train (&model);
-  set_gradients (&model, N_STEPS);
-  ebb_process_group_reset_counters (ebb_mesh_get_group (model.mesh, "data"));
-  ebb_process_group_reset_counters (ebb_mesh_get_group (model.mesh, "tensor"));
-  if (!ebb_clip_grad_norm (model.tensors, N_PARAMETERS, 1, &norm, error))
-    return FALSE;
-  norms->norms[ebb_process_group_get_rank (group)] = norm;
-  g_assert_cmpuint (ebb_process_group_get_n_calls (ebb_mesh_get_group (model.mesh, "data"), EBB_COLLECTIVE_ALL_GATHER),
-                    <=, 1);
-  g_assert_cmpuint (
-      ebb_process_group_get_n_calls (ebb_mesh_get_group (model.mesh, "tensor"), EBB_COLLECTIVE_ALL_GATHER), <=, 1);
+  for (guint i = 0; i < N_NORMS; i++)
+    {
+      EbbProcessGroup *data = ebb_mesh_get_group (model.mesh, "data");
+      EbbProcessGroup *tensor = ebb_mesh_get_group (model.mesh, "tensor");
+      double *norm = &norms->norms[i][ebb_process_group_get_rank (group)], after;
+
+      set_gradients (&model, N_STEPS);
+      ebb_process_group_reset_counters (data);
+      ebb_process_group_reset_counters (tensor);
+      if (!ebb_clip_grad_p_norm (model.tensors, N_PARAMETERS, 1, norm_types[i], norm, error))
+        return FALSE;
+      g_assert_cmpuint (ebb_process_group_get_n_calls (data, EBB_COLLECTIVE_ALL_GATHER), <=, 1);
+      g_assert_cmpuint (ebb_process_group_get_n_calls (tensor, EBB_COLLECTIVE_ALL_GATHER), <=, 1);
+      if (!ebb_clip_grad_p_norm (model.tensors, N_PARAMETERS, 1, norm_types[i], &after, error))
+        return FALSE;
+      g_assert_cmpfloat_with_epsilon (after, 1, 1e-5);
+    }
   return TRUE;
 }
 
@@ -393,9 +405,12 @@ test_norms (void)
         it.n_tensor = grids[g].n_tensor;
         it.split = (TestSplit) split;
         test_run_ranks (n, clip, &norms);
-        g_assert_cmpfloat_with_epsilon (norms.norms[0], it.norm, 1e-6 * it.norm);
-        for (guint r = 1; r < n; r++)
-          g_assert_cmpmem (&norms.norms[r], sizeof (double), &norms.norms[0], sizeof (double));
+        for (guint i = 0; i < N_NORMS; i++)
+          {
+            g_assert_cmpfloat_with_epsilon (norms.norms[i][0], it.norms[i], 1e-6 * it.norms[i]);
+            for (guint r = 1; r < n; r++)
+              g_assert_cmpmem (&norms.norms[i][r], sizeof (double), &norms.norms[i][0], sizeof (double));
+          }
       }
 }
 

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/tensors.h"
 
 #include <math.h>
 #include <string.h>
@@ -396,6 +397,125 @@ small_norms_are_left_alone (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
 }
 
+/* A norm that overflows, or that of a gradient that is not finite: the gradients stay as they are, bit for bit, and the
+ * next step takes them as they are. */
+static void
+norms_that_are_not_finite_change_nothing (void)
+{
+  static const double p[] = { 1, 2, 3, INFINITY };
+  static const float odd[] = { INFINITY, -INFINITY, NAN };
+
+  for (guint i = 0; i < G_N_ELEMENTS (p); i++)
+    for (guint k = 0; k < G_N_ELEMENTS (odd); k++)
+      {
+        g_autoptr (GError) error = NULL;
+        g_autoptr (EbbModule) module = ebb_linear_new (5, 3, TRUE, &error);
+        g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, &error);
+        g_autoptr (EbbTensor) weight = ebb_module_get_parameter (module, "weight");
+        g_autoptr (EbbTensor) bias = ebb_module_get_parameter (module, "bias");
+        EbbTensor *parameters[] = { weight, bias };
+        float numbers[15];
+        g_autoptr (EbbTensor) before = ebb_copy (bias, &error);
+        g_autoptr (EbbTensor) grad = NULL;
+        g_autoptr (EbbTensor) bias_grad = NULL;
+        double norm;
+
+        fill_grads (optimizer, 0.375);
+        for (guint j = 0; j < 15; j++)
+          numbers[j] = j == 11 ? odd[k] : 0.25f * (float) j;
+        grad = test_floats (numbers, 3, 5, -1);
+        ebb_tensor_set_grad (weight, grad, &error);
+        g_clear_pointer (&grad, ebb_tensor_unref);
+        g_assert_true (ebb_clip_grad_p_norm (parameters, 2, 0.5, p[i], &norm, &error));
+        g_assert_false (isfinite (norm));
+        grad = ebb_tensor_get_grad (weight);
+        bias_grad = ebb_tensor_get_grad (bias);
+        g_assert_cmpmem (values (grad), sizeof numbers, numbers, sizeof numbers);
+        for (guint j = 0; j < 3; j++)
+          g_assert_cmpfloat (values (bias_grad)[j], ==, 0.375);
+
+        g_assert_true (ebb_optimizer_clip_grad_p_norm (optimizer, 0.5, p[i], &norm, &error));
+        g_assert_false (isfinite (norm));
+        g_assert_cmpmem (values (grad), sizeof numbers, numbers, sizeof numbers);
+        g_assert_true (ebb_optimizer_step (optimizer, &error));
+        g_assert_no_error (error);
+        for (guint j = 0; j < 3; j++)
+          g_assert_cmpfloat (values (bias)[j], ==, values (before)[j] - 0.375f);
+      }
+}
+
+/* By the formula, with a dtype that has no kernel for it, and against a factor that was noted before. */
+static void
+any_norm_clips (void)
+{
+  static const double p[] = { 0.5, 1, 2, 3, INFINITY };
+  static const EbbDType dtypes[] = { EBB_DTYPE_F32, EBB_DTYPE_BF16, EBB_DTYPE_F16 };
+
+  for (guint i = 0; i < G_N_ELEMENTS (p); i++)
+    for (guint d = 0; d < G_N_ELEMENTS (dtypes); d++)
+      {
+        g_autoptr (GError) error = NULL;
+        EbbTensor *parameters[2] = { NULL };
+        const double max_norm = dtypes[d] == EBB_DTYPE_F16 ? 1e9 : 0.5; /* f16 can't be scaled in place */
+        double expected = 0, norm, after;
+
+        for (gint64 t = 0; t < 2; t++)
+          {
+            const gint64 n = 37 + 100 * t;
+            g_autoptr (EbbTensor) grad = NULL;
+            float numbers[137];
+
+            for (gint64 j = 0; j < n; j++)
+              {
+                numbers[j] = (float) ((j + t) % 9 - 5) / 4;
+                expected = isinf (p[i]) ? MAX (expected, fabs ((double) numbers[j]))
+                                        : expected + pow (fabs ((double) numbers[j]), p[i]);
+              }
+            parameters[t] = ebb_zeros (&n, 1, dtypes[d], NULL, &error);
+            ebb_tensor_set_requires_grad (parameters[t], TRUE, &error);
+            grad = test_floats (numbers, (int) n, -1);
+            if (dtypes[d] != EBB_DTYPE_F32)
+              {
+                EbbTensor *narrow = ebb_cast (grad, dtypes[d], &error);
+
+                ebb_tensor_unref (grad);
+                grad = narrow;
+              }
+            ebb_tensor_set_grad (parameters[t], grad, &error);
+            g_assert_no_error (error);
+          }
+        expected = isinf (p[i]) ? expected : pow (expected, 1 / p[i]);
+        ebb_clip_grad_p_norm (parameters, 2, max_norm, p[i], &norm, &error);
+        g_assert_no_error (error);
+        g_assert_cmpfloat_with_epsilon (norm, expected, 2e-6 * expected);
+        ebb_clip_grad_p_norm (parameters, 2, max_norm, p[i], &after, &error);
+        g_assert_no_error (error);
+        g_assert_cmpfloat_with_epsilon (after, MIN (norm, max_norm), dtypes[d] == EBB_DTYPE_BF16 ? 5e-3 : 1e-5);
+        ebb_tensor_unref (parameters[0]);
+        ebb_tensor_unref (parameters[1]);
+      }
+}
+
+static void
+norms_that_make_no_sense_are_refused (void)
+{
+  static const double p[] = { 0, -1, NAN };
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autoptr (EbbModule) module = make_module (&weight);
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, NULL);
+
+  for (guint i = 0; i < G_N_ELEMENTS (p); i++)
+    {
+      g_autoptr (GError) error = NULL;
+
+      g_assert_false (ebb_optimizer_clip_grad_p_norm (optimizer, 1, p[i], NULL, &error));
+      test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "p must be more than 0");
+      g_clear_error (&error);
+      g_assert_false (ebb_clip_grad_p_norm (&weight, 1, 1, p[i], NULL, &error));
+      test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "p must be more than 0");
+    }
+}
+
 /* -- state --------------------------------------------------------------------------------------------------------- */
 
 static guint64
@@ -652,6 +772,9 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer/a-parameter-without-gradient-stays", a_parameter_without_gradient_stays);
   g_test_add_func ("/optimizer/clipping-in-place-and-by-factor-agree", clipping_in_place_and_by_factor_agree);
   g_test_add_func ("/optimizer/small-norms-are-left-alone", small_norms_are_left_alone);
+  g_test_add_func ("/optimizer/norms-that-are-not-finite-change-nothing", norms_that_are_not_finite_change_nothing);
+  g_test_add_func ("/optimizer/any-norm-clips", any_norm_clips);
+  g_test_add_func ("/optimizer/norms-that-make-no-sense-are-refused", norms_that_make_no_sense_are_refused);
   g_test_add_func ("/optimizer/state-is-made-by-the-first-step", state_is_made_by_the_first_step);
   g_test_add_data_func ("/optimizer/a-loaded-state-goes-on-bit-for-bit/f32", GINT_TO_POINTER (EBB_DTYPE_F32),
                         a_loaded_state_goes_on_bit_for_bit);

@@ -40,10 +40,11 @@ gboolean ebb_shard_copy_elements (EbbTensor *source,
                                   EbbTensor *target,
                                   gint64 target_begin,
                                   GError **error);
-/* Sums in the order of the ranks. Collective. */
-gboolean ebb_shard_sum_doubles (EbbProcessGroup *group,
-                                double *values,
-                                guint n_values,
-                                GError **error);
+/* Sums, or the largest, in the order of the ranks. Collective. */
+gboolean ebb_shard_reduce_doubles (EbbProcessGroup *group,
+                                   EbbReduceKind op,
+                                   double *values,
+                                   guint n_values,
+                                   GError **error);
 
 G_END_DECLS

@@ -258,10 +258,11 @@ ebb_shard_copy_elements (EbbTensor *source,
 }
 
 gboolean
-ebb_shard_sum_doubles (EbbProcessGroup *group,
-                       double *values,
-                       guint n_values,
-                       GError **error)
+ebb_shard_reduce_doubles (EbbProcessGroup *group,
+                          EbbReduceKind op,
+                          double *values,
+                          guint n_values,
+                          GError **error)
 {
   const gsize size = ebb_process_group_get_size (group), n_bytes = n_values * sizeof (double);
   const gint64 n_own = (gint64) n_bytes, n_all = (gint64) (size * n_bytes);
@@ -273,17 +274,17 @@ ebb_shard_sum_doubles (EbbProcessGroup *group,
 
   if (own == NULL || all == NULL)
     return FALSE;
-  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a sum over shards",
+  if (!ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a norm over shards",
                               error))
     return FALSE;
-  memset (values, 0, n_bytes);
-  for (gsize rank = 0; rank < size; rank++)
+  memcpy (values, all->view.data, n_bytes);
+  for (gsize rank = 1; rank < size; rank++)
     for (guint i = 0; i < n_values; i++)
       {
         double value;
 
         memcpy (&value, (const char *) all->view.data + rank * n_bytes + i * sizeof value, sizeof value);
-        values[i] += value;
+        values[i] = ebb_reduce_double (op, values[i], value);
       }
   return TRUE;
 }

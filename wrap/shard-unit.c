@@ -64,12 +64,13 @@ get_split (EbbKeeper *keeper)
 }
 
 static gboolean
-sum_over_split (EbbKeeper *keeper,
-                double *values,
-                guint n_values,
-                GError **error)
+reduce_over_split (EbbKeeper *keeper,
+                   EbbReduceKind op,
+                   double *values,
+                   guint n_values,
+                   GError **error)
 {
-  return ebb_shard_sum_doubles (((EbbShardUnit *) keeper)->group, values, n_values, error);
+  return ebb_shard_reduce_doubles (((EbbShardUnit *) keeper)->group, op, values, n_values, error);
 }
 
 static gboolean
@@ -85,7 +86,7 @@ static const EbbKeeperFuncs keeper_funcs = {
   .settle = settle,
   .forget = forget,
   .get_split = get_split,
-  .sum_over_split = sum_over_split,
+  .reduce_over_split = reduce_over_split,
   .is_whole = is_whole,
   .get_n_elements = get_n_elements,
 };

@@ -62,6 +62,8 @@ def train_gpt(wrap, steps=6):
         loss.backward()
         norm = optimizer.clip_grad_norm(1.0)
         assert isinstance(norm, float) and norm > 0, norm
+        largest = optimizer.clip_grad_norm(1e9, norm_type="inf")
+        assert 0 < largest <= min(norm, 1.0) < optimizer.clip_grad_norm(1e9, 1)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

@@ -46,6 +46,8 @@ accumulate (EbbReduceKind op,
     case EBB_REDUCE_MIN: return is_first || isnan (x) || x < sum ? x : sum;
     case EBB_REDUCE_PROD: return is_first ? x : sum * x;
     case EBB_REDUCE_SUM_SQUARES: return sum + x * x;
+    case EBB_REDUCE_SUM_ABS: return sum + fabs (x);
+    case EBB_REDUCE_MAX_ABS: return isnan (x) || fabs (x) > sum ? fabs (x) : sum;
     case EBB_REDUCE_ANY: return sum != 0 || x != 0;
     case EBB_REDUCE_ALL: return (is_first || sum != 0) && x != 0;
     default: return sum + x;

@@ -48,6 +48,7 @@ combine (EbbReduceKind op,
   switch (op)
     {
     case EBB_REDUCE_MAX:
+    case EBB_REDUCE_MAX_ABS:
     case EBB_REDUCE_ANY: return a > b || a != a ? a : b;
     case EBB_REDUCE_MIN:
     case EBB_REDUCE_ALL: return a < b || a != a ? a : b;
@@ -67,6 +68,8 @@ combine_vec (EbbReduceKind op,
     case EBB_REDUCE_MIN: return vec_min_nan (sum, x);
     case EBB_REDUCE_PROD: return sum * x;
     case EBB_REDUCE_SUM_SQUARES: return vec_fma (x, x, sum);
+    case EBB_REDUCE_SUM_ABS: return sum + vec_abs (x);
+    case EBB_REDUCE_MAX_ABS: return vec_max_nan (sum, vec_abs (x));
     case EBB_REDUCE_ANY: return vec_max (sum, EBB_VEC_TRUTH (x != 0.0f));
     case EBB_REDUCE_ALL: return vec_min (sum, EBB_VEC_TRUTH (x != 0.0f));
     default: return sum + x;
@@ -80,7 +83,7 @@ combine_lanes (EbbReduceKind op,
 {
   double result = sum[0];
 
-  if (op == EBB_REDUCE_SUM || op == EBB_REDUCE_MEAN || op == EBB_REDUCE_SUM_SQUARES)
+  if (op == EBB_REDUCE_SUM || op == EBB_REDUCE_MEAN || op == EBB_REDUCE_SUM_SQUARES || op == EBB_REDUCE_SUM_ABS)
     return vec_sum (sum);
   for (int k = 1; k < EBB_VEC_WIDTH; k++)
     result = combine (op, result, sum[k]);
@@ -231,6 +234,8 @@ reduce_strips_by (EbbReduceKind op,
     case EBB_REDUCE_MIN: call (EBB_REDUCE_MIN, data, begin, end); break;                 \
     case EBB_REDUCE_PROD: call (EBB_REDUCE_PROD, data, begin, end); break;               \
     case EBB_REDUCE_SUM_SQUARES: call (EBB_REDUCE_SUM_SQUARES, data, begin, end); break; \
+    case EBB_REDUCE_SUM_ABS: call (EBB_REDUCE_SUM_ABS, data, begin, end); break;         \
+    case EBB_REDUCE_MAX_ABS: call (EBB_REDUCE_MAX_ABS, data, begin, end); break;         \
     case EBB_REDUCE_ANY: call (EBB_REDUCE_ANY, data, begin, end); break;                 \
     case EBB_REDUCE_ALL: call (EBB_REDUCE_ALL, data, begin, end); break;                 \
     }
@@ -311,6 +316,8 @@ combine_i64 (EbbReduceKind op,
     case EBB_REDUCE_MIN: return MIN (a, b);
     case EBB_REDUCE_PROD: return (gint64) ((guint64) a * (guint64) b);
     case EBB_REDUCE_SUM_SQUARES: return (gint64) ((guint64) a + (guint64) b * (guint64) b);
+    case EBB_REDUCE_SUM_ABS: return (gint64) ((guint64) a + (b < 0 ? -(guint64) b : (guint64) b));
+    case EBB_REDUCE_MAX_ABS: return MAX (a, (gint64) (b < 0 ? -(guint64) b : (guint64) b));
     case EBB_REDUCE_ANY: return a | (b != 0);
     case EBB_REDUCE_ALL: return a & (b != 0);
     default: return (gint64) ((guint64) a + (guint64) b);

@@ -81,14 +81,15 @@ for _info in Repository.get_default().get_infos("Ebb"):
 
 
 def _give_norm(function):
-    def clip_grad_norm(self, max_norm):
-        """Scales the gradients so that their norm is max_norm at most; returns the norm before."""
-        return function(self, max_norm)[1]
+    def clip_grad_norm(self, max_norm, norm_type=2):
+        """Scales the gradients so that their norm is max_norm at most; returns the norm before. norm_type is 2, 1,
+        math.inf (or "inf") or any other number above 0."""
+        return function(self, max_norm, float(norm_type))[1]
 
     return clip_grad_norm
 
 
-_Ebb.Optimizer.clip_grad_norm = _give_norm(_Ebb.Optimizer.clip_grad_norm)
+_Ebb.Optimizer.clip_grad_norm = _give_norm(_Ebb.Optimizer.clip_grad_p_norm)
 
 for _name, _class in _overridden.items():
     _export(_name, _class)

@@ -12,7 +12,7 @@ __all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint
            "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
            "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed",
            "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where",
-           "clamp", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
+           "clamp", "clip_grad_norm", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
 
 IGNORE_INDEX = -100
 
@@ -252,6 +252,9 @@ def multinomial(weights, n_samples, generator=None):
 
 # -- gradients and memory ---------------------------------------------------------------------------------------------
 
+_clip_grad_p_norm = _function("clip_grad_p_norm")
+
+
 def _listed(tensors):
     return [tensors] if isinstance(tensors, Tensor) else None if tensors is None else list(tensors)
 
@@ -259,6 +262,12 @@ def _listed(tensors):
 def backward(outputs, grad_outputs=None, inputs=None, retain_graph=False):
     """Adds the gradients of outputs to those of the leaves, or of `inputs` alone."""
     _backward(_listed(outputs), _listed(grad_outputs), _listed(inputs), retain_graph)
+
+
+def clip_grad_norm(parameters, max_norm, norm_type=2):
+    """Scales the gradients of parameters in place so that their norm is max_norm at most; returns the norm before.
+    norm_type is 2, 1, math.inf (or "inf") or any other number above 0."""
+    return _clip_grad_p_norm(_listed(parameters), max_norm, float(norm_type))[1]
 
 
 def grad(outputs, inputs, grad_outputs=None, retain_graph=False):
