@@ -393,6 +393,41 @@ test_frozen_parameters_are_left_out (void)
   test_ranks_run (2, freeze, NULL);
 }
 
+/* Gains of 32 bytes each: a bucket takes what fills it to the byte, and never more. */
+static gboolean
+fill_buckets (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  static const struct
+  {
+    guint64 bytes;
+    guint n_buckets;
+  } cases[] = { { 31, 2 }, { 32, 2 }, { 63, 2 }, { 64, 1 }, { 65, 1 } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (EbbReplicateOptions) options = ebb_replicate_options_new ();
+      g_autoptr (EbbModule) module = two_gains_new (3);
+      g_autoptr (EbbModule) same = NULL;
+
+      ebb_replicate_options_set_bucket_bytes (options, cases[i].bytes);
+      same = ebb_replicate (module, group, options, error);
+      if (same == NULL)
+        return FALSE;
+      ebb_process_group_reset_counters (group);
+      RUN (module, 0);
+      g_assert_cmpuint (ebb_replicate_get_n_buckets (module), ==, cases[i].n_buckets);
+      g_assert_cmpuint (count_reductions (group), ==, cases[i].n_buckets);
+      assert_mean (module, group, 0, 0);
+    }
+  return TRUE;
+}
+
+static void
+test_buckets_are_filled_to_the_byte (void)
+{
+  test_ranks_run (2, fill_buckets, NULL);
+}
+
 /* One parameter under two names. */
 static gboolean
 share (EbbProcessGroup *group, gpointer data, GError **error)
@@ -712,6 +747,7 @@ main (int argc, char **argv)
   g_test_add_func ("/replicate/unused-parameters-are-named", test_unused_parameters_are_named);
   g_test_add_func ("/replicate/unused-parameters-may-be-zeros", test_unused_parameters_may_be_zeros);
   g_test_add_func ("/replicate/frozen-parameters-are-left-out", test_frozen_parameters_are_left_out);
+  g_test_add_func ("/replicate/buckets-are-filled-to-the-byte", test_buckets_are_filled_to_the_byte);
   g_test_add_func ("/replicate/shared-parameters-are-reduced-once", test_shared_parameters_are_reduced_once);
   g_test_add_func ("/replicate/begins-with-the-weights-of-rank-0", test_begins_with_the_weights_of_rank_0);
   g_test_add_func ("/replicate/models-that-differ-are-refused", test_models_that_differ_are_refused);
