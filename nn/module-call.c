@@ -213,15 +213,13 @@ call_class (EbbModule *self, EbbArgs *args, GError **error)
 EbbArgs *
 ebb_module_call_forward (EbbModule *self, EbbArgs *args, GError **error)
 {
-  EbbModulePrivate *priv = ebb_module_get_private (self);
   g_autoptr (EbbArgs) result = NULL;
-  EbbCallPlan *plan = priv->plan;
+  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self)); /* hooks may change the hooks */
   gboolean hooked;
 
   if (plan == NULL)
     return call_class (self, args, error);
 
-  ebb_call_plan_ref (plan); /* hooks may change the hooks */
   hooked = ebb_call_plan_run_hooks (plan, self, args, NULL, error);
   if (hooked)
     result = call_class (self, args, error);
@@ -231,12 +229,10 @@ ebb_module_call_forward (EbbModule *self, EbbArgs *args, GError **error)
   return g_steal_pointer (&result);
 }
 
-/* With everything that stands between the caller and forward. */
+/* With everything that stands between the caller and forward. Drops @plan. */
 static EbbArgs *
-call_through_plan (EbbModule *self, EbbArgs *args, GError **error)
+call_through_plan (EbbModule *self, EbbCallPlan *plan, EbbArgs *args, GError **error)
 {
-  EbbModulePrivate *priv = ebb_module_get_private (self);
-  EbbCallPlan *plan = ebb_call_plan_ref (priv->plan);
   EbbArgs *result;
 
   g_object_ref (self); /* a hook may drop the caller's */
@@ -262,7 +258,7 @@ call_through_plan (EbbModule *self, EbbArgs *args, GError **error)
 EbbArgs *
 ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
 {
-  EbbModulePrivate *priv;
+  EbbCallPlan *plan;
   EbbProfileMark mark;
   EbbArgs *result;
   gboolean is_outermost;
@@ -271,11 +267,11 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
 
-  priv = ebb_module_get_private (self);
   mark = ebb_module_push_profile (self);
   is_outermost = ebb_thread_begin_call ();
-  if (priv->plan != NULL)
-    result = call_through_plan (self, args, error);
+  plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  if (plan != NULL)
+    result = call_through_plan (self, plan, args, error);
   else
     {
       result = call_class (self, args, error);
@@ -286,6 +282,17 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
     ebb_thread.call = 0;
   ebb_profile_pop (mark);
   return result;
+}
+
+/* TRUE if nothing stands between the caller and forward, or only what would go on to it at once. */
+static gboolean
+is_bare (EbbModule *self)
+{
+  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  const gboolean bare = plan == NULL || ebb_call_plan_is_idle (plan);
+
+  ebb_call_plan_unref (plan);
+  return bare;
 }
 
 /**
@@ -301,7 +308,6 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
 EbbTensor *
 ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
 {
-  EbbModulePrivate *priv;
   EbbModuleClass *klass;
   EbbProfileMark mark;
   EbbTensor *output;
@@ -311,9 +317,8 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
     return NULL;
 
   /* No check of the type, which costs twice the rest of the way. */
-  priv = ebb_module_get_private (self);
   klass = EBB_MODULE_GET_CLASS (self);
-  if ((priv->plan != NULL && !ebb_call_plan_is_idle (priv->plan)) || class_get_dispatch (klass) == DISPATCH_FORWARD)
+  if (!is_bare (self) || class_get_dispatch (klass) == DISPATCH_FORWARD)
     {
       g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (input);
       g_autoptr (EbbArgs) result = ebb_module_call (self, args, error);

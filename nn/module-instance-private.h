@@ -5,6 +5,8 @@
 #include "tensor/profiler-private.h"
 #include "tensor/tensor-private.h"
 
+#include <pthread.h>
+
 /* What module.c, module-call.c, module-registry.c, module-state.c and module-interceptors.c share. */
 
 G_BEGIN_DECLS
@@ -41,13 +43,14 @@ typedef struct
   guint n_children;
   EbbModule *parent;    /* the first that has it as a child, not owned; NULL: none */
   EbbModuleWeak *weak;  /* made when first asked for */
-  EbbCallPlan *plan;    /* hooks and interceptors; NULL: none */
+  EbbCallPlan *plan;    /* hooks and interceptors; NULL: none; under @plan_lock */
   EbbLayerShare *share; /* how parameters come to ops; NULL: as they are. See nn/layer-private.h */
-  guint last_id;        /* of hooks and interceptors */
+  guint last_id;        /* of hooks and interceptors; under @plan_lock */
   guint forward_counter;
   guint training : 1;
   guint is_built : 1;
   guint in_default_forward : 1;
+  pthread_mutex_t plan_lock;
 } EbbModulePrivate;
 
 /* Where the instance's private data lies from its address; fixed once the class is there. */
@@ -111,8 +114,14 @@ ebb_module_push_profile (EbbModule *self)
 }
 
 /* module-interceptors.c */
-EbbCallPlan *ebb_call_plan_ref (EbbCallPlan *plan);
+EbbCallPlan *ebb_call_plan_hold_locked (EbbModulePrivate *priv);
 void ebb_call_plan_unref (EbbCallPlan *plan);
+/* The plan of now, with a reference, whatever other threads wrap or unwrap; NULL: none. */
+static inline EbbCallPlan *
+ebb_call_plan_hold (EbbModulePrivate *priv)
+{
+  return __atomic_load_n (&priv->plan, __ATOMIC_RELAXED) != NULL ? ebb_call_plan_hold_locked (priv) : NULL;
+}
 EbbArgs *ebb_call_plan_run (EbbCallPlan *plan,
                             EbbModule *module,
                             EbbArgs *args,

@@ -4,8 +4,9 @@
 #include <string.h>
 
 /* Hooks and interceptors of one module. A call holds the plan it began with, and adding or removing makes a new plan,
- * so the plan may change at any time; what was removed is passed over by calls under way, and its data is freed when
- * the last of them is done. */
+ * so the plan may change at any time, by another thread too; what was removed is passed over by calls under way, and
+ * its data is freed when the last of them is done. A plan and its stations never change once others can see them, but
+ * for the mark of a removed station. */
 
 typedef enum
 {
@@ -44,32 +45,45 @@ struct _EbbForwardChain
 static void
 station_unref (Station *station)
 {
-  if (--station->ref_count > 0)
+  if (__atomic_sub_fetch (&station->ref_count, 1, __ATOMIC_ACQ_REL) > 0)
     return;
   if (station->destroy != NULL)
     station->destroy (station->user_data);
   g_free (station);
 }
 
-EbbCallPlan *
-ebb_call_plan_ref (EbbCallPlan *plan)
+static gboolean
+is_removed (const Station *station)
 {
-  plan->ref_count++;
+  return __atomic_load_n (&station->removed, __ATOMIC_RELAXED);
+}
+
+EbbCallPlan *
+ebb_call_plan_hold_locked (EbbModulePrivate *priv)
+{
+  EbbCallPlan *plan;
+
+  pthread_mutex_lock (&priv->plan_lock);
+  plan = priv->plan;
+  if (plan != NULL)
+    __atomic_add_fetch (&plan->ref_count, 1, __ATOMIC_RELAXED);
+  pthread_mutex_unlock (&priv->plan_lock);
   return plan;
 }
 
 void
 ebb_call_plan_unref (EbbCallPlan *plan)
 {
-  if (--plan->ref_count > 0)
+  if (plan == NULL || __atomic_sub_fetch (&plan->ref_count, 1, __ATOMIC_ACQ_REL) > 0)
     return;
   for (guint i = 0; i < plan->n_stations; i++)
     station_unref (plan->stations[i]);
   g_free (plan);
 }
 
-/* Replaces the plan of @priv by one without @removed and with @added, each of which may be NULL. */
-static void
+/* Replaces the plan of @priv, which is locked, by one without @removed and with @added, each of which may be NULL. The
+ * caller drops the one before when it has unlocked: what that frees may call anything. */
+static EbbCallPlan *
 change_plan (EbbModulePrivate *priv, Station *removed, Station *added)
 {
   EbbCallPlan *old = priv->plan;
@@ -81,48 +95,62 @@ change_plan (EbbModulePrivate *priv, Station *removed, Station *added)
     if (old->stations[i] != removed)
       {
         plan->stations[plan->n_stations++] = old->stations[i];
-        old->stations[i]->ref_count++;
+        __atomic_add_fetch (&old->stations[i]->ref_count, 1, __ATOMIC_RELAXED);
       }
   if (added != NULL)
     plan->stations[plan->n_stations++] = added;
   if (plan->n_stations == 0)
     g_clear_pointer (&plan, g_free);
-  priv->plan = plan;
-  if (old != NULL)
-    ebb_call_plan_unref (old);
+  __atomic_store_n (&priv->plan, plan, __ATOMIC_RELAXED);
+  return old;
 }
 
-static Station *
-add_station (EbbModule *self, StationKind kind, gpointer user_data, GDestroyNotify destroy)
+/* @id, if it isn't NULL, is there before other threads see the station. */
+static guint
+add_station (EbbModule *self, Station station, guint *id)
 {
   EbbModulePrivate *priv = ebb_module_get_private (self);
-  Station *station = g_new0 (Station, 1);
+  Station *added = g_memdup2 (&station, sizeof station);
+  EbbCallPlan *old;
+  guint own;
 
-  station->ref_count = 1;
-  station->id = ++priv->last_id;
-  station->station = kind;
-  station->user_data = user_data;
-  station->destroy = destroy;
-  change_plan (priv, NULL, station);
-  return station;
+  pthread_mutex_lock (&priv->plan_lock);
+  added->ref_count = 1;
+  added->id = own = ++priv->last_id;
+  if (id != NULL)
+    *id = own;
+  old = change_plan (priv, NULL, added);
+  pthread_mutex_unlock (&priv->plan_lock);
+  ebb_call_plan_unref (old);
+  return own;
 }
 
 static Station *
-find_station (EbbModule *self, guint id)
+find_station (EbbCallPlan *plan, guint id)
 {
-  EbbCallPlan *plan = ebb_module_get_private (self)->plan;
-
   for (guint i = 0; plan != NULL && i < plan->n_stations; i++)
     if (plan->stations[i]->id == id)
       return plan->stations[i];
   return NULL;
 }
 
-static void
-remove_station (EbbModule *self, Station *station)
+static gboolean
+remove_station (EbbModule *self, guint id, gboolean is_interceptor)
 {
-  station->removed = TRUE;
-  change_plan (ebb_module_get_private (self), station, NULL);
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+  EbbCallPlan *old = NULL;
+  Station *station;
+
+  pthread_mutex_lock (&priv->plan_lock);
+  station = find_station (priv->plan, id);
+  if (station != NULL && (station->station == STATION_INTERCEPTOR) == is_interceptor)
+    {
+      __atomic_store_n (&station->removed, TRUE, __ATOMIC_RELAXED);
+      old = change_plan (priv, station, NULL);
+    }
+  pthread_mutex_unlock (&priv->plan_lock);
+  ebb_call_plan_unref (old);
+  return old != NULL;
 }
 
 guint
@@ -132,44 +160,52 @@ ebb_module_add_interceptor (EbbModule *self,
                             gpointer user_data,
                             GDestroyNotify destroy)
 {
-  Station *station = add_station (self, STATION_INTERCEPTOR, user_data, destroy);
-
-  station->kind = kind;
-  station->interceptor = func;
-  return station->id;
+  return add_station (self,
+                      (Station){ .station = STATION_INTERCEPTOR,
+                                 .kind = kind,
+                                 .interceptor = func,
+                                 .user_data = user_data,
+                                 .destroy = destroy },
+                      NULL);
 }
 
 void
-ebb_module_set_interceptor_idle_func (EbbModule *self, guint id, gboolean (*is_idle) (gpointer user_data))
+ebb_module_add_idle_interceptor (EbbModule *self,
+                                 const char *kind,
+                                 EbbForwardInterceptor func,
+                                 gboolean (*is_idle) (gpointer user_data),
+                                 gpointer user_data,
+                                 GDestroyNotify destroy,
+                                 guint *id)
 {
-  Station *station = find_station (self, id);
-
-  g_return_if_fail (station != NULL && station->station == STATION_INTERCEPTOR);
-
-  station->is_idle = is_idle;
+  add_station (self,
+               (Station){ .station = STATION_INTERCEPTOR,
+                          .kind = kind,
+                          .interceptor = func,
+                          .is_idle = is_idle,
+                          .user_data = user_data,
+                          .destroy = destroy },
+               id);
 }
 
 gboolean
 ebb_module_remove_interceptor (EbbModule *self, guint id)
 {
-  Station *station = find_station (self, id);
-
-  if (station == NULL || station->station != STATION_INTERCEPTOR)
-    return FALSE;
-  remove_station (self, station);
-  return TRUE;
+  return remove_station (self, id, TRUE);
 }
 
 guint
 ebb_module_next_interceptor (EbbModule *self, const char *kind, guint id)
 {
-  EbbCallPlan *plan = ebb_module_get_private (self)->plan;
+  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  guint next = 0;
 
-  for (guint i = plan != NULL ? plan->n_stations : 0; i > 0; i--)
+  for (guint i = plan != NULL ? plan->n_stations : 0; i > 0 && next == 0; i--)
     if (plan->stations[i - 1]->station == STATION_INTERCEPTOR && (id == 0 || plan->stations[i - 1]->id < id)
         && strcmp (plan->stations[i - 1]->kind, kind) == 0)
-      return plan->stations[i - 1]->id;
-  return 0;
+      next = plan->stations[i - 1]->id;
+  ebb_call_plan_unref (plan);
+  return next;
 }
 
 guint
@@ -181,9 +217,12 @@ ebb_module_find_interceptor (EbbModule *self, const char *kind)
 gpointer
 ebb_module_get_interceptor_data (EbbModule *self, guint id)
 {
-  Station *station = find_station (self, id);
+  EbbCallPlan *plan = ebb_call_plan_hold (ebb_module_get_private (self));
+  Station *station = find_station (plan, id);
+  gpointer data = station != NULL && station->station == STATION_INTERCEPTOR ? station->user_data : NULL;
 
-  return station != NULL && station->station == STATION_INTERCEPTOR ? station->user_data : NULL;
+  ebb_call_plan_unref (plan);
+  return data;
 }
 
 EbbArgs *
@@ -198,7 +237,7 @@ ebb_forward_chain_call (const EbbForwardChain *inside, EbbModule *module, EbbArg
       EbbForwardChain rest = { inside->plan, i - 1 };
       EbbArgs *result;
 
-      if (station->station != STATION_INTERCEPTOR || station->removed)
+      if (station->station != STATION_INTERCEPTOR || is_removed (station))
         continue;
       result = station->interceptor (module, args, &rest, station->user_data, error);
       if (result != NULL && error != NULL && *error != NULL)
@@ -229,7 +268,7 @@ gboolean
 ebb_call_plan_has_hooks (EbbCallPlan *plan)
 {
   for (guint i = 0; i < plan->n_stations; i++)
-    if (plan->stations[i]->station != STATION_INTERCEPTOR && !plan->stations[i]->removed)
+    if (plan->stations[i]->station != STATION_INTERCEPTOR && !is_removed (plan->stations[i]))
       return TRUE;
   return FALSE;
 }
@@ -237,14 +276,14 @@ ebb_call_plan_has_hooks (EbbCallPlan *plan)
 EbbArgs *
 ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error)
 {
-  EbbModulePrivate *priv = ebb_module_get_private (self);
-  EbbForwardChain chain = { priv->plan, 0 };
+  EbbForwardChain chain = { NULL, 0 };
   EbbProfileMark mark;
   EbbArgs *result;
 
   if (args == NULL || (error != NULL && *error != NULL))
     return NULL;
   mark = ebb_thread.recomputing > 0 ? ebb_module_push_profile (self) : 0; /* else it is inside a call that is seen */
+  chain.plan = ebb_call_plan_hold (ebb_module_get_private (self));
   if (chain.plan == NULL)
     {
       result = ebb_module_call_forward (self, args, error);
@@ -252,7 +291,6 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
       return result;
     }
 
-  ebb_call_plan_ref (chain.plan);
   while (chain.n_inside < chain.plan->n_stations && chain.plan->stations[chain.n_inside]->id < id)
     chain.n_inside++;
   result = ebb_forward_chain_call (&chain, self, args, error);
@@ -270,7 +308,7 @@ ebb_call_plan_run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs *args, Eb
     {
       Station *station = plan->stations[i];
 
-      if (station->station != wanted || station->removed)
+      if (station->station != wanted || is_removed (station))
         continue;
       if (!station->hook (module, args, result, station->user_data, error))
         {
@@ -297,14 +335,11 @@ ebb_call_plan_run_hooks (EbbCallPlan *plan, EbbModule *module, EbbArgs *args, Eb
 guint
 ebb_module_add_forward_pre_hook (EbbModule *self, EbbForwardHook hook, gpointer user_data, GDestroyNotify destroy)
 {
-  Station *station;
-
   g_return_val_if_fail (EBB_IS_MODULE (self), 0);
   g_return_val_if_fail (hook != NULL, 0);
 
-  station = add_station (self, STATION_PRE_HOOK, user_data, destroy);
-  station->hook = hook;
-  return station->id;
+  return add_station (
+      self, (Station){ .station = STATION_PRE_HOOK, .hook = hook, .user_data = user_data, .destroy = destroy }, NULL);
 }
 
 /**
@@ -321,14 +356,11 @@ ebb_module_add_forward_pre_hook (EbbModule *self, EbbForwardHook hook, gpointer 
 guint
 ebb_module_add_forward_hook (EbbModule *self, EbbForwardHook hook, gpointer user_data, GDestroyNotify destroy)
 {
-  Station *station;
-
   g_return_val_if_fail (EBB_IS_MODULE (self), 0);
   g_return_val_if_fail (hook != NULL, 0);
 
-  station = add_station (self, STATION_HOOK, user_data, destroy);
-  station->hook = hook;
-  return station->id;
+  return add_station (
+      self, (Station){ .station = STATION_HOOK, .hook = hook, .user_data = user_data, .destroy = destroy }, NULL);
 }
 
 /**
@@ -343,13 +375,7 @@ ebb_module_add_forward_hook (EbbModule *self, EbbForwardHook hook, gpointer user
 gboolean
 ebb_module_remove_hook (EbbModule *self, guint id)
 {
-  Station *station;
-
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
-  station = find_station (self, id);
-  if (station == NULL || station->station == STATION_INTERCEPTOR)
-    return FALSE;
-  remove_station (self, station);
-  return TRUE;
+  return remove_station (self, id, FALSE);
 }

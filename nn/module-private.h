@@ -23,10 +23,14 @@ guint ebb_module_add_interceptor (EbbModule *self,
                                   gpointer user_data,
                                   GDestroyNotify destroy);
 /* @is_idle says whether the interceptor, called now, would only go on to what is inside: then it may be left out, and a
- * call of one tensor needs no EbbArgs. */
-void ebb_module_set_interceptor_idle_func (EbbModule *self,
-                                           guint id,
-                                           gboolean (*is_idle) (gpointer user_data));
+ * call of one tensor needs no EbbArgs. @id, which may be NULL, is there before another thread can call @func. */
+void ebb_module_add_idle_interceptor (EbbModule *self,
+                                      const char *kind,
+                                      EbbForwardInterceptor func,
+                                      gboolean (*is_idle) (gpointer user_data),
+                                      gpointer user_data,
+                                      GDestroyNotify destroy,
+                                      guint *id);
 gboolean ebb_module_remove_interceptor (EbbModule *self,
                                         guint id);
 /* The id of the outermost interceptor of @kind, 0 if none. */

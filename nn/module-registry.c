@@ -169,15 +169,18 @@ ebb_module_peek_child (EbbModule *self, guint index)
 gboolean
 ebb_module_is_plain (EbbModule *module, GType type)
 {
-  return module != NULL && G_OBJECT_TYPE (module) == type && ebb_module_get_private (module)->plan == NULL;
+  return module != NULL && G_OBJECT_TYPE (module) == type
+         && __atomic_load_n (&ebb_module_get_private (module)->plan, __ATOMIC_RELAXED) == NULL;
 }
 
 gboolean
 ebb_module_is_only_wrapped (EbbModule *module, GType type)
 {
-  EbbModulePrivate *priv = module != NULL ? ebb_module_get_private (module) : NULL;
+  EbbCallPlan *plan = module != NULL ? ebb_call_plan_hold (ebb_module_get_private (module)) : NULL;
+  const gboolean is_only = plan != NULL && G_OBJECT_TYPE (module) == type && !ebb_call_plan_has_hooks (plan);
 
-  return priv != NULL && G_OBJECT_TYPE (module) == type && priv->plan != NULL && !ebb_call_plan_has_hooks (priv->plan);
+  ebb_call_plan_unref (plan);
+  return is_only;
 }
 
 typedef enum

@@ -114,6 +114,7 @@ ebb_module_finalize (GObject *object)
   EbbModulePrivate *priv = ebb_module_get_instance_private (EBB_MODULE (object));
 
   g_clear_pointer (&priv->plan, ebb_call_plan_unref);
+  pthread_mutex_destroy (&priv->plan_lock);
   g_clear_pointer (&priv->share, ebb_layer_share_free);
   ebb_module_clear_registry (priv);
   g_clear_pointer (&priv->weak, ebb_module_weak_free);
@@ -169,6 +170,7 @@ ebb_module_init (EbbModule *self)
   EbbModulePrivate *priv = ebb_module_get_instance_private (self);
 
   priv->training = TRUE;
+  pthread_mutex_init (&priv->plan_lock, NULL);
 }
 
 const char *

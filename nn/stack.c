@@ -353,7 +353,7 @@ ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
   Boundary *boundary;
   EbbTensor *result;
 
-  if (ebb_stack_get_interceptor_data (stack) != NULL)
+  if (g_object_get_qdata (G_OBJECT (stack), interceptor_quark ()) != NULL)
     return call1_by_args (stack, input, error);
   if (ebb_module_get_n_children (stack) == 0)
     return input;

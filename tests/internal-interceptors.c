@@ -97,12 +97,11 @@ idle_ones_are_left_out_together (void)
   g_autoptr (GString) log = g_string_new (NULL);
   g_autoptr (EbbModule) scale = test_scale_new (3);
   Plan a = { log, "a", 0, 0, TRUE }, b = { log, "b", 0, 0, TRUE };
-  guint id_a = ebb_module_add_interceptor (scale, "x", intercept, &a, NULL);
-  guint id_b = ebb_module_add_interceptor (scale, "x", intercept, &b, NULL);
+  guint id_a, id_b;
   guint calls = 0, hook;
 
-  ebb_module_set_interceptor_idle_func (scale, id_a, blocks);
-  ebb_module_set_interceptor_idle_func (scale, id_b, blocks);
+  ebb_module_add_idle_interceptor (scale, "x", intercept, blocks, &a, NULL, &id_a);
+  ebb_module_add_idle_interceptor (scale, "x", intercept, blocks, &b, NULL, &id_b);
   g_assert_cmpfloat (call_with (scale, 2), ==, 6);
   g_assert_cmpstr (log->str, ==, "");
   a.block = FALSE;

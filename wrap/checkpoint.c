@@ -43,9 +43,8 @@ wrap (EbbModule *module,
   EbbCheckpointTarget *target = ebb_checkpoint_target_new (module, options);
   gboolean is_first = !ebb_checkpoint_is_wrapped (module);
 
-  target->interceptor = ebb_module_add_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, target,
-                                                    (GDestroyNotify) ebb_checkpoint_target_unref);
-  ebb_module_set_interceptor_idle_func (module, target->interceptor, is_idle);
+  ebb_module_add_idle_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR, checkpointed_forward, is_idle, target,
+                                   (GDestroyNotify) ebb_checkpoint_target_unref, &target->interceptor);
   if (is_first)
     ebb_module_notify_activation_checkpointing (module);
 }

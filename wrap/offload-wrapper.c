@@ -123,7 +123,6 @@ wrap (EbbModule *module,
       EbbSavedTensorHooks *store)
 {
   Offload *self = find (module);
-  guint id;
 
   if (self != NULL)
     {
@@ -132,8 +131,7 @@ wrap (EbbModule *module,
     }
   self = g_new0 (Offload, 1);
   set_store (self, store);
-  id = ebb_module_add_interceptor (module, OFFLOAD_INTERCEPTOR, offloaded_forward, self, offload_free);
-  ebb_module_set_interceptor_idle_func (module, id, is_idle);
+  ebb_module_add_idle_interceptor (module, OFFLOAD_INTERCEPTOR, offloaded_forward, is_idle, self, offload_free, NULL);
 }
 
 /**
