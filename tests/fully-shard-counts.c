@@ -206,6 +206,118 @@ check_no_grad (EbbProcessGroup *group,
   return TRUE;
 }
 
+/* This rank's parts, one after the other. */
+static GArray *
+read_gradients (EbbModule *module)
+{
+  GArray *values = g_array_new (FALSE, FALSE, sizeof (float));
+  g_autofree EbbTensor **parameters = NULL;
+  guint n;
+
+  parameters = ebb_module_get_parameters (module, TRUE, &n);
+  for (guint i = 0; i < n; i++)
+    {
+      g_autoptr (EbbTensor) grad = ebb_tensor_get_grad (parameters[i]);
+
+      if (ebb_tensor_get_n_elements (grad) > 0)
+        g_array_append_vals (values, test_read (grad), (guint) ebb_tensor_get_n_elements (grad));
+      ebb_tensor_unref (parameters[i]);
+    }
+  return values;
+}
+
+/* Two passes without sync and one with it, twice: what a step doesn't reshard after forward stays over them; the
+ * optimizer's step ends that, and so does a change of a shard. */
+static gboolean
+check_without_sync (EbbProcessGroup *group,
+                    gpointer user_data,
+                    GError **error)
+{
+  GArray *expected[2];
+
+  for (int nesting = PLAIN; nesting < N_NESTINGS; nesting += ALL_CHECKPOINTED)
+    for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+      {
+        const gboolean keeps_all = cases[i].reshard == EBB_RESHARD_NEVER;
+        const guint n_again = keeps_all ? 0 : cases[i].reshard == EBB_RESHARD_AUTO ? 2 * (N_UNITS - 1)
+                                                                                   : 2 * N_UNITS;
+        g_autoptr (EbbModule) gpt = make_sharded (group, (Nesting) nesting, cases[i].reshard, N_LAYERS);
+        g_autoptr (EbbModule) ln_f = ebb_module_get_child (gpt, "ln_f");
+        g_autoptr (EbbTensor) weight = ebb_module_get_parameter (ln_f, "weight");
+        g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (gpt, 0.1, error);
+
+        for (int j = 0; j < 2; j++)
+          {
+            g_autoptr (GArray) grads = NULL;
+
+            g_test_message ("%s, %s, step %d", nesting_names[nesting], cases[i].name, j);
+            for (int pass = 0; pass < 3; pass++)
+              {
+                g_autoptr (EbbTensor) grad = NULL;
+
+                ebb_process_group_reset_counters (group);
+                ebb_push_gradient_sync (pass == 2);
+                step (gpt);
+                ebb_pop_gradient_sync ();
+                assert_calls (group, pass == 0 ? cases[i].n_gathers : n_again, pass == 2 ? N_UNITS : 0);
+                grad = ebb_tensor_get_grad (weight);
+                g_assert_true ((grad != NULL) == (pass == 2));
+                g_assert_cmpint (ebb_tensor_get_n_elements (weight), <=,
+                                 TEST_GPT_WIDTH / ebb_process_group_get_size (group) + 1);
+              }
+            grads = read_gradients (gpt);
+            if (i == 0)
+              expected[j] = g_array_ref (grads);
+            g_assert_cmpmem (grads->data, grads->len * sizeof (float), expected[j]->data,
+                             expected[j]->len * sizeof (float));
+            if (i == G_N_ELEMENTS (cases) - 1)
+              g_array_unref (expected[j]);
+            g_assert_true (ebb_optimizer_step (optimizer, error));
+            ebb_optimizer_zero_grad (optimizer);
+          }
+        ebb_push_gradient_sync (FALSE);
+        step (gpt);
+        ebb_push_grad_enabled (FALSE);
+        ebb_tensor_fill (weight, 2, error); /* the root's */
+        ebb_pop_grad_enabled ();
+        ebb_process_group_reset_counters (group);
+        step (gpt);
+        ebb_pop_gradient_sync ();
+        assert_calls (group, cases[i].reshard == EBB_RESHARD_ALWAYS ? n_again : n_again + 1, 0);
+      }
+  return TRUE;
+}
+
+/* What is frozen as a whole has nothing to reduce, flattened or not. */
+static gboolean
+check_frozen_units (EbbProcessGroup *group,
+                    gpointer user_data,
+                    GError **error)
+{
+  for (int flatten = 0; flatten < 2; flatten++)
+    for (guint n_frozen = 0; n_frozen < N_UNITS; n_frozen++)
+      {
+        g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+        g_autoptr (EbbModule) gpt = test_gpt_step_model (N_LAYERS, 0.1);
+        g_autoptr (EbbModule) blocks = ebb_module_get_child (gpt, "h");
+
+        for (guint i = 0; i < n_frozen; i++)
+          {
+            g_autoptr (EbbModule) block = ebb_module_get_child (blocks, (char[]){ (char) ('0' + i), '\0' });
+
+            ebb_module_set_requires_grad (block, FALSE, error);
+          }
+        ebb_fully_shard_options_set_flatten (options, flatten);
+        ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, error);
+        g_assert_no_error (*error);
+        ebb_process_group_reset_counters (group);
+        step (gpt);
+        g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_REDUCE_SCATTER), ==,
+                          N_UNITS - n_frozen);
+      }
+  return TRUE;
+}
+
 /* A root that owns nothing. */
 static gboolean
 check_bare_root (EbbProcessGroup *group,
@@ -387,6 +499,8 @@ static const struct
   { "/fully-shard/counts/two-forwards-two-backwards", check_two_forwards },
   { "/fully-shard/counts/a-dropped-graph", check_dropped },
   { "/fully-shard/counts/without-gradients", check_no_grad },
+  { "/fully-shard/counts/passes-without-sync", check_without_sync },
+  { "/fully-shard/counts/frozen-units", check_frozen_units },
   { "/fully-shard/counts/root-without-parameters", check_bare_root },
   { "/fully-shard/counts/head-in-the-root", check_head },
   { "/fully-shard/counts/prefetches", check_prefetch },

@@ -85,7 +85,11 @@ check_frozen (EbbProcessGroup *group,
         g_autoptr (EbbModule) whole = test_shard_chain (frozen[i]);
         g_autoptr (EbbModule) units = test_shard_chain (frozen[i]);
         g_autoptr (EbbModule) one = test_shard_chain (frozen[i]);
+        g_autoptr (EbbModule) flat = test_shard_chain (frozen[i]);
+        EbbModule *const both[] = { whole, flat };
+        double norms[2];
 
+        test_shard_children (flat, group, TRUE);
         test_shard_children (units, group, FALSE);
         test_shard (one, group, FALSE);
         if (checkpointed)
@@ -96,8 +100,16 @@ check_frozen (EbbProcessGroup *group,
         test_shard_step (whole, NULL);
         test_shard_step (units, group);
         test_shard_step (one, group);
+        test_shard_step (flat, group);
         assert_gradients (units, whole, group);
         assert_gradients (one, whole, group);
+        for (guint k = 0; k < 2; k++)
+          {
+            g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (both[k], 1, error);
+
+            g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 1e9, &norms[k], error));
+          }
+        g_assert_cmpfloat_with_epsilon (norms[1], norms[0], 1e-5 * norms[0]);
       }
   return TRUE;
 }

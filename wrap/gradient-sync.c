@@ -16,7 +16,9 @@ static __thread guint depth __attribute__ ((tls_model ("initial-exec")));
  * is the mode of the backward pass, not that of the forward.
  *
  * Passes without it add up this rank's gradients alone, and the next pass with it, or ebb_optimizer_step(), reduces the
- * sum: gradients are accumulated over several passes for the price of one reduction. All ranks do the same.
+ * sum: gradients are accumulated over several passes for the price of one reduction. Sharded modules that don't reshard
+ * after forward (see #EbbFullyShardOptions:reshard-after-forward) stay gathered between passes without it, unless a
+ * shard was changed meanwhile. All ranks do the same.
  */
 void
 ebb_push_gradient_sync (gboolean sync)

@@ -60,16 +60,6 @@ get_grad_dtype (EbbShardUnit *self,
   return self->lowers ? self->compute_dtype : self->entries[entry].shard->view.dtype;
 }
 
-static gboolean
-begins_buffer (EbbShardUnit *self,
-               guint entry,
-               guint *buffer,
-               gint64 *offset)
-{
-  ebb_shard_layout_locate (self->layout, entry, buffer, offset);
-  return self->reduction->wholes[*buffer] == NULL;
-}
-
 /* The gradient itself where it is as it has to be. */
 static gboolean
 take_alone (EbbShardUnit *self,
@@ -109,28 +99,30 @@ take_flattened (EbbShardUnit *self,
   return plain != NULL && ebb_shard_copy_elements (plain, 0, n, self->reduction->wholes[buffer], offset, error);
 }
 
+/* A buffer in which nothing is trained stays out. */
 static gboolean
 take_gradients (EbbShardUnit *self,
                 GError **error)
 {
   const gboolean flatten = ebb_shard_layout_get_flatten (self->layout);
+  EbbTensor **wholes = self->reduction->wholes;
 
   for (guint i = 0; i < self->n_entries; i++)
     {
       guint buffer;
       gint64 offset, n;
-      gboolean begins = begins_buffer (self, i, &buffer, &offset);
 
-      if (!flatten)
+      ebb_shard_layout_locate (self->layout, i, &buffer, &offset);
+      if (!self->entries[i].tensor->requires_grad) /* it may have been frozen since it got a gradient */
         {
-          if (self->entries[i].tensor->requires_grad && !take_alone (self, i, buffer, error))
-            return FALSE;
+          g_clear_pointer (ebb_shard_get_whole_grad_place (self, &self->entries[i]), ebb_tensor_unref);
           continue;
         }
       n = ebb_shard_layout_get_buffer_size (self->layout, buffer);
-      if (begins)
-        self->reduction->wholes[buffer] = ebb_zeros (&n, 1, get_grad_dtype (self, i), self->device, error);
-      if (self->reduction->wholes[buffer] == NULL || !take_flattened (self, i, buffer, offset, error))
+      if (flatten && wholes[buffer] == NULL)
+        wholes[buffer] = ebb_zeros (&n, 1, get_grad_dtype (self, i), self->device, error);
+      if (flatten ? wholes[buffer] == NULL || !take_flattened (self, i, buffer, offset, error)
+                  : !take_alone (self, i, buffer, error))
         return FALSE;
     }
   return TRUE;
@@ -235,6 +227,8 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   if (!ebb_shard_unit_finish_reduce (self, error))
     return FALSE;
   self->forwarded = FALSE;
+  if (self->state == EBB_SHARD_AWAY)
+    ebb_shard_unit_reshard (self, NULL); /* nothing is cached beyond the passes without sync */
   self->reduction = g_new0 (Reduction, 1);
   self->reduction->n_buffers = n;
   self->reduction->wholes = g_new0 (EbbTensor *, n + 1);

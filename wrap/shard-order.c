@@ -217,7 +217,7 @@ static gboolean
 prefetch (EbbShardUnit *self,
           GError **error)
 {
-  if (self->state != EBB_SHARD_AWAY || self->n_entries == 0)
+  if (self->state != EBB_SHARD_AWAY || self->is_cached || self->n_entries == 0)
     return TRUE;
   self->n_prefetches++;
   return ebb_shard_unit_begin_gather (self, error);
@@ -438,6 +438,20 @@ reduce_in_order (Thread *thread,
   return TRUE;
 }
 
+/* Passes without sync leave the shards as they are: what isn't resharded after forward isn't gathered again by the next
+ * of them. */
+static gboolean
+reshard_after_backward (EbbShardUnit *self,
+                        GError **error)
+{
+  const gboolean caches =
+      !ebb_is_gradient_sync_enabled ()
+      && (self->reshard == EBB_RESHARD_NEVER
+          || (self->reshard == EBB_RESHARD_AUTO && self->is_root && !self->has_company));
+
+  return caches ? ebb_shard_unit_reshard_cached (self, error) : ebb_shard_unit_reshard (self, error);
+}
+
 /* What was gathered and is needed no more. */
 static gboolean
 reshard_unused (Thread *thread,
@@ -449,7 +463,7 @@ reshard_unused (Thread *thread,
     {
       EbbShardUnit *unit = g_ptr_array_index (thread->here, i);
 
-      if (!is_busy (unit) && !ebb_shard_unit_reshard (unit, ok ? error : NULL))
+      if (!is_busy (unit) && !reshard_after_backward (unit, ok ? error : NULL))
         ok = FALSE;
     }
   return ok;
@@ -512,7 +526,7 @@ ebb_shard_leave (EbbShardUnit *self,
   if (is_busy (self) || self->state != EBB_SHARD_HERE)
     return TRUE;
   thread->has_gradients |= ebb_shard_unit_has_gradients (self);
-  return ebb_shard_unit_reshard (self, error)
+  return reshard_after_backward (self, error)
          && (!thread->has_gradients || !ebb_is_gradient_sync_enabled () || reduce_in_order (thread, FALSE, error));
 }
 
@@ -520,7 +534,8 @@ gboolean
 ebb_shard_unit_settle (EbbShardUnit *self,
                        GError **error)
 {
-  if (G_LIKELY (self->state == EBB_SHARD_AWAY && self->reduction == NULL && !ebb_shard_unit_has_gradients (self)))
+  if (G_LIKELY (self->state == EBB_SHARD_AWAY && !self->is_cached && self->reduction == NULL
+                && !ebb_shard_unit_has_gradients (self)))
     return TRUE;
   if (self->n_summoned > 0)
     {

@@ -244,7 +244,7 @@ static gboolean
 put_away (EbbShardUnit *unit,
           GError **error)
 {
-  if (unit == NULL || unit->state == EBB_SHARD_AWAY)
+  if (unit == NULL)
     return TRUE;
   if (unit->n_summoned == 0)
     return ebb_shard_unit_reshard (unit, error);

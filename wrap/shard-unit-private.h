@@ -50,7 +50,9 @@ typedef struct
 typedef struct
 {
   EbbTensor *piece; /* [counts[rank]]: all that stays when the unit is away */
-  EbbTensor *whole; /* [sum of counts], while the unit is here or coming; the piece itself where there is one rank */
+  EbbTensor *whole; /* [sum of counts], while the unit is here or coming, or cached; the piece itself where there is one
+                     * rank */
+  guint version;    /* of the piece when it was gathered */
 } EbbShardBuffer;
 
 struct _EbbShardUnit
@@ -74,6 +76,7 @@ struct _EbbShardUnit
   guint n_entries;
   EbbShardBuffer *buffers; /* as many as the layout has */
   EbbShardState state;
+  gboolean is_cached; /* away, but what was gathered is still there */
   EbbWork *gathering;
   GPtrArray *borrowed; /* other units that own parameters of modules below this one */
 
@@ -115,9 +118,13 @@ gboolean ebb_shard_unit_begin_gather (EbbShardUnit *self,
 /* Makes the unit be here. */
 gboolean ebb_shard_unit_fetch (EbbShardUnit *self,
                                GError **error);
-/* Lets what was gathered go; waits for it first if it is coming. */
+/* Frees what was gathered, cached or not; waits for it first if it is coming. */
 gboolean ebb_shard_unit_reshard (EbbShardUnit *self,
                                  GError **error);
+/* The same, but what was gathered is cached: the unit is away, and the next to ask for it gathers nothing, unless the
+ * shards have changed by then. */
+gboolean ebb_shard_unit_reshard_cached (EbbShardUnit *self,
+                                        GError **error);
 /* TRUE if nodes of live graphs hold a parameter of the unit. */
 gboolean ebb_shard_unit_is_used (const EbbShardUnit *self);
 /* Makes the parameters whole in their own type, and the unit stay here, until it is released. */

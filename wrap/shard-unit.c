@@ -191,6 +191,22 @@ drop_whole (EbbShardUnit *self)
 {
   for (guint i = 0; i < ebb_shard_layout_get_n_buffers (self->layout); i++)
     g_clear_pointer (&self->buffers[i].whole, ebb_tensor_unref);
+  self->is_cached = FALSE;
+}
+
+/* What other programs may write to could have changed without a trace. */
+static gboolean
+is_up_to_date (EbbShardUnit *self)
+{
+  for (guint i = 0; i < ebb_shard_layout_get_n_buffers (self->layout); i++)
+    {
+      const EbbShardBuffer *it = &self->buffers[i];
+
+      if (it->piece->storage->version != it->version || it->whole->storage->version != it->version
+          || it->piece->storage->pinned)
+        return FALSE;
+    }
+  return TRUE;
 }
 
 static gboolean
@@ -244,7 +260,10 @@ gboolean
 ebb_shard_unit_begin_gather (EbbShardUnit *self,
                              GError **error)
 {
-  return self->n_entries == 0 || self->state != EBB_SHARD_AWAY || begin_gather (self, self->lowers, error);
+  if (self->n_entries == 0 || self->state != EBB_SHARD_AWAY)
+    return TRUE;
+  drop_whole (self);
+  return begin_gather (self, self->lowers, error);
 }
 
 static void
@@ -276,13 +295,29 @@ arrive (EbbShardUnit *self)
       ebb_shard_layout_locate (self->layout, i, &buffer, &offset);
       it = &self->buffers[buffer];
       it->whole->storage->birth = it->piece->storage->birth;
-      it->whole->storage->version = it->piece->storage->version;
+      it->version = it->whole->storage->version = it->piece->storage->version;
       view = ebb_tensor_new_view (it->whole->storage, it->whole->offset + offset, shape, NULL, n_dims,
                                   it->whole->view.dtype);
       ebb_tensor_swap_storage (entry->tensor, view);
     }
   exchange_gradients (self);
   self->state = EBB_SHARD_HERE;
+}
+
+/* What was cached is there again, if it is what the shards would give. */
+static gboolean
+resume (EbbShardUnit *self)
+{
+  EbbThreadModes modes;
+
+  if (!self->is_cached || !is_up_to_date (self))
+    return FALSE;
+  modes = ebb_shard_begin_quiet ();
+  self->is_cached = FALSE;
+  arrive (self);
+  ebb_thread_restore_modes (&modes);
+  ebb_shard_note_here (self, TRUE);
+  return TRUE;
 }
 
 /* Waits for the gather; FALSE: it failed, and the unit is away again. */
@@ -310,14 +345,14 @@ gboolean
 ebb_shard_unit_fetch (EbbShardUnit *self,
                       GError **error)
 {
-  if (G_LIKELY (self->state == EBB_SHARD_HERE) || self->n_entries == 0)
+  if (G_LIKELY (self->state == EBB_SHARD_HERE) || self->n_entries == 0 || resume (self))
     return TRUE;
   return ebb_shard_unit_begin_gather (self, error) && finish_gather (self, error);
 }
 
 gboolean
-ebb_shard_unit_reshard (EbbShardUnit *self,
-                        GError **error)
+ebb_shard_unit_reshard_cached (EbbShardUnit *self,
+                               GError **error)
 {
   if (self->state == EBB_SHARD_AWAY)
     return TRUE;
@@ -326,9 +361,19 @@ ebb_shard_unit_reshard (EbbShardUnit *self,
   for (guint i = 0; i < self->n_entries; i++)
     ebb_tensor_swap_storage (self->entries[i].tensor, self->entries[i].shard);
   exchange_gradients (self);
-  drop_whole (self);
   self->state = EBB_SHARD_AWAY;
+  self->is_cached = TRUE;
   ebb_shard_note_here (self, FALSE);
+  return TRUE;
+}
+
+gboolean
+ebb_shard_unit_reshard (EbbShardUnit *self,
+                        GError **error)
+{
+  if (!ebb_shard_unit_reshard_cached (self, error))
+    return FALSE;
+  drop_whole (self);
   return TRUE;
 }
 
