@@ -304,9 +304,9 @@ ebb_clip_grad_norm (EbbTensor **parameters,
  * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
  * @error: return location for an error
  *
- * Scales the gradients of @parameters in place so that their global p-norm, (sum of all |x|^p)^(1/p), is at most
- * @max_norm: the factor is @max_norm / (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without
- * a gradient are passed over. Of parameters that are split over ranks, by ebb_fully_shard(), ebb_parallelize() or both,
+ * Scales the gradients of @parameters in place so that their global p-norm, (sum of all |x|^p)^(1/p), is @max_norm at
+ * most, by the factor @max_norm / (norm + 1e-6). If the norm is not finite, nothing is changed. Parameters without a
+ * gradient are passed over. Of parameters that are split over ranks, by ebb_fully_shard(), ebb_parallelize() or both,
  * it is the norm of the whole gradients: all ranks call this together, and get the same norm, bit for bit. Powers are
  * taken in f32, for p other than 1, 2 and infinity in memory of twice the largest gradient.
  *

@@ -64,6 +64,8 @@ def train_gpt(wrap, steps=6):
         assert isinstance(norm, float) and norm > 0, norm
         largest = optimizer.clip_grad_norm(1e9, norm_type="inf")
         assert 0 < largest <= min(norm, 1.0) < optimizer.clip_grad_norm(1e9, 1)
+        whole = Ebb.clip_grad_norm(model.parameters(), 1e9)
+        assert abs(whole - norm) <= 1e-6 * norm < Ebb.clip_grad_norm(model.parameters(), 1e9, norm_type=1)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
