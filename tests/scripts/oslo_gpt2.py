@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
@@ -98,13 +99,15 @@ class Failures(OsloTest):
     by_argparse = "--batch 0", "--dropout -1"
 
     def test_bad_input_is_one_line(self):
+        empty = tempfile.NamedTemporaryFile()
+        self.addCleanup(empty.close)
         for words, status, said in ((["--batch", 0], 2, "--batch 0"), (["--ranks", 1], 2, "--ranks 1"),
                                     (["--width", "x"], 2, "x"), (["more"], 2, "more"),
                                     (["--ranks", 0], 2, "--ranks"), (["--heads", 0], 2, "--heads"),
                                     (["--heads", 5], 2, "5 heads"), (["--dropout", 1], 2, "--dropout 1"),
                                     (["--lr", -1], 2, "--lr"), (["--preset", "big"], 2, "big"),
                                     (["--data", "/none"], 1, "--data /none"),
-                                    (["--data", "/dev/null"], 1, "--data /dev/null: there is nothing in it"),
+                                    (["--data", empty.name], 1, f"--data {empty.name}: there is nothing in it"),
                                     ([*SIZES, "--ranks", 3], 2, "heads"), (["--device", "none"], 2, "--device none")):
             for program in self.programs:
                 with self.subTest(words=words, program=program):
