@@ -31,6 +31,8 @@ foreach (name IN LISTS shared_folders)
   list (APPEND shared_libraries example-${name})
 endforeach ()
 
+# A program is built under the name that it is installed with, so that CMake itself rewrites its RUNPATH; the name in the
+# build folder, examples/NAME, is a link.
 foreach (name IN LISTS EBB_EXAMPLES)
   string (REPLACE "_" "-" installed_name "ebb-${name}")
   add_executable (example-${name} ${sources_${name}})
@@ -40,8 +42,10 @@ foreach (name IN LISTS EBB_EXAMPLES)
     target_link_libraries (example-${name} PRIVATE ${EBB_MATH})
   endif ()
   set_target_properties (example-${name} PROPERTIES
-    OUTPUT_NAME ${name}
+    OUTPUT_NAME ${installed_name}
     RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/examples"
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-  install (PROGRAMS "$<TARGET_FILE:example-${name}>" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME ${installed_name})
+  add_custom_command (TARGET example-${name} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E create_symlink ${installed_name} "${CMAKE_CURRENT_BINARY_DIR}/examples/${name}")
+  install (TARGETS example-${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endforeach ()

@@ -1,6 +1,7 @@
 # Programs (tests/NAME.c), introspection (tests/gi), scripts (tests/scripts), benchmarks (tests/bench).
 # tests/internal-NAME.c sees the private headers and links the static twin; tests/slow-NAME.c has more time.
-# Labels: unit, kernels (arithmetic against float64), slow, gi, script.
+# Labels: unit, kernels (arithmetic against float64), slow, gi, script, long (tests/scripts/long_NAME: minutes each, run
+# where EBB_LONG is set, as CI does).
 # A test that can't run here exits with 77.
 set (EBB_TEST_THREADS 2 CACHE STRING "OpenMP threads of each test")
 
@@ -166,7 +167,11 @@ if (NOT EBB_SANITIZE)
     endif ()
     string (REPLACE "_" "-" test script-${name})
     add_test (NAME ${test} COMMAND ${interpreter} "${file}")
-    ebb_set_test_properties (${test} script 300 ${gi_environment} "PYTHONDONTWRITEBYTECODE=1")
+    if (name MATCHES "^long_")
+      ebb_set_test_properties (${test} "script;long" 1500 ${gi_environment} "PYTHONDONTWRITEBYTECODE=1")
+    else ()
+      ebb_set_test_properties (${test} script 300 ${gi_environment} "PYTHONDONTWRITEBYTECODE=1")
+    endif ()
     set_tests_properties (${test} PROPERTIES PROCESSORS 1)
   endforeach ()
 endif ()

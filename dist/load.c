@@ -79,7 +79,8 @@ ebb_process_group_load (const char *name,
 
   if (path == NULL)
     {
-      g_autofree char *modules = ebb_module_list (FILE_PREFIX);
+      g_auto (GStrv) names = ebb_module_list (FILE_PREFIX);
+      g_autofree char *modules = g_strjoinv (", ", names);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                    "no process groups \"%s\" here; there is single%s%s%s%s%s", name, *modules != '\0' ? ", " : "",

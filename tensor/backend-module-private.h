@@ -21,6 +21,9 @@ typedef struct
   const EbbKernelFunc *(*get_cpu_kernels) (void);
   int (*get_n_threads) (void);
   void (*set_n_threads) (int n_threads);
+  gboolean (*parse_size) (const char *text,
+                          guint64 *n_bytes,
+                          GError **error);
 } EbbBackendHost;
 
 /* The one symbol of a module. NULL with @error set where the machine can't have such a device. */
@@ -31,14 +34,14 @@ typedef const EbbBackend *(*EbbBackendOpenFunc) (const EbbBackendHost *host,
 const EbbBackend *ebb_backend_load (const char *name,
                                     GError **error);
 
-/* The names of the modules that are there, "cuda, sim"; empty if there are none. */
-char *ebb_backend_list_modules (void);
+/* The names of the modules that are there, in alphabetical order. */
+char **ebb_backend_list_modules (void);
 
 /* Of any kind of module: PREFIX-NAME.so in one of those folders; NULL with @tried telling where it was looked for. And
  * the names of those that are there. */
 char *ebb_module_find (const char *prefix,
                        const char *name,
                        GString *tried);
-char *ebb_module_list (const char *prefix);
+char **ebb_module_list (const char *prefix);
 
 G_END_DECLS

@@ -3,6 +3,7 @@
 #include "tensor/backend-module-private.h"
 
 #include "tensor/cpu/cpu-private.h"
+#include "tensor/memory.h"
 
 #include <dlfcn.h>
 #include <gmodule.h>
@@ -19,6 +20,7 @@ static const EbbBackendHost host = {
   .get_cpu_kernels = ebb_cpu_get_kernels,
   .get_n_threads = ebb_cpu_get_n_threads,
   .set_n_threads = ebb_cpu_set_n_threads,
+  .parse_size = ebb_memory_parse_size,
 };
 
 /* -- where --------------------------------------------------------------------------------------------------------- */
@@ -71,12 +73,13 @@ compare_names (gconstpointer a,
   return strcmp (*(const char *const *) a, *(const char *const *) b);
 }
 
-char *
+char **
 ebb_module_list (const char *prefix)
 {
   g_autoptr (GPtrArray) folders = list_folders ();
   g_autoptr (GPtrArray) names = g_ptr_array_new_with_free_func (g_free);
-  GString *text = g_string_new (NULL);
+  GStrvBuilder *distinct = g_strv_builder_new ();
+  char **list;
 
   for (guint i = 0; i < folders->len; i++)
     {
@@ -91,8 +94,10 @@ ebb_module_list (const char *prefix)
   g_ptr_array_sort (names, compare_names);
   for (guint i = 0; i < names->len; i++)
     if (i == 0 || strcmp (names->pdata[i], names->pdata[i - 1]) != 0)
-      g_string_append_printf (text, "%s%s", text->len > 0 ? ", " : "", (const char *) names->pdata[i]);
-  return g_string_free (text, FALSE);
+      g_strv_builder_add (distinct, names->pdata[i]);
+  list = g_strv_builder_end (distinct);
+  g_strv_builder_unref (distinct);
+  return list;
 }
 
 static gboolean
@@ -125,7 +130,7 @@ ebb_module_find (const char *prefix,
   return NULL;
 }
 
-char *
+char **
 ebb_backend_list_modules (void)
 {
   return ebb_module_list (FILE_PREFIX);
@@ -186,7 +191,8 @@ ebb_backend_load (const char *name,
 
   if (path == NULL)
     {
-      g_autofree char *modules = ebb_backend_list_modules ();
+      g_auto (GStrv) names = ebb_backend_list_modules ();
+      g_autofree char *modules = g_strjoinv (", ", names);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s\" here; there is cpu%s%s%s%s%s", name,
                    *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "", tried->str,

@@ -152,6 +152,28 @@ ebb_device_get (const char *name,
 }
 
 /**
+ * ebb_device_list_kinds:
+ *
+ * Lists the kinds of devices that ebb_device_get() can look for here: `cpu`, then each backend module that is
+ * installed, in alphabetical order. A module may still find that the machine has no such device.
+ *
+ * Returns: (transfer full): the names, terminated by %NULL
+ */
+char **
+ebb_device_list_kinds (void)
+{
+  g_auto (GStrv) modules = ebb_backend_list_modules ();
+  GStrvBuilder *builder = g_strv_builder_new ();
+  char **kinds;
+
+  g_strv_builder_add (builder, "cpu");
+  g_strv_builder_addv (builder, (const char **) modules);
+  kinds = g_strv_builder_end (builder);
+  g_strv_builder_unref (builder);
+  return kinds;
+}
+
+/**
  * ebb_device_get_cpu:
  *
  * Returns: (transfer none): the CPU

@@ -85,6 +85,11 @@ guint64 ebb_memory_get_limit (EbbDevice *device);
 EBB_AVAILABLE_IN_ALL
 void ebb_memory_trim (EbbDevice *device);
 
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_memory_parse_size (const char *text,
+                                guint64 *n_bytes,
+                                GError **error);
+
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbMemoryStats, ebb_memory_stats_free)
 
 G_END_DECLS

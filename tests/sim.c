@@ -296,7 +296,7 @@ a_wrong_setting_is_an_error_that_names_it (void)
   g_setenv ("EBB_SIM_MEMORY", "100T", TRUE);
   g_assert_null (ebb_device_get ("sim:20", &too_much));
   g_unsetenv ("EBB_SIM_MEMORY");
-  test_assert_error (too_much, EBB_ERROR_DEVICE, "from 64 to 64T");
+  test_assert_error (too_much, EBB_ERROR_DEVICE, "a size from 64 bytes to 64TiB");
   get_device ("sim:20");
 }
 

@@ -4,11 +4,10 @@
 /* train_gpt on many ranks: `fsdp_gpt --help`. */
 
 static const Program program = {
-  .name = "fsdp_gpt",
   .title = "- train a GPT on a text, on many ranks",
   .epilogue =
-      "Examples: mpirun -n 4 fsdp_gpt --data book.txt --shard full --checkpoint full --store host\n"
-      "          fsdp_gpt --backend thread --ranks 4 --data book.txt\n"
+      "Examples: mpirun -n 4 PROGRAM --data book.txt --shard full --checkpoint full --store host\n"
+      "          PROGRAM --backend thread --ranks 4 --data book.txt\n"
       "The first rank shows and writes what there is to see. When one rank fails, all end. Ctrl-C, or SIGTERM to any\n"
       "rank, ends all after the step that runs, saves what is to be saved, and exits with 130 or 143.\n",
   .on_ranks = TRUE,

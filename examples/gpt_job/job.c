@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
 
+#include "command.h"
 #include "interrupt.h"
 #include "launch.h"
 #include "launcher.h"
@@ -10,8 +11,6 @@
 #include "sample.h"
 #include "streams.h"
 
-#include <errno.h>
-#include <locale.h>
 #include <stdio.h>
 
 static gboolean
@@ -180,18 +179,6 @@ fail (int status,
   return status;
 }
 
-/* Standard output may be a file on a full disk. */
-static int
-finish (int status)
-{
-  g_autofree char *message = NULL;
-
-  if (fflush (stdout) == 0 && !ferror (stdout))
-    return status;
-  message = g_strdup_printf ("can't write to standard output: %s", g_strerror (errno));
-  return fail (1, message);
-}
-
 /* What all processes of a launch would say is said once. */
 static gboolean
 speaks (const Options *options)
@@ -206,15 +193,15 @@ print_help (const Options *options)
 
   if (speaks (options))
     fputs (help, stdout);
-  return finish (0);
+  return command_finish (0);
 }
 
 static int
 print_version (const Options *options)
 {
   if (speaks (options))
-    printf ("%s (Ebb) %s\n", options->program->name, ebb_get_version_string ());
-  return finish (0);
+    command_print_version ();
+  return command_finish (0);
 }
 
 static int
@@ -235,7 +222,7 @@ run_job (Options *options,
       status = interrupt_get_status ();
     }
   if (ok)
-    return finish (status);
+    return command_finish (status);
   if (error == NULL)
     return options_on_ranks (options) ? MAX (status, 1) : fail (1, "failed without saying why");
   return fail (error->domain == G_OPTION_ERROR ? 2 : 1, error->message);
@@ -247,17 +234,13 @@ run_command (int argc,
              Options *options)
 {
   g_autoptr (GError) error = NULL;
-  g_autofree char *message = NULL;
 
   if (options_parse (options, argc, argv, &error))
     return options->help ? print_help (options) : options->version ? print_version (options)
                                                                    : run_job (options, argc, argv);
   if (!speaks (options))
     return 2;
-  if (error->domain != G_OPTION_ERROR)
-    return fail (1, error->message);
-  message = g_strdup_printf ("%s (%s --help lists the options)", error->message, options->program->name);
-  return fail (2, message);
+  return error->domain == G_OPTION_ERROR ? command_fail_usage (error->message) : fail (1, error->message);
 }
 
 int
@@ -268,8 +251,8 @@ job_main (const Program *program,
   Options options;
   int status;
 
-  setlocale (LC_CTYPE, "");
-  output_init (program->name);
+  command_init (argv);
+  output_init ();
   options_init (&options, program);
   status = run_command (argc, argv, &options);
   options_clear (&options);

@@ -96,7 +96,7 @@ set_limit (const Options *options)
   EbbDevice *device = options->memory > 0 ? ebb_device_get (options->device, NULL) : NULL;
 
   if (device != NULL)
-    ebb_memory_set_limit (device, (guint64) options->memory << 20);
+    ebb_memory_set_limit (device, options->memory);
 }
 
 static gboolean

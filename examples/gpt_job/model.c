@@ -100,7 +100,7 @@ read_saved_sizes (const char *saved,
       || !JSON_NODE_HOLDS_OBJECT (json_parser_get_root (parser)))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by %s", options->resume,
-                   options->program->name);
+                   g_get_prgname ());
       return FALSE;
     }
   object = json_node_get_object (json_parser_get_root (parser));

@@ -94,11 +94,11 @@ add_training_json (const Options *self,
   add_text (builder, "checkpoint", self->checkpoint);
   add_text (builder, "store", self->store);
   add_text (builder, "store_folder", self->store_folder);
-  add_integer (builder, "store_limit", self->store_limit);
+  add_integer (builder, "store_limit", (gint64) self->store_limit);
   add_text (builder, "store_fallback", self->store_fallback);
   add_text (builder, "compress", self->compress);
   add_integer (builder, "prefetch", self->prefetch);
-  add_integer (builder, "memory", self->memory);
+  add_integer (builder, "memory", (gint64) self->memory);
   add_text (builder, "dtype", self->dtype);
   add_text (builder, "residual", self->residual);
   add_text (builder, "moments", self->moments);

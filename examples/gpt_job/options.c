@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "command.h"
 #include "output.h"
 #include "remembered.h"
 #include "store.h"
@@ -10,6 +11,8 @@
 
 #define MAX_THREADS 1024
 #define SIZE_NOT_GIVEN G_MININT
+#define STEPS_NOT_GIVEN G_MININT64
+#define STEPS 100
 #define PROFILE_STEPS_NOT_GIVEN G_MININT64
 #define PROFILE_STEPS 3
 
@@ -30,7 +33,7 @@ options_init (Options *self,
     .heads = SIZE_NOT_GIVEN,
     .context = SIZE_NOT_GIVEN,
     .vocab = SIZE_NOT_GIVEN,
-    .steps = 100,
+    .steps = STEPS_NOT_GIVEN,
     .seed = G_MININT64,
     .save_every = 500,
     .top_k = 40,
@@ -68,7 +71,8 @@ options_clear (Options *self)
     &self->tokenizer, &self->preset, &self->schedule, &self->decayed, &self->dtype,
     &self->residual, &self->moments, &self->device, &self->checkpoint, &self->store,
     &self->store_folder, &self->store_fallback, &self->compress, &self->load, &self->save,
-    &self->resume, &self->prompt, &self->report, &self->profile, &self->stream_trace
+    &self->resume, &self->prompt, &self->report, &self->profile, &self->stream_trace,
+    &self->memory_text, &self->store_limit_text
   };
 
   g_clear_pointer (&self->data, g_strfreev);
@@ -139,7 +143,8 @@ add_training (GOptionContext *context,
               Options *self)
 {
   const GOptionEntry entries[] = {
-    { "steps", 'n', 0, G_OPTION_ARG_INT64, &self->steps, "Optimizer steps in all, resumed ones included (100)", "N" },
+    { "steps", 'n', 0, G_OPTION_ARG_INT64, &self->steps,
+      "Optimizer steps in all, resumed ones included (100; 0 with --load and --sample, but no --data)", "N" },
     { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch,
       self->program->on_ranks ? "Rows of text at a time, of all ranks together (8)" : "Rows of text at a time (8)",
       "N" },
@@ -173,14 +178,16 @@ add_machine (GOptionContext *context,
       "KIND" },
     { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder, "Folder of what is on the disk (the system's)",
       "DIR" },
-    { "store-limit", 0, 0, G_OPTION_ARG_INT, &self->store_limit, "Most that waits there, MiB; 0: no limit (0)", "MIB" },
+    { "store-limit", 0, 0, G_OPTION_ARG_STRING, &self->store_limit_text,
+      "Most bytes in the store, with or without a unit: 1.5GiB, 1500MB; 0: no limit (0)", "SIZE" },
     { "store-fallback", 0, 0, G_OPTION_ARG_STRING, &self->store_fallback,
       "Where what the store has no room for, or can't write, goes: none, keep, host, disk (none)", "KIND" },
     { "compress", 0, 0, G_OPTION_ARG_STRING, &self->compress,
       "What is done to it on the way: none; lossless: zstd; bf16: f32 loses half its bits first (none)", "HOW" },
     { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
       "How many blocks ahead what they need is brought back from the store (1)", "N" },
-    { "memory", 0, 0, G_OPTION_ARG_INT, &self->memory, "Most memory for tensors, MiB; 0: the machine's (0)", "MIB" },
+    { "memory", 0, 0, G_OPTION_ARG_STRING, &self->memory_text,
+      "Most bytes of tensors, with or without a unit: 1.5GiB, 1500MB; 0: the machine's (0)", "SIZE" },
     { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype, "f32, or bf16 with f32 master weights (f32)", "NAME" },
     { "residual", 0, 0, G_OPTION_ARG_STRING, &self->residual,
       "What blocks hand on with --dtype bf16: f32, or bf16 and half the bytes (f32)", "NAME" },
@@ -188,7 +195,8 @@ add_machine (GOptionContext *context,
       "AdamW's state: f32, bf16 or 8bit: 8, 4 or 2 bytes a parameter (f32)", "NAME" },
     { "step-in-backward", 0, 0, G_OPTION_ARG_NONE, &self->step_in_backward,
       "Move each parameter as soon as it has its gradient, and drop that (no)", NULL },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, "cpu, sim or cuda (cpu)", "NAME" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Where the model trains", "cpu"),
+      "NAME" },
     { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads,
       self->program->on_ranks ? "Threads of each rank; 0: its share of the machine's cores (0)"
                               : "Threads; 0: all cores (0)",
@@ -229,8 +237,7 @@ add_files (GOptionContext *context,
       "Write what the device's queues do beside each other in one step there, the third or the last, as such a trace",
       "FILE" },
     { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print errors and the generated text alone", NULL },
-    { "version", 0, 0, G_OPTION_ARG_NONE, &self->version, "Print the version", NULL },
-    { "help", 'h', 0, G_OPTION_ARG_NONE, &self->help, "Print this", NULL },
+    COMMAND_ENTRIES (&self->version, &self->help),
     { NULL }
   };
 
@@ -243,6 +250,7 @@ make_context (Options *self,
               char ***rest)
 {
   GOptionContext *context = g_option_context_new (self->program->title);
+  g_autoptr (GString) epilogue = g_string_new (self->program->epilogue);
   const GOptionEntry remaining[] = {
     { G_OPTION_REMAINING, 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME_ARRAY, rest, NULL, NULL },
     { NULL }
@@ -258,7 +266,8 @@ make_context (Options *self,
   add_machine (context, self);
   add_files (context, self);
   g_option_context_set_summary (context, "Each option has the default that stands in parentheses.");
-  g_option_context_set_description (context, self->program->epilogue);
+  g_string_replace (epilogue, "PROGRAM", g_get_prgname (), 0);
+  g_option_context_set_description (context, epilogue->str);
   return context;
 }
 
@@ -272,7 +281,7 @@ options_get_help (const Program *program)
 
   options_init (&options, program);
   context = make_context (&options, &rest);
-  help = g_option_context_get_help (context, FALSE, NULL);
+  help = command_get_help (context);
   options_clear (&options);
   return help;
 }
@@ -323,8 +332,6 @@ check_integers (const Options *self,
     { "warmup", self->warmup, 0, G_MAXINT64 },
     { "seed", self->seed, 0, G_MAXINT64 },
     { "threads", self->threads, 0, MAX_THREADS },
-    { "memory", self->memory, 0, G_MAXINT },
-    { "store-limit", self->store_limit, 0, G_MAXINT },
     { "prefetch", self->prefetch, 0, G_MAXINT },
     { "save-every", self->save_every, 0, G_MAXINT64 },
     { "sample", self->sample, 0, G_MAXINT },
@@ -494,6 +501,23 @@ take_sizes (Options *self,
   return TRUE;
 }
 
+/* Weights that are only sampled from need no text and no steps. */
+static void
+take_steps (Options *self)
+{
+  if (self->steps == STEPS_NOT_GIVEN)
+    self->steps = self->data == NULL && self->load != NULL && self->sample > 0 ? 0 : STEPS;
+}
+
+static gboolean
+take_bytes (Options *self,
+            GError **error)
+{
+  return (self->memory_text == NULL || command_parse_size ("memory", self->memory_text, &self->memory, error))
+         && (self->store_limit_text == NULL
+             || command_parse_size ("store-limit", self->store_limit_text, &self->store_limit, error));
+}
+
 static gboolean
 take_profile_steps (Options *self,
                     GError **error)
@@ -566,10 +590,12 @@ options_parse (Options *self,
   remembered_fill (self);
   if (rest != NULL)
     take_rest (self, rest);
+  take_steps (self);
   self->seed_given = self->seed != G_MININT64;
   if (!self->seed_given)
     self->seed = 1;
-  if (!rank_options_fill (&self->ranks, error) || !take_sizes (self, error) || !take_profile_steps (self, error)
+  if (!rank_options_fill (&self->ranks, error) || !take_sizes (self, error) || !take_bytes (self, error)
+      || !take_profile_steps (self, error)
       || !check_names (self, error) || !find_kinds (self, error)
       || (self->preset != NULL
           && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))

@@ -52,8 +52,10 @@ typedef struct
 
   /* machine and memory */
   char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback, *compress;
+  char *memory_text, *store_limit_text; /* as they were typed, for the messages */
+  guint64 memory, store_limit;          /* bytes; 0: the machine's, no limit */
   gboolean step_in_backward;
-  int threads, memory, store_limit, prefetch;
+  int threads, prefetch;
   CheckpointKind checkpoint_kind;
   StoreKind store_kind;
 

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
+#include "command.h"
 #include "store.h"
 
 #include <dirent.h>
@@ -12,8 +13,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char *program_name;
 
 static gboolean
 fail (GError **error,
@@ -35,7 +34,7 @@ try_folder (const char *option,
             const char *folder,
             GError **error)
 {
-  g_autofree char *name = g_strdup_printf (".%s-probe", program_name);
+  g_autofree char *name = g_strdup_printf (".%s-probe", g_get_prgname ());
   g_autofree char *probe = g_build_filename (folder, name, NULL);
   int fd = g_open (probe, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 
@@ -262,8 +261,7 @@ output_print_error (const char *message)
   /* What the library calls otherwise than the command line. */
   g_string_replace (line, "raise byte-limit, or set when-full and a fallback",
                     "raise --store-limit, or name a --store-fallback", 0);
-  g_strdelimit (line->str, "\r\n", ' ');
-  fprintf (stderr, "%s: %s\n", program_name, line->str);
+  command_fail (1, line->str);
 }
 
 /* The last message, kept until it is known whether an error says it all. */
@@ -290,9 +288,8 @@ keep_message (GLogLevelFlags level,
 }
 
 void
-output_init (const char *name)
+output_init (void)
 {
-  program_name = name;
   g_log_set_writer_func (keep_message, NULL, NULL);
 }
 

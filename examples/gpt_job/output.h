@@ -32,9 +32,8 @@ gboolean output_find_state (const char *folder,
 void output_remove_whole_states (const char *folder);
 /* Prints an error as the one line of a failure. */
 void output_print_error (const char *message);
-/* First of all: takes the program's name, and keeps messages of the library to themselves, so that a failure stays one
- * line. */
-void output_init (const char *name);
+/* Holds the library's messages back, so that a failure stays one line. */
+void output_init (void);
 /* Prints the last such line. */
 void output_print_message (void);
 

@@ -9,9 +9,8 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const char *name;     /* as messages and files call it */
   const char *title;    /* what it does, behind its name in the help */
-  const char *epilogue; /* the help's last lines */
+  const char *epilogue; /* the help's last lines, where PROGRAM stands for the name it was started with */
   gboolean on_ranks;    /* whether it trains on many ranks */
 } Program;
 

@@ -184,7 +184,7 @@ remembered_take (Options *self,
         && (object == NULL || !take (self, i, json_object_get_member (object, remembered[i].name))))
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                     "--resume %s: that state was not saved by %s: it has no %s", self->resume, self->program->name,
+                     "--resume %s: that state was not saved by %s: it has no %s", self->resume, g_get_prgname (),
                      remembered[i].name);
         return FALSE;
       }

@@ -55,7 +55,7 @@ store_check (Options *options,
     return options_refuse (error, "--store-folder %s: it needs --store disk, not %s", options->store_folder,
                            options->store);
   if (options->store_limit > 0 && !has_limit (options))
-    return options_refuse (error, "--store-limit %d: it needs --store host or disk, not %s", options->store_limit,
+    return options_refuse (error, "--store-limit %s: it needs --store host or disk, not %s", options->store_limit_text,
                            options->store);
   if (compresses (options) && !takes_any_size (options))
     return options_refuse (error, "--compress %s: it needs --store host or disk, not %s", options->compress,
@@ -96,7 +96,7 @@ make_disk_store (const Options *options,
   EbbSavedTensorHooks *store = ebb_disk_store_new (options->store_folder, error);
 
   if (store != NULL && limited && options->store_limit > 0)
-    ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), (guint64) options->store_limit << 20);
+    ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), options->store_limit);
   return store;
 }
 
@@ -109,7 +109,7 @@ make_host_store (const Options *options,
 
   ebb_host_store_set_when_full (EBB_HOST_STORE (store), EBB_WHEN_FULL_SPILL);
   if (limited && options->store_limit > 0)
-    ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), (guint64) options->store_limit << 20);
+    ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), options->store_limit);
   return store;
 }
 

@@ -28,7 +28,7 @@ set_machine_up (Trainer *self,
     ebb_set_num_threads (options->threads);
   options->threads = ebb_get_num_threads ();
   if (options->memory > 0 && options->ranks.n_ranks == 0) /* or it is set already, for all threads */
-    ebb_memory_set_limit (self->device, (guint64) options->memory << 20);
+    ebb_memory_set_limit (self->device, options->memory);
   return TRUE;
 }
 

@@ -1,8 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "gpt_job/command.h"
 #include "step.h"
 
-#include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -134,12 +133,15 @@ check (const Sizes *sizes,
   return FALSE;
 }
 
+/* @printed: whether the command line asked for --help or --version, and has it. */
 static gboolean
 parse (Sizes *sizes,
+       gboolean *printed,
        int argc,
        char **argv,
        GError **error)
 {
+  gboolean help = FALSE, version = FALSE;
   const GOptionEntry entries[] = {
     { "blocks", 0, 0, G_OPTION_ARG_INT, &sizes->blocks, "Transformer blocks (4)", "N" },
     { "width", 0, 0, G_OPTION_ARG_INT, &sizes->width, "Size of a token's vector (64)", "N" },
@@ -147,32 +149,37 @@ parse (Sizes *sizes,
     { "batch", 0, 0, G_OPTION_ARG_INT, &sizes->batch, "Rows of tokens (4)", "N" },
     { "tokens", 0, 0, G_OPTION_ARG_INT, &sizes->tokens, "Tokens in a row (64)", "N" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &sizes->dropout, "Probability of dropout (0.1)", "P" },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name, "Where it is measured: sim, cpu, ... (sim)", "NAME" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name,
+      command_describe_devices ("Where it is measured", "sim"), "NAME" },
     { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder, "Where the disk store has its file (the system's)",
       "DIR" },
+    COMMAND_ENTRIES (&version, &help),
     { NULL }
   };
   g_autoptr (GOptionContext) context =
       g_option_context_new ("- show what nested checkpoint wrappers and a store leave in memory");
 
+  g_option_context_set_help_enabled (context, FALSE);
   g_option_context_add_main_entries (context, entries, NULL);
   g_option_context_set_description (
       context, "Exit status: 0; 1 for a failure or other gradients; 2 for options that make no sense.\n");
   if (!g_option_context_parse (context, &argc, &argv, error))
     return FALSE;
+  *printed = help || version;
+  if (help)
+    {
+      g_autofree char *text = command_get_help (context);
+
+      fputs (text, stdout);
+    }
+  else if (version)
+    command_print_version ();
+  if (*printed)
+    return TRUE;
   if (argc == 1)
     return check (sizes, error);
   g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: there are options alone, no other words", argv[1]);
   return FALSE;
-}
-
-static int
-fail (int status,
-      const char *message)
-{
-  fflush (stdout); /* the rows before it come first */
-  fprintf (stderr, "nested_activations: %s%s\n", message, status == 2 ? " (--help lists the options)" : "");
-  return status;
 }
 
 int
@@ -181,15 +188,15 @@ main (int argc,
 {
   Sizes sizes = { .blocks = 4, .width = 64, .heads = 4, .batch = 4, .tokens = 64, .dropout = 0.1 };
   g_autoptr (GError) error = NULL;
+  gboolean printed = FALSE;
   int status = 0;
 
-  setlocale (LC_CTYPE, "");
-  if (!parse (&sizes, argc, argv, &error))
-    status = fail (2, error->message);
-  else if (!show (&sizes, &error))
-    status = fail (1, error->message);
-  if ((fflush (stdout) != 0 || ferror (stdout)) && status == 0)
-    status = fail (1, g_strerror (errno));
+  command_init (argv);
+  if (!parse (&sizes, &printed, argc, argv, &error))
+    status = command_fail_usage (error->message);
+  else if (!printed && !show (&sizes, &error))
+    status = command_fail (1, error->message);
+  status = command_finish (status);
   g_free (sizes.folder);
   g_free (sizes.device_name);
   return status;

@@ -1,9 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "gpt_job/command.h"
 #include "gpt_job/launcher.h"
 #include "table.h"
 
-#include <errno.h>
-#include <locale.h>
 #include <stdio.h>
 
 /* The program of OSLO's tutorial on activation checkpointing: a GPT-2 on tensor ranks, whose checkpointed activations
@@ -75,8 +74,6 @@ run (Options *options,
   EbbProcessGroup *group;
   gboolean ok;
 
-  /* It has 1 GiB unless told otherwise: memory is taken from the system as it is used. */
-  g_setenv ("EBB_SIM_MEMORY", "64G", FALSE);
   /* What is on its way to the host is on the device, too: none of it is, so that the columns add up. */
   ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 0);
   if (options->ranks > 0)
@@ -91,15 +88,6 @@ run (Options *options,
   return ok;
 }
 
-static int
-fail (int status,
-      const char *message)
-{
-  fflush (stdout); /* the rows before it come first */
-  fprintf (stderr, "oslo_gpt2: %s%s\n", message, status == 2 ? " (--help lists the options)" : "");
-  return status;
-}
-
 int
 main (int argc,
       char **argv)
@@ -108,14 +96,16 @@ main (int argc,
   g_autoptr (GError) error = NULL;
   int status = 0;
 
-  setlocale (LC_CTYPE, "");
+  command_init (argv);
+  /* The emulated device has 1 GiB by default, which is read when it is opened. The system gives memory as it is used.
+   */
+  g_setenv ("EBB_SIM_MEMORY", "64GiB", FALSE);
   options_init (&options);
   if (!options_parse (&options, argc, argv, &error))
-    status = launcher_speaks () ? fail (2, error->message) : 2;
-  else if (!run (&options, &error))
-    status = fail (1, error->message);
-  if ((fflush (stdout) != 0 || ferror (stdout)) && status == 0)
-    status = fail (1, g_strerror (errno));
+    status = launcher_speaks () ? command_fail_usage (error->message) : 2;
+  else if (!options.printed && !run (&options, &error))
+    status = command_fail (1, error->message);
+  status = command_finish (status);
   options_clear (&options);
   return status;
 }

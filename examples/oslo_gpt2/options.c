@@ -1,9 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "gpt_job/command.h"
 #include "gpt_job/launcher.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define DEFAULT_RANKS 4
 #define MAX_RANKS 64
@@ -42,22 +44,27 @@ make_context (Options *self)
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
     { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers (1)", "N" },
     { "data", 0, 0, G_OPTION_ARG_FILENAME, &self->data, "Text to train on, taken byte by byte (a few lines)", "FILE" },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, "sim, whose memory is not the host's, cpu, cuda (sim)",
+    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Where tensors live", "sim"),
       "NAME" },
     { "ranks", 0, 0, G_OPTION_ARG_INT, &self->ranks,
       "Ranks that share the model, as threads (4); under mpirun its processes are", "N" },
     { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
       "How many blocks ahead of backward what they keep is gathered and brought back (1)", "N" },
     { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads of each rank (its share of the cores)", "N" },
+    COMMAND_ENTRIES (&self->version, &self->help),
     { NULL }
   };
   GOptionContext *context =
       g_option_context_new ("- what OSLO's activation checkpointing leaves of a GPT-2's memory on tensor ranks");
 
+  g_option_context_set_help_enabled (context, FALSE);
   g_option_context_add_main_entries (context, entries, NULL);
-  g_option_context_set_description (
-      context, "Examples: oslo_gpt2 --batch 64\n          oslo_gpt2 --preset tiny --layers 12 --sequence 64\n"
-               "Exit status: 0; 1 for a failure or other losses; 2 for options that make no sense.\n");
+  g_autofree char *description =
+      g_strdup_printf ("Examples: %s --batch 64\n          %s --preset tiny --layers 12 --sequence 64\n"
+                       "Exit status: 0; 1 for a failure or other losses; 2 for options that make no sense.\n",
+                       g_get_prgname (), g_get_prgname ());
+
+  g_option_context_set_description (context, description);
   return context;
 }
 
@@ -166,6 +173,18 @@ check_model (const Options *self,
                       n_ranks);
 }
 
+static void
+print (const Options *self,
+       GOptionContext *context)
+{
+  g_autofree char *help = command_get_help (context);
+
+  if (self->help)
+    fputs (help, stdout);
+  else
+    command_print_version ();
+}
+
 gboolean
 options_parse (Options *self,
                int argc,
@@ -176,6 +195,13 @@ options_parse (Options *self,
 
   if (!g_option_context_parse (context, &argc, &argv, error))
     return FALSE;
+  self->printed = self->help || self->version;
+  if (self->printed)
+    {
+      if (launcher_speaks ())
+        print (self, context);
+      return TRUE;
+    }
   if (argc > 1)
     {
       g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: there are options alone, no other words",

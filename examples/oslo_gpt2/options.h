@@ -16,6 +16,7 @@ typedef struct
   int threads, prefetch;
   gint64 seed;
   double lr, dropout;
+  gboolean help, version, printed; /* printed: one of the two was asked for, and it was printed */
 } Options;
 
 void options_init (Options *self);

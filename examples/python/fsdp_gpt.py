@@ -269,7 +269,7 @@ def number(kind, least, below=math.inf):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"fsdp_gpt.py: {message} (--help lists the options)\n")
+        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
 
 
 def make_parser():
@@ -301,6 +301,7 @@ def make_parser():
     add("--resume", "keep the state of the training there; go on, with its options, if it has one", metavar="DIR")
     add("--save-every", "steps between two saved states; the end saves one, too", 500, type=count, metavar="N")
     add("--report", "write losses, times, memory and communication there, as JSON", metavar="FILE")
+    parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     return parser
 
 
@@ -359,7 +360,7 @@ def main(words):
             train(Ebb.init_process_group("auto"), options)
             Ebb.destroy_process_group()
     except (GLib.Error, OSError, ValueError) as error:
-        sys.exit(f"fsdp_gpt.py: {getattr(error, 'message', error)}")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {getattr(error, 'message', error)}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ From a build folder that is not installed:
         python3 examples/python/nested_activations.py
 """
 import argparse
+import os
 import sys
 
 import gi
@@ -161,11 +162,11 @@ def probability(text):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        self.exit(2, f"nested_activations: {message} (--help lists the options)\n")
+        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
 
 
 def parse(words):
-    parser = Parser(prog="nested_activations", allow_abbrev=False, description="Shows what nested checkpoint wrappers "
+    parser = Parser(allow_abbrev=False, description="Shows what nested checkpoint wrappers "
                     "and a store leave in memory. Exit status: 0; 1 for a failure or other gradients; 2 for options "
                     "that make no sense.")
     parser.add_argument("--blocks", type=at_least(1), default=4, metavar="N", help="transformer blocks (4)")
@@ -174,8 +175,10 @@ def parse(words):
     parser.add_argument("--batch", type=at_least(1), default=4, metavar="N", help="rows of tokens (4)")
     parser.add_argument("--tokens", type=at_least(1), default=64, metavar="N", help="tokens in a row (64)")
     parser.add_argument("--dropout", type=probability, default=0.1, metavar="P", help="probability of dropout (0.1)")
-    parser.add_argument("--device", default="sim", metavar="NAME", help="where it is measured: sim, cpu, ... (sim)")
+    parser.add_argument("--device", default="sim", metavar="NAME", 
+                        help=f"where it is measured: {', '.join(Ebb.device_list_kinds())} (sim)")
     parser.add_argument("--folder", metavar="DIR", help="where the disk store has its file (the system's)")
+    parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     return parser.parse_args(words)
 
 
@@ -184,7 +187,7 @@ def main(words):
     try:
         show(options)
     except (GLib.Error, RuntimeError) as error:
-        sys.exit(f"nested_activations: {getattr(error, 'message', error)}")
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {getattr(error, 'message', error)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 
 import gi
 
-os.environ.setdefault("EBB_SIM_MEMORY", "64G")  # taken from the system as it is used
+os.environ.setdefault("EBB_SIM_MEMORY", "64GiB")  # taken from the system as it is used
 gi.require_version("Ebb", "1.0")
 from gi.repository import Ebb, GLib  # noqa: E402
 
@@ -162,7 +162,7 @@ def fail(status, message):
     """What all processes that were started together would say is said once."""
     ranks = (os.environ.get(name) for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"))
     if count_launched() <= 1 or int(next((rank for rank in ranks if rank), 0)) == 0:
-        print(f"oslo_gpt2.py: {message}", file=sys.stderr)
+        print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -240,9 +240,11 @@ def read_options(words):
     parser.add_argument("--lr", type=number, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
     parser.add_argument("--dropout", type=number, default=0.1, help="probability of dropout (0.1)", metavar="P")
     parser.add_argument("--data", help="text to train on, taken byte by byte (a few lines)", metavar="FILE")
-    parser.add_argument("--device", default="sim", help="sim, whose memory is not the host's, cpu, cuda (sim)")
+    parser.add_argument("--device", default="sim", metavar="NAME",
+                        help=f"where tensors live: {', '.join(Ebb.device_list_kinds())} (sim)")
     parser.add_argument("--ranks", type=count, metavar="N",
                         help="that share the model, as threads (4); under mpirun its processes do")
+    parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     options = parser.parse_args(words)
     check(parser, options, count_launched())
     options.text = read_text(options)

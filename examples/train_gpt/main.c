@@ -4,10 +4,10 @@
 /* Trains a GPT on a text: `train_gpt --help`. */
 
 static const Program program = {
-  .name = "train_gpt",
   .title = "- train a GPT on a text",
   .epilogue =
-      "Example: train_gpt --data book.txt --steps 500 --checkpoint full --save book.safetensors --sample 400\n"
+      "Examples: PROGRAM --data book.txt --checkpoint full --save book.safetensors\n"
+      "          PROGRAM --load book.safetensors --sample 400\n"
       "Ctrl-C ends after the step that runs, saves what is to be saved, and exits with 130; pressed again, at once.\n",
 };
 

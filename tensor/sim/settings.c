@@ -7,7 +7,7 @@
 /* Read anew for each device that is opened: sim, sim:1, ... */
 
 #define DEFAULT_MEMORY ((gint64) 1 << 30)
-#define MOST_MEMORY ((double) ((gint64) 1 << 46))
+#define MOST_MEMORY ((guint64) 1 << 46)
 
 static gboolean
 fail (const char *variable,
@@ -19,11 +19,10 @@ fail (const char *variable,
   return FALSE;
 }
 
-/* A positive number and one of K, M, G, T, each @step times the one before. */
+/* Bytes per second: a positive number and one of K, M, G, T, each 1000 times the one before. */
 static gboolean
-parse_amount (const char *text,
-              double step,
-              double *amount)
+parse_rate (const char *text,
+            double *amount)
 {
   static const char suffixes[] = "KMGT";
   char *end;
@@ -37,7 +36,7 @@ parse_amount (const char *text,
       suffix = strchr (suffixes, g_ascii_toupper (*end));
       if (suffix == NULL || end[1] != '\0')
         return FALSE;
-      *amount *= pow (step, (double) (suffix - suffixes + 1));
+      *amount *= pow (1000, (double) (suffix - suffixes + 1));
     }
   return isfinite (*amount) && *amount > 0;
 }
@@ -47,14 +46,14 @@ read_memory (SimDevice *device,
              GError **error)
 {
   const char *value = g_getenv ("EBB_SIM_MEMORY");
-  double amount;
+  guint64 n_bytes;
 
   device->memory = DEFAULT_MEMORY;
   if (value == NULL || *value == '\0')
     return TRUE;
-  if (!parse_amount (value, 1024, &amount) || amount < SIM_ALIGNMENT || amount > MOST_MEMORY)
-    return fail ("EBB_SIM_MEMORY", value, "a number of bytes from 64 to 64T, as 1000000, 64M or 1.5G", error);
-  device->memory = (gint64) amount / SIM_ALIGNMENT * SIM_ALIGNMENT;
+  if (!sim_host->parse_size (value, &n_bytes, NULL) || n_bytes < SIM_ALIGNMENT || n_bytes > MOST_MEMORY)
+    return fail ("EBB_SIM_MEMORY", value, "a size from 64 bytes to 64TiB, as 1000000, 1500MB or 1.5GiB", error);
+  device->memory = (gint64) n_bytes / SIM_ALIGNMENT * SIM_ALIGNMENT;
   return TRUE;
 }
 
@@ -72,9 +71,9 @@ read_bandwidth (SimDevice *device,
     return TRUE;
   parts = g_strsplit (value, ",", -1);
   n = g_strv_length (parts);
-  ok = n <= 2 && parse_amount (parts[0], 1000, &rates[EBB_STREAM_TO_HOST]);
+  ok = n <= 2 && parse_rate (parts[0], &rates[EBB_STREAM_TO_HOST]);
   rates[EBB_STREAM_FROM_HOST] = rates[EBB_STREAM_TO_HOST];
-  ok = ok && (n < 2 || parse_amount (parts[1], 1000, &rates[EBB_STREAM_FROM_HOST]));
+  ok = ok && (n < 2 || parse_rate (parts[1], &rates[EBB_STREAM_FROM_HOST]));
   return ok || fail ("EBB_SIM_BANDWIDTH", value, "bytes per second, as 8G, or 8G,4G to and from the host", error);
 }
 

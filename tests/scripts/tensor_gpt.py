@@ -270,7 +270,7 @@ class Failures(TensorTest):
         self.check(2, b"--tensor-parallel 3: 4 heads can't be divided among 3 ranks", *MODEL, "--tensor-parallel", 3)
         self.check(2, b"--sequence-parallel: --context 30 can't be divided among 4 ranks", *MODEL, "--context", 30,
                    "--tensor-parallel", 4, "--sequence-parallel")
-        self.check(1, b"2 ranks together need", *MODEL, "--width", 128, "--memory", 1,
+        self.check(1, b"2 ranks together need", *MODEL, "--width", 128, "--memory", "1MiB",
                    "--tensor-parallel", 2)
 
     def test_a_rank_that_fails_ends_all(self):

@@ -534,7 +534,9 @@ class BadInput(TrainGptTest):
                 "--compress bf16: it needs --store host or disk, not keep": ["--compress", "bf16"],
                 "none, lossless, bf16": ["--compress", "zip"],
                 "--prefetch -1: it must be at least 0": ["--prefetch", "-1"],
-                "--store-limit -1: it must be at least 0": ["--store", "disk", "--store-limit", "-1"],
+                '--store-limit -1: "-1" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB':
+                    ["--store", "disk", "--store-limit", "-1"],
+                '--memory 2X: "2X" is not a size': ["--memory", "2X"],
                 "--save and --report both name r": ["--save", "r", "--report", "r"],
         }.items():
             with self.subTest(words=words):
@@ -558,7 +560,7 @@ class BadInput(TrainGptTest):
     def test_memory_is_refused_before_the_first_step(self):
         self.refuse_training("not enough memory on cpu", "--layers", 2147483647, "--width", 2147483646)
         self.refuse_training("not enough memory on cpu", "--batch", 2147483647)
-        self.refuse_training("and there are 1.0 MiB", "--memory", 1, "--width", 128)
+        self.refuse_training("and there are 1.0 MiB", "--memory", "1MiB", "--width", 128)
 
     def test_outputs_are_tried_before_training(self):
         self.write("file", b"")
@@ -574,7 +576,7 @@ class BadInput(TrainGptTest):
 
     def test_a_store_that_is_full_is_an_error(self):
         self.refuse_training("1048576", *STORED, "--batch", 64, "--checkpoint", "full", "--store", "disk",
-                             "--store-limit", 1, "--quiet")
+                             "--store-limit", "1M", "--quiet")
 
     def test_weights(self):
         self.train("--steps", 1, "--save", "good")

@@ -141,12 +141,12 @@ class Memory(SimTest):
         words = [*FULL, "--batch", 64]  # an input of 1 MiB
         expected = self.train(*words)["losses"]
         for store, fallback in ("host", "disk"), ("host", "keep"), ("disk", "host"):
-            report = self.sim(*words, "--store", store, "--store-fallback", fallback, "--store-limit", 2)
+            report = self.sim(*words, "--store", store, "--store-fallback", fallback, "--store-limit", "2MiB")
             with self.subTest(store=store, fallback=fallback):
                 self.assertEqual(report["losses"], expected)
                 self.assertEqual(report["store"]["bytes_spilled"], 3 * (LAYERS - 2) << 20)
         done = self.run_program("--data", "text.txt", *MODEL, *words, "--device", "sim", "--quiet", "--store", "host",
-                                "--store-limit", 2)
+                                "--store-limit", "2MiB")
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
         self.assertIn("2097152", done.stderr.decode())
 

@@ -1,0 +1,151 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "command.h"
+
+#include <ebb/ebb.h>
+
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WIDEST_OPTION 34 /* columns; behind a wider one the description begins on a line of its own */
+
+void
+command_init (char **argv)
+{
+  g_autofree char *name = g_path_get_basename (argv[0] != NULL ? argv[0] : "ebb");
+
+  setlocale (LC_CTYPE, "");
+  g_set_prgname (name);
+}
+
+/* -- help ---------------------------------------------------------------------------------------------------------- */
+
+/* Appends @text word by word; the line holds @used columns already, and further lines begin with @indent spaces. */
+static void
+append_wrapped (GString *help,
+                const char *text,
+                glong used,
+                glong indent)
+{
+  g_auto (GStrv) words = g_strsplit (text, " ", -1);
+  glong column = used;
+
+  for (guint i = 0; words[i] != NULL; i++)
+    {
+      const glong width = g_utf8_strlen (words[i], -1);
+
+      if (column > indent && column + 1 + width > COMMAND_COLUMNS)
+        {
+          g_string_append_printf (help, "\n%*s", (int) indent, "");
+          column = indent;
+        }
+      else if (i > 0)
+        {
+          g_string_append_c (help, ' ');
+          column++;
+        }
+      g_string_append (help, words[i]);
+      column += width;
+    }
+  g_string_append_c (help, '\n');
+}
+
+static void
+append_line (GString *help,
+             const char *line)
+{
+  const char *text = line + strspn (line, " ");
+  const char *gap = *text == '-' ? strstr (text, "  ") : NULL;
+  glong indent = text - line;
+
+  if (gap != NULL) /* an option and its description */
+    {
+      text = gap + strspn (gap, " ");
+      indent = MIN (g_utf8_strlen (line, text - line), WIDEST_OPTION);
+      if (g_utf8_strlen (line, gap - line) + 2 > indent)
+        g_string_append_printf (help, "%.*s\n%*s", (int) (gap - line), line, (int) indent, "");
+      else
+        g_string_append_printf (help, "%.*s%*s", (int) (gap - line), line,
+                                (int) (indent - g_utf8_strlen (line, gap - line)), "");
+    }
+  else
+    g_string_append_printf (help, "%*s", (int) indent, "");
+  append_wrapped (help, text, indent, indent);
+}
+
+char *
+command_get_help (GOptionContext *context)
+{
+  g_autofree char *unwrapped = g_option_context_get_help (context, FALSE, NULL);
+  g_auto (GStrv) lines = g_strsplit (g_strchomp (unwrapped), "\n", -1);
+  GString *help = g_string_new (NULL);
+
+  for (guint i = 0; lines[i] != NULL; i++)
+    append_line (help, lines[i]);
+  return g_string_free (help, FALSE);
+}
+
+void
+command_print_version (void)
+{
+  printf ("%s (Ebb) %s\n", g_get_prgname (), ebb_get_version_string ());
+}
+
+const char *
+command_describe_devices (const char *text,
+                          const char *default_name)
+{
+  g_auto (GStrv) kinds = ebb_device_list_kinds ();
+  g_autofree char *names = g_strjoinv (", ", kinds);
+  g_autofree char *description = g_strdup_printf ("%s: %s (%s)", text, names, default_name);
+
+  return g_intern_string (description);
+}
+
+/* -- failures ------------------------------------------------------------------------------------------------------ */
+
+int
+command_fail (int status,
+              const char *message)
+{
+  g_autofree char *line = g_strdup (message);
+
+  g_strdelimit (line, "\r\n", ' ');
+  fflush (stdout); /* what was printed before comes first */
+  fprintf (stderr, "%s: %s\n", g_get_prgname (), line);
+  return status;
+}
+
+int
+command_fail_usage (const char *message)
+{
+  g_autofree char *line = g_strdup_printf ("%s (%s --help lists the options)", message, g_get_prgname ());
+
+  return command_fail (2, line);
+}
+
+int
+command_finish (int status)
+{
+  g_autofree char *message = NULL;
+
+  if (fflush (stdout) == 0 && !ferror (stdout))
+    return status;
+  message = g_strdup_printf ("can't write to standard output: %s", g_strerror (errno));
+  return command_fail (1, message);
+}
+
+gboolean
+command_parse_size (const char *option,
+                    const char *value,
+                    guint64 *n_bytes,
+                    GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+
+  if (ebb_memory_parse_size (value, n_bytes, &failure))
+    return TRUE;
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, "--%s %s: %s", option, value, failure->message);
+  return FALSE;
+}
