@@ -31,8 +31,8 @@ foreach (name IN LISTS shared_folders)
   list (APPEND shared_libraries example-${name})
 endforeach ()
 
-# A program is built under the name that it is installed with, so that CMake itself rewrites its RUNPATH; the name in the
-# build folder, examples/NAME, is a link.
+# A program is built under the name that it is installed with, so that CMake itself rewrites its RUNPATH;
+# examples/NAME in the build folder is a link to it.
 foreach (name IN LISTS EBB_EXAMPLES)
   string (REPLACE "_" "-" installed_name "ebb-${name}")
   add_executable (example-${name} ${sources_${name}})

@@ -152,7 +152,7 @@ ebb_device_get (const char *name,
 }
 
 /**
- * ebb_device_list_kinds:
+ * ebb_list_device_kinds:
  *
  * Lists the kinds of devices that ebb_device_get() can look for here: `cpu`, then each backend module that is
  * installed, in alphabetical order. A module may still find that the machine has no such device.
@@ -160,7 +160,7 @@ ebb_device_get (const char *name,
  * Returns: (transfer full): the names, terminated by %NULL
  */
 char **
-ebb_device_list_kinds (void)
+ebb_list_device_kinds (void)
 {
   g_auto (GStrv) modules = ebb_backend_list_modules ();
   GStrvBuilder *builder = g_strv_builder_new ();

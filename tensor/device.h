@@ -30,7 +30,7 @@ EBB_AVAILABLE_IN_ALL
 EbbDevice *ebb_device_get_cpu (void);
 
 EBB_AVAILABLE_IN_ALL
-char **ebb_device_list_kinds (void);
+char **ebb_list_device_kinds (void);
 
 EBB_AVAILABLE_IN_ALL
 EbbDevice *ebb_get_default_device (void);

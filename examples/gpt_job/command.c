@@ -96,7 +96,7 @@ const char *
 command_describe_devices (const char *text,
                           const char *default_name)
 {
-  g_auto (GStrv) kinds = ebb_device_list_kinds ();
+  g_auto (GStrv) kinds = ebb_list_device_kinds ();
   g_autofree char *names = g_strjoinv (", ", kinds);
   g_autofree char *description = g_strdup_printf ("%s: %s (%s)", text, names, default_name);
 

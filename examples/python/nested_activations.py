@@ -175,8 +175,8 @@ def parse(words):
     parser.add_argument("--batch", type=at_least(1), default=4, metavar="N", help="rows of tokens (4)")
     parser.add_argument("--tokens", type=at_least(1), default=64, metavar="N", help="tokens in a row (64)")
     parser.add_argument("--dropout", type=probability, default=0.1, metavar="P", help="probability of dropout (0.1)")
-    parser.add_argument("--device", default="sim", metavar="NAME", 
-                        help=f"where it is measured: {', '.join(Ebb.device_list_kinds())} (sim)")
+    parser.add_argument("--device", default="sim", metavar="NAME",
+                        help=f"where it is measured: {', '.join(Ebb.list_device_kinds())} (sim)")
     parser.add_argument("--folder", metavar="DIR", help="where the disk store has its file (the system's)")
     parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     return parser.parse_args(words)

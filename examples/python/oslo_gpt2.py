@@ -241,7 +241,7 @@ def read_options(words):
     parser.add_argument("--dropout", type=number, default=0.1, help="probability of dropout (0.1)", metavar="P")
     parser.add_argument("--data", help="text to train on, taken byte by byte (a few lines)", metavar="FILE")
     parser.add_argument("--device", default="sim", metavar="NAME",
-                        help=f"where tensors live: {', '.join(Ebb.device_list_kinds())} (sim)")
+                        help=f"where tensors live: {', '.join(Ebb.list_device_kinds())} (sim)")
     parser.add_argument("--ranks", type=count, metavar="N",
                         help="that share the model, as threads (4); under mpirun its processes do")
     parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
