@@ -24,7 +24,7 @@ COPY = os.path.join(ROOT, "build", "faults")
 BUILD = os.path.join(COPY, "build", "release")
 WANTED = 0.9  # of the faults must be seen
 TEST = re.compile(r"^add_test\(\[=\[(.+?)\]=\] (.*)\)$", re.MULTILINE)
-FAILED = re.compile(r"Test +#\d+: (\S+) \.*\*\*\*(?!Skipped)")
+FAILED = re.compile(r"^\s+\d+ - (\S+) \(", re.MULTILINE)
 
 
 class Fault:
@@ -136,8 +136,8 @@ def build(tests, jobs):
 def run(tests, *options):
     """The names of the tests that failed."""
     done = subprocess.run(["ctest", "-R", tests, "-E", "^(script|gi)-", *options], cwd=BUILD, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, text=True)
-    failed = FAILED.findall(done.stdout)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    failed = FAILED.findall(done.stdout.partition("The following tests FAILED:")[2])
     if done.returncode != 0 and not failed:
         sys.exit(done.stdout)
     return failed
