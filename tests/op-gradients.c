@@ -236,6 +236,60 @@ a_parts_gradient_holds_its_own_bytes_alone (void)
       }
 }
 
+/* More nodes wait at a time than most passes have, and each of them for all its gradients: a product that was gone
+ * through too early has let its factors go when the rest comes. */
+static void
+many_waiting_nodes_go_in_order (void)
+{
+  enum
+  {
+    N = 100
+  };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = LEAF (1);
+  EbbTensor *powers[N];
+
+  for (guint i = 0; i < N; i++)
+    powers[i] = ebb_mul (i > 0 ? powers[i - 1] : x, x, &error);
+  g_assert_no_error (error);
+  ebb_backward (powers, N, NULL, 0, NULL, 0, FALSE, &error);
+  g_assert_no_error (error);
+  assert_grad (x, N * (N + 3) / 2); /* 2 + 3 + .. */
+  for (guint i = 0; i < N; i++)
+    ebb_tensor_unref (powers[i]);
+}
+
+static void
+what_keeps_nothing_is_gone_through_again (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = LEAF (3);
+  g_autoptr (EbbTensor) twice = ebb_add (x, x, &error);
+
+  for (guint pass = 0; pass < 2; pass++)
+    g_assert_true (ebb_tensor_backward (twice, &error));
+  g_assert_no_error (error);
+  assert_grad (x, 4);
+}
+
+static void
+a_pass_that_fails_leaves_no_gradient (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) late = LEAF (1, 2), early = LEAF (3, 4);
+  g_autoptr (EbbTensor) alias = ebb_tensor_detach (late);
+  g_autoptr (EbbTensor) first = ebb_square (late, &error);
+  g_autoptr (EbbTensor) second = ebb_square (early, &error);
+  g_autoptr (EbbTensor) both = ebb_add (first, second, &error);
+  g_autoptr (EbbTensor) sum = ebb_sum (both, NULL, 0, FALSE, &error);
+
+  g_assert_true (ebb_tensor_fill (alias, 0, &error));
+  g_assert_false (ebb_tensor_backward (sum, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_VERSION);
+  g_assert_null (ebb_tensor_get_grad (late));
+  g_assert_null (ebb_tensor_get_grad (early));
+}
+
 int
 main (int argc, char **argv)
 {
@@ -249,5 +303,8 @@ main (int argc, char **argv)
   g_test_add_func ("/op-gradients/a-parts-gradient-holds-its-own-bytes-alone",
                    a_parts_gradient_holds_its_own_bytes_alone);
   g_test_add_func ("/op-gradients/dropout-drops-the-same-twice", dropout_drops_the_same_twice);
+  g_test_add_func ("/op-gradients/many-waiting-nodes-go-in-order", many_waiting_nodes_go_in_order);
+  g_test_add_func ("/op-gradients/what-keeps-nothing-is-gone-through-again", what_keeps_nothing_is_gone_through_again);
+  g_test_add_func ("/op-gradients/a-pass-that-fails-leaves-no-gradient", a_pass_that_fails_leaves_no_gradient);
   return g_test_run ();
 }
