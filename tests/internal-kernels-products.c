@@ -445,6 +445,7 @@ test_attention (void)
     { 2, 3, 3, 33, 70, 20, FALSE, 0.0, 0, EBB_DTYPE_F32 },
     { 2, 3, 3, 70, 70, 64, TRUE, 0.0, 0, EBB_DTYPE_F32 },
     { 1, 2, 2, 130, 130, 64, TRUE, 0.2, 0, EBB_DTYPE_F32 },
+    { 1, 2, 2, 65, 65, 16, TRUE, 0.0, 0, EBB_DTYPE_F32 },
     { 1, 2, 2, 67, 131, 128, TRUE, 0.0, 0, EBB_DTYPE_F32 },
     { 1, 2, 2, 131, 67, 17, TRUE, 0.3, 0, EBB_DTYPE_F32 },
     { 2, 2, 2, 65, 65, 33, FALSE, 0.1, 1, EBB_DTYPE_F32 },

@@ -323,6 +323,22 @@ an_update_follows_its_formula (const EbbKernelFunc *kernels,
     }
 }
 
+/* Equal elements of a block are rounded by draws of their own. */
+static void
+equal_elements_round_differently (const EbbKernelFunc *kernels)
+{
+  const int half = EBB_MOMENT_BLOCK / 2;
+  g_autofree Update *u = g_new0 (Update, 1);
+  guint16 *v = (guint16 *) u->v;
+
+  u->dtype = EBB_DTYPE_BF16;
+  for (int i = 0; i < N; i++)
+    u->grad[i] = 0.99013f; /* the moment lies half-way between two numbers of bf16 */
+  update (kernels, u, 1);
+  for (int i = 0; i < half; i += 8)
+    g_assert_cmpint (memcmp (v + i, v + half + i, 8 * sizeof *v), !=, 0);
+}
+
 /* With gradients of 0 the second moment halves in 693 steps. Rounded to the nearest it stays where it was. */
 static void
 a_second_moment_comes_down (const EbbKernelFunc *kernels)
@@ -426,6 +442,7 @@ main (int argc,
   ADD ("/moments/odd-blocks-stay-what-they-are", odd_blocks_stay_what_they_are);
   ADD ("/moments/an-update-follows-its-formula/bf16", an_update_follows_its_formula_in_bf16);
   ADD ("/moments/an-update-follows-its-formula/8bit", an_update_follows_its_formula_in_8_bits);
+  ADD ("/moments/equal-elements-round-differently", equal_elements_round_differently);
   ADD ("/moments/a-second-moment-comes-down-in-bf16", a_second_moment_comes_down);
   ADD ("/moments/threads-change-no-bit/bf16", threads_change_no_bit_in_bf16);
   ADD ("/moments/threads-change-no-bit/8bit", threads_change_no_bit_in_8_bits);
