@@ -96,8 +96,8 @@ def output_of(*command):
 
 def copy_tree():
     """Brings the copy to the state of the tree. Equal files are left alone, so that they are not built again."""
-    files = {path for path in output_of("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-             if os.path.isfile(os.path.join(ROOT, path))}
+    listed = output_of("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    files = {path for path in listed if os.path.isfile(os.path.join(ROOT, path))}
     for path in sorted(files):
         source, copy = os.path.join(ROOT, path), os.path.join(COPY, path)
         if not os.path.isfile(copy) or not filecmp.cmp(source, copy, shallow=False):
@@ -186,7 +186,8 @@ def plant_all(folders, faults, named_only, jobs):
             seen[fault.name] = test
         else:
             survivors.append(fault)
-        print(f"{time.monotonic() - start:4.0f} s  {fault.name}: {f'seen by {test}' if test else 'SURVIVES'}", flush=True)
+        result = f"seen by {test}" if test else "SURVIVES"
+        print(f"{time.monotonic() - start:4.0f} s  {fault.name}: {result}", flush=True)
     if seen:
         check_without_fault("|".join(f"^{re.escape(test)}$" for test in sorted(set(seen.values()))), jobs)
     print(f"{len(faults)} faults planted, {len(seen)} seen, {len(survivors)} survive")
