@@ -5,6 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
+#include "nn/args.h"
 #include "tensor/error.h"
 #include "tensor/ops/activation.h"
 
@@ -27,6 +28,15 @@ EbbGptConfig *ebb_gpt_config_new (void);
 
 EBB_AVAILABLE_IN_ALL
 EbbGptConfig *ebb_gpt_config_new_preset (const char *name);
+
+EBB_AVAILABLE_IN_ALL
+EbbGptConfig *ebb_gpt_config_new_from_gpt2 (EbbArgs *state,
+                                            EbbArgs *metadata,
+                                            const char *config_path,
+                                            GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbArgs *ebb_gpt_config_to_gpt2_metadata (const EbbGptConfig *self);
 
 EBB_AVAILABLE_IN_ALL
 const char *const *ebb_gpt_config_get_preset_names (void);

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
+#include "nn/gpt-file-private.h"
 #include "nn/gpt.h"
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
@@ -46,9 +47,16 @@ add_turned (EbbArgs *state, const char *name, EbbTensor *tensor, GError **error)
 static EbbArgs *
 from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
 {
-  static const char prefix[] = "transformer.";
   g_autoptr (EbbArgs) state = ebb_args_new (EBB_ARGS_DICT);
 
+  if (tied && !ebb_gpt2_is_tied (published))
+    {
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_STATE,
+          "load_gpt2: lm_head.weight differs from wte.weight, and the model has one weight for both: make it of a "
+          "configuration that is not tied");
+      return NULL;
+    }
   for (guint i = 0; i < ebb_args_get_length (published); i++)
     {
       const char *name = ebb_args_get_key (published, i);
@@ -60,8 +68,8 @@ from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
                        name != NULL ? name : "");
           return NULL;
         }
-      if (g_str_has_prefix (name, prefix))
-        name += strlen (prefix);
+      if (g_str_has_prefix (name, EBB_GPT2_PREFIX))
+        name += strlen (EBB_GPT2_PREFIX);
       if (is_mask (name) || (tied && strcmp (name, "lm_head.weight") == 0))
         continue;
       if (!add_turned (state, name, tensor, error))
@@ -77,9 +85,9 @@ from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
  * @error: return location for an error
  *
  * Loads weights in the layout of the published GPT-2 file: matrices inside blocks are `[in, out]`, names may begin with
- * `transformer.`, causal masks are passed over, and so is `lm_head.weight` where the model's weights are tied. With an
- * error nothing is changed. A model that is made to be loaded need not draw its weights before, see
- * ebb_push_initialization_skipped().
+ * `transformer.`, causal masks are passed over, and so is an `lm_head.weight` that is that of `wte`, where the model's
+ * weights are tied; another one is an error there, see ebb_gpt_config_new_from_gpt2(). With an error nothing is
+ * changed. A model that is made to be loaded need not draw its weights before, see ebb_push_initialization_skipped().
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set as ebb_module_load_state_dict() does
  */

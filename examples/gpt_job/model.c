@@ -1,15 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "model.h"
 
+#include "remembered.h"
 #include "shard.h"
 #include "store.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
-
-/* A file with GPT-2's names does not say how many heads there are, so ours does; all published ones have 64 wide. */
-#define HEADS_KEY "n_head"
-#define USUAL_HEAD_WIDTH 64
+#include <unistd.h>
 
 typedef struct
 {
@@ -32,53 +31,65 @@ model_make_tokenizer (const Options *options,
 
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
 
-/* "h.12.ln_1.weight" is of block 12; -1 for other names. */
-static int
-find_block (const char *name)
+/* What the file of --load and the config.json beside it, if there is one, say of the model. */
+static EbbGptConfig *
+read_weights (const Options *options,
+              EbbArgs *weights,
+              EbbArgs *metadata,
+              GError **error)
 {
-  char *end;
-  guint64 index;
+  g_autofree char *folder = g_path_get_dirname (options->load);
+  g_autofree char *path = g_build_filename (folder, "config.json", NULL);
+  gboolean is_there = access (path, F_OK) == 0 || errno != ENOENT;
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_from_gpt2 (weights, metadata, is_there ? path : NULL, error);
 
-  if (g_str_has_prefix (name, "transformer."))
-    name += strlen ("transformer.");
-  if (!g_str_has_prefix (name, "h.") || !g_ascii_isdigit (name[2]))
-    return -1;
-  index = g_ascii_strtoull (name + 2, &end, 10);
-  return *end == '.' && index < G_MAXINT ? (int) index : -1;
+  if (config == NULL)
+    {
+      g_prefix_error (error, "--load %s: ", options->load);
+      return NULL;
+    }
+  if (ebb_gpt_config_get_heads (config) > 0 || options->heads > 0 || options->preset != NULL)
+    return g_steal_pointer (&config);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "--load %s: nothing says how many heads there are: --heads, or a config.json beside it, must",
+               options->load);
+  return NULL;
 }
 
+/* Sizes of the preset take the place of the file's. */
 static void
-read_weight_sizes (EbbArgs *weights,
-                   EbbArgs *metadata,
-                   Sizes *sizes)
+take_preset (const Options *options,
+             EbbGptConfig *config)
 {
-  int heads = metadata != NULL ? ebb_args_find (metadata, HEADS_KEY) : -1;
+  g_autoptr (EbbGptConfig) preset = options->preset != NULL ? ebb_gpt_config_new_preset (options->preset) : NULL;
 
-  for (guint i = 0; i < ebb_args_get_length (weights); i++)
-    {
-      const char *name = ebb_args_get_key (weights, i);
-      g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (weights, i);
-      gboolean is_matrix = tensor != NULL && ebb_tensor_get_n_dims (tensor) == 2;
+  if (preset == NULL)
+    return;
+  ebb_gpt_config_set_layers (config, ebb_gpt_config_get_layers (preset));
+  ebb_gpt_config_set_width (config, ebb_gpt_config_get_width (preset));
+  ebb_gpt_config_set_heads (config, ebb_gpt_config_get_heads (preset));
+  ebb_gpt_config_set_context (config, ebb_gpt_config_get_context (preset));
+  ebb_gpt_config_set_vocab (config, ebb_gpt_config_get_vocab (preset));
+}
 
-      sizes->layers = MAX (sizes->layers, find_block (name) + 1);
-      if (is_matrix && g_str_has_suffix (name, "wte.weight"))
-        {
-          sizes->vocab = (int) MIN (ebb_tensor_get_dim (tensor, 0), G_MAXINT);
-          sizes->width = (int) MIN (ebb_tensor_get_dim (tensor, 1), G_MAXINT);
-        }
-      else if (is_matrix && g_str_has_suffix (name, "wpe.weight"))
-        sizes->context = (int) MIN (ebb_tensor_get_dim (tensor, 0), G_MAXINT);
-    }
-  if (heads >= 0 && ebb_args_get_value_kind (metadata, (guint) heads) == EBB_VALUE_STRING)
-    sizes->heads = (int) g_ascii_strtoll (ebb_args_get_string (metadata, (guint) heads), NULL, 10);
-  else
-    sizes->heads = sizes->width / USUAL_HEAD_WIDTH;
+/* What no option sets, and states have not always had. */
+static void
+take_saved_form (EbbGptConfig *config,
+                 JsonObject *saved)
+{
+  const char *gelu = json_object_get_string_member_with_default (saved, "gelu", "tanh");
+
+  ebb_gpt_config_set_tied (config, json_object_get_boolean_member_with_default (saved, "tied", TRUE));
+  ebb_gpt_config_set_bias (config, json_object_get_boolean_member_with_default (saved, "bias", TRUE));
+  ebb_gpt_config_set_norm_eps (config, json_object_get_double_member_with_default (saved, "norm_eps", 1e-5));
+  ebb_gpt_config_set_gelu (config, strcmp (gelu, "exact") == 0 ? EBB_GELU_EXACT : EBB_GELU_TANH);
 }
 
 static gboolean
 read_saved_sizes (const char *saved,
                   const Options *options,
                   Sizes *sizes,
+                  EbbGptConfig *config,
                   GError **error)
 {
   g_autoptr (JsonParser) parser = json_parser_new ();
@@ -115,6 +126,7 @@ read_saved_sizes (const char *saved,
           return FALSE;
         }
     }
+  take_saved_form (config, object);
   return TRUE;
 }
 
@@ -126,15 +138,16 @@ model_make_config (const Options *options,
                    const char *saved,
                    GError **error)
 {
-  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset (options->preset != NULL ? options->preset : "tiny");
+  g_autoptr (EbbGptConfig) config = NULL;
   guint n_tokens = ebb_tokenizer_get_vocab_size (tokenizer);
   Sizes sizes = { 0 };
 
-  if (saved != NULL && !read_saved_sizes (saved, options, &sizes, error))
+  config = weights != NULL ? read_weights (options, weights, metadata, error)
+                           : ebb_gpt_config_new_preset (options->preset != NULL ? options->preset : "tiny");
+  if (config == NULL || (saved != NULL && !read_saved_sizes (saved, options, &sizes, config, error)))
     return NULL;
-  if (saved == NULL && weights != NULL && options->preset == NULL)
-    read_weight_sizes (weights, metadata, &sizes);
-  if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0)
+  take_preset (options, config);
+  if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0 && weights == NULL)
     ebb_gpt_config_set_vocab (config, (int) n_tokens);
 
 #define TAKE(size)                                                                        \
@@ -148,7 +161,8 @@ model_make_config (const Options *options,
   TAKE (context);
   TAKE (vocab);
 #undef TAKE
-  ebb_gpt_config_set_dropout (config, options->dropout);
+  if (weights == NULL || remembered_was_dropout_given (options))
+    ebb_gpt_config_set_dropout (config, options->dropout);
   if (strcmp (options->residual, "bf16") == 0)
     ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_BF16);
 
@@ -197,7 +211,8 @@ get_share (const Options *options,
   double vocab = ebb_gpt_config_get_vocab (config), context = ebb_gpt_config_get_context (config);
   double n_parts = options->ranks.tensor_parallel;
   /* Norms, positions and the biases of what gives whole tensors are on all of the ranks that share the layers. */
-  double root = width * (vocab / n_parts + context + 2), block = width * ((12 * width + 7) / n_parts + 6);
+  double n_words = ebb_gpt_config_get_tied (config) ? 1 : 2;
+  double root = width * (n_words * vocab / n_parts + context + 2), block = width * ((12 * width + 7) / n_parts + 6);
   double all = root + layers * block;
   double n_shards = shard_get_size (&options->ranks, n_ranks / (guint) options->ranks.tensor_parallel);
   gboolean in_blocks = options->ranks.wraps_blocks;
@@ -292,14 +307,8 @@ model_save (EbbGpt *model,
             GError **error)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (model);
-  g_autofree char *heads = g_strdup_printf ("%d", ebb_gpt_config_get_heads (config));
   g_autoptr (EbbArgs) state = ebb_gpt_to_gpt2_state (model, error);
-  g_autoptr (EbbArgs) metadata = NULL;
+  g_autoptr (EbbArgs) metadata = ebb_gpt_config_to_gpt2_metadata (config);
 
-  if (state == NULL)
-    return FALSE;
-  metadata = ebb_args_new (EBB_ARGS_DICT);
-  ebb_args_add_string (metadata, "format", "pt"); /* what readers of GPT-2's file ask for */
-  ebb_args_add_string (metadata, HEADS_KEY, heads);
-  return ebb_save_safetensors (path, state, metadata, error);
+  return state != NULL && ebb_save_safetensors (path, state, metadata, error);
 }

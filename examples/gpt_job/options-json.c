@@ -10,6 +10,11 @@ options_set_config (Options *self,
   self->heads = ebb_gpt_config_get_heads (config);
   self->context = ebb_gpt_config_get_context (config);
   self->vocab = ebb_gpt_config_get_vocab (config);
+  self->dropout = ebb_gpt_config_get_dropout (config);
+  self->tied = ebb_gpt_config_get_tied (config);
+  self->bias = ebb_gpt_config_get_bias (config);
+  self->norm_eps = ebb_gpt_config_get_norm_eps (config);
+  self->gelu = ebb_gpt_config_get_gelu (config);
 }
 
 static void
@@ -74,6 +79,10 @@ add_model_json (const Options *self,
   add_integer (builder, "context", self->context);
   add_integer (builder, "vocab", self->vocab);
   add_number (builder, "dropout", self->dropout);
+  add_flag (builder, "tied", self->tied);
+  add_flag (builder, "bias", self->bias);
+  add_number (builder, "norm_eps", self->norm_eps);
+  add_text (builder, "gelu", self->gelu == EBB_GELU_TANH ? "tanh" : "exact");
 }
 
 static void

@@ -213,7 +213,9 @@ add_files (GOptionContext *context,
 {
   const GOptionEntry files[] = {
     { "load", 0, 0, G_OPTION_ARG_FILENAME, &self->load,
-      "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's", "FILE" },
+      "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's, and what they don't say is "
+      "in config.json beside it",
+      "FILE" },
     { "save", 0, 0, G_OPTION_ARG_FILENAME, &self->save, "Write the weights there at the end", "FILE" },
     { "resume", 0, 0, G_OPTION_ARG_FILENAME, &self->resume,
       "Keep the state of the training there; go on, bit for bit and with its options, if there is one", "DIR" },

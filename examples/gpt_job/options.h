@@ -40,6 +40,9 @@ typedef struct
   char *preset;
   int layers, width, heads, context, vocab;
   double dropout;
+  gboolean tied, bias; /* these and the next two are those of the file of --load */
+  double norm_eps;
+  EbbGeluKind gelu;
 
   /* training */
   int batch, accumulate;

@@ -119,6 +119,12 @@ was_given (const Options *self,
 
 #define WAS_GIVEN(member) was_given (self, G_STRUCT_OFFSET (Options, member))
 
+gboolean
+remembered_was_dropout_given (const Options *self)
+{
+  return WAS_GIVEN (dropout);
+}
+
 void
 remembered_settle (Options *self)
 {

@@ -11,6 +11,7 @@ G_BEGIN_DECLS
 void remembered_init (Options *self);
 /* After the command line was read: notes which were given, and gives the others their defaults. */
 void remembered_fill (Options *self);
+gboolean remembered_was_dropout_given (const Options *self);
 /* Gives those that were not given the values in @saved, the options as JSON. */
 gboolean remembered_take (Options *self,
                           const char *saved,

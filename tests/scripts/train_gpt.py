@@ -37,6 +37,17 @@ def read_safetensors(path):
     return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items() if name != "__metadata__"}
 
 
+def write_safetensors(path, tensors):
+    """Tensors of f32: their shapes and bytes by name, and nothing else."""
+    header, data = {}, b""
+    for name, (shape, values) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+
+
 class TrainGptTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ebb-train-gpt-")
@@ -192,6 +203,67 @@ class SameBits(TrainGptTest):
         self.assertLess(first["final_loss"], fresh["final_loss"])
         self.train("--steps", 0, "--load", "weights.safetensors", "--save", "copy.safetensors")
         self.assertEqual(self.read("weights.safetensors"), self.read("copy.safetensors"))
+
+    def test_an_untied_head_is_trained_saved_and_resumed(self):
+        self.train("--steps", 1, "--save", "weights.safetensors")
+        data = self.read("weights.safetensors")
+        size = 8 + int.from_bytes(data[:8], "little")
+        tensors = {name: (entry["shape"], data[slice(*(size + at for at in entry["data_offsets"]))])
+                   for name, entry in json.loads(data[8:size]).items() if name != "__metadata__"}
+        shape, words = tensors["wte.weight"]
+        head = words[1024:] + words[:1024]
+        write_safetensors(self.path("untied"), {**tensors, "lm_head.weight": (shape, head)})
+        write_safetensors(self.path("same"), {**tensors, "lm_head.weight": (shape, words)})
+        load = ["--load", "untied", "--dropout", 0]
+
+        self.train("--steps", 0, "--save", "copy", *load)
+        self.assertEqual(read_safetensors(self.path("copy")), read_safetensors(self.path("untied")))
+        whole = self.train("--steps", 6, "--save", "whole", *load)
+        self.assertEqual(whole["parameters"], sum(len(values) // 4 for _, values in tensors.values()) + len(head) // 4)
+        tied = self.train("--steps", 1, "--load", "same", "--dropout", 0)
+        self.assertGreater(whole["losses"][0], tied["losses"][0])
+        self.assertNotEqual(read_safetensors(self.path("whole"))["lm_head.weight"], head)
+        begun = self.train("--steps", 3, "--resume", "state", *load)
+        rest = self.train("--steps", 6, "--resume", "state", "--save", "resumed", "--dropout", 0)
+        self.assertEqual(begun["losses"] + rest["losses"], whole["losses"])
+        self.assertEqual(self.read("resumed"), self.read("whole"))
+
+    def test_the_configuration_beside_the_weights_is_used(self):
+        self.train("--steps", 20, "--lr", 0.03, "--save", "weights.safetensors")
+        os.mkdir(self.path("model"))
+        tensors, data = {}, self.read("weights.safetensors")
+        size = 8 + int.from_bytes(data[:8], "little")
+        for name, entry in json.loads(data[8:size]).items():
+            if name != "__metadata__":
+                tensors[name] = entry["shape"], data[slice(*(size + at for at in entry["data_offsets"]))]
+        write_safetensors(self.path("model/w"), tensors)
+        load = ["--data", "text.txt", "--load", "model/w", "--steps", 1, "--quiet", "--report", "r"]
+        done = self.run_program(*load)
+        self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), done.stderr)
+        self.assertIn(b"--load model/w: nothing says how many heads there are", done.stderr)
+        losses = []
+        for heads, eps, gelu in (2, 1e-5, "gelu_new"), (4, 1e-5, "gelu_new"), (2, 1e-2, "gelu_new"), (2, 1e-5, "gelu"):
+            with open(self.path("model/config.json"), "w", encoding="utf-8") as file:
+                json.dump({"model_type": "gpt2", "n_head": heads, "n_embd": 32, "layer_norm_epsilon": eps,
+                           "activation_function": gelu, "resid_pdrop": 0.0}, file)
+            done = self.run_program(*load, "--save", "saved")
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            report = json.loads(self.read("r"))
+            self.assertEqual((report["config"]["heads"], report["config"]["norm_eps"], report["config"]["dropout"]),
+                             (heads, eps, 0))
+            losses.append(report["losses"][0])
+            again = self.run_program("--load", "saved", "--steps", 0, "--report", "r")  # by the metadata
+            self.assertEqual((again.returncode, again.stderr), (0, b""))
+            saved = json.loads(self.read("r"))["config"]
+            self.assertEqual({key: report["config"][key] for key in ("heads", "norm_eps", "gelu")},
+                             {key: saved[key] for key in ("heads", "norm_eps", "gelu")})
+        self.assertEqual(len(set(losses)), 4)
+        for text, said in ('{"n_head": 3}', b"heads"), ('{"n_embd": 64}', b"n_embd is 64"), ("{", b"config.json"):
+            with open(self.path("model/config.json"), "w", encoding="utf-8") as file:
+                file.write(text)
+            done = self.run_program(*load)
+            self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), done.stderr)
+            self.assertIn(said, done.stderr)
 
     def test_sizes_are_those_of_the_file(self):
         self.train("--steps", 1, "--save", "weights.safetensors")

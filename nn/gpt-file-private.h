@@ -1,0 +1,18 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/args.h"
+
+/* Tensors in the layout of the published GPT-2 file, whose names may begin with a prefix. */
+
+G_BEGIN_DECLS
+
+#define EBB_GPT2_PREFIX "transformer."
+
+/* A tensor of @state, with or without the prefix; NULL: there is none. */
+EbbTensor *ebb_gpt2_find (EbbArgs *state,
+                          const char *name);
+/* Whether the output product has no weight of its own: none at all, or bit for bit that of the embedding. */
+gboolean ebb_gpt2_is_tied (EbbArgs *state);
+
+G_END_DECLS
