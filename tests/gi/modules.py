@@ -185,6 +185,29 @@ class State(TestCase):
         self.assertIn("gain", caught.exception.message)
         b.load_state_dict(state, strict=False)
 
+    def test_the_weights_of_a_gpt2_say_what_model_they_are(self):
+        config = Ebb.GptConfig.new_preset("tiny")
+        for name, value in ("layers", 2), ("width", 32), ("heads", 8), ("tied", False), ("norm_eps", 1e-6):
+            getattr(config, f"set_{name}")(value)
+        model = Ebb.Gpt(config).eval()
+        tokens = Ebb.randint(0, 256, 2, 8)
+        with tempfile.TemporaryDirectory() as folder:
+            path, beside = (os.path.join(folder, name) for name in ("model.safetensors", "config.json"))
+            Ebb.save_safetensors(path, model.to_gpt2_state(), config.to_gpt2_metadata())
+            state, metadata = Ebb.load_safetensors_full(path)
+            again = Ebb.GptConfig.new_from_gpt2(state, metadata, None)
+            with open(beside, "w", encoding="utf-8") as file:
+                file.write('{"n_head": 8, "layer_norm_epsilon": 1e-06, "tie_word_embeddings": false}')
+            published = Ebb.GptConfig.new_from_gpt2(state, None, beside)
+        for one in again, published:
+            self.assertEqual((one.get_heads(), one.get_tied(), one.get_norm_eps()), (8, False, 1e-6))
+            loaded = Ebb.Gpt(one).eval()
+            loaded.load_gpt2(state)
+            self.assertEqual(loaded(tokens).tolist(), model(tokens).tolist())
+        again.set_tied(True)
+        with self.assertRaisesRegex(GLib.Error, "lm_head.weight differs from wte.weight"):
+            Ebb.Gpt(again).load_gpt2(state)
+
     def test_safetensors_hold_a_state_dict(self):
         module = Residual(Ebb.Linear(3, 3))
         with tempfile.TemporaryDirectory() as folder:
