@@ -2,6 +2,7 @@
 #include "dist/generator-tracker.h"
 
 #include "dist/tracker-state-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>
@@ -158,16 +159,21 @@ check_seed (EbbGeneratorTracker *self,
             guint64 seed,
             GError **error)
 {
+  g_autofree char *shown = NULL;
+  g_autofree char *other = NULL;
+
   for (guint i = 0; i < self->entries->len; i++)
     {
       const Entry *entry = g_ptr_array_index (self->entries, i);
 
       if (entry->is_retired || entry->seed != seed || g_str_equal (entry->name, name))
         continue;
+      shown = ebb_escape_text (name);
+      other = ebb_escape_text (entry->name);
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "generator tracker: \"%s\" can't have seed %" G_GUINT64_FORMAT
                    ", which \"%s\" has: they would give the same numbers; take another seed",
-                   name, seed, entry->name);
+                   shown, seed, other);
       return FALSE;
     }
   return TRUE;
@@ -398,6 +404,7 @@ read_state (EbbArgs *states,
   const char *name = ebb_args_get_key (states, i);
   g_autoptr (EbbArgs) state =
       ebb_args_get_value_kind (states, i) == EBB_VALUE_ARGS ? ebb_args_get_args (states, i) : NULL;
+  g_autofree char *shown = NULL;
 
   if (name != NULL && state != NULL && read_int (state, "seed", seed) && read_int (state, "offset", offset))
     {
@@ -405,10 +412,11 @@ read_state (EbbArgs *states,
         *first_seed = *seed;
       return TRUE;
     }
+  shown = ebb_escape_text (name != NULL ? name : "without a name");
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "generator tracker: entry %u of the states (%s) must be a dictionary of the integers \"seed\" and "
                "\"offset\" under the generator's name",
-               i, name != NULL ? name : "without a name");
+               i, shown);
   return FALSE;
 }
 

@@ -3,6 +3,7 @@
 #include "nn/module-instance-private.h"
 #include "nn/state-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 
@@ -166,6 +167,7 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   g_autoptr (GPtrArray) missing = g_ptr_array_new ();
   g_autoptr (GPtrArray) unexpected = g_ptr_array_new ();
   g_autoptr (GString) text = g_string_new (NULL);
+  g_autofree char *shown = NULL;
   GHashTableIter iter;
   gpointer name;
 
@@ -183,8 +185,9 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
   append_names (text, "of another shape", loading->reshaped);
   if (text->len == 0)
     return TRUE;
+  shown = ebb_escape_text (text->str);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the state dict does not fit:%s", ebb_module_get_type_name (self),
-               text->str);
+               shown);
   return FALSE;
 }
 
@@ -239,8 +242,10 @@ read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
 
       if (key == NULL || tensor == NULL)
         {
+          g_autofree char *shown = ebb_escape_text (key != NULL ? key : "");
+
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: entry %u of the state dict, \"%s\", is not a tensor",
-                       ebb_module_get_type_name (self), i, key != NULL ? key : "");
+                       ebb_module_get_type_name (self), i, shown);
           return FALSE;
         }
       g_hash_table_insert (loading->unused, (char *) key, tensor);

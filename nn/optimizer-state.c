@@ -2,6 +2,7 @@
 #include "nn/optimizer-private.h"
 
 #include "nn/state-tree-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 
 #include <math.h>
@@ -201,14 +202,16 @@ find_slot (EbbOptimizerPrivate *priv,
            const char *name,
            GError **error)
 {
+  g_autofree char *shown = NULL;
   gpointer index;
 
   if (name != NULL && g_hash_table_lookup_extended (by_name, name, NULL, &index))
     return &slots[GPOINTER_TO_UINT (index)];
+  shown = ebb_escape_text (name != NULL ? name : "");
   g_set_error (
       error, EBB_ERROR, EBB_ERROR_STATE,
       "the optimizer's state is for a parameter \"%s\", which the module does not have (it has %u, the first is %s)",
-      name ? name : "", priv->n_slots, priv->slots[0].name);
+      shown, priv->n_slots, priv->slots[0].name);
   return NULL;
 }
 
@@ -499,8 +502,10 @@ check_kind (EbbOptimizer *self,
     return FALSE;
   if (g_strcmp0 (ebb_args_get_string (state, (guint) index), own) != 0)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state is one of the optimizer %s: this one is %s",
-                   ebb_args_get_string (state, (guint) index), own);
+      g_autofree char *shown = ebb_escape_text (ebb_args_get_string (state, (guint) index));
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state is one of the optimizer %s: this one is %s", shown,
+                   own);
       return FALSE;
     }
   return TRUE;

@@ -361,6 +361,8 @@ restore_members (Restoring *self,
         return FALSE;
       if (is_dict && ebb_args_find (args, key) >= 0)
         return fail (self, error, "twice the key", key);
+      if (ebb_args_get_kind (args) == EBB_ARGS_BARE && !first)
+        return fail (self, error, "more than one value in a container", container_tags[EBB_ARGS_BARE]);
       if (!restore_value (self, args, key, error))
         return FALSE;
     }

@@ -23,6 +23,12 @@ gboolean ebb_training_state_load_rest (EbbTrainingState *self,
                                        EbbArgs *tree,
                                        const char *folder,
                                        GError **error);
+/* Loads all of a tree that one process saved. */
+gboolean ebb_training_state_load_tree (EbbTrainingState *self,
+                                       EbbArgs *tree,
+                                       const char *folder,
+                                       gint64 *step,
+                                       GError **error);
 /* Makes the generators give other numbers: for a rank that has none saved and goes on from another one's. */
 void ebb_training_state_reseed (EbbTrainingState *self,
                                 guint64 stream);

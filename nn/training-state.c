@@ -397,6 +397,32 @@ ebb_training_state_get_saved_config (EbbArgs *tree,
   return NULL;
 }
 
+gboolean
+ebb_training_state_load_tree (EbbTrainingState *self,
+                              EbbArgs *tree,
+                              const char *folder,
+                              gint64 *step,
+                              GError **error)
+{
+  g_autoptr (EbbArgs) module = NULL;
+  g_autoptr (EbbArgs) optimizer = NULL;
+
+  if (!ebb_training_state_check_rest (self, tree, folder, step, error))
+    return FALSE;
+  if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
+    return FALSE;
+  if (self->optimizer != NULL
+      && ((optimizer = read_part (tree, "optimizer", folder, error)) == NULL
+          || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
+    return FALSE;
+
+  if (self->module != NULL && !ebb_module_load_state_dict (self->module, module, TRUE, error))
+    return FALSE;
+  if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
+    return FALSE;
+  return ebb_training_state_load_rest (self, tree, folder, error);
+}
+
 /**
  * ebb_training_state_load:
  * @self: what is to take the state over
@@ -420,8 +446,6 @@ ebb_training_state_load (EbbTrainingState *self,
                          GError **error)
 {
   g_autoptr (EbbArgs) tree = NULL;
-  g_autoptr (EbbArgs) module = NULL;
-  g_autoptr (EbbArgs) optimizer = NULL;
   g_autofree char *shown = NULL;
   gint64 saved_step = 0;
 
@@ -437,20 +461,7 @@ ebb_training_state_load (EbbTrainingState *self,
     return FALSE;
   shown = ebb_escape_text (folder);
   tree = ebb_state_folder_read (folder, error);
-  if (tree == NULL || !ebb_training_state_check_rest (self, tree, shown, &saved_step, error))
-    return FALSE;
-  if (self->module != NULL && (module = read_part (tree, "module", shown, error)) == NULL)
-    return FALSE;
-  if (self->optimizer != NULL
-      && ((optimizer = read_part (tree, "optimizer", shown, error)) == NULL
-          || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
-    return FALSE;
-
-  if (self->module != NULL && !ebb_module_load_state_dict (self->module, module, TRUE, error))
-    return FALSE;
-  if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
-    return FALSE;
-  if (!ebb_training_state_load_rest (self, tree, shown, error))
+  if (tree == NULL || !ebb_training_state_load_tree (self, tree, shown, &saved_step, error))
     return FALSE;
   if (step != NULL)
     *step = saved_step;

@@ -3,6 +3,7 @@
 #include "tensor/backend-module-private.h"
 
 #include "tensor/cpu/cpu-private.h"
+#include "tensor/error-private.h"
 #include "tensor/memory.h"
 
 #include <dlfcn.h>
@@ -193,8 +194,9 @@ ebb_backend_load (const char *name,
     {
       g_auto (GStrv) names = ebb_backend_list_modules ();
       g_autofree char *modules = g_strjoinv (", ", names);
+      g_autofree char *shown = ebb_escape_text (name);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s\" here; there is cpu%s%s%s%s%s", name,
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "no device \"%s\" here; there is cpu%s%s%s%s%s", shown,
                    *modules != '\0' ? ", " : "", modules, tried->len > 0 ? " (there is no " : "", tried->str,
                    tried->len > 0 ? ")" : "");
       return NULL;

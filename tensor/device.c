@@ -2,6 +2,7 @@
 #include "tensor/backend-module-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/cpu/cpu-private.h"
+#include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
 
 #include <pthread.h>
@@ -139,8 +140,10 @@ ebb_device_get (const char *name,
   colon = strchr (name, ':');
   if (colon != NULL && !g_ascii_string_to_unsigned (colon + 1, 10, 0, 1023, &index, NULL))
     {
+      g_autofree char *shown = ebb_escape_text (name);
+
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "device \"%s\": what follows the colon must be a number from 0 to 1023", name);
+                   "device \"%s\": what follows the colon must be a number from 0 to 1023", shown);
       return NULL;
     }
   backend_name = colon != NULL ? g_strndup (name, (gsize) (colon - name)) : g_strdup (name);

@@ -16,18 +16,22 @@ ebb_error_quark (void)
   return value;
 }
 
+#define MAX_SHOWN 2000
+
 char *
 ebb_escape_text (const char *text)
 {
   g_autofree char *valid = g_utf8_make_valid (text, -1);
   GString *escaped = g_string_new (NULL);
 
-  for (const char *p = valid; *p != '\0'; p = g_utf8_next_char (p))
+  for (const char *p = valid; *p != '\0' && escaped->len < MAX_SHOWN; p = g_utf8_next_char (p))
     if (*p == '\n')
       g_string_append (escaped, "\\n");
     else if (g_unichar_iscntrl (g_utf8_get_char (p)))
       g_string_append_printf (escaped, "\\u%04x", (guint) g_utf8_get_char (p));
     else
       g_string_append_unichar (escaped, g_utf8_get_char (p));
+  if (escaped->len >= MAX_SHOWN)
+    g_string_append (escaped, "...");
   return g_string_free (escaped, FALSE);
 }

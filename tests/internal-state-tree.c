@@ -57,6 +57,7 @@ other_types_are_refused (void)
     { "{\"dict\":[]}", "expected '{', found '['" },
     { "{\"list\":{}}", "expected '[', found '{'" },
     { "{\"list\":5}", "expected '[', found '5'" },
+    { "{\"bare\":[null,null]}", "more than one value in a container \"bare\"" },
     { "{\"set\":[]}", "the unknown type \"set\"" },
     { "{\"int\":\"5\"}", "the unknown type \"int\"" }, /* the root is a container */
     { "{}", "expected '\"', found '}'" },

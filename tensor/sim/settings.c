@@ -15,7 +15,9 @@ fail (const char *variable,
       const char *right,
       GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is \"%s\"; it must be %s", variable, value, right);
+  g_autofree char *shown = g_strescape (value, NULL);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s is \"%s\"; it must be %s", variable, shown, right);
   return FALSE;
 }
 

@@ -1,0 +1,179 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/fuzz.h"
+
+#include "nn/state-tree-private.h"
+#include "nn/training-state-private.h"
+#include "nn/module.h"
+#include "nn/optimizer-private.h"
+
+#include <string.h>
+
+/* A whole training's state: what is refused has changed nothing, and with what is taken the training goes on and can be
+ * saved. */
+
+static EbbModule *module;
+static EbbOptimizer *optimizer;
+static EbbTextDataset *dataset;
+static EbbTrainingState *training;
+static EbbArgs *tensors;
+static char *tree;     /* without its seal */
+static EbbArgs *whole; /* to begin again from */
+
+static void
+step (void)
+{
+  static const gint64 shape[] = { 4, 3 };
+  g_autoptr (EbbTensor) x = ebb_zeros (shape, 2, EBB_DTYPE_F32, NULL, NULL);
+  g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, NULL);
+  g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, NULL);
+  g_autoptr (GError) error = NULL;
+
+  ebb_tensor_backward (loss, &error);
+  ebb_optimizer_step (optimizer, &error);
+  if (error != NULL)
+    g_error ("the training does not go on: %s", error->message);
+  ebb_optimizer_zero_grad (optimizer);
+}
+
+static EbbArgs *
+get_tree (void)
+{
+  EbbArgs *args = ebb_training_state_get_rest (training, 7);
+  g_autoptr (EbbArgs) weights = ebb_module_get_state_dict (module);
+  g_autoptr (EbbArgs) moments = ebb_optimizer_get_state (optimizer);
+
+  ebb_args_add_args (args, "module", weights);
+  ebb_args_add_args (args, "optimizer", moments);
+  return args;
+}
+
+/* All of it, with the checksums of the tensors. */
+static char *
+describe (void)
+{
+  g_autoptr (EbbArgs) all = get_tree ();
+  g_autoptr (EbbArgs) others = ebb_args_new (EBB_ARGS_DICT);
+  char *text = ebb_state_tree_flatten (all, others, NULL);
+
+  if (text == NULL)
+    g_error ("the training can't be saved");
+  return text;
+}
+
+/* Copies of the tensors, which later steps don't change. */
+static EbbArgs *
+copy (EbbArgs *args)
+{
+  EbbArgs *copies = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < ebb_args_get_length (args); i++)
+    {
+      g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (args, i);
+      g_autoptr (EbbTensor) own = NULL;
+
+      ebb_push_grad_enabled (FALSE);
+      own = ebb_copy (tensor, NULL);
+      ebb_pop_grad_enabled ();
+      ebb_args_add_tensor (copies, ebb_args_get_key (args, i), own);
+    }
+  return copies;
+}
+
+static void
+set_up (void)
+{
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (GBytes) bytes = g_bytes_new_static ("a text of a few windows, one after the other", 44);
+  g_autoptr (EbbGenerator) own = ebb_generator_new (3);
+  g_autoptr (EbbArgs) values = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) all = NULL;
+  g_autoptr (EbbArgs) borrowed = ebb_args_new (EBB_ARGS_DICT);
+  g_autofree char *text = NULL;
+  const char *begin;
+
+  ebb_generator_tracker_add (ebb_generator_tracker_get_default (), "rng", 11, NULL);
+  ebb_generator_tracker_add (ebb_generator_tracker_get_default (), "other", 12, NULL);
+  module = ebb_linear_new (3, 2, TRUE, NULL);
+  optimizer = ebb_adamw_new (module, 1e-2, NULL);
+  dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 5, NULL);
+  training = ebb_training_state_new (module, optimizer, dataset);
+  ebb_training_state_add_generator (training, "own", own);
+  ebb_training_state_set_config (training, "{\"width\": 3}");
+  ebb_args_add_double (values, "best", 0.5);
+  ebb_training_state_set_values (training, values);
+  step ();
+  all = get_tree ();
+  text = ebb_state_tree_flatten (all, borrowed, NULL);
+  tensors = copy (borrowed);
+  begin = strstr (text, "\"tree\":") + strlen ("\"tree\":");
+  tree = g_strndup (begin, strlen (begin) - 1);
+  whole = ebb_state_tree_restore (text, tensors, "a state", NULL);
+}
+
+static void
+go_on (void)
+{
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) targets = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree char *text = describe ();
+
+  if (!ebb_text_dataset_get_batch (dataset, 2, 5, &tokens, &targets, &error))
+    g_error ("there is no next batch: %s", error->message);
+  step ();
+}
+
+static gboolean
+load (EbbArgs *args, GError **error)
+{
+  gint64 number;
+
+  return ebb_training_state_load_tree (training, args, "a folder", &number, error);
+}
+
+static gboolean
+try_case (GString *input, GError **error)
+{
+  g_autofree char *text = NULL;
+  g_autofree char *before = fuzz_draw (8) == 0 ? describe () : NULL;
+  g_autofree char *after = NULL;
+  g_autoptr (EbbArgs) args = NULL;
+
+  g_string_append (input, tree);
+  if (fuzz_draw (40) > 0)
+    fuzz_damage_json (input);
+  if (fuzz_draw (4) == 0)
+    fuzz_damage (input);
+  text = ebb_state_tree_seal (input->str);
+  args = ebb_state_tree_restore (text, tensors, "a state", error);
+  if (args == NULL)
+    return FALSE;
+  if (!load (args, error))
+    {
+      after = before != NULL ? describe () : NULL;
+      if (g_strcmp0 (before, after) != 0)
+        g_error ("a state that was refused has changed something: %s", (*error)->message);
+      return FALSE;
+    }
+  go_on ();
+  if (!load (whole, NULL))
+    g_error ("the first state is refused");
+  return TRUE;
+}
+
+int
+main (int argc, char **argv)
+{
+  int status;
+
+  set_up ();
+  status = fuzz_run (argc, argv, "training-state", 12000, try_case);
+  g_object_unref (training);
+  g_object_unref (dataset);
+  g_object_unref (optimizer);
+  g_object_unref (module);
+  ebb_args_unref (tensors);
+  ebb_args_unref (whole);
+  g_free (tree);
+  return status;
+}
