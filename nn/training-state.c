@@ -122,7 +122,8 @@ ebb_training_state_check_step (gint64 step,
  * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
  * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one
  * new file in @folder. The file appears as a whole once all of it has reached the disk; only then older ones go, but
- * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left.
+ * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left. What saves have left
+ * that were killed is removed first. See #EbbFolderLock for programs that may be started twice.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @step is out of range,
  *   %EBB_ERROR_STATE if #EbbTrainingState:values hold what can't be saved; older states are still there
@@ -432,12 +433,12 @@ ebb_training_state_load_tree (EbbTrainingState *self,
  *
  * Loads the newest state that is whole (its size and checksums are right) into the module, the optimizer, the data and
  * the generators. A training that goes on from there computes what it would have computed without a stop, bit for bit,
- * on the same device and with as many threads.
+ * on the same device and with as many threads. A newer one that can't be read now may be whole, so it is an error.
  *
  * What does not fit is found before anything is changed, but that a tensor finds no memory.
  *
- * Returns: %FALSE with %EBB_ERROR_IO if nothing can be read, %EBB_ERROR_FORMAT if no state is whole, %EBB_ERROR_STATE
- * if it does not fit
+ * Returns: %FALSE with %EBB_ERROR_IO if the folder or its newest state can't be read, %EBB_ERROR_FORMAT if no state is
+ * whole, %EBB_ERROR_STATE if it does not fit
  */
 gboolean
 ebb_training_state_load (EbbTrainingState *self,

@@ -213,8 +213,7 @@ add_files (GOptionContext *context,
 {
   const GOptionEntry files[] = {
     { "load", 0, 0, G_OPTION_ARG_FILENAME, &self->load,
-      "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's, and what they don't say is "
-      "in config.json beside it",
+      "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's or config.json's beside it",
       "FILE" },
     { "save", 0, 0, G_OPTION_ARG_FILENAME, &self->save, "Write the weights there at the end", "FILE" },
     { "resume", 0, 0, G_OPTION_ARG_FILENAME, &self->resume,

@@ -26,10 +26,10 @@ from gi.repository import Ebb, GLib  # noqa: E402
 
 MIB = 1 << 20
 # What the program in C has options for: a state that one of both saves, the other goes on from.
-FIXED = {"tokenizer": "byte", "vocab": 256, "schedule": "constant", "warmup": 0, "min_lr": 0, "weight_decay": 0.01,
-         "decayed": "matrices", "dtype": "f32", "residual": "f32", "moments": "f32", "step_in_backward": False, "wrap": "block",
-         "flatten": False, "reduce": "auto", "compute_dtype": "none", "reduce_dtype": "none",
-         "tied": True, "bias": True, "norm_eps": 1e-5, "gelu": "tanh"}
+FIXED = {"tokenizer": "byte", "vocab": 256, "tied": True, "bias": True, "norm_eps": 1e-5, "gelu": "tanh",
+         "schedule": "constant", "warmup": 0, "min_lr": 0, "weight_decay": 0.01, "decayed": "matrices",
+         "dtype": "f32", "residual": "f32", "moments": "f32", "step_in_backward": False, "wrap": "block",
+         "flatten": False, "reduce": "auto", "compute_dtype": "none", "reduce_dtype": "none"}
 BEGUN_WITH = ("layers", "width", "heads", "context", "seed")  # of a training that is resumed; these stay
 REMEMBERED = BEGUN_WITH + ("dropout", "batch", "accumulate", "lr", "clip", "checkpoint", "store", "shard")  # may change
 

@@ -3,8 +3,8 @@
 the newest state that was whole, goes on to the same losses bit for bit, and leaves nothing behind.
 
     save_faults.py              some calls of each kind, from a fixed seed
-    save_faults.py --long       every call, and kills at any time; takes an hour
-    save_faults.py --long --kills 500 --seed 7 --only fsdp
+    save_faults.py --long       every call, and kills at any time; takes half an hour of a core
+    save_faults.py --long --kills 500 --seed 7 --only fsdp --minutes 10
 """
 import argparse
 import collections
@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 BUILD = os.path.abspath(os.environ.get("EBB_BUILD_DIR", "build/release"))
 PRELOAD = os.path.join(BUILD, "tests", "fuzz", "libio-fault.so")
@@ -163,7 +164,7 @@ class Scenario:
         self.go_on()
 
 
-def sweep(scenario, arguments, chance, counts):
+def sweep(scenario, arguments, chance, end, counts):
     """Tries the faults; returns how many promises were not kept."""
     numbers = range(1, len(scenario.calls) + 1)
     tries = [("kill", number) for number in numbers] + [(what, number) for what in FAILURES for number in numbers]
@@ -173,8 +174,11 @@ def sweep(scenario, arguments, chance, counts):
         tries = [("kill", number) for number in chance.sample(rare, 8) + chance.sample(numbers, 3)]
         tries += [(what, number) for what in FAILURES for number in chance.sample(rare, 3) + chance.sample(numbers, 1)]
     tries += [("time", chance.uniform(0, 0.2)) for _ in range(arguments.kills if arguments.long else 0)]
+    chance.shuffle(tries)  # so that a part of them is like all of them
     lost = 0
     for what, where in tries:
+        if time.monotonic() > end:
+            break
         counts[what] += 1
         try:
             if what == "kill":
@@ -194,6 +198,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--kills", type=int, default=200, help="at any time, for each scenario of --long (200)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which a scenario ends (never)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="scenarios whose name has this")
     arguments = parser.parse_args()
@@ -204,7 +209,8 @@ def main():
     for name in SCENARIOS:
         if arguments.only in name:
             with tempfile.TemporaryDirectory(prefix="ebb-save-faults-") as folder:
-                lost += sweep(Scenario(name, os.path.realpath(folder)), arguments, chance, counts)
+                scenario, end = Scenario(name, os.path.realpath(folder)), time.monotonic() + 60 * arguments.minutes
+                lost += sweep(scenario, arguments, chance, end, counts)
     kills = counts["kill"] + counts["time"]
     print(f"{kills} kills, {counts['time']} of them at any time; {sum(counts.values()) - kills} failed calls: "
           f"{lost} lost")
