@@ -122,8 +122,8 @@ ebb_training_state_check_step (gint64 step,
  * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
  * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one
  * new file in @folder. The file appears as a whole once all of it has reached the disk; only then older ones go, but
- * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left. What saves have left
- * that were killed is removed first. See #EbbFolderLock for programs that may be started twice.
+ * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left. What killed saves have
+ * left is removed first. See #EbbFolderLock for programs that may be started twice.
  *
  * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @step is out of range,
  *   %EBB_ERROR_STATE if #EbbTrainingState:values hold what can't be saved; older states are still there

@@ -222,6 +222,29 @@ class Resume(FsdpGptTest):
         again = self.train(None, "--steps", 1, "--load", "weights")["losses"]
         self.assert_close(self.train(2, "--steps", 1, "--load", "weights")["losses"], again, "loaded")
 
+    def test_an_untied_head_is_every_ranks(self):
+        self.train(None, "--steps", 1, "--save", "weights")
+        data = self.read_bytes("weights")
+        size = 8 + int.from_bytes(data[:8], "little")
+        header, values = json.loads(data[8:size]), data[size:]
+        begin, end = header["wte.weight"]["data_offsets"]
+        row = (end - begin) // 256
+        header["lm_head.weight"] = {**header["wte.weight"], "data_offsets": [len(values), len(values) + end - begin]}
+        text = json.dumps(header).encode()
+        with open(self.path("untied"), "wb") as file:  # the embedding's rows, each one place on
+            file.write(len(text).to_bytes(8, "little") + text + values + values[begin + row:end]
+                       + values[begin:begin + row])
+        words = ["--load", "untied", "--weight-decay", 1]
+        whole = self.train(None, "--steps", 4, "--save", "whole", *words)["losses"]
+        for more in [], ["--tensor-parallel", 2]:
+            with self.subTest(more=more):
+                state = "state" + "".join(map(str, more))
+                begun = self.train(2, "--steps", 2, "--resume", state, *words, *more)["losses"]
+                rest = self.train(2, "--steps", 4, "--resume", state, "--save", "resumed", *more)
+                self.assert_close(begun + rest["losses"], whole, "untied")
+                self.assertFalse(rest["config"]["tied"])
+                self.assertEqual(len(self.read_bytes("resumed")), len(self.read_bytes("whole")))
+
     def test_sigterm_ends_all_after_the_step(self):
         with subprocess.Popen([PROGRAM, "--data", "text.txt", *MODEL, "--steps", "1000000", "--ranks", "2", "--resume",
                                "state"], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
