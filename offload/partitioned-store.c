@@ -24,9 +24,9 @@
  *
  * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
  * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept whole. So are
- * results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and tensors of few
- * elements, see #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where
- * it is.
+ * integers and masks, results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and
+ * tensors of so few elements that a piece with what is kept to compare would not be smaller, or of fewer than
+ * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
  *
  * The pieces go to the next store (a contiguous, host, disk, keep or compressed store), or stay on the tensor's device.
  * What the next store can't take goes to its fallback or to this one's, piece by piece, so that one rank may do so
@@ -97,8 +97,8 @@ check_apart (EbbPartitionedStore *self,
 {
   GError *local = NULL;
 
-  if (!tensor->is_part || tensor->is_parameter || tensor->is_buffer || ebb_is_stopped () || !is_for_checkpoint ()
-      || ebb_process_group_get_size (self->partition.group) == 1)
+  if (!tensor->is_part || !ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->is_parameter || tensor->is_buffer
+      || ebb_is_stopped () || !is_for_checkpoint () || ebb_process_group_get_size (self->partition.group) == 1)
     return TRUE;
   if (ebb_activation_store_passes_filter (EBB_ACTIVATION_STORE (self), tensor, &local))
     {
@@ -149,25 +149,47 @@ ebb_partitioned_store_moves (EbbActivationStore *store,
          || (self->next != NULL && EBB_ACTIVATION_STORE_GET_CLASS (self->next)->moves (self->next, device));
 }
 
+/* TRUE if even the largest rank's piece, with the sample behind it, is smaller than the whole. */
+static gboolean
+is_smaller_in_pieces (EbbTensor *tensor,
+                      guint64 n_ranks,
+                      gboolean is_sampled)
+{
+  const guint64 n = (guint64) tensor->n_elements;
+  guint64 n_sampled = is_sampled ? 1 : 0;
+  EbbView sample;
+
+  ebb_partition_sample (&tensor->view, &sample);
+  for (int d = 0; d < sample.n_dims; d++)
+    n_sampled *= (guint64) sample.shape[d];
+  return n / n_ranks + (n % n_ranks != 0) + n_sampled < n;
+}
+
 /* The tensor that @block is put for, if it is to be divided.
  *
- * Not results that a policy keeps: whether anybody has read one, and so will ask for it, a frame sees by addresses,
- * which differ from rank to rank. Nor what another store has made of a tensor before it came here, of which it isn't
- * known whether all ranks have the same, nor what lies beside the tensor in a block that another store has others
- * share. */
+ * Not integers and masks, which are small, and the same wherever they come from: DeepSpeed and Megatron-LM divide what
+ * is floating point alone. Not results that a policy keeps: whether anybody has read one, and so will ask for it, a
+ * frame sees by addresses, which differ from rank to rank. Nor what another store has made of a tensor before it came
+ * here, of which it isn't known whether all ranks have the same, nor what lies beside the tensor in a block that
+ * another store has others share. */
 static EbbTensor *
 find_divisible (EbbPartitionedStore *self,
-                EbbTensor *block)
+                EbbTensor *block,
+                EbbPartitionCheck check)
 {
   const EbbAtDoor *at_door = ebb_activation_store_get_at_door ();
   const guint64 n_ranks = ebb_process_group_get_size (self->partition.group);
   EbbTensor *tensor = at_door->store != NULL ? at_door->tensor : NULL;
 
-  if (tensor == NULL || tensor->storage != block->storage || tensor->is_part || ebb_thread.saves_result)
+  if (tensor == NULL || tensor->storage != block->storage || tensor->is_part || ebb_thread.saves_result
+      || !ebb_dtype_is_floating_point (tensor->view.dtype))
     return NULL;
   if (at_door->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)
     return NULL;
-  return n_ranks > 1 && (guint64) block->n_elements >= MAX (EBB_READ (self->least_elements), n_ranks) ? tensor : NULL;
+  return n_ranks > 1 && (guint64) block->n_elements >= MAX (EBB_READ (self->least_elements), n_ranks)
+                 && is_smaller_in_pieces (tensor, n_ranks, check != EBB_PARTITION_CHECK_NONE)
+             ? tensor
+             : NULL;
 }
 
 static EbbHandle *
@@ -187,7 +209,7 @@ ebb_partitioned_store_put (EbbActivationStore *store,
                            "partitioned store: group is missing: must be the ranks that share tensors");
       return NULL;
     }
-  tensor = find_divisible (self, block);
+  tensor = find_divisible (self, block, check);
   if (tensor != NULL && check == EBB_PARTITION_CHECK_VALUES
       && !ebb_partition_compare_values (self->partition.group, tensor, error))
     return NULL;
@@ -370,7 +392,7 @@ install_settings (void)
   /**
    * EbbPartitionedStore:least-elements:
    *
-   * Tensors of fewer elements are kept whole, as those with fewer than there are ranks always are. The same on all
+   * Tensors of fewer elements are kept whole, as those that would not be smaller in pieces always are. The same on all
    * ranks. What is below #EbbActivationStore:least-size stays where it is before that.
    */
   properties[PROP_LEAST_ELEMENTS] =

@@ -72,14 +72,17 @@ static const struct
   const char *units;
 } sizes[] = {
   { "/fully-shard/units/lists-are-none", 20000, "root 26912" },
-  { "/fully-shard/units/blocks", 12704, "root 1504, h.0 12704, h.1 12704" },
+  { "/fully-shard/units/blocks", 12704, "h.0 12704, h.1 12704" },
   { "/fully-shard/units/what-is-left-is-too-small", 5000, "root 10208, h.0.mlp 8352, h.1.mlp 8352" },
-  { "/fully-shard/units/small-ones-join-the-parent", 4200,
-    "root 1504, h.0 4256, h.0.attn 4224, h.0.mlp.c_fc 4224, h.1 4256, h.1.attn 4224, h.1.mlp.c_fc 4224" },
+  { "/fully-shard/units/attention-joins-its-block", 4200,
+    "h.0 8480, h.0.mlp.c_fc 4224, h.1 8480, h.1.mlp.c_fc 4224" },
   { "/fully-shard/units/embeddings-are-none", 500,
-    "root 1760, h.0.attn.c_attn 3168, h.0.attn.c_proj 1056, h.0.mlp.c_fc 4224, h.0.mlp.c_proj 4128, "
-    "h.1.attn.c_attn 3168, h.1.attn.c_proj 1056, h.1.mlp.c_fc 4224, h.1.mlp.c_proj 4128" },
-  { "/fully-shard/units/one-of-all", G_MAXUINT64, "root 26912" },
+    "root 1504, h.0 4352, h.0.mlp.c_fc 4224, h.0.mlp.c_proj 4128, h.1 4352, h.1.mlp.c_fc 4224, h.1.mlp.c_proj 4128" },
+  { "/fully-shard/units/root-at-an-exact-fit", 1504,
+    "root 1504, h.0 4352, h.0.mlp.c_fc 4224, h.0.mlp.c_proj 4128, h.1 4352, h.1.mlp.c_fc 4224, h.1.mlp.c_proj 4128" },
+  { "/fully-shard/units/root-is-too-small", 1505,
+    "h.0 4352, h.0.mlp.c_fc 4224, h.0.mlp.c_proj 4128, h.1 4352, h.1.mlp.c_fc 4224, h.1.mlp.c_proj 4128" },
+  { "/fully-shard/units/none-is-large", 26913, "" },
 };
 
 static gboolean
@@ -102,6 +105,33 @@ static void
 test_sizes (gconstpointer data)
 {
   test_ranks_run (N_RANKS, check_sizes, (gpointer) data);
+}
+
+/* Blocks become no units, and nothing in an MLP does. */
+static gboolean
+check_types (EbbProcessGroup *group,
+             gpointer user_data,
+             GError **error)
+{
+  const GType force_leaf[] = { EBB_TYPE_MLP };
+  const GType exclude[] = { EBB_TYPE_TRANSFORMER_BLOCK, EBB_TYPE_EMBEDDING, EBB_TYPE_MODULE_LIST };
+  g_autoptr (EbbModule) whole = test_ranks_model (N_LAYERS, 0, 1);
+  g_autoptr (EbbModule) sharded = test_ranks_model (N_LAYERS, 0, 1);
+
+  if (!ebb_fully_shard_auto_wrap_types (sharded, 1000, force_leaf, G_N_ELEMENTS (force_leaf), exclude,
+                                        G_N_ELEMENTS (exclude), group, NULL, error))
+    return FALSE;
+  assert_units (sharded, "root 18464, h.0.attn.c_attn 3168, h.0.attn.c_proj 1056, h.1.attn.c_attn 3168, "
+                         "h.1.attn.c_proj 1056");
+  g_assert_cmpfloat (run_step (sharded), ==, run_step (whole));
+  if (!ebb_fully_shard_unwrap (sharded, error))
+    return FALSE;
+  /* By no type: the attention is a module as any other. */
+  if (!ebb_fully_shard_auto_wrap_types (sharded, 4000, NULL, 0, NULL, 0, group, NULL, error))
+    return FALSE;
+  assert_units (sharded, "h.0.attn 4224, h.0.mlp.c_fc 4224, h.0.mlp.c_proj 4128, h.1.attn 4224, h.1.mlp.c_fc 4224, "
+                         "h.1.mlp.c_proj 4128");
+  return TRUE;
 }
 
 /* -- by what is picked --------------------------------------------------------------------------------------------- */
@@ -222,12 +252,13 @@ int
 main (int argc,
       char **argv)
 {
-  static const EbbRankFunc picked = check_picked, half_way = check_half_way;
+  static const EbbRankFunc types = check_types, picked = check_picked, half_way = check_half_way;
 
   test_init (&argc, &argv);
   make_all_types ();
   for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
     g_test_add_data_func (sizes[i].path, GUINT_TO_POINTER (i), test_sizes);
+  g_test_add_data_func ("/fully-shard/units/types", &types, test_ranks);
   g_test_add_data_func ("/fully-shard/units/picked", &picked, test_ranks);
   g_test_add_data_func ("/fully-shard/units/half-way", &half_way, test_ranks);
   g_test_add_func ("/fully-shard/units/mistakes", test_mistakes);

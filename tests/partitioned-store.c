@@ -155,6 +155,59 @@ look_at_counters (EbbProcessGroup *group,
   return TRUE;
 }
 
+/* Among four ranks a piece is a quarter and a sample of 32, if there is one. */
+static gboolean
+choose_what_to_cut (EbbProcessGroup *group,
+                    gpointer user_data,
+                    GError **error)
+{
+  static const struct
+  {
+    int n;
+    EbbDType dtype;
+    EbbPartitionCheck check;
+    gboolean is_cut;
+  } cases[] = {
+    { 1000, EBB_DTYPE_F32, EBB_PARTITION_CHECK_SAMPLE, TRUE },
+    { 1000, EBB_DTYPE_BF16, EBB_PARTITION_CHECK_SAMPLE, TRUE },
+    { 1000, EBB_DTYPE_F16, EBB_PARTITION_CHECK_SAMPLE, TRUE },
+    { 1000, EBB_DTYPE_I64, EBB_PARTITION_CHECK_SAMPLE, FALSE },
+    { 1000, EBB_DTYPE_I32, EBB_PARTITION_CHECK_NONE, FALSE },
+    { 1000, EBB_DTYPE_U8, EBB_PARTITION_CHECK_SAMPLE, FALSE },
+    { 1000, EBB_DTYPE_BOOL, EBB_PARTITION_CHECK_VALUES, FALSE },
+    { 44, EBB_DTYPE_F32, EBB_PARTITION_CHECK_SAMPLE, TRUE },
+    { 43, EBB_DTYPE_F32, EBB_PARTITION_CHECK_SAMPLE, FALSE },
+    { 43, EBB_DTYPE_F32, EBB_PARTITION_CHECK_VALUES, FALSE },
+    { 43, EBB_DTYPE_F32, EBB_PARTITION_CHECK_NONE, TRUE },
+    { 4, EBB_DTYPE_F32, EBB_PARTITION_CHECK_NONE, TRUE },
+    { 3, EBB_DTYPE_F32, EBB_PARTITION_CHECK_NONE, FALSE },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
+      g_autoptr (EbbTensor) wide = test_randn (1, cases[i].n, -1);
+      g_autoptr (EbbTensor) tensor = ebb_cast (wide, cases[i].dtype, error);
+      g_autoptr (EbbHandle) handle = NULL;
+      g_autoptr (EbbTensor) back = NULL;
+      const guint64 n_bytes = ebb_tensor_get_n_bytes (tensor);
+
+      ebb_partitioned_store_set_check (test_partitioned (store), cases[i].check);
+      handle = test_pack (store, tensor);
+      g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, cases[i].is_cut);
+      g_assert_cmpuint (test_held (store), <=, cases[i].is_cut ? n_bytes - 1 : n_bytes);
+      back = test_unpack (store, handle);
+      g_assert_true (ebb_tensor_equal (back, tensor));
+    }
+  return TRUE;
+}
+
+static void
+cuts_floats_that_get_smaller (void)
+{
+  test_ranks_run (4, choose_what_to_cut, NULL);
+}
+
 static void
 counters_tell_of_pieces (void)
 {
@@ -501,7 +554,7 @@ nothing_whole_stays_on_the_device (void)
 /* -- prefetch ------------------------------------------------------------------------------------------------------ */
 
 #define N_AHEAD 6
-#define AHEAD_BYTES (30 * 4)
+#define AHEAD_BYTES (100 * 4)
 
 typedef struct
 {
@@ -521,7 +574,7 @@ put_tensors (EbbModule *module,
 
   for (guint i = 0; i < N_AHEAD; i++)
     {
-      g_autoptr (EbbTensor) tensor = test_randn (i, 30, -1);
+      g_autoptr (EbbTensor) tensor = test_randn (i, 100, -1);
 
       self->handles[i] = test_pack (self->store, tensor);
     }
@@ -546,7 +599,7 @@ static EbbTensor *
 take_back (Ahead *self,
            guint i)
 {
-  g_autoptr (EbbTensor) twin = test_randn (i, 30, -1);
+  g_autoptr (EbbTensor) twin = test_randn (i, 100, -1);
   EbbTensor *back = test_unpack (self->store, self->handles[i]);
 
   g_assert_true (ebb_tensor_equal (back, twin));
@@ -693,7 +746,7 @@ filter_on_rank (EbbProcessGroup *group,
 {
   g_autoptr (EbbSavedTensorHooks) store = test_partitioned_store_new (group, TEST_BEHIND_NOTHING);
   g_autoptr (EbbTensor) large = test_randn (1, 200, -1);
-  g_autoptr (EbbTensor) small = test_randn (1, 50, -1);
+  g_autoptr (EbbTensor) small = test_randn (1, 90, -1);
   g_autoptr (EbbHandle) a = NULL;
   g_autoptr (EbbHandle) b = NULL;
   g_autoptr (EbbTensor) back = NULL;
@@ -779,6 +832,7 @@ main (int argc,
   g_get_tmp_dir (); /* made once, before there are threads */
   add_cases ();
   g_test_add_func ("/partitioned/counters-tell-of-pieces", counters_tell_of_pieces);
+  g_test_add_func ("/partitioned/cuts-floats-that-get-smaller", cuts_floats_that_get_smaller);
   g_test_add_func ("/partitioned/a-second-backward-gathers-again", a_second_backward_gathers_again);
   g_test_add_func ("/partitioned/nested-checkpoints-keep-the-outer-input", nested_checkpoints_keep_the_outer_input);
   g_test_add_func ("/partitioned/stores-what-every-op-saves", stores_what_every_op_saves);

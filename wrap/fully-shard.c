@@ -5,6 +5,7 @@
 #include "nn/embedding.h"
 #include "nn/module-instance-private.h"
 #include "nn/module-list.h"
+#include "nn/multi-head-attention.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
 #include "wrap/shard-unit-private.h"
@@ -194,6 +195,34 @@ ebb_fully_shard_unwrap (EbbModule *module,
   return ok;
 }
 
+/* The modules of @root that @pick picks, inner ones first; it isn't asked about the root if that is taken in any case.
+ */
+static gboolean
+wrap_picked (EbbModule *root,
+             gboolean takes_root,
+             EbbFullyShardPickFunc pick,
+             gpointer user_data,
+             EbbProcessGroup *group,
+             EbbFullyShardOptions *options,
+             GError **error)
+{
+  guint n_modules;
+  g_autofree EbbModule **modules = ebb_module_get_modules (root, &n_modules);
+  g_auto (GStrv) names = ebb_module_get_module_names (root);
+  g_autofree gboolean *picked = g_new (gboolean, n_modules + 1);
+  gboolean ok = TRUE;
+
+  for (guint i = 0; i < n_modules; i++)
+    picked[i] = (i == 0 && takes_root) || pick (modules[i], names[i], user_data);
+  /* Parents come first among the modules. */
+  for (guint i = n_modules; i-- > 0;)
+    {
+      ok = ok && (!picked[i] || shard (modules[i], group, options, error));
+      g_object_unref (modules[i]);
+    }
+  return ok;
+}
+
 /**
  * ebb_fully_shard_wrap_if:
  * @root: where to look
@@ -215,29 +244,12 @@ ebb_fully_shard_wrap_if (EbbModule *root,
                          EbbFullyShardOptions *options,
                          GError **error)
 {
-  g_autofree EbbModule **modules = NULL;
-  g_auto (GStrv) names = NULL;
-  g_autofree gboolean *picked = NULL;
-  guint n_modules;
-  gboolean ok = TRUE;
-
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (pick != NULL, FALSE);
 
-  modules = ebb_module_get_modules (root, &n_modules);
-  names = ebb_module_get_module_names (root);
-  picked = g_new (gboolean, n_modules + 1);
-  for (guint i = 0; i < n_modules; i++)
-    picked[i] = i == 0 || pick (modules[i], names[i], user_data);
-  /* Parents come first among the modules. */
-  for (guint i = n_modules; i-- > 0;)
-    {
-      ok = ok && (!picked[i] || shard (modules[i], group, options, error));
-      g_object_unref (modules[i]);
-    }
-  return ok;
+  return wrap_picked (root, TRUE, pick, user_data, group, options, error);
 }
 
 /**
@@ -274,31 +286,46 @@ typedef struct
 {
   GHashTable *taken; /* of modules */
   guint64 min;
+  const GType *force_leaf, *exclude;
+  guint n_force_leaf, n_exclude;
 } Sizes;
 
-/* Of @module and below it, but for what was picked. */
+static gboolean
+is_of (EbbModule *module,
+       const GType *types,
+       guint n_types)
+{
+  for (guint i = 0; i < n_types; i++)
+    if (g_type_is_a (G_OBJECT_TYPE (module), types[i]))
+      return TRUE;
+  return FALSE;
+}
+
+/* Takes what is large enough, from the leaves up; gives how many elements of @module's parameters are in units then. */
 static guint64
-count_left (Sizes *sizes,
+take_large (Sizes *self,
             EbbModule *module)
 {
-  EbbModulePrivate *priv = ebb_module_get_private (module);
-  guint64 n = 0;
+  const guint64 n = ebb_module_count_parameters (module);
+  const guint n_children = ebb_module_get_n_children (module);
+  guint64 n_taken = 0;
 
-  for (guint i = 0; i < priv->parameters.n_items; i++)
-    if (priv->parameters.items[i].tensor != NULL)
-      n += (guint64) priv->parameters.items[i].tensor->n_elements;
-  for (guint i = 0; i < priv->n_children; i++)
-    if (priv->children[i].module != NULL)
-      n += count_left (sizes, priv->children[i].module);
-  /* A list is never called, and the weight of an embedding is often that of the output's product too. */
-  if (n < sizes->min || EBB_IS_MODULE_LIST (module) || EBB_IS_EMBEDDING (module))
+  if (g_hash_table_contains (self->taken, module))
     return n;
-  g_hash_table_add (sizes->taken, module);
-  return 0;
+  if (n < self->min || is_of (module, self->force_leaf, self->n_force_leaf))
+    return 0;
+  for (guint i = 0; i < n_children; i++)
+    if (ebb_module_peek_child (module, i) != NULL)
+      n_taken += take_large (self, ebb_module_peek_child (module, i));
+  /* Parameters that several modules share may have been counted in each. */
+  if (n < n_taken || n - n_taken < self->min || is_of (module, self->exclude, self->n_exclude))
+    return n_taken;
+  g_hash_table_add (self->taken, module);
+  return n;
 }
 
 static gboolean
-is_large (EbbModule *module,
+is_taken (EbbModule *module,
           const char *name,
           gpointer user_data)
 {
@@ -313,9 +340,9 @@ is_large (EbbModule *module,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Shards, from the leaves up, every module by itself that has at least @min_parameters elements of parameters when
- * those of modules below are left out that were taken already, and @root last. Lists, which are never called, and
- * embeddings, whose weight models use outside of them, are left to what is around them.
+ * As ebb_fully_shard_auto_wrap_types(), where attention (#EbbMultiHeadAttention) is forced to be a leaf, and lists
+ * (#EbbModuleList), which are never called, and embeddings (#EbbEmbedding), whose weight models use outside of them,
+ * are excluded.
  *
  * Returns: %FALSE with an error; as of ebb_fully_shard_wrap_if()
  */
@@ -326,8 +353,49 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
                            EbbFullyShardOptions *options,
                            GError **error)
 {
+  const GType force_leaf[] = { EBB_TYPE_MULTI_HEAD_ATTENTION };
+  const GType exclude[] = { EBB_TYPE_MODULE_LIST, EBB_TYPE_EMBEDDING };
+
+  return ebb_fully_shard_auto_wrap_types (root, min_parameters, force_leaf, G_N_ELEMENTS (force_leaf), exclude,
+                                          G_N_ELEMENTS (exclude), group, options, error);
+}
+
+/**
+ * ebb_fully_shard_auto_wrap_types:
+ * @root: where to look
+ * @min_parameters: how many elements of parameters make a module worth a unit of its own
+ * @force_leaf: (array length=n_force_leaf) (nullable): types of modules below which nothing becomes a unit, nor they
+ *   themselves
+ * @n_force_leaf: how many
+ * @exclude: (array length=n_exclude) (nullable): types of modules that become no unit themselves
+ * @n_exclude: how many
+ * @group: (nullable): the ranks among which to split; %NULL for the default group
+ * @options: (nullable): how; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Shards, from the leaves up, every module by itself that has at least @min_parameters elements of parameters when
+ * those in units below it are left out. Types count with all that derive from them. It is the rule of FairScale's
+ * `auto_wrap` and of PyTorch's `size_based_auto_wrap_policy`.
+ *
+ * @root is judged like all others. If too little is left for it, its remaining parameters are in no unit: they stay
+ * whole on each rank, and nobody averages their gradients, until ebb_fully_shard() of @root takes them too. See
+ * ebb_fully_shard_is_wrapped().
+ *
+ * Returns: %FALSE with an error; as of ebb_fully_shard_wrap_if()
+ */
+gboolean
+ebb_fully_shard_auto_wrap_types (EbbModule *root,
+                                 guint64 min_parameters,
+                                 const GType *force_leaf,
+                                 guint n_force_leaf,
+                                 const GType *exclude,
+                                 guint n_exclude,
+                                 EbbProcessGroup *group,
+                                 EbbFullyShardOptions *options,
+                                 GError **error)
+{
   g_autoptr (GHashTable) taken = g_hash_table_new (NULL, NULL);
-  Sizes sizes = { taken, min_parameters };
+  Sizes sizes = { taken, min_parameters, force_leaf, exclude, n_force_leaf, n_exclude };
 
   if ((error != NULL && *error != NULL) || root == NULL)
     return FALSE;
@@ -339,8 +407,8 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
                    "a unit of at least 0 parameters would be every module: give 1 or more");
       return FALSE;
     }
-  count_left (&sizes, root);
-  return ebb_fully_shard_wrap_if (root, is_large, &sizes, group, options, error);
+  take_large (&sizes, root);
+  return wrap_picked (root, FALSE, is_taken, &sizes, group, options, error);
 }
 
 /* -- whole for a while --------------------------------------------------------------------------------------------- */

@@ -51,6 +51,17 @@ gboolean ebb_fully_shard_wrap_if (EbbModule *root,
                                   GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_fully_shard_auto_wrap_types (EbbModule *root,
+                                          guint64 min_parameters,
+                                          const GType *force_leaf,
+                                          guint n_force_leaf,
+                                          const GType *exclude,
+                                          guint n_exclude,
+                                          EbbProcessGroup *group,
+                                          EbbFullyShardOptions *options,
+                                          GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_fully_shard_auto_wrap (EbbModule *root,
                                     guint64 min_parameters,
                                     EbbProcessGroup *group,

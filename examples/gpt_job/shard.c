@@ -94,7 +94,12 @@ shard_wrap (EbbGpt *model,
   if (self->wraps_blocks)
     return ebb_fully_shard_wrap_each (module, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
   if (self->wrap_least > 0)
-    return ebb_fully_shard_auto_wrap (module, self->wrap_least, group, how, error);
+    {
+      if (!ebb_fully_shard_auto_wrap (module, self->wrap_least, group, how, error))
+        return FALSE;
+      if (ebb_fully_shard_is_wrapped (module))
+        return TRUE;
+    }
   same = ebb_fully_shard (module, group, how, error);
   return same != NULL;
 }

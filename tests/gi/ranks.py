@@ -122,6 +122,18 @@ class Modules(TestCase):
         self.assertEqual(first[1], ["0.weight", "0.bias", "2.weight", "2.bias"])
         self.assertEqual(first[2], 3)
 
+    def test_auto_wrap_goes_by_size_and_type(self):
+        def run(group):
+            def units(least, **types):
+                module = Ebb.fully_shard_auto_wrap(mlp(), least, group, **types)
+                return [unit["elements"] for unit in Ebb.shard_report(module, as_dict=True)]
+
+            return (units(24), units(25), units(43), units(20, exclude_wrap_modules=[Ebb.Linear]),
+                    units(20, force_leaf_modules=[Ebb.Sequential]))
+
+        for found in Ebb.run_ranks(2, run):
+            self.assertEqual(found, ([42, 24], [42], [66], [66], []))
+
     def test_no_sync_waits_for_the_last(self):
         def run(group):
             module = Ebb.replicate(mlp(), group)

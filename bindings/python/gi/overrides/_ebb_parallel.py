@@ -52,7 +52,7 @@ def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="e
 # -- sharded -----------------------------------------------------------------------------------------------------------
 
 _fully_shard, _wrap_each = guard(Ebb.fully_shard), guard(Ebb.fully_shard_wrap_each)
-_wrap_if, _auto_wrap = guard(Ebb.fully_shard_wrap_if), guard(Ebb.fully_shard_auto_wrap)
+_wrap_if, _auto_wrap = guard(Ebb.fully_shard_wrap_if), guard(Ebb.fully_shard_auto_wrap_types)
 _set_compute_dtype = guard(Ebb.FullyShardOptions.set_compute_dtype)
 _set_reduce_dtype = guard(Ebb.FullyShardOptions.set_reduce_dtype)
 
@@ -115,10 +115,20 @@ def fully_shard_wrap_each(root, type_or_callable, group=None, **options):
     return root
 
 
-def fully_shard_auto_wrap(root, min_parameters, group=None, **options):
-    """Shards what has at least so many parameters by itself, then root; returns root. options: as of fully_shard()."""
+def fully_shard_auto_wrap(root, min_parameters, group=None, force_leaf_modules=None, exclude_wrap_modules=None,
+                          **options):
+    """Shards what has at least so many parameters by itself, without those in units below it; returns root.
+
+    force_leaf_modules: types below which nothing becomes a unit, nor they themselves; None: Ebb.MultiHeadAttention.
+    exclude_wrap_modules: types that become none themselves; None: Ebb.ModuleList and Ebb.Embedding. If too little is
+    left for root, what is left is in no unit, and nobody averages its gradients: Ebb.fully_shard(root) takes it.
+    options: as of fully_shard().
+    """
     _check("fully_shard_auto_wrap", root, group)
-    _auto_wrap(root, min_parameters, group, _make_shard_options("fully_shard_auto_wrap", options))
+    leaves = (Ebb.MultiHeadAttention,) if force_leaf_modules is None else force_leaf_modules
+    excluded = (Ebb.ModuleList, Ebb.Embedding) if exclude_wrap_modules is None else exclude_wrap_modules
+    _auto_wrap(root, min_parameters, [kind.__gtype__ for kind in leaves], [kind.__gtype__ for kind in excluded], group,
+               _make_shard_options("fully_shard_auto_wrap", options))
     return root
 
 
