@@ -12,6 +12,11 @@ EbbArgs *ebb_args_peek_args (EbbArgs *self,
                              guint index);
 /* The one tensor of a container that holds a single value, without a reference; else NULL. */
 EbbTensor *ebb_args_peek_only_tensor (EbbArgs *self);
+/* How deep containers may be nested in what goes through calls, the outermost one counted. */
+#define EBB_ARGS_MAX_DEPTH 500
+/* FALSE with @error if containers are nested deeper. */
+gboolean ebb_args_check_depth (EbbArgs *self,
+                               GError **error);
 /* Adds value @index of @other, none if it has no such value. */
 void ebb_args_add_value (EbbArgs *self,
                          const char *key,

@@ -4,7 +4,8 @@
 /* Containers in words, for messages and people. */
 
 static void append_args (GString *text,
-                         EbbArgs *self);
+                         EbbArgs *self,
+                         guint room);
 
 static void
 append_string (GString *text, const char *string)
@@ -23,7 +24,7 @@ append_tensor (GString *text, EbbTensor *tensor)
 }
 
 static void
-append_value (GString *text, EbbArgs *self, guint index)
+append_value (GString *text, EbbArgs *self, guint index, guint room)
 {
   char number[G_ASCII_DTOSTR_BUF_SIZE];
   g_autoptr (GObject) object = NULL;
@@ -38,7 +39,12 @@ append_value (GString *text, EbbArgs *self, guint index)
       break;
     case EBB_VALUE_STRING: append_string (text, ebb_args_get_string (self, index)); break;
     case EBB_VALUE_TENSOR: append_tensor (text, ebb_args_peek_tensor (self, index)); break;
-    case EBB_VALUE_ARGS: append_args (text, ebb_args_peek_args (self, index)); break;
+    case EBB_VALUE_ARGS:
+      if (room == 0)
+        g_string_append (text, "…");
+      else
+        append_args (text, ebb_args_peek_args (self, index), room - 1);
+      break;
     case EBB_VALUE_OBJECT:
       object = ebb_args_get_object (self, index);
       g_string_append_printf (text, "<%s>", G_OBJECT_TYPE_NAME (object));
@@ -47,7 +53,7 @@ append_value (GString *text, EbbArgs *self, guint index)
 }
 
 static void
-append_args (GString *text, EbbArgs *self)
+append_args (GString *text, EbbArgs *self, guint room)
 {
   static const char *const opening[] = { "", "[", "(", "{" };
   static const char *const closing[] = { "", "]", ")", "}" };
@@ -67,7 +73,7 @@ append_args (GString *text, EbbArgs *self)
         }
       else if (key != NULL)
         g_string_append_printf (text, "%s=", key);
-      append_value (text, self, i);
+      append_value (text, self, i, room);
     }
   g_string_append (text, closing[kind]);
 }
@@ -88,6 +94,6 @@ ebb_args_to_string (EbbArgs *self)
   g_return_val_if_fail (self != NULL, NULL);
 
   text = g_string_new (NULL);
-  append_args (text, self);
+  append_args (text, self, EBB_ARGS_MAX_DEPTH - 1);
   return g_string_free (text, FALSE);
 }

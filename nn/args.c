@@ -30,6 +30,7 @@ struct _EbbArgs
   guint n_allocated;
   Entry *entries;    /* @few until there are more */
   GHashTable *index; /* of many keys: to the place behind the positional ones, plus 1; NULL while they are few */
+  EbbArgs *doomed;   /* the next one that waits to be freed */
   Entry few[2];      /* a call with one or two tensors allocates once */
 };
 
@@ -119,19 +120,9 @@ ebb_args_ref (EbbArgs *self)
   return self;
 }
 
-/**
- * ebb_args_unref:
- * @self: (transfer full): a container
- *
- * Drops a reference; the last one frees the container and drops its values.
- */
-void
-ebb_args_unref (EbbArgs *self)
+static void
+args_free (EbbArgs *self)
 {
-  g_return_if_fail (self != NULL);
-
-  if (!g_atomic_int_dec_and_test (&self->ref_count))
-    return;
   for (guint i = 0; i < self->n_entries; i++)
     {
       entry_clear (&self->entries[i]);
@@ -141,6 +132,37 @@ ebb_args_unref (EbbArgs *self)
     g_free (self->entries);
   g_clear_pointer (&self->index, g_hash_table_unref);
   g_slice_free (EbbArgs, self);
+}
+
+/**
+ * ebb_args_unref:
+ * @self: (transfer full): a container
+ *
+ * Drops a reference; the last one frees the container and drops its values.
+ */
+void
+ebb_args_unref (EbbArgs *self)
+{
+  /* Those that wait while one that holds them is freed: however deep they are nested, no stack must hold them all. */
+  static _Thread_local EbbArgs *doomed;
+  static _Thread_local gboolean dooming;
+
+  g_return_if_fail (self != NULL);
+
+  if (!g_atomic_int_dec_and_test (&self->ref_count))
+    return;
+  self->doomed = doomed;
+  doomed = self;
+  if (dooming)
+    return;
+  dooming = TRUE;
+  while (doomed != NULL)
+    {
+      self = doomed;
+      doomed = self->doomed;
+      args_free (self);
+    }
+  dooming = FALSE;
 }
 
 /**
@@ -655,28 +677,61 @@ ebb_args_add_value (EbbArgs *self, const char *key, EbbArgs *other, guint index)
     }
 }
 
-/**
- * ebb_args_get_n_tensors:
- * @self: a container
- *
- * Returns: how many tensors it holds, at any depth
- */
-guint
-ebb_args_get_n_tensors (EbbArgs *self)
+static guint
+count_tensors (EbbArgs *self, guint room)
 {
   guint n = 0;
-
-  g_return_val_if_fail (self != NULL, 0);
 
   for (guint i = 0; i < self->n_entries; i++)
     {
       if (self->entries[i].kind == EBB_VALUE_TENSOR)
         n++;
-      else if (self->entries[i].kind == EBB_VALUE_ARGS)
-        n += ebb_args_get_n_tensors (self->entries[i].as.args);
+      else if (self->entries[i].kind == EBB_VALUE_ARGS && room > 1)
+        n += count_tensors (self->entries[i].as.args, room - 1);
     }
   return n;
 }
+
+/**
+ * ebb_args_get_n_tensors:
+ * @self: a container
+ *
+ * Returns: how many tensors it holds, in containers that are nested 500 deep at most
+ */
+guint
+ebb_args_get_n_tensors (EbbArgs *self)
+{
+  g_return_val_if_fail (self != NULL, 0);
+
+  return count_tensors (self, EBB_ARGS_MAX_DEPTH);
+}
+
+/* @room: how many containers may be in each other, this one counted. */
+static gboolean
+is_deeper (EbbArgs *self, guint room)
+{
+  if (room == 0)
+    return TRUE;
+  for (guint i = 0; i < self->n_entries; i++)
+    if (self->entries[i].kind == EBB_VALUE_ARGS && is_deeper (self->entries[i].as.args, room - 1))
+      return TRUE;
+  return FALSE;
+}
+
+gboolean
+ebb_args_check_depth (EbbArgs *self, GError **error)
+{
+  if (!is_deeper (self, EBB_ARGS_MAX_DEPTH))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "containers of values are nested deeper than %d in each other", EBB_ARGS_MAX_DEPTH);
+  return FALSE;
+}
+
+static EbbArgs *map_tensors (EbbArgs *self,
+                             EbbArgsMapFunc func,
+                             gpointer user_data,
+                             GError **error);
 
 static gboolean
 map_entry (Entry *copy, const Entry *entry, EbbArgsMapFunc func, gpointer user_data, GError **error)
@@ -691,7 +746,7 @@ map_entry (Entry *copy, const Entry *entry, EbbArgsMapFunc func, gpointer user_d
         return FALSE;
       break;
     case EBB_VALUE_ARGS:
-      copy->as.args = ebb_args_map_tensors (entry->as.args, func, user_data, error);
+      copy->as.args = map_tensors (entry->as.args, func, user_data, error);
       if (copy->as.args == NULL)
         return FALSE;
       break;
@@ -706,27 +761,11 @@ map_entry (Entry *copy, const Entry *entry, EbbArgsMapFunc func, gpointer user_d
   return TRUE;
 }
 
-/**
- * ebb_args_map_tensors:
- * @self: a container
- * @func: (scope call): what to call for each tensor, in order, at any depth
- * @user_data: data for @func
- * @error: return location for an error
- *
- * Makes the same container with other tensors: of the same kinds, keys and nesting, all other values as they are.
- *
- * Returns: (transfer full) (nullable): the new container, or %NULL with @error set as soon as @func fails
- */
-EbbArgs *
-ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **error)
+static EbbArgs *
+map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **error)
 {
-  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbArgs) result = ebb_args_new (self->kind);
 
-  if (self == NULL || (error != NULL && *error != NULL))
-    return NULL;
-  g_return_val_if_fail (func != NULL, NULL);
-
-  result = ebb_args_new (self->kind);
   for (guint i = 0; i < self->n_entries; i++)
     {
       const Entry *entry = &self->entries[i];
@@ -736,4 +775,26 @@ ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GE
         return NULL;
     }
   return g_steal_pointer (&result);
+}
+
+/**
+ * ebb_args_map_tensors:
+ * @self: a container
+ * @func: (scope call): what to call for each tensor, in order, also in containers within it
+ * @user_data: data for @func
+ * @error: return location for an error
+ *
+ * Makes the same container with other tensors: of the same kinds, keys and nesting, all other values as they are.
+ *
+ * Returns: (transfer full) (nullable): the new container, or %NULL with @error set as soon as @func fails, or if
+ *   containers are nested deeper than 500
+ */
+EbbArgs *
+ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **error)
+{
+  if (self == NULL || (error != NULL && *error != NULL))
+    return NULL;
+  g_return_val_if_fail (func != NULL, NULL);
+
+  return ebb_args_check_depth (self, error) ? map_tensors (self, func, user_data, error) : NULL;
 }

@@ -74,6 +74,9 @@ compare_module (EbbModule *module, const char *path, gpointer user_data)
   return FALSE;
 }
 
+/* Calls deeper than this are missing in the path, which is for people. */
+#define MAX_PATH_DEPTH 64
+
 /* What a call that returned nothing leaves behind: an error in any case, with the path of the module below @self that
  * it comes from, as in "h.3.attn.c_proj: linear: ...". */
 static void
@@ -88,7 +91,7 @@ report_failure (EbbModule *self, GError **error)
                  priv->is_built ? "%s: forward failed without saying why"
                                 : "%s: called before it was initialised, see g_initable_init ()",
                  ebb_module_get_type_name (self));
-  if (g_error_matches (*error, EBB_ERROR, EBB_ERROR_STOP))
+  if (g_error_matches (*error, EBB_ERROR, EBB_ERROR_STOP) || ebb_thread.call_depth > MAX_PATH_DEPTH)
     return;
 
   if (last_failure.error != *error || last_failure.message_hash != g_str_hash ((*error)->message))
@@ -197,6 +200,8 @@ call_class (EbbModule *self, EbbArgs *args, GError **error)
   EbbTensor *input;
   EbbArgs *result;
 
+  if (!ebb_args_check_depth (args, error))
+    return NULL;
   if (class_get_dispatch (klass) == DISPATCH_FORWARD1 && (input = ebb_args_peek_only_tensor (args)) != NULL)
     {
       g_autoptr (EbbTensor) output = klass->forward1 (self, input, error);
@@ -205,7 +210,8 @@ call_class (EbbModule *self, EbbArgs *args, GError **error)
     }
   else
     result = klass->forward (self, args, error);
-  if (result != NULL && has_error (error)) /* an implementation that gave both */
+  /* An implementation that gave both, or too much. */
+  if (result != NULL && (has_error (error) || !ebb_args_check_depth (result, error)))
     g_clear_pointer (&result, ebb_args_unref);
   return result;
 }
@@ -267,6 +273,11 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
 
+  if (!ebb_thread_deepen ())
+    {
+      ebb_thread_report_depth (ebb_module_get_type_name (self), error);
+      return NULL;
+    }
   mark = ebb_module_push_profile (self);
   is_outermost = ebb_thread_begin_call ();
   plan = ebb_call_plan_hold (ebb_module_get_private (self));
@@ -281,6 +292,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
   if (is_outermost)
     ebb_thread.call = 0;
   ebb_profile_pop (mark);
+  ebb_thread.call_depth--;
   return result;
 }
 
@@ -326,12 +338,18 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
       output = ebb_module_take_only_tensor (self, result, error);
       return output;
     }
+  if (!ebb_thread_deepen ())
+    {
+      ebb_thread_report_depth (ebb_module_get_type_name (self), error);
+      return NULL;
+    }
   mark = ebb_module_push_profile (self);
   is_outermost = ebb_thread_begin_call ();
   output = klass->forward1 (self, input, error);
   if (is_outermost)
     ebb_thread.call = 0;
   ebb_profile_pop (mark);
+  ebb_thread.call_depth--;
   if (output != NULL && has_error (error))
     g_clear_pointer (&output, ebb_tensor_unref);
   if (output == NULL)

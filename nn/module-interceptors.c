@@ -239,7 +239,13 @@ ebb_forward_chain_call (const EbbForwardChain *inside, EbbModule *module, EbbArg
 
       if (station->station != STATION_INTERCEPTOR || is_removed (station))
         continue;
+      if (!ebb_thread_deepen ())
+        {
+          ebb_thread_report_depth (ebb_module_get_type_name (module), error);
+          return NULL;
+        }
       result = station->interceptor (module, args, &rest, station->user_data, error);
+      ebb_thread.call_depth--;
       if (result != NULL && error != NULL && *error != NULL)
         g_clear_pointer (&result, ebb_args_unref);
       return result;

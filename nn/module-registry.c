@@ -330,10 +330,14 @@ ebb_module_register_buffer (EbbModule *self, const char *name, EbbTensor *buffer
   return TRUE;
 }
 
+/* Modules in each other: what walks the tree, and frees it, needs some of the stack for each. */
+#define MAX_DEPTH 500
+
 typedef struct
 {
   EbbModule *sought;
   gboolean found;
+  guint depth; /* of those below */
 } Membership;
 
 static gboolean
@@ -341,20 +345,45 @@ look_for_module (EbbModule *module, const char *path, gpointer user_data)
 {
   Membership *membership = user_data;
 
+  guint depth = *path != '\0';
+
+  for (const char *dot = path; (dot = strchr (dot, '.')) != NULL; dot++)
+    depth++;
+  membership->depth = MAX (membership->depth, depth);
   membership->found = module == membership->sought;
   return !membership->found;
 }
 
-static gboolean
-check_no_cycle (EbbModule *self, const char *name, EbbModule *child, GError **error)
+static guint
+count_parents (EbbModule *self)
 {
-  Membership membership = { self, FALSE };
+  guint n = 0;
+
+  while ((self = ebb_module_get_private (self)->parent) != NULL)
+    n++;
+  return n;
+}
+
+static gboolean
+check_place (EbbModule *self, const char *name, EbbModule *child, GError **error)
+{
+  Membership membership = { .sought = self };
+  guint depth;
 
   ebb_module_visit (child, look_for_module, &membership);
-  if (!membership.found)
+  if (membership.found)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: \"%s\" can't be a child, it is or holds the module itself", ebb_module_get_type_name (self),
+                   name);
+      return FALSE;
+    }
+  depth = count_parents (self) + 2 + membership.depth;
+  if (depth <= MAX_DEPTH)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: \"%s\" can't be a child, it is or holds the module itself", ebb_module_get_type_name (self), name);
+               "%s: with the child \"%s\" modules would be nested %u deep; at most %d can be",
+               ebb_module_get_type_name (self), name, depth, MAX_DEPTH);
   return FALSE;
 }
 
@@ -366,7 +395,7 @@ check_no_cycle (EbbModule *self, const char *name, EbbModule *child, GError **er
  * @error: return location for an error
  *
  * Makes a module a part of this one, in place of the child that has the name already. One module may be a child in
- * several places; its parameters are shared.
+ * several places; its parameters are shared. Modules can be nested 500 deep.
  *
  * Returns: %TRUE if it was registered, %FALSE with @error set
  */
@@ -382,7 +411,7 @@ ebb_module_register_child (EbbModule *self, const char *name, EbbModule *child, 
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
   g_return_val_if_fail (child == NULL || EBB_IS_MODULE (child), FALSE);
 
-  if (!check_name (self, name, NAME_CHILD, error) || (child != NULL && !check_no_cycle (self, name, child, error)))
+  if (!check_name (self, name, NAME_CHILD, error) || (child != NULL && !check_place (self, name, child, error)))
     return FALSE;
   priv = ebb_module_get_private (self);
   item = find_child (priv, name);

@@ -58,6 +58,7 @@ typedef struct
   guint8 compares_values;            /* of what is saved now with other ranks', where a store can do that */
   guint8 saves_result;               /* of an op, which a checkpoint's policy keeps: it may never be asked for again */
   gconstpointer divided;             /* whose sequence ranks have divided where the thread is; NULL: nobody's */
+  guint call_depth;                  /* calls in each other: of modules, of their wrappers, of checkpointed functions */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */
@@ -124,6 +125,24 @@ typedef struct
   EbbDevice *default_device;
   gconstpointer divided;
 } EbbThreadModes;
+
+/* More calls in each other than this are an error, for each takes a part of the thread's stack: 2 KiB where a frame is
+ * kept for a recompute. */
+#define EBB_MAX_CALL_DEPTH 1000
+
+/* A call begins that the stack must have room for, to be ended by lowering call_depth. FALSE: one too many. */
+static inline gboolean
+ebb_thread_deepen (void)
+{
+  if (G_UNLIKELY (ebb_thread.call_depth >= EBB_MAX_CALL_DEPTH))
+    return FALSE;
+  ebb_thread.call_depth++;
+  return TRUE;
+}
+
+/* Says so of @name, which was called. */
+void ebb_thread_report_depth (const char *name,
+                              GError **error);
 
 /* An outermost module call begins, unless one is open: TRUE if so. Numbers are never used twice, on any thread. */
 gboolean ebb_thread_begin_call (void);

@@ -2,6 +2,7 @@
 #include "tensor/thread-private.h"
 
 #include "tensor/autograd.h"
+#include "tensor/error.h"
 
 __thread EbbThread ebb_thread;
 
@@ -200,6 +201,15 @@ ebb_thread_touch (const void *data)
   for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
     if (observer->touch != NULL)
       observer->touch (observer, data);
+}
+
+void
+ebb_thread_report_depth (const char *name,
+                         GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: call %u in each other, of modules and their wrappers; at most %d can be nested", name,
+               ebb_thread.call_depth + 1, EBB_MAX_CALL_DEPTH);
 }
 
 gboolean

@@ -1,6 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/target-private.h"
 
+#include "nn/args-private.h"
+#include "tensor/thread-private.h"
+
 static EbbCheckpointTarget *
 target_new (char *name,
             EbbModule *const *modules,
@@ -130,9 +133,19 @@ ebb_checkpoint_target_run (EbbCheckpointTarget *target,
 
   if (target->func == NULL)
     return ebb_module_call_inside (g_ptr_array_index (modules, 0), target->interceptor, args, error);
+  if (!ebb_args_check_depth (args, error))
+    return NULL;
+  if (!ebb_thread_deepen ())
+    {
+      ebb_thread_report_depth (target->name, error);
+      return NULL;
+    }
   result = target->func (args, target->data, &local);
+  ebb_thread.call_depth--;
   if (result == NULL && local == NULL)
     g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "%s failed without saying why", target->name);
+  if (result != NULL && local == NULL)
+    ebb_args_check_depth (result, &local);
   if (local != NULL)
     {
       g_clear_pointer (&result, ebb_args_unref);
