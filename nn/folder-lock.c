@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/folder-lock.h"
 
+#include "tensor/error-private.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <gio/gio.h>
@@ -51,14 +53,13 @@ static gboolean
 refuse (EbbFolderLock *self,
         GError **error)
 {
+  g_autofree char *text = NULL;
   g_autofree char *owner = NULL;
 
-  if (!g_file_get_contents (self->path, &owner, NULL, NULL) || *g_strstrip (owner) == '\0'
-      || !g_utf8_validate (owner, -1, NULL))
-    {
-      g_free (owner);
-      owner = g_strdup ("another process");
-    }
+  if (!g_file_get_contents (self->path, &text, NULL, NULL) || *g_strstrip (text) == '\0')
+    owner = g_strdup ("another process");
+  else
+    owner = ebb_escape_text (text);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "the folder %s is in use by %s: wait for its end, or name another folder", self->folder, owner);
   return FALSE;

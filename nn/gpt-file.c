@@ -47,8 +47,9 @@ refuse (const Source *source,
         GError **error)
 {
   g_autofree char *value = ebb_escape_text (g_hash_table_lookup (source->values, name));
+  g_autofree char *where = ebb_escape_text (source->where);
 
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s is %s: it must be %s", source->where, name, value, right);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: %s is %s: it must be %s", where, name, value, right);
   return FALSE;
 }
 
@@ -379,12 +380,12 @@ take_shapes (EbbGptConfig *config,
     if (ebb_args_get_key (state, i) != NULL)
       layers = MAX (layers, find_block (ebb_args_get_key (state, i)) + 1);
   if (words == NULL || positions == NULL || ebb_tensor_get_n_dims (words) != 2 || ebb_tensor_get_n_dims (positions) != 2
-      || layers == 0)
+      || layers == 0 || (guint) layers > ebb_args_get_length (state))
     {
       g_set_error (
           error, EBB_ERROR, EBB_ERROR_STATE,
           "not the weights of a GPT-2: wte.weight [vocab, width], wpe.weight [context, width] and those of h.0 "
-          "must be there");
+          "and each block up to the last one must be there");
       return FALSE;
     }
   ebb_gpt_config_set_vocab (config, (int) MIN (ebb_tensor_get_dim (words, 0), G_MAXINT));

@@ -11,6 +11,7 @@
 
 #define PREFIX "state-"
 #define SUFFIX ".safetensors"
+#define MAX_NUMBER G_GUINT64_CONSTANT (1000000000000000000) /* there always is a next one */
 #define METADATA_KEY "ebb.state"
 
 /* The number in a state's file name; 0 if it is none. */
@@ -23,7 +24,7 @@ parse_name (const char *name)
   if (!g_str_has_prefix (name, PREFIX) || !g_str_has_suffix (name, SUFFIX))
     return 0;
   digits = g_strndup (name + strlen (PREFIX), strlen (name) - strlen (PREFIX SUFFIX));
-  return g_ascii_string_to_unsigned (digits, 10, 1, G_MAXINT64, &number, NULL) ? number : 0;
+  return g_ascii_string_to_unsigned (digits, 10, 1, MAX_NUMBER, &number, NULL) ? number : 0;
 }
 
 static char *

@@ -82,7 +82,7 @@ take_saved_form (EbbGptConfig *config,
   ebb_gpt_config_set_tied (config, json_object_get_boolean_member_with_default (saved, "tied", TRUE));
   ebb_gpt_config_set_bias (config, json_object_get_boolean_member_with_default (saved, "bias", TRUE));
   ebb_gpt_config_set_norm_eps (config, json_object_get_double_member_with_default (saved, "norm_eps", 1e-5));
-  ebb_gpt_config_set_gelu (config, strcmp (gelu, "exact") == 0 ? EBB_GELU_EXACT : EBB_GELU_TANH);
+  ebb_gpt_config_set_gelu (config, g_strcmp0 (gelu, "exact") == 0 ? EBB_GELU_EXACT : EBB_GELU_TANH);
 }
 
 static gboolean
@@ -92,7 +92,7 @@ read_saved_sizes (const char *saved,
                   EbbGptConfig *config,
                   GError **error)
 {
-  g_autoptr (JsonParser) parser = json_parser_new ();
+  g_autoptr (JsonNode) root = remembered_parse (saved);
   JsonObject *object;
   const struct
   {
@@ -107,17 +107,17 @@ read_saved_sizes (const char *saved,
     { "vocab", &sizes->vocab, options->vocab },
   };
 
-  if (!json_parser_load_from_data (parser, saved, -1, NULL)
-      || !JSON_NODE_HOLDS_OBJECT (json_parser_get_root (parser)))
+  if (root == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "--resume %s: that state was not saved by %s", options->resume,
                    g_get_prgname ());
       return FALSE;
     }
-  object = json_node_get_object (json_parser_get_root (parser));
+  object = json_node_get_object (root);
   for (guint i = 0; i < G_N_ELEMENTS (members); i++)
     {
-      *members[i].size = (int) json_object_get_int_member_with_default (object, members[i].name, 0);
+      *members[i].size =
+          (int) CLAMP (json_object_get_int_member_with_default (object, members[i].name, 0), 0, G_MAXINT);
       if (members[i].given != 0 && members[i].given != *members[i].size)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,

@@ -177,13 +177,28 @@ take (Options *self,
   return TRUE;
 }
 
+/* json-glib recurses as deep as objects are nested; those that are saved hardly are. */
+#define MOST_BRACKETS 1000
+
+JsonNode *
+remembered_parse (const char *saved)
+{
+  g_autoptr (JsonNode) root = NULL;
+  guint n = 0;
+
+  for (const char *p = saved; *p != '\0'; p++)
+    n += *p == '{' || *p == '[';
+  root = n <= MOST_BRACKETS ? json_from_string (saved, NULL) : NULL;
+  return root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? g_steal_pointer (&root) : NULL;
+}
+
 gboolean
 remembered_take (Options *self,
                  const char *saved,
                  GError **error)
 {
-  g_autoptr (JsonNode) root = json_from_string (saved, NULL);
-  JsonObject *object = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
+  g_autoptr (JsonNode) root = remembered_parse (saved);
+  JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
 
   for (guint i = 0; i < G_N_ELEMENTS (remembered); i++)
     if ((self->given & 1U << i) == 0
