@@ -2,6 +2,7 @@
 import gc
 import os
 import tempfile
+import threading
 import weakref
 
 from support import Ebb, Residual, TestCase, main, tensor_bytes
@@ -269,6 +270,71 @@ class Hooks(TestCase):
         self.assertEqual(packed, unpacked)
         self.assertEqual(packed[-1], (3,))
         self.assert_same(x.grad, (Ebb.ones(3) * 2).exp() * 2)
+
+
+class Depth(TestCase):
+    """What is nested too deep is an exception that says how deep, on a thread's stack as well."""
+
+    def on_a_thread(self, function):
+        failures = []
+
+        def run():
+            try:
+                function()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        for failure in failures:
+            raise failure
+
+    def test_a_module_that_is_wrapped_many_times(self):
+        def run():
+            module = Ebb.Linear(2, 2)
+            for _ in range(5000):
+                Ebb.checkpoint_wrapper(module)
+            with self.assertRaisesRegex(GLib.Error, "Linear: call 1001 in each other.*at most 1000"):
+                module(Ebb.ones(1, 2))
+        self.on_a_thread(run)
+
+    def test_nested_modules(self):
+        def run(wrap):
+            module = Ebb.Linear(2, 2)
+            with self.assertRaisesRegex(GLib.Error, "nested 501 deep; at most 500"):
+                for _ in range(5000):
+                    outer = Ebb.Sequential(module)
+                    module = Ebb.checkpoint_wrapper(outer) if wrap else outer
+            module(Ebb.ones(1, 2)).sum().backward()
+            self.assertEqual(len(list(module.parameters())), 2)
+        for wrap in (False, True):
+            self.on_a_thread(lambda: run(wrap))
+
+    def test_nested_modules_of_a_class_in_python(self):
+        def run():
+            module = Residual(Ebb.Linear(2, 2))
+            with self.assertRaisesRegex(GLib.Error, "nested 501 deep"):
+                for _ in range(5000):
+                    module = Residual(module)
+        self.on_a_thread(run)
+
+    def test_nested_values(self):
+        def run():
+            value = Ebb.ones(2)
+            for _ in range(100):
+                value = [value]
+            self.assertEqual(len(Echo()(value)), 1)
+            for _ in range(5000):
+                value = [value]
+            with self.assertRaises((GLib.Error, RecursionError)):
+                Echo()(value)
+        self.on_a_thread(run)
+
+
+class Echo(Ebb.Module):
+    def forward(self, value):
+        return value
 
 
 class Lifetimes(TestCase):
