@@ -30,6 +30,7 @@
 #include "tensor/version.h"
 
 #include "nn/activations.h"
+#include "nn/adam.h"
 #include "nn/adamw.h"
 #include "nn/args.h"
 #include "nn/batch-norm1d.h"

@@ -5,33 +5,9 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
-#include "nn/optimizer.h"
+#include "nn/adam.h"
 
 G_BEGIN_DECLS
-
-#define EBB_TYPE_MOMENT_FORMAT (ebb_moment_format_get_type ())
-
-/**
- * EbbMomentFormat:
- * @EBB_MOMENT_FORMAT_F32: 4 bytes each
- * @EBB_MOMENT_FORMAT_BF16: 2 bytes each. The second moment is rounded up or down by chance, with the mean right: to the
- *   nearest it would not move any more once a step changes it by less than 2^-9, and with a beta2 of 0.999 it never
- *   comes down. Which way is drawn from Philox by the number of the step and of the element, so a run repeats bit for
- *   bit on any number of threads, and nothing of it needs saving.
- * @EBB_MOMENT_FORMAT_EIGHT_BIT: 1 byte each and 8 for every 256 elements: block-wise dynamic quantisation (Dettmers et
- * al., "8-bit optimizers via block-wise quantization", 2022). Parameters of fewer than 4096 elements keep f32.
- *
- * How an optimizer keeps its moments, the running means of gradients and of their squares.
- */
-typedef enum
-{
-  EBB_MOMENT_FORMAT_F32,
-  EBB_MOMENT_FORMAT_BF16,
-  EBB_MOMENT_FORMAT_EIGHT_BIT
-} EbbMomentFormat;
-
-EBB_AVAILABLE_IN_ALL
-GType ebb_moment_format_get_type (void);
 
 #define EBB_TYPE_ADAMW (ebb_adamw_get_type ())
 
@@ -41,7 +17,7 @@ GType ebb_moment_format_get_type (void);
  * Adam with decoupled weight decay.
  */
 EBB_AVAILABLE_IN_ALL
-G_DECLARE_FINAL_TYPE (EbbAdamW, ebb_adamw, EBB, ADAMW, EbbOptimizer)
+G_DECLARE_FINAL_TYPE (EbbAdamW, ebb_adamw, EBB, ADAMW, EbbAdam)
 
 EBB_AVAILABLE_IN_ALL
 EbbOptimizer *ebb_adamw_new (EbbModule *module,
@@ -49,10 +25,9 @@ EbbOptimizer *ebb_adamw_new (EbbModule *module,
                              GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbMomentFormat ebb_adamw_get_moment_format (EbbAdamW *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_adamw_set_moment_format (EbbAdamW *self,
-                                  EbbMomentFormat moment_format);
+EbbOptimizer *ebb_adamw_new_for_parameters (EbbTensor **parameters,
+                                            guint n_parameters,
+                                            double lr,
+                                            GError **error);
 
 G_END_DECLS

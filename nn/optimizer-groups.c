@@ -5,14 +5,26 @@
 
 /* Parameter groups: which parameter has which learning rate and weight decay. */
 
-static guint
-append_group (EbbOptimizerPrivate *priv,
-              double lr,
-              double weight_decay)
+guint
+ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
+                            double lr,
+                            double weight_decay)
 {
   priv->groups = g_renew (EbbOptimizerGroup, priv->groups, priv->n_groups + 1);
   priv->groups[priv->n_groups] = (EbbOptimizerGroup){ lr, weight_decay };
   return priv->n_groups++;
+}
+
+gboolean
+ebb_optimizer_check_group (double lr,
+                           double weight_decay,
+                           GError **error)
+{
+  if (isfinite (lr) && isfinite (weight_decay))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "a group with learning rate %g and weight decay %g: both must be finite", lr, weight_decay);
+  return FALSE;
 }
 
 static gboolean
@@ -81,15 +93,9 @@ ebb_optimizer_add_group (EbbOptimizer *self,
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
   priv = ebb_optimizer_get_private (self);
-  if (!isfinite (lr) || !isfinite (weight_decay))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a group with learning rate %g and weight decay %g: both must be finite", lr, weight_decay);
-      return FALSE;
-    }
-  if (!check_patterns (priv, patterns, error))
+  if (!ebb_optimizer_check_group (lr, weight_decay, error) || !check_patterns (priv, patterns, error))
     return FALSE;
-  number = append_group (priv, lr, weight_decay);
+  number = ebb_optimizer_append_group (priv, lr, weight_decay);
   for (guint i = 0; i < priv->n_slots; i++)
     for (guint p = 0; patterns[p] != NULL; p++)
       if (matches (&priv->slots[i], patterns[p]))
@@ -132,7 +138,7 @@ ebb_optimizer_exclude_from_decay (EbbOptimizer *self,
         if (priv->slots[i].group == group && ebb_tensor_get_n_dims (priv->slots[i].parameter) < 2)
           {
             if (number == G_MAXUINT)
-              number = append_group (priv, priv->groups[group].lr, 0);
+              number = ebb_optimizer_append_group (priv, priv->groups[group].lr, 0);
             priv->slots[i].group = number;
           }
     }

@@ -29,11 +29,18 @@ typedef struct
   gboolean per_block; /* has no value for each element, but one for each block of them */
 } EbbOptimizerLayout;
 
+/* A property that is a number of 0 or more and less than @below (INFINITY: finite), or a boolean if @below is 0. */
+typedef struct
+{
+  const char *name;
+  double below;
+} EbbOptimizerOption;
+
 typedef struct
 {
   const char *name;
   const char *state_names[EBB_OPTIMIZER_MAX_STATES + 1];
-  const char *option_names[6]; /* properties of type double or boolean that belong to the saved state */
+  EbbOptimizerOption options[6]; /* of the kind alone; they belong to the saved state */
   /* Makes the states of @parameter what its next update takes: zeros where there are none yet, and in another format
    * where they were made or loaded in a different one. */
   gboolean (*prepare) (EbbOptimizer *self,
@@ -76,8 +83,10 @@ typedef struct
 
 typedef struct
 {
-  EbbModule *module; /* while constructing */
+  EbbModule *module;   /* while constructing; this one... */
+  EbbArgs *parameters; /* or this one */
   EbbOptimizerSlot *slots;
+  guint64 n_blocks; /* of all slots' parameters */
   guint n_slots;
   EbbOptimizerGroup *groups;
   guint n_groups;
@@ -96,6 +105,13 @@ gboolean ebb_optimizer_real_step (EbbOptimizer *self,
 /* Makes backward passes move the parameters, or no longer. */
 void ebb_optimizer_set_hooks (EbbOptimizer *self,
                               gboolean wanted);
+/* A new, empty group; returns its number. */
+guint ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
+                                  double lr,
+                                  double weight_decay);
+gboolean ebb_optimizer_check_group (double lr,
+                                    double weight_decay,
+                                    GError **error);
 /* Makes *@state zeros of @dtype where it is NULL. */
 gboolean ebb_optimizer_ensure_state (EbbTensor **state,
                                      const gint64 *shape,
@@ -112,10 +128,28 @@ gboolean ebb_optimizer_state_follows_elements (EbbOptimizer *self,
 gboolean ebb_optimizer_check_state (EbbOptimizer *self,
                                     EbbArgs *state,
                                     GError **error);
-/* What a kind's constructor does. */
+/* What a kind's constructors do. */
 EbbOptimizer *ebb_optimizer_make (GType type,
                                   EbbModule *module,
                                   double lr,
                                   GError **error);
+EbbOptimizer *ebb_optimizer_make_for_parameters (GType type,
+                                                 EbbTensor **parameters,
+                                                 guint n_parameters,
+                                                 double lr,
+                                                 GError **error);
+/* The param spec of an option, which lets any number pass: what makes no sense is an error of init, not a warning. */
+GParamSpec *ebb_optimizer_option_spec (const char *name,
+                                       double initial,
+                                       GParamFlags flags);
+gboolean ebb_optimizer_check_option (EbbOptimizer *self,
+                                     const char *name,
+                                     double value,
+                                     GError **error);
+/* What set_property () does with one: notes the value, and refuses it aloud once init is over. */
+void ebb_optimizer_take_option (EbbOptimizer *self,
+                                const char *name,
+                                const GValue *value,
+                                double *field);
 
 G_END_DECLS

@@ -23,15 +23,15 @@ get_options (EbbOptimizer *self,
 {
   EbbArgs *options = ebb_args_new (EBB_ARGS_DICT);
 
-  for (guint i = 0; kind != NULL && kind->option_names[i] != NULL; i++)
+  for (guint i = 0; kind != NULL && kind->options[i].name != NULL; i++)
     {
       g_auto (GValue) value = G_VALUE_INIT;
 
-      g_object_get_property (G_OBJECT (self), kind->option_names[i], &value);
+      g_object_get_property (G_OBJECT (self), kind->options[i].name, &value);
       if (G_VALUE_HOLDS_BOOLEAN (&value))
-        ebb_args_add_boolean (options, kind->option_names[i], g_value_get_boolean (&value));
+        ebb_args_add_boolean (options, kind->options[i].name, g_value_get_boolean (&value));
       else
-        ebb_args_add_double (options, kind->option_names[i], g_value_get_double (&value));
+        ebb_args_add_double (options, kind->options[i].name, g_value_get_double (&value));
     }
   return options;
 }
@@ -463,9 +463,9 @@ read_options (EbbOptimizer *self,
 
   if (options == NULL)
     return FALSE;
-  for (guint i = 0; kind != NULL && kind->option_names[i] != NULL; i++)
+  for (guint i = 0; kind != NULL && kind->options[i].name != NULL; i++)
     {
-      const char *name = kind->option_names[i];
+      const char *name = kind->options[i].name;
       GParamSpec *pspec = g_object_class_find_property (G_OBJECT_GET_CLASS (self), name);
       gboolean is_boolean = G_IS_PARAM_SPEC_BOOLEAN (pspec);
       int index = find (options, name, is_boolean ? EBB_VALUE_BOOL : EBB_VALUE_DOUBLE, error);
@@ -478,7 +478,7 @@ read_options (EbbOptimizer *self,
         g_value_set_boolean (&value, ebb_args_get_boolean (options, (guint) index));
       else
         g_value_set_double (&value, ebb_args_get_double (options, (guint) index));
-      if (g_param_value_validate (pspec, &value))
+      if (!is_boolean && !ebb_optimizer_check_option (self, name, g_value_get_double (&value), NULL))
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has a %s out of range", name);
           return FALSE;
@@ -607,7 +607,7 @@ ebb_optimizer_check_state (EbbOptimizer *self,
  * @error: return location for an error
  *
  * Takes over a state; its tensors are copied to where the parameters are. Parameters that @state does not speak of
- * begin anew. An optimizer that keeps its state in another format (see #EbbAdamW:moment-format) converts it, one
+ * begin anew. An optimizer that keeps its state in another format (see #EbbAdam:moment-format) converts it, one
  * parameter after the other. On an error nothing has changed.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE if @state is of another kind of optimizer or of other parameters

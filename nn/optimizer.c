@@ -1,16 +1,19 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optimizer-private.h"
 
+#include "nn/args-private.h"
 #include "nn/clip-grad-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/ops/in-place.h"
 
 #include <gio/gio.h>
 #include <math.h>
+#include <string.h>
 
 enum
 {
   PROP_MODULE = 1,
+  PROP_PARAMETERS,
   PROP_LR,
   PROP_LR_SCALE,
   PROP_WEIGHT_DECAY,
@@ -314,7 +317,7 @@ ebb_optimizer_set_weight_decay (EbbOptimizer *self,
  * @self: an optimizer
  * @n_parameters: (out): return location for how many there are
  *
- * The parameters of the module that the optimizer was made for, each once.
+ * The parameters of the module or the lists that the optimizer was given, each once.
  *
  * Returns: (array length=n_parameters) (transfer full): the parameters
  */
@@ -337,60 +340,303 @@ ebb_optimizer_get_parameters (EbbOptimizer *self,
   return parameters;
 }
 
-/* -- the object ---------------------------------------------------------------------------------------------------- */
+/* -- parameters ---------------------------------------------------------------------------------------------------- */
+
+/* Takes @name and a reference to @parameter. */
+static void
+append_slot (EbbOptimizerPrivate *priv,
+             char *name,
+             EbbTensor *parameter,
+             guint group)
+{
+  priv->slots = g_renew (EbbOptimizerSlot, priv->slots, priv->n_slots + 1);
+  priv->slots[priv->n_slots++] = (EbbOptimizerSlot){
+    .name = name,
+    .parameter = ebb_tensor_ref (parameter),
+    .group = group,
+    .first_block = priv->n_blocks
+  };
+  /* Of the whole, so that parameters which ranks have alike are rounded alike on all of them. */
+  priv->n_blocks +=
+      ((guint64) ebb_parameter_get_n_elements (parameter) + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+}
 
 static void
-collect_parameters (EbbOptimizerPrivate *priv)
+collect_from_module (EbbOptimizerPrivate *priv)
 {
   g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
   g_auto (GStrv) names = ebb_module_get_parameter_names (priv->module, TRUE);
   guint n;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (priv->module, TRUE, &n);
-  guint64 n_blocks = 0;
 
-  priv->slots = g_new0 (EbbOptimizerSlot, n + 1);
   for (guint i = 0; i < n; i++)
     {
-      EbbOptimizerSlot *slot = &priv->slots[priv->n_slots];
-
-      if (!g_hash_table_add (seen, parameters[i]))
-        {
-          ebb_tensor_unref (parameters[i]);
-          continue;
-        }
-      *slot =
-          (EbbOptimizerSlot){ .name = g_strdup (names[i]), .parameter = parameters[i], .first_block = n_blocks };
-      /* Of the whole, so that parameters which ranks have alike are rounded alike on all of them. */
-      n_blocks += ((guint64) ebb_parameter_get_n_elements (parameters[i]) + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
-      priv->n_slots++;
+      if (g_hash_table_add (seen, parameters[i]))
+        append_slot (priv, g_strdup (names[i]), parameters[i], 0);
+      ebb_tensor_unref (parameters[i]);
     }
 }
+
+/* Tensors of a list have no names: their numbers stand for them, as in PyTorch's states. All are looked at before one
+ * is taken. */
+static gboolean
+collect_from_list (EbbOptimizer *self,
+                   EbbTensor **parameters,
+                   guint n_parameters,
+                   guint group,
+                   GError **error)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    g_hash_table_add (seen, priv->slots[i].parameter);
+  for (guint i = 0; i < n_parameters; i++)
+    {
+      const char *reason = NULL;
+
+      if (parameters[i] == NULL)
+        reason = "is NULL";
+      else if (parameters[i]->node != NULL)
+        reason = "was computed: only leaves can be moved";
+      else if (!ebb_dtype_is_floating_point (parameters[i]->view.dtype))
+        reason = "holds no floating-point numbers";
+      else if (g_hash_table_contains (seen, parameters[i]))
+        reason = "is in a group of this optimizer already";
+      if (reason != NULL)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: parameter %u of %u %s",
+                       G_OBJECT_TYPE_NAME (self), i, n_parameters, reason);
+          return FALSE;
+        }
+    }
+  if (n_parameters == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the list of parameters is empty",
+                   G_OBJECT_TYPE_NAME (self));
+      return FALSE;
+    }
+  for (guint i = 0; i < n_parameters; i++) /* one that stands there twice, as tied weights do, is moved once */
+    if (g_hash_table_add (seen, parameters[i]))
+      append_slot (priv, g_strdup_printf ("%u", priv->n_slots), parameters[i], group);
+  return TRUE;
+}
+
+static gboolean
+collect_from_args (EbbOptimizer *self,
+                   EbbArgs *args,
+                   GError **error)
+{
+  const guint n = ebb_args_get_length (args);
+  g_autofree EbbTensor **parameters = g_new0 (EbbTensor *, n + 1);
+
+  for (guint i = 0; i < n; i++)
+    if ((parameters[i] = ebb_args_peek_tensor (args, i)) == NULL)
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: item %u of the list of parameters is no tensor",
+                     G_OBJECT_TYPE_NAME (self), i);
+        return FALSE;
+      }
+  return collect_from_list (self, parameters, n, 0, error);
+}
+
+/**
+ * ebb_optimizer_add_parameters:
+ * @self: an optimizer
+ * @parameters: (array length=n_parameters): leaf tensors of floating-point numbers that it does not move yet
+ * @n_parameters: how many there are, at least 1
+ * @lr: their learning rate; negative: the optimizer's
+ * @weight_decay: their weight decay; negative: the optimizer's
+ * @group: (out) (optional): return location for the number of the new group
+ * @error: return location for an error
+ *
+ * Has the optimizer move more tensors, which become a group. In a state their numbers, counted from the first parameter
+ * of all groups, stand for their names. One that is listed twice is moved once.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there are none, if one of them was computed, holds integers or is
+ *   in a group already, or if a number is not finite
+ */
+gboolean
+ebb_optimizer_add_parameters (EbbOptimizer *self,
+                              EbbTensor **parameters,
+                              guint n_parameters,
+                              double lr,
+                              double weight_decay,
+                              guint *group,
+                              GError **error)
+{
+  EbbOptimizerPrivate *priv;
+
+  if (group != NULL)
+    *group = 0;
+  if ((error != NULL && *error != NULL) || self == NULL || (parameters == NULL && n_parameters > 0))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  priv = ebb_optimizer_get_private (self);
+  if (!ebb_optimizer_check_group (lr, weight_decay, error)
+      || !collect_from_list (self, parameters, n_parameters, priv->n_groups, error))
+    return FALSE;
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (self, TRUE);
+  if (group != NULL)
+    *group = priv->n_groups;
+  ebb_optimizer_append_group (priv, lr, weight_decay);
+  return TRUE;
+}
+
+/* -- options ------------------------------------------------------------------------------------------------------- */
+
+static const EbbOptimizerOption base_options[] = {
+  { "lr", INFINITY },
+  { "lr-scale", INFINITY },
+  { "weight-decay", INFINITY },
+  { NULL, 0 }
+};
+
+static const EbbOptimizerOption *
+find_option (const EbbOptimizerOption *options,
+             const char *name)
+{
+  for (; options->name != NULL; options++)
+    if (options->below > 0 && strcmp (options->name, name) == 0)
+      return options;
+  return NULL;
+}
+
+gboolean
+ebb_optimizer_check_option (EbbOptimizer *self,
+                            const char *name,
+                            double value,
+                            GError **error)
+{
+  const EbbOptimizerKind *kind = ebb_optimizer_get_kind (self);
+  const EbbOptimizerOption *option = find_option (base_options, name);
+
+  if (option == NULL && kind != NULL)
+    option = find_option (kind->options, name);
+  if (option == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s has no number \"%s\" that can be set",
+                 G_OBJECT_TYPE_NAME (self), name);
+  else if (value >= 0 && value < option->below)
+    return TRUE;
+  else if (isfinite (option->below))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "%s: %s is %g: it must be a number of 0 or more and less than %g", G_OBJECT_TYPE_NAME (self), name,
+                 value, option->below);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g: it must be a number of 0 or more",
+                 G_OBJECT_TYPE_NAME (self), name, value);
+  return FALSE;
+}
+
+static gboolean
+check_options (EbbOptimizer *self,
+               GError **error)
+{
+  const EbbOptimizerKind *kind = ebb_optimizer_get_kind (self);
+  const EbbOptimizerOption *tables[2] = { base_options, kind != NULL ? kind->options : NULL };
+
+  for (guint t = 0; t < G_N_ELEMENTS (tables); t++)
+    for (const EbbOptimizerOption *option = tables[t]; option != NULL && option->name != NULL; option++)
+      {
+        double value;
+
+        if (option->below == 0)
+          continue;
+        g_object_get (self, option->name, &value, NULL);
+        if (!ebb_optimizer_check_option (self, option->name, value, error))
+          return FALSE;
+      }
+  return TRUE;
+}
+
+GParamSpec *
+ebb_optimizer_option_spec (const char *name,
+                           double initial,
+                           GParamFlags flags)
+{
+  return g_param_spec_double (name, NULL, NULL, -INFINITY, INFINITY, initial,
+                              flags | G_PARAM_READWRITE | G_PARAM_LAX_VALIDATION | G_PARAM_STATIC_STRINGS);
+}
+
+void
+ebb_optimizer_take_option (EbbOptimizer *self,
+                           const char *name,
+                           const GValue *value,
+                           double *field)
+{
+  g_autoptr (GError) error = NULL;
+
+  if (ebb_optimizer_get_private (self)->slots == NULL /* init will check it */
+      || ebb_optimizer_check_option (self, name, g_value_get_double (value), &error))
+    *field = g_value_get_double (value);
+  else
+    g_critical ("%s", error->message);
+}
+
+/**
+ * ebb_optimizer_set_option:
+ * @self: an optimizer
+ * @name: a property that is a number, as "lr", "weight-decay", "beta1" or "momentum"
+ * @value: what it is to be
+ * @error: return location for an error
+ *
+ * Sets a property as g_object_set() does, and fails where that could only warn.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no such number, or @value makes no sense for it; then
+ *   nothing has changed
+ */
+gboolean
+ebb_optimizer_set_option (EbbOptimizer *self,
+                          const char *name,
+                          double value,
+                          GError **error)
+{
+  if ((error != NULL && *error != NULL) || self == NULL || name == NULL)
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  if (!ebb_optimizer_check_option (self, name, value, error))
+    return FALSE;
+  g_object_set (self, name, value, NULL);
+  return TRUE;
+}
+
+/* -- the object ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
 ebb_optimizer_initable_init_instance (GInitable *initable,
                                       GCancellable *cancellable,
                                       GError **error)
 {
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (initable));
+  EbbOptimizer *self = EBB_OPTIMIZER (initable);
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
 
-  if (priv->module == NULL)
+  if (priv->slots != NULL)
+    return TRUE;
+  if (!check_options (self, error))
+    return FALSE;
+  if ((priv->module == NULL) == (priv->parameters == NULL))
     {
-      if (priv->slots != NULL)
-        return TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: it needs a module whose parameters it can move",
-                   G_OBJECT_TYPE_NAME (initable));
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: it needs a module, or a list of parameters, that it can move", G_OBJECT_TYPE_NAME (self));
       return FALSE;
     }
-  collect_parameters (priv);
+  if (priv->parameters != NULL && !collect_from_args (self, priv->parameters, error))
+    return FALSE;
+  if (priv->module != NULL)
+    collect_from_module (priv);
   g_clear_object (&priv->module);
-  if (priv->step_in_backward)
-    ebb_optimizer_set_hooks (EBB_OPTIMIZER (initable), TRUE);
+  g_clear_pointer (&priv->parameters, ebb_args_unref);
   if (priv->n_slots == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the module has no parameters",
-                   G_OBJECT_TYPE_NAME (initable));
+                   G_OBJECT_TYPE_NAME (self));
       return FALSE;
     }
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (self, TRUE);
   return TRUE;
 }
 
@@ -410,13 +656,27 @@ ebb_optimizer_make (GType type,
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
-  if (!(lr >= 0) || !isfinite (lr))
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "learning rate %g: it must be a number of 0 or more",
-                   lr);
-      return NULL;
-    }
   return g_initable_new (type, NULL, error, "module", module, "lr", lr, NULL);
+}
+
+EbbOptimizer *
+ebb_optimizer_make_for_parameters (GType type,
+                                   EbbTensor **parameters,
+                                   guint n_parameters,
+                                   double lr,
+                                   GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+
+  if ((error != NULL && *error != NULL) || (parameters == NULL && n_parameters > 0))
+    return NULL;
+  args = ebb_args_new (EBB_ARGS_LIST);
+  for (guint i = 0; i < n_parameters; i++)
+    if (parameters[i] != NULL)
+      ebb_args_add_tensor (args, NULL, parameters[i]);
+    else
+      ebb_args_add_none (args, NULL);
+  return g_initable_new (type, NULL, error, "parameters", args, "lr", lr, NULL);
 }
 
 static void
@@ -459,14 +719,17 @@ ebb_optimizer_set_property (GObject *object,
     case PROP_MODULE:
       priv->module = g_value_dup_object (value);
       break;
+    case PROP_PARAMETERS:
+      priv->parameters = g_value_dup_boxed (value);
+      break;
     case PROP_LR:
-      priv->lr = g_value_get_double (value);
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->lr);
       break;
     case PROP_LR_SCALE:
-      priv->lr_scale = g_value_get_double (value);
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->lr_scale);
       break;
     case PROP_WEIGHT_DECAY:
-      priv->weight_decay = g_value_get_double (value);
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->weight_decay);
       break;
     case PROP_STEP_IN_BACKWARD: /* when made, before there are slots: see init */
       priv->step_in_backward = g_value_get_boolean (value);
@@ -493,6 +756,7 @@ ebb_optimizer_finalize (GObject *object)
   g_free (priv->slots);
   g_free (priv->groups);
   g_clear_object (&priv->module);
+  g_clear_pointer (&priv->parameters, ebb_args_unref);
   G_OBJECT_CLASS (ebb_optimizer_parent_class)->finalize (object);
 }
 
@@ -516,29 +780,35 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
                                                         G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
                                                             | G_PARAM_STATIC_STRINGS));
   /**
+   * EbbOptimizer:parameters:
+   *
+   * A list of the tensors that are moved, in place of a module.
+   */
+  g_object_class_install_property (object_class, PROP_PARAMETERS,
+                                   g_param_spec_boxed ("parameters", NULL, NULL, EBB_TYPE_ARGS,
+                                                       G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
+                                                           | G_PARAM_STATIC_STRINGS));
+  /**
    * EbbOptimizer:lr: (getter get_lr) (setter set_lr)
    *
    * The learning rate of all groups that have none of their own.
    */
   g_object_class_install_property (object_class, PROP_LR,
-                                   g_param_spec_double ("lr", NULL, NULL, 0, G_MAXDOUBLE, 1e-3,
-                                                        G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
+                                   ebb_optimizer_option_spec ("lr", 1e-3, 0));
   /**
    * EbbOptimizer:lr-scale: (getter get_lr_scale) (setter set_lr_scale)
    *
    * A factor of all learning rates, for schedules.
    */
   g_object_class_install_property (object_class, PROP_LR_SCALE,
-                                   g_param_spec_double ("lr-scale", NULL, NULL, 0, G_MAXDOUBLE, 1,
-                                                        G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
+                                   ebb_optimizer_option_spec ("lr-scale", 1, 0));
   /**
    * EbbOptimizer:weight-decay: (getter get_weight_decay) (setter set_weight_decay)
    *
    * The weight decay of all groups that have none of their own.
    */
   g_object_class_install_property (object_class, PROP_WEIGHT_DECAY,
-                                   g_param_spec_double ("weight-decay", NULL, NULL, 0, G_MAXDOUBLE, 0,
-                                                        G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
+                                   ebb_optimizer_option_spec ("weight-decay", 0, 0));
   /**
    * EbbOptimizer:step-in-backward: (getter get_step_in_backward) (setter set_step_in_backward)
    *

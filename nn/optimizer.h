@@ -14,8 +14,8 @@ G_BEGIN_DECLS
 /**
  * EbbOptimizer:
  *
- * Moves the parameters of a module along their gradients. Parameters are in groups, each with a learning rate and a
- * weight decay; group 0 holds all that were not put elsewhere.
+ * Moves the parameters of a module, or of a list, along their gradients. Parameters are in groups, each with a learning
+ * rate and a weight decay; group 0 holds all that were not put elsewhere.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_DERIVABLE_TYPE (EbbOptimizer, ebb_optimizer, EBB, OPTIMIZER, GObject)
@@ -96,6 +96,21 @@ gboolean ebb_optimizer_get_step_in_backward (EbbOptimizer *self);
 EBB_AVAILABLE_IN_ALL
 void ebb_optimizer_set_step_in_backward (EbbOptimizer *self,
                                          gboolean step_in_backward);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_optimizer_set_option (EbbOptimizer *self,
+                                   const char *name,
+                                   double value,
+                                   GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_optimizer_add_parameters (EbbOptimizer *self,
+                                       EbbTensor **parameters,
+                                       guint n_parameters,
+                                       double lr,
+                                       double weight_decay,
+                                       guint *group,
+                                       GError **error);
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_optimizer_add_group (EbbOptimizer *self,

@@ -3,6 +3,8 @@
 
 #include "nn/optimizer-private.h"
 
+#include <math.h>
+
 /* As in PyTorch: g += weight_decay * w; b = momentum * b + (1 - dampening) * g, b = g at first;
  * w -= lr * (nesterov ? g + momentum * b : b). Nesterov's form after Sutskever et al., "On the importance of
  * initialization and momentum in deep learning" (2013). */
@@ -60,7 +62,7 @@ update_parameter (EbbOptimizer *optimizer,
 static const EbbOptimizerKind sgd_kind = {
   .name = "sgd",
   .state_names = { "momentum" },
-  .option_names = { "momentum", "dampening", "nesterov" },
+  .options = { { "momentum", INFINITY }, { "dampening", INFINITY }, { "nesterov", 0 } },
   .prepare = prepare_states,
   .update = update_parameter,
 };
@@ -100,10 +102,10 @@ ebb_sgd_set_property (GObject *object,
   switch (id)
     {
     case PROP_MOMENTUM:
-      self->momentum = g_value_get_double (value);
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->momentum);
       break;
     case PROP_DAMPENING:
-      self->dampening = g_value_get_double (value);
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->dampening);
       break;
     case PROP_NESTEROV:
       self->nesterov = g_value_get_boolean (value);
@@ -129,14 +131,14 @@ ebb_sgd_class_init (EbbSgdClass *klass)
    * How much of the direction stays from step to step; 0: no momentum, and no state.
    */
   g_object_class_install_property (object_class, PROP_MOMENTUM,
-                                   g_param_spec_double ("momentum", NULL, NULL, 0, G_MAXDOUBLE, 0, flags));
+                                   ebb_optimizer_option_spec ("momentum", 0, G_PARAM_CONSTRUCT));
   /**
    * EbbSgd:dampening:
    *
    * How much of each gradient is kept out of the momentum.
    */
   g_object_class_install_property (object_class, PROP_DAMPENING,
-                                   g_param_spec_double ("dampening", NULL, NULL, 0, 1, 0, flags));
+                                   ebb_optimizer_option_spec ("dampening", 0, G_PARAM_CONSTRUCT));
   /**
    * EbbSgd:nesterov:
    *
@@ -168,4 +170,25 @@ ebb_sgd_new (EbbModule *module,
              GError **error)
 {
   return ebb_optimizer_make (EBB_TYPE_SGD, module, lr, error);
+}
+
+/**
+ * ebb_sgd_new_for_parameters:
+ * @parameters: (array length=n_parameters): leaf tensors of floating-point numbers, as ebb_module_get_parameters()
+ * gives
+ * @n_parameters: how many there are, at least 1
+ * @lr: the learning rate, 0 or more
+ * @error: return location for an error
+ *
+ * Makes the same for chosen tensors; ebb_optimizer_add_parameters() adds groups of others.
+ *
+ * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbOptimizer *
+ebb_sgd_new_for_parameters (EbbTensor **parameters,
+                            guint n_parameters,
+                            double lr,
+                            GError **error)
+{
+  return ebb_optimizer_make_for_parameters (EBB_TYPE_SGD, parameters, n_parameters, lr, error);
 }

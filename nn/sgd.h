@@ -24,4 +24,10 @@ EbbOptimizer *ebb_sgd_new (EbbModule *module,
                            double lr,
                            GError **error);
 
+EBB_AVAILABLE_IN_ALL
+EbbOptimizer *ebb_sgd_new_for_parameters (EbbTensor **parameters,
+                                          guint n_parameters,
+                                          double lr,
+                                          GError **error);
+
 G_END_DECLS

@@ -286,6 +286,7 @@ typedef union
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
     gint64 step;
     EbbPhilox philox;
+    double l2; /* of the parameter, that is added to the gradient */
   } adamw;
   struct
   {

@@ -127,6 +127,113 @@ a_source_may_overlap (void)
   assert_sum (x, 0);
 }
 
+typedef gboolean (*Change) (EbbTensor *tensor, EbbTensor *other, GError **error);
+typedef EbbTensor *(*Op) (EbbTensor *a, EbbTensor *b, GError **error);
+typedef gboolean (*ScalarChange) (EbbTensor *tensor, double value, GError **error);
+typedef EbbTensor *(*ScalarOp) (EbbTensor *a, double value, GError **error);
+
+/* In each dtype, on a whole tensor and on a part whose elements lie apart, the other one of the same shape or
+ * broadcast: the bits of the op, in the tensor's dtype, and nothing beside the part. */
+static void
+arithmetic_has_the_bits_of_the_op (void)
+{
+  const struct
+  {
+    Change change;
+    Op op;
+    ScalarChange scalar_change;
+    ScalarOp scalar_op;
+  } cases[] = {
+    { ebb_tensor_add_in_place, ebb_add, ebb_tensor_add_scalar_in_place, ebb_add_scalar },
+    { ebb_tensor_sub_in_place, ebb_sub, ebb_tensor_sub_scalar_in_place, ebb_sub_scalar },
+    { ebb_tensor_mul_in_place, ebb_mul, ebb_tensor_mul_scalar_in_place, ebb_mul_scalar },
+    { ebb_tensor_div_in_place, ebb_div, ebb_tensor_div_scalar_in_place, ebb_div_scalar },
+  };
+  const EbbDType dtypes[] = { EBB_DTYPE_F32, EBB_DTYPE_BF16, EBB_DTYPE_I64, EBB_DTYPE_I32 };
+
+  for (guint c = 0; c < G_N_ELEMENTS (cases); c++)
+    for (guint d = 0; d < G_N_ELEMENTS (dtypes); d++)
+      for (guint i = 0; i < 8; i++)
+        {
+          const gboolean is_part = i & 1, is_broadcast = i & 2, is_scalar = i & 4;
+          g_autoptr (GError) error = NULL;
+          g_autoptr (EbbTensor) counted = count_up (3, 4);
+          g_autoptr (EbbTensor) x = ebb_cast (counted, dtypes[d], &error);
+          g_autoptr (EbbTensor) copy = ebb_copy (x, &error);
+          g_autoptr (EbbTensor) target = is_part ? ebb_narrow (copy, 1, 1, 2, &error) : ebb_tensor_ref (copy);
+          g_autoptr (EbbTensor) before = ebb_copy (target, &error);
+          g_autoptr (EbbTensor) larger = ebb_add_scalar (before, 3, &error);
+          g_autoptr (EbbTensor) other =
+              is_broadcast ? ebb_narrow (larger, 0, 1, 1, &error) : ebb_tensor_ref (larger);
+          g_autoptr (EbbTensor) computed =
+              is_scalar ? cases[c].scalar_op (before, 3, &error) : cases[c].op (before, other, &error);
+          g_autoptr (EbbTensor) expected = ebb_cast (computed, dtypes[d], &error);
+          const guint version = ebb_tensor_get_version (copy);
+          gboolean done;
+
+          g_assert_no_error (error);
+          done = is_scalar ? cases[c].scalar_change (target, 3, &error) : cases[c].change (target, other, &error);
+          if (d >= 2 && cases[c].op == ebb_div)
+            {
+              g_assert_false (done);
+              g_assert_error (error, EBB_ERROR, EBB_ERROR_DTYPE);
+              g_assert_true (ebb_tensor_equal (copy, x));
+              continue;
+            }
+          g_assert_no_error (error);
+          g_assert_true (done);
+          g_assert_true (ebb_tensor_equal (target, expected));
+          g_assert_cmpuint (ebb_tensor_get_version (copy), ==, version + 1);
+          if (is_part)
+            {
+              g_autoptr (EbbTensor) edge = ebb_select (copy, 1, 3, &error);
+              g_autoptr (EbbTensor) edge_before = ebb_select (x, 1, 3, &error);
+
+              g_assert_true (ebb_tensor_equal (edge, edge_before));
+            }
+        }
+}
+
+static void
+arithmetic_reads_what_it_overwrites_first (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = count_up (3, 3);
+  g_autoptr (EbbTensor) transposed = ebb_transpose (x, 0, 1, &error);
+  g_autoptr (EbbTensor) expected = ebb_mul (x, transposed, &error);
+
+  g_assert_true (ebb_tensor_mul_in_place (x, transposed, &error));
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_equal (x, expected));
+}
+
+static void
+arithmetic_names_what_is_wrong (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = count_up (2, 3);
+  g_autoptr (EbbTensor) integers = ebb_cast (x, EBB_DTYPE_I64, &error);
+  g_autoptr (EbbTensor) larger = count_up (3, 3);
+  g_autoptr (EbbTensor) leaf = count_up (2, 3);
+
+  g_assert_false (ebb_tensor_add_in_place (integers, x, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_DTYPE);
+  g_assert_cmpstr (error->message, ==,
+                   "add_in_place: the result is of f32, which a tensor of i64 can't hold; cast it to f32 first");
+  g_clear_error (&error);
+  g_assert_false (ebb_tensor_sub_in_place (x, larger, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_SHAPE);
+  g_clear_error (&error);
+  g_assert_true (ebb_tensor_set_requires_grad (leaf, TRUE, &error));
+  g_assert_false (ebb_tensor_mul_scalar_in_place (leaf, 2, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_GRAPH);
+  g_clear_error (&error);
+  g_assert_false (ebb_tensor_div_in_place (x, leaf, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_GRAPH);
+  assert_sum (x, 15);
+  assert_sum (leaf, 15);
+}
+
 static void
 expanded_tensors_are_refused (void)
 {
@@ -227,6 +334,9 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   g_test_add_func ("/in-place/each-change-counts", each_change_counts);
   g_test_add_func ("/in-place/a-source-may-overlap", a_source_may_overlap);
+  g_test_add_func ("/in-place/arithmetic-has-the-bits-of-the-op", arithmetic_has_the_bits_of_the_op);
+  g_test_add_func ("/in-place/arithmetic-reads-what-it-overwrites-first", arithmetic_reads_what_it_overwrites_first);
+  g_test_add_func ("/in-place/arithmetic-names-what-is-wrong", arithmetic_names_what_is_wrong);
   g_test_add_func ("/in-place/expanded-tensors-are-refused", expanded_tensors_are_refused);
   g_test_add_func ("/in-place/leaves-with-gradients-are-protected", leaves_with_gradients_are_protected);
   g_test_add_func ("/in-place/backward-notices-a-change", backward_notices_a_change);

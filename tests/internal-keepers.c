@@ -338,7 +338,7 @@ test_parameters_without_elements (void)
       else
         {
           optimizer = ebb_adamw_new (module, 0.1, NULL);
-          ebb_adamw_set_moment_format (EBB_ADAMW (optimizer), (EbbMomentFormat) format);
+          ebb_adam_set_moment_format (EBB_ADAM (optimizer), (EbbMomentFormat) format);
         }
       g_assert_true (ebb_optimizer_exclude_from_decay (optimizer, NULL));
       names = ebb_optimizer_get_group_names (optimizer, 0);

@@ -727,7 +727,7 @@ test_optimizers (void)
                          operand_new (EBB_DTYPE_F32, 1, SHAPE (n), NULL, 0.0, 1.0) },
                        1,
                        3,
-                       { .adamw = { 1e-2, 0.9, 0.999, 1e-8, 0.1, 0.5, 3 } },
+                       { .adamw = { 1e-2, 0.9, 0.999, 1e-8, 0.1, 0.5, 3, .l2 = n % 2 == 0 ? 0.3 : 0 } },
                        1e-6 };
         Case sgd = { "SGD",
                      EBB_KERNEL_SGD,

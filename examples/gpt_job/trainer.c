@@ -115,7 +115,7 @@ make_optimizer (Trainer *self,
   if (!ebb_optimizer_exclude_from_decay (self->optimizer, error))
     return FALSE;
   self->spared = ebb_optimizer_get_group_names (self->optimizer, SPARED);
-  ebb_adamw_set_moment_format (EBB_ADAMW (self->optimizer), get_moment_format (options));
+  ebb_adam_set_moment_format (EBB_ADAM (self->optimizer), get_moment_format (options));
   ebb_optimizer_set_step_in_backward (self->optimizer, options->step_in_backward);
   self->schedule = ebb_cosine_schedule_new (options->warmup, MAX (options->steps, 1), min_factor);
   return trainer_set_optimizer (self, error);
@@ -229,7 +229,7 @@ load_whole (Trainer *self,
 
   if (optimizer == NULL)
     return FALSE;
-  ebb_adamw_set_moment_format (EBB_ADAMW (optimizer), get_moment_format (options));
+  ebb_adam_set_moment_format (EBB_ADAM (optimizer), get_moment_format (options));
   state = ebb_training_state_new (EBB_MODULE (self->model), optimizer, self->dataset);
   if (!ebb_training_state_load (state, options->resume, &self->step, error))
     {

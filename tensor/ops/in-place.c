@@ -2,6 +2,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/autograd-private.h"
 #include "tensor/ops/op-support-private.h"
+#include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
 
 #include <math.h>
@@ -202,6 +203,226 @@ ebb_tensor_scale (EbbTensor *tensor, double factor, GError **error)
   if (!check_target (tensor, "scale", error) || !check_floating (tensor, "scale", error))
     return FALSE;
   return is_idle (tensor) || ebb_launch_scalar (EBB_BINARY_MUL, tensor, factor, tensor, error);
+}
+
+/* -- arithmetic --------------------------------------------------------------------------------------------------- */
+
+typedef EbbTensor *(*BinaryFunc) (EbbTensor *a, EbbTensor *b, GError **error);
+typedef EbbTensor *(*ScalarFunc) (EbbTensor *a, double b, GError **error);
+
+/* Copies @result, computed apart, unless @tensor can't hold it: integers no fractions, bool no numbers. */
+static gboolean
+take_result (EbbTensor *tensor, EbbTensor *result, const char *op_name, GError **error)
+{
+  if (result == NULL)
+    return FALSE;
+  if (ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->view.dtype == result->view.dtype
+      || (tensor->view.dtype != EBB_DTYPE_BOOL && !ebb_dtype_is_floating_point (result->view.dtype)))
+    return is_idle (tensor) || ebb_launch_copy (result, tensor, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE,
+               "%s: the result is of %s, which a tensor of %s can't hold; cast it to %s first", op_name,
+               ebb_dtype_get_name (result->view.dtype), ebb_dtype_get_name (tensor->view.dtype),
+               ebb_dtype_get_name (result->view.dtype));
+  return FALSE;
+}
+
+/* The kernel may write to its operand. */
+static gboolean
+is_direct (EbbTensor *tensor)
+{
+  return tensor->view.dtype == EBB_DTYPE_F32 || tensor->view.dtype == EBB_DTYPE_BF16;
+}
+
+static gboolean
+change (EbbTensor *tensor, EbbTensor *other, EbbBinaryOp op, BinaryFunc func, const char *op_name, GError **error)
+{
+  g_autoptr (EbbTensor) readable = NULL;
+  g_autoptr (EbbTensor) result = NULL;
+
+  if (other == NULL || !check_target (tensor, op_name, error) || !check_source (tensor, other, op_name, error))
+    return FALSE;
+  if (is_direct (tensor) && tensor->view.dtype == other->view.dtype)
+    {
+      if (is_idle (tensor))
+        return TRUE;
+      readable = get_readable (tensor, other, error);
+      return readable != NULL && ebb_launch_binary (op, tensor, readable, tensor, error);
+    }
+  ebb_push_grad_enabled (FALSE);
+  result = func (tensor, other, error);
+  ebb_pop_grad_enabled ();
+  return take_result (tensor, result, op_name, error);
+}
+
+static gboolean
+change_by_scalar (EbbTensor *tensor, double value, EbbBinaryOp op, ScalarFunc func, const char *op_name, GError **error)
+{
+  g_autoptr (EbbTensor) result = NULL;
+
+  if (!check_target (tensor, op_name, error))
+    return FALSE;
+  if (is_direct (tensor))
+    return is_idle (tensor) || ebb_launch_scalar (op, tensor, value, tensor, error);
+  ebb_push_grad_enabled (FALSE);
+  result = func (tensor, value, error);
+  ebb_pop_grad_enabled ();
+  return take_result (tensor, result, op_name, error);
+}
+
+/**
+ * ebb_tensor_add_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @other: a tensor of f32, bf16, integers or bool on the same device, whose shape broadcasts to that of @tensor
+ * @error: return location for an error
+ *
+ * Adds @other to @tensor, element by element: the values are those of ebb_add(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @other does not broadcast, with %EBB_ERROR_DTYPE when the result is
+ * floating-point and @tensor is not, with %EBB_ERROR_DEVICE when @other is elsewhere, and with %EBB_ERROR_GRAPH when
+ * @tensor or @other requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_add_in_place (EbbTensor *tensor, EbbTensor *other, GError **error)
+{
+  return change (tensor, other, EBB_BINARY_ADD, ebb_add, "add_in_place", error);
+}
+
+/**
+ * ebb_tensor_sub_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @other: a tensor of f32, bf16, integers or bool on the same device, whose shape broadcasts to that of @tensor
+ * @error: return location for an error
+ *
+ * Subtracts @other from @tensor, element by element: the values are those of ebb_sub(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @other does not broadcast, with %EBB_ERROR_DTYPE when the result is
+ * floating-point and @tensor is not, with %EBB_ERROR_DEVICE when @other is elsewhere, and with %EBB_ERROR_GRAPH when
+ * @tensor or @other requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_sub_in_place (EbbTensor *tensor, EbbTensor *other, GError **error)
+{
+  return change (tensor, other, EBB_BINARY_SUB, ebb_sub, "sub_in_place", error);
+}
+
+/**
+ * ebb_tensor_mul_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @other: a tensor of f32, bf16, integers or bool on the same device, whose shape broadcasts to that of @tensor
+ * @error: return location for an error
+ *
+ * Multiplies @tensor by @other, element by element: the values are those of ebb_mul(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @other does not broadcast, with %EBB_ERROR_DTYPE when the result is
+ * floating-point and @tensor is not, with %EBB_ERROR_DEVICE when @other is elsewhere, and with %EBB_ERROR_GRAPH when
+ * @tensor or @other requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_mul_in_place (EbbTensor *tensor, EbbTensor *other, GError **error)
+{
+  return change (tensor, other, EBB_BINARY_MUL, ebb_mul, "mul_in_place", error);
+}
+
+/**
+ * ebb_tensor_div_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @other: a tensor of f32, bf16, integers or bool on the same device, whose shape broadcasts to that of @tensor
+ * @error: return location for an error
+ *
+ * Divides @tensor by @other, element by element: the values are those of ebb_div(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_SHAPE when @other does not broadcast, with %EBB_ERROR_DTYPE when the result is
+ * floating-point and @tensor is not, with %EBB_ERROR_DEVICE when @other is elsewhere, and with %EBB_ERROR_GRAPH when
+ * @tensor or @other requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_div_in_place (EbbTensor *tensor, EbbTensor *other, GError **error)
+{
+  return change (tensor, other, EBB_BINARY_DIV, ebb_div, "div_in_place", error);
+}
+
+/**
+ * ebb_tensor_add_scalar_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @value: a number
+ * @error: return location for an error
+ *
+ * Adds a number to each element: the values are those of ebb_add_scalar(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_DTYPE when the result is floating-point and @tensor is not, and with %EBB_ERROR_GRAPH when
+ * @tensor requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_add_scalar_in_place (EbbTensor *tensor, double value, GError **error)
+{
+  return change_by_scalar (tensor, value, EBB_BINARY_ADD, ebb_add_scalar, "add_scalar_in_place", error);
+}
+
+/**
+ * ebb_tensor_sub_scalar_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @value: a number
+ * @error: return location for an error
+ *
+ * Subtracts a number from each element: the values are those of ebb_sub_scalar(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_DTYPE when the result is floating-point and @tensor is not, and with %EBB_ERROR_GRAPH when
+ * @tensor requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_sub_scalar_in_place (EbbTensor *tensor, double value, GError **error)
+{
+  return change_by_scalar (tensor, value, EBB_BINARY_SUB, ebb_sub_scalar, "sub_scalar_in_place", error);
+}
+
+/**
+ * ebb_tensor_mul_scalar_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @value: a number
+ * @error: return location for an error
+ *
+ * Multiplies each element by a number: the values are those of ebb_mul_scalar(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_DTYPE when the result is floating-point and @tensor is not, and with %EBB_ERROR_GRAPH when
+ * @tensor requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_mul_scalar_in_place (EbbTensor *tensor, double value, GError **error)
+{
+  return change_by_scalar (tensor, value, EBB_BINARY_MUL, ebb_mul_scalar, "mul_scalar_in_place", error);
+}
+
+/**
+ * ebb_tensor_div_scalar_in_place:
+ * @tensor: a tensor of f32, bf16 or integers, which is changed
+ * @value: a number
+ * @error: return location for an error
+ *
+ * Divides each element by a number: the values are those of ebb_div_scalar(), in the dtype of @tensor.
+ *
+ * Fails with %EBB_ERROR_DTYPE when the result is floating-point and @tensor is not, and with %EBB_ERROR_GRAPH when
+ * @tensor requires a gradient and gradients are being recorded.
+ *
+ * Returns: %TRUE, or %FALSE with @error set
+ */
+gboolean
+ebb_tensor_div_scalar_in_place (EbbTensor *tensor, double value, GError **error)
+{
+  return change_by_scalar (tensor, value, EBB_BINARY_DIV, ebb_div_scalar, "div_scalar_in_place", error);
 }
 
 /* Draws are named by the position in row-major order, so what is not contiguous is drawn elsewhere and copied. */

@@ -32,6 +32,46 @@ gboolean ebb_tensor_scale (EbbTensor *tensor,
                            GError **error);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_add_in_place (EbbTensor *tensor,
+                                  EbbTensor *other,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_sub_in_place (EbbTensor *tensor,
+                                  EbbTensor *other,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_mul_in_place (EbbTensor *tensor,
+                                  EbbTensor *other,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_div_in_place (EbbTensor *tensor,
+                                  EbbTensor *other,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_add_scalar_in_place (EbbTensor *tensor,
+                                         double value,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_sub_scalar_in_place (EbbTensor *tensor,
+                                         double value,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_mul_scalar_in_place (EbbTensor *tensor,
+                                         double value,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_tensor_div_scalar_in_place (EbbTensor *tensor,
+                                         double value,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
 gboolean ebb_tensor_fill_uniform (EbbTensor *tensor,
                                   double low,
                                   double high,

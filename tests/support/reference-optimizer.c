@@ -16,7 +16,8 @@ ebb_reference_adamw (const EbbLaunch *launch,
 
   for (gint64 i = 0; i < ebb_reference_count (parameter); i++)
     {
-      double g = launch->params.adamw.grad_scale * ebb_reference_load (launch->inputs[0], i);
+      double g = launch->params.adamw.grad_scale * ebb_reference_load (launch->inputs[0], i)
+                 + launch->params.adamw.l2 * ebb_reference_load (parameter, i);
       double m = beta1 * ebb_reference_load (exp_avg, i) + (1.0 - beta1) * g;
       double v = beta2 * ebb_reference_load (exp_avg_sq, i) + (1.0 - beta2) * g * g;
       double p = ebb_reference_load (parameter, i) * (1.0 - lr * decay);

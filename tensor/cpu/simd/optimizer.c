@@ -17,8 +17,8 @@ typedef struct
   float grad_scale;
   EbbPhilox philox;
 
-  float beta1_rest, beta2, beta2_rest, eps, decay, step_size, correction2; /* AdamW */
-  float lr, momentum, weight_decay, dampening_rest;                        /* SGD */
+  float beta1_rest, beta2, beta2_rest, eps, decay, l2, step_size, correction2; /* AdamW */
+  float lr, momentum, weight_decay, dampening_rest;                            /* SGD */
   gboolean nesterov, first;
 } Update;
 
@@ -77,10 +77,13 @@ adamw_elements (const Update *u,
   EBB_VEC_FOR (i, k, n)
     {
       EbbVec g = u->grad_scale * vec_load_as (grad_dtype, u->grad, begin + i, k);
-      EbbVec p = u->decay * vec_load_as (dtype, u->parameter, begin + i, k);
+      EbbVec w = vec_load_as (dtype, u->parameter, begin + i, k);
+      EbbVec p = u->decay * w;
       EbbVec m = vec_load_as (moment_dtype, exp_avg, i, k);
       EbbVec v = vec_load_as (moment_dtype, exp_avg_sq, i, k);
 
+      if (u->l2 != 0.0f)
+        g = vec_fma (vec_set1 (u->l2), w, g);
       m = vec_fma (beta1_rest, g - m, m);
       v = vec_fma (beta2_rest * g, g, vec_rounded (u->beta2 * v));
       p -= u->step_size * m / (vec_sqrt (v) / u->correction2 + u->eps);
@@ -206,6 +209,7 @@ EBB_SIMD_NAME (ebb_cpu_adamw) (const EbbLaunch *launch,
   update.beta2_rest = (float) (1.0 - beta2);
   update.eps = (float) launch->params.adamw.eps;
   update.decay = (float) (1.0 - lr * launch->params.adamw.weight_decay);
+  update.l2 = (float) launch->params.adamw.l2;
   update.step_size = (float) (lr / (1.0 - pow (beta1, step)));
   update.correction2 = (float) sqrt (1.0 - pow (beta2, step));
   ebb_cpu_parallel_for_units (count_elements (parameter), EBB_MOMENT_BLOCK, EBB_CPU_GRAIN / 4, adamw_range, &update);

@@ -1,0 +1,140 @@
+"""What a value must be to reach C: numbers, names and objects by their param specs, arguments by their types.
+
+PyGObject's own messages name neither the function nor what would be right, and GLib replaces numbers out of range by
+defaults after a warning.
+"""
+import numbers
+import operator
+
+from gi._gi import Direction, TypeTag
+from gi.module import get_introspection_module
+from gi.repository import GObject
+
+Ebb = get_introspection_module("Ebb")
+
+_INTEGERS = (GObject.TYPE_INT, GObject.TYPE_UINT, GObject.TYPE_INT64, GObject.TYPE_UINT64)
+_LARGEST = 1e300  # ranges that end beyond it have no end
+
+
+def show(value):
+    """A value as a message names it: on one line, and not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def number_limits(spec):
+    least, most = spec.minimum, spec.maximum
+    if least < -_LARGEST and most > _LARGEST:
+        return ""
+    return f" of at least {least:g}" if most > _LARGEST else f" from {least:g} to {most:g}"
+
+
+def _check_integer(label, spec, value):
+    limits = f"must be an int from {spec.minimum} to {spec.maximum}"
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise TypeError(f"{label} is {show(value)}: {limits}")
+    index = operator.index(value)
+    if not spec.minimum <= index <= spec.maximum:
+        raise ValueError(f"{label} is {show(value)}: {limits}")
+    return index
+
+
+def _check_double(label, spec, value):
+    limits = f"must be a number{number_limits(spec)}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{label} is {show(value)}: {limits}")
+    if spec.minimum > -_LARGEST and not spec.minimum <= value <= spec.maximum:
+        raise ValueError(f"{label} is {show(value)}: {limits}")
+    return float(value)
+
+
+def _check_object(label, spec, value):
+    name = spec.value_type.name.removeprefix("Ebb")
+    kind = getattr(Ebb, name, None)
+    if kind is not None and value is not None and not isinstance(value, kind):
+        raise TypeError(f"{label} is {show(value)}: must be an Ebb.{name}")
+    return value
+
+
+def _check_enum(label, spec, value):
+    # The class that introspection makes: that of the property, asked for first, would be made without its names.
+    kind = getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))
+    nicks = {item.value_nick: item for item in kind.__enum_values__.values()}
+    if isinstance(value, str) and value.replace("_", "-") in nicks:
+        return nicks[value.replace("_", "-")]
+    if isinstance(value, kind):
+        return value
+    raise (ValueError if isinstance(value, str) else TypeError)(
+        f"{label} is {show(value)}: must be one of {', '.join(map(repr, nicks))}")
+
+
+def check_property(label, spec, value):
+    """The value that a property takes, or an error that names it."""
+    kind = spec.value_type
+    if kind in _INTEGERS:
+        return _check_integer(label, spec, value)
+    if kind == GObject.TYPE_DOUBLE:
+        return _check_double(label, spec, value)
+    if kind == GObject.TYPE_BOOLEAN and not isinstance(value, bool):
+        raise TypeError(f"{label} is {show(value)}: must be True or False")
+    if kind == GObject.TYPE_STRING and value is not None and not isinstance(value, str):
+        raise TypeError(f"{label} is {show(value)}: must be a str")
+    if not kind.name.startswith("Ebb"):
+        return value
+    return _check_enum(label, spec, value) if kind.is_a(GObject.TYPE_ENUM) else _check_object(label, spec, value)
+
+
+# -- arguments of functions, looked at when C has refused them ---------------------------------------------------------
+
+_WANTED = {TypeTag.BOOLEAN: (bool, "True or False"), TypeTag.UTF8: (str, "a str"),
+           TypeTag.FILENAME: ((str, bytes), "a path, as a str"), TypeTag.DOUBLE: (numbers.Real, "a number"),
+           TypeTag.FLOAT: (numbers.Real, "a number"), TypeTag.ARRAY: ((list, tuple), "a list"),
+           **dict.fromkeys((TypeTag.INT32, TypeTag.UINT32, TypeTag.INT64, TypeTag.UINT64), (numbers.Integral, "an int"))}
+
+
+def _wanted(kind):
+    """The class and the words for what an argument of a type must be; None where that is not known."""
+    if kind.get_tag() != TypeTag.INTERFACE:
+        return _WANTED.get(kind.get_tag())
+    interface = kind.get_interface()
+    found = getattr(Ebb, interface.get_name(), None) if interface.get_namespace() == "Ebb" else None
+    if not isinstance(found, type):
+        return None
+    return found, f"an Ebb.{interface.get_name()}"
+
+
+def _visible(function):
+    """The arguments that Python passes: not those that C gives back, nor the lengths of arrays and data of callbacks."""
+    arguments = list(function.get_arguments())
+    hidden = {argument.get_type().get_array_length() for argument in arguments
+              if argument.get_type().get_tag() == TypeTag.ARRAY}
+    hidden |= {argument.get_closure() for argument in arguments}
+    return [argument for i, argument in enumerate(arguments)
+            if i not in hidden and argument.get_direction() != Direction.OUT]
+
+
+def _find_fault(function, values):
+    """The first argument that is not what C wants: its name, its value, and the words for what it must be."""
+    for argument, value in zip(_visible(function), values[1:] if function.is_method() else values):
+        wanted = _wanted(argument.get_type())
+        if wanted is None or (value is None and argument.may_be_null()):
+            continue
+        if not isinstance(value, wanted[0]) or (isinstance(value, bool) and wanted[0] is not bool):
+            return argument.get_name(), value, wanted[1]
+    return None
+
+
+def explain(function, values, error):
+    """The error for Python where PyGObject has refused the arguments of a C function."""
+    name = function.__name__
+    text = str(error)
+    if "is not initialized" in text:
+        kind = type(values[0]).__name__ if values else name
+        return TypeError(f"{kind}.__init__() has not called super().__init__(), which must come first")
+    try:
+        fault = _find_fault(function, values)
+    except Exception:  # a function whose types tell nothing keeps PyGObject's words
+        fault = None
+    if fault is not None:
+        return TypeError(f"{name}(): {fault[0]} is {show(fault[1])}: it must be {fault[2]}")
+    return type(error)(text if text.startswith((name, "Ebb.")) else f"{name}(): {text}")
