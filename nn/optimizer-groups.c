@@ -268,3 +268,31 @@ ebb_optimizer_get_group_names (EbbOptimizer *self,
       names[n++] = g_strdup (priv->slots[i].name);
   return names;
 }
+
+/**
+ * ebb_optimizer_get_group_parameters:
+ * @self: an optimizer
+ * @group: the number of a group
+ * @n_parameters: (out): return location for how many there are
+ *
+ * Returns: (array length=n_parameters) (transfer full): the group's parameters
+ */
+EbbTensor **
+ebb_optimizer_get_group_parameters (EbbOptimizer *self,
+                                    guint group,
+                                    guint *n_parameters)
+{
+  EbbOptimizerPrivate *priv;
+  EbbTensor **parameters;
+
+  *n_parameters = 0;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), NULL);
+  priv = ebb_optimizer_get_private (self);
+  g_return_val_if_fail (group < priv->n_groups, NULL);
+
+  parameters = g_new0 (EbbTensor *, priv->n_slots + 1);
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (priv->slots[i].group == group)
+      parameters[(*n_parameters)++] = ebb_tensor_ref (priv->slots[i].parameter);
+  return parameters;
+}

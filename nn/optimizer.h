@@ -150,6 +150,11 @@ char **ebb_optimizer_get_group_names (EbbOptimizer *self,
                                       guint group);
 
 EBB_AVAILABLE_IN_ALL
+EbbTensor **ebb_optimizer_get_group_parameters (EbbOptimizer *self,
+                                                guint group,
+                                                guint *n_parameters);
+
+EBB_AVAILABLE_IN_ALL
 EbbTensor **ebb_optimizer_get_parameters (EbbOptimizer *self,
                                           guint *n_parameters);
 

@@ -50,6 +50,8 @@ each_change_counts (void)
   assert_sum (x, 37);
   g_assert_true (ebb_tensor_copy_from (x, other, &error));
   g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 4);
+  g_assert_true (ebb_tensor_copy_from (x, x, &error));
+  g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 4);
   g_assert_true (ebb_tensor_equal (x, other));
   g_assert_true (ebb_tensor_fill_uniform (x, 5, 6, NULL, &error));
   g_assert_cmpuint (ebb_tensor_get_version (x), ==, version + 5);

@@ -155,7 +155,7 @@ equal_parameters_round_differently (void)
       g_assert_true (ebb_module_register_child (layers, i == 0 ? "a" : "b", layer, NULL));
     }
   optimizer = ebb_adamw_new (layers, 1e-3, NULL);
-  ebb_adamw_set_moment_format (EBB_ADAMW (optimizer), EBB_MOMENT_FORMAT_BF16);
+  ebb_adam_set_moment_format (EBB_ADAM (optimizer), EBB_MOMENT_FORMAT_BF16);
   parameters = ebb_optimizer_get_parameters (optimizer, &n);
   g_assert_cmpuint (n, ==, 2);
   for (guint i = 0; i < n; i++)

@@ -114,7 +114,7 @@ def run_batch(model, text, ranks, options, regions):
     n_rows = last - first
     if n_rows == 0:  # it makes the same calls as all, for nothing
         first, last = min(first, options.batch - 1), min(first, options.batch - 1) + 1
-    tokens, targets = (part[first:last] for part in text.get_batch(options.batch, options.context)[1:])
+    tokens, targets = (part[first:last] for part in text.get_batch(options.batch, options.context))
     with regions():
         loss = model.loss(tokens, targets)
     (loss if n_rows * ranks.size == options.batch else loss * (n_rows * ranks.size / options.batch)).backward()
@@ -162,7 +162,7 @@ def train_locked(ranks, options):
     state = Ebb.TrainingState.new(model, optimizer, text)
     first_step = 0
     if options.saved:
-        first_step = state.load_sharded(options.resume).step
+        first_step = state.load_sharded(options.resume)
         optimizer.set_lr(options.lr)
     state.set_config(json.dumps({**FIXED, **{name: getattr(options, name) for name in REMEMBERED}}))
     if ranks.rank == 0:

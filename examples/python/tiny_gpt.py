@@ -40,7 +40,7 @@ def main(path=__file__, steps="60"):
     print(f"{model.count_parameters()} parameters, {text.get_n_tokens()} bytes of text")
 
     for step in range(1, int(steps) + 1):
-        tokens, targets = text.get_batch(8, CONTEXT)[1:]
+        tokens, targets = text.get_batch(8, CONTEXT)
         loss = Ebb.cross_entropy(model(tokens).reshape(-1, 256), targets.reshape(-1))
         loss.backward()
         gradient = model.parameters()[0].grad.numpy()  # the memory of the gradient itself

@@ -80,15 +80,19 @@ check_source (EbbTensor *tensor, EbbTensor *source, const char *op_name, GError 
   return FALSE;
 }
 
+static gboolean
+is_same_view (EbbTensor *a, EbbTensor *b)
+{
+  return a->storage == b->storage && a->offset == b->offset && a->view.dtype == b->view.dtype
+         && ebb_shapes_equal (&a->view, &b->view)
+         && memcmp (a->view.strides, b->view.strides, sizeof (gint64) * (gsize) a->view.n_dims) == 0;
+}
+
 /* @source, or a copy of it when writing to @tensor could change what is still to be read. */
 static EbbTensor *
 get_readable (EbbTensor *tensor, EbbTensor *source, GError **error)
 {
-  gboolean readable = tensor->storage != source->storage;
-
-  if (!readable && tensor->offset == source->offset && ebb_shapes_equal (&tensor->view, &source->view))
-    readable = memcmp (tensor->view.strides, source->view.strides, sizeof (gint64) * (gsize) tensor->view.n_dims) == 0;
-  if (readable)
+  if (tensor->storage != source->storage || is_same_view (tensor, source))
     return ebb_tensor_ref (source);
   return ebb_tensor_convert (source, source->view.dtype, error);
 }
@@ -120,7 +124,8 @@ ebb_tensor_fill (EbbTensor *tensor, double value, GError **error)
  * @source: a tensor of any dtype on the same device, whose shape broadcasts to that of @tensor
  * @error: return location for an error
  *
- * Copies the elements of @source, converting their dtype.
+ * Copies the elements of @source, converting their dtype. A source that is the same part of the same memory is there
+ * already: then nothing is written, and no change is counted.
  *
  * Fails with %EBB_ERROR_SHAPE when @source does not broadcast, with %EBB_ERROR_DEVICE when it is elsewhere, and with
  * %EBB_ERROR_GRAPH when @tensor or @source requires a gradient and gradients are being recorded.
@@ -135,7 +140,7 @@ ebb_tensor_copy_from (EbbTensor *tensor, EbbTensor *source, GError **error)
   if (source == NULL || !check_target (tensor, "copy_from", error)
       || !check_source (tensor, source, "copy_from", error))
     return FALSE;
-  if (is_idle (tensor))
+  if (is_idle (tensor) || is_same_view (tensor, source))
     return TRUE;
   readable = get_readable (tensor, source, error);
   return readable != NULL && ebb_launch_copy (readable, tensor, error);

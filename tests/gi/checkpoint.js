@@ -97,7 +97,7 @@ function fill(args, x, y) {
 }
 
 {
-    const [x, y] = [Ebb.tensor([1, 2, 3]), Ebb.tensor([0.5, 1, -1])];
+    const [x, y] = [Ebb.tensor([1, 2, 3], Ebb.DType.F32), Ebb.tensor([0.5, 1, -1])];
     y.set_requires_grad(true);
     const args = fill(Ebb.Args.new(Ebb.ArgsKind.TUPLE), x, y);
     const module = new Echo();

@@ -56,6 +56,20 @@ class Configuration(TestCase):
         Ebb.checkpointing_configure(profile=True)
         self.assert_config(profile=True)
 
+    def test_deepspeeds_names_and_positions_are_taken(self):
+        whole = {**SECTION, "number_checkpoints": 9, "cpu_checkpointing": False}
+        for arguments, keywords in (((None, WHOLE, None, None, 9, False), {}),
+                                    ((), {"mpu_": None, "deepspeed_config": WHOLE, "num_checkpoints": 9,
+                                          "checkpoint_in_cpu": False}),
+                                    ((), {"mpu": None, "config": WHOLE, "num_checkpoints": 9,
+                                          "checkpoint_in_cpu": False})):
+            Ebb.checkpointing.configure(*arguments, **keywords)
+            self.assertEqual(Ebb.checkpointing.get_config(), {**DEFAULTS, **whole})
+        with self.assertRaisesRegex(TypeError, "config and deepspeed_config, which are the same"):
+            Ebb.checkpointing.configure(None, WHOLE, config=WHOLE)
+        self.assertTrue(Ebb.checkpointing.is_configured())
+        self.assertEqual(Ebb.checkpointing.checkpoint(lambda x: x * 2, Ebb.ones(2)).tolist(), [2, 2])
+
     def test_what_is_wrong_is_named_and_changes_nothing(self):
         Ebb.checkpointing_configure(profile=True)
         for call, *words in (
@@ -186,6 +200,39 @@ class Switch(TestCase):
             for a, b in zip(expected, grads_of(model, model)):
                 self.assert_same(a, b)
             self.assertEqual(Ebb.checkpoint_get_n_recomputes(model), 1)
+
+    def test_it_is_oneflows_config(self):
+        model = make_mlp()
+        model.config.activation_checkpointing = True
+        self.assertTrue(model.config.activation_checkpointing and Ebb.checkpoint_is_wrapped(model))
+        model.config.activation_checkpointing = False
+        self.assertFalse(Ebb.checkpoint_is_wrapped(model))
+        for change in (lambda: setattr(model.config, "checkpointing", True), lambda: model.config.checkpointing,
+                       lambda: setattr(Ebb.GptConfig.new(), "activation_checkpointing", True)):
+            with self.assertRaisesRegex(AttributeError, "checkpointing"):
+                change()
+        with self.assertRaisesRegex(TypeError, "activation_checkpointing is 1: must be True or False"):
+            model.config.activation_checkpointing = 1
+
+        class Own(Ebb.Module):
+            def __init__(self):
+                super().__init__()
+                self.config = {"width": 3}
+
+        self.assertEqual(Own().config, {"width": 3})
+
+    def test_gradient_checkpointing_switches_the_blocks(self):
+        config = Ebb.GptConfig.new()
+        config.vocab, config.context, config.width, config.heads, config.layers = 16, 8, 8, 2, 3
+        self.assertEqual((config.vocab, config.layers), (16, 3))
+        model = Ebb.Gpt(config)
+        for _ in range(2):
+            model.gradient_checkpointing_enable()
+            self.assertEqual([Ebb.checkpoint_is_wrapped(m) for m in model.h], [True] * 3)
+        model.gradient_checkpointing_disable()
+        self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, model.modules())))
+        with self.assertRaisesRegex(ValueError, "Sequential has no Ebb.TransformerBlock.*checkpoint_wrap_each"):
+            make_mlp().gradient_checkpointing_enable()
 
     def test_a_list_is_not_switched_on(self):
         with self.assertRaisesRegex(GLib.Error, "ModuleList: activation_checkpointing"):

@@ -1,10 +1,14 @@
 """A mistake in a call of the checkpoint functions is told at the call, with the name, the value and what is right."""
 import inspect
+import pathlib
+import tempfile
 
+from gi.repository import GLib
 from support import Ebb, TestCase, main
 
 OPTIONS = ["offload_to_cpu", "preserve_rng_state", "determinism_check", "early_stop", "policy", "store",
            "retain_recomputed", "on_recompute", "synchronize", "profile", "options"]
+FAIRSCALE = ["offload_to_cpu", "maintain_forward_counter"]  # by position, as there
 
 
 def two_layers():
@@ -13,12 +17,24 @@ def two_layers():
 
 class Options(TestCase):
     def test_options_have_names(self):
-        for value in ("selective", Ebb.CheckpointOptions.new(), True):
+        for values in (("selective",), (Ebb.CheckpointOptions.new(),), (True, 1), (True, False, True)):
             module = Ebb.Linear(4, 4)
-            with self.assertRaisesRegex(TypeError, "checkpoint_wrapper"):
-                Ebb.checkpoint_wrapper(module, value)
+            with self.assertRaisesRegex(TypeError, "offload_to_cpu|maintain_forward_counter|checkpoint_wrapper"):
+                Ebb.checkpoint_wrapper(module, *values)
             self.assertFalse(Ebb.checkpoint_is_wrapped(module))
-        self.assertEqual(list(inspect.signature(Ebb.checkpoint_wrapper).parameters), ["module", *OPTIONS])
+        self.assertEqual(list(inspect.signature(Ebb.checkpoint_wrapper).parameters),
+                         ["module", *FAIRSCALE, *(name for name in OPTIONS if name not in FAIRSCALE)])
+
+    def test_fairscales_arguments_go_by_position_too(self):
+        x = Ebb.randn(2, 4)
+        for arguments, keywords in (((True,), {}), ((True, True), {}), ((), {"maintain_forward_counter": True}),
+                                    ((), {"offload_to_cpu": True, "maintain_forward_counter": False})):
+            module = Ebb.checkpoint_wrapper(Ebb.Sequential(Ebb.Linear(4, 4), Ebb.Tanh()), *arguments, **keywords)
+            self.assertTrue(Ebb.checkpoint_is_wrapped(module))
+            loss = module(x).sum()
+            self.assertEqual(module[0].forward_counter, 1)
+            loss.backward()
+            self.assertEqual(module[0].forward_counter, 0)
 
     def test_an_unknown_option_is_named_with_the_function_and_all_options(self):
         stack = two_layers()
@@ -146,6 +162,157 @@ class Functions(TestCase):
         self.assertEqual(Ebb.checkpoint_unwrap_each(root), 6)
         self.assertFalse(any(map(Ebb.checkpoint_is_wrapped, root.modules())))
         self.assertEqual(list(root.state_dict()), plain)
+
+
+class Messages(TestCase):
+    """What Python's users write at first, with PyTorch in mind: taken, or answered by one line that names it."""
+
+    def check(self, *cases):
+        for call, error, words in cases:
+            with self.assertRaises(error) as caught:
+                call()
+            text = str(caught.exception)
+            self.assertTrue(text.startswith(words), text)
+            self.assertNotIn("\n", text)
+            self.assertNotIn("ebb-error-quark", text)
+
+    def test_arguments_of_constructors_are_named(self):
+        self.check(
+            (lambda: Ebb.Linear("a", 3), TypeError, "Linear: in_features is 'a': must be an int from -2147483648"),
+            (lambda: Ebb.Linear(2**40, 3), ValueError, f"Linear: in_features is {2**40}: must be an int from"),
+            (lambda: Ebb.Linear(3, 2, bias="no"), TypeError, "Linear: bias is 'no': must be True or False"),
+            (lambda: Ebb.Linear(3, 2, biased=True), TypeError, "Linear() has no argument 'biased': its arguments are "),
+            (lambda: Ebb.Linear(3, 2, True, 5), TypeError, "Linear() takes at most 3 positional arguments (in_features, "),
+            (lambda: Ebb.Linear(-3, 2), Ebb.Error, "Linear: in-features is -3, it must be at least 1"),
+            (lambda: Ebb.Dropout(1.5), Ebb.Error, "Dropout: p is 1.5"),
+            (lambda: Ebb.Dropout("a"), TypeError, "Dropout: p is 'a': must be a number"),
+            (lambda: Ebb.CosineSchedule(-1, 5), ValueError, "CosineSchedule: warmup_steps is -1: must be an int from 0"),
+            (lambda: Ebb.GELU("round"), ValueError, "Gelu: kind is 'round': must be one of 'exact', 'tanh'"),
+            (lambda: Ebb.Sequential([Ebb.ReLU()]), TypeError, "Sequential(): a list is no module: write "
+                                                              "Ebb.Sequential(*modules)"),
+            (lambda: Ebb.ModuleList(Ebb.ReLU()), TypeError, "ModuleList(): modules is "))
+        self.assertEqual(Ebb.Linear(True + 1, 3).out_features, 3)
+
+    def test_arguments_of_functions_are_named(self):
+        x = Ebb.ones(2, 3)
+        self.check(
+            (lambda: Ebb.matmul(x, 3), TypeError, "matmul(): b is 3: it must be an Ebb.Tensor"),
+            (lambda: Ebb.cross_entropy("a", x), TypeError, "cross_entropy(): logits is 'a': it must be an Ebb.Tensor"),
+            (lambda: Ebb.dropout(x, "a"), TypeError, "dropout(): p is 'a': it must be a number"),
+            (lambda: Ebb.cat([x, 3]), TypeError, "cat(): "),
+            (lambda: Ebb.load_safetensors(3), TypeError, "load_safetensors(): path is 3: it must be a path"),
+            (lambda: Ebb.load_safetensors("/nowhere"), Ebb.Error, "can't read /nowhere: No such file"),
+            (lambda: Ebb.GptConfig.new().set_vocab("a"), TypeError, "set_vocab(): vocab is 'a': it must be an int"),
+            (lambda: setattr(Ebb.GptConfig.new(), "vocabulary", 3), AttributeError,
+             "GptConfig has no attribute 'vocabulary' that can be set: it has "),
+            (lambda: Ebb.ones("a"), TypeError, "sizes ('a',): they must be ints"),
+            (lambda: Ebb.tensor([1.5, "a"]), TypeError, "tensor(): 'a' is no number"),
+            (lambda: x @ x, Ebb.Error, "matmul: "))
+        with self.assertRaises(GLib.Error) as caught:
+            x @ x
+        self.assertTrue(caught.exception.matches(Ebb.error_quark(), Ebb.Error.SHAPE))
+        self.assertEqual(str(caught.exception), caught.exception.message)
+
+    def test_dtypes_and_devices_are_told_apart(self):
+        for thing in (Ebb.Linear(2, 2), Ebb.ones(2)):
+            self.check(
+                (lambda: thing.to("f64"), TypeError, "to(): 'f64' is neither a dtype (f32, "),
+                (lambda: thing.to(3), TypeError, "to(): 3 is neither a dtype (f32, "),
+                (lambda: thing.to("nowhere"), Ebb.Error, "no device \"nowhere\" here; there is cpu"))
+        self.assertEqual(Ebb.ones(2).to(Ebb.ones(1).bfloat16()).dtype, Ebb.bfloat16)
+
+    def test_a_forgotten_constructor_is_named(self):
+        class Assigns(Ebb.Module):
+            def __init__(self):
+                self.layer = Ebb.Linear(2, 2)
+
+        class Forgets(Ebb.Module):
+            def __init__(self):
+                self.width = 3
+
+        class Before(Ebb.Module):
+            def __init__(self):
+                self.width = 3
+                super().__init__()
+                self.layer = Ebb.Linear(self.width, 2)
+
+        self.check((Assigns, AttributeError, "Assigns.__init__() must call super().__init__() before it assigns or uses "
+                                             "'layer'"),
+                   (Forgets, AttributeError, "Forgets.__init__() must call super().__init__()"))
+        self.assertEqual(Before().layer.in_features, 3)
+
+    def test_registering_by_name_is_that_of_pytorch(self):
+        class Net(Ebb.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("mean", Ebb.zeros(3))
+                self.register_buffer("seen", Ebb.zeros(1), persistent=False)
+                self.register_parameter("scale", Ebb.Parameter(Ebb.ones(3)))
+                self.register_parameter("shift", Ebb.ones(3))
+                self.add_module("layer", Ebb.Linear(3, 3))
+
+        net = Net()
+        self.assertEqual(sorted(net.state_dict()), ["layer.bias", "layer.weight", "mean", "scale", "shift"])
+        self.assertTrue(net.scale.requires_grad and net.shift.requires_grad and not net.mean.requires_grad)
+        net.register_buffer("mean", None)
+        self.assertNotIn("mean", net.state_dict())
+        self.check((lambda: net.register_buffer("b", 3), TypeError, "register_buffer(): b is 3: it must be a tensor"),
+                   (lambda: net.register_parameter("p", 3), TypeError, "register_parameter(): p is 3: it must be an "),
+                   (lambda: net.add_module("m", 3), TypeError, "register_child(): m is 3: it must be an Ebb.Module"),
+                   (lambda: net.load_state_dict(3), TypeError, "load_state_dict(): state is 3: it must be a dict"),
+                   (lambda: net.train("no"), TypeError, "train(): mode is 'no': must be True or False"))
+
+    def test_weights_are_tied_by_assignment(self):
+        class Tied(Ebb.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding, self.head = Ebb.Embedding(7, 4), Ebb.Linear(4, 7, bias=False)
+                self.head.weight = self.embedding.weight
+
+            def forward(self, x):
+                return self.head(self.embedding(x))
+
+        model = Tied()
+        before = Ebb.memory_stats()["gradient"]["current"]
+        model(Ebb.tensor([1, 2])).sum().backward()
+        self.assert_same(model.head.weight, model.embedding.weight)
+        self.assertEqual(Ebb.memory_stats()["gradient"]["current"] - before, 4 * 7 * 4)
+        optimizer = Ebb.SGD(model.parameters(), 0.1)
+        optimizer.step()
+        self.assert_same(model.head.weight, model.embedding.weight)
+        self.assertEqual(len(optimizer.get_parameters()), 1)
+        self.check((lambda: setattr(model.head, "weight", Ebb.ones(7, 4)), TypeError,
+                    "Linear.weight is a parameter: assign another Ebb.Parameter or another module's parameter"))
+
+    def test_tensors_are_saved_in_pytorchs_order_too(self):
+        tensors = Ebb.Linear(2, 2).state_dict()
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "m.safetensors")
+            for arguments in ((tensors, path), (path, tensors), (tensors, str(path)), (str(path), tensors, {"a": "b"})):
+                Ebb.save_safetensors(*arguments)
+                loaded = Ebb.load_safetensors(path)
+                self.assertEqual(list(loaded), list(tensors))
+                self.assert_same(loaded["weight"], tensors["weight"])
+                path.unlink()
+        self.check((lambda: Ebb.save_safetensors(tensors["weight"], "x"), TypeError, "save_safetensors(): tensors is "),
+                   (lambda: Ebb.save_safetensors(tensors, 3), TypeError, "save_safetensors(): path is 3: it must be"),
+                   (lambda: Ebb.save_safetensors({"a": 3}, "x"), TypeError, "save_safetensors(): tensors['a'] is 3: "))
+
+    def test_success_is_no_result(self):
+        linear = Ebb.Linear(2, 2)
+        linear(Ebb.ones(1, 2)).sum().backward()
+        self.assertIsInstance(Ebb.clip_grad_norm(linear.parameters(), 1.0), float)
+        self.assertIsInstance(Ebb.SGD(linear).clip_grad_norm(1.0), float)
+        self.assertEqual(Ebb.ones(1).get_item(), 1.0)
+        self.assertEqual(Ebb.dtype_from_name("bf16"), Ebb.bfloat16)
+        self.assertEqual(len(Ebb.topk(Ebb.ones(4), 2, True)), 2)
+
+    def test_names_are_those_of_pytorch(self):
+        x = Ebb.tensor([-1.0, 2.0])
+        self.assertEqual(Ebb.ReLU()(x).tolist(), [0, 2])
+        self.assert_same(Ebb.GELU()(x), Ebb.gelu(x))
+        self.assert_same(Ebb.SiLU()(x), x.silu())
+        self.assertIs(Ebb.SGD, Ebb.Sgd)
 
 
 class FailingStore(Ebb.ActivationStore):

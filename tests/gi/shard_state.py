@@ -72,7 +72,7 @@ class ShardState(TestCase):
             training.set_config("small")
             training.save_sharded(folder, 7)
             self.assertEqual(Ebb.TrainingState.read_sharded_config(folder), "small")
-            self.assertEqual(training.load_sharded(folder).step, 7)
+            self.assertEqual(training.load_sharded(folder), 7)
             with self.assertRaisesRegex(Exception, "save_sharded"):
                 training.save(folder, 7)
 

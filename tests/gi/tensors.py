@@ -141,6 +141,150 @@ class Children(TestCase):
         np.testing.assert_array_equal((x @ x).numpy(), expected)
 
 
+class InPlace(TestCase):
+    def test_a_step_written_by_hand_trains(self):
+        model = Ebb.Linear(4, 1)
+        x, y = Ebb.randn(16, 4), Ebb.randn(16, 1)
+        losses, weight = [], model.weight
+        for _ in range(30):
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            losses.append(loss.item())
+            with Ebb.no_grad():
+                for p in model.parameters():
+                    version = p.get_version()
+                    p -= 0.1 * p.grad
+                    self.assertEqual(p.get_version(), version + 1)
+                    p.grad.zero_()
+        self.assertLess(losses[-1], 0.7 * losses[0])
+        self.assert_same(weight, model.weight)
+        before = weight.clone()
+        weight.data -= 1
+        np.testing.assert_allclose(weight.detach().numpy(), before.detach().numpy() - 1, rtol=1e-6)
+
+    def test_operators_write_where_the_tensor_is(self):
+        for function in (lambda a, b: a.__iadd__(b), lambda a, b: a.__isub__(b), lambda a, b: a.__imul__(b),
+                         lambda a, b: a.__itruediv__(b)):
+            for shape in ((3, 4), (4,), (1, 4), None):
+                a, b = arrays((3, 4), shape or (1,))
+                b = 2.5 if shape is None else b
+                x = Ebb.tensor(a)
+                alias, version = x[0:3], x.get_version()
+                self.assertIs(function(x, Ebb.tensor(b) if shape else b), x)
+                np.testing.assert_allclose(alias.numpy(), function(a.copy(), b), rtol=1e-6)
+                self.assertEqual(alias.get_version(), version + 1)
+        x = Ebb.tensor([[1.0, 2.0], [3.0, 4.0]])
+        alias = x[:]
+        x **= 2
+        x @= Ebb.tensor([[0.0, 1.0], [1.0, 0.0]])
+        self.assertEqual(alias.tolist(), [[4, 1], [16, 9]])
+        mask = alias > 3
+        other = mask[:]
+        mask &= alias < 10
+        mask |= alias == 1
+        self.assertEqual(other.tolist(), [[True, True], [False, True]])
+
+    def test_methods_return_the_tensor_that_they_changed(self):
+        x = Ebb.ones(2, 3)
+        for function, expected in ((lambda: x.add_(1), 2), (lambda: x.sub_(Ebb.ones(3)), 1), (lambda: x.mul_(6), 6),
+                                   (lambda: x.div_(Ebb.full(3, 2)), 3), (lambda: x.add_(Ebb.ones(3), alpha=2), 5),
+                                   (lambda: x.sub_(2, alpha=2), 1), (lambda: x.fill_(3), 3), (lambda: x.pow_(2), 9),
+                                   (lambda: x.clamp_(max=4), 4), (lambda: x.zero_(), 0),
+                                   (lambda: x.copy_(Ebb.arange(1)), 0)):
+            version = x.get_version()
+            self.assertIs(function(), x)
+            self.assertEqual(x.tolist(), [[expected] * 3] * 2)
+            self.assertEqual(x.get_version(), version + 1)
+        x = Ebb.zeros(1000)
+        self.assertTrue(0.9 < x.normal_(5, 1).var().item() < 1.1 and 4.8 < x.mean().item() < 5.2)
+        self.assertTrue(-2 <= x.uniform_(-2, -1).min().item() and x.max().item() < -1)
+        again = Ebb.Generator.new(7)
+        self.assert_same(Ebb.zeros(9).normal_(generator=again), Ebb.randn(9, generator=Ebb.Generator.new(7)))
+
+    def test_parts_are_changed_in_place(self):
+        (a,) = arrays((5, 6))
+        for key in (slice(0, 1), 2, (slice(None), 3), (..., slice(1, 4)), ..., (slice(0, 4, 2), slice(None)), (-1, -1),
+                    slice(None)):
+            x, b = Ebb.tensor(a), a.copy()
+            version = x.get_version()
+            x[key] += 5
+            self.assertEqual(x.get_version(), version + 1)
+            x[key] *= 2
+            b[key] = (b[key] + 5) * 2
+            np.testing.assert_allclose(x.numpy(), b, rtol=1e-6, err_msg=str(key))
+
+    def test_assignment_is_that_of_numpy(self):
+        (a,) = arrays((4, 5))
+        rows = np.arange(5, dtype=np.float32)
+        for key, value in ((2, rows), (..., 1.5), (slice(1, 3), rows), ((slice(None), -1), 7), ([0, 3], rows),
+                           ([0, 3], np.stack([rows, -rows])), ((slice(None), [1, 1, 4]), 2), ((..., [0]), 3),
+                           ((1, [0, 2]), 9), (np.array([3, -4]), 1)):
+            x, b = Ebb.tensor(a), a.copy()
+            x[Ebb.tensor(key) if isinstance(key, np.ndarray) else key] = value
+            b[key] = value
+            np.testing.assert_array_equal(x.numpy(), b, err_msg=str(key))
+        x = Ebb.tensor(a)
+        x[x < 0] = 0
+        np.testing.assert_array_equal(x.numpy(), np.maximum(a, 0))
+        x[Ebb.tensor([True, False, False, True])] = -1
+        self.assertEqual(x[0].tolist() + x[3].tolist(), [-1] * 10)
+        x[0, :2] = [8, 9]
+        self.assertEqual(x[0, :3].tolist(), [8, 9, -1])
+        integers = Ebb.arange(4)
+        integers[1:3] = Ebb.tensor([7, 8])
+        integers += 1
+        self.assertEqual(integers.tolist(), [1, 8, 9, 4])
+
+    def test_what_a_graph_records_stays_what_it_is(self):
+        x = Ebb.ones(3, requires_grad=True)
+        for change in (lambda: x.__iadd__(1), lambda: x.mul_(2), lambda: x.zero_(), lambda: x.__setitem__(0, 1),
+                       lambda: x.normal_(), lambda: x.copy_(Ebb.ones(3))):
+            with self.assertRaisesRegex(Ebb.Error, "requires a gradient can't be changed in place") as caught:
+                change()
+            self.assertEqual(caught.exception.code, Ebb.Error.GRAPH)
+        with Ebb.no_grad():
+            x += 1
+        self.assertEqual(x.tolist(), [2, 2, 2])
+        y = x * 2
+        first = y
+        y += x
+        y *= 3
+        total = Ebb.zeros(1)
+        total += y.sum()
+        total.backward()
+        self.assertEqual(x.grad.tolist(), [9, 9, 9])
+        self.assertEqual(first.tolist(), [4, 4, 4])
+        with self.assertRaises(Ebb.Error):
+            y.add_(1)
+        factor = Ebb.ones(3)
+        product = (x * factor).sum()
+        factor += 1
+        with self.assertRaises(Ebb.Error) as caught:
+            product.backward()
+        self.assertEqual(caught.exception.code, Ebb.Error.VERSION)
+
+    def test_mistakes_are_named(self):
+        x, integers = Ebb.ones(2, 3), Ebb.arange(3)
+        for function, error, words in (
+                (lambda: integers.__iadd__(0.5), Ebb.Error, "tensor of i64 can't hold"),
+                (lambda: integers.__itruediv__(2), Ebb.Error, "result is of f32"),
+                (lambda: integers.pow_(-1), TypeError, "tensor of i64 can't hold"),
+                (lambda: x.__iadd__(Ebb.ones(4, 2, 3)), Ebb.Error, r"\[4, 2, 3\] does not broadcast to \[2, 3\]"),
+                (lambda: x.__imatmul__(Ebb.ones(3, 2)), ValueError, r"shape \[2, 2\], and the tensor of \[2, 3\]"),
+                (lambda: x.add_("a"), TypeError, r"add_\(\): other is 'a': it must be a tensor or a number"),
+                (lambda: x.__setitem__(0, "a"), TypeError, "'a' can't be written to a tensor"),
+                (lambda: x.__setitem__(5, 1), IndexError, "index 5 in a dimension of size 2"),
+                (lambda: x.__setitem__([0, 5], 1), IndexError, "index 5 in a dimension of size 2"),
+                (lambda: x.__setitem__([0, 1], Ebb.ones(3, 3)), ValueError, "3 values for 2 indices"),
+                (lambda: x.__setitem__(integers > 0, 1), IndexError, r"a mask of shape \[3\]")):
+            with self.assertRaisesRegex(error, words):
+                function()
+        with self.assertRaises(TypeError):
+            x += "a"
+        self.assertEqual(x.tolist(), [[1] * 3] * 2)
+        self.assertEqual(integers.tolist(), [0, 1, 2])
+
+
 class Sharing(TestCase):
     def test_numpy_sees_the_tensors_memory(self):
         x = Ebb.zeros(2, 3)

@@ -316,6 +316,99 @@ class Training(TestCase):
         with self.assertRaisesRegex(AttributeError, "AdamW has no attribute 'rate'"):
             optimizer.rate
 
+    def test_a_list_of_parameters_is_moved_as_the_module_is(self):
+        for make in (Ebb.SGD, Ebb.Adam, Ebb.AdamW):
+            results = []
+            for choose in (lambda m: m, lambda m: m.parameters(), lambda m: iter(m.parameters()),
+                           lambda m: [{"params": m.parameters()}],
+                           lambda m: [{"params": m.weight}, {"params": [m.bias], "lr": 0.1}]):
+                Ebb.manual_seed(5)
+                linear = Ebb.Linear(3, 3)
+                optimizer = make(choose(linear), lr=0.1, weight_decay=0.01)
+                for _ in range(3):
+                    linear(Ebb.ones(2, 3)).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                results.append(linear.state_dict())
+                state = optimizer.state_dict()
+                optimizer.load_state_dict(state)
+            for result in results[1:]:
+                for name, tensor in results[0].items():
+                    self.assert_same(result[name], tensor)
+
+    def test_groups_have_their_own_rates(self):
+        linear = Ebb.Linear(2, 2)
+        optimizer = Ebb.SGD([{"params": [linear.weight], "lr": 0.5}, {"params": linear.bias, "weight_decay": 0.25}], lr=2)
+        groups = optimizer.param_groups
+        self.assertEqual([(g["lr"], g["weight_decay"], len(g["params"])) for g in groups], [(0.5, 0, 1), (2, 0.25, 1)])
+        self.assert_same(groups[1]["params"][0], linear.bias)
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.5
+        self.assertEqual([g["lr"] for g in optimizer.param_groups], [0.25, 1])
+        optimizer.add_param_group({"params": [Ebb.ones(3, requires_grad=True)], "lr": 0.125})
+        self.assertEqual([g["lr"] for g in optimizer.param_groups], [0.25, 1, 0.125])
+        before = linear.weight.clone().detach()
+        linear(Ebb.ones(1, 2)).sum().backward()
+        optimizer.step()
+        self.assert_same(linear.weight.detach(), before - 0.25)
+        optimizer.zero_grad(set_to_none=False)
+        self.assertEqual(linear.weight.grad.tolist(), [[0, 0], [0, 0]])
+        optimizer.zero_grad()
+        self.assertIsNone(linear.weight.grad)
+
+    def test_arguments_are_those_of_pytorch(self):
+        linear = Ebb.Linear(2, 2)
+        adam = Ebb.Adam(linear.parameters(), 1e-2, (0.8, 0.95), 1e-6, 0.1)
+        self.assertEqual((adam.lr, adam.beta1, adam.beta2, adam.eps, adam.weight_decay), (1e-2, 0.8, 0.95, 1e-6, 0.1))
+        sgd = Ebb.SGD(linear.parameters(), 0.1, 0.9, 0.2, 0.3, True)
+        self.assertEqual((sgd.lr, sgd.momentum, sgd.dampening, sgd.weight_decay, sgd.nesterov),
+                         (0.1, 0.9, 0.2, 0.3, True))
+        self.assertEqual((Ebb.Adam(linear).weight_decay, Ebb.AdamW(linear).weight_decay), (0, 0.01))
+        self.assertEqual(Ebb.Adam(module=linear, lr=0.5).lr, 0.5)
+        self.assertTrue(issubclass(Ebb.AdamW, Ebb.Adam))
+
+    def test_an_optimizers_mistakes_are_told_at_the_call(self):
+        linear = Ebb.Linear(2, 2)
+        optimizer, nan = Ebb.AdamW(linear), float("nan")
+        for call, error, words in (
+                (lambda: Ebb.AdamW(linear, nan), Ebb.Error, "EbbAdamW: lr is nan: it must be a number of 0 or more"),
+                (lambda: Ebb.AdamW(linear, -1), Ebb.Error, "EbbAdamW: lr is -1: it must be a number of 0 or more"),
+                (lambda: Ebb.SGD(linear, momentum=-1), Ebb.Error, "EbbSgd: momentum is -1: it must be a number of 0 or "
+                                                                   "more"),
+                (lambda: Ebb.Adam(linear, betas=(0.9, 1)), Ebb.Error,
+                 "EbbAdam: beta2 is 1: it must be a number of 0 or more and less than 1"),
+                (lambda: Ebb.Adam(linear, betas=0.9), TypeError,
+                 "Adam: betas is 0.9: must be two numbers, as (0.9, 0.999)"),
+                (lambda: Ebb.Adam(linear, betas=(0.9, 0.9), beta1=0.5), TypeError,
+                 "Adam() got betas and beta1: leave one of both out"),
+                (lambda: Ebb.AdamW(linear, "1e-3"), TypeError, "AdamW: lr is '1e-3': must be a number"),
+                (lambda: setattr(optimizer, "lr", -1), Ebb.Error, "EbbAdamW: lr is -1: it must be a number of 0 or more"),
+                (lambda: setattr(optimizer, "eps", nan), Ebb.Error, "EbbAdamW: eps is nan: it must be a number of 0 or "
+                                                                     "more"),
+                (lambda: Ebb.AdamW(), TypeError, "AdamW() needs the module or the parameters that it moves, as "
+                                                 "AdamW(model.parameters(), lr=1e-3)"),
+                (lambda: Ebb.AdamW([]), Ebb.Error, "EbbAdamW: the list of parameters is empty"),
+                (lambda: Ebb.AdamW([3]), TypeError, "AdamW: params: item 0 is 3: it must be a tensor"),
+                (lambda: Ebb.AdamW(linear.weight), TypeError,
+                 "AdamW: params is a tensor: it must be a module, a list of parameters or a list of groups, as "
+                 "[{\"params\": [weight], \"lr\": 1e-3}]"),
+                (lambda: Ebb.AdamW(linear.named_parameters()), TypeError,
+                 "AdamW: params: item 0 is a name and a parameter: write module.parameters()"),
+                (lambda: Ebb.AdamW([{"lr": 1}]), ValueError, "AdamW: params[0] has no \"params\""),
+                (lambda: Ebb.AdamW([{"params": [linear.weight], "lr": nan}]), ValueError,
+                 "AdamW: params[0]: lr is nan: must be a number of 0 or more"),
+                (lambda: Ebb.AdamW([{"params": [linear.weight], "betas": (0, 0)}]), ValueError,
+                 "AdamW: params[0] has 'betas': a group has params, lr, weight_decay; the rest is the optimizer's"),
+                (lambda: Ebb.AdamW([linear.weight * 2]), Ebb.Error,
+                 "EbbAdamW: parameter 0 of 1 was computed: only leaves can be moved"),
+                (lambda: optimizer.add_param_group({"params": [linear.weight]}), Ebb.Error,
+                 "EbbAdamW: parameter 0 of 1 is in a group of this optimizer already"),
+                (lambda: Ebb.SGD(linear, amsgrad=True), TypeError, "SGD() has no argument 'amsgrad'")):
+            with self.assertRaises(error) as caught:
+                call()
+            self.assertTrue(str(caught.exception).replace("Sgd()", "SGD()").startswith(words), caught.exception)
+        self.assertEqual((optimizer.lr, optimizer.eps), (1e-3, 1e-8))
+
     def test_schedules_move_the_learning_rate(self):
         optimizer = Ebb.AdamW(Ebb.Linear(2, 2), 0.1)
         schedule = Ebb.CosineSchedule(2, 10, 0.1)

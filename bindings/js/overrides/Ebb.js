@@ -15,13 +15,35 @@ function _init() {
 
     // -- constructors: what may fail happens in GInitable, which GJS does not call by itself
 
-    for (const Class of [Ebb.Module, Ebb.Optimizer, Ebb.TextDataset, Ebb.BpeTokenizer, Ebb.DiskStore,
+    for (const Class of [Ebb.Module, Ebb.TextDataset, Ebb.BpeTokenizer, Ebb.DiskStore,
         Ebb.PartitionedStore]) {
         Class.prototype._init = function (...args) {
             GObject.Object.prototype._init.apply(this, args);
             this.init(null);
         };
     }
+
+    // An optimizer takes {module} or {parameters: an array of tensors, or of groups as {params: [...], lr: 0.1}}.
+    Ebb.Optimizer.prototype._init = function (settings = {}) {
+        const {parameters, ...properties} = settings;
+        const groups = _groups(Ebb, parameters);
+        if (groups.length > 0)
+            properties.parameters = _tensors(Ebb, groups[0].params);
+        GObject.Object.prototype._init.call(this, properties);
+        this.init(null);
+        groups.forEach(({params, lr = -1, weight_decay: decay = -1}, i) => {
+            if (i > 0)
+                this.add_parameters(params, lr, decay);
+            else if (lr >= 0)
+                this.set_group_lr(0, lr);
+            if (i === 0 && decay >= 0)
+                this.set_group_weight_decay(0, decay);
+        });
+    };
+
+    // -- names that PyTorch's users look for
+
+    Object.assign(Ebb, {ReLU: Ebb.Relu, GELU: Ebb.Gelu, SiLU: Ebb.Silu, SGD: Ebb.Sgd});
 
     // -- functions with defaults
 
@@ -75,6 +97,8 @@ function _init() {
         ['checkpoint_wrap_uniform', 2], ['checkpoint_wrap_block', 2], ['checkpoint_sequential_full', 3]]) {
         const raw = Ebb[name];
         Ebb[name] = (...args) => {
+            if (name === 'checkpoint_wrapper' && typeof args[1] === 'boolean') // FairScale's, by position
+                args.splice(1, 2, {offload_to_cpu: args[1]});
             if (_isPlainObject(args[index]))
                 args[index] = _checkpointOptions(Ebb, name, args[index]);
             else if (args[index] === undefined)
@@ -277,8 +301,9 @@ function _init() {
     Ebb.set_default_device = device =>
         setDefaultDevice(typeof device === 'string' ? Ebb.Device.get(device) : device ?? null);
 
-    // Numbers, nested arrays of them, or a typed array, copied. Numbers become f32, or i64 where that is asked for.
-    Ebb.tensor = function (data, dtype = F32) {
+    // Numbers, nested arrays of them, or a typed array, copied. Without a dtype integers become i64, so that a loss takes
+    // them as targets, and numbers of which one has a fraction become f32; 1.0 is an integer in JavaScript.
+    Ebb.tensor = function (data, dtype = null) {
         for (const [Type, ofType] of typedArrays) {
             if (data instanceof Type) {
                 const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
@@ -290,10 +315,14 @@ function _init() {
         for (let level = data; Array.isArray(level); level = level[0])
             shape.push(level.length);
         const flat = Array.isArray(data) ? data.flat(Infinity) : [data];
-        if (dtype === Ebb.DType.I64)
-            return Ebb.Tensor.new_from_ints(flat, shape);
-        const tensor = Ebb.Tensor.new_from_floats(flat, shape);
-        return dtype === F32 ? tensor : Ebb.cast(tensor, dtype);
+        const wrong = flat.find(value => typeof value !== 'number');
+        if (wrong !== undefined)
+            throw new TypeError(`tensor: ${_show(wrong)} is no number`);
+        const isInteger = flat.length > 0 && flat.every(value => Number.isSafeInteger(value));
+        dtype ??= isInteger ? Ebb.DType.I64 : F32;
+        const tensor = isInteger && !Ebb.dtype_is_floating_point(dtype) ? Ebb.Tensor.new_from_ints(flat, shape)
+            : Ebb.Tensor.new_from_floats(flat, shape);
+        return tensor.get_dtype() === dtype ? tensor : Ebb.cast(tensor, dtype);
     };
 
     const proto = Ebb.Tensor.prototype;
@@ -340,6 +369,36 @@ function _init() {
             return Ebb[name](this, ...args);
         };
     }
+
+    // Changes in place, which give the tensor itself: Ebb.no_grad(() => w.sub_(w.grad.mul(0.1))).
+    for (const name of ['add', 'sub', 'mul', 'div']) {
+        proto[`${name}_`] = function (other) {
+            if (typeof other === 'number')
+                this[`${name}_scalar_in_place`](other);
+            else
+                this[`${name}_in_place`](other);
+            return this;
+        };
+    }
+    for (const [name, call, ...defaults] of [['fill_', 'fill'], ['copy_', 'copy_from'],
+        ['normal_', 'fill_normal', 0, 1, null], ['uniform_', 'fill_uniform', 0, 1, null]]) {
+        proto[name] = function (...args) {
+            this[call](...args, ...defaults.slice(args.length));
+            return this;
+        };
+    }
+    proto.zero_ = function () {
+        return this.fill_(0);
+    };
+    // Calls fn () without recording gradients, so that parameters can be changed in place.
+    Ebb.no_grad = function (fn) {
+        Ebb.push_grad_enabled(false);
+        try {
+            return fn();
+        } finally {
+            Ebb.pop_grad_enabled();
+        }
+    };
 
     // -- modules
 
@@ -488,6 +547,26 @@ function _verdict(op, verdict) {
         return verdict;
     throw new TypeError(`policy: ${verdict} for ${op}: must be an Ebb.CheckpointPolicy: MUST_SAVE, PREFER_SAVE, `
         + 'PREFER_RECOMPUTE or MUST_RECOMPUTE');
+}
+
+// What an optimizer moves: groups, of which one without rates stands for a plain array.
+function _groups(Ebb, parameters) {
+    if (parameters === undefined || parameters instanceof Ebb.Args)
+        return [];
+    if (!Array.isArray(parameters))
+        throw new TypeError(`parameters: ${_show(parameters)}: must be an array of tensors or of groups`);
+    const groups = parameters.length > 0 && parameters.every(_isPlainObject) ? parameters : [{params: parameters}];
+    for (const {params, ...rates} of groups) {
+        if (!Array.isArray(params) || !params.every(value => value instanceof Ebb.Tensor))
+            throw new TypeError(`params: ${_show(params)}: must be an array of tensors`);
+        for (const [name, value] of Object.entries(rates)) {
+            if (!['lr', 'weight_decay'].includes(name))
+                throw new TypeError(`a group has no ${name}: it has params, lr and weight_decay`);
+            if (!(value >= 0 && value < Infinity))
+                throw new TypeError(`${name} of a group: ${_show(value)}: must be a number of 0 or more`);
+        }
+    }
+    return groups;
 }
 
 function _isPlainObject(value) {

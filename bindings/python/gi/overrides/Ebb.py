@@ -3,14 +3,19 @@
 The parts are in gi.overrides._ebb_*. Every function and method of C that may fail is guarded here, since any of them
 can come to Python code (a forward, a hook), whose exceptions have to come back; see _ebb_errors.
 """
-from gi._gi import FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
+import os
+import types
+
+from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
 from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_options, _ebb_parallel, _ebb_profile, _ebb_ranks,
                           _ebb_stores, _ebb_tensor_ranks, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
-from gi.overrides._ebb_construct import add_init
-from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_check import show
+from gi.overrides._ebb_construct import add_accessors, add_init
+from gi.overrides._ebb_errors import Error, check, guard
+from gi.overrides._ebb_optimizer import adapt_base, adapt_optimizer
 
 _Ebb = get_introspection_module("Ebb")
 __all__ = []
@@ -31,6 +36,22 @@ def _show(value):
     return unpack_result(value) if isinstance(value, _Ebb.Args) else value
 
 
+def _gives_more_than_success(info):
+    """Whether a function that may fail returns TRUE and, beside it, what Python wants."""
+    return (info.can_throw_gerror() and info.get_return_type().get_tag() == TypeTag.BOOLEAN
+            and any(argument.get_direction() == Direction.OUT for argument in info.get_arguments()))
+
+
+def _without_success(function):
+    def call(*args, **kwargs):
+        result = function(*args, **kwargs)[1:]
+        return result if len(result) > 1 else result[0]
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__wrapped__ = function
+    return call
+
+
 def _with_values(function):
     def call(*args, **kwargs):
         args = [pack_result(value) if type(value) is dict else value for value in args]
@@ -42,12 +63,34 @@ def _with_values(function):
     return call
 
 
+def _with_paths(info, function):
+    """A function whose files and folders may be given as paths of any kind."""
+    names = [argument.get_name() for argument in info.get_arguments()]
+    places = [i + info.is_method() for i, name in enumerate(names) if name in ("path", "folder")]
+    if not places:
+        return function
+
+    def call(*args, **kwargs):
+        args = [os.fspath(value) if i in places and isinstance(value, os.PathLike) else value
+                for i, value in enumerate(args)]
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__wrapped__ = function
+    return call
+
+
 def _adapt(info, function):
     """The function for Python, or None if it is good as it is."""
-    if not info.can_throw_gerror() and not _mentions_args(info):
-        return None
     if info.can_throw_gerror():
         function = guard(function)
+    elif info.get_arguments():
+        function = check(function)
+    elif not _mentions_args(info):
+        return None
+    function = _with_paths(info, function)
+    if _gives_more_than_success(info):
+        function = _without_success(function)
     return _with_values(function) if _mentions_args(info) else function
 
 
@@ -60,8 +103,10 @@ def _adapt_class(info):
         adapted = None if shown is not raw and name in shown.__dict__ else _adapt(method, getattr(raw, name))
         if adapted is not None:
             setattr(shown, name, adapted if method.is_method() else staticmethod(adapted))
+    if not isinstance(info, ObjectInfo) and shown is raw and any(name.startswith("set_") for name in vars(raw)):
+        add_accessors(raw)
     if isinstance(info, ObjectInfo) and shown is raw and not issubclass(raw, _ebb_module.Module):
-        add_init(raw)
+        (adapt_optimizer if issubclass(raw, _Ebb.Optimizer) else add_init)(raw)
 
 
 _overridden = {cls.__name__: cls for cls in (_ebb_tensor.Tensor, _ebb_tensor.Device, _ebb_module.Module,
@@ -80,17 +125,28 @@ for _info in Repository.get_default().get_infos("Ebb"):
             _adapt_class(_info)
 
 
-def _give_norm(function):
-    def clip_grad_norm(self, max_norm, norm_type=2):
-        """Scales the gradients so that their norm is max_norm at most; returns the norm before. norm_type is 2, 1,
-        math.inf (or "inf") or any other number above 0."""
-        return function(self, max_norm, float(norm_type))[1]
+adapt_base(_Ebb.Optimizer)
 
-    return clip_grad_norm
+_save_safetensors = globals()["save_safetensors"]
 
 
-_Ebb.Optimizer.clip_grad_norm = _give_norm(_Ebb.Optimizer.clip_grad_p_norm)
+def save_safetensors(tensors, path, metadata=None):
+    """Writes a dict of tensors to a file, as safetensors.torch.save_file() does; path and tensors may change places."""
+    if isinstance(tensors, (str, os.PathLike)):
+        tensors, path = path, tensors
+    if not isinstance(tensors, dict):
+        raise TypeError(f"save_safetensors(): tensors is {show(tensors)}: it must be a dict of tensors, as "
+                        "model.state_dict()")
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"save_safetensors(): path is {show(path)}: it must be the path of a file")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, _Ebb.Tensor):
+            raise TypeError(f"save_safetensors(): tensors[{name!r}] is {show(tensor)}: names must be str and values "
+                            "tensors")
+    return _save_safetensors(path, tensors, metadata)
 
+
+_export("save_safetensors", save_safetensors)
 for _name, _class in _overridden.items():
     _export(_name, _class)
 for _name in _ebb_functions.__all__:
@@ -116,6 +172,16 @@ for _name in _ebb_parallel.__all__:
     _export(_name, getattr(_ebb_parallel, _name))
 _export("save_nth_product", _ebb_options.save_nth_product)
 _export("profile", _ebb_profile.profile)
+for _value in _Ebb.Error.__enum_values__.values():  # Ebb.Error is the exception; its codes stay where they were
+    setattr(Error, _value.value_nick.upper().replace("-", "_"), _value)
+_export("Error", Error)
+for _name, _class in (("ReLU", _Ebb.Relu), ("GELU", _Ebb.Gelu), ("SiLU", _Ebb.Silu), ("SGD", _Ebb.Sgd)):
+    _export(_name, _class)  # as PyTorch has them
+_export("checkpointing", types.SimpleNamespace(**{
+    _name.removeprefix("checkpointing_"): globals().get(_name) or getattr(_Ebb, _name)
+    for _name in ("checkpointing_configure", "checkpointing_checkpoint", "checkpointing_is_configured",
+                  "checkpointing_reset", "checkpointing_get_config", "checkpointing_get_options",
+                  "checkpointing_get_profile")}))
 for _name, _dtype in (("float32", "F32"), ("bfloat16", "BF16"), ("float16", "F16"), ("int32", "I32"), ("int64", "I64"),
                       ("uint8", "U8")):
     _export(_name, getattr(_Ebb.DType, _dtype))

@@ -126,7 +126,7 @@ def _find_fault(function, values):
 
 def explain(function, values, error):
     """The error for Python where PyGObject has refused the arguments of a C function."""
-    name = function.__name__
+    name = function.__name__.removesuffix("_full")
     text = str(error)
     if "is not initialized" in text:
         kind = type(values[0]).__name__ if values else name

@@ -48,8 +48,16 @@ def to_json(function, config):
                     "a file")
 
 
-def checkpointing_configure(mpu=None, config=None, *, partition_activations=None, contiguous_checkpointing=None,
-                            num_checkpoints=None, checkpoint_in_cpu=None, synchronize=None, profile=None):
+def _one_of(name, value, other_name, other):
+    if value is not None and other is not None:
+        raise TypeError(f"checkpointing_configure() got {name} and {other_name}, which are the same: leave one of both "
+                        "out")
+    return value if value is not None else other
+
+
+def checkpointing_configure(mpu_=None, deepspeed_config=None, partition_activations=None,
+                            contiguous_checkpointing=None, num_checkpoints=None, checkpoint_in_cpu=None,
+                            synchronize=None, profile=None, *, mpu=None, config=None):
     """Sets what checkpointing_checkpoint() does and checkpointing_get_options() gives, for the process.
 
     Begins with the defaults, then does what "activation_checkpointing" of config says, which may be a configuration of
@@ -58,8 +66,10 @@ def checkpointing_configure(mpu=None, config=None, *, partition_activations=None
     or DeepSpeed's and Megatron-LM's object; None for one process alone. partition_activations: demands
     ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for num_checkpoints of them.
     checkpoint_in_cpu: it is held in host memory. synchronize: devices are waited for where each forward and backward
-    begins and ends. profile: and their times are logged. Configuring again replaces all of it.
+    begins and ends. profile: and their times are logged. Configuring again replaces all of it. mpu_ and
+    deepspeed_config, as DeepSpeed calls them, are mpu and config.
     """
+    mpu, config = _one_of("mpu", mpu, "mpu_", mpu_), _one_of("config", config, "deepspeed_config", deepspeed_config)
     overrides = {"partition_activations": partition_activations, "contiguous_checkpointing": contiguous_checkpointing,
                  "num_checkpoints": num_checkpoints, "checkpoint_in_cpu": checkpoint_in_cpu,
                  "synchronize": synchronize, "profile": profile}

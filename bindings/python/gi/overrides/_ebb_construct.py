@@ -4,6 +4,7 @@ Positional arguments are those of the C constructor `new`, each of which is a pr
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
 """
 from gi.module import get_introspection_module
+from gi.overrides._ebb_check import check_property
 from gi.overrides._ebb_errors import guard
 from gi.repository import Gio, GObject
 
@@ -33,25 +34,28 @@ def _positional_names(cls):
     return _names[cls]
 
 
-def construct(self, initialize, args, kwargs):
-    """Calls initialize with all arguments as properties, then what may fail."""
-    names = _positional_names(type(self))
+def name_arguments(cls, names, args, kwargs):
+    """All arguments of a constructor by name."""
     if len(args) > len(names):
-        raise TypeError(f"{type(self).__name__}() takes at most {len(names)} positional arguments"
+        raise TypeError(f"{cls.__name__}() takes at most {len(names)} positional arguments"
                         + (f" ({', '.join(names)})" if names else "") + f", but {len(args)} were given")
     for name, value in zip(names, args):
         if name in kwargs:
-            raise TypeError(f"{type(self).__name__}() got {name!r} twice")
+            raise TypeError(f"{cls.__name__}() got {name!r} twice")
         kwargs[name] = value
+    return kwargs
+
+
+def construct(self, initialize, args, kwargs):
+    """Calls initialize with all arguments as properties, then what may fail."""
+    kwargs = name_arguments(type(self), _positional_names(type(self)), args, kwargs)
     others = {}
     for name, value in kwargs.items():
-        check_setting(self, name, value)
         if name in OTHER_SETTINGS and hasattr(self, OTHER_SETTINGS[name]):
+            check_setting(self, name, value)
             others[name] = value
-            continue
-        found = _property_name(type(self), name) if isinstance(value, str) else None
-        if found is not None:
-            kwargs[name] = _from_nick(type(self), found, value)
+        else:
+            kwargs[name] = _take(self, name, value)
     initialize(**{name: value for name, value in kwargs.items() if name not in others})
     if isinstance(self, Gio.Initable):
         _init(self, None)
@@ -64,6 +68,18 @@ def check_setting(self, name, value):
     check = getattr(type(self), "_check_setting", None)
     if check is not None:
         check(name, value)
+
+
+def _take(self, name, value):
+    """The value of an argument as its property takes it."""
+    check_setting(self, name, value)
+    found = _property_name(type(self), name)
+    if found is None:
+        names = [spec.name.replace("-", "_") for spec in type(self).list_properties()
+                 if spec.flags & GObject.ParamFlags.WRITABLE]
+        raise TypeError(f"{type(self).__name__}() has no argument {name!r}: "
+                        + (f"its arguments are {', '.join(names)}" if names else "it takes none"))
+    return check_property(f"{type(self).__name__}: {name}", type(self).find_property(found), value)
 
 
 def _property_name(cls, name):
@@ -85,26 +101,11 @@ def _set_attribute(self, name, value):
         setter(self, value)
         return
     found = _property_name(type(self), name)
-    if found is not None:
-        check_setting(self, name, value)
     if found is None:
         GObject.Object.__setattr__(self, name, value)
     else:
-        self.set_property(found, _from_nick(type(self), found, value))
-
-
-def _from_nick(cls, name, value):
-    """Of an enumeration's property, the value that a string names; any other value as it is."""
-    spec = cls.find_property(name)
-    if not isinstance(value, str) or not spec.value_type.is_a(GObject.TYPE_ENUM):
-        return value
-    # The class that introspection makes: that of the property, asked for first, would be made without its names.
-    enumeration = getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))
-    nicks = {item.value_nick: item for item in enumeration.__enum_values__.values()}
-    if value not in nicks:
-        raise ValueError(f"{cls.__name__}: {name.replace('-', '_')} is {value!r}: "
-                         f"must be one of {', '.join(map(repr, nicks))}")
-    return nicks[value]
+        value = _take(self, name, value)
+        getattr(type(self), "_set_setting", GObject.Object.set_property)(self, found, value)
 
 
 def add_init(cls):
@@ -120,3 +121,25 @@ def add_init(cls):
 def add_attributes(cls):
     cls.__getattr__ = _get_attribute
     cls.__setattr__ = _set_attribute
+
+
+def _get_by_accessor(self, name):
+    getter = None if name.startswith("_") else getattr(type(self), f"get_{name}", None)
+    if getter is None:
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    return getter(self)
+
+
+def _set_by_accessor(self, name, value):
+    setter = getattr(type(self), f"set_{name}", None)
+    if setter is None:
+        names = sorted(each.removeprefix("set_") for each in dir(type(self)) if each.startswith("set_"))
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r} that can be set: it has "
+                             f"{', '.join(names)}")
+    setter(self, value)
+
+
+def add_accessors(cls):
+    """Gives a class that is no GObject attributes for its get and set functions; one that is misspelt is an error."""
+    cls.__getattr__ = _get_by_accessor
+    cls.__setattr__ = _set_by_accessor

@@ -9,6 +9,7 @@ import itertools
 import re
 import threading
 
+from gi.overrides._ebb_check import explain
 from gi.repository import GLib
 
 _kept = {}  # token: (thread, exception)
@@ -21,6 +22,18 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+class Error(GLib.Error):
+    """What fails in C: its text is the message alone. matches(Ebb.error_quark(), Ebb.Error.SHAPE) tells errors apart."""
+
+    __module__ = "gi.repository.Ebb"
+
+    def __str__(self):
+        return self.message
+
+    def __repr__(self):
+        return f"Ebb.Error({self.message!r})"
 
 
 def _keep(exception):
@@ -62,6 +75,12 @@ def guard(function):
             result = function(*args, **kwargs)
         except GLib.Error as error:
             exception = _recall(error)
+            if exception is error and not isinstance(error, Error):
+                exception = Error(error.message, error.domain, error.code)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            if error.__traceback__.tb_next is not None:  # of Python code that was called
+                raise
+            exception = explain(function, args, error)
         else:
             if _kept:
                 _settle()
@@ -69,6 +88,26 @@ def guard(function):
         try:
             if _kept:
                 _settle()
+            raise exception
+        finally:
+            del exception
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__wrapped__ = function
+    return call
+
+
+def check(function):
+    """A C function that can't fail, with messages about its arguments that name it."""
+
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            if error.__traceback__.tb_next is not None:  # of Python code that was called
+                raise
+            exception = explain(function, args, error)
+        try:
             raise exception
         finally:
             del exception

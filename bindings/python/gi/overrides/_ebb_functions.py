@@ -2,6 +2,7 @@
 import array
 
 from gi.module import get_introspection_module
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_tensor import DType, Tensor, dimensions, sizes, to_device, to_dtype
 from gi.repository import GLib
@@ -138,6 +139,14 @@ def _from_array(data):
     return from_numpy(numpy.array(values, dtype=target, order="C")).clone()
 
 
+def _pack_floats(values):
+    try:
+        return array.array("f", values).tobytes()
+    except TypeError:
+        wrong = next(value for value in values if not hasattr(type(value), "__float__"))
+        raise TypeError(f"tensor(): {show(wrong)} is no number") from None
+
+
 def _from_numbers(data):
     shape, values = _leading_shape(data), []
     _flatten(data, shape, 0, values)
@@ -146,7 +155,7 @@ def _from_numbers(data):
     elif all(isinstance(value, int) for value in values) and values:
         dtype, content = DType.I64, array.array("q", values).tobytes()
     else:
-        dtype, content = DType.F32, array.array("f", values).tobytes()
+        dtype, content = DType.F32, _pack_floats(values)
     return _copy(Tensor.new_from_bytes(GLib.Bytes.new(content), 0, shape, dtype))
 
 

@@ -1,12 +1,14 @@
 """Modules: attributes that C owns, a forward in Python, and what PyTorch's users look for."""
+import functools
 import weakref
 
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import pack_call, pack_result, unpack_call, unpack_result
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import c_class, construct, is_library_class
 from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
-from gi.overrides._ebb_tensor import DType, Tensor, _NAMES, to_device, to_dtype
+from gi.overrides._ebb_tensor import DType, Tensor, split_targets, to_device, to_dtype
 
 Ebb = get_introspection_module("Ebb")
 
@@ -45,10 +47,20 @@ _last_kind = {}  # by name: where it was found last, which is where it will be
 _call = guard(Ebb.Module.call)
 
 
+class _NotMade(AttributeError):
+    """A module's C part is not there yet."""
+
+
 def _find(module, name):
     """The kind and the value of what C has under a name; (None, None) if nothing."""
     guess = _last_kind.get(name, "child")
-    value = _GETTERS[guess](module, name)
+    try:
+        value = _GETTERS[guess](module, name)
+    except RuntimeError as error:
+        if "is not initialized" not in str(error):
+            raise
+        raise _NotMade(f"{type(module).__name__}.__init__() must call super().__init__()"
+                       + (f" before it assigns or uses {name!r}" if name else "")) from None
     if value is not None:
         return guess, value
     for kind, getter in _GETTERS.items():
@@ -81,6 +93,19 @@ def _is_property(cls, name):
         owner is Module or not is_library_class(owner))
 
 
+def _check_init(cls):
+    """Has the constructor of a class written in Python fail where it forgets that of the class above."""
+    init = cls.__dict__["__init__"]
+
+    @functools.wraps(init)
+    def __init__(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        if type(self) is cls:
+            _find(self, "")
+
+    cls.__init__ = __init__
+
+
 def _do_forward(self, args):
     positional, keywords = unpack_call(args)
     return pack_result(self.forward(*positional, **keywords))
@@ -97,6 +122,27 @@ def _call_hooks(module, args, result):
     value = () if result is None else (unpack_result(result),)
     for hook in list(module.__dict__["_pre_hooks" if result is None else "_hooks"].values()):
         hook(module, tuple(positional), *value)
+
+
+class _Config:
+    """What module.config is in OneFlow: its activation_checkpointing is the module's."""
+
+    __slots__ = ("_module",)
+
+    def __init__(self, module):
+        object.__setattr__(self, "_module", module)
+
+    def __getattr__(self, name):
+        if name != "activation_checkpointing":
+            raise AttributeError(f"config of {type(self._module).__name__} has activation_checkpointing alone, not "
+                                 f"{name!r}")
+        return self._module.activation_checkpointing
+
+    def __setattr__(self, name, value):
+        if name != "activation_checkpointing":
+            raise AttributeError(f"config of {type(self._module).__name__} has activation_checkpointing alone, not "
+                                 f"{name!r}")
+        self._module.activation_checkpointing = value
 
 
 class HookHandle:
@@ -121,6 +167,8 @@ class Module(Ebb.Module):
         if "forward" in cls.__dict__ and "do_forward" not in cls.__dict__:
             cls.do_forward = _do_forward
         guard_virtual_functions(cls, "do_forward", "do_forward1", "do_build")
+        if "__init__" in cls.__dict__ and not is_library_class(cls):
+            _check_init(cls)
 
     def __init__(self, *args, **kwargs):
         construct(self, super().__init__, args, kwargs)
@@ -140,6 +188,8 @@ class Module(Ebb.Module):
                 return value
             if self.find_property(name.replace("_", "-")) is not None:
                 return self.get_property(name.replace("_", "-"))
+            if name == "config":  # OneFlow's, where a module has none of its own
+                return _Config(self)
         raise AttributeError(f"{type(self).__name__} has no attribute, parameter, buffer or child {name!r}")
 
     def __setattr__(self, name, value):
@@ -167,7 +217,10 @@ class Module(Ebb.Module):
         self.__dict__.pop(name, None)
 
     def _set_other(self, name, value):
-        kind, _ = _find(self, name)
+        try:
+            kind, _ = _find(self, name)
+        except _NotMade:  # what is no part of the module may be there before, as in PyTorch
+            kind = None
         if kind is None:
             _refuse_name(type(self), name, False)
             super().__setattr__(name, value)
@@ -175,10 +228,44 @@ class Module(Ebb.Module):
             _REMOVERS[kind](self, name)
         elif kind == "buffer" and isinstance(value, Tensor):
             _register_buffer(self, name, value, True)
+        elif kind == "parameter" and isinstance(value, Tensor) and value.is_leaf() and value.get_requires_grad():
+            _register_parameter(self, name, value)  # another module's: both have it from now on
         else:
-            wanted = {"parameter": "Ebb.Parameter", "buffer": "Ebb.Buffer or a tensor", "child": "module"}[kind]
+            wanted = {"parameter": "Ebb.Parameter or another module's parameter", "buffer": "Ebb.Buffer or a tensor", "child": "module"}[kind]
             raise TypeError(f"{type(self).__name__}.{name} is a {kind}: assign another {wanted}, or None to remove it, "
                             f"not a {type(value).__name__}")
+
+    def register_parameter(self, name, parameter):
+        """The same as an attribute: an Ebb.Parameter, another module's parameter, or None to remove it."""
+        if parameter is not None and not isinstance(parameter, (Parameter, Tensor)):
+            raise TypeError(f"register_parameter(): {name} is {show(parameter)}: it must be an Ebb.Parameter, a "
+                            "tensor or None")
+        if isinstance(parameter, Tensor) and not (parameter.is_leaf() and parameter.get_requires_grad()):
+            parameter = Parameter(parameter)
+        if isinstance(parameter, Parameter):
+            self._register(name, parameter)
+        else:
+            _register_parameter(self, name, parameter)
+
+    def register_buffer(self, name, tensor, persistent=True):
+        """The same as an attribute that is an Ebb.Buffer; None removes it."""
+        if tensor is not None and not isinstance(tensor, (Buffer, Tensor)):
+            raise TypeError(f"register_buffer(): {name} is {show(tensor)}: it must be a tensor or None")
+        if tensor is None:
+            _register_buffer(self, name, None, False)
+        else:
+            self._register(name, tensor if isinstance(tensor, Buffer) else Buffer(tensor, persistent))
+
+    def register_child(self, name, module):
+        """The same as an attribute that is a module; None removes it."""
+        if module is None:
+            _register_child(self, name, None)
+        else:
+            if not isinstance(module, Ebb.Module):
+                raise TypeError(f"register_child(): {name} is {show(module)}: it must be an Ebb.Module or None")
+            self._register(name, module)
+
+    register_module = add_module = register_child
 
     def __delattr__(self, name):
         kind, _ = (None, None) if name in self.__dict__ else _find(self, name)
@@ -224,6 +311,9 @@ class Module(Ebb.Module):
         return self.get_state_dict()
 
     def load_state_dict(self, state, strict=True):
+        if not hasattr(state, "keys"):
+            raise TypeError(f"load_state_dict(): state is {show(state)}: it must be a dict of tensors, as state_dict() "
+                            "gives")
         _load_state_dict(self, pack_result(dict(state)), strict)
 
     @property
@@ -231,6 +321,8 @@ class Module(Ebb.Module):
         return self.get_training()
 
     def train(self, mode=True):
+        if not isinstance(mode, bool):
+            raise TypeError(f"train(): mode is {show(mode)}: must be True or False")
         self.set_training(mode)
         return self
 
@@ -251,16 +343,33 @@ class Module(Ebb.Module):
 
     @activation_checkpointing.setter
     def activation_checkpointing(self, enabled):
+        if not isinstance(enabled, bool):
+            raise TypeError(f"activation_checkpointing is {show(enabled)}: must be True or False")
         _set_activation_checkpointing(self, enabled)
+
+    def gradient_checkpointing_enable(self):
+        """Makes each Ebb.TransformerBlock below keep only its inputs for backward; for others see
+        Ebb.checkpoint_wrap_each()."""
+        blocks = self._blocks("gradient_checkpointing_enable")
+        for block in blocks:
+            _set_activation_checkpointing(block, True)
+
+    def gradient_checkpointing_disable(self):
+        """Undoes gradient_checkpointing_enable()."""
+        for block in self._blocks("gradient_checkpointing_disable"):
+            _set_activation_checkpointing(block, False)
+
+    def _blocks(self, function):
+        blocks = [module for module in self.get_modules() if isinstance(module, Ebb.TransformerBlock)]
+        if not blocks:
+            raise ValueError(f"{function}(): {type(self).__name__} has no Ebb.TransformerBlock below it: write "
+                             "Ebb.checkpoint_wrap_each(model, YourBlock)")
+        return blocks
 
     # types and places
     def to(self, *targets, dtype=None, device=None):
         """Moves all parameters and buffers to another dtype or device, each an object or a name; returns the module."""
-        for target in targets:
-            if isinstance(target, DType) or (isinstance(target, str) and target in _NAMES):
-                dtype = target
-            else:
-                device = target
+        dtype, device = split_targets(targets, dtype, device)
         if device is not None:
             _to_device(self, to_device(device))
         if dtype is not None:
@@ -327,6 +436,9 @@ class Sequential(_Container, Ebb.Sequential):
     __module__ = "gi.overrides.Ebb"
 
     def __init__(self, *modules):
+        if len(modules) == 1 and isinstance(modules[0], (list, tuple)):
+            raise TypeError(f"Sequential(): a {type(modules[0]).__name__} is no module: write "
+                            "Ebb.Sequential(*modules)")
         super().__init__()
         for module in modules:
             self.append(module)
@@ -341,6 +453,8 @@ class ModuleList(_Container, Ebb.ModuleList):
     __module__ = "gi.overrides.Ebb"
 
     def __init__(self, modules=()):
+        if isinstance(modules, Ebb.Module) and not isinstance(modules, _Container):
+            raise TypeError(f"ModuleList(): modules is {show(modules)}: it must be a list of modules")
         super().__init__()
         for module in modules:
             self.append(module)

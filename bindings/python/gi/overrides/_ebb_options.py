@@ -17,7 +17,7 @@ def takes_options(function):
     signature = inspect.signature(function)
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-               for name, default in DEFAULTS.items()]
+               for name, default in DEFAULTS.items() if name not in [p.name for p in named]]
     function.__signature__ = signature.replace(parameters=named + options)
     return function
 

@@ -10,7 +10,6 @@ from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
 
-_RANGES = {GObject.TYPE_UINT: 2**32 - 1, GObject.TYPE_UINT64: 2**64 - 1}
 _GROUPS = 4  # as ebb_offload_wrapper() has it
 
 _wrapper = guard(Ebb.offload_wrapper)
@@ -24,22 +23,6 @@ def _settings(cls):
     """What a store can be made with, by the names of Python."""
     return {spec.name.replace("-", "_"): spec for spec in cls.list_properties()
             if spec.flags & GObject.ParamFlags.WRITABLE}
-
-
-def _check_range(label, spec, value):
-    if spec.value_type in _RANGES:
-        kind, most = "an int", _RANGES[spec.value_type]
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    elif spec.value_type == GObject.TYPE_DOUBLE:
-        kind, most = "a number", None
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    else:
-        return
-    limits = f"from 0 to {most}" if most is not None else "of at least 0"
-    if not fits:
-        raise TypeError(f"{label} is {value!r}: must be {kind} {limits}")
-    if not 0 <= value or (most is not None and value > most):
-        raise ValueError(f"{label} is {value!r}: must be {kind} {limits}")
 
 
 def _check_store(label, value):
@@ -66,8 +49,6 @@ class ActivationStore(Ebb.ActivationStore):
             raise TypeError(f"{cls.__name__}() has no argument {name!r}: its arguments are {names}")
         elif settings[name].value_type.is_a(Ebb.ActivationStore.__gtype__):
             _check_store(label, value)
-        else:
-            _check_range(label, settings[name], value)
 
     def set_filter(self, filter):
         """Has filter(tensor, op) asked about each tensor that would be stored; None: all are."""

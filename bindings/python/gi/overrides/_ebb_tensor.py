@@ -7,6 +7,7 @@ import operator
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import PythonObject
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import guard
 from gi.repository import GLib
 
@@ -32,6 +33,26 @@ def to_dtype(value):
     if isinstance(value, str) and value in _NAMES:
         return _NAMES[value]
     raise TypeError(f"{value!r} is no dtype: an Ebb.DType, or one of {', '.join(_NAMES)}")
+
+
+def split_targets(targets, dtype, device):
+    """The dtype and the device that to() was given, in any order."""
+    for target in targets:
+        if isinstance(target, DType) or (isinstance(target, str) and target in _NAMES):
+            dtype = target
+        elif isinstance(target, Ebb.Tensor):
+            dtype, device = target.get_dtype(), target.get_device()
+        elif isinstance(target, Ebb.Device) or (isinstance(target, str) and target not in _OTHER_NAMES):
+            device = target
+        else:
+            raise TypeError(f"to(): {show(target)} is neither a dtype ({', '.join(_NAMES)}) nor a device, as \"cpu\""
+                            + ("; there are no 64-bit floats" if target in _DOUBLES else ""))
+    return dtype, device
+
+
+_DOUBLES = ("f64", "float64", "double")
+_OTHER_NAMES = (*_DOUBLES, "i8", "int8", "i16", "int16", "short", "u16", "uint16", "u32", "uint32", "u64", "uint64",
+                "c64", "complex64", "complex128")
 
 
 def to_device(value):
@@ -93,6 +114,142 @@ def _binary(name, scalar_name=None, swapped=False):
     return method
 
 
+# -- changes in place --------------------------------------------------------------------------------------------------
+
+_fill, _copy_from, _add_scaled, _fill_normal, _fill_uniform, _get_item, _get_item_int = (
+    guard(getattr(Ebb.Tensor, name)) for name in
+    ("fill", "copy_from", "add_scaled", "fill_normal", "fill_uniform", "get_item", "get_item_int"))
+_is_grad_enabled, _requires_grad, _is_leaf = Ebb.is_grad_enabled, Ebb.Tensor.get_requires_grad, Ebb.Tensor.is_leaf
+
+
+def _is_recorded(self, other):
+    """Whether a graph has to know of self op= other, so that it gives a new tensor; a leaf's refusal is left to C."""
+    if not _is_grad_enabled():
+        return False
+    if _requires_grad(self):
+        return not _is_leaf(self)
+    return isinstance(other, Ebb.Tensor) and _requires_grad(other)
+
+
+def _in_place(name):
+    """add_() and its kin: changes self, and returns it."""
+    between = guard(getattr(Ebb.Tensor, f"{name}_in_place"))
+    scalar = guard(getattr(Ebb.Tensor, f"{name}_scalar_in_place"))
+
+    def method(self, other):
+        if isinstance(other, Ebb.Tensor):
+            between(self, other)
+        elif isinstance(other, numbers.Real):
+            scalar(self, float(other))
+        else:
+            raise TypeError(f"{name}_(): other is {show(other)}: it must be a tensor or a number")
+        return self
+
+    method.__name__ = f"{name}_"
+    return method
+
+
+def _in_place_with_alpha(name, sign):
+    change = _in_place(name)
+
+    def method(self, other, alpha=1):
+        if alpha == 1:
+            return change(self, other)
+        if not isinstance(other, Ebb.Tensor):
+            return change(self, other * alpha)
+        _add_scaled(self, other, sign * alpha)
+        return self
+
+    method.__name__ = f"{name}_"
+    return method
+
+
+def _by_copy(name, function):
+    """What has no change in place of its own is computed apart and copied."""
+
+    def method(self, *args, **kwargs):
+        Ebb.push_grad_enabled(False)
+        try:
+            result = function(self, *args, **kwargs)
+        finally:
+            Ebb.pop_grad_enabled()
+        if result.get_shape() != self.get_shape():
+            raise ValueError(f"{name}: the result is of shape {result.get_shape()}, and the tensor of "
+                             f"{self.get_shape()}: write it to another one")
+        if result.get_dtype() in _FLOATING and self.get_dtype() not in _FLOATING:
+            raise TypeError(f"{name}: the result is of {result.get_dtype().value_nick}, which a tensor of "
+                            f"{self.get_dtype().value_nick} can't hold")
+        _copy_from(self, result)
+        return self
+
+    method.__name__ = name
+    return method
+
+
+def _assign(change, compute):
+    """An operator as +=: in place, unless a graph records it."""
+
+    def method(self, other):
+        if not isinstance(other, (Ebb.Tensor, numbers.Real)):
+            return NotImplemented
+        return compute(self, other) if _is_recorded(self, other) else change(self, other)
+
+    return method
+
+
+def _write_by_tensor(view, dim, indices, value):
+    """Writes to the places along a dimension that a list or a tensor of integers names; of one named twice the last
+    value stays."""
+    if isinstance(indices, Ebb.Tensor):
+        if indices.get_n_dims() != 1 or indices.get_dtype() in (*_FLOATING, DType.BOOL):
+            raise TypeError("a tensor that says where to write must be a mask, or integers in one dimension")
+        indices = indices.tolist()
+    size = view.get_dim(dim)
+    is_many = isinstance(value, Ebb.Tensor) and value.get_n_dims() == view.get_n_dims() and value.get_dim(dim) != 1
+    if is_many and value.get_dim(dim) != len(indices):
+        raise ValueError(f"{value.get_dim(dim)} values for {len(indices)} indices")
+    for i, index in enumerate(indices):
+        if not -size <= index < size:
+            raise IndexError(f"index {index} in a dimension of size {size}")
+        place = _select(view, dim, index % size)
+        if not isinstance(value, Ebb.Tensor):
+            _fill(place, value)
+        elif value.get_n_dims() == view.get_n_dims():
+            _copy_from(place, _select(value, dim, i if is_many else 0))
+        else:
+            _copy_from(place, value)
+
+
+def _write(tensor, key, value):
+    if isinstance(key, Ebb.Tensor) and key.get_dtype() == DType.BOOL:
+        shape = tensor.get_shape()[:key.get_n_dims()]
+        if key.get_shape() != shape:
+            raise IndexError(f"a mask of shape {key.get_shape()} for a tensor of shape {tensor.get_shape()}")
+        mask = _reshape(key, shape + [1] * (tensor.get_n_dims() - len(shape)))
+        if not isinstance(value, Ebb.Tensor):
+            value = _scalar(value, tensor.get_dtype(), tensor.get_device())
+        _copy_from(tensor, _where(_expand(mask, tensor.get_shape()), value, tensor))
+        return
+    keys = key if isinstance(key, tuple) else (key,)
+    picks = [i for i, k in enumerate(keys)
+             if isinstance(k, list) or (isinstance(k, Ebb.Tensor) and k.get_n_dims() > 0)]
+    if len(picks) > 1:
+        raise IndexError("at most one list or tensor can say where to write")
+    if picks:
+        place = picks[0]
+        view = _index(tensor, (*keys[:place], slice(None), *keys[place + 1:]))
+        dim = sum(1 for k in keys[:place] if k is None or isinstance(k, slice))
+        if Ellipsis in [k for k in keys[:place] if not isinstance(k, (Ebb.Tensor, list))]:
+            dim += tensor.get_n_dims() - sum(1 for k in keys if k is not None and k is not Ellipsis)
+        _write_by_tensor(view, dim, keys[place], value)
+        return
+    view = _index(tensor, key)
+    if isinstance(value, Ebb.Tensor):
+        _copy_from(view, value)
+    else:
+        _fill(view, value)
+
+
 def _unary(name):
     function = _function(name)
 
@@ -107,7 +264,10 @@ def sizes(shape):
     """A shape from f(2, 3), f((2, 3)) or f([2, 3])."""
     if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
         shape = shape[0]
-    return [operator.index(size) for size in shape]
+    try:
+        return [operator.index(size) for size in shape]
+    except TypeError:
+        raise TypeError(f"sizes {show(tuple(shape))}: they must be ints") from None
 
 
 def dimensions(dim):
@@ -282,8 +442,8 @@ class Tensor(Ebb.Tensor):
     def item(self):
         dtype = self.get_dtype()
         if dtype in _FLOATING:
-            return self.get_item()[1]
-        value = self.get_item_int()[1]
+            return _get_item(self)[1]
+        value = _get_item_int(self)[1]
         return bool(value) if dtype == DType.BOOL else value
 
     def tolist(self):
@@ -342,14 +502,64 @@ class Tensor(Ebb.Tensor):
         return _index(self, key)
 
     def __setitem__(self, key, value):
-        keys = key if isinstance(key, tuple) else (key,)
-        if any(isinstance(k, (Tensor, list)) for k in keys):
-            raise TypeError("only numbers, slices, None and ... can say where to write")
-        view = _index(self, key)
-        if isinstance(value, Tensor):
-            view.copy_from(value)
-        else:
-            view.fill(float(value))
+        if not isinstance(value, Ebb.Tensor):
+            if isinstance(value, numbers.Real):
+                value = float(value)
+            elif isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__"):
+                from gi.overrides._ebb_functions import tensor
+                value = tensor(value, device=self.get_device())
+            else:
+                raise TypeError(f"{show(value)} can't be written to a tensor: it must be a number, a tensor, or a list "
+                                "of numbers")
+        _write(self, key, value)
+
+    # changes in place
+    add_, sub_ = _in_place_with_alpha("add", 1), _in_place_with_alpha("sub", -1)
+    mul_, div_ = _in_place("mul"), _in_place("div")
+    __iadd__, __isub__ = _assign(_in_place("add"), __add__), _assign(_in_place("sub"), __sub__)
+    __imul__, __itruediv__ = _assign(mul_, __mul__), _assign(div_, __truediv__)
+    pow_ = _by_copy("pow_", __pow__)
+    __ipow__ = _assign(_by_copy("**=", __pow__), __pow__)
+    __imatmul__ = _assign(_by_copy("@=", __matmul__), __matmul__)
+    __iand__ = _assign(_by_copy("&=", __and__), __and__)
+    __ior__ = _assign(_by_copy("|=", __or__), __or__)
+
+    def fill_(self, value):
+        _fill(self, value)
+        return self
+
+    def zero_(self):
+        _fill(self, 0)
+        return self
+
+    def copy_(self, source):
+        """Copies the values of a tensor, converting their dtype; returns self."""
+        _copy_from(self, source if source.get_device() == self.get_device() else _to_device(source, self.get_device()))
+        return self
+
+    def normal_(self, mean=0.0, std=1.0, generator=None):
+        _fill_normal(self, mean, std, generator)
+        return self
+
+    def uniform_(self, low=0.0, high=1.0, generator=None):
+        _fill_uniform(self, low, high, generator)
+        return self
+
+    def clamp_(self, min=-math.inf, max=math.inf):
+        return _clamp_in_place(self, min, max)
+
+    @property
+    def data(self):
+        """The tensor without its graph, over the same memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value):
+        Ebb.push_grad_enabled(False)
+        try:
+            self.copy_(value)
+        finally:
+            Ebb.pop_grad_enabled()
 
     # shapes
     def reshape(self, *shape):
@@ -396,11 +606,7 @@ class Tensor(Ebb.Tensor):
     # types and places
     def to(self, *targets, dtype=None, device=None):
         """The tensor in another dtype or on another device, each an object or a name, in any order."""
-        for target in targets:
-            if isinstance(target, DType) or (isinstance(target, str) and target in _NAMES):
-                dtype = target
-            else:
-                device = target
+        dtype, device = split_targets(targets, dtype, device)
         result = self
         if device is not None:
             result = _to_device(result, to_device(device))
@@ -470,6 +676,8 @@ _view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chun
 _to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log_softmax, _gather, _backward = map(
     _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
                 "gather", "backward"))
+_where = _function("where")
+_clamp_in_place = _by_copy("clamp_", lambda self, low, high: _clamp(self, low, high))
 
 
 def _nest_empty(shape):

@@ -111,10 +111,11 @@ def _check_count(function, name, n, stack):
 
 
 @takes_options
-def checkpoint_wrapper(module, **options):
+def checkpoint_wrapper(module, offload_to_cpu=False, maintain_forward_counter=False, **options):
     """Makes a module keep only its inputs in forward and recompute the rest in backward; returns the same module.
 
-    offload_to_cpu: inputs on another device are held in host memory. preserve_rng_state: random numbers are drawn
+    offload_to_cpu: inputs on another device are held in host memory. maintain_forward_counter: FairScale's switch for
+    module.forward_counter, which is counted here in either case. preserve_rng_state: random numbers are drawn
     again as they were. determinism_check: "default", "none" or "values". early_stop: a recompute ends once backward
     has what it needs. policy: what is kept inside; "selective" (products that widen or narrow), "attention" (all but
     the attention core), a list of names from Ebb.op_list_names(), Ebb.save_nth_product(n), or a function of
@@ -125,6 +126,11 @@ def checkpoint_wrapper(module, **options):
     options: an Ebb.CheckpointOptions in place of all others, as Ebb.checkpointing_get_options().
     """
     _check_module("checkpoint_wrapper", "module", module)
+    for name, value in (("offload_to_cpu", offload_to_cpu), ("maintain_forward_counter", maintain_forward_counter)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: {value!r}: must be True or False")
+    if offload_to_cpu:
+        options["offload_to_cpu"] = True
     _wrapper(module, make_options("checkpoint_wrapper", options))
     return module
 

@@ -1,0 +1,171 @@
+"""Optimizers as PyTorch's users make them: over a module, a list of parameters, or a list of groups."""
+from gi.module import get_introspection_module
+from gi.overrides._ebb_check import show
+from gi.overrides._ebb_construct import add_attributes, construct, name_arguments
+from gi.overrides._ebb_errors import guard
+from gi.repository import GObject
+
+Ebb = get_introspection_module("Ebb")
+
+_ADAM = ("params", "lr", "betas", "eps", "weight_decay")
+_NAMES = {"AdamW": _ADAM, "Adam": _ADAM,
+          "Sgd": ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov")}
+_GROUP_KEYS = ("params", "lr", "weight_decay")
+
+_add_parameters = guard(Ebb.Optimizer.add_parameters)
+_set_option = guard(Ebb.Optimizer.set_option)
+
+
+def _list_parameters(label, value):
+    if isinstance(value, (str, Ebb.Tensor)) or not hasattr(value, "__iter__"):
+        kind = "a tensor" if isinstance(value, Ebb.Tensor) else show(value)
+        raise TypeError(f"{label} is {kind}: it must be a module, a list of parameters or a list of groups, "
+                        "as [{\"params\": [weight], \"lr\": 1e-3}]")
+    return list(value)
+
+
+def _check_tensors(label, values):
+    for index, value in enumerate(values):
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Ebb.Tensor):
+            raise TypeError(f"{label}: item {index} is a name and a parameter: write module.parameters()")
+        if not isinstance(value, Ebb.Tensor):
+            raise TypeError(f"{label}: item {index} is {show(value)}: it must be a tensor")
+    return values
+
+
+def _check_group(label, group):
+    for key in group:
+        if key not in _GROUP_KEYS:
+            raise ValueError(f"{label} has {key!r}: a group has {', '.join(_GROUP_KEYS)}; the rest is the optimizer's")
+    if "params" not in group:
+        raise ValueError(f"{label} has no \"params\"")
+    params = group["params"]
+    if isinstance(params, Ebb.Tensor):
+        params = [params]
+    elif isinstance(params, Ebb.Module):
+        params = params.get_parameters(True)
+    rates = {}
+    for key in ("lr", "weight_decay"):
+        value = group.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0):
+            raise (TypeError if not isinstance(value, (int, float)) else ValueError)(
+                f"{label}: {key} is {show(value)}: must be a number of 0 or more")
+        rates[key] = -1.0 if value is None else float(value)
+    return _check_tensors(label, _list_parameters(label, params)), rates["lr"], rates["weight_decay"]
+
+
+def _split_betas(name, kwargs):
+    betas = kwargs.pop("betas")
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise TypeError(f"{name}: betas is {show(betas)}: must be two numbers, as (0.9, 0.999)")
+    for key, value in zip(("beta1", "beta2"), betas):
+        if key in kwargs:
+            raise TypeError(f"{name}() got betas and {key}: leave one of both out")
+        kwargs[key] = value
+
+
+class _Group:
+    """One of optimizer.param_groups: its "params", "lr" and "weight_decay", of which the last two can be set."""
+
+    def __init__(self, optimizer, index):
+        self._optimizer, self._index = optimizer, index
+
+    def __getitem__(self, key):
+        if key == "params":
+            return self._optimizer.get_group_parameters(self._index)
+        if key not in _GROUP_KEYS:
+            raise KeyError(key)
+        return getattr(self._optimizer, f"get_group_{key}")(self._index)
+
+    def __setitem__(self, key, value):
+        if key not in ("lr", "weight_decay"):
+            raise KeyError(f"{key!r}: a group's lr and weight_decay can be set")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+            raise ValueError(f"{type(self._optimizer).__name__}: {key} of a group is {show(value)}: must be a number "
+                             "of 0 or more")
+        getattr(self._optimizer, f"set_group_{key}")(self._index, value)
+
+    def keys(self):
+        return list(_GROUP_KEYS)
+
+    def __repr__(self):
+        return f"{{'params': {len(self['params'])} tensors, 'lr': {self['lr']}, 'weight_decay': {self['weight_decay']}}}"
+
+
+def _make(self, args, kwargs):
+    cls = type(self)
+    positional = _NAMES.get(cls.__name__, ("params", "lr"))
+    kwargs = name_arguments(cls, positional, args, kwargs)
+    if "betas" in kwargs and "betas" in positional:
+        _split_betas(cls.__name__, kwargs)
+    if "params" in kwargs:
+        if "module" in kwargs:
+            raise TypeError(f"{cls.__name__}() got params and module: leave one of both out")
+        kwargs["module"] = kwargs.pop("params")
+    label, groups, given = f"{cls.__name__}: params", [], kwargs.get("module")
+    if given is None:
+        raise TypeError(f"{cls.__name__}() needs the module or the parameters that it moves, as "
+                        f"{cls.__name__}(model.parameters(), lr=1e-3)")
+    if not isinstance(given, Ebb.Module):
+        values = _list_parameters(label, kwargs.pop("module"))
+        if values and all(isinstance(value, dict) for value in values):
+            groups = [_check_group(f"{label}[{i}]", group) for i, group in enumerate(values)]
+            values = groups[0][0]
+        kwargs["parameters"] = Ebb.Args.new(Ebb.ArgsKind.LIST)
+        for tensor in _check_tensors(label, values):
+            kwargs["parameters"].add_tensor(None, tensor)
+    construct(self, lambda **properties: GObject.Object.__init__(self, **properties), (), kwargs)
+    if groups:
+        self.set_group_lr(0, groups[0][1])
+        self.set_group_weight_decay(0, groups[0][2])
+    for tensors, lr, weight_decay in groups[1:]:
+        _add_parameters(self, tensors, lr, weight_decay)
+
+
+def add_param_group(self, group):
+    """Has the optimizer move more tensors: {"params": tensors, "lr": …, "weight_decay": …}, the last two if others."""
+    if not isinstance(group, dict):
+        raise TypeError(f"add_param_group(): group is {show(group)}: must be a dict with \"params\"")
+    _add_parameters(self, *_check_group(f"{type(self).__name__}: the group", group))
+
+
+def _set_setting(self, name, value):
+    if isinstance(value, float):
+        _set_option(self, name, value)
+    else:
+        self.set_property(name, value)
+
+
+_zero, _zero_in_place = Ebb.Optimizer.zero_grad, guard(Ebb.Optimizer.zero_grad_in_place)
+
+
+def zero_grad(self, set_to_none=True):
+    """Drops the gradients, or fills them with zeros where they are."""
+    if set_to_none:
+        _zero(self)
+    else:
+        _zero_in_place(self)
+
+
+_clip = guard(Ebb.Optimizer.clip_grad_p_norm)
+
+
+def clip_grad_norm(self, max_norm, norm_type=2):
+    """Scales the gradients so that their norm is max_norm at most; returns the norm before. norm_type is 2, 1,
+    math.inf (or "inf") or any other number above 0."""
+    return _clip(self, max_norm, float(norm_type))[1]
+
+
+def adapt_optimizer(cls):
+    """Gives a class of optimizers its constructor and attributes for Python."""
+    cls.__init__ = lambda self, *args, **kwargs: _make(self, args, kwargs)
+    add_attributes(cls)
+
+
+def adapt_base(base):
+    """The methods that all optimizers share."""
+    base._set_setting = _set_setting
+    base.add_param_group, base.zero_grad, base.clip_grad_norm = add_param_group, zero_grad, clip_grad_norm
+    base.param_groups = property(lambda self: [_Group(self, index) for index in range(self.get_n_groups())])
+    base.state_dict = lambda self: self.get_state()
+    base.load_state_dict = lambda self, state: self.load_state(state)
