@@ -142,6 +142,8 @@ EbbOptimizer *ebb_optimizer_make_for_parameters (GType type,
 GParamSpec *ebb_optimizer_option_spec (const char *name,
                                        double initial,
                                        GParamFlags flags);
+gboolean ebb_optimizer_check_options (EbbOptimizer *self,
+                                      GError **error);
 gboolean ebb_optimizer_check_option (EbbOptimizer *self,
                                      const char *name,
                                      double value,

@@ -323,93 +323,6 @@ groups_have_their_own_rates (void)
   g_assert_cmpuint (ebb_optimizer_get_n_groups (optimizer), ==, 2);
 }
 
-static EbbTensor *
-make_leaf (double value)
-{
-  g_autoptr (GError) error = NULL;
-  const gint64 size = 3;
-  EbbTensor *leaf = ebb_full (&size, 1, value, EBB_DTYPE_F32, NULL, &error);
-
-  g_assert_true (ebb_tensor_set_requires_grad (leaf, TRUE, &error));
-  g_assert_no_error (error);
-  return leaf;
-}
-
-static void
-lists_are_groups_of_their_own (void)
-{
-  EbbOptimizer *(*make[]) (EbbTensor **, guint, double, GError **) = {
-    ebb_sgd_new_for_parameters, ebb_adam_new_for_parameters, ebb_adamw_new_for_parameters
-  };
-
-  for (guint i = 0; i < G_N_ELEMENTS (make); i++)
-    {
-      g_autoptr (GError) error = NULL;
-      g_autoptr (EbbTensor) a = make_leaf (1);
-      g_autoptr (EbbTensor) b = make_leaf (1);
-      g_autoptr (EbbTensor) c = make_leaf (1);
-      g_autoptr (EbbOptimizer) optimizer = make[i]((EbbTensor *[]){ a, b, a }, 3, 0.5, &error);
-      g_autoptr (EbbArgs) state = NULL;
-      guint group;
-
-      g_assert_no_error (error);
-      ebb_optimizer_set_weight_decay (optimizer, 0);
-      g_assert_true (ebb_optimizer_add_parameters (optimizer, &c, 1, 0.25, -1, &group, &error));
-      g_assert_cmpuint (group, ==, 1);
-      fill_grads (optimizer, 1);
-      g_assert_true (ebb_optimizer_step (optimizer, &error));
-      g_assert_no_error (error);
-      g_assert_cmpfloat_with_epsilon (values (a)[2], 0.5, 1e-6);
-      g_assert_cmpfloat_with_epsilon (values (b)[2], 0.5, 1e-6);
-      g_assert_cmpfloat_with_epsilon (values (c)[2], 0.75, 1e-6);
-      for (guint g = 0; g < 2; g++)
-        {
-          g_auto (GStrv) names = ebb_optimizer_get_group_names (optimizer, g);
-          g_autofree char *joined = g_strjoinv (" ", names);
-
-          g_assert_cmpstr (joined, ==, g == 0 ? "0 1" : "2");
-        }
-      state = ebb_optimizer_get_state (optimizer);
-      g_assert_true (ebb_optimizer_load_state (optimizer, state, &error));
-    }
-}
-
-static void
-lists_that_cannot_be_moved_are_refused (void)
-{
-  g_autoptr (GError) error = NULL;
-  g_autoptr (EbbTensor) leaf = make_leaf (1);
-  g_autoptr (EbbTensor) computed = ebb_mul_scalar (leaf, 2, &error);
-  g_autoptr (EbbTensor) integers = ebb_zeros ((gint64[]){ 2 }, 1, EBB_DTYPE_I64, NULL, &error);
-  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new_for_parameters (&leaf, 1, 1, &error);
-  const struct
-  {
-    EbbTensor *tensor;
-    const char *words;
-  } wrong[] = {
-    { computed, "EbbSgd: parameter 1 of 2 was computed: only leaves can be moved" },
-    { integers, "EbbSgd: parameter 1 of 2 holds no floating-point numbers" },
-    { leaf, "EbbSgd: parameter 1 of 2 is in a group of this optimizer already" },
-    { NULL, "EbbSgd: parameter 1 of 2 is NULL" },
-  };
-
-  g_assert_no_error (error);
-  for (guint i = 0; i < G_N_ELEMENTS (wrong); i++)
-    {
-      g_autoptr (EbbTensor) good = make_leaf (2);
-
-      g_assert_false (ebb_optimizer_add_parameters (optimizer, (EbbTensor *[]){ good, wrong[i].tensor }, 2, -1, -1,
-                                                    NULL, &error));
-      g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-      g_assert_cmpstr (error->message, ==, wrong[i].words);
-      g_clear_error (&error);
-      g_assert_cmpuint (ebb_optimizer_get_n_groups (optimizer), ==, 1);
-    }
-  g_assert_null (ebb_adamw_new_for_parameters (NULL, 0, 1, &error));
-  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpstr (error->message, ==, "EbbAdamW: the list of parameters is empty");
-}
-
 /* -- gradients ----------------------------------------------------------------------------------------------------- */
 
 static void
@@ -838,84 +751,6 @@ a_warmup_may_take_all_steps (void)
     }
 }
 
-static void
-bad_arguments_are_named (void)
-{
-  g_autoptr (EbbTensor) weight = NULL;
-  g_autoptr (EbbModule) module = make_module (&weight);
-  g_autoptr (EbbModule) empty = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-  g_autoptr (GError) error = NULL;
-  const double bad[] = { -1, NAN, INFINITY };
-  const struct
-  {
-    GType type;
-    const char *name;
-  } options[] = {
-    { EBB_TYPE_ADAMW, "lr" },
-    { EBB_TYPE_ADAMW, "weight-decay" },
-    { EBB_TYPE_ADAMW, "beta1" },
-    { EBB_TYPE_ADAM, "beta2" },
-    { EBB_TYPE_ADAM, "eps" },
-    { EBB_TYPE_SGD, "lr-scale" },
-    { EBB_TYPE_SGD, "momentum" },
-    { EBB_TYPE_SGD, "dampening" },
-  };
-
-  g_assert_null (ebb_adamw_new (module, -1, &error));
-  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpstr (error->message, ==, "EbbAdamW: lr is -1: it must be a number of 0 or more");
-  g_clear_error (&error);
-  g_assert_null (ebb_sgd_new (module, NAN, &error));
-  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_clear_error (&error);
-  g_assert_null (ebb_adamw_new (NULL, 1, &error));
-  g_assert_no_error (error);
-  empty = ebb_dropout_new (0.1, &error);
-  g_assert_no_error (error);
-  g_assert_null (ebb_adamw_new (empty, 1, &error));
-  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpstr (error->message, ==, "EbbAdamW: the module has no parameters");
-
-  g_clear_error (&error);
-  /* Whichever way an optimizer is made or changed, and whichever number it is. */
-  for (guint i = 0; i < G_N_ELEMENTS (options); i++)
-    for (guint v = 0; v < G_N_ELEMENTS (bad); v++)
-      {
-        g_autoptr (EbbOptimizer) changed = g_initable_new (options[i].type, NULL, NULL, "module", module, NULL);
-        g_autofree char *words = g_strdup_printf ("%s: %s is %g: it must be a number of 0 or more",
-                                                  g_type_name (options[i].type), options[i].name, bad[v]);
-        double before, after;
-
-        g_assert_null (
-            g_initable_new (options[i].type, NULL, &error, "module", module, options[i].name, bad[v], NULL));
-        g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-        g_assert_true (g_str_has_prefix (error->message, words));
-        g_clear_error (&error);
-        g_object_get (changed, options[i].name, &before, NULL);
-        g_assert_false (ebb_optimizer_set_option (changed, options[i].name, bad[v], &error));
-        g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-        g_assert_true (g_str_has_prefix (error->message, words));
-        g_clear_error (&error);
-        g_object_get (changed, options[i].name, &after, NULL);
-        g_assert_cmpfloat (before, ==, after);
-        g_assert_true (ebb_optimizer_set_option (changed, options[i].name, 0.25, &error));
-        g_object_get (changed, options[i].name, &after, NULL);
-        g_assert_cmpfloat (after, ==, 0.25);
-        g_assert_false (ebb_optimizer_set_option (changed, "momentun", 0.25, &error));
-        g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-        g_clear_error (&error);
-      }
-
-  /* With an error set nothing moves. */
-  optimizer = ebb_sgd_new (module, 1, NULL);
-  fill_grads (optimizer, 1);
-  error = g_error_new_literal (EBB_ERROR, EBB_ERROR_IO, "an earlier one");
-  g_assert_false (ebb_optimizer_step (optimizer, &error));
-  g_assert_cmpint (ebb_optimizer_get_n_steps (optimizer), ==, 0);
-  g_assert_false (ebb_optimizer_step (NULL, NULL));
-}
-
 int
 main (int argc, char **argv)
 {
@@ -924,8 +759,6 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer/sgd-equals-pytorch", sgd_equals_pytorch);
   g_test_add_func ("/optimizer/adamw-follows-its-formula", adamw_follows_its_formula);
   g_test_add_func ("/optimizer/adam-adds-the-decay-to-the-gradient", adam_adds_the_decay_to_the_gradient);
-  g_test_add_func ("/optimizer/lists-are-groups-of-their-own", lists_are_groups_of_their_own);
-  g_test_add_func ("/optimizer/lists-that-cannot-be-moved-are-refused", lists_that_cannot_be_moved_are_refused);
   g_test_add_func ("/optimizer/nesterov-follows-its-formula", nesterov_follows_its_formula);
   g_test_add_func ("/optimizer/biases-and-norms-can-be-spared-decay", biases_and_norms_can_be_spared_decay);
   g_test_add_func ("/optimizer/groups-have-their-own-rates", groups_have_their_own_rates);
@@ -946,6 +779,5 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer/autocast-sees-the-new-weights", autocast_sees_the_new_weights);
   g_test_add_func ("/optimizer/the-cosine-warms-up-and-comes-down", the_cosine_warms_up_and_comes_down);
   g_test_add_func ("/optimizer/a-warmup-may-take-all-steps", a_warmup_may_take_all_steps);
-  g_test_add_func ("/optimizer/bad-arguments-are-named", bad_arguments_are_named);
   return g_test_run ();
 }

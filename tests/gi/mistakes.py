@@ -181,12 +181,12 @@ class Messages(TestCase):
             (lambda: Ebb.Linear("a", 3), TypeError, "Linear: in_features is 'a': must be an int from -2147483648"),
             (lambda: Ebb.Linear(2**40, 3), ValueError, f"Linear: in_features is {2**40}: must be an int from"),
             (lambda: Ebb.Linear(3, 2, bias="no"), TypeError, "Linear: bias is 'no': must be True or False"),
-            (lambda: Ebb.Linear(3, 2, biased=True), TypeError, "Linear() has no argument 'biased': its arguments are "),
-            (lambda: Ebb.Linear(3, 2, True, 5), TypeError, "Linear() takes at most 3 positional arguments (in_features, "),
+            (lambda: Ebb.Linear(3, 2, biased=True), TypeError, "Linear() has no argument 'biased': its arguments "),
+            (lambda: Ebb.Linear(3, 2, True, 5), TypeError, "Linear() takes at most 3 positional arguments "),
             (lambda: Ebb.Linear(-3, 2), Ebb.Error, "Linear: in-features is -3, it must be at least 1"),
             (lambda: Ebb.Dropout(1.5), Ebb.Error, "Dropout: p is 1.5"),
             (lambda: Ebb.Dropout("a"), TypeError, "Dropout: p is 'a': must be a number"),
-            (lambda: Ebb.CosineSchedule(-1, 5), ValueError, "CosineSchedule: warmup_steps is -1: must be an int from 0"),
+            (lambda: Ebb.CosineSchedule(-1, 5), ValueError, "CosineSchedule: warmup_steps is -1: must be an int from "),
             (lambda: Ebb.GELU("round"), ValueError, "Gelu: kind is 'round': must be one of 'exact', 'tanh'"),
             (lambda: Ebb.Sequential([Ebb.ReLU()]), TypeError, "Sequential(): a list is no module: write "
                                                               "Ebb.Sequential(*modules)"),
@@ -236,8 +236,8 @@ class Messages(TestCase):
                 super().__init__()
                 self.layer = Ebb.Linear(self.width, 2)
 
-        self.check((Assigns, AttributeError, "Assigns.__init__() must call super().__init__() before it assigns or uses "
-                                             "'layer'"),
+        self.check((Assigns, AttributeError, "Assigns.__init__() must call super().__init__() before it assigns or "
+                                             "uses 'layer'"),
                    (Forgets, AttributeError, "Forgets.__init__() must call super().__init__()"))
         self.assertEqual(Before().layer.in_features, 3)
 

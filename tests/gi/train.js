@@ -57,8 +57,9 @@ w.mul(w).sum().backward();
 equal([...w.grad.toArray()], [2, 4], 'gradient');
 
 // Integers are integers, so that a loss takes them.
-for (const [data, dtype, wanted] of [[[1, 2], undefined, 'I64'], [[[1], [2.5]], undefined, 'F32'], [[], undefined, 'F32'],
-    [3, undefined, 'I64'], [[1, 2], 'F32', 'F32'], [[1, 2], 'I32', 'I32'], [[0.5], 'BF16', 'BF16']]) {
+for (const [data, dtype, wanted] of [[[1, 2], undefined, 'I64'], [[[1], [2.5]], undefined, 'F32'],
+    [[], undefined, 'F32'], [3, undefined, 'I64'], [[1, 2], 'F32', 'F32'], [[1, 2], 'I32', 'I32'],
+    [[0.5], 'BF16', 'BF16']]) {
     const made = Ebb.tensor(data, ...dtype ? [Ebb.DType[dtype]] : []);
     equal(made.dtype, Ebb.DType[wanted], `the dtype of ${JSON.stringify(data)}`);
 }
@@ -104,7 +105,7 @@ checkFailsWith(TypeError, () => Ebb.tensor([1, 'a']), "'a' is no number");
     checkFails(() => new Ebb.AdamW({module: linear, beta1: 1}), 'beta1 is 1', 'less than 1');
     checkFails(() => new Ebb.AdamW({parameters: []}), 'the list of parameters is empty');
     checkFailsWith(TypeError, () => new Ebb.AdamW({parameters: [3]}), 'array of tensors');
-    checkFailsWith(TypeError, () => new Ebb.AdamW({parameters: [{params: [weight], betas: 1}]}), 'a group has no betas');
+    checkFailsWith(TypeError, () => new Ebb.AdamW({parameters: [{params: [weight], betas: 1}]}), 'has no betas');
     const wrapped = Ebb.checkpoint_wrapper(linear, true);
     check(Ebb.checkpoint_is_wrapped(linear) && wrapped !== null, 'offload_to_cpu by position');
     Ebb.checkpoint_unwrap(linear);

@@ -338,7 +338,8 @@ class Training(TestCase):
 
     def test_groups_have_their_own_rates(self):
         linear = Ebb.Linear(2, 2)
-        optimizer = Ebb.SGD([{"params": [linear.weight], "lr": 0.5}, {"params": linear.bias, "weight_decay": 0.25}], lr=2)
+        optimizer = Ebb.SGD([{"params": [linear.weight], "lr": 0.5}, {"params": linear.bias, "weight_decay": 0.25}],
+                            lr=2)
         groups = optimizer.param_groups
         self.assertEqual([(g["lr"], g["weight_decay"], len(g["params"])) for g in groups], [(0.5, 0, 1), (2, 0.25, 1)])
         self.assert_same(groups[1]["params"][0], linear.bias)
@@ -382,7 +383,8 @@ class Training(TestCase):
                 (lambda: Ebb.Adam(linear, betas=(0.9, 0.9), beta1=0.5), TypeError,
                  "Adam() got betas and beta1: leave one of both out"),
                 (lambda: Ebb.AdamW(linear, "1e-3"), TypeError, "AdamW: lr is '1e-3': must be a number"),
-                (lambda: setattr(optimizer, "lr", -1), Ebb.Error, "EbbAdamW: lr is -1: it must be a number of 0 or more"),
+                (lambda: setattr(optimizer, "lr", -1), Ebb.Error, "EbbAdamW: lr is -1: it must be a number of 0 or "
+                                                                   "more"),
                 (lambda: setattr(optimizer, "eps", nan), Ebb.Error, "EbbAdamW: eps is nan: it must be a number of 0 or "
                                                                      "more"),
                 (lambda: Ebb.AdamW(), TypeError, "AdamW() needs the module or the parameters that it moves, as "

@@ -301,8 +301,8 @@ function _init() {
     Ebb.set_default_device = device =>
         setDefaultDevice(typeof device === 'string' ? Ebb.Device.get(device) : device ?? null);
 
-    // Numbers, nested arrays of them, or a typed array, copied. Without a dtype integers become i64, so that a loss takes
-    // them as targets, and numbers of which one has a fraction become f32; 1.0 is an integer in JavaScript.
+    // Numbers, nested arrays of them, or a typed array, copied. Without a dtype integers become i64, so that a loss
+    // takes them as targets, and numbers of which one has a fraction become f32; 1.0 is an integer in JavaScript.
     Ebb.tensor = function (data, dtype = null) {
         for (const [Type, ofType] of typedArrays) {
             if (data instanceof Type) {

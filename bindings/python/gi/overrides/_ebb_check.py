@@ -89,7 +89,8 @@ def check_property(label, spec, value):
 _WANTED = {TypeTag.BOOLEAN: (bool, "True or False"), TypeTag.UTF8: (str, "a str"),
            TypeTag.FILENAME: ((str, bytes), "a path, as a str"), TypeTag.DOUBLE: (numbers.Real, "a number"),
            TypeTag.FLOAT: (numbers.Real, "a number"), TypeTag.ARRAY: ((list, tuple), "a list"),
-           **dict.fromkeys((TypeTag.INT32, TypeTag.UINT32, TypeTag.INT64, TypeTag.UINT64), (numbers.Integral, "an int"))}
+           **dict.fromkeys((TypeTag.INT32, TypeTag.UINT32, TypeTag.INT64, TypeTag.UINT64),
+                           (numbers.Integral, "an int"))}
 
 
 def _wanted(kind):
@@ -104,7 +105,7 @@ def _wanted(kind):
 
 
 def _visible(function):
-    """The arguments that Python passes: not those that C gives back, nor the lengths of arrays and data of callbacks."""
+    """The arguments that Python passes: not what C gives back, the lengths of arrays, nor the data of callbacks."""
     arguments = list(function.get_arguments())
     hidden = {argument.get_type().get_array_length() for argument in arguments
               if argument.get_type().get_tag() == TypeTag.ARRAY}
@@ -137,4 +138,5 @@ def explain(function, values, error):
         fault = None
     if fault is not None:
         return TypeError(f"{name}(): {fault[0]} is {show(fault[1])}: it must be {fault[2]}")
-    return type(error)(text if text.startswith((name, "Ebb.")) else f"{name}(): {text}")
+    kind = TypeError if isinstance(error, TypeError) else ValueError  # an OverflowError is a value, too
+    return kind(text if text.startswith((name, "Ebb.")) else f"{name}(): {text}")

@@ -25,7 +25,7 @@ _thread = _Thread()
 
 
 class Error(GLib.Error):
-    """What fails in C: its text is the message alone. matches(Ebb.error_quark(), Ebb.Error.SHAPE) tells errors apart."""
+    """What fails in C. Its text is the message alone; its code is one of Ebb.Error.SHAPE and the others."""
 
     __module__ = "gi.repository.Ebb"
 

@@ -231,7 +231,8 @@ class Module(Ebb.Module):
         elif kind == "parameter" and isinstance(value, Tensor) and value.is_leaf() and value.get_requires_grad():
             _register_parameter(self, name, value)  # another module's: both have it from now on
         else:
-            wanted = {"parameter": "Ebb.Parameter or another module's parameter", "buffer": "Ebb.Buffer or a tensor", "child": "module"}[kind]
+            wanted = {"parameter": "Ebb.Parameter or another module's parameter",
+                      "buffer": "Ebb.Buffer or a tensor", "child": "module"}[kind]
             raise TypeError(f"{type(self).__name__}.{name} is a {kind}: assign another {wanted}, or None to remove it, "
                             f"not a {type(value).__name__}")
 

@@ -1,7 +1,7 @@
 """Optimizers as PyTorch's users make them: over a module, a list of parameters, or a list of groups."""
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_construct import add_attributes, construct, name_arguments
+from gi.overrides._ebb_construct import add_attributes, c_class, construct, name_arguments
 from gi.overrides._ebb_errors import guard
 from gi.repository import GObject
 
@@ -89,12 +89,13 @@ class _Group:
         return list(_GROUP_KEYS)
 
     def __repr__(self):
-        return f"{{'params': {len(self['params'])} tensors, 'lr': {self['lr']}, 'weight_decay': {self['weight_decay']}}}"
+        return (f"{{'params': {len(self['params'])} tensors, 'lr': {self['lr']}, "
+                f"'weight_decay': {self['weight_decay']}}}")
 
 
 def _make(self, args, kwargs):
     cls = type(self)
-    positional = _NAMES.get(cls.__name__, ("params", "lr"))
+    positional = _NAMES.get(c_class(cls).__name__, ("params", "lr"))
     kwargs = name_arguments(cls, positional, args, kwargs)
     if "betas" in kwargs and "betas" in positional:
         _split_betas(cls.__name__, kwargs)

@@ -147,6 +147,7 @@ def summon_full_params(module, writeback=True):
 
 def shard_report(module, as_dict=False):
     """What the units of a sharded module hold and have done: a table, or a list of their numbers."""
+    _check_module("shard_report", "module", module)
     return json.loads(Ebb.shard_report_json(module)) if as_dict else _shard_report(module)
 
 

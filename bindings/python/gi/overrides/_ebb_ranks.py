@@ -4,7 +4,7 @@ import re
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_construct import add_attributes
-from gi.overrides._ebb_errors import as_plain_failure, guard
+from gi.overrides._ebb_errors import Error, as_plain_failure, guard
 from gi.overrides._ebb_functions import choice
 from gi.repository import GLib
 
@@ -72,7 +72,7 @@ def run_ranks(n_ranks, function, *args, **kwargs):
     """Runs function(group, *args, **kwargs) on n_ranks threads, each a rank of one group, and waits for all.
 
     Returns what they returned, in the order of the ranks. An exception of a rank comes out of here; the other ranks get
-    a GLib.Error that tells of it where they wait for that rank. What Python does itself runs on one thread at a time,
+    an Ebb.Error that tells of it where they wait for that rank. What Python does itself runs on one thread at a time,
     and what Ebb does at once.
     """
     results, exceptions = [None] * n_ranks, {}
@@ -91,7 +91,7 @@ def run_ranks(n_ranks, function, *args, **kwargs):
         _run_ranks(n_ranks, run)
         return results
     except GLib.Error as error:
-        failure = error
+        failure = Error(error.message, error.domain, error.code)
     try:
         culprit = re.match(r"rank (\d+) of", failure.message)
         exception = exceptions.get(int(culprit.group(1))) if culprit else None

@@ -147,6 +147,7 @@ def checkpoint_unwrap_each(root):
 
 def checkpoint_report(root, as_dict=False):
     """What every checkpoint wrapper on root and below has done: a table, or a dict of its numbers."""
+    _check_module("checkpoint_report", "root", root)
     return json.loads(Ebb.checkpoint_report_json(root)) if as_dict else _report(root)
 
 
