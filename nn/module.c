@@ -235,7 +235,8 @@ ebb_module_set_training (EbbModule *self, gboolean training)
  * @self: a module
  *
  * Counts the forwards of the module whose backward is still to come. Forwards without gradients do not count, and only
- * a wrapper counts at all.
+ * a wrapper counts at all: one more when a forward has ended, one less when its recompute has ended. Inside a forward
+ * it is the number of those before it, inside a recompute that of those still to come with this one.
  *
  * Returns: the number of forwards
  */

@@ -160,6 +160,8 @@ check_two_forwards (EbbProcessGroup *group,
       g_test_message ("%s", nesting_names[nesting]);
       first = forward (gpt, 0);
       second = forward (gpt, 2);
+      /* The forward counter, which only checkpoints move, couldn't say so. */
+      g_assert_cmpuint (ebb_module_get_forward_counter (gpt), ==, nesting >= ROOT_CHECKPOINTED ? 2 : 0);
       assert_calls (group, 2 * N_UNITS - 1, 0);
       backward (first);
       assert_calls (group, 3 * N_UNITS - 2, 0);

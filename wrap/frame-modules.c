@@ -16,7 +16,7 @@ entry_clear (gpointer data)
   ebb_module_weak_free (((Entry *) data)->module);
 }
 
-/* Notes the training flags of the modules and all inside them, and counts the forward. A recompute's is no new one. */
+/* Notes the training flags of the modules and all inside them. */
 void
 ebb_frame_enter_modules (EbbCheckpointFrame *self,
                          GPtrArray *modules)
@@ -26,7 +26,6 @@ ebb_frame_enter_modules (EbbCheckpointFrame *self,
   if (modules->len == 0)
     return;
   all = ebb_checkpoint_target_expand (modules);
-  self->is_counted = ebb_thread.recomputing == 0;
   self->modules = g_array_sized_new (FALSE, FALSE, sizeof (Entry), all->len);
   g_array_set_clear_func (self->modules, entry_clear);
   for (guint i = 0; i < all->len; i++)
@@ -35,25 +34,39 @@ ebb_frame_enter_modules (EbbCheckpointFrame *self,
       Entry entry = { ebb_module_get_weak (module), ebb_module_get_training (module) };
 
       g_array_append_val (self->modules, entry);
-      if (self->is_counted)
-        ebb_module_add_to_forward_counter (module, 1);
     }
 }
 
-/* Once for each frame: when it is recomputed, or dropped. Children may have come or gone since the forward. */
-void
-ebb_frame_count_down (EbbCheckpointFrame *self)
+/* Children may have come or gone since the forward began. */
+static void
+count (EbbCheckpointFrame *self,
+       int delta)
 {
-  gboolean was_counted = self->is_counted;
-
-  self->is_counted = FALSE;
-  for (guint i = 0; was_counted && i < self->modules->len; i++)
+  self->is_counted = delta > 0;
+  for (guint i = 0; self->modules != NULL && i < self->modules->len; i++)
     {
       g_autoptr (EbbModule) module = ebb_module_weak_get (g_array_index (self->modules, Entry, i).module);
 
       if (module != NULL)
-        ebb_module_add_to_forward_counter (module, -1);
+        ebb_module_add_to_forward_counter (module, delta);
     }
+}
+
+/* Once for each frame, when its forward has come to its end, as in FairScale: what runs inside finds the forwards
+ * before it. A forward inside a recompute is no new one. */
+void
+ebb_frame_count_up (EbbCheckpointFrame *self)
+{
+  if (ebb_thread.recomputing == 0)
+    count (self, 1);
+}
+
+/* Once for each frame: when its recompute has come to its end, or when it is dropped. */
+void
+ebb_frame_count_down (EbbCheckpointFrame *self)
+{
+  if (self->is_counted)
+    count (self, -1);
 }
 
 /* Gives each module the flag that it had in the forward, and notes the one it has; called again, puts these back. Each

@@ -206,6 +206,7 @@ gboolean ebb_frame_recompute (EbbCheckpointFrame *self,
 /* frame-modules.c: counters and training flags */
 void ebb_frame_enter_modules (EbbCheckpointFrame *self,
                               GPtrArray *modules);
+void ebb_frame_count_up (EbbCheckpointFrame *self);
 void ebb_frame_count_down (EbbCheckpointFrame *self);
 void ebb_frame_swap_training (EbbCheckpointFrame *self);
 

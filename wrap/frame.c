@@ -480,12 +480,12 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   g_set_object (&self->tracker, ebb_thread.tracker); /* may have been made inside */
   if (result != NULL)
     {
+      ebb_frame_count_up (self);
       target->tally.n_forwards += ebb_thread.recomputing == 0;
       tally_forward (self, nested);
     }
   else
     {
-      ebb_frame_count_down (self);
       ebb_generator_pop_forks_to (fork);
       ebb_frame_put_back_generators (self->draws);
     }
