@@ -64,7 +64,7 @@ typedef enum
    *    with size 1 in the reduced ones ---------------------------------------------------------------------------- */
   EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES SUM_ABS MAX_ABS ANY ALL; integers
                          * sum in i64 */
-  EBB_KERNEL_VAR,        /* (x) -> var, mean: reduce.correction; two passes */
+  EBB_KERNEL_VAR,        /* (x) -> var, mean as the sum of two numbers: reduce.correction; two passes */
   EBB_KERNEL_ARG_REDUCE, /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */
   EBB_KERNEL_TOPK,       /* (x [rows, n]) -> values, indices i64 [rows, topk.k], sorted, largest or smallest first */
 
@@ -85,15 +85,16 @@ typedef enum
   EBB_KERNEL_ADD_LAYER_NORM,     /* (x, residual, weight, bias) -> sum = residual + dropout (x), y = norm (sum), mean,
                                 * rstd; norm.p = 0: no draw; sum may be the same view as residual or x */
   EBB_KERNEL_CROSS_ENTROPY,      /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
-                                * logsumexp f32 [rows]; ignored rows give 0; xent.smoothing */
+                                * logsumexp f32 [rows, 2] as the sum of two numbers; ignored rows give 0;
+                                * xent.smoothing */
   EBB_KERNEL_CROSS_ENTROPY_GRAD, /* (dloss f32 [rows] (stride 0 allowed), logits, target, logsumexp) -> dlogits; in
                                 * place on logits. The logits may be of classes xent.first on alone, of all of which
                                 * logsumexp is; then without smoothing */
   EBB_KERNEL_CROSS_ENTROPY_PART, /* (logits [rows, n] of classes xent.first on, target) -> f32 [rows, 3]: their
                                 * logsumexp as the sum of two numbers, the target's logit or 0 if it is not theirs;
                                 * ignored rows give 0 */
-  EBB_KERNEL_CROSS_ENTROPY_JOIN, /* (f32 [parts, rows, 3] of them, target) -> loss f32 [rows], logsumexp f32 [rows]; the
-                                * parts are summed in their order */
+  EBB_KERNEL_CROSS_ENTROPY_JOIN, /* (f32 [parts, rows, 3] of them, target) -> loss f32 [rows], logsumexp f32 [rows, 2];
+                                * the parts are summed in their order */
 
   /* -- indices (checked by the launcher) --------------------------------------------------------------------------- */
   EBB_KERNEL_INDEX_SELECT, /* (x [outer, n, inner], index i64/i32 [k]) -> y [outer, k, inner]; also embedding; any
@@ -111,11 +112,12 @@ typedef enum
                                 * (strides 0), a and b with any strides of which one of the last two is 1;
                                 * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16 */
   EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL) -> o [B, H, T, D],
-                                * logsumexp f32 [B, H, T]. Any strides but the last is 1 (o too). mask: bool, true =
-                                * attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a floating bias of that
-                                * shape. attention.causal aligns the upper left corner. A row without any
-                                * key gives 0, logsumexp -inf. Dropout on the probabilities: draw index
-                                * ((b * H + h) * T + t) * S + s. H a multiple of Hk */
+                              * logsumexp f32 [B, H, T, 2]: the largest score of a row, and the logarithm of its
+                              * sum of powers beside that, both to base 2. Any strides but the last is 1 (o too). mask: bool,
+                              * true =      attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a floating bias of that
+                              * shape. attention.causal aligns the upper left corner. A row without any
+                              * key gives 0, logsumexp -inf and 0. Dropout on the probabilities: draw index
+                              * ((b * H + h) * T + t) * S + s. H a multiple of Hk */
   EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
 
   /* -- optimizers: contiguous, in place on outputs ----------------------------------------------------------------- */

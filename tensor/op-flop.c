@@ -10,8 +10,8 @@ last_size (EbbTensor *tensor)
   return tensor->view.n_dims > 0 ? (guint64) tensor->view.shape[tensor->view.n_dims - 1] : 1;
 }
 
-/* Queries by keys and weights by values; of a causal one, half. The second output is a number for each row of scores,
- * [B, H, T]; keys are [B, H, S, D], or, with queries and values beside them, [B, T, 3 H D]. */
+/* Queries by keys and weights by values; of a causal one, half. The second output has two numbers for each row of
+ * scores, [B, H, T, 2]; keys are [B, H, S, D], or, with queries and values beside them, [B, T, 3 H D]. */
 static guint64
 attention_flop (const EbbOpCall *call)
 {
@@ -19,7 +19,7 @@ attention_flop (const EbbOpCall *call)
   const EbbView *keys = call->n_inputs >= 3 ? &call->inputs[1]->view : NULL;
   guint64 n_keys = keys ? (guint64) keys->shape[2] : (guint64) rows[2];
   guint64 size = keys ? (guint64) keys->shape[3] : last_size (call->outputs[0]) / (guint64) MAX (rows[1], 1);
-  guint64 flop = 4 * (guint64) call->outputs[1]->n_elements * n_keys * size;
+  guint64 flop = 4 * (guint64) (rows[0] * rows[1] * rows[2]) * n_keys * size;
 
   return call->params.attention.causal ? flop / 2 : flop;
 }

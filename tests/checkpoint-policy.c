@@ -13,8 +13,8 @@ enum
   TOKENS = TEST_GPT_BATCH * TEST_GPT_CONTEXT,
   WIDTH = TEST_GPT_WIDTH,
   N_LAYERS = 3,
-  UNIT = TOKENS * WIDTH * 4, /* bytes of a tensor [B, T, width] */
-  LOGSUMEXP = TOKENS * TEST_GPT_HEADS * 4
+  UNIT = TOKENS * WIDTH * 4,                  /* bytes of a tensor [B, T, width] */
+  LOGSUMEXP = TOKENS * TEST_GPT_HEADS * 2 * 4 /* two f32 each */
 };
 
 /* The forward of a block: input, norm, QKV product, attention, its output product, sum and norm, two products with

@@ -286,7 +286,7 @@ static void
 block_keeps_ten_times_its_input (void)
 {
   const gint64 tokens = TEST_GPT_BATCH * TEST_GPT_CONTEXT, unit = tokens * TEST_GPT_WIDTH * 4;
-  const guint64 statistics = (guint64) tokens * (2 * 2 + TEST_GPT_HEADS) * 4;
+  const guint64 statistics = (guint64) tokens * (2 * 2 + 2 * TEST_GPT_HEADS) * 4;
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbModule) block =
       ebb_transformer_block_new (TEST_GPT_WIDTH, TEST_GPT_HEADS, 0, TRUE, TRUE, &error);

@@ -314,6 +314,50 @@ mean_of_nothing_is_nan_with_zero_gradients (void)
   g_assert_cmpfloat (value, ==, 0.0);
 }
 
+/* Logits of a million: the bias alone. */
+static void
+large_logits_have_exact_gradients (void)
+{
+  enum
+  {
+    CLASSES = 1000,
+    ROWS = 3
+  };
+  g_autoptr (GError) error = NULL;
+  const gint64 x_shape[] = { ROWS, 2 }, weight_shape[] = { CLASSES, 2 }, rows = ROWS, classes = CLASSES;
+  g_autoptr (EbbTensor) x = ebb_zeros (x_shape, 2, EBB_DTYPE_F32, NULL, &error);
+  g_autoptr (EbbTensor) weight = ebb_zeros (weight_shape, 2, EBB_DTYPE_F32, NULL, &error);
+  g_autoptr (EbbTensor) targets = ebb_full (&rows, 1, 5, EBB_DTYPE_I64, NULL, &error);
+  float values[CLASSES];
+  double best = -INFINITY, sum = 0;
+
+  for (int i = 0; i < CLASSES; i++)
+    {
+      values[i] = 1e6f + (float) (i * 37 % 256) / 16;
+      best = MAX (best, values[i]);
+    }
+  for (int i = 0; i < CLASSES; i++)
+    sum += exp (values[i] - best);
+  for (EbbReduction reduction = EBB_REDUCTION_MEAN; reduction <= EBB_REDUCTION_NONE; reduction++)
+    {
+      g_autoptr (EbbTensor) bias = ebb_tensor_new_from_floats (values, CLASSES, &classes, 1, &error);
+      g_autoptr (EbbTensor) loss = NULL;
+      g_autoptr (EbbTensor) all = NULL;
+      g_autoptr (EbbTensor) grad = NULL;
+      double n = reduction == EBB_REDUCTION_MEAN ? 1 : ROWS;
+
+      ebb_tensor_set_requires_grad (bias, TRUE, &error);
+      loss = ebb_fused_linear_cross_entropy (x, weight, bias, targets, -100, 0, reduction, &error);
+      all = ebb_sum (loss, NULL, 0, FALSE, &error);
+      g_assert_true (ebb_tensor_backward (all, &error));
+      g_assert_no_error (error);
+      grad = ebb_tensor_get_grad (bias);
+      for (int i = 0; i < CLASSES; i++)
+        g_assert_cmpfloat_with_epsilon (((const float *) test_read (grad))[i],
+                                        n * (exp (values[i] - best) / sum - (i == 5)), n * 2e-7);
+    }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -329,5 +373,6 @@ main (int argc, char **argv)
   g_test_add_func ("/fused-linear-cross-entropy/no-gradient-costs-no-memory", no_gradient_costs_no_memory);
   g_test_add_func ("/fused-linear-cross-entropy/mean-of-nothing-is-nan-with-zero-gradients",
                    mean_of_nothing_is_nan_with_zero_gradients);
+  g_test_add_func ("/fused-linear-cross-entropy/large-logits-have-exact-gradients", large_logits_have_exact_gradients);
   return g_test_run ();
 }

@@ -95,6 +95,13 @@ set_parameters (EbbOpCall *call,
   return TRUE;
 }
 
+static void
+add_logsumexp (EbbOpCall *call,
+               const gint64 scores[4])
+{
+  ebb_op_add_output (call, EBB_DTYPE_F32, (gint64[]){ scores[0], scores[1], scores[2], 2 }, 4);
+}
+
 /* -- launches ----------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -290,7 +297,7 @@ sdpa_check (EbbOpCall *call,
  * Computes softmax (scale Q K^T + mask) V (Vaswani et al., 2017, equation 1) without ever holding the T x S scores
  * (Dao et al., FlashAttention, 2022). Any strides will do; the data is not copied if the last one is 1. A query that
  * may attend to no key gives 0. All are cast to the dtype of autocast when that is on, else to f32 if one is f32.
- * Backward keeps @query, @key, @value, the result and f32 [B, H, T]. No gradient is computed for @mask.
+ * Backward keeps @query, @key, @value, the result and f32 [B, H, T, 2]. No gradient is computed for @mask.
  *
  * Returns: (transfer full) (nullable): [B, H, T, D]; %NULL with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE,
  *   %EBB_ERROR_INVALID_ARGUMENT for a probability that is none, %EBB_ERROR_NOT_SUPPORTED for a mask that requires a
@@ -324,7 +331,7 @@ ebb_scaled_dot_product_attention (EbbTensor *query,
   if (!set_parameters (&call, scores, query->view.shape[3], causal, scale, dropout_p, generator, error))
     return NULL;
   ebb_op_add_output (&call, dtype, query->view.shape, 4);
-  ebb_op_add_output (&call, EBB_DTYPE_F32, scores, 3);
+  add_logsumexp (&call, scores);
   call.non_differentiable = 1u << 1;
   for (guint i = 0; i < 4; i++)
     if (call.inputs[i] != NULL)
@@ -436,7 +443,7 @@ static const EbbOp op_self = { "self_attention", EBB_OP_ATTENTION, EBB_KERNEL_AT
  *
  * Multi-head attention of a sequence to itself (Vaswani et al., 2017, section 3.2.2), between the projection to @qkv
  * and the one of the result: ebb_scaled_dot_product_attention() on views of @qkv, without splitting, transposing or
- * joining anything. Draws and results are the same. Backward keeps @qkv, the result and f32 [B, H, T].
+ * joining anything. Draws and results are the same. Backward keeps @qkv, the result and f32 [B, H, T, 2].
  *
  * Returns: (transfer full) (nullable): [B, T, C]; %NULL with %EBB_ERROR_SHAPE if @qkv is of another shape or its heads
  * do not come out even, and the errors of ebb_scaled_dot_product_attention()
@@ -477,7 +484,7 @@ ebb_self_attention (EbbTensor *qkv,
     return NULL;
   call.extra.i[0] = n_heads;
   ebb_op_add_output (&call, dtype, (gint64[]){ s[0], s[1], s[2] / 3 }, 3);
-  ebb_op_add_output (&call, EBB_DTYPE_F32, scores, 3);
+  add_logsumexp (&call, scores);
   call.non_differentiable = 1u << 1;
   ebb_op_save_input (&call, 0);
   if (mask != NULL)

@@ -197,7 +197,7 @@ run_chunks (Chunks *self,
   EbbView losses_view, logsumexps_view;
 
   ebb_loss_flatten (&losses_view, row_losses);
-  ebb_loss_flatten (&logsumexps_view, logsumexps);
+  ebb_view_as_rows (&logsumexps_view, logsumexps);
   for (gint64 first = 0; first < self->n_rows; first += self->chunk_rows)
     {
       gint64 n = MIN (self->chunk_rows, self->n_rows - first);
@@ -251,7 +251,8 @@ ebb_linear_loss_run (EbbOpCall *call,
   Chunks chunks;
   gboolean ok;
 
-  rows = reduction == EBB_REDUCTION_NONE ? ebb_tensor_ref (loss) : ebb_tensor_new_like (logsumexp, error);
+  rows = reduction == EBB_REDUCTION_NONE ? ebb_tensor_ref (loss)
+                                         : ebb_loss_new_rows (call->inputs[INPUT_TARGETS], error);
   if (rows == NULL)
     return FALSE;
   if (reduction == EBB_REDUCTION_MEAN)
@@ -370,7 +371,7 @@ backward_by_rows (EbbBackward *ctx,
       ok = ctx->grad_inputs[INPUT_BIAS] != NULL;
     }
   ebb_loss_flatten (&grad_view, grad);
-  ebb_loss_flatten (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
+  ebb_view_as_rows (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
   for (gint64 first = 0; ok && first < chunks.n_rows; first += chunks.chunk_rows)
     {
       gint64 n = MIN (chunks.chunk_rows, chunks.n_rows - first);
@@ -473,7 +474,7 @@ ebb_linear_loss_describe (EbbOpCall *call,
                           EbbReduction reduction,
                           GError **error)
 {
-  EbbTensor *x = call->inputs[INPUT_X], *targets = call->inputs[INPUT_TARGETS];
+  EbbTensor *x = call->inputs[INPUT_X];
   EbbDType dtype;
 
   if (!check_product (call, error)
@@ -485,7 +486,7 @@ ebb_linear_loss_describe (EbbOpCall *call,
   call->extra.i[EXTRA_DTYPE_X] = x->view.dtype;
   call->extra.i[EXTRA_CHUNK_CLASSES] = n_chunk_classes;
   ebb_loss_add_output (call, INPUT_TARGETS, reduction);
-  ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
+  ebb_loss_add_logsumexp (call, INPUT_TARGETS);
   call->non_differentiable = ~1u;
   if (call->needs_grad && reduction != EBB_REDUCTION_NONE)
     add_gradients (call);

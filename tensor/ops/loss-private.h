@@ -4,7 +4,8 @@
 #include "tensor/op-private.h"
 #include "tensor/ops/loss.h"
 
-/* What the cross entropies share. Views are of contiguous memory: logits [rows, n], targets [rows], f32 [rows]. */
+/* What the cross entropies share. Views are of contiguous memory: logits [rows, n], targets [rows], losses f32 [rows],
+ * logsumexps f32 [rows, 2], the sum of two numbers each. */
 
 G_BEGIN_DECLS
 
@@ -21,11 +22,17 @@ gboolean ebb_loss_check (EbbOpCall *call,
 void ebb_loss_add_output (EbbOpCall *call,
                           guint targets,
                           EbbReduction reduction);
+/* Describes what the loss keeps of each row: f32 [.., 2], whose sum is the logsumexp. */
+void ebb_loss_add_logsumexp (EbbOpCall *call,
+                             guint targets);
+/* New memory for one f32 a target. */
+EbbTensor *ebb_loss_new_rows (EbbTensor *targets,
+                              GError **error);
 /* The elements of @tensor as one dimension. */
 void ebb_loss_flatten (EbbView *view,
                        EbbTensor *tensor);
 
-/* Gives the losses and logsumexps, f32 [rows], of logits [rows, n]: of the call's, or of a chunk of them. */
+/* Gives the losses and logsumexps of logits: of the call's, or of a chunk of them. */
 typedef gboolean (*EbbLossFunc) (EbbOpCall *call,
                                  const EbbView *logits,
                                  const EbbView *targets,

@@ -53,6 +53,25 @@ ebb_loss_add_output (EbbOpCall *call,
 }
 
 void
+ebb_loss_add_logsumexp (EbbOpCall *call,
+                        guint targets)
+{
+  const EbbView *view = &call->inputs[targets]->view;
+  gint64 shape[EBB_MAX_DIMS];
+
+  memcpy (shape, view->shape, sizeof (gint64) * (gsize) view->n_dims);
+  shape[view->n_dims] = 2;
+  ebb_op_add_output (call, EBB_DTYPE_F32, shape, (guint) view->n_dims + 1);
+}
+
+EbbTensor *
+ebb_loss_new_rows (EbbTensor *targets,
+                   GError **error)
+{
+  return ebb_tensor_new_uninitialized (EBB_FULL_SHAPE (targets), EBB_DTYPE_F32, EBB_DEVICE_OF (targets), error);
+}
+
+void
 ebb_loss_flatten (EbbView *view,
                   EbbTensor *tensor)
 {

@@ -24,13 +24,13 @@ ebb_logits_loss_run (EbbOpCall *call,
   g_autoptr (EbbTensor) count = NULL;
   EbbView logits, targets, row_losses, logsumexp;
 
-  rows = reduction == EBB_REDUCTION_NONE ? ebb_tensor_ref (loss) : ebb_tensor_new_like (call->outputs[1], error);
+  rows = reduction == EBB_REDUCTION_NONE ? ebb_tensor_ref (loss) : ebb_loss_new_rows (call->inputs[1], error);
   if (rows == NULL)
     return FALSE;
   ebb_view_as_rows (&logits, call->inputs[0]);
   ebb_loss_flatten (&targets, call->inputs[1]);
   ebb_loss_flatten (&row_losses, rows);
-  ebb_loss_flatten (&logsumexp, call->outputs[1]);
+  ebb_view_as_rows (&logsumexp, call->outputs[1]);
   if (!func (call, &logits, &targets, &row_losses, &logsumexp, error))
     return FALSE;
   if (reduction == EBB_REDUCTION_NONE)
@@ -72,7 +72,7 @@ ebb_logits_loss_backward (EbbBackward *ctx,
     return FALSE;
   ebb_view_as_rows (&logits_view, logits);
   ebb_loss_flatten (&targets_view, ctx->saved[SAVED_TARGETS]);
-  ebb_loss_flatten (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
+  ebb_view_as_rows (&logsumexp_view, ctx->saved[SAVED_LOGSUMEXP]);
   ebb_loss_flatten (&grad_view, grad);
   if (reduction != EBB_REDUCTION_NONE)
     {
@@ -92,7 +92,7 @@ ebb_logits_loss_describe (EbbOpCall *call,
                           EbbReduction reduction,
                           GError **error)
 {
-  EbbTensor *logits = call->inputs[0], *targets = call->inputs[1];
+  EbbTensor *logits = call->inputs[0];
 
   if (logits->view.dtype != EBB_DTYPE_F32 && logits->view.dtype != EBB_DTYPE_BF16)
     return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "logits is %s; must be f32 or bf16",
@@ -102,7 +102,7 @@ ebb_logits_loss_describe (EbbOpCall *call,
     return FALSE;
   call->extra.i[0] = reduction;
   ebb_loss_add_output (call, 1, reduction);
-  ebb_op_add_output (call, EBB_DTYPE_F32, EBB_FULL_SHAPE (targets));
+  ebb_loss_add_logsumexp (call, 1);
   if (reduction == EBB_REDUCTION_MEAN)
     ebb_op_add_output (call, EBB_DTYPE_F32, NULL, 0);
   call->non_differentiable = 1u << 1 | 1u << 2;
@@ -137,7 +137,7 @@ static const EbbOp op_cross_entropy = { "cross_entropy", EBB_OP_LOSS, EBB_KERNEL
  * @error: return location for an error
  *
  * Computes the cross entropy -log softmax (logits)[target] in f32. The mean is over targets that are not ignored, and
- * NaN if there is none. Backward keeps @logits, @targets and one number a row.
+ * NaN if there is none. Backward keeps @logits, @targets and two numbers a row.
  *
  * Returns: (transfer full) (nullable): f32: one number [], or [..] without reduction; %NULL with %EBB_ERROR_SHAPE,
  *   %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT

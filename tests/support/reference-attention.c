@@ -80,13 +80,16 @@ get_keep (const Attention *self,
   return ebb_reference_draw (self->launch->params.attention.philox, index) >= p * 4294967296.0 ? 1.0 / (1.0 - p) : 0.0;
 }
 
-/* Fills @probabilities of a row and returns its log (sum (exp)): -inf, and all 0, if there is no key. */
-static double
+/* Fills @probabilities of a row, all 0 if there is no key, and gives its largest score and the sum of exponentials
+ * beside that. */
+static void
 get_probabilities (const Attention *self,
                    gint64 batch,
                    gint64 head,
                    gint64 t,
-                   double *probabilities)
+                   double *probabilities,
+                   double *largest,
+                   double *all)
 {
   double best = -INFINITY, sum = 0.0;
 
@@ -102,7 +105,8 @@ get_probabilities (const Attention *self,
     }
   for (gint64 s = 0; s < self->n_keys; s++)
     probabilities[s] /= sum > 0.0 ? sum : 1.0;
-  return best + log (sum);
+  *largest = best;
+  *all = sum;
 }
 
 gboolean
@@ -119,10 +123,14 @@ ebb_reference_attention (const EbbLaunch *launch,
     {
       gint64 t = row % self.n_queries, head = row / self.n_queries % self.n_heads;
       gint64 batch = row / self.n_queries / self.n_heads;
-      double result = get_probabilities (&self, batch, head, t, p);
+      double largest, all;
 
+      get_probabilities (&self, batch, head, t, p, &largest, &all);
       if (logsumexp)
-        ebb_reference_store (logsumexp, row, result);
+        {
+          ebb_reference_store (logsumexp, 2 * row, largest / G_LN2);
+          ebb_reference_store (logsumexp, 2 * row + 1, all > 0.0 ? log2 (all) : 0.0);
+        }
       for (gint64 i = 0; i < self.width; i++)
         {
           double sum = 0.0;
@@ -155,9 +163,9 @@ differentiate_row (const Attention *self,
   double *d_q = grads->q + ((batch * self->n_heads + head) * self->n_queries + t) * self->width;
   double *d_k = grads->k + (batch * n_key_heads + key_head) * self->n_keys * self->width;
   double *d_v = grads->v + (batch * n_key_heads + key_head) * self->n_keys * self->width;
-  double delta = 0.0;
+  double delta = 0.0, largest, all;
 
-  get_probabilities (self, batch, head, t, p);
+  get_probabilities (self, batch, head, t, p, &largest, &all);
   for (gint64 s = 0; s < self->n_keys; s++)
     {
       double keep = get_keep (self, batch, head, t, s), sum = 0.0;

@@ -18,6 +18,25 @@ get_logsumexp (const EbbView *logits,
   return best + log (sum);
 }
 
+/* As the sum of two f32 */
+static void
+store_logsumexp (const EbbView *view,
+                 gint64 at,
+                 double logsumexp)
+{
+  float rounded = (float) logsumexp;
+
+  ebb_reference_store (view, at, rounded);
+  ebb_reference_store (view, at + 1, logsumexp - rounded);
+}
+
+static double
+load_logsumexp (const EbbView *view,
+                gint64 at)
+{
+  return ebb_reference_load (view, at) + ebb_reference_load (view, at + 1);
+}
+
 gboolean
 ebb_reference_cross_entropy (const EbbLaunch *launch,
                              GError **error)
@@ -40,7 +59,7 @@ ebb_reference_cross_entropy (const EbbLaunch *launch,
             loss += weight * (result - ebb_reference_load (logits, row * n + i));
         }
       ebb_reference_store (launch->outputs[0], row, loss);
-      ebb_reference_store (launch->outputs[1], row, is_ignored ? 0.0 : result);
+      store_logsumexp (launch->outputs[1], 2 * row, is_ignored ? 0.0 : result);
     }
   return TRUE;
 }
@@ -57,7 +76,7 @@ ebb_reference_cross_entropy_grad (const EbbLaunch *launch,
   for (gint64 row = 0; row < logits->shape[0]; row++)
     {
       gint64 wanted = ebb_reference_load_integer (target, row);
-      double result = ebb_reference_load (logsumexp, row); /* of all classes, of which the logits may be a part */
+      double result = load_logsumexp (logsumexp, 2 * row); /* of all classes, of which the logits may be a part */
       double d = wanted == launch->params.xent.ignore_index
                      ? 0.0
                      : ebb_reference_load (d_loss, row * d_loss->strides[0]);
@@ -86,10 +105,8 @@ ebb_reference_cross_entropy_part (const EbbLaunch *launch,
       gboolean is_ignored = wanted == launch->params.xent.ignore_index;
       gboolean is_here = !is_ignored && wanted >= first && wanted < first + n;
       double result = is_ignored ? 0.0 : get_logsumexp (logits, row, n);
-      float rounded = (float) result;
 
-      ebb_reference_store (launch->outputs[0], 3 * row, rounded);
-      ebb_reference_store (launch->outputs[0], 3 * row + 1, result - rounded);
+      store_logsumexp (launch->outputs[0], 3 * row, result);
       ebb_reference_store (launch->outputs[0], 3 * row + 2,
                            is_here ? ebb_reference_load (logits, row * n + wanted - first) : 0.0);
     }
@@ -113,12 +130,12 @@ ebb_reference_cross_entropy_join (const EbbLaunch *launch,
         {
           gint64 at = 3 * (i * n_rows + row);
 
-          sum += exp (ebb_reference_load (parts, at) + ebb_reference_load (parts, at + 1));
+          sum += exp (load_logsumexp (parts, at));
           logit += ebb_reference_load (parts, at + 2);
         }
       result = log (sum);
       ebb_reference_store (launch->outputs[0], row, is_ignored ? 0.0 : result - logit);
-      ebb_reference_store (launch->outputs[1], row, is_ignored ? 0.0 : result);
+      store_logsumexp (launch->outputs[1], 2 * row, is_ignored ? 0.0 : result);
     }
   return TRUE;
 }

@@ -10,7 +10,8 @@ typedef struct
   Unit *q, *d_out;             /* [n_queries, row_units]: the head at hand */
   Unit *q_inner, *d_out_inner; /* the same as the right operands of products over queries */
   float *d_q;                  /* [n_queries, padded_width] */
-  float *logsumexp, *delta;    /* [n_queries]; an exponent of 2; rowsum (d_out * out) */
+  float *maximum, *log_sum;    /* [n_queries]: logsumexp in two parts, exponents of 2 */
+  float *delta;                /* [n_queries]: rowsum (d_out * out) */
   float *d_k, *d_v;            /* [n_keys, padded_width], summed over the heads that share them */
   Unit *rows;                  /* [KEY_BLOCK, row_units]: keys or values on their way to be transposed */
   Unit *k, *v;                 /* [padded_width, KEY_BLOCK]: transposed */
@@ -45,8 +46,9 @@ scratch_init (Scratch *scratch,
       scratch->d_out_inner = scratch->q_inner + n_queries / 2 * w;
       scratch->d_q = (float *) (scratch->d_out_inner + n_queries / 2 * w);
     }
-  scratch->logsumexp = scratch->d_q + n_queries * w;
-  scratch->delta = scratch->logsumexp + n_queries;
+  scratch->maximum = scratch->d_q + n_queries * w;
+  scratch->log_sum = scratch->maximum + n_queries;
+  scratch->delta = scratch->log_sum + n_queries;
   scratch->d_k = scratch->delta + n_queries;
   scratch->d_v = scratch->d_k + self->n_keys * w;
   scratch->rows = (Unit *) (scratch->d_v + self->n_keys * w);
@@ -80,7 +82,7 @@ load_queries (const AttentionGrad *self,
   const Attention *base = &self->base;
   gint64 w = base->padded_width, units = base->row_units, inner = count_units (base, tile->query);
   gint64 b = tile->batch, h = tile->head, query = tile->query, n = tile->n_rows;
-  const float *logsumexp = (const float *) self->logsumexp->data + (b * base->n_heads + h) * base->n_queries;
+  const float *logsumexp = (const float *) self->logsumexp->data + 2 * (b * base->n_heads + h) * base->n_queries;
 
   pack_rows (base, base->q, b, h, query, n, scratch->q + query * units);
   pack_rows (base, self->d_out, b, h, query, n, scratch->d_out + query * units);
@@ -95,7 +97,8 @@ load_queries (const AttentionGrad *self,
       const void *d_out = view_at (self->d_out, b, h, r), *out = view_at (self->out, b, h, r);
 
       /* A row without any key has no probabilities: 2^(score - inf) gives 0. */
-      scratch->logsumexp[r] = logsumexp[r] == -INFINITY ? INFINITY : logsumexp[r] * (float) (1.0 / G_LN2);
+      scratch->maximum[r] = logsumexp[2 * r] == -INFINITY ? INFINITY : logsumexp[2 * r];
+      scratch->log_sum[r] = logsumexp[2 * r + 1];
       scratch->delta[r] = self->out->dtype == EBB_DTYPE_BF16 ? dot_rows (EBB_DTYPE_BF16, d_out, out, base->width)
                                                              : dot_rows (EBB_DTYPE_F32, d_out, out, base->width);
     }
@@ -117,7 +120,8 @@ differentiate (const Attention *base,
                EbbVec *dropped_p,
                EbbVec *d_s)
 {
-  EbbVec p = vec_exp2 (vec_fma (s, vec_set1 (factor), vec_set1 (-scratch->logsumexp[r])));
+  /* One after the other: beside a large maximum f32 has no room for the logarithm. */
+  EbbVec p = vec_exp2 (vec_fma (s, vec_set1 (factor), vec_set1 (-scratch->maximum[r])) - scratch->log_sum[r]);
 
   *dropped_p = p;
   if (draws)

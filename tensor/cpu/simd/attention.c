@@ -178,7 +178,7 @@ finish_rows (const Attention *self,
 {
   EbbView *o = self->launch->outputs[0], *logsumexp = self->launch->outputs[1];
   gint64 row = (tile->batch * self->n_heads + tile->head) * self->n_queries + tile->query;
-  float *maximum = scratch->maximum + tile->first;
+  float *maximum = scratch->maximum + tile->first, log_sum[QUERY_TILE];
 
   for (gint64 r = 0; r < tile->n_rows; r += EBB_VEC_WIDTH)
     {
@@ -189,12 +189,17 @@ finish_rows (const Attention *self,
         sums[i] = vec_sum (scratch->sum[tile->first + r + i]);
       sum = vec_load (sums);
       vec_store (scratch->scale + r, vec_select (sum > 0.0f, 1.0f / sum, vec_select (sum == 0.0f, (EbbVec){ 0 }, sum)));
-      vec_store (maximum + r, vec_load (maximum + r) * (float) G_LN2 + vec_log (sum));
+      vec_store (log_sum + r, vec_select (sum == 0.0f, (EbbVec){ 0 }, vec_log (sum) * (float) (1.0 / G_LN2)));
     }
   unpack_rows (scratch->o + tile->first * self->padded_width, self->padded_width, scratch->scale, 0.0f, o, tile->batch,
                tile->head, tile->query, tile->n_rows);
-  if (logsumexp)
-    memcpy ((float *) logsumexp->data + row, maximum, tile->n_rows * sizeof (float));
+  for (gint64 r = 0; logsumexp && r < tile->n_rows; r++)
+    {
+      float *to = (float *) logsumexp->data + 2 * (row + r);
+
+      to[0] = maximum[r];
+      to[1] = log_sum[r];
+    }
 }
 
 static void

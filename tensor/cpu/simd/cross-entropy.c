@@ -93,7 +93,8 @@ find_maximum (EbbDType dtype,
   return result;
 }
 
-/* sum of exp (x - shift), and of x if @plain_sum is given */
+/* sum of exp (x - shift), and of x if @plain_sum is given: of x - shift, so that f32 keeps what large logits differ by
+ */
 EBB_VEC_INLINE float
 sum_exponentials (EbbDType dtype,
                   const void *row,
@@ -111,18 +112,18 @@ sum_exponentials (EbbDType dtype,
         EbbVec x = vec_load_as (dtype, row, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
 
         total[k] += vec_exp (x - shift);
-        plain[k] += x;
+        plain[k] += x - shift;
       }
   for (; i < end; i += EBB_VEC_WIDTH)
     {
       gint64 m = MIN (end - i, EBB_VEC_WIDTH);
-      EbbVec x = vec_load_as (dtype, row, i, m);
+      EbbVec x = vec_load_as (dtype, row, i, m) - shift;
 
-      total[0] += vec_first (vec_exp (x - shift), m, (EbbVec){ 0 });
-      plain[0] += x;
+      total[0] += vec_first (vec_exp (x), m, (EbbVec){ 0 });
+      plain[0] += vec_first (x, m, (EbbVec){ 0 });
     }
   if (plain_sum)
-    *plain_sum += sum_lanes (plain);
+    *plain_sum += sum_lanes (plain) + (double) shift * (double) (end - begin);
   return sum_lanes (total);
 }
 
@@ -163,6 +164,22 @@ reduce_row (const CrossEntropy *self,
   return reduce_row_as (EBB_DTYPE_BF16, (const guint16 *) self->logits->data + start, self->n, plain_sum);
 }
 
+/* As the sum of two numbers. One f32 has no room for the logarithm beside a large maximum, and both a loss and the
+ * exponents of its gradient are small differences of large numbers. */
+static void
+put_logsumexp (float to[2],
+               double logsumexp)
+{
+  to[0] = (float) logsumexp;
+  to[1] = isfinite (to[0]) ? (float) (logsumexp - to[0]) : 0.0f;
+}
+
+static double
+get_logsumexp (const float from[2])
+{
+  return (double) from[0] + (double) from[1];
+}
+
 static void
 forward_rows (gint64 begin,
               gint64 end,
@@ -189,7 +206,7 @@ forward_rows (gint64 begin,
       if (loss)
         loss[row] = (float) value;
       if (logsumexp)
-        logsumexp[row] = (float) result;
+        put_logsumexp (logsumexp + 2 * row, result);
     }
 }
 
@@ -214,9 +231,8 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy) (const EbbLaunch *launch,
 
 enum
 {
-  PART_LOGSUMEXP,
-  PART_REST, /* what f32 has no room for: a loss is a small difference of large numbers */
-  PART_LOGIT,
+  PART_LOGSUMEXP, /* two numbers */
+  PART_LOGIT = 2,
   PART_SIZE
 };
 
@@ -232,15 +248,11 @@ part_rows (gint64 begin,
     {
       gint64 target = get_target (self, row), column = target - self->first;
       float *of_row = part + row * PART_SIZE;
-      double result;
 
       memset (of_row, 0, PART_SIZE * sizeof (float));
       if (target == self->ignore_index)
         continue;
-      result = reduce_row (self, row, NULL);
-      of_row[PART_LOGSUMEXP] = (float) result;
-      if (isfinite (of_row[PART_LOGSUMEXP]))
-        of_row[PART_REST] = (float) (result - of_row[PART_LOGSUMEXP]);
+      put_logsumexp (of_row + PART_LOGSUMEXP, reduce_row (self, row, NULL));
       if (column >= 0 && column < self->n)
         of_row[PART_LOGIT] = get_logit (self, row * self->n + column);
     }
@@ -257,12 +269,6 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy_part) (const EbbLaunch *launch,
   return TRUE;
 }
 
-static double
-get_part_logsumexp (const float *part)
-{
-  return (double) part[PART_LOGSUMEXP] + (double) part[PART_REST];
-}
-
 /* The logsumexp of all classes from those of the parts, and the target's logit. */
 static double
 join_row (const float *parts,
@@ -270,14 +276,14 @@ join_row (const float *parts,
           gint64 stride,
           double *logit)
 {
-  double maximum = get_part_logsumexp (parts), sum = 0.0;
+  double maximum = get_logsumexp (parts), sum = 0.0;
 
   for (gint64 i = 1; i < n_parts; i++)
-    maximum = fmax (maximum, get_part_logsumexp (parts + i * stride));
+    maximum = fmax (maximum, get_logsumexp (parts + i * stride));
   *logit = 0.0;
   for (gint64 i = 0; i < n_parts; i++)
     {
-      sum += exp (get_part_logsumexp (parts + i * stride) - (maximum == -INFINITY ? 0.0 : maximum));
+      sum += exp (get_logsumexp (parts + i * stride) - (maximum == -INFINITY ? 0.0 : maximum));
       *logit += (double) parts[i * stride + PART_LOGIT];
     }
   return maximum + log (sum);
@@ -300,7 +306,7 @@ join_rows (gint64 begin,
         result = join_row ((const float *) parts->data + row * PART_SIZE, parts->shape[0],
                            parts->shape[1] * PART_SIZE, &logit);
       loss[row] = (float) (result - logit);
-      logsumexp[row] = (float) result;
+      put_logsumexp (logsumexp + 2 * row, result);
     }
 }
 
@@ -324,12 +330,14 @@ differentiate_row (EbbDType from,
                    const void *logits,
                    void *d_logits,
                    gint64 n,
-                   float logsumexp,
+                   const float logsumexp[2],
                    float d_loss,
                    float uniform)
 {
+  const float most = logsumexp[0], rest = logsumexp[1];
+
   EBB_VEC_FOR (i, m, n)
-    vec_store_as (to, d_logits, i, m, d_loss * (vec_exp (vec_load_as (from, logits, i, m) - logsumexp) - uniform));
+    vec_store_as (to, d_logits, i, m, d_loss * (vec_exp (vec_load_as (from, logits, i, m) - most - rest) - uniform));
 }
 
 static void
@@ -365,6 +373,7 @@ backward_rows (gint64 begin,
       gboolean is_here = column >= 0 && column < n;
       const void *from = (const char *) self->logits->data + row * n * from_size;
       void *to = (char *) output->data + row * n * to_size;
+      const float *of_row = logsumexp + 2 * row;
       float d = ((const float *) d_loss->data)[row * d_loss_stride];
       float at_target = 0.0f;
 
@@ -375,16 +384,16 @@ backward_rows (gint64 begin,
         }
       /* Before the row is written: it may be the same memory. */
       if (is_here)
-        at_target = (float) (exp ((double) get_logit (self, row * n + column) - logsumexp[row])
+        at_target = (float) (exp ((double) get_logit (self, row * n + column) - get_logsumexp (of_row))
                              - (1.0 - self->smoothing) - self->smoothing / (double) n);
       if (self->logits->dtype == EBB_DTYPE_F32 && output->dtype == EBB_DTYPE_F32)
-        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_F32, from, to, n, logsumexp[row], d, uniform);
+        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_F32, from, to, n, of_row, d, uniform);
       else if (self->logits->dtype == EBB_DTYPE_F32)
-        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_BF16, from, to, n, logsumexp[row], d, uniform);
+        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_BF16, from, to, n, of_row, d, uniform);
       else if (output->dtype == EBB_DTYPE_F32)
-        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_F32, from, to, n, logsumexp[row], d, uniform);
+        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_F32, from, to, n, of_row, d, uniform);
       else
-        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_BF16, from, to, n, logsumexp[row], d, uniform);
+        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_BF16, from, to, n, of_row, d, uniform);
       if (is_here)
         store_as (output->dtype, to, column, d * at_target);
     }
