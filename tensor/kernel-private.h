@@ -64,7 +64,7 @@ typedef enum
    *    with size 1 in the reduced ones ---------------------------------------------------------------------------- */
   EBB_KERNEL_REDUCE,     /* (x) -> y: reduce.op: SUM MEAN MAX MIN PROD SUM_SQUARES SUM_ABS MAX_ABS ANY ALL; integers
                          * sum in i64 */
-  EBB_KERNEL_VAR,        /* (x) -> var, mean as the sum of two numbers: reduce.correction; two passes */
+  EBB_KERNEL_VAR,        /* (x) -> var, mean as the sum of two numbers: reduce.correction */
   EBB_KERNEL_ARG_REDUCE, /* (x) -> value, index i64 (first winner): one dimension: reduce.op MAX or MIN */
   EBB_KERNEL_TOPK,       /* (x [rows, n]) -> values, indices i64 [rows, topk.k], sorted, largest or smallest first */
 

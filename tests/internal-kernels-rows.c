@@ -4,6 +4,7 @@
 
 #include "support/device.h"
 #include "support/kernel-case-private.h"
+#include "tensor/cpu/cpu-private.h"
 
 #include <math.h>
 
@@ -355,6 +356,23 @@ test_add_layer_norm (void)
         }
 }
 
+/* The mean of each group of elements of x, where i is of group (i / length) % n_groups; f32. */
+static KernelOperand
+means_new (const KernelOperand *x,
+           gint64 length,
+           gint64 n_groups)
+{
+  KernelOperand means = vector (EBB_DTYPE_F32, n_groups, 0, 1);
+  gint64 n = ebb_reference_count (&x->view);
+  g_autofree double *sums = g_new0 (double, n_groups);
+
+  for (gint64 i = 0; i < n; i++)
+    sums[i / length % n_groups] += ebb_reference_load (&x->view, i);
+  for (gint64 group = 0; group < n_groups; group++)
+    ebb_reference_store (&means.view, group, sums[group] / (double) (n / n_groups));
+  return means;
+}
+
 static void
 test_norm_grad (void)
 {
@@ -373,7 +391,7 @@ test_norm_grad (void)
           test.inputs[1] = matrix (floats[d], size, -2, 3);
           if (variant >> 1 & 1)
             test.inputs[2] = vector (floats[size % 2], n, -2, 2);
-          test.inputs[3] = vector (EBB_DTYPE_F32, rows, is_rms ? 0.5 : 0.3, 0.7);
+          test.inputs[3] = is_rms ? vector (EBB_DTYPE_F32, rows, 0.5, 0.7) : means_new (&test.inputs[1], n, rows);
           if (!is_rms)
             test.inputs[4] = vector (EBB_DTYPE_F32, rows, 0.5, 0.9);
           if (!is_rms && variant >> 3 & 1)
@@ -423,6 +441,11 @@ check_batch_norm (KernelShape shape,
   for (guint k = 2; k < 5; k++)
     if (has_weight || k > 2)
       test.inputs[k] = vector (EBB_DTYPE_F32, channels, 0.5, 1.5);
+  if (training)
+    {
+      g_free (test.inputs[3].memory);
+      test.inputs[3] = means_new (&test.inputs[1], shape.sizes[2], channels);
+    }
   test.n_outputs = 3;
   test.outputs[0] = kernel_operand_new (dtype, shape, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
   if (has_weight)
@@ -447,6 +470,222 @@ test_batch_norm (void)
       }
 }
 
+/* -- far from zero, and where nothing differs ---------------------------------------------------------------------- */
+
+#define FAR_ROWS 5
+
+static KernelOperand
+copy_shifted (const KernelOperand *x,
+              double by)
+{
+  KernelOperand copy = kernel_operand_new (x->view.dtype, KERNEL_SHAPE (x->view.shape[0], x->view.shape[1], 1),
+                                           KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+
+  for (gint64 i = 0; i < ebb_reference_count (&x->view); i++)
+    ebb_reference_store (&copy.view, i, ebb_reference_load (&x->view, i) + by);
+  return copy;
+}
+
+static void
+assert_near (const char *simd,
+             const char *what,
+             double centre,
+             const KernelOperand *got,
+             const KernelOperand *want,
+             double shift,
+             double tolerance)
+{
+  for (gint64 i = 0; i < ebb_reference_count (&want->view); i++)
+    {
+      double a = ebb_reference_load (&got->view, i), b = ebb_reference_load (&want->view, i) + shift;
+
+      if (!(fabs (a - b) <= tolerance * MAX (fabs (b - shift), 1)))
+        g_error ("%s of a mean of %g on %s: element %" G_GINT64_FORMAT ": %.9g instead of %.9g (allowed: %.3g)", what,
+                 centre, simd, i, a, b, tolerance);
+    }
+}
+
+/* A norm and its gradient of rows around @centre, of numbers that f32 holds there, are those of rows around 0: layer
+ * norm's rows or batch norm's columns, @n of each. */
+static void
+check_norm_far_from_zero (const char *simd,
+                          gboolean is_batch,
+                          gint64 n,
+                          double centre)
+{
+  const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd);
+  EbbKernel norm = is_batch ? EBB_KERNEL_BATCH_NORM : EBB_KERNEL_LAYER_NORM;
+  EbbKernel grad = is_batch ? EBB_KERNEL_BATCH_NORM_GRAD : EBB_KERNEL_LAYER_NORM_GRAD;
+  gint64 shape[2] = { is_batch ? n : FAR_ROWS, is_batch ? FAR_ROWS : n };
+  KernelOperand numbers = kernel_operand_new (EBB_DTYPE_I64, KERNEL_SHAPE (shape[0], shape[1]),
+                                              KERNEL_LAYOUT_CONTIGUOUS, -32, 33);
+  KernelOperand near = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (shape[0], shape[1], 1),
+                                           KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+  KernelOperand dy = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (shape[0], shape[1], 1),
+                                         KERNEL_LAYOUT_CONTIGUOUS, -1, 1);
+  KernelOperand far, got[6], want[6];
+
+  for (gint64 i = 0; i < shape[0] * shape[1]; i++)
+    ebb_reference_store (&near.view, i, ((const gint64 *) numbers.view.data)[i] / 16.0);
+  /* A first element that is far from the others' mean */
+  ebb_reference_store (&near.view, is_batch ? 2 : 2 * n, 1000);
+  far = copy_shifted (&near, centre);
+  for (int k = 0; k < 2; k++)
+    {
+      KernelOperand *x = k == 0 ? &near : &far, *y = k == 0 ? want : got;
+      const EbbKernelFunc *funcs = k == 0 ? ebb_reference_kernels : kernels;
+      EbbLaunch forward = { .kernel = norm, .n_inputs = is_batch ? 5 : 3, .n_outputs = 3 };
+      EbbLaunch backward = { .kernel = grad, .n_inputs = is_batch ? 5 : 6, .n_outputs = 3 };
+
+      for (int j = 0; j < 6; j++)
+        y[j] = j == 0 || j == 3 ? copy_shifted (&near, 0) : vector (EBB_DTYPE_F32, j < 3 ? FAR_ROWS : shape[1], 0, 1);
+      forward.params.norm.eps = backward.params.norm.eps = 1e-5;
+      forward.params.norm.training = backward.params.norm.training = TRUE;
+      if (!is_batch) /* rows, not channels of one element each */
+        for (int j = 0; j < 6; j++)
+          x->view.n_dims = dy.view.n_dims = y[0].view.n_dims = y[3].view.n_dims = 2;
+      forward.inputs[0] = backward.inputs[1] = &x->view;
+      backward.inputs[0] = &dy.view;
+      for (int j = 0; j < 3; j++)
+        {
+          forward.outputs[j] = &y[j].view;
+          backward.outputs[j] = &y[3 + j].view;
+        }
+      backward.inputs[3] = &y[1].view;
+      backward.inputs[4] = &y[2].view;
+      g_assert_true (funcs[norm](&forward, NULL) && funcs[grad](&backward, NULL));
+    }
+  assert_near (simd, "norm", centre, &got[0], &want[0], 0, 2e-6);
+  assert_near (simd, "mean", centre, &got[1], &want[1], centre, MAX (fabs (centre) * 6e-8, 2e-5));
+  assert_near (simd, "deviation", centre, &got[2], &want[2], 0, 1e-6);
+  assert_near (simd, "gradient", centre, &got[3], &want[3], 0, 2e-6);
+  assert_near (simd, "weight's gradient", centre, &got[4], &want[4], 0, is_batch ? 1e-3 : 5e-6);
+  assert_near (simd, "bias' gradient", centre, &got[5], &want[5], 0, is_batch ? 1e-3 : 5e-6);
+  for (int j = 0; j < 6; j++)
+    {
+      g_free (got[j].memory);
+      g_free (want[j].memory);
+    }
+  g_free (numbers.memory);
+  g_free (near.memory);
+  g_free (far.memory);
+  g_free (dy.memory);
+}
+
+static void
+test_norms_far_from_zero (void)
+{
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
+  static const double centres[] = { 0, 1e3, -1e5, 1e6 };
+
+  for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
+    for (guint c = 0; c < G_N_ELEMENTS (centres) && ebb_cpu_get_kernels_of (simd_names[s]) != NULL; c++)
+      for (gint64 n = 33; n < 5000; n = 5 * n + 2)
+        {
+          check_norm_far_from_zero (simd_names[s], FALSE, n, centres[c]);
+          check_norm_far_from_zero (simd_names[s], TRUE, n, centres[c]);
+        }
+}
+
+static void
+test_var_far_from_zero (void)
+{
+  static const double centres[] = { 0, -1e3, 1e5, 1e6 };
+
+  for (guint c = 0; c < G_N_ELEMENTS (centres); c++)
+    for (guint32 dims = 1; dims < 4; dims++)
+      {
+        KernelCase test = case_new ("var", EBB_KERNEL_VAR);
+        KernelShape shape = KERNEL_SHAPE (70, 1500), reduced = reduce_shape (shape, dims);
+
+        test.params.reduce.dims = dims;
+        test.params.reduce.correction = 1;
+        test.n_inputs = 1;
+        test.n_outputs = 2;
+        test.inputs[0] = kernel_operand_new (EBB_DTYPE_F32, shape, KERNEL_LAYOUT_CONTIGUOUS, centres[c] - 2,
+                                             centres[c] + 2);
+        test.outputs[0] = kernel_operand_new (EBB_DTYPE_F32, reduced, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+        test.outputs[1] = kernel_operand_new (EBB_DTYPE_F32, reduced, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+        test.tolerance = 1e-6;
+        kernel_case_check (&test);
+      }
+}
+
+/* With an eps that leaves no room for an error of the mean. */
+static void
+check_constant_rows (const EbbKernelFunc *kernels,
+                     EbbDType dtype,
+                     gint64 n,
+                     float value)
+{
+  KernelOperand x = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, value, value);
+  KernelOperand zero = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 0);
+  KernelOperand sum = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+  KernelOperand y = kernel_operand_new (dtype, KERNEL_SHAPE (2, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+  KernelOperand bias = vector (EBB_DTYPE_F32, n, 0.5, 0.5), mean = vector (EBB_DTYPE_F32, 2, 0, 1);
+  KernelOperand rstd = vector (EBB_DTYPE_F32, 2, 0, 1), var = vector (EBB_DTYPE_F32, 2, 0, 1);
+  EbbView channel = { x.view.data, dtype, 3, { n, 1, 1 }, { 1, 1, 1 } };
+  EbbView channel_y = { y.view.data, dtype, 3, { n, 1, 1 }, { 1, 1, 1 } };
+  EbbLaunch norm = {
+    EBB_KERNEL_LAYER_NORM,
+    3,
+    3,
+    { &x.view, NULL, &bias.view },
+    { &y.view, &mean.view, &rstd.view },
+    { .norm = { .eps = 1e-12 } }
+  };
+  EbbLaunch add = { EBB_KERNEL_ADD_LAYER_NORM,
+                    4,
+                    4,
+                    { &x.view, &zero.view, NULL, &bias.view },
+                    { &sum.view, &y.view, &mean.view, &rstd.view },
+                    { .norm = { .eps = 1e-12 } } };
+  EbbLaunch batch = { EBB_KERNEL_BATCH_NORM,
+                      5,
+                      3,
+                      { &channel },
+                      { &channel_y, &mean.view, &rstd.view },
+                      { .norm = { .eps = 1e-12, .training = TRUE } } };
+  EbbLaunch variance = { EBB_KERNEL_VAR, 1, 2, { &x.view }, { &var.view, &mean.view }, { .reduce = { .dims = 2 } } };
+  float stored = (float) ebb_reference_load (&x.view, 0);
+
+  for (int k = 0; k < 4; k++)
+    {
+      const EbbLaunch *launch = (const EbbLaunch *[]){ &norm, &add, &variance, &batch }[k];
+      gboolean is_var = launch == &variance, is_batch = launch == &batch;
+
+      g_assert_true (kernels[launch->kernel](launch, NULL));
+      g_assert_cmpfloat (ebb_reference_load (&mean.view, 0), ==, stored);
+      if (is_var)
+        g_assert_cmpfloat (ebb_reference_load (&var.view, 0), ==, 0);
+      else
+        g_assert_cmpfloat_with_epsilon (ebb_reference_load (&rstd.view, 0), 1e6, 0.1);
+      for (gint64 i = 0; i < n && !is_var; i++)
+        g_assert_cmpfloat (ebb_reference_load (&y.view, i), ==, is_batch ? 0 : 0.5);
+    }
+  g_free (x.memory);
+  g_free (zero.memory);
+  g_free (sum.memory);
+  g_free (y.memory);
+  g_free (bias.memory);
+  g_free (mean.memory);
+  g_free (rstd.memory);
+  g_free (var.memory);
+}
+
+static void
+test_constant_rows (void)
+{
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
+  static const float values[] = { 0.1f, 1e5f + 0.1f, -7e8f, 1e-20f };
+
+  for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
+    for (guint v = 0; v < G_N_ELEMENTS (values) && ebb_cpu_get_kernels_of (simd_names[s]) != NULL; v++)
+      for (gint64 n = 2; n < 5000; n = 5 * n + 2)
+        for (guint d = 0; d < G_N_ELEMENTS (floats); d++)
+          check_constant_rows (ebb_cpu_get_kernels_of (simd_names[s]), floats[d], n, values[v]);
+}
+
 int
 main (int argc,
       char **argv)
@@ -464,5 +703,8 @@ main (int argc,
   g_test_add_func ("/kernels/add-layer-norm-equals-reference", test_add_layer_norm);
   g_test_add_func ("/kernels/norm-grad-equals-reference", test_norm_grad);
   g_test_add_func ("/kernels/batch-norm-equals-reference", test_batch_norm);
+  g_test_add_func ("/kernels/norms-are-as-exact-far-from-zero", test_norms_far_from_zero);
+  g_test_add_func ("/kernels/var-is-as-exact-far-from-zero", test_var_far_from_zero);
+  g_test_add_func ("/kernels/norms-of-constant-rows-are-zero", test_constant_rows);
   return g_test_run ();
 }

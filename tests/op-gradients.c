@@ -146,6 +146,74 @@ repetitions_are_summed (void)
   assert_grad (table, 2, 0, 1 + 3 + 4);
 }
 
+#define N_REPEATED 1000
+
+/* However often an element of bf16 is selected, its gradient is rounded once. */
+static void
+sums_of_bf16_are_rounded_once (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) weights = ebb_rand (SHAPE (N_REPEATED, 2), EBB_DTYPE_BF16, NULL, NULL, &error);
+  g_autoptr (EbbTensor) real = ebb_cast (weights, EBB_DTYPE_F32, &error);
+  g_autoptr (EbbTensor) rows = ebb_zeros (SHAPE (N_REPEATED), EBB_DTYPE_I64, NULL, &error);
+  g_autoptr (EbbTensor) elements = ebb_zeros (SHAPE (N_REPEATED, 2), EBB_DTYPE_I64, NULL, &error);
+  const float *data = test_read (real);
+  double exact[2] = { 0, 0 };
+
+  for (int i = 0; i < 2 * N_REPEATED; i++)
+    exact[i % 2] += data[i];
+  for (int k = 0; k < 5; k++)
+    {
+      g_autoptr (EbbTensor) table = ebb_zeros (SHAPE (3, 2), EBB_DTYPE_BF16, NULL, &error);
+      g_autoptr (EbbTensor) y = NULL;
+      g_autoptr (EbbTensor) product = NULL;
+      g_autoptr (EbbTensor) sum = NULL;
+      g_autoptr (EbbTensor) result = NULL;
+      g_autoptr (EbbTensor) first = NULL;
+      g_autoptr (EbbTensor) result_real = NULL;
+
+      g_assert_true (ebb_tensor_set_requires_grad (table, k < 4, &error));
+      if (k == 0)
+        y = ebb_embedding (table, rows, &error);
+      else if (k == 1)
+        y = ebb_index_select (table, 0, rows, &error);
+      else if (k == 2)
+        y = ebb_gather (table, 0, elements, &error);
+      else if (k == 3)
+        {
+          first = ebb_slice (table, 0, 0, 1, 1, &error);
+          y = ebb_expand (first, SHAPE (N_REPEATED, 2), &error);
+        }
+      else
+        result = ebb_scatter_add (table, 0, elements, weights, &error);
+      if (k < 4)
+        {
+          product = ebb_mul (y, weights, &error);
+          sum = ebb_sum (product, NULL, 0, FALSE, &error);
+          g_assert_true (ebb_tensor_backward (sum, &error));
+          result = ebb_tensor_get_grad (table);
+        }
+      g_assert_no_error (error);
+      g_assert_cmpint (ebb_tensor_get_dtype (result), ==, EBB_DTYPE_BF16);
+      result_real = ebb_cast (result, EBB_DTYPE_F32, &error);
+      for (int i = 0; i < 2; i++)
+        g_assert_cmpfloat_with_epsilon (((const float *) test_read (result_real))[i] / exact[i], 1, 1.0 / 256 + 1e-6);
+    }
+}
+
+/* Distances to a mean that f32 has no room for. */
+static void
+gradient_of_var_holds_far_from_zero (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = LEAF (1e6f, 1e6f + 0.25f, 1e6f + 0.0625f, 1e6f - 1);
+  g_autoptr (EbbTensor) var = ebb_var (x, NULL, 0, 0, FALSE, &error);
+  const double mean = (0.25 + 0.0625 - 1) / 4;
+
+  backward (var, error);
+  assert_grad (x, -mean / 2, (0.25 - mean) / 2, (0.0625 - mean) / 2, (-1 - mean) / 2);
+}
+
 /* The gradient of a leaf has its dtype, whatever the op was done in. */
 static void
 dtypes_are_those_of_the_leaves (void)
@@ -298,6 +366,8 @@ main (int argc, char **argv)
   g_test_add_func ("/op-gradients/zero-gives-no-nan", zero_gives_no_nan);
   g_test_add_func ("/op-gradients/unused-parts-are-zero", unused_parts_are_zero);
   g_test_add_func ("/op-gradients/repetitions-are-summed", repetitions_are_summed);
+  g_test_add_func ("/op-gradients/sums-of-bf16-are-rounded-once", sums_of_bf16_are_rounded_once);
+  g_test_add_func ("/op-gradients/gradient-of-var-holds-far-from-zero", gradient_of_var_holds_far_from_zero);
   g_test_add_func ("/op-gradients/dtypes-are-those-of-the-leaves", dtypes_are_those_of_the_leaves);
   g_test_add_func ("/op-gradients/shared-gradients-are-not-overwritten", shared_gradients_are_not_overwritten);
   g_test_add_func ("/op-gradients/a-parts-gradient-holds-its-own-bytes-alone",

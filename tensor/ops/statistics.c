@@ -9,12 +9,12 @@ var_run (EbbOpCall *call, GError **error)
 {
   EbbTensor *x = call->inputs[0];
   EbbLaunch launch;
-  EbbView views[2];
+  EbbView views[3];
 
   ebb_launch_init (&launch, EBB_KERNEL_VAR);
   launch.params.reduce = call->params.reduce;
   ebb_launch_input (&launch, x);
-  for (guint i = 0; i < 2; i++)
+  for (guint i = 0; i < 3; i++)
     {
       ebb_view_keep_dims (&views[i], &call->outputs[i]->view, call->params.reduce.dims, (guint) x->view.n_dims);
       launch.outputs[launch.n_outputs++] = &views[i];
@@ -22,7 +22,7 @@ var_run (EbbOpCall *call, GError **error)
   return ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
-/* dx = dy * 2 (x - mean) / (n - correction), in f32 */
+/* dx = dy * 2 (x - mean) / (n - correction), in f32; the mean is the sum of two numbers. */
 static gboolean
 var_backward (EbbBackward *ctx, GError **error)
 {
@@ -30,19 +30,24 @@ var_backward (EbbBackward *ctx, GError **error)
   g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
   g_autoptr (EbbTensor) x = NULL;
   g_autoptr (EbbTensor) mean = NULL;
+  g_autoptr (EbbTensor) rest = NULL;
+  g_autoptr (EbbTensor) factor = NULL;
   EbbTensor *dx;
 
   if (dy == NULL)
     return TRUE;
   if ((dy = ebb_tensor_into_dtype (g_steal_pointer (&dy), EBB_DTYPE_F32, error)) == NULL
       || (x = ebb_tensor_into_dtype (ebb_tensor_ref (ctx->saved[0]), EBB_DTYPE_F32, error)) == NULL
-      || (ctx->grad_inputs[0] = dx = ebb_tensor_new_like (x, error)) == NULL)
+      || (factor = ebb_tensor_new_like (dy, error)) == NULL
+      || (ctx->grad_inputs[0] = dx = ebb_tensor_new_like (x, error)) == NULL
+      || !ebb_launch_scalar (EBB_BINARY_MUL, dy, scale, factor, error))
     return FALSE;
   mean = ebb_backward_unreduce (ctx, ebb_tensor_ref (ctx->saved[1]));
-  dy = ebb_backward_unreduce (ctx, g_steal_pointer (&dy));
+  rest = ebb_backward_unreduce (ctx, ebb_tensor_ref (ctx->saved[2]));
+  factor = ebb_backward_unreduce (ctx, g_steal_pointer (&factor));
   return ebb_launch_binary (EBB_BINARY_SUB, x, mean, dx, error)
-         && ebb_launch_scalar (EBB_BINARY_MUL, dx, scale, dx, error)
-         && ebb_launch_binary (EBB_BINARY_MUL, dx, dy, dx, error);
+         && ebb_launch_binary (EBB_BINARY_SUB, dx, rest, dx, error)
+         && ebb_launch_binary (EBB_BINARY_MUL, dx, factor, dx, error);
 }
 
 static const EbbOp var_op = { "var", EBB_OP_REDUCTION, EBB_KERNEL_VAR, var_run, var_backward };
@@ -56,7 +61,8 @@ static const EbbOp var_op = { "var", EBB_OP_REDUCTION, EBB_KERNEL_VAR, var_run, 
  * @keep_dims: whether the result keeps these dimensions with size 1
  * @error: return location for an error
  *
- * The variance along some dimensions, or of all: sum ((x - mean)^2) / (n - @correction), in two passes.
+ * The variance along some dimensions, or of all: sum ((x - mean)^2) / (n - @correction). It
+ * is as exact far from zero as near it: equal elements give 0.
  *
  * Fails with %EBB_ERROR_INDEX when a dimension is out of range, with %EBB_ERROR_INVALID_ARGUMENT when it is given
  * twice, and with %EBB_ERROR_DTYPE when @x is not f32 or bf16.
@@ -75,10 +81,14 @@ ebb_var (EbbTensor *x, const int *dims, guint n_dims, double correction, gboolea
     return NULL;
   call.params.reduce.correction = correction;
   ebb_op_add_output (&call, x->view.dtype, shape, n_kept);
-  ebb_op_add_output (&call, EBB_DTYPE_F32, shape, n_kept);
-  call.non_differentiable = 2;
+  for (guint i = 1; i < 3; i++)
+    {
+      ebb_op_add_output (&call, EBB_DTYPE_F32, shape, n_kept);
+      call.non_differentiable |= 1u << i;
+    }
   ebb_op_save_input (&call, 0);
   ebb_op_save_output (&call, 1);
+  ebb_op_save_output (&call, 2);
   return ebb_op_finish1 (&call, error);
 }
 

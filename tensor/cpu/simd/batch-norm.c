@@ -2,6 +2,7 @@
 
 #include "tensor/cpu/simd/cursor-private.h"
 #include "tensor/cpu/simd/simd-private.h"
+#include "tensor/cpu/simd/statistics-private.h"
 
 #include "tensor/cpu/parallel-private.h"
 
@@ -44,43 +45,43 @@ init_channel (EbbCursor *cursor,
   ebb_cursor_seek (cursor, 0);
 }
 
-/* The sum of a block of x, or of (x - centre)^2 */
+/* The sum of a block of x - centre, and of its square to @squares */
 static double
 sum_block (const float *x,
            gint64 n,
-           gboolean squares,
-           float centre)
+           float centre,
+           double *squares)
 {
-  EbbVec sum = { 0 };
+  EbbVec sum = { 0 }, sum_squares = { 0 };
 
   EBB_VEC_FOR (i, m, n)
     {
       EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, i, m) - centre, m, (EbbVec){ 0 });
 
-      if (squares)
-        sum = vec_fma (v, v, sum);
-      else
-        sum += v;
+      sum += v;
+      sum_squares = vec_fma (v, v, sum_squares);
     }
+  *squares += vec_sum (sum_squares);
   return vec_sum (sum);
 }
 
 static double
 sum_channel (const BatchNorm *work,
              gint64 channel,
-             gboolean squares,
-             float centre)
+             float centre,
+             double *squares)
 {
   gint64 count = work->n * work->length, n;
   float buffer[EBB_CURSOR_BLOCK];
   EbbCursor cursor;
   double sum = 0;
 
+  *squares = 0;
   init_channel (&cursor, work->x, work, channel);
   for (gint64 i = 0; i < count; i += n)
     {
       n = MIN (count - i, EBB_CURSOR_BLOCK);
-      sum += sum_block (ebb_cursor_read_f32 (&cursor, n, buffer), n, squares, centre);
+      sum += sum_block (ebb_cursor_read_f32 (&cursor, n, buffer), n, centre, squares);
     }
   return sum;
 }
@@ -109,34 +110,31 @@ move_number (EbbView *view,
   ebb_run_from_f32 (view->dtype, (char *) view->data + i * ebb_dtype_size_ (view->dtype), 1, 1, &value);
 }
 
-static void
+/* Of the batch, or of those that ran before it */
+static EbbStatistics
 get_statistics (const BatchNorm *work,
-                gint64 channel,
-                float *mean,
-                float *rstd)
+                gint64 channel)
 {
-  gint64 count = work->n * work->length;
-  double variance;
+  double count = (double) (work->n * work->length), sum, squares;
+  EbbStatistics statistics = { 0 };
+  int pass = 0;
 
-  if (work->training || work->running_mean == NULL || work->running_var == NULL)
+  if (!work->training && work->running_mean != NULL && work->running_var != NULL)
     {
-      double exact = sum_channel (work, channel, FALSE, 0) / (double) count;
-
-      *mean = (float) exact;
-      variance = sum_channel (work, channel, TRUE, *mean) / (double) count;
-      if (work->training)
-        {
-          move_number (work->running_mean, channel, exact, work->momentum);
-          move_number (work->running_var, channel, variance * (double) count / (double) MAX (count - 1, 1),
-                       work->momentum);
-        }
+      statistics.mean = get_number (work->running_mean, channel);
+      statistics.variance = get_number (work->running_var, channel);
+      return statistics;
     }
-  else
+  statistics.centre = get_number (work->x, channel * work->length);
+  do
+    sum = sum_channel (work, channel, statistics.centre, &squares);
+  while (!ebb_statistics_take (&statistics, sum, squares, count) && ++pass < 2);
+  if (work->training)
     {
-      *mean = get_number (work->running_mean, channel);
-      variance = get_number (work->running_var, channel);
+      move_number (work->running_mean, channel, (double) statistics.mean + statistics.rest, work->momentum);
+      move_number (work->running_var, channel, statistics.variance * count / MAX (count - 1, 1), work->momentum);
     }
-  *rstd = (float) (1 / sqrt (variance + work->eps));
+  return statistics;
 }
 
 static void
@@ -151,12 +149,12 @@ norm_channels (gint64 begin,
   for (gint64 channel = begin; channel < end; channel++)
     {
       EbbCursor x, y;
-      float mean, rstd;
+      EbbStatistics statistics = get_statistics (work, channel);
+      float mean = statistics.mean, rstd = (float) (1 / sqrt (statistics.variance + work->eps));
       EbbVec scale, shift;
 
-      get_statistics (work, channel, &mean, &rstd);
       scale = vec_set1 (work->weight != NULL ? work->weight[channel] * rstd : rstd);
-      shift = vec_set1 (work->bias != NULL ? work->bias[channel] : 0);
+      shift = vec_set1 (work->bias != NULL ? work->bias[channel] : 0) - statistics.rest * scale;
       init_channel (&x, work->x, work, channel);
       init_channel (&y, work->y, work, channel);
       for (gint64 i = 0; i < count; i += n)
@@ -177,38 +175,41 @@ norm_channels (gint64 begin,
     }
 }
 
-/* The sums of dy and of dy h, h = (x - mean) rstd */
+/* The sums of dy, of dy h and of h = (x - mean) rstd */
 static void
 sum_grads (const BatchNorm *work,
            gint64 channel,
            double *sum_dy,
-           double *sum_dyh)
+           double *sum_dyh,
+           double *sum_h)
 {
   gint64 count = work->n * work->length, n;
   const float mean = work->mean[channel], rstd = work->rstd[channel];
   float dy_buffer[EBB_CURSOR_BLOCK], x_buffer[EBB_CURSOR_BLOCK];
   EbbCursor dy, x;
 
-  *sum_dy = *sum_dyh = 0;
+  *sum_dy = *sum_dyh = *sum_h = 0;
   init_channel (&dy, work->dy, work, channel);
   init_channel (&x, work->x, work, channel);
   for (gint64 i = 0; i < count; i += n)
     {
       const float *a, *b;
-      EbbVec sum = { 0 }, sum_h = { 0 };
+      EbbVec block = { 0 }, block_dyh = { 0 }, block_h = { 0 };
 
       n = MIN (count - i, EBB_CURSOR_BLOCK);
       a = ebb_cursor_read_f32 (&dy, n, dy_buffer);
       b = ebb_cursor_read_f32 (&x, n, x_buffer);
       EBB_VEC_FOR (k, m, n)
         {
-          EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m);
+          EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m), h = (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd;
 
-          sum += v;
-          sum_h = vec_fma (v, (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd, sum_h);
+          block += v;
+          block_dyh = vec_fma (v, h, block_dyh);
+          block_h += vec_first (h, m, (EbbVec){ 0 });
         }
-      *sum_dy += vec_sum (sum);
-      *sum_dyh += vec_sum (sum_h);
+      *sum_dy += vec_sum (block);
+      *sum_dyh += vec_sum (block_dyh);
+      *sum_h += vec_sum (block_h);
     }
 }
 
@@ -217,7 +218,8 @@ static void
 write_grads (const BatchNorm *work,
              gint64 channel,
              float mean_dy,
-             float mean_dyh)
+             float mean_dyh,
+             float mean_h)
 {
   gint64 count = work->n * work->length, n;
   const float mean = work->mean[channel], rstd = work->rstd[channel];
@@ -237,7 +239,7 @@ write_grads (const BatchNorm *work,
       b = ebb_cursor_read_f32 (&x, n, x_buffer);
       EBB_VEC_FOR (k, m, n)
         {
-          EbbVec h = (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd;
+          EbbVec h = (vec_load_as (EBB_DTYPE_F32, b, k, m) - mean) * rstd - mean_h;
           EbbVec v = vec_load_as (EBB_DTYPE_F32, a, k, m) - mean_dy - h * mean_dyh;
 
           vec_store_as (EBB_DTYPE_F32, out, k, m, v * scale);
@@ -246,7 +248,8 @@ write_grads (const BatchNorm *work,
     }
 }
 
-/* Running statistics do not depend on x, so nothing is subtracted for them. */
+/* Running statistics do not depend on x, so nothing is subtracted for them. Those of the batch have a mean h of 0, but
+ * for what their mean in f32 lacks. */
 static void
 grad_channels (gint64 begin,
                gint64 end,
@@ -257,17 +260,19 @@ grad_channels (gint64 begin,
 
   for (gint64 channel = begin; channel < end; channel++)
     {
-      double sum_dy, sum_dyh;
+      double sum_dy, sum_dyh, sum_h;
 
-      sum_grads (work, channel, &sum_dy, &sum_dyh);
+      sum_grads (work, channel, &sum_dy, &sum_dyh, &sum_h);
+      sum_h = work->training ? sum_h : 0;
+      sum_dyh -= sum_dy * sum_h / count;
       if (work->dweight != NULL)
         work->dweight[channel] = (float) sum_dyh + (work->accumulate_weight ? work->dweight[channel] : 0);
       if (work->dbias != NULL)
         work->dbias[channel] = (float) sum_dy + (work->accumulate_bias ? work->dbias[channel] : 0);
       if (work->y != NULL && work->training)
-        write_grads (work, channel, (float) (sum_dy / count), (float) (sum_dyh / count));
+        write_grads (work, channel, (float) (sum_dy / count), (float) (sum_dyh / count), (float) (sum_h / count));
       else if (work->y != NULL)
-        write_grads (work, channel, 0, 0);
+        write_grads (work, channel, 0, 0, 0);
     }
 }
 

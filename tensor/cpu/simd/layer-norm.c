@@ -3,11 +3,11 @@
 #include "tensor/cpu/simd/cursor-private.h"
 #include "tensor/cpu/simd/philox-private.h"
 #include "tensor/cpu/simd/simd-private.h"
+#include "tensor/cpu/simd/statistics-private.h"
 
 #include "tensor/cpu/parallel-private.h"
 
-/* Layer norm (Ba, Kiros, Hinton 2016) and RMS norm (Zhang, Sennrich 2019), which has no mean, no bias. The variance is
- * taken in a second pass over the row, which is in the cache by then. */
+/* Layer norm (Ba, Kiros, Hinton 2016) and RMS norm (Zhang, Sennrich 2019), which has no mean, no bias. */
 
 typedef struct
 {
@@ -26,36 +26,24 @@ typedef struct
   EbbPhilox philox;
 } Norm;
 
-EBB_VEC_INLINE float
-sum_row (EbbDType dtype,
-         const void *x,
-         gint64 at,
-         gint64 n)
+static inline float
+load_element (EbbDType dtype,
+              const void *x,
+              gint64 i)
 {
-  EbbVec a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
-  gint64 i = 0;
-
-  for (; i + 4 * EBB_VEC_WIDTH <= n; i += 4 * EBB_VEC_WIDTH)
-    {
-      a += vec_load_as (dtype, x, at + i, EBB_VEC_WIDTH);
-      b += vec_load_as (dtype, x, at + i + EBB_VEC_WIDTH, EBB_VEC_WIDTH);
-      c += vec_load_as (dtype, x, at + i + 2 * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
-      d += vec_load_as (dtype, x, at + i + 3 * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
-    }
-  for (; i < n; i += EBB_VEC_WIDTH)
-    a += vec_load_as (dtype, x, at + i, MIN (n - i, EBB_VEC_WIDTH));
-  return vec_sum ((a + b) + (c + d));
+  return dtype == EBB_DTYPE_F32 ? ((const float *) x)[i] : ebb_bf16_to_float (((const guint16 *) x)[i]);
 }
 
-/* The sum of (x - centre)^2 */
+/* The sum of (x - centre)^2, and of x - centre if @plain_sum is given */
 EBB_VEC_INLINE float
 sum_squares_row (EbbDType dtype,
                  const void *x,
                  gint64 at,
                  gint64 n,
-                 EbbVec centre)
+                 EbbVec centre,
+                 float *plain_sum)
 {
-  EbbVec sums[4] = { { 0 } };
+  EbbVec sums[4] = { { 0 } }, plain[4] = { { 0 } };
   gint64 i = 0;
 
   for (; i + 4 * EBB_VEC_WIDTH <= n; i += 4 * EBB_VEC_WIDTH)
@@ -64,6 +52,7 @@ sum_squares_row (EbbDType dtype,
         EbbVec v = vec_load_as (dtype, x, at + i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH) - centre;
 
         sums[k] = vec_fma (v, v, sums[k]);
+        plain[k] += v;
       }
   for (; i < n; i += EBB_VEC_WIDTH)
     {
@@ -71,8 +60,37 @@ sum_squares_row (EbbDType dtype,
       EbbVec v = vec_first (vec_load_as (dtype, x, at + i, m) - centre, m, (EbbVec){ 0 });
 
       sums[0] = vec_fma (v, v, sums[0]);
+      plain[0] += v;
     }
+  if (plain_sum)
+    *plain_sum = vec_sum ((plain[0] + plain[1]) + (plain[2] + plain[3]));
   return vec_sum ((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+/* Elements [i, i + m) of a row; @shift is what @centre lacks of the mean, times -@rstd. */
+EBB_VEC_INLINE void
+norm_vector (const Norm *work,
+             EbbDType dtype,
+             gboolean is_centred,
+             const void *x,
+             gint64 at,
+             gint64 i,
+             gint64 m,
+             EbbVec centre,
+             EbbVec rstd,
+             EbbVec shift)
+{
+  EbbVec v = vec_load_as (dtype, x, at + i, m);
+
+  if (is_centred)
+    v = vec_fma (v - centre, rstd, shift);
+  else
+    v *= rstd;
+  if (work->weight != NULL)
+    v *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+  if (is_centred && work->bias != NULL)
+    v += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
+  vec_store_as (dtype, work->y, at + i, m, v);
 }
 
 EBB_VEC_INLINE void
@@ -82,23 +100,33 @@ norm_row (const Norm *work,
           const void *x,
           gint64 row)
 {
-  gint64 n = work->columns, at = row * n;
-  float mean = is_centred ? sum_row (dtype, x, at, n) / (float) n : 0;
-  EbbVec centre = vec_set1 (mean);
-  float rstd = 1.0f / sqrtf (sum_squares_row (dtype, x, at, n, centre) / (float) n + work->eps);
+  const Norm local = *work; /* which no store can change: its pointers stay in registers */
+  gint64 n = work->columns, at = row * n, i = 0;
+  EbbStatistics statistics = { 0 };
+  EbbVec centre, shift;
+  float rstd;
 
-  EBB_VEC_FOR (i, m, n)
+  if (is_centred)
     {
-      EbbVec v = (vec_load_as (dtype, x, at + i, m) - centre) * rstd;
+      float sum, squares;
+      int pass = 0;
 
-      if (work->weight != NULL)
-        v *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
-      if (is_centred && work->bias != NULL)
-        v += vec_load_as (EBB_DTYPE_F32, work->bias, i, m);
-      vec_store_as (dtype, work->y, at + i, m, v);
+      statistics.centre = load_element (dtype, x, at);
+      do
+        squares = sum_squares_row (dtype, x, at, n, vec_set1 (statistics.centre), &sum);
+      while (!ebb_statistics_take (&statistics, sum, squares, (double) n) && ++pass < 2);
     }
+  else
+    statistics.variance = sum_squares_row (dtype, x, at, n, (EbbVec){ 0 }, NULL) / (float) n;
+  rstd = 1.0f / sqrtf (statistics.variance + work->eps);
+  centre = vec_set1 (statistics.mean);
+  shift = vec_set1 (-statistics.rest * rstd);
+  for (; i + EBB_VEC_WIDTH <= n; i += EBB_VEC_WIDTH)
+    norm_vector (&local, dtype, is_centred, x, at, i, EBB_VEC_WIDTH, centre, vec_set1 (rstd), shift);
+  if (i < n)
+    norm_vector (&local, dtype, is_centred, x, at, i, n - i, centre, vec_set1 (rstd), shift);
   if (work->mean != NULL)
-    work->mean[row] = mean;
+    work->mean[row] = statistics.mean;
   if (work->rstd != NULL)
     work->rstd[row] = rstd;
 }

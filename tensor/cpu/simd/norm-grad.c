@@ -6,7 +6,7 @@
 
 #include "tensor/cpu/parallel-private.h"
 
-/* With h = (x - mean) rstd and g = dy weight, a row's gradient is
+/* With h = (x - mean) rstd, where what a mean in f32 lacks is summed again, and g = dy weight, a row's gradient is
  *   layer norm: dx = rstd (g - mean (g) - h mean (g h))
  *   RMS norm:   dx = rstd (g - h mean (g h)), where mean is 0 in h
  * and dweight = sum over rows (dy h), dbias = sum over rows (dy), by fixed blocks of rows. */
@@ -24,7 +24,40 @@ typedef struct
   float *partials; /* [n_blocks, 2, columns]: dweight and dbias, or NULL */
 } NormGrad;
 
-/* The means of g and of g h */
+/* Sums over a row: of g, of g (x - mean) and of x - mean, of which a mean in f32 does not make 0. Two of each, so that
+ * additions need not wait for one another. */
+typedef struct
+{
+  EbbVec g[2], gx[2], x[2];
+} RowSums;
+
+EBB_VEC_INLINE void
+sum_vector (const NormGrad *work,
+            EbbDType dtype,
+            gboolean is_centred,
+            gint64 at,
+            gint64 i,
+            gint64 m,
+            int k,
+            EbbVec mean,
+            RowSums *sums)
+{
+  /* Lanes behind the row's end have dy = 0. */
+  EbbVec g = vec_load_as (dtype, work->dy, at + i, m);
+  EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+
+  if (work->weight != NULL)
+    g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+  if (is_centred)
+    {
+      x -= mean;
+      sums->g[k] += g;
+      sums->x[k] += vec_first (x, m, (EbbVec){ 0 });
+    }
+  sums->gx[k] = vec_fma (g, x, sums->gx[k]);
+}
+
+/* The means of g, of g h and of h */
 EBB_VEC_INLINE void
 get_row_means (const NormGrad *work,
                EbbDType dtype,
@@ -33,27 +66,66 @@ get_row_means (const NormGrad *work,
                EbbVec mean,
                float rstd,
                float *mean_g,
-               float *mean_gh)
+               float *mean_gh,
+               float *mean_h)
 {
-  EbbVec sum_g = { 0 }, sum_gh = { 0 };
+  const float n = (float) work->columns;
+  RowSums sums = { .g = { { 0 } } };
+  gint64 i = 0;
 
-  /* Lanes behind the row's end have dy = 0. */
-  EBB_VEC_FOR (i, m, work->columns)
+  for (; i + 2 * EBB_VEC_WIDTH <= work->columns; i += 2 * EBB_VEC_WIDTH)
+    for (int k = 0; k < 2; k++)
+      sum_vector (work, dtype, is_centred, at, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH, k, mean, &sums);
+  for (; i < work->columns; i += EBB_VEC_WIDTH)
+    sum_vector (work, dtype, is_centred, at, i, MIN (work->columns - i, EBB_VEC_WIDTH), 0, mean, &sums);
+  *mean_g = vec_sum (sums.g[0] + sums.g[1]) / n;
+  *mean_h = vec_sum (sums.x[0] + sums.x[1]) * rstd / n;
+  *mean_gh = vec_sum (sums.gx[0] + sums.gx[1]) * rstd / n - *mean_g * *mean_h;
+}
+
+/* Elements [i, i + m) of a row: its dx, and what it adds to dweight and dbias. */
+EBB_VEC_INLINE void
+norm_grad_vector (const NormGrad *work,
+                  EbbDType dtype,
+                  gboolean is_centred,
+                  gint64 at,
+                  gint64 i,
+                  gint64 m,
+                  EbbVec mean,
+                  float rstd,
+                  float mean_g,
+                  float mean_gh,
+                  float mean_h,
+                  float *dweight)
+{
+  EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
+  EbbVec h = vec_load_as (dtype, work->x, at + i, m);
+
+  if (is_centred)
+    h = vec_fma (h - mean, vec_set1 (rstd), vec_set1 (-mean_h));
+  else
+    h *= rstd;
+  if (work->dx != NULL)
     {
-      EbbVec g = vec_load_as (dtype, work->dy, at + i, m);
-      EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+      EbbVec g = dy;
 
       if (work->weight != NULL)
         g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
+      g = (g - mean_g - h * mean_gh) * rstd;
+      if (work->dsum != NULL)
+        g += vec_load_as (dtype, work->dsum, at + i, m);
+      vec_store_as (dtype, work->dx, at + i, m, g);
+    }
+  if (dweight != NULL)
+    {
+      vec_store_as (EBB_DTYPE_F32, dweight, i, m, vec_fma (dy, h, vec_load_as (EBB_DTYPE_F32, dweight, i, m)));
       if (is_centred)
         {
-          x -= mean;
-          sum_g += g;
+          float *dbias = dweight + work->columns;
+
+          vec_store_as (EBB_DTYPE_F32, dbias, i, m, vec_load_as (EBB_DTYPE_F32, dbias, i, m) + dy);
         }
-      sum_gh = vec_fma (g, x, sum_gh);
     }
-  *mean_g = is_centred ? vec_sum (sum_g) / (float) work->columns : 0;
-  *mean_gh = vec_sum (sum_gh) * rstd / (float) work->columns;
 }
 
 EBB_VEC_INLINE void
@@ -63,36 +135,18 @@ norm_grad_row (const NormGrad *work,
                gint64 row,
                float *dweight)
 {
-  gint64 n = work->columns, at = row * n;
+  const NormGrad local = *work; /* which no store can change: its pointers stay in registers */
+  gint64 n = work->columns, at = row * n, i = 0;
   EbbVec mean = vec_set1 (is_centred ? work->mean[row] : 0);
   float rstd = work->rstd[row];
-  float mean_g = 0, mean_gh = 0;
+  float mean_g = 0, mean_gh = 0, mean_h = 0;
 
-  if (work->dx != NULL)
-    get_row_means (work, dtype, is_centred, at, mean, rstd, &mean_g, &mean_gh);
-  EBB_VEC_FOR (i, m, n)
-    {
-      EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
-      EbbVec h = (vec_load_as (dtype, work->x, at + i, m) - mean) * rstd;
-
-      if (work->dx != NULL)
-        {
-          EbbVec g = dy;
-
-          if (work->weight != NULL)
-            g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
-          g = (g - mean_g - h * mean_gh) * rstd;
-          if (work->dsum != NULL)
-            g += vec_load_as (dtype, work->dsum, at + i, m);
-          vec_store_as (dtype, work->dx, at + i, m, g);
-        }
-      if (dweight != NULL)
-        {
-          vec_store_as (EBB_DTYPE_F32, dweight, i, m, vec_fma (dy, h, vec_load_as (EBB_DTYPE_F32, dweight, i, m)));
-          if (is_centred)
-            vec_store_as (EBB_DTYPE_F32, dweight + n, i, m, vec_load_as (EBB_DTYPE_F32, dweight + n, i, m) + dy);
-        }
-    }
+  if (work->dx != NULL || is_centred)
+    get_row_means (&local, dtype, is_centred, at, mean, rstd, &mean_g, &mean_gh, &mean_h);
+  for (; i + EBB_VEC_WIDTH <= n; i += EBB_VEC_WIDTH)
+    norm_grad_vector (&local, dtype, is_centred, at, i, EBB_VEC_WIDTH, mean, rstd, mean_g, mean_gh, mean_h, dweight);
+  if (i < n)
+    norm_grad_vector (&local, dtype, is_centred, at, i, n - i, mean, rstd, mean_g, mean_gh, mean_h, dweight);
 }
 
 EBB_VEC_INLINE void

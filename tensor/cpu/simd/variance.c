@@ -2,6 +2,7 @@
 
 #include "tensor/cpu/simd/cursor-private.h"
 #include "tensor/cpu/simd/simd-private.h"
+#include "tensor/cpu/simd/statistics-private.h"
 
 #include "tensor/cpu/parallel-private.h"
 
@@ -9,39 +10,40 @@ typedef struct
 {
   EbbCursor kept, reduced;
   EbbView *var;
-  EbbView *mean;
+  EbbView *mean, *rest;
   double correction;
 } Variance;
 
-/* The sum of x - centre, or of its square */
+/* The sum of x - centre, and of its square */
 static double
 sum_centred (const EbbCursor *start,
-             double centre,
-             gboolean squares)
+             float centre,
+             double *squares)
 {
   EbbCursor reduced = *start;
   float buffer[EBB_CURSOR_BLOCK];
   double sum = 0;
   gint64 n;
 
+  *squares = 0;
+
   ebb_cursor_seek (&reduced, 0);
   for (gint64 i = 0; i < reduced.n_elements; i += n)
     {
       const float *x;
-      EbbVec block = { 0 };
+      EbbVec block = { 0 }, block_squares = { 0 };
 
       n = MIN (reduced.n_elements - i, EBB_CURSOR_BLOCK);
       x = ebb_cursor_read_f32 (&reduced, n, buffer);
       EBB_VEC_FOR (k, m, n)
         {
-          EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, k, m) - (float) centre, m, (EbbVec){ 0 });
+          EbbVec v = vec_first (vec_load_as (EBB_DTYPE_F32, x, k, m) - centre, m, (EbbVec){ 0 });
 
-          if (squares)
-            block = vec_fma (v, v, block);
-          else
-            block += v;
+          block += v;
+          block_squares = vec_fma (v, v, block_squares);
         }
       sum += vec_sum (block);
+      *squares += vec_sum (block_squares);
     }
   return sum;
 }
@@ -68,14 +70,20 @@ get_variances (gint64 begin,
 
   for (gint64 output = begin; output < end; output++)
     {
-      double mean, squares;
+      EbbStatistics statistics = { .centre = NAN };
+      double sum, squares;
+      int pass = 0;
 
       ebb_cursor_seek (&kept, output);
       reduced.data = kept.data + kept.offset * kept.size;
-      mean = sum_centred (&reduced, 0, FALSE) / count;
-      squares = sum_centred (&reduced, mean, TRUE);
-      put_number (work->mean, output, mean);
-      put_number (work->var, output, squares / MAX (count - work->correction, 0));
+      if (count > 0)
+        ebb_run_to_f32 (reduced.dtype, reduced.data, 1, 1, &statistics.centre);
+      do
+        sum = sum_centred (&reduced, statistics.centre, &squares);
+      while (!ebb_statistics_take (&statistics, sum, squares, count) && ++pass < 2);
+      put_number (work->var, output, statistics.variance * count / MAX (count - work->correction, 0));
+      put_number (work->mean, output, statistics.mean);
+      put_number (work->rest, output, statistics.rest);
     }
 }
 
@@ -87,6 +95,7 @@ EBB_SIMD_NAME (ebb_cpu_var) (const EbbLaunch *launch,
   Variance work = {
     .var = ebb_launch_get_output (launch, 0),
     .mean = ebb_launch_get_output (launch, 1),
+    .rest = ebb_launch_get_output (launch, 2),
     .correction = launch->params.reduce.correction,
   };
 
