@@ -1,5 +1,6 @@
-# examples/NAME.c, or all sources in examples/NAME/, make the program examples/NAME in the build folder. A folder
-# without a main.c is what programs share: a library for those beside it, which include "FOLDER/FILE.h".
+# examples/NAME.c, or all sources in examples/NAME/, make the program examples/NAME in the build folder. Programs of one
+# file are there to be read and are not installed. A folder without a main.c is what programs share: a library for those
+# beside it, which include "FOLDER/FILE.h".
 file (GLOB example_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/examples/*.c")
 file (GLOB example_folder_files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/examples/*/*.c")
 
@@ -47,5 +48,7 @@ foreach (name IN LISTS EBB_EXAMPLES)
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   add_custom_command (TARGET example-${name} POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E create_symlink ${installed_name} "${CMAKE_CURRENT_BINARY_DIR}/examples/${name}")
-  install (TARGETS example-${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  if (NOT sources_${name} MATCHES "/examples/[^/]*$")
+    install (TARGETS example-${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  endif ()
 endforeach ()

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/group-state-private.h"
+#include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
@@ -134,7 +135,7 @@ ebb_process_group_split (EbbProcessGroup *self,
   g_autoptr (EbbTensor) colors = NULL;
   guint size, n_members = 0, rank = 0;
 
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return NULL;
   if (ebb_is_stopped ())
     {

@@ -200,7 +200,7 @@ ebb_generator_tracker_add (EbbGeneratorTracker *self,
 
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
-  if (name == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, name))
     return FALSE;
   entry = find (self, name);
   if (entry != NULL && !entry->is_implied)
@@ -313,7 +313,7 @@ ebb_generator_tracker_fork (EbbGeneratorTracker *self,
 
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
-  if (name == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, name))
     return FALSE;
   entry = ebb_thread.recomputing > 0 ? find_any (self, name) : find (self, name);
   if (entry == NULL)
@@ -440,7 +440,7 @@ ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
 
   g_return_val_if_fail (EBB_IS_GENERATOR_TRACKER (self), FALSE);
 
-  if (states == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, states))
     return FALSE;
   for (guint i = 0; i < ebb_args_get_length (states); i++)
     if (!read_state (states, i, &first_seed, &seed, &offset, error))

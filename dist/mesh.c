@@ -2,6 +2,7 @@
 #include "dist/mesh.h"
 
 #include "dist/process-group-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -335,7 +336,7 @@ ebb_mesh_find_group (EbbMesh *self,
   const Dim *dim;
   GString *names;
 
-  if (self == NULL || name == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, name))
     return NULL;
   g_return_val_if_fail (EBB_IS_MESH (self), NULL);
 

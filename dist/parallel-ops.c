@@ -4,6 +4,7 @@
 #include "dist/group-state-private.h"
 #include "dist/init.h"
 #include "dist/parallel-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
@@ -282,7 +283,7 @@ ebb_parallel_copy (EbbTensor *x,
 {
   EbbTensor *copy = NULL;
 
-  if (x == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, x))
     return NULL;
   group = group_or_default (group);
   if (is_alone (group))
@@ -378,7 +379,7 @@ reduce (EbbTensor *x,
 {
   EbbOpCall call;
 
-  if (x == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, x))
     return NULL;
   group = group_or_default (group);
   if (is_alone (group))

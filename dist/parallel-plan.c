@@ -4,6 +4,7 @@
 #include "nn/bert.h"
 #include "nn/gpt.h"
 #include "nn/module-private.h"
+#include "tensor/error-private.h"
 #include "tensor/error.h"
 
 #include <string.h>
@@ -125,7 +126,7 @@ ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelSt
 {
   Rule rule = { NULL, style };
 
-  if (self == NULL || pattern == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, pattern))
     return FALSE;
   if ((guint) style >= G_N_ELEMENTS (style_names))
     {
@@ -267,7 +268,7 @@ new_from (const KnownRule *rules, guint n)
 EbbParallelPlan *
 ebb_parallel_plan_new_for (EbbModule *module, GError **error)
 {
-  if (module == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 

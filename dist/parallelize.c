@@ -10,6 +10,7 @@
 #include "nn/mlp.h"
 #include "nn/module-instance-private.h"
 #include "nn/multi-head-attention.h"
+#include "tensor/error-private.h"
 #include "tensor/random.h"
 
 #define BROADCAST_BYTES (64u << 20)
@@ -259,7 +260,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
   g_autoptr (EbbParallelJob) job = NULL;
   GError *failure = NULL;
 
-  if (module == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
@@ -345,7 +346,7 @@ ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **err
 {
   EbbParallelModel *model;
 
-  if (module == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/work-private.h"
 
+#include "tensor/error-private.h"
+
 G_DEFINE_BOXED_TYPE (EbbWork, ebb_work, ebb_work_ref, ebb_work_unref)
 
 EbbWork *
@@ -86,7 +88,7 @@ gboolean
 ebb_work_wait (EbbWork *work,
                GError **error)
 {
-  if ((error != NULL && *error != NULL) || work == NULL)
+  if (!EBB_MAY_BEGIN (error, work))
     return FALSE;
   if (work->queue != NULL && ebb_group_queue_is_lost (work->queue))
     {

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/error.h"
 
 #include <string.h>
@@ -792,7 +793,7 @@ map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **er
 EbbArgs *
 ebb_args_map_tensors (EbbArgs *self, EbbArgsMapFunc func, gpointer user_data, GError **error)
 {
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return NULL;
   g_return_val_if_fail (func != NULL, NULL);
 

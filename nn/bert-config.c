@@ -2,6 +2,7 @@
 #include "nn/bert-config.h"
 
 #include "nn/model-config-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -149,7 +150,7 @@ ebb_bert_config_free (EbbBertConfig *self)
 gboolean
 ebb_bert_config_check (const EbbBertConfig *self, GError **error)
 {
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
 
   const EbbConfigSize sizes[] = { { "vocab", self->vocab, 1 },       { "context", self->context, 1 },

@@ -3,6 +3,7 @@
 #include "nn/state-private.h"
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/shape.h"
 
 #include <string.h>
@@ -184,7 +185,7 @@ ebb_bert_load_published (EbbBert *self, EbbArgs *state, GError **error)
   g_autoptr (EbbArgs) targets = NULL;
   gboolean loaded = FALSE;
 
-  if (self == NULL || state == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, state))
     return FALSE;
   g_return_val_if_fail (EBB_IS_BERT (self), FALSE);
 
@@ -214,7 +215,7 @@ ebb_bert_to_published_state (EbbBert *self, GError **error)
 {
   EbbArgs *published;
 
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return NULL;
   g_return_val_if_fail (EBB_IS_BERT (self), NULL);
 

@@ -8,6 +8,7 @@
 #include "nn/module-list.h"
 #include "nn/stack-private.h"
 #include "nn/transformer-block.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/activation.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/indexing.h"
@@ -492,7 +493,7 @@ ebb_bert_loss (EbbBert *self,
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if (self == NULL || tokens == NULL || targets == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, tokens, targets))
     return NULL;
   g_return_val_if_fail (EBB_IS_BERT (self), NULL);
 

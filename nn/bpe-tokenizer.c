@@ -3,6 +3,7 @@
 
 #include "nn/bpe-tables-private.h"
 #include "nn/json-scanner-private.h"
+#include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
 #include <gio/gio.h>
@@ -329,7 +330,7 @@ ebb_bpe_tokenizer_new (const char *vocab_path,
                        const char *merges_path,
                        GError **error)
 {
-  if ((error != NULL && *error != NULL) || vocab_path == NULL || merges_path == NULL)
+  if (!EBB_MAY_BEGIN (error, vocab_path, merges_path))
     return NULL;
 
   return g_initable_new (EBB_TYPE_BPE_TOKENIZER, NULL, error, "vocab-path", vocab_path, "merges-path", merges_path,

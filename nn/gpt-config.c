@@ -2,6 +2,7 @@
 #include "nn/gpt-config.h"
 
 #include "nn/model-config-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -154,7 +155,7 @@ ebb_gpt_config_free (EbbGptConfig *self)
 gboolean
 ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
 {
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
 
   const EbbConfigSize sizes[] = { { "vocab", self->vocab, 1 },

@@ -5,6 +5,7 @@
 #include "nn/json-scanner-private.h"
 #include "tensor/atomic-file-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
@@ -426,7 +427,7 @@ ebb_gpt_config_new_from_gpt2 (EbbArgs *state,
   gboolean has_head;
   int width;
 
-  if (state == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, state))
     return NULL;
 
   config = ebb_gpt_config_new ();

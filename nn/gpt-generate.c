@@ -3,6 +3,7 @@
 #include "nn/gpt.h"
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/activation.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/indexing.h"
@@ -193,7 +194,7 @@ ebb_gpt_generate (EbbGpt *self,
   EbbTensor *sequence;
   guint n_modules;
 
-  if (self == NULL || tokens == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, tokens))
     return NULL;
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 

@@ -4,6 +4,7 @@
 #include "nn/gpt.h"
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/shape.h"
 
 #include <string.h>
@@ -97,7 +98,7 @@ ebb_gpt_load_gpt2 (EbbGpt *self, EbbArgs *state, GError **error)
   g_autoptr (EbbGptConfig) config = NULL;
   g_autoptr (EbbArgs) own = NULL;
 
-  if (self == NULL || state == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, state))
     return FALSE;
   g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
 
@@ -125,7 +126,7 @@ ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
   g_autoptr (EbbArgs) published = NULL;
   gboolean done = TRUE;
 
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return NULL;
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 

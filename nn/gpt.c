@@ -10,6 +10,7 @@
 #include "nn/module-list.h"
 #include "nn/stack-private.h"
 #include "nn/transformer-block.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
@@ -377,7 +378,7 @@ ebb_gpt_loss (EbbGpt *self, EbbTensor *tokens, EbbTensor *targets, GError **erro
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if (self == NULL || tokens == NULL || targets == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, tokens, targets))
     return NULL;
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 

@@ -3,6 +3,7 @@
 
 #include "nn/initialization.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/op-private.h"
 #include "tensor/ops/in-place.h"
 
@@ -124,7 +125,7 @@ ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError
 {
   gboolean done;
 
-  if (parameter == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, parameter))
     return FALSE;
   if (init != EBB_INIT_CONSTANT && ebb_is_initialization_skipped ())
     {
@@ -183,7 +184,7 @@ ebb_layer_append_child (EbbModule *self, EbbModule *child, GError **error)
 {
   guint number;
 
-  if (self == NULL || child == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, child))
     return FALSE;
   for (number = ebb_module_get_n_children (self);; number++)
     {

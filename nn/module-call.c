@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/module-instance-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 /* A class may implement forward, forward1 or both, and its ancestor the other one. A subclass that overrides forward
@@ -86,6 +87,8 @@ report_failure (EbbModule *self, GError **error)
 
   if (error == NULL)
     return;
+  if (!priv->is_built && g_error_matches (*error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT)) /* for want of parameters */
+    g_clear_error (error);
   if (*error == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
                  priv->is_built ? "%s: forward failed without saying why"
@@ -269,7 +272,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
   EbbArgs *result;
   gboolean is_outermost;
 
-  if (self == NULL || args == NULL || has_error (error))
+  if (!EBB_MAY_BEGIN (error, self, args))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
 
@@ -325,7 +328,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
   EbbTensor *output;
   gboolean is_outermost;
 
-  if (self == NULL || input == NULL || has_error (error))
+  if (!EBB_MAY_BEGIN (error, self, input))
     return NULL;
 
   /* No check of the type, which costs twice the rest of the way. */

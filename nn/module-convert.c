@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/ops/pointwise.h"
 
@@ -23,7 +24,7 @@ ebb_module_set_requires_grad (EbbModule *self, gboolean requires_grad, GError **
   gboolean done = TRUE;
   guint n;
 
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
@@ -152,7 +153,7 @@ convert_module (EbbModule *self, EbbDevice *device, EbbDType dtype, GError **err
 gboolean
 ebb_module_to_device (EbbModule *self, EbbDevice *device, GError **error)
 {
-  if (self == NULL || device == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, device))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
@@ -173,7 +174,7 @@ ebb_module_to_device (EbbModule *self, EbbDevice *device, GError **error)
 gboolean
 ebb_module_to_dtype (EbbModule *self, EbbDType dtype, GError **error)
 {
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 

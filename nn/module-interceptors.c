@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
 
+#include "tensor/error-private.h"
+
 #include <string.h>
 
 /* Hooks and interceptors of one module. A call holds the plan it began with, and adding or removing makes a new plan,
@@ -228,7 +230,7 @@ ebb_module_get_interceptor_data (EbbModule *self, guint id)
 EbbArgs *
 ebb_forward_chain_call (const EbbForwardChain *inside, EbbModule *module, EbbArgs *args, GError **error)
 {
-  if (args == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, args))
     return NULL;
 
   for (guint i = inside->n_inside; i > 0; i--)
@@ -286,7 +288,7 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
   EbbProfileMark mark;
   EbbArgs *result;
 
-  if (args == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, args))
     return NULL;
   mark = ebb_thread.recomputing > 0 ? ebb_module_push_profile (self) : 0; /* else it is inside a call that is seen */
   chain.plan = ebb_call_plan_hold (ebb_module_get_private (self));

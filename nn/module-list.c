@@ -3,6 +3,7 @@
 
 #include "nn/layer-private.h"
 #include "nn/stack-private.h"
+#include "tensor/error-private.h"
 
 /**
  * EbbModuleList:
@@ -115,7 +116,7 @@ ebb_module_list_get (EbbModuleList *self, guint index)
 EbbArgs *
 ebb_module_list_call_in_turn (EbbModuleList *self, EbbArgs *args, GError **error)
 {
-  if (self == NULL || args == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, args))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE_LIST (self), NULL);
 

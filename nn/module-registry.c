@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 
 #include <string.h>
@@ -279,7 +280,7 @@ check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError
 gboolean
 ebb_module_register_parameter (EbbModule *self, const char *name, EbbTensor *parameter, GError **error)
 {
-  if (self == NULL || name == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, name))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
@@ -313,7 +314,7 @@ ebb_module_register_parameter (EbbModule *self, const char *name, EbbTensor *par
 gboolean
 ebb_module_register_buffer (EbbModule *self, const char *name, EbbTensor *buffer, gboolean persistent, GError **error)
 {
-  if (self == NULL || name == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, name))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 
@@ -406,7 +407,7 @@ ebb_module_register_child (EbbModule *self, const char *name, EbbModule *child, 
   EbbNamedModule *item;
   EbbModule *old;
 
-  if (self == NULL || name == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, name))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
   g_return_val_if_fail (child == NULL || EBB_IS_MODULE (child), FALSE);

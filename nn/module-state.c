@@ -311,7 +311,7 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
 gboolean
 ebb_module_load_state_dict (EbbModule *self, EbbArgs *state, gboolean strict, GError **error)
 {
-  if (self == NULL || state == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self, state))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 

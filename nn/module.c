@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/layer-private.h"
 #include "nn/module-instance-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -305,7 +306,7 @@ ebb_module_get_activation_checkpointing (EbbModule *self)
 gboolean
 ebb_module_set_activation_checkpointing (EbbModule *self, gboolean enabled, GError **error)
 {
-  if (self == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
 

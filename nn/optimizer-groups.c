@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optimizer-private.h"
 
+#include "tensor/error-private.h"
+
 #include <math.h>
 
 /* Parameter groups: which parameter has which learning rate and weight decay. */
@@ -88,7 +90,7 @@ ebb_optimizer_add_group (EbbOptimizer *self,
 
   if (group != NULL)
     *group = 0;
-  if ((error != NULL && *error != NULL) || self == NULL || patterns == NULL)
+  if (!EBB_MAY_BEGIN (error, self, patterns))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
@@ -122,7 +124,7 @@ ebb_optimizer_exclude_from_decay (EbbOptimizer *self,
   EbbOptimizerPrivate *priv;
   guint n_groups;
 
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 

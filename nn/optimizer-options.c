@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optimizer-private.h"
 
+#include "tensor/error-private.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -112,7 +114,7 @@ ebb_optimizer_set_option (EbbOptimizer *self,
                           double value,
                           GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL || name == NULL)
+  if (!EBB_MAY_BEGIN (error, self, name))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 

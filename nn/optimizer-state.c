@@ -617,7 +617,7 @@ ebb_optimizer_load_state (EbbOptimizer *self,
                           EbbArgs *state,
                           GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL || state == NULL)
+  if (!EBB_MAY_BEGIN (error, self, state))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optimizer-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/leaf-hook-private.h"
 #include "tensor/ops/creation.h"
@@ -263,7 +264,7 @@ ebb_optimizer_step (EbbOptimizer *self,
   EbbProfileMark mark;
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 

@@ -3,6 +3,7 @@
 
 #include "nn/args-private.h"
 #include "nn/clip-grad-private.h"
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/ops/in-place.h"
 
@@ -91,7 +92,7 @@ ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
   EbbOptimizerPrivate *priv;
   gboolean ok = TRUE;
 
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
@@ -176,7 +177,7 @@ ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
 
   if (norm != NULL)
     *norm = 0;
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
@@ -533,7 +534,7 @@ ebb_optimizer_make (GType type,
                     double lr,
                     GError **error)
 {
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!ebb_may_begin (error, g_type_name (type), "module", (const gconstpointer[]){ module }, 1))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 

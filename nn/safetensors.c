@@ -5,6 +5,7 @@
 #include "nn/json-scanner-private.h"
 #include "nn/safetensors-header-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 
@@ -91,7 +92,7 @@ ebb_load_safetensors_full (const char *path,
 
   if (metadata != NULL)
     *metadata = NULL;
-  if ((error != NULL && *error != NULL) || path == NULL)
+  if (!EBB_MAY_BEGIN (error, path))
     return NULL;
 
   bytes = ebb_map_file (path, error);
@@ -338,7 +339,7 @@ ebb_save_safetensors (const char *path,
   EbbAtomicFile file;
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || path == NULL || tensors == NULL)
+  if (!EBB_MAY_BEGIN (error, path, tensors))
     return FALSE;
   if (!check_tensors (path, tensors, error))
     return FALSE;

@@ -4,6 +4,7 @@
 #include "tensor/atomic-file-private.h"
 #include "nn/state-tree-private.h"
 #include "nn/token-stream-private.h"
+#include "tensor/error-private.h"
 
 #include <gio/gio.h>
 #include <string.h>
@@ -197,7 +198,7 @@ ebb_text_dataset_check_context (EbbTextDataset *self,
 {
   g_autofree char *names = NULL;
 
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
@@ -247,7 +248,7 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
 
   *tokens = NULL;
   *targets = NULL;
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
@@ -442,7 +443,7 @@ ebb_text_dataset_load_state (EbbTextDataset *self,
                              EbbArgs *state,
                              GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL || state == NULL)
+  if (!EBB_MAY_BEGIN (error, self, state))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
@@ -661,7 +662,7 @@ ebb_text_dataset_new (const char *const *paths,
                       guint64 seed,
                       GError **error)
 {
-  if ((error != NULL && *error != NULL) || paths == NULL || tokenizer == NULL)
+  if (!EBB_MAY_BEGIN (error, paths, tokenizer))
     return NULL;
 
   return g_initable_new (EBB_TYPE_TEXT_DATASET, NULL, error, "paths", paths, "tokenizer", tokenizer, "seed", seed,
@@ -685,7 +686,7 @@ ebb_text_dataset_new_from_bytes (GBytes *text,
                                  guint64 seed,
                                  GError **error)
 {
-  if ((error != NULL && *error != NULL) || text == NULL || tokenizer == NULL)
+  if (!EBB_MAY_BEGIN (error, text, tokenizer))
     return NULL;
 
   return g_initable_new (EBB_TYPE_TEXT_DATASET, NULL, error, "text", text, "tokenizer", tokenizer, "seed", seed, NULL);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/tokenizer.h"
 
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
@@ -71,7 +72,7 @@ ebb_tokenizer_encode (EbbTokenizer *self,
   g_autoptr (GError) failure = NULL;
   EbbTensor *tokens;
 
-  if ((error != NULL && *error != NULL) || self == NULL || text == NULL)
+  if (!EBB_MAY_BEGIN (error, self, text))
     return NULL;
   g_return_val_if_fail (EBB_IS_TOKENIZER (self), NULL);
   g_return_val_if_fail (EBB_TOKENIZER_GET_CLASS (self)->encode != NULL, NULL);
@@ -124,7 +125,7 @@ ebb_tokenizer_encode_text (EbbTokenizer *self,
   g_autoptr (EbbTensor) tokens = NULL;
 
   *n_tokens = 0;
-  if ((error != NULL && *error != NULL) || self == NULL || text == NULL)
+  if (!EBB_MAY_BEGIN (error, self, text))
     return NULL;
   bytes = g_bytes_new_static (text, strlen (text));
   tokens = ebb_tokenizer_encode (self, bytes, error);
@@ -174,7 +175,7 @@ ebb_tokenizer_decode (EbbTokenizer *self,
   const gint64 *data;
   GBytes *text;
 
-  if ((error != NULL && *error != NULL) || self == NULL || tokens == NULL)
+  if (!EBB_MAY_BEGIN (error, self, tokens))
     return NULL;
   g_return_val_if_fail (EBB_IS_TOKENIZER (self), NULL);
   g_return_val_if_fail (EBB_TOKENIZER_GET_CLASS (self)->decode != NULL, NULL);

@@ -138,7 +138,7 @@ ebb_training_state_save (EbbTrainingState *self,
   g_autoptr (EbbArgs) module = NULL;
   g_autoptr (EbbArgs) optimizer = NULL;
 
-  if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
@@ -452,7 +452,7 @@ ebb_training_state_load (EbbTrainingState *self,
 
   if (step != NULL)
     *step = 0;
-  if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
@@ -487,7 +487,7 @@ ebb_training_state_read_config (const char *folder,
   g_autofree char *shown = NULL;
   gint64 step;
 
-  if ((error != NULL && *error != NULL) || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
   shown = ebb_escape_text (folder);
   tree = ebb_state_folder_read (folder, error);

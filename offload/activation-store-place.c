@@ -3,6 +3,7 @@
 
 #include "tensor/autograd-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 /* Blocks of memory in and out of a store, whoever brings them: the store itself, for the tensors at its door, or a
@@ -232,7 +233,7 @@ ebb_activation_store_put_block (EbbActivationStore *self,
   gsize n_bytes;
   EbbHandle *handle;
 
-  if ((error != NULL && *error != NULL) || self == NULL || block == NULL)
+  if (!EBB_MAY_BEGIN (error, self, block))
     return NULL;
   if (block->view.n_dims != 1 || !ebb_view_is_contiguous (&block->view))
     {
@@ -298,7 +299,7 @@ ebb_activation_store_get_block (EbbActivationStore *self,
   EbbTensor *tensor;
   Place *place;
 
-  if ((error != NULL && *error != NULL) || self == NULL || handle == NULL)
+  if (!EBB_MAY_BEGIN (error, self, handle))
     return NULL;
   priv = ebb_activation_store_peek (self);
   place = find_place (self, handle, FALSE, error);
@@ -369,7 +370,7 @@ ebb_activation_store_reserve (EbbActivationStore *self,
   GError *local = NULL;
   EbbHandle *room;
 
-  if ((error != NULL && *error != NULL) || self == NULL || device == NULL)
+  if (!EBB_MAY_BEGIN (error, self, device))
     return NULL;
   room = EBB_ACTIVATION_STORE_GET_CLASS (self)->reserve (self, device, n_bytes, &local);
   if (local != NULL)
@@ -403,7 +404,7 @@ ebb_activation_store_put_at (EbbActivationStore *self,
   gsize n_bytes;
   Place *place;
 
-  if ((error != NULL && *error != NULL) || self == NULL || room == NULL || block == NULL)
+  if (!EBB_MAY_BEGIN (error, self, room, block))
     return NULL;
   place = find_place (self, room, TRUE, error);
   n_bytes = ebb_tensor_get_n_bytes (block);
@@ -447,7 +448,7 @@ ebb_activation_store_synchronize (EbbActivationStore *self,
   GError *local = NULL;
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   klass = EBB_ACTIVATION_STORE_GET_CLASS (self);
   ok = klass->synchronize == NULL || klass->synchronize (self, error != NULL ? &local : NULL);

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/block-private.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 /* What may be set of every kind of store. */
@@ -364,7 +365,7 @@ ebb_activation_store_set_fallback (EbbActivationStore *self,
 
   g_return_val_if_fail (fallback == NULL || EBB_IS_ACTIVATION_STORE (fallback), FALSE);
 
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   pthread_mutex_lock (&setting);
   ok = fallback == NULL || check_fallback (self, fallback, error);

@@ -4,6 +4,7 @@
 #include "offload/compress-queue-private.h"
 #include "offload/contiguous-store.h"
 #include "offload/partitioned-store.h"
+#include "tensor/error-private.h"
 
 #include <gio/gio.h>
 
@@ -380,7 +381,7 @@ ebb_compressed_store_new (EbbActivationStore *next,
 {
   g_return_val_if_fail (next == NULL || EBB_IS_ACTIVATION_STORE (next), NULL);
 
-  if (next == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, next))
     return NULL;
   return g_initable_new (EBB_TYPE_COMPRESSED_STORE, NULL, error, "next", next, NULL);
 }

@@ -2,6 +2,7 @@
 #include "offload/host-store.h"
 
 #include "offload/host-record-private.h"
+#include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
 /**
@@ -452,7 +453,7 @@ gboolean
 ebb_host_store_trim (EbbHostStore *self,
                      GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   return ebb_host_pool_trim (self->pool, error);
 }

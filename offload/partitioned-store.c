@@ -3,6 +3,7 @@
 
 #include "dist/process-group-private.h"
 #include "offload/partition-record-private.h"
+#include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
@@ -487,7 +488,7 @@ ebb_partitioned_store_new (EbbProcessGroup *group,
 {
   g_return_val_if_fail (next == NULL || EBB_IS_ACTIVATION_STORE (next), NULL);
 
-  if (group == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, group))
     return NULL;
   return g_initable_new (EBB_TYPE_PARTITIONED_STORE, NULL, error, "group", group, "next", next, NULL);
 }

@@ -2,6 +2,7 @@
 #include "tensor/autograd.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/leaf-hook-private.h"
 #include "tensor/object-private.h"
@@ -614,19 +615,23 @@ gboolean
 ebb_tensor_backward (EbbTensor *tensor,
                      GError **error)
 {
-  if (tensor == NULL)
+  if (!EBB_MAY_BEGIN (error, tensor))
     return FALSE;
   return ebb_backward (&tensor, 1, NULL, 0, NULL, 0, FALSE, error);
 }
 
+/* Whether no error is set yet and none of @tensors is NULL, which sets one. */
 static gboolean
-any_null (EbbTensor **tensors,
-          guint n_tensors)
+all_given (const char *function,
+           const char *name,
+           EbbTensor **tensors,
+           guint n_tensors,
+           GError **error)
 {
   for (guint i = 0; i < n_tensors; i++)
-    if (tensors[i] == NULL)
-      return TRUE;
-  return FALSE;
+    if (!ebb_may_begin (error, function, name, (const gconstpointer[]){ tensors[i] }, 1))
+      return FALSE;
+  return error == NULL || *error == NULL;
 }
 
 static Capture *
@@ -678,8 +683,9 @@ ebb_backward (EbbTensor **outputs,
   Task task = { .retain_graph = retain_graph };
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || any_null (outputs, n_outputs) || any_null (inputs, n_inputs)
-      || any_null (grad_outputs, n_grad_outputs))
+  if (!all_given (G_STRFUNC, "an output", outputs, n_outputs, error)
+      || !all_given (G_STRFUNC, "an input", inputs, n_inputs, error)
+      || !all_given (G_STRFUNC, "a gradient of an output", grad_outputs, n_grad_outputs, error))
     return FALSE;
   if (ebb_is_stopped ())
     return TRUE;
@@ -742,8 +748,9 @@ ebb_grad (EbbTensor **outputs,
   gboolean ok;
 
   *n_grads = 0;
-  if ((error != NULL && *error != NULL) || any_null (outputs, n_outputs) || any_null (inputs, n_inputs)
-      || any_null (grad_outputs, n_grad_outputs))
+  if (!all_given (G_STRFUNC, "an output", outputs, n_outputs, error)
+      || !all_given (G_STRFUNC, "an input", inputs, n_inputs, error)
+      || !all_given (G_STRFUNC, "a gradient of an output", grad_outputs, n_grad_outputs, error))
     return NULL;
   if (n_inputs == 0)
     {

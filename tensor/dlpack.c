@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/dlpack.h"
 
+#include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
 /* DLPack (https://dmlc.github.io/dlpack/latest/c_api.html), version 0.8, without the version header: the form that all
@@ -86,7 +87,7 @@ ebb_tensor_to_dlpack (EbbTensor *tensor, GError **error)
   guint64 address;
   Export *out;
 
-  if ((error != NULL && *error != NULL) || tensor == NULL)
+  if (!EBB_MAY_BEGIN (error, tensor))
     return 0;
   address = ebb_tensor_get_address (tensor, error);
   if (address == 0 && tensor->n_elements > 0)

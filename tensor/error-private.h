@@ -8,4 +8,21 @@ G_BEGIN_DECLS
 /* A stranger's text, or the name of a file, as part of a message: UTF-8, on one line, cut if it is long. */
 char *ebb_escape_text (const char *text);
 
+/* Whether a function may begin: FALSE where an error is set already, and where a required argument is NULL. That is an
+ * error as well, since the call that should have made the argument failed and its caller passed it no error: without
+ * this one a later `error->message` would read from NULL. @names: the arguments as they stand in the code, "self,
+ * tensor". */
+gboolean ebb_may_begin (GError **error,
+                        const char *function,
+                        const char *names,
+                        const gconstpointer *arguments,
+                        guint n_arguments);
+#define EBB_MAY_BEGIN(error, ...)                                                          \
+  ebb_may_begin ((error), G_STRFUNC, #__VA_ARGS__, (const gconstpointer[]){ __VA_ARGS__ }, \
+                 sizeof ((const gconstpointer[]){ __VA_ARGS__ }) / sizeof (gconstpointer))
+/* Sets that error. */
+void ebb_error_set_null (GError **error,
+                         const char *function,
+                         const char *argument);
+
 G_END_DECLS

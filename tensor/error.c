@@ -35,3 +35,37 @@ ebb_escape_text (const char *text)
     g_string_append (escaped, "...");
   return g_string_free (escaped, FALSE);
 }
+
+void
+ebb_error_set_null (GError **error,
+                    const char *function,
+                    const char *argument)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: %s is NULL: the call that should have made it failed; pass that call an error to see why", function,
+               argument);
+}
+
+gboolean
+ebb_may_begin (GError **error,
+               const char *function,
+               const char *names,
+               const gconstpointer *arguments,
+               guint n_arguments)
+{
+  guint i = 0;
+
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  while (i < n_arguments && arguments[i] != NULL)
+    i++;
+  if (G_LIKELY (i == n_arguments))
+    return TRUE;
+  if (error != NULL)
+    {
+      g_auto (GStrv) parts = g_strsplit (names, ", ", -1);
+
+      ebb_error_set_null (error, function, parts[i]);
+    }
+  return FALSE;
+}

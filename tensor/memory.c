@@ -3,6 +3,7 @@
 
 #include "tensor/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 
@@ -526,7 +527,7 @@ ebb_memory_parse_size (const char *text,
 
   g_return_val_if_fail (n_bytes != NULL, FALSE);
 
-  if (text == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, text))
     return FALSE;
   if ((g_ascii_isdigit (*text) || *text == '.') && g_ascii_tolower (text[1]) != 'x') /* no hexadecimal ones */
     amount = g_ascii_strtod (text, &rest);

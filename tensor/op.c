@@ -3,6 +3,7 @@
 
 #include "tensor/autograd-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/error-private.h"
 #include "tensor/profiler-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/thread-private.h"
@@ -60,6 +61,8 @@ ebb_op_begin (EbbOpCall *call,
     {
       EbbTensor *tensor = va_arg (list, EbbTensor *);
 
+      if (G_UNLIKELY (tensor == NULL))
+        ebb_error_set_null (error, op->name, "an operand");
       ok = tensor != NULL && check_device (call, tensor, error);
       if (ok)
         add_input (call, tensor);

@@ -2,6 +2,7 @@
 #include "tensor/profiler-private.h"
 
 #include "tensor/backend-private.h"
+#include "tensor/error-private.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -323,7 +324,7 @@ gboolean
 ebb_profiler_measure_floor (EbbProfiler *self,
                             GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 

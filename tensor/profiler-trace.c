@@ -2,6 +2,7 @@
 #include "tensor/profiler-private.h"
 
 #include "tensor/atomic-file-private.h"
+#include "tensor/error-private.h"
 
 /* The recording as a file for chrome://tracing and Perfetto: "Trace Event Format", complete events ("X"), times in
  * microseconds. Events nest by time, as they were recorded. */
@@ -138,7 +139,7 @@ ebb_profiler_save_trace (EbbProfiler *self,
   Writer writer;
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || self == NULL || path == NULL)
+  if (!EBB_MAY_BEGIN (error, self, path))
     return FALSE;
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 

@@ -2,6 +2,7 @@
 #include "tensor/profiler-private.h"
 
 #include "tensor/backend-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 #include <time.h>
@@ -313,7 +314,7 @@ gboolean
 ebb_profiler_start (EbbProfiler *self,
                     GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_PROFILER (self), FALSE);
 

@@ -2,6 +2,7 @@
 #include "tensor/saved-tensor.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/object-private.h"
 #include "tensor/recipe-private.h"
@@ -232,7 +233,7 @@ ebb_saved_tensor_hooks_pack (EbbSavedTensorHooks *self,
   GError *local = NULL;
   EbbHandle *handle;
 
-  if ((error != NULL && *error != NULL) || self == NULL || tensor == NULL)
+  if (!EBB_MAY_BEGIN (error, self, tensor))
     return NULL;
   handle = EBB_SAVED_TENSOR_HOOKS_GET_CLASS (self)->pack (self, tensor, &local);
   require_error (handle, self, "pack", &local);
@@ -262,7 +263,7 @@ ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
   GError *local = NULL;
   EbbTensor *tensor;
 
-  if ((error != NULL && *error != NULL) || self == NULL || handle == NULL)
+  if (!EBB_MAY_BEGIN (error, self, handle))
     return NULL;
   tensor = EBB_SAVED_TENSOR_HOOKS_GET_CLASS (self)->unpack (self, handle, &local);
   require_error (tensor, self, "unpack", &local);

@@ -3,6 +3,7 @@
 
 #include "tensor/atomic-file-private.h"
 #include "tensor/backend-private.h"
+#include "tensor/error-private.h"
 
 #include <string.h>
 
@@ -15,7 +16,7 @@ static const EbbStreamFuncs *
 get_streams (EbbDevice *device,
              GError **error)
 {
-  if (device == NULL || (error != NULL && *error != NULL))
+  if (!ebb_may_begin (error, "stream trace", "device", (const gconstpointer[]){ device }, 1))
     return NULL;
   if (device->backend->streams == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
@@ -160,7 +161,7 @@ ebb_stream_trace_save (EbbDevice *device,
   g_autofree char *text = NULL;
   EbbAtomicFile file;
 
-  if (path == NULL)
+  if (!EBB_MAY_BEGIN (error, device, path))
     return FALSE;
   /* First the file: a wrong path must not cost what was recorded. */
   if (get_streams (device, error) == NULL || !ebb_atomic_file_open (&file, path, error))

@@ -2,6 +2,7 @@
 #include "tensor/tensor-private.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/error-private.h"
 #include "tensor/keeper-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/op-private.h"
@@ -16,7 +17,7 @@ static gboolean
 check_present (EbbTensor *tensor,
                GError **error)
 {
-  if ((error != NULL && *error != NULL) || tensor == NULL)
+  if (!ebb_may_begin (error, "reading values", "tensor", (const gconstpointer[]){ tensor }, 1))
     return FALSE;
   if (tensor->storage->phantom)
     {
@@ -440,7 +441,7 @@ ebb_tensor_set_requires_grad (EbbTensor *tensor,
                               gboolean requires_grad,
                               GError **error)
 {
-  if ((error != NULL && *error != NULL) || tensor == NULL)
+  if (!EBB_MAY_BEGIN (error, tensor))
     return FALSE;
   if (tensor->node != NULL && !requires_grad)
     {
@@ -503,7 +504,7 @@ ebb_tensor_set_grad (EbbTensor *tensor,
                      EbbTensor *grad,
                      GError **error)
 {
-  if ((error != NULL && *error != NULL) || tensor == NULL)
+  if (!EBB_MAY_BEGIN (error, tensor))
     return FALSE;
   if (grad != NULL
       && (grad->view.n_dims != tensor->view.n_dims
@@ -541,7 +542,7 @@ ebb_tensor_check_writable (EbbTensor *tensor,
                            const char *op_name,
                            GError **error)
 {
-  if ((error != NULL && *error != NULL) || tensor == NULL)
+  if (!ebb_may_begin (error, op_name, "tensor", (const gconstpointer[]){ tensor }, 1))
     return FALSE;
   if (ebb_is_grad_enabled () && ebb_tensor_needs_grad (tensor))
     {

@@ -2,6 +2,7 @@
 #include "tensor/tensor-private.h"
 
 #include "tensor/autograd-private.h"
+#include "tensor/error-private.h"
 #include "tensor/recipe-private.h"
 #include "tensor/backend-private.h"
 #include "tensor/object-private.h"
@@ -262,7 +263,7 @@ ebb_tensor_new_from_bytes (GBytes *bytes,
   const char *data;
   g_autofree char *text = NULL;
 
-  if ((error != NULL && *error != NULL) || bytes == NULL || !count_bytes (shape, n_dims, dtype, &size, error))
+  if (!EBB_MAY_BEGIN (error, bytes) || !count_bytes (shape, n_dims, dtype, &size, error))
     return NULL;
   data = g_bytes_get_data (bytes, &available);
   if (offset > available || size > available - offset || ((gsize) data + offset) % ebb_dtype_get_size (dtype) != 0)

@@ -204,7 +204,46 @@ numbers_out_of_range (void)
                 "zeros: shape [2, -3]: sizes must be 0 or more");
 }
 
-/* Operands that are missing, or an error that is there already: nothing happens, and the first error stays. */
+#define MISSING "is NULL: the call that should have made it failed; pass that call an error to see why"
+
+/* A call whose error nobody took has made nothing. Whatever is done with nothing has an error of its own, so that a
+ * program that shows `error->message` later never reads from NULL. */
+static void
+nothing_is_an_error (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = make (SHAPE (2, 2), EBB_DTYPE_F32);
+  g_autoptr (EbbModule) no_model = ebb_linear_new (-1, 2, FALSE, NULL);
+  double value;
+
+  g_assert_null (no_model);
+  assert_fails (ebb_module_call1 (no_model, x, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "ebb_module_call1: self " MISSING);
+  assert_fails (ebb_adamw_new (no_model, 1, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "EbbAdamW: module " MISSING);
+  assert_fails (ebb_checkpoint_wrapper (no_model, NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "ebb_checkpoint_wrapper: module " MISSING);
+  assert_fails (ebb_add (x, NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "add: an operand " MISSING);
+  assert_fails (ebb_tanh (NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "tanh: an operand " MISSING);
+  assert_fails (ebb_softmax (NULL, 0, &error), error, EBB_ERROR_INVALID_ARGUMENT, "softmax: x " MISSING);
+  assert_fails (ebb_cast (NULL, EBB_DTYPE_BF16, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "cast: an operand " MISSING);
+  assert_fails (ebb_cat ((EbbTensor *[]){ x, NULL }, 2, 0, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "cat: a tensor " MISSING);
+  assert_fails (ebb_cross_entropy (NULL, x, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "cross_entropy: an operand " MISSING);
+  assert_fails (GINT_TO_POINTER (ebb_tensor_fill (NULL, 0, &error)), error, EBB_ERROR_INVALID_ARGUMENT,
+                "fill: tensor " MISSING);
+  assert_fails (GINT_TO_POINTER (ebb_tensor_backward (NULL, &error)), error, EBB_ERROR_INVALID_ARGUMENT,
+                "ebb_tensor_backward: tensor " MISSING);
+  assert_fails (GINT_TO_POINTER (ebb_tensor_get_item (NULL, &value, &error)), error, EBB_ERROR_INVALID_ARGUMENT,
+                "reading values: tensor " MISSING);
+  assert_fails (GINT_TO_POINTER (ebb_optimizer_step (NULL, &error)), error, EBB_ERROR_INVALID_ARGUMENT,
+                "ebb_optimizer_step: self " MISSING);
+  g_assert_null (ebb_add (x, NULL, NULL));
+}
+
+/* With an error that is there already nothing happens, and the error stays. */
 static void
 errors_pass_through (void)
 {
@@ -213,18 +252,11 @@ errors_pass_through (void)
   g_autoptr (EbbTensor) y = NULL;
   g_autofree char *first = NULL;
 
-  g_assert_null (ebb_add (x, NULL, &error));
-  g_assert_null (ebb_tanh (NULL, &error));
-  g_assert_null (ebb_softmax (NULL, 0, &error));
-  g_assert_null (ebb_cast (NULL, EBB_DTYPE_BF16, &error));
-  g_assert_null (ebb_cat ((EbbTensor *[]){ x, NULL }, 2, 0, &error));
-  g_assert_false (ebb_tensor_fill (NULL, 0, &error));
-  g_assert_no_error (error);
-
   g_assert_null (ebb_select (x, 0, 9, &error));
   first = g_strdup (error->message);
   y = ebb_add (x, x, &error);
   g_assert_null (y);
+  g_assert_null (ebb_add (y, NULL, &error));
   g_assert_null (ebb_zeros (SHAPE (2), EBB_DTYPE_F32, NULL, &error));
   g_assert_null (ebb_contiguous (x, &error));
   g_assert_null (ebb_transpose (x, 0, 9, &error));
@@ -245,6 +277,7 @@ main (int argc, char **argv)
   g_test_add_func ("/bad-input/memory-that-can-not-be-had", memory_that_can_not_be_had);
   g_test_add_func ("/bad-input/dtypes-that-do-not-fit", dtypes_that_do_not_fit);
   g_test_add_func ("/bad-input/numbers-out-of-range", numbers_out_of_range);
+  g_test_add_func ("/bad-input/nothing-is-an-error", nothing_is_an_error);
   g_test_add_func ("/bad-input/errors-pass-through", errors_pass_through);
   return g_test_run ();
 }

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 #include "support/ranks.h"
+#include "support/tensors.h"
 #include "support/training.h"
 
 #include <ebb/ebb.h>
@@ -215,8 +216,11 @@ test_mistakes (void)
   guint n_asked = 0;
 
   g_assert_false (ebb_fully_shard_wrap_if (NULL, pick_and_count, &n_asked, NULL, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "root is NULL");
+  g_clear_error (&error);
   g_assert_false (ebb_fully_shard_auto_wrap (NULL, 1, NULL, NULL, &error));
-  g_assert_no_error (error);
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "root is NULL");
+  g_clear_error (&error);
 
   expect_critical ("pick != NULL");
   g_assert_false (ebb_fully_shard_wrap_if (gpt, NULL, NULL, NULL, NULL, &error));

@@ -200,8 +200,11 @@ nothing_is_done_for_nothing_or_after_an_error (void)
   g_assert_cmpstr (error->message, ==, "before");
   g_clear_error (&error);
   g_assert_null (ebb_initialize (NULL, "{}", &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "ebb_initialize: model is NULL");
+  g_clear_error (&error);
   g_assert_null (ebb_initialize (model, NULL, &error));
-  g_assert_no_error (error);
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "ebb_initialize: json is NULL");
+  g_clear_error (&error);
   assert_untouched (model);
 }
 

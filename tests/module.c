@@ -138,8 +138,11 @@ an_error_on_entry_touches_nothing (void)
   g_assert_nonnull (gain);
   g_clear_error (&error);
   g_assert_null (ebb_module_call1 (scale, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "input is NULL");
+  g_clear_error (&error);
   g_assert_null (ebb_module_call1 (NULL, x, &error));
-  g_assert_no_error (error);
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "self is NULL");
+  g_clear_error (&error);
 }
 
 /* -- hooks --------------------------------------------------------------------------------------------------------- */

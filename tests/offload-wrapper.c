@@ -204,7 +204,7 @@ a_type_that_is_not_there_is_an_error (void)
   g_assert_null (ebb_offload_wrapper (module, NULL, &error)); /* an error is set already */
   g_clear_error (&error);
   g_assert_null (ebb_offload_wrapper (NULL, NULL, &error));
-  g_assert_no_error (error);
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "module is NULL");
 }
 
 static void

@@ -169,9 +169,13 @@ nothing_is_done_for_nothing_or_after_an_error (void)
   g_assert_true (ebb_recompute_configure (
       model, "{\"recompute_granularity\": null, \"recompute_method\": null, \"distribute_saved_activations\": false}",
       NULL, &error));
-  g_assert_false (ebb_recompute_configure (NULL, "{}", NULL, &error));
-  g_assert_false (ebb_recompute_configure (model, NULL, NULL, &error));
   g_assert_no_error (error);
+  g_assert_false (ebb_recompute_configure (NULL, "{}", NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "model is NULL");
+  g_clear_error (&error);
+  g_assert_false (ebb_recompute_configure (model, NULL, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "json is NULL");
+  g_clear_error (&error);
   error = g_error_new_literal (EBB_ERROR, EBB_ERROR_STATE, "before");
   g_assert_false (ebb_recompute_configure (model, "{\"recompute_activations\": true}", NULL, &error));
   g_assert_cmpstr (error->message, ==, "before");

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint-policy-private.h"
 
+#include "tensor/error-private.h"
 #include "tensor/op-names-private.h"
 #include "tensor/partition-private.h"
 
@@ -232,7 +233,7 @@ ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
                                             const char *const *ops,
                                             GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL || ops == NULL)
+  if (!EBB_MAY_BEGIN (error, self, ops))
     return FALSE;
   g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
 
@@ -265,7 +266,7 @@ ebb_checkpoint_options_set_policy_save_nth_product (EbbCheckpointOptions *self,
                                                     guint n,
                                                     GError **error)
 {
-  if ((error != NULL && *error != NULL) || self == NULL)
+  if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self), FALSE);
 

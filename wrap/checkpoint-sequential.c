@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint-sequential.h"
 
+#include "tensor/error-private.h"
 #include "wrap/segment-private.h"
 
 static gboolean
@@ -59,7 +60,7 @@ ebb_checkpoint_sequential_full (EbbModule *sequential,
   EbbArgs *value = NULL, *result = NULL;
   guint n_children, size, first = 0;
 
-  if ((error != NULL && *error != NULL) || sequential == NULL || args == NULL)
+  if (!EBB_MAY_BEGIN (error, sequential, args))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (sequential), NULL);
 
@@ -104,7 +105,7 @@ ebb_checkpoint_sequential (EbbModule *sequential,
   g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) result = NULL;
 
-  if ((error != NULL && *error != NULL) || sequential == NULL || input == NULL)
+  if (!EBB_MAY_BEGIN (error, sequential, input))
     return NULL;
   args = ebb_args_new_for_tensor (input);
   result = ebb_checkpoint_sequential_full (sequential, n_segments, args, NULL, error);

@@ -3,6 +3,7 @@
 
 #include "nn/module-list.h"
 #include "nn/sequential.h"
+#include "tensor/error-private.h"
 #include "wrap/checkpoint.h"
 #include "wrap/segment-private.h"
 
@@ -144,7 +145,7 @@ ebb_checkpoint_wrap_uniform (EbbModule *stack,
   Chunks *chunks;
   gboolean is_first;
 
-  if ((error != NULL && *error != NULL) || stack == NULL)
+  if (!EBB_MAY_BEGIN (error, stack))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (stack), FALSE);
 
@@ -189,7 +190,7 @@ ebb_checkpoint_wrap_block (EbbModule *stack,
                            EbbCheckpointOptions *options,
                            GError **error)
 {
-  if ((error != NULL && *error != NULL) || stack == NULL)
+  if (!EBB_MAY_BEGIN (error, stack))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (stack), FALSE);
 

@@ -2,6 +2,7 @@
 #include "wrap/checkpoint.h"
 
 #include "nn/module-list.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 #include "wrap/checkpoint-stack-private.h"
 #include "wrap/checkpoint-stats.h"
@@ -65,7 +66,7 @@ ebb_checkpoint_wrapper (EbbModule *module,
                         EbbCheckpointOptions *options,
                         GError **error)
 {
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   wrap (module, options);
   return g_object_ref (module);
@@ -138,7 +139,7 @@ ebb_checkpoint_wrap_if (EbbModule *root,
   g_autofree gboolean *picked = NULL;
   guint n_modules;
 
-  if ((error != NULL && *error != NULL) || root == NULL)
+  if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   modules = ebb_module_get_modules (root, &n_modules);
   names = ebb_module_get_module_names (root);
@@ -171,7 +172,7 @@ ebb_checkpoint_wrap_each (EbbModule *root,
                           EbbCheckpointOptions *options,
                           GError **error)
 {
-  if ((error != NULL && *error != NULL) || root == NULL)
+  if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   return ebb_module_check_has_type (root, type, error)
          && ebb_checkpoint_wrap_if (root, ebb_module_is_of_type, &type, options, error);
@@ -203,7 +204,7 @@ ebb_checkpoint (EbbCheckpointFunc func,
   EbbCheckpointTarget *target;
   EbbArgs *result;
 
-  if ((error != NULL && *error != NULL) || args == NULL)
+  if (!EBB_MAY_BEGIN (error, args))
     {
       if (destroy != NULL)
         destroy (user_data);

@@ -6,6 +6,7 @@
 #include "nn/module-instance-private.h"
 #include "nn/module-list.h"
 #include "nn/multi-head-attention.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
 #include "wrap/shard-unit-private.h"
@@ -144,7 +145,7 @@ ebb_fully_shard (EbbModule *module,
                  EbbFullyShardOptions *options,
                  GError **error)
 {
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
@@ -171,7 +172,7 @@ ebb_fully_shard_unwrap (EbbModule *module,
   guint n_modules;
   gboolean ok = TRUE;
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
@@ -244,7 +245,7 @@ ebb_fully_shard_wrap_if (EbbModule *root,
                          EbbFullyShardOptions *options,
                          GError **error)
 {
-  if ((error != NULL && *error != NULL) || root == NULL)
+  if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (pick != NULL, FALSE);
@@ -272,7 +273,7 @@ ebb_fully_shard_wrap_each (EbbModule *root,
                            EbbFullyShardOptions *options,
                            GError **error)
 {
-  if ((error != NULL && *error != NULL) || root == NULL)
+  if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
 
@@ -397,7 +398,7 @@ ebb_fully_shard_auto_wrap_types (EbbModule *root,
   g_autoptr (GHashTable) taken = g_hash_table_new (NULL, NULL);
   Sizes sizes = { taken, min_parameters, force_leaf, exclude, n_force_leaf, n_exclude };
 
-  if ((error != NULL && *error != NULL) || root == NULL)
+  if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (root), FALSE);
 
@@ -429,7 +430,7 @@ ebb_summon_full_params (EbbModule *module,
 {
   g_autoptr (GPtrArray) units = NULL;
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
@@ -462,7 +463,7 @@ ebb_release_full_params (EbbModule *module,
   g_autoptr (GPtrArray) units = NULL;
   gboolean ok = TRUE;
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 

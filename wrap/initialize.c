@@ -6,6 +6,7 @@
 #include "dist/process-group-private.h"
 #include "nn/module-private.h"
 #include "nn/transformer-block.h"
+#include "tensor/error-private.h"
 #include "wrap/checkpoint.h"
 #include "wrap/initialize-config-private.h"
 #include "wrap/model-blocks-private.h"
@@ -173,7 +174,7 @@ ebb_initialize (EbbModule *model,
   Initialised *made;
   gboolean made_group = FALSE;
 
-  if ((error != NULL && *error != NULL) || model == NULL || json == NULL)
+  if (!EBB_MAY_BEGIN (error, model, json))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
 

@@ -4,6 +4,7 @@
 #include "nn/module-list.h"
 #include "nn/module-private.h"
 #include "offload/host-store.h"
+#include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>
@@ -162,7 +163,7 @@ ebb_offload_wrapper (EbbModule *module,
   g_return_val_if_fail (module == NULL || EBB_IS_MODULE (module), NULL);
   g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), NULL);
 
-  if ((error != NULL && *error != NULL) || module == NULL || !check_is_called (module, error))
+  if (!EBB_MAY_BEGIN (error, module) || !check_is_called (module, error))
     return NULL;
   used = store_or_default (store);
   wrap (module, used);
@@ -194,7 +195,7 @@ ebb_offload_wrap_each (EbbModule *root,
   g_return_val_if_fail (root == NULL || EBB_IS_MODULE (root), FALSE);
   g_return_val_if_fail (store == NULL || EBB_IS_SAVED_TENSOR_HOOKS (store), FALSE);
 
-  if ((error != NULL && *error != NULL) || root == NULL)
+  if (!EBB_MAY_BEGIN (error, root))
     return FALSE;
   used = store_or_default (store);
   modules = ebb_module_get_modules (root, &n_modules);

@@ -4,6 +4,7 @@
 #include "dist/parallelize.h"
 #include "nn/module-private.h"
 #include "nn/transformer-block.h"
+#include "tensor/error-private.h"
 #include "wrap/checkpoint-stack.h"
 #include "wrap/checkpoint.h"
 #include "wrap/json-config-private.h"
@@ -240,7 +241,7 @@ ebb_recompute_configure (EbbModule *model,
   guint values[N_KEYS] = { 0 };
   EbbMpu unit;
 
-  if ((error != NULL && *error != NULL) || model == NULL || json == NULL)
+  if (!EBB_MAY_BEGIN (error, model, json))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
   g_return_val_if_fail (mpu == NULL || G_IS_OBJECT (mpu), FALSE);

@@ -5,6 +5,7 @@
 #include "dist/process-group-private.h"
 #include "nn/module-private.h"
 #include "tensor/autograd-private.h"
+#include "tensor/error-private.h"
 #include "wrap/gradient-sync.h"
 #include "dist/rank-state-private.h"
 #include "wrap/replicate-private.h"
@@ -380,7 +381,7 @@ ebb_replicate (EbbModule *module,
   g_return_val_if_fail (group == NULL || EBB_IS_PROCESS_GROUP (group), NULL);
   g_return_val_if_fail (options == NULL || EBB_IS_REPLICATE_OPTIONS (options), NULL);
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   used = options != NULL ? g_object_ref (options) : ebb_replicate_options_new ();
   self = replica_new (module, group != NULL ? group : ebb_process_group_get_default (), used);

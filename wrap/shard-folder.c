@@ -2,6 +2,7 @@
 #include "wrap/shard-state.h"
 
 #include "nn/training-state-private.h"
+#include "tensor/error-private.h"
 #include "wrap/shard-save-private.h"
 
 /* The folder of a sharded state, as callers see it. */
@@ -33,7 +34,7 @@ ebb_save_sharded_state (EbbModule *module,
                         const char *folder,
                         GError **error)
 {
-  if ((error != NULL && *error != NULL) || module == NULL || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, module, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
@@ -66,7 +67,7 @@ ebb_load_sharded_state (EbbModule *module,
                         const char *folder,
                         GError **error)
 {
-  if ((error != NULL && *error != NULL) || module == NULL || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, module, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
   g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
@@ -97,7 +98,7 @@ ebb_training_state_save_sharded (EbbTrainingState *self,
   g_autoptr (EbbOptimizer) optimizer = NULL;
   g_autoptr (EbbArgs) rest = NULL;
 
-  if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
@@ -134,7 +135,7 @@ ebb_training_state_load_sharded (EbbTrainingState *self,
 
   if (step != NULL)
     *step = 0;
-  if ((error != NULL && *error != NULL) || self == NULL || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, self, folder))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
@@ -162,7 +163,7 @@ ebb_training_state_read_sharded_config (const char *folder,
   g_autoptr (EbbArgs) rest = NULL;
   int index;
 
-  if ((error != NULL && *error != NULL) || folder == NULL)
+  if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
   text = ebb_shard_source_read_index (folder, error);
   source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;

@@ -3,6 +3,7 @@
 
 #include "nn/state-tree-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
 #include "dist/rank-texts-private.h"
@@ -233,7 +234,7 @@ ebb_get_full_optimizer_state (EbbOptimizer *optimizer,
   GError *failure = NULL;
   gboolean keep, ok;
 
-  if ((error != NULL && *error != NULL) || optimizer == NULL)
+  if (!EBB_MAY_BEGIN (error, optimizer))
     return NULL;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (optimizer), NULL);
 
@@ -467,7 +468,7 @@ ebb_load_full_optimizer_state (EbbOptimizer *optimizer,
 {
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || optimizer == NULL)
+  if (!EBB_MAY_BEGIN (error, optimizer))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (optimizer), FALSE);
 

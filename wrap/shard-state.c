@@ -5,6 +5,7 @@
 #include "nn/optimizer-private.h"
 #include "nn/state-private.h"
 #include "tensor/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
@@ -206,7 +207,7 @@ ebb_get_full_state_dict (EbbModule *module,
   EbbArgs *state;
   gboolean keep, ok;
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
@@ -443,7 +444,7 @@ ebb_load_full_state_dict (EbbModule *module,
   g_autoptr (GArray) entries = NULL;
   gboolean ok;
 
-  if ((error != NULL && *error != NULL) || module == NULL)
+  if (!EBB_MAY_BEGIN (error, module))
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/activation.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/ops/shape.h"
 
@@ -234,7 +235,7 @@ softmax (EbbTensor *x, int dim, gboolean log, GError **error)
 {
   guint n_dims;
 
-  if (x == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, x))
     return NULL;
   n_dims = (guint) x->view.n_dims;
   if (!ebb_normalize_dim (softmax_ops[log].name, &dim, MAX (n_dims, 1), error))

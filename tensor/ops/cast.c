@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/backend-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
@@ -53,8 +54,8 @@ pass (EbbTensor *x, GError **error)
 EbbTensor *
 ebb_cast (EbbTensor *x, EbbDType dtype, GError **error)
 {
-  if (x == NULL || x->view.dtype == dtype)
-    return x != NULL ? pass (x, error) : NULL;
+  if (x != NULL && x->view.dtype == dtype)
+    return pass (x, error);
   if ((guint) dtype >= EBB_N_DTYPES)
     {
       if (error == NULL || *error == NULL)
@@ -91,7 +92,7 @@ ebb_copy (EbbTensor *x, GError **error)
 EbbTensor *
 ebb_contiguous (EbbTensor *x, GError **error)
 {
-  if (x == NULL)
+  if (!EBB_MAY_BEGIN (error, x))
     return NULL;
   return ebb_view_is_contiguous (&x->view) ? pass (x, error) : copy (&contiguous_op, x, x->view.dtype, error);
 }

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/op-support-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/shape.h"
 
 /* Tensors put together along a dimension. */
@@ -141,7 +142,10 @@ check_list (const char *op_name, EbbTensor **tensors, guint n_tensors, GError **
     }
   for (guint i = 0; i < n_tensors; i++)
     if (tensors[i] == NULL)
-      return FALSE;
+      {
+        ebb_error_set_null (error, op_name, "a tensor");
+        return FALSE;
+      }
   return TRUE;
 }
 

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/op-support-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/shape.h"
 
 #include <string.h>
@@ -297,7 +298,7 @@ split (EbbTensor *x, gint64 size, int dim, guint *n_parts, GError **error)
 static gboolean
 check_split (const char *op_name, EbbTensor *x, int *dim, guint *n_parts, GError **error)
 {
-  if (x == NULL || (error != NULL && *error != NULL))
+  if (!ebb_may_begin (error, op_name, "x", (const gconstpointer[]){ x }, 1))
     return FALSE;
   g_return_val_if_fail (n_parts != NULL, FALSE);
   if (x->view.n_dims == 0)

@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/op-support-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 
@@ -258,7 +259,7 @@ ebb_flatten (EbbTensor *x, int start_dim, int end_dim, GError **error)
   guint n_dims;
   guint n = 0;
 
-  if (x == NULL || (error != NULL && *error != NULL))
+  if (!EBB_MAY_BEGIN (error, x))
     return NULL;
   n_dims = MAX ((guint) x->view.n_dims, 1);
   if (!ebb_normalize_dim ("flatten", &start_dim, n_dims, error)

@@ -94,6 +94,11 @@ class Programs(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--data is missing", done.stderr)
 
+    def test_a_module_of_ones_own_is_checkpointed(self):
+        done = run([os.path.join(BUILD, "examples", "own_module")])
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(done.stdout.startswith("Residual"), done.stdout)
+
     def test_installed_programs_need_no_build_folder(self):
         prefix = os.path.join(self.folder, "prefix")
         subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
