@@ -183,7 +183,9 @@ bad_arguments_are_named (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
   g_clear_error (&error);
   g_assert_null (ebb_adamw_new (NULL, 1, &error));
-  g_assert_no_error (error);
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+  g_assert_true (g_str_has_prefix (error->message, "EbbAdamW: module is NULL"));
+  g_clear_error (&error);
   empty = ebb_dropout_new (0.1, &error);
   g_assert_no_error (error);
   g_assert_null (ebb_adamw_new (empty, 1, &error));
