@@ -26,9 +26,9 @@ def _export(name, value):
     __all__.append(name)
 
 
-def _mentions_args(info):
+def _mentions_args(info, arguments):
     """Whether a function takes or returns an EbbArgs: Python sees the dict, list or value that it stands for."""
-    kinds = [info.get_return_type(), *(argument.get_type() for argument in info.get_arguments())]
+    kinds = [info.get_return_type(), *(argument.get_type() for argument in arguments)]
     return any(kind.get_tag() == TypeTag.INTERFACE and kind.get_interface().get_name() == "Args" for kind in kinds)
 
 
@@ -36,10 +36,10 @@ def _show(value):
     return unpack_result(value) if isinstance(value, _Ebb.Args) else value
 
 
-def _gives_more_than_success(info):
+def _gives_more_than_success(info, arguments):
     """Whether a function that may fail returns TRUE and, beside it, what Python wants."""
     return (info.can_throw_gerror() and info.get_return_type().get_tag() == TypeTag.BOOLEAN
-            and any(argument.get_direction() == Direction.OUT for argument in info.get_arguments()))
+            and any(argument.get_direction() == Direction.OUT for argument in arguments))
 
 
 def _without_success(function):
@@ -63,10 +63,10 @@ def _with_values(function):
     return call
 
 
-def _with_paths(info, function):
+def _with_paths(info, arguments, function):
     """A function whose files and folders may be given as paths of any kind."""
-    names = [argument.get_name() for argument in info.get_arguments()]
-    places = [i + info.is_method() for i, name in enumerate(names) if name in ("path", "folder")]
+    places = [i + info.is_method() for i, argument in enumerate(arguments)
+              if argument.get_name() in ("path", "folder")]
     if not places:
         return function
 
@@ -82,16 +82,18 @@ def _with_paths(info, function):
 
 def _adapt(info, function):
     """The function for Python, or None if it is good as it is."""
+    arguments = info.get_arguments()
+    mentions_args = _mentions_args(info, arguments)
     if info.can_throw_gerror():
         function = guard(function)
-    elif info.get_arguments():
+    elif arguments:
         function = check(function)
-    elif not _mentions_args(info):
+    elif not mentions_args:
         return None
-    function = _with_paths(info, function)
-    if _gives_more_than_success(info):
+    function = _with_paths(info, arguments, function)
+    if _gives_more_than_success(info, arguments):
         function = _without_success(function)
-    return _with_values(function) if _mentions_args(info) else function
+    return _with_values(function) if mentions_args else function
 
 
 def _adapt_class(info):

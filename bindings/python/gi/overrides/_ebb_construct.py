@@ -15,6 +15,7 @@ OTHER_SETTINGS = {"filter": "set_filter", "fallback": "set_fallback"}
 
 _init = guard(Gio.Initable.init)
 _names = {}  # by class written in C
+_specs = {}  # of properties that were set, by class, which GObject keeps for ever, and name
 
 
 def is_library_class(cls):
@@ -73,13 +74,21 @@ def check_setting(self, name, value):
 def _take(self, name, value):
     """The value of an argument as its property takes it."""
     check_setting(self, name, value)
-    found = _property_name(type(self), name)
-    if found is None:
+    cls = type(self)
+    spec = _specs.get((cls, name))
+    if spec is None:
+        spec = _specs[cls, name] = _find_spec(cls, name)
+    if spec is None:
         names = [spec.name.replace("-", "_") for spec in type(self).list_properties()
                  if spec.flags & GObject.ParamFlags.WRITABLE]
         raise TypeError(f"{type(self).__name__}() has no argument {name!r}: "
                         + (f"its arguments are {', '.join(names)}" if names else "it takes none"))
-    return check_property(f"{type(self).__name__}: {name}", type(self).find_property(found), value)
+    return check_property(f"{cls.__name__}: {name}", spec, value)
+
+
+def _find_spec(cls, name):
+    name = name.replace("_", "-")
+    return None if name.startswith("-") else cls.find_property(name)
 
 
 def _property_name(cls, name):

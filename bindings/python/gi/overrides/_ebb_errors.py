@@ -67,6 +67,11 @@ def _recall(error):
     return exception
 
 
+def _is_refusal(error):
+    """Whether PyGObject has refused arguments: not an exception of Python code that was called, nor a full stack."""
+    return error.__traceback__.tb_next is None and not isinstance(error, RecursionError)
+
+
 def guard(function):
     """A C function that may fail, raising the exceptions of the Python code that it calls."""
 
@@ -78,7 +83,7 @@ def guard(function):
             if exception is error and not isinstance(error, Error):
                 exception = Error(error.message, error.domain, error.code)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            if error.__traceback__.tb_next is not None:  # of Python code that was called
+            if not _is_refusal(error):
                 raise
             exception = explain(function, args, error)
         else:
@@ -104,7 +109,7 @@ def check(function):
         try:
             return function(*args, **kwargs)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            if error.__traceback__.tb_next is not None:  # of Python code that was called
+            if not _is_refusal(error):
                 raise
             exception = explain(function, args, error)
         try:
