@@ -146,7 +146,7 @@ class Documents(unittest.TestCase):
                 plain = names["loss_of"](names["model"]).item()
                 names = make_names()
                 for code in codes:
-                    self.assertIn("Ebb.", code + "Ebb." * code.startswith("block."))
+                    self.assertIn("Ebb.", code + "Ebb." * code.startswith(("block.", "model.")))
                     run(code, names)
                 loss = names["loss_of"](names["model"])
                 loss.backward()
