@@ -175,9 +175,6 @@ def plant_all(folders, faults, named_only, jobs):
     fcntl.flock(lock, fcntl.LOCK_EX)
     copy_tree()
     configure()
-    first = {fault.tests for fault in faults if fault.tests}
-    if first:
-        check_without_fault("|".join(sorted(first)), jobs)
     seen, survivors = {}, []
     for fault in faults:
         start = time.monotonic()
