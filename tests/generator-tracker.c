@@ -174,6 +174,23 @@ states_put_all_generators_back (void)
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "seed 5");
 }
 
+/* The seed that a generator was added with stays its own, though it was seeded again since. */
+static void
+states_know_the_first_seeds (void)
+{
+  g_autoptr (EbbGeneratorTracker) tracker = new_tracker ();
+  g_autoptr (EbbArgs) states = NULL;
+  g_autoptr (GError) error = NULL;
+
+  ebb_generator_set_state (ebb_generator_tracker_get_generator (tracker, "a"), 99, 0);
+  states = ebb_generator_tracker_get_states (tracker);
+  g_assert_true (ebb_generator_tracker_set_states (tracker, states, &error));
+  g_assert_no_error (error);
+  g_assert_false (ebb_generator_tracker_add (tracker, "c", 5, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "5");
+  g_assert_true (ebb_generator_tracker_add (tracker, "c", 99, NULL));
+}
+
 static void
 what_are_no_states_changes_nothing (void)
 {
@@ -513,6 +530,7 @@ main (int argc,
   TEST ("forks-nest-and-each-generator-goes-on-where-it-was", forks_nest_and_each_generator_goes_on_where_it_was);
   TEST ("a-fork-outlives-its-tracker", a_fork_outlives_its_tracker);
   TEST ("states-put-all-generators-back", states_put_all_generators_back);
+  TEST ("states-know-the-first-seeds", states_know_the_first_seeds);
   TEST ("what-are-no-states-changes-nothing", what_are_no_states_changes_nothing);
   test_add_modes ("/generator-tracker/a-recompute-forks-again", a_recompute_forks_again);
   TEST ("a-forward-inside-a-fork-is-recomputed-inside-it", a_forward_inside_a_fork_is_recomputed_inside_it);
