@@ -160,6 +160,23 @@ a_kernel_must_not_write_what_a_copy_reads (Fixture *fixture,
 }
 
 static void
+a_later_copy_of_a_part_hides_nothing (Fixture *fixture,
+                                      gconstpointer data)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) half = ebb_narrow (fixture->x, 0, 0, N / 2, &error);
+
+  order (EBB_STREAM_TO_HOST, EBB_STREAM_COMPUTE);
+  g_assert_true (copy_out (fixture, &error));
+  g_assert_true (streams->copy (device->index, EBB_STREAM_TO_HOST, (char *) fixture->host + SIZE / 2,
+                                (char *) fixture->x->view.data + SIZE / 2, SIZE / 2, NULL, &error));
+  g_assert_false (fill (half, 1.0, &error));
+  assert_race (error, "fill in queue compute would write bytes 0 to 8192");
+  order (EBB_STREAM_COMPUTE, EBB_STREAM_TO_HOST);
+  g_assert_true (fill (half, 1.0, &error));
+}
+
+static void
 a_copy_must_not_write_what_a_kernel_reads (Fixture *fixture,
                                            gconstpointer data)
 {
@@ -438,6 +455,7 @@ main (int argc,
   add ("/sim/order/a-copy-of-what-a-kernel-has-written-must-wait", a_copy_of_what_a_kernel_has_written_must_wait);
   add ("/sim/order/a-kernel-must-wait-for-what-it-reads", a_kernel_must_wait_for_what_it_reads);
   add ("/sim/order/a-kernel-must-not-write-what-a-copy-reads", a_kernel_must_not_write_what_a_copy_reads);
+  add ("/sim/order/a-later-copy-of-a-part-hides-nothing", a_later_copy_of_a_part_hides_nothing);
   add ("/sim/order/a-copy-must-not-write-what-a-kernel-reads", a_copy_must_not_write_what_a_kernel_reads);
   add ("/sim/order/memory-must-not-be-freed-under-a-copy", memory_must_not_be_freed_under_a_copy);
   add ("/sim/order/memory-may-be-freed-when-computing-waits", memory_may_be_freed_when_computing_waits);
