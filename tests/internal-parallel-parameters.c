@@ -209,6 +209,24 @@ test_sharded (void)
   g_assert_cmpuint (with.n_bytes, ==, without.n_bytes);
 }
 
+/* -- as many rows as ranks ----------------------------------------------------------------------------------------- */
+
+static gboolean
+run_one_row_each (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  g_autoptr (EbbTensor) parameter = test_randn (1, 2, 3, -1);
+  EbbCut *cut = ebb_cut_new (parameter, "weight", 0, 1, group, error);
+
+  g_clear_pointer (&cut, ebb_cut_unref);
+  return error == NULL || *error == NULL;
+}
+
+static void
+test_one_row_each (void)
+{
+  test_ranks_run (2, run_one_row_each, NULL);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -220,6 +238,7 @@ main (int argc, char **argv)
                         test_grad);
   g_test_add_func ("/parallel-parameters/converted", test_conversion);
   g_test_add_func ("/parallel-parameters/gradients-are-divided", test_gradient);
+  g_test_add_func ("/parallel-parameters/one-row-each", test_one_row_each);
   g_test_add_func ("/parallel-parameters/sharded-memory-goes-after-the-forward", test_sharded);
   return g_test_run ();
 }

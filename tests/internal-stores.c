@@ -283,6 +283,21 @@ checksum (const guint8 *data,
 }
 
 static void
+space_is_used_to_the_last_byte (void)
+{
+  EbbSpaceMap map;
+  guint64 offset;
+
+  ebb_space_map_init (&map);
+  g_assert_true (ebb_space_map_take (&map, 300, 400, &offset));
+  g_assert_false (ebb_space_map_take (&map, 101, 400, &offset));
+  g_assert_true (ebb_space_map_take (&map, 100, 400, &offset));
+  g_assert_cmpuint (offset, ==, 300);
+  g_assert_false (ebb_space_map_take (&map, 1, 400, &offset));
+  ebb_space_map_clear (&map);
+}
+
+static void
 a_checksum_sees_every_bit_and_the_order (void)
 {
   guint8 data[256] = { 0 }, other[256];
@@ -296,6 +311,12 @@ a_checksum_sees_every_bit_and_the_order (void)
       g_assert_true (checksum (other, sizeof other) != sum);
     }
   g_assert_true (checksum (data, 128) != sum); /* zeros, but fewer */
+  for (gsize size = 1; size <= 64; size++)
+    {
+      memcpy (other, data, size);
+      other[size - 1] = 1;
+      g_assert_true (checksum (other, size) != checksum (data, size));
+    }
   for (guint i = 0; i < sizeof data; i++)
     data[i] = (guint8) (i * 7);
   sum = checksum (data, sizeof data);
@@ -398,6 +419,7 @@ main (int argc, char **argv)
                         what_comes_back_has_data_after_an_early_stop);
   g_test_add_func ("/stores/more-parts-than-can-be-addressed", more_parts_than_can_be_addressed_are_refused);
   g_test_add_func ("/stores/space-never-overlaps-and-is-used-again", space_never_overlaps_and_is_used_again);
+  g_test_add_func ("/stores/space-is-used-to-the-last-byte", space_is_used_to_the_last_byte);
   g_test_add_func ("/stores/a-checksum-sees-every-bit", a_checksum_sees_every_bit_and_the_order);
   g_test_add_func ("/stores/threads-share-a-store", threads_share_a_store);
   return g_test_run ();

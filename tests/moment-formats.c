@@ -135,6 +135,24 @@ small_parameters_keep_32_bits (void)
   g_assert_cmpint (ebb_args_find (slot, "exp_avg_absmax"), <, 0);
 }
 
+static void
+the_last_block_may_be_shorter (void)
+{
+  g_autoptr (EbbModule) module = ebb_linear_new (65, 64, FALSE, NULL);
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (module, 1e-3, NULL);
+  g_autoptr (EbbTensor) weight = ebb_module_get_parameter (module, "weight");
+  g_autoptr (EbbTensor) grad = test_randn (1, 64, 65, -1);
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbTensor) absmax = NULL;
+
+  ebb_adamw_set_moment_format (EBB_ADAMW (optimizer), EBB_MOMENT_FORMAT_EIGHT_BIT);
+  g_assert_true (ebb_tensor_set_grad (weight, grad, NULL));
+  g_assert_true (ebb_optimizer_step (optimizer, NULL));
+  state = ebb_optimizer_get_state (optimizer);
+  absmax = get_state (state, "exp_avg_absmax");
+  test_assert_shape (absmax, "[17]"); /* 4160 elements in blocks of 256 */
+}
+
 /* The same noise in both would be a bias that no number of parameters averages out. */
 static void
 equal_parameters_round_differently (void)
@@ -356,6 +374,7 @@ main (int argc, char **argv)
   test_init (&argc, &argv);
   g_test_add_func ("/moment-formats/each-format-takes-what-it-says", each_format_takes_what_it_says);
   g_test_add_func ("/moment-formats/small-parameters-keep-32-bits", small_parameters_keep_32_bits);
+  g_test_add_func ("/moment-formats/the-last-block-may-be-shorter", the_last_block_may_be_shorter);
   g_test_add_func ("/moment-formats/equal-parameters-round-differently", equal_parameters_round_differently);
   g_test_add_data_func ("/moment-formats/a-saved-state-goes-on-bit-for-bit/f32",
                         GINT_TO_POINTER (EBB_MOMENT_FORMAT_F32), a_saved_state_goes_on_bit_for_bit);

@@ -343,6 +343,46 @@ test_rank_that_is_late (void)
   check_fault (come_late, words, TRUE);
 }
 
+/* A rank that has given once may still be late. */
+static gboolean
+give_twice (EbbProcessGroup *group,
+            gpointer gave_up,
+            GError **error)
+{
+  const gint64 length = 2;
+  g_autoptr (EbbTensor) tensor = test_collective_tensor (0, EBB_DTYPE_F32, &length, 1);
+  g_autoptr (GError) failure = NULL;
+
+  if (ebb_process_group_get_rank (group) == 1)
+    {
+      g_assert_true (ebb_process_group_recv (group, tensor, 0, error));
+      pthread_mutex_lock (&told_lock);
+      while (!*(gboolean *) gave_up)
+        pthread_cond_wait (&told, &told_lock);
+      pthread_mutex_unlock (&told_lock);
+      return TRUE;
+    }
+  ebb_process_group_set_timeout (group, 0.2);
+  g_assert_true (ebb_process_group_send (group, tensor, 1, error));
+  g_assert_false (ebb_process_group_send (group, tensor, 1, &failure));
+  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, "has called nothing for 0.2 s after 1 calls, the last recv");
+  pthread_mutex_lock (&told_lock);
+  *(gboolean *) gave_up = TRUE;
+  pthread_cond_signal (&told);
+  pthread_mutex_unlock (&told_lock);
+  return TRUE;
+}
+
+static void
+test_rank_that_is_late_after_a_pair (void)
+{
+  g_autoptr (GError) error = NULL;
+  gboolean gave_up = FALSE;
+
+  ebb_run_ranks (2, give_twice, &gave_up, &error);
+  g_assert_no_error (error);
+}
+
 /* Two who both want to give wait in vain, which is told without a time limit. */
 static gboolean
 give_both (EbbProcessGroup *group,
@@ -597,6 +637,7 @@ main (int argc,
   g_test_add_func ("/process-group/faults/other-op", test_rank_with_other_op);
   g_test_add_func ("/process-group/faults/waits-in-a-pair", test_rank_that_waits_in_a_pair);
   g_test_add_func ("/process-group/faults/late", test_rank_that_is_late);
+  g_test_add_func ("/process-group/faults/late-after-a-pair", test_rank_that_is_late_after_a_pair);
   g_test_add_func ("/process-group/faults/two-that-give", test_two_that_give);
   g_test_add_func ("/process-group/faults/works-fail", test_works_fail);
   g_test_add_func ("/process-group/faults/parts-miss-who-left", test_parts_miss_who_left);

@@ -120,6 +120,16 @@ a_text_of_one_window_is_enough (void)
   g_assert_cmpint (tokens[0], ==, 'a');
 }
 
+/* The last token is nobody's to be learned from. */
+static void
+a_text_of_two_contexts_has_one_window (void)
+{
+  g_autoptr (EbbTextDataset) self = make_text ("abcdefgh", 0);
+  g_autofree gint64 *tokens = take (self, "abcdefgh", 9, 4);
+
+  g_assert_cmpint (ebb_text_dataset_get_n_windows (self, 4), ==, 1);
+}
+
 static void
 state_continues (void)
 {
@@ -341,6 +351,7 @@ main (int argc, char **argv)
   g_test_add_func ("/text-dataset/without-shuffling-the-text-is-read-in-order",
                    without_shuffling_the_text_is_read_in_order);
   g_test_add_func ("/text-dataset/a-text-of-one-window-is-enough", a_text_of_one_window_is_enough);
+  g_test_add_func ("/text-dataset/a-text-of-two-contexts-has-one-window", a_text_of_two_contexts_has_one_window);
   g_test_add_func ("/text-dataset/state-continues", state_continues);
   g_test_add_func ("/text-dataset/another-text-of-the-same-length-is-refused",
                    another_text_of_the_same_length_is_refused);
