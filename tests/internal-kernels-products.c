@@ -319,6 +319,10 @@ test_matmul_batches (void)
                      NEW (3, SHAPE (5, 20, 9), NULL));
       check_batches ("both broadcast", t, NEW (4, SHAPE (4, 3, 20, 16), SHAPE (320, 0, 16, 1)),
                      NEW (4, SHAPE (4, 3, 16, 9), SHAPE (0, 144, 9, 1)), NEW (4, SHAPE (4, 3, 20, 9), NULL));
+      check_batches ("right repeated", t, NEW (4, SHAPE (2, 3, 20, 16), NULL),
+                     NEW (4, SHAPE (2, 3, 16, 9), SHAPE (144, 0, 9, 1)), NEW (4, SHAPE (2, 3, 20, 9), NULL));
+      check_batches ("rows apart", t, NEW (3, SHAPE (3, 17, 40), SHAPE (17 * 40 + 8, 40, 1)),
+                     NEW (2, SHAPE (40, 33), NULL), NEW (3, SHAPE (3, 17, 33), NULL));
       check_batches ("neither varies", t, NEW (3, SHAPE (4, 20, 16), SHAPE (0, 16, 1)),
                      NEW (3, SHAPE (4, 16, 19), SHAPE (0, 19, 1)), NEW (3, SHAPE (4, 20, 19), NULL));
       check_batches ("rows are one", t, NEW (2, SHAPE (40, 64), SHAPE (0, 1)), NEW (2, SHAPE (64, 33), NULL),
