@@ -145,7 +145,7 @@ the_last_block_may_be_shorter (void)
   g_autoptr (EbbArgs) state = NULL;
   g_autoptr (EbbTensor) absmax = NULL;
 
-  ebb_adamw_set_moment_format (EBB_ADAMW (optimizer), EBB_MOMENT_FORMAT_EIGHT_BIT);
+  ebb_adam_set_moment_format (EBB_ADAM (optimizer), EBB_MOMENT_FORMAT_EIGHT_BIT);
   g_assert_true (ebb_tensor_set_grad (weight, grad, NULL));
   g_assert_true (ebb_optimizer_step (optimizer, NULL));
   state = ebb_optimizer_get_state (optimizer);
