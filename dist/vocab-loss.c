@@ -150,7 +150,8 @@ finish (EbbOpCall *call,
 /**
  * ebb_vocab_parallel_cross_entropy:
  * @logits: (nullable): a tensor [.., n], f32 or bf16: scores for this rank's part of the classes
- * @targets: (nullable): a tensor [..] of i64 or i32, the same on all ranks: the right class of each, in [0, @n_classes)
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32, the same on all ranks: the right class of each, in
+ *   [0, @n_classes)
  * @n_classes: the classes of all ranks, of which the first @n_classes % ranks ranks have one more than the others, in
  *   the order of the ranks
  * @ignore_index: a target that does not count
@@ -193,7 +194,8 @@ ebb_vocab_parallel_cross_entropy (EbbTensor *logits,
  * @x: (nullable): a tensor [.., C], f32 or bf16, the same on all ranks
  * @weight: (nullable): a matrix [n, C]: the rows of the last layer's weight for this rank's part of the classes
  * @bias: (nullable): a vector [n], f32 or bf16; %NULL for none
- * @targets: (nullable): a tensor [..] of i64 or i32, the same on all ranks: the right class of each, in [0, @n_classes)
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32, the same on all ranks: the right class of each, in
+ *   [0, @n_classes)
  * @n_classes: the classes of all ranks, of which the first @n_classes % ranks ranks have one more than the others, in
  *   the order of the ranks
  * @ignore_index: a target that does not count

@@ -142,7 +142,7 @@ losses (void)
 
   assert_fails (ebb_cross_entropy (logits, one, &error), error, EBB_ERROR_SHAPE,
                 "cross_entropy: logits is [2, 3] and targets is [1]; targets must have its shape without the last "
-                "dimension");
+                "dimension, or with 1 there");
   assert_fails (ebb_cross_entropy (logits, targets, &error), error, EBB_ERROR_INDEX,
                 "cross_entropy: index 3 is out of range; indices must be in [0, 3)");
   assert_fails (ebb_cross_entropy (logits, negative, &error), error, EBB_ERROR_INDEX,

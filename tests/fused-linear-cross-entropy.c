@@ -358,6 +358,34 @@ large_logits_have_exact_gradients (void)
     }
 }
 
+/* As datasets have them whose labels are a column: PyTorch's own loss refuses these, OneFlow's takes them. */
+static void
+a_column_of_targets_is_the_targets (void)
+{
+  g_autoptr (GError) error = NULL;
+  const gint64 column[] = { N_ROWS, 1 };
+
+  for (int fused = 0; fused < 2; fused++)
+    for (EbbReduction reduction = EBB_REDUCTION_MEAN; reduction <= EBB_REDUCTION_NONE; reduction++)
+      {
+        g_autoptr (EbbTensor) expected = NULL, loss = NULL, expected_grad = NULL, grad = NULL, targets = NULL;
+        Operands flat, o;
+
+        setup (&flat);
+        setup (&o);
+        targets = g_steal_pointer (&o.targets);
+        o.targets = ebb_reshape (targets, column, 2, &error);
+        g_assert_no_error (error);
+        expected = compute (&flat, fused, reduction, 1.0);
+        loss = compute (&o, fused, reduction, 1.0);
+        expected_grad = ebb_tensor_get_grad (flat.weight);
+        grad = ebb_tensor_get_grad (o.weight);
+        g_assert_true (ebb_tensor_equal (loss, expected) && ebb_tensor_equal (grad, expected_grad));
+        teardown (&flat);
+        teardown (&o);
+      }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -374,5 +402,7 @@ main (int argc, char **argv)
   g_test_add_func ("/fused-linear-cross-entropy/mean-of-nothing-is-nan-with-zero-gradients",
                    mean_of_nothing_is_nan_with_zero_gradients);
   g_test_add_func ("/fused-linear-cross-entropy/large-logits-have-exact-gradients", large_logits_have_exact_gradients);
+  g_test_add_func ("/fused-linear-cross-entropy/a-column-of-targets-is-the-targets",
+                   a_column_of_targets_is_the_targets);
   return g_test_run ();
 }

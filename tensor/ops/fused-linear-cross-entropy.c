@@ -17,7 +17,7 @@ static const EbbOp op_fused_linear_cross_entropy = { "fused_linear_cross_entropy
  * @x: (nullable): a tensor [.., C], f32 or bf16
  * @weight: (nullable): a matrix [V, C]: the last layer of a language model
  * @bias: (nullable): a vector [V], f32 or bf16; %NULL for none
- * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V)
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32: the right class of each, in [0, V)
  * @ignore_index: a target that does not count
  * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes
  * @reduction: how the losses become one

@@ -485,8 +485,8 @@ ebb_linear_loss_describe (EbbOpCall *call,
   call->extra.i[EXTRA_REDUCTION] = reduction;
   call->extra.i[EXTRA_DTYPE_X] = x->view.dtype;
   call->extra.i[EXTRA_CHUNK_CLASSES] = n_chunk_classes;
-  ebb_loss_add_output (call, INPUT_TARGETS, reduction);
-  ebb_loss_add_logsumexp (call, INPUT_TARGETS);
+  ebb_loss_add_output (call, reduction);
+  ebb_loss_add_logsumexp (call);
   call->non_differentiable = ~1u;
   if (call->needs_grad && reduction != EBB_REDUCTION_NONE)
     add_gradients (call);

@@ -18,13 +18,11 @@ gboolean ebb_loss_check (EbbOpCall *call,
                          double label_smoothing,
                          EbbReduction reduction,
                          GError **error);
-/* Describes the loss: one f32 for all, or one for each target. */
+/* Describes the loss: one f32 for all, or one for each row of input 0, [..]. */
 void ebb_loss_add_output (EbbOpCall *call,
-                          guint targets,
                           EbbReduction reduction);
 /* Describes what the loss keeps of each row: f32 [.., 2], whose sum is the logsumexp. */
-void ebb_loss_add_logsumexp (EbbOpCall *call,
-                             guint targets);
+void ebb_loss_add_logsumexp (EbbOpCall *call);
 /* New memory for one f32 a target. */
 EbbTensor *ebb_loss_new_rows (EbbTensor *targets,
                               GError **error);
@@ -66,7 +64,7 @@ gboolean ebb_loss_reduce (EbbTensor *rows,
                           EbbTensor *loss,
                           GError **error);
 
-/* -- the op on logits, for all classes and for those of one rank: inputs logits [.., n] and targets [..] */
+/* -- the op on logits, for all classes and for those of one rank: inputs logits [.., n] and targets [..] or [.., 1] */
 
 /* Checks the operands of a call that has begun, describes its outputs and what backward needs. Targets are of
  * @n_classes. FALSE: error, call cleared. */
@@ -83,7 +81,7 @@ gboolean ebb_logits_loss_backward (EbbBackward *ctx,
                                    GError **error);
 
 /* -- the same with the product before it, whose logits exist for a chunk of rows at a time: inputs x [.., C], weight
- * [n, C], targets [..] and, optional, bias [n] */
+ * [n, C], targets [..] or [.., 1] and, optional, bias [n] */
 
 /* As above. Rows of a chunk are as many as have room for logits of @n_chunk_classes. */
 gboolean ebb_linear_loss_describe (EbbOpCall *call,

@@ -17,9 +17,10 @@ ebb_loss_check (EbbOpCall *call,
                 GError **error)
 {
   EbbTensor *targets = call->inputs[index];
-  gboolean fits = rows->view.n_dims > 0 && targets->view.n_dims == rows->view.n_dims - 1;
+  const int n_leading = rows->view.n_dims - 1, n_more = targets->view.n_dims - n_leading;
+  gboolean fits = n_leading >= 0 && (n_more == 0 || (n_more == 1 && targets->view.shape[n_leading] == 1));
 
-  for (int i = 0; fits && i < targets->view.n_dims; i++)
+  for (int i = 0; fits && i < n_leading; i++)
     fits = targets->view.shape[i] == rows->view.shape[i];
   if (!fits)
     {
@@ -27,7 +28,8 @@ ebb_loss_check (EbbOpCall *call,
       g_autofree char *targets_shape = ebb_tensor_shape_to_string (targets);
 
       return ebb_op_fail (call, error, EBB_ERROR_SHAPE,
-                          "%s is %s and targets is %s; targets must have its shape without the last dimension",
+                          "%s is %s and targets is %s; targets must have its shape without the last "
+                          "dimension, or with 1 there",
                           rows == call->inputs[0] && index == 1 ? "logits" : "x", rows_shape, targets_shape);
     }
   if (n_classes <= 0)
@@ -44,24 +46,22 @@ ebb_loss_check (EbbOpCall *call,
 
 void
 ebb_loss_add_output (EbbOpCall *call,
-                     guint targets,
                      EbbReduction reduction)
 {
-  const EbbView *view = &call->inputs[targets]->view;
+  const EbbView *view = &call->inputs[0]->view;
 
-  ebb_op_add_output (call, EBB_DTYPE_F32, view->shape, reduction == EBB_REDUCTION_NONE ? (guint) view->n_dims : 0);
+  ebb_op_add_output (call, EBB_DTYPE_F32, view->shape, reduction == EBB_REDUCTION_NONE ? (guint) view->n_dims - 1 : 0);
 }
 
 void
-ebb_loss_add_logsumexp (EbbOpCall *call,
-                        guint targets)
+ebb_loss_add_logsumexp (EbbOpCall *call)
 {
-  const EbbView *view = &call->inputs[targets]->view;
+  const EbbView *view = &call->inputs[0]->view;
   gint64 shape[EBB_MAX_DIMS];
 
   memcpy (shape, view->shape, sizeof (gint64) * (gsize) view->n_dims);
-  shape[view->n_dims] = 2;
-  ebb_op_add_output (call, EBB_DTYPE_F32, shape, (guint) view->n_dims + 1);
+  shape[view->n_dims - 1] = 2;
+  ebb_op_add_output (call, EBB_DTYPE_F32, shape, (guint) view->n_dims);
 }
 
 EbbTensor *

@@ -101,8 +101,8 @@ ebb_logits_loss_describe (EbbOpCall *call,
       || !ebb_op_contiguous (call, 0, error))
     return FALSE;
   call->extra.i[0] = reduction;
-  ebb_loss_add_output (call, 1, reduction);
-  ebb_loss_add_logsumexp (call, 1);
+  ebb_loss_add_output (call, reduction);
+  ebb_loss_add_logsumexp (call);
   if (reduction == EBB_REDUCTION_MEAN)
     ebb_op_add_output (call, EBB_DTYPE_F32, NULL, 0);
   call->non_differentiable = 1u << 1 | 1u << 2;
@@ -129,7 +129,7 @@ static const EbbOp op_cross_entropy = { "cross_entropy", EBB_OP_LOSS, EBB_KERNEL
 /**
  * ebb_cross_entropy_full:
  * @logits: (nullable): a tensor [.., V], f32 or bf16: a score for each of V classes
- * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V)
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32: the right class of each, in [0, V)
  * @ignore_index: a target that does not count
  * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes (Szegedy et
  * al., Rethinking the Inception Architecture, 2015, section 7)
@@ -162,7 +162,8 @@ ebb_cross_entropy_full (EbbTensor *logits,
 /**
  * ebb_cross_entropy:
  * @logits: (nullable): a tensor [.., V], f32 or bf16: a score for each of V classes
- * @targets: (nullable): a tensor [..] of i64 or i32: the right class of each, in [0, V), or -100 where none counts
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32: the right class of each, in [0, V), or -100 where none
+ * counts
  * @error: return location for an error
  *
  * Computes the mean cross entropy: ebb_cross_entropy_full() without label smoothing.
