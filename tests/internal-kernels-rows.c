@@ -606,7 +606,7 @@ test_var_far_from_zero (void)
                                              centres[c] + 2);
         test.outputs[0] = kernel_operand_new (EBB_DTYPE_F32, reduced, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
         test.outputs[1] = kernel_operand_new (EBB_DTYPE_F32, reduced, KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
-        test.tolerance = 1e-6;
+        test.tolerance = 4e-6; /* a first element two deviations from the mean makes the squares fivefold */
         kernel_case_check (&test);
       }
 }

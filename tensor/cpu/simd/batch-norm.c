@@ -256,7 +256,7 @@ grad_channels (gint64 begin,
                void *data)
 {
   const BatchNorm *work = data;
-  double count = (double) (work->n * work->length);
+  double count = (double) MAX (work->n * work->length, 1); /* the sums of an empty channel are 0 */
 
   for (gint64 channel = begin; channel < end; channel++)
     {
