@@ -258,6 +258,28 @@ run_copy_from (EbbTensor **x,
   return ebb_tensor_copy_from (y[0], x[1], error);
 }
 
+/* A copy of x[0] in y[0] that is changed by x[1] or a number. */
+#define IN_PLACE(op)                                                                             \
+  static gboolean run_##op (EbbTensor **x, const double *numbers, EbbTensor **y, GError **error) \
+  {                                                                                              \
+    y[0] = ebb_copy (x[0], error);                                                               \
+    return ebb_tensor_##op (y[0], x[1], error);                                                  \
+  }
+#define SCALAR_IN_PLACE(op)                                                                      \
+  static gboolean run_##op (EbbTensor **x, const double *numbers, EbbTensor **y, GError **error) \
+  {                                                                                              \
+    y[0] = ebb_copy (x[0], error);                                                               \
+    return ebb_tensor_##op (y[0], numbers[0], error);                                            \
+  }
+IN_PLACE (add_in_place)
+IN_PLACE (sub_in_place)
+IN_PLACE (mul_in_place)
+IN_PLACE (div_in_place)
+SCALAR_IN_PLACE (add_scalar_in_place)
+SCALAR_IN_PLACE (sub_scalar_in_place)
+SCALAR_IN_PLACE (mul_scalar_in_place)
+SCALAR_IN_PLACE (div_scalar_in_place)
+
 static gboolean
 run_add_scaled (EbbTensor **x,
                 const double *numbers,
@@ -506,6 +528,38 @@ const OpCase op_cases_pointwise[] = {
   { .name = "tensor_scale",
     .flags = OP_CASE_CONSTANT,
     .run = run_scale,
+    .variants = { { "c:3x5", { -0.3 } }, { "c:4x5t", { 2 } } } },
+  { .name = "tensor_add_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_add_in_place,
+    .variants = { { "c:3x5 c:3x5t" }, { "c:3x5 c:5" } } },
+  { .name = "tensor_sub_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_sub_in_place,
+    .variants = { { "c:3x5 c:3x5t" }, { "c:3x5 c:5" } } },
+  { .name = "tensor_mul_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_mul_in_place,
+    .variants = { { "c:3x5 c:3x5t" }, { "c:3x5 c:5" } } },
+  { .name = "tensor_div_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_div_in_place,
+    .variants = { { "c:3x5 c:3x5t" }, { "c:3x5 c:5" } } },
+  { .name = "tensor_add_scalar_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_add_scalar_in_place,
+    .variants = { { "c:3x5", { -0.3 } }, { "c:4x5t", { 2 } } } },
+  { .name = "tensor_sub_scalar_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_sub_scalar_in_place,
+    .variants = { { "c:3x5", { -0.3 } }, { "c:4x5t", { 2 } } } },
+  { .name = "tensor_mul_scalar_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_mul_scalar_in_place,
+    .variants = { { "c:3x5", { -0.3 } }, { "c:4x5t", { 2 } } } },
+  { .name = "tensor_div_scalar_in_place",
+    .flags = OP_CASE_CONSTANT,
+    .run = run_div_scalar_in_place,
     .variants = { { "c:3x5", { -0.3 } }, { "c:4x5t", { 2 } } } },
   { .name = "tensor_fill_uniform",
     .flags = OP_CASE_CONSTANT,
