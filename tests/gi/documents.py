@@ -1,8 +1,9 @@
-"""What docs/checkpointing.md shows runs, and prints what the document says.
+"""The code that README.md and docs/*.md show runs, and prints what the documents say.
 
 Blocks of Python are run one by one, each with a small GPT of its own; a block of text that follows is what it prints.
 In the tables of "Coming from other systems" the code of the right column is run, row by row. Blocks of C are compiled
-together and run. With --update it writes what is printed into the document instead.
+together and run, programs in C, JavaScript and Vala one by one. Commands are run by tests/scripts/documents_commands.py.
+With --update it writes what is printed into the documents instead.
 """
 import contextlib
 import io
@@ -19,45 +20,107 @@ from support import Ebb, main
 from gi.repository import GLib
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(_ROOT, "build", "release"))
+sys.path.insert(0, os.path.join(_ROOT, "tests", "support"))
+from document_blocks import BUILD as _BUILD, LANGUAGES, NAMES, is_command, read, read_blocks  # noqa: E402
+
 _NAME = os.path.join("docs", "checkpointing.md")
 
-_OUTDATED = f"{_NAME} shows another state of the library: run tests/gi/documents.py --update"
+_PRINTED_ELSEWHERE = os.path.join("docs", "parallel.md")     # tests/gi/parallel_document.py runs what prints there
 
+_OUTDATED = "a document shows another state of the library: run tests/gi/documents.py --update"
+
+# A block in a function of its own, on four ranks that are threads, with the names that the documents speak of.
 _C_FUNCTION = """
-static void
-run_%d (void)
+static gboolean
+run_%d (EbbProcessGroup *group, gpointer user_data, GError **error_out)
 {
-  g_autoptr (GError) error = NULL;
+  GError *error = NULL;
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
   g_autoptr (EbbModule) model = ebb_gpt_new (config, &error);
+  EbbGpt *gpt = EBB_GPT (model);
+  g_autoptr (EbbModule) tree = new_tree (&error);
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (model, 3e-4, &error);
+  g_autoptr (EbbSavedTensorHooks) store = ebb_host_store_new ();
   const gint64 shape[] = { 1, 8 }, numbers[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
   g_autoptr (EbbTensor) tokens = ebb_tensor_new_from_ints (numbers, 8, shape, 2, &error);
+  EbbTensor *targets = tokens;
   g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (EbbMesh) mesh = NULL;
+  EbbProcessGroup *tensor = group, *data = NULL;
+  const guint n_layers = 4;
+  double norm = 0;
+
+  a_model = model;
+  some_tokens = tokens;
+  {
+%s
+  }
+  g_clear_pointer (&loss, ebb_tensor_unref);
+  if (EBB_IS_GPT (model))
+    {
+      loss = ebb_gpt_loss (EBB_GPT (model), tokens, tokens, &error);
+      ebb_tensor_backward (loss, &error);
+    }
+  if (error == NULL)
+    return TRUE;
+  g_propagate_error (error_out, error);
+  return FALSE;
+}
+"""
+
+_C_PROGRAM = """
+#include <ebb/ebb.h>
+#include <math.h>
+
+static _Thread_local EbbModule *a_model;
+static _Thread_local EbbTensor *some_tokens;
+
+static void
+train_a_step (void)
+{
+  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (a_model), some_tokens, some_tokens, NULL);
+
+  ebb_tensor_backward (loss, NULL);
+}
+
+/* What the plan of docs/parallel.md names: layers.0.up, layers.0.down. */
+static EbbModule *
+new_tree (GError **error)
+{
+  EbbModule *tree = ebb_sequential_new ();
+  g_autoptr (EbbModule) layers = ebb_sequential_new (), layer = ebb_sequential_new ();
+  g_autoptr (EbbModule) up = ebb_linear_new (8, 32, TRUE, error), down = ebb_linear_new (32, 8, TRUE, error);
+
+  ebb_module_register_child (layer, "up", up, error);
+  ebb_module_register_child (layer, "down", down, error);
+  ebb_sequential_append (EBB_SEQUENTIAL (layers), layer, error);
+  ebb_module_register_child (tree, "layers", layers, error);
+  return tree;
+}
 
 %s
-  loss = ebb_gpt_loss (EBB_GPT (model), tokens, tokens, &error);
-  if (!ebb_tensor_backward (loss, &error))
-    g_error ("%%s", error->message);
+
+int
+main (void)
+{
+  const struct { const char *name; EbbRankFunc run; gboolean joins; } blocks[] = { %s };
+
+  for (guint i = 0; i < G_N_ELEMENTS (blocks); i++)
+    {
+      g_autoptr (GError) error = NULL;
+
+      if (!(blocks[i].joins ? blocks[i].run (NULL, NULL, &error) : ebb_run_ranks (4, blocks[i].run, NULL, &error)))
+        g_error ("%%s: %%s", blocks[i].name, error->message);
+    }
+  return 0;
 }
 """
 
 
-def read():
-    with open(os.path.join(_ROOT, _NAME), encoding="utf-8") as file:
-        return file.read()
-
-
-def read_blocks(language):
-    """The lines of each fenced block, in order, with those of a block of text that stands right below it."""
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```\n(?:(?=```text\n(.*?)^```$))?", read(), re.MULTILINE | re.DOTALL)
-    return [(code, printed) for found, code, printed in blocks if found == language]
-
-
 def read_rows():
     """The left column and the code of the right one, for each row of the tables at the end."""
-    for line in read().split("## Coming from other systems", 1)[1].splitlines():
+    for line in read(_NAME).split("## Coming from other systems", 1)[1].splitlines():
         if line.startswith("| ") and not line.startswith("| you wrote"):
             wrote, write = line.strip("| ").split(" | ")
             yield wrote, re.findall(r"`([^`]+)`", write)
@@ -84,14 +147,26 @@ def make_names():
             "config": {"activation_checkpointing": {"cpu_checkpointing": True}},
             "oslo_config": {"activation_checkpointing": {"enable": True, "cpu_checkpointing": True}},
             "mesh": Ebb.Mesh.new(Ebb.ProcessGroup.get_default(), ["data", "tensor"], [-1, 1]),
+            "group": Ebb.ProcessGroup.get_default(), "optimizer": Ebb.AdamW(model, 1e-3),
+            "train_a_step": lambda: loss_of(model).backward(),
             "function": lambda x: block(x).tanh(), "pack": lambda tensor: tensor, "unpack": lambda tensor: tensor}
 
 
 def run(code, names):
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, _NAME, "exec"), names)  # pylint: disable=exec-used
+    back = os.getcwd()
+    with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory(prefix="ebb-documents-") as folder:
+        os.chdir(folder)
+        try:
+            exec(compile(code.replace("/mnt/nvme", folder), _NAME, "exec"), names)  # pylint: disable=exec-used
+        finally:
+            os.chdir(back)
     return printed.getvalue()
+
+
+def run_program(*command, **options):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          env={**os.environ, "LD_LIBRARY_PATH": _BUILD}, **options)
 
 
 def without_times(text):
@@ -121,22 +196,34 @@ def update():
     def write_printed(match):
         return f"{match[1]}{run(match[2], make_names())}```\n"
 
-    text = re.sub(r"(^```python\n((?:(?!^```).)*)^```\n```text\n)(?:(?!^```).)*^```\n", write_printed, read(),
-                  flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"(?<=```text\n)wrapped .*?(?=^```$)", lambda _: run_example(), text, flags=re.MULTILINE | re.DOTALL)
-    with open(os.path.join(_ROOT, _NAME), "w", encoding="utf-8") as file:
-        file.write(text)
+    for name in NAMES:
+        if name == _PRINTED_ELSEWHERE:
+            continue
+        old = read(name)
+        new = re.sub(r"(^```python\n((?:(?!^```).)*)^```\n```text\n)(?:(?!^```).)*^```\n", write_printed, old,
+                     flags=re.MULTILINE | re.DOTALL)
+        new = re.sub(r"(?<=```text\n)wrapped .*?(?=^```$)", lambda _: run_example(), new, flags=re.MULTILINE | re.DOTALL)
+        if new != old:
+            with open(os.path.join(_ROOT, name), "w", encoding="utf-8") as file:
+                file.write(new)
 
 
 class Documents(unittest.TestCase):
+    def test_all_blocks_are_in_a_language_that_is_run(self):
+        for block in read_blocks():
+            if block.language not in LANGUAGES:    # what is printed, and figures of text
+                with self.subTest(document=block.document, line=block.line):
+                    self.assertIn(block.language, ("", "text"))
+                    self.assertEqual([line for line in block.code.splitlines() if is_command(line)], [])
+
     def test_blocks_of_python_print_what_stands_below(self):
-        blocks = read_blocks("python")
-        self.assertGreaterEqual(len([expected for _, expected in blocks if expected]), 3)
-        for code, expected in blocks:
-            with self.subTest(code=code):
-                printed = run(code, make_names())
-                if expected:
-                    self.assertEqual(without_times(printed), without_times(expected), _OUTDATED)
+        blocks = [block for block in read_blocks("python") if not (block.printed and block.document == _PRINTED_ELSEWHERE)]
+        self.assertGreaterEqual(len([block for block in blocks if block.printed]), 3)
+        for block in blocks:
+            with self.subTest(document=block.document, line=block.line):
+                printed = run(block.code, make_names())
+                if block.printed:
+                    self.assertEqual(without_times(printed), without_times(block.printed), _OUTDATED)
 
     def test_what_other_systems_do_has_code_that_runs(self):
         n_run = 0
@@ -156,38 +243,72 @@ class Documents(unittest.TestCase):
         self.assertGreater(n_run, 25)
 
     def test_the_table_of_nestings_is_what_the_example_prints(self):
-        shown = next(text for text, _ in read_blocks("text") if text.startswith("wrapped"))
+        shown = next(block.code for block in read_blocks("text") if block.code.startswith("wrapped"))
         self.assertEqual(run_example(), shown, _OUTDATED)
 
     def test_policies_keep_what_their_table_says(self):
-        rows = re.findall(r"^\| (.+?) \|.*\| (`[^|]+`)? ?\| ([\d.]+) \|[^|]*\|$", read(), re.MULTILINE)
+        rows = re.findall(r"^\| (.+?) \|.*\| (`[^|]+`)? ?\| ([\d.]+) \|[^|]*\|$", read(_NAME), re.MULTILINE)
         self.assertGreaterEqual(len(rows), 6)
         for name, code, kept in rows:
             with self.subTest(name=name):
                 self.assertAlmostEqual(measure_kept(code and code.strip("`")), float(kept), delta=0.2)
 
     @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
-    def test_blocks_of_c_compile_and_run(self):
-        codes = [code for code, _ in read_blocks("c")]
-        functions = [code for code in codes if code.startswith("static")]
-        statements = [code for code in codes if not code.startswith("static")]
-        self.assertGreaterEqual(len(statements), 3)
-        functions += [_C_FUNCTION % (number, code) for number, code in enumerate(statements)]
-        calls = " ".join(f"run_{number} ();" for number in range(len(statements)))
-        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gio-2.0"], capture_output=True, text=True,
-                               check=True).stdout.split()
+    def compile_and_run(self, code):
+        paths = [f"-I{_BUILD}/include", f"-I{_BUILD}/generated", f"-I{_ROOT}", f"-L{_BUILD}"]
+        flags = run_program("pkg-config", "--cflags", "--libs", "gio-2.0").stdout.split()
         with tempfile.TemporaryDirectory(prefix="ebb-documents-") as folder:
             source, program = os.path.join(folder, "blocks.c"), os.path.join(folder, "blocks")
             with open(source, "w", encoding="utf-8") as file:
-                file.write("\n".join(["#include <ebb/ebb.h>", *functions, f"int main (void) {{ {calls} return 0; }}"]))
-            paths = [f"-I{_BUILD}/include", f"-I{_BUILD}/generated", f"-I{_ROOT}", f"-L{_BUILD}"]
-            done = subprocess.run(["cc", "-Wall", "-Werror", source, "-o", program, *paths, "-lebb-1.0", *flags],
-                                  capture_output=True, text=True, check=False)
+                file.write(code.replace("/mnt/nvme", folder))
+            done = run_program("cc", "-Wall", "-Werror", "-Wno-unused", source, "-o", program, *paths, "-lebb-1.0", *flags, "-lm")
             self.assertEqual(done.returncode, 0, done.stderr)
-            done = subprocess.run([program], capture_output=True, text=True, check=False,
-                                  env={**os.environ, "LD_LIBRARY_PATH": _BUILD})
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("TransformerBlock is run again", done.stdout)
+            done = run_program(program, cwd=folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
+    def test_blocks_of_c_compile_and_run(self):
+        blocks = [block for block in read_blocks("c") if not block.code.startswith("#include")]
+        functions = [block.code for block in blocks if block.code.startswith("static")]
+        statements = [block for block in blocks if not block.code.startswith("static")]
+        self.assertGreaterEqual(len(statements), 10)
+        functions += [_C_FUNCTION % (number, block.code) for number, block in enumerate(statements)]
+        calls = ", ".join(f'{{ "{block.document}:{block.line}", run_{number}, {int("ebb_init_process_group" in block.code)} }}'
+                          for number, block in enumerate(statements))
+        self.assertIn("TransformerBlock is run again", self.compile_and_run(_C_PROGRAM % ("\n".join(functions), calls)))
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
+    def test_programs_in_c_run(self):
+        for block in read_blocks("c"):
+            if block.code.startswith("#include"):
+                with self.subTest(document=block.document, line=block.line):
+                    self.assertNotEqual(self.compile_and_run(block.code), "")
+
+    def check_program(self, language, *command):
+        """@command has SOURCE in the place of the file, and makes a.out where it compiles."""
+        for block in read_blocks(language):
+            with self.subTest(document=block.document, line=block.line), \
+                    tempfile.TemporaryDirectory(prefix="ebb-documents-") as folder:
+                source, program = os.path.join(folder, f"block.{language}"), os.path.join(folder, "block")
+                with open(source, "w", encoding="utf-8") as file:
+                    file.write(block.code)
+                done = run_program(*(source if word == "SOURCE" else word for word in command), cwd=folder)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                if os.path.exists(program):
+                    done = run_program(program, cwd=folder)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+                self.assertNotEqual(done.stdout, "")
+
+    @unittest.skipUnless(shutil.which("gjs"), "gjs was not found")
+    def test_programs_in_javascript_run(self):
+        self.check_program("js", "gjs", "-m", "SOURCE")
+
+    @unittest.skipUnless(shutil.which("valac") and os.path.exists(os.path.join(_BUILD, "ebb-1.0.vapi")), "no Vala here")
+    def test_programs_in_vala_run(self):
+        paths = [f"--Xcc={path}" for path in (f"-I{_BUILD}/include", f"-I{_BUILD}/generated", f"-I{_ROOT}", f"-L{_BUILD}",
+                                              "-lebb-1.0", "-w")]
+        self.check_program("vala", "valac", f"--vapidir={_BUILD}", "--pkg=ebb-1.0", *paths, "SOURCE")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Every command that README.md and docs/*.md show runs, as it stands there.
+
+A command is run in a folder that has the documents' text and programs, and the build folder and the source tree where
+they expect them. The tables below hold those that take minutes (long_documents.py runs them), those that are shown in
+part, and those that can't run here. A command that stands in no table is run; an entry that no document has is an error.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+from document_blocks import BUILD, NAMES, read, read_blocks, read_inline_commands, split_commands  # noqa: E402
+
+LONG = {
+    "scripts/quickstart",
+    "ebb-fsdp-gpt --ranks 4 --data book.txt --checkpoint full",
+    "mpirun -n 4 ebb-fsdp-gpt --data book.txt --shard full --checkpoint full --store host --resume state",
+    "mpirun -n 4 build/release/examples/fsdp_gpt --data my-book.txt --checkpoint full",
+    "build/release/examples/train_gpt --data my-book.txt --layers 6 --width 256 --heads 8 --context 256 --batch 8 "
+    "--steps 200 --checkpoint selective --save my-gpt.safetensors --sample 500",
+    "build/release/examples/train_gpt --resume my-state --data my-book.txt --steps 300",
+    "build/release/examples/train_gpt --data my-book.txt --preset gpt2 --context 256 --batch 4 --dropout 0 --dtype bf16 "
+    "--checkpoint full --steps 5 --profile trace.json",
+    "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT",
+    "build/release/tests/bench/step --floor",
+    "step --floor",
+    "step --bf16 --floor",
+    "step --batch 1 --context 512 --checkpoint full",
+    "step --preset tiny --batch 12 --context 64 --floor",
+    "step --preset tiny --batch 12 --context 64",
+    "attention --only gpt2-8x512",
+    "build/release/tests/bench/tiny-op",
+}
+
+# What would take an hour, or more machines than one, is run up to its text, which is not there: its options are right.
+UP_TO_ITS_TEXT = {
+    "mpirun -n 16 --hostfile hosts --map-by ppr:4:node --bind-to none ebb-fsdp-gpt --data book.txt --shard hybrid "
+    "--shard-size 4",
+    "srun --mpi=pmix ebb-fsdp-gpt --data /shared/text/*.txt --preset gpt2-large --batch 256 --steps 100000 --shard hybrid "
+    "--shard-size 8 --checkpoint full --resume /shared/state --report /shared/report.json",
+    "ebb-train-gpt --tensor-parallel 4 --data book.txt --preset gpt2 --checkpoint full --partition",
+    "mpirun -n 4 ebb-train-gpt --tensor-parallel 4 --data book.txt --preset gpt2 --checkpoint full --partition",
+    "mpirun -n 16 ebb-fsdp-gpt --tensor-parallel 4 --data book.txt --shard full --checkpoint full",
+}
+
+# What stands for others, or names the program alone, is run as one of those that it means.
+INSTEAD = {
+    "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT":
+        [f"build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments {name}"
+         for name in ("f32", "bf16", "8bit")],
+    "train_gpt --moments f32|bf16|8bit":
+        [f"train_gpt --moments {name} --data my-book.txt --steps 2" for name in ("f32", "bf16", "8bit")],
+    "train_gpt --profile": ["train_gpt --profile trace.json --data my-book.txt --steps 2"],
+    "train_gpt --step-in-backward": ["train_gpt --step-in-backward --data my-book.txt --steps 2"],
+    "train_gpt --dtype bf16 --residual bf16": ["train_gpt --dtype bf16 --residual bf16 --data my-book.txt --steps 2"],
+    "examples/python/fsdp_gpt.py": ["examples/python/fsdp_gpt.py --ranks 4 --data my-book.txt --steps 2"],
+    "scripts/test": ["scripts/test --help"],
+    "scripts/bench": ["scripts/bench --help"],
+    # The names of rows are looked at, and the figures are those that are committed.
+    **{f"scripts/bench --only {rows}": [f"scripts/bench --only {rows} --from docs/figures/benchmarks.json"]
+       for rows in ("bert-large-32x128", "gpt2-4x256-bf16,gpt2-8x512-bf16", "gpt2-8x512-bf16",
+                    "bert-large-8x128-f32", "tiny")},
+}
+
+NOT_RUN = {
+    "cmake --preset release && cmake --build --preset release": "this build was made so",
+    "cmake --preset release -DCMAKE_INSTALL_PREFIX=/usr/local && cmake --build --preset release": "this build was made so",
+    "sudo cmake --install build/release && sudo ldconfig": "needs root: Installed runs it with a prefix",
+    "scripts/install-packages --test": "needs root and the network",
+    "scripts/peer-venv": "needs the network",
+    "scripts/bench --quick": "benchmarks.py runs it",
+    "scripts/quickstart my-book.txt": "quickstart.sh runs it, and long_documents.py with the text of its own",
+    "build/release/examples/oslo_gpt2": "long_oslo_gpt2.py runs it",
+    "oslo_gpt2 --batch 32": "takes ten minutes: long_oslo_gpt2.py runs it with its own batch",
+    "examples/python/oslo_gpt2.py": "oslo_gpt2.py runs it with a small model: that of long_oslo_gpt2.py takes minutes more",
+    "build/release/tests/bench/offload": "takes minutes: offload_bench.py runs it with a small model",
+    "build/release/tests/bench/checkpoint --rounds 3 --check":
+        "its bounds are those of an idle machine: benchmarks.py runs it with a small model",
+    "tests/bench/loss_curves.py": "takes minutes: benchmarks.py runs it for fewer steps",
+    "tests/scripts/train_gpt_sim.py": "is a test",
+    "build/release/tests/bench": "is a folder",
+    "gcc program.c -o program $(pkg-config --cflags --libs ebb-1.0)": "Installed runs it",
+    "valac --pkg ebb-1.0 program.vala": "Installed runs it",
+    "cmake --build --preset release --target docs": "needs gi-docgen",
+    "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK": "Slurm sets it",
+}
+
+ENVIRONMENT = {
+    # What Open MPI asks for as root, and on a machine of fewer cores than ranks; only the loopback device is used.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
+}
+
+
+def read_program(name, language):
+    return next(block.code for block in read_blocks(language) if block.document == name)
+
+
+def read_commands():
+    """Each command once, with what its block has exported before it."""
+    commands = {}
+    for block in read_blocks("sh"):
+        exports = []
+        for command in split_commands(block):
+            commands.setdefault(command, list(exports))
+            if command.startswith("export "):
+                exports.append(command)
+    for name in NAMES:
+        for command in read_inline_commands(name):
+            commands.setdefault(command, [])
+    return commands
+
+
+class Folder(tempfile.TemporaryDirectory):
+    """The folder that commands run in."""
+
+    def __init__(self):
+        super().__init__(prefix="ebb-documents-")
+        for name in ("docs", "examples", "scripts", "tests", "bindings"):
+            os.symlink(os.path.join(ROOT, name), os.path.join(self.name, name))
+        os.mkdir(os.path.join(self.name, "build"))
+        os.symlink(BUILD, os.path.join(self.name, "build", "release"))
+        text = "".join(map(read, NAMES))
+        for name, content in (("my-book.txt", text), ("book.txt", text), ("hosts", "localhost slots=16\n"),
+                              ("program.py", read_program("README.md", "python")),
+                              ("program.c", read_program("README.md", "c")),
+                              ("program.js", read_program("docs/bindings.md", "js").replace(
+                                  "=1.0';\n", "=1.0';\nEbb.init_process_group ('auto');\n", 1)),
+                              ("program.vala", read_program("docs/bindings.md", "vala"))):
+            with open(os.path.join(self.name, name), "w", encoding="utf-8") as file:
+                file.write(content)
+
+    def __enter__(self):
+        return self
+
+    def run(self, *commands, **variables):
+        """In one shell, which ends at the first that fails."""
+        folders = [os.path.join(BUILD, "examples"), os.path.join(BUILD, "tests", "bench"), os.environ["PATH"]]
+        environment = {**os.environ, **ENVIRONMENT, "PATH": ":".join(folders), **variables}
+        return subprocess.run(["bash", "-euc", "\n".join(commands)], cwd=self.name, env=environment,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def is_here(command):
+    if command.startswith("scripts/quickstart"):    # it builds there
+        return os.path.realpath(BUILD) == os.path.join(ROOT, "build", "release")
+    if command.startswith("mpirun"):
+        if not shutil.which("mpirun") or not os.path.exists(os.path.join(BUILD, "ebb-1.0", "backends",
+                                                                         "ebb-process-group-mpi.so")):
+            return False
+    if "gjs" in command and not shutil.which("gjs"):
+        return False
+    if command.split()[0].endswith(("python3", ".py")) or "gjs" in command:
+        return os.path.exists(os.path.join(BUILD, "Ebb-1.0.typelib"))
+    return True
+
+
+def run_up_to_its_text(folder, command):
+    command = re.sub(r"--data \S+", "--data no-such-text", command).replace("/shared/", f"{folder.name}/")
+    command = command.replace(" --map-by ppr:4:node", "").replace("srun --mpi=pmix ebb-fsdp-gpt", "ebb-fsdp-gpt --ranks 32")
+    done = folder.run(command)
+    return done.returncode != 0 and "no-such-text: No such file" in done.stderr, done
+
+
+def run_all(test, is_long):
+    """Runs the commands that take minutes, or the others."""
+    with Folder() as folder:
+        for command, exports in read_commands().items():
+            if command in NOT_RUN or (command in LONG) != is_long:
+                continue
+            with test.subTest(command=command):
+                if not is_here(command):
+                    continue
+                if command in UP_TO_ITS_TEXT:
+                    runs = [run_up_to_its_text(folder, command)]
+                else:
+                    dones = [folder.run(*exports, words, prefix="/usr") for words in INSTEAD.get(command, [command])]
+                    runs = [(done.returncode == 0, done) for done in dones]
+                for is_right, done in runs:
+                    test.assertTrue(is_right, f"{done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+
+
+class Commands(unittest.TestCase):
+    def test_commands_run(self):
+        run_all(self, False)
+
+    def test_the_tables_have_commands_of_the_documents_alone(self):
+        self.assertEqual({*LONG, *UP_TO_ITS_TEXT, *INSTEAD, *NOT_RUN} - set(read_commands()), set())
+
+
+class Installed(unittest.TestCase):
+    """The README's programs build and run with an installed copy, by the README's lines."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Folder()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.prefix = os.path.join(cls.folder.name, "prefix")
+        install = next(line for line in read_commands() if line.startswith("sudo cmake --install"))
+        done = cls.folder.run(install.removeprefix("sudo ").split(" && ")[0] + f" --prefix {cls.prefix}")
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        cls.exports = [line for line in read_commands() if line.startswith("export ") and "$prefix" in line]
+
+    def run_lines(self, *commands):
+        unset = "unset LD_LIBRARY_PATH GI_TYPELIB_PATH PYTHONPATH GJS_PATH EBB_BACKEND_PATH"
+        done = self.folder.run(unset, *self.exports, *commands, prefix=self.prefix)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout
+
+    def test_the_program_in_c_trains(self):
+        compile_it = next(line for line in read_commands() if line.startswith("gcc program.c"))
+        printed = self.run_lines(compile_it, "./program")
+        losses = [float(loss) for loss in re.findall(r"^loss (\S+)$", printed, re.MULTILINE)]
+        self.assertEqual(len(losses), 10)
+        self.assertLess(losses[-1], losses[0])
+
+    def test_the_program_in_python_runs(self):
+        if is_here("python3"):
+            self.assertIn("[8, 64]", self.run_lines("/usr/bin/python3 program.py"))
+
+    @unittest.skipUnless(shutil.which("gjs"), "gjs was not found")
+    def test_the_program_in_javascript_runs(self):
+        if is_here("gjs"):
+            self.assertRegex(self.run_lines("gjs -m program.js"), "^loss ")
+
+    @unittest.skipUnless(shutil.which("valac"), "valac was not found")
+    def test_the_program_in_vala_runs(self):
+        if os.path.exists(os.path.join(self.prefix, "share", "vala")):
+            compile_it = next(line for line in read_commands() if line.startswith("valac "))
+            self.assertRegex(self.run_lines(f"{compile_it} 2>/dev/null", "./program"), "^loss ")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,50 @@
+"""What README.md and docs/*.md show: fenced blocks, and commands between backquotes."""
+import collections
+import glob
+import os
+import re
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(ROOT, "build", "release"))
+LANGUAGES = "c", "js", "python", "sh", "vala"
+NAMES = ["README.md", *(os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))))]
+
+# What a command begins with: a path of a program, or a name with options.
+_COMMAND = re.compile(r"(build/release/|examples/python/\w+\.py|scripts/|tests/[\w/]+\.py|/usr/bin/|export \w+="
+                      r"|(mpirun|gcc|cmake(?= -)|gjs|valac|train_gpt|fsdp_gpt|oslo_gpt2|nested_activations"
+                      r"|ebb-(train-gpt|fsdp-gpt|oslo-gpt2)|step|attention|load|tiny-op) \S)")
+
+# The lines of a fenced block, and those of a block of text right below it.
+Block = collections.namedtuple("Block", "document line language code printed")
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def read_blocks(*languages):
+    """All blocks, in order, or those in some languages."""
+    for name in NAMES:
+        text = read(name)
+        for found in re.finditer(r"^```(\w*)\n(.*?)^```\n(?:(?=```text\n(.*?)^```$))?", text, re.MULTILINE | re.DOTALL):
+            language, code, printed = found.groups()
+            if not languages or language in languages:
+                yield Block(name, text.count("\n", 0, found.start()) + 1, language, code, printed)
+
+
+def is_command(text):
+    return _COMMAND.match(text.strip()) is not None
+
+
+def read_inline_commands(name):
+    """The commands between backquotes, which may go over the end of a line."""
+    text = re.sub(r"^```.*?^```$", "", read(name), flags=re.MULTILINE | re.DOTALL)
+    spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text))
+    return [span for span in spans if is_command(span)]
+
+
+def split_commands(block):
+    """The commands of a block of shell: continued lines are one, comments are none."""
+    lines = re.sub(r"\\\n\s*", "", block.code).splitlines()
+    return [line for line in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines) if line]
