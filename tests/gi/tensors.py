@@ -107,6 +107,17 @@ class Operators(TestCase):
         (found,) = Ebb.grad((x * x).sum(), x)
         self.assertEqual(found.tolist(), [2.0, 4.0, 6.0])
 
+    def test_a_tensor_of_numbers_has_floats(self):
+        for data in ([1, 2], (1, 2), Ebb.tensor([1, 2]), np.array([1, 2])):
+            made = Ebb.Tensor(data)
+            self.assertEqual((made.dtype, made.tolist()), (Ebb.float32, [1, 2]))
+        self.assertEqual(Ebb.Tensor([[1], [2]]).shape, (2, 1))
+        for sizes in ((2,), (2, 3)):
+            with self.assertRaisesRegex(TypeError, r"Tensor\(\): 2.* may be a shape or numbers: say Ebb.empty\(\)"):
+                Ebb.Tensor(*sizes)
+        with self.assertRaisesRegex(TypeError, "'x' is no number"):
+            Ebb.Tensor("x")
+
     def test_values_come_out_as_python_has_them(self):
         self.assertEqual(Ebb.tensor([[1, 2], [3, 4]]).tolist(), [[1, 2], [3, 4]])
         self.assertEqual(Ebb.tensor([True, False]).tolist(), [True, False])

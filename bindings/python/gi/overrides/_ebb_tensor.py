@@ -347,6 +347,17 @@ class Tensor(Ebb.Tensor):
     __module__ = "gi.overrides.Ebb"
     __array_ufunc__ = None  # numpy leaves operators with a tensor on the right to the tensor
 
+    def __new__(cls, data=(), *more):
+        """Floats from numbers or lists of them, as PyTorch's torch.Tensor; Ebb.tensor() goes by their type."""
+        if more or isinstance(data, (int, float)):
+            raise TypeError(f"Tensor(): {', '.join(map(str, (data, *more)))} may be a shape or numbers: say Ebb.empty(), "
+                            "or Ebb.Tensor() of a list")
+        from gi.overrides._ebb_functions import tensor
+        return tensor(data, dtype=DType.F32)
+
+    def __init__(self, *_):
+        pass  # all is done; that of PyGObject refuses
+
     # what it is
     @property
     def shape(self):

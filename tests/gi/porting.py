@@ -1,0 +1,176 @@
+"""The programs of docs/porting.md run as they stand there, and print what the document says.
+
+The blocks of Python of a section are one program; a block of text is what the block above it prints. Blocks of C are
+programs of their own. With --update what is printed is written into the document instead.
+"""
+import contextlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from support import Ebb, TestCase, main
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+_BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(_ROOT, "build", "release"))
+_NAME = os.path.join("docs", "porting.md")
+_PREAMBLE = 'import gi\ngi.require_version("Ebb", "1.0")\nfrom gi.repository import Ebb\n'
+_BPE = os.path.join(_ROOT, "tests", "fixtures", "bpe")
+
+
+def read():
+    with open(os.path.join(_ROOT, _NAME), encoding="utf-8") as file:
+        return file.read()
+
+
+def read_sections():
+    """Each section's title and its blocks: language, code, and what it prints, None if nothing is said about that."""
+    for section in re.split(r"^## ", read(), flags=re.MULTILINE)[1:]:
+        title, body = section.split("\n", 1)
+        yield title, re.findall(r"^```(\w+)\n(.*?)^```\n(?:(?=```text\n(.*?)^```$))?", body, re.MULTILINE | re.DOTALL)
+
+
+def make_gpt2(folder):
+    """A GPT-2 as it is published, of two layers, and texts."""
+    config = Ebb.GptConfig.new()
+    for name, value in {"vocab": 477, "context": 128, "width": 64, "heads": 4, "layers": 4, "dropout": 0}.items():
+        getattr(config, f"set_{name}")(value)
+    Ebb.manual_seed(1)
+    os.mkdir(os.path.join(folder, "gpt2"))
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(os.path.join(_BPE, name), os.path.join(folder, "gpt2"))
+    Ebb.save_safetensors(os.path.join(folder, "gpt2", "model.safetensors"), Ebb.Gpt(config).to_gpt2_state(),
+                         config.to_gpt2_metadata())
+    with open(os.path.join(_ROOT, "docs", "benchmarks.md"), encoding="utf-8") as file:
+        words = file.read().split()
+    with open(os.path.join(folder, "contexts.txt"), "w", encoding="utf-8") as file:
+        file.writelines(" ".join(words[i % 100 + i:][:40 + i % 20]) + "\n" for i in range(100))
+
+
+@contextlib.contextmanager
+def entered():
+    """A folder that has what the programs read."""
+    before, store = os.getcwd(), Ebb.HostStore.get_default()
+    in_flight = store.get_in_flight()
+    with tempfile.TemporaryDirectory(prefix="ebb-porting-") as folder:
+        make_gpt2(folder)
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            Ebb.checkpointing_configure()
+            store.set_in_flight(in_flight)
+
+
+def run_block(code, names):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, _NAME, "exec"), names)  # pylint: disable=exec-used
+    return printed.getvalue()
+
+
+def run(title):
+    """Runs the Python of a section; its names, and (printed, expected) for each block."""
+    names, results = {"Ebb": Ebb, "__name__": "program"}, []
+    with entered():
+        Ebb.manual_seed(1)
+        for language, code, expected in dict(read_sections())[title]:
+            if language == "python":
+                results.append((run_block(code, names), expected))
+    return names, results
+
+
+def update():
+    text = read()
+    for title, _ in list(read_sections()):
+        for printed, expected in run(title)[1]:
+            if printed:
+                start = text.index(f"```\n```text\n{expected}```\n", text.index(f"## {title}\n"))
+                end = start + len(f"```\n```text\n{expected}")
+                text = f"{text[:start]}```\n```text\n{printed}{text[end:]}"
+    with open(os.path.join(_ROOT, _NAME), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+class Porting(TestCase):
+    def run_section(self, title):
+        names, results = run(title)
+        for printed, expected in results:
+            self.assertEqual(printed, expected or "", f"{_NAME}: run tests/gi/porting.py --update")
+        return names
+
+    def test_pytorchs_run(self):
+        names = self.run_section("PyTorch")
+        net, x = names["net"], Ebb.randn(8, 64)
+        n_bytes = []
+        for net.use_checkpoint in (False, True):
+            before = Ebb.memory_stats()["activation"]["current"]
+            loss = net(x).sum()
+            n_bytes.append(Ebb.memory_stats()["activation"]["current"] - before)
+            del loss
+        self.assertLess(n_bytes[1], n_bytes[0])
+
+    def test_fairscales_run(self):
+        names = self.run_section("FairScale")
+        self.assertTrue(Ebb.checkpoint_is_wrapped(names["checkpointed_module"]))
+
+    def test_oneflows_run(self):
+        names = self.run_section("OneFlow")
+        self.assertEqual(names["y"].shape, (128, 1))
+        self.assertEqual(names["y_pred"].shape, (128, 10))
+        self.assertLess(names["loss"].item(), 2.25)    # ln 10 at first
+        done = Ebb.checkpoint_report(names["graph_model"], as_dict=True)
+        self.assertEqual([wrapper["recomputes"] for wrapper in done["modules"]], [100, 100])
+
+    def test_deepspeeds_run(self):
+        self.run_section("DeepSpeed")
+
+    def test_oslos_run(self):
+        self.run_section("OSLO")
+
+    @unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
+    def test_oslos_run_in_processes(self):
+        """The ranks are those of mpirun, joined as the comment beside run_ranks() says."""
+        codes = [_PREAMBLE, *(code for language, code, _ in dict(read_sections())["OSLO"] if language == "python")]
+        program = "\n".join(codes).replace("losses = Ebb.run_ranks(TENSOR_PARALLEL_SIZE, first)",
+                                           "losses = first(Ebb.init_process_group())")
+        program = program.replace("Ebb.run_ranks(TENSOR_PARALLEL_SIZE, second)", "second(None)")
+        self.assertNotIn("run_ranks", program.replace("run_ranks()", ""))
+        with entered():
+            with open("program.py", "w", encoding="utf-8") as file:
+                file.write(program)
+            done = subprocess.run([os.path.join(_ROOT, "tests", "mpi", "launch"), "2", sys.executable, "program.py"],
+                                  capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("losses equal: True\n"), 2, done.stdout)
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
+    def test_programs_in_c_run(self):
+        codes = [code for _, blocks in read_sections() for language, code, _ in blocks if language == "c"]
+        self.assertGreaterEqual(len(codes), 2)
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gio-2.0"], capture_output=True, text=True,
+                               check=True).stdout.split()
+        paths = [f"-I{_BUILD}/include", f"-I{_BUILD}/generated", f"-I{_ROOT}", f"-L{_BUILD}"]
+        for code in codes:
+            with self.subTest(code=code), tempfile.TemporaryDirectory(prefix="ebb-porting-") as folder:
+                source, program = os.path.join(folder, "program.c"), os.path.join(folder, "program")
+                with open(source, "w", encoding="utf-8") as file:
+                    file.write(code)
+                done = subprocess.run(["cc", "-Wall", "-Werror", source, "-o", program, *paths, "-lebb-1.0", *flags],
+                                      capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                done = subprocess.run([program], capture_output=True, text=True, check=False,
+                                      env={**os.environ, "LD_LIBRARY_PATH": _BUILD})
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--update"]:
+        update()
+    else:
+        main()
