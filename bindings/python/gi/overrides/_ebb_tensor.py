@@ -350,8 +350,8 @@ class Tensor(Ebb.Tensor):
     def __new__(cls, data=(), *more):
         """Floats from numbers or lists of them, as PyTorch's torch.Tensor; Ebb.tensor() goes by their type."""
         if more or isinstance(data, (int, float)):
-            raise TypeError(f"Tensor(): {', '.join(map(str, (data, *more)))} may be a shape or numbers: say Ebb.empty(), "
-                            "or Ebb.Tensor() of a list")
+            given = ", ".join(map(str, (data, *more)))
+            raise TypeError(f"Tensor(): {given} may be a shape or numbers: say Ebb.empty(), or Ebb.Tensor() of a list")
         from gi.overrides._ebb_functions import tensor
         return tensor(data, dtype=DType.F32)
 
