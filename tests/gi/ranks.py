@@ -52,14 +52,16 @@ class Groups(TestCase):
             Ebb.manual_seed(1)
             x, weight, targets = Ebb.randn(6, 4), Ebb.randn(7, 4), Ebb.tensor([0, 6, 3, -100, 5, 1])
             first, count = (0, 4) if group.rank == 0 else (4, 3)
-            part = weight[first:first + count]
+            part, column = weight[first:first + count], targets.reshape(-1, 1)
             return (Ebb.fused_linear_cross_entropy(x, weight, targets).item(),
-                    Ebb.vocab_parallel_linear_cross_entropy(x, part, targets, 7).item(),
-                    Ebb.vocab_parallel_cross_entropy(Ebb.linear(x, part), targets, 7, group).item())
+                    *((Ebb.vocab_parallel_linear_cross_entropy(x, part, given, 7).item(),
+                       Ebb.vocab_parallel_cross_entropy(Ebb.linear(x, part), given, 7, group).item())
+                      for given in (targets, column)))
 
-        for whole, linear, logits in Ebb.run_ranks(2, run):
+        for whole, (linear, logits), by_column in Ebb.run_ranks(2, run):
             self.assertAlmostEqual(linear, whole, places=6)
             self.assertAlmostEqual(logits, whole, places=6)
+            self.assertEqual(by_column, (linear, logits))
 
     def test_counters_and_attributes(self):
         def run(group):
