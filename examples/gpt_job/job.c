@@ -31,8 +31,11 @@ train (Trainer *trainer,
           || !trainer_step (trainer, &loss, error))
         return FALSE;
       profile_end_step (profile);
-      if (!streams_end_step (streams, error))
-        return FALSE;
+      if (!streams_end_step (streams, error)) /* it may be the device's failure that it reports */
+        {
+          trainer->step_is_whole = FALSE;
+          return FALSE;
+        }
       progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
       if (options->save_every > 0 && trainer->step % options->save_every == 0 && !trainer_save_state (trainer, error))
         return FALSE;
@@ -108,8 +111,8 @@ save (Trainer *trainer,
   return TRUE;
 }
 
-/* From the first step to the last file. After a step that was broken off nothing is as it was after any step; after any
- * other failure there is all of the last one to be saved. */
+/* From the first step to the last file. After a step that was broken off, or that the device did not finish, the
+ * weights are no step's and nothing is saved; after any other failure all of the last step is saved. */
 static gboolean
 run_training (Trainer *trainer,
               Progress *progress,
@@ -121,12 +124,13 @@ run_training (Trainer *trainer,
   RankTable table = { 0 };
   Failures failures = { .ranks = trainer->ranks };
   GError *failure = NULL;
-  gboolean ok;
+  gboolean ok, finished;
 
   rank_table_begin (trainer);
   ok = train (trainer, progress, profile, streams, &failure);
-  ok = (attempt (&failures, ok, &failure) && (ok || trainer->step_is_whole))
-       && attempt (&failures, trainer_finish (trainer, &failure), &failure)
+  ok = attempt (&failures, ok, &failure) && (ok || trainer->step_is_whole);
+  finished = ok && trainer_finish (trainer, &failure);
+  ok = ok && attempt (&failures, finished, &failure) && (finished || trainer->step_is_whole)
        && attempt (&failures, rank_table_init (&table, trainer, progress->losses->len, &failure), &failure);
   if (ok || progress->losses->len > 0)
     progress_end (progress);

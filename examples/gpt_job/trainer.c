@@ -557,14 +557,32 @@ trainer_step (Trainer *self,
   return TRUE;
 }
 
+static gboolean
+agree (Trainer *self,
+       gboolean ok,
+       GError **error)
+{
+  return self->ranks != NULL ? ranks_agree (self->ranks, ok, error) : ok;
+}
+
+/* Waits for the device, which reports now what failed since the last step was enqueued: then its weights are no step's.
+ */
+static gboolean
+settle (Trainer *self,
+        GError **error)
+{
+  gboolean ok = agree (self, ebb_device_synchronize (self->device, error), error);
+
+  self->step_is_whole = self->step_is_whole && ok;
+  return ok;
+}
+
 gboolean
 trainer_finish (Trainer *self,
                 GError **error)
 {
-  gboolean ok = ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (self->store), error)
-                && ebb_device_synchronize (self->device, error);
-
-  return self->ranks != NULL ? ranks_agree (self->ranks, ok, error) : ok;
+  return settle (self, error)
+         && agree (self, ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (self->store), error), error);
 }
 
 gboolean
@@ -573,6 +591,8 @@ trainer_save_state (Trainer *self,
 {
   if (self->state == NULL || self->step == self->saved_step)
     return TRUE;
+  if (!settle (self, error))
+    return FALSE;
   if (self->ranks != NULL)
     {
       if (!rank_state_save (self, error))
