@@ -92,6 +92,28 @@ pick_backend (void)
   return g_getenv ("RANK") != NULL && get_number ("WORLD_SIZE") > 1 ? "nccl" : "single";
 }
 
+/* Why "auto" failed. Processes that torchrun or the like has started on a machine without GPUs can't go on: of each
+ * other they know no more than what NCCL's ranks meet by. */
+static void
+say_what_to_start (const char *backend,
+                   GError **failure)
+{
+  const gboolean is_missing = g_error_matches (*failure, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED)
+                              || g_error_matches (*failure, EBB_ERROR, EBB_ERROR_DEVICE);
+  g_autofree char *message = g_strdup ((*failure)->message);
+
+  if (strcmp (backend, "nccl") != 0 || !is_missing)
+    {
+      g_prefix_error (failure, "\"%s\" is what this process was started for: ", backend);
+      return;
+    }
+  g_free ((*failure)->message);
+  (*failure)->message = g_strdup_printf (
+      "RANK and WORLD_SIZE, as torchrun sets them, choose NCCL, which there is not here (%s): start the program by "
+      "\"mpirun -n %u ...\" instead, or ranks that are threads by ebb_run_ranks ()",
+      message, get_number ("WORLD_SIZE"));
+}
+
 /**
  * ebb_init_process_group:
  * @backend: (nullable): "single", "mpi", "nccl", or "auto", which %NULL means: what the environment tells
@@ -101,8 +123,8 @@ pick_backend (void)
  *
  * "auto" is "mpi" for processes that mpirun or srun started, "nccl" for those that have `RANK` and a `WORLD_SIZE` above
  * 1 (and find each other by `MASTER_ADDR` and `MASTER_PORT`), else "single". "mpi" and "nccl" are modules, which are
- * there if the library was built with MPI and with CUDA and NCCL. With "mpi" this thread gets its share of the
- * machine's cores, unless `OMP_NUM_THREADS` is set.
+ * there if the library was built with MPI and with CUDA and NCCL; "nccl" needs a GPU for each rank, too. With "mpi"
+ * this thread gets its share of the machine's cores, unless `OMP_NUM_THREADS` is set.
  *
  * Before each call ranks tell each other what they call, so that a difference is an error and not a deadlock. On
  * hundreds of ranks that costs time: the environment variable `EBB_PROCESS_GROUP_CHECK=0` turns it off on all of them.
@@ -115,6 +137,7 @@ ebb_init_process_group (const char *backend,
 {
   const gboolean is_auto = backend == NULL || strcmp (backend, "auto") == 0;
   EbbProcessGroup *group;
+  GError *failure = NULL;
   gboolean is_taken;
 
   if (error != NULL && *error != NULL)
@@ -139,11 +162,12 @@ ebb_init_process_group (const char *backend,
                    "process group \"%s\": there is one already; call ebb_destroy_process_group () first", backend);
       return NULL;
     }
-  group = strcmp (backend, "single") == 0 ? ebb_single_group_new () : ebb_process_group_load (backend, error);
+  group = strcmp (backend, "single") == 0 ? ebb_single_group_new () : ebb_process_group_load (backend, &failure);
   if (group == NULL)
     {
       if (is_auto)
-        g_prefix_error (error, "\"%s\" is what this process was started for: ", backend);
+        say_what_to_start (backend, &failure);
+      g_propagate_error (error, failure);
       return NULL;
     }
   pthread_mutex_lock (&lock);

@@ -1,4 +1,8 @@
 """Process groups, sharded and replicated modules from Python, on ranks that are threads."""
+import os
+import unittest.mock
+
+from gi.repository import GLib
 from support import Ebb, TestCase, main
 
 
@@ -92,6 +96,17 @@ class Groups(TestCase):
         group = Ebb.init_process_group("single")
         self.assertEqual((group.rank, group.size, group.all_gather(Ebb.ones(2)).tolist()), (0, 1, [1.0, 1.0]))
         Ebb.destroy_process_group()
+
+    def test_ranks_of_torchrun_without_a_gpu_are_told_what_to_start(self):
+        started = {"RANK": "1", "WORLD_SIZE": "2"}
+        alone = {name: value for name, value in os.environ.items()
+                 if not name.startswith(("OMPI_", "PMIX_", "PMI_", "SLURM_", "MASTER_"))}
+        with unittest.mock.patch.dict(os.environ, {**alone, **started}, clear=True):
+            with self.assertRaises(GLib.Error) as caught:
+                Ebb.init_process_group()
+        if not caught.exception.matches(Ebb.error_quark(), Ebb.Error.PROCESS_GROUP):  # no module, or no GPU
+            self.assertIn("mpirun -n 2 ...", caught.exception.message)
+            self.assertNotIn("\n", caught.exception.message)
 
 
 class Modules(TestCase):
