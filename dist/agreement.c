@@ -129,10 +129,13 @@ ebb_process_group_split (EbbProcessGroup *self,
                          guint color,
                          GError **error)
 {
-  const gint64 mine = color;
+  gint64 mine[2] = { color };
   g_autofree gint64 *counts = NULL;
   g_autofree guint *members = NULL;
-  g_autoptr (EbbTensor) colors = NULL;
+  g_autoptr (EbbTensor) told = NULL;
+  const gint64 *all; /* color and number of each rank */
+  EbbGroupState *state;
+  EbbProcessGroup *part;
   guint size, n_members = 0, rank = 0;
 
   if (!EBB_MAY_BEGIN (error, self))
@@ -143,18 +146,28 @@ ebb_process_group_split (EbbProcessGroup *self,
       return NULL;
     }
   size = ebb_process_group_get_size (self);
-  counts = new_counts (size, 1);
+  counts = new_counts (size, 2);
+  state = ebb_process_group_get_state (self);
+  mine[1] = state->is_part ? state->own : state->rank;
   ebb_process_group_flush (self);
-  colors = ebb_process_group_exchange (self, &mine, counts, EBB_DTYPE_I64, error);
-  if (colors == NULL)
+  told = ebb_process_group_exchange (self, mine, counts, EBB_DTYPE_I64, error);
+  if (told == NULL)
     return NULL;
+  all = told->view.data;
   members = g_new (guint, size);
   for (guint r = 0; r < size; r++)
-    if (((const gint64 *) colors->view.data)[r] == mine)
+    if (all[2 * r] == mine[0])
       {
         if (r == ebb_process_group_get_rank (self))
           rank = n_members;
         members[n_members++] = r;
       }
-  return ebb_process_group_get_funcs (self)->split (self, color, members, n_members, rank, error);
+  part = ebb_process_group_get_funcs (self)->split (self, color, members, n_members, rank, error);
+  if (part == NULL)
+    return NULL;
+  state = ebb_process_group_get_state (part);
+  state->is_part = TRUE;
+  state->own = (guint) mine[1];
+  state->first = (guint) all[2 * members[0] + 1];
+  return part;
 }

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/generator-tracker.h"
 
+#include "dist/mpu-private.h"
+#include "dist/process-group-private.h"
 #include "dist/tracker-state-private.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
@@ -491,30 +493,38 @@ ebb_tracker_begin_parallel (EbbGeneratorTracker *self,
 
 /**
  * ebb_model_parallel_manual_seed:
- * @seed: what the random numbers of a training follow from
- * @tensor_group: (nullable): the ranks that share each product; %NULL: this rank has none beside it
+ * @seed: what the random numbers of a training follow from, the same on all ranks
+ * @mpu: (nullable): who knows the ranks that share a model, as ebb_checkpointing_configure() takes it: an #EbbMesh, the
+ *   #EbbProcessGroup of these ranks, or another object; %NULL: the ranks among which ebb_parallelize() or
+ *   ebb_initialize() has divided a model, else those along "tensor" of the mesh that was made
  * @error: return location for an error
  *
- * Puts this thread's default generator to the begin of the sequence @seed, the same on all ranks of @tensor_group, and
- * the tracker to one generator, %EBB_MODEL_PARALLEL_RNG, with the seed @seed + 2718 + this rank's number in the group,
- * which differs: as `model_parallel_cuda_manual_seed` of Megatron and DeepSpeed.
+ * Puts this thread's generators to the begin of their sequences, as Megatron-LM and DeepSpeed describe it:
  *
- * Ranks with other data are to give other seeds, if they are to drop out other elements; and these are to lie farther
- * apart than there are tensor ranks, or a rank draws what the next one of another model does (seed 1 on rank 1 is seed
- * 2 on rank 0). ebb_seed_rank() over the data group gives such seeds: after it, pass ebb_generator_get_seed() of the
- * default generator here.
+ * - the default one, which draws what is the same on the ranks that share a model: the same sequence on these, and
+ *   another one on the ranks of each other model, which have other data; that of @seed for the first model
+ * - the tracker's only one, %EBB_MODEL_PARALLEL_RNG, which draws what each rank has a part of: another sequence on each
+ *   rank of a model, and the same ones in each model, with the seed @seed + 2718 + this rank's number in its model
  *
- * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT inside a fork, where another generator is the default one
+ * A model is told from others by the number of its first rank among all ranks; with an object that has no group, by its
+ * data parallel rank. To be called after the model was made, whose first values are to be the same on all ranks.
+ * Nothing is sent.
+ *
+ * Returns: %TRUE; %FALSE with %EBB_ERROR_INVALID_ARGUMENT inside a fork, where another generator is the default one, or
+ *   if @mpu does not say which rank of which model this is; with %EBB_ERROR_STATE if @mpu is %NULL and nothing says
+ *   which of several ranks share a model. Nothing has changed then
  */
 gboolean
 ebb_model_parallel_manual_seed (guint64 seed,
-                                EbbProcessGroup *tensor_group,
+                                GObject *mpu,
                                 GError **error)
 {
   EbbGeneratorTracker *tracker;
+  g_auto (EbbMpu) unit = { 0 };
 
   if (error != NULL && *error != NULL)
     return FALSE;
+  g_return_val_if_fail (mpu == NULL || G_IS_OBJECT (mpu), FALSE);
   if (ebb_thread.forks != NULL)
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
@@ -522,9 +532,23 @@ ebb_model_parallel_manual_seed (guint64 seed,
                            "call ebb_generator_tracker_join () first");
       return FALSE;
     }
+  if (!(mpu != NULL ? ebb_mpu_init (&unit, mpu, error) : ebb_mpu_init_known (&unit, error)))
+    {
+      g_prefix_error_literal (error, "model_parallel_manual_seed: ");
+      return FALSE;
+    }
+  if (unit.rank < 0 || unit.model < 0)
+    {
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+          "model_parallel_manual_seed: mpu has %u ranks that share a model, but does not say which %s this is: "
+          "it must have their group, or a model-parallel-rank and a data-parallel-rank",
+          unit.world_size, unit.rank < 0 ? "of them" : "model of several");
+      return FALSE;
+    }
   tracker = ebb_generator_tracker_get_default ();
-  ebb_manual_seed (seed);
+  ebb_manual_seed (ebb_get_rank_seed (seed, (guint64) unit.model));
   ebb_generator_tracker_reset (tracker);
   return ebb_generator_tracker_add (tracker, EBB_MODEL_PARALLEL_RNG,
-                                    ebb_tracker_get_parallel_seed (seed, tensor_group), error);
+                                    seed + MODEL_PARALLEL_OFFSET + (guint64) unit.rank, error);
 }

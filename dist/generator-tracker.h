@@ -79,7 +79,7 @@ gboolean ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_model_parallel_manual_seed (guint64 seed,
-                                         EbbProcessGroup *tensor_group,
+                                         GObject *mpu,
                                          GError **error);
 
 G_END_DECLS

@@ -8,9 +8,21 @@
 
 G_BEGIN_DECLS
 
+/* The ranks with which this one shares a model, see mpu.c. */
+typedef struct
+{
+  GWeakRef owner; /* the model or mesh that says so */
+  guint rank, size, first;
+  gboolean several; /* others say something else */
+} EbbModelRanks;
+
 typedef struct
 {
   guint rank, size;
+  gboolean is_part;          /* of another group, by ebb_process_group_split () */
+  guint own, first;          /* numbers in the group that is no part: this rank's, if @is_part, and that of rank 0 */
+  gboolean is_divided_among; /* a model was, by ebb_parallelize () */
+  EbbModelRanks known[2];    /* of the default group: by a model, by a mesh */
   char *backend, *name;
   double timeout;
   guint64 sequence; /* of the last call */

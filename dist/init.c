@@ -208,6 +208,13 @@ scatter (guint64 x)
   return x ^ (x >> 33);
 }
 
+guint64
+ebb_get_rank_seed (guint64 seed,
+                   guint64 rank)
+{
+  return rank == 0 ? seed : scatter (seed ^ scatter (rank * G_GUINT64_CONSTANT (0x9e3779b97f4a7c15)));
+}
+
 /**
  * ebb_seed_rank:
  * @seed: which sequence of numbers
@@ -225,11 +232,9 @@ ebb_seed_rank (guint64 seed,
                EbbProcessGroup *group,
                GError **error)
 {
-  guint64 rank;
-
   if (error != NULL && *error != NULL)
     return FALSE;
-  rank = ebb_process_group_get_rank (group != NULL ? group : ebb_process_group_get_default ());
-  ebb_manual_seed (rank == 0 ? seed : scatter (seed ^ scatter (rank * G_GUINT64_CONSTANT (0x9e3779b97f4a7c15))));
+  group = group != NULL ? group : ebb_process_group_get_default ();
+  ebb_manual_seed (ebb_get_rank_seed (seed, ebb_process_group_get_rank (group)));
   return TRUE;
 }

@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/mesh.h"
 
-#include "dist/process-group-private.h"
+#include "dist/group-state-private.h"
+#include "dist/mpu-private.h"
 #include "tensor/error-private.h"
 
 #include <string.h>
@@ -21,6 +22,7 @@ struct _EbbMesh
 
   Dim *dims;
   guint n_dims;
+  const Dim *model; /* as was said; NULL: nothing */
 };
 
 G_DEFINE_FINAL_TYPE (EbbMesh, ebb_mesh, G_TYPE_OBJECT)
@@ -232,7 +234,11 @@ ebb_mesh_new (EbbProcessGroup *group,
   self->dims = g_new0 (Dim, n);
   for (guint i = 0; i < n; i++)
     self->dims[i] = (Dim){ .name = g_strdup (names[i]), .size = (guint) complete[i] };
-  return make_groups (self, group, error) ? g_steal_pointer (&self) : NULL;
+  if (!make_groups (self, group, error))
+    return NULL;
+  if (ebb_mesh_has_dim (self, EBB_MPU_DIM))
+    ebb_mpu_note_group (ebb_mesh_get_group (self, EBB_MPU_DIM), G_OBJECT (self));
+  return g_steal_pointer (&self);
 }
 
 /* -- looking ------------------------------------------------------------------------------------------------------- */
@@ -389,6 +395,61 @@ ebb_mesh_get_coordinate (EbbMesh *self,
 
   dim = find (self, name);
   return dim != NULL ? dim->coordinate : 0;
+}
+
+/* -- models -------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_mesh_get_model_dim:
+ * @self: a mesh
+ *
+ * Which dimension's ranks share a model, for functions that take the mesh as what knows that:
+ * ebb_checkpointing_configure(), ebb_recompute_configure() and ebb_model_parallel_manual_seed(). It is the one that
+ * ebb_mesh_set_model_dim() has named; else "tensor", if there is one; else the one among whose ranks ebb_parallelize()
+ * has divided a model, unless it is called "data" or "shard".
+ *
+ * Returns: (transfer none) (nullable): the name of the dimension; %NULL if nothing says so
+ */
+const char *
+ebb_mesh_get_model_dim (EbbMesh *self)
+{
+  const Dim *dim;
+
+  g_return_val_if_fail (EBB_IS_MESH (self), NULL);
+
+  dim = self->model != NULL ? self->model : find (self, EBB_MPU_DIM);
+  /* Along all ranks of a group there is the group itself, which another mesh may call otherwise. */
+  for (guint i = 0; dim == NULL && i < self->n_dims; i++)
+    if (ebb_process_group_get_state (self->dims[i].group)->is_divided_among
+        && strcmp (self->dims[i].name, "data") != 0 && strcmp (self->dims[i].name, "shard") != 0)
+      dim = &self->dims[i];
+  return dim != NULL ? dim->name : NULL;
+}
+
+/**
+ * ebb_mesh_set_model_dim:
+ * @self: a mesh
+ * @name: the name of one of its dimensions
+ * @error: return location for an error
+ *
+ * Says which dimension's ranks share a model, where it isn't called "tensor".
+ *
+ * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no dimension of that name
+ */
+gboolean
+ebb_mesh_set_model_dim (EbbMesh *self,
+                        const char *name,
+                        GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self, name))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MESH (self), FALSE);
+
+  if (ebb_mesh_find_group (self, name, error) == NULL)
+    return FALSE;
+  self->model = find (self, name);
+  ebb_mpu_note_group (self->model->group, G_OBJECT (self));
+  return TRUE;
 }
 
 /**

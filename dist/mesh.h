@@ -57,6 +57,14 @@ guint ebb_mesh_get_coordinate (EbbMesh *self,
                                const char *name);
 
 EBB_AVAILABLE_IN_ALL
+const char *ebb_mesh_get_model_dim (EbbMesh *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_mesh_set_model_dim (EbbMesh *self,
+                                 const char *name,
+                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
 char *ebb_mesh_to_string (EbbMesh *self);
 
 G_END_DECLS

@@ -3,6 +3,7 @@
 
 #include "dist/group-state-private.h"
 #include "dist/init.h"
+#include "dist/mpu-private.h"
 #include "dist/parallel-steps-private.h"
 #include "dist/rank-state-private.h"
 #include "dist/rank-texts-private.h"
@@ -278,6 +279,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
     return NULL;
   ebb_parallel_job_apply (job);
   keep_state (job);
+  ebb_mpu_note_group (job->group, G_OBJECT (module));
   return g_object_ref (module);
 }
 

@@ -189,5 +189,8 @@ void ebb_process_group_set_thread_default (EbbProcessGroup *group);
 EbbProcessGroup *ebb_process_group_get_thread_default (void);
 /* Whether get_default gives a group that somebody made. */
 gboolean ebb_process_group_is_initialised (void);
+/* What the sequence of a rank begins with, where that of rank 0 begins with @seed. */
+guint64 ebb_get_rank_seed (guint64 seed,
+                           guint64 rank);
 
 G_END_DECLS

@@ -80,6 +80,8 @@ ebb_process_group_finalize (GObject *object)
   EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
 
   ebb_group_queue_unref (state->queue);
+  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
+    g_weak_ref_clear (&state->known[i].owner);
   g_free (state->backend);
   g_free (state->name);
   G_OBJECT_CLASS (ebb_process_group_parent_class)->finalize (object);
@@ -146,6 +148,8 @@ ebb_process_group_init (EbbProcessGroup *self)
 
   state->timeout = get_default_timeout ();
   state->queue = ebb_group_queue_new ();
+  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
+    g_weak_ref_init (&state->known[i].owner, NULL);
 }
 
 /* -- who ----------------------------------------------------------------------------------------------------------- */

@@ -212,6 +212,7 @@ typedef struct
 {
   GObject parent_instance;
   int world_size;
+  EbbProcessGroup *group; /* not owned */
 } Unit;
 typedef GObjectClass UnitClass;
 
@@ -222,7 +223,10 @@ G_DEFINE_TYPE (Unit, unit, G_TYPE_OBJECT)
 static void
 unit_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
 {
-  g_value_set_int (value, ((Unit *) object)->world_size);
+  if (id == 2)
+    g_value_set_object (value, ((Unit *) object)->group);
+  else
+    g_value_set_int (value, ((Unit *) object)->world_size);
 }
 
 static void
@@ -231,6 +235,9 @@ unit_class_init (UnitClass *klass)
   klass->get_property = unit_get_property;
   g_object_class_install_property (
       klass, 1, g_param_spec_int ("world-size", NULL, NULL, G_MININT, G_MAXINT, 1, G_PARAM_READABLE));
+  g_object_class_install_property (
+      klass, 2,
+      g_param_spec_object ("tensor-model-parallel-group", NULL, NULL, EBB_TYPE_PROCESS_GROUP, G_PARAM_READABLE));
 }
 
 static void
@@ -394,6 +401,53 @@ activations_are_partitioned_over_the_mpu (void)
     }
 }
 
+/* What an object says, and a mesh whose dimensions have other names. */
+static gboolean
+partition_by_other_names (EbbProcessGroup *group, gpointer data, GError **error)
+{
+  static const char *const names[] = { "replica", "mp" };
+  static const gint64 sizes[] = { 2, 2 };
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (GObject) unit = g_object_new (unit_get_type (), NULL);
+  g_autoptr (GError) local = NULL;
+  GObject *const mpus[] = { unit, G_OBJECT (mesh), unit };
+
+  ((Unit *) unit)->group = ebb_mesh_get_group (mesh, "mp");
+  ((Unit *) unit)->world_size = 4;
+  g_assert_false (ebb_checkpointing_configure (unit, NULL, NULL, &local));
+  test_assert_error (local, EBB_ERROR_INVALID_ARGUMENT, "mpu has a model parallel group", "of 2", "of 4", "agree");
+  ((Unit *) unit)->world_size = 2;
+  g_assert_true (ebb_mesh_set_model_dim (mesh, "mp", error));
+  for (guint i = 0; i < G_N_ELEMENTS (mpus); i++)
+    {
+      g_autoptr (EbbCheckpointOptions) options = NULL;
+      EbbProcessGroup *expected = ((Unit *) unit)->group;
+      g_autoptr (EbbProcessGroup) of_store = NULL;
+
+      if (i == 2) /* no group, but as many as there are: these */
+        {
+          ((Unit *) unit)->group = NULL;
+          ((Unit *) unit)->world_size = 4;
+          expected = group;
+        }
+      if (!ebb_checkpointing_configure (mpus[i], IN ("\"partition_activations\": true"), NULL, error))
+        return FALSE;
+      options = ebb_checkpointing_get_options ();
+      g_object_get (ebb_checkpoint_options_get_store (options), "group", &of_store, NULL);
+      g_assert_true (of_store == expected);
+    }
+  return TRUE;
+}
+
+static void
+any_mpu_with_a_group_partitions (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (ebb_run_ranks (4, partition_by_other_names, NULL, &error));
+  g_assert_no_error (error);
+}
+
 /* One checkpoint more than there is room for is an error; reset () reaches the buffers inside. */
 static gboolean
 fill (EbbProcessGroup *group, gpointer data, GError **error)
@@ -490,6 +544,7 @@ main (int argc, char **argv)
   TEST ("partitioning-demands-ranks", partitioning_demands_ranks);
   TEST ("an-mpu-is-a-mesh-with-tensor-parallel-ranks", an_mpu_is_a_mesh_with_tensor_parallel_ranks);
   TEST ("activations-are-partitioned-over-the-mpu", activations_are_partitioned_over_the_mpu);
+  TEST ("any-mpu-with-a-group-partitions", any_mpu_with_a_group_partitions);
   TEST ("buffers-of-parts-are-reset", buffers_of_parts_are_reset);
   TEST ("a-rank-configures-itself-alone", a_rank_configures_itself_alone);
   return g_test_run ();

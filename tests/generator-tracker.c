@@ -483,14 +483,14 @@ seed_rank (EbbProcessGroup *group,
   g_autoptr (EbbTensor) all_apart = NULL;
   g_autoptr (GError) refused = NULL;
 
-  g_assert_true (ebb_model_parallel_manual_seed (7, group, error));
+  g_assert_true (ebb_model_parallel_manual_seed (7, G_OBJECT (group), error));
   g_assert_cmpuint (ebb_generator_get_seed (ebb_generator_get_default ()), ==, 7);
   g_assert_cmpuint (
       ebb_generator_get_seed (ebb_generator_tracker_get_generator (tracker, EBB_MODEL_PARALLEL_RNG)), ==,
       7 + 2718 + rank);
   alike = draw (NULL);
   fork_to (tracker, EBB_MODEL_PARALLEL_RNG);
-  g_assert_false (ebb_model_parallel_manual_seed (7, group, &refused));
+  g_assert_false (ebb_model_parallel_manual_seed (7, G_OBJECT (group), &refused));
   test_assert_error (refused, EBB_ERROR_INVALID_ARGUMENT, "fork");
   apart = draw (NULL);
   ebb_generator_tracker_join (tracker);
@@ -505,7 +505,7 @@ seed_rank (EbbProcessGroup *group,
       g_assert_true (ebb_tensor_equal (apart, its_apart) == (r == rank));
     }
   /* Again, for another number of steps: all is where it was. */
-  g_assert_true (ebb_model_parallel_manual_seed (7, group, error));
+  g_assert_true (ebb_model_parallel_manual_seed (7, G_OBJECT (group), error));
   g_clear_pointer (&apart, ebb_tensor_unref);
   apart = draw (NULL);
   g_assert_true (ebb_tensor_equal (alike, apart));
@@ -517,6 +517,131 @@ default_generators_of_ranks_agree_and_named_ones_differ (void)
 {
   for (guint n_ranks = 1; n_ranks <= 4; n_ranks *= 2)
     test_ranks_run (n_ranks, seed_rank, NULL);
+}
+
+/* Four ranks, two and two of which share a model. */
+typedef struct
+{
+  const char *const *names;
+  guint model_dim;
+  gboolean divides, passes_mesh, passes_group;
+  guint64 alike[4], apart[4]; /* seeds by rank */
+} Grid;
+
+static const char *const usual_names[] = { "data", "tensor" };
+static const char *const other_names[] = { "replica", "mp" };
+static const char *const first_names[] = { "tensor", "data" };
+
+static gboolean
+seed_grid (EbbProcessGroup *group,
+           gpointer user_data,
+           GError **error)
+{
+  static const gint64 sizes[] = { 2, 2 };
+  Grid *grid = user_data;
+  const guint rank = ebb_process_group_get_rank (group);
+  const char *name = grid->names[grid->model_dim];
+  EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, grid->names, sizes, 2, error);
+  g_autoptr (EbbModule) mlp = ebb_mlp_new (8, 16, EBB_GELU_EXACT, error);
+  g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
+  g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
+  GObject *mpu = NULL;
+
+  if (grid->passes_mesh)
+    mpu = G_OBJECT (mesh);
+  else if (grid->passes_group)
+    mpu = G_OBJECT (ebb_mesh_get_group (mesh, name));
+  ebb_parallel_plan_add (plan, "c_fc", EBB_PARALLEL_STYLE_COLUMN, error);
+  ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, error);
+  ebb_parallel_options_set_plan (options, plan);
+  if (grid->divides)
+    g_clear_object (&(EbbModule *){ ebb_parallelize (mlp, ebb_mesh_get_group (mesh, name), options, error) });
+  else if (grid->names == other_names)
+    ebb_mesh_set_model_dim (mesh, name, error);
+  if (!ebb_model_parallel_manual_seed (7, mpu, error))
+    return FALSE;
+  g_assert_cmpstr (ebb_mesh_get_model_dim (mesh), ==, name);
+  grid->alike[rank] = ebb_generator_get_seed (ebb_generator_get_default ());
+  grid->apart[rank] =
+      ebb_generator_get_seed (ebb_generator_tracker_get_generator (tracker, EBB_MODEL_PARALLEL_RNG));
+  return TRUE;
+}
+
+static void
+one_call_seeds_the_ranks_of_a_mesh (void)
+{
+  Grid grids[] = {
+    { .names = usual_names, .model_dim = 1 },
+    { .names = usual_names, .model_dim = 1, .passes_mesh = TRUE },
+    { .names = usual_names, .model_dim = 1, .passes_group = TRUE },
+    { .names = usual_names, .model_dim = 1, .divides = TRUE },
+    { .names = first_names, .model_dim = 0 },
+    { .names = other_names, .model_dim = 1 },
+    { .names = other_names, .model_dim = 0, .passes_mesh = TRUE },
+    { .names = other_names, .model_dim = 1, .divides = TRUE },
+    { .names = other_names, .model_dim = 1, .divides = TRUE, .passes_mesh = TRUE },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (grids); i++)
+    {
+      const Grid *grid = &grids[i];
+
+      g_test_message ("grid %u", i);
+      test_ranks_run (4, seed_grid, &grids[i]);
+      g_assert_cmpuint (grid->alike[0], ==, 7);
+      for (guint a = 0; a < 4; a++)
+        {
+          const guint place[] = { a / 2, a % 2 };
+
+          g_assert_cmpuint (grid->apart[a], ==, 7 + 2718 + place[grid->model_dim]);
+          for (guint b = 0; b < 4; b++)
+            {
+              const guint other[] = { b / 2, b % 2 };
+
+              g_assert_true ((grid->alike[a] == grid->alike[b])
+                             == (place[1 - grid->model_dim] == other[1 - grid->model_dim]));
+            }
+        }
+    }
+}
+
+static gboolean
+seed_unknown (EbbProcessGroup *group,
+              gpointer user_data,
+              GError **error)
+{
+  static const gint64 two[] = { 2, 2 }, four[] = { 1, 4 };
+  const guint64 before = ebb_generator_get_seed (ebb_generator_get_default ());
+  g_autoptr (EbbMesh) of_two = NULL;
+  g_autoptr (EbbMesh) of_four = NULL;
+  g_autoptr (GError) refused = NULL;
+
+  g_assert_false (ebb_model_parallel_manual_seed (7, NULL, &refused));
+  test_assert_error (refused, EBB_ERROR_STATE, "model_parallel_manual_seed", "of 4", "nothing says", "pass the mesh");
+  g_clear_error (&refused);
+  of_two = ebb_mesh_new (group, other_names, two, 2, error);
+  g_assert_false (ebb_model_parallel_manual_seed (7, G_OBJECT (of_two), &refused));
+  test_assert_error (refused, EBB_ERROR_INVALID_ARGUMENT, "a mesh of replica=2 mp=2", "\"tensor\"", "set_model_dim");
+  g_clear_error (&refused);
+  g_assert_false (ebb_mesh_set_model_dim (of_two, "tensor", &refused));
+  test_assert_error (refused, EBB_ERROR_INVALID_ARGUMENT, "no dimension \"tensor\"", "\"mp\"");
+  g_clear_error (&refused);
+  g_assert_true (ebb_mesh_set_model_dim (of_two, "mp", error));
+  of_four = ebb_mesh_new (group, usual_names, four, 2, error);
+  g_assert_false (ebb_model_parallel_manual_seed (7, NULL, &refused));
+  test_assert_error (refused, EBB_ERROR_STATE, "different groups", "pass the mesh");
+  g_assert_cmpuint (ebb_generator_get_seed (ebb_generator_get_default ()), ==, before);
+  g_clear_object (&of_two);
+  g_clear_object (&of_four);
+  of_two = ebb_mesh_new (group, usual_names, two, 2, error); /* those before are gone */
+  return ebb_model_parallel_manual_seed (7, NULL, error);
+}
+
+static void
+a_rank_of_several_is_not_taken_for_one_alone (void)
+{
+  test_ranks_run (4, seed_unknown, NULL);
 }
 
 int
@@ -546,5 +671,7 @@ main (int argc,
                         a_fork_that_a_failure_leaves_open_is_ended);
   TEST ("default-generators-of-ranks-agree-and-named-ones-differ",
         default_generators_of_ranks_agree_and_named_ones_differ);
+  TEST ("one-call-seeds-the-ranks-of-a-mesh", one_call_seeds_the_ranks_of_a_mesh);
+  TEST ("a-rank-of-several-is-not-taken-for-one-alone", a_rank_of_several_is_not_taken_for_one_alone);
   return g_test_run ();
 }

@@ -317,7 +317,7 @@ run_step (EbbModule *model, EbbProcessGroup *group, Step *step)
   g_autoptr (EbbMemoryStats) after = NULL;
   g_autoptr (EbbTensor) loss = NULL;
 
-  g_assert_true (ebb_model_parallel_manual_seed (7, group, &error));
+  g_assert_true (ebb_model_parallel_manual_seed (7, G_OBJECT (group), &error));
   ebb_process_group_reset_counters (group);
   loss = test_ranks_loss (model, 0, 0, N_ROWS, &error);
   g_assert_no_error (error);

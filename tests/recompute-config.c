@@ -305,7 +305,7 @@ new_parallel (EbbProcessGroup *group, gboolean sequence_parallel)
   ebb_parallel_options_set_sequence_parallel (options, sequence_parallel);
   g_object_unref (ebb_parallelize (model, group, options, &error));
   g_assert_no_error (error);
-  g_assert_true (ebb_model_parallel_manual_seed (7, group, &error));
+  g_assert_true (ebb_model_parallel_manual_seed (7, G_OBJECT (group), &error));
   return g_steal_pointer (&model);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/args.h"
-#include "wrap/mpu-private.h"
+#include "dist/mpu-private.h"
 
 /* The keys of DeepSpeed's "activation_checkpointing", from its JSON and from the arguments of its function. */
 

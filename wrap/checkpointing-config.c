@@ -173,8 +173,8 @@ ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
                  mpu->world_size == 0 ? "there is no mpu" : "mpu has one rank");
   else if (mpu->group == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "partition_activations is true and mpu has %u ranks, but is no EbbMesh or EbbProcessGroup, over which "
-                 "they could be talked to",
+                 "partition_activations is true and mpu has %u ranks, but no group, over which they could be talked "
+                 "to: it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
                  mpu->world_size);
   return mpu->group != NULL && mpu->world_size >= 2;
 }

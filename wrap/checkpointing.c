@@ -5,7 +5,7 @@
 #include "offload/contiguous-store.h"
 #include "wrap/checkpoint-options-private.h"
 #include "wrap/checkpointing-config-private.h"
-#include "wrap/mpu-private.h"
+#include "dist/mpu-private.h"
 #include "wrap/store-chain-private.h"
 
 #include <pthread.h>
@@ -88,9 +88,12 @@ set_configuration (const EbbCheckpointingConfig *config,
 
 /**
  * ebb_checkpointing_configure:
- * @mpu: (nullable): who knows the ranks that a model is divided among: an #EbbMesh, by its dimension "tensor", or an
- *   #EbbProcessGroup; also any object with a number as its property `world-size`, which can't be talked over; %NULL for
- *   one process alone
+ * @mpu: (nullable): who knows the ranks that a model is divided among: an #EbbMesh, by its ebb_mesh_get_model_dim();
+ *   the #EbbProcessGroup of these ranks; or any object with properties that are called as the functions of DeepSpeed's
+ *   and Megatron-LM's are: `model-parallel-group` (an #EbbProcessGroup), `model-parallel-rank` and
+ *   `model-parallel-world-size` (numbers), the same with `tensor-model-parallel-`, which come first, and
+ *   `data-parallel-group` and so on; `world-size` stands for `model-parallel-world-size`. Without a group there is
+ *   nothing to talk over, but where all ranks share the model; %NULL for one process alone
  * @json: (nullable): a configuration of DeepSpeed: text, which begins with "{", or else the path of a file; %NULL for
  *   none
  * @overrides: (nullable): a dictionary of arguments: `partition_activations`, `contiguous_checkpointing`,
@@ -128,7 +131,7 @@ ebb_checkpointing_configure (GObject *mpu,
 {
   EbbCheckpointingConfig config = { 0 };
   EbbCheckpointOptions *options;
-  EbbMpu unit;
+  g_auto (EbbMpu) unit = { 0 };
 
   if (error != NULL && *error != NULL)
     return FALSE;

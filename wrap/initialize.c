@@ -10,7 +10,7 @@
 #include "wrap/checkpoint.h"
 #include "wrap/initialize-config-private.h"
 #include "wrap/model-blocks-private.h"
-#include "wrap/mpu-private.h"
+#include "dist/mpu-private.h"
 #include "wrap/store-chain-private.h"
 
 /* OSLO's interface: one call that divides a model among ranks and checkpoints its blocks. All that can be wrong is

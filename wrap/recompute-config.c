@@ -9,7 +9,7 @@
 #include "wrap/checkpoint.h"
 #include "wrap/json-config-private.h"
 #include "wrap/model-blocks-private.h"
-#include "wrap/mpu-private.h"
+#include "dist/mpu-private.h"
 #include "wrap/store-chain-private.h"
 
 /* Megatron-LM's interface: which layers are recomputed, and how much of each. */
@@ -134,15 +134,15 @@ check_ranks (EbbMpu *mpu,
     }
   if (mpu->world_size == 0 && ebb_parallel_is_parallelized (model))
     {
-      mpu->group = ebb_parallel_get_group (model);
+      mpu->group = g_object_ref (ebb_parallel_get_group (model));
       mpu->world_size = ebb_process_group_get_size (mpu->group);
     }
   if (mpu->group != NULL && mpu->world_size >= 2)
     return TRUE;
   if (mpu->world_size >= 2)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "%s: distribute_saved_activations is true and mpu has %u ranks, but is no EbbMesh or EbbProcessGroup, "
-                 "over which they could be talked to",
+                 "%s: distribute_saved_activations is true and mpu has %u ranks, but no group, over which they could "
+                 "be talked to: it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
                  where, mpu->world_size);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
@@ -207,8 +207,8 @@ wrap_selective (EbbModule *model,
  * ebb_recompute_configure:
  * @model: a model of #EbbTransformerBlock's, as #EbbGpt or #EbbBert; none of them checkpointed
  * @json: Megatron-LM's options, as an object: text, which begins with "{", or else the path of a file
- * @mpu: (nullable): who knows the tensor-parallel ranks: an #EbbMesh, by its dimension "tensor", or an
- *   #EbbProcessGroup; %NULL for those that ebb_parallelize() has divided @model among
+ * @mpu: (nullable): who knows the tensor-parallel ranks, as ebb_checkpointing_configure() takes it; %NULL for those
+ * that ebb_parallelize() has divided @model among
  * @error: return location for an error
  *
  * Checkpoints the layers of a model, in place, as Megatron-LM does with the options of the same names:
@@ -239,7 +239,7 @@ ebb_recompute_configure (EbbModule *model,
 {
   g_auto (EbbJsonConfig) loaded = { NULL };
   guint values[N_KEYS] = { 0 };
-  EbbMpu unit;
+  g_auto (EbbMpu) unit = { 0 };
 
   if (!EBB_MAY_BEGIN (error, model, json))
     return FALSE;

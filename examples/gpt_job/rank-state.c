@@ -30,11 +30,10 @@ rank_state_seed (Trainer *self,
                  GError **error)
 {
   EbbGenerator *generator = ebb_generator_get_default ();
-  guint64 offset = ebb_generator_get_offset (generator);
+  const guint64 seed = (guint64) self->options->seed, offset = ebb_generator_get_offset (generator);
 
-  if (!ebb_seed_rank ((guint64) self->options->seed, self->ranks->data, error)
-      || (self->ranks->tensor != NULL
-          && !ebb_model_parallel_manual_seed (ebb_generator_get_seed (generator), self->ranks->tensor, error)))
+  if (!(self->ranks->tensor != NULL ? ebb_model_parallel_manual_seed (seed, G_OBJECT (self->ranks->tensor), error)
+                                    : ebb_seed_rank (seed, self->ranks->data, error)))
     return FALSE;
   ebb_generator_set_state (generator, ebb_generator_get_seed (generator), offset);
   return TRUE;

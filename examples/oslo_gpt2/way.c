@@ -49,8 +49,7 @@ make_model (const Way *self,
     return NULL;
   same = ebb_initialize (model, json, error);
   if (same == NULL
-      || !ebb_model_parallel_manual_seed ((guint64) options->seed,
-                                          ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"), error))
+      || !ebb_model_parallel_manual_seed ((guint64) options->seed, NULL, error))
     return NULL;
   if (get_store (model) != NULL)
     ebb_activation_store_set_prefetch (get_store (model), (guint) options->prefetch);

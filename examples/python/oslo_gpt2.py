@@ -58,7 +58,7 @@ def make_model(options, group, switches):
     store = Ebb.initialize_get_options(model).get_store()
     if store is not None:
         store.set_prefetch(options.prefetch)
-    Ebb.model_parallel_manual_seed(options.seed, Ebb.initialize_get_mesh(model).get_group("tensor"))
+    Ebb.model_parallel_manual_seed(options.seed)
     return model
 
 

@@ -249,6 +249,69 @@ class RandomNumbers(TestCase):
         self.assertNotEqual(part, other_part)
 
 
+class Units(TestCase):
+    """What DeepSpeed and Megatron-LM call an mpu."""
+
+    def unit(self, mesh, prefix, *, with_groups=True):
+        """An object with the functions of these systems for the ranks of a mesh."""
+        unit = type("Unit", (), {})()
+        for side, name in (prefix, "mp"), ("data", "replica"):
+            group = mesh.get_group(name)
+            for what, value in ("rank", group.rank), ("world_size", group.size), ("group", group):
+                if with_groups or what != "group":
+                    setattr(unit, f"get_{side}_parallel_{what}", lambda value=value: value)
+        return unit
+
+    def test_each_name_seeds_and_partitions(self):
+        def rank(group):
+            mesh = Ebb.Mesh.new(group, ["replica", "mp"], [2, 2])
+            mesh.set_model_dim("mp")
+            units = [mesh, None, mesh.get_group("mp"), self.unit(mesh, "model"), self.unit(mesh, "tensor_model")]
+            units += [self.unit(mesh, prefix, with_groups=False) for prefix in ("model", "tensor_model")]
+            seeds = []
+            for mpu in units:
+                Ebb.model_parallel_manual_seed(7, mpu)
+                tracker = Ebb.GeneratorTracker.get_default()
+                seeds.append((Ebb.Generator.get_default().get_seed(),
+                              tracker.get_generator("model-parallel-rng").get_seed()))
+            for mpu in units[3:5]:
+                Ebb.checkpointing_configure(mpu, partition_activations=True)
+                self.assertEqual(Ebb.checkpointing_get_options().get_store().group, mesh.get_group("mp"))
+            with self.assertRaisesRegex(GLib.Error, "mpu has 2 ranks, but no group"):
+                Ebb.checkpointing_configure(units[5], partition_activations=True)
+            Ebb.checkpointing_configure()
+            return seeds
+
+        results = Ebb.run_ranks(4, rank)
+        for i in range(7):
+            alike, apart = zip(*(seeds[i] for seeds in results))
+            self.assertEqual((alike[0], alike[1], alike[2] == alike[3], alike[2] == 7), (7, 7, True, False))
+            self.assertEqual(apart, (2725, 2726, 2725, 2726))
+
+    def test_a_wrong_unit_is_named(self):
+        def rank(group):
+            def unit(**functions):
+                return type("Unit", (), {name: staticmethod(lambda value=value: value)
+                                         for name, value in functions.items()})()
+
+            seed = Ebb.model_parallel_manual_seed
+            for error, words, mpu in (
+                    (GLib.Error, "nothing says which of them share a model", None),
+                    (TypeError, r"get_model_parallel_world_size\(\) or a property", unit(get_data_parallel_rank=1)),
+                    (TypeError, r"get_model_parallel_group\(\) gives 'mp': it must give an Ebb.ProcessGroup",
+                     unit(get_model_parallel_group="mp")),
+                    (ValueError, r"get_model_parallel_rank\(\) gives -1", unit(get_model_parallel_rank=-1)),
+                    (GLib.Error, "model parallel rank 2 of 2: it must be less",
+                     unit(get_model_parallel_rank=2, get_model_parallel_world_size=2)),
+                    (GLib.Error, "which of them this is", unit(get_model_parallel_world_size=3)),
+                    (GLib.Error, "which model of several this is",
+                     unit(get_model_parallel_world_size=3, get_model_parallel_rank=1))):
+                with self.assertRaisesRegex(error, words):
+                    seed(7, mpu)
+
+        Ebb.run_ranks(2, rank)
+
+
 class Stores(TestCase):
     def test_a_store_keeps_a_part_on_each_rank(self):
         def rank(group, next_store):

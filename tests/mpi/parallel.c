@@ -247,7 +247,7 @@ run_model (EbbProcessGroup *group,
   guint n;
   g_autofree EbbTensor **parameters = NULL;
 
-  if (optimizer == NULL || !ebb_model_parallel_manual_seed (5, group, error))
+  if (optimizer == NULL || !ebb_model_parallel_manual_seed (5, G_OBJECT (group), error))
     return FALSE;
   parameters = ebb_module_get_parameters (model, TRUE, &n);
   for (guint i = 0; i < 2; i++)

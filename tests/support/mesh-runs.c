@@ -77,8 +77,7 @@ test_mesh_run_start (TestMeshRun *self, const TestMesh *settings, EbbProcessGrou
   if (self->optimizer == NULL || !ebb_optimizer_exclude_from_decay (self->optimizer, error))
     return FALSE;
   ebb_adam_set_moment_format (EBB_ADAM (self->optimizer), settings->moments);
-  return ebb_model_parallel_manual_seed (SEED + 100 * (guint64) ebb_process_group_get_rank (self->data), self->tensor,
-                                         error);
+  return ebb_model_parallel_manual_seed (SEED, G_OBJECT (self->mesh), error);
 }
 
 void

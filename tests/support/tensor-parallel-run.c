@@ -110,7 +110,7 @@ run_rank (EbbProcessGroup *group, gpointer user_data, GError **error)
       || (settings->is_checkpointed
           && !ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, NULL, error))
       || (settings->prepare != NULL && !settings->prepare (settings, model, group, error))
-      || !ebb_model_parallel_manual_seed (77, settings->is_whole ? NULL : group, error))
+      || !ebb_model_parallel_manual_seed (77, G_OBJECT (group), error))
     return FALSE;
   ebb_process_group_reset_counters (group);
   for (guint pass = 0; pass < settings->n_passes; pass++)

@@ -13,7 +13,6 @@ Ebb = get_introspection_module("Ebb")
 __all__ = ["checkpointing_configure", "checkpointing_checkpoint"]
 
 _configure = guard(Ebb.checkpointing_configure)
-_WORLD_SIZES = ("get_model_parallel_world_size", "get_tensor_model_parallel_world_size")
 
 
 class _Unit(GObject.Object):
@@ -22,18 +21,43 @@ class _Unit(GObject.Object):
     __module__ = "ebb"  # a class of gi.overrides would get no GType of its own
     __gtype_name__ = "EbbPythonModelParallelUnit"
 
-    world_size = GObject.Property(type=int)
+    model_parallel_world_size = GObject.Property(type=int, default=-1)
+    model_parallel_rank = GObject.Property(type=int, default=-1)
+    model_parallel_group = GObject.Property(type=Ebb.ProcessGroup)
+    data_parallel_world_size = GObject.Property(type=int, default=-1)
+    data_parallel_rank = GObject.Property(type=int, default=-1)
+    data_parallel_group = GObject.Property(type=Ebb.ProcessGroup)
+
+
+_UNIT = {f"{side}_{what}": [f"get_{prefix}{side}_{what}" for prefix in prefixes]
+         for side, prefixes in (("model_parallel", ("tensor_", "")), ("data_parallel", ("",)))
+         for what in ("world_size", "rank", "group")}
+
+
+def _read_unit(mpu, names, function):
+    """What the first of these methods gives that mpu has; None without one."""
+    for name in names:
+        if callable(getattr(mpu, name, None)):
+            value = getattr(mpu, name)()
+            is_group = name.endswith("group")
+            if not isinstance(value, Ebb.ProcessGroup if is_group else int):
+                raise TypeError(f"{function}(): mpu.{name}() gives {value!r}: it must give "
+                                f"{'an Ebb.ProcessGroup' if is_group else 'an int'}")
+            if not is_group and not 0 <= value < 2**31:
+                raise ValueError(f"{function}(): mpu.{name}() gives {value!r}: it must be from 0 to {2**31 - 1}")
+            return value
+    return None
 
 
 def to_mpu(mpu, function):
     """What C asks for ranks that a model is divided among."""
     if mpu is None or isinstance(mpu, GObject.Object):
         return mpu
-    for name in _WORLD_SIZES:
-        if callable(getattr(mpu, name, None)):
-            return _Unit(world_size=getattr(mpu, name)())
-    raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, or an object with "
-                    f"{_WORLD_SIZES[0]}() or a property world_size")
+    values = {name: _read_unit(mpu, names, function) for name, names in _UNIT.items()}
+    if values["model_parallel_world_size"] is None and values["model_parallel_group"] is None:
+        raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, an Ebb.Mesh, an Ebb.ProcessGroup, or an object "
+                        "with get_model_parallel_world_size() or a property world_size")
+    return _Unit(**{name: value for name, value in values.items() if value is not None})
 
 
 def to_json(function, config):
@@ -62,9 +86,10 @@ def checkpointing_configure(mpu_=None, deepspeed_config=None, partition_activati
 
     Begins with the defaults, then does what "activation_checkpointing" of config says, which may be a configuration of
     DeepSpeed as a dict, as JSON text (it begins with "{") or in a file, then what the arguments say that are not None.
-    mpu: knows the ranks that a model is divided among: an Ebb.Mesh with a dimension "tensor", their Ebb.ProcessGroup,
-    or DeepSpeed's and Megatron-LM's object; None for one process alone. partition_activations: demands
-    ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for num_checkpoints of them.
+    mpu: knows the ranks that a model is divided among: an Ebb.Mesh, by its model dimension ("tensor" at first), their
+    Ebb.ProcessGroup, or an object as DeepSpeed's and Megatron-LM's, with get_model_parallel_group(), _rank() and
+    _world_size(), the same of get_tensor_model_parallel_* and get_data_parallel_*; None for one process alone.
+    partition_activations: demands ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for num_checkpoints of them.
     checkpoint_in_cpu: it is held in host memory. synchronize: devices are waited for where each forward and backward
     begins and ends. profile: and their times are logged. Configuring again replaces all of it. mpu_ and
     deepspeed_config, as DeepSpeed calls them, are mpu and config.

@@ -172,10 +172,13 @@ _fork, _join = guard(Ebb.GeneratorTracker.fork), Ebb.GeneratorTracker.join
 _manual_seed = guard(Ebb.model_parallel_manual_seed)
 
 
-def model_parallel_manual_seed(seed, tensor_group=None):
-    """Seeds what all tensor ranks draw alike, and, differently on each, the tracker's "model-parallel-rng"."""
-    _check_group("model_parallel_manual_seed", tensor_group)
-    return _manual_seed(seed, tensor_group)
+def model_parallel_manual_seed(seed, mpu=None):
+    """Seeds what the ranks that share a model draw alike, and, differently on each, the tracker's "model-parallel-rng".
+
+    The first differs between models, the second does not. mpu: what knows the ranks that share the model, as
+    checkpointing_configure() takes it; None for those that parallelize(), initialize() or an Ebb.Mesh has made known.
+    """
+    return _manual_seed(seed, to_mpu(mpu, "model_parallel_manual_seed"))
 
 
 @override
