@@ -114,7 +114,7 @@ find_locked (const char *backend_name,
 
 /**
  * ebb_device_get:
- * @name: (nullable): the name of a device, as "cpu", "sim" or "cuda:1"; %NULL for the CPU
+ * @name: (nullable): the name of a device, as "cpu" or "sim:1", see ebb_list_device_kinds(); %NULL for the CPU
  * @error: return location for an error
  *
  * Looks a device up, opening it at the first use. A backend that is not part of the library is looked for as a module,
@@ -203,7 +203,7 @@ ebb_device_get_cpu (void)
  * ebb_device_get_name:
  * @device: a device
  *
- * Returns: its name, as "cpu" or "cuda:1"
+ * Returns: its name, as "cpu" or "sim:1"
  */
 const char *
 ebb_device_get_name (EbbDevice *device)

@@ -14,7 +14,7 @@ G_BEGIN_DECLS
 /**
  * EbbDevice:
  *
- * A place where tensors live: a backend and a number, like `cpu`, `sim` or `cuda:1`. There is one object for each
+ * A place where tensors live: a backend and a number, like `cpu`, `sim` or `sim:1`. There is one object for each
  * device, which lives as long as the process.
  */
 typedef struct _EbbDevice EbbDevice;
