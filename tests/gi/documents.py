@@ -6,6 +6,8 @@ together and run, programs in C, JavaScript and Vala one by one. Commands are ru
 With --update it writes what is printed into the documents instead.
 """
 import contextlib
+import functools
+import glob
 import io
 import os
 import random
@@ -216,6 +218,19 @@ class Documents(unittest.TestCase):
                 with self.subTest(document=block.document, line=block.line):
                     self.assertIn(block.language, ("", "text"))
                     self.assertEqual([line for line in block.code.splitlines() if is_command(line)], [])
+
+    def test_names_of_functions_exist(self):
+        headers = ""
+        for path in glob.glob(os.path.join(_ROOT, "*", "**", "*.h"), recursive=True):
+            with open(path, encoding="utf-8") as file:
+                headers += file.read()
+        for name in NAMES:
+            text = read(name)
+            in_python = re.sub(r"## JavaScript.*?## Rules", "", text, flags=re.DOTALL)
+            with self.subTest(document=name):
+                self.assertEqual([word for word in re.findall(r"\b(ebb_\w+) ?\(", text) if f"{word} (" not in headers], [])
+                for words in re.findall(r"\bEbb((?:\.\w+)+)", in_python):
+                    functools.reduce(getattr, words[1:].split("."), Ebb)
 
     def test_blocks_of_python_print_what_stands_below(self):
         blocks = [block for block in read_blocks("python") if block.document != _PROGRAMS
