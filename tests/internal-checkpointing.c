@@ -567,7 +567,7 @@ what_is_missing_is_refused (void)
   g_autoptr (EbbModule) module = test_mlp_new (1);
 
   g_assert_null (ebb_checkpointing_checkpoint (call_module, g_object_ref (module), g_object_unref, NULL, &error));
-  g_assert_no_error (error);
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "ebb_checkpoint: args is NULL");
   g_assert_cmpuint (G_OBJECT (module)->ref_count, ==, 1);
 }
 
