@@ -20,7 +20,6 @@ sys.path.insert(0, os.path.join(_ROOT, "tests", "support"))
 from document_blocks import read  # noqa: E402
 
 _NAME = os.path.join("docs", "porting.md")
-_PREAMBLE = 'import gi\ngi.require_version("Ebb", "1.0")\nfrom gi.repository import Ebb\n'
 _BPE = os.path.join(_ROOT, "tests", "fixtures", "bpe")
 
 
@@ -133,7 +132,8 @@ class Porting(TestCase):
     @unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
     def test_oslos_run_in_processes(self):
         """The ranks are those of mpirun, joined as the comment beside run_ranks() says."""
-        codes = [_PREAMBLE, *(code for language, code, _ in dict(read_sections())["OSLO"] if language == "python")]
+        codes = [read(_NAME).split("```python\n", 1)[1].split("```", 1)[0],
+                 *(code for language, code, _ in dict(read_sections())["OSLO"] if language == "python")]
         program = "\n".join(codes).replace("losses = Ebb.run_ranks(TENSOR_PARALLEL_SIZE, first)",
                                            "losses = first(Ebb.init_process_group())")
         program = program.replace("Ebb.run_ranks(TENSOR_PARALLEL_SIZE, second)", "second(None)")
