@@ -55,8 +55,8 @@ def to_mpu(mpu, function):
         return mpu
     values = {name: _read_unit(mpu, names, function) for name, names in _UNIT.items()}
     if values["model_parallel_world_size"] is None and values["model_parallel_group"] is None:
-        raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, an Ebb.Mesh, an Ebb.ProcessGroup, or an object "
-                        "with get_model_parallel_world_size() or a property world_size")
+        raise TypeError(f"{function}(): mpu is {mpu!r}: it must be None, an Ebb.Mesh, an Ebb.ProcessGroup, or an "
+                        "object with get_model_parallel_world_size() or a property world_size")
     return _Unit(**{name: value for name, value in values.items() if value is not None})
 
 
@@ -89,7 +89,8 @@ def checkpointing_configure(mpu_=None, deepspeed_config=None, partition_activati
     mpu: knows the ranks that a model is divided among: an Ebb.Mesh, by its model dimension ("tensor" at first), their
     Ebb.ProcessGroup, or an object as DeepSpeed's and Megatron-LM's, with get_model_parallel_group(), _rank() and
     _world_size(), the same of get_tensor_model_parallel_* and get_data_parallel_*; None for one process alone.
-    partition_activations: demands ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for num_checkpoints of them.
+    partition_activations: demands ranks. contiguous_checkpointing: what checkpoints keep is held in buffers for
+    num_checkpoints of them.
     checkpoint_in_cpu: it is held in host memory. synchronize: devices are waited for where each forward and backward
     begins and ends. profile: and their times are logged. Configuring again replaces all of it. mpu_ and
     deepspeed_config, as DeepSpeed calls them, are mpu and config.
