@@ -59,7 +59,7 @@ function (ebb_add_program target file twin folder)
   cmake_path (GET file STEM name)
   add_executable (${target} "${file}")
   target_link_libraries (${target} PRIVATE
-    ${support_${twin}} ${twin} ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB OpenMP::OpenMP_C)
+    ${support_${twin}} ${twin} ebb-warnings ebb-codegen PkgConfig::EBB_JSON_GLIB OpenMP::OpenMP_C ${CMAKE_DL_LIBS})
   target_include_directories (${target} PRIVATE "${tests_dir}")
   if (EBB_MATH)
     target_link_libraries (${target} PRIVATE ${EBB_MATH})

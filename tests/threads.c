@@ -1,11 +1,15 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "support/device.h"
+#define _GNU_SOURCE /* RTLD_NEXT */
 
+#include "support/device.h"
+#include "support/op-cases.h"
+
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* One thread makes tensors, another drops them. */
+/* One thread makes tensors, another drops them; children of fork () compute; small ops run in one thread. */
 
 #define N_ROUNDS 100
 #define N_TENSORS 2000
@@ -201,6 +205,135 @@ children_compute_as_their_parents (void)
   pthread_join (other, NULL);
 }
 
+/* -- parallel regions ---------------------------------------------------------------------------------------------- */
+
+/* ThreadSanitizer's builds open no regions, and clang's go through other functions. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+#define COUNTS_REGIONS 1
+#else
+#define COUNTS_REGIONS 0
+#endif
+
+static gint n_regions; /* of more than one thread */
+
+void GOMP_parallel (void (*func) (void *data),
+                    void *data,
+                    unsigned n_threads,
+                    unsigned flags);
+
+/* Put in front of libgomp's for the whole process: kernels and oneDNN open their regions by it. */
+__attribute__ ((visibility ("default"))) void
+GOMP_parallel (void (*func) (void *data),
+               void *data,
+               unsigned n_threads,
+               unsigned flags)
+{
+  void (*open_region) (void (*) (void *), void *, unsigned, unsigned);
+
+  *(void **) &open_region = dlsym (RTLD_NEXT, "GOMP_parallel");
+  if (n_threads != 1)
+    g_atomic_int_inc (&n_regions);
+  open_region (func, data, n_threads, flags);
+}
+
+/* The regions of @variant of @op_case, forwards and backwards. */
+static gint
+count_regions (const OpCase *op_case,
+               const OpVariant *variant)
+{
+  g_autoptr (GError) error = NULL;
+  EbbTensor *x[OP_CASE_MAX_INPUTS] = { NULL }, *y[OP_CASE_MAX_OUTPUTS] = { NULL };
+  EbbTensor *outputs[OP_CASE_MAX_OUTPUTS], *grads[OP_CASE_MAX_OUTPUTS];
+  guint n_inputs, n = 0;
+  gint n_before;
+
+  g_assert_true (op_case_make_inputs (variant, 1, test_device (), x, &n_inputs, &error));
+  ebb_device_synchronize (test_device (), &error);
+  g_assert_no_error (error);
+  n_before = g_atomic_int_get (&n_regions);
+  g_assert_true (op_case_run (op_case, variant, x, y, &error));
+  for (guint i = 0; i < OP_CASE_MAX_OUTPUTS && !(op_case->flags & OP_CASE_CONSTANT); i++)
+    if (y[i] != NULL && (ebb_tensor_get_requires_grad (y[i]) || !ebb_tensor_is_leaf (y[i])))
+      {
+        outputs[n] = y[i];
+        grads[n++] = op_case_make_normal (y[i], 2, &error);
+      }
+  g_assert_no_error (error);
+  if (n > 0)
+    ebb_backward (outputs, n, grads, n, NULL, 0, FALSE, &error);
+  ebb_device_synchronize (test_device (), &error);
+  g_assert_no_error (error);
+  op_case_clear (grads, n);
+  op_case_clear (y, OP_CASE_MAX_OUTPUTS);
+  op_case_clear (x, n_inputs);
+  return g_atomic_int_get (&n_regions) - n_before;
+}
+
+static const OpCase *
+find_case (const char *name)
+{
+  const OpCase *const *all = op_cases_get_all ();
+
+  while (*all != NULL && strcmp ((*all)->name, name) != 0)
+    all++;
+  g_assert_nonnull (*all);
+  return *all;
+}
+
+static void
+small_ops_run_in_one_thread (void)
+{
+  const struct
+  {
+    const char *name;
+    OpVariant variant;
+  } of_small_models[] = {
+    { "matmul", { "n:64x64 n:64x64" } },
+    { "matmul", { "h:64x64 h:64x64" } },
+    { "matmul", { "n:4x4x32x16 n:4x4x16x32" } },
+    { "linear", { "n:4x32x32 n:96x32 n:96" } },
+    { "add", { "n:64x256 n:256" } },
+    { "contiguous", { "n:4096x2t" } },
+    { "layer_norm", { "n:128x32 n:32 n:32" } },
+    { "scaled_dot_product_attention", { "n:4x2x32x16 n:4x2x32x16 n:4x2x32x16 -", { 1, 0, 0 } } },
+    { "gelu", { "n:4x32x64" } },
+  };
+
+  if (!COUNTS_REGIONS)
+    {
+      g_test_skip ("no regions can be counted in this build");
+      return;
+    }
+  ebb_set_num_threads (2);
+  for (const OpCase *const *op_case = op_cases_get_all (); *op_case != NULL; op_case++)
+    for (const OpVariant *variant = (*op_case)->variants; variant->operands != NULL; variant++)
+      if (count_regions (*op_case, variant) != 0)
+        g_error ("%s (%s) opens a parallel region", (*op_case)->name, variant->operands);
+  for (guint i = 0; i < G_N_ELEMENTS (of_small_models); i++)
+    if (count_regions (find_case (of_small_models[i].name), &of_small_models[i].variant) != 0)
+      g_error ("%s (%s) opens a parallel region", of_small_models[i].name, of_small_models[i].variant.operands);
+}
+
+static void
+large_ops_open_parallel_regions (void)
+{
+  const char *const names[] = { "matmul", "scaled_dot_product_attention", "add", "layer_norm" };
+
+  if (!COUNTS_REGIONS)
+    {
+      g_test_skip ("no regions can be counted in this build");
+      return;
+    }
+  ebb_set_num_threads (2);
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      const OpCase *op_case = find_case (names[i]);
+
+      if (count_regions (op_case, &op_case->timing) == 0)
+        g_error ("%s (%s) runs in one thread", names[i], op_case->timing.operands);
+    }
+}
+
 int
 main (int argc,
       char **argv)
@@ -211,5 +344,7 @@ main (int argc,
   g_test_add_func ("/threads/a-backward-elsewhere-draws-the-same-numbers",
                    a_backward_elsewhere_draws_the_same_numbers);
   g_test_add_func ("/threads/children-compute-as-their-parents", children_compute_as_their_parents);
+  g_test_add_func ("/threads/small-ops-run-in-one-thread", small_ops_run_in_one_thread);
+  g_test_add_func ("/threads/large-ops-open-parallel-regions", large_ops_open_parallel_regions);
   return g_test_run ();
 }

@@ -9,7 +9,8 @@ G_BEGIN_DECLS
 
 #define COMMAND_COLUMNS 80
 
-/* Call it first: sets the locale and the program's name, g_get_prgname (), to the name it was started with. */
+/* Call it first: sets the locale and the program's name, g_get_prgname (), to the name it was started with. Where
+ * neither OMP_WAIT_POLICY nor GOMP_SPINCOUNT is set it sets GOMP_SPINCOUNT and starts the program again. */
 void command_init (char **argv);
 
 /* The entries --version and --help, for the last group of a @context whose own help is off. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tensor/cpu/matmul-private.h"
+#include "tensor/cpu/parallel-private.h"
 
 /* Up to so many multiply-adds a product is done by plain loops: measured, a call of oneDNN costs about as much. */
 #define DIRECT_LIMIT 4096
@@ -171,6 +172,7 @@ product_init (EbbProduct *p,
               gboolean accumulate)
 {
   gint64 c_column = 1;
+  double work;
 
   memset (p, 0, sizeof *p);
   p->m = c->shape[c->n_dims - 2];
@@ -198,7 +200,6 @@ product_init (EbbProduct *p,
   p->bias_dtype = bias ? (gint32) bias->dtype : -1;
   p->bias_stride = bias && p->n > 1 ? bias->strides[bias->n_dims - 1] : 1;
   p->accumulate = accumulate;
-  p->n_threads = ebb_cpu_get_n_threads ();
   merge_batches (p);
   fold_batches_into_rows (p);
   normalize_matrix (p->m, p->k, &p->a_row, &p->a_column);
@@ -206,6 +207,9 @@ product_init (EbbProduct *p,
   normalize_matrix (p->m, p->n, &p->c_row, &c_column);
   if (p->m == 1 || p->c_row < p->n)
     p->c_row = p->n;
+  /* As a double, which no shape overflows. */
+  work = (double) p->m * (double) p->n * (double) p->k * (double) ebb_product_get_n_batches (p);
+  p->n_threads = ebb_cpu_get_n_parts ((gint64) MIN (work, 1e15), EBB_CPU_PRODUCT_GRAIN);
 }
 
 /* -- dense f32 stand-ins ------------------------------------------------------------------------------------------- */
@@ -299,6 +303,37 @@ operand_get_offset (const Operand *operand,
   return offset;
 }
 
+typedef struct
+{
+  const Operand *operand;
+  void *data;
+  float *dense;
+  gboolean to_dense;
+} Conversion;
+
+static void
+convert_rows (gint64 begin,
+              gint64 end,
+              void *data_)
+{
+  const Conversion *self = data_;
+  const Operand *operand = self->operand;
+  gint64 columns = operand->columns, stride = operand->column_stride;
+  int dtype = operand->dtype;
+
+  for (gint64 row = begin; row < end; row++)
+    {
+      gint64 start = operand_get_offset (operand, row / operand->rows) + row % operand->rows * operand->row_stride;
+      float *line = self->dense + row * columns;
+
+      for (gint64 j = 0; j < columns; j++)
+        if (self->to_dense)
+          line[j] = load (self->data, start + j * stride, dtype);
+        else
+          store (self->data, start + j * stride, dtype, line[j]);
+    }
+}
+
 /* Between @data, with the operand's strides, and @dense, row after row in f32. */
 static void
 operand_convert (const Operand *operand,
@@ -306,21 +341,10 @@ operand_convert (const Operand *operand,
                  float *dense,
                  gboolean to_dense)
 {
-  gint64 columns = operand->columns, stride = operand->column_stride;
-  int dtype = operand->dtype;
+  Conversion conversion = { operand, data, dense, to_dense };
 
-#pragma omp parallel for schedule(static) num_threads(ebb_cpu_get_n_threads())
-  for (gint64 row = 0; row < operand->n_matrices * operand->rows; row++)
-    {
-      gint64 start = operand_get_offset (operand, row / operand->rows) + row % operand->rows * operand->row_stride;
-      float *line = dense + row * columns;
-
-      for (gint64 j = 0; j < columns; j++)
-        if (to_dense)
-          line[j] = load (data, start + j * stride, dtype);
-        else
-          store (data, start + j * stride, dtype, line[j]);
-    }
+  ebb_cpu_parallel_for (operand->n_matrices * operand->rows, MAX (1, EBB_CPU_GRAIN / 4 / MAX (operand->columns, 1)),
+                        convert_rows, &conversion);
 }
 
 /* Strides of the dense copy, in the place of the operand's. */

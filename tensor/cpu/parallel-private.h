@@ -13,6 +13,8 @@ G_BEGIN_DECLS
 /* Elements of cheap elementwise work that are worth a part of their own: opening a region costs several microseconds.
  */
 #define EBB_CPU_GRAIN 32768
+/* The same in multiply-adds of products. */
+#define EBB_CPU_PRODUCT_GRAIN 524288
 
 typedef void (*EbbParallelFunc) (gint64 begin,
                                  gint64 end,

@@ -77,6 +77,21 @@ class CompareTorch(unittest.TestCase):
         self.assertRegex(self.missed("full.time_to_torch=9")[0], "^full.time_to_torch: not measured; there is none")
 
 
+class Busy(unittest.TestCase):
+    def test_each_setting_is_measured_alone_and_beside_loops(self):
+        done = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "bench", "busy.py"), "--rounds", "2",
+                               "--steps", "1", "--loops", "1", "--threads", "2", "--json", "--program",
+                               os.path.join(BUILD, "tests", "bench", "step"), *MODEL[:6], "--layers", "1"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figures = json.loads(done.stdout)
+        self.assertEqual(list(figures), ["alone", "busy"])
+        for rows in figures.values():
+            self.assertEqual(list(rows), ["default", "programs", "passive", "one thread"])
+            self.assertEqual(rows["default"]["ratio"], 1)
+            self.assertTrue(all(row["seconds"] > 0 for row in rows.values()))
+
+
 class LossCurves(unittest.TestCase):
     @staticmethod
     def run_program(*words):

@@ -19,6 +19,10 @@ HAS_PYTHON = (os.path.exists(os.path.join(BUILD, "Ebb-1.0.typelib")) and os.path
 IN_PYTHON = {f"{name}.py": [PYTHON, os.path.join(SOURCE, "examples", "python", f"{name}.py")]
              for name in ("fsdp_gpt", "oslo_gpt2", "nested_activations") if HAS_PYTHON}
 COLUMNS = 80
+SPINCOUNT_IN_PYTHON = "from gi.repository import Ebb; import os; print(os.environ.get('GOMP_SPINCOUNT'))"
+SPINCOUNT_IN_JS = "const {Ebb, GLib} = imports.gi; Ebb.get_version_string(); print(GLib.getenv('GOMP_SPINCOUNT'))"
+BINDINGS = {**({"python": [PYTHON, "-c", SPINCOUNT_IN_PYTHON]} if HAS_PYTHON else {}),
+            **({"gjs": ["gjs", "-c", SPINCOUNT_IN_JS]} if HAS_PYTHON and shutil.which("gjs") else {})}
 
 
 def run(program, *words, folder=None, **environment):
@@ -61,6 +65,52 @@ class Programs(unittest.TestCase):
                 self.assertEqual(done.returncode, 2)
                 self.assertTrue(done.stderr.startswith(f"my-{name}: "), done.stderr)
                 self.assertIn(f"(my-{name} --help lists the options)", done.stderr)
+
+    def read_spinning(self, program, **environment):
+        """What libgomp says in the end about how long threads spin: a program that starts itself again says it twice."""
+        words = [] if program in BINDINGS.values() else ["--version"]
+        keeps = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+        done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=200, check=False,
+                              env={**keeps, "OMP_DISPLAY_ENV": "verbose", **environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)[-1], done.stdout
+
+    def test_waiting_threads_spin_for_a_short_while(self):
+        for name, program in {**IN_C, **IN_PYTHON, **BINDINGS}.items():
+            with self.subTest(program=name):
+                self.assertEqual(self.read_spinning(program)[0], "1000")
+
+    def test_what_the_user_says_about_waiting_threads_holds(self):
+        for name, program in {**IN_C, **IN_PYTHON, **BINDINGS}.items():
+            with self.subTest(program=name):
+                self.assertEqual(self.read_spinning(program, OMP_WAIT_POLICY="passive")[0], "0")
+                self.assertGreater(int(self.read_spinning(program, OMP_WAIT_POLICY="active")[0]), 1000000)
+                self.assertEqual(self.read_spinning(program, GOMP_SPINCOUNT="7")[0], "7")
+
+    def test_bindings_leave_the_environment_as_it_was(self):
+        for name, program in BINDINGS.items():
+            with self.subTest(program=name):
+                self.assertRegex(self.read_spinning(program)[1], r"^(None|null)\n$")
+
+    @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
+    def test_a_program_of_ones_own_sets_it_as_documented(self):
+        with open(os.path.join(SOURCE, "docs", "performance.md"), encoding="utf-8") as document:
+            (code,) = re.findall(r"^```c\n(.*?)^```$", document.read(), re.MULTILINE | re.DOTALL)
+        source, program = os.path.join(self.folder, "own.c"), os.path.join(self.folder, "own")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("#include <ebb/ebb.h>\n#include <stdio.h>\n#include <unistd.h>\nint main (int argc, char **argv) {\n"
+                       f"{code}  return puts (ebb_get_version_string ()) < 0; }}\n")
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gio-2.0"], capture_output=True, text=True,
+                               check=True).stdout.split()
+        subprocess.run(["cc", "-Wall", "-Werror", source, "-o", program, f"-I{BUILD}/include", f"-I{BUILD}/generated",
+                        f"-I{SOURCE}", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lebb-1.0", *flags], check=True)
+        self.assertEqual(self.read_spinning([program])[0], "1000")
+        self.assertEqual(self.read_spinning([program], GOMP_SPINCOUNT="7")[0], "7")
+
+    @unittest.skipUnless(os.path.exists("/lib64/ld-linux-x86-64.so.2"), "another dynamic linker")
+    def test_a_program_that_the_dynamic_linker_starts_runs(self):
+        done = run(["env", "-u", "OMP_WAIT_POLICY", "/lib64/ld-linux-x86-64.so.2", *IN_C["train_gpt"]], "--version")
+        self.assertRegex(done.stdout, r" \(Ebb\) \d+\.\d+\.\d+\n$")
 
     def train(self, *words):
         with open(os.path.join(self.folder, "text.txt"), "w", encoding="utf-8") as text:

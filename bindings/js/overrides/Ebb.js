@@ -3,12 +3,25 @@
 // Functions keep the names and the order of arguments of C; what C wants and JavaScript can leave out has defaults. The
 // garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () let go early.
 
-const {GIRepository, GObject} = imports.gi;
+const {GIRepository, GLib, GObject} = imports.gi;
 
 let scope = null; // tensors made inside the innermost Ebb.tidy (), or null
 
+// libgomp's threads spin between parallel regions, by default for milliseconds, and take the core from other processes
+// for that time. libgomp reads how long when it is loaded, which the first type of the library does. The variable is set
+// for that moment alone, so that programs which are started from here don't inherit it.
+function _load(Ebb) {
+    const sets = ['OMP_WAIT_POLICY', 'GOMP_SPINCOUNT'].every(name => GLib.getenv(name) === null);
+    if (sets)
+        GLib.setenv('GOMP_SPINCOUNT', '1000', true);
+    GObject.type_name(Ebb.Tensor.$gtype);
+    if (sets)
+        GLib.unsetenv('GOMP_SPINCOUNT');
+}
+
 function _init() {
     const Ebb = this;
+    _load(Ebb);
     const F32 = Ebb.DType.F32;
 
     _track(Ebb);

@@ -344,7 +344,7 @@ EBB_SIMD_NAME (ebb_cpu_attention_grad) (const EbbLaunch *launch,
   n_tasks = self.base.n_batches * self.base.n_key_heads;
   if (n_tasks == 0)
     return TRUE;
-  n_threads = ebb_cpu_get_n_parts (n_tasks, 1);
+  n_threads = attention_count_threads (&self.base, n_tasks);
   size = round_up (scratch_init (&sizes, NULL, &self.base), 16);
   memory = ebb_cpu_workspace_alloc (size * n_threads * sizeof (float), error);
   if (!memory)

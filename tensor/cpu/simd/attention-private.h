@@ -45,6 +45,18 @@ round_up (gint64 n,
   return (n + unit - 1) / unit * unit;
 }
 
+/* Threads for n_tasks tasks that share the work of all heads. A probability costs as much as 16 multiply-adds. */
+static inline int
+attention_count_threads (const Attention *self,
+                         gint64 n_tasks)
+{
+  double n_scores = (double) self->n_batches * (double) self->n_heads * (double) self->n_queries
+                    * (double) self->n_keys;
+  double work = MIN (n_scores * (double) (2 * self->width + 16), 1e15);
+
+  return (int) MIN (n_tasks, ebb_cpu_get_n_parts ((gint64) work, EBB_CPU_PRODUCT_GRAIN));
+}
+
 static void
 attention_init (Attention *self,
                 const EbbLaunch *launch,

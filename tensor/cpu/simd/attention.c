@@ -279,7 +279,7 @@ EBB_SIMD_NAME (ebb_cpu_attention) (const EbbLaunch *launch,
   n_tasks = self.n_batches * self.n_heads * n_blocks;
   if (n_tasks == 0)
     return TRUE;
-  n_threads = ebb_cpu_get_n_parts (n_tasks, 1);
+  n_threads = attention_count_threads (&self, n_tasks);
   size = round_up (scratch_init (&sizes, NULL, &self), 16);
   memory = ebb_cpu_workspace_alloc (size * n_threads * sizeof (float), error);
   if (!memory)

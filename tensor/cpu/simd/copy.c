@@ -203,6 +203,7 @@ try_transpose (const EbbView *x,
 {
   Transpose work = { .x = x, .y = y, .p = find_contiguous (x), .q = find_contiguous (y) };
   guint32 others;
+  gint64 n_tiles;
 
   if (work.p < 0 || work.q < 0 || work.p == work.q || !ebb_dtype_is_float_ (x->dtype)
       || !ebb_dtype_is_float_ (y->dtype))
@@ -212,8 +213,8 @@ try_transpose (const EbbView *x,
   ebb_cursor_init_dims (&work.y_others, y, others);
   work.n_tiles_p = (x->shape[work.p] + TILE - 1) / TILE;
   work.n_tiles_q = (x->shape[work.q] + TILE - 1) / TILE;
-  ebb_cpu_parallel_for (work.x_others.n_elements * work.n_tiles_p * work.n_tiles_q,
-                        MAX (1, EBB_CPU_GRAIN / 2 / (TILE * TILE)), copy_tiles, &work);
+  n_tiles = work.x_others.n_elements * work.n_tiles_p * work.n_tiles_q;
+  ebb_cpu_parallel_for (n_tiles, MAX (1, EBB_CPU_GRAIN / 2 * n_tiles / MAX (1, ebb_view_count (x))), copy_tiles, &work);
   return TRUE;
 }
 

@@ -6,6 +6,7 @@ can come to Python code (a forward, a hook), whose exceptions have to come back;
 import os
 import types
 
+from gi.overrides import _ebb_threads  # before anything that loads the library
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
