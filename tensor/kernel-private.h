@@ -113,10 +113,10 @@ typedef enum
                                 * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16 */
   EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL) -> o [B, H, T, D],
                               * logsumexp f32 [B, H, T, 2]: the largest score of a row, and the logarithm of its
-                              * sum of powers beside that, both to base 2. Any strides but the last is 1 (o too). mask: bool,
-                              * true =      attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a floating bias of that
-                              * shape. attention.causal aligns the upper left corner. A row without any
-                              * key gives 0, logsumexp -inf and 0. Dropout on the probabilities: draw index
+                              * sum of powers beside that, both to base 2. Any strides but the last is 1 (o too). mask:
+                              * bool, where true is to attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a
+                              * floating bias of that shape. attention.causal aligns the upper left corner. A row
+                              * without any key gives 0, logsumexp -inf and 0. Dropout on the probabilities: draw index
                               * ((b * H + h) * T + t) * S + s. H a multiple of Hk */
   EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
 

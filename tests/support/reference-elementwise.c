@@ -270,7 +270,8 @@ ebb_reference_clamp_grad (const EbbLaunch *launch,
   for (gint64 i = 0; i < ebb_reference_count (dx); i++)
     {
       double value = load (x, i), min = launch->params.clamp.min, max = launch->params.clamp.max;
-      gboolean inside = (value > min || (value == min && isinf (min))) && (value < max || (value == max && isinf (max)));
+      gboolean inside =
+          (value > min || (value == min && isinf (min))) && (value < max || (value == max && isinf (max)));
 
       store (dx, i, inside ? load (dy, i) : 0);
     }

@@ -90,7 +90,8 @@ ebb_reference_var (const EbbLaunch *launch,
         mean += ebb_reference_load (x, get_offset (&parts, output, i)) / (double) n;
       for (gint64 i = 0; i < n; i++)
         squares += pow (ebb_reference_load (x, get_offset (&parts, output, i)) - mean, 2);
-      ebb_reference_store (launch->outputs[0], output, squares / MAX ((double) n - launch->params.reduce.correction, 0));
+      ebb_reference_store (launch->outputs[0], output,
+                           squares / MAX ((double) n - launch->params.reduce.correction, 0));
       ebb_reference_store (launch->outputs[1], output, mean);
       if (launch->n_outputs > 2 && launch->outputs[2] != NULL)
         ebb_reference_store (launch->outputs[2], output, mean - (float) mean);
