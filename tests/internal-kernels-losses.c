@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 
-/* Cross entropies whose classes are in parts, and those of large logits, of every instruction set. */
+/* Cross entropies whose classes are in parts, those in place and those of large logits, of every instruction set. */
 
 #include "support/device.h"
 #include "support/kernel-case-private.h"
@@ -126,6 +126,37 @@ test_join (void)
   check_join (3, 0, EBB_DTYPE_I64);
 }
 
+static void
+test_cross_entropy_in_place (void)
+{
+  for (gsize i = 0; i < G_N_ELEMENTS (simd_names); i++)
+    {
+      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[i]);
+      float logits[3] = { 1.0f, 2.0f, 3.0f }, d_loss = 2.0f;
+      float logsumexp[2] = { logf (expf (1) + expf (2) + expf (3)), 0.0f };
+      gint64 target = 2;
+      EbbView views[4] = { { &d_loss, EBB_DTYPE_F32, 1, { 1 }, { 0 } },
+                           { logits, EBB_DTYPE_F32, 2, { 1, 3 }, { 3, 1 } },
+                           { &target, EBB_DTYPE_I64, 1, { 1 }, { 1 } },
+                           { logsumexp, EBB_DTYPE_F32, 2, { 1, 2 }, { 2, 1 } } };
+      EbbLaunch launch = {
+        EBB_KERNEL_CROSS_ENTROPY_GRAD,
+        4,
+        1,
+        { &views[0], &views[1], &views[2], &views[3] },
+        { &views[1] },
+        { .xent = { -100, 0.0 } }
+      };
+
+      if (kernels == NULL)
+        continue;
+      g_assert_true (kernels[EBB_KERNEL_CROSS_ENTROPY_GRAD](&launch, NULL));
+      g_assert_cmpfloat_with_epsilon (logits[0], 2 * 0.0900306, 1e-6);
+      g_assert_cmpfloat_with_epsilon (logits[1], 2 * 0.2447285, 1e-6);
+      g_assert_cmpfloat_with_epsilon (logits[2], 2 * (0.6652410 - 1.0), 1e-6);
+    }
+}
+
 /* A loss is a small difference of large numbers: f32 alone has no room for what makes it. */
 static void
 test_small_losses (void)
@@ -239,8 +270,12 @@ check_far_from_zero (const EbbKernelFunc *kernels,
       gint64 n = in_parts ? sizes[k] : FAR_CLASSES, first = k * sizes[0];
       EbbView some = { part[k], EBB_DTYPE_F32, 2, { FAR_ROWS, n }, { n, 1 } };
       EbbLaunch backward = {
-        EBB_KERNEL_CROSS_ENTROPY_GRAD,           4,         1,
-        { &d_loss, &some, &target, &logsumexp }, { &some }, { .xent = { -100, smoothing, first } }
+        EBB_KERNEL_CROSS_ENTROPY_GRAD,
+        4,
+        1,
+        { &d_loss, &some, &target, &logsumexp },
+        { &some },
+        { .xent = { -100, smoothing, first } }
       };
 
       g_assert_true (kernels[backward.kernel](&backward, NULL));
@@ -294,6 +329,7 @@ main (int argc,
   g_test_add_func ("/kernels/cross-entropy-part-equals-reference", test_part);
   g_test_add_func ("/kernels/cross-entropy-gradient-of-a-part-equals-reference", test_grad);
   g_test_add_func ("/kernels/cross-entropy-join-equals-reference", test_join);
+  g_test_add_func ("/kernels/cross-entropy/gradient-in-place", test_cross_entropy_in_place);
   g_test_add_func ("/kernels/cross-entropy-in-parts-keeps-small-losses", test_small_losses);
   g_test_add_func ("/kernels/cross-entropy-in-parts-has-room-for-extremes", test_extremes);
   g_test_add_func ("/kernels/cross-entropy-is-as-exact-far-from-zero", test_far_from_zero);
