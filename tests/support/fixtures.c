@@ -36,6 +36,20 @@ test_fixture_tensor (EbbArgs *fixture,
   return test_move (tensor);
 }
 
+EbbTensor *
+test_fixture_leaf (EbbArgs *fixture,
+                   const char *prefix,
+                   const char *name)
+{
+  g_autoptr (EbbTensor) stored = test_fixture_tensor (fixture, "%s.%s", prefix, name);
+  g_autoptr (GError) error = NULL;
+  EbbTensor *leaf = ebb_copy (stored, &error);
+
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_set_requires_grad (leaf, TRUE, &error));
+  return leaf;
+}
+
 EbbModule *
 test_fixture_gpt (int vocab,
                   int context,

@@ -14,6 +14,11 @@ EbbTensor *test_fixture_tensor (EbbArgs *fixture,
                                 const char *format,
                                 ...) G_GNUC_PRINTF (2, 3);
 
+/* A copy of PREFIX.NAME that requires a gradient, so that cases leave none behind. */
+EbbTensor *test_fixture_leaf (EbbArgs *fixture,
+                              const char *prefix,
+                              const char *name);
+
 /* A GPT of the fixtures' kind: two layers, four heads, no dropout. */
 EbbModule *test_fixture_gpt (int vocab,
                              int context,
