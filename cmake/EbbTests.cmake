@@ -71,7 +71,7 @@ endfunction ()
 # Programs run a second time on the emulated device, as NAME-on-sim, but for these:
 set (tests_on_cpu_alone
   "internal-kernels-.*|cpu-simd" # call kernels of the CPU on memory of the host
-  "internal-op-cases" # runs each case on every device by itself
+  "internal-op-cases|internal-op-edges" # run each case on every device by themselves, or on the CPU
   "steady-state" # counts malloc, which the emulation of queues uses
   "internal-host-allocator|internal-allocation-failures" # are about the CPU's memory
   "disk-store|internal-disk-.*" # fork, which no device survives, or open devices of their own

@@ -19,6 +19,15 @@ op_cases_get_all (void)
   return all;
 }
 
+const OpCase *
+op_cases_find (const char *name)
+{
+  for (const OpCase *const *op_case = op_cases_get_all (); *op_case != NULL; op_case++)
+    if (strcmp ((*op_case)->name, name) == 0)
+      return *op_case;
+  return NULL;
+}
+
 /* -- values ------------------------------------------------------------------------------------------------------- */
 
 static double

@@ -69,6 +69,8 @@ extern const OpCase op_cases_pointwise[], op_cases_shape[], op_cases_layers[]; /
 /* All cases, in the order above, ends with NULL. */
 const OpCase *const *op_cases_get_all (void);
 
+const OpCase *op_cases_find (const char *name); /* NULL if there is none */
+
 /* Makes the operands of @variant on @device: the same values for the same seed. */
 gboolean op_case_make_inputs (const OpVariant *variant,
                               guint seed,
