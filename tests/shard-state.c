@@ -389,6 +389,8 @@ test_plain (void)
   b = ebb_args_get_tensor (state, 0);
   g_assert_false (ebb_tensor_shares_storage (a, b));
   g_assert_null (ebb_get_full_state_dict (NULL, FALSE, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "module is NULL");
+  g_clear_error (&error);
   g_assert_false (ebb_load_full_state_dict (norm, NULL, FALSE, TRUE, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no state");
 }
