@@ -67,6 +67,8 @@ def main():
                         help="the `step` to run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, words = parser.parse_known_args()
+    if min(options.rounds, options.steps, options.loops, options.threads) < 1:
+        parser.error("--rounds, --steps, --loops and --threads are at least 1")
     trainings = []
     try:
         for name in SETTINGS:
