@@ -39,8 +39,8 @@ rank_options_add_group (RankOptions *self,
 {
   const GOptionEntry entries[] = {
     { "backend", 0, 0, G_OPTION_ARG_STRING, &self->backend,
-      "What ranks are and how they talk: thread, mpi, single, nccl if each has a GPU, or auto: what the environment says "
-      "(auto)",
+      "What ranks are and how they talk: thread, mpi, single, nccl if each has a GPU, or auto: what the environment "
+      "says (auto)",
       "NAME" },
     { "ranks", 0, 0, G_OPTION_ARG_INT, &self->n_ranks, "How many, with --backend thread; mpirun or Slurm say it else",
       "N" },

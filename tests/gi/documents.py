@@ -2,7 +2,8 @@
 
 Blocks of Python are run one by one, each with a small GPT of its own; a block of text that follows is what it prints.
 In the tables of "Coming from other systems" the code of the right column is run, row by row. Blocks of C are compiled
-together and run, programs in C, JavaScript and Vala one by one. Commands are run by tests/scripts/documents_commands.py.
+together and run, programs in C, JavaScript and Vala one by one. Commands are run by
+tests/scripts/documents_commands.py.
 With --update it writes what is printed into the documents instead.
 """
 import contextlib
@@ -205,7 +206,8 @@ def update():
         old = read(name)
         new = re.sub(r"(^```python\n((?:(?!^```).)*)^```\n```text\n)(?:(?!^```).)*^```\n", write_printed, old,
                      flags=re.MULTILINE | re.DOTALL)
-        new = re.sub(r"(?<=```text\n)wrapped .*?(?=^```$)", lambda _: run_example(), new, flags=re.MULTILINE | re.DOTALL)
+        new = re.sub(r"(?<=```text\n)wrapped .*?(?=^```$)", lambda _: run_example(), new,
+                     flags=re.MULTILINE | re.DOTALL)
         if new != old:
             with open(os.path.join(_ROOT, name), "w", encoding="utf-8") as file:
                 file.write(new)
@@ -228,7 +230,8 @@ class Documents(unittest.TestCase):
             text = read(name)
             in_python = re.sub(r"## JavaScript.*?## Rules", "", text, flags=re.DOTALL)
             with self.subTest(document=name):
-                self.assertEqual([word for word in re.findall(r"\b(ebb_\w+) ?\(", text) if f"{word} (" not in headers], [])
+                words = re.findall(r"\b(ebb_\w+) ?\(", text)
+                self.assertEqual([word for word in words if f"{word} (" not in headers], [])
                 for words in re.findall(r"\bEbb((?:\.\w+)+)", in_python):
                     functools.reduce(getattr, words[1:].split("."), Ebb)
 
@@ -278,7 +281,8 @@ class Documents(unittest.TestCase):
             source, program = os.path.join(folder, "blocks.c"), os.path.join(folder, "blocks")
             with open(source, "w", encoding="utf-8") as file:
                 file.write(code.replace("/mnt/nvme", folder))
-            done = run_program("cc", "-Wall", "-Werror", "-Wno-unused", source, "-o", program, *paths, "-lebb-1.0", *flags, "-lm")
+            done = run_program("cc", "-Wall", "-Werror", "-Wno-unused", source, "-o", program, *paths, "-lebb-1.0",
+                               *flags, "-lm")
             self.assertEqual(done.returncode, 0, done.stderr)
             done = run_program(program, cwd=folder)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
@@ -291,8 +295,9 @@ class Documents(unittest.TestCase):
         statements = [block for block in blocks if not block.code.startswith("static")]
         self.assertGreaterEqual(len(statements), 10)
         functions += [_C_FUNCTION % (number, block.code) for number, block in enumerate(statements)]
-        calls = ", ".join(f'{{ "{block.document}:{block.line}", run_{number}, {int("ebb_init_process_group" in block.code)} }}'
-                          for number, block in enumerate(statements))
+        calls = ", ".join(
+            f'{{ "{block.document}:{block.line}", run_{number}, {int("ebb_init_process_group" in block.code)} }}'
+            for number, block in enumerate(statements))
         self.assertIn("TransformerBlock is run again", self.compile_and_run(_C_PROGRAM % ("\n".join(functions), calls)))
 
     @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
@@ -323,8 +328,8 @@ class Documents(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("valac") and os.path.exists(os.path.join(_BUILD, "ebb-1.0.vapi")), "no Vala here")
     def test_programs_in_vala_run(self):
-        paths = [f"--Xcc={path}" for path in (f"-I{_BUILD}/include", f"-I{_BUILD}/generated", f"-I{_ROOT}", f"-L{_BUILD}",
-                                              "-lebb-1.0", "-w")]
+        options = (f"-I{_BUILD}/include", f"-I{_BUILD}/generated", f"-I{_ROOT}", f"-L{_BUILD}", "-lebb-1.0", "-w")
+        paths = [f"--Xcc={path}" for path in options]
         self.check_program("vala", "valac", f"--vapidir={_BUILD}", "--pkg=ebb-1.0", *paths, "SOURCE")
 
 

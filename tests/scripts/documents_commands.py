@@ -3,7 +3,8 @@
 
 A command is run in a folder that has the documents' text and programs, and the build folder and the source tree where
 they expect them. The tables below hold those that take minutes (long_documents.py runs them), those that are shown in
-part, and those that can't run here. A command that stands in no table is run; an entry that no document has is an error.
+part, and those that can't run here. A command that stands in no table is run; an entry that no document has is an
+error.
 """
 import os
 import re
@@ -25,8 +26,8 @@ LONG = {
     "build/release/examples/train_gpt --data my-book.txt --layers 6 --width 256 --heads 8 --context 256 --batch 8 "
     "--steps 200 --checkpoint selective --save my-gpt.safetensors --sample 500",
     "build/release/examples/train_gpt --resume my-state --data my-book.txt --steps 300",
-    "build/release/examples/train_gpt --data my-book.txt --preset gpt2 --context 256 --batch 4 --dropout 0 --dtype bf16 "
-    "--checkpoint full --steps 5 --profile trace.json",
+    "build/release/examples/train_gpt --data my-book.txt --preset gpt2 --context 256 --batch 4 --dropout 0 "
+    "--dtype bf16 --checkpoint full --steps 5 --profile trace.json",
     "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT",
     "build/release/tests/bench/step --floor",
     "step --floor",
@@ -42,8 +43,8 @@ LONG = {
 UP_TO_ITS_TEXT = {
     "mpirun -n 16 --hostfile hosts --map-by ppr:4:node --bind-to none ebb-fsdp-gpt --data book.txt --shard hybrid "
     "--shard-size 4",
-    "srun --mpi=pmix ebb-fsdp-gpt --data /shared/text/*.txt --preset gpt2-large --batch 256 --steps 100000 --shard hybrid "
-    "--shard-size 8 --checkpoint full --resume /shared/state --report /shared/report.json",
+    "srun --mpi=pmix ebb-fsdp-gpt --data /shared/text/*.txt --preset gpt2-large --batch 256 --steps 100000 "
+    "--shard hybrid --shard-size 8 --checkpoint full --resume /shared/state --report /shared/report.json",
     "ebb-train-gpt --tensor-parallel 4 --data book.txt --preset gpt2 --checkpoint full --partition",
     "mpirun -n 4 ebb-train-gpt --tensor-parallel 4 --data book.txt --preset gpt2 --checkpoint full --partition",
     "mpirun -n 16 ebb-fsdp-gpt --tensor-parallel 4 --data book.txt --shard full --checkpoint full",
@@ -70,7 +71,8 @@ INSTEAD = {
 
 NOT_RUN = {
     "cmake --preset release && cmake --build --preset release": "this build was made so",
-    "cmake --preset release -DCMAKE_INSTALL_PREFIX=/usr/local && cmake --build --preset release": "this build was made so",
+    "cmake --preset release -DCMAKE_INSTALL_PREFIX=/usr/local && cmake --build --preset release":
+        "this build was made so",
     "sudo cmake --install build/release && sudo ldconfig": "needs root: Installed runs it with a prefix",
     "scripts/install-packages --test": "needs root and the network",
     "scripts/peer-venv": "needs the network",
@@ -78,7 +80,8 @@ NOT_RUN = {
     "scripts/quickstart my-book.txt": "quickstart.sh runs it, and long_documents.py with the text of its own",
     "build/release/examples/oslo_gpt2": "long_oslo_gpt2.py runs it",
     "oslo_gpt2 --batch 32": "takes ten minutes: long_oslo_gpt2.py runs it with its own batch",
-    "examples/python/oslo_gpt2.py": "oslo_gpt2.py runs it with a small model: that of long_oslo_gpt2.py takes minutes more",
+    "examples/python/oslo_gpt2.py":
+        "oslo_gpt2.py runs it with a small model: that of long_oslo_gpt2.py takes minutes more",
     "build/release/tests/bench/offload": "takes minutes: offload_bench.py runs it with a small model",
     "build/release/tests/bench/checkpoint --rounds 3 --check":
         "its bounds are those of an idle machine: benchmarks.py runs it with a small model",
@@ -164,7 +167,8 @@ def is_here(command):
 
 def run_up_to_its_text(folder, command):
     command = re.sub(r"--data \S+", "--data no-such-text", command).replace("/shared/", f"{folder.name}/")
-    command = command.replace(" --map-by ppr:4:node", "").replace("srun --mpi=pmix ebb-fsdp-gpt", "ebb-fsdp-gpt --ranks 32")
+    command = command.replace(" --map-by ppr:4:node", "")
+    command = command.replace("srun --mpi=pmix ebb-fsdp-gpt", "ebb-fsdp-gpt --ranks 32")
     done = folder.run(command)
     return done.returncode != 0 and "no-such-text: No such file" in done.stderr, done
 

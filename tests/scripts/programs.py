@@ -67,7 +67,7 @@ class Programs(unittest.TestCase):
                 self.assertIn(f"(my-{name} --help lists the options)", done.stderr)
 
     def read_spinning(self, program, **environment):
-        """What libgomp says in the end about how long threads spin: a program that starts itself again says it twice."""
+        """What libgomp says about how long threads spin: a program that starts itself again says it twice."""
         words = [] if program in BINDINGS.values() else ["--version"]
         keeps = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
         done = subprocess.run([*program, *words], capture_output=True, text=True, timeout=200, check=False,
@@ -98,8 +98,9 @@ class Programs(unittest.TestCase):
             (code,) = re.findall(r"^```c\n(.*?)^```$", document.read(), re.MULTILINE | re.DOTALL)
         source, program = os.path.join(self.folder, "own.c"), os.path.join(self.folder, "own")
         with open(source, "w", encoding="utf-8") as file:
-            file.write("#include <ebb/ebb.h>\n#include <stdio.h>\n#include <unistd.h>\nint main (int argc, char **argv) {\n"
-                       f"{code}  return puts (ebb_get_version_string ()) < 0; }}\n")
+            file.write("#include <ebb/ebb.h>\n#include <stdio.h>\n#include <unistd.h>\n"
+                       f"int main (int argc, char **argv) {{\n{code}"
+                       "  return puts (ebb_get_version_string ()) < 0; }\n")
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gio-2.0"], capture_output=True, text=True,
                                check=True).stdout.split()
         subprocess.run(["cc", "-Wall", "-Werror", source, "-o", program, f"-I{BUILD}/include", f"-I{BUILD}/generated",

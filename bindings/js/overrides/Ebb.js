@@ -8,8 +8,8 @@ const {GIRepository, GLib, GObject} = imports.gi;
 let scope = null; // tensors made inside the innermost Ebb.tidy (), or null
 
 // libgomp's threads spin between parallel regions, by default for milliseconds, and take the core from other processes
-// for that time. libgomp reads how long when it is loaded, which the first type of the library does. The variable is set
-// for that moment alone, so that programs which are started from here don't inherit it.
+// for that time. libgomp reads how long when it is loaded, which the first type of the library does. The variable is
+// set for that moment alone, so that programs which are started from here don't inherit it.
 function _load(Ebb) {
     const sets = ['OMP_WAIT_POLICY', 'GOMP_SPINCOUNT'].every(name => GLib.getenv(name) === null);
     if (sets)
