@@ -34,7 +34,7 @@ LONG = {
     "step --bf16 --floor",
     "step --batch 1 --context 512 --checkpoint full",
     "step --preset tiny --batch 12 --context 64 --floor",
-    "step --preset tiny --batch 12 --context 64",
+    "tests/bench/busy.py --preset tiny --layers 2 --width 64 --heads 2 --vocab 96 --batch 4 --context 32",
     "attention --only gpt2-8x512",
     "build/release/tests/bench/tiny-op",
 }
@@ -61,6 +61,7 @@ INSTEAD = {
     "train_gpt --step-in-backward": ["train_gpt --step-in-backward --data my-book.txt --steps 2"],
     "train_gpt --dtype bf16 --residual bf16": ["train_gpt --dtype bf16 --residual bf16 --data my-book.txt --steps 2"],
     "examples/python/fsdp_gpt.py": ["examples/python/fsdp_gpt.py --ranks 4 --data my-book.txt --steps 2"],
+    "mpirun -n 2 …": ["mpirun -n 2 ebb-fsdp-gpt --data my-book.txt --steps 2"],
     "scripts/test": ["scripts/test --help"],
     "scripts/bench": ["scripts/bench --help"],
     # The names of rows are looked at, and the figures are those that are committed.
