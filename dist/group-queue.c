@@ -40,9 +40,13 @@ ebb_group_queue_unref (EbbGroupQueue *self)
 {
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
-  pthread_mutex_destroy (&self->lock);
-  pthread_cond_destroy (&self->started);
-  pthread_cond_destroy (&self->finished);
+  /* A condition that the parent's thread waits for would make its destruction in a child wait for that thread. */
+  if (!ebb_group_queue_is_lost (self))
+    {
+      pthread_mutex_destroy (&self->lock);
+      pthread_cond_destroy (&self->started);
+      pthread_cond_destroy (&self->finished);
+    }
   g_clear_error (&self->failure);
   g_free (self);
 }

@@ -568,6 +568,61 @@ test_group_of_a_parent (void)
   g_assert_no_error (error);
 }
 
+static void
+free_in_child (EbbProcessGroup *group)
+{
+  int status = -1;
+  pid_t child = fork ();
+
+  g_assert_cmpint (child, >=, 0);
+  if (child == 0)
+    {
+      alarm (60); /* the end of one that waits */
+      g_object_unref (group);
+      _exit (0);
+    }
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_cmpint (status, ==, 0);
+}
+
+/* The second call finds all of the first one freed, so that nothing but the group holds its queue, for whose work the
+ * group's thread waits. */
+static gboolean
+fork_with_idle_thread (EbbProcessGroup *group,
+                       gpointer data G_GNUC_UNUSED,
+                       GError **error)
+{
+  const gint64 shape = 3;
+  g_autoptr (EbbProcessGroup) own = ebb_process_group_split (group, 0, error);
+  g_autoptr (EbbTensor) tensor = ebb_zeros (&shape, 1, EBB_DTYPE_F32, NULL, error);
+  g_autoptr (EbbWork) work = ebb_process_group_all_reduce_async (own, tensor, EBB_REDUCE_OP_SUM, error);
+
+  if (!ebb_work_wait (work, error) || !ebb_process_group_all_reduce (own, tensor, EBB_REDUCE_OP_SUM, error))
+    return FALSE;
+  g_clear_pointer (&work, ebb_work_unref);
+  if (ebb_process_group_get_rank (group) == 0)
+    free_in_child (own);
+  return ebb_process_group_all_reduce (own, tensor, EBB_REDUCE_OP_SUM, error);
+}
+
+static void
+test_child_frees_group (void)
+{
+  g_autoptr (GError) error = NULL;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  g_test_skip ("a sanitizer's locks may be held for good in a child, by a thread that isn't there");
+  return;
+#endif
+  if (!test_device_is_cpu ())
+    {
+      g_test_skip ("no device but the CPU is there in a child");
+      return;
+    }
+  g_assert_true (ebb_run_ranks (2, fork_with_idle_thread, NULL, &error));
+  g_assert_no_error (error);
+}
+
 /* Which takes part in nothing that others do. */
 static void
 test_single_group_of_a_parent (void)
@@ -642,6 +697,7 @@ main (int argc,
   g_test_add_func ("/process-group/faults/works-fail", test_works_fail);
   g_test_add_func ("/process-group/faults/parts-miss-who-left", test_parts_miss_who_left);
   g_test_add_func ("/process-group/a-child-has-no-group-of-its-parent", test_group_of_a_parent);
+  g_test_add_func ("/process-group/a-child-frees-the-group-of-its-parent", test_child_frees_group);
   g_test_add_func ("/process-group/a-child-goes-on-alone", test_single_group_of_a_parent);
   g_test_add_func ("/process-group/bad-numbers", test_bad_numbers);
   return g_test_run ();
