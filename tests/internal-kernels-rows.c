@@ -686,6 +686,40 @@ test_constant_rows (void)
           check_constant_rows (ebb_cpu_get_kernels_of (simd_names[s]), floats[d], n, values[v]);
 }
 
+/* An element whose distance to the others f32 can square, but not add up as often as there are others. */
+static void
+test_outlier (void)
+{
+  static const char *const simd_names[] = { "portable", "avx2", "avx512", "avx512bf16" };
+  const gint64 n = 1025;
+  KernelOperand x = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (1, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 0);
+  KernelOperand y = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (1, n), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+  KernelOperand mean = vector (EBB_DTYPE_F32, 1, 0, 1), rstd = vector (EBB_DTYPE_F32, 1, 0, 1);
+  EbbLaunch launch = { EBB_KERNEL_LAYER_NORM,
+                       3,
+                       3,
+                       { &x.view, NULL, NULL },
+                       { &y.view, &mean.view, &rstd.view },
+                       { .norm = { .eps = 1e-5 } } };
+
+  ebb_reference_store (&x.view, 0, 1e18);
+  for (guint s = 0; s < G_N_ELEMENTS (simd_names); s++)
+    {
+      const EbbKernelFunc *kernels = ebb_cpu_get_kernels_of (simd_names[s]);
+
+      if (kernels == NULL)
+        continue;
+      g_assert_true (kernels[EBB_KERNEL_LAYER_NORM](&launch, NULL));
+      g_assert_cmpfloat_with_epsilon (ebb_reference_load (&y.view, 0), 32, 1e-4);
+      for (gint64 i = 1; i < n; i++)
+        g_assert_cmpfloat_with_epsilon (ebb_reference_load (&y.view, i), -1.0 / 32, 1e-6);
+    }
+  g_free (x.memory);
+  g_free (y.memory);
+  g_free (mean.memory);
+  g_free (rstd.memory);
+}
+
 int
 main (int argc,
       char **argv)
@@ -706,5 +740,6 @@ main (int argc,
   g_test_add_func ("/kernels/norms-are-as-exact-far-from-zero", test_norms_far_from_zero);
   g_test_add_func ("/kernels/var-is-as-exact-far-from-zero", test_var_far_from_zero);
   g_test_add_func ("/kernels/norms-of-constant-rows-are-zero", test_constant_rows);
+  g_test_add_func ("/kernels/layer-norm-of-an-outlier-is-finite", test_outlier);
   return g_test_run ();
 }

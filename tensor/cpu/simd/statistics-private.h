@@ -16,7 +16,8 @@ typedef struct
 } EbbStatistics;
 
 /* From the two sums of @n distances. FALSE: the centre was more than two standard deviations from the mean, so the
- * squares had little room for the variance: they are to be summed once more, and that is then exact. */
+ * squares had little room for the variance, or none at all in f32: they are to be summed once more, and that is then
+ * exact. */
 EBB_VEC_INLINE gboolean
 ebb_statistics_take (EbbStatistics *self,
                      double sum,
@@ -28,5 +29,5 @@ ebb_statistics_take (EbbStatistics *self,
   self->mean = self->centre = (float) mean;
   self->rest = (float) (mean - self->mean);
   self->variance = (float) MAX (0, variance); /* a NaN is not less */
-  return !(distance * distance > 4 * variance);
+  return !(distance * distance > 4 * variance) && !isinf (squares);
 }
