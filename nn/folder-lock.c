@@ -43,9 +43,12 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbFolderLock,
 static gboolean
 fail (EbbFolderLock *self,
       GError **error,
+      const char *verb,
       int number)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't lock the folder %s: %s", self->folder, g_strerror (number));
+  g_autofree char *shown = ebb_escape_text (self->folder);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
   return FALSE;
 }
 
@@ -53,6 +56,7 @@ static gboolean
 refuse (EbbFolderLock *self,
         GError **error)
 {
+  g_autofree char *shown = ebb_escape_text (self->folder);
   g_autofree char *text = NULL;
   g_autofree char *owner = NULL;
 
@@ -61,7 +65,7 @@ refuse (EbbFolderLock *self,
   else
     owner = ebb_escape_text (text);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the folder %s is in use by %s: wait for its end, or name another folder", self->folder, owner);
+               "the folder %s is in use by %s: wait for its end, or name another folder", shown, owner);
   return FALSE;
 }
 
@@ -95,7 +99,7 @@ lock (EbbFolderLock *self,
         close (self->fd);
       self->fd = open (self->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
       if (self->fd < 0)
-        return fail (self, error, errno);
+        return fail (self, error, "lock", errno);
       while (flock (self->fd, LOCK_EX | LOCK_NB) != 0)
         if (errno == EWOULDBLOCK)
           return refuse (self, error);
@@ -106,7 +110,7 @@ lock (EbbFolderLock *self,
             return TRUE;
           }
         else if (errno != EINTR)
-          return fail (self, error, errno);
+          return fail (self, error, "lock", errno);
     }
   while (!is_current (self));
   sign (self);
@@ -129,10 +133,7 @@ ebb_folder_lock_initable_init_instance (GInitable *initable,
     }
   self->made_folder = !g_file_test (self->folder, G_FILE_TEST_EXISTS);
   if (g_mkdir_with_parents (self->folder, 0777) != 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", self->folder, g_strerror (errno));
-      return FALSE;
-    }
+    return fail (self, error, "make", errno);
   self->path = g_build_filename (self->folder, LOCK_FILE, NULL);
   if (lock (self, error))
     return TRUE;

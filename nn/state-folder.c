@@ -108,7 +108,10 @@ ebb_state_folder_write (const char *folder,
 
   if (g_mkdir_with_parents (folder, 0777) != 0)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", folder, g_strerror (errno));
+      const int reason = errno;
+      g_autofree char *shown = ebb_escape_text (folder);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", shown, g_strerror (reason));
       return FALSE;
     }
   numbers = list_states (folder, error);
@@ -139,7 +142,9 @@ ebb_state_file_read (const char *path,
     return NULL;
   if (index < 0)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", path);
+      g_autofree char *shown = ebb_escape_text (path);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it holds tensors, but no saved training", shown);
       return NULL;
     }
   return ebb_state_tree_restore (ebb_args_get_string (metadata, (guint) index), tensors, path, error);
@@ -176,6 +181,10 @@ ebb_state_folder_read (const char *folder,
   if (first != NULL)
     g_propagate_error (error, g_steal_pointer (&first));
   else
-    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: no training was saved there", folder);
+    {
+      g_autofree char *shown = ebb_escape_text (folder);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "%s: no training was saved there", shown);
+    }
   return NULL;
 }

@@ -222,6 +222,41 @@ a_pipe_is_no_saved_training (void)
   g_rmdir (folder);
 }
 
+static void
+assert_in_one_line (GError **error, const char *word)
+{
+  test_assert_error (*error, EBB_ERROR_IO, word);
+  g_assert_true (g_utf8_validate ((*error)->message, -1, NULL));
+  g_assert_null (strchr ((*error)->message, '\n'));
+  g_clear_error (error);
+}
+
+/* One that holds no training, and one that can't be made, since a file has the name. */
+static void
+any_folder_gives_a_message_of_one_line (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autofree char *file = g_build_filename (folder, "a\nb\xff", NULL);
+  g_autofree char *inner = g_build_filename (file, "c", NULL);
+  g_autoptr (EbbModule) module = ebb_sequential_new ();
+  g_autoptr (EbbTrainingState) training = ebb_training_state_new (module, NULL, NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_cmpint (g_mkdir (file, 0700), ==, 0);
+  g_assert_false (ebb_training_state_load (training, file, NULL, &error));
+  assert_in_one_line (&error, "no training was saved there");
+  g_rmdir (file);
+  g_assert_true (g_file_set_contents (file, "", -1, NULL));
+  g_assert_false (ebb_training_state_save (training, inner, 1, &error));
+  assert_in_one_line (&error, "can't make the folder");
+  g_assert_false (ebb_save_sharded_state (module, NULL, inner, &error));
+  assert_in_one_line (&error, "can't make the folder");
+  g_assert_null (ebb_folder_lock_new (inner, &error));
+  assert_in_one_line (&error, "can't make the folder");
+  g_remove (file);
+  g_rmdir (folder);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -231,5 +266,6 @@ main (int argc, char **argv)
   g_test_add_func ("/input-files/any-name-gives-a-message-of-one-line", any_name_gives_a_message_of_one_line);
   g_test_add_func ("/input-files/a-configuration-nested-deep-is-refused", a_configuration_nested_deep_is_refused);
   g_test_add_func ("/input-files/a-pipe-is-no-saved-training", a_pipe_is_no_saved_training);
+  g_test_add_func ("/input-files/any-folder-gives-a-message-of-one-line", any_folder_gives_a_message_of_one_line);
   return g_test_run ();
 }

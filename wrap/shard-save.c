@@ -99,7 +99,10 @@ begin (Saving *self,
 
   if (g_mkdir_with_parents (self->folder, 0777) != 0)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", self->folder, g_strerror (errno));
+      const int number = errno;
+      g_autofree char *shown = ebb_escape_text (self->folder);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't make the folder %s: %s", shown, g_strerror (number));
       return 0;
     }
   names = ebb_list_folder (self->folder, error);
