@@ -22,7 +22,8 @@ struct _EbbFolderLock
 
   char *folder;
   char *path;
-  int fd; /* -1: not locked */
+  int fd;      /* -1: not locked */
+  pid_t owner; /* a child of fork () has the object, but not the lock */
   gboolean made_folder;
 };
 
@@ -174,6 +175,7 @@ ebb_folder_lock_new (const char *folder,
  * @self: a lock
  *
  * Unlocks the folder before the object is freed, and removes the folder if the lock has made it and nothing was saved.
+ * In a child of fork () the folder stays locked for the parent.
  */
 void
 ebb_folder_lock_release (EbbFolderLock *self)
@@ -182,10 +184,11 @@ ebb_folder_lock_release (EbbFolderLock *self)
 
   if (self->fd < 0)
     return;
-  unlink (self->path);
+  if (self->owner == getpid ())
+    unlink (self->path);
   close (self->fd);
   self->fd = -1;
-  if (self->made_folder)
+  if (self->owner == getpid () && self->made_folder)
     g_rmdir (self->folder);
 }
 
@@ -258,4 +261,5 @@ static void
 ebb_folder_lock_init (EbbFolderLock *self)
 {
   self->fd = -1;
+  self->owner = getpid ();
 }

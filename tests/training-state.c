@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define N_STEPS 8
@@ -593,6 +594,32 @@ a_folder_has_one_owner (void)
   g_rmdir (above);
 }
 
+/* It has the object, and what it does with it leaves the parent's lock alone. */
+static void
+a_child_unlocks_nothing (void)
+{
+  g_autofree char *folder = make_folder ();
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbFolderLock) lock = ebb_folder_lock_new (folder, &error);
+  int status = -1;
+  pid_t child;
+
+  g_assert_no_error (error);
+  child = fork ();
+  g_assert_cmpint (child, >=, 0);
+  if (child == 0)
+    {
+      ebb_folder_lock_release (lock);
+      _exit (0);
+    }
+  g_assert_cmpint (waitpid (child, &status, 0), ==, child);
+  g_assert_cmpint (status, ==, 0);
+  g_assert_null (ebb_folder_lock_new (folder, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  ebb_folder_lock_release (lock);
+  g_assert_cmpuint (list_files (folder, TRUE), ==, 0);
+}
+
 static void
 what_is_no_state_is_named (void)
 {
@@ -665,6 +692,7 @@ main (int argc, char **argv)
   g_test_add_func ("/training-state/leftovers-of-the-dead-go-before-a-save", leftovers_of_the_dead_go_before_a_save);
   g_test_add_func ("/training-state/a-state-that-cant-be-read-is-an-error", a_state_that_cant_be_read_is_an_error);
   g_test_add_func ("/training-state/a-folder-has-one-owner", a_folder_has_one_owner);
+  g_test_add_func ("/training-state/a-child-unlocks-nothing", a_child_unlocks_nothing);
   g_test_add_func ("/training-state/named-generators-go-on", named_generators_go_on);
   g_test_add_func ("/training-state/what-is-no-state-is-named", what_is_no_state_is_named);
   return g_test_run ();
