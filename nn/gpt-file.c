@@ -77,6 +77,12 @@ scan_config (const char *text,
         return ebb_json_scanner_expect_end (&scanner, error);
       if (key == NULL)
         return FALSE;
+      if (g_hash_table_contains (source->values, key))
+        {
+          g_autofree char *quoted = ebb_json_quote (key);
+
+          return ebb_json_scanner_fail (&scanner, error, "the key %s stands twice in one object", quoted);
+        }
       ebb_json_scanner_peek (&scanner);
       start = scanner.position;
       if (!ebb_json_scanner_skip_value (&scanner, MAX_CONFIG_DEPTH, error))

@@ -132,6 +132,7 @@ the_configuration_is_taken_over (void)
     { "{\"n_head\": 2, \"scale_attn_weights\": false}", "must be true" },
     { "{\"n_head\": 2, \"tie_word_embeddings\": true}", "tie_word_embeddings is true: it must be false" },
     { "{\"model_type\": \"bert\"}", "model_type is \"bert\": it must be \"gpt2\"" },
+    { "{\"n_head\": 2, \"n_head\": 4}", "the key \"n_head\" stands twice in one object" },
     { "[2]", "config.json" },
     { "{\"n_head\": 2", "config.json" },
   };
