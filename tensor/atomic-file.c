@@ -54,11 +54,12 @@ ebb_list_folder (const char *folder,
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
 
-/* Removes @path unless a living process writes it. Where locks don't work nobody is known to. */
+/* Removes @path unless a living process writes it. Where locks don't work nobody is known to. It is opened for writing,
+ * since a file server gives no exclusive lock otherwise. */
 static void
 remove_dead (const char *path)
 {
-  int fd = open (path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  int fd = open (path, O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
 
   if (fd < 0)
     return;
