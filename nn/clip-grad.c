@@ -6,6 +6,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/partition-private.h"
+#include "tensor/error-private.h"
 #include "tensor/profiler-private.h"
 
 #include <math.h>
@@ -326,10 +327,10 @@ ebb_clip_grad_p_norm (EbbTensor **parameters,
 
   if (norm != NULL)
     *norm = 0;
-  if ((error != NULL && *error != NULL) || (parameters == NULL && n_parameters > 0))
+  if ((error != NULL && *error != NULL) || (n_parameters > 0 && !EBB_MAY_BEGIN (error, parameters)))
     return FALSE;
   for (guint i = 0; i < n_parameters; i++)
-    if (parameters[i] == NULL)
+    if (!ebb_may_begin (error, G_STRFUNC, "a parameter", (const gconstpointer[]){ parameters[i] }, 1))
       return FALSE;
   if (!ebb_check_clip (max_norm, p, error) || !ebb_compute_grad_norm (parameters, n_parameters, p, &total, error))
     return FALSE;

@@ -469,7 +469,7 @@ ebb_optimizer_add_parameters (EbbOptimizer *self,
 
   if (group != NULL)
     *group = 0;
-  if ((error != NULL && *error != NULL) || self == NULL || (parameters == NULL && n_parameters > 0))
+  if (!EBB_MAY_BEGIN (error, self) || (n_parameters > 0 && !EBB_MAY_BEGIN (error, parameters)))
     return FALSE;
   g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
 
@@ -550,7 +550,9 @@ ebb_optimizer_make_for_parameters (GType type,
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if ((error != NULL && *error != NULL) || (parameters == NULL && n_parameters > 0))
+  if ((error != NULL && *error != NULL)
+      || (n_parameters > 0
+          && !ebb_may_begin (error, g_type_name (type), "parameters", (const gconstpointer[]){ parameters }, 1)))
     return NULL;
   args = ebb_args_new (EBB_ARGS_LIST);
   for (guint i = 0; i < n_parameters; i++)

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/in-place.h"
 #include "tensor/autograd-private.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/op-support-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
@@ -137,7 +138,7 @@ ebb_tensor_copy_from (EbbTensor *tensor, EbbTensor *source, GError **error)
 {
   g_autoptr (EbbTensor) readable = NULL;
 
-  if (source == NULL || !check_target (tensor, "copy_from", error)
+  if (!EBB_MAY_BEGIN (error, tensor, source) || !check_target (tensor, "copy_from", error)
       || !check_source (tensor, source, "copy_from", error))
     return FALSE;
   if (is_idle (tensor) || is_same_view (tensor, source))
@@ -169,8 +170,9 @@ ebb_tensor_add_scaled (EbbTensor *tensor, EbbTensor *other, double alpha, GError
   EbbLaunch launch;
   EbbView view;
 
-  if (other == NULL || !check_target (tensor, "add_scaled", error) || !check_floating (tensor, "add_scaled", error)
-      || !check_floating (other, "add_scaled", error) || !check_source (tensor, other, "add_scaled", error))
+  if (!EBB_MAY_BEGIN (error, tensor, other) || !check_target (tensor, "add_scaled", error)
+      || !check_floating (tensor, "add_scaled", error) || !check_floating (other, "add_scaled", error)
+      || !check_source (tensor, other, "add_scaled", error))
     return FALSE;
   if (is_idle (tensor))
     return TRUE;
@@ -244,7 +246,8 @@ change (EbbTensor *tensor, EbbTensor *other, EbbBinaryOp op, BinaryFunc func, co
   g_autoptr (EbbTensor) readable = NULL;
   g_autoptr (EbbTensor) result = NULL;
 
-  if (other == NULL || !check_target (tensor, op_name, error) || !check_source (tensor, other, op_name, error))
+  if (!ebb_may_begin (error, op_name, "tensor, other", (const gconstpointer[]){ tensor, other }, 2)
+      || !check_target (tensor, op_name, error) || !check_source (tensor, other, op_name, error))
     return FALSE;
   if (is_direct (tensor) && tensor->view.dtype == other->view.dtype)
     {
