@@ -521,6 +521,7 @@ ebb_memory_parse_size (const char *text,
                        GError **error)
 {
   static const char units[] = "KMGT";
+  g_autofree char *shown = NULL;
   const char *unit;
   char *rest = NULL;
   double amount = NAN;
@@ -531,7 +532,9 @@ ebb_memory_parse_size (const char *text,
     return FALSE;
   if ((g_ascii_isdigit (*text) || *text == '.') && g_ascii_tolower (text[1]) != 'x') /* no hexadecimal ones */
     amount = g_ascii_strtod (text, &rest);
-  if (rest != NULL && rest != text)
+  if (rest == text) /* a point alone */
+    amount = NAN;
+  else if (rest != NULL)
     {
       while (*rest == ' ')
         rest++;
@@ -552,7 +555,8 @@ ebb_memory_parse_size (const char *text,
       *n_bytes = (guint64) amount;
       return TRUE;
     }
+  shown = ebb_escape_text (text);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", text);
+               "\"%s\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB", shown);
   return FALSE;
 }

@@ -255,6 +255,41 @@ nothing_is_an_error (void)
   g_assert_null (ebb_add (x, NULL, NULL));
 }
 
+static void
+sizes (void)
+{
+  static const struct
+  {
+    const char *text;
+    guint64 n_bytes;
+  } right[] = { { "0", 0 },
+                { "1500000", 1500000 },
+                { "7 B", 7 },
+                { "1.5GiB", G_GUINT64_CONSTANT (3) << 29 },
+                { "1500MB", 1500000000 },
+                { "2k", 2048 },
+                { ".5tb", G_GUINT64_CONSTANT (500000000000) } };
+  static const char *const wrong[] = {
+    "", " ", "-1", ".", "x", "1x", "1GiBx", "0x10", "inf", "nan", "8388608T", "1e400"
+  };
+  g_autoptr (GError) error = NULL;
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < G_N_ELEMENTS (right); i++)
+    {
+      g_assert_true (ebb_memory_parse_size (right[i].text, &n_bytes, &error));
+      g_assert_cmpuint (n_bytes, ==, right[i].n_bytes);
+    }
+  for (guint i = 0; i < G_N_ELEMENTS (wrong); i++)
+    {
+      g_assert_false (ebb_memory_parse_size (wrong[i], &n_bytes, &error));
+      g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+      g_clear_error (&error);
+    }
+  assert_fails (GINT_TO_POINTER (ebb_memory_parse_size ("1\n2", &n_bytes, &error)), error, EBB_ERROR_INVALID_ARGUMENT,
+                "\"1\\n2\" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB");
+}
+
 /* With an error that is there already nothing happens, and the error stays. */
 static void
 errors_pass_through (void)
@@ -291,5 +326,6 @@ main (int argc, char **argv)
   g_test_add_func ("/bad-input/numbers-out-of-range", numbers_out_of_range);
   g_test_add_func ("/bad-input/nothing-is-an-error", nothing_is_an_error);
   g_test_add_func ("/bad-input/errors-pass-through", errors_pass_through);
+  g_test_add_func ("/bad-input/sizes", sizes);
   return g_test_run ();
 }
