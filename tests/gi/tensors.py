@@ -229,6 +229,7 @@ class InPlace(TestCase):
         rows = np.arange(5, dtype=np.float32)
         for key, value in ((2, rows), (..., 1.5), (slice(1, 3), rows), ((slice(None), -1), 7), ([0, 3], rows),
                            ([0, 3], np.stack([rows, -rows])), ((slice(None), [1, 1, 4]), 2), ((..., [0]), 3),
+                           ((slice(None), [1, 2, 4, 0]), -rows[1:]), ((slice(None), [3]), -rows[1:, None]),
                            ((1, [0, 2]), 9), (np.array([3, -4]), 1)):
             x, b = Ebb.tensor(a), a.copy()
             x[Ebb.tensor(key) if isinstance(key, np.ndarray) else key] = value
@@ -242,6 +243,8 @@ class InPlace(TestCase):
         x[0, :2] = [8, 9]
         self.assertEqual(x[0, :3].tolist(), [8, 9, -1])
         integers = Ebb.arange(4)
+        integers[[1, 2]] = integers[:2]
+        self.assertEqual(integers.tolist(), [0, 0, 1, 3])
         integers[1:3] = Ebb.tensor([7, 8])
         integers += 1
         self.assertEqual(integers.tolist(), [1, 8, 9, 4])
@@ -283,6 +286,7 @@ class InPlace(TestCase):
                 (lambda: x.__iadd__(Ebb.ones(4, 2, 3)), Ebb.Error, r"\[4, 2, 3\] does not broadcast to \[2, 3\]"),
                 (lambda: x.__imatmul__(Ebb.ones(3, 2)), ValueError, r"shape \[2, 2\], and the tensor of \[2, 3\]"),
                 (lambda: x.add_("a"), TypeError, r"add_\(\): other is 'a': it must be a tensor or a number"),
+                (lambda: x.copy_(None), TypeError, r"copy_\(\): source is None: it must be a tensor"),
                 (lambda: x.__setitem__(0, "a"), TypeError, "'a' can't be written to a tensor"),
                 (lambda: x.__setitem__(5, 1), IndexError, "index 5 in a dimension of size 2"),
                 (lambda: x.__setitem__([0, 5], 1), IndexError, "index 5 in a dimension of size 2"),

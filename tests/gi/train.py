@@ -1,5 +1,6 @@
 """Models built, wrapped and trained from Python."""
 import gc
+import math
 import weakref
 
 import numpy as np
@@ -348,6 +349,10 @@ class Training(TestCase):
         self.assertEqual([g["lr"] for g in optimizer.param_groups], [0.25, 1])
         optimizer.add_param_group({"params": [Ebb.ones(3, requires_grad=True)], "lr": 0.125})
         self.assertEqual([g["lr"] for g in optimizer.param_groups], [0.25, 1, 0.125])
+        self.assertEqual(Ebb.SGD([{"params": linear.bias, "lr": np.float32(0.5)}], lr=2).param_groups[0]["lr"], 0.5)
+        for value in (-1.0, math.inf, math.nan):
+            with self.assertRaisesRegex(ValueError, "lr is .*: must be a number of 0 or more"):
+                Ebb.SGD([{"params": linear.bias, "lr": value}], lr=2)
         before = linear.weight.clone().detach()
         linear(Ebb.ones(1, 2)).sum().backward()
         optimizer.step()

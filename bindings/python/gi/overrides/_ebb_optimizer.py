@@ -1,4 +1,6 @@
 """Optimizers as PyTorch's users make them: over a module, a list of parameters, or a list of groups."""
+import numbers
+
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_attributes, c_class, construct, name_arguments
@@ -47,8 +49,9 @@ def _check_group(label, group):
     rates = {}
     for key in ("lr", "weight_decay"):
         value = group.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0):
-            raise (TypeError if not isinstance(value, (int, float)) else ValueError)(
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)
+                                  or not 0 <= value < float("inf")):
+            raise (TypeError if not isinstance(value, numbers.Real) else ValueError)(
                 f"{label}: {key} is {show(value)}: must be a number of 0 or more")
         rates[key] = -1.0 if value is None else float(value)
     return _check_tensors(label, _list_parameters(label, params)), rates["lr"], rates["weight_decay"]
@@ -80,7 +83,7 @@ class _Group:
     def __setitem__(self, key, value):
         if key not in ("lr", "weight_decay"):
             raise KeyError(f"{key!r}: a group's lr and weight_decay can be set")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
             raise ValueError(f"{type(self._optimizer).__name__}: {key} of a group is {show(value)}: must be a number "
                              "of 0 or more")
         getattr(self._optimizer, f"set_group_{key}")(self._index, value)

@@ -205,19 +205,21 @@ def _write_by_tensor(view, dim, indices, value):
             raise TypeError("a tensor that says where to write must be a mask, or integers in one dimension")
         indices = indices.tolist()
     size = view.get_dim(dim)
-    is_many = isinstance(value, Ebb.Tensor) and value.get_n_dims() == view.get_n_dims() and value.get_dim(dim) != 1
-    if is_many and value.get_dim(dim) != len(indices):
-        raise ValueError(f"{value.get_dim(dim)} values for {len(indices)} indices")
+    if isinstance(value, Ebb.Tensor) and indices:
+        own = dim - view.get_n_dims() + value.get_n_dims()  # the value's dimension, which may have fewer, for dim
+        if own >= 0 and value.get_dim(own) not in (1, len(indices)):
+            raise ValueError(f"{value.get_dim(own)} values for {len(indices)} indices")
+        shape = view.get_shape()
+        # Apart, for it may be another part of the same memory.
+        value = _expand(value.clone(), [*shape[:dim], len(indices), *shape[dim + 1:]])
     for i, index in enumerate(indices):
         if not -size <= index < size:
             raise IndexError(f"index {index} in a dimension of size {size}")
         place = _select(view, dim, index % size)
-        if not isinstance(value, Ebb.Tensor):
-            _fill(place, value)
-        elif value.get_n_dims() == view.get_n_dims():
-            _copy_from(place, _select(value, dim, i if is_many else 0))
+        if isinstance(value, Ebb.Tensor):
+            _copy_from(place, _select(value, dim, i))
         else:
-            _copy_from(place, value)
+            _fill(place, value)
 
 
 def _write(tensor, key, value):
@@ -545,6 +547,8 @@ class Tensor(Ebb.Tensor):
 
     def copy_(self, source):
         """Copies the values of a tensor, converting their dtype; returns self."""
+        if not isinstance(source, Ebb.Tensor):
+            raise TypeError(f"copy_(): source is {show(source)}: it must be a tensor")
         _copy_from(self, source if source.get_device() == self.get_device() else _to_device(source, self.get_device()))
         return self
 
