@@ -6,9 +6,11 @@
 #include <math.h>
 
 /* Kingma and Ba, "Adam: a method for stochastic optimization" (2015), and Loshchilov and Hutter, "Decoupled weight
- * decay regularization" (2019), algorithm 2, in PyTorch's order of operations: Adam: g += weight_decay * w;  AdamW: w
- * -= lr * weight_decay * w m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2 w -= lr / (1 - beta1^t)
- * * m / (sqrt (v) / sqrt (1 - beta2^t) + eps) */
+ * decay regularization" (2019), algorithm 2, in PyTorch's order of operations:
+ *   Adam:  g += weight_decay * w
+ *   AdamW: w -= lr * weight_decay * w
+ *   m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
+ *   w -= lr / (1 - beta1^t) * m / (sqrt (v) / sqrt (1 - beta2^t) + eps) */
 
 typedef struct
 {

@@ -5,13 +5,15 @@
 #include "wrap/shard-place-private.h"
 
 /* What index.json says of a sharded state: which rank's files hold which elements of which tensor. As JSON:
- *   { "format": "ebb-sharded-state", "version": 3, "sum": checksum, "save": 3, "ranks": 4, "mesh": [ [data, tensor] of
- * each rank ], "files": { "model": [ name of each rank's file ], "optimizer": [ ... ], "state": [ ... ] }, "model": {
- * name: { "dtype": "F32", "shape": [ ... ], "parts": [ [ rank, begin, end ], ... ] }, ... }, "optimizer": {
- * "parameter/exp_avg": { ..., "steps": 5 }, ... } } The checksum comes third and is that of all bytes after it. Parts
- * are ranges of the flattened tensor; those of one tensor tile it. What tensor-parallel ranks split has besides "cut":
- * [ dimension, sections, n ], as EbbPartition says it: the parts are then [ rank, begin, end, index ], ranges of
- * flattened part @index of n, and tile each of these. Where nothing is so cut, there is no "mesh".
+ *   { "format": "ebb-sharded-state", "version": 3, "sum": checksum, "save": 3, "ranks": 4,
+ *     "mesh": [ [data, tensor] of each rank ],
+ *     "files": { "model": [ name of each rank's file ], "optimizer": [ ... ], "state": [ ... ] },
+ *     "model": { name: { "dtype": "F32", "shape": [ ... ], "parts": [ [ rank, begin, end ], ... ] }, ... },
+ *     "optimizer": { "parameter/exp_avg": { ..., "steps": 5 }, ... } }
+ * The checksum comes third and is that of all bytes after it. Parts are ranges of the flattened tensor; those of one
+ * tensor tile it. What tensor-parallel ranks split has besides "cut": [ dimension, sections, n ], as EbbPartition says
+ * it: the parts are then [ rank, begin, end, index ], ranges of flattened part @index of n, and tile each of these.
+ * Where nothing is so cut, there is no "mesh".
  * A tensor has "stored_as" where its data has another one's name in the files (two names of one parameter), and
  * "per_rank" where ranks keep what follows no elements, as the scales of blocks: then the parts say how many elements
  * each rank has of it, and what dtype and shape they have there is said by the rank's file. */
