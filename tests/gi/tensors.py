@@ -240,8 +240,14 @@ class InPlace(TestCase):
         np.testing.assert_array_equal(x.numpy(), np.maximum(a, 0))
         x[Ebb.tensor([True, False, False, True])] = -1
         self.assertEqual(x[0].tolist() + x[3].tolist(), [-1] * 10)
+        x[Ebb.tensor([True, False, False, True])] = np.stack([rows, -rows])
+        self.assertEqual(x[0].tolist() + x[3].tolist(), [*rows, *-rows])
+        square = Ebb.zeros(2, 2)
+        with self.assertRaisesRegex(ValueError, r"values of shape \[2\] for a mask of shape \[2, 2\]"):
+            square[Ebb.tensor([[True, False], [True, False]])] = [1, 2]
+        self.assertEqual(square.tolist(), [[0, 0], [0, 0]])
         x[0, :2] = [8, 9]
-        self.assertEqual(x[0, :3].tolist(), [8, 9, -1])
+        self.assertEqual(x[0, :3].tolist(), [8, 9, 2])
         integers = Ebb.arange(4)
         integers[[1, 2]] = integers[:2]
         self.assertEqual(integers.tolist(), [0, 0, 1, 3])

@@ -227,7 +227,15 @@ def _write(tensor, key, value):
         shape = tensor.get_shape()[:key.get_n_dims()]
         if key.get_shape() != shape:
             raise IndexError(f"a mask of shape {key.get_shape()} for a tensor of shape {tensor.get_shape()}")
-        mask = _reshape(key, shape + [1] * (tensor.get_n_dims() - len(shape)))
+        rest = tensor.get_n_dims() - len(shape)
+        if (isinstance(value, Ebb.Tensor) and value.get_n_dims() > rest
+                and set(value.get_shape()[:-rest or None]) != {1}):  # a value for each place
+            if len(shape) != 1:
+                raise ValueError(f"values of shape {value.get_shape()} for a mask of shape {shape}: a mask of several "
+                                 f"dimensions takes one value for all its places, of {tensor.get_shape()[len(shape):]}")
+            _write_by_tensor(tensor, 0, [i for i, is_set in enumerate(key.tolist()) if is_set], value)
+            return
+        mask = _reshape(key, shape + [1] * rest)
         if not isinstance(value, Ebb.Tensor):
             value = _scalar(value, tensor.get_dtype(), tensor.get_device())
         _copy_from(tensor, _where(_expand(mask, tensor.get_shape()), value, tensor))
