@@ -65,7 +65,7 @@ check_dim (const char *op_name,
            int *dim,
            GError **error)
 {
-  if (error != NULL && *error != NULL)
+  if (!ebb_may_begin (error, op_name, "x", (const gconstpointer[]){ x }, 1))
     return FALSE;
   if (x->view.n_dims > 0)
     return ebb_normalize_dim (op_name, dim, (guint) x->view.n_dims, error);
@@ -483,7 +483,7 @@ ebb_parallel_scatter (EbbTensor *x,
                       EbbProcessGroup *group,
                       GError **error)
 {
-  if (x == NULL || !check_dim ("parallel_scatter", x, &dim, error))
+  if (!check_dim ("parallel_scatter", x, &dim, error))
     return NULL;
   group = group_or_default (group);
   if (is_alone (group))
@@ -513,7 +513,7 @@ ebb_parallel_reduce_scatter (EbbTensor *x,
                              EbbProcessGroup *group,
                              GError **error)
 {
-  if (x == NULL || !check_dim ("parallel_reduce_scatter", x, &dim, error))
+  if (!check_dim ("parallel_reduce_scatter", x, &dim, error))
     return NULL;
   group = group_or_default (group);
   if (is_alone (group))
@@ -530,7 +530,7 @@ ebb_parallel_gather_sized (EbbTensor *x,
                            EbbProcessGroup *group,
                            GError **error)
 {
-  if (x == NULL || !check_dim ("parallel_gather", x, &dim, error))
+  if (!check_dim ("parallel_gather", x, &dim, error))
     return NULL;
   group = group_or_default (group);
   if (x->view.shape[dim] != get_count (group, n))
@@ -628,7 +628,7 @@ ebb_parallel_gather (EbbTensor *x,
 {
   gint64 n;
 
-  if (x == NULL || !check_dim ("parallel_gather", x, &dim, error))
+  if (!check_dim ("parallel_gather", x, &dim, error))
     return NULL;
   group = group_or_default (group);
   if (is_alone (group))

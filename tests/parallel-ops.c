@@ -673,7 +673,8 @@ make_mistakes (EbbProcessGroup *group,
       g_autoptr (GError) failure = NULL;
 
       g_assert_null (apply (op, NULL, 0, group, &failure));
-      g_assert_no_error (failure);
+      test_assert_error (failure, EBB_ERROR_INVALID_ARGUMENT, "x is NULL");
+      g_clear_error (&failure);
       for (int dim = -3; dim <= 2; dim += 5)
         if (has_dim)
           {
