@@ -1,5 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
 #include "nn/bert.h"
+#include "nn/gpt-file-private.h"
 #include "nn/state-private.h"
 #include "nn/module-instance-private.h"
 #include "tensor/autograd.h"
@@ -136,11 +138,37 @@ rename_norm (const char *name)
   return g_strdup (name);
 }
 
+/* What is passed over because the model has one weight for both has to be the other one. */
+static gboolean
+check_tied (EbbArgs *state, GError **error)
+{
+  static const char *const pairs[][2] = {
+    { "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight" },
+    { "cls.predictions.decoder.bias", "cls.predictions.bias" },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (pairs); i++)
+    {
+      int copy = ebb_args_find (state, pairs[i][0]), own = ebb_args_find (state, pairs[i][1]);
+      EbbTensor *a = copy >= 0 ? ebb_args_peek_tensor (state, (guint) copy) : NULL;
+      EbbTensor *b = own >= 0 ? ebb_args_peek_tensor (state, (guint) own) : NULL;
+
+      if (a == NULL || b == NULL || ebb_weights_have_same_bits (a, b))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "load_published: %s differs from %s: an EbbBert has one for both",
+                   pairs[i][0], pairs[i][1]);
+      return FALSE;
+    }
+  return TRUE;
+}
+
 static EbbArgs *
 drop_and_rename (EbbArgs *state, GError **error)
 {
   g_autoptr (EbbArgs) result = ebb_args_new (EBB_ARGS_DICT);
 
+  if (!check_tied (state, error))
+    return NULL;
   for (guint i = 0; i < ebb_args_get_length (state); i++)
     {
       const char *name = ebb_args_get_key (state, i);
@@ -160,6 +188,14 @@ drop_and_rename (EbbArgs *state, GError **error)
         continue;
       tensor = ebb_args_get_tensor (state, i);
       renamed = rename_norm (name);
+      if (ebb_args_find (result, renamed) >= 0)
+        {
+          g_autofree char *shown = ebb_escape_text (renamed);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "load_published: %s is there twice, by its old name too",
+                       shown);
+          return NULL;
+        }
       ebb_args_add_tensor (result, renamed, tensor);
     }
   return g_steal_pointer (&result);
@@ -173,8 +209,9 @@ drop_and_rename (EbbArgs *state, GError **error)
  *
  * Loads weights in the layout of the published BERT files, as of `bert-base-uncased`: `bert.embeddings.*`,
  * `bert.encoder.layer.N.*`, with queries, keys and values apart, and `cls.predictions.*`. Norms may have `gamma` and
- * `beta`. The pooler, the head of the other task, and what is tied to other weights are passed over. With an error
- * nothing is changed.
+ * `beta`. The pooler, the head of the other task, and what is tied to other weights are passed over; a decoder that
+ * differs from the embedding of the words, or its bias from `cls.predictions.bias`, is an error. With an error nothing
+ * is changed.
  *
  * Returns: %TRUE if all was copied, %FALSE with @error set as ebb_module_load_state_dict() does
  */

@@ -14,5 +14,8 @@ EbbTensor *ebb_gpt2_find (EbbArgs *state,
                           const char *name);
 /* Whether the output product has no weight of its own: none at all, or bit for bit that of the embedding. */
 gboolean ebb_gpt2_is_tied (EbbArgs *state);
+/* FALSE also where there is no memory to compare them. */
+gboolean ebb_weights_have_same_bits (EbbTensor *first,
+                                     EbbTensor *second);
 
 G_END_DECLS

@@ -356,23 +356,29 @@ copy_to_host (EbbTensor *tensor)
 }
 
 gboolean
-ebb_gpt2_is_tied (EbbArgs *state)
+ebb_weights_have_same_bits (EbbTensor *first,
+                            EbbTensor *second)
 {
-  EbbTensor *head = ebb_gpt2_find (state, "lm_head.weight"), *words = ebb_gpt2_find (state, "wte.weight");
   g_autoptr (EbbTensor) a = NULL;
   g_autoptr (EbbTensor) b = NULL;
   const void *x, *y;
 
-  if (head == NULL || words == NULL)
-    return head == NULL;
-  if (head->view.dtype != words->view.dtype || head->view.n_dims != words->view.n_dims
-      || memcmp (head->view.shape, words->view.shape, sizeof (gint64) * (gsize) head->view.n_dims) != 0)
+  if (first->view.dtype != second->view.dtype || first->view.n_dims != second->view.n_dims
+      || memcmp (first->view.shape, second->view.shape, sizeof (gint64) * (gsize) first->view.n_dims) != 0)
     return FALSE;
-  a = copy_to_host (head);
-  b = copy_to_host (words);
+  a = copy_to_host (first);
+  b = copy_to_host (second);
   x = a != NULL ? ebb_tensor_get_data (a, NULL) : NULL;
   y = b != NULL ? ebb_tensor_get_data (b, NULL) : NULL;
   return x != NULL && y != NULL && memcmp (x, y, ebb_tensor_get_n_bytes (a)) == 0;
+}
+
+gboolean
+ebb_gpt2_is_tied (EbbArgs *state)
+{
+  EbbTensor *head = ebb_gpt2_find (state, "lm_head.weight"), *words = ebb_gpt2_find (state, "wte.weight");
+
+  return head == NULL || (words != NULL && ebb_weights_have_same_bits (head, words));
 }
 
 static gboolean

@@ -73,6 +73,14 @@ from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
         name += strlen (EBB_GPT2_PREFIX);
       if (is_mask (name) || (tied && strcmp (name, "lm_head.weight") == 0))
         continue;
+      if (ebb_args_find (state, name) >= 0)
+        {
+          g_autofree char *shown = ebb_escape_text (name);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "load_gpt2: %s is there twice, with and without " EBB_GPT2_PREFIX, shown);
+          return NULL;
+        }
       if (!add_turned (state, name, tensor, error))
         return NULL;
     }

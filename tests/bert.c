@@ -309,6 +309,7 @@ weights_of_another_model_are_refused (void)
   g_autoptr (EbbArgs) published = NULL;
   g_autoptr (EbbTensor) weight = ebb_module_get_parameter (bert, "word_embeddings.weight");
   g_autoptr (EbbTensor) before = ebb_copy (weight, NULL);
+  g_autoptr (EbbTensor) other = NULL;
   g_autoptr (GError) error = NULL;
 
   ebb_bert_config_set_hidden (config, 64);
@@ -323,6 +324,22 @@ weights_of_another_model_are_refused (void)
   g_assert_false (ebb_bert_load_published (EBB_BERT (bert), own, &error));
   test_assert_error (error, EBB_ERROR_STATE, "missing (42): bert.embeddings.word_embeddings.weight",
                      "unexpected (34): ");
+  g_clear_error (&error);
+  g_clear_pointer (&published, ebb_args_unref);
+  published = ebb_bert_to_published_state (EBB_BERT (bert), &error);
+  g_assert_no_error (error);
+  ebb_args_add_tensor (published, "cls.predictions.decoder.weight", before);
+  g_assert_true (ebb_bert_load_published (EBB_BERT (bert), published, &error));
+  other = ebb_mul_scalar (before, 2, &error);
+  ebb_args_add_tensor (published, "cls.predictions.decoder.weight", other);
+  g_assert_false (ebb_bert_load_published (EBB_BERT (bert), published, &error));
+  test_assert_error (error, EBB_ERROR_STATE,
+                     "cls.predictions.decoder.weight differs from bert.embeddings.word_embeddings.weight");
+  g_clear_error (&error);
+  ebb_args_add_tensor (published, "cls.predictions.decoder.weight", before);
+  ebb_args_add_tensor (published, "bert.embeddings.LayerNorm.gamma", other);
+  g_assert_false (ebb_bert_load_published (EBB_BERT (bert), published, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "bert.embeddings.LayerNorm.weight is there twice");
   g_clear_error (&error);
   ebb_args_add_int (numbers, "bert.embeddings.word_embeddings.weight", 3);
   g_assert_false (ebb_bert_load_published (EBB_BERT (bert), numbers, &error));

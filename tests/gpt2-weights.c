@@ -108,6 +108,22 @@ a_head_that_is_the_embedding_is_tied (void)
   g_assert_no_error (error);
 }
 
+/* Which of both is meant, nobody knows. */
+static void
+names_with_and_without_prefix_are_an_error (void)
+{
+  g_autoptr (EbbArgs) weights = load_untied ();
+  g_autoptr (EbbGptConfig) config = make_config (weights);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) model = ebb_gpt_new (config, &error);
+  g_autoptr (EbbTensor) head = ebb_args_get_tensor (weights, (guint) ebb_args_find (weights, "lm_head.weight"));
+
+  g_assert_no_error (error);
+  ebb_args_add_tensor (weights, "transformer.wte.weight", head);
+  g_assert_false (ebb_gpt_load_gpt2 (EBB_GPT (model), weights, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "load_gpt2: wte.weight is there twice, with and without transformer.");
+}
+
 /* What config.json says is taken over, or goes with the tensors, or is an error that names it. */
 static void
 the_configuration_is_taken_over (void)
@@ -202,6 +218,8 @@ main (int argc,
   g_test_add_func ("/gpt2-weights/give-pytorchs-logits", published_weights_give_pytorchs_logits);
   g_test_add_func ("/gpt2-weights/an-untied-head-is-used", an_untied_head_is_used);
   g_test_add_func ("/gpt2-weights/a-head-that-is-the-embedding-is-tied", a_head_that_is_the_embedding_is_tied);
+  g_test_add_func ("/gpt2-weights/names-with-and-without-prefix-are-an-error",
+                   names_with_and_without_prefix_are_an_error);
   g_test_add_func ("/gpt2-weights/the-configuration-is-taken-over", the_configuration_is_taken_over);
   g_test_add_func ("/gpt2-weights/metadata-say-what-shapes-dont", metadata_say_what_shapes_dont);
   return g_test_run ();
