@@ -4,7 +4,7 @@
 #include <glib.h>
 
 /* How processes that nothing has brought together yet get the same bytes from rank 0, over TCP. Each is told where that
- * is by the environment, as torchrun and its like do: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; and a secret that
+ * is by the environment, as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; and a secret that
  * they share, EBB_RENDEZVOUS_TOKEN, which may be missing if MASTER_ADDR is this machine's loopback device. */
 
 G_BEGIN_DECLS

@@ -287,7 +287,7 @@ let_out (Host *host,
 
 /* -- rank 0: all of them ------------------------------------------------------------------------------------------- */
 
-/* NULL without an error if the address is none of this machine. */
+/* NULL with an error, also if the address is not this machine's. */
 static GSocket *
 listen_at (GInetAddress *address,
            guint16 port,
@@ -305,7 +305,7 @@ listen_at (GInetAddress *address,
                                                                                        : NULL;
 }
 
-/* At all addresses of the host that are this machine's. One that another program listens at is none to do without:
+/* At all addresses of the host that are this machine's. Fails if another program listens at one of them, since
  * guests would come to that program. */
 static gboolean
 listen_at_all (Host *self,

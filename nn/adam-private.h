@@ -6,7 +6,7 @@
 
 G_BEGIN_DECLS
 
-/* Adam's, but for the decay. */
+/* Differs from Adam's in the decay alone. */
 extern const EbbOptimizerKind ebb_adamw_kind;
 
 G_END_DECLS

@@ -70,7 +70,7 @@ refuse (EbbFolderLock *self,
   return FALSE;
 }
 
-/* Whether the file that is locked is still the one of that name: whoever had it may have removed it before. */
+/* Whether the file that is locked is still the one of that name: its last owner may have removed it before. */
 static gboolean
 is_current (EbbFolderLock *self)
 {
@@ -158,8 +158,8 @@ ebb_folder_lock_initable_init (GInitableIface *iface)
  * Locks a folder for a training that saves its state there. On many ranks one of them does it for all.
  *
  * Returns: (transfer full) (nullable): the lock; %NULL with %EBB_ERROR_STATE and the process and the host that have it,
- * or with %EBB_ERROR_IO if the folder can't be written. Where the file system has no locks there is none, and a message
- * that says so
+ * or with %EBB_ERROR_IO if the folder can't be written. Where the file system has no locks the object locks nothing,
+ * and a message says so
  */
 EbbFolderLock *
 ebb_folder_lock_new (const char *folder,

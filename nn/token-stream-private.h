@@ -4,7 +4,7 @@
 #include "nn/tokenizer.h"
 
 /* Tokens in the narrowest storage that holds them; bytes stay where they are, in memory or in a file, which is read
- * anew for each window: it is not mapped, since whoever cuts a mapped file ends the processes that read it. */
+ * anew for each window: it is not mapped, since a mapped file that is cut ends the processes that read it. */
 
 G_BEGIN_DECLS
 

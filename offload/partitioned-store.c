@@ -26,7 +26,7 @@
  * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
  * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept whole. So are
  * integers and masks, results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and
- * tensors of so few elements that a piece with what is kept to compare would not be smaller, or of fewer than
+ * tensors of so few elements that a piece with its sample would not be smaller, or of fewer than
  * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
  *
  * The pieces go to the next store (a contiguous, host, disk, keep or compressed store), or stay on the tensor's device.

@@ -184,7 +184,7 @@ test_who_has_no_token_gets_nothing (void)
   g_assert_cmpmem (ranks[1].data, N_BYTES, ranks[0].data, N_BYTES);
 }
 
-/* Says to the one that comes what rank 0 would, but for the signature. */
+/* Says to the one that comes what rank 0 would, without the signature. */
 static gpointer
 pretend (gpointer data)
 {

@@ -7,7 +7,7 @@
 
 /* When units come and go, in the forwards and the backward pass of one thread. What counts for backward are the nodes
  * of live graphs that hold a unit's parameters, whichever way the forward was wrapped: while there are any, another
- * backward through the unit is still to come, and it is neither let go nor are its gradients reduced.
+ * backward through the unit is still to come, and it is neither resharded nor are its gradients reduced.
  *
  * The modules' forward counters, which FairScale reads for that, can't say it. They count the forwards of checkpoints
  * alone, so that they are zero for a unit without one; they are zero again when a recompute has ended, before the nodes

@@ -71,7 +71,7 @@ clamp_i64 (const EbbBlockI64 *block)
     block->y[i] = MIN (high, MAX (low, block->in[0][i * block->step[0]]));
 }
 
-/* 0 at a bound; an infinite one is none, which nothing but infinity equals. */
+/* 0 at a bound. Infinity is no bound: only infinity itself equals it. */
 static void
 clamp_grad (const EbbBlockF32 *block)
 {
