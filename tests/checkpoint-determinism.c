@@ -414,20 +414,49 @@ change_shape (EbbArgs *args,
   return z ? ebb_args_new_for_tensor (z) : NULL;
 }
 
+/* A sum first; in the recompute a difference, of the same looks: neither saves anything that could be compared. */
+static EbbArgs *
+change_sum (EbbArgs *args,
+            gpointer user_data,
+            GError **error)
+{
+  Changing *changing = user_data;
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = changing->calls++ == 0 ? ebb_add (x, x, error) : ebb_sub (x, x, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+static EbbCheckpointPolicy
+keep_all (const char *op,
+          guint ordinal,
+          guint64 n_bytes,
+          gpointer user_data,
+          GError **error)
+{
+  return EBB_CHECKPOINT_POLICY_MUST_SAVE;
+}
+
 static void
 assert_kept_result_is_refused (EbbCheckpointFunc func)
 {
   GError *error = NULL;
   Changing changing = { 0 };
-  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new_selective ();
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
   g_autoptr (EbbTensor) x = new_input (4, 4, TRUE);
   g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
-  g_autoptr (EbbArgs) result = ebb_checkpoint (func, &changing, NULL, args, options, &error);
-  g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
-  g_autoptr (EbbTensor) loss = test_loss (z);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (EbbTensor) z = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
 
+  ebb_checkpoint_options_set_policy (options, keep_all, NULL, NULL);
+  ebb_checkpoint_options_set_early_stop (options, FALSE);
+  result = ebb_checkpoint (func, &changing, NULL, args, options, &error);
+  z = ebb_args_get_tensor (result, 0);
+  loss = test_loss (z);
   g_assert_false (ebb_tensor_backward (loss, &error));
-  g_assert_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE);
+  test_assert_error (error, EBB_ERROR_RECOMPUTE, "op 0, whose result was kept, was ");
   g_clear_error (&error);
 }
 
@@ -435,6 +464,7 @@ static void
 kept_result_stands_in_for_its_own_op_alone (void)
 {
   assert_kept_result_is_refused (change_op);
+  assert_kept_result_is_refused (change_sum);
   assert_kept_result_is_refused (change_shape);
 }
 
@@ -509,6 +539,91 @@ argument_changed_inside_is_an_error (void)
   assert_changed_argument_is_refused (disk);
 }
 
+static EbbArgs *
+exp_of_product (EbbArgs *args,
+                gpointer user_data,
+                GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = ebb_mul (x, user_data, error);
+  g_autoptr (EbbTensor) z = ebb_exp (y, error);
+
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+/* What begins inside an input and ends beyond it is not to be had from what a store gives back for that input. */
+static void
+rows_beyond_an_input_come_back (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbSavedTensorHooks) disk = ebb_disk_store_new (NULL, &error);
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbTensor) all = new_input (3, 4, FALSE);
+  g_autoptr (EbbTensor) x = ebb_narrow (all, 0, 0, 2, &error);
+  g_autoptr (EbbTensor) last = ebb_narrow (all, 0, 1, 2, &error);
+  EbbTensor *grads[2];
+
+  g_assert_true (ebb_tensor_set_requires_grad (x, TRUE, &error));
+  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (disk), 0);
+  ebb_checkpoint_options_set_store (options, disk);
+  for (int checkpointed = 0; checkpointed < 2; checkpointed++)
+    {
+      g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+      g_autoptr (EbbArgs) result = checkpointed ? ebb_checkpoint (exp_of_product, last, NULL, args, options, &error)
+                                                : exp_of_product (args, last, &error);
+      g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
+      g_autoptr (EbbTensor) loss = test_loss (z);
+
+      g_assert_true (ebb_activation_store_synchronize (EBB_ACTIVATION_STORE (disk), &error));
+      ebb_tensor_set_grad (x, NULL, &error);
+      ebb_tensor_backward (loss, &error);
+      g_assert_no_error (error);
+      grads[checkpointed] = ebb_tensor_get_grad (x);
+    }
+  g_assert_true (ebb_tensor_equal (grads[0], grads[1]));
+  ebb_tensor_unref (grads[0]);
+  ebb_tensor_unref (grads[1]);
+}
+
+/* Changes in place what the exp before saved. */
+static EbbArgs *
+change_what_was_used (EbbArgs *args,
+                      gpointer user_data,
+                      GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = ebb_exp (x, error);
+  g_autoptr (EbbTensor) z = NULL;
+  gboolean changed;
+
+  ebb_push_grad_enabled (FALSE);
+  changed = y != NULL && ebb_tensor_scale (y, 2, error);
+  ebb_pop_grad_enabled ();
+  z = changed ? ebb_square (y, error) : NULL;
+  return z ? ebb_args_new_for_tensor (z) : NULL;
+}
+
+/* As without a checkpoint: what a recompute saves may not change either before backward uses it. */
+static void
+what_was_used_and_changed_is_an_error (void)
+{
+  for (int checkpointed = 0; checkpointed < 2; checkpointed++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autoptr (EbbTensor) x = new_input (4, 4, TRUE);
+      g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+      g_autoptr (EbbArgs) result = checkpointed
+                                       ? ebb_checkpoint (change_what_was_used, NULL, NULL, args, NULL, &error)
+                                       : change_what_was_used (args, NULL, &error);
+      g_autoptr (EbbTensor) z = ebb_args_get_tensor (result, 0);
+      g_autoptr (EbbTensor) loss = test_loss (z);
+
+      g_assert_no_error (error);
+      g_assert_false (ebb_tensor_backward (loss, &error));
+      test_assert_error (error, EBB_ERROR_VERSION, "shape [4, 4] that backward needs was changed in place");
+    }
+}
+
 int
 main (int argc,
       char **argv)
@@ -533,6 +648,9 @@ main (int argc,
                    kept_result_stands_in_for_its_own_op_alone);
   g_test_add_func ("/checkpoint/determinism/smaller-tensor-is-refused-without-checks",
                    smaller_tensor_is_refused_without_checks);
+  g_test_add_func ("/checkpoint/determinism/rows-beyond-an-input-come-back", rows_beyond_an_input_come_back);
+  g_test_add_func ("/checkpoint/determinism/what-was-used-and-changed-is-an-error",
+                   what_was_used_and_changed_is_an_error);
   g_test_add_func ("/checkpoint/determinism/argument-changed-inside-is-an-error",
                    argument_changed_inside_is_an_error);
   return g_test_run ();

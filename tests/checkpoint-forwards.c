@@ -193,6 +193,20 @@ takes_views (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
   return ebb_softmax (both, 0, error);
 }
 
+/* Two parts of one tensor that differ in nothing but where they begin, both saved. */
+static EbbTensor *
+halves_a_tensor (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
+{
+  GAIN;
+  g_autoptr (EbbTensor) scaled = ebb_mul (x, gain, error);
+  g_autoptr (EbbTensor) first = ebb_narrow (scaled, 0, 0, 2, error);
+  g_autoptr (EbbTensor) last = ebb_narrow (scaled, 0, 2, 2, error);
+  g_autoptr (EbbTensor) a = ebb_sin (first, error);
+  g_autoptr (EbbTensor) b = ebb_sin (last, error);
+
+  return ebb_mul (a, b, error);
+}
+
 static EbbTensor *
 gives_its_input (EbbModule *self, EbbTensor *x, gpointer data, GError **error)
 {
@@ -266,6 +280,7 @@ static const Case cases[] = {
   { "calls-itself", calls_itself },
   { "makes-tensors", makes_tensors },
   { "takes-views", takes_views },
+  { "halves-a-tensor", halves_a_tensor },
   { "gives-its-input", gives_its_input },
   { "gives-nothing-in-it", gives_nothing_in_it },
   { "gives-a-scalar", gives_a_scalar },

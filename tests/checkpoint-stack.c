@@ -268,9 +268,11 @@ test_chunks_follow_the_layers_of_the_stack (void)
 {
   g_autoptr (EbbModule) stack = ebb_sequential_new ();
   g_autoptr (EbbModule) other = test_scale_new (16);
+  g_autoptr (EbbModule) replaced = NULL; /* which lives on */
 
   for (guint i = 0; i < 3; i++)
     append_scale (stack, 2);
+  replaced = ebb_module_get_child (stack, "0");
   g_assert_true (ebb_checkpoint_wrap_uniform (stack, 2, NULL, NULL));
   assert_slope (stack, 8);
   append_scale (stack, 4);

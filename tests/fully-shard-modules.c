@@ -257,6 +257,37 @@ check_unused (EbbProcessGroup *group,
   return TRUE;
 }
 
+/* What one replica leaves out has the mean of the others' gradients on that one too. */
+static gboolean
+check_unused_on_a_replica (EbbProcessGroup *group,
+                           gpointer user_data,
+                           GError **error)
+{
+  static const char *const names[] = { "data", "shard" };
+  const gint64 sizes[] = { -1, 1 };
+  guint own = ebb_process_group_get_rank (group) == 0 ? 0 : 1;
+  g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, names, sizes, 2, error);
+  g_autoptr (EbbModule) sharded = make_router (&own);
+  g_autoptr (EbbModule) replicated = make_router (&own);
+  g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
+  EbbModule *const both[] = { sharded, replicated };
+  double norms[2];
+
+  ebb_fully_shard_options_set_reshard_after_forward (options, EBB_RESHARD_NEVER);
+  test_shard_children_with (sharded, group, options);
+  ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+  test_shard_children_with (replicated, ebb_mesh_get_group (mesh, "shard"), options);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (both[i], 1, error);
+
+      test_shard_step (both[i], group);
+      g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 1e9, &norms[i], error));
+    }
+  g_assert_cmpfloat_with_epsilon (norms[1], norms[0], 1e-5 * norms[0]);
+  return TRUE;
+}
+
 /* Units of the same shapes are not taken for one another. */
 static gboolean
 check_another_way (EbbProcessGroup *group,
@@ -584,6 +615,7 @@ static const struct
   { "/fully-shard/modules/shared", check_shared },
   { "/fully-shard/modules/tied", check_tied },
   { "/fully-shard/modules/unused", check_unused },
+  { "/fully-shard/modules/unused-on-a-replica", check_unused_on_a_replica },
   { "/fully-shard/modules/another-way-is-told", check_another_way },
   { "/fully-shard/modules/summon", check_summon },
   { "/fully-shard/modules/report", check_report },

@@ -359,6 +359,27 @@ a_disk_that_fails_again_and_again_is_left_alone (void)
   }
 }
 
+/* Room for which the disk had no space is free again. */
+static void
+refused_room_is_free_again (void)
+{
+  g_autoptr (GError) error = NULL;
+  EbbDiskFile *file = ebb_disk_file_new (scratch, &error);
+  guint64 offset = G_MAXUINT64;
+
+  g_assert_no_error (error);
+  fail_from (EBB_DISK_GROW, 0, FALSE, ENOSPC);
+  g_assert_false (ebb_disk_file_take (file, PAGE, PAGE, &offset, &error));
+  test_assert_error (error, EBB_ERROR_IO, scratch, "4096 bytes", g_strerror (ENOSPC));
+  g_assert_cmpuint (ebb_disk_file_get_in_use (file), ==, 0);
+  g_clear_error (&error);
+  g_assert_true (ebb_disk_file_take (file, PAGE, PAGE, &offset, &error));
+  g_assert_no_error (error);
+  g_assert_cmpuint (offset, ==, 0);
+  g_atomic_pointer_set (&ebb_disk_fault, NULL);
+  ebb_disk_file_unref (file);
+}
+
 static int
 fail_every_other_write (EbbDiskOperation operation)
 {
@@ -434,6 +455,7 @@ main (int argc, char **argv)
                    a_disk_that_fails_again_and_again_is_left_alone);
   g_test_add_func ("/disk-failures/a-disk-that-fails-now-and-then-stays-in-use",
                    a_disk_that_fails_now_and_then_stays_in_use);
+  g_test_add_func ("/disk-failures/refused-room-is-free-again", refused_room_is_free_again);
   g_test_add_func ("/disk-failures/the-next-one-is-told", the_next_one_is_told);
   g_test_add_func ("/disk-failures/what-cant-be-read-is-tried-again", what_can_t_be_read_is_tried_again);
   status = g_test_run ();

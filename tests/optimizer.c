@@ -167,6 +167,18 @@ step_sgd (Reference *r, const float *g, int t, double lr, double decay, double s
 }
 
 static void
+step_damped_sgd (Reference *r, const float *g, int t, double lr, double decay, double scale)
+{
+  for (int i = 0; i < N; i++)
+    {
+      double grad = g[i] * scale + decay * r->w[i];
+
+      r->a[i] = t == 1 ? grad : 0.7 * r->a[i] + 0.6 * grad;
+      r->w[i] -= lr * r->a[i];
+    }
+}
+
+static void
 follow_reference (EbbOptimizer *optimizer,
                   EbbTensor *weight,
                   void (*step) (Reference *, const float *, int, double, double, double))
@@ -222,6 +234,20 @@ nesterov_follows_its_formula (void)
   g_assert_no_error (error);
   g_object_set (optimizer, "momentum", 0.7, "nesterov", TRUE, "weight-decay", 0.1, NULL);
   follow_reference (optimizer, weight, step_sgd);
+}
+
+/* The first gradient is taken as it is, the later ones damped. */
+static void
+dampening_follows_its_formula (void)
+{
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autoptr (EbbModule) module = make_module (&weight);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0.02, &error);
+
+  g_assert_no_error (error);
+  g_object_set (optimizer, "momentum", 0.7, "dampening", 0.4, "weight-decay", 0.1, NULL);
+  follow_reference (optimizer, weight, step_damped_sgd);
 }
 
 /* With decay the moments see the parameter: Adam's gradient is g + weight_decay * w, AdamW's is g. */
@@ -767,6 +793,7 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer/adamw-follows-its-formula", adamw_follows_its_formula);
   g_test_add_func ("/optimizer/adam-adds-the-decay-to-the-gradient", adam_adds_the_decay_to_the_gradient);
   g_test_add_func ("/optimizer/nesterov-follows-its-formula", nesterov_follows_its_formula);
+  g_test_add_func ("/optimizer/dampening-follows-its-formula", dampening_follows_its_formula);
   g_test_add_func ("/optimizer/biases-and-norms-can-be-spared-decay", biases_and_norms_can_be_spared_decay);
   g_test_add_func ("/optimizer/groups-have-their-own-rates", groups_have_their_own_rates);
   g_test_add_func ("/optimizer/gradients-are-dropped-or-zeroed", gradients_are_dropped_or_zeroed);
