@@ -1,5 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
+#include "support/tensors.h"
+
+#include <math.h>
 
 /* Views, strides, broadcasting and dtypes: what a tensor is, by what is read back from it. */
 
@@ -330,8 +333,15 @@ reductions_along_dimensions (void)
   g_autoptr (EbbTensor) values = NULL;
   g_autoptr (EbbTensor) indices = NULL;
   g_autoptr (EbbTensor) flat = ebb_flatten (x, 0, -1, &error);
+  g_autoptr (EbbTensor) one = ebb_narrow (flat, 0, 3, 1, &error);
+  g_autoptr (EbbTensor) of_one = ebb_var (one, NULL, 0, 1, FALSE, &error);
+  g_autoptr (EbbTensor) none = count_up (SHAPE (3, 0, 2));
+  g_autoptr (EbbTensor) turned = ebb_transpose (none, 0, 2, &error);
+  g_autoptr (EbbTensor) of_none = ebb_var (turned, NULL, 0, 0, FALSE, &error);
 
   g_assert_no_error (error);
+  g_assert_true (isnan (test_at (of_one, 0)));
+  g_assert_true (isnan (test_at (of_none, 0)));
   assert_shape (sum, 3);
   assert_values (sum, 14, 22, 30);
   assert_shape (mean, 2, 1, 2);
