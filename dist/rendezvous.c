@@ -131,7 +131,8 @@ struct _Host
   Guest **owners;  /* [n_ranks]: who is given the bytes now */
   gboolean *given; /* [n_ranks] */
   GPtrArray *listeners, *guests;
-  char *refused; /* the last one, for a message */
+  char *refused;       /* the last one, for a message */
+  gboolean is_reached; /* by other machines */
 };
 
 static Guest *
@@ -323,7 +324,10 @@ listen_at_all (Host *self,
       g_clear_error (&failure);
       socket = listen_at (l->data, port, &failure);
       if (socket != NULL)
-        g_ptr_array_add (self->listeners, socket);
+        {
+          g_ptr_array_add (self->listeners, socket);
+          self->is_reached = self->is_reached || !g_inet_address_get_is_loopback (l->data);
+        }
       else if (g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE))
         break;
     }
@@ -344,8 +348,9 @@ set_missing (Host *self,
   for (guint i = 1; i < self->n_ranks; i++)
     if (!self->given[i])
       g_string_append_printf (ranks, "%s%u", ranks->len > 0 ? ", " : "", i);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "of %u ranks these didn't come within %g s: %s%s",
-               self->n_ranks, timeout, ranks->str, self->refused != NULL ? self->refused : "");
+  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "of %u ranks these didn't come within %g s: %s%s%s",
+               self->n_ranks, timeout, ranks->str, self->refused != NULL ? self->refused : "",
+               self->is_reached ? "" : " (MASTER_ADDR is an address that only processes of rank 0's machine reach)");
   return FALSE;
 }
 
@@ -387,13 +392,20 @@ let_in (Host *self)
 {
   for (guint i = 0; i < self->listeners->len; i++)
     {
+      g_autoptr (GError) failure = NULL;
       GSocket *socket;
 
-      while ((socket = g_socket_accept (self->listeners->pdata[i], NULL, NULL)) != NULL)
+      while ((socket = g_socket_accept (self->listeners->pdata[i], NULL, &failure)) != NULL)
         {
           if (self->guests->len >= self->n_ranks + MAX_STRANGERS)
             let_out_first_stranger (self);
           g_ptr_array_add (self->guests, guest_new (socket));
+        }
+      /* Without a file descriptor to spare the connection stays, and the next poll would be ready at once. */
+      if (!g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_WOULD_BLOCK))
+        {
+          let_out_first_stranger (self);
+          g_usleep (10000);
         }
     }
 }
