@@ -743,47 +743,6 @@ autocast_sees_the_new_weights (void)
   g_assert_cmpfloat_with_epsilon (sums[1], sums[0] - N, 1);
 }
 
-/* -- the rest ------------------------------------------------------------------------------------------------------ */
-
-static void
-the_cosine_warms_up_and_comes_down (void)
-{
-  g_autoptr (EbbSchedule) schedule = ebb_cosine_schedule_new (4, 12, 0.1);
-  g_autoptr (EbbTensor) weight = NULL;
-  g_autoptr (EbbModule) module = make_module (&weight);
-  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, NULL);
-
-  g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 0), ==, 0.25);
-  g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 3), ==, 1);
-  g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 4), ==, 1);
-  g_assert_cmpfloat_with_epsilon (ebb_schedule_get_factor (schedule, 8), 0.55, 1e-12);
-  g_assert_cmpfloat_with_epsilon (ebb_schedule_get_factor (schedule, 6), 0.1 + 0.45 * (1 + sqrt (0.5)), 1e-12);
-  g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 12), ==, 0.1);
-  g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 1000), ==, 0.1);
-  ebb_schedule_apply (schedule, optimizer);
-  g_assert_cmpfloat (ebb_optimizer_get_lr_scale (optimizer), ==, 0.25);
-  g_assert_true (ebb_optimizer_step (optimizer, NULL));
-  ebb_schedule_apply (schedule, optimizer);
-  g_assert_cmpfloat (ebb_optimizer_get_lr_scale (optimizer), ==, 0.5);
-}
-
-/* Nothing of the cosine is left, and no step divides by its length. */
-static void
-a_warmup_may_take_all_steps (void)
-{
-  static const gint64 totals[] = { 4, 3, 0 };
-
-  for (guint i = 0; i < G_N_ELEMENTS (totals); i++)
-    {
-      g_autoptr (EbbSchedule) schedule = ebb_cosine_schedule_new (4, totals[i], 0.1);
-
-      for (gint64 step = 0; step < 4; step++)
-        g_assert_cmpfloat (ebb_schedule_get_factor (schedule, step), ==, (double) (step + 1) / 4);
-      g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 4), ==, 0.1);
-      g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 5), ==, 0.1);
-    }
-}
-
 int
 main (int argc, char **argv)
 {
@@ -811,7 +770,5 @@ main (int argc, char **argv)
   g_test_add_func ("/optimizer/a-state-that-does-not-fit-changes-nothing", a_state_that_does_not_fit_changes_nothing);
   g_test_add_func ("/optimizer/small-steps-add-up-in-bf16", small_steps_add_up_in_bf16);
   g_test_add_func ("/optimizer/autocast-sees-the-new-weights", autocast_sees_the_new_weights);
-  g_test_add_func ("/optimizer/the-cosine-warms-up-and-comes-down", the_cosine_warms_up_and_comes_down);
-  g_test_add_func ("/optimizer/a-warmup-may-take-all-steps", a_warmup_may_take_all_steps);
   return g_test_run ();
 }

@@ -69,7 +69,7 @@ def check_includes():
                     complain(path, number, f"a backend includes {included}: backends know nothing of autograd")
     for path in list(files("examples", ".c", ".h")) + list(files("tests", ".c", ".h")):
         relative = os.path.relpath(path, ROOT)
-        if re.match(r"tests/(internal-|support/|fuzz/|bench/)", relative):
+        if re.match(r"tests/(internal-|mpi/internal-|support/|fuzz/|bench/)", relative):
             continue
         for number, line in enumerate(read(path).splitlines(), 1):
             match = re.match(r'\s*#\s*include\s+["<]((?:ebb/)?(?:%s)/[^">]+)[">]' % "|".join(FOLDERS), line)
