@@ -117,6 +117,7 @@ say (GSocketConnection *connection,
 static void
 test_strangers_keep_nobody_waiting (void)
 {
+  static const char request[] = "GET / HTTP/1.0\r\n\r\nand more than any rank would ever say first";
   Rank ranks[] = { { .rank = 0, .size = 2, .timeout = 60 }, { .rank = 1, .size = 2, .timeout = 60 } };
   g_autoptr (GPtrArray) strangers = g_ptr_array_new_with_free_func (g_object_unref);
   guint port = choose_port ();
@@ -128,7 +129,7 @@ test_strangers_keep_nobody_waiting (void)
       if (i % 3 == 1)
         say (strangers->pdata[i], "ebb-rendezvous", 14);
       else if (i % 3 == 2)
-        say (strangers->pdata[i], "GET / HTTP/1.0\r\n\r\nand more than any rank would ever say first", 64);
+        say (strangers->pdata[i], request, sizeof request);
     }
   spread (&ranks[1]);
   g_thread_join (first);
