@@ -120,8 +120,8 @@ def fully_shard_auto_wrap(root, min_parameters, group=None, force_leaf_modules=N
     """Shards what has at least so many parameters by itself, without those in units below it; returns root.
 
     force_leaf_modules: types below which nothing becomes a unit, nor they themselves; None: Ebb.MultiHeadAttention.
-    exclude_wrap_modules: types that become none themselves; None: Ebb.ModuleList and Ebb.Embedding. If too little is
-    left for root, what is left is in no unit, and nobody averages its gradients: Ebb.fully_shard(root) takes it.
+    exclude_wrap_modules: types that become none themselves; None: Ebb.ModuleList and Ebb.Embedding. If root is
+    too small to be a unit, call Ebb.fully_shard(root): without it the gradients outside of units are not averaged.
     options: as of fully_shard().
     """
     _check("fully_shard_auto_wrap", root, group)
