@@ -102,6 +102,8 @@ class Calls(TestCase):
                 Ebb.checkpoint_wrap_each(root, which)
         with self.assertRaisesRegex(TypeError, "root is 3: it must be an Ebb.Module"):
             Ebb.checkpoint_wrap_each(3, Ebb.Linear)
+        with self.assertRaisesRegex(TypeError, r"^.{,120}\.\.\.: it must be an Ebb.Module$"):
+            Ebb.checkpoint_wrapper(Ebb.ones(50, 50))  # as much of it as a line has room for
 
     def test_numbers_of_layers_are_named(self):
         stack, x = two_layers(), Ebb.ones(1, 4)

@@ -96,6 +96,22 @@ class Operators(TestCase):
         self.assertIn("[2, 3]", caught.exception.message)
         self.assertTrue(caught.exception.matches(Ebb.error_quark(), Ebb.Error.SHAPE))
 
+    def test_an_operator_names_the_list_or_the_array_it_was_given(self):
+        x, array = Ebb.ones(2), np.ones(2)
+        for function in (lambda other: x + other, lambda other: other + x, lambda other: x * other,
+                         lambda other: other * x, lambda other: other - x, lambda other: x > other):
+            for other in (array, [1, 2], (1, 2)):
+                with self.assertRaisesRegex(TypeError, r"1.* is no tensor and no number: write Ebb.tensor\(\) of it"):
+                    function(other)
+        for function in (lambda: x == array, lambda: array != x):  # else one bool for all elements
+            with self.assertRaisesRegex(TypeError, "write Ebb.tensor"):
+                function()
+        self.assertIs(x == [1, 1], False)
+        with self.assertRaisesRegex(TypeError, "write Ebb.tensor"):
+            x += array
+        with self.assertRaisesRegex(TypeError, r"from_numpy\(\): \[1, 2\] is no numpy array"):
+            Ebb.from_numpy([1, 2])
+
     def test_gradients_flow_through_operators(self):
         x = Ebb.tensor([1.0, 2.0, 3.0], requires_grad=True)
         y = (x * x / 2 + 3 * x - 1)[1:].sum()

@@ -109,6 +109,9 @@ def _binary(name, scalar_name=None, swapped=False):
             return scalar(self, other)
         if isinstance(other, numbers.Real):
             return scalar(self, float(other))
+        # Said here, for Python's own words are of indices and numpy's of ufuncs. A list is equal to no tensor.
+        if hasattr(other, "__array_interface__") or isinstance(other, (list, tuple)) and name not in ("eq", "ne"):
+            raise TypeError(f"{name}: {show(other)} is no tensor and no number: write Ebb.tensor() of it")
         return NotImplemented
 
     return method
@@ -334,6 +337,8 @@ def from_dlpack(source):
 
 def from_numpy(array):
     """A tensor over the memory of a numpy array: no copy, and each sees what the other writes."""
+    if not hasattr(array, "__array_interface__"):
+        raise TypeError(f"from_numpy(): {show(array)} is no numpy array: write Ebb.tensor() of it")
     interface = array.__array_interface__
     dtype = _FROM_TYPESTR.get(interface["typestr"])
     if dtype is None:

@@ -7,6 +7,7 @@ import threading
 from gi.module import get_introspection_module
 from gi.overrides import override
 from gi.overrides._ebb_args import PythonObject, pack_call, pack_result, unpack_call, unpack_result
+from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import c_class
 from gi.overrides._ebb_errors import call_back, guard, guard_virtual_functions
 from gi.overrides._ebb_options import make_options, takes_options
@@ -98,7 +99,7 @@ def _check_module(function, name, module):
     if isinstance(module, (list, tuple)):
         raise TypeError(f"{function}(): {name} is a {type(module).__name__}: write Ebb.Sequential(*modules)")
     if not isinstance(module, Ebb.Module):
-        raise TypeError(f"{function}(): {name} is {module!r}: it must be an Ebb.Module")
+        raise TypeError(f"{function}(): {name} is {show(module)}: it must be an Ebb.Module")
 
 
 def _check_count(function, name, n, stack):
