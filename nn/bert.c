@@ -452,7 +452,7 @@ ebb_bert_init (EbbBert *self)
 EbbModule *
 ebb_bert_new (EbbBertConfig *config, GError **error)
 {
-  return config != NULL ? ebb_layer_new (EBB_TYPE_BERT, error, "config", config, NULL) : NULL;
+  return EBB_MAY_BEGIN (error, config) ? ebb_layer_new (EBB_TYPE_BERT, error, "config", config, NULL) : NULL;
 }
 
 /**

@@ -345,7 +345,7 @@ ebb_gpt_init (EbbGpt *self)
 EbbModule *
 ebb_gpt_new (EbbGptConfig *config, GError **error)
 {
-  return config != NULL ? ebb_layer_new (EBB_TYPE_GPT, error, "config", config, NULL) : NULL;
+  return EBB_MAY_BEGIN (error, config) ? ebb_layer_new (EBB_TYPE_GPT, error, "config", config, NULL) : NULL;
 }
 
 /**

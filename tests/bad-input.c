@@ -221,6 +221,8 @@ nothing_is_an_error (void)
                 "ebb_module_call1: self " MISSING);
   assert_fails (ebb_adamw_new (no_model, 1, &error), error, EBB_ERROR_INVALID_ARGUMENT,
                 "EbbAdamW: module " MISSING);
+  assert_fails (ebb_gpt_new (NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "ebb_gpt_new: config " MISSING);
+  assert_fails (ebb_bert_new (NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "ebb_bert_new: config " MISSING);
   assert_fails (ebb_checkpoint_wrapper (no_model, NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT,
                 "ebb_checkpoint_wrapper: module " MISSING);
   assert_fails (ebb_add (x, NULL, &error), error, EBB_ERROR_INVALID_ARGUMENT, "add: an operand " MISSING);
