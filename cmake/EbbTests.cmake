@@ -1,7 +1,7 @@
 # Programs (tests/NAME.c), introspection (tests/gi), scripts (tests/scripts), benchmarks (tests/bench).
 # tests/internal-NAME.c sees the private headers and links the static twin; tests/slow-NAME.c has more time.
 # Labels: unit, kernels (arithmetic against float64), slow, gi, script, long (tests/scripts/long_NAME: minutes each, run
-# where EBB_LONG is set, as CI does).
+# where EBB_LONG is set).
 # A test that can't run here exits with 77.
 set (EBB_TEST_THREADS 2 CACHE STRING "OpenMP threads of each test")
 
