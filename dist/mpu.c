@@ -212,7 +212,7 @@ ebb_mpu_init (EbbMpu *self,
   return take_object (self, object, error);
 }
 
-/* -- what was made known ------------------------------------------------------------------------------------------- */
+/* -- the ranks that were divided before --------------------------------------------------------------------------- */
 
 /* The default group, of which each rank has one, remembers it: several threads of a process may ask. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

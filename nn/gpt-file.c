@@ -125,7 +125,7 @@ read_metadata (const Source *source,
 
 /* -- taking over --------------------------------------------------------------------------------------------------- */
 
-/* The number of that name; 0 if there is none. */
+/* The number of that name; 0 if it is missing. */
 static gboolean
 find_size (const Source *source,
            const char *name,

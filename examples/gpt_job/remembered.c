@@ -24,7 +24,7 @@ static const struct
   gsize place;
   double number;
   const char *text;
-  gboolean is_late;      /* what was saved before there was such an option trains as its default says */
+  gboolean is_late;      /* a state saved before the option existed takes the default */
   const char *late_text; /* or so */
 } remembered[] = {
   { "tokenizer", KIND_TEXT, G_STRUCT_OFFSET (Options, tokenizer), 0, "byte" },

@@ -12,7 +12,7 @@ void remembered_init (Options *self);
 /* After the command line was read: notes which were given, and gives the others their defaults. */
 void remembered_fill (Options *self);
 gboolean remembered_was_dropout_given (const Options *self);
-/* The object that @saved is; NULL if it is none, or none that was saved here. */
+/* Parses @saved as a JSON object; NULL if it is not one, or not one that these programs saved. */
 JsonNode *remembered_parse (const char *saved);
 /* Gives those that were not given the values in @saved, the options as JSON. */
 gboolean remembered_take (Options *self,
