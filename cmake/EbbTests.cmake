@@ -6,8 +6,9 @@
 set (EBB_TEST_THREADS 2 CACHE STRING "OpenMP threads of each test")
 
 set (tests_dir "${CMAKE_CURRENT_SOURCE_DIR}/tests")
-# AddressSanitizer guesses how large other libraries' thread-local storage is, and may guess wrong and end the program;
-# the library's own is where it needn't guess.
+# The sanitizers guess how large other libraries' thread-local storage is. A wrong guess ends the program. The library's
+# own storage is static and needs no guess.
+set (no_guess "intercept_tls_get_addr=0")
 set (asan_memory "allocator_may_return_null=1")
 set (test_environment
   "OMP_NUM_THREADS=${EBB_TEST_THREADS}" "OMP_WAIT_POLICY=passive"
@@ -15,10 +16,10 @@ set (test_environment
   "EBB_BACKEND_PATH=${EBB_BACKENDS_DIR}"
   "EBB_BUILD_DIR=${CMAKE_CURRENT_BINARY_DIR}" "EBB_SOURCE_DIR=${CMAKE_CURRENT_SOURCE_DIR}"
   "G_SLICE=always-malloc" "LC_ALL=C.UTF-8"
-  "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:intercept_tls_get_addr=0:${asan_memory}"
+  "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:${no_guess}:${asan_memory}"
   "UBSAN_OPTIONS=print_stacktrace=1"
   "LSAN_OPTIONS=suppressions=${tests_dir}/support/lsan.supp:print_suppressions=0"
-  "TSAN_OPTIONS=suppressions=${tests_dir}/support/tsan.supp:second_deadlock_stack=1")
+  "TSAN_OPTIONS=suppressions=${tests_dir}/support/tsan.supp:second_deadlock_stack=1:${no_guess}")
 
 function (ebb_set_test_properties test label timeout)
   if (EBB_SANITIZE)
