@@ -54,7 +54,7 @@ endfunction ()
 
 add_library (ebb-objects OBJECT ${EBB_SOURCES})
 ebb_configure_objects (ebb-objects)
-set_property (SOURCE tensor/backend-module.c APPEND PROPERTY COMPILE_DEFINITIONS
+set_property (SOURCE tensor/backend/module.c APPEND PROPERTY COMPILE_DEFINITIONS
   "EBB_INSTALLED_BACKENDS_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/ebb-${EBB_API_VERSION}/backends\"")
 set (EBB_OBJECTS $<TARGET_OBJECTS:ebb-objects>)
 

@@ -1,6 +1,5 @@
 # Tests of many processes: tests/mpi/NAME.c runs under mpirun as mpi-NAME-2 and mpi-NAME-4, label mpi; all processes on
 # this machine, over shared memory and the loopback device. A test that can't run here exits with 77.
-# tests/mpi/internal-NAME.c sees the private headers and links the static twin, as elsewhere.
 set (EBB_MPI_LAUNCH "${tests_dir}/mpi/launch")
 # Open MPI's plugins are gone when leaks are looked for: only a whole stack shows that the allocation was theirs.
 set (mpi_environment OMP_NUM_THREADS=1 "ASAN_OPTIONS=allocator_may_return_null=1:fast_unwind_on_malloc=0"
@@ -23,7 +22,8 @@ if (EBB_MPI)
   foreach (file IN LISTS mpi_test_files)
     cmake_path (GET file STEM name)
     set (twin ebb)
-    if (name MATCHES "^internal-")
+    ebb_read_needs (needs "${file}")
+    if ("private-headers" IN_LIST needs)
       set (twin ebb-static)
     endif ()
     ebb_add_program (test-mpi-${name} "${file}" ${twin} tests/mpi)

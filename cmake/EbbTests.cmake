@@ -1,5 +1,5 @@
-# Programs (tests/NAME.c), introspection (tests/gi), scripts (tests/scripts), benchmarks (tests/bench).
-# tests/internal-NAME.c sees the private headers and links the static twin; tests/slow-NAME.c has more time.
+# Programs (tests/tensor, nn, dist, offload, wrap), introspection (tests/gi), scripts (tests/scripts), benchmarks
+# (tests/bench).
 # Labels: unit, kernels (arithmetic against float64), slow, gi, script, long (tests/scripts/long_NAME: minutes each, run
 # where EBB_LONG is set).
 # A test that can't run here exits with 77.
@@ -69,42 +69,43 @@ function (ebb_add_program target file twin folder)
     OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/${folder}")
 endfunction ()
 
-# Programs run a second time on the emulated device, as NAME-on-sim, but for these:
-set (tests_on_cpu_alone
-  "internal-kernels-.*|cpu-simd" # call kernels of the CPU on memory of the host
-  "internal-op-cases|internal-op-edges" # run each case on every device by themselves, or on the CPU
-  "steady-state" # counts malloc, which the emulation of queues uses
-  "internal-host-allocator|internal-allocation-failures" # are about the CPU's memory
-  "disk-store|internal-disk-.*" # fork, which no device survives, or open devices of their own
-  "(internal-)?sim(-.*)?|default-device|store-threads" # have devices of their own
-  "internal-(checkpoint-offload|residual|stores)" # so do they
-  "(contiguous|compressed)-store|stores-together|offload-wrapper|internal-(compression|store-compositions)" # and they
-  "internal-(host-limits|host-store(-steps)?|backward-passes)" # and they
-  "nccl|internal-rendezvous|process-group-auto" # need no device of ours
-  "fully-shard-memory|fully-shard-faults|fully-shard-refusals|slow-.*" # long, beside others that are not
-  "args|(internal-)?checkpointing.*|text-dataset|tokenizer|version|input-files") # compute nothing
-list (JOIN tests_on_cpu_alone "|" tests_on_cpu_alone)
+# A program of tests/ is named after its place: tests/nn/args.c is the test nn/args. Its second line may say, after
+# "test:", what it needs:
+#   private-headers  it sees the private headers and links the static twin
+#   cpu-only         it doesn't run a second time on the emulated device, as NAME-on-sim
+#   kernels          the label kernels: arithmetic against float64
+#   slow             the label slow, and more time
+function (ebb_read_needs variable file)
+  file (STRINGS "${file}" needs REGEX "^/\\* test: [a-z -]+ \\*/$" LIMIT_COUNT 1)
+  separate_arguments (needs UNIX_COMMAND "${needs}")
+  set (${variable} "${needs}" PARENT_SCOPE)
+endfunction ()
 
-file (GLOB test_files CONFIGURE_DEPENDS "${tests_dir}/*.c")
+file (GLOB_RECURSE test_files CONFIGURE_DEPENDS RELATIVE "${tests_dir}"
+  "${tests_dir}/tensor/*.c" "${tests_dir}/nn/*.c" "${tests_dir}/dist/*.c" "${tests_dir}/offload/*.c"
+  "${tests_dir}/wrap/*.c")
 foreach (file IN LISTS test_files)
-  cmake_path (GET file STEM name)
+  ebb_read_needs (needs "${tests_dir}/${file}")
+  string (REGEX REPLACE "\\.c$" "" name "${file}")
+  string (REPLACE "/" "-" program "test-${name}")
+  cmake_path (GET file PARENT_PATH folder)
   set (twin ebb)
   set (label unit)
   set (timeout 120)
-  if (name MATCHES "^internal-")
+  if ("private-headers" IN_LIST needs)
     set (twin ebb-static)
-    if (name MATCHES "^internal-kernels-")
-      set (label kernels)
-    endif ()
-  elseif (name MATCHES "^slow-")
+  endif ()
+  if ("kernels" IN_LIST needs)
+    set (label kernels)
+  elseif ("slow" IN_LIST needs)
     set (label slow)
     set (timeout 400)
   endif ()
-  ebb_add_program (test-${name} "${file}" ${twin} tests)
-  add_test (NAME ${name} COMMAND test-${name})
+  ebb_add_program (${program} "${tests_dir}/${file}" ${twin} "tests/${folder}")
+  add_test (NAME ${name} COMMAND ${program})
   ebb_set_test_properties (${name} ${label} ${timeout})
-  if (NOT name MATCHES "^(${tests_on_cpu_alone})$")
-    add_test (NAME ${name}-on-sim COMMAND test-${name})
+  if (NOT "cpu-only" IN_LIST needs)
+    add_test (NAME ${name}-on-sim COMMAND ${program})
     ebb_set_test_properties (${name}-on-sim "${label};sim" ${timeout} "EBB_TEST_DEVICE=sim")
   endif ()
 endforeach ()

@@ -2,7 +2,7 @@
 #include "dist/generator-tracker.h"
 
 #include "dist/mpu-private.h"
-#include "dist/process-group-private.h"
+#include "dist/group/process-group-private.h"
 #include "dist/tracker-state-private.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"

@@ -5,7 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
-#include "dist/process-group.h"
+#include "dist/group/process-group.h"
 #include "nn/args.h"
 #include "tensor/random.h"
 

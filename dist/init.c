@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/init.h"
 
-#include "dist/process-group-private.h"
+#include "dist/group/process-group-private.h"
 #include "tensor/random.h"
 
 #include <pthread.h>

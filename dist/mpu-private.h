@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "dist/process-group.h"
+#include "dist/group/process-group.h"
 
 G_BEGIN_DECLS
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/mpu-private.h"
 
-#include "dist/group-state-private.h"
+#include "dist/group/state-private.h"
 #include "dist/init.h"
 #include "dist/mesh.h"
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "dist/process-group-private.h"
+#include "dist/group/process-group-private.h"
 #include "nn/module.h"
 
 /* The tensors of a module that ranks have alike when they begin: told in words, to be compared, and given from the

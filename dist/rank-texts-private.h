@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "dist/process-group-private.h"
+#include "dist/group/process-group-private.h"
 
 /* What ranks tell each other in words. Each function is collective. */
 

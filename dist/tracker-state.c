@@ -2,7 +2,7 @@
 #include "dist/tracker-state-private.h"
 
 #include "nn/args-private.h"
-#include "nn/training-state-private.h"
+#include "nn/state/training-state-private.h"
 
 /* The tracker's part of a training state. */
 

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/value-checksum-private.h"
 
-#include "nn/state-tree-private.h"
-#include "tensor/autograd.h"
-#include "tensor/backend-private.h"
+#include "nn/files/state-tree-private.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
-#include "tensor/autograd.h"
+#include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
-#include "tensor/keeper-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/ops/pointwise.h"
 
 /* What is done to all parameters and buffers of a module at once. */

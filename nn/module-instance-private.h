@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/module-private.h"
-#include "tensor/profiler-private.h"
+#include "tensor/profile/profiler-private.h"
 #include "tensor/tensor-private.h"
 
 #include <pthread.h>
@@ -35,6 +35,9 @@ typedef struct
 typedef struct _EbbCallPlan EbbCallPlan;
 typedef struct _EbbLayerShare EbbLayerShare;
 
+/* In nn/layers/layer.c. */
+void ebb_layer_share_free (EbbLayerShare *share);
+
 typedef struct
 {
   EbbTensorRegistry parameters;
@@ -44,7 +47,7 @@ typedef struct
   EbbModule *parent;    /* the first that has it as a child, not owned; NULL: none */
   EbbModuleWeak *weak;  /* made when first asked for */
   EbbCallPlan *plan;    /* hooks and interceptors; NULL: none; under @plan_lock */
-  EbbLayerShare *share; /* how parameters come to ops; NULL: as they are. See nn/layer-private.h */
+  EbbLayerShare *share; /* how parameters come to ops; NULL: as they are. See nn/layers/layer-private.h */
   guint last_id;        /* of hooks and interceptors; under @plan_lock */
   guint forward_counter;
   guint training : 1;

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
 #include "tensor/error-private.h"
-#include "tensor/keeper-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/module-instance-private.h"
-#include "tensor/keeper-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 
 char *
 ebb_module_join_path (const char *path, const char *name)

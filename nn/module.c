@@ -1,5 +1,4 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/layer-private.h"
 #include "nn/module-instance-private.h"
 #include "tensor/error-private.h"
 

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/block-private.h"
+#include "offload/stored-block-private.h"
 
-#include "tensor/autograd-private.h"
-#include "tensor/backend-private.h"
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 

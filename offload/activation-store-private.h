@@ -2,7 +2,7 @@
 #pragma once
 
 #include "offload/activation-store.h"
-#include "offload/transfer-private.h"
+#include "offload/transfer/transfer-private.h"
 
 #include <pthread.h>
 

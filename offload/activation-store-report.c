@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/block-private.h"
+#include "offload/stored-block-private.h"
 
 #include <json-glib/json-glib.h>
 

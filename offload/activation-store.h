@@ -5,7 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
-#include "tensor/saved-tensor.h"
+#include "tensor/autograd/saved-tensor.h"
 
 G_BEGIN_DECLS
 

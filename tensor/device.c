@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/backend-module-private.h"
-#include "tensor/backend-private.h"
-#include "tensor/cpu/cpu-private.h"
+#include "tensor/backend/module-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/n-threads-private.h"
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"
 

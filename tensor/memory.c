@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/memory.h"
 
-#include "tensor/backend-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
 #include "tensor/error-private.h"
 #include "tensor/memory-account-private.h"

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/random.h"
 
-#include "tensor/op-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/thread-private.h"
 
 #include <pthread.h>

@@ -1,11 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/tensor-private.h"
 
-#include "tensor/autograd-private.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
-#include "tensor/keeper-private.h"
-#include "tensor/backend-private.h"
-#include "tensor/op-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/thread-private.h"
 
 #include <math.h>

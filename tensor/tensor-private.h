@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/kernel-private.h"
+#include "tensor/backend/kernel-private.h"
 #include "tensor/storage-private.h"
 #include "tensor/tensor.h"
 

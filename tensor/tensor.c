@@ -1,12 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/tensor-private.h"
 
-#include "tensor/autograd-private.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
-#include "tensor/recipe-private.h"
-#include "tensor/backend-private.h"
+#include "tensor/autograd/rematerialization-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/object-private.h"
-#include "tensor/op-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/thread-private.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/op-private.h"
-#include "tensor/saved-tensor.h"
+#include "tensor/autograd/op-private.h"
+#include "tensor/autograd/saved-tensor.h"
 
 /* What belongs to one thread: modes, and who stands at the doors. Read on the way of every op, so it is plain data. */
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/thread-private.h"
 
-#include "tensor/autograd.h"
+#include "tensor/autograd/autograd.h"
 #include "tensor/error.h"
 
 __thread EbbThread ebb_thread;

@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/offload-wrapper.h"
 
-#include "nn/module-list.h"
+#include "nn/layers/module-list.h"
 #include "nn/module-private.h"
-#include "offload/host-store.h"
+#include "offload/host/store.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 

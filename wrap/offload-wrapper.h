@@ -6,7 +6,7 @@
 #endif
 
 #include "nn/module.h"
-#include "tensor/saved-tensor.h"
+#include "tensor/autograd/saved-tensor.h"
 
 G_BEGIN_DECLS
 

@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/kernel-private.h"
+#include "tensor/backend/kernel-private.h"
+#include "tensor/n-threads-private.h"
 
 /* What the files of the CPU backend share. Kernels of simd/ are compiled once per instruction set; each set has its own
  * table, and the best that the processor runs is picked once (EBB_CPU_SIMD=portable|avx2|avx512|avx512bf16 asks for a
@@ -27,10 +28,6 @@ const EbbKernelFunc *ebb_cpu_get_kernels (void);
 
 /* The table of one instruction set (without the products), or NULL if the processor or the build does not have it. */
 const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
-
-/* Threads of this thread's parallel regions; always the second operand of num_threads (). */
-int ebb_cpu_get_n_threads (void);
-void ebb_cpu_set_n_threads (int n_threads);
 
 /* Scratch memory that counts as workspace, from the caching allocator: NULL with @error set if it can't be met. */
 void *ebb_cpu_workspace_alloc (gsize size,

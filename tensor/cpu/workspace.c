@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/backend-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/cpu/cpu-private.h"
 #include "tensor/memory.h"
 

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/pointwise.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 
 /* Operations on two tensors that give numbers, with their gradients. What was broadcast is in extra_i[0] and [1]; a
  * gradient is summed over it. */

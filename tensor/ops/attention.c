@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/product-private.h"
 
 /* Both ops give the kernel the same views: q, k, v, o as [B, H, T, D], whatever tensors they lie in. */

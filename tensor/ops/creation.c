@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/creation.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/in-place.h"
-#include "tensor/autograd-private.h"
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/indexing.h"
-#include "tensor/autograd-private.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/autograd/op-support-private.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "tensor/ops/loss-private.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/product-private.h"
 
 /* The logits of a language model, [B T, V], are its largest tensor by far. Here they exist for a chunk of rows at a

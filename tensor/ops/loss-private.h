@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/op-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/ops/loss.h"
 
 /* What the cross entropies share. Views are of contiguous memory: logits [rows, n], targets [rows], losses f32 [rows],

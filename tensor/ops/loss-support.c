@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/product-private.h"
 
 gboolean

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/loss-private.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/product-private.h"
 
 #define DEFAULT_IGNORE_INDEX (-100)

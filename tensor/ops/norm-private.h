@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/op-private.h"
+#include "tensor/autograd/op-private.h"
 
 /* What the normalizations share. */
 

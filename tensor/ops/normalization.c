@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tensor/ops/norm-private.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/thread-private.h"
 
 /* -- shared with residual-norm.c ---------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 
 G_BEGIN_DECLS
 

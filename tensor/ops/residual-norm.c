@@ -2,7 +2,7 @@
 #include "tensor/ops/normalization.h"
 
 #include "tensor/ops/norm-private.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 
 /* The residual connection of a transformer: dropout of a branch, its sum with the stream, and the norm that follows. */
 

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/creation.h"
-#include "tensor/ops/op-support-private.h"
+#include "tensor/autograd/op-support-private.h"
 
 /* Random tensors. Each takes as many draws from the generator as its shape says, whatever the values are. */
 

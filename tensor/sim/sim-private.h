@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "tensor/backend-module-private.h"
+#include "tensor/backend/module-private.h"
 
 /* An accelerator emulated on the host: memory of its own that the host can't touch, queues that are threads, copies
  * that take the time they are told to take. One mutex guards a device: what is enqueued is checked and put into its

@@ -20,10 +20,12 @@ from suite.report import as_markdown, as_text  # noqa: E402
 
 TEXTS = [
     "docs/architecture.md", "docs/bindings.md", "docs/checkpointing.md", "docs/offload.md", "CONTRIBUTING.md",
-    "nn/adamw.c", "nn/args.c", "nn/bert.c", "nn/gpt.c", "nn/module.c", "nn/module-call.c", "nn/module-registry.c",
-    "nn/multi-head-attention.c", "nn/optimizer.c", "nn/optimizer-state.c", "nn/safetensors.c", "nn/state-tree.c",
-    "nn/text-dataset.c", "nn/training-state.c", "tensor/autograd.c", "tensor/op.c", "tensor/saved-tensor.c",
-    "tensor/tensor.c", "tensor/tensor-data.c", "wrap/checkpoint.c", "wrap/checkpoint-options.c", "wrap/frame.c",
+    "nn/optim/adamw.c", "nn/args.c", "nn/models/bert.c", "nn/models/gpt.c", "nn/module.c", "nn/module-call.c",
+    "nn/module-registry.c", "nn/layers/multi-head-attention.c", "nn/optim/optimizer.c",
+    "nn/optim/optimizer-state.c", "nn/files/safetensors.c", "nn/files/state-tree.c", "nn/data/text-dataset.c",
+    "nn/state/training-state.c", "tensor/autograd/autograd.c", "tensor/autograd/op.c",
+    "tensor/autograd/saved-tensor.c", "tensor/tensor.c", "tensor/tensor-data.c", "wrap/checkpoint/wrapper.c",
+    "wrap/checkpoint/options.c", "wrap/checkpoint/frame.c",
 ]
 MODEL = ["--layers", "3", "--width", "128", "--heads", "4", "--context", "64", "--batch", "8", "--dropout", "0",
          "--lr", "1e-3", "--schedule", "cosine", "--decayed", "all"]

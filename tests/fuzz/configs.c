@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/fuzz.h"
 
-#include "wrap/checkpointing-config-private.h"
-#include "wrap/initialize-config-private.h"
+#include "wrap/compat/deepspeed-config-private.h"
+#include "wrap/compat/oslo-config-private.h"
 
 /* DeepSpeed's, OSLO's and Megatron's configurations. */
 

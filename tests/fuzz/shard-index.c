@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/fuzz.h"
 
-#include "wrap/shard-index-private.h"
+#include "wrap/shard/state/index-private.h"
 
 #include <glib/gstdio.h>
 #include <string.h>

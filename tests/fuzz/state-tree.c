@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/fuzz.h"
 
-#include "nn/state-tree-private.h"
+#include "nn/files/state-tree-private.h"
 
 #include <string.h>
 

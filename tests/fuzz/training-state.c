@@ -1,10 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/fuzz.h"
 
-#include "nn/state-tree-private.h"
-#include "nn/training-state-private.h"
+#include "nn/files/state-tree-private.h"
+#include "nn/state/training-state-private.h"
 #include "nn/module.h"
-#include "nn/optimizer-private.h"
+#include "nn/optim/optimizer-private.h"
 
 #include <string.h>
 

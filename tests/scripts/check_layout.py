@@ -10,12 +10,23 @@ import sys
 
 ROOT = os.environ.get("EBB_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
+# The order of the folders inside each: a file includes headers of its own folder and of those to the left. "." is the
+# folder's own files. Those of tensor/ are below its subfolders, but a tensor has a graph, a device and ops, so they may
+# include any of them. docs/architecture.md says what each folder is for.
+SUBFOLDERS = {
+    "tensor": [".", "util", "backend", "cpu", "cpu/simd", "sim", "profile", "autograd", "ops"],
+    "nn": [".", "files", "layers", "optim", "data", "state", "models"],
+    "dist": ["group", ".", "thread", "mpi", "nccl", "tensor-parallel"],
+    "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned", "compressed"],
+    "wrap": [".", "shard", "shard/state", "checkpoint", "compat"],
+}
+MAX_FILES = 41
 SKIPPED = {"build", ".git", ".venv", "__pycache__"}
 MAX_LINES = 800
 MAX_COLUMNS = 120
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 # What a backend may know of its own folder: views of memory, never tensors with a graph.
-BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd|saved-tensor|tensor|op|ops/.*|tensor-private|op-private)\.h")
+BACKEND_FORBIDDEN = re.compile(r"tensor/(autograd/.*|ops/.*|tensor|tensor-private|thread-private)\.h")
 
 problems = []
 
@@ -49,6 +60,28 @@ def public_headers():
                 yield path
 
 
+def get_subfolder(relative):
+    return os.path.relpath(os.path.dirname(relative), relative.split("/")[0])
+
+
+def check_subfolders(path, number, relative, included):
+    top = relative.split("/")[0]
+    order = SUBFOLDERS[top]
+    own, other = get_subfolder(relative), get_subfolder(included)
+    if own not in order or other not in order:
+        complain(path, number, f"{top}/{own if own not in order else other} has no place in the order of {top}/")
+    elif order.index(other) > order.index(own) and (top, own) != ("tensor", "."):
+        complain(path, number, f"{top}/{own}/ may not include {top}/{other}/, which stands to its right")
+
+
+def check_sizes():
+    for folder in FOLDERS:
+        for parent, folders, names in os.walk(os.path.join(ROOT, folder)):
+            folders[:] = [f for f in folders if f not in SKIPPED]
+            if len(names) > MAX_FILES:
+                complain(parent, 1, f"{len(names)} files: a folder of the library has at most {MAX_FILES} of its own")
+
+
 def check_includes():
     for position, folder in enumerate(FOLDERS):
         for path in files(folder, ".c", ".h"):
@@ -63,13 +96,15 @@ def check_includes():
                     complain(path, number, f'write the include as "folder/file.h", not "{included}"')
                 elif FOLDERS.index(top) > position:
                     complain(path, number, f"{folder}/ may not include {top}/, which stands to its right")
+                elif top == folder:
+                    check_subfolders(path, number, relative, included)
                 if path.endswith(".h") and not is_private(path) and is_private(included):
                     complain(path, number, f"a public header includes the private {included}")
                 if re.match(r"tensor/(cpu|cuda|sim)/", relative) and BACKEND_FORBIDDEN.fullmatch(included):
                     complain(path, number, f"a backend includes {included}: backends know nothing of autograd")
     for path in list(files("examples", ".c", ".h")) + list(files("tests", ".c", ".h")):
         relative = os.path.relpath(path, ROOT)
-        if re.match(r"tests/(internal-|mpi/internal-|support/|fuzz/|bench/)", relative):
+        if re.match(r"tests/(support|fuzz|bench)/", relative) or "/* test: private-headers" in read(path):
             continue
         for number, line in enumerate(read(path).splitlines(), 1):
             match = re.match(r'\s*#\s*include\s+["<]((?:ebb/)?(?:%s)/[^">]+)[">]' % "|".join(FOLDERS), line)
@@ -152,6 +187,7 @@ def check_exports():
 
 
 check_includes()
+check_sizes()
 check_umbrella()
 check_text()
 check_documentation()

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/card.h"
 
-#include "tensor/backend-private.h"
+#include "tensor/backend/backend-private.h"
 
 #include <stdlib.h>
 #include <string.h>

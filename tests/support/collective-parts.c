@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/collective-parts.h"
 
-#include "dist/process-group-private.h"
+#include "dist/group/process-group-private.h"
 #include "support/collective-cases.h"
 #include "support/device.h"
 #include "support/tensors.h"

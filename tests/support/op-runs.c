@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/backend-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 
 #define HALF_TOLERANCE 2e-2 /* bf16 */

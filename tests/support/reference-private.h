@@ -6,7 +6,7 @@
 #define EBB_COMPILATION
 #endif
 
-#include "tensor/kernel-private.h"
+#include "tensor/backend/kernel-private.h"
 
 /* Every kernel once more, in the plainest way: loops over elements, arithmetic in float64, one rounding at the end. */
 

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/tensor-parallel.h"
 
-#include "dist/partition-private.h"
+#include "dist/tensor-parallel/partition-private.h"
 #include "support/device.h"
 #include "tensor/tensor-private.h"
 

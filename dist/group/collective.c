@@ -1,0 +1,489 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/group/state-private.h"
+#include "dist/group/work-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+/* How a call is made ready: checked, numbered, counted, queued. */
+
+/* -- checks -------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+has_piece (EbbCollective which)
+{
+  return which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_GATHER
+         || which == EBB_COLLECTIVE_ALL_TO_ALL;
+}
+
+static gboolean
+reduces (EbbCollective which)
+{
+  return which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_REDUCE;
+}
+
+static gboolean
+check_tensor (EbbTensor *tensor,
+              const char *name,
+              GError **error)
+{
+  g_autofree char *shape = NULL;
+
+  if (tensor->storage->phantom)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
+                   "%s: the tensor has no data: it was made after a recompute had all it needed", name);
+      return FALSE;
+    }
+  if (ebb_view_is_contiguous (&tensor->view))
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (tensor);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: a tensor of shape %s is not contiguous; call contiguous () on it", name, shape);
+  return FALSE;
+}
+
+static gboolean
+overlaps (EbbTensor *whole,
+          EbbTensor *piece,
+          gint64 begin)
+{
+  const char *a = whole->view.data, *b = piece->view.data;
+  const gsize size = ebb_dtype_get_size (whole->view.dtype);
+
+  if (a == NULL || b == NULL || b == a + (gsize) begin * size)
+    return FALSE;
+  return b < a + (gsize) whole->n_elements * size && a < b + (gsize) piece->n_elements * size;
+}
+
+/* The piece against its place in the whole; @begin, @n: this rank's. */
+static gboolean
+check_piece (const EbbCollectivePart *part,
+             EbbCollective which,
+             gint64 begin,
+             gint64 n,
+             GError **error)
+{
+  const char *name = ebb_collective_get_name (which);
+  EbbTensor *piece = part->piece;
+  const gboolean is_exchange = which == EBB_COLLECTIVE_ALL_TO_ALL;
+
+  if (is_exchange)
+    n = part->whole->n_elements;
+  if (piece == NULL)
+    {
+      if (n == 0)
+        return TRUE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: this rank has no tensor for its piece of %" G_GINT64_FORMAT " elements", name, n);
+      return FALSE;
+    }
+  if (!check_tensor (piece, name, error))
+    return FALSE;
+  if (piece->view.dtype != part->whole->view.dtype)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the piece is %s, the whole %s; they must be the same", name,
+                   ebb_dtype_get_name (piece->view.dtype), ebb_dtype_get_name (part->whole->view.dtype));
+      return FALSE;
+    }
+  if (piece->n_elements != n)
+    {
+      g_autofree char *a = ebb_tensor_shape_to_string (piece);
+      g_autofree char *b = ebb_tensor_shape_to_string (part->whole);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "%s: the piece has shape %s, %" G_GINT64_FORMAT " elements of %s are this rank's", name, a, n, b);
+      return FALSE;
+    }
+  if (overlaps (part->whole, piece, is_exchange ? -part->whole->n_elements : begin))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   is_exchange ? "%s: the result overlaps the input; they must be apart"
+                               : "%s: the piece overlaps the whole elsewhere than at its place",
+                   name);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+check_op (EbbCollective which,
+          EbbReduceOp op,
+          EbbDType dtype,
+          GError **error)
+{
+  if (!reduces (which) || op != EBB_REDUCE_OP_MEAN || dtype != EBB_DTYPE_BOOL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: there is no mean of bool; sum is the logical or",
+               ebb_collective_get_name (which));
+  return FALSE;
+}
+
+/* Whose number has to be one of a rank. */
+static gboolean
+check_peer (EbbGroupState *state,
+            EbbCollective which,
+            guint peer,
+            GError **error)
+{
+  const char *name = ebb_collective_get_name (which);
+  const gboolean is_pair = which == EBB_COLLECTIVE_SEND || which == EBB_COLLECTIVE_RECV;
+
+  if (!is_pair && which != EBB_COLLECTIVE_BROADCAST)
+    return TRUE;
+  if (peer >= state->size)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: there is no rank %u; the ranks are 0 to %u", name,
+                   peer, state->size - 1);
+      return FALSE;
+    }
+  if (is_pair && peer == state->rank)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: rank %u is this rank itself", name, peer);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* -- the call ------------------------------------------------------------------------------------------------------ */
+
+/* counts [size] and starts [size + 1] of one part. */
+static gboolean
+fill_counts (EbbGroupState *state,
+             EbbCollective which,
+             const EbbCollectivePart *part,
+             gint64 *counts,
+             gint64 *starts,
+             GError **error)
+{
+  const gint64 n = part->whole->n_elements, size = state->size;
+
+  if (part->counts == NULL && has_piece (which) && n % size != 0)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (part->whole);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape %s can't be split into %u equal pieces",
+                   ebb_collective_get_name (which), shape, state->size);
+      return FALSE;
+    }
+  starts[0] = 0;
+  for (gint64 r = 0; r < size; r++)
+    {
+      counts[r] = part->counts != NULL && has_piece (which) ? part->counts[r]
+                                                            : n / size * (r + 1) + n % size * (r + 1) / size
+                                                                  - (n / size * r + n % size * r / size);
+      starts[r + 1] = starts[r] + counts[r];
+      if (counts[r] < 0 || starts[r + 1] > n)
+        break;
+    }
+  for (gint64 r = 0; r < size; r++)
+    if (counts[r] < 0 || starts[r + 1] > n || (r == size - 1 && starts[r + 1] != n))
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                     "%s: pieces of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
+                     " don't make up the %" G_GINT64_FORMAT " of the whole",
+                     ebb_collective_get_name (which), starts[r + 1], r, n);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+static gboolean
+fill_part (EbbGroupState *state,
+           EbbWork *work,
+           guint i,
+           const EbbCollectivePart *part,
+           GError **error)
+{
+  EbbCollectiveBuffer *buffer = &work->buffers[i];
+  EbbCollective which = work->call.which;
+  gint64 *counts = work->numbers + (gsize) i * (2 * (gsize) state->size + 1), *starts = counts + state->size;
+
+  if (!check_tensor (part->whole, ebb_collective_get_name (which), error)
+      || !check_op (which, work->call.op, part->whole->view.dtype, error)
+      || !fill_counts (state, which, part, counts, starts, error)
+      || (has_piece (which) && !check_piece (part, which, starts[state->rank], counts[state->rank], error)))
+    return FALSE;
+  work->tensors[2 * i] = ebb_tensor_alias (part->whole);
+  work->tensors[2 * i + 1] = has_piece (which) && part->piece != NULL ? ebb_tensor_alias (part->piece) : NULL;
+  *buffer = (EbbCollectiveBuffer){
+    .dtype = part->whole->view.dtype,
+    .n_elements = part->whole->n_elements,
+    .counts = counts,
+    .starts = starts,
+    .n_dims = (guint) part->whole->view.n_dims,
+  };
+  memcpy (buffer->shape, part->whole->view.shape, sizeof (gint64) * buffer->n_dims);
+  return TRUE;
+}
+
+/* FNV-1a */
+static guint64
+mix (guint64 hash,
+     gint64 value)
+{
+  for (guint i = 0; i < 8; i++)
+    hash = (hash ^ ((guint64) value >> (8 * i) & 255)) * G_GUINT64_CONSTANT (1099511628211);
+  return hash;
+}
+
+static guint64
+get_signature (EbbGroupState *state,
+               const EbbCollectiveCall *call)
+{
+  const gboolean is_pair = call->which == EBB_COLLECTIVE_SEND || call->which == EBB_COLLECTIVE_RECV;
+  guint64 hash = G_GUINT64_CONSTANT (14695981039346656037);
+
+  hash = mix (hash, is_pair ? EBB_COLLECTIVE_SEND : call->which);
+  hash = mix (hash, call->op);
+  hash = mix (hash, is_pair ? 0 : call->peer);
+  hash = mix (hash, call->n_parts);
+  for (const char *c = call->purpose; c != NULL && *c != '\0'; c++)
+    hash = mix (hash, (guchar) *c);
+  for (guint i = 0; i < call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &call->parts[i];
+
+      hash = mix (mix (hash, buffer->dtype), buffer->n_dims);
+      for (guint d = 0; d < buffer->n_dims; d++)
+        hash = mix (hash, buffer->shape[d]);
+      for (guint r = 0; r < state->size; r++)
+        hash = mix (hash, buffer->counts[r]);
+    }
+  return hash;
+}
+
+/* What ebb_process_group_get_n_bytes () tells of. */
+static guint64
+get_n_bytes (EbbGroupState *state,
+             const EbbCollectiveCall *call)
+{
+  const gint64 n = state->size;
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < call->n_parts; i++)
+    {
+      const EbbCollectiveBuffer *buffer = &call->parts[i];
+      const gint64 whole = buffer->n_elements;
+      const gint64 others = whole - buffer->counts[state->rank];
+      const gint64 all_but_next = whole - buffer->counts[(state->rank + 1) % n];
+      gint64 elements = 0;
+
+      switch (call->which)
+        {
+        case EBB_COLLECTIVE_ALL_REDUCE: elements = others + all_but_next; break;
+        case EBB_COLLECTIVE_REDUCE_SCATTER: elements = others; break;
+        case EBB_COLLECTIVE_ALL_GATHER: elements = all_but_next; break;
+        case EBB_COLLECTIVE_BROADCAST:
+        case EBB_COLLECTIVE_ALL_TO_ALL: elements = others; break;
+        case EBB_COLLECTIVE_SEND: elements = whole; break;
+        case EBB_COLLECTIVE_RECV:
+        case EBB_COLLECTIVE_BARRIER: break;
+        }
+      n_bytes += (guint64) elements * ebb_dtype_get_size (buffer->dtype);
+    }
+  return n_bytes;
+}
+
+static EbbWork *
+work_new (EbbGroupState *state,
+          EbbCollective which,
+          EbbReduceOp op,
+          const EbbCollectivePart *parts,
+          guint n_parts,
+          guint peer,
+          const char *purpose,
+          GError **error)
+{
+  EbbWork *work = g_new0 (EbbWork, 1);
+
+  work->ref_count = 1;
+  work->buffers = g_new0 (EbbCollectiveBuffer, MAX (n_parts, 1));
+  work->tensors = g_new0 (EbbTensor *, 2 * MAX (n_parts, 1));
+  work->staged = g_new0 (EbbTensor *, 2 * MAX (n_parts, 1));
+  work->numbers = g_new0 (gint64, MAX (n_parts, 1) * (2 * (gsize) state->size + 1));
+  work->purpose = g_strdup (purpose);
+  work->call = (EbbCollectiveCall){
+    .which = which,
+    .op = reduces (which) ? op : EBB_REDUCE_OP_SUM,
+    .peer = peer,
+    .n_parts = n_parts,
+    .parts = work->buffers,
+    .purpose = work->purpose,
+  };
+  for (guint i = 0; i < n_parts; i++)
+    if (!fill_part (state, work, i, &parts[i], error))
+      {
+        ebb_work_unref (work);
+        return NULL;
+      }
+  work->call.signature = get_signature (state, &work->call);
+  return work;
+}
+
+/* -- start --------------------------------------------------------------------------------------------------------- */
+
+static void
+touch (const EbbWork *work)
+{
+  for (guint i = 0; i < 2 * work->call.n_parts; i++)
+    if (work->tensors[i] != NULL)
+      ebb_thread_touch (work->tensors[i]->view.data);
+}
+
+/* NULL with @error set, or unset if a tensor is missing. */
+static EbbWork *
+prepare (EbbProcessGroup *self,
+         EbbCollective which,
+         EbbReduceOp op,
+         const EbbCollectivePart *parts,
+         guint n_parts,
+         guint peer,
+         const char *purpose,
+         gboolean is_counted,
+         GError **error)
+{
+  EbbGroupState *state = ebb_process_group_get_state (self);
+  EbbWork *work;
+
+  if (!ebb_group_queue_check (state->queue, state->size == 1, error) || !check_peer (state, which, peer, error))
+    return NULL;
+  if ((guint) op >= EBB_N_REDUCE_OPS)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %d is none of sum, mean, min, max",
+                   ebb_collective_get_name (which), (int) op);
+      return NULL;
+    }
+  work = work_new (state, which, op, parts, n_parts, peer, purpose, error);
+  if (work == NULL)
+    return NULL;
+  if (G_UNLIKELY (ebb_thread.observers != NULL))
+    touch (work);
+  work->queue = ebb_group_queue_ref (state->queue);
+  work->call.sequence = ++state->sequence;
+  if (!is_counted)
+    return work;
+  __atomic_add_fetch (&state->n_calls[which], 1, __ATOMIC_RELAXED);
+  __atomic_add_fetch (&state->n_bytes[which], get_n_bytes (state, &work->call), __ATOMIC_RELAXED);
+  return work;
+}
+
+static gboolean
+is_given (const EbbCollectivePart *parts,
+          guint n_parts,
+          GError **error)
+{
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  for (guint i = 0; i < n_parts; i++)
+    if (parts[i].whole == NULL)
+      return FALSE;
+  return TRUE;
+}
+
+EbbWork *
+ebb_process_group_start (EbbProcessGroup *self,
+                         EbbCollective which,
+                         EbbReduceOp op,
+                         const EbbCollectivePart *parts,
+                         guint n_parts,
+                         guint peer,
+                         const char *purpose,
+                         GError **error)
+{
+  EbbGroupState *state;
+  EbbWork *work;
+
+  if (self == NULL || !is_given (parts, n_parts, error))
+    return NULL;
+  if (ebb_is_stopped ())
+    return ebb_work_new_done ();
+  state = ebb_process_group_get_state (self);
+  work = prepare (self, which, op, parts, n_parts, peer, purpose, TRUE, error);
+  if (work == NULL)
+    return NULL;
+  return ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error) ? work
+                                                                               : (ebb_work_unref (work), NULL);
+}
+
+static gboolean
+run_call (EbbProcessGroup *self,
+          EbbCollective which,
+          EbbReduceOp op,
+          const EbbCollectivePart *parts,
+          guint n_parts,
+          guint peer,
+          const char *purpose,
+          gboolean is_counted,
+          GError **error)
+{
+  EbbGroupState *state = ebb_process_group_get_state (self);
+  g_autoptr (EbbWork) work = prepare (self, which, op, parts, n_parts, peer, purpose, is_counted, error);
+
+  if (work == NULL)
+    return FALSE;
+  if (!ebb_group_queue_try_run (state->queue, self, work)
+      && !ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error))
+    return FALSE;
+  return ebb_work_wait (work, error);
+}
+
+gboolean
+ebb_process_group_run (EbbProcessGroup *self,
+                       EbbCollective which,
+                       EbbReduceOp op,
+                       const EbbCollectivePart *parts,
+                       guint n_parts,
+                       guint peer,
+                       const char *purpose,
+                       GError **error)
+{
+  if (self == NULL || !is_given (parts, n_parts, error))
+    return FALSE;
+  return ebb_is_stopped () || run_call (self, which, op, parts, n_parts, peer, purpose, TRUE, error);
+}
+
+EbbTensor *
+ebb_process_group_exchange (EbbProcessGroup *self,
+                            const void *mine,
+                            const gint64 *counts,
+                            EbbDType dtype,
+                            GError **error)
+{
+  EbbGroupState *state = ebb_process_group_get_state (self);
+  EbbDevice *cpu = ebb_device_get_cpu ();
+  g_autoptr (EbbTensor) piece = NULL;
+  g_autoptr (EbbTensor) whole = NULL;
+  EbbCollectivePart part;
+  gint64 n = 0;
+
+  for (guint r = 0; r < state->size; r++)
+    n += counts[r];
+  piece = ebb_tensor_new_from_values (mine, (gsize) counts[state->rank], &counts[state->rank], 1, dtype, cpu, error);
+  whole = piece ? ebb_tensor_new_uninitialized (&n, 1, dtype, cpu, error) : NULL;
+  if (whole == NULL)
+    return NULL;
+  part = (EbbCollectivePart){ whole, piece, counts };
+  return run_call (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, FALSE, error)
+             ? g_steal_pointer (&whole)
+             : NULL;
+}
+
+void
+ebb_process_group_fail (EbbProcessGroup *self,
+                        const GError *reason)
+{
+  const EbbProcessGroupFuncs *funcs = ebb_process_group_get_funcs (self);
+
+  ebb_process_group_flush (self);
+  if (ebb_group_queue_fail (ebb_process_group_get_state (self)->queue, reason) && funcs->fail != NULL)
+    funcs->fail (self, reason);
+}
+
+void
+ebb_process_group_flush (EbbProcessGroup *self)
+{
+  ebb_group_queue_flush (ebb_process_group_get_state (self)->queue);
+}

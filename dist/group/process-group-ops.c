@@ -1,0 +1,439 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/group/process-group-private.h"
+#include "tensor/autograd/op-private.h"
+#include "tensor/ops/shape.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+/* The public operations: one tensor each. No gradient flows through them. */
+
+/* Whatever was copied of it or is kept from it must see that it changes. */
+static void
+will_change (EbbTensor *tensor)
+{
+  if (!tensor->storage->phantom)
+    ebb_storage_change (tensor->storage);
+}
+
+static gboolean
+is_ready (EbbProcessGroup *self,
+          EbbTensor *tensor,
+          GError **error)
+{
+  return self != NULL && tensor != NULL && (error == NULL || *error == NULL);
+}
+
+/* @tensor itself where it is contiguous. */
+static EbbTensor *
+as_contiguous (EbbTensor *tensor,
+               GError **error)
+{
+  EbbTensor *copy;
+
+  ebb_push_grad_enabled (FALSE);
+  copy = ebb_contiguous (tensor, error);
+  ebb_pop_grad_enabled ();
+  return copy;
+}
+
+/* -- in place ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+run_in_place (EbbProcessGroup *self,
+              EbbCollective which,
+              EbbReduceOp op,
+              EbbTensor *tensor,
+              guint peer,
+              GError **error)
+{
+  const EbbCollectivePart part = { .whole = tensor };
+
+  if (!is_ready (self, tensor, error))
+    return FALSE;
+  if (which != EBB_COLLECTIVE_SEND)
+    will_change (tensor);
+  return ebb_process_group_run (self, which, op, &part, 1, peer, NULL, error);
+}
+
+static EbbWork *
+start_in_place (EbbProcessGroup *self,
+                EbbCollective which,
+                EbbReduceOp op,
+                EbbTensor *tensor,
+                guint peer,
+                GError **error)
+{
+  const EbbCollectivePart part = { .whole = tensor };
+
+  if (!is_ready (self, tensor, error))
+    return NULL;
+  will_change (tensor);
+  return ebb_process_group_start (self, which, op, &part, 1, peer, NULL, error);
+}
+
+/**
+ * ebb_process_group_all_reduce:
+ * @self: a group
+ * @tensor: a contiguous tensor, of the same shape and dtype on all ranks
+ * @op: how the elements of the ranks become one
+ * @error: return location for an error
+ *
+ * Replaces @tensor on all ranks by the reduction of all of them. Elements are added in the order of the ranks, those of
+ * 16-bit floats in f32: all ranks get the same bits, in every run. Nothing happens in a recompute that has all it
+ * needs; so it is with all operations.
+ *
+ * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
+ */
+gboolean
+ebb_process_group_all_reduce (EbbProcessGroup *self,
+                              EbbTensor *tensor,
+                              EbbReduceOp op,
+                              GError **error)
+{
+  return run_in_place (self, EBB_COLLECTIVE_ALL_REDUCE, op, tensor, 0, error);
+}
+
+/**
+ * ebb_process_group_all_reduce_async:
+ * @self: a group
+ * @tensor: a contiguous tensor, of the same shape and dtype on all ranks
+ * @op: how the elements of the ranks become one
+ * @error: return location for an error
+ *
+ * As ebb_process_group_all_reduce(), beside the caller, who must leave @tensor alone until the work is done.
+ *
+ * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
+ */
+EbbWork *
+ebb_process_group_all_reduce_async (EbbProcessGroup *self,
+                                    EbbTensor *tensor,
+                                    EbbReduceOp op,
+                                    GError **error)
+{
+  return start_in_place (self, EBB_COLLECTIVE_ALL_REDUCE, op, tensor, 0, error);
+}
+
+/**
+ * ebb_process_group_broadcast:
+ * @self: a group
+ * @tensor: a contiguous tensor, of the same shape and dtype on all ranks
+ * @root: whose elements it is to have
+ * @error: return location for an error
+ *
+ * Replaces @tensor on all ranks by that of @root.
+ *
+ * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
+ */
+gboolean
+ebb_process_group_broadcast (EbbProcessGroup *self,
+                             EbbTensor *tensor,
+                             guint root,
+                             GError **error)
+{
+  return run_in_place (self, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, tensor, root, error);
+}
+
+/**
+ * ebb_process_group_broadcast_async:
+ * @self: a group
+ * @tensor: a contiguous tensor, of the same shape and dtype on all ranks
+ * @root: whose elements it is to have
+ * @error: return location for an error
+ *
+ * As ebb_process_group_broadcast(), beside the caller, who must leave @tensor alone until the work is done.
+ *
+ * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
+ */
+EbbWork *
+ebb_process_group_broadcast_async (EbbProcessGroup *self,
+                                   EbbTensor *tensor,
+                                   guint root,
+                                   GError **error)
+{
+  return start_in_place (self, EBB_COLLECTIVE_BROADCAST, EBB_REDUCE_OP_SUM, tensor, root, error);
+}
+
+/**
+ * ebb_process_group_send:
+ * @self: a group
+ * @tensor: a contiguous tensor
+ * @to: another rank, which calls ebb_process_group_recv() with a tensor of the same shape and dtype
+ * @error: return location for an error
+ *
+ * Gives the elements of @tensor to another rank. It may wait until that one takes them, so two ranks that send to each
+ * other at once may wait in vain: one should begin with taking.
+ *
+ * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
+ */
+gboolean
+ebb_process_group_send (EbbProcessGroup *self,
+                        EbbTensor *tensor,
+                        guint to,
+                        GError **error)
+{
+  return run_in_place (self, EBB_COLLECTIVE_SEND, EBB_REDUCE_OP_SUM, tensor, to, error);
+}
+
+/**
+ * ebb_process_group_recv:
+ * @self: a group
+ * @tensor: a contiguous tensor
+ * @from: another rank, which calls ebb_process_group_send() with a tensor of the same shape and dtype
+ * @error: return location for an error
+ *
+ * Replaces @tensor by what another rank gives.
+ *
+ * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
+ */
+gboolean
+ebb_process_group_recv (EbbProcessGroup *self,
+                        EbbTensor *tensor,
+                        guint from,
+                        GError **error)
+{
+  return run_in_place (self, EBB_COLLECTIVE_RECV, EBB_REDUCE_OP_SUM, tensor, from, error);
+}
+
+/**
+ * ebb_process_group_barrier:
+ * @self: a group
+ * @error: return location for an error
+ *
+ * Waits until all ranks are here.
+ *
+ * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
+ */
+gboolean
+ebb_process_group_barrier (EbbProcessGroup *self,
+                           GError **error)
+{
+  return ebb_process_group_run (self, EBB_COLLECTIVE_BARRIER, EBB_REDUCE_OP_SUM, NULL, 0, 0, NULL, error);
+}
+
+/* -- from one tensor to another ------------------------------------------------------------------------------------ */
+
+/* As @input with another first dimension. */
+static EbbTensor *
+make_result (EbbTensor *input,
+             gint64 first,
+             GError **error)
+{
+  gint64 shape[EBB_MAX_DIMS];
+
+  memcpy (shape, input->view.shape, sizeof shape);
+  shape[0] = first;
+  return ebb_tensor_new_uninitialized (shape, (guint) input->view.n_dims, input->view.dtype, input->storage->device,
+                                       error);
+}
+
+static gboolean
+check_has_dims (EbbTensor *input,
+                EbbCollective which,
+                GError **error)
+{
+  if (input->view.n_dims > 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no first dimension",
+               ebb_collective_get_name (which));
+  return FALSE;
+}
+
+static gboolean
+check_divides (EbbProcessGroup *self,
+               EbbTensor *input,
+               EbbCollective which,
+               GError **error)
+{
+  const guint n = ebb_process_group_get_size (self);
+  g_autofree char *shape = NULL;
+
+  if (!check_has_dims (input, which, error))
+    return FALSE;
+  if (input->view.shape[0] % n == 0)
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (input);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: the first dimension of %s can't be split into %u equal pieces",
+               ebb_collective_get_name (which), shape, n);
+  return FALSE;
+}
+
+/* The larger tensor has the shape of the smaller one with n times its first dimension. */
+static gboolean
+check_fits (EbbProcessGroup *self,
+            EbbTensor *whole,
+            EbbTensor *piece,
+            EbbCollective which,
+            GError **error)
+{
+  const guint n = ebb_process_group_get_size (self);
+  const EbbView *a = &whole->view, *b = &piece->view;
+  g_autofree char *whole_shape = NULL, *piece_shape = NULL;
+
+  if (!check_has_dims (piece, which, error))
+    return FALSE;
+  if (a->n_dims == b->n_dims && a->shape[0] == b->shape[0] * n
+      && memcmp (a->shape + 1, b->shape + 1, sizeof (gint64) * (gsize) (a->n_dims - 1)) == 0)
+    return TRUE;
+  whole_shape = ebb_tensor_shape_to_string (whole);
+  piece_shape = ebb_tensor_shape_to_string (piece);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: %s is not %u times %s along the first dimension", ebb_collective_get_name (which), whole_shape, n,
+               piece_shape);
+  return FALSE;
+}
+
+/* Gives @result, of which the caller gets the reference, or NULL. */
+static EbbTensor *
+run_to (EbbProcessGroup *self,
+        EbbCollective which,
+        EbbReduceOp op,
+        EbbTensor *whole,
+        EbbTensor *piece,
+        EbbTensor *result,
+        GError **error)
+{
+  const EbbCollectivePart part = { .whole = whole, .piece = piece };
+
+  if (ebb_process_group_run (self, which, op, &part, 1, 0, NULL, error))
+    return result;
+  ebb_tensor_unref (result);
+  return NULL;
+}
+
+/**
+ * ebb_process_group_all_gather:
+ * @self: a group
+ * @input: a tensor `[D, ...]`, of the same shape and dtype on all ranks
+ * @error: return location for an error
+ *
+ * Puts the tensors of all ranks one after another, in the order of the ranks.
+ *
+ * Returns: (transfer full) (nullable): a tensor `[size * D, ...]`, or %NULL with an error
+ */
+EbbTensor *
+ebb_process_group_all_gather (EbbProcessGroup *self,
+                              EbbTensor *input,
+                              GError **error)
+{
+  g_autoptr (EbbTensor) piece = NULL;
+  EbbTensor *whole;
+
+  if (!is_ready (self, input, error) || !check_has_dims (input, EBB_COLLECTIVE_ALL_GATHER, error))
+    return NULL;
+  piece = as_contiguous (input, error);
+  whole = piece ? make_result (piece, piece->view.shape[0] * ebb_process_group_get_size (self), error) : NULL;
+  if (whole == NULL)
+    return NULL;
+  return run_to (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, whole, piece, whole, error);
+}
+
+/**
+ * ebb_process_group_all_gather_async:
+ * @self: a group
+ * @output: a contiguous tensor `[size * D, ...]` for the result
+ * @input: a contiguous tensor `[D, ...]`, of the same shape and dtype on all ranks
+ * @error: return location for an error
+ *
+ * As ebb_process_group_all_gather(), beside the caller, who must leave both tensors alone until the work is done.
+ *
+ * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
+ */
+EbbWork *
+ebb_process_group_all_gather_async (EbbProcessGroup *self,
+                                    EbbTensor *output,
+                                    EbbTensor *input,
+                                    GError **error)
+{
+  const EbbCollectivePart part = { .whole = output, .piece = input };
+
+  if (!is_ready (self, input, error) || output == NULL
+      || !check_fits (self, output, input, EBB_COLLECTIVE_ALL_GATHER, error))
+    return NULL;
+  will_change (output);
+  return ebb_process_group_start (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, error);
+}
+
+/**
+ * ebb_process_group_reduce_scatter:
+ * @self: a group
+ * @input: a tensor `[size * D, ...]`, of the same shape and dtype on all ranks
+ * @op: how the elements of the ranks become one
+ * @error: return location for an error
+ *
+ * Gives each rank its piece of what ebb_process_group_all_reduce() would give.
+ *
+ * Returns: (transfer full) (nullable): a tensor `[D, ...]`, or %NULL with an error
+ */
+EbbTensor *
+ebb_process_group_reduce_scatter (EbbProcessGroup *self,
+                                  EbbTensor *input,
+                                  EbbReduceOp op,
+                                  GError **error)
+{
+  g_autoptr (EbbTensor) whole = NULL;
+  EbbTensor *piece;
+
+  if (!is_ready (self, input, error) || !check_divides (self, input, EBB_COLLECTIVE_REDUCE_SCATTER, error))
+    return NULL;
+  whole = as_contiguous (input, error);
+  piece = whole ? make_result (whole, whole->view.shape[0] / ebb_process_group_get_size (self), error) : NULL;
+  if (piece == NULL)
+    return NULL;
+  return run_to (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, whole, piece, piece, error);
+}
+
+/**
+ * ebb_process_group_reduce_scatter_async:
+ * @self: a group
+ * @output: a contiguous tensor `[D, ...]` for the result; it may be this rank's part of @input
+ * @input: a contiguous tensor `[size * D, ...]`, of the same shape and dtype on all ranks
+ * @op: how the elements of the ranks become one
+ * @error: return location for an error
+ *
+ * As ebb_process_group_reduce_scatter(), beside the caller, who must leave both tensors alone until the work is done.
+ *
+ * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
+ */
+EbbWork *
+ebb_process_group_reduce_scatter_async (EbbProcessGroup *self,
+                                        EbbTensor *output,
+                                        EbbTensor *input,
+                                        EbbReduceOp op,
+                                        GError **error)
+{
+  const EbbCollectivePart part = { .whole = input, .piece = output };
+
+  if (!is_ready (self, input, error) || output == NULL
+      || !check_fits (self, input, output, EBB_COLLECTIVE_REDUCE_SCATTER, error))
+    return NULL;
+  will_change (output);
+  return ebb_process_group_start (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, &part, 1, 0, NULL, error);
+}
+
+/**
+ * ebb_process_group_all_to_all:
+ * @self: a group
+ * @input: a tensor `[size * D, ...]`, of the same shape and dtype on all ranks
+ * @error: return location for an error
+ *
+ * Gives piece r of @input to rank r, for each r, and puts what comes from the ranks one after another.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape of @input, or %NULL with an error
+ */
+EbbTensor *
+ebb_process_group_all_to_all (EbbProcessGroup *self,
+                              EbbTensor *input,
+                              GError **error)
+{
+  g_autoptr (EbbTensor) whole = NULL;
+  EbbTensor *result;
+
+  if (!is_ready (self, input, error) || !check_divides (self, input, EBB_COLLECTIVE_ALL_TO_ALL, error))
+    return NULL;
+  whole = as_contiguous (input, error);
+  result = whole ? make_result (whole, whole->view.shape[0], error) : NULL;
+  if (result == NULL)
+    return NULL;
+  return run_to (self, EBB_COLLECTIVE_ALL_TO_ALL, EBB_REDUCE_OP_SUM, whole, result, result, error);
+}

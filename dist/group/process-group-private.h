@@ -1,0 +1,196 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/group/process-group.h"
+#include "tensor/backend/kernel-private.h"
+
+/* What the wrappers use of a group, and what an engine (a class that derives from EbbProcessGroup) brings. */
+
+G_BEGIN_DECLS
+
+/* -- for those who call -------------------------------------------------------------------------------------------- */
+
+/* One tensor of a collective. All contiguous, of one dtype. */
+typedef struct
+{
+  /* The pieces of all ranks in the order of the ranks. all_reduce, broadcast, send, recv: the tensor. */
+  EbbTensor *whole;
+  /* This rank's: source of a gather, result of a reduce-scatter; may lie inside @whole at its place. all_to_all: the
+   * result, as large as @whole and apart from it. NULL elsewhere, and where this rank has no elements. */
+  EbbTensor *piece;
+  const gint64 *counts; /* [size] elements of each rank's piece; any may be 0; NULL: equal */
+} EbbCollectivePart;
+
+/* One collective over several tensors: counted as one call. Copies @parts, counts and @purpose, holds the tensors until
+ * it is waited for. @whole of a reduce_scatter is read only, but for a piece that lies inside it.
+ *
+ * @purpose: what it is for, "gathering h.2 (EbbTransformerBlock)"; NULL: nothing to say. Ranks compare it, so that two
+ * calls of equal shapes are not taken for one another. */
+EbbWork *ebb_process_group_start (EbbProcessGroup *self,
+                                  EbbCollective which,
+                                  EbbReduceOp op,
+                                  const EbbCollectivePart *parts,
+                                  guint n_parts,
+                                  guint peer,
+                                  const char *purpose,
+                                  GError **error);
+/* The same to its end, on the caller's thread if nothing is queued. */
+gboolean ebb_process_group_run (EbbProcessGroup *self,
+                                EbbCollective which,
+                                EbbReduceOp op,
+                                const EbbCollectivePart *parts,
+                                guint n_parts,
+                                guint peer,
+                                const char *purpose,
+                                GError **error);
+/* This rank can't take part any more, for @reason: all that is called from now on fails with it, here and, where the
+ * engine has a way to tell, on the other ranks. */
+void ebb_process_group_fail (EbbProcessGroup *self,
+                             const GError *reason);
+/* How long a work took that is done, waiting for other ranks included. */
+double ebb_work_get_seconds (EbbWork *work);
+/* Waits until all that was started is done; tells of no failure. */
+void ebb_process_group_flush (EbbProcessGroup *self);
+/* Fails on all ranks, naming a rank and the first line that differs, unless all ranks give the same text. Collective.
+ * @what names it: "the module". */
+gboolean ebb_process_group_check_same (EbbProcessGroup *self,
+                                       const char *what,
+                                       const char *text,
+                                       GError **error);
+
+/* -- for engines --------------------------------------------------------------------------------------------------- */
+
+/* One tensor of a call, in memory that the engine can reach. */
+typedef struct
+{
+  EbbDType dtype;
+  void *whole;                /* [n_elements] */
+  void *piece;                /* [counts[rank]]; NULL where there is none */
+  gint64 n_elements;          /* of @whole */
+  const gint64 *counts;       /* [size] elements of each piece; never NULL: without pieces an even split */
+  const gint64 *starts;       /* [size + 1] where each piece begins in @whole, in elements */
+  gint64 shape[EBB_MAX_DIMS]; /* of @whole, for messages */
+  guint n_dims;
+} EbbCollectiveBuffer;
+
+typedef struct
+{
+  EbbCollective which;
+  EbbReduceOp op;    /* of all_reduce and reduce_scatter; else SUM */
+  guint peer;        /* root, to, from; else 0 */
+  guint64 sequence;  /* this rank's number of the call in this group, from 1 */
+  guint64 signature; /* equal on all ranks iff they call the same; for send and recv: iff the tensors fit */
+  EbbDevice *device; /* NULL: the memory is the host's; else the device that the engine reaches */
+  guint n_parts;
+  const EbbCollectiveBuffer *parts;
+  gboolean is_announcement; /* another engine moves the bytes: only see to it that all ranks call the same */
+  const char *purpose;      /* NULL: nothing to say; in the signature and in the call's text */
+} EbbCollectiveCall;
+
+typedef struct
+{
+  /* Does one call to its end; on the caller's thread or the group's, one at a time. FALSE with @error set
+   * (EBB_ERROR_PROCESS_GROUP; the name of the own call is put before it by the group): the group is then broken. */
+  gboolean (*run) (EbbProcessGroup *self,
+                   const EbbCollectiveCall *call,
+                   GError **error);
+  /* A group of the ranks members[0 .. n_members), of which this one is members[rank]; called at the same time on all
+   * ranks of @self, with nothing queued. @color as given by the caller. */
+  EbbProcessGroup *(*split) (EbbProcessGroup *self,
+                             guint color,
+                             const guint *members,
+                             guint n_members,
+                             guint rank,
+                             GError **error);
+  /* Reaches the memory of @device itself; NULL: the host's alone. */
+  gboolean (*reaches) (EbbProcessGroup *self,
+                       EbbDevice *device);
+  /* This rank can't take part any more, for @reason: tells the others, if there is a way. NULL: there is none. */
+  void (*fail) (EbbProcessGroup *self,
+                const GError *reason);
+} EbbProcessGroupFuncs;
+
+/* An engine's class sets klass->funcs to its EbbProcessGroupFuncs, makes objects with the construct properties "rank",
+ * "size", "backend" and "name", and frees what it has in finalize (), not in dispose (): calls may run until then. */
+
+/* dest[i] = the reduction of sources[0 .. n)[i], in that order; f32 for 16-bit floats, 64 bits for integers. @dest may
+ * be one of the sources. */
+void ebb_collective_reduce (void *dest,
+                            const void *const *sources,
+                            guint n,
+                            gsize n_elements,
+                            EbbDType dtype,
+                            EbbReduceOp op);
+/* "all_reduce (sum) of f32 [2, 3]", "all_gather of f32 [32] for gathering h.2 (EbbTransformerBlock)"; a long purpose is
+ * shortened, so that it fits what an engine sends. */
+char *ebb_collective_call_to_string (const EbbCollectiveCall *call);
+const char *ebb_collective_get_name (EbbCollective which);
+
+/* -- for engines that are modules ---------------------------------------------------------------------------------- */
+
+/* ebb-process-group-NAME.so is not linked to the library, which hands it what it needs. It gives the group of all ranks
+ * that were started together. */
+#define EBB_PROCESS_GROUP_VERSION 1
+#define EBB_PROCESS_GROUP_MODULE_SYMBOL "ebb_process_group_open_v1"
+
+typedef struct
+{
+  guint version;
+  GType (*get_type) (void); /* EbbProcessGroup's */
+  GQuark (*get_error_quark) (void);
+  gsize (*get_dtype_size) (EbbDType dtype);
+  const char *(*get_dtype_name) (EbbDType dtype);
+  guint (*get_rank) (EbbProcessGroup *group);
+  guint (*get_size) (EbbProcessGroup *group);
+  double (*get_timeout) (EbbProcessGroup *group);
+  void (*reduce) (void *dest,
+                  const void *const *sources,
+                  guint n,
+                  gsize n_elements,
+                  EbbDType dtype,
+                  EbbReduceOp op);
+  char *(*call_to_string) (const EbbCollectiveCall *call);
+  const char *(*get_name) (EbbProcessGroup *group);
+  const char *(*get_device_name) (EbbDevice *device);
+  guint (*count_mpi_processes) (void);   /* 0: MPI didn't start this process */
+  void (*set_n_threads) (int n_threads); /* of the calling thread, unless the environment says how many */
+  /* See dist/group/rendezvous-private.h */
+  gboolean (*find_rank) (guint *rank,
+                         guint *size,
+                         GError **error);
+  gboolean (*spread) (guint rank,
+                      guint size,
+                      void *data,
+                      gsize n_bytes,
+                      double timeout,
+                      GError **error);
+  /* The group of another module, for those that need it to find each other; its run () is called by hand. */
+  EbbProcessGroup *(*load) (const char *name,
+                            GError **error);
+} EbbProcessGroupHost;
+
+extern const EbbProcessGroupHost ebb_process_group_host;
+
+typedef EbbProcessGroup *(*EbbProcessGroupOpen) (const EbbProcessGroupHost *host,
+                                                 GError **error);
+
+/* The processes that mpirun or Slurm started together, as the environment tells; 0: it doesn't, and this is none. */
+guint ebb_process_group_count_mpi_processes (void);
+/* The group of all ranks, from the module of that name. */
+EbbProcessGroup *ebb_process_group_load (const char *name,
+                                         GError **error);
+
+/* -- the engines within -------------------------------------------------------------------------------------------- */
+
+EbbProcessGroup *ebb_single_group_new (void);
+/* What get_default gives on this thread; takes a reference, NULL: none of its own. */
+void ebb_process_group_set_thread_default (EbbProcessGroup *group);
+/* Of a thread of ebb_run_ranks (); NULL elsewhere. Not owned. */
+EbbProcessGroup *ebb_process_group_get_thread_default (void);
+/* Whether get_default gives a group that somebody made. */
+gboolean ebb_process_group_is_initialised (void);
+/* What the sequence of a rank begins with, where that of rank 0 begins with @seed. */
+guint64 ebb_get_rank_seed (guint64 seed,
+                           guint64 rank);
+
+G_END_DECLS

@@ -1,0 +1,312 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/group/process-group.h"
+
+#include "dist/group/state-private.h"
+
+#define DEFAULT_TIMEOUT 600.0
+#define MAX_TIMEOUT 1e7
+
+enum
+{
+  PROP_RANK = 1,
+  PROP_SIZE,
+  PROP_BACKEND,
+  PROP_NAME,
+  PROP_TIMEOUT,
+  N_PROPS
+};
+
+typedef EbbGroupState EbbProcessGroupPrivate;
+
+static GParamSpec *properties[N_PROPS];
+
+G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbProcessGroup, ebb_process_group, G_TYPE_OBJECT)
+
+EbbGroupState *
+ebb_process_group_get_state (EbbProcessGroup *self)
+{
+  return ebb_process_group_get_instance_private (self);
+}
+
+static void
+ebb_process_group_get_property (GObject *object,
+                                guint id,
+                                GValue *value,
+                                GParamSpec *pspec)
+{
+  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
+
+  switch (id)
+    {
+    case PROP_RANK: g_value_set_uint (value, state->rank); break;
+    case PROP_SIZE: g_value_set_uint (value, state->size); break;
+    case PROP_BACKEND: g_value_set_string (value, state->backend); break;
+    case PROP_NAME: g_value_set_string (value, state->name); break;
+    case PROP_TIMEOUT: g_value_set_double (value, state->timeout); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_process_group_set_property (GObject *object,
+                                guint id,
+                                const GValue *value,
+                                GParamSpec *pspec)
+{
+  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
+
+  switch (id)
+    {
+    case PROP_RANK: state->rank = g_value_get_uint (value); break;
+    case PROP_SIZE: state->size = g_value_get_uint (value); break;
+    case PROP_BACKEND: state->backend = g_value_dup_string (value); break;
+    case PROP_NAME: state->name = g_value_dup_string (value); break;
+    case PROP_TIMEOUT: ebb_process_group_set_timeout (EBB_PROCESS_GROUP (object), g_value_get_double (value)); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+/* Calls of other ranks count on those that were started here. */
+static void
+ebb_process_group_dispose (GObject *object)
+{
+  ebb_group_queue_close (ebb_process_group_get_state (EBB_PROCESS_GROUP (object))->queue);
+  G_OBJECT_CLASS (ebb_process_group_parent_class)->dispose (object);
+}
+
+static void
+ebb_process_group_finalize (GObject *object)
+{
+  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
+
+  ebb_group_queue_unref (state->queue);
+  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
+    g_weak_ref_clear (&state->known[i].owner);
+  g_free (state->backend);
+  g_free (state->name);
+  G_OBJECT_CLASS (ebb_process_group_parent_class)->finalize (object);
+}
+
+static void
+ebb_process_group_class_init (EbbProcessGroupClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  const GParamFlags given = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
+
+  object_class->get_property = ebb_process_group_get_property;
+  object_class->set_property = ebb_process_group_set_property;
+  object_class->dispose = ebb_process_group_dispose;
+  object_class->finalize = ebb_process_group_finalize;
+
+  /**
+   * EbbProcessGroup:rank:
+   *
+   * The number of this rank in the group, from 0.
+   */
+  properties[PROP_RANK] = g_param_spec_uint ("rank", NULL, NULL, 0, G_MAXINT, 0, given);
+  /**
+   * EbbProcessGroup:size:
+   *
+   * How many ranks there are.
+   */
+  properties[PROP_SIZE] = g_param_spec_uint ("size", NULL, NULL, 1, G_MAXINT, 1, given);
+  /**
+   * EbbProcessGroup:backend:
+   *
+   * What carries the bytes: "single", "thread", "mpi" or "nccl".
+   */
+  properties[PROP_BACKEND] = g_param_spec_string ("backend", NULL, NULL, "single", given);
+  /**
+   * EbbProcessGroup:name:
+   *
+   * What the group is called in messages: "world", or which part of another group it is.
+   */
+  properties[PROP_NAME] = g_param_spec_string ("name", NULL, NULL, "world", given);
+  /**
+   * EbbProcessGroup:timeout:
+   *
+   * Seconds that a call waits for the other ranks.
+   */
+  properties[PROP_TIMEOUT] = g_param_spec_double ("timeout", NULL, NULL, 1e-3, MAX_TIMEOUT, DEFAULT_TIMEOUT,
+                                                  G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_properties (object_class, N_PROPS, properties);
+}
+
+static double
+get_default_timeout (void)
+{
+  const char *text = g_getenv ("EBB_PROCESS_GROUP_TIMEOUT");
+  double seconds = text != NULL ? g_ascii_strtod (text, NULL) : 0;
+
+  return seconds > 0 ? CLAMP (seconds, 1e-3, MAX_TIMEOUT) : DEFAULT_TIMEOUT;
+}
+
+static void
+ebb_process_group_init (EbbProcessGroup *self)
+{
+  EbbGroupState *state = ebb_process_group_get_state (self);
+
+  state->timeout = get_default_timeout ();
+  state->queue = ebb_group_queue_new ();
+  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
+    g_weak_ref_init (&state->known[i].owner, NULL);
+}
+
+/* -- who ----------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_process_group_get_rank:
+ * @self: a group
+ *
+ * Returns: the number of this rank in the group, from 0
+ */
+guint
+ebb_process_group_get_rank (EbbProcessGroup *self)
+{
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self), 0);
+
+  return ebb_process_group_get_state (self)->rank;
+}
+
+/**
+ * ebb_process_group_get_size:
+ * @self: a group
+ *
+ * Returns: how many ranks there are
+ */
+guint
+ebb_process_group_get_size (EbbProcessGroup *self)
+{
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self), 1);
+
+  return ebb_process_group_get_state (self)->size;
+}
+
+/**
+ * ebb_process_group_get_backend:
+ * @self: a group
+ *
+ * Returns: what carries the bytes: "single", "thread", "mpi" or "nccl"
+ */
+const char *
+ebb_process_group_get_backend (EbbProcessGroup *self)
+{
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self), NULL);
+
+  return ebb_process_group_get_state (self)->backend;
+}
+
+/**
+ * ebb_process_group_get_name:
+ * @self: a group
+ *
+ * Returns: what the group is called in messages: "world", or which part of another group it is
+ */
+const char *
+ebb_process_group_get_name (EbbProcessGroup *self)
+{
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self), NULL);
+
+  return ebb_process_group_get_state (self)->name;
+}
+
+/**
+ * ebb_process_group_get_timeout:
+ * @self: a group
+ *
+ * Returns: seconds that a call waits for the other ranks
+ */
+double
+ebb_process_group_get_timeout (EbbProcessGroup *self)
+{
+  double seconds;
+
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self), 0);
+
+  __atomic_load (&ebb_process_group_get_state (self)->timeout, &seconds, __ATOMIC_RELAXED);
+  return seconds;
+}
+
+/**
+ * ebb_process_group_set_timeout:
+ * @self: a group
+ * @seconds: seconds, at least 0.001
+ *
+ * Sets how long a call waits for the other ranks before it fails. 600 seconds if not set, or what the environment
+ * variable `EBB_PROCESS_GROUP_TIMEOUT` said when the group was made.
+ */
+void
+ebb_process_group_set_timeout (EbbProcessGroup *self,
+                               double seconds)
+{
+  g_return_if_fail (EBB_IS_PROCESS_GROUP (self));
+  g_return_if_fail (seconds >= 1e-3);
+
+  seconds = MIN (seconds, MAX_TIMEOUT);
+  if (seconds == ebb_process_group_get_timeout (self))
+    return;
+  __atomic_store (&ebb_process_group_get_state (self)->timeout, &seconds, __ATOMIC_RELAXED);
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_TIMEOUT]);
+}
+
+/* -- how much ------------------------------------------------------------------------------------------------------ */
+
+/**
+ * ebb_process_group_get_n_calls:
+ * @self: a group
+ * @which: an operation
+ *
+ * How many calls of an operation were started on this rank; a call over several tensors counts once, one in a recompute
+ * that has all it needs not at all.
+ *
+ * Returns: the calls since the group was made, or since ebb_process_group_reset_counters()
+ */
+guint64
+ebb_process_group_get_n_calls (EbbProcessGroup *self,
+                               EbbCollective which)
+{
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self) && (guint) which < EBB_N_COLLECTIVES, 0);
+
+  return __atomic_load_n (&ebb_process_group_get_state (self)->n_calls[which], __ATOMIC_RELAXED);
+}
+
+/**
+ * ebb_process_group_get_n_bytes:
+ * @self: a group
+ * @which: an operation
+ *
+ * How many bytes this rank gives to others by the formulas of a ring, whatever the engine really does. With P bytes of
+ * all pieces together on n ranks: all_gather and reduce_scatter all pieces but one, P (n - 1) / n where they are equal;
+ * all_reduce twice as much; broadcast and all_to_all P (n - 1) / n; send P.
+ *
+ * Returns: the bytes since the group was made, or since ebb_process_group_reset_counters()
+ */
+guint64
+ebb_process_group_get_n_bytes (EbbProcessGroup *self,
+                               EbbCollective which)
+{
+  g_return_val_if_fail (EBB_IS_PROCESS_GROUP (self) && (guint) which < EBB_N_COLLECTIVES, 0);
+
+  return __atomic_load_n (&ebb_process_group_get_state (self)->n_bytes[which], __ATOMIC_RELAXED);
+}
+
+/**
+ * ebb_process_group_reset_counters:
+ * @self: a group
+ *
+ * Sets the counters of calls and bytes to 0.
+ */
+void
+ebb_process_group_reset_counters (EbbProcessGroup *self)
+{
+  EbbGroupState *state;
+
+  g_return_if_fail (EBB_IS_PROCESS_GROUP (self));
+
+  state = ebb_process_group_get_state (self);
+  for (guint i = 0; i < EBB_N_COLLECTIVES; i++)
+    {
+      __atomic_store_n (&state->n_calls[i], 0, __ATOMIC_RELAXED);
+      __atomic_store_n (&state->n_bytes[i], 0, __ATOMIC_RELAXED);
+    }
+}

@@ -1,0 +1,282 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* pthread_setname_np */
+#endif
+#include "dist/group/queue-private.h"
+
+#include "dist/group/state-private.h"
+#include "dist/group/work-private.h"
+#include "tensor/memory-account-private.h"
+#include "tensor/thread-private.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+EbbGroupQueue *
+ebb_group_queue_new (void)
+{
+  EbbGroupQueue *self = g_new0 (EbbGroupQueue, 1);
+
+  self->ref_count = 1;
+  self->owner = getpid ();
+  pthread_mutex_init (&self->lock, NULL);
+  pthread_cond_init (&self->started, NULL);
+  pthread_cond_init (&self->finished, NULL);
+  g_queue_init (&self->waiting);
+  g_queue_init (&self->done);
+  return self;
+}
+
+EbbGroupQueue *
+ebb_group_queue_ref (EbbGroupQueue *self)
+{
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+void
+ebb_group_queue_unref (EbbGroupQueue *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  /* A condition that the parent's thread waits for would make its destruction in a child wait for that thread. */
+  if (!ebb_group_queue_is_lost (self))
+    {
+      pthread_mutex_destroy (&self->lock);
+      pthread_cond_destroy (&self->started);
+      pthread_cond_destroy (&self->finished);
+    }
+  g_clear_error (&self->failure);
+  g_free (self);
+}
+
+gboolean
+ebb_group_queue_is_lost (EbbGroupQueue *self)
+{
+  return self->owner != getpid () && self->has_thread;
+}
+
+gboolean
+ebb_group_queue_check (EbbGroupQueue *self,
+                       gboolean is_alone,
+                       GError **error)
+{
+  if (self->owner == getpid () || (is_alone && !self->has_thread))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
+               "the process group belongs to process %d, of which this one is a child: make a group here",
+               (int) self->owner);
+  return FALSE;
+}
+
+/* The works that the thread has done, whose last references may be the queue's. */
+static void
+let_go_of_done (EbbGroupQueue *self)
+{
+  for (;;)
+    {
+      EbbWork *work;
+
+      pthread_mutex_lock (&self->lock);
+      work = g_queue_pop_head (&self->done);
+      pthread_mutex_unlock (&self->lock);
+      if (work == NULL)
+        return;
+      ebb_work_release (work);
+      ebb_work_unref (work);
+    }
+}
+
+/* With the first failure instead, if there was one before. */
+static void
+do_work (EbbGroupQueue *self,
+         EbbProcessGroup *group,
+         EbbWork *work,
+         gboolean is_queued)
+{
+  const gint64 begin = g_get_monotonic_time ();
+  GError *error = NULL;
+
+  pthread_mutex_lock (&self->lock);
+  if (self->failure != NULL)
+    error = g_error_copy (self->failure);
+  pthread_mutex_unlock (&self->lock);
+  if (error == NULL)
+    ebb_process_group_do (group, work, &error);
+
+  pthread_mutex_lock (&self->lock);
+  if (error != NULL && self->failure == NULL)
+    self->failure = g_error_copy (error);
+  work->error = error;
+  work->seconds = (double) (g_get_monotonic_time () - begin) * 1e-6;
+  work->done = TRUE;
+  if (is_queued)
+    {
+      g_queue_pop_head (&self->waiting);
+      g_queue_push_tail (&self->done, work);
+    }
+  pthread_cond_broadcast (&self->finished);
+  pthread_mutex_unlock (&self->lock);
+}
+
+/* -- the thread ---------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbGroupQueue *queue;
+  EbbProcessGroup *group; /* whose dispose () waits for the thread */
+  EbbDevice *default_device;
+  EbbMemoryAccount *account; /* whose rank it works for */
+} Start;
+
+static void
+run_waiting (EbbGroupQueue *self,
+             EbbProcessGroup *group)
+{
+  pthread_mutex_lock (&self->lock);
+  for (;;)
+    {
+      EbbWork *work = g_queue_peek_head (&self->waiting);
+
+      if (work == NULL && self->closing)
+        break;
+      if (work == NULL)
+        {
+          pthread_cond_wait (&self->started, &self->lock);
+          continue;
+        }
+      pthread_mutex_unlock (&self->lock);
+      do_work (self, group, work, TRUE);
+      pthread_mutex_lock (&self->lock);
+    }
+  pthread_mutex_unlock (&self->lock);
+}
+
+static void *
+run_thread (void *data)
+{
+  Start start = *(Start *) data;
+
+  g_free (data);
+  ebb_thread.default_device = start.default_device;
+  ebb_thread.account = start.account;
+  run_waiting (start.queue, start.group);
+  ebb_thread.account = NULL;
+  if (start.account != NULL)
+    ebb_memory_account_unref (start.account);
+  return NULL;
+}
+
+static gboolean
+make_thread (EbbGroupQueue *self,
+             EbbProcessGroup *group,
+             GError **error)
+{
+  Start *start = g_new0 (Start, 1);
+  sigset_t all, old;
+  int code;
+
+  *start = (Start){ self, group, ebb_thread.default_device, ebb_thread.account };
+  if (start->account != NULL)
+    ebb_memory_account_ref (start->account);
+  sigfillset (&all);
+  pthread_sigmask (SIG_BLOCK, &all, &old);
+  code = pthread_create (&self->thread, NULL, run_thread, start);
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  if (code != 0)
+    {
+      if (start->account != NULL)
+        ebb_memory_account_unref (start->account);
+      g_free (start);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no thread for the collectives of a process group: %s",
+                   g_strerror (code));
+      return FALSE;
+    }
+  pthread_setname_np (self->thread, "ebb-collectives");
+  self->has_thread = TRUE;
+  self->owner = getpid ();
+  return TRUE;
+}
+
+/* -- for the caller ------------------------------------------------------------------------------------------------ */
+
+gboolean
+ebb_group_queue_push (EbbGroupQueue *self,
+                      EbbProcessGroup *group,
+                      EbbWork *work,
+                      GError **error)
+{
+  let_go_of_done (self);
+  if (!self->has_thread && !make_thread (self, group, error))
+    {
+      ebb_work_release (work);
+      ebb_work_unref (work);
+      return FALSE;
+    }
+  pthread_mutex_lock (&self->lock);
+  g_queue_push_tail (&self->waiting, work);
+  pthread_cond_signal (&self->started);
+  pthread_mutex_unlock (&self->lock);
+  return TRUE;
+}
+
+gboolean
+ebb_group_queue_try_run (EbbGroupQueue *self,
+                         EbbProcessGroup *group,
+                         EbbWork *work)
+{
+  gboolean idle;
+
+  let_go_of_done (self);
+  pthread_mutex_lock (&self->lock);
+  idle = g_queue_is_empty (&self->waiting);
+  pthread_mutex_unlock (&self->lock);
+  if (idle)
+    do_work (self, group, work, FALSE);
+  return idle;
+}
+
+void
+ebb_group_queue_flush (EbbGroupQueue *self)
+{
+  if (ebb_group_queue_is_lost (self))
+    return;
+  pthread_mutex_lock (&self->lock);
+  while (!g_queue_is_empty (&self->waiting))
+    pthread_cond_wait (&self->finished, &self->lock);
+  pthread_mutex_unlock (&self->lock);
+  let_go_of_done (self);
+}
+
+gboolean
+ebb_group_queue_fail (EbbGroupQueue *self,
+                      const GError *reason)
+{
+  gboolean is_first;
+
+  pthread_mutex_lock (&self->lock);
+  is_first = self->failure == NULL;
+  if (is_first)
+    self->failure = g_error_copy (reason);
+  pthread_mutex_unlock (&self->lock);
+  return is_first;
+}
+
+void
+ebb_group_queue_close (EbbGroupQueue *self)
+{
+  if (ebb_group_queue_is_lost (self))
+    return;
+  if (self->has_thread)
+    {
+      pthread_mutex_lock (&self->lock);
+      self->closing = TRUE;
+      pthread_cond_signal (&self->started);
+      pthread_mutex_unlock (&self->lock);
+      pthread_join (self->thread, NULL);
+      self->has_thread = FALSE;
+      self->closing = FALSE;
+    }
+  let_go_of_done (self);
+}

@@ -1,0 +1,251 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/group/process-group-private.h"
+
+#include <string.h>
+
+/* Elements of several ranks become one, in blocks that stay in the nearest cache. */
+
+#define BLOCK 1024
+
+/* -- 16-bit floats ------------------------------------------------------------------------------------------------- */
+
+static inline float
+from_bits (guint32 bits)
+{
+  float value;
+
+  memcpy (&value, &bits, 4);
+  return value;
+}
+
+static inline guint32
+to_bits (float value)
+{
+  guint32 bits;
+
+  memcpy (&bits, &value, 4);
+  return bits;
+}
+
+static inline float
+from_bf16 (guint16 half)
+{
+  return from_bits ((guint32) half << 16);
+}
+
+/* To the nearest, ties to even. */
+static inline guint16
+to_bf16 (float value)
+{
+  const guint32 bits = to_bits (value);
+  const guint32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
+
+  return (guint16) (((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
+}
+
+/* A product with 2^112 moves the exponent, of numbers below the least normal one too; infinity and NaN keep theirs. */
+static inline float
+from_f16 (guint16 half)
+{
+  const guint32 magnitude = (guint32) (half & 0x7fff) << 13, sign = (guint32) (half & 0x8000) << 16;
+  const float value = from_bits (magnitude) * from_bits (0x77800000);
+
+  return from_bits (sign | (magnitude >= 0x0f800000 ? magnitude | 0x7f800000 : to_bits (value)));
+}
+
+static inline guint16
+to_f16 (float value)
+{
+  const guint32 bits = to_bits (value), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
+
+  if (magnitude > 0x7f800000)
+    return (guint16) (sign | 0x7e00);
+  if (magnitude >= 0x477ff000) /* 65520 rounds to infinity */
+    return (guint16) (sign | 0x7c00);
+  if (magnitude < 0x38800000) /* below 2^-14: adding 1/2 leaves units of 2^-24, rounded */
+    return (guint16) (sign | (to_bits (from_bits (magnitude) + 0.5f) - 0x3f000000));
+  return (guint16) (sign | ((magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13));
+}
+
+/* -- floats -------------------------------------------------------------------------------------------------------- */
+
+static void
+load_floats (float *restrict to,
+             const void *from,
+             gsize begin,
+             gsize n,
+             EbbDType dtype)
+{
+  const guint16 *half = (const guint16 *) from + begin;
+
+  if (dtype == EBB_DTYPE_F32)
+    memcpy (to, (const float *) from + begin, n * sizeof (float));
+  else if (dtype == EBB_DTYPE_BF16)
+    for (gsize i = 0; i < n; i++)
+      to[i] = from_bf16 (half[i]);
+  else
+    for (gsize i = 0; i < n; i++)
+      to[i] = from_f16 (half[i]);
+}
+
+static void
+store_floats (void *to,
+              const float *restrict from,
+              gsize begin,
+              gsize n,
+              EbbDType dtype)
+{
+  guint16 *half = (guint16 *) to + begin;
+
+  if (dtype == EBB_DTYPE_F32)
+    memcpy ((float *) to + begin, from, n * sizeof (float));
+  else if (dtype == EBB_DTYPE_BF16)
+    for (gsize i = 0; i < n; i++)
+      half[i] = to_bf16 (from[i]);
+  else
+    for (gsize i = 0; i < n; i++)
+      half[i] = to_f16 (from[i]);
+}
+
+/* A NaN stays. */
+static void
+combine_floats (float *restrict sum,
+                const float *restrict x,
+                gsize n,
+                EbbReduceOp op)
+{
+  if (op == EBB_REDUCE_OP_MIN)
+    for (gsize i = 0; i < n; i++)
+      sum[i] = sum[i] < x[i] || sum[i] != sum[i] ? sum[i] : x[i];
+  else if (op == EBB_REDUCE_OP_MAX)
+    for (gsize i = 0; i < n; i++)
+      sum[i] = sum[i] > x[i] || sum[i] != sum[i] ? sum[i] : x[i];
+  else
+    for (gsize i = 0; i < n; i++)
+      sum[i] += x[i];
+}
+
+static void
+reduce_floats (void *dest,
+               const void *const *sources,
+               guint n_sources,
+               gsize n_elements,
+               EbbDType dtype,
+               EbbReduceOp op)
+{
+  float sum[BLOCK], x[BLOCK];
+
+  for (gsize begin = 0; begin < n_elements; begin += BLOCK)
+    {
+      const gsize n = MIN (BLOCK, n_elements - begin);
+
+      load_floats (sum, sources[0], begin, n, dtype);
+      for (guint s = 1; s < n_sources; s++)
+        {
+          load_floats (x, sources[s], begin, n, dtype);
+          combine_floats (sum, x, n, op);
+        }
+      if (op == EBB_REDUCE_OP_MEAN)
+        for (gsize i = 0; i < n; i++)
+          sum[i] /= (float) n_sources;
+      store_floats (dest, sum, begin, n, dtype);
+    }
+}
+
+/* -- integers ------------------------------------------------------------------------------------------------------ */
+
+static void
+load_integers (gint64 *restrict to,
+               const void *from,
+               gsize begin,
+               gsize n,
+               EbbDType dtype)
+{
+  if (dtype == EBB_DTYPE_I64)
+    memcpy (to, (const gint64 *) from + begin, n * sizeof (gint64));
+  else if (dtype == EBB_DTYPE_I32)
+    for (gsize i = 0; i < n; i++)
+      to[i] = ((const gint32 *) from)[begin + i];
+  else
+    for (gsize i = 0; i < n; i++)
+      to[i] = ((const guint8 *) from)[begin + i];
+}
+
+/* What doesn't fit wraps. */
+static void
+store_integers (void *to,
+                const gint64 *restrict from,
+                gsize begin,
+                gsize n,
+                EbbDType dtype)
+{
+  if (dtype == EBB_DTYPE_I64)
+    memcpy ((gint64 *) to + begin, from, n * sizeof (gint64));
+  else if (dtype == EBB_DTYPE_I32)
+    for (gsize i = 0; i < n; i++)
+      ((gint32 *) to)[begin + i] = (gint32) from[i];
+  else if (dtype == EBB_DTYPE_U8)
+    for (gsize i = 0; i < n; i++)
+      ((guint8 *) to)[begin + i] = (guint8) from[i];
+  else
+    for (gsize i = 0; i < n; i++)
+      ((guint8 *) to)[begin + i] = from[i] != 0;
+}
+
+static void
+combine_integers (gint64 *restrict sum,
+                  const gint64 *restrict x,
+                  gsize n,
+                  EbbReduceOp op)
+{
+  if (op == EBB_REDUCE_OP_MIN)
+    for (gsize i = 0; i < n; i++)
+      sum[i] = MIN (sum[i], x[i]);
+  else if (op == EBB_REDUCE_OP_MAX)
+    for (gsize i = 0; i < n; i++)
+      sum[i] = MAX (sum[i], x[i]);
+  else
+    for (gsize i = 0; i < n; i++)
+      sum[i] = (gint64) ((guint64) sum[i] + (guint64) x[i]);
+}
+
+static void
+reduce_integers (void *dest,
+                 const void *const *sources,
+                 guint n_sources,
+                 gsize n_elements,
+                 EbbDType dtype,
+                 EbbReduceOp op)
+{
+  gint64 sum[BLOCK], x[BLOCK];
+
+  for (gsize begin = 0; begin < n_elements; begin += BLOCK)
+    {
+      const gsize n = MIN (BLOCK, n_elements - begin);
+
+      load_integers (sum, sources[0], begin, n, dtype);
+      for (guint s = 1; s < n_sources; s++)
+        {
+          load_integers (x, sources[s], begin, n, dtype);
+          combine_integers (sum, x, n, op);
+        }
+      if (op == EBB_REDUCE_OP_MEAN)
+        for (gsize i = 0; i < n; i++)
+          sum[i] /= (gint64) n_sources;
+      store_integers (dest, sum, begin, n, dtype);
+    }
+}
+
+void
+ebb_collective_reduce (void *dest,
+                       const void *const *sources,
+                       guint n,
+                       gsize n_elements,
+                       EbbDType dtype,
+                       EbbReduceOp op)
+{
+  if (ebb_dtype_is_floating_point (dtype))
+    reduce_floats (dest, sources, n, n_elements, dtype, op);
+  else
+    reduce_integers (dest, sources, n, n_elements, dtype, op);
+}

@@ -1,0 +1,143 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/group/work-private.h"
+
+#include "tensor/error-private.h"
+
+G_DEFINE_BOXED_TYPE (EbbWork, ebb_work, ebb_work_ref, ebb_work_unref)
+
+EbbWork *
+ebb_work_new_done (void)
+{
+  EbbWork *self = g_new0 (EbbWork, 1);
+
+  self->ref_count = 1;
+  self->done = TRUE;
+  return self;
+}
+
+static void
+let_go (EbbTensor **place)
+{
+  EbbTensor *tensor = __atomic_exchange_n (place, NULL, __ATOMIC_ACQ_REL);
+
+  if (tensor != NULL)
+    ebb_tensor_unref (tensor);
+}
+
+/* Several threads may wait for one work. */
+void
+ebb_work_release (EbbWork *self)
+{
+  for (guint i = 0; i < 2 * self->call.n_parts; i++)
+    {
+      let_go (&self->tensors[i]);
+      let_go (&self->staged[i]);
+    }
+}
+
+/**
+ * ebb_work_ref:
+ * @work: a work
+ *
+ * Returns: (transfer full): @work, with one more reference
+ */
+EbbWork *
+ebb_work_ref (EbbWork *work)
+{
+  g_return_val_if_fail (work != NULL, NULL);
+
+  __atomic_add_fetch (&work->ref_count, 1, __ATOMIC_RELAXED);
+  return work;
+}
+
+/**
+ * ebb_work_unref:
+ * @work: (transfer full): a work
+ *
+ * Lets go of a work, which goes on to its end.
+ */
+void
+ebb_work_unref (EbbWork *work)
+{
+  g_return_if_fail (work != NULL);
+
+  if (__atomic_sub_fetch (&work->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  ebb_work_release (work);
+  g_clear_pointer (&work->queue, ebb_group_queue_unref);
+  g_clear_error (&work->error);
+  g_free (work->buffers);
+  g_free (work->tensors);
+  g_free (work->staged);
+  g_free (work->numbers);
+  g_free (work->purpose);
+  g_free (work);
+}
+
+/**
+ * ebb_work_wait:
+ * @work: a work
+ * @error: return location for an error
+ *
+ * Waits until @work is done: its tensors may then be used and changed. Works of one group are done in the order in
+ * which they were started. It may be called again, and tells the same.
+ *
+ * Returns: %FALSE with the error if the work failed
+ */
+gboolean
+ebb_work_wait (EbbWork *work,
+               GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, work))
+    return FALSE;
+  if (work->queue != NULL && ebb_group_queue_is_lost (work->queue))
+    {
+      if (!work->done)
+        return ebb_group_queue_check (work->queue, FALSE, error);
+    }
+  else if (work->queue != NULL)
+    {
+      pthread_mutex_lock (&work->queue->lock);
+      while (!work->done)
+        pthread_cond_wait (&work->queue->finished, &work->queue->lock);
+      pthread_mutex_unlock (&work->queue->lock);
+      ebb_work_release (work);
+    }
+  if (work->error != NULL && error != NULL)
+    *error = g_error_copy (work->error);
+  return work->error == NULL;
+}
+
+double
+ebb_work_get_seconds (EbbWork *work)
+{
+  double seconds;
+
+  if (work->queue == NULL)
+    return work->seconds;
+  pthread_mutex_lock (&work->queue->lock);
+  seconds = work->seconds;
+  pthread_mutex_unlock (&work->queue->lock);
+  return seconds;
+}
+
+/**
+ * ebb_work_is_done:
+ * @work: a work
+ *
+ * Returns: %TRUE if ebb_work_wait() would not wait
+ */
+gboolean
+ebb_work_is_done (EbbWork *work)
+{
+  gboolean done;
+
+  g_return_val_if_fail (work != NULL, TRUE);
+
+  if (work->queue == NULL)
+    return work->done;
+  pthread_mutex_lock (&work->queue->lock);
+  done = work->done;
+  pthread_mutex_unlock (&work->queue->lock);
+  return done;
+}

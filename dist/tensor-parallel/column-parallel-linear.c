@@ -1,0 +1,231 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/column-parallel-linear.h"
+
+#include "dist/tensor-parallel/layer-private.h"
+#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/vocab-loss.h"
+#include "nn/layers/layer-private.h"
+#include "tensor/ops/product.h"
+#include "tensor/tensor-private.h"
+
+/**
+ * EbbColumnParallelLinear:
+ *
+ * A linear layer of which each rank of a group computes a part of the outputs (Shoeybi et al., "Megatron-LM: Training
+ * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): with W and b cut along
+ * out-features, x W_r^T + b_r, for x `[..., in-features]` that all ranks have. The gradient of x is summed over the
+ * ranks. The result `[..., out-features / ranks]` is what an #EbbRowParallelLinear takes, or is gathered with
+ * #EbbColumnParallelLinear:gather-output. Where out-features can't be divided evenly, the first ranks have one more.
+ *
+ * In a model with a divided sequence (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+ * Models", 2022, section 4.2.2), x is this rank's `[B, T / ranks, in-features]`, which is gathered first; the gradient
+ * is then summed and divided again.
+ *
+ * Parameters are those of #EbbLinear, of which this rank has its part; in-features and out-features are the whole's.
+ */
+struct _EbbColumnParallelLinear
+{
+  EbbLinear parent_instance;
+
+  EbbParallelLayer layer;
+  gboolean gather_output;
+};
+
+enum
+{
+  PROP_GATHER_OUTPUT = 1,
+  PROP_GROUP,
+  N_PROPERTIES
+};
+
+static GParamSpec *properties[N_PROPERTIES];
+
+static void output_layer_interface_init (EbbOutputLayerInterface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbColumnParallelLinear,
+                         ebb_column_parallel_linear,
+                         EBB_TYPE_LINEAR,
+                         G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
+
+static void
+ebb_column_parallel_linear_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
+{
+  EbbColumnParallelLinear *self = EBB_COLUMN_PARALLEL_LINEAR (object);
+
+  switch (id)
+    {
+    case PROP_GATHER_OUTPUT: g_value_set_boolean (value, self->gather_output); break;
+    case PROP_GROUP: g_value_set_object (value, self->layer.group); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_column_parallel_linear_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  EbbColumnParallelLinear *self = EBB_COLUMN_PARALLEL_LINEAR (object);
+
+  switch (id)
+    {
+    case PROP_GATHER_OUTPUT: self->gather_output = g_value_get_boolean (value); break;
+    case PROP_GROUP: self->layer.group = g_value_dup_object (value); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_column_parallel_linear_finalize (GObject *object)
+{
+  ebb_parallel_layer_clear (&EBB_COLUMN_PARALLEL_LINEAR (object)->layer);
+  G_OBJECT_CLASS (ebb_column_parallel_linear_parent_class)->finalize (object);
+}
+
+/* Drawn as the whole layer is, so that the numbers don't depend on the ranks; then cut. */
+static gboolean
+ebb_column_parallel_linear_build (EbbModule *module, GError **error)
+{
+  EbbColumnParallelLinear *self = EBB_COLUMN_PARALLEL_LINEAR (module);
+  EbbLinear *linear = &self->parent_instance;
+
+  ebb_parallel_layer_begin (&self->layer);
+  if (self->layer.adopts)
+    return TRUE;
+  return EBB_MODULE_CLASS (ebb_column_parallel_linear_parent_class)->build (module, error)
+         && ebb_parallel_layer_cut (&self->layer, linear->weight, "weight", 0, error)
+         && ebb_parallel_layer_cut (&self->layer, linear->bias, "bias", 0, error);
+}
+
+static EbbTensor *
+ebb_column_parallel_linear_logits (EbbOutputLayer *module, EbbTensor *x, EbbTensor *bias, GError **error)
+{
+  EbbColumnParallelLinear *self = (EbbColumnParallelLinear *) module;
+  g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
+  g_autoptr (EbbTensor) part = ebb_linear (entered, self->parent_instance.weight, bias, error);
+
+  if (!self->gather_output || part == NULL)
+    return g_steal_pointer (&part);
+  return ebb_parallel_gather_sized (part, -1, self->parent_instance.out_features, FALSE, self->layer.group, error);
+}
+
+static EbbTensor *
+ebb_column_parallel_linear_loss (EbbOutputLayer *module,
+                                 EbbTensor *x,
+                                 EbbTensor *bias,
+                                 EbbTensor *targets,
+                                 GError **error)
+{
+  EbbColumnParallelLinear *self = (EbbColumnParallelLinear *) module;
+  g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
+
+  return ebb_vocab_parallel_linear_cross_entropy (entered, self->parent_instance.weight, bias, targets,
+                                                  self->parent_instance.out_features, EBB_IGNORED_TARGET,
+                                                  EBB_REDUCTION_MEAN, self->layer.group, error);
+}
+
+/* The part of the bias goes with the part of the result; between calls data parallel may have a shard of it only. */
+static gboolean
+ebb_column_parallel_linear_lends_bias (EbbOutputLayer *module)
+{
+  EbbColumnParallelLinear *self = (EbbColumnParallelLinear *) module;
+  EbbTensor *bias = self->parent_instance.bias;
+  gint64 shape[EBB_MAX_DIMS];
+
+  if (self->gather_output || bias == NULL || bias->partition == NULL)
+    return FALSE;
+  ebb_partition_get_part_shape (bias->partition, shape);
+  return bias->n_elements == shape[0];
+}
+
+static void
+output_layer_interface_init (EbbOutputLayerInterface *interface)
+{
+  interface->logits = ebb_column_parallel_linear_logits;
+  interface->loss = ebb_column_parallel_linear_loss;
+  interface->lends_bias = ebb_column_parallel_linear_lends_bias;
+}
+
+static EbbTensor *
+ebb_column_parallel_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
+{
+  return ebb_column_parallel_linear_logits ((EbbOutputLayer *) module, input, ((EbbLinear *) module)->bias, error);
+}
+
+static void
+ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
+
+  object_class->get_property = ebb_column_parallel_linear_get_property;
+  object_class->set_property = ebb_column_parallel_linear_set_property;
+  object_class->finalize = ebb_column_parallel_linear_finalize;
+  module_class->build = ebb_column_parallel_linear_build;
+  module_class->forward1 = ebb_column_parallel_linear_forward1;
+
+  /**
+   * EbbColumnParallelLinear:gather-output:
+   *
+   * Whether all ranks get the whole result.
+   */
+  properties[PROP_GATHER_OUTPUT] =
+      g_param_spec_boolean ("gather-output", NULL, "Whether all ranks get the whole result", FALSE,
+                            G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  /**
+   * EbbColumnParallelLinear:group:
+   *
+   * The ranks; the default group if none is given.
+   */
+  properties[PROP_GROUP] = g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP,
+                                                G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+}
+
+static void
+ebb_column_parallel_linear_init (EbbColumnParallelLinear *self)
+{
+}
+
+EbbModule *
+ebb_column_parallel_linear_adopt (EbbModule *linear,
+                                  gboolean gather_output,
+                                  EbbParallelModel *model,
+                                  EbbCut *weight,
+                                  EbbCut *bias,
+                                  GError **error)
+{
+  EbbLinear *old = EBB_LINEAR (linear);
+  EbbCut *cuts[] = { weight, bias };
+  EbbColumnParallelLinear *self =
+      g_object_new (EBB_TYPE_COLUMN_PARALLEL_LINEAR, "in-features", old->in_features, "out-features",
+                    old->out_features, "bias", old->has_bias, "gather-output", gather_output, "group", model->group,
+                    NULL);
+
+  return ebb_parallel_layer_adopt (EBB_MODULE (self), &self->layer, linear, model, cuts, G_N_ELEMENTS (cuts), error);
+}
+
+/**
+ * ebb_column_parallel_linear_new:
+ * @in_features: the size of the input's last dimension
+ * @out_features: the size of the whole output's last dimension, at least as many as there are ranks
+ * @bias: whether a bias is added
+ * @gather_output: whether all ranks get the whole result, rather than each its part
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Makes this rank's part of a linear layer. The whole layer is drawn from the thread's default generator, as
+ * ebb_linear_new() does, and cut then: ranks whose generators stand at the same place have parts of one layer, and the
+ * numbers don't depend on how many ranks there are.
+ *
+ * Returns: (transfer full) (type EbbColumnParallelLinear) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_column_parallel_linear_new (int in_features,
+                                int out_features,
+                                gboolean bias,
+                                gboolean gather_output,
+                                EbbProcessGroup *group,
+                                GError **error)
+{
+  return ebb_layer_new (EBB_TYPE_COLUMN_PARALLEL_LINEAR, error, "in-features", in_features, "out-features",
+                        out_features, "bias", bias, "gather-output", gather_output, "group", group, NULL);
+}

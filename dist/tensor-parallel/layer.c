@@ -1,0 +1,131 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/layer-private.h"
+
+#include "dist/init.h"
+#include "dist/tensor-parallel/parallel-private.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/thread-private.h"
+
+#define SEQUENCE_DIM 1 /* of [B, T, C] */
+
+/* -- a layer's life ------------------------------------------------------------------------------------------------ */
+
+void
+ebb_parallel_layer_clear (EbbParallelLayer *self)
+{
+  for (guint i = 0; i < self->n_cuts; i++)
+    ebb_cut_unref (self->cuts[i]);
+  self->n_cuts = 0;
+  g_clear_pointer (&self->model, ebb_parallel_model_unref);
+  g_clear_object (&self->group);
+}
+
+void
+ebb_parallel_layer_begin (EbbParallelLayer *self)
+{
+  if (self->group == NULL)
+    self->group = g_object_ref (ebb_process_group_get_default ());
+}
+
+gboolean
+ebb_parallel_layer_cut (EbbParallelLayer *self, EbbTensor *parameter, const char *name, guint dim, GError **error)
+{
+  EbbCut *cut;
+
+  if (parameter == NULL)
+    return TRUE;
+  cut = ebb_cut_new (parameter, name, dim, 1, self->group, error);
+  if (cut == NULL || !ebb_cut_take (cut, error))
+    {
+      g_clear_pointer (&cut, ebb_cut_unref);
+      return FALSE;
+    }
+  ebb_cut_apply (cut);
+  self->cuts[self->n_cuts++] = cut;
+  return TRUE;
+}
+
+EbbModule *
+ebb_parallel_layer_adopt (EbbModule *made,
+                          EbbParallelLayer *layer,
+                          EbbModule *old,
+                          EbbParallelModel *model,
+                          EbbCut *const *cuts,
+                          guint n_cuts,
+                          GError **error)
+{
+  g_autoptr (EbbModule) owned = made;
+  g_auto (GStrv) names = ebb_module_get_parameter_names (old, FALSE);
+
+  layer->adopts = TRUE;
+  layer->model = ebb_parallel_model_ref (model);
+  for (guint i = 0; i < n_cuts; i++)
+    if (cuts[i] != NULL)
+      layer->cuts[layer->n_cuts++] = ebb_cut_ref (cuts[i]);
+  if (!g_initable_init (G_INITABLE (made), NULL, error))
+    return NULL;
+  for (guint i = 0; names[i] != NULL; i++)
+    {
+      g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (old, names[i]);
+
+      if (!ebb_module_register_parameter (made, names[i], parameter, error))
+        return NULL;
+    }
+  ebb_module_set_training (made, ebb_module_get_training (old));
+  return g_steal_pointer (&owned);
+}
+
+/* -- in and out ---------------------------------------------------------------------------------------------------- */
+
+/* What a product would cast is cast before it is sent. */
+static EbbTensor *
+lower (EbbTensor *x, GError **error)
+{
+  EbbDType dtype;
+
+  if (x != NULL && ebb_autocast_get (&dtype) && x->view.dtype == EBB_DTYPE_F32)
+    return ebb_cast (x, dtype, error);
+  return x != NULL ? ebb_tensor_ref (x) : NULL;
+}
+
+static gboolean
+check_sequence (EbbTensor *x, GError **error)
+{
+  g_autofree char *shape = NULL;
+
+  if (x->view.n_dims == 3)
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (x);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "a parallel layer between the parts of a sequence: %s; it must be [B, T, C]", shape);
+  return FALSE;
+}
+
+EbbTensor *
+ebb_parallel_layer_enter (const EbbParallelLayer *self, EbbTensor *x, GError **error)
+{
+  g_autoptr (EbbTensor) lowered = NULL;
+
+  if (x == NULL)
+    return NULL;
+  if (!ebb_parallel_model_is_divided (self->model))
+    return ebb_parallel_copy (x, self->group, error);
+  if (!check_sequence (x, error))
+    return NULL;
+  lowered = lower (x, error);
+  return lowered != NULL
+             ? ebb_parallel_gather_sized (lowered, SEQUENCE_DIM,
+                                          x->view.shape[SEQUENCE_DIM] * ebb_process_group_get_size (self->group), TRUE,
+                                          self->group, error)
+             : NULL;
+}
+
+EbbTensor *
+ebb_parallel_layer_leave (const EbbParallelLayer *self, EbbTensor *summand, GError **error)
+{
+  if (summand == NULL)
+    return NULL;
+  return ebb_parallel_model_is_divided (self->model)
+             ? ebb_parallel_reduce_scatter (summand, SEQUENCE_DIM, self->group, error)
+             : ebb_parallel_reduce_over (summand, self->group, error);
+}

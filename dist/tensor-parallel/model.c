@@ -1,0 +1,207 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/layer-private.h"
+
+#include "dist/generator-tracker.h"
+#include "dist/tensor-parallel/parallel-private.h"
+#include "nn/args-private.h"
+#include "nn/layers/layer-private.h"
+#include "nn/layers/stack-private.h"
+#include "tensor/ops/shape.h"
+#include "tensor/thread-private.h"
+
+/* Where a parallelized model goes over from what all ranks compute alike to what they divide, and back: the sequence
+ * between the boundaries of a stack, and random numbers. */
+
+EbbParallelModel *
+ebb_parallel_model_new (EbbProcessGroup *group, gboolean has_sequence)
+{
+  EbbParallelModel *self = g_new0 (EbbParallelModel, 1);
+
+  self->ref_count = 1;
+  self->group = g_object_ref (group);
+  self->has_sequence = self->sequence_on = has_sequence;
+  return self;
+}
+
+EbbParallelModel *
+ebb_parallel_model_ref (EbbParallelModel *self)
+{
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+void
+ebb_parallel_model_unref (EbbParallelModel *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  g_object_unref (self->group);
+  g_free (self);
+}
+
+static void
+model_unref (gpointer data)
+{
+  ebb_parallel_model_unref (data);
+}
+
+gboolean
+ebb_parallel_model_is_divided (EbbParallelModel *self)
+{
+  return self != NULL && ebb_thread.divided == self;
+}
+
+/* -- the sequence -------------------------------------------------------------------------------------------------- */
+
+static gboolean
+check_divisible (EbbModule *stack, EbbTensor *x, EbbProcessGroup *group, GError **error)
+{
+  const guint n = ebb_process_group_get_size (group);
+  g_autofree char *shape = NULL;
+
+  if (x->view.n_dims == 3 && x->view.shape[1] % n == 0)
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (x);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: sequence parallel divides [B, T, C] along T, which must be a multiple of %u, the number of ranks; "
+               "got %s. Fill the sequence up, or switch it off by ebb_parallel_set_sequence_parallel ()",
+               ebb_module_get_type_name (stack), n, shape);
+  return FALSE;
+}
+
+/* A stack inside one whose sequence is divided changes nothing: leave () must know that it didn't. */
+static EbbTensor *
+enter_sequence (EbbModule *stack, EbbTensor *x, gpointer user_data, GError **error)
+{
+  EbbParallelModel *model = user_data;
+  EbbTensor *part;
+
+  if (!model->sequence_on)
+    return ebb_tensor_ref (x);
+  if (!check_divisible (stack, x, model->group, error))
+    return NULL;
+  part = ebb_parallel_scatter (x, 1, model->group, error);
+  if (part == NULL)
+    return NULL;
+  if (!ebb_generator_tracker_fork (ebb_generator_tracker_get_default (), EBB_MODEL_PARALLEL_RNG, error))
+    {
+      ebb_tensor_unref (part);
+      return NULL;
+    }
+  ebb_thread.divided = model;
+  return part;
+}
+
+static EbbTensor *
+leave_sequence (EbbModule *stack, EbbTensor *x, gpointer user_data, GError **error)
+{
+  EbbParallelModel *model = user_data;
+
+  if (ebb_thread.divided != model)
+    return x != NULL ? ebb_tensor_ref (x) : NULL;
+  ebb_thread.divided = NULL;
+  ebb_generator_tracker_join (ebb_generator_tracker_get_default ());
+  if (x == NULL)
+    return NULL;
+  return ebb_parallel_gather_sized (x, 1, x->view.shape[1] * ebb_process_group_get_size (model->group), FALSE,
+                                    model->group, error);
+}
+
+static const EbbStackBoundaryFuncs sequence_boundary = { enter_sequence, leave_sequence };
+
+void
+ebb_parallel_sequence_install (EbbModule *stack, EbbParallelModel *model)
+{
+  ebb_stack_set_boundary (stack, &sequence_boundary, ebb_parallel_model_ref (model), model_unref);
+}
+
+static gboolean
+share (EbbModule *norm, EbbTensor **parameters, guint n, EbbTensor **shared, gpointer user_data, GError **error)
+{
+  EbbParallelModel *model = user_data;
+
+  if (ebb_parallel_model_is_divided (model))
+    return ebb_parallel_copy_all (parameters, n, shared, model->group, error);
+  for (guint i = 0; i < n; i++)
+    shared[i] = parameters[i] != NULL ? ebb_tensor_ref (parameters[i]) : NULL;
+  return TRUE;
+}
+
+void
+ebb_parallel_sequence_share (EbbModule *norm, EbbParallelModel *model)
+{
+  ebb_layer_set_share (norm, share, ebb_parallel_model_ref (model), model_unref);
+}
+
+/* -- attention ----------------------------------------------------------------------------------------------------- */
+
+#define ATTENTION_INTERCEPTOR "parallel-attention"
+
+typedef struct
+{
+  EbbProcessGroup *group;
+  gint64 n_heads;
+} Attention;
+
+static void
+attention_free (gpointer data)
+{
+  g_object_unref (((Attention *) data)->group);
+  g_free (data);
+}
+
+/* A mask [B, H, T, S] for all heads is cut to this rank's; all others are for each head. */
+static gboolean
+narrow_mask (Attention *self, EbbArgs *args, EbbArgs **narrowed, GError **error)
+{
+  int index = ebb_args_find (args, "mask");
+  EbbTensor *mask = index >= 0 ? ebb_args_peek_tensor (args, (guint) index) : NULL;
+  g_autoptr (EbbTensor) own = NULL;
+  gint64 first, count;
+
+  *narrowed = NULL;
+  if (mask == NULL || self->n_heads <= 1 || mask->view.n_dims != 4 || mask->view.shape[1] != self->n_heads)
+    return TRUE;
+  ebb_parallel_get_part (self->n_heads, ebb_process_group_get_size (self->group),
+                         ebb_process_group_get_rank (self->group), &first, &count);
+  own = ebb_narrow (mask, 1, first, count, error);
+  if (own == NULL)
+    return FALSE;
+  *narrowed = ebb_args_new (ebb_args_get_kind (args));
+  for (guint i = 0; i < ebb_args_get_length (args); i++)
+    if ((int) i == index)
+      ebb_args_add_tensor (*narrowed, ebb_args_get_key (args, i), own);
+    else
+      ebb_args_add_value (*narrowed, ebb_args_get_key (args, i), args, i);
+  return TRUE;
+}
+
+static EbbArgs *
+attend (EbbModule *module, EbbArgs *args, const EbbForwardChain *inside, gpointer user_data, GError **error)
+{
+  EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
+  g_autoptr (EbbArgs) narrowed = NULL;
+  EbbArgs *result;
+
+  if (!narrow_mask (user_data, args, &narrowed, error)
+      || !ebb_generator_tracker_fork (tracker, EBB_MODEL_PARALLEL_RNG, error))
+    return NULL;
+  result = ebb_forward_chain_call (inside, module, narrowed != NULL ? narrowed : args, error);
+  ebb_generator_tracker_join (tracker);
+  return result;
+}
+
+void
+ebb_parallel_attention_install (EbbModule *attention, gint64 n_heads, EbbProcessGroup *group)
+{
+  Attention *self = g_new (Attention, 1);
+
+  *self = (Attention){ g_object_ref (group), n_heads };
+  ebb_module_add_interceptor (attention, ATTENTION_INTERCEPTOR, attend, self, attention_free);
+}
+
+gboolean
+ebb_parallel_attention_is_installed (EbbModule *attention)
+{
+  return ebb_module_find_interceptor (attention, ATTENTION_INTERCEPTOR) != 0;
+}

@@ -1,0 +1,639 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/ops.h"
+
+#include "dist/group/state-private.h"
+#include "dist/init.h"
+#include "dist/tensor-parallel/parallel-private.h"
+#include "tensor/error-private.h"
+#include "tensor/autograd/op-support-private.h"
+#include "tensor/autograd/rematerialization-private.h"
+#include "tensor/thread-private.h"
+
+#include <string.h>
+
+/* What ranks that share a layer do together, as ops: each is another one's gradient (Megatron's f, g and their kin,
+ * arXiv 1909.08053, 2205.05198). The call's owner is the group. */
+
+enum
+{
+  DIM,
+  N /* elements of the whole along DIM */
+};
+
+static EbbProcessGroup *
+get_group (GObject *owner)
+{
+  return EBB_PROCESS_GROUP (owner);
+}
+
+static EbbProcessGroup *
+group_or_default (EbbProcessGroup *group)
+{
+  return group != NULL ? group : ebb_process_group_get_default ();
+}
+
+static gboolean
+is_alone (EbbProcessGroup *group)
+{
+  return ebb_process_group_get_size (group) == 1;
+}
+
+static EbbTensor *
+pass (EbbTensor *x,
+      GError **error)
+{
+  return error != NULL && *error != NULL ? NULL : ebb_tensor_ref (x);
+}
+
+/* TRUE if the call may be described; FALSE: nothing is to be done, or it can't be. */
+static gboolean
+begin (EbbOpCall *call,
+       const EbbOp *op,
+       EbbTensor *x,
+       EbbProcessGroup *group,
+       GError **error)
+{
+  if (!ebb_op_begin (call, op, error, 1, x))
+    return FALSE;
+  call->owner = G_OBJECT (group);
+  return TRUE;
+}
+
+static gboolean
+check_dim (const char *op_name,
+           EbbTensor *x,
+           int *dim,
+           GError **error)
+{
+  if (!ebb_may_begin (error, op_name, "x", (const gconstpointer[]){ x }, 1))
+    return FALSE;
+  if (x->view.n_dims > 0)
+    return ebb_normalize_dim (op_name, dim, (guint) x->view.n_dims, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape [] has no dimension to be divided along",
+               op_name);
+  return FALSE;
+}
+
+/* -- backward ------------------------------------------------------------------------------------------------------ */
+
+static EbbTensor *
+new_resized (EbbTensor *like,
+             int dim,
+             gint64 n,
+             GError **error)
+{
+  EbbView view = like->view;
+
+  view.shape[dim] = n;
+  return ebb_tensor_new_uninitialized (view.shape, (guint) view.n_dims, view.dtype, like->storage->device, error);
+}
+
+static gint64
+get_count (EbbProcessGroup *group,
+           gint64 n)
+{
+  gint64 first, count;
+
+  ebb_parallel_get_part (n, ebb_process_group_get_size (group), ebb_process_group_get_rank (group), &first, &count);
+  return count;
+}
+
+/* The gradient of output @i in memory that may be overwritten. */
+static EbbTensor *
+take_own_grad (EbbBackward *ctx,
+               guint i,
+               GError **error)
+{
+  g_autoptr (EbbTensor) dy = ebb_backward_take_grad (ctx, i, ctx->grad_outputs[i]->view.dtype, error);
+
+  if (dy == NULL || ebb_tensor_is_unshared (dy))
+    return g_steal_pointer (&dy);
+  return ebb_tensor_convert (dy, dy->view.dtype, error);
+}
+
+/* All gradients are summed in one call. */
+static gboolean
+sum_backward (EbbBackward *ctx,
+              GError **error)
+{
+  EbbTensor *sums[EBB_OP_MAX_OUTPUTS];
+  guint n = 0;
+
+  for (guint i = 0; i < ctx->n_outputs; i++)
+    if (ctx->grad_outputs[i] != NULL && (ctx->needs >> i & 1))
+      {
+        sums[n] = ctx->grad_inputs[i] = take_own_grad (ctx, i, error);
+        if (sums[n++] == NULL)
+          return FALSE;
+      }
+  return n == 0 || ebb_parallel_sum (sums, n, get_group (ctx->owner), "parallel_copy's gradient", error);
+}
+
+static gboolean
+identity_backward (EbbBackward *ctx,
+                   GError **error)
+{
+  ctx->grad_inputs[0] = ebb_backward_steal_grad (ctx, 0);
+  return TRUE;
+}
+
+static gboolean
+part_backward (EbbBackward *ctx,
+               GError **error)
+{
+  g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
+
+  if (dy != NULL)
+    ctx->grad_inputs[0] = ebb_parallel_view_part (dy, (int) ctx->extra_i[DIM], get_group (ctx->owner));
+  return TRUE;
+}
+
+static gboolean
+gather_gradient (EbbBackward *ctx,
+                 const char *purpose,
+                 GError **error)
+{
+  const int dim = (int) ctx->extra_i[DIM];
+  g_autoptr (EbbTensor) dy = NULL;
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  dy = ebb_backward_take_grad (ctx, 0, ctx->grad_outputs[0]->view.dtype, error);
+  ctx->grad_inputs[0] = dy ? new_resized (dy, dim, ctx->extra_i[N], error) : NULL;
+  return ctx->grad_inputs[0] != NULL
+         && ebb_parallel_all_gather (dy, ctx->grad_inputs[0], dim, get_group (ctx->owner), purpose, error);
+}
+
+static gboolean
+scatter_backward (EbbBackward *ctx,
+                  GError **error)
+{
+  return gather_gradient (ctx, "parallel_scatter's gradient", error);
+}
+
+static gboolean
+reduce_scatter_backward (EbbBackward *ctx,
+                         GError **error)
+{
+  return gather_gradient (ctx, "parallel_reduce_scatter's gradient", error);
+}
+
+static gboolean
+gather_backward (EbbBackward *ctx,
+                 GError **error)
+{
+  const int dim = (int) ctx->extra_i[DIM];
+  EbbProcessGroup *group = get_group (ctx->owner);
+  g_autoptr (EbbTensor) dy = NULL;
+
+  if (ctx->grad_outputs[0] == NULL)
+    return TRUE;
+  dy = ebb_backward_take_grad (ctx, 0, ctx->grad_outputs[0]->view.dtype, error);
+  ctx->grad_inputs[0] = dy ? new_resized (dy, dim, get_count (group, ctx->extra_i[N]), error) : NULL;
+  return ctx->grad_inputs[0] != NULL
+         && ebb_parallel_sum_scatter (dy, ctx->grad_inputs[0], dim, group, "parallel_gather's gradient", error);
+}
+
+/* -- forward ------------------------------------------------------------------------------------------------------- */
+
+/* Of the call that this thread makes now; NULL: the op's name. */
+static __thread const char *reduce_purpose __attribute__ ((tls_model ("initial-exec")));
+
+static gboolean
+reduce_run (EbbOpCall *call,
+            GError **error)
+{
+  EbbTensor *x = call->inputs[0], *y = call->outputs[0];
+
+  if (y->storage == x->storage)
+    ebb_storage_change (y->storage);
+  else if (!ebb_launch_copy (x, y, error))
+    return FALSE;
+  return ebb_parallel_sum (call->outputs, 1, get_group (call->owner),
+                           reduce_purpose != NULL ? reduce_purpose : call->op->name, error);
+}
+
+static gboolean
+scatter_run (EbbOpCall *call,
+             GError **error)
+{
+  g_autoptr (EbbTensor) part =
+      ebb_parallel_view_part (call->inputs[0], (int) call->extra.i[DIM], get_group (call->owner));
+
+  return ebb_launch_copy (part, call->outputs[0], error);
+}
+
+static gboolean
+gather_run (EbbOpCall *call,
+            GError **error)
+{
+  return ebb_parallel_all_gather (call->inputs[0], call->outputs[0], (int) call->extra.i[DIM], get_group (call->owner),
+                                  call->op->name, error);
+}
+
+static gboolean
+gather_rebuild (const EbbRebuild *how,
+                EbbTensor **operands,
+                EbbTensor *output,
+                GError **error)
+{
+  return ebb_parallel_all_gather (operands[0], output, (int) how->extra_i[DIM], get_group (how->owner),
+                                  "parallel_gather again", error);
+}
+
+static gboolean
+reduce_scatter_run (EbbOpCall *call,
+                    GError **error)
+{
+  return ebb_parallel_sum_scatter (call->inputs[0], call->outputs[0], (int) call->extra.i[DIM],
+                                   get_group (call->owner), call->op->name, error);
+}
+
+static const EbbOp op_copy = { "parallel_copy", EBB_OP_VIEW, EBB_N_KERNELS, NULL, sum_backward };
+static const EbbOp op_reduce = { "parallel_reduce", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
+                                 reduce_run, identity_backward, .part = EBB_OP_GIVES_WHOLE };
+static const EbbOp op_scatter = { "parallel_scatter", EBB_OP_COPY, EBB_N_KERNELS,
+                                  scatter_run, scatter_backward, .part = EBB_OP_GIVES_PART };
+static const EbbOp op_gather = { "parallel_gather", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
+                                 gather_run, part_backward, .part = EBB_OP_GIVES_WHOLE };
+static const EbbOp op_gather_summing = { "parallel_gather", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
+                                         gather_run, gather_backward, .part = EBB_OP_GIVES_WHOLE };
+static const EbbOp op_reduce_scatter = { "parallel_reduce_scatter", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
+                                         reduce_scatter_run, reduce_scatter_backward, .part = EBB_OP_GIVES_PART };
+
+/**
+ * ebb_parallel_copy:
+ * @x: (nullable): a tensor that is the same on all ranks
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Hands a tensor to computations that each rank does a part of, as the first product of a parallel layer: @x itself (a
+ * view), while the gradients that the ranks' parts give are summed over the ranks (all_reduce) in the backward pass.
+ * Megatron's f.
+ *
+ * All ranks of @group call it with tensors of one shape, and go through their graphs alike. In a group of one rank it
+ * gives @x.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape, dtype and values of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_parallel_copy (EbbTensor *x,
+                   EbbProcessGroup *group,
+                   GError **error)
+{
+  EbbTensor *copy = NULL;
+
+  if (!EBB_MAY_BEGIN (error, x))
+    return NULL;
+  group = group_or_default (group);
+  if (is_alone (group))
+    return pass (x, error);
+  return ebb_parallel_copy_all (&x, 1, &copy, group, error) ? copy : NULL;
+}
+
+/* As many as one op takes. */
+static gboolean
+copy_some (EbbTensor **tensors,
+           guint n_tensors,
+           EbbTensor **copies,
+           EbbProcessGroup *group,
+           GError **error)
+{
+  EbbOpCall call;
+
+  if (!begin (&call, &op_copy, tensors[0], group, error))
+    return FALSE;
+  for (guint i = 1; i < n_tensors; i++)
+    if (!ebb_op_add_optional (&call, tensors[i], error))
+      return FALSE;
+  for (guint i = 0; i < n_tensors; i++)
+    {
+      call.outputs[i] = ebb_tensor_alias (tensors[i]);
+      ebb_tensor_share_recipe (call.outputs[i], tensors[i]);
+    }
+  call.n_outputs = n_tensors;
+  if (!ebb_op_finish_views (&call, error))
+    return FALSE;
+  /* They share a node and a mark, but each is a part only if its own operand is one. */
+  for (guint i = 0; i < n_tensors; i++)
+    {
+      copies[i] = call.outputs[i];
+      copies[i]->is_part = tensors[i]->is_part;
+      /* Sharded data parallel takes the memory of a parameter away, and gives it back to the parameter. */
+      if (tensors[i]->is_parameter && copies[i]->original == NULL)
+        copies[i]->original = ebb_tensor_ref (tensors[i]);
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_parallel_copy_all (EbbTensor **tensors,
+                       guint n_tensors,
+                       EbbTensor **copies,
+                       EbbProcessGroup *group,
+                       GError **error)
+{
+  EbbTensor *some[EBB_OP_MAX_OUTPUTS], *copied[EBB_OP_MAX_OUTPUTS];
+  guint places[EBB_OP_MAX_OUTPUTS], n = 0;
+  gboolean ok = group != NULL && (error == NULL || *error == NULL);
+
+  memset (copies, 0, n_tensors * sizeof *copies);
+  for (guint i = 0; ok && i < n_tensors; i++)
+    {
+      if (tensors[i] != NULL)
+        {
+          some[n] = tensors[i];
+          places[n++] = i;
+        }
+      if (n == 0 || (n < EBB_OP_MAX_OUTPUTS && i + 1 < n_tensors))
+        continue;
+      if (is_alone (group))
+        for (guint k = 0; k < n; k++)
+          copied[k] = ebb_tensor_ref (some[k]);
+      else
+        ok = copy_some (some, n, copied, group, error);
+      for (guint k = 0; ok && k < n; k++)
+        copies[places[k]] = copied[k];
+      n = 0;
+    }
+  for (guint i = 0; !ok && i < n_tensors; i++)
+    g_clear_pointer (&copies[i], ebb_tensor_unref);
+  return ok;
+}
+
+/* Nobody can tell whether the memory of @x holds its values or the sum's. */
+static gboolean
+is_spent (EbbTensor *x)
+{
+  return __atomic_load_n (&x->ref_count, __ATOMIC_ACQUIRE) == 1
+         && __atomic_load_n (&x->storage->ref_count, __ATOMIC_ACQUIRE) == 1 && !x->storage->pinned
+         && !x->storage->phantom && !x->requires_grad && !x->is_parameter && !x->is_buffer && x->recipe == NULL
+         && ebb_view_is_contiguous (&x->view);
+}
+
+static EbbTensor *
+reduce (EbbTensor *x,
+        gboolean is_given_away,
+        EbbProcessGroup *group,
+        GError **error)
+{
+  EbbOpCall call;
+
+  if (!EBB_MAY_BEGIN (error, x))
+    return NULL;
+  group = group_or_default (group);
+  if (is_alone (group))
+    return pass (x, error);
+  if (!begin (&call, &op_reduce, x, group, error))
+    return NULL;
+  if (is_given_away && !ebb_is_stopped () && is_spent (x))
+    call.outputs[call.n_outputs++] = ebb_tensor_alias (x);
+  else
+    ebb_op_add_output_like (&call, x);
+  return ebb_op_finish1 (&call, error);
+}
+
+/**
+ * ebb_parallel_reduce:
+ * @x: (nullable): this rank's summand
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Sums the ranks' tensors (all_reduce), as after the last product of a parallel layer; the gradient, which is the same
+ * on all ranks, goes on as it is. Megatron's g.
+ *
+ * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it gives @x.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, the same on all ranks; %NULL with @error
+ *   set, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls something else
+ */
+EbbTensor *
+ebb_parallel_reduce (EbbTensor *x,
+                     EbbProcessGroup *group,
+                     GError **error)
+{
+  return reduce (x, FALSE, group, error);
+}
+
+EbbTensor *
+ebb_parallel_reduce_over (EbbTensor *x,
+                          EbbProcessGroup *group,
+                          GError **error)
+{
+  return reduce (x, TRUE, group, error);
+}
+
+EbbTensor *
+ebb_parallel_reduce_over_for (EbbTensor *x,
+                              EbbProcessGroup *group,
+                              const char *purpose,
+                              GError **error)
+{
+  EbbTensor *sum;
+
+  reduce_purpose = purpose;
+  sum = reduce (x, TRUE, group, error);
+  reduce_purpose = NULL;
+  return sum;
+}
+
+/* Describes and runs an op that makes @n elements along @dim of what @x has there; @whole: of all ranks. */
+static EbbTensor *
+finish_along (const EbbOp *op,
+              EbbTensor *x,
+              int dim,
+              gint64 n,
+              gint64 whole,
+              EbbProcessGroup *group,
+              GError **error)
+{
+  EbbOpCall call;
+  EbbView view = x->view;
+
+  if (!begin (&call, op, x, group, error) || !ebb_op_contiguous (&call, 0, error))
+    return NULL;
+  call.extra.i[DIM] = dim;
+  call.extra.i[N] = whole;
+  view.shape[dim] = n;
+  ebb_op_add_output (&call, view.dtype, view.shape, (guint) view.n_dims);
+  if (op == &op_gather_summing)
+    ebb_op_rebuild_output (&call, 0, gather_rebuild, 1, 0);
+  return ebb_op_finish1 (&call, error);
+}
+
+/**
+ * ebb_parallel_scatter:
+ * @x: (nullable): a tensor that is the same on all ranks
+ * @dim: the dimension that is divided; negative ones count from the end
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Gives each rank its part of @x along a dimension, in the order of the ranks: of n elements on N ranks the first n % N
+ * get one more. Nothing is sent; the gradients of the parts are gathered (all_gather) in the backward pass, so that
+ * that of @x is the same on all ranks.
+ *
+ * In a group of one rank it gives @x.
+ *
+ * Returns: (transfer full) (nullable): this rank's part, a copy; %NULL with %EBB_ERROR_INDEX if @dim is out of range,
+ *   %EBB_ERROR_SHAPE for a tensor without dimensions
+ */
+EbbTensor *
+ebb_parallel_scatter (EbbTensor *x,
+                      int dim,
+                      EbbProcessGroup *group,
+                      GError **error)
+{
+  if (!check_dim ("parallel_scatter", x, &dim, error))
+    return NULL;
+  group = group_or_default (group);
+  if (is_alone (group))
+    return pass (x, error);
+  return finish_along (&op_scatter, x, dim, get_count (group, x->view.shape[dim]), x->view.shape[dim], group, error);
+}
+
+/**
+ * ebb_parallel_reduce_scatter:
+ * @x: (nullable): this rank's summand
+ * @dim: the dimension along which the sum is divided; negative ones count from the end
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Sums the ranks' tensors and gives each its part of the sum along a dimension (reduce_scatter), divided as by
+ * ebb_parallel_scatter(); the gradients of the parts are gathered (all_gather) in the backward pass.
+ *
+ * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it gives @x.
+ *
+ * Returns: (transfer full) (nullable): this rank's part of the sum; %NULL with %EBB_ERROR_INDEX if @dim is out of
+ *   range, %EBB_ERROR_SHAPE for a tensor without dimensions, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls
+ *   something else
+ */
+EbbTensor *
+ebb_parallel_reduce_scatter (EbbTensor *x,
+                             int dim,
+                             EbbProcessGroup *group,
+                             GError **error)
+{
+  if (!check_dim ("parallel_reduce_scatter", x, &dim, error))
+    return NULL;
+  group = group_or_default (group);
+  if (is_alone (group))
+    return pass (x, error);
+  return finish_along (&op_reduce_scatter, x, dim, get_count (group, x->view.shape[dim]), x->view.shape[dim], group,
+                       error);
+}
+
+EbbTensor *
+ebb_parallel_gather_sized (EbbTensor *x,
+                           int dim,
+                           gint64 n,
+                           gboolean sum_gradient,
+                           EbbProcessGroup *group,
+                           GError **error)
+{
+  if (!check_dim ("parallel_gather", x, &dim, error))
+    return NULL;
+  group = group_or_default (group);
+  if (x->view.shape[dim] != get_count (group, n))
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (x);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "parallel_gather: the part of rank %u of %u has shape %s; of %" G_GINT64_FORMAT
+                   " elements along dimension %d it must have %" G_GINT64_FORMAT,
+                   ebb_process_group_get_rank (group), ebb_process_group_get_size (group), shape, n, dim,
+                   get_count (group, n));
+      return NULL;
+    }
+  if (is_alone (group))
+    return pass (x, error);
+  return finish_along (sum_gradient ? &op_gather_summing : &op_gather, x, dim, n, n, group, error);
+}
+
+/* The ranks' parts have another size than an even division gives: told on all of them alike. */
+static gboolean
+check_sizes (const gint64 *sizes,
+             gint64 n,
+             guint n_ranks,
+             int dim,
+             GError **error)
+{
+  for (guint r = 0; r < n_ranks; r++)
+    {
+      gint64 first, count;
+
+      ebb_parallel_get_part (n, n_ranks, r, &first, &count);
+      if (sizes[r] == count)
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "parallel_gather: rank %u of %u has %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT
+                   " elements along dimension %d; they must be divided evenly, so that it has %" G_GINT64_FORMAT,
+                   r, n_ranks, sizes[r], n, dim, count);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* How many elements the ranks have together, each telling how many it has. */
+static gboolean
+sum_sizes (gint64 own,
+           int dim,
+           EbbProcessGroup *group,
+           gint64 *sum,
+           GError **error)
+{
+  const guint n_ranks = ebb_process_group_get_size (group);
+  g_autofree gint64 *counts = g_new (gint64, n_ranks);
+  g_autoptr (EbbTensor) sizes = NULL;
+
+  for (guint r = 0; r < n_ranks; r++)
+    counts[r] = 1;
+  sizes = ebb_process_group_exchange (group, &own, counts, EBB_DTYPE_I64, error);
+  if (sizes == NULL)
+    return FALSE;
+  *sum = 0;
+  for (guint r = 0; r < n_ranks; r++)
+    if (__builtin_add_overflow (*sum, ((const gint64 *) sizes->view.data)[r], sum))
+      *sum = G_MAXINT64;
+  return check_sizes (sizes->view.data, *sum, n_ranks, dim, error);
+}
+
+/**
+ * ebb_parallel_gather:
+ * @x: (nullable): this rank's part
+ * @dim: the dimension along which the parts are joined; negative ones count from the end
+ * @sum_gradient: %TRUE: each rank does a part of what follows, so that the gradients are summed over the ranks and
+ *   divided (reduce_scatter); %FALSE: all do the same, and each takes its part of the gradient
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Joins the ranks' parts along a dimension (all_gather), in the order of the ranks; they are divided as by
+ * ebb_parallel_scatter().
+ *
+ * With @sum_gradient an op that would keep the result for its backward keeps this rank's part in its place, and the
+ * parts are gathered again in the backward pass, so that a layer under sequence parallelism keeps activations of 1/N
+ * of the size.
+ *
+ * All ranks of @group call it with tensors whose shapes are the same but for @dim. In a group of one rank it gives @x.
+ *
+ * Returns: (transfer full) (nullable): the whole, the same on all ranks; %NULL with %EBB_ERROR_INDEX if @dim is out of
+ *   range, %EBB_ERROR_SHAPE for a tensor without dimensions and if the sizes of the parts are others than
+ *   ebb_parallel_scatter() gives, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls something else
+ */
+EbbTensor *
+ebb_parallel_gather (EbbTensor *x,
+                     int dim,
+                     gboolean sum_gradient,
+                     EbbProcessGroup *group,
+                     GError **error)
+{
+  gint64 n;
+
+  if (!check_dim ("parallel_gather", x, &dim, error))
+    return NULL;
+  group = group_or_default (group);
+  if (is_alone (group))
+    return pass (x, error);
+  if (!sum_sizes (x->view.shape[dim], dim, group, &n, error))
+    return NULL;
+  return ebb_parallel_gather_sized (x, dim, n, sum_gradient, group, error);
+}

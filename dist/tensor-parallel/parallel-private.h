@@ -1,0 +1,68 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/tensor-parallel/ops.h"
+#include "tensor/partition-private.h"
+
+/* What parallel layers use beside the ops. */
+
+G_BEGIN_DECLS
+
+/* Part @index of @n elements in @n_parts: the first (n % n_parts) parts have one more. */
+void ebb_parallel_get_part (gint64 n,
+                            guint n_parts,
+                            guint index,
+                            gint64 *first,
+                            gint64 *count);
+/* ebb_parallel_gather () to @n elements along @dim, which is known: the ranks need not ask one another how many they
+ * have. */
+EbbTensor *ebb_parallel_gather_sized (EbbTensor *x,
+                                      int dim,
+                                      gint64 n,
+                                      gboolean sum_gradient,
+                                      EbbProcessGroup *group,
+                                      GError **error);
+/* ebb_parallel_reduce () of what nobody but the caller holds, which reads it no more: the sum lies in its memory. */
+EbbTensor *ebb_parallel_reduce_over (EbbTensor *x,
+                                     EbbProcessGroup *group,
+                                     GError **error);
+/* The same; @purpose is told in errors and compared between the ranks. */
+EbbTensor *ebb_parallel_reduce_over_for (EbbTensor *x,
+                                         EbbProcessGroup *group,
+                                         const char *purpose,
+                                         GError **error);
+/* ebb_parallel_copy () of several tensors (NULL: left out, gives NULL), whose gradients are summed in one call: to
+ * copies[0 .. n), owned by the caller. FALSE: none of them. */
+gboolean ebb_parallel_copy_all (EbbTensor **tensors,
+                                guint n_tensors,
+                                EbbTensor **copies,
+                                EbbProcessGroup *group,
+                                GError **error);
+
+/* -- without a graph: tensors to tensors, in backward and outside of ops ------------------------------------------- */
+
+/* Contiguous tensors; @purpose is told in errors and compared between the ranks. */
+gboolean ebb_parallel_sum (EbbTensor **tensors,
+                           guint n_tensors,
+                           EbbProcessGroup *group,
+                           const char *purpose,
+                           GError **error);
+/* @whole has the pieces of all ranks along @dim by ebb_parallel_get_part (). */
+gboolean ebb_parallel_all_gather (EbbTensor *piece,
+                                  EbbTensor *whole,
+                                  int dim,
+                                  EbbProcessGroup *group,
+                                  const char *purpose,
+                                  GError **error);
+gboolean ebb_parallel_sum_scatter (EbbTensor *whole,
+                                   EbbTensor *piece,
+                                   int dim,
+                                   EbbProcessGroup *group,
+                                   const char *purpose,
+                                   GError **error);
+/* This rank's part of @whole along @dim, a view. */
+EbbTensor *ebb_parallel_view_part (EbbTensor *whole,
+                                   int dim,
+                                   EbbProcessGroup *group);
+
+G_END_DECLS

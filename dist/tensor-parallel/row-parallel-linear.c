@@ -1,0 +1,238 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/row-parallel-linear.h"
+
+#include "dist/tensor-parallel/layer-private.h"
+#include "dist/tensor-parallel/parallel-private.h"
+#include "nn/layers/layer-private.h"
+#include "tensor/ops/loss.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/product.h"
+
+/**
+ * EbbRowParallelLinear:
+ *
+ * A linear layer of which each rank of a group computes a summand (Shoeybi et al., "Megatron-LM: Training Multi-Billion
+ * Parameter Language Models Using Model Parallelism", 2019, section 3): with W cut along in-features, the sum over the
+ * ranks of x_r W_r^T, and b. x_r `[..., in-features / ranks]` is this rank's part of the input, as an
+ * #EbbColumnParallelLinear gives; without #EbbRowParallelLinear:input-is-parallel x is the whole, which all ranks have,
+ * and is divided here. The result `[..., out-features]` is the same on all ranks. Where in-features can't be divided
+ * evenly, the first ranks have one more.
+ *
+ * In a model with a divided sequence (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+ * Models", 2022, section 4.2.2) the sum is divided among the ranks: `[B, T / ranks, out-features]`.
+ *
+ * Parameters are those of #EbbLinear: of the weight this rank has its part, the bias is whole; in-features and
+ * out-features are the whole's.
+ */
+struct _EbbRowParallelLinear
+{
+  EbbLinear parent_instance;
+
+  EbbParallelLayer layer;
+  gboolean input_is_parallel;
+};
+
+enum
+{
+  PROP_INPUT_IS_PARALLEL = 1,
+  PROP_GROUP,
+  N_PROPERTIES
+};
+
+static GParamSpec *properties[N_PROPERTIES];
+
+static void output_layer_interface_init (EbbOutputLayerInterface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbRowParallelLinear,
+                         ebb_row_parallel_linear,
+                         EBB_TYPE_LINEAR,
+                         G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
+
+static void
+ebb_row_parallel_linear_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
+{
+  EbbRowParallelLinear *self = EBB_ROW_PARALLEL_LINEAR (object);
+
+  switch (id)
+    {
+    case PROP_INPUT_IS_PARALLEL: g_value_set_boolean (value, self->input_is_parallel); break;
+    case PROP_GROUP: g_value_set_object (value, self->layer.group); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_row_parallel_linear_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  EbbRowParallelLinear *self = EBB_ROW_PARALLEL_LINEAR (object);
+
+  switch (id)
+    {
+    case PROP_INPUT_IS_PARALLEL: self->input_is_parallel = g_value_get_boolean (value); break;
+    case PROP_GROUP: self->layer.group = g_value_dup_object (value); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_row_parallel_linear_finalize (GObject *object)
+{
+  ebb_parallel_layer_clear (&EBB_ROW_PARALLEL_LINEAR (object)->layer);
+  G_OBJECT_CLASS (ebb_row_parallel_linear_parent_class)->finalize (object);
+}
+
+/* Drawn as the whole layer is, so that the numbers don't depend on the ranks; then cut. */
+static gboolean
+ebb_row_parallel_linear_build (EbbModule *module, GError **error)
+{
+  EbbRowParallelLinear *self = EBB_ROW_PARALLEL_LINEAR (module);
+
+  ebb_parallel_layer_begin (&self->layer);
+  if (self->layer.adopts)
+    return TRUE;
+  return EBB_MODULE_CLASS (ebb_row_parallel_linear_parent_class)->build (module, error)
+         && ebb_parallel_layer_cut (&self->layer, self->parent_instance.weight, "weight", 1, error);
+}
+
+/* Each rank adds the bias to all of the sum, or to its part of the sequence. */
+static EbbTensor *
+add_bias (EbbRowParallelLinear *self, EbbTensor *sum, EbbTensor *bias, GError **error)
+{
+  g_autoptr (EbbTensor) shared = NULL;
+
+  if (bias == NULL || sum == NULL)
+    return sum != NULL ? ebb_tensor_ref (sum) : NULL;
+  if (!ebb_parallel_model_is_divided (self->layer.model))
+    shared = ebb_tensor_ref (bias);
+  else if (!ebb_parallel_copy_all (&bias, 1, &shared, self->layer.group, error))
+    return NULL;
+  if (shared->view.dtype != sum->view.dtype) /* as the product adds it under autocast */
+    {
+      EbbTensor *cast = ebb_cast (shared, sum->view.dtype, error);
+
+      ebb_tensor_unref (shared);
+      shared = cast;
+    }
+  return ebb_add (sum, shared, error);
+}
+
+static EbbTensor *
+ebb_row_parallel_linear_logits (EbbOutputLayer *module, EbbTensor *x, EbbTensor *bias, GError **error)
+{
+  EbbRowParallelLinear *self = (EbbRowParallelLinear *) module;
+  g_autoptr (EbbTensor) part = x == NULL || self->input_is_parallel
+                                   ? (x != NULL ? ebb_tensor_ref (x) : NULL)
+                                   : ebb_parallel_scatter (x, -1, self->layer.group, error);
+  g_autoptr (EbbTensor) summand = ebb_linear (part, self->parent_instance.weight, NULL, error);
+  g_autoptr (EbbTensor) sum = NULL;
+
+  g_clear_pointer (&part, ebb_tensor_unref); /* what backward needs of it is kept there */
+  sum = ebb_parallel_layer_leave (&self->layer, summand, error);
+  g_clear_pointer (&summand, ebb_tensor_unref);
+  return add_bias (self, sum, bias, error);
+}
+
+static EbbTensor *
+ebb_row_parallel_linear_loss (EbbOutputLayer *module,
+                              EbbTensor *x,
+                              EbbTensor *bias,
+                              EbbTensor *targets,
+                              GError **error)
+{
+  g_autoptr (EbbTensor) logits = ebb_row_parallel_linear_logits (module, x, bias, error);
+
+  return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
+}
+
+/* The bias comes after the sum: no one else adds it. */
+static void
+output_layer_interface_init (EbbOutputLayerInterface *interface)
+{
+  interface->logits = ebb_row_parallel_linear_logits;
+  interface->loss = ebb_row_parallel_linear_loss;
+  interface->lends_bias = NULL;
+}
+
+static EbbTensor *
+ebb_row_parallel_linear_forward1 (EbbModule *module, EbbTensor *input, GError **error)
+{
+  return ebb_row_parallel_linear_logits ((EbbOutputLayer *) module, input, ((EbbLinear *) module)->bias, error);
+}
+
+static void
+ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
+
+  object_class->get_property = ebb_row_parallel_linear_get_property;
+  object_class->set_property = ebb_row_parallel_linear_set_property;
+  object_class->finalize = ebb_row_parallel_linear_finalize;
+  module_class->build = ebb_row_parallel_linear_build;
+  module_class->forward1 = ebb_row_parallel_linear_forward1;
+
+  /**
+   * EbbRowParallelLinear:input-is-parallel:
+   *
+   * Whether each rank's input is its part already.
+   */
+  properties[PROP_INPUT_IS_PARALLEL] =
+      g_param_spec_boolean ("input-is-parallel", NULL, "Whether each rank's input is its part already", TRUE,
+                            G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  /**
+   * EbbRowParallelLinear:group:
+   *
+   * The ranks; the default group if none is given.
+   */
+  properties[PROP_GROUP] = g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP,
+                                                G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+}
+
+static void
+ebb_row_parallel_linear_init (EbbRowParallelLinear *self)
+{
+}
+
+EbbModule *
+ebb_row_parallel_linear_adopt (EbbModule *linear,
+                               gboolean input_is_parallel,
+                               EbbParallelModel *model,
+                               EbbCut *weight,
+                               GError **error)
+{
+  EbbLinear *old = EBB_LINEAR (linear);
+  EbbRowParallelLinear *self =
+      g_object_new (EBB_TYPE_ROW_PARALLEL_LINEAR, "in-features", old->in_features, "out-features", old->out_features,
+                    "bias", old->has_bias, "input-is-parallel", input_is_parallel, "group", model->group, NULL);
+
+  return ebb_parallel_layer_adopt (EBB_MODULE (self), &self->layer, linear, model, &weight, 1, error);
+}
+
+/**
+ * ebb_row_parallel_linear_new:
+ * @in_features: the size of the whole input's last dimension, at least as many as there are ranks
+ * @out_features: the size of the output's last dimension
+ * @bias: whether a bias is added
+ * @input_is_parallel: whether each rank's input is its part already, as an #EbbColumnParallelLinear gives, rather than
+ *   the whole
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Makes this rank's part of a linear layer. The whole layer is drawn from the thread's default generator, as
+ * ebb_linear_new() does, and cut then: ranks whose generators stand at the same place have parts of one layer, and the
+ * numbers don't depend on how many ranks there are.
+ *
+ * Returns: (transfer full) (type EbbRowParallelLinear) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_row_parallel_linear_new (int in_features,
+                             int out_features,
+                             gboolean bias,
+                             gboolean input_is_parallel,
+                             EbbProcessGroup *group,
+                             GError **error)
+{
+  return ebb_layer_new (EBB_TYPE_ROW_PARALLEL_LINEAR, error, "in-features", in_features, "out-features", out_features,
+                        "bias", bias, "input-is-parallel", input_is_parallel, "group", group, NULL);
+}

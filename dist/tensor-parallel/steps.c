@@ -1,0 +1,252 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/steps-private.h"
+
+#include "nn/layers/layer-private.h"
+#include "nn/module-instance-private.h"
+#include "nn/layers/rms-norm.h"
+#include "tensor/tensor-private.h"
+
+/* Makes a plan's steps ready, and does them. */
+
+static void
+step_clear (gpointer data)
+{
+  EbbParallelStep *step = data;
+
+  g_free (step->path);
+  g_clear_object (&step->module);
+  g_clear_object (&step->made);
+  g_clear_pointer (&step->parameter, ebb_tensor_unref);
+}
+
+static void
+cut_unref (gpointer cut)
+{
+  ebb_cut_unref (cut);
+}
+
+EbbParallelJob *
+ebb_parallel_job_new (EbbModule *root, EbbProcessGroup *group, const EbbParallelPlan *plan, gboolean sequence)
+{
+  EbbParallelJob *self = g_new0 (EbbParallelJob, 1);
+
+  self->root = g_object_ref (root);
+  self->group = g_object_ref (group);
+  self->plan = plan;
+  self->sequence = sequence;
+  self->steps = g_array_new (FALSE, FALSE, sizeof (EbbParallelStep));
+  g_array_set_clear_func (self->steps, step_clear);
+  self->layers = g_hash_table_new_full (NULL, NULL, NULL, g_free);
+  self->cuts = g_hash_table_new_full (NULL, NULL, NULL, cut_unref);
+  self->kept_cuts = g_ptr_array_new_with_free_func (cut_unref);
+  self->model = ebb_parallel_model_new (group, sequence);
+  return self;
+}
+
+void
+ebb_parallel_job_free (EbbParallelJob *self)
+{
+  g_array_unref (self->steps);
+  g_hash_table_unref (self->layers);
+  g_hash_table_unref (self->cuts);
+  g_ptr_array_unref (self->kept_cuts);
+  ebb_parallel_model_unref (self->model);
+  g_object_unref (self->group);
+  g_object_unref (self->root);
+  g_free (self);
+}
+
+/* -- ready --------------------------------------------------------------------------------------------------------- */
+
+/* Not a reference. A parameter that several modules share is cut once, and in one way. */
+static EbbCut *
+get_cut (EbbParallelJob *self,
+         EbbTensor *parameter,
+         const char *path,
+         const char *name,
+         guint dim,
+         guint n_sections,
+         GError **error)
+{
+  EbbCut *cut = g_hash_table_lookup (self->cuts, parameter);
+  g_autofree char *full = ebb_module_join_path (path, name);
+
+  if (cut == NULL)
+    {
+      cut = ebb_cut_new (parameter, full, dim, n_sections, self->group, error);
+      if (cut != NULL)
+        g_hash_table_insert (self->cuts, parameter, cut);
+      return cut;
+    }
+  if (ebb_cut_is_like (cut, dim, n_sections))
+    return cut;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s is shared with another module that the plan divides in another way", full);
+  return NULL;
+}
+
+static gboolean
+prepare_column (EbbParallelJob *self, EbbParallelStep *step, GError **error)
+{
+  EbbLinear *linear = EBB_LINEAR (step->module);
+  EbbCut *weight = get_cut (self, linear->weight, step->path, "weight", 0, step->n_sections, error);
+  EbbCut *bias = NULL;
+
+  if (weight == NULL)
+    return FALSE;
+  if (linear->bias != NULL)
+    {
+      bias = get_cut (self, linear->bias, step->path, "bias", 0, step->n_sections, error);
+      if (bias == NULL)
+        return FALSE;
+    }
+  step->made = ebb_column_parallel_linear_adopt (step->module, step->style == EBB_PARALLEL_STYLE_COLUMN_GATHERED,
+                                                 self->model, weight, bias, error);
+  return step->made != NULL;
+}
+
+static gboolean
+prepare_row (EbbParallelJob *self, EbbParallelStep *step, GError **error)
+{
+  EbbLinear *linear = EBB_LINEAR (step->module);
+  EbbCut *weight = get_cut (self, linear->weight, step->path, "weight", 1, 1, error);
+
+  if (weight != NULL)
+    step->made = ebb_row_parallel_linear_adopt (step->module, step->style == EBB_PARALLEL_STYLE_ROW, self->model,
+                                                weight, error);
+  return step->made != NULL;
+}
+
+static gboolean
+prepare_vocab (EbbParallelJob *self, EbbParallelStep *step, GError **error)
+{
+  EbbEmbedding *embedding = EBB_EMBEDDING (step->module);
+  EbbCut *weight = get_cut (self, embedding->weight, step->path, "weight", 0, 1, error);
+
+  if (weight != NULL)
+    step->made = ebb_vocab_parallel_embedding_adopt (step->module, self->model, weight, error);
+  return step->made != NULL;
+}
+
+static gboolean
+prepare_parameter (EbbParallelJob *self, EbbParallelStep *step, GError **error)
+{
+  EbbCut *cut = get_cut (self, step->parameter, "", step->path, 0, 1, error);
+
+  if (cut != NULL)
+    g_ptr_array_add (self->kept_cuts, ebb_cut_ref (cut));
+  return cut != NULL;
+}
+
+static gboolean
+prepare_step (EbbParallelJob *self, EbbParallelStep *step, GError **error)
+{
+  switch (step->style)
+    {
+    case EBB_PARALLEL_STYLE_COLUMN:
+    case EBB_PARALLEL_STYLE_COLUMN_QKV:
+    case EBB_PARALLEL_STYLE_COLUMN_GATHERED: return prepare_column (self, step, error);
+    case EBB_PARALLEL_STYLE_ROW:
+    case EBB_PARALLEL_STYLE_ROW_SCATTERED: return prepare_row (self, step, error);
+    case EBB_PARALLEL_STYLE_VOCAB: return prepare_vocab (self, step, error);
+    case EBB_PARALLEL_STYLE_PARAMETER: return prepare_parameter (self, step, error);
+    case EBB_PARALLEL_STYLE_ATTENTION:
+    case EBB_PARALLEL_STYLE_SEQUENCE: return TRUE;
+    }
+  g_assert_not_reached ();
+}
+
+gboolean
+ebb_parallel_job_prepare (EbbParallelJob *self, GError **error)
+{
+  for (guint i = 0; i < self->steps->len; i++)
+    {
+      EbbParallelStep *step = &g_array_index (self->steps, EbbParallelStep, i);
+
+      if (!prepare_step (self, step, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_parallel_job_take (EbbParallelJob *self, GError **error)
+{
+  GHashTableIter iter;
+  gpointer cut;
+
+  g_hash_table_iter_init (&iter, self->cuts);
+  while (g_hash_table_iter_next (&iter, NULL, &cut))
+    if (!ebb_cut_take (cut, error))
+      return FALSE;
+  return TRUE;
+}
+
+/* -- done ---------------------------------------------------------------------------------------------------------- */
+
+/* Under each name that the old module has, wherever in the tree. */
+static gboolean
+exchange_children (EbbModule *module, const char *path, gpointer user_data)
+{
+  GHashTable *made = user_data;
+  EbbModulePrivate *priv = ebb_module_get_private (module);
+
+  for (guint i = 0; i < priv->n_children; i++)
+    {
+      EbbModule *child = priv->children[i].module;
+      EbbModule *other = child != NULL ? g_hash_table_lookup (made, child) : NULL;
+
+      if (other != NULL)
+        ebb_module_register_child (module, priv->children[i].name, other, NULL);
+    }
+  return TRUE;
+}
+
+/* A normalisation applies its parameters to this rank's part of the sequence. */
+static gboolean
+share_norm (EbbModule *module, const char *path, gpointer user_data)
+{
+  EbbParallelJob *self = user_data;
+
+  if (EBB_IS_LAYER_NORM (module) || EBB_IS_RMS_NORM (module))
+    ebb_parallel_sequence_share (module, self->model);
+  return TRUE;
+}
+
+static gint64
+get_heads (EbbModule *module)
+{
+  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (module), "heads");
+  int heads = 0;
+
+  if (spec != NULL && spec->value_type == G_TYPE_INT)
+    g_object_get (module, "heads", &heads, NULL);
+  return heads;
+}
+
+void
+ebb_parallel_job_apply (EbbParallelJob *self)
+{
+  g_autoptr (GHashTable) made = g_hash_table_new (NULL, NULL);
+  GHashTableIter iter;
+  gpointer cut;
+
+  for (guint i = 0; i < self->steps->len; i++)
+    {
+      EbbParallelStep *step = &g_array_index (self->steps, EbbParallelStep, i);
+
+      if (step->made != NULL)
+        g_hash_table_insert (made, step->module, step->made);
+      if (step->style == EBB_PARALLEL_STYLE_ATTENTION)
+        ebb_parallel_attention_install (step->module, get_heads (step->module), self->group);
+      if (step->style == EBB_PARALLEL_STYLE_SEQUENCE && self->sequence)
+        {
+          ebb_parallel_sequence_install (step->module, self->model);
+          ebb_module_visit (step->module, share_norm, self);
+        }
+    }
+  ebb_module_visit (self->root, exchange_children, made);
+  g_hash_table_iter_init (&iter, self->cuts);
+  while (g_hash_table_iter_next (&iter, NULL, &cut))
+    ebb_cut_apply (cut);
+}

@@ -1,0 +1,299 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/tensor-parallel/vocab-parallel-embedding.h"
+
+#include "dist/tensor-parallel/layer-private.h"
+#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/value-checksum-private.h"
+#include "dist/tensor-parallel/vocab-loss.h"
+#include "nn/layers/layer-private.h"
+#include "nn/module-instance-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/ops/creation.h"
+#include "tensor/ops/indexing.h"
+#include "tensor/autograd/op-support-private.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/product.h"
+#include "tensor/ops/shape.h"
+#include "tensor/random.h"
+#include "tensor/thread-private.h"
+
+/* Of tokens in a device's memory, which the host would wait for in each. */
+#define CHECKED_FORWARDS_ON_DEVICE 8
+
+/**
+ * EbbVocabParallelEmbedding:
+ *
+ * An embedding of which each rank of a group has a part of the rows (Shoeybi et al., "Megatron-LM: Training
+ * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): each looks up what it has, gives
+ * zeros for the rest, and the ranks' results are summed. Where the rows can't be divided evenly, the first ranks have
+ * one more. A model whose output shares the weight computes each rank's part of the logits by it, and their loss
+ * without gathering them.
+ *
+ * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the whole's.
+ */
+struct _EbbVocabParallelEmbedding
+{
+  EbbEmbedding parent_instance;
+
+  EbbParallelLayer layer;
+  guint n_checked; /* forwards whose tokens were read from a device to compare them */
+};
+
+enum
+{
+  PROP_GROUP = 1,
+  N_PROPERTIES
+};
+
+static GParamSpec *properties[N_PROPERTIES];
+
+static void output_layer_interface_init (EbbOutputLayerInterface *interface);
+
+G_DEFINE_TYPE_WITH_CODE (EbbVocabParallelEmbedding,
+                         ebb_vocab_parallel_embedding,
+                         EBB_TYPE_EMBEDDING,
+                         G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
+
+static void
+ebb_vocab_parallel_embedding_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
+{
+  switch (id)
+    {
+    case PROP_GROUP: g_value_set_object (value, EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer.group); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_vocab_parallel_embedding_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  switch (id)
+    {
+    case PROP_GROUP: EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer.group = g_value_dup_object (value); break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
+    }
+}
+
+static void
+ebb_vocab_parallel_embedding_finalize (GObject *object)
+{
+  ebb_parallel_layer_clear (&EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer);
+  G_OBJECT_CLASS (ebb_vocab_parallel_embedding_parent_class)->finalize (object);
+}
+
+/* Drawn as the whole table is, so that the numbers don't depend on the ranks; then cut. */
+static gboolean
+ebb_vocab_parallel_embedding_build (EbbModule *module, GError **error)
+{
+  EbbVocabParallelEmbedding *self = EBB_VOCAB_PARALLEL_EMBEDDING (module);
+
+  ebb_parallel_layer_begin (&self->layer);
+  if (self->layer.adopts)
+    return TRUE;
+  return EBB_MODULE_CLASS (ebb_vocab_parallel_embedding_parent_class)->build (module, error)
+         && ebb_parallel_layer_cut (&self->layer, self->parent_instance.weight, "weight", 0, error);
+}
+
+/* -- rows ---------------------------------------------------------------------------------------------------------- */
+
+static const EbbOp op_check = { "embedding", EBB_OP_INDEXING, EBB_N_KERNELS, NULL, NULL };
+
+/* Whether this forward's tokens are compared: the same on all ranks. A recompute has the tokens of its forward. */
+static gboolean
+is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
+{
+  if (ebb_thread.recomputing > 0 || ebb_is_stopped () || indices->storage->phantom)
+    return FALSE;
+  return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
+}
+
+/* Of the whole table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for.
+ */
+static gboolean
+check_indices (EbbVocabParallelEmbedding *self, EbbTensor *indices, guint64 *checksum, GError **error)
+{
+  EbbOpCall call;
+  gboolean ok;
+
+  *checksum = 0;
+  if (!ebb_op_begin (&call, &op_check, error, 1, indices)
+      || !ebb_op_check_indices (&call, 0, self->parent_instance.num_embeddings, NULL, error))
+    return FALSE;
+  ok = !is_compared (self, indices) || ebb_value_checksum (call.inputs[0], checksum, error);
+  ebb_op_clear (&call);
+  return ok;
+}
+
+static const char *
+get_name (EbbModule *module)
+{
+  EbbModule *parent = ebb_module_get_private (module)->parent;
+  const EbbModulePrivate *priv = parent != NULL ? ebb_module_get_private (parent) : NULL;
+
+  for (guint i = 0; priv != NULL && i < priv->n_children; i++)
+    if (priv->children[i].module == module)
+      return priv->children[i].name;
+  return "embedding";
+}
+
+/* What ranks that share a model must have alike and could go on without for long: the rows, and in training where the
+ * default generator stands. Told of in the collective that they come to anyway, whose purposes are compared; short,
+ * since errors have the end of it only. */
+static char *
+describe (EbbVocabParallelEmbedding *self, guint64 checksum)
+{
+  EbbModule *module = EBB_MODULE (self);
+  EbbGenerator *generator = ebb_generator_get_default ();
+  GString *text = g_string_new (get_name (module));
+
+  if (checksum != 0)
+    g_string_append_printf (text, " of tokens with checksum %08x (ranks that share a model get the same rows)",
+                            (guint) (checksum & G_MAXUINT32));
+  if (ebb_module_get_training (module) && ebb_thread.recomputing == 0 && ebb_thread.forks == NULL)
+    g_string_append_printf (text,
+                            "%s default generator at %" G_GUINT64_FORMAT "+%" G_GUINT64_FORMAT
+                            " (ebb_model_parallel_manual_seed () puts them alike)",
+                            checksum != 0 ? "," : " with", ebb_generator_get_seed (generator),
+                            ebb_generator_get_offset (generator));
+  return g_string_free (text, FALSE);
+}
+
+/* The rows that this rank has, zeros for those of others. A row that others have is looked up as some row here and
+ * replaced, so that its gradient goes nowhere. */
+static EbbTensor *
+look_up (EbbVocabParallelEmbedding *self, EbbTensor *indices, GError **error)
+{
+  gint64 first, count, n_rows = self->parent_instance.num_embeddings;
+  g_autoptr (EbbTensor) shifted = NULL;
+  g_autoptr (EbbTensor) nearest = NULL;
+  g_autoptr (EbbTensor) is_here = NULL;
+  g_autoptr (EbbTensor) rows_are_here = NULL;
+  g_autoptr (EbbTensor) rows = NULL;
+  g_autoptr (EbbTensor) zero = NULL;
+
+  ebb_parallel_get_part (n_rows, ebb_process_group_get_size (self->layer.group),
+                         ebb_process_group_get_rank (self->layer.group), &first, &count);
+  shifted = ebb_sub_scalar (indices, (double) first, error);
+  nearest = ebb_clamp (shifted, 0, (double) (count - 1), error);
+  is_here = ebb_eq (shifted, nearest, error);
+  rows_are_here = ebb_unsqueeze (is_here, -1, error);
+  rows = ebb_embedding (self->parent_instance.weight, nearest, error);
+  if (rows == NULL)
+    return NULL;
+  zero = ebb_zeros (NULL, 0, rows->view.dtype, rows->storage->device, error);
+  return ebb_where (rows_are_here, rows, zero, error);
+}
+
+static EbbTensor *
+ebb_vocab_parallel_embedding_forward1 (EbbModule *module, EbbTensor *input, GError **error)
+{
+  EbbVocabParallelEmbedding *self = EBB_VOCAB_PARALLEL_EMBEDDING (module);
+  g_autoptr (EbbTensor) summand = NULL;
+  g_autofree char *purpose = NULL;
+  guint64 checksum;
+
+  if (ebb_process_group_get_size (self->layer.group) == 1)
+    return ebb_embedding (self->parent_instance.weight, input, error);
+  if (input == NULL || !check_indices (self, input, &checksum, error))
+    return NULL;
+  summand = look_up (self, input, error);
+  if (summand == NULL)
+    return NULL;
+  purpose = describe (self, checksum);
+  return ebb_parallel_reduce_over_for (summand, self->layer.group, purpose, error);
+}
+
+/* -- output -------------------------------------------------------------------------------------------------------- */
+
+static EbbTensor *
+ebb_vocab_parallel_embedding_logits (EbbOutputLayer *module, EbbTensor *x, EbbTensor *bias, GError **error)
+{
+  EbbVocabParallelEmbedding *self = (EbbVocabParallelEmbedding *) module;
+  g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
+  g_autoptr (EbbTensor) part = ebb_linear (entered, self->parent_instance.weight, bias, error);
+
+  return part != NULL ? ebb_parallel_gather_sized (part, -1, self->parent_instance.num_embeddings, FALSE,
+                                                   self->layer.group, error)
+                      : NULL;
+}
+
+static EbbTensor *
+ebb_vocab_parallel_embedding_loss (EbbOutputLayer *module,
+                                   EbbTensor *x,
+                                   EbbTensor *bias,
+                                   EbbTensor *targets,
+                                   GError **error)
+{
+  EbbVocabParallelEmbedding *self = (EbbVocabParallelEmbedding *) module;
+  g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
+
+  return ebb_vocab_parallel_linear_cross_entropy (entered, self->parent_instance.weight, bias, targets,
+                                                  self->parent_instance.num_embeddings, EBB_IGNORED_TARGET,
+                                                  EBB_REDUCTION_MEAN, self->layer.group, error);
+}
+
+static void
+output_layer_interface_init (EbbOutputLayerInterface *interface)
+{
+  interface->logits = ebb_vocab_parallel_embedding_logits;
+  interface->loss = ebb_vocab_parallel_embedding_loss;
+}
+
+/* -- class --------------------------------------------------------------------------------------------------------- */
+
+static void
+ebb_vocab_parallel_embedding_class_init (EbbVocabParallelEmbeddingClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
+
+  object_class->get_property = ebb_vocab_parallel_embedding_get_property;
+  object_class->set_property = ebb_vocab_parallel_embedding_set_property;
+  object_class->finalize = ebb_vocab_parallel_embedding_finalize;
+  module_class->build = ebb_vocab_parallel_embedding_build;
+  module_class->forward1 = ebb_vocab_parallel_embedding_forward1;
+
+  /**
+   * EbbVocabParallelEmbedding:group:
+   *
+   * The ranks; the default group if none is given.
+   */
+  properties[PROP_GROUP] = g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP,
+                                                G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+}
+
+static void
+ebb_vocab_parallel_embedding_init (EbbVocabParallelEmbedding *self)
+{
+}
+
+EbbModule *
+ebb_vocab_parallel_embedding_adopt (EbbModule *embedding, EbbParallelModel *model, EbbCut *weight, GError **error)
+{
+  EbbEmbedding *old = EBB_EMBEDDING (embedding);
+  EbbVocabParallelEmbedding *self =
+      g_object_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, "num-embeddings", old->num_embeddings, "embedding-dim",
+                    old->embedding_dim, "group", model->group, NULL);
+
+  return ebb_parallel_layer_adopt (EBB_MODULE (self), &self->layer, embedding, model, &weight, 1, error);
+}
+
+/**
+ * ebb_vocab_parallel_embedding_new:
+ * @num_embeddings: the number of rows of the whole, at least as many as there are ranks
+ * @embedding_dim: the size of a row
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Makes this rank's part of an embedding. The whole is drawn from the thread's default generator, as
+ * ebb_embedding_new() does, and cut then: ranks whose generators stand at the same place have parts of one table.
+ *
+ * Returns: (transfer full) (type EbbVocabParallelEmbedding) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_vocab_parallel_embedding_new (int num_embeddings, int embedding_dim, EbbProcessGroup *group, GError **error)
+{
+  return ebb_layer_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, error, "num-embeddings", num_embeddings, "embedding-dim",
+                        embedding_dim, "group", group, NULL);
+}

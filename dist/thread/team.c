@@ -1,0 +1,404 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "dist/thread/team-private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+/* How the ranks of a team meet, and what breaks it. Whatever ends in _locked is called with the world's lock held. */
+
+/* -- what went wrong ----------------------------------------------------------------------------------------------- */
+
+static void
+break_locked (EbbThreadTeam *self,
+              EbbBreakKind kind,
+              guint rank,
+              char *text,
+              guint other,
+              char *other_text)
+{
+  self->broken = kind;
+  self->rank = rank;
+  self->other = other;
+  self->text = text;
+  self->other_text = other_text;
+  pthread_cond_broadcast (&self->changed);
+}
+
+/* As @rank is to see it. */
+static void
+tell_locked (EbbThreadTeam *self,
+             guint rank,
+             GError **error)
+{
+  switch (self->broken)
+    {
+    case EBB_BREAK_MISMATCH:
+      if (rank == self->rank || rank == self->other)
+        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u called %s",
+                     rank == self->rank ? self->other : self->rank,
+                     rank == self->rank ? self->other_text : self->text);
+      else
+        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u called %s while rank %u called %s", self->rank,
+                     self->text, self->other, self->other_text);
+      break;
+    case EBB_BREAK_LATE:
+      if (rank == self->rank)
+        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has not waited any longer in %s", self->other,
+                     self->other_text);
+      else
+        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u %s", self->rank, self->text);
+      break;
+    case EBB_BREAK_LEFT:
+    case EBB_BREAK_NONE:
+      g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u %s", self->rank, self->text);
+      break;
+    }
+}
+
+static void
+break_mismatch_locked (EbbThreadTeam *self,
+                       guint rank,
+                       guint other)
+{
+  break_locked (self, EBB_BREAK_MISMATCH, rank, ebb_collective_call_to_string (self->slots[rank].call), other,
+                ebb_collective_call_to_string (self->slots[other].call));
+}
+
+static void
+break_late_locked (EbbThreadTeam *self,
+                   guint rank,
+                   guint waiting,
+                   double timeout)
+{
+  const EbbSlot *slot = &self->slots[rank];
+  GString *text = g_string_new (NULL);
+
+  if (slot->call != NULL) /* of a pair: it waits for somebody else */
+    {
+      g_autofree char *what = ebb_collective_call_to_string (slot->call);
+
+      g_string_append_printf (text, "was in %s for %g s", what, timeout);
+    }
+  else if (slot->n_done > 0)
+    g_string_append_printf (text, "has called nothing for %g s after %" G_GUINT64_FORMAT " calls, the last %s", timeout,
+                            slot->n_done, ebb_collective_get_name (slot->last));
+  else
+    g_string_append_printf (text, "has called nothing for %g s, and nothing before", timeout);
+  break_locked (self, EBB_BREAK_LATE, rank, g_string_free (text, FALSE), waiting,
+                ebb_collective_call_to_string (self->slots[waiting].call));
+}
+
+/* TRUE if @rank won't come any more: the team is broken then. */
+static gboolean
+has_left_locked (EbbThreadTeam *self,
+                 guint rank)
+{
+  const EbbMember *member = &self->world->members[self->members[rank]];
+
+  if (self->slots[rank].call != NULL)
+    return FALSE;
+  if (member->state == EBB_MEMBER_FAILED)
+    break_locked (self, EBB_BREAK_LEFT, rank, g_strdup_printf ("has failed: %s", member->message), rank, NULL);
+  else if (member->state == EBB_MEMBER_LEFT)
+    break_locked (self, EBB_BREAK_LEFT, rank, g_strdup ("has left: its function returned"), rank, NULL);
+  else if (self->slots[rank].is_gone)
+    break_locked (self, EBB_BREAK_LEFT, rank, g_strdup ("has left: it let go of the group"), rank, NULL);
+  else
+    return FALSE;
+  return TRUE;
+}
+
+void
+ebb_thread_team_fail (EbbThreadTeam *self,
+                      guint rank,
+                      const GError *failure)
+{
+  pthread_mutex_lock (&self->world->lock);
+  if (self->broken == EBB_BREAK_NONE)
+    break_locked (self, EBB_BREAK_LEFT, rank, g_strdup_printf ("has failed: %s", failure->message), rank, NULL);
+  pthread_mutex_unlock (&self->world->lock);
+}
+
+/* -- waiting ------------------------------------------------------------------------------------------------------- */
+
+static struct timespec
+get_deadline (double timeout)
+{
+  struct timespec when;
+  gint64 nanoseconds;
+
+  clock_gettime (CLOCK_MONOTONIC, &when);
+  nanoseconds = when.tv_nsec + (gint64) (timeout * 1e9);
+  when.tv_sec += (time_t) (nanoseconds / G_GINT64_CONSTANT (1000000000));
+  when.tv_nsec = (long) (nanoseconds % G_GINT64_CONSTANT (1000000000));
+  return when;
+}
+
+/* FALSE: it is too late. */
+static gboolean
+wait_locked (EbbThreadTeam *self,
+             const struct timespec *deadline)
+{
+  return pthread_cond_timedwait (&self->changed, &self->world->lock, deadline) != ETIMEDOUT;
+}
+
+static gboolean
+is_pair (const EbbCollectiveCall *call)
+{
+  return call->which == EBB_COLLECTIVE_SEND || call->which == EBB_COLLECTIVE_RECV;
+}
+
+/* -- all together -------------------------------------------------------------------------------------------------- */
+
+/* Against those who are here already: a rank that waits in a pair for this one waits in vain. */
+static gboolean
+check_meeting_locked (EbbThreadTeam *self,
+                      guint rank)
+{
+  const EbbCollectiveCall *call = self->slots[rank].call;
+
+  for (guint r = 0; r < self->size; r++)
+    {
+      const EbbCollectiveCall *other = self->slots[r].call;
+
+      if (r == rank || other == NULL)
+        continue;
+      if (is_pair (other) ? other->peer == rank && !self->slots[r].is_taken : other->signature != call->signature)
+        {
+          break_mismatch_locked (self, rank, r);
+          return FALSE;
+        }
+    }
+  return TRUE;
+}
+
+/* @is_last: TRUE with a first rank that isn't here. */
+static gboolean
+find_missing_locked (EbbThreadTeam *self,
+                     guint *missing)
+{
+  for (guint r = 0; r < self->size; r++)
+    if (self->slots[r].call == NULL || is_pair (self->slots[r].call))
+      {
+        *missing = r;
+        return TRUE;
+      }
+  return FALSE;
+}
+
+static gboolean
+has_any_left_locked (EbbThreadTeam *self)
+{
+  for (guint r = 0; r < self->size; r++)
+    if (has_left_locked (self, r))
+      return TRUE;
+  return FALSE;
+}
+
+static void
+wait_for_all_locked (EbbThreadTeam *self,
+                     guint rank,
+                     double timeout)
+{
+  const struct timespec deadline = get_deadline (timeout);
+  const guint64 generation = self->generation;
+
+  if (++self->n_arrived == self->size)
+    {
+      self->n_arrived = 0;
+      self->generation++;
+      pthread_cond_broadcast (&self->changed);
+      return;
+    }
+  while (self->generation == generation && self->broken == EBB_BREAK_NONE && !has_any_left_locked (self))
+    if (!wait_locked (self, &deadline) && self->generation == generation && self->broken == EBB_BREAK_NONE)
+      {
+        guint missing = 0;
+
+        find_missing_locked (self, &missing);
+        break_late_locked (self, missing, rank, timeout);
+      }
+}
+
+gboolean
+ebb_thread_team_meet (EbbThreadTeam *self,
+                      guint rank,
+                      const EbbCollectiveCall *call,
+                      double timeout,
+                      GError **error)
+{
+  guint64 generation;
+  gboolean met;
+
+  pthread_mutex_lock (&self->world->lock);
+  generation = self->generation;
+  if (self->broken == EBB_BREAK_NONE)
+    {
+      self->slots[rank].call = call;
+      if (check_meeting_locked (self, rank))
+        wait_for_all_locked (self, rank, timeout);
+    }
+  /* Who has met goes on, whatever has happened since. */
+  met = self->generation != generation;
+  if (!met)
+    {
+      self->slots[rank].call = NULL;
+      tell_locked (self, rank, error);
+    }
+  pthread_mutex_unlock (&self->world->lock);
+  return met;
+}
+
+/* All are in the same call: nobody has to be waited for longer than his part takes. @ends: the call is over. */
+static void
+sync_team (EbbThreadTeam *self,
+           gboolean ends)
+{
+  guint64 generation;
+
+  pthread_mutex_lock (&self->world->lock);
+  generation = self->generation;
+  if (++self->n_arrived == self->size)
+    {
+      self->n_arrived = 0;
+      self->generation++;
+      for (guint r = 0; ends && r < self->size; r++)
+        self->slots[r].call = NULL;
+      pthread_cond_broadcast (&self->changed);
+    }
+  while (self->generation == generation)
+    pthread_cond_wait (&self->changed, &self->world->lock);
+  pthread_mutex_unlock (&self->world->lock);
+}
+
+void
+ebb_thread_team_sync (EbbThreadTeam *self)
+{
+  sync_team (self, FALSE);
+}
+
+void
+ebb_thread_team_part (EbbThreadTeam *self,
+                      guint rank,
+                      const EbbCollectiveCall *call)
+{
+  EbbSlot *slot = &self->slots[rank];
+
+  pthread_mutex_lock (&self->world->lock);
+  slot->n_done++;
+  slot->last = call->which;
+  pthread_mutex_unlock (&self->world->lock);
+  sync_team (self, TRUE);
+}
+
+/* -- in pairs ------------------------------------------------------------------------------------------------------ */
+
+/* TRUE if the peer waits for this rank, with the other half of the call. FALSE, with the team broken if the peer waits
+ * for something that can't come before this call is done. */
+static gboolean
+find_partner_locked (EbbThreadTeam *self,
+                     guint rank)
+{
+  const EbbCollectiveCall *call = self->slots[rank].call, *other = self->slots[call->peer].call;
+
+  if (other == NULL || (is_pair (other) && other->peer != rank))
+    return FALSE;
+  if (is_pair (other) && other->which != call->which && other->signature == call->signature)
+    return TRUE;
+  break_mismatch_locked (self, rank, call->peer);
+  return FALSE;
+}
+
+static void
+end_pair_locked (EbbThreadTeam *self,
+                 guint rank)
+{
+  EbbSlot *slot = &self->slots[rank];
+
+  slot->n_done++;
+  slot->last = slot->call->which;
+  slot->call = NULL;
+  slot->is_taken = FALSE;
+}
+
+static void
+move (const EbbCollectiveCall *a,
+      const EbbCollectiveCall *b)
+{
+  const EbbCollectiveCall *from = a->which == EBB_COLLECTIVE_SEND ? a : b, *to = from == a ? b : a;
+
+  for (guint i = 0; i < from->n_parts; i++)
+    if (from->parts[i].n_elements > 0)
+      memcpy (to->parts[i].whole, from->parts[i].whole,
+              (gsize) from->parts[i].n_elements * ebb_dtype_get_size (from->parts[i].dtype));
+}
+
+/* Who comes second moves the bytes, without the lock; the first one can't go meanwhile. */
+static void
+serve_locked (EbbThreadTeam *self,
+              guint rank)
+{
+  const EbbCollectiveCall *call = self->slots[rank].call;
+  const guint peer = call->peer;
+
+  self->slots[rank].is_taken = self->slots[peer].is_taken = TRUE;
+  pthread_mutex_unlock (&self->world->lock);
+  move (call, self->slots[peer].call);
+  pthread_mutex_lock (&self->world->lock);
+  end_pair_locked (self, rank);
+  end_pair_locked (self, peer);
+  pthread_cond_broadcast (&self->changed);
+}
+
+static void
+wait_for_partner_locked (EbbThreadTeam *self,
+                         guint rank,
+                         double timeout)
+{
+  const EbbCollectiveCall *call = self->slots[rank].call;
+  const struct timespec deadline = get_deadline (timeout);
+  EbbSlot *slot = &self->slots[rank];
+
+  while (slot->call == call)
+    {
+      if (slot->is_taken)
+        {
+          pthread_cond_wait (&self->changed, &self->world->lock);
+          continue;
+        }
+      if (self->broken != EBB_BREAK_NONE || has_left_locked (self, call->peer))
+        return;
+      if (!wait_locked (self, &deadline) && slot->call == call && !slot->is_taken && self->broken == EBB_BREAK_NONE)
+        break_late_locked (self, call->peer, rank, timeout);
+    }
+}
+
+gboolean
+ebb_thread_team_pair (EbbThreadTeam *self,
+                      guint rank,
+                      const EbbCollectiveCall *call,
+                      double timeout,
+                      GError **error)
+{
+  EbbSlot *slot = &self->slots[rank];
+  gboolean done = FALSE;
+
+  pthread_mutex_lock (&self->world->lock);
+  if (self->broken == EBB_BREAK_NONE)
+    {
+      slot->call = call;
+      if (find_partner_locked (self, rank))
+        serve_locked (self, rank);
+      else if (self->broken == EBB_BREAK_NONE)
+        wait_for_partner_locked (self, rank, timeout);
+      done = slot->call != call;
+    }
+  if (!done)
+    {
+      slot->call = NULL;
+      tell_locked (self, rank, error);
+    }
+  pthread_mutex_unlock (&self->world->lock);
+  return done;
+}

@@ -1,0 +1,77 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "nn/args.h"
+#include "nn/data/tokenizer.h"
+
+G_BEGIN_DECLS
+
+#define EBB_TYPE_TEXT_DATASET (ebb_text_dataset_get_type ())
+
+/**
+ * EbbTextDataset:
+ *
+ * Text as a stream of tokens, and batches of windows out of it.
+ */
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbTextDataset, ebb_text_dataset, EBB, TEXT_DATASET, GObject)
+
+EBB_AVAILABLE_IN_ALL
+EbbTextDataset *ebb_text_dataset_new (const char *const *paths,
+                                      EbbTokenizer *tokenizer,
+                                      guint64 seed,
+                                      GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbTextDataset *ebb_text_dataset_new_from_bytes (GBytes *text,
+                                                 EbbTokenizer *tokenizer,
+                                                 guint64 seed,
+                                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gint64 ebb_text_dataset_get_n_tokens (EbbTextDataset *self);
+
+EBB_AVAILABLE_IN_ALL
+gint64 ebb_text_dataset_get_n_windows (EbbTextDataset *self,
+                                       gint64 context);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_text_dataset_check_context (EbbTextDataset *self,
+                                         gint64 context,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_text_dataset_get_batch (EbbTextDataset *self,
+                                     gint64 batch,
+                                     gint64 context,
+                                     EbbTensor **tokens,
+                                     EbbTensor **targets,
+                                     GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gint64 ebb_text_dataset_get_position (EbbTextDataset *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_text_dataset_set_position (EbbTextDataset *self,
+                                    gint64 position);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_text_dataset_get_shuffle (EbbTextDataset *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_text_dataset_set_shuffle (EbbTextDataset *self,
+                                   gboolean shuffle);
+
+EBB_AVAILABLE_IN_ALL
+EbbArgs *ebb_text_dataset_get_state (EbbTextDataset *self);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_text_dataset_load_state (EbbTextDataset *self,
+                                      EbbArgs *state,
+                                      GError **error);
+
+G_END_DECLS

@@ -1,0 +1,252 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/data/token-stream-private.h"
+
+#include "nn/data/byte-tokenizer.h"
+#include "tensor/util/atomic-file-private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A long text is encoded in parts: tokens as the tokenizer gives them take 8 bytes each. */
+#define PART_SIZE ((gsize) 1 << 20)
+/* Files up to this size are read at once, so that a text of many small files doesn't hold as many open. */
+#define SMALL_FILE ((gsize) 1 << 20)
+
+/* Makes room for @n more tokens. */
+static gboolean
+reserve (EbbTokenSegment *segment,
+         gsize *capacity,
+         gsize n,
+         GError **error)
+{
+  gsize wanted = (gsize) segment->n_tokens + n;
+  void *tokens;
+
+  if (wanted <= *capacity)
+    return TRUE;
+  wanted = MAX (wanted, *capacity + *capacity / 2);
+  tokens = g_try_realloc_n (segment->tokens, wanted, segment->width);
+  if (tokens == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                   "no memory for %" G_GSIZE_FORMAT " tokens of %u bytes each", wanted, segment->width);
+      return FALSE;
+    }
+  segment->tokens = tokens;
+  *capacity = wanted;
+  return TRUE;
+}
+
+static gboolean
+append_tokens (EbbTokenSegment *segment,
+               gsize *capacity,
+               EbbTensor *tensor,
+               gint64 vocab_size,
+               GError **error)
+{
+  gsize n = (gsize) ebb_tensor_get_n_elements (tensor);
+  const gint64 *tokens = ebb_tensor_get_data (tensor, NULL);
+
+  if (!reserve (segment, capacity, n, error))
+    return FALSE;
+  for (gsize i = 0; i < n; i++)
+    {
+      gsize place = (gsize) segment->n_tokens + i;
+
+      if (tokens[i] < 0 || tokens[i] >= vocab_size)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX,
+                       "the tokenizer gave the token %" G_GINT64_FORMAT ": its vocabulary has %" G_GINT64_FORMAT,
+                       tokens[i], vocab_size);
+          return FALSE;
+        }
+      if (segment->width == 2)
+        ((guint16 *) segment->tokens)[place] = (guint16) tokens[i];
+      else
+        ((gint32 *) segment->tokens)[place] = (gint32) tokens[i];
+    }
+  segment->n_tokens += (gint64) n;
+  return TRUE;
+}
+
+static gboolean
+encode_text (EbbTokenSegment *segment,
+             GBytes *text,
+             EbbTokenizer *tokenizer,
+             GError **error)
+{
+  gint64 vocab_size = ebb_tokenizer_get_vocab_size (tokenizer);
+  gsize size = g_bytes_get_size (text), capacity = 0;
+
+  segment->width = vocab_size <= 1 << 16 ? 2 : 4;
+  for (gsize begin = 0; begin < size;)
+    {
+      g_autoptr (GBytes) rest = g_bytes_new_from_bytes (text, begin, size - begin);
+      gssize cut = size - begin > PART_SIZE ? ebb_tokenizer_find_cut (tokenizer, rest, PART_SIZE) : -1;
+      gsize length = cut > 0 ? (gsize) cut : size - begin;
+      g_autoptr (GBytes) part = g_bytes_new_from_bytes (rest, 0, length);
+      g_autoptr (EbbTensor) tokens = ebb_tokenizer_encode (tokenizer, part, error);
+
+      if (tokens == NULL || !append_tokens (segment, &capacity, tokens, vocab_size, error))
+        return FALSE;
+      begin += length;
+    }
+  if (segment->n_tokens > 0 && (gsize) segment->n_tokens < capacity)
+    segment->tokens = g_realloc_n (segment->tokens, (gsize) segment->n_tokens, segment->width);
+  return TRUE;
+}
+
+static void
+clear_segment (EbbTokenSegment *segment)
+{
+  g_clear_pointer (&segment->data, g_bytes_unref);
+  g_clear_pointer (&segment->tokens, g_free);
+  g_clear_pointer (&segment->path, g_free);
+  if (segment->fd >= 0)
+    close (segment->fd);
+}
+
+static gboolean
+fail_empty (const char *name,
+            GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (name);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
+  return FALSE;
+}
+
+/* Takes @segment over. */
+static void
+append_segment (EbbTokenStream *self,
+                const EbbTokenSegment *segment)
+{
+  self->segments = g_renew (EbbTokenSegment, self->segments, self->n_segments + 1);
+  self->segments[self->n_segments++] = *segment;
+  self->n_tokens += segment->n_tokens;
+}
+
+gboolean
+ebb_token_stream_append (EbbTokenStream *self,
+                         GBytes *text,
+                         const char *name,
+                         EbbTokenizer *tokenizer,
+                         GError **error)
+{
+  EbbTokenSegment segment = { .begin = self->n_tokens, .fd = -1 };
+
+  if (g_bytes_get_size (text) == 0)
+    return fail_empty (name, error);
+  if (EBB_IS_BYTE_TOKENIZER (tokenizer))
+    {
+      segment.width = 1;
+      segment.data = g_bytes_ref (text);
+      segment.n_tokens = (gint64) g_bytes_get_size (text);
+    }
+  else if (!encode_text (&segment, text, tokenizer, error))
+    {
+      g_autofree char *shown = ebb_escape_text (name);
+
+      clear_segment (&segment);
+      g_prefix_error (error, "%s: ", shown);
+      return FALSE;
+    }
+  append_segment (self, &segment);
+  return TRUE;
+}
+
+gboolean
+ebb_token_stream_append_file (EbbTokenStream *self,
+                              const char *path,
+                              EbbTokenizer *tokenizer,
+                              GError **error)
+{
+  EbbTokenSegment segment = { .begin = self->n_tokens, .width = 1 };
+  g_autoptr (GBytes) text = NULL;
+  char *data;
+  gsize size;
+
+  segment.fd = ebb_open_regular_file (path, &size, error);
+  if (segment.fd < 0)
+    return FALSE;
+  if (EBB_IS_BYTE_TOKENIZER (tokenizer) && size > SMALL_FILE)
+    {
+      segment.path = g_strdup (path);
+      segment.n_tokens = (gint64) size;
+      append_segment (self, &segment);
+      return TRUE;
+    }
+  close (segment.fd);
+  data = ebb_read_file (path, G_MAXSIZE - 1, &size, error);
+  if (data == NULL)
+    return FALSE;
+  text = g_bytes_new_take (data, size);
+  return ebb_token_stream_append (self, text, path, tokenizer, error);
+}
+
+static gboolean
+read_segment (const EbbTokenSegment *segment,
+              gint64 first,
+              gint64 n,
+              gint64 *tokens,
+              GError **error)
+{
+  /* Bytes of a file are read to the end of the room for their tokens, and are made wider from the first one on. */
+  guint8 *read = (guint8 *) tokens + 7 * n;
+  const guint8 *bytes = segment->data != NULL ? (const guint8 *) g_bytes_get_data (segment->data, NULL) + first : read;
+
+  switch (segment->width)
+    {
+    case 1:
+      if (segment->data == NULL
+          && !ebb_read_file_part (segment->fd, segment->path, (guint64) first, read, (gsize) n, error))
+        return FALSE;
+      for (gint64 i = 0; i < n; i++)
+        tokens[i] = bytes[i];
+      break;
+    case 2:
+      for (gint64 i = 0; i < n; i++)
+        tokens[i] = ((const guint16 *) segment->tokens)[first + i];
+      break;
+    default:
+      for (gint64 i = 0; i < n; i++)
+        tokens[i] = ((const gint32 *) segment->tokens)[first + i];
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_token_stream_read (const EbbTokenStream *self,
+                       gint64 begin,
+                       gint64 n,
+                       gint64 *tokens,
+                       GError **error)
+{
+  guint s = 0;
+
+  while (begin >= self->segments[s].begin + self->segments[s].n_tokens)
+    s++;
+  for (; n > 0; s++)
+    {
+      gint64 first = begin - self->segments[s].begin;
+      gint64 here = MIN (n, self->segments[s].n_tokens - first);
+
+      if (!read_segment (&self->segments[s], first, here, tokens, error))
+        return FALSE;
+      tokens += here;
+      begin += here;
+      n -= here;
+    }
+  return TRUE;
+}
+
+void
+ebb_token_stream_clear (EbbTokenStream *self)
+{
+  for (guint i = 0; i < self->n_segments; i++)
+    clear_segment (&self->segments[i]);
+  g_clear_pointer (&self->segments, g_free);
+  self->n_segments = 0;
+  self->n_tokens = 0;
+}

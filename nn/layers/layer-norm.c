@@ -1,0 +1,209 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
+#include "nn/layers/layer-private.h"
+#include "nn/layers/layer-fields-private.h"
+#include "tensor/ops/normalization.h"
+#include "tensor/tensor-private.h"
+
+#include <string.h>
+
+/**
+ * EbbLayerNorm:
+ *
+ * Layer normalisation over the last dimension (Ba, Kiros and Hinton, 2016): (x - mean) / sqrt (var + eps) * weight +
+ * bias, for x `[..., width]`. Parameters: `weight` `[width]`, ones at first, and `bias` `[width]`, zeros.
+ */
+G_DEFINE_TYPE (EbbLayerNorm, ebb_layer_norm, EBB_TYPE_MODULE)
+
+/**
+ * EbbLayerNorm:width:
+ *
+ * The size of the last dimension.
+ */
+/**
+ * EbbLayerNorm:eps:
+ *
+ * What is added to the variance.
+ */
+/**
+ * EbbLayerNorm:bias:
+ *
+ * Whether a bias is added.
+ */
+static const EbbLayerProperty properties[] = {
+  { "width", "Size of the last dimension", EBB_LAYER_INT, offsetof (EbbLayerNorm, width), 0 },
+  { "eps", "What is added to the variance", EBB_LAYER_DOUBLE, offsetof (EbbLayerNorm, eps), 1e-5 },
+  { "bias", "Whether a bias is added", EBB_LAYER_BOOLEAN, offsetof (EbbLayerNorm, has_bias), TRUE },
+};
+
+static gboolean
+ebb_layer_norm_build (EbbModule *module, GError **error)
+{
+  EbbLayerNorm *self = EBB_LAYER_NORM (module);
+  gint64 shape[] = { self->width };
+
+  return ebb_layer_check_positive (module, "width", self->width, error)
+         && ebb_layer_check_eps (module, self->eps, error)
+         && ebb_layer_add_parameter (module, "weight", EBB_INIT_CONSTANT, 1, shape, 1, error)
+         && (!self->has_bias || ebb_layer_add_parameter (module, "bias", EBB_INIT_CONSTANT, 0, shape, 1, error));
+}
+
+/* As the op takes them: references. */
+static gboolean
+get_parameters (EbbLayerNorm *self, EbbTensor **weight, EbbTensor **bias, GError **error)
+{
+  EbbTensor *own[] = { self->weight, self->bias };
+  EbbTensor *shared[2] = { NULL, NULL };
+
+  if (!ebb_layer_share_parameters (EBB_MODULE (self), own, 2, shared, error))
+    return FALSE;
+  *weight = shared[0];
+  *bias = shared[1];
+  return TRUE;
+}
+
+static EbbTensor *
+ebb_layer_norm_forward1 (EbbModule *module, EbbTensor *input, GError **error)
+{
+  EbbLayerNorm *self = EBB_LAYER_NORM (module);
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autoptr (EbbTensor) bias = NULL;
+
+  if (G_LIKELY (!ebb_layer_is_shared (self)))
+    return ebb_layer_norm (input, self->weight, self->bias, self->eps, error);
+  return get_parameters (self, &weight, &bias, error) ? ebb_layer_norm (input, weight, bias, self->eps, error) : NULL;
+}
+
+static EbbTensor *
+ebb_layer_norm_add (EbbModule *module,
+                    EbbTensor *x,
+                    EbbTensor *residual,
+                    double dropout,
+                    gboolean training,
+                    EbbTensor **sum,
+                    GError **error)
+{
+  EbbLayerNorm *self = EBB_LAYER_NORM (module);
+  EbbTensor *normalized = NULL;
+  g_autoptr (EbbTensor) weight = NULL;
+  g_autoptr (EbbTensor) bias = NULL;
+
+  if (G_LIKELY (!ebb_layer_is_shared (self)))
+    ebb_residual_dropout_layer_norm (x, residual, self->weight, self->bias, self->eps, dropout, training, NULL, sum,
+                                     &normalized, error);
+  else if (get_parameters (self, &weight, &bias, error))
+    ebb_residual_dropout_layer_norm (x, residual, weight, bias, self->eps, dropout, training, NULL, sum, &normalized,
+                                     error);
+  return normalized;
+}
+
+/* Beside forward1: (x, residual=, dropout=, training=) gives residual + dropout (x), normalized and as it is. */
+static EbbArgs *
+ebb_layer_norm_forward (EbbModule *module, EbbArgs *args, GError **error)
+{
+  EbbTensor *x, *residual;
+  double dropout = 0;
+  gboolean training = ebb_module_get_training (module);
+  const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &x },
+                                     { "residual", EBB_PARAMETER_TENSOR, &residual },
+                                     { "dropout", EBB_PARAMETER_DOUBLE, &dropout },
+                                     { "training", EBB_PARAMETER_FLAG, &training } };
+  g_autoptr (EbbTensor) sum = NULL;
+  g_autoptr (EbbTensor) normalized = NULL;
+  EbbArgs *result;
+
+  if (ebb_args_find (args, "residual") < 0)
+    return EBB_MODULE_CLASS (ebb_layer_norm_parent_class)->forward (module, args, error);
+  if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
+    return NULL;
+  normalized = ebb_layer_norm_add (module, x, residual, dropout, training, &sum, error);
+  if (normalized == NULL)
+    return NULL;
+  result = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (result, NULL, normalized);
+  ebb_args_add_tensor (result, NULL, sum);
+  return result;
+}
+
+/* What a wrapper of someone's own lets through is checked before it is taken for the fused op's results. */
+static gboolean
+check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
+{
+  g_autofree char *text = NULL;
+  gboolean ok = ebb_args_get_length (result) == 2;
+
+  for (guint i = 0; ok && i < 2; i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
+
+      ok = tensor != NULL && tensor->view.n_dims == x->view.n_dims
+           && memcmp (tensor->view.shape, x->view.shape, (gsize) x->view.n_dims * sizeof (gint64)) == 0;
+    }
+  if (ok)
+    return TRUE;
+  text = ebb_args_to_string (result);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: two tensors of its input's shape are wanted, but it gave %s",
+               ebb_module_get_type_name (module), text);
+  return FALSE;
+}
+
+EbbTensor *
+ebb_layer_norm_call_after_residual (EbbModule *module,
+                                    EbbTensor *x,
+                                    EbbTensor *residual,
+                                    double dropout,
+                                    gboolean training,
+                                    EbbTensor **sum,
+                                    GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (x == NULL || residual == NULL || ebb_module_is_plain (module, EBB_TYPE_LAYER_NORM))
+    return ebb_layer_norm_add (module, x, residual, dropout, training, sum, error);
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, x);
+  ebb_args_add_tensor (args, "residual", residual);
+  ebb_args_add_double (args, "dropout", dropout);
+  ebb_args_add_boolean (args, "training", training);
+  result = ebb_module_call (module, args, error);
+  if (result == NULL || !check_pair (module, result, x, error))
+    return NULL;
+  *sum = ebb_args_get_tensor (result, 1);
+  return ebb_args_get_tensor (result, 0);
+}
+
+static void
+ebb_layer_norm_class_init (EbbLayerNormClass *klass)
+{
+  EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
+
+  module_class->build = ebb_layer_norm_build;
+  module_class->forward = ebb_layer_norm_forward;
+  module_class->forward1 = ebb_layer_norm_forward1;
+  ebb_layer_class_install_properties (G_OBJECT_CLASS (klass), properties, G_N_ELEMENTS (properties));
+}
+
+static void
+ebb_layer_norm_init (EbbLayerNorm *self)
+{
+  ebb_module_bind_parameter (EBB_MODULE (self), "weight", &self->weight);
+  ebb_module_bind_parameter (EBB_MODULE (self), "bias", &self->bias);
+}
+
+/**
+ * ebb_layer_norm_new:
+ * @width: the size of the last dimension
+ * @eps: what is added to the variance, 1e-5 as a rule
+ * @bias: whether a bias is added
+ * @error: return location for an error
+ *
+ * Makes a layer normalisation.
+ *
+ * Returns: (transfer full) (type EbbLayerNorm) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_layer_norm_new (int width, double eps, gboolean bias, GError **error)
+{
+  return ebb_layer_new (EBB_TYPE_LAYER_NORM, error, "width", width, "eps", eps, "bias", bias, NULL);
+}

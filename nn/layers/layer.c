@@ -1,0 +1,268 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/layers/layer-private.h"
+
+#include "nn/initialization.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/error-private.h"
+#include "tensor/autograd/op-private.h"
+#include "tensor/ops/in-place.h"
+
+static GQuark
+property_quark (void)
+{
+  static gsize quark = 0;
+
+  if (g_once_init_enter (&quark))
+    g_once_init_leave (&quark, g_quark_from_static_string ("ebb-layer-property"));
+  return (GQuark) quark;
+}
+
+static void
+layer_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
+{
+  const EbbLayerProperty *property = g_param_spec_get_qdata (spec, property_quark ());
+  gpointer field;
+
+  g_return_if_fail (property != NULL);
+
+  field = G_STRUCT_MEMBER_P (object, property->offset);
+  switch (property->kind)
+    {
+    case EBB_LAYER_INT: g_value_set_int (value, *(int *) field); break;
+    case EBB_LAYER_DOUBLE: g_value_set_double (value, *(double *) field); break;
+    case EBB_LAYER_BOOLEAN: g_value_set_boolean (value, *(gboolean *) field); break;
+    case EBB_LAYER_GELU: g_value_set_enum (value, (int) *(EbbGeluKind *) field); break;
+    }
+}
+
+static void
+layer_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  const EbbLayerProperty *property = g_param_spec_get_qdata (spec, property_quark ());
+  gpointer field;
+
+  g_return_if_fail (property != NULL);
+
+  field = G_STRUCT_MEMBER_P (object, property->offset);
+  switch (property->kind)
+    {
+    case EBB_LAYER_INT: *(int *) field = g_value_get_int (value); break;
+    case EBB_LAYER_DOUBLE: *(double *) field = g_value_get_double (value); break;
+    case EBB_LAYER_BOOLEAN: *(gboolean *) field = g_value_get_boolean (value); break;
+    case EBB_LAYER_GELU: *(EbbGeluKind *) field = (EbbGeluKind) g_value_get_enum (value); break;
+    }
+}
+
+static GParamSpec *
+make_spec (const EbbLayerProperty *property)
+{
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
+
+  switch (property->kind)
+    {
+    case EBB_LAYER_INT:
+      return g_param_spec_int (property->name, NULL, property->blurb, G_MININT, G_MAXINT, (int) property->initial,
+                               flags);
+    case EBB_LAYER_DOUBLE: /* lax: what is not a number comes to build, which refuses it */
+      return g_param_spec_double (property->name, NULL, property->blurb, -G_MAXDOUBLE, G_MAXDOUBLE, property->initial,
+                                  flags | G_PARAM_LAX_VALIDATION);
+    case EBB_LAYER_BOOLEAN:
+      return g_param_spec_boolean (property->name, NULL, property->blurb, property->initial != 0, flags);
+    case EBB_LAYER_GELU:
+      return g_param_spec_enum (property->name, NULL, property->blurb, EBB_TYPE_GELU_KIND, (int) property->initial,
+                                flags);
+    }
+  g_assert_not_reached ();
+}
+
+void
+ebb_layer_class_install_properties (GObjectClass *klass, const EbbLayerProperty *properties, guint n_properties)
+{
+  klass->get_property = layer_get_property;
+  klass->set_property = layer_set_property;
+  for (guint i = 0; i < n_properties; i++)
+    {
+      GParamSpec *spec = make_spec (&properties[i]);
+
+      g_param_spec_set_qdata (spec, property_quark (), (gpointer) &properties[i]);
+      g_object_class_install_property (klass, i + 1, spec);
+    }
+}
+
+EbbModule *
+ebb_layer_new (GType type, GError **error, const char *first_property, ...)
+{
+  GObject *layer;
+  va_list arguments;
+
+  if (error != NULL && *error != NULL)
+    return NULL;
+  va_start (arguments, first_property);
+  layer = g_initable_new_valist (type, first_property, arguments, NULL, error);
+  va_end (arguments);
+  return (EbbModule *) layer;
+}
+
+/* Drawn on the CPU, so that a seed stands for the same values wherever the layer is. */
+static gboolean
+draw (EbbTensor *parameter, EbbInit init, double value, GError **error)
+{
+  gboolean elsewhere = ebb_tensor_get_device (parameter) != ebb_device_get_cpu ();
+  g_autoptr (EbbTensor) drawn =
+      !elsewhere ? ebb_tensor_ref (parameter)
+                 : ebb_tensor_new_uninitialized (parameter->view.shape, (guint) parameter->view.n_dims,
+                                                 parameter->view.dtype, ebb_device_get_cpu (), error);
+
+  if (drawn == NULL
+      || !(init == EBB_INIT_UNIFORM ? ebb_tensor_fill_uniform (drawn, -value, value, NULL, error)
+                                    : ebb_tensor_fill_normal (drawn, 0, value, NULL, error)))
+    return FALSE;
+  return !elsewhere || ebb_tensor_upload (parameter, drawn->view.data, error);
+}
+
+gboolean
+ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError **error)
+{
+  gboolean done;
+
+  if (!EBB_MAY_BEGIN (error, parameter))
+    return FALSE;
+  if (init != EBB_INIT_CONSTANT && ebb_is_initialization_skipped ())
+    {
+      ebb_generator_take (NULL, (guint64) ebb_tensor_get_n_elements (parameter));
+      return TRUE;
+    }
+  ebb_push_grad_enabled (FALSE);
+  done = init == EBB_INIT_CONSTANT ? ebb_tensor_fill (parameter, value, error) : draw (parameter, init, value, error);
+  ebb_pop_grad_enabled ();
+  return done;
+}
+
+gboolean
+ebb_layer_add_parameter (EbbModule *self,
+                         const char *name,
+                         EbbInit init,
+                         double value,
+                         const gint64 *shape,
+                         guint n_dims,
+                         GError **error)
+{
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, NULL, error);
+
+  return tensor != NULL && ebb_layer_reinitialize (tensor, init, value, error)
+         && ebb_module_register_parameter (self, name, tensor, error);
+}
+
+gboolean
+ebb_layer_add_buffer (EbbModule *self,
+                      const char *name,
+                      double value,
+                      const gint64 *shape,
+                      guint n_dims,
+                      GError **error)
+{
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, NULL, error);
+
+  return tensor != NULL && ebb_layer_reinitialize (tensor, EBB_INIT_CONSTANT, value, error)
+         && ebb_module_register_buffer (self, name, tensor, TRUE, error);
+}
+
+gboolean
+ebb_layer_add_child (EbbModule *self, const char *name, EbbModule *child, GError **error)
+{
+  gboolean added;
+
+  if (child == NULL)
+    return FALSE;
+  added = ebb_module_register_child (self, name, child, error);
+  g_object_unref (child);
+  return added;
+}
+
+gboolean
+ebb_layer_append_child (EbbModule *self, EbbModule *child, GError **error)
+{
+  guint number;
+
+  if (!EBB_MAY_BEGIN (error, self, child))
+    return FALSE;
+  for (number = ebb_module_get_n_children (self);; number++)
+    {
+      g_autofree char *name = g_strdup_printf ("%u", number);
+      g_autoptr (EbbModule) taken = ebb_module_get_child (self, name); /* where one in between was removed */
+
+      if (taken == NULL)
+        return ebb_module_register_child (self, name, child, error);
+    }
+}
+
+/* -- parameters on their way to ops -------------------------------------------------------------------------------- */
+
+struct _EbbLayerShare
+{
+  EbbLayerShareFunc func;
+  gpointer user_data;
+  GDestroyNotify destroy;
+};
+
+void
+ebb_layer_share_free (EbbLayerShare *share)
+{
+  if (share->destroy != NULL)
+    share->destroy (share->user_data);
+  g_free (share);
+}
+
+void
+ebb_layer_set_share (EbbModule *self, EbbLayerShareFunc func, gpointer user_data, GDestroyNotify destroy)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (self);
+
+  g_clear_pointer (&priv->share, ebb_layer_share_free);
+  if (func == NULL)
+    return;
+  priv->share = g_new (EbbLayerShare, 1);
+  *priv->share = (EbbLayerShare){ func, user_data, destroy };
+}
+
+gboolean
+ebb_layer_share_parameters (EbbModule *self,
+                            EbbTensor **parameters,
+                            guint n_parameters,
+                            EbbTensor **shared,
+                            GError **error)
+{
+  EbbLayerShare *share = ebb_module_get_private (self)->share;
+
+  return share->func (self, parameters, n_parameters, shared, share->user_data, error);
+}
+
+gboolean
+ebb_layer_check_positive (EbbModule *self, const char *property, int value, GError **error)
+{
+  if (value >= 1)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least 1",
+               ebb_module_get_type_name (self), property, value);
+  return FALSE;
+}
+
+gboolean
+ebb_layer_check_probability (EbbModule *self, const char *property, double value, GError **error)
+{
+  if (value >= 0 && value <= 1)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %g, it must be a probability from 0 to 1",
+               ebb_module_get_type_name (self), property, value);
+  return FALSE;
+}
+
+gboolean
+ebb_layer_check_eps (EbbModule *self, double eps, GError **error)
+{
+  if (eps >= 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: eps is %g, it must not be negative",
+               ebb_module_get_type_name (self), eps);
+  return FALSE;
+}

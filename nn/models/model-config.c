@@ -1,0 +1,54 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/models/model-config-private.h"
+
+#include "tensor/error.h"
+
+gboolean
+ebb_model_config_check_preset (const char *unknown_preset, const char *const *presets, GError **error)
+{
+  g_autofree char *known = NULL;
+
+  if (unknown_preset == NULL)
+    return TRUE;
+  known = g_strjoinv (", ", (char **) presets);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "there is no preset \"%s\", the presets are %s",
+               unknown_preset, known);
+  return FALSE;
+}
+
+gboolean
+ebb_model_config_check_sizes (const char *model, const EbbConfigSize *sizes, guint n_sizes, GError **error)
+{
+  for (guint i = 0; i < n_sizes; i++)
+    if (sizes[i].value < sizes[i].least)
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s is %d, it must be at least %d", model,
+                     sizes[i].name, sizes[i].value, sizes[i].least);
+        return FALSE;
+      }
+  return TRUE;
+}
+
+gboolean
+ebb_model_config_check_heads (const char *model, int width, int heads, GError **error)
+{
+  if (width % heads == 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: a width of %d can't be divided among %d heads", model,
+               width, heads);
+  return FALSE;
+}
+
+gboolean
+ebb_model_config_check_rates (const char *model, double dropout, double norm_eps, GError **error)
+{
+  if (!(dropout >= 0 && dropout < 1))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: dropout is %g, it must be at least 0 and below 1",
+                 model, dropout);
+  else if (!(norm_eps >= 0))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: norm_eps is %g, it must not be negative", model,
+                 norm_eps);
+  else
+    return TRUE;
+  return FALSE;
+}

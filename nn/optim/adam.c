@@ -1,0 +1,490 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/optim/adam-private.h"
+
+#include "tensor/ops/pointwise.h"
+
+#include <math.h>
+
+/* Kingma and Ba, "Adam: a method for stochastic optimization" (2015), and Loshchilov and Hutter, "Decoupled weight
+ * decay regularization" (2019), algorithm 2, in PyTorch's order of operations:
+ *   Adam:  g += weight_decay * w
+ *   AdamW: w -= lr * weight_decay * w
+ *   m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * g^2
+ *   w -= lr / (1 - beta1^t) * m / (sqrt (v) / sqrt (1 - beta2^t) + eps) */
+
+typedef struct
+{
+  double beta1, beta2, eps;
+  EbbMomentFormat moment_format;
+} EbbAdamPrivate;
+
+enum
+{
+  PROP_BETA1 = 1,
+  PROP_BETA2,
+  PROP_EPS,
+  PROP_MOMENT_FORMAT,
+};
+
+enum
+{
+  EXP_AVG,
+  EXP_AVG_SQ,
+  EXP_AVG_ABSMAX,
+  EXP_AVG_SQ_ABSMAX,
+};
+
+/* Parameters with fewer elements keep 32 bits where the others have 8: they are biases and norms, which are sensitive
+ * and together next to nothing (as in bitsandbytes). */
+#define MIN_8BIT_ELEMENTS 4096
+
+/* Philox counts blocks of four numbers: a step of one optimizer has 2^40, enough for 2^43 elements. */
+#define STEP_SHIFT 40
+#define ROUNDING_SEED G_GUINT64_CONSTANT (0x6d6f6d656e747321)
+
+G_DEFINE_TYPE_WITH_PRIVATE (EbbAdam, ebb_adam, EBB_TYPE_OPTIMIZER)
+
+GType
+ebb_moment_format_get_type (void)
+{
+  static gsize type = 0;
+
+  if (g_once_init_enter (&type))
+    {
+      static const GEnumValue values[] = { { EBB_MOMENT_FORMAT_F32, "EBB_MOMENT_FORMAT_F32", "f32" },
+                                           { EBB_MOMENT_FORMAT_BF16, "EBB_MOMENT_FORMAT_BF16", "bf16" },
+                                           { EBB_MOMENT_FORMAT_EIGHT_BIT, "EBB_MOMENT_FORMAT_EIGHT_BIT", "eight-bit" },
+                                           { 0, NULL, NULL } };
+
+      g_once_init_leave (&type, g_enum_register_static ("EbbMomentFormat", values));
+    }
+  return type;
+}
+
+/* -- formats ------------------------------------------------------------------------------------------------------- */
+
+static EbbDType
+get_moment_dtype (EbbAdam *self,
+                  EbbTensor *parameter)
+{
+  switch (ebb_adam_get_moment_format (self))
+    {
+    case EBB_MOMENT_FORMAT_BF16:
+      return EBB_DTYPE_BF16;
+    case EBB_MOMENT_FORMAT_EIGHT_BIT:
+      return parameter->n_elements < MIN_8BIT_ELEMENTS ? EBB_DTYPE_F32 : EBB_DTYPE_U8;
+    default:
+      return EBB_DTYPE_F32;
+    }
+}
+
+static gint64
+count_blocks (EbbTensor *parameter)
+{
+  return (parameter->n_elements + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+}
+
+static gboolean
+launch_conversion (EbbKernel kernel,
+                   guint moment,
+                   EbbTensor *wide,
+                   EbbTensor *codes,
+                   EbbTensor *absmax,
+                   GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, kernel);
+  launch.params.moment.is_signed = moment == EXP_AVG;
+  if (kernel == EBB_KERNEL_MOMENT_ENCODE)
+    {
+      ebb_launch_input (&launch, wide);
+      ebb_launch_output (&launch, codes);
+      ebb_launch_output (&launch, absmax);
+    }
+  else
+    {
+      ebb_launch_input (&launch, codes);
+      ebb_launch_input (&launch, absmax);
+      ebb_launch_output (&launch, wide);
+    }
+  return ebb_launch (codes->storage->device, &launch, error);
+}
+
+/* A moment of any format in f32. */
+static EbbTensor *
+widen (guint moment,
+       EbbTensor *state,
+       EbbTensor *absmax,
+       GError **error)
+{
+  EbbTensor *wide;
+
+  if (state->view.dtype != EBB_DTYPE_U8)
+    return ebb_cast (state, EBB_DTYPE_F32, error);
+  wide = ebb_tensor_new_uninitialized (state->view.shape, (guint) state->view.n_dims, EBB_DTYPE_F32,
+                                       state->storage->device, error);
+  if (wide != NULL && !launch_conversion (EBB_KERNEL_MOMENT_DECODE, moment, wide, state, absmax, error))
+    g_clear_pointer (&wide, ebb_tensor_unref);
+  return wide;
+}
+
+/* Makes the states of one moment zeros of @dtype. */
+static gboolean
+ensure_moment (EbbTensor *parameter,
+               EbbDType dtype,
+               EbbTensor **state,
+               EbbTensor **absmax,
+               GError **error)
+{
+  EbbDevice *device = parameter->storage->device;
+  gint64 n_blocks = count_blocks (parameter);
+
+  return ebb_optimizer_ensure_state (state, parameter->view.shape, (guint) parameter->view.n_dims, dtype, device, error)
+         && (dtype != EBB_DTYPE_U8 || ebb_optimizer_ensure_state (absmax, &n_blocks, 1, EBB_DTYPE_F32, device, error));
+}
+
+static gboolean
+convert_moment (EbbTensor *parameter,
+                guint moment,
+                EbbDType dtype,
+                EbbTensor **state,
+                EbbTensor **absmax,
+                GError **error)
+{
+  g_autoptr (EbbTensor) wide = widen (moment, *state, *absmax, error);
+  g_autoptr (EbbTensor) new_state = NULL;
+  g_autoptr (EbbTensor) new_absmax = NULL;
+
+  if (wide == NULL)
+    return FALSE;
+  if (dtype == EBB_DTYPE_U8)
+    {
+      if (!ensure_moment (parameter, dtype, &new_state, &new_absmax, error)
+          || !launch_conversion (EBB_KERNEL_MOMENT_ENCODE, moment, wide, new_state, new_absmax, error))
+        return FALSE;
+    }
+  else
+    {
+      new_state = ebb_cast (wide, dtype, error);
+      if (new_state == NULL)
+        return FALSE;
+      ebb_storage_set_purpose (new_state->storage, EBB_PURPOSE_OPTIMIZER);
+    }
+  /* Only now: a state that can't be converted stays. */
+  g_clear_pointer (state, ebb_tensor_unref);
+  g_clear_pointer (absmax, ebb_tensor_unref);
+  *state = g_steal_pointer (&new_state);
+  *absmax = g_steal_pointer (&new_absmax);
+  return TRUE;
+}
+
+static gboolean
+prepare_states (EbbOptimizer *optimizer,
+                EbbTensor *parameter,
+                EbbTensor **states,
+                GError **error)
+{
+  EbbDType dtype = get_moment_dtype (EBB_ADAM (optimizer), parameter);
+
+  for (guint moment = EXP_AVG; moment <= EXP_AVG_SQ; moment++)
+    {
+      EbbTensor **state = &states[moment], **absmax = &states[EXP_AVG_ABSMAX + moment];
+
+      if (*state != NULL && (*state)->view.dtype != dtype
+          && !convert_moment (parameter, moment, dtype, state, absmax, error))
+        return FALSE;
+      if (!ensure_moment (parameter, dtype, state, absmax, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static void
+describe_state (guint state,
+                EbbTensor *parameter,
+                EbbOptimizerLayout *layout)
+{
+  if (state == EXP_AVG || state == EXP_AVG_SQ)
+    {
+      layout->dtypes |= 1u << EBB_DTYPE_BF16 | 1u << EBB_DTYPE_U8;
+      return;
+    }
+  layout->per_block = TRUE;
+  layout->n_dims = 1;
+  layout->shape[0] = count_blocks (parameter);
+}
+
+static gboolean
+check_states (const char *name,
+              EbbTensor **states,
+              GError **error)
+{
+  if ((states[EXP_AVG] != NULL) != (states[EXP_AVG_SQ] != NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s has no %s", name,
+                   states[EXP_AVG] == NULL ? "exp_avg" : "exp_avg_sq");
+      return FALSE;
+    }
+  for (guint moment = EXP_AVG; moment <= EXP_AVG_SQ; moment++)
+    {
+      EbbTensor *state = states[moment];
+      gboolean is_8bit = state != NULL && state->view.dtype == EBB_DTYPE_U8;
+
+      if (is_8bit == (states[EXP_AVG_ABSMAX + moment] != NULL))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the optimizer's state of %s has %s: 8-bit moments and their absmax come together", name,
+                   is_8bit ? "8-bit moments without their absmax" : "an absmax without 8-bit moments");
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* -- updating ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+update_parameter (EbbOptimizer *optimizer,
+                  const EbbOptimizerUpdate *update,
+                  double weight_decay,
+                  double l2,
+                  GError **error)
+{
+  EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (optimizer));
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_ADAMW);
+  ebb_launch_input (&launch, update->grad);
+  ebb_launch_output (&launch, update->target);
+  ebb_launch_output (&launch, update->states[0]);
+  ebb_launch_output (&launch, update->states[1]);
+  launch.params.adamw.lr = update->lr;
+  launch.params.adamw.beta1 = self->beta1;
+  launch.params.adamw.beta2 = self->beta2;
+  launch.params.adamw.eps = self->eps;
+  launch.params.adamw.weight_decay = weight_decay;
+  launch.params.adamw.l2 = l2;
+  launch.params.adamw.grad_scale = update->grad_scale;
+  launch.params.adamw.step = update->step;
+  if (update->states[EXP_AVG]->view.dtype == EBB_DTYPE_BF16)
+    {
+      launch.params.adamw.philox.seed = ROUNDING_SEED;
+      launch.params.adamw.philox.offset =
+          ((guint64) update->step << STEP_SHIFT) + update->first_block * (EBB_MOMENT_BLOCK / 8);
+    }
+  for (guint i = EXP_AVG_ABSMAX; i <= EXP_AVG_SQ_ABSMAX; i++)
+    ebb_launch_output (&launch, update->states[i]);
+  return ebb_launch (update->target->storage->device, &launch, error);
+}
+
+static gboolean
+update_with_l2 (EbbOptimizer *optimizer,
+                const EbbOptimizerUpdate *update,
+                GError **error)
+{
+  return update_parameter (optimizer, update, 0, update->weight_decay, error);
+}
+
+static gboolean
+update_decoupled (EbbOptimizer *optimizer,
+                  const EbbOptimizerUpdate *update,
+                  GError **error)
+{
+  return update_parameter (optimizer, update, update->weight_decay, 0, error);
+}
+
+static const EbbOptimizerKind adam_kind = {
+  .name = "adam",
+  .state_names = { "exp_avg", "exp_avg_sq", "exp_avg_absmax", "exp_avg_sq_absmax" },
+  .options = { { "beta1", 1 }, { "beta2", 1 }, { "eps", INFINITY } },
+  .prepare = prepare_states,
+  .describe = describe_state,
+  .check = check_states,
+  .update = update_with_l2,
+};
+
+const EbbOptimizerKind ebb_adamw_kind = {
+  .name = "adamw",
+  .state_names = { "exp_avg", "exp_avg_sq", "exp_avg_absmax", "exp_avg_sq_absmax" },
+  .options = { { "beta1", 1 }, { "beta2", 1 }, { "eps", INFINITY } },
+  .prepare = prepare_states,
+  .describe = describe_state,
+  .check = check_states,
+  .update = update_decoupled,
+};
+
+static void
+ebb_adam_get_property (GObject *object,
+                       guint id,
+                       GValue *value,
+                       GParamSpec *pspec)
+{
+  EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (object));
+
+  switch (id)
+    {
+    case PROP_BETA1:
+      g_value_set_double (value, self->beta1);
+      break;
+    case PROP_BETA2:
+      g_value_set_double (value, self->beta2);
+      break;
+    case PROP_EPS:
+      g_value_set_double (value, self->eps);
+      break;
+    case PROP_MOMENT_FORMAT:
+      g_value_set_enum (value, (int) self->moment_format);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_adam_set_property (GObject *object,
+                       guint id,
+                       const GValue *value,
+                       GParamSpec *pspec)
+{
+  EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (object));
+
+  switch (id)
+    {
+    case PROP_BETA1:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->beta1);
+      break;
+    case PROP_BETA2:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->beta2);
+      break;
+    case PROP_EPS:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->eps);
+      break;
+    case PROP_MOMENT_FORMAT:
+      self->moment_format = (EbbMomentFormat) g_value_get_enum (value);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_adam_class_init (EbbAdamClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT | G_PARAM_STATIC_STRINGS;
+
+  object_class->get_property = ebb_adam_get_property;
+  object_class->set_property = ebb_adam_set_property;
+  EBB_OPTIMIZER_CLASS (klass)->kind = &adam_kind;
+
+  /**
+   * EbbAdam:beta1:
+   *
+   * How much of the mean of gradients stays from step to step.
+   */
+  g_object_class_install_property (object_class, PROP_BETA1,
+                                   ebb_optimizer_option_spec ("beta1", 0.9, G_PARAM_CONSTRUCT));
+  /**
+   * EbbAdam:beta2:
+   *
+   * How much of the mean of squared gradients stays from step to step.
+   */
+  g_object_class_install_property (object_class, PROP_BETA2,
+                                   ebb_optimizer_option_spec ("beta2", 0.999, G_PARAM_CONSTRUCT));
+  /**
+   * EbbAdam:eps:
+   *
+   * What is added to the root of the mean square.
+   */
+  g_object_class_install_property (object_class, PROP_EPS,
+                                   ebb_optimizer_option_spec ("eps", 1e-8, G_PARAM_CONSTRUCT));
+  /**
+   * EbbAdam:moment-format: (getter get_moment_format) (setter set_moment_format)
+   *
+   * How both moments are kept. A state that is there already, or is loaded later, is converted.
+   */
+  g_object_class_install_property (object_class, PROP_MOMENT_FORMAT,
+                                   g_param_spec_enum ("moment-format", NULL, NULL, EBB_TYPE_MOMENT_FORMAT,
+                                                      EBB_MOMENT_FORMAT_F32, flags));
+}
+
+static void
+ebb_adam_init (EbbAdam *self)
+{
+}
+
+/**
+ * ebb_adam_new:
+ * @module: the module whose parameters are to be moved
+ * @lr: the learning rate, 0 or more
+ * @error: return location for an error
+ *
+ * Makes Adam (Kingma and Ba, 2015): betas 0.9 and 0.999, epsilon 1e-8. #EbbOptimizer:weight-decay, 0 here, is L2 decay:
+ * it is added to the gradient, times the parameter, before the moments; #EbbAdamW has it apart from them. State: two
+ * f32 tensors of each parameter's shape, or less (see ebb_adam_set_moment_format()), and another f32 one where the
+ * parameter is bf16 or f16; all are made at the first step.
+ *
+ * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbOptimizer *
+ebb_adam_new (EbbModule *module,
+              double lr,
+              GError **error)
+{
+  return ebb_optimizer_make (EBB_TYPE_ADAM, module, lr, error);
+}
+
+/**
+ * ebb_adam_new_for_parameters:
+ * @parameters: (array length=n_parameters): leaf tensors of floating-point numbers, as ebb_module_get_parameters()
+ * gives
+ * @n_parameters: how many there are, at least 1
+ * @lr: the learning rate, 0 or more
+ * @error: return location for an error
+ *
+ * Makes the same for chosen tensors; ebb_optimizer_add_parameters() adds groups of others.
+ *
+ * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbOptimizer *
+ebb_adam_new_for_parameters (EbbTensor **parameters,
+                             guint n_parameters,
+                             double lr,
+                             GError **error)
+{
+  return ebb_optimizer_make_for_parameters (EBB_TYPE_ADAM, parameters, n_parameters, lr, error);
+}
+
+/**
+ * ebb_adam_get_moment_format: (get-property moment-format)
+ * @self: an optimizer
+ *
+ * Returns: how both moments are kept
+ */
+EbbMomentFormat
+ebb_adam_get_moment_format (EbbAdam *self)
+{
+  g_return_val_if_fail (EBB_IS_ADAM (self), EBB_MOMENT_FORMAT_F32);
+
+  return ((EbbAdamPrivate *) ebb_adam_get_instance_private (self))->moment_format;
+}
+
+/**
+ * ebb_adam_set_moment_format: (set-property moment-format)
+ * @self: an optimizer
+ * @moment_format: how both moments are to be kept
+ *
+ * Chooses the memory that the moments take: 8 bytes a parameter, 4 or about 2. The update itself is computed in f32
+ * from the moments as they are before they are rounded. It may be called at any time; a state that is there is
+ * converted by the next step.
+ */
+void
+ebb_adam_set_moment_format (EbbAdam *self,
+                            EbbMomentFormat moment_format)
+{
+  g_return_if_fail (EBB_IS_ADAM (self));
+  g_return_if_fail ((guint) moment_format <= EBB_MOMENT_FORMAT_EIGHT_BIT);
+
+  ((EbbAdamPrivate *) ebb_adam_get_instance_private (self))->moment_format = moment_format;
+  g_object_notify (G_OBJECT (self), "moment-format");
+}

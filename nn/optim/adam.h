@@ -1,0 +1,72 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "nn/optim/optimizer.h"
+
+G_BEGIN_DECLS
+
+#define EBB_TYPE_MOMENT_FORMAT (ebb_moment_format_get_type ())
+
+/**
+ * EbbMomentFormat:
+ * @EBB_MOMENT_FORMAT_F32: 4 bytes each
+ * @EBB_MOMENT_FORMAT_BF16: 2 bytes each. The second moment is rounded up or down by chance, with the mean right: to the
+ *   nearest it would not move any more once a step changes it by less than 2^-9, and with a beta2 of 0.999 it never
+ *   comes down. Which way is drawn from Philox by the number of the step and of the element, so a run repeats bit for
+ *   bit on any number of threads, and nothing of it needs saving.
+ * @EBB_MOMENT_FORMAT_EIGHT_BIT: 1 byte each and 8 for every 256 elements: block-wise dynamic quantisation (Dettmers et
+ * al., "8-bit optimizers via block-wise quantization", 2022). Parameters of fewer than 4096 elements keep f32.
+ *
+ * How an optimizer keeps its moments, the running means of gradients and of their squares.
+ */
+typedef enum
+{
+  EBB_MOMENT_FORMAT_F32,
+  EBB_MOMENT_FORMAT_BF16,
+  EBB_MOMENT_FORMAT_EIGHT_BIT
+} EbbMomentFormat;
+
+EBB_AVAILABLE_IN_ALL
+GType ebb_moment_format_get_type (void);
+
+#define EBB_TYPE_ADAM (ebb_adam_get_type ())
+
+/**
+ * EbbAdam:
+ *
+ * Adam, with L2 decay.
+ */
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_DERIVABLE_TYPE (EbbAdam, ebb_adam, EBB, ADAM, EbbOptimizer)
+
+struct _EbbAdamClass
+{
+  EbbOptimizerClass parent_class;
+
+  /*< private >*/
+  gpointer padding[4];
+};
+
+EBB_AVAILABLE_IN_ALL
+EbbOptimizer *ebb_adam_new (EbbModule *module,
+                            double lr,
+                            GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbOptimizer *ebb_adam_new_for_parameters (EbbTensor **parameters,
+                                           guint n_parameters,
+                                           double lr,
+                                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbMomentFormat ebb_adam_get_moment_format (EbbAdam *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_adam_set_moment_format (EbbAdam *self,
+                                 EbbMomentFormat moment_format);
+
+G_END_DECLS

@@ -1,0 +1,157 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/optim/optimizer.h"
+#include "tensor/autograd/op-private.h"
+
+/* What the library's own optimizers share: the base holds, for each parameter, its state tensors and, where the
+ * parameter is stored in less than 32 bits, a master copy; a kind only names its states and updates one parameter. */
+
+G_BEGIN_DECLS
+
+#define EBB_OPTIMIZER_MAX_STATES 4
+
+typedef struct
+{
+  EbbTensor *target; /* f32, contiguous: the parameter or its master copy */
+  EbbTensor *grad;   /* f32 or bf16, contiguous */
+  EbbTensor **states;
+  gint64 step;         /* 1 at a parameter's first */
+  guint64 first_block; /* of all parameters' blocks of EBB_MOMENT_BLOCK elements, the first one of this parameter */
+  double lr, weight_decay, grad_scale;
+} EbbOptimizerUpdate;
+
+typedef struct
+{
+  guint dtypes; /* bits of those that are right */
+  guint n_dims;
+  gint64 shape[EBB_MAX_DIMS];
+  gboolean per_block; /* has no value for each element, but one for each block of them */
+} EbbOptimizerLayout;
+
+/* A property that is a number of 0 or more and less than @below (INFINITY: finite), or a boolean if @below is 0. */
+typedef struct
+{
+  const char *name;
+  double below;
+} EbbOptimizerOption;
+
+typedef struct
+{
+  const char *name;
+  const char *state_names[EBB_OPTIMIZER_MAX_STATES + 1];
+  EbbOptimizerOption options[6]; /* of the kind alone; they belong to the saved state */
+  /* Makes the states of @parameter what its next update takes: zeros where there are none yet, and in another format
+   * where they were made or loaded in a different one. */
+  gboolean (*prepare) (EbbOptimizer *self,
+                       EbbTensor *parameter,
+                       EbbTensor **states,
+                       GError **error);
+  /* What a loaded state may look like. NULL: f32 and of the parameter's shape. */
+  void (*describe) (guint state,
+                    EbbTensor *parameter,
+                    EbbOptimizerLayout *layout);
+  /* Whether loaded states, of which some may be NULL, belong together; NULL: they always do. */
+  gboolean (*check) (const char *name,
+                     EbbTensor **states,
+                     GError **error);
+  gboolean (*update) (EbbOptimizer *self,
+                      const EbbOptimizerUpdate *update,
+                      GError **error);
+} EbbOptimizerKind;
+
+typedef struct
+{
+  char *name;
+  EbbTensor *parameter;
+  guint group;
+  gint64 n_steps;
+  guint64 first_block;
+  gboolean moved;    /* by a backward pass, since the last step */
+  gint64 n_elements; /* of the parameter, when its state was made */
+  EbbTensor *master;
+  guint64 seen_birth; /* of the parameter's storage when the master was last equal to it */
+  guint seen_version;
+  EbbTensor *states[EBB_OPTIMIZER_MAX_STATES];
+} EbbOptimizerSlot;
+
+/* Negative: the optimizer's own. */
+typedef struct
+{
+  double lr, weight_decay;
+} EbbOptimizerGroup;
+
+typedef struct
+{
+  EbbModule *module;   /* while constructing; this one... */
+  EbbArgs *parameters; /* or this one */
+  EbbOptimizerSlot *slots;
+  guint64 n_blocks; /* of all slots' parameters */
+  guint n_slots;
+  EbbOptimizerGroup *groups;
+  guint n_groups;
+  double lr, lr_scale, weight_decay, grad_scale;
+  gint64 n_steps;
+  gboolean step_in_backward;
+  GHashTable *by_parameter; /* the slots' numbers; while step_in_backward */
+} EbbOptimizerPrivate;
+
+EbbOptimizerPrivate *ebb_optimizer_get_private (EbbOptimizer *self);
+const EbbOptimizerKind *ebb_optimizer_get_kind (EbbOptimizer *self);
+void ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot);
+/* The class's step (). */
+gboolean ebb_optimizer_real_step (EbbOptimizer *self,
+                                  GError **error);
+/* Makes backward passes move the parameters, or no longer. */
+void ebb_optimizer_set_hooks (EbbOptimizer *self,
+                              gboolean wanted);
+/* A new, empty group; returns its number. */
+guint ebb_optimizer_append_group (EbbOptimizerPrivate *priv,
+                                  double lr,
+                                  double weight_decay);
+gboolean ebb_optimizer_check_group (double lr,
+                                    double weight_decay,
+                                    GError **error);
+/* Makes *@state zeros of @dtype where it is NULL. */
+gboolean ebb_optimizer_ensure_state (EbbTensor **state,
+                                     const gint64 *shape,
+                                     guint n_dims,
+                                     EbbDType dtype,
+                                     EbbDevice *device,
+                                     GError **error);
+/* TRUE if the state tensor @key of @parameter has a value of its own for each of the parameter's elements. */
+gboolean ebb_optimizer_state_follows_elements (EbbOptimizer *self,
+                                               EbbTensor *parameter,
+                                               const char *key,
+                                               EbbDType dtype);
+/* Fails if ebb_optimizer_load_state () would, short of memory. */
+gboolean ebb_optimizer_check_state (EbbOptimizer *self,
+                                    EbbArgs *state,
+                                    GError **error);
+/* What a kind's constructors do. */
+EbbOptimizer *ebb_optimizer_make (GType type,
+                                  EbbModule *module,
+                                  double lr,
+                                  GError **error);
+EbbOptimizer *ebb_optimizer_make_for_parameters (GType type,
+                                                 EbbTensor **parameters,
+                                                 guint n_parameters,
+                                                 double lr,
+                                                 GError **error);
+/* The param spec of an option, which lets any number pass: what makes no sense is an error of init, not a warning. */
+GParamSpec *ebb_optimizer_option_spec (const char *name,
+                                       double initial,
+                                       GParamFlags flags);
+gboolean ebb_optimizer_check_options (EbbOptimizer *self,
+                                      GError **error);
+gboolean ebb_optimizer_check_option (EbbOptimizer *self,
+                                     const char *name,
+                                     double value,
+                                     GError **error);
+/* What set_property () does with one: notes the value, and refuses it aloud once init is over. */
+void ebb_optimizer_take_option (EbbOptimizer *self,
+                                const char *name,
+                                const GValue *value,
+                                double *field);
+
+G_END_DECLS

@@ -1,0 +1,385 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/optim/optimizer-private.h"
+
+#include "tensor/error-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/autograd/leaf-hook-private.h"
+#include "tensor/ops/creation.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/shape.h"
+#include "tensor/profile/profiler-private.h"
+
+#include <string.h>
+
+/* Moving parameters: all in one step, or each as soon as a backward pass has its gradient. */
+
+/* -- one step ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+copy_tensor (EbbTensor *source,
+             EbbTensor *target,
+             GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_COPY);
+  ebb_launch_input (&launch, source);
+  ebb_launch_output (&launch, target);
+  return ebb_launch (target->storage->device, &launch, error);
+}
+
+/* TRUE if @master, rounded to the parameter's type, is the parameter, bit for bit. */
+static gboolean
+master_is_equal (EbbTensor *master,
+                 EbbTensor *parameter,
+                 gboolean *equal,
+                 GError **error)
+{
+  g_autoptr (EbbTensor) rounded = ebb_cast (master, parameter->view.dtype, error);
+  g_autoptr (EbbTensor) a = ebb_to_device (rounded, ebb_device_get_cpu (), error);
+  g_autoptr (EbbTensor) b = ebb_to_device (parameter, ebb_device_get_cpu (), error);
+  const void *x = ebb_tensor_get_data (a, error);
+  const void *y = ebb_tensor_get_data (b, error);
+
+  if (a == NULL || b == NULL || (x == NULL && a->n_elements > 0) || (y == NULL && b->n_elements > 0))
+    return FALSE;
+  *equal = a->n_elements == 0 || memcmp (x, y, ebb_tensor_get_n_bytes (a)) == 0;
+  return TRUE;
+}
+
+/* The master follows the parameter where somebody else has changed that (weights loaded later). */
+static gboolean
+prepare_master (EbbOptimizerSlot *slot,
+                GError **error)
+{
+  EbbTensor *parameter = slot->parameter;
+  gboolean equal = FALSE;
+
+  if (parameter->view.dtype == EBB_DTYPE_F32)
+    {
+      g_clear_pointer (&slot->master, ebb_tensor_unref);
+      return TRUE;
+    }
+  if (slot->master == NULL)
+    {
+      slot->master = ebb_tensor_new_uninitialized (parameter->view.shape, (guint) parameter->view.n_dims, EBB_DTYPE_F32,
+                                                   parameter->storage->device, error);
+      if (slot->master == NULL)
+        return FALSE;
+      ebb_storage_set_purpose (slot->master->storage, EBB_PURPOSE_OPTIMIZER);
+    }
+  else if (slot->seen_birth == parameter->storage->birth && slot->seen_version == parameter->storage->version)
+    return TRUE;
+  else if (!master_is_equal (slot->master, parameter, &equal, error))
+    return FALSE;
+  return equal || copy_tensor (parameter, slot->master, error);
+}
+
+/* A tensor of the state follows its parameter to another device. */
+static gboolean
+move_to_parameter (EbbTensor **state,
+                   EbbTensor *parameter,
+                   GError **error)
+{
+  EbbTensor *moved;
+
+  if (*state == NULL || (*state)->storage->device == parameter->storage->device)
+    return TRUE;
+  moved = ebb_to_device (*state, parameter->storage->device, error);
+  if (moved == NULL)
+    return FALSE;
+  ebb_storage_set_purpose (moved->storage, EBB_PURPOSE_OPTIMIZER);
+  ebb_tensor_unref (*state);
+  *state = moved;
+  return TRUE;
+}
+
+gboolean
+ebb_optimizer_ensure_state (EbbTensor **state,
+                            const gint64 *shape,
+                            guint n_dims,
+                            EbbDType dtype,
+                            EbbDevice *device,
+                            GError **error)
+{
+  if (*state != NULL)
+    return TRUE;
+  *state = ebb_zeros (shape, n_dims, dtype, device, error);
+  if (*state == NULL)
+    return FALSE;
+  ebb_storage_set_purpose ((*state)->storage, EBB_PURPOSE_OPTIMIZER);
+  return TRUE;
+}
+
+/* A parameter may have been sharded since, or made whole. */
+static gboolean
+check_state_fits (const EbbOptimizerSlot *slot,
+                  GError **error)
+{
+  if ((slot->master == NULL && slot->states[0] == NULL) || slot->n_elements == slot->parameter->n_elements)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the optimizer's state of %s is for %" G_GINT64_FORMAT
+               " elements, and the parameter has %" G_GINT64_FORMAT
+               " now: shard before the first step, or load the state again",
+               slot->name, slot->n_elements, slot->parameter->n_elements);
+  return FALSE;
+}
+
+/* All that can fail for one parameter happens here, before the first parameter is changed. */
+static gboolean
+prepare_slot (EbbOptimizer *self,
+              EbbOptimizerSlot *slot,
+              GError **error)
+{
+  EbbTensor *parameter = slot->parameter;
+
+  if (!ebb_view_is_contiguous (&parameter->view))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "the parameter %s is not contiguous: an optimizer changes contiguous parameters only", slot->name);
+      return FALSE;
+    }
+  if (!check_state_fits (slot, error))
+    return FALSE;
+  slot->n_elements = parameter->n_elements;
+  if (!move_to_parameter (&slot->master, parameter, error) || !prepare_master (slot, error))
+    return FALSE;
+  for (guint i = 0; i < EBB_OPTIMIZER_MAX_STATES; i++)
+    if (!move_to_parameter (&slot->states[i], parameter, error))
+      return FALSE;
+  return ebb_optimizer_get_kind (self)->prepare (self, parameter, slot->states, error);
+}
+
+static gboolean
+update_slot (EbbOptimizer *self,
+             EbbOptimizerSlot *slot,
+             GError **error)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  EbbTensor *parameter = slot->parameter;
+  g_autoptr (EbbTensor) grad = ebb_contiguous (parameter->grad, error);
+  EbbOptimizerUpdate update = {
+    .target = slot->master ? slot->master : parameter,
+    .states = slot->states,
+    .step = slot->n_steps + 1,
+    .first_block = slot->first_block,
+    .lr = ebb_optimizer_get_group_lr (self, slot->group) * priv->lr_scale,
+    .weight_decay = ebb_optimizer_get_group_weight_decay (self, slot->group),
+    .grad_scale = priv->grad_scale,
+  };
+
+  if (grad != NULL && grad->view.dtype == EBB_DTYPE_F16)
+    {
+      EbbTensor *cast = ebb_cast (grad, EBB_DTYPE_F32, error);
+
+      ebb_tensor_unref (grad);
+      grad = cast;
+    }
+  if (grad == NULL)
+    return FALSE;
+  update.grad = grad;
+  if (!ebb_optimizer_get_kind (self)->update (self, &update, error))
+    return FALSE;
+  slot->n_steps++;
+  if (slot->master != NULL && !copy_tensor (slot->master, parameter, error))
+    return FALSE;
+  slot->seen_birth = parameter->storage->birth;
+  slot->seen_version = parameter->storage->version;
+  return TRUE;
+}
+
+/* Before any gradient is looked at: what other ranks have to add may still be under way, and has to be asked for in the
+ * same order on all of them. */
+static gboolean
+settle_parameters (EbbOptimizerPrivate *priv,
+                   GError **error)
+{
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (!ebb_parameter_settle (priv->slots[i].parameter, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+check_kind (EbbOptimizer *self,
+            GError **error)
+{
+  if (ebb_optimizer_get_kind (self) != NULL)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s does not implement step ()", G_OBJECT_TYPE_NAME (self));
+  return FALSE;
+}
+
+/* With steps in backward a parameter moves once between two calls of step (). */
+static gboolean
+check_moved (const EbbOptimizerSlot *slot,
+             GError **error)
+{
+  if (!slot->moved)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "%s got a gradient again before ebb_optimizer_step(): gradients can't be accumulated over several "
+               "backward passes while step-in-backward is on",
+               slot->name);
+  return FALSE;
+}
+
+gboolean
+ebb_optimizer_real_step (EbbOptimizer *self,
+                         GError **error)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+
+  if (!check_kind (self, error))
+    return FALSE;
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (priv->slots[i].parameter->grad != NULL
+        && (!check_moved (&priv->slots[i], error) || !prepare_slot (self, &priv->slots[i], error)))
+      return FALSE;
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (priv->slots[i].parameter->grad != NULL && !update_slot (self, &priv->slots[i], error))
+      return FALSE;
+  return TRUE;
+}
+
+/**
+ * ebb_optimizer_step:
+ * @self: an optimizer
+ * @error: return location for an error
+ *
+ * Moves each parameter that has a gradient. The first step allocates the optimizer's state; that is done for all
+ * parameters before the first of them changes. Gradients stay: see ebb_optimizer_zero_grad(); to accumulate them over
+ * several backward passes, scale the losses and call that only after the step. Where parameters live on several ranks,
+ * all ranks step together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_NO_MEMORY if the state doesn't fit, or with what a subclass reports
+ */
+gboolean
+ebb_optimizer_step (EbbOptimizer *self,
+                    GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+  EbbOptimizerPrivate *priv;
+  EbbProfileMark mark;
+  gboolean ok;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  priv = ebb_optimizer_get_private (self);
+  mark = ebb_profile_push_range (EBB_PROFILE_STEP, EBB_PHASE_OPTIMIZER);
+  ebb_push_grad_enabled (FALSE);
+  ok = settle_parameters (priv, &failure) && EBB_OPTIMIZER_GET_CLASS (self)->step (self, &failure);
+  ebb_pop_grad_enabled ();
+  ebb_profile_pop (mark);
+  if (failure != NULL)
+    {
+      g_propagate_error (error, g_steal_pointer (&failure));
+      return FALSE;
+    }
+  if (!ok)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "step () of %s failed without an error",
+                   G_OBJECT_TYPE_NAME (self));
+      return FALSE;
+    }
+  priv->n_steps++;
+  priv->grad_scale = 1;
+  for (guint i = 0; i < priv->n_slots; i++)
+    priv->slots[i].moved = FALSE;
+  return TRUE;
+}
+
+/* -- steps in backward --------------------------------------------------------------------------------------------- */
+
+/* What a backward pass calls when @parameter has its whole gradient. */
+static gboolean
+move_parameter (EbbTensor *parameter,
+                gpointer data,
+                GError **error)
+{
+  EbbOptimizer *self = data;
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  EbbOptimizerSlot *slot =
+      &priv->slots[GPOINTER_TO_UINT (g_hash_table_lookup (priv->by_parameter, parameter))];
+  EbbProfileMark mark = ebb_profile_push_range ("optimizer step in backward", EBB_PHASE_OPTIMIZER);
+  gboolean ok = check_kind (self, error) && check_moved (slot, error) && prepare_slot (self, slot, error)
+                && update_slot (self, slot, error);
+
+  ebb_profile_pop (mark);
+  if (!ok)
+    return FALSE;
+  slot->moved = TRUE;
+  g_clear_pointer (&parameter->grad, ebb_tensor_unref);
+  g_clear_pointer (&parameter->shadow, ebb_tensor_unref); /* of the weights that were; nothing in this pass reads it */
+  return TRUE;
+}
+
+void
+ebb_optimizer_set_hooks (EbbOptimizer *self,
+                         gboolean wanted)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+
+  g_clear_pointer (&priv->by_parameter, g_hash_table_unref);
+  if (wanted)
+    priv->by_parameter = g_hash_table_new (NULL, NULL);
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (wanted)
+      {
+        g_hash_table_insert (priv->by_parameter, priv->slots[i].parameter, GUINT_TO_POINTER (i));
+        ebb_leaf_set_hook (priv->slots[i].parameter, move_parameter, self);
+      }
+    else
+      ebb_leaf_clear_hook (priv->slots[i].parameter, self);
+}
+
+/**
+ * ebb_optimizer_set_step_in_backward: (set-property step-in-backward)
+ * @self: an optimizer
+ * @step_in_backward: whether backward passes move the parameters
+ *
+ * Makes a backward pass move each parameter as soon as its gradient is complete, and drop the gradient, so that the
+ * gradients of all parameters are never there at once (Lv et al., "Full parameter fine-tuning for large language models
+ * with limited resources", 2023). The weights are the same bit for bit as with a step of all parameters afterwards.
+ *
+ * ebb_optimizer_step() is called after each backward pass as ever: it ends the step, and moves the parameters that
+ * still have a gradient. Learning rates and ebb_optimizer_scale_grad() take effect if they are set before the backward
+ * pass.
+ *
+ * What needs all gradients at once cannot be had together with it: ebb_optimizer_clip_grad_norm() fails with
+ * %EBB_ERROR_NOT_SUPPORTED, and a second backward pass before ebb_optimizer_step() with %EBB_ERROR_STATE. A pass that
+ * fails half-way has moved some of the parameters. Passes with retain_graph or with chosen inputs, and those inside
+ * another one, leave gradients as they do without it. A parameter listens to one such optimizer, the last one set.
+ */
+void
+ebb_optimizer_set_step_in_backward (EbbOptimizer *self,
+                                    gboolean step_in_backward)
+{
+  EbbOptimizerPrivate *priv;
+
+  g_return_if_fail (EBB_IS_OPTIMIZER (self));
+
+  priv = ebb_optimizer_get_private (self);
+  if (priv->step_in_backward == (step_in_backward != FALSE))
+    return;
+  priv->step_in_backward = step_in_backward != FALSE;
+  ebb_optimizer_set_hooks (self, priv->step_in_backward);
+  g_object_notify (G_OBJECT (self), "step-in-backward");
+}
+
+/**
+ * ebb_optimizer_get_step_in_backward: (get-property step-in-backward)
+ * @self: an optimizer
+ *
+ * Returns: whether backward passes move the parameters
+ */
+gboolean
+ebb_optimizer_get_step_in_backward (EbbOptimizer *self)
+{
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  return ebb_optimizer_get_private (self)->step_in_backward;
+}

@@ -1,0 +1,717 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/optim/optimizer-private.h"
+
+#include "nn/args-private.h"
+#include "nn/optim/clip-grad-private.h"
+#include "tensor/error-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/ops/in-place.h"
+
+#include <gio/gio.h>
+#include <math.h>
+
+enum
+{
+  PROP_MODULE = 1,
+  PROP_PARAMETERS,
+  PROP_LR,
+  PROP_LR_SCALE,
+  PROP_WEIGHT_DECAY,
+  PROP_STEP_IN_BACKWARD,
+};
+
+static void ebb_optimizer_initable_init (GInitableIface *iface);
+
+G_DEFINE_ABSTRACT_TYPE_WITH_CODE (EbbOptimizer,
+                                  ebb_optimizer,
+                                  G_TYPE_OBJECT,
+                                  G_ADD_PRIVATE (EbbOptimizer)
+                                      G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_optimizer_initable_init))
+
+EbbOptimizerPrivate *
+ebb_optimizer_get_private (EbbOptimizer *self)
+{
+  return ebb_optimizer_get_instance_private (self);
+}
+
+const EbbOptimizerKind *
+ebb_optimizer_get_kind (EbbOptimizer *self)
+{
+  return EBB_OPTIMIZER_GET_CLASS (self)->kind;
+}
+
+void
+ebb_optimizer_slot_clear_state (EbbOptimizerSlot *slot)
+{
+  g_clear_pointer (&slot->master, ebb_tensor_unref);
+  for (guint i = 0; i < EBB_OPTIMIZER_MAX_STATES; i++)
+    g_clear_pointer (&slot->states[i], ebb_tensor_unref);
+  slot->n_steps = 0;
+}
+
+/* -- gradients ----------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_optimizer_zero_grad:
+ * @self: (nullable): an optimizer
+ *
+ * Drops the gradients of its parameters; the memory is free for the next forward pass. What ebb_optimizer_scale_grad()
+ * noted is forgotten.
+ */
+void
+ebb_optimizer_zero_grad (EbbOptimizer *self)
+{
+  EbbOptimizerPrivate *priv;
+
+  if (self == NULL)
+    return;
+  g_return_if_fail (EBB_IS_OPTIMIZER (self));
+
+  priv = ebb_optimizer_get_private (self);
+  for (guint i = 0; i < priv->n_slots; i++)
+    {
+      ebb_parameter_forget (priv->slots[i].parameter);
+      ebb_tensor_set_grad (priv->slots[i].parameter, NULL, NULL);
+    }
+  priv->grad_scale = 1;
+}
+
+/**
+ * ebb_optimizer_zero_grad_in_place:
+ * @self: an optimizer
+ * @error: return location for an error
+ *
+ * Fills the gradients of its parameters with zeros and keeps their memory. Parameters without a gradient stay without.
+ *
+ * Returns: %FALSE with an error of the device
+ */
+gboolean
+ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
+                                  GError **error)
+{
+  EbbOptimizerPrivate *priv;
+  gboolean ok = TRUE;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  priv = ebb_optimizer_get_private (self);
+  ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; i < priv->n_slots; i++)
+    ebb_parameter_forget (priv->slots[i].parameter);
+  for (guint i = 0; ok && i < priv->n_slots; i++)
+    if (priv->slots[i].parameter->grad != NULL)
+      ok = ebb_tensor_fill (priv->slots[i].parameter->grad, 0, error);
+  ebb_pop_grad_enabled ();
+  priv->grad_scale = 1;
+  return ok;
+}
+
+/**
+ * ebb_optimizer_scale_grad:
+ * @self: an optimizer
+ * @factor: a finite factor
+ *
+ * Makes the next step take the gradients times @factor, without a pass over them. Factors of several calls multiply;
+ * after the step, or when gradients are dropped, the factor is 1 again.
+ */
+void
+ebb_optimizer_scale_grad (EbbOptimizer *self,
+                          double factor)
+{
+  g_return_if_fail (EBB_IS_OPTIMIZER (self));
+  g_return_if_fail (isfinite (factor));
+
+  ebb_optimizer_get_private (self)->grad_scale *= factor;
+}
+
+/**
+ * ebb_optimizer_clip_grad_norm:
+ * @self: an optimizer
+ * @max_norm: the largest norm, more than 0
+ * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
+ * @error: return location for an error
+ *
+ * Makes the next step take the gradients as if their global norm were at most @max_norm (Pascanu et al., "On the
+ * difficulty of training recurrent neural networks", 2013): the optimizer's factor is noted, the gradients themselves
+ * are left alone. Of parameters that are split over ranks it is the norm of the whole gradients, so all ranks call this
+ * together, and all have the same norm. A norm that is not finite notes nothing. See ebb_clip_grad_norm() to change
+ * gradients in place.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm makes no sense, %EBB_ERROR_NOT_SUPPORTED with
+ *   #EbbOptimizer:step-in-backward
+ */
+gboolean
+ebb_optimizer_clip_grad_norm (EbbOptimizer *self,
+                              double max_norm,
+                              double *norm,
+                              GError **error)
+{
+  return ebb_optimizer_clip_grad_p_norm (self, max_norm, 2, norm, error);
+}
+
+/**
+ * ebb_optimizer_clip_grad_p_norm:
+ * @self: an optimizer
+ * @max_norm: the largest norm, more than 0
+ * @p: which norm, more than 0; infinity: the largest absolute value
+ * @norm: (out) (optional): return location for the norm before clipping; not finite if a gradient is not
+ * @error: return location for an error
+ *
+ * As ebb_optimizer_clip_grad_norm(), by another norm than that with p = 2; see ebb_clip_grad_p_norm().
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @max_norm or @p makes no sense, %EBB_ERROR_NOT_SUPPORTED with
+ *   #EbbOptimizer:step-in-backward
+ */
+gboolean
+ebb_optimizer_clip_grad_p_norm (EbbOptimizer *self,
+                                double max_norm,
+                                double p,
+                                double *norm,
+                                GError **error)
+{
+  EbbOptimizerPrivate *priv;
+  g_autofree EbbTensor **parameters = NULL;
+  double total;
+
+  if (norm != NULL)
+    *norm = 0;
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  priv = ebb_optimizer_get_private (self);
+  if (priv->step_in_backward)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "gradients can't be clipped by their norm while step-in-backward is on: they are never all there");
+      return FALSE;
+    }
+  parameters = g_new (EbbTensor *, priv->n_slots + 1);
+  for (guint i = 0; i < priv->n_slots; i++)
+    parameters[i] = priv->slots[i].parameter;
+  if (!ebb_check_clip (max_norm, p, error) || !ebb_compute_grad_norm (parameters, priv->n_slots, p, &total, error))
+    return FALSE;
+  total *= fabs (priv->grad_scale);
+  priv->grad_scale *= ebb_get_clip_factor (total, max_norm);
+  if (norm != NULL)
+    *norm = total;
+  return TRUE;
+}
+
+/* -- looking ------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_optimizer_get_n_steps:
+ * @self: an optimizer
+ *
+ * Returns: how many steps it has taken
+ */
+gint64
+ebb_optimizer_get_n_steps (EbbOptimizer *self)
+{
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
+
+  return ebb_optimizer_get_private (self)->n_steps;
+}
+
+/**
+ * ebb_optimizer_get_lr: (get-property lr)
+ * @self: an optimizer
+ *
+ * Returns: the learning rate of all groups that have none of their own
+ */
+double
+ebb_optimizer_get_lr (EbbOptimizer *self)
+{
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
+
+  return ebb_optimizer_get_private (self)->lr;
+}
+
+/**
+ * ebb_optimizer_set_lr: (set-property lr)
+ * @self: an optimizer
+ * @lr: the learning rate, 0 or more
+ *
+ * Sets the learning rate of all groups that have none of their own.
+ */
+void
+ebb_optimizer_set_lr (EbbOptimizer *self,
+                      double lr)
+{
+  g_return_if_fail (EBB_IS_OPTIMIZER (self));
+  g_return_if_fail (lr >= 0 && isfinite (lr));
+
+  ebb_optimizer_get_private (self)->lr = lr;
+  g_object_notify (G_OBJECT (self), "lr");
+}
+
+/**
+ * ebb_optimizer_get_lr_scale: (get-property lr-scale)
+ * @self: an optimizer
+ *
+ * Returns: the factor of all learning rates
+ */
+double
+ebb_optimizer_get_lr_scale (EbbOptimizer *self)
+{
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
+
+  return ebb_optimizer_get_private (self)->lr_scale;
+}
+
+/**
+ * ebb_optimizer_set_lr_scale: (set-property lr-scale)
+ * @self: an optimizer
+ * @lr_scale: the factor, 0 or more
+ *
+ * Sets a factor of the learning rates of all groups; schedules set it before each step.
+ */
+void
+ebb_optimizer_set_lr_scale (EbbOptimizer *self,
+                            double lr_scale)
+{
+  g_return_if_fail (EBB_IS_OPTIMIZER (self));
+  g_return_if_fail (lr_scale >= 0 && isfinite (lr_scale));
+
+  ebb_optimizer_get_private (self)->lr_scale = lr_scale;
+  g_object_notify (G_OBJECT (self), "lr-scale");
+}
+
+/**
+ * ebb_optimizer_get_weight_decay: (get-property weight-decay)
+ * @self: an optimizer
+ *
+ * Returns: the weight decay of all groups that have none of their own
+ */
+double
+ebb_optimizer_get_weight_decay (EbbOptimizer *self)
+{
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
+
+  return ebb_optimizer_get_private (self)->weight_decay;
+}
+
+/**
+ * ebb_optimizer_set_weight_decay: (set-property weight-decay)
+ * @self: an optimizer
+ * @weight_decay: the weight decay, 0 or more
+ *
+ * Sets the weight decay of all groups that have none of their own.
+ */
+void
+ebb_optimizer_set_weight_decay (EbbOptimizer *self,
+                                double weight_decay)
+{
+  g_return_if_fail (EBB_IS_OPTIMIZER (self));
+  g_return_if_fail (weight_decay >= 0 && isfinite (weight_decay));
+
+  ebb_optimizer_get_private (self)->weight_decay = weight_decay;
+  g_object_notify (G_OBJECT (self), "weight-decay");
+}
+
+/**
+ * ebb_optimizer_get_parameters:
+ * @self: an optimizer
+ * @n_parameters: (out): return location for how many there are
+ *
+ * The parameters of the module or the lists that the optimizer was given, each once.
+ *
+ * Returns: (array length=n_parameters) (transfer full): the parameters
+ */
+EbbTensor **
+ebb_optimizer_get_parameters (EbbOptimizer *self,
+                              guint *n_parameters)
+{
+  EbbOptimizerPrivate *priv;
+  EbbTensor **parameters;
+
+  *n_parameters = 0;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), NULL);
+
+  priv = ebb_optimizer_get_private (self);
+  parameters = g_new (EbbTensor *, priv->n_slots + 1);
+  for (guint i = 0; i < priv->n_slots; i++)
+    parameters[i] = ebb_tensor_ref (priv->slots[i].parameter);
+  parameters[priv->n_slots] = NULL;
+  *n_parameters = priv->n_slots;
+  return parameters;
+}
+
+/* -- parameters ---------------------------------------------------------------------------------------------------- */
+
+/* Takes @name and a reference to @parameter. */
+static void
+append_slot (EbbOptimizerPrivate *priv,
+             char *name,
+             EbbTensor *parameter,
+             guint group)
+{
+  priv->slots = g_renew (EbbOptimizerSlot, priv->slots, priv->n_slots + 1);
+  priv->slots[priv->n_slots++] = (EbbOptimizerSlot){
+    .name = name,
+    .parameter = ebb_tensor_ref (parameter),
+    .group = group,
+    .first_block = priv->n_blocks
+  };
+  /* Of the whole, so that parameters which ranks have alike are rounded alike on all of them. */
+  priv->n_blocks +=
+      ((guint64) ebb_parameter_get_n_elements (parameter) + EBB_MOMENT_BLOCK - 1) / EBB_MOMENT_BLOCK;
+}
+
+static void
+collect_from_module (EbbOptimizerPrivate *priv)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+  g_auto (GStrv) names = ebb_module_get_parameter_names (priv->module, TRUE);
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (priv->module, TRUE, &n);
+
+  for (guint i = 0; i < n; i++)
+    {
+      if (g_hash_table_add (seen, parameters[i]))
+        append_slot (priv, g_strdup (names[i]), parameters[i], 0);
+      ebb_tensor_unref (parameters[i]);
+    }
+}
+
+/* Tensors of a list have no names: their numbers stand for them, as in PyTorch's states. All are looked at before one
+ * is taken. */
+static gboolean
+collect_from_list (EbbOptimizer *self,
+                   EbbTensor **parameters,
+                   guint n_parameters,
+                   guint group,
+                   GError **error)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+  g_autoptr (GHashTable) seen = g_hash_table_new (NULL, NULL);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    g_hash_table_add (seen, priv->slots[i].parameter);
+  for (guint i = 0; i < n_parameters; i++)
+    {
+      const char *reason = NULL;
+
+      if (parameters[i] == NULL)
+        reason = "is NULL";
+      else if (parameters[i]->node != NULL)
+        reason = "was computed: only leaves can be moved";
+      else if (!ebb_dtype_is_floating_point (parameters[i]->view.dtype))
+        reason = "holds no floating-point numbers";
+      else if (g_hash_table_contains (seen, parameters[i]))
+        reason = "is in a group of this optimizer already";
+      if (reason != NULL)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: parameter %u of %u %s",
+                       G_OBJECT_TYPE_NAME (self), i, n_parameters, reason);
+          return FALSE;
+        }
+    }
+  if (n_parameters == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the list of parameters is empty",
+                   G_OBJECT_TYPE_NAME (self));
+      return FALSE;
+    }
+  for (guint i = 0; i < n_parameters; i++) /* one that stands there twice, as tied weights do, is moved once */
+    if (g_hash_table_add (seen, parameters[i]))
+      append_slot (priv, g_strdup_printf ("%u", priv->n_slots), parameters[i], group);
+  return TRUE;
+}
+
+static gboolean
+collect_from_args (EbbOptimizer *self,
+                   EbbArgs *args,
+                   GError **error)
+{
+  const guint n = ebb_args_get_length (args);
+  g_autofree EbbTensor **parameters = g_new0 (EbbTensor *, n + 1);
+
+  for (guint i = 0; i < n; i++)
+    if ((parameters[i] = ebb_args_peek_tensor (args, i)) == NULL)
+      {
+        g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: item %u of the list of parameters is no tensor",
+                     G_OBJECT_TYPE_NAME (self), i);
+        return FALSE;
+      }
+  return collect_from_list (self, parameters, n, 0, error);
+}
+
+/**
+ * ebb_optimizer_add_parameters:
+ * @self: an optimizer
+ * @parameters: (array length=n_parameters): leaf tensors of floating-point numbers that it does not move yet
+ * @n_parameters: how many there are, at least 1
+ * @lr: their learning rate; negative: the optimizer's
+ * @weight_decay: their weight decay; negative: the optimizer's
+ * @group: (out) (optional): return location for the number of the new group
+ * @error: return location for an error
+ *
+ * Has the optimizer move more tensors, which become a group. In a state their numbers, counted from the first parameter
+ * of all groups, stand for their names. One that is listed twice is moved once.
+ *
+ * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there are none, if one of them was computed, holds integers or is
+ *   in a group already, or if a number is not finite
+ */
+gboolean
+ebb_optimizer_add_parameters (EbbOptimizer *self,
+                              EbbTensor **parameters,
+                              guint n_parameters,
+                              double lr,
+                              double weight_decay,
+                              guint *group,
+                              GError **error)
+{
+  EbbOptimizerPrivate *priv;
+
+  if (group != NULL)
+    *group = 0;
+  if (!EBB_MAY_BEGIN (error, self) || (n_parameters > 0 && !EBB_MAY_BEGIN (error, parameters)))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), FALSE);
+
+  priv = ebb_optimizer_get_private (self);
+  if (!ebb_optimizer_check_group (lr, weight_decay, error)
+      || !collect_from_list (self, parameters, n_parameters, priv->n_groups, error))
+    return FALSE;
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (self, TRUE);
+  if (group != NULL)
+    *group = priv->n_groups;
+  ebb_optimizer_append_group (priv, lr, weight_decay);
+  return TRUE;
+}
+
+/* -- the object ---------------------------------------------------------------------------------------------------- */
+
+static gboolean
+ebb_optimizer_initable_init_instance (GInitable *initable,
+                                      GCancellable *cancellable,
+                                      GError **error)
+{
+  EbbOptimizer *self = EBB_OPTIMIZER (initable);
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+
+  if (priv->slots != NULL)
+    return TRUE;
+  if (!ebb_optimizer_check_options (self, error))
+    return FALSE;
+  if ((priv->module == NULL) == (priv->parameters == NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: it needs a module, or a list of parameters, that it can move", G_OBJECT_TYPE_NAME (self));
+      return FALSE;
+    }
+  if (priv->parameters != NULL && !collect_from_args (self, priv->parameters, error))
+    return FALSE;
+  if (priv->module != NULL)
+    collect_from_module (priv);
+  g_clear_object (&priv->module);
+  g_clear_pointer (&priv->parameters, ebb_args_unref);
+  if (priv->n_slots == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: the module has no parameters",
+                   G_OBJECT_TYPE_NAME (self));
+      return FALSE;
+    }
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (self, TRUE);
+  return TRUE;
+}
+
+static void
+ebb_optimizer_initable_init (GInitableIface *iface)
+{
+  iface->init = ebb_optimizer_initable_init_instance;
+}
+
+EbbOptimizer *
+ebb_optimizer_make (GType type,
+                    EbbModule *module,
+                    double lr,
+                    GError **error)
+{
+  if (!ebb_may_begin (error, g_type_name (type), "module", (const gconstpointer[]){ module }, 1))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
+
+  return g_initable_new (type, NULL, error, "module", module, "lr", lr, NULL);
+}
+
+EbbOptimizer *
+ebb_optimizer_make_for_parameters (GType type,
+                                   EbbTensor **parameters,
+                                   guint n_parameters,
+                                   double lr,
+                                   GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+
+  if ((error != NULL && *error != NULL)
+      || (n_parameters > 0
+          && !ebb_may_begin (error, g_type_name (type), "parameters", (const gconstpointer[]){ parameters }, 1)))
+    return NULL;
+  args = ebb_args_new (EBB_ARGS_LIST);
+  for (guint i = 0; i < n_parameters; i++)
+    if (parameters[i] != NULL)
+      ebb_args_add_tensor (args, NULL, parameters[i]);
+    else
+      ebb_args_add_none (args, NULL);
+  return g_initable_new (type, NULL, error, "parameters", args, "lr", lr, NULL);
+}
+
+static void
+ebb_optimizer_get_property (GObject *object,
+                            guint id,
+                            GValue *value,
+                            GParamSpec *pspec)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
+
+  switch (id)
+    {
+    case PROP_LR:
+      g_value_set_double (value, priv->lr);
+      break;
+    case PROP_LR_SCALE:
+      g_value_set_double (value, priv->lr_scale);
+      break;
+    case PROP_WEIGHT_DECAY:
+      g_value_set_double (value, priv->weight_decay);
+      break;
+    case PROP_STEP_IN_BACKWARD:
+      g_value_set_boolean (value, priv->step_in_backward);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_optimizer_set_property (GObject *object,
+                            guint id,
+                            const GValue *value,
+                            GParamSpec *pspec)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
+
+  switch (id)
+    {
+    case PROP_MODULE:
+      priv->module = g_value_dup_object (value);
+      break;
+    case PROP_PARAMETERS:
+      priv->parameters = g_value_dup_boxed (value);
+      break;
+    case PROP_LR:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->lr);
+      break;
+    case PROP_LR_SCALE:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->lr_scale);
+      break;
+    case PROP_WEIGHT_DECAY:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->weight_decay);
+      break;
+    case PROP_STEP_IN_BACKWARD: /* when made, before there are slots: see init */
+      priv->step_in_backward = g_value_get_boolean (value);
+      ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), priv->step_in_backward);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_optimizer_finalize (GObject *object)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
+
+  if (priv->step_in_backward)
+    ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), FALSE);
+  for (guint i = 0; i < priv->n_slots; i++)
+    {
+      ebb_optimizer_slot_clear_state (&priv->slots[i]);
+      ebb_tensor_unref (priv->slots[i].parameter);
+      g_free (priv->slots[i].name);
+    }
+  g_free (priv->slots);
+  g_free (priv->groups);
+  g_clear_object (&priv->module);
+  g_clear_pointer (&priv->parameters, ebb_args_unref);
+  G_OBJECT_CLASS (ebb_optimizer_parent_class)->finalize (object);
+}
+
+static void
+ebb_optimizer_class_init (EbbOptimizerClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->get_property = ebb_optimizer_get_property;
+  object_class->set_property = ebb_optimizer_set_property;
+  object_class->finalize = ebb_optimizer_finalize;
+  klass->step = ebb_optimizer_real_step;
+
+  /**
+   * EbbOptimizer:module:
+   *
+   * The module whose parameters are moved. The optimizer keeps the parameters, not the module.
+   */
+  g_object_class_install_property (object_class, PROP_MODULE,
+                                   g_param_spec_object ("module", NULL, NULL, EBB_TYPE_MODULE,
+                                                        G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
+                                                            | G_PARAM_STATIC_STRINGS));
+  /**
+   * EbbOptimizer:parameters:
+   *
+   * A list of the tensors that are moved, in place of a module.
+   */
+  g_object_class_install_property (object_class, PROP_PARAMETERS,
+                                   g_param_spec_boxed ("parameters", NULL, NULL, EBB_TYPE_ARGS,
+                                                       G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
+                                                           | G_PARAM_STATIC_STRINGS));
+  /**
+   * EbbOptimizer:lr: (getter get_lr) (setter set_lr)
+   *
+   * The learning rate of all groups that have none of their own.
+   */
+  g_object_class_install_property (object_class, PROP_LR,
+                                   ebb_optimizer_option_spec ("lr", 1e-3, 0));
+  /**
+   * EbbOptimizer:lr-scale: (getter get_lr_scale) (setter set_lr_scale)
+   *
+   * A factor of all learning rates, for schedules.
+   */
+  g_object_class_install_property (object_class, PROP_LR_SCALE,
+                                   ebb_optimizer_option_spec ("lr-scale", 1, 0));
+  /**
+   * EbbOptimizer:weight-decay: (getter get_weight_decay) (setter set_weight_decay)
+   *
+   * The weight decay of all groups that have none of their own.
+   */
+  g_object_class_install_property (object_class, PROP_WEIGHT_DECAY,
+                                   ebb_optimizer_option_spec ("weight-decay", 0, 0));
+  /**
+   * EbbOptimizer:step-in-backward: (getter get_step_in_backward) (setter set_step_in_backward)
+   *
+   * Whether a backward pass moves each parameter as soon as its gradient is complete, and drops the gradient.
+   */
+  g_object_class_install_property (object_class, PROP_STEP_IN_BACKWARD,
+                                   g_param_spec_boolean ("step-in-backward", NULL, NULL, FALSE,
+                                                         G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
+}
+
+static void
+ebb_optimizer_init (EbbOptimizer *self)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (self);
+
+  priv->lr = 1e-3;
+  priv->lr_scale = 1;
+  priv->grad_scale = 1;
+  priv->groups = g_new (EbbOptimizerGroup, 1);
+  priv->groups[0] = (EbbOptimizerGroup){ -1, -1 };
+  priv->n_groups = 1;
+}

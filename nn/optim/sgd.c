@@ -1,0 +1,194 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/optim/sgd.h"
+
+#include "nn/optim/optimizer-private.h"
+
+#include <math.h>
+
+/* As in PyTorch: g += weight_decay * w; b = momentum * b + (1 - dampening) * g, b = g at first;
+ * w -= lr * (nesterov ? g + momentum * b : b). Nesterov's form after Sutskever et al., "On the importance of
+ * initialization and momentum in deep learning" (2013). */
+
+struct _EbbSgd
+{
+  EbbOptimizer parent_instance;
+
+  double momentum, dampening;
+  gboolean nesterov;
+};
+
+enum
+{
+  PROP_MOMENTUM = 1,
+  PROP_DAMPENING,
+  PROP_NESTEROV,
+};
+
+G_DEFINE_FINAL_TYPE (EbbSgd, ebb_sgd, EBB_TYPE_OPTIMIZER)
+
+static gboolean
+prepare_states (EbbOptimizer *optimizer,
+                EbbTensor *parameter,
+                EbbTensor **states,
+                GError **error)
+{
+  return EBB_SGD (optimizer)->momentum == 0
+         || ebb_optimizer_ensure_state (&states[0], parameter->view.shape, (guint) parameter->view.n_dims,
+                                        EBB_DTYPE_F32, parameter->storage->device, error);
+}
+
+static gboolean
+update_parameter (EbbOptimizer *optimizer,
+                  const EbbOptimizerUpdate *update,
+                  GError **error)
+{
+  EbbSgd *self = EBB_SGD (optimizer);
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_SGD);
+  ebb_launch_input (&launch, update->grad);
+  ebb_launch_output (&launch, update->target);
+  ebb_launch_output (&launch, self->momentum != 0 ? update->states[0] : NULL);
+  launch.params.sgd.lr = update->lr;
+  launch.params.sgd.momentum = self->momentum;
+  launch.params.sgd.weight_decay = update->weight_decay;
+  launch.params.sgd.dampening = self->dampening;
+  launch.params.sgd.grad_scale = update->grad_scale;
+  launch.params.sgd.nesterov = self->nesterov && self->momentum != 0;
+  launch.params.sgd.first = update->step == 1;
+  return ebb_launch (update->target->storage->device, &launch, error);
+}
+
+static const EbbOptimizerKind sgd_kind = {
+  .name = "sgd",
+  .state_names = { "momentum" },
+  .options = { { "momentum", INFINITY }, { "dampening", INFINITY }, { "nesterov", 0 } },
+  .prepare = prepare_states,
+  .update = update_parameter,
+};
+
+static void
+ebb_sgd_get_property (GObject *object,
+                      guint id,
+                      GValue *value,
+                      GParamSpec *pspec)
+{
+  EbbSgd *self = EBB_SGD (object);
+
+  switch (id)
+    {
+    case PROP_MOMENTUM:
+      g_value_set_double (value, self->momentum);
+      break;
+    case PROP_DAMPENING:
+      g_value_set_double (value, self->dampening);
+      break;
+    case PROP_NESTEROV:
+      g_value_set_boolean (value, self->nesterov);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_sgd_set_property (GObject *object,
+                      guint id,
+                      const GValue *value,
+                      GParamSpec *pspec)
+{
+  EbbSgd *self = EBB_SGD (object);
+
+  switch (id)
+    {
+    case PROP_MOMENTUM:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->momentum);
+      break;
+    case PROP_DAMPENING:
+      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->dampening);
+      break;
+    case PROP_NESTEROV:
+      self->nesterov = g_value_get_boolean (value);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_sgd_class_init (EbbSgdClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT | G_PARAM_STATIC_STRINGS;
+
+  object_class->get_property = ebb_sgd_get_property;
+  object_class->set_property = ebb_sgd_set_property;
+  EBB_OPTIMIZER_CLASS (klass)->kind = &sgd_kind;
+
+  /**
+   * EbbSgd:momentum:
+   *
+   * How much of the direction stays from step to step; 0: no momentum, and no state.
+   */
+  g_object_class_install_property (object_class, PROP_MOMENTUM,
+                                   ebb_optimizer_option_spec ("momentum", 0, G_PARAM_CONSTRUCT));
+  /**
+   * EbbSgd:dampening:
+   *
+   * How much of each gradient is kept out of the momentum.
+   */
+  g_object_class_install_property (object_class, PROP_DAMPENING,
+                                   ebb_optimizer_option_spec ("dampening", 0, G_PARAM_CONSTRUCT));
+  /**
+   * EbbSgd:nesterov:
+   *
+   * Whether the momentum is Nesterov's.
+   */
+  g_object_class_install_property (object_class, PROP_NESTEROV,
+                                   g_param_spec_boolean ("nesterov", NULL, NULL, FALSE, flags));
+}
+
+static void
+ebb_sgd_init (EbbSgd *self)
+{
+}
+
+/**
+ * ebb_sgd_new:
+ * @module: the module whose parameters are to be moved
+ * @lr: the learning rate, 0 or more
+ * @error: return location for an error
+ *
+ * Makes plain stochastic gradient descent; see #EbbSgd:momentum, #EbbSgd:nesterov and #EbbOptimizer:weight-decay (0
+ * here, added to the gradient) for more. State: with momentum, one f32 tensor of each parameter's shape.
+ *
+ * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbOptimizer *
+ebb_sgd_new (EbbModule *module,
+             double lr,
+             GError **error)
+{
+  return ebb_optimizer_make (EBB_TYPE_SGD, module, lr, error);
+}
+
+/**
+ * ebb_sgd_new_for_parameters:
+ * @parameters: (array length=n_parameters): leaf tensors of floating-point numbers, as ebb_module_get_parameters()
+ * gives
+ * @n_parameters: how many there are, at least 1
+ * @lr: the learning rate, 0 or more
+ * @error: return location for an error
+ *
+ * Makes the same for chosen tensors; ebb_optimizer_add_parameters() adds groups of others.
+ *
+ * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbOptimizer *
+ebb_sgd_new_for_parameters (EbbTensor **parameters,
+                            guint n_parameters,
+                            double lr,
+                            GError **error)
+{
+  return ebb_optimizer_make_for_parameters (EBB_TYPE_SGD, parameters, n_parameters, lr, error);
+}

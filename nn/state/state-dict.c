@@ -1,0 +1,319 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/args-private.h"
+#include "nn/module-instance-private.h"
+#include "nn/state/state-dict-private.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/error-private.h"
+#include "tensor/ops/in-place.h"
+#include "tensor/ops/pointwise.h"
+
+#include <string.h>
+
+/* The state dict: parameters and persistent buffers by path. */
+
+#define SHOWN_NAMES 5 /* of each list in a message */
+
+typedef struct
+{
+  EbbStateVisitor visit;
+  gpointer user_data;
+} Visit;
+
+static void
+visit_registry (const EbbTensorRegistry *registry, const char *path, const Visit *visit)
+{
+  for (guint i = 0; i < registry->n_items; i++)
+    if (registry->items[i].tensor != NULL && registry->items[i].persistent)
+      {
+        g_autofree char *name = ebb_module_join_path (path, registry->items[i].name);
+
+        visit->visit (name, registry->items[i].tensor, visit->user_data);
+      }
+}
+
+static gboolean
+visit_module_state (EbbModule *module, const char *path, gpointer user_data)
+{
+  EbbModulePrivate *priv = ebb_module_get_private (module);
+
+  visit_registry (&priv->parameters, path, user_data);
+  visit_registry (&priv->buffers, path, user_data);
+  return TRUE;
+}
+
+void
+ebb_module_visit_state (EbbModule *self, EbbStateVisitor visit, gpointer user_data)
+{
+  Visit data = { visit, user_data };
+
+  ebb_module_visit_paths (self, visit_module_state, &data);
+}
+
+static void
+add_tensor (const char *name, EbbTensor *tensor, gpointer user_data)
+{
+  g_autoptr (EbbTensor) alias = ebb_tensor_alias (tensor);
+
+  ebb_args_add_tensor (user_data, name, alias);
+}
+
+/**
+ * ebb_module_get_state_dict:
+ * @self: a module
+ *
+ * Collects the parameters and persistent buffers of the module and of all below it. The tensors share the memory of the
+ * module's, and gradients do not flow through them. A shared parameter appears under each of its names. Of a module
+ * that is fully sharded, these are the shards of this rank, or whole parameters while they are gathered, and of a
+ * tensor-parallel one this rank's parts: what belongs to no rank is given by ebb_get_full_state_dict().
+ *
+ * Returns: (transfer full): an %EBB_ARGS_DICT of tensors by path, as in `h.0.attn.c_attn.weight`
+ */
+EbbArgs *
+ebb_module_get_state_dict (EbbModule *self)
+{
+  EbbArgs *state;
+
+  g_return_val_if_fail (EBB_IS_MODULE (self), NULL);
+
+  state = ebb_args_new (EBB_ARGS_DICT);
+  ebb_module_visit_state (self, add_tensor, state);
+  return state;
+}
+
+static void
+transfer_clear (gpointer data)
+{
+  EbbStateTransfer *transfer = data;
+
+  g_clear_pointer (&transfer->source, ebb_tensor_unref);
+}
+
+typedef struct
+{
+  EbbWholeShapeFunc get_whole_shape; /* NULL: a target has the shape that it has */
+  GHashTable *unused;                /* name -> tensor of the state, until it is asked for */
+  GHashTable *received;              /* tensors of the module that the state has under one of their names */
+  GArray *transfers;
+  GPtrArray *absent; /* names that the state has not, with their tensors */
+  GPtrArray *absent_tensors;
+  GPtrArray *reshaped; /* descriptions of shapes that differ */
+} Loading;
+
+static char *
+name_shape (const gint64 *shape, guint n_dims)
+{
+  g_autoptr (GString) text = g_string_new ("[");
+
+  for (guint i = 0; i < n_dims; i++)
+    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, i > 0 ? ", " : "", shape[i]);
+  g_string_append_c (text, ']');
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+static void
+match_tensor (const char *name, EbbTensor *target, gpointer user_data)
+{
+  Loading *loading = user_data;
+  guint n_dims = (guint) target->view.n_dims;
+  const gint64 *shape = target->view.shape;
+  EbbTensor *source = g_hash_table_lookup (loading->unused, name);
+
+  if (source == NULL)
+    {
+      g_ptr_array_add (loading->absent, g_strdup (name));
+      g_ptr_array_add (loading->absent_tensors, target);
+      return;
+    }
+  g_hash_table_remove (loading->unused, name);
+  g_hash_table_add (loading->received, target);
+  if (loading->get_whole_shape != NULL)
+    shape = loading->get_whole_shape (target, &n_dims);
+  if ((guint) source->view.n_dims == n_dims && memcmp (source->view.shape, shape, n_dims * sizeof shape[0]) == 0)
+    {
+      EbbStateTransfer transfer = { target, ebb_tensor_ref (source) };
+
+      g_array_append_val (loading->transfers, transfer);
+    }
+  else
+    {
+      g_autofree char *given = ebb_tensor_shape_to_string (source);
+      g_autofree char *wanted = name_shape (shape, n_dims);
+
+      g_ptr_array_add (loading->reshaped, g_strdup_printf ("%s %s, not %s", name, given, wanted));
+    }
+}
+
+static void
+append_names (GString *text, const char *label, GPtrArray *names)
+{
+  if (names->len == 0)
+    return;
+  g_string_append_printf (text, "%s %s (%u): ", text->len > 0 ? ";" : "", label, names->len);
+  for (guint i = 0; i < names->len && i < SHOWN_NAMES; i++)
+    g_string_append_printf (text, "%s%s", i > 0 ? ", " : "", (const char *) g_ptr_array_index (names, i));
+  if (names->len > SHOWN_NAMES)
+    g_string_append (text, ", ...");
+}
+
+static int
+compare_names (gconstpointer a, gconstpointer b)
+{
+  return g_strcmp0 (*(const char *const *) a, *(const char *const *) b);
+}
+
+static gboolean
+check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **error)
+{
+  g_autoptr (GPtrArray) missing = g_ptr_array_new ();
+  g_autoptr (GPtrArray) unexpected = g_ptr_array_new ();
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autofree char *shown = NULL;
+  GHashTableIter iter;
+  gpointer name;
+
+  /* One name of a shared parameter is enough. */
+  for (guint i = 0; strict && i < loading->absent->len; i++)
+    if (!g_hash_table_contains (loading->received, g_ptr_array_index (loading->absent_tensors, i)))
+      g_ptr_array_add (missing, g_ptr_array_index (loading->absent, i));
+  g_hash_table_iter_init (&iter, loading->unused);
+  while (strict && g_hash_table_iter_next (&iter, &name, NULL))
+    g_ptr_array_add (unexpected, name);
+  g_ptr_array_sort (unexpected, compare_names);
+
+  append_names (text, "missing", missing);
+  append_names (text, "unexpected", unexpected);
+  append_names (text, "of another shape", loading->reshaped);
+  if (text->len == 0)
+    return TRUE;
+  shown = ebb_escape_text (text->str);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the state dict does not fit:%s", ebb_module_get_type_name (self),
+               shown);
+  return FALSE;
+}
+
+/* Everything that can fail comes before the first byte is changed. */
+static gboolean
+transfer_all (GArray *transfers, GError **error)
+{
+  gboolean done = TRUE;
+
+  for (guint i = 0; i < transfers->len; i++)
+    {
+      EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
+      EbbDevice *device = ebb_tensor_get_device (transfer->target);
+
+      if (ebb_tensor_get_device (transfer->source) != device)
+        {
+          EbbTensor *moved = ebb_to_device (transfer->source, device, error);
+
+          if (moved == NULL)
+            return FALSE;
+          ebb_tensor_unref (transfer->source);
+          transfer->source = moved;
+        }
+    }
+  for (guint i = 0; done && i < transfers->len; i++)
+    {
+      EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
+
+      done = ebb_tensor_copy_from (transfer->target, transfer->source, error);
+    }
+  return done;
+}
+
+gboolean
+ebb_state_transfers_run (GArray *transfers, GError **error)
+{
+  gboolean done;
+
+  ebb_push_grad_enabled (FALSE);
+  done = transfer_all (transfers, error);
+  ebb_pop_grad_enabled ();
+  return done;
+}
+
+static gboolean
+read_state (EbbModule *self, EbbArgs *state, Loading *loading, GError **error)
+{
+  for (guint i = 0; i < ebb_args_get_length (state); i++)
+    {
+      const char *key = ebb_args_get_key (state, i);
+      EbbTensor *tensor = ebb_args_peek_tensor (state, i);
+
+      if (key == NULL || tensor == NULL)
+        {
+          g_autofree char *shown = ebb_escape_text (key != NULL ? key : "");
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: entry %u of the state dict, \"%s\", is not a tensor",
+                       ebb_module_get_type_name (self), i, shown);
+          return FALSE;
+        }
+      g_hash_table_insert (loading->unused, (char *) key, tensor);
+    }
+  return TRUE;
+}
+
+GArray *
+ebb_module_match_state (EbbModule *self,
+                        EbbArgs *targets,
+                        EbbArgs *state,
+                        gboolean strict,
+                        EbbWholeShapeFunc get_whole_shape,
+                        GError **error)
+{
+  g_autoptr (GHashTable) unused = g_hash_table_new (g_str_hash, g_str_equal);
+  g_autoptr (GHashTable) received = g_hash_table_new (NULL, NULL);
+  g_autoptr (GArray) transfers = g_array_new (FALSE, FALSE, sizeof (EbbStateTransfer));
+  g_autoptr (GPtrArray) absent = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GPtrArray) absent_tensors = g_ptr_array_new ();
+  g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
+  Loading loading = { get_whole_shape, unused, received, transfers, absent, absent_tensors, reshaped };
+
+  g_array_set_clear_func (transfers, transfer_clear);
+  if (!read_state (self, state, &loading, error))
+    return NULL;
+  if (targets == NULL)
+    ebb_module_visit_state (self, match_tensor, &loading);
+  for (guint i = 0; targets != NULL && i < ebb_args_get_length (targets); i++)
+    match_tensor (ebb_args_get_key (targets, i), ebb_args_peek_tensor (targets, i), &loading);
+  return check_loading (self, &loading, strict, error) ? g_steal_pointer (&transfers) : NULL;
+}
+
+gboolean
+ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, gboolean strict, GError **error)
+{
+  g_autoptr (GArray) transfers = NULL;
+
+  if (!ebb_module_check_whole (self, FALSE,
+                               "load with ebb_load_full_state_dict(), or between ebb_summon_full_params() and "
+                               "ebb_release_full_params()",
+                               error)
+      || !ebb_module_check_uncut (self, "load with ebb_load_full_state_dict(), or before ebb_parallelize()", error))
+    return FALSE;
+  transfers = ebb_module_match_state (self, targets, state, strict, NULL, error);
+  return transfers != NULL && ebb_state_transfers_run (transfers, error);
+}
+
+/**
+ * ebb_module_load_state_dict:
+ * @self: a module
+ * @state: tensors by path, as ebb_module_get_state_dict() gives
+ * @strict: whether names that are missing or unexpected are an error
+ * @error: return location for an error
+ *
+ * Copies a state into the parameters and buffers of the module and of all below it, casting where the dtype differs. Of
+ * a shared parameter one name is enough. A shape that differs is always an error, and with any error nothing is
+ * changed. A model that is made to be loaded need not draw its weights before, see ebb_push_initialization_skipped().
+ * A module that is fully sharded, or tensor-parallel, is loaded by ebb_load_full_state_dict().
+ *
+ * Returns: %TRUE if all was copied, %FALSE with @error set to %EBB_ERROR_STATE and a list of what does not fit
+ */
+gboolean
+ebb_module_load_state_dict (EbbModule *self, EbbArgs *state, gboolean strict, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, self, state))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (self), FALSE);
+
+  return ebb_module_load_state_into (self, NULL, state, strict, error);
+}

@@ -1,0 +1,51 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/state/training-state.h"
+
+/* A training's state without the module's and the optimizer's, as a tree. Where the tensors lie on several ranks, they
+ * are saved apart, and each rank has a tree of its own. */
+
+G_BEGIN_DECLS
+
+EbbArgs *ebb_training_state_get_rest (EbbTrainingState *self,
+                                      gint64 step);
+/* Whether a state of this step can be saved. */
+gboolean ebb_training_state_check_step (gint64 step,
+                                        GError **error);
+/* Fails if load_rest () would; gives the step. @folder names the state in errors: UTF-8, one line. */
+gboolean ebb_training_state_check_rest (EbbTrainingState *self,
+                                        EbbArgs *tree,
+                                        const char *folder,
+                                        gint64 *step,
+                                        GError **error);
+gboolean ebb_training_state_load_rest (EbbTrainingState *self,
+                                       EbbArgs *tree,
+                                       const char *folder,
+                                       GError **error);
+/* Loads all of a tree that one process saved. */
+gboolean ebb_training_state_load_tree (EbbTrainingState *self,
+                                       EbbArgs *tree,
+                                       const char *folder,
+                                       gint64 *step,
+                                       GError **error);
+/* Makes the generators give other numbers: for a rank that has none saved and goes on from another one's. */
+void ebb_training_state_reseed (EbbTrainingState *self,
+                                guint64 stream);
+
+/* Generators with names that each thread has elsewhere, as a dictionary. */
+typedef struct
+{
+  EbbArgs *(*get) (void); /* NULL: none */
+  gboolean (*set) (EbbArgs *states,
+                   gboolean check_only,
+                   GError **error);
+} EbbNamedGenerators;
+#define EBB_TRAINING_STATE_NAMED_GENERATORS "tracker" /* where a tree has them */
+void ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs);
+
+char *ebb_training_state_get_saved_config (EbbArgs *tree,
+                                           const char *folder,
+                                           GError **error);
+
+G_END_DECLS

@@ -1,0 +1,749 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/state/training-state-private.h"
+
+#include "nn/module-instance-private.h"
+#include "nn/optim/optimizer-private.h"
+#include "nn/files/state-folder-private.h"
+#include "nn/files/state-tree-private.h"
+#include "nn/data/text-dataset-private.h"
+#include "tensor/error-private.h"
+
+/* As a tree: { version, step, config, module: {...}, optimizer: {...}, dataset: {...}, values: {...},
+ * generators: { name: { seed, offset } }, tracker: {...} }. */
+
+#define STATE_VERSION 1
+
+struct _EbbTrainingState
+{
+  GObject parent_instance;
+
+  EbbModule *module;
+  EbbOptimizer *optimizer;
+  EbbTextDataset *dataset;
+  GHashTable *generators; /* name to EbbGenerator; the thread's default one is looked up when it is needed */
+  EbbArgs *values;
+  char *config;
+  guint keep;
+};
+
+enum
+{
+  PROP_MODULE = 1,
+  PROP_OPTIMIZER,
+  PROP_DATASET,
+  PROP_CONFIG,
+  PROP_VALUES,
+  PROP_KEEP,
+};
+
+G_DEFINE_FINAL_TYPE (EbbTrainingState, ebb_training_state, G_TYPE_OBJECT)
+
+static const EbbNamedGenerators *named_generators; /* NULL: there never were any */
+
+void
+ebb_training_state_set_named_generators (const EbbNamedGenerators *funcs)
+{
+  g_atomic_pointer_set (&named_generators, (gpointer) funcs);
+}
+
+/* -- saving -------------------------------------------------------------------------------------------------------- */
+
+static void
+add_generator_state (EbbArgs *generators,
+                     const char *name,
+                     EbbGenerator *generator)
+{
+  g_autoptr (EbbArgs) state = ebb_args_new (EBB_ARGS_DICT);
+
+  ebb_args_add_int (state, "seed", (gint64) ebb_generator_get_seed (generator));
+  ebb_args_add_int (state, "offset", (gint64) ebb_generator_get_offset (generator));
+  ebb_args_add_args (generators, name, state);
+}
+
+static EbbArgs *
+get_generators (EbbTrainingState *self)
+{
+  EbbArgs *generators = ebb_args_new (EBB_ARGS_DICT);
+  GHashTableIter iter;
+  gpointer name, generator;
+
+  add_generator_state (generators, "default", ebb_generator_get_default ());
+  g_hash_table_iter_init (&iter, self->generators);
+  while (g_hash_table_iter_next (&iter, &name, &generator))
+    add_generator_state (generators, name, generator);
+  return generators;
+}
+
+EbbArgs *
+ebb_training_state_get_rest (EbbTrainingState *self,
+                             gint64 step)
+{
+  EbbArgs *tree = ebb_args_new (EBB_ARGS_DICT);
+  const EbbNamedGenerators *named = g_atomic_pointer_get (&named_generators);
+  g_autoptr (EbbArgs) generators = get_generators (self);
+  g_autoptr (EbbArgs) others = named != NULL ? named->get () : NULL;
+  g_autoptr (EbbArgs) dataset = NULL;
+
+  ebb_args_add_int (tree, "version", STATE_VERSION);
+  ebb_args_add_int (tree, "step", step);
+  ebb_args_add_string (tree, "config", self->config ? self->config : "");
+  ebb_args_add_args (tree, "generators", generators);
+  if (others != NULL)
+    ebb_args_add_args (tree, EBB_TRAINING_STATE_NAMED_GENERATORS, others);
+  if (self->dataset != NULL)
+    {
+      dataset = ebb_text_dataset_get_state (self->dataset);
+      ebb_args_add_args (tree, "dataset", dataset);
+    }
+  if (self->values != NULL)
+    ebb_args_add_args (tree, "values", self->values);
+  return tree;
+}
+
+gboolean
+ebb_training_state_check_step (gint64 step,
+                               GError **error)
+{
+  if (step >= 0 && step <= EBB_STATE_MAX_COUNT)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "a state of step %" G_GINT64_FORMAT " can't be saved: the step must be from 0 to %" G_GINT64_FORMAT,
+               step, EBB_STATE_MAX_COUNT);
+  return FALSE;
+}
+
+/**
+ * ebb_training_state_save:
+ * @self: what is to be saved
+ * @folder: (type filename): a folder, made if it does not exist
+ * @step: how many steps were taken, from 0 to 2^53
+ * @error: return location for an error
+ *
+ * Saves the state of the module, the optimizer, the place in the data, the random generators (this thread's default
+ * one, those of its #EbbGeneratorTracker and those added), #EbbTrainingState:config and #EbbTrainingState:values as one
+ * new file in @folder. The file appears as a whole once all of it has reached the disk; only then older ones go, but
+ * for the newest #EbbTrainingState:keep. So whenever the machine stops, a whole state is left. What killed saves have
+ * left is removed first. See #EbbFolderLock for programs that may be started twice.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_INVALID_ARGUMENT if @step is out of range,
+ *   %EBB_ERROR_STATE if #EbbTrainingState:values hold what can't be saved; older states are still there
+ */
+gboolean
+ebb_training_state_save (EbbTrainingState *self,
+                         const char *folder,
+                         gint64 step,
+                         GError **error)
+{
+  g_autoptr (EbbArgs) tree = NULL;
+  g_autoptr (EbbArgs) module = NULL;
+  g_autoptr (EbbArgs) optimizer = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  if (!ebb_training_state_check_step (step, error))
+    return FALSE;
+  if (self->module != NULL
+      && (!ebb_module_check_whole (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
+          || !ebb_module_check_uncut (self->module, "save it by ebb_training_state_save_sharded()", error)))
+    return FALSE;
+  tree = ebb_training_state_get_rest (self, step);
+  if (self->module != NULL)
+    {
+      module = ebb_module_get_state_dict (self->module);
+      ebb_args_add_args (tree, "module", module);
+    }
+  if (self->optimizer != NULL)
+    {
+      optimizer = ebb_optimizer_get_state (self->optimizer);
+      ebb_args_add_args (tree, "optimizer", optimizer);
+    }
+  return ebb_state_folder_write (folder, tree, self->keep, error);
+}
+
+/* -- loading ------------------------------------------------------------------------------------------------------- */
+
+static EbbArgs *
+read_part (EbbArgs *tree,
+           const char *name,
+           const char *folder,
+           GError **error)
+{
+  int index = ebb_args_find (tree, name);
+  EbbArgs *part = index < 0 ? NULL : ebb_args_get_args (tree, (guint) index);
+
+  if (part == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
+  return part;
+}
+
+static gboolean
+read_int (EbbArgs *tree,
+          const char *name,
+          const char *folder,
+          gint64 *value,
+          GError **error)
+{
+  int index = ebb_args_find (tree, name);
+
+  if (index >= 0 && ebb_args_get_value_kind (tree, (guint) index) == EBB_VALUE_INT)
+    {
+      *value = ebb_args_get_int (tree, (guint) index);
+      return TRUE;
+    }
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
+  return FALSE;
+}
+
+static gboolean
+read_step (EbbArgs *tree,
+           const char *folder,
+           gint64 *step,
+           GError **error)
+{
+  gint64 version;
+
+  if (!read_int (tree, "version", folder, &version, error) || !read_int (tree, "step", folder, step, error))
+    return FALSE;
+  if (version != STATE_VERSION)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s has the version %" G_GINT64_FORMAT ": this library reads version %d", folder,
+                 version, STATE_VERSION);
+  else if (*step < 0 || *step > EBB_STATE_MAX_COUNT)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s is of step %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
+                 folder, *step, EBB_STATE_MAX_COUNT);
+  else
+    return TRUE;
+  return FALSE;
+}
+
+/* Looks at the state of one generator; sets it unless @check_only. */
+static gboolean
+load_generator (EbbArgs *generators,
+                const char *name,
+                EbbGenerator *generator,
+                const char *folder,
+                gboolean check_only,
+                GError **error)
+{
+  int index = ebb_args_find (generators, name);
+  g_autoptr (EbbArgs) state = index < 0 ? NULL : ebb_args_get_args (generators, (guint) index);
+  gint64 seed, offset;
+
+  if (state == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no generator %s", folder, name);
+      return FALSE;
+    }
+  if (!read_int (state, "seed", folder, &seed, error) || !read_int (state, "offset", folder, &offset, error))
+    return FALSE;
+  if (!check_only)
+    ebb_generator_set_state (generator, (guint64) seed, (guint64) offset);
+  return TRUE;
+}
+
+static gboolean
+load_generators (EbbTrainingState *self,
+                 EbbArgs *generators,
+                 const char *folder,
+                 gboolean check_only,
+                 GError **error)
+{
+  GHashTableIter iter;
+  gpointer name, generator;
+  gboolean ok = load_generator (generators, "default", ebb_generator_get_default (), folder, check_only, error);
+
+  g_hash_table_iter_init (&iter, self->generators);
+  while (ok && g_hash_table_iter_next (&iter, &name, &generator))
+    ok = load_generator (generators, name, generator, folder, check_only, error);
+  return ok;
+}
+
+/* Those that were saved replace those that are there. */
+static gboolean
+load_named_generators (EbbArgs *tree,
+                       const char *folder,
+                       gboolean check_only,
+                       GError **error)
+{
+  const EbbNamedGenerators *named = g_atomic_pointer_get (&named_generators);
+  int index = ebb_args_find (tree, EBB_TRAINING_STATE_NAMED_GENERATORS);
+  g_autoptr (EbbArgs) states = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
+
+  if (index < 0 || (states != NULL && ebb_args_get_length (states) == 0))
+    return TRUE;
+  if (states != NULL && named != NULL)
+    return named->set (states, check_only, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the state saved in %s has generators of a tracker, and there is none here: call "
+               "ebb_model_parallel_manual_seed () or ebb_generator_tracker_get_default () first",
+               folder);
+  return FALSE;
+}
+
+/* The same seed and another stream give numbers of their own. */
+static void
+reseed (EbbGenerator *generator,
+        guint64 stream)
+{
+  guint64 mixed = ebb_generator_get_seed (generator) + (stream + 1) * G_GUINT64_CONSTANT (0x9e3779b97f4a7c15);
+
+  mixed = (mixed ^ (mixed >> 30)) * G_GUINT64_CONSTANT (0xbf58476d1ce4e5b9);
+  mixed = (mixed ^ (mixed >> 27)) * G_GUINT64_CONSTANT (0x94d049bb133111eb);
+  ebb_generator_set_state (generator, mixed ^ (mixed >> 31), ebb_generator_get_offset (generator));
+}
+
+static void
+take_texts (EbbTrainingState *self,
+            EbbArgs *tree)
+{
+  int config = ebb_args_find (tree, "config"), values = ebb_args_find (tree, "values");
+
+  if (config >= 0)
+    ebb_training_state_set_config (self, ebb_args_get_string (tree, (guint) config));
+  g_clear_pointer (&self->values, ebb_args_unref);
+  if (values >= 0)
+    self->values = ebb_args_get_args (tree, (guint) values);
+}
+
+/* The program's own text and values, where there are any. */
+static gboolean
+check_texts (EbbArgs *tree,
+             const char *folder,
+             GError **error)
+{
+  static const char *const names[] = { "config", "values" };
+  static const EbbValueKind kinds[] = { EBB_VALUE_STRING, EBB_VALUE_ARGS };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      int index = ebb_args_find (tree, names[i]);
+
+      if (index < 0 || ebb_args_get_value_kind (tree, (guint) index) == kinds[i])
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has %s of another type than it should",
+                   folder, names[i]);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_training_state_check_rest (EbbTrainingState *self,
+                               EbbArgs *tree,
+                               const char *folder,
+                               gint64 *step,
+                               GError **error)
+{
+  g_autoptr (EbbArgs) generators = NULL;
+  g_autoptr (EbbArgs) dataset = NULL;
+
+  if (!read_step (tree, folder, step, error) || !check_texts (tree, folder, error))
+    return FALSE;
+  generators = read_part (tree, "generators", folder, error);
+  if (generators == NULL || !load_generators (self, generators, folder, TRUE, error)
+      || !load_named_generators (tree, folder, TRUE, error))
+    return FALSE;
+  return self->dataset == NULL
+         || ((dataset = read_part (tree, "dataset", folder, error)) != NULL
+             && ebb_text_dataset_check_state (self->dataset, dataset, error));
+}
+
+gboolean
+ebb_training_state_load_rest (EbbTrainingState *self,
+                              EbbArgs *tree,
+                              const char *folder,
+                              GError **error)
+{
+  g_autoptr (EbbArgs) generators = read_part (tree, "generators", folder, error);
+  g_autoptr (EbbArgs) dataset = NULL;
+
+  if (generators == NULL)
+    return FALSE;
+  if (self->dataset != NULL
+      && ((dataset = read_part (tree, "dataset", folder, error)) == NULL
+          || !ebb_text_dataset_load_state (self->dataset, dataset, error)))
+    return FALSE;
+  load_generators (self, generators, folder, FALSE, NULL);
+  load_named_generators (tree, folder, FALSE, NULL);
+  take_texts (self, tree);
+  return TRUE;
+}
+
+void
+ebb_training_state_reseed (EbbTrainingState *self,
+                           guint64 stream)
+{
+  GHashTableIter iter;
+  gpointer generator;
+
+  reseed (ebb_generator_get_default (), stream);
+  g_hash_table_iter_init (&iter, self->generators);
+  while (g_hash_table_iter_next (&iter, NULL, &generator))
+    reseed (generator, stream);
+}
+
+char *
+ebb_training_state_get_saved_config (EbbArgs *tree,
+                                     const char *folder,
+                                     GError **error)
+{
+  int index = ebb_args_find (tree, "config");
+
+  if (index >= 0 && ebb_args_get_value_kind (tree, (guint) index) == EBB_VALUE_STRING)
+    return g_strdup (ebb_args_get_string (tree, (guint) index));
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no config", folder);
+  return NULL;
+}
+
+gboolean
+ebb_training_state_load_tree (EbbTrainingState *self,
+                              EbbArgs *tree,
+                              const char *folder,
+                              gint64 *step,
+                              GError **error)
+{
+  g_autoptr (EbbArgs) module = NULL;
+  g_autoptr (EbbArgs) optimizer = NULL;
+
+  if (!ebb_training_state_check_rest (self, tree, folder, step, error))
+    return FALSE;
+  if (self->module != NULL && (module = read_part (tree, "module", folder, error)) == NULL)
+    return FALSE;
+  if (self->optimizer != NULL
+      && ((optimizer = read_part (tree, "optimizer", folder, error)) == NULL
+          || !ebb_optimizer_check_state (self->optimizer, optimizer, error)))
+    return FALSE;
+
+  if (self->module != NULL && !ebb_module_load_state_dict (self->module, module, TRUE, error))
+    return FALSE;
+  if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, optimizer, error))
+    return FALSE;
+  return ebb_training_state_load_rest (self, tree, folder, error);
+}
+
+/**
+ * ebb_training_state_load:
+ * @self: what is to take the state over
+ * @folder: (type filename): a folder that ebb_training_state_save() wrote to
+ * @step: (out) (optional): return location for how many steps had been taken
+ * @error: return location for an error
+ *
+ * Loads the newest state that is whole (its size and checksums are right) into the module, the optimizer, the data and
+ * the generators. A training that goes on from there computes what it would have computed without a stop, bit for bit,
+ * on the same device and with as many threads. A newer one that can't be read now may be whole, so it is an error.
+ *
+ * What does not fit is found before anything is changed, but that a tensor finds no memory.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if the folder or its newest state can't be read, %EBB_ERROR_FORMAT if no state is
+ * whole, %EBB_ERROR_STATE if it does not fit
+ */
+gboolean
+ebb_training_state_load (EbbTrainingState *self,
+                         const char *folder,
+                         gint64 *step,
+                         GError **error)
+{
+  g_autoptr (EbbArgs) tree = NULL;
+  g_autofree char *shown = NULL;
+  gint64 saved_step = 0;
+
+  if (step != NULL)
+    *step = 0;
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  if (self->module != NULL
+      && (!ebb_module_check_whole (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
+          || !ebb_module_check_uncut (self->module, "load it by ebb_training_state_load_sharded()", error)))
+    return FALSE;
+  shown = ebb_escape_text (folder);
+  tree = ebb_state_folder_read (folder, error);
+  if (tree == NULL || !ebb_training_state_load_tree (self, tree, shown, &saved_step, error))
+    return FALSE;
+  if (step != NULL)
+    *step = saved_step;
+  return TRUE;
+}
+
+/**
+ * ebb_training_state_read_config:
+ * @folder: (type filename): a folder that ebb_training_state_save() wrote to
+ * @error: return location for an error
+ *
+ * Reads #EbbTrainingState:config of the newest state that is whole, so that the model and the optimizer can be made by
+ * it before the state is loaded into them.
+ *
+ * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_training_state_load()
+ */
+char *
+ebb_training_state_read_config (const char *folder,
+                                GError **error)
+{
+  g_autoptr (EbbArgs) tree = NULL;
+  g_autofree char *shown = NULL;
+  gint64 step;
+
+  if (!EBB_MAY_BEGIN (error, folder))
+    return NULL;
+  shown = ebb_escape_text (folder);
+  tree = ebb_state_folder_read (folder, error);
+  return tree != NULL && read_step (tree, shown, &step, error)
+             ? ebb_training_state_get_saved_config (tree, shown, error)
+             : NULL;
+}
+
+/* -- the object ---------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_training_state_add_generator:
+ * @self: a training
+ * @name: a name of its own, other than "default"
+ * @generator: a random generator
+ *
+ * Saves and loads the state of a generator besides this thread's default one.
+ */
+void
+ebb_training_state_add_generator (EbbTrainingState *self,
+                                  const char *name,
+                                  EbbGenerator *generator)
+{
+  g_return_if_fail (EBB_IS_TRAINING_STATE (self));
+  g_return_if_fail (name != NULL && !g_str_equal (name, "default"));
+  g_return_if_fail (EBB_IS_GENERATOR (generator));
+
+  g_hash_table_insert (self->generators, g_strdup (name), g_object_ref (generator));
+}
+
+/**
+ * ebb_training_state_get_config: (get-property config)
+ * @self: a training
+ *
+ * Returns: (nullable): the text that says how model and training are set up, as it was set or loaded
+ */
+const char *
+ebb_training_state_get_config (EbbTrainingState *self)
+{
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), NULL);
+
+  return self->config;
+}
+
+/**
+ * ebb_training_state_set_config: (set-property config)
+ * @self: a training
+ * @config: (nullable): a text of the program's own, in UTF-8
+ *
+ * Sets a text that is saved with the state; see ebb_training_state_read_config().
+ */
+void
+ebb_training_state_set_config (EbbTrainingState *self,
+                               const char *config)
+{
+  char *copy;
+
+  g_return_if_fail (EBB_IS_TRAINING_STATE (self));
+
+  copy = g_strdup (config);
+  g_free (self->config);
+  self->config = copy;
+  g_object_notify (G_OBJECT (self), "config");
+}
+
+/**
+ * ebb_training_state_get_values: (get-property values)
+ * @self: a training
+ *
+ * Returns: (transfer full) (nullable): the program's own values, as they were set or loaded
+ */
+EbbArgs *
+ebb_training_state_get_values (EbbTrainingState *self)
+{
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), NULL);
+
+  return self->values ? ebb_args_ref (self->values) : NULL;
+}
+
+/**
+ * ebb_training_state_set_values: (set-property values)
+ * @self: a training
+ * @values: (nullable): values of the program's own: numbers, strings in UTF-8, tensors and containers of them, nested
+ *   at most 60 deep
+ *
+ * Sets values that are saved with the state.
+ */
+void
+ebb_training_state_set_values (EbbTrainingState *self,
+                               EbbArgs *values)
+{
+  g_return_if_fail (EBB_IS_TRAINING_STATE (self));
+
+  if (values != NULL)
+    ebb_args_ref (values);
+  g_clear_pointer (&self->values, ebb_args_unref);
+  self->values = values;
+  g_object_notify (G_OBJECT (self), "values");
+}
+
+static void
+ebb_training_state_get_property (GObject *object,
+                                 guint id,
+                                 GValue *value,
+                                 GParamSpec *pspec)
+{
+  EbbTrainingState *self = EBB_TRAINING_STATE (object);
+
+  switch (id)
+    {
+    case PROP_MODULE:
+      g_value_set_object (value, self->module);
+      break;
+    case PROP_OPTIMIZER:
+      g_value_set_object (value, self->optimizer);
+      break;
+    case PROP_DATASET:
+      g_value_set_object (value, self->dataset);
+      break;
+    case PROP_CONFIG:
+      g_value_set_string (value, self->config);
+      break;
+    case PROP_VALUES:
+      g_value_set_boxed (value, self->values);
+      break;
+    case PROP_KEEP:
+      g_value_set_uint (value, self->keep);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_training_state_set_property (GObject *object,
+                                 guint id,
+                                 const GValue *value,
+                                 GParamSpec *pspec)
+{
+  EbbTrainingState *self = EBB_TRAINING_STATE (object);
+
+  switch (id)
+    {
+    case PROP_MODULE:
+      self->module = g_value_dup_object (value);
+      break;
+    case PROP_OPTIMIZER:
+      self->optimizer = g_value_dup_object (value);
+      break;
+    case PROP_DATASET:
+      self->dataset = g_value_dup_object (value);
+      break;
+    case PROP_CONFIG:
+      ebb_training_state_set_config (self, g_value_get_string (value));
+      break;
+    case PROP_VALUES:
+      ebb_training_state_set_values (self, g_value_get_boxed (value));
+      break;
+    case PROP_KEEP:
+      self->keep = g_value_get_uint (value);
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_training_state_finalize (GObject *object)
+{
+  EbbTrainingState *self = EBB_TRAINING_STATE (object);
+
+  g_clear_object (&self->module);
+  g_clear_object (&self->optimizer);
+  g_clear_object (&self->dataset);
+  g_clear_pointer (&self->generators, g_hash_table_unref);
+  g_clear_pointer (&self->values, ebb_args_unref);
+  g_free (self->config);
+  G_OBJECT_CLASS (ebb_training_state_parent_class)->finalize (object);
+}
+
+static void
+ebb_training_state_class_init (EbbTrainingStateClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
+
+  object_class->get_property = ebb_training_state_get_property;
+  object_class->set_property = ebb_training_state_set_property;
+  object_class->finalize = ebb_training_state_finalize;
+
+  /**
+   * EbbTrainingState:module:
+   *
+   * The module whose parameters and buffers are saved.
+   */
+  g_object_class_install_property (object_class, PROP_MODULE,
+                                   g_param_spec_object ("module", NULL, NULL, EBB_TYPE_MODULE,
+                                                        flags | G_PARAM_CONSTRUCT_ONLY));
+  /**
+   * EbbTrainingState:optimizer:
+   *
+   * The optimizer whose state is saved.
+   */
+  g_object_class_install_property (object_class, PROP_OPTIMIZER,
+                                   g_param_spec_object ("optimizer", NULL, NULL, EBB_TYPE_OPTIMIZER,
+                                                        flags | G_PARAM_CONSTRUCT_ONLY));
+  /**
+   * EbbTrainingState:dataset:
+   *
+   * The data whose position is saved.
+   */
+  g_object_class_install_property (object_class, PROP_DATASET,
+                                   g_param_spec_object ("dataset", NULL, NULL, EBB_TYPE_TEXT_DATASET,
+                                                        flags | G_PARAM_CONSTRUCT_ONLY));
+  /**
+   * EbbTrainingState:config: (getter get_config) (setter set_config)
+   *
+   * A text of the program's own that says how model and training are set up.
+   */
+  g_object_class_install_property (object_class, PROP_CONFIG, g_param_spec_string ("config", NULL, NULL, NULL, flags));
+  /**
+   * EbbTrainingState:values: (getter get_values) (setter set_values)
+   *
+   * Values of the program's own.
+   */
+  g_object_class_install_property (object_class, PROP_VALUES,
+                                   g_param_spec_boxed ("values", NULL, NULL, EBB_TYPE_ARGS, flags));
+  /**
+   * EbbTrainingState:keep:
+   *
+   * How many states stay in the folder, the newest one counted.
+   */
+  g_object_class_install_property (object_class, PROP_KEEP,
+                                   g_param_spec_uint ("keep", NULL, NULL, 1, G_MAXUINT, 2, flags | G_PARAM_CONSTRUCT));
+}
+
+static void
+ebb_training_state_init (EbbTrainingState *self)
+{
+  self->generators = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_object_unref);
+}
+
+/**
+ * ebb_training_state_new:
+ * @module: (nullable): the module whose parameters and buffers are to be saved
+ * @optimizer: (nullable): the optimizer whose state is to be saved
+ * @dataset: (nullable): the data whose position is to be saved
+ *
+ * Says what belongs to a training. Schedules have nothing to save: they depend on the optimizer's steps.
+ *
+ * Returns: (transfer full): the training
+ */
+EbbTrainingState *
+ebb_training_state_new (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        EbbTextDataset *dataset)
+{
+  return g_object_new (EBB_TYPE_TRAINING_STATE, "module", module, "optimizer", optimizer, "dataset", dataset, NULL);
+}

@@ -1,0 +1,65 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "nn/module.h"
+#include "nn/optim/optimizer.h"
+#include "nn/data/text-dataset.h"
+#include "tensor/random.h"
+
+G_BEGIN_DECLS
+
+#define EBB_TYPE_TRAINING_STATE (ebb_training_state_get_type ())
+
+/**
+ * EbbTrainingState:
+ *
+ * All that a training needs to stop and go on later, bit for bit: model, optimizer, random numbers, place in the data.
+ */
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbTrainingState, ebb_training_state, EBB, TRAINING_STATE, GObject)
+
+EBB_AVAILABLE_IN_ALL
+EbbTrainingState *ebb_training_state_new (EbbModule *module,
+                                          EbbOptimizer *optimizer,
+                                          EbbTextDataset *dataset);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_training_state_add_generator (EbbTrainingState *self,
+                                       const char *name,
+                                       EbbGenerator *generator);
+
+EBB_AVAILABLE_IN_ALL
+const char *ebb_training_state_get_config (EbbTrainingState *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_training_state_set_config (EbbTrainingState *self,
+                                    const char *config);
+
+EBB_AVAILABLE_IN_ALL
+EbbArgs *ebb_training_state_get_values (EbbTrainingState *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_training_state_set_values (EbbTrainingState *self,
+                                    EbbArgs *values);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_training_state_save (EbbTrainingState *self,
+                                  const char *folder,
+                                  gint64 step,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_training_state_load (EbbTrainingState *self,
+                                  const char *folder,
+                                  gint64 *step,
+                                  GError **error);
+
+EBB_AVAILABLE_IN_ALL
+char *ebb_training_state_read_config (const char *folder,
+                                      GError **error);
+
+G_END_DECLS

@@ -1,0 +1,493 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/contiguous/pool-private.h"
+
+#include "tensor/backend/backend-private.h"
+#include "tensor/autograd/op-private.h"
+
+#include <pthread.h>
+
+#define ALIGNMENT 256
+/* What a disk asks for. */
+#define ALIGNMENT_ELSEWHERE 4096
+
+typedef struct
+{
+  EbbDevice *device;
+  EbbDType dtype;
+  gsize size;               /* bytes of a tensor */
+  EbbActivationStore *next; /* NULL: on the device */
+} Kind;
+
+typedef struct
+{
+  int ref_count;
+  EbbPartPool *pool;
+  Kind kind;
+  gsize stride;
+  guint n_parts;
+  char *data;      /* on the device... */
+  EbbHandle *room; /* ...or in the next store */
+  /* under the pool's lock */
+  gboolean *held;
+  guint n_held;
+  guint first_free; /* none before it */
+} Buffer;
+
+struct _EbbPartPool
+{
+  int ref_count;
+  pthread_mutex_t lock;
+  GPtrArray *buffers; /* that parts are taken from */
+  EbbPartCounts counts;
+};
+
+/* Its bytes are counted once: by the tensors that show it, else as an activation if it is held, else as workspace. */
+struct _EbbPart
+{
+  int ref_count;
+  Buffer *buffer;
+  guint index;
+  EbbHandle *inner;
+  /* under the pool's lock */
+  EbbStorage *shown; /* the last one, while it lives */
+  guint n_shown;
+  gboolean is_held;
+  gboolean is_changed; /* by somebody to whom it was shown */
+};
+
+/* -- the pool ------------------------------------------------------------------------------------------------------ */
+
+static void buffer_unref (gpointer data);
+
+EbbPartPool *
+ebb_part_pool_new (void)
+{
+  EbbPartPool *self = g_new0 (EbbPartPool, 1);
+
+  self->ref_count = 1;
+  self->buffers = g_ptr_array_new ();
+  pthread_mutex_init (&self->lock, NULL);
+  return self;
+}
+
+static void
+pool_release (EbbPartPool *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  g_ptr_array_unref (self->buffers);
+  pthread_mutex_destroy (&self->lock);
+  g_free (self);
+}
+
+void
+ebb_part_pool_unref (EbbPartPool *self)
+{
+  ebb_part_pool_reset (self);
+  pool_release (self);
+}
+
+static void
+buffers_free (GPtrArray *buffers)
+{
+  g_ptr_array_set_free_func (buffers, buffer_unref);
+  g_ptr_array_unref (buffers);
+}
+
+void
+ebb_part_pool_reset (EbbPartPool *self)
+{
+  GPtrArray *buffers;
+
+  pthread_mutex_lock (&self->lock);
+  buffers = self->buffers;
+  self->buffers = g_ptr_array_new ();
+  pthread_mutex_unlock (&self->lock);
+  buffers_free (buffers);
+}
+
+void
+ebb_part_pool_get_counts (EbbPartPool *self,
+                          EbbPartCounts *counts)
+{
+  pthread_mutex_lock (&self->lock);
+  *counts = self->counts;
+  pthread_mutex_unlock (&self->lock);
+}
+
+/* -- buffers ------------------------------------------------------------------------------------------------------- */
+
+static gsize
+buffer_size (const Buffer *self)
+{
+  return self->stride * self->n_parts;
+}
+
+static void
+buffer_unref (gpointer data)
+{
+  Buffer *self = data;
+
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  if (self->data != NULL)
+    ebb_device_free (self->kind.device, self->data, buffer_size (self), EBB_PURPOSE_WORKSPACE);
+  if (self->room != NULL)
+    ebb_handle_unref (self->room);
+  if (self->kind.next != NULL)
+    g_object_unref (self->kind.next);
+  pthread_mutex_lock (&self->pool->lock);
+  self->pool->counts.n_buffers--;
+  pthread_mutex_unlock (&self->pool->lock);
+  pool_release (self->pool);
+  g_free (self->held);
+  g_free (self);
+}
+
+static gboolean
+reserve (Buffer *self,
+         GError **error)
+{
+  const Kind *kind = &self->kind;
+  const gsize alignment = kind->next != NULL ? ALIGNMENT_ELSEWHERE : ALIGNMENT;
+
+  self->stride = (kind->size + alignment - 1) & ~(alignment - 1);
+  if (self->stride > G_MAXSSIZE / self->n_parts)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                   "%u parts of %" G_GSIZE_FORMAT " bytes are more than can be addressed", self->n_parts, kind->size);
+      return FALSE;
+    }
+  if (kind->next == NULL)
+    {
+      self->data = ebb_device_alloc (kind->device, buffer_size (self), EBB_PURPOSE_WORKSPACE, error);
+      return self->data != NULL;
+    }
+  self->room = ebb_activation_store_reserve (kind->next, kind->device, buffer_size (self), error);
+  return self->room != NULL;
+}
+
+static Buffer *
+buffer_new (EbbPartPool *pool,
+            const Kind *kind,
+            guint n_parts,
+            GError **error)
+{
+  Buffer *self = g_new0 (Buffer, 1);
+
+  self->ref_count = 1;
+  self->pool = pool;
+  __atomic_add_fetch (&pool->ref_count, 1, __ATOMIC_RELAXED);
+  pthread_mutex_lock (&pool->lock);
+  pool->counts.n_buffers++;
+  pthread_mutex_unlock (&pool->lock);
+  self->kind = *kind;
+  if (kind->next != NULL)
+    g_object_ref (kind->next);
+  self->n_parts = n_parts;
+  if (!reserve (self, error))
+    {
+      buffer_unref (self);
+      return NULL;
+    }
+  self->held = g_new0 (gboolean, n_parts);
+  return self;
+}
+
+static gboolean
+is_of_kind (const Buffer *self,
+            const Kind *kind)
+{
+  return self->kind.device == kind->device && self->kind.dtype == kind->dtype && self->kind.size == kind->size
+         && self->kind.next == kind->next;
+}
+
+/* -- taking a part ------------------------------------------------------------------------------------------------- */
+
+/* The first free one, under the lock; parts are filled in order. */
+static EbbPart *
+take_from (Buffer *buffer)
+{
+  EbbPartCounts *counts = &buffer->pool->counts;
+  EbbPart *part;
+
+  while (buffer->first_free < buffer->n_parts && buffer->held[buffer->first_free])
+    buffer->first_free++;
+  if (buffer->first_free == buffer->n_parts)
+    return NULL;
+  part = g_new0 (EbbPart, 1);
+  part->ref_count = 1;
+  part->buffer = buffer;
+  part->index = buffer->first_free++;
+  part->is_held = TRUE;
+  __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
+  buffer->held[part->index] = TRUE;
+  buffer->n_held++;
+  counts->n_used++;
+  counts->n_peak = MAX (counts->n_peak, counts->n_used);
+  if (buffer->data != NULL)
+    ebb_device_recount (buffer->kind.device, EBB_PURPOSE_WORKSPACE, EBB_PURPOSE_ACTIVATION, buffer->kind.size);
+  return part;
+}
+
+/* @n_parts: how many there are of that kind. */
+static EbbPart *
+take (EbbPartPool *self,
+      const Kind *kind,
+      guint *n_parts)
+{
+  EbbPart *part = NULL;
+
+  *n_parts = 0;
+  pthread_mutex_lock (&self->lock);
+  for (guint i = 0; i < self->buffers->len && part == NULL; i++)
+    {
+      Buffer *buffer = g_ptr_array_index (self->buffers, i);
+
+      if (!is_of_kind (buffer, kind))
+        continue;
+      *n_parts += buffer->n_parts;
+      part = take_from (buffer);
+    }
+  pthread_mutex_unlock (&self->lock);
+  return part;
+}
+
+/* Buffers of which nothing is held make room for a new one: tensors of other sizes don't add up to ever more memory. */
+static void
+let_go_of_idle_ones (EbbPartPool *self)
+{
+  GPtrArray *idle = g_ptr_array_new ();
+
+  pthread_mutex_lock (&self->lock);
+  for (guint i = self->buffers->len; i > 0; i--)
+    if (((Buffer *) g_ptr_array_index (self->buffers, i - 1))->n_held == 0)
+      g_ptr_array_add (idle, g_ptr_array_steal_index (self->buffers, i - 1));
+  pthread_mutex_unlock (&self->lock);
+  buffers_free (idle);
+}
+
+/* Nothing is locked while memory is asked for: that may take as long as others give some back. */
+static gboolean
+add_buffer (EbbPartPool *self,
+            const Kind *kind,
+            guint n_parts,
+            GError **error)
+{
+  Buffer *buffer;
+
+  let_go_of_idle_ones (self);
+  buffer = buffer_new (self, kind, n_parts, error);
+  if (buffer == NULL)
+    return FALSE;
+  pthread_mutex_lock (&self->lock);
+  g_ptr_array_add (self->buffers, buffer);
+  pthread_mutex_unlock (&self->lock);
+  return TRUE;
+}
+
+static EbbPart *
+take_or_add (EbbPartPool *self,
+             const Kind *kind,
+             guint n_parts,
+             gboolean grow,
+             GError **error)
+{
+  guint n_there;
+  EbbPart *part = take (self, kind, &n_there);
+
+  /* Another thread may take what was added here. */
+  while (part == NULL && (n_there == 0 || grow))
+    {
+      if (!add_buffer (self, kind, n_parts, error))
+        return NULL;
+      part = take (self, kind, &n_there);
+    }
+  if (part == NULL)
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+        "contiguous store: all %u parts for tensors of %" G_GSIZE_FORMAT
+        " bytes of %s on %s are in use (n-checkpoints is %u): set n-checkpoints to as many of them as are kept "
+        "at a time, or grow, or call reset between forwards that no backward follows",
+        n_there, kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device), n_parts);
+  return part;
+}
+
+/* -- giving it back ------------------------------------------------------------------------------------------------ */
+
+/* Under the lock. */
+static void
+part_unref (EbbPart *self)
+{
+  Buffer *buffer = self->buffer;
+
+  if (--self->ref_count > 0)
+    return;
+  buffer->held[self->index] = FALSE;
+  buffer->n_held--;
+  buffer->first_free = MIN (buffer->first_free, self->index);
+  buffer->pool->counts.n_used--;
+  g_free (self);
+}
+
+void
+ebb_part_drop (EbbPart *self)
+{
+  Buffer *buffer = self->buffer;
+
+  g_clear_pointer (&self->inner, ebb_handle_unref);
+  pthread_mutex_lock (&buffer->pool->lock);
+  self->is_held = FALSE;
+  if (buffer->data != NULL && self->n_shown == 0)
+    ebb_device_recount (buffer->kind.device, EBB_PURPOSE_ACTIVATION, EBB_PURPOSE_WORKSPACE, buffer->kind.size);
+  part_unref (self);
+  pthread_mutex_unlock (&buffer->pool->lock);
+  buffer_unref (buffer);
+}
+
+/* -- filling ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+copy_there (EbbPart *self,
+            EbbTensor *block,
+            GError **error)
+{
+  EbbDevice *device = block->storage->device;
+  EbbView there = block->view;
+  EbbLaunch launch;
+
+  there.data = self->buffer->data + self->buffer->stride * self->index;
+  if (device->kernels[EBB_KERNEL_COPY] == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
+                   ebb_kernel_get_name (EBB_KERNEL_COPY));
+      return FALSE;
+    }
+  ebb_launch_init (&launch, EBB_KERNEL_COPY);
+  launch.inputs[launch.n_inputs++] = &block->view;
+  launch.outputs[launch.n_outputs++] = &there;
+  /* Beside the ops: none of those who watch them is concerned. */
+  return ebb_device_launch (device, &launch, error);
+}
+
+static gboolean
+put_there (EbbPart *self,
+           EbbTensor *block,
+           GError **error)
+{
+  const Buffer *buffer = self->buffer;
+  EbbActivationStore *next = buffer->kind.next;
+
+  self->inner = ebb_activation_store_put_at (next, buffer->room, buffer->stride * self->index, block, error);
+  return self->inner != NULL;
+}
+
+EbbPart *
+ebb_part_pool_put (EbbPartPool *self,
+                   EbbActivationStore *next,
+                   EbbTensor *block,
+                   guint n_parts,
+                   gboolean grow,
+                   GError **error)
+{
+  const Kind kind = { block->storage->device, block->view.dtype, ebb_tensor_get_n_bytes (block), next };
+  EbbPart *part = take_or_add (self, &kind, n_parts, grow, error);
+
+  if (part != NULL && !(next != NULL ? put_there (part, block, error) : copy_there (part, block, error)))
+    g_clear_pointer (&part, ebb_part_drop);
+  return part;
+}
+
+EbbHandle *
+ebb_part_get_inner (EbbPart *self)
+{
+  return self->inner;
+}
+
+/* -- showing ------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  EbbPart *part;
+  EbbStorage *storage;
+} Shown;
+
+/* The storage goes, and has ceased to count. */
+static void
+shown_free (gpointer data)
+{
+  Shown *shown = data;
+  EbbPart *part = shown->part;
+  Buffer *buffer = part->buffer;
+
+  pthread_mutex_lock (&buffer->pool->lock);
+  if (shown->storage->version > 0)
+    part->is_changed = TRUE;
+  if (part->shown == shown->storage)
+    part->shown = NULL;
+  if (--part->n_shown == 0)
+    ebb_device_count (buffer->kind.device, part->is_held ? EBB_PURPOSE_ACTIVATION : EBB_PURPOSE_WORKSPACE,
+                      (gint64) buffer->kind.size);
+  part_unref (part);
+  pthread_mutex_unlock (&buffer->pool->lock);
+  buffer_unref (buffer);
+  g_free (shown);
+}
+
+/* Under the lock. */
+static EbbStorage *
+find_shown (EbbPart *self)
+{
+  int n = self->shown != NULL ? __atomic_load_n (&self->shown->ref_count, __ATOMIC_RELAXED) : 0;
+
+  while (n > 0)
+    if (__atomic_compare_exchange_n (&self->shown->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+      return self->shown;
+  return NULL;
+}
+
+static EbbStorage *
+show (EbbPart *self)
+{
+  Buffer *buffer = self->buffer;
+  Shown *shown = g_new (Shown, 1);
+
+  if (self->n_shown++ == 0)
+    ebb_device_count (buffer->kind.device, EBB_PURPOSE_ACTIVATION, -(gint64) buffer->kind.size);
+  *shown = (Shown){ .part = self };
+  self->ref_count++;
+  __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
+  self->shown = shown->storage = ebb_storage_new_foreign (
+      buffer->kind.device, buffer->data + buffer->stride * self->index, buffer->kind.size, shown_free, shown);
+  return self->shown;
+}
+
+EbbTensor *
+ebb_part_show (EbbPart *self,
+               GError **error)
+{
+  const Kind *kind = &self->buffer->kind;
+  const gint64 n = (gint64) (kind->size / ebb_dtype_get_size (kind->dtype));
+  EbbStorage *storage;
+  EbbTensor *tensor;
+  gboolean is_changed;
+
+  pthread_mutex_lock (&self->buffer->pool->lock);
+  storage = find_shown (self);
+  if (storage == NULL && !self->is_changed)
+    storage = show (self);
+  is_changed = self->is_changed || storage->version > 0;
+  pthread_mutex_unlock (&self->buffer->pool->lock);
+  if (is_changed)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
+                   "contiguous store: %" G_GSIZE_FORMAT " bytes of %s on %s were changed in place after they came "
+                   "back, which is where the store keeps them: change a copy",
+                   kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device));
+      g_clear_pointer (&storage, ebb_storage_unref);
+      return NULL;
+    }
+  tensor = ebb_tensor_new_view (storage, 0, &n, NULL, 1, kind->dtype);
+  ebb_storage_unref (storage);
+  return tensor;
+}

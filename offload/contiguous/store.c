@@ -1,0 +1,466 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/contiguous/store.h"
+
+#include "offload/activation-store-private.h"
+#include "offload/contiguous/pool-private.h"
+
+#include <gio/gio.h>
+
+/**
+ * EbbContiguousStore:
+ *
+ * Keeps activations side by side in large buffers, so that what is kept from forward to backward does not lie scattered
+ * between what comes and goes: the rest of the memory stays in one piece.
+ *
+ * Each kind of tensor (device, element type, bytes) has a buffer for `n-checkpoints` of them, which is filled in order
+ * and given back in reverse; a part is free again when its handle is dropped. Where all parts are in use the next one
+ * is an error (%EBB_ERROR_NO_MEMORY), before anything is overwritten, or the store takes another buffer (`grow`).
+ * Buffers stay from step to step, and go with ebb_contiguous_store_reset(), with the store, or when a tensor of
+ * another size needs one while they hold nothing.
+ *
+ * Without a next store the parts lie on the tensors' own device, and what comes back is the part itself, not a copy:
+ * nothing may be changed in place in it; that would be found when it is asked for again (%EBB_ERROR_VERSION). With a
+ * next store that can reserve room, a host store or a disk store, the buffers lie there. Where the next store would
+ * leave tensors of a device in place, as the host store does on the CPU, the parts lie on that device.
+ */
+struct _EbbContiguousStore
+{
+  EbbActivationStore parent_instance;
+
+  EbbPartPool *pool;
+  EbbActivationStore *next;
+  guint n_checkpoints;
+  gboolean grow;
+};
+
+enum
+{
+  PROP_N_CHECKPOINTS = 1,
+  PROP_NEXT,
+  PROP_GROW,
+  PROP_N_BUFFERS,
+  PROP_N_PARTS,
+  PROP_N_PARTS_PEAK,
+  N_PROPS
+};
+
+static GParamSpec *properties[N_PROPS];
+
+static void ebb_contiguous_store_initable_init (GInitableIface *iface);
+
+G_DEFINE_FINAL_TYPE_WITH_CODE (EbbContiguousStore,
+                               ebb_contiguous_store,
+                               EBB_TYPE_ACTIVATION_STORE,
+                               G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_contiguous_store_initable_init))
+
+/* -- as a store ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a kind of store has functions of its own for that. */
+static gboolean
+can_reserve (EbbActivationStore *store)
+{
+  const EbbActivationStoreClass *klass = EBB_ACTIVATION_STORE_GET_CLASS (store);
+  const EbbActivationStoreClass *base = g_type_class_peek (EBB_TYPE_ACTIVATION_STORE);
+
+  return klass->reserve != base->reserve && klass->put_at != base->put_at;
+}
+
+static gboolean
+check (EbbContiguousStore *self,
+       GError **error)
+{
+  if (EBB_READ (self->n_checkpoints) == 0)
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                           "contiguous store: n-checkpoints is 0: must be how many tensors of a kind are kept at once");
+      return FALSE;
+    }
+  if (self->next != NULL && !can_reserve (self->next))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "contiguous store: next is an %s, which can't reserve room: must be a store that can, as "
+                   "EbbHostStore and EbbDiskStore, or none",
+                   G_OBJECT_TYPE_NAME (self->next));
+      return FALSE;
+    }
+  return TRUE;
+}
+
+static EbbHandle *
+ebb_contiguous_store_put (EbbActivationStore *store,
+                          EbbTensor *block,
+                          GError **error)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
+  EbbActivationStore *next = self->next;
+  EbbPart *part;
+
+  if (!check (self, error))
+    return NULL;
+  if (next != NULL && !EBB_ACTIVATION_STORE_GET_CLASS (next)->moves (next, block->storage->device))
+    next = NULL;
+  part = ebb_part_pool_put (self->pool, next, block, EBB_READ (self->n_checkpoints), EBB_READ (self->grow), error);
+  return part != NULL ? ebb_handle_new_for_data (part, (GDestroyNotify) ebb_part_drop) : NULL;
+}
+
+static EbbTensor *
+ebb_contiguous_store_get (EbbActivationStore *store,
+                          EbbHandle *handle,
+                          GError **error)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
+  EbbPart *part = ebb_handle_get_data (handle);
+  EbbHandle *inner = ebb_part_get_inner (part);
+
+  if (inner != NULL)
+    return ebb_activation_store_get_block (self->next, inner, error);
+  return ebb_part_show (part, error);
+}
+
+static void
+ebb_contiguous_store_prefetch (EbbActivationStore *store,
+                               EbbHandle *handle)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
+  EbbHandle *inner = ebb_part_get_inner (ebb_handle_get_data (handle));
+
+  if (inner != NULL)
+    ebb_activation_store_prefetch_block (self->next, inner);
+}
+
+static gboolean
+ebb_contiguous_store_synchronize (EbbActivationStore *store,
+                                  GError **error)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
+
+  return self->next == NULL || ebb_activation_store_synchronize (self->next, error);
+}
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+ebb_contiguous_store_initable_init_instance (GInitable *initable,
+                                             GCancellable *cancellable,
+                                             GError **error)
+{
+  return check (EBB_CONTIGUOUS_STORE (initable), error);
+}
+
+static void
+ebb_contiguous_store_initable_init (GInitableIface *iface)
+{
+  iface->init = ebb_contiguous_store_initable_init_instance;
+}
+
+static void
+ebb_contiguous_store_get_property (GObject *object,
+                                   guint id,
+                                   GValue *value,
+                                   GParamSpec *pspec)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (object);
+
+  switch (id)
+    {
+    case PROP_N_CHECKPOINTS:
+      g_value_set_uint (value, EBB_READ (self->n_checkpoints));
+      break;
+    case PROP_NEXT:
+      g_value_set_object (value, self->next);
+      break;
+    case PROP_GROW:
+      g_value_set_boolean (value, EBB_READ (self->grow));
+      break;
+    case PROP_N_BUFFERS:
+      g_value_set_uint (value, ebb_contiguous_store_get_n_buffers (self));
+      break;
+    case PROP_N_PARTS:
+      g_value_set_uint (value, ebb_contiguous_store_get_n_parts (self));
+      break;
+    case PROP_N_PARTS_PEAK:
+      g_value_set_uint (value, ebb_contiguous_store_get_n_parts_peak (self));
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_contiguous_store_set_property (GObject *object,
+                                   guint id,
+                                   const GValue *value,
+                                   GParamSpec *pspec)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (object);
+
+  switch (id)
+    {
+    case PROP_N_CHECKPOINTS:
+      ebb_contiguous_store_set_n_checkpoints (self, g_value_get_uint (value));
+      break;
+    case PROP_NEXT:
+      self->next = g_value_dup_object (value);
+      break;
+    case PROP_GROW:
+      ebb_contiguous_store_set_grow (self, g_value_get_boolean (value));
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_contiguous_store_finalize (GObject *object)
+{
+  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (object);
+
+  ebb_part_pool_unref (self->pool);
+  g_clear_object (&self->next);
+  G_OBJECT_CLASS (ebb_contiguous_store_parent_class)->finalize (object);
+}
+
+static void
+install_properties (GObjectClass *object_class)
+{
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
+
+  /**
+   * EbbContiguousStore:n-checkpoints:
+   *
+   * How many parts a buffer has: as many as tensors of one kind are kept at a time. That is the number of checkpoints,
+   * where each keeps one tensor of a kind.
+   */
+  properties[PROP_N_CHECKPOINTS] =
+      g_param_spec_uint ("n-checkpoints", NULL, NULL, 0, G_MAXUINT, 0, flags | G_PARAM_EXPLICIT_NOTIFY);
+  /**
+   * EbbContiguousStore:next:
+   *
+   * The store in which the buffers lie: one that can reserve room. None: on the device of the tensors.
+   */
+  properties[PROP_NEXT] =
+      g_param_spec_object ("next", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags | G_PARAM_CONSTRUCT_ONLY);
+  /**
+   * EbbContiguousStore:grow:
+   *
+   * Whether the store takes another buffer of `n-checkpoints` parts when all are in use; if not, that is an error.
+   */
+  properties[PROP_GROW] = g_param_spec_boolean ("grow", NULL, NULL, FALSE, flags | G_PARAM_EXPLICIT_NOTIFY);
+  /**
+   * EbbContiguousStore:n-buffers:
+   *
+   * How many buffers there are now.
+   */
+  properties[PROP_N_BUFFERS] =
+      g_param_spec_uint ("n-buffers", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
+  /**
+   * EbbContiguousStore:n-parts:
+   *
+   * How many parts are in use now.
+   */
+  properties[PROP_N_PARTS] =
+      g_param_spec_uint ("n-parts", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
+  /**
+   * EbbContiguousStore:n-parts-peak:
+   *
+   * The most parts that were in use at one time.
+   */
+  properties[PROP_N_PARTS_PEAK] =
+      g_param_spec_uint ("n-parts-peak", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_properties (object_class, N_PROPS, properties);
+}
+
+static void
+ebb_contiguous_store_class_init (EbbContiguousStoreClass *klass)
+{
+  EbbActivationStoreClass *store_class = EBB_ACTIVATION_STORE_CLASS (klass);
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->get_property = ebb_contiguous_store_get_property;
+  object_class->set_property = ebb_contiguous_store_set_property;
+  object_class->finalize = ebb_contiguous_store_finalize;
+  store_class->put = ebb_contiguous_store_put;
+  store_class->get = ebb_contiguous_store_get;
+  store_class->prefetch = ebb_contiguous_store_prefetch;
+  store_class->synchronize = ebb_contiguous_store_synchronize;
+  install_properties (object_class);
+}
+
+static void
+ebb_contiguous_store_init (EbbContiguousStore *self)
+{
+  self->pool = ebb_part_pool_new ();
+}
+
+/**
+ * ebb_contiguous_store_new:
+ * @n_checkpoints: how many tensors of a kind are kept at a time, at least 1
+ * @next: (nullable): the store in which the buffers lie; %NULL: on the device of the tensors
+ * @error: return location for an error
+ *
+ * Makes a store that keeps tensors side by side.
+ *
+ * Returns: (transfer full) (type EbbContiguousStore) (nullable): the store; %NULL with %EBB_ERROR_NOT_SUPPORTED if
+ *   @next can't reserve room, and with %EBB_ERROR_INVALID_ARGUMENT for 0 checkpoints
+ */
+EbbSavedTensorHooks *
+ebb_contiguous_store_new (guint n_checkpoints,
+                          EbbActivationStore *next,
+                          GError **error)
+{
+  g_return_val_if_fail (next == NULL || EBB_IS_ACTIVATION_STORE (next), NULL);
+
+  if (error != NULL && *error != NULL)
+    return NULL;
+  return g_initable_new (EBB_TYPE_CONTIGUOUS_STORE, NULL, error, "n-checkpoints", n_checkpoints, "next", next, NULL);
+}
+
+/**
+ * ebb_contiguous_store_get_n_checkpoints:
+ * @self: a contiguous store
+ *
+ * Returns: how many parts a buffer has
+ */
+guint
+ebb_contiguous_store_get_n_checkpoints (EbbContiguousStore *self)
+{
+  g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), 0);
+
+  return EBB_READ (self->n_checkpoints);
+}
+
+/**
+ * ebb_contiguous_store_set_n_checkpoints:
+ * @self: a contiguous store
+ * @n_checkpoints: how many parts a buffer has
+ *
+ * Sets the size of buffers that are made from now on. Those that are there stay as they are until
+ * ebb_contiguous_store_reset().
+ */
+void
+ebb_contiguous_store_set_n_checkpoints (EbbContiguousStore *self,
+                                        guint n_checkpoints)
+{
+  g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
+
+  if (EBB_READ (self->n_checkpoints) == n_checkpoints)
+    return;
+  EBB_WRITE (self->n_checkpoints, n_checkpoints);
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_N_CHECKPOINTS]);
+}
+
+/**
+ * ebb_contiguous_store_get_next:
+ * @self: a contiguous store
+ *
+ * Returns: (transfer none) (nullable): the store in which the buffers lie
+ */
+EbbActivationStore *
+ebb_contiguous_store_get_next (EbbContiguousStore *self)
+{
+  g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), NULL);
+
+  return self->next;
+}
+
+/**
+ * ebb_contiguous_store_get_grow:
+ * @self: a contiguous store
+ *
+ * Returns: whether another buffer is taken when all parts are in use
+ */
+gboolean
+ebb_contiguous_store_get_grow (EbbContiguousStore *self)
+{
+  g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), FALSE);
+
+  return EBB_READ (self->grow);
+}
+
+/**
+ * ebb_contiguous_store_set_grow:
+ * @self: a contiguous store
+ * @grow: %TRUE to take another buffer when all parts are in use; %FALSE, as at first, for an error
+ *
+ * Sets what becomes of a tensor for which no part is left.
+ */
+void
+ebb_contiguous_store_set_grow (EbbContiguousStore *self,
+                               gboolean grow)
+{
+  g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
+
+  grow = grow != FALSE;
+  if (EBB_READ (self->grow) == grow)
+    return;
+  EBB_WRITE (self->grow, grow);
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_GROW]);
+}
+
+/**
+ * ebb_contiguous_store_reset:
+ * @self: a contiguous store
+ *
+ * Begins anew, with empty buffers that are made when they are needed: between forwards that no backward follows, where
+ * the graphs of earlier ones still live. The handles of those keep their bytes; the memory goes with the last of them.
+ * Memory of buffers that hold nothing is given back at once.
+ */
+void
+ebb_contiguous_store_reset (EbbContiguousStore *self)
+{
+  g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
+
+  ebb_part_pool_reset (self->pool);
+}
+
+static EbbPartCounts
+get_counts (EbbContiguousStore *self)
+{
+  EbbPartCounts counts;
+
+  ebb_part_pool_get_counts (self->pool, &counts);
+  return counts;
+}
+
+/**
+ * ebb_contiguous_store_get_n_buffers:
+ * @self: a contiguous store
+ *
+ * Returns: how many buffers there are now, those included that live on after a reset
+ */
+guint
+ebb_contiguous_store_get_n_buffers (EbbContiguousStore *self)
+{
+  g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), 0);
+
+  return get_counts (self).n_buffers;
+}
+
+/**
+ * ebb_contiguous_store_get_n_parts:
+ * @self: a contiguous store
+ *
+ * Returns: how many parts are in use now, in all buffers
+ */
+guint
+ebb_contiguous_store_get_n_parts (EbbContiguousStore *self)
+{
+  g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), 0);
+
+  return get_counts (self).n_used;
+}
+
+/**
+ * ebb_contiguous_store_get_n_parts_peak:
+ * @self: a contiguous store
+ *
+ * Returns: the most parts in use at one time since the store was made: what `n-checkpoints` must be where there is one
+ *   kind of tensor
+ */
+guint
+ebb_contiguous_store_get_n_parts_peak (EbbContiguousStore *self)
+{
+  g_return_val_if_fail (EBB_IS_CONTIGUOUS_STORE (self), 0);
+
+  return get_counts (self).n_peak;
+}

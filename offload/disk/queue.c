@@ -1,0 +1,103 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/disk/queue-private.h"
+
+/* Failures in turn after which a disk is left alone. */
+#define MANY 4
+
+/* -- the thread ---------------------------------------------------------------------------------------------------- */
+
+static gboolean
+do_work (gpointer data)
+{
+  EbbDiskQueue *self = data;
+
+  if (self->reads.head != NULL)
+    ebb_disk_queue_run_read (self);
+  else if (self->writes.head != NULL)
+    ebb_disk_queue_run_write (self);
+  else
+    return FALSE;
+  return TRUE;
+}
+
+static const EbbWorkerKind kind = { "ebb-disk", "disk store", FALSE, do_work };
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+EbbDiskQueue *
+ebb_disk_queue_new (const char *folder,
+                    GError **error)
+{
+  EbbDiskFile *file = ebb_disk_file_new (folder, error);
+  EbbDiskQueue *self;
+
+  if (file == NULL)
+    return NULL;
+  self = g_new0 (EbbDiskQueue, 1);
+  self->ref_count = 1;
+  self->file = file;
+  ebb_worker_init (&self->worker, &kind, self);
+  return self;
+}
+
+EbbDiskQueue *
+ebb_disk_queue_ref (EbbDiskQueue *self)
+{
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+/* Records hold the queue, so there is nothing to do any more when it goes; nor does its own thread hold it. */
+void
+ebb_disk_queue_unref (EbbDiskQueue *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  ebb_worker_stop (&self->worker);
+  ebb_disk_queue_end_lingering (self, 0);
+  ebb_disk_file_unref (self->file);
+  ebb_worker_clear (&self->worker);
+  g_aligned_free (self->block);
+  g_free (self);
+}
+
+/* -- transfers and failures ---------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_disk_queue_end_transfer (EbbDiskQueue *self,
+                             EbbTransfer *transfer,
+                             GError **error)
+{
+  double seconds = 0, waited = 0;
+  gboolean ok = ebb_transfer_finish (transfer, NULL) || ebb_transfer_finish (transfer, error);
+
+  if (ok)
+    ebb_transfer_get_times (transfer, &seconds, &waited);
+  ebb_transfer_unref (transfer);
+  pthread_mutex_lock (&self->worker.lock);
+  self->worker.moving += seconds;
+  pthread_mutex_unlock (&self->worker.lock);
+  return ok;
+}
+
+void
+ebb_disk_wait_for_transfer (EbbTransfer *transfer)
+{
+  if (transfer == NULL)
+    return;
+  ebb_transfer_wait (transfer, NULL);
+  ebb_transfer_unref (transfer);
+}
+
+gboolean
+ebb_disk_queue_tell (EbbDiskQueue *self,
+                     GError **error)
+{
+  EbbDiskFailure *failure = &self->failure;
+
+  if (!failure->is_untold && failure->n_in_turn < MANY)
+    return TRUE;
+  failure->is_untold = FALSE;
+  ebb_disk_file_set_write_error (self->file, failure->size, failure->beside, failure->reason, error);
+  return FALSE;
+}

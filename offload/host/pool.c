@@ -1,0 +1,486 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/host/pool-private.h"
+
+#include "offload/host/wait-private.h"
+#include "offload/transfer/stall-private.h"
+
+/* A block that is this part larger than what is asked for will do, where memory is not limited. */
+#define LARGER 4
+
+struct _EbbHostPool
+{
+  /* under ebb_host_lock () */
+  EbbHostLimit limit;
+  GQueue in_use, kept; /* of EbbHostBlock; of those that are kept, the one that was given back first comes first */
+  guint64 n_in_use, n_kept;
+  guint n_taking; /* threads for which room was made that have no block yet */
+  GList link;
+};
+
+/* Of this process; under ebb_host_lock (). */
+static GQueue pools;
+
+/* Bytes of blocks that the CPU's counters know nothing of: those that are kept, and what blocks in use are larger than
+ * what was asked for. */
+static guint64 n_uncounted;
+
+EbbHostPool *
+ebb_host_pool_new (void)
+{
+  EbbHostPool *self = g_new0 (EbbHostPool, 1);
+
+  self->limit = (EbbHostLimit){ G_MAXUINT64, EBB_WHEN_FULL_WAIT, EBB_HOST_PATIENCE };
+  self->link.data = self;
+  ebb_host_lock ();
+  g_queue_push_tail_link (&pools, &self->link);
+  ebb_host_unlock ();
+  return self;
+}
+
+void
+ebb_host_pool_free (EbbHostPool *self)
+{
+  g_return_if_fail (g_queue_is_empty (&self->in_use));
+
+  ebb_host_lock ();
+  g_queue_unlink (&pools, &self->link);
+  ebb_host_unlock ();
+  ebb_host_pool_trim (self, NULL);
+  g_free (self);
+}
+
+void
+ebb_host_pool_get_limit (EbbHostPool *self,
+                         EbbHostLimit *limit)
+{
+  ebb_host_lock ();
+  *limit = self->limit;
+  ebb_host_unlock ();
+}
+
+void
+ebb_host_pool_set_limit (EbbHostPool *self,
+                         const EbbHostLimit *limit)
+{
+  ebb_host_lock ();
+  self->limit = *limit;
+  ebb_host_announce ();
+  ebb_host_unlock ();
+}
+
+/* -- the system's memory ------------------------------------------------------------------------------------------- */
+
+/* Bytes are counted as they are taken and given. The limit of the CPU holds for all that the pools have. */
+static void
+count (gint64 n_bytes)
+{
+  ebb_device_count (ebb_device_get_cpu (), EBB_PURPOSE_ACTIVATION, n_bytes);
+  __atomic_sub_fetch (&n_uncounted, (guint64) n_bytes, __ATOMIC_RELAXED);
+}
+
+/* What of memory for @size bytes is counted when it comes from the system. */
+static gint64
+get_counted (EbbDevice *device,
+             gsize size)
+{
+  return (gint64) (device->backend->streams != NULL ? size : size + EBB_TRANSFER_ALIGNMENT);
+}
+
+static void *
+alloc (EbbDevice *device,
+       gsize size,
+       GError **error)
+{
+  const guint64 beside = __atomic_load_n (&n_uncounted, __ATOMIC_RELAXED);
+  void *data;
+
+  if (!ebb_device_check_limit (ebb_device_get_cpu (), size, beside, error))
+    return NULL;
+  data = ebb_transfer_alloc_host (device, size, EBB_PURPOSE_ACTIVATION, error);
+  if (data != NULL)
+    count (-get_counted (device, size));
+  return data;
+}
+
+/* Where @error is NULL or set, what the device has to tell is left for others. */
+static gboolean
+finish (EbbTransfer *transfer,
+        GError **error)
+{
+  gboolean ok;
+
+  if (transfer == NULL)
+    return TRUE;
+  ok = ebb_transfer_is_done (transfer)
+       || ebb_transfer_finish (transfer, error != NULL && *error == NULL ? error : NULL);
+  ebb_transfer_unref (transfer);
+  return ok;
+}
+
+/* Once its copies are done. */
+static gboolean
+block_free (EbbHostBlock *block,
+            GError **error)
+{
+  gboolean ok = finish (block->in, error);
+
+  ok = finish (block->out, error) && ok;
+  count (get_counted (block->device, block->size));
+  ebb_transfer_free_host (block->device, block->data, block->size, EBB_PURPOSE_ACTIVATION);
+  g_free (block);
+  return ok;
+}
+
+static EbbHostBlock *
+block_new (EbbDevice *device,
+           gsize size,
+           GError **error)
+{
+  void *data = alloc (device, size, error);
+  EbbHostBlock *block;
+
+  if (data == NULL)
+    return NULL;
+  block = g_new0 (EbbHostBlock, 1);
+  *block = (EbbHostBlock){ .data = data, .size = size, .device = device, .link.data = block };
+  return block;
+}
+
+/* -- under the lock ------------------------------------------------------------------------------------------------ */
+
+static void
+unkeep (EbbHostPool *self,
+        EbbHostBlock *block)
+{
+  g_queue_unlink (&self->kept, &block->link);
+  self->n_kept -= block->size;
+}
+
+static void
+use (EbbHostPool *self,
+     EbbHostBlock *block)
+{
+  g_queue_push_tail_link (&self->in_use, &block->link);
+  self->n_in_use += block->size;
+}
+
+static gboolean
+fits (EbbHostPool *self,
+      guint64 size,
+      guint64 limit)
+{
+  return size <= limit && self->n_in_use + self->n_kept <= limit - size;
+}
+
+/* Of those that are kept, the one that suits best. */
+static EbbHostBlock *
+find_kept (EbbHostPool *self,
+           EbbDevice *device,
+           gsize size,
+           gsize most)
+{
+  EbbHostBlock *best = NULL;
+
+  for (GList *l = self->kept.head; l != NULL; l = l->next)
+    {
+      EbbHostBlock *block = l->data;
+
+      if (block->device != device || block->size < size || block->size > most)
+        continue;
+      if (block->size == size)
+        return block;
+      if (best == NULL || block->size < best->size)
+        best = block;
+    }
+  return best;
+}
+
+static gboolean
+may_get_some (EbbHostPool *self)
+{
+  if (self->n_taking > 0) /* another thread, as this one waits */
+    return TRUE;
+  for (GList *l = self->in_use.head; l != NULL; l = l->next)
+    if (ebb_host_owner_may_give (((EbbHostBlock *) l->data)->owner))
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+refuse (EbbHostPool *self,
+        gsize size,
+        const char *why,
+        GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+               "the host store is full: %" G_GSIZE_FORMAT " bytes asked for, %" G_GUINT64_FORMAT
+               " of %" G_GUINT64_FORMAT " in use%s; raise byte-limit, or set when-full and a fallback",
+               size, self->n_in_use, self->limit.n_bytes, why);
+  return FALSE;
+}
+
+static gboolean
+is_full (EbbHostPool *self,
+         gsize size)
+{
+  return size > self->limit.n_bytes || self->n_in_use > self->limit.n_bytes - size;
+}
+
+/* Waits, if that was asked for, until there is room; leaves the lock meanwhile. */
+static gboolean
+wait_for_room (EbbHostPool *self,
+               gsize size,
+               GError **error)
+{
+  const EbbHostLimit *limit = &self->limit; /* as it is whenever this thread has the lock */
+  const gint64 start = g_get_monotonic_time ();
+
+  while (is_full (self, size))
+    {
+      if (size > limit->n_bytes)
+        return refuse (self, size, ", and it is larger than the limit", error);
+      if (limit->when_full != EBB_WHEN_FULL_WAIT)
+        return refuse (self, size, "", error);
+      if (!may_get_some (self))
+        return refuse (self, size, ", and to wait for it would never end", error);
+      if (!ebb_host_wait (start + (gint64) (MIN (limit->patience, 1e9) * G_USEC_PER_SEC)))
+        return refuse (self, size, ", and waiting for it took too long", error);
+    }
+  return TRUE;
+}
+
+static gboolean
+wait_and_count (EbbHostPool *self,
+                EbbDevice *device,
+                gsize size,
+                double *waited,
+                GError **error)
+{
+  EbbStall stall;
+  gboolean ok;
+
+  if (!is_full (self, size))
+    return TRUE;
+  ebb_stall_begin (&stall, device);
+  ok = wait_for_room (self, size, error);
+  *waited += ebb_stall_end (&stall);
+  return ok;
+}
+
+/* Takes what is kept out of the way until @size bytes fit. */
+static void
+make_room (EbbHostPool *self,
+           gsize size,
+           guint64 limit,
+           GQueue *gone)
+{
+  while (!fits (self, size, limit) && self->kept.head != NULL)
+    {
+      EbbHostBlock *block = self->kept.head->data;
+
+      unkeep (self, block);
+      g_queue_push_tail_link (gone, &block->link);
+    }
+}
+
+/* -- taking and giving --------------------------------------------------------------------------------------------- */
+
+static gboolean
+free_all (GQueue *blocks,
+          GError **error)
+{
+  gboolean ok = TRUE;
+  GList *link;
+
+  while ((link = g_queue_pop_head_link (blocks)) != NULL)
+    ok = block_free (link->data, error) && ok;
+  return ok;
+}
+
+/* Under the lock. */
+static void
+take_kept (EbbHostPool *self,
+           GQueue *gone)
+{
+  GList *link;
+
+  while ((link = g_queue_pop_head_link (&self->kept)) != NULL)
+    g_queue_push_tail_link (gone, link);
+  self->n_kept = 0;
+}
+
+gboolean
+ebb_host_pool_trim (EbbHostPool *self,
+                    GError **error)
+{
+  GQueue gone = G_QUEUE_INIT;
+
+  ebb_host_lock ();
+  take_kept (self, &gone);
+  ebb_host_unlock ();
+  return free_all (&gone, error);
+}
+
+/* Where there is no more, what is kept, in whichever pool, may be in the way. */
+static EbbHostBlock *
+block_new_or_trim (EbbDevice *device,
+                   gsize size,
+                   GError **error)
+{
+  GError *local = NULL;
+  EbbHostBlock *block = block_new (device, size, &local);
+  GQueue gone = G_QUEUE_INIT;
+
+  if (block == NULL && g_error_matches (local, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+    {
+      ebb_host_lock ();
+      for (GList *l = pools.head; l != NULL; l = l->next)
+        take_kept (l->data, &gone);
+      ebb_host_unlock ();
+    }
+  if (!g_queue_is_empty (&gone))
+    {
+      g_clear_error (&local);
+      if (free_all (&gone, &local))
+        block = block_new (device, size, &local);
+    }
+  if (block == NULL)
+    g_propagate_error (error, local);
+  return block;
+}
+
+/* Room was made for a block of @size bytes: it is there, or NULL, and the room is for others. */
+static void
+end_taking (EbbHostPool *self,
+            EbbHostBlock *block,
+            gsize size)
+{
+  ebb_host_lock ();
+  self->n_taking--;
+  self->n_in_use -= size;
+  if (block != NULL)
+    {
+      use (self, block);
+      block->owner = ebb_host_owner_get ();
+    }
+  ebb_host_announce (); /* there is room, or somebody else to wait for */
+  ebb_host_unlock ();
+}
+
+/* A block that is kept, or NULL with room made for a new one; FALSE with @error set. */
+static gboolean
+find_or_make_room (EbbHostPool *self,
+                   EbbDevice *device,
+                   gsize size,
+                   EbbHostBlock **block,
+                   double *waited,
+                   GError **error)
+{
+  GQueue gone = G_QUEUE_INIT;
+
+  ebb_host_lock ();
+  if (!wait_and_count (self, device, size, waited, error))
+    {
+      ebb_host_unlock ();
+      return FALSE;
+    }
+  *block = find_kept (self, device, size, self->limit.n_bytes == G_MAXUINT64 ? size + size / LARGER : size);
+  if (*block != NULL)
+    {
+      unkeep (self, *block);
+      use (self, *block);
+      (*block)->owner = ebb_host_owner_get ();
+    }
+  else
+    {
+      make_room (self, size, self->limit.n_bytes, &gone);
+      self->n_in_use += size; /* so that no other thread takes the room */
+      self->n_taking++;
+    }
+  ebb_host_unlock ();
+  if (free_all (&gone, error))
+    return TRUE;
+  end_taking (self, NULL, size); /* something was in the way, so there is no block */
+  return FALSE;
+}
+
+EbbHostBlock *
+ebb_host_pool_take (EbbHostPool *self,
+                    EbbDevice *device,
+                    gsize size,
+                    double *waited,
+                    GError **error)
+{
+  EbbHostBlock *block = NULL;
+  gboolean ok = find_or_make_room (self, device, size, &block, waited, error);
+
+  if (block == NULL && ok)
+    {
+      block = block_new_or_trim (device, size, error);
+      end_taking (self, block, size);
+    }
+  if (block == NULL)
+    return NULL;
+  block->n_used = size;
+  count ((gint64) size);
+  return block;
+}
+
+void
+ebb_host_pool_give (EbbHostPool *self,
+                    EbbHostBlock *block)
+{
+  EbbHostOwner *owner;
+
+  count (-(gint64) block->n_used);
+  ebb_host_lock ();
+  owner = g_steal_pointer (&block->owner);
+  g_queue_unlink (&self->in_use, &block->link);
+  self->n_in_use -= block->size;
+  g_queue_push_tail_link (&self->kept, &block->link);
+  self->n_kept += block->size;
+  ebb_host_announce ();
+  ebb_host_unlock ();
+  ebb_host_owner_unref (owner);
+}
+
+void
+ebb_host_pool_get_bytes (EbbHostPool *self,
+                         guint64 *in_use,
+                         guint64 *kept)
+{
+  ebb_host_lock ();
+  *in_use = self->n_in_use;
+  *kept = self->n_kept;
+  ebb_host_unlock ();
+}
+
+/* -- copies -------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_host_block_note (EbbHostBlock *self,
+                     EbbTransfer *transfer,
+                     gboolean to_host)
+{
+  EbbTransfer **place = to_host ? &self->in : &self->out, *old;
+
+  ebb_host_lock ();
+  old = *place;
+  *place = ebb_transfer_ref (transfer);
+  ebb_host_unlock ();
+  g_clear_pointer (&old, ebb_transfer_unref);
+}
+
+EbbTransfer *
+ebb_host_block_get_reader (EbbHostBlock *self)
+{
+  EbbTransfer *reader;
+
+  ebb_host_lock ();
+  reader = self->out ? ebb_transfer_ref (self->out) : NULL;
+  ebb_host_unlock ();
+  if (reader == NULL || !ebb_transfer_is_done (reader))
+    return reader;
+  ebb_transfer_unref (reader);
+  return NULL;
+}

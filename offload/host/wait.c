@@ -1,0 +1,106 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/host/wait-private.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+struct _EbbHostOwner
+{
+  int ref_count;
+  /* under the lock */
+  gboolean waits, has_ended;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t change;
+
+static void thread_ended (gpointer data);
+static GPrivate own = G_PRIVATE_INIT (thread_ended);
+
+void
+ebb_host_lock (void)
+{
+  pthread_mutex_lock (&lock);
+}
+
+void
+ebb_host_unlock (void)
+{
+  pthread_mutex_unlock (&lock);
+}
+
+/* -- threads ------------------------------------------------------------------------------------------------------- */
+
+EbbHostOwner *
+ebb_host_owner_get (void)
+{
+  EbbHostOwner *owner = g_private_get (&own);
+
+  if (owner == NULL)
+    {
+      owner = g_new0 (EbbHostOwner, 1);
+      owner->ref_count = 1;
+      g_private_set (&own, owner);
+    }
+  __atomic_add_fetch (&owner->ref_count, 1, __ATOMIC_RELAXED);
+  return owner;
+}
+
+void
+ebb_host_owner_unref (EbbHostOwner *owner)
+{
+  if (__atomic_sub_fetch (&owner->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
+    g_free (owner);
+}
+
+static void
+thread_ended (gpointer data)
+{
+  EbbHostOwner *owner = data;
+
+  ebb_host_lock ();
+  owner->has_ended = TRUE;
+  ebb_host_announce ();
+  ebb_host_unlock ();
+  ebb_host_owner_unref (owner);
+}
+
+gboolean
+ebb_host_owner_may_give (EbbHostOwner *owner)
+{
+  return owner != g_private_get (&own) && !owner->has_ended && !owner->waits;
+}
+
+/* -- waiting ------------------------------------------------------------------------------------------------------- */
+
+static void __attribute__ ((constructor))
+make_condition (void)
+{
+  pthread_condattr_t attributes;
+
+  pthread_condattr_init (&attributes);
+  pthread_condattr_setclock (&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init (&change, &attributes);
+  pthread_condattr_destroy (&attributes);
+}
+
+gboolean
+ebb_host_wait (gint64 deadline)
+{
+  const struct timespec until = { .tv_sec = deadline / G_USEC_PER_SEC,
+                                  .tv_nsec = deadline % G_USEC_PER_SEC * 1000 };
+  EbbHostOwner *owner = ebb_host_owner_get ();
+  int result;
+
+  owner->waits = TRUE;
+  result = pthread_cond_timedwait (&change, &lock, &until);
+  owner->waits = FALSE;
+  ebb_host_owner_unref (owner);
+  return result != ETIMEDOUT;
+}
+
+void
+ebb_host_announce (void)
+{
+  pthread_cond_broadcast (&change);
+}

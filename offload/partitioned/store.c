@@ -1,0 +1,662 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "offload/partitioned/store.h"
+
+#include "dist/group/process-group-private.h"
+#include "offload/partitioned/record-private.h"
+#include "tensor/error-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
+
+#include <gio/gio.h>
+
+/**
+ * EbbPartitionedStore:
+ *
+ * Keeps of each tensor the part of one rank, for tensors that are the same on all ranks of a group: the inputs of
+ * checkpointed blocks under tensor parallelism. Of n elements on N ranks each rank keeps n / N, rounded up at most, and
+ * up to 32 more to compare. When backward asks for the tensor the ranks gather it (one all_gather), beside computing if
+ * it was prefetched, as what the same outermost module call has put is, see #EbbActivationStore:prefetch. Functions
+ * that are checkpointed outside of any module's call have nothing gathered ahead.
+ *
+ * All ranks of the group have such a store, each its own, and the same program: they put the same tensors, ask for them
+ * in the same order. A rank that asks for something else, or for nothing, or that has no memory to gather, makes all of
+ * them fail with %EBB_ERROR_PROCESS_GROUP. To drop a graph, a handle or a tensor that was brought back calls nothing: a
+ * rank may keep those of other module calls, and any tensor, for as long as it likes.
+ *
+ * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
+ * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept whole. So are
+ * integers and masks, results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and
+ * tensors of so few elements that a piece with its sample would not be smaller, or of fewer than
+ * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
+ *
+ * The pieces go to the next store (a contiguous, host, disk, keep or compressed store), or stay on the tensor's device.
+ * What the next store can't take goes to its fallback or to this one's, piece by piece, so that one rank may do so
+ * while others don't. In a group of one rank tensors are kept whole. The bytes held are those that this rank keeps, and
+ * what is gathered ahead until it is asked for.
+ */
+struct _EbbPartitionedStore
+{
+  EbbActivationStore parent_instance;
+
+  EbbPartitionRecords partition;
+  guint64 least_elements;
+  EbbPartitionCheck check;
+};
+
+enum
+{
+  PROP_GROUP = 1,
+  PROP_NEXT,
+  PROP_LEAST_ELEMENTS,
+  PROP_CHECK,
+  PROP_BYTES_WHOLE,
+  PROP_BYTES_KEPT,
+  PROP_N_PARTITIONED,
+  PROP_N_GATHERS,
+  N_PROPS
+};
+
+static GParamSpec *properties[N_PROPS];
+
+static void ebb_partitioned_store_initable_init (GInitableIface *iface);
+
+G_DEFINE_FINAL_TYPE_WITH_CODE (EbbPartitionedStore,
+                               ebb_partitioned_store,
+                               EBB_TYPE_ACTIVATION_STORE,
+                               G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_partitioned_store_initable_init))
+
+GType
+ebb_partition_check_get_type (void)
+{
+  static gsize type = 0;
+
+  if (g_once_init_enter (&type))
+    {
+      static const GEnumValue values[] = { { EBB_PARTITION_CHECK_NONE, "EBB_PARTITION_CHECK_NONE", "none" },
+                                           { EBB_PARTITION_CHECK_SAMPLE, "EBB_PARTITION_CHECK_SAMPLE", "sample" },
+                                           { EBB_PARTITION_CHECK_VALUES, "EBB_PARTITION_CHECK_VALUES", "values" },
+                                           { 0, NULL, NULL } };
+
+      g_once_init_leave (&type, g_enum_register_static ("EbbPartitionCheck", values));
+    }
+  return type;
+}
+
+/* -- the door ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+is_for_checkpoint (void)
+{
+  return ebb_thread.saving != NULL && g_str_equal (ebb_thread.saving->name, "checkpoint");
+}
+
+/* However small it is, so that no size decides whether a program works. */
+static gboolean
+check_apart (EbbPartitionedStore *self,
+             EbbTensor *tensor,
+             GError **error)
+{
+  GError *local = NULL;
+
+  if (!tensor->is_part || !ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->is_parameter || tensor->is_buffer
+      || ebb_is_stopped () || !is_for_checkpoint () || ebb_process_group_get_size (self->partition.group) == 1)
+    return TRUE;
+  if (ebb_activation_store_passes_filter (EBB_ACTIVATION_STORE (self), tensor, &local))
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
+
+      g_set_error (
+          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+          "partitioned store: %s %s is one rank's part already, not the same on the %u ranks of the group: "
+          "under sequence parallelism leave partitioning out, or leave this tensor out by a filter; or checkpoint the "
+          "block rather than the layer inside it",
+          ebb_dtype_get_name (tensor->view.dtype), shape, ebb_process_group_get_size (self->partition.group));
+      return FALSE;
+    }
+  if (local == NULL)
+    return TRUE;
+  g_propagate_error (error, local);
+  return FALSE;
+}
+
+static EbbHandle *
+ebb_partitioned_store_pack (EbbSavedTensorHooks *hooks,
+                            EbbTensor *tensor,
+                            GError **error)
+{
+  EbbPartitionedStore *self = EBB_PARTITIONED_STORE (hooks);
+
+  if (self->partition.group == NULL)
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                           "partitioned store: group is missing: must be the ranks that share tensors");
+      return NULL;
+    }
+  return check_apart (self, tensor, error)
+             ? EBB_SAVED_TENSOR_HOOKS_CLASS (ebb_partitioned_store_parent_class)->pack (hooks, tensor, error)
+             : NULL;
+}
+
+/* -- as a store ---------------------------------------------------------------------------------------------------- */
+
+/* Without a group every put fails, rather than that nothing is stored. */
+static gboolean
+ebb_partitioned_store_moves (EbbActivationStore *store,
+                             EbbDevice *device)
+{
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
+
+  return self->group == NULL || ebb_process_group_get_size (self->group) > 1
+         || (self->next != NULL && EBB_ACTIVATION_STORE_GET_CLASS (self->next)->moves (self->next, device));
+}
+
+/* TRUE if even the largest rank's piece, with the sample behind it, is smaller than the whole. */
+static gboolean
+is_smaller_in_pieces (EbbTensor *tensor,
+                      guint64 n_ranks,
+                      gboolean is_sampled)
+{
+  const guint64 n = (guint64) tensor->n_elements;
+  guint64 n_sampled = is_sampled ? 1 : 0;
+  EbbView sample;
+
+  ebb_partition_sample (&tensor->view, &sample);
+  for (int d = 0; d < sample.n_dims; d++)
+    n_sampled *= (guint64) sample.shape[d];
+  return n / n_ranks + (n % n_ranks != 0) + n_sampled < n;
+}
+
+/* The tensor that @block is put for, if it is to be divided.
+ *
+ * Not integers and masks, which are small, and the same wherever they come from: DeepSpeed and Megatron-LM divide what
+ * is floating point alone. Not results that a policy keeps: whether anybody has read one, and so will ask for it, a
+ * frame sees by addresses, which differ from rank to rank. Nor what another store has made of a tensor before it came
+ * here, of which it isn't known whether all ranks have the same, nor what lies beside the tensor in a block that
+ * another store has others share. */
+static EbbTensor *
+find_divisible (EbbPartitionedStore *self,
+                EbbTensor *block,
+                EbbPartitionCheck check)
+{
+  const EbbAtDoor *at_door = ebb_activation_store_get_at_door ();
+  const guint64 n_ranks = ebb_process_group_get_size (self->partition.group);
+  EbbTensor *tensor = at_door->store != NULL ? at_door->tensor : NULL;
+
+  if (tensor == NULL || tensor->storage != block->storage || tensor->is_part || ebb_thread.saves_result
+      || !ebb_dtype_is_floating_point (tensor->view.dtype))
+    return NULL;
+  if (at_door->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)
+    return NULL;
+  return n_ranks > 1 && (guint64) block->n_elements >= MAX (EBB_READ (self->least_elements), n_ranks)
+                 && is_smaller_in_pieces (tensor, n_ranks, check != EBB_PARTITION_CHECK_NONE)
+             ? tensor
+             : NULL;
+}
+
+static EbbHandle *
+ebb_partitioned_store_put (EbbActivationStore *store,
+                           EbbTensor *block,
+                           GError **error)
+{
+  EbbPartitionedStore *self = EBB_PARTITIONED_STORE (store);
+  const EbbPartitionCheck check =
+      ebb_thread.compares_values ? EBB_PARTITION_CHECK_VALUES : EBB_READ (self->check);
+  EbbPartitionRecord *record;
+  EbbTensor *tensor;
+
+  if (self->partition.group == NULL)
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                           "partitioned store: group is missing: must be the ranks that share tensors");
+      return NULL;
+    }
+  tensor = find_divisible (self, block, check);
+  if (tensor != NULL && check == EBB_PARTITION_CHECK_VALUES
+      && !ebb_partition_compare_values (self->partition.group, tensor, error))
+    return NULL;
+  if (tensor != NULL)
+    ebb_activation_store_note_divided ();
+  record = tensor != NULL ? ebb_partition_record_new (&self->partition, block, tensor,
+                                                      check != EBB_PARTITION_CHECK_NONE, error)
+                          : ebb_partition_record_new_whole (&self->partition, block, error);
+  return record != NULL ? ebb_handle_new_for_data (record, (GDestroyNotify) ebb_partition_record_free) : NULL;
+}
+
+static EbbTensor *
+ebb_partitioned_store_get (EbbActivationStore *store,
+                           EbbHandle *handle,
+                           GError **error)
+{
+  return ebb_partition_record_get (ebb_handle_get_data (handle), error);
+}
+
+static void
+ebb_partitioned_store_prefetch (EbbActivationStore *store,
+                                EbbHandle *handle)
+{
+  ebb_partition_record_prefetch (ebb_handle_get_data (handle));
+}
+
+static guint64
+ebb_partitioned_store_get_held_bytes (EbbActivationStore *store,
+                                      EbbHandle *handle)
+{
+  return ebb_partition_record_get_held_bytes (ebb_handle_get_data (handle));
+}
+
+static gboolean
+ebb_partitioned_store_synchronize (EbbActivationStore *store,
+                                   GError **error)
+{
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
+
+  if (self->group != NULL)
+    ebb_process_group_flush (self->group);
+  return self->next == NULL || ebb_activation_store_synchronize (self->next, error);
+}
+
+static void
+ebb_partitioned_store_reset_stats (EbbActivationStore *store)
+{
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
+
+  pthread_mutex_lock (&self->lock);
+  self->n_partitioned = self->n_gathers = 0;
+  pthread_mutex_unlock (&self->lock);
+}
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+ebb_partitioned_store_initable_init_instance (GInitable *initable,
+                                              GCancellable *cancellable,
+                                              GError **error)
+{
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (initable)->partition;
+
+  if (self->group == NULL)
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                           "partitioned store: group is missing: must be the ranks that share tensors");
+      return FALSE;
+    }
+  if (!EBB_IS_PARTITIONED_STORE (self->next))
+    return TRUE;
+  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                       "partitioned store: next is an EbbPartitionedStore, which would divide pieces once more, and "
+                       "these are not the same on its ranks: must be a store of another kind, or none");
+  return FALSE;
+}
+
+static void
+ebb_partitioned_store_initable_init (GInitableIface *iface)
+{
+  iface->init = ebb_partitioned_store_initable_init_instance;
+}
+
+static void
+ebb_partitioned_store_get_property (GObject *object,
+                                    guint id,
+                                    GValue *value,
+                                    GParamSpec *pspec)
+{
+  EbbPartitionedStore *self = EBB_PARTITIONED_STORE (object);
+
+  switch (id)
+    {
+    case PROP_GROUP:
+      g_value_set_object (value, self->partition.group);
+      break;
+    case PROP_NEXT:
+      g_value_set_object (value, self->partition.next);
+      break;
+    case PROP_LEAST_ELEMENTS:
+      g_value_set_uint64 (value, EBB_READ (self->least_elements));
+      break;
+    case PROP_CHECK:
+      g_value_set_enum (value, (gint) EBB_READ (self->check));
+      break;
+    case PROP_BYTES_WHOLE:
+      g_value_set_uint64 (value, ebb_partitioned_store_get_bytes_whole (self));
+      break;
+    case PROP_BYTES_KEPT:
+      g_value_set_uint64 (value, ebb_partitioned_store_get_bytes_kept (self));
+      break;
+    case PROP_N_PARTITIONED:
+      g_value_set_uint64 (value, ebb_partitioned_store_get_n_partitioned (self));
+      break;
+    case PROP_N_GATHERS:
+      g_value_set_uint64 (value, ebb_partitioned_store_get_n_gathers (self));
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_partitioned_store_set_property (GObject *object,
+                                    guint id,
+                                    const GValue *value,
+                                    GParamSpec *pspec)
+{
+  EbbPartitionedStore *self = EBB_PARTITIONED_STORE (object);
+
+  switch (id)
+    {
+    case PROP_GROUP:
+      self->partition.group = g_value_dup_object (value);
+      break;
+    case PROP_NEXT:
+      self->partition.next = g_value_dup_object (value);
+      break;
+    case PROP_LEAST_ELEMENTS:
+      ebb_partitioned_store_set_least_elements (self, g_value_get_uint64 (value));
+      break;
+    case PROP_CHECK:
+      ebb_partitioned_store_set_check (self, (EbbPartitionCheck) g_value_get_enum (value));
+      break;
+    default:
+      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    }
+}
+
+static void
+ebb_partitioned_store_finalize (GObject *object)
+{
+  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (object)->partition;
+
+  pthread_mutex_destroy (&self->lock);
+  g_clear_object (&self->next);
+  g_clear_object (&self->group);
+  G_OBJECT_CLASS (ebb_partitioned_store_parent_class)->finalize (object);
+}
+
+static void
+install_settings (void)
+{
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
+
+  /**
+   * EbbPartitionedStore:group:
+   *
+   * The ranks that share tensors, as those of a tensor-parallel model.
+   */
+  properties[PROP_GROUP] =
+      g_param_spec_object ("group", NULL, NULL, EBB_TYPE_PROCESS_GROUP, flags | G_PARAM_CONSTRUCT_ONLY);
+  /**
+   * EbbPartitionedStore:next:
+   *
+   * Where the pieces go. None: they stay on the device of the tensors.
+   */
+  properties[PROP_NEXT] =
+      g_param_spec_object ("next", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags | G_PARAM_CONSTRUCT_ONLY);
+  /**
+   * EbbPartitionedStore:least-elements:
+   *
+   * Tensors of fewer elements are kept whole, as those that would not be smaller in pieces always are. The same on all
+   * ranks. What is below #EbbActivationStore:least-size stays where it is before that.
+   */
+  properties[PROP_LEAST_ELEMENTS] =
+      g_param_spec_uint64 ("least-elements", NULL, NULL, 0, G_MAXUINT64, 0, flags | G_PARAM_EXPLICIT_NOTIFY);
+  /**
+   * EbbPartitionedStore:check:
+   *
+   * How tensors are compared between the ranks; the same on all ranks. What a checkpoint keeps that checks values
+   * (%EBB_DETERMINISM_CHECK_VALUES) is compared by values whatever this is.
+   */
+  properties[PROP_CHECK] = g_param_spec_enum ("check", NULL, NULL, EBB_TYPE_PARTITION_CHECK,
+                                              EBB_PARTITION_CHECK_SAMPLE, flags | G_PARAM_EXPLICIT_NOTIFY);
+}
+
+static void
+install_counters (void)
+{
+  const GParamFlags flags = G_PARAM_READABLE | G_PARAM_STATIC_STRINGS;
+
+  /**
+   * EbbPartitionedStore:bytes-whole:
+   *
+   * Bytes of the tensors of which pieces are held now.
+   */
+  properties[PROP_BYTES_WHOLE] = g_param_spec_uint64 ("bytes-whole", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  /**
+   * EbbPartitionedStore:bytes-kept:
+   *
+   * Bytes of this rank's pieces of them.
+   */
+  properties[PROP_BYTES_KEPT] = g_param_spec_uint64 ("bytes-kept", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  /**
+   * EbbPartitionedStore:n-partitioned:
+   *
+   * How many tensors were put in pieces so far.
+   */
+  properties[PROP_N_PARTITIONED] = g_param_spec_uint64 ("n-partitioned", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  /**
+   * EbbPartitionedStore:n-gathers:
+   *
+   * How many gathers were begun so far.
+   */
+  properties[PROP_N_GATHERS] = g_param_spec_uint64 ("n-gathers", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+}
+
+static void
+ebb_partitioned_store_class_init (EbbPartitionedStoreClass *klass)
+{
+  EbbActivationStoreClass *store_class = EBB_ACTIVATION_STORE_CLASS (klass);
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->get_property = ebb_partitioned_store_get_property;
+  object_class->set_property = ebb_partitioned_store_set_property;
+  object_class->finalize = ebb_partitioned_store_finalize;
+  EBB_SAVED_TENSOR_HOOKS_CLASS (klass)->pack = ebb_partitioned_store_pack;
+  store_class->moves = ebb_partitioned_store_moves;
+  store_class->put = ebb_partitioned_store_put;
+  store_class->get = ebb_partitioned_store_get;
+  store_class->prefetch = ebb_partitioned_store_prefetch;
+  store_class->synchronize = ebb_partitioned_store_synchronize;
+  store_class->reset_stats = ebb_partitioned_store_reset_stats;
+  store_class->get_held_bytes = ebb_partitioned_store_get_held_bytes;
+  install_settings ();
+  install_counters ();
+  g_object_class_install_properties (object_class, N_PROPS, properties);
+}
+
+static void
+ebb_partitioned_store_init (EbbPartitionedStore *self)
+{
+  ebb_activation_store_set_divides (EBB_ACTIVATION_STORE (self));
+  self->partition.store = EBB_ACTIVATION_STORE (self);
+  pthread_mutex_init (&self->partition.lock, NULL);
+  EBB_WRITE (self->check, EBB_PARTITION_CHECK_SAMPLE);
+}
+
+/**
+ * ebb_partitioned_store_new:
+ * @group: the ranks that share tensors
+ * @next: (nullable): where the pieces go; %NULL: they stay on the device of the tensors
+ * @error: return location for an error
+ *
+ * Makes a store that keeps one rank's part of each tensor. All ranks of @group make one; nothing is called for that.
+ *
+ * Returns: (transfer full) (type EbbPartitionedStore) (nullable): the store; %NULL with %EBB_ERROR_NOT_SUPPORTED if
+ *   @next is a partitioned store
+ */
+EbbSavedTensorHooks *
+ebb_partitioned_store_new (EbbProcessGroup *group,
+                           EbbActivationStore *next,
+                           GError **error)
+{
+  g_return_val_if_fail (next == NULL || EBB_IS_ACTIVATION_STORE (next), NULL);
+
+  if (!EBB_MAY_BEGIN (error, group))
+    return NULL;
+  return g_initable_new (EBB_TYPE_PARTITIONED_STORE, NULL, error, "group", group, "next", next, NULL);
+}
+
+/* -- settings ------------------------------------------------------------------------------------------------------ */
+
+/**
+ * ebb_partitioned_store_get_group:
+ * @self: a partitioned store
+ *
+ * Returns: (transfer none) (nullable): the ranks that share tensors
+ */
+EbbProcessGroup *
+ebb_partitioned_store_get_group (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), NULL);
+
+  return self->partition.group;
+}
+
+/**
+ * ebb_partitioned_store_get_next:
+ * @self: a partitioned store
+ *
+ * Returns: (transfer none) (nullable): where the pieces go
+ */
+EbbActivationStore *
+ebb_partitioned_store_get_next (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), NULL);
+
+  return self->partition.next;
+}
+
+/**
+ * ebb_partitioned_store_get_least_elements:
+ * @self: a partitioned store
+ *
+ * Returns: how many elements a tensor must have to be kept in pieces
+ */
+guint64
+ebb_partitioned_store_get_least_elements (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), 0);
+
+  return EBB_READ (self->least_elements);
+}
+
+/**
+ * ebb_partitioned_store_set_least_elements:
+ * @self: a partitioned store
+ * @n_elements: how many, 0 at first
+ *
+ * Has tensors of fewer elements kept whole from now on; see #EbbPartitionedStore:least-elements.
+ */
+void
+ebb_partitioned_store_set_least_elements (EbbPartitionedStore *self,
+                                          guint64 n_elements)
+{
+  g_return_if_fail (EBB_IS_PARTITIONED_STORE (self));
+
+  if (EBB_READ (self->least_elements) == n_elements)
+    return;
+  EBB_WRITE (self->least_elements, n_elements);
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LEAST_ELEMENTS]);
+}
+
+/**
+ * ebb_partitioned_store_get_check:
+ * @self: a partitioned store
+ *
+ * Returns: how tensors are compared between the ranks
+ */
+EbbPartitionCheck
+ebb_partitioned_store_get_check (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), EBB_PARTITION_CHECK_NONE);
+
+  return EBB_READ (self->check);
+}
+
+/**
+ * ebb_partitioned_store_set_check:
+ * @self: a partitioned store
+ * @check: how to compare; a sample at first
+ *
+ * Sets how what is put from now on is compared between the ranks; see #EbbPartitionedStore:check. To be called on all
+ * ranks alike.
+ */
+void
+ebb_partitioned_store_set_check (EbbPartitionedStore *self,
+                                 EbbPartitionCheck check)
+{
+  g_return_if_fail (EBB_IS_PARTITIONED_STORE (self));
+  g_return_if_fail ((guint) check <= EBB_PARTITION_CHECK_VALUES);
+
+  if (EBB_READ (self->check) == check)
+    return;
+  EBB_WRITE (self->check, check);
+  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_CHECK]);
+}
+
+/* -- counters ------------------------------------------------------------------------------------------------------ */
+
+static guint64
+read_counter (EbbPartitionedStore *self,
+              const guint64 *counter)
+{
+  guint64 value;
+
+  pthread_mutex_lock (&self->partition.lock);
+  value = *counter;
+  pthread_mutex_unlock (&self->partition.lock);
+  return value;
+}
+
+/**
+ * ebb_partitioned_store_get_bytes_whole:
+ * @self: a partitioned store
+ *
+ * Returns: the bytes of the tensors of which pieces are held now
+ */
+guint64
+ebb_partitioned_store_get_bytes_whole (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), 0);
+
+  return read_counter (self, &self->partition.bytes_whole);
+}
+
+/**
+ * ebb_partitioned_store_get_bytes_kept:
+ * @self: a partitioned store
+ *
+ * Returns: the bytes of this rank's pieces that are held now, wherever they lie
+ */
+guint64
+ebb_partitioned_store_get_bytes_kept (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), 0);
+
+  return read_counter (self, &self->partition.bytes_kept);
+}
+
+/**
+ * ebb_partitioned_store_get_n_partitioned:
+ * @self: a partitioned store
+ *
+ * Returns: how many tensors were put in pieces
+ */
+guint64
+ebb_partitioned_store_get_n_partitioned (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), 0);
+
+  return read_counter (self, &self->partition.n_partitioned);
+}
+
+/**
+ * ebb_partitioned_store_get_n_gathers:
+ * @self: a partitioned store
+ *
+ * Returns: how many gathers were begun: one for each tensor that a backward pass asks for
+ */
+guint64
+ebb_partitioned_store_get_n_gathers (EbbPartitionedStore *self)
+{
+  g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), 0);
+
+  return read_counter (self, &self->partition.n_gathers);
+}

@@ -1,0 +1,87 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/backend/backend-private.h"
+#include "tensor/memory.h"
+
+/* Bytes between the memory of a device and host memory. A transfer runs beside the device's computing where the device
+ * can do that; elsewhere, and on the CPU, it is done when it begins. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbTransfer EbbTransfer;
+
+/* Of host memory; where a device has no queues, as much is taken and counted in front of it. */
+#define EBB_TRANSFER_ALIGNMENT 4096
+
+/* Host memory that transfers of @device can run from and to, aligned and counted on the CPU. */
+void *ebb_transfer_alloc_host (EbbDevice *device,
+                               gsize size,
+                               EbbPurpose purpose,
+                               GError **error);
+void ebb_transfer_free_host (EbbDevice *device,
+                             void *host,
+                             gsize size,
+                             EbbPurpose purpose);
+
+/* Begins a copy that comes after all computing that was enqueued so far: what that has written is copied, and what it
+ * reads is not overwritten too early. It also comes after @after, if that is not NULL. Both memories must stay until it
+ * is done, or until computing was ordered after it where device memory is only given back. Transfers of one direction
+ * run one after another. */
+EbbTransfer *ebb_transfer_to_host_begin (EbbDevice *device,
+                                         void *host,
+                                         const void *data,
+                                         gsize size,
+                                         EbbTransfer *after,
+                                         GError **error);
+EbbTransfer *ebb_transfer_from_host_begin (EbbDevice *device,
+                                           void *data,
+                                           const void *host,
+                                           gsize size,
+                                           EbbTransfer *after,
+                                           GError **error);
+/* A transfer of nothing, done when all computing that was enqueued so far is. */
+EbbTransfer *ebb_transfer_mark (EbbDevice *device,
+                                GError **error);
+/* As ebb_transfer_from_host_begin (), but it comes after @after alone: a mark, from the time when @data was taken. For
+ * a copy that another thread begins later, when its bytes are there. */
+EbbTransfer *ebb_transfer_from_host_begin_after (EbbDevice *device,
+                                                 void *data,
+                                                 const void *host,
+                                                 gsize size,
+                                                 EbbTransfer *after,
+                                                 GError **error);
+EbbTransfer *ebb_transfer_ref (EbbTransfer *transfer);
+void ebb_transfer_unref (EbbTransfer *transfer);
+EbbDevice *ebb_transfer_get_device (EbbTransfer *transfer);
+/* Computing that is enqueued from now on comes after the transfer. */
+gboolean ebb_transfer_order (EbbTransfer *transfer,
+                             GError **error);
+/* The host waits for it: FALSE with @error set if it failed. */
+gboolean ebb_transfer_wait (EbbTransfer *transfer,
+                            GError **error);
+/* The same at the end of a step, say: nothing waits that could go on, so it does not count as waited. */
+gboolean ebb_transfer_finish (EbbTransfer *transfer,
+                              GError **error);
+/* TRUE: it is over, and the host may use, overwrite or give back both memories. */
+gboolean ebb_transfer_is_done (EbbTransfer *transfer);
+/* The same for who only counts: nothing else may follow from it, since a run in which it is FALSE must be right too. */
+gboolean ebb_transfer_is_over (EbbTransfer *transfer);
+/* Of a transfer that is done: seconds that it took, and that computing and the host stood waiting for it. */
+void ebb_transfer_get_times (EbbTransfer *transfer,
+                             double *seconds,
+                             double *waited);
+
+/* At once: done when the function returns. The host memory may be any. */
+gboolean ebb_transfer_to_host (EbbDevice *device,
+                               void *host,
+                               const void *data,
+                               gsize size,
+                               GError **error);
+gboolean ebb_transfer_from_host (EbbDevice *device,
+                                 void *data,
+                                 const void *host,
+                                 gsize size,
+                                 GError **error);
+
+G_END_DECLS

@@ -1,0 +1,240 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* pthread_setname_np */
+#endif
+#include "offload/transfer/worker-private.h"
+
+#include "tensor/thread-private.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+/* -- forks --------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t workers_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t workers_change = PTHREAD_COND_INITIALIZER;
+static GList *workers;
+static guint n_forks;   /* that wait for workers */
+static guint n_entered; /* workers between enter and leave */
+static guint n_asking;  /* those of them that may wait for others */
+
+void
+ebb_worker_enter (EbbWorker *self)
+{
+  pthread_mutex_lock (&workers_lock);
+  while (n_forks > 0 && n_asking == 0) /* else somebody may wait for this one */
+    pthread_cond_wait (&workers_change, &workers_lock);
+  n_entered++;
+  if (self->kind->asks_others)
+    n_asking++;
+  pthread_mutex_unlock (&workers_lock);
+}
+
+void
+ebb_worker_leave (EbbWorker *self)
+{
+  pthread_mutex_lock (&workers_lock);
+  n_entered--;
+  if (self->kind->asks_others)
+    n_asking--;
+  if (n_forks > 0)
+    pthread_cond_broadcast (&workers_change);
+  pthread_mutex_unlock (&workers_lock);
+}
+
+static void
+before_fork (void)
+{
+  pthread_mutex_lock (&workers_lock);
+  n_forks++;
+  while (n_entered > 0)
+    pthread_cond_wait (&workers_change, &workers_lock);
+  for (GList *l = workers; l != NULL; l = l->next)
+    pthread_mutex_lock (&((EbbWorker *) l->data)->lock);
+}
+
+static void
+unlock_all (void)
+{
+  for (GList *l = workers; l != NULL; l = l->next)
+    pthread_mutex_unlock (&((EbbWorker *) l->data)->lock);
+  pthread_mutex_unlock (&workers_lock);
+}
+
+static void
+after_fork_in_parent (void)
+{
+  n_forks--;
+  pthread_cond_broadcast (&workers_change);
+  unlock_all ();
+}
+
+/* Those who waited for a condition are not there any more. */
+static void
+after_fork_in_child (void)
+{
+  n_forks = 0;
+  pthread_cond_init (&workers_change, NULL);
+  for (GList *l = workers; l != NULL; l = l->next)
+    {
+      EbbWorker *self = l->data;
+
+      pthread_cond_init (&self->work, NULL);
+      pthread_cond_init (&self->change, NULL);
+    }
+  unlock_all ();
+}
+
+static void
+watch_forks (EbbWorker *self)
+{
+  static gboolean watching;
+
+  pthread_mutex_lock (&workers_lock);
+  if (!watching)
+    watching = pthread_atfork (before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+  workers = g_list_prepend (workers, self);
+  pthread_mutex_unlock (&workers_lock);
+}
+
+/* -- the thread ---------------------------------------------------------------------------------------------------- */
+
+static void *
+run (void *data)
+{
+  EbbWorker *self = data;
+
+  ebb_thread.account = self->account;
+  pthread_mutex_lock (&self->lock);
+  while (!self->quit)
+    if (!self->kind->work (self->data))
+      pthread_cond_wait (&self->work, &self->lock);
+  pthread_mutex_unlock (&self->lock);
+  return NULL;
+}
+
+/* No signal is handled there; one for a file that grew too large would be the end of the process. */
+static int
+create_thread (EbbWorker *self)
+{
+  sigset_t all, old;
+  int reason;
+
+  g_clear_pointer (&self->account, ebb_memory_account_unref);
+  if (ebb_thread.account != NULL)
+    self->account = ebb_memory_account_ref (ebb_thread.account);
+  sigfillset (&all);
+  pthread_sigmask (SIG_SETMASK, &all, &old);
+  reason = pthread_create (&self->thread, NULL, run, self);
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+#ifdef __linux__
+  if (reason == 0)
+    pthread_setname_np (self->thread, self->kind->thread_name);
+#endif
+  return reason;
+}
+
+gboolean
+ebb_worker_start (EbbWorker *self,
+                  GError **error)
+{
+  int reason = 0;
+
+  pthread_mutex_lock (&self->lock);
+  if (!self->has_thread)
+    reason = create_thread (self);
+  self->has_thread = reason == 0;
+  pthread_mutex_unlock (&self->lock);
+  if (reason == 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->kind->store,
+               g_strerror (reason));
+  return FALSE;
+}
+
+void
+ebb_worker_stop (EbbWorker *self)
+{
+  if (!self->has_thread || !ebb_worker_is_own (self))
+    return;
+  pthread_mutex_lock (&self->lock);
+  self->quit = TRUE;
+  pthread_cond_signal (&self->work);
+  pthread_mutex_unlock (&self->lock);
+  pthread_join (self->thread, NULL);
+  self->has_thread = FALSE;
+}
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_worker_init (EbbWorker *self,
+                 const EbbWorkerKind *kind,
+                 gpointer data)
+{
+  self->kind = kind;
+  self->data = data;
+  self->owner = getpid ();
+  pthread_mutex_init (&self->lock, NULL);
+  pthread_cond_init (&self->work, NULL);
+  pthread_cond_init (&self->change, NULL);
+  watch_forks (self);
+}
+
+void
+ebb_worker_clear (EbbWorker *self)
+{
+  pthread_mutex_lock (&workers_lock);
+  workers = g_list_remove (workers, self);
+  pthread_mutex_unlock (&workers_lock);
+  pthread_cond_destroy (&self->work);
+  pthread_cond_destroy (&self->change);
+  pthread_mutex_destroy (&self->lock);
+  g_clear_pointer (&self->account, ebb_memory_account_unref);
+}
+
+gboolean
+ebb_worker_is_own (EbbWorker *self)
+{
+  return self->owner == getpid ();
+}
+
+/* -- waiting and counting ------------------------------------------------------------------------------------------ */
+
+void
+ebb_worker_wait (EbbWorker *self,
+                 EbbDevice *device)
+{
+  EbbStall stall;
+
+  ebb_stall_begin (&stall, device);
+  pthread_cond_wait (&self->change, &self->lock);
+  self->waited += ebb_stall_end (&stall);
+}
+
+void
+ebb_worker_count_moving (EbbWorker *self,
+                         gint64 start)
+{
+  self->moving += (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
+}
+
+void
+ebb_worker_count_own (EbbWorker *self,
+                      EbbStall *stall)
+{
+  ebb_worker_count_moving (self, stall->start);
+  self->waited += ebb_stall_end (stall);
+}
+
+void
+ebb_worker_take_seconds (EbbWorker *self,
+                         double *moving,
+                         double *waited)
+{
+  pthread_mutex_lock (&self->lock);
+  *moving = self->moving;
+  *waited = self->waited;
+  self->moving = self->waited = 0;
+  pthread_mutex_unlock (&self->lock);
+}

@@ -1,0 +1,273 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/autograd/autograd.h"
+#include "tensor/backend/kernel-private.h"
+#include "tensor/random.h"
+#include "tensor/tensor-private.h"
+
+/* How an op is made. A public function such as ebb_tanh () checks its operands, describes its outputs in an EbbOpCall
+ * and hands it to ebb_op_finish (), the one gate through which every op passes:
+ *
+ *   EbbOpCall call;
+ *
+ *   if (!ebb_op_begin (&call, &ebb_op_tanh, error, 1, x))   // error set, an operand NULL, devices that differ: FALSE
+ *     return NULL;
+ *   call.params.unary.op = EBB_UNARY_TANH;
+ *   ebb_op_add_output_like (&call, x);
+ *   ebb_op_save_output (&call, 0);                           // what backward will need
+ *   return ebb_op_finish1 (&call, error);                    // allocate, run, record: the one result
+ *
+ * The gate allocates the outputs, runs the op (unless a recompute has them, or has stopped), and records an autograd
+ * node if a gradient can flow. */
+
+G_BEGIN_DECLS
+
+#define EBB_OP_MAX_INPUTS 10
+#define EBB_OP_MAX_OUTPUTS 5
+#define EBB_OP_MAX_SAVED 10
+#define EBB_MAX_REBUILD 4
+
+typedef struct _EbbOp EbbOp;
+typedef struct _EbbOpCall EbbOpCall;
+typedef struct _EbbBackward EbbBackward;
+
+/* What a policy may want to know about an op. */
+typedef enum
+{
+  EBB_OP_POINTWISE,
+  EBB_OP_REDUCTION,
+  EBB_OP_NORMALIZATION,
+  EBB_OP_PRODUCT,
+  EBB_OP_ATTENTION,
+  EBB_OP_LOSS,
+  EBB_OP_INDEXING,
+  EBB_OP_RANDOM,
+  EBB_OP_COPY,       /* casts, copies: never kept, never counted */
+  EBB_OP_VIEW,       /* shares its input's storage: no kernel */
+  EBB_OP_COLLECTIVE, /* moves values between ranks: no arithmetic of its own, but worth keeping */
+  EBB_OP_GRADIENT    /* runs in backward only */
+} EbbOpKind;
+
+/* Whether the results are one rank's part of something, or its summand: not the same on all ranks. */
+typedef enum
+{
+  EBB_OP_PART_IF_INPUT, /* if an operand is */
+  EBB_OP_GIVES_PART,
+  EBB_OP_GIVES_WHOLE
+} EbbOpPart;
+
+struct _EbbOp
+{
+  const char *name; /* as in the public function: "layer_norm" */
+  EbbOpKind kind;
+  EbbKernel kernel; /* launched with the call's inputs and outputs, unless @run is set */
+  gboolean (*run) (EbbOpCall *call,
+                   GError **error);
+  gboolean (*backward) (EbbBackward *ctx,
+                        GError **error); /* NULL: not differentiable */
+  gboolean asks; /* backward () calls ebb_backward_get_saved () for what may have to be made again */
+  EbbOpPart part;
+};
+
+/* What a result is made again from, beside its operands: as the call had it. */
+typedef struct
+{
+  EbbKernelParams params;
+  gint64 extra_i[EBB_MAX_DIMS + 4];
+  GObject *owner;
+} EbbRebuild;
+
+/* Makes an output of a call again: one kernel, or one collective, on @operands, NULL where one was left out, to
+ * @output. */
+typedef gboolean (*EbbRebuildFunc) (const EbbRebuild *rebuild,
+                                    EbbTensor **operands,
+                                    EbbTensor *output,
+                                    GError **error);
+
+struct _EbbOpCall
+{
+  const EbbOp *op;
+  guint n_inputs, n_outputs, n_saved;
+  EbbTensor *inputs[EBB_OP_MAX_INPUTS]; /* not owned; NULL where an optional one is left out. The kernel's operands */
+  EbbTensor *edges[EBB_OP_MAX_INPUTS];       /* not owned; whose gradient backward gives: the inputs unless changed, as
+                                           * when an input is a cast or contiguous stand-in without a node */
+  EbbTensor *outputs[EBB_OP_MAX_OUTPUTS];    /* owned until finished */
+  guint32 non_differentiable;                /* bit mask of outputs: index, statistics, ... Integer ones are anyway */
+  guint32 updated;                           /* bit mask of inputs that the op moves and its outputs don't depend on */
+  guint32 saved_is_output;                   /* bit mask over saved */
+  EbbTensor *saved[EBB_OP_MAX_SAVED];        /* not owned; NULL allowed, comes back NULL */
+  EbbTensor *temporaries[EBB_OP_MAX_INPUTS]; /* owned stand-ins, see ebb_op_contiguous () */
+  guint n_temporaries;
+  EbbRebuildFunc rebuild; /* makes output @rebuild_output again; NULL: none does. See ebb_op_rebuild_output () */
+  guint8 rebuild_output, n_rebuild;
+  gint8 rebuild_from[EBB_MAX_REBUILD];
+  EbbDevice *device;   /* where the outputs are made if there are no inputs; NULL: the CPU */
+  GObject *owner;      /* not owned; what backward talks over, as a process group: the node keeps it. NULL: nothing */
+  gboolean needs_grad; /* set by ebb_op_begin (): grad mode is on and an edge requires a gradient */
+  EbbKernelParams params;
+  struct
+  {
+    double f[4];
+    gint64 i[EBB_MAX_DIMS + 4];
+  } extra; /* plain data of the op's own, copied to the node */
+};
+
+struct _EbbBackward
+{
+  const EbbOp *op;
+  guint n_inputs, n_outputs;
+  EbbTensor **grad_outputs; /* NULL where no gradient came: zero. The function may steal one: take it, set NULL */
+  EbbTensor *saved[EBB_OP_MAX_SAVED];
+  EbbTensor *grad_inputs[EBB_OP_MAX_INPUTS]; /* out, owned; NULL: none. A dtype other than the edge's is cast */
+  guint32 needs;                             /* bit i: the gradient of edge i is wanted */
+  const EbbKernelParams *params;
+  const gint64 *extra_i;
+  const double *extra_f;
+  EbbDevice *device; /* of the gradients */
+  GObject *owner;    /* the call's, not owned */
+  struct _EbbNode *node;
+};
+
+/* Begins a call with @n_inputs required operands (use ebb_op_add_optional () for those that may be NULL). */
+gboolean ebb_op_begin (EbbOpCall *call,
+                       const EbbOp *op,
+                       GError **error,
+                       guint n_inputs,
+                       ...);
+/* An operand that may be NULL; still must be on the same device: FALSE with @error otherwise (and the call cleared). */
+gboolean ebb_op_add_optional (EbbOpCall *call,
+                              EbbTensor *tensor,
+                              GError **error);
+/* Replaces input @index by a contiguous copy where it is not contiguous, the edge stays. FALSE: error, call cleared. */
+gboolean ebb_op_contiguous (EbbOpCall *call,
+                            guint index,
+                            GError **error);
+/* Replaces input @index by a cast stand-in (cached for parameters under autocast), the edge stays. */
+gboolean ebb_op_cast (EbbOpCall *call,
+                      guint index,
+                      EbbDType dtype,
+                      GError **error);
+/* Replaces input @index by a view expanded to @shape (strides 0); the edge stays. The shapes were checked. */
+void ebb_op_expand (EbbOpCall *call,
+                    guint index,
+                    const gint64 *shape,
+                    guint n_dims);
+/* Describes the next output; allocated by ebb_op_finish (). */
+void ebb_op_add_output (EbbOpCall *call,
+                        EbbDType dtype,
+                        const gint64 *shape,
+                        guint n_dims);
+void ebb_op_add_output_like (EbbOpCall *call,
+                             EbbTensor *tensor);
+/* What backward will find in ctx->saved, in this order. An input is saved as the parameter when it stands in for one.
+ */
+void ebb_op_save_input (EbbOpCall *call,
+                        guint index);
+void ebb_op_save_output (EbbOpCall *call,
+                         guint index);
+/* Says how output @index can be made again, bit for bit, by one cheap kernel from @n operands that backward keeps
+ * anyway: inputs by their index, outputs by ~index. Whoever would keep the output for backward keeps these instead. */
+void ebb_op_rebuild_output (EbbOpCall *call,
+                            guint index,
+                            EbbRebuildFunc func,
+                            guint n,
+                            ...);
+/* Gives up: drops what the call holds. Returns FALSE. */
+gboolean ebb_op_clear (EbbOpCall *call);
+/* Fails with @format..., gives up and returns FALSE. */
+gboolean ebb_op_fail (EbbOpCall *call,
+                      GError **error,
+                      EbbError code,
+                      const char *format,
+                      ...) G_GNUC_PRINTF (4, 5);
+
+/* Allocates, runs, records. The outputs are then owned by the caller in call->outputs. */
+gboolean ebb_op_finish (EbbOpCall *call,
+                        GError **error);
+/* The same with a single (first) result returned, the other outputs dropped (they may have been saved). */
+EbbTensor *ebb_op_finish1 (EbbOpCall *call,
+                           GError **error);
+/* The floating-point operations of a described call, by convention: 2 M N K for products, and those inside attention
+ * (of a causal one, half) and fused losses; else one for each element of the results. */
+guint64 ebb_op_call_get_flop (const EbbOpCall *call);
+/* For view ops: @view shares the input's storage; records the node. */
+EbbTensor *ebb_op_finish_view (EbbOpCall *call,
+                               EbbTensor *view,
+                               GError **error);
+
+/* The same for @call->outputs, several views of one input; they are then owned by the caller. */
+gboolean ebb_op_finish_views (EbbOpCall *call,
+                              GError **error);
+
+/* Where the outputs are made. */
+EbbDevice *ebb_op_call_get_device (EbbOpCall *call);
+
+/* Launches one kernel on @device now. For run () and backward () functions that need more than one. Skipped, returning
+ * TRUE, when a recompute has stopped early. */
+gboolean ebb_launch (EbbDevice *device,
+                     EbbLaunch *launch,
+                     GError **error);
+/* Convenience: clears @launch and sets its kernel; then set params; then add operands (NULL allowed). */
+void ebb_launch_init (EbbLaunch *launch,
+                      EbbKernel kernel);
+void ebb_launch_input (EbbLaunch *launch,
+                       EbbTensor *tensor);
+void ebb_launch_output (EbbLaunch *launch,
+                        EbbTensor *tensor);
+
+/* Backward helpers. All of backward runs without recording. */
+
+/* A dense tensor for the gradient of edge @index, filled by the caller: FRESH memory, or, when the edge is a leaf that
+ * already has a gradient of @dtype and contiguous layout, that very gradient with *accumulate TRUE: then the caller
+ * adds into it, and sets ctx->grad_inputs[index] to the returned tensor as always. */
+EbbTensor *ebb_backward_grad_buffer (EbbBackward *ctx,
+                                     guint index,
+                                     EbbDType dtype,
+                                     const gint64 *shape,
+                                     guint n_dims,
+                                     gboolean *accumulate,
+                                     GError **error);
+/* grad_outputs[index] made contiguous in @dtype, owned; in place reuse is allowed when ebb_tensor_is_unshared (). */
+EbbTensor *ebb_backward_take_grad (EbbBackward *ctx,
+                                   guint index,
+                                   EbbDType dtype,
+                                   GError **error);
+/* saved[index], owned, and let go by the node unless the graph is retained: the caller may overwrite it, or hand it
+ * over as a gradient, when ebb_tensor_is_unshared (). */
+EbbTensor *ebb_backward_take_saved (EbbBackward *ctx,
+                                    guint index);
+/* saved[index], not owned, for an op that asks: a tensor that has to be made again is made at the first call. */
+EbbTensor *ebb_backward_get_saved (EbbBackward *ctx,
+                                   guint index,
+                                   GError **error);
+/* A tensor to write a result of @tensor's shape and dtype to: @tensor itself (a new reference) if nobody else can see
+ * it, else new memory. */
+EbbTensor *ebb_tensor_new_reusing (EbbTensor *tensor,
+                                   GError **error);
+/* Sums @grad to @shape where broadcasting had expanded it; takes a reference if nothing is to be done. */
+EbbTensor *ebb_sum_to_shape (EbbTensor *grad,
+                             const gint64 *shape,
+                             guint n_dims,
+                             GError **error);
+
+/* Shape helpers for ops. */
+gboolean ebb_broadcast_shapes (const char *op_name,
+                               EbbTensor *a,
+                               EbbTensor *b,
+                               gint64 *shape,
+                               guint *n_dims,
+                               GError **error);
+/* Makes @dim in [-n, n) to [0, n), else an error that names @op_name, the value and the range. */
+gboolean ebb_normalize_dim (const char *op_name,
+                            int *dim,
+                            guint n_dims,
+                            GError **error);
+char *ebb_shape_to_string (const gint64 *shape,
+                           guint n_dims);
+
+/* Takes n_numbers 32-bit draws from @generator (NULL: the thread's default): returns the name of the first. */
+EbbPhilox ebb_generator_take (EbbGenerator *generator,
+                              guint64 n_numbers);
+
+G_END_DECLS

@@ -1,0 +1,168 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/autograd/op-private.h"
+
+/* What the ops' files share: operand checks, views for launches, launches of single kernels. Nothing here records. */
+
+G_BEGIN_DECLS
+
+#define EBB_FULL_SHAPE(tensor) (tensor)->view.shape, (guint) (tensor)->view.n_dims
+#define EBB_DEVICE_OF(tensor) ((tensor)->storage->device)
+
+/* TRUE if all inputs are f32 or bf16, else fails, naming the dtype. */
+gboolean ebb_op_check_floating (EbbOpCall *call,
+                                GError **error);
+/* TRUE if no input is f16, else fails. */
+gboolean ebb_op_check_not_f16 (EbbOpCall *call,
+                               GError **error);
+/* The dtype in which inputs @a and @b meet: ebb_dtype_promote (), but a 0-dimensional one gives way within its kind. */
+EbbDType ebb_op_promote (const EbbOpCall *call,
+                         guint a,
+                         guint b);
+/* Casts input 0, if of bool or integers, to a dtype that holds @value too: f32 unless its own does. */
+gboolean ebb_op_promote_to_scalar (EbbOpCall *call,
+                                   double value,
+                                   GError **error);
+/* Expands inputs @a and @b to their common shape and notes in extra.i[a] and [b] how to sum the gradients back. FALSE:
+ * error, call cleared. */
+gboolean ebb_op_broadcast (EbbOpCall *call,
+                           guint a,
+                           guint b,
+                           gint64 *shape,
+                           guint *n_dims,
+                           GError **error);
+/* The next thing saved is nothing: comes back NULL. */
+void ebb_op_save_nothing (EbbOpCall *call);
+/* Input @index, of integers: fails unless each is in [0, limit) or @ignore. Makes it contiguous. Waits for the device.
+ * FALSE: error, call cleared. */
+gboolean ebb_op_check_indices (EbbOpCall *call,
+                               guint index,
+                               gint64 limit,
+                               const gint64 *ignore,
+                               GError **error);
+gboolean ebb_shapes_equal (const EbbView *a,
+                           const EbbView *b);
+
+/* @source as it is seen in @shape, to which it is known to broadcast. */
+void ebb_view_expand_to (EbbView *view,
+                         const EbbView *source,
+                         const gint64 *shape,
+                         guint n_dims);
+/* The contiguous @source as [outer, size of @dim, inner]. */
+void ebb_view_around_dim (EbbView *view,
+                          const EbbView *source,
+                          int dim);
+/* A result of a reduction of @n_dims dimensions over the mask @dims, with size 1 in these. */
+void ebb_view_keep_dims (EbbView *view,
+                         const EbbView *source,
+                         guint32 dims,
+                         guint n_dims);
+/* The strides with which @view can be seen in @shape without a copy; FALSE if there are none. */
+gboolean ebb_view_compute_strides (const EbbView *view,
+                                   const gint64 *shape,
+                                   guint n_dims,
+                                   gint64 *strides);
+
+/* ebb_tensor_new_empty () with errors that name @op_name; NULL if an error is set already. */
+EbbTensor *ebb_tensor_new_checked (const char *op_name,
+                                   const gint64 *shape,
+                                   guint n_dims,
+                                   EbbDType dtype,
+                                   EbbDevice *device,
+                                   GError **error);
+EbbTensor *ebb_tensor_new_like (EbbTensor *tensor,
+                                GError **error);
+/* @tensor or a copy of it; takes the caller's reference to it. */
+EbbTensor *ebb_tensor_into_dtype (EbbTensor *tensor,
+                                  EbbDType dtype,
+                                  GError **error);
+/* The same elements in another shape: a view if it can be; takes the caller's reference to @tensor. */
+EbbTensor *ebb_tensor_into_shape (EbbTensor *tensor,
+                                  const gint64 *shape,
+                                  guint n_dims,
+                                  GError **error);
+/* A tensor that views the storage of @tensor as @view says, which began as a copy of its view. */
+EbbTensor *ebb_tensor_new_from_view (EbbTensor *tensor,
+                                     const EbbView *view,
+                                     gint64 offset);
+
+/* How an operand was broadcast to @shape, in one number, and the sum of a gradient back to it (takes the reference). */
+gint64 ebb_broadcast_encode (const EbbView *operand,
+                             const gint64 *shape,
+                             guint n_dims);
+EbbTensor *ebb_broadcast_reverse (EbbTensor *grad,
+                                  gint64 code,
+                                  GError **error);
+
+/* grad_outputs[index], now the caller's; may be NULL. */
+EbbTensor *ebb_backward_steal_grad (EbbBackward *ctx,
+                                    guint index);
+/* A gradient buffer that holds zeros, or what is there already: the caller adds to it. */
+EbbTensor *ebb_backward_sum_buffer (EbbBackward *ctx,
+                                    guint index,
+                                    EbbDType dtype,
+                                    const gint64 *shape,
+                                    guint n_dims,
+                                    GError **error);
+
+/* One kernel each; inputs are broadcast to the output's shape. */
+gboolean ebb_launch_copy (EbbTensor *x,
+                          EbbTensor *y,
+                          GError **error);
+gboolean ebb_launch_fill (EbbTensor *y,
+                          double value,
+                          GError **error);
+gboolean ebb_launch_unary (EbbUnaryOp op,
+                           EbbTensor *x,
+                           EbbTensor *y,
+                           GError **error);
+gboolean ebb_launch_binary (EbbBinaryOp op,
+                            EbbTensor *a,
+                            EbbTensor *b,
+                            EbbTensor *y,
+                            GError **error);
+gboolean ebb_launch_scalar (EbbBinaryOp op,
+                            EbbTensor *a,
+                            double value,
+                            EbbTensor *y,
+                            GError **error);
+/* @a or @b NULL: zero. */
+gboolean ebb_launch_where (EbbTensor *condition,
+                           EbbTensor *a,
+                           EbbTensor *b,
+                           EbbTensor *y,
+                           GError **error);
+/* @y has the reduced dimensions with size 1, or not at all. */
+gboolean ebb_launch_reduce (EbbReduceKind op,
+                            EbbTensor *x,
+                            guint32 dims,
+                            EbbTensor *y,
+                            GError **error);
+
+/* Which saved tensor EBB_KERNEL_UNARY_GRAD reads. */
+typedef enum
+{
+  EBB_UNARY_SAVES_NOTHING,
+  EBB_UNARY_SAVES_X,
+  EBB_UNARY_SAVES_Y
+} EbbUnarySaves;
+
+typedef struct
+{
+  EbbOp op;
+  EbbUnarySaves saves;
+  gboolean takes_integers;
+} EbbUnaryInfo;
+
+extern const EbbUnaryInfo ebb_unary_ops[EBB_N_UNARY_OPS];
+
+/* The op of a row of the table above, from check to result. */
+EbbTensor *ebb_unary (EbbUnaryOp which,
+                      EbbTensor *x,
+                      GError **error);
+/* A view op that changes nothing: a new tensor in the graph. */
+EbbTensor *ebb_identity (EbbTensor *x,
+                         GError **error);
+
+G_END_DECLS

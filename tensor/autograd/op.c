@@ -1,0 +1,646 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/autograd/op-private.h"
+
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/backend/backend-private.h"
+#include "tensor/error-private.h"
+#include "tensor/profile/profiler-private.h"
+#include "tensor/autograd/rematerialization-private.h"
+#include "tensor/thread-private.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+/* -- describing a call --------------------------------------------------------------------------------------------- */
+
+static gboolean
+check_device (EbbOpCall *call,
+              EbbTensor *tensor,
+              GError **error)
+{
+  EbbDevice *device = call->n_inputs > 0 ? call->inputs[0]->storage->device : tensor->storage->device;
+
+  if (G_LIKELY (tensor->storage->device == device))
+    return TRUE;
+  return ebb_op_fail (call, error, EBB_ERROR_DEVICE, "one operand is on %s and another on %s; move one of them",
+                      device->name, tensor->storage->device->name);
+}
+
+static void
+add_input (EbbOpCall *call,
+           EbbTensor *tensor)
+{
+  call->edges[call->n_inputs] = tensor;
+  call->inputs[call->n_inputs] = tensor != NULL && tensor->original != NULL ? tensor->original : tensor;
+  call->n_inputs++;
+  if (tensor != NULL && ebb_tensor_needs_grad (tensor) && !ebb_thread.no_grad)
+    call->needs_grad = TRUE;
+}
+
+gboolean
+ebb_op_begin (EbbOpCall *call,
+              const EbbOp *op,
+              GError **error,
+              guint n_inputs,
+              ...)
+{
+  va_list list;
+  gboolean ok = error == NULL || *error == NULL;
+
+  call->op = op;
+  call->n_inputs = call->n_outputs = call->n_saved = call->n_temporaries = 0;
+  call->non_differentiable = call->saved_is_output = call->updated = 0;
+  call->needs_grad = FALSE;
+  call->rebuild = NULL;
+  call->device = NULL;
+  call->owner = NULL;
+  memset (&call->params, 0, sizeof call->params);
+  memset (&call->extra, 0, sizeof call->extra);
+  va_start (list, n_inputs);
+  for (guint i = 0; ok && i < n_inputs; i++)
+    {
+      EbbTensor *tensor = va_arg (list, EbbTensor *);
+
+      if (G_UNLIKELY (tensor == NULL))
+        ebb_error_set_null (error, op->name, "an operand");
+      ok = tensor != NULL && check_device (call, tensor, error);
+      if (ok)
+        add_input (call, tensor);
+    }
+  va_end (list);
+  return ok;
+}
+
+gboolean
+ebb_op_add_optional (EbbOpCall *call,
+                     EbbTensor *tensor,
+                     GError **error)
+{
+  if (tensor != NULL && !check_device (call, tensor, error))
+    return FALSE;
+  add_input (call, tensor);
+  return TRUE;
+}
+
+static void
+stand_in (EbbOpCall *call,
+          guint index,
+          EbbTensor *tensor)
+{
+  g_assert (call->n_temporaries < EBB_OP_MAX_INPUTS);
+
+  call->inputs[index] = tensor;
+  call->temporaries[call->n_temporaries++] = tensor;
+}
+
+gboolean
+ebb_op_contiguous (EbbOpCall *call,
+                   guint index,
+                   GError **error)
+{
+  EbbTensor *input = call->inputs[index], *copy;
+
+  if (input == NULL || ebb_view_is_contiguous (&input->view))
+    return TRUE;
+  copy = ebb_tensor_convert (input, input->view.dtype, error);
+  if (copy == NULL)
+    return ebb_op_clear (call);
+  stand_in (call, index, copy);
+  return TRUE;
+}
+
+gboolean
+ebb_op_cast (EbbOpCall *call,
+             guint index,
+             EbbDType dtype,
+             GError **error)
+{
+  EbbTensor *input = call->inputs[index], *copy;
+
+  if (input == NULL || input->view.dtype == dtype)
+    return TRUE;
+  copy = input->is_parameter ? ebb_tensor_get_shadow (input, dtype, error) : ebb_tensor_convert (input, dtype, error);
+  if (copy == NULL)
+    return ebb_op_clear (call);
+  stand_in (call, index, copy);
+  return TRUE;
+}
+
+void
+ebb_op_expand (EbbOpCall *call,
+               guint index,
+               const gint64 *shape,
+               guint n_dims)
+{
+  EbbTensor *input = call->inputs[index];
+  gint64 strides[EBB_MAX_DIMS] = { 0 };
+  guint lead = n_dims - (guint) input->view.n_dims;
+
+  if (lead == 0 && memcmp (shape, input->view.shape, n_dims * sizeof (gint64)) == 0)
+    return;
+  for (guint i = lead; i < n_dims; i++)
+    strides[i] = input->view.shape[i - lead] == 1 ? 0 : input->view.strides[i - lead];
+  stand_in (call, index,
+            ebb_tensor_new_view (input->storage, input->offset, shape, strides, n_dims, input->view.dtype));
+}
+
+void
+ebb_op_add_output (EbbOpCall *call,
+                   EbbDType dtype,
+                   const gint64 *shape,
+                   guint n_dims)
+{
+  g_assert (call->n_outputs < EBB_OP_MAX_OUTPUTS);
+
+  call->outputs[call->n_outputs++] = ebb_tensor_new_view (NULL, 0, shape, NULL, n_dims, dtype);
+}
+
+void
+ebb_op_add_output_like (EbbOpCall *call,
+                        EbbTensor *tensor)
+{
+  ebb_op_add_output (call, tensor->view.dtype, tensor->view.shape, (guint) tensor->view.n_dims);
+}
+
+void
+ebb_op_save_input (EbbOpCall *call,
+                   guint index)
+{
+  call->saved[call->n_saved++] = call->inputs[index];
+}
+
+void
+ebb_op_save_output (EbbOpCall *call,
+                    guint index)
+{
+  call->saved_is_output |= 1u << call->n_saved;
+  call->saved[call->n_saved++] = call->outputs[index];
+}
+
+void
+ebb_op_rebuild_output (EbbOpCall *call,
+                       guint index,
+                       EbbRebuildFunc func,
+                       guint n,
+                       ...)
+{
+  va_list list;
+
+  g_assert (n <= EBB_MAX_REBUILD);
+
+  call->rebuild = func;
+  call->rebuild_output = (guint8) index;
+  call->n_rebuild = (guint8) n;
+  va_start (list, n);
+  for (guint i = 0; i < n; i++)
+    call->rebuild_from[i] = (gint8) va_arg (list, int);
+  va_end (list);
+}
+
+static void
+drop_temporaries (EbbOpCall *call)
+{
+  while (call->n_temporaries > 0)
+    ebb_tensor_unref (call->temporaries[--call->n_temporaries]);
+}
+
+gboolean
+ebb_op_clear (EbbOpCall *call)
+{
+  drop_temporaries (call);
+  while (call->n_outputs > 0)
+    ebb_tensor_unref (call->outputs[--call->n_outputs]);
+  return FALSE;
+}
+
+gboolean
+ebb_op_fail (EbbOpCall *call,
+             GError **error,
+             EbbError code,
+             const char *format,
+             ...)
+{
+  va_list list;
+  g_autofree char *text = NULL;
+
+  va_start (list, format);
+  text = g_strdup_vprintf (format, list);
+  va_end (list);
+  g_set_error (error, EBB_ERROR, (int) code, "%s: %s", call->op->name, text);
+  return ebb_op_clear (call);
+}
+
+/* -- running ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+has_elements (const EbbView *view)
+{
+  for (int i = 0; i < view->n_dims; i++)
+    if (view->shape[i] == 0)
+      return FALSE;
+  return TRUE;
+}
+
+/* Memory that isn't there: only a phantom that was carried out of a stopped recompute. */
+static gboolean
+check_data (const EbbView *view,
+            const EbbLaunch *launch,
+            GError **error)
+{
+  if (G_LIKELY (view == NULL || view->data != NULL) || !has_elements (view))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
+               "%s: the operand has no data: it was made after a recompute had all it needed",
+               ebb_kernel_get_name (launch->kernel));
+  return FALSE;
+}
+
+static void
+touch_operands (const EbbLaunch *launch)
+{
+  for (guint i = 0; i < launch->n_inputs; i++)
+    if (launch->inputs[i] != NULL)
+      ebb_thread_touch (launch->inputs[i]->data);
+  for (guint i = 0; i < launch->n_outputs; i++)
+    if (launch->outputs[i] != NULL)
+      ebb_thread_touch (launch->outputs[i]->data);
+}
+
+gboolean
+ebb_launch (EbbDevice *device,
+            EbbLaunch *launch,
+            GError **error)
+{
+  gboolean any = FALSE;
+
+  if (G_UNLIKELY (ebb_thread.stopped))
+    return TRUE;
+  for (guint i = 0; i < launch->n_inputs; i++)
+    if (!check_data (launch->inputs[i], launch, error))
+      return FALSE;
+  for (guint i = 0; i < launch->n_outputs; i++)
+    {
+      if (!check_data (launch->outputs[i], launch, error))
+        return FALSE;
+      any = any || (launch->outputs[i] != NULL && has_elements (launch->outputs[i]));
+    }
+  if (!any)
+    return TRUE;
+  if (G_UNLIKELY (ebb_thread.observers != NULL))
+    touch_operands (launch);
+  if (G_UNLIKELY (device->kernels[launch->kernel] == NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
+                   ebb_kernel_get_name (launch->kernel));
+      return FALSE;
+    }
+  ebb_thread.n_launches++;
+  if (ebb_is_profiling ())
+    return ebb_profiler_run_kernel (device, launch, error);
+  return ebb_device_launch (device, launch, error);
+}
+
+void
+ebb_launch_init (EbbLaunch *launch,
+                 EbbKernel kernel)
+{
+  launch->kernel = kernel;
+  launch->n_inputs = launch->n_outputs = 0;
+  memset (&launch->params, 0, sizeof launch->params);
+}
+
+void
+ebb_launch_input (EbbLaunch *launch,
+                  EbbTensor *tensor)
+{
+  launch->inputs[launch->n_inputs++] = tensor ? &tensor->view : NULL;
+}
+
+void
+ebb_launch_output (EbbLaunch *launch,
+                   EbbTensor *tensor)
+{
+  /* Whoever saved this storage before must not find other values without noticing. */
+  if (tensor != NULL && !ebb_thread.stopped)
+    ebb_storage_change (tensor->storage);
+  launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
+}
+
+EbbDevice *
+ebb_op_call_get_device (EbbOpCall *call)
+{
+  if (call->n_inputs > 0)
+    return call->inputs[0]->storage->device;
+  return call->device ? call->device : ebb_device_get_cpu ();
+}
+
+static inline gboolean
+run_kernels (EbbOpCall *call,
+             EbbDevice *device,
+             GError **error)
+{
+  EbbLaunch launch;
+
+  if (call->op->run != NULL)
+    return call->op->run (call, error);
+
+  launch.kernel = call->op->kernel;
+  launch.params = call->params;
+  launch.n_inputs = call->n_inputs;
+  launch.n_outputs = call->n_outputs;
+  for (guint i = 0; i < call->n_inputs; i++)
+    launch.inputs[i] = call->inputs[i] ? &call->inputs[i]->view : NULL;
+  for (guint i = 0; i < call->n_outputs; i++)
+    launch.outputs[i] = &call->outputs[i]->view;
+  return ebb_launch (device, &launch, error);
+}
+
+static gboolean
+run_profiled (EbbOpCall *call,
+              EbbDevice *device,
+              GError **error)
+{
+  EbbProfileMark mark = ebb_profiler_open_op (call->op->name, call->needs_grad, ebb_op_call_get_flop (call));
+  gboolean ok = run_kernels (call, device, error);
+
+  ebb_profile_pop (mark);
+  return ok;
+}
+
+static gboolean
+run (EbbOpCall *call,
+     EbbDevice *device,
+     GError **error)
+{
+  for (guint i = 0; i < call->n_outputs; i++)
+    {
+      EbbTensor *output = call->outputs[i];
+
+      if (output->storage != NULL)
+        continue;
+      output->storage =
+          ebb_storage_new (device, (gsize) output->n_elements * ebb_dtype_get_size (output->view.dtype), error);
+      if (output->storage == NULL)
+        return FALSE;
+      output->view.data = output->storage->data;
+    }
+  if (G_UNLIKELY (ebb_thread.stopped))
+    return TRUE;
+  if (ebb_is_profiling ())
+    return run_profiled (call, device, error);
+  return run_kernels (call, device, error);
+}
+
+/* The outermost observer comes first: what it provides, those inside see as they would have. They are asked all the
+ * same: what they note before an op they note each time. */
+static gboolean
+observe_before (EbbOpObserver *observer,
+                EbbOpCall *call,
+                gboolean *provided,
+                GError **error)
+{
+  if (observer == NULL)
+    return TRUE;
+  if (!observe_before (observer->outer, call, provided, error))
+    return FALSE;
+  return observer->before == NULL || observer->before (observer, call, provided, error);
+}
+
+static gboolean
+observe_after (EbbOpCall *call,
+               GError **error)
+{
+  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+    if (observer->after != NULL && !observer->after (observer, call, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+run_observed (EbbOpCall *call,
+              EbbDevice *device,
+              GError **error)
+{
+  gboolean provided = FALSE;
+  int which[EBB_OP_MAX_SAVED];
+
+  /* Saved outputs are found again by place if others are provided. */
+  for (guint i = 0; i < call->n_saved; i++)
+    for (guint j = 0; j < call->n_outputs; j++)
+      if ((call->saved_is_output & (1u << i)) && call->saved[i] == call->outputs[j])
+        which[i] = (int) j;
+  if (!observe_before (ebb_thread.observers, call, &provided, error))
+    return FALSE;
+  for (guint i = 0; provided && i < call->n_saved; i++)
+    if (call->saved_is_output & (1u << i))
+      call->saved[i] = call->outputs[which[i]];
+  return (provided || run (call, device, error)) && observe_after (call, error);
+}
+
+/* Casts that stand in for operands don't tell: their edges do. */
+static void
+mark_parts (EbbOpCall *call)
+{
+  gboolean is_part = call->op->part == EBB_OP_GIVES_PART;
+
+  for (guint i = 0; call->op->part == EBB_OP_PART_IF_INPUT && i < call->n_inputs; i++)
+    is_part = is_part || (call->edges[i] != NULL && call->edges[i]->is_part);
+  for (guint i = 0; i < call->n_outputs; i++)
+    call->outputs[i]->is_part = is_part;
+}
+
+gboolean
+ebb_op_finish (EbbOpCall *call,
+               GError **error)
+{
+  EbbDevice *device = ebb_op_call_get_device (call);
+  EbbNode *node = NULL;
+  gboolean ok;
+
+  mark_parts (call);
+  /* Operands go through the door before the op runs: a recompute that has all it needs then spares the last op. */
+  if (call->needs_grad && call->op->backward != NULL)
+    {
+      node = ebb_node_begin (call, error);
+      if (node == NULL)
+        return ebb_op_clear (call);
+    }
+  if (G_UNLIKELY (ebb_thread.observers != NULL) && !ebb_thread.stopped)
+    {
+      ok = run_observed (call, device, error);
+      mark_parts (call); /* others may have been provided */
+    }
+  else
+    ok = run (call, device, error);
+  if (node != NULL)
+    ok = ebb_node_end (node, call, ok, error);
+  if (!ok)
+    return ebb_op_clear (call);
+  if (node != NULL && call->rebuild != NULL && !ebb_thread.stopped)
+    ebb_recipe_attach (call);
+  drop_temporaries (call);
+  return TRUE;
+}
+
+EbbTensor *
+ebb_op_finish1 (EbbOpCall *call,
+                GError **error)
+{
+  if (!ebb_op_finish (call, error))
+    return NULL;
+  while (call->n_outputs > 1)
+    ebb_tensor_unref (call->outputs[--call->n_outputs]);
+  return call->outputs[0];
+}
+
+gboolean
+ebb_op_finish_views (EbbOpCall *call,
+                     GError **error)
+{
+  mark_parts (call);
+  if (call->needs_grad && call->op->backward != NULL)
+    {
+      EbbNode *node = ebb_node_begin (call, error);
+
+      if (node == NULL || !ebb_node_end (node, call, TRUE, error))
+        return ebb_op_clear (call);
+    }
+  drop_temporaries (call);
+  return TRUE;
+}
+
+EbbTensor *
+ebb_op_finish_view (EbbOpCall *call,
+                    EbbTensor *view,
+                    GError **error)
+{
+  call->outputs[0] = view;
+  call->n_outputs = 1;
+  return ebb_op_finish_views (call, error) ? view : NULL;
+}
+
+/* -- stand-ins ----------------------------------------------------------------------------------------------------- */
+
+static gboolean
+convert_into (EbbTensor *tensor,
+              EbbTensor *copy,
+              GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, EBB_KERNEL_COPY);
+  ebb_launch_input (&launch, tensor);
+  ebb_launch_output (&launch, copy);
+  return ebb_launch (tensor->storage->device, &launch, error);
+}
+
+EbbTensor *
+ebb_tensor_convert (EbbTensor *tensor,
+                    EbbDType dtype,
+                    GError **error)
+{
+  EbbTensor *copy = ebb_tensor_new_uninitialized (tensor->view.shape, (guint) tensor->view.n_dims, dtype,
+                                                  tensor->storage->device, error);
+
+  if (copy != NULL && !convert_into (tensor, copy, error))
+    g_clear_pointer (&copy, ebb_tensor_unref);
+  return copy;
+}
+
+static gboolean
+can_overwrite (EbbTensor *shadow,
+               EbbTensor *parameter,
+               EbbDType dtype)
+{
+  return !ebb_thread.stopped && !shadow->storage->phantom && shadow->view.dtype == dtype
+         && shadow->storage->device == parameter->storage->device && shadow->view.n_dims == parameter->view.n_dims
+         && memcmp (shadow->view.shape, parameter->view.shape, sizeof (gint64) * (gsize) shadow->view.n_dims) == 0
+         && ebb_tensor_is_unshared (shadow);
+}
+
+EbbTensor *
+ebb_tensor_get_shadow (EbbTensor *parameter,
+                       EbbDType dtype,
+                       GError **error)
+{
+  EbbStorage *storage = parameter->storage;
+  EbbTensor *shadow = parameter->shadow;
+
+  if (shadow != NULL && shadow->view.dtype == dtype && parameter->shadow_birth == storage->birth
+      && parameter->shadow_version == storage->version && !shadow->storage->phantom)
+    return ebb_tensor_ref (shadow);
+
+  /* Over the old one if nobody looks at it: so that a step leaves the heap as it found it. */
+  if (shadow != NULL && can_overwrite (shadow, parameter, dtype))
+    {
+      if (!convert_into (parameter, shadow, error))
+        return NULL;
+      parameter->shadow_birth = storage->birth;
+      parameter->shadow_version = storage->version;
+      return ebb_tensor_ref (shadow);
+    }
+  shadow = ebb_tensor_convert (parameter, dtype, error);
+  if (shadow == NULL)
+    return NULL;
+  if (!shadow->storage->phantom)
+    ebb_storage_set_purpose (shadow->storage, EBB_PURPOSE_PARAMETER);
+  if (parameter->shadow != NULL)
+    ebb_tensor_unref (parameter->shadow);
+  parameter->shadow = ebb_tensor_ref (shadow);
+  parameter->shadow_birth = storage->birth;
+  parameter->shadow_version = storage->version;
+  return shadow;
+}
+
+/* -- shapes -------------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_broadcast_shapes (const char *op_name,
+                      EbbTensor *a,
+                      EbbTensor *b,
+                      gint64 *shape,
+                      guint *n_dims,
+                      GError **error)
+{
+  int n = MAX (a->view.n_dims, b->view.n_dims);
+
+  for (int i = 1; i <= n; i++)
+    {
+      gint64 x = i <= a->view.n_dims ? a->view.shape[a->view.n_dims - i] : 1;
+      gint64 y = i <= b->view.n_dims ? b->view.shape[b->view.n_dims - i] : 1;
+
+      if (x != y && x != 1 && y != 1)
+        {
+          g_autofree char *first = ebb_tensor_shape_to_string (a);
+          g_autofree char *second = ebb_tensor_shape_to_string (b);
+
+          g_set_error (
+              error, EBB_ERROR, EBB_ERROR_SHAPE,
+              "%s: shapes %s and %s do not broadcast: sizes must be equal or 1, counted from the last dimension",
+              op_name, first, second);
+          return FALSE;
+        }
+      shape[n - i] = x == 1 ? y : x;
+    }
+  *n_dims = (guint) n;
+  return TRUE;
+}
+
+gboolean
+ebb_normalize_dim (const char *op_name,
+                   int *dim,
+                   guint n_dims,
+                   GError **error)
+{
+  int n = MAX ((int) n_dims, 1);
+
+  if (*dim < -n || *dim >= n)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INDEX, "%s: dimension %d of a tensor with %u: must be from %d to %d",
+                   op_name, *dim, n_dims, -n, n - 1);
+      return FALSE;
+    }
+  if (*dim < 0)
+    *dim += n;
+  return TRUE;
+}

@@ -1,0 +1,207 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/device.h"
+#include "tensor/backend/kernel-private.h"
+#include "tensor/memory-account-private.h"
+
+/* What a device's driver brings: memory, copies, kernels, and for a device that works behind the caller's back its
+ * queues. Plain functions; the version guards loaded modules. */
+
+G_BEGIN_DECLS
+
+#define EBB_BACKEND_VERSION 3
+
+/* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
+ * another. */
+typedef enum
+{
+  EBB_STREAM_COMPUTE, /* launches, and copies that are done when the function returns */
+  EBB_STREAM_TO_HOST,
+  EBB_STREAM_FROM_HOST,
+  EBB_N_STREAMS
+} EbbStream;
+
+/* One piece of work in a queue, or the time that the queue stood waiting for another one. */
+typedef struct
+{
+  EbbStream stream;
+  gboolean is_wait;
+  const char *name;  /* of the kernel, or of what is waited for; lives as long as the process */
+  gsize n_bytes;     /* of a copy */
+  double start, end; /* seconds on the monotonic clock */
+} EbbStreamSpan;
+
+/* A failure of enqueued work makes all later work of its queue, and of those that wait for it, be dropped, until a
+ * function of the device has told of it: any that is given a place for a GError does so. What is called with NULL goes
+ * on as if nothing had failed, and leaves it to others to be told. Thus nothing is computed from what never
+ * arrived. */
+typedef struct
+{
+  /* Host memory that the queues copy from and to. */
+  void *(*alloc_host) (int index,
+                       gsize size,
+                       GError **error); /* aligned to 4096 bytes */
+  void (*free_host) (int index,
+                     void *data,
+                     gsize size);
+  /* Enqueues a copy between memory of the device and memory of alloc_host. @event, if not NULL, gets the point just
+   * after it, with nothing of another thread between them. */
+  gboolean (*copy) (int index,
+                    EbbStream stream,
+                    void *destination,
+                    const void *source,
+                    gsize size,
+                    gpointer *event,
+                    GError **error);
+  /* A point in a queue: it is reached when all that was enqueued before is done. NULL with @error set. */
+  gpointer (*record) (int index,
+                      EbbStream stream,
+                      GError **error);
+  /* What is enqueued from now on runs after @event. */
+  gboolean (*wait) (int index,
+                    EbbStream stream,
+                    gpointer event,
+                    GError **error);
+  gboolean (*synchronize_event) (gpointer event,
+                                 GError **error);
+  /* TRUE: reached, or never will be since the work failed. The host may act on that only after synchronize_event, which
+   * then costs nothing: an answer that depends on the time must not be what makes a program right. */
+  gboolean (*query_event) (gpointer event);
+  /* Of an event that was reached: how long its queue has worked since its last event before that one, and how long
+   * computing stood waiting for it; seconds. */
+  void (*get_times) (gpointer event,
+                     double *work,
+                     double *waited);
+  void (*free_event) (gpointer event);
+  void (*get_seconds) (int index,
+                       EbbStream stream,
+                       double *busy,
+                       double *waited); /* since the device was opened: worked, and stood waiting for other queues */
+  /* Spans from now on are kept until they are taken; take gives the number and an array for g_free (). */
+  void (*set_tracing) (int index,
+                       gboolean tracing);
+  gsize (*take_spans) (int index,
+                       EbbStreamSpan **spans);
+} EbbStreamFuncs;
+
+/* What a test may let fail. */
+typedef enum
+{
+  EBB_FAILURE_ALLOC,
+  EBB_FAILURE_ALLOC_HOST,
+  EBB_FAILURE_LAUNCH,
+  EBB_FAILURE_TO_HOST, /* copies of any queue */
+  EBB_FAILURE_FROM_HOST,
+  EBB_N_FAILURES
+} EbbFailure;
+
+typedef struct
+{
+  guint version;
+  const char *name;
+  gboolean host_memory; /* the host may read and write its memory at any time */
+  /* Called once for each device before anything else; NULL: nothing to do. */
+  gboolean (*open) (int index,
+                    GError **error);
+  guint64 (*get_capacity) (int index); /* bytes; NULL: it says itself when there is no more */
+  void *(*alloc) (
+      int index,
+      gsize size,
+      GError **error); /* aligned to 64 bytes at least; usable by what is enqueued for computing from now on */
+  void (*free) (int index,
+                void *data,
+                gsize size); /* may be used again by what is enqueued for computing from now on */
+  /* Between this device and any host memory: after what was enqueued for computing, and done when it returns. NULL
+   * where host_memory. */
+  gboolean (*copy) (int index,
+                    void *destination,
+                    const void *source,
+                    gsize size,
+                    gboolean to_host,
+                    GError **error);
+  gboolean (*synchronize) (int index,
+                           GError **error); /* waits for all queues; NULL: nothing runs behind the caller's back */
+  /* Enqueues a copy of @launch for computing; NULL: its kernel is called. */
+  gboolean (*launch) (int index,
+                      const EbbLaunch *launch,
+                      GError **error);
+  const EbbKernelFunc *(*get_kernels) (void); /* EBB_N_KERNELS of them; NULL: the backend lacks that kernel */
+  const EbbStreamFuncs *streams;              /* NULL: whatever a function is asked for is done when it returns */
+  /* For tests: lets the @n-th @what from now on fail, allocations at once, work when it is run; 0: none. Gives the
+   * number that was left of the last such wish: 0 if it has failed. NULL: nothing can be made to fail. */
+  guint64 (*fail) (int index,
+                   EbbFailure what,
+                   guint64 n);
+} EbbBackend;
+
+/* Makes a device of that name available; the backend must stay. A name is registered once. */
+void ebb_backend_register (const EbbBackend *backend);
+
+struct _EbbDevice
+{
+  const EbbBackend *backend;
+  int index;
+  char *name;
+  const EbbKernelFunc *kernels;
+  /* accounting, in bytes; see memory.c */
+  guint64 current[6]; /* by purpose, then the total */
+  guint64 peak[6];
+  guint64 limit;
+  guint number;       /* of those that are open */
+  double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
+};
+
+/* Runs a kernel, or enqueues it. */
+static inline gboolean
+ebb_device_launch (EbbDevice *device,
+                   const EbbLaunch *launch,
+                   GError **error)
+{
+  if (G_LIKELY (device->backend->launch == NULL))
+    return device->kernels[launch->kernel](launch, error);
+  return device->backend->launch (device->index, launch, error);
+}
+
+extern const EbbBackend ebb_cpu_backend;
+
+/* Memory of @device counted under @purpose. */
+void *ebb_device_alloc (EbbDevice *device,
+                        gsize size,
+                        guint8 purpose,
+                        GError **error);
+void ebb_device_free (EbbDevice *device,
+                      void *data,
+                      gsize size,
+                      guint8 purpose);
+/* The same for memory that another thread may have asked for: @account is the one that it was counted to, or NULL. All
+ * others of these functions count to the present thread's account, if it has one. */
+void ebb_device_free_of (EbbDevice *device,
+                         void *data,
+                         gsize size,
+                         guint8 purpose,
+                         EbbMemoryAccount *account);
+/* FALSE with @error set if @size bytes more, beside @beside that are taken but not counted, are beyond the limit. */
+gboolean ebb_device_check_limit (EbbDevice *device,
+                                 gsize size,
+                                 guint64 beside,
+                                 GError **error);
+/* Counts memory from elsewhere, or moves counted bytes from one purpose to another. */
+void ebb_device_count (EbbDevice *device,
+                       guint8 purpose,
+                       gint64 n_bytes);
+void ebb_device_recount (EbbDevice *device,
+                         guint8 from,
+                         guint8 to,
+                         gsize n_bytes);
+void ebb_device_count_of (EbbDevice *device,
+                          guint8 purpose,
+                          gint64 n_bytes,
+                          EbbMemoryAccount *account);
+void ebb_device_recount_of (EbbDevice *device,
+                            guint8 from,
+                            guint8 to,
+                            gsize n_bytes,
+                            EbbMemoryAccount *account);
+
+G_END_DECLS

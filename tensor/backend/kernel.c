@@ -1,0 +1,62 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/backend/kernel-private.h"
+
+static const char *const names[EBB_N_KERNELS] = {
+  [EBB_KERNEL_COPY] = "copy",
+  [EBB_KERNEL_FILL] = "fill",
+  [EBB_KERNEL_ARANGE] = "arange",
+  [EBB_KERNEL_UNARY] = "unary",
+  [EBB_KERNEL_UNARY_GRAD] = "unary_grad",
+  [EBB_KERNEL_BINARY] = "binary",
+  [EBB_KERNEL_BINARY_SCALAR] = "binary_scalar",
+  [EBB_KERNEL_WHERE] = "where",
+  [EBB_KERNEL_CLAMP] = "clamp",
+  [EBB_KERNEL_CLAMP_GRAD] = "clamp_grad",
+  [EBB_KERNEL_ADD_SCALED] = "add_scaled",
+  [EBB_KERNEL_TRIANGLE] = "triangle",
+  [EBB_KERNEL_UNIFORM] = "uniform",
+  [EBB_KERNEL_NORMAL] = "normal",
+  [EBB_KERNEL_RANDINT] = "randint",
+  [EBB_KERNEL_DROPOUT] = "dropout",
+  [EBB_KERNEL_MULTINOMIAL] = "multinomial",
+  [EBB_KERNEL_BIAS_GELU] = "bias_gelu",
+  [EBB_KERNEL_BIAS_GELU_GRAD] = "bias_gelu_grad",
+  [EBB_KERNEL_COLUMN_SUM] = "column_sum",
+  [EBB_KERNEL_REDUCE] = "reduce",
+  [EBB_KERNEL_VAR] = "var",
+  [EBB_KERNEL_ARG_REDUCE] = "arg_reduce",
+  [EBB_KERNEL_TOPK] = "topk",
+  [EBB_KERNEL_SOFTMAX] = "softmax",
+  [EBB_KERNEL_SOFTMAX_GRAD] = "softmax_grad",
+  [EBB_KERNEL_LAYER_NORM] = "layer_norm",
+  [EBB_KERNEL_LAYER_NORM_GRAD] = "layer_norm_grad",
+  [EBB_KERNEL_RMS_NORM] = "rms_norm",
+  [EBB_KERNEL_RMS_NORM_GRAD] = "rms_norm_grad",
+  [EBB_KERNEL_BATCH_NORM] = "batch_norm",
+  [EBB_KERNEL_BATCH_NORM_GRAD] = "batch_norm_grad",
+  [EBB_KERNEL_ADD_LAYER_NORM] = "add_layer_norm",
+  [EBB_KERNEL_CROSS_ENTROPY] = "cross_entropy",
+  [EBB_KERNEL_CROSS_ENTROPY_GRAD] = "cross_entropy_grad",
+  [EBB_KERNEL_CROSS_ENTROPY_PART] = "cross_entropy_part",
+  [EBB_KERNEL_CROSS_ENTROPY_JOIN] = "cross_entropy_join",
+  [EBB_KERNEL_INDEX_SELECT] = "index_select",
+  [EBB_KERNEL_INDEX_ADD] = "index_add",
+  [EBB_KERNEL_GATHER] = "gather",
+  [EBB_KERNEL_SCATTER_ADD] = "scatter_add",
+  [EBB_KERNEL_INDEX_CHECK] = "index_check",
+  [EBB_KERNEL_MATMUL] = "matmul",
+  [EBB_KERNEL_ATTENTION] = "attention",
+  [EBB_KERNEL_ATTENTION_GRAD] = "attention_grad",
+  [EBB_KERNEL_ADAMW] = "adamw",
+  [EBB_KERNEL_SGD] = "sgd",
+  [EBB_KERNEL_MOMENT_ENCODE] = "moment_encode",
+  [EBB_KERNEL_MOMENT_DECODE] = "moment_decode",
+};
+
+const char *
+ebb_kernel_get_name (EbbKernel kernel)
+{
+  g_return_val_if_fail ((guint) kernel < EBB_N_KERNELS, NULL);
+
+  return names[kernel];
+}

@@ -1,0 +1,47 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/backend/backend-private.h"
+
+/* Backends that are loaded when their device is first asked for: ebb-backend-NAME, found in the folders of
+ * EBB_BACKEND_PATH, then in ebb-1.0/backends beside the library. A module is not linked to the library; what it needs
+ * of it, it is handed. */
+
+G_BEGIN_DECLS
+
+#define EBB_BACKEND_MODULE_SYMBOL "ebb_backend_open_v1"
+
+typedef struct
+{
+  guint version; /* EBB_BACKEND_VERSION */
+  GQuark (*get_error_quark) (void);
+  const char *(*get_kernel_name) (EbbKernel kernel);
+  gsize (*get_dtype_size) (EbbDType dtype);
+  /* The kernels of the CPU, and the threads that those run by the calling thread may use. */
+  const EbbKernelFunc *(*get_cpu_kernels) (void);
+  int (*get_n_threads) (void);
+  void (*set_n_threads) (int n_threads);
+  gboolean (*parse_size) (const char *text,
+                          guint64 *n_bytes,
+                          GError **error);
+} EbbBackendHost;
+
+/* The one symbol of a module. NULL with @error set where the machine can't have such a device. */
+typedef const EbbBackend *(*EbbBackendOpenFunc) (const EbbBackendHost *host,
+                                                 GError **error);
+
+/* The backend of the module for @name; NULL with @error set if there is none or it can't be used. The module stays. */
+const EbbBackend *ebb_backend_load (const char *name,
+                                    GError **error);
+
+/* The names of the modules that are there, in alphabetical order. */
+char **ebb_backend_list_modules (void);
+
+/* Of any kind of module: PREFIX-NAME.so in one of those folders; NULL with @tried telling where it was looked for. And
+ * the names of those that are there. */
+char *ebb_module_find (const char *prefix,
+                       const char *name,
+                       GString *tried);
+char **ebb_module_list (const char *prefix);
+
+G_END_DECLS

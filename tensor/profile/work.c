@@ -1,0 +1,268 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/profile/profiler-private.h"
+
+#include "tensor/backend/backend-private.h"
+
+#include <string.h>
+
+/* What launches cost, from their views alone; and which of them are the same product, or the same attention. */
+
+static gint64
+count_elements (const EbbView *view)
+{
+  gint64 n = 1;
+
+  for (int i = 0; i < view->n_dims; i++)
+    n *= view->shape[i];
+  return n;
+}
+
+/* Elements that are there in memory: along a dimension that is broadcast there is one. */
+static guint64
+count_view_bytes (const EbbView *view)
+{
+  gint64 n = 1;
+
+  for (int i = 0; i < view->n_dims; i++)
+    if (view->strides[i] != 0 || view->shape[i] == 0)
+      n *= view->shape[i];
+  return (guint64) n * ebb_dtype_get_size (view->dtype);
+}
+
+/* A product that adds reads what it writes. Of what is indexed, only what is picked is read, or added to. */
+guint64
+ebb_launch_count_bytes (const EbbLaunch *launch)
+{
+  guint64 n = 0;
+
+  switch (launch->kernel)
+    {
+    case EBB_KERNEL_INDEX_SELECT:
+    case EBB_KERNEL_GATHER:
+      return count_view_bytes (launch->inputs[1]) + 2 * count_view_bytes (launch->outputs[0]);
+    case EBB_KERNEL_INDEX_ADD:
+    case EBB_KERNEL_SCATTER_ADD:
+      return count_view_bytes (launch->inputs[1]) + 3 * count_view_bytes (launch->inputs[0]);
+    default:
+      break;
+    }
+  for (guint i = 0; i < launch->n_inputs; i++)
+    if (launch->inputs[i] != NULL)
+      n += count_view_bytes (launch->inputs[i]);
+  for (guint i = 0; i < launch->n_outputs; i++)
+    if (launch->outputs[i] != NULL)
+      n += count_view_bytes (launch->outputs[i]);
+  if (launch->kernel == EBB_KERNEL_MATMUL && launch->params.matmul.accumulate)
+    n += count_view_bytes (launch->outputs[0]);
+  return n;
+}
+
+guint64
+ebb_launch_count_elements (const EbbLaunch *launch)
+{
+  guint64 n = 0;
+
+  for (guint i = 0; i < launch->n_outputs; i++)
+    if (launch->outputs[i] != NULL)
+      n += (guint64) count_elements (launch->outputs[i]);
+  return n;
+}
+
+/* -- products and attention ---------------------------------------------------------------------------------------- */
+
+static void
+take_view (EbbView *view,
+           const EbbView *from)
+{
+  view->n_dims = from != NULL ? from->n_dims : -1;
+  if (from == NULL)
+    return;
+  view->dtype = from->dtype;
+  memcpy (view->shape, from->shape, sizeof (gint64) * (gsize) from->n_dims);
+  memcpy (view->strides, from->strides, sizeof (gint64) * (gsize) from->n_dims);
+}
+
+gboolean
+ebb_work_key_init (EbbWorkKey *key,
+                   EbbDevice *device,
+                   const EbbLaunch *launch)
+{
+  gboolean is_gradient = launch->kernel == EBB_KERNEL_ATTENTION_GRAD;
+
+  memset (key, 0, sizeof *key);
+  key->device = device;
+  key->kernel = launch->kernel;
+  if (launch->kernel == EBB_KERNEL_MATMUL)
+    {
+      for (guint i = 0; i < 3; i++)
+        take_view (&key->views[i], i < launch->n_inputs ? launch->inputs[i] : NULL);
+      take_view (&key->views[3], launch->outputs[0]);
+      key->params.matmul = launch->params.matmul;
+      return TRUE;
+    }
+  if (launch->kernel != EBB_KERNEL_ATTENTION && !is_gradient)
+    return FALSE;
+  for (guint i = 0; i < 3; i++)
+    take_view (&key->views[i], launch->inputs[is_gradient ? i + 1 : i]);
+  take_view (&key->views[3], is_gradient ? launch->inputs[4] : launch->outputs[0]);
+  key->params.attention.causal = launch->params.attention.causal;
+  return TRUE;
+}
+
+guint
+ebb_work_hash (gconstpointer key)
+{
+  const guint64 *words = key;
+  guint64 hash = 0x9e3779b97f4a7c15u;
+
+  G_STATIC_ASSERT (sizeof (EbbWorkKey) % sizeof (guint64) == 0);
+  for (gsize i = 0; i < sizeof (EbbWorkKey) / sizeof (guint64); i++)
+    {
+      hash = (hash ^ words[i]) * 0xff51afd7ed558ccdu;
+      hash ^= hash >> 32;
+    }
+  return (guint) hash;
+}
+
+gboolean
+ebb_work_equal (gconstpointer a,
+                gconstpointer b)
+{
+  return memcmp (a, b, sizeof (EbbWorkKey)) == 0;
+}
+
+gboolean
+ebb_work_is_product (const EbbOpWork *work)
+{
+  return work->key.kernel == EBB_KERNEL_MATMUL;
+}
+
+/* Two for each multiplication; of attention, those of its products: two forward, five backward; of a causal one,
+ * half. */
+static guint64
+count_flop (const EbbWorkKey *key)
+{
+  const EbbView *views = key->views;
+  guint64 flop;
+
+  if (key->kernel == EBB_KERNEL_MATMUL)
+    return 2 * (guint64) count_elements (&views[3]) * (guint64) views[0].shape[views[0].n_dims - 1];
+  flop = 2 * (guint64) count_elements (&views[0]) * (guint64) views[1].shape[2]
+         * (key->kernel == EBB_KERNEL_ATTENTION ? 2 : 5);
+  return key->params.attention.causal ? flop / 2 : flop;
+}
+
+EbbOpWork *
+ebb_work_new (const EbbWorkKey *key)
+{
+  EbbOpWork *work = g_new0 (EbbOpWork, 1);
+
+  work->key = *key;
+  work->floor = -1;
+  work->flop = count_flop (key);
+  return work;
+}
+
+static gboolean
+is_transposed (const EbbView *view)
+{
+  return view->n_dims >= 2 && view->strides[view->n_dims - 1] != 1 && view->shape[view->n_dims - 1] > 1;
+}
+
+static void
+append_shape (GString *text,
+              const EbbView *view)
+{
+  g_autofree char *shape = ebb_shape_to_string (view->shape, (guint) view->n_dims);
+
+  g_string_append (text, shape);
+}
+
+char *
+ebb_work_to_string (const EbbOpWork *work)
+{
+  const EbbView *views = work->key.views;
+  GString *text = g_string_new (ebb_dtype_get_name (views[0].dtype));
+
+  g_string_append_c (text, ' ');
+  append_shape (text, &views[0]);
+  g_string_append (text, ebb_work_is_product (work) ? " x " : " to ");
+  append_shape (text, &views[1]);
+  if (!ebb_work_is_product (work))
+    {
+      if (work->key.params.attention.causal)
+        g_string_append (text, ", causal");
+      if (work->key.kernel == EBB_KERNEL_ATTENTION_GRAD)
+        g_string_append (text, ", gradient");
+      return g_string_free (text, FALSE);
+    }
+  if (views[2].n_dims >= 0)
+    g_string_append (text, " + bias");
+  if (work->key.params.matmul.accumulate)
+    g_string_append (text, " + c");
+  if (views[3].dtype != views[0].dtype)
+    g_string_append_printf (text, " to %s", ebb_dtype_get_name (views[3].dtype));
+  if (is_transposed (&views[0]))
+    g_string_append (text, ", a transposed");
+  if (is_transposed (&views[1]))
+    g_string_append (text, ", b transposed");
+  return g_string_free (text, FALSE);
+}
+
+/* -- a table of them ----------------------------------------------------------------------------------------------- */
+
+static int
+compare_times (gconstpointer a,
+               gconstpointer b)
+{
+  const EbbOpWork *x = *(EbbOpWork *const *) a, *y = *(EbbOpWork *const *) b;
+
+  return x->time != y->time ? (x->time < y->time ? 1 : -1) : 0;
+}
+
+static void
+append_work (GString *text,
+             const EbbOpWork *work,
+             double n_steps)
+{
+  double count = (double) work->count, seconds = (double) work->time * 1e-9;
+  g_autofree char *operands = ebb_work_to_string (work);
+
+  g_string_append_printf (text, "%8.6g%10.3f%10.1f", count / n_steps, seconds * 1e3 / n_steps,
+                          seconds > 0 ? (double) work->flop * count * 1e-9 / seconds : 0);
+  if (work->floor >= 0)
+    g_string_append_printf (text, "%10.3f%8.1f %%", work->floor * count * 1e3 / n_steps,
+                            seconds > 0 ? work->floor * count / seconds * 100 : 0);
+  else
+    g_string_append_printf (text, "%20s", "");
+  g_string_append_printf (text, "  %s\n", operands);
+}
+
+/**
+ * ebb_profiler_get_product_table:
+ * @self: a profiler
+ *
+ * Makes a table of each different matrix product and attention that was recorded, the longest first: how often, its
+ * milliseconds, floating-point operations in a second, after ebb_profiler_measure_floor() its floor, and its operands:
+ * shapes after transposition. If steps of an optimizer were recorded, figures are of one step.
+ *
+ * Returns: (transfer full): the table
+ */
+char *
+ebb_profiler_get_product_table (EbbProfiler *self)
+{
+  g_autoptr (GPtrArray) works = NULL;
+  GString *text;
+
+  g_return_val_if_fail (EBB_IS_PROFILER (self), NULL);
+
+  works = g_ptr_array_copy (self->works, NULL, NULL);
+  g_ptr_array_set_free_func (works, NULL);
+  g_ptr_array_sort (works, compare_times);
+  text = g_string_new (NULL);
+  g_string_append_printf (text, "%8s%10s%10s%10s%10s  %s\n", "calls", "ms", "GFLOP/s", "floor ms", "of floor",
+                          "operands");
+  for (guint i = 0; i < works->len; i++)
+    append_work (text, g_ptr_array_index (works, i), MAX (self->n_steps, 1));
+  return g_string_free (text, FALSE);
+}

@@ -1,0 +1,246 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers cpu-only */
+#include "offload/host/pool-private.h"
+#include "support/stores.h"
+#include "support/tensors.h"
+#include "tensor/backend/backend-private.h"
+
+/* How much host memory the host store takes: its own limit, which may change while somebody waits, and the CPU's. */
+
+#define SIZE ((guint64) 4096 * 4)
+
+static EbbDevice *sim;
+
+static EbbActivationStore *
+new_store (guint64 limit)
+{
+  EbbActivationStore *store = EBB_ACTIVATION_STORE (ebb_host_store_new ());
+
+  ebb_activation_store_set_least_size (store, 1);
+  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), limit);
+  return store;
+}
+
+static EbbTensor *
+new_tensor (gint64 n_elements)
+{
+  return ebb_zeros (&n_elements, 1, EBB_DTYPE_F32, sim, NULL);
+}
+
+static EbbHandle *
+try_pack (EbbActivationStore *store,
+          gint64 n_elements,
+          GError **error)
+{
+  g_autoptr (EbbTensor) tensor = new_tensor (n_elements);
+
+  return ebb_saved_tensor_hooks_pack (EBB_SAVED_TENSOR_HOOKS (store), tensor, error);
+}
+
+typedef struct
+{
+  EbbActivationStore *store;
+  gint has_packed, may_end; /* atomic */
+} Holder;
+
+static gpointer
+hold (gpointer data)
+{
+  Holder *self = data;
+  g_autoptr (EbbHandle) handle = try_pack (self->store, SIZE / 4, NULL);
+
+  g_assert_nonnull (handle);
+  g_atomic_int_set (&self->has_packed, TRUE);
+  while (!g_atomic_int_get (&self->may_end))
+    g_thread_yield ();
+  return NULL;
+}
+
+/* Somebody could give all there is, and it would be no good. */
+static void
+what_is_larger_than_the_limit_is_refused_at_once (void)
+{
+  Holder holder = { new_store (SIZE), FALSE, FALSE };
+  GThread *thread = g_thread_new (NULL, hold, &holder);
+  g_autoptr (GError) error = NULL;
+
+  while (!g_atomic_int_get (&holder.has_packed))
+    g_thread_yield ();
+  ebb_host_store_set_patience (EBB_HOST_STORE (holder.store), 1e6);
+  g_assert_null (try_pack (holder.store, SIZE / 4 + 1, &error));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "16388 bytes", "larger than the limit");
+  g_atomic_int_set (&holder.may_end, TRUE);
+  g_thread_join (thread);
+  g_object_unref (holder.store);
+}
+
+static gpointer
+raise_limit (gpointer data)
+{
+  for (guint i = 0; i < 1000; i++)
+    g_thread_yield ();
+  ebb_host_store_set_byte_limit (EBB_HOST_STORE (data), 2 * SIZE);
+  return NULL;
+}
+
+/* The other thread gives nothing back before this one has got something. */
+static void
+who_waits_sees_a_limit_that_is_raised (void)
+{
+  Holder holder = { new_store (SIZE), FALSE, FALSE };
+  GThread *thread = g_thread_new (NULL, hold, &holder), *other;
+  g_autoptr (EbbHandle) handle = NULL;
+  g_autoptr (GError) error = NULL;
+
+  while (!g_atomic_int_get (&holder.has_packed))
+    g_thread_yield ();
+  other = g_thread_new (NULL, raise_limit, holder.store);
+  handle = try_pack (holder.store, SIZE / 4, &error);
+  g_assert_no_error (error);
+  g_atomic_int_set (&holder.may_end, TRUE);
+  g_thread_join (thread);
+  g_thread_join (other);
+  g_clear_pointer (&handle, ebb_handle_unref);
+  g_object_unref (holder.store);
+}
+
+static void
+the_limit_of_the_cpu_holds_for_pinned_memory (void)
+{
+  g_autoptr (EbbActivationStore) store = new_store (G_MAXUINT64);
+  g_autoptr (EbbActivationStore) other = new_store (G_MAXUINT64);
+  g_autoptr (EbbHandle) a = NULL;
+  g_autoptr (EbbHandle) b = NULL;
+  g_autoptr (GError) error = NULL;
+
+  ebb_memory_set_limit (NULL, test_bytes_in_use () + 2 * SIZE);
+  a = try_pack (store, SIZE / 4, &error);
+  g_assert_no_error (error);
+  g_assert_null (try_pack (store, SIZE / 2, &error));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "on cpu", "32768 bytes", "activations 16384");
+  g_clear_error (&error);
+  /* What is kept for later counts too, and makes room, whichever store keeps it. */
+  g_clear_pointer (&a, ebb_handle_unref);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, SIZE);
+  b = try_pack (other, SIZE / 2, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, 0);
+  g_assert_null (try_pack (store, SIZE / 4, &error));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "on cpu", "0 of");
+  ebb_memory_set_limit (NULL, G_MAXUINT64);
+}
+
+static void
+what_is_kept_makes_room_below_the_limit (void)
+{
+  g_autoptr (EbbActivationStore) store = new_store (2 * SIZE);
+  g_autoptr (EbbHandle) a = try_pack (store, SIZE / 4, NULL);
+  g_autoptr (EbbHandle) b = try_pack (store, SIZE / 4, NULL);
+  g_autoptr (EbbHandle) c = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_clear_pointer (&a, ebb_handle_unref);
+  g_clear_pointer (&b, ebb_handle_unref);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, 2 * SIZE);
+  c = try_pack (store, SIZE / 2, &error);
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_host_store_get_bytes_reserved (EBB_HOST_STORE (store)), ==, 2 * SIZE);
+}
+
+/* A larger one would be missing where it is needed. */
+static void
+the_smallest_kept_block_that_fits_is_used (void)
+{
+  static const gsize kept[] = { 40, 48, 44, 36 }; /* pages, in the order in which they are given back */
+  static const struct
+  {
+    gsize wanted, got;
+  } cases[] = { { 41, 44 }, { 39, 40 }, { 42, 48 }, { 36, 36 } };
+  EbbHostPool *pool = ebb_host_pool_new ();
+  EbbHostBlock *blocks[G_N_ELEMENTS (kept)];
+  double waited = 0;
+
+  for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
+    blocks[i] = ebb_host_pool_take (pool, sim, 4096 * kept[i], &waited, NULL);
+  for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
+    ebb_host_pool_give (pool, blocks[i]);
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      blocks[i] = ebb_host_pool_take (pool, sim, 4096 * cases[i].wanted, &waited, NULL);
+      g_assert_cmpuint (blocks[i]->size, ==, 4096 * cases[i].got);
+    }
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    ebb_host_pool_give (pool, blocks[i]);
+  ebb_host_pool_free (pool);
+}
+
+/* -- settings ------------------------------------------------------------------------------------------------------ */
+
+#define N_SETTINGS 20000
+
+static gpointer
+set_byte_limit (gpointer data)
+{
+  for (guint i = 1; i <= N_SETTINGS; i++)
+    {
+      ebb_host_store_set_byte_limit (data, i);
+      g_assert_cmpuint (ebb_host_store_get_byte_limit (data), ==, i);
+    }
+  return NULL;
+}
+
+static gpointer
+set_when_full (gpointer data)
+{
+  for (guint i = 0; i < N_SETTINGS; i++)
+    {
+      ebb_host_store_set_when_full (data, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+      g_assert_cmpint (ebb_host_store_get_when_full (data), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+    }
+  return NULL;
+}
+
+static gpointer
+set_patience (gpointer data)
+{
+  for (guint i = 1; i <= N_SETTINGS; i++)
+    {
+      ebb_host_store_set_patience (data, i);
+      g_assert_cmpfloat (ebb_host_store_get_patience (data), ==, i);
+    }
+  return NULL;
+}
+
+static void
+threads_may_each_change_a_setting (void)
+{
+  g_autoptr (EbbActivationStore) store = new_store (SIZE);
+  const GThreadFunc setters[] = { set_byte_limit, set_when_full, set_patience };
+  GThread *threads[G_N_ELEMENTS (setters)];
+
+  for (guint i = 0; i < G_N_ELEMENTS (setters); i++)
+    threads[i] = g_thread_new (NULL, setters[i], store);
+  for (guint i = 0; i < G_N_ELEMENTS (setters); i++)
+    g_thread_join (threads[i]);
+}
+
+int
+main (int argc, char **argv)
+{
+  GError *error = NULL;
+
+  g_test_init (&argc, &argv, NULL);
+  g_setenv ("EBB_SIM_MEMORY", "64M", TRUE);
+  sim = ebb_device_get ("sim", &error);
+  g_assert_no_error (error);
+  g_test_add_func ("/host-limits/what-is-larger-than-the-limit-is-refused-at-once",
+                   what_is_larger_than_the_limit_is_refused_at_once);
+  g_test_add_func ("/host-limits/what-is-kept-makes-room", what_is_kept_makes_room_below_the_limit);
+  g_test_add_func ("/host-limits/the-smallest-kept-block-that-fits-is-used",
+                   the_smallest_kept_block_that_fits_is_used);
+  g_test_add_func ("/host-limits/threads-may-each-change-a-setting", threads_may_each_change_a_setting);
+  g_test_add_func ("/host-limits/who-waits-sees-a-limit-that-is-raised", who_waits_sees_a_limit_that_is_raised);
+  g_test_add_func ("/host-limits/the-limit-of-the-cpu-holds-for-pinned-memory",
+                   the_limit_of_the_cpu_holds_for_pinned_memory);
+  return g_test_run ();
+}

@@ -1,0 +1,364 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers */
+#include "nn/optim/clip-grad-private.h"
+#include "support/device.h"
+#include "support/tensors.h"
+#include "tensor/autograd/parameter-owner-private.h"
+#include "tensor/autograd/leaf-hook-private.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What optimizers, clipping and modules ask of whoever looks after a parameter. */
+
+typedef struct
+{
+  EbbKeeper keeper;
+  gpointer split;
+  double others; /* what other ranks add to a sum of squares */
+  gint64 n_elements;
+  gboolean is_whole;
+  EbbTensor *pending; /* that settle () gives as the gradient */
+  guint n_settled, n_forgotten, n_sums;
+} Keeper;
+
+static gboolean
+settle (EbbKeeper *keeper, EbbTensor *parameter, GError **error)
+{
+  Keeper *self = (Keeper *) keeper;
+
+  self->n_settled++;
+  if (self->pending != NULL)
+    ebb_tensor_set_grad (parameter, self->pending, NULL);
+  return TRUE;
+}
+
+static gboolean
+fail_to_settle (EbbKeeper *keeper, EbbTensor *parameter, GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "can't be settled");
+  return FALSE;
+}
+
+static void
+forget (EbbKeeper *keeper, EbbTensor *parameter)
+{
+  ((Keeper *) keeper)->n_forgotten++;
+}
+
+static gpointer
+get_split (EbbKeeper *keeper)
+{
+  return ((Keeper *) keeper)->split;
+}
+
+static gboolean
+reduce_over_split (EbbKeeper *keeper, EbbReduceKind op, double *values, guint n_values, GError **error)
+{
+  Keeper *self = (Keeper *) keeper;
+
+  g_assert_cmpuint (n_values, ==, 1);
+  self->n_sums++;
+  values[0] = ebb_reduce_double (op, values[0], self->others);
+  return TRUE;
+}
+
+static gboolean
+is_whole (EbbKeeper *keeper, EbbTensor *parameter)
+{
+  return ((Keeper *) keeper)->is_whole;
+}
+
+static gint64
+get_n_elements (EbbKeeper *keeper, EbbTensor *parameter)
+{
+  return ((Keeper *) keeper)->n_elements;
+}
+
+static const EbbKeeperFuncs funcs = {
+  .settle = settle,
+  .forget = forget,
+  .get_split = get_split,
+  .reduce_over_split = reduce_over_split,
+  .is_whole = is_whole,
+  .get_n_elements = get_n_elements,
+};
+static const EbbKeeperFuncs failing_funcs = { .settle = fail_to_settle };
+
+/* Parameters weight [3, 2] and bias [3]. */
+static EbbModule *
+linear_new (void)
+{
+  EbbModule *module;
+
+  ebb_manual_seed (1);
+  module = ebb_linear_new (2, 3, TRUE, NULL);
+  return module;
+}
+
+static EbbTensor *
+peek (EbbModule *module, const char *name)
+{
+  EbbTensor *parameter = ebb_module_get_parameter (module, name);
+
+  ebb_tensor_unref (parameter);
+  return parameter;
+}
+
+static void
+set_ones (EbbTensor *parameter)
+{
+  g_autoptr (EbbTensor) ones =
+      ebb_ones (parameter->view.shape, (guint) parameter->view.n_dims, EBB_DTYPE_F32, NULL, NULL);
+
+  ebb_tensor_set_grad (parameter, ones, NULL);
+}
+
+/* -- clipping ------------------------------------------------------------------------------------------------------ */
+
+/* 6 ones here and 10 squares elsewhere in the weight's split, 3 ones in the bias, which every rank has. */
+static void
+test_norm_is_that_of_all_parts (void)
+{
+  int place;
+  Keeper keeper = { { &funcs }, .split = &place, .others = 10 };
+  g_autoptr (EbbModule) module = linear_new ();
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0.1, NULL);
+  EbbTensor *weight = peek (module, "weight"), *bias = peek (module, "bias");
+  EbbTensor *parameters[] = { weight, bias };
+  double norm;
+
+  set_ones (weight);
+  set_ones (bias);
+  weight->keeper = &keeper.keeper;
+  g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 100, &norm, NULL));
+  g_assert_cmpfloat_with_epsilon (norm, sqrt (19), 1e-6);
+  g_assert_cmpuint (keeper.n_sums, ==, 1);
+  g_assert_true (ebb_clip_grad_norm (parameters, 2, 1, &norm, NULL));
+  g_assert_cmpfloat_with_epsilon (norm, sqrt (19), 1e-6);
+  g_assert_cmpfloat_with_epsilon (test_at (bias->grad, 0), 1 / sqrt (19), 1e-5);
+
+  /* A rank that has nothing to add makes the same calls. */
+  ebb_tensor_set_grad (weight, NULL, NULL);
+  ebb_tensor_set_grad (bias, NULL, NULL);
+  g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 100, &norm, NULL));
+  g_assert_cmpuint (keeper.n_sums, ==, 3);
+  g_assert_cmpfloat_with_epsilon (norm, sqrt (10), 1e-6);
+  weight->keeper = NULL;
+}
+
+static void
+test_each_split_is_summed_once (void)
+{
+  int place, other_place;
+  Keeper first = { { &funcs }, .split = &place, .others = 1 };
+  Keeper second = { { &funcs }, .split = &place, .others = 1 };
+  Keeper third = { { &funcs }, .split = &other_place, .others = 100 };
+  Keeper *const keepers[] = { &first, &second, &third };
+  g_autoptr (EbbModule) module = ebb_sequential_new ();
+  EbbTensor *parameters[3];
+  double norm;
+
+  for (guint i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbModule) linear = linear_new ();
+      g_autofree char *name = g_strdup_printf ("%u", i);
+
+      parameters[i] = peek (linear, "weight");
+      set_ones (parameters[i]);
+      parameters[i]->keeper = &keepers[i]->keeper;
+      ebb_module_register_child (module, name, linear, NULL);
+    }
+  g_assert_true (ebb_compute_grad_norm (parameters, 3, 2, &norm, NULL));
+  g_assert_cmpfloat_with_epsilon (norm, sqrt (6 * 3 + 1 + 100), 1e-6);
+  g_assert_cmpuint (first.n_sums, ==, 1);
+  g_assert_cmpuint (second.n_sums, ==, 0);
+  g_assert_cmpuint (third.n_sums, ==, 1);
+  for (guint i = 0; i < 3; i++)
+    parameters[i]->keeper = NULL;
+}
+
+/* -- settling and forgetting --------------------------------------------------------------------------------------- */
+
+static void
+test_steps_settle_before_they_look (void)
+{
+  g_autoptr (EbbModule) module = linear_new ();
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, NULL);
+  EbbTensor *weight = peek (module, "weight");
+  g_autoptr (EbbTensor) pending = ebb_ones (weight->view.shape, 2, EBB_DTYPE_F32, NULL, NULL);
+  Keeper keeper = { { &funcs }, .pending = pending, .is_whole = TRUE };
+  float before = test_at (weight, 0);
+  guint n_forgotten;
+
+  weight->keeper = &keeper.keeper;
+  g_assert_true (ebb_optimizer_step (optimizer, NULL));
+  g_assert_cmpuint (keeper.n_settled, ==, 1);
+  g_assert_cmpfloat_with_epsilon (test_at (weight, 0), before - 1, 1e-6);
+  n_forgotten = keeper.n_forgotten;
+  ebb_optimizer_zero_grad (optimizer);
+  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
+  g_assert_null (weight->grad);
+  n_forgotten = keeper.n_forgotten;
+  ebb_module_zero_grad (module);
+  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
+  n_forgotten = keeper.n_forgotten;
+  g_assert_true (ebb_optimizer_zero_grad_in_place (optimizer, NULL));
+  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
+  weight->keeper = NULL;
+}
+
+static void
+test_what_fails_to_settle_stops_the_step (void)
+{
+  Keeper keeper = { { &failing_funcs } };
+  g_autoptr (EbbModule) module = linear_new ();
+  g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, NULL);
+  g_autoptr (GError) error = NULL;
+  EbbTensor *weight = peek (module, "weight"), *bias = peek (module, "bias");
+  float before = test_at (bias, 0);
+
+  set_ones (bias);
+  weight->keeper = &keeper.keeper;
+  g_assert_false (ebb_optimizer_step (optimizer, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "can't be settled");
+  g_clear_error (&error);
+  g_assert_false (ebb_optimizer_clip_grad_norm (optimizer, 1, NULL, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "can't be settled");
+  g_assert_cmpfloat (test_at (bias, 0), ==, before);
+  g_assert_cmpint (ebb_optimizer_get_n_steps (optimizer), ==, 0);
+  weight->keeper = NULL;
+}
+
+static gboolean
+count_call (EbbTensor *leaf, gpointer data, GError **error)
+{
+  ++*(guint *) data;
+  return TRUE;
+}
+
+/* The pass can't know when the gradient of a parameter with a keeper is final. */
+static void
+test_the_keeper_tells_of_final_gradients (void)
+{
+  const EbbKeeperFuncs none = { 0 };
+  Keeper keeper = { { &none } };
+  g_autoptr (EbbModule) module = linear_new ();
+  g_autoptr (EbbTensor) x = test_randn (1, 4, 2, -1);
+  g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, NULL);
+  g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, NULL);
+  EbbTensor *weight = peek (module, "weight"), *bias = peek (module, "bias");
+  guint n_weight = 0, n_bias = 0;
+
+  ebb_leaf_set_hook (weight, count_call, &n_weight);
+  ebb_leaf_set_hook (bias, count_call, &n_bias);
+  weight->keeper = &keeper.keeper;
+  g_assert_true (ebb_leaf_notify (weight, NULL)); /* without a gradient there is nothing to tell */
+  g_assert_true (ebb_tensor_backward (loss, NULL));
+  g_assert_cmpuint (n_weight, ==, 0);
+  g_assert_cmpuint (n_bias, ==, 1);
+  g_assert_true (ebb_leaf_has_hook (weight));
+  g_assert_true (ebb_leaf_notify (weight, NULL));
+  g_assert_cmpuint (n_weight, ==, 1);
+  weight->keeper = NULL;
+  ebb_leaf_clear_hook (weight, &n_weight);
+  ebb_leaf_clear_hook (bias, &n_bias);
+}
+
+/* -- modules ------------------------------------------------------------------------------------------------------- */
+
+static void
+test_split_parameters_are_not_changed_by_others (void)
+{
+  Keeper keeper = { { &funcs }, .n_elements = 24 };
+  g_autoptr (EbbModule) module = linear_new ();
+  g_autoptr (EbbArgs) state = ebb_module_get_state_dict (module);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) other = test_randn (1, 3, 2, -1);
+  EbbTensor *weight = peek (module, "weight");
+
+  weight->keeper = &keeper.keeper;
+  g_assert_cmpuint (ebb_module_count_parameters (module), ==, 24 + 3);
+  g_assert_false (ebb_module_to_dtype (module, EBB_DTYPE_BF16, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "Linear", "weight", "before ebb_fully_shard()");
+  g_clear_error (&error);
+  g_assert_false (ebb_module_to_device (module, ebb_device_get_cpu (), &error));
+  test_assert_error (error, EBB_ERROR_STATE, "weight");
+  g_clear_error (&error);
+  g_assert_false (ebb_module_load_state_dict (module, state, TRUE, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "weight", "ebb_load_full_state_dict()", "ebb_summon_full_params()");
+  g_clear_error (&error);
+  g_assert_false (ebb_module_register_parameter (module, "weight", other, &error));
+  test_assert_error (error, EBB_ERROR_STATE, "\"weight\"", "before ebb_fully_shard()");
+  g_clear_error (&error);
+  keeper.is_whole = TRUE; /* summoned */
+  g_assert_true (ebb_module_load_state_dict (module, state, TRUE, NULL));
+  weight->keeper = NULL;
+}
+
+/* -- parts without elements ---------------------------------------------------------------------------------------- */
+
+static void
+step_without_elements (EbbOptimizer *optimizer, EbbModule *module)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbArgs) state = NULL;
+  double norm;
+
+  for (guint step = 0; step < 2; step++)
+    {
+      set_ones (peek (module, "none"));
+      set_ones (peek (module, "some"));
+      g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 1, &norm, &error));
+      g_assert_cmpfloat_with_epsilon (norm, 2, 1e-6);
+      g_assert_true (ebb_optimizer_step (optimizer, &error));
+      g_assert_no_error (error);
+    }
+  state = ebb_optimizer_get_state (optimizer);
+  g_assert_true (ebb_optimizer_load_state (optimizer, state, &error));
+  g_assert_no_error (error);
+  g_assert_true (ebb_optimizer_step (optimizer, &error));
+  g_assert_no_error (error);
+}
+
+static void
+test_parameters_without_elements (void)
+{
+  for (guint format = EBB_MOMENT_FORMAT_F32; format <= EBB_MOMENT_FORMAT_EIGHT_BIT + 1; format++)
+    {
+      g_autoptr (EbbModule) module = ebb_sequential_new ();
+      g_autoptr (EbbTensor) none = test_randn (1, 0, 5, -1);
+      g_autoptr (EbbTensor) some = test_randn (2, 1, 4, -1);
+      g_autoptr (EbbOptimizer) optimizer = NULL;
+      g_auto (GStrv) names = NULL;
+
+      ebb_module_register_parameter (module, "none", none, NULL);
+      ebb_module_register_parameter (module, "some", some, NULL);
+      if (format > EBB_MOMENT_FORMAT_EIGHT_BIT)
+        optimizer = ebb_sgd_new (module, 0.1, NULL);
+      else
+        {
+          optimizer = ebb_adamw_new (module, 0.1, NULL);
+          ebb_adam_set_moment_format (EBB_ADAM (optimizer), (EbbMomentFormat) format);
+        }
+      g_assert_true (ebb_optimizer_exclude_from_decay (optimizer, NULL));
+      names = ebb_optimizer_get_group_names (optimizer, 0);
+      g_assert_cmpuint (g_strv_length (names), ==, 2);
+      step_without_elements (optimizer, module);
+    }
+}
+
+int
+main (int argc, char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/keepers/norm-is-that-of-all-parts", test_norm_is_that_of_all_parts);
+  g_test_add_func ("/keepers/each-split-is-summed-once", test_each_split_is_summed_once);
+  g_test_add_func ("/keepers/steps-settle-before-they-look", test_steps_settle_before_they_look);
+  g_test_add_func ("/keepers/what-fails-to-settle-stops-the-step", test_what_fails_to_settle_stops_the_step);
+  g_test_add_func ("/keepers/the-keeper-tells-of-final-gradients", test_the_keeper_tells_of_final_gradients);
+  g_test_add_func ("/keepers/split-parameters-are-not-changed-by-others",
+                   test_split_parameters_are_not_changed_by_others);
+  g_test_add_func ("/keepers/parameters-without-elements", test_parameters_without_elements);
+  return g_test_run ();
+}

@@ -1,0 +1,178 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint/frame-private.h"
+
+#include "nn/args-private.h"
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/backend/backend-private.h"
+#include "wrap/checkpoint/options-private.h"
+
+/* A checkpoint has four boundaries: where its forward begins and ends, and where its backward does. There devices are
+ * synchronised and times are taken, if the options ask for it. A backward begins with the first thing that a node asks
+ * of the frame, and ends with the last node that needs something of it, or with the pass. */
+
+static void
+add_device (EbbCheckpointFrame *self,
+            EbbDevice *device)
+{
+  if (device->backend->synchronize != NULL && !g_ptr_array_find (self->devices, device, NULL))
+    g_ptr_array_add (self->devices, device);
+}
+
+static void
+add_devices_of_args (EbbCheckpointFrame *self,
+                     EbbArgs *args)
+{
+  for (guint i = 0; i < ebb_args_get_length (args); i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (args, i);
+      EbbArgs *inside = ebb_args_peek_args (args, i);
+
+      if (tensor != NULL)
+        add_device (self, tensor->storage->device);
+      if (inside != NULL)
+        add_devices_of_args (self, inside);
+    }
+}
+
+static void
+add_devices_of_module (EbbCheckpointFrame *self,
+                       EbbModule *module)
+{
+  guint n;
+  g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n);
+
+  for (guint i = 0; i < n; i++)
+    {
+      add_device (self, parameters[i]->storage->device);
+      ebb_tensor_unref (parameters[i]);
+    }
+}
+
+/* Waits for all devices, whichever fails first. */
+static gboolean
+synchronize (EbbCheckpointFrame *self,
+             GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = 0; i < self->devices->len; i++)
+    if (!ebb_device_synchronize (g_ptr_array_index (self->devices, i), ok ? error : NULL))
+      ok = FALSE;
+  return ok;
+}
+
+static void
+tell (EbbCheckpointFrame *self,
+      gboolean forward,
+      guint64 us)
+{
+  EbbCheckpointTally *tally = &self->target->tally;
+  EbbCheckpointTimes *times = ebb_checkpoint_options_get_times (self->target->options);
+  const char *pass = forward ? "forward" : "backward";
+  char seconds[G_ASCII_DTOSTR_BUF_SIZE];
+  g_autofree char *who = NULL;
+
+  if (!ebb_checkpoint_options_get_profile (self->target->options))
+    return;
+  __atomic_add_fetch (forward ? &tally->forward_us : &tally->backward_us, us, __ATOMIC_RELAXED);
+  __atomic_add_fetch (forward ? &times->forward_us : &times->backward_us, us, __ATOMIC_RELAXED);
+  __atomic_add_fetch (forward ? &times->n_forwards : &times->n_backwards, 1, __ATOMIC_RELAXED);
+  who = ebb_checkpoint_target_describe (self->target);
+  g_ascii_formatd (seconds, sizeof seconds, "%.6f", (double) us * 1e-6);
+  g_log_structured (G_LOG_DOMAIN, G_LOG_LEVEL_MESSAGE, "EBB_CHECKPOINT", who, "EBB_PASS", pass, "EBB_SECONDS", seconds,
+                    "MESSAGE", "checkpoint of %s: %s %s s", who, pass, seconds);
+}
+
+/* -- forward ------------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_frame_begin_forward (EbbCheckpointFrame *self,
+                         GPtrArray *modules,
+                         GError **error)
+{
+  EbbCheckpointOptions *options = self->target->options;
+
+  /* A forward inside a recompute is a part of a backward. */
+  if (ebb_thread.recomputing > 0
+      || (!ebb_checkpoint_options_get_synchronize (options) && !ebb_checkpoint_options_get_profile (options)))
+    return TRUE;
+  self->devices = g_ptr_array_new ();
+  add_devices_of_args (self, self->call_args);
+  for (guint i = 0; i < modules->len; i++)
+    add_devices_of_module (self, g_ptr_array_index (modules, i));
+  if (!synchronize (self, error))
+    return FALSE;
+  self->begun = g_get_monotonic_time ();
+  return TRUE;
+}
+
+EbbArgs *
+ebb_frame_end_forward (EbbCheckpointFrame *self,
+                       EbbArgs *result,
+                       GError **error)
+{
+  gint64 begun = self->begun;
+
+  self->begun = 0;
+  if (self->devices == NULL || result == NULL)
+    return result;
+  /* What a function has found elsewhere than in its arguments. */
+  for (guint i = 0; i < self->slots->len; i++)
+    add_device (self, ebb_frame_slot (self, i)->device);
+  add_devices_of_args (self, result);
+  if (!synchronize (self, error))
+    {
+      ebb_args_unref (result);
+      return NULL;
+    }
+  tell (self, TRUE, (guint64) (g_get_monotonic_time () - begun));
+  return result;
+}
+
+/* -- backward ------------------------------------------------------------------------------------------------------ */
+
+gboolean
+ebb_frame_begin_backward (EbbCheckpointFrame *self,
+                          GError **error)
+{
+  if (G_LIKELY (self->devices == NULL) || self->begun != 0 || self->call_args != NULL || !ebb_thread.in_backward)
+    return TRUE;
+  if (!synchronize (self, error))
+    return FALSE;
+  self->begun = g_get_monotonic_time ();
+  self->passing = &ebb_thread;
+  ebb_frame_call_at_end (self);
+  return TRUE;
+}
+
+gboolean
+ebb_frame_end_backward (EbbCheckpointFrame *self,
+                        GError **error)
+{
+  gint64 begun = self->begun;
+
+  if (G_LIKELY (self->devices == NULL) || begun == 0)
+    return TRUE;
+  self->begun = 0;
+  if (!synchronize (self, error))
+    return FALSE;
+  tell (self, FALSE, (guint64) (g_get_monotonic_time () - begun));
+  return TRUE;
+}
+
+static gboolean
+node_is_done (gpointer data,
+              GError **error)
+{
+  gboolean ok = ebb_frame_end_backward (data, error);
+
+  g_object_unref (data);
+  return ok;
+}
+
+void
+ebb_frame_leave_backward (EbbCheckpointFrame *self)
+{
+  if (G_UNLIKELY (self->devices != NULL) && self->begun != 0 && self->passing == (gpointer) &ebb_thread)
+    ebb_backward_call_after_node (node_is_done, g_object_ref (self));
+}

@@ -1,0 +1,496 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint/frame-private.h"
+
+#include "nn/args-private.h"
+#include "tensor/object-private.h"
+#include "wrap/checkpoint/options-private.h"
+#include "wrap/shard/unit-private.h"
+
+G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
+
+#define N_SLOTS_SEARCHED 16
+
+/* What a node holds in place of a tensor. */
+typedef struct
+{
+  EbbCheckpointFrame *frame;
+  gboolean is_slot;
+  guint index;  /* of the slot */
+  guint fill;   /* of the slot, at which the value was last taken; 0: never */
+  EbbPart part; /* or part of what is older */
+} Ticket;
+
+/* -- letting go ---------------------------------------------------------------------------------------------------- */
+
+static void
+drop_cached (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->outers->len; i++)
+    g_clear_pointer (&ebb_frame_outer (self, i)->cached, ebb_tensor_unref);
+}
+
+void
+ebb_frame_drop_values (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->slots->len; i++)
+    ebb_slot_clear (ebb_frame_slot (self, i));
+}
+
+/* Nobody will ask any more. */
+static void
+drop_everything (EbbCheckpointFrame *self)
+{
+  ebb_checkpoint_level_subtract (&self->target->tally.saved, self->saved_bytes);
+  ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  self->saved_bytes = self->dropped_bytes = 0;
+  drop_cached (self);
+  ebb_frame_drop_values (self);
+  ebb_frame_drop_kept (self, 0);
+  for (guint i = 0; i < self->outers->len; i++)
+    ebb_saved_tensor_clear (&ebb_frame_outer (self, i)->saved);
+  g_array_set_size (self->outers, 0);
+  g_clear_pointer (&self->args, ebb_args_unref);
+  ebb_frame_count_down (self);
+}
+
+static gboolean
+backward_ended (gpointer data,
+                GError **error)
+{
+  EbbCheckpointFrame *self = data;
+  gboolean ok = ebb_frame_end_backward (self, error);
+
+  self->at_end = FALSE;
+  if (!ebb_checkpoint_options_get_retain_recomputed (self->target->options))
+    ebb_frame_drop_values (self);
+  drop_cached (self);
+  g_object_unref (self);
+  return ok;
+}
+
+void
+ebb_frame_call_at_end (EbbCheckpointFrame *self)
+{
+  if (self->at_end || !ebb_thread.in_backward)
+    return;
+  self->at_end = TRUE;
+  ebb_backward_call_at_end (backward_ended, g_object_ref (self));
+}
+
+/* -- the door ------------------------------------------------------------------------------------------------------ */
+
+static void
+ticket_free (gpointer data)
+{
+  Ticket *ticket = data;
+  EbbCheckpointFrame *self = ticket->frame;
+
+  if (ticket->is_slot)
+    {
+      EbbSlot *slot = ebb_frame_slot (self, ticket->index);
+
+      slot->n_taken -= ticket->fill != 0 && ticket->fill == slot->n_fills;
+      if (--slot->n_wanted == 0)
+        ebb_slot_clear (slot);
+    }
+  if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
+    {
+      ebb_frame_leave_backward (self);
+      drop_everything (self);
+    }
+  ebb_object_free (ticket, sizeof *ticket);
+  g_object_unref (self);
+}
+
+static Ticket *
+ticket_new (EbbCheckpointFrame *self)
+{
+  Ticket *ticket = ebb_object_new (Ticket);
+
+  *ticket = (Ticket){ .frame = g_object_ref (self) };
+  self->n_wanted++;
+  return ticket;
+}
+
+static gboolean
+is_inside (EbbCheckpointFrame *self,
+           EbbTensor *tensor)
+{
+  if (tensor->is_parameter || tensor->is_buffer)
+    return FALSE;
+  if (tensor->storage->birth >= self->mark)
+    return TRUE;
+  for (guint i = 0; i < self->provided->len; i++)
+    if (g_array_index (self->provided, guint64, i) == tensor->storage->birth)
+      return TRUE;
+  return FALSE;
+}
+
+EbbDeterminismCheck
+ebb_frame_get_check (EbbCheckpointFrame *self)
+{
+  return ebb_checkpoint_options_get_determinism_check (self->target->options);
+}
+
+/* A tensor is saved by its maker and by its reader, one after the other as a rule: they share a slot, so that a
+ * recompute may stop at the first of them. Looked for among the last few alone, in the forward and in the recompute. */
+static EbbSlot *
+find_slot (EbbCheckpointFrame *self,
+           EbbTensor *tensor,
+           guint n_slots,
+           guint *index)
+{
+  for (guint i = n_slots; i > 0 && i + N_SLOTS_SEARCHED > n_slots; i--)
+    if (ebb_slot_is_of (ebb_frame_slot (self, i - 1), tensor, self->recomputing))
+      {
+        *index = i - 1;
+        return ebb_frame_slot (self, i - 1);
+      }
+  return NULL;
+}
+
+static gboolean
+fill_next (EbbCheckpointFrame *self,
+           EbbTensor *tensor,
+           GError **error)
+{
+  guint i = self->next_slot;
+
+  if (find_slot (self, tensor, i, &i) != NULL)
+    return TRUE;
+  if (i >= self->slots->len)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+                   "%s saves a tensor where the forward, which saved %u, had ended; " EBB_RECOMPUTE_CAUSES,
+                   ebb_thread.saving->name, self->slots->len);
+      return FALSE;
+    }
+  if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor, ebb_frame_get_check (self), error))
+    return FALSE;
+  /* While the forward itself still runs, nothing is known of what comes after. */
+  if (++self->next_slot == self->n_slots_needed
+      && (ebb_checkpoint_options_get_early_stop (self->target->options) || self->has_pruned
+          || self->call_args != NULL))
+    {
+      self->stopped = TRUE;
+      ebb_thread.stopped++;
+    }
+  return TRUE;
+}
+
+/* Nobody goes through the graph of a recompute but a backward pass that the forward itself runs. */
+static EbbHandle *
+pack_again (EbbCheckpointFrame *self,
+            EbbTensor *tensor,
+            gboolean inside,
+            GError **error)
+{
+  if (inside && !ebb_is_stopped () && !fill_next (self, tensor, error))
+    return NULL;
+  return self->goes_back && !ebb_is_stopped () ? ebb_handle_new (tensor) : ebb_handle_new_for_data (NULL, NULL);
+}
+
+static void
+ticket_for_slot (EbbCheckpointFrame *self,
+                 Ticket *ticket,
+                 EbbTensor *tensor)
+{
+  EbbSlot fresh, *slot = find_slot (self, tensor, self->slots->len, &ticket->index);
+
+  ticket->is_slot = TRUE;
+  if (slot != NULL)
+    {
+      slot->n_wanted++;
+      return;
+    }
+  ebb_slot_describe (&fresh, tensor, ebb_frame_get_check (self));
+  ticket->index = self->slots->len;
+  g_array_append_val (self->slots, fresh);
+  self->n_ops_needed = self->n_ops + (self->op_has_run ? 1 : 0);
+}
+
+static EbbHandle *
+ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
+                           EbbTensor *tensor,
+                           GError **error)
+{
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
+  gboolean inside = is_inside (self, tensor);
+  EbbPart part = { 0 };
+  Ticket *ticket;
+
+  if (self->recomputing)
+    return pack_again (self, tensor, inside, error);
+  if (!ebb_frame_save_args (self, error) || (!inside && !ebb_frame_find_part (self, tensor, &part, error)))
+    return NULL;
+  ticket = ticket_new (self);
+  ticket->part = part;
+  if (inside)
+    ticket_for_slot (self, ticket, tensor);
+  return ebb_handle_new_for_data (ticket, ticket_free);
+}
+
+static EbbTensor *
+ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
+                             EbbHandle *handle,
+                             GError **error)
+{
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
+  Ticket *ticket = ebb_handle_get_data (handle);
+  EbbSlot *slot;
+  EbbTensor *kept = ebb_handle_get_tensor (handle);
+
+  if (kept != NULL)
+    return kept;
+  if (self->call_args != NULL)
+    self->goes_back = TRUE;
+  if (ticket == NULL) /* given in a recompute, whose graph nobody goes through */
+    {
+      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
+                   "%s: backward through the graph of a recompute, which keeps nothing", who);
+      return NULL;
+    }
+  if (!ebb_frame_begin_backward (self, error))
+    return NULL;
+  if (!ticket->is_slot)
+    return ebb_frame_get_part (self, &ticket->part, error);
+  slot = ebb_frame_slot (self, ticket->index);
+  if (slot->value == NULL && !ebb_frame_recompute (self, error))
+    return NULL;
+  slot = ebb_frame_slot (self, ticket->index); /* a forward that is still going on may have got more */
+  slot->n_taken += ticket->fill != slot->n_fills;
+  ticket->fill = slot->n_fills;
+  return ebb_slot_take (slot, ebb_checkpoint_options_get_retain_recomputed (self->target->options), error);
+}
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+static void
+ebb_checkpoint_frame_finalize (GObject *object)
+{
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (object);
+
+  drop_everything (self);
+  g_array_unref (self->outers);
+  g_array_unref (self->parts);
+  g_array_unref (self->slots);
+  g_array_unref (self->kept);
+  g_array_unref (self->draws);
+  g_array_unref (self->provided);
+  g_array_unref (self->reads);
+  g_array_unref (self->touched);
+  g_array_unref (self->open);
+  g_clear_pointer (&self->modules, g_array_unref);
+  g_clear_pointer (&self->devices, g_ptr_array_unref);
+  g_clear_pointer (&self->units, g_ptr_array_unref);
+  g_byte_array_unref (self->recipe_log.derived);
+  g_clear_error (&self->policy_error);
+  g_clear_object (&self->generator);
+  g_clear_object (&self->tracker);
+  ebb_checkpoint_target_unref (self->target);
+  G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
+}
+
+static void
+ebb_checkpoint_frame_class_init (EbbCheckpointFrameClass *klass)
+{
+  EbbSavedTensorHooksClass *hooks_class = EBB_SAVED_TENSOR_HOOKS_CLASS (klass);
+
+  G_OBJECT_CLASS (klass)->finalize = ebb_checkpoint_frame_finalize;
+  hooks_class->pack = ebb_checkpoint_frame_pack;
+  hooks_class->unpack = ebb_checkpoint_frame_unpack;
+}
+
+static void
+ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
+{
+  self->outers = g_array_new (FALSE, FALSE, sizeof (EbbOuter));
+  self->parts = g_array_new (FALSE, FALSE, sizeof (EbbPart));
+  self->slots = g_array_new (FALSE, FALSE, sizeof (EbbSlot));
+  self->kept = g_array_new (FALSE, FALSE, sizeof (EbbKept));
+  self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
+  self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
+  self->recipe_log.derived = g_byte_array_new ();
+  self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
+  self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
+  self->open = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-kept.c */
+  g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
+  ebb_frame_watch_init (self);
+}
+
+/* -- tally --------------------------------------------------------------------------------------------------------- */
+
+/* What is held for this frame: nothing by an inner frame, whose inputs are the outer one's. */
+static guint64
+count_saved (EbbCheckpointFrame *self)
+{
+  guint64 n_bytes = ebb_frame_count_kept (self);
+
+  for (guint i = 0; i < self->outers->len; i++)
+    if (!ebb_frame_outer (self, i)->is_parameter)
+      n_bytes += ebb_frame_outer (self, i)->n_bytes;
+  return n_bytes;
+}
+
+static guint64
+count_dropped (EbbCheckpointFrame *self)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (g_int64_hash, g_int64_equal);
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < self->slots->len; i++)
+    {
+      EbbSlot *slot = ebb_frame_slot (self, i);
+
+      if (slot->n_wanted > 0 && g_hash_table_add (seen, &slot->birth) && !ebb_frame_is_among_kept (self, slot->birth))
+        n_bytes += slot->n_bytes;
+    }
+  return n_bytes;
+}
+
+static void
+tally_forward (EbbCheckpointFrame *self,
+               gboolean nested)
+{
+  EbbCheckpointTally *tally = &self->target->tally;
+
+  if (ebb_thread.recomputing > 0)
+    return;
+  self->saved_bytes = nested ? 0 : count_saved (self);
+  self->dropped_bytes = count_dropped (self);
+  ebb_checkpoint_level_add (&tally->saved, self->saved_bytes);
+  ebb_checkpoint_level_add (&tally->dropped, self->dropped_bytes);
+}
+
+/* -- forward ------------------------------------------------------------------------------------------------------- */
+
+static EbbCheckpointFrame *
+frame_new (EbbCheckpointTarget *target,
+           EbbArgs *args,
+           gboolean nested)
+{
+  EbbCheckpointFrame *self = g_object_new (EBB_TYPE_CHECKPOINT_FRAME, NULL);
+
+  self->target = ebb_checkpoint_target_ref (target);
+  self->call_args = args;
+  self->autocast = ebb_thread.autocast;
+  self->autocast_dtype = ebb_thread.autocast_dtype;
+  self->default_device = ebb_thread.default_device;
+  self->divided = ebb_thread.divided;
+  self->call = ebb_thread.call;
+  self->generator = g_object_ref (ebb_generator_get_default ());
+  /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
+  self->outside = ebb_checkpoint_options_get_effective_store (target->options);
+  if (self->outside == NULL || nested)
+    self->outside = ebb_thread.hooks;
+  self->mark = ebb_storage_get_next_birth ();
+  self->units = ebb_shard_get_open_units ();
+  return self;
+}
+
+/* Nobody outside is to keep what was made inside in place of a result. */
+static void
+drop_recipes (EbbArgs *result,
+              guint64 frame)
+{
+  for (guint i = 0; i < ebb_args_get_length (result); i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
+      EbbArgs *inside = ebb_args_peek_args (result, i);
+
+      if (tensor != NULL)
+        ebb_tensor_drop_recipe (tensor, frame);
+      if (inside != NULL)
+        drop_recipes (inside, frame);
+    }
+}
+
+/* Not the mark: two frames have the same where nothing was made between them. */
+guint64
+ebb_frame_take_number (void)
+{
+  static guint64 last;
+
+  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+}
+
+static EbbArgs *
+run_inside (EbbCheckpointFrame *self,
+            const EbbForwardChain *inside,
+            GPtrArray *modules,
+            EbbArgs *args,
+            GError **error)
+{
+  EbbThreadModes modes = ebb_thread_save_modes ();
+  EbbArgs *result;
+
+  ebb_thread.frame = ebb_frame_take_number ();
+  ebb_thread.recipe_log = &self->recipe_log;
+  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  ebb_thread_push_observer (&self->watch.observer);
+  ebb_thread.checkpointing++;
+  if (inside != NULL)
+    result = ebb_forward_chain_call (inside, g_ptr_array_index (modules, 0), args, error);
+  else
+    result = ebb_checkpoint_target_run (self->target, modules, args, error);
+  ebb_thread.checkpointing--;
+  ebb_thread_pop_observer (&self->watch.observer);
+  if (result != NULL)
+    drop_recipes (result, ebb_thread.frame);
+  ebb_thread.hooks = modes.hooks;
+  ebb_thread.frame = modes.frame;
+  ebb_thread.recipe_log = modes.recipe_log;
+  self->call_args = NULL;
+  self->outside = NULL;
+  if (result == NULL || self->policy_error == NULL)
+    return result;
+  /* A recompute, which asks no policy, would not come the forward's way around that failure. */
+  ebb_args_unref (result);
+  g_propagate_prefixed_error (error, g_steal_pointer (&self->policy_error),
+                              "the forward went on after its checkpoint policy had failed: ");
+  return NULL;
+}
+
+EbbArgs *
+ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
+                          const EbbForwardChain *inside,
+                          EbbArgs *args,
+                          GError **error)
+{
+  g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
+  gboolean nested = ebb_thread.frame != 0;
+  EbbGeneratorFork *fork = ebb_thread.forks;
+  EbbCheckpointFrame *self;
+  EbbArgs *result;
+
+  if (modules == NULL)
+    return NULL;
+  self = frame_new (target, args, nested);
+  if (!ebb_frame_begin_forward (self, modules, error))
+    {
+      g_object_unref (self);
+      return NULL;
+    }
+  ebb_frame_enter_modules (self, modules);
+  result = ebb_frame_end_forward (self, run_inside (self, inside, modules, args, error), error);
+  ebb_frame_flush_touched (self);
+  ebb_frame_finish_kept (self);
+  g_set_object (&self->tracker, ebb_thread.tracker); /* may have been made inside */
+  if (result != NULL)
+    {
+      ebb_frame_count_up (self);
+      target->tally.n_forwards += ebb_thread.recomputing == 0;
+      tally_forward (self, nested);
+    }
+  else
+    {
+      ebb_generator_pop_forks_to (fork);
+      ebb_frame_put_back_generators (self->draws);
+    }
+  if (self->n_wanted == 0)
+    drop_everything (self);
+  g_object_unref (self);
+  return result;
+}

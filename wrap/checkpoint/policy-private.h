@@ -1,0 +1,51 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "tensor/autograd/op-private.h"
+#include "wrap/checkpoint/options.h"
+
+/* What decides, op by op, what a checkpointed forward keeps. Shared by options and whoever is just asking. */
+
+G_BEGIN_DECLS
+
+typedef struct
+{
+  const EbbOpCall *call; /* that has run */
+  guint ordinal;         /* ops of this forward before it... */
+  guint n_products;      /* and matrix products among them */
+  guint64 n_bytes;
+} EbbPolicyQuestion;
+
+typedef EbbCheckpointPolicy (*EbbPolicyAnswer) (const EbbPolicyQuestion *question,
+                                                gpointer data,
+                                                GError **error);
+
+typedef struct
+{
+  EbbPolicyAnswer answer;
+  gpointer data;
+  GDestroyNotify destroy;
+} EbbPolicy;
+
+EbbPolicy *ebb_policy_new (EbbPolicyAnswer answer,
+                           gpointer data,
+                           GDestroyNotify destroy);
+/* One that asks a user's function. */
+EbbPolicy *ebb_policy_new_for_func (EbbCheckpointPolicyFunc func,
+                                    gpointer data,
+                                    GDestroyNotify destroy);
+EbbPolicy *ebb_policy_ref (EbbPolicy *self);
+void ebb_policy_unref (EbbPolicy *self);
+/* Sets @keeps to whether the results are kept; FALSE with @error if the policy fails. */
+gboolean ebb_policy_ask (EbbPolicy *self,
+                         const EbbPolicyQuestion *question,
+                         gboolean *keeps,
+                         GError **error);
+
+/* Consumes @policy. */
+void ebb_checkpoint_options_take_policy (EbbCheckpointOptions *self,
+                                         EbbPolicy *policy);
+/* Borrowed; NULL: everything is recomputed. */
+EbbPolicy *ebb_checkpoint_options_get_policy (EbbCheckpointOptions *self);
+
+G_END_DECLS

@@ -1,0 +1,236 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/checkpoint/options-private.h"
+#include "wrap/checkpoint/frame-private.h"
+#include "wrap/shard/unit-private.h"
+
+#include "tensor/profile/profiler-private.h"
+
+/* -- generators ---------------------------------------------------------------------------------------------------- */
+
+/* Not told to the frames around, which would take the state in between for one that they began with. */
+void
+ebb_frame_put_back_generators (GArray *draws)
+{
+  EbbOpObserver *observers = ebb_thread.observers;
+
+  ebb_thread.observers = NULL;
+  for (guint i = 0; i < draws->len; i++)
+    {
+      const EbbDraw *draw = &g_array_index (draws, EbbDraw, i);
+
+      ebb_generator_set_state (draw->generator, draw->seed, draw->offset);
+    }
+  ebb_thread.observers = observers;
+}
+
+/* Puts the generators where they were before the forward; self->current notes where to put them back. */
+static void
+rewind_generators (EbbCheckpointFrame *self)
+{
+  self->current = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
+  g_array_set_clear_func (self->current, ebb_frame_clear_draw);
+  if (!ebb_checkpoint_options_get_preserve_rng_state (self->target->options))
+    return;
+  for (guint i = 0; i < self->draws->len; i++)
+    ebb_frame_note_draw (self, g_array_index (self->draws, EbbDraw, i).generator);
+  ebb_frame_put_back_generators (self->draws);
+}
+
+static void
+return_generators (EbbCheckpointFrame *self,
+                   gboolean failed)
+{
+  if (failed || ebb_checkpoint_options_get_preserve_rng_state (self->target->options))
+    ebb_frame_put_back_generators (self->current);
+  g_clear_pointer (&self->current, g_array_unref);
+}
+
+/* -- running again ------------------------------------------------------------------------------------------------- */
+
+static guint
+count_needed (EbbCheckpointFrame *self)
+{
+  guint n = self->slots->len;
+
+  while (n > 0 && ebb_frame_slot (self, n - 1)->n_wanted == 0)
+    n--;
+  return n;
+}
+
+/* As if at the time of the forward, with this frame alone at the door. */
+static void
+enter (EbbCheckpointFrame *self)
+{
+  self->recomputing = TRUE;
+  self->stopped = FALSE;
+  self->next_slot = self->next_kept = self->n_ops = 0;
+  self->n_slots_needed = count_needed (self);
+  rewind_generators (self);
+  self->mark = ebb_storage_get_next_birth ();
+  ebb_thread.frame = ebb_frame_take_number ();
+  ebb_thread.recipe_log = &self->recipe_log;
+  self->recipe_log.repeats = TRUE;
+  self->recipe_log.next = 0;
+  self->watch.observer.outer = NULL;
+  ebb_thread.no_grad = FALSE;
+  ebb_thread.autocast = self->autocast;
+  ebb_thread.autocast_dtype = self->autocast_dtype;
+  ebb_thread.default_device = self->default_device;
+  ebb_thread.divided = self->divided;
+  ebb_thread.call = self->call;
+  ebb_thread.stopped = 0;
+  ebb_thread.generator = self->generator; /* of the forward's thread */
+  ebb_thread.forks = NULL;
+  if (self->tracker != NULL)
+    ebb_thread.tracker = self->tracker;
+  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  ebb_thread.observers = &self->watch.observer;
+  ebb_thread.checkpointing = 0;
+  ebb_thread.checkpointing_disabled = 0; /* it was not, or there would be no frame */
+  ebb_thread.recomputing++;
+}
+
+/* What the forward that was run again has to show for it. */
+static gboolean
+check_run (EbbCheckpointFrame *self,
+           GError **error)
+{
+  if (self->next_slot >= self->n_slots_needed)
+    return ebb_frame_check_outers (self, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
+               "it saves %u of the %u tensors of the forward, where the next was saved by %s; " EBB_RECOMPUTE_CAUSES,
+               self->next_slot, self->slots->len, ebb_frame_slot (self, self->next_slot)->op->name);
+  return FALSE;
+}
+
+/* The forward's way out once all is there that backward needs: it met data that ops no longer give. */
+static gboolean
+is_early_end (EbbCheckpointFrame *self,
+              GError *error)
+{
+  return self->stopped && error != NULL && g_error_matches (error, EBB_ERROR, EBB_ERROR_STOP);
+}
+
+static gboolean
+run_again (EbbCheckpointFrame *self,
+           GPtrArray *modules,
+           EbbArgs *args,
+           GError **error)
+{
+  EbbThreadModes modes = ebb_thread_save_modes ();
+  int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
+  EbbOpObserver *outer = self->watch.observer.outer;
+  EbbGenerator *generator = ebb_thread.generator;
+  EbbGeneratorFork *fork = ebb_thread.forks;
+  GObject *tracker = ebb_thread.tracker, *used = self->tracker;
+  /* Of the forward, which may be going on: it may run a backward pass itself. */
+  const guint64 mark = self->mark;
+  const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
+  EbbProfileMark mark_of_profile = ebb_profile_push_range ("recompute", EBB_PHASE_RECOMPUTE);
+  EbbArgs *result;
+  GError *local = NULL;
+
+  ebb_frame_swap_training (self);
+  enter (self);
+  result = ebb_checkpoint_target_run (self->target, modules, args, &local);
+  if (result != NULL)
+    ebb_args_unref (result);
+  ebb_thread.recomputing--;
+  ebb_thread.checkpointing = checkpointing;
+  ebb_thread.checkpointing_disabled = disabled;
+  ebb_thread_restore_modes (&modes);
+  self->watch.observer.outer = outer;
+  if (is_early_end (self, local))
+    g_clear_error (&local);
+  ebb_generator_pop_forks_to (NULL); /* which the forward's way out has left open */
+  ebb_thread.forks = fork;
+  ebb_thread.generator = generator;
+  if (used != NULL)
+    ebb_thread.tracker = tracker;
+  return_generators (self, local != NULL);
+  ebb_frame_swap_training (self);
+  g_array_set_size (self->provided, n_provided);
+  self->mark = mark;
+  self->n_ops = n_ops;
+  self->n_products = n_products;
+  self->recomputing = FALSE;
+  self->recipe_log.repeats = FALSE;
+  ebb_profile_pop (mark_of_profile);
+  if (local == NULL)
+    return check_run (self, error);
+  g_propagate_error (error, local);
+  return FALSE;
+}
+
+/* Between the callbacks; the one at the end is called however it went. */
+static gboolean
+run_announced (EbbCheckpointFrame *self,
+               GPtrArray *modules,
+               EbbArgs *args,
+               GError **error)
+{
+  EbbCheckpointTally *tally = &self->target->tally;
+  EbbModule *module = self->target->func == NULL ? g_ptr_array_index (modules, 0) : NULL;
+  gint64 begin;
+  gboolean ok;
+
+  if (!ebb_checkpoint_options_announce (self->target->options, module, EBB_RECOMPUTE_BEGIN, error))
+    return FALSE;
+  begin = g_get_monotonic_time ();
+  ok = run_again (self, modules, args, error);
+  tally->recompute_us += (guint64) (g_get_monotonic_time () - begin);
+  tally->n_recomputes++;
+  return ebb_checkpoint_options_announce (self->target->options, module, EBB_RECOMPUTE_END, ok ? error : NULL) && ok;
+}
+
+/* Whether all that runs again has units of its own inside the frame, which gather for themselves. */
+static gboolean
+is_sharded_itself (EbbCheckpointFrame *self,
+                   GPtrArray *modules)
+{
+  for (guint i = 0; i < modules->len; i++)
+    {
+      EbbShardUnit *unit = ebb_shard_unit_on (g_ptr_array_index (modules, i));
+
+      if (unit == NULL || (self->units != NULL && g_ptr_array_find (self->units, unit, NULL)))
+        return FALSE;
+    }
+  return modules->len > 0;
+}
+
+gboolean
+ebb_frame_recompute (EbbCheckpointFrame *self,
+                     GError **error)
+{
+  g_autoptr (GPtrArray) modules = NULL;
+  g_autoptr (EbbArgs) args = NULL;
+  gboolean ok;
+
+  if (self->recomputing)
+    {
+      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s: its recompute needs its own result", who);
+      return FALSE;
+    }
+  modules = ebb_checkpoint_target_get_modules (self->target, error);
+  if (modules == NULL)
+    return FALSE;
+  ebb_frame_call_at_end (self);
+  /* What is to run reads the parameters of the sharded modules that it is a part of. */
+  if (ebb_shard_fetch_units (self->units, !is_sharded_itself (self, modules), error))
+    args = ebb_frame_restore_args (self, error);
+  ok = args != NULL && run_announced (self, modules, args, error);
+  if (!ok)
+    {
+      g_autofree char *who = ebb_checkpoint_target_describe (self->target);
+
+      g_prefix_error (error, "recompute of %s: ", who);
+      ebb_frame_drop_values (self);
+    }
+  if (self->call_args == NULL)
+    ebb_frame_count_down (self);
+  ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  self->dropped_bytes = 0;
+  return ok;
+}

@@ -1,0 +1,61 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/module-private.h"
+#include "wrap/checkpoint/stats-private.h"
+#include "wrap/checkpoint/wrapper.h"
+
+/* What is checkpointed: a module behind an interceptor, or a function that may call modules. Shared by the wrapper and
+ * its frames; knows its modules by weak references alone. */
+
+G_BEGIN_DECLS
+
+#define EBB_CHECKPOINT_INTERCEPTOR "checkpoint" /* the kind; its data is a target */
+
+typedef struct _EbbCheckpointTarget EbbCheckpointTarget;
+
+struct _EbbCheckpointTarget
+{
+  int ref_count;
+  EbbModuleWeak **modules; /* whose forward counters and training flags go with a frame, with all below them */
+  guint n_modules;
+  guint interceptor; /* of the only module, whose forward it is; 0: @func */
+  EbbCheckpointFunc func;
+  gpointer data;
+  GDestroyNotify destroy;
+  char *name; /* of a module: its type, for when it is gone */
+  EbbCheckpointOptions *options;
+  EbbCheckpointTally tally;
+};
+
+/* The forward of @module from its interceptor inwards, which the caller sets. */
+EbbCheckpointTarget *ebb_checkpoint_target_new (EbbModule *module,
+                                                EbbCheckpointOptions *options);
+/* @func with @data, which @destroy frees; @name is what messages call it. @modules, which it calls, may be none. */
+EbbCheckpointTarget *ebb_checkpoint_target_new_func (const char *name,
+                                                     EbbCheckpointFunc func,
+                                                     gpointer data,
+                                                     GDestroyNotify destroy,
+                                                     EbbModule *const *modules,
+                                                     guint n_modules,
+                                                     EbbCheckpointOptions *options);
+EbbCheckpointTarget *ebb_checkpoint_target_ref (EbbCheckpointTarget *target);
+void ebb_checkpoint_target_unref (EbbCheckpointTarget *target);
+
+/* "h.3 (EbbTransformerBlock)". Owned. */
+char *ebb_checkpoint_target_describe (EbbCheckpointTarget *target);
+/* The target's modules, with references; NULL with EBB_ERROR_GRAPH if one was finalized. Never NULL otherwise. */
+GPtrArray *ebb_checkpoint_target_get_modules (EbbCheckpointTarget *target,
+                                              GError **error);
+/* The target's modules and all below them, each once, with references. */
+GPtrArray *ebb_checkpoint_target_expand (GPtrArray *modules);
+/* Runs what is checkpointed, plainly. @modules as ebb_checkpoint_target_get_modules () gave them. */
+EbbArgs *ebb_checkpoint_target_run (EbbCheckpointTarget *target,
+                                    GPtrArray *modules,
+                                    EbbArgs *args,
+                                    GError **error);
+
+/* checkpoint.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
+gboolean ebb_checkpoint_is_plain (void);
+
+G_END_DECLS

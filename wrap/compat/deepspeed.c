@@ -1,0 +1,274 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/compat/deepspeed.h"
+
+#include "dist/group/process-group-private.h"
+#include "offload/contiguous/store.h"
+#include "wrap/checkpoint/options-private.h"
+#include "wrap/compat/deepspeed-config-private.h"
+#include "dist/mpu-private.h"
+#include "wrap/compat/store-chain-private.h"
+
+#include <pthread.h>
+
+/* DeepSpeed's interface: one configuration for the process, which its own checkpoint function uses and which modules
+ * can be wrapped with. It is nothing but options that are made from keys. A rank that is a thread stands for a process:
+ * it has a configuration of its own, with the group that knows it by its number. */
+
+typedef struct
+{
+  EbbCheckpointOptions *options; /* NULL: never asked for */
+  EbbCheckpointingConfig config;
+  gboolean is_configured;
+} Configuration;
+
+static void
+configuration_free (gpointer data)
+{
+  Configuration *self = data;
+
+  g_clear_object (&self->options);
+  g_free (self);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Configuration of_process; /* under the lock */
+/* Of a thread of ebb_run_ranks () that has configured something, which ends with its rank. */
+static GPrivate of_rank = G_PRIVATE_INIT (configuration_free);
+
+/* What counts on this thread. Of other ranks' nobody knows; the lock is for the process' own. */
+static Configuration *
+get_configuration (void)
+{
+  Configuration *own = g_private_get (&of_rank);
+
+  return own != NULL ? own : &of_process;
+}
+
+/* -- configuring --------------------------------------------------------------------------------------------------- */
+
+static EbbCheckpointOptions *
+make_options (const EbbCheckpointingConfig *config,
+              const EbbMpu *mpu,
+              GError **error)
+{
+  const guint *values = config->values;
+  EbbStoreChain chain = {
+    .group = values[EBB_CHECKPOINTING_PARTITION] ? mpu->group : NULL,
+    .n_checkpoints = values[EBB_CHECKPOINTING_CONTIGUOUS] ? values[EBB_CHECKPOINTING_NUMBER] : 0,
+    .host = values[EBB_CHECKPOINTING_CPU] != 0,
+  };
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
+  g_autoptr (EbbSavedTensorHooks) store = NULL;
+
+  if (!ebb_store_chain_open (&chain, &store, error))
+    return NULL;
+  if (store != NULL)
+    ebb_checkpoint_options_set_store (options, store);
+  ebb_checkpoint_options_set_synchronize (options, values[EBB_CHECKPOINTING_SYNCHRONIZE] != 0);
+  ebb_checkpoint_options_set_profile (options, values[EBB_CHECKPOINTING_PROFILE] != 0);
+  return g_steal_pointer (&options);
+}
+
+static void
+set_configuration (const EbbCheckpointingConfig *config,
+                   EbbCheckpointOptions *options)
+{
+  EbbCheckpointOptions *old;
+  Configuration *place;
+
+  if (ebb_process_group_get_thread_default () != NULL && g_private_get (&of_rank) == NULL)
+    g_private_set (&of_rank, g_new0 (Configuration, 1));
+  place = get_configuration ();
+  pthread_mutex_lock (&lock);
+  old = place->options;
+  *place = (Configuration){ .options = options, .config = *config, .is_configured = TRUE };
+  pthread_mutex_unlock (&lock);
+  g_clear_object (&old);
+}
+
+/**
+ * ebb_checkpointing_configure:
+ * @mpu: (nullable): who knows the ranks that a model is divided among: an #EbbMesh, by its ebb_mesh_get_model_dim();
+ *   the #EbbProcessGroup of these ranks; or any object with properties that are called as the functions of DeepSpeed's
+ *   and Megatron-LM's are: `model-parallel-group` (an #EbbProcessGroup), `model-parallel-rank` and
+ *   `model-parallel-world-size` (numbers), the same with `tensor-model-parallel-`, which come first, and
+ *   `data-parallel-group` and so on; `world-size` stands for `model-parallel-world-size`. Without a group there is
+ *   nothing to talk over, but where all ranks share the model; %NULL for one process alone
+ * @json: (nullable): a configuration of DeepSpeed: text, which begins with "{", or else the path of a file; %NULL for
+ *   none
+ * @overrides: (nullable): a dictionary of arguments: `partition_activations`, `contiguous_checkpointing`,
+ *   `num_checkpoints`, `checkpoint_in_cpu`, `synchronize`, `profile`; what is none in it is as if it were not there;
+ *   %NULL for none
+ * @error: return location for an error
+ *
+ * Sets, for the process, what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() gives; on a
+ * thread of ebb_run_ranks() for its rank alone, until it ends. Begins with the defaults, then does what the object
+ * "activation_checkpointing" of @json says (other parts of a configuration are not looked at), then what @overrides
+ * say:
+ *
+ * - `partition_activations` (false): of what checkpoints keep each of the ranks of @mpu keeps a part, by
+ *   ebb_partitioned_store_new(), inside which are the following two; demands several ranks
+ * - `cpu_checkpointing`, argument `checkpoint_in_cpu` (false): what checkpoints keep is held in host memory, by
+ *   ebb_host_store_get_default()
+ * - `contiguous_memory_optimization`, argument `contiguous_checkpointing` (false): it is held in one buffer for each
+ *   kind of tensor, in host memory with `cpu_checkpointing`, else where it was
+ * - `number_checkpoints`, argument `num_checkpoints` (null): how many checkpoints one forward has, for these buffers
+ * - `synchronize_checkpoint_boundary`, argument `synchronize` (false): ebb_checkpoint_options_set_synchronize()
+ * - `profile` (false): ebb_checkpoint_options_set_profile()
+ *
+ * Configuring again replaces all of it: nothing is left of what was set before. Modules that were wrapped with the
+ * options of before keep those, and what they have stored comes back from where it is. May be called from any thread.
+ *
+ * Returns: %TRUE if it was set; %FALSE with an error that names the key, its value and what it may be, and then all is
+ *   as before: %EBB_ERROR_INVALID_ARGUMENT for a key that there is not, a value of the wrong type and what can't be had
+ *   together, %EBB_ERROR_FORMAT for what is not JSON or has a key twice, %EBB_ERROR_IO for a file that can't be read
+ */
+gboolean
+ebb_checkpointing_configure (GObject *mpu,
+                             const char *json,
+                             EbbArgs *overrides,
+                             GError **error)
+{
+  EbbCheckpointingConfig config = { 0 };
+  EbbCheckpointOptions *options;
+  g_auto (EbbMpu) unit = { 0 };
+
+  if (error != NULL && *error != NULL)
+    return FALSE;
+  g_return_val_if_fail (mpu == NULL || G_IS_OBJECT (mpu), FALSE);
+
+  if (!ebb_mpu_init (&unit, mpu, error)
+      || (json != NULL && !ebb_checkpointing_config_read_json (&config, json, error))
+      || (overrides != NULL && !ebb_checkpointing_config_read_args (&config, overrides, error))
+      || !ebb_checkpointing_config_check (&config, &unit, error))
+    return FALSE;
+  options = make_options (&config, &unit, error);
+  if (options == NULL)
+    return FALSE;
+  set_configuration (&config, options);
+  return TRUE;
+}
+
+/**
+ * ebb_checkpointing_is_configured:
+ *
+ * Returns: whether ebb_checkpointing_configure() has succeeded once; what it would set without arguments is in effect
+ *   until then
+ */
+gboolean
+ebb_checkpointing_is_configured (void)
+{
+  gboolean result;
+
+  pthread_mutex_lock (&lock);
+  result = get_configuration ()->is_configured;
+  pthread_mutex_unlock (&lock);
+  return result;
+}
+
+/**
+ * ebb_checkpointing_get_config:
+ *
+ * Returns: (transfer full): a dictionary of what is in effect, each key of "activation_checkpointing" with its value
+ */
+EbbArgs *
+ebb_checkpointing_get_config (void)
+{
+  EbbCheckpointingConfig config;
+
+  pthread_mutex_lock (&lock);
+  config = get_configuration ()->config;
+  pthread_mutex_unlock (&lock);
+  return ebb_checkpointing_config_to_args (&config);
+}
+
+/* -- using it ------------------------------------------------------------------------------------------------------ */
+
+/**
+ * ebb_checkpointing_get_options:
+ *
+ * What was configured, as options to wrap modules with: by ebb_checkpoint_wrapper() and all others that take options.
+ * It is the same object until ebb_checkpointing_configure() is called again.
+ *
+ * Returns: (transfer full): the options; the defaults if nothing was configured
+ */
+EbbCheckpointOptions *
+ebb_checkpointing_get_options (void)
+{
+  Configuration *place = get_configuration ();
+  EbbCheckpointOptions *options;
+
+  pthread_mutex_lock (&lock);
+  if (place->options == NULL)
+    place->options = ebb_checkpoint_options_new ();
+  options = g_object_ref (place->options);
+  pthread_mutex_unlock (&lock);
+  return options;
+}
+
+/**
+ * ebb_checkpointing_checkpoint:
+ * @func: (scope notified) (closure user_data) (destroy destroy): what to do; must do the same each time it is called
+ * @user_data: user data
+ * @destroy: frees @user_data when no backward needs @func any more
+ * @args: the arguments
+ * @error: return location for an error
+ *
+ * Calls a function as ebb_checkpoint() does, with the configured options. Several threads may do so at a time.
+ *
+ * Returns: (transfer full) (nullable): the result of @func
+ */
+EbbArgs *
+ebb_checkpointing_checkpoint (EbbCheckpointFunc func,
+                              gpointer user_data,
+                              GDestroyNotify destroy,
+                              EbbArgs *args,
+                              GError **error)
+{
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpointing_get_options ();
+
+  return ebb_checkpoint (func, user_data, destroy, args, options, error);
+}
+
+/**
+ * ebb_checkpointing_reset:
+ *
+ * Begins the buffers of `contiguous_memory_optimization` anew: to be called between forwards with gradients that no
+ * backward pass follows, whose graphs still live and take parts of the buffers. A backward pass through those graphs
+ * works all the same; the memory of their buffers goes with them. Without such buffers nothing happens.
+ */
+void
+ebb_checkpointing_reset (void)
+{
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpointing_get_options ();
+
+  for (EbbSavedTensorHooks *store = ebb_checkpoint_options_get_store (options); store != NULL;
+       store = ebb_store_chain_next (store))
+    if (EBB_IS_CONTIGUOUS_STORE (store))
+      ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (store));
+}
+
+/**
+ * ebb_checkpointing_get_profile:
+ *
+ * What `profile` has measured since ebb_checkpointing_configure(), in all checkpoints with these options, functions and
+ * modules alike.
+ *
+ * Returns: (transfer full): a dictionary: `forwards` and `backwards`, how many; `forward_seconds` and
+ *   `backward_seconds`, how long they took together
+ */
+EbbArgs *
+ebb_checkpointing_get_profile (void)
+{
+  g_autoptr (EbbCheckpointOptions) options = ebb_checkpointing_get_options ();
+  EbbCheckpointTimes *times = ebb_checkpoint_options_get_times (options);
+  EbbArgs *profile = ebb_args_new (EBB_ARGS_DICT);
+
+  ebb_args_add_int (profile, "forwards", (gint64) __atomic_load_n (&times->n_forwards, __ATOMIC_RELAXED));
+  ebb_args_add_int (profile, "backwards", (gint64) __atomic_load_n (&times->n_backwards, __ATOMIC_RELAXED));
+  ebb_args_add_double (profile, "forward_seconds",
+                       (double) __atomic_load_n (&times->forward_us, __ATOMIC_RELAXED) * 1e-6);
+  ebb_args_add_double (profile, "backward_seconds",
+                       (double) __atomic_load_n (&times->backward_us, __ATOMIC_RELAXED) * 1e-6);
+  return profile;
+}

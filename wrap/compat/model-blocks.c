@@ -1,0 +1,92 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/compat/model-blocks-private.h"
+
+#include "nn/layers/module-list.h"
+#include "nn/module-private.h"
+#include "nn/layers/sequential.h"
+#include "nn/layers/transformer-block.h"
+#include "wrap/checkpoint/wrapper.h"
+
+/* How many blocks are children of @module. */
+static guint
+count_blocks_in (EbbModule *module)
+{
+  guint n_children = ebb_module_get_n_children (module), n_blocks = 0;
+
+  for (guint i = 0; i < n_children; i++)
+    n_blocks += EBB_IS_TRANSFORMER_BLOCK (ebb_module_peek_child (module, i));
+  return n_blocks;
+}
+
+static gboolean
+is_stack (EbbModule *module)
+{
+  return (EBB_IS_MODULE_LIST (module) || EBB_IS_SEQUENTIAL (module)) && count_blocks_in (module) > 0;
+}
+
+static gboolean
+check_is_plain (EbbModule *module,
+                const char *name,
+                GError **error)
+{
+  if (!ebb_checkpoint_is_wrapped (module))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "%s (%s) is checkpointed already; ebb_checkpoint_unwrap () takes that off", name,
+               ebb_module_get_type_name (module));
+  return FALSE;
+}
+
+guint
+ebb_model_blocks_count (EbbModule *model,
+                        GError **error)
+{
+  guint n_modules, n_blocks = 0;
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n_modules);
+  g_auto (GStrv) names = ebb_module_get_module_names (model);
+  gboolean ok = TRUE;
+
+  for (guint i = 0; i < n_modules; i++)
+    {
+      gboolean is_block = EBB_IS_TRANSFORMER_BLOCK (modules[i]);
+
+      n_blocks += is_block;
+      if (ok && (is_block || is_stack (modules[i])))
+        ok = check_is_plain (modules[i], names[i], error);
+      g_object_unref (modules[i]);
+    }
+  if (!ok)
+    return 0;
+  if (n_blocks == 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "%s has no TransformerBlock to checkpoint; ebb_checkpoint_wrapper () takes any module",
+                 ebb_module_get_type_name (model));
+  return n_blocks;
+}
+
+EbbModule *
+ebb_model_blocks_get_stack (EbbModule *model,
+                            GError **error)
+{
+  guint n_modules, n_stacks = 0;
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n_modules);
+  EbbModule *stack = NULL;
+
+  for (guint i = 0; i < n_modules; i++)
+    {
+      if (is_stack (modules[i]))
+        {
+          stack = modules[i];
+          n_stacks++;
+        }
+      g_object_unref (modules[i]); /* the model holds it */
+    }
+  if (n_stacks == 1 && count_blocks_in (stack) == ebb_module_get_n_children (stack))
+    return stack;
+  g_set_error (
+      error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+      "%s has %u stacks of TransformerBlocks alone: layers are counted in the only one there is, so there must "
+      "be one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
+      ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
+  return NULL;
+}

@@ -1,0 +1,97 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/group/process-group.h"
+#include "tensor/autograd/parameter-owner-private.h"
+#include "wrap/shard/replicate-options.h"
+
+/* The keeper of a replicated module's parameters. A parameter's gradient is, in turn:
+ *
+ *   local      this rank's sum since the last reduction: there is one, and it is neither of the following
+ *   in flight  its bucket is being reduced, in place
+ *   reduced    the same on all ranks. Before more is added it is put aside, so that what is reduced already is not
+ *              averaged again, and it is added to the next sum when that is reduced
+ *
+ * A sweep begins all buckets once, always in the same order, so that ranks stay in step whatever order their gradients
+ * come in. It begins with the first gradient that is complete and ends when the pass does, unless graphs are alive
+ * that will add to gradients still: then it goes on in the next pass, or the optimizer ends it. */
+
+G_BEGIN_DECLS
+
+#define EBB_REPLICA_NO_BUCKET G_MAXUINT
+
+typedef struct
+{
+  char *name;
+  EbbTensor *parameter;
+  EbbTensor *aside; /* NULL: nothing */
+  guint bucket;     /* EBB_REPLICA_NO_BUCKET: frozen */
+  /* of the parameter, when buckets were made */
+  EbbDType dtype;
+  EbbDevice *device;
+  guint is_trainable : 1;
+
+  guint is_reduced : 1;
+  guint in_flight : 1;
+  guint is_ready : 1;  /* nothing will be added to its gradient any more; in a sweep */
+  guint was_begun : 1; /* in this sweep */
+  guint is_padded : 1; /* in flight as zeros, since this rank has no gradient */
+} EbbReplicaEntry;
+
+typedef struct
+{
+  GArray *members; /* numbers of entries */
+  guint64 n_bytes;
+  EbbWork *work;    /* NULL: not in flight */
+  EbbTensor *flags; /* with @work, where unused parameters are allowed: [members], how many ranks have a gradient */
+} EbbReplicaBucket;
+
+typedef struct
+{
+  EbbKeeper keeper; /* first */
+  int ref_count;
+  EbbProcessGroup *group;
+  EbbReplicaEntry *entries; /* in reverse order of registration, about that of backward */
+  guint n_entries;
+  GHashTable *by_parameter; /* numbers of entries */
+  GArray *buckets;          /* of EbbReplicaBucket */
+  guint64 bucket_bytes;
+  EbbUnusedParameters unused_parameters;
+  gboolean is_open;     /* a sweep has begun */
+  guint next;           /* bucket of it */
+  gboolean is_awaiting; /* the end of the pass */
+  gboolean is_detached; /* the module is gone */
+  /* for the report */
+  guint64 n_sweeps, n_reductions, n_bytes;
+  double seconds; /* waited */
+} EbbReplica;
+
+EbbReplica *ebb_replica_ref (EbbReplica *self);
+void ebb_replica_unref (EbbReplica *self);
+/* A gradient is there that ranks have not reduced. */
+gboolean ebb_replica_entry_is_local (const EbbReplicaEntry *entry);
+
+/* replicate-bucket.c */
+
+/* Makes buckets anew where parameters have been frozen, unfrozen or converted since. */
+void ebb_replica_update_buckets (EbbReplica *self);
+/* Begins the reduction of what is local in the bucket; nothing if nothing is. */
+gboolean ebb_replica_begin_bucket (EbbReplica *self,
+                                   guint bucket,
+                                   GError **error);
+/* Waits for a bucket that is in flight, and adds what was put aside. Leaves' hooks are told if @notify. */
+gboolean ebb_replica_finish_bucket (EbbReplica *self,
+                                    guint bucket,
+                                    gboolean notify,
+                                    GError **error);
+/* Begins the buckets of the sweep that are complete. */
+gboolean ebb_replica_begin_ready (EbbReplica *self,
+                                  GError **error);
+/* Ends the sweep: all that is local is reduced. */
+gboolean ebb_replica_end_sweep (EbbReplica *self,
+                                gboolean in_backward,
+                                GError **error);
+void ebb_replica_close_sweep (EbbReplica *self);
+void ebb_replica_clear_buckets (EbbReplica *self);
+
+G_END_DECLS

@@ -1,0 +1,483 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard/state/index-private.h"
+
+#include "nn/files/json-scanner-private.h"
+#include "nn/files/state-tree-private.h"
+#include "tensor/util/atomic-file-private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *const ebb_shard_file_kinds[EBB_N_SHARD_FILES] = { "model", "optimizer", "state" };
+
+/* -- file names ---------------------------------------------------------------------------------------------------- */
+
+char *
+ebb_shard_file_make_name (EbbShardFile kind,
+                          gint64 save,
+                          guint rank,
+                          guint n_ranks)
+{
+  return g_strdup_printf ("%s-%08" G_GINT64_FORMAT "-%05u-of-%05u.safetensors", ebb_shard_file_kinds[kind], save,
+                          rank + 1, n_ranks);
+}
+
+gint64
+ebb_shard_file_parse_name (const char *name)
+{
+  for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
+    {
+      gsize length = strlen (ebb_shard_file_kinds[kind]);
+      gint64 save = 0;
+      guint rank = 0, n_ranks = 0;
+      g_autofree char *again = NULL;
+
+      if (!g_str_has_prefix (name, ebb_shard_file_kinds[kind])
+          || sscanf (name + length, "-%18" G_GINT64_MODIFIER "d-%9u-of-%9u", &save, &rank, &n_ranks) != 3 || save <= 0
+          || rank == 0)
+        continue;
+      again = ebb_shard_file_make_name ((EbbShardFile) kind, save, rank - 1, n_ranks);
+      if (strcmp (name, again) == 0
+          || (g_str_has_prefix (name, again) && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX)))
+        return save;
+    }
+  return 0;
+}
+
+/* -- records ------------------------------------------------------------------------------------------------------- */
+
+static void
+record_free (gpointer data)
+{
+  EbbShardRecord *record = data;
+
+  g_free (record->name);
+  g_free (record->stored_as);
+  g_array_unref (record->parts);
+  g_free (record);
+}
+
+EbbShardIndex *
+ebb_shard_index_new (gint64 save,
+                     guint n_ranks)
+{
+  EbbShardIndex *self = g_new0 (EbbShardIndex, 1);
+
+  self->save = save;
+  self->n_ranks = n_ranks;
+  for (guint i = 0; i < EBB_N_SHARD_TABLES; i++)
+    {
+      self->records[i] = g_ptr_array_new_with_free_func (record_free);
+      self->by_name[i] = g_hash_table_new (g_str_hash, g_str_equal);
+    }
+  return self;
+}
+
+void
+ebb_shard_index_free (EbbShardIndex *self)
+{
+  for (guint i = 0; i < EBB_N_SHARD_TABLES; i++)
+    {
+      g_hash_table_unref (self->by_name[i]);
+      g_ptr_array_unref (self->records[i]);
+    }
+  g_free (self->mesh);
+  g_free (self);
+}
+
+EbbShardCoordinates
+ebb_shard_index_get_coordinates (const EbbShardIndex *self,
+                                 guint rank)
+{
+  return self->mesh != NULL ? self->mesh[rank] : (EbbShardCoordinates){ rank, 0 };
+}
+
+guint
+ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self)
+{
+  guint n = 1;
+
+  for (guint r = 0; self->mesh != NULL && r < self->n_ranks; r++)
+    n = MAX (n, self->mesh[r].tensor + 1);
+  return n;
+}
+
+EbbShardRecord *
+ebb_shard_index_find (EbbShardIndex *self,
+                      EbbShardFile table,
+                      const char *name)
+{
+  return g_hash_table_lookup (self->by_name[table], name);
+}
+
+static EbbShardRecord *
+add_record (EbbShardIndex *self,
+            EbbShardFile table,
+            const char *name)
+{
+  EbbShardRecord *record = g_new0 (EbbShardRecord, 1);
+
+  record->name = g_strdup (name);
+  record->stored_as = g_strdup (name);
+  record->n_cut = record->cut_sections = 1;
+  record->parts = g_array_new (FALSE, FALSE, sizeof (EbbShardPart));
+  g_ptr_array_add (self->records[table], record);
+  g_hash_table_insert (self->by_name[table], record->name, record);
+  return record;
+}
+
+gboolean
+ebb_shard_record_count_elements (EbbShardRecord *record)
+{
+  gboolean empty = FALSE;
+
+  record->n_elements = 1;
+  for (guint d = 0; d < record->n_dims; d++)
+    empty = empty || record->shape[d] == 0;
+  for (guint d = 0; d < record->n_dims && !empty; d++)
+    if (__builtin_mul_overflow (record->n_elements, record->shape[d], &record->n_elements))
+      return FALSE;
+  if (empty)
+    record->n_elements = 0;
+  return record->n_elements <= G_MAXINT64 / 8;
+}
+
+EbbShardRecord *
+ebb_shard_index_add (EbbShardIndex *self,
+                     EbbShardFile table,
+                     const char *name,
+                     EbbDType dtype,
+                     const gint64 *shape,
+                     guint n_dims)
+{
+  EbbShardRecord *record = add_record (self, table, name);
+
+  record->dtype = dtype;
+  record->n_dims = n_dims;
+  for (guint d = 0; d < n_dims; d++)
+    record->shape[d] = shape[d];
+  ebb_shard_record_count_elements (record);
+  return record;
+}
+
+void
+ebb_shard_record_add_part (EbbShardRecord *self,
+                           guint rank,
+                           gint64 begin,
+                           gint64 end,
+                           guint index)
+{
+  EbbShardPart part = { rank, begin, end, index };
+
+  if (begin < end)
+    g_array_append_val (self->parts, part);
+}
+
+void
+ebb_shard_record_set_cut (EbbShardRecord *self,
+                          const EbbShardPlace *place)
+{
+  if (place->partition == NULL)
+    return;
+  self->n_cut = place->partition->n_parts;
+  self->cut_dim = place->partition->dim;
+  self->cut_sections = place->partition->n_sections;
+}
+
+gboolean
+ebb_shard_record_has_cut (const EbbShardRecord *self,
+                          const EbbShardPlace *place)
+{
+  if (place->partition == NULL)
+    return self->n_cut == 1;
+  return self->n_cut == place->partition->n_parts && self->cut_dim == place->partition->dim
+         && self->cut_sections == place->partition->n_sections;
+}
+
+void
+ebb_shard_record_get_cut (const EbbShardRecord *self,
+                          guint index,
+                          EbbShardCut *cut)
+{
+  if (self->n_cut == 1 || self->n_elements == 0)
+    ebb_shard_cut_init_whole (cut, self->n_elements);
+  else
+    ebb_shard_cut_init (cut, self->shape, self->n_dims, self->cut_dim, self->cut_sections, self->n_cut, index);
+}
+
+char *
+ebb_shard_record_name_shape (const EbbShardRecord *self)
+{
+  g_autoptr (GString) text = g_string_new ("[");
+
+  for (guint d = 0; d < self->n_dims; d++)
+    g_string_append_printf (text, "%s%" G_GINT64_FORMAT, d > 0 ? ", " : "", self->shape[d]);
+  g_string_append_c (text, ']');
+  return g_string_free (g_steal_pointer (&text), FALSE);
+}
+
+/* Ranks may keep a tensor in another way, those with few elements in a plain one. */
+static void
+make_per_rank (EbbShardRecord *record)
+{
+  for (guint i = 0; !record->per_rank && i < record->parts->len; i++)
+    {
+      EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
+
+      part->end -= part->begin;
+      part->begin = 0;
+      part->index = 0;
+    }
+  record->per_rank = TRUE;
+  record->n_cut = record->cut_sections = 1;
+  record->cut_dim = 0;
+  record->dtype = EBB_DTYPE_U8;
+  record->n_dims = 1;
+  record->shape[0] = record->n_elements = 0;
+}
+
+static gboolean
+same_tensor (const EbbShardRecord *a,
+             const EbbShardRecord *b)
+{
+  if (a->per_rank)
+    return TRUE;
+  return a->dtype == b->dtype && a->n_dims == b->n_dims
+         && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0 && a->n_cut == b->n_cut
+         && a->cut_dim == b->cut_dim && a->cut_sections == b->cut_sections && strcmp (a->stored_as, b->stored_as) == 0;
+}
+
+static gboolean
+merge_record (EbbShardIndex *self,
+              EbbShardFile table,
+              EbbShardRecord *other,
+              GError **error)
+{
+  EbbShardRecord *record = ebb_shard_index_find (self, table, other->name);
+
+  if (other->per_rank || (record != NULL && record->per_rank))
+    {
+      make_per_rank (other);
+      if (record != NULL)
+        make_per_rank (record);
+    }
+  if (record == NULL)
+    {
+      record = ebb_shard_index_add (self, table, other->name, other->dtype, other->shape, other->n_dims);
+      record->per_rank = other->per_rank;
+      record->n_cut = other->n_cut;
+      record->cut_dim = other->cut_dim;
+      record->cut_sections = other->cut_sections;
+      record->n_steps = other->n_steps;
+      g_free (record->stored_as);
+      record->stored_as = g_strdup (other->stored_as);
+    }
+  else if (!same_tensor (record, other))
+    {
+      g_autofree char *a = ebb_shard_record_name_shape (record);
+      g_autofree char *b = ebb_shard_record_name_shape (other);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "%s %s is %s %s in %u parts on one rank and %s %s in %u parts on another",
+                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a, record->n_cut,
+                   ebb_dtype_get_name (other->dtype), b, other->n_cut);
+      return FALSE;
+    }
+  record->n_steps = MAX (record->n_steps, other->n_steps);
+  g_array_append_vals (record->parts, other->parts->data, other->parts->len);
+  return TRUE;
+}
+
+gboolean
+ebb_shard_index_merge (EbbShardIndex *self,
+                       EbbShardIndex *other,
+                       GError **error)
+{
+  for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
+    self->has_files[i] = self->has_files[i] || other->has_files[i];
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    for (guint i = 0; i < other->records[t]->len; i++)
+      if (!merge_record (self, (EbbShardFile) t, g_ptr_array_index (other->records[t], i), error))
+        return FALSE;
+  return TRUE;
+}
+
+static int
+compare_parts (gconstpointer a,
+               gconstpointer b)
+{
+  const EbbShardPart *x = a, *y = b;
+
+  if (x->index != y->index)
+    return x->index < y->index ? -1 : 1;
+  if (x->begin != y->begin)
+    return x->begin < y->begin ? -1 : 1;
+  if (x->end != y->end)
+    return x->end < y->end ? -1 : 1;
+  return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* TRUE if the parts, which are sorted, tile each part of the cut. */
+static gboolean
+parts_tile (const EbbShardRecord *record)
+{
+  guint at = 0;
+
+  for (guint index = 0; index < record->n_cut; index++)
+    {
+      gint64 reached = 0;
+      EbbShardCut cut;
+
+      ebb_shard_record_get_cut (record, index, &cut);
+      for (; at < record->parts->len; at++)
+        {
+          const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, at);
+
+          if (part->index != index)
+            break;
+          if (part->begin != reached || part->end <= part->begin)
+            return FALSE;
+          reached = part->end;
+        }
+      if (reached != ebb_shard_cut_count (&cut))
+        return FALSE;
+    }
+  return at == record->parts->len;
+}
+
+static gboolean
+check_record (EbbShardIndex *self,
+              EbbShardRecord *record,
+              const char *what,
+              GError **error)
+{
+  g_autofree char *name = NULL;
+  g_autofree char *shown = NULL;
+  gboolean ok = TRUE;
+
+  for (guint i = 0; ok && i < record->parts->len; i++)
+    ok = g_array_index (record->parts, EbbShardPart, i).rank < self->n_ranks;
+  if (!record->per_rank)
+    g_array_sort (record->parts, compare_parts);
+  if (ok && (record->per_rank || parts_tile (record)))
+    return TRUE;
+  name = ebb_json_quote (record->name);
+  shown = ebb_escape_text (what);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+               "%s: the parts of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
+               record->n_elements);
+  return FALSE;
+}
+
+gboolean
+ebb_shard_index_check (EbbShardIndex *self,
+                       const char *what,
+                       GError **error)
+{
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    for (guint i = 0; i < self->records[t]->len; i++)
+      if (!check_record (self, g_ptr_array_index (self->records[t], i), what, error))
+        return FALSE;
+  return TRUE;
+}
+
+/* -- writing ------------------------------------------------------------------------------------------------------- */
+
+static void
+append_record (GString *json,
+               const EbbShardRecord *record)
+{
+  ebb_json_append_string (json, record->name);
+  g_string_append_printf (json, ": {\"dtype\": \"%s\", \"shape\": [", ebb_safetensors_get_dtype_name (record->dtype));
+  for (guint d = 0; d < record->n_dims; d++)
+    g_string_append_printf (json, "%s%" G_GINT64_FORMAT, d > 0 ? ", " : "", record->shape[d]);
+  g_string_append (json, "]");
+  if (record->per_rank)
+    g_string_append (json, ", \"per_rank\": 1");
+  if (record->n_cut > 1)
+    g_string_append_printf (json, ", \"cut\": [%u, %u, %u]", record->cut_dim, record->cut_sections, record->n_cut);
+  if (record->n_steps > 0)
+    g_string_append_printf (json, ", \"steps\": %" G_GINT64_FORMAT, record->n_steps);
+  if (strcmp (record->stored_as, record->name) != 0)
+    {
+      g_string_append (json, ", \"stored_as\": ");
+      ebb_json_append_string (json, record->stored_as);
+    }
+  g_string_append (json, ", \"parts\": [");
+  for (guint i = 0; i < record->parts->len; i++)
+    {
+      const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
+
+      g_string_append_printf (json, "%s[%u, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT, i > 0 ? ", " : "", part->rank,
+                              part->begin, part->end);
+      if (record->n_cut > 1)
+        g_string_append_printf (json, ", %u", part->index);
+      g_string_append_c (json, ']');
+    }
+  g_string_append (json, "]}");
+}
+
+static void
+append_files (GString *json,
+              EbbShardIndex *self)
+{
+  gboolean first = TRUE;
+
+  g_string_append (json, "  \"files\": {");
+  for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
+    {
+      if (!self->has_files[kind])
+        continue;
+      g_string_append_printf (json, "%s\n    \"%s\": [", first ? "" : ",", ebb_shard_file_kinds[kind]);
+      for (guint r = 0; r < self->n_ranks; r++)
+        {
+          g_autofree char *name = ebb_shard_file_make_name ((EbbShardFile) kind, self->save, r, self->n_ranks);
+
+          g_string_append_printf (json, "%s\"%s\"", r > 0 ? ", " : "", name);
+        }
+      g_string_append (json, "]");
+      first = FALSE;
+    }
+  g_string_append (json, "\n  }");
+}
+
+static void
+append_mesh (GString *json,
+             EbbShardIndex *self)
+{
+  g_string_append (json, "  \"mesh\": [");
+  for (guint r = 0; r < self->n_ranks; r++)
+    g_string_append_printf (json, "%s[%u, %u]", r > 0 ? ", " : "", self->mesh[r].data, self->mesh[r].tensor);
+  g_string_append (json, "],\n");
+}
+
+char *
+ebb_shard_index_seal (const char *rest)
+{
+  return g_strdup_printf ("{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
+                          "\",\n  \"version\": %d,\n  \"sum\": \"%016" G_GINT64_MODIFIER "x\"%s",
+                          EBB_SHARD_INDEX_VERSION, ebb_state_checksum (rest, strlen (rest)), rest);
+}
+
+char *
+ebb_shard_index_to_text (EbbShardIndex *self)
+{
+  g_autoptr (GString) json = g_string_new (NULL);
+
+  g_string_append_printf (json, ",\n  \"save\": %" G_GINT64_FORMAT ",\n  \"ranks\": %u,\n", self->save, self->n_ranks);
+  if (self->mesh != NULL)
+    append_mesh (json, self);
+  append_files (json, self);
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    {
+      g_string_append_printf (json, ",\n  \"%s\": {", ebb_shard_file_kinds[t]);
+      for (guint i = 0; i < self->records[t]->len; i++)
+        {
+          g_string_append (json, i > 0 ? ",\n    " : "\n    ");
+          append_record (json, g_ptr_array_index (self->records[t], i));
+        }
+      g_string_append (json, "\n  }");
+    }
+  g_string_append (json, "\n}\n");
+  return ebb_shard_index_seal (json->str);
+}

@@ -1,0 +1,490 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard/state/save-private.h"
+
+#include "nn/args-private.h"
+#include "nn/files/json-scanner-private.h"
+#include "nn/state/training-state-private.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/ops/in-place.h"
+#include "tensor/ops/pointwise.h"
+#include "dist/init.h"
+#include "dist/rank-texts-private.h"
+#include "dist/tracker-state-private.h"
+#include "wrap/shard/state/claims-private.h"
+#include "wrap/shard/state/optimizer-private.h"
+#include "wrap/shard/state/state-dict-private.h"
+
+#include <string.h>
+
+/* Reads a sharded state on any number of ranks: each takes what it has to hold out of whichever files have it. All that
+ * is needed is read and checked on all ranks before anything is changed on one. */
+
+typedef struct
+{
+  EbbProcessGroup *group;
+  EbbShardSource *source;
+  EbbModule *module;
+  EbbOptimizer *optimizer;
+  EbbTrainingState *training;
+  GArray *entries; /* of the module; NULL: none */
+  EbbShardClaims *claims;
+  EbbArgs *optimizer_state;
+  EbbArgs *rest; /* of the training */
+  gint64 step;
+} Loading;
+
+/* -- what fits ----------------------------------------------------------------------------------------------------- */
+
+/* The record of a tensor of the module, under one of its names. */
+static EbbShardRecord *
+find_record (Loading *self,
+             guint entry)
+{
+  guint first = g_array_index (self->entries, EbbStateEntry, entry).first;
+  EbbShardRecord *record = NULL;
+
+  for (guint i = first; record == NULL && i < self->entries->len; i++)
+    {
+      const EbbStateEntry *other = &g_array_index (self->entries, EbbStateEntry, i);
+
+      if (other->first == first)
+        record = ebb_shard_index_find (self->source->index, EBB_SHARD_FILE_MODEL, other->name);
+    }
+  return record;
+}
+
+static gboolean
+check_entry (Loading *self,
+             guint number,
+             GError **error)
+{
+  const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
+  const EbbShardPlace *place = &entry->place;
+  const EbbShardRecord *record = find_record (self, number);
+  g_autofree char *shape = record != NULL ? ebb_shard_record_name_shape (record) : NULL;
+
+  if (record == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing",
+                 self->source->shown, entry->name);
+  else if (record->per_rank || record->n_dims != place->n_dims
+           || memcmp (record->shape, place->shape, place->n_dims * sizeof place->shape[0]) != 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                 "the state saved in %s does not fit: %s is %s there, which is not its shape here",
+                 self->source->shown, entry->name, shape);
+  else
+    return TRUE;
+  return FALSE;
+}
+
+static gboolean
+check_module (Loading *self,
+              GError **error)
+{
+  GPtrArray *records = self->source->index->records[EBB_SHARD_FILE_MODEL];
+  g_autoptr (GHashTable) names = g_hash_table_new (g_str_hash, g_str_equal);
+
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      if (!check_entry (self, i, error))
+        return FALSE;
+      g_hash_table_add (names, g_array_index (self->entries, EbbStateEntry, i).name);
+    }
+  for (guint i = 0; i < records->len; i++)
+    {
+      const EbbShardRecord *record = g_ptr_array_index (records, i);
+      g_autofree char *quoted = ebb_json_quote (record->name);
+
+      if (g_hash_table_contains (names, record->name))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the state saved in %s does not fit: it has %s, which the module does not have",
+                   self->source->shown, quoted);
+      return FALSE;
+    }
+  return TRUE;
+}
+
+/* Reads what this rank needs and compares it with its checksums. */
+static gboolean
+verify_module (Loading *self,
+               GError **error)
+{
+  for (guint i = 0; i < self->entries->len; i++)
+    {
+      const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, i);
+
+      if (entry->first == i
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, find_record (self, i), &entry->place.cut,
+                                     entry->place.begin, entry->place.end, NULL, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/* -- the optimizer ------------------------------------------------------------------------------------------------- */
+
+/* The rank that had the range of the parameter that is this rank's now; -1: none. */
+static int
+find_same_range (Loading *self,
+                 EbbTensor *parameter,
+                 const EbbShardPlace *place)
+{
+  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
+    {
+      EbbShardRecord *record;
+
+      if (g_array_index (self->entries, EbbStateEntry, i).tensor != parameter)
+        continue;
+      record = find_record (self, i);
+      for (guint p = 0; record != NULL && ebb_shard_record_has_cut (record, place) && p < record->parts->len; p++)
+        {
+          const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, p);
+
+          if (part->begin == place->begin && part->end == place->end
+              && part->index == (place->partition != NULL ? place->partition->index : 0))
+            return (int) part->rank;
+        }
+      return -1;
+    }
+  return -1;
+}
+
+/* What lies here of one tensor of the state; NULL without an error where that is nothing. */
+static EbbTensor *
+read_item (Loading *self,
+           const EbbShardRecord *record,
+           EbbTensor *parameter,
+           GError **error)
+{
+  gint64 shape[EBB_MAX_DIMS], begin = 0, end = record->n_elements;
+  g_autoptr (EbbTensor) tensor = NULL;
+  guint n_dims;
+  EbbShardPlace place;
+  EbbShardCut cut;
+
+  ebb_shard_place_init (&place, parameter);
+  if (record->per_rank)
+    {
+      int rank = place.begin < place.end ? find_same_range (self, parameter, &place) : 0;
+
+      if (place.begin == place.end)
+        return NULL;
+      if (rank >= 0)
+        return ebb_shard_source_read_of_rank (self->source, EBB_SHARD_FILE_OPTIMIZER, record, (guint) rank, error);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                   "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
+                   "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
+                   "tensor-parallel ones; here are %u and %u)",
+                   self->source->shown, record->name, self->source->index->n_ranks,
+                   ebb_shard_index_count_tensor_ranks (self->source->index), self->claims->n_ranks,
+                   self->claims->n_tensor);
+      return NULL;
+    }
+  n_dims = record->n_dims;
+  memcpy (shape, record->shape, n_dims * sizeof shape[0]);
+  ebb_shard_cut_init_whole (&cut, record->n_elements);
+  if (ebb_shard_place_is_split (&place))
+    {
+      if (record->n_dims != place.n_dims || memcmp (shape, place.shape, n_dims * sizeof shape[0]) != 0)
+        {
+          g_autofree char *shown = ebb_shard_record_name_shape (record);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "the state saved in %s has %s as %s: it can't be split as the parameter is",
+                       self->source->shown, record->name, shown);
+          return NULL;
+        }
+      ebb_shard_place_get_shape (&place, shape, &n_dims);
+      begin = place.begin;
+      end = place.end;
+      cut = place.cut;
+    }
+  tensor = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
+  if (tensor == NULL
+      || (begin < end
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_OPTIMIZER, record, &cut, begin, end,
+                                     ebb_tensor_get_data (tensor, NULL), error)))
+    return NULL;
+  return g_steal_pointer (&tensor);
+}
+
+static gboolean
+read_items (Loading *self,
+            GArray *items,
+            GError **error)
+{
+  GPtrArray *records = self->source->index->records[EBB_SHARD_FILE_OPTIMIZER];
+
+  for (guint i = 0; i < records->len; i++)
+    {
+      const EbbShardRecord *record = g_ptr_array_index (records, i);
+      const char *key;
+      g_autofree char *name = ebb_optimizer_item_parse_name (record->name, &key);
+      EbbTensor *parameter = ebb_optimizer_find_parameter (self->optimizer, name);
+      g_autoptr (GError) failure = NULL;
+      EbbTensor *tensor;
+
+      if (parameter == NULL)
+        {
+          g_autofree char *quoted = ebb_json_quote (name);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+                       "the state saved in %s is of an optimizer with the parameter %s, which this one does not have",
+                       self->source->shown, quoted);
+          return FALSE;
+        }
+      tensor = read_item (self, record, parameter, &failure);
+      if (failure != NULL)
+        {
+          g_propagate_error (error, g_steal_pointer (&failure));
+          return FALSE;
+        }
+      ebb_optimizer_items_add (items, name, key, record->n_steps, tensor);
+    }
+  return TRUE;
+}
+
+static EbbArgs *
+peek_part (EbbArgs *tree,
+           const char *name,
+           const char *folder,
+           GError **error)
+{
+  int index = ebb_args_find (tree, name);
+  EbbArgs *part = index >= 0 ? ebb_args_peek_args (tree, (guint) index) : NULL;
+
+  if (part == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no %s", folder, name);
+  return part;
+}
+
+/* Which tensors there were each rank's own file says; the ranks here look at some of them each. */
+static gboolean
+check_items (Loading *self,
+             GError **error)
+{
+  const guint n_ranks = ebb_process_group_get_size (self->group);
+
+  for (guint r = ebb_process_group_get_rank (self->group); r < self->source->index->n_ranks; r += n_ranks)
+    {
+      g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, r, error);
+      EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->shown, error) : NULL;
+
+      if (rest == NULL || !ebb_optimizer_rest_check (rest, self->source->index, self->source->shown, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static gboolean
+read_optimizer (Loading *self,
+                GError **error)
+{
+  g_autoptr (GArray) items = ebb_optimizer_items_new ();
+  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, 0, error);
+  EbbArgs *rest = tree != NULL ? peek_part (tree, "optimizer", self->source->shown, error) : NULL;
+
+  if (rest == NULL || !check_items (self, error) || !read_items (self, items, error))
+    return FALSE;
+  self->optimizer_state = ebb_optimizer_state_join (rest, items);
+  return ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error);
+}
+
+/* -- the rest ------------------------------------------------------------------------------------------------------ */
+
+/* The rank whose generators and place in the data are taken over: one that had the same data and the same parts, or as
+ * near as can be. */
+static guint
+find_predecessor (Loading *self)
+{
+  const EbbShardIndex *index = self->source->index;
+  const EbbShardCoordinates own = ebb_shard_claims_get_coordinates (self->claims);
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (index), n_data = MAX (index->n_ranks / n_tensor, 1);
+
+  for (guint r = 0; r < index->n_ranks; r++)
+    {
+      const EbbShardCoordinates it = ebb_shard_index_get_coordinates (index, r);
+
+      if (it.data == own.data % n_data && it.tensor == own.tensor % n_tensor)
+        return r;
+    }
+  return 0;
+}
+
+/* TRUE if there was a rank with the data and the parts of this one, whose generators it goes on with. */
+static gboolean
+has_own_predecessor (Loading *self)
+{
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (self->source->index);
+
+  return n_tensor == self->claims->n_tensor
+         && ebb_shard_claims_get_coordinates (self->claims).data < self->source->index->n_ranks / n_tensor;
+}
+
+/* @rest with the states of the tracker that this rank is to have. */
+static EbbArgs *
+advance_tracker (EbbArgs *rest)
+{
+  EbbArgs *moved = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < ebb_args_get_length (rest); i++)
+    {
+      const char *key = ebb_args_get_key (rest, i);
+      EbbArgs *saved = ebb_args_peek_args (rest, i);
+
+      if (saved != NULL && g_strcmp0 (key, EBB_TRAINING_STATE_NAMED_GENERATORS) == 0)
+        {
+          g_autoptr (EbbArgs) states = ebb_tracker_state_advance (saved);
+
+          ebb_args_add_args (moved, key, states);
+        }
+      else
+        ebb_args_add_value (moved, key, rest, i);
+    }
+  return moved;
+}
+
+static gboolean
+read_rest (Loading *self,
+           GError **error)
+{
+  g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
+  EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->shown, error) : NULL;
+
+  ebb_generator_tracker_get_default (); /* there is one now, which knows what to do with its states */
+  if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->shown, &self->step, error))
+    return FALSE;
+  self->rest = has_own_predecessor (self) ? ebb_args_ref (rest) : advance_tracker (rest);
+  return TRUE;
+}
+
+/* -- the whole ----------------------------------------------------------------------------------------------------- */
+
+/* Rank 0 reads the index, so that all ranks see the same one. */
+static EbbShardSource *
+open_source (EbbProcessGroup *group,
+             const char *folder,
+             GError **error)
+{
+  GError *failure = NULL;
+  g_autofree char *text = NULL;
+  g_auto (GStrv) texts = NULL;
+
+  if (ebb_process_group_get_rank (group) == 0)
+    text = ebb_shard_source_read_index (folder, &failure);
+  if (!ebb_ranks_agree (group, failure, error))
+    return NULL;
+  texts = ebb_rank_texts_gather (group, text != NULL ? text : "", error);
+  return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
+}
+
+/* All that can be wrong with what this rank needs. */
+static gboolean
+prepare (Loading *self,
+         GError **error)
+{
+  if (self->entries != NULL && (!check_module (self, error) || !verify_module (self, error)))
+    return FALSE;
+  if (self->optimizer != NULL && !read_optimizer (self, error))
+    return FALSE;
+  return self->training == NULL || read_rest (self, error);
+}
+
+static gboolean
+load_entry (Loading *self,
+            guint number,
+            GError **error)
+{
+  const EbbShardPlace *place = &g_array_index (self->entries, EbbStateEntry, number).place;
+  const EbbShardRecord *record = find_record (self, number);
+  gint64 shape[EBB_MAX_DIMS];
+  guint n_dims;
+  g_autoptr (EbbTensor) host = NULL;
+  g_autoptr (EbbTensor) moved = NULL;
+
+  if (place->begin == place->end)
+    return TRUE;
+  ebb_shard_place_get_shape (place, shape, &n_dims);
+  host = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
+  if (host == NULL
+      || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, &place->cut, place->begin, place->end,
+                                 ebb_tensor_get_data (host, NULL), error))
+    return FALSE;
+  moved = ebb_to_device (host, place->local->storage->device, error);
+  return moved != NULL && ebb_tensor_copy_from (place->local, moved, error);
+}
+
+static gboolean
+apply (Loading *self,
+       GError **error)
+{
+  const EbbShardCoordinates own = ebb_shard_claims_get_coordinates (self->claims);
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (self->source->index);
+
+  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
+    if (g_array_index (self->entries, EbbStateEntry, i).first == i && !load_entry (self, i, error))
+      return FALSE;
+  if (self->optimizer != NULL && !ebb_optimizer_load_state (self->optimizer, self->optimizer_state, error))
+    return FALSE;
+  if (self->training == NULL)
+    return TRUE;
+  if (!ebb_training_state_load_rest (self->training, self->rest, self->source->shown, error))
+    return FALSE;
+  /* Tensor-parallel ranks go on with the same numbers. */
+  if (own.data >= MAX (self->source->index->n_ranks / n_tensor, 1))
+    ebb_training_state_reseed (self->training, own.data);
+  return TRUE;
+}
+
+static gboolean
+load (Loading *self,
+      const char *folder,
+      GError **error)
+{
+  GError *failure = NULL;
+
+  self->source = open_source (self->group, folder, error);
+  if (self->source == NULL)
+    return FALSE;
+  if (self->module != NULL)
+    self->entries = ebb_state_entries_new (self->module);
+  self->claims = ebb_shard_claims_new (self->group, self->entries, self->optimizer, error);
+  if (self->claims == NULL)
+    return FALSE;
+  if (ebb_state_reshard (self->entries, self->optimizer, &failure))
+    prepare (self, &failure);
+  if (!ebb_ranks_agree (self->group, failure, error))
+    return FALSE;
+  failure = NULL;
+  apply (self, &failure);
+  return ebb_ranks_agree (self->group, failure, error);
+}
+
+gboolean
+ebb_shard_load (EbbModule *module,
+                EbbOptimizer *optimizer,
+                EbbTrainingState *training,
+                const char *folder,
+                gint64 *step,
+                GError **error)
+{
+  Loading self = {
+    .group = ebb_process_group_get_default (),
+    .module = module,
+    .optimizer = optimizer,
+    .training = training,
+  };
+  gboolean ok;
+
+  ebb_push_grad_enabled (FALSE);
+  ok = load (&self, folder, error);
+  ebb_pop_grad_enabled ();
+  if (ok && step != NULL)
+    *step = self.step;
+  g_clear_pointer (&self.entries, g_array_unref);
+  g_clear_pointer (&self.claims, ebb_shard_claims_free);
+  g_clear_pointer (&self.optimizer_state, ebb_args_unref);
+  g_clear_pointer (&self.rest, ebb_args_unref);
+  g_clear_pointer (&self.source, ebb_shard_source_free);
+  return ok;
+}
