@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "gpt_job/job.h"
+#include "common/job.h"
 
 /* train_gpt on many ranks: `fsdp_gpt --help`. */
 

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "gpt_job/command.h"
+#include "common/command.h"
 #include "step.h"
 
 #include <math.h>

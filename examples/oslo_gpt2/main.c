@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "gpt_job/command.h"
-#include "gpt_job/launcher.h"
+#include "common/command.h"
+#include "common/launcher.h"
 #include "table.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
-#include "gpt_job/command.h"
-#include "gpt_job/launcher.h"
+#include "common/command.h"
+#include "common/launcher.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "gpt_job/job.h"
+#include "common/job.h"
 
 /* Trains a GPT on a text: `train_gpt --help`. */
 
