@@ -1,8 +1,8 @@
 """The source tree keeps its order.
 
 Folders include only what stands to their left, public headers include no private one, backends know nothing of
-autograd, the umbrella lists every public header, files stay short and lines within 120 columns, and each public
-function has its documentation above its definition.
+autograd, the map in docs/architecture.md shows the folders in their order, the umbrella lists every public header,
+files stay short and lines within 120 columns, and each public function has its documentation above its definition.
 """
 import os
 import re
@@ -72,6 +72,22 @@ def check_subfolders(path, number, relative, included):
         complain(path, number, f"{top}/{own if own not in order else other} has no place in the order of {top}/")
     elif order.index(other) > order.index(own) and (top, own) != ("tensor", "."):
         complain(path, number, f"{top}/{own}/ may not include {top}/{other}/, which stands to its right")
+
+
+def check_map():
+    """The map in docs/architecture.md has the folders in the order of SUBFOLDERS."""
+    path = os.path.join(ROOT, "docs", "architecture.md")
+    shown, top = [], None
+    for line in read(path).partition("<!-- map -->\n```text\n")[2].partition("```")[0].splitlines():
+        indent, name = re.match(r"( *)(\S+)/ ", line + " ").groups()
+        top = top if indent else name.split("/")[0]
+        shown.append(f"{top}/{name}" if indent else name)
+    wanted = [os.path.normpath(os.path.join(top, name)) for top in FOLDERS for name in SUBFOLDERS[top]]
+    if shown != wanted:
+        complain(path, 1, f"the map shows {', '.join(shown)}; the order of folders is {', '.join(wanted)}")
+    for folder in wanted:
+        if not os.path.isdir(os.path.join(ROOT, folder)):
+            complain(path, 1, f"the order of folders names {folder}/, which is not there")
 
 
 def check_sizes():
@@ -187,6 +203,7 @@ def check_exports():
 
 
 check_includes()
+check_map()
 check_sizes()
 check_umbrella()
 check_text()

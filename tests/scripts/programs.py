@@ -143,6 +143,13 @@ class Programs(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--data is missing", done.stderr)
 
+    def test_the_first_step_trains(self):
+        done = run([os.path.join(BUILD, "examples", "first_step")])
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        losses = [float(loss) for loss in re.findall(r"^loss (\S+)$", done.stdout, re.MULTILINE)]
+        self.assertEqual(len(losses), 10)
+        self.assertLess(losses[-1], losses[0])
+
     def test_a_module_of_ones_own_is_checkpointed(self):
         done = run([os.path.join(BUILD, "examples", "own_module")])
         self.assertEqual((done.returncode, done.stderr), (0, ""))
