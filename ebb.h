@@ -79,7 +79,6 @@
 #include "dist/thread/run-ranks.h"
 
 #include "offload/activation-store.h"
-#include "offload/compressed/store.h"
 #include "offload/contiguous/store.h"
 #include "offload/disk/store.h"
 #include "offload/host/store.h"

@@ -105,7 +105,6 @@ add_training_json (const Options *self,
   add_text (builder, "store_folder", self->store_folder);
   add_integer (builder, "store_limit", (gint64) self->store_limit);
   add_text (builder, "store_fallback", self->store_fallback);
-  add_text (builder, "compress", self->compress);
   add_integer (builder, "prefetch", self->prefetch);
   add_integer (builder, "memory", (gint64) self->memory);
   add_text (builder, "dtype", self->dtype);

@@ -70,7 +70,7 @@ options_clear (Options *self)
   char **texts[] = {
     &self->tokenizer, &self->preset, &self->schedule, &self->decayed, &self->dtype,
     &self->residual, &self->moments, &self->device, &self->checkpoint, &self->store,
-    &self->store_folder, &self->store_fallback, &self->compress, &self->load, &self->save,
+    &self->store_folder, &self->store_fallback, &self->load, &self->save,
     &self->resume, &self->prompt, &self->report, &self->profile, &self->stream_trace,
     &self->memory_text, &self->store_limit_text
   };
@@ -182,8 +182,6 @@ add_machine (GOptionContext *context,
       "Most bytes in the store, with or without a unit: 1.5GiB, 1500MB; 0: no limit (0)", "SIZE" },
     { "store-fallback", 0, 0, G_OPTION_ARG_STRING, &self->store_fallback,
       "Where what the store has no room for, or can't write, goes: none, keep, host, disk (none)", "KIND" },
-    { "compress", 0, 0, G_OPTION_ARG_STRING, &self->compress,
-      "What is done to it on the way: none; lossless: zstd; bf16: f32 loses half its bits first (none)", "HOW" },
     { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
       "How many blocks ahead what they need is brought back from the store (1)", "N" },
     { "memory", 0, 0, G_OPTION_ARG_STRING, &self->memory_text,

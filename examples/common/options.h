@@ -54,7 +54,7 @@ typedef struct
   gboolean saved_taken;
 
   /* machine and memory */
-  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback, *compress;
+  char *dtype, *residual, *moments, *device, *checkpoint, *store, *store_folder, *store_fallback;
   char *memory_text, *store_limit_text; /* as they were typed, for the messages */
   guint64 memory, store_limit;          /* bytes; 0: the machine's, no limit */
   gboolean step_in_backward;

@@ -41,7 +41,6 @@ static const struct
   { "dtype", KIND_TEXT, G_STRUCT_OFFSET (Options, dtype), 0, "f32" },
   { "checkpoint", KIND_TEXT, G_STRUCT_OFFSET (Options, checkpoint), 0, "none" },
   { "store", KIND_TEXT, G_STRUCT_OFFSET (Options, store), 0, "keep" },
-  { "compress", KIND_TEXT, G_STRUCT_OFFSET (Options, compress), 0, "none", TRUE },
   { "residual", KIND_TEXT, G_STRUCT_OFFSET (Options, residual), 0, "f32", TRUE },
   { "moments", KIND_TEXT, G_STRUCT_OFFSET (Options, moments), 0, "f32", TRUE },
   { "step_in_backward", KIND_FLAG, G_STRUCT_OFFSET (Options, step_in_backward), 0, NULL, TRUE },

@@ -9,8 +9,6 @@ static const char *const store_names[] = { "keep", "host", "disk", "contiguous",
                                            NULL };
 static const char *const fallback_names[] = { "none", "keep", "host", "disk", NULL };
 
-static const char *const compress_names[] = { "none", "lossless", "bf16", NULL };
-
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
 gboolean
@@ -18,12 +16,6 @@ store_has_file (const Options *options)
 {
   return options->store_kind == STORE_DISK || options->store_kind == STORE_CONTIGUOUS_DISK
          || strcmp (options->store_fallback, "disk") == 0;
-}
-
-static gboolean
-compresses (const Options *options)
-{
-  return strcmp (options->compress, "none") != 0;
 }
 
 /* Not so side by side. */
@@ -44,8 +36,7 @@ store_check (Options *options,
              GError **error)
 {
   if (!options_check_name ("store", options->store, store_names, error)
-      || !options_check_name ("store-fallback", options->store_fallback, fallback_names, error)
-      || !options_check_name ("compress", options->compress, compress_names, error))
+      || !options_check_name ("store-fallback", options->store_fallback, fallback_names, error))
     return FALSE;
   options->store_kind = (StoreKind) options_find_name (store_names, options->store);
   /* A training that is resumed may have another store than the command line says so far. */
@@ -56,9 +47,6 @@ store_check (Options *options,
                            options->store);
   if (options->store_limit > 0 && !has_limit (options))
     return options_refuse (error, "--store-limit %s: it needs --store host or disk, not %s", options->store_limit_text,
-                           options->store);
-  if (compresses (options) && !takes_any_size (options))
-    return options_refuse (error, "--compress %s: it needs --store host or disk, not %s", options->compress,
                            options->store);
   if (strcmp (options->store_fallback, "none") != 0 && !takes_any_size (options))
     return options_refuse (error, "--store-fallback %s: it needs --store host or disk, not %s",
@@ -80,7 +68,7 @@ store_leaves (const Options *options,
       return TRUE;
     case STORE_HOST:
     case STORE_CONTIGUOUS_HOST:
-      return compresses (options) || device != ebb_device_get_cpu ();
+      return device != ebb_device_get_cpu ();
     default:
       return FALSE;
     }
@@ -175,23 +163,6 @@ add_fallback (EbbSavedTensorHooks *store,
   return ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), error);
 }
 
-/* In front of @store, which it takes over; NULL with an error if it can't be made. */
-static EbbSavedTensorHooks *
-compress (EbbSavedTensorHooks *store,
-          const Options *options,
-          GError **error)
-{
-  EbbSavedTensorHooks *front;
-
-  if (!compresses (options))
-    return store;
-  front = ebb_compressed_store_new (EBB_ACTIVATION_STORE (store), error);
-  if (front != NULL && strcmp (options->compress, "bf16") == 0)
-    ebb_compressed_store_set_lossy (EBB_COMPRESSED_STORE (front), EBB_LOSSY_BF16);
-  g_object_unref (store);
-  return front;
-}
-
 /* In front of @store, which it takes over, unless that is nothing but where tensors are anyway. */
 static EbbSavedTensorHooks *
 partition (EbbSavedTensorHooks *store,
@@ -228,9 +199,7 @@ store_make (const Options *options,
       g_prefix_error (error, "--store-fallback %s: ", options->store_fallback);
       return NULL;
     }
-  store = compress (g_steal_pointer (&store), options, error);
-  if (store != NULL)
-    store = partition (g_steal_pointer (&store), options, tensor_ranks, error);
+  store = partition (g_steal_pointer (&store), options, tensor_ranks, error);
   if (store != NULL)
     ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), (guint) options->prefetch);
   return g_steal_pointer (&store);
@@ -250,17 +219,6 @@ store_add_json (EbbSavedTensorHooks *store,
   node = json_from_string (text, NULL);
   json_object_set_string_member (json_node_get_object (node), "kind", options->store);
   json_builder_add_value (builder, g_steal_pointer (&node));
-}
-
-static void
-tell_compression (GString *text,
-                  EbbCompressedStore *store)
-{
-  double error = ebb_compressed_store_get_largest_error (store);
-
-  g_string_append_printf (text, "; compressed to %.1f %%", 100 / ebb_compressed_store_get_ratio (store));
-  if (error > 0)
-    g_string_append_printf (text, ", largest relative error %.2g", error);
 }
 
 /* What lies in buffers on the device itself is not on its way anywhere. */
@@ -306,8 +264,6 @@ tell_moves (EbbActivationStore *self,
                          "on the way for %.3f s in all, of which computing waited %.3f s: %.0f %% hidden%s",
                    options->store, peak, put, got, moving, waited,
                    moving > 0 ? 100 * CLAMP (1 - waited / moving, 0, 1) : 100, spilled);
-  if (EBB_IS_COMPRESSED_STORE (self))
-    tell_compression (text, EBB_COMPRESSED_STORE (self));
   return g_string_free (text, FALSE);
 }
 

@@ -29,7 +29,7 @@
  * tensors of so few elements that a piece with its sample would not be smaller, or of fewer than
  * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
  *
- * The pieces go to the next store (a contiguous, host, disk, keep or compressed store), or stay on the tensor's device.
+ * The pieces go to the next store (a contiguous, host, disk or keep store), or stay on the tensor's device.
  * What the next store can't take goes to its fallback or to this one's, piece by piece, so that one rank may do so
  * while others don't. In a group of one rank tensors are kept whole. The bytes held are those that this rank keeps, and
  * what is gathered ahead until it is asked for.

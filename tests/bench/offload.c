@@ -49,8 +49,8 @@ print_head (const OffloadRuns *runs)
           (double) runs->input_bytes / MIB, runs->step_flop * 1e-9, runs->flop_per_second * 1e-9);
   printf ("The rule asks for %.1f MB/s to host memory and %.1f MB/s from there\n\n", runs->to_host * 1e-6,
           runs->from_host * 1e-6);
-  printf ("%-12s%-4s%8s%9s%9s%7s%10s%10s%10s%10s%9s%9s%11s%9s\n", "store", "on", "MB/s", "ms/step", "to keep", "rule",
-          "peak MiB", "less MiB", "moved MiB", "moving s", "waited s", "hidden s", "bytes/bw s", "smaller");
+  printf ("%-12s%-4s%8s%9s%9s%7s%10s%10s%10s%10s%9s%9s%11s\n", "store", "on", "MB/s", "ms/step", "to keep", "rule",
+          "peak MiB", "less MiB", "moved MiB", "moving s", "waited s", "hidden s", "bytes/bw s");
 }
 
 static double
@@ -85,7 +85,6 @@ print_run (OffloadRuns *runs,
   printf ("%10.2f%10.2f", ((double) keep->peak - (double) run->peak) / MIB, (double) (run->put + run->got) / MIB);
   printf ("%10.3f%9.3f%9.3f", run->moving, waited, run->on_sim ? run->queues.hidden : run->moving - waited);
   print_optional (get_expected_seconds (run), 11, 3);
-  print_optional (run->compression, 9, 3);
   printf ("\n");
 }
 
@@ -143,8 +142,6 @@ add_run (JsonBuilder *builder,
       add_number (builder, "queue_waited_s", run->queues.waited);
       add_number (builder, "queue_hidden_s", run->queues.hidden);
     }
-  if (run->compression > 0)
-    add_number (builder, "compression", run->compression);
   json_builder_end_object (builder);
 }
 
@@ -208,8 +205,6 @@ add_cpu_runs (OffloadRuns *runs)
 {
   offload_runs_add (runs, "keep", FALSE, 0);
   offload_runs_add (runs, "disk", FALSE, 0);
-  offload_runs_add (runs, "lossless", FALSE, 0);
-  offload_runs_add (runs, "bf16", FALSE, 0);
   offload_runs_add (runs, "contiguous", FALSE, 0);
 }
 

@@ -20,14 +20,10 @@ typedef enum
   CONTIGUOUS,
   CONTIGUOUS_HOST,
   CONTIGUOUS_DISK,
-  COMPRESSED_KEEP,
-  COMPRESSED_HOST,
-  COMPRESSED_DISK,
   N_KINDS
 } Kind;
 
-static const char *const kind_names[] = { "contiguous", "contiguous-host", "contiguous-disk",
-                                          "compressed-keep", "compressed-host", "compressed-disk" };
+static const char *const kind_names[] = { "contiguous", "contiguous-host", "contiguous-disk" };
 
 typedef struct
 {
@@ -57,10 +53,7 @@ new_next (Kind kind)
     {
     case CONTIGUOUS:
       return NULL;
-    case COMPRESSED_KEEP:
-      return ebb_keep_store_new ();
     case CONTIGUOUS_HOST:
-    case COMPRESSED_HOST:
       return ebb_host_store_new ();
     default:
       return test_disk_store_new (scratch);
@@ -72,24 +65,18 @@ new_store (Kind kind)
 {
   g_autoptr (EbbSavedTensorHooks) next = new_next (kind);
   GError *error = NULL;
-  EbbSavedTensorHooks *store = kind < COMPRESSED_KEEP
-                                   ? ebb_contiguous_store_new (4, (EbbActivationStore *) next, &error)
-                                   : ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
+  EbbSavedTensorHooks *store = ebb_contiguous_store_new (4, (EbbActivationStore *) next, &error);
 
   g_assert_no_error (error);
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
-  if (kind < COMPRESSED_KEEP)
-    ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
-  else /* some are stored, some are still on their way */
-    ebb_compressed_store_set_staging_limit (EBB_COMPRESSED_STORE (store), 2 * BATCH * CONTEXT * WIDTH * 4);
+  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
   return store;
 }
 
 static EbbActivationStore *
 get_next (EbbSavedTensorHooks *store)
 {
-  return EBB_IS_CONTIGUOUS_STORE (store) ? ebb_contiguous_store_get_next (EBB_CONTIGUOUS_STORE (store))
-                                         : ebb_compressed_store_get_next (EBB_COMPRESSED_STORE (store));
+  return ebb_contiguous_store_get_next (EBB_CONTIGUOUS_STORE (store));
 }
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
@@ -444,27 +431,13 @@ no_room_is_an_error_in_the_middle (gconstpointer data)
 
   one_step (plain, which->device, NULL);
   expected = collect (plain);
-  if (which->kind == COMPRESSED_DISK)
-    {
-      ebb_compressed_store_set_staging_limit (EBB_COMPRESSED_STORE (store), 0);
-      ebb_disk_store_set_byte_limit (EBB_DISK_STORE (get_next (store)), 2 * BATCH * CONTEXT * WIDTH * 4);
-    }
-  else
-    {
-      ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), FALSE);
-      ebb_contiguous_store_set_n_checkpoints (EBB_CONTIGUOUS_STORE (store), 2);
-    }
+  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), FALSE);
+  ebb_contiguous_store_set_n_checkpoints (EBB_CONTIGUOUS_STORE (store), 2);
   g_assert_false (run_once (gpt, which->device, NULL, &error));
-  if (which->kind == COMPRESSED_DISK)
-    test_assert_error (error, EBB_ERROR_IO, scratch, "bytes");
-  else
-    test_assert_error (error, EBB_ERROR_NO_MEMORY, "all 2 parts", ebb_device_get_name (which->device));
+  test_assert_error (error, EBB_ERROR_NO_MEMORY, "all 2 parts", ebb_device_get_name (which->device));
   g_clear_error (&error);
   assert_empty (store, which->device);
-  if (which->kind == COMPRESSED_DISK)
-    ebb_disk_store_set_byte_limit (EBB_DISK_STORE (get_next (store)), G_MAXUINT64);
-  else
-    ebb_contiguous_store_set_n_checkpoints (EBB_CONTIGUOUS_STORE (store), 3);
+  ebb_contiguous_store_set_n_checkpoints (EBB_CONTIGUOUS_STORE (store), 3);
   one_step (gpt, which->device, NULL);
   assert_grads (gpt, expected);
   assert_empty (store, which->device);
@@ -554,7 +527,7 @@ main (int argc, char **argv)
           add (names[i], "gradients-are-bitwise-equal", which, gradients_are_bitwise_equal);
         if (i == 1)
           add (names[i], "each-failure-is-an-error", which, each_failure_is_an_error);
-        if (i < 2 && (kind < COMPRESSED_KEEP || kind == COMPRESSED_DISK))
+        if (i < 2)
           add (names[i], "no-room-is-an-error", which, no_room_is_an_error_in_the_middle);
         if (i == 2)
           add (names[i], "peaks-are-the-same", which, peaks_are_the_same_in_every_run);

@@ -16,11 +16,10 @@ typedef enum
   HOST,
   DISK,
   CONTIGUOUS,
-  COMPRESSED,
   N_KINDS
 } Kind;
 
-static const char *const kind_names[N_KINDS] = { "host", "disk", "contiguous", "compressed" };
+static const char *const kind_names[N_KINDS] = { "host", "disk", "contiguous" };
 
 typedef struct
 {
@@ -45,10 +44,6 @@ make_store (Kind kind)
       store = ebb_contiguous_store_new (N_BLOCKS, EBB_ACTIVATION_STORE (next), &error);
       g_assert_no_error (error);
       ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
-      break;
-    case COMPRESSED:
-      next = ebb_host_store_new ();
-      store = ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
       break;
     case N_KINDS: g_assert_not_reached ();
     }

@@ -23,13 +23,11 @@ typedef enum
   CONTIGUOUS,
   CONTIGUOUS_HOST,
   CONTIGUOUS_DISK,
-  COMPRESSED_HOST,
   FALLBACKS,
   N_CHAINS
 } Chain;
 
-static const char *const chain_names[] = { "contiguous", "contiguous-host", "contiguous-disk", "compressed-host",
-                                           "fallbacks" };
+static const char *const chain_names[] = { "contiguous", "contiguous-host", "contiguous-disk", "fallbacks" };
 
 static EbbActivationStore *
 as_store (EbbSavedTensorHooks *hooks)
@@ -73,8 +71,6 @@ new_fallbacks (void)
 static EbbActivationStore *
 new_chain (Chain chain)
 {
-  g_autoptr (EbbActivationStore) host = NULL;
-
   switch (chain)
     {
     case CONTIGUOUS:
@@ -83,9 +79,6 @@ new_chain (Chain chain)
       return new_contiguous (as_store (ebb_host_store_new ()));
     case CONTIGUOUS_DISK:
       return new_contiguous (new_disk ());
-    case COMPRESSED_HOST:
-      host = as_store (ebb_host_store_new ());
-      return as_store (ebb_compressed_store_new (host, NULL));
     case FALLBACKS:
     default:
       return new_fallbacks ();
@@ -336,13 +329,11 @@ a_fallback_that_leads_back_is_refused (void)
   g_autoptr (EbbActivationStore) host = as_store (ebb_host_store_new ());
   g_autoptr (EbbActivationStore) keep = as_store (ebb_keep_store_new ());
   g_autoptr (EbbActivationStore) contiguous = new_contiguous (g_object_ref (host));
-  g_autoptr (EbbActivationStore) compressed = as_store (ebb_compressed_store_new (host, NULL));
   g_autofree char *report = NULL;
 
   refuse_fallback (host, host);
   refuse_fallback (host, contiguous);
-  refuse_fallback (host, compressed);
-  g_assert_true (ebb_activation_store_set_fallback (keep, compressed, NULL));
+  g_assert_true (ebb_activation_store_set_fallback (keep, contiguous, NULL));
   refuse_fallback (host, keep);
   g_test_expect_message ("Ebb", G_LOG_LEVEL_WARNING, "*leads back*");
   g_object_set (host, "fallback", keep, NULL);

@@ -17,7 +17,7 @@ SUBFOLDERS = {
     "tensor": [".", "util", "backend", "cpu", "cpu/simd", "sim", "profile", "autograd", "ops"],
     "nn": [".", "files", "layers", "optim", "data", "state", "models"],
     "dist": ["group", ".", "thread", "mpi", "nccl", "tensor-parallel"],
-    "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned", "compressed"],
+    "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned"],
     "wrap": [".", "shard", "shard/state", "checkpoint", "compat"],
 }
 MAX_FILES = 41

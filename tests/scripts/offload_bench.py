@@ -32,9 +32,8 @@ def measure(*words):
 
 
 def count(figures):
-    """What is exact. Which host memory a compressed store has in use at most depends on how far its thread is."""
-    return [[run_[key] for key in EXACT if key != "peak_bytes" or run_["store"] not in ("lossless", "bf16")]
-            for run_ in figures["runs"]]
+    """The figures that are exact."""
+    return [[run_[key] for key in EXACT] for run_ in figures["runs"]]
 
 
 class Bytes(unittest.TestCase):

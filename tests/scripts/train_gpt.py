@@ -603,8 +603,6 @@ class BadInput(TrainGptTest):
                 "--store-fallback disk: it must be another store": ["--store", "disk", "--store-fallback", "disk"],
                 "--store-fallback host: it needs --store host or disk, not keep": ["--store-fallback", "host"],
                 "none, keep, host, disk": ["--store-fallback", "tape"],
-                "--compress bf16: it needs --store host or disk, not keep": ["--compress", "bf16"],
-                "none, lossless, bf16": ["--compress", "zip"],
                 "--prefetch -1: it must be at least 0": ["--prefetch", "-1"],
                 '--store-limit -1: "-1" is not a size: write bytes or a unit, as 1500000, 1500MB or 1.5GiB':
                     ["--store", "disk", "--store-limit", "-1"],

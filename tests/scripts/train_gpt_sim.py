@@ -118,25 +118,6 @@ class Memory(SimTest):
                     self.assertEqual(report["store"]["bytes_peak"], LAYERS * INPUT_BYTES)
                     self.assertEqual(report["store"]["bytes_put"], 3 * 2 * LAYERS * INPUT_BYTES)
 
-    def test_compression_loses_nothing_unless_asked(self):
-        expected = self.sim(*FULL)["losses"]
-        for store in "host", "disk":
-            lossless = self.sim(*FULL, "--store", store, "--compress", "lossless")
-            self.assertEqual(lossless["losses"], expected)
-            self.assertEqual(lossless["store"]["bytes_raw"], lossless["store"]["bytes_put"])
-            self.assertGreater(lossless["store"]["ratio"], 1)
-            self.assertEqual(lossless["store"]["largest_error"], 0)
-        rounded = self.sim(*FULL, "--store", "host", "--compress", "bf16", "--resume", "state")
-        self.assertGreater(rounded["store"]["ratio"], 2)
-        self.assertNotEqual(rounded["losses"], expected)
-        self.assertLess(abs(rounded["final_loss"] - expected[-1]), 0.01)
-        self.assertLess(rounded["store"]["largest_error"], 1 / 256)
-        # what changes bits is remembered
-        rest = self.run_program("--data", "text.txt", "--device", "sim", "--resume", "state", "--steps", 4, "--quiet",
-                                "--threads", 1, "--report", "rest")
-        self.assertEqual((rest.returncode, rest.stderr), (0, b""))
-        self.assertEqual(json.loads(self.read("rest"))["config"]["compress"], "bf16")
-
     def test_what_finds_no_room_goes_to_the_fallback(self):
         words = [*FULL, "--batch", 64]  # an input of 1 MiB
         expected = self.train(*words)["losses"]

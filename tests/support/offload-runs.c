@@ -118,22 +118,13 @@ make_store (OffloadRuns *self,
             const OffloadRun *run,
             GError **error)
 {
-  g_autoptr (EbbSavedTensorHooks) next = NULL;
-  EbbSavedTensorHooks *store;
-
   if (strcmp (run->store, "keep") == 0)
     return ebb_keep_store_new ();
   if (strcmp (run->store, "host") == 0)
     return ebb_host_store_new ();
   if (strcmp (run->store, "contiguous") == 0)
     return ebb_contiguous_store_new ((guint) self->settings.layers, NULL, error);
-  if (strcmp (run->store, "disk") == 0)
-    return ebb_disk_store_new (self->folder, error);
-  next = run->on_sim ? ebb_host_store_new () : ebb_disk_store_new (self->folder, error);
-  store = next != NULL ? ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), error) : NULL;
-  if (store != NULL && strcmp (run->store, "bf16") == 0)
-    ebb_compressed_store_set_lossy (EBB_COMPRESSED_STORE (store), EBB_LOSSY_BF16);
-  return store;
+  return ebb_disk_store_new (self->folder, error);
 }
 
 static gboolean
@@ -235,8 +226,6 @@ count_step (OffloadRun *run,
   run->got = ebb_activation_store_get_bytes_got (store);
   run->moving = ebb_activation_store_get_seconds_moving (store);
   run->waited = ebb_activation_store_get_seconds_waited (store);
-  if (EBB_IS_COMPRESSED_STORE (store))
-    run->compression = ebb_compressed_store_get_ratio (EBB_COMPRESSED_STORE (store));
   run->stored = ebb_activation_store_get_bytes_peak (store);
   run->peak = get_other_bytes (stats, ebb_memory_stats_get_peak_total (stats)) - before;
   return take_step (run, FALSE, error);

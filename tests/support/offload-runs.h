@@ -12,7 +12,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const char *store; /* keep, host, disk, contiguous; lossless, bf16: compressed, in front of disk, on sim of host */
+  const char *store; /* keep, host, disk, contiguous */
   gboolean on_sim;
   double factor; /* of the bandwidth that the rule asks for; 0: unlimited */
 
@@ -30,7 +30,6 @@ typedef struct
   guint64 stored;        /* bytes in the store at most */
   guint64 peak;          /* bytes on the device at most, besides parameters, gradients and moments */
   double moving, waited; /* seconds a step, of the store's counters */
-  double compression;    /* bytes of which one was made; 0: none */
   StreamTimes queues;    /* of one step on sim */
 } OffloadRun;
 

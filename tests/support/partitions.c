@@ -6,7 +6,7 @@
 
 const char *const test_behind_names[TEST_N_BEHIND] = { "nothing", "keep", "host",
                                                        "disk", "contiguous", "contiguous-host",
-                                                       "contiguous-disk", "compressed-host" };
+                                                       "contiguous-disk" };
 
 /* -- stores -------------------------------------------------------------------------------------------------------- */
 
@@ -23,17 +23,6 @@ contiguous_new (EbbSavedTensorHooks *next)
 }
 
 static EbbSavedTensorHooks *
-compressed_new (EbbSavedTensorHooks *next)
-{
-  GError *error = NULL;
-  EbbSavedTensorHooks *store = ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
-
-  g_assert_no_error (error);
-  g_object_unref (next);
-  return store;
-}
-
-static EbbSavedTensorHooks *
 next_new (TestBehind behind)
 {
   switch (behind)
@@ -44,7 +33,6 @@ next_new (TestBehind behind)
     case TEST_BEHIND_CONTIGUOUS: return contiguous_new (NULL);
     case TEST_BEHIND_CONTIGUOUS_HOST: return contiguous_new (ebb_host_store_new ());
     case TEST_BEHIND_CONTIGUOUS_DISK: return contiguous_new (test_disk_store_new (g_get_tmp_dir ()));
-    case TEST_BEHIND_COMPRESSED_HOST: return compressed_new (ebb_host_store_new ());
     default: return NULL;
     }
 }

@@ -63,17 +63,6 @@ make_contiguous (EbbSavedTensorHooks *next)
 }
 
 static EbbSavedTensorHooks *
-make_compressed (EbbSavedTensorHooks *next)
-{
-  g_autoptr (GError) error = NULL;
-  EbbSavedTensorHooks *store = ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
-
-  g_assert_no_error (error);
-  g_object_unref (next);
-  return store;
-}
-
-static EbbSavedTensorHooks *
 make_little (EbbSavedTensorHooks *fallback)
 {
   EbbSavedTensorHooks *store = ebb_host_store_new ();
@@ -100,10 +89,7 @@ test_stores_open (TestStores *self)
   add (self, &n, "contiguous", make_contiguous (NULL));
   add (self, &n, "contiguous-host", make_contiguous (ebb_host_store_new ()));
   add (self, &n, "contiguous-disk", make_contiguous (test_disk_store_new (self->folder)));
-  add (self, &n, "compressed-host", make_compressed (ebb_host_store_new ()));
-  add (self, &n, "compressed-disk", make_compressed (test_disk_store_new (self->folder)));
   add (self, &n, "little-host-then-disk", make_little (test_disk_store_new (self->folder)));
-  add (self, &n, "little-host-then-compressed", make_little (make_compressed (ebb_host_store_new ())));
   g_assert_cmpuint (n, ==, TEST_N_STORES);
   for (guint i = 0; i < n; i++)
     {

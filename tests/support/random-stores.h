@@ -7,7 +7,7 @@
 
 G_BEGIN_DECLS
 
-#define TEST_N_STORES 10
+#define TEST_N_STORES 7
 
 typedef struct
 {

@@ -34,7 +34,6 @@ typedef enum
   RETAIN = 1 << 5,
   ALL_AFTER = 1 << 6, /* memory stays short */
   CONTIGUOUS = 1 << 7,
-  COMPRESSED = 1 << 8,
 } Habits;
 
 typedef struct
@@ -114,14 +113,6 @@ set_store (Fixture *self)
       store = ebb_contiguous_store_new (3, NULL, &error);
       g_assert_no_error (error);
       ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
-    }
-  else if (self->which->habits & COMPRESSED)
-    {
-      g_autoptr (EbbSavedTensorHooks) next = ebb_keep_store_new ();
-
-      store = ebb_compressed_store_new (EBB_ACTIVATION_STORE (next), &error);
-      g_assert_no_error (error);
-      ebb_compressed_store_set_staging_limit (EBB_COMPRESSED_STORE (store), 1000);
     }
   if (store == NULL)
     return;
@@ -370,7 +361,7 @@ fail_at (Fixture *self,
 
   for_good = (self->which->habits & ALL_AFTER) != 0;
   done = run_step (self, which, &error);
-  if (done && (for_good || !(self->which->habits & (DISK | COMPRESSED))))
+  if (done && (for_good || !(self->which->habits & DISK)))
     g_error ("the step was done, though allocation %u failed", which);
   for_good = FALSE;
   if (done)
@@ -435,7 +426,6 @@ main (int argc,
                    { "host", HOST },
                    { "disk", DISK },
                    { "contiguous", CONTIGUOUS },
-                   { "compressed", COMPRESSED },
                    { "values", VALUES },
                    { "autocast", AUTOCAST },
                    { "for-good", ALL_AFTER },

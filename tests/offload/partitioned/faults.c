@@ -393,9 +393,6 @@ compose (EbbProcessGroup *group,
   g_assert_null (ebb_partitioned_store_new (group, EBB_ACTIVATION_STORE (store), &error));
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "partitioned store", "next is an EbbPartitionedStore");
   g_clear_error (&error);
-  g_assert_null (ebb_compressed_store_new (EBB_ACTIVATION_STORE (store), &error));
-  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "compressed store", "EbbPartitionedStore");
-  g_clear_error (&error);
   g_assert_null (ebb_contiguous_store_new (2, EBB_ACTIVATION_STORE (store), &error));
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "contiguous store", "EbbPartitionedStore");
   g_clear_error (&error);

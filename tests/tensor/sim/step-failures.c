@@ -301,10 +301,7 @@ main (int argc,
                                                     "contiguous",
                                                     "contiguous-host",
                                                     "contiguous-disk",
-                                                    "compressed-host",
-                                                    "compressed-disk",
-                                                    "little-host-then-disk",
-                                                    "little-host-then-compressed" };
+                                                    "little-host-then-disk" };
   static Case cases[2][TEST_N_STORES];
 
   g_test_init (&argc, &argv, NULL);
