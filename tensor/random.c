@@ -3,6 +3,7 @@
 
 #include "tensor/autograd/op-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/property-private.h"
 
 #include <pthread.h>
 
@@ -18,67 +19,22 @@ struct _EbbGenerator
   guint64 offset;
 };
 
-enum
-{
-  PROP_SEED = 1,
-  PROP_OFFSET,
-};
-
 G_DEFINE_FINAL_TYPE (EbbGenerator, ebb_generator, G_TYPE_OBJECT)
-
-static void
-ebb_generator_get_property (GObject *object,
-                            guint id,
-                            GValue *value,
-                            GParamSpec *pspec)
-{
-  EbbGenerator *self = EBB_GENERATOR (object);
-
-  switch (id)
-    {
-    case PROP_SEED:
-      g_value_set_uint64 (value, self->seed);
-      break;
-    case PROP_OFFSET:
-      g_value_set_uint64 (value, self->offset);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_generator_set_property (GObject *object,
-                            guint id,
-                            const GValue *value,
-                            GParamSpec *pspec)
-{
-  EbbGenerator *self = EBB_GENERATOR (object);
-
-  switch (id)
-    {
-    case PROP_SEED:
-      self->seed = g_value_get_uint64 (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
 
 static void
 ebb_generator_class_init (EbbGeneratorClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
-  object_class->get_property = ebb_generator_get_property;
-  object_class->set_property = ebb_generator_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
 
   /**
    * EbbGenerator:seed:
    *
    * Which sequence of numbers it is.
    */
-  g_object_class_install_property (object_class, PROP_SEED,
+  g_object_class_install_property (object_class, offsetof (EbbGenerator, seed),
                                    g_param_spec_uint64 ("seed", NULL, NULL, 0, G_MAXUINT64, 0,
                                                         G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY
                                                             | G_PARAM_STATIC_STRINGS));
@@ -88,7 +44,7 @@ ebb_generator_class_init (EbbGeneratorClass *klass)
    * Where in the sequence it is, in blocks of four 32-bit numbers.
    */
   g_object_class_install_property (
-      object_class, PROP_OFFSET,
+      object_class, offsetof (EbbGenerator, offset),
       g_param_spec_uint64 ("offset", NULL, NULL, 0, G_MAXUINT64, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
 }
 

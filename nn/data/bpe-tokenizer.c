@@ -4,6 +4,7 @@
 #include "nn/data/bpe-tables-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/property-private.h"
 #include "tensor/tensor-private.h"
 
 #include <gio/gio.h>
@@ -19,12 +20,6 @@ struct _EbbBpeTokenizer
   char *vocab_path;
   char *merges_path;
   EbbBpeTables tables;
-};
-
-enum
-{
-  PROP_VOCAB_PATH = 1,
-  PROP_MERGES_PATH,
 };
 
 static void ebb_bpe_tokenizer_initable_init (GInitableIface *iface);
@@ -223,48 +218,6 @@ ebb_bpe_tokenizer_initable_init (GInitableIface *iface)
 }
 
 static void
-ebb_bpe_tokenizer_get_property (GObject *object,
-                                guint id,
-                                GValue *value,
-                                GParamSpec *pspec)
-{
-  EbbBpeTokenizer *self = EBB_BPE_TOKENIZER (object);
-
-  switch (id)
-    {
-    case PROP_VOCAB_PATH:
-      g_value_set_string (value, self->vocab_path);
-      break;
-    case PROP_MERGES_PATH:
-      g_value_set_string (value, self->merges_path);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_bpe_tokenizer_set_property (GObject *object,
-                                guint id,
-                                const GValue *value,
-                                GParamSpec *pspec)
-{
-  EbbBpeTokenizer *self = EBB_BPE_TOKENIZER (object);
-
-  switch (id)
-    {
-    case PROP_VOCAB_PATH:
-      self->vocab_path = g_value_dup_string (value);
-      break;
-    case PROP_MERGES_PATH:
-      self->merges_path = g_value_dup_string (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_bpe_tokenizer_finalize (GObject *object)
 {
   EbbBpeTokenizer *self = EBB_BPE_TOKENIZER (object);
@@ -282,8 +235,8 @@ ebb_bpe_tokenizer_class_init (EbbBpeTokenizerClass *klass)
   EbbTokenizerClass *tokenizer_class = EBB_TOKENIZER_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_bpe_tokenizer_get_property;
-  object_class->set_property = ebb_bpe_tokenizer_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_bpe_tokenizer_finalize;
   tokenizer_class->encode = ebb_bpe_tokenizer_encode;
   tokenizer_class->decode = ebb_bpe_tokenizer_decode;
@@ -295,14 +248,14 @@ ebb_bpe_tokenizer_class_init (EbbBpeTokenizerClass *klass)
    *
    * The file with the tokens and their numbers.
    */
-  g_object_class_install_property (object_class, PROP_VOCAB_PATH,
+  g_object_class_install_property (object_class, offsetof (EbbBpeTokenizer, vocab_path),
                                    g_param_spec_string ("vocab-path", NULL, NULL, NULL, flags));
   /**
    * EbbBpeTokenizer:merges-path:
    *
    * The file with the merges, most important first.
    */
-  g_object_class_install_property (object_class, PROP_MERGES_PATH,
+  g_object_class_install_property (object_class, offsetof (EbbBpeTokenizer, merges_path),
                                    g_param_spec_string ("merges-path", NULL, NULL, NULL, flags));
 }
 

@@ -5,6 +5,7 @@
 #include "nn/files/state-tree-private.h"
 #include "nn/data/token-stream-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/property-private.h"
 
 #include <gio/gio.h>
 #include <string.h>
@@ -21,16 +22,6 @@ struct _EbbTextDataset
   gint64 position;
   EbbTokenStream stream;
   gint64 checksum;
-};
-
-enum
-{
-  PROP_PATHS = 1,
-  PROP_TEXT,
-  PROP_TOKENIZER,
-  PROP_SEED,
-  PROP_SHUFFLE,
-  PROP_POSITION,
 };
 
 static void ebb_text_dataset_initable_init (GInitableIface *iface);
@@ -497,72 +488,6 @@ ebb_text_dataset_initable_init (GInitableIface *iface)
 }
 
 static void
-ebb_text_dataset_get_property (GObject *object,
-                               guint id,
-                               GValue *value,
-                               GParamSpec *pspec)
-{
-  EbbTextDataset *self = EBB_TEXT_DATASET (object);
-
-  switch (id)
-    {
-    case PROP_PATHS:
-      g_value_set_boxed (value, self->paths);
-      break;
-    case PROP_TEXT:
-      g_value_set_boxed (value, self->text);
-      break;
-    case PROP_TOKENIZER:
-      g_value_set_object (value, self->tokenizer);
-      break;
-    case PROP_SEED:
-      g_value_set_uint64 (value, self->seed);
-      break;
-    case PROP_SHUFFLE:
-      g_value_set_boolean (value, self->shuffle);
-      break;
-    case PROP_POSITION:
-      g_value_set_int64 (value, self->position);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_text_dataset_set_property (GObject *object,
-                               guint id,
-                               const GValue *value,
-                               GParamSpec *pspec)
-{
-  EbbTextDataset *self = EBB_TEXT_DATASET (object);
-
-  switch (id)
-    {
-    case PROP_PATHS:
-      self->paths = g_value_dup_boxed (value);
-      break;
-    case PROP_TEXT:
-      self->text = g_value_dup_boxed (value);
-      break;
-    case PROP_TOKENIZER:
-      self->tokenizer = g_value_dup_object (value);
-      break;
-    case PROP_SEED:
-      self->seed = g_value_get_uint64 (value);
-      break;
-    case PROP_SHUFFLE:
-      self->shuffle = g_value_get_boolean (value);
-      break;
-    case PROP_POSITION:
-      self->position = g_value_get_int64 (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_text_dataset_finalize (GObject *object)
 {
   EbbTextDataset *self = EBB_TEXT_DATASET (object);
@@ -584,28 +509,28 @@ install_construct_properties (GObjectClass *object_class)
    *
    * The files, read one after the other as one text.
    */
-  g_object_class_install_property (object_class, PROP_PATHS,
+  g_object_class_install_property (object_class, offsetof (EbbTextDataset, paths),
                                    g_param_spec_boxed ("paths", NULL, NULL, G_TYPE_STRV, flags));
   /**
    * EbbTextDataset:text:
    *
    * The text itself, in place of files.
    */
-  g_object_class_install_property (object_class, PROP_TEXT,
+  g_object_class_install_property (object_class, offsetof (EbbTextDataset, text),
                                    g_param_spec_boxed ("text", NULL, NULL, G_TYPE_BYTES, flags));
   /**
    * EbbTextDataset:tokenizer:
    *
    * What makes tokens of the text.
    */
-  g_object_class_install_property (object_class, PROP_TOKENIZER,
+  g_object_class_install_property (object_class, offsetof (EbbTextDataset, tokenizer),
                                    g_param_spec_object ("tokenizer", NULL, NULL, EBB_TYPE_TOKENIZER, flags));
   /**
    * EbbTextDataset:seed:
    *
    * Which orders of windows the epochs have.
    */
-  g_object_class_install_property (object_class, PROP_SEED,
+  g_object_class_install_property (object_class, offsetof (EbbTextDataset, seed),
                                    g_param_spec_uint64 ("seed", NULL, NULL, 0, G_MAXUINT64, 0, flags));
 }
 
@@ -615,8 +540,8 @@ ebb_text_dataset_class_init (EbbTextDatasetClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_text_dataset_get_property;
-  object_class->set_property = ebb_text_dataset_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_text_dataset_finalize;
   install_construct_properties (object_class);
 
@@ -625,14 +550,14 @@ ebb_text_dataset_class_init (EbbTextDatasetClass *klass)
    *
    * Whether each epoch has an order of its own; else windows come in the order of the text.
    */
-  g_object_class_install_property (object_class, PROP_SHUFFLE,
+  g_object_class_install_property (object_class, offsetof (EbbTextDataset, shuffle),
                                    g_param_spec_boolean ("shuffle", NULL, NULL, TRUE, flags));
   /**
    * EbbTextDataset:position: (getter get_position) (setter set_position)
    *
    * How many windows were taken.
    */
-  g_object_class_install_property (object_class, PROP_POSITION,
+  g_object_class_install_property (object_class, offsetof (EbbTextDataset, position),
                                    g_param_spec_int64 ("position", NULL, NULL, 0, G_MAXINT64, 0, flags));
 }
 

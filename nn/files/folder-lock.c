@@ -2,6 +2,7 @@
 #include "nn/files/folder-lock.h"
 
 #include "tensor/error-private.h"
+#include "tensor/util/property-private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,11 +26,6 @@ struct _EbbFolderLock
   int fd;      /* -1: not locked */
   pid_t owner; /* a child of fork () has the object, but not the lock */
   gboolean made_folder;
-};
-
-enum
-{
-  PROP_FOLDER = 1,
 };
 
 static void ebb_folder_lock_initable_init (GInitableIface *iface);
@@ -195,38 +191,6 @@ ebb_folder_lock_release (EbbFolderLock *self)
 /* -- the object ---------------------------------------------------------------------------------------------------- */
 
 static void
-ebb_folder_lock_get_property (GObject *object,
-                              guint id,
-                              GValue *value,
-                              GParamSpec *pspec)
-{
-  switch (id)
-    {
-    case PROP_FOLDER:
-      g_value_set_string (value, EBB_FOLDER_LOCK (object)->folder);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_folder_lock_set_property (GObject *object,
-                              guint id,
-                              const GValue *value,
-                              GParamSpec *pspec)
-{
-  switch (id)
-    {
-    case PROP_FOLDER:
-      EBB_FOLDER_LOCK (object)->folder = g_value_dup_string (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_folder_lock_finalize (GObject *object)
 {
   EbbFolderLock *self = EBB_FOLDER_LOCK (object);
@@ -242,8 +206,8 @@ ebb_folder_lock_class_init (EbbFolderLockClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
-  object_class->get_property = ebb_folder_lock_get_property;
-  object_class->set_property = ebb_folder_lock_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_folder_lock_finalize;
 
   /**
@@ -251,7 +215,7 @@ ebb_folder_lock_class_init (EbbFolderLockClass *klass)
    *
    * The folder that is locked.
    */
-  g_object_class_install_property (object_class, PROP_FOLDER,
+  g_object_class_install_property (object_class, offsetof (EbbFolderLock, folder),
                                    g_param_spec_string ("folder", NULL, NULL, NULL,
                                                         G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY
                                                             | G_PARAM_STATIC_STRINGS));

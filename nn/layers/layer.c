@@ -6,52 +6,7 @@
 #include "tensor/error-private.h"
 #include "tensor/autograd/op-private.h"
 #include "tensor/ops/in-place.h"
-
-static GQuark
-property_quark (void)
-{
-  static gsize quark = 0;
-
-  if (g_once_init_enter (&quark))
-    g_once_init_leave (&quark, g_quark_from_static_string ("ebb-layer-property"));
-  return (GQuark) quark;
-}
-
-static void
-layer_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  const EbbLayerProperty *property = g_param_spec_get_qdata (spec, property_quark ());
-  gpointer field;
-
-  g_return_if_fail (property != NULL);
-
-  field = G_STRUCT_MEMBER_P (object, property->offset);
-  switch (property->kind)
-    {
-    case EBB_LAYER_INT: g_value_set_int (value, *(int *) field); break;
-    case EBB_LAYER_DOUBLE: g_value_set_double (value, *(double *) field); break;
-    case EBB_LAYER_BOOLEAN: g_value_set_boolean (value, *(gboolean *) field); break;
-    case EBB_LAYER_GELU: g_value_set_enum (value, (int) *(EbbGeluKind *) field); break;
-    }
-}
-
-static void
-layer_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  const EbbLayerProperty *property = g_param_spec_get_qdata (spec, property_quark ());
-  gpointer field;
-
-  g_return_if_fail (property != NULL);
-
-  field = G_STRUCT_MEMBER_P (object, property->offset);
-  switch (property->kind)
-    {
-    case EBB_LAYER_INT: *(int *) field = g_value_get_int (value); break;
-    case EBB_LAYER_DOUBLE: *(double *) field = g_value_get_double (value); break;
-    case EBB_LAYER_BOOLEAN: *(gboolean *) field = g_value_get_boolean (value); break;
-    case EBB_LAYER_GELU: *(EbbGeluKind *) field = (EbbGeluKind) g_value_get_enum (value); break;
-    }
-}
+#include "tensor/util/property-private.h"
 
 static GParamSpec *
 make_spec (const EbbLayerProperty *property)
@@ -78,15 +33,10 @@ make_spec (const EbbLayerProperty *property)
 void
 ebb_layer_class_install_properties (GObjectClass *klass, const EbbLayerProperty *properties, guint n_properties)
 {
-  klass->get_property = layer_get_property;
-  klass->set_property = layer_set_property;
+  klass->get_property = ebb_property_get_field;
+  klass->set_property = ebb_property_set_field;
   for (guint i = 0; i < n_properties; i++)
-    {
-      GParamSpec *spec = make_spec (&properties[i]);
-
-      g_param_spec_set_qdata (spec, property_quark (), (gpointer) &properties[i]);
-      g_object_class_install_property (klass, i + 1, spec);
-    }
+    g_object_class_install_property (klass, (guint) properties[i].offset, make_spec (&properties[i]));
 }
 
 EbbModule *

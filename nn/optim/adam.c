@@ -20,14 +20,6 @@ typedef struct
 
 enum
 {
-  PROP_BETA1 = 1,
-  PROP_BETA2,
-  PROP_EPS,
-  PROP_MOMENT_FORMAT,
-};
-
-enum
-{
   EXP_AVG,
   EXP_AVG_SQ,
   EXP_AVG_ABSMAX,
@@ -314,67 +306,13 @@ const EbbOptimizerKind ebb_adamw_kind = {
 };
 
 static void
-ebb_adam_get_property (GObject *object,
-                       guint id,
-                       GValue *value,
-                       GParamSpec *pspec)
-{
-  EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (object));
-
-  switch (id)
-    {
-    case PROP_BETA1:
-      g_value_set_double (value, self->beta1);
-      break;
-    case PROP_BETA2:
-      g_value_set_double (value, self->beta2);
-      break;
-    case PROP_EPS:
-      g_value_set_double (value, self->eps);
-      break;
-    case PROP_MOMENT_FORMAT:
-      g_value_set_enum (value, (int) self->moment_format);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_adam_set_property (GObject *object,
-                       guint id,
-                       const GValue *value,
-                       GParamSpec *pspec)
-{
-  EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (object));
-
-  switch (id)
-    {
-    case PROP_BETA1:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->beta1);
-      break;
-    case PROP_BETA2:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->beta2);
-      break;
-    case PROP_EPS:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->eps);
-      break;
-    case PROP_MOMENT_FORMAT:
-      self->moment_format = (EbbMomentFormat) g_value_get_enum (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_adam_class_init (EbbAdamClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_adam_get_property;
-  object_class->set_property = ebb_adam_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_optimizer_set_property;
   EBB_OPTIMIZER_CLASS (klass)->kind = &adam_kind;
 
   /**
@@ -382,28 +320,28 @@ ebb_adam_class_init (EbbAdamClass *klass)
    *
    * How much of the mean of gradients stays from step to step.
    */
-  g_object_class_install_property (object_class, PROP_BETA1,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, beta1),
                                    ebb_optimizer_option_spec ("beta1", 0.9, G_PARAM_CONSTRUCT));
   /**
    * EbbAdam:beta2:
    *
    * How much of the mean of squared gradients stays from step to step.
    */
-  g_object_class_install_property (object_class, PROP_BETA2,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, beta2),
                                    ebb_optimizer_option_spec ("beta2", 0.999, G_PARAM_CONSTRUCT));
   /**
    * EbbAdam:eps:
    *
    * What is added to the root of the mean square.
    */
-  g_object_class_install_property (object_class, PROP_EPS,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, eps),
                                    ebb_optimizer_option_spec ("eps", 1e-8, G_PARAM_CONSTRUCT));
   /**
    * EbbAdam:moment-format: (getter get_moment_format) (setter set_moment_format)
    *
    * How both moments are kept. A state that is there already, or is loaded later, is converted.
    */
-  g_object_class_install_property (object_class, PROP_MOMENT_FORMAT,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, moment_format),
                                    g_param_spec_enum ("moment-format", NULL, NULL, EBB_TYPE_MOMENT_FORMAT,
                                                       EBB_MOMENT_FORMAT_F32, flags));
 }

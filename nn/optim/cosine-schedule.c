@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optim/cosine-schedule.h"
 
+#include "tensor/util/property-private.h"
+
 #include <math.h>
 
 struct _EbbCosineSchedule
@@ -9,13 +11,6 @@ struct _EbbCosineSchedule
 
   gint64 warmup_steps, total_steps;
   double min_factor;
-};
-
-enum
-{
-  PROP_WARMUP_STEPS = 1,
-  PROP_TOTAL_STEPS,
-  PROP_MIN_FACTOR,
 };
 
 G_DEFINE_FINAL_TYPE (EbbCosineSchedule, ebb_cosine_schedule, EBB_TYPE_SCHEDULE)
@@ -36,61 +31,13 @@ ebb_cosine_schedule_get_factor (EbbSchedule *schedule,
 }
 
 static void
-ebb_cosine_schedule_get_property (GObject *object,
-                                  guint id,
-                                  GValue *value,
-                                  GParamSpec *pspec)
-{
-  EbbCosineSchedule *self = EBB_COSINE_SCHEDULE (object);
-
-  switch (id)
-    {
-    case PROP_WARMUP_STEPS:
-      g_value_set_int64 (value, self->warmup_steps);
-      break;
-    case PROP_TOTAL_STEPS:
-      g_value_set_int64 (value, self->total_steps);
-      break;
-    case PROP_MIN_FACTOR:
-      g_value_set_double (value, self->min_factor);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_cosine_schedule_set_property (GObject *object,
-                                  guint id,
-                                  const GValue *value,
-                                  GParamSpec *pspec)
-{
-  EbbCosineSchedule *self = EBB_COSINE_SCHEDULE (object);
-
-  switch (id)
-    {
-    case PROP_WARMUP_STEPS:
-      self->warmup_steps = g_value_get_int64 (value);
-      break;
-    case PROP_TOTAL_STEPS:
-      self->total_steps = g_value_get_int64 (value);
-      break;
-    case PROP_MIN_FACTOR:
-      self->min_factor = g_value_get_double (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_cosine_schedule_class_init (EbbCosineScheduleClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_cosine_schedule_get_property;
-  object_class->set_property = ebb_cosine_schedule_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   EBB_SCHEDULE_CLASS (klass)->get_factor = ebb_cosine_schedule_get_factor;
 
   /**
@@ -98,21 +45,21 @@ ebb_cosine_schedule_class_init (EbbCosineScheduleClass *klass)
    *
    * How many steps the factor rises, in equal parts, up to 1.
    */
-  g_object_class_install_property (object_class, PROP_WARMUP_STEPS,
+  g_object_class_install_property (object_class, offsetof (EbbCosineSchedule, warmup_steps),
                                    g_param_spec_int64 ("warmup-steps", NULL, NULL, 0, G_MAXINT64, 0, flags));
   /**
    * EbbCosineSchedule:total-steps:
    *
    * The step, warm-up included, from which on the factor stays at its last value.
    */
-  g_object_class_install_property (object_class, PROP_TOTAL_STEPS,
+  g_object_class_install_property (object_class, offsetof (EbbCosineSchedule, total_steps),
                                    g_param_spec_int64 ("total-steps", NULL, NULL, 0, G_MAXINT64, 1, flags));
   /**
    * EbbCosineSchedule:min-factor:
    *
    * The last value.
    */
-  g_object_class_install_property (object_class, PROP_MIN_FACTOR,
+  g_object_class_install_property (object_class, offsetof (EbbCosineSchedule, min_factor),
                                    g_param_spec_double ("min-factor", NULL, NULL, 0, 1, 0, flags));
 }
 

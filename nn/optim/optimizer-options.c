@@ -82,16 +82,17 @@ ebb_optimizer_option_spec (const char *name,
 }
 
 void
-ebb_optimizer_take_option (EbbOptimizer *self,
-                           const char *name,
-                           const GValue *value,
-                           double *field)
+ebb_optimizer_set_property (GObject *object,
+                            guint id,
+                            const GValue *value,
+                            GParamSpec *spec)
 {
+  EbbOptimizer *self = EBB_OPTIMIZER (object);
   g_autoptr (GError) error = NULL;
 
-  if (ebb_optimizer_get_private (self)->slots == NULL /* init will check it */
-      || ebb_optimizer_check_option (self, name, g_value_get_double (value), &error))
-    *field = g_value_get_double (value);
+  if (!G_IS_PARAM_SPEC_DOUBLE (spec) || ebb_optimizer_get_private (self)->slots == NULL /* init will check it */
+      || ebb_optimizer_check_option (self, spec->name, g_value_get_double (value), &error))
+    ebb_property_set_field (object, id, value, spec);
   else
     g_critical ("%s", error->message);
 }

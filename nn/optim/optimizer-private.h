@@ -3,6 +3,7 @@
 
 #include "nn/optim/optimizer.h"
 #include "tensor/autograd/op-private.h"
+#include "tensor/util/property-private.h"
 
 /* What the library's own optimizers share: the base holds, for each parameter, its state tensors and, where the
  * parameter is stored in less than 32 bits, a master copy; a kind only names its states and updates one parameter. */
@@ -148,10 +149,11 @@ gboolean ebb_optimizer_check_option (EbbOptimizer *self,
                                      const char *name,
                                      double value,
                                      GError **error);
-/* What set_property () does with one: notes the value, and refuses it aloud once init is over. */
-void ebb_optimizer_take_option (EbbOptimizer *self,
-                                const char *name,
-                                const GValue *value,
-                                double *field);
+/* The set_property () of all optimizers: takes an option that is no number of its range with a warning alone, or
+ * refuses it aloud once init is over. */
+void ebb_optimizer_set_property (GObject *object,
+                                 guint id,
+                                 const GValue *value,
+                                 GParamSpec *spec);
 
 G_END_DECLS

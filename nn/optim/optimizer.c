@@ -10,16 +10,6 @@
 #include <gio/gio.h>
 #include <math.h>
 
-enum
-{
-  PROP_MODULE = 1,
-  PROP_PARAMETERS,
-  PROP_LR,
-  PROP_LR_SCALE,
-  PROP_WEIGHT_DECAY,
-  PROP_STEP_IN_BACKWARD,
-};
-
 static void ebb_optimizer_initable_init (GInitableIface *iface);
 
 G_DEFINE_ABSTRACT_TYPE_WITH_CODE (EbbOptimizer,
@@ -564,64 +554,14 @@ ebb_optimizer_make_for_parameters (GType type,
 }
 
 static void
-ebb_optimizer_get_property (GObject *object,
-                            guint id,
-                            GValue *value,
-                            GParamSpec *pspec)
+set_property (GObject *object,
+              guint id,
+              const GValue *value,
+              GParamSpec *pspec)
 {
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
-
-  switch (id)
-    {
-    case PROP_LR:
-      g_value_set_double (value, priv->lr);
-      break;
-    case PROP_LR_SCALE:
-      g_value_set_double (value, priv->lr_scale);
-      break;
-    case PROP_WEIGHT_DECAY:
-      g_value_set_double (value, priv->weight_decay);
-      break;
-    case PROP_STEP_IN_BACKWARD:
-      g_value_set_boolean (value, priv->step_in_backward);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_optimizer_set_property (GObject *object,
-                            guint id,
-                            const GValue *value,
-                            GParamSpec *pspec)
-{
-  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (EBB_OPTIMIZER (object));
-
-  switch (id)
-    {
-    case PROP_MODULE:
-      priv->module = g_value_dup_object (value);
-      break;
-    case PROP_PARAMETERS:
-      priv->parameters = g_value_dup_boxed (value);
-      break;
-    case PROP_LR:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->lr);
-      break;
-    case PROP_LR_SCALE:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->lr_scale);
-      break;
-    case PROP_WEIGHT_DECAY:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &priv->weight_decay);
-      break;
-    case PROP_STEP_IN_BACKWARD: /* when made, before there are slots: see init */
-      priv->step_in_backward = g_value_get_boolean (value);
-      ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), priv->step_in_backward);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
+  ebb_optimizer_set_property (object, id, value, pspec);
+  if (id == (guint) G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward)) /* at construction: see init */
+    ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), g_value_get_boolean (value));
 }
 
 static void
@@ -649,8 +589,8 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
-  object_class->get_property = ebb_optimizer_get_property;
-  object_class->set_property = ebb_optimizer_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = set_property;
   object_class->finalize = ebb_optimizer_finalize;
   klass->step = ebb_optimizer_real_step;
 
@@ -659,7 +599,7 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
    *
    * The module whose parameters are moved. The optimizer keeps the parameters, not the module.
    */
-  g_object_class_install_property (object_class, PROP_MODULE,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, module),
                                    g_param_spec_object ("module", NULL, NULL, EBB_TYPE_MODULE,
                                                         G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
                                                             | G_PARAM_STATIC_STRINGS));
@@ -668,7 +608,7 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
    *
    * A list of the tensors that are moved, in place of a module.
    */
-  g_object_class_install_property (object_class, PROP_PARAMETERS,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, parameters),
                                    g_param_spec_boxed ("parameters", NULL, NULL, EBB_TYPE_ARGS,
                                                        G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
                                                            | G_PARAM_STATIC_STRINGS));
@@ -677,28 +617,28 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
    *
    * The learning rate of all groups that have none of their own.
    */
-  g_object_class_install_property (object_class, PROP_LR,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, lr),
                                    ebb_optimizer_option_spec ("lr", 1e-3, 0));
   /**
    * EbbOptimizer:lr-scale: (getter get_lr_scale) (setter set_lr_scale)
    *
    * A factor of all learning rates, for schedules.
    */
-  g_object_class_install_property (object_class, PROP_LR_SCALE,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, lr_scale),
                                    ebb_optimizer_option_spec ("lr-scale", 1, 0));
   /**
    * EbbOptimizer:weight-decay: (getter get_weight_decay) (setter set_weight_decay)
    *
    * The weight decay of all groups that have none of their own.
    */
-  g_object_class_install_property (object_class, PROP_WEIGHT_DECAY,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, weight_decay),
                                    ebb_optimizer_option_spec ("weight-decay", 0, 0));
   /**
    * EbbOptimizer:step-in-backward: (getter get_step_in_backward) (setter set_step_in_backward)
    *
    * Whether a backward pass moves each parameter as soon as its gradient is complete, and drops the gradient.
    */
-  g_object_class_install_property (object_class, PROP_STEP_IN_BACKWARD,
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward),
                                    g_param_spec_boolean ("step-in-backward", NULL, NULL, FALSE,
                                                          G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS));
 }

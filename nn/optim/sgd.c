@@ -17,13 +17,6 @@ struct _EbbSgd
   gboolean nesterov;
 };
 
-enum
-{
-  PROP_MOMENTUM = 1,
-  PROP_DAMPENING,
-  PROP_NESTEROV,
-};
-
 G_DEFINE_FINAL_TYPE (EbbSgd, ebb_sgd, EBB_TYPE_OPTIMIZER)
 
 static gboolean
@@ -68,61 +61,13 @@ static const EbbOptimizerKind sgd_kind = {
 };
 
 static void
-ebb_sgd_get_property (GObject *object,
-                      guint id,
-                      GValue *value,
-                      GParamSpec *pspec)
-{
-  EbbSgd *self = EBB_SGD (object);
-
-  switch (id)
-    {
-    case PROP_MOMENTUM:
-      g_value_set_double (value, self->momentum);
-      break;
-    case PROP_DAMPENING:
-      g_value_set_double (value, self->dampening);
-      break;
-    case PROP_NESTEROV:
-      g_value_set_boolean (value, self->nesterov);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_sgd_set_property (GObject *object,
-                      guint id,
-                      const GValue *value,
-                      GParamSpec *pspec)
-{
-  EbbSgd *self = EBB_SGD (object);
-
-  switch (id)
-    {
-    case PROP_MOMENTUM:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->momentum);
-      break;
-    case PROP_DAMPENING:
-      ebb_optimizer_take_option (EBB_OPTIMIZER (object), pspec->name, value, &self->dampening);
-      break;
-    case PROP_NESTEROV:
-      self->nesterov = g_value_get_boolean (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_sgd_class_init (EbbSgdClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_sgd_get_property;
-  object_class->set_property = ebb_sgd_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_optimizer_set_property;
   EBB_OPTIMIZER_CLASS (klass)->kind = &sgd_kind;
 
   /**
@@ -130,21 +75,21 @@ ebb_sgd_class_init (EbbSgdClass *klass)
    *
    * How much of the direction stays from step to step; 0: no momentum, and no state.
    */
-  g_object_class_install_property (object_class, PROP_MOMENTUM,
+  g_object_class_install_property (object_class, offsetof (EbbSgd, momentum),
                                    ebb_optimizer_option_spec ("momentum", 0, G_PARAM_CONSTRUCT));
   /**
    * EbbSgd:dampening:
    *
    * How much of each gradient is kept out of the momentum.
    */
-  g_object_class_install_property (object_class, PROP_DAMPENING,
+  g_object_class_install_property (object_class, offsetof (EbbSgd, dampening),
                                    ebb_optimizer_option_spec ("dampening", 0, G_PARAM_CONSTRUCT));
   /**
    * EbbSgd:nesterov:
    *
    * Whether the momentum is Nesterov's.
    */
-  g_object_class_install_property (object_class, PROP_NESTEROV,
+  g_object_class_install_property (object_class, offsetof (EbbSgd, nesterov),
                                    g_param_spec_boolean ("nesterov", NULL, NULL, FALSE, flags));
 }
 

@@ -7,6 +7,7 @@
 #include "nn/files/state-tree-private.h"
 #include "nn/data/text-dataset-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/property-private.h"
 
 /* As a tree: { version, step, config, module: {...}, optimizer: {...}, dataset: {...}, values: {...},
  * generators: { name: { seed, offset } }, tracker: {...} }. */
@@ -24,16 +25,6 @@ struct _EbbTrainingState
   EbbArgs *values;
   char *config;
   guint keep;
-};
-
-enum
-{
-  PROP_MODULE = 1,
-  PROP_OPTIMIZER,
-  PROP_DATASET,
-  PROP_CONFIG,
-  PROP_VALUES,
-  PROP_KEEP,
 };
 
 G_DEFINE_FINAL_TYPE (EbbTrainingState, ebb_training_state, G_TYPE_OBJECT)
@@ -589,72 +580,6 @@ ebb_training_state_set_values (EbbTrainingState *self,
 }
 
 static void
-ebb_training_state_get_property (GObject *object,
-                                 guint id,
-                                 GValue *value,
-                                 GParamSpec *pspec)
-{
-  EbbTrainingState *self = EBB_TRAINING_STATE (object);
-
-  switch (id)
-    {
-    case PROP_MODULE:
-      g_value_set_object (value, self->module);
-      break;
-    case PROP_OPTIMIZER:
-      g_value_set_object (value, self->optimizer);
-      break;
-    case PROP_DATASET:
-      g_value_set_object (value, self->dataset);
-      break;
-    case PROP_CONFIG:
-      g_value_set_string (value, self->config);
-      break;
-    case PROP_VALUES:
-      g_value_set_boxed (value, self->values);
-      break;
-    case PROP_KEEP:
-      g_value_set_uint (value, self->keep);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_training_state_set_property (GObject *object,
-                                 guint id,
-                                 const GValue *value,
-                                 GParamSpec *pspec)
-{
-  EbbTrainingState *self = EBB_TRAINING_STATE (object);
-
-  switch (id)
-    {
-    case PROP_MODULE:
-      self->module = g_value_dup_object (value);
-      break;
-    case PROP_OPTIMIZER:
-      self->optimizer = g_value_dup_object (value);
-      break;
-    case PROP_DATASET:
-      self->dataset = g_value_dup_object (value);
-      break;
-    case PROP_CONFIG:
-      ebb_training_state_set_config (self, g_value_get_string (value));
-      break;
-    case PROP_VALUES:
-      ebb_training_state_set_values (self, g_value_get_boxed (value));
-      break;
-    case PROP_KEEP:
-      self->keep = g_value_get_uint (value);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_training_state_finalize (GObject *object)
 {
   EbbTrainingState *self = EBB_TRAINING_STATE (object);
@@ -674,8 +599,8 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_training_state_get_property;
-  object_class->set_property = ebb_training_state_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_training_state_finalize;
 
   /**
@@ -683,7 +608,7 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
    *
    * The module whose parameters and buffers are saved.
    */
-  g_object_class_install_property (object_class, PROP_MODULE,
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, module),
                                    g_param_spec_object ("module", NULL, NULL, EBB_TYPE_MODULE,
                                                         flags | G_PARAM_CONSTRUCT_ONLY));
   /**
@@ -691,7 +616,7 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
    *
    * The optimizer whose state is saved.
    */
-  g_object_class_install_property (object_class, PROP_OPTIMIZER,
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, optimizer),
                                    g_param_spec_object ("optimizer", NULL, NULL, EBB_TYPE_OPTIMIZER,
                                                         flags | G_PARAM_CONSTRUCT_ONLY));
   /**
@@ -699,7 +624,7 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
    *
    * The data whose position is saved.
    */
-  g_object_class_install_property (object_class, PROP_DATASET,
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, dataset),
                                    g_param_spec_object ("dataset", NULL, NULL, EBB_TYPE_TEXT_DATASET,
                                                         flags | G_PARAM_CONSTRUCT_ONLY));
   /**
@@ -707,20 +632,21 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
    *
    * A text of the program's own that says how model and training are set up.
    */
-  g_object_class_install_property (object_class, PROP_CONFIG, g_param_spec_string ("config", NULL, NULL, NULL, flags));
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, config),
+                                   g_param_spec_string ("config", NULL, NULL, NULL, flags));
   /**
    * EbbTrainingState:values: (getter get_values) (setter set_values)
    *
    * Values of the program's own.
    */
-  g_object_class_install_property (object_class, PROP_VALUES,
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, values),
                                    g_param_spec_boxed ("values", NULL, NULL, EBB_TYPE_ARGS, flags));
   /**
    * EbbTrainingState:keep:
    *
    * How many states stay in the folder, the newest one counted.
    */
-  g_object_class_install_property (object_class, PROP_KEEP,
+  g_object_class_install_property (object_class, offsetof (EbbTrainingState, keep),
                                    g_param_spec_uint ("keep", NULL, NULL, 1, G_MAXUINT, 2, flags | G_PARAM_CONSTRUCT));
 }
 
