@@ -55,7 +55,7 @@ ebb_module_zero_grad (EbbModule *self)
   parameters = ebb_module_get_parameters (self, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
-      ebb_parameter_forget (parameters[i]);
+      ebb_parameter_drop_grads (parameters[i]);
       ebb_tensor_set_grad (parameters[i], NULL, NULL);
       ebb_tensor_unref (parameters[i]);
     }

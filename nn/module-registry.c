@@ -256,7 +256,8 @@ check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError
   EbbTensor *old = item != NULL ? item->tensor : NULL;
 
   if (parameter == old
-      || ((old == NULL || !ebb_parameter_is_split (old)) && (parameter == NULL || !ebb_parameter_is_split (parameter))))
+      || ((old == NULL || !ebb_parameter_is_sharded (old))
+          && (parameter == NULL || !ebb_parameter_is_sharded (parameter))))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "%s: the parameter \"%s\" is split over ranks; register parameters before ebb_fully_shard()",

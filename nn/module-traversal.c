@@ -327,7 +327,7 @@ is_missing_some (const WholeCheck *check, EbbTensor *parameter)
 {
   if (check->parts)
     return parameter->partition != NULL && parameter->partition->n_parts > 1;
-  return check->always ? ebb_parameter_is_split (parameter) : !ebb_parameter_is_whole (parameter);
+  return check->always ? ebb_parameter_is_sharded (parameter) : !ebb_parameter_is_full (parameter);
 }
 
 static gboolean

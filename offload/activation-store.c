@@ -147,7 +147,7 @@ is_worth_storing (EbbActivationStore *self,
   const EbbStorage *storage = tensor->storage;
   const EbbPurpose purpose = ebb_storage_get_purpose (storage);
 
-  return !tensor->is_parameter && !tensor->is_buffer && !storage->phantom && !storage->pinned && !ebb_is_stopped ()
+  return !tensor->is_parameter && !tensor->is_buffer && !storage->placeholder && !storage->pinned && !ebb_is_stopped ()
          && (purpose == EBB_PURPOSE_WORKSPACE || purpose == EBB_PURPOSE_ACTIVATION)
          && tensor->n_elements > 0 && ebb_tensor_get_n_bytes (tensor) >= EBB_READ (PRIVATE (self)->least_size)
          && ebb_activation_store_passes_filter (self, tensor, error);

@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* How a parameter of which this rank has one part by tensor parallelism was cut from the whole. Another thing than a
- * keeper, which is data parallel's: a parameter may have both. The tensor doesn't own its partition; who has made it
+ * owner, which is data parallel's: a parameter may have both. The tensor doesn't own its partition; who has made it
  * takes it away before it goes, and has tensor->is_part set with it. */
 
 G_BEGIN_DECLS

@@ -15,7 +15,7 @@ G_BEGIN_DECLS
  * EbbGenerator:
  *
  * A counter-based source of random numbers (Philox4x32-10). Its whole state is a seed and an offset: a draw is named
- * by both, so it can be made again at any time.
+ * by both, so it can be drawn again at any time.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbGenerator, ebb_generator, EBB, GENERATOR, GObject)

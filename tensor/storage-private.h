@@ -22,7 +22,7 @@ struct _EbbStorage
 {
   int ref_count;
   guint version; /* one more for each change in place */
-  void *data;    /* NULL: a phantom (size without memory), made after the early stop of a recompute, or size 0 */
+  void *data;    /* NULL: a placeholder (size without memory), made after the early stop of a recompute, or size 0 */
   gsize size;    /* bytes */
   guint64 birth; /* serial number: a frame tells by it what is younger than itself */
   EbbDevice *device;
@@ -32,7 +32,7 @@ struct _EbbStorage
   EbbStorageWatch *watches;
   int saved_count; /* how many nodes hold it for backward */
   guint8 purpose;
-  guint phantom : 1;
+  guint placeholder : 1;
   guint pinned : 1; /* seen from outside (numpy, DLPack): never released or swapped by strategies */
 };
 

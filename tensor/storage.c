@@ -48,7 +48,7 @@ ebb_storage_new (EbbDevice *device,
   if (G_UNLIKELY (ebb_thread.stopped))
     {
       self = storage_make (device, NULL, size);
-      self->phantom = TRUE;
+      self->placeholder = TRUE;
       return self;
     }
   if (size > 0)
@@ -113,7 +113,7 @@ ebb_storage_set_purpose (EbbStorage *self,
 {
   guint8 old = __atomic_exchange_n (&self->purpose, (guint8) purpose, __ATOMIC_RELAXED);
 
-  if (old != purpose && !self->phantom)
+  if (old != purpose && !self->placeholder)
     ebb_device_recount_of (self->device, old, (guint8) purpose, self->size, self->account);
 }
 

@@ -19,7 +19,7 @@ check_present (EbbTensor *tensor,
 {
   if (!ebb_may_begin (error, "reading values", "tensor", (const gconstpointer[]){ tensor }, 1))
     return FALSE;
-  if (tensor->storage->phantom)
+  if (tensor->storage->placeholder)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
                    "the tensor has no data: it was made after a recompute had all it needed");
@@ -528,7 +528,7 @@ ebb_tensor_set_grad (EbbTensor *tensor,
                    grad->storage->device->name, tensor->storage->device->name);
       return FALSE;
     }
-  ebb_parameter_forget (tensor);
+  ebb_parameter_drop_grads (tensor);
   if (grad != NULL)
     ebb_tensor_ref (grad);
   if (tensor->grad != NULL)

@@ -8,13 +8,13 @@
 G_BEGIN_DECLS
 
 typedef struct _EbbNode EbbNode;
-typedef struct _EbbRecipe EbbRecipe;
-struct _EbbKeeper;
+typedef struct _EbbRematerialization EbbRematerialization;
+struct _EbbParameterOwner;
 struct _EbbPartition;
 
 struct _EbbTensor
 {
-  EbbView view; /* first: a launch points at it. view.data is NULL while the storage is a phantom */
+  EbbView view; /* first: a launch points at it. view.data is NULL while the storage is a placeholder */
   int ref_count;
   guint requires_grad : 1;
   guint is_parameter : 1; /* kept as itself, never as its storage: load, shard and to () swap the storage */
@@ -26,14 +26,14 @@ struct _EbbTensor
   gint64 n_elements;
   EbbNode *node; /* that made it, if it requires a gradient and is not a leaf */
   EbbTensor *grad;
-  EbbRecipe *recipe; /* how it is made again, if that is cheap; NULL: not known */
+  EbbRematerialization *rematerialization; /* how to compute it again, if that is cheap; NULL: unknown */
   EbbTensor
       *original;     /* the parameter that this is but for its place in the graph: ops read and keep that; NULL: none */
   EbbTensor *shadow; /* a parameter's copy in a lower precision for autocast, valid for one version of the storage */
   guint64 shadow_birth;
   guint shadow_version;
-  int n_uses;                      /* of a parameter: nodes of live graphs that hold it as an operand or for backward */
-  struct _EbbKeeper *keeper;       /* of a parameter: who looks after it, not owned; NULL: nobody has to */
+  int n_uses; /* of a parameter: nodes of live graphs that hold it as an operand or for backward */
+  struct _EbbParameterOwner *owner; /* of a parameter on several ranks, not owned; NULL: none */
   struct _EbbPartition *partition; /* of a parameter of which this rank has a part, not owned; NULL: it has the whole */
 };
 

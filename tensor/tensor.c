@@ -45,11 +45,11 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->n_elements = n;
   self->node = NULL;
   self->grad = NULL;
-  self->recipe = NULL;
+  self->rematerialization = NULL;
   self->original = NULL;
   self->shadow = NULL;
   self->n_uses = 0;
-  self->keeper = NULL;
+  self->owner = NULL;
   self->partition = NULL;
   return self;
 }
@@ -157,7 +157,7 @@ ebb_tensor_upload (EbbTensor *tensor,
   EbbDevice *device = tensor->storage->device;
   gsize size = ebb_tensor_get_n_bytes (tensor);
 
-  if (size == 0 || tensor->storage->phantom)
+  if (size == 0 || tensor->storage->placeholder)
     return TRUE;
   tensor->storage->version++;
   if (!device->backend->host_memory)
@@ -403,8 +403,8 @@ drop_contents (EbbTensor *tensor)
     ebb_tensor_unref (tensor->original);
   if (tensor->shadow != NULL)
     ebb_tensor_unref (tensor->shadow);
-  if (tensor->recipe != NULL)
-    ebb_recipe_put_down (tensor->recipe);
+  if (tensor->rematerialization != NULL)
+    ebb_rematerialization_drop (tensor->rematerialization);
   if (tensor->storage != NULL)
     ebb_storage_unref (tensor->storage);
 }
@@ -448,7 +448,7 @@ ebb_tensor_dispose (EbbTensor *tensor)
   tensor->offset = tensor->n_elements = 0;
   tensor->requires_grad = 0;
   tensor->node = NULL;
-  tensor->recipe = NULL;
+  tensor->rematerialization = NULL;
   tensor->grad = tensor->original = tensor->shadow = NULL;
   drop_contents (&gone);
 }

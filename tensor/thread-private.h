@@ -9,7 +9,7 @@
 G_BEGIN_DECLS
 
 typedef struct _EbbOpObserver EbbOpObserver;
-typedef struct _EbbRecipeLog EbbRecipeLog;
+typedef struct _EbbRematerializationLog EbbRematerializationLog;
 typedef struct _EbbGeneratorFork EbbGeneratorFork;
 struct _EbbProfiler;
 struct _EbbMemoryAccount;
@@ -41,24 +41,24 @@ typedef struct
   guint8 autocast;
   guint8 autocast_dtype;
   guint8 in_backward;
-  int stopped;                       /* > 0: a recompute has all it needs: ops give phantoms */
-  EbbSavedTensorHooks *hooks;        /* innermost door, NULL: keep */
-  EbbOpObserver *observers;          /* innermost */
-  struct _EbbProfiler *profiler;     /* that records what runs; NULL: none */
-  struct _EbbMemoryAccount *account; /* of the rank that the thread works for; NULL: none */
-  guint64 n_launches;                /* kernels so far, on any device */
-  guint64 frame;                     /* the number of the checkpointed forward or recompute that runs; 0: none */
-  EbbRecipeLog *recipe_log;          /* of it */
-  guint64 call;                      /* the number of the outermost module call that is open; 0: none */
-  const EbbOp *saving;               /* whose tensor is at the door */
-  EbbGenerator *generator;           /* the default one, made at first use */
-  EbbGeneratorFork *forks;           /* what was the default before, innermost first */
-  GObject *tracker;                  /* of named generators, made at first use */
-  EbbDevice *default_device;         /* of what is made anew; NULL: the CPU */
-  guint8 compares_values;            /* of what is saved now with other ranks', where a store can do that */
-  guint8 saves_result;               /* of an op, which a checkpoint's policy keeps: it may never be asked for again */
-  gconstpointer divided;             /* whose sequence ranks have divided where the thread is; NULL: nobody's */
-  guint call_depth;                  /* calls in each other: of modules, of their wrappers, of checkpointed functions */
+  int stopped;                                    /* > 0: a recompute has all it needs: ops give placeholders */
+  EbbSavedTensorHooks *hooks;                     /* innermost door, NULL: keep */
+  EbbOpObserver *observers;                       /* innermost */
+  struct _EbbProfiler *profiler;                  /* that records what runs; NULL: none */
+  struct _EbbMemoryAccount *account;              /* of the rank that the thread works for; NULL: none */
+  guint64 n_launches;                             /* kernels so far, on any device */
+  guint64 frame; /* the number of the checkpointed forward or recompute that runs; 0: none */
+  EbbRematerializationLog *rematerialization_log; /* of it */
+  guint64 call;                                   /* the number of the outermost module call that is open; 0: none */
+  const EbbOp *saving;                            /* whose tensor is at the door */
+  EbbGenerator *generator;                        /* the default one, made at first use */
+  EbbGeneratorFork *forks;                        /* what was the default before, innermost first */
+  GObject *tracker;                               /* of named generators, made at first use */
+  EbbDevice *default_device;                      /* of what is made anew; NULL: the CPU */
+  guint8 compares_values; /* of what is saved now with other ranks', where a store can do that */
+  guint8 saves_result;    /* of an op, which a checkpoint's policy keeps: it may never be asked for again */
+  gconstpointer divided;  /* whose sequence ranks have divided where the thread is; NULL: nobody's */
+  guint call_depth;       /* calls in each other: of modules, of their wrappers, of checkpointed functions */
   int checkpointing_disabled;
   int checkpointing;  /* depth of checkpointed forwards */
   int recomputing;    /* depth of recomputes */
@@ -90,7 +90,7 @@ void ebb_generator_pop_forks_to (EbbGeneratorFork *fork);
 /* Tells all observers that memory is touched. */
 void ebb_thread_touch (const void *data);
 
-/* TRUE if ops give phantoms now. */
+/* TRUE if ops give placeholders now. */
 static inline gboolean
 ebb_is_stopped (void)
 {
@@ -120,7 +120,7 @@ typedef struct
   EbbSavedTensorHooks *hooks;
   EbbOpObserver *observers;
   guint64 frame;
-  EbbRecipeLog *recipe_log;
+  EbbRematerializationLog *rematerialization_log;
   guint64 call;
   EbbDevice *default_device;
   gconstpointer divided;

@@ -234,7 +234,7 @@ ebb_thread_save_modes (void)
     .hooks = ebb_thread.hooks,
     .observers = ebb_thread.observers,
     .frame = ebb_thread.frame,
-    .recipe_log = ebb_thread.recipe_log,
+    .rematerialization_log = ebb_thread.rematerialization_log,
     .call = ebb_thread.call,
     .default_device = ebb_thread.default_device,
     .divided = ebb_thread.divided,
@@ -251,7 +251,7 @@ ebb_thread_restore_modes (const EbbThreadModes *modes)
   ebb_thread.hooks = modes->hooks;
   ebb_thread.observers = modes->observers;
   ebb_thread.frame = modes->frame;
-  ebb_thread.recipe_log = modes->recipe_log;
+  ebb_thread.rematerialization_log = modes->rematerialization_log;
   ebb_thread.call = modes->call;
   ebb_thread.default_device = modes->default_device;
   ebb_thread.divided = modes->divided;

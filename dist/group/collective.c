@@ -31,7 +31,7 @@ check_tensor (EbbTensor *tensor,
 {
   g_autofree char *shape = NULL;
 
-  if (tensor->storage->phantom)
+  if (tensor->storage->placeholder)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STOP,
                    "%s: the tensor has no data: it was made after a recompute had all it needed", name);

@@ -12,7 +12,7 @@
 static void
 will_change (EbbTensor *tensor)
 {
-  if (!tensor->storage->phantom)
+  if (!tensor->storage->placeholder)
     ebb_storage_change (tensor->storage);
 }
 

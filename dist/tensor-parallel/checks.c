@@ -86,7 +86,7 @@ check_module (EbbModule *module, const char *path, gpointer user_data)
 
       if (parameter != NULL && parameter->partition != NULL)
         return fail (search->error, EBB_ERROR_STATE, name, "the parameter is divided among ranks already");
-      if (parameter != NULL && parameter->keeper != NULL)
+      if (parameter != NULL && parameter->owner != NULL)
         return fail (search->error, EBB_ERROR_STATE, name,
                      "the parameter is sharded or replicated already: parallelize first, then wrap");
     }

@@ -232,10 +232,10 @@ gather_run (EbbOpCall *call,
 }
 
 static gboolean
-gather_rebuild (const EbbRebuild *how,
-                EbbTensor **operands,
-                EbbTensor *output,
-                GError **error)
+rematerialize_gather (const EbbRematerializeArgs *how,
+                      EbbTensor **operands,
+                      EbbTensor *output,
+                      GError **error)
 {
   return ebb_parallel_all_gather (operands[0], output, (int) how->extra_i[DIM], get_group (how->owner),
                                   "parallel_gather again", error);
@@ -309,7 +309,7 @@ copy_some (EbbTensor **tensors,
   for (guint i = 0; i < n_tensors; i++)
     {
       call.outputs[i] = ebb_tensor_alias (tensors[i]);
-      ebb_tensor_share_recipe (call.outputs[i], tensors[i]);
+      ebb_tensor_share_rematerialization (call.outputs[i], tensors[i]);
     }
   call.n_outputs = n_tensors;
   if (!ebb_op_finish_views (&call, error))
@@ -367,8 +367,8 @@ is_spent (EbbTensor *x)
 {
   return __atomic_load_n (&x->ref_count, __ATOMIC_ACQUIRE) == 1
          && __atomic_load_n (&x->storage->ref_count, __ATOMIC_ACQUIRE) == 1 && !x->storage->pinned
-         && !x->storage->phantom && !x->requires_grad && !x->is_parameter && !x->is_buffer && x->recipe == NULL
-         && ebb_view_is_contiguous (&x->view);
+         && !x->storage->placeholder && !x->requires_grad && !x->is_parameter && !x->is_buffer
+         && x->rematerialization == NULL && ebb_view_is_contiguous (&x->view);
 }
 
 static EbbTensor *
@@ -457,7 +457,7 @@ finish_along (const EbbOp *op,
   view.shape[dim] = n;
   ebb_op_add_output (&call, view.dtype, view.shape, (guint) view.n_dims);
   if (op == &op_gather_summing)
-    ebb_op_rebuild_output (&call, 0, gather_rebuild, 1, 0);
+    ebb_op_rematerialize_output (&call, 0, rematerialize_gather, 1, 0);
   return ebb_op_finish1 (&call, error);
 }
 

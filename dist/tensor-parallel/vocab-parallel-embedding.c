@@ -102,7 +102,7 @@ static const EbbOp op_check = { "embedding", EBB_OP_INDEXING, EBB_N_KERNELS, NUL
 static gboolean
 is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
 {
-  if (ebb_thread.recomputing > 0 || ebb_is_stopped () || indices->storage->phantom)
+  if (ebb_thread.recomputing > 0 || ebb_is_stopped () || indices->storage->placeholder)
     return FALSE;
   return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
 }

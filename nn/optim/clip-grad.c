@@ -136,9 +136,9 @@ typedef struct
 static gpointer
 get_split (EbbTensor *parameter)
 {
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
 
-  return keeper == NULL || keeper->funcs->get_split == NULL ? NULL : keeper->funcs->get_split (keeper);
+  return owner == NULL || owner->funcs->get_shard_group == NULL ? NULL : owner->funcs->get_shard_group (owner);
 }
 
 static gpointer
@@ -166,7 +166,7 @@ reduce_split (Norm *self,
               guint first,
               GError **error)
 {
-  EbbKeeper *keeper = self->parameters[first]->keeper;
+  EbbParameterOwner *owner = self->parameters[first]->owner;
   gpointer split = get_split (self->parameters[first]);
   g_autofree double *values = g_new0 (double, self->groups->len);
 
@@ -182,7 +182,7 @@ reduce_split (Norm *self,
       g_ptr_array_find (self->groups, get_ranks (self->parameters[i]), &group);
       values[group] = ebb_reduce_double (self->op, values[group], self->parts[i]);
     }
-  if (split != NULL && !keeper->funcs->reduce_over_split (keeper, self->op, values, self->groups->len, error))
+  if (split != NULL && !owner->funcs->reduce_over_shards (owner, self->op, values, self->groups->len, error))
     return FALSE;
   for (guint group = 0; group < self->groups->len; group++)
     self->totals[group] = ebb_reduce_double (self->op, self->totals[group], values[group]);
@@ -238,7 +238,7 @@ settle (EbbTensor **parameters,
         GError **error)
 {
   for (guint i = 0; i < n_parameters; i++)
-    if (!ebb_parameter_settle (parameters[i], error))
+    if (!ebb_parameter_finalize (parameters[i], error))
       return FALSE;
   return TRUE;
 }

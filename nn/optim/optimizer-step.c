@@ -196,7 +196,7 @@ settle_parameters (EbbOptimizerPrivate *priv,
                    GError **error)
 {
   for (guint i = 0; i < priv->n_slots; i++)
-    if (!ebb_parameter_settle (priv->slots[i].parameter, error))
+    if (!ebb_parameter_finalize (priv->slots[i].parameter, error))
       return FALSE;
   return TRUE;
 }

@@ -60,7 +60,7 @@ ebb_optimizer_zero_grad (EbbOptimizer *self)
   priv = ebb_optimizer_get_private (self);
   for (guint i = 0; i < priv->n_slots; i++)
     {
-      ebb_parameter_forget (priv->slots[i].parameter);
+      ebb_parameter_drop_grads (priv->slots[i].parameter);
       ebb_tensor_set_grad (priv->slots[i].parameter, NULL, NULL);
     }
   priv->grad_scale = 1;
@@ -89,7 +89,7 @@ ebb_optimizer_zero_grad_in_place (EbbOptimizer *self,
   priv = ebb_optimizer_get_private (self);
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; i < priv->n_slots; i++)
-    ebb_parameter_forget (priv->slots[i].parameter);
+    ebb_parameter_drop_grads (priv->slots[i].parameter);
   for (guint i = 0; ok && i < priv->n_slots; i++)
     if (priv->slots[i].parameter->grad != NULL)
       ok = ebb_tensor_fill (priv->slots[i].parameter->grad, 0, error);

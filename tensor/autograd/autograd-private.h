@@ -18,16 +18,16 @@ typedef struct
   guint16 output_index;
 } EbbEdge;
 
-typedef struct _EbbDerived EbbDerived;
+typedef struct _EbbRematerialized EbbRematerialized;
 typedef struct _EbbPacked EbbPacked;
 
 typedef struct
 {
-  EbbDerived *derived; /* what it is made from again, or... */
-  EbbTensor *tensor;   /* kept itself, or... */
-  EbbHandle *handle;   /* what the hooks gave for it */
-  EbbPacked *packed;   /* with @handle: the hooks, and what they were given */
-  guint64 birth;       /* of its storage */
+  EbbRematerialized *rematerialized; /* how backward computes it, or... */
+  EbbTensor *tensor;                 /* kept itself, or... */
+  EbbHandle *handle;                 /* what the hooks gave for it */
+  EbbPacked *packed;                 /* with @handle: the hooks, and what they were given */
+  guint64 birth;                     /* of its storage */
   guint version;
   guint held : 1;      /* counted as saved */
   guint used : 1;      /* counted among the uses of a parameter */
@@ -45,9 +45,9 @@ struct _EbbNode
   GQuark module_path; /* of the module whose call has made it, for a profiler; 0: not known */
   const EbbOp *op;
   guint64 sequence;
-  EbbRecipe *recipe; /* that its result carries; NULL: none */
-  GObject *owner;    /* of the call: what backward talks over; NULL: nothing */
-  gpointer task;     /* the backward pass that has gradients waiting here */
+  EbbRematerialization *rematerialization; /* that its result carries; NULL: none */
+  GObject *owner;                          /* of the call: what backward talks over; NULL: nothing */
+  gpointer task;                           /* the backward pass that has gradients waiting here */
   EbbKernelParams params;
   double extra_f[4];
   gint64 extra_i[EBB_MAX_DIMS + 4];
@@ -81,7 +81,7 @@ EbbTensor *ebb_saved_tensor_unpack (EbbSavedTensor *saved,
                                     GError **error);
 void ebb_saved_tensor_clear (EbbSavedTensor *saved);
 #define ebb_saved_tensor_is_empty(saved) \
-  ((saved)->derived == NULL && (saved)->tensor == NULL && (saved)->handle == NULL)
+  ((saved)->rematerialized == NULL && (saved)->tensor == NULL && (saved)->handle == NULL)
 
 EbbTensor *ebb_tensor_new_zeros_like (EbbTensor *tensor,
                                       GError **error);

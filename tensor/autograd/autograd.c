@@ -213,7 +213,7 @@ finish_leaves (Task *task,
       Fresh *fresh = task->fresh;
 
       task->fresh = fresh->next;
-      if (!ok && fresh->leaf->keeper == NULL) /* who keeps it has put its own there meanwhile */
+      if (!ok && fresh->leaf->owner == NULL) /* an owner has put its own there meanwhile */
         g_clear_pointer (&fresh->leaf->grad, ebb_tensor_unref);
       ebb_tensor_unref (fresh->leaf);
       ebb_object_free (fresh, sizeof *fresh);
@@ -240,7 +240,7 @@ deliver (Task *task,
   EbbDType wanted;
   Capture *capture;
 
-  if (edge->leaf != NULL && !ebb_parameter_fetch (edge->leaf, error))
+  if (edge->leaf != NULL && !ebb_parameter_prepare (edge->leaf, error))
     {
       ebb_tensor_unref (grad);
       return FALSE;
@@ -303,10 +303,10 @@ release (EbbNode *node)
   node->released = node->n_saved > 0; /* what keeps nothing can be gone through again */
   for (guint i = 0; i < node->n_saved; i++)
     ebb_saved_tensor_clear (&node->saved[i]);
-  if (node->recipe != NULL) /* a result that somebody holds on to keeps nothing else */
+  if (node->rematerialization != NULL) /* a result that somebody holds on to keeps nothing else */
     {
-      ebb_recipe_give_up (node->recipe);
-      node->recipe = NULL;
+      ebb_rematerialization_release (node->rematerialization);
+      node->rematerialization = NULL;
     }
 }
 
@@ -338,7 +338,7 @@ unpack_all (EbbBackward *ctx,
             GError **error)
 {
   for (guint i = 0; i < node->n_saved; i++)
-    if (!ebb_saved_tensor_is_empty (&node->saved[i]) && !(node->op->asks && node->saved[i].derived != NULL))
+    if (!ebb_saved_tensor_is_empty (&node->saved[i]) && !(node->op->asks && node->saved[i].rematerialized != NULL))
       {
         ctx->saved[i] = ebb_saved_tensor_unpack (&node->saved[i], node->op, error);
         if (ctx->saved[i] == NULL)
@@ -569,7 +569,7 @@ run_backward (Task *task,
   ebb_thread.hooks = NULL;
   ebb_thread.observers = NULL;
   ebb_thread.frame = 0;
-  ebb_thread.recipe_log = NULL;
+  ebb_thread.rematerialization_log = NULL;
   ebb_thread.in_backward++;
   outer = ebb_backward_begin_pass ();
   ok = start (task, outputs, n_outputs, grad_outputs, n_grad_outputs, &local);
@@ -702,7 +702,7 @@ ebb_backward (EbbTensor **outputs,
       for (guint j = 0; grad != NULL && j < i; j++)
         if (inputs[j] == inputs[i]) /* named twice, wanted once */
           g_clear_pointer (&grad, ebb_tensor_unref);
-      if (grad != NULL && ok && ebb_parameter_fetch (inputs[i], error))
+      if (grad != NULL && ok && ebb_parameter_prepare (inputs[i], error))
         ok = accumulate_leaf (&task, inputs[i], grad, error);
       else if (grad != NULL)
         {

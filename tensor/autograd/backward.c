@@ -38,8 +38,8 @@ ebb_backward_grad_buffer (EbbBackward *ctx,
   gboolean captures = ebb_backward_pass_captures (ctx->node);
   EbbTensor *grad;
 
-  /* Before its gradient is looked at: a keeper may have one there that nothing is to be added to. */
-  if (leaf != NULL && !captures && !ebb_parameter_fetch (leaf, error))
+  /* Before the gradient is looked at: an owner may have one there that must stay as it is. */
+  if (leaf != NULL && !captures && !ebb_parameter_prepare (leaf, error))
     return NULL;
   grad = leaf != NULL && !captures ? leaf->grad : NULL;
   *accumulate = grad != NULL && grad->view.dtype == dtype
@@ -76,7 +76,7 @@ ebb_backward_get_saved (EbbBackward *ctx,
 {
   EbbSavedTensor *saved = &ctx->node->saved[index];
 
-  if (ctx->saved[index] == NULL && saved->derived != NULL)
+  if (ctx->saved[index] == NULL && saved->rematerialized != NULL)
     ctx->saved[index] = ebb_saved_tensor_unpack (saved, ctx->op, error);
   return ctx->saved[index];
 }

@@ -22,7 +22,7 @@ void ebb_leaf_clear_hook (EbbTensor *leaf,
                           gpointer data);
 
 gboolean ebb_leaf_has_hook (EbbTensor *leaf);
-/* For keepers: the gradient of @leaf is final, so its hook is called, if there is one. */
+/* For owners: the gradient of @leaf is final, so its hook is called, if there is one. */
 gboolean ebb_leaf_notify (EbbTensor *leaf,
                           GError **error);
 
@@ -33,7 +33,7 @@ typedef struct _EbbLeafCounts EbbLeafCounts;
 EbbLeafCounts *ebb_leaf_counts_new (EbbTensor **outputs,
                                     guint n_outputs);
 void ebb_leaf_counts_free (EbbLeafCounts *self);
-/* Counts one use down, and calls the hook after the last one if there is a gradient. A leaf with a keeper is left to
+/* Counts one use down, and calls the hook after the last one if there is a gradient. A leaf with an owner is left to
  * that. */
 gboolean ebb_leaf_counts_use (EbbLeafCounts *self,
                               EbbTensor *leaf,

@@ -106,7 +106,7 @@ count_edges (EbbLeafCounts *self,
 
       if (edge->node != NULL && g_hash_table_add (seen, edge->node))
         g_ptr_array_add (nodes, edge->node);
-      if (edge->leaf != NULL && edge->leaf->keeper == NULL && find_hook (edge->leaf, &hook))
+      if (edge->leaf != NULL && edge->leaf->owner == NULL && find_hook (edge->leaf, &hook))
         {
           guint n = GPOINTER_TO_UINT (g_hash_table_lookup (self->uses, edge->leaf));
 

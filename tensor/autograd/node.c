@@ -41,8 +41,8 @@ static void
 node_free (EbbNode *node)
 {
   ebb_node_let_leaves_go (node);
-  if (node->recipe != NULL)
-    ebb_recipe_give_up (node->recipe);
+  if (node->rematerialization != NULL)
+    ebb_rematerialization_release (node->rematerialization);
   for (guint i = 0; i < node->n_saved; i++)
     ebb_saved_tensor_clear (&node->saved[i]);
   for (guint i = 0; i < node->n_inputs; i++)
@@ -96,7 +96,7 @@ node_new (EbbOpCall *call)
   node->op = call->op;
   node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
   node->task = NULL;
-  node->recipe = NULL;
+  node->rematerialization = NULL;
   node->owner = call->owner != NULL ? g_object_ref (call->owner) : NULL;
   node->module_path = ebb_thread.module_path;
   node->params = call->params;

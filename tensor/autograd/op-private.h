@@ -26,7 +26,7 @@ G_BEGIN_DECLS
 #define EBB_OP_MAX_INPUTS 10
 #define EBB_OP_MAX_OUTPUTS 5
 #define EBB_OP_MAX_SAVED 10
-#define EBB_MAX_REBUILD 4
+#define EBB_MAX_REMATERIALIZE 4
 
 typedef struct _EbbOp EbbOp;
 typedef struct _EbbOpCall EbbOpCall;
@@ -66,24 +66,24 @@ struct _EbbOp
                    GError **error);
   gboolean (*backward) (EbbBackward *ctx,
                         GError **error); /* NULL: not differentiable */
-  gboolean asks; /* backward () calls ebb_backward_get_saved () for what may have to be made again */
+  gboolean asks; /* backward () calls ebb_backward_get_saved () for tensors that may have to be rematerialized */
   EbbOpPart part;
 };
 
-/* What a result is made again from, beside its operands: as the call had it. */
+/* What a result is rematerialized from beside its operands, as the call had it. */
 typedef struct
 {
   EbbKernelParams params;
   gint64 extra_i[EBB_MAX_DIMS + 4];
   GObject *owner;
-} EbbRebuild;
+} EbbRematerializeArgs;
 
-/* Makes an output of a call again: one kernel, or one collective, on @operands, NULL where one was left out, to
- * @output. */
-typedef gboolean (*EbbRebuildFunc) (const EbbRebuild *rebuild,
-                                    EbbTensor **operands,
-                                    EbbTensor *output,
-                                    GError **error);
+/* Rematerializes an output of a call to @output: one kernel, or one collective, on @operands. An operand that was left
+ * out is NULL. */
+typedef gboolean (*EbbRematerializeFunc) (const EbbRematerializeArgs *args,
+                                          EbbTensor **operands,
+                                          EbbTensor *output,
+                                          GError **error);
 
 struct _EbbOpCall
 {
@@ -99,9 +99,10 @@ struct _EbbOpCall
   EbbTensor *saved[EBB_OP_MAX_SAVED];        /* not owned; NULL allowed, comes back NULL */
   EbbTensor *temporaries[EBB_OP_MAX_INPUTS]; /* owned stand-ins, see ebb_op_contiguous () */
   guint n_temporaries;
-  EbbRebuildFunc rebuild; /* makes output @rebuild_output again; NULL: none does. See ebb_op_rebuild_output () */
-  guint8 rebuild_output, n_rebuild;
-  gint8 rebuild_from[EBB_MAX_REBUILD];
+  EbbRematerializeFunc
+      rematerialize; /* of output @rematerialized_output, see ebb_op_rematerialize_output (); or NULL */
+  guint8 rematerialized_output, n_rematerialize;
+  gint8 rematerialize_from[EBB_MAX_REMATERIALIZE];
   EbbDevice *device;   /* where the outputs are made if there are no inputs; NULL: the CPU */
   GObject *owner;      /* not owned; what backward talks over, as a process group: the node keeps it. NULL: nothing */
   gboolean needs_grad; /* set by ebb_op_begin (): grad mode is on and an edge requires a gradient */
@@ -166,13 +167,13 @@ void ebb_op_save_input (EbbOpCall *call,
                         guint index);
 void ebb_op_save_output (EbbOpCall *call,
                          guint index);
-/* Says how output @index can be made again, bit for bit, by one cheap kernel from @n operands that backward keeps
- * anyway: inputs by their index, outputs by ~index. Whoever would keep the output for backward keeps these instead. */
-void ebb_op_rebuild_output (EbbOpCall *call,
-                            guint index,
-                            EbbRebuildFunc func,
-                            guint n,
-                            ...);
+/* Says that one cheap kernel, @func, rematerializes output @index bit for bit from @n operands that backward keeps
+ * anyway: inputs by their index, outputs by ~index. A node that would save the output saves these instead. */
+void ebb_op_rematerialize_output (EbbOpCall *call,
+                                  guint index,
+                                  EbbRematerializeFunc func,
+                                  guint n,
+                                  ...);
 /* Gives up: drops what the call holds. Returns FALSE. */
 gboolean ebb_op_clear (EbbOpCall *call);
 /* Fails with @format..., gives up and returns FALSE. */
@@ -237,7 +238,7 @@ EbbTensor *ebb_backward_take_grad (EbbBackward *ctx,
  * over as a gradient, when ebb_tensor_is_unshared (). */
 EbbTensor *ebb_backward_take_saved (EbbBackward *ctx,
                                     guint index);
-/* saved[index], not owned, for an op that asks: a tensor that has to be made again is made at the first call. */
+/* saved[index], not owned, for an op that asks: a tensor that has to be rematerialized is so at the first call. */
 EbbTensor *ebb_backward_get_saved (EbbBackward *ctx,
                                    guint index,
                                    GError **error);

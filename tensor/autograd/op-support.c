@@ -110,7 +110,7 @@ ebb_op_check_indices (EbbOpCall *call, guint index, gint64 limit, const gint64 *
   if (!ebb_op_contiguous (call, index, error))
     return FALSE;
   /* After the early stop of a recompute there is nothing to read; the first forward has seen the same indices. */
-  if (call->inputs[index]->n_elements == 0 || call->inputs[index]->storage->phantom || ebb_is_stopped ())
+  if (call->inputs[index]->n_elements == 0 || call->inputs[index]->storage->placeholder || ebb_is_stopped ())
     return TRUE;
 
   worst = ebb_tensor_new_uninitialized (shape, 1, EBB_DTYPE_I64, EBB_DEVICE_OF (call->inputs[index]), error);

@@ -51,7 +51,7 @@ ebb_op_begin (EbbOpCall *call,
   call->n_inputs = call->n_outputs = call->n_saved = call->n_temporaries = 0;
   call->non_differentiable = call->saved_is_output = call->updated = 0;
   call->needs_grad = FALSE;
-  call->rebuild = NULL;
+  call->rematerialize = NULL;
   call->device = NULL;
   call->owner = NULL;
   memset (&call->params, 0, sizeof call->params);
@@ -178,22 +178,22 @@ ebb_op_save_output (EbbOpCall *call,
 }
 
 void
-ebb_op_rebuild_output (EbbOpCall *call,
-                       guint index,
-                       EbbRebuildFunc func,
-                       guint n,
-                       ...)
+ebb_op_rematerialize_output (EbbOpCall *call,
+                             guint index,
+                             EbbRematerializeFunc func,
+                             guint n,
+                             ...)
 {
   va_list list;
 
-  g_assert (n <= EBB_MAX_REBUILD);
+  g_assert (n <= EBB_MAX_REMATERIALIZE);
 
-  call->rebuild = func;
-  call->rebuild_output = (guint8) index;
-  call->n_rebuild = (guint8) n;
+  call->rematerialize = func;
+  call->rematerialized_output = (guint8) index;
+  call->n_rematerialize = (guint8) n;
   va_start (list, n);
   for (guint i = 0; i < n; i++)
-    call->rebuild_from[i] = (gint8) va_arg (list, int);
+    call->rematerialize_from[i] = (gint8) va_arg (list, int);
   va_end (list);
 }
 
@@ -241,7 +241,7 @@ has_elements (const EbbView *view)
   return TRUE;
 }
 
-/* Memory that isn't there: only a phantom that was carried out of a stopped recompute. */
+/* Memory that isn't there: only a placeholder that was carried out of a stopped recompute. */
 static gboolean
 check_data (const EbbView *view,
             const EbbLaunch *launch,
@@ -476,8 +476,8 @@ ebb_op_finish (EbbOpCall *call,
     ok = ebb_node_end (node, call, ok, error);
   if (!ok)
     return ebb_op_clear (call);
-  if (node != NULL && call->rebuild != NULL && !ebb_thread.stopped)
-    ebb_recipe_attach (call);
+  if (node != NULL && call->rematerialize != NULL && !ebb_thread.stopped)
+    ebb_rematerialization_attach (call);
   drop_temporaries (call);
   return TRUE;
 }
@@ -552,7 +552,7 @@ can_overwrite (EbbTensor *shadow,
                EbbTensor *parameter,
                EbbDType dtype)
 {
-  return !ebb_thread.stopped && !shadow->storage->phantom && shadow->view.dtype == dtype
+  return !ebb_thread.stopped && !shadow->storage->placeholder && shadow->view.dtype == dtype
          && shadow->storage->device == parameter->storage->device && shadow->view.n_dims == parameter->view.n_dims
          && memcmp (shadow->view.shape, parameter->view.shape, sizeof (gint64) * (gsize) shadow->view.n_dims) == 0
          && ebb_tensor_is_unshared (shadow);
@@ -567,7 +567,7 @@ ebb_tensor_get_shadow (EbbTensor *parameter,
   EbbTensor *shadow = parameter->shadow;
 
   if (shadow != NULL && shadow->view.dtype == dtype && parameter->shadow_birth == storage->birth
-      && parameter->shadow_version == storage->version && !shadow->storage->phantom)
+      && parameter->shadow_version == storage->version && !shadow->storage->placeholder)
     return ebb_tensor_ref (shadow);
 
   /* Over the old one if nobody looks at it: so that a step leaves the heap as it found it. */
@@ -582,7 +582,7 @@ ebb_tensor_get_shadow (EbbTensor *parameter,
   shadow = ebb_tensor_convert (parameter, dtype, error);
   if (shadow == NULL)
     return NULL;
-  if (!shadow->storage->phantom)
+  if (!shadow->storage->placeholder)
     ebb_storage_set_purpose (shadow->storage, EBB_PURPOSE_PARAMETER);
   if (parameter->shadow != NULL)
     ebb_tensor_unref (parameter->shadow);

@@ -3,103 +3,103 @@
 
 #include "tensor/partition-private.h"
 
-/* Someone who looks after a parameter that lives on several ranks: its values may be away until they are asked for, and
- * its gradient is complete only when it was summed over ranks. The tensor doesn't own its keeper, which takes itself
- * away before it goes. */
+/* The owner of a parameter that lives on several ranks: its values may be sharded until somebody asks for them, and its
+ * gradient is complete only when it was summed over ranks. The tensor does not own its owner, which resets
+ * tensor->owner before it is freed. */
 
 G_BEGIN_DECLS
 
-typedef struct _EbbKeeper EbbKeeper;
+typedef struct _EbbParameterOwner EbbParameterOwner;
 
 /* Any may be NULL: then there is nothing to do. */
 typedef struct
 {
-  /* Brings the values back: backward is about to read them, or to add to the gradient. */
-  gboolean (*fetch) (EbbKeeper *self,
-                     EbbTensor *parameter,
-                     GError **error);
-  /* No node of a live graph holds the parameter any more, so its gradient gets no more: called inside a backward pass,
-   * when the node that was last has given its gradients. */
-  gboolean (*unused) (EbbKeeper *self,
+  /* Backward is about to read the parameter's values, or to add to its gradient: makes the values available. */
+  gboolean (*prepare) (EbbParameterOwner *self,
+                       EbbTensor *parameter,
+                       GError **error);
+  /* No node of a live graph holds the parameter any more, so its gradient is final: called inside a backward pass,
+   * when the last of these nodes has given its gradients. */
+  gboolean (*unused) (EbbParameterOwner *self,
                       EbbTensor *parameter,
                       GError **error);
-  /* An optimizer is about to use the parameter and its gradient: completes what is still pending. */
-  gboolean (*settle) (EbbKeeper *self,
-                      EbbTensor *parameter,
-                      GError **error);
-  /* Gradients are dropped, those that are kept aside as well. */
-  void (*forget) (EbbKeeper *self,
-                  EbbTensor *parameter);
-  /* Names the ranks that each hold a part of the parameter, the same for all parameters that are split over the same
-   * ones; NULL: every rank has all of it. */
-  gpointer (*get_split) (EbbKeeper *self);
+  /* An optimizer is about to use the parameter and its gradient: completes the reduction that is pending. */
+  gboolean (*finalize) (EbbParameterOwner *self,
+                        EbbTensor *parameter,
+                        GError **error);
+  /* The parameter's gradients are dropped; the owner drops those that it has stashed. */
+  void (*drop_grads) (EbbParameterOwner *self,
+                      EbbTensor *parameter);
+  /* Identifies the ranks that each hold a shard of the parameter: equal for all parameters that are sharded over the
+   * same ranks. NULL: every rank holds the full parameter. */
+  gpointer (*get_shard_group) (EbbParameterOwner *self);
   /* Replaces each of @values by its sum (EBB_REDUCE_SUM) or its largest (EBB_REDUCE_MAX) over those ranks. */
-  gboolean (*reduce_over_split) (EbbKeeper *self,
-                                 EbbReduceKind op,
-                                 double *values,
-                                 guint n_values,
-                                 GError **error);
-  /* FALSE while this rank has only a part of the parameter, or has it in another shape: then nobody else may convert it
-   * or load it; NULL: never. */
-  gboolean (*is_whole) (EbbKeeper *self,
-                        EbbTensor *parameter);
-  /* Of what the ranks share out: the whole parameter, or this rank's part of it by tensor parallelism. */
-  gint64 (*get_n_elements) (EbbKeeper *self,
+  gboolean (*reduce_over_shards) (EbbParameterOwner *self,
+                                  EbbReduceKind op,
+                                  double *values,
+                                  guint n_values,
+                                  GError **error);
+  /* FALSE while this rank holds only a shard of the parameter, or has it in another shape: then only the owner may
+   * convert or load it. NULL: always full. */
+  gboolean (*is_full) (EbbParameterOwner *self,
+                       EbbTensor *parameter);
+  /* Of what the ranks shard: the full parameter, or this rank's part of it by tensor parallelism. */
+  gint64 (*get_n_elements) (EbbParameterOwner *self,
                             EbbTensor *parameter);
-} EbbKeeperFuncs;
+} EbbParameterOwnerFuncs;
 
-struct _EbbKeeper
+struct _EbbParameterOwner
 {
-  const EbbKeeperFuncs *funcs;
+  const EbbParameterOwnerFuncs *funcs;
 };
 
 static inline gboolean
-ebb_parameter_fetch (EbbTensor *parameter,
-                     GError **error)
+ebb_parameter_prepare (EbbTensor *parameter,
+                       GError **error)
 {
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
 
-  return G_LIKELY (keeper == NULL) || keeper->funcs->fetch == NULL || keeper->funcs->fetch (keeper, parameter, error);
+  return G_LIKELY (owner == NULL) || owner->funcs->prepare == NULL || owner->funcs->prepare (owner, parameter, error);
 }
 
 static inline gboolean
-ebb_parameter_settle (EbbTensor *parameter,
-                      GError **error)
+ebb_parameter_finalize (EbbTensor *parameter,
+                        GError **error)
 {
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
 
-  return G_LIKELY (keeper == NULL) || keeper->funcs->settle == NULL || keeper->funcs->settle (keeper, parameter, error);
+  return G_LIKELY (owner == NULL) || owner->funcs->finalize == NULL || owner->funcs->finalize (owner, parameter, error);
 }
 
 static inline void
-ebb_parameter_forget (EbbTensor *parameter)
+ebb_parameter_drop_grads (EbbTensor *parameter)
 {
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
 
-  if (keeper != NULL && keeper->funcs->forget != NULL)
-    keeper->funcs->forget (keeper, parameter);
+  if (owner != NULL && owner->funcs->drop_grads != NULL)
+    owner->funcs->drop_grads (owner, parameter);
 }
 
 static inline gboolean
-ebb_parameter_is_whole (EbbTensor *parameter)
+ebb_parameter_is_full (EbbTensor *parameter)
 {
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
 
-  return keeper == NULL || keeper->funcs->is_whole == NULL || keeper->funcs->is_whole (keeper, parameter);
+  return owner == NULL || owner->funcs->is_full == NULL || owner->funcs->is_full (owner, parameter);
 }
 
-/* TRUE if ranks split the parameter among them, though it may be whole at this moment. */
+/* TRUE if ranks shard the parameter, though it may be full at this moment. */
 static inline gboolean
-ebb_parameter_is_split (EbbTensor *parameter)
+ebb_parameter_is_sharded (EbbTensor *parameter)
 {
-  return parameter->keeper != NULL && parameter->keeper->funcs->is_whole != NULL;
+  return parameter->owner != NULL && parameter->owner->funcs->is_full != NULL;
 }
 
-/* Of the whole, wherever its parts are. */
+/* Of the full parameter, wherever its shards are. */
 static inline gint64
 ebb_parameter_get_n_elements (EbbTensor *parameter)
 {
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
   EbbPartition *partition = parameter->partition;
   gint64 n = 1;
 
@@ -107,12 +107,12 @@ ebb_parameter_get_n_elements (EbbTensor *parameter)
     n *= partition->shape[d];
   if (partition != NULL)
     return n;
-  return keeper == NULL || keeper->funcs->get_n_elements == NULL
+  return owner == NULL || owner->funcs->get_n_elements == NULL
              ? parameter->n_elements
-             : keeper->funcs->get_n_elements (keeper, parameter);
+             : owner->funcs->get_n_elements (owner, parameter);
 }
 
-/* One node more, or one less, that holds the parameter as an operand or for backward. */
+/* One more node holds the parameter as an operand or for backward, or one less. */
 static inline void
 ebb_parameter_use (EbbTensor *parameter)
 {

@@ -10,19 +10,19 @@ tell_unused (gpointer data,
              GError **error)
 {
   g_autoptr (EbbTensor) parameter = data;
-  EbbKeeper *keeper = parameter->keeper;
+  EbbParameterOwner *owner = parameter->owner;
 
-  if (error == NULL || keeper == NULL || __atomic_load_n (&parameter->n_uses, __ATOMIC_RELAXED) != 0)
+  if (error == NULL || owner == NULL || __atomic_load_n (&parameter->n_uses, __ATOMIC_RELAXED) != 0)
     return TRUE;
-  return keeper->funcs->unused (keeper, parameter, error);
+  return owner->funcs->unused (owner, parameter, error);
 }
 
 /* The node that was last has yet to give its gradients. */
 void
 ebb_parameter_drop_use (EbbTensor *parameter)
 {
-  if (__atomic_sub_fetch (&parameter->n_uses, 1, __ATOMIC_RELAXED) != 0 || parameter->keeper == NULL
-      || parameter->keeper->funcs->unused == NULL || ebb_thread.in_backward == 0)
+  if (__atomic_sub_fetch (&parameter->n_uses, 1, __ATOMIC_RELAXED) != 0 || parameter->owner == NULL
+      || parameter->owner->funcs->unused == NULL || ebb_thread.in_backward == 0)
     return;
   ebb_backward_call_after_node (tell_unused, ebb_tensor_ref (parameter));
 }

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Results that backward rematerializes instead of saving them. */
 #include "tensor/autograd/rematerialization-private.h"
 
 #include "tensor/object-private.h"
@@ -11,238 +12,231 @@ typedef struct
   EbbTensor *tensor;    /* as the kernel takes it, without graph; NULL: left out */
   EbbTensor *parameter; /* that @tensor is a copy of in a lower precision; NULL: none */
   guint version;
-} Ingredient;
+} Operand;
 
-struct _EbbRecipe
+/* How to compute a result again. */
+struct _EbbRematerialization
 {
   int ref_count;
   int n_tensors; /* that carry it */
-  int is_empty;
-  EbbRebuildFunc func;
-  EbbRebuild how; /* owns its owner until it is empty */
-  guint version;  /* of the result's storage */
-  guint pinned;   /* the result could be written to from outside already when it was made */
-  guint64 frame;  /* the checkpointed forward that it belongs to */
-  guint n_ingredients;
-  Ingredient ingredients[EBB_MAX_REBUILD];
+  int is_released;
+  EbbRematerializeFunc func;
+  EbbRematerializeArgs args; /* owns its owner until it is released */
+  guint version;             /* of the result's storage */
+  guint pinned;              /* the result could be written to from outside already when it was made */
+  guint64 frame;             /* the checkpointed forward that it belongs to */
+  guint n_operands;
+  Operand operands[EBB_MAX_REMATERIALIZE];
 };
 
-struct _EbbDerived
+/* What a node holds of a result that it needs and did not save. */
+struct _EbbRematerialized
 {
-  EbbRebuildFunc func;
-  EbbRebuild how; /* owns its owner */
-  EbbView view;   /* of the result; data unused */
-  EbbDType dtype; /* that was kept: the result's, or a cast's */
+  EbbRematerializeFunc func;
+  EbbRematerializeArgs args; /* owns its owner */
+  EbbView view;              /* of the result; data unused */
+  EbbDType dtype;            /* that was to be saved: the result's, or a cast's */
   EbbDevice *device;
   guint n_operands;
-  EbbSavedTensor operands[EBB_MAX_REBUILD];
+  EbbSavedTensor operands[EBB_MAX_REMATERIALIZE];
 };
 
-/* -- recipe -------------------------------------------------------------------------------------------------------- */
-
 static void
-copy_how (EbbRebuild *to,
-          const EbbRebuild *from)
+copy_args (EbbRematerializeArgs *to,
+           const EbbRematerializeArgs *from)
 {
   *to = *from;
   if (to->owner != NULL)
     g_object_ref (to->owner);
 }
 
-void
-ebb_recipe_give_up (EbbRecipe *recipe)
-{
-  if (__atomic_exchange_n (&recipe->is_empty, TRUE, __ATOMIC_ACQ_REL) == FALSE)
-    {
-      for (guint i = 0; i < recipe->n_ingredients; i++)
-        {
-          ebb_tensor_unref (recipe->ingredients[i].tensor);
-          ebb_tensor_unref (recipe->ingredients[i].parameter);
-        }
-      g_clear_object (&recipe->how.owner);
-    }
-  if (__atomic_sub_fetch (&recipe->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
-    ebb_object_free (recipe, sizeof *recipe);
-}
+/* -- carried by a result ------------------------------------------------------------------------------------------- */
 
-void
-ebb_recipe_put_down (EbbRecipe *recipe)
+/* @is_moved: what the operand is computed from is less to keep than what it is moved to. */
+static Operand
+take_operand (EbbTensor *tensor,
+              EbbTensor *edge,
+              gboolean is_moved)
 {
-  if (__atomic_sub_fetch (&recipe->n_tensors, 1, __ATOMIC_ACQ_REL) == 0)
-    ebb_recipe_give_up (recipe);
-  else if (__atomic_sub_fetch (&recipe->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
-    ebb_object_free (recipe, sizeof *recipe);
-}
-
-void
-ebb_tensor_share_recipe (EbbTensor *view,
-                         EbbTensor *tensor)
-{
-  EbbRecipe *recipe = tensor->recipe;
-
-  if (recipe == NULL || view->recipe != NULL)
-    return;
-  __atomic_add_fetch (&recipe->ref_count, 1, __ATOMIC_RELAXED);
-  __atomic_add_fetch (&recipe->n_tensors, 1, __ATOMIC_RELAXED);
-  view->recipe = recipe;
-}
-
-void
-ebb_tensor_drop_recipe (EbbTensor *tensor,
-                        guint64 frame)
-{
-  if (tensor->recipe != NULL && tensor->recipe->frame == frame)
-    g_clear_pointer (&tensor->recipe, ebb_recipe_put_down);
-}
-
-/* @is_moved: what the operand is made from is less to keep than what it is moved to. */
-static Ingredient
-take_ingredient (EbbTensor *tensor,
-                 EbbTensor *edge,
-                 gboolean is_moved)
-{
-  Ingredient ingredient = { 0 };
+  Operand operand = { 0 };
 
   if (tensor == NULL)
-    return ingredient;
-  ingredient.version = tensor->storage->version;
+    return operand;
+  operand.version = tensor->storage->version;
   if (edge != NULL && edge->is_parameter && edge->shadow == tensor)
-    ingredient.parameter = ebb_tensor_ref (edge);
+    operand.parameter = ebb_tensor_ref (edge);
   /* The graph that leads to an operand is the node's to hold, not the result's. */
-  if (tensor->is_parameter || tensor->is_buffer || ingredient.parameter != NULL)
-    ingredient.tensor = ebb_tensor_ref (tensor);
+  if (tensor->is_parameter || tensor->is_buffer || operand.parameter != NULL)
+    operand.tensor = ebb_tensor_ref (tensor);
   else
-    ingredient.tensor = ebb_tensor_alias (tensor);
-  if (is_moved && ingredient.tensor != tensor)
-    ebb_tensor_share_recipe (ingredient.tensor, tensor);
-  return ingredient;
+    operand.tensor = ebb_tensor_alias (tensor);
+  if (is_moved && operand.tensor != tensor)
+    ebb_tensor_share_rematerialization (operand.tensor, tensor);
+  return operand;
 }
 
 void
-ebb_recipe_attach (EbbOpCall *call)
+ebb_rematerialization_attach (EbbOpCall *call)
 {
-  EbbTensor *output = call->outputs[call->rebuild_output];
-  EbbRecipe *recipe;
+  EbbTensor *output = call->outputs[call->rematerialized_output];
+  const gboolean is_moved = call->op->kind == EBB_OP_COLLECTIVE;
+  EbbRematerialization *self;
 
   if (output->node == NULL)
     return;
-  recipe = ebb_object_new (EbbRecipe);
-  recipe->ref_count = 2;
-  recipe->n_tensors = 1;
-  recipe->is_empty = FALSE;
-  recipe->func = call->rebuild;
-  copy_how (&recipe->how, &(EbbRebuild){ .params = call->params, .owner = call->owner });
-  memcpy (recipe->how.extra_i, call->extra.i, sizeof recipe->how.extra_i);
-  recipe->version = output->storage->version;
-  recipe->pinned = output->storage->pinned;
-  recipe->frame = ebb_thread.frame;
-  recipe->n_ingredients = call->n_rebuild;
-  for (guint i = 0; i < call->n_rebuild; i++)
+  self = ebb_object_new (EbbRematerialization);
+  self->ref_count = 2;
+  self->n_tensors = 1;
+  self->is_released = FALSE;
+  self->func = call->rematerialize;
+  copy_args (&self->args, &(EbbRematerializeArgs){ .params = call->params, .owner = call->owner });
+  memcpy (self->args.extra_i, call->extra.i, sizeof self->args.extra_i);
+  self->version = output->storage->version;
+  self->pinned = output->storage->pinned;
+  self->frame = ebb_thread.frame;
+  self->n_operands = call->n_rematerialize;
+  for (guint i = 0; i < call->n_rematerialize; i++)
     {
-      const gboolean is_moved = call->op->kind == EBB_OP_COLLECTIVE;
-      int from = call->rebuild_from[i];
+      const int from = call->rematerialize_from[i];
 
-      recipe->ingredients[i] = from >= 0 ? take_ingredient (call->inputs[from], call->edges[from], is_moved)
-                                         : take_ingredient (call->outputs[~from], NULL, is_moved);
+      self->operands[i] = from >= 0 ? take_operand (call->inputs[from], call->edges[from], is_moved)
+                                    : take_operand (call->outputs[~from], NULL, is_moved);
     }
-  output->recipe = output->node->recipe = recipe;
+  output->rematerialization = output->node->rematerialization = self;
 }
 
-static gboolean
-is_intact (const Ingredient *ingredient)
+void
+ebb_tensor_share_rematerialization (EbbTensor *view,
+                                    EbbTensor *tensor)
 {
-  const EbbTensor *tensor = ingredient->tensor;
+  EbbRematerialization *self = tensor->rematerialization;
+
+  if (self == NULL || view->rematerialization != NULL)
+    return;
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  __atomic_add_fetch (&self->n_tensors, 1, __ATOMIC_RELAXED);
+  view->rematerialization = self;
+}
+
+void
+ebb_tensor_drop_rematerialization (EbbTensor *tensor,
+                                   guint64 frame)
+{
+  if (tensor->rematerialization != NULL && tensor->rematerialization->frame == frame)
+    g_clear_pointer (&tensor->rematerialization, ebb_rematerialization_drop);
+}
+
+void
+ebb_rematerialization_drop (EbbRematerialization *self)
+{
+  if (__atomic_sub_fetch (&self->n_tensors, 1, __ATOMIC_ACQ_REL) == 0)
+    ebb_rematerialization_release (self);
+  else if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
+    ebb_object_free (self, sizeof *self);
+}
+
+void
+ebb_rematerialization_release (EbbRematerialization *self)
+{
+  if (__atomic_exchange_n (&self->is_released, TRUE, __ATOMIC_ACQ_REL) == FALSE)
+    {
+      for (guint i = 0; i < self->n_operands; i++)
+        {
+          ebb_tensor_unref (self->operands[i].tensor);
+          ebb_tensor_unref (self->operands[i].parameter);
+        }
+      g_clear_object (&self->args.owner);
+    }
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) == 0)
+    ebb_object_free (self, sizeof *self);
+}
+
+/* -- held by a node ------------------------------------------------------------------------------------------------ */
+
+static gboolean
+is_intact (const Operand *operand)
+{
+  const EbbTensor *tensor = operand->tensor;
 
   return tensor == NULL
-         || (tensor->storage->version == ingredient->version
+         || (tensor->storage->version == operand->version
              && (!tensor->storage->pinned || tensor->is_parameter || tensor->is_buffer));
 }
 
-/* Nothing was changed in place since, nor shown to somebody outside, whose changes are seen by nobody. */
+/* TRUE if nothing was changed in place since, nor shown to code outside of Ebb, whose changes nobody sees. */
 static gboolean
-is_true (const EbbRecipe *recipe,
-         EbbTensor *made)
+is_valid (const EbbRematerialization *self,
+          EbbTensor *made)
 {
-  if (recipe->is_empty || made->storage->version != recipe->version || made->storage->pinned != recipe->pinned)
+  if (self->is_released || made->storage->version != self->version || made->storage->pinned != self->pinned)
     return FALSE;
-  for (guint i = 0; i < recipe->n_ingredients; i++)
-    if (!is_intact (&recipe->ingredients[i]))
+  for (guint i = 0; i < self->n_operands; i++)
+    if (!is_intact (&self->operands[i]))
       return FALSE;
   return TRUE;
 }
 
 static gboolean
-decide (const EbbRecipe *recipe,
+decide (const EbbRematerialization *self,
         EbbTensor *made)
 {
-  EbbRecipeLog *log = ebb_thread.recipe_log;
-  guint8 derived;
+  EbbRematerializationLog *log = ebb_thread.rematerialization_log;
+  guint8 decision;
 
   if (log != NULL && log->repeats)
-    return !recipe->is_empty && log->next < log->derived->len && log->derived->data[log->next++];
-  derived = is_true (recipe, made);
+    return !self->is_released && log->next < log->decisions->len && log->decisions->data[log->next++];
+  decision = is_valid (self, made);
   if (log != NULL)
-    g_byte_array_append (log->derived, &derived, 1);
-  return derived;
-}
-
-/* -- derived ------------------------------------------------------------------------------------------------------- */
-
-void
-ebb_derived_free (EbbDerived *derived)
-{
-  for (guint i = 0; i < derived->n_operands; i++)
-    ebb_saved_tensor_clear (&derived->operands[i]);
-  g_clear_object (&derived->how.owner);
-  ebb_object_free (derived, sizeof *derived);
+    g_byte_array_append (log->decisions, &decision, 1);
+  return decision;
 }
 
 gboolean
-ebb_derived_save (EbbDerived **derived,
-                  const EbbOp *op,
-                  EbbTensor *tensor,
-                  EbbTensor *made,
-                  GError **error)
+ebb_rematerialized_save (EbbRematerialized **rematerialized,
+                         const EbbOp *op,
+                         EbbTensor *tensor,
+                         EbbTensor *made,
+                         GError **error)
 {
-  const EbbRecipe *recipe = made->recipe;
-  EbbDerived *self;
+  const EbbRematerialization *how = made->rematerialization;
+  EbbRematerialized *self;
 
-  *derived = NULL;
-  /* What comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a recompute has
-   * no recipe of it. */
-  if (recipe->frame != ebb_thread.frame || !ebb_view_is_contiguous (&tensor->view)
+  *rematerialized = NULL;
+  /* A tensor that comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a
+   * recompute has no rematerialization of it. */
+  if (how->frame != ebb_thread.frame || !ebb_view_is_contiguous (&tensor->view)
       || tensor->view.n_dims != made->view.n_dims
       || memcmp (tensor->view.shape, made->view.shape, sizeof (gint64) * (gsize) made->view.n_dims) != 0
-      || !decide (recipe, made))
+      || !decide (how, made))
     return TRUE;
-  self = ebb_object_new (EbbDerived);
+  self = ebb_object_new (EbbRematerialized);
   memset (self, 0, sizeof *self);
-  self->func = recipe->func;
-  copy_how (&self->how, &recipe->how);
+  self->func = how->func;
+  copy_args (&self->args, &how->args);
   self->view = made->view;
   self->view.data = NULL;
   self->dtype = tensor->view.dtype;
   self->device = made->storage->device;
-  for (guint i = 0; i < recipe->n_ingredients; i++)
+  for (guint i = 0; i < how->n_operands; i++)
     {
-      const Ingredient *ingredient = &recipe->ingredients[i];
-      EbbTensor *edge = ingredient->parameter;
+      const Operand *operand = &how->operands[i];
+      EbbTensor *edge = operand->parameter;
 
-      if (edge == NULL && ingredient->tensor != NULL && ingredient->tensor->recipe != NULL)
-        edge = ingredient->tensor;
+      if (edge == NULL && operand->tensor != NULL && operand->tensor->rematerialization != NULL)
+        edge = operand->tensor;
       self->n_operands++;
-      if (!ebb_saved_tensor_save (&self->operands[i], op, ingredient->tensor, edge, error))
+      if (!ebb_saved_tensor_save (&self->operands[i], op, operand->tensor, edge, error))
         {
-          ebb_derived_free (self);
+          ebb_rematerialized_free (self);
           return FALSE;
         }
     }
-  *derived = self;
+  *rematerialized = self;
   return TRUE;
 }
 
 static gboolean
-unpack_operands (EbbDerived *self,
+unpack_operands (EbbRematerialized *self,
                  const EbbOp *op,
                  EbbTensor **operands,
                  GError **error)
@@ -258,18 +252,18 @@ unpack_operands (EbbDerived *self,
 }
 
 EbbTensor *
-ebb_derived_make (EbbDerived *self,
-                  const EbbOp *op,
-                  GError **error)
+ebb_rematerialized_make (EbbRematerialized *self,
+                         const EbbOp *op,
+                         GError **error)
 {
-  EbbTensor *operands[EBB_MAX_REBUILD] = { NULL };
+  EbbTensor *operands[EBB_MAX_REMATERIALIZE] = { NULL };
   EbbTensor *made = NULL;
   gboolean ok = unpack_operands (self, op, operands, error);
 
   if (ok)
     made = ebb_tensor_new_uninitialized (self->view.shape, (guint) self->view.n_dims, self->view.dtype, self->device,
                                          error);
-  ok = made != NULL && self->func (&self->how, operands, made, error);
+  ok = made != NULL && self->func (&self->args, operands, made, error);
   for (guint i = 0; i < self->n_operands; i++)
     ebb_tensor_unref (operands[i]);
   if (ok && made->view.dtype != self->dtype)
@@ -282,4 +276,13 @@ ebb_derived_make (EbbDerived *self,
   if (!ok)
     g_clear_pointer (&made, ebb_tensor_unref);
   return made;
+}
+
+void
+ebb_rematerialized_free (EbbRematerialized *self)
+{
+  for (guint i = 0; i < self->n_operands; i++)
+    ebb_saved_tensor_clear (&self->operands[i]);
+  g_clear_object (&self->args.owner);
+  ebb_object_free (self, sizeof *self);
 }

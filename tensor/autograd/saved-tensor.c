@@ -362,7 +362,7 @@ packed_unpack (EbbPacked *self,
 
   if (tensor == NULL)
     return NULL;
-  if (!ebb_parameter_fetch (tensor, error) || !packed_check (self, op, tensor, error))
+  if (!ebb_parameter_prepare (tensor, error) || !packed_check (self, op, tensor, error))
     {
       ebb_tensor_unref (tensor);
       return NULL;
@@ -411,11 +411,11 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
   *saved = (EbbSavedTensor){ 0 };
   if (tensor == NULL)
     return TRUE;
-  if (edge != NULL && edge->recipe != NULL)
+  if (edge != NULL && edge->rematerialization != NULL)
     {
-      if (!ebb_derived_save (&saved->derived, op, tensor, edge, error))
+      if (!ebb_rematerialized_save (&saved->rematerialized, op, tensor, edge, error))
         return FALSE;
-      if (saved->derived != NULL)
+      if (saved->rematerialized != NULL)
         return TRUE;
     }
 
@@ -464,11 +464,11 @@ ebb_saved_tensor_unpack (EbbSavedTensor *saved,
 {
   EbbTensor *tensor, *shadow;
 
-  if (saved->derived != NULL)
-    return ebb_derived_make (saved->derived, op, error);
+  if (saved->rematerialized != NULL)
+    return ebb_rematerialized_make (saved->rematerialized, op, error);
   if (saved->tensor != NULL)
     {
-      if (!ebb_parameter_fetch (saved->tensor, error))
+      if (!ebb_parameter_prepare (saved->tensor, error))
         return NULL;
       tensor = ebb_tensor_ref (saved->tensor);
     }
@@ -503,8 +503,8 @@ ebb_saved_tensor_clear (EbbSavedTensor *saved)
   EbbSavedTensor gone = *saved;
 
   *saved = (EbbSavedTensor){ 0 };
-  if (gone.derived != NULL)
-    ebb_derived_free (gone.derived);
+  if (gone.rematerialized != NULL)
+    ebb_rematerialized_free (gone.rematerialized);
   if (gone.tensor != NULL)
     {
       if (gone.held)

@@ -134,7 +134,7 @@ bias_gelu_backward (EbbBackward *ctx, GError **error)
 }
 
 static gboolean
-bias_gelu_rebuild (const EbbRebuild *how, EbbTensor **operands, EbbTensor *output, GError **error)
+rematerialize_bias_gelu (const EbbRematerializeArgs *how, EbbTensor **operands, EbbTensor *output, GError **error)
 {
   EbbLaunch launch;
 
@@ -187,7 +187,7 @@ ebb_bias_gelu (EbbTensor *x, EbbTensor *bias, EbbGeluKind kind, GError **error)
   ebb_op_add_output_like (&call, x);
   ebb_op_save_input (&call, 0);
   ebb_op_save_input (&call, 1);
-  ebb_op_rebuild_output (&call, 0, bias_gelu_rebuild, 2, 0, 1);
+  ebb_op_rematerialize_output (&call, 0, rematerialize_bias_gelu, 2, 0, 1);
   return ebb_op_finish1 (&call, error);
 }
 

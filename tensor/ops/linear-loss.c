@@ -334,7 +334,7 @@ enum
   SAVED_LOGSUMEXP
 };
 
-/* One gradient for each row: the logits are made again. */
+/* One gradient for each row: the logits are recomputed. */
 static gboolean
 backward_by_rows (EbbBackward *ctx,
                   GError **error)

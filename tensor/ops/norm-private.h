@@ -27,9 +27,9 @@ gboolean ebb_norm_give_vector (EbbBackward *ctx,
                                GError **error);
 
 /* Makes a layer norm again from its input, weight and bias. */
-gboolean ebb_layer_norm_rebuild (const EbbRebuild *how,
-                                 EbbTensor **operands,
-                                 EbbTensor *output,
-                                 GError **error);
+gboolean ebb_layer_norm_rematerialize (const EbbRematerializeArgs *how,
+                                       EbbTensor **operands,
+                                       EbbTensor *output,
+                                       GError **error);
 
 G_END_DECLS

@@ -142,13 +142,13 @@ get_row_size (EbbTensor *x)
 }
 
 static gboolean
-rebuild (EbbKernel kernel,
-         const EbbKernelParams *params,
-         EbbTensor **operands,
-         guint n_operands,
-         guint n_statistics,
-         EbbTensor *output,
-         GError **error)
+rematerialize (EbbKernel kernel,
+               const EbbKernelParams *params,
+               EbbTensor **operands,
+               guint n_operands,
+               guint n_statistics,
+               EbbTensor *output,
+               GError **error)
 {
   EbbLaunch launch;
 
@@ -185,12 +185,12 @@ layer_norm_backward (EbbBackward *ctx,
 }
 
 gboolean
-ebb_layer_norm_rebuild (const EbbRebuild *how,
-                        EbbTensor **operands,
-                        EbbTensor *output,
-                        GError **error)
+ebb_layer_norm_rematerialize (const EbbRematerializeArgs *how,
+                              EbbTensor **operands,
+                              EbbTensor *output,
+                              GError **error)
 {
-  return rebuild (EBB_KERNEL_LAYER_NORM, &how->params, operands, 3, 2, output, error);
+  return rematerialize (EBB_KERNEL_LAYER_NORM, &how->params, operands, 3, 2, output, error);
 }
 
 static const EbbOp op_layer_norm = { "layer_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_LAYER_NORM, NULL,
@@ -231,7 +231,7 @@ ebb_layer_norm (EbbTensor *x,
   save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
   ebb_op_save_output (&call, 2);
-  ebb_op_rebuild_output (&call, 0, ebb_layer_norm_rebuild, 3, 0, 1, 2);
+  ebb_op_rematerialize_output (&call, 0, ebb_layer_norm_rematerialize, 3, 0, 1, 2);
   return ebb_op_finish1 (&call, error);
 }
 
@@ -254,12 +254,12 @@ rms_norm_backward (EbbBackward *ctx,
 }
 
 static gboolean
-rms_norm_rebuild (const EbbRebuild *how,
-                  EbbTensor **operands,
-                  EbbTensor *output,
-                  GError **error)
+rematerialize_rms_norm (const EbbRematerializeArgs *how,
+                        EbbTensor **operands,
+                        EbbTensor *output,
+                        GError **error)
 {
-  return rebuild (EBB_KERNEL_RMS_NORM, &how->params, operands, 2, 1, output, error);
+  return rematerialize (EBB_KERNEL_RMS_NORM, &how->params, operands, 2, 1, output, error);
 }
 
 static const EbbOp op_rms_norm = { "rms_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_RMS_NORM, NULL, rms_norm_backward };
@@ -295,7 +295,7 @@ ebb_rms_norm (EbbTensor *x,
   ebb_op_save_input (&call, 0);
   save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
-  ebb_op_rebuild_output (&call, 0, rms_norm_rebuild, 2, 0, 1);
+  ebb_op_rematerialize_output (&call, 0, rematerialize_rms_norm, 2, 0, 1);
   return ebb_op_finish1 (&call, error);
 }
 

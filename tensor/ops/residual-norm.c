@@ -273,7 +273,7 @@ ebb_residual_dropout_layer_norm (EbbTensor *x,
     ebb_op_save_nothing (&call);
   ebb_op_save_output (&call, 2);
   ebb_op_save_output (&call, 3);
-  ebb_op_rebuild_output (&call, 1, ebb_layer_norm_rebuild, 3, ~0, 2, 3);
+  ebb_op_rematerialize_output (&call, 1, ebb_layer_norm_rematerialize, 3, ~0, 2, 3);
   if (!ebb_op_finish (&call, error))
     return FALSE;
   *sum = call.outputs[0];

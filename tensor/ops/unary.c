@@ -37,7 +37,7 @@ is_rebuilt (EbbUnaryOp which)
 }
 
 static gboolean
-unary_rebuild (const EbbRebuild *how, EbbTensor **operands, EbbTensor *output, GError **error)
+rematerialize_unary (const EbbRematerializeArgs *how, EbbTensor **operands, EbbTensor *output, GError **error)
 {
   EbbLaunch launch;
 
@@ -104,7 +104,7 @@ ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
   else if (info->saves == EBB_UNARY_SAVES_Y)
     ebb_op_save_output (&call, 0);
   if (is_rebuilt (which))
-    ebb_op_rebuild_output (&call, 0, unary_rebuild, 1, 0);
+    ebb_op_rematerialize_output (&call, 0, rematerialize_unary, 1, 0);
   return ebb_op_finish1 (&call, error);
 }
 

@@ -260,7 +260,7 @@ forward (Fixture *self,
   return ebb_sum (square, NULL, 0, FALSE, error);
 }
 
-/* A new version of each parameter, as after an update: what was derived from it is made again. */
+/* A new version of each parameter, as after an update: what was derived from it is rematerialized. */
 static void
 touch_parameters (Fixture *self)
 {

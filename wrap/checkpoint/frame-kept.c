@@ -6,7 +6,7 @@
 
 /* What a policy keeps: the results of an op, which stand in for them when the forward is run again. Many of them nobody
  * will read then, as those that only go into other ops whose results are kept. They are let go as soon as nobody can
- * read them any more, and a recompute has a phantom in their place, as after an early stop. */
+ * read them any more, and a recompute has a placeholder in their place, as after an early stop. */
 
 /* A result that is kept and that nobody was seen to read: an entry of frame->open. */
 typedef struct
@@ -18,10 +18,10 @@ typedef struct
 
 /* Provided by a frame outside that had let it go. */
 static gboolean
-is_phantom (EbbOpCall *call)
+is_placeholder (EbbOpCall *call)
 {
   for (guint i = 0; i < call->n_outputs; i++)
-    if (call->outputs[i]->storage->phantom)
+    if (call->outputs[i]->storage->placeholder)
       return TRUE;
   return FALSE;
 }
@@ -34,7 +34,7 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
   EbbKept kept = { .op = call->op, .ordinal = self->n_ops, .n_outputs = call->n_outputs };
   gboolean ok = ebb_frame_save_args (self, error);
 
-  kept.is_phantom = is_phantom (call);
+  kept.is_placeholder = is_placeholder (call);
   for (guint i = 0; ok && i < call->n_outputs; i++)
     {
       kept.outputs[i].start = call->outputs[i]->view.data;
@@ -45,7 +45,7 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
     ebb_saved_tensor_clear (&kept.outputs[i].saved);
   if (ok)
     g_array_append_val (self->kept, kept);
-  if (ok && !kept.is_phantom && ebb_checkpoint_options_get_early_stop (self->target->options))
+  if (ok && !kept.is_placeholder && ebb_checkpoint_options_get_early_stop (self->target->options))
     for (guint i = 0; i < call->n_outputs; i++)
       {
         Open open = { self->kept->len - 1, i };
@@ -206,10 +206,10 @@ refuse (const EbbKept *kept,
 
 /* A size without memory. */
 static gboolean
-provide_phantom (const EbbKept *kept,
-                 EbbOpCall *call,
-                 guint i,
-                 GError **error)
+provide_placeholder (const EbbKept *kept,
+                     EbbOpCall *call,
+                     guint i,
+                     GError **error)
 {
   EbbTensor *output = call->outputs[i];
 
@@ -255,10 +255,10 @@ ebb_frame_provide_results (EbbCheckpointFrame *self,
   self->next_kept++;
   if (kept->op != call->op || kept->n_outputs != call->n_outputs)
     return refuse (kept, call, error);
-  if (kept->is_phantom) /* a backward pass inside the forward asks for it now */
+  if (kept->is_placeholder) /* a backward pass inside the forward asks for it now */
     return TRUE;
   for (guint i = 0; i < kept->n_outputs; i++)
-    if (!(kept->pruned & (1u << i) ? provide_phantom (kept, call, i, error)
+    if (!(kept->pruned & (1u << i) ? provide_placeholder (kept, call, i, error)
                                    : provide_kept (self, kept, call, i, error)))
       return FALSE;
   *provided = TRUE;

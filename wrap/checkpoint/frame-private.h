@@ -56,7 +56,7 @@ typedef struct
     const char *start; /* where it lay in the forward */
     guint64 n_bytes;
   } outputs[EBB_OP_MAX_OUTPUTS];
-  gboolean is_phantom; /* there was nothing to keep: the op runs again */
+  gboolean is_placeholder; /* there was nothing to keep: the op runs again */
 } EbbKept;
 
 /* A storage older than the frame, as an op first read it. */
@@ -110,7 +110,7 @@ struct _EbbCheckpointFrame
   gint64 begun;            /* when the forward or backward that runs began, in microseconds; 0: none is watched */
   gpointer passing;        /* tells the thread of the backward pass that @begun is about */
   GArray *modules;         /* with their training flags, see frame-modules.c; NULL: none */
-  EbbRecipeLog recipe_log;
+  EbbRematerializationLog rematerialization_log;
   GError *policy_error;         /* why the policy failed in the forward; NULL: it did not */
   EbbArgs *call_args;           /* during the forward, not owned */
   EbbSavedTensorHooks *outside; /* the door outside, during the forward, not owned */

@@ -285,7 +285,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_clear_pointer (&self->modules, g_array_unref);
   g_clear_pointer (&self->devices, g_ptr_array_unref);
   g_clear_pointer (&self->units, g_ptr_array_unref);
-  g_byte_array_unref (self->recipe_log.derived);
+  g_byte_array_unref (self->rematerialization_log.decisions);
   g_clear_error (&self->policy_error);
   g_clear_object (&self->generator);
   g_clear_object (&self->tracker);
@@ -312,7 +312,7 @@ ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
   self->kept = g_array_new (FALSE, FALSE, sizeof (EbbKept));
   self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
   self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
-  self->recipe_log.derived = g_byte_array_new ();
+  self->rematerialization_log.decisions = g_byte_array_new ();
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
   self->open = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-kept.c */
@@ -392,8 +392,8 @@ frame_new (EbbCheckpointTarget *target,
 
 /* Nobody outside is to keep what was made inside in place of a result. */
 static void
-drop_recipes (EbbArgs *result,
-              guint64 frame)
+drop_rematerializations (EbbArgs *result,
+                         guint64 frame)
 {
   for (guint i = 0; i < ebb_args_get_length (result); i++)
     {
@@ -401,9 +401,9 @@ drop_recipes (EbbArgs *result,
       EbbArgs *inside = ebb_args_peek_args (result, i);
 
       if (tensor != NULL)
-        ebb_tensor_drop_recipe (tensor, frame);
+        ebb_tensor_drop_rematerialization (tensor, frame);
       if (inside != NULL)
-        drop_recipes (inside, frame);
+        drop_rematerializations (inside, frame);
     }
 }
 
@@ -427,7 +427,7 @@ run_inside (EbbCheckpointFrame *self,
   EbbArgs *result;
 
   ebb_thread.frame = ebb_frame_take_number ();
-  ebb_thread.recipe_log = &self->recipe_log;
+  ebb_thread.rematerialization_log = &self->rematerialization_log;
   ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread_push_observer (&self->watch.observer);
   ebb_thread.checkpointing++;
@@ -438,10 +438,10 @@ run_inside (EbbCheckpointFrame *self,
   ebb_thread.checkpointing--;
   ebb_thread_pop_observer (&self->watch.observer);
   if (result != NULL)
-    drop_recipes (result, ebb_thread.frame);
+    drop_rematerializations (result, ebb_thread.frame);
   ebb_thread.hooks = modes.hooks;
   ebb_thread.frame = modes.frame;
-  ebb_thread.recipe_log = modes.recipe_log;
+  ebb_thread.rematerialization_log = modes.rematerialization_log;
   self->call_args = NULL;
   self->outside = NULL;
   if (result == NULL || self->policy_error == NULL)

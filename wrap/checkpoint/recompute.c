@@ -68,9 +68,9 @@ enter (EbbCheckpointFrame *self)
   rewind_generators (self);
   self->mark = ebb_storage_get_next_birth ();
   ebb_thread.frame = ebb_frame_take_number ();
-  ebb_thread.recipe_log = &self->recipe_log;
-  self->recipe_log.repeats = TRUE;
-  self->recipe_log.next = 0;
+  ebb_thread.rematerialization_log = &self->rematerialization_log;
+  self->rematerialization_log.repeats = TRUE;
+  self->rematerialization_log.next = 0;
   self->watch.observer.outer = NULL;
   ebb_thread.no_grad = FALSE;
   ebb_thread.autocast = self->autocast;
@@ -154,7 +154,7 @@ run_again (EbbCheckpointFrame *self,
   self->n_ops = n_ops;
   self->n_products = n_products;
   self->recomputing = FALSE;
-  self->recipe_log.repeats = FALSE;
+  self->rematerialization_log.repeats = FALSE;
   ebb_profile_pop (mark_of_profile);
   if (local == NULL)
     return check_run (self, error);

@@ -30,7 +30,7 @@ typedef struct
   "was an input changed in place, are there random numbers from outside Ebb's generators, or a branch on a state " \
   "that changes?"
 
-/* 64 bits over the values in row-major order, whatever the strides; 0: there are none, as in a phantom. */
+/* 64 bits over the values in row-major order, whatever the strides; 0: there are none, as in a placeholder. */
 guint64 ebb_slot_checksum (EbbTensor *tensor);
 /* Whether @tensor's values are known not to be those of @checksum. */
 gboolean ebb_slot_checksum_differs (guint64 checksum,

@@ -5,7 +5,7 @@
 #include "tensor/autograd/parameter-owner-private.h"
 #include "wrap/shard/replicate-options.h"
 
-/* The keeper of a replicated module's parameters. A parameter's gradient is, in turn:
+/* The owner of a replicated module's parameters. A parameter's gradient is, in turn:
  *
  *   local      this rank's sum since the last reduction: there is one, and it is neither of the following
  *   in flight  its bucket is being reduced, in place
@@ -48,7 +48,7 @@ typedef struct
 
 typedef struct
 {
-  EbbKeeper keeper; /* first */
+  EbbParameterOwner base; /* first */
   int ref_count;
   EbbProcessGroup *group;
   EbbReplicaEntry *entries; /* in reverse order of registration, about that of backward */

@@ -25,10 +25,10 @@ find_replica (EbbModule *module)
 /* -- keeping ------------------------------------------------------------------------------------------------------- */
 
 static EbbReplicaEntry *
-find_entry (EbbKeeper *keeper,
+find_entry (EbbParameterOwner *owner,
             EbbTensor *parameter)
 {
-  EbbReplica *self = (EbbReplica *) keeper;
+  EbbReplica *self = (EbbReplica *) owner;
 
   return &self->entries[GPOINTER_TO_UINT (g_hash_table_lookup (self->by_parameter, parameter))];
 }
@@ -103,12 +103,12 @@ await_end_of_pass (EbbReplica *self)
 
 /* Ranks of a group of one have nothing to average twice. */
 static gboolean
-fetch (EbbKeeper *keeper,
-       EbbTensor *parameter,
-       GError **error)
+prepare (EbbParameterOwner *owner,
+         EbbTensor *parameter,
+         GError **error)
 {
-  EbbReplica *self = (EbbReplica *) keeper;
-  EbbReplicaEntry *entry = find_entry (keeper, parameter);
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
 
   if (entry->in_flight && !ebb_replica_finish_bucket (self, entry->bucket, TRUE, error))
     return FALSE;
@@ -126,12 +126,12 @@ fetch (EbbKeeper *keeper,
 }
 
 static gboolean
-unused (EbbKeeper *keeper,
+unused (EbbParameterOwner *owner,
         EbbTensor *parameter,
         GError **error)
 {
-  EbbReplica *self = (EbbReplica *) keeper;
-  EbbReplicaEntry *entry = find_entry (keeper, parameter);
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
 
   if (!ebb_is_gradient_sync_enabled ())
     return TRUE;
@@ -146,12 +146,12 @@ unused (EbbKeeper *keeper,
 }
 
 static gboolean
-settle (EbbKeeper *keeper,
-        EbbTensor *parameter,
-        GError **error)
+finalize (EbbParameterOwner *owner,
+          EbbTensor *parameter,
+          GError **error)
 {
-  EbbReplica *self = (EbbReplica *) keeper;
-  EbbReplicaEntry *entry = find_entry (keeper, parameter);
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
 
   put_back (entry);
   if (!self->is_open && !ebb_replica_entry_is_local (entry))
@@ -160,11 +160,11 @@ settle (EbbKeeper *keeper,
 }
 
 static void
-forget (EbbKeeper *keeper,
-        EbbTensor *parameter)
+drop_grads (EbbParameterOwner *owner,
+            EbbTensor *parameter)
 {
-  EbbReplica *self = (EbbReplica *) keeper;
-  EbbReplicaEntry *entry = find_entry (keeper, parameter);
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
 
   if (entry->in_flight)
     ebb_replica_finish_bucket (self, entry->bucket, FALSE, NULL);
@@ -178,11 +178,11 @@ forget (EbbKeeper *keeper,
   ebb_replica_close_sweep (self);
 }
 
-static const EbbKeeperFuncs keeper_funcs = {
-  .fetch = fetch,
+static const EbbParameterOwnerFuncs owner_funcs = {
+  .prepare = prepare,
   .unused = unused,
-  .settle = settle,
-  .forget = forget,
+  .finalize = finalize,
+  .drop_grads = drop_grads,
 };
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
@@ -224,8 +224,8 @@ detach (gpointer data)
   for (guint i = 0; i < self->n_entries; i++)
     {
       put_back (&self->entries[i]);
-      if (self->entries[i].parameter->keeper == &self->keeper)
-        self->entries[i].parameter->keeper = NULL;
+      if (self->entries[i].parameter->owner == &self->base)
+        self->entries[i].parameter->owner = NULL;
     }
   ebb_replica_unref (self);
 }
@@ -242,7 +242,7 @@ replica_new (EbbModule *module,
   guint n, position;
   g_autofree EbbTensor **parameters = ebb_module_get_parameters (module, TRUE, &n);
 
-  self->keeper.funcs = &keeper_funcs;
+  self->base.funcs = &owner_funcs;
   self->ref_count = 1;
   self->group = g_object_ref (group);
   self->bucket_bytes = ebb_replicate_options_get_bucket_bytes (options);
@@ -283,7 +283,7 @@ check_parameters (EbbModule *module,
     {
       const EbbReplicaEntry *entry = &self->entries[i - 1];
 
-      if (entry->parameter->keeper != NULL)
+      if (entry->parameter->owner != NULL)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                        "%s: the parameter %s is replicated or sharded over ranks already",
@@ -392,7 +392,7 @@ ebb_replicate (EbbModule *module,
       return NULL;
     }
   for (guint i = 0; i < self->n_entries; i++)
-    self->entries[i].parameter->keeper = &self->keeper;
+    self->entries[i].parameter->owner = &self->base;
   g_object_set_qdata_full (G_OBJECT (module), replica_quark (), self, detach);
   return g_object_ref (module);
 }

@@ -46,7 +46,7 @@ take_parameter (Search *search,
         g_ptr_array_add (search->borrowed, ebb_shard_unit_ref (owner));
       return TRUE;
     }
-  if (tensor->keeper != NULL)
+  if (tensor->owner != NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "%s is replicated already: a module is sharded or replicated, not both; hybrid sharding takes the "

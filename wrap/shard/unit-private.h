@@ -57,7 +57,7 @@ typedef struct
 
 struct _EbbShardUnit
 {
-  EbbKeeper keeper; /* first */
+  EbbParameterOwner base; /* first */
   int ref_count;
   EbbModuleWeak *module;
   char *name; /* its path when it was sharded, and its type */
@@ -159,7 +159,7 @@ gboolean ebb_shard_open (EbbShardUnit *self,
                          GError **error);
 gboolean ebb_shard_close (EbbShardUnit *self,
                           GError **error);
-/* The keeper's functions in a backward pass. */
+/* The owner's functions in a backward pass. */
 gboolean ebb_shard_meet (EbbShardUnit *self,
                          GError **error);
 gboolean ebb_shard_leave (EbbShardUnit *self,

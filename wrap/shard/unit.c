@@ -10,17 +10,17 @@
 
 /* Making a unit, and its parameters' way between here and away. */
 
-static gint64 get_n_elements (EbbKeeper *keeper,
+static gint64 get_n_elements (EbbParameterOwner *owner,
                               EbbTensor *parameter);
 
-/* -- keeper -------------------------------------------------------------------------------------------------------- */
+/* -- owner -------------------------------------------------------------------------------------------------------- */
 
 static gboolean
-fetch (EbbKeeper *keeper,
-       EbbTensor *parameter,
-       GError **error)
+prepare (EbbParameterOwner *owner,
+         EbbTensor *parameter,
+         GError **error)
 {
-  EbbShardUnit *self = (EbbShardUnit *) keeper;
+  EbbShardUnit *self = (EbbShardUnit *) owner;
 
   if (ebb_thread.in_backward > 0)
     return ebb_shard_meet (self, error);
@@ -28,26 +28,26 @@ fetch (EbbKeeper *keeper,
 }
 
 static gboolean
-unused (EbbKeeper *keeper,
+unused (EbbParameterOwner *owner,
         EbbTensor *parameter,
         GError **error)
 {
-  EbbShardUnit *self = (EbbShardUnit *) keeper;
+  EbbShardUnit *self = (EbbShardUnit *) owner;
 
   return ebb_shard_unit_is_used (self) || ebb_shard_leave (self, error);
 }
 
 static gboolean
-settle (EbbKeeper *keeper,
-        EbbTensor *parameter,
-        GError **error)
+finalize (EbbParameterOwner *owner,
+          EbbTensor *parameter,
+          GError **error)
 {
-  return ebb_shard_unit_settle ((EbbShardUnit *) keeper, error);
+  return ebb_shard_unit_settle ((EbbShardUnit *) owner, error);
 }
 
 static void
-forget (EbbKeeper *keeper,
-        EbbTensor *parameter)
+drop_grads (EbbParameterOwner *owner,
+            EbbTensor *parameter)
 {
   guint i = 0;
   EbbShardUnit *self = ebb_shard_unit_of (parameter, &i);
@@ -56,38 +56,38 @@ forget (EbbKeeper *keeper,
 }
 
 static gpointer
-get_split (EbbKeeper *keeper)
+get_shard_group (EbbParameterOwner *owner)
 {
-  EbbShardUnit *self = (EbbShardUnit *) keeper;
+  EbbShardUnit *self = (EbbShardUnit *) owner;
 
   return ebb_process_group_get_size (self->group) > 1 ? self->group : NULL;
 }
 
 static gboolean
-reduce_over_split (EbbKeeper *keeper,
-                   EbbReduceKind op,
-                   double *values,
-                   guint n_values,
-                   GError **error)
+reduce_over_shards (EbbParameterOwner *owner,
+                    EbbReduceKind op,
+                    double *values,
+                    guint n_values,
+                    GError **error)
 {
-  return ebb_shard_reduce_doubles (((EbbShardUnit *) keeper)->group, op, values, n_values, error);
+  return ebb_shard_reduce_doubles (((EbbShardUnit *) owner)->group, op, values, n_values, error);
 }
 
 static gboolean
-is_whole (EbbKeeper *keeper,
-          EbbTensor *parameter)
+is_full (EbbParameterOwner *owner,
+         EbbTensor *parameter)
 {
-  return ((EbbShardUnit *) keeper)->n_summoned > 0;
+  return ((EbbShardUnit *) owner)->n_summoned > 0;
 }
 
-static const EbbKeeperFuncs keeper_funcs = {
-  .fetch = fetch,
+static const EbbParameterOwnerFuncs owner_funcs = {
+  .prepare = prepare,
   .unused = unused,
-  .settle = settle,
-  .forget = forget,
-  .get_split = get_split,
-  .reduce_over_split = reduce_over_split,
-  .is_whole = is_whole,
+  .finalize = finalize,
+  .drop_grads = drop_grads,
+  .get_shard_group = get_shard_group,
+  .reduce_over_shards = reduce_over_shards,
+  .is_full = is_full,
   .get_n_elements = get_n_elements,
 };
 
@@ -95,9 +95,9 @@ EbbShardUnit *
 ebb_shard_unit_of (EbbTensor *parameter,
                    guint *entry)
 {
-  EbbShardUnit *self = (EbbShardUnit *) parameter->keeper;
+  EbbShardUnit *self = (EbbShardUnit *) parameter->owner;
 
-  if (self == NULL || self->keeper.funcs != &keeper_funcs)
+  if (self == NULL || self->base.funcs != &owner_funcs)
     return NULL;
   for (guint i = 0; i < self->n_entries; i++)
     if (self->entries[i].tensor == parameter)
@@ -110,7 +110,7 @@ ebb_shard_unit_of (EbbTensor *parameter,
 }
 
 static gint64
-get_n_elements (EbbKeeper *keeper,
+get_n_elements (EbbParameterOwner *owner,
                 EbbTensor *parameter)
 {
   guint i = 0;
@@ -130,7 +130,7 @@ ebb_shard_begin_quiet (void)
   ebb_thread.hooks = NULL;
   ebb_thread.observers = NULL;
   ebb_thread.frame = 0;
-  ebb_thread.recipe_log = NULL;
+  ebb_thread.rematerialization_log = NULL;
   return modes;
 }
 
@@ -563,7 +563,7 @@ ebb_shard_unit_new (EbbModule *module,
   g_autoptr (GError) failure = NULL;
   gboolean ok;
 
-  self->keeper.funcs = &keeper_funcs;
+  self->base.funcs = &owner_funcs;
   self->ref_count = 1;
   self->module = ebb_module_get_weak (module);
   self->name = *path != '\0' ? g_strdup_printf ("%s (%s)", path, G_OBJECT_TYPE_NAME (module))
@@ -592,7 +592,7 @@ ebb_shard_unit_new (EbbModule *module,
   for (guint i = 0; i < self->n_entries; i++)
     {
       ebb_tensor_swap_storage (self->entries[i].tensor, self->entries[i].shard);
-      self->entries[i].tensor->keeper = &self->keeper;
+      self->entries[i].tensor->owner = &self->base;
     }
   return self;
 }
@@ -608,8 +608,8 @@ static void
 entry_clear (EbbShardUnit *self,
              EbbShardEntry *entry)
 {
-  if (entry->tensor->keeper == &self->keeper)
-    entry->tensor->keeper = NULL;
+  if (entry->tensor->owner == &self->base)
+    entry->tensor->owner = NULL;
   g_clear_pointer (&entry->aside, ebb_tensor_unref);
   if (entry->shard != NULL)
     ebb_tensor_unref (entry->shard);

@@ -11,7 +11,7 @@
  *
  *   Megatron-LM         34 + 5 a s / h   the norms' results, GELU's, attention's probabilities and all dropout masks
  *   Ebb                 20               the input 2, queries, keys and values 6, attention's result 2, the sum 2 and
- *                                        what GELU takes 8: the others are made again from these
+ *                                        what GELU takes 8: the others are rematerialized from these
  *
  * and beside them a few numbers a row: each norm's mean and deviation, the logsumexp of each head. */
 

@@ -248,7 +248,7 @@ a_product_of_what_was_gathered_keeps_this_ranks_part (void)
   test_ranks_run (2, keep_part, GINT_TO_POINTER (AUTOCAST));
 }
 
-/* The norm's result is made again from its operand, and gathered again. */
+/* The norm's result is rematerialized from its operand, and gathered again. */
 static gboolean
 keep_operand_of_norm (EbbProcessGroup *group,
                       gpointer user_data,
@@ -257,24 +257,25 @@ keep_operand_of_norm (EbbProcessGroup *group,
   const Way way = NORM | (Way) GPOINTER_TO_INT (user_data);
   const guint size = ebb_process_group_get_size (group);
   const guint64 rows = way & SEQUENCE ? BATCH * TIME / size : BATCH * TIME;
-  g_auto (Outcome) derived = { 0 };
+  g_auto (Outcome) rematerialized = { 0 };
   g_auto (Outcome) whole = { 0 };
 
-  if (!train (group, way, NULL, &derived, error) || !train (group, way | VIEWED, NULL, &whole, error))
+  if (!train (group, way, NULL, &rematerialized, error) || !train (group, way | VIEWED, NULL, &whole, error))
     return FALSE;
-  assert_same_grads (&derived, &whole);
+  assert_same_grads (&rematerialized, &whole);
   /* With two statistics for each row. */
-  g_assert_cmpuint (derived.kept, ==, rows * WIDTH * 4 + 8 * rows + 2 * WIDTH * 4 + HIDDEN_BYTES + WEIGHT_BYTES);
-  g_assert_cmpuint (whole.kept - derived.kept, ==, WHOLE_BYTES - WIDTH * 4); /* the shift is needed to make it again */
+  g_assert_cmpuint (rematerialized.kept, ==, rows * WIDTH * 4 + 8 * rows + 2 * WIDTH * 4 + HIDDEN_BYTES + WEIGHT_BYTES);
+  g_assert_cmpuint (whole.kept - rematerialized.kept, ==,
+                    WHOLE_BYTES - WIDTH * 4); /* the shift is needed to rematerialize it */
   if (way & SEQUENCE)
-    assert_calls (derived.backward, 0, 2, 1);
+    assert_calls (rematerialized.backward, 0, 2, 1);
   else
-    assert_calls (derived.backward, 1, 0, 0);
+    assert_calls (rematerialized.backward, 1, 0, 0);
   return TRUE;
 }
 
 static void
-a_norm_before_a_copy_or_gather_is_made_again (void)
+a_norm_before_a_copy_or_gather_is_rematerialized (void)
 {
   test_ranks_run (2, keep_operand_of_norm, NULL);
   test_ranks_run (4, keep_operand_of_norm, GINT_TO_POINTER (SEQUENCE));
@@ -481,7 +482,7 @@ main (int argc,
   test_init (&argc, &argv);
 #define TEST(name, func) g_test_add_func ("/parallel-kept/" name, func)
   TEST ("a-product-of-what-was-gathered-keeps-this-ranks-part", a_product_of_what_was_gathered_keeps_this_ranks_part);
-  TEST ("a-norm-before-a-copy-or-gather-is-made-again", a_norm_before_a_copy_or_gather_is_made_again);
+  TEST ("a-norm-before-a-copy-or-gather-is-rematerialized", a_norm_before_a_copy_or_gather_is_rematerialized);
   TEST ("a-part-may-be-kept-by-a-store", a_part_may_be_kept_by_a_store);
   TEST ("a-recompute-that-has-all-it-needs-calls-nothing", a_recompute_that_has_all_it_needs_calls_nothing);
   TEST ("a-policy-spares-the-collectives-of-a-recompute", a_policy_spares_the_collectives_of_a_recompute);

@@ -9,53 +9,53 @@
 #include <math.h>
 #include <string.h>
 
-/* What optimizers, clipping and modules ask of whoever looks after a parameter. */
+/* What optimizers, clipping and modules ask of the owner of a parameter. */
 
 typedef struct
 {
-  EbbKeeper keeper;
-  gpointer split;
+  EbbParameterOwner base;
+  gpointer shard_group;
   double others; /* what other ranks add to a sum of squares */
   gint64 n_elements;
-  gboolean is_whole;
-  EbbTensor *pending; /* that settle () gives as the gradient */
-  guint n_settled, n_forgotten, n_sums;
-} Keeper;
+  gboolean is_full;
+  EbbTensor *pending; /* that finalize () gives as the gradient */
+  guint n_finalized, n_dropped, n_sums;
+} Owner;
 
 static gboolean
-settle (EbbKeeper *keeper, EbbTensor *parameter, GError **error)
+finalize (EbbParameterOwner *owner, EbbTensor *parameter, GError **error)
 {
-  Keeper *self = (Keeper *) keeper;
+  Owner *self = (Owner *) owner;
 
-  self->n_settled++;
+  self->n_finalized++;
   if (self->pending != NULL)
     ebb_tensor_set_grad (parameter, self->pending, NULL);
   return TRUE;
 }
 
 static gboolean
-fail_to_settle (EbbKeeper *keeper, EbbTensor *parameter, GError **error)
+fail_to_finalize (EbbParameterOwner *owner, EbbTensor *parameter, GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "can't be settled");
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "can't be finalized");
   return FALSE;
 }
 
 static void
-forget (EbbKeeper *keeper, EbbTensor *parameter)
+drop_grads (EbbParameterOwner *owner, EbbTensor *parameter)
 {
-  ((Keeper *) keeper)->n_forgotten++;
+  ((Owner *) owner)->n_dropped++;
 }
 
 static gpointer
-get_split (EbbKeeper *keeper)
+get_shard_group (EbbParameterOwner *owner)
 {
-  return ((Keeper *) keeper)->split;
+  return ((Owner *) owner)->shard_group;
 }
 
 static gboolean
-reduce_over_split (EbbKeeper *keeper, EbbReduceKind op, double *values, guint n_values, GError **error)
+reduce_over_shards (EbbParameterOwner *owner, EbbReduceKind op, double *values, guint n_values, GError **error)
 {
-  Keeper *self = (Keeper *) keeper;
+  Owner *self = (Owner *) owner;
 
   g_assert_cmpuint (n_values, ==, 1);
   self->n_sums++;
@@ -64,26 +64,26 @@ reduce_over_split (EbbKeeper *keeper, EbbReduceKind op, double *values, guint n_
 }
 
 static gboolean
-is_whole (EbbKeeper *keeper, EbbTensor *parameter)
+is_full (EbbParameterOwner *owner, EbbTensor *parameter)
 {
-  return ((Keeper *) keeper)->is_whole;
+  return ((Owner *) owner)->is_full;
 }
 
 static gint64
-get_n_elements (EbbKeeper *keeper, EbbTensor *parameter)
+get_n_elements (EbbParameterOwner *owner, EbbTensor *parameter)
 {
-  return ((Keeper *) keeper)->n_elements;
+  return ((Owner *) owner)->n_elements;
 }
 
-static const EbbKeeperFuncs funcs = {
-  .settle = settle,
-  .forget = forget,
-  .get_split = get_split,
-  .reduce_over_split = reduce_over_split,
-  .is_whole = is_whole,
+static const EbbParameterOwnerFuncs funcs = {
+  .finalize = finalize,
+  .drop_grads = drop_grads,
+  .get_shard_group = get_shard_group,
+  .reduce_over_shards = reduce_over_shards,
+  .is_full = is_full,
   .get_n_elements = get_n_elements,
 };
-static const EbbKeeperFuncs failing_funcs = { .settle = fail_to_settle };
+static const EbbParameterOwnerFuncs failing_funcs = { .finalize = fail_to_finalize };
 
 /* Parameters weight [3, 2] and bias [3]. */
 static EbbModule *
@@ -121,7 +121,7 @@ static void
 test_norm_is_that_of_all_parts (void)
 {
   int place;
-  Keeper keeper = { { &funcs }, .split = &place, .others = 10 };
+  Owner owner = { { &funcs }, .shard_group = &place, .others = 10 };
   g_autoptr (EbbModule) module = linear_new ();
   g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 0.1, NULL);
   EbbTensor *weight = peek (module, "weight"), *bias = peek (module, "bias");
@@ -130,10 +130,10 @@ test_norm_is_that_of_all_parts (void)
 
   set_ones (weight);
   set_ones (bias);
-  weight->keeper = &keeper.keeper;
+  weight->owner = &owner.base;
   g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 100, &norm, NULL));
   g_assert_cmpfloat_with_epsilon (norm, sqrt (19), 1e-6);
-  g_assert_cmpuint (keeper.n_sums, ==, 1);
+  g_assert_cmpuint (owner.n_sums, ==, 1);
   g_assert_true (ebb_clip_grad_norm (parameters, 2, 1, &norm, NULL));
   g_assert_cmpfloat_with_epsilon (norm, sqrt (19), 1e-6);
   g_assert_cmpfloat_with_epsilon (test_at (bias->grad, 0), 1 / sqrt (19), 1e-5);
@@ -142,19 +142,19 @@ test_norm_is_that_of_all_parts (void)
   ebb_tensor_set_grad (weight, NULL, NULL);
   ebb_tensor_set_grad (bias, NULL, NULL);
   g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 100, &norm, NULL));
-  g_assert_cmpuint (keeper.n_sums, ==, 3);
+  g_assert_cmpuint (owner.n_sums, ==, 3);
   g_assert_cmpfloat_with_epsilon (norm, sqrt (10), 1e-6);
-  weight->keeper = NULL;
+  weight->owner = NULL;
 }
 
 static void
 test_each_split_is_summed_once (void)
 {
   int place, other_place;
-  Keeper first = { { &funcs }, .split = &place, .others = 1 };
-  Keeper second = { { &funcs }, .split = &place, .others = 1 };
-  Keeper third = { { &funcs }, .split = &other_place, .others = 100 };
-  Keeper *const keepers[] = { &first, &second, &third };
+  Owner first = { { &funcs }, .shard_group = &place, .others = 1 };
+  Owner second = { { &funcs }, .shard_group = &place, .others = 1 };
+  Owner third = { { &funcs }, .shard_group = &other_place, .others = 100 };
+  Owner *const owners[] = { &first, &second, &third };
   g_autoptr (EbbModule) module = ebb_sequential_new ();
   EbbTensor *parameters[3];
   double norm;
@@ -166,7 +166,7 @@ test_each_split_is_summed_once (void)
 
       parameters[i] = peek (linear, "weight");
       set_ones (parameters[i]);
-      parameters[i]->keeper = &keepers[i]->keeper;
+      parameters[i]->owner = &owners[i]->base;
       ebb_module_register_child (module, name, linear, NULL);
     }
   g_assert_true (ebb_compute_grad_norm (parameters, 3, 2, &norm, NULL));
@@ -175,43 +175,43 @@ test_each_split_is_summed_once (void)
   g_assert_cmpuint (second.n_sums, ==, 0);
   g_assert_cmpuint (third.n_sums, ==, 1);
   for (guint i = 0; i < 3; i++)
-    parameters[i]->keeper = NULL;
+    parameters[i]->owner = NULL;
 }
 
 /* -- settling and forgetting --------------------------------------------------------------------------------------- */
 
 static void
-test_steps_settle_before_they_look (void)
+test_steps_finalize_before_they_look (void)
 {
   g_autoptr (EbbModule) module = linear_new ();
   g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, NULL);
   EbbTensor *weight = peek (module, "weight");
   g_autoptr (EbbTensor) pending = ebb_ones (weight->view.shape, 2, EBB_DTYPE_F32, NULL, NULL);
-  Keeper keeper = { { &funcs }, .pending = pending, .is_whole = TRUE };
+  Owner owner = { { &funcs }, .pending = pending, .is_full = TRUE };
   float before = test_at (weight, 0);
-  guint n_forgotten;
+  guint n_dropped;
 
-  weight->keeper = &keeper.keeper;
+  weight->owner = &owner.base;
   g_assert_true (ebb_optimizer_step (optimizer, NULL));
-  g_assert_cmpuint (keeper.n_settled, ==, 1);
+  g_assert_cmpuint (owner.n_finalized, ==, 1);
   g_assert_cmpfloat_with_epsilon (test_at (weight, 0), before - 1, 1e-6);
-  n_forgotten = keeper.n_forgotten;
+  n_dropped = owner.n_dropped;
   ebb_optimizer_zero_grad (optimizer);
-  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
+  g_assert_cmpuint (owner.n_dropped, >, n_dropped);
   g_assert_null (weight->grad);
-  n_forgotten = keeper.n_forgotten;
+  n_dropped = owner.n_dropped;
   ebb_module_zero_grad (module);
-  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
-  n_forgotten = keeper.n_forgotten;
+  g_assert_cmpuint (owner.n_dropped, >, n_dropped);
+  n_dropped = owner.n_dropped;
   g_assert_true (ebb_optimizer_zero_grad_in_place (optimizer, NULL));
-  g_assert_cmpuint (keeper.n_forgotten, >, n_forgotten);
-  weight->keeper = NULL;
+  g_assert_cmpuint (owner.n_dropped, >, n_dropped);
+  weight->owner = NULL;
 }
 
 static void
-test_what_fails_to_settle_stops_the_step (void)
+test_an_owner_that_fails_to_finalize_stops_the_step (void)
 {
-  Keeper keeper = { { &failing_funcs } };
+  Owner owner = { { &failing_funcs } };
   g_autoptr (EbbModule) module = linear_new ();
   g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (module, 1, NULL);
   g_autoptr (GError) error = NULL;
@@ -219,15 +219,15 @@ test_what_fails_to_settle_stops_the_step (void)
   float before = test_at (bias, 0);
 
   set_ones (bias);
-  weight->keeper = &keeper.keeper;
+  weight->owner = &owner.base;
   g_assert_false (ebb_optimizer_step (optimizer, &error));
-  test_assert_error (error, EBB_ERROR_STATE, "can't be settled");
+  test_assert_error (error, EBB_ERROR_STATE, "can't be finalized");
   g_clear_error (&error);
   g_assert_false (ebb_optimizer_clip_grad_norm (optimizer, 1, NULL, &error));
-  test_assert_error (error, EBB_ERROR_STATE, "can't be settled");
+  test_assert_error (error, EBB_ERROR_STATE, "can't be finalized");
   g_assert_cmpfloat (test_at (bias, 0), ==, before);
   g_assert_cmpint (ebb_optimizer_get_n_steps (optimizer), ==, 0);
-  weight->keeper = NULL;
+  weight->owner = NULL;
 }
 
 static gboolean
@@ -237,12 +237,12 @@ count_call (EbbTensor *leaf, gpointer data, GError **error)
   return TRUE;
 }
 
-/* The pass can't know when the gradient of a parameter with a keeper is final. */
+/* The pass can't know when the gradient of a parameter with an owner is final. */
 static void
-test_the_keeper_tells_of_final_gradients (void)
+test_the_owner_reports_final_gradients (void)
 {
-  const EbbKeeperFuncs none = { 0 };
-  Keeper keeper = { { &none } };
+  const EbbParameterOwnerFuncs none = { 0 };
+  Owner owner = { { &none } };
   g_autoptr (EbbModule) module = linear_new ();
   g_autoptr (EbbTensor) x = test_randn (1, 4, 2, -1);
   g_autoptr (EbbTensor) y = ebb_module_call1 (module, x, NULL);
@@ -252,7 +252,7 @@ test_the_keeper_tells_of_final_gradients (void)
 
   ebb_leaf_set_hook (weight, count_call, &n_weight);
   ebb_leaf_set_hook (bias, count_call, &n_bias);
-  weight->keeper = &keeper.keeper;
+  weight->owner = &owner.base;
   g_assert_true (ebb_leaf_notify (weight, NULL)); /* without a gradient there is nothing to tell */
   g_assert_true (ebb_tensor_backward (loss, NULL));
   g_assert_cmpuint (n_weight, ==, 0);
@@ -260,7 +260,7 @@ test_the_keeper_tells_of_final_gradients (void)
   g_assert_true (ebb_leaf_has_hook (weight));
   g_assert_true (ebb_leaf_notify (weight, NULL));
   g_assert_cmpuint (n_weight, ==, 1);
-  weight->keeper = NULL;
+  weight->owner = NULL;
   ebb_leaf_clear_hook (weight, &n_weight);
   ebb_leaf_clear_hook (bias, &n_bias);
 }
@@ -270,14 +270,14 @@ test_the_keeper_tells_of_final_gradients (void)
 static void
 test_split_parameters_are_not_changed_by_others (void)
 {
-  Keeper keeper = { { &funcs }, .n_elements = 24 };
+  Owner owner = { { &funcs }, .n_elements = 24 };
   g_autoptr (EbbModule) module = linear_new ();
   g_autoptr (EbbArgs) state = ebb_module_get_state_dict (module);
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbTensor) other = test_randn (1, 3, 2, -1);
   EbbTensor *weight = peek (module, "weight");
 
-  weight->keeper = &keeper.keeper;
+  weight->owner = &owner.base;
   g_assert_cmpuint (ebb_module_count_parameters (module), ==, 24 + 3);
   g_assert_false (ebb_module_to_dtype (module, EBB_DTYPE_BF16, &error));
   test_assert_error (error, EBB_ERROR_STATE, "Linear", "weight", "before ebb_fully_shard()");
@@ -291,9 +291,9 @@ test_split_parameters_are_not_changed_by_others (void)
   g_assert_false (ebb_module_register_parameter (module, "weight", other, &error));
   test_assert_error (error, EBB_ERROR_STATE, "\"weight\"", "before ebb_fully_shard()");
   g_clear_error (&error);
-  keeper.is_whole = TRUE; /* summoned */
+  owner.is_full = TRUE; /* summoned */
   g_assert_true (ebb_module_load_state_dict (module, state, TRUE, NULL));
-  weight->keeper = NULL;
+  weight->owner = NULL;
 }
 
 /* -- parts without elements ---------------------------------------------------------------------------------------- */
@@ -352,13 +352,14 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
-  g_test_add_func ("/keepers/norm-is-that-of-all-parts", test_norm_is_that_of_all_parts);
-  g_test_add_func ("/keepers/each-split-is-summed-once", test_each_split_is_summed_once);
-  g_test_add_func ("/keepers/steps-settle-before-they-look", test_steps_settle_before_they_look);
-  g_test_add_func ("/keepers/what-fails-to-settle-stops-the-step", test_what_fails_to_settle_stops_the_step);
-  g_test_add_func ("/keepers/the-keeper-tells-of-final-gradients", test_the_keeper_tells_of_final_gradients);
-  g_test_add_func ("/keepers/split-parameters-are-not-changed-by-others",
+  g_test_add_func ("/parameter-owners/norm-is-that-of-all-parts", test_norm_is_that_of_all_parts);
+  g_test_add_func ("/parameter-owners/each-split-is-summed-once", test_each_split_is_summed_once);
+  g_test_add_func ("/parameter-owners/steps-finalize-before-they-look", test_steps_finalize_before_they_look);
+  g_test_add_func ("/parameter-owners/an-owner-that-fails-to-finalize-stops-the-step",
+                   test_an_owner_that_fails_to_finalize_stops_the_step);
+  g_test_add_func ("/parameter-owners/the-owner-reports-final-gradients", test_the_owner_reports_final_gradients);
+  g_test_add_func ("/parameter-owners/split-parameters-are-not-changed-by-others",
                    test_split_parameters_are_not_changed_by_others);
-  g_test_add_func ("/keepers/parameters-without-elements", test_parameters_without_elements);
+  g_test_add_func ("/parameter-owners/parameters-without-elements", test_parameters_without_elements);
   return g_test_run ();
 }

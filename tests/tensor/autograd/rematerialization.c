@@ -6,8 +6,8 @@
 
 #include <glib/gstdio.h>
 
-/* What one cheap kernel makes again from what is kept anyway is not kept: norms, GELU, SiLU. Each of these is compared
- * with itself behind a view, whose data is kept as it is. */
+/* Results that one cheap kernel recomputes from tensors that are kept anyway are not kept: norms, GELU, SiLU. Each of
+ * these is compared with itself behind a view, whose data is kept as it is. */
 
 enum
 {
@@ -127,7 +127,7 @@ loss_of (EbbTensor *y, EbbTensor *weight)
   return loss;
 }
 
-/* A view has no maker that could make it again. */
+/* A view has no kernel that could rematerialize it. */
 static EbbTensor *
 seen_through_a_view (EbbTensor *y)
 {
@@ -221,13 +221,13 @@ gradients_are_the_same_to_the_last_bit (gconstpointer data)
   for (Maker maker = 0; maker < N_MAKERS; maker++)
     {
       g_auto (Leaves) kept = { 0 };
-      g_auto (Leaves) derived = { 0 };
+      g_auto (Leaves) rematerialized = { 0 };
 
       leaves_init (&kept, dtype);
-      leaves_init (&derived, dtype);
+      leaves_init (&rematerialized, dtype);
       train (maker, TRUE, NULL, &kept);
-      train (maker, FALSE, NULL, &derived);
-      assert_same_grads (&kept, &derived);
+      train (maker, FALSE, NULL, &rematerialized);
+      assert_same_grads (&kept, &rematerialized);
     }
   ebb_pop_autocast ();
 }
@@ -235,7 +235,7 @@ gradients_are_the_same_to_the_last_bit (gconstpointer data)
 static void
 any_store_may_keep_the_operands (void)
 {
-  g_autofree char *folder = g_dir_make_tmp ("ebb-derived-XXXXXX", NULL);
+  g_autofree char *folder = g_dir_make_tmp ("ebb-rematerialized-XXXXXX", NULL);
   g_autoptr (EbbSavedTensorHooks) store = test_disk_store_new (folder);
 
   for (Maker maker = 0; maker < N_MAKERS; maker++)
@@ -408,7 +408,7 @@ double_in_place (EbbTensor *tensor)
   g_assert_no_error (error);
 }
 
-/* The product has read what it needs, and makes it again. */
+/* The product has read the result, and rematerializes it. */
 static void
 result_may_change_after_it_was_read (void)
 {
@@ -542,28 +542,28 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
-  g_test_add_data_func ("/derived/same-to-the-last-bit/f32", GINT_TO_POINTER (IN_F32),
+  g_test_add_data_func ("/rematerialization/same-to-the-last-bit/f32", GINT_TO_POINTER (IN_F32),
                         gradients_are_the_same_to_the_last_bit);
-  g_test_add_data_func ("/derived/same-to-the-last-bit/bf16", GINT_TO_POINTER (IN_BF16),
+  g_test_add_data_func ("/rematerialization/same-to-the-last-bit/bf16", GINT_TO_POINTER (IN_BF16),
                         gradients_are_the_same_to_the_last_bit);
-  g_test_add_data_func ("/derived/same-to-the-last-bit/autocast", GINT_TO_POINTER (IN_AUTOCAST),
+  g_test_add_data_func ("/rematerialization/same-to-the-last-bit/autocast", GINT_TO_POINTER (IN_AUTOCAST),
                         gradients_are_the_same_to_the_last_bit);
-  g_test_add_func ("/derived/any-store-may-keep-the-operands", any_store_may_keep_the_operands);
-  g_test_add_func ("/derived/result-is-not-kept", result_is_not_kept);
-  g_test_add_func ("/derived/block-keeps-ten-times-its-input", block_keeps_ten_times_its_input);
-  g_test_add_func ("/derived/nothing-is-held-with-gradients-off", nothing_is_held_with_gradients_off);
-  g_test_add_func ("/derived/retained-graph-holds-no-more", retained_graph_holds_no_more_of_a_recompute);
-  g_test_add_func ("/derived/graph-may-be-gone-through-again", graph_may_be_gone_through_again);
-  g_test_add_func ("/derived/single-gradients", single_gradients_are_those_of_all);
-  g_test_add_func ("/derived/result-may-change-after-it-was-read", result_may_change_after_it_was_read);
-  g_test_add_data_func ("/derived/changed-before-it-was-read/in-place", NULL,
+  g_test_add_func ("/rematerialization/any-store-may-keep-the-operands", any_store_may_keep_the_operands);
+  g_test_add_func ("/rematerialization/result-is-not-kept", result_is_not_kept);
+  g_test_add_func ("/rematerialization/block-keeps-ten-times-its-input", block_keeps_ten_times_its_input);
+  g_test_add_func ("/rematerialization/nothing-is-held-with-gradients-off", nothing_is_held_with_gradients_off);
+  g_test_add_func ("/rematerialization/retained-graph-holds-no-more", retained_graph_holds_no_more_of_a_recompute);
+  g_test_add_func ("/rematerialization/graph-may-be-gone-through-again", graph_may_be_gone_through_again);
+  g_test_add_func ("/rematerialization/single-gradients", single_gradients_are_those_of_all);
+  g_test_add_func ("/rematerialization/result-may-change-after-it-was-read", result_may_change_after_it_was_read);
+  g_test_add_data_func ("/rematerialization/changed-before-it-was-read/in-place", NULL,
                         result_that_changed_before_is_kept_as_it_is);
-  g_test_add_data_func ("/derived/changed-before-it-was-read/from-outside", "outside",
+  g_test_add_data_func ("/rematerialization/changed-before-it-was-read/from-outside", "outside",
                         result_that_changed_before_is_kept_as_it_is);
-  g_test_add_data_func ("/derived/operand-changed-before-the-result-was-read/in-place", NULL,
+  g_test_add_data_func ("/rematerialization/operand-changed-before-the-result-was-read/in-place", NULL,
                         result_whose_operand_changed_is_kept);
-  g_test_add_data_func ("/derived/operand-changed-before-the-result-was-read/from-outside", "outside",
+  g_test_add_data_func ("/rematerialization/operand-changed-before-the-result-was-read/from-outside", "outside",
                         result_whose_operand_changed_is_kept);
-  g_test_add_func ("/derived/operand-that-changed-is-an-error", operand_that_changed_is_an_error);
+  g_test_add_func ("/rematerialization/operand-that-changed-is-an-error", operand_that_changed_is_an_error);
   return g_test_run ();
 }

@@ -165,44 +165,44 @@ static void
 ops_go_on_without_data (void)
 {
   Operands real = make_operands ();
-  Operands phantoms;
+  Operands placeholders;
   guint version = ebb_tensor_get_version (real.y);
 
   ebb_thread.stopped++;
-  phantoms = make_operands ();
+  placeholders = make_operands ();
   ebb_thread.stopped--;
-  g_assert_true (phantoms.x->storage->phantom && phantoms.indices->storage->phantom);
+  g_assert_true (placeholders.x->storage->placeholder && placeholders.indices->storage->placeholder);
   for (guint i = 0; i < G_N_ELEMENTS (ops); i++)
     {
       g_autoptr (GError) error = NULL;
       g_autoptr (EbbTensor) of_real = NULL;
-      g_autoptr (EbbTensor) of_phantoms = NULL;
+      g_autoptr (EbbTensor) of_placeholders = NULL;
       g_autoptr (EbbTensor) whole = NULL;
       guint64 offset;
 
       ebb_thread.stopped++;
       of_real = ops[i](&real, &error);
       g_assert_no_error (error);
-      of_phantoms = ops[i](&phantoms, &error);
+      of_placeholders = ops[i](&placeholders, &error);
       g_assert_no_error (error);
       ebb_thread.stopped--;
       g_assert_cmpuint (ebb_tensor_get_version (real.y), ==, version);
-      g_assert_true (of_phantoms->storage->phantom);
+      g_assert_true (of_placeholders->storage->placeholder);
 
       offset = ebb_generator_get_offset (real.generator);
       ebb_generator_set_state (real.generator, 1, 0);
       whole = ops[i](&real, &error);
       g_assert_no_error (error);
       g_assert_cmpuint (ebb_generator_get_offset (real.generator), ==, offset);
-      g_assert_cmpuint (ebb_generator_get_offset (phantoms.generator), ==, offset);
+      g_assert_cmpuint (ebb_generator_get_offset (placeholders.generator), ==, offset);
       ebb_generator_set_state (real.generator, 1, 0);
-      ebb_generator_set_state (phantoms.generator, 1, 0);
+      ebb_generator_set_state (placeholders.generator, 1, 0);
       assert_same_form (of_real, whole);
-      assert_same_form (of_phantoms, whole);
+      assert_same_form (of_placeholders, whole);
       version = ebb_tensor_get_version (real.y);
     }
   free_operands (&real);
-  free_operands (&phantoms);
+  free_operands (&placeholders);
 }
 
 int

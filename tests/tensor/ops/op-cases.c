@@ -241,7 +241,7 @@ goes_on_without_data (gconstpointer data)
             continue;
           op_run_assert_same_shape (op_case->name, y[i], run.y[i]);
           if (!ebb_tensor_shares_storage (y[i], run.x[0]) && ebb_tensor_get_n_elements (y[i]) > 0)
-            g_assert_true (y[i]->storage->phantom);
+            g_assert_true (y[i]->storage->placeholder);
         }
       op_case_clear (y, OP_CASE_MAX_OUTPUTS);
       op_run_clear (&run);

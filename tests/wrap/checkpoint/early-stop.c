@@ -28,7 +28,7 @@ note_op (EbbOpObserver *observer, EbbOpCall *call, GError **error)
 {
   Watch *self = (Watch *) observer;
 
-  if (self->runs && !call->outputs[0]->storage->phantom)
+  if (self->runs && !call->outputs[0]->storage->placeholder)
     g_string_append_printf (self->ops, "%s ", call->op->name);
   self->runs = FALSE;
   return TRUE;

@@ -1,4 +1,4 @@
-"""Results that backward makes again (of a norm, of a GELU), looked at from Python."""
+"""Results that backward rematerializes (of a norm, of a GELU), looked at from Python."""
 from gi.repository import GLib
 
 from support import Ebb, TestCase, main, tensor_bytes
@@ -46,7 +46,7 @@ def gradients(look, wrap):
     return [x.grad] + [parameter.grad for parameter in module.parameters()]
 
 
-class Derived(TestCase):
+class Rematerialization(TestCase):
     def test_looking_at_them_changes_nothing(self):
         expected = gradients(never, lambda module: None)
         policies = [None, "selective", "attention", ["gelu"], ["gelu", "linear"], ["layer_norm"],
