@@ -168,7 +168,7 @@ def keep(group, strategy, layers):
     config = Ebb.GptConfig.new_preset("tiny")
     for name, value in (("vocab", 64), ("context", SEQUENCE), ("width", WIDTH), ("heads", HEADS), ("layers", layers),
                         ("dropout", 0.1), ("residual_dtype", Ebb.DType.BF16)):
-        getattr(config, f"set_{name}")(value)
+        setattr(config, name, value)
     Ebb.manual_seed(1)
     model = Ebb.Gpt.new(config)
     if "tensor" in words:

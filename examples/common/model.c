@@ -48,7 +48,7 @@ read_weights (const Options *options,
       g_prefix_error (error, "--load %s: ", options->load);
       return NULL;
     }
-  if (ebb_gpt_config_get_heads (config) > 0 || options->heads > 0 || options->preset != NULL)
+  if (config->heads > 0 || options->heads > 0 || options->preset != NULL)
     return g_steal_pointer (&config);
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "--load %s: nothing says how many heads there are: --heads, or a config.json beside it, must",
@@ -65,11 +65,11 @@ take_preset (const Options *options,
 
   if (preset == NULL)
     return;
-  ebb_gpt_config_set_layers (config, ebb_gpt_config_get_layers (preset));
-  ebb_gpt_config_set_width (config, ebb_gpt_config_get_width (preset));
-  ebb_gpt_config_set_heads (config, ebb_gpt_config_get_heads (preset));
-  ebb_gpt_config_set_context (config, ebb_gpt_config_get_context (preset));
-  ebb_gpt_config_set_vocab (config, ebb_gpt_config_get_vocab (preset));
+  config->layers = preset->layers;
+  config->width = preset->width;
+  config->heads = preset->heads;
+  config->context = preset->context;
+  config->vocab = preset->vocab;
 }
 
 /* What no option sets, and states have not always had. */
@@ -79,10 +79,10 @@ take_saved_form (EbbGptConfig *config,
 {
   const char *gelu = json_object_get_string_member_with_default (saved, "gelu", "tanh");
 
-  ebb_gpt_config_set_tied (config, json_object_get_boolean_member_with_default (saved, "tied", TRUE));
-  ebb_gpt_config_set_bias (config, json_object_get_boolean_member_with_default (saved, "bias", TRUE));
-  ebb_gpt_config_set_norm_eps (config, json_object_get_double_member_with_default (saved, "norm_eps", 1e-5));
-  ebb_gpt_config_set_gelu (config, g_strcmp0 (gelu, "exact") == 0 ? EBB_GELU_EXACT : EBB_GELU_TANH);
+  config->tied = json_object_get_boolean_member_with_default (saved, "tied", TRUE);
+  config->bias = json_object_get_boolean_member_with_default (saved, "bias", TRUE);
+  config->norm_eps = json_object_get_double_member_with_default (saved, "norm_eps", 1e-5);
+  config->gelu = g_strcmp0 (gelu, "exact") == 0 ? EBB_GELU_EXACT : EBB_GELU_TANH;
 }
 
 static gboolean
@@ -148,13 +148,11 @@ model_make_config (const Options *options,
     return NULL;
   take_preset (options, config);
   if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0 && weights == NULL)
-    ebb_gpt_config_set_vocab (config, (int) n_tokens);
+    config->vocab = (int) n_tokens;
 
-#define TAKE(size)                                                                        \
-  do                                                                                      \
-    if (options->size > 0 || sizes.size > 0)                                              \
-      ebb_gpt_config_set_##size (config, options->size > 0 ? options->size : sizes.size); \
-  while (0)
+#define TAKE(size)                         \
+  if (options->size > 0 || sizes.size > 0) \
+  config->size = options->size > 0 ? options->size : sizes.size
   TAKE (layers);
   TAKE (width);
   TAKE (heads);
@@ -162,17 +160,17 @@ model_make_config (const Options *options,
   TAKE (vocab);
 #undef TAKE
   if (weights == NULL || remembered_was_dropout_given (options))
-    ebb_gpt_config_set_dropout (config, options->dropout);
+    config->dropout = options->dropout;
   if (strcmp (options->residual, "bf16") == 0)
-    ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_BF16);
+    config->residual_dtype = EBB_DTYPE_BF16;
 
   if (!ebb_gpt_config_check (config, error))
     return NULL;
-  if ((guint) ebb_gpt_config_get_vocab (config) < n_tokens)
+  if ((guint) config->vocab < n_tokens)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    "a vocabulary of %d: --tokenizer %s has %u tokens, so --vocab must be at least that",
-                   ebb_gpt_config_get_vocab (config), options->tokenizer, n_tokens);
+                   config->vocab, options->tokenizer, n_tokens);
       return NULL;
     }
   return g_steal_pointer (&config);
@@ -207,11 +205,11 @@ get_share (const Options *options,
            const EbbGptConfig *config,
            guint n_ranks)
 {
-  double width = ebb_gpt_config_get_width (config), layers = ebb_gpt_config_get_layers (config);
-  double vocab = ebb_gpt_config_get_vocab (config), context = ebb_gpt_config_get_context (config);
+  double width = config->width, layers = config->layers;
+  double vocab = config->vocab, context = config->context;
   double n_parts = options->ranks.tensor_parallel;
   /* Norms, positions and the biases of what gives whole tensors are on all of the ranks that share the layers. */
-  double n_words = ebb_gpt_config_get_tied (config) ? 1 : 2;
+  double n_words = config->tied ? 1 : 2;
   double root = width * (n_words * vocab / n_parts + context + 2), block = width * ((12 * width + 7) / n_parts + 6);
   double all = root + layers * block;
   double n_shards = shard_get_size (&options->ranks, n_ranks / (guint) options->ranks.tensor_parallel);
@@ -232,8 +230,8 @@ get_activations (const Options *options,
                  guint n_ranks)
 {
   double n_parts = options->ranks.tensor_parallel;
-  double layers = ebb_gpt_config_get_layers (config), rows = ceil (options->batch * n_parts / n_ranks);
-  double row = (double) ebb_gpt_config_get_width (config) * ebb_gpt_config_get_context (config);
+  double layers = config->layers, rows = ceil (options->batch * n_parts / n_ranks);
+  double row = (double) config->width * config->context;
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
   /* What a block keeps at least: its input, or what its products and norms read. A store brings inputs back one by
    * one, and some ahead. */

@@ -5,16 +5,16 @@ void
 options_set_config (Options *self,
                     const EbbGptConfig *config)
 {
-  self->layers = ebb_gpt_config_get_layers (config);
-  self->width = ebb_gpt_config_get_width (config);
-  self->heads = ebb_gpt_config_get_heads (config);
-  self->context = ebb_gpt_config_get_context (config);
-  self->vocab = ebb_gpt_config_get_vocab (config);
-  self->dropout = ebb_gpt_config_get_dropout (config);
-  self->tied = ebb_gpt_config_get_tied (config);
-  self->bias = ebb_gpt_config_get_bias (config);
-  self->norm_eps = ebb_gpt_config_get_norm_eps (config);
-  self->gelu = ebb_gpt_config_get_gelu (config);
+  self->layers = config->layers;
+  self->width = config->width;
+  self->heads = config->heads;
+  self->context = config->context;
+  self->vocab = config->vocab;
+  self->dropout = config->dropout;
+  self->tied = config->tied;
+  self->bias = config->bias;
+  self->norm_eps = config->norm_eps;
+  self->gelu = config->gelu;
 }
 
 static void

@@ -17,12 +17,12 @@ const tokenizer = Ebb.ByteTokenizer.new();
 const text = Ebb.TextDataset.new([path], tokenizer, 1);
 
 const config = Ebb.GptConfig.new();
-config.set_vocab(256);
-config.set_context(context);
-config.set_width(64);
-config.set_heads(4);
-config.set_layers(4);
-config.set_dropout(0.1);
+config.vocab = 256;
+config.context = context;
+config.width = 64;
+config.heads = 4;
+config.layers = 4;
+config.dropout = 0.1;
 const model = Ebb.Gpt.new(config);
 
 Ebb.checkpoint_wrap_each(model, Ebb.TransformerBlock.$gtype);

@@ -28,8 +28,8 @@ print_head (const Options *options,
   if (config == NULL)
     return FALSE;
   printf ("GPT-2 of %d layers, width %d, %d heads, vocabulary %d, on %u tensor ranks (%s) of %s; %d x %d tokens\n",
-          ebb_gpt_config_get_layers (config), ebb_gpt_config_get_width (config), ebb_gpt_config_get_heads (config),
-          ebb_gpt_config_get_vocab (config), ebb_process_group_get_size (group),
+          config->layers, config->width, config->heads,
+          config->vocab, ebb_process_group_get_size (group),
           ebb_process_group_get_backend (group), options->device, options->batch, options->sequence);
   table_print_head ();
   return TRUE;

@@ -167,9 +167,9 @@ check_model (const Options *self,
     return refuse_text (error, "%s", failure->message);
   if (device == NULL)
     return refuse_text (error, "--device %s: %s", self->device, failure->message);
-  if (ebb_gpt_config_get_heads (config) % n_ranks == 0)
+  if (config->heads % n_ranks == 0)
     return TRUE;
-  return refuse_text (error, "--heads %d: they can't be divided among %d ranks", ebb_gpt_config_get_heads (config),
+  return refuse_text (error, "--heads %d: they can't be divided among %d ranks", config->heads,
                       n_ranks);
 }
 
@@ -231,13 +231,13 @@ options_make_config (const Options *self,
     }
   config = ebb_gpt_config_new_preset (self->preset);
   if (self->layers > 0)
-    ebb_gpt_config_set_layers (config, self->layers);
+    config->layers = self->layers;
   if (self->width > 0)
-    ebb_gpt_config_set_width (config, self->width);
+    config->width = self->width;
   if (self->heads > 0)
-    ebb_gpt_config_set_heads (config, self->heads);
-  ebb_gpt_config_set_context (config, MAX (self->sequence, ebb_gpt_config_get_context (config)));
-  ebb_gpt_config_set_vocab (config, MAX (256, ebb_gpt_config_get_vocab (config)));
-  ebb_gpt_config_set_dropout (config, self->dropout);
+    config->heads = self->heads;
+  config->context = MAX (self->sequence, config->context);
+  config->vocab = MAX (256, config->vocab);
+  config->dropout = self->dropout;
   return ebb_gpt_config_check (config, error) ? g_steal_pointer (&config) : NULL;
 }

@@ -74,9 +74,9 @@ class Ranks:
 
 def make_model(options):
     config = Ebb.GptConfig.new()
-    config.set_vocab(256)
+    config.vocab = 256
     for name in ("layers", "width", "heads", "context", "dropout"):
-        getattr(config, f"set_{name}")(getattr(options, name))
+        setattr(config, name, getattr(options, name))
     Ebb.manual_seed(options.seed)  # the same weights on all ranks
     return Ebb.Gpt(config)
 

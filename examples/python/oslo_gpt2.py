@@ -41,10 +41,10 @@ def make_config(options):
     config = Ebb.GptConfig.new_preset(options.preset)
     for name in ("layers", "width", "heads"):
         if getattr(options, name):
-            getattr(config, f"set_{name}")(getattr(options, name))
-    config.set_context(max(options.sequence, config.get_context()))
-    config.set_vocab(max(256, config.get_vocab()))
-    config.set_dropout(options.dropout)
+            setattr(config, name, getattr(options, name))
+    config.context = max(options.sequence, config.context)
+    config.vocab = max(256, config.vocab)
+    config.dropout = options.dropout
     return config
 
 
@@ -206,7 +206,7 @@ def check(parser, options, launched):
         Ebb.Device.get(options.device)
     except GLib.Error as error:
         parser.error(f"--device {options.device}: {error.message}")
-    heads, n_ranks = config.get_heads(), options.ranks or launched
+    heads, n_ranks = config.heads, options.ranks or launched
     if heads % n_ranks:
         parser.error(f"--heads {heads}: they can't be divided among {n_ranks} ranks")
 

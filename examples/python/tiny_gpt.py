@@ -20,12 +20,12 @@ CONTEXT = 64
 
 def make_model():
     config = Ebb.GptConfig.new()
-    config.set_vocab(256)
-    config.set_context(CONTEXT)
-    config.set_width(64)
-    config.set_heads(4)
-    config.set_layers(4)
-    config.set_dropout(0.1)
+    config.vocab = 256
+    config.context = CONTEXT
+    config.width = 64
+    config.heads = 4
+    config.layers = 4
+    config.dropout = 0.1
     return Ebb.Gpt(config)
 
 

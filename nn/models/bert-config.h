@@ -13,10 +13,34 @@ G_BEGIN_DECLS
 
 /**
  * EbbBertConfig:
+ * @vocab: the number of different tokens
+ * @context: the most tokens in a row
+ * @segments: the number of different segments that a token can belong to
+ * @width: the size of a token's vector
+ * @heads: the number of attention heads, which divides the width
+ * @layers: the number of blocks
+ * @hidden: the size inside the feed-forward parts, 0 for four times the width
+ * @dropout: the probability of dropout on embeddings, in attention and on each part's result
+ * @norm_eps: what the normalisations add to the variance
  *
- * The sizes and choices that make a BERT.
+ * The sizes and choices that make a BERT. Set the fields as you like; ebb_bert_config_check() and ebb_bert_new() report
+ * values that make no model.
  */
-typedef struct _EbbBertConfig EbbBertConfig;
+typedef struct
+{
+  int vocab;
+  int context;
+  int segments;
+  int width;
+  int heads;
+  int layers;
+  int hidden;
+  double dropout;
+  double norm_eps;
+
+  /*< private >*/
+  char *unknown_preset;
+} EbbBertConfig;
 
 EBB_AVAILABLE_IN_ALL
 GType ebb_bert_config_get_type (void);
@@ -39,69 +63,6 @@ void ebb_bert_config_free (EbbBertConfig *self);
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_bert_config_check (const EbbBertConfig *self,
                                 GError **error);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_vocab (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_vocab (EbbBertConfig *self,
-                                int vocab);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_context (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_context (EbbBertConfig *self,
-                                  int context);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_segments (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_segments (EbbBertConfig *self,
-                                   int segments);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_width (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_width (EbbBertConfig *self,
-                                int width);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_heads (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_heads (EbbBertConfig *self,
-                                int heads);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_layers (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_layers (EbbBertConfig *self,
-                                 int layers);
-
-EBB_AVAILABLE_IN_ALL
-int ebb_bert_config_get_hidden (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_hidden (EbbBertConfig *self,
-                                 int hidden);
-
-EBB_AVAILABLE_IN_ALL
-double ebb_bert_config_get_dropout (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_dropout (EbbBertConfig *self,
-                                  double dropout);
-
-EBB_AVAILABLE_IN_ALL
-double ebb_bert_config_get_norm_eps (const EbbBertConfig *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_bert_config_set_norm_eps (EbbBertConfig *self,
-                                   double norm_eps);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbBertConfig, ebb_bert_config_free)
 

@@ -108,7 +108,7 @@ collect_published (EbbBert *self, GError **error)
     return NULL;
   if (!add_renamed (published, own, "", "", of_model, G_N_ELEMENTS (of_model), error))
     return NULL;
-  for (int i = 0; config != NULL && i < ebb_bert_config_get_layers (config); i++)
+  for (int i = 0; config != NULL && i < config->layers; i++)
     {
       g_autofree char *own_prefix = g_strdup_printf ("layer.%d.", i);
       g_autofree char *prefix = g_strdup_printf ("bert.encoder.layer.%d.", i);

@@ -91,20 +91,20 @@ add_embeddings (EbbBert *self, GError **error)
 {
   EbbModule *module = EBB_MODULE (self);
   EbbBertConfig *config = self->config;
-  int width = ebb_bert_config_get_width (config);
+  int width = config->width;
   const struct
   {
     const char *name;
     int size;
-  } tables[] = { { "word_embeddings", ebb_bert_config_get_vocab (config) },
-                 { "position_embeddings", ebb_bert_config_get_context (config) },
-                 { "segment_embeddings", ebb_bert_config_get_segments (config) } };
+  } tables[] = { { "word_embeddings", config->vocab },
+                 { "position_embeddings", config->context },
+                 { "segment_embeddings", config->segments } };
 
   for (guint i = 0; i < G_N_ELEMENTS (tables); i++)
     if (!ebb_layer_add_child (module, tables[i].name, ebb_embedding_new (tables[i].size, width, error), error))
       return FALSE;
   return ebb_layer_add_child (module, "embeddings_norm",
-                              ebb_layer_norm_new (width, ebb_bert_config_get_norm_eps (config), TRUE, error), error);
+                              ebb_layer_norm_new (width, config->norm_eps, TRUE, error), error);
 }
 
 static gboolean
@@ -114,13 +114,13 @@ add_blocks (EbbBert *self, GError **error)
 
   if (!ebb_layer_add_child (EBB_MODULE (self), "layer", ebb_module_list_new (), error))
     return FALSE;
-  for (int i = 0; i < ebb_bert_config_get_layers (config); i++)
+  for (int i = 0; i < config->layers; i++)
     {
       g_autoptr (EbbModule) block = ebb_layer_new (
-          EBB_TYPE_TRANSFORMER_BLOCK, error, "width", ebb_bert_config_get_width (config), "heads",
-          ebb_bert_config_get_heads (config), "hidden", ebb_bert_config_get_hidden (config), "dropout",
-          ebb_bert_config_get_dropout (config), "causal", FALSE, "pre-norm", FALSE, "gelu", EBB_GELU_EXACT, "norm-eps",
-          ebb_bert_config_get_norm_eps (config), "bias", TRUE, NULL);
+          EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads",
+          config->heads, "hidden", config->hidden, "dropout",
+          config->dropout, "causal", FALSE, "pre-norm", FALSE, "gelu", EBB_GELU_EXACT, "norm-eps",
+          config->norm_eps, "bias", TRUE, NULL);
 
       if (!ebb_module_list_append (EBB_MODULE_LIST (self->layer), block, error))
         return FALSE;
@@ -132,12 +132,12 @@ static gboolean
 add_head (EbbBert *self, GError **error)
 {
   EbbModule *module = EBB_MODULE (self);
-  int width = ebb_bert_config_get_width (self->config);
-  gint64 vocab = ebb_bert_config_get_vocab (self->config);
+  int width = self->config->width;
+  gint64 vocab = self->config->vocab;
 
   return ebb_layer_add_child (module, "transform", ebb_linear_new (width, width, TRUE, error), error)
          && ebb_layer_add_child (module, "transform_norm",
-                                 ebb_layer_norm_new (width, ebb_bert_config_get_norm_eps (self->config), TRUE, error),
+                                 ebb_layer_norm_new (width, self->config->norm_eps, TRUE, error),
                                  error)
          && ebb_layer_add_parameter (module, "output_bias", EBB_INIT_CONSTANT, 0, &vocab, 1, error);
 }
@@ -192,11 +192,11 @@ check_tokens (EbbBert *self, EbbTensor *tokens, GError **error)
   g_autofree char *shape = NULL;
 
   if (ebb_tensor_get_n_dims (tokens) == 2
-      && ebb_tensor_get_dim (tokens, 1) <= ebb_bert_config_get_context (self->config))
+      && ebb_tensor_get_dim (tokens, 1) <= self->config->context)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tokens);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape, ebb_bert_config_get_context (self->config));
+               ebb_module_get_type_name (EBB_MODULE (self)), shape, self->config->context);
   return FALSE;
 }
 
@@ -233,7 +233,7 @@ embed (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, GError **error)
   g_autoptr (EbbTensor) sum = ebb_add (both, positions, error);
   g_autoptr (EbbTensor) normalized = ebb_module_call1 (self->embeddings_norm, sum, error);
 
-  return ebb_dropout (normalized, ebb_bert_config_get_dropout (self->config),
+  return ebb_dropout (normalized, self->config->dropout,
                       ebb_module_get_training (EBB_MODULE (self)), NULL, error);
 }
 

@@ -151,12 +151,12 @@ check_sizes (const EbbGptConfig *config,
     const char *name;
     int size;
   } sizes[] = {
-    { "n_embd", ebb_gpt_config_get_width (config) },
-    { "n_layer", ebb_gpt_config_get_layers (config) },
-    { "n_positions", ebb_gpt_config_get_context (config) },
-    { "n_ctx", ebb_gpt_config_get_context (config) },
-    { "vocab_size", ebb_gpt_config_get_vocab (config) },
-    { "n_inner", 4 * ebb_gpt_config_get_width (config) },
+    { "n_embd", config->width },
+    { "n_layer", config->layers },
+    { "n_positions", config->context },
+    { "n_ctx", config->context },
+    { "vocab_size", config->vocab },
+    { "n_inner", 4 * config->width },
   };
 
   for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
@@ -206,10 +206,10 @@ take_heads (EbbGptConfig *config,
     return FALSE;
   if (heads == 0)
     return TRUE;
-  before = g_strdup_printf ("%d, as the metadata of the file says", ebb_gpt_config_get_heads (config));
-  if (ebb_gpt_config_get_heads (config) != 0 && ebb_gpt_config_get_heads (config) != heads)
+  before = g_strdup_printf ("%d, as the metadata of the file says", config->heads);
+  if (config->heads != 0 && config->heads != heads)
     return refuse (source, HEADS_KEY, before, error);
-  ebb_gpt_config_set_heads (config, heads);
+  config->heads = heads;
   return TRUE;
 }
 
@@ -237,11 +237,11 @@ take_rates (EbbGptConfig *config,
             GError **error)
 {
   static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop", "attn_pdrop" };
-  double eps = ebb_gpt_config_get_norm_eps (config), all = -1;
+  double eps = config->norm_eps, all = -1;
 
   if (!find_number (source, NORM_EPS_KEY, G_MAXDOUBLE, &eps, error))
     return FALSE;
-  ebb_gpt_config_set_norm_eps (config, eps);
+  config->norm_eps = eps;
   for (guint i = 0; i < G_N_ELEMENTS (dropouts); i++)
     {
       double one = all;
@@ -255,7 +255,7 @@ take_rates (EbbGptConfig *config,
         all = one;
     }
   if (all >= 0)
-    ebb_gpt_config_set_dropout (config, all);
+    config->dropout = all;
   return TRUE;
 }
 
@@ -274,7 +274,7 @@ take_gelu (EbbGptConfig *config,
 
       if (strcmp (text, name) == 0)
         {
-          ebb_gpt_config_set_gelu (config, gelus[i].gelu);
+          config->gelu = gelus[i].gelu;
           return TRUE;
         }
     }
@@ -294,11 +294,11 @@ take_tied (EbbGptConfig *config,
     return TRUE;
   if (strcmp (text, "true") != 0 && strcmp (text, "false") != 0)
     return refuse (source, TIED_KEY, "true or false", error);
-  if (strcmp (text, "true") == 0 && !ebb_gpt_config_get_tied (config))
+  if (strcmp (text, "true") == 0 && !config->tied)
     return refuse (source, TIED_KEY, "false, as lm_head.weight differs from wte.weight", error);
   if (strcmp (text, "false") == 0 && !has_head)
     return refuse (source, TIED_KEY, "true, as there is no lm_head.weight", error);
-  ebb_gpt_config_set_tied (config, strcmp (text, "true") == 0);
+  config->tied = strcmp (text, "true") == 0;
   return TRUE;
 }
 
@@ -401,13 +401,13 @@ take_shapes (EbbGptConfig *config,
           "and each block up to the last one must be there");
       return FALSE;
     }
-  ebb_gpt_config_set_vocab (config, (int) MIN (ebb_tensor_get_dim (words, 0), G_MAXINT));
-  ebb_gpt_config_set_width (config, (int) MIN (ebb_tensor_get_dim (words, 1), G_MAXINT / 4));
-  ebb_gpt_config_set_context (config, (int) MIN (ebb_tensor_get_dim (positions, 0), G_MAXINT));
-  ebb_gpt_config_set_layers (config, layers);
-  ebb_gpt_config_set_heads (config, 0);
-  ebb_gpt_config_set_bias (config, ebb_gpt2_find (state, "ln_f.bias") != NULL);
-  ebb_gpt_config_set_tied (config, ebb_gpt2_is_tied (state));
+  config->vocab = (int) MIN (ebb_tensor_get_dim (words, 0), G_MAXINT);
+  config->width = (int) MIN (ebb_tensor_get_dim (words, 1), G_MAXINT / 4);
+  config->context = (int) MIN (ebb_tensor_get_dim (positions, 0), G_MAXINT);
+  config->layers = layers;
+  config->heads = 0;
+  config->bias = ebb_gpt2_find (state, "ln_f.bias") != NULL;
+  config->tied = ebb_gpt2_is_tied (state);
   return TRUE;
 }
 
@@ -452,10 +452,10 @@ ebb_gpt_config_new_from_gpt2 (EbbArgs *state,
   if (!take_shapes (config, state, error) || !take (config, &file, has_head, error)
       || (config_path != NULL && (!read_config (&beside, error) || !take (config, &beside, has_head, error))))
     return NULL;
-  width = ebb_gpt_config_get_width (config);
-  if (ebb_gpt_config_get_heads (config) == 0 && width % USUAL_HEAD_WIDTH == 0)
+  width = config->width;
+  if (config->heads == 0 && width % USUAL_HEAD_WIDTH == 0)
     {
-      ebb_gpt_config_set_heads (config, width / USUAL_HEAD_WIDTH);
+      config->heads = width / USUAL_HEAD_WIDTH;
       g_message ("nothing says how many heads there are: %d are taken, each %d wide", width / USUAL_HEAD_WIDTH,
                  USUAL_HEAD_WIDTH);
     }
@@ -481,11 +481,11 @@ ebb_gpt_config_to_gpt2_metadata (const EbbGptConfig *self)
   g_return_val_if_fail (self != NULL, NULL);
 
   metadata = ebb_args_new (EBB_ARGS_DICT);
-  heads = g_strdup_printf ("%d", ebb_gpt_config_get_heads (self));
-  g_ascii_dtostr (eps, sizeof eps, ebb_gpt_config_get_norm_eps (self));
+  heads = g_strdup_printf ("%d", self->heads);
+  g_ascii_dtostr (eps, sizeof eps, self->norm_eps);
   ebb_args_add_string (metadata, "format", "pt"); /* what readers of GPT-2's file ask for */
   ebb_args_add_string (metadata, HEADS_KEY, heads);
   ebb_args_add_string (metadata, NORM_EPS_KEY, eps);
-  ebb_args_add_string (metadata, GELU_KEY, ebb_gpt_config_get_gelu (self) == EBB_GELU_TANH ? "gelu_new" : "gelu");
+  ebb_args_add_string (metadata, GELU_KEY, self->gelu == EBB_GELU_TANH ? "gelu_new" : "gelu");
   return metadata;
 }

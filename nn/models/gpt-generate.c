@@ -106,7 +106,7 @@ extend (EbbGpt *self,
         GError **error)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (self);
-  gint64 context = ebb_gpt_config_get_context (config);
+  gint64 context = config->context;
   EbbTensor *sequence = ebb_cast (tokens, EBB_DTYPE_I64, error);
 
   for (int i = 0; sequence != NULL && i < n_tokens; i++)

@@ -112,7 +112,7 @@ ebb_gpt_load_gpt2 (EbbGpt *self, EbbArgs *state, GError **error)
 
   config = ebb_gpt_get_config (self);
   ebb_push_grad_enabled (FALSE);
-  own = from_gpt2 (state, config == NULL || ebb_gpt_config_get_tied (config), error);
+  own = from_gpt2 (state, config == NULL || config->tied, error);
   ebb_pop_grad_enabled ();
   return own != NULL && ebb_module_load_state_dict (EBB_MODULE (self), own, TRUE, error);
 }

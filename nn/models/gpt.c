@@ -85,13 +85,13 @@ add_blocks (EbbGpt *self, GError **error)
 {
   EbbGptConfig *config = self->config;
 
-  for (int i = 0; i < ebb_gpt_config_get_layers (config); i++)
+  for (int i = 0; i < config->layers; i++)
     {
       g_autoptr (EbbModule) block = ebb_layer_new (
-          EBB_TYPE_TRANSFORMER_BLOCK, error, "width", ebb_gpt_config_get_width (config), "heads",
-          ebb_gpt_config_get_heads (config), "dropout", ebb_gpt_config_get_dropout (config), "causal", TRUE, "pre-norm",
-          TRUE, "gelu", ebb_gpt_config_get_gelu (config), "norm-eps", ebb_gpt_config_get_norm_eps (config), "bias",
-          ebb_gpt_config_get_bias (config), NULL);
+          EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads",
+          config->heads, "dropout", config->dropout, "causal", TRUE, "pre-norm",
+          TRUE, "gelu", config->gelu, "norm-eps", config->norm_eps, "bias",
+          config->bias, NULL);
 
       if (!ebb_module_list_append (EBB_MODULE_LIST (self->h), block, error))
         return FALSE;
@@ -104,7 +104,7 @@ add_blocks (EbbGpt *self, GError **error)
 static gboolean
 initialize (EbbGpt *self, GError **error)
 {
-  double residual_scale = 1 / sqrt (2.0 * ebb_gpt_config_get_layers (self->config));
+  double residual_scale = 1 / sqrt (2.0 * self->config->layers);
   g_auto (GStrv) names = ebb_module_get_parameter_names (EBB_MODULE (self), TRUE);
   guint n;
   EbbTensor **parameters = ebb_module_get_parameters (EBB_MODULE (self), TRUE, &n);
@@ -133,19 +133,19 @@ add_children (EbbGpt *self, GError **error)
 {
   EbbModule *module = EBB_MODULE (self);
   EbbGptConfig *config = self->config;
-  int width = ebb_gpt_config_get_width (config);
+  int width = config->width;
 
-  return ebb_layer_add_child (module, "wte", ebb_embedding_new (ebb_gpt_config_get_vocab (config), width, error), error)
-         && ebb_layer_add_child (module, "wpe", ebb_embedding_new (ebb_gpt_config_get_context (config), width, error),
+  return ebb_layer_add_child (module, "wte", ebb_embedding_new (config->vocab, width, error), error)
+         && ebb_layer_add_child (module, "wpe", ebb_embedding_new (config->context, width, error),
                                  error)
          && ebb_layer_add_child (module, "h", ebb_module_list_new (), error) && add_blocks (self, error)
          && ebb_layer_add_child (
              module, "ln_f",
-             ebb_layer_norm_new (width, ebb_gpt_config_get_norm_eps (config), ebb_gpt_config_get_bias (config), error),
+             ebb_layer_norm_new (width, config->norm_eps, config->bias, error),
              error)
-         && (ebb_gpt_config_get_tied (config)
+         && (config->tied
              || ebb_layer_add_child (module, "lm_head",
-                                     ebb_linear_new (width, ebb_gpt_config_get_vocab (config), FALSE, error), error));
+                                     ebb_linear_new (width, config->vocab, FALSE, error), error));
 }
 
 static gboolean
@@ -175,11 +175,11 @@ check_tokens (EbbGpt *self, EbbTensor *tokens, GError **error)
   g_autofree char *shape = NULL;
 
   if (ebb_tensor_get_n_dims (tokens) == 2
-      && ebb_tensor_get_dim (tokens, 1) <= ebb_gpt_config_get_context (self->config))
+      && ebb_tensor_get_dim (tokens, 1) <= self->config->context)
     return TRUE;
   shape = ebb_tensor_shape_to_string (tokens);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape, ebb_gpt_config_get_context (self->config));
+               ebb_module_get_type_name (EBB_MODULE (self)), shape, self->config->context);
   return FALSE;
 }
 
@@ -190,7 +190,7 @@ embed (EbbGpt *self, EbbTensor *tokens, GError **error)
                                               ebb_tensor_get_device (tokens), error);
   g_autoptr (EbbTensor) positions = ebb_module_call1 (self->wpe, indices, error);
   g_autoptr (EbbTensor) words = ebb_module_call1 (self->wte, tokens, error);
-  EbbDType dtype = ebb_gpt_config_get_residual_dtype (self->config), autocast_dtype;
+  EbbDType dtype = self->config->residual_dtype, autocast_dtype;
   g_autoptr (EbbTensor) sum = ebb_add (words, positions, error);
 
   if (sum != NULL && ebb_autocast_get (&autocast_dtype) && autocast_dtype == dtype)
@@ -200,7 +200,7 @@ embed (EbbGpt *self, EbbTensor *tokens, GError **error)
       ebb_tensor_unref (sum);
       sum = lowered;
     }
-  return ebb_dropout (sum, ebb_gpt_config_get_dropout (self->config), ebb_module_get_training (EBB_MODULE (self)), NULL,
+  return ebb_dropout (sum, self->config->dropout, ebb_module_get_training (EBB_MODULE (self)), NULL,
                       error);
 }
 

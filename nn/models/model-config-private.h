@@ -3,9 +3,27 @@
 
 #include <glib.h>
 
-/* What the configurations of all transformer models have to fulfil. */
+/* The presets and the checks that the configurations of all transformer models share. */
 
 G_BEGIN_DECLS
+
+typedef struct
+{
+  const char *name;
+  int vocab, context, width, heads, layers;
+} EbbModelPreset;
+
+/* The preset called @name. Where there is none, the first one, and *@unknown is a copy of @name that errors can show.
+ */
+const EbbModelPreset *ebb_model_preset_find (const EbbModelPreset *presets,
+                                             guint n_presets,
+                                             const char *name,
+                                             char **unknown);
+/* Fills @names, which has room for one more than there are presets, at the first call; returns it. */
+const char *const *ebb_model_preset_list (const EbbModelPreset *presets,
+                                          guint n_presets,
+                                          const char **names,
+                                          gsize *is_filled);
 
 typedef struct
 {
@@ -13,11 +31,11 @@ typedef struct
   int value, least;
 } EbbConfigSize;
 
-/* @unknown_preset: the name that was asked for and is none of @presets, or NULL. */
+/* @unknown_preset: a name that none of @presets has, or NULL. */
 gboolean ebb_model_config_check_preset (const char *unknown_preset,
                                         const char *const *presets,
                                         GError **error);
-/* @model: how errors call it. */
+/* @model: its name in errors. */
 gboolean ebb_model_config_check_sizes (const char *model,
                                        const EbbConfigSize *sizes,
                                        guint n_sizes,

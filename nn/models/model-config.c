@@ -3,6 +3,30 @@
 
 #include "tensor/error.h"
 
+#include <string.h>
+
+const EbbModelPreset *
+ebb_model_preset_find (const EbbModelPreset *presets, guint n_presets, const char *name, char **unknown)
+{
+  for (guint i = 0; i < n_presets; i++)
+    if (strcmp (presets[i].name, name) == 0)
+      return &presets[i];
+  *unknown = g_utf8_make_valid (name, -1);
+  return presets;
+}
+
+const char *const *
+ebb_model_preset_list (const EbbModelPreset *presets, guint n_presets, const char **names, gsize *is_filled)
+{
+  if (g_once_init_enter (is_filled))
+    {
+      for (guint i = 0; i < n_presets; i++)
+        names[i] = presets[i].name;
+      g_once_init_leave (is_filled, 1);
+    }
+  return names;
+}
+
 gboolean
 ebb_model_config_check_preset (const char *unknown_preset, const char *const *presets, GError **error)
 {

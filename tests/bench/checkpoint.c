@@ -289,11 +289,11 @@ make_gpt (GError **error)
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "no preset \"%s\"", preset);
       return NULL;
     }
-  ebb_gpt_config_set_context (config, context);
-  ebb_gpt_config_set_dropout (config, 0);
+  config->context = context;
+  config->dropout = 0;
   if (layers > 0)
-    ebb_gpt_config_set_layers (config, layers);
-  widest_bytes = (guint64) batch * (guint64) context * 4 * (guint64) ebb_gpt_config_get_width (config)
+    config->layers = layers;
+  widest_bytes = (guint64) batch * (guint64) context * 4 * (guint64) config->width
                  * (bf16 ? 2 : 4);
   return ebb_gpt_new (config, error);
 }
@@ -330,7 +330,7 @@ run_step (EbbModule *model,
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (EBB_GPT (model));
   const gint64 shape[] = { batch, context };
-  gint64 vocab = ebb_gpt_config_get_vocab (config), start;
+  gint64 vocab = config->vocab, start;
   g_autoptr (EbbTensor) tokens = ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error);
   g_autoptr (EbbTensor) targets = ebb_randint (0, vocab, shape, 2, EBB_DTYPE_I64, NULL, NULL, error);
   g_autoptr (EbbTensor) loss = NULL;

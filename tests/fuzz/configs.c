@@ -33,11 +33,11 @@ make_model (void)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
 
-  ebb_gpt_config_set_layers (config, 2);
-  ebb_gpt_config_set_width (config, 8);
-  ebb_gpt_config_set_heads (config, 1);
-  ebb_gpt_config_set_context (config, 4);
-  ebb_gpt_config_set_vocab (config, 4);
+  config->layers = 2;
+  config->width = 8;
+  config->heads = 1;
+  config->context = 4;
+  config->vocab = 4;
   return ebb_gpt_new (config, NULL);
 }
 

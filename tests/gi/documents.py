@@ -133,12 +133,12 @@ def read_rows():
 def make_names():
     Ebb.manual_seed(1)
     config = Ebb.GptConfig.new()
-    config.set_vocab(64)
-    config.set_context(64)
-    config.set_width(64)
-    config.set_heads(4)
-    config.set_layers(2)
-    config.set_dropout(0.1)
+    config.vocab = 64
+    config.context = 64
+    config.width = 64
+    config.heads = 4
+    config.layers = 2
+    config.dropout = 0.1
     model = Ebb.Gpt(config)
     tokens = Ebb.randint(0, 64, 2, 64)
 

@@ -189,7 +189,7 @@ class State(TestCase):
     def test_the_weights_of_a_gpt2_say_what_model_they_are(self):
         config = Ebb.GptConfig.new_preset("tiny")
         for name, value in ("layers", 2), ("width", 32), ("heads", 8), ("tied", False), ("norm_eps", 1e-6):
-            getattr(config, f"set_{name}")(value)
+            setattr(config, name, value)
         model = Ebb.Gpt(config).eval()
         tokens = Ebb.randint(0, 256, 2, 8)
         with tempfile.TemporaryDirectory() as folder:
@@ -201,11 +201,11 @@ class State(TestCase):
                 file.write('{"n_head": 8, "layer_norm_epsilon": 1e-06, "tie_word_embeddings": false}')
             published = Ebb.GptConfig.new_from_gpt2(state, None, beside)
         for one in again, published:
-            self.assertEqual((one.get_heads(), one.get_tied(), one.get_norm_eps()), (8, False, 1e-6))
+            self.assertEqual((one.heads, one.tied, one.norm_eps), (8, False, 1e-6))
             loaded = Ebb.Gpt(one).eval()
             loaded.load_gpt2(state)
             self.assertEqual(loaded(tokens).tolist(), model(tokens).tolist())
-        again.set_tied(True)
+        again.tied = True
         with self.assertRaisesRegex(GLib.Error, "lm_head.weight differs from wte.weight"):
             Ebb.Gpt(again).load_gpt2(state)
 

@@ -34,7 +34,7 @@ def make_gpt2(folder):
     """A small GPT-2 in the files that are published of one, and texts."""
     config = Ebb.GptConfig.new()
     for name, value in {"vocab": 477, "context": 128, "width": 64, "heads": 4, "layers": 4, "dropout": 0}.items():
-        getattr(config, f"set_{name}")(value)
+        setattr(config, name, value)
     Ebb.manual_seed(1)
     os.mkdir(os.path.join(folder, "gpt2"))
     for name in ("vocab.json", "merges.txt"):

@@ -83,7 +83,7 @@ class Stacks(TestCase):
     def test_the_layers_of_a_gpt(self):
         config = Ebb.GptConfig.new()
         for name, value in (("layers", 3), ("width", 16), ("heads", 2), ("context", 8), ("vocab", 11)):
-            getattr(config, f"set_{name}")(value)
+            setattr(config, name, value)
         model = Ebb.Gpt(config)
         tokens = Ebb.arange(8).to("int64").reshape(1, 8)
         plain = train(model, lambda _: model(tokens))

@@ -9,8 +9,8 @@ const group = Ebb.init_process_group('single');
 function makeGpt() {
     const config = Ebb.GptConfig.new();
     for (const [name, value] of Object.entries({layers: 2, width: 16, heads: 4, context: 8, vocab: 32}))
-        config[`set_${name}`](value);
-    config.set_dropout(0);
+        config[name] = value;
+    config.dropout = 0;
     Ebb.manual_seed(1);
     return Ebb.Gpt.new(config);
 }

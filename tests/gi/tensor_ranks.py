@@ -12,8 +12,8 @@ VOCAB, CONTEXT = 32, 8
 def make_gpt(dropout=0.0):
     config = Ebb.GptConfig.new()
     for name, value in (("layers", 2), ("width", 16), ("heads", 4), ("context", CONTEXT), ("vocab", VOCAB)):
-        getattr(config, f"set_{name}")(value)
-    config.set_dropout(dropout)
+        setattr(config, name, value)
+    config.dropout = dropout
     Ebb.manual_seed(1)
     return Ebb.Gpt(config)
 

@@ -14,23 +14,23 @@ def mlp():
 
 def gpt():
     config = Ebb.GptConfig.new()
-    config.set_vocab(32)
-    config.set_context(16)
-    config.set_width(16)
-    config.set_heads(2)
-    config.set_layers(2)
-    config.set_dropout(0.1)
+    config.vocab = 32
+    config.context = 16
+    config.width = 16
+    config.heads = 2
+    config.layers = 2
+    config.dropout = 0.1
     return Ebb.Gpt(config)
 
 
 def bert():
     config = Ebb.BertConfig.new_preset("tiny")
-    config.set_vocab(32)
-    config.set_context(16)
-    config.set_width(16)
-    config.set_heads(2)
-    config.set_layers(2)
-    config.set_hidden(32)
+    config.vocab = 32
+    config.context = 16
+    config.width = 16
+    config.heads = 2
+    config.layers = 2
+    config.hidden = 32
     return Ebb.Bert(config)
 
 

@@ -10,7 +10,7 @@ make_models (gboolean drawn, EbbModule **gpt, EbbModule **bert)
   g_autoptr (EbbBertConfig) bert_config = ebb_bert_config_new_preset ("tiny");
   g_autoptr (GError) error = NULL;
 
-  ebb_gpt_config_set_tied (gpt_config, FALSE);
+  gpt_config->tied = FALSE;
   ebb_manual_seed (3);
   if (!drawn)
     ebb_push_initialization_skipped ();

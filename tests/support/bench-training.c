@@ -15,19 +15,19 @@ make_gpt (const BenchSettings *settings,
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset (settings->preset ? settings->preset : "gpt2");
 
-  ebb_gpt_config_set_context (config, settings->context);
-  ebb_gpt_config_set_dropout (config, 0);
+  config->context = settings->context;
+  config->dropout = 0;
   if (g_strcmp0 (settings->residual, "bf16") == 0)
-    ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_BF16);
+    config->residual_dtype = EBB_DTYPE_BF16;
   if (settings->layers > 0)
-    ebb_gpt_config_set_layers (config, settings->layers);
+    config->layers = settings->layers;
   if (settings->width > 0)
-    ebb_gpt_config_set_width (config, settings->width);
+    config->width = settings->width;
   if (settings->heads > 0)
-    ebb_gpt_config_set_heads (config, settings->heads);
+    config->heads = settings->heads;
   if (settings->vocab > 0)
-    ebb_gpt_config_set_vocab (config, settings->vocab);
-  *vocab = ebb_gpt_config_get_vocab (config);
+    config->vocab = settings->vocab;
+  *vocab = config->vocab;
   return ebb_gpt_new (config, error);
 }
 
@@ -38,20 +38,20 @@ make_bert (const BenchSettings *settings,
 {
   g_autoptr (EbbBertConfig) config = ebb_bert_config_new_preset (settings->preset);
 
-  ebb_bert_config_set_context (config, MAX (settings->context, ebb_bert_config_get_context (config)));
-  ebb_bert_config_set_dropout (config, 0);
+  config->context = MAX (settings->context, config->context);
+  config->dropout = 0;
   if (settings->layers > 0)
-    ebb_bert_config_set_layers (config, settings->layers);
+    config->layers = settings->layers;
   if (settings->width > 0)
     {
-      ebb_bert_config_set_width (config, settings->width);
-      ebb_bert_config_set_hidden (config, 0);
+      config->width = settings->width;
+      config->hidden = 0;
     }
   if (settings->heads > 0)
-    ebb_bert_config_set_heads (config, settings->heads);
+    config->heads = settings->heads;
   if (settings->vocab > 0)
-    ebb_bert_config_set_vocab (config, settings->vocab);
-  *vocab = ebb_bert_config_get_vocab (config);
+    config->vocab = settings->vocab;
+  *vocab = config->vocab;
   return ebb_bert_new (config, error);
 }
 

@@ -60,13 +60,13 @@ test_fixture_gpt (int vocab,
   g_autoptr (GError) error = NULL;
   EbbModule *gpt;
 
-  ebb_gpt_config_set_vocab (config, vocab);
-  ebb_gpt_config_set_context (config, context);
-  ebb_gpt_config_set_width (config, width);
-  ebb_gpt_config_set_heads (config, 4);
-  ebb_gpt_config_set_layers (config, 2);
-  ebb_gpt_config_set_dropout (config, 0);
-  ebb_gpt_config_set_gelu (config, gelu);
+  config->vocab = vocab;
+  config->context = context;
+  config->width = width;
+  config->heads = 4;
+  config->layers = 2;
+  config->dropout = 0;
+  config->gelu = gelu;
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
   return gpt;

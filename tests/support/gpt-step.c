@@ -23,12 +23,12 @@ test_gpt_step_model (int layers, double dropout)
   g_autoptr (GError) error = NULL;
   EbbModule *gpt;
 
-  ebb_gpt_config_set_layers (config, layers);
-  ebb_gpt_config_set_width (config, TEST_GPT_WIDTH);
-  ebb_gpt_config_set_heads (config, TEST_GPT_HEADS);
-  ebb_gpt_config_set_context (config, TEST_GPT_CONTEXT);
-  ebb_gpt_config_set_vocab (config, VOCAB);
-  ebb_gpt_config_set_dropout (config, dropout);
+  config->layers = layers;
+  config->width = TEST_GPT_WIDTH;
+  config->heads = TEST_GPT_HEADS;
+  config->context = TEST_GPT_CONTEXT;
+  config->vocab = VOCAB;
+  config->dropout = dropout;
   ebb_manual_seed (7);
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);

@@ -19,12 +19,12 @@ test_ranks_model (guint n_layers, double dropout, guint64 seed)
   g_autoptr (GError) error = NULL;
   EbbModule *gpt;
 
-  ebb_gpt_config_set_layers (config, (int) n_layers);
-  ebb_gpt_config_set_width (config, TEST_RANKS_WIDTH);
-  ebb_gpt_config_set_heads (config, 4);
-  ebb_gpt_config_set_context (config, TEST_RANKS_CONTEXT);
-  ebb_gpt_config_set_vocab (config, TEST_RANKS_VOCAB);
-  ebb_gpt_config_set_dropout (config, dropout);
+  config->layers = (int) n_layers;
+  config->width = TEST_RANKS_WIDTH;
+  config->heads = 4;
+  config->context = TEST_RANKS_CONTEXT;
+  config->vocab = TEST_RANKS_VOCAB;
+  config->dropout = dropout;
   ebb_manual_seed (seed);
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);

@@ -66,12 +66,12 @@ test_gpt_new (void)
   GError *error = NULL;
   EbbModule *gpt;
 
-  ebb_gpt_config_set_layers (config, 3);
-  ebb_gpt_config_set_width (config, 48);
-  ebb_gpt_config_set_heads (config, 4);
-  ebb_gpt_config_set_context (config, 24);
-  ebb_gpt_config_set_vocab (config, 61);
-  ebb_gpt_config_set_dropout (config, 0.1);
+  config->layers = 3;
+  config->width = 48;
+  config->heads = 4;
+  config->context = 24;
+  config->vocab = 61;
+  config->dropout = 0.1;
   ebb_manual_seed (7);
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);

@@ -17,13 +17,13 @@ make_bert (const TestParallel *self, GError **error)
   g_autoptr (EbbBertConfig) config = ebb_bert_config_new ();
   int width = get_size (self->width, 32);
 
-  ebb_bert_config_set_layers (config, get_size (self->n_layers, 2));
-  ebb_bert_config_set_width (config, width);
-  ebb_bert_config_set_heads (config, get_size (self->heads, 4));
-  ebb_bert_config_set_hidden (config, 4 * width);
-  ebb_bert_config_set_context (config, get_size (self->context, 16));
-  ebb_bert_config_set_vocab (config, get_size (self->vocab, 30));
-  ebb_bert_config_set_dropout (config, self->dropout);
+  config->layers = get_size (self->n_layers, 2);
+  config->width = width;
+  config->heads = get_size (self->heads, 4);
+  config->hidden = 4 * width;
+  config->context = get_size (self->context, 16);
+  config->vocab = get_size (self->vocab, 30);
+  config->dropout = self->dropout;
   return ebb_bert_new (config, error);
 }
 
@@ -32,13 +32,13 @@ make_gpt (const TestParallel *self, GError **error)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
 
-  ebb_gpt_config_set_layers (config, get_size (self->n_layers, 2));
-  ebb_gpt_config_set_width (config, get_size (self->width, 32));
-  ebb_gpt_config_set_heads (config, get_size (self->heads, 4));
-  ebb_gpt_config_set_context (config, get_size (self->context, 16));
-  ebb_gpt_config_set_vocab (config, get_size (self->vocab, 30));
-  ebb_gpt_config_set_dropout (config, self->dropout);
-  ebb_gpt_config_set_tied (config, !self->is_untied);
+  config->layers = get_size (self->n_layers, 2);
+  config->width = get_size (self->width, 32);
+  config->heads = get_size (self->heads, 4);
+  config->context = get_size (self->context, 16);
+  config->vocab = get_size (self->vocab, 30);
+  config->dropout = self->dropout;
+  config->tied = !self->is_untied;
   return ebb_gpt_new (config, error);
 }
 

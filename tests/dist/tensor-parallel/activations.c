@@ -106,13 +106,13 @@ make_model (Strategy strategy,
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
   g_autoptr (EbbModule) model = NULL;
 
-  ebb_gpt_config_set_vocab (config, VOCAB);
-  ebb_gpt_config_set_context (config, SEQUENCE);
-  ebb_gpt_config_set_width (config, WIDTH);
-  ebb_gpt_config_set_heads (config, HEADS);
-  ebb_gpt_config_set_layers (config, layers);
-  ebb_gpt_config_set_dropout (config, DROPOUT);
-  ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_BF16);
+  config->vocab = VOCAB;
+  config->context = SEQUENCE;
+  config->width = WIDTH;
+  config->heads = HEADS;
+  config->layers = layers;
+  config->dropout = DROPOUT;
+  config->residual_dtype = EBB_DTYPE_BF16;
   ebb_manual_seed (1);
   model = ebb_gpt_new (config, error);
   if (model == NULL || (strategy != NONE && !divide (model, strategy, group, error))

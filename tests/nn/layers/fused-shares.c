@@ -114,12 +114,12 @@ train (gboolean wrap,
   EbbTensor **grads;
 
   ebb_manual_seed (3);
-  ebb_gpt_config_set_layers (config, 2);
-  ebb_gpt_config_set_width (config, 16);
-  ebb_gpt_config_set_heads (config, 2);
-  ebb_gpt_config_set_context (config, 8);
-  ebb_gpt_config_set_vocab (config, 64);
-  ebb_gpt_config_set_tied (config, FALSE);
+  config->layers = 2;
+  config->width = 16;
+  config->heads = 2;
+  config->context = 8;
+  config->vocab = 64;
+  config->tied = FALSE;
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
   head = ebb_module_get_child (gpt, "lm_head");

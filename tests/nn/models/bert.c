@@ -19,14 +19,14 @@ small_config (double dropout)
 {
   EbbBertConfig *config = ebb_bert_config_new_preset ("tiny");
 
-  ebb_bert_config_set_vocab (config, VOCAB);
-  ebb_bert_config_set_context (config, CONTEXT);
-  ebb_bert_config_set_segments (config, 3);
-  ebb_bert_config_set_width (config, 32);
-  ebb_bert_config_set_heads (config, 4);
-  ebb_bert_config_set_layers (config, 2);
-  ebb_bert_config_set_hidden (config, 96);
-  ebb_bert_config_set_dropout (config, dropout);
+  config->vocab = VOCAB;
+  config->context = CONTEXT;
+  config->segments = 3;
+  config->width = 32;
+  config->heads = 4;
+  config->layers = 2;
+  config->hidden = 96;
+  config->dropout = dropout;
   return config;
 }
 
@@ -120,17 +120,17 @@ presets_have_the_published_sizes (void)
   for (guint i = 0; i < G_N_ELEMENTS (expected); i++)
     {
       g_autoptr (EbbBertConfig) config = ebb_bert_config_new_preset (expected[i].name);
-      double width = ebb_bert_config_get_width (config), hidden = ebb_bert_config_get_hidden (config);
-      double vocab = ebb_bert_config_get_vocab (config);
+      double width = config->width, hidden = config->hidden;
+      double vocab = config->vocab;
       double block = 4 * width * (width + 1) + hidden * (width + 1) + width * (hidden + 1) + 4 * width;
-      double tables = vocab + ebb_bert_config_get_context (config) + ebb_bert_config_get_segments (config);
-      double count = width * (tables + 2) + block * ebb_bert_config_get_layers (config);
+      double tables = vocab + config->context + config->segments;
+      double count = width * (tables + 2) + block * config->layers;
       double head = width * (width + 1) + 2 * width + vocab;
 
-      g_assert_cmpint (ebb_bert_config_get_layers (config), ==, expected[i].layers);
-      g_assert_cmpint (ebb_bert_config_get_width (config), ==, expected[i].width);
-      g_assert_cmpint (ebb_bert_config_get_heads (config), ==, expected[i].heads);
-      g_assert_cmpfloat (ebb_bert_config_get_norm_eps (config), ==, 1e-12);
+      g_assert_cmpint (config->layers, ==, expected[i].layers);
+      g_assert_cmpint (config->width, ==, expected[i].width);
+      g_assert_cmpint (config->heads, ==, expected[i].heads);
+      g_assert_cmpfloat (config->norm_eps, ==, 1e-12);
       g_assert_cmpfloat (count + head, ==, 1e6 * expected[i].millions);
       g_assert_cmpstr (ebb_bert_config_get_preset_names ()[i], ==, expected[i].name);
     }
@@ -149,11 +149,11 @@ bad_configurations_are_refused (void)
   g_assert_null (ebb_bert_new (unknown, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "\"bert-huge\"", "bert-base, bert-large, tiny");
   g_clear_error (&error);
-  ebb_bert_config_set_heads (uneven, 5);
+  uneven->heads = 5;
   g_assert_null (ebb_bert_new (uneven, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "32", "5 heads");
   g_clear_error (&error);
-  ebb_bert_config_set_segments (empty, 0);
+  empty->segments = 0;
   g_assert_false (ebb_bert_config_check (empty, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "segments is 0");
   g_clear_error (&error);
@@ -312,7 +312,7 @@ weights_of_another_model_are_refused (void)
   g_autoptr (EbbTensor) other = NULL;
   g_autoptr (GError) error = NULL;
 
-  ebb_bert_config_set_hidden (config, 64);
+  config->hidden = 64;
   ebb_manual_seed (2);
   wide = ebb_bert_new (config, &error);
   published = ebb_bert_to_published_state (EBB_BERT (wide), &error);

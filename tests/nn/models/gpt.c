@@ -13,12 +13,12 @@ small_config (void)
 {
   EbbGptConfig *config = ebb_gpt_config_new_preset ("tiny");
 
-  ebb_gpt_config_set_vocab (config, VOCAB);
-  ebb_gpt_config_set_context (config, CONTEXT);
-  ebb_gpt_config_set_width (config, 24);
-  ebb_gpt_config_set_heads (config, 2);
-  ebb_gpt_config_set_layers (config, 2);
-  ebb_gpt_config_set_dropout (config, 0);
+  config->vocab = VOCAB;
+  config->context = CONTEXT;
+  config->width = 24;
+  config->heads = 2;
+  config->layers = 2;
+  config->dropout = 0;
   return config;
 }
 
@@ -29,7 +29,7 @@ small_gpt (guint64 seed, gboolean tied)
   g_autoptr (GError) error = NULL;
   EbbModule *gpt;
 
-  ebb_gpt_config_set_tied (config, tied);
+  config->tied = tied;
   ebb_manual_seed (seed);
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
@@ -83,14 +83,14 @@ presets_have_the_published_sizes (void)
   for (guint i = 0; i < G_N_ELEMENTS (expected); i++)
     {
       g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset (expected[i].name);
-      double width = ebb_gpt_config_get_width (config);
+      double width = config->width;
       double block = 12 * width * width + 13 * width;
-      double count = width * (ebb_gpt_config_get_vocab (config) + ebb_gpt_config_get_context (config) + 2.0)
-                     + block * ebb_gpt_config_get_layers (config);
+      double count = width * (config->vocab + config->context + 2.0)
+                     + block * config->layers;
 
-      g_assert_cmpint (ebb_gpt_config_get_layers (config), ==, expected[i].layers);
-      g_assert_cmpint (ebb_gpt_config_get_width (config), ==, expected[i].width);
-      g_assert_cmpint (ebb_gpt_config_get_heads (config), ==, expected[i].heads);
+      g_assert_cmpint (config->layers, ==, expected[i].layers);
+      g_assert_cmpint (config->width, ==, expected[i].width);
+      g_assert_cmpint (config->heads, ==, expected[i].heads);
       g_assert_cmpfloat (count, ==, 1e6 * expected[i].millions);
       g_assert_cmpstr (ebb_gpt_config_get_preset_names ()[i], ==, expected[i].name);
     }
@@ -108,11 +108,11 @@ bad_configurations_are_refused (void)
   g_assert_null (ebb_gpt_new (unknown, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "\"gpt5\"", "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny");
   g_clear_error (&error);
-  ebb_gpt_config_set_heads (uneven, 5);
+  uneven->heads = 5;
   g_assert_null (ebb_gpt_new (uneven, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "24", "5 heads");
   g_clear_error (&error);
-  ebb_gpt_config_set_layers (empty, 0);
+  empty->layers = 0;
   g_assert_false (ebb_gpt_config_check (empty, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "layers is 0");
   g_clear_error (&error);
@@ -275,7 +275,7 @@ dropout_follows_the_training_flag (void)
   g_autoptr (EbbTensor) c = NULL;
   g_autoptr (EbbTensor) d = NULL;
 
-  ebb_gpt_config_set_dropout (config, 0.5);
+  config->dropout = 0.5;
   gpt = ebb_gpt_new (config, NULL);
   a = call (gpt, tokens);
   b = call (gpt, tokens);

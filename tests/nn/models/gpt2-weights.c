@@ -52,7 +52,7 @@ make_config (EbbArgs *weights)
   ebb_args_add_string (metadata, "n_head", "4");
   config = ebb_gpt_config_new_from_gpt2 (weights, metadata, NULL, &error);
   g_assert_no_error (error);
-  ebb_gpt_config_set_dropout (config, 0);
+  config->dropout = 0;
   return config;
 }
 
@@ -74,7 +74,7 @@ an_untied_head_is_used (void)
   g_autoptr (EbbTensor) on = NULL;
   g_autoptr (EbbTensor) off = NULL;
 
-  g_assert_false (ebb_gpt_config_get_tied (config));
+  g_assert_false (config->tied);
   g_assert_true (ebb_gpt_load_gpt2 (EBB_GPT (gpt), weights, &error));
   logits = ebb_module_call1 (gpt, tokens, &error);
   on = ebb_narrow (logits, 2, 0, 96, &error);
@@ -102,7 +102,7 @@ a_head_that_is_the_embedding_is_tied (void)
 
   ebb_args_add_tensor (weights, "lm_head.weight", copy);
   config = make_config (weights);
-  g_assert_true (ebb_gpt_config_get_tied (config));
+  g_assert_true (config->tied);
   gpt = ebb_gpt_new (config, &error);
   g_assert_true (ebb_gpt_load_gpt2 (EBB_GPT (gpt), weights, &error));
   g_assert_no_error (error);
@@ -173,13 +173,13 @@ the_configuration_is_taken_over (void)
           continue;
         }
       g_assert_no_error (error);
-      g_assert_cmpint (ebb_gpt_config_get_heads (config), ==, 2);
-      g_assert_cmpint (ebb_gpt_config_get_layers (config), ==, 2);
-      g_assert_cmpint (ebb_gpt_config_get_context (config), ==, 16);
-      g_assert_cmpint (ebb_gpt_config_get_gelu (config), ==, EBB_GELU_EXACT);
-      g_assert_cmpfloat (ebb_gpt_config_get_norm_eps (config), ==, 1e-6);
-      g_assert_cmpfloat (ebb_gpt_config_get_dropout (config), ==, 0.3);
-      g_assert_false (ebb_gpt_config_get_tied (config));
+      g_assert_cmpint (config->heads, ==, 2);
+      g_assert_cmpint (config->layers, ==, 2);
+      g_assert_cmpint (config->context, ==, 16);
+      g_assert_cmpint (config->gelu, ==, EBB_GELU_EXACT);
+      g_assert_cmpfloat (config->norm_eps, ==, 1e-6);
+      g_assert_cmpfloat (config->dropout, ==, 0.3);
+      g_assert_false (config->tied);
     }
   g_unlink (path);
   g_rmdir (folder);
@@ -195,17 +195,17 @@ metadata_say_what_shapes_dont (void)
   g_autoptr (EbbArgs) metadata = NULL;
   g_autoptr (GError) error = NULL;
 
-  ebb_gpt_config_set_heads (config, 8);
-  ebb_gpt_config_set_norm_eps (config, 1e-7 / 3);
-  ebb_gpt_config_set_gelu (config, EBB_GELU_EXACT);
+  config->heads = 8;
+  config->norm_eps = 1e-7 / 3;
+  config->gelu = EBB_GELU_EXACT;
   metadata = ebb_gpt_config_to_gpt2_metadata (config);
   again = ebb_gpt_config_new_from_gpt2 (weights, metadata, NULL, &error);
   g_assert_no_error (error);
-  g_assert_cmpint (ebb_gpt_config_get_heads (again), ==, 8);
-  g_assert_cmpfloat (ebb_gpt_config_get_norm_eps (again), ==, 1e-7 / 3);
-  g_assert_cmpint (ebb_gpt_config_get_gelu (again), ==, EBB_GELU_EXACT);
+  g_assert_cmpint (again->heads, ==, 8);
+  g_assert_cmpfloat (again->norm_eps, ==, 1e-7 / 3);
+  g_assert_cmpint (again->gelu, ==, EBB_GELU_EXACT);
   unknown = ebb_gpt_config_new_from_gpt2 (weights, NULL, NULL, &error); /* 32 wide: not even a guess */
-  g_assert_cmpint (ebb_gpt_config_get_heads (unknown), ==, 0);
+  g_assert_cmpint (unknown->heads, ==, 0);
   g_assert_null (ebb_gpt_config_new_from_gpt2 (metadata, NULL, NULL, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
 }

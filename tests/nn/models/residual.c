@@ -53,10 +53,10 @@ take_step (int layers, double dropout, EbbDType residual, gboolean autocast)
   Step step = { 0 };
 
   ebb_manual_seed (1);
-  ebb_gpt_config_set_width (config, WIDTH);
-  ebb_gpt_config_set_layers (config, layers);
-  ebb_gpt_config_set_dropout (config, dropout);
-  ebb_gpt_config_set_residual_dtype (config, residual);
+  config->width = WIDTH;
+  config->layers = layers;
+  config->dropout = dropout;
+  config->residual_dtype = residual;
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
 
@@ -127,7 +127,7 @@ other_dtypes_are_refused (void)
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
   g_autoptr (GError) error = NULL;
 
-  ebb_gpt_config_set_residual_dtype (config, EBB_DTYPE_F16);
+  config->residual_dtype = EBB_DTYPE_F16;
   g_assert_false (ebb_gpt_config_check (config, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the residual stream is f16, it must be f32 or bf16");
 }

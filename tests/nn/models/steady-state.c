@@ -102,11 +102,11 @@ make_model (const Way *way)
   g_autoptr (GError) error = NULL;
   EbbModule *model;
 
-  ebb_gpt_config_set_vocab (config, VOCAB);
-  ebb_gpt_config_set_context (config, CONTEXT);
-  ebb_gpt_config_set_width (config, 64);
-  ebb_gpt_config_set_layers (config, 3);
-  ebb_gpt_config_set_dropout (config, way->dropout);
+  config->vocab = VOCAB;
+  config->context = CONTEXT;
+  config->width = 64;
+  config->layers = 3;
+  config->dropout = way->dropout;
   model = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
   if (way->checkpoint == NULL)

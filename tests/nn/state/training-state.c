@@ -37,11 +37,11 @@ training_start (Training *self, guint64 seed, int layers)
     g_string_append_printf (text, "line %d squared is %d\n", i, i * i);
   bytes = g_bytes_new (text->str, text->len);
   ebb_manual_seed (seed);
-  ebb_gpt_config_set_width (config, 16);
-  ebb_gpt_config_set_heads (config, 2);
-  ebb_gpt_config_set_layers (config, layers);
-  ebb_gpt_config_set_context (config, 16);
-  ebb_gpt_config_set_dropout (config, 0.1);
+  config->width = 16;
+  config->heads = 2;
+  config->layers = layers;
+  config->context = 16;
+  config->dropout = 0.1;
   self->model = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
   self->optimizer = ebb_adamw_new (self->model, 1e-2, &error);

@@ -17,10 +17,10 @@ make_gpt (gboolean tied, EbbDType residual)
   EbbModule *gpt;
 
   ebb_manual_seed (1);
-  ebb_gpt_config_set_width (config, 32);
-  ebb_gpt_config_set_layers (config, 3);
-  ebb_gpt_config_set_tied (config, tied);
-  ebb_gpt_config_set_residual_dtype (config, residual);
+  config->width = 32;
+  config->layers = 3;
+  config->tied = tied;
+  config->residual_dtype = residual;
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
   return gpt;

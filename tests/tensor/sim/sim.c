@@ -63,12 +63,12 @@ make_gpt (EbbDevice *device)
   g_autoptr (GError) error = NULL;
   EbbModule *gpt;
 
-  ebb_gpt_config_set_layers (config, 3);
-  ebb_gpt_config_set_width (config, 64);
-  ebb_gpt_config_set_heads (config, 4);
-  ebb_gpt_config_set_context (config, CONTEXT);
-  ebb_gpt_config_set_vocab (config, VOCAB);
-  ebb_gpt_config_set_dropout (config, 0.1);
+  config->layers = 3;
+  config->width = 64;
+  config->heads = 4;
+  config->context = CONTEXT;
+  config->vocab = VOCAB;
+  config->dropout = 0.1;
   ebb_manual_seed (3);
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);

@@ -14,7 +14,7 @@ from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_options, _ebb
                           _ebb_stores, _ebb_tensor_ranks, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
-from gi.overrides._ebb_construct import add_accessors, add_init
+from gi.overrides._ebb_construct import add_fields, add_init
 from gi.overrides._ebb_errors import Error, check, guard
 from gi.overrides._ebb_optimizer import adapt_base, adapt_optimizer
 
@@ -106,8 +106,8 @@ def _adapt_class(info):
         adapted = None if shown is not raw and name in shown.__dict__ else _adapt(method, getattr(raw, name))
         if adapted is not None:
             setattr(shown, name, adapted if method.is_method() else staticmethod(adapted))
-    if not isinstance(info, ObjectInfo) and shown is raw and any(name.startswith("set_") for name in vars(raw)):
-        add_accessors(raw)
+    if info.get_name() in ("GptConfig", "BertConfig"):
+        add_fields(raw, info.get_fields())
     if isinstance(info, ObjectInfo) and shown is raw and not issubclass(raw, _ebb_module.Module):
         (adapt_optimizer if issubclass(raw, _Ebb.Optimizer) else add_init)(raw)
 

@@ -104,6 +104,15 @@ def _wanted(kind):
     return found, f"an Ebb.{interface.get_name()}"
 
 
+def check_value(label, kind, value):
+    """Raises an error that names it where a value is not of the type that C wants."""
+    wanted = _wanted(kind)
+    if wanted is not None and (not isinstance(value, wanted[0]) or (isinstance(value, bool) and wanted[0] is not bool)):
+        raise TypeError(f"{label} is {show(value)}: it must be {wanted[1]}")
+    if wanted is not None and wanted[0] is numbers.Integral and not -2**31 <= value < 2**31:
+        raise ValueError(f"{label} is {show(value)}: it must be from {-2**31} to {2**31 - 1}")
+
+
 def _visible(function):
     """The arguments that Python passes: not what C gives back, the lengths of arrays, nor the data of callbacks."""
     arguments = list(function.get_arguments())

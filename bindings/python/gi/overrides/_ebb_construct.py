@@ -3,8 +3,9 @@
 Positional arguments are those of the C constructor `new`, each of which is a property; other properties go by name.
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
 """
+from gi._gi import FieldInfoFlags
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_property
+from gi.overrides._ebb_check import check_property, check_value
 from gi.overrides._ebb_errors import guard
 from gi.repository import Gio, GObject
 
@@ -132,23 +133,15 @@ def add_attributes(cls):
     cls.__setattr__ = _set_attribute
 
 
-def _get_by_accessor(self, name):
-    getter = None if name.startswith("_") else getattr(type(self), f"get_{name}", None)
-    if getter is None:
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-    return getter(self)
+def add_fields(cls, fields):
+    """Checks what the fields of a class that is no GObject are set to; a field that is misspelt is an error."""
+    kinds = {field.get_name(): field.get_type() for field in fields if field.get_flags() & FieldInfoFlags.IS_WRITABLE}
 
+    def set_field(self, name, value):
+        if name not in kinds:
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: it has "
+                                 f"{', '.join(kinds)}")
+        check_value(f"{cls.__name__}.{name}", kinds[name], value)
+        object.__setattr__(self, name, value)
 
-def _set_by_accessor(self, name, value):
-    setter = getattr(type(self), f"set_{name}", None)
-    if setter is None:
-        names = sorted(each.removeprefix("set_") for each in dir(type(self)) if each.startswith("set_"))
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r} that can be set: it has "
-                             f"{', '.join(names)}")
-    setter(self, value)
-
-
-def add_accessors(cls):
-    """Gives a class that is no GObject attributes for its get and set functions; one that is misspelt is an error."""
-    cls.__getattr__ = _get_by_accessor
-    cls.__setattr__ = _set_by_accessor
+    cls.__setattr__ = set_field
