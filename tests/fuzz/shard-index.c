@@ -109,7 +109,7 @@ use (EbbShardIndex *index)
         ebb_shard_cut_init_whole (&all, record->n_elements);
         for (guint p = 0; p < record->parts->len; p++)
           {
-            const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, p);
+            const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, p);
             EbbShardCut cut;
 
             ebb_shard_record_get_cut (record, part->index, &cut);

@@ -386,7 +386,7 @@ frame_new (EbbCheckpointTarget *target,
   if (self->outside == NULL || nested)
     self->outside = ebb_thread.hooks;
   self->mark = ebb_storage_get_next_birth ();
-  self->units = ebb_shard_get_open_units ();
+  self->units = ebb_shard_get_forwarding_units ();
   return self;
 }
 

@@ -218,7 +218,7 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
     return FALSE;
   ebb_frame_call_at_end (self);
   /* What is to run reads the parameters of the sharded modules that it is a part of. */
-  if (ebb_shard_fetch_units (self->units, !is_sharded_itself (self, modules), error))
+  if (ebb_shard_unshard_units (self->units, !is_sharded_itself (self, modules), error))
     args = ebb_frame_restore_args (self, error);
   ok = args != NULL && run_announced (self, modules, args, error);
   if (!ok)

@@ -11,7 +11,10 @@
 #include "tensor/thread-private.h"
 #include "wrap/shard/unit-private.h"
 
-/* The wrapper: an interceptor that has the unit's parameters gathered for the forward. */
+#include <json-glib/json-glib.h>
+
+/* What users call to shard a module: each call makes a unit, and installs an interceptor that unshards the unit's
+ * parameters for the forward. */
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
@@ -40,10 +43,10 @@ sharded_forward (EbbModule *module,
 
   if (unit->lowers)
     lowered = ebb_args_map_tensors (args, lower, unit, error);
-  if ((unit->lowers && lowered == NULL) || !ebb_shard_open (unit, error))
+  if ((unit->lowers && lowered == NULL) || !ebb_shard_unit_pre_forward (unit, error))
     return NULL;
   result = ebb_forward_chain_call (inside, module, lowered != NULL ? lowered : args, error);
-  if (!ebb_shard_close (unit, result != NULL ? error : NULL))
+  if (!ebb_shard_unit_post_forward (unit, result != NULL ? error : NULL))
     g_clear_pointer (&result, ebb_args_unref);
   return result;
 }
@@ -70,8 +73,9 @@ add_unit (EbbModule *module,
   return TRUE;
 }
 
-GPtrArray *
-ebb_shard_units_below (EbbModule *module)
+/* The units on @module and below it, outer ones first; the array holds references. */
+static GPtrArray *
+find_units (EbbModule *module)
 {
   GPtrArray *units = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
 
@@ -123,19 +127,19 @@ shard (EbbModule *module,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Shards a module in place over the ranks of a group, each of which calls this at the same time: of its parameters,
- * their gradients and so the state of an optimizer each rank keeps its part. The parameters that no module below owns
- * that was sharded before are one unit: they are gathered before the forward, let go after it and gathered again for
- * the backward, whose gradients are averaged over the ranks and split. So shard inner modules first, the whole model
- * last. Type, properties and names of parameters stay what they were, and so do the tensors: an optimizer may be made
- * before or after; between the steps each shows this rank's part. (Rajbhandari et al., "ZeRO: Memory Optimizations
- * Toward Training Trillion Parameter Models", 2020, stage 3; with %EBB_RESHARD_NEVER stage 2.)
+ * Shards a module in place over the ranks of a group. Each rank keeps its shard of the parameters, of their gradients
+ * and so of an optimizer's state. The parameters of @module and below it that belong to no inner sharded module form
+ * one unit: they are gathered before the forward, freed after it and gathered again for the backward, whose gradients
+ * are averaged and scattered over the ranks. So shard inner modules first and the full model last. The module's type,
+ * properties and parameter names don't change, and neither do its tensors: an optimizer may be made before or after.
+ * Between steps each parameter shows this rank's shard. (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+ * Training Trillion Parameter Models", 2020, stage 3; with %EBB_RESHARD_NEVER stage 2.)
  *
- * All ranks must call the same modules in the same order, and their graphs must lead through the same units: what one
- * rank leaves out within a unit counts as zero, and what all leave out has no gradient. Without gradients' sync (see
- * ebb_push_gradient_sync()) they are kept aside, so that a parameter shows none between such passes; those of
- * ebb_backward() with chosen inputs are reduced when an optimizer steps or clips. Checkpointing goes with it inside,
- * outside and between.
+ * All ranks of the group call this together. They must call the same modules in the same order, and their graphs must
+ * reach the same units: a parameter of a unit that one rank leaves out counts as zero there, and one that all ranks
+ * leave out gets no gradient. Passes without gradient sync (see ebb_push_gradient_sync()) stash their gradients, so a
+ * parameter shows none between them; gradients of ebb_backward() with chosen inputs are reduced when an optimizer steps
+ * or clips. Checkpoints may be inside, outside and in between.
  *
  * Returns: (transfer full) (nullable): @module, or %NULL with an error, on all ranks if they don't shard the same
  */
@@ -152,14 +156,31 @@ ebb_fully_shard (EbbModule *module,
   return shard (module, group, options, error) ? g_object_ref (module) : NULL;
 }
 
+/* Fails between a forward and its backward, and while full parameters are summoned. */
+static gboolean
+check_idle (EbbShardUnit *unit,
+            GError **error)
+{
+  const char *why = NULL;
+
+  if (unit->n_forwards > 0)
+    why = "its forward is running: wait for its end";
+  else if (unit->n_summoned > 0)
+    why = "its full parameters are summoned: call ebb_release_full_params () first";
+  else if (ebb_shard_unit_is_used (unit))
+    why = "a graph holds its parameters: run its backward or drop it first";
+  if (why != NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "unwrapping of %s: %s", unit->name, why);
+  return why == NULL;
+}
+
 /**
  * ebb_fully_shard_unwrap:
  * @module: a module that was sharded
  * @error: return location for an error
  *
- * Makes the parameters of @module and of all sharded modules below it whole again, on all ranks, which call this at the
- * same time, not between a forward and its backward. Gradients are dropped, and the state of an optimizer no longer
- * fits.
+ * Gives @module and all sharded modules below it their full parameters back. All ranks call this together, but not
+ * between a forward and its backward. Gradients are dropped, and the state of an optimizer no longer fits.
  *
  * Returns: %FALSE with an error, %EBB_ERROR_STATE if a graph still holds a parameter
  */
@@ -176,9 +197,9 @@ ebb_fully_shard_unwrap (EbbModule *module,
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  units = ebb_shard_units_below (module);
+  units = find_units (module);
   for (guint i = 0; i < units->len; i++)
-    if (!ebb_shard_unit_check_idle (g_ptr_array_index (units, i), "unwrapping", error))
+    if (!check_idle (g_ptr_array_index (units, i), error))
       return FALSE;
   modules = ebb_module_get_modules (module, &n_modules);
   for (guint i = 0; i < n_modules; i++)
@@ -196,8 +217,7 @@ ebb_fully_shard_unwrap (EbbModule *module,
   return ok;
 }
 
-/* The modules of @root that @pick picks, inner ones first; it isn't asked about the root if that is taken in any case.
- */
+/* Shards the modules of @root that @pick picks, inner ones first; with @takes_root the root in any case. */
 static gboolean
 wrap_picked (EbbModule *root,
              gboolean takes_root,
@@ -227,7 +247,7 @@ wrap_picked (EbbModule *root,
 /**
  * ebb_fully_shard_wrap_if:
  * @root: where to look
- * @pick: (scope call) (closure user_data): says which modules to shard by themselves
+ * @pick: (scope call) (closure user_data): returns whether a module becomes a unit of its own
  * @user_data: user data
  * @group: (nullable): the ranks among which to split; %NULL for the default group
  * @options: (nullable): how; %NULL for the defaults
@@ -302,7 +322,8 @@ is_of (EbbModule *module,
   return FALSE;
 }
 
-/* Takes what is large enough, from the leaves up; gives how many elements of @module's parameters are in units then. */
+/* Picks the modules that are large enough, from the leaves up; returns how many elements of @module's parameters are in
+ * units then. */
 static guint64
 take_large (Sizes *self,
             EbbModule *module)
@@ -378,8 +399,8 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
  * those in units below it are left out. Types count with all that derive from them. It is the rule of FairScale's
  * `auto_wrap` and of PyTorch's `size_based_auto_wrap_policy`.
  *
- * @root is judged like all others. If too little is left for it, its remaining parameters are in no unit: they stay
- * whole on each rank, and nobody averages their gradients, until ebb_fully_shard() of @root takes them too. See
+ * @root is judged like all others. If too little is left for it, its remaining parameters are in no unit: each rank
+ * keeps them in full, and their gradients are not averaged, until ebb_fully_shard() of @root takes them too. See
  * ebb_fully_shard_is_wrapped().
  *
  * Returns: %FALSE with an error; as of ebb_fully_shard_wrap_if()
@@ -412,17 +433,17 @@ ebb_fully_shard_auto_wrap_types (EbbModule *root,
   return wrap_picked (root, FALSE, is_taken, &sizes, group, options, error);
 }
 
-/* -- whole for a while --------------------------------------------------------------------------------------------- */
+/* -- full parameters ----------------------------------------------------------------------------------------------- */
 
 /**
  * ebb_summon_full_params:
  * @module: a module with sharded modules in it
  * @error: return location for an error
  *
- * Makes the parameters of @module and below it whole, in their own type, on all ranks, which call this at the same
- * time, until ebb_release_full_params(). In between the model is for looking at and changing, not for training.
+ * Gathers the full parameters of @module and below it, in their own dtype, until ebb_release_full_params(). Meanwhile
+ * the model can be inspected and changed, but not trained. All ranks call this together.
  *
- * Returns: %FALSE with an error; nothing is whole then
+ * Returns: %FALSE with an error; nothing is summoned then
  */
 gboolean
 ebb_summon_full_params (EbbModule *module,
@@ -434,7 +455,7 @@ ebb_summon_full_params (EbbModule *module,
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  units = ebb_shard_units_below (module);
+  units = find_units (module);
   for (guint i = 0; i < units->len; i++)
     if (!ebb_shard_unit_summon (g_ptr_array_index (units, i), error))
       {
@@ -447,11 +468,11 @@ ebb_summon_full_params (EbbModule *module,
 
 /**
  * ebb_release_full_params:
- * @module: what ebb_summon_full_params() was called with
- * @writeback: whether changes are kept: each rank takes its own part of its own whole parameters
+ * @module: the module that ebb_summon_full_params() was called with
+ * @writeback: whether changes are kept: each rank takes its shard from its own full parameters
  * @error: return location for an error
  *
- * Ends what ebb_summon_full_params() began.
+ * Undoes one ebb_summon_full_params().
  *
  * Returns: %FALSE with %EBB_ERROR_STATE if it was not called
  */
@@ -467,9 +488,137 @@ ebb_release_full_params (EbbModule *module,
     return FALSE;
   g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
 
-  units = ebb_shard_units_below (module);
+  units = find_units (module);
   for (guint i = 0; i < units->len; i++)
     if (!ebb_shard_unit_release (g_ptr_array_index (units, i), writeback, ok ? error : NULL))
       ok = FALSE;
   return ok;
+}
+
+/* -- report -------------------------------------------------------------------------------------------------------- */
+
+enum
+{
+  PARAMETERS,
+  ELEMENTS,
+  SHARD_ELEMENTS,
+  GATHERS,
+  PREFETCHES,
+  REDUCTIONS,
+  GATHERED_BYTES, /* from here on in MiB in the table */
+  REDUCED_BYTES,
+  N_COLUMNS
+};
+
+static const struct
+{
+  const char *name, *title;
+  int width;
+} columns[N_COLUMNS] = {
+  [PARAMETERS] = { "parameters", "parameters", 10 },
+  [ELEMENTS] = { "elements", "elements", 14 },
+  [SHARD_ELEMENTS] = { "shard_elements", "on this rank", 14 },
+  [GATHERS] = { "gathers", "gathers", 8 },
+  [PREFETCHES] = { "prefetches", "prefetched", 10 },
+  [REDUCTIONS] = { "reductions", "reductions", 10 },
+  [GATHERED_BYTES] = { "gathered_bytes", "gathered MiB", 12 },
+  [REDUCED_BYTES] = { "reduced_bytes", "reduced MiB", 12 },
+};
+
+static void
+get_counts (const EbbShardUnit *unit,
+            gint64 *counts)
+{
+  counts[PARAMETERS] = unit->n_entries;
+  counts[ELEMENTS] = ebb_shard_unit_count_elements (unit);
+  counts[SHARD_ELEMENTS] = 0;
+  for (guint i = 0; i < unit->n_entries; i++)
+    counts[SHARD_ELEMENTS] += unit->entries[i].shard->n_elements;
+  counts[GATHERS] = (gint64) unit->n_gathers;
+  counts[PREFETCHES] = (gint64) unit->n_prefetches;
+  counts[REDUCTIONS] = (gint64) unit->n_reductions;
+  counts[GATHERED_BYTES] = (gint64) unit->gathered_bytes;
+  counts[REDUCED_BYTES] = (gint64) unit->reduced_bytes;
+}
+
+/**
+ * ebb_shard_report:
+ * @module: a module with sharded modules in it
+ *
+ * Reports on the units of a module in a table, one line per unit, outer ones first: the number of parameters, their
+ * elements in full and on this rank, how often they were gathered and how many of these gathers were prefetched, how
+ * often their gradients were reduced, and the MiB of both.
+ *
+ * Returns: (transfer full): the text
+ */
+char *
+ebb_shard_report (EbbModule *module)
+{
+  g_autoptr (GPtrArray) units = NULL;
+  GString *text;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
+
+  units = find_units (module);
+  text = g_string_new (NULL);
+  g_string_append_printf (text, "%-36s", "unit");
+  for (guint c = 0; c < N_COLUMNS; c++)
+    g_string_append_printf (text, " %*s", columns[c].width, columns[c].title);
+  g_string_append_c (text, '\n');
+  for (guint i = 0; i < units->len; i++)
+    {
+      const EbbShardUnit *unit = g_ptr_array_index (units, i);
+      gint64 counts[N_COLUMNS];
+
+      get_counts (unit, counts);
+      g_string_append_printf (text, "%-36s", unit->name);
+      for (guint c = 0; c < N_COLUMNS; c++)
+        if (c < GATHERED_BYTES)
+          g_string_append_printf (text, " %*" G_GINT64_FORMAT, columns[c].width, counts[c]);
+        else
+          g_string_append_printf (text, " %*.2f", columns[c].width, (double) counts[c] / (1 << 20));
+      g_string_append_c (text, '\n');
+    }
+  return g_string_free (text, FALSE);
+}
+
+/**
+ * ebb_shard_report_json:
+ * @module: a module with sharded modules in it
+ *
+ * Reports the same as ebb_shard_report() for programs: an array of objects `name`, `parameters`, `elements`,
+ * `shard_elements`, `gathers`, `prefetches`, `reductions`, `gathered_bytes`, `reduced_bytes`.
+ *
+ * Returns: (transfer full): JSON
+ */
+char *
+ebb_shard_report_json (EbbModule *module)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonNode) root = NULL;
+  g_autoptr (GPtrArray) units = NULL;
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
+
+  units = find_units (module);
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < units->len; i++)
+    {
+      const EbbShardUnit *unit = g_ptr_array_index (units, i);
+      gint64 counts[N_COLUMNS];
+
+      get_counts (unit, counts);
+      json_builder_begin_object (builder);
+      json_builder_set_member_name (builder, "name");
+      json_builder_add_string_value (builder, unit->name);
+      for (guint c = 0; c < N_COLUMNS; c++)
+        {
+          json_builder_set_member_name (builder, columns[c].name);
+          json_builder_add_int_value (builder, counts[c]);
+        }
+      json_builder_end_object (builder);
+    }
+  json_builder_end_array (builder);
+  root = json_builder_get_root (builder);
+  return json_to_string (root, TRUE);
 }

@@ -21,21 +21,21 @@ typedef struct
   const gint64 *part_shape; /* [n_dims] */
   gint64 begin, end;        /* the elements of the flattened part that lie here */
   EbbShardCut cut;          /* which elements of the whole the part has */
-} EbbShardPlace;
+} EbbLocalShard;
 
-void ebb_shard_place_init (EbbShardPlace *self,
+void ebb_local_shard_init (EbbLocalShard *self,
                            EbbTensor *tensor);
 /* FALSE if each rank has the whole. */
-gboolean ebb_shard_place_is_split (const EbbShardPlace *self);
+gboolean ebb_local_shard_is_split (const EbbLocalShard *self);
 /* TRUE if @tensor has the shape of what lies here. */
-gboolean ebb_shard_place_fits (const EbbShardPlace *self,
+gboolean ebb_local_shard_fits (const EbbLocalShard *self,
                                EbbTensor *tensor);
 /* The shape that a tensor has here. */
-void ebb_shard_place_get_shape (const EbbShardPlace *self,
+void ebb_local_shard_get_shape (const EbbLocalShard *self,
                                 gint64 *shape,
                                 guint *n_dims);
 /* What lies here of @whole, of any device: a view where that can be, else a copy. */
-EbbTensor *ebb_shard_place_slice (const EbbShardPlace *self,
+EbbTensor *ebb_local_shard_slice (const EbbLocalShard *self,
                                   EbbTensor *whole,
                                   GError **error);
 /* Contiguous and in the host's memory: @tensor itself if it is that. */
@@ -48,7 +48,7 @@ EbbTensor *ebb_tensor_to_host (EbbTensor *tensor,
 gboolean ebb_shard_gather (EbbProcessGroup *all,
                            EbbShardUnit *unit,
                            guint n,
-                           const EbbShardPlace *places,
+                           const EbbLocalShard *places,
                            EbbTensor *const *locals,
                            const EbbDType *dtypes,
                            GError *failure,
@@ -58,7 +58,7 @@ gboolean ebb_shard_gather (EbbProcessGroup *all,
  * contiguous, in the host's memory, or NULL with @failure. NULL without an error where the whole isn't to be kept. As
  * to failures as above; collective over @all. */
 gboolean ebb_shard_gather_parts (EbbProcessGroup *all,
-                                 const EbbShardPlace *place,
+                                 const EbbLocalShard *place,
                                  EbbTensor *part,
                                  EbbDType dtype,
                                  gboolean keep,

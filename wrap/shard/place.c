@@ -11,7 +11,7 @@
 /* The whole's shape and which of its elements the part has; @part_shape is what the tensor or its unit has as a whole.
  */
 static void
-init_part (EbbShardPlace *self,
+init_part (EbbLocalShard *self,
            EbbTensor *tensor,
            const gint64 *part_shape,
            guint n_dims)
@@ -35,16 +35,21 @@ init_part (EbbShardPlace *self,
 }
 
 void
-ebb_shard_place_init (EbbShardPlace *self,
+ebb_local_shard_init (EbbLocalShard *self,
                       EbbTensor *tensor)
 {
   const gint64 *shape = tensor->view.shape;
   guint n_dims = (guint) tensor->view.n_dims;
 
-  *self = (EbbShardPlace){ .local = tensor };
+  *self = (EbbLocalShard){ .local = tensor };
   self->unit = ebb_shard_unit_of (tensor, &self->entry);
   if (self->unit != NULL)
-    shape = ebb_shard_layout_get_whole_shape (self->unit->layout, self->entry, &n_dims);
+    {
+      const EbbShardParameter *parameter = &self->unit->layout->parameters[self->entry];
+
+      shape = parameter->shape;
+      n_dims = parameter->n_dims;
+    }
   init_part (self, tensor, shape, n_dims);
   self->end = ebb_shard_cut_count (&self->cut);
   if (self->unit == NULL)
@@ -55,21 +60,20 @@ ebb_shard_place_init (EbbShardPlace *self,
 }
 
 gboolean
-ebb_shard_place_is_split (const EbbShardPlace *self)
+ebb_local_shard_is_split (const EbbLocalShard *self)
 {
   return self->unit != NULL || self->partition != NULL;
 }
 
 void
-ebb_shard_place_get_shape (const EbbShardPlace *self,
+ebb_local_shard_get_shape (const EbbLocalShard *self,
                            gint64 *shape,
                            guint *n_dims)
 {
   if (self->unit != NULL)
     {
-      *n_dims = ebb_shard_layout_get_shard_n_dims (self->unit->layout, self->entry);
-      ebb_shard_layout_get_shape (self->unit->layout, self->entry, ebb_process_group_get_rank (self->unit->group),
-                                  shape);
+      *n_dims = ebb_shard_layout_get_shape (self->unit->layout, self->entry,
+                                            ebb_process_group_get_rank (self->unit->group), shape);
       return;
     }
   *n_dims = self->n_dims;
@@ -77,18 +81,18 @@ ebb_shard_place_get_shape (const EbbShardPlace *self,
 }
 
 gboolean
-ebb_shard_place_fits (const EbbShardPlace *self,
+ebb_local_shard_fits (const EbbLocalShard *self,
                       EbbTensor *tensor)
 {
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
 
-  ebb_shard_place_get_shape (self, shape, &n_dims);
+  ebb_local_shard_get_shape (self, shape, &n_dims);
   return (guint) tensor->view.n_dims == n_dims && memcmp (tensor->view.shape, shape, n_dims * sizeof shape[0]) == 0;
 }
 
 static EbbTensor *
-copy_part (const EbbShardPlace *self,
+copy_part (const EbbLocalShard *self,
            EbbTensor *whole,
            const gint64 *shape,
            guint n_dims,
@@ -110,7 +114,7 @@ copy_part (const EbbShardPlace *self,
 }
 
 EbbTensor *
-ebb_shard_place_slice (const EbbShardPlace *self,
+ebb_local_shard_slice (const EbbLocalShard *self,
                        EbbTensor *whole,
                        GError **error)
 {
@@ -118,9 +122,9 @@ ebb_shard_place_slice (const EbbShardPlace *self,
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
 
-  if (!ebb_shard_place_is_split (self))
+  if (!ebb_local_shard_is_split (self))
     return ebb_tensor_ref (whole);
-  ebb_shard_place_get_shape (self, shape, &n_dims);
+  ebb_local_shard_get_shape (self, shape, &n_dims);
   if (self->partition != NULL)
     return copy_part (self, whole, shape, n_dims, error);
   contiguous = ebb_contiguous (whole, error);
@@ -145,7 +149,7 @@ ebb_tensor_to_host (EbbTensor *tensor,
 /* All that can fail on one rank alone. */
 static gboolean
 prepare (guint n,
-         const EbbShardPlace *places,
+         const EbbLocalShard *places,
          EbbTensor *const *locals,
          const EbbDType *dtypes,
          EbbTensor **hosts,
@@ -154,7 +158,7 @@ prepare (guint n,
 {
   for (guint i = 0; i < n; i++)
     {
-      const EbbShardPlace *place = &places[i];
+      const EbbLocalShard *place = &places[i];
 
       if (place->begin < place->end)
         {
@@ -172,7 +176,7 @@ prepare (guint n,
 static gboolean
 exchange (EbbShardUnit *unit,
           guint n,
-          const EbbShardPlace *places,
+          const EbbLocalShard *places,
           EbbTensor **hosts,
           EbbTensor **wholes,
           GError **error)
@@ -208,7 +212,7 @@ gboolean
 ebb_shard_gather (EbbProcessGroup *all,
                   EbbShardUnit *unit,
                   guint n,
-                  const EbbShardPlace *places,
+                  const EbbLocalShard *places,
                   EbbTensor *const *locals,
                   const EbbDType *dtypes,
                   GError *failure,
@@ -237,7 +241,7 @@ ebb_shard_gather (EbbProcessGroup *all,
 
 static void
 init_cut (EbbShardCut *cut,
-          const EbbShardPlace *place,
+          const EbbLocalShard *place,
           guint index)
 {
   ebb_shard_cut_init (cut, place->shape, place->n_dims, place->partition->dim, place->partition->n_sections,
@@ -246,7 +250,7 @@ init_cut (EbbShardCut *cut,
 
 /* @parts: of all ranks, one after the other. */
 static void
-join_parts (const EbbShardPlace *place,
+join_parts (const EbbLocalShard *place,
             EbbTensor *parts,
             EbbTensor *whole)
 {
@@ -269,7 +273,7 @@ join_parts (const EbbShardPlace *place,
 
 gboolean
 ebb_shard_gather_parts (EbbProcessGroup *all,
-                        const EbbShardPlace *place,
+                        const EbbLocalShard *place,
                         EbbTensor *part,
                         EbbDType dtype,
                         gboolean keep,

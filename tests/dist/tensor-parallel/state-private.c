@@ -7,7 +7,6 @@
 #include "tensor/autograd/parameter-owner-private.h"
 #include "wrap/shard/state/claims-private.h"
 #include "wrap/shard/place-private.h"
-#include "wrap/shard/tensors-private.h"
 
 #include <math.h>
 
@@ -91,7 +90,7 @@ cut (Model *self, guint i, EbbProcessGroup *ranks)
   g_autoptr (EbbTensor) part = NULL;
   g_autoptr (EbbTensor) moved = NULL;
   g_autoptr (GError) error = NULL;
-  EbbShardPlace place;
+  EbbLocalShard place;
 
   *partition = (EbbPartition){
     .funcs = &partition_funcs,
@@ -104,7 +103,7 @@ cut (Model *self, guint i, EbbProcessGroup *ranks)
     .shape = { parameters[i].shape[0], parameters[i].shape[1] },
   };
   tensor->partition = partition;
-  ebb_shard_place_init (&place, tensor);
+  ebb_local_shard_init (&place, tensor);
   if (place.partition != NULL)
     {
       gint64 shape[] = { place.shape[0], place.shape[1] };
@@ -112,7 +111,7 @@ cut (Model *self, guint i, EbbProcessGroup *ranks)
       shape[place.partition->dim] = ebb_shard_cut_count (&place.cut) * shape[place.partition->dim] / place.n_elements;
       place.part_shape = shape;
       place.end = ebb_shard_cut_count (&place.cut);
-      part = ebb_shard_place_slice (&place, whole, &error);
+      part = ebb_local_shard_slice (&place, whole, &error);
       g_assert_no_error (error);
       moved = ebb_to_device (part, tensor->storage->device, &error);
       ebb_tensor_swap_storage (tensor, moved);
@@ -168,10 +167,10 @@ set_gradients (Model *self, guint step)
               : test_randn (100 * step + i, parameters[i].shape[0], -1);
       g_autoptr (EbbTensor) part = NULL;
       g_autoptr (EbbTensor) own = NULL;
-      EbbShardPlace place;
+      EbbLocalShard place;
 
-      ebb_shard_place_init (&place, self->tensors[i]);
-      part = ebb_shard_place_slice (&place, whole, &error);
+      ebb_local_shard_init (&place, self->tensors[i]);
+      part = ebb_local_shard_slice (&place, whole, &error);
       g_assert_no_error (error);
       own = ebb_to_device (part, place.local->storage->device, &error);
       if (own == part)

@@ -30,20 +30,19 @@ check_parameter (EbbShardLayout *layout,
 {
   gint64 n = count_elements (shape, n_dims), reached = 0;
 
-  g_assert_cmpint (ebb_shard_layout_get_n_elements (layout, parameter), ==, n);
-  g_assert_cmpuint (ebb_shard_layout_get_shard_n_dims (layout, parameter), ==, MAX (1, n_dims));
-  for (guint r = 0; r < ebb_shard_layout_get_n_ranks (layout); r++)
+  g_assert_cmpint (layout->parameters[parameter].n_elements, ==, n);
+  for (guint r = 0; r < layout->n_ranks; r++)
     {
       gint64 shard[EBB_MAX_DIMS], begin, end;
 
       ebb_shard_layout_get_range (layout, parameter, r, &begin, &end);
-      ebb_shard_layout_get_shape (layout, parameter, r, shard);
+      g_assert_cmpuint (ebb_shard_layout_get_shape (layout, parameter, r, shard), ==, MAX (1, n_dims));
       g_assert_cmpint (begin, ==, reached);
       g_assert_cmpint (begin, <=, end);
       g_assert_cmpint (count_elements (shard, MAX (1, n_dims)), ==, end - begin);
-      for (guint d = 1; d < n_dims && !ebb_shard_layout_get_flatten (layout); d++)
+      for (guint d = 1; d < n_dims && !layout->flatten; d++)
         g_assert_cmpint (shard[d], ==, shape[d]);
-      for (guint d = 0; d + 1 < n_dims && ebb_shard_layout_get_flatten (layout); d++)
+      for (guint d = 0; d + 1 < n_dims && layout->flatten; d++)
         g_assert_cmpint (shard[d], ==, 1);
       reached = end;
     }
@@ -51,14 +50,14 @@ check_parameter (EbbShardLayout *layout,
 }
 
 /* Writes each shard to where the layout says it lies in the buffers: each element then has its place, once, and the
- * place is the same whether counted from the whole parameter or from the rank's piece. */
+ * place is the same whether counted from the full parameter or from the rank's shards. */
 static void
 check_buffers (EbbShardLayout *layout)
 {
-  guint n_buffers = ebb_shard_layout_get_n_buffers (layout), n_ranks = ebb_shard_layout_get_n_ranks (layout);
+  guint n_buffers = layout->n_buffers, n_ranks = layout->n_ranks;
   g_autofree int **seen = g_new0 (int *, n_buffers);
 
-  g_assert_cmpuint (n_buffers, ==, ebb_shard_layout_get_flatten (layout) ? 1 : N_PARAMETERS);
+  g_assert_cmpuint (n_buffers, ==, layout->flatten ? 1 : N_PARAMETERS);
   for (guint b = 0; b < n_buffers; b++)
     {
       const gint64 *counts = ebb_shard_layout_get_counts (layout, b);
@@ -66,31 +65,30 @@ check_buffers (EbbShardLayout *layout)
 
       for (guint r = 0; r < n_ranks; r++)
         sum += counts[r];
-      g_assert_cmpint (sum, ==, ebb_shard_layout_get_buffer_size (layout, b));
+      g_assert_cmpint (sum, ==, layout->n_elements[b]);
       seen[b] = g_new0 (int, sum + 1);
     }
   for (guint p = 0; p < N_PARAMETERS; p++)
     for (guint r = 0; r < n_ranks; r++)
       {
-        gint64 begin, end, offset, piece = 0, shard_offset = ebb_shard_layout_get_shard_offset (layout, p, r);
-        const gint64 *counts;
-        guint buffer;
+        const gint64 offset = layout->parameters[p].start;
+        const guint buffer = layout->parameters[p].buffer;
+        const gint64 *counts = ebb_shard_layout_get_counts (layout, buffer);
+        gint64 begin, end, before = 0, shard_offset = ebb_shard_layout_get_shard_offset (layout, p, r);
 
         ebb_shard_layout_get_range (layout, p, r, &begin, &end);
-        ebb_shard_layout_locate (layout, p, &buffer, &offset);
-        counts = ebb_shard_layout_get_counts (layout, buffer);
         for (guint q = 0; q < r; q++)
-          piece += counts[q];
+          before += counts[q];
         g_assert_cmpint (shard_offset, >=, 0);
         g_assert_cmpint (shard_offset + end - begin, <=, counts[r]);
         if (end > begin)
-          g_assert_cmpint (piece + shard_offset, ==, offset + begin);
+          g_assert_cmpint (before + shard_offset, ==, offset + begin);
         for (gint64 i = begin; i < end; i++)
           seen[buffer][offset + i]++;
       }
   for (guint b = 0; b < n_buffers; b++)
     {
-      for (gint64 i = 0; i < ebb_shard_layout_get_buffer_size (layout, b); i++)
+      for (gint64 i = 0; i < layout->n_elements[b]; i++)
         g_assert_cmpint (seen[b][i], ==, 1);
       g_free (seen[b]);
     }
@@ -100,19 +98,16 @@ check_buffers (EbbShardLayout *layout)
 static void
 check_balance (EbbShardLayout *layout)
 {
-  for (guint b = 0; b < ebb_shard_layout_get_n_buffers (layout); b++)
+  for (guint b = 0; b < layout->n_buffers; b++)
     {
       const gint64 *counts = ebb_shard_layout_get_counts (layout, b);
       gint64 least = G_MAXINT64, most = 0, row = 1;
 
-      if (!ebb_shard_layout_get_flatten (layout))
-        {
-          guint n_dims;
-          const gint64 *shape = ebb_shard_layout_get_whole_shape (layout, b, &n_dims);
-
-          row = n_dims > 1 ? count_elements (shape + 1, n_dims - 1) : 1;
-        }
-      for (guint r = 0; r < ebb_shard_layout_get_n_ranks (layout); r++)
+      if (!layout->flatten)
+        row = layout->parameters[b].n_dims > 1
+                  ? count_elements (layout->parameters[b].shape + 1, layout->parameters[b].n_dims - 1)
+                  : 1;
+      for (guint r = 0; r < layout->n_ranks; r++)
         {
           least = MIN (least, counts[r]);
           most = MAX (most, counts[r]);
@@ -154,7 +149,7 @@ test_all_sizes (void)
 }
 
 static void
-test_cuts (void)
+test_ranges (void)
 {
   const gint64 matrix[] = { 5, 2 }, vector[] = { 3 };
   const gint64 *const shapes[] = { matrix, vector };
@@ -176,12 +171,12 @@ test_cuts (void)
   g_assert_cmpint (ebb_shard_layout_get_shard_offset (flat, 1, 3), ==, 1);
 }
 
-/* Whatever length parts have, which differs by tensor-parallel rank, whole parameters are cut at the same places. */
+/* Parameters that tensor parallelism splits differ in size by rank: the others are split at the same places anyway. */
 static void
-test_parts_apart (void)
+test_split_apart (void)
 {
   const gint64 vector[] = { 7 }, matrix[] = { 3, 3 };
-  const gboolean are_parts[] = { FALSE, TRUE, FALSE };
+  const gboolean are_split[] = { FALSE, TRUE, FALSE };
   const guint n_dims[] = { 1, 2, 2 };
   gint64 ends[2][2][4];
 
@@ -189,11 +184,11 @@ test_parts_apart (void)
     {
       const gint64 part[] = { rows, 5 };
       const gint64 *const shapes[] = { vector, part, matrix };
-      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (4, TRUE, 3, shapes, n_dims, are_parts);
+      g_autoptr (EbbShardLayout) layout = ebb_shard_layout_new (4, TRUE, 3, shapes, n_dims, are_split);
 
-      g_assert_cmpuint (ebb_shard_layout_get_n_buffers (layout), ==, 2);
-      g_assert_cmpint (ebb_shard_layout_get_buffer_size (layout, 0), ==, 16);
-      g_assert_cmpint (ebb_shard_layout_get_buffer_size (layout, 1), ==, rows * 5);
+      g_assert_cmpuint (layout->n_buffers, ==, 2);
+      g_assert_cmpint (layout->n_elements[0], ==, 16);
+      g_assert_cmpint (layout->n_elements[1], ==, rows * 5);
       for (guint p = 0; p < 3; p++)
         check_parameter (layout, p, shapes[p], n_dims[p]);
       check_balance (layout);
@@ -239,8 +234,8 @@ main (int argc,
 {
   g_test_init (&argc, &argv, NULL);
   g_test_add_func ("/shard-layout/shards-tile-every-parameter-evenly", test_all_sizes);
-  g_test_add_func ("/shard-layout/cuts-are-where-they-are-defined", test_cuts);
+  g_test_add_func ("/shard-layout/ranges-are-where-they-are-defined", test_ranges);
   g_test_add_func ("/shard-layout/large-sizes-do-not-overflow", test_large_sizes);
-  g_test_add_func ("/shard-layout/parts-move-no-cut-of-whole-parameters", test_parts_apart);
+  g_test_add_func ("/shard-layout/tensor-parallel-parameters-do-not-move-the-others", test_split_apart);
   return g_test_run ();
 }

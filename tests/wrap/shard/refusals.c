@@ -129,7 +129,7 @@ check_unwrap (EbbProcessGroup *group,
   ebb_summon_full_params (units, error);
   g_assert_no_error (*error);
   g_assert_null (ebb_module_call1 (units, x, error));
-  assert_error (error, "is for looking, not for training");
+  assert_error (error, "has full parameters summoned");
   ebb_release_full_params (units, FALSE, error);
   /* One of two units that share a parameter. */
   ebb_fully_shard_unwrap (first, error);

@@ -28,7 +28,7 @@ void ebb_shard_claims_free (EbbShardClaims *self);
 gboolean ebb_shard_claims_speaks (EbbShardClaims *self,
                                   EbbShardFile table,
                                   const char *name,
-                                  const EbbShardPlace *place);
+                                  const EbbLocalShard *place);
 /* Where this rank is. */
 EbbShardCoordinates ebb_shard_claims_get_coordinates (EbbShardClaims *self);
 

@@ -13,7 +13,7 @@
 static char *
 make_line (EbbShardFile table,
            const char *name,
-           const EbbShardPlace *place)
+           const EbbLocalShard *place)
 {
   return g_strdup_printf ("%u %u %" G_GINT64_FORMAT " %" G_GINT64_FORMAT " %s", (guint) table,
                           place->partition != NULL ? place->partition->index : 0, place->begin, place->end, name);
@@ -23,7 +23,7 @@ static void
 append_line (GString *text,
              EbbShardFile table,
              const char *name,
-             const EbbShardPlace *place)
+             const EbbLocalShard *place)
 {
   g_autofree char *line = make_line (table, name, place);
 
@@ -47,9 +47,9 @@ append_lines (GString *text,
     }
   for (guint i = 0; priv != NULL && i < priv->n_slots; i++)
     {
-      EbbShardPlace place;
+      EbbLocalShard place;
 
-      ebb_shard_place_init (&place, priv->slots[i].parameter);
+      ebb_local_shard_init (&place, priv->slots[i].parameter);
       append_line (text, EBB_SHARD_FILE_OPTIMIZER, priv->slots[i].name, &place);
     }
 }
@@ -162,7 +162,7 @@ gboolean
 ebb_shard_claims_speaks (EbbShardClaims *self,
                          EbbShardFile table,
                          const char *name,
-                         const EbbShardPlace *place)
+                         const EbbLocalShard *place)
 {
   g_autofree char *line = make_line (table, name, place);
 

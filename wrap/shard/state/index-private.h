@@ -41,7 +41,7 @@ typedef struct
   guint rank;
   gint64 begin, end;
   guint index; /* of the part by tensor parallelism, in which these elements are; 0 without */
-} EbbShardPart;
+} EbbSavedRange;
 
 /* Where a rank is among those with other data, and among those that split each product. */
 typedef struct
@@ -61,7 +61,7 @@ typedef struct
   guint n_cut; /* in how many parts tensor-parallel ranks have it; 1: all of it each */
   guint cut_dim, cut_sections;
   gint64 n_steps; /* of an optimizer's: those of the parameter */
-  GArray *parts;  /* of EbbShardPart */
+  GArray *parts;  /* of EbbSavedRange */
 } EbbShardRecord;
 
 typedef struct
@@ -94,10 +94,10 @@ void ebb_shard_record_add_part (EbbShardRecord *self,
                                 guint index);
 /* Says how the parameter at @place is cut. */
 void ebb_shard_record_set_cut (EbbShardRecord *self,
-                               const EbbShardPlace *place);
+                               const EbbLocalShard *place);
 /* TRUE if the parameter at @place is cut in the same way. */
 gboolean ebb_shard_record_has_cut (const EbbShardRecord *self,
-                                   const EbbShardPlace *place);
+                                   const EbbLocalShard *place);
 /* Which elements of the whole part @index has. */
 void ebb_shard_record_get_cut (const EbbShardRecord *self,
                                guint index,

@@ -120,7 +120,7 @@ add_record (EbbShardIndex *self,
   record->name = g_strdup (name);
   record->stored_as = g_strdup (name);
   record->n_cut = record->cut_sections = 1;
-  record->parts = g_array_new (FALSE, FALSE, sizeof (EbbShardPart));
+  record->parts = g_array_new (FALSE, FALSE, sizeof (EbbSavedRange));
   g_ptr_array_add (self->records[table], record);
   g_hash_table_insert (self->by_name[table], record->name, record);
   return record;
@@ -167,7 +167,7 @@ ebb_shard_record_add_part (EbbShardRecord *self,
                            gint64 end,
                            guint index)
 {
-  EbbShardPart part = { rank, begin, end, index };
+  EbbSavedRange part = { rank, begin, end, index };
 
   if (begin < end)
     g_array_append_val (self->parts, part);
@@ -175,7 +175,7 @@ ebb_shard_record_add_part (EbbShardRecord *self,
 
 void
 ebb_shard_record_set_cut (EbbShardRecord *self,
-                          const EbbShardPlace *place)
+                          const EbbLocalShard *place)
 {
   if (place->partition == NULL)
     return;
@@ -186,7 +186,7 @@ ebb_shard_record_set_cut (EbbShardRecord *self,
 
 gboolean
 ebb_shard_record_has_cut (const EbbShardRecord *self,
-                          const EbbShardPlace *place)
+                          const EbbLocalShard *place)
 {
   if (place->partition == NULL)
     return self->n_cut == 1;
@@ -222,7 +222,7 @@ make_per_rank (EbbShardRecord *record)
 {
   for (guint i = 0; !record->per_rank && i < record->parts->len; i++)
     {
-      EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
+      EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, i);
 
       part->end -= part->begin;
       part->begin = 0;
@@ -306,7 +306,7 @@ static int
 compare_parts (gconstpointer a,
                gconstpointer b)
 {
-  const EbbShardPart *x = a, *y = b;
+  const EbbSavedRange *x = a, *y = b;
 
   if (x->index != y->index)
     return x->index < y->index ? -1 : 1;
@@ -331,7 +331,7 @@ parts_tile (const EbbShardRecord *record)
       ebb_shard_record_get_cut (record, index, &cut);
       for (; at < record->parts->len; at++)
         {
-          const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, at);
+          const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, at);
 
           if (part->index != index)
             break;
@@ -356,7 +356,7 @@ check_record (EbbShardIndex *self,
   gboolean ok = TRUE;
 
   for (guint i = 0; ok && i < record->parts->len; i++)
-    ok = g_array_index (record->parts, EbbShardPart, i).rank < self->n_ranks;
+    ok = g_array_index (record->parts, EbbSavedRange, i).rank < self->n_ranks;
   if (!record->per_rank)
     g_array_sort (record->parts, compare_parts);
   if (ok && (record->per_rank || parts_tile (record)))
@@ -406,7 +406,7 @@ append_record (GString *json,
   g_string_append (json, ", \"parts\": [");
   for (guint i = 0; i < record->parts->len; i++)
     {
-      const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
+      const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, i);
 
       g_string_append_printf (json, "%s[%u, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT, i > 0 ? ", " : "", part->rank,
                               part->begin, part->end);

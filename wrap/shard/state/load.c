@@ -59,7 +59,7 @@ check_entry (Loading *self,
              GError **error)
 {
   const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
-  const EbbShardPlace *place = &entry->place;
+  const EbbLocalShard *place = &entry->place;
   const EbbShardRecord *record = find_record (self, number);
   g_autofree char *shape = record != NULL ? ebb_shard_record_name_shape (record) : NULL;
 
@@ -127,7 +127,7 @@ verify_module (Loading *self,
 static int
 find_same_range (Loading *self,
                  EbbTensor *parameter,
-                 const EbbShardPlace *place)
+                 const EbbLocalShard *place)
 {
   for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
     {
@@ -138,7 +138,7 @@ find_same_range (Loading *self,
       record = find_record (self, i);
       for (guint p = 0; record != NULL && ebb_shard_record_has_cut (record, place) && p < record->parts->len; p++)
         {
-          const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, p);
+          const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, p);
 
           if (part->begin == place->begin && part->end == place->end
               && part->index == (place->partition != NULL ? place->partition->index : 0))
@@ -159,10 +159,10 @@ read_item (Loading *self,
   gint64 shape[EBB_MAX_DIMS], begin = 0, end = record->n_elements;
   g_autoptr (EbbTensor) tensor = NULL;
   guint n_dims;
-  EbbShardPlace place;
+  EbbLocalShard place;
   EbbShardCut cut;
 
-  ebb_shard_place_init (&place, parameter);
+  ebb_local_shard_init (&place, parameter);
   if (record->per_rank)
     {
       int rank = place.begin < place.end ? find_same_range (self, parameter, &place) : 0;
@@ -183,7 +183,7 @@ read_item (Loading *self,
   n_dims = record->n_dims;
   memcpy (shape, record->shape, n_dims * sizeof shape[0]);
   ebb_shard_cut_init_whole (&cut, record->n_elements);
-  if (ebb_shard_place_is_split (&place))
+  if (ebb_local_shard_is_split (&place))
     {
       if (record->n_dims != place.n_dims || memcmp (shape, place.shape, n_dims * sizeof shape[0]) != 0)
         {
@@ -194,7 +194,7 @@ read_item (Loading *self,
                        self->source->shown, record->name, shown);
           return NULL;
         }
-      ebb_shard_place_get_shape (&place, shape, &n_dims);
+      ebb_local_shard_get_shape (&place, shape, &n_dims);
       begin = place.begin;
       end = place.end;
       cut = place.cut;
@@ -395,7 +395,7 @@ load_entry (Loading *self,
             guint number,
             GError **error)
 {
-  const EbbShardPlace *place = &g_array_index (self->entries, EbbStateEntry, number).place;
+  const EbbLocalShard *place = &g_array_index (self->entries, EbbStateEntry, number).place;
   const EbbShardRecord *record = find_record (self, number);
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
@@ -404,7 +404,7 @@ load_entry (Loading *self,
 
   if (place->begin == place->end)
     return TRUE;
-  ebb_shard_place_get_shape (place, shape, &n_dims);
+  ebb_local_shard_get_shape (place, shape, &n_dims);
   host = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
   if (host == NULL
       || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, &place->cut, place->begin, place->end,

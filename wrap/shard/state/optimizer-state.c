@@ -20,7 +20,7 @@
 typedef struct
 {
   const EbbShardRecord *record;
-  EbbShardPlace place; /* of the parameter */
+  EbbLocalShard place; /* of the parameter */
   EbbTensor *local;    /* not owned; NULL: this rank has none */
 } Part;
 
@@ -75,14 +75,14 @@ static gboolean
 check_part (const Part *part,
             GError **error)
 {
-  if (ebb_shard_place_is_split (&part->place) && part->record->per_rank)
+  if (ebb_local_shard_is_split (&part->place) && part->record->per_rank)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                  "the optimizer's state %s has a scale for each block of elements, and the blocks of each rank are "
                  "others: such a state has no whole (save it by ebb_save_sharded_state(), or keep moments in f32 or "
                  "bf16)",
                  part->record->name);
   else if (part->local == NULL
-           && (!ebb_shard_place_is_split (&part->place) || part->place.begin < part->place.end))
+           && (!ebb_local_shard_is_split (&part->place) || part->place.begin < part->place.end))
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "this rank has no %s, but others have", part->record->name);
   else
     return TRUE;
@@ -137,7 +137,7 @@ gather_parts (const Part *parts,
               GArray *wholes,
               GError **error)
 {
-  g_autofree EbbShardPlace *places = g_new (EbbShardPlace, n);
+  g_autofree EbbLocalShard *places = g_new (EbbLocalShard, n);
   g_autofree EbbTensor **locals = g_new0 (EbbTensor *, n);
   g_autofree EbbTensor **gathered = g_new0 (EbbTensor *, n);
   g_autofree EbbDType *dtypes = g_new (EbbDType, n);
@@ -191,7 +191,7 @@ gather_records (EbbOptimizer *optimizer,
           g_set_error (&failure, EBB_ERROR, EBB_ERROR_STATE, "another rank's optimizer has a parameter %s", name);
           break;
         }
-      ebb_shard_place_init (&parts[i].place, parameter);
+      ebb_local_shard_init (&parts[i].place, parameter);
       parts[i].local = find_local (items, parts[i].record->name);
     }
   if (!ebb_ranks_agree (group, g_steal_pointer (&failure), error))
@@ -265,7 +265,7 @@ slice_item (EbbOptimizer *optimizer,
 {
   EbbTensor *parameter = ebb_optimizer_find_parameter (optimizer, name);
   g_autoptr (EbbTensor) part = NULL;
-  EbbShardPlace place;
+  EbbLocalShard place;
 
   if (parameter == NULL)
     {
@@ -273,8 +273,8 @@ slice_item (EbbOptimizer *optimizer,
                    "the optimizer's state is for a parameter %s, which the module does not have", name);
       return NULL;
     }
-  ebb_shard_place_init (&place, parameter);
-  if (ebb_shard_place_is_split (&place)
+  ebb_local_shard_init (&place, parameter);
+  if (ebb_local_shard_is_split (&place)
       && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, whole->view.dtype)
           || (guint) whole->view.n_dims != place.n_dims
           || memcmp (whole->view.shape, place.shape, place.n_dims * sizeof place.shape[0]) != 0))
@@ -286,7 +286,7 @@ slice_item (EbbOptimizer *optimizer,
                    ebb_dtype_get_name (whole->view.dtype), shape);
       return NULL;
     }
-  part = ebb_shard_place_slice (&place, whole, error);
+  part = ebb_local_shard_slice (&place, whole, error);
   /* What tensor-parallel ranks split is a copy already. */
   return copy && part != NULL && place.unit != NULL && place.partition == NULL ? ebb_copy (part, error)
                                                                                : g_steal_pointer (&part);

@@ -253,14 +253,14 @@ describe_item (EbbOptimizer *optimizer,
   const guint rank = claims != NULL ? claims->rank : 0;
   gboolean speaks;
   EbbShardRecord *record;
-  EbbShardPlace place;
+  EbbLocalShard place;
 
-  ebb_shard_place_init (&place, parameter);
+  ebb_local_shard_init (&place, parameter);
   /* Ranks that have elements say how it is kept. */
-  if (ebb_shard_place_is_split (&place) && place.n_elements > 0 && place.begin == place.end)
+  if (ebb_local_shard_is_split (&place) && place.n_elements > 0 && place.begin == place.end)
     return;
   speaks = claims != NULL && ebb_shard_claims_speaks (claims, EBB_SHARD_FILE_OPTIMIZER, item->parameter, &place);
-  if (!ebb_shard_place_is_split (&place))
+  if (!ebb_local_shard_is_split (&place))
     {
       record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, tensor->view.shape,
                                     (guint) tensor->view.n_dims);
@@ -268,7 +268,7 @@ describe_item (EbbOptimizer *optimizer,
         ebb_shard_record_add_part (record, rank, 0, tensor->n_elements, 0);
     }
   else if (ebb_optimizer_state_follows_elements (optimizer, parameter, item->key, tensor->view.dtype)
-           && ebb_shard_place_fits (&place, tensor))
+           && ebb_local_shard_fits (&place, tensor))
     {
       record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, place.shape,
                                     place.n_dims);

@@ -168,7 +168,7 @@ write_module (Saving *self,
   for (guint i = 0; i < entries->len; i++)
     {
       const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
-      const EbbShardPlace *place = &entry->place;
+      const EbbLocalShard *place = &entry->place;
       const char *stored_as = g_array_index (entries, EbbStateEntry, entry->first).name;
       EbbShardRecord *record = ebb_shard_index_add (self->index, EBB_SHARD_FILE_MODEL, entry->name,
                                                     place->local->view.dtype, place->shape, place->n_dims);

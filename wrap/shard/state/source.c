@@ -104,7 +104,7 @@ open_file (EbbShardSource *self,
 static gboolean
 read_scattered (EbbSafetensorsReader *file,
                 const EbbSafetensorsEntry *entry,
-                const EbbShardPart *part,
+                const EbbSavedRange *part,
                 const EbbShardCut *part_cut,
                 const EbbShardCut *cut,
                 gint64 begin,
@@ -134,7 +134,7 @@ read_scattered (EbbSafetensorsReader *file,
 static gboolean
 read_range (EbbSafetensorsReader *file,
             const EbbSafetensorsEntry *entry,
-            const EbbShardPart *part,
+            const EbbSavedRange *part,
             gint64 begin,
             gint64 end,
             void *data,
@@ -159,7 +159,7 @@ ebb_shard_source_read (EbbShardSource *self,
 {
   for (guint i = 0; i < record->parts->len; i++)
     {
-      const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
+      const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, i);
       EbbSafetensorsReader *file;
       const EbbSafetensorsEntry *entry;
       gboolean is_same, ok;
@@ -193,7 +193,7 @@ ebb_shard_source_read_of_rank (EbbShardSource *self,
 {
   for (guint i = 0; i < record->parts->len; i++)
     {
-      const EbbShardPart *part = &g_array_index (record->parts, EbbShardPart, i);
+      const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, i);
       EbbSafetensorsReader *file;
       const EbbSafetensorsEntry *entry;
       g_autoptr (EbbTensor) tensor = NULL;

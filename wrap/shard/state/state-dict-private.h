@@ -12,7 +12,7 @@ typedef struct
   char *name;
   EbbTensor *tensor; /* of the module, not owned */
   guint first;       /* the number of the first entry of the same tensor */
-  EbbShardPlace place;
+  EbbLocalShard place;
   gboolean done;
   EbbTensor *whole; /* what was gathered, of first entries; NULL: nothing is kept */
 } EbbStateEntry;

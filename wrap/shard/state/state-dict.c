@@ -41,7 +41,7 @@ add_entry (const char *name,
         entry.first = i;
         break;
       }
-  ebb_shard_place_init (&entry.place, tensor);
+  ebb_local_shard_init (&entry.place, tensor);
   g_array_append_val (entries, entry);
 }
 
@@ -115,7 +115,7 @@ gather_unit (GArray *entries,
 {
   EbbShardUnit *unit = g_array_index (entries, EbbStateEntry, first).place.unit;
   g_autofree guint *which = g_new (guint, unit->n_entries);
-  g_autofree EbbShardPlace *places = g_new (EbbShardPlace, unit->n_entries);
+  g_autofree EbbLocalShard *places = g_new (EbbLocalShard, unit->n_entries);
   g_autofree EbbTensor **locals = g_new (EbbTensor *, unit->n_entries);
   g_autofree EbbTensor **parts = g_new (EbbTensor *, unit->n_entries);
   g_autofree EbbDType *dtypes = g_new (EbbDType, unit->n_entries);
@@ -234,9 +234,9 @@ static const gint64 *
 get_whole_shape (EbbTensor *target,
                  guint *n_dims)
 {
-  EbbShardPlace place;
+  EbbLocalShard place;
 
-  ebb_shard_place_init (&place, target);
+  ebb_local_shard_init (&place, target);
   *n_dims = place.n_dims;
   return place.shape;
 }
@@ -296,10 +296,10 @@ load_own (EbbModule *module,
     {
       EbbStateTransfer *transfer = &g_array_index (transfers, EbbStateTransfer, i);
       EbbTensor *part;
-      EbbShardPlace place;
+      EbbLocalShard place;
 
-      ebb_shard_place_init (&place, transfer->target);
-      part = ebb_shard_place_slice (&place, transfer->source, &failure);
+      ebb_local_shard_init (&place, transfer->target);
+      part = ebb_local_shard_slice (&place, transfer->source, &failure);
       ebb_tensor_unref (transfer->source);
       transfer->source = part;
       transfer->target = place.local;
@@ -372,7 +372,7 @@ ebb_broadcast_whole (EbbProcessGroup *group,
 /* Sets @failure to what goes wrong on this rank alone. */
 static gboolean
 load_entry (EbbProcessGroup *group,
-            const EbbShardPlace *place,
+            const EbbLocalShard *place,
             EbbTensor *source,
             GError **failure,
             GError **error)
@@ -384,7 +384,7 @@ load_entry (EbbProcessGroup *group,
 
   if (whole == NULL)
     return FALSE;
-  part = ebb_shard_place_slice (place, whole, failure);
+  part = ebb_local_shard_slice (place, whole, failure);
   moved = part != NULL ? ebb_to_device (part, place->local->storage->device, failure) : NULL;
   if (moved != NULL)
     ebb_tensor_copy_from (place->local, moved, failure);
