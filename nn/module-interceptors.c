@@ -216,6 +216,14 @@ ebb_module_find_interceptor (EbbModule *self, const char *kind)
   return ebb_module_next_interceptor (self, kind, 0);
 }
 
+struct _EbbParameterOwner *
+ebb_module_get_parameter_owner (EbbModule *self)
+{
+  guint id = ebb_module_find_interceptor (self, EBB_PARAMETER_OWNER_INTERCEPTOR);
+
+  return id != 0 ? ebb_module_get_interceptor_data (self, id) : NULL;
+}
+
 gpointer
 ebb_module_get_interceptor_data (EbbModule *self, guint id)
 {

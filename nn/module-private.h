@@ -40,6 +40,9 @@ guint ebb_module_find_interceptor (EbbModule *self,
 guint ebb_module_next_interceptor (EbbModule *self,
                                    const char *kind,
                                    guint id);
+/* The kind of interceptor that makes the module's parameters available: its data is their EbbParameterOwner. */
+#define EBB_PARAMETER_OWNER_INTERCEPTOR "parameter-owner"
+struct _EbbParameterOwner *ebb_module_get_parameter_owner (EbbModule *self);
 gpointer ebb_module_get_interceptor_data (EbbModule *self,
                                           guint id);
 

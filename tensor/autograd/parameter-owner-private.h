@@ -43,6 +43,13 @@ typedef struct
    * convert or load it. NULL: always full. */
   gboolean (*is_full) (EbbParameterOwner *self,
                        EbbTensor *parameter);
+  /* A recompute is about to run a part of the forward that this owner had entered: makes the values available that a
+   * graph still needs, or all of them if @is_needed. */
+  gboolean (*prepare_recompute) (EbbParameterOwner *self,
+                                 gboolean is_needed,
+                                 GError **error);
+  void (*ref) (EbbParameterOwner *self);
+  void (*unref) (EbbParameterOwner *self);
   /* Of what the ranks shard: the full parameter, or this rank's part of it by tensor parallelism. */
   gint64 (*get_n_elements) (EbbParameterOwner *self,
                             EbbTensor *parameter);
@@ -119,5 +126,18 @@ ebb_parameter_use (EbbTensor *parameter)
   __atomic_add_fetch (&parameter->n_uses, 1, __ATOMIC_RELAXED);
 }
 void ebb_parameter_drop_use (EbbTensor *parameter);
+
+/* The forward of a module begins on this thread, and its owner makes the parameters available; it ends. The owner is
+ * referenced meanwhile. An owner that enters has prepare_recompute (), ref () and unref (). */
+void ebb_parameter_owner_enter (EbbParameterOwner *self);
+void ebb_parameter_owner_leave (void);
+/* The first of those that have entered and not left; NULL: none. */
+EbbParameterOwner *ebb_parameter_owner_get_outermost (void);
+/* All of them, outermost first, with references; NULL: none. */
+GPtrArray *ebb_parameter_owners_get_entered (void);
+/* Calls prepare_recompute () for each of @owners, which may be NULL; the innermost is needed if @needs_innermost. */
+gboolean ebb_parameter_owners_prepare_recompute (GPtrArray *owners,
+                                                 gboolean needs_innermost,
+                                                 GError **error);
 
 G_END_DECLS

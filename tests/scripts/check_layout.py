@@ -20,6 +20,8 @@ SUBFOLDERS = {
     "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned"],
     "wrap": [".", "shard", "shard/state", "checkpoint", "compat"],
 }
+# Folders that know nothing of each other, whatever their order: they meet at the owner of a parameter.
+STRANGERS = {"wrap": [("checkpoint", "shard")]}
 MAX_FILES = 41
 SKIPPED = {"build", ".git", ".venv", "__pycache__"}
 MAX_LINES = 800
@@ -72,6 +74,9 @@ def check_subfolders(path, number, relative, included):
         complain(path, number, f"{top}/{own if own not in order else other} has no place in the order of {top}/")
     elif order.index(other) > order.index(own) and (top, own) != ("tensor", "."):
         complain(path, number, f"{top}/{own}/ may not include {top}/{other}/, which stands to its right")
+    for pair in STRANGERS.get(top, []):
+        if {own.split("/")[0], other.split("/")[0]} == set(pair):
+            complain(path, number, f"{top}/{own}/ and {top}/{other}/ may not include each other")
 
 
 def check_map():

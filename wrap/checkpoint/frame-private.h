@@ -105,7 +105,7 @@ struct _EbbCheckpointFrame
   GArray *reads;           /* of EbbRead */
   GArray *touched;         /* addresses that the op that runs now touches */
   GArray *open;            /* results that are kept, and that nobody was seen to read */
-  GPtrArray *units;        /* sharded modules whose forward was open; NULL: none */
+  GPtrArray *owners;       /* of parameters, whose forward was running; NULL: none */
   GPtrArray *devices;      /* that are synchronised at the boundaries; NULL: nothing is done there */
   gint64 begun;            /* when the forward or backward that runs began, in microseconds; 0: none is watched */
   gpointer passing;        /* tells the thread of the backward pass that @begun is about */

@@ -2,9 +2,9 @@
 #include "wrap/checkpoint/frame-private.h"
 
 #include "nn/args-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/object-private.h"
 #include "wrap/checkpoint/options-private.h"
-#include "wrap/shard/unit-private.h"
 
 G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
 
@@ -284,7 +284,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_array_unref (self->open);
   g_clear_pointer (&self->modules, g_array_unref);
   g_clear_pointer (&self->devices, g_ptr_array_unref);
-  g_clear_pointer (&self->units, g_ptr_array_unref);
+  g_clear_pointer (&self->owners, g_ptr_array_unref);
   g_byte_array_unref (self->rematerialization_log.decisions);
   g_clear_error (&self->policy_error);
   g_clear_object (&self->generator);
@@ -386,7 +386,7 @@ frame_new (EbbCheckpointTarget *target,
   if (self->outside == NULL || nested)
     self->outside = ebb_thread.hooks;
   self->mark = ebb_storage_get_next_birth ();
-  self->units = ebb_shard_get_forwarding_units ();
+  self->owners = ebb_parameter_owners_get_entered ();
   return self;
 }
 

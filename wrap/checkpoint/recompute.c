@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint/options-private.h"
 #include "wrap/checkpoint/frame-private.h"
-#include "wrap/shard/unit-private.h"
+#include "tensor/autograd/parameter-owner-private.h"
 
 #include "tensor/profile/profiler-private.h"
 
@@ -183,16 +183,16 @@ run_announced (EbbCheckpointFrame *self,
   return ebb_checkpoint_options_announce (self->target->options, module, EBB_RECOMPUTE_END, ok ? error : NULL) && ok;
 }
 
-/* Whether all that runs again has units of its own inside the frame, which gather for themselves. */
+/* Whether each module that runs again has its own parameter owner, which enters inside the frame. */
 static gboolean
-is_sharded_itself (EbbCheckpointFrame *self,
-                   GPtrArray *modules)
+have_own_owners (EbbCheckpointFrame *self,
+                 GPtrArray *modules)
 {
   for (guint i = 0; i < modules->len; i++)
     {
-      EbbShardUnit *unit = ebb_shard_unit_on (g_ptr_array_index (modules, i));
+      EbbParameterOwner *owner = ebb_module_get_parameter_owner (g_ptr_array_index (modules, i));
 
-      if (unit == NULL || (self->units != NULL && g_ptr_array_find (self->units, unit, NULL)))
+      if (owner == NULL || (self->owners != NULL && g_ptr_array_find (self->owners, owner, NULL)))
         return FALSE;
     }
   return modules->len > 0;
@@ -217,8 +217,8 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
   if (modules == NULL)
     return FALSE;
   ebb_frame_call_at_end (self);
-  /* What is to run reads the parameters of the sharded modules that it is a part of. */
-  if (ebb_shard_unshard_units (self->units, !is_sharded_itself (self, modules), error))
+  /* The recompute reads parameters of the modules whose forward it is a part of. */
+  if (ebb_parameter_owners_prepare_recompute (self->owners, !have_own_owners (self, modules), error))
     args = ebb_frame_restore_args (self, error);
   ok = args != NULL && run_announced (self, modules, args, error);
   if (!ok)

@@ -56,9 +56,7 @@ sharded_forward (EbbModule *module,
 EbbShardUnit *
 ebb_shard_unit_on (EbbModule *module)
 {
-  guint id = ebb_module_find_interceptor (module, EBB_SHARD_INTERCEPTOR);
-
-  return id != 0 ? ebb_module_get_interceptor_data (module, id) : NULL;
+  return (EbbShardUnit *) ebb_module_get_parameter_owner (module);
 }
 
 static gboolean
@@ -115,7 +113,7 @@ shard (EbbModule *module,
                              options != NULL ? options : defaults, error);
   if (unit == NULL)
     return FALSE;
-  ebb_module_add_interceptor (module, EBB_SHARD_INTERCEPTOR, sharded_forward, unit,
+  ebb_module_add_interceptor (module, EBB_PARAMETER_OWNER_INTERCEPTOR, sharded_forward, unit,
                               (GDestroyNotify) ebb_shard_unit_unref);
   return TRUE;
 }
@@ -210,7 +208,8 @@ ebb_fully_shard_unwrap (EbbModule *module,
         {
           ok = ebb_shard_unit_dissolve (unit, error);
           if (ok)
-            ebb_module_remove_interceptor (modules[i], ebb_module_find_interceptor (modules[i], EBB_SHARD_INTERCEPTOR));
+            ebb_module_remove_interceptor (modules[i],
+                                           ebb_module_find_interceptor (modules[i], EBB_PARAMETER_OWNER_INTERCEPTOR));
         }
       g_object_unref (modules[i]);
     }

@@ -20,7 +20,6 @@
 
 typedef struct _EbbShardThread
 {
-  GPtrArray *forwarding;  /* the units whose forwards are running, outermost first; with references */
   GPtrArray *unsharded;   /* the units that are unsharded or unsharding */
   GPtrArray *forwarded;   /* the units whose gradients are to be reduced */
   GPtrArray *reducing;    /* the units whose reduction is in flight; with references */
@@ -57,7 +56,6 @@ get_thread (void)
     return self;
   self = g_atomic_rc_box_new0 (Thread);
   self->orphans = g_ptr_array_new ();
-  self->forwarding = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
   self->unsharded = g_ptr_array_new ();
   self->forwarded = g_ptr_array_new ();
   self->reducing = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
@@ -204,20 +202,6 @@ prefetch_previous (Thread *thread,
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
-GPtrArray *
-ebb_shard_get_forwarding_units (void)
-{
-  Thread *thread = g_private_get (&threads);
-  GPtrArray *units;
-
-  if (thread == NULL || thread->forwarding->len == 0)
-    return NULL;
-  units = g_ptr_array_new_full (thread->forwarding->len, (GDestroyNotify) ebb_shard_unit_unref);
-  for (guint i = 0; i < thread->forwarding->len; i++)
-    g_ptr_array_add (units, ebb_shard_unit_ref (g_ptr_array_index (thread->forwarding, i)));
-  return units;
-}
-
 static gboolean
 unshard_borrowed (EbbShardUnit *self,
                   GError **error)
@@ -232,7 +216,8 @@ static void
 begin_forward (Thread *thread,
                EbbShardUnit *self)
 {
-  EbbShardUnit *root = thread->forwarding->len > 0 ? g_ptr_array_index (thread->forwarding, 0) : self;
+  EbbParameterOwner *outermost = ebb_parameter_owner_get_outermost (); /* only units enter */
+  EbbShardUnit *root = outermost != NULL ? (EbbShardUnit *) outermost : self;
 
   self->is_root = root == self;
   if (self->is_root)
@@ -270,7 +255,7 @@ ebb_shard_unit_pre_forward (EbbShardUnit *self,
       || !unshard_borrowed (self, error) || (!again && !prefetch_next (thread, self, error)))
     return FALSE;
   self->n_forwards++;
-  g_ptr_array_add (thread->forwarding, ebb_shard_unit_ref (self));
+  ebb_parameter_owner_enter (&self->base);
   return TRUE;
 }
 
@@ -287,7 +272,6 @@ gboolean
 ebb_shard_unit_post_forward (EbbShardUnit *self,
                              GError **error)
 {
-  Thread *thread = get_thread ();
   gboolean done = TRUE;
 
   self->n_forwards--;
@@ -301,24 +285,17 @@ ebb_shard_unit_post_forward (EbbShardUnit *self,
         if (!stays (g_ptr_array_index (self->borrowed, i)))
           done = ebb_shard_unit_reshard (g_ptr_array_index (self->borrowed, i), error);
     }
-  g_ptr_array_set_size (thread->forwarding, (int) thread->forwarding->len - 1);
+  ebb_parameter_owner_leave ();
   return done;
 }
 
 gboolean
-ebb_shard_unshard_units (GPtrArray *units,
-                         gboolean needs_last,
-                         GError **error)
+ebb_shard_unit_pre_recompute (EbbShardUnit *self,
+                              gboolean is_needed,
+                              GError **error)
 {
-  for (guint i = 0; units != NULL && i < units->len; i++)
-    {
-      EbbShardUnit *unit = g_ptr_array_index (units, i);
-
-      if ((ebb_shard_unit_is_used (unit) || (needs_last && i == units->len - 1))
-          && (!ebb_shard_unit_pre_backward (unit, error) || !unshard_borrowed (unit, error)))
-        return FALSE;
-    }
-  return TRUE;
+  return (!is_needed && !ebb_shard_unit_is_used (self))
+         || (ebb_shard_unit_pre_backward (self, error) && unshard_borrowed (self, error));
 }
 
 /* -- backward ------------------------------------------------------------------------------------------------------ */
@@ -554,7 +531,6 @@ thread_free (gpointer data)
 
   free_orphans (self, TRUE);
   g_clear_pointer (&self->last, order_unref);
-  g_ptr_array_unref (self->forwarding);
   g_ptr_array_unref (self->unsharded);
   g_ptr_array_unref (self->forwarded);
   g_ptr_array_unref (self->reducing);

@@ -19,8 +19,6 @@
 
 G_BEGIN_DECLS
 
-#define EBB_SHARD_INTERCEPTOR "shard" /* the kind; its data is a unit */
-
 typedef struct _EbbShardUnit EbbShardUnit;
 
 /* The order in which the units of one root were last forwarded. */
@@ -174,13 +172,11 @@ gboolean ebb_shard_unit_post_backward (EbbShardUnit *self,
 /* Reduces and reshards, even where a graph still uses the unit. */
 gboolean ebb_shard_unit_finalize (EbbShardUnit *self,
                                   GError **error);
-/* The units whose forward is running, outermost first, with references; NULL: none. A checkpoint that will recompute a
- * part of that forward hands them to ebb_shard_unshard_units(), which unshards those that a graph still uses, and the
- * last one in any case if it @needs_last. */
-GPtrArray *ebb_shard_get_forwarding_units (void);
-gboolean ebb_shard_unshard_units (GPtrArray *units,
-                                  gboolean needs_last,
-                                  GError **error);
+/* A checkpoint will recompute a part of the unit's forward: unshards the unit if a graph still uses it, or in any case
+ * if @is_needed. */
+gboolean ebb_shard_unit_pre_recompute (EbbShardUnit *self,
+                                       gboolean is_needed,
+                                       GError **error);
 EbbShardOrder *ebb_shard_order_new (EbbShardUnit *root);
 /* A unit is no longer sharded, or is sharded again. */
 void ebb_shard_note_unsharded (EbbShardUnit *self,

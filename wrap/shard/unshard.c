@@ -422,6 +422,26 @@ get_n_elements (EbbParameterOwner *owner,
   return self->layout->parameters[i].n_elements;
 }
 
+static gboolean
+prepare_recompute (EbbParameterOwner *owner,
+                   gboolean is_needed,
+                   GError **error)
+{
+  return ebb_shard_unit_pre_recompute ((EbbShardUnit *) owner, is_needed, error);
+}
+
+static void
+owner_ref (EbbParameterOwner *owner)
+{
+  ebb_shard_unit_ref ((EbbShardUnit *) owner);
+}
+
+static void
+owner_unref (EbbParameterOwner *owner)
+{
+  ebb_shard_unit_unref ((EbbShardUnit *) owner);
+}
+
 const EbbParameterOwnerFuncs ebb_shard_unit_funcs = {
   .prepare = prepare,
   .unused = unused,
@@ -431,6 +451,9 @@ const EbbParameterOwnerFuncs ebb_shard_unit_funcs = {
   .reduce_over_shards = reduce_over_shards,
   .is_full = is_full,
   .get_n_elements = get_n_elements,
+  .prepare_recompute = prepare_recompute,
+  .ref = owner_ref,
+  .unref = owner_unref,
 };
 
 /* -- elements ------------------------------------------------------------------------------------------------------ */
