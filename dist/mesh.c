@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/mesh.h"
 
-#include "dist/group/state-private.h"
+#include "dist/agree-private.h"
+#include "dist/group/group-private.h"
 #include "dist/mpu-private.h"
 #include "tensor/error-private.h"
 
@@ -227,7 +228,7 @@ ebb_mesh_new (EbbProcessGroup *group,
       || !complete_sizes (names, sizes, complete, n, ebb_process_group_get_size (group), error))
     return NULL;
   text = describe (names, complete, n);
-  if (!ebb_process_group_check_same (group, "the mesh", text, error))
+  if (!ebb_agree_same_text (group, "the mesh", text, error))
     return NULL;
   self = g_object_new (EBB_TYPE_MESH, NULL);
   self->n_dims = n;
@@ -420,7 +421,7 @@ ebb_mesh_get_model_dim (EbbMesh *self)
   dim = self->model != NULL ? self->model : find (self, EBB_MPU_DIM);
   /* Along all ranks of a group there is the group itself, which another mesh may call otherwise. */
   for (guint i = 0; dim == NULL && i < self->n_dims; i++)
-    if (ebb_process_group_get_state (self->dims[i].group)->is_divided_among
+    if (ebb_process_group_get_state (self->dims[i].group)->has_model
         && strcmp (self->dims[i].name, "data") != 0 && strcmp (self->dims[i].name, "shard") != 0)
       dim = &self->dims[i];
   return dim != NULL ? dim->name : NULL;

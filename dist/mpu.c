@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/mpu-private.h"
 
-#include "dist/group/state-private.h"
+#include "dist/group/group-private.h"
 #include "dist/init.h"
 #include "dist/mesh.h"
 
@@ -236,7 +236,7 @@ ebb_mpu_note_group (EbbProcessGroup *group,
   known->first = state->first;
   g_weak_ref_set (&known->owner, owner);
   if (is_divided)
-    state->is_divided_among = TRUE;
+    state->has_model = TRUE;
   pthread_mutex_unlock (&lock);
 }
 

@@ -62,8 +62,8 @@ const EbbAtDoor *ebb_activation_store_get_at_door (void);
  * handed out again only if it was one of the last few. */
 void ebb_activation_store_note_divided (void);
 /* For a store that divides tensors among ranks, from the start: what it can't divide, parts of tensors
- * (tensor->is_part) and results that a policy keeps, is stored apart from what looks at the same memory, and nothing
- * goes to the fallback but what put brings there itself, by ebb_activation_store_put_instead (). */
+ * (tensor->is_local_shard) and results that a policy keeps, is stored apart from what looks at the same memory, and
+ * nothing goes to the fallback but what put brings there itself, by ebb_activation_store_put_instead (). */
 void ebb_activation_store_set_divides (EbbActivationStore *self);
 /* Puts @block into the fallback after @why; NULL with @error set to that if there is none, or if that is no reason. The
  * fallback is given with a reference. */

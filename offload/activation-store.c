@@ -13,7 +13,7 @@ typedef struct
   EbbHandle *kept; /* the tensor itself, if the block stays in place */
   EbbView view;
   gsize offset; /* bytes, from the block's start */
-  gboolean is_part;
+  gboolean is_local_shard;
 } Ticket;
 
 static __thread EbbAtDoor at_door __attribute__ ((tls_model ("initial-exec")));
@@ -120,7 +120,7 @@ enter_block (EbbActivationStore *self,
   EbbBlock *block;
 
   ebb_block_key_init (&key, tensor, in_place);
-  key.is_apart = PRIVATE (self)->divides && (tensor->is_part || ebb_thread.saves_result);
+  key.is_apart = PRIVATE (self)->divides && (tensor->is_local_shard || ebb_thread.saves_result);
   key.call = PRIVATE (self)->divides && !in_place ? ebb_thread.call : 0;
   block = find_block (self, &key, tensor->storage->size);
   if (block != NULL)
@@ -194,7 +194,7 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
       ticket->kept = block->key.in_place ? ebb_handle_new (tensor) : NULL;
       ticket->view = tensor->view;
       ticket->view.data = NULL;
-      ticket->is_part = tensor->is_part;
+      ticket->is_local_shard = tensor->is_local_shard;
       ticket->offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) - block->key.start;
     }
   ebb_blocks_lock ();
@@ -232,7 +232,7 @@ unpack_ticket (EbbActivationStore *self,
   tensor = ebb_block_get_view (ticket->block, &ticket->view, ticket->offset, error);
   ebb_thread.stopped = stopped;
   if (tensor != NULL)
-    tensor->is_part = ticket->is_part != FALSE;
+    tensor->is_local_shard = ticket->is_local_shard != FALSE;
   return tensor;
 }
 

@@ -8,7 +8,7 @@
 
 /* How a parameter of which this rank has one part by tensor parallelism was cut from the whole. Another thing than a
  * owner, which is data parallel's: a parameter may have both. The tensor doesn't own its partition; who has made it
- * takes it away before it goes, and has tensor->is_part set with it. */
+ * takes it away before it goes, and has tensor->is_local_shard set with it. */
 
 G_BEGIN_DECLS
 

@@ -289,8 +289,7 @@ ebb_tensor_equal (EbbTensor *a,
 
   g_return_val_if_fail (a != NULL && b != NULL, FALSE);
 
-  if (a->view.dtype != b->view.dtype || a->view.n_dims != b->view.n_dims
-      || memcmp (a->view.shape, b->view.shape, sizeof (gint64) * (gsize) a->view.n_dims) != 0)
+  if (a->view.dtype != b->view.dtype || !ebb_shapes_equal (&a->view, &b->view))
     return FALSE;
   x = get_bytes (a, FALSE, NULL);
   y = get_bytes (b, FALSE, NULL);
@@ -506,9 +505,7 @@ ebb_tensor_set_grad (EbbTensor *tensor,
 {
   if (!EBB_MAY_BEGIN (error, tensor))
     return FALSE;
-  if (grad != NULL
-      && (grad->view.n_dims != tensor->view.n_dims
-          || memcmp (grad->view.shape, tensor->view.shape, sizeof (gint64) * (gsize) grad->view.n_dims) != 0))
+  if (grad != NULL && !ebb_shapes_equal (&grad->view, &tensor->view))
     {
       g_autofree char *a = ebb_tensor_shape_to_string (grad);
       g_autofree char *b = ebb_tensor_shape_to_string (tensor);

@@ -19,8 +19,8 @@ struct _EbbTensor
   guint requires_grad : 1;
   guint is_parameter : 1; /* kept as itself, never as its storage: load, shard and to () swap the storage */
   guint is_buffer : 1;
-  guint is_part : 1;    /* one rank's part of something, or its summand: ranks that share the work have others */
-  guint16 output_index; /* of node */
+  guint is_local_shard : 1; /* one rank's part of something, or its summand: ranks that share the work have others */
+  guint16 output_index;     /* of node */
   EbbStorage *storage;
   gint64 offset; /* in elements, from the storage's start */
   gint64 n_elements;
@@ -70,6 +70,11 @@ void ebb_tensor_swap_storage (EbbTensor *tensor,
 /* TRUE if the holder of the one reference to @tensor may overwrite it: nobody else sees the tensor or its storage. */
 gboolean ebb_tensor_is_unshared (EbbTensor *tensor);
 gboolean ebb_view_is_contiguous (const EbbView *view);
+/* Every comparison of shapes is one of these two. */
+gboolean ebb_view_has_shape (const EbbView *view,
+                             const gint64 *shape,
+                             guint n_dims);
+#define ebb_shapes_equal(a, b) ebb_view_has_shape (a, (b)->shape, (guint) (b)->n_dims)
 /* Requires a gradient: a leaf that asks for one, or made by a node. */
 #define ebb_tensor_needs_grad(tensor) ((tensor)->requires_grad || (tensor)->node != NULL)
 /* Data may be changed in place now? With grad mode on, not of a leaf that requires a gradient, nor of a node's result.

@@ -36,7 +36,7 @@ ebb_tensor_new_view (EbbStorage *storage,
   self->view.dtype = dtype;
   self->view.n_dims = (int) n_dims;
   self->ref_count = 1;
-  self->requires_grad = self->is_parameter = self->is_buffer = self->is_part = 0;
+  self->requires_grad = self->is_parameter = self->is_buffer = self->is_local_shard = 0;
   self->output_index = 0;
   self->storage = storage ? ebb_storage_ref (storage) : NULL;
   self->offset = offset;
@@ -459,7 +459,7 @@ ebb_tensor_alias (EbbTensor *tensor)
   EbbTensor *alias = ebb_tensor_new_view (tensor->storage, tensor->offset, tensor->view.shape, tensor->view.strides,
                                           (guint) tensor->view.n_dims, tensor->view.dtype);
 
-  alias->is_part = tensor->is_part;
+  alias->is_local_shard = tensor->is_local_shard;
   return alias;
 }
 
@@ -493,6 +493,14 @@ ebb_tensor_swap_storage (EbbTensor *tensor,
 }
 
 /* -- looking ------------------------------------------------------------------------------------------------------- */
+
+gboolean
+ebb_view_has_shape (const EbbView *view,
+                    const gint64 *shape,
+                    guint n_dims)
+{
+  return (guint) view->n_dims == n_dims && memcmp (view->shape, shape, n_dims * sizeof shape[0]) == 0;
+}
 
 gboolean
 ebb_view_is_contiguous (const EbbView *view)

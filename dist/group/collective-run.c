@@ -1,6 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/group/state-private.h"
-#include "dist/group/work-private.h"
+#include "dist/group/group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 
@@ -9,8 +8,8 @@
 
 typedef enum
 {
-  WHOLE,
-  PIECE
+  FULL,
+  SHARD
 } Side;
 
 static gboolean
@@ -23,8 +22,8 @@ is_read (EbbCollective which,
     case EBB_COLLECTIVE_ALL_REDUCE:
     case EBB_COLLECTIVE_REDUCE_SCATTER:
     case EBB_COLLECTIVE_ALL_TO_ALL:
-    case EBB_COLLECTIVE_SEND: return side == WHOLE;
-    case EBB_COLLECTIVE_ALL_GATHER: return side == PIECE;
+    case EBB_COLLECTIVE_SEND: return side == FULL;
+    case EBB_COLLECTIVE_ALL_GATHER: return side == SHARD;
     case EBB_COLLECTIVE_BROADCAST: return is_root;
     default: return FALSE;
     }
@@ -39,9 +38,9 @@ is_written (EbbCollective which,
     {
     case EBB_COLLECTIVE_ALL_REDUCE:
     case EBB_COLLECTIVE_ALL_GATHER:
-    case EBB_COLLECTIVE_RECV: return side == WHOLE;
+    case EBB_COLLECTIVE_RECV: return side == FULL;
     case EBB_COLLECTIVE_REDUCE_SCATTER:
-    case EBB_COLLECTIVE_ALL_TO_ALL: return side == PIECE;
+    case EBB_COLLECTIVE_ALL_TO_ALL: return side == SHARD;
     case EBB_COLLECTIVE_BROADCAST: return !is_root;
     default: return FALSE;
     }
@@ -120,8 +119,8 @@ bring (EbbProcessGroup *self,
 {
   work->call.device = get_reached_device (self, work);
   for (guint i = 0; i < work->call.n_parts; i++)
-    if (!place (self, work, 2 * i, &work->buffers[i].whole, error)
-        || !place (self, work, 2 * i + 1, &work->buffers[i].piece, error))
+    if (!place (self, work, 2 * i, &work->buffers[i].full, error)
+        || !place (self, work, 2 * i + 1, &work->buffers[i].shard, error))
       return FALSE;
   return TRUE;
 }

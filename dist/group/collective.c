@@ -1,18 +1,79 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/group/state-private.h"
-#include "dist/group/work-private.h"
+#include "dist/group/group-private.h"
+#include "tensor/autograd/op-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <string.h>
 
-/* How a call is made ready: checked, numbered, counted, queued. */
+/* Of a call over many tensors so many are named. */
+#define MAX_NAMED 4
+#define MAX_PURPOSE 200 /* bytes */
+
+/* -- names --------------------------------------------------------------------------------------------------------- */
+
+static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                     "all_to_all", "send", "recv", "barrier" };
+static const char *const op_names[] = { "sum", "mean", "min", "max" };
+
+G_STATIC_ASSERT (G_N_ELEMENTS (names) == EBB_N_COLLECTIVES);
+G_STATIC_ASSERT (G_N_ELEMENTS (op_names) == EBB_N_REDUCE_OPS);
+
+const char *
+ebb_collective_get_name (EbbCollective which)
+{
+  g_return_val_if_fail ((guint) which < EBB_N_COLLECTIVES, NULL);
+
+  return names[which];
+}
+
+/* Its end tells most: a path and a type. */
+static void
+append_purpose (GString *text,
+                const char *purpose)
+{
+  const gsize length = strlen (purpose);
+  const char *end = purpose + length;
+
+  while (purpose < end && (end - purpose > MAX_PURPOSE || ((guchar) *purpose & 0xc0) == 0x80))
+    purpose++;
+  g_string_append_printf (text, " for %s%s", (gsize) (end - purpose) < length ? "…" : "", purpose);
+}
+
+char *
+ebb_collective_call_to_string (const EbbCollectiveCall *call)
+{
+  GString *text = g_string_new (names[call->which]);
+
+  switch (call->which)
+    {
+    case EBB_COLLECTIVE_ALL_REDUCE:
+    case EBB_COLLECTIVE_REDUCE_SCATTER: g_string_append_printf (text, " (%s)", op_names[call->op]); break;
+    case EBB_COLLECTIVE_BROADCAST:
+    case EBB_COLLECTIVE_RECV: g_string_append_printf (text, " (from %u)", call->peer); break;
+    case EBB_COLLECTIVE_SEND: g_string_append_printf (text, " (to %u)", call->peer); break;
+    default: break;
+    }
+  for (guint i = 0; i < MIN (call->n_parts, MAX_NAMED); i++)
+    {
+      const EbbCollectiveBuffer *buffer = &call->parts[i];
+      g_autofree char *shape = ebb_shape_to_string (buffer->shape, buffer->n_dims);
+
+      g_string_append_printf (text, "%s%s %s", i == 0 ? " of " : ", ", ebb_dtype_get_name (buffer->dtype), shape);
+    }
+  if (call->n_parts > MAX_NAMED)
+    g_string_append_printf (text, " and %u more", call->n_parts - MAX_NAMED);
+  if (call->purpose != NULL)
+    append_purpose (text, call->purpose);
+  return g_string_free (text, FALSE);
+}
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
 
 static gboolean
-has_piece (EbbCollective which)
+has_shard (EbbCollective which)
 {
   return which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_GATHER
          || which == EBB_COLLECTIVE_ALL_TO_ALL;
@@ -46,62 +107,62 @@ check_tensor (EbbTensor *tensor,
 }
 
 static gboolean
-overlaps (EbbTensor *whole,
-          EbbTensor *piece,
+overlaps (EbbTensor *full,
+          EbbTensor *shard,
           gint64 begin)
 {
-  const char *a = whole->view.data, *b = piece->view.data;
-  const gsize size = ebb_dtype_get_size (whole->view.dtype);
+  const char *a = full->view.data, *b = shard->view.data;
+  const gsize size = ebb_dtype_get_size (full->view.dtype);
 
   if (a == NULL || b == NULL || b == a + (gsize) begin * size)
     return FALSE;
-  return b < a + (gsize) whole->n_elements * size && a < b + (gsize) piece->n_elements * size;
+  return b < a + (gsize) full->n_elements * size && a < b + (gsize) shard->n_elements * size;
 }
 
-/* The piece against its place in the whole; @begin, @n: this rank's. */
+/* The shard against its place in the full; @begin, @n: this rank's. */
 static gboolean
-check_piece (const EbbCollectivePart *part,
+check_shard (const EbbCollectivePart *part,
              EbbCollective which,
              gint64 begin,
              gint64 n,
              GError **error)
 {
   const char *name = ebb_collective_get_name (which);
-  EbbTensor *piece = part->piece;
+  EbbTensor *shard = part->shard;
   const gboolean is_exchange = which == EBB_COLLECTIVE_ALL_TO_ALL;
 
   if (is_exchange)
-    n = part->whole->n_elements;
-  if (piece == NULL)
+    n = part->full->n_elements;
+  if (shard == NULL)
     {
       if (n == 0)
         return TRUE;
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: this rank has no tensor for its piece of %" G_GINT64_FORMAT " elements", name, n);
+                   "%s: this rank has no tensor for its shard of %" G_GINT64_FORMAT " elements", name, n);
       return FALSE;
     }
-  if (!check_tensor (piece, name, error))
+  if (!check_tensor (shard, name, error))
     return FALSE;
-  if (piece->view.dtype != part->whole->view.dtype)
+  if (shard->view.dtype != part->full->view.dtype)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the piece is %s, the whole %s; they must be the same", name,
-                   ebb_dtype_get_name (piece->view.dtype), ebb_dtype_get_name (part->whole->view.dtype));
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the shard is %s, the full tensor %s; they must be the same",
+                   name, ebb_dtype_get_name (shard->view.dtype), ebb_dtype_get_name (part->full->view.dtype));
       return FALSE;
     }
-  if (piece->n_elements != n)
+  if (shard->n_elements != n)
     {
-      g_autofree char *a = ebb_tensor_shape_to_string (piece);
-      g_autofree char *b = ebb_tensor_shape_to_string (part->whole);
+      g_autofree char *a = ebb_tensor_shape_to_string (shard);
+      g_autofree char *b = ebb_tensor_shape_to_string (part->full);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "%s: the piece has shape %s, %" G_GINT64_FORMAT " elements of %s are this rank's", name, a, n, b);
+                   "%s: the shard has shape %s, %" G_GINT64_FORMAT " elements of %s are this rank's", name, a, n, b);
       return FALSE;
     }
-  if (overlaps (part->whole, piece, is_exchange ? -part->whole->n_elements : begin))
+  if (overlaps (part->full, shard, is_exchange ? -part->full->n_elements : begin))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                    is_exchange ? "%s: the result overlaps the input; they must be apart"
-                               : "%s: the piece overlaps the whole elsewhere than at its place",
+                               : "%s: the shard overlaps the full tensor elsewhere than at its place",
                    name);
       return FALSE;
     }
@@ -158,20 +219,20 @@ fill_counts (EbbGroupState *state,
              gint64 *starts,
              GError **error)
 {
-  const gint64 n = part->whole->n_elements, size = state->size;
+  const gint64 n = part->full->n_elements, size = state->size;
 
-  if (part->counts == NULL && has_piece (which) && n % size != 0)
+  if (part->counts == NULL && has_shard (which) && n % size != 0)
     {
-      g_autofree char *shape = ebb_tensor_shape_to_string (part->whole);
+      g_autofree char *shape = ebb_tensor_shape_to_string (part->full);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape %s can't be split into %u equal pieces",
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: a tensor of shape %s can't be split into %u equal shards",
                    ebb_collective_get_name (which), shape, state->size);
       return FALSE;
     }
   starts[0] = 0;
   for (gint64 r = 0; r < size; r++)
     {
-      counts[r] = part->counts != NULL && has_piece (which) ? part->counts[r]
+      counts[r] = part->counts != NULL && has_shard (which) ? part->counts[r]
                                                             : n / size * (r + 1) + n % size * (r + 1) / size
                                                                   - (n / size * r + n % size * r / size);
       starts[r + 1] = starts[r] + counts[r];
@@ -182,8 +243,8 @@ fill_counts (EbbGroupState *state,
     if (counts[r] < 0 || starts[r + 1] > n || (r == size - 1 && starts[r + 1] != n))
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                     "%s: pieces of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
-                     " don't make up the %" G_GINT64_FORMAT " of the whole",
+                     "%s: shards of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
+                     " don't make up the %" G_GINT64_FORMAT " of the full tensor",
                      ebb_collective_get_name (which), starts[r + 1], r, n);
         return FALSE;
       }
@@ -201,32 +262,22 @@ fill_part (EbbGroupState *state,
   EbbCollective which = work->call.which;
   gint64 *counts = work->numbers + (gsize) i * (2 * (gsize) state->size + 1), *starts = counts + state->size;
 
-  if (!check_tensor (part->whole, ebb_collective_get_name (which), error)
-      || !check_op (which, work->call.op, part->whole->view.dtype, error)
+  if (!check_tensor (part->full, ebb_collective_get_name (which), error)
+      || !check_op (which, work->call.op, part->full->view.dtype, error)
       || !fill_counts (state, which, part, counts, starts, error)
-      || (has_piece (which) && !check_piece (part, which, starts[state->rank], counts[state->rank], error)))
+      || (has_shard (which) && !check_shard (part, which, starts[state->rank], counts[state->rank], error)))
     return FALSE;
-  work->tensors[2 * i] = ebb_tensor_alias (part->whole);
-  work->tensors[2 * i + 1] = has_piece (which) && part->piece != NULL ? ebb_tensor_alias (part->piece) : NULL;
+  work->tensors[2 * i] = ebb_tensor_alias (part->full);
+  work->tensors[2 * i + 1] = has_shard (which) && part->shard != NULL ? ebb_tensor_alias (part->shard) : NULL;
   *buffer = (EbbCollectiveBuffer){
-    .dtype = part->whole->view.dtype,
-    .n_elements = part->whole->n_elements,
+    .dtype = part->full->view.dtype,
+    .n_elements = part->full->n_elements,
     .counts = counts,
     .starts = starts,
-    .n_dims = (guint) part->whole->view.n_dims,
+    .n_dims = (guint) part->full->view.n_dims,
   };
-  memcpy (buffer->shape, part->whole->view.shape, sizeof (gint64) * buffer->n_dims);
+  memcpy (buffer->shape, part->full->view.shape, sizeof (gint64) * buffer->n_dims);
   return TRUE;
-}
-
-/* FNV-1a */
-static guint64
-mix (guint64 hash,
-     gint64 value)
-{
-  for (guint i = 0; i < 8; i++)
-    hash = (hash ^ ((guint64) value >> (8 * i) & 255)) * G_GUINT64_CONSTANT (1099511628211);
-  return hash;
 }
 
 static guint64
@@ -234,23 +285,23 @@ get_signature (EbbGroupState *state,
                const EbbCollectiveCall *call)
 {
   const gboolean is_pair = call->which == EBB_COLLECTIVE_SEND || call->which == EBB_COLLECTIVE_RECV;
-  guint64 hash = G_GUINT64_CONSTANT (14695981039346656037);
+  guint64 hash = EBB_HASH_BEGIN;
 
-  hash = mix (hash, is_pair ? EBB_COLLECTIVE_SEND : call->which);
-  hash = mix (hash, call->op);
-  hash = mix (hash, is_pair ? 0 : call->peer);
-  hash = mix (hash, call->n_parts);
+  hash = ebb_hash_add (hash, is_pair ? EBB_COLLECTIVE_SEND : call->which);
+  hash = ebb_hash_add (hash, call->op);
+  hash = ebb_hash_add (hash, is_pair ? 0 : call->peer);
+  hash = ebb_hash_add (hash, call->n_parts);
   for (const char *c = call->purpose; c != NULL && *c != '\0'; c++)
-    hash = mix (hash, (guchar) *c);
+    hash = ebb_hash_add (hash, (guchar) *c);
   for (guint i = 0; i < call->n_parts; i++)
     {
       const EbbCollectiveBuffer *buffer = &call->parts[i];
 
-      hash = mix (mix (hash, buffer->dtype), buffer->n_dims);
+      hash = ebb_hash_add (ebb_hash_add (hash, buffer->dtype), buffer->n_dims);
       for (guint d = 0; d < buffer->n_dims; d++)
-        hash = mix (hash, buffer->shape[d]);
+        hash = ebb_hash_add (hash, (guint64) buffer->shape[d]);
       for (guint r = 0; r < state->size; r++)
-        hash = mix (hash, buffer->counts[r]);
+        hash = ebb_hash_add (hash, (guint64) buffer->counts[r]);
     }
   return hash;
 }
@@ -266,9 +317,9 @@ get_n_bytes (EbbGroupState *state,
   for (guint i = 0; i < call->n_parts; i++)
     {
       const EbbCollectiveBuffer *buffer = &call->parts[i];
-      const gint64 whole = buffer->n_elements;
-      const gint64 others = whole - buffer->counts[state->rank];
-      const gint64 all_but_next = whole - buffer->counts[(state->rank + 1) % n];
+      const gint64 full = buffer->n_elements;
+      const gint64 others = full - buffer->counts[state->rank];
+      const gint64 all_but_next = full - buffer->counts[(state->rank + 1) % n];
       gint64 elements = 0;
 
       switch (call->which)
@@ -278,7 +329,7 @@ get_n_bytes (EbbGroupState *state,
         case EBB_COLLECTIVE_ALL_GATHER: elements = all_but_next; break;
         case EBB_COLLECTIVE_BROADCAST:
         case EBB_COLLECTIVE_ALL_TO_ALL: elements = others; break;
-        case EBB_COLLECTIVE_SEND: elements = whole; break;
+        case EBB_COLLECTIVE_SEND: elements = full; break;
         case EBB_COLLECTIVE_RECV:
         case EBB_COLLECTIVE_BARRIER: break;
         }
@@ -378,7 +429,7 @@ is_given (const EbbCollectivePart *parts,
   if (error != NULL && *error != NULL)
     return FALSE;
   for (guint i = 0; i < n_parts; i++)
-    if (parts[i].whole == NULL)
+    if (parts[i].full == NULL)
       return FALSE;
   return TRUE;
 }
@@ -454,20 +505,20 @@ ebb_process_group_exchange (EbbProcessGroup *self,
 {
   EbbGroupState *state = ebb_process_group_get_state (self);
   EbbDevice *cpu = ebb_device_get_cpu ();
-  g_autoptr (EbbTensor) piece = NULL;
-  g_autoptr (EbbTensor) whole = NULL;
+  g_autoptr (EbbTensor) shard = NULL;
+  g_autoptr (EbbTensor) full = NULL;
   EbbCollectivePart part;
   gint64 n = 0;
 
   for (guint r = 0; r < state->size; r++)
     n += counts[r];
-  piece = ebb_tensor_new_from_values (mine, (gsize) counts[state->rank], &counts[state->rank], 1, dtype, cpu, error);
-  whole = piece ? ebb_tensor_new_uninitialized (&n, 1, dtype, cpu, error) : NULL;
-  if (whole == NULL)
+  shard = ebb_tensor_new_from_values (mine, (gsize) counts[state->rank], &counts[state->rank], 1, dtype, cpu, error);
+  full = shard ? ebb_tensor_new_uninitialized (&n, 1, dtype, cpu, error) : NULL;
+  if (full == NULL)
     return NULL;
-  part = (EbbCollectivePart){ whole, piece, counts };
+  part = (EbbCollectivePart){ full, shard, counts };
   return run_call (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, FALSE, error)
-             ? g_steal_pointer (&whole)
+             ? g_steal_pointer (&full)
              : NULL;
 }
 

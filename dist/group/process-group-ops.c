@@ -47,7 +47,7 @@ run_in_place (EbbProcessGroup *self,
               guint peer,
               GError **error)
 {
-  const EbbCollectivePart part = { .whole = tensor };
+  const EbbCollectivePart part = { .full = tensor };
 
   if (!is_ready (self, tensor, error))
     return FALSE;
@@ -64,7 +64,7 @@ start_in_place (EbbProcessGroup *self,
                 guint peer,
                 GError **error)
 {
-  const EbbCollectivePart part = { .whole = tensor };
+  const EbbCollectivePart part = { .full = tensor };
 
   if (!is_ready (self, tensor, error))
     return NULL;
@@ -253,7 +253,7 @@ check_divides (EbbProcessGroup *self,
   if (input->view.shape[0] % n == 0)
     return TRUE;
   shape = ebb_tensor_shape_to_string (input);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: the first dimension of %s can't be split into %u equal pieces",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: the first dimension of %s can't be split into %u equal shards",
                ebb_collective_get_name (which), shape, n);
   return FALSE;
 }
@@ -261,25 +261,25 @@ check_divides (EbbProcessGroup *self,
 /* The larger tensor has the shape of the smaller one with n times its first dimension. */
 static gboolean
 check_fits (EbbProcessGroup *self,
-            EbbTensor *whole,
-            EbbTensor *piece,
+            EbbTensor *full,
+            EbbTensor *shard,
             EbbCollective which,
             GError **error)
 {
   const guint n = ebb_process_group_get_size (self);
-  const EbbView *a = &whole->view, *b = &piece->view;
-  g_autofree char *whole_shape = NULL, *piece_shape = NULL;
+  const EbbView *a = &full->view, *b = &shard->view;
+  g_autofree char *full_shape = NULL, *shard_shape = NULL;
 
-  if (!check_has_dims (piece, which, error))
+  if (!check_has_dims (shard, which, error))
     return FALSE;
   if (a->n_dims == b->n_dims && a->shape[0] == b->shape[0] * n
       && memcmp (a->shape + 1, b->shape + 1, sizeof (gint64) * (gsize) (a->n_dims - 1)) == 0)
     return TRUE;
-  whole_shape = ebb_tensor_shape_to_string (whole);
-  piece_shape = ebb_tensor_shape_to_string (piece);
+  full_shape = ebb_tensor_shape_to_string (full);
+  shard_shape = ebb_tensor_shape_to_string (shard);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: %s is not %u times %s along the first dimension", ebb_collective_get_name (which), whole_shape, n,
-               piece_shape);
+               "%s: %s is not %u times %s along the first dimension", ebb_collective_get_name (which), full_shape, n,
+               shard_shape);
   return FALSE;
 }
 
@@ -288,12 +288,12 @@ static EbbTensor *
 run_to (EbbProcessGroup *self,
         EbbCollective which,
         EbbReduceOp op,
-        EbbTensor *whole,
-        EbbTensor *piece,
+        EbbTensor *full,
+        EbbTensor *shard,
         EbbTensor *result,
         GError **error)
 {
-  const EbbCollectivePart part = { .whole = whole, .piece = piece };
+  const EbbCollectivePart part = { .full = full, .shard = shard };
 
   if (ebb_process_group_run (self, which, op, &part, 1, 0, NULL, error))
     return result;
@@ -316,16 +316,16 @@ ebb_process_group_all_gather (EbbProcessGroup *self,
                               EbbTensor *input,
                               GError **error)
 {
-  g_autoptr (EbbTensor) piece = NULL;
-  EbbTensor *whole;
+  g_autoptr (EbbTensor) shard = NULL;
+  EbbTensor *full;
 
   if (!is_ready (self, input, error) || !check_has_dims (input, EBB_COLLECTIVE_ALL_GATHER, error))
     return NULL;
-  piece = as_contiguous (input, error);
-  whole = piece ? make_result (piece, piece->view.shape[0] * ebb_process_group_get_size (self), error) : NULL;
-  if (whole == NULL)
+  shard = as_contiguous (input, error);
+  full = shard ? make_result (shard, shard->view.shape[0] * ebb_process_group_get_size (self), error) : NULL;
+  if (full == NULL)
     return NULL;
-  return run_to (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, whole, piece, whole, error);
+  return run_to (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, full, shard, full, error);
 }
 
 /**
@@ -345,7 +345,7 @@ ebb_process_group_all_gather_async (EbbProcessGroup *self,
                                     EbbTensor *input,
                                     GError **error)
 {
-  const EbbCollectivePart part = { .whole = output, .piece = input };
+  const EbbCollectivePart part = { .full = output, .shard = input };
 
   if (!is_ready (self, input, error) || output == NULL
       || !check_fits (self, output, input, EBB_COLLECTIVE_ALL_GATHER, error))
@@ -361,7 +361,7 @@ ebb_process_group_all_gather_async (EbbProcessGroup *self,
  * @op: how the elements of the ranks become one
  * @error: return location for an error
  *
- * Gives each rank its piece of what ebb_process_group_all_reduce() would give.
+ * Gives each rank its shard of what ebb_process_group_all_reduce() would give.
  *
  * Returns: (transfer full) (nullable): a tensor `[D, ...]`, or %NULL with an error
  */
@@ -371,16 +371,16 @@ ebb_process_group_reduce_scatter (EbbProcessGroup *self,
                                   EbbReduceOp op,
                                   GError **error)
 {
-  g_autoptr (EbbTensor) whole = NULL;
-  EbbTensor *piece;
+  g_autoptr (EbbTensor) full = NULL;
+  EbbTensor *shard;
 
   if (!is_ready (self, input, error) || !check_divides (self, input, EBB_COLLECTIVE_REDUCE_SCATTER, error))
     return NULL;
-  whole = as_contiguous (input, error);
-  piece = whole ? make_result (whole, whole->view.shape[0] / ebb_process_group_get_size (self), error) : NULL;
-  if (piece == NULL)
+  full = as_contiguous (input, error);
+  shard = full ? make_result (full, full->view.shape[0] / ebb_process_group_get_size (self), error) : NULL;
+  if (shard == NULL)
     return NULL;
-  return run_to (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, whole, piece, piece, error);
+  return run_to (self, EBB_COLLECTIVE_REDUCE_SCATTER, op, full, shard, shard, error);
 }
 
 /**
@@ -402,7 +402,7 @@ ebb_process_group_reduce_scatter_async (EbbProcessGroup *self,
                                         EbbReduceOp op,
                                         GError **error)
 {
-  const EbbCollectivePart part = { .whole = input, .piece = output };
+  const EbbCollectivePart part = { .full = input, .shard = output };
 
   if (!is_ready (self, input, error) || output == NULL
       || !check_fits (self, input, output, EBB_COLLECTIVE_REDUCE_SCATTER, error))
@@ -417,7 +417,7 @@ ebb_process_group_reduce_scatter_async (EbbProcessGroup *self,
  * @input: a tensor `[size * D, ...]`, of the same shape and dtype on all ranks
  * @error: return location for an error
  *
- * Gives piece r of @input to rank r, for each r, and puts what comes from the ranks one after another.
+ * Gives shard r of @input to rank r, for each r, and puts what comes from the ranks one after another.
  *
  * Returns: (transfer full) (nullable): a tensor of the shape of @input, or %NULL with an error
  */
@@ -426,14 +426,14 @@ ebb_process_group_all_to_all (EbbProcessGroup *self,
                               EbbTensor *input,
                               GError **error)
 {
-  g_autoptr (EbbTensor) whole = NULL;
+  g_autoptr (EbbTensor) full = NULL;
   EbbTensor *result;
 
   if (!is_ready (self, input, error) || !check_divides (self, input, EBB_COLLECTIVE_ALL_TO_ALL, error))
     return NULL;
-  whole = as_contiguous (input, error);
-  result = whole ? make_result (whole, whole->view.shape[0], error) : NULL;
+  full = as_contiguous (input, error);
+  result = full ? make_result (full, full->view.shape[0], error) : NULL;
   if (result == NULL)
     return NULL;
-  return run_to (self, EBB_COLLECTIVE_ALL_TO_ALL, EBB_REDUCE_OP_SUM, whole, result, result, error);
+  return run_to (self, EBB_COLLECTIVE_ALL_TO_ALL, EBB_REDUCE_OP_SUM, full, result, result, error);
 }

@@ -13,16 +13,16 @@ G_BEGIN_DECLS
 /* One tensor of a collective. All contiguous, of one dtype. */
 typedef struct
 {
-  /* The pieces of all ranks in the order of the ranks. all_reduce, broadcast, send, recv: the tensor. */
-  EbbTensor *whole;
-  /* This rank's: source of a gather, result of a reduce-scatter; may lie inside @whole at its place. all_to_all: the
-   * result, as large as @whole and apart from it. NULL elsewhere, and where this rank has no elements. */
-  EbbTensor *piece;
-  const gint64 *counts; /* [size] elements of each rank's piece; any may be 0; NULL: equal */
+  /* The shards of all ranks in the order of the ranks. all_reduce, broadcast, send, recv: the tensor. */
+  EbbTensor *full;
+  /* This rank's: source of a gather, result of a reduce-scatter; may lie inside @full at its place. all_to_all: the
+   * result, as large as @full and apart from it. NULL elsewhere, and where this rank has no elements. */
+  EbbTensor *shard;
+  const gint64 *counts; /* [size] elements of each rank's shard; any may be 0; NULL: equal */
 } EbbCollectivePart;
 
 /* One collective over several tensors: counted as one call. Copies @parts, counts and @purpose, holds the tensors until
- * it is waited for. @whole of a reduce_scatter is read only, but for a piece that lies inside it.
+ * it is waited for. @full of a reduce_scatter is read only, but for a shard that lies inside it.
  *
  * @purpose: what it is for, "gathering h.2 (EbbTransformerBlock)"; NULL: nothing to say. Ranks compare it, so that two
  * calls of equal shapes are not taken for one another. */
@@ -51,12 +51,6 @@ void ebb_process_group_fail (EbbProcessGroup *self,
 double ebb_work_get_seconds (EbbWork *work);
 /* Waits until all that was started is done; tells of no failure. */
 void ebb_process_group_flush (EbbProcessGroup *self);
-/* Fails on all ranks, naming a rank and the first line that differs, unless all ranks give the same text. Collective.
- * @what names it: "the module". */
-gboolean ebb_process_group_check_same (EbbProcessGroup *self,
-                                       const char *what,
-                                       const char *text,
-                                       GError **error);
 
 /* -- for engines --------------------------------------------------------------------------------------------------- */
 
@@ -64,12 +58,12 @@ gboolean ebb_process_group_check_same (EbbProcessGroup *self,
 typedef struct
 {
   EbbDType dtype;
-  void *whole;                /* [n_elements] */
-  void *piece;                /* [counts[rank]]; NULL where there is none */
-  gint64 n_elements;          /* of @whole */
-  const gint64 *counts;       /* [size] elements of each piece; never NULL: without pieces an even split */
-  const gint64 *starts;       /* [size + 1] where each piece begins in @whole, in elements */
-  gint64 shape[EBB_MAX_DIMS]; /* of @whole, for messages */
+  void *full;                 /* [n_elements] */
+  void *shard;                /* [counts[rank]]; NULL where there is none */
+  gint64 n_elements;          /* of @full */
+  const gint64 *counts;       /* [size] elements of each shard; never NULL: without shards an even split */
+  const gint64 *starts;       /* [size + 1] where each shard begins in @full, in elements */
+  gint64 shape[EBB_MAX_DIMS]; /* of @full, for messages */
   guint n_dims;
 } EbbCollectiveBuffer;
 

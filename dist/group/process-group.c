@@ -1,7 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/group/process-group.h"
 
-#include "dist/group/state-private.h"
+#include "dist/group/group-private.h"
+#include "tensor/error-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
 
 #define DEFAULT_TIMEOUT 600.0
 #define MAX_TIMEOUT 1e7
@@ -249,6 +252,71 @@ ebb_process_group_set_timeout (EbbProcessGroup *self,
   g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_TIMEOUT]);
 }
 
+/**
+ * ebb_process_group_split:
+ * @self: a group
+ * @color: which part this rank is to be in
+ * @error: return location for an error
+ *
+ * Makes groups of the ranks that give the same @color, numbered in the order of their ranks in @self. All ranks of
+ * @self call it; each gets the group that it is in, with the same time limit.
+ *
+ * What was started in @self is done before. Ranks that are processes of MPI: calls that are under way in other groups
+ * of a process stand still until all members of the new group have come, and so long no other thread of it may split a
+ * group. Make groups before the work begins.
+ *
+ * Returns: (transfer full) (nullable): the new group, or %NULL with an error
+ */
+EbbProcessGroup *
+ebb_process_group_split (EbbProcessGroup *self,
+                         guint color,
+                         GError **error)
+{
+  gint64 mine[2] = { color };
+  g_autofree gint64 *counts = NULL;
+  g_autofree guint *members = NULL;
+  g_autoptr (EbbTensor) colors = NULL;
+  const gint64 *all; /* color and number of each rank */
+  EbbGroupState *state;
+  EbbProcessGroup *part;
+  guint size, n_members = 0, rank = 0;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return NULL;
+  if (ebb_is_stopped ())
+    {
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP, "split: a recompute that has all it needs makes none");
+      return NULL;
+    }
+  size = ebb_process_group_get_size (self);
+  counts = g_new (gint64, size);
+  for (guint r = 0; r < size; r++)
+    counts[r] = 2;
+  state = ebb_process_group_get_state (self);
+  mine[1] = state->is_split ? state->own : state->rank;
+  ebb_process_group_flush (self);
+  colors = ebb_process_group_exchange (self, mine, counts, EBB_DTYPE_I64, error);
+  if (colors == NULL)
+    return NULL;
+  all = colors->view.data;
+  members = g_new (guint, size);
+  for (guint r = 0; r < size; r++)
+    if (all[2 * r] == mine[0])
+      {
+        if (r == ebb_process_group_get_rank (self))
+          rank = n_members;
+        members[n_members++] = r;
+      }
+  part = ebb_process_group_get_funcs (self)->split (self, color, members, n_members, rank, error);
+  if (part == NULL)
+    return NULL;
+  state = ebb_process_group_get_state (part);
+  state->is_split = TRUE;
+  state->own = (guint) mine[1];
+  state->first = (guint) all[2 * members[0] + 1];
+  return part;
+}
+
 /* -- how much ------------------------------------------------------------------------------------------------------ */
 
 /**
@@ -276,7 +344,7 @@ ebb_process_group_get_n_calls (EbbProcessGroup *self,
  * @which: an operation
  *
  * How many bytes this rank gives to others by the formulas of a ring, whatever the engine really does. With P bytes of
- * all pieces together on n ranks: all_gather and reduce_scatter all pieces but one, P (n - 1) / n where they are equal;
+ * all shards together on n ranks: all_gather and reduce_scatter all shards but one, P (n - 1) / n where they are equal;
  * all_reduce twice as much; broadcast and all_to_all P (n - 1) / n; send P.
  *
  * Returns: the bytes since the group was made, or since ebb_process_group_reset_counters()

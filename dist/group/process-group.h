@@ -32,10 +32,10 @@ typedef enum
 /**
  * EbbCollective:
  * @EBB_COLLECTIVE_ALL_REDUCE: all ranks get the reduction of all tensors
- * @EBB_COLLECTIVE_REDUCE_SCATTER: each rank gets its piece of the reduction
- * @EBB_COLLECTIVE_ALL_GATHER: all ranks get the pieces of all
+ * @EBB_COLLECTIVE_REDUCE_SCATTER: each rank gets its shard of the reduction
+ * @EBB_COLLECTIVE_ALL_GATHER: all ranks get the shards of all
  * @EBB_COLLECTIVE_BROADCAST: all ranks get the tensor of one
- * @EBB_COLLECTIVE_ALL_TO_ALL: each rank gets a piece from each
+ * @EBB_COLLECTIVE_ALL_TO_ALL: each rank gets a shard from each
  * @EBB_COLLECTIVE_SEND: one rank gives a tensor to another
  * @EBB_COLLECTIVE_RECV: one rank takes a tensor from another
  * @EBB_COLLECTIVE_BARRIER: all ranks wait for all

@@ -2,10 +2,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pthread_setname_np */
 #endif
-#include "dist/group/queue-private.h"
+#include "dist/group/group-private.h"
 
-#include "dist/group/state-private.h"
-#include "dist/group/work-private.h"
 #include "tensor/memory-account-private.h"
 #include "tensor/thread-private.h"
 

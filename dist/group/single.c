@@ -28,12 +28,12 @@ run (EbbProcessGroup *group,
       const EbbCollectiveBuffer *buffer = &call->parts[i];
       const gsize size = (gsize) buffer->n_elements * ebb_dtype_get_size (buffer->dtype);
 
-      if (buffer->piece == NULL || buffer->piece == buffer->whole || size == 0)
+      if (buffer->shard == NULL || buffer->shard == buffer->full || size == 0)
         continue;
       if (call->which == EBB_COLLECTIVE_ALL_GATHER)
-        memcpy (buffer->whole, buffer->piece, size);
+        memcpy (buffer->full, buffer->shard, size);
       else
-        memcpy (buffer->piece, buffer->whole, size);
+        memcpy (buffer->shard, buffer->full, size);
     }
   return TRUE;
 }

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/group/work-private.h"
+#include "dist/group/group-private.h"
 
 #include "tensor/error-private.h"
 

@@ -214,7 +214,7 @@ check_message (EbbMpiGroup *self,
     return TRUE;
   g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
                "rank %u calls %s%s (call %" G_GUINT64_FORMAT " there, %" G_GUINT64_FORMAT " here)", rank, message->text,
-               strcmp (message->text, self->outgoing->text) == 0 ? " with other pieces" : "", message->sequence,
+               strcmp (message->text, self->outgoing->text) == 0 ? " with other shards" : "", message->sequence,
                call->sequence);
   return FALSE;
 }

@@ -4,10 +4,10 @@
 #include <string.h>
 
 /* The data. MPI moves it; what is reduced is reduced here, in the order of the ranks: MPI promises no order, and has no
- * 16-bit floats. A reduction is an exchange, of which each rank gets all ranks' versions of its own piece, and where
+ * 16-bit floats. A reduction is an exchange, of which each rank gets all ranks' versions of its own shard, and where
  * all want the result a gather; both send as little as is possible. */
 
-/* Of the versions of one piece, in bytes: larger pieces go part by part, one being sent while another is reduced. */
+/* Of the versions of one shard, in bytes: larger shards go part by part, one being sent while another is reduced. */
 #define ROWS_SIZE ((gsize) 4 << 20)
 /* A tensor for which all ranks' versions are smaller is sent to everyone as it is. */
 #define SMALL_SIZE ((gsize) 32 << 10)
@@ -22,7 +22,7 @@ typedef struct
 typedef struct
 {
   const EbbCollectiveBuffer *buffer;
-  gint64 begin, length; /* within each rank's piece */
+  gint64 begin, length; /* within each rank's shard */
 } Chunk;
 
 static gint64
@@ -65,7 +65,7 @@ get_address (const EbbCollectiveBuffer *buffer,
   return (char *) base + (gsize) element * get_size (buffer);
 }
 
-/* The elements of [begin, begin + length) that a piece of @count has. */
+/* The elements of [begin, begin + length) that a shard of @count has. */
 static gint64
 clip (gint64 count,
       gint64 begin,
@@ -135,7 +135,7 @@ broadcast_from (Run *run,
     {
       int n = (int) MIN (run->max_count, count - i);
 
-      if (!ebb_mpi_check (MPI_Ibcast (get_address (buffer, buffer->whole, begin + i), n, get_type (get_size (buffer)),
+      if (!ebb_mpi_check (MPI_Ibcast (get_address (buffer, buffer->full, begin + i), n, get_type (get_size (buffer)),
                                       (int) root, run->group->comm, ebb_mpi_requests_add (requests)),
                           "MPI_Ibcast", error))
         return FALSE;
@@ -145,7 +145,7 @@ broadcast_from (Run *run,
 
 /* -- gather -------------------------------------------------------------------------------------------------------- */
 
-/* The own piece is at its place, or in buffer->piece. */
+/* The own shard is at its place, or in buffer->shard. */
 static gboolean
 start_gather (Run *run,
               EbbMpiRequests *requests,
@@ -153,16 +153,16 @@ start_gather (Run *run,
               GError **error)
 {
   EbbMpiGroup *self = run->group;
-  const void *piece = buffer->piece;
+  const void *shard = buffer->shard;
   MPI_Datatype type = get_type (get_size (buffer));
-  char *own = get_address (buffer, buffer->whole, buffer->starts[self->rank]);
+  char *own = get_address (buffer, buffer->full, buffer->starts[self->rank]);
   gint64 own_count = buffer->counts[self->rank];
   int *counts, *starts;
 
   if (buffer->n_elements > run->max_count)
     {
-      if (piece != NULL && piece != own)
-        memmove (own, piece, (gsize) own_count * get_size (buffer));
+      if (shard != NULL && shard != own)
+        memmove (own, shard, (gsize) own_count * get_size (buffer));
       for (guint i = 0; i < self->size; i++)
         if (!broadcast_from (run, requests, buffer, buffer->starts[i], buffer->counts[i], i, error))
           return FALSE;
@@ -175,11 +175,11 @@ start_gather (Run *run,
       counts[i] = (int) buffer->counts[i];
       starts[i] = (int) buffer->starts[i];
     }
-  if (piece == NULL || piece == own)
-    return ebb_mpi_check (MPI_Iallgatherv (MPI_IN_PLACE, 0, type, buffer->whole, counts, starts, type, self->comm,
+  if (shard == NULL || shard == own)
+    return ebb_mpi_check (MPI_Iallgatherv (MPI_IN_PLACE, 0, type, buffer->full, counts, starts, type, self->comm,
                                            ebb_mpi_requests_add (requests)),
                           "MPI_Iallgatherv", error);
-  return ebb_mpi_check (MPI_Iallgatherv (piece, (int) own_count, type, buffer->whole, counts, starts, type, self->comm,
+  return ebb_mpi_check (MPI_Iallgatherv (shard, (int) own_count, type, buffer->full, counts, starts, type, self->comm,
                                          ebb_mpi_requests_add (requests)),
                         "MPI_Iallgatherv", error);
 }
@@ -279,7 +279,7 @@ start_exchange (Run *run,
     {
       guint to = (self->rank + step) % self->size;
 
-      good = send_to (run, requests, buffer, get_address (buffer, buffer->whole, buffer->starts[to] + chunk->begin),
+      good = send_to (run, requests, buffer, get_address (buffer, buffer->full, buffer->starts[to] + chunk->begin),
                       clip (buffer->counts[to], chunk->begin, chunk->length), to, error);
     }
   ebb_mpi_unlock ();
@@ -297,8 +297,8 @@ finish_exchange (Run *run,
   gint64 own = clip (buffer->counts[self->rank], chunk->begin, chunk->length);
   gint64 place = buffer->starts[self->rank] + chunk->begin;
   g_autofree const void **sources = g_new (const void *, self->size);
-  void *dest = buffer->piece != NULL ? get_address (buffer, buffer->piece, chunk->begin)
-                                     : get_address (buffer, buffer->whole, place);
+  void *dest = buffer->shard != NULL ? get_address (buffer, buffer->shard, chunk->begin)
+                                     : get_address (buffer, buffer->full, place);
 
   if (!ebb_mpi_wait (self, &self->requests[slot], error))
     return FALSE;
@@ -306,7 +306,7 @@ finish_exchange (Run *run,
     {
       gint64 row = i < self->rank ? i : (gint64) i - 1;
 
-      sources[i] = i == self->rank ? get_address (buffer, buffer->whole, place)
+      sources[i] = i == self->rank ? get_address (buffer, buffer->full, place)
                                    : get_address (buffer, get_rows (run, slot), row * chunk->length);
     }
   if (own > 0)
@@ -314,7 +314,7 @@ finish_exchange (Run *run,
   return TRUE;
 }
 
-/* Each rank's piece of each part but the skipped ones becomes the reduction: in part->piece, or else in its place. */
+/* Each rank's shard of each part but the skipped ones becomes the reduction: in part->shard, or else in its place. */
 static gboolean
 exchange (Run *run,
           const gboolean *skipped,
@@ -371,7 +371,7 @@ all_reduce_small (Run *run,
         continue;
       rows[i] = get_rows (run, 0) + used;
       used += (needed + 7) / 8 * 8;
-      good = ebb_mpi_check (MPI_Iallgather (buffer->whole, (int) buffer->n_elements, type, rows[i],
+      good = ebb_mpi_check (MPI_Iallgather (buffer->full, (int) buffer->n_elements, type, rows[i],
                                             (int) buffer->n_elements, type, self->comm,
                                             ebb_mpi_requests_add (requests)),
                             "MPI_Iallgather", error);
@@ -386,7 +386,7 @@ all_reduce_small (Run *run,
 
         for (guint k = 0; k < self->size; k++)
           sources[k] = get_address (buffer, rows[i], (gint64) k * buffer->n_elements);
-        ebb_mpi_host->reduce (buffer->whole, sources, self->size, (gsize) buffer->n_elements, buffer->dtype,
+        ebb_mpi_host->reduce (buffer->full, sources, self->size, (gsize) buffer->n_elements, buffer->dtype,
                               run->call->op);
       }
   return TRUE;
@@ -443,9 +443,9 @@ all_to_all (Run *run,
         {
           guint from = (self->rank + self->size - step) % self->size, to = (self->rank + step) % self->size;
 
-          good = receive_from (run, requests, buffer, get_address (buffer, buffer->piece, buffer->starts[from]),
+          good = receive_from (run, requests, buffer, get_address (buffer, buffer->shard, buffer->starts[from]),
                                buffer->counts[from], from, error)
-                 && send_to (run, requests, buffer, get_address (buffer, buffer->whole, buffer->starts[to]),
+                 && send_to (run, requests, buffer, get_address (buffer, buffer->full, buffer->starts[to]),
                              buffer->counts[to], to, error);
         }
     }
@@ -467,9 +467,9 @@ pass (Run *run,
       const EbbCollectiveBuffer *buffer = &run->call->parts[i];
 
       if (run->call->which == EBB_COLLECTIVE_SEND)
-        good = send_to (run, requests, buffer, buffer->whole, buffer->n_elements, run->call->peer, error);
+        good = send_to (run, requests, buffer, buffer->full, buffer->n_elements, run->call->peer, error);
       else
-        good = receive_from (run, requests, buffer, buffer->whole, buffer->n_elements, run->call->peer, error);
+        good = receive_from (run, requests, buffer, buffer->full, buffer->n_elements, run->call->peer, error);
     }
   ebb_mpi_unlock ();
   return good && ebb_mpi_wait (run->group, requests, error);

@@ -88,7 +88,7 @@ announce_over_nccl (EbbNcclGroup *self,
       {
         g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP,
                      "rank %u calls %s%s (call %" G_GUINT64_FORMAT " there, %" G_GUINT64_FORMAT " here)", i,
-                     messages[i].text, strcmp (messages[i].text, text) == 0 ? " with other pieces" : "",
+                     messages[i].text, strcmp (messages[i].text, text) == 0 ? " with other shards" : "",
                      messages[i].sequence, call->sequence);
         return FALSE;
       }

@@ -3,15 +3,15 @@
 
 /* The data. NCCL adds f32 and integers itself, in an order of its own that is the same in every run; a mean of f32 is
  * the sum of x / n there. What it does otherwise than this library promises (16-bit sums, least and greatest with NaN,
- * means of integers) it only moves: each rank gets all versions of its own piece, and reduces them on the host. */
+ * means of integers) it only moves: each rank gets all versions of its own shard, and reduces them on the host. */
 
 #define ALIGNMENT 256
 
 typedef struct
 {
   const EbbCollectiveBuffer *buffer;
-  gsize size;          /* of an element */
-  char *whole, *piece; /* on the device */
+  gsize size;         /* of an element */
+  char *full, *shard; /* on the device */
 } Part;
 
 typedef struct
@@ -19,7 +19,7 @@ typedef struct
   EbbNcclGroup *group;
   const EbbCollectiveCall *call;
   Part *parts;
-  char *rows; /* on the device: all versions of the own piece of one part */
+  char *rows; /* on the device: all versions of the own shard of one part */
 } Run;
 
 static gsize
@@ -91,11 +91,11 @@ static char *
 get_place (const Part *part,
            guint rank)
 {
-  return part->whole + (gsize) part->buffer->starts[rank] * part->size;
+  return part->full + (gsize) part->buffer->starts[rank] * part->size;
 }
 
 static gsize
-get_piece_size (Run *run,
+get_shard_size (Run *run,
                 const Part *part)
 {
   const gint64 n = run->call->which == EBB_COLLECTIVE_ALL_TO_ALL ? part->buffer->n_elements
@@ -119,9 +119,9 @@ are_equal (Run *run,
 static gboolean
 lies_inside (const Part *part)
 {
-  const char *whole = part->buffer->whole, *piece = part->buffer->piece;
+  const char *full = part->buffer->full, *shard = part->buffer->shard;
 
-  return piece >= whole && piece < whole + (gsize) part->buffer->n_elements * part->size;
+  return shard >= full && shard < full + (gsize) part->buffer->n_elements * part->size;
 }
 
 /* On the device, one after another, or where they are. */
@@ -140,9 +140,9 @@ lay_out (Run *run,
       part->buffer = &run->call->parts[i];
       part->size = ebb_nccl_host->get_dtype_size (part->buffer->dtype);
       if (is_reduction (run->call->which) && !is_native (part->buffer->dtype, run->call->op))
-        rows = MAX (rows, get_piece_size (run, part) * run->group->size);
+        rows = MAX (rows, get_shard_size (run, part) * run->group->size);
       if (!on_device)
-        total += align ((gsize) part->buffer->n_elements * part->size) + align (get_piece_size (run, part));
+        total += align ((gsize) part->buffer->n_elements * part->size) + align (get_shard_size (run, part));
     }
   memory = ebb_nccl_get_memory (run->group, total + rows + ALIGNMENT, error);
   if (memory == NULL)
@@ -152,19 +152,19 @@ lay_out (Run *run,
     {
       Part *part = &run->parts[i];
 
-      part->whole = on_device ? part->buffer->whole : memory;
+      part->full = on_device ? part->buffer->full : memory;
       if (!on_device)
         memory += align ((gsize) part->buffer->n_elements * part->size);
-      if (part->buffer->piece == NULL)
-        part->piece = get_place (part, run->group->rank);
+      if (part->buffer->shard == NULL)
+        part->shard = get_place (part, run->group->rank);
       else if (on_device)
-        part->piece = part->buffer->piece;
+        part->shard = part->buffer->shard;
       else if (lies_inside (part))
-        part->piece = part->whole + ((char *) part->buffer->piece - (char *) part->buffer->whole);
+        part->shard = part->full + ((char *) part->buffer->shard - (char *) part->buffer->full);
       else
-        part->piece = memory;
+        part->shard = memory;
       if (!on_device)
-        memory += align (get_piece_size (run, part));
+        memory += align (get_shard_size (run, part));
     }
   return TRUE;
 }
@@ -197,13 +197,13 @@ put (Run *run,
   for (guint i = 0; i < run->call->n_parts && !is_result; i++)
     {
       const Part *part = &run->parts[i];
-      const gsize own = get_piece_size (run, part), all = (gsize) part->buffer->n_elements * part->size;
-      const char *piece = part->buffer->piece != NULL
-                              ? part->buffer->piece
-                              : (char *) part->buffer->whole + (get_place (part, run->group->rank) - part->whole);
+      const gsize own = get_shard_size (run, part), all = (gsize) part->buffer->n_elements * part->size;
+      const char *shard = part->buffer->shard != NULL
+                              ? part->buffer->shard
+                              : (char *) part->buffer->full + (get_place (part, run->group->rank) - part->full);
 
-      if (is_gather ? !copy (run, part->piece, piece, own, cudaMemcpyHostToDevice, error)
-                    : !copy (run, part->whole, part->buffer->whole, all, cudaMemcpyHostToDevice, error))
+      if (is_gather ? !copy (run, part->shard, shard, own, cudaMemcpyHostToDevice, error)
+                    : !copy (run, part->full, part->buffer->full, all, cudaMemcpyHostToDevice, error))
         return FALSE;
     }
   return TRUE;
@@ -215,17 +215,17 @@ take (Run *run,
       GError **error)
 {
   const EbbCollective which = run->call->which;
-  const gboolean to_piece = which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_TO_ALL;
+  const gboolean to_shard = which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_TO_ALL;
 
   for (guint i = 0; i < run->call->n_parts && run->call->device == NULL && which != EBB_COLLECTIVE_SEND; i++)
     {
       const Part *part = &run->parts[i];
       const gsize all = (gsize) part->buffer->n_elements * part->size;
 
-      if (to_piece && part->buffer->piece != NULL
-          && !copy (run, part->buffer->piece, part->piece, get_piece_size (run, part), cudaMemcpyDeviceToHost, error))
+      if (to_shard && part->buffer->shard != NULL
+          && !copy (run, part->buffer->shard, part->shard, get_shard_size (run, part), cudaMemcpyDeviceToHost, error))
         return FALSE;
-      if (!to_piece && !copy (run, part->buffer->whole, part->whole, all, cudaMemcpyDeviceToHost, error))
+      if (!to_shard && !copy (run, part->buffer->full, part->full, all, cudaMemcpyDeviceToHost, error))
         return FALSE;
     }
   return ebb_nccl_wait (run->group, error);
@@ -243,12 +243,12 @@ gather (Run *run,
 
   if (are_equal (run, buffer))
     {
-      ncclAllGather (part->piece, part->whole, (gsize) buffer->counts[0], type, self->comm, self->stream);
+      ncclAllGather (part->shard, part->full, (gsize) buffer->counts[0], type, self->comm, self->stream);
       return;
     }
   for (guint i = 0; i < self->size; i++)
     if (buffer->counts[i] > 0)
-      ncclBroadcast (i == self->rank ? part->piece : get_place (part, i), get_place (part, i),
+      ncclBroadcast (i == self->rank ? part->shard : get_place (part, i), get_place (part, i),
                      (gsize) buffer->counts[i], type, (int) i, self->comm, self->stream);
 }
 
@@ -263,12 +263,12 @@ reduce_scatter (Run *run,
 
   if (are_equal (run, buffer))
     {
-      ncclReduceScatter (part->whole, part->piece, (gsize) buffer->counts[0], type, op, self->comm, self->stream);
+      ncclReduceScatter (part->full, part->shard, (gsize) buffer->counts[0], type, op, self->comm, self->stream);
       return;
     }
   for (guint i = 0; i < self->size; i++)
     if (buffer->counts[i] > 0)
-      ncclReduce (get_place (part, i), i == self->rank ? part->piece : get_place (part, i), (gsize) buffer->counts[i],
+      ncclReduce (get_place (part, i), i == self->rank ? part->shard : get_place (part, i), (gsize) buffer->counts[i],
                   type, op, (int) i, self->comm, self->stream);
 }
 
@@ -287,7 +287,7 @@ all_to_all (Run *run,
       if (n == 0)
         continue;
       ncclSend (get_place (part, i), n, type, (int) i, self->comm, self->stream);
-      ncclRecv (part->piece + (gsize) buffer->starts[i] * part->size, n, type, (int) i, self->comm, self->stream);
+      ncclRecv (part->shard + (gsize) buffer->starts[i] * part->size, n, type, (int) i, self->comm, self->stream);
     }
 }
 
@@ -304,7 +304,7 @@ enqueue (Run *run,
   switch (run->call->which)
     {
     case EBB_COLLECTIVE_ALL_REDUCE:
-      ncclAllReduce (part->whole, part->whole, n, type, get_op (buffer->dtype, run->call->op), self->comm,
+      ncclAllReduce (part->full, part->full, n, type, get_op (buffer->dtype, run->call->op), self->comm,
                      self->stream);
       break;
     case EBB_COLLECTIVE_REDUCE_SCATTER:
@@ -314,16 +314,16 @@ enqueue (Run *run,
       gather (run, part);
       break;
     case EBB_COLLECTIVE_BROADCAST:
-      ncclBroadcast (part->whole, part->whole, n, type, peer, self->comm, self->stream);
+      ncclBroadcast (part->full, part->full, n, type, peer, self->comm, self->stream);
       break;
     case EBB_COLLECTIVE_ALL_TO_ALL:
       all_to_all (run, part);
       break;
     case EBB_COLLECTIVE_SEND:
-      ncclSend (part->whole, n, type, peer, self->comm, self->stream);
+      ncclSend (part->full, n, type, peer, self->comm, self->stream);
       break;
     case EBB_COLLECTIVE_RECV:
-      ncclRecv (part->whole, n, type, peer, self->comm, self->stream);
+      ncclRecv (part->full, n, type, peer, self->comm, self->stream);
       break;
     case EBB_COLLECTIVE_BARRIER:
     default:
@@ -376,10 +376,10 @@ reduce_on_host (Run *run,
                 GError **error)
 {
   EbbNcclGroup *self = run->group;
-  const gsize n_bytes = get_piece_size (run, part);
+  const gsize n_bytes = get_shard_size (run, part);
   const gboolean to_all = run->call->which == EBB_COLLECTIVE_ALL_REDUCE;
   char *rows = ebb_nccl_get_host_memory (self, MAX (1, n_bytes * self->size), error);
-  char *dest = to_all ? get_place (part, self->rank) : part->piece;
+  char *dest = to_all ? get_place (part, self->rank) : part->shard;
   g_autofree const void **sources = g_new (const void *, self->size);
 
   if (rows == NULL || !run_group (run, enqueue_exchange, part, 1, error)
@@ -395,7 +395,7 @@ reduce_on_host (Run *run,
     {
       Part gathered = *part;
 
-      gathered.piece = dest;
+      gathered.shard = dest;
       return run_group (run, gather, &gathered, 1, error) && ebb_nccl_wait (self, error);
     }
   return ebb_nccl_wait (self, error);

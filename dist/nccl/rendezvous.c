@@ -55,7 +55,7 @@ spread_over_mpi (const EbbNcclPlace *place,
   g_autofree gint64 *starts = g_new0 (gint64, place->size + 1);
   const gint64 length = (gint64) size;
   const EbbCollectiveBuffer buffer = { .dtype = EBB_DTYPE_U8,
-                                       .whole = data,
+                                       .full = data,
                                        .n_elements = length,
                                        .counts = counts,
                                        .starts = starts,

@@ -36,7 +36,7 @@ void ebb_parallel_sequence_install (EbbModule *stack,
  * summed over the ranks. */
 void ebb_parallel_sequence_share (EbbModule *norm,
                                   EbbParallelModel *model);
-/* What draws on tensors that differ between the ranks draws from the tracker's generator. @n_heads: of the whole, of
+/* What draws on tensors that differ between the ranks draws from the tracker's generator. @n_heads: of the full, of
  * which the ranks have their parts; 0: not known. */
 void ebb_parallel_attention_install (EbbModule *attention,
                                      gint64 n_heads,
@@ -74,7 +74,7 @@ EbbModule *ebb_parallel_layer_adopt (EbbModule *made,
                                      guint n_cuts,
                                      GError **error);
 
-/* To what the ranks do in parts: x that all have, or the whole of a divided sequence. */
+/* To what the ranks do in parts: x that all have, or the full of a divided sequence. */
 EbbTensor *ebb_parallel_layer_enter (const EbbParallelLayer *self,
                                      EbbTensor *x,
                                      GError **error);
@@ -87,7 +87,7 @@ EbbTensor *ebb_parallel_layer_leave (const EbbParallelLayer *self,
 /* -- taking over --------------------------------------------------------------------------------------------------- */
 
 /* The parallel forms of existing layers, with their parameters, which are cut already or about to be. @bias NULL: none,
- * or one that stays whole. */
+ * or one that stays full. */
 EbbModule *ebb_column_parallel_linear_adopt (EbbModule *linear,
                                              gboolean gather_output,
                                              EbbParallelModel *model,

@@ -2,7 +2,7 @@
 #include "dist/tensor-parallel/layer-private.h"
 
 #include "dist/init.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/thread-private.h"
 

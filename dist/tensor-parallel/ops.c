@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/tensor-parallel/ops.h"
 
-#include "dist/group/state-private.h"
+#include "dist/group/group-private.h"
 #include "dist/init.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/autograd/rematerialization-private.h"
@@ -17,7 +17,7 @@
 enum
 {
   DIM,
-  N /* elements of the whole along DIM */
+  N /* elements of the full along DIM */
 };
 
 static EbbProcessGroup *
@@ -251,15 +251,15 @@ reduce_scatter_run (EbbOpCall *call,
 
 static const EbbOp op_copy = { "parallel_copy", EBB_OP_VIEW, EBB_N_KERNELS, NULL, sum_backward };
 static const EbbOp op_reduce = { "parallel_reduce", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
-                                 reduce_run, identity_backward, .part = EBB_OP_GIVES_WHOLE };
+                                 reduce_run, identity_backward, .shard = EBB_OP_GIVES_FULL };
 static const EbbOp op_scatter = { "parallel_scatter", EBB_OP_COPY, EBB_N_KERNELS,
-                                  scatter_run, scatter_backward, .part = EBB_OP_GIVES_PART };
+                                  scatter_run, scatter_backward, .shard = EBB_OP_GIVES_SHARD };
 static const EbbOp op_gather = { "parallel_gather", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
-                                 gather_run, part_backward, .part = EBB_OP_GIVES_WHOLE };
+                                 gather_run, part_backward, .shard = EBB_OP_GIVES_FULL };
 static const EbbOp op_gather_summing = { "parallel_gather", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
-                                         gather_run, gather_backward, .part = EBB_OP_GIVES_WHOLE };
+                                         gather_run, gather_backward, .shard = EBB_OP_GIVES_FULL };
 static const EbbOp op_reduce_scatter = { "parallel_reduce_scatter", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
-                                         reduce_scatter_run, reduce_scatter_backward, .part = EBB_OP_GIVES_PART };
+                                         reduce_scatter_run, reduce_scatter_backward, .shard = EBB_OP_GIVES_SHARD };
 
 /**
  * ebb_parallel_copy:
@@ -318,7 +318,7 @@ copy_some (EbbTensor **tensors,
   for (guint i = 0; i < n_tensors; i++)
     {
       copies[i] = call.outputs[i];
-      copies[i]->is_part = tensors[i]->is_part;
+      copies[i]->is_local_shard = tensors[i]->is_local_shard;
       /* Sharded data parallel takes the memory of a parameter away, and gives it back to the parameter. */
       if (tensors[i]->is_parameter && copies[i]->original == NULL)
         copies[i]->original = ebb_tensor_ref (tensors[i]);
@@ -437,13 +437,13 @@ ebb_parallel_reduce_over_for (EbbTensor *x,
   return sum;
 }
 
-/* Describes and runs an op that makes @n elements along @dim of what @x has there; @whole: of all ranks. */
+/* Describes and runs an op that makes @n elements along @dim of what @x has there; @full: of all ranks. */
 static EbbTensor *
 finish_along (const EbbOp *op,
               EbbTensor *x,
               int dim,
               gint64 n,
-              gint64 whole,
+              gint64 full,
               EbbProcessGroup *group,
               GError **error)
 {
@@ -453,7 +453,7 @@ finish_along (const EbbOp *op,
   if (!begin (&call, op, x, group, error) || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   call.extra.i[DIM] = dim;
-  call.extra.i[N] = whole;
+  call.extra.i[N] = full;
   view.shape[dim] = n;
   ebb_op_add_output (&call, view.dtype, view.shape, (guint) view.n_dims);
   if (op == &op_gather_summing)
@@ -615,7 +615,7 @@ sum_sizes (gint64 own,
  *
  * All ranks of @group call it with tensors whose shapes are the same but for @dim. In a group of one rank it gives @x.
  *
- * Returns: (transfer full) (nullable): the whole, the same on all ranks; %NULL with %EBB_ERROR_INDEX if @dim is out of
+ * Returns: (transfer full) (nullable): the full, the same on all ranks; %NULL with %EBB_ERROR_INDEX if @dim is out of
  *   range, %EBB_ERROR_SHAPE for a tensor without dimensions and if the sizes of the parts are others than
  *   ebb_parallel_scatter() gives, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls something else
  */

@@ -1,13 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/tensor-parallel/parallelize.h"
 
-#include "dist/group/state-private.h"
+#include "dist/group/group-private.h"
 #include "dist/init.h"
 #include "dist/mpu-private.h"
-#include "dist/tensor-parallel/steps-private.h"
-#include "dist/rank-state-private.h"
-#include "dist/rank-texts-private.h"
-#include "dist/tracker-state-private.h"
+#include "dist/tensor-parallel/job-private.h"
+#include "dist/agree-private.h"
+#include "dist/rng-tracker-private.h"
 #include "nn/layers/mlp.h"
 #include "nn/module-instance-private.h"
 #include "nn/layers/multi-head-attention.h"
@@ -99,7 +98,7 @@ get_first_place (EbbProcessGroup *group, Place *place, GError **error)
 }
 
 static gboolean
-check_alike (EbbParallelJob *job, EbbRankState *state, gboolean synchronizes, GError **error)
+check_alike (EbbParallelJob *job, EbbAgreeTensors *state, gboolean synchronizes, GError **error)
 {
   g_autofree char *plan = ebb_parallel_plan_to_string (job->plan);
   g_autofree char *tree = ebb_module_to_string (job->root);
@@ -107,35 +106,35 @@ check_alike (EbbParallelJob *job, EbbRankState *state, gboolean synchronizes, GE
 
   g_string_append_printf (text, "plan:\n%ssequence-parallel: %d\nsynchronize-weights: %d\n%s\n", plan, job->sequence,
                           synchronizes, tree);
-  ebb_rank_state_describe (state, text);
-  return ebb_process_group_check_same (job->group, "the model that is divided", text->str, error);
+  ebb_agree_tensors_describe (state, text);
+  return ebb_agree_same_text (job->group, "the model that is divided", text->str, error);
 }
 
-static EbbRankState *
+static EbbAgreeTensors *
 describe_state (EbbModule *module)
 {
   g_auto (GStrv) names = ebb_module_get_parameter_names (module, TRUE);
-  EbbRankState *state = ebb_rank_state_new ();
+  EbbAgreeTensors *state = ebb_agree_tensors_new ();
   g_autofree EbbTensor **parameters = NULL;
   guint n;
 
   parameters = ebb_module_get_parameters (module, TRUE, &n);
   for (guint i = 0; i < n; i++)
     {
-      ebb_rank_state_add_parameter (state, names[i], parameters[i]);
+      ebb_agree_tensors_add_parameter (state, names[i], parameters[i]);
       ebb_tensor_unref (parameters[i]);
     }
-  ebb_rank_state_add_buffers (state, module);
+  ebb_agree_tensors_add_buffers (state, module);
   return state;
 }
 
 /* What would make the ranks' results differ from the first step on. */
 static char *
-describe_values (EbbRankState *state, const Place *place, GError **error)
+describe_values (EbbAgreeTensors *state, const Place *place, GError **error)
 {
   g_autoptr (GString) text = g_string_new (NULL);
 
-  if (!ebb_rank_state_describe_values (state, text, error))
+  if (!ebb_agree_tensors_describe_values (state, text, error))
     return NULL;
   g_string_append_printf (text, "default generator at %" G_GUINT64_FORMAT "+%" G_GUINT64_FORMAT "\n", place->seed,
                           place->offset);
@@ -144,11 +143,11 @@ describe_values (EbbRankState *state, const Place *place, GError **error)
 
 /* The first rank's values and random numbers on all ranks. */
 static gboolean
-synchronize (EbbParallelJob *job, EbbRankState *state, const Place *place, GError **error)
+synchronize (EbbParallelJob *job, EbbAgreeTensors *state, const Place *place, GError **error)
 {
   const Place own = get_own_place ();
 
-  if (!ebb_rank_state_broadcast (state, job->group, BROADCAST_BYTES, "the first values of the divided model", error))
+  if (!ebb_agree_tensors_broadcast (state, job->group, BROADCAST_BYTES, "the first values of the divided model", error))
     return FALSE;
   if (own.seed != place->seed || own.offset != place->offset)
     ebb_generator_set_state (ebb_generator_get_default (), place->seed, place->offset);
@@ -159,29 +158,30 @@ synchronize (EbbParallelJob *job, EbbRankState *state, const Place *place, GErro
 static gboolean
 run_on_all (EbbParallelJob *job, GError *failure, gboolean synchronizes, GError **error)
 {
-  g_autoptr (EbbRankState) state = describe_state (job->root);
+  g_autoptr (EbbAgreeTensors) state = describe_state (job->root);
   EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
   Place place = get_own_place ();
   g_autofree char *values = NULL;
   guint64 seed;
 
-  if (!ebb_ranks_agree (job->group, failure, error) || !check_alike (job, state, synchronizes, error)
+  if (!ebb_agree_no_failure (job->group, failure, error) || !check_alike (job, state, synchronizes, error)
       || (synchronizes && !get_first_place (job->group, &place, error)))
     return FALSE;
   failure = NULL;
-  seed = ebb_tracker_get_parallel_seed (place.seed, job->group);
-  if (ebb_parallel_job_prepare (job, &failure) && ebb_tracker_check_parallel (tracker, seed, &failure) && !synchronizes)
+  seed = ebb_rng_tracker_get_parallel_seed (place.seed, job->group);
+  if (ebb_parallel_job_prepare (job, &failure) && ebb_rng_tracker_check_parallel (tracker, seed, &failure)
+      && !synchronizes)
     values = describe_values (state, &place, &failure);
-  if (!ebb_ranks_agree (job->group, failure, error)
+  if (!ebb_agree_no_failure (job->group, failure, error)
       || !(synchronizes ? synchronize (job, state, &place, error)
-                        : ebb_process_group_check_same (job->group, "what begins without synchronize-weights", values,
-                                                        error)))
+                        : ebb_agree_same_text (job->group, "what begins without synchronize-weights", values,
+                                               error)))
     return FALSE;
   failure = NULL;
   ebb_parallel_job_take (job, &failure);
-  if (!ebb_ranks_agree (job->group, failure, error))
+  if (!ebb_agree_no_failure (job->group, failure, error))
     return FALSE;
-  ebb_tracker_begin_parallel (tracker, seed);
+  ebb_rng_tracker_begin_parallel (tracker, seed);
   return TRUE;
 }
 
@@ -222,7 +222,7 @@ check_once (EbbModule *module, GError **error)
  * Layers that are divided are replaced under their names by #EbbColumnParallelLinear, #EbbRowParallelLinear and
  * #EbbVocabParallelEmbedding; other references to the old ones are of no use any more. Parameters stay the same tensors
  * with the same names, of this rank's part: an optimizer may be made before (and not have stepped) or after. Gradients
- * that are there are divided, too. The state dict of the whole model is ebb_get_full_state_dict()'s.
+ * that are there are divided, too. The state dict of the full model is ebb_get_full_state_dict()'s.
  *
  * What is random on divided tensors is drawn from the generator %EBB_MODEL_PARALLEL_RNG of the thread's
  * #EbbGeneratorTracker. It is put to the begin of a sequence here, whose seed is that of the default generator plus
@@ -244,7 +244,7 @@ check_once (EbbModule *module, GError **error)
  * With #EbbParallelOptions:sequence-parallel, what lies between divided layers (norms, dropout, residuals) is divided
  * along the sequence, whose length must then be a multiple of the number of ranks (Korthikanti et al., "Reducing
  * Activation Recomputation in Large Transformer Models", 2022). A single block called by itself, outside of the stack
- * that it belongs to, has the whole sequence.
+ * that it belongs to, has the full sequence.
  *
  * Everything is checked on all ranks before anything is changed: %EBB_ERROR_INVALID_ARGUMENT if heads or sizes can't be
  * divided, or the plan's patterns match nothing or contradict one another; %EBB_ERROR_NOT_SUPPORTED if no plan is known
@@ -385,12 +385,12 @@ divide_alone (EbbModule *module,
   if (module == NULL)
     return NULL;
   job = ebb_parallel_job_new (module, group, plan, FALSE);
-  seed = ebb_tracker_get_parallel_seed (get_own_place ().seed, group);
+  seed = ebb_rng_tracker_get_parallel_seed (get_own_place ().seed, group);
   if (!ebb_parallel_job_check (job, error) || !ebb_parallel_job_prepare (job, error)
-      || (has_random && !ebb_tracker_check_parallel (tracker, seed, error)) || !ebb_parallel_job_take (job, error))
+      || (has_random && !ebb_rng_tracker_check_parallel (tracker, seed, error)) || !ebb_parallel_job_take (job, error))
     return NULL;
   if (has_random)
-    ebb_tracker_begin_parallel (tracker, seed);
+    ebb_rng_tracker_begin_parallel (tracker, seed);
   ebb_parallel_job_apply (job);
   keep_state (job);
   return g_steal_pointer (&owned);
@@ -406,7 +406,7 @@ divide_alone (EbbModule *module,
  * @error: return location for an error
  *
  * Makes a self attention of which each rank has its part of the heads (Shoeybi et al., 2019, section 3): what
- * ebb_parallelize() makes of ebb_multi_head_attention_new(). The whole is drawn from the thread's default generator and
+ * ebb_parallelize() makes of ebb_multi_head_attention_new(). The full is drawn from the thread's default generator and
  * cut then; nothing is sent. See ebb_parallelize() on what dropout draws from.
  *
  * Returns: (transfer full) (type EbbMultiHeadAttention) (nullable): the layer, or %NULL with @error set
@@ -440,7 +440,7 @@ ebb_parallel_attention_new (int width,
  * @error: return location for an error
  *
  * Makes the feed-forward part of a transformer block of which each rank has its part of the hidden elements (Shoeybi et
- * al., 2019, section 3): what ebb_parallelize() makes of ebb_mlp_new(). The whole is drawn from the thread's default
+ * al., 2019, section 3): what ebb_parallelize() makes of ebb_mlp_new(). The full is drawn from the thread's default
  * generator and cut then; nothing is sent.
  *
  * Returns: (transfer full) (type EbbMlp) (nullable): the layer, or %NULL with @error set

@@ -4,7 +4,7 @@
 #include "dist/group/process-group.h"
 #include "tensor/partition-private.h"
 
-/* Parameters that the ranks of a group have in parts, and the way between a part and the whole. */
+/* Parameters that the ranks of a group have in parts, and the way between a part and the full. */
 
 G_BEGIN_DECLS
 
@@ -35,13 +35,13 @@ EbbCut *ebb_cut_ref (EbbCut *self);
 void ebb_cut_unref (EbbCut *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbCut, ebb_cut_unref)
 
-/* The whole that @part, of the shape of this rank's part, is one of: a parameter's, its gradient's, a moment's.
+/* The full that @part, of the shape of this rank's part, is one of: a parameter's, its gradient's, a moment's.
  * Collective over the partition's ranks; new memory, no graph. */
 EbbTensor *ebb_partition_gather (EbbTensor *part,
                                  const EbbPartition *partition,
                                  GError **error);
-/* This rank's part of @whole, which has the partition's shape: new memory, no graph. Nothing is sent. */
-EbbTensor *ebb_partition_take (EbbTensor *whole,
+/* This rank's part of @full, which has the partition's shape: new memory, no graph. Nothing is sent. */
+EbbTensor *ebb_partition_take (EbbTensor *full,
                                const EbbPartition *partition,
                                GError **error);
 /* The shape of this rank's part. */

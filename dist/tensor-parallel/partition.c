@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/tensor-parallel/partition-private.h"
 
-#include "dist/group/state-private.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/group/group-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "tensor/autograd/op-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
@@ -50,7 +50,7 @@ reduce_over_ranks (EbbPartition *self,
 
 static const EbbPartitionFuncs partition_funcs = { reduce_over_ranks };
 
-/* -- part and whole ------------------------------------------------------------------------------------------------ */
+/* -- part and full ------------------------------------------------------------------------------------------------ */
 
 static gint64
 get_section (const EbbPartition *partition)
@@ -103,8 +103,7 @@ check_shape (EbbTensor *tensor, const gint64 *shape, guint n_dims, const char *w
   g_autofree char *given = NULL;
   g_autofree char *right = NULL;
 
-  if ((guint) ebb_tensor_get_n_dims (tensor) == n_dims
-      && memcmp (tensor->view.shape, shape, n_dims * sizeof (gint64)) == 0)
+  if (ebb_view_has_shape (&tensor->view, shape, n_dims))
     return TRUE;
   given = ebb_tensor_shape_to_string (tensor);
   right = ebb_shape_to_string (shape, n_dims);
@@ -117,24 +116,24 @@ gather (EbbTensor *part, const EbbPartition *partition, GError **error)
 {
   g_autoptr (EbbTensor) alias = ebb_tensor_alias (part);
   g_autoptr (EbbTensor) dense = ebb_contiguous (alias, error);
-  g_autoptr (EbbTensor) piece = dense != NULL ? view_sections (dense, partition, error) : NULL;
-  g_autoptr (EbbTensor) whole =
+  g_autoptr (EbbTensor) shard = dense != NULL ? view_sections (dense, partition, error) : NULL;
+  g_autoptr (EbbTensor) full =
       ebb_tensor_new_uninitialized (partition->shape, partition->n_dims, part->view.dtype, part->storage->device,
                                     error);
-  g_autoptr (EbbTensor) target = piece != NULL && whole != NULL ? view_sections (whole, partition, error) : NULL;
+  g_autoptr (EbbTensor) target = shard != NULL && full != NULL ? view_sections (full, partition, error) : NULL;
 
   if (target == NULL
-      || !ebb_parallel_all_gather (piece, target, get_divided_dim (partition), partition->ranks,
-                                   "the whole of a parameter", error))
+      || !ebb_parallel_all_gather (shard, target, get_divided_dim (partition), partition->ranks,
+                                   "the full parameter", error))
     return NULL;
-  return g_steal_pointer (&whole);
+  return g_steal_pointer (&full);
 }
 
 EbbTensor *
 ebb_partition_gather (EbbTensor *part, const EbbPartition *partition, GError **error)
 {
   gint64 shape[EBB_MAX_DIMS];
-  EbbTensor *whole;
+  EbbTensor *full;
 
   ebb_partition_get_part_shape (partition, shape);
   if ((error != NULL && *error != NULL)
@@ -145,18 +144,18 @@ ebb_partition_gather (EbbTensor *part, const EbbPartition *partition, GError **e
     {
       g_autoptr (EbbTensor) alias = ebb_tensor_alias (part);
 
-      whole = ebb_copy (alias, error);
+      full = ebb_copy (alias, error);
     }
   else
-    whole = gather (part, partition, error);
+    full = gather (part, partition, error);
   ebb_pop_grad_enabled ();
-  return whole;
+  return full;
 }
 
 static EbbTensor *
-take (EbbTensor *whole, const EbbPartition *partition, const gint64 *shape, GError **error)
+take (EbbTensor *full, const EbbPartition *partition, const gint64 *shape, GError **error)
 {
-  g_autoptr (EbbTensor) alias = ebb_tensor_alias (whole);
+  g_autoptr (EbbTensor) alias = ebb_tensor_alias (full);
   g_autoptr (EbbTensor) dense = ebb_contiguous (alias, error);
   g_autoptr (EbbTensor) sections = dense != NULL ? view_sections (dense, partition, error) : NULL;
   g_autoptr (EbbTensor) part = NULL;
@@ -170,20 +169,20 @@ take (EbbTensor *whole, const EbbPartition *partition, const gint64 *shape, GErr
 }
 
 EbbTensor *
-ebb_partition_take (EbbTensor *whole, const EbbPartition *partition, GError **error)
+ebb_partition_take (EbbTensor *full, const EbbPartition *partition, GError **error)
 {
   gint64 shape[EBB_MAX_DIMS];
   EbbTensor *part;
 
   ebb_partition_get_part_shape (partition, shape);
   if ((error != NULL && *error != NULL)
-      || !check_shape (whole, partition->shape, partition->n_dims, "the whole of a parameter is", error))
+      || !check_shape (full, partition->shape, partition->n_dims, "the full parameter is", error))
     return NULL;
   ebb_push_grad_enabled (FALSE);
-  part = take (whole, partition, shape, error);
+  part = take (full, partition, shape, error);
   ebb_pop_grad_enabled ();
   if (part != NULL)
-    part->is_part = TRUE;
+    part->is_local_shard = TRUE;
   return part;
 }
 
@@ -268,7 +267,7 @@ ebb_cut_apply (EbbCut *self)
   g_clear_pointer (&self->part, ebb_tensor_unref);
   g_clear_pointer (&self->grad_part, ebb_tensor_unref);
   parameter->partition = &self->partition;
-  parameter->is_part = TRUE;
+  parameter->is_local_shard = TRUE;
   self->applied = TRUE;
 }
 

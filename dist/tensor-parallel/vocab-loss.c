@@ -2,7 +2,7 @@
 #include "dist/tensor-parallel/vocab-loss.h"
 
 #include "dist/init.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "dist/group/process-group-private.h"
 #include "tensor/ops/loss-private.h"
 #include "tensor/autograd/op-support-private.h"
@@ -55,7 +55,7 @@ gather_parts (EbbOpCall *call,
   own = ebb_tensor_new_view (parts->storage, start, &shape[1], NULL, 2, EBB_DTYPE_F32);
   if (!launch (call, EBB_KERNEL_CROSS_ENTROPY_PART, logits, targets, &own->view, NULL, error)
       || !ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM,
-                                 &(const EbbCollectivePart){ .whole = parts, .piece = own }, 1, 0, call->op->name,
+                                 &(const EbbCollectivePart){ .full = parts, .shard = own }, 1, 0, call->op->name,
                                  error))
     return NULL;
   return g_steal_pointer (&parts);
@@ -98,13 +98,13 @@ static const EbbOp op_logits_loss = { "vocab_parallel_cross_entropy",
                                       EBB_KERNEL_CROSS_ENTROPY,
                                       vocab_parallel_cross_entropy_run,
                                       ebb_logits_loss_backward,
-                                      .part = EBB_OP_GIVES_PART };
+                                      .shard = EBB_OP_GIVES_SHARD };
 static const EbbOp op_linear_loss = { "vocab_parallel_linear_cross_entropy",
                                       EBB_OP_LOSS,
                                       EBB_KERNEL_CROSS_ENTROPY,
                                       vocab_parallel_linear_cross_entropy_run,
                                       ebb_linear_loss_backward,
-                                      .part = EBB_OP_GIVES_PART };
+                                      .shard = EBB_OP_GIVES_SHARD };
 
 /* Says to the call which classes are this rank's: as many as @operand, an input, has. */
 static gboolean
@@ -143,7 +143,7 @@ finish (EbbOpCall *call,
   EbbTensor *loss = ebb_op_finish1 (call, error);
 
   if (loss != NULL)
-    loss->is_part = FALSE;
+    loss->is_local_shard = FALSE;
   return loss;
 }
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The engine for ranks that are threads of one process: each reads the others' memory, and works out its own piece. */
+/* The engine for ranks that are threads of one process: each reads the others' memory, and works out its own shard. */
 
 typedef struct
 {
@@ -23,13 +23,13 @@ typedef struct
 GType ebb_thread_group_get_type (void);
 G_DEFINE_TYPE (EbbThreadGroup, ebb_thread_group, EBB_TYPE_PROCESS_GROUP)
 
-/* -- the pieces ---------------------------------------------------------------------------------------------------- */
+/* -- the shards ---------------------------------------------------------------------------------------------------- */
 
 static char *
 at (const EbbCollectiveBuffer *buffer,
     guint rank)
 {
-  return (char *) buffer->whole + (gsize) buffer->starts[rank] * ebb_dtype_get_size (buffer->dtype);
+  return (char *) buffer->full + (gsize) buffer->starts[rank] * ebb_dtype_get_size (buffer->dtype);
 }
 
 static void
@@ -50,9 +50,9 @@ get_part (EbbThreadGroup *self,
   return &self->team->slots[rank].call->parts[part];
 }
 
-/* This rank's piece of the reduction, to @to. */
+/* This rank's shard of the reduction, to @to. */
 static void
-reduce_piece (EbbThreadGroup *self,
+reduce_shard (EbbThreadGroup *self,
               const EbbCollectiveCall *call,
               guint part,
               void *to)
@@ -73,7 +73,7 @@ all_reduce (EbbThreadGroup *self,
             const EbbCollectiveCall *call)
 {
   for (guint i = 0; i < call->n_parts; i++)
-    reduce_piece (self, call, i, at (&call->parts[i], self->rank));
+    reduce_shard (self, call, i, at (&call->parts[i], self->rank));
   ebb_thread_team_sync (self->team);
   for (guint i = 0; i < call->n_parts; i++)
     for (guint r = 0; r < self->team->size; r++)
@@ -81,7 +81,7 @@ all_reduce (EbbThreadGroup *self,
 }
 
 static void
-move_pieces (EbbThreadGroup *self,
+move_shards (EbbThreadGroup *self,
              const EbbCollectiveCall *call,
              guint part)
 {
@@ -93,9 +93,9 @@ move_pieces (EbbThreadGroup *self,
       const EbbCollectiveBuffer *other = get_part (self, r, part);
 
       if (call->which == EBB_COLLECTIVE_ALL_GATHER)
-        copy (at (buffer, r), other->piece, buffer, buffer->counts[r]);
+        copy (at (buffer, r), other->shard, buffer, buffer->counts[r]);
       else if (buffer->counts[r] > 0)
-        copy ((char *) buffer->piece + (gsize) buffer->starts[r] * size, at (other, self->rank), buffer,
+        copy ((char *) buffer->shard + (gsize) buffer->starts[r] * size, at (other, self->rank), buffer,
               buffer->counts[r]);
     }
 }
@@ -109,11 +109,11 @@ do_part (EbbThreadGroup *self,
 
   switch (call->which)
     {
-    case EBB_COLLECTIVE_REDUCE_SCATTER: reduce_piece (self, call, part, buffer->piece); break;
+    case EBB_COLLECTIVE_REDUCE_SCATTER: reduce_shard (self, call, part, buffer->shard); break;
     case EBB_COLLECTIVE_ALL_GATHER:
-    case EBB_COLLECTIVE_ALL_TO_ALL: move_pieces (self, call, part); break;
+    case EBB_COLLECTIVE_ALL_TO_ALL: move_shards (self, call, part); break;
     case EBB_COLLECTIVE_BROADCAST:
-      copy (buffer->whole, get_part (self, call->peer, part)->whole, buffer, buffer->n_elements);
+      copy (buffer->full, get_part (self, call->peer, part)->full, buffer, buffer->n_elements);
       break;
     default: break;
     }

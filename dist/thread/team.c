@@ -330,7 +330,7 @@ move (const EbbCollectiveCall *a,
 
   for (guint i = 0; i < from->n_parts; i++)
     if (from->parts[i].n_elements > 0)
-      memcpy (to->parts[i].whole, from->parts[i].whole,
+      memcpy (to->parts[i].full, from->parts[i].full,
               (gsize) from->parts[i].n_elements * ebb_dtype_get_size (from->parts[i].dtype));
 }
 

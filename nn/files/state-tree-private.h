@@ -35,7 +35,5 @@ guint64 ebb_state_checksum_tensor (const void *bytes,
                                    EbbDType dtype,
                                    const gint64 *shape,
                                    guint n_dims);
-guint64 ebb_state_checksum (const void *bytes,
-                            gsize size);
 
 G_END_DECLS

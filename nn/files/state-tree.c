@@ -7,46 +7,13 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <string.h>
 
 #define SUM_DIGITS 16
 
 /* -- checksum ------------------------------------------------------------------------------------------------------ */
-
-/* Four independent lanes of multiply and rotate over 64-bit words: about the speed of memory, and any changed, missing
- * or moved byte shows. It guards against a broken disk, not against an opponent. */
-guint64
-ebb_state_checksum (const void *bytes,
-                    gsize size)
-{
-  const guint8 *data = bytes;
-
-  static const guint64 odd = G_GUINT64_CONSTANT (0x9e3779b97f4a7c15);
-  guint64 lanes[4] = { 1, 2, 3, 4 }, sum = size * odd;
-  gsize n_blocks = size / 32;
-
-  for (gsize b = 0; b < n_blocks; b++)
-    for (int i = 0; i < 4; i++)
-      {
-        guint64 word;
-
-        memcpy (&word, data + b * 32 + (gsize) i * 8, 8);
-        lanes[i] = (lanes[i] ^ GUINT64_FROM_LE (word)) * odd;
-        lanes[i] ^= lanes[i] >> 29;
-      }
-  for (int i = 0; i < 4; i++)
-    {
-      sum = (sum ^ lanes[i]) * odd;
-      sum ^= sum >> 32;
-    }
-  for (gsize i = n_blocks * 32; i < size; i++)
-    {
-      sum = (sum ^ data[i]) * odd;
-      sum ^= sum >> 29;
-    }
-  return sum;
-}
 
 guint64
 ebb_state_checksum_tensor (const void *bytes,
@@ -59,7 +26,7 @@ ebb_state_checksum_tensor (const void *bytes,
 
   for (guint i = 0; i < n_dims; i++)
     layout[i + 1] = GUINT64_TO_LE ((guint64) shape[i]);
-  return ebb_state_checksum (bytes, size) + ebb_state_checksum (layout, (n_dims + 1) * sizeof layout[0]);
+  return ebb_checksum_of (bytes, size) + ebb_checksum_of (layout, (n_dims + 1) * sizeof layout[0]);
 }
 
 static gboolean
@@ -223,7 +190,7 @@ char *
 ebb_state_tree_seal (const char *tree)
 {
   return g_strdup_printf ("{\"sum\":\"%016" G_GINT64_MODIFIER "x\",\"tree\":%s}",
-                          ebb_state_checksum (tree, strlen (tree)), tree);
+                          ebb_checksum_of (tree, strlen (tree)), tree);
 }
 
 char *
@@ -460,8 +427,8 @@ check_seal (EbbJsonScanner *scanner,
       || !expect_key (scanner, "tree", error))
     return FALSE;
   return (scanner->position < scanner->length
-          && is_sum (sum, ebb_state_checksum (scanner->text + scanner->position,
-                                              scanner->length - scanner->position - 1)))
+          && is_sum (sum, ebb_checksum_of (scanner->text + scanner->position,
+                                           scanner->length - scanner->position - 1)))
          || ebb_json_scanner_fail (scanner, error, "the state's text has another checksum than was written");
 }
 

@@ -136,8 +136,7 @@ check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
     {
       EbbTensor *tensor = ebb_args_peek_tensor (result, i);
 
-      ok = tensor != NULL && tensor->view.n_dims == x->view.n_dims
-           && memcmp (tensor->view.shape, x->view.shape, (gsize) x->view.n_dims * sizeof (gint64)) == 0;
+      ok = tensor != NULL && ebb_shapes_equal (&tensor->view, &x->view);
     }
   if (ok)
     return TRUE;

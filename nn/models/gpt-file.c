@@ -363,8 +363,7 @@ ebb_weights_have_same_bits (EbbTensor *first,
   g_autoptr (EbbTensor) b = NULL;
   const void *x, *y;
 
-  if (first->view.dtype != second->view.dtype || first->view.n_dims != second->view.n_dims
-      || memcmp (first->view.shape, second->view.shape, sizeof (gint64) * (gsize) first->view.n_dims) != 0)
+  if (first->view.dtype != second->view.dtype || !ebb_shapes_equal (&first->view, &second->view))
     return FALSE;
   a = copy_to_host (first);
   b = copy_to_host (second);

@@ -323,8 +323,7 @@ find_tensor (EbbArgs *values,
 
   if (index < 0)
     return TRUE;
-  if ((layout->dtypes & dtype) == 0 || (guint) tensor->view.n_dims != layout->n_dims
-      || memcmp (tensor->view.shape, layout->shape, sizeof (gint64) * layout->n_dims) != 0)
+  if ((layout->dtypes & dtype) == 0 || !ebb_view_has_shape (&tensor->view, layout->shape, layout->n_dims))
     {
       g_autofree char *had = tensor ? ebb_tensor_shape_to_string (tensor) : g_strdup ("none");
       g_autofree char *shape = name_shape (layout);

@@ -128,7 +128,7 @@ match_tensor (const char *name, EbbTensor *target, gpointer user_data)
   g_hash_table_add (loading->received, target);
   if (loading->get_whole_shape != NULL)
     shape = loading->get_whole_shape (target, &n_dims);
-  if ((guint) source->view.n_dims == n_dims && memcmp (source->view.shape, shape, n_dims * sizeof shape[0]) == 0)
+  if (ebb_view_has_shape (&source->view, shape, n_dims))
     {
       EbbStateTransfer transfer = { target, ebb_tensor_ref (source) };
 

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk/name-private.h"
 
+#include "tensor/util/checksum-private.h"
+
 #include <errno.h>
 #include <glib/gstdio.h>
 #include <signal.h>
@@ -33,15 +35,12 @@ get_world (void)
 {
   g_autofree char *boot = NULL;
   g_autofree char *space = g_file_read_link ("/proc/self/ns/pid", NULL);
-  guint64 hash = G_GUINT64_CONSTANT (0xcbf29ce484222325);
+  g_autofree char *both = NULL;
 
   if (space == NULL || !g_file_get_contents ("/proc/sys/kernel/random/boot_id", &boot, NULL, NULL))
     return 0;
-  for (const char *at = boot; *at; at++)
-    hash = (hash ^ (guchar) *at) * G_GUINT64_CONSTANT (0x100000001b3);
-  for (const char *at = space; *at; at++)
-    hash = (hash ^ (guchar) *at) * G_GUINT64_CONSTANT (0x100000001b3);
-  return hash;
+  both = g_strconcat (boot, space, NULL);
+  return ebb_checksum_of (both, strlen (both));
 }
 
 char *

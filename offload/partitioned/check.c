@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/partitioned/record-private.h"
 
-#include "dist/group/process-group-private.h"
+#include "dist/agree-private.h"
 #include "tensor/util/checksum-private.h"
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/backend/backend-private.h"
@@ -151,5 +151,5 @@ ebb_partition_compare_values (EbbProcessGroup *group,
   g_autofree char *text = sum_up (tensor);
   g_autofree char *mine = g_strdup_printf ("%s: %s", what, text);
 
-  return ebb_process_group_check_same (group, "what an EbbPartitionedStore keeps", mine, error);
+  return ebb_agree_same_text (group, "what an EbbPartitionedStore keeps", mine, error);
 }

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/partitioned/record-private.h"
 
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "dist/group/process-group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"

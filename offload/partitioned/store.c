@@ -98,8 +98,9 @@ check_apart (EbbPartitionedStore *self,
 {
   GError *local = NULL;
 
-  if (!tensor->is_part || !ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->is_parameter || tensor->is_buffer
-      || ebb_is_stopped () || !is_for_checkpoint () || ebb_process_group_get_size (self->partition.group) == 1)
+  if (!tensor->is_local_shard || !ebb_dtype_is_floating_point (tensor->view.dtype) || tensor->is_parameter
+      || tensor->is_buffer || ebb_is_stopped () || !is_for_checkpoint ()
+      || ebb_process_group_get_size (self->partition.group) == 1)
     return TRUE;
   if (ebb_activation_store_passes_filter (EBB_ACTIVATION_STORE (self), tensor, &local))
     {
@@ -182,7 +183,7 @@ find_divisible (EbbPartitionedStore *self,
   const guint64 n_ranks = ebb_process_group_get_size (self->partition.group);
   EbbTensor *tensor = at_door->store != NULL ? at_door->tensor : NULL;
 
-  if (tensor == NULL || tensor->storage != block->storage || tensor->is_part || ebb_thread.saves_result
+  if (tensor == NULL || tensor->storage != block->storage || tensor->is_local_shard || ebb_thread.saves_result
       || !ebb_dtype_is_floating_point (tensor->view.dtype))
     return NULL;
   if (at_door->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)

@@ -147,14 +147,6 @@ accumulate (EbbTensor **sum,
   return TRUE;
 }
 
-static gboolean
-same_shape (EbbTensor *a,
-            EbbTensor *b)
-{
-  return a->view.n_dims == b->view.n_dims
-         && memcmp (a->view.shape, b->view.shape, sizeof (gint64) * (gsize) a->view.n_dims) == 0;
-}
-
 /* A leaf takes the tensor itself as its gradient where nobody else holds it. */
 static gboolean
 accumulate_leaf (Task *task,
@@ -170,7 +162,7 @@ accumulate_leaf (Task *task,
       ebb_tensor_unref (grad);
       return TRUE;
     }
-  if (G_UNLIKELY (!same_shape (leaf, grad)))
+  if (G_UNLIKELY (!ebb_shapes_equal (&leaf->view, &grad->view)))
     {
       g_autofree char *a = ebb_tensor_shape_to_string (grad);
       g_autofree char *b = ebb_tensor_shape_to_string (leaf);

@@ -43,8 +43,7 @@ ebb_backward_grad_buffer (EbbBackward *ctx,
     return NULL;
   grad = leaf != NULL && !captures ? leaf->grad : NULL;
   *accumulate = grad != NULL && grad->view.dtype == dtype
-                && ebb_view_is_contiguous (&grad->view) && (guint) grad->view.n_dims == n_dims
-                && memcmp (grad->view.shape, shape, n_dims * sizeof (gint64)) == 0;
+                && ebb_view_is_contiguous (&grad->view) && ebb_view_has_shape (&grad->view, shape, n_dims);
   if (*accumulate)
     return ebb_tensor_ref (grad);
   return ebb_tensor_new_uninitialized (shape, n_dims, dtype, ctx->device, error);

@@ -49,13 +49,13 @@ typedef enum
   EBB_OP_GRADIENT    /* runs in backward only */
 } EbbOpKind;
 
-/* Whether the results are one rank's part of something, or its summand: not the same on all ranks. */
+/* Whether the results are local shards. */
 typedef enum
 {
-  EBB_OP_PART_IF_INPUT, /* if an operand is */
-  EBB_OP_GIVES_PART,
-  EBB_OP_GIVES_WHOLE
-} EbbOpPart;
+  EBB_OP_GIVES_SHARD_IF_INPUT, /* if an operand is one */
+  EBB_OP_GIVES_SHARD,
+  EBB_OP_GIVES_FULL
+} EbbOpShard;
 
 struct _EbbOp
 {
@@ -67,7 +67,7 @@ struct _EbbOp
   gboolean (*backward) (EbbBackward *ctx,
                         GError **error); /* NULL: not differentiable */
   gboolean asks; /* backward () calls ebb_backward_get_saved () for tensors that may have to be rematerialized */
-  EbbOpPart part;
+  EbbOpShard shard;
 };
 
 /* What a result is rematerialized from beside its operands, as the call had it. */

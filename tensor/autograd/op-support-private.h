@@ -41,8 +41,6 @@ gboolean ebb_op_check_indices (EbbOpCall *call,
                                gint64 limit,
                                const gint64 *ignore,
                                GError **error);
-gboolean ebb_shapes_equal (const EbbView *a,
-                           const EbbView *b);
 
 /* @source as it is seen in @shape, to which it is known to broadcast. */
 void ebb_view_expand_to (EbbView *view,

@@ -131,12 +131,6 @@ ebb_op_check_indices (EbbOpCall *call, guint index, gint64 limit, const gint64 *
   return TRUE;
 }
 
-gboolean
-ebb_shapes_equal (const EbbView *a, const EbbView *b)
-{
-  return a->n_dims == b->n_dims && memcmp (a->shape, b->shape, sizeof (gint64) * (gsize) a->n_dims) == 0;
-}
-
 /* -- views -------------------------------------------------------------------------------------------------------- */
 
 void

@@ -136,7 +136,7 @@ ebb_op_expand (EbbOpCall *call,
   gint64 strides[EBB_MAX_DIMS] = { 0 };
   guint lead = n_dims - (guint) input->view.n_dims;
 
-  if (lead == 0 && memcmp (shape, input->view.shape, n_dims * sizeof (gint64)) == 0)
+  if (ebb_view_has_shape (&input->view, shape, n_dims))
     return;
   for (guint i = lead; i < n_dims; i++)
     strides[i] = input->view.shape[i - lead] == 1 ? 0 : input->view.strides[i - lead];
@@ -441,12 +441,12 @@ run_observed (EbbOpCall *call,
 static void
 mark_parts (EbbOpCall *call)
 {
-  gboolean is_part = call->op->part == EBB_OP_GIVES_PART;
+  gboolean is_local_shard = call->op->shard == EBB_OP_GIVES_SHARD;
 
-  for (guint i = 0; call->op->part == EBB_OP_PART_IF_INPUT && i < call->n_inputs; i++)
-    is_part = is_part || (call->edges[i] != NULL && call->edges[i]->is_part);
+  for (guint i = 0; call->op->shard == EBB_OP_GIVES_SHARD_IF_INPUT && i < call->n_inputs; i++)
+    is_local_shard = is_local_shard || (call->edges[i] != NULL && call->edges[i]->is_local_shard);
   for (guint i = 0; i < call->n_outputs; i++)
-    call->outputs[i]->is_part = is_part;
+    call->outputs[i]->is_local_shard = is_local_shard;
 }
 
 gboolean
@@ -553,8 +553,8 @@ can_overwrite (EbbTensor *shadow,
                EbbDType dtype)
 {
   return !ebb_thread.stopped && !shadow->storage->placeholder && shadow->view.dtype == dtype
-         && shadow->storage->device == parameter->storage->device && shadow->view.n_dims == parameter->view.n_dims
-         && memcmp (shadow->view.shape, parameter->view.shape, sizeof (gint64) * (gsize) shadow->view.n_dims) == 0
+         && shadow->storage->device == parameter->storage->device
+         && ebb_shapes_equal (&shadow->view, &parameter->view)
          && ebb_tensor_is_unshared (shadow);
 }
 

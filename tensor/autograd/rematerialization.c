@@ -205,9 +205,7 @@ ebb_rematerialized_save (EbbRematerialized **rematerialized,
   /* A tensor that comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a
    * recompute has no rematerialization of it. */
   if (how->frame != ebb_thread.frame || !ebb_view_is_contiguous (&tensor->view)
-      || tensor->view.n_dims != made->view.n_dims
-      || memcmp (tensor->view.shape, made->view.shape, sizeof (gint64) * (gsize) made->view.n_dims) != 0
-      || !decide (how, made))
+      || !ebb_shapes_equal (&tensor->view, &made->view) || !decide (how, made))
     return TRUE;
   self = ebb_object_new (EbbRematerialized);
   memset (self, 0, sizeof *self);

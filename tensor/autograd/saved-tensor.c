@@ -333,7 +333,7 @@ packed_check (EbbPacked *self,
   g_autofree char *is = NULL;
   EbbError code;
 
-  if (view->n_dims != self->n_dims || memcmp (view->shape, self->sizes, (gsize) self->n_dims * sizeof (gint64)) != 0)
+  if (!ebb_view_has_shape (view, self->sizes, (guint) self->n_dims))
     code = EBB_ERROR_SHAPE;
   else if (view->dtype != self->dtype)
     code = EBB_ERROR_DTYPE;

@@ -10,6 +10,7 @@
 #include "tensor/cpu/dnnl-compat-private.h"
 #include "tensor/cpu/host-allocator-private.h"
 #include "tensor/cpu/matmul-private.h"
+#include "tensor/util/checksum-private.h"
 
 #define MAX_PLANS 1024
 
@@ -271,16 +272,8 @@ plan_prepare (Plan *plan)
 static guint
 product_hash (gconstpointer key)
 {
-  const guint64 *words = key;
-  guint64 hash = 0x9e3779b97f4a7c15u;
-
   G_STATIC_ASSERT (sizeof (EbbProduct) % sizeof (guint64) == 0);
-  for (gsize i = 0; i < sizeof (EbbProduct) / sizeof (guint64); i++)
-    {
-      hash = (hash ^ words[i]) * 0xff51afd7ed558ccdu;
-      hash ^= hash >> 32;
-    }
-  return (guint) hash;
+  return (guint) ebb_hash_of (key, sizeof (EbbProduct));
 }
 
 static gboolean

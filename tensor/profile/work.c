@@ -2,6 +2,7 @@
 #include "tensor/profile/profiler-private.h"
 
 #include "tensor/backend/backend-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <string.h>
 
@@ -112,16 +113,8 @@ ebb_work_key_init (EbbWorkKey *key,
 guint
 ebb_work_hash (gconstpointer key)
 {
-  const guint64 *words = key;
-  guint64 hash = 0x9e3779b97f4a7c15u;
-
   G_STATIC_ASSERT (sizeof (EbbWorkKey) % sizeof (guint64) == 0);
-  for (gsize i = 0; i < sizeof (EbbWorkKey) / sizeof (guint64); i++)
-    {
-      hash = (hash ^ words[i]) * 0xff51afd7ed558ccdu;
-      hash ^= hash >> 32;
-    }
-  return (guint) hash;
+  return (guint) ebb_hash_of (key, sizeof (EbbWorkKey));
 }
 
 gboolean

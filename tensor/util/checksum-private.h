@@ -3,9 +3,10 @@
 
 #include <glib.h>
 
-/* A 64-bit checksum against what storage does to data, not against malice. Each of four lanes takes every fourth word
- * by a step that can be undone, so a change of one word always shows, and any other but with a chance of 2^-64 or so.
- */
+/* The library's one checksum and its one hash, 64 bits each. The checksum is the same on every machine and guards
+ * against what storage does to data, not against malice. Each of four lanes takes every fourth word by a step that can
+ * be undone, so a change of one word always shows, and any other except with a chance of 2^-64 or so. The hash is for
+ * keys in memory. */
 
 G_BEGIN_DECLS
 
@@ -21,8 +22,22 @@ void ebb_checksum_update (EbbChecksum *self,
                           const void *data,
                           gsize size);
 guint64 ebb_checksum_finish (const EbbChecksum *self);
-/* Of @size bytes, whatever that is. */
+/* @size may be any. */
 guint64 ebb_checksum_of (const void *data,
                          gsize size);
+
+#define EBB_HASH_BEGIN G_GUINT64_CONSTANT (0x9e3779b97f4a7c15)
+
+static inline guint64
+ebb_hash_add (guint64 hash,
+              guint64 word)
+{
+  hash = (hash ^ word) * G_GUINT64_CONSTANT (0xff51afd7ed558ccd);
+  return hash ^ hash >> 32;
+}
+
+/* @size must be a multiple of 8. */
+guint64 ebb_hash_of (const void *words,
+                     gsize size);
 
 G_END_DECLS

@@ -39,10 +39,10 @@ ebb_checksum_update (EbbChecksum *self,
       guint64 words[4];
 
       memcpy (words, at, sizeof words);
-      a = step (a, words[0]);
-      b = step (b, words[1]);
-      c = step (c, words[2]);
-      d = step (d, words[3]);
+      a = step (a, GUINT64_FROM_LE (words[0]));
+      b = step (b, GUINT64_FROM_LE (words[1]));
+      c = step (c, GUINT64_FROM_LE (words[2]));
+      d = step (d, GUINT64_FROM_LE (words[3]));
     }
   self->lanes[0] = a;
   self->lanes[1] = b;
@@ -73,7 +73,8 @@ ebb_checksum_of (const void *data,
   char rest[32] = { 0 };
 
   ebb_checksum_init (&checksum);
-  ebb_checksum_update (&checksum, data, whole);
+  if (whole > 0)
+    ebb_checksum_update (&checksum, data, whole);
   if (whole < size)
     {
       memcpy (rest, (const char *) data + whole, size - whole);
@@ -81,4 +82,16 @@ ebb_checksum_of (const void *data,
       checksum.size = size;
     }
   return ebb_checksum_finish (&checksum);
+}
+
+guint64
+ebb_hash_of (const void *words,
+             gsize size)
+{
+  guint64 hash = EBB_HASH_BEGIN;
+
+  g_assert (size % sizeof (guint64) == 0);
+  for (gsize i = 0; i < size / sizeof (guint64); i++)
+    hash = ebb_hash_add (hash, ((const guint64 *) words)[i]);
+  return hash;
 }

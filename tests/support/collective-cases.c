@@ -332,7 +332,7 @@ check_bad_input (EbbProcessGroup *group)
   if (n > 1)
     {
       g_assert_null (ebb_process_group_reduce_scatter (group, uneven, EBB_REDUCE_OP_SUM, &error));
-      test_assert_error (error, EBB_ERROR_SHAPE, "reduce_scatter", "equal pieces");
+      test_assert_error (error, EBB_ERROR_SHAPE, "reduce_scatter", "equal shards");
       g_clear_error (&error);
       g_assert_null (ebb_process_group_all_gather_async (group, uneven, uneven, &error));
       test_assert_error (error, EBB_ERROR_SHAPE, "all_gather", "first dimension");

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/collective-parts.h"
 
-#include "dist/group/process-group-private.h"
+#include "dist/agree-private.h"
 #include "support/collective-cases.h"
 #include "support/device.h"
 #include "support/tensors.h"
@@ -49,14 +49,14 @@ parts_init (Parts *self,
           total += self->counts[p][r];
         }
       self->parts[p].counts = self->counts[p];
-      self->parts[p].whole = test_collective_tensor (rank, dtype, &total, 1);
+      self->parts[p].full = test_collective_tensor (rank, dtype, &total, 1);
       if (in_place)
-        self->parts[p].piece = ebb_tensor_new_view (self->parts[p].whole->storage, (gint64) self->begin[p],
+        self->parts[p].shard = ebb_tensor_new_view (self->parts[p].full->storage, (gint64) self->begin[p],
                                                     &self->counts[p][rank], NULL, 1, dtype);
       else if (self->counts[p][rank] > 0)
-        self->parts[p].piece = test_collective_tensor (rank, dtype, &self->counts[p][rank], 1);
+        self->parts[p].shard = test_collective_tensor (rank, dtype, &self->counts[p][rank], 1);
       else
-        self->parts[p].piece = NULL;
+        self->parts[p].shard = NULL;
     }
 }
 
@@ -65,8 +65,8 @@ parts_clear (Parts *self)
 {
   for (guint p = 0; p < N_PARTS; p++)
     {
-      g_clear_pointer (&self->parts[p].whole, ebb_tensor_unref);
-      g_clear_pointer (&self->parts[p].piece, ebb_tensor_unref);
+      g_clear_pointer (&self->parts[p].full, ebb_tensor_unref);
+      g_clear_pointer (&self->parts[p].shard, ebb_tensor_unref);
       g_free (self->counts[p]);
     }
 }
@@ -105,7 +105,7 @@ check_gather (EbbProcessGroup *group,
   run (group, EBB_COLLECTIVE_ALL_GATHER, &parts, async);
   for (guint p = 0; p < N_PARTS; p++)
     {
-      const gsize total = (gsize) ebb_tensor_get_n_elements (parts.parts[p].whole);
+      const gsize total = (gsize) ebb_tensor_get_n_elements (parts.parts[p].full);
       g_autofree double *expected = g_new (double, total + 1);
       gsize i = 0;
 
@@ -116,7 +116,7 @@ check_gather (EbbProcessGroup *group,
           for (; i < begin + (gsize) parts.counts[p][r]; i++)
             expected[i] = test_collective_value (r, in_place ? i : i - begin, dtype);
         }
-      test_assert_elements (parts.parts[p].whole, expected, total);
+      test_assert_elements (parts.parts[p].full, expected, total);
     }
   parts_clear (&parts);
 }
@@ -139,8 +139,8 @@ check_scatter (EbbProcessGroup *group,
 
       for (gsize i = 0; i < mine; i++)
         expected[i] = test_collective_reduced (n, parts.begin[p] + i, dtype, EBB_REDUCE_OP_MEAN);
-      if (parts.parts[p].piece != NULL)
-        test_assert_elements (parts.parts[p].piece, expected, mine);
+      if (parts.parts[p].shard != NULL)
+        test_assert_elements (parts.parts[p].shard, expected, mine);
     }
   parts_clear (&parts);
 }
@@ -184,7 +184,7 @@ check_mixed (EbbProcessGroup *group)
     {
       const gint64 length = 4 + dtype;
 
-      parts[dtype].whole = test_collective_tensor (rank, dtype, &length, 1);
+      parts[dtype].full = test_collective_tensor (rank, dtype, &length, 1);
     }
   ebb_process_group_run (group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_SUM, parts, EBB_N_DTYPES, 0, NULL, &error);
   g_assert_no_error (error);
@@ -192,8 +192,8 @@ check_mixed (EbbProcessGroup *group)
     {
       for (gsize i = 0; i < 4 + (gsize) dtype; i++)
         expected[i] = test_collective_reduced (n, i, dtype, EBB_REDUCE_OP_SUM);
-      test_assert_elements (parts[dtype].whole, expected, 4 + dtype);
-      ebb_tensor_unref (parts[dtype].whole);
+      test_assert_elements (parts[dtype].full, expected, 4 + dtype);
+      ebb_tensor_unref (parts[dtype].full);
     }
 }
 
@@ -204,15 +204,15 @@ check_same (EbbProcessGroup *group)
   g_autoptr (GError) error = NULL;
 
   ebb_process_group_reset_counters (group);
-  g_assert_true (ebb_process_group_check_same (group, "the module", "a\nb\n", &error));
+  g_assert_true (ebb_agree_same_text (group, "the module", "a\nb\n", &error));
   g_assert_no_error (error);
   if (n > 1)
     {
-      g_assert_false (ebb_process_group_check_same (
+      g_assert_false (ebb_agree_same_text (
           group, "the module", rank == n - 1 ? "same\nweight f32 [2, 3]\nx" : "same\nweight f32 [2, 2]\ny", &error));
       test_assert_error (error, EBB_ERROR_PROCESS_GROUP, "the module", "weight f32 [2, 3]", "weight f32 [2, 2]");
       g_clear_error (&error);
-      g_assert_false (ebb_process_group_check_same (group, "options", rank == 1 ? "a" : "a\nb", &error));
+      g_assert_false (ebb_agree_same_text (group, "options", rank == 1 ? "a" : "a\nb", &error));
       test_assert_error (error, EBB_ERROR_PROCESS_GROUP, "options", "rank 1 has \"nothing\"", "rank 0 has \"b\"");
       g_clear_error (&error);
     }
@@ -236,29 +236,29 @@ check_bad_parts (EbbProcessGroup *group)
   counts[rank] = 3;
   g_assert_null (
       ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
-  test_assert_error (error, EBB_ERROR_SHAPE, "all_gather", "don't make up the 4 of the whole");
+  test_assert_error (error, EBB_ERROR_SHAPE, "all_gather", "don't make up the 4 of the full tensor");
   g_clear_error (&error);
   counts[rank] = 4;
   g_assert_null (
       ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
   test_assert_error (error, EBB_ERROR_SHAPE, "all_gather", "[2]", "4 elements of [4]");
   g_clear_error (&error);
-  part.piece = piece;
+  part.shard = piece;
   g_assert_null (
       ebb_process_group_start (group, EBB_COLLECTIVE_REDUCE_SCATTER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
   test_assert_error (error, EBB_ERROR_DTYPE, "reduce_scatter", "i32", "f32");
   g_clear_error (&error);
-  part.piece = NULL;
+  part.shard = NULL;
   g_assert_null (
       ebb_process_group_start (group, EBB_COLLECTIVE_REDUCE_SCATTER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no tensor for its piece");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "no tensor for its shard");
   g_clear_error (&error);
   if (n > 1)
     {
       counts[rank] = 0;
       counts[(rank + 1) % n] = 2;
       counts[rank] = 2;
-      part.piece = inside; /* neither at its place nor apart */
+      part.shard = inside; /* neither at its place nor apart */
       g_assert_null (
           ebb_process_group_start (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, &error));
       test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "overlaps");

@@ -188,8 +188,7 @@ static gboolean
 is_as_described (EbbTensor *kept,
                  EbbTensor *output)
 {
-  return kept->view.dtype == output->view.dtype && kept->view.n_dims == output->view.n_dims
-         && memcmp (kept->view.shape, output->view.shape, sizeof (gint64) * (gsize) kept->view.n_dims) == 0;
+  return kept->view.dtype == output->view.dtype && ebb_shapes_equal (&kept->view, &output->view);
 }
 
 static gboolean

@@ -3,7 +3,7 @@
 
 #include "dist/init.h"
 #include "dist/tensor-parallel/parallelize.h"
-#include "dist/group/process-group-private.h"
+#include "dist/agree-private.h"
 #include "nn/module-private.h"
 #include "nn/layers/transformer-block.h"
 #include "tensor/error-private.h"
@@ -52,7 +52,7 @@ make_mesh (const EbbInitializeConfig *config,
   const guint n_ranks = ebb_process_group_get_size (group);
   g_autofree char *text = ebb_initialize_config_to_string (config);
 
-  if (!ebb_process_group_check_same (group, "the configuration", text, error))
+  if (!ebb_agree_same_text (group, "the configuration", text, error))
     return NULL;
   if (n_ranks % config->n_tensor_ranks == 0)
     return ebb_mesh_new (group, names, sizes, G_N_ELEMENTS (names), error);

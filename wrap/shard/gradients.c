@@ -193,8 +193,8 @@ make_shards (EbbShardUnit *self,
       ebb_storage_set_purpose (self->reduction->shards[i]->storage, EBB_PURPOSE_GRADIENT);
       self->reduced_bytes += ebb_tensor_get_n_bytes (full);
       parts[(*n_parts)++] = (EbbCollectivePart){
-        .whole = full,
-        .piece = n > 0 ? self->reduction->shards[i] : NULL,
+        .full = full,
+        .shard = n > 0 ? self->reduction->shards[i] : NULL,
         .counts = counts,
       };
     }
@@ -224,7 +224,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   ok = make_flags (self, error) && take_gradients (self, error) && make_shards (self, parts, &n_parts, error);
   if (ok && n_parts > 0 && self->reduction->flags != NULL)
     parts[n_parts++] =
-        (EbbCollectivePart){ .whole = self->reduction->flags, .piece = self->reduction->flag_shard };
+        (EbbCollectivePart){ .full = self->reduction->flags, .shard = self->reduction->flag_shard };
   if (ok && n_parts > 0)
     {
       g_autofree char *purpose = g_strdup_printf ("the gradients of %s", self->name);
@@ -260,8 +260,8 @@ average_over_replicas (EbbShardUnit *self,
   purpose = g_strdup_printf ("the gradients of %s", self->name);
   for (guint i = 0; i < reduction->n_buffers; i++)
     if (reduction->shards[i] != NULL && reduction->shards[i]->n_elements > 0)
-      parts[n++].whole = reduction->shards[i];
-  parts[n++].whole = reduction->flag_shard;
+      parts[n++].full = reduction->shards[i];
+  parts[n++].full = reduction->flag_shard;
   return ebb_process_group_run (self->replicas, EBB_COLLECTIVE_ALL_REDUCE,
                                 divides_before (self) ? EBB_REDUCE_OP_SUM : EBB_REDUCE_OP_MEAN, parts, n, 0, purpose,
                                 error);

@@ -4,7 +4,7 @@
 #include "tensor/autograd/autograd.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
-#include "dist/rank-texts-private.h"
+#include "dist/agree-private.h"
 
 #include <string.h>
 
@@ -88,7 +88,7 @@ ebb_local_shard_fits (const EbbLocalShard *self,
   guint n_dims;
 
   ebb_local_shard_get_shape (self, shape, &n_dims);
-  return (guint) tensor->view.n_dims == n_dims && memcmp (tensor->view.shape, shape, n_dims * sizeof shape[0]) == 0;
+  return ebb_view_has_shape (&tensor->view, shape, n_dims);
 }
 
 static EbbTensor *
@@ -226,7 +226,7 @@ ebb_shard_gather (EbbProcessGroup *all,
   ebb_push_grad_enabled (FALSE);
   if (failure == NULL)
     prepare (n, places, locals, dtypes, hosts, wholes, &failure);
-  ok = ebb_ranks_agree (all, failure, error) && exchange (unit, n, places, hosts, wholes, error);
+  ok = ebb_agree_no_failure (all, failure, error) && exchange (unit, n, places, hosts, wholes, error);
   ebb_pop_grad_enabled ();
   for (guint i = 0; i < n; i++)
     {
@@ -296,7 +296,7 @@ ebb_shard_gather_parts (EbbProcessGroup *all,
     parts = ebb_tensor_new_empty (place->shape, place->n_dims, dtype, ebb_device_get_cpu (), &failure);
   if (failure == NULL && keep && !follows)
     joined = ebb_tensor_new_empty (place->shape, place->n_dims, dtype, ebb_device_get_cpu (), &failure);
-  ok = ebb_ranks_agree (all, failure, error);
+  ok = ebb_agree_no_failure (all, failure, error);
   for (guint r = 0; r < n_ranks; r++)
     {
       EbbShardCut cut;
@@ -304,8 +304,8 @@ ebb_shard_gather_parts (EbbProcessGroup *all,
       init_cut (&cut, place, r);
       counts[r] = ebb_shard_cut_count (&cut);
     }
-  call.whole = parts;
-  call.piece = part != NULL && part->n_elements > 0 ? part : NULL;
+  call.full = parts;
+  call.shard = part != NULL && part->n_elements > 0 ? part : NULL;
   if (ok && place->n_elements > 0)
     ok = ebb_process_group_run (place->partition->ranks, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &call, 1, 0,
                                 "the state of tensor-parallel ranks", error);

@@ -205,7 +205,7 @@ collect_parts (EbbReplica *self,
         }
       if (!make_contiguous (entry->parameter, error))
         return FALSE;
-      parts[(*n_parts)++] = (EbbCollectivePart){ .whole = entry->parameter->grad };
+      parts[(*n_parts)++] = (EbbCollectivePart){ .full = entry->parameter->grad };
       entry->in_flight = TRUE;
     }
   if (!pads)
@@ -213,7 +213,7 @@ collect_parts (EbbReplica *self,
   bucket->flags = make_flags (self, bucket, error);
   if (bucket->flags == NULL)
     return FALSE;
-  parts[(*n_parts)++] = (EbbCollectivePart){ .whole = bucket->flags };
+  parts[(*n_parts)++] = (EbbCollectivePart){ .full = bucket->flags };
   return TRUE;
 }
 
@@ -260,7 +260,7 @@ ebb_replica_begin_bucket (EbbReplica *self,
     }
   self->n_reductions++;
   for (guint i = 0; i < n_parts; i++)
-    self->n_bytes += ebb_tensor_get_n_bytes (parts[i].whole);
+    self->n_bytes += ebb_tensor_get_n_bytes (parts[i].full);
   for (guint i = 0; i < bucket->members->len; i++)
     if (get_member (self, bucket, i)->in_flight)
       {

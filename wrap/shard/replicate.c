@@ -7,7 +7,7 @@
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
 #include "wrap/gradient-sync.h"
-#include "dist/rank-state-private.h"
+#include "dist/agree-private.h"
 #include "wrap/shard/replicate-private.h"
 
 static GQuark
@@ -311,28 +311,28 @@ begin_with_the_same (EbbModule *module,
                      const GError *failure,
                      GError **error)
 {
-  g_autoptr (EbbRankState) state = ebb_rank_state_new ();
+  g_autoptr (EbbAgreeTensors) state = ebb_agree_tensors_new ();
   g_autoptr (GString) text = g_string_new (failure != NULL ? failure->message : NULL);
   gboolean ok;
 
   for (guint i = self->n_entries; i > 0; i--)
-    ebb_rank_state_add_parameter (state, self->entries[i - 1].name, self->entries[i - 1].parameter);
-  ebb_rank_state_add_buffers (state, module);
+    ebb_agree_tensors_add_parameter (state, self->entries[i - 1].name, self->entries[i - 1].parameter);
+  ebb_agree_tensors_add_buffers (state, module);
   if (failure == NULL)
     {
-      ebb_rank_state_describe (state, text);
+      ebb_agree_tensors_describe (state, text);
       g_string_append_printf (text, "bucket-bytes: %" G_GUINT64_FORMAT "\n", self->bucket_bytes);
       g_string_append_printf (text, "unused-parameters: %s\n",
                               self->unused_parameters == EBB_UNUSED_PARAMETERS_ZERO ? "zero" : "error");
       g_string_append_printf (text, "broadcast: %d\n", broadcasts);
     }
-  ok = ebb_process_group_check_same (self->group, "the module", text->str, failure == NULL ? error : NULL);
+  ok = ebb_agree_same_text (self->group, "the module", text->str, failure == NULL ? error : NULL);
   if (failure != NULL)
     g_propagate_error (error, g_error_copy (failure));
   return failure == NULL && ok
          && (!broadcasts
-             || ebb_rank_state_broadcast (state, self->group, self->bucket_bytes,
-                                          "the first values of the replicated module", error));
+             || ebb_agree_tensors_broadcast (state, self->group, self->bucket_bytes,
+                                             "the first values of the replicated module", error));
 }
 
 /* -- what users call ----------------------------------------------------------------------------------------------- */

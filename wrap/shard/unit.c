@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/shard/unit-private.h"
 
-#include "dist/rank-state-private.h"
+#include "dist/agree-private.h"
 #include "nn/module-instance-private.h"
 
 /* Makes the unit of a module: finds its parameters, checks them on all ranks, and keeps this rank's shards. */
@@ -128,15 +128,15 @@ take_parameters (EbbShardUnit *self,
 
 /* -- the same on all ranks ----------------------------------------------------------------------------------------- */
 
-static EbbRankState *
+static EbbAgreeTensors *
 get_state (EbbShardUnit *self,
            EbbModule *module)
 {
-  EbbRankState *state = ebb_rank_state_new ();
+  EbbAgreeTensors *state = ebb_agree_tensors_new ();
 
   for (guint i = 0; i < self->n_entries; i++)
-    ebb_rank_state_add_parameter (state, self->entries[i].name, self->entries[i].tensor);
-  ebb_rank_state_add_buffers (state, module);
+    ebb_agree_tensors_add_parameter (state, self->entries[i].name, self->entries[i].tensor);
+  ebb_agree_tensors_add_buffers (state, module);
   return state;
 }
 
@@ -144,7 +144,7 @@ get_state (EbbShardUnit *self,
  * here. */
 static gboolean
 check_ranks (EbbShardUnit *self,
-             EbbRankState *state,
+             EbbAgreeTensors *state,
              gboolean flatten,
              const GError *failure,
              GError **error)
@@ -157,18 +157,18 @@ check_ranks (EbbShardUnit *self,
       g_string_append_printf (text, "%s: flatten %d, reshard %d, compute %d, reduce %d, predivide %g, prefetch %d\n",
                               self->name, flatten, self->reshard, self->lowers ? (int) self->compute_dtype : -1,
                               self->reduce_dtype, self->predivide, self->prefetch);
-      ebb_rank_state_describe (state, text);
+      ebb_agree_tensors_describe (state, text);
     }
   /* No rank may wait for one that has given up, so each rank reports its group's error to the replicas. */
-  ebb_process_group_check_same (self->group, "the module to shard", text->str, &first);
+  ebb_agree_same_text (self->group, "the module to shard", text->str, &first);
   if (failure != NULL)
     {
       g_clear_error (&first);
       first = g_error_copy (failure);
     }
   if (self->replicas != NULL)
-    ebb_process_group_check_same (self->replicas, "the module to shard", first != NULL ? first->message : text->str,
-                                  first == NULL ? &first : NULL);
+    ebb_agree_same_text (self->replicas, "the module to shard", first != NULL ? first->message : text->str,
+                         first == NULL ? &first : NULL);
   if (first == NULL)
     return TRUE;
   g_propagate_error (error, g_steal_pointer (&first));
@@ -177,14 +177,14 @@ check_ranks (EbbShardUnit *self,
 
 static gboolean
 synchronize (EbbShardUnit *self,
-             EbbRankState *state,
+             EbbAgreeTensors *state,
              GError **error)
 {
   g_autofree char *purpose = g_strdup_printf ("the first values of %s", self->name);
 
   /* The replicas come first, so that the first rank of each group of shards has the values to send. */
-  return ebb_rank_state_broadcast (state, self->replicas, G_MAXUINT64, purpose, error)
-         && ebb_rank_state_broadcast (state, self->group, G_MAXUINT64, purpose, error);
+  return ebb_agree_tensors_broadcast (state, self->replicas, G_MAXUINT64, purpose, error)
+         && ebb_agree_tensors_broadcast (state, self->group, G_MAXUINT64, purpose, error);
 }
 
 /* -- shards -------------------------------------------------------------------------------------------------------- */
@@ -262,7 +262,7 @@ shard_parameters (EbbShardUnit *self,
                   GError **error)
 {
   const gboolean flatten = ebb_fully_shard_options_get_flatten (options);
-  g_autoptr (EbbRankState) state = NULL;
+  g_autoptr (EbbAgreeTensors) state = NULL;
   g_autoptr (GError) failure = NULL;
 
   take_parameters (self, module, flatten, &failure);

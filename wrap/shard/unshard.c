@@ -84,8 +84,8 @@ begin_gather (EbbShardUnit *self,
       ok = shard != NULL && make_full (self, i, shard, error);
       if (ok)
         parts[i] = (EbbCollectivePart){
-          .whole = self->buffers[i].full,
-          .piece = shard->n_elements > 0 ? shard : NULL,
+          .full = self->buffers[i].full,
+          .shard = shard->n_elements > 0 ? shard : NULL,
           .counts = ebb_shard_layout_get_counts (self->layout, i),
         };
     }
@@ -503,7 +503,7 @@ ebb_shard_reduce_doubles (EbbProcessGroup *group,
       ebb_tensor_new_from_values (values, n_bytes, &n_own, 1, EBB_DTYPE_U8, ebb_device_get_cpu (), error);
   g_autoptr (EbbTensor) all =
       ebb_tensor_new_uninitialized (&n_all, 1, EBB_DTYPE_U8, ebb_device_get_cpu (), error);
-  const EbbCollectivePart part = { .whole = all, .piece = own };
+  const EbbCollectivePart part = { .full = all, .shard = own };
 
   if (own == NULL || all == NULL
       || !ebb_process_group_run (group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, "a norm over shards",

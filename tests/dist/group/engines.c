@@ -340,7 +340,7 @@ run_purposes (EbbProcessGroup *group,
   g_autofree char *own = g_strdup_printf ("all_reduce (sum) of f32 [4]%s on rank %u of 2", it->shown[rank], rank);
   g_autofree char *other =
       g_strdup_printf ("rank %u called all_reduce (sum) of f32 [4]%s", 1 - rank, it->shown[1 - rank]);
-  EbbCollectivePart part = { .whole = tensor };
+  EbbCollectivePart part = { .full = tensor };
   g_autoptr (GError) failure = NULL;
   g_autoptr (EbbWork) work = NULL;
 

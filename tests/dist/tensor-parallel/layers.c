@@ -71,7 +71,7 @@ assert_gradients (EbbModule *layer, EbbModule *whole, GError **error)
       g_autoptr (EbbTensor) gradient = NULL;
 
       g_assert_nonnull (parameter->grad);
-      g_assert_true (parameter->is_part == (parameter->partition != NULL));
+      g_assert_true (parameter->is_local_shard == (parameter->partition != NULL));
       if (parameter->partition != NULL)
         {
           values = ebb_partition_gather (parameter, parameter->partition, error);

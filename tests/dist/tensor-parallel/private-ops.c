@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers */
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "support/device.h"
 #include "support/ranks.h"
 #include "support/tensors.h"
@@ -39,10 +39,10 @@ parts_follow_each_other_and_differ_by_one_at_most (void)
 /* -- which tensors are parts --------------------------------------------------------------------------------------- */
 
 static gboolean
-is_part (EbbTensor *tensor)
+is_local_shard (EbbTensor *tensor)
 {
   g_assert_nonnull (tensor);
-  return tensor->is_part;
+  return tensor->is_local_shard;
 }
 
 /* What may come of @x without a change of what it is. */
@@ -67,8 +67,8 @@ assert_all (EbbTensor *x,
   EbbTensor *const all[] = { sum, scaled, view, turned, dense, cast, mean, detached, copied, row };
 
   for (guint i = 0; i < G_N_ELEMENTS (all); i++)
-    g_assert_true (is_part (all[i]) == expected);
-  g_assert_false (is_part (apart));
+    g_assert_true (is_local_shard (all[i]) == expected);
+  g_assert_false (is_local_shard (apart));
 }
 
 static gboolean
@@ -96,8 +96,8 @@ mark_parts (EbbProcessGroup *group,
   assert_all (scattered, TRUE, error);
   assert_all (sum, FALSE, error);
   g_assert_true (ebb_parallel_copy_all ((EbbTensor **) both, 2, copies, group, error));
-  g_assert_false (is_part (copies[0]));
-  g_assert_true (is_part (copies[1]));
+  g_assert_false (is_local_shard (copies[0]));
+  g_assert_true (is_local_shard (copies[1]));
   ebb_tensor_unref (copies[0]);
   ebb_tensor_unref (copies[1]);
   return TRUE;
@@ -118,7 +118,7 @@ use_part_of_weight (EbbProcessGroup *group,
   g_autoptr (EbbModule) linear = ebb_linear_new (8, 6, TRUE, error);
   g_autoptr (EbbTensor) weight = ebb_module_get_parameter (linear, "weight");
 
-  weight->is_part = TRUE;
+  weight->is_local_shard = TRUE;
   for (guint i = 0; i < 2; i++)
     {
       g_autoptr (EbbTensor) y = NULL;
@@ -127,7 +127,7 @@ use_part_of_weight (EbbProcessGroup *group,
       ebb_push_autocast (i == 1, EBB_DTYPE_BF16);
       y = ebb_module_call1 (linear, x, error);
       ebb_pop_autocast ();
-      g_assert_true (is_part (y));
+      g_assert_true (is_local_shard (y));
     }
   return TRUE;
 }
@@ -148,7 +148,7 @@ scatter_and_square (EbbArgs *args,
   g_autoptr (EbbTensor) sine = ebb_sin (part, error);
   g_autoptr (EbbTensor) square = ebb_mul (sine, sine, error);
 
-  g_assert_true (is_part (part) && is_part (sine) && is_part (square));
+  g_assert_true (is_local_shard (part) && is_local_shard (sine) && is_local_shard (square));
   return ebb_args_new_for_tensor (square);
 }
 
@@ -177,7 +177,7 @@ recompute_parts (EbbProcessGroup *group,
       if (result == NULL)
         return FALSE;
       y = ebb_args_get_tensor (result, 0);
-      g_assert_true (is_part (y));
+      g_assert_true (is_local_shard (y));
       loss = ebb_sum (y, NULL, 0, FALSE, error);
       if (!ebb_tensor_backward (loss, error))
         return FALSE;
@@ -325,7 +325,7 @@ reduce_over (EbbProcessGroup *group,
       expected = ebb_mul_scalar (before, ebb_process_group_get_size (group), error);
       g_assert_true (ebb_tensor_equal (sum, expected));
       g_assert_true (i == 0 || ebb_tensor_equal (x, before));
-      g_assert_false (is_part (sum));
+      g_assert_false (is_local_shard (sum));
       if (!ebb_backward (&sum, 1, &expected, 1, NULL, 0, FALSE, error))
         return FALSE;
       dx = ebb_tensor_get_grad (leaf);

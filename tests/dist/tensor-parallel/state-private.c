@@ -115,7 +115,7 @@ cut (Model *self, guint i, EbbProcessGroup *ranks)
       g_assert_no_error (error);
       moved = ebb_to_device (part, tensor->storage->device, &error);
       ebb_tensor_swap_storage (tensor, moved);
-      tensor->is_part = TRUE;
+      tensor->is_local_shard = TRUE;
     }
 }
 

@@ -2,7 +2,7 @@
 #include "wrap/shard/state/claims-private.h"
 
 #include "nn/optim/optimizer-private.h"
-#include "dist/rank-texts-private.h"
+#include "dist/agree-private.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ find_leader (guint rank,
 
   if (partition == NULL)
     return g_steal_pointer (&own);
-  ranks = ebb_rank_texts_gather (partition->ranks, own, error);
+  ranks = ebb_agree_gather_texts (partition->ranks, own, error);
   return ranks != NULL ? g_strdup (ranks[0]) : NULL;
 }
 
@@ -141,7 +141,7 @@ ebb_shard_claims_new (EbbProcessGroup *group,
     return NULL;
   g_string_append_printf (text, "%s %u\n", leader, partition != NULL ? partition->index : 0);
   append_lines (text, entries, optimizer);
-  texts = ebb_rank_texts_gather (group, text->str, error);
+  texts = ebb_agree_gather_texts (group, text->str, error);
   if (texts == NULL)
     return NULL;
   read_coordinates (self, texts);

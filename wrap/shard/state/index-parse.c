@@ -4,6 +4,7 @@
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/state-tree-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <string.h>
 
@@ -310,7 +311,7 @@ read_sum (Parser *self,
   if (sum == NULL)
     return FALSE;
   g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x",
-              ebb_state_checksum (scanner->text + scanner->position, scanner->length - scanner->position));
+              ebb_checksum_of (scanner->text + scanner->position, scanner->length - scanner->position));
   return strcmp (sum, expected) == 0
          || ebb_json_scanner_fail (scanner, error, "the index has another checksum than was written: it is damaged");
 }

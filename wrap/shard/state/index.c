@@ -4,6 +4,7 @@
 #include "nn/files/json-scanner-private.h"
 #include "nn/files/state-tree-private.h"
 #include "tensor/util/atomic-file-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -456,7 +457,7 @@ ebb_shard_index_seal (const char *rest)
 {
   return g_strdup_printf ("{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
                           "\",\n  \"version\": %d,\n  \"sum\": \"%016" G_GINT64_MODIFIER "x\"%s",
-                          EBB_SHARD_INDEX_VERSION, ebb_state_checksum (rest, strlen (rest)), rest);
+                          EBB_SHARD_INDEX_VERSION, ebb_checksum_of (rest, strlen (rest)), rest);
 }
 
 char *

@@ -8,8 +8,8 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
-#include "dist/rank-texts-private.h"
-#include "dist/tracker-state-private.h"
+#include "dist/agree-private.h"
+#include "dist/rng-tracker-private.h"
 #include "wrap/shard/state/claims-private.h"
 #include "wrap/shard/state/optimizer-private.h"
 #include "wrap/shard/state/state-dict-private.h"
@@ -334,7 +334,7 @@ advance_tracker (EbbArgs *rest)
 
       if (saved != NULL && g_strcmp0 (key, EBB_TRAINING_STATE_NAMED_GENERATORS) == 0)
         {
-          g_autoptr (EbbArgs) states = ebb_tracker_state_advance (saved);
+          g_autoptr (EbbArgs) states = ebb_rng_tracker_state_advance (saved);
 
           ebb_args_add_args (moved, key, states);
         }
@@ -372,9 +372,9 @@ open_source (EbbProcessGroup *group,
 
   if (ebb_process_group_get_rank (group) == 0)
     text = ebb_shard_source_read_index (folder, &failure);
-  if (!ebb_ranks_agree (group, failure, error))
+  if (!ebb_agree_no_failure (group, failure, error))
     return NULL;
-  texts = ebb_rank_texts_gather (group, text != NULL ? text : "", error);
+  texts = ebb_agree_gather_texts (group, text != NULL ? text : "", error);
   return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
 }
 
@@ -453,11 +453,11 @@ load (Loading *self,
     return FALSE;
   if (ebb_state_reshard (self->entries, self->optimizer, &failure))
     prepare (self, &failure);
-  if (!ebb_ranks_agree (self->group, failure, error))
+  if (!ebb_agree_no_failure (self->group, failure, error))
     return FALSE;
   failure = NULL;
   apply (self, &failure);
-  return ebb_ranks_agree (self->group, failure, error);
+  return ebb_agree_no_failure (self->group, failure, error);
 }
 
 gboolean

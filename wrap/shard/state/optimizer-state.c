@@ -6,7 +6,7 @@
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
-#include "dist/rank-texts-private.h"
+#include "dist/agree-private.h"
 #include "wrap/shard/state/optimizer-private.h"
 #include "wrap/shard/state/state-dict-private.h"
 
@@ -39,10 +39,10 @@ agree_on_records (EbbOptimizer *optimizer,
 
   if (failure == NULL)
     ebb_optimizer_items_describe (optimizer, items, NULL, own, &failure);
-  if (!ebb_ranks_agree (group, failure, error))
+  if (!ebb_agree_no_failure (group, failure, error))
     return NULL;
   text = ebb_shard_index_to_text (own);
-  texts = ebb_rank_texts_gather (group, text, error);
+  texts = ebb_agree_gather_texts (group, text, error);
   for (guint r = 0; texts != NULL && texts[r] != NULL; r++)
     {
       g_autofree char *what = g_strdup_printf ("the optimizer's state on rank %u", r);
@@ -194,7 +194,7 @@ gather_records (EbbOptimizer *optimizer,
       ebb_local_shard_init (&parts[i].place, parameter);
       parts[i].local = find_local (items, parts[i].record->name);
     }
-  if (!ebb_ranks_agree (group, g_steal_pointer (&failure), error))
+  if (!ebb_agree_no_failure (group, g_steal_pointer (&failure), error))
     return FALSE;
   for (guint i = 0; i < records->len; i += n)
     {
@@ -203,7 +203,7 @@ gather_records (EbbOptimizer *optimizer,
       if (!gather_parts (&parts[i], n, group, keep, &failure, wholes, error))
         return FALSE;
     }
-  return ebb_ranks_agree (group, failure, error);
+  return ebb_agree_no_failure (group, failure, error);
 }
 
 /**
@@ -276,8 +276,7 @@ slice_item (EbbOptimizer *optimizer,
   ebb_local_shard_init (&place, parameter);
   if (ebb_local_shard_is_split (&place)
       && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, whole->view.dtype)
-          || (guint) whole->view.n_dims != place.n_dims
-          || memcmp (whole->view.shape, place.shape, place.n_dims * sizeof place.shape[0]) != 0))
+          || !ebb_view_has_shape (&whole->view, place.shape, place.n_dims)))
     {
       g_autofree char *shape = ebb_tensor_shape_to_string (whole);
 
@@ -342,11 +341,11 @@ spread_texts (EbbProcessGroup *group,
     }
   if (failure == NULL)
     text = rest != NULL ? ebb_state_tree_flatten (rest, no_tensors, &failure) : g_strdup ("");
-  if (!ebb_ranks_agree (group, failure, error))
+  if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
   list_own = rest != NULL ? ebb_shard_index_to_text (list) : g_strdup ("");
-  rests = ebb_rank_texts_gather (group, text, error);
-  lists = rests != NULL ? ebb_rank_texts_gather (group, list_own, error) : NULL;
+  rests = ebb_agree_gather_texts (group, text, error);
+  lists = rests != NULL ? ebb_agree_gather_texts (group, list_own, error) : NULL;
   if (lists == NULL)
     return FALSE;
   *rest_text = g_strdup (rests[0]);
@@ -407,7 +406,7 @@ receive (EbbOptimizer *optimizer,
   received = ebb_state_tree_restore (rest_text, no_tensors, "rank 0's state of the optimizer", error);
   list = received != NULL ? ebb_shard_index_parse (list_text, "rank 0's state of the optimizer", error) : NULL;
   if (list == NULL || !spread_tensors (optimizer, group, list, items, parts, &failure, error)
-      || !ebb_ranks_agree (group, failure, error))
+      || !ebb_agree_no_failure (group, failure, error))
     return NULL;
   return ebb_optimizer_state_join (received, parts);
 }
@@ -440,11 +439,11 @@ load (EbbOptimizer *optimizer,
     local = ebb_optimizer_state_join (rest, items);
   if (local != NULL && ebb_state_reshard (NULL, optimizer, &failure))
     ebb_optimizer_check_state (optimizer, local, &failure);
-  if (!ebb_ranks_agree (group, failure, error))
+  if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
   failure = NULL;
   ebb_optimizer_load_state (optimizer, local, &failure);
-  return ebb_ranks_agree (group, failure, error);
+  return ebb_agree_no_failure (group, failure, error);
 }
 
 /**

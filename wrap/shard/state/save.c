@@ -5,7 +5,7 @@
 #include "nn/files/state-folder-private.h"
 #include "tensor/util/atomic-file-private.h"
 #include "dist/init.h"
-#include "dist/rank-texts-private.h"
+#include "dist/agree-private.h"
 #include "wrap/shard/state/claims-private.h"
 #include "wrap/shard/state/file-private.h"
 #include "wrap/shard/state/optimizer-private.h"
@@ -122,10 +122,10 @@ choose_number (Saving *self,
   g_autofree char *text = NULL;
   g_auto (GStrv) texts = NULL;
 
-  if (!ebb_ranks_agree (self->group, failure, error))
+  if (!ebb_agree_no_failure (self->group, failure, error))
     return FALSE;
   text = self->rank == 0 ? g_strdup_printf ("%" G_GINT64_FORMAT, own) : g_strdup ("");
-  texts = ebb_rank_texts_gather (self->group, text, error);
+  texts = ebb_agree_gather_texts (self->group, text, error);
   if (texts == NULL)
     return FALSE;
   *number = g_ascii_strtoll (texts[0], NULL, 10);
@@ -294,7 +294,7 @@ publish (Saving *self,
       outcome = g_strdup_printf ("%c%d %s", index_is_in_place (self) ? MUST_KEEP : MAY_REMOVE, failure->code,
                                  failure->message);
     }
-  outcomes = ebb_rank_texts_gather (self->group, outcome, error);
+  outcomes = ebb_agree_gather_texts (self->group, outcome, error);
   /* Without an answer nobody knows whether the index names these files. */
   if (outcomes == NULL)
     return FALSE;
@@ -329,7 +329,7 @@ save (Saving *self,
   if (self->claims == NULL)
     return FALSE;
   write_own (self, optimizer, training, &failure);
-  if (!ebb_ranks_agree (self->group, failure, &agreed))
+  if (!ebb_agree_no_failure (self->group, failure, &agreed))
     {
       /* As long as no rank goes on to the index, which it can't without all, nothing names these files. */
       remove_own (self);
@@ -337,7 +337,7 @@ save (Saving *self,
       return FALSE;
     }
   text = ebb_shard_index_to_text (self->index);
-  texts = ebb_rank_texts_gather (self->group, text, error);
+  texts = ebb_agree_gather_texts (self->group, text, error);
   if (texts == NULL || !publish (self, texts, error))
     return FALSE;
   if (self->rank == 0)

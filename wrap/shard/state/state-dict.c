@@ -9,7 +9,7 @@
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "dist/init.h"
-#include "dist/rank-texts-private.h"
+#include "dist/agree-private.h"
 #include "wrap/shard/state/state-dict-private.h"
 
 #include <string.h>
@@ -177,7 +177,7 @@ fill_entries (GArray *entries,
       else if (!finish_entry (entry, part, group, keep, g_steal_pointer (&failure), error))
         return FALSE;
     }
-  return ebb_ranks_agree (group, failure, error);
+  return ebb_agree_no_failure (group, failure, error);
 }
 
 /**
@@ -304,11 +304,11 @@ load_own (EbbModule *module,
       transfer->source = part;
       transfer->target = place.local;
     }
-  if (!ebb_ranks_agree (group, failure, error))
+  if (!ebb_agree_no_failure (group, failure, error))
     return FALSE;
   failure = NULL;
   ebb_state_transfers_run (transfers, &failure);
-  return ebb_ranks_agree (group, failure, error);
+  return ebb_agree_no_failure (group, failure, error);
 }
 
 /* Which of the entries rank 0 has values for: "0110...", with the sources. */
@@ -363,7 +363,7 @@ ebb_broadcast_whole (EbbProcessGroup *group,
     }
   else if (failure == NULL)
     whole = ebb_tensor_new_empty (shape, n_dims, dtype, ebb_device_get_cpu (), &failure);
-  if (!ebb_ranks_agree (group, failure, error)
+  if (!ebb_agree_no_failure (group, failure, error)
       || (whole->n_elements > 0 && !ebb_process_group_broadcast (group, whole, 0, error)))
     return NULL;
   return g_steal_pointer (&whole);
@@ -408,12 +408,12 @@ load_from_rank0 (EbbModule *module,
 
   if (ok && ebb_process_group_get_rank (group) == 0)
     flags = match_entries (module, entries, state, strict, sources, &failure);
-  ok = ebb_ranks_agree (group, g_steal_pointer (&failure), error)
-       && (texts = ebb_rank_texts_gather (group, flags != NULL ? flags : "", error)) != NULL;
+  ok = ebb_agree_no_failure (group, g_steal_pointer (&failure), error)
+       && (texts = ebb_agree_gather_texts (group, flags != NULL ? flags : "", error)) != NULL;
   for (guint i = 0; ok && i < entries->len && texts[0][i] != '\0'; i++)
     if (texts[0][i] == '1')
       ok = load_entry (group, &g_array_index (entries, EbbStateEntry, i).place, sources[i], &failure, error);
-  ok = ok && ebb_ranks_agree (group, failure, error);
+  ok = ok && ebb_agree_no_failure (group, failure, error);
   for (guint i = 0; i < entries->len; i++)
     g_clear_pointer (&sources[i], ebb_tensor_unref);
   return ok;

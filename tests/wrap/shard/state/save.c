@@ -6,7 +6,7 @@
 #include "support/device.h"
 #include "support/shard-runs.h"
 #include "support/tensors.h"
-#include "dist/rank-texts-private.h"
+#include "dist/agree-private.h"
 
 #define N_RANKS 3
 #define LOST 2 /* the rank that goes */
@@ -27,8 +27,8 @@ meet (EbbProcessGroup *group,
   g_auto (GStrv) texts = NULL;
 
   if (meeting != 1 && meeting != 2)
-    return ebb_ranks_agree (group, NULL, error);
-  texts = ebb_rank_texts_gather (group, "", error);
+    return ebb_agree_no_failure (group, NULL, error);
+  texts = ebb_agree_gather_texts (group, "", error);
   return texts != NULL;
 }
 
@@ -121,10 +121,10 @@ exchange (EbbProcessGroup *group,
 {
   guint rank = ebb_process_group_get_rank (group), size = ebb_process_group_get_size (group);
   g_autofree char *text = g_strnfill (rank == 1 ? 0 : 10 * rank + 1, (char) ('a' + rank));
-  g_auto (GStrv) texts = ebb_rank_texts_gather (group, text, error);
+  g_auto (GStrv) texts = ebb_agree_gather_texts (group, text, error);
   g_autoptr (GError) failure = NULL;
 
-  if (texts == NULL || !ebb_ranks_agree (group, NULL, error))
+  if (texts == NULL || !ebb_agree_no_failure (group, NULL, error))
     return FALSE;
   g_assert_cmpuint (g_strv_length (texts), ==, size);
   g_assert_cmpstr (texts[rank], ==, text);
@@ -132,10 +132,10 @@ exchange (EbbProcessGroup *group,
   if (size > 1)
     g_assert_cmpstr (texts[1], ==, "");
 
-  g_assert_false (ebb_ranks_agree (group,
-                                   rank == size - 1 ? g_error_new (EBB_ERROR, EBB_ERROR_SHAPE, "%s", "7 is odd")
-                                                    : NULL,
-                                   &failure));
+  g_assert_false (ebb_agree_no_failure (group,
+                                        rank == size - 1 ? g_error_new (EBB_ERROR, EBB_ERROR_SHAPE, "%s", "7 is odd")
+                                                         : NULL,
+                                        &failure));
   if (rank == size - 1)
     text = (g_free (text), g_strdup ("7 is odd"));
   else

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/tensor-parallel/column-parallel-linear.h"
+#include "dist/tensor-parallel/column.h"
 
 #include "dist/tensor-parallel/layer-private.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "dist/tensor-parallel/vocab-loss.h"
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/product.h"
@@ -21,7 +21,7 @@
  * Models", 2022, section 4.2.2), x is this rank's `[B, T / ranks, in-features]`, which is gathered first; the gradient
  * is then summed and divided again.
  *
- * Parameters are those of #EbbLinear, of which this rank has its part; in-features and out-features are the whole's.
+ * Parameters are those of #EbbLinear, of which this rank has its part; in-features and out-features are the full's.
  */
 struct _EbbColumnParallelLinear
 {
@@ -80,7 +80,7 @@ ebb_column_parallel_linear_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_column_parallel_linear_parent_class)->finalize (object);
 }
 
-/* Drawn as the whole layer is, so that the numbers don't depend on the ranks; then cut. */
+/* Drawn as the full layer is, so that the numbers don't depend on the ranks; then cut. */
 static gboolean
 ebb_column_parallel_linear_build (EbbModule *module, GError **error)
 {
@@ -165,10 +165,10 @@ ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
   /**
    * EbbColumnParallelLinear:gather-output:
    *
-   * Whether all ranks get the whole result.
+   * Whether all ranks get the full result.
    */
   properties[PROP_GATHER_OUTPUT] =
-      g_param_spec_boolean ("gather-output", NULL, "Whether all ranks get the whole result", FALSE,
+      g_param_spec_boolean ("gather-output", NULL, "Whether all ranks get the full result", FALSE,
                             G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
   /**
    * EbbColumnParallelLinear:group:
@@ -206,13 +206,13 @@ ebb_column_parallel_linear_adopt (EbbModule *linear,
 /**
  * ebb_column_parallel_linear_new:
  * @in_features: the size of the input's last dimension
- * @out_features: the size of the whole output's last dimension, at least as many as there are ranks
+ * @out_features: the size of the full output's last dimension, at least as many as there are ranks
  * @bias: whether a bias is added
- * @gather_output: whether all ranks get the whole result, rather than each its part
+ * @gather_output: whether all ranks get the full result, rather than each its part
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes this rank's part of a linear layer. The whole layer is drawn from the thread's default generator, as
+ * Makes this rank's part of a linear layer. The full layer is drawn from the thread's default generator, as
  * ebb_linear_new() does, and cut then: ranks whose generators stand at the same place have parts of one layer, and the
  * numbers don't depend on how many ranks there are.
  *

@@ -1,16 +1,16 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/group/state-private.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/group/group-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "tensor/autograd/op-support-private.h"
 
 #include <string.h>
 
 /* Tensors moved between ranks along a dimension. A rank's elements of a dimension that is not the first lie apart in
- * the whole: few runs are parts of one call, many are packed first, the ranks' pieces one after another. */
+ * the full: few runs are parts of one call, many are packed first, the ranks' shards one after another. */
 
 #define MAX_RUNS 16
 
-/* A whole seen around a dimension: [outer, n, inner]. */
+/* A full seen around a dimension: [outer, n, inner]. */
 typedef struct
 {
   gint64 outer, n, inner;
@@ -69,18 +69,18 @@ new_run (EbbTensor *tensor,
 }
 
 EbbTensor *
-ebb_parallel_view_part (EbbTensor *whole,
+ebb_parallel_view_part (EbbTensor *full,
                         int dim,
                         EbbProcessGroup *group)
 {
   const guint size = ebb_process_group_get_size (group), rank = ebb_process_group_get_rank (group);
-  EbbView view = whole->view;
+  EbbView view = full->view;
   gint64 first;
   EbbTensor *part;
 
   ebb_parallel_get_part (view.shape[dim], size, rank, &first, &view.shape[dim]);
-  part = ebb_tensor_new_from_view (whole, &view, whole->offset + first * view.strides[dim]);
-  part->is_part = TRUE;
+  part = ebb_tensor_new_from_view (full, &view, full->offset + first * view.strides[dim]);
+  part->is_local_shard = TRUE;
   return part;
 }
 
@@ -96,7 +96,7 @@ ebb_parallel_sum (EbbTensor **tensors,
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n_tensors);
 
   for (guint i = 0; i < n_tensors; i++)
-    parts[i].whole = tensors[i];
+    parts[i].full = tensors[i];
   return ebb_process_group_run (group, EBB_COLLECTIVE_ALL_REDUCE, EBB_REDUCE_OP_SUM, parts, n_tensors, 0, purpose,
                                 error);
 }
@@ -106,43 +106,43 @@ ebb_parallel_sum (EbbTensor **tensors,
 /* Each run of the outer dimensions is a part. */
 static gboolean
 move_runs (EbbCollective which,
-           EbbTensor *whole,
-           EbbTensor *piece,
+           EbbTensor *full,
+           EbbTensor *shard,
            const Around *around,
            EbbProcessGroup *group,
            const char *purpose,
            GError **error)
 {
   const guint n = (guint) around->outer;
-  const gint64 long_run = around->n * around->inner, short_run = piece->n_elements / MAX (around->outer, 1);
+  const gint64 long_run = around->n * around->inner, short_run = shard->n_elements / MAX (around->outer, 1);
   g_autofree gint64 *counts = count_elements (around, around->inner, ebb_process_group_get_size (group));
   EbbCollectivePart parts[MAX_RUNS];
   gboolean ok;
 
   if (n == 1)
     {
-      parts[0] = (EbbCollectivePart){ whole, piece, counts };
+      parts[0] = (EbbCollectivePart){ full, shard, counts };
       return ebb_process_group_run (group, which, EBB_REDUCE_OP_SUM, parts, 1, 0, purpose, error);
     }
   for (guint i = 0; i < n; i++)
-    parts[i] = (EbbCollectivePart){ new_run (whole, i * long_run, long_run), new_run (piece, i * short_run, short_run),
+    parts[i] = (EbbCollectivePart){ new_run (full, i * long_run, long_run), new_run (shard, i * short_run, short_run),
                                     counts };
   ok = ebb_process_group_run (group, which, EBB_REDUCE_OP_SUM, parts, n, 0, purpose, error);
   for (guint i = 0; i < n; i++)
     {
-      ebb_tensor_unref (parts[i].whole);
-      ebb_tensor_unref (parts[i].piece);
+      ebb_tensor_unref (parts[i].full);
+      ebb_tensor_unref (parts[i].shard);
     }
   return ok;
 }
 
-/* Between @whole and @packed, in which the ranks' pieces follow each other. */
+/* Between @full and @packed, in which the ranks' shards follow each other. */
 static gboolean
-pack (EbbTensor *whole,
+pack (EbbTensor *full,
       EbbTensor *packed,
       const Around *around,
       guint size,
-      gboolean from_whole,
+      gboolean from_full,
       GError **error)
 {
   for (guint r = 0; r < size; r++)
@@ -152,12 +152,12 @@ pack (EbbTensor *whole,
       g_autoptr (EbbTensor) together = NULL;
 
       ebb_parallel_get_part (around->n, size, r, &first, &count);
-      apart = ebb_tensor_new_view (whole->storage, whole->offset + first * around->inner,
+      apart = ebb_tensor_new_view (full->storage, full->offset + first * around->inner,
                                    (gint64[]){ around->outer, count, around->inner },
-                                   (gint64[]){ around->n * around->inner, around->inner, 1 }, 3, whole->view.dtype);
+                                   (gint64[]){ around->n * around->inner, around->inner, 1 }, 3, full->view.dtype);
       together = ebb_tensor_new_view (packed->storage, packed->offset + first * around->outer * around->inner,
-                                      (gint64[]){ around->outer, count, around->inner }, NULL, 3, whole->view.dtype);
-      if (!(from_whole ? ebb_launch_copy (apart, together, error) : ebb_launch_copy (together, apart, error)))
+                                      (gint64[]){ around->outer, count, around->inner }, NULL, 3, full->view.dtype);
+      if (!(from_full ? ebb_launch_copy (apart, together, error) : ebb_launch_copy (together, apart, error)))
         return FALSE;
     }
   return TRUE;
@@ -165,59 +165,59 @@ pack (EbbTensor *whole,
 
 static gboolean
 move_packed (EbbCollective which,
-             EbbTensor *whole,
-             EbbTensor *piece,
+             EbbTensor *full,
+             EbbTensor *shard,
              const Around *around,
              EbbProcessGroup *group,
              const char *purpose,
              GError **error)
 {
   const guint size = ebb_process_group_get_size (group);
-  const gboolean from_whole = which == EBB_COLLECTIVE_REDUCE_SCATTER;
+  const gboolean from_full = which == EBB_COLLECTIVE_REDUCE_SCATTER;
   g_autofree gint64 *counts = count_elements (around, around->outer * around->inner, size);
   g_autoptr (EbbTensor) packed = ebb_tensor_new_uninitialized (
-      whole->view.shape, (guint) whole->view.n_dims, whole->view.dtype, whole->storage->device, error);
-  EbbCollectivePart part = { packed, piece, counts };
+      full->view.shape, (guint) full->view.n_dims, full->view.dtype, full->storage->device, error);
+  EbbCollectivePart part = { packed, shard, counts };
 
-  return packed != NULL && (!from_whole || pack (whole, packed, around, size, TRUE, error))
+  return packed != NULL && (!from_full || pack (full, packed, around, size, TRUE, error))
          && ebb_process_group_run (group, which, EBB_REDUCE_OP_SUM, &part, 1, 0, purpose, error)
-         && (from_whole || pack (whole, packed, around, size, FALSE, error));
+         && (from_full || pack (full, packed, around, size, FALSE, error));
 }
 
 static gboolean
 move (EbbCollective which,
-      EbbTensor *whole,
-      EbbTensor *piece,
+      EbbTensor *full,
+      EbbTensor *shard,
       int dim,
       EbbProcessGroup *group,
       const char *purpose,
       GError **error)
 {
-  const Around around = look_around (&whole->view, dim);
+  const Around around = look_around (&full->view, dim);
 
   return around.outer >= 1 && around.outer <= MAX_RUNS
-             ? move_runs (which, whole, piece, &around, group, purpose, error)
-             : move_packed (which, whole, piece, &around, group, purpose, error);
+             ? move_runs (which, full, shard, &around, group, purpose, error)
+             : move_packed (which, full, shard, &around, group, purpose, error);
 }
 
 gboolean
-ebb_parallel_all_gather (EbbTensor *piece,
-                         EbbTensor *whole,
+ebb_parallel_all_gather (EbbTensor *shard,
+                         EbbTensor *full,
                          int dim,
                          EbbProcessGroup *group,
                          const char *purpose,
                          GError **error)
 {
-  return move (EBB_COLLECTIVE_ALL_GATHER, whole, piece, dim, group, purpose, error);
+  return move (EBB_COLLECTIVE_ALL_GATHER, full, shard, dim, group, purpose, error);
 }
 
 gboolean
-ebb_parallel_sum_scatter (EbbTensor *whole,
-                          EbbTensor *piece,
+ebb_parallel_sum_scatter (EbbTensor *full,
+                          EbbTensor *shard,
                           int dim,
                           EbbProcessGroup *group,
                           const char *purpose,
                           GError **error)
 {
-  return move (EBB_COLLECTIVE_REDUCE_SCATTER, whole, piece, dim, group, purpose, error);
+  return move (EBB_COLLECTIVE_REDUCE_SCATTER, full, shard, dim, group, purpose, error);
 }

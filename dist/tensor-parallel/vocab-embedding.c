@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/tensor-parallel/vocab-parallel-embedding.h"
+#include "dist/tensor-parallel/vocab-embedding.h"
 
 #include "dist/tensor-parallel/layer-private.h"
-#include "dist/tensor-parallel/parallel-private.h"
-#include "dist/value-checksum-private.h"
+#include "dist/tensor-parallel/ops-private.h"
+#include "dist/agree-private.h"
 #include "dist/tensor-parallel/vocab-loss.h"
 #include "nn/layers/layer-private.h"
 #include "nn/module-instance-private.h"
@@ -29,7 +29,7 @@
  * one more. A model whose output shares the weight computes each rank's part of the logits by it, and their loss
  * without gathering them.
  *
- * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the whole's.
+ * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the full's.
  */
 struct _EbbVocabParallelEmbedding
 {
@@ -81,7 +81,7 @@ ebb_vocab_parallel_embedding_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_vocab_parallel_embedding_parent_class)->finalize (object);
 }
 
-/* Drawn as the whole table is, so that the numbers don't depend on the ranks; then cut. */
+/* Drawn as the full table is, so that the numbers don't depend on the ranks; then cut. */
 static gboolean
 ebb_vocab_parallel_embedding_build (EbbModule *module, GError **error)
 {
@@ -107,7 +107,7 @@ is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
   return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
 }
 
-/* Of the whole table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for.
+/* Of the full table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for.
  */
 static gboolean
 check_indices (EbbVocabParallelEmbedding *self, EbbTensor *indices, guint64 *checksum, GError **error)
@@ -119,7 +119,7 @@ check_indices (EbbVocabParallelEmbedding *self, EbbTensor *indices, guint64 *che
   if (!ebb_op_begin (&call, &op_check, error, 1, indices)
       || !ebb_op_check_indices (&call, 0, self->parent_instance.num_embeddings, NULL, error))
     return FALSE;
-  ok = !is_compared (self, indices) || ebb_value_checksum (call.inputs[0], checksum, error);
+  ok = !is_compared (self, indices) || ebb_agree_checksum (call.inputs[0], checksum, error);
   ebb_op_clear (&call);
   return ok;
 }
@@ -281,12 +281,12 @@ ebb_vocab_parallel_embedding_adopt (EbbModule *embedding, EbbParallelModel *mode
 
 /**
  * ebb_vocab_parallel_embedding_new:
- * @num_embeddings: the number of rows of the whole, at least as many as there are ranks
+ * @num_embeddings: the number of rows of the full, at least as many as there are ranks
  * @embedding_dim: the size of a row
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes this rank's part of an embedding. The whole is drawn from the thread's default generator, as
+ * Makes this rank's part of an embedding. The full is drawn from the thread's default generator, as
  * ebb_embedding_new() does, and cut then: ranks whose generators stand at the same place have parts of one table.
  *
  * Returns: (transfer full) (type EbbVocabParallelEmbedding) (nullable): the layer, or %NULL with @error set

@@ -47,21 +47,21 @@ gboolean ebb_parallel_sum (EbbTensor **tensors,
                            EbbProcessGroup *group,
                            const char *purpose,
                            GError **error);
-/* @whole has the pieces of all ranks along @dim by ebb_parallel_get_part (). */
-gboolean ebb_parallel_all_gather (EbbTensor *piece,
-                                  EbbTensor *whole,
+/* @full has the shards of all ranks along @dim by ebb_parallel_get_part (). */
+gboolean ebb_parallel_all_gather (EbbTensor *shard,
+                                  EbbTensor *full,
                                   int dim,
                                   EbbProcessGroup *group,
                                   const char *purpose,
                                   GError **error);
-gboolean ebb_parallel_sum_scatter (EbbTensor *whole,
-                                   EbbTensor *piece,
+gboolean ebb_parallel_sum_scatter (EbbTensor *full,
+                                   EbbTensor *shard,
                                    int dim,
                                    EbbProcessGroup *group,
                                    const char *purpose,
                                    GError **error);
-/* This rank's part of @whole along @dim, a view. */
-EbbTensor *ebb_parallel_view_part (EbbTensor *whole,
+/* This rank's part of @full along @dim, a view. */
+EbbTensor *ebb_parallel_view_part (EbbTensor *full,
                                    int dim,
                                    EbbProcessGroup *group);
 

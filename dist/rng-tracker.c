@@ -1,9 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/generator-tracker.h"
+#include "dist/rng-tracker-private.h"
 
 #include "dist/mpu-private.h"
 #include "dist/group/process-group-private.h"
-#include "dist/tracker-state-private.h"
+#include "nn/args-private.h"
+#include "nn/state/training-state-private.h"
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 
@@ -68,43 +69,6 @@ EbbGeneratorTracker *
 ebb_generator_tracker_new (void)
 {
   return g_object_new (EBB_TYPE_GENERATOR_TRACKER, NULL);
-}
-
-static pthread_key_t default_key;
-static pthread_once_t default_once = PTHREAD_ONCE_INIT;
-
-static void
-drop_default (gpointer tracker)
-{
-  ebb_generator_pop_forks_to (NULL);
-  ebb_thread.tracker = NULL;
-  g_object_unref (tracker);
-}
-
-static void
-make_default_key (void)
-{
-  pthread_key_create (&default_key, drop_default);
-  ebb_tracker_state_install ();
-}
-
-/**
- * ebb_generator_tracker_get_default:
- *
- * The tracker of this thread, which parallel layers use; in a recompute that of the forward's thread.
- *
- * Returns: (transfer none): the tracker
- */
-EbbGeneratorTracker *
-ebb_generator_tracker_get_default (void)
-{
-  if (G_UNLIKELY (ebb_thread.tracker == NULL))
-    {
-      pthread_once (&default_once, make_default_key);
-      ebb_thread.tracker = G_OBJECT (ebb_generator_tracker_new ());
-      pthread_setspecific (default_key, ebb_thread.tracker);
-    }
-  return EBB_GENERATOR_TRACKER (ebb_thread.tracker);
 }
 
 /* -- names --------------------------------------------------------------------------------------------------------- */
@@ -454,11 +418,99 @@ ebb_generator_tracker_set_states (EbbGeneratorTracker *self,
   return TRUE;
 }
 
+/* -- training states ----------------------------------------------------------------------------------------------- */
+
+static EbbArgs *
+get_default_states (void)
+{
+  EbbArgs *states = ebb_generator_tracker_get_states (ebb_generator_tracker_get_default ());
+
+  if (ebb_args_get_length (states) == 0)
+    g_clear_pointer (&states, ebb_args_unref);
+  return states;
+}
+
+static gboolean
+set_default_states (EbbArgs *states,
+                    gboolean check_only,
+                    GError **error)
+{
+  g_autoptr (EbbGeneratorTracker) scratch = check_only ? ebb_generator_tracker_new () : NULL;
+
+  return ebb_generator_tracker_set_states (check_only ? scratch : ebb_generator_tracker_get_default (), states, error);
+}
+
+static const EbbNamedGenerators training_state_funcs = { get_default_states, set_default_states };
+
+EbbArgs *
+ebb_rng_tracker_state_advance (EbbArgs *saved)
+{
+  g_autoptr (EbbArgs) own = ebb_generator_tracker_get_states (ebb_generator_tracker_get_default ());
+  EbbArgs *states = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < ebb_args_get_length (own); i++)
+    {
+      const char *name = ebb_args_get_key (own, i);
+      EbbArgs *state = ebb_args_peek_args (own, i);
+      int there = ebb_args_find (saved, name);
+      EbbArgs *other = there >= 0 ? ebb_args_peek_args (saved, (guint) there) : NULL;
+      int offset = other != NULL ? ebb_args_find (other, "offset") : -1;
+      g_autoptr (EbbArgs) moved = ebb_args_new (EBB_ARGS_DICT);
+
+      for (guint k = 0; k < ebb_args_get_length (state); k++)
+        if (offset >= 0 && g_str_equal (ebb_args_get_key (state, k), "offset"))
+          ebb_args_add_value (moved, "offset", other, (guint) offset);
+        else
+          ebb_args_add_value (moved, ebb_args_get_key (state, k), state, k);
+      ebb_args_add_args (states, name, moved);
+    }
+  return states;
+}
+
+/* -- the default one ----------------------------------------------------------------------------------------------- */
+
+static pthread_key_t default_key;
+static pthread_once_t default_once = PTHREAD_ONCE_INIT;
+
+static void
+drop_default (gpointer tracker)
+{
+  ebb_generator_pop_forks_to (NULL);
+  ebb_thread.tracker = NULL;
+  g_object_unref (tracker);
+}
+
+static void
+make_default_key (void)
+{
+  pthread_key_create (&default_key, drop_default);
+  ebb_training_state_set_named_generators (&training_state_funcs);
+}
+
+/**
+ * ebb_generator_tracker_get_default:
+ *
+ * The tracker of this thread, which parallel layers use; in a recompute that of the forward's thread.
+ *
+ * Returns: (transfer none): the tracker
+ */
+EbbGeneratorTracker *
+ebb_generator_tracker_get_default (void)
+{
+  if (G_UNLIKELY (ebb_thread.tracker == NULL))
+    {
+      pthread_once (&default_once, make_default_key);
+      ebb_thread.tracker = G_OBJECT (ebb_generator_tracker_new ());
+      pthread_setspecific (default_key, ebb_thread.tracker);
+    }
+  return EBB_GENERATOR_TRACKER (ebb_thread.tracker);
+}
+
 /* -- of divided models --------------------------------------------------------------------------------------------- */
 
 guint64
-ebb_tracker_get_parallel_seed (guint64 seed,
-                               EbbProcessGroup *group)
+ebb_rng_tracker_get_parallel_seed (guint64 seed,
+                                   EbbProcessGroup *group)
 {
   return seed + MODEL_PARALLEL_OFFSET + (group != NULL ? ebb_process_group_get_rank (group) : 0);
 }
@@ -472,16 +524,16 @@ is_of_program (EbbGeneratorTracker *self)
 }
 
 gboolean
-ebb_tracker_check_parallel (EbbGeneratorTracker *self,
-                            guint64 seed,
-                            GError **error)
+ebb_rng_tracker_check_parallel (EbbGeneratorTracker *self,
+                                guint64 seed,
+                                GError **error)
 {
   return is_of_program (self) || check_seed (self, EBB_MODEL_PARALLEL_RNG, seed, error);
 }
 
 void
-ebb_tracker_begin_parallel (EbbGeneratorTracker *self,
-                            guint64 seed)
+ebb_rng_tracker_begin_parallel (EbbGeneratorTracker *self,
+                                guint64 seed)
 {
   if (is_of_program (self))
     return;

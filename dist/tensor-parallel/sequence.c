@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/tensor-parallel/layer-private.h"
 
-#include "dist/generator-tracker.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/rng-tracker.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/layers/stack-private.h"

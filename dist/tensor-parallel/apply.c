@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/tensor-parallel/steps-private.h"
+#include "dist/tensor-parallel/job-private.h"
 
 #include "nn/layers/layer-private.h"
 #include "nn/module-instance-private.h"

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "dist/tensor-parallel/row-parallel-linear.h"
+#include "dist/tensor-parallel/row.h"
 
 #include "dist/tensor-parallel/layer-private.h"
-#include "dist/tensor-parallel/parallel-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
@@ -14,15 +14,15 @@
  * A linear layer of which each rank of a group computes a summand (Shoeybi et al., "Megatron-LM: Training Multi-Billion
  * Parameter Language Models Using Model Parallelism", 2019, section 3): with W cut along in-features, the sum over the
  * ranks of x_r W_r^T, and b. x_r `[..., in-features / ranks]` is this rank's part of the input, as an
- * #EbbColumnParallelLinear gives; without #EbbRowParallelLinear:input-is-parallel x is the whole, which all ranks have,
+ * #EbbColumnParallelLinear gives; without #EbbRowParallelLinear:input-is-parallel x is the full, which all ranks have,
  * and is divided here. The result `[..., out-features]` is the same on all ranks. Where in-features can't be divided
  * evenly, the first ranks have one more.
  *
  * In a model with a divided sequence (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
  * Models", 2022, section 4.2.2) the sum is divided among the ranks: `[B, T / ranks, out-features]`.
  *
- * Parameters are those of #EbbLinear: of the weight this rank has its part, the bias is whole; in-features and
- * out-features are the whole's.
+ * Parameters are those of #EbbLinear: of the weight this rank has its part, the bias is full; in-features and
+ * out-features are the full's.
  */
 struct _EbbRowParallelLinear
 {
@@ -81,7 +81,7 @@ ebb_row_parallel_linear_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_row_parallel_linear_parent_class)->finalize (object);
 }
 
-/* Drawn as the whole layer is, so that the numbers don't depend on the ranks; then cut. */
+/* Drawn as the full layer is, so that the numbers don't depend on the ranks; then cut. */
 static gboolean
 ebb_row_parallel_linear_build (EbbModule *module, GError **error)
 {
@@ -211,15 +211,15 @@ ebb_row_parallel_linear_adopt (EbbModule *linear,
 
 /**
  * ebb_row_parallel_linear_new:
- * @in_features: the size of the whole input's last dimension, at least as many as there are ranks
+ * @in_features: the size of the full input's last dimension, at least as many as there are ranks
  * @out_features: the size of the output's last dimension
  * @bias: whether a bias is added
  * @input_is_parallel: whether each rank's input is its part already, as an #EbbColumnParallelLinear gives, rather than
- *   the whole
+ *   the full
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes this rank's part of a linear layer. The whole layer is drawn from the thread's default generator, as
+ * Makes this rank's part of a linear layer. The full layer is drawn from the thread's default generator, as
  * ebb_linear_new() does, and cut then: ranks whose generators stand at the same place have parts of one layer, and the
  * numbers don't depend on how many ranks there are.
  *

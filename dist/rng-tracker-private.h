@@ -1,0 +1,23 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "dist/rng-tracker.h"
+
+G_BEGIN_DECLS
+
+/* The states of this thread's tracker, moved to where the generators of @saved with the same names were: for a rank
+ * that goes on from another one's state, whose numbers must not be its own. */
+EbbArgs *ebb_rng_tracker_state_advance (EbbArgs *saved);
+
+/* The seed of a rank's %EBB_MODEL_PARALLEL_RNG, where the group's default generators have @seed. */
+guint64 ebb_rng_tracker_get_parallel_seed (guint64 seed,
+                                           EbbProcessGroup *group);
+/* Whether ebb_rng_tracker_begin_parallel () can begin with @seed. */
+gboolean ebb_rng_tracker_check_parallel (EbbGeneratorTracker *self,
+                                         guint64 seed,
+                                         GError **error);
+/* Puts %EBB_MODEL_PARALLEL_RNG to the begin of @seed, unless it is one that the program has added or seeded. */
+void ebb_rng_tracker_begin_parallel (EbbGeneratorTracker *self,
+                                     guint64 seed);
+
+G_END_DECLS
