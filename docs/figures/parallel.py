@@ -139,7 +139,7 @@ def show_nestings():
                 name = "checkpointed (sharded (block))" if frame == 1 else \
                     f"checkpointed ({frame} x sharded (block))"
             rows.append([name, n_units, gathers, reductions, f"{whole:.2f}", f"{kept:.1f}"])
-    return table(["nesting", "units", "all-gathers", "reduce-scatters", "whole at one time, blocks",
+    return table(["nesting", "units", "all-gathers", "reduce-scatters", "unsharded at one time, blocks",
                   "activations at most, inputs"], rows)
 
 
