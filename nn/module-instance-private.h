@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-/* What module.c, module-call.c, module-registry.c, module-state.c and module-interceptors.c share. */
+/* What the files of modules and layers know of an instance: its private struct, and functions over it. */
 
 G_BEGIN_DECLS
 
@@ -65,9 +65,6 @@ ebb_module_get_private (EbbModule *self)
   return G_STRUCT_MEMBER_P (self, ebb_module_private_offset);
 }
 
-/* module-weak.c: from now on the module is gone */
-void ebb_module_weak_clear (EbbModulePrivate *priv);
-
 /* module-registry.c */
 void ebb_module_clear_registry (EbbModulePrivate *priv);
 
@@ -97,26 +94,14 @@ gboolean ebb_module_check_uncut (EbbModule *self,
 char *ebb_module_join_path (const char *path,
                             const char *name);
 
-/* module-call.c: hooks and forward, without interceptors; and what the class has until it is overridden */
+/* module-call.c: what the class has until it is overridden, and hooks and interceptors */
 EbbArgs *ebb_module_default_forward (EbbModule *self,
                                      EbbArgs *args,
                                      GError **error);
 EbbTensor *ebb_module_default_forward1 (EbbModule *self,
                                         EbbTensor *input,
                                         GError **error);
-EbbArgs *ebb_module_call_forward (EbbModule *self,
-                                  EbbArgs *args,
-                                  GError **error);
 
-/* module-profile.c: tells the profiler of this thread, if there is one, that a call of @self begins */
-EbbProfileMark ebb_module_open_profile (EbbModule *self);
-static inline EbbProfileMark
-ebb_module_push_profile (EbbModule *self)
-{
-  return ebb_is_profiling () ? ebb_module_open_profile (self) : 0;
-}
-
-/* module-interceptors.c */
 EbbCallPlan *ebb_call_plan_hold_locked (EbbModulePrivate *priv);
 void ebb_call_plan_unref (EbbCallPlan *plan);
 /* The plan of now, with a reference, whatever other threads wrap or unwrap; NULL: none. */
@@ -125,17 +110,6 @@ ebb_call_plan_hold (EbbModulePrivate *priv)
 {
   return __atomic_load_n (&priv->plan, __ATOMIC_RELAXED) != NULL ? ebb_call_plan_hold_locked (priv) : NULL;
 }
-EbbArgs *ebb_call_plan_run (EbbCallPlan *plan,
-                            EbbModule *module,
-                            EbbArgs *args,
-                            GError **error);
-/* TRUE if there are interceptors alone, all of which would only go on to what is inside. */
-gboolean ebb_call_plan_is_idle (EbbCallPlan *plan);
 gboolean ebb_call_plan_has_hooks (EbbCallPlan *plan);
-gboolean ebb_call_plan_run_hooks (EbbCallPlan *plan,
-                                  EbbModule *module,
-                                  EbbArgs *args,
-                                  EbbArgs *result,
-                                  GError **error);
 
 G_END_DECLS

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dist/tensor-parallel/partition-private.h"
-#include "nn/layers/layer-fields-private.h"
+#include "nn/layers/layer-private.h"
 
 /* What parallel layers have in common: their ranks, the parameters that they have a part of, and how a tensor gets from
  * the computations that all ranks do alike to those that they divide, and back. */

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/data/bpe-tokenizer.h"
 
-#include "nn/data/bpe-tables-private.h"
+#include "nn/data/bpe-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"

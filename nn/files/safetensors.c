@@ -3,7 +3,7 @@
 
 #include "tensor/util/atomic-file-private.h"
 #include "nn/files/json-scanner-private.h"
-#include "nn/files/safetensors-header-private.h"
+#include "nn/files/safetensors-reader-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"

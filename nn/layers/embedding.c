@@ -1,6 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/layers/layer-private.h"
-#include "nn/layers/layer-fields-private.h"
 #include "tensor/ops/indexing.h"
 #include "tensor/ops/product.h"
 

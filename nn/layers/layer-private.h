@@ -2,7 +2,11 @@
 #pragma once
 
 #include "nn/layers/activations.h"
+#include "nn/layers/embedding.h"
+#include "nn/layers/layer-norm.h"
+#include "nn/layers/linear.h"
 #include "nn/module-instance-private.h"
+#include "nn/module-private.h"
 
 /* What layers have in common: construct properties that are fields, parameters with their initial values, children. */
 
@@ -106,5 +110,111 @@ gboolean ebb_layer_share_parameters (EbbModule *self,
 gboolean ebb_layer_append_child (EbbModule *self,
                                  EbbModule *child,
                                  GError **error);
+
+/* The fields of layers whose parameters a fused form reads, and of those that ranks divide among them (dist/). The
+ * tensors are bound to the registered parameters. */
+
+struct _EbbLinear
+{
+  EbbModule parent_instance;
+
+  int in_features;
+  int out_features;
+  gboolean has_bias;
+  EbbTensor *weight; /* [out, in] */
+  EbbTensor *bias;   /* [out] or NULL */
+};
+
+struct _EbbEmbedding
+{
+  EbbModule parent_instance;
+
+  int num_embeddings;
+  int embedding_dim;
+  EbbTensor *weight; /* [num, dim] */
+};
+
+struct _EbbLayerNorm
+{
+  EbbModule parent_instance;
+
+  int width;
+  double eps;
+  gboolean has_bias;
+  EbbTensor *weight; /* [width] */
+  EbbTensor *bias;   /* [width] or NULL */
+};
+
+/* Whether what comes next may add the bias itself: nobody looks at the result, and the whole bias is here, not one
+ * rank's part of it that is whole inside the layer's own call alone. */
+gboolean ebb_linear_lends_bias (EbbModule *module);
+/* Then it is left out here. */
+EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
+                                         EbbTensor *input,
+                                         GError **error);
+/* The mean cross entropy of the layer's result as logits, which are never all held. */
+EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
+                                     EbbTensor *input,
+                                     EbbTensor *targets,
+                                     GError **error);
+/* *sum = residual + dropout (x), and returns its normalisation. */
+EbbTensor *ebb_layer_norm_call_after_residual (EbbModule *module,
+                                               EbbTensor *x,
+                                               EbbTensor *residual,
+                                               double dropout,
+                                               gboolean training,
+                                               EbbTensor **sum,
+                                               GError **error);
+
+/* A layer with a weight [classes, width] whose product with x [..., width] whoever calls it goes on with: adds another
+ * bias, or takes the loss of it as logits, which are then never all held. EbbLinear and EbbEmbedding, whose weight a
+ * model may share for its output, are such layers; so are the forms of them that ranks divide among them. */
+
+#define EBB_TYPE_OUTPUT_LAYER (ebb_output_layer_get_type ())
+G_DECLARE_INTERFACE (EbbOutputLayer, ebb_output_layer, EBB, OUTPUT_LAYER, EbbModule)
+
+struct _EbbOutputLayerInterface
+{
+  GTypeInterface parent_interface;
+
+  /* x W^T + bias, [..., classes]; of the classes that this rank has where the layer's result is divided. @bias: for the
+   * same classes as the weight that is here; NULL: none. */
+  EbbTensor *(*logits) (EbbOutputLayer *self,
+                        EbbTensor *x,
+                        EbbTensor *bias,
+                        GError **error);
+  /* The mean cross entropy of all logits over the targets that are not EBB_IGNORED_TARGET, f32 []. */
+  EbbTensor *(*loss) (EbbOutputLayer *self,
+                      EbbTensor *x,
+                      EbbTensor *bias,
+                      EbbTensor *targets,
+                      GError **error);
+  /* Whether what comes next may add the layer's own bias in its place: it is there, and fits the result. NULL: no. */
+  gboolean (*lends_bias) (EbbOutputLayer *self);
+};
+
+/* TRUE if @module's own type says how, and not one that it derives from with a forward of its own, and nobody looks at
+ * what is called: then the functions of the interface may stand in for a call, or be asked for by one. */
+gboolean ebb_output_layer_is_open (EbbModule *module);
+
+/* Of a layer that shares its weight: not a call of @module. One that is no such layer is taken for its parameter
+ * "weight". */
+EbbTensor *ebb_output_layer_logits (EbbModule *module,
+                                    EbbTensor *x,
+                                    EbbTensor *bias,
+                                    GError **error);
+EbbTensor *ebb_output_layer_loss (EbbModule *module,
+                                  EbbTensor *x,
+                                  EbbTensor *bias,
+                                  EbbTensor *targets,
+                                  GError **error);
+
+#define EBB_IGNORED_TARGET (-100)
+/* The loss by a weight that is all here. */
+EbbTensor *ebb_output_layer_whole_loss (EbbTensor *x,
+                                        EbbTensor *weight,
+                                        EbbTensor *bias,
+                                        EbbTensor *targets,
+                                        GError **error);
 
 G_END_DECLS

@@ -1,7 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
-#include "nn/layers/layer-fields-private.h"
 #include "tensor/ops/product.h"
 
 #include <math.h>

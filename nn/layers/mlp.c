@@ -2,7 +2,6 @@
 #include "nn/layers/mlp.h"
 
 #include "nn/layers/layer-private.h"
-#include "nn/layers/layer-fields-private.h"
 #include "tensor/ops/product.h"
 
 /**

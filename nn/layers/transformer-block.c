@@ -3,7 +3,6 @@
 
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
-#include "nn/layers/layer-fields-private.h"
 #include "nn/layers/mlp.h"
 #include "nn/layers/multi-head-attention.h"
 #include "tensor/ops/normalization.h"

@@ -4,7 +4,6 @@
 #include "nn/args-private.h"
 #include "nn/initialization.h"
 #include "nn/layers/layer-private.h"
-#include "nn/layers/layer-fields-private.h"
 #include "nn/layers/module-list.h"
 #include "nn/layers/stack-private.h"
 #include "nn/layers/transformer-block.h"

@@ -1,11 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "nn/optim/optimizer.h"
+
 #if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
-
-#include "nn/optim/optimizer.h"
 
 G_BEGIN_DECLS
 
@@ -68,5 +68,26 @@ EbbMomentFormat ebb_adam_get_moment_format (EbbAdam *self);
 EBB_AVAILABLE_IN_ALL
 void ebb_adam_set_moment_format (EbbAdam *self,
                                  EbbMomentFormat moment_format);
+
+#define EBB_TYPE_ADAMW (ebb_adamw_get_type ())
+
+/**
+ * EbbAdamW:
+ *
+ * Adam with decoupled weight decay.
+ */
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbAdamW, ebb_adamw, EBB, ADAMW, EbbAdam)
+
+EBB_AVAILABLE_IN_ALL
+EbbOptimizer *ebb_adamw_new (EbbModule *module,
+                             double lr,
+                             GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbOptimizer *ebb_adamw_new_for_parameters (EbbTensor **parameters,
+                                            guint n_parameters,
+                                            double lr,
+                                            GError **error);
 
 G_END_DECLS

@@ -1,7 +1,97 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "tensor/backend/backend-private.h"
 #include "tensor/cpu/cpu-private.h"
+
+#include "tensor/backend/backend-private.h"
 #include "tensor/cpu/host-allocator-private.h"
+#include "tensor/memory.h"
+
+#include <string.h>
+
+/* The CPU as a backend: its memory, its scratch memory, and the kernels for the instruction set of this processor. */
+
+#define N_VARIANTS 4
+
+typedef struct
+{
+  const char *name;
+  const EbbKernelFunc *kernels;
+} Variant;
+
+static EbbKernelFunc kernels_in_use[EBB_N_KERNELS];
+
+/* Lists the instruction sets that the processor runs, the best first. */
+static guint
+list_variants (Variant variants[N_VARIANTS])
+{
+  guint n = 0;
+
+#if EBB_HAVE_SIMD_AVX512
+  if (__builtin_cpu_supports ("avx512f") && __builtin_cpu_supports ("avx512bw") && __builtin_cpu_supports ("avx512dq")
+      && __builtin_cpu_supports ("avx512vl") && __builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
+    {
+      if (__builtin_cpu_supports ("avx512bf16"))
+        variants[n++] = (Variant){ "avx512bf16", ebb_cpu_kernels_avx512bf16 };
+      variants[n++] = (Variant){ "avx512", ebb_cpu_kernels_avx512 };
+    }
+#endif
+#if EBB_HAVE_SIMD_AVX2
+  if (__builtin_cpu_supports ("avx2") && __builtin_cpu_supports ("fma"))
+    variants[n++] = (Variant){ "avx2", ebb_cpu_kernels_avx2 };
+#endif
+  variants[n++] = (Variant){ "portable", ebb_cpu_kernels_portable };
+  return n;
+}
+
+const EbbKernelFunc *
+ebb_cpu_get_kernels_of (const char *simd_name)
+{
+  Variant variants[N_VARIANTS];
+  guint n = list_variants (variants);
+
+  for (guint k = 0; k < n; k++)
+    if (strcmp (variants[k].name, simd_name) == 0)
+      return variants[k].kernels;
+  return NULL;
+}
+
+static void
+pick_kernels (void)
+{
+  const char *wanted = g_getenv ("EBB_CPU_SIMD");
+  Variant variants[N_VARIANTS];
+  guint n = list_variants (variants);
+  guint picked = 0;
+
+  if (wanted != NULL && *wanted != '\0')
+    {
+      for (picked = 0; picked < n; picked++)
+        if (strcmp (variants[picked].name, wanted) == 0)
+          break;
+      if (picked == n)
+        {
+          picked = 0;
+          g_warning ("EBB_CPU_SIMD is \"%s\", which this processor or build does not have; using %s", wanted,
+                     variants[0].name);
+        }
+    }
+  memcpy (kernels_in_use, variants[picked].kernels, sizeof kernels_in_use);
+  kernels_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul;
+}
+
+static const EbbKernelFunc *
+get_kernels (void)
+{
+  static gsize initialized;
+
+  if (g_once_init_enter (&initialized))
+    {
+      pick_kernels ();
+      g_once_init_leave (&initialized, 1);
+    }
+  return kernels_in_use;
+}
+
+/* -- the backend --------------------------------------------------------------------------------------------------- */
 
 static void *
 cpu_alloc (int index,
@@ -25,5 +115,30 @@ const EbbBackend ebb_cpu_backend = {
   .host_memory = TRUE,
   .alloc = cpu_alloc,
   .free = cpu_free,
-  .get_kernels = ebb_cpu_get_kernels,
+  .get_kernels = get_kernels,
 };
+
+/* -- workspace ----------------------------------------------------------------------------------------------------- */
+
+/* The size is kept in front, so that freeing needs the pointer alone; 64 bytes keep the alignment. */
+#define HEADER 64
+
+void *
+ebb_cpu_workspace_alloc (gsize size,
+                         GError **error)
+{
+  char *data = ebb_device_alloc (ebb_device_get_cpu (), size + HEADER, EBB_PURPOSE_WORKSPACE, error);
+
+  if (data == NULL)
+    return NULL;
+  *(gsize *) data = size + HEADER;
+  return data + HEADER;
+}
+
+void
+ebb_cpu_workspace_free (void *data)
+{
+  if (data != NULL)
+    ebb_device_free (ebb_device_get_cpu (), (char *) data - HEADER, *(gsize *) ((char *) data - HEADER),
+                     EBB_PURPOSE_WORKSPACE);
+}

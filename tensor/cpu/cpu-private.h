@@ -23,9 +23,6 @@ extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
 extern const EbbKernelFunc ebb_cpu_kernels_avx512bf16[EBB_N_KERNELS];
 #endif
 
-/* The table in use; entries that need no vector code (products by oneDNN) are filled in. */
-const EbbKernelFunc *ebb_cpu_get_kernels (void);
-
 /* The table of one instruction set (without the products), or NULL if the processor or the build does not have it. */
 const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
 

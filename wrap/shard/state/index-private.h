@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "nn/files/safetensors-header-private.h"
+#include "nn/files/safetensors-reader-private.h"
 #include "wrap/shard/place-private.h"
 
 /* What index.json says of a sharded state: which rank's files hold which elements of which tensor. As JSON:

@@ -35,10 +35,6 @@ gboolean ebb_bpe_tables_load (EbbBpeTables *self,
                               const char *merges_path,
                               GError **error);
 void ebb_bpe_tables_clear (EbbBpeTables *self);
-/* NULL if the two do not merge. */
-const EbbBpeMerge *ebb_bpe_tables_find_merge (const EbbBpeTables *self,
-                                              gint32 left,
-                                              gint32 right);
 
 /* The end of the piece that begins at @position, by GPT-2's expression. */
 gsize ebb_bpe_find_piece_end (const guint8 *text,
