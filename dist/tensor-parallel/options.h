@@ -22,25 +22,4 @@ G_DECLARE_FINAL_TYPE (EbbParallelOptions, ebb_parallel_options, EBB, PARALLEL_OP
 EBB_AVAILABLE_IN_ALL
 EbbParallelOptions *ebb_parallel_options_new (void);
 
-EBB_AVAILABLE_IN_ALL
-void ebb_parallel_options_set_plan (EbbParallelOptions *self,
-                                    const EbbParallelPlan *plan);
-
-EBB_AVAILABLE_IN_ALL
-EbbParallelPlan *ebb_parallel_options_get_plan (EbbParallelOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_parallel_options_set_sequence_parallel (EbbParallelOptions *self,
-                                                 gboolean sequence_parallel);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_parallel_options_get_sequence_parallel (EbbParallelOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_parallel_options_set_synchronize_weights (EbbParallelOptions *self,
-                                                   gboolean synchronize_weights);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_parallel_options_get_synchronize_weights (EbbParallelOptions *self);
-
 G_END_DECLS

@@ -259,6 +259,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
   g_autoptr (EbbParallelOptions) defaults = options == NULL ? ebb_parallel_options_new () : NULL;
   g_autoptr (EbbParallelPlan) plan = NULL;
   g_autoptr (EbbParallelJob) job = NULL;
+  gboolean sequence_parallel, synchronize_weights;
   GError *failure = NULL;
 
   if (!EBB_MAY_BEGIN (error, module))
@@ -266,16 +267,17 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   options = options != NULL ? options : defaults;
-  plan = ebb_parallel_options_get_plan (options);
+  g_object_get (options, "plan", &plan, "sequence-parallel", &sequence_parallel, "synchronize-weights",
+                &synchronize_weights, NULL);
   if (check_once (module, &failure) && plan == NULL)
     plan = ebb_parallel_plan_new_for (module, &failure);
   if (plan == NULL)
     plan = ebb_parallel_plan_new ();
   job = ebb_parallel_job_new (module, group != NULL ? group : ebb_process_group_get_default (), plan,
-                              ebb_parallel_options_get_sequence_parallel (options));
+                              sequence_parallel);
   if (failure == NULL)
     ebb_parallel_job_check (job, &failure);
-  if (!run_on_all (job, failure, ebb_parallel_options_get_synchronize_weights (options), error))
+  if (!run_on_all (job, failure, synchronize_weights, error))
     return NULL;
   ebb_parallel_job_apply (job);
   keep_state (job);

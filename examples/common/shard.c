@@ -52,9 +52,8 @@ make_options (const RankOptions *options,
 {
   g_autoptr (EbbFullyShardOptions) how = ebb_fully_shard_options_new ();
 
-  ebb_fully_shard_options_set_reshard_after_forward (how, options->reshard_kind);
-  ebb_fully_shard_options_set_flatten (how, options->flatten);
-  ebb_fully_shard_options_set_offload (how, options->offload_parameters);
+  g_object_set (how, "reshard-after-forward", options->reshard_kind, "flatten", options->flatten, "offload",
+                options->offload_parameters, NULL);
   if (strcmp (options->compute_dtype, "none") != 0
       && !ebb_fully_shard_options_set_compute_dtype (how, find_dtype (options->compute_dtype), error))
     return NULL;
@@ -62,7 +61,7 @@ make_options (const RankOptions *options,
       && !ebb_fully_shard_options_set_reduce_dtype (how, find_dtype (options->reduce_dtype), error))
     return NULL;
   if (ranks->mesh != NULL)
-    ebb_fully_shard_options_set_replicate_group (how, ebb_mesh_get_group (ranks->mesh, "data"));
+    g_object_set (how, "replicate-group", ebb_mesh_get_group (ranks->mesh, "data"), NULL);
   return g_steal_pointer (&how);
 }
 

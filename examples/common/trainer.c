@@ -305,7 +305,7 @@ parallelize (Trainer *self,
   if (self->ranks->tensor == NULL)
     return TRUE;
   how = ebb_parallel_options_new ();
-  ebb_parallel_options_set_sequence_parallel (how, self->options->ranks.sequence_parallel);
+  g_object_set (how, "sequence-parallel", self->options->ranks.sequence_parallel, NULL);
   same = ebb_parallelize (EBB_MODULE (self->model), self->ranks->tensor, how, error);
   return same != NULL;
 }

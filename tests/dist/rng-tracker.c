@@ -453,7 +453,7 @@ a_fork_that_a_failure_leaves_open_is_ended (gconstpointer data)
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (GError) error = NULL;
 
-  ebb_checkpoint_options_set_early_stop (options, FALSE);
+  g_object_set (options, "early-stop", FALSE, NULL);
   reseed (ebb_generator_tracker_get_default ());
   y = ebb_module_call1 (test_wrap (module, options), x, &error);
   g_assert_true ((y == NULL) == always);
@@ -554,7 +554,7 @@ seed_grid (EbbProcessGroup *group,
     mpu = G_OBJECT (ebb_mesh_get_group (mesh, name));
   ebb_parallel_plan_add (plan, "c_fc", EBB_PARALLEL_STYLE_COLUMN, error);
   ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, error);
-  ebb_parallel_options_set_plan (options, plan);
+  g_object_set (options, "plan", plan, NULL);
   if (grid->divides)
     g_clear_object (&(EbbModule *){ ebb_parallelize (mlp, ebb_mesh_get_group (mesh, name), options, error) });
   else if (grid->names == other_names)

@@ -6,8 +6,8 @@ import tempfile
 from gi.repository import GLib
 from support import Ebb, TestCase, main
 
-OPTIONS = ["offload_to_cpu", "preserve_rng_state", "determinism_check", "early_stop", "policy", "store",
-           "retain_recomputed", "on_recompute", "synchronize", "profile", "options"]
+OPTIONS = ["offload_to_cpu", "preserve_rng_state", "determinism_check", "early_stop", "store", "retain_recomputed",
+           "synchronize", "profile", "policy", "on_recompute", "options"]
 FAIRSCALE = ["offload_to_cpu", "maintain_forward_counter"]  # by position, as there
 
 
@@ -56,7 +56,8 @@ class Options(TestCase):
             for value in ("no", 1, None, [True]):
                 with self.assertRaises(TypeError) as caught:
                     Ebb.checkpoint_wrapper(module, **{name: value})
-                self.assertEqual(str(caught.exception), f"{name}: {value!r}: must be True or False")
+                self.assertEqual(str(caught.exception),
+                                 f"checkpoint_wrapper(): {name} is {value!r}: must be True or False")
             for value in (False, True):
                 Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), **{name: value})
         self.assertFalse(Ebb.checkpoint_is_wrapped(module))
@@ -68,7 +69,8 @@ class Options(TestCase):
             with self.assertRaises(error) as caught:
                 Ebb.checkpoint_wrapper(Ebb.Linear(4, 4), determinism_check=value)
             self.assertEqual(str(caught.exception),
-                             f"determinism_check: {value!r}: must be \"none\", \"default\" or \"values\"")
+                             f"checkpoint_wrapper(): determinism_check is {value!r}: must be one of 'none', "
+                             "'default', 'values'")
 
     def test_a_store_is_an_object_that_stores(self):
         for value in ("/tmp", Ebb.HostStore, 3):

@@ -115,8 +115,8 @@ class Replicate(TestCase):
         for arguments, options, message in (
                 (([module],), {}, "Ebb.Sequential"),
                 ((module, 3), {}, "must be an Ebb.ProcessGroup"),
-                ((module,), {"unused_parameters": "none"}, "\"error\" or \"zero\""),
-                ((module,), {"bucket_bytes": 0}, "at least 1")):
+                ((module,), {"unused_parameters": "none"}, "'error', 'zero'"),
+                ((module,), {"bucket_bytes": 0}, "an int from 1 to")):
             with self.assertRaisesRegex((TypeError, ValueError), message):
                 Ebb.replicate(*arguments, **options)
 

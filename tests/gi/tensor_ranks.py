@@ -94,7 +94,7 @@ class Parallelize(TensorRanksTestCase):
                      lambda: Ebb.parallelize(make_gpt(), group, plan={"wte": 3})),
                     (TypeError, "pattern 3 must be a str",
                      lambda: Ebb.parallelize(make_gpt(), group, plan={3: "row"})),
-                    (TypeError, "sequence_parallel is 'no': it must be True or False",
+                    (TypeError, "sequence_parallel is 'no': must be True or False",
                      lambda: Ebb.parallelize(make_gpt(), group, sequence_parallel="no")),
                     (GLib.Error, 'no dimension "tnesor": it has "data", "tensor"', lambda: Ebb.parallelize(
                         make_gpt(), Ebb.Mesh.new(group, ["data", "tensor"], [1, 2]).get_group("tnesor"))),

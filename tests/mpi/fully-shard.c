@@ -46,12 +46,12 @@ shard (EbbModule *gpt,
   g_autoptr (GError) error = NULL;
   EbbProcessGroup *group = world;
 
-  ebb_fully_shard_options_set_flatten (options, way == FLATTENED);
+  g_object_set (options, "flatten", way == FLATTENED, NULL);
   if (way == HYBRID)
     {
       mesh = ebb_mesh_new (world, names, sizes, 2, &error);
       g_assert_no_error (error);
-      ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+      g_object_set (options, "replicate-group", ebb_mesh_get_group (mesh, "data"), NULL);
       group = ebb_mesh_get_group (mesh, "shard");
     }
   ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, &error);

@@ -72,8 +72,8 @@ wrap_parts (EbbModule *model, Wrapping each, Wrapping whole)
       Wrapping wrapping = i == 0 ? each : whole;
       g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
-      ebb_checkpoint_options_set_offload_to_cpu (options, wrapping == OFFLOADED);
-      g_assert_cmpint (ebb_checkpoint_options_get_offload_to_cpu (options), ==, wrapping == OFFLOADED);
+      g_object_set (options, "offload-to-cpu", wrapping == OFFLOADED, NULL);
+      g_assert_cmpint (test_get_flag (options, "offload-to-cpu"), ==, wrapping == OFFLOADED);
       if (wrapping == UNWRAPPED)
         continue;
       if (i == 0)
@@ -194,7 +194,7 @@ inputs_cross_once_and_come_back_in_place (void)
   ebb_args_add_tensor (args, NULL, x);
   ebb_args_add_tensor (args, NULL, turned);
   ebb_args_add_tensor (args, NULL, here); /* already on the host: stays */
-  ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
+  g_object_set (options, "offload-to-cpu", TRUE, NULL);
   test_card.bytes_to_host = test_card.bytes_from_host = 0;
   result = ebb_module_call (test_wrap (module, options), args, &error);
   g_assert_no_error (error);
@@ -217,7 +217,7 @@ parameters_are_not_offloaded (void)
   g_autoptr (EbbTensor) y = NULL;
 
   g_assert_true (ebb_module_to_device (linear, card, NULL));
-  ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
+  g_object_set (options, "offload-to-cpu", TRUE, NULL);
   test_card.bytes_to_host = 0;
   y = ebb_module_call1 (test_wrap (linear, options), x, &error);
   g_assert_no_error (error);
@@ -236,7 +236,7 @@ a_store_of_ones_own_comes_before_the_flag (void)
   g_autoptr (EbbTensor) y = NULL;
 
   ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
-  ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
+  g_object_set (options, "offload-to-cpu", TRUE, NULL);
   ebb_checkpoint_options_set_store (options, store);
   test_card.bytes_to_host = 0;
   y = ebb_module_call1 (test_wrap (model, options), x, &error);
@@ -305,7 +305,7 @@ other_values_on_a_device_are_found (void)
       g_autoptr (EbbTensor) y = NULL;
       g_autoptr (EbbTensor) loss = NULL;
 
-      ebb_checkpoint_options_set_determinism_check (options, check);
+      g_object_set (options, "determinism-check", check, NULL);
       result = ebb_checkpoint (drift, &n_calls, NULL, args, options, &error);
       y = ebb_args_get_tensor (result, 0);
       loss = ebb_sum (y, NULL, 0, FALSE, &error);

@@ -19,7 +19,7 @@ parallelize (TestMeshRun *self, GError **error)
 
   if (self->settings->n_tensor <= 1)
     return TRUE;
-  ebb_parallel_options_set_sequence_parallel (options, self->settings->sequence_parallel);
+  g_object_set (options, "sequence-parallel", self->settings->sequence_parallel, NULL);
   same = ebb_parallelize (self->model, self->tensor, options, error);
   g_assert_true (same == NULL || same == self->model);
   return same != NULL;
@@ -37,9 +37,9 @@ wrap (TestMeshRun *self, GError **error)
       same = ebb_replicate (self->model, self->data, NULL, error);
       return same != NULL;
     }
-  ebb_fully_shard_options_set_flatten (options, settings->split == TEST_MESH_FLAT);
+  g_object_set (options, "flatten", settings->split == TEST_MESH_FLAT, NULL);
   if (settings->split == TEST_MESH_HYBRID)
-    ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (self->mesh, "replica"));
+    g_object_set (options, "replicate-group", ebb_mesh_get_group (self->mesh, "replica"), NULL);
   if (settings->compute_dtype != EBB_DTYPE_F32
       && !ebb_fully_shard_options_set_compute_dtype (options, settings->compute_dtype, error))
     return FALSE;

@@ -84,7 +84,7 @@ random_options (TestWrapping *wrapping,
   guint check = test_dice_roll (dice, 3), store = test_dice_roll (dice, 2 * TEST_N_STORES);
 
   g_string_append_printf (text, " check %s", checks[check]);
-  ebb_checkpoint_options_set_determinism_check (options, (EbbDeterminismCheck) check);
+  g_object_set (options, "determinism-check", (EbbDeterminismCheck) check, NULL);
   set_policy (options, dice, text);
   if (store < TEST_N_STORES)
     {
@@ -94,15 +94,15 @@ random_options (TestWrapping *wrapping,
   if (test_dice_chance (dice, 30))
     {
       g_string_append (text, " no-early-stop");
-      ebb_checkpoint_options_set_early_stop (options, FALSE);
+      g_object_set (options, "early-stop", FALSE, NULL);
     }
   if (test_dice_chance (dice, 25))
     {
       g_string_append (text, " retain");
-      ebb_checkpoint_options_set_retain_recomputed (options, TRUE);
+      g_object_set (options, "retain-recomputed", TRUE, NULL);
     }
   if (test_dice_chance (dice, 25))
-    ebb_checkpoint_options_set_offload_to_cpu (options, TRUE);
+    g_object_set (options, "offload-to-cpu", TRUE, NULL);
   if (test_dice_chance (dice, 50))
     ebb_checkpoint_options_set_recompute_func (options, announced, wrapping, NULL);
   g_string_append_c (text, '\n');

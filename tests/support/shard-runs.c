@@ -38,8 +38,7 @@ test_shard_run_start_in (EbbDType dtype,
   run->model = test_gpt_step_model (2, dropout);
   ebb_module_to_dtype (run->model, dtype, &error);
   g_assert_no_error (error);
-  ebb_fully_shard_options_set_flatten (options, split == TEST_SPLIT_FLAT);
-  ebb_fully_shard_options_set_replicate_group (options, replicas);
+  g_object_set (options, "flatten", split == TEST_SPLIT_FLAT, "replicate-group", replicas, NULL);
   if (split == TEST_SPLIT_NONE)
     same = ebb_replicate (run->model, group, NULL, &error);
   else

@@ -38,7 +38,7 @@ test_shard (EbbModule *module,
 {
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
 
-  ebb_fully_shard_options_set_flatten (options, flatten);
+  g_object_set (options, "flatten", flatten, NULL);
   test_shard_with (module, group, options);
 }
 
@@ -66,7 +66,7 @@ test_shard_children (EbbModule *module,
 {
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
 
-  ebb_fully_shard_options_set_flatten (options, flatten);
+  g_object_set (options, "flatten", flatten, NULL);
   test_shard_children_with (module, group, options);
 }
 

@@ -87,7 +87,7 @@ test_parallel_divide (const TestParallel *self, EbbModule *model, EbbProcessGrou
 
   if (self->is_whole)
     return TRUE;
-  ebb_parallel_options_set_sequence_parallel (options, self->is_sequence_parallel);
+  g_object_set (options, "sequence-parallel", self->is_sequence_parallel, NULL);
   same = ebb_parallelize (model, group, options, error);
   return same != NULL;
 }

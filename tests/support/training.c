@@ -559,3 +559,13 @@ test_assert_state (TestState expected)
   g_assert_cmpint (now.checkpointing, ==, expected.checkpointing);
   g_assert_cmpint (now.recomputing, ==, expected.recomputing);
 }
+
+gboolean
+test_get_flag (gpointer object,
+               const char *name)
+{
+  gboolean value;
+
+  g_object_get (object, name, &value, NULL);
+  return value;
+}

@@ -122,4 +122,8 @@ typedef struct
 TestState test_state_now (void);
 void test_assert_state (TestState expected);
 
+/* A property that is TRUE or FALSE. */
+gboolean test_get_flag (gpointer object,
+                        const char *name);
+
 G_END_DECLS

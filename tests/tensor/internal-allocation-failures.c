@@ -168,8 +168,8 @@ set_up (Fixture *self,
   append (self, ebb_batch_norm1d_new (LENGTH, 1e-5, 0.1, NULL));
   append (self, ebb_transformer_block_new (WIDTH, 2, 0.1, TRUE, FALSE, NULL));
   if (self->which->habits & VALUES)
-    ebb_checkpoint_options_set_determinism_check (self->options, EBB_DETERMINISM_CHECK_VALUES);
-  ebb_checkpoint_options_set_retain_recomputed (self->options, (self->which->habits & RETAIN) != 0);
+    g_object_set (self->options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
+  g_object_set (self->options, "retain-recomputed", (self->which->habits & RETAIN) != 0, NULL);
   set_store (self);
   wrap_modules (self);
   self->modules = ebb_module_get_modules (self->root, &self->n_modules);

@@ -67,12 +67,12 @@ tell (EbbCheckpointFrame *self,
       guint64 us)
 {
   EbbCheckpointTally *tally = &self->target->tally;
-  EbbCheckpointTimes *times = ebb_checkpoint_options_get_times (self->target->options);
+  EbbCheckpointTimes *times = &self->target->options->times;
   const char *pass = forward ? "forward" : "backward";
   char seconds[G_ASCII_DTOSTR_BUF_SIZE];
   g_autofree char *who = NULL;
 
-  if (!ebb_checkpoint_options_get_profile (self->target->options))
+  if (!self->target->options->profile)
     return;
   __atomic_add_fetch (forward ? &tally->forward_us : &tally->backward_us, us, __ATOMIC_RELAXED);
   __atomic_add_fetch (forward ? &times->forward_us : &times->backward_us, us, __ATOMIC_RELAXED);
@@ -94,7 +94,7 @@ ebb_frame_begin_forward (EbbCheckpointFrame *self,
 
   /* A forward inside a recompute is a part of a backward. */
   if (ebb_thread.recomputing > 0
-      || (!ebb_checkpoint_options_get_synchronize (options) && !ebb_checkpoint_options_get_profile (options)))
+      || (!options->synchronize && !options->profile))
     return TRUE;
   self->devices = g_ptr_array_new ();
   add_devices_of_args (self, self->call_args);

@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/checkpoint/policy-private.h"
 #include "wrap/checkpoint/frame-private.h"
+#include "wrap/checkpoint/options-private.h"
 
 #include <string.h>
 
@@ -45,7 +45,7 @@ ebb_frame_keep_results (EbbCheckpointFrame *self,
     ebb_saved_tensor_clear (&kept.outputs[i].saved);
   if (ok)
     g_array_append_val (self->kept, kept);
-  if (ok && !kept.is_placeholder && ebb_checkpoint_options_get_early_stop (self->target->options))
+  if (ok && !kept.is_placeholder && self->target->options->early_stop)
     for (guint i = 0; i < call->n_outputs; i++)
       {
         Open open = { self->kept->len - 1, i };

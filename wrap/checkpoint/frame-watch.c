@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/checkpoint/policy-private.h"
 #include "wrap/checkpoint/frame-private.h"
+#include "wrap/checkpoint/options-private.h"
 
 #include <string.h>
 
@@ -98,7 +98,7 @@ note_touch (EbbOpObserver *observer,
 
   if (data == EBB_TOUCH_EVERYTHING) /* nobody watches a backward pass */
     g_array_set_size (self->open, 0);
-  else if (data != NULL && !self->recomputing && ebb_checkpoint_options_get_policy (self->target->options) != NULL)
+  else if (data != NULL && !self->recomputing && self->target->options->policy != NULL)
     g_array_append_val (self->touched, data);
 }
 
@@ -154,7 +154,7 @@ try_policy (EbbCheckpointFrame *self,
             EbbOpCall *call,
             GError **error)
 {
-  EbbPolicy *policy = ebb_checkpoint_options_get_policy (self->target->options);
+  EbbPolicy *policy = self->target->options->policy;
   EbbPolicyQuestion question = { .call = call, .ordinal = self->n_ops, .n_products = self->n_products };
   gboolean keeps, ok;
 

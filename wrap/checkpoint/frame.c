@@ -61,7 +61,7 @@ backward_ended (gpointer data,
   gboolean ok = ebb_frame_end_backward (self, error);
 
   self->at_end = FALSE;
-  if (!ebb_checkpoint_options_get_retain_recomputed (self->target->options))
+  if (!self->target->options->retain_recomputed)
     ebb_frame_drop_values (self);
   drop_cached (self);
   g_object_unref (self);
@@ -129,7 +129,7 @@ is_inside (EbbCheckpointFrame *self,
 EbbDeterminismCheck
 ebb_frame_get_check (EbbCheckpointFrame *self)
 {
-  return ebb_checkpoint_options_get_determinism_check (self->target->options);
+  return self->target->options->determinism_check;
 }
 
 /* A tensor is saved by its maker and by its reader, one after the other as a rule: they share a slot, so that a
@@ -169,7 +169,7 @@ fill_next (EbbCheckpointFrame *self,
     return FALSE;
   /* While the forward itself still runs, nothing is known of what comes after. */
   if (++self->next_slot == self->n_slots_needed
-      && (ebb_checkpoint_options_get_early_stop (self->target->options) || self->has_pruned
+      && (self->target->options->early_stop || self->has_pruned
           || self->call_args != NULL))
     {
       self->stopped = TRUE;
@@ -262,7 +262,7 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
   slot = ebb_frame_slot (self, ticket->index); /* a forward that is still going on may have got more */
   slot->n_taken += ticket->fill != slot->n_fills;
   ticket->fill = slot->n_fills;
-  return ebb_slot_take (slot, ebb_checkpoint_options_get_retain_recomputed (self->target->options), error);
+  return ebb_slot_take (slot, self->target->options->retain_recomputed, error);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */

@@ -1,17 +1,17 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "wrap/checkpoint/options.h"
+#include "wrap/checkpoint/policy-private.h"
 
 G_BEGIN_DECLS
 
-/* Where inputs are held: the store, or host memory if that was asked for; NULL: where they are. */
-EbbSavedTensorHooks *ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self);
-/* Tells the callback, if there is one. */
-gboolean ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
-                                          EbbModule *module,
-                                          EbbRecomputePhase phase,
-                                          GError **error);
+/* Is called at recomputes. A caller holds it meanwhile, since the function may replace it. */
+typedef struct
+{
+  EbbRecomputeFunc func;
+  gpointer data;
+  GDestroyNotify destroy;
+} EbbRecomputeListener;
 
 /* What was profiled with these options, of whatever modules and functions. */
 typedef struct
@@ -20,6 +20,30 @@ typedef struct
   guint64 forward_us, backward_us;
 } EbbCheckpointTimes;
 
-EbbCheckpointTimes *ebb_checkpoint_options_get_times (EbbCheckpointOptions *self);
+struct _EbbCheckpointOptions
+{
+  GObject parent_instance;
+
+  gboolean offload_to_cpu;
+  gboolean preserve_rng_state;
+  EbbDeterminismCheck determinism_check;
+  gboolean early_stop;
+  EbbSavedTensorHooks *store;
+  gboolean retain_recomputed;
+  gboolean synchronize;
+  gboolean profile;
+  EbbCheckpointTimes times;
+  EbbRecomputeListener *listener; /* NULL: none */
+  EbbPolicy *policy;              /* NULL: everything is recomputed */
+};
+
+/* The store that holds inputs: the one that is set, or host memory if that was asked for; NULL: they stay where they
+ * are. */
+EbbSavedTensorHooks *ebb_checkpoint_options_get_effective_store (EbbCheckpointOptions *self);
+/* Calls the recompute function, if there is one. */
+gboolean ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
+                                          EbbModule *module,
+                                          EbbRecomputePhase phase,
+                                          GError **error);
 
 G_END_DECLS

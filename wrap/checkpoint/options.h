@@ -57,6 +57,11 @@ typedef enum
   EBB_DETERMINISM_CHECK_VALUES
 } EbbDeterminismCheck;
 
+#define EBB_TYPE_DETERMINISM_CHECK (ebb_determinism_check_get_type ())
+
+EBB_AVAILABLE_IN_ALL
+GType ebb_determinism_check_get_type (void);
+
 #define EBB_TYPE_CHECKPOINT_OPTIONS (ebb_checkpoint_options_get_type ())
 
 EBB_AVAILABLE_IN_ALL
@@ -69,60 +74,11 @@ EBB_AVAILABLE_IN_ALL
 EbbCheckpointOptions *ebb_checkpoint_options_new_selective (void);
 
 EBB_AVAILABLE_IN_ALL
-gboolean ebb_checkpoint_options_get_preserve_rng_state (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_preserve_rng_state (EbbCheckpointOptions *self,
-                                                    gboolean preserve);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_checkpoint_options_get_early_stop (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_early_stop (EbbCheckpointOptions *self,
-                                            gboolean early_stop);
-
-EBB_AVAILABLE_IN_ALL
-EbbDeterminismCheck ebb_checkpoint_options_get_determinism_check (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_determinism_check (EbbCheckpointOptions *self,
-                                                   EbbDeterminismCheck check);
-
-EBB_AVAILABLE_IN_ALL
 EbbSavedTensorHooks *ebb_checkpoint_options_get_store (EbbCheckpointOptions *self);
 
 EBB_AVAILABLE_IN_ALL
 void ebb_checkpoint_options_set_store (EbbCheckpointOptions *self,
                                        EbbSavedTensorHooks *store);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_checkpoint_options_get_offload_to_cpu (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_offload_to_cpu (EbbCheckpointOptions *self,
-                                                gboolean offload);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_checkpoint_options_get_retain_recomputed (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_retain_recomputed (EbbCheckpointOptions *self,
-                                                   gboolean retain);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_checkpoint_options_get_synchronize (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_synchronize (EbbCheckpointOptions *self,
-                                             gboolean synchronize);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_checkpoint_options_get_profile (EbbCheckpointOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_checkpoint_options_set_profile (EbbCheckpointOptions *self,
-                                         gboolean profile);
 
 EBB_AVAILABLE_IN_ALL
 void ebb_checkpoint_options_set_recompute_func (EbbCheckpointOptions *self,

@@ -4,7 +4,7 @@
 #include "tensor/autograd/op-private.h"
 #include "wrap/checkpoint/options.h"
 
-/* What decides, op by op, what a checkpointed forward keeps. Shared by options and whoever is just asking. */
+/* A policy decides, op by op, which results a checkpointed forward saves. Options and running forwards share it. */
 
 G_BEGIN_DECLS
 
@@ -41,11 +41,5 @@ gboolean ebb_policy_ask (EbbPolicy *self,
                          const EbbPolicyQuestion *question,
                          gboolean *keeps,
                          GError **error);
-
-/* Consumes @policy. */
-void ebb_checkpoint_options_take_policy (EbbCheckpointOptions *self,
-                                         EbbPolicy *policy);
-/* Borrowed; NULL: everything is recomputed. */
-EbbPolicy *ebb_checkpoint_options_get_policy (EbbCheckpointOptions *self);
 
 G_END_DECLS

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/checkpoint/policy-private.h"
+#include "wrap/checkpoint/options-private.h"
 
 #include "tensor/error-private.h"
 #include "tensor/autograd/op-names-private.h"
@@ -160,6 +160,16 @@ save_nth_product (const EbbPolicyQuestion *question,
              : EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE;
 }
 
+static void
+take_policy (EbbCheckpointOptions *self,
+             EbbPolicy *policy)
+{
+  EbbPolicy *old = self->policy;
+
+  self->policy = policy;
+  g_clear_pointer (&old, ebb_policy_unref);
+}
+
 /**
  * ebb_checkpoint_options_set_policy:
  * @self: options
@@ -179,8 +189,8 @@ ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
 
   if (policy == NULL && destroy != NULL)
     destroy (user_data);
-  ebb_checkpoint_options_take_policy (self,
-                                      policy ? ebb_policy_new_for_func (policy, user_data, destroy) : NULL);
+  take_policy (self,
+               policy ? ebb_policy_new_for_func (policy, user_data, destroy) : NULL);
 }
 
 /**
@@ -198,7 +208,7 @@ ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self)
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  ebb_checkpoint_options_take_policy (self, ebb_policy_new (save_uneven_products, NULL, NULL));
+  take_policy (self, ebb_policy_new (save_uneven_products, NULL, NULL));
 }
 
 /**
@@ -215,7 +225,7 @@ ebb_checkpoint_options_set_policy_core_attention (EbbCheckpointOptions *self)
 {
   g_return_if_fail (EBB_IS_CHECKPOINT_OPTIONS (self));
 
-  ebb_checkpoint_options_take_policy (self, ebb_policy_new (recompute_attention, NULL, NULL));
+  take_policy (self, ebb_policy_new (recompute_attention, NULL, NULL));
 }
 
 /**
@@ -245,7 +255,7 @@ ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
                      ops[i]);
         return FALSE;
       }
-  ebb_checkpoint_options_take_policy (
+  take_policy (
       self, ebb_policy_new (save_listed, g_strdupv ((char **) ops), (GDestroyNotify) g_strfreev));
   return TRUE;
 }
@@ -276,6 +286,6 @@ ebb_checkpoint_options_set_policy_save_nth_product (EbbCheckpointOptions *self,
                    "every 0th product can't be saved: n must be at least 1, which saves each");
       return FALSE;
     }
-  ebb_checkpoint_options_take_policy (self, ebb_policy_new (save_nth_product, GUINT_TO_POINTER (n), NULL));
+  take_policy (self, ebb_policy_new (save_nth_product, GUINT_TO_POINTER (n), NULL));
   return TRUE;
 }

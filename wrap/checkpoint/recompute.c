@@ -29,7 +29,7 @@ rewind_generators (EbbCheckpointFrame *self)
 {
   self->current = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
   g_array_set_clear_func (self->current, ebb_frame_clear_draw);
-  if (!ebb_checkpoint_options_get_preserve_rng_state (self->target->options))
+  if (!self->target->options->preserve_rng_state)
     return;
   for (guint i = 0; i < self->draws->len; i++)
     ebb_frame_note_draw (self, g_array_index (self->draws, EbbDraw, i).generator);
@@ -40,7 +40,7 @@ static void
 return_generators (EbbCheckpointFrame *self,
                    gboolean failed)
 {
-  if (failed || ebb_checkpoint_options_get_preserve_rng_state (self->target->options))
+  if (failed || self->target->options->preserve_rng_state)
     ebb_frame_put_back_generators (self->current);
   g_clear_pointer (&self->current, g_array_unref);
 }

@@ -204,7 +204,7 @@ ebb_checkpoint_stats_get_recompute_flop (EbbCheckpointStats *stats)
  * @stats: stats
  *
  * Returns: the time that forwards have taken, in seconds; 0 unless they are profiled, see
- *   ebb_checkpoint_options_set_profile()
+ *   #EbbCheckpointOptions:profile
  */
 double
 ebb_checkpoint_stats_get_forward_seconds (EbbCheckpointStats *stats)
@@ -219,7 +219,7 @@ ebb_checkpoint_stats_get_forward_seconds (EbbCheckpointStats *stats)
  * @stats: stats
  *
  * Returns: the time that their backward passes have taken, recomputes included, in seconds; 0 unless they are profiled,
- *   see ebb_checkpoint_options_set_profile()
+ *   see #EbbCheckpointOptions:profile
  */
 double
 ebb_checkpoint_stats_get_backward_seconds (EbbCheckpointStats *stats)

@@ -64,8 +64,8 @@ make_options (const EbbCheckpointingConfig *config,
     return NULL;
   if (store != NULL)
     ebb_checkpoint_options_set_store (options, store);
-  ebb_checkpoint_options_set_synchronize (options, values[EBB_CHECKPOINTING_SYNCHRONIZE] != 0);
-  ebb_checkpoint_options_set_profile (options, values[EBB_CHECKPOINTING_PROFILE] != 0);
+  options->synchronize = values[EBB_CHECKPOINTING_SYNCHRONIZE] != 0;
+  options->profile = values[EBB_CHECKPOINTING_PROFILE] != 0;
   return g_steal_pointer (&options);
 }
 
@@ -113,8 +113,8 @@ set_configuration (const EbbCheckpointingConfig *config,
  * - `contiguous_memory_optimization`, argument `contiguous_checkpointing` (false): it is held in one buffer for each
  *   kind of tensor, in host memory with `cpu_checkpointing`, else where it was
  * - `number_checkpoints`, argument `num_checkpoints` (null): how many checkpoints one forward has, for these buffers
- * - `synchronize_checkpoint_boundary`, argument `synchronize` (false): ebb_checkpoint_options_set_synchronize()
- * - `profile` (false): ebb_checkpoint_options_set_profile()
+ * - `synchronize_checkpoint_boundary`, argument `synchronize` (false): #EbbCheckpointOptions:synchronize
+ * - `profile` (false): #EbbCheckpointOptions:profile
  *
  * Configuring again replaces all of it: nothing is left of what was set before. Modules that were wrapped with the
  * options of before keep those, and what they have stored comes back from where it is. May be called from any thread.
@@ -261,7 +261,7 @@ EbbArgs *
 ebb_checkpointing_get_profile (void)
 {
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpointing_get_options ();
-  EbbCheckpointTimes *times = ebb_checkpoint_options_get_times (options);
+  EbbCheckpointTimes *times = &options->times;
   EbbArgs *profile = ebb_args_new (EBB_ARGS_DICT);
 
   ebb_args_add_int (profile, "forwards", (gint64) __atomic_load_n (&times->n_forwards, __ATOMIC_RELAXED));

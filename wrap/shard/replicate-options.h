@@ -17,7 +17,7 @@ G_BEGIN_DECLS
  * @EBB_UNUSED_PARAMETERS_ZERO: a rank that doesn't use a parameter counts as one whose gradient is zero; a parameter
  *   that no rank uses stays without a gradient
  *
- * What becomes of trainable parameters that a backward pass gives no gradient.
+ * What happens to trainable parameters that a backward pass gives no gradient.
  */
 typedef enum
 {
@@ -40,26 +40,5 @@ G_DECLARE_FINAL_TYPE (EbbReplicateOptions, ebb_replicate_options, EBB, REPLICATE
 
 EBB_AVAILABLE_IN_ALL
 EbbReplicateOptions *ebb_replicate_options_new (void);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_replicate_options_get_bucket_bytes (EbbReplicateOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_replicate_options_set_bucket_bytes (EbbReplicateOptions *self,
-                                             guint64 bucket_bytes);
-
-EBB_AVAILABLE_IN_ALL
-EbbUnusedParameters ebb_replicate_options_get_unused_parameters (EbbReplicateOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_replicate_options_set_unused_parameters (EbbReplicateOptions *self,
-                                                  EbbUnusedParameters unused_parameters);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_replicate_options_get_broadcast (EbbReplicateOptions *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_replicate_options_set_broadcast (EbbReplicateOptions *self,
-                                          gboolean broadcast);
 
 G_END_DECLS

@@ -245,8 +245,7 @@ replica_new (EbbModule *module,
   self->base.funcs = &owner_funcs;
   self->ref_count = 1;
   self->group = g_object_ref (group);
-  self->bucket_bytes = ebb_replicate_options_get_bucket_bytes (options);
-  self->unused_parameters = ebb_replicate_options_get_unused_parameters (options);
+  g_object_get (options, "bucket-bytes", &self->bucket_bytes, "unused-parameters", &self->unused_parameters, NULL);
   self->by_parameter = g_hash_table_new (NULL, NULL);
   self->buckets = g_array_new (FALSE, FALSE, sizeof (EbbReplicaBucket));
   for (guint i = 0; i < n; i++)
@@ -375,6 +374,7 @@ ebb_replicate (EbbModule *module,
 {
   g_autoptr (EbbReplicateOptions) used = NULL;
   g_autoptr (GError) failure = NULL;
+  gboolean broadcast;
   EbbReplica *self;
 
   g_return_val_if_fail (module == NULL || EBB_IS_MODULE (module), NULL);
@@ -384,9 +384,10 @@ ebb_replicate (EbbModule *module,
   if (!EBB_MAY_BEGIN (error, module))
     return NULL;
   used = options != NULL ? g_object_ref (options) : ebb_replicate_options_new ();
+  g_object_get (used, "broadcast", &broadcast, NULL);
   self = replica_new (module, group != NULL ? group : ebb_process_group_get_default (), used);
   check_parameters (module, self, &failure);
-  if (!begin_with_the_same (module, self, ebb_replicate_options_get_broadcast (used), failure, error))
+  if (!begin_with_the_same (module, self, broadcast, failure, error))
     {
       ebb_replica_unref (self);
       return NULL;

@@ -243,16 +243,14 @@ take_options (EbbShardUnit *self,
               EbbFullyShardOptions *options)
 {
   EbbDType dtype;
-  EbbProcessGroup *replicas = ebb_fully_shard_options_get_replicate_group (options);
+  g_autoptr (EbbProcessGroup) replicas = NULL;
 
-  self->reshard = ebb_fully_shard_options_get_reshard_after_forward (options);
-  self->prefetch = ebb_fully_shard_options_get_prefetch (options);
-  self->offload = ebb_fully_shard_options_get_offload (options);
-  self->predivide = ebb_fully_shard_options_get_predivide_factor (options);
+  g_object_get (options, "reshard-after-forward", &self->reshard, "prefetch", &self->prefetch, "offload",
+                &self->offload, "predivide-factor", &self->predivide, "replicate-group", &replicas, NULL);
   self->lowers = ebb_fully_shard_options_get_compute_dtype (options, &self->compute_dtype);
   self->reduce_dtype = ebb_fully_shard_options_get_reduce_dtype (options, &dtype) ? (int) dtype : -1;
   if (replicas != NULL && ebb_process_group_get_size (replicas) > 1)
-    self->replicas = g_object_ref (replicas);
+    self->replicas = g_steal_pointer (&replicas);
 }
 
 static gboolean
@@ -261,14 +259,15 @@ shard_parameters (EbbShardUnit *self,
                   EbbFullyShardOptions *options,
                   GError **error)
 {
-  const gboolean flatten = ebb_fully_shard_options_get_flatten (options);
+  gboolean flatten, synchronize_weights;
   g_autoptr (EbbAgreeTensors) state = NULL;
   g_autoptr (GError) failure = NULL;
 
+  g_object_get (options, "flatten", &flatten, "synchronize-weights", &synchronize_weights, NULL);
   take_parameters (self, module, flatten, &failure);
   state = get_state (self, module);
   if (!check_ranks (self, state, flatten, failure, error)
-      || (ebb_fully_shard_options_get_synchronize_weights (options) && !synchronize (self, state, error)))
+      || (synchronize_weights && !synchronize (self, state, error)))
     return FALSE;
   lay_out (self, flatten);
   for (guint i = 0; i < self->n_entries; i++)

@@ -154,11 +154,14 @@ function _init() {
     const shardOptions = (caller, given) => {
         const options = Ebb.FullyShardOptions.new();
         for (const [name, value] of Object.entries(given)) {
-            if (typeof options[`set_${name}`] !== 'function')
+            if (!(name in options) && typeof options[`set_${name}`] !== 'function')
                 throw new TypeError(`${caller} has no option ${name}`);
             if (name === 'reshard_after_forward' && !Object.hasOwn(reshard, value))
                 throw new TypeError(`${name}: ${_show(value)}: must be 'auto', 'always', 'never', true or false`);
-            options[`set_${name}`](name === 'reshard_after_forward' ? reshard[value] : value);
+            if (name in options)
+                options[name] = name === 'reshard_after_forward' ? reshard[value] : value;
+            else
+                options[`set_${name}`](value);
         }
         return options;
     };
@@ -207,9 +210,7 @@ function _init() {
             if (typeof value !== 'boolean')
                 throw new TypeError(`parallelize: ${name} is ${_show(value)}: it must be true or false`);
         }
-        const made = new Ebb.ParallelOptions(others);
-        made.set_plan(toPlan(plan));
-        return parallelize(module, group, made);
+        return parallelize(module, group, new Ebb.ParallelOptions({...others, plan: toPlan(plan)}));
     };
     // OSLO's and Megatron's: the configuration may be an object, JSON text or the path of a file.
     const initialize = Ebb.initialize;
@@ -481,10 +482,10 @@ function _checkpointOptions(Ebb, caller, given) {
     for (const name of switches.filter(each => given[each] !== undefined)) {
         if (typeof given[name] !== 'boolean')
             throw new TypeError(`${name}: ${_show(given[name])}: must be true or false`);
-        options[`set_${name}`](given[name]);
+        options[name] = given[name];
     }
     if (given.determinism_check !== undefined)
-        options.set_determinism_check(_determinismCheck(Ebb, given.determinism_check));
+        options.determinism_check = _determinismCheck(Ebb, given.determinism_check);
     _setPolicy(options, given.policy ?? null);
     if ((given.store ?? null) !== null)
         _setStore(Ebb, options, given.store, given.offload_to_cpu);

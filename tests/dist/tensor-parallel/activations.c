@@ -70,7 +70,7 @@ divide (EbbModule *model,
   g_autoptr (EbbModule) same = NULL;
   gboolean by_tokens = strategy == SEQUENCE_PARALLEL || strategy == SELECTIVE || strategy == FULL_SEQUENCE_PARALLEL;
 
-  ebb_parallel_options_set_sequence_parallel (options, by_tokens);
+  g_object_set (options, "sequence-parallel", by_tokens, NULL);
   same = ebb_parallelize (model, group, options, error);
   return same != NULL;
 }

@@ -81,7 +81,7 @@ run_begin (EbbProcessGroup *group, gpointer user_data, GError **error)
   ebb_generator_set_state (ebb_generator_get_default (), 30 + rank * (self->differs_in_seed ? 100 : 0), 7);
   if (self->begins_seeded)
     g_assert_true (ebb_generator_tracker_add (tracker, EBB_MODEL_PARALLEL_RNG, 70 + rank, error));
-  ebb_parallel_options_set_synchronize_weights (options, self->synchronizes);
+  g_object_set (options, "synchronize-weights", self->synchronizes, NULL);
   same = ebb_parallelize (model, group, options, &local);
   if (self->words[0] != NULL)
     {

@@ -54,7 +54,7 @@ make_options (const Expected *expected,
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
   if (expected->way == FULL_WITHOUT_EARLY_STOP)
-    ebb_checkpoint_options_set_early_stop (options, FALSE);
+    g_object_set (options, "early-stop", FALSE, NULL);
   if (expected->way == SELECTIVE)
     ebb_checkpoint_options_set_policy_selective (options);
   if (expected->way == CORE_ATTENTION)

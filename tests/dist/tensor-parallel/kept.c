@@ -326,7 +326,7 @@ checkpoint_layer (EbbProcessGroup *group,
   g_auto (Outcome) with_early_stop = { 0 };
   g_auto (Outcome) without = { 0 };
 
-  ebb_checkpoint_options_set_early_stop (late, FALSE);
+  g_object_set (late, "early-stop", FALSE, NULL);
   if (!train (group, way, NULL, &plain, error) || !train (group, way, early, &with_early_stop, error)
       || !train (group, way, late, &without, error))
     return FALSE;

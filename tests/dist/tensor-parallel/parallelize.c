@@ -92,8 +92,7 @@ make_tree_options (gboolean sequence_parallel)
   g_assert_true (ebb_parallel_plan_add (plan, "0.*.1", EBB_PARALLEL_STYLE_COLUMN, NULL));
   g_assert_true (ebb_parallel_plan_add (plan, "0.*.3", EBB_PARALLEL_STYLE_ROW, NULL));
   g_assert_true (ebb_parallel_plan_add (plan, "1", EBB_PARALLEL_STYLE_COLUMN_GATHERED, NULL));
-  ebb_parallel_options_set_plan (options, plan);
-  ebb_parallel_options_set_sequence_parallel (options, sequence_parallel);
+  g_object_set (options, "plan", plan, "sequence-parallel", sequence_parallel, NULL);
   return options;
 }
 
@@ -223,7 +222,7 @@ make_planned (EbbParallelOptions *options, const char *pattern, EbbParallelStyle
   g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
 
   g_assert_true (ebb_parallel_plan_add (plan, pattern, style, error));
-  ebb_parallel_options_set_plan (options, plan);
+  g_object_set (options, "plan", plan, NULL);
   return make_tree (error);
 }
 
@@ -250,7 +249,7 @@ make_empty_plan (EbbProcessGroup *group, EbbParallelOptions *options, GError **e
 {
   g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
 
-  ebb_parallel_options_set_plan (options, plan);
+  g_object_set (options, "plan", plan, NULL);
   return make_tree (error);
 }
 
@@ -261,7 +260,7 @@ make_contradiction (EbbProcessGroup *group, EbbParallelOptions *options, GError 
 
   ebb_parallel_plan_add (plan, "0.*.1", EBB_PARALLEL_STYLE_COLUMN, NULL);
   ebb_parallel_plan_add (plan, "0.0.1", EBB_PARALLEL_STYLE_ROW, NULL);
-  ebb_parallel_options_set_plan (options, plan);
+  g_object_set (options, "plan", plan, NULL);
   return make_tree (error);
 }
 
@@ -272,7 +271,7 @@ make_joined_column (EbbProcessGroup *group, EbbParallelOptions *options, GError 
 
   ebb_parallel_plan_add (plan, "h.*.attn.c_attn", EBB_PARALLEL_STYLE_COLUMN, NULL);
   ebb_parallel_plan_add (plan, "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
-  ebb_parallel_options_set_plan (options, plan);
+  g_object_set (options, "plan", plan, NULL);
   return make_gpt (group, options, error);
 }
 
@@ -284,14 +283,14 @@ make_implied_odd_heads (EbbProcessGroup *group, EbbParallelOptions *options, GEr
 
   ebb_parallel_plan_add (plan, "h.*.attn.c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV, NULL);
   ebb_parallel_plan_add (plan, "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
-  ebb_parallel_options_set_plan (options, plan);
+  g_object_set (options, "plan", plan, NULL);
   return make_odd_heads (group, options, error);
 }
 
 static EbbModule *
 make_without_stack (EbbProcessGroup *group, EbbParallelOptions *options, GError **error)
 {
-  ebb_parallel_options_set_sequence_parallel (options, TRUE);
+  g_object_set (options, "sequence-parallel", TRUE, NULL);
   return make_planned (options, "0.*.1", EBB_PARALLEL_STYLE_COLUMN, error);
 }
 
@@ -303,8 +302,7 @@ make_whole_inside (EbbProcessGroup *group, EbbParallelOptions *options, GError *
 
   ebb_parallel_plan_add (plan, "0", EBB_PARALLEL_STYLE_SEQUENCE, NULL);
   ebb_parallel_plan_add (plan, "1", EBB_PARALLEL_STYLE_COLUMN_GATHERED, NULL);
-  ebb_parallel_options_set_plan (options, plan);
-  ebb_parallel_options_set_sequence_parallel (options, TRUE);
+  g_object_set (options, "plan", plan, "sequence-parallel", TRUE, NULL);
   return make_tree (error);
 }
 

@@ -167,7 +167,7 @@ run_on_rank (EbbProcessGroup *group,
 
   ebb_partitioned_store_set_check (test_partitioned (store), fault->check);
   if (fault->checks_determinism)
-    ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+    g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   model = test_partition_model_new (options);
   ok = fault->act (group, model, store, &local);
   g_assert_true (ok == (local == NULL));

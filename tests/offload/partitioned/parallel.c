@@ -32,7 +32,7 @@ checkpoint_blocks (const TestParallel *self,
 
   ebb_checkpoint_options_set_store (options, store);
   if (keeping->checks_values)
-    ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+    g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, options, error);
 }
 

@@ -90,7 +90,7 @@ what_is_recomputed_is_a_phase (void)
       g_autoptr (EbbTensor) x = test_randn (2, 2, 4, TEST_PROFILE_WIDTH, -1);
       g_autoptr (EbbProfiler) profiler = NULL;
 
-      ebb_checkpoint_options_set_early_stop (options, early_stop);
+      g_object_set (options, "early-stop", early_stop, NULL);
       blocks = test_profile_blocks_new (options);
       profiler = test_profile_new (blocks, x);
       /* Four products a block; what the last one and the sum after it give, backward does not need. */

@@ -56,8 +56,7 @@ run (Change change,
   g_autoptr (EbbTensor) loss = NULL;
 
   ebb_tensor_set_requires_grad (x, TRUE, NULL);
-  ebb_checkpoint_options_set_determinism_check (options, check);
-  ebb_checkpoint_options_set_early_stop (options, FALSE);
+  g_object_set (options, "determinism-check", check, "early-stop", FALSE, NULL);
   result = ebb_checkpoint (wander, &plan, NULL, args, options, error);
   g_assert_nonnull (result);
   y = ebb_args_get_tensor (result, 0);
@@ -162,8 +161,7 @@ each_element_is_compared (gconstpointer data)
       g_autoptr (GError) error = NULL;
 
       ebb_tensor_set_requires_grad (x, TRUE, NULL);
-      ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
-      ebb_checkpoint_options_set_early_stop (options, FALSE);
+      g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, "early-stop", FALSE, NULL);
       result = ebb_checkpoint (change_one_element, &elements, NULL, args, options, &error);
       g_assert_no_error (error);
       y = ebb_args_get_tensor (result, 0);
@@ -202,7 +200,7 @@ change_between (EbbTensor *x,
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbTensor) loss = NULL;
 
-  ebb_checkpoint_options_set_determinism_check (options, check);
+  g_object_set (options, "determinism-check", check, NULL);
   result = ebb_checkpoint (add_found, other, NULL, args, options, error);
   g_assert_nonnull (result);
   y = ebb_args_get_tensor (result, 0);
@@ -287,7 +285,7 @@ train_with_forgetful_store (EbbModule *model,
   g_autoptr (EbbTensor) y = NULL;
   g_autoptr (EbbTensor) loss = NULL;
 
-  ebb_checkpoint_options_set_determinism_check (options, check);
+  g_object_set (options, "determinism-check", check, NULL);
   ebb_checkpoint_options_set_store (options, store);
   while (ebb_checkpoint_unwrap (wrapped))
     ;
@@ -451,7 +449,7 @@ assert_kept_result_is_refused (EbbCheckpointFunc func)
   g_autoptr (EbbTensor) loss = NULL;
 
   ebb_checkpoint_options_set_policy (options, keep_all, NULL, NULL);
-  ebb_checkpoint_options_set_early_stop (options, FALSE);
+  g_object_set (options, "early-stop", FALSE, NULL);
   result = ebb_checkpoint (func, &changing, NULL, args, options, &error);
   z = ebb_args_get_tensor (result, 0);
   loss = test_loss (z);
@@ -481,7 +479,7 @@ smaller_tensor_is_refused_without_checks (void)
   g_autoptr (EbbTensor) z = NULL;
   g_autoptr (EbbTensor) loss = NULL;
 
-  ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_NONE);
+  g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_NONE, NULL);
   result = ebb_checkpoint (shrink, &calls, NULL, args, options, &error);
   z = ebb_args_get_tensor (result, 0);
   loss = test_loss (z);

@@ -167,9 +167,9 @@ without_early_stop_all_run_again (void)
 {
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
-  g_assert_true (ebb_checkpoint_options_get_early_stop (options));
-  ebb_checkpoint_options_set_early_stop (options, FALSE);
-  g_assert_false (ebb_checkpoint_options_get_early_stop (options));
+  g_assert_true (test_get_flag (options, "early-stop"));
+  g_object_set (options, "early-stop", FALSE, NULL);
+  g_assert_false (test_get_flag (options, "early-stop"));
   assert_ops (end_idly, options, 1, "sin exp add mul_scalar neg ");
   assert_ops (end_with_product, options, 1, "sin matmul ");
   assert_ops (need_the_last, options, 1, "sin tanh ");
@@ -223,7 +223,7 @@ kept_results_do_not_run_again (void)
   assert_ops (give_each_step, options, 1, "");
   assert_ops (give_each_step, options, 2, "exp ");
   assert_ops (give_each_step, options, 8, "exp sigmoid sqrt ");
-  ebb_checkpoint_options_set_early_stop (options, FALSE);
+  g_object_set (options, "early-stop", FALSE, NULL);
   assert_ops (give_each_step, options, 1, "exp sigmoid sqrt ");
 }
 

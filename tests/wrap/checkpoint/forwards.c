@@ -340,8 +340,7 @@ forward_gives_the_same (const TestMode *mode, gconstpointer data)
         g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
         g_autoptr (TestOutcome) wrapped = NULL;
 
-        ebb_checkpoint_options_set_early_stop (options, early_stop);
-        ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+        g_object_set (options, "early-stop", early_stop, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
         if (way & 1)
           test_wrap_leaves (module, options);
         if (way & 2)

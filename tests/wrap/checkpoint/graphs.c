@@ -100,8 +100,7 @@ wrappers_of_other_kinds_nest (const TestMode *mode)
           g_autoptr (EbbCheckpointOptions) options = of[i] == 2 ? ebb_checkpoint_options_new_selective ()
                                                                 : ebb_checkpoint_options_new ();
 
-          ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
-          ebb_checkpoint_options_set_early_stop (options, i == 0);
+          g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, "early-stop", i == 0, NULL);
           if (of[i] != 0)
             test_wrap (i == 0 ? block : model, options);
         }
@@ -261,7 +260,7 @@ retained_graphs_are_gone_through_again (const TestMode *mode)
       g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
       TestOutcome *outcomes[2];
 
-      ebb_checkpoint_options_set_retain_recomputed (options, retain);
+      g_object_set (options, "retain-recomputed", retain, NULL);
       for (guint wrapped = 0; wrapped < 2; wrapped++)
         {
           g_autoptr (EbbTensor) y = NULL;
@@ -302,7 +301,7 @@ kept_after_backward (gboolean retain_recomputed, gboolean retain_graph)
   g_autoptr (EbbMemoryStats) stats = NULL;
   EbbTensor *loss;
 
-  ebb_checkpoint_options_set_retain_recomputed (options, retain_recomputed);
+  g_object_set (options, "retain-recomputed", retain_recomputed, NULL);
   y = test_forward1 (test_wrap (pair.model, options), x);
   loss = test_loss (y);
   g_assert_true (ebb_backward (&loss, 1, NULL, 0, NULL, 0, retain_graph, NULL));

@@ -47,10 +47,9 @@ options_of (guint bits)
   EbbCheckpointOptions *options = bits & 2 ? ebb_checkpoint_options_new_selective () : ebb_checkpoint_options_new ();
   g_autoptr (EbbSavedTensorHooks) store = bits & 16 ? test_disk_store_new (NULL) : NULL;
 
-  ebb_checkpoint_options_set_early_stop (options, !(bits & 1));
-  ebb_checkpoint_options_set_retain_recomputed (options, (bits & 4) != 0);
+  g_object_set (options, "early-stop", !(bits & 1), "retain-recomputed", (bits & 4) != 0, NULL);
   if (bits & 8)
-    ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+    g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   ebb_checkpoint_options_set_store (options, store);
   return options;
 }

@@ -39,7 +39,7 @@ make_options (SetPolicy set)
 {
   EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
 
-  ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+  g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   if (set != NULL)
     set (options);
   return options;
@@ -200,7 +200,7 @@ test_policies_are_bitwise_equal (gconstpointer data)
           {
             g_autoptr (EbbCheckpointOptions) options = make_options (policies[i]);
 
-            ebb_checkpoint_options_set_early_stop (options, !stays);
+            g_object_set (options, "early-stop", !stays, NULL);
             if (with_uniform)
               g_assert_true (ebb_checkpoint_wrap_uniform (h, 2, options, NULL));
             wrap_blocks (gpt, options);

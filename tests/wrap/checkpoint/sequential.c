@@ -201,7 +201,7 @@ test_any_arguments_and_results_pass (void)
       g_autoptr (EbbTensor) y = NULL;
       g_autoptr (EbbTensor) loss = NULL;
 
-      ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+      g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
       result = ebb_checkpoint_sequential_full (sequence, n, args, options, &error);
       g_assert_no_error (error);
       test_assert_args_equal (result, plain);

@@ -34,7 +34,7 @@ strict_options (void)
 {
   EbbCheckpointOptions *options = ebb_checkpoint_options_new ();
 
-  ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+  g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   return options;
 }
 

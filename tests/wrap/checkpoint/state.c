@@ -141,8 +141,8 @@ without_preserving_another_mask_is_drawn (void)
   g_autoptr (TestOutcome) plain = test_train1 (mlp, x);
   g_autoptr (TestOutcome) wrapped = NULL;
 
-  ebb_checkpoint_options_set_preserve_rng_state (options, FALSE);
-  g_assert_false (ebb_checkpoint_options_get_preserve_rng_state (options));
+  g_object_set (options, "preserve-rng-state", FALSE, NULL);
+  g_assert_false (test_get_flag (options, "preserve-rng-state"));
   wrapped = test_train1 (test_wrap (mlp, options), x);
   test_assert_other_outcome (plain, wrapped);
   g_assert_cmpuint (wrapped->offset, >, plain->offset); /* it goes on from where the forward had ended */
@@ -345,7 +345,7 @@ all_is_put_back_on_error (void)
         guint64 offset;
         TestState before;
 
-        ebb_checkpoint_options_set_preserve_rng_state (options, preserve);
+        g_object_set (options, "preserve-rng-state", preserve, NULL);
         test_wrap (module, options);
         if (fail > 0)
           {

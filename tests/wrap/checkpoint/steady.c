@@ -110,7 +110,7 @@ set_up (Training *self)
   g_assert_no_error (error);
   ebb_checkpoint_options_set_policy (inner, keep_every_third, self, NULL);
   ebb_checkpoint_options_set_recompute_func (inner, recompute_begins, self, NULL);
-  ebb_checkpoint_options_set_determinism_check (outer, EBB_DETERMINISM_CHECK_VALUES);
+  g_object_set (outer, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   ebb_checkpoint_wrap_each (self->model, EBB_TYPE_TRANSFORMER_BLOCK, inner, &error);
   ebb_checkpoint_wrap_each (self->model, EBB_TYPE_MLP, outer, &error);
   g_object_unref (ebb_checkpoint_wrapper (self->model, outer, &error));

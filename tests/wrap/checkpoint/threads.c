@@ -46,7 +46,7 @@ two_threads_do_what_each_does_alone (gconstpointer data)
   const TestSide sides[] = { { 5, test_device (), 25, make_model, &wrappings[0] },
                              { 6, test_device (), 25, make_model, &wrappings[1] } };
 
-  ebb_checkpoint_options_set_determinism_check (full, EBB_DETERMINISM_CHECK_VALUES);
+  g_object_set (full, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   if (data != NULL)
     {
       g_autoptr (EbbSavedTensorHooks) store = test_disk_store_new (folder);

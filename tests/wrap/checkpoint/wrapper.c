@@ -13,7 +13,7 @@ checked_options (gboolean selective)
 {
   EbbCheckpointOptions *options = selective ? ebb_checkpoint_options_new_selective () : ebb_checkpoint_options_new ();
 
-  ebb_checkpoint_options_set_determinism_check (options, EBB_DETERMINISM_CHECK_VALUES);
+  g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   return options;
 }
 

@@ -302,7 +302,7 @@ new_parallel (EbbProcessGroup *group, gboolean sequence_parallel)
   g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
   g_autoptr (GError) error = NULL;
 
-  ebb_parallel_options_set_sequence_parallel (options, sequence_parallel);
+  g_object_set (options, "sequence-parallel", sequence_parallel, NULL);
   g_object_unref (ebb_parallelize (model, group, options, &error));
   g_assert_no_error (error);
   g_assert_true (ebb_model_parallel_manual_seed (7, G_OBJECT (group), &error));

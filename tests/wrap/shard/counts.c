@@ -68,7 +68,7 @@ make_sharded (EbbProcessGroup *group,
   g_autoptr (GError) error = NULL;
   EbbModule *gpt = test_gpt_step_model (n_layers, 0.1);
 
-  ebb_fully_shard_options_set_reshard_after_forward (options, reshard);
+  g_object_set (options, "reshard-after-forward", reshard, NULL);
   if (nesting == SHARD_OUTSIDE)
     checkpoint_blocks (gpt);
   ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, &error);
@@ -309,7 +309,7 @@ check_frozen_units (EbbProcessGroup *group,
 
             ebb_module_set_requires_grad (block, FALSE, error);
           }
-        ebb_fully_shard_options_set_flatten (options, flatten);
+        g_object_set (options, "flatten", flatten, NULL);
         ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, error);
         g_assert_no_error (*error);
         ebb_process_group_reset_counters (group);

@@ -84,11 +84,8 @@ shard (EbbModule *gpt,
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
   g_autoptr (EbbMesh) mesh = NULL;
 
-  ebb_fully_shard_options_set_reshard_after_forward (options, way->reshard);
-  ebb_fully_shard_options_set_flatten (options, way->flatten);
-  ebb_fully_shard_options_set_prefetch (options, !way->no_prefetch);
-  ebb_fully_shard_options_set_predivide_factor (options, way->predivide);
-  ebb_fully_shard_options_set_offload (options, way->offload);
+  g_object_set (options, "reshard-after-forward", way->reshard, "flatten", way->flatten, "prefetch", !way->no_prefetch,
+                "predivide-factor", (double) way->predivide, "offload", way->offload, NULL);
   if (!set_dtypes (options, way, error) || (way->nesting == INSIDE && !checkpoint (gpt, FALSE, error)))
     return FALSE;
   if (way->hybrid)
@@ -98,7 +95,7 @@ shard (EbbModule *gpt,
       mesh = ebb_mesh_new (group, names, sizes, 2, error);
       if (mesh == NULL)
         return FALSE;
-      ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+      g_object_set (options, "replicate-group", ebb_mesh_get_group (mesh, "data"), NULL);
       group = ebb_mesh_get_group (mesh, "shard");
     }
   if (way->root_alone)

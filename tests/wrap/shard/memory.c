@@ -65,8 +65,7 @@ shard (EbbModule *gpt,
   g_autoptr (EbbFullyShardOptions) options = ebb_fully_shard_options_new ();
   g_autoptr (GError) error = NULL;
 
-  ebb_fully_shard_options_set_reshard_after_forward (options, reshard);
-  ebb_fully_shard_options_set_flatten (options, flatten);
+  g_object_set (options, "reshard-after-forward", reshard, "flatten", flatten, NULL);
   ebb_fully_shard_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, group, options, &error);
   g_assert_no_error (error);
 }

@@ -226,8 +226,7 @@ check_unused (EbbProcessGroup *group,
   g_autofree EbbTensor **parameters = NULL;
   guint n;
 
-  ebb_fully_shard_options_set_flatten (keeps, FALSE);
-  ebb_fully_shard_options_set_reshard_after_forward (keeps, EBB_RESHARD_NEVER);
+  g_object_set (keeps, "flatten", FALSE, "reshard-after-forward", EBB_RESHARD_NEVER, NULL);
   test_shard_children_with (routed, group, keeps);
   test_shard (one, group, FALSE);
   test_shard_children (still, group, FALSE);
@@ -273,9 +272,9 @@ check_unused_on_a_replica (EbbProcessGroup *group,
   EbbModule *const both[] = { sharded, replicated };
   double norms[2];
 
-  ebb_fully_shard_options_set_reshard_after_forward (options, EBB_RESHARD_NEVER);
+  g_object_set (options, "reshard-after-forward", EBB_RESHARD_NEVER, NULL);
   test_shard_children_with (sharded, group, options);
-  ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+  g_object_set (options, "replicate-group", ebb_mesh_get_group (mesh, "data"), NULL);
   test_shard_children_with (replicated, ebb_mesh_get_group (mesh, "shard"), options);
   for (guint i = 0; i < 2; i++)
     {
@@ -472,10 +471,9 @@ check_means (EbbProcessGroup *group,
       g_autoptr (EbbOptimizer) optimizer = ebb_sgd_new (units, 1, error);
       g_autoptr (EbbOptimizer) whole_optimizer = ebb_sgd_new (whole, 1, error);
 
-      ebb_fully_shard_options_set_predivide_factor (options, divides ? 3 : 0);
-      ebb_fully_shard_options_set_flatten (options, flatten);
+      g_object_set (options, "predivide-factor", (double) (divides ? 3 : 0), "flatten", flatten, NULL);
       if (hybrid)
-        ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+        g_object_set (options, "replicate-group", ebb_mesh_get_group (mesh, "data"), NULL);
       test_shard_children_with (units, shards, options);
       test_shard_step (whole, NULL);
       test_shard_step (units, group);

@@ -27,7 +27,7 @@ check_hybrid_refusal (EbbProcessGroup *group,
   g_autoptr (EbbModule) sharded = NULL;
   g_autoptr (GError) failure = NULL;
 
-  ebb_fully_shard_options_set_replicate_group (options, ebb_mesh_get_group (mesh, "data"));
+  g_object_set (options, "replicate-group", ebb_mesh_get_group (mesh, "data"), NULL);
   if (ebb_process_group_get_rank (group) == 1)
     test_shard_step (module, NULL);
   g_assert_null (ebb_fully_shard (module, ebb_mesh_get_group (mesh, "shard"), options, &failure));

@@ -19,7 +19,7 @@ make_options (const How *how)
   EbbReplicateOptions *options = ebb_replicate_options_new ();
 
   if (how->bucket_bytes > 0)
-    ebb_replicate_options_set_bucket_bytes (options, how->bucket_bytes);
+    g_object_set (options, "bucket-bytes", (guint64) how->bucket_bytes, NULL);
   return options;
 }
 

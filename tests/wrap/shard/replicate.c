@@ -13,7 +13,7 @@ replicate (EbbModule *module, EbbProcessGroup *group, gboolean zeros, GError **e
   g_autoptr (EbbModule) same = NULL;
 
   if (zeros)
-    ebb_replicate_options_set_unused_parameters (options, EBB_UNUSED_PARAMETERS_ZERO);
+    g_object_set (options, "unused-parameters", EBB_UNUSED_PARAMETERS_ZERO, NULL);
   same = ebb_replicate (module, group, options, error);
   g_assert_true (same == NULL || same == module);
   return same != NULL;
@@ -409,7 +409,7 @@ fill_buckets (EbbProcessGroup *group, gpointer data, GError **error)
       g_autoptr (EbbModule) module = two_gains_new (3);
       g_autoptr (EbbModule) same = NULL;
 
-      ebb_replicate_options_set_bucket_bytes (options, cases[i].bytes);
+      g_object_set (options, "bucket-bytes", (guint64) cases[i].bytes, NULL);
       same = ebb_replicate (module, group, options, error);
       if (same == NULL)
         return FALSE;
@@ -611,7 +611,7 @@ refuse_buffer (EbbProcessGroup *group, gpointer data, GError **error)
   g_clear_error (&local);
   g_assert_null (ebb_fully_shard (module, group, NULL, &local));
   test_assert_error (local, EBB_ERROR_NOT_SUPPORTED, "buffer scale is not contiguous");
-  ebb_replicate_options_set_broadcast (options, FALSE);
+  g_object_set (options, "broadcast", FALSE, NULL);
   same = ebb_replicate (module, group, options, error);
   return same != NULL;
 }

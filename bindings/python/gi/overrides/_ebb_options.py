@@ -1,80 +1,77 @@
-"""The options of a checkpoint: what Python calls them, what each may be, and the policies."""
+"""The keywords that stand for the options of a C class, read from its properties; and the policies of checkpoints."""
 import inspect
 
 from gi.module import get_introspection_module
+from gi.overrides._ebb_check import check_property
 from gi.overrides._ebb_errors import call_back, guard
+from gi.repository import GObject
 
 Ebb = get_introspection_module("Ebb")
 
-DEFAULTS = {"offload_to_cpu": False, "preserve_rng_state": True, "determinism_check": "default", "early_stop": True,
-            "policy": None, "store": None, "retain_recomputed": False, "on_recompute": None, "synchronize": False,
-            "profile": False, "options": None}
-_SWITCHES = ("offload_to_cpu", "preserve_rng_state", "early_stop", "retain_recomputed", "synchronize", "profile")
+
+class Options:
+    """The keywords of functions that take options of a class: its properties, and more that a function sets.
+
+    setters: by name, what is called with the options and the value. converters: by the name of a property, what makes
+    a value that it takes of one that Python's users write.
+    """
+
+    def __init__(self, kind, setters=(), converters=()):
+        self.kind, self.setters, self.converters = kind, dict(setters), dict(converters)
+        self.specs = {spec.name.replace("-", "_"): spec for spec in kind.list_properties()}
+        self.defaults = {**{name: _get_default(spec) for name, spec in self.specs.items()},
+                         **dict.fromkeys([*self.setters, "options"])}
+
+    def show(self, function):
+        """Shows the options in the signature of a function that hands its keywords to make()."""
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                   for name, default in self.defaults.items() if name not in [p.name for p in named]]
+        function.__signature__ = signature.replace(parameters=named + options)
+        return function
+
+    def make(self, function, given):
+        """The C options for the keywords that a function, of that name, was given."""
+        for name in given:
+            if name not in self.defaults:
+                raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(self.defaults)}")
+        if given.get("options") is not None:
+            return self._take(function, given)
+        options = self.kind.new()
+        for name, value in given.items():
+            if name in self.specs:
+                value = self.converters[name](value) if name in self.converters else value
+                spec = self.specs[name]
+                options.set_property(spec.name, check_property(f"{function}(): {name}", spec, value))
+            elif value is not None:
+                self.setters[name](options, value)
+        return options
+
+    def _take(self, function, given):
+        if not isinstance(given["options"], self.kind):
+            raise TypeError(f"{function}(): options is {given['options']!r}: must be an Ebb.{self.kind.__name__}")
+        others = [name for name in given if name != "options"]
+        if others:
+            raise ValueError(f"{function}(): options and {others[0]}: options are all there is, leave one of both out")
+        return given["options"]
 
 
-def takes_options(function):
-    """Shows the options in the signature of a function that hands its keywords to make_options()."""
-    signature = inspect.signature(function)
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-               for name, default in DEFAULTS.items() if name not in [p.name for p in named]]
-    function.__signature__ = signature.replace(parameters=named + options)
-    return function
+def _get_default(spec):
+    if spec.value_type.is_a(GObject.TYPE_ENUM):
+        getattr(Ebb, spec.value_type.name.removeprefix("Ebb"))  # or the default would be of a class without names
+        return spec.default_value.value_nick
+    return None if spec.value_type.is_a(GObject.TYPE_OBJECT) or spec.value_type.is_a(GObject.TYPE_BOXED) \
+        else spec.default_value
 
 
-def make_options(function, given):
-    """The C options for the keywords that a function, of that name, was given."""
-    for name in given:
-        if name not in DEFAULTS:
-            raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(DEFAULTS)}")
-    values = {**DEFAULTS, **given}
-    if values["options"] is not None:
-        return _take_options(values["options"], given)
-    options = Ebb.CheckpointOptions.new()
-    for name in _SWITCHES:
-        if not isinstance(values[name], bool):
-            raise TypeError(f"{name}: {values[name]!r}: must be True or False")
-        getattr(options, f"set_{name}")(values[name])
-    options.set_determinism_check(_to_determinism_check(values["determinism_check"]))
-    if values["policy"] is not None:
-        _set_policy(options, values["policy"])
-    if values["store"] is not None:
-        _set_store(options, values["store"], values["offload_to_cpu"])
-    if values["on_recompute"] is not None:
-        _set_recompute_func(options, values["on_recompute"])
-    return options
+# -- checkpoints -------------------------------------------------------------------------------------------------------
 
-
-def _take_options(options, given):
-    if not isinstance(options, Ebb.CheckpointOptions):
-        raise TypeError(f"options: {options!r}: must be an Ebb.CheckpointOptions, as "
-                        "Ebb.checkpointing_get_options() gives them")
-    others = [name for name in given if name != "options"]
-    if others:
-        raise ValueError(f"options and {others[0]}: options are all there is, leave one of both out")
-    return options
-
-
-def _to_determinism_check(value):
-    if value is None:
-        return Ebb.DeterminismCheck.NONE
-    if isinstance(value, Ebb.DeterminismCheck):
-        return value
-    names = {"none": Ebb.DeterminismCheck.NONE, "default": Ebb.DeterminismCheck.DEFAULT,
-             "values": Ebb.DeterminismCheck.VALUES}
-    if isinstance(value, str) and value in names:
-        return names[value]
-    raise (ValueError if isinstance(value, str) else TypeError)(
-        f"determinism_check: {value!r}: must be \"none\", \"default\" or \"values\"")
-
-
-def _set_store(options, store, offload_to_cpu):
-    if not isinstance(store, Ebb.SavedTensorHooks):
+def _check_store(store):
+    if store is not None and not isinstance(store, Ebb.SavedTensorHooks):
         raise TypeError(f"store: {store!r}: must be an Ebb.SavedTensorHooks, as are Ebb.HostStore(), "
                         "Ebb.DiskStore(\"/tmp\"), Ebb.saved_tensor_hooks(pack, unpack) and objects of your own class")
-    if offload_to_cpu:
-        raise ValueError("store and offload_to_cpu=True: the inputs can go to one place only, leave one of both out")
-    options.set_store(store)
+    return store
 
 
 def _set_recompute_func(options, on_recompute):
@@ -89,7 +86,13 @@ def _set_recompute_func(options, on_recompute):
     options.set_recompute_func(lambda module, phase, *_: call_back(announce, module, phase))
 
 
-# -- policies ---------------------------------------------------------------------------------------------------------
+def make_options(function, given):
+    """The checkpoint options for keywords."""
+    if given.get("store") is not None and given.get("offload_to_cpu"):
+        _check_store(given["store"])
+        raise ValueError("store and offload_to_cpu=True: the inputs can go to one place only, leave one of both out")
+    return CHECKPOINT_OPTIONS.make(function, given)
+
 
 _named_policies = {
     "selective": Ebb.CheckpointOptions.set_policy_selective,
@@ -150,3 +153,9 @@ def _set_policy_function(options, policy):
 
 _set_policy_save_ops = guard(Ebb.CheckpointOptions.set_policy_save_ops)
 _set_policy_save_nth_product = guard(Ebb.CheckpointOptions.set_policy_save_nth_product)
+
+CHECKPOINT_OPTIONS = Options(
+    Ebb.CheckpointOptions, {"policy": _set_policy, "on_recompute": _set_recompute_func},
+    {"store": _check_store,
+     "determinism_check": lambda value: Ebb.DeterminismCheck.NONE if value is None else value})
+takes_options = CHECKPOINT_OPTIONS.show

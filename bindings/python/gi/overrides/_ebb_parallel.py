@@ -4,7 +4,7 @@ import json
 
 from gi.module import get_introspection_module
 from gi.overrides._ebb_errors import guard
-from gi.overrides._ebb_functions import choice
+from gi.overrides._ebb_options import Options
 from gi.overrides._ebb_tensor import to_dtype
 from gi.overrides._ebb_wrap import _check_module, _mode, picker
 
@@ -29,23 +29,19 @@ def _check(function, module, group):
                         "one")
 
 
-def replicate(module, group=None, *, bucket_bytes=25 << 20, unused_parameters="error", broadcast=True):
+_replicate_options = Options(Ebb.ReplicateOptions)
+
+
+@_replicate_options.show
+def replicate(module, group=None, **options):
     """Has the ranks of a group train a module together, each on its own data; returns the same module.
 
     group: None for Ebb.ProcessGroup.get_default(). bucket_bytes: how many bytes of gradients are reduced at once.
     unused_parameters: "error", or "zero" where some ranks may leave some out. broadcast: all ranks begin with the
-    weights of rank 0.
+    weights of rank 0. options: an Ebb.ReplicateOptions in place of all others.
     """
     _check("replicate", module, group)
-    if unused_parameters not in ("error", "zero"):
-        raise ValueError(f"replicate(): unused_parameters is {unused_parameters!r}: it must be \"error\" or \"zero\"")
-    if not isinstance(bucket_bytes, int) or isinstance(bucket_bytes, bool) or bucket_bytes < 1:
-        raise ValueError(f"replicate(): bucket_bytes is {bucket_bytes!r}: it must be an int of at least 1")
-    options = Ebb.ReplicateOptions.new()
-    options.set_bucket_bytes(bucket_bytes)
-    options.set_unused_parameters(getattr(Ebb.UnusedParameters, unused_parameters.upper()))
-    options.set_broadcast(bool(broadcast))
-    _replicate(module, group, options)
+    _replicate(module, group, _replicate_options.make("replicate", options))
     return module
 
 
@@ -56,35 +52,21 @@ _wrap_if, _auto_wrap = guard(Ebb.fully_shard_wrap_if), guard(Ebb.fully_shard_aut
 _set_compute_dtype = guard(Ebb.FullyShardOptions.set_compute_dtype)
 _set_reduce_dtype = guard(Ebb.FullyShardOptions.set_reduce_dtype)
 
-_SHARD_OPTIONS = ("reshard_after_forward", "flatten", "compute_dtype", "reduce_dtype", "predivide_factor", "offload",
-                  "replicate_group", "prefetch", "synchronize_weights")
-
 
 def _to_reshard(value):
     if isinstance(value, bool):
         return Ebb.Reshard.ALWAYS if value else Ebb.Reshard.NEVER
-    return choice(Ebb.Reshard, value)
+    return value
 
 
-def _make_shard_options(function, given):
-    if "options" in given:
-        if len(given) > 1:
-            raise ValueError(f"{function}(): options are all there is: leave the others out")
-        return given["options"]
-    options = Ebb.FullyShardOptions.new()
-    for name, value in given.items():
-        if name not in _SHARD_OPTIONS:
-            raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(_SHARD_OPTIONS)}")
-        if name == "reshard_after_forward":
-            options.set_reshard_after_forward(_to_reshard(value))
-        elif name in ("compute_dtype", "reduce_dtype"):
-            if value is not None:
-                (_set_compute_dtype if name == "compute_dtype" else _set_reduce_dtype)(options, to_dtype(value))
-        else:
-            getattr(options, f"set_{name}")(value)
-    return options
+_shard_options = Options(
+    Ebb.FullyShardOptions,
+    {"compute_dtype": lambda options, value: _set_compute_dtype(options, to_dtype(value)),
+     "reduce_dtype": lambda options, value: _set_reduce_dtype(options, to_dtype(value))},
+    {"reshard_after_forward": _to_reshard})
 
 
+@_shard_options.show
 def fully_shard(module, group=None, **options):
     """Each rank of the group keeps its part of the module's parameters; returns the same module.
 
@@ -96,16 +78,17 @@ def fully_shard(module, group=None, **options):
     options: an Ebb.FullyShardOptions in place of all others.
     """
     _check("fully_shard", module, group)
-    return _fully_shard(module, group, _make_shard_options("fully_shard", options))
+    return _fully_shard(module, group, _shard_options.make("fully_shard", options))
 
 
+@_shard_options.show
 def fully_shard_wrap_each(root, type_or_callable, group=None, **options):
     """Shards every module below root of a type, of one in a tuple, or for which a function is true, then root.
 
     Returns root. options: as of fully_shard().
     """
     _check("fully_shard_wrap_each", root, group)
-    made = _make_shard_options("fully_shard_wrap_each", options)
+    made = _shard_options.make("fully_shard_wrap_each", options)
     pick = picker("fully_shard_wrap_each", type_or_callable)
     if pick is None:
         _wrap_each(root, type_or_callable.__gtype__, group, made)
@@ -115,6 +98,7 @@ def fully_shard_wrap_each(root, type_or_callable, group=None, **options):
     return root
 
 
+@_shard_options.show
 def fully_shard_auto_wrap(root, min_parameters, group=None, force_leaf_modules=None, exclude_wrap_modules=None,
                           **options):
     """Shards what has at least so many parameters by itself, without those in units below it; returns root.
@@ -128,7 +112,7 @@ def fully_shard_auto_wrap(root, min_parameters, group=None, force_leaf_modules=N
     leaves = (Ebb.MultiHeadAttention,) if force_leaf_modules is None else force_leaf_modules
     excluded = (Ebb.ModuleList, Ebb.Embedding) if exclude_wrap_modules is None else exclude_wrap_modules
     _auto_wrap(root, min_parameters, [kind.__gtype__ for kind in leaves], [kind.__gtype__ for kind in excluded], group,
-               _make_shard_options("fully_shard_auto_wrap", options))
+               _shard_options.make("fully_shard_auto_wrap", options))
     return root
 
 

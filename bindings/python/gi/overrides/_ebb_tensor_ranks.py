@@ -7,6 +7,7 @@ from gi.overrides._ebb_checkpointing import to_json, to_mpu
 from gi.overrides._ebb_construct import add_attributes
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_functions import choice
+from gi.overrides._ebb_options import Options
 from gi.overrides._ebb_wrap import _check_module
 
 Ebb = get_introspection_module("Ebb")
@@ -64,26 +65,21 @@ def _to_plan(plan):
     return made
 
 
-def _check_flag(name, value):
-    if not isinstance(value, bool):
-        raise TypeError(f"parallelize(): {name} is {value!r}: it must be True or False")
-    return value
+_parallel_options = Options(Ebb.ParallelOptions, converters={"plan": _to_plan})
 
 
-def parallelize(module, group=None, *, sequence_parallel=False, plan=None, synchronize_weights=True):
+@_parallel_options.show
+def parallelize(module, group=None, **options):
     """Has the ranks of a group share the layers of a module, in place; returns the same module.
 
     group: None for Ebb.ProcessGroup.get_default(). sequence_parallel: they also share norms, dropout and what blocks
     hand on, by tokens. plan: which layers are divided, and how: an Ebb.ParallelPlan, or a dict of patterns of names and
     styles; None for that of an Ebb.Gpt or Ebb.Bert. synchronize_weights: all begin with the weights of rank 0.
+    options: an Ebb.ParallelOptions in place of all others.
     """
     _check_module("parallelize", "module", module)
     _check_group("parallelize", group)
-    options = Ebb.ParallelOptions.new()
-    options.set_sequence_parallel(_check_flag("sequence_parallel", sequence_parallel))
-    options.set_synchronize_weights(_check_flag("synchronize_weights", synchronize_weights))
-    options.set_plan(_to_plan(plan))
-    _parallelize(module, group, options)
+    _parallelize(module, group, _parallel_options.make("parallelize", options))
     return module
 
 

@@ -129,7 +129,7 @@ def checkpoint_wrapper(module, offload_to_cpu=False, maintain_forward_counter=Fa
     _check_module("checkpoint_wrapper", "module", module)
     for name, value in (("offload_to_cpu", offload_to_cpu), ("maintain_forward_counter", maintain_forward_counter)):
         if not isinstance(value, bool):
-            raise TypeError(f"{name}: {value!r}: must be True or False")
+            raise TypeError(f"checkpoint_wrapper(): {name} is {value!r}: must be True or False")
     if offload_to_cpu:
         options["offload_to_cpu"] = True
     _wrapper(module, make_options("checkpoint_wrapper", options))
