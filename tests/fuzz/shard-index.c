@@ -6,7 +6,7 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* The index of a sharded state: what is taken is written and read as the same, and each of its cuts can be used; now
+/* The index of a sharded state: what is taken is written and read as the same, and each of its slices can be used; now
  * and then the state is loaded by it. */
 
 static char *texts[3]; /* as objects without the head that has the checksum */
@@ -31,7 +31,7 @@ make_object (char *text)
 }
 
 static char *
-make_index (gboolean is_cut)
+make_index (gboolean is_split)
 {
   static const gint64 shape[] = { 6, 4 };
   g_autoptr (EbbShardIndex) index = ebb_shard_index_new (3, 4);
@@ -39,25 +39,24 @@ make_index (gboolean is_cut)
   for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
     {
       EbbShardFile table = (EbbShardFile) t;
-      EbbShardRecord *split = ebb_shard_index_add (index, table, "0.weight/exp_avg", EBB_DTYPE_F32, shape, 2);
+      EbbShardRecord *parted = ebb_shard_index_add (index, table, "0.weight/exp_avg", EBB_DTYPE_F32, shape, 2);
       EbbShardRecord *blocks = ebb_shard_index_add (index, table, "0.weight/absmax", EBB_DTYPE_U8, shape, 0);
       EbbShardRecord *other = ebb_shard_index_add (index, table, "1.weight", EBB_DTYPE_BF16, shape, 2);
 
-      split->n_steps = 5;
-      split->n_cut = is_cut ? 2 : 1;
-      split->cut_dim = is_cut;
+      parted->n_steps = 5;
+      parted->split = (EbbTensorSplit){ is_split, 1, is_split ? 2 : 1 };
       for (guint r = 0; r < 4; r++)
-        ebb_shard_record_add_part (split, r, is_cut ? r / 2 * 6 : r * 6, is_cut ? r / 2 * 6 + 6 : r * 6 + 6,
-                                   is_cut ? r % 2 : 0);
+        ebb_shard_record_add_range (parted, r, is_split ? r / 2 * 6 : r * 6, is_split ? r / 2 * 6 + 6 : r * 6 + 6,
+                                    is_split ? r % 2 : 0);
       blocks->per_rank = TRUE;
-      ebb_shard_record_add_part (blocks, 1, 0, 24, 0);
+      ebb_shard_record_add_range (blocks, 1, 0, 24, 0);
       g_free (other->stored_as);
       other->stored_as = g_strdup ("0.weight");
-      ebb_shard_record_add_part (other, 2, 0, 24, 0);
+      ebb_shard_record_add_range (other, 2, 0, 24, 0);
     }
   for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
     index->has_files[i] = TRUE;
-  if (is_cut)
+  if (is_split)
     {
       index->mesh = g_new (EbbShardCoordinates, 4);
       for (guint r = 0; r < 4; r++)
@@ -100,20 +99,18 @@ use (EbbShardIndex *index)
     for (guint i = 0; i < index->records[t]->len; i++)
       {
         const EbbShardRecord *record = g_ptr_array_index (index->records[t], i);
-        g_autofree guint8 *whole = g_malloc0 (4096);
-        g_autofree guint8 *part_data = g_malloc0 (4096);
-        EbbShardCut all;
+        g_autofree guint8 *full = g_malloc0 (4096);
+        g_autofree guint8 *slice_data = g_malloc0 (4096);
+        const EbbShardSlice all = ebb_shard_slice_all (record->n_elements);
 
         if (record->per_rank || record->n_elements > 4096)
           continue;
-        ebb_shard_cut_init_whole (&all, record->n_elements);
-        for (guint p = 0; p < record->parts->len; p++)
+        for (guint p = 0; p < record->ranges->len; p++)
           {
-            const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, p);
-            EbbShardCut cut;
+            const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, p);
+            const EbbShardSlice slice = ebb_shard_record_get_slice (record, range->index);
 
-            ebb_shard_record_get_cut (record, part->index, &cut);
-            ebb_shard_cut_copy (&cut, part->begin, part->end, part_data, &all, 0, record->n_elements, whole, 1);
+            ebb_shard_slice_copy (&slice, range->begin, range->end, slice_data, &all, 0, record->n_elements, full, 1);
           }
       }
   for (guint r = 0; r < MIN (index->n_ranks, 64); r++)

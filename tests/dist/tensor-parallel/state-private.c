@@ -5,8 +5,7 @@
 #include "support/tensors.h"
 #include "support/training.h"
 #include "tensor/autograd/parameter-owner-private.h"
-#include "wrap/shard/state/claims-private.h"
-#include "wrap/shard/place-private.h"
+#include "wrap/shard/state/state-private.h"
 
 #include <math.h>
 
@@ -90,7 +89,7 @@ cut (Model *self, guint i, EbbProcessGroup *ranks)
   g_autoptr (EbbTensor) part = NULL;
   g_autoptr (EbbTensor) moved = NULL;
   g_autoptr (GError) error = NULL;
-  EbbLocalShard place;
+  EbbLocalShard shard;
 
   *partition = (EbbPartition){
     .funcs = &partition_funcs,
@@ -103,15 +102,15 @@ cut (Model *self, guint i, EbbProcessGroup *ranks)
     .shape = { parameters[i].shape[0], parameters[i].shape[1] },
   };
   tensor->partition = partition;
-  ebb_local_shard_init (&place, tensor);
-  if (place.partition != NULL)
+  ebb_local_shard_init (&shard, tensor);
+  if (shard.ranks != NULL)
     {
-      gint64 shape[] = { place.shape[0], place.shape[1] };
+      gint64 shape[] = { shard.shape[0], shard.shape[1] };
 
-      shape[place.partition->dim] = ebb_shard_cut_count (&place.cut) * shape[place.partition->dim] / place.n_elements;
-      place.part_shape = shape;
-      place.end = ebb_shard_cut_count (&place.cut);
-      part = ebb_local_shard_slice (&place, whole, &error);
+      shape[shard.split.dim] = ebb_shard_slice_count (&shard.slice) * shape[shard.split.dim] / shard.n_elements;
+      shard.slice_shape = shape;
+      shard.end = ebb_shard_slice_count (&shard.slice);
+      part = ebb_local_shard_extract (&shard, whole, &error);
       g_assert_no_error (error);
       moved = ebb_to_device (part, tensor->storage->device, &error);
       ebb_tensor_swap_storage (tensor, moved);
@@ -167,12 +166,12 @@ set_gradients (Model *self, guint step)
               : test_randn (100 * step + i, parameters[i].shape[0], -1);
       g_autoptr (EbbTensor) part = NULL;
       g_autoptr (EbbTensor) own = NULL;
-      EbbLocalShard place;
+      EbbLocalShard shard;
 
-      ebb_local_shard_init (&place, self->tensors[i]);
-      part = ebb_local_shard_slice (&place, whole, &error);
+      ebb_local_shard_init (&shard, self->tensors[i]);
+      part = ebb_local_shard_extract (&shard, whole, &error);
       g_assert_no_error (error);
-      own = ebb_to_device (part, place.local->storage->device, &error);
+      own = ebb_to_device (part, shard.tensor->storage->device, &error);
       if (own == part)
         {
           ebb_tensor_unref (own);
@@ -490,7 +489,7 @@ test_8bit (void)
   g_clear_error (&error);
   it.n_tensor = 2;
   ebb_run_ranks (2, get_whole_8bit, &it, &error);
-  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "such a state has no whole");
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "there is no full state");
   test_remove_folder (folder);
 }
 

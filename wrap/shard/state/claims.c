@@ -1,72 +1,64 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/shard/state/claims-private.h"
+#include "wrap/shard/state/state-private.h"
 
-#include "nn/optim/optimizer-private.h"
 #include "dist/agree-private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Ranks exchange texts. The first line of each says where it is among the tensor-parallel ranks: the rank of the first
- * of these, and its own number among them. Each line after it is a range of a tensor that the rank holds. */
+/* Finds out which ranks hold the same elements, so that only the first of them saves these. Ranks exchange texts. The
+ * first line of each has the rank that is the first of its tensor-parallel ranks, and its own number among these. Each
+ * line after it is a range of a tensor that the rank holds. */
 
 static char *
 make_line (EbbShardFile table,
            const char *name,
-           const EbbLocalShard *place)
+           const EbbLocalShard *shard)
 {
-  return g_strdup_printf ("%u %u %" G_GINT64_FORMAT " %" G_GINT64_FORMAT " %s", (guint) table,
-                          place->partition != NULL ? place->partition->index : 0, place->begin, place->end, name);
+  return g_strdup_printf ("%u %u %" G_GINT64_FORMAT " %" G_GINT64_FORMAT " %s", (guint) table, shard->index,
+                          shard->begin, shard->end, name);
 }
 
 static void
 append_line (GString *text,
              EbbShardFile table,
              const char *name,
-             const EbbLocalShard *place)
+             const EbbLocalShard *shard)
 {
-  g_autofree char *line = make_line (table, name, place);
+  g_autofree char *line = make_line (table, name, shard);
 
-  if (place->begin < place->end)
+  if (shard->begin < shard->end)
     g_string_append_printf (text, "%s\n", line);
 }
 
-static void
+/* Returns the partition of one of the tensors; NULL: none is split over tensor-parallel ranks. */
+static const EbbPartition *
 append_lines (GString *text,
               GArray *entries,
               EbbOptimizer *optimizer)
 {
   EbbOptimizerPrivate *priv = optimizer != NULL ? ebb_optimizer_get_private (optimizer) : NULL;
+  const EbbPartition *partition = NULL;
 
   for (guint i = 0; entries != NULL && i < entries->len; i++)
     {
       const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
 
       if (entry->first == i)
-        append_line (text, EBB_SHARD_FILE_MODEL, entry->name, &entry->place);
+        append_line (text, EBB_SHARD_FILE_MODEL, entry->name, &entry->shard);
+      if (partition == NULL && entry->shard.ranks != NULL)
+        partition = entry->tensor->partition;
     }
   for (guint i = 0; priv != NULL && i < priv->n_slots; i++)
     {
-      EbbLocalShard place;
+      EbbLocalShard shard;
 
-      ebb_local_shard_init (&place, priv->slots[i].parameter);
-      append_line (text, EBB_SHARD_FILE_OPTIMIZER, priv->slots[i].name, &place);
+      ebb_local_shard_init (&shard, priv->slots[i].parameter);
+      append_line (text, EBB_SHARD_FILE_OPTIMIZER, priv->slots[i].name, &shard);
+      if (partition == NULL && shard.ranks != NULL)
+        partition = priv->slots[i].parameter->partition;
     }
-}
-
-static const EbbPartition *
-find_partition (GArray *entries,
-                EbbOptimizer *optimizer)
-{
-  EbbOptimizerPrivate *priv = optimizer != NULL ? ebb_optimizer_get_private (optimizer) : NULL;
-
-  for (guint i = 0; entries != NULL && i < entries->len; i++)
-    if (g_array_index (entries, EbbStateEntry, i).place.partition != NULL)
-      return g_array_index (entries, EbbStateEntry, i).place.partition;
-  for (guint i = 0; priv != NULL && i < priv->n_slots; i++)
-    if (priv->slots[i].parameter->partition != NULL && priv->slots[i].parameter->partition->n_parts > 1)
-      return priv->slots[i].parameter->partition;
-  return NULL;
+  return partition;
 }
 
 static char *
@@ -90,6 +82,7 @@ read_coordinates (EbbShardClaims *self,
 {
   g_autofree guint *leaders = g_new (guint, self->n_ranks);
   g_autofree guint *numbers = g_new0 (guint, self->n_ranks); /* of leaders */
+  guint n_data = 0;
 
   self->mesh = g_new0 (EbbShardCoordinates, self->n_ranks);
   self->n_tensor = 1;
@@ -103,9 +96,10 @@ read_coordinates (EbbShardClaims *self,
     }
   for (guint r = 0; r < self->n_ranks; r++)
     if (leaders[r] == r)
-      numbers[r] = self->n_data++;
+      numbers[r] = n_data++;
   for (guint r = 0; r < self->n_ranks; r++)
     self->mesh[r].data = numbers[leaders[r]];
+  self->own = self->mesh[self->rank];
   if (self->n_tensor == 1)
     g_clear_pointer (&self->mesh, g_free);
 }
@@ -128,8 +122,9 @@ ebb_shard_claims_new (EbbProcessGroup *group,
                       GError **error)
 {
   g_autoptr (EbbShardClaims) self = g_new0 (EbbShardClaims, 1);
-  const EbbPartition *partition = find_partition (entries, optimizer);
-  g_autoptr (GString) text = g_string_new (NULL);
+  g_autoptr (GString) lines = g_string_new (NULL);
+  const EbbPartition *partition = append_lines (lines, entries, optimizer);
+  g_autofree char *text = NULL;
   g_autofree char *leader = NULL;
   g_auto (GStrv) texts = NULL;
 
@@ -139,9 +134,8 @@ ebb_shard_claims_new (EbbProcessGroup *group,
   leader = find_leader (self->rank, partition, error);
   if (leader == NULL)
     return NULL;
-  g_string_append_printf (text, "%s %u\n", leader, partition != NULL ? partition->index : 0);
-  append_lines (text, entries, optimizer);
-  texts = ebb_agree_gather_texts (group, text->str, error);
+  text = g_strdup_printf ("%s %u\n%s", leader, partition != NULL ? partition->index : 0, lines->str);
+  texts = ebb_agree_gather_texts (group, text, error);
   if (texts == NULL)
     return NULL;
   read_coordinates (self, texts);
@@ -150,27 +144,21 @@ ebb_shard_claims_new (EbbProcessGroup *group,
   return g_steal_pointer (&self);
 }
 
+gboolean
+ebb_shard_claims_saves (EbbShardClaims *self,
+                        EbbShardFile table,
+                        const char *name,
+                        const EbbLocalShard *shard)
+{
+  g_autofree char *line = make_line (table, name, shard);
+
+  return !g_hash_table_contains (self->taken, line);
+}
+
 void
 ebb_shard_claims_free (EbbShardClaims *self)
 {
   g_hash_table_unref (self->taken);
   g_free (self->mesh);
   g_free (self);
-}
-
-gboolean
-ebb_shard_claims_speaks (EbbShardClaims *self,
-                         EbbShardFile table,
-                         const char *name,
-                         const EbbLocalShard *place)
-{
-  g_autofree char *line = make_line (table, name, place);
-
-  return !g_hash_table_contains (self->taken, line);
-}
-
-EbbShardCoordinates
-ebb_shard_claims_get_coordinates (EbbShardClaims *self)
-{
-  return self->mesh != NULL ? self->mesh[self->rank] : (EbbShardCoordinates){ self->rank, 0 };
 }

@@ -2,7 +2,6 @@
 #include "wrap/shard/state/index-private.h"
 
 #include "nn/files/json-scanner-private.h"
-#include "nn/files/state-tree-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/checksum-private.h"
 
@@ -11,55 +10,88 @@
 /* Reads an index, which a stranger may have written. */
 
 #define MAX_RANKS (1 << 20)
+#define SUM_DIGITS 16
 
 typedef struct
 {
   EbbJsonScanner scanner;
   EbbShardIndex *index;
-  EbbShardFile table;     /* that is read now */
+  GArray *mesh;           /* of EbbShardCoordinates */
+  EbbShardFile kind;      /* of the files or the records that are read now */
+  guint n_names;          /* of files that were read */
   EbbShardRecord *record; /* that is read now */
-  gint64 ranks;
-  guint seen;                          /* of the members */
-  GPtrArray *files[EBB_N_SHARD_FILES]; /* NULL: none are named */
-  GArray *mesh;                        /* of EbbShardCoordinates; NULL: there is none */
+  gint64 numbers[4];
+  guint n_numbers;
 } Parser;
 
+/* Reads one member of an object, or of a list, where @key is NULL. */
 typedef gboolean (*ReadMember) (Parser *self,
                                 const char *key,
                                 GError **error);
 
+/* -- JSON ---------------------------------------------------------------------------------------------------------- */
+
 static gboolean
-read_object (Parser *self,
-             ReadMember read_member,
-             GError **error)
+fail_on (Parser *self,
+         const char *problem,
+         const char *name,
+         GError **error)
 {
+  g_autofree char *quoted = ebb_json_quote (name);
+
+  return ebb_json_scanner_fail (&self->scanner, error, "%s %s", problem, quoted);
+}
+
+/* @open is '{' or '['. */
+static gboolean
+read_container (Parser *self,
+                char open,
+                ReadMember read_member,
+                GError **error)
+{
+  const gboolean is_object = open == '{';
   gboolean more, first = TRUE;
 
-  if (!ebb_json_scanner_expect (&self->scanner, '{', error))
+  if (!ebb_json_scanner_expect (&self->scanner, open, error))
     return FALSE;
-  for (; ebb_json_scanner_next (&self->scanner, first, '}', &more, error); first = FALSE)
+  for (; ebb_json_scanner_next (&self->scanner, first, is_object ? '}' : ']', &more, error); first = FALSE)
     {
-      g_autofree char *key = NULL;
+      g_autofree char *key = more && is_object ? ebb_json_scanner_read_key (&self->scanner, error) : NULL;
 
       if (!more)
         return TRUE;
-      key = ebb_json_scanner_read_key (&self->scanner, error);
-      if (key == NULL || !read_member (self, key, error))
+      if ((is_object && key == NULL) || !read_member (self, key, error))
         return FALSE;
     }
   return FALSE;
 }
 
 static gboolean
-fail_on_key (Parser *self,
+read_number (Parser *self,
              const char *key,
-             const char *problem,
              GError **error)
 {
-  g_autofree char *quoted = ebb_json_quote (key);
-
-  return ebb_json_scanner_fail (&self->scanner, error, "%s %s", problem, quoted);
+  if (self->n_numbers == G_N_ELEMENTS (self->numbers))
+    return ebb_json_scanner_fail (&self->scanner, error, "more than %u numbers", self->n_numbers);
+  return ebb_json_scanner_read_uint (&self->scanner, &self->numbers[self->n_numbers++], error);
 }
+
+/* Reads a list of @least to @most numbers; those that are missing are 0. */
+static gboolean
+read_numbers (Parser *self,
+              guint least,
+              guint most,
+              GError **error)
+{
+  memset (self->numbers, 0, sizeof self->numbers);
+  self->n_numbers = 0;
+  if (!read_container (self, '[', read_number, error))
+    return FALSE;
+  return (self->n_numbers >= least && self->n_numbers <= most)
+         || ebb_json_scanner_fail (&self->scanner, error, "not %u to %u numbers", least, most);
+}
+
+/* -- records ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 read_dtype (Parser *self,
@@ -73,125 +105,59 @@ read_dtype (Parser *self,
         self->record->dtype = (EbbDType) i;
         return TRUE;
       }
-  return name != NULL && fail_on_key (self, name, "no such dtype:", error);
+  return name != NULL && fail_on (self, "no such dtype:", name, error);
+}
+
+static gboolean
+read_dim (Parser *self,
+          const char *key,
+          GError **error)
+{
+  EbbShardRecord *record = self->record;
+
+  if (record->n_dims == EBB_MAX_DIMS)
+    return fail_on (self, "too many dimensions:", record->name, error);
+  return ebb_json_scanner_read_uint (&self->scanner, &record->shape[record->n_dims++], error);
 }
 
 static gboolean
 read_shape (Parser *self,
             GError **error)
 {
-  EbbShardRecord *record = self->record;
-  gboolean more;
-
-  record->n_dims = 0;
-  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
+  self->record->n_dims = 0;
+  if (!read_container (self, '[', read_dim, error))
     return FALSE;
-  while (ebb_json_scanner_next (&self->scanner, record->n_dims == 0, ']', &more, error))
-    {
-      if (!more)
-        return ebb_shard_record_count_elements (record)
-               || fail_on_key (self, record->name, "a shape that is too large:", error);
-      if (record->n_dims == EBB_MAX_DIMS)
-        return fail_on_key (self, record->name, "too many dimensions:", error);
-      if (!ebb_json_scanner_read_uint (&self->scanner, &record->shape[record->n_dims++], error))
-        return FALSE;
-    }
-  return FALSE;
-}
-
-/* Numbers in brackets, at least @least and at most @most. */
-static gboolean
-read_numbers (Parser *self,
-              gint64 *numbers,
-              guint least,
-              guint most,
-              guint *n,
-              GError **error)
-{
-  gboolean more;
-
-  *n = 0;
-  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
-    return FALSE;
-  while (ebb_json_scanner_next (&self->scanner, *n == 0, ']', &more, error))
-    {
-      if (!more && *n >= least)
-        return TRUE;
-      if (!more || *n == most)
-        return ebb_json_scanner_fail (&self->scanner, error, "not %u to %u numbers", least, most);
-      if (!ebb_json_scanner_read_uint (&self->scanner, &numbers[(*n)++], error))
-        return FALSE;
-    }
-  return FALSE;
+  return ebb_shard_record_count_elements (self->record)
+         || fail_on (self, "a shape that is too large:", self->record->name, error);
 }
 
 static gboolean
-read_parts (Parser *self,
+read_range (Parser *self,
+            const char *key,
             GError **error)
 {
-  EbbJsonScanner *scanner = &self->scanner;
-  gboolean more, first = TRUE;
+  const gint64 *range = self->numbers; /* rank, begin, end, index */
 
-  if (!ebb_json_scanner_expect (scanner, '[', error))
+  if (!read_numbers (self, 3, 4, error))
     return FALSE;
-  for (; ebb_json_scanner_next (scanner, first, ']', &more, error); first = FALSE)
-    {
-      gint64 part[4] = { 0, 0, 0, 0 }; /* rank, begin, end, index */
-      guint n;
-
-      if (!more)
-        return TRUE;
-      if (!read_numbers (self, part, 3, 4, &n, error))
-        return FALSE;
-      if (part[0] >= MAX_RANKS || part[1] >= part[2] || part[2] > G_MAXINT64 / 8 || part[3] >= MAX_RANKS)
-        return fail_on_key (self, self->record->name, "an impossible part of", error);
-      ebb_shard_record_add_part (self->record, (guint) part[0], part[1], part[2], (guint) part[3]);
-    }
-  return FALSE;
-}
-
-static gboolean
-read_cut (Parser *self,
-          GError **error)
-{
-  gint64 cut[3]; /* dimension, sections, n */
-  guint n;
-
-  if (!read_numbers (self, cut, 3, 3, &n, error))
-    return FALSE;
-  if (cut[0] >= EBB_MAX_DIMS || cut[1] < 1 || cut[1] > G_MAXINT || cut[2] < 2 || cut[2] > MAX_RANKS)
-    return fail_on_key (self, self->record->name, "an impossible cut of", error);
-  self->record->cut_dim = (guint) cut[0];
-  self->record->cut_sections = (guint) cut[1];
-  self->record->n_cut = (guint) cut[2];
+  if (range[0] >= MAX_RANKS || range[1] >= range[2] || range[2] > G_MAXINT64 / 8 || range[3] >= MAX_RANKS)
+    return fail_on (self, "an impossible range of", self->record->name, error);
+  ebb_shard_record_add_range (self->record, (guint) range[0], range[1], range[2], (guint) range[3]);
   return TRUE;
 }
 
 static gboolean
-read_mesh (Parser *self,
-           GError **error)
+read_split (Parser *self,
+            GError **error)
 {
-  gboolean more, first = TRUE;
+  const gint64 *split = self->numbers; /* dimension, sections, n */
 
-  self->mesh = g_array_new (FALSE, FALSE, sizeof (EbbShardCoordinates));
-  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
+  if (!read_numbers (self, 3, 3, error))
     return FALSE;
-  for (; ebb_json_scanner_next (&self->scanner, first, ']', &more, error); first = FALSE)
-    {
-      gint64 numbers[2];
-      EbbShardCoordinates coordinates;
-      guint n;
-
-      if (!more)
-        return TRUE;
-      if (!read_numbers (self, numbers, 2, 2, &n, error))
-        return FALSE;
-      if (numbers[0] >= MAX_RANKS || numbers[1] >= MAX_RANKS || self->mesh->len == MAX_RANKS)
-        return ebb_json_scanner_fail (&self->scanner, error, "an impossible place of a rank");
-      coordinates = (EbbShardCoordinates){ (guint) numbers[0], (guint) numbers[1] };
-      g_array_append_val (self->mesh, coordinates);
-    }
-  return FALSE;
+  if (split[0] >= EBB_MAX_DIMS || split[1] < 1 || split[1] > G_MAXINT || split[2] < 2 || split[2] > MAX_RANKS)
+    return fail_on (self, "an impossible split of", self->record->name, error);
+  self->record->split = (EbbTensorSplit){ (guint) split[0], (guint) split[1], (guint) split[2] };
+  return TRUE;
 }
 
 static gboolean
@@ -205,10 +171,10 @@ read_record_member (Parser *self,
     return read_dtype (self, error);
   if (strcmp (key, "shape") == 0)
     return read_shape (self, error);
-  if (strcmp (key, "parts") == 0)
-    return read_parts (self, error);
-  if (strcmp (key, "cut") == 0)
-    return read_cut (self, error);
+  if (strcmp (key, "ranges") == 0)
+    return read_container (self, '[', read_range, error);
+  if (strcmp (key, "split") == 0)
+    return read_split (self, error);
   if (strcmp (key, "per_rank") == 0)
     {
       if (!ebb_json_scanner_read_uint (&self->scanner, &flag, error))
@@ -224,7 +190,7 @@ read_record_member (Parser *self,
       self->record->stored_as = ebb_json_scanner_read_string (&self->scanner, error);
       return self->record->stored_as != NULL;
     }
-  return fail_on_key (self, key, "a tensor with the unknown key", error);
+  return fail_on (self, "a tensor with the unknown key", key, error);
 }
 
 static gboolean
@@ -232,17 +198,63 @@ read_record (Parser *self,
              const char *key,
              GError **error)
 {
-  if (ebb_shard_index_find (self->index, self->table, key) != NULL)
-    return fail_on_key (self, key, "twice the tensor", error);
-  self->record = ebb_shard_index_add (self->index, self->table, key, EBB_DTYPE_F32, NULL, 0);
-  if (!read_object (self, read_record_member, error))
+  const EbbShardRecord *record;
+
+  if (ebb_shard_index_find (self->index, self->kind, key) != NULL)
+    return fail_on (self, "twice the tensor", key, error);
+  record = self->record = ebb_shard_index_add (self->index, self->kind, key, EBB_DTYPE_F32, NULL, 0);
+  if (!read_container (self, '{', read_record_member, error))
     return FALSE;
   /* Members come in any order. */
-  if (self->record->n_cut == 1
-      || (self->record->cut_dim < self->record->n_dims
-          && self->record->shape[self->record->cut_dim] % self->record->cut_sections == 0))
-    return TRUE;
-  return fail_on_key (self, key, "a cut that does not fit the shape of", error);
+  return record->split.n_parts == 1
+         || (record->split.dim < record->n_dims && record->shape[record->split.dim] % record->split.n_sections == 0)
+         || fail_on (self, "a split that does not fit the shape of", key, error);
+}
+
+/* -- the other members --------------------------------------------------------------------------------------------- */
+
+static gboolean
+read_mesh_rank (Parser *self,
+                const char *key,
+                GError **error)
+{
+  EbbShardCoordinates coordinates;
+
+  if (!read_numbers (self, 2, 2, error))
+    return FALSE;
+  if (self->numbers[0] >= MAX_RANKS || self->numbers[1] >= MAX_RANKS || self->mesh->len == self->index->n_ranks)
+    return ebb_json_scanner_fail (&self->scanner, error, "an impossible mesh of %u ranks", self->index->n_ranks);
+  coordinates = (EbbShardCoordinates){ (guint) self->numbers[0], (guint) self->numbers[1] };
+  g_array_append_val (self->mesh, coordinates);
+  return TRUE;
+}
+
+static gboolean
+read_mesh (Parser *self,
+           GError **error)
+{
+  if (!read_container (self, '[', read_mesh_rank, error))
+    return FALSE;
+  if (self->mesh->len != self->index->n_ranks)
+    return ebb_json_scanner_fail (&self->scanner, error, "the mesh has %u ranks, and not %u", self->mesh->len,
+                                  self->index->n_ranks);
+  self->index->mesh = g_memdup2 (self->mesh->data, self->mesh->len * sizeof (EbbShardCoordinates));
+  return TRUE;
+}
+
+/* The names must be those that follow from the numbers, so no index leads out of its folder. */
+static gboolean
+read_file_name (Parser *self,
+                const char *key,
+                GError **error)
+{
+  const EbbShardIndex *index = self->index;
+  g_autofree char *name = ebb_json_scanner_read_string (&self->scanner, error);
+  g_autofree char *expected = ebb_shard_file_make_name (self->kind, index->save, self->n_names++, index->n_ranks);
+
+  return name != NULL
+         && ((self->n_names <= index->n_ranks && strcmp (name, expected) == 0)
+             || fail_on (self, "the files are not those of the save: there is", name, error));
 }
 
 static gboolean
@@ -251,181 +263,85 @@ read_file_names (Parser *self,
                  GError **error)
 {
   guint kind = 0;
-  gboolean more, first = TRUE;
 
   while (kind < EBB_N_SHARD_FILES && strcmp (key, ebb_shard_file_kinds[kind]) != 0)
     kind++;
-  if (kind == EBB_N_SHARD_FILES || self->files[kind] != NULL)
-    return fail_on_key (self, key, "unexpected files", error);
-  self->files[kind] = g_ptr_array_new_with_free_func (g_free);
-  if (!ebb_json_scanner_expect (&self->scanner, '[', error))
+  if (kind == EBB_N_SHARD_FILES || self->index->has_files[kind])
+    return fail_on (self, "unexpected files:", key, error);
+  self->kind = (EbbShardFile) kind;
+  self->n_names = 0;
+  self->index->has_files[kind] = TRUE;
+  return read_container (self, '[', read_file_name, error)
+         && (self->n_names == self->index->n_ranks
+             || ebb_json_scanner_fail (&self->scanner, error, "%u %s files of %u ranks", self->n_names, key,
+                                       self->index->n_ranks));
+}
+
+/* Takes @key if it is the next member. */
+static gboolean
+try_member (Parser *self,
+            const char *key)
+{
+  EbbJsonScanner ahead = self->scanner;
+  g_autofree char *found = ebb_json_scanner_try (&ahead, ',') ? ebb_json_scanner_read_key (&ahead, NULL) : NULL;
+
+  if (g_strcmp0 (found, key) != 0)
     return FALSE;
-  for (; ebb_json_scanner_next (&self->scanner, first, ']', &more, error); first = FALSE)
-    {
-      char *name;
-
-      if (!more)
-        return TRUE;
-      name = ebb_json_scanner_read_string (&self->scanner, error);
-      if (name == NULL)
-        return FALSE;
-      g_ptr_array_add (self->files[kind], name);
-    }
-  return FALSE;
-}
-
-static gboolean
-read_format (Parser *self,
-             GError **error)
-{
-  g_autofree char *format = ebb_json_scanner_read_string (&self->scanner, error);
-
-  return format != NULL
-         && (strcmp (format, EBB_SHARD_INDEX_FORMAT) == 0
-             || fail_on_key (self, format, "it is no index of a sharded state: its format is", error));
-}
-
-static gboolean
-read_version (Parser *self,
-              GError **error)
-{
-  gint64 version;
-
-  if (!ebb_json_scanner_read_uint (&self->scanner, &version, error))
-    return FALSE;
-  return version == EBB_SHARD_INDEX_VERSION
-         || ebb_json_scanner_fail (&self->scanner, error,
-                                   "the index has the version %" G_GINT64_FORMAT ": this library reads version %d",
-                                   version, EBB_SHARD_INDEX_VERSION);
-}
-
-/* The checksum is that of all that comes after it. */
-static gboolean
-read_sum (Parser *self,
-          GError **error)
-{
-  EbbJsonScanner *scanner = &self->scanner;
-  g_autofree char *sum = ebb_json_scanner_read_string (scanner, error);
-  char expected[17];
-
-  if (sum == NULL)
-    return FALSE;
-  g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x",
-              ebb_checksum_of (scanner->text + scanner->position, scanner->length - scanner->position));
-  return strcmp (sum, expected) == 0
-         || ebb_json_scanner_fail (scanner, error, "the index has another checksum than was written: it is damaged");
-}
-
-enum
-{
-  FORMAT,
-  VERSION,
-  SUM, /* the first three stand first and in this order */
-  SAVE,
-  RANKS,
-  FILES,
-  MODEL,
-  OPTIMIZER,
-  N_NEEDED_MEMBERS,
-  MESH = N_NEEDED_MEMBERS,
-  N_MEMBERS
-};
-
-static const char *const members[N_MEMBERS] = { "format", "version", "sum", "save", "ranks",
-                                                "files", "model", "optimizer", "mesh" };
-
-static gboolean
-read_member (Parser *self,
-             const char *key,
-             GError **error)
-{
-  guint which = 0, first = self->seen == 0 ? FORMAT : self->seen == 1u << FORMAT ? VERSION
-                                                                                 : SUM;
-
-  while (which < N_MEMBERS && strcmp (key, members[which]) != 0)
-    which++;
-  if (which == N_MEMBERS || (self->seen & 1u << which))
-    return fail_on_key (self, key, which < N_MEMBERS ? "twice" : "the unknown key", error);
-  if ((self->seen & 1u << SUM) == 0 && which != first)
-    return ebb_json_scanner_fail (&self->scanner, error, "\"%s\" stands where \"%s\" must be", key, members[first]);
-  self->seen |= 1u << which;
-  switch (which)
-    {
-    case FORMAT:
-      return read_format (self, error);
-    case VERSION:
-      return read_version (self, error);
-    case SUM:
-      return read_sum (self, error);
-    case SAVE:
-      return ebb_json_scanner_read_uint (&self->scanner, &self->index->save, error);
-    case RANKS:
-      return ebb_json_scanner_read_uint (&self->scanner, &self->ranks, error);
-    case FILES:
-      return read_object (self, read_file_names, error);
-    case MESH:
-      return read_mesh (self, error);
-    default:
-      self->table = which == MODEL ? EBB_SHARD_FILE_MODEL : EBB_SHARD_FILE_OPTIMIZER;
-      return read_object (self, read_record, error);
-    }
-}
-
-/* The names are those that follow from the numbers, so no index leads out of its folder. */
-static gboolean
-check_files (Parser *self,
-             const char *what,
-             GError **error)
-{
-  EbbShardIndex *index = self->index;
-
-  for (guint kind = 0; kind < EBB_N_SHARD_FILES; kind++)
-    {
-      gboolean ok = self->files[kind] == NULL || self->files[kind]->len == index->n_ranks;
-
-      for (guint r = 0; ok && self->files[kind] != NULL && r < index->n_ranks; r++)
-        {
-          g_autofree char *name = ebb_shard_file_make_name ((EbbShardFile) kind, index->save, r, index->n_ranks);
-
-          ok = strcmp (name, g_ptr_array_index (self->files[kind], r)) == 0;
-        }
-      if (!ok)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                       "%s: the names of the %s files are not those of save %" G_GINT64_FORMAT " of %u ranks", what,
-                       ebb_shard_file_kinds[kind], index->save, index->n_ranks);
-          return FALSE;
-        }
-      index->has_files[kind] = self->files[kind] != NULL;
-    }
+  self->scanner = ahead;
   return TRUE;
 }
 
 static gboolean
-check_head (Parser *self,
-            const char *what,
+expect_member (Parser *self,
+               const char *key,
+               GError **error)
+{
+  return try_member (self, key) || ebb_json_scanner_fail (&self->scanner, error, "the index has no \"%s\"", key);
+}
+
+/* All but the members that come first is under the checksum, which begins the rest. */
+static gboolean
+read_head (Parser *self,
+           GError **error)
+{
+  EbbJsonScanner *scanner = &self->scanner;
+  char sum[SUM_DIGITS + 2];
+
+  if (!g_str_has_prefix (scanner->text, EBB_SHARD_INDEX_HEAD))
+    return ebb_json_scanner_fail (scanner, error, "it is not the index of a sharded state of version 1");
+  scanner->position = MIN (strlen (EBB_SHARD_INDEX_HEAD) + SUM_DIGITS + 1, scanner->length);
+  g_snprintf (sum, sizeof sum, "%016" G_GINT64_MODIFIER "x\"",
+              ebb_checksum_of (scanner->text + scanner->position, scanner->length - scanner->position));
+  return g_str_has_prefix (scanner->text + strlen (EBB_SHARD_INDEX_HEAD), sum)
+         || ebb_json_scanner_fail (scanner, error, "the index has another checksum than was written: it is damaged");
+}
+
+static gboolean
+read_index (Parser *self,
             GError **error)
 {
-  guint missing = 0;
+  EbbJsonScanner *scanner = &self->scanner;
+  gint64 n_ranks;
 
-  while (missing < N_NEEDED_MEMBERS && (self->seen & 1u << missing))
-    missing++;
-  if (missing < N_NEEDED_MEMBERS)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the index has no \"%s\"", what, members[missing]);
-  else if (self->ranks < 1 || self->ranks > MAX_RANKS)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-                 "%s: %" G_GINT64_FORMAT " ranks: there must be 1 to %d", what, self->ranks, MAX_RANKS);
-  else if (self->mesh != NULL && self->mesh->len != self->ranks)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the mesh has %u ranks, and not %" G_GINT64_FORMAT, what,
-                 self->mesh->len, self->ranks);
-  else
+  if (!read_head (self, error) || !expect_member (self, "save", error)
+      || !ebb_json_scanner_read_uint (scanner, &self->index->save, error) || !expect_member (self, "ranks", error)
+      || !ebb_json_scanner_read_uint (scanner, &n_ranks, error))
+    return FALSE;
+  if (n_ranks < 1 || n_ranks > MAX_RANKS)
+    return ebb_json_scanner_fail (scanner, error, "%" G_GINT64_FORMAT " ranks: there must be 1 to %d", n_ranks,
+                                  MAX_RANKS);
+  self->index->n_ranks = (guint) n_ranks;
+  if (try_member (self, "mesh") && !read_mesh (self, error))
+    return FALSE;
+  if (!expect_member (self, "files", error) || !read_container (self, '{', read_file_names, error))
+    return FALSE;
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
     {
-      self->index->n_ranks = (guint) self->ranks;
-      if (self->mesh != NULL)
-        self->index->mesh = (EbbShardCoordinates *) (gpointer) g_array_free (g_steal_pointer (&self->mesh), FALSE);
-      return check_files (self, what, error);
+      self->kind = (EbbShardFile) t;
+      if (!expect_member (self, ebb_shard_file_kinds[t], error) || !read_container (self, '{', read_record, error))
+        return FALSE;
     }
-  return FALSE;
+  return ebb_json_scanner_expect (scanner, '}', error) && ebb_json_scanner_expect_end (scanner, error);
 }
 
 EbbShardIndex *
@@ -434,14 +350,10 @@ ebb_shard_index_parse (const char *text,
                        GError **error)
 {
   g_autoptr (EbbShardIndex) index = ebb_shard_index_new (0, 0);
-  g_autofree char *shown = ebb_escape_text (what);
-  Parser self = { .index = index };
-  gboolean ok = ebb_json_scanner_init (&self.scanner, text, strlen (text), what, error)
-                && read_object (&self, read_member, error) && ebb_json_scanner_expect_end (&self.scanner, error)
-                && check_head (&self, shown, error);
+  g_autoptr (GArray) mesh = g_array_new (FALSE, FALSE, sizeof (EbbShardCoordinates));
+  Parser self = { .index = index, .mesh = mesh };
 
-  for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
-    g_clear_pointer (&self.files[i], g_ptr_array_unref);
-  g_clear_pointer (&self.mesh, g_array_unref);
-  return ok ? g_steal_pointer (&index) : NULL;
+  if (!ebb_json_scanner_init (&self.scanner, text, strlen (text), what, error) || !read_index (&self, error))
+    return NULL;
+  return g_steal_pointer (&index);
 }

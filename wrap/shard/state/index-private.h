@@ -2,34 +2,33 @@
 #pragma once
 
 #include "nn/files/safetensors-reader-private.h"
-#include "wrap/shard/place-private.h"
+#include "wrap/shard/state/local-shard-private.h"
 
-/* What index.json says of a sharded state: which rank's files hold which elements of which tensor. As JSON:
- *   { "format": "ebb-sharded-state", "version": 3, "sum": checksum, "save": 3, "ranks": 4,
+/* The index.json of a sharded state: which rank's files hold which elements of which tensor. As JSON:
+ *   { "format": "ebb-sharded-state", "version": 1, "sum": checksum, "save": 3, "ranks": 4,
  *     "mesh": [ [data, tensor] of each rank ],
  *     "files": { "model": [ name of each rank's file ], "optimizer": [ ... ], "state": [ ... ] },
- *     "model": { name: { "dtype": "F32", "shape": [ ... ], "parts": [ [ rank, begin, end ], ... ] }, ... },
+ *     "model": { name: { "dtype": "F32", "shape": [ ... ], "ranges": [ [ rank, begin, end ], ... ] }, ... },
  *     "optimizer": { "parameter/exp_avg": { ..., "steps": 5 }, ... } }
- * The checksum comes third and is that of all bytes after it. Parts are ranges of the flattened tensor; those of one
- * tensor tile it. What tensor-parallel ranks split has besides "cut": [ dimension, sections, n ], as EbbPartition says
- * it: the parts are then [ rank, begin, end, index ], ranges of flattened part @index of n, and tile each of these.
- * Where nothing is so cut, there is no "mesh".
- * A tensor has "stored_as" where its data has another one's name in the files (two names of one parameter), and
- * "per_rank" where ranks keep what follows no elements, as the scales of blocks: then the parts say how many elements
- * each rank has of it, and what dtype and shape they have there is said by the rank's file. */
+ * Its members stand in this order; the checksum is that of all bytes after it. The ranges of a tensor tile its
+ * flattened elements. A tensor that tensor-parallel ranks split has also "split": [ dimension, sections, n ], as
+ * EbbPartition has them: its ranges are then [ rank, begin, end, index ], ranges of flattened slice @index of n, and
+ * tile each of these. "mesh" is left out if no tensor is split so. A tensor has "stored_as" if its data has the name of
+ * another one in the files (two names of one parameter), and "per_rank" if it doesn't follow the elements of a
+ * parameter, as the scales of blocks: then the ranges only say how many elements each rank has of it; dtype and shape
+ * are those in the rank's file. */
 
 G_BEGIN_DECLS
 
 #define EBB_SHARD_INDEX_FILE "index.json"
-#define EBB_SHARD_INDEX_FORMAT "ebb-sharded-state"
-#define EBB_SHARD_INDEX_VERSION 3
+#define EBB_SHARD_INDEX_HEAD "{\n  \"format\": \"ebb-sharded-state\",\n  \"version\": 1,\n  \"sum\": \""
 #define EBB_SHARD_INDEX_MAX_SIZE 1000000000
 
 typedef enum
 {
   EBB_SHARD_FILE_MODEL,
   EBB_SHARD_FILE_OPTIMIZER,
-  EBB_SHARD_FILE_STATE /* what is no tensor of a module */
+  EBB_SHARD_FILE_STATE /* all that is no tensor of a module */
 } EbbShardFile;
 
 #define EBB_N_SHARD_FILES 3
@@ -40,10 +39,10 @@ typedef struct
 {
   guint rank;
   gint64 begin, end;
-  guint index; /* of the part by tensor parallelism, in which these elements are; 0 without */
+  guint index; /* of the slice that these elements are in; 0 if the tensor is not split */
 } EbbSavedRange;
 
-/* Where a rank is among those with other data, and among those that split each product. */
+/* A rank's place among the data-parallel ranks and among the tensor-parallel ranks. */
 typedef struct
 {
   guint data, tensor;
@@ -54,21 +53,20 @@ typedef struct
   char *name;
   char *stored_as; /* never NULL */
   EbbDType dtype;
-  gint64 shape[EBB_MAX_DIMS]; /* of the whole */
+  gint64 shape[EBB_MAX_DIMS]; /* of the full tensor */
   guint n_dims;
   gint64 n_elements;
   gboolean per_rank;
-  guint n_cut; /* in how many parts tensor-parallel ranks have it; 1: all of it each */
-  guint cut_dim, cut_sections;
-  gint64 n_steps; /* of an optimizer's: those of the parameter */
-  GArray *parts;  /* of EbbSavedRange */
+  EbbTensorSplit split;
+  gint64 n_steps; /* in an optimizer's record: those of the parameter */
+  GArray *ranges; /* of EbbSavedRange */
 } EbbShardRecord;
 
 typedef struct
 {
   gint64 save;
   guint n_ranks;
-  EbbShardCoordinates *mesh; /* [n_ranks]; NULL: each rank has data of its own, and no tensor-parallel ones */
+  EbbShardCoordinates *mesh; /* [n_ranks]; NULL: each rank is a data-parallel one */
   gboolean has_files[EBB_N_SHARD_FILES];
   GPtrArray *records[EBB_N_SHARD_TABLES];
   GHashTable *by_name[EBB_N_SHARD_TABLES];
@@ -80,48 +78,41 @@ void ebb_shard_index_free (EbbShardIndex *self);
 EbbShardRecord *ebb_shard_index_find (EbbShardIndex *self,
                                       EbbShardFile table,
                                       const char *name);
-/* A new record without parts; @name is not there yet. */
+/* A new record without ranges; @name is not there yet. */
 EbbShardRecord *ebb_shard_index_add (EbbShardIndex *self,
                                      EbbShardFile table,
                                      const char *name,
                                      EbbDType dtype,
                                      const gint64 *shape,
                                      guint n_dims);
-void ebb_shard_record_add_part (EbbShardRecord *self,
-                                guint rank,
-                                gint64 begin,
-                                gint64 end,
-                                guint index);
-/* Says how the parameter at @place is cut. */
-void ebb_shard_record_set_cut (EbbShardRecord *self,
-                               const EbbLocalShard *place);
-/* TRUE if the parameter at @place is cut in the same way. */
-gboolean ebb_shard_record_has_cut (const EbbShardRecord *self,
-                                   const EbbLocalShard *place);
-/* Which elements of the whole part @index has. */
-void ebb_shard_record_get_cut (const EbbShardRecord *self,
-                               guint index,
-                               EbbShardCut *cut);
+/* Adds nothing if the range is empty. */
+void ebb_shard_record_add_range (EbbShardRecord *self,
+                                 guint rank,
+                                 gint64 begin,
+                                 gint64 end,
+                                 guint index);
+/* Computes the number of elements from the shape; FALSE: there are too many. */
+gboolean ebb_shard_record_count_elements (EbbShardRecord *self);
+EbbShardSlice ebb_shard_record_get_slice (const EbbShardRecord *self,
+                                          guint index);
+/* "[2, 3]" */
+char *ebb_shard_record_name_shape (const EbbShardRecord *self);
 /* How many tensor-parallel ranks there were, and where rank @rank was. */
 guint ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self);
 EbbShardCoordinates ebb_shard_index_get_coordinates (const EbbShardIndex *self,
                                                      guint rank);
-/* By its shape; FALSE: they can't be counted. */
-gboolean ebb_shard_record_count_elements (EbbShardRecord *self);
-/* "[2, 3]" */
-char *ebb_shard_record_name_shape (const EbbShardRecord *self);
-/* Takes over what another rank says it has. */
+/* Takes over the records of another rank's index, which is then good for nothing but ebb_shard_index_free(). */
 gboolean ebb_shard_index_merge (EbbShardIndex *self,
                                 EbbShardIndex *other,
                                 GError **error);
-/* Sorts the parts of each tensor; fails unless they tile it. @what names the index in errors. */
+/* Sorts the ranges of each tensor; fails unless they tile it. @what names the index in errors. */
 gboolean ebb_shard_index_check (EbbShardIndex *self,
                                 const char *what,
                                 GError **error);
 char *ebb_shard_index_to_text (EbbShardIndex *self);
-/* The text whose part after the checksum is @rest. */
+/* The text that has @rest after its checksum. */
 char *ebb_shard_index_seal (const char *rest);
-/* shard-index-parse.c: checks all that can be wrong but the parts */
+/* index-parse.c: checks everything but the ranges */
 EbbShardIndex *ebb_shard_index_parse (const char *text,
                                       const char *what,
                                       GError **error);
@@ -130,7 +121,7 @@ char *ebb_shard_file_make_name (EbbShardFile kind,
                                 gint64 save,
                                 guint rank,
                                 guint n_ranks);
-/* The save that a file of that name belongs to, finished or not; 0: it is none of these files. */
+/* The save that a file of that name belongs to, finished or not; 0: the file belongs to no save. */
 gint64 ebb_shard_file_parse_name (const char *name);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardIndex, ebb_shard_index_free)

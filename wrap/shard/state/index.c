@@ -2,12 +2,13 @@
 #include "wrap/shard/state/index-private.h"
 
 #include "nn/files/json-scanner-private.h"
-#include "nn/files/state-tree-private.h"
-#include "tensor/util/atomic-file-private.h"
 #include "tensor/util/checksum-private.h"
+#include "tensor/util/atomic-file-private.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* The index of a sharded state in memory and as text, and the names of the files that it lists. */
 
 const char *const ebb_shard_file_kinds[EBB_N_SHARD_FILES] = { "model", "optimizer", "state" };
 
@@ -52,9 +53,11 @@ record_free (gpointer data)
 {
   EbbShardRecord *record = data;
 
+  if (record == NULL) /* it was merged into another index */
+    return;
   g_free (record->name);
   g_free (record->stored_as);
-  g_array_unref (record->parts);
+  g_array_unref (record->ranges);
   g_free (record);
 }
 
@@ -72,18 +75,6 @@ ebb_shard_index_new (gint64 save,
       self->by_name[i] = g_hash_table_new (g_str_hash, g_str_equal);
     }
   return self;
-}
-
-void
-ebb_shard_index_free (EbbShardIndex *self)
-{
-  for (guint i = 0; i < EBB_N_SHARD_TABLES; i++)
-    {
-      g_hash_table_unref (self->by_name[i]);
-      g_ptr_array_unref (self->records[i]);
-    }
-  g_free (self->mesh);
-  g_free (self);
 }
 
 EbbShardCoordinates
@@ -111,22 +102,6 @@ ebb_shard_index_find (EbbShardIndex *self,
   return g_hash_table_lookup (self->by_name[table], name);
 }
 
-static EbbShardRecord *
-add_record (EbbShardIndex *self,
-            EbbShardFile table,
-            const char *name)
-{
-  EbbShardRecord *record = g_new0 (EbbShardRecord, 1);
-
-  record->name = g_strdup (name);
-  record->stored_as = g_strdup (name);
-  record->n_cut = record->cut_sections = 1;
-  record->parts = g_array_new (FALSE, FALSE, sizeof (EbbSavedRange));
-  g_ptr_array_add (self->records[table], record);
-  g_hash_table_insert (self->by_name[table], record->name, record);
-  return record;
-}
-
 gboolean
 ebb_shard_record_count_elements (EbbShardRecord *record)
 {
@@ -151,8 +126,14 @@ ebb_shard_index_add (EbbShardIndex *self,
                      const gint64 *shape,
                      guint n_dims)
 {
-  EbbShardRecord *record = add_record (self, table, name);
+  EbbShardRecord *record = g_new0 (EbbShardRecord, 1);
 
+  record->name = g_strdup (name);
+  record->stored_as = g_strdup (name);
+  record->split = (EbbTensorSplit){ 0, 1, 1 };
+  record->ranges = g_array_new (FALSE, FALSE, sizeof (EbbSavedRange));
+  g_ptr_array_add (self->records[table], record);
+  g_hash_table_insert (self->by_name[table], record->name, record);
   record->dtype = dtype;
   record->n_dims = n_dims;
   for (guint d = 0; d < n_dims; d++)
@@ -162,48 +143,23 @@ ebb_shard_index_add (EbbShardIndex *self,
 }
 
 void
-ebb_shard_record_add_part (EbbShardRecord *self,
-                           guint rank,
-                           gint64 begin,
-                           gint64 end,
-                           guint index)
+ebb_shard_record_add_range (EbbShardRecord *self,
+                            guint rank,
+                            gint64 begin,
+                            gint64 end,
+                            guint index)
 {
-  EbbSavedRange part = { rank, begin, end, index };
+  EbbSavedRange range = { rank, begin, end, index };
 
   if (begin < end)
-    g_array_append_val (self->parts, part);
+    g_array_append_val (self->ranges, range);
 }
 
-void
-ebb_shard_record_set_cut (EbbShardRecord *self,
-                          const EbbLocalShard *place)
+EbbShardSlice
+ebb_shard_record_get_slice (const EbbShardRecord *self,
+                            guint index)
 {
-  if (place->partition == NULL)
-    return;
-  self->n_cut = place->partition->n_parts;
-  self->cut_dim = place->partition->dim;
-  self->cut_sections = place->partition->n_sections;
-}
-
-gboolean
-ebb_shard_record_has_cut (const EbbShardRecord *self,
-                          const EbbLocalShard *place)
-{
-  if (place->partition == NULL)
-    return self->n_cut == 1;
-  return self->n_cut == place->partition->n_parts && self->cut_dim == place->partition->dim
-         && self->cut_sections == place->partition->n_sections;
-}
-
-void
-ebb_shard_record_get_cut (const EbbShardRecord *self,
-                          guint index,
-                          EbbShardCut *cut)
-{
-  if (self->n_cut == 1 || self->n_elements == 0)
-    ebb_shard_cut_init_whole (cut, self->n_elements);
-  else
-    ebb_shard_cut_init (cut, self->shape, self->n_dims, self->cut_dim, self->cut_sections, self->n_cut, index);
+  return ebb_shard_slice_of (self->shape, self->n_dims, self->n_elements, &self->split, index);
 }
 
 char *
@@ -217,21 +173,20 @@ ebb_shard_record_name_shape (const EbbShardRecord *self)
   return g_string_free (g_steal_pointer (&text), FALSE);
 }
 
-/* Ranks may keep a tensor in another way, those with few elements in a plain one. */
+/* Ranks may store a tensor in different ways, those with few elements in a plain one. */
 static void
 make_per_rank (EbbShardRecord *record)
 {
-  for (guint i = 0; !record->per_rank && i < record->parts->len; i++)
+  for (guint i = 0; !record->per_rank && i < record->ranges->len; i++)
     {
-      EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, i);
+      EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
 
-      part->end -= part->begin;
-      part->begin = 0;
-      part->index = 0;
+      range->end -= range->begin;
+      range->begin = 0;
+      range->index = 0;
     }
   record->per_rank = TRUE;
-  record->n_cut = record->cut_sections = 1;
-  record->cut_dim = 0;
+  record->split = (EbbTensorSplit){ 0, 1, 1 };
   record->dtype = EBB_DTYPE_U8;
   record->n_dims = 1;
   record->shape[0] = record->n_elements = 0;
@@ -241,20 +196,19 @@ static gboolean
 same_tensor (const EbbShardRecord *a,
              const EbbShardRecord *b)
 {
-  if (a->per_rank)
-    return TRUE;
-  return a->dtype == b->dtype && a->n_dims == b->n_dims
-         && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0 && a->n_cut == b->n_cut
-         && a->cut_dim == b->cut_dim && a->cut_sections == b->cut_sections && strcmp (a->stored_as, b->stored_as) == 0;
+  return a->per_rank
+         || (a->dtype == b->dtype && a->n_dims == b->n_dims
+             && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0
+             && memcmp (&a->split, &b->split, sizeof a->split) == 0 && strcmp (a->stored_as, b->stored_as) == 0);
 }
 
 static gboolean
 merge_record (EbbShardIndex *self,
               EbbShardFile table,
-              EbbShardRecord *other,
+              EbbShardRecord **merged,
               GError **error)
 {
-  EbbShardRecord *record = ebb_shard_index_find (self, table, other->name);
+  EbbShardRecord *other = *merged, *record = ebb_shard_index_find (self, table, other->name);
 
   if (other->per_rank || (record != NULL && record->per_rank))
     {
@@ -264,28 +218,24 @@ merge_record (EbbShardIndex *self,
     }
   if (record == NULL)
     {
-      record = ebb_shard_index_add (self, table, other->name, other->dtype, other->shape, other->n_dims);
-      record->per_rank = other->per_rank;
-      record->n_cut = other->n_cut;
-      record->cut_dim = other->cut_dim;
-      record->cut_sections = other->cut_sections;
-      record->n_steps = other->n_steps;
-      g_free (record->stored_as);
-      record->stored_as = g_strdup (other->stored_as);
+      g_ptr_array_add (self->records[table], other);
+      g_hash_table_insert (self->by_name[table], other->name, other);
+      *merged = NULL;
+      return TRUE;
     }
-  else if (!same_tensor (record, other))
+  if (!same_tensor (record, other))
     {
       g_autofree char *a = ebb_shard_record_name_shape (record);
       g_autofree char *b = ebb_shard_record_name_shape (other);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s %s is %s %s in %u parts on one rank and %s %s in %u parts on another",
-                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a, record->n_cut,
-                   ebb_dtype_get_name (other->dtype), b, other->n_cut);
+                   "%s %s is %s %s split in %u on one rank and %s %s split in %u on another",
+                   ebb_shard_file_kinds[table], record->name, ebb_dtype_get_name (record->dtype), a,
+                   record->split.n_parts, ebb_dtype_get_name (other->dtype), b, other->split.n_parts);
       return FALSE;
     }
   record->n_steps = MAX (record->n_steps, other->n_steps);
-  g_array_append_vals (record->parts, other->parts->data, other->parts->len);
+  g_array_append_vals (record->ranges, other->ranges->data, other->ranges->len);
   return TRUE;
 }
 
@@ -298,14 +248,14 @@ ebb_shard_index_merge (EbbShardIndex *self,
     self->has_files[i] = self->has_files[i] || other->has_files[i];
   for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
     for (guint i = 0; i < other->records[t]->len; i++)
-      if (!merge_record (self, (EbbShardFile) t, g_ptr_array_index (other->records[t], i), error))
+      if (!merge_record (self, (EbbShardFile) t, (EbbShardRecord **) &other->records[t]->pdata[i], error))
         return FALSE;
   return TRUE;
 }
 
 static int
-compare_parts (gconstpointer a,
-               gconstpointer b)
+compare_ranges (gconstpointer a,
+                gconstpointer b)
 {
   const EbbSavedRange *x = a, *y = b;
 
@@ -318,32 +268,31 @@ compare_parts (gconstpointer a,
   return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* TRUE if the parts, which are sorted, tile each part of the cut. */
+/* TRUE if the ranges, which are sorted, tile each slice. */
 static gboolean
-parts_tile (const EbbShardRecord *record)
+ranges_tile (const EbbShardRecord *record)
 {
   guint at = 0;
 
-  for (guint index = 0; index < record->n_cut; index++)
+  for (guint index = 0; index < record->split.n_parts; index++)
     {
+      const EbbShardSlice slice = ebb_shard_record_get_slice (record, index);
       gint64 reached = 0;
-      EbbShardCut cut;
 
-      ebb_shard_record_get_cut (record, index, &cut);
-      for (; at < record->parts->len; at++)
+      for (; at < record->ranges->len; at++)
         {
-          const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, at);
+          const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, at);
 
-          if (part->index != index)
+          if (range->index != index)
             break;
-          if (part->begin != reached || part->end <= part->begin)
+          if (range->begin != reached || range->end <= range->begin)
             return FALSE;
-          reached = part->end;
+          reached = range->end;
         }
-      if (reached != ebb_shard_cut_count (&cut))
+      if (reached != ebb_shard_slice_count (&slice))
         return FALSE;
     }
-  return at == record->parts->len;
+  return at == record->ranges->len;
 }
 
 static gboolean
@@ -356,16 +305,16 @@ check_record (EbbShardIndex *self,
   g_autofree char *shown = NULL;
   gboolean ok = TRUE;
 
-  for (guint i = 0; ok && i < record->parts->len; i++)
-    ok = g_array_index (record->parts, EbbSavedRange, i).rank < self->n_ranks;
+  for (guint i = 0; ok && i < record->ranges->len; i++)
+    ok = g_array_index (record->ranges, EbbSavedRange, i).rank < self->n_ranks;
   if (!record->per_rank)
-    g_array_sort (record->parts, compare_parts);
-  if (ok && (record->per_rank || parts_tile (record)))
+    g_array_sort (record->ranges, compare_ranges);
+  if (ok && (record->per_rank || ranges_tile (record)))
     return TRUE;
   name = ebb_json_quote (record->name);
   shown = ebb_escape_text (what);
   g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
-               "%s: the parts of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
+               "%s: the ranges of %s don't make up its %" G_GINT64_FORMAT " elements, each once", shown, name,
                record->n_elements);
   return FALSE;
 }
@@ -395,8 +344,9 @@ append_record (GString *json,
   g_string_append (json, "]");
   if (record->per_rank)
     g_string_append (json, ", \"per_rank\": 1");
-  if (record->n_cut > 1)
-    g_string_append_printf (json, ", \"cut\": [%u, %u, %u]", record->cut_dim, record->cut_sections, record->n_cut);
+  if (record->split.n_parts > 1)
+    g_string_append_printf (json, ", \"split\": [%u, %u, %u]", record->split.dim, record->split.n_sections,
+                            record->split.n_parts);
   if (record->n_steps > 0)
     g_string_append_printf (json, ", \"steps\": %" G_GINT64_FORMAT, record->n_steps);
   if (strcmp (record->stored_as, record->name) != 0)
@@ -404,15 +354,15 @@ append_record (GString *json,
       g_string_append (json, ", \"stored_as\": ");
       ebb_json_append_string (json, record->stored_as);
     }
-  g_string_append (json, ", \"parts\": [");
-  for (guint i = 0; i < record->parts->len; i++)
+  g_string_append (json, ", \"ranges\": [");
+  for (guint i = 0; i < record->ranges->len; i++)
     {
-      const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, i);
+      const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
 
-      g_string_append_printf (json, "%s[%u, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT, i > 0 ? ", " : "", part->rank,
-                              part->begin, part->end);
-      if (record->n_cut > 1)
-        g_string_append_printf (json, ", %u", part->index);
+      g_string_append_printf (json, "%s[%u, %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT, i > 0 ? ", " : "", range->rank,
+                              range->begin, range->end);
+      if (record->split.n_parts > 1)
+        g_string_append_printf (json, ", %u", range->index);
       g_string_append_c (json, ']');
     }
   g_string_append (json, "]}");
@@ -455,9 +405,8 @@ append_mesh (GString *json,
 char *
 ebb_shard_index_seal (const char *rest)
 {
-  return g_strdup_printf ("{\n  \"format\": \"" EBB_SHARD_INDEX_FORMAT
-                          "\",\n  \"version\": %d,\n  \"sum\": \"%016" G_GINT64_MODIFIER "x\"%s",
-                          EBB_SHARD_INDEX_VERSION, ebb_checksum_of (rest, strlen (rest)), rest);
+  return g_strdup_printf (EBB_SHARD_INDEX_HEAD "%016" G_GINT64_MODIFIER "x\"%s",
+                          ebb_checksum_of (rest, strlen (rest)), rest);
 }
 
 char *
@@ -481,4 +430,16 @@ ebb_shard_index_to_text (EbbShardIndex *self)
     }
   g_string_append (json, "\n}\n");
   return ebb_shard_index_seal (json->str);
+}
+
+void
+ebb_shard_index_free (EbbShardIndex *self)
+{
+  for (guint i = 0; i < EBB_N_SHARD_TABLES; i++)
+    {
+      g_hash_table_unref (self->by_name[i]);
+      g_ptr_array_unref (self->records[i]);
+    }
+  g_free (self->mesh);
+  g_free (self);
 }

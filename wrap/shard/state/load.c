@@ -1,23 +1,22 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/shard/state/save-private.h"
+#include "wrap/shard/state/state-dict.h"
 
+#include "dist/init.h"
+#include "dist/agree-private.h"
+#include "dist/rng-tracker-private.h"
 #include "nn/args-private.h"
 #include "nn/files/json-scanner-private.h"
 #include "nn/state/training-state-private.h"
 #include "tensor/autograd/autograd.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
-#include "dist/init.h"
-#include "dist/agree-private.h"
-#include "dist/rng-tracker-private.h"
-#include "wrap/shard/state/claims-private.h"
-#include "wrap/shard/state/optimizer-private.h"
-#include "wrap/shard/state/state-dict-private.h"
+#include "wrap/shard/state/state-private.h"
 
 #include <string.h>
 
-/* Reads a sharded state on any number of ranks: each takes what it has to hold out of whichever files have it. All that
- * is needed is read and checked on all ranks before anything is changed on one. */
+/* Loads a sharded state on any number of ranks: each reads its own elements from the files that have them. All ranks
+ * read and check everything that they need before any rank changes anything. */
 
 typedef struct
 {
@@ -33,7 +32,7 @@ typedef struct
   gint64 step;
 } Loading;
 
-/* -- what fits ----------------------------------------------------------------------------------------------------- */
+/* -- the module ---------------------------------------------------------------------------------------------------- */
 
 /* The record of a tensor of the module, under one of its names. */
 static EbbShardRecord *
@@ -59,15 +58,15 @@ check_entry (Loading *self,
              GError **error)
 {
   const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, number);
-  const EbbLocalShard *place = &entry->place;
+  const EbbLocalShard *shard = &entry->shard;
   const EbbShardRecord *record = find_record (self, number);
   g_autofree char *shape = record != NULL ? ebb_shard_record_name_shape (record) : NULL;
 
   if (record == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s does not fit: %s is missing",
                  self->source->shown, entry->name);
-  else if (record->per_rank || record->n_dims != place->n_dims
-           || memcmp (record->shape, place->shape, place->n_dims * sizeof place->shape[0]) != 0)
+  else if (record->per_rank || record->n_dims != shard->n_dims
+           || memcmp (record->shape, shard->shape, shard->n_dims * sizeof shard->shape[0]) != 0)
     g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                  "the state saved in %s does not fit: %s is %s there, which is not its shape here",
                  self->source->shown, entry->name, shape);
@@ -104,7 +103,7 @@ check_module (Loading *self,
   return TRUE;
 }
 
-/* Reads what this rank needs and compares it with its checksums. */
+/* Compares the elements that this rank needs with their checksums. */
 static gboolean
 verify_module (Loading *self,
                GError **error)
@@ -114,8 +113,8 @@ verify_module (Loading *self,
       const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, i);
 
       if (entry->first == i
-          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, find_record (self, i), &entry->place.cut,
-                                     entry->place.begin, entry->place.end, NULL, error))
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, find_record (self, i), &entry->shard.slice,
+                                     entry->shard.begin, entry->shard.end, NULL, error))
         return FALSE;
     }
   return TRUE;
@@ -123,33 +122,55 @@ verify_module (Loading *self,
 
 /* -- the optimizer ------------------------------------------------------------------------------------------------- */
 
-/* The rank that had the range of the parameter that is this rank's now; -1: none. */
+/* The rank that had the range of the parameter that this rank has now; -1: no rank had it. */
 static int
 find_same_range (Loading *self,
                  EbbTensor *parameter,
-                 const EbbLocalShard *place)
+                 const EbbLocalShard *shard)
 {
   for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
     {
-      EbbShardRecord *record;
+      const EbbShardRecord *record;
 
       if (g_array_index (self->entries, EbbStateEntry, i).tensor != parameter)
         continue;
       record = find_record (self, i);
-      for (guint p = 0; record != NULL && ebb_shard_record_has_cut (record, place) && p < record->parts->len; p++)
+      if (record == NULL || memcmp (&record->split, &shard->split, sizeof shard->split) != 0)
+        return -1;
+      for (guint r = 0; r < record->ranges->len; r++)
         {
-          const EbbSavedRange *part = &g_array_index (record->parts, EbbSavedRange, p);
+          const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, r);
 
-          if (part->begin == place->begin && part->end == place->end
-              && part->index == (place->partition != NULL ? place->partition->index : 0))
-            return (int) part->rank;
+          if (range->begin == shard->begin && range->end == shard->end && range->index == shard->index)
+            return (int) range->rank;
         }
       return -1;
     }
   return -1;
 }
 
-/* What lies here of one tensor of the state; NULL without an error where that is nothing. */
+static EbbTensor *
+read_blocks (Loading *self,
+             const EbbShardRecord *record,
+             EbbTensor *parameter,
+             const EbbLocalShard *shard,
+             GError **error)
+{
+  const int rank = find_same_range (self, parameter, shard);
+
+  if (rank >= 0)
+    return ebb_shard_source_read_of_rank (self->source, EBB_SHARD_FILE_OPTIMIZER, record, (guint) rank, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
+               "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
+               "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
+               "tensor-parallel ones; here are %u and %u)",
+               self->source->shown, record->name, self->source->index->n_ranks,
+               ebb_shard_index_count_tensor_ranks (self->source->index), self->claims->n_ranks,
+               self->claims->n_tensor);
+  return NULL;
+}
+
+/* This rank's elements of one tensor of the state; NULL without an error if it has none. */
 static EbbTensor *
 read_item (Loading *self,
            const EbbShardRecord *record,
@@ -157,35 +178,18 @@ read_item (Loading *self,
            GError **error)
 {
   gint64 shape[EBB_MAX_DIMS], begin = 0, end = record->n_elements;
+  EbbShardSlice slice = ebb_shard_slice_all (record->n_elements);
+  guint n_dims = record->n_dims;
   g_autoptr (EbbTensor) tensor = NULL;
-  guint n_dims;
-  EbbLocalShard place;
-  EbbShardCut cut;
+  EbbLocalShard shard;
 
-  ebb_local_shard_init (&place, parameter);
+  ebb_local_shard_init (&shard, parameter);
   if (record->per_rank)
-    {
-      int rank = place.begin < place.end ? find_same_range (self, parameter, &place) : 0;
-
-      if (place.begin == place.end)
-        return NULL;
-      if (rank >= 0)
-        return ebb_shard_source_read_of_rank (self->source, EBB_SHARD_FILE_OPTIMIZER, record, (guint) rank, error);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
-                   "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
-                   "tensor-parallel ones; here are %u and %u)",
-                   self->source->shown, record->name, self->source->index->n_ranks,
-                   ebb_shard_index_count_tensor_ranks (self->source->index), self->claims->n_ranks,
-                   self->claims->n_tensor);
-      return NULL;
-    }
-  n_dims = record->n_dims;
+    return shard.begin < shard.end ? read_blocks (self, record, parameter, &shard, error) : NULL;
   memcpy (shape, record->shape, n_dims * sizeof shape[0]);
-  ebb_shard_cut_init_whole (&cut, record->n_elements);
-  if (ebb_local_shard_is_split (&place))
+  if (ebb_local_shard_is_split (&shard))
     {
-      if (record->n_dims != place.n_dims || memcmp (shape, place.shape, n_dims * sizeof shape[0]) != 0)
+      if (n_dims != shard.n_dims || memcmp (shape, shard.shape, n_dims * sizeof shape[0]) != 0)
         {
           g_autofree char *shown = ebb_shard_record_name_shape (record);
 
@@ -194,15 +198,15 @@ read_item (Loading *self,
                        self->source->shown, record->name, shown);
           return NULL;
         }
-      ebb_local_shard_get_shape (&place, shape, &n_dims);
-      begin = place.begin;
-      end = place.end;
-      cut = place.cut;
+      n_dims = ebb_local_shard_get_shape (&shard, shape);
+      begin = shard.begin;
+      end = shard.end;
+      slice = shard.slice;
     }
   tensor = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
   if (tensor == NULL
       || (begin < end
-          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_OPTIMIZER, record, &cut, begin, end,
+          && !ebb_shard_source_read (self->source, EBB_SHARD_FILE_OPTIMIZER, record, &slice, begin, end,
                                      ebb_tensor_get_data (tensor, NULL), error)))
     return NULL;
   return g_steal_pointer (&tensor);
@@ -258,7 +262,7 @@ peek_part (EbbArgs *tree,
   return part;
 }
 
-/* Which tensors there were each rank's own file says; the ranks here look at some of them each. */
+/* The file of each rank that saved lists its tensors; each rank here checks some of these files. */
 static gboolean
 check_items (Loading *self,
              GError **error)
@@ -290,16 +294,25 @@ read_optimizer (Loading *self,
   return ebb_optimizer_check_state (self->optimizer, self->optimizer_state, error);
 }
 
-/* -- the rest ------------------------------------------------------------------------------------------------------ */
+/* -- the training state -------------------------------------------------------------------------------------------- */
 
-/* The rank whose generators and place in the data are taken over: one that had the same data and the same parts, or as
- * near as can be. */
+/* How many data-parallel ranks saved the state. */
+static guint
+count_data_ranks (Loading *self)
+{
+  const EbbShardIndex *index = self->source->index;
+
+  return MAX (index->n_ranks / ebb_shard_index_count_tensor_ranks (index), 1);
+}
+
+/* The rank whose generators and position in the data are taken over: one that had the same data and the same slices, or
+ * is as near as can be. */
 static guint
 find_predecessor (Loading *self)
 {
   const EbbShardIndex *index = self->source->index;
-  const EbbShardCoordinates own = ebb_shard_claims_get_coordinates (self->claims);
-  const guint n_tensor = ebb_shard_index_count_tensor_ranks (index), n_data = MAX (index->n_ranks / n_tensor, 1);
+  const EbbShardCoordinates own = self->claims->own;
+  const guint n_tensor = ebb_shard_index_count_tensor_ranks (index), n_data = count_data_ranks (self);
 
   for (guint r = 0; r < index->n_ranks; r++)
     {
@@ -311,17 +324,7 @@ find_predecessor (Loading *self)
   return 0;
 }
 
-/* TRUE if there was a rank with the data and the parts of this one, whose generators it goes on with. */
-static gboolean
-has_own_predecessor (Loading *self)
-{
-  const guint n_tensor = ebb_shard_index_count_tensor_ranks (self->source->index);
-
-  return n_tensor == self->claims->n_tensor
-         && ebb_shard_claims_get_coordinates (self->claims).data < self->source->index->n_ranks / n_tensor;
-}
-
-/* @rest with the states of the tracker that this rank is to have. */
+/* Returns @rest with the tracker's states advanced for a rank that takes over another one's. */
 static EbbArgs *
 advance_tracker (EbbArgs *rest)
 {
@@ -351,14 +354,17 @@ read_rest (Loading *self,
   g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
   EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->shown, error) : NULL;
 
-  ebb_generator_tracker_get_default (); /* there is one now, which knows what to do with its states */
+  const gboolean has_own = ebb_shard_index_count_tensor_ranks (self->source->index) == self->claims->n_tensor
+                           && self->claims->own.data < count_data_ranks (self);
+
+  ebb_generator_tracker_get_default (); /* creates the tracker, which checks its own states */
   if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->shown, &self->step, error))
     return FALSE;
-  self->rest = has_own_predecessor (self) ? ebb_args_ref (rest) : advance_tracker (rest);
+  self->rest = has_own ? ebb_args_ref (rest) : advance_tracker (rest);
   return TRUE;
 }
 
-/* -- the whole ----------------------------------------------------------------------------------------------------- */
+/* -- all of it ----------------------------------------------------------------------------------------------------- */
 
 /* Rank 0 reads the index, so that all ranks see the same one. */
 static EbbShardSource *
@@ -378,7 +384,7 @@ open_source (EbbProcessGroup *group,
   return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
 }
 
-/* All that can be wrong with what this rank needs. */
+/* Finds all errors in what this rank needs. */
 static gboolean
 prepare (Loading *self,
          GError **error)
@@ -395,32 +401,29 @@ load_entry (Loading *self,
             guint number,
             GError **error)
 {
-  const EbbLocalShard *place = &g_array_index (self->entries, EbbStateEntry, number).place;
+  const EbbLocalShard *shard = &g_array_index (self->entries, EbbStateEntry, number).shard;
   const EbbShardRecord *record = find_record (self, number);
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
   g_autoptr (EbbTensor) host = NULL;
   g_autoptr (EbbTensor) moved = NULL;
 
-  if (place->begin == place->end)
+  if (shard->begin == shard->end)
     return TRUE;
-  ebb_local_shard_get_shape (place, shape, &n_dims);
+  n_dims = ebb_local_shard_get_shape (shard, shape);
   host = ebb_tensor_new_empty (shape, n_dims, record->dtype, ebb_device_get_cpu (), error);
   if (host == NULL
-      || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, &place->cut, place->begin, place->end,
+      || !ebb_shard_source_read (self->source, EBB_SHARD_FILE_MODEL, record, &shard->slice, shard->begin, shard->end,
                                  ebb_tensor_get_data (host, NULL), error))
     return FALSE;
-  moved = ebb_to_device (host, place->local->storage->device, error);
-  return moved != NULL && ebb_tensor_copy_from (place->local, moved, error);
+  moved = ebb_to_device (host, shard->tensor->storage->device, error);
+  return moved != NULL && ebb_tensor_copy_from (shard->tensor, moved, error);
 }
 
 static gboolean
 apply (Loading *self,
        GError **error)
 {
-  const EbbShardCoordinates own = ebb_shard_claims_get_coordinates (self->claims);
-  const guint n_tensor = ebb_shard_index_count_tensor_ranks (self->source->index);
-
   for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
     if (g_array_index (self->entries, EbbStateEntry, i).first == i && !load_entry (self, i, error))
       return FALSE;
@@ -430,9 +433,9 @@ apply (Loading *self,
     return TRUE;
   if (!ebb_training_state_load_rest (self->training, self->rest, self->source->shown, error))
     return FALSE;
-  /* Tensor-parallel ranks go on with the same numbers. */
-  if (own.data >= MAX (self->source->index->n_ranks / n_tensor, 1))
-    ebb_training_state_reseed (self->training, own.data);
+  /* Tensor-parallel ranks must draw the same numbers. */
+  if (self->claims->own.data >= count_data_ranks (self))
+    ebb_training_state_reseed (self->training, self->claims->own.data);
   return TRUE;
 }
 
@@ -460,13 +463,13 @@ load (Loading *self,
   return ebb_agree_no_failure (self->group, failure, error);
 }
 
-gboolean
-ebb_shard_load (EbbModule *module,
-                EbbOptimizer *optimizer,
-                EbbTrainingState *training,
-                const char *folder,
-                gint64 *step,
-                GError **error)
+static gboolean
+load_state (EbbModule *module,
+            EbbOptimizer *optimizer,
+            EbbTrainingState *training,
+            const char *folder,
+            gint64 *step,
+            GError **error)
 {
   Loading self = {
     .group = ebb_process_group_get_default (),
@@ -487,4 +490,105 @@ ebb_shard_load (EbbModule *module,
   g_clear_pointer (&self.rest, ebb_args_unref);
   g_clear_pointer (&self.source, ebb_shard_source_free);
   return ok;
+}
+
+/* -- public functions ---------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_load_sharded_state:
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
+ * @optimizer: (nullable): the optimizer whose state is loaded with it
+ * @folder: (type filename): a folder that ebb_save_sharded_state() or ebb_training_state_save_sharded() wrote to
+ * @error: return location for an error
+ *
+ * Loads such a state on any number of ranks, however the module is split, over tensor-parallel ranks too: each rank
+ * reads the elements that it holds, in blocks of 1 MiB, whose checksums are compared. A single process without a group
+ * can load it as well. The names must be those of the module; for a shared parameter one name is enough.
+ *
+ * An optimizer's 8-bit moments follow blocks of a rank's elements: they load only on ranks that hold the same ranges.
+ *
+ * All ranks of the process' default group call it together. State that does not fit or is damaged is found on all ranks
+ * before anything is changed on any; only running out of memory may come later.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT if one is damaged, %EBB_ERROR_STATE if
+ *   the state does not fit
+ */
+gboolean
+ebb_load_sharded_state (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        const char *folder,
+                        GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, module, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
+
+  return load_state (module, optimizer, NULL, folder, NULL, error);
+}
+
+/**
+ * ebb_training_state_load_sharded:
+ * @self: the training state that takes it over; on each rank its own
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @step: (out) (optional): return location for how many steps had been taken
+ * @error: return location for an error
+ *
+ * Loads such a state as ebb_load_sharded_state() does. On the same numbers of data-parallel and tensor-parallel ranks a
+ * training run continues as it would have without a stop, bit for bit, with the generators of this thread's
+ * #EbbGeneratorTracker. On other numbers, data-parallel rank d takes generators, the position in the data and values of
+ * data-parallel rank d modulo the number that saved. Generators that another rank has taken already get other seeds;
+ * those of the tracker keep their seeds and continue from the saved position.
+ *
+ * Returns: %FALSE with an error as by ebb_load_sharded_state()
+ */
+gboolean
+ebb_training_state_load_sharded (EbbTrainingState *self,
+                                 const char *folder,
+                                 gint64 *step,
+                                 GError **error)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+
+  if (step != NULL)
+    *step = 0;
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  return load_state (module, optimizer, self, folder, step, error);
+}
+
+/**
+ * ebb_training_state_read_sharded_config:
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @error: return location for an error
+ *
+ * Reads #EbbTrainingState:config as rank 0 has saved it, so that model and optimizer can be made from it. Any rank or
+ * program may do so alone.
+ *
+ * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_load_sharded_state()
+ */
+char *
+ebb_training_state_read_sharded_config (const char *folder,
+                                        GError **error)
+{
+  g_autofree char *text = NULL;
+  g_autoptr (EbbShardSource) source = NULL;
+  g_autoptr (EbbArgs) tree = NULL;
+  g_autoptr (EbbArgs) rest = NULL;
+  int index;
+
+  if (!EBB_MAY_BEGIN (error, folder))
+    return NULL;
+  text = ebb_shard_source_read_index (folder, error);
+  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
+  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
+  index = tree != NULL ? ebb_args_find (tree, "training") : -1;
+  rest = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
+  if (tree != NULL && rest == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no training", source->shown);
+  return rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
 }

@@ -1,30 +1,24 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/shard/state/state-dict.h"
 
+#include "dist/init.h"
+#include "dist/agree-private.h"
+#include "nn/args-private.h"
+#include "nn/files/json-scanner-private.h"
 #include "nn/files/state-tree-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
-#include "dist/init.h"
-#include "dist/agree-private.h"
-#include "wrap/shard/state/optimizer-private.h"
-#include "wrap/shard/state/state-dict-private.h"
+#include "wrap/shard/state/state-private.h"
 
 #include <string.h>
 
-/* The whole state of an optimizer over parameters that are split over ranks. */
+/* Gets and loads the full state of an optimizer whose parameters are split over ranks, and takes such a state apart
+ * into its tensors and the rest. */
 
 /* -- get ----------------------------------------------------------------------------------------------------------- */
 
-/* One tensor of the state, as all ranks know it. */
-typedef struct
-{
-  const EbbShardRecord *record;
-  EbbLocalShard place; /* of the parameter */
-  EbbTensor *local;    /* not owned; NULL: this rank has none */
-} Part;
-
-/* What all ranks have: one whose part of a parameter is empty may have no state for it. */
+/* The records of all ranks: a rank that holds no elements of a parameter may have no state for it. */
 static EbbShardIndex *
 agree_on_records (EbbOptimizer *optimizer,
                   GArray *items,
@@ -56,11 +50,9 @@ agree_on_records (EbbOptimizer *optimizer,
 
 static EbbTensor *
 find_local (GArray *items,
-            const char *name)
+            const char *parameter,
+            const char *key)
 {
-  const char *key;
-  g_autofree char *parameter = ebb_optimizer_item_parse_name (name, &key);
-
   for (guint i = 0; i < items->len; i++)
     {
       const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
@@ -72,138 +64,76 @@ find_local (GArray *items,
 }
 
 static gboolean
-check_part (const Part *part,
+check_item (const EbbGatherItem *item,
+            const EbbShardRecord *record,
             GError **error)
 {
-  if (ebb_local_shard_is_split (&part->place) && part->record->per_rank)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "the optimizer's state %s has a scale for each block of elements, and the blocks of each rank are "
-                 "others: such a state has no whole (save it by ebb_save_sharded_state(), or keep moments in f32 or "
-                 "bf16)",
-                 part->record->name);
-  else if (part->local == NULL
-           && (!ebb_local_shard_is_split (&part->place) || part->place.begin < part->place.end))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "this rank has no %s, but others have", part->record->name);
+  const gboolean is_split = ebb_local_shard_is_split (&item->shard);
+
+  if (is_split && record->per_rank)
+    g_set_error (
+        error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+        "the optimizer's state %s has a scale for each block of elements, and each rank has blocks of its own: "
+        "there is no full state (save it by ebb_save_sharded_state(), or keep moments in f32 or bf16)",
+        record->name);
+  else if (item->local == NULL && (!is_split || item->shard.begin < item->shard.end))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "this rank has no %s, but others have", record->name);
   else
     return TRUE;
   return FALSE;
 }
 
-/* Appends to @wholes what @gathered, which is taken, is the whole of, or of what @local is a copy; nothing unless
- * @keep.
- */
+/* Finds what this rank holds of a record's tensor. */
 static gboolean
-add_whole (const Part *part,
-           EbbTensor *gathered,
-           EbbProcessGroup *group,
-           gboolean keep,
-           GError **failure,
-           GArray *wholes,
+make_item (EbbGatherItem *item,
+           const EbbShardRecord *record,
+           EbbOptimizer *optimizer,
+           GArray *locals,
            GError **error)
 {
   const char *key;
-  g_autofree char *parameter = ebb_optimizer_item_parse_name (part->record->name, &key);
-  g_autoptr (EbbTensor) own = gathered;
-  g_autoptr (EbbTensor) whole = NULL;
+  g_autofree char *name = ebb_optimizer_item_parse_name (record->name, &key);
+  EbbTensor *parameter = ebb_optimizer_find_parameter (optimizer, name);
 
-  if (part->place.partition != NULL)
+  if (parameter == NULL)
     {
-      if (own == NULL && *failure == NULL && part->local != NULL)
-        own = ebb_tensor_to_host (part->local, failure);
-      if (!ebb_shard_gather_parts (group, &part->place, own, part->record->dtype, keep, g_steal_pointer (failure),
-                                   &whole, error))
-        return FALSE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "another rank's optimizer has a parameter %s", name);
+      return FALSE;
     }
-  else if (own != NULL)
-    whole = g_steal_pointer (&own);
-  else if (keep && *failure == NULL)
-    {
-      g_autoptr (EbbTensor) host = ebb_tensor_to_host (part->local, failure);
-
-      whole = host != NULL ? ebb_copy (host, failure) : NULL;
-    }
-  if (keep && whole != NULL)
-    ebb_optimizer_items_add (wholes, parameter, key, part->record->n_steps, g_steal_pointer (&whole));
-  return TRUE;
+  ebb_local_shard_init (&item->shard, parameter);
+  item->local = find_local (locals, name, key);
+  item->dtype = record->dtype;
+  return check_item (item, record, error);
 }
 
-/* Gathers parts of one unit, or copies those of none; appends the wholes to @wholes unless @keep is FALSE. */
-static gboolean
-gather_parts (const Part *parts,
-              guint n,
-              EbbProcessGroup *group,
-              gboolean keep,
-              GError **failure,
-              GArray *wholes,
-              GError **error)
-{
-  g_autofree EbbLocalShard *places = g_new (EbbLocalShard, n);
-  g_autofree EbbTensor **locals = g_new0 (EbbTensor *, n);
-  g_autofree EbbTensor **gathered = g_new0 (EbbTensor *, n);
-  g_autofree EbbDType *dtypes = g_new (EbbDType, n);
-  gboolean ok = TRUE;
-
-  for (guint i = 0; i < n && *failure == NULL; i++)
-    check_part (&parts[i], failure);
-  for (guint i = 0; i < n; i++)
-    {
-      places[i] = parts[i].place;
-      locals[i] = parts[i].local;
-      dtypes[i] = parts[i].record->dtype;
-    }
-  if (parts[0].place.unit != NULL
-      && !ebb_shard_gather (group, parts[0].place.unit, n, places, locals, dtypes, g_steal_pointer (failure), gathered,
-                            error))
-    return FALSE;
-  for (guint i = 0; i < n; i++)
-    if (ok)
-      ok = add_whole (&parts[i], gathered[i], group, keep, failure, wholes, error);
-    else
-      g_clear_pointer (&gathered[i], ebb_tensor_unref);
-  return ok;
-}
-
+/* Appends the full tensors to @full on ranks that @keep them. */
 static gboolean
 gather_records (EbbOptimizer *optimizer,
-                EbbShardIndex *index,
-                GArray *items,
+                GPtrArray *records,
+                GArray *locals,
                 EbbProcessGroup *group,
                 gboolean keep,
-                GArray *wholes,
+                GArray *full,
                 GError **error)
 {
-  GPtrArray *records = index->records[EBB_SHARD_FILE_OPTIMIZER];
-  g_autofree Part *parts = g_new0 (Part, records->len + 1);
+  EbbGatherItem *items = g_new0 (EbbGatherItem, records->len + 1);
   GError *failure = NULL;
-  guint n;
+  gboolean ok;
 
   for (guint i = 0; i < records->len && failure == NULL; i++)
+    make_item (&items[i], g_ptr_array_index (records, i), optimizer, locals, &failure);
+  ok = ebb_agree_no_failure (group, failure, error)
+       && ebb_gather_full_tensors (group, items, records->len, keep, NULL, error);
+  for (guint i = 0; ok && keep && i < records->len; i++)
     {
+      const EbbShardRecord *record = g_ptr_array_index (records, i);
       const char *key;
-      g_autofree char *name = NULL;
-      EbbTensor *parameter;
+      g_autofree char *name = ebb_optimizer_item_parse_name (record->name, &key);
 
-      parts[i].record = g_ptr_array_index (records, i);
-      name = ebb_optimizer_item_parse_name (parts[i].record->name, &key);
-      parameter = ebb_optimizer_find_parameter (optimizer, name);
-      if (parameter == NULL)
-        {
-          g_set_error (&failure, EBB_ERROR, EBB_ERROR_STATE, "another rank's optimizer has a parameter %s", name);
-          break;
-        }
-      ebb_local_shard_init (&parts[i].place, parameter);
-      parts[i].local = find_local (items, parts[i].record->name);
+      ebb_optimizer_items_add (full, name, key, record->n_steps, g_steal_pointer (&items[i].full));
     }
-  if (!ebb_agree_no_failure (group, g_steal_pointer (&failure), error))
-    return FALSE;
-  for (guint i = 0; i < records->len; i += n)
-    {
-      for (n = 1; i + n < records->len && parts[i + n].place.unit == parts[i].place.unit;)
-        n++;
-      if (!gather_parts (&parts[i], n, group, keep, &failure, wholes, error))
-        return FALSE;
-    }
-  return ebb_agree_no_failure (group, failure, error);
+  ebb_gather_items_free (items, records->len);
+  return ok;
 }
 
 /**
@@ -212,13 +142,13 @@ gather_records (EbbOptimizer *optimizer,
  * @rank0_only: whether rank 0 alone keeps it
  * @error: return location for an error
  *
- * Collects what ebb_optimizer_get_state() would give if the parameters were not split over ranks. The tensors are
- * copies in the host's memory. All ranks of the process' default group call it together; one unit's state is gathered
- * after the other.
+ * Collects the state that ebb_optimizer_get_state() would return if the parameters were not split over ranks. The
+ * tensors are copies in host memory. All ranks of the process' default group call it together; the state of one unit is
+ * gathered after the other.
  *
  * Returns: (transfer full) (nullable): a dictionary; with @rank0_only one that is empty on the ranks other than 0.
- * %NULL with %EBB_ERROR_NOT_SUPPORTED if parameters are split and moments are kept in 8 bits: their blocks are each
- * rank's
+ * %NULL with %EBB_ERROR_NOT_SUPPORTED if parameters are split and moments are kept in 8 bits: each rank has blocks of
+ * its own
  */
 EbbArgs *
 ebb_get_full_optimizer_state (EbbOptimizer *optimizer,
@@ -227,12 +157,12 @@ ebb_get_full_optimizer_state (EbbOptimizer *optimizer,
 {
   EbbProcessGroup *group = ebb_process_group_get_default ();
   g_autoptr (GArray) items = ebb_optimizer_items_new ();
-  g_autoptr (GArray) wholes = ebb_optimizer_items_new ();
+  g_autoptr (GArray) full = ebb_optimizer_items_new ();
   g_autoptr (EbbArgs) state = NULL;
   g_autoptr (EbbArgs) rest = NULL;
   g_autoptr (EbbShardIndex) index = NULL;
   GError *failure = NULL;
-  gboolean keep, ok;
+  gboolean keep;
 
   if (!EBB_MAY_BEGIN (error, optimizer))
     return NULL;
@@ -244,28 +174,25 @@ ebb_get_full_optimizer_state (EbbOptimizer *optimizer,
   index = agree_on_records (optimizer, items, group, failure, error);
   if (index == NULL)
     return NULL;
-  ebb_push_grad_enabled (FALSE);
-  ok = gather_records (optimizer, index, items, group, keep, wholes, error);
-  ebb_pop_grad_enabled ();
-  if (!ok)
+  if (!gather_records (optimizer, index->records[EBB_SHARD_FILE_OPTIMIZER], items, group, keep, full, error))
     return NULL;
-  return keep ? ebb_optimizer_state_join (rest, wholes) : ebb_args_new (EBB_ARGS_DICT);
+  return keep ? ebb_optimizer_state_join (rest, full) : ebb_args_new (EBB_ARGS_DICT);
 }
 
 /* -- load ---------------------------------------------------------------------------------------------------------- */
 
-/* What of @whole lies on this rank; a copy of its own if @copy. */
+/* Returns this rank's elements of @full; as a copy of its own if @copy. */
 static EbbTensor *
-slice_item (EbbOptimizer *optimizer,
-            const char *name,
-            const char *key,
-            EbbTensor *whole,
-            gboolean copy,
-            GError **error)
+extract_item (EbbOptimizer *optimizer,
+              const char *name,
+              const char *key,
+              EbbTensor *full,
+              gboolean copy,
+              GError **error)
 {
   EbbTensor *parameter = ebb_optimizer_find_parameter (optimizer, name);
-  g_autoptr (EbbTensor) part = NULL;
-  EbbLocalShard place;
+  g_autoptr (EbbTensor) local = NULL;
+  EbbLocalShard shard;
 
   if (parameter == NULL)
     {
@@ -273,52 +200,52 @@ slice_item (EbbOptimizer *optimizer,
                    "the optimizer's state is for a parameter %s, which the module does not have", name);
       return NULL;
     }
-  ebb_local_shard_init (&place, parameter);
-  if (ebb_local_shard_is_split (&place)
-      && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, whole->view.dtype)
-          || !ebb_view_has_shape (&whole->view, place.shape, place.n_dims)))
+  ebb_local_shard_init (&shard, parameter);
+  if (ebb_local_shard_is_split (&shard)
+      && (!ebb_optimizer_state_follows_elements (optimizer, parameter, key, full->view.dtype)
+          || !ebb_view_has_shape (&full->view, shard.shape, shard.n_dims)))
     {
-      g_autofree char *shape = ebb_tensor_shape_to_string (whole);
+      g_autofree char *shape = ebb_tensor_shape_to_string (full);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "the optimizer's state %s of %s is %s %s: it can't be split as the parameter is", key, name,
-                   ebb_dtype_get_name (whole->view.dtype), shape);
+                   ebb_dtype_get_name (full->view.dtype), shape);
       return NULL;
     }
-  part = ebb_local_shard_slice (&place, whole, error);
-  /* What tensor-parallel ranks split is a copy already. */
-  return copy && part != NULL && place.unit != NULL && place.partition == NULL ? ebb_copy (part, error)
-                                                                               : g_steal_pointer (&part);
+  local = ebb_local_shard_extract (&shard, full, error);
+  /* A slice of a tensor-parallel parameter is a copy already. */
+  return copy && local != NULL && shard.unit != NULL && shard.ranks == NULL ? ebb_copy (local, error)
+                                                                            : g_steal_pointer (&local);
 }
 
-/* Replaces the tensors of @items by this rank's parts. */
+/* Replaces the tensors of @items by this rank's elements of them. */
 static gboolean
-slice_items (EbbOptimizer *optimizer,
-             GArray *items,
-             GError **error)
+extract_items (EbbOptimizer *optimizer,
+               GArray *items,
+               GError **error)
 {
   for (guint i = 0; i < items->len; i++)
     {
       EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
-      EbbTensor *part = slice_item (optimizer, item->parameter, item->key, item->tensor, FALSE, error);
+      EbbTensor *local = extract_item (optimizer, item->parameter, item->key, item->tensor, FALSE, error);
 
-      if (part == NULL)
+      if (local == NULL)
         return FALSE;
       ebb_tensor_unref (item->tensor);
-      item->tensor = part;
+      item->tensor = local;
     }
   return TRUE;
 }
 
 /* Rank 0's rest of the state and the list of its tensors, as texts on all ranks. */
 static gboolean
-spread_texts (EbbProcessGroup *group,
-              EbbArgs *rest,
-              GArray *items,
-              char **rest_text,
-              char **list_text,
-              GError *failure,
-              GError **error)
+broadcast_texts (EbbProcessGroup *group,
+                 EbbArgs *rest,
+                 GArray *items,
+                 char **rest_text,
+                 char **list_text,
+                 GError *failure,
+                 GError **error)
 {
   g_autoptr (EbbShardIndex) list = ebb_shard_index_new (1, 1);
   g_autoptr (EbbArgs) no_tensors = ebb_args_new (EBB_ARGS_DICT);
@@ -330,7 +257,7 @@ spread_texts (EbbProcessGroup *group,
   for (guint i = 0; failure == NULL && i < items->len; i++)
     {
       const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
-      g_autofree char *name = ebb_optimizer_item_make_name (item->parameter, item->key);
+      g_autofree char *name = ebb_optimizer_item_make_name (item);
 
       if (ebb_shard_index_find (list, EBB_SHARD_FILE_OPTIMIZER, name) != NULL)
         g_set_error (&failure, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has twice %s", name);
@@ -353,15 +280,15 @@ spread_texts (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* Sends rank 0's tensors, the @own ones, one after the other; appends this rank's parts to @parts. */
+/* Sends rank 0's tensors, which are its @own ones, one after the other; appends this rank's elements to @locals. */
 static gboolean
-spread_tensors (EbbOptimizer *optimizer,
-                EbbProcessGroup *group,
-                EbbShardIndex *list,
-                GArray *own,
-                GArray *parts,
-                GError **failure,
-                GError **error)
+broadcast_tensors (EbbOptimizer *optimizer,
+                   EbbProcessGroup *group,
+                   EbbShardIndex *list,
+                   GArray *own,
+                   GArray *locals,
+                   GError **failure,
+                   GError **error)
 {
   GPtrArray *records = list->records[EBB_SHARD_FILE_OPTIMIZER];
 
@@ -371,20 +298,20 @@ spread_tensors (EbbOptimizer *optimizer,
       const char *key;
       g_autofree char *name = ebb_optimizer_item_parse_name (record->name, &key);
       EbbTensor *source = i < own->len ? g_array_index (own, EbbOptimizerItem, i).tensor : NULL;
-      g_autoptr (EbbTensor) whole = ebb_broadcast_whole (group, source, record->shape, record->n_dims, record->dtype,
-                                                         g_steal_pointer (failure), error);
-      EbbTensor *part;
+      g_autoptr (EbbTensor) full = ebb_broadcast_full (group, source, record->shape, record->n_dims, record->dtype,
+                                                       g_steal_pointer (failure), error);
+      EbbTensor *local;
 
-      if (whole == NULL)
+      if (full == NULL)
         return FALSE;
-      part = slice_item (optimizer, name, key, whole, TRUE, failure);
-      if (part != NULL)
-        ebb_optimizer_items_add (parts, name, key, record->n_steps, part);
+      local = extract_item (optimizer, name, key, full, TRUE, failure);
+      if (local != NULL)
+        ebb_optimizer_items_add (locals, name, key, record->n_steps, local);
     }
   return TRUE;
 }
 
-/* Replaces what rank 0 has given by what each rank has to hold. */
+/* Returns the state with this rank's elements of the tensors that rank 0 has. */
 static EbbArgs *
 receive (EbbOptimizer *optimizer,
          EbbProcessGroup *group,
@@ -393,22 +320,22 @@ receive (EbbOptimizer *optimizer,
          GError *failure,
          GError **error)
 {
-  g_autoptr (GArray) parts = ebb_optimizer_items_new ();
+  g_autoptr (GArray) locals = ebb_optimizer_items_new ();
   g_autoptr (EbbArgs) no_tensors = ebb_args_new (EBB_ARGS_DICT);
   g_autoptr (EbbArgs) received = NULL;
   g_autoptr (EbbShardIndex) list = NULL;
   g_autofree char *rest_text = NULL;
   g_autofree char *list_text = NULL;
 
-  if (!spread_texts (group, rest, items, &rest_text, &list_text, failure, error))
+  if (!broadcast_texts (group, rest, items, &rest_text, &list_text, failure, error))
     return NULL;
   failure = NULL;
   received = ebb_state_tree_restore (rest_text, no_tensors, "rank 0's state of the optimizer", error);
   list = received != NULL ? ebb_shard_index_parse (list_text, "rank 0's state of the optimizer", error) : NULL;
-  if (list == NULL || !spread_tensors (optimizer, group, list, items, parts, &failure, error)
+  if (list == NULL || !broadcast_tensors (optimizer, group, list, items, locals, &failure, error)
       || !ebb_agree_no_failure (group, failure, error))
     return NULL;
-  return ebb_optimizer_state_join (received, parts);
+  return ebb_optimizer_state_join (received, locals);
 }
 
 static gboolean
@@ -435,7 +362,7 @@ load (EbbOptimizer *optimizer,
         return FALSE;
       failure = NULL;
     }
-  else if (failure == NULL && slice_items (optimizer, items, &failure))
+  else if (failure == NULL && extract_items (optimizer, items, &failure))
     local = ebb_optimizer_state_join (rest, items);
   if (local != NULL && ebb_state_reshard (NULL, optimizer, &failure))
     ebb_optimizer_check_state (optimizer, local, &failure);
@@ -449,13 +376,13 @@ load (EbbOptimizer *optimizer,
 /**
  * ebb_load_full_optimizer_state:
  * @optimizer: an optimizer
- * @state: (nullable): what ebb_get_full_optimizer_state() or ebb_optimizer_get_state() gave; %NULL on ranks other than
- * 0 if it is broadcast
+ * @state: (nullable): a state from ebb_get_full_optimizer_state() or ebb_optimizer_get_state(); %NULL on ranks other
+ * than 0 if it is broadcast
  * @broadcast: whether the state of rank 0 is loaded on all ranks, one tensor after the other
  * @error: return location for an error
  *
- * Loads as ebb_optimizer_load_state() does; each rank takes what it has to hold. All ranks of the process' default
- * group call it together, and with an error that is found before anything is changed, nothing is changed on any.
+ * Loads as ebb_optimizer_load_state() does; each rank takes its shards. All ranks of the process' default group call it
+ * together. An error that one rank finds before anything is changed keeps all ranks from changing anything.
  *
  * Returns: %FALSE with %EBB_ERROR_STATE if @state is of another kind of optimizer or of other parameters
  */
@@ -475,4 +402,293 @@ ebb_load_full_optimizer_state (EbbOptimizer *optimizer,
   ok = load (optimizer, state, broadcast, error);
   ebb_pop_grad_enabled ();
   return ok;
+}
+
+/* -- taking a state apart ------------------------------------------------------------------------------------------ */
+
+/* What the state has for each parameter; NULL: nothing. */
+static EbbArgs *
+peek_slots (EbbArgs *state)
+{
+  int index = ebb_args_find (state, "state");
+
+  return index >= 0 ? ebb_args_peek_args (state, (guint) index) : NULL;
+}
+
+static gint64
+get_n_steps (EbbArgs *values)
+{
+  int index = ebb_args_find (values, "n_steps");
+
+  return index >= 0 && ebb_args_get_value_kind (values, (guint) index) == EBB_VALUE_INT
+             ? ebb_args_get_int (values, (guint) index)
+             : 0;
+}
+
+static EbbArgs *
+split_slot (const char *parameter,
+            EbbArgs *values,
+            GArray *items)
+{
+  EbbArgs *rest = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; i < ebb_args_get_length (values); i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (values, i);
+      const char *key = ebb_args_get_key (values, i);
+
+      if (tensor == NULL)
+        ebb_args_add_value (rest, key, values, i);
+      else
+        {
+          ebb_args_add_none (rest, key);
+          ebb_optimizer_items_add (items, parameter, key != NULL ? key : "", get_n_steps (values),
+                                   ebb_tensor_ref (tensor));
+        }
+    }
+  return rest;
+}
+
+EbbArgs *
+ebb_optimizer_state_split (EbbArgs *state,
+                           GArray *items,
+                           GError **error)
+{
+  EbbArgs *slots = peek_slots (state);
+  g_autoptr (EbbArgs) rest = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) slots_rest = ebb_args_new (EBB_ARGS_DICT);
+
+  if (slots == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has no \"state\"");
+      return NULL;
+    }
+  for (guint i = 0; i < ebb_args_get_length (slots); i++)
+    {
+      const char *name = ebb_args_get_key (slots, i);
+      EbbArgs *values = ebb_args_peek_args (slots, i);
+      g_autoptr (EbbArgs) slot_rest = NULL;
+
+      if (name == NULL || values == NULL)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state of %s is no dictionary",
+                       name != NULL ? name : "a parameter without a name");
+          return NULL;
+        }
+      slot_rest = split_slot (name, values, items);
+      ebb_args_add_args (slots_rest, name, slot_rest);
+    }
+  for (guint i = 0; i < ebb_args_get_length (state); i++)
+    if (g_strcmp0 (ebb_args_get_key (state, i), "state") == 0)
+      ebb_args_add_args (rest, "state", slots_rest);
+    else
+      ebb_args_add_value (rest, ebb_args_get_key (state, i), state, i);
+  return g_steal_pointer (&rest);
+}
+
+/* Joins the values of one parameter: the tensors, and the steps that the most advanced rank has counted (a rank without
+ * elements counts none). */
+static void
+join_slot (EbbArgs *joined,
+           const char *parameter,
+           EbbArgs *rest,
+           GArray *items)
+{
+  g_autoptr (EbbArgs) values = ebb_args_new (EBB_ARGS_DICT);
+  gint64 n_steps = rest != NULL ? get_n_steps (rest) : 0;
+
+  if (parameter == NULL || ebb_args_find (joined, parameter) >= 0)
+    return;
+  for (guint i = 0; i < items->len; i++)
+    {
+      const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
+
+      if (strcmp (item->parameter, parameter) == 0)
+        n_steps = MAX (n_steps, item->n_steps);
+    }
+  ebb_args_add_int (values, "n_steps", n_steps);
+  for (guint i = 0; i < items->len; i++)
+    {
+      const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
+
+      if (item->tensor != NULL && strcmp (item->parameter, parameter) == 0)
+        ebb_args_add_tensor (values, item->key, item->tensor);
+    }
+  ebb_args_add_args (joined, parameter, values);
+}
+
+EbbArgs *
+ebb_optimizer_state_join (EbbArgs *rest,
+                          GArray *items)
+{
+  EbbArgs *slots = peek_slots (rest);
+  g_autoptr (EbbArgs) joined = ebb_args_new (EBB_ARGS_DICT);
+  EbbArgs *state = ebb_args_new (EBB_ARGS_DICT);
+
+  for (guint i = 0; slots != NULL && i < ebb_args_get_length (slots); i++)
+    join_slot (joined, ebb_args_get_key (slots, i), ebb_args_peek_args (slots, i), items);
+  for (guint i = 0; i < items->len; i++)
+    join_slot (joined, g_array_index (items, EbbOptimizerItem, i).parameter, NULL, items);
+  for (guint i = 0; i < ebb_args_get_length (rest); i++)
+    if (g_strcmp0 (ebb_args_get_key (rest, i), "state") != 0)
+      ebb_args_add_value (state, ebb_args_get_key (rest, i), rest, i);
+  ebb_args_add_args (state, "state", joined);
+  return state;
+}
+
+gboolean
+ebb_optimizer_rest_check (EbbArgs *rest,
+                          EbbShardIndex *index,
+                          const char *folder,
+                          GError **error)
+{
+  EbbArgs *slots = peek_slots (rest);
+
+  for (guint i = 0; slots != NULL && i < ebb_args_get_length (slots); i++)
+    {
+      const char *name = ebb_args_get_key (slots, i);
+      EbbArgs *values = ebb_args_peek_args (slots, i);
+
+      for (guint k = 0; name != NULL && values != NULL && k < ebb_args_get_length (values); k++)
+        {
+          const char *key = ebb_args_get_key (values, k);
+          g_autofree char *item = key != NULL ? g_strconcat (name, "/", key, NULL) : NULL;
+          g_autofree char *quoted = NULL;
+
+          if (item == NULL || ebb_args_get_value_kind (values, k) != EBB_VALUE_NONE
+              || ebb_shard_index_find (index, EBB_SHARD_FILE_OPTIMIZER, item) != NULL)
+            continue;
+          quoted = ebb_json_quote (item);
+          g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+                       "%s: the optimizer had %s, which the index of the state does not have", folder, quoted);
+          return FALSE;
+        }
+    }
+  return TRUE;
+}
+
+/* -- names --------------------------------------------------------------------------------------------------------- */
+
+EbbTensor *
+ebb_optimizer_find_parameter (EbbOptimizer *optimizer,
+                              const char *name)
+{
+  EbbOptimizerPrivate *priv = ebb_optimizer_get_private (optimizer);
+
+  for (guint i = 0; i < priv->n_slots; i++)
+    if (strcmp (priv->slots[i].name, name) == 0)
+      return priv->slots[i].parameter;
+  return NULL;
+}
+
+char *
+ebb_optimizer_item_make_name (const EbbOptimizerItem *item)
+{
+  return g_strconcat (item->parameter, "/", item->key, NULL);
+}
+
+char *
+ebb_optimizer_item_parse_name (const char *name,
+                               const char **key)
+{
+  const char *slash = strrchr (name, '/');
+
+  *key = slash != NULL ? slash + 1 : "";
+  return slash != NULL ? g_strndup (name, (gsize) (slash - name)) : g_strdup (name);
+}
+
+/* -- description --------------------------------------------------------------------------------------------------- */
+
+static void
+describe_item (EbbOptimizer *optimizer,
+               const EbbOptimizerItem *item,
+               EbbTensor *parameter,
+               EbbShardClaims *claims,
+               EbbShardIndex *index)
+{
+  g_autofree char *name = ebb_optimizer_item_make_name (item);
+  EbbTensor *tensor = item->tensor;
+  EbbShardRecord *record;
+  EbbLocalShard shard;
+  gboolean is_split, follows;
+
+  ebb_local_shard_init (&shard, parameter);
+  is_split = ebb_local_shard_is_split (&shard);
+  /* Only ranks that have elements know how they are stored. */
+  if (is_split && shard.n_elements > 0 && shard.begin == shard.end)
+    return;
+  follows = is_split && ebb_optimizer_state_follows_elements (optimizer, parameter, item->key, tensor->view.dtype)
+            && ebb_local_shard_fits (&shard, tensor);
+  if (follows)
+    record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, shard.shape,
+                                  shard.n_dims);
+  else
+    record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype,
+                                  is_split ? (const gint64[]){ 0 } : tensor->view.shape,
+                                  is_split ? 1 : (guint) tensor->view.n_dims);
+  record->per_rank = is_split && !follows;
+  record->n_steps = item->n_steps;
+  if (follows)
+    record->split = shard.split;
+  if (claims == NULL || !ebb_shard_claims_saves (claims, EBB_SHARD_FILE_OPTIMIZER, item->parameter, &shard))
+    return;
+  if (follows)
+    ebb_shard_record_add_range (record, claims->rank, shard.begin, shard.end, shard.index);
+  else
+    ebb_shard_record_add_range (record, claims->rank, 0, tensor->n_elements, 0);
+}
+
+gboolean
+ebb_optimizer_items_describe (EbbOptimizer *optimizer,
+                              GArray *items,
+                              EbbShardClaims *claims,
+                              EbbShardIndex *index,
+                              GError **error)
+{
+  for (guint i = 0; i < items->len; i++)
+    {
+      const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
+      EbbTensor *parameter = ebb_optimizer_find_parameter (optimizer, item->parameter);
+
+      if (parameter == NULL)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer has no parameter %s", item->parameter);
+          return FALSE;
+        }
+      describe_item (optimizer, item, parameter, claims, index);
+    }
+  return TRUE;
+}
+
+/* -- items --------------------------------------------------------------------------------------------------------- */
+
+static void
+item_clear (gpointer data)
+{
+  EbbOptimizerItem *item = data;
+
+  g_free (item->parameter);
+  g_free (item->key);
+  g_clear_pointer (&item->tensor, ebb_tensor_unref);
+}
+
+GArray *
+ebb_optimizer_items_new (void)
+{
+  GArray *items = g_array_new (FALSE, FALSE, sizeof (EbbOptimizerItem));
+
+  g_array_set_clear_func (items, item_clear);
+  return items;
+}
+
+void
+ebb_optimizer_items_add (GArray *items,
+                         const char *parameter,
+                         const char *key,
+                         gint64 n_steps,
+                         EbbTensor *tensor)
+{
+  EbbOptimizerItem item = { g_strdup (parameter), g_strdup (key), n_steps, tensor };
+
+  g_array_append_val (items, item);
 }

@@ -1,24 +1,23 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "wrap/shard/state/save-private.h"
+#include "wrap/shard/state/state-dict.h"
 
-#include "nn/args-private.h"
-#include "nn/files/state-folder-private.h"
-#include "tensor/util/atomic-file-private.h"
 #include "dist/init.h"
 #include "dist/agree-private.h"
-#include "wrap/shard/state/claims-private.h"
-#include "wrap/shard/state/file-private.h"
-#include "wrap/shard/state/optimizer-private.h"
-#include "wrap/shard/state/state-dict-private.h"
+#include "nn/args-private.h"
+#include "nn/files/state-folder-private.h"
+#include "nn/state/training-state-private.h"
+#include "tensor/error-private.h"
+#include "tensor/util/atomic-file-private.h"
+#include "wrap/shard/state/state-private.h"
 
 #include <errno.h>
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* Each rank writes its files, under names that no earlier save has; once all ranks have theirs on the disk, rank 0
- * replaces the index, and only then do the files of the save before go. So there always is an index whose files are all
- * there. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index are known to
- * be those of a first save that was broken off, and not of a state whose index was lost. */
+/* Saves a sharded state to a folder. Each rank writes its files under names that no earlier save has. Once all of them
+ * are on the disk, rank 0 replaces the index, and only then removes the files of the save before. So there is always an
+ * index whose files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without
+ * an index belong to a first save that was interrupted, and not to a state whose index was lost. */
 
 typedef struct
 {
@@ -45,7 +44,7 @@ find_last (char **names)
   return last;
 }
 
-/* Removes all files of saves but @save. Without a sight of all of them none goes. */
+/* Removes the files of all saves other than @save, or none if the folder can't be listed. */
 static void
 remove_other (const char *folder,
               gint64 save)
@@ -68,12 +67,12 @@ is_unfinished_index (const char *name)
   return g_str_has_prefix (name, EBB_SHARD_INDEX_FILE ".") && g_str_has_suffix (name, EBB_ATOMIC_FILE_SUFFIX);
 }
 
-/* Removes what saves that were broken off have left, before this one needs the room: all that the index doesn't name;
- * and without an index all files, if there is an unfinished one, which goes after them, as the new one is begun. */
+/* Removes the files of interrupted saves before this save needs the space: those that the index doesn't name, or all of
+ * them if there is an unfinished index alone, which is removed after them, when the new one is begun. */
 static gboolean
-remove_left (Saving *self,
-             char **names,
-             GError **error)
+remove_interrupted (Saving *self,
+                    char **names,
+                    GError **error)
 {
   gboolean has_index = g_strv_contains ((const char *const *) names, EBB_SHARD_INDEX_FILE), is_unfinished = FALSE;
   g_autofree char *text = has_index ? ebb_shard_source_read_index (self->folder, error) : NULL;
@@ -89,7 +88,7 @@ remove_left (Saving *self,
   return TRUE;
 }
 
-/* On rank 0: makes the folder ready; returns a number that no file in it has, or 0. */
+/* Prepares the folder on rank 0; returns a number that no file in it has, or 0. */
 static gint64
 begin (Saving *self,
        GError **error)
@@ -106,12 +105,12 @@ begin (Saving *self,
       return 0;
     }
   names = ebb_list_folder (self->folder, error);
-  return names != NULL && remove_left (self, names, error) && ebb_atomic_file_open (&self->file, path, error)
+  return names != NULL && remove_interrupted (self, names, error) && ebb_atomic_file_open (&self->file, path, error)
              ? find_last (names) + 1
              : 0;
 }
 
-/* Rank 0 says which number this save has. */
+/* All ranks take rank 0's number for this save. */
 static gboolean
 choose_number (Saving *self,
                gint64 *number,
@@ -132,29 +131,20 @@ choose_number (Saving *self,
   return TRUE;
 }
 
-static char *
-make_path (Saving *self,
-           EbbShardFile kind)
+/* -- this rank's files --------------------------------------------------------------------------------------------- */
+
+/* The path of a file that is about to be written. */
+static const char *
+begin_file (Saving *self,
+            EbbShardFile kind)
 {
   g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, self->rank, self->n_ranks);
-
-  return g_build_filename (self->folder, name, NULL);
-}
-
-static gboolean
-write_tensors (Saving *self,
-               EbbShardFile kind,
-               EbbArgs *tensors,
-               GError **error)
-{
-  char *path = make_path (self, kind);
+  char *path = g_build_filename (self->folder, name, NULL);
 
   g_ptr_array_add (self->written, path);
   self->index->has_files[kind] = TRUE;
-  return ebb_shard_file_write (path, tensors, error);
+  return path;
 }
-
-/* -- this rank's files --------------------------------------------------------------------------------------------- */
 
 static gboolean
 write_module (Saving *self,
@@ -168,22 +158,21 @@ write_module (Saving *self,
   for (guint i = 0; i < entries->len; i++)
     {
       const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
-      const EbbLocalShard *place = &entry->place;
+      const EbbLocalShard *shard = &entry->shard;
       const char *stored_as = g_array_index (entries, EbbStateEntry, entry->first).name;
       EbbShardRecord *record = ebb_shard_index_add (self->index, EBB_SHARD_FILE_MODEL, entry->name,
-                                                    place->local->view.dtype, place->shape, place->n_dims);
+                                                    shard->tensor->view.dtype, shard->shape, shard->n_dims);
 
       g_free (record->stored_as);
       record->stored_as = g_strdup (stored_as);
-      ebb_shard_record_set_cut (record, place);
-      if (!ebb_shard_claims_speaks (self->claims, EBB_SHARD_FILE_MODEL, stored_as, place))
+      record->split = shard->split;
+      if (!ebb_shard_claims_saves (self->claims, EBB_SHARD_FILE_MODEL, stored_as, shard))
         continue;
-      ebb_shard_record_add_part (record, self->rank, place->begin, place->end,
-                                 place->partition != NULL ? place->partition->index : 0);
-      if (entry->first == i && place->begin < place->end)
-        ebb_args_add_tensor (tensors, entry->name, place->local);
+      ebb_shard_record_add_range (record, self->rank, shard->begin, shard->end, shard->index);
+      if (entry->first == i && shard->begin < shard->end)
+        ebb_args_add_tensor (tensors, entry->name, shard->tensor);
     }
-  return write_tensors (self, EBB_SHARD_FILE_MODEL, tensors, error);
+  return ebb_shard_file_write (begin_file (self, EBB_SHARD_FILE_MODEL), tensors, error);
 }
 
 static gboolean
@@ -202,14 +191,14 @@ write_optimizer (Saving *self,
   for (guint i = 0; i < items->len; i++)
     {
       const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
-      g_autofree char *name = ebb_optimizer_item_make_name (item->parameter, item->key);
+      g_autofree char *name = ebb_optimizer_item_make_name (item);
       const EbbShardRecord *record = ebb_shard_index_find (self->index, EBB_SHARD_FILE_OPTIMIZER, name);
 
-      if (record != NULL && record->parts->len > 0)
+      if (record != NULL && record->ranges->len > 0)
         ebb_args_add_tensor (tensors, name, item->tensor);
     }
   ebb_args_add_args (tree, "optimizer", rest);
-  return write_tensors (self, EBB_SHARD_FILE_OPTIMIZER, tensors, error);
+  return ebb_shard_file_write (begin_file (self, EBB_SHARD_FILE_OPTIMIZER), tensors, error);
 }
 
 static gboolean
@@ -219,17 +208,13 @@ write_own (Saving *self,
            GError **error)
 {
   g_autoptr (EbbArgs) tree = ebb_args_new (EBB_ARGS_DICT);
-  char *path;
 
   if ((self->entries != NULL && !write_module (self, error))
       || (optimizer != NULL && !write_optimizer (self, optimizer, tree, error)))
     return FALSE;
   if (training != NULL)
     ebb_args_add_args (tree, "training", training);
-  path = make_path (self, EBB_SHARD_FILE_STATE);
-  g_ptr_array_add (self->written, path);
-  self->index->has_files[EBB_SHARD_FILE_STATE] = TRUE;
-  return ebb_state_file_write (path, tree, error);
+  return ebb_state_file_write (begin_file (self, EBB_SHARD_FILE_STATE), tree, error);
 }
 
 static void
@@ -265,7 +250,7 @@ write_index (Saving *self,
   return ebb_atomic_file_write (&self->file, text, strlen (text), error) && ebb_atomic_file_commit (&self->file, error);
 }
 
-/* After a failure it may be there all the same, and then its files must stay. */
+/* The index may be in place even if writing it failed, and then its files must stay. */
 static gboolean
 index_is_in_place (Saving *self)
 {
@@ -278,7 +263,7 @@ index_is_in_place (Saving *self)
 #define MAY_REMOVE 'r'
 #define MUST_KEEP 'k'
 
-/* Rank 0 writes the index and says how that went. */
+/* Rank 0 writes the index and reports the outcome. */
 static gboolean
 publish (Saving *self,
          char **texts,
@@ -295,7 +280,7 @@ publish (Saving *self,
                                  failure->message);
     }
   outcomes = ebb_agree_gather_texts (self->group, outcome, error);
-  /* Without an answer nobody knows whether the index names these files. */
+  /* Without an answer it is unknown whether the index names these files. */
   if (outcomes == NULL)
     return FALSE;
   if (*outcomes[0] == '\0')
@@ -331,7 +316,7 @@ save (Saving *self,
   write_own (self, optimizer, training, &failure);
   if (!ebb_agree_no_failure (self->group, failure, &agreed))
     {
-      /* As long as no rank goes on to the index, which it can't without all, nothing names these files. */
+      /* No rank goes on to the index without all others, so nothing names these files. */
       remove_own (self);
       g_propagate_error (error, g_steal_pointer (&agreed));
       return FALSE;
@@ -345,8 +330,8 @@ save (Saving *self,
   return TRUE;
 }
 
-/* After a failure. The unfinished index stays as long as there is a file that only it explains: other ranks may not
- * have removed theirs yet. */
+/* After a failure the unfinished index stays as long as there is a file that only it explains: other ranks may not have
+ * removed theirs yet. */
 static void
 end (Saving *self)
 {
@@ -359,12 +344,13 @@ end (Saving *self)
     ebb_atomic_file_leave (&self->file);
 }
 
-gboolean
-ebb_shard_save (EbbModule *module,
-                EbbOptimizer *optimizer,
-                EbbArgs *training,
-                const char *folder,
-                GError **error)
+/* @training: a tree of this rank's, or NULL. */
+static gboolean
+save_state (EbbModule *module,
+            EbbOptimizer *optimizer,
+            EbbArgs *training,
+            const char *folder,
+            GError **error)
 {
   EbbProcessGroup *group = ebb_process_group_get_default ();
   Saving self = {
@@ -394,4 +380,75 @@ ebb_shard_save (EbbModule *module,
   g_clear_pointer (&self.claims, ebb_shard_claims_free);
   ebb_shard_index_free (self.index);
   return ok;
+}
+
+/* -- public functions ---------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_save_sharded_state:
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
+ * @optimizer: (nullable): the optimizer whose state is saved with it
+ * @folder: (type filename): a folder that all ranks see, made if it does not exist
+ * @error: return location for an error
+ *
+ * Saves each rank's shards to safetensors files of that rank, for the third save of four ranks
+ * `model-00000003-00001-of-00004.safetensors` and likewise `optimizer-` and `state-`, and an index of all of them,
+ * `index.json`: the shape and dtype of each tensor, how tensor-parallel ranks split it, and which of its elements are
+ * in which file. Tensors that several ranks hold alike (buffers, replicated parameters) are saved once. Nothing is
+ * gathered, so saving needs no additional memory.
+ *
+ * A file appears under its name when it is complete and on the disk. Rank 0 replaces the index when all ranks are done,
+ * and then removes the files of earlier saves. So the folder always holds a complete state: if a rank fails, all ranks
+ * fail with its error, and the state before is still there.
+ *
+ * All ranks of the process' default group call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
+ */
+gboolean
+ebb_save_sharded_state (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        const char *folder,
+                        GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, module, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
+
+  return save_state (module, optimizer, NULL, folder, error);
+}
+
+/**
+ * ebb_training_state_save_sharded:
+ * @self: the training state; on each rank its own
+ * @folder: (type filename): a folder that all ranks see, made if it does not exist
+ * @step: how many steps were taken
+ * @error: return location for an error
+ *
+ * Saves a training run on many ranks: module and optimizer as ebb_save_sharded_state() does, and for each rank the rest
+ * that ebb_training_state_save() saves: random generators, the position in the data, config and values. One state is
+ * kept, whatever #EbbTrainingState:keep is. All ranks of the process' default group call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
+ */
+gboolean
+ebb_training_state_save_sharded (EbbTrainingState *self,
+                                 const char *folder,
+                                 gint64 step,
+                                 GError **error)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbArgs) rest = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  if (!ebb_training_state_check_step (step, error))
+    return FALSE;
+  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  rest = ebb_training_state_get_rest (self, step);
+  return save_state (module, optimizer, rest, folder, error);
 }

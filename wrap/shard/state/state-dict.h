@@ -11,7 +11,7 @@
 
 G_BEGIN_DECLS
 
-/* -- whole, in memory */
+/* -- full, in memory */
 
 EBB_AVAILABLE_IN_ALL
 EbbArgs *ebb_get_full_state_dict (EbbModule *module,
@@ -36,7 +36,7 @@ gboolean ebb_load_full_optimizer_state (EbbOptimizer *optimizer,
                                         gboolean broadcast,
                                         GError **error);
 
-/* -- in parts, on disk */
+/* -- sharded, on disk */
 
 EBB_AVAILABLE_IN_ALL
 gboolean ebb_save_sharded_state (EbbModule *module,

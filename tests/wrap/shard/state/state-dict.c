@@ -406,7 +406,7 @@ main (int argc,
   g_test_add_func ("/shard-state/full-state-loads-on-any-number-of-ranks", test_load);
   g_test_add_func ("/shard-state/what-does-not-fit-changes-nothing-on-any-rank", test_misfit);
   g_test_add_func ("/shard-state/not-strict-loads-what-there-is", test_loose);
-  g_test_add_func ("/shard-state/moments-in-8-bits-have-no-whole", test_8bit);
+  g_test_add_func ("/shard-state/moments-in-8-bits-have-no-full-state", test_8bit);
   g_test_add_func ("/shard-state/summoned-parameters-belong-to-no-state", test_summoned);
   g_test_add_func ("/shard-state/hybrid", test_hybrid);
   g_test_add_func ("/shard-state/a-plain-module-is-copied", test_plain);

@@ -1,0 +1,382 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "wrap/shard/state/state-private.h"
+
+#include "nn/args-private.h"
+#include "nn/files/json-scanner-private.h"
+#include "nn/files/safetensors.h"
+#include "nn/files/state-folder-private.h"
+#include "nn/files/state-tree-private.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/error-private.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
+#include "tensor/util/atomic-file-private.h"
+
+#include <string.h>
+
+/* Writes a rank's tensors to a file, and reads elements out of the files of all ranks. */
+
+#define BLOCK_BYTES ((gint64) 1 << 20)
+/* A state of many ranks has more files than a process may open. */
+#define MAX_OPEN_FILES 64
+#define SUM_KEY "sums of " /* and the tensor's name, in the metadata: 16 hexadecimal digits for each block */
+#define SUM_DIGITS 16
+
+/* -- writing ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+add_sums (EbbArgs *metadata,
+          const char *name,
+          EbbTensor *tensor,
+          GError **error)
+{
+  g_autofree char *key = g_strconcat (SUM_KEY, name, NULL);
+  g_autoptr (GString) sums = g_string_new (NULL);
+  g_autoptr (EbbTensor) contiguous = ebb_contiguous (tensor, error);
+  g_autoptr (EbbTensor) host = ebb_to_device (contiguous, ebb_device_get_cpu (), error);
+  gint64 size = host != NULL ? (gint64) ebb_tensor_get_n_bytes (host) : 0;
+  const guint8 *data = size > 0 ? ebb_tensor_get_data (host, error) : NULL;
+
+  if (host == NULL || (size > 0 && data == NULL))
+    return FALSE;
+  for (gint64 at = 0; at < size; at += BLOCK_BYTES)
+    g_string_append_printf (sums, "%016" G_GINT64_MODIFIER "x",
+                            ebb_state_checksum_tensor (data + at, (gsize) MIN (BLOCK_BYTES, size - at),
+                                                       host->view.dtype, host->view.shape,
+                                                       (guint) host->view.n_dims));
+  ebb_args_add_string (metadata, key, sums->str);
+  return TRUE;
+}
+
+gboolean
+ebb_shard_file_write (const char *path,
+                      EbbArgs *tensors,
+                      GError **error)
+{
+  g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
+  gboolean ok = TRUE;
+
+  ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; ok && i < ebb_args_get_length (tensors); i++)
+    ok = add_sums (metadata, ebb_args_get_key (tensors, i), ebb_args_peek_tensor (tensors, i), error);
+  ebb_pop_grad_enabled ();
+  return ok && ebb_save_safetensors (path, tensors, metadata, error);
+}
+
+/* -- reading ------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+fail (EbbSafetensorsReader *file,
+      const char *name,
+      const char *problem,
+      GError **error)
+{
+  g_autofree char *quoted = ebb_json_quote (name);
+  g_autofree char *shown = ebb_escape_text (file->path);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: tensor %s %s", shown, quoted, problem);
+  return FALSE;
+}
+
+/* Finds a tensor that must have that dtype (-1: any) and so many elements. */
+static const EbbSafetensorsEntry *
+find_entry (EbbSafetensorsReader *file,
+            const char *name,
+            int dtype,
+            gint64 n_elements,
+            GError **error)
+{
+  const EbbSafetensorsEntry *entry = ebb_safetensors_reader_find (file, name);
+
+  if (entry == NULL)
+    fail (file, name, "is missing, though the index says that it is there", error);
+  else if ((dtype >= 0 && (int) entry->dtype != dtype)
+           || entry->end - entry->begin != n_elements * (gint64) ebb_dtype_get_size (entry->dtype))
+    fail (file, name, "has another dtype or number of elements than the index says", error);
+  else
+    return entry;
+  return NULL;
+}
+
+/* The checksums of all blocks, as text of the expected length. */
+static const char *
+find_sums (EbbSafetensorsReader *file,
+           const EbbSafetensorsEntry *entry,
+           GError **error)
+{
+  g_autofree char *key = g_strconcat (SUM_KEY, entry->name, NULL);
+  int index = ebb_args_find (file->header.metadata, key);
+  const char *sums = index >= 0 ? ebb_args_get_string (file->header.metadata, (guint) index) : NULL;
+  gint64 n_blocks = (entry->end - entry->begin + BLOCK_BYTES - 1) / BLOCK_BYTES;
+
+  if (sums != NULL && (gint64) strlen (sums) == n_blocks * SUM_DIGITS)
+    return sums;
+  fail (file, entry->name, "has no checksums", error);
+  return NULL;
+}
+
+static gboolean
+check_block (EbbSafetensorsReader *file,
+             const EbbSafetensorsEntry *entry,
+             const char *sum,
+             const guint8 *data,
+             gsize size,
+             GError **error)
+{
+  char expected[SUM_DIGITS + 1];
+
+  for (gsize i = 0; entry->dtype == EBB_DTYPE_BOOL && i < size; i++)
+    if (data[i] > 1)
+      return fail (file, entry->name, "is BOOL and has a byte other than 0 and 1", error);
+  g_snprintf (expected, sizeof expected, "%016" G_GINT64_MODIFIER "x",
+              ebb_state_checksum_tensor (data, size, entry->dtype, entry->shape, entry->n_dims));
+  return memcmp (expected, sum, SUM_DIGITS) == 0
+         || fail (file, entry->name, "has another checksum than was written: the file is damaged", error);
+}
+
+/* Reads the elements [begin, end) and compares them with their checksums; @data NULL: only compares. */
+static gboolean
+read_elements (EbbSafetensorsReader *file,
+               const EbbSafetensorsEntry *entry,
+               gint64 begin,
+               gint64 end,
+               void *data,
+               GError **error)
+{
+  const gint64 element = (gint64) ebb_dtype_get_size (entry->dtype), n_bytes = entry->end - entry->begin;
+  const gint64 from = begin * element, to = end * element;
+  const char *sums = find_sums (file, entry, error);
+  g_autofree guint8 *scratch = NULL;
+
+  if (sums == NULL)
+    return FALSE;
+  for (gint64 at = from - from % BLOCK_BYTES; at < to; at += BLOCK_BYTES)
+    {
+      gint64 size = MIN (BLOCK_BYTES, n_bytes - at), first = MAX (from, at), last = MIN (to, at + size);
+      gboolean direct = data != NULL && first == at && last == at + size;
+      guint8 *target = (guint8 *) data + (direct ? at - from : 0);
+
+      if (!direct && scratch == NULL)
+        scratch = g_malloc ((gsize) MIN (BLOCK_BYTES, n_bytes));
+      if (!direct)
+        target = scratch;
+      if (!ebb_safetensors_reader_read (file, entry, at, at + size, target, error)
+          || !check_block (file, entry, sums + at / BLOCK_BYTES * SUM_DIGITS, target, (gsize) size, error))
+        return FALSE;
+      if (!direct && data != NULL)
+        memcpy ((guint8 *) data + (first - from), scratch + (first - at), (gsize) (last - first));
+    }
+  return TRUE;
+}
+
+/* -- a folder of files --------------------------------------------------------------------------------------------- */
+
+char *
+ebb_shard_source_read_index (const char *folder,
+                             GError **error)
+{
+  g_autofree char *path = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
+  gsize size;
+  g_autofree char *text = ebb_read_file (path, EBB_SHARD_INDEX_MAX_SIZE, &size, error);
+  g_autofree char *shown = NULL;
+
+  if (text == NULL || strlen (text) == size)
+    return g_steal_pointer (&text);
+  shown = ebb_escape_text (path);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: it has a zero byte", shown);
+  return NULL;
+}
+
+static void
+close_file (gpointer data)
+{
+  ebb_safetensors_reader_close (data);
+}
+
+EbbShardSource *
+ebb_shard_source_new (const char *folder,
+                      const char *text,
+                      GError **error)
+{
+  g_autofree char *what = g_build_filename (folder, EBB_SHARD_INDEX_FILE, NULL);
+  g_autoptr (EbbShardIndex) index = ebb_shard_index_parse (text, what, error);
+  EbbShardSource *self;
+
+  if (index == NULL || !ebb_shard_index_check (index, what, error))
+    return NULL;
+  self = g_new0 (EbbShardSource, 1);
+  self->folder = g_strdup (folder);
+  self->shown = ebb_escape_text (folder);
+  self->index = g_steal_pointer (&index);
+  self->files = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, close_file);
+  return self;
+}
+
+static char *
+make_path (EbbShardSource *self,
+           EbbShardFile kind,
+           guint rank)
+{
+  g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, rank, self->index->n_ranks);
+
+  return g_build_filename (self->folder, name, NULL);
+}
+
+static EbbSafetensorsReader *
+open_file (EbbShardSource *self,
+           EbbShardFile kind,
+           guint rank,
+           GError **error)
+{
+  g_autofree char *path = make_path (self, kind, rank);
+  EbbSafetensorsReader *file = g_hash_table_lookup (self->files, path);
+
+  if (file != NULL)
+    return file;
+  if (!self->index->has_files[kind] || rank >= self->index->n_ranks)
+    {
+      g_autofree char *name = ebb_shard_file_make_name (kind, self->index->save, rank, self->index->n_ranks);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: the index does not name the file %s", self->shown, name);
+      return NULL;
+    }
+  if (g_hash_table_size (self->files) >= MAX_OPEN_FILES)
+    g_hash_table_remove_all (self->files);
+  file = ebb_safetensors_reader_open (path, error);
+  if (file != NULL)
+    g_hash_table_insert (self->files, g_steal_pointer (&path), file);
+  return file;
+}
+
+/* Reads one checksummed block at a time and copies the wanted elements out of it; blocks without any are not read. */
+static gboolean
+read_scattered (EbbSafetensorsReader *file,
+                const EbbSafetensorsEntry *entry,
+                const EbbSavedRange *range,
+                const EbbShardSlice *saved_slice,
+                const EbbShardSlice *slice,
+                gint64 begin,
+                gint64 end,
+                void *data,
+                GError **error)
+{
+  const gsize element = ebb_dtype_get_size (entry->dtype);
+  const gint64 n = BLOCK_BYTES / (gint64) element;
+  g_autofree void *scratch = data != NULL ? g_malloc ((gsize) MIN (n, range->end - range->begin) * element) : NULL;
+
+  for (gint64 at = range->begin; at < range->end; at += n)
+    {
+      const gint64 next = MIN (at + n, range->end);
+
+      if (ebb_shard_slice_copy (saved_slice, at, next, NULL, slice, begin, end, NULL, element) == 0)
+        continue;
+      if (!read_elements (file, entry, at - range->begin, next - range->begin, scratch, error))
+        return FALSE;
+      if (data != NULL)
+        ebb_shard_slice_copy (saved_slice, at, next, scratch, slice, begin, end, data, element);
+    }
+  return TRUE;
+}
+
+/* The tensor is split as it was when it was saved: the wanted elements are one range. */
+static gboolean
+read_range (EbbSafetensorsReader *file,
+            const EbbSafetensorsEntry *entry,
+            const EbbSavedRange *range,
+            gint64 begin,
+            gint64 end,
+            void *data,
+            GError **error)
+{
+  gint64 first = MAX (begin, range->begin), last = MIN (end, range->end);
+  gsize offset = (gsize) (first - begin) * ebb_dtype_get_size (entry->dtype);
+
+  return read_elements (file, entry, first - range->begin, last - range->begin,
+                        data != NULL ? (char *) data + offset : NULL, error);
+}
+
+gboolean
+ebb_shard_source_read (EbbShardSource *self,
+                       EbbShardFile table,
+                       const EbbShardRecord *record,
+                       const EbbShardSlice *slice,
+                       gint64 begin,
+                       gint64 end,
+                       void *data,
+                       GError **error)
+{
+  for (guint i = 0; i < record->ranges->len; i++)
+    {
+      const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
+      EbbSafetensorsReader *file;
+      const EbbSafetensorsEntry *entry;
+      const EbbShardSlice saved_slice = ebb_shard_record_get_slice (record, range->index);
+      gboolean is_same, ok;
+
+      is_same = memcmp (&saved_slice, slice, sizeof saved_slice) == 0;
+      if (is_same
+              ? MAX (begin, range->begin) >= MIN (end, range->end)
+              : ebb_shard_slice_copy (&saved_slice, range->begin, range->end, NULL, slice, begin, end, NULL, 1) == 0)
+        continue;
+      file = open_file (self, table, range->rank, error);
+      entry = file != NULL
+                  ? find_entry (file, record->stored_as, record->dtype, range->end - range->begin, error)
+                  : NULL;
+      if (entry == NULL)
+        return FALSE;
+      ok = is_same ? read_range (file, entry, range, begin, end, data, error)
+                   : read_scattered (file, entry, range, &saved_slice, slice, begin, end, data, error);
+      if (!ok)
+        return FALSE;
+    }
+  return TRUE;
+}
+
+EbbTensor *
+ebb_shard_source_read_of_rank (EbbShardSource *self,
+                               EbbShardFile table,
+                               const EbbShardRecord *record,
+                               guint rank,
+                               GError **error)
+{
+  for (guint i = 0; i < record->ranges->len; i++)
+    {
+      const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
+      EbbSafetensorsReader *file;
+      const EbbSafetensorsEntry *entry;
+      g_autoptr (EbbTensor) tensor = NULL;
+
+      if (range->rank != rank)
+        continue;
+      file = open_file (self, table, rank, error);
+      entry = file != NULL ? find_entry (file, record->stored_as, -1, range->end, error) : NULL;
+      tensor = entry != NULL ? ebb_tensor_new_empty (entry->shape, entry->n_dims, entry->dtype, ebb_device_get_cpu (),
+                                                     error)
+                             : NULL;
+      if (tensor == NULL || !read_elements (file, entry, 0, range->end, ebb_tensor_get_data (tensor, NULL), error))
+        return NULL;
+      return g_steal_pointer (&tensor);
+    }
+  return NULL;
+}
+
+EbbArgs *
+ebb_shard_source_read_tree (EbbShardSource *self,
+                            guint rank,
+                            GError **error)
+{
+  g_autofree char *path = make_path (self, EBB_SHARD_FILE_STATE, rank);
+
+  return ebb_state_file_read (path, error);
+}
+
+void
+ebb_shard_source_free (EbbShardSource *self)
+{
+  g_hash_table_unref (self->files);
+  ebb_shard_index_free (self->index);
+  g_free (self->folder);
+  g_free (self->shown);
+  g_free (self);
+}

@@ -1,0 +1,163 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/optim/optimizer-private.h"
+#include "nn/state/training-state.h"
+#include "wrap/shard/state/index-private.h"
+
+/* What saving and loading a state share: the tensors of a module and of an optimizer, which rank saves which of them,
+ * and the folder of a sharded state. */
+
+G_BEGIN_DECLS
+
+/* -- state-dict.c: the tensors of a module */
+
+/* One name of a state dict. */
+typedef struct
+{
+  char *name;
+  EbbTensor *tensor; /* of the module, not owned */
+  guint first;       /* the number of the first entry of the same tensor */
+  guint item;        /* of a gather; in the first entry of a tensor */
+  EbbLocalShard shard;
+} EbbStateEntry;
+
+/* An array of EbbStateEntry, in the order of the state dict; valid as long as the module stays as it is. */
+GArray *ebb_state_entries_new (EbbModule *module);
+/* Fails if full parameters are summoned: they may have changed, so that they belong to no state. */
+gboolean ebb_state_check_released (GArray *entries,
+                                   GError **error);
+/* Reshards the units of the entries and of the optimizer's parameters before their shards change; either may be NULL.
+ */
+gboolean ebb_state_reshard (GArray *entries,
+                            EbbOptimizer *optimizer,
+                            GError **error);
+/* Rank 0's @source as @dtype, in host memory, on all ranks; NULL on the others. All fail together, and with @failure
+ * (taken) of any of them, before anything is sent. */
+EbbTensor *ebb_broadcast_full (EbbProcessGroup *group,
+                               EbbTensor *source,
+                               const gint64 *shape,
+                               guint n_dims,
+                               EbbDType dtype,
+                               GError *failure,
+                               GError **error);
+
+/* -- claims.c: which ranks hold the same, so that one of them saves it for all, and the mesh of the ranks */
+
+typedef struct
+{
+  guint rank, n_ranks;
+  EbbShardCoordinates *mesh; /* [n_ranks]; NULL: each rank is a data-parallel one */
+  EbbShardCoordinates own;   /* of this rank */
+  guint n_tensor;            /* tensor-parallel ranks */
+  GHashTable *taken;         /* what earlier ranks hold */
+} EbbShardClaims;
+
+/* Compares what the ranks of @group hold of @entries and of the parameters of @optimizer; either may be NULL.
+ * Collective. */
+EbbShardClaims *ebb_shard_claims_new (EbbProcessGroup *group,
+                                      GArray *entries,
+                                      EbbOptimizer *optimizer,
+                                      GError **error);
+void ebb_shard_claims_free (EbbShardClaims *self);
+/* TRUE if no earlier rank holds the same of the tensor with that name: this rank is to save it. */
+gboolean ebb_shard_claims_saves (EbbShardClaims *self,
+                                 EbbShardFile table,
+                                 const char *name,
+                                 const EbbLocalShard *shard);
+
+/* -- optimizer-state.c: the tensors of an optimizer's state */
+
+typedef struct
+{
+  char *parameter;   /* its name */
+  char *key;         /* "exp_avg" */
+  gint64 n_steps;    /* of the parameter */
+  EbbTensor *tensor; /* NULL: none here */
+} EbbOptimizerItem;
+
+/* An array of EbbOptimizerItem, which it owns. */
+GArray *ebb_optimizer_items_new (void);
+/* Takes over @tensor, which may be NULL. */
+void ebb_optimizer_items_add (GArray *items,
+                              const char *parameter,
+                              const char *key,
+                              gint64 n_steps,
+                              EbbTensor *tensor);
+/* "h.0.weight/exp_avg", the name of an item's record, and back: @key points into @name. */
+char *ebb_optimizer_item_make_name (const EbbOptimizerItem *item);
+char *ebb_optimizer_item_parse_name (const char *name,
+                                     const char **key);
+/* The optimizer's parameter of that name, or NULL. */
+EbbTensor *ebb_optimizer_find_parameter (EbbOptimizer *optimizer,
+                                         const char *name);
+/* Returns @state without its tensors, which are appended to @items; NULL: it is no optimizer's state. */
+EbbArgs *ebb_optimizer_state_split (EbbArgs *state,
+                                    GArray *items,
+                                    GError **error);
+/* The other way round. Parameters that only @items have come last. */
+EbbArgs *ebb_optimizer_state_join (EbbArgs *rest,
+                                   GArray *items);
+/* Fails if @index lacks a tensor that @rest lists. @folder names the state in errors. */
+gboolean ebb_optimizer_rest_check (EbbArgs *rest,
+                                   EbbShardIndex *index,
+                                   const char *folder,
+                                   GError **error);
+/* Lists @items in @index, each with its full size, or "per_rank" if it doesn't follow the elements of a parameter that
+ * is split. With @claims, records have the ranges that this rank is to save. */
+gboolean ebb_optimizer_items_describe (EbbOptimizer *optimizer,
+                                       GArray *items,
+                                       EbbShardClaims *claims,
+                                       EbbShardIndex *index,
+                                       GError **error);
+
+/* -- files.c: the files of a sharded state. A rank's tensors are a safetensors file with a checksum of every MiB, so a
+ * range is checked without reading the rest. */
+
+/* @tensors may be on any device and need not be contiguous. */
+gboolean ebb_shard_file_write (const char *path,
+                               EbbArgs *tensors,
+                               GError **error);
+
+typedef struct
+{
+  char *folder;
+  char *shown; /* the folder in errors */
+  EbbShardIndex *index;
+  GHashTable *files; /* those that are open, by path */
+} EbbShardSource;
+
+/* The text of the folder's index. */
+char *ebb_shard_source_read_index (const char *folder,
+                                   GError **error);
+/* @text is the index's. */
+EbbShardSource *ebb_shard_source_new (const char *folder,
+                                      const char *text,
+                                      GError **error);
+void ebb_shard_source_free (EbbShardSource *self);
+/* Reads the elements [begin, end) of @slice of a tensor that is not "per_rank", however it was split when it was saved,
+ * and compares them with their checksums; @data NULL: only compares. */
+gboolean ebb_shard_source_read (EbbShardSource *self,
+                                EbbShardFile table,
+                                const EbbShardRecord *record,
+                                const EbbShardSlice *slice,
+                                gint64 begin,
+                                gint64 end,
+                                void *data,
+                                GError **error);
+/* Reads what @rank has of a tensor that is "per_rank", in its dtype and shape there; NULL without an error if it has
+ * nothing of it. */
+EbbTensor *ebb_shard_source_read_of_rank (EbbShardSource *self,
+                                          EbbShardFile table,
+                                          const EbbShardRecord *record,
+                                          guint rank,
+                                          GError **error);
+/* The tree that @rank has saved: { optimizer, training }. */
+EbbArgs *ebb_shard_source_read_tree (EbbShardSource *self,
+                                     guint rank,
+                                     GError **error);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardClaims, ebb_shard_claims_free)
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardSource, ebb_shard_source_free)
+
+G_END_DECLS
