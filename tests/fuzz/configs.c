@@ -57,7 +57,7 @@ try_recompute (const char *json, GError **error)
 static gboolean
 try_checkpointing (const char *json, GError **error)
 {
-  EbbCheckpointingConfig config = { { 0 } };
+  EbbCheckpointingConfig config = { 0 };
   const EbbMpu mpu = { 0 };
   g_autoptr (EbbArgs) args = NULL;
 

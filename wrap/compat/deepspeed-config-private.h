@@ -8,32 +8,22 @@
 
 G_BEGIN_DECLS
 
-typedef enum
-{
-  EBB_CHECKPOINTING_PARTITION,
-  EBB_CHECKPOINTING_CPU,
-  EBB_CHECKPOINTING_CONTIGUOUS,
-  EBB_CHECKPOINTING_NUMBER,
-  EBB_CHECKPOINTING_SYNCHRONIZE,
-  EBB_CHECKPOINTING_PROFILE,
-  EBB_N_CHECKPOINTING_KEYS
-} EbbCheckpointingKey;
-
-/* Of a key that is on or off: 1 or 0. Of the number of checkpoints: itself, 0 for none. */
 typedef struct
 {
-  guint values[EBB_N_CHECKPOINTING_KEYS];
+  guint partition, cpu, contiguous; /* 1 or 0 */
+  guint n_checkpoints;              /* 0: null */
+  guint synchronize, profile;       /* 1 or 0 */
 } EbbCheckpointingConfig;
 
-/* What @config is, changed by what @json says: the text of an object, or the path of a file. */
+/* Sets in @config the keys that @json has: the text of an object, or the path of a file. */
 gboolean ebb_checkpointing_config_read_json (EbbCheckpointingConfig *config,
                                              const char *json,
                                              GError **error);
-/* The same by a dictionary of arguments; those that are none leave @config alone. */
+/* The same with a dictionary of arguments; those that are null are ignored. */
 gboolean ebb_checkpointing_config_read_args (EbbCheckpointingConfig *config,
                                              EbbArgs *args,
                                              GError **error);
-/* Whether all of it can be had together. */
+/* FALSE with an error if its values contradict each other or the ranks. */
 gboolean ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
                                          const EbbMpu *mpu,
                                          GError **error);

@@ -10,13 +10,13 @@
 
 #include <pthread.h>
 
-/* DeepSpeed's interface: one configuration for the process, which its own checkpoint function uses and which modules
- * can be wrapped with. It is nothing but options that are made from keys. A rank that is a thread stands for a process:
- * it has a configuration of its own, with the group that knows it by its number. */
+/* DeepSpeed's interface: one configuration for the process, made of keys, that DeepSpeed's checkpoint function uses and
+ * that modules can be wrapped with as options. A rank that is a thread stands for a process: it has a configuration of
+ * its own, with the group in which it is that rank. */
 
 typedef struct
 {
-  EbbCheckpointOptions *options; /* NULL: never asked for */
+  EbbCheckpointOptions *options; /* NULL: nothing has used them yet */
   EbbCheckpointingConfig config;
   gboolean is_configured;
 } Configuration;
@@ -32,10 +32,10 @@ configuration_free (gpointer data)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Configuration of_process; /* under the lock */
-/* Of a thread of ebb_run_ranks () that has configured something, which ends with its rank. */
+/* That of a thread of ebb_run_ranks (), once it has set one; freed when the thread ends. */
 static GPrivate of_rank = G_PRIVATE_INIT (configuration_free);
 
-/* What counts on this thread. Of other ranks' nobody knows; the lock is for the process' own. */
+/* The one in effect on this thread. No other thread sees that of a rank; the lock is for the process' own. */
 static Configuration *
 get_configuration (void)
 {
@@ -51,11 +51,10 @@ make_options (const EbbCheckpointingConfig *config,
               const EbbMpu *mpu,
               GError **error)
 {
-  const guint *values = config->values;
   EbbStoreChain chain = {
-    .group = values[EBB_CHECKPOINTING_PARTITION] ? mpu->group : NULL,
-    .n_checkpoints = values[EBB_CHECKPOINTING_CONTIGUOUS] ? values[EBB_CHECKPOINTING_NUMBER] : 0,
-    .host = values[EBB_CHECKPOINTING_CPU] != 0,
+    .group = config->partition ? mpu->group : NULL,
+    .n_checkpoints = config->contiguous ? config->n_checkpoints : 0,
+    .host = config->cpu != 0,
   };
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
   g_autoptr (EbbSavedTensorHooks) store = NULL;
@@ -64,8 +63,8 @@ make_options (const EbbCheckpointingConfig *config,
     return NULL;
   if (store != NULL)
     ebb_checkpoint_options_set_store (options, store);
-  options->synchronize = values[EBB_CHECKPOINTING_SYNCHRONIZE] != 0;
-  options->profile = values[EBB_CHECKPOINTING_PROFILE] != 0;
+  options->synchronize = config->synchronize != 0;
+  options->profile = config->profile != 0;
   return g_steal_pointer (&options);
 }
 
@@ -88,40 +87,40 @@ set_configuration (const EbbCheckpointingConfig *config,
 
 /**
  * ebb_checkpointing_configure:
- * @mpu: (nullable): who knows the ranks that a model is divided among: an #EbbMesh, by its ebb_mesh_get_model_dim();
- *   the #EbbProcessGroup of these ranks; or any object with properties that are called as the functions of DeepSpeed's
- *   and Megatron-LM's are: `model-parallel-group` (an #EbbProcessGroup), `model-parallel-rank` and
+ * @mpu: (nullable): an object that knows the ranks that a model is divided among: an #EbbMesh, by its
+ *   ebb_mesh_get_model_dim(); the #EbbProcessGroup of these ranks; or any object with properties that have the names of
+ *   DeepSpeed's and Megatron-LM's functions: `model-parallel-group` (an #EbbProcessGroup), `model-parallel-rank` and
  *   `model-parallel-world-size` (numbers), the same with `tensor-model-parallel-`, which come first, and
- *   `data-parallel-group` and so on; `world-size` stands for `model-parallel-world-size`. Without a group there is
- *   nothing to talk over, but where all ranks share the model; %NULL for one process alone
+ *   `data-parallel-group` and so on; `world-size` stands for `model-parallel-world-size`. Without a group ranks
+ *   cannot communicate, unless all ranks share the model; %NULL for a single process
  * @json: (nullable): a configuration of DeepSpeed: text, which begins with "{", or else the path of a file; %NULL for
  *   none
  * @overrides: (nullable): a dictionary of arguments: `partition_activations`, `contiguous_checkpointing`,
- *   `num_checkpoints`, `checkpoint_in_cpu`, `synchronize`, `profile`; what is none in it is as if it were not there;
- *   %NULL for none
+ *   `num_checkpoints`, `checkpoint_in_cpu`, `synchronize`, `profile`; arguments set to null are ignored; %NULL for
+ *   none
  * @error: return location for an error
  *
- * Sets, for the process, what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() gives; on a
- * thread of ebb_run_ranks() for its rank alone, until it ends. Begins with the defaults, then does what the object
- * "activation_checkpointing" of @json says (other parts of a configuration are not looked at), then what @overrides
- * say:
+ * Sets what ebb_checkpointing_checkpoint() does and ebb_checkpointing_get_options() returns: for the process, or, on a
+ * thread of ebb_run_ranks(), for its rank until the thread ends. @overrides come before the object
+ * "activation_checkpointing" of @json, which comes before the defaults; other parts of a configuration are ignored:
  *
- * - `partition_activations` (false): of what checkpoints keep each of the ranks of @mpu keeps a part, by
- *   ebb_partitioned_store_new(), inside which are the following two; demands several ranks
- * - `cpu_checkpointing`, argument `checkpoint_in_cpu` (false): what checkpoints keep is held in host memory, by
- *   ebb_host_store_get_default()
- * - `contiguous_memory_optimization`, argument `contiguous_checkpointing` (false): it is held in one buffer for each
- *   kind of tensor, in host memory with `cpu_checkpointing`, else where it was
+ * - `partition_activations` (false): each rank of @mpu stores a part of the tensors that checkpoints save, by
+ *   ebb_partitioned_store_new(); the following two then store the parts; needs several ranks
+ * - `cpu_checkpointing`, argument `checkpoint_in_cpu` (false): the tensors that checkpoints save are stored in host
+ *   memory, by ebb_host_store_get_default()
+ * - `contiguous_memory_optimization`, argument `contiguous_checkpointing` (false): they are stored in one buffer for
+ *   each kind of tensor, in host memory with `cpu_checkpointing`, else on their device
  * - `number_checkpoints`, argument `num_checkpoints` (null): how many checkpoints one forward has, for these buffers
  * - `synchronize_checkpoint_boundary`, argument `synchronize` (false): #EbbCheckpointOptions:synchronize
  * - `profile` (false): #EbbCheckpointOptions:profile
  *
- * Configuring again replaces all of it: nothing is left of what was set before. Modules that were wrapped with the
- * options of before keep those, and what they have stored comes back from where it is. May be called from any thread.
+ * Configuring again replaces all of it. Modules that were wrapped with the earlier options keep those and their stores.
+ * May be called from any thread.
  *
  * Returns: %TRUE if it was set; %FALSE with an error that names the key, its value and what it may be, and then all is
  *   as before: %EBB_ERROR_INVALID_ARGUMENT for a key that there is not, a value of the wrong type and what can't be had
- *   together, %EBB_ERROR_FORMAT for what is not JSON or has a key twice, %EBB_ERROR_IO for a file that can't be read
+ *   together, %EBB_ERROR_FORMAT for text that is not JSON or has a key twice, %EBB_ERROR_IO for a file that can't be
+ * read
  */
 gboolean
 ebb_checkpointing_configure (GObject *mpu,
@@ -152,8 +151,7 @@ ebb_checkpointing_configure (GObject *mpu,
 /**
  * ebb_checkpointing_is_configured:
  *
- * Returns: whether ebb_checkpointing_configure() has succeeded once; what it would set without arguments is in effect
- *   until then
+ * Returns: whether ebb_checkpointing_configure() has succeeded once; until then the defaults are in effect
  */
 gboolean
 ebb_checkpointing_is_configured (void)
@@ -169,7 +167,7 @@ ebb_checkpointing_is_configured (void)
 /**
  * ebb_checkpointing_get_config:
  *
- * Returns: (transfer full): a dictionary of what is in effect, each key of "activation_checkpointing" with its value
+ * Returns: (transfer full): the configuration in effect: a dictionary of the keys of "activation_checkpointing"
  */
 EbbArgs *
 ebb_checkpointing_get_config (void)
@@ -187,8 +185,8 @@ ebb_checkpointing_get_config (void)
 /**
  * ebb_checkpointing_get_options:
  *
- * What was configured, as options to wrap modules with: by ebb_checkpoint_wrapper() and all others that take options.
- * It is the same object until ebb_checkpointing_configure() is called again.
+ * Returns the configuration as options for ebb_checkpoint_wrapper() and every other function that takes them. It is the
+ * same object until ebb_checkpointing_configure() is called again.
  *
  * Returns: (transfer full): the options; the defaults if nothing was configured
  */
@@ -208,7 +206,7 @@ ebb_checkpointing_get_options (void)
 
 /**
  * ebb_checkpointing_checkpoint:
- * @func: (scope notified) (closure user_data) (destroy destroy): what to do; must do the same each time it is called
+ * @func: (scope notified) (closure user_data) (destroy destroy): the function; it must do the same at each call
  * @user_data: user data
  * @destroy: frees @user_data when no backward needs @func any more
  * @args: the arguments
@@ -233,9 +231,9 @@ ebb_checkpointing_checkpoint (EbbCheckpointFunc func,
 /**
  * ebb_checkpointing_reset:
  *
- * Begins the buffers of `contiguous_memory_optimization` anew: to be called between forwards with gradients that no
- * backward pass follows, whose graphs still live and take parts of the buffers. A backward pass through those graphs
- * works all the same; the memory of their buffers goes with them. Without such buffers nothing happens.
+ * Begins new buffers for `contiguous_memory_optimization`. Call it between forwards with gradients that no backward
+ * pass follows, while their graphs still live and occupy parts of the buffers. A backward pass through those graphs
+ * still works; their buffers are freed with them. Without such buffers nothing happens.
  */
 void
 ebb_checkpointing_reset (void)
@@ -251,11 +249,11 @@ ebb_checkpointing_reset (void)
 /**
  * ebb_checkpointing_get_profile:
  *
- * What `profile` has measured since ebb_checkpointing_configure(), in all checkpoints with these options, functions and
- * modules alike.
+ * Returns the times that `profile` has measured since ebb_checkpointing_configure(), in all checkpoints with these
+ * options, of functions and of modules.
  *
  * Returns: (transfer full): a dictionary: `forwards` and `backwards`, how many; `forward_seconds` and
- *   `backward_seconds`, how long they took together
+ *   `backward_seconds`, their total times
  */
 EbbArgs *
 ebb_checkpointing_get_profile (void)

@@ -19,9 +19,9 @@ ebb_config_list (const char *const *names,
   return g_string_free (text, FALSE);
 }
 
-char *
-ebb_config_list_keys (const EbbConfigKey *keys,
-                      guint n_keys)
+static char *
+list_keys (const EbbConfigKey *keys,
+           guint n_keys)
 {
   g_autofree const char **names = g_new (const char *, n_keys);
 
@@ -55,11 +55,11 @@ describe_kind (const EbbConfigKey *key)
     }
 }
 
-gboolean
-ebb_config_refuse_value (const char *where,
-                         const EbbConfigKey *key,
-                         const char *value,
-                         GError **error)
+static gboolean
+refuse_value (const char *where,
+              const EbbConfigKey *key,
+              const char *value,
+              GError **error)
 {
   g_autofree char *kind = describe_kind (key);
 
@@ -94,8 +94,8 @@ ebb_json_config_refuse_key (JsonObject *object,
 
 /* -- loading ------------------------------------------------------------------------------------------------------- */
 
-/* json-glib recurses without a limit, and takes a key twice, comments and what comes after an object, of which nobody
- * knows what was meant: so it gets no text but one that was looked at here. */
+/* json-glib recurses without a limit, and it accepts a key twice, comments, and text after an object, whose meaning
+ * nobody knows. So the text is checked before json-glib sees it. */
 static gboolean
 parse (JsonParser *parser,
        const char *text,
@@ -242,39 +242,110 @@ read_node (const EbbConfigKey *key,
     }
 }
 
+/* NULL if no key has the name. */
+static const EbbConfigKey *
+find_key (const EbbConfigKey *keys,
+          guint n_keys,
+          const char *name)
+{
+  for (guint i = 0; i < n_keys; i++)
+    if (g_strcmp0 (keys[i].name, name) == 0)
+      return &keys[i];
+  return NULL;
+}
+
 gboolean
 ebb_json_config_read (JsonObject *object,
                       const char *where,
                       const EbbConfigKey *keys,
                       guint n_keys,
-                      guint *values,
+                      gpointer config,
                       GError **error)
 {
   g_autoptr (GList) names = json_object_get_members (object);
 
   for (GList *item = names; item != NULL; item = item->next)
     {
-      const char *name = item->data;
-      JsonNode *node = json_object_get_member (object, name);
-      guint i = 0;
+      const EbbConfigKey *key = find_key (keys, n_keys, item->data);
+      JsonNode *node = json_object_get_member (object, item->data);
 
-      while (i < n_keys && strcmp (keys[i].name, name) != 0)
-        i++;
-      if (i == n_keys)
+      if (key == NULL)
         {
-          g_autofree char *list = ebb_config_list_keys (keys, n_keys);
+          g_autofree char *list = list_keys (keys, n_keys);
 
-          return ebb_json_config_refuse_key (object, name, where, list, error);
+          return ebb_json_config_refuse_key (object, item->data, where, list, error);
         }
-      if (!read_node (&keys[i], node, &values[i]))
+      if (!read_node (key, node, &ebb_config_get_value (config, key)))
         {
           g_autofree char *value = describe_node (node);
 
-          return ebb_config_refuse_value (where, &keys[i], value, error);
+          return refuse_value (where, key, value, error);
         }
     }
   return TRUE;
 }
+
+/* -- arguments ----------------------------------------------------------------------------------------------------- */
+
+/* An argument as JSON would have it. Tensors, containers and objects, which no key takes, become null, and *@value is
+ * their description. */
+static JsonNode *
+convert_argument (EbbArgs *args,
+                  guint index,
+                  char **value)
+{
+  JsonNode *node = json_node_alloc ();
+
+  switch (ebb_args_get_value_kind (args, index))
+    {
+    case EBB_VALUE_BOOL: json_node_init_boolean (node, ebb_args_get_boolean (args, index)); break;
+    case EBB_VALUE_INT: json_node_init_int (node, ebb_args_get_int (args, index)); break;
+    case EBB_VALUE_DOUBLE: json_node_init_double (node, ebb_args_get_double (args, index)); break;
+    case EBB_VALUE_STRING: json_node_init_string (node, ebb_args_get_string (args, index)); break;
+    case EBB_VALUE_TENSOR: *value = g_strdup ("a tensor"); break;
+    case EBB_VALUE_ARGS: *value = g_strdup ("a container"); break;
+    case EBB_VALUE_OBJECT: *value = g_strdup ("an object"); break;
+    case EBB_VALUE_NONE:
+    default: break;
+    }
+  if (json_node_get_node_type (node) != JSON_NODE_VALUE)
+    json_node_init_null (node);
+  if (*value == NULL)
+    *value = describe_node (node);
+  return node;
+}
+
+gboolean
+ebb_json_config_read_args (EbbArgs *args,
+                           const EbbConfigKey *keys,
+                           guint n_keys,
+                           gpointer config,
+                           GError **error)
+{
+  for (guint i = 0; i < ebb_args_get_length (args); i++)
+    {
+      const char *name = ebb_args_get_key (args, i);
+      const EbbConfigKey *key = find_key (keys, n_keys, name);
+      g_autofree char *value = NULL;
+      g_autoptr (JsonNode) node = convert_argument (args, i, &value);
+
+      if (key == NULL)
+        {
+          g_autofree char *quoted = name != NULL ? ebb_json_quote (name) : g_strdup ("without a name");
+          g_autofree char *list = list_keys (keys, n_keys);
+
+          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                       "there is no argument %s (which is %s): the arguments are %s", quoted, value, list);
+          return FALSE;
+        }
+      if (ebb_args_get_value_kind (args, i) != EBB_VALUE_NONE
+          && (JSON_NODE_HOLDS_NULL (node) || !read_node (key, node, &ebb_config_get_value (config, key))))
+        return refuse_value ("the arguments", key, value, error);
+    }
+  return TRUE;
+}
+
+/* -- sections ------------------------------------------------------------------------------------------------------ */
 
 gboolean
 ebb_json_config_get_section (JsonObject *object,

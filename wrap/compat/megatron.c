@@ -16,16 +16,6 @@
 
 enum
 {
-  GRANULARITY,
-  METHOD,
-  N_LAYERS,
-  DISTRIBUTE,
-  SHORTHAND,
-  N_KEYS
-};
-
-enum
-{
   NO_GRANULARITY,
   FULL,
   SELECTIVE
@@ -38,86 +28,95 @@ enum
   BLOCK
 };
 
+typedef struct
+{
+  guint granularity, method; /* of the enumerations above */
+  guint n_layers;            /* 0: null */
+  guint distribute, shorthand;
+} Config;
+
 static const char *const granularities[] = { "full", "selective", NULL };
 static const char *const methods[] = { "uniform", "block", NULL };
 
-static const EbbConfigKey keys[N_KEYS] = {
-  [GRANULARITY] = { "recompute_granularity", EBB_CONFIG_CHOICE_OR_NULL, granularities },
-  [METHOD] = { "recompute_method", EBB_CONFIG_CHOICE_OR_NULL, methods },
-  [N_LAYERS] = { "recompute_num_layers", EBB_CONFIG_COUNT_OR_NULL, NULL },
-  [DISTRIBUTE] = { "distribute_saved_activations", EBB_CONFIG_BOOLEAN, NULL },
-  [SHORTHAND] = { "recompute_activations", EBB_CONFIG_BOOLEAN, NULL },
+enum
+{
+  GRANULARITY,
+  METHOD,
+  N_LAYERS,
+  DISTRIBUTE,
+  SHORTHAND,
+  N_KEYS
 };
 
-/* -- what goes together -------------------------------------------------------------------------------------------- */
+static const EbbConfigKey keys[N_KEYS] = {
+  [GRANULARITY] = { "recompute_granularity", EBB_CONFIG_CHOICE_OR_NULL, offsetof (Config, granularity), granularities },
+  [METHOD] = { "recompute_method", EBB_CONFIG_CHOICE_OR_NULL, offsetof (Config, method), methods },
+  [N_LAYERS] = { "recompute_num_layers", EBB_CONFIG_COUNT_OR_NULL, offsetof (Config, n_layers), NULL },
+  [DISTRIBUTE] = { "distribute_saved_activations", EBB_CONFIG_BOOLEAN, offsetof (Config, distribute), NULL },
+  [SHORTHAND] = { "recompute_activations", EBB_CONFIG_BOOLEAN, offsetof (Config, shorthand), NULL },
+};
 
-static gboolean
-refuse (const char *where,
-        const char *what,
-        const char *choice,
-        GError **error)
-{
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s: %s", where, what, choice);
-  return FALSE;
-}
+/* -- values that contradict each other ----------------------------------------------------------------------------- */
 
-/* "recompute_method is "uniform"", of a key that says something. */
+/* A key and its value, as "recompute_method is "uniform"". */
 static char *
-describe (const guint *values,
-          guint key)
+describe (const Config *config,
+          const EbbConfigKey *key)
 {
-  if (keys[key].kind == EBB_CONFIG_BOOLEAN)
-    return g_strdup_printf ("%s is %s", keys[key].name, values[key] ? "true" : "false");
-  if (values[key] == 0)
-    return g_strdup_printf ("%s is null", keys[key].name);
-  if (keys[key].kind == EBB_CONFIG_CHOICE_OR_NULL)
-    return g_strdup_printf ("%s is \"%s\"", keys[key].name, keys[key].choices[values[key] - 1]);
-  return g_strdup_printf ("%s is %u", keys[key].name, values[key]);
+  const guint value = ebb_config_get_value (config, key);
+
+  if (key->kind == EBB_CONFIG_BOOLEAN)
+    return g_strdup_printf ("%s is %s", key->name, value ? "true" : "false");
+  if (value == 0)
+    return g_strdup_printf ("%s is null", key->name);
+  if (key->kind == EBB_CONFIG_CHOICE_OR_NULL)
+    return g_strdup_printf ("%s is \"%s\"", key->name, key->choices[value - 1]);
+  return g_strdup_printf ("%s is %u", key->name, value);
 }
 
 static gboolean
 refuse_pair (const char *where,
-             const guint *values,
+             const Config *config,
              guint a,
              guint b,
              const char *choice,
              GError **error)
 {
-  g_autofree char *first = describe (values, a);
-  g_autofree char *second = describe (values, b);
-  g_autofree char *both = g_strdup_printf ("%s and %s", first, second);
+  g_autofree char *first = describe (config, &keys[a]);
+  g_autofree char *second = describe (config, &keys[b]);
 
-  return refuse (where, both, choice, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s and %s: %s", where, first, second, choice);
+  return FALSE;
 }
 
 static gboolean
-check_keys (guint *values,
+check_keys (Config *config,
             const char *where,
             GError **error)
 {
-  if (values[SHORTHAND] && values[GRANULARITY] == FULL)
-    return refuse_pair (where, values, SHORTHAND, GRANULARITY,
+  if (config->shorthand && config->granularity == FULL)
+    return refuse_pair (where, config, SHORTHAND, GRANULARITY,
                         "the first is short for \"selective\", so one of them must go", error);
-  if (values[SHORTHAND])
-    values[GRANULARITY] = SELECTIVE;
+  if (config->shorthand)
+    config->granularity = SELECTIVE;
   for (guint key = METHOD; key <= DISTRIBUTE; key++)
-    if (values[key] && values[GRANULARITY] != FULL)
+    if (ebb_config_get_value (config, &keys[key]) && config->granularity != FULL)
       return refuse_pair (
-          where, values, key, GRANULARITY,
+          where, config, key, GRANULARITY,
           "which layers are recomputed, and where their inputs are kept, can be chosen for \"full\" alone", error);
-  if (values[GRANULARITY] != FULL)
+  if (config->granularity != FULL)
     return TRUE;
-  if (!values[METHOD])
-    return refuse_pair (where, values, GRANULARITY, METHOD, "the method must be \"uniform\" or \"block\"", error);
-  if (!values[N_LAYERS])
-    return refuse_pair (where, values, METHOD, N_LAYERS,
-                        values[METHOD] == UNIFORM ? "it must be the number of layers of a chunk, from 1 on"
+  if (!config->method)
+    return refuse_pair (where, config, GRANULARITY, METHOD, "the method must be \"uniform\" or \"block\"", error);
+  if (!config->n_layers)
+    return refuse_pair (where, config, METHOD, N_LAYERS,
+                        config->method == UNIFORM ? "it must be the number of layers of a chunk, from 1 on"
                                                   : "it must be the number of layers to recompute, from 1 on",
                         error);
   return TRUE;
 }
 
-/* @mpu: of nobody, it becomes that of @model. */
+/* An @mpu without ranks becomes that of @model. */
 static gboolean
 check_ranks (EbbMpu *mpu,
              EbbModule *model,
@@ -127,8 +126,8 @@ check_ranks (EbbMpu *mpu,
   if (ebb_parallel_get_sequence_parallel (model))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%s: distribute_saved_activations is true and the model's sequence_parallel is true: its layers' "
-                   "inputs are parts of the ranks already, so one of them must be false",
+                   "%s: distribute_saved_activations is true and the model's sequence_parallel is true: the ranks "
+                   "hold parts of its layers' inputs already, so one of them must be false",
                    where);
       return FALSE;
     }
@@ -141,8 +140,8 @@ check_ranks (EbbMpu *mpu,
     return TRUE;
   if (mpu->world_size >= 2)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "%s: distribute_saved_activations is true and mpu has %u ranks, but no group, over which they could "
-                 "be talked to: it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
+                 "%s: distribute_saved_activations is true and mpu has %u ranks, but no group to "
+                 "communicate over: it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
                  where, mpu->world_size);
   else
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
@@ -155,18 +154,18 @@ check_ranks (EbbMpu *mpu,
 }
 
 static gboolean
-check_layers (const guint *values,
+check_layers (const Config *config,
               EbbModule *stack,
               const char *where,
               GError **error)
 {
   const guint n_layers = ebb_module_get_n_children (stack);
 
-  if (values[N_LAYERS] <= n_layers)
+  if (config->n_layers <= n_layers)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                "%s: recompute_num_layers is %u and the model has %u layer%s: it must be from 1 to %u", where,
-               values[N_LAYERS], n_layers, n_layers == 1 ? "" : "s", n_layers);
+               config->n_layers, n_layers, n_layers == 1 ? "" : "s", n_layers);
   return FALSE;
 }
 
@@ -174,23 +173,23 @@ check_layers (const guint *values,
 
 static gboolean
 wrap_full (EbbModule *model,
-           const guint *values,
+           const Config *config,
            EbbProcessGroup *group,
            const char *where,
            GError **error)
 {
-  EbbStoreChain chain = { .group = values[DISTRIBUTE] ? group : NULL };
+  EbbStoreChain chain = { .group = config->distribute ? group : NULL };
   EbbModule *stack = ebb_model_blocks_get_stack (model, error);
   g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
   g_autoptr (EbbSavedTensorHooks) store = NULL;
 
-  if (stack == NULL || !check_layers (values, stack, where, error) || !ebb_store_chain_open (&chain, &store, error))
+  if (stack == NULL || !check_layers (config, stack, where, error) || !ebb_store_chain_open (&chain, &store, error))
     return FALSE;
   if (store != NULL)
     ebb_checkpoint_options_set_store (options, store);
-  if (values[METHOD] == UNIFORM)
-    return ebb_checkpoint_wrap_uniform (stack, values[N_LAYERS], options, error);
-  return ebb_checkpoint_wrap_block (stack, values[N_LAYERS], options, error);
+  if (config->method == UNIFORM)
+    return ebb_checkpoint_wrap_uniform (stack, config->n_layers, options, error);
+  return ebb_checkpoint_wrap_block (stack, config->n_layers, options, error);
 }
 
 static gboolean
@@ -207,29 +206,29 @@ wrap_selective (EbbModule *model,
  * ebb_recompute_configure:
  * @model: a model of #EbbTransformerBlock's, as #EbbGpt or #EbbBert; none of them checkpointed
  * @json: Megatron-LM's options, as an object: text, which begins with "{", or else the path of a file
- * @mpu: (nullable): who knows the tensor-parallel ranks, as ebb_checkpointing_configure() takes it; %NULL for those
- * that ebb_parallelize() has divided @model among
+ * @mpu: (nullable): an object that knows the tensor-parallel ranks, as in ebb_checkpointing_configure(); %NULL for
+ * those that ebb_parallelize() has divided @model among
  * @error: return location for an error
  *
  * Checkpoints the layers of a model, in place, as Megatron-LM does with the options of the same names:
  *
- * - `recompute_granularity` (null): "full" lets go of all that a layer makes inside; "selective" of the attention's
- * core alone, as ebb_checkpoint_options_set_policy_core_attention() does for every layer; null of nothing
+ * - `recompute_granularity` (null): "full" recomputes a whole layer; "selective" only the attention's core, as
+ *   ebb_checkpoint_options_set_policy_core_attention() does for every layer; null nothing
  * - `recompute_method` (null), for "full": "uniform" is ebb_checkpoint_wrap_uniform(), "block" is
  *   ebb_checkpoint_wrap_block()
  * - `recompute_num_layers` (null), for "full": the layers of a chunk, or the first layers that are recomputed; from 1
- * to all
+ *   to all
  * - `distribute_saved_activations` (false), for "full": the inputs of checkpoints are divided among the tensor-parallel
- *   ranks, by ebb_partitioned_store_new(); not with sequence parallelism, which has divided them already
+ *   ranks, by ebb_partitioned_store_new(); not with sequence parallelism, which divides them already
  * - `recompute_activations` (false): short for `recompute_granularity` "selective"
  *
- * Nothing talks to other ranks until the model is called.
+ * The ranks do not communicate until the model is called.
  *
  * Returns: %TRUE if it was done; %FALSE with an error that names the keys, their values and what they may be, and then
- *   nothing has changed: %EBB_ERROR_INVALID_ARGUMENT for a key that there is not, a value of the wrong type and what
- *   can't be had together, %EBB_ERROR_NOT_SUPPORTED if @model has not one stack of layers, %EBB_ERROR_STATE if a layer
- *   is checkpointed already, %EBB_ERROR_FORMAT for what is not JSON or has a key twice, %EBB_ERROR_IO for a file that
- *   can't be read
+ *   nothing has changed: %EBB_ERROR_INVALID_ARGUMENT for an unknown key, a value of the wrong type and values that
+ *   contradict each other, %EBB_ERROR_NOT_SUPPORTED if @model does not have exactly one stack of layers,
+ * %EBB_ERROR_STATE if a layer is checkpointed already, %EBB_ERROR_FORMAT for text that is not JSON or has a key twice,
+ * %EBB_ERROR_IO for a file that can't be read
  */
 gboolean
 ebb_recompute_configure (EbbModule *model,
@@ -238,7 +237,7 @@ ebb_recompute_configure (EbbModule *model,
                          GError **error)
 {
   g_auto (EbbJsonConfig) loaded = { NULL };
-  guint values[N_KEYS] = { 0 };
+  Config config = { 0 };
   g_auto (EbbMpu) unit = { 0 };
 
   if (!EBB_MAY_BEGIN (error, model, json))
@@ -248,14 +247,14 @@ ebb_recompute_configure (EbbModule *model,
 
   if (!ebb_mpu_init (&unit, mpu, error)
       || !ebb_json_config_load (&loaded, json, "{\"recompute_granularity\": ...}", error)
-      || !ebb_json_config_read (loaded.root, loaded.where, keys, N_KEYS, values, error)
-      || !check_keys (values, loaded.where, error)
-      || (values[DISTRIBUTE] && !check_ranks (&unit, model, loaded.where, error)))
+      || !ebb_json_config_read (loaded.root, loaded.where, keys, N_KEYS, &config, error)
+      || !check_keys (&config, loaded.where, error)
+      || (config.distribute && !check_ranks (&unit, model, loaded.where, error)))
     return FALSE;
-  if (values[GRANULARITY] == NO_GRANULARITY)
+  if (config.granularity == NO_GRANULARITY)
     return TRUE;
   if (ebb_model_blocks_count (model, error) == 0)
     return FALSE;
-  return values[GRANULARITY] == FULL ? wrap_full (model, values, unit.group, loaded.where, error)
-                                     : wrap_selective (model, error);
+  return config.granularity == FULL ? wrap_full (model, &config, unit.group, loaded.where, error)
+                                    : wrap_selective (model, error);
 }

@@ -5,13 +5,13 @@
 
 G_BEGIN_DECLS
 
-/* The transformer blocks of a model, for those that checkpoint all of them by a configuration. */
+/* The transformer blocks of a model, for configurations that checkpoint all of them. */
 
-/* How many there are. 0 with an error if there is none, and if one of them, or what they stand in, is checkpointed
+/* How many there are. 0 with an error if there is none, or if one of them, or a stack of them, is checkpointed
  * already. */
 guint ebb_model_blocks_count (EbbModule *model,
                               GError **error);
-/* The stack that all blocks stand in, as the child "h" of a Gpt; not owned. NULL with an error if there is no such. */
+/* The stack that holds all blocks, as the child "h" of a Gpt; not owned. NULL with an error if there is none. */
 EbbModule *ebb_model_blocks_get_stack (EbbModule *model,
                                        GError **error);
 

@@ -32,7 +32,7 @@ check_is_plain (EbbModule *module,
   if (!ebb_checkpoint_is_wrapped (module))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s (%s) is checkpointed already; ebb_checkpoint_unwrap () takes that off", name,
+               "%s (%s) is checkpointed already; ebb_checkpoint_unwrap () undoes that", name,
                ebb_module_get_type_name (module));
   return FALSE;
 }
@@ -85,8 +85,8 @@ ebb_model_blocks_get_stack (EbbModule *model,
     return stack;
   g_set_error (
       error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-      "%s has %u stacks of TransformerBlocks alone: layers are counted in the only one there is, so there must "
-      "be one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
+      "%s has %u stacks of TransformerBlocks alone: layers are counted in one stack, so there must be "
+      "exactly one; ebb_checkpoint_wrap_uniform () and _wrap_block () take each by itself",
       ebb_module_get_type_name (model), n_stacks == 1 ? 0 : n_stacks);
   return NULL;
 }

@@ -5,15 +5,15 @@
 
 G_BEGIN_DECLS
 
-/* OSLO's configuration, as it takes effect: what stands in a section that is not enabled does not. */
+/* OSLO's configuration, as it takes effect: a section that is not enabled has none. */
 typedef struct
 {
-  gboolean is_parallel;   /* model_parallelism is enabled */
-  guint n_tensor_ranks;   /* 1 unless it is */
-  gboolean checkpoints;   /* activation_checkpointing is enabled */
-  gboolean host;          /* cpu_checkpointing */
-  gboolean is_divided;    /* partitioned_checkpointing */
-  gboolean is_contiguous; /* contiguous_checkpointing */
+  gboolean is_parallel;    /* model_parallelism is enabled */
+  guint n_tensor_ranks;    /* 1 unless it is */
+  gboolean checkpoints;    /* activation_checkpointing is enabled */
+  gboolean host;           /* cpu_checkpointing */
+  gboolean is_partitioned; /* partitioned_checkpointing */
+  gboolean is_contiguous;  /* contiguous_checkpointing */
 } EbbInitializeConfig;
 
 /* @json: the text of an object, or the path of a file. */

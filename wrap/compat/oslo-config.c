@@ -5,37 +5,31 @@
 #define CHECKPOINTING "activation_checkpointing"
 #define FUSION "kernel_fusion"
 
-enum
+/* The sections as they are written. */
+typedef struct
 {
-  ENABLE, /* of every section */
-  TENSOR_SIZE,
-  PIPELINE_SIZE,
-  N_PARALLEL_KEYS,
-  HOST = 1,
-  DIVIDED,
-  CONTIGUOUS,
-  N_CHECKPOINTING_KEYS,
-  MEMORY_EFFICIENT = 1,
-  CUSTOM_KERNELS,
-  N_FUSION_KEYS,
-  MAX_KEYS = N_CHECKPOINTING_KEYS
-};
+  guint parallel, tensor_size, pipeline_size;
+  guint checkpointing, host, partitioned, contiguous;
+  guint fusion, memory_efficient, custom_kernels;
+} Keys;
 
-static const EbbConfigKey parallel_keys[N_PARALLEL_KEYS] = {
-  [ENABLE] = { "enable", EBB_CONFIG_BOOLEAN, NULL },
-  [TENSOR_SIZE] = { "tensor_parallel_size", EBB_CONFIG_COUNT, NULL },
-  [PIPELINE_SIZE] = { "pipeline_parallel_size", EBB_CONFIG_COUNT, NULL },
+#define FIELD(field) offsetof (Keys, field)
+
+static const EbbConfigKey parallel_keys[] = {
+  { "enable", EBB_CONFIG_BOOLEAN, FIELD (parallel), NULL },
+  { "tensor_parallel_size", EBB_CONFIG_COUNT, FIELD (tensor_size), NULL },
+  { "pipeline_parallel_size", EBB_CONFIG_COUNT, FIELD (pipeline_size), NULL },
 };
-static const EbbConfigKey checkpointing_keys[N_CHECKPOINTING_KEYS] = {
-  [ENABLE] = { "enable", EBB_CONFIG_BOOLEAN, NULL },
-  [HOST] = { "cpu_checkpointing", EBB_CONFIG_BOOLEAN, NULL },
-  [DIVIDED] = { "partitioned_checkpointing", EBB_CONFIG_BOOLEAN, NULL },
-  [CONTIGUOUS] = { "contiguous_checkpointing", EBB_CONFIG_BOOLEAN, NULL },
+static const EbbConfigKey checkpointing_keys[] = {
+  { "enable", EBB_CONFIG_BOOLEAN, FIELD (checkpointing), NULL },
+  { "cpu_checkpointing", EBB_CONFIG_BOOLEAN, FIELD (host), NULL },
+  { "partitioned_checkpointing", EBB_CONFIG_BOOLEAN, FIELD (partitioned), NULL },
+  { "contiguous_checkpointing", EBB_CONFIG_BOOLEAN, FIELD (contiguous), NULL },
 };
-static const EbbConfigKey fusion_keys[N_FUSION_KEYS] = {
-  [ENABLE] = { "enable", EBB_CONFIG_BOOLEAN, NULL },
-  [MEMORY_EFFICIENT] = { "memory_efficient_fusion", EBB_CONFIG_BOOLEAN, NULL },
-  [CUSTOM_KERNELS] = { "custom_cuda_kernels", EBB_CONFIG_ARRAY, NULL },
+static const EbbConfigKey fusion_keys[] = {
+  { "enable", EBB_CONFIG_BOOLEAN, FIELD (fusion), NULL },
+  { "memory_efficient_fusion", EBB_CONFIG_BOOLEAN, FIELD (memory_efficient), NULL },
+  { "custom_cuda_kernels", EBB_CONFIG_ARRAY, FIELD (custom_kernels), NULL },
 };
 
 static const struct
@@ -44,9 +38,9 @@ static const struct
   const EbbConfigKey *keys;
   guint n_keys;
 } sections[] = {
-  { PARALLEL, parallel_keys, N_PARALLEL_KEYS },
-  { CHECKPOINTING, checkpointing_keys, N_CHECKPOINTING_KEYS },
-  { FUSION, fusion_keys, N_FUSION_KEYS },
+  { PARALLEL, parallel_keys, G_N_ELEMENTS (parallel_keys) },
+  { CHECKPOINTING, checkpointing_keys, G_N_ELEMENTS (checkpointing_keys) },
+  { FUSION, fusion_keys, G_N_ELEMENTS (fusion_keys) },
 };
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -83,11 +77,11 @@ check_sections (const EbbJsonConfig *json,
   return FALSE;
 }
 
-/* @values: those of a section that is not there stay what they are. */
+/* The fields of a section that is not there stay as they are. */
 static gboolean
 read_section (const EbbJsonConfig *json,
               guint section,
-              guint *values,
+              Keys *keys,
               GError **error)
 {
   const char *name = sections[section].name;
@@ -98,37 +92,37 @@ read_section (const EbbJsonConfig *json,
     return FALSE;
   if (object == NULL)
     return TRUE;
-  if (!ebb_json_config_read (object, inside, sections[section].keys, sections[section].n_keys, values, error))
+  if (!ebb_json_config_read (object, inside, sections[section].keys, sections[section].n_keys, keys, error))
     return FALSE;
   if (json_object_has_member (object, "enable"))
     return TRUE;
-  /* OSLO takes that for false, and says nothing. */
+  /* OSLO silently takes that for false. */
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                "%s has no enable, without which nothing of it would take effect: it must be true or false", inside);
   return FALSE;
 }
 
-/* -- what goes together -------------------------------------------------------------------------------------------- */
+/* -- values that contradict each other ----------------------------------------------------------------------------- */
 
 static gboolean
 check_parts (const char *where,
-             const guint *parallel,
-             const guint *fusion,
+             const Keys *keys,
              GError **error)
 {
-  if (parallel[ENABLE] && parallel[PIPELINE_SIZE] > 1)
+  if (keys->parallel && keys->pipeline_size > 1)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                    "%s: " PARALLEL ": pipeline_parallel_size is %u: Ebb divides layers among ranks, not the model "
                    "between its layers; it must be 1",
-                   where, parallel[PIPELINE_SIZE]);
+                   where, keys->pipeline_size);
       return FALSE;
     }
-  if (fusion[ENABLE])
+  if (keys->fusion)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "%s: " FUSION ": enable is true: what Ebb has fused is always used, so there is nothing to enable; "
-                   "it must be false",
+                   "%s: " FUSION
+                   ": enable is true: Ebb always uses its fused ops, so there is nothing to enable; it must "
+                   "be false",
                    where);
       return FALSE;
     }
@@ -140,12 +134,12 @@ check_together (const EbbInitializeConfig *self,
                 const char *where,
                 GError **error)
 {
-  if (self->is_contiguous && !self->is_divided)
+  if (self->is_contiguous && !self->is_partitioned)
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                  "%s: " CHECKPOINTING ": contiguous_checkpointing is true and partitioned_checkpointing is false: both "
                  "must be true, or contiguous_checkpointing false",
                  where);
-  else if (self->is_divided && self->n_tensor_ranks < 2)
+  else if (self->is_partitioned && self->n_tensor_ranks < 2)
     g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                  "%s: " CHECKPOINTING ": partitioned_checkpointing is true and " PARALLEL ": %s: activations are "
                  "divided among tensor-parallel ranks, so tensor_parallel_size must be at least 2",
@@ -161,23 +155,22 @@ ebb_initialize_config_read (EbbInitializeConfig *self,
                             GError **error)
 {
   g_auto (EbbJsonConfig) loaded = { NULL };
-  guint values[G_N_ELEMENTS (sections)][MAX_KEYS] = { [0] = { [TENSOR_SIZE] = 1, [PIPELINE_SIZE] = 1 } };
-  const guint *parallel = values[0], *checkpointing = values[1], *fusion = values[2];
+  Keys keys = { .tensor_size = 1, .pipeline_size = 1 };
 
   *self = (EbbInitializeConfig){ .n_tensor_ranks = 1 };
   if (!ebb_json_config_load (&loaded, json, "{\"" PARALLEL "\": {...}, \"" CHECKPOINTING "\": {...}}", error)
       || !check_sections (&loaded, error))
     return FALSE;
   for (guint i = 0; i < G_N_ELEMENTS (sections); i++)
-    if (!read_section (&loaded, i, values[i], error))
+    if (!read_section (&loaded, i, &keys, error))
       return FALSE;
-  self->is_parallel = parallel[ENABLE] != 0;
-  self->n_tensor_ranks = self->is_parallel ? parallel[TENSOR_SIZE] : 1;
-  self->checkpoints = checkpointing[ENABLE] != 0;
-  self->host = self->checkpoints && checkpointing[HOST];
-  self->is_divided = self->checkpoints && checkpointing[DIVIDED];
-  self->is_contiguous = self->checkpoints && checkpointing[CONTIGUOUS];
-  return check_parts (loaded.where, parallel, fusion, error) && check_together (self, loaded.where, error);
+  self->is_parallel = keys.parallel != 0;
+  self->n_tensor_ranks = self->is_parallel ? keys.tensor_size : 1;
+  self->checkpoints = keys.checkpointing != 0;
+  self->host = self->checkpoints && keys.host;
+  self->is_partitioned = self->checkpoints && keys.partitioned;
+  self->is_contiguous = self->checkpoints && keys.contiguous;
+  return check_parts (loaded.where, &keys, error) && check_together (self, loaded.where, error);
 }
 
 char *
@@ -185,5 +178,6 @@ ebb_initialize_config_to_string (const EbbInitializeConfig *self)
 {
   return g_strdup_printf ("tensor_parallel_size %u\n" CHECKPOINTING " %d\ncpu_checkpointing %d\n"
                           "partitioned_checkpointing %d\ncontiguous_checkpointing %d",
-                          self->n_tensor_ranks, self->checkpoints, self->host, self->is_divided, self->is_contiguous);
+                          self->n_tensor_ranks, self->checkpoints, self->host, self->is_partitioned,
+                          self->is_contiguous);
 }

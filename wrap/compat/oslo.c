@@ -13,10 +13,11 @@
 #include "dist/mpu-private.h"
 #include "wrap/compat/store-chain-private.h"
 
-/* OSLO's interface: one call that divides a model among ranks and checkpoints its blocks. All that can be wrong is
- * found before the model is touched; what divides it, which comes first, leaves it alone where it fails. */
+/* OSLO's interface: one call that divides a model among ranks and checkpoints its blocks. All errors are found before
+ * the model is changed: the one step that can still fail, dividing it, comes first and leaves the model alone if it
+ * fails. */
 
-/* What is kept beside a model that was initialised. */
+/* Belongs to a model that was initialised. */
 typedef struct
 {
   EbbMesh *mesh;
@@ -41,7 +42,7 @@ initialised_free (gpointer data)
 
 /* -- ranks --------------------------------------------------------------------------------------------------------- */
 
-/* The mesh of the default group: with as many ranks along "tensor" as are asked for, and the rest along "data". */
+/* The mesh of the default group: tensor_parallel_size ranks along "tensor", and the rest along "data". */
 static EbbMesh *
 make_mesh (const EbbInitializeConfig *config,
            EbbProcessGroup *group,
@@ -71,9 +72,9 @@ make_options (const EbbInitializeConfig *config,
               guint n_blocks,
               GError **error)
 {
-  /* Several micro-batches may be kept at a time: of how many, nobody says. */
+  /* The checkpoints of several micro-batches may live at once, and the configuration does not say how many. */
   EbbStoreChain chain = {
-    .group = config->is_divided ? ebb_mesh_get_group (mesh, EBB_MPU_DIM) : NULL,
+    .group = config->is_partitioned ? ebb_mesh_get_group (mesh, EBB_MPU_DIM) : NULL,
     .n_checkpoints = config->is_contiguous ? n_blocks : 0,
     .grow = TRUE,
     .host = config->host,
@@ -148,22 +149,22 @@ initialize (EbbModule *model,
  *   `tensor_parallel_size` (1), and the model among each of them, by ebb_parallelize(); ebb_initialize_get_mesh() has
  *   both these groups ("tensor") and those across them ("data"). If there is no group yet, ebb_init_process_group()
  *   makes it, as "auto". `pipeline_parallel_size` must be 1.
- * - `activation_checkpointing`: with `enable` true every #EbbTransformerBlock is checkpointed, and its inputs kept:
- * with `partitioned_checkpointing` a part on each tensor-parallel rank, with `contiguous_checkpointing` side by side,
- * for as many checkpoints as there are blocks and another buffer when more are kept, with `cpu_checkpointing` in the
- *   host's memory. ebb_initialize_get_options() has the store.
+ * - `activation_checkpointing`: with `enable` true every #EbbTransformerBlock is checkpointed, and its inputs are
+ * stored: with `partitioned_checkpointing` a part on each tensor-parallel rank; with `contiguous_checkpointing` in a
+ * buffer for as many checkpoints as there are blocks, and another one when it is full; with `cpu_checkpointing` in host
+ * memory. ebb_initialize_get_options() has the store.
  * - `kernel_fusion`: must not be enabled.
  *
- * A section with `enable` false is as if it were not there; without an `enable` it is an error. Partitioned checkpoints
- * need a `tensor_parallel_size` above 1, contiguous ones need partitioned ones. All ranks call it together, with the
- * same configuration and a model that is made alike. Ranks along "data" are left to ebb_replicate() or
- * ebb_fully_shard(), with the mesh's group "data".
+ * A section with `enable` false is ignored; a section without `enable` is an error. Partitioned checkpoints need a
+ * `tensor_parallel_size` above 1, contiguous ones need partitioned ones. All ranks call it together, with the same
+ * configuration and models that are built in the same way. It does nothing to the ranks along "data":
+ * ebb_replicate() or ebb_fully_shard() with the mesh's group "data" make them share the training.
  *
  * Returns: (transfer full) (nullable): @model; %NULL with an error that names the key, its value and what it may be,
- * and then nothing has changed: %EBB_ERROR_INVALID_ARGUMENT for a key that there is not, a value of the wrong type and
- * what can't be had together, %EBB_ERROR_NOT_SUPPORTED for what Ebb has not, %EBB_ERROR_STATE for a model that was
- *   initialised or checkpointed before, %EBB_ERROR_FORMAT for what is not JSON or has a key twice, %EBB_ERROR_IO for a
- *   file that can't be read, %EBB_ERROR_PROCESS_GROUP where ranks differ
+ * and then nothing has changed: %EBB_ERROR_INVALID_ARGUMENT for an unknown key, a value of the wrong type and values
+ * that contradict each other, %EBB_ERROR_NOT_SUPPORTED for what Ebb does not have, %EBB_ERROR_STATE for a model that
+ * was initialised or checkpointed before, %EBB_ERROR_FORMAT for text that is not JSON or has a key twice, %EBB_ERROR_IO
+ * for a file that can't be read, %EBB_ERROR_PROCESS_GROUP where ranks differ
  */
 EbbModule *
 ebb_initialize (EbbModule *model,
@@ -210,8 +211,8 @@ ebb_initialize (EbbModule *model,
  * ebb_initialize_get_mesh:
  * @model: a module
  *
- * Returns: (transfer none) (nullable): the ranks as ebb_initialize() has divided them, along "data" and "tensor"; %NULL
- *   if @model was not initialised by it, with `model_parallelism` enabled
+ * Returns: (transfer none) (nullable): the mesh of "data" and "tensor" into which ebb_initialize() has divided the
+ *   ranks; %NULL if @model was not initialised by it, with `model_parallelism` enabled
  */
 EbbMesh *
 ebb_initialize_get_mesh (EbbModule *model)
@@ -228,8 +229,8 @@ ebb_initialize_get_mesh (EbbModule *model)
  * ebb_initialize_get_options:
  * @model: a module
  *
- * Returns: (transfer none) (nullable): what the blocks were checkpointed with, of which the store can be looked at and
- *   further modules be checkpointed alike; %NULL if @model was not initialised by ebb_initialize(), with
+ * Returns: (transfer none) (nullable): the options with which the blocks were checkpointed, to look at their store or
+ * to checkpoint further modules in the same way; %NULL if @model was not initialised by ebb_initialize(), with
  *   `activation_checkpointing` enabled
  */
 EbbCheckpointOptions *

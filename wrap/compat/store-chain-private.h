@@ -6,16 +6,16 @@
 
 G_BEGIN_DECLS
 
-/* Where the systems before keep what checkpoints keep: divided among ranks, side by side, in the host's memory. */
+/* The store that DeepSpeed, OSLO and Megatron ask for: partitioned over contiguous over host, or some of these. */
 typedef struct
 {
-  EbbProcessGroup *group; /* not owned; NULL: what this rank has stays whole */
-  guint n_checkpoints;    /* of buffers side by side; 0: none */
-  gboolean grow;          /* takes another buffer when one is full */
+  EbbProcessGroup *group; /* not owned; NULL: not partitioned */
+  guint n_checkpoints;    /* of a contiguous store; 0: not contiguous */
+  gboolean grow;          /* the contiguous store takes another buffer when one is full */
   gboolean host;
 } EbbStoreChain;
 
-/* *@store: NULL if @self asks for nothing; else the outermost store, to be let go of by the caller. */
+/* *@store: the outermost store, owned by the caller; NULL if @self asks for none. */
 gboolean ebb_store_chain_open (const EbbStoreChain *self,
                                EbbSavedTensorHooks **store,
                                GError **error);

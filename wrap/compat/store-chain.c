@@ -37,7 +37,7 @@ ebb_store_chain_open (const EbbStoreChain *self,
     {
       if (!put_around (&chain, ebb_partitioned_store_new (self->group, (EbbActivationStore *) chain, error)))
         return FALSE;
-      /* As those systems have it: whatever has as many elements as there are ranks. */
+      /* As in those systems every tensor with as many elements as there are ranks is partitioned. */
       ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (chain), 0);
     }
   *store = g_steal_pointer (&chain);
@@ -54,6 +54,6 @@ ebb_store_chain_next (EbbSavedTensorHooks *store)
     return NULL;
   g_object_get (store, "next", &next, NULL);
   if (next != NULL)
-    g_object_unref (next); /* the store that it is the next one of holds it */
+    g_object_unref (next); /* @store holds it */
   return next;
 }
