@@ -85,23 +85,10 @@ launch_conversion (EbbKernel kernel,
                    EbbTensor *absmax,
                    GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .moment = { .is_signed = moment == EXP_AVG } };
 
-  ebb_launch_init (&launch, kernel);
-  launch.params.moment.is_signed = moment == EXP_AVG;
-  if (kernel == EBB_KERNEL_MOMENT_ENCODE)
-    {
-      ebb_launch_input (&launch, wide);
-      ebb_launch_output (&launch, codes);
-      ebb_launch_output (&launch, absmax);
-    }
-  else
-    {
-      ebb_launch_input (&launch, codes);
-      ebb_launch_input (&launch, absmax);
-      ebb_launch_output (&launch, wide);
-    }
-  return ebb_launch (codes->storage->device, &launch, error);
+  return kernel == EBB_KERNEL_MOMENT_ENCODE ? EBB_LAUNCH (kernel, &params, 1, error, wide, codes, absmax)
+                                            : EBB_LAUNCH (kernel, &params, 2, error, codes, absmax, wide);
 }
 
 /* A moment of any format in f32. */
@@ -244,30 +231,23 @@ update_parameter (EbbOptimizer *optimizer,
                   GError **error)
 {
   EbbAdamPrivate *self = ebb_adam_get_instance_private (EBB_ADAM (optimizer));
-  EbbLaunch launch;
+  EbbKernelParams params = { .adamw = { .lr = update->lr,
+                                        .beta1 = self->beta1,
+                                        .beta2 = self->beta2,
+                                        .eps = self->eps,
+                                        .weight_decay = weight_decay,
+                                        .l2 = l2,
+                                        .grad_scale = update->grad_scale,
+                                        .step = update->step } };
 
-  ebb_launch_init (&launch, EBB_KERNEL_ADAMW);
-  ebb_launch_input (&launch, update->grad);
-  ebb_launch_output (&launch, update->target);
-  ebb_launch_output (&launch, update->states[0]);
-  ebb_launch_output (&launch, update->states[1]);
-  launch.params.adamw.lr = update->lr;
-  launch.params.adamw.beta1 = self->beta1;
-  launch.params.adamw.beta2 = self->beta2;
-  launch.params.adamw.eps = self->eps;
-  launch.params.adamw.weight_decay = weight_decay;
-  launch.params.adamw.l2 = l2;
-  launch.params.adamw.grad_scale = update->grad_scale;
-  launch.params.adamw.step = update->step;
   if (update->states[EXP_AVG]->view.dtype == EBB_DTYPE_BF16)
     {
-      launch.params.adamw.philox.seed = ROUNDING_SEED;
-      launch.params.adamw.philox.offset =
+      params.adamw.philox.seed = ROUNDING_SEED;
+      params.adamw.philox.offset =
           ((guint64) update->step << STEP_SHIFT) + update->first_block * (EBB_MOMENT_BLOCK / 8);
     }
-  for (guint i = EXP_AVG_ABSMAX; i <= EXP_AVG_SQ_ABSMAX; i++)
-    ebb_launch_output (&launch, update->states[i]);
-  return ebb_launch (update->target->storage->device, &launch, error);
+  return EBB_LAUNCH (EBB_KERNEL_ADAMW, &params, 1, error, update->grad, update->target, update->states[EXP_AVG],
+                     update->states[EXP_AVG_SQ], update->states[EXP_AVG_ABSMAX], update->states[EXP_AVG_SQ_ABSMAX]);
 }
 
 static gboolean

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/optim/clip-grad-private.h"
 
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
-#include "tensor/autograd/op-private.h"
 #include "tensor/ops/in-place.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/partition-private.h"
@@ -73,17 +73,11 @@ launch_part (EbbTensor *grad,
   guint n_dims = (guint) grad->view.n_dims;
   g_autoptr (EbbTensor) x = raise_to (grad, p, error);
   g_autoptr (EbbTensor) part = ebb_tensor_new_view (parts->storage, index, ones, NULL, n_dims, EBB_DTYPE_F32);
-  EbbLaunch launch;
+  EbbReduceKind op = p == 2 ? EBB_REDUCE_SUM_SQUARES : isinf (p) ? EBB_REDUCE_MAX_ABS
+                                                                 : EBB_REDUCE_SUM_ABS;
+  const EbbKernelParams params = { .reduce = { .op = op, .dims = (1u << n_dims) - 1 } };
 
-  if (x == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_REDUCE);
-  ebb_launch_input (&launch, x);
-  ebb_launch_output (&launch, part);
-  launch.params.reduce.op = p == 2 ? EBB_REDUCE_SUM_SQUARES : isinf (p) ? EBB_REDUCE_MAX_ABS
-                                                                        : EBB_REDUCE_SUM_ABS;
-  launch.params.reduce.dims = (1u << n_dims) - 1;
-  return ebb_launch (grad->storage->device, &launch, error);
+  return x != NULL && EBB_LAUNCH (EBB_KERNEL_REDUCE, &params, 1, error, x, part);
 }
 
 /* Fills @parts for all gradients on the device of the one at @first; those are marked as done. One copy to the host. */

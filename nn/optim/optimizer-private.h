@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/optim/optimizer.h"
-#include "tensor/autograd/op-private.h"
+#include "tensor/autograd/op-support-private.h"
 #include "tensor/util/property-private.h"
 
 /* What the library's own optimizers share: the base holds, for each parameter, its state tensors and, where the

@@ -15,19 +15,6 @@
 
 /* -- one step ------------------------------------------------------------------------------------------------------ */
 
-static gboolean
-copy_tensor (EbbTensor *source,
-             EbbTensor *target,
-             GError **error)
-{
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_COPY);
-  ebb_launch_input (&launch, source);
-  ebb_launch_output (&launch, target);
-  return ebb_launch (target->storage->device, &launch, error);
-}
-
 /* TRUE if @master, rounded to the parameter's type, is the parameter, bit for bit. */
 static gboolean
 master_is_equal (EbbTensor *master,
@@ -72,7 +59,7 @@ prepare_master (EbbOptimizerSlot *slot,
     return TRUE;
   else if (!master_is_equal (slot->master, parameter, &equal, error))
     return FALSE;
-  return equal || copy_tensor (parameter, slot->master, error);
+  return equal || ebb_launch_copy (parameter, slot->master, error);
 }
 
 /* A tensor of the state follows its parameter to another device. */
@@ -182,7 +169,7 @@ update_slot (EbbOptimizer *self,
   if (!ebb_optimizer_get_kind (self)->update (self, &update, error))
     return FALSE;
   slot->n_steps++;
-  if (slot->master != NULL && !copy_tensor (slot->master, parameter, error))
+  if (slot->master != NULL && !ebb_launch_copy (slot->master, parameter, error))
     return FALSE;
   slot->seen_birth = parameter->storage->birth;
   slot->seen_version = parameter->storage->version;

@@ -36,20 +36,16 @@ update_parameter (EbbOptimizer *optimizer,
                   GError **error)
 {
   EbbSgd *self = EBB_SGD (optimizer);
-  EbbLaunch launch;
+  const EbbKernelParams params = { .sgd = { .lr = update->lr,
+                                            .momentum = self->momentum,
+                                            .weight_decay = update->weight_decay,
+                                            .dampening = self->dampening,
+                                            .grad_scale = update->grad_scale,
+                                            .nesterov = self->nesterov && self->momentum != 0,
+                                            .first = update->step == 1 } };
 
-  ebb_launch_init (&launch, EBB_KERNEL_SGD);
-  ebb_launch_input (&launch, update->grad);
-  ebb_launch_output (&launch, update->target);
-  ebb_launch_output (&launch, self->momentum != 0 ? update->states[0] : NULL);
-  launch.params.sgd.lr = update->lr;
-  launch.params.sgd.momentum = self->momentum;
-  launch.params.sgd.weight_decay = update->weight_decay;
-  launch.params.sgd.dampening = self->dampening;
-  launch.params.sgd.grad_scale = update->grad_scale;
-  launch.params.sgd.nesterov = self->nesterov && self->momentum != 0;
-  launch.params.sgd.first = update->step == 1;
-  return ebb_launch (update->target->storage->device, &launch, error);
+  return EBB_LAUNCH (EBB_KERNEL_SGD, &params, 1, error, update->grad, update->target,
+                     self->momentum != 0 ? update->states[0] : NULL);
 }
 
 static const EbbOptimizerKind sgd_kind = {

@@ -104,7 +104,42 @@ EbbTensor *ebb_backward_sum_buffer (EbbBackward *ctx,
                                     guint n_dims,
                                     GError **error);
 
-/* One kernel each; inputs are broadcast to the output's shape. */
+/* Launches of one kernel on tensors, with @params of its own: n_inputs inputs, NULL where one is left out, then
+ * outputs, NULL where one is not wanted but the first, on whose device it runs.
+ *
+ *   EBB_LAUNCH (EBB_KERNEL_CLAMP_GRAD, ctx->params, 2, error, dy, x, dx) */
+#define EBB_NO_PARAMS (&(const EbbKernelParams){ .fill = { 0 } })
+#define EBB_LAUNCH(kernel, params, n_inputs, error, ...)                              \
+  ebb_launch_tensors ((kernel), (params), (n_inputs), (EbbTensor *[]){ __VA_ARGS__ }, \
+                      sizeof ((EbbTensor *[]){ __VA_ARGS__ }) / sizeof (EbbTensor *), (error))
+gboolean ebb_launch_tensors (EbbKernel kernel,
+                             const EbbKernelParams *params,
+                             guint n_inputs,
+                             EbbTensor *const *operands,
+                             guint n_operands,
+                             GError **error);
+/* The same on views. A storage whose contents change must be marked by the caller, as ebb_storage_change () does. */
+#define EBB_LAUNCH_VIEWS(device, kernel, params, n_inputs, error, ...)                            \
+  ebb_launch_views ((device), (kernel), (params), (n_inputs), (const EbbView *[]){ __VA_ARGS__ }, \
+                    sizeof ((const EbbView *[]){ __VA_ARGS__ }) / sizeof (const EbbView *), (error))
+gboolean ebb_launch_views (EbbDevice *device,
+                           EbbKernel kernel,
+                           const EbbKernelParams *params,
+                           guint n_inputs,
+                           const EbbView *const *operands,
+                           guint n_operands,
+                           GError **error);
+/* One output @y, to whose shape at most three inputs are broadcast. */
+#define EBB_LAUNCH_ONTO(kernel, params, y, error, ...)                      \
+  ebb_launch_onto ((kernel), (params), (y), (EbbTensor *[]){ __VA_ARGS__ }, \
+                   sizeof ((EbbTensor *[]){ __VA_ARGS__ }) / sizeof (EbbTensor *), (error))
+gboolean ebb_launch_onto (EbbKernel kernel,
+                          const EbbKernelParams *params,
+                          EbbTensor *y,
+                          EbbTensor *const *inputs,
+                          guint n_inputs,
+                          GError **error);
+/* These do the same for one kernel each. */
 gboolean ebb_launch_copy (EbbTensor *x,
                           EbbTensor *y,
                           GError **error);

@@ -101,7 +101,7 @@ ebb_op_check_indices (EbbOpCall *call, guint index, gint64 limit, const gint64 *
 {
   const gint64 shape[] = { 1 };
   g_autoptr (EbbTensor) worst = NULL;
-  EbbLaunch launch;
+  EbbKernelParams params = *EBB_NO_PARAMS;
   gint64 value;
 
   if (call->inputs[index]->view.dtype != EBB_DTYPE_I64 && call->inputs[index]->view.dtype != EBB_DTYPE_I32)
@@ -116,13 +116,11 @@ ebb_op_check_indices (EbbOpCall *call, guint index, gint64 limit, const gint64 *
   worst = ebb_tensor_new_uninitialized (shape, 1, EBB_DTYPE_I64, EBB_DEVICE_OF (call->inputs[index]), error);
   if (worst == NULL)
     return ebb_op_clear (call);
-  ebb_launch_init (&launch, EBB_KERNEL_INDEX_CHECK);
-  launch.params.index.limit = limit;
-  launch.params.index.has_ignore = ignore != NULL;
-  launch.params.index.ignore = ignore != NULL ? *ignore : 0;
-  ebb_launch_input (&launch, call->inputs[index]);
-  ebb_launch_output (&launch, worst);
-  if (!ebb_launch (EBB_DEVICE_OF (worst), &launch, error) || !ebb_tensor_get_item_int (worst, &value, error))
+  params.index.limit = limit;
+  params.index.has_ignore = ignore != NULL;
+  params.index.ignore = ignore != NULL ? *ignore : 0;
+  if (!EBB_LAUNCH (EBB_KERNEL_INDEX_CHECK, &params, 1, error, call->inputs[index], worst)
+      || !ebb_tensor_get_item_int (worst, &value, error))
     return ebb_op_clear (call);
   if (value != NO_BAD_INDEX)
     return ebb_op_fail (call, error, EBB_ERROR_INDEX,
@@ -379,76 +377,98 @@ add_input (EbbLaunch *launch, EbbView *view, EbbTensor *x, EbbTensor *y)
 }
 
 gboolean
-ebb_launch_copy (EbbTensor *x, EbbTensor *y, GError **error)
+ebb_launch_onto (EbbKernel kernel,
+                 const EbbKernelParams *params,
+                 EbbTensor *y,
+                 EbbTensor *const *inputs,
+                 guint n_inputs,
+                 GError **error)
 {
   EbbLaunch launch;
-  EbbView view;
+  EbbView views[3];
 
-  ebb_launch_init (&launch, EBB_KERNEL_COPY);
-  add_input (&launch, &view, x, y);
+  g_assert (n_inputs <= G_N_ELEMENTS (views));
+  ebb_launch_init (&launch, kernel);
+  launch.params = *params;
+  for (guint i = 0; i < n_inputs; i++)
+    add_input (&launch, &views[i], inputs[i], y);
   ebb_launch_output (&launch, y);
   return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+}
+
+gboolean
+ebb_launch_tensors (EbbKernel kernel,
+                    const EbbKernelParams *params,
+                    guint n_inputs,
+                    EbbTensor *const *operands,
+                    guint n_operands,
+                    GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, kernel);
+  launch.params = *params;
+  for (guint i = 0; i < n_operands; i++)
+    (i < n_inputs ? ebb_launch_input : ebb_launch_output) (&launch, operands[i]);
+  return ebb_launch (EBB_DEVICE_OF (operands[n_inputs]), &launch, error);
+}
+
+gboolean
+ebb_launch_views (EbbDevice *device,
+                  EbbKernel kernel,
+                  const EbbKernelParams *params,
+                  guint n_inputs,
+                  const EbbView *const *operands,
+                  guint n_operands,
+                  GError **error)
+{
+  EbbLaunch launch;
+
+  ebb_launch_init (&launch, kernel);
+  launch.params = *params;
+  for (guint i = 0; i < n_inputs; i++)
+    launch.inputs[launch.n_inputs++] = operands[i];
+  for (guint i = n_inputs; i < n_operands; i++)
+    launch.outputs[launch.n_outputs++] = (EbbView *) operands[i];
+  return ebb_launch (device, &launch, error);
+}
+
+gboolean
+ebb_launch_copy (EbbTensor *x, EbbTensor *y, GError **error)
+{
+  return EBB_LAUNCH_ONTO (EBB_KERNEL_COPY, EBB_NO_PARAMS, y, error, x);
 }
 
 gboolean
 ebb_launch_fill (EbbTensor *y, double value, GError **error)
 {
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_FILL);
-  launch.params.fill.value = value;
-  ebb_launch_output (&launch, y);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return EBB_LAUNCH (EBB_KERNEL_FILL, &(EbbKernelParams){ .fill = { value } }, 0, error, y);
 }
 
 gboolean
 ebb_launch_unary (EbbUnaryOp op, EbbTensor *x, EbbTensor *y, GError **error)
 {
-  EbbLaunch launch;
-  EbbView view;
-
-  ebb_launch_init (&launch, EBB_KERNEL_UNARY);
-  launch.params.unary.op = op;
-  add_input (&launch, &view, x, y);
-  ebb_launch_output (&launch, y);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return EBB_LAUNCH_ONTO (EBB_KERNEL_UNARY, &(EbbKernelParams){ .unary = { op } }, y, error, x);
 }
 
 gboolean
 ebb_launch_binary (EbbBinaryOp op, EbbTensor *a, EbbTensor *b, EbbTensor *y, GError **error)
 {
-  EbbLaunch launch;
-  EbbView views[2];
-
-  ebb_launch_init (&launch, EBB_KERNEL_BINARY);
-  launch.params.binary.op = op;
-  add_input (&launch, &views[0], a, y);
-  add_input (&launch, &views[1], b, y);
-  ebb_launch_output (&launch, y);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return EBB_LAUNCH_ONTO (EBB_KERNEL_BINARY, &(EbbKernelParams){ .binary = { op } }, y, error, a, b);
 }
 
 gboolean
 ebb_launch_scalar (EbbBinaryOp op, EbbTensor *a, double value, EbbTensor *y, GError **error)
 {
-  EbbLaunch launch;
-  EbbView view;
+  const EbbKernelParams params = { .binary = { op, value, FALSE } };
 
-  ebb_launch_init (&launch, EBB_KERNEL_BINARY_SCALAR);
-  launch.params.binary.op = op;
-  launch.params.binary.value = value;
-  launch.params.binary.reverse = FALSE;
-  add_input (&launch, &view, a, y);
-  ebb_launch_output (&launch, y);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return EBB_LAUNCH_ONTO (EBB_KERNEL_BINARY_SCALAR, &params, y, error, a);
 }
 
 gboolean
 ebb_launch_where (EbbTensor *condition, EbbTensor *a, EbbTensor *b, EbbTensor *y, GError **error)
 {
   g_autoptr (EbbTensor) zero = NULL;
-  EbbLaunch launch;
-  EbbView views[3];
 
   if (a == NULL || b == NULL)
     {
@@ -456,26 +476,16 @@ ebb_launch_where (EbbTensor *condition, EbbTensor *a, EbbTensor *b, EbbTensor *y
       if (zero == NULL || !ebb_launch_fill (zero, 0.0, error))
         return FALSE;
     }
-  ebb_launch_init (&launch, EBB_KERNEL_WHERE);
-  add_input (&launch, &views[0], condition, y);
-  add_input (&launch, &views[1], a != NULL ? a : zero, y);
-  add_input (&launch, &views[2], b != NULL ? b : zero, y);
-  ebb_launch_output (&launch, y);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return EBB_LAUNCH_ONTO (EBB_KERNEL_WHERE, EBB_NO_PARAMS, y, error, condition, a != NULL ? a : zero,
+                          b != NULL ? b : zero);
 }
 
 gboolean
 ebb_launch_reduce (EbbReduceKind op, EbbTensor *x, guint32 dims, EbbTensor *y, GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .reduce = { op, dims, 0.0 } };
   EbbView view;
 
-  ebb_launch_init (&launch, EBB_KERNEL_REDUCE);
-  launch.params.reduce.op = op;
-  launch.params.reduce.dims = dims;
-  launch.params.reduce.correction = 0.0;
-  ebb_launch_input (&launch, x);
   ebb_view_keep_dims (&view, &y->view, dims, (guint) x->view.n_dims);
-  launch.outputs[launch.n_outputs++] = &view;
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (y), EBB_KERNEL_REDUCE, &params, 1, error, &x->view, &view);
 }

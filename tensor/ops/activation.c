@@ -100,32 +100,20 @@ bias_gelu_backward (EbbBackward *ctx, GError **error)
   g_autoptr (EbbTensor) bias = ebb_tensor_into_dtype (ebb_tensor_ref (ctx->saved[1]), x->view.dtype, error);
   g_autoptr (EbbTensor) dy = NULL;
   g_autoptr (EbbTensor) dx = NULL;
-  EbbLaunch launch;
 
   if (bias == NULL || (dy = ebb_backward_take_grad (ctx, 0, x->view.dtype, error)) == NULL
-      || (dx = ebb_tensor_new_reusing (dy, error)) == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_BIAS_GELU_GRAD);
-  launch.params.gelu.tanh = ctx->params->gelu.tanh;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_input (&launch, x);
-  ebb_launch_input (&launch, bias);
-  ebb_launch_output (&launch, dx);
-  if (!ebb_launch (EBB_DEVICE_OF (dx), &launch, error))
+      || (dx = ebb_tensor_new_reusing (dy, error)) == NULL
+      || !EBB_LAUNCH (EBB_KERNEL_BIAS_GELU_GRAD, ctx->params, 3, error, dy, x, bias, dx))
     return FALSE;
 
   if (ctx->needs & 2)
     {
-      gboolean accumulate = FALSE;
+      EbbKernelParams params = *EBB_NO_PARAMS;
 
-      ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias), &accumulate, error);
-      if (ctx->grad_inputs[1] == NULL)
-        return FALSE;
-      ebb_launch_init (&launch, EBB_KERNEL_COLUMN_SUM);
-      launch.params.column_sum.accumulate = accumulate;
-      ebb_launch_input (&launch, dx);
-      ebb_launch_output (&launch, ctx->grad_inputs[1]);
-      if (!ebb_launch (EBB_DEVICE_OF (dx), &launch, error))
+      ctx->grad_inputs[1] = ebb_backward_grad_buffer (ctx, 1, EBB_DTYPE_F32, EBB_FULL_SHAPE (bias),
+                                                      &params.column_sum.accumulate, error);
+      if (ctx->grad_inputs[1] == NULL
+          || !EBB_LAUNCH (EBB_KERNEL_COLUMN_SUM, &params, 1, error, dx, ctx->grad_inputs[1]))
         return FALSE;
     }
   if (ctx->needs & 1)
@@ -136,14 +124,7 @@ bias_gelu_backward (EbbBackward *ctx, GError **error)
 static gboolean
 rematerialize_bias_gelu (const EbbRematerializeArgs *how, EbbTensor **operands, EbbTensor *output, GError **error)
 {
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_BIAS_GELU);
-  launch.params = how->params;
-  ebb_launch_input (&launch, operands[0]);
-  ebb_launch_input (&launch, operands[1]);
-  ebb_launch_output (&launch, output);
-  return ebb_launch (EBB_DEVICE_OF (output), &launch, error);
+  return EBB_LAUNCH (EBB_KERNEL_BIAS_GELU, &how->params, 2, error, operands[0], operands[1], output);
 }
 
 static const EbbOp bias_gelu_op = { "bias_gelu", EBB_OP_POINTWISE, EBB_KERNEL_BIAS_GELU, NULL, bias_gelu_backward };
@@ -198,16 +179,9 @@ softmax_backward (EbbBackward *ctx, GError **error)
 {
   EbbTensor *y = ctx->saved[0];
   g_autoptr (EbbTensor) dy = ebb_backward_take_grad (ctx, 0, y->view.dtype, error);
-  EbbLaunch launch;
 
-  if (dy == NULL || (ctx->grad_inputs[0] = ebb_tensor_new_like (y, error)) == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_SOFTMAX_GRAD);
-  launch.params.softmax.log = ctx->params->softmax.log;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_input (&launch, y);
-  ebb_launch_output (&launch, ctx->grad_inputs[0]);
-  return ebb_launch (EBB_DEVICE_OF (y), &launch, error);
+  return dy != NULL && (ctx->grad_inputs[0] = ebb_tensor_new_like (y, error)) != NULL
+         && EBB_LAUNCH (EBB_KERNEL_SOFTMAX_GRAD, ctx->params, 2, error, dy, y, ctx->grad_inputs[0]);
 }
 
 static const EbbOp softmax_ops[2] = {
@@ -301,18 +275,12 @@ static gboolean
 dropout_backward (EbbBackward *ctx, GError **error)
 {
   g_autoptr (EbbTensor) dy = NULL;
-  EbbLaunch launch;
 
   if (ctx->grad_outputs[0] == NULL)
     return TRUE;
   dy = ebb_backward_take_grad (ctx, 0, ctx->grad_outputs[0]->view.dtype, error);
-  if (dy == NULL || (ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_DROPOUT);
-  launch.params = *ctx->params;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_output (&launch, ctx->grad_inputs[0]);
-  return ebb_launch (EBB_DEVICE_OF (dy), &launch, error);
+  return dy != NULL && (ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) != NULL
+         && EBB_LAUNCH (EBB_KERNEL_DROPOUT, ctx->params, 1, error, dy, ctx->grad_inputs[0]);
 }
 
 static const EbbOp dropout_op = { "dropout", EBB_OP_RANDOM, EBB_KERNEL_DROPOUT, NULL, dropout_backward };

@@ -117,20 +117,11 @@ launch_forward (EbbDevice *device,
                 EbbTensor *logsumexp,
                 GError **error)
 {
-  EbbLaunch launch;
   EbbView mask_view;
 
-  ebb_launch_init (&launch, EBB_KERNEL_ATTENTION);
-  launch.params = *params;
-  launch.inputs[0] = &views->q;
-  launch.inputs[1] = &views->k;
-  launch.inputs[2] = &views->v;
-  launch.inputs[3] = view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]);
-  launch.n_inputs = 4;
-  launch.outputs[0] = &views->o;
-  launch.outputs[1] = &logsumexp->view;
-  launch.n_outputs = 2;
-  return ebb_launch (device, &launch, error);
+  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_ATTENTION, params, 4, error, &views->q, &views->k, &views->v,
+                           view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]), &views->o,
+                           &logsumexp->view);
 }
 
 static gboolean
@@ -145,24 +136,11 @@ launch_backward (EbbDevice *device,
                  EbbView *dv,
                  GError **error)
 {
-  EbbLaunch launch;
   EbbView mask_view;
 
-  ebb_launch_init (&launch, EBB_KERNEL_ATTENTION_GRAD);
-  launch.params = *params;
-  launch.inputs[0] = grad;
-  launch.inputs[1] = &views->q;
-  launch.inputs[2] = &views->k;
-  launch.inputs[3] = &views->v;
-  launch.inputs[4] = &views->o;
-  launch.inputs[5] = &logsumexp->view;
-  launch.inputs[6] = view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]);
-  launch.n_inputs = 7;
-  launch.outputs[0] = dq;
-  launch.outputs[1] = dk;
-  launch.outputs[2] = dv;
-  launch.n_outputs = 3;
-  return ebb_launch (device, &launch, error);
+  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_ATTENTION_GRAD, params, 7, error, grad, &views->q, &views->k, &views->v,
+                           &views->o, &logsumexp->view,
+                           view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]), dq, dk, dv);
 }
 
 /* The gradient of the output as the kernel reads it: any strides but the last, which is 1. Owned. */

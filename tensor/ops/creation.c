@@ -124,7 +124,7 @@ EbbTensor *
 ebb_arange (double start, double end, double step, EbbDType dtype, EbbDevice *device, GError **error)
 {
   g_autoptr (EbbTensor) tensor = NULL;
-  EbbLaunch launch;
+  const EbbKernelParams params = { .arange = { start, step } };
   double n = ceil ((end - start) / step);
   gint64 size;
 
@@ -145,11 +145,7 @@ ebb_arange (double start, double end, double step, EbbDType dtype, EbbDevice *de
     }
   size = n < 0x1p62 ? (gint64) n : G_GINT64_CONSTANT (1) << 62;
   tensor = ebb_tensor_new_checked ("arange", &size, 1, dtype, device, error);
-  if (tensor == NULL || size == 0)
+  if (tensor == NULL || size == 0 || EBB_LAUNCH (EBB_KERNEL_ARANGE, &params, 0, error, tensor))
     return g_steal_pointer (&tensor);
-  ebb_launch_init (&launch, EBB_KERNEL_ARANGE);
-  launch.params.arange.start = start;
-  launch.params.arange.step = step;
-  ebb_launch_output (&launch, tensor);
-  return ebb_launch (EBB_DEVICE_OF (tensor), &launch, error) ? g_steal_pointer (&tensor) : NULL;
+  return NULL;
 }

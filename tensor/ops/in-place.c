@@ -166,9 +166,8 @@ ebb_tensor_copy_from (EbbTensor *tensor, EbbTensor *source, GError **error)
 gboolean
 ebb_tensor_add_scaled (EbbTensor *tensor, EbbTensor *other, double alpha, GError **error)
 {
+  const EbbKernelParams params = { .add_scaled = { 1.0, alpha } };
   g_autoptr (EbbTensor) readable = NULL;
-  EbbLaunch launch;
-  EbbView view;
 
   if (!EBB_MAY_BEGIN (error, tensor, other) || !check_target (tensor, "add_scaled", error)
       || !check_floating (tensor, "add_scaled", error) || !check_floating (other, "add_scaled", error)
@@ -179,16 +178,7 @@ ebb_tensor_add_scaled (EbbTensor *tensor, EbbTensor *other, double alpha, GError
   readable = get_readable (tensor, other, error);
   if (readable != NULL)
     readable = ebb_tensor_into_dtype (readable, tensor->view.dtype, error);
-  if (readable == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_ADD_SCALED);
-  launch.params.add_scaled.alpha = 1.0;
-  launch.params.add_scaled.beta = alpha;
-  ebb_launch_input (&launch, tensor);
-  ebb_view_expand_to (&view, &readable->view, EBB_FULL_SHAPE (tensor));
-  launch.inputs[launch.n_inputs++] = &view;
-  ebb_launch_output (&launch, tensor);
-  return ebb_launch (EBB_DEVICE_OF (tensor), &launch, error);
+  return readable != NULL && EBB_LAUNCH_ONTO (EBB_KERNEL_ADD_SCALED, &params, tensor, error, tensor, readable);
 }
 
 /**
@@ -435,19 +425,16 @@ ebb_tensor_div_scalar_in_place (EbbTensor *tensor, double value, GError **error)
 
 /* Draws are named by the position in row-major order, so what is not contiguous is drawn elsewhere and copied. */
 static gboolean
-fill_random (EbbTensor *tensor, EbbLaunch *launch, EbbGenerator *generator, GError **error)
+fill_random (EbbTensor *tensor, EbbKernel kernel, EbbKernelParams params, EbbGenerator *generator, GError **error)
 {
   g_autoptr (EbbTensor) drawn = NULL;
 
   /* A stopped recompute must leave the generator where the whole forward would. */
-  launch->params.random.philox = ebb_generator_take (generator, (guint64) tensor->n_elements);
+  params.random.philox = ebb_generator_take (generator, (guint64) tensor->n_elements);
   if (ebb_is_stopped () || tensor->n_elements == 0)
     return TRUE;
   drawn = ebb_view_is_contiguous (&tensor->view) ? ebb_tensor_ref (tensor) : ebb_tensor_new_like (tensor, error);
-  if (drawn == NULL)
-    return FALSE;
-  ebb_launch_output (launch, drawn);
-  return ebb_launch (EBB_DEVICE_OF (tensor), launch, error)
+  return drawn != NULL && EBB_LAUNCH (kernel, &params, 0, error, drawn)
          && (drawn == tensor || ebb_launch_copy (drawn, tensor, error));
 }
 
@@ -471,7 +458,7 @@ fill_random (EbbTensor *tensor, EbbLaunch *launch, EbbGenerator *generator, GErr
 gboolean
 ebb_tensor_fill_uniform (EbbTensor *tensor, double low, double high, EbbGenerator *generator, GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .random = { .low = low, .high = high } };
 
   if (!check_target (tensor, "fill_uniform", error) || !check_floating (tensor, "fill_uniform", error))
     return FALSE;
@@ -482,10 +469,7 @@ ebb_tensor_fill_uniform (EbbTensor *tensor, double low, double high, EbbGenerato
                    low, high);
       return FALSE;
     }
-  ebb_launch_init (&launch, EBB_KERNEL_UNIFORM);
-  launch.params.random.low = low;
-  launch.params.random.high = high;
-  return fill_random (tensor, &launch, generator, error);
+  return fill_random (tensor, EBB_KERNEL_UNIFORM, params, generator, error);
 }
 
 /**
@@ -506,7 +490,7 @@ ebb_tensor_fill_uniform (EbbTensor *tensor, double low, double high, EbbGenerato
 gboolean
 ebb_tensor_fill_normal (EbbTensor *tensor, double mean, double std, EbbGenerator *generator, GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .random = { .mean = mean, .std = std } };
 
   if (!check_target (tensor, "fill_normal", error) || !check_floating (tensor, "fill_normal", error))
     return FALSE;
@@ -516,8 +500,5 @@ ebb_tensor_fill_normal (EbbTensor *tensor, double mean, double std, EbbGenerator
                    "fill_normal: a standard deviation of %g; it must be zero or more", std);
       return FALSE;
     }
-  ebb_launch_init (&launch, EBB_KERNEL_NORMAL);
-  launch.params.random.mean = mean;
-  launch.params.random.std = std;
-  return fill_random (tensor, &launch, generator, error);
+  return fill_random (tensor, EBB_KERNEL_NORMAL, params, generator, error);
 }

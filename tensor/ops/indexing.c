@@ -42,17 +42,13 @@ view_selected (EbbView *view, const EbbView *whole, EbbTensor *selected, gint64 
 static gboolean
 select_run (EbbOpCall *call, GError **error)
 {
-  EbbLaunch launch;
   EbbView x, indices, y;
 
   ebb_view_around_dim (&x, &call->inputs[0]->view, (int) call->extra.i[EBB_MAX_DIMS + 1]);
   flatten_indices (&indices, call->inputs[1]);
   view_selected (&y, &x, call->outputs[0], call->inputs[1]->n_elements);
-  ebb_launch_init (&launch, EBB_KERNEL_INDEX_SELECT);
-  launch.inputs[launch.n_inputs++] = &x;
-  launch.inputs[launch.n_inputs++] = &indices;
-  launch.outputs[launch.n_outputs++] = &y;
-  return ebb_launch (EBB_DEVICE_OF (call->inputs[0]), &launch, error);
+  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (call->inputs[0]), EBB_KERNEL_INDEX_SELECT, EBB_NO_PARAMS, 2, error, &x,
+                           &indices, &y);
 }
 
 /* Adds the gradient of each selected row to that of the row it came from. */

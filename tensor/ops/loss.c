@@ -87,18 +87,8 @@ ebb_loss_compute (EbbOpCall *call,
                   EbbView *logsumexps,
                   GError **error)
 {
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_CROSS_ENTROPY);
-  launch.params.xent = call->params.xent;
-  launch.inputs[0] = logits;
-  launch.inputs[1] = targets;
-  launch.inputs[2] = NULL;
-  launch.n_inputs = 3;
-  launch.outputs[0] = losses;
-  launch.outputs[1] = logsumexps;
-  launch.n_outputs = 2;
-  return ebb_launch (EBB_DEVICE_OF (call->inputs[0]), &launch, error);
+  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (call->inputs[0]), EBB_KERNEL_CROSS_ENTROPY, &call->params, 3, error, logits,
+                           targets, NULL, losses, logsumexps);
 }
 
 gboolean
@@ -111,18 +101,8 @@ ebb_loss_launch_grad (EbbDevice *device,
                       EbbView *logits_grad,
                       GError **error)
 {
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_CROSS_ENTROPY_GRAD);
-  launch.params.xent = params->xent;
-  launch.inputs[0] = grad;
-  launch.inputs[1] = logits;
-  launch.inputs[2] = targets;
-  launch.inputs[3] = logsumexp;
-  launch.n_inputs = 4;
-  launch.outputs[0] = logits_grad;
-  launch.n_outputs = 1;
-  return ebb_launch (device, &launch, error);
+  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_CROSS_ENTROPY_GRAD, params, 4, error, grad, logits, targets, logsumexp,
+                           logits_grad);
 }
 
 /* -- reduction ---------------------------------------------------------------------------------------------------- */
@@ -152,17 +132,12 @@ ebb_loss_reduce (EbbTensor *rows,
                  EbbTensor *loss,
                  GError **error)
 {
+  const EbbKernelParams params = { .reduce = { .op = EBB_REDUCE_SUM, .dims = 1 } };
   EbbView flat, sum;
-  EbbLaunch launch;
 
   ebb_loss_flatten (&flat, rows);
   ebb_loss_flatten (&sum, loss);
-  ebb_launch_init (&launch, EBB_KERNEL_REDUCE);
-  launch.params.reduce.op = EBB_REDUCE_SUM;
-  launch.params.reduce.dims = 1;
-  launch.inputs[launch.n_inputs++] = &flat;
-  launch.outputs[launch.n_outputs++] = &sum;
-  return ebb_launch (EBB_DEVICE_OF (loss), &launch, error)
+  return EBB_LAUNCH_VIEWS (EBB_DEVICE_OF (loss), EBB_KERNEL_REDUCE, &params, 1, error, &flat, &sum)
          && (count == NULL || ebb_launch_binary (EBB_BINARY_DIV, loss, count, loss, error));
 }
 

@@ -76,18 +76,10 @@ static gboolean
 clamp_backward (EbbBackward *ctx, GError **error)
 {
   g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
-  EbbLaunch launch;
 
-  if (dy == NULL)
-    return TRUE;
-  if ((ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_CLAMP_GRAD);
-  launch.params.clamp = ctx->params->clamp;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_input (&launch, ctx->saved[0]);
-  ebb_launch_output (&launch, ctx->grad_inputs[0]);
-  return ebb_launch (EBB_DEVICE_OF (dy), &launch, error);
+  return dy == NULL
+         || ((ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) != NULL
+             && EBB_LAUNCH (EBB_KERNEL_CLAMP_GRAD, ctx->params, 2, error, dy, ctx->saved[0], ctx->grad_inputs[0]));
 }
 
 static const EbbOp clamp_op = { "clamp", EBB_OP_POINTWISE, EBB_KERNEL_CLAMP, NULL, clamp_backward };
@@ -156,17 +148,10 @@ static gboolean
 triangle_backward (EbbBackward *ctx, GError **error)
 {
   g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
-  EbbLaunch launch;
 
-  if (dy == NULL)
-    return TRUE;
-  if ((ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_TRIANGLE);
-  launch.params.triangle = ctx->params->triangle;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_output (&launch, ctx->grad_inputs[0]);
-  return ebb_launch (EBB_DEVICE_OF (dy), &launch, error);
+  return dy == NULL
+         || ((ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) != NULL
+             && EBB_LAUNCH (EBB_KERNEL_TRIANGLE, ctx->params, 1, error, dy, ctx->grad_inputs[0]));
 }
 
 static const EbbOp tril_op = { "tril", EBB_OP_POINTWISE, EBB_KERNEL_TRIANGLE, NULL, triangle_backward };

@@ -656,15 +656,7 @@ ebb_launch_matmul (EbbDevice *device,
                    gboolean accumulate,
                    GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .matmul = { accumulate } };
 
-  ebb_launch_init (&launch, EBB_KERNEL_MATMUL);
-  launch.params.matmul.accumulate = accumulate;
-  launch.inputs[0] = a;
-  launch.inputs[1] = b;
-  launch.inputs[2] = bias;
-  launch.n_inputs = 3;
-  launch.outputs[0] = c;
-  launch.n_outputs = 1;
-  return ebb_launch (device, &launch, error);
+  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_MATMUL, &params, 3, error, a, b, bias, c);
 }

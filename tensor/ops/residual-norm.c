@@ -45,7 +45,7 @@ give_branches (EbbBackward *ctx,
                EbbPhilox philox,
                GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .random = { .p = p, .philox = philox } };
 
   if (ctx->needs & 2)
     ctx->grad_inputs[1] = ebb_tensor_ref (grad);
@@ -57,16 +57,9 @@ give_branches (EbbBackward *ctx,
       return TRUE;
     }
   ctx->grad_inputs[0] = ebb_tensor_new_reusing (grad, error);
-  if (ctx->grad_inputs[0] != NULL)
-    {
-      ebb_launch_init (&launch, EBB_KERNEL_DROPOUT);
-      launch.params.random.p = p;
-      launch.params.random.philox = philox;
-      ebb_launch_input (&launch, grad);
-      ebb_launch_output (&launch, ctx->grad_inputs[0]);
-      if (!ebb_launch (EBB_DEVICE_OF (grad), &launch, error))
-        g_clear_pointer (&ctx->grad_inputs[0], ebb_tensor_unref);
-    }
+  if (ctx->grad_inputs[0] != NULL
+      && !EBB_LAUNCH (EBB_KERNEL_DROPOUT, &params, 1, error, grad, ctx->grad_inputs[0]))
+    g_clear_pointer (&ctx->grad_inputs[0], ebb_tensor_unref);
   ebb_tensor_unref (grad);
   return ctx->grad_inputs[0] != NULL;
 }
@@ -77,24 +70,12 @@ static gboolean
 residual_dropout_run (EbbOpCall *call,
                       GError **error)
 {
+  const EbbKernelParams add = { .add_scaled = { 1.0, 1.0 } };
   EbbTensor *sum = call->outputs[0];
-  EbbLaunch launch;
+  gboolean drops = call->params.random.p > 0.0;
 
-  if (call->params.random.p > 0.0)
-    {
-      ebb_launch_init (&launch, EBB_KERNEL_DROPOUT);
-      launch.params = call->params;
-      ebb_launch_input (&launch, call->inputs[0]);
-      ebb_launch_output (&launch, sum);
-      if (!ebb_launch (EBB_DEVICE_OF (sum), &launch, error))
-        return FALSE;
-    }
-  ebb_launch_init (&launch, EBB_KERNEL_ADD_SCALED);
-  launch.params.add_scaled.alpha = launch.params.add_scaled.beta = 1.0;
-  ebb_launch_input (&launch, call->params.random.p > 0.0 ? sum : call->inputs[0]);
-  ebb_launch_input (&launch, call->inputs[1]);
-  ebb_launch_output (&launch, sum);
-  return ebb_launch (EBB_DEVICE_OF (sum), &launch, error);
+  return (!drops || EBB_LAUNCH (EBB_KERNEL_DROPOUT, &call->params, 1, error, call->inputs[0], sum))
+         && EBB_LAUNCH (EBB_KERNEL_ADD_SCALED, &add, 2, error, drops ? sum : call->inputs[0], call->inputs[1], sum);
 }
 
 static gboolean

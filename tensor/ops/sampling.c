@@ -21,7 +21,8 @@ check_sampled_dtype (const char *op_name, EbbDType dtype, gboolean floating, GEr
 
 static EbbTensor *
 new_sampled (const char *op_name,
-             EbbLaunch *launch,
+             EbbKernel kernel,
+             EbbKernelParams params,
              const gint64 *shape,
              guint n_dims,
              EbbDType dtype,
@@ -30,13 +31,12 @@ new_sampled (const char *op_name,
              GError **error)
 {
   EbbTensor *tensor = ebb_tensor_new_checked (op_name, shape, n_dims, dtype, device, error);
-  guint64 draws_each = launch->kernel == EBB_KERNEL_RANDINT ? 2 : 1;
+  guint64 draws_each = kernel == EBB_KERNEL_RANDINT ? 2 : 1;
 
   if (tensor == NULL || tensor->n_elements == 0)
     return tensor;
-  launch->params.random.philox = ebb_generator_take (generator, draws_each * (guint64) tensor->n_elements);
-  ebb_launch_output (launch, tensor);
-  if (!ebb_launch (EBB_DEVICE_OF (tensor), launch, error))
+  params.random.philox = ebb_generator_take (generator, draws_each * (guint64) tensor->n_elements);
+  if (!EBB_LAUNCH (kernel, &params, 0, error, tensor))
     g_clear_pointer (&tensor, ebb_tensor_unref);
   return tensor;
 }
@@ -65,14 +65,11 @@ ebb_rand (const gint64 *shape,
           EbbGenerator *generator,
           GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .random = { .low = 0.0, .high = 1.0 } };
 
   if (!check_sampled_dtype ("rand", dtype, TRUE, error))
     return NULL;
-  ebb_launch_init (&launch, EBB_KERNEL_UNIFORM);
-  launch.params.random.low = 0.0;
-  launch.params.random.high = 1.0;
-  return new_sampled ("rand", &launch, shape, n_dims, dtype, device, generator, error);
+  return new_sampled ("rand", EBB_KERNEL_UNIFORM, params, shape, n_dims, dtype, device, generator, error);
 }
 
 /**
@@ -99,14 +96,11 @@ ebb_randn (const gint64 *shape,
            EbbGenerator *generator,
            GError **error)
 {
-  EbbLaunch launch;
+  const EbbKernelParams params = { .random = { .mean = 0.0, .std = 1.0 } };
 
   if (!check_sampled_dtype ("randn", dtype, TRUE, error))
     return NULL;
-  ebb_launch_init (&launch, EBB_KERNEL_NORMAL);
-  launch.params.random.mean = 0.0;
-  launch.params.random.std = 1.0;
-  return new_sampled ("randn", &launch, shape, n_dims, dtype, device, generator, error);
+  return new_sampled ("randn", EBB_KERNEL_NORMAL, params, shape, n_dims, dtype, device, generator, error);
 }
 
 /**
@@ -139,7 +133,7 @@ ebb_randint (gint64 low,
              GError **error)
 {
   const gint64 limit = G_GINT64_CONSTANT (1) << (dtype == EBB_DTYPE_I32 ? 31 : 53);
-  EbbLaunch launch;
+  const EbbKernelParams params = { .random = { .low = (double) low, .high = (double) high } };
 
   if (!check_sampled_dtype ("randint", dtype, FALSE, error))
     return NULL;
@@ -152,10 +146,7 @@ ebb_randint (gint64 low,
                    ebb_dtype_get_name (dtype), low, high, limit);
       return NULL;
     }
-  ebb_launch_init (&launch, EBB_KERNEL_RANDINT);
-  launch.params.random.low = (double) low;
-  launch.params.random.high = (double) high;
-  return new_sampled ("randint", &launch, shape, n_dims, dtype, device, generator, error);
+  return new_sampled ("randint", EBB_KERNEL_RANDINT, params, shape, n_dims, dtype, device, generator, error);
 }
 
 static const EbbOp multinomial_op = { "multinomial", EBB_OP_RANDOM, EBB_KERNEL_MULTINOMIAL, NULL, NULL };

@@ -6,26 +6,13 @@ static gboolean
 unary_backward (EbbBackward *ctx, GError **error)
 {
   g_autoptr (EbbTensor) dy = ebb_backward_steal_grad (ctx, 0);
-  g_autoptr (EbbTensor) dx = NULL;
-  EbbUnaryOp which = ctx->params->unary.op;
-  EbbUnarySaves saves = ebb_unary_ops[which].saves;
-  EbbLaunch launch;
+  EbbUnarySaves saves = ebb_unary_ops[ctx->params->unary.op].saves;
 
-  if (dy == NULL)
-    return TRUE;
-  dx = ebb_tensor_new_reusing (dy, error);
-  if (dx == NULL)
-    return FALSE;
-  ebb_launch_init (&launch, EBB_KERNEL_UNARY_GRAD);
-  launch.params.unary.op = which;
-  ebb_launch_input (&launch, dy);
-  ebb_launch_input (&launch, saves == EBB_UNARY_SAVES_X ? ctx->saved[0] : NULL);
-  ebb_launch_input (&launch, saves == EBB_UNARY_SAVES_Y ? ctx->saved[0] : NULL);
-  ebb_launch_output (&launch, dx);
-  if (!ebb_launch (EBB_DEVICE_OF (dx), &launch, error))
-    return FALSE;
-  ctx->grad_inputs[0] = g_steal_pointer (&dx);
-  return TRUE;
+  return dy == NULL
+         || ((ctx->grad_inputs[0] = ebb_tensor_new_reusing (dy, error)) != NULL
+             && EBB_LAUNCH (EBB_KERNEL_UNARY_GRAD, ctx->params, 3, error, dy,
+                            saves == EBB_UNARY_SAVES_X ? ctx->saved[0] : NULL,
+                            saves == EBB_UNARY_SAVES_Y ? ctx->saved[0] : NULL, ctx->grad_inputs[0]));
 }
 
 /* What follows an activation with a weight, in a transformer's feed-forward part: its result is large, its input is
@@ -39,13 +26,7 @@ is_rebuilt (EbbUnaryOp which)
 static gboolean
 rematerialize_unary (const EbbRematerializeArgs *how, EbbTensor **operands, EbbTensor *output, GError **error)
 {
-  EbbLaunch launch;
-
-  ebb_launch_init (&launch, EBB_KERNEL_UNARY);
-  launch.params = how->params;
-  ebb_launch_input (&launch, operands[0]);
-  ebb_launch_output (&launch, output);
-  return ebb_launch (EBB_DEVICE_OF (output), &launch, error);
+  return EBB_LAUNCH (EBB_KERNEL_UNARY, &how->params, 1, error, operands[0], output);
 }
 
 const EbbUnaryInfo ebb_unary_ops[EBB_N_UNARY_OPS] = {
