@@ -84,7 +84,8 @@ ebb_checkpointing_config_check (const EbbCheckpointingConfig *config,
   else if (mpu->group == NULL)
     g_set_error (
         error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-        "partition_activations is true and mpu has %u ranks, but no group to communicate over: it must be an EbbMesh or EbbProcessGroup, or have a model-parallel-group",
+        "partition_activations is true and mpu has %u ranks, but no group to communicate over: it must be an "
+        "EbbMesh or EbbProcessGroup, or have a model-parallel-group",
         mpu->world_size);
   return mpu->group != NULL && mpu->world_size >= 2;
 }

@@ -149,7 +149,7 @@ models_that_it_is_not_for_are_refused (void)
   g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (both), model, NULL));
   g_assert_true (ebb_sequential_append (EBB_SEQUENTIAL (both), other, NULL));
   g_assert_false (ebb_recompute_configure (both, block, NULL, &error));
-  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "Sequential has 2 stacks", "there must be one");
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "Sequential has 2 stacks", "there must be exactly one");
   g_clear_error (&error);
   g_assert_false (is_touched (both));
 
