@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Failures that tests request. */
 #include "fault.h"
 
 #include <signal.h>

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A training from the command line to the exit status. */
 #include "job.h"
 
 #include "command.h"
@@ -134,13 +135,13 @@ run_training (Trainer *trainer,
        && attempt (&failures, rank_table_init (&table, trainer, progress->losses->len, &failure), &failure);
   if (ok || progress->losses->len > 0)
     progress_end (progress);
-  rank_table_tell (&table, progress);
+  rank_table_print (&table, progress);
   if (ok && save (trainer, progress, &table, &failures))
     attempt (&failures, profile_finish (profile, progress, &failure), &failure);
   rank_table_clear (&table);
   if (!report (&failures, error))
     return FALSE;
-  streams_tell (streams, progress);
+  streams_print (streams, progress);
   if (options->sample == 0 || trainer_get_interrupt (trainer) != 0)
     return TRUE;
   progress_note (progress, "%s", "");

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs a function on ranks: threads of this process, or processes that a launcher started. */
 #include "launch.h"
 
 typedef struct
@@ -8,7 +9,7 @@ typedef struct
   char **argv;
   LaunchFunc func;
   int interrupt;   /* as rank 0 has it */
-  int failed;      /* the exit status of a failure that another process tells */
+  int failed;      /* the exit status of a failure that another process reports */
   GError *failure; /* of all ranks together, as rank 0 has it */
 } Launch;
 

@@ -4,7 +4,7 @@
 #include "options.h"
 #include "ranks.h"
 
-/* Where ranks come from: threads that are made here, or processes that mpirun, Slurm or the like has made. */
+/* Starts ranks: threads of this process, or processes that mpirun, Slurm or another launcher started. */
 
 G_BEGIN_DECLS
 
@@ -14,7 +14,7 @@ typedef gboolean (*LaunchFunc) (Options *options,
                                 GError **error);
 
 /* Runs @func as each rank that this process is. @options were read from @argv. @status becomes the exit status that
- * a signal asked for. FALSE without an error where another rank tells it; @status is that of the failure then. */
+ * a signal asked for. FALSE without an error if another rank reports it; @status is that of the failure then. */
 gboolean launch_run (Options *options,
                      int argc,
                      char **argv,

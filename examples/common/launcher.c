@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says about processes that mpirun, Slurm or another launcher started together. */
 #include "launcher.h"
 
 /* The first of these variables that is set to a number; -1 without one. */

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Activation checkpointing of the model, and an estimate of what it saves. */
 #include "memory.h"
 
 #include <string.h>

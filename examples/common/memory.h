@@ -3,7 +3,7 @@
 
 #include "options.h"
 
-/* What is kept for the backward pass, and what that saves. */
+/* Activation checkpointing of the model, and an estimate of what it saves. */
 
 G_BEGIN_DECLS
 
@@ -12,7 +12,7 @@ gboolean memory_wrap (EbbGpt *model,
                       const Options *options,
                       EbbSavedTensorHooks *store,
                       GError **error);
-/* How often a block's forward was run again. */
+/* How many forwards of blocks were recomputed. */
 guint64 memory_count_recomputes (EbbGpt *model);
 /* Bytes of activations that @n_rows of text would keep without any strategy: two short pieces of text show how they
  * grow. 0 if that can't be found out. Changes nothing but counters. */

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Makes the model that the options describe, and reads and writes its files. */
 #include "model.h"
 
 #include "remembered.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The options as JSON, for reports and saved states. */
 #include "options.h"
 
 void

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads and checks the command line. */
 #include "options.h"
 
 #include "command.h"
@@ -115,21 +116,22 @@ add_data_and_model (GOptionContext *context,
                     Options *self)
 {
   const GOptionEntry data[] = {
-    { "data", 'd', 0, G_OPTION_ARG_FILENAME_ARRAY, &self->data, "Text to train on, UTF-8; more files may follow",
+    { "data", 'd', 0, G_OPTION_ARG_FILENAME_ARRAY, &self->data, "UTF-8 text to train on; you may name several files",
       "FILE…" },
     { "tokenizer", 0, 0, G_OPTION_ARG_FILENAME, &self->tokenizer,
       "byte, or a folder with GPT-2's vocab.json and merges.txt (byte)", "byte|DIR" },
     { NULL }
   };
   const GOptionEntry model[] = {
-    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset, "tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (tiny)",
-      "NAME" },
-    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Transformer blocks (the preset's)", "N" },
+    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset,
+      "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (tiny)", "NAME" },
+    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Number of transformer blocks (the preset's)", "N" },
     { "width", 0, 0, G_OPTION_ARG_INT, &self->width, "Size of a token's vector (the preset's)", "N" },
-    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads, "Attention heads; they divide the width (the preset's)", "N" },
-    { "context", 0, 0, G_OPTION_ARG_INT, &self->context, "Tokens in a row (the preset's)", "N" },
-    { "vocab", 0, 0, G_OPTION_ARG_INT, &self->vocab, "Different tokens (the preset's, else the tokenizer's: 256)",
+    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads, "Attention heads; the number must divide the width (the preset's)",
       "N" },
+    { "context", 0, 0, G_OPTION_ARG_INT, &self->context, "Tokens in a row of text (the preset's)", "N" },
+    { "vocab", 0, 0, G_OPTION_ARG_INT, &self->vocab,
+      "Size of the vocabulary (the preset's, or else the tokenizer's: 256)", "N" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
     { NULL }
   };
@@ -144,20 +146,22 @@ add_training (GOptionContext *context,
 {
   const GOptionEntry entries[] = {
     { "steps", 'n', 0, G_OPTION_ARG_INT64, &self->steps,
-      "Optimizer steps in all, resumed ones included (100; 0 with --load and --sample, but no --data)", "N" },
+      "Optimizer steps in all, including resumed ones (100; 0 with --load and --sample but no --data)", "N" },
     { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch,
-      self->program->on_ranks ? "Rows of text at a time, of all ranks together (8)" : "Rows of text at a time (8)",
+      self->program->on_ranks ? "Rows of text in a batch, of all ranks together (8)" : "Rows of text in a batch (8)",
       "N" },
-    { "accumulate", 0, 0, G_OPTION_ARG_INT, &self->accumulate, "Batches that make one step (1)", "N" },
+    { "accumulate", 0, 0, G_OPTION_ARG_INT, &self->accumulate, "Batches whose gradients make one step (1)", "N" },
     { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-4)", "X" },
-    { "schedule", 0, 0, G_OPTION_ARG_STRING, &self->schedule, "How it changes: constant, cosine (constant)", "NAME" },
-    { "warmup", 0, 0, G_OPTION_ARG_INT64, &self->warmup, "Steps over which it rises first (0)", "N" },
-    { "min-lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->min_lr, "Where the cosine ends (0)", "X" },
+    { "schedule", 0, 0, G_OPTION_ARG_STRING, &self->schedule,
+      "How the learning rate changes: constant, cosine (constant)", "NAME" },
+    { "warmup", 0, 0, G_OPTION_ARG_INT64, &self->warmup, "Steps over which the learning rate rises first (0)", "N" },
+    { "min-lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->min_lr, "Learning rate at the end of the cosine (0)", "X" },
     { "weight-decay", 0, 0, G_OPTION_ARG_DOUBLE, &self->weight_decay, "Decoupled weight decay (0.01)", "X" },
     { "decayed", 0, 0, G_OPTION_ARG_STRING, &self->decayed,
-      "What it decays: matrices and embeddings; all: norms and biases too (matrices)", "matrices|all" },
-    { "clip", 0, 0, G_OPTION_ARG_DOUBLE, &self->clip, "Largest norm of all gradients; 0: no limit (0)", "X" },
-    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers: weights, order, dropout (1)", "N" },
+      "What weight decay applies to: matrices and embeddings, or norms and biases as well (matrices)", "matrices|all" },
+    { "clip", 0, 0, G_OPTION_ARG_DOUBLE, &self->clip, "Clip the norm of all gradients to X; 0: don't clip (0)", "X" },
+    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed,
+      "Seed of all random numbers: weights, order of the text, dropout (1)", "N" },
     { NULL }
   };
 
@@ -170,34 +174,37 @@ add_machine (GOptionContext *context,
 {
   const GOptionEntry entries[] = {
     { "checkpoint", 'c', 0, G_OPTION_ARG_STRING, &self->checkpoint,
-      "What blocks forget and compute again: none, selective, full (none); a terminal shows a table of it at the end",
+      "Activation checkpointing per block: none, selective, full (none); on a terminal the run ends with a report",
       "KIND" },
     { "store", 0, 0, G_OPTION_ARG_STRING, &self->store,
-      "Where what is kept for the backward pass waits: keep, host, disk; contiguous: side by side on the device, or "
-      "contiguous+host, contiguous+disk (keep)",
+      "Where saved activations wait for backward: keep: in place; host; disk; contiguous: in one buffer on the "
+      "device; contiguous+host; contiguous+disk (keep)",
       "KIND" },
-    { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder, "Folder of what is on the disk (the system's)",
-      "DIR" },
+    { "store-folder", 0, 0, G_OPTION_ARG_FILENAME, &self->store_folder,
+      "Folder of the disk store's file (the system's temporary folder)", "DIR" },
     { "store-limit", 0, 0, G_OPTION_ARG_STRING, &self->store_limit_text,
-      "Most bytes in the store, with or without a unit: 1.5GiB, 1500MB; 0: no limit (0)", "SIZE" },
+      "Limit of the bytes in the store, with or without a unit: 1.5GiB, 1500MB; 0: no limit (0)", "SIZE" },
     { "store-fallback", 0, 0, G_OPTION_ARG_STRING, &self->store_fallback,
-      "Where what the store has no room for, or can't write, goes: none, keep, host, disk (none)", "KIND" },
+      "Store for activations that the first store has no room for or can't write: none, keep, host, disk (none)",
+      "KIND" },
     { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
-      "How many blocks ahead what they need is brought back from the store (1)", "N" },
+      "Fetch activations from the store this many blocks ahead of backward (1)", "N" },
     { "memory", 0, 0, G_OPTION_ARG_STRING, &self->memory_text,
-      "Most bytes of tensors, with or without a unit: 1.5GiB, 1500MB; 0: the machine's (0)", "SIZE" },
-    { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype, "f32, or bf16 with f32 master weights (f32)", "NAME" },
+      "Limit of the bytes of all tensors, with or without a unit: 1.5GiB, 1500MB; 0: the machine's memory (0)",
+      "SIZE" },
+    { "dtype", 0, 0, G_OPTION_ARG_STRING, &self->dtype,
+      "Type to compute in: f32, or bf16 with f32 master weights (f32)", "NAME" },
     { "residual", 0, 0, G_OPTION_ARG_STRING, &self->residual,
-      "What blocks hand on with --dtype bf16: f32, or bf16 and half the bytes (f32)", "NAME" },
+      "Type of the residual stream with --dtype bf16: f32, or bf16, which halves it (f32)", "NAME" },
     { "moments", 0, 0, G_OPTION_ARG_STRING, &self->moments,
-      "AdamW's state: f32, bf16 or 8bit: 8, 4 or 2 bytes a parameter (f32)", "NAME" },
+      "Type of AdamW's moments: f32, bf16 or 8bit, which take 8, 4 or 2 bytes a parameter (f32)", "NAME" },
     { "step-in-backward", 0, 0, G_OPTION_ARG_NONE, &self->step_in_backward,
-      "Move each parameter as soon as it has its gradient, and drop that (no)", NULL },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Where the model trains", "cpu"),
+      "Update each parameter as soon as its gradient is complete, and free the gradient (no)", NULL },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Device to train on", "cpu"),
       "NAME" },
     { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads,
       self->program->on_ranks ? "Threads of each rank; 0: its share of the machine's cores (0)"
-                              : "Threads; 0: all cores (0)",
+                              : "Number of threads; 0: one for each core (0)",
       "N" },
     { NULL }
   };
@@ -211,31 +218,32 @@ add_files (GOptionContext *context,
 {
   const GOptionEntry files[] = {
     { "load", 0, 0, G_OPTION_ARG_FILENAME, &self->load,
-      "Begin with these weights: safetensors, GPT-2's names; sizes not given are the file's or config.json's beside it",
+      "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives the "
+      "sizes that you don't",
       "FILE" },
-    { "save", 0, 0, G_OPTION_ARG_FILENAME, &self->save, "Write the weights there at the end", "FILE" },
+    { "save", 0, 0, G_OPTION_ARG_FILENAME, &self->save, "Write the weights to FILE at the end", "FILE" },
     { "resume", 0, 0, G_OPTION_ARG_FILENAME, &self->resume,
-      "Keep the state of the training there; go on, bit for bit and with its options, if there is one", "DIR" },
+      "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options", "DIR" },
     { "save-every", 0, 0, G_OPTION_ARG_INT64, &self->save_every,
-      "Steps between two saved states; 0: at the end and at Ctrl-C alone (500)", "N" },
+      "Save the state every N steps; 0: only at the end and at Ctrl-C (500)", "N" },
     { NULL }
   };
   const GOptionEntry output[] = {
-    { "sample", 's', 0, G_OPTION_ARG_INT, &self->sample, "Print so many tokens of generated text at the end (0)", "N" },
-    { "prompt", 0, 0, G_OPTION_ARG_FILENAME, &self->prompt, "What that text goes on from (a new line)", "TEXT" },
-    { "temperature", 0, 0, G_OPTION_ARG_DOUBLE, &self->temperature, "Below 1 bolder, above wilder (0.8)", "X" },
-    { "top-k", 0, 0, G_OPTION_ARG_INT, &self->top_k, "Choose among so many tokens; 0: all (40)", "N" },
+    { "sample", 's', 0, G_OPTION_ARG_INT, &self->sample, "Print N tokens of generated text at the end (0)", "N" },
+    { "prompt", 0, 0, G_OPTION_ARG_FILENAME, &self->prompt, "Text that the generated text continues (a new line)",
+      "TEXT" },
+    { "temperature", 0, 0, G_OPTION_ARG_DOUBLE, &self->temperature,
+      "Sampling temperature: lower is safer, higher is wilder (0.8)", "X" },
+    { "top-k", 0, 0, G_OPTION_ARG_INT, &self->top_k, "Sample from the N likeliest tokens; 0: from all (40)", "N" },
     { "report", 'r', 0, G_OPTION_ARG_FILENAME, &self->report,
-      "Write losses, times, memory and each block's checkpointing there, as JSON", "FILE" },
+      "Write losses, times, memory and each block's checkpointing to FILE, as JSON", "FILE" },
     { "profile", 0, 0, G_OPTION_ARG_FILENAME, &self->profile,
-      "Show where the time of a step goes, and write it there as a trace for chrome://tracing or ui.perfetto.dev",
-      "FILE" },
+      "Show where the time of a step goes, and write a trace to FILE for chrome://tracing or ui.perfetto.dev", "FILE" },
     { "profile-steps", 0, 0, G_OPTION_ARG_INT64, &self->profile_steps,
-      "Steps that are profiled: from the third on, or the last ones of a shorter run (3)", "N" },
+      "Profile N steps, from the third on, or the last ones of a shorter run (3)", "N" },
     { "stream-trace", 0, 0, G_OPTION_ARG_FILENAME, &self->stream_trace,
-      "Write what the device's queues do beside each other in one step there, the third or the last, as such a trace",
-      "FILE" },
-    { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print errors and the generated text alone", NULL },
+      "Write a trace of the device's queues in one step, the third or the last, to FILE", "FILE" },
+    { "quiet", 'q', 0, G_OPTION_ARG_NONE, &self->quiet, "Print only errors and the generated text", NULL },
     COMMAND_ENTRIES (&self->version, &self->help),
     { NULL }
   };
@@ -264,7 +272,7 @@ make_context (Options *self,
   rank_options_add_tensor_group (&self->ranks, self->program->on_ranks, context);
   add_machine (context, self);
   add_files (context, self);
-  g_option_context_set_summary (context, "Each option has the default that stands in parentheses.");
+  g_option_context_set_summary (context, "Defaults are in parentheses.");
   g_string_replace (epilogue, "PROGRAM", g_get_prgname (), 0);
   g_option_context_set_description (context, epilogue->str);
   return context;

@@ -89,7 +89,7 @@ void options_clear (Options *self);
 /* Whether it trains on many ranks. */
 gboolean options_on_ranks (const Options *self);
 
-/* Reads and checks the command line; FALSE with an error for whoever typed it. */
+/* Reads and checks the command line; FALSE with an error for the user. */
 gboolean options_parse (Options *self,
                         int argc,
                         char **argv,
@@ -112,7 +112,7 @@ void options_add_json (const Options *self,
 /* The same as text. */
 char *options_to_json (const Options *self);
 
-/* For what checks a part of the options: FALSE with an error for whoever typed it; and the place of a name. */
+/* For what checks a part of the options: FALSE with an error for the user; and the place of a name. */
 gboolean options_refuse (GError **error,
                          const char *format,
                          ...) G_GNUC_PRINTF (2, 3);

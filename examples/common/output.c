@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Checks before the training that files can be written, and writes them. */
 #include "output.h"
 
 #include "command.h"

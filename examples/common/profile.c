@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --profile: records a few steps, prints a table of them and writes a trace. */
 #include "profile.h"
 
-/* The first steps allocate and prepare, so they tell little; a run that is too short for better has to do. */
+/* The first steps allocate and prepare, so their times mean little; a shorter run uses what it has. */
 #define N_LEFT_OUT 2
 
 void

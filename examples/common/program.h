@@ -3,7 +3,7 @@
 
 #include <glib.h>
 
-/* What tells the programs that share this folder from each other. */
+/* How the programs that share this folder differ. */
 
 G_BEGIN_DECLS
 

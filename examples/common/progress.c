@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Shows the progress of a training: one line that changes on a terminal, plain lines elsewhere. */
 #include "progress.h"
 
 #include "memory.h"
@@ -186,7 +187,7 @@ progress_step (Progress *self,
 /* -- before and after ---------------------------------------------------------------------------------------------- */
 
 static void
-tell_ranks (Progress *self)
+print_ranks (Progress *self)
 {
   const Ranks *ranks = self->trainer->ranks;
   const RankOptions *options = &self->trainer->options->ranks;
@@ -230,14 +231,14 @@ progress_begin (Progress *self)
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
                  ebb_text_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
                  options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
-  tell_ranks (self);
+  print_ranks (self);
   if (trainer->first_step > 0)
-    progress_note (self, "Going on from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);
+    progress_note (self, "Resuming from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);
 }
 
 static void
-tell_checkpointing (Progress *self,
-                    EbbMemoryStats *stats)
+print_checkpointing (Progress *self,
+                     EbbMemoryStats *stats)
 {
   const Trainer *trainer = self->trainer;
   double now = (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
@@ -246,15 +247,15 @@ tell_checkpointing (Progress *self,
   if (trainer->options->checkpoint_kind == CHECKPOINT_NONE || plain <= 0)
     return;
   progress_note (self,
-                 "Checkpointing (%s): activations %.1f MiB instead of about %.1f, %.0f %% less; blocks run again: "
+                 "Checkpointing (%s): activations %.1f MiB instead of about %.1f, %.0f %% less; blocks recomputed: "
                  "%" G_GUINT64_FORMAT,
                  trainer->options->checkpoint, now / MIB, plain / MIB, 100 * (1 - now / plain),
                  memory_count_recomputes (trainer->model));
 }
 
-/* The table of all wrapped blocks, for whoever watches. */
+/* The table of all wrapped blocks, on a terminal. */
 static void
-tell_report (Progress *self)
+print_report (Progress *self)
 {
   g_autofree char *table = NULL;
 
@@ -265,9 +266,9 @@ tell_report (Progress *self)
 }
 
 static void
-tell_store (Progress *self)
+print_store (Progress *self)
 {
-  g_autofree char *line = store_tell (self->trainer->store, self->trainer->options, self->trainer->device);
+  g_autofree char *line = store_describe (self->trainer->store, self->trainer->options, self->trainer->device);
 
   if (line != NULL)
     progress_note (self, "%s", line);
@@ -306,7 +307,7 @@ progress_end (Progress *self)
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER) / MIB,
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION) / MIB,
                  (double) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE) / MIB);
-  tell_checkpointing (self, stats);
-  tell_store (self);
-  tell_report (self);
+  print_checkpointing (self, stats);
+  print_store (self);
+  print_report (self);
 }

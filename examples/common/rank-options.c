@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The options of ranks, sharding and tensor parallelism. */
 #include "rank-options.h"
 
 #include "launcher.h"
@@ -39,38 +40,39 @@ rank_options_add_group (RankOptions *self,
 {
   const GOptionEntry entries[] = {
     { "backend", 0, 0, G_OPTION_ARG_STRING, &self->backend,
-      "What ranks are and how they talk: thread, mpi, single, nccl if each has a GPU, or auto: what the environment "
-      "says (auto)",
+      "How ranks run and communicate: thread, mpi, single, nccl if each has a GPU, or auto: as the environment says "
+      "(auto)",
       "NAME" },
-    { "ranks", 0, 0, G_OPTION_ARG_INT, &self->n_ranks, "How many, with --backend thread; mpirun or Slurm say it else",
-      "N" },
+    { "ranks", 0, 0, G_OPTION_ARG_INT, &self->n_ranks,
+      "Number of ranks with --backend thread; otherwise mpirun or Slurm sets it", "N" },
     { "shard", 0, 0, G_OPTION_ARG_STRING, &self->shard,
-      "What each rank holds of parameters, gradients and optimizer state: full: its part of them; none: all of them; "
-      "hybrid: its part among --shard-size ranks, the same as its like in the other groups (full)",
+      "How parameters, gradients and optimizer state are sharded: full: over all ranks; none: each rank has all of "
+      "them; hybrid: over --shard-size ranks, replicated over the other groups (full)",
       "HOW" },
     { "shard-size", 0, 0, G_OPTION_ARG_INT, &self->shard_size,
-      "Ranks that share one model with --shard hybrid; it divides the ranks", "N" },
+      "Ranks that share one model with --shard hybrid; N must divide the number of ranks", "N" },
     { "wrap", 0, 0, G_OPTION_ARG_STRING, &self->wrap,
-      "What is gathered at a time: block; model: all at once; or a number: what has so many parameters (block)",
+      "Unit that is unsharded at one time: a block, the whole model, or a module with at least N parameters (block)",
       "block|model|N" },
     { "reshard", 0, 0, G_OPTION_ARG_STRING, &self->reshard,
-      "Whether what was gathered goes after the forward pass: always; never; auto: all but the root (auto)", "WHEN" },
+      "Whether a unit is sharded again after its forward: always, never, auto: all units but the root (auto)", "WHEN" },
     { "flatten", 0, 0, G_OPTION_ARG_NONE, &self->flatten,
-      "Share out all elements of a unit in a row instead of rows of each parameter (no)", NULL },
+      "Shard all elements of a unit in a row instead of the rows of each parameter (no)", NULL },
     { "compute-dtype", 0, 0, G_OPTION_ARG_STRING, &self->compute_dtype,
-      "What parameters are gathered and computed with in: none: as they are; f32, bf16 (none)", "NAME" },
+      "Type in which parameters are gathered and computed: none: their own; f32, bf16 (none)", "NAME" },
     { "reduce-dtype", 0, 0, G_OPTION_ARG_STRING, &self->reduce_dtype,
-      "What gradients are sent in: none: as they come; f32, bf16 (none)", "NAME" },
+      "Type in which gradients are sent: none: their own; f32, bf16 (none)", "NAME" },
     { "offload-parameters", 0, 0, G_OPTION_ARG_NONE, &self->offload_parameters,
-      "Keep this rank's part of parameters, gradients and optimizer state in the host's memory (no)", NULL },
+      "Keep this rank's shards, their gradients and optimizer state in host memory (no)", NULL },
     { "nesting", 0, 0, G_OPTION_ARG_STRING, &self->nesting,
-      "Which goes around which, with --checkpoint: shard-outside, checkpoint-outside (shard-outside)", "HOW" },
+      "Which wrapper goes around the other with --checkpoint: shard-outside, checkpoint-outside (shard-outside)",
+      "HOW" },
     { "reduce", 0, 0, G_OPTION_ARG_STRING, &self->reduce,
-      "With --accumulate, when gradients go to the other ranks: step: once, least sent; batch: after each, least kept; "
-      "auto: step with --shard none, else batch (auto)",
+      "With --accumulate, when gradients are reduced: step: once a step, which sends least; batch: after each batch, "
+      "which holds least; auto: step with --shard none, otherwise batch (auto)",
       "WHEN" },
     { "timeout", 0, 0, G_OPTION_ARG_DOUBLE, &self->timeout,
-      "Seconds that ranks wait for each other; 0: the library's (0)", "S" },
+      "Seconds that ranks wait for each other; 0: the library's default (0)", "S" },
     { NULL }
   };
   GOptionGroup *group = g_option_group_new ("ranks", "Ranks:", "", NULL, NULL);
@@ -86,19 +88,17 @@ rank_options_add_tensor_group (RankOptions *self,
 {
   const GOptionEntry entries[] = {
     { "tensor-parallel", 0, 0, G_OPTION_ARG_INT, &self->tensor_parallel,
-      on_ranks ? "Ranks beside each other that share the layers of one model, and its rows; those of other models have "
-                 "other rows (1)"
-               : "Ranks that share the layers of the model: as many threads, or the processes that mpirun has started "
-                 "(1)",
+      on_ranks ? "Neighbouring ranks that share the layers of one model and its rows; other models have other rows (1)"
+               : "Ranks that share the layers of the model: N threads, or the processes that mpirun started (1)",
       "N" },
     { "sequence-parallel", 0, 0, G_OPTION_ARG_NONE, &self->sequence_parallel,
-      "They also share norms, dropout and what blocks hand on, by tokens (no)", NULL },
+      "Tensor ranks also share norms, dropout and the residual stream, by tokens (no)", NULL },
     { "no-sequence-parallel", 0, G_OPTION_FLAG_REVERSE, G_OPTION_ARG_NONE, &self->sequence_parallel,
-      "Without it from here on, where --resume has it", NULL },
+      "Turns off --sequence-parallel for a resumed run that had it", NULL },
     { "partition", 0, 0, G_OPTION_ARG_NONE, &self->partition,
-      "With --checkpoint full each keeps its part of what blocks keep, where --store says (no)", NULL },
+      "With --checkpoint full each tensor rank keeps its part of the blocks' inputs, in the --store (no)", NULL },
     { "no-partition", 0, G_OPTION_FLAG_REVERSE, G_OPTION_ARG_NONE, &self->partition,
-      "Without it from here on, where --resume has it", NULL },
+      "Turns off --partition for a resumed run that had it", NULL },
     { NULL }
   };
   GOptionGroup *group = g_option_group_new ("tensor", "Tensor ranks:", "", NULL, NULL);

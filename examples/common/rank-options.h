@@ -4,7 +4,7 @@
 #include <ebb/ebb.h>
 #include <json-glib/json-glib.h>
 
-/* The part of the command line that is about many ranks. */
+/* The options of ranks, sharding and tensor parallelism. */
 
 G_BEGIN_DECLS
 
@@ -47,7 +47,7 @@ void rank_options_add_group (RankOptions *self,
 void rank_options_add_tensor_group (RankOptions *self,
                                     gboolean on_ranks,
                                     GOptionContext *context);
-/* After the command line was read: what was left out has its default. FALSE with an error for whoever typed it. */
+/* Gives options that were left out their defaults. FALSE with an error for the user. */
 gboolean rank_options_fill (RankOptions *self,
                             GError **error);
 /* Finds out what the names mean, and, if all are known by now, whether they go together. */

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --resume and --save of a model that is divided among ranks. */
 #include "rank-state.h"
 
 #include "fault.h"
@@ -74,7 +75,7 @@ rank_state_save (Trainer *self,
     return FALSE;
   if (!ebb_training_state_save_sharded (self->state, self->options->resume, self->step, &failure))
     {
-      /* Which ranks tell each other of. */
+      /* What ranks compare. */
       self->ranks->failure_shared = g_error_matches (failure, EBB_ERROR, EBB_ERROR_IO);
       g_propagate_error (error, failure);
       return fail (error);

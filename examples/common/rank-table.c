@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Gathers and prints what each rank used and sent. */
 #include "rank-table.h"
 
 #include <string.h>
@@ -124,9 +125,9 @@ rank_table_clear (RankTable *self)
 /* -- showing ------------------------------------------------------------------------------------------------------- */
 
 static void
-tell_rank (const gint64 *figures,
-           const char *name,
-           Progress *progress)
+print_rank (const gint64 *figures,
+            const char *name,
+            Progress *progress)
 {
   progress_note (progress, "%4s %10.1f %9.1f %9.1f %9.1f %11.1f %9.1f %9.1f", name,
                  (double) figures[HELD_PARAMETERS] / MIB, (double) figures[PEAK_PARAMETERS] / MIB,
@@ -136,8 +137,8 @@ tell_rank (const gint64 *figures,
 }
 
 static void
-tell_communication (const RankTable *self,
-                    Progress *progress)
+print_communication (const RankTable *self,
+                     Progress *progress)
 {
   GString *text = g_string_new (NULL);
   double steps = (double) MAX (self->n_steps, 1);
@@ -153,8 +154,8 @@ tell_communication (const RankTable *self,
 }
 
 void
-rank_table_tell (const RankTable *self,
-                 Progress *progress)
+rank_table_print (const RankTable *self,
+                  Progress *progress)
 {
   if (self->figures == NULL || progress->losses->len == 0)
     return;
@@ -163,7 +164,7 @@ rank_table_tell (const RankTable *self,
     {
       g_autofree char *name = g_strdup_printf ("%u", i);
 
-      tell_rank (self->figures + (gsize) i * N_FIGURES, name, progress);
+      print_rank (self->figures + (gsize) i * N_FIGURES, name, progress);
     }
   if (self->n_ranks > MOST_ROWS)
     {
@@ -172,9 +173,9 @@ rank_table_tell (const RankTable *self,
       for (guint i = 0; i < self->n_ranks; i++)
         for (guint j = 0; j < N_MEMORY; j++)
           most[j] = MAX (most[j], self->figures[(gsize) i * N_FIGURES + j]);
-      tell_rank (most, "most", progress);
+      print_rank (most, "most", progress);
     }
-  tell_communication (self, progress);
+  print_communication (self, progress);
 }
 
 /* A whole number where it is one, as it mostly is: each step does the same. */

@@ -24,12 +24,12 @@ gboolean rank_table_init (RankTable *self,
 void rank_table_clear (RankTable *self);
 
 /* Shows it. */
-void rank_table_tell (const RankTable *self,
-                      Progress *progress);
+void rank_table_print (const RankTable *self,
+                       Progress *progress);
 /* Adds it to an object: "ranks" and "communication". */
 void rank_table_add_json (const RankTable *self,
                           JsonBuilder *builder);
-/* The most memory that this process ever had resident, libraries included; 0 where the system does not tell. */
+/* The most memory that this process ever had resident, libraries included; 0 if the system does not say. */
 gint64 rank_table_get_rss_peak (void);
 
 G_END_DECLS

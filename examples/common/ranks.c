@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The ranks that train together, as one of them sees them. */
 #include "ranks.h"
 
 #include "interrupt.h"

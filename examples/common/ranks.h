@@ -11,14 +11,14 @@ typedef struct
 {
   EbbProcessGroup *group;   /* all ranks, for the steps alone: what it counts is theirs */
   EbbProcessGroup *control; /* the same ranks, for what the program exchanges, and for files */
-  EbbMesh *models;          /* of --tensor-parallel: the ranks of one model, and of its like in the other ones */
+  EbbMesh *models;          /* of --tensor-parallel: the ranks of one model, and the same rank of the other models */
   EbbProcessGroup *tensor;  /* the ranks that share this one's model; NULL: there are none. Borrowed, as is */
-  EbbProcessGroup *data;    /* this rank and its like, which have other rows */
+  EbbProcessGroup *data;    /* the same rank of all models, which have other rows */
   EbbMesh *mesh;            /* of --shard hybrid, within data */
   guint rank, size;
   guint model, n_models;   /* this rank's place and number in data */
   int interrupt;           /* the exit status that a signal to any rank asks for, as of the last exchange; 0: none */
-  gboolean failure_shared; /* all ranks have the same error, so one tells it */
+  gboolean failure_shared; /* all ranks have the same error, so one reports it */
 } Ranks;
 
 gboolean ranks_init (Ranks *self,
@@ -26,7 +26,7 @@ gboolean ranks_init (Ranks *self,
                      GError **error);
 void ranks_clear (Ranks *self);
 
-/* Has @size ranks beside each other be those of one model; must divide them. Collective. */
+/* Makes each @size neighbouring ranks share one model; @size must divide the ranks. Collective. */
 gboolean ranks_split_models (Ranks *self,
                              guint size,
                              GError **error);

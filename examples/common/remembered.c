@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Options that a resumed training keeps unless the command line sets them. */
 #include "remembered.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --report: writes losses, times, memory and options as JSON. */
 #include "report.h"
 
 #include "memory.h"

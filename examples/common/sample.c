@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --sample: prints generated text. */
 #include "sample.h"
 
 #include <stdio.h>

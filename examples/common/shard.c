@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --shard: shards or replicates the model. */
 #include "shard.h"
 
 #include <string.h>
@@ -18,7 +19,7 @@ shard_get_size (const RankOptions *options,
     }
 }
 
-/* Ranks beside each other, which are most likely those of one machine, share a model. */
+/* Neighbouring ranks, which are most likely those of one machine, share a model. */
 static gboolean
 make_mesh (const RankOptions *options,
            Ranks *ranks,

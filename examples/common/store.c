@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --store: makes the activation store that the options describe, and describes what it did. */
 #include "store.h"
 
 #include <string.h>
@@ -142,7 +143,7 @@ make_store (const Options *options,
     }
 }
 
-/* FALSE with an error if it can't be made; none is none. */
+/* FALSE with an error if it can't be made. */
 static gboolean
 add_fallback (EbbSavedTensorHooks *store,
               const Options *options,
@@ -205,7 +206,7 @@ store_make (const Options *options,
   return g_steal_pointer (&store);
 }
 
-/* -- telling ------------------------------------------------------------------------------------------------------- */
+/* -- describing --------------------------------------------------------------------------------------------------- */
 
 void
 store_add_json (EbbSavedTensorHooks *store,
@@ -231,8 +232,8 @@ stays_on_device (const Options *options,
 }
 
 static char *
-tell_spilled (EbbActivationStore *self,
-              const Options *options)
+describe_spilled (EbbActivationStore *self,
+                  const Options *options)
 {
   const double spilled = (double) ebb_activation_store_get_bytes_spilled (self) / MIB;
 
@@ -242,14 +243,14 @@ tell_spilled (EbbActivationStore *self,
 }
 
 static char *
-tell_moves (EbbActivationStore *self,
-            const Options *options,
-            EbbDevice *device)
+describe_moves (EbbActivationStore *self,
+                const Options *options,
+                EbbDevice *device)
 {
   const double peak = (double) ebb_activation_store_get_bytes_peak (self) / MIB;
   const double put = (double) ebb_activation_store_get_bytes_put (self) / MIB;
   const double got = (double) ebb_activation_store_get_bytes_got (self) / MIB;
-  g_autofree char *spilled = tell_spilled (self, options);
+  g_autofree char *spilled = describe_spilled (self, options);
   double moving, waited;
   GString *text;
 
@@ -261,7 +262,7 @@ tell_moves (EbbActivationStore *self,
   ebb_activation_store_get_chain_seconds (self, &moving, &waited);
   text = g_string_new (NULL);
   g_string_printf (text, "Store (%s): %.1f MiB of activations at one time; %.1f MiB moved there and %.1f MiB back, "
-                         "on the way for %.3f s in all, of which computing waited %.3f s: %.0f %% hidden%s",
+                         "copied for %.3f s in all, of which compute waited %.3f s: %.0f %% hidden%s",
                    options->store, peak, put, got, moving, waited,
                    moving > 0 ? 100 * CLAMP (1 - waited / moving, 0, 1) : 100, spilled);
   return g_string_free (text, FALSE);
@@ -269,24 +270,24 @@ tell_moves (EbbActivationStore *self,
 
 /* What the ranks keep of one model's activations in parts, and what its store then does with the parts. */
 static char *
-tell_partition (EbbPartitionedStore *self,
-                const Options *options,
-                EbbDevice *device)
+describe_partition (EbbPartitionedStore *self,
+                    const Options *options,
+                    EbbDevice *device)
 {
   EbbActivationStore *next = ebb_partitioned_store_get_next (self);
   const double peak = (double) ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (self)) / MIB;
-  g_autofree char *rest = next != NULL ? tell_moves (next, options, device) : NULL;
+  g_autofree char *rest = next != NULL ? describe_moves (next, options, device) : NULL;
 
   return g_strdup_printf ("Partition: each of %d ranks keeps %.1f MiB of activations at one time%s%s",
                           options->ranks.tensor_parallel, peak, rest != NULL ? "\n" : "", rest != NULL ? rest : "");
 }
 
 char *
-store_tell (EbbSavedTensorHooks *store,
-            const Options *options,
-            EbbDevice *device)
+store_describe (EbbSavedTensorHooks *store,
+                const Options *options,
+                EbbDevice *device)
 {
   if (EBB_IS_PARTITIONED_STORE (store))
-    return tell_partition (EBB_PARTITIONED_STORE (store), options, device);
-  return options->store_kind != STORE_KEEP ? tell_moves (EBB_ACTIVATION_STORE (store), options, device) : NULL;
+    return describe_partition (EBB_PARTITIONED_STORE (store), options, device);
+  return options->store_kind != STORE_KEEP ? describe_moves (EBB_ACTIVATION_STORE (store), options, device) : NULL;
 }

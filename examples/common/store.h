@@ -3,7 +3,7 @@
 
 #include "options.h"
 
-/* --store: where what is kept for the backward pass waits. */
+/* --store: where saved activations wait for backward. */
 
 G_BEGIN_DECLS
 
@@ -24,8 +24,8 @@ void store_add_json (EbbSavedTensorHooks *store,
                      const Options *options,
                      JsonBuilder *builder);
 /* The same in a line, with the stores behind it; NULL where everything was to stay. */
-char *store_tell (EbbSavedTensorHooks *store,
-                  const Options *options,
-                  EbbDevice *device);
+char *store_describe (EbbSavedTensorHooks *store,
+                      const Options *options,
+                      EbbDevice *device);
 
 G_END_DECLS

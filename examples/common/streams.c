@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* --stream-trace: writes a trace of the device's queues in one step. */
 #include "streams.h"
 
-/* The first steps allocate and prepare, so they tell little; the last one of a shorter run has to do. */
+/* The first steps allocate and prepare, so their times mean little; a shorter run traces its last one. */
 #define N_LEFT_OUT 2
 
 static gboolean
@@ -53,8 +54,8 @@ streams_end_step (Streams *self,
 }
 
 void
-streams_tell (const Streams *self,
-              Progress *progress)
+streams_print (const Streams *self,
+               Progress *progress)
 {
   if (self->begun)
     progress_note (progress, "Trace of the queues of %s in step %" G_GINT64_FORMAT ": %s",

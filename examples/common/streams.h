@@ -3,7 +3,7 @@
 
 #include "progress.h"
 
-/* --stream-trace: what the device's queues do beside each other in one step, as a trace file. */
+/* --stream-trace: a trace file of the device's queues in one step. */
 
 G_BEGIN_DECLS
 
@@ -25,7 +25,7 @@ gboolean streams_begin_step (Streams *self,
 gboolean streams_end_step (Streams *self,
                            GError **error);
 /* Says where the trace is. */
-void streams_tell (const Streams *self,
-                   Progress *progress);
+void streams_print (const Streams *self,
+                    Progress *progress);
 
 G_END_DECLS

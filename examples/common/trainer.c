@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* One training: its parts, a step, and its state on disk. */
 #include "trainer.h"
 
 #include "fault.h"

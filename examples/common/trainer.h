@@ -47,7 +47,7 @@ gboolean trainer_poll (Trainer *self,
 gboolean trainer_step (Trainer *self,
                        double *loss,
                        GError **error);
-/* Waits for what was begun; what has failed behind the program's back is told. */
+/* Waits for all enqueued work, and reports failures of asynchronous work. */
 gboolean trainer_finish (Trainer *self,
                          GError **error);
 /* The settings of the command line, after a state has brought its own. */

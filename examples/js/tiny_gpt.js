@@ -31,7 +31,7 @@ optimizer.exclude_from_decay();
 print(`${model.count_parameters()} parameters, ${text.get_n_tokens()} bytes of text`);
 
 for (let step = 1; step <= Number(steps); step++) {
-    // Tensors are large and the garbage collector does not know: tidy () lets go of all that a step has made.
+    // Tensors are large and the garbage collector does not know: tidy () frees all that a step has made.
     const loss = Ebb.tidy(() => {
         const [, tokens, targets] = text.get_batch(8, context);
         const logits = model.run(tokens).reshape([-1, 256]);

@@ -6,28 +6,28 @@
 #include <stdio.h>
 
 /* Shows what nested checkpoint wrappers and a store leave in memory, a row for each way to combine them:
- * `nested_activations --help`. Exit status: 0; 1 for a failure or other gradients; 2 for options that make no sense. */
+ * `nested_activations --help`. Exit status: 0; 1 for a failure or gradients that differ; 2 for wrong options. */
 
 static const Way ways[] = {
   { "none", 0, STAY,
-    "Nothing is wrapped. All that backward needs is kept; there are no inputs of wrapped modules." },
+    "Nothing is wrapped. All that backward needs is saved." },
   { "blocks", WRAP_BLOCKS, STAY,
-    "Each block keeps its input (outer) and lets go what it makes (inner); backward runs it again, one at a time." },
+    "Each block saves its input (outer) and frees what it computes (inner); backward recomputes one block at a time." },
   { "model", WRAP_MODEL, STAY,
-    "The model keeps its input alone. Its one recompute brings all of it back at once: at most as much as without." },
+    "The model saves only its input. Its one recompute brings everything back at once: the peak is that of none." },
   { "blocks in model", WRAP_BLOCKS | WRAP_MODEL, STAY,
-    "The model's recompute brings the blocks' inputs back, and each block's own recompute its inside: least kept, "
-    "most run." },
+    "The model's recompute makes the blocks' inputs again, and each block's recompute its inner activations: least "
+    "saved, most recomputed." },
   { "parts in blocks", WRAP_PARTS | WRAP_BLOCKS, STAY,
-    "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks." },
+    "While a block is recomputed, attention and MLP save only their inputs: the peak is lower than with blocks." },
   { "blocks, host", WRAP_BLOCKS, TO_HOST,
-    "Inputs go to host memory; backward has the one that it needs on the device, and the next one on its way." },
+    "Inputs go to host memory; the device holds the one that backward needs and the one that is fetched ahead." },
   { "blocks, disk", WRAP_BLOCKS, TO_DISK,
-    "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in between." },
+    "Inputs go to a file: wrappers free the inner activations, the store takes the outer ones, and nothing is left." },
   { "blocks in model, disk", WRAP_BLOCKS | WRAP_MODEL, TO_DISK,
-    "One input goes to the file. The blocks hand theirs to the model, which makes them again: they stay in memory." },
+    "One input goes to the file. The model's recompute makes the blocks' inputs again, and they stay in memory." },
   { "parts in blocks, disk", WRAP_PARTS | WRAP_BLOCKS, TO_DISK,
-    "Nothing is left in memory after forward, and at most one part's inside comes back with its block's inputs." },
+    "Nothing is left in memory after forward, and at most one part's activations return with its block's inputs." },
 };
 
 static void
@@ -37,8 +37,8 @@ print_head (const Sizes *sizes)
 
   printf ("%d transformer blocks of width %d, %d x %d tokens, on %s; an input has %" G_GUINT64_FORMAT " bytes\n",
           sizes->blocks, sizes->width, sizes->batch, sizes->tokens, ebb_device_get_name (sizes->device), n_bytes);
-  printf ("Bytes kept from forward to backward, most bytes at a time in the step besides parameters and gradients,\n"
-          "forwards with those run again\n\n");
+  printf ("Bytes saved from forward to backward, the step's peak of bytes besides parameters and gradients, and\n"
+          "forwards, recomputes included\n\n");
   printf ("%-22s%12s%12s%12s%12s%8s%7s\n", "wrapped", "inner", "outer", "in store", "at most", "blocks", "parts");
 }
 
@@ -143,26 +143,26 @@ parse (Sizes *sizes,
 {
   gboolean help = FALSE, version = FALSE;
   const GOptionEntry entries[] = {
-    { "blocks", 0, 0, G_OPTION_ARG_INT, &sizes->blocks, "Transformer blocks (4)", "N" },
+    { "blocks", 0, 0, G_OPTION_ARG_INT, &sizes->blocks, "Number of transformer blocks (4)", "N" },
     { "width", 0, 0, G_OPTION_ARG_INT, &sizes->width, "Size of a token's vector (64)", "N" },
-    { "heads", 0, 0, G_OPTION_ARG_INT, &sizes->heads, "Heads; they divide the width (4)", "N" },
+    { "heads", 0, 0, G_OPTION_ARG_INT, &sizes->heads, "Attention heads; the number must divide the width (4)", "N" },
     { "batch", 0, 0, G_OPTION_ARG_INT, &sizes->batch, "Rows of tokens (4)", "N" },
     { "tokens", 0, 0, G_OPTION_ARG_INT, &sizes->tokens, "Tokens in a row (64)", "N" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &sizes->dropout, "Probability of dropout (0.1)", "P" },
     { "device", 0, 0, G_OPTION_ARG_STRING, &sizes->device_name,
-      command_describe_devices ("Where it is measured", "sim"), "NAME" },
-    { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder, "Where the disk store has its file (the system's)",
-      "DIR" },
+      command_describe_devices ("Device to measure on", "sim"), "NAME" },
+    { "folder", 0, 0, G_OPTION_ARG_FILENAME, &sizes->folder,
+      "Folder of the disk store's file (the system's temporary folder)", "DIR" },
     COMMAND_ENTRIES (&version, &help),
     { NULL }
   };
   g_autoptr (GOptionContext) context =
-      g_option_context_new ("- show what nested checkpoint wrappers and a store leave in memory");
+      g_option_context_new ("- measure what nested checkpoint wrappers and stores leave in memory");
 
   g_option_context_set_help_enabled (context, FALSE);
   g_option_context_add_main_entries (context, entries, NULL);
   g_option_context_set_description (
-      context, "Exit status: 0; 1 for a failure or other gradients; 2 for options that make no sense.\n");
+      context, "Exit status: 0; 1 for a failure or gradients that differ; 2 for wrong options.\n");
   if (!g_option_context_parse (context, &argc, &argv, error))
     return FALSE;
   *printed = help || version;
@@ -178,7 +178,7 @@ parse (Sizes *sizes,
     return TRUE;
   if (argc == 1)
     return check (sizes, error);
-  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: there are options alone, no other words", argv[1]);
+  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: only options are allowed", argv[1]);
   return FALSE;
 }
 

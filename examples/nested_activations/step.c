@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* One training step of a small model, wrapped in one of several ways, and its memory. */
 #include "step.h"
 
 static EbbModule *

@@ -7,7 +7,7 @@
 
 /* The program of OSLO's tutorial on activation checkpointing: a GPT-2 on tensor ranks, whose checkpointed activations
  * are partitioned over the ranks, laid out in contiguous memory and kept on the host, one after the other.
- * `oslo_gpt2 --help`. Exit status: 0; 1 for a failure or other losses; 2 for options that make no sense. */
+ * `oslo_gpt2 --help`. Exit status: 0; 1 for a failure or losses that differ; 2 for wrong options. */
 
 static const Way ways[] = {
   { "plain", FALSE, FALSE, FALSE },

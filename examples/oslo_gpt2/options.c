@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads and checks the command line. */
 #include "options.h"
 
 #include "common/command.h"
@@ -30,38 +31,38 @@ static GOptionContext *
 make_context (Options *self)
 {
   const GOptionEntry entries[] = {
-    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset, "tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (gpt2)",
-      "NAME" },
-    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Transformer blocks (the preset's)", "N" },
+    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset,
+      "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (gpt2)", "NAME" },
+    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Number of transformer blocks (the preset's)", "N" },
     { "width", 0, 0, G_OPTION_ARG_INT, &self->width, "Size of a token's vector (the preset's)", "N" },
-    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads, "Heads; they divide the width, and the ranks them (the preset's)",
-      "N" },
-    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text at a time (16)", "N" },
-    { "sequence", 0, 0, G_OPTION_ARG_INT, &self->sequence, "Tokens in a row (128)", "N" },
+    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads,
+      "Attention heads; the number must divide the width, and the ranks must divide it (the preset's)", "N" },
+    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text in a batch (16)", "N" },
+    { "sequence", 0, 0, G_OPTION_ARG_INT, &self->sequence, "Tokens in a row of text (128)", "N" },
     { "steps", 0, 0, G_OPTION_ARG_INT, &self->steps,
-      "Steps for each row of the table, after one with a single row of text; the last is measured (1)", "N" },
+      "Steps for each row of the table, after one step with a single row of text; the last is measured (1)", "N" },
     { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-5)", "X" },
     { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
-    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Names all random numbers (1)", "N" },
-    { "data", 0, 0, G_OPTION_ARG_FILENAME, &self->data, "Text to train on, taken byte by byte (a few lines)", "FILE" },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Where tensors live", "sim"),
+    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Seed of all random numbers (1)", "N" },
+    { "data", 0, 0, G_OPTION_ARG_FILENAME, &self->data, "Text to train on, read byte by byte (a few lines)", "FILE" },
+    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Device to train on", "sim"),
       "NAME" },
     { "ranks", 0, 0, G_OPTION_ARG_INT, &self->ranks,
-      "Ranks that share the model, as threads (4); under mpirun its processes are", "N" },
+      "Number of threads that share the model (4); under mpirun its processes share it", "N" },
     { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
-      "How many blocks ahead of backward what they keep is gathered and brought back (1)", "N" },
+      "Gather and fetch the inputs of blocks this many blocks ahead of backward (1)", "N" },
     { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads of each rank (its share of the cores)", "N" },
     COMMAND_ENTRIES (&self->version, &self->help),
     { NULL }
   };
   GOptionContext *context =
-      g_option_context_new ("- what OSLO's activation checkpointing leaves of a GPT-2's memory on tensor ranks");
+      g_option_context_new ("- measure what OSLO's activation checkpointing saves of a GPT-2's memory on tensor ranks");
 
   g_option_context_set_help_enabled (context, FALSE);
   g_option_context_add_main_entries (context, entries, NULL);
   g_autofree char *description =
       g_strdup_printf ("Examples: %s --batch 64\n          %s --preset tiny --layers 12 --sequence 64\n"
-                       "Exit status: 0; 1 for a failure or other losses; 2 for options that make no sense.\n",
+                       "Exit status: 0; 1 for a failure or losses that differ; 2 for wrong options.\n",
                        g_get_prgname (), g_get_prgname ());
 
   g_option_context_set_description (context, description);
@@ -204,7 +205,7 @@ options_parse (Options *self,
     }
   if (argc > 1)
     {
-      g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: there are options alone, no other words",
+      g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_FAILED, "%s: only options are allowed",
                    argv[1]);
       return FALSE;
     }

@@ -21,7 +21,7 @@ typedef struct
 
 void options_init (Options *self);
 void options_clear (Options *self);
-/* Reads and checks it; FALSE with an error for whoever typed it. */
+/* Reads and checks it; FALSE with an error for the user. */
 gboolean options_parse (Options *self,
                         int argc,
                         char **argv,

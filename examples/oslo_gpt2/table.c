@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Prints the memory of all ranks, one way after the other. */
 #include "table.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The text that the model reads: one token a byte. */
 #include "text.h"
 
 static const char own[] =

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs a few steps of the model with some of OSLO's options, and measures this rank's memory. */
 #include "way.h"
 
 #include <string.h>

@@ -13,7 +13,7 @@ typedef struct
   gboolean partitioned, contiguous, host;
 } Way;
 
-/* Bytes, but for the last two. */
+/* All except the last two are bytes. */
 typedef enum
 {
   KEPT_ON_DEVICE, /* by the checkpoints when the forward pass ends */

@@ -191,12 +191,12 @@ def train_locked(ranks, options):
     everybody = [{"rank": i, **row, "communication": each}
                  for i, (row, each) in enumerate(zip(rows, gather_sent(ranks, sent)))]
     if ranks.rank == 0:
-        tell(everybody)
+        print_table(everybody)
         if options.report:
             write_report(options, model, store, everybody, first_step, losses, seconds)
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
+# -- printing ---------------------------------------------------------------------------------------------------------
 
 MEMORY = ("parameter_bytes_held", "optimizer_bytes_held", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
           "activation_bytes_peak", "workspace_bytes", "peak_bytes", "host_peak_bytes", "rss_peak_bytes")
@@ -225,7 +225,7 @@ def gather_sent(ranks, sent):
              for name, calls, n_bytes in zip(COLLECTIVES, row[::2], row[1::2]) if calls} for row in rows]
 
 
-def tell(everybody):
+def print_table(everybody):
     print("rank " + " ".join(f"{title:>11}" for title in COLUMNS))
     for row in everybody:
         print(f"{row['rank']:4} " + " ".join(f"{row[name] / MIB:11.2f}" for name in COLUMNS.values()))
@@ -275,33 +275,34 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser():
     parser = Parser(description="Trains a GPT on a text, on many ranks.", allow_abbrev=False,
-                    epilog="Each option has the default that stands in parentheses.")
+                    epilog="Defaults are in parentheses.")
     count, size = number(int, 1), number(float, 0)
 
-    def add(name, told, default=None, **how):
-        parser.add_argument(name, default=default, help=told + (f" ({default})" if default is not None else ""), **how)
+    def add(name, text, default=None, **how):
+        parser.add_argument(name, default=default, help=text + (f" ({default})" if default is not None else ""), **how)
 
     add("--data", "text to train on", nargs="+", required=True, metavar="FILE")
-    add("--layers", "transformer blocks", 4, type=count, metavar="N")
+    add("--layers", "number of transformer blocks", 4, type=count, metavar="N")
     add("--width", "size of a token's vector", 128, type=count, metavar="N")
-    add("--heads", "attention heads; they divide the width", 4, type=count, metavar="N")
-    add("--context", "tokens in a row", 256, type=count, metavar="N")
+    add("--heads", "attention heads; the number must divide the width", 4, type=count, metavar="N")
+    add("--context", "tokens in a row of text", 256, type=count, metavar="N")
     add("--dropout", "probability of dropout", 0.1, type=number(float, 0, 1), metavar="P")
-    add("--batch", "rows of text at a time, of all ranks together", 8, type=count, metavar="N")
-    add("--accumulate", "batches that make one step", 1, type=count, metavar="N")
-    add("--steps", "optimizer steps in all, resumed ones included", 100, type=number(int, 0), metavar="N")
+    add("--batch", "rows of text in a batch, of all ranks together", 8, type=count, metavar="N")
+    add("--accumulate", "batches whose gradients make one step", 1, type=count, metavar="N")
+    add("--steps", "optimizer steps in all, including resumed ones", 100, type=number(int, 0), metavar="N")
     add("--lr", "learning rate of AdamW", 3e-4, type=size, metavar="X")
-    add("--clip", "largest norm of the gradients; 0: any", 0.0, type=size, metavar="X")
-    add("--seed", "of weights, batches and dropout", 1, type=number(int, 0), metavar="N")
-    add("--ranks", "how many, as threads; without it what mpirun says", type=count, metavar="N")
-    add("--shard", "what each rank holds: its part; all; its part among --shard-size ranks", "full",
+    add("--clip", "clip the norm of the gradients to X; 0: don't clip", 0.0, type=size, metavar="X")
+    add("--seed", "seed of weights, batches and dropout", 1, type=number(int, 0), metavar="N")
+    add("--ranks", "number of ranks that are threads; otherwise mpirun sets it", type=count, metavar="N")
+    add("--shard", "how the model is sharded: over all ranks; not at all; over --shard-size ranks", "full",
         choices=("full", "none", "hybrid"))
     add("--shard-size", "ranks that share one model with --shard hybrid", type=count, metavar="N")
-    add("--checkpoint", "what blocks forget and recompute", "none", choices=("none", "selective", "full"))
-    add("--store", "where what they keep waits for the backward", "keep", choices=("keep", "host", "disk"))
-    add("--resume", "keep the state of the training there; go on, with its options, if it has one", metavar="DIR")
-    add("--save-every", "steps between two saved states; the end saves one, too", 500, type=count, metavar="N")
-    add("--report", "write losses, times, memory and communication there, as JSON", metavar="FILE")
+    add("--checkpoint", "activation checkpointing per block", "none", choices=("none", "selective", "full"))
+    add("--store", "where the inputs of checkpointed blocks wait for backward", "keep",
+        choices=("keep", "host", "disk"))
+    add("--resume", "save the state of the training in DIR; if DIR has one, resume it with its options", metavar="DIR")
+    add("--save-every", "save the state every N steps, and at the end", 500, type=count, metavar="N")
+    add("--report", "write losses, times, memory and communication to FILE, as JSON", metavar="FILE")
     parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     return parser
 

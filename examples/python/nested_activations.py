@@ -28,24 +28,24 @@ def is_part(module):
 # wrapped, wait ("host", "disk"), and what it shows.
 WAYS = [
     ("none", "", None,
-     "Nothing is wrapped. All that backward needs is kept; there are no inputs of wrapped modules."),
+     "Nothing is wrapped. All that backward needs is saved."),
     ("blocks", "blocks", None,
-     "Each block keeps its input (outer) and lets go what it makes (inner); backward runs it again, one at a time."),
+     "Each block saves its input (outer) and frees what it computes (inner); backward recomputes one block at a time."),
     ("model", "model", None,
-     "The model keeps its input alone. Its one recompute brings all of it back at once: at most as much as without."),
+     "The model saves only its input. Its one recompute brings everything back at once: the peak is that of none."),
     ("blocks in model", "blocks model", None,
-     "The model's recompute brings the blocks' inputs back, and each block's own recompute its inside: least kept, "
-     "most run."),
+     "The model's recompute makes the blocks' inputs again, and each block's recompute its inner activations: least "
+     "saved, most recomputed."),
     ("parts in blocks", "parts blocks", None,
-     "While a block is run again, attention and MLP keep their inputs alone: less at most than with blocks."),
+     "While a block is recomputed, attention and MLP save only their inputs: the peak is lower than with blocks."),
     ("blocks, host", "blocks", "host",
-     "Inputs go to host memory; backward has the one that it needs on the device, and the next one on its way."),
+     "Inputs go to host memory; the device holds the one that backward needs and the one that is fetched ahead."),
     ("blocks, disk", "blocks", "disk",
-     "Inputs go to a file: what wrappers let go and what the store takes add up, and nothing is left in between."),
+     "Inputs go to a file: wrappers free the inner activations, the store takes the outer ones, and nothing is left."),
     ("blocks in model, disk", "blocks model", "disk",
-     "One input goes to the file. The blocks hand theirs to the model, which makes them again: they stay in memory."),
+     "One input goes to the file. The model's recompute makes the blocks' inputs again, and they stay in memory."),
     ("parts in blocks, disk", "parts blocks", "disk",
-     "Nothing is left in memory after forward, and at most one part's inside comes back with its block's inputs."),
+     "Nothing is left in memory after forward, and at most one part's activations return with its block's inputs."),
 ]
 
 
@@ -126,8 +126,8 @@ def find_difference(expected, gradients):
 def show(options):
     print(f"{options.blocks} transformer blocks of width {options.width}, {options.batch} x {options.tokens} tokens, "
           f"on {options.device}; an input has {options.batch * options.tokens * options.width * 4} bytes")
-    print("Bytes kept from forward to backward, most bytes at a time in the step besides parameters and gradients,\n"
-          "forwards with those run again\n")
+    print("Bytes saved from forward to backward, the step's peak of bytes besides parameters and gradients, and\n"
+          "forwards, recomputes included\n")
     print(f"{'wrapped':<22}{'inner':>12}{'outer':>12}{'in store':>12}{'at most':>12}{'blocks':>8}{'parts':>7}")
     expected = None  # the gradients of the first row
     for name, what, where, _ in WAYS:
@@ -167,17 +167,19 @@ class Parser(argparse.ArgumentParser):
 
 def parse(words):
     parser = Parser(allow_abbrev=False, description="Shows what nested checkpoint wrappers "
-                    "and a store leave in memory. Exit status: 0; 1 for a failure or other gradients; 2 for options "
-                    "that make no sense.")
-    parser.add_argument("--blocks", type=at_least(1), default=4, metavar="N", help="transformer blocks (4)")
+                    "and a store leave in memory. Exit status: 0; 1 for a failure or gradients that "
+                    "differ; 2 for wrong options.")
+    parser.add_argument("--blocks", type=at_least(1), default=4, metavar="N", help="number of transformer blocks (4)")
     parser.add_argument("--width", type=at_least(1), default=64, metavar="N", help="size of a token's vector (64)")
-    parser.add_argument("--heads", type=at_least(1), default=4, metavar="N", help="heads; they divide the width (4)")
+    parser.add_argument("--heads", type=at_least(1), default=4, metavar="N",
+                        help="attention heads; the number must divide the width (4)")
     parser.add_argument("--batch", type=at_least(1), default=4, metavar="N", help="rows of tokens (4)")
     parser.add_argument("--tokens", type=at_least(1), default=64, metavar="N", help="tokens in a row (64)")
     parser.add_argument("--dropout", type=probability, default=0.1, metavar="P", help="probability of dropout (0.1)")
     parser.add_argument("--device", default="sim", metavar="NAME",
-                        help=f"where it is measured: {', '.join(Ebb.list_device_kinds())} (sim)")
-    parser.add_argument("--folder", metavar="DIR", help="where the disk store has its file (the system's)")
+                        help=f"device to measure on: {', '.join(Ebb.list_device_kinds())} (sim)")
+    parser.add_argument("--folder", metavar="DIR",
+                        help="folder of the disk store's file (the system's temporary folder)")
     parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     return parser.parse_args(words)
 

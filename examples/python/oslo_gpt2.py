@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """OSLO's tutorial on activation checkpointing: a GPT-2 on tensor ranks, whose checkpointed activations are partitioned
-over the ranks, laid out in contiguous memory and kept on the host, one after the other.
+over the ranks, laid out in contiguous memory and offloaded to the host, one after the other.
 
     oslo_gpt2.py --help
     oslo_gpt2.py --ranks 4 --layers 4 --width 64 --heads 4           ranks are threads of this process
@@ -109,7 +109,7 @@ def gather(group, row):
     return list(struct.iter_unpack(f"{n}d", struct.pack(f"{len(got)}q", *got)))
 
 
-def tell(name, rows):
+def print_rows(name, rows):
     for rank, (*figures, seconds, loss) in enumerate(rows):
         print(f"{'' if rank else name:18} {rank:4} " + " ".join(f"{figure / MIB:11.2f}" for figure in figures)
               + f" {seconds:8.2f}  {loss:.6f}", flush=True)
@@ -127,12 +127,12 @@ def run_rank(group, options):
     for name, switches in WAYS.items():
         table[name] = gather(group, run(group, options, text, switches))
         if group.rank == 0:
-            tell(name, table[name])
+            print_rows(name, table[name])
     losses = {row[-1] for rows in table.values() for row in rows}
     if len(losses) > 1:
         raise ValueError(f"the losses are not equal: {sorted(losses)}")
     if group.rank == 0:
-        tell_end(table)
+        print_end(table)
 
 
 def compare(before, after):
@@ -141,7 +141,7 @@ def compare(before, after):
     return f"1/{before / after:.2f}" if after else "none"
 
 
-def tell_end(table):
+def print_end(table):
     first = [max(column) for column in zip(*table["plain"])]
     print("\nOf what the first row has:")
     for name, rows in list(table.items())[1:]:
@@ -226,24 +226,25 @@ def read_text(options):
 
 def read_options(words):
     parser = Parser(description=__doc__.split("\n\n", maxsplit=1)[0], allow_abbrev=False,
-                    epilog="Each option has the default that stands in parentheses.")
-    parser.add_argument("--preset", default="gpt2", choices=Ebb.GptConfig.get_preset_names(), help="(gpt2)")
-    for name, told in (("layers", "transformer blocks"), ("width", "size of a token's vector"),
-                       ("heads", "attention heads; they divide the width, and the ranks them")):
-        parser.add_argument(f"--{name}", type=count, metavar="N", help=f"{told} (the preset's)")
-    for name, default, told in (("batch", 16, "rows of text at a time"), ("sequence", 128, "tokens in a row"),
-                                ("steps", 1, "after one of a single row of text; the last is measured"),
-                                ("seed", 1, "of all random numbers")):
-        parser.add_argument(f"--{name}", type=count, metavar="N", default=default, help=f"{told} ({default})")
+                    epilog="Defaults are in parentheses.")
+    parser.add_argument("--preset", default="gpt2", choices=Ebb.GptConfig.get_preset_names(),
+                        help="size of the model (gpt2)")
+    for name, text in (("layers", "number of transformer blocks"), ("width", "size of a token's vector"),
+                       ("heads", "attention heads; the number must divide the width, and the ranks must divide it")):
+        parser.add_argument(f"--{name}", type=count, metavar="N", help=f"{text} (the preset's)")
+    for name, default, text in (("batch", 16, "rows of text in a batch"), ("sequence", 128, "tokens in a row of text"),
+                                ("steps", 1, "steps, after one with a single row of text; the last is measured"),
+                                ("seed", 1, "seed of all random numbers")):
+        parser.add_argument(f"--{name}", type=count, metavar="N", default=default, help=f"{text} ({default})")
     parser.add_argument("--prefetch", type=int, choices=range(9), default=1, metavar="N",
-                        help="blocks ahead of backward whose inputs are gathered and brought back (1)")
+                        help="gather and fetch the inputs of blocks this many blocks ahead of backward (1)")
     parser.add_argument("--lr", type=number, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
     parser.add_argument("--dropout", type=number, default=0.1, help="probability of dropout (0.1)", metavar="P")
-    parser.add_argument("--data", help="text to train on, taken byte by byte (a few lines)", metavar="FILE")
+    parser.add_argument("--data", help="text to train on, read byte by byte (a few lines)", metavar="FILE")
     parser.add_argument("--device", default="sim", metavar="NAME",
-                        help=f"where tensors live: {', '.join(Ebb.list_device_kinds())} (sim)")
+                        help=f"device to train on: {', '.join(Ebb.list_device_kinds())} (sim)")
     parser.add_argument("--ranks", type=count, metavar="N",
-                        help="that share the model, as threads (4); under mpirun its processes do")
+                        help="number of threads that share the model (4); under mpirun its processes share it")
     parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     options = parser.parse_args(words)
     check(parser, options, count_launched())

@@ -8,7 +8,7 @@ static const Program program = {
   .epilogue =
       "Examples: PROGRAM --data book.txt --checkpoint full --save book.safetensors\n"
       "          PROGRAM --load book.safetensors --sample 400\n"
-      "Ctrl-C ends after the step that runs, saves what is to be saved, and exits with 130; pressed again, at once.\n",
+      "Ctrl-C finishes the current step, saves, and exits with 130. A second Ctrl-C exits at once.\n",
 };
 
 int

@@ -155,7 +155,7 @@ class Telling(SimTest):
         least = 3 * (2 * LAYERS - 1) * INPUT_BYTES / 20e6
         for store in "host", "contiguous+host":
             line = self.tell(store, bandwidth="20M")
-            moving = re.search(r"for ([0-9.]+) s in all, of which computing waited ([0-9.]+) s: (\d+) %", line)
+            moving = re.search(r"for ([0-9.]+) s in all, of which compute waited ([0-9.]+) s: (\d+) %", line)
             self.assertIsNotNone(moving, line)
             self.assertGreaterEqual(float(moving[1]), least - 0.001)
             self.assertAlmostEqual(float(moving[3]) / 100, max(0, 1 - float(moving[2]) / float(moving[1])), delta=0.02)
