@@ -94,11 +94,11 @@ rank_options_add_tensor_group (RankOptions *self,
     { "sequence-parallel", 0, 0, G_OPTION_ARG_NONE, &self->sequence_parallel,
       "Tensor ranks also share norms, dropout and the residual stream, by tokens (no)", NULL },
     { "no-sequence-parallel", 0, G_OPTION_FLAG_REVERSE, G_OPTION_ARG_NONE, &self->sequence_parallel,
-      "Turns off --sequence-parallel for a resumed run that had it", NULL },
+      "Turn off --sequence-parallel for a resumed run that had it", NULL },
     { "partition", 0, 0, G_OPTION_ARG_NONE, &self->partition,
       "With --checkpoint full each tensor rank keeps its part of the blocks' inputs, in the --store (no)", NULL },
     { "no-partition", 0, G_OPTION_FLAG_REVERSE, G_OPTION_ARG_NONE, &self->partition,
-      "Turns off --partition for a resumed run that had it", NULL },
+      "Turn off --partition for a resumed run that had it", NULL },
     { NULL }
   };
   GOptionGroup *group = g_option_group_new ("tensor", "Tensor ranks:", "", NULL, NULL);

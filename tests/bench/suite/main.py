@@ -22,22 +22,23 @@ def parse(words):
     long_names = [row.name for row in rows.LONG_ROWS]
     parser = argparse.ArgumentParser(
         prog="scripts/bench", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Measures Ebb beside PyTorch, in turn in one run, and prints the tables of docs/benchmarks.md.",
+        description="Compares Ebb with PyTorch, in turn in one run, and prints the tables of docs/benchmarks.md.",
         epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. With --only alone: {', '.join(long_names)}.\n"
-        "The beginning of a name stands for all that have it.\n"
-        "PyTorch is that of scripts/peer-venv; without it Ebb is measured alone. Close other programs first.")
-    parser.add_argument("--quick", action="store_true", help="small models and few steps: shows that both sides run")
-    parser.add_argument("--only", type=lambda text: text.split(","), metavar="ROW,...", help="these rows alone")
-    parser.add_argument("--no-torch", action="store_true", help="measure Ebb alone")
+        "The beginning of a name selects all names that begin with it.\n"
+        "scripts/peer-venv installs PyTorch; without it only Ebb is measured. Close other programs first.")
+    parser.add_argument("--quick", action="store_true", help="small models and few steps, to see that both sides run")
+    parser.add_argument("--only", type=lambda text: text.split(","), metavar="ROW,...", help="measure only these rows")
+    parser.add_argument("--no-torch", action="store_true", help="measure only Ebb")
     parser.add_argument("--json", metavar="FILE",
                         help="write all raw figures as one JSON object; -: print it, not the tables")
     parser.add_argument("--write", action="store_true",
                         help="write docs/figures/benchmarks.json, the figures, and docs/benchmarks.md's generated part")
     parser.add_argument("--from", dest="source", metavar="FILE",
                         help="show (and --write) the figures of an earlier run's --json instead of measuring")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed or a row failed")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--build", metavar="FOLDER", help="take the programs from here, and build nothing")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed or a row fails")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N",
+                        help="threads of each program (all processors)")
+    parser.add_argument("--build", metavar="FOLDER", help="use the programs in FOLDER and build nothing")
     options = parser.parse_args(words)
     options.words = words
     options.builds = options.build is None
