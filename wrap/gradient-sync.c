@@ -1,31 +1,33 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/gradient-sync.h"
 
+/* Switches the reduction of gradients over ranks off for the backward passes of a thread. */
+
 #define INNERMOST G_GUINT64_CONSTANT (1)
 
-/* One bit for each push, the innermost lowest, TRUE where gradients are left as they are. */
-static __thread guint64 left_alone __attribute__ ((tls_model ("initial-exec")));
+/* One bit for each push, the innermost lowest; set where gradients are not reduced. */
+static __thread guint64 disabled __attribute__ ((tls_model ("initial-exec")));
 static __thread guint depth __attribute__ ((tls_model ("initial-exec")));
 
 /**
  * ebb_push_gradient_sync:
- * @sync: whether backward passes bring the gradients of ranks together
+ * @sync: whether backward passes reduce gradients over ranks
  *
- * Says whether backward passes of this thread reduce the gradients of modules that are replicated or sharded over ranks
- * (see ebb_replicate() and ebb_fully_shard()), until ebb_pop_gradient_sync(); pushes nest, 64 deep at most. What counts
- * is the mode of the backward pass, not that of the forward.
+ * Sets whether backward passes of this thread reduce the gradients of modules that are replicated or sharded over ranks
+ * (see ebb_replicate() and ebb_fully_shard()), until ebb_pop_gradient_sync(); pushes nest, 64 deep at most. The mode of
+ * the backward pass counts, not that of the forward.
  *
- * Passes without it add up this rank's gradients alone, and the next pass with it, or ebb_optimizer_step(), reduces the
- * sum: gradients are accumulated over several passes for the price of one reduction. Sharded modules that don't reshard
- * after forward (see #EbbFullyShardOptions:reshard-after-forward) stay gathered between passes without it, unless a
- * shard was changed meanwhile. All ranks do the same.
+ * Passes without sync accumulate this rank's gradients alone. The next pass with sync, or ebb_optimizer_step(), reduces
+ * the sum, so several passes cost one reduction. Sharded modules that don't reshard after forward (see
+ * #EbbFullyShardOptions:reshard-after-forward) stay unsharded between passes without sync, unless a shard has changed
+ * meanwhile. All ranks must set the same.
  */
 void
 ebb_push_gradient_sync (gboolean sync)
 {
   g_return_if_fail (depth < 64);
 
-  left_alone = left_alone << 1 | (sync ? 0 : INNERMOST);
+  disabled = disabled << 1 | (sync ? 0 : INNERMOST);
   depth++;
 }
 
@@ -39,17 +41,17 @@ ebb_pop_gradient_sync (void)
 {
   g_return_if_fail (depth > 0);
 
-  left_alone >>= 1;
+  disabled >>= 1;
   depth--;
 }
 
 /**
  * ebb_is_gradient_sync_enabled:
  *
- * Returns: whether backward passes of this thread reduce gradients over ranks now; %TRUE unless told otherwise
+ * Returns: whether backward passes of this thread reduce gradients over ranks now; %TRUE by default
  */
 gboolean
 ebb_is_gradient_sync_enabled (void)
 {
-  return (left_alone & INNERMOST) == 0;
+  return (disabled & INNERMOST) == 0;
 }

@@ -8,7 +8,7 @@
 #include "tensor/profile/profiler-private.h"
 #include "wrap/shard/replicate-private.h"
 
-/* What is reduced at once, and when. */
+/* Puts the parameters of a replicated module into buckets, and reduces the gradients of each bucket at once. */
 
 static EbbReplicaBucket *
 get_bucket (EbbReplica *self,
@@ -33,20 +33,6 @@ ebb_replica_entry_is_local (const EbbReplicaEntry *entry)
 }
 
 /* -- making buckets ------------------------------------------------------------------------------------------------ */
-
-void
-ebb_replica_clear_buckets (EbbReplica *self)
-{
-  for (guint i = 0; i < self->buckets->len; i++)
-    {
-      EbbReplicaBucket *bucket = get_bucket (self, i);
-
-      g_array_unref (bucket->members);
-      g_clear_pointer (&bucket->work, ebb_work_unref);
-      g_clear_pointer (&bucket->flags, ebb_tensor_unref);
-    }
-  g_array_set_size (self->buckets, 0);
-}
 
 static gboolean
 is_up_to_date (EbbReplica *self)
@@ -123,27 +109,21 @@ ebb_replica_update_buckets (EbbReplica *self)
 
 /* -- beginning ----------------------------------------------------------------------------------------------------- */
 
-static void
-set_aside (EbbReplicaEntry *entry)
-{
-  EbbTensor *parameter = entry->parameter;
-
-  if (parameter->grad != NULL && entry->aside == NULL)
-    entry->aside = g_steal_pointer (&parameter->grad);
-  g_clear_pointer (&parameter->grad, ebb_tensor_unref);
-  entry->is_reduced = FALSE;
-}
-
-/* Zeros, where this rank has nothing and another may have. */
+/* Stashes the gradient, unless one is stashed already, and puts zeros in its place: another rank may have one. */
 static gboolean
 pad (EbbReplicaEntry *entry,
      GError **error)
 {
-  set_aside (entry);
-  entry->parameter->grad = ebb_tensor_new_zeros_like (entry->parameter, error);
-  if (entry->parameter->grad == NULL)
+  EbbTensor *parameter = entry->parameter;
+
+  if (entry->stashed_grad == NULL)
+    entry->stashed_grad = g_steal_pointer (&parameter->grad);
+  g_clear_pointer (&parameter->grad, ebb_tensor_unref);
+  entry->is_reduced = FALSE;
+  parameter->grad = ebb_tensor_new_zeros_like (parameter, error);
+  if (parameter->grad == NULL)
     return FALSE;
-  ebb_storage_set_purpose (entry->parameter->grad->storage, EBB_PURPOSE_GRADIENT);
+  ebb_storage_set_purpose (parameter->grad->storage, EBB_PURPOSE_GRADIENT);
   entry->is_padded = TRUE;
   return TRUE;
 }
@@ -217,10 +197,10 @@ collect_parts (EbbReplica *self,
   return TRUE;
 }
 
-/* Gradients are what they were, and zeros in the place of none are gone. */
+/* Takes the bucket out of flight, and drops the zeros that stood for missing gradients. */
 static void
-land (EbbReplica *self,
-      EbbReplicaBucket *bucket)
+take_back (EbbReplica *self,
+           EbbReplicaBucket *bucket)
 {
   g_clear_pointer (&bucket->flags, ebb_tensor_unref);
   for (guint i = 0; i < bucket->members->len; i++)
@@ -245,7 +225,7 @@ ebb_replica_begin_bucket (EbbReplica *self,
 
   if (!collect_parts (self, bucket, parts, &n_parts, error))
     {
-      land (self, bucket);
+      take_back (self, bucket);
       return FALSE;
     }
   if (n_parts == 0)
@@ -255,7 +235,7 @@ ebb_replica_begin_bucket (EbbReplica *self,
                                           purpose, error);
   if (bucket->work == NULL)
     {
-      land (self, bucket);
+      take_back (self, bucket);
       return FALSE;
     }
   self->n_reductions++;
@@ -273,27 +253,27 @@ ebb_replica_begin_bucket (EbbReplica *self,
 /* -- finishing ----------------------------------------------------------------------------------------------------- */
 
 static gboolean
-add_aside (EbbReplicaEntry *entry,
-           GError **error)
+add_stashed (EbbReplicaEntry *entry,
+             GError **error)
 {
   EbbTensor *parameter = entry->parameter;
   gboolean ok = TRUE;
 
-  if (entry->aside == NULL)
+  if (entry->stashed_grad == NULL)
     return TRUE;
   if (parameter->grad == NULL)
     {
-      parameter->grad = g_steal_pointer (&entry->aside);
+      parameter->grad = g_steal_pointer (&entry->stashed_grad);
       return TRUE;
     }
   ebb_push_grad_enabled (FALSE);
-  ok = ebb_tensor_add_scaled (parameter->grad, entry->aside, 1, error);
+  ok = ebb_tensor_add_scaled (parameter->grad, entry->stashed_grad, 1, error);
   ebb_pop_grad_enabled ();
-  g_clear_pointer (&entry->aside, ebb_tensor_unref);
+  g_clear_pointer (&entry->stashed_grad, ebb_tensor_unref);
   return ok;
 }
 
-/* Zeros that all ranks have in the place of none are no gradient. */
+/* A parameter of which all ranks gave zeros for a missing gradient gets none. */
 static gboolean
 drop_unused (EbbReplica *self,
              EbbReplicaBucket *bucket,
@@ -347,7 +327,7 @@ ebb_replica_finish_bucket (EbbReplica *self,
   ok = await_work (self, bucket, error) && drop_unused (self, bucket, error);
   for (guint i = 0; i < bucket->members->len; i++)
     reduced[i] = get_member (self, bucket, i)->in_flight;
-  land (self, bucket);
+  take_back (self, bucket);
   for (guint i = 0; ok && i < bucket->members->len; i++)
     {
       EbbReplicaEntry *entry = get_member (self, bucket, i);
@@ -355,8 +335,8 @@ ebb_replica_finish_bucket (EbbReplica *self,
       if (!reduced[i])
         continue;
       entry->is_reduced = TRUE;
-      /* Where a graph still uses the parameter, it may not be changed. */
-      ok = add_aside (entry, error)
+      /* A parameter that a graph still uses may not be changed. */
+      ok = add_stashed (entry, error)
            && (!notify || __atomic_load_n (&entry->parameter->n_uses, __ATOMIC_RELAXED) != 0
                || ebb_leaf_notify (entry->parameter, error));
     }
@@ -385,8 +365,8 @@ has_hook (EbbReplica *self,
   return FALSE;
 }
 
-/* What is done is finished at once. Where an optimizer waits for gradients to drop them, no more than two buckets are
- * in flight. */
+/* Finishes the buckets whose reduction is done. If an optimizer that steps in backward waits for gradients to drop
+ * them, at most two buckets stay in flight. */
 static gboolean
 finish_early (EbbReplica *self,
               GError **error)
@@ -436,7 +416,7 @@ any_local (EbbReplica *self)
   return FALSE;
 }
 
-/* What has no gradient, though no graph is left that could give it one. */
+/* Fails if a parameter has no gradient and no graph is left that could give it one. */
 static gboolean
 check_unused (EbbReplica *self,
               GError **error)
@@ -481,7 +461,7 @@ ebb_replica_end_sweep (EbbReplica *self,
     {
       for (; ok && self->next < self->buckets->len; self->next++)
         ok = ebb_replica_begin_bucket (self, self->next, error);
-      /* All are waited for, whatever has failed: what is in flight is written to. */
+      /* Even after a failure all are waited for: reductions in flight write to the gradients. */
       for (guint i = 0; i < self->buckets->len; i++)
         if (!ebb_replica_finish_bucket (self, i, in_backward && ok, ok ? error : NULL))
           ok = FALSE;
@@ -490,4 +470,18 @@ ebb_replica_end_sweep (EbbReplica *self,
   while (ok && any_local (self));
   ebb_replica_close_sweep (self);
   return ok;
+}
+
+void
+ebb_replica_clear_buckets (EbbReplica *self)
+{
+  for (guint i = 0; i < self->buckets->len; i++)
+    {
+      EbbReplicaBucket *bucket = get_bucket (self, i);
+
+      g_array_unref (bucket->members);
+      g_clear_pointer (&bucket->work, ebb_work_unref);
+      g_clear_pointer (&bucket->flags, ebb_tensor_unref);
+    }
+  g_array_set_size (self->buckets, 0);
 }

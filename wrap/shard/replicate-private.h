@@ -5,16 +5,16 @@
 #include "tensor/autograd/parameter-owner-private.h"
 #include "wrap/shard/replicate-options.h"
 
-/* The owner of a replicated module's parameters. A parameter's gradient is, in turn:
+/* The owner of a replicated module's parameters. The gradient of a parameter is in one of these states, in turn:
  *
- *   local      this rank's sum since the last reduction: there is one, and it is neither of the following
+ *   local      this rank's sum since the last reduction
  *   in flight  its bucket is being reduced, in place
- *   reduced    the same on all ranks. Before more is added it is put aside, so that what is reduced already is not
- *              averaged again, and it is added to the next sum when that is reduced
+ *   reduced    the same on all ranks; before more is added it is stashed, so that it is not averaged again, and it is
+ *              added to the next sum when that is reduced
  *
- * A sweep begins all buckets once, always in the same order, so that ranks stay in step whatever order their gradients
- * come in. It begins with the first gradient that is complete and ends when the pass does, unless graphs are alive
- * that will add to gradients still: then it goes on in the next pass, or the optimizer ends it. */
+ * A sweep begins the reduction of all buckets, always in the same order, so ranks stay in step whatever the order of
+ * their gradients. It begins with the first complete gradient and ends with the pass, unless live graphs will add to
+ * gradients: then it continues in the next pass, or the optimizer ends it. */
 
 G_BEGIN_DECLS
 
@@ -24,16 +24,16 @@ typedef struct
 {
   char *name;
   EbbTensor *parameter;
-  EbbTensor *aside; /* NULL: nothing */
-  guint bucket;     /* EBB_REPLICA_NO_BUCKET: frozen */
-  /* of the parameter, when buckets were made */
+  EbbTensor *stashed_grad; /* NULL: none */
+  guint bucket;            /* EBB_REPLICA_NO_BUCKET: frozen */
+  /* of the parameter when the buckets were made */
   EbbDType dtype;
   EbbDevice *device;
   guint is_trainable : 1;
 
   guint is_reduced : 1;
   guint in_flight : 1;
-  guint is_ready : 1;  /* nothing will be added to its gradient any more; in a sweep */
+  guint is_ready : 1;  /* its gradient is complete; in a sweep */
   guint was_begun : 1; /* in this sweep */
   guint is_padded : 1; /* in flight as zeros, since this rank has no gradient */
 } EbbReplicaEntry;
@@ -60,7 +60,7 @@ typedef struct
   gboolean is_open;     /* a sweep has begun */
   guint next;           /* bucket of it */
   gboolean is_awaiting; /* the end of the pass */
-  gboolean is_detached; /* the module is gone */
+  gboolean is_detached; /* the module was freed or unwrapped */
   /* for the report */
   guint64 n_sweeps, n_reductions, n_bytes;
   double seconds; /* waited */
@@ -68,18 +68,18 @@ typedef struct
 
 EbbReplica *ebb_replica_ref (EbbReplica *self);
 void ebb_replica_unref (EbbReplica *self);
-/* A gradient is there that ranks have not reduced. */
+/* TRUE if there is a gradient that is neither reduced nor in flight. */
 gboolean ebb_replica_entry_is_local (const EbbReplicaEntry *entry);
 
 /* replicate-bucket.c */
 
-/* Makes buckets anew where parameters have been frozen, unfrozen or converted since. */
+/* Makes new buckets if parameters were frozen, unfrozen or converted since. */
 void ebb_replica_update_buckets (EbbReplica *self);
-/* Begins the reduction of what is local in the bucket; nothing if nothing is. */
+/* Begins the reduction of the local gradients in the bucket, if there are any. */
 gboolean ebb_replica_begin_bucket (EbbReplica *self,
                                    guint bucket,
                                    GError **error);
-/* Waits for a bucket that is in flight, and adds what was put aside. Leaves' hooks are told if @notify. */
+/* Waits for a bucket that is in flight, and adds the stashed gradients. Calls the leaves' hooks if @notify. */
 gboolean ebb_replica_finish_bucket (EbbReplica *self,
                                     guint bucket,
                                     gboolean notify,
@@ -87,7 +87,7 @@ gboolean ebb_replica_finish_bucket (EbbReplica *self,
 /* Begins the buckets of the sweep that are complete. */
 gboolean ebb_replica_begin_ready (EbbReplica *self,
                                   GError **error);
-/* Ends the sweep: all that is local is reduced. */
+/* Reduces all local gradients and ends the sweep. */
 gboolean ebb_replica_end_sweep (EbbReplica *self,
                                 gboolean in_backward,
                                 GError **error);

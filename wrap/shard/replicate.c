@@ -10,6 +10,14 @@
 #include "dist/agree-private.h"
 #include "wrap/shard/replicate-private.h"
 
+/* Makes a module replicated: an owner of its parameters sees when their gradients are complete, and has them reduced
+ * over the ranks. */
+
+static const EbbParameterOwnerFuncs owner_funcs;
+static void detach (gpointer data);
+
+/* -- making -------------------------------------------------------------------------------------------------------- */
+
 static GQuark
 replica_quark (void)
 {
@@ -22,215 +30,7 @@ find_replica (EbbModule *module)
   return g_object_get_qdata (G_OBJECT (module), replica_quark ());
 }
 
-/* -- keeping ------------------------------------------------------------------------------------------------------- */
-
-static EbbReplicaEntry *
-find_entry (EbbParameterOwner *owner,
-            EbbTensor *parameter)
-{
-  EbbReplica *self = (EbbReplica *) owner;
-
-  return &self->entries[GPOINTER_TO_UINT (g_hash_table_lookup (self->by_parameter, parameter))];
-}
-
-/* What was put aside and got no company. */
-static void
-put_back (EbbReplicaEntry *entry)
-{
-  if (entry->aside == NULL || entry->parameter->grad != NULL)
-    return;
-  entry->parameter->grad = g_steal_pointer (&entry->aside);
-  entry->is_reduced = TRUE;
-}
-
-static gboolean
-is_in_use (EbbReplica *self)
-{
-  for (guint i = 0; i < self->n_entries; i++)
-    if (self->entries[i].bucket != EBB_REPLICA_NO_BUCKET
-        && __atomic_load_n (&self->entries[i].parameter->n_uses, __ATOMIC_RELAXED) != 0)
-      return TRUE;
-  return FALSE;
-}
-
-static gboolean
-finish_all (EbbReplica *self,
-            gboolean notify,
-            GError **error)
-{
-  gboolean ok = TRUE;
-
-  for (guint i = 0; i < self->buckets->len; i++)
-    if (!ebb_replica_finish_bucket (self, i, notify && ok, ok ? error : NULL))
-      ok = FALSE;
-  return ok;
-}
-
-/* Without a place for an error the pass has failed: nothing more is begun, but what is in flight is written to and has
- * to be waited for. */
-static gboolean
-end_pass (gpointer data,
-          GError **error)
-{
-  EbbReplica *self = data;
-  gboolean ok = TRUE;
-
-  self->is_awaiting = FALSE;
-  if (error == NULL)
-    {
-      finish_all (self, FALSE, NULL);
-      ebb_replica_close_sweep (self);
-    }
-  else if (!self->is_detached)
-    {
-      for (guint i = 0; i < self->n_entries; i++)
-        put_back (&self->entries[i]);
-      if (self->is_open && ebb_is_gradient_sync_enabled ())
-        ok = is_in_use (self) ? finish_all (self, TRUE, error) : ebb_replica_end_sweep (self, TRUE, error);
-    }
-  ebb_replica_unref (self);
-  return ok;
-}
-
-static void
-await_end_of_pass (EbbReplica *self)
-{
-  if (self->is_awaiting)
-    return;
-  self->is_awaiting = TRUE;
-  ebb_backward_call_at_end (end_pass, ebb_replica_ref (self));
-}
-
-/* Ranks of a group of one have nothing to average twice. */
-static gboolean
-prepare (EbbParameterOwner *owner,
-         EbbTensor *parameter,
-         GError **error)
-{
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
-
-  if (entry->in_flight && !ebb_replica_finish_bucket (self, entry->bucket, TRUE, error))
-    return FALSE;
-  if (parameter->grad == NULL)
-    entry->is_reduced = FALSE;
-  if (!entry->is_reduced)
-    return TRUE;
-  entry->is_reduced = FALSE;
-  if (ebb_process_group_get_size (self->group) == 1)
-    return TRUE;
-  g_clear_pointer (&entry->aside, ebb_tensor_unref);
-  entry->aside = g_steal_pointer (&parameter->grad);
-  await_end_of_pass (self);
-  return TRUE;
-}
-
-static gboolean
-unused (EbbParameterOwner *owner,
-        EbbTensor *parameter,
-        GError **error)
-{
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
-
-  if (!ebb_is_gradient_sync_enabled ())
-    return TRUE;
-  if (!self->is_open)
-    ebb_replica_update_buckets (self);
-  if (!ebb_replica_entry_is_local (entry))
-    return TRUE;
-  self->is_open = TRUE;
-  entry->is_ready = TRUE;
-  await_end_of_pass (self);
-  return ebb_replica_begin_ready (self, error);
-}
-
-static gboolean
-finalize (EbbParameterOwner *owner,
-          EbbTensor *parameter,
-          GError **error)
-{
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
-
-  put_back (entry);
-  if (!self->is_open && !ebb_replica_entry_is_local (entry))
-    return TRUE;
-  return ebb_replica_end_sweep (self, FALSE, error);
-}
-
-static void
-drop_grads (EbbParameterOwner *owner,
-            EbbTensor *parameter)
-{
-  EbbReplica *self = (EbbReplica *) owner;
-  EbbReplicaEntry *entry = find_entry (owner, parameter);
-
-  if (entry->in_flight)
-    ebb_replica_finish_bucket (self, entry->bucket, FALSE, NULL);
-  g_clear_pointer (&entry->aside, ebb_tensor_unref);
-  entry->is_reduced = entry->is_ready = FALSE;
-  if (!self->is_open)
-    return;
-  for (guint i = 0; i < self->n_entries; i++)
-    if (self->entries[i].is_ready || self->entries[i].in_flight)
-      return;
-  ebb_replica_close_sweep (self);
-}
-
-static const EbbParameterOwnerFuncs owner_funcs = {
-  .prepare = prepare,
-  .unused = unused,
-  .finalize = finalize,
-  .drop_grads = drop_grads,
-};
-
-/* -- making -------------------------------------------------------------------------------------------------------- */
-
-EbbReplica *
-ebb_replica_ref (EbbReplica *self)
-{
-  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
-  return self;
-}
-
-void
-ebb_replica_unref (EbbReplica *self)
-{
-  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
-  ebb_replica_clear_buckets (self);
-  g_array_unref (self->buckets);
-  g_hash_table_unref (self->by_parameter);
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      g_free (self->entries[i].name);
-      g_clear_pointer (&self->entries[i].aside, ebb_tensor_unref);
-      ebb_tensor_unref (self->entries[i].parameter);
-    }
-  g_free (self->entries);
-  g_object_unref (self->group);
-  g_free (self);
-}
-
-/* The module is gone or unwrapped. Parameters may live on. */
-static void
-detach (gpointer data)
-{
-  EbbReplica *self = data;
-
-  self->is_detached = TRUE;
-  finish_all (self, FALSE, NULL);
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      put_back (&self->entries[i]);
-      if (self->entries[i].parameter->owner == &self->base)
-        self->entries[i].parameter->owner = NULL;
-    }
-  ebb_replica_unref (self);
-}
-
-/* In reverse order, each parameter once, by its first name. */
+/* The entries are the parameters in reverse order, each once, by its first name. */
 static EbbReplica *
 replica_new (EbbModule *module,
              EbbProcessGroup *group,
@@ -300,9 +100,7 @@ check_parameters (EbbModule *module,
   return TRUE;
 }
 
-/* -- beginning with the same --------------------------------------------------------------------------------------- */
-
-/* On all ranks, or on none: where one can't, for @failure, nobody waits for it. */
+/* Succeeds on all ranks or on none: a rank that can't be replicated tells the others its @failure. */
 static gboolean
 begin_with_the_same (EbbModule *module,
                      EbbReplica *self,
@@ -334,32 +132,30 @@ begin_with_the_same (EbbModule *module,
                                              "the first values of the replicated module", error));
 }
 
-/* -- what users call ----------------------------------------------------------------------------------------------- */
-
 /**
  * ebb_replicate:
- * @module: a module, the same on all ranks but for the values
+ * @module: a module, the same on all ranks except for its values
  * @group: (nullable): the ranks that train it together; %NULL for ebb_process_group_get_default()
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Trains a module on several ranks, each with its own part of the data: every rank holds all parameters, begins with
- * those of rank 0 (buffers too), and has after each backward pass the mean of all ranks' gradients. Where each rank's
- * loss is the mean over as many examples, that is the gradient of the mean over all of them. Type, properties, names of
- * parameters and state dict stay what they were; optimizers need not know, and move the parameters of all ranks alike.
- * All ranks call this, and after it run the same passes and steps, as with every collective operation.
+ * Trains a module on several ranks, each with its own data: every rank holds all parameters, begins with those of rank
+ * 0 (buffers too), and has the mean of all ranks' gradients after each backward pass. If each rank's loss is the mean
+ * over the same number of examples, that is the gradient of the mean over all of them. The module's type, properties,
+ * parameter names and state dict don't change; optimizers update the parameters of all ranks alike without knowing of
+ * each other. All ranks call this together, and then run the same passes and steps.
  *
  * Gradients are reduced in buckets (#EbbReplicateOptions:bucket-bytes), each as soon as the pass has all of its
- * gradients, while the pass goes on (Li et al., "PyTorch Distributed: experiences on accelerating data parallel
- * training", 2020). Where a graph that uses the parameters is left, since several forwards came before the first
- * backward, or the pass retains its graph, the reduction waits for the last pass; what then is left is reduced by
- * ebb_optimizer_step(), as is what passes without ebb_push_gradient_sync() have added up.
+ * gradients, while the pass continues (Li et al., "PyTorch Distributed: experiences on accelerating data parallel
+ * training", 2020). While another graph uses the parameters, because several forwards came before the first backward or
+ * the pass retains its graph, the reduction waits for the last pass. ebb_optimizer_step() reduces the gradients that
+ * are still local then, and those that passes without sync (see ebb_push_gradient_sync()) have accumulated.
  *
  * A trainable parameter that gets no gradient is an error of the backward pass, which names all of them; or see
- * #EbbReplicateOptions:unused-parameters. Frozen parameters are left out. Parameters that are registered later are not
- * known here. Checkpoints may be on the module or inside, wrapped before or after: nothing is reduced in a recompute.
+ * #EbbReplicateOptions:unused-parameters. Frozen parameters are left out, and so are parameters that are registered
+ * later. Checkpoints may be on the module or inside, wrapped before or after: nothing is reduced in a recompute.
  *
- * The module is not kept alive; when it goes, so does what this has put on its parameters.
+ * The module is not kept alive; when it is freed, its parameters have no owner any more.
  *
  * Returns: (transfer full) (nullable): @module; %NULL with %EBB_ERROR_PROCESS_GROUP if the ranks' modules or options
  *   differ or one rank can't do this, which is found before anything is sent; with %EBB_ERROR_STATE if a parameter is
@@ -398,11 +194,13 @@ ebb_replicate (EbbModule *module,
   return g_object_ref (module);
 }
 
+/* -- asking -------------------------------------------------------------------------------------------------------- */
+
 /**
  * ebb_replicate_unwrap:
  * @module: a module
  *
- * Undoes ebb_replicate(): gradients stay as they are, and are those of this rank alone from now on.
+ * Undoes ebb_replicate(): gradients stay as they are, and are this rank's alone from now on.
  *
  * Returns: %FALSE if @module itself is not replicated
  */
@@ -462,8 +260,8 @@ show_size (guint64 n_bytes)
  * ebb_replicate_report:
  * @module: a module
  *
- * Says in some lines what is reduced, how often it was, and how long this rank has waited for it. How much it has sent
- * is known by the group: see ebb_process_group_get_n_bytes().
+ * Reports in a few lines what is reduced, how often it was, and how long this rank has waited for it. The group knows
+ * how much was sent: see ebb_process_group_get_n_bytes().
  *
  * Returns: (transfer full): the text; "" if @module is not replicated
  */
@@ -500,4 +298,212 @@ ebb_replicate_report (EbbModule *module)
                           ebb_process_group_get_backend (self->group), ebb_process_group_get_rank (self->group),
                           n_trainable, self->n_entries, in_pass, n_buckets, in_bucket, self->n_sweeps,
                           self->n_reductions, in_all, self->seconds);
+}
+
+/* -- the owner of the parameters ----------------------------------------------------------------------------------- */
+
+static EbbReplicaEntry *
+find_entry (EbbParameterOwner *owner,
+            EbbTensor *parameter)
+{
+  EbbReplica *self = (EbbReplica *) owner;
+
+  return &self->entries[GPOINTER_TO_UINT (g_hash_table_lookup (self->by_parameter, parameter))];
+}
+
+/* Restores a stashed gradient to which nothing was added. */
+static void
+restore_stashed (EbbReplicaEntry *entry)
+{
+  if (entry->stashed_grad == NULL || entry->parameter->grad != NULL)
+    return;
+  entry->parameter->grad = g_steal_pointer (&entry->stashed_grad);
+  entry->is_reduced = TRUE;
+}
+
+static gboolean
+is_in_use (EbbReplica *self)
+{
+  for (guint i = 0; i < self->n_entries; i++)
+    if (self->entries[i].bucket != EBB_REPLICA_NO_BUCKET
+        && __atomic_load_n (&self->entries[i].parameter->n_uses, __ATOMIC_RELAXED) != 0)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+finish_all (EbbReplica *self,
+            gboolean notify,
+            GError **error)
+{
+  gboolean ok = TRUE;
+
+  for (guint i = 0; i < self->buckets->len; i++)
+    if (!ebb_replica_finish_bucket (self, i, notify && ok, ok ? error : NULL))
+      ok = FALSE;
+  return ok;
+}
+
+/* error == NULL means that the pass has failed: starts nothing, but waits for reductions in flight, which write to the
+ * gradients. */
+static gboolean
+end_pass (gpointer data,
+          GError **error)
+{
+  EbbReplica *self = data;
+  gboolean ok = TRUE;
+
+  self->is_awaiting = FALSE;
+  if (error == NULL)
+    {
+      finish_all (self, FALSE, NULL);
+      ebb_replica_close_sweep (self);
+    }
+  else if (!self->is_detached)
+    {
+      for (guint i = 0; i < self->n_entries; i++)
+        restore_stashed (&self->entries[i]);
+      if (self->is_open && ebb_is_gradient_sync_enabled ())
+        ok = is_in_use (self) ? finish_all (self, TRUE, error) : ebb_replica_end_sweep (self, TRUE, error);
+    }
+  ebb_replica_unref (self);
+  return ok;
+}
+
+static void
+await_end_of_pass (EbbReplica *self)
+{
+  if (self->is_awaiting)
+    return;
+  self->is_awaiting = TRUE;
+  ebb_backward_call_at_end (end_pass, ebb_replica_ref (self));
+}
+
+/* Stashes a reduced gradient before more is added to it, unless the group has one rank. */
+static gboolean
+prepare (EbbParameterOwner *owner,
+         EbbTensor *parameter,
+         GError **error)
+{
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
+
+  if (entry->in_flight && !ebb_replica_finish_bucket (self, entry->bucket, TRUE, error))
+    return FALSE;
+  if (parameter->grad == NULL)
+    entry->is_reduced = FALSE;
+  if (!entry->is_reduced)
+    return TRUE;
+  entry->is_reduced = FALSE;
+  if (ebb_process_group_get_size (self->group) == 1)
+    return TRUE;
+  g_clear_pointer (&entry->stashed_grad, ebb_tensor_unref);
+  entry->stashed_grad = g_steal_pointer (&parameter->grad);
+  await_end_of_pass (self);
+  return TRUE;
+}
+
+static gboolean
+unused (EbbParameterOwner *owner,
+        EbbTensor *parameter,
+        GError **error)
+{
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
+
+  if (!ebb_is_gradient_sync_enabled ())
+    return TRUE;
+  if (!self->is_open)
+    ebb_replica_update_buckets (self);
+  if (!ebb_replica_entry_is_local (entry))
+    return TRUE;
+  self->is_open = TRUE;
+  entry->is_ready = TRUE;
+  await_end_of_pass (self);
+  return ebb_replica_begin_ready (self, error);
+}
+
+static gboolean
+finalize (EbbParameterOwner *owner,
+          EbbTensor *parameter,
+          GError **error)
+{
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
+
+  restore_stashed (entry);
+  if (!self->is_open && !ebb_replica_entry_is_local (entry))
+    return TRUE;
+  return ebb_replica_end_sweep (self, FALSE, error);
+}
+
+static void
+drop_grads (EbbParameterOwner *owner,
+            EbbTensor *parameter)
+{
+  EbbReplica *self = (EbbReplica *) owner;
+  EbbReplicaEntry *entry = find_entry (owner, parameter);
+
+  if (entry->in_flight)
+    ebb_replica_finish_bucket (self, entry->bucket, FALSE, NULL);
+  g_clear_pointer (&entry->stashed_grad, ebb_tensor_unref);
+  entry->is_reduced = entry->is_ready = FALSE;
+  if (!self->is_open)
+    return;
+  for (guint i = 0; i < self->n_entries; i++)
+    if (self->entries[i].is_ready || self->entries[i].in_flight)
+      return;
+  ebb_replica_close_sweep (self);
+}
+
+static const EbbParameterOwnerFuncs owner_funcs = {
+  .prepare = prepare,
+  .unused = unused,
+  .finalize = finalize,
+  .drop_grads = drop_grads,
+};
+
+/* -- freeing ------------------------------------------------------------------------------------------------------- */
+
+EbbReplica *
+ebb_replica_ref (EbbReplica *self)
+{
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  return self;
+}
+
+void
+ebb_replica_unref (EbbReplica *self)
+{
+  if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  ebb_replica_clear_buckets (self);
+  g_array_unref (self->buckets);
+  g_hash_table_unref (self->by_parameter);
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      g_free (self->entries[i].name);
+      g_clear_pointer (&self->entries[i].stashed_grad, ebb_tensor_unref);
+      ebb_tensor_unref (self->entries[i].parameter);
+    }
+  g_free (self->entries);
+  g_object_unref (self->group);
+  g_free (self);
+}
+
+/* The module is freed or unwrapped; its parameters may live on. */
+static void
+detach (gpointer data)
+{
+  EbbReplica *self = data;
+
+  self->is_detached = TRUE;
+  finish_all (self, FALSE, NULL);
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      restore_stashed (&self->entries[i]);
+      if (self->entries[i].parameter->owner == &self->base)
+        self->entries[i].parameter->owner = NULL;
+    }
+  ebb_replica_unref (self);
 }
