@@ -3,83 +3,145 @@
 
 #include "offload/activation-store.h"
 #include "offload/transfer/transfer-private.h"
+#include "tensor/autograd/handle-private.h"
 
 #include <pthread.h>
 
-/* For kinds of stores whose copies run beside computing. Such a store begins a transfer in put, has the original held
- * by ebb_activation_store_hold () as long as that may read it, and hands each transfer to
- * ebb_activation_store_count_transfer (). */
+/* What kinds of stores and the parts of their base class share.
+ *
+ * This happens to one saved tensor with a partitioned over a contiguous over a host store:
+ *
+ *  1. An op saves the tensor: pack of the partitioned store gets it and looks whether its memory is stored already.
+ *  2. If not, it makes a shared block for that memory and puts the bytes, as a tensor of one dimension, into itself.
+ *  3. The partitioned store copies this rank's shard into memory of its own and puts it into the contiguous store.
+ *  4. The contiguous store takes the next part of a buffer, which is a room reserved in the host store, and puts the
+ *     shard at that offset of the room.
+ *  5. The host store begins a copy to host memory on the device's copy queue and keeps the source in flight; the source
+ *     is freed at a fixed point, "in-flight" groups later, when computing was ordered after the copy.
+ *  6. So the packed handle holds a shared block, and that a chain of stored blocks, one for each store: the shard, the
+ *     part, the bytes in host memory. Each is a handle with {store, funcs, bytes}, counted by its store while it lives.
+ *  7. Backward unpacks the handle: the shared block asks the partitioned store, which asks the contiguous store, which
+ *     asks the host store, which copies the shard back; the ranks all_gather the full bytes, and the tensor's view is
+ *     laid on them.
+ *  8. That also prefetches the blocks that were put just before: their copies and gathers run while backward computes.
+ *  9. What was brought back is tied to its shared block, without a reference: another view of it finds the same memory.
+ * 10. The last handle that is dropped frees its stored blocks: the shard's bytes are given back, the part is free. */
 
 G_BEGIN_DECLS
 
-typedef struct _EbbBlock EbbBlock;
-typedef struct _EbbOriginal EbbOriginal;
+typedef struct _EbbStoredBlock EbbStoredBlock;
+typedef struct _EbbSharedBlock EbbSharedBlock;
+typedef struct _EbbInFlight EbbInFlight;
 typedef struct _EbbStoreFilter EbbStoreFilter;
 
-/* -- for kinds of stores ------------------------------------------------------------------------------------------- */
+/* -- stored blocks, for kinds of stores ---------------------------------------------------------------------------- */
 
-/* Keeps @block until @transfer, which reads it, no longer needs it: at a fixed point of the program computing is
- * ordered after the transfer and the block is let go. Packs between which this thread launched no kernel are one group;
- * the point is where the group "in-flight" later begins. NULL: there is nothing to keep, the copy was done at once. */
-EbbOriginal *ebb_activation_store_hold (EbbActivationStore *self,
+/* What one kind of store does with its stored blocks. */
+typedef struct
+{
+  gsize size; /* of the struct that begins with an EbbStoredBlock */
+  /* As those of EbbActivationStoreClass. @get: NULL for a reserved room. @prefetch and @clear may be NULL. */
+  EbbTensor *(*get) (EbbStoredBlock *self,
+                     GError **error);
+  void (*prefetch) (EbbStoredBlock *self);
+  void (*clear) (EbbStoredBlock *self);
+} EbbStoredBlockFuncs;
+
+/* The bytes of a block of memory in one store, or a room that is reserved there: what put, put_at and reserve return. A
+ * kind of store lets its own struct begin with it. */
+struct _EbbStoredBlock
+{
+  EbbHandle handle;
+  const EbbStoredBlockFuncs *funcs;
+  EbbActivationStore *store; /* with a reference */
+  guint64 birth;             /* of the storage that it was put from */
+  gsize n_bytes;             /* that count as held; 0 when put returns: all of the block */
+  gboolean is_counted;       /* put has succeeded */
+};
+
+/* A block with zeros behind the base, for put to return. */
+gpointer ebb_stored_block_new (const EbbStoredBlockFuncs *funcs,
+                               EbbActivationStore *store);
+/* Asks the store that @handle is of, where it is a stored block; else the tensor that it keeps. */
+EbbTensor *ebb_stored_block_get (EbbHandle *handle,
+                                 GError **error);
+void ebb_stored_block_prefetch (EbbHandle *handle);
+/* Puts @block into the fallback after @why; NULL with @error set to that if there is none, or if that is no reason. */
+EbbHandle *ebb_activation_store_put_instead (EbbActivationStore *self,
+                                             EbbTensor *block,
+                                             GError *why,
+                                             GError **error);
+
+/* -- sources in flight --------------------------------------------------------------------------------------------- */
+
+/* Keeps @block, the source of a copy, until @transfer, which reads it, no longer needs it: at a fixed point of the
+ * program computing is ordered after the transfer and the block is freed. Packs between which this thread launched no
+ * kernel are one group; the point is where the group "in-flight" later begins. NULL: there is nothing to keep, the copy
+ * was done at once. */
+EbbInFlight *ebb_activation_store_hold (EbbActivationStore *self,
                                         EbbTensor *block,
                                         EbbTransfer *transfer);
-/* The block, with a reference, if it is still held and was not changed since; NULL: it must be brought. @original may
- * be NULL. */
-EbbTensor *ebb_original_get (EbbOriginal *original);
-/* Whether ebb_original_get () would give the block. */
-gboolean ebb_original_is_held (EbbOriginal *original);
-/* With the handle that was put. NULL is fine. */
-void ebb_original_free (EbbOriginal *original);
+/* The block, with a reference, if it is still held and was not changed since; NULL: it must be brought. @source may be
+ * NULL. */
+EbbTensor *ebb_in_flight_get (EbbInFlight *source);
+/* Whether ebb_in_flight_get () would return the block. */
+gboolean ebb_in_flight_is_held (EbbInFlight *source);
+/* With the stored block. NULL is fine. */
+void ebb_in_flight_free (EbbInFlight *source);
 
 /* Adds what the transfer takes and what is waited for it to the counters, once it is done. */
 void ebb_activation_store_count_transfer (EbbActivationStore *self,
                                           EbbTransfer *transfer);
-/* Has computing come after @transfer, whose memory is about to be given back, where there is no way to tell a failure.
- */
-void ebb_activation_store_settle (EbbActivationStore *self,
-                                  EbbTransfer *transfer);
-/* Keeps what failed where there was no way to tell: the next put, get or synchronize of this store tells it. Takes
- * @error, which may be NULL. */
+/* Keeps a failure that could not be returned: the next put, get or synchronize of this store returns it. Takes @error,
+ * which may be NULL. */
 void ebb_activation_store_note_failure (EbbActivationStore *self,
                                         GError *error);
-/* Whether a tensor that finds no room goes to the fallback; so it is at first. What can't be written does always. */
+
+/* -- what a kind of store may ask for ------------------------------------------------------------------------------ */
+
+/* Whether a tensor that finds no room goes to the fallback; so it is at first. What can't be written always does. */
 void ebb_activation_store_set_spills (EbbActivationStore *self,
                                       gboolean spills);
+void ebb_activation_store_count_held (EbbActivationStore *self,
+                                      gint64 n_bytes);
 
-/* What this thread hands in at the door of a store, while its put runs, or that of a store behind it. */
+/* The tensor that this thread packs, while the put of a store or of one behind it runs. */
 typedef struct
 {
-  EbbActivationStore *store; /* whose door it is; NULL: none */
+  EbbActivationStore *store; /* that packs it; NULL: none */
   EbbTensor *tensor;
-  gboolean is_divided; /* among ranks, says who has put it */
-} EbbAtDoor;
+  gboolean is_sharded; /* put reports that it was divided among ranks */
+} EbbPacking;
 
-const EbbAtDoor *ebb_activation_store_get_at_door (void);
-/* The block of what is at the door was divided: to bring it back, or to begin so, all ranks are needed. When that is
- * done then follows from the program alone, and not from what else happens to live on this rank: what was put outside
- * of the outermost module call that put the block is not prefetched with it nor shares it, and what was brought back is
- * handed out again only if it was one of the last few. */
-void ebb_activation_store_note_divided (void);
-/* For a store that divides tensors among ranks, from the start: what it can't divide, parts of tensors
- * (tensor->is_local_shard) and results that a policy keeps, is stored apart from what looks at the same memory, and
+const EbbPacking *ebb_activation_store_get_packing (void);
+/* The block that is being packed was divided: to bring it back, or to begin so, all ranks are needed. When that is done
+ * then follows from the program alone, and not from what else happens to live on this rank: what was put outside of the
+ * outermost module call that put the block is not prefetched with it nor shares it, and what was brought back is handed
+ * out again only if it was one of the last few. */
+void ebb_activation_store_note_sharded (void);
+/* For a store that divides tensors among ranks, from the start: what it can't divide, local shards
+ * (tensor->is_local_shard) and results that a policy saves, is stored apart from other tensors of the same memory, and
  * nothing goes to the fallback but what put brings there itself, by ebb_activation_store_put_instead (). */
-void ebb_activation_store_set_divides (EbbActivationStore *self);
-/* Puts @block into the fallback after @why; NULL with @error set to that if there is none, or if that is no reason. The
- * fallback is given with a reference. */
-EbbHandle *ebb_activation_store_put_instead (EbbActivationStore *self,
-                                             EbbTensor *block,
-                                             GError *why,
-                                             EbbActivationStore **fallback,
-                                             GError **error);
+void ebb_activation_store_set_shards (EbbActivationStore *self);
 
 /* A setting that one thread may change while others read it. */
 #define EBB_READ(setting) __atomic_load_n (&(setting), __ATOMIC_RELAXED)
 #define EBB_WRITE(setting, value) __atomic_store_n (&(setting), (value), __ATOMIC_RELAXED)
 
+/* Settings that are fields of their object, read and written whole. A class installs each under its field's offset, as
+ * with ebb_property_get_field (), and takes these for get_property and set_property; they notify of a change. */
+void ebb_setting_get_property (GObject *object,
+                               guint id,
+                               GValue *value,
+                               GParamSpec *spec);
+void ebb_setting_set_property (GObject *object,
+                               guint id,
+                               const GValue *value,
+                               GParamSpec *spec);
+
 /* -- between the parts of the base class --------------------------------------------------------------------------- */
 
-/* So many divided blocks are held after they were brought back. */
+/* So many sharded blocks are held after they were brought back. */
 #define EBB_N_LATEST 2
 
 /* Packs between which one thread launched nothing. */
@@ -99,36 +161,44 @@ typedef struct
 
 typedef struct
 {
-  /* set by whoever has the store while others use it: read and written whole, by EBB_READ and EBB_WRITE */
+  /* settings: read and written whole, by EBB_READ and EBB_WRITE */
   guint64 least_size;
   guint prefetch, in_flight;
   gboolean never_spills;
-  gboolean divides; /* from the start on */
+  gboolean shards; /* from the start on */
 
-  /* under the lock of blocks */
+  pthread_mutex_t lock; /* held for a look-up, and never while data moves or a foreign object is freed */
+  /* under the lock */
   EbbActivationStore *fallback;
   EbbStoreFilter *filter;
-  GHashTable *blocks;             /* of EbbBlock, by itself */
-  EbbBlock *first, *last;         /* those that were moved, as they were put */
-  EbbBlock *latest[EBB_N_LATEST]; /* of those that are divided, the ones that were brought back last, and are held... */
-  guint64 n_brought;              /* ...and how many were */
-  GHashTable *tickets;            /* those that live: a handle from elsewhere is refused */
-  GHashTable *places;             /* the same for what put_block gave */
+  GHashTable *blocks;                   /* of EbbSharedBlock, by itself */
+  EbbSharedBlock *first, *last;         /* those that were moved, as they were put */
+  EbbSharedBlock *latest[EBB_N_LATEST]; /* of those that are sharded, the ones brought back last, and held... */
+  guint64 n_brought;                    /* ...and how many were */
   EbbStoreCounters counters;
 
   pthread_mutex_t flight_lock;
+  /* under that lock */
   EbbPackGroup group;
-  EbbOriginal *oldest, *youngest;
+  EbbInFlight *oldest, *youngest;
   GQueue transfers; /* that may run... */
   GQueue settled;   /* and those that are done; neither is counted yet */
   GError *failure;
 } EbbActivationStorePrivate;
 
 EbbActivationStorePrivate *ebb_activation_store_peek (EbbActivationStore *self);
+void ebb_activation_store_lock (EbbActivationStore *self);
+void ebb_activation_store_unlock (EbbActivationStore *self);
 
-/* activation-store-settings.c */
-void ebb_activation_store_install_settings (GObjectClass *object_class);
-void ebb_activation_store_init_settings (EbbActivationStore *self);
+/* stored-block.c */
+/* For get and prefetch of the class. */
+EbbTensor *ebb_activation_store_real_get (EbbActivationStore *self,
+                                          EbbHandle *handle,
+                                          GError **error);
+void ebb_activation_store_real_prefetch (EbbActivationStore *self,
+                                         EbbHandle *handle);
+
+/* settings.c */
 void ebb_activation_store_dispose_settings (EbbActivationStore *self);
 /* Asks the filter; FALSE, with @error set if that failed. */
 gboolean ebb_activation_store_passes_filter (EbbActivationStore *self,
@@ -137,7 +207,6 @@ gboolean ebb_activation_store_passes_filter (EbbActivationStore *self,
 /* With a reference; NULL: there is none. */
 EbbActivationStore *ebb_activation_store_ref_fallback (EbbActivationStore *self);
 
-/* activation-store-chain.c */
 /* The ways from one store to those behind it. */
 #define EBB_N_LINKS 2
 extern const char *const ebb_store_links[EBB_N_LINKS];
@@ -147,23 +216,19 @@ EbbActivationStore *ebb_activation_store_ref_behind (EbbActivationStore *self,
 /* @self and all stores behind it, each once, with references. */
 GPtrArray *ebb_activation_store_get_chain (EbbActivationStore *self);
 
-/* original.c */
-/* A put begins: originals whose time has come are let go. */
+/* in-flight.c */
+/* A put begins: sources whose time has come are freed. */
 gboolean ebb_activation_store_begin_put (EbbActivationStore *self,
                                          GError **error);
 /* Of the put that began last. */
 guint64 ebb_activation_store_get_group (EbbActivationStore *self);
-/* Tells what was noted. */
-gboolean ebb_activation_store_tell_failure (EbbActivationStore *self,
-                                            GError **error);
+/* Returns what was noted; FALSE if there is a failure. */
+gboolean ebb_activation_store_return_failure (EbbActivationStore *self,
+                                              GError **error);
 /* Counts transfers that are done. */
 void ebb_activation_store_sweep (EbbActivationStore *self);
 /* Waits for all transfers. */
 gboolean ebb_activation_store_wait (EbbActivationStore *self,
                                     GError **error);
-
-/* activation-store-place.c */
-void ebb_activation_store_count_held (EbbActivationStore *self,
-                                      gint64 n_bytes);
 
 G_END_DECLS

@@ -1,22 +1,26 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/stored-block-private.h"
+#include "offload/shared-block-private.h"
+
+#include "tensor/autograd/autograd-private.h"
+#include "tensor/backend/backend-private.h"
 #include "tensor/thread-private.h"
+
+/* The base class of stores as hooks: which saved tensors are stored, and how their handles lead back to them. */
 
 G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbActivationStore, ebb_activation_store, EBB_TYPE_SAVED_TENSOR_HOOKS)
 
+#define DEFAULT_LEAST_SIZE (64 * 1024)
 #define PRIVATE(self) ((EbbActivationStorePrivate *) ebb_activation_store_get_instance_private (self))
 
-/* What a handle holds: how the tensor looked, and where its bytes are. */
+/* What pack returns: how the tensor looked, and where its bytes are. */
 typedef struct
 {
-  EbbBlock *block;
-  EbbHandle *kept; /* the tensor itself, if the block stays in place */
+  EbbHandle handle; /* keeps the tensor itself, if the block stays in place */
+  EbbSharedBlock *block;
   EbbView view;
   gsize offset; /* bytes, from the block's start */
   gboolean is_local_shard;
-} Ticket;
-
-static __thread EbbAtDoor at_door __attribute__ ((tls_model ("initial-exec")));
+} PackedHandle;
 
 EbbActivationStorePrivate *
 ebb_activation_store_peek (EbbActivationStore *self)
@@ -24,121 +28,40 @@ ebb_activation_store_peek (EbbActivationStore *self)
   return PRIVATE (self);
 }
 
-const EbbAtDoor *
-ebb_activation_store_get_at_door (void)
+void
+ebb_activation_store_lock (EbbActivationStore *self)
 {
-  return &at_door;
+  pthread_mutex_lock (&PRIVATE (self)->lock);
 }
 
 void
-ebb_activation_store_note_divided (void)
+ebb_activation_store_unlock (EbbActivationStore *self)
 {
-  at_door.is_divided = TRUE;
+  pthread_mutex_unlock (&PRIVATE (self)->lock);
 }
 
 void
-ebb_activation_store_set_divides (EbbActivationStore *self)
+ebb_activation_store_set_shards (EbbActivationStore *self)
 {
-  PRIVATE (self)->divides = TRUE;
+  PRIVATE (self)->shards = TRUE;
 }
 
-/* -- blocks -------------------------------------------------------------------------------------------------------- */
-
-static gsize
-block_size (const EbbBlock *block)
+void
+ebb_activation_store_count_held (EbbActivationStore *self,
+                                 gint64 n_bytes)
 {
-  return block->key.end - block->key.start;
+  EbbStoreCounters *counters = &PRIVATE (self)->counters;
+
+  ebb_activation_store_lock (self);
+  counters->held += (guint64) n_bytes;
+  counters->peak = MAX (counters->peak, counters->held);
+  ebb_activation_store_unlock (self);
 }
 
-/* The block that already holds @tensor, with one more user. A part may lie in a block of the whole. */
-static EbbBlock *
-find_block (EbbActivationStore *self,
-            const EbbBlockKey *key,
-            gsize storage_size)
-{
-  EbbBlockKey whole = *key;
-  EbbBlock *block;
+/* -- saved tensors ------------------------------------------------------------------------------------------------- */
 
-  whole.start = 0;
-  whole.end = storage_size;
-  ebb_blocks_lock ();
-  block = g_hash_table_lookup (PRIVATE (self)->blocks, &whole);
-  if (block == NULL)
-    block = g_hash_table_lookup (PRIVATE (self)->blocks, key);
-  if (block != NULL)
-    block->n_users++;
-  ebb_blocks_unlock ();
-  return block;
-}
-
-static gboolean
-put_block (EbbActivationStore *self,
-           EbbBlock *block,
-           EbbTensor *tensor,
-           GError **error)
-{
-  const gsize element = ebb_dtype_get_size (block->dtype);
-  const gint64 n = (gint64) (block_size (block) / element);
-  const EbbAtDoor outer = at_door;
-  g_autoptr (EbbTensor) bytes =
-      ebb_tensor_new_view (tensor->storage, (gint64) (block->key.start / element), &n, NULL, 1, block->dtype);
-
-  at_door = (EbbAtDoor){ self, tensor, FALSE };
-  block->handle = ebb_activation_store_put_block (self, bytes, error);
-  block->is_divided = at_door.is_divided;
-  at_door = outer;
-  block->group = ebb_activation_store_get_group (self);
-  return block->handle != NULL;
-}
-
-static void
-add_block (EbbActivationStore *self,
-           EbbBlock *block)
-{
-  EbbActivationStorePrivate *priv = PRIVATE (self);
-
-  ebb_blocks_lock ();
-  if (!g_hash_table_contains (priv->blocks, block))
-    g_hash_table_add (priv->blocks, block);
-  if (!block->key.in_place)
-    ebb_block_link (block);
-  else
-    {
-      priv->counters.held += block_size (block);
-      priv->counters.peak = MAX (priv->counters.peak, priv->counters.held);
-    }
-  ebb_blocks_unlock ();
-}
-
-static EbbBlock *
-enter_block (EbbActivationStore *self,
-             EbbTensor *tensor,
-             GError **error)
-{
-  gboolean in_place = !EBB_ACTIVATION_STORE_GET_CLASS (self)->moves (self, tensor->storage->device);
-  EbbBlockKey key;
-  EbbBlock *block;
-
-  ebb_block_key_init (&key, tensor, in_place);
-  key.is_apart = PRIVATE (self)->divides && (tensor->is_local_shard || ebb_thread.saves_result);
-  key.call = PRIVATE (self)->divides && !in_place ? ebb_thread.call : 0;
-  block = find_block (self, &key, tensor->storage->size);
-  if (block != NULL)
-    return block;
-  block = ebb_block_new (self, &key, tensor);
-  if (!in_place && !put_block (self, block, tensor, error))
-    {
-      ebb_block_free (block);
-      return NULL;
-    }
-  add_block (self, block);
-  return block;
-}
-
-/* -- the door ------------------------------------------------------------------------------------------------------ */
-
-/* What belongs to the model or to the optimizer, what somebody outside looks at, and what is too small to be worth it
- * stays as it is. After the early stop of a recompute nobody will ask for it at all. */
+/* Tensors of the model or the optimizer, those whose memory code outside looks at, and small ones stay as they are.
+ * After the early stop of a recompute no tensor will be asked for. */
 static gboolean
 is_worth_storing (EbbActivationStore *self,
                   EbbTensor *tensor,
@@ -154,17 +77,32 @@ is_worth_storing (EbbActivationStore *self,
 }
 
 static void
-ticket_free (gpointer data)
+packed_handle_clear (gpointer data)
 {
-  Ticket *self = data;
+  ebb_shared_block_leave (((PackedHandle *) data)->block);
+}
 
-  ebb_blocks_lock ();
-  g_hash_table_remove (PRIVATE (self->block->store)->tickets, self);
-  ebb_blocks_unlock ();
-  if (self->kept != NULL)
-    ebb_handle_unref (self->kept);
-  ebb_block_leave (self->block);
-  g_free (self);
+static EbbHandle *
+pack_block (EbbActivationStore *self,
+            EbbTensor *tensor,
+            gboolean *in_place,
+            GError **error)
+{
+  EbbSharedBlock *block = ebb_shared_block_enter (self, tensor, error);
+  PackedHandle *packed;
+
+  if (block == NULL)
+    return NULL;
+  *in_place = block->key.in_place;
+  packed = ebb_handle_alloc (sizeof *packed, packed_handle_clear);
+  packed->block = block;
+  packed->view = tensor->view;
+  packed->view.data = NULL;
+  packed->is_local_shard = tensor->is_local_shard;
+  packed->offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) - block->key.start;
+  if (*in_place)
+    ebb_handle_keep (&packed->handle, tensor);
+  return &packed->handle;
 }
 
 static EbbHandle *
@@ -173,66 +111,36 @@ ebb_activation_store_pack (EbbSavedTensorHooks *hooks,
                            GError **error)
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (hooks);
-  EbbActivationStorePrivate *priv = PRIVATE (self);
   GError *local = NULL;
-  gboolean store = is_worth_storing (self, tensor, &local);
-  EbbBlock *block = NULL;
-  Ticket *ticket = NULL;
+  gboolean stores = is_worth_storing (self, tensor, &local), in_place = TRUE;
+  EbbHandle *handle = NULL;
 
   if (local != NULL)
-    {
-      g_propagate_error (error, local);
-      return NULL;
-    }
-  if (store)
-    {
-      block = enter_block (self, tensor, error);
-      if (block == NULL)
-        return NULL;
-      ticket = g_new0 (Ticket, 1);
-      ticket->block = block;
-      ticket->kept = block->key.in_place ? ebb_handle_new (tensor) : NULL;
-      ticket->view = tensor->view;
-      ticket->view.data = NULL;
-      ticket->is_local_shard = tensor->is_local_shard;
-      ticket->offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) - block->key.start;
-    }
-  ebb_blocks_lock ();
-  priv->counters.n_packed++;
-  if (ticket != NULL)
-    g_hash_table_add (priv->tickets, ticket);
-  if (!store || block->key.in_place)
-    priv->counters.n_kept++;
-  ebb_blocks_unlock ();
-  return store ? ebb_handle_new_for_data (ticket, ticket_free) : ebb_handle_new (tensor);
+    g_propagate_error (error, local);
+  else
+    handle = stores ? pack_block (self, tensor, &in_place, error) : ebb_handle_new (tensor);
+  if (handle == NULL)
+    return NULL;
+  ebb_activation_store_lock (self);
+  PRIVATE (self)->counters.n_packed++;
+  PRIVATE (self)->counters.n_kept += in_place;
+  ebb_activation_store_unlock (self);
+  return handle;
 }
 
 static EbbTensor *
-unpack_ticket (EbbActivationStore *self,
-               Ticket *ticket,
-               GError **error)
+get_view (PackedHandle *self,
+          GError **error)
 {
+  const int stopped = ebb_thread.stopped;
   EbbTensor *tensor;
-  gboolean known;
-  int stopped = ebb_thread.stopped;
 
-  ebb_blocks_lock ();
-  known = ticket != NULL && g_hash_table_contains (PRIVATE (self)->tickets, ticket);
-  ebb_blocks_unlock ();
-  if (!known)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a handle that this %s did not give",
-                   G_OBJECT_TYPE_NAME (self));
-      return NULL;
-    }
-  if (ticket->kept != NULL)
-    return ebb_handle_get_tensor (ticket->kept);
   /* What comes back has data, even where a recompute needs nothing more. */
   ebb_thread.stopped = 0;
-  tensor = ebb_block_get_view (ticket->block, &ticket->view, ticket->offset, error);
+  tensor = ebb_shared_block_get_view (self->block, &self->view, self->offset, error);
   ebb_thread.stopped = stopped;
   if (tensor != NULL)
-    tensor->is_local_shard = ticket->is_local_shard != FALSE;
+    tensor->is_local_shard = self->is_local_shard != FALSE;
   return tensor;
 }
 
@@ -242,16 +150,19 @@ ebb_activation_store_unpack (EbbSavedTensorHooks *hooks,
                              GError **error)
 {
   EbbActivationStore *self = EBB_ACTIVATION_STORE (hooks);
-  EbbActivationStorePrivate *priv = PRIVATE (self);
-  EbbTensor *tensor = ebb_handle_get_tensor (handle);
+  PackedHandle *packed = handle->destroy == packed_handle_clear ? (PackedHandle *) handle : NULL;
+  EbbTensor *tensor = NULL;
 
-  if (tensor == NULL)
-    tensor = unpack_ticket (self, ebb_handle_get_data (handle), error);
+  if (packed != NULL ? packed->block->store != self : handle->tensor == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a handle that this %s did not give",
+                 G_OBJECT_TYPE_NAME (self));
+  else
+    tensor = handle->tensor != NULL ? ebb_handle_get_tensor (handle) : get_view (packed, error);
   if (tensor == NULL)
     return NULL;
-  ebb_blocks_lock ();
-  priv->counters.n_unpacked++;
-  ebb_blocks_unlock ();
+  ebb_activation_store_lock (self);
+  PRIVATE (self)->counters.n_unpacked++;
+  ebb_activation_store_unlock (self);
   return tensor;
 }
 
@@ -268,14 +179,6 @@ ebb_activation_store_put (EbbActivationStore *self,
                           GError **error)
 {
   return ebb_handle_new (block);
-}
-
-static EbbTensor *
-ebb_activation_store_get (EbbActivationStore *self,
-                          EbbHandle *handle,
-                          GError **error)
-{
-  return ebb_handle_get_tensor (handle);
 }
 
 static EbbHandle *
@@ -304,6 +207,73 @@ ebb_activation_store_real_put_at (EbbActivationStore *self,
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
+/* The fallback is under the lock. */
+static void
+get_property (GObject *object,
+              guint id,
+              GValue *value,
+              GParamSpec *spec)
+{
+  if (id == (guint) G_PRIVATE_OFFSET (EbbActivationStore, fallback))
+    g_value_take_object (value, ebb_activation_store_ref_fallback (EBB_ACTIVATION_STORE (object)));
+  else
+    ebb_setting_get_property (object, id, value, spec);
+}
+
+static void
+set_property (GObject *object,
+              guint id,
+              const GValue *value,
+              GParamSpec *spec)
+{
+  g_autoptr (GError) refused = NULL;
+
+  if (id != (guint) G_PRIVATE_OFFSET (EbbActivationStore, fallback))
+    ebb_setting_set_property (object, id, value, spec);
+  else if (!ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (object), g_value_get_object (value), &refused))
+    g_warning ("%s", refused->message);
+}
+
+static void
+install_settings (GObjectClass *object_class)
+{
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY;
+
+  /**
+   * EbbActivationStore:least-size:
+   *
+   * Tensors of fewer bytes are kept where they are.
+   */
+  g_object_class_install_property (
+      object_class, G_PRIVATE_OFFSET (EbbActivationStore, least_size),
+      g_param_spec_uint64 ("least-size", NULL, NULL, 0, G_MAXUINT64, DEFAULT_LEAST_SIZE, flags));
+  /**
+   * EbbActivationStore:prefetch:
+   *
+   * How many groups of tensors are brought back ahead of the one that backward asks for. A group is the tensors that
+   * were stored between two kernels, as the inputs of one checkpointed module. So at most `prefetch` + 1 groups lie in
+   * the memory of the device; with 0, computing waits for each.
+   */
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbActivationStore, prefetch),
+                                   g_param_spec_uint ("prefetch", NULL, NULL, 0, G_MAXUINT, 1, flags));
+  /**
+   * EbbActivationStore:in-flight:
+   *
+   * How many groups of tensors, see #EbbActivationStore:prefetch, may lie in the memory of the device while they are
+   * copied away. When another one comes, computing waits for the oldest copy, and its source is freed. With 1 a copy
+   * overlaps the module that follows; where single ops store, some more give the copies time. With 0 nothing overlaps.
+   */
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbActivationStore, in_flight),
+                                   g_param_spec_uint ("in-flight", NULL, NULL, 0, G_MAXUINT, 1, flags));
+  /**
+   * EbbActivationStore:fallback:
+   *
+   * Where a tensor goes that this store has no room for, or can't write; none: that is an error.
+   */
+  g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbActivationStore, fallback),
+                                   g_param_spec_object ("fallback", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags));
+}
+
 static void
 ebb_activation_store_dispose (GObject *object)
 {
@@ -311,19 +281,18 @@ ebb_activation_store_dispose (GObject *object)
   G_OBJECT_CLASS (ebb_activation_store_parent_class)->dispose (object);
 }
 
-/* Every block and ticket holds a reference to the store, so none is left. */
+/* Every block holds a reference to the store, so none is left. */
 static void
 ebb_activation_store_finalize (GObject *object)
 {
   EbbActivationStorePrivate *priv = PRIVATE (EBB_ACTIVATION_STORE (object));
 
   g_hash_table_unref (priv->blocks);
-  g_hash_table_unref (priv->tickets);
-  g_hash_table_unref (priv->places);
   g_queue_clear_full (&priv->transfers, (GDestroyNotify) ebb_transfer_unref);
   g_queue_clear_full (&priv->settled, (GDestroyNotify) ebb_transfer_unref);
   g_clear_error (&priv->failure);
   pthread_mutex_destroy (&priv->flight_lock);
+  pthread_mutex_destroy (&priv->lock);
   G_OBJECT_CLASS (ebb_activation_store_parent_class)->finalize (object);
 }
 
@@ -333,16 +302,19 @@ ebb_activation_store_class_init (EbbActivationStoreClass *klass)
   EbbSavedTensorHooksClass *hooks_class = EBB_SAVED_TENSOR_HOOKS_CLASS (klass);
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
+  object_class->get_property = get_property;
+  object_class->set_property = set_property;
   object_class->dispose = ebb_activation_store_dispose;
   object_class->finalize = ebb_activation_store_finalize;
   hooks_class->pack = ebb_activation_store_pack;
   hooks_class->unpack = ebb_activation_store_unpack;
   klass->moves = ebb_activation_store_moves;
   klass->put = ebb_activation_store_put;
-  klass->get = ebb_activation_store_get;
+  klass->get = ebb_activation_store_real_get;
+  klass->prefetch = ebb_activation_store_real_prefetch;
   klass->reserve = ebb_activation_store_real_reserve;
   klass->put_at = ebb_activation_store_real_put_at;
-  ebb_activation_store_install_settings (object_class);
+  install_settings (object_class);
 }
 
 static void
@@ -350,9 +322,9 @@ ebb_activation_store_init (EbbActivationStore *self)
 {
   EbbActivationStorePrivate *priv = PRIVATE (self);
 
-  ebb_activation_store_init_settings (self);
-  priv->blocks = g_hash_table_new (ebb_block_hash, ebb_block_equal);
-  priv->tickets = g_hash_table_new (NULL, NULL);
-  priv->places = g_hash_table_new (NULL, NULL);
+  priv->least_size = DEFAULT_LEAST_SIZE;
+  priv->prefetch = priv->in_flight = 1;
+  priv->blocks = g_hash_table_new (ebb_shared_block_hash, ebb_shared_block_equal);
+  pthread_mutex_init (&priv->lock, NULL);
   pthread_mutex_init (&priv->flight_lock, NULL);
 }

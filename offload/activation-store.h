@@ -17,23 +17,21 @@ G_DECLARE_DERIVABLE_TYPE (EbbActivationStore, ebb_activation_store, EBB, ACTIVAT
 /**
  * EbbActivationStoreClass:
  * @moves: whether tensors of a device are put elsewhere (the default); if not, they stay where they are and are counted
- * @put: stores a block of memory, a contiguous tensor of one dimension, and returns what it can be had back from; the
- *   space goes with the handle. The block itself must be left as it is. May return before the bytes have moved; the
- *   store then holds the block as long as it needs it. %EBB_ERROR_NO_MEMORY and %EBB_ERROR_IO have it go to the
- *   fallback, if there is one
+ * @put: stores a block of memory, a contiguous tensor of one dimension, and returns a handle for @get; the space is
+ * freed with the handle. The block itself must be left as it is. May return before the bytes have moved; the store then
+ *   holds the block as long as it needs it. With %EBB_ERROR_NO_MEMORY and %EBB_ERROR_IO the block goes to the fallback,
+ *   if there is one
  * @get: makes a tensor of the same size and element type on the device where the block was, with its bytes, which
  *   computing that is enqueued from now on will find there
- * @prefetch: get will soon be asked for this handle: may begin to bring the bytes. A failure is told by get
- * @synchronize: waits until all that was begun is done, and tells of what failed
- * @reserve: takes room for @n_bytes of tensors of a device, for a store that lays them out itself; the room goes with
- *   the handle. %NULL where a store can't do that
+ * @prefetch: get will soon be asked for this handle: may begin to bring the bytes. get returns the error of a failure
+ * @synchronize: waits until all work that was begun is done, and returns the error of a failure
+ * @reserve: takes room for @n_bytes of tensors of a device, for a store that lays them out itself; the room is freed
+ * with the handle. %NULL where a store can't do that
  * @put_at: as put, into a reserved room, from its byte @offset on
  * @reset_stats: sets counters of its own to 0; %NULL where there are none
- * @get_held_bytes: how many bytes of a block that was put count as held, where the store keeps fewer than it was given;
- *   %NULL: all
  *
- * What a kind of store brings. Which tensors are stored, and that memory which several tensors look at is stored once,
- * is the business of #EbbActivationStore, which takes the hooks of #EbbSavedTensorHooks for it.
+ * The functions of a kind of store. #EbbActivationStore itself decides which tensors are stored, and stores memory that
+ * several tensors share once; for that it implements the hooks of #EbbSavedTensorHooks.
  */
 struct _EbbActivationStoreClass
 {
@@ -61,17 +59,15 @@ struct _EbbActivationStoreClass
                         EbbTensor *block,
                         GError **error);
   void (*reset_stats) (EbbActivationStore *self);
-  guint64 (*get_held_bytes) (EbbActivationStore *self,
-                             EbbHandle *handle);
 
   /*< private >*/
-  gpointer padding[7];
+  gpointer padding[8];
 };
 
 /**
  * EbbActivationFilterFunc:
  * @tensor: a tensor that would be stored
- * @op: the op that needs it for backward, as "linear"; "checkpoint" for what a checkpoint keeps
+ * @op: the op that needs it for backward, as "linear"; "checkpoint" for an input of a checkpoint
  * @user_data: user data
  * @error: return location for an error
  *
@@ -174,7 +170,7 @@ char *ebb_activation_store_report_json (EbbActivationStore *self);
 EBB_AVAILABLE_IN_ALL
 void ebb_activation_store_reset_stats (EbbActivationStore *self);
 
-/* -- for kinds of stores, and those that stand in front of another one */
+/* -- for kinds of stores, and for stores in front of another one */
 
 EBB_AVAILABLE_IN_ALL
 EbbHandle *ebb_activation_store_put_block (EbbActivationStore *self,

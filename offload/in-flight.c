@@ -8,7 +8,7 @@
  * if they are done by then. Doing so at a fixed point of the program, not when a copy happens to be done, makes peaks
  * the same in every run. What could not be copied stays where it is. */
 
-struct _EbbOriginal
+struct _EbbInFlight
 {
   EbbStorageWatch watch;
   int ref_count; /* of the list, and of the handle that was put */
@@ -18,9 +18,9 @@ struct _EbbOriginal
   guint64 group;
   guint version;
   /* under the lock */
-  EbbHandle *held;    /* of the block; NULL: let go */
+  EbbHandle *held;    /* of the block; NULL: freed */
   gboolean in_flight; /* in the list */
-  EbbOriginal *previous, *next;
+  EbbInFlight *previous, *next;
 };
 
 /* -- failures ------------------------------------------------------------------------------------------------------ */
@@ -44,8 +44,8 @@ ebb_activation_store_note_failure (EbbActivationStore *self,
 }
 
 gboolean
-ebb_activation_store_tell_failure (EbbActivationStore *self,
-                                   GError **error)
+ebb_activation_store_return_failure (EbbActivationStore *self,
+                                     GError **error)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
   GError *failure = NULL;
@@ -61,10 +61,10 @@ ebb_activation_store_tell_failure (EbbActivationStore *self,
   return !is_some;
 }
 
-/* -- letting go ---------------------------------------------------------------------------------------------------- */
+/* -- freeing sources ----------------------------------------------------------------------------------------------- */
 
 static void
-original_unref (EbbOriginal *self)
+in_flight_unref (EbbInFlight *self)
 {
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
@@ -74,7 +74,7 @@ original_unref (EbbOriginal *self)
 
 /* Under the lock. */
 static void
-leave_list (EbbOriginal *self)
+leave_list (EbbInFlight *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
 
@@ -91,28 +91,28 @@ leave_list (EbbOriginal *self)
 
 /* What was taken under the lock goes after it. */
 static void
-drop (EbbOriginal *self,
-      EbbHandle *held)
+free_source (EbbInFlight *self,
+             EbbHandle *held)
 {
   ebb_storage_remove_watch (self->storage, &self->watch);
   ebb_handle_unref (held);
 }
 
-/* A copy that failed has told so once; its original stays, and is no longer counted as on the way. FALSE if there is
+/* A copy that failed has told so once; its source stays, and is no longer counted as on the way. FALSE if there is
  * none. Under the lock. */
 static gboolean
 leave_failed (EbbActivationStorePrivate *priv)
 {
-  EbbOriginal *next;
+  EbbInFlight *next;
   gboolean some = FALSE;
 
-  for (EbbOriginal *original = priv->oldest; original != NULL; original = next)
+  for (EbbInFlight *source = priv->oldest; source != NULL; source = next)
     {
-      next = original->next;
-      if (!ebb_transfer_is_over (original->transfer) || ebb_transfer_finish (original->transfer, NULL))
+      next = source->next;
+      if (!ebb_transfer_is_over (source->transfer) || ebb_transfer_finish (source->transfer, NULL))
         continue;
-      leave_list (original);
-      __atomic_sub_fetch (&original->ref_count, 1, __ATOMIC_RELAXED); /* the handle has another one */
+      leave_list (source);
+      __atomic_sub_fetch (&source->ref_count, 1, __ATOMIC_RELAXED); /* the handle has another one */
       some = TRUE;
     }
   return some;
@@ -125,26 +125,26 @@ unless_set (GError **error)
   return error != NULL && *error == NULL ? error : NULL;
 }
 
-/* Lets go of the oldest one that is from before group @end, or counts those whose copies failed no longer, which @ok
- * says. FALSE if there is none. */
+/* Frees the oldest source from before group @end. If its copy failed, takes the sources of failed copies out of the
+ * list and sets @ok to FALSE. FALSE if there is none of either. */
 static gboolean
 release_one (EbbActivationStorePrivate *priv,
              guint64 end,
              gboolean *ok,
              GError **error)
 {
-  EbbOriginal *original;
+  EbbInFlight *source;
   EbbHandle *held = NULL;
   gboolean some = FALSE;
 
   pthread_mutex_lock (&priv->flight_lock);
-  original = priv->oldest;
-  if (original == NULL || original->group >= end)
-    original = NULL;
-  else if (ebb_transfer_order (original->transfer, error))
+  source = priv->oldest;
+  if (source == NULL || source->group >= end)
+    source = NULL;
+  else if (ebb_transfer_order (source->transfer, error))
     {
-      leave_list (original);
-      held = g_steal_pointer (&original->held);
+      leave_list (source);
+      held = g_steal_pointer (&source->held);
     }
   else
     {
@@ -154,8 +154,8 @@ release_one (EbbActivationStorePrivate *priv,
   pthread_mutex_unlock (&priv->flight_lock);
   if (held == NULL)
     return some;
-  drop (original, held);
-  original_unref (original);
+  free_source (source, held);
+  in_flight_unref (source);
   return TRUE;
 }
 
@@ -203,7 +203,7 @@ ebb_activation_store_begin_put (EbbActivationStore *self,
   guint64 group;
 
   ebb_activation_store_sweep (self);
-  if (error != NULL && !ebb_activation_store_tell_failure (self, error))
+  if (error != NULL && !ebb_activation_store_return_failure (self, error))
     return FALSE;
   pthread_mutex_lock (&priv->flight_lock);
   group = enter_group (&priv->group);
@@ -211,68 +211,59 @@ ebb_activation_store_begin_put (EbbActivationStore *self,
   return group < in_flight || release (priv, group - in_flight + 1, error);
 }
 
-/* -- originals ----------------------------------------------------------------------------------------------------- */
+/* -- sources ----------------------------------------------------------------------------------------------------- */
 
 /* The memory is about to be overwritten, which must come after it was read. */
 static gpointer
 take_reader (EbbStorageWatch *watch)
 {
-  return ebb_transfer_ref (((EbbOriginal *) watch)->transfer);
-}
-
-static void
-settle (EbbTransfer *transfer)
-{
-  /* What a device has to tell is left for who has a place for it: computing was dropped, maybe, of which this store
-   * knows nothing. What has failed is over, and the host comes after it. */
-  if (!ebb_transfer_order (transfer, NULL))
-    ebb_transfer_finish (transfer, NULL);
+  return ebb_transfer_ref (((EbbInFlight *) watch)->transfer);
 }
 
 static void
 come_after_reader (gpointer reader)
 {
-  settle (reader);
+  ebb_transfer_settle (reader);
   ebb_transfer_unref (reader);
 }
 
-EbbOriginal *
+EbbInFlight *
 ebb_activation_store_hold (EbbActivationStore *self,
                            EbbTensor *block,
                            EbbTransfer *transfer)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
-  EbbOriginal *original;
+  EbbInFlight *source;
 
   if (block->storage->device->backend->streams == NULL)
     return NULL;
-  original = g_new0 (EbbOriginal, 1);
-  *original = (EbbOriginal){ .watch.take = take_reader,
-                             .watch.before_write = come_after_reader,
-                             .ref_count = 2,
-                             .store = self,
-                             .storage = block->storage,
-                             .transfer = ebb_transfer_ref (transfer),
-                             .version = block->storage->version,
-                             .held = ebb_handle_new (block),
-                             .in_flight = TRUE };
-  ebb_storage_add_watch (block->storage, &original->watch);
+  source = g_new0 (EbbInFlight, 1);
+  *source = (EbbInFlight){ .watch.take = take_reader,
+                           .watch.before_write = come_after_reader,
+                           .ref_count = 2,
+                           .store = self,
+                           .storage = block->storage,
+                           .transfer = ebb_transfer_ref (transfer),
+                           .version = block->storage->version,
+                           .held = ebb_handle_new (block),
+                           .in_flight = TRUE };
+  ebb_storage_add_watch (block->storage, &source->watch);
   pthread_mutex_lock (&priv->flight_lock);
-  original->group = priv->group.number;
-  original->previous = priv->youngest;
+  source->group = priv->group.number;
+  source->previous = priv->youngest;
   if (priv->youngest != NULL)
-    priv->youngest->next = original;
+    priv->youngest->next = source;
   else
-    priv->oldest = original;
-  priv->youngest = original;
+    priv->oldest = source;
+  priv->youngest = source;
   pthread_mutex_unlock (&priv->flight_lock);
   if (EBB_READ (priv->in_flight) == 0)
-    release (priv, original->group + 1, NULL);
-  return original;
+    release (priv, source->group + 1, NULL);
+  return source;
 }
 
 static EbbTensor *
-get_held (EbbOriginal *self)
+get_held (EbbInFlight *self)
 {
   EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
   EbbTensor *block = NULL;
@@ -285,7 +276,7 @@ get_held (EbbOriginal *self)
 }
 
 EbbTensor *
-ebb_original_get (EbbOriginal *self)
+ebb_in_flight_get (EbbInFlight *self)
 {
   EbbTensor *block = self != NULL ? get_held (self) : NULL;
 
@@ -297,7 +288,7 @@ ebb_original_get (EbbOriginal *self)
 }
 
 gboolean
-ebb_original_is_held (EbbOriginal *self)
+ebb_in_flight_is_held (EbbInFlight *self)
 {
   g_autoptr (EbbTensor) block = self != NULL ? get_held (self) : NULL;
 
@@ -305,14 +296,7 @@ ebb_original_is_held (EbbOriginal *self)
 }
 
 void
-ebb_activation_store_settle (EbbActivationStore *self,
-                             EbbTransfer *transfer)
-{
-  settle (transfer);
-}
-
-void
-ebb_original_free (EbbOriginal *self)
+ebb_in_flight_free (EbbInFlight *self)
 {
   EbbActivationStorePrivate *priv;
   EbbHandle *held;
@@ -329,12 +313,12 @@ ebb_original_free (EbbOriginal *self)
   pthread_mutex_unlock (&priv->flight_lock);
   if (held != NULL)
     {
-      ebb_activation_store_settle (self->store, self->transfer);
-      drop (self, held);
+      ebb_transfer_settle (self->transfer);
+      free_source (self, held);
     }
   if (was_in_flight)
-    original_unref (self);
-  original_unref (self);
+    in_flight_unref (self);
+  in_flight_unref (self);
 }
 
 /* -- transfers ----------------------------------------------------------------------------------------------------- */
@@ -438,5 +422,5 @@ ebb_activation_store_wait (EbbActivationStore *self,
   pthread_mutex_unlock (&priv->flight_lock);
   ok = finish (&transfers, error);
   count_all (self, &transfers);
-  return ok && ebb_activation_store_tell_failure (self, error);
+  return ok && ebb_activation_store_return_failure (self, error);
 }

@@ -1,451 +1,515 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/stored-block-private.h"
+#include "offload/activation-store-private.h"
 
-#include "tensor/backend/backend-private.h"
+#include "tensor/error-private.h"
+#include "tensor/tensor-private.h"
+#include "tensor/thread-private.h"
 
-#include <pthread.h>
+/* Puts blocks of memory into a store and gets them back, for the store's own pack or for a store in front of it. Here
+ * they are counted, and go to the fallback. */
 
-/* A view that covers less than this part of its storage is stored alone. */
-#define SMALL_PART 8
+static void stored_block_clear (gpointer data);
 
-/* Ties a block to the memory that it was brought back into, without keeping that memory: the storage takes the tie
- * along when it goes. */
-struct _EbbRestored
+/* A block that this file makes itself: in place, in the fallback, or of a store that returns a handle of its own. */
+typedef struct
 {
-  EbbBlock *block; /* NULL: the block went first */
-  EbbStorage *storage;
-  guint version; /* of the storage, when it came */
-  EbbDevice *device;
-  void *data;
-  gsize size;
-  gsize offset; /* bytes of the storage before the block */
-};
+  EbbStoredBlock base;
+  EbbHandle *inner;
+} Wrapper;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* -- failures ------------------------------------------------------------------------------------------------------ */
 
-void
-ebb_blocks_lock (void)
-{
-  pthread_mutex_lock (&lock);
-}
-
-void
-ebb_blocks_unlock (void)
-{
-  pthread_mutex_unlock (&lock);
-}
-
-/* -- which memory -------------------------------------------------------------------------------------------------- */
-
-void
-ebb_block_key_init (EbbBlockKey *key,
-                    EbbTensor *tensor,
-                    gboolean in_place)
-{
-  const gsize element = ebb_dtype_get_size (tensor->view.dtype), size = tensor->storage->size;
-  gint64 last = 0;
-
-  *key = (EbbBlockKey){ .birth = tensor->storage->birth, .end = size, .in_place = in_place };
-  if (in_place)
-    return;
-  key->version = tensor->storage->version;
-  for (int i = 0; i < tensor->view.n_dims; i++)
-    last += (tensor->view.shape[i] - 1) * tensor->view.strides[i];
-  if ((gsize) (last + 1) * element < size / SMALL_PART || size % element != 0)
-    {
-      key->start = (gsize) tensor->offset * element;
-      key->end = key->start + (gsize) (last + 1) * element;
-    }
-}
-
-guint
-ebb_block_hash (gconstpointer key)
-{
-  const EbbBlockKey *self = key;
-
-  return (guint) ((self->birth * 31 + self->start * 17 + self->end) * 0x9e3779b97f4a7c15 >> 32);
-}
-
-gboolean
-ebb_block_equal (gconstpointer a,
-                 gconstpointer b)
-{
-  const EbbBlockKey *one = a, *other = b;
-
-  return one->birth == other->birth && one->start == other->start && one->end == other->end
-         && one->version == other->version && one->in_place == other->in_place && one->is_apart == other->is_apart
-         && one->call == other->call;
-}
-
-EbbBlock *
-ebb_block_new (EbbActivationStore *store,
-               const EbbBlockKey *key,
-               EbbTensor *tensor)
-{
-  EbbBlock *self = g_new0 (EbbBlock, 1);
-
-  self->key = *key;
-  self->store = g_object_ref (store);
-  self->device = tensor->storage->device;
-  self->dtype = tensor->view.dtype;
-  self->n_users = 1;
-  return self;
-}
-
-void
-ebb_block_free (EbbBlock *self)
-{
-  ebb_blocks_lock ();
-  if (self->restored != NULL)
-    self->restored->block = NULL;
-  ebb_blocks_unlock ();
-  if (self->held != NULL)
-    ebb_storage_unref (self->held);
-  if (self->handle != NULL)
-    ebb_handle_unref (self->handle);
-  g_object_unref (self->store);
-  g_free (self);
-}
-
-/* -- order --------------------------------------------------------------------------------------------------------- */
-
-void
-ebb_block_link (EbbBlock *self)
-{
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-
-  self->previous = priv->last;
-  if (priv->last != NULL)
-    priv->last->next = self;
-  else
-    priv->first = self;
-  priv->last = self;
-}
-
-void
-ebb_block_unlink (EbbBlock *self)
-{
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-
-  if (self->previous != NULL)
-    self->previous->next = self->next;
-  else
-    priv->first = self->next;
-  if (self->next != NULL)
-    self->next->previous = self->previous;
-  else
-    priv->last = self->previous;
-}
-
-void
-ebb_block_leave (EbbBlock *self)
-{
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-  gboolean last;
-
-  ebb_blocks_lock ();
-  last = --self->n_users == 0;
-  if (last)
-    {
-      for (guint i = 0; i < EBB_N_LATEST; i++)
-        if (priv->latest[i] == self)
-          priv->latest[i] = NULL;
-      if (g_hash_table_lookup (priv->blocks, self) == self)
-        g_hash_table_remove (priv->blocks, self);
-      if (!self->key.in_place)
-        ebb_block_unlink (self);
-      else
-        priv->counters.held -= self->key.end - self->key.start;
-    }
-  ebb_blocks_unlock ();
-  if (last)
-    ebb_block_free (self);
-}
-
-/* -- bringing back ------------------------------------------------------------------------------------------------- */
-
-/* In place of the storage's own way to free its memory. */
+/* An error that a device returns once reaches somebody: the next caller, where this one can't take it. */
 static void
-restored_free (gpointer data)
+return_failure (EbbActivationStore *self,
+                GError *failure,
+                GError **error)
 {
-  EbbRestored *self = data;
-
-  ebb_blocks_lock ();
-  if (self->block != NULL && self->block->restored == self)
-    self->block->restored = NULL;
-  ebb_blocks_unlock ();
-  self->device->backend->free (self->device->index, self->data, self->size);
-  g_free (self);
+  if (error == NULL && failure != NULL && failure->domain == EBB_ERROR
+      && (failure->code == EBB_ERROR_DEVICE || failure->code == EBB_ERROR_RACE))
+    ebb_activation_store_note_failure (self, failure);
+  else if (failure != NULL)
+    g_propagate_error (error, failure);
 }
 
-/* Memory that only @tensor holds is tied to the block. It counts as pinned, so that nothing is computed into it in
- * place: another view of it may still be wanted. */
-static void
-tie (EbbBlock *self,
-     EbbTensor *tensor)
+static gpointer
+require (EbbActivationStore *self,
+         const char *what,
+         gpointer result,
+         GError *local,
+         GError **error)
 {
-  EbbStorage *storage = tensor->storage;
-  EbbRestored *restored;
-
-  if (storage->destroy != NULL || storage->data == NULL || !ebb_tensor_is_unshared (tensor))
-    return;
-  restored = g_new0 (EbbRestored, 1);
-  *restored = (EbbRestored){ .block = self,
-                             .storage = storage,
-                             .version = storage->version,
-                             .device = storage->device,
-                             .data = storage->data,
-                             .size = storage->size,
-                             .offset = (gsize) tensor->offset * ebb_dtype_get_size (tensor->view.dtype) };
-  storage->destroy = restored_free;
-  storage->destroy_data = restored;
-  storage->pinned = TRUE;
-  ebb_blocks_lock ();
-  if (self->restored != NULL)
-    self->restored->block = NULL;
-  self->restored = restored;
-  ebb_blocks_unlock ();
+  if (result == NULL && local == NULL)
+    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "%s of %s failed without saying why", what,
+                 G_OBJECT_TYPE_NAME (self));
+  return_failure (self, local, error);
+  return result;
 }
 
-/* A reference to @storage, unless its last one is just going. */
-static gboolean
-try_ref (EbbStorage *storage)
+/* -- putting ------------------------------------------------------------------------------------------------------- */
+
+static EbbTensor *
+wrapper_get (EbbStoredBlock *self,
+             GError **error)
 {
-  int n = __atomic_load_n (&storage->ref_count, __ATOMIC_RELAXED);
-
-  while (n > 0)
-    if (__atomic_compare_exchange_n (&storage->ref_count, &n, n + 1, TRUE, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-      return TRUE;
-  return FALSE;
-}
-
-/* Whether somebody still looks at what was brought back differs from rank to rank, so the store does, until it has
- * brought two others: what a checkpoint is given it may ask for twice, first to recompute. */
-static EbbStorage *
-find_held (EbbBlock *self,
-           gsize *offset)
-{
-  EbbStorage *storage = NULL;
-
-  ebb_blocks_lock ();
-  if (self->held != NULL && self->held->version == self->held_version)
-    {
-      storage = ebb_storage_ref (self->held);
-      *offset = self->held_offset;
-    }
-  ebb_blocks_unlock ();
-  return storage;
-}
-
-/* Takes @self out of those that are held; with what it has to let go, outside of the lock. */
-static EbbStorage *
-let_go (EbbBlock *self)
-{
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-
-  for (guint i = 0; i < EBB_N_LATEST; i++)
-    if (priv->latest[i] == self)
-      priv->latest[i] = NULL;
-  return g_steal_pointer (&self->held);
-}
-
-/* Before memory is taken for @self: it and the oldest one are held no longer. Blocks that are freed leave their places
- * empty, so that which one is the oldest doesn't depend on them. */
-static void
-make_place (EbbBlock *self)
-{
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-  EbbStorage *own, *old = NULL;
-  EbbBlock *oldest;
-
-  ebb_blocks_lock ();
-  own = let_go (self);
-  oldest = priv->latest[priv->n_brought % EBB_N_LATEST];
-  if (oldest != NULL)
-    old = let_go (oldest);
-  ebb_blocks_unlock ();
-  g_clear_pointer (&own, ebb_storage_unref);
-  g_clear_pointer (&old, ebb_storage_unref);
+  return EBB_ACTIVATION_STORE_GET_CLASS (self->store)->get (self->store, ((Wrapper *) self)->inner, error);
 }
 
 static void
-hold (EbbBlock *self,
-      EbbStorage *storage,
-      gsize offset)
+wrapper_prefetch (EbbStoredBlock *self)
 {
-  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self->store);
-
-  make_place (self); /* another thread may have taken it */
-  ebb_blocks_lock ();
-  if (priv->latest[priv->n_brought % EBB_N_LATEST] == NULL)
-    {
-      priv->latest[priv->n_brought % EBB_N_LATEST] = self;
-      self->held = ebb_storage_ref (storage);
-      self->held_offset = offset;
-      self->held_version = storage->version;
-    }
-  priv->n_brought++;
-  ebb_blocks_unlock ();
-}
-
-static EbbStorage *
-find_restored (EbbBlock *self,
-               gsize *offset)
-{
-  EbbStorage *storage = NULL;
-
-  ebb_blocks_lock ();
-  if (self->restored != NULL && try_ref (self->restored->storage))
-    {
-      storage = self->restored->storage;
-      *offset = self->restored->offset;
-      if (storage->version != self->restored->version)
-        {
-          /* Changed by whoever got it: no longer what was stored. */
-          self->restored->block = NULL;
-          self->restored = NULL;
-          ebb_blocks_unlock ();
-          ebb_storage_unref (storage);
-          return NULL;
-        }
-    }
-  ebb_blocks_unlock ();
-  return storage;
+  EBB_ACTIVATION_STORE_GET_CLASS (self->store)->prefetch (self->store, ((Wrapper *) self)->inner);
 }
 
 static EbbTensor *
-bring (EbbBlock *self,
-       GError **error)
+get_spilled (EbbStoredBlock *self,
+             GError **error)
 {
-  const gsize size = self->key.end - self->key.start;
-  EbbTensor *tensor = ebb_activation_store_get_block (self->store, self->handle, error);
+  return ebb_stored_block_get (((Wrapper *) self)->inner, error);
+}
 
-  if (tensor == NULL
-      || (tensor->storage->device == self->device && tensor->view.dtype == self->dtype
-          && ebb_tensor_get_n_bytes (tensor) == size && ebb_view_is_contiguous (&tensor->view)))
-    return tensor;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
-               "get of %s gave %" G_GUINT64_FORMAT " bytes of %s on %s: it must give the %" G_GSIZE_FORMAT
-               " bytes of %s on %s that were put, contiguous",
-               G_OBJECT_TYPE_NAME (self->store), (guint64) ebb_tensor_get_n_bytes (tensor),
-               ebb_dtype_get_name (tensor->view.dtype), ebb_device_get_name (tensor->storage->device), size,
-               ebb_dtype_get_name (self->dtype), ebb_device_get_name (self->device));
-  ebb_tensor_unref (tensor);
+static void
+prefetch_spilled (EbbStoredBlock *self)
+{
+  ebb_stored_block_prefetch (((Wrapper *) self)->inner);
+}
+
+static EbbTensor *
+get_in_place (EbbStoredBlock *self,
+              GError **error)
+{
+  return ebb_handle_get_tensor (((Wrapper *) self)->inner);
+}
+
+static void
+wrapper_clear (EbbStoredBlock *self)
+{
+  g_clear_pointer (&((Wrapper *) self)->inner, ebb_handle_unref);
+}
+
+static const EbbStoredBlockFuncs foreign = { sizeof (Wrapper), wrapper_get, wrapper_prefetch, wrapper_clear };
+static const EbbStoredBlockFuncs spilled = { sizeof (Wrapper), get_spilled, prefetch_spilled, wrapper_clear };
+static const EbbStoredBlockFuncs in_place = { sizeof (Wrapper), get_in_place, NULL, wrapper_clear };
+static const EbbStoredBlockFuncs foreign_room = { sizeof (Wrapper), NULL, NULL, wrapper_clear };
+
+static EbbStoredBlock *
+wrap (EbbActivationStore *self,
+      const EbbStoredBlockFuncs *funcs,
+      EbbHandle *inner)
+{
+  Wrapper *wrapper = ebb_stored_block_new (funcs, self);
+
+  wrapper->inner = inner;
+  return &wrapper->base;
+}
+
+static gboolean
+is_stored_block (EbbHandle *handle)
+{
+  return handle->destroy == stored_block_clear;
+}
+
+/* The block that put of @self has just made; one around @handle where that is something else. */
+static EbbStoredBlock *
+adopt (EbbActivationStore *self,
+       const EbbStoredBlockFuncs *funcs,
+       EbbHandle *handle)
+{
+  EbbStoredBlock *block = (EbbStoredBlock *) handle;
+
+  return is_stored_block (handle) && block->store == self && !block->is_counted ? block : wrap (self, funcs, handle);
+}
+
+/* @n_moved: bytes that were put into the store. */
+static EbbHandle *
+count (EbbStoredBlock *self,
+       guint64 birth,
+       gsize n_bytes,
+       gsize n_moved)
+{
+  EbbStoreCounters *counters = &ebb_activation_store_peek (self->store)->counters;
+
+  self->birth = birth;
+  self->n_bytes = n_bytes;
+  self->is_counted = TRUE;
+  ebb_activation_store_lock (self->store);
+  counters->put += n_moved;
+  counters->held += n_bytes;
+  counters->peak = MAX (counters->peak, counters->held);
+  ebb_activation_store_unlock (self->store);
+  return &self->handle;
+}
+
+static gboolean
+falls_back (EbbActivationStore *self,
+            const GError *error)
+{
+  return g_error_matches (error, EBB_ERROR, EBB_ERROR_IO)
+         || (g_error_matches (error, EBB_ERROR, EBB_ERROR_NO_MEMORY)
+             && !EBB_READ (ebb_activation_store_peek (self)->never_spills));
+}
+
+EbbHandle *
+ebb_activation_store_put_instead (EbbActivationStore *self,
+                                  EbbTensor *block,
+                                  GError *why,
+                                  GError **error)
+{
+  EbbActivationStorePrivate *priv = ebb_activation_store_peek (self);
+  g_autoptr (EbbActivationStore) fallback =
+      falls_back (self, why) ? ebb_activation_store_ref_fallback (self) : NULL;
+  EbbHandle *handle;
+
+  if (fallback == NULL)
+    {
+      g_propagate_error (error, g_error_copy (why));
+      return NULL;
+    }
+  handle = ebb_activation_store_put_block (fallback, block, error);
+  if (handle == NULL)
+    {
+      g_prefix_error (error, "%s; and the fallback: ", why->message);
+      return NULL;
+    }
+  ebb_activation_store_lock (self);
+  priv->counters.spilled += ebb_tensor_get_n_bytes (block);
+  ebb_activation_store_unlock (self);
+  return handle;
+}
+
+/* Kernels that a store launches to move a block don't part the blocks of one module. */
+static EbbHandle *
+put (EbbActivationStore *self,
+     EbbTensor *block,
+     GError **error)
+{
+  const guint64 n_launches = ebb_thread.n_launches;
+  GError *local = NULL;
+  EbbHandle *handle = EBB_ACTIVATION_STORE_GET_CLASS (self)->put (self, block, &local);
+
+  ebb_thread.n_launches = n_launches;
+  if (local != NULL)
+    g_clear_pointer (&handle, ebb_handle_unref);
+  return require (self, "put", handle, local, error);
+}
+
+/**
+ * ebb_activation_store_put_block:
+ * @self: a store
+ * @block: a contiguous tensor of one dimension
+ * @error: return location for an error
+ *
+ * Puts a block of memory into the store, or into its fallback, as the store's own pack does; for stores that stand in
+ * front of another one. The block must stay as it is. A block on a device whose tensors the store leaves in place is
+ * kept as it is.
+ *
+ * Returns: (transfer full) (nullable): the handle for ebb_activation_store_get_block(), which holds the bytes
+ */
+EbbHandle *
+ebb_activation_store_put_block (EbbActivationStore *self,
+                                EbbTensor *block,
+                                GError **error)
+{
+  g_autoptr (GError) why = NULL;
+  GError *local = NULL;
+  guint64 birth;
+  gsize n_bytes;
+  EbbHandle *handle;
+  EbbStoredBlock *stored;
+
+  if (!EBB_MAY_BEGIN (error, self, block))
+    return NULL;
+  if (block->view.n_dims != 1 || !ebb_view_is_contiguous (&block->view))
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (block);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "put_block of %s: a block of shape %s: it must be contiguous and of one dimension",
+                   G_OBJECT_TYPE_NAME (self), shape);
+      return NULL;
+    }
+  n_bytes = ebb_tensor_get_n_bytes (block);
+  birth = block->storage->birth;
+  if (!EBB_ACTIVATION_STORE_GET_CLASS (self)->moves (self, block->storage->device))
+    return count (wrap (self, &in_place, ebb_handle_new (block)), birth, n_bytes, 0);
+  if (!ebb_activation_store_begin_put (self, error))
+    return NULL;
+  handle = put (self, block, &why);
+  if (handle != NULL)
+    {
+      stored = adopt (self, &foreign, handle);
+      return count (stored, birth, stored->n_bytes > 0 ? stored->n_bytes : n_bytes, n_bytes);
+    }
+  if (ebb_activation_store_peek (self)->shards)
+    local = g_steal_pointer (&why);
+  else
+    handle = ebb_activation_store_put_instead (self, block, why, &local);
+  if (handle != NULL)
+    return count (wrap (self, &spilled, handle), birth, n_bytes, 0);
+  return_failure (self, local, error);
   return NULL;
 }
 
-static gboolean
-is_away (EbbBlock *self)
+/* -- getting ------------------------------------------------------------------------------------------------------- */
+
+static EbbStoredBlock *
+check_handle (EbbActivationStore *self,
+              EbbHandle *handle,
+              gboolean is_room,
+              GError **error)
 {
-  return (self->is_divided ? self->held == NULL : self->restored == NULL) && !self->is_coming;
+  EbbStoredBlock *block = is_stored_block (handle) ? (EbbStoredBlock *) handle : NULL;
+
+  if (block != NULL && block->store == self && (block->funcs->get == NULL) == is_room)
+    return block;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a handle that %s of this %s did not give",
+               is_room ? "reserve" : "put_block", G_OBJECT_TYPE_NAME (self));
+  return NULL;
 }
 
-static void
-expect (EbbBlock *self,
-        GPtrArray *expected)
+static EbbTensor *
+get (EbbStoredBlock *self,
+     GError **error)
 {
-  if (!is_away (self))
-    return;
-  self->n_users++;
-  self->is_coming = TRUE;
-  g_ptr_array_add (expected, self);
+  const guint64 n_launches = ebb_thread.n_launches;
+  GError *local = NULL;
+  EbbTensor *tensor = self->funcs->get (self, &local);
+
+  ebb_thread.n_launches = n_launches;
+  if (local != NULL)
+    g_clear_pointer (&tensor, ebb_tensor_unref);
+  return require (self->store, "get", tensor, local, error);
 }
 
-/* Divided blocks are expected with one another, and only inside of one outermost module call: which others live differs
- * from rank to rank. Where no call was open a block is alone. */
-static gboolean
-goes_with (const EbbBlock *self,
-           const EbbBlock *other)
+/**
+ * ebb_activation_store_get_block:
+ * @self: a store
+ * @handle: a handle that ebb_activation_store_put_block() of @self returned
+ * @error: return location for an error
+ *
+ * Brings a block back, with the bytes that it had; it may be the same tensor, so it must not be changed.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the same size and element type on the same device
+ */
+EbbTensor *
+ebb_activation_store_get_block (EbbActivationStore *self,
+                                EbbHandle *handle,
+                                GError **error)
 {
-  if (self->is_divided != other->is_divided)
-    return FALSE;
-  return !self->is_divided || (self->key.call != 0 && self->key.call == other->key.call);
-}
+  EbbStoreCounters *counters;
+  EbbStoredBlock *block;
+  EbbTensor *tensor;
 
-/* What was put together with @self, and in the groups just before it; under the lock. */
-static void
-find_expected (EbbBlock *self,
-               guint n_groups,
-               GPtrArray *expected)
-{
-  guint64 group = self->group;
-
-  for (EbbBlock *block = self->next; block != NULL && block->group == group; block = block->next)
-    if (goes_with (self, block))
-      expect (block, expected);
-  for (EbbBlock *block = self->previous; block != NULL; block = block->previous)
-    {
-      if (!goes_with (self, block))
-        continue;
-      if (block->group != group && n_groups-- == 0)
-        return;
-      group = block->group;
-      expect (block, expected);
-    }
-}
-
-/* Backward goes the other way: what was put before @self comes next. */
-static void
-prefetch (EbbBlock *self)
-{
-  const guint n_groups = EBB_READ (ebb_activation_store_peek (self->store)->prefetch);
-  g_autoptr (GPtrArray) expected = NULL;
-
-  if (n_groups == 0)
-    return;
-  expected = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_block_leave);
-  ebb_blocks_lock ();
-  find_expected (self, n_groups, expected);
-  ebb_blocks_unlock ();
-  for (guint i = 0; i < expected->len; i++)
-    {
-      EbbBlock *block = g_ptr_array_index (expected, i);
-
-      ebb_activation_store_prefetch_block (self->store, block->handle);
-    }
-}
-
-static EbbStorage *
-bring_storage (EbbBlock *self,
-               gsize *offset,
-               GError **error)
-{
-  g_autoptr (EbbTensor) brought = NULL;
-  EbbStorage *storage;
-
-  ebb_blocks_lock ();
-  self->is_coming = FALSE;
-  ebb_blocks_unlock ();
-  if (self->is_divided)
-    make_place (self);
-  brought = bring (self, error);
-  if (brought == NULL)
+  if (!EBB_MAY_BEGIN (error, self, handle))
     return NULL;
-  *offset = (gsize) brought->offset * ebb_dtype_get_size (self->dtype);
-  tie (self, brought);
-  storage = ebb_storage_ref (brought->storage);
-  if (self->is_divided)
-    hold (self, storage, *offset);
-  prefetch (self);
-  return storage;
+  counters = &ebb_activation_store_peek (self)->counters;
+  block = check_handle (self, handle, FALSE, error);
+  if (block == NULL || (error != NULL && !ebb_activation_store_return_failure (self, error)))
+    return NULL;
+  ebb_activation_store_sweep (self);
+  if (block->funcs == &spilled) /* the fallback counts it */
+    return get_spilled (block, error);
+  tensor = get (block, error);
+  if (tensor != NULL && tensor->storage->birth != block->birth)
+    {
+      ebb_activation_store_lock (self);
+      counters->got += ebb_tensor_get_n_bytes (tensor);
+      ebb_activation_store_unlock (self);
+    }
+  return tensor;
 }
 
 EbbTensor *
-ebb_block_get_view (EbbBlock *self,
-                    const EbbView *view,
-                    gsize offset,
-                    GError **error)
+ebb_stored_block_get (EbbHandle *handle,
+                      GError **error)
 {
-  gsize before = 0;
-  EbbStorage *storage = self->is_divided ? find_held (self, &before) : find_restored (self, &before);
-  EbbTensor *tensor;
+  return is_stored_block (handle)
+             ? ebb_activation_store_get_block (((EbbStoredBlock *) handle)->store, handle, error)
+             : ebb_handle_get_tensor (handle);
+}
 
-  if (storage == NULL)
-    storage = bring_storage (self, &before, error);
-  if (storage == NULL)
+EbbTensor *
+ebb_activation_store_real_get (EbbActivationStore *self,
+                               EbbHandle *handle,
+                               GError **error)
+{
+  return is_stored_block (handle) ? ((EbbStoredBlock *) handle)->funcs->get ((EbbStoredBlock *) handle, error)
+                                  : ebb_handle_get_tensor (handle);
+}
+
+void
+ebb_activation_store_real_prefetch (EbbActivationStore *self,
+                                    EbbHandle *handle)
+{
+  if (is_stored_block (handle) && ((EbbStoredBlock *) handle)->funcs->prefetch != NULL)
+    ((EbbStoredBlock *) handle)->funcs->prefetch ((EbbStoredBlock *) handle);
+}
+
+/**
+ * ebb_activation_store_prefetch_block:
+ * @self: a store
+ * @handle: a handle that ebb_activation_store_put_block() of @self returned
+ *
+ * Says that the block will soon be asked for, so that the store may begin to bring it.
+ */
+void
+ebb_activation_store_prefetch_block (EbbActivationStore *self,
+                                     EbbHandle *handle)
+{
+  const guint64 n_launches = ebb_thread.n_launches;
+  EbbStoredBlock *block;
+
+  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self) && handle != NULL);
+
+  block = check_handle (self, handle, FALSE, NULL);
+  if (block != NULL && block->funcs->prefetch != NULL)
+    block->funcs->prefetch (block);
+  ebb_thread.n_launches = n_launches;
+}
+
+void
+ebb_stored_block_prefetch (EbbHandle *handle)
+{
+  if (is_stored_block (handle))
+    ebb_activation_store_prefetch_block (((EbbStoredBlock *) handle)->store, handle);
+}
+
+/* -- rooms --------------------------------------------------------------------------------------------------------- */
+
+/**
+ * ebb_activation_store_reserve:
+ * @self: a store
+ * @device: where the tensors are
+ * @n_bytes: how many
+ * @error: return location for an error
+ *
+ * Takes room for tensors of a device, for a store that lays them out itself by ebb_activation_store_put_at(). There is
+ * no fallback for it.
+ *
+ * Returns: (transfer full) (nullable): the room, which is freed with the handle and the last block in it; %NULL with
+ *   %EBB_ERROR_NOT_SUPPORTED if this kind of store has no such rooms
+ */
+EbbHandle *
+ebb_activation_store_reserve (EbbActivationStore *self,
+                              EbbDevice *device,
+                              guint64 n_bytes,
+                              GError **error)
+{
+  GError *local = NULL;
+  EbbHandle *room;
+
+  if (!EBB_MAY_BEGIN (error, self, device))
     return NULL;
-  tensor = ebb_tensor_new_view (storage, (gint64) ((before + offset) / ebb_dtype_get_size (view->dtype)), view->shape,
-                                view->strides, (guint) view->n_dims, view->dtype);
-  ebb_storage_unref (storage);
-  return tensor;
+  room = EBB_ACTIVATION_STORE_GET_CLASS (self)->reserve (self, device, n_bytes, &local);
+  if (local != NULL)
+    g_clear_pointer (&room, ebb_handle_unref);
+  room = require (self, "reserve", room, local, error);
+  return room != NULL ? count (adopt (self, &foreign_room, room), 0, n_bytes, 0) : NULL;
+}
+
+/**
+ * ebb_activation_store_put_at:
+ * @self: a store
+ * @room: a handle that ebb_activation_store_reserve() of @self returned
+ * @offset: bytes from its beginning
+ * @block: a contiguous tensor of one dimension, on the device that the room was reserved for
+ * @error: return location for an error
+ *
+ * Puts a block of memory into a reserved room, over the bytes that are there; see ebb_activation_store_put_block().
+ *
+ * Returns: (transfer full) (nullable): the handle for ebb_activation_store_get_block()
+ */
+EbbHandle *
+ebb_activation_store_put_at (EbbActivationStore *self,
+                             EbbHandle *room,
+                             guint64 offset,
+                             EbbTensor *block,
+                             GError **error)
+{
+  const guint64 n_launches = ebb_thread.n_launches;
+  EbbStoredBlock *reserved;
+  GError *local = NULL;
+  EbbHandle *handle;
+  gsize n_bytes;
+
+  if (!EBB_MAY_BEGIN (error, self, room, block))
+    return NULL;
+  reserved = check_handle (self, room, TRUE, error);
+  n_bytes = ebb_tensor_get_n_bytes (block);
+  if (reserved == NULL || !ebb_activation_store_begin_put (self, error))
+    return NULL;
+  if (n_bytes > reserved->n_bytes || offset > reserved->n_bytes - n_bytes)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "put_at of %s: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT " of a room of %" G_GSIZE_FORMAT,
+                   G_OBJECT_TYPE_NAME (self), n_bytes, offset, reserved->n_bytes);
+      return NULL;
+    }
+  if (reserved->funcs == &foreign_room)
+    room = ((Wrapper *) reserved)->inner;
+  handle = EBB_ACTIVATION_STORE_GET_CLASS (self)->put_at (self, room, offset, block, &local);
+  ebb_thread.n_launches = n_launches;
+  if (local != NULL)
+    g_clear_pointer (&handle, ebb_handle_unref);
+  handle = require (self, "put_at", handle, local, error);
+  return handle != NULL ? count (adopt (self, &foreign, handle), block->storage->birth, 0, n_bytes) : NULL;
+}
+
+/**
+ * ebb_activation_store_synchronize:
+ * @self: a store
+ * @error: return location for an error
+ *
+ * Waits until all that the store and its fallback have begun is done; the counters are then exact.
+ *
+ * Returns: %FALSE with the error of the work that failed
+ */
+gboolean
+ebb_activation_store_synchronize (EbbActivationStore *self,
+                                  GError **error)
+{
+  g_autoptr (EbbActivationStore) fallback = NULL;
+  EbbActivationStoreClass *klass;
+  GError *local = NULL;
+  gboolean ok;
+
+  if (!EBB_MAY_BEGIN (error, self))
+    return FALSE;
+  klass = EBB_ACTIVATION_STORE_GET_CLASS (self);
+  ok = klass->synchronize == NULL || klass->synchronize (self, error != NULL ? &local : NULL);
+  if (!ok && error != NULL && local == NULL)
+    g_set_error (&local, EBB_ERROR, EBB_ERROR_CALLBACK, "synchronize of %s failed without saying why",
+                 G_OBJECT_TYPE_NAME (self));
+  ok = ebb_activation_store_wait (self, error != NULL && local == NULL ? &local : NULL) && ok;
+  fallback = ebb_activation_store_ref_fallback (self);
+  if (fallback != NULL)
+    ok = ebb_activation_store_synchronize (fallback, error != NULL && local == NULL ? &local : NULL) && ok;
+  if (local != NULL)
+    g_propagate_error (error, local);
+  return ok;
+}
+
+/* -- blocks -------------------------------------------------------------------------------------------------------- */
+
+gpointer
+ebb_stored_block_new (const EbbStoredBlockFuncs *funcs,
+                      EbbActivationStore *store)
+{
+  EbbStoredBlock *self = ebb_handle_alloc (funcs->size, stored_block_clear);
+
+  self->funcs = funcs;
+  self->store = g_object_ref (store);
+  return self;
+}
+
+static void
+stored_block_clear (gpointer data)
+{
+  EbbStoredBlock *self = data;
+
+  if (self->is_counted && self->n_bytes > 0)
+    ebb_activation_store_count_held (self->store, -(gint64) self->n_bytes);
+  if (self->funcs->clear != NULL)
+    self->funcs->clear (self);
+  g_object_unref (self->store);
 }

@@ -5,8 +5,8 @@
 #include "tensor/tensor-private.h"
 
 /* Large buffers that are handed out in parts of one size, a set of buffers for each kind of tensor. A part belongs to
- * whoever holds it, and its buffer stays as long as one of its parts is held, whatever becomes of the pool. Safe to use
- * from several threads. */
+ * its holder, and its buffer stays as long as one of its parts is held, even if the pool is freed. Safe to use from
+ * several threads. */
 
 G_BEGIN_DECLS
 
@@ -22,25 +22,25 @@ typedef struct
 
 EbbPartPool *ebb_part_pool_new (void);
 void ebb_part_pool_unref (EbbPartPool *pool);
-/* Lets go of all buffers: those with parts that are held go with the last of these, and nothing more is put there. */
+/* Releases all buffers: those with parts that are held are freed with the last of these, and nothing more is put there.
+ */
 void ebb_part_pool_reset (EbbPartPool *pool);
 void ebb_part_pool_get_counts (EbbPartPool *pool,
                                EbbPartCounts *counts);
 
-/* Holds a copy of @block, which lies on its device, or in @next if that is not NULL. A buffer has @n_parts parts; where
- * all are held the pool adds one if @grow, and says %EBB_ERROR_NO_MEMORY if not. */
+/* Holds a copy of @block, which lies on its device, or in @next if that is not NULL: @inner is its handle there. A
+ * buffer has @n_parts parts; where all are held the pool adds one if @grow, and returns EBB_ERROR_NO_MEMORY if not. */
 EbbPart *ebb_part_pool_put (EbbPartPool *pool,
                             EbbActivationStore *next,
                             EbbTensor *block,
                             guint n_parts,
                             gboolean grow,
+                            EbbHandle **inner,
                             GError **error);
-/* What @next gave for the part; NULL where it lies on its own device. */
-EbbHandle *ebb_part_get_inner (EbbPart *part);
 /* Of a part on its own device: the part itself as a tensor, which holds it too. */
 EbbTensor *ebb_part_show (EbbPart *part,
                           GError **error);
-/* The holder lets it go; tensors that show it still hold it. */
+/* The holder needs it no longer; tensors that show it still hold it. */
 void ebb_part_drop (EbbPart *part);
 
 G_END_DECLS

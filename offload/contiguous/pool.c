@@ -10,6 +10,8 @@
 /* What a disk asks for. */
 #define ALIGNMENT_ELSEWHERE 4096
 
+/* Large buffers that are handed out in parts of one size. */
+
 typedef struct
 {
   EbbDevice *device;
@@ -18,7 +20,21 @@ typedef struct
   EbbActivationStore *next; /* NULL: on the device */
 } Kind;
 
-typedef struct
+typedef struct _Buffer Buffer;
+
+/* Its bytes are counted once: by the tensors that show it, else as an activation if it is held, else as workspace. */
+struct _EbbPart
+{
+  Buffer *buffer;
+  /* under the pool's lock */
+  guint n_refs;      /* of the holder and of the storages that show it; 0: free */
+  EbbStorage *shown; /* the last one, while it lives */
+  guint n_shown;
+  gboolean is_held;
+  gboolean is_changed; /* by a caller to whom it was shown */
+};
+
+struct _Buffer
 {
   int ref_count;
   EbbPartPool *pool;
@@ -28,10 +44,10 @@ typedef struct
   char *data;      /* on the device... */
   EbbHandle *room; /* ...or in the next store */
   /* under the pool's lock */
-  gboolean *held;
-  guint n_held;
-  guint first_free; /* none before it */
-} Buffer;
+  EbbPart *parts;
+  guint n_used;
+  guint first_free; /* no part before it is free */
+};
 
 struct _EbbPartPool
 {
@@ -39,20 +55,6 @@ struct _EbbPartPool
   pthread_mutex_t lock;
   GPtrArray *buffers; /* that parts are taken from */
   EbbPartCounts counts;
-};
-
-/* Its bytes are counted once: by the tensors that show it, else as an activation if it is held, else as workspace. */
-struct _EbbPart
-{
-  int ref_count;
-  Buffer *buffer;
-  guint index;
-  EbbHandle *inner;
-  /* under the pool's lock */
-  EbbStorage *shown; /* the last one, while it lives */
-  guint n_shown;
-  gboolean is_held;
-  gboolean is_changed; /* by somebody to whom it was shown */
 };
 
 /* -- the pool ------------------------------------------------------------------------------------------------------ */
@@ -140,7 +142,7 @@ buffer_unref (gpointer data)
   self->pool->counts.n_buffers--;
   pthread_mutex_unlock (&self->pool->lock);
   pool_release (self->pool);
-  g_free (self->held);
+  g_free (self->parts);
   g_free (self);
 }
 
@@ -190,7 +192,7 @@ buffer_new (EbbPartPool *pool,
       buffer_unref (self);
       return NULL;
     }
-  self->held = g_new0 (gboolean, n_parts);
+  self->parts = g_new0 (EbbPart, n_parts);
   return self;
 }
 
@@ -211,18 +213,14 @@ take_from (Buffer *buffer)
   EbbPartCounts *counts = &buffer->pool->counts;
   EbbPart *part;
 
-  while (buffer->first_free < buffer->n_parts && buffer->held[buffer->first_free])
+  while (buffer->first_free < buffer->n_parts && buffer->parts[buffer->first_free].n_refs > 0)
     buffer->first_free++;
   if (buffer->first_free == buffer->n_parts)
     return NULL;
-  part = g_new0 (EbbPart, 1);
-  part->ref_count = 1;
-  part->buffer = buffer;
-  part->index = buffer->first_free++;
-  part->is_held = TRUE;
+  part = &buffer->parts[buffer->first_free++];
+  *part = (EbbPart){ .buffer = buffer, .n_refs = 1, .is_held = TRUE };
   __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
-  buffer->held[part->index] = TRUE;
-  buffer->n_held++;
+  buffer->n_used++;
   counts->n_used++;
   counts->n_peak = MAX (counts->n_peak, counts->n_used);
   if (buffer->data != NULL)
@@ -255,13 +253,13 @@ take (EbbPartPool *self,
 
 /* Buffers of which nothing is held make room for a new one: tensors of other sizes don't add up to ever more memory. */
 static void
-let_go_of_idle_ones (EbbPartPool *self)
+free_idle_buffers (EbbPartPool *self)
 {
   GPtrArray *idle = g_ptr_array_new ();
 
   pthread_mutex_lock (&self->lock);
   for (guint i = self->buffers->len; i > 0; i--)
-    if (((Buffer *) g_ptr_array_index (self->buffers, i - 1))->n_held == 0)
+    if (((Buffer *) g_ptr_array_index (self->buffers, i - 1))->n_used == 0)
       g_ptr_array_add (idle, g_ptr_array_steal_index (self->buffers, i - 1));
   pthread_mutex_unlock (&self->lock);
   buffers_free (idle);
@@ -276,7 +274,7 @@ add_buffer (EbbPartPool *self,
 {
   Buffer *buffer;
 
-  let_go_of_idle_ones (self);
+  free_idle_buffers (self);
   buffer = buffer_new (self, kind, n_parts, error);
   if (buffer == NULL)
     return FALSE;
@@ -321,13 +319,11 @@ part_unref (EbbPart *self)
 {
   Buffer *buffer = self->buffer;
 
-  if (--self->ref_count > 0)
+  if (--self->n_refs > 0)
     return;
-  buffer->held[self->index] = FALSE;
-  buffer->n_held--;
-  buffer->first_free = MIN (buffer->first_free, self->index);
+  buffer->n_used--;
+  buffer->first_free = MIN (buffer->first_free, (guint) (self - buffer->parts));
   buffer->pool->counts.n_used--;
-  g_free (self);
 }
 
 void
@@ -335,7 +331,6 @@ ebb_part_drop (EbbPart *self)
 {
   Buffer *buffer = self->buffer;
 
-  g_clear_pointer (&self->inner, ebb_handle_unref);
   pthread_mutex_lock (&buffer->pool->lock);
   self->is_held = FALSE;
   if (buffer->data != NULL && self->n_shown == 0)
@@ -347,6 +342,13 @@ ebb_part_drop (EbbPart *self)
 
 /* -- filling ------------------------------------------------------------------------------------------------------- */
 
+/* Bytes from the start of the buffer. */
+static gsize
+get_offset (const EbbPart *self)
+{
+  return self->buffer->stride * (gsize) (self - self->buffer->parts);
+}
+
 static gboolean
 copy_there (EbbPart *self,
             EbbTensor *block,
@@ -356,7 +358,7 @@ copy_there (EbbPart *self,
   EbbView there = block->view;
   EbbLaunch launch;
 
-  there.data = self->buffer->data + self->buffer->stride * self->index;
+  there.data = self->buffer->data + get_offset (self);
   if (device->kernels[EBB_KERNEL_COPY] == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "device %s has no kernel %s", device->name,
@@ -366,20 +368,8 @@ copy_there (EbbPart *self,
   ebb_launch_init (&launch, EBB_KERNEL_COPY);
   launch.inputs[launch.n_inputs++] = &block->view;
   launch.outputs[launch.n_outputs++] = &there;
-  /* Beside the ops: none of those who watch them is concerned. */
+  /* No op: profilers and other observers of ops do not see it. */
   return ebb_device_launch (device, &launch, error);
-}
-
-static gboolean
-put_there (EbbPart *self,
-           EbbTensor *block,
-           GError **error)
-{
-  const Buffer *buffer = self->buffer;
-  EbbActivationStore *next = buffer->kind.next;
-
-  self->inner = ebb_activation_store_put_at (next, buffer->room, buffer->stride * self->index, block, error);
-  return self->inner != NULL;
 }
 
 EbbPart *
@@ -388,20 +378,25 @@ ebb_part_pool_put (EbbPartPool *self,
                    EbbTensor *block,
                    guint n_parts,
                    gboolean grow,
+                   EbbHandle **inner,
                    GError **error)
 {
   const Kind kind = { block->storage->device, block->view.dtype, ebb_tensor_get_n_bytes (block), next };
   EbbPart *part = take_or_add (self, &kind, n_parts, grow, error);
+  gboolean ok;
 
-  if (part != NULL && !(next != NULL ? put_there (part, block, error) : copy_there (part, block, error)))
+  if (part == NULL)
+    return NULL;
+  if (next == NULL)
+    ok = copy_there (part, block, error);
+  else
+    {
+      *inner = ebb_activation_store_put_at (next, part->buffer->room, get_offset (part), block, error);
+      ok = *inner != NULL;
+    }
+  if (!ok)
     g_clear_pointer (&part, ebb_part_drop);
   return part;
-}
-
-EbbHandle *
-ebb_part_get_inner (EbbPart *self)
-{
-  return self->inner;
 }
 
 /* -- showing ------------------------------------------------------------------------------------------------------- */
@@ -455,10 +450,10 @@ show (EbbPart *self)
   if (self->n_shown++ == 0)
     ebb_device_count (buffer->kind.device, EBB_PURPOSE_ACTIVATION, -(gint64) buffer->kind.size);
   *shown = (Shown){ .part = self };
-  self->ref_count++;
+  self->n_refs++;
   __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
   self->shown = shown->storage = ebb_storage_new_foreign (
-      buffer->kind.device, buffer->data + buffer->stride * self->index, buffer->kind.size, shown_free, shown);
+      buffer->kind.device, buffer->data + get_offset (self), buffer->kind.size, shown_free, shown);
   return self->shown;
 }
 

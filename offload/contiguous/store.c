@@ -35,16 +35,10 @@ struct _EbbContiguousStore
 
 enum
 {
-  PROP_N_CHECKPOINTS = 1,
-  PROP_NEXT,
-  PROP_GROW,
-  PROP_N_BUFFERS,
+  PROP_N_BUFFERS = 1, /* no field is there */
   PROP_N_PARTS,
   PROP_N_PARTS_PEAK,
-  N_PROPS
 };
-
-static GParamSpec *properties[N_PROPS];
 
 static void ebb_contiguous_store_initable_init (GInitableIface *iface);
 
@@ -86,46 +80,64 @@ check (EbbContiguousStore *self,
   return TRUE;
 }
 
+typedef struct
+{
+  EbbStoredBlock base;
+  EbbPart *part;
+  EbbHandle *inner; /* in the next store; NULL: on the device */
+} ContiguousBlock;
+
+static EbbTensor *
+block_get (EbbStoredBlock *base,
+           GError **error)
+{
+  ContiguousBlock *self = (ContiguousBlock *) base;
+
+  return self->inner != NULL ? ebb_stored_block_get (self->inner, error) : ebb_part_show (self->part, error);
+}
+
+static void
+block_prefetch (EbbStoredBlock *base)
+{
+  ContiguousBlock *self = (ContiguousBlock *) base;
+
+  if (self->inner != NULL)
+    ebb_stored_block_prefetch (self->inner);
+}
+
+static void
+block_clear (EbbStoredBlock *base)
+{
+  ContiguousBlock *self = (ContiguousBlock *) base;
+
+  ebb_handle_unref (self->inner);
+  ebb_part_drop (self->part);
+}
+
 static EbbHandle *
 ebb_contiguous_store_put (EbbActivationStore *store,
                           EbbTensor *block,
                           GError **error)
 {
+  static const EbbStoredBlockFuncs funcs = { sizeof (ContiguousBlock), block_get, block_prefetch, block_clear };
   EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
   EbbActivationStore *next = self->next;
+  EbbHandle *inner = NULL;
+  ContiguousBlock *stored;
   EbbPart *part;
 
   if (!check (self, error))
     return NULL;
   if (next != NULL && !EBB_ACTIVATION_STORE_GET_CLASS (next)->moves (next, block->storage->device))
     next = NULL;
-  part = ebb_part_pool_put (self->pool, next, block, EBB_READ (self->n_checkpoints), EBB_READ (self->grow), error);
-  return part != NULL ? ebb_handle_new_for_data (part, (GDestroyNotify) ebb_part_drop) : NULL;
-}
-
-static EbbTensor *
-ebb_contiguous_store_get (EbbActivationStore *store,
-                          EbbHandle *handle,
-                          GError **error)
-{
-  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
-  EbbPart *part = ebb_handle_get_data (handle);
-  EbbHandle *inner = ebb_part_get_inner (part);
-
-  if (inner != NULL)
-    return ebb_activation_store_get_block (self->next, inner, error);
-  return ebb_part_show (part, error);
-}
-
-static void
-ebb_contiguous_store_prefetch (EbbActivationStore *store,
-                               EbbHandle *handle)
-{
-  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (store);
-  EbbHandle *inner = ebb_part_get_inner (ebb_handle_get_data (handle));
-
-  if (inner != NULL)
-    ebb_activation_store_prefetch_block (self->next, inner);
+  part = ebb_part_pool_put (self->pool, next, block, EBB_READ (self->n_checkpoints), EBB_READ (self->grow), &inner,
+                            error);
+  if (part == NULL)
+    return NULL;
+  stored = ebb_stored_block_new (&funcs, store);
+  stored->part = part;
+  stored->inner = inner;
+  return &stored->base.handle;
 }
 
 static gboolean
@@ -153,60 +165,36 @@ ebb_contiguous_store_initable_init (GInitableIface *iface)
   iface->init = ebb_contiguous_store_initable_init_instance;
 }
 
+static EbbPartCounts
+get_counts (EbbContiguousStore *self)
+{
+  EbbPartCounts counts;
+
+  ebb_part_pool_get_counts (self->pool, &counts);
+  return counts;
+}
+
 static void
 ebb_contiguous_store_get_property (GObject *object,
                                    guint id,
                                    GValue *value,
                                    GParamSpec *pspec)
 {
-  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (object);
+  const EbbPartCounts counts = get_counts (EBB_CONTIGUOUS_STORE (object));
 
   switch (id)
     {
-    case PROP_N_CHECKPOINTS:
-      g_value_set_uint (value, EBB_READ (self->n_checkpoints));
-      break;
-    case PROP_NEXT:
-      g_value_set_object (value, self->next);
-      break;
-    case PROP_GROW:
-      g_value_set_boolean (value, EBB_READ (self->grow));
-      break;
     case PROP_N_BUFFERS:
-      g_value_set_uint (value, ebb_contiguous_store_get_n_buffers (self));
+      g_value_set_uint (value, counts.n_buffers);
       break;
     case PROP_N_PARTS:
-      g_value_set_uint (value, ebb_contiguous_store_get_n_parts (self));
+      g_value_set_uint (value, counts.n_used);
       break;
     case PROP_N_PARTS_PEAK:
-      g_value_set_uint (value, ebb_contiguous_store_get_n_parts_peak (self));
+      g_value_set_uint (value, counts.n_peak);
       break;
     default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_contiguous_store_set_property (GObject *object,
-                                   guint id,
-                                   const GValue *value,
-                                   GParamSpec *pspec)
-{
-  EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (object);
-
-  switch (id)
-    {
-    case PROP_N_CHECKPOINTS:
-      ebb_contiguous_store_set_n_checkpoints (self, g_value_get_uint (value));
-      break;
-    case PROP_NEXT:
-      self->next = g_value_dup_object (value);
-      break;
-    case PROP_GROW:
-      ebb_contiguous_store_set_grow (self, g_value_get_boolean (value));
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+      ebb_setting_get_property (object, id, value, pspec);
     }
 }
 
@@ -231,43 +219,48 @@ install_properties (GObjectClass *object_class)
    * How many parts a buffer has: as many as tensors of one kind are kept at a time. That is the number of checkpoints,
    * where each keeps one tensor of a kind.
    */
-  properties[PROP_N_CHECKPOINTS] =
-      g_param_spec_uint ("n-checkpoints", NULL, NULL, 0, G_MAXUINT, 0, flags | G_PARAM_EXPLICIT_NOTIFY);
+  g_object_class_install_property (
+      object_class, offsetof (EbbContiguousStore, n_checkpoints),
+      g_param_spec_uint ("n-checkpoints", NULL, NULL, 0, G_MAXUINT, 0, flags | G_PARAM_EXPLICIT_NOTIFY));
   /**
    * EbbContiguousStore:next:
    *
    * The store in which the buffers lie: one that can reserve room. None: on the device of the tensors.
    */
-  properties[PROP_NEXT] =
-      g_param_spec_object ("next", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags | G_PARAM_CONSTRUCT_ONLY);
+  g_object_class_install_property (
+      object_class, offsetof (EbbContiguousStore, next),
+      g_param_spec_object ("next", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags | G_PARAM_CONSTRUCT_ONLY));
   /**
    * EbbContiguousStore:grow:
    *
    * Whether the store takes another buffer of `n-checkpoints` parts when all are in use; if not, that is an error.
    */
-  properties[PROP_GROW] = g_param_spec_boolean ("grow", NULL, NULL, FALSE, flags | G_PARAM_EXPLICIT_NOTIFY);
+  g_object_class_install_property (object_class, offsetof (EbbContiguousStore, grow),
+                                   g_param_spec_boolean ("grow", NULL, NULL, FALSE, flags | G_PARAM_EXPLICIT_NOTIFY));
   /**
    * EbbContiguousStore:n-buffers:
    *
    * How many buffers there are now.
    */
-  properties[PROP_N_BUFFERS] =
-      g_param_spec_uint ("n-buffers", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (
+      object_class, PROP_N_BUFFERS,
+      g_param_spec_uint ("n-buffers", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
   /**
    * EbbContiguousStore:n-parts:
    *
    * How many parts are in use now.
    */
-  properties[PROP_N_PARTS] =
-      g_param_spec_uint ("n-parts", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (
+      object_class, PROP_N_PARTS,
+      g_param_spec_uint ("n-parts", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
   /**
    * EbbContiguousStore:n-parts-peak:
    *
    * The most parts that were in use at one time.
    */
-  properties[PROP_N_PARTS_PEAK] =
-      g_param_spec_uint ("n-parts-peak", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPS, properties);
+  g_object_class_install_property (
+      object_class, PROP_N_PARTS_PEAK,
+      g_param_spec_uint ("n-parts-peak", NULL, NULL, 0, G_MAXUINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
 }
 
 static void
@@ -277,11 +270,9 @@ ebb_contiguous_store_class_init (EbbContiguousStoreClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
   object_class->get_property = ebb_contiguous_store_get_property;
-  object_class->set_property = ebb_contiguous_store_set_property;
+  object_class->set_property = ebb_setting_set_property;
   object_class->finalize = ebb_contiguous_store_finalize;
   store_class->put = ebb_contiguous_store_put;
-  store_class->get = ebb_contiguous_store_get;
-  store_class->prefetch = ebb_contiguous_store_prefetch;
   store_class->synchronize = ebb_contiguous_store_synchronize;
   install_properties (object_class);
 }
@@ -343,10 +334,7 @@ ebb_contiguous_store_set_n_checkpoints (EbbContiguousStore *self,
 {
   g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
 
-  if (EBB_READ (self->n_checkpoints) == n_checkpoints)
-    return;
-  EBB_WRITE (self->n_checkpoints, n_checkpoints);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_N_CHECKPOINTS]);
+  g_object_set (self, "n-checkpoints", n_checkpoints, NULL);
 }
 
 /**
@@ -390,11 +378,7 @@ ebb_contiguous_store_set_grow (EbbContiguousStore *self,
 {
   g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
 
-  grow = grow != FALSE;
-  if (EBB_READ (self->grow) == grow)
-    return;
-  EBB_WRITE (self->grow, grow);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_GROW]);
+  g_object_set (self, "grow", grow, NULL);
 }
 
 /**
@@ -411,15 +395,6 @@ ebb_contiguous_store_reset (EbbContiguousStore *self)
   g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
 
   ebb_part_pool_reset (self->pool);
-}
-
-static EbbPartCounts
-get_counts (EbbContiguousStore *self)
-{
-  EbbPartCounts counts;
-
-  ebb_part_pool_get_counts (self->pool, &counts);
-  return counts;
 }
 
 /**

@@ -10,8 +10,8 @@
 G_BEGIN_DECLS
 
 /* What direct access asks of addresses, offsets and sizes, on any disk that there is. */
-#define EBB_DISK_BLOCK 4096
-#define EBB_DISK_ALIGN(size) (((size) + EBB_DISK_BLOCK - 1) & ~(guint64) (EBB_DISK_BLOCK - 1))
+#define EBB_DISK_SECTOR 4096
+#define EBB_DISK_ALIGN(size) (((size) + EBB_DISK_SECTOR - 1) & ~(guint64) (EBB_DISK_SECTOR - 1))
 
 /* In place of the number of an error. */
 #define EBB_DISK_SHORTER (-1) /* the file ends before */

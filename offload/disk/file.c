@@ -264,7 +264,7 @@ ebb_disk_file_write (EbbDiskFile *self,
       if (n < 0)
         return errno;
       if ((gsize) n < size)
-        n -= n % EBB_DISK_BLOCK;
+        n -= n % EBB_DISK_SECTOR;
       if (n == 0)
         return ENOSPC;
       data += n;
@@ -293,7 +293,7 @@ ebb_disk_file_read (EbbDiskFile *self,
       if (n < 0)
         return errno;
       if ((gsize) n < size)
-        n -= n % EBB_DISK_BLOCK;
+        n -= n % EBB_DISK_SECTOR;
       if (n == 0)
         return EBB_DISK_SHORTER;
       data += n;

@@ -1,26 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk/queue-private.h"
 
+/* The file, thread and memory of a disk store in one process, and the errors that no caller has got yet. */
+
 /* Failures in turn after which a disk is left alone. */
 #define MANY 4
-
-/* -- the thread ---------------------------------------------------------------------------------------------------- */
-
-static gboolean
-do_work (gpointer data)
-{
-  EbbDiskQueue *self = data;
-
-  if (self->reads.head != NULL)
-    ebb_disk_queue_run_read (self);
-  else if (self->writes.head != NULL)
-    ebb_disk_queue_run_write (self);
-  else
-    return FALSE;
-  return TRUE;
-}
-
-static const EbbWorkerKind kind = { "ebb-disk", "disk store", FALSE, do_work };
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
@@ -36,7 +20,7 @@ ebb_disk_queue_new (const char *folder,
   self = g_new0 (EbbDiskQueue, 1);
   self->ref_count = 1;
   self->file = file;
-  ebb_worker_init (&self->worker, &kind, self);
+  ebb_worker_init (&self->worker, "ebb-disk", "disk store");
   return self;
 }
 
@@ -47,7 +31,7 @@ ebb_disk_queue_ref (EbbDiskQueue *self)
   return self;
 }
 
-/* Records hold the queue, so there is nothing to do any more when it goes; nor does its own thread hold it. */
+/* Blocks hold the queue, so there is nothing to do any more when it is freed; nor does its own thread hold it. */
 void
 ebb_disk_queue_unref (EbbDiskQueue *self)
 {
@@ -57,7 +41,7 @@ ebb_disk_queue_unref (EbbDiskQueue *self)
   ebb_disk_queue_end_lingering (self, 0);
   ebb_disk_file_unref (self->file);
   ebb_worker_clear (&self->worker);
-  g_aligned_free (self->block);
+  g_aligned_free (self->sector);
   g_free (self);
 }
 
@@ -90,14 +74,54 @@ ebb_disk_wait_for_transfer (EbbTransfer *transfer)
 }
 
 gboolean
-ebb_disk_queue_tell (EbbDiskQueue *self,
-                     GError **error)
+ebb_disk_queue_return_failure (EbbDiskQueue *self,
+                               GError **error)
 {
   EbbDiskFailure *failure = &self->failure;
 
-  if (!failure->is_untold && failure->n_in_turn < MANY)
+  if (!failure->is_pending && failure->n_in_turn < MANY)
     return TRUE;
-  failure->is_untold = FALSE;
+  failure->is_pending = FALSE;
   ebb_disk_file_set_write_error (self->file, failure->size, failure->beside, failure->reason, error);
   return FALSE;
+}
+
+/* -- lingering buffers --------------------------------------------------------------------------------------------- */
+
+void
+ebb_disk_buffers_clear (EbbDiskBuffers *self)
+{
+  for (guint i = 0; i < self->n; i++)
+    {
+      ebb_disk_wait_for_transfer (self->buffers[i].transfer);
+      ebb_transfer_free_host (self->device, self->buffers[i].memory, self->size, EBB_PURPOSE_WORKSPACE);
+    }
+  self->n = 0;
+}
+
+void
+ebb_disk_queue_linger (EbbDiskQueue *self,
+                       EbbDiskBuffers *buffers)
+{
+  pthread_mutex_lock (&self->worker.lock);
+  g_queue_push_tail (&self->lingering, g_memdup2 (buffers, sizeof *buffers));
+  pthread_mutex_unlock (&self->worker.lock);
+  buffers->n = 0;
+}
+
+void
+ebb_disk_queue_end_lingering (EbbDiskQueue *self,
+                              guint n)
+{
+  pthread_mutex_lock (&self->worker.lock);
+  while (self->lingering.length > n)
+    {
+      EbbDiskBuffers *oldest = g_queue_pop_head (&self->lingering);
+
+      pthread_mutex_unlock (&self->worker.lock);
+      ebb_disk_buffers_clear (oldest);
+      g_free (oldest);
+      pthread_mutex_lock (&self->worker.lock);
+    }
+  pthread_mutex_unlock (&self->worker.lock);
 }

@@ -1,8 +1,28 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/disk/queue-private.h"
+#include "offload/disk/block-private.h"
 
 #include "tensor/util/checksum-private.h"
 #include "tensor/thread-private.h"
+
+/* Bytes of a block on their way back. */
+struct _EbbDiskRead
+{
+  EbbWorkerJob job; /* to read the pieces that are in the file alone */
+  EbbDiskQueue *queue;
+  EbbDevice *device;
+  EbbDiskBlock *block;
+  EbbTensor *tensor;
+  EbbTransfer *mark;    /* when the tensor's memory was taken */
+  GPtrArray *transfers; /* computing must come after them */
+  EbbDiskBuffers buffers;
+  guint *todo; /* pieces that are in the file alone */
+  guint n_todo;
+  /* under the lock */
+  guint n_done;
+  gboolean is_running;
+  int reason;    /* why the piece todo[n_done] can't be read */
+  GError *error; /* why it can't be copied */
+};
 
 /* -- beginning ----------------------------------------------------------------------------------------------------- */
 
@@ -28,7 +48,7 @@ copy_staged (EbbDiskRead *self,
   pthread_mutex_unlock (&self->queue->worker.lock);
   if (transfer == NULL)
     return FALSE;
-  ebb_activation_store_count_transfer (self->store, transfer);
+  ebb_activation_store_count_transfer (self->block->base.store, transfer);
   g_ptr_array_add (self->transfers, transfer);
   return TRUE;
 }
@@ -38,7 +58,7 @@ begin_piece (EbbDiskRead *self,
              guint i,
              GError **error)
 {
-  EbbDiskPiece *piece = &self->record->pieces[i];
+  EbbDiskPiece *piece = &self->block->pieces[i];
   EbbTransfer *filling = NULL;
   gboolean is_lost, is_staged, ok;
 
@@ -54,7 +74,7 @@ begin_piece (EbbDiskRead *self,
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "disk store: %" G_GSIZE_FORMAT " bytes can't be given back: their copy from %s failed",
-                   self->record->size, ebb_device_get_name (self->device));
+                   self->block->size, ebb_device_get_name (self->device));
       return FALSE;
     }
   if (!is_staged)
@@ -74,42 +94,45 @@ take_buffers (EbbDiskRead *self,
 {
   const guint n = self->device->backend->streams != NULL ? 2 : 1;
 
+  EbbDiskBuffers *buffers = &self->buffers;
+
+  buffers->device = self->device;
   for (guint i = 0; i < self->n_todo; i++)
-    self->buffer_size = MAX (self->buffer_size, self->record->pieces[self->todo[i]].buffer_size);
-  for (guint i = 0; i < MIN (n, self->n_todo); i++)
+    buffers->size = MAX (buffers->size, self->block->pieces[self->todo[i]].buffer_size);
+  for (; buffers->n < MIN (n, self->n_todo); buffers->n++)
     {
-      self->buffers[i].memory =
-          ebb_transfer_alloc_host (self->device, self->buffer_size, EBB_PURPOSE_WORKSPACE, error);
-      if (self->buffers[i].memory == NULL)
+      char *memory = ebb_transfer_alloc_host (self->device, buffers->size, EBB_PURPOSE_WORKSPACE, error);
+
+      if (memory == NULL)
         return FALSE;
-      self->n_buffers++;
+      buffers->buffers[buffers->n].memory = memory;
     }
   return TRUE;
 }
 
 /* What comes back has data, even where a recompute needs nothing more. */
 static EbbTensor *
-new_tensor (EbbDiskRecord *record,
+new_tensor (EbbDiskBlock *block,
             GError **error)
 {
   const int stopped = ebb_thread.stopped;
   EbbTensor *tensor;
 
   ebb_thread.stopped = 0;
-  tensor = ebb_tensor_new_uninitialized (&record->n_elements, 1, record->dtype, record->device, error);
+  tensor = ebb_tensor_new_uninitialized (&block->n_elements, 1, block->dtype, block->device, error);
   ebb_thread.stopped = stopped;
   return tensor;
 }
 
-/* What a device has to tell is for the program's threads; this one asks only why the copy can't be. */
+/* Errors of a device are for the program's threads; this one asks only why the copy can't be. */
 static void
 begin_copy (EbbDiskRead *self,
             EbbDiskPiece *piece,
-            EbbDiskBuffer *buffer,
+            guint i,
             GError **error)
 {
   char *data = (char *) self->tensor->view.data + piece->start;
-  const char *host = buffer->memory + piece->head;
+  const char *host = self->buffers.buffers[i].memory + piece->head;
   EbbTransfer *transfer = NULL;
 
   if (self->device->backend->streams != NULL)
@@ -124,7 +147,7 @@ begin_copy (EbbDiskRead *self,
       return;
     }
   g_ptr_array_add (self->transfers, ebb_transfer_ref (transfer));
-  buffer->transfer = transfer;
+  self->buffers.buffers[i].transfer = transfer;
 }
 
 static int
@@ -132,18 +155,20 @@ read_piece (EbbDiskRead *self,
             GError **error)
 {
   EbbDiskQueue *queue = self->queue;
-  EbbDiskPiece *piece = &self->record->pieces[self->todo[self->n_done]];
-  EbbDiskBuffer *buffer = &self->buffers[self->n_done % self->n_buffers];
+  EbbDiskPiece *piece = &self->block->pieces[self->todo[self->n_done]];
+  const guint i = self->n_done % self->buffers.n;
+  char *memory = self->buffers.buffers[i].memory;
+  EbbTransfer *last = g_steal_pointer (&self->buffers.buffers[i].transfer);
   gint64 start;
   int reason;
 
-  if (buffer->transfer != NULL && !ebb_disk_queue_end_transfer (queue, g_steal_pointer (&buffer->transfer), error))
+  if (last != NULL && !ebb_disk_queue_end_transfer (queue, last, error))
     return 0;
   ebb_worker_enter (&queue->worker);
   start = g_get_monotonic_time ();
-  reason = ebb_disk_file_read (queue->file, buffer->memory, piece->buffer_size,
-                               self->record->offset + piece->start - piece->head);
-  if (reason == 0 && ebb_checksum_of (buffer->memory + piece->head, piece->size) != piece->checksum)
+  reason = ebb_disk_file_read (queue->file, memory, piece->buffer_size,
+                               self->block->offset + piece->start - piece->head);
+  if (reason == 0 && ebb_checksum_of (memory + piece->head, piece->size) != piece->checksum)
     reason = EBB_DISK_DAMAGED;
   ebb_worker_leave (&queue->worker);
   pthread_mutex_lock (&queue->worker.lock);
@@ -151,14 +176,16 @@ read_piece (EbbDiskRead *self,
   pthread_mutex_unlock (&queue->worker.lock);
   if (reason != 0)
     return reason;
-  begin_copy (self, piece, buffer, error);
+  begin_copy (self, piece, i, error);
   return 0;
 }
 
-void
-ebb_disk_queue_run_read (EbbDiskQueue *queue)
+/* With the lock, on the thread. */
+static void
+read_next (EbbWorkerJob *job)
 {
-  EbbDiskRead *self = queue->reads.head->data;
+  EbbDiskRead *self = (EbbDiskRead *) job;
+  EbbDiskQueue *queue = self->queue;
   GError *error = NULL;
   int reason;
 
@@ -171,11 +198,8 @@ ebb_disk_queue_run_read (EbbDiskQueue *queue)
   self->error = error;
   if (reason == 0 && error == NULL)
     self->n_done++;
-  if (self->is_queued && (reason != 0 || error != NULL || self->n_done == self->n_todo))
-    {
-      g_queue_unlink (&queue->reads, &self->in_reads);
-      self->is_queued = FALSE;
-    }
+  if (job->lane != NULL && (reason != 0 || error != NULL || self->n_done == self->n_todo))
+    ebb_worker_remove (job);
   pthread_cond_broadcast (&queue->worker.change);
 }
 
@@ -187,34 +211,31 @@ start (EbbDiskRead *self)
   if (self->n_todo == 0)
     return;
   pthread_mutex_lock (&queue->worker.lock);
-  g_queue_push_tail_link (&queue->reads, &self->in_reads);
-  self->is_queued = TRUE;
-  while (self->is_queued && !ebb_worker_is_own (&queue->worker)) /* the thread is in another process */
-    ebb_disk_queue_run_read (queue);
-  pthread_cond_signal (&queue->worker.work);
+  self->job.run = read_next;
+  ebb_worker_add (&queue->worker, &queue->worker.urgent, &self->job);
+  while (self->job.lane != NULL && !ebb_worker_is_own (&queue->worker)) /* the thread is in another process */
+    read_next (&self->job);
   pthread_mutex_unlock (&queue->worker.lock);
 }
 
 static EbbDiskRead *
-read_new (EbbDiskRecord *record,
+read_new (EbbDiskBlock *block,
           GError **error)
 {
   EbbDiskRead *self;
   gboolean ok;
 
-  ebb_disk_queue_end_lingering (record->queue, 1);
+  ebb_disk_queue_end_lingering (block->queue, 1);
   self = g_new0 (EbbDiskRead, 1);
-  self->in_reads.data = self;
-  self->queue = record->queue;
-  self->store = record->store;
-  self->device = record->device;
-  self->record = record;
+  self->queue = block->queue;
+  self->device = block->device;
+  self->block = block;
   self->transfers = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_transfer_unref);
-  self->todo = g_new (guint, record->n_pieces);
-  self->tensor = new_tensor (record, error);
-  self->mark = self->tensor ? ebb_transfer_mark (record->device, error) : NULL;
+  self->todo = g_new (guint, block->n_pieces);
+  self->tensor = new_tensor (block, error);
+  self->mark = self->tensor ? ebb_transfer_mark (block->device, error) : NULL;
   ok = self->mark != NULL;
-  for (guint i = 0; ok && i < record->n_pieces; i++)
+  for (guint i = 0; ok && i < block->n_pieces; i++)
     ok = begin_piece (self, i, error);
   if (ok && take_buffers (self, error))
     {
@@ -230,11 +251,7 @@ read_new (EbbDiskRecord *record,
 static void
 read_free (EbbDiskRead *self)
 {
-  for (guint i = 0; i < self->n_buffers; i++)
-    {
-      ebb_disk_wait_for_transfer (self->buffers[i].transfer);
-      ebb_transfer_free_host (self->device, self->buffers[i].memory, self->buffer_size, EBB_PURPOSE_WORKSPACE);
-    }
+  ebb_disk_buffers_clear (&self->buffers);
   g_ptr_array_unref (self->transfers);
   g_clear_pointer (&self->mark, ebb_transfer_unref);
   g_clear_error (&self->error);
@@ -248,52 +265,27 @@ ebb_disk_read_cancel (EbbDiskRead *self)
   EbbDiskQueue *queue = self->queue;
 
   pthread_mutex_lock (&queue->worker.lock);
-  if (self->is_queued)
-    g_queue_unlink (&queue->reads, &self->in_reads);
-  self->is_queued = FALSE;
+  if (self->job.lane != NULL)
+    ebb_worker_remove (&self->job);
   while (self->is_running && ebb_worker_is_own (&queue->worker))
     ebb_worker_wait (&queue->worker, self->device);
   pthread_mutex_unlock (&queue->worker.lock);
   for (guint i = 0; i < self->transfers->len; i++)
-    ebb_activation_store_settle (self->store, self->transfers->pdata[i]);
+    ebb_transfer_settle (self->transfers->pdata[i]);
   g_clear_pointer (&self->tensor, ebb_tensor_unref);
   read_free (self);
 }
 
-void
-ebb_disk_queue_end_lingering (EbbDiskQueue *queue,
-                              guint n)
-{
-  pthread_mutex_lock (&queue->worker.lock);
-  while (queue->lingering.length > n)
-    {
-      EbbDiskRead *oldest = g_queue_pop_head_link (&queue->lingering)->data;
-
-      pthread_mutex_unlock (&queue->worker.lock);
-      read_free (oldest);
-      pthread_mutex_lock (&queue->worker.lock);
-    }
-  pthread_mutex_unlock (&queue->worker.lock);
-}
-
-/* Its memory is read until its copies are done, for which nobody waits here. */
+/* The buffers are read until their copies are done, for which nobody waits here. */
 static void
-linger (EbbDiskRead *self)
+end (EbbDiskRead *self)
 {
-  EbbDiskQueue *queue = self->queue;
-
-  self->record = NULL;
-  for (guint i = 0; i < self->n_buffers; i++)
-    if (self->buffers[i].transfer != NULL)
-      ebb_activation_store_count_transfer (self->store, self->buffers[i].transfer);
-  if (self->device->backend->streams == NULL || self->n_buffers == 0)
-    {
-      read_free (self);
-      return;
-    }
-  pthread_mutex_lock (&queue->worker.lock);
-  g_queue_push_tail_link (&queue->lingering, &self->in_reads);
-  pthread_mutex_unlock (&queue->worker.lock);
+  for (guint i = 0; i < self->buffers.n; i++)
+    if (self->buffers.buffers[i].transfer != NULL)
+      ebb_activation_store_count_transfer (self->block->base.store, self->buffers.buffers[i].transfer);
+  if (self->device->backend->streams != NULL && self->buffers.n > 0)
+    ebb_disk_queue_linger (self->queue, &self->buffers);
+  read_free (self);
 }
 
 static EbbTensor *
@@ -301,20 +293,20 @@ read_finish (EbbDiskRead *self,
              GError **error)
 {
   EbbDiskQueue *queue = self->queue;
-  EbbDiskRecord *record = self->record;
+  EbbDiskBlock *block = self->block;
   GError *local = NULL;
   EbbTensor *tensor;
 
   pthread_mutex_lock (&queue->worker.lock);
-  while (self->is_queued || self->is_running)
+  while (self->job.lane != NULL || self->is_running)
     ebb_worker_wait (&queue->worker, self->device);
   pthread_mutex_unlock (&queue->worker.lock);
-  if (self->error != NULL) /* what this thread has to be told comes first */
+  if (self->error != NULL) /* an error of this thread's own computing comes first */
     ebb_transfer_order (self->mark, &local);
   if (local == NULL)
     local = g_steal_pointer (&self->error);
   if (self->reason != 0)
-    ebb_disk_file_set_read_error (queue->file, record->size, record->offset, self->reason, &local);
+    ebb_disk_file_set_read_error (queue->file, block->size, block->offset, self->reason, &local);
   for (guint i = 0; local == NULL && i < self->transfers->len; i++)
     ebb_transfer_order (self->transfers->pdata[i], &local);
   if (local != NULL)
@@ -324,49 +316,49 @@ read_finish (EbbDiskRead *self,
       return NULL;
     }
   tensor = g_steal_pointer (&self->tensor);
-  linger (self);
+  end (self);
   return tensor;
 }
 
-/* -- of a record --------------------------------------------------------------------------------------------------- */
+/* -- of a block --------------------------------------------------------------------------------------------------- */
 
 void
-ebb_disk_record_prefetch (EbbDiskRecord *record)
+ebb_disk_block_prefetch (EbbDiskBlock *block)
 {
-  EbbDiskQueue *queue = record->queue;
+  EbbDiskQueue *queue = block->queue;
   EbbDiskRead *read;
   gboolean is_begun;
 
   pthread_mutex_lock (&queue->worker.lock);
-  is_begun = record->ahead != NULL;
+  is_begun = block->ahead != NULL;
   pthread_mutex_unlock (&queue->worker.lock);
-  if (is_begun || ebb_original_is_held (record->original) || !ebb_worker_is_own (&queue->worker))
+  if (is_begun || ebb_in_flight_is_held (block->source) || !ebb_worker_is_own (&queue->worker))
     return;
-  read = read_new (record, NULL); /* should it fail, get tries again and tells */
+  read = read_new (block, NULL); /* should it fail, get tries again and tells */
   pthread_mutex_lock (&queue->worker.lock);
-  if (record->ahead == NULL)
-    record->ahead = g_steal_pointer (&read);
+  if (block->ahead == NULL)
+    block->ahead = g_steal_pointer (&read);
   pthread_mutex_unlock (&queue->worker.lock);
   if (read != NULL) /* another thread was faster */
     ebb_disk_read_cancel (read);
 }
 
 EbbTensor *
-ebb_disk_record_get (EbbDiskRecord *record,
-                     GError **error)
+ebb_disk_block_get (EbbDiskBlock *block,
+                    GError **error)
 {
-  EbbDiskQueue *queue = record->queue;
-  EbbTensor *original = ebb_original_get (record->original);
+  EbbDiskQueue *queue = block->queue;
+  EbbTensor *source = ebb_in_flight_get (block->source);
   EbbDiskRead *read;
 
   pthread_mutex_lock (&queue->worker.lock);
-  read = g_steal_pointer (&record->ahead);
+  read = g_steal_pointer (&block->ahead);
   pthread_mutex_unlock (&queue->worker.lock);
-  if (read != NULL && (original != NULL || !ebb_worker_is_own (&queue->worker)))
+  if (read != NULL && (source != NULL || !ebb_worker_is_own (&queue->worker)))
     ebb_disk_read_cancel (g_steal_pointer (&read));
-  if (original != NULL)
-    return original;
+  if (source != NULL)
+    return source;
   if (read == NULL)
-    read = read_new (record, error);
+    read = read_new (block, error);
   return read != NULL ? read_finish (read, error) : NULL;
 }

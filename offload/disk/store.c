@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk/store.h"
 
-#include "offload/disk/queue-private.h"
+#include "offload/disk/block-private.h"
 
 #include <gio/gio.h>
 #include <pthread.h>
@@ -37,32 +37,12 @@ struct _EbbDiskStore
   EbbDiskQueue *queue; /* under the lock; that of another process after a fork, until something is stored */
 };
 
-enum
-{
-  PROP_FOLDER = 1,
-  PROP_BYTE_LIMIT,
-  PROP_STAGING_LIMIT,
-  N_PROPS
-};
-
-static GParamSpec *properties[N_PROPS];
-
 static void ebb_disk_store_initable_init (GInitableIface *iface);
 
 G_DEFINE_FINAL_TYPE_WITH_CODE (EbbDiskStore,
                                ebb_disk_store,
                                EBB_TYPE_ACTIVATION_STORE,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_disk_store_initable_init))
-
-static void
-count_seconds (EbbDiskStore *self,
-               EbbDiskQueue *queue)
-{
-  double moving, waited;
-
-  ebb_worker_take_seconds (&queue->worker, &moving, &waited);
-  ebb_activation_store_count_seconds (EBB_ACTIVATION_STORE (self), moving, waited);
-}
 
 /* This process's queue, with a new reference. */
 static EbbDiskQueue *
@@ -81,17 +61,35 @@ get_queue (EbbDiskStore *self,
   return queue;
 }
 
-static EbbHandle *
-put_record (EbbDiskStore *self,
-            EbbDiskRecord *record,
-            EbbTensor *block,
+static EbbDiskSpace *
+take_space (EbbDiskStore *self,
+            guint64 n_bytes,
             GError **error)
 {
-  if (record == NULL)
+  EbbDiskQueue *queue = get_queue (self, error);
+  EbbDiskSpace *space;
+
+  if (queue == NULL)
     return NULL;
-  if (ebb_disk_record_put (record, block, EBB_READ (self->staging_limit), error))
-    return ebb_handle_new_for_data (record, (GDestroyNotify) ebb_disk_record_free);
-  ebb_disk_record_free (record);
+  space = ebb_disk_space_new (queue, n_bytes, EBB_READ (self->byte_limit), error);
+  ebb_disk_queue_unref (queue);
+  return space;
+}
+
+static EbbHandle *
+put (EbbDiskStore *self,
+     EbbDiskSpace *space,
+     guint64 offset,
+     EbbTensor *source,
+     GError **error)
+{
+  EbbDiskBlock *block = ebb_disk_block_new (EBB_ACTIVATION_STORE (self), space, offset, source, error);
+  gboolean ok = block != NULL && ebb_disk_block_put (block, source, EBB_READ (self->staging_limit), error);
+
+  ebb_disk_count_seconds (EBB_ACTIVATION_STORE (self), space->queue);
+  if (ok)
+    return &block->base.handle;
+  ebb_handle_unref ((EbbHandle *) block);
   return NULL;
 }
 
@@ -101,36 +99,14 @@ ebb_disk_store_put (EbbActivationStore *store,
                     GError **error)
 {
   EbbDiskStore *self = EBB_DISK_STORE (store);
-  EbbDiskQueue *queue = get_queue (self, error);
-  EbbDiskRecord *record;
+  EbbDiskSpace *space = take_space (self, ebb_tensor_get_n_bytes (block), error);
   EbbHandle *handle;
 
-  if (queue == NULL)
+  if (space == NULL)
     return NULL;
-  record = ebb_disk_record_new (queue, store, block, EBB_READ (self->byte_limit), error);
-  handle = put_record (self, record, block, error);
-  count_seconds (self, queue);
-  ebb_disk_queue_unref (queue);
+  handle = put (self, space, 0, block, error);
+  ebb_disk_space_unref (space);
   return handle;
-}
-
-static EbbTensor *
-ebb_disk_store_get (EbbActivationStore *store,
-                    EbbHandle *handle,
-                    GError **error)
-{
-  EbbDiskRecord *record = ebb_handle_get_data (handle);
-  EbbTensor *block = ebb_disk_record_get (record, error);
-
-  count_seconds (EBB_DISK_STORE (store), record->queue);
-  return block;
-}
-
-static void
-ebb_disk_store_prefetch (EbbActivationStore *store,
-                         EbbHandle *handle)
-{
-  ebb_disk_record_prefetch (ebb_handle_get_data (handle));
 }
 
 static gboolean
@@ -144,9 +120,21 @@ ebb_disk_store_synchronize (EbbActivationStore *store,
   if (queue == NULL)
     return FALSE;
   ok = ebb_disk_queue_flush (queue, error);
-  count_seconds (self, queue);
+  ebb_disk_count_seconds (store, queue);
   ebb_disk_queue_unref (queue);
   return ok;
+}
+
+typedef struct
+{
+  EbbStoredBlock base;
+  EbbDiskSpace *space;
+} DiskRoom;
+
+static void
+room_clear (EbbStoredBlock *self)
+{
+  ebb_disk_space_unref (((DiskRoom *) self)->space);
 }
 
 static EbbHandle *
@@ -155,15 +143,16 @@ ebb_disk_store_reserve (EbbActivationStore *store,
                         guint64 n_bytes,
                         GError **error)
 {
-  EbbDiskStore *self = EBB_DISK_STORE (store);
-  EbbDiskQueue *queue = get_queue (self, error);
-  EbbDiskRoom *room;
+  static const EbbStoredBlockFuncs funcs = { sizeof (DiskRoom), NULL, NULL, room_clear };
+  EbbDiskSpace *space = take_space (EBB_DISK_STORE (store), n_bytes, error);
+  DiskRoom *room;
 
-  if (queue == NULL)
+  if (space == NULL)
     return NULL;
-  room = ebb_disk_room_new (queue, n_bytes, EBB_READ (self->byte_limit), error);
-  ebb_disk_queue_unref (queue);
-  return room ? ebb_handle_new_for_data (room, (GDestroyNotify) ebb_disk_room_unref) : NULL;
+  space->is_room = TRUE;
+  room = ebb_stored_block_new (&funcs, store);
+  room->space = space;
+  return &room->base.handle;
 }
 
 static EbbHandle *
@@ -173,13 +162,7 @@ ebb_disk_store_put_at (EbbActivationStore *store,
                        EbbTensor *block,
                        GError **error)
 {
-  EbbDiskStore *self = EBB_DISK_STORE (store);
-  EbbDiskRoom *room = ebb_handle_get_data (handle);
-  EbbHandle *part;
-
-  part = put_record (self, ebb_disk_record_new_in_room (room, store, offset, block, error), block, error);
-  count_seconds (self, room->queue);
-  return part;
+  return put (EBB_DISK_STORE (store), ((DiskRoom *) handle)->space, offset, block, error);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
@@ -205,30 +188,6 @@ ebb_disk_store_initable_init (GInitableIface *iface)
 }
 
 static void
-ebb_disk_store_get_property (GObject *object,
-                             guint id,
-                             GValue *value,
-                             GParamSpec *pspec)
-{
-  EbbDiskStore *self = EBB_DISK_STORE (object);
-
-  switch (id)
-    {
-    case PROP_FOLDER:
-      g_value_set_string (value, self->folder);
-      break;
-    case PROP_BYTE_LIMIT:
-      g_value_set_uint64 (value, EBB_READ (self->byte_limit));
-      break;
-    case PROP_STAGING_LIMIT:
-      g_value_set_uint64 (value, EBB_READ (self->staging_limit));
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 set_folder (EbbDiskStore *self,
             const char *folder)
 {
@@ -245,22 +204,10 @@ ebb_disk_store_set_property (GObject *object,
                              const GValue *value,
                              GParamSpec *pspec)
 {
-  EbbDiskStore *self = EBB_DISK_STORE (object);
-
-  switch (id)
-    {
-    case PROP_FOLDER:
-      set_folder (self, g_value_get_string (value));
-      break;
-    case PROP_BYTE_LIMIT:
-      ebb_disk_store_set_byte_limit (self, g_value_get_uint64 (value));
-      break;
-    case PROP_STAGING_LIMIT:
-      ebb_disk_store_set_staging_limit (self, g_value_get_uint64 (value));
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
+  if (id == offsetof (EbbDiskStore, folder))
+    set_folder (EBB_DISK_STORE (object), g_value_get_string (value));
+  else
+    ebb_setting_set_property (object, id, value, pspec);
 }
 
 static void
@@ -280,12 +227,10 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
   EbbActivationStoreClass *store_class = EBB_ACTIVATION_STORE_CLASS (klass);
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
-  object_class->get_property = ebb_disk_store_get_property;
+  object_class->get_property = ebb_setting_get_property;
   object_class->set_property = ebb_disk_store_set_property;
   object_class->finalize = ebb_disk_store_finalize;
   store_class->put = ebb_disk_store_put;
-  store_class->get = ebb_disk_store_get;
-  store_class->prefetch = ebb_disk_store_prefetch;
   store_class->synchronize = ebb_disk_store_synchronize;
   store_class->reserve = ebb_disk_store_reserve;
   store_class->put_at = ebb_disk_store_put_at;
@@ -295,25 +240,28 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
    *
    * Where the file is made; `$TMPDIR` or `/var/tmp` if it is not set.
    */
-  properties[PROP_FOLDER] = g_param_spec_string ("folder", NULL, NULL, NULL,
-                                                 G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (
+      object_class, offsetof (EbbDiskStore, folder),
+      g_param_spec_string ("folder", NULL, NULL, NULL,
+                           G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS));
   /**
    * EbbDiskStore:byte-limit:
    *
    * How large the file may become. What would make it larger is an error.
    */
-  properties[PROP_BYTE_LIMIT] = g_param_spec_uint64 (
-      "byte-limit", NULL, NULL, 0, G_MAXUINT64, G_MAXUINT64,
-      G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY);
+  g_object_class_install_property (
+      object_class, offsetof (EbbDiskStore, byte_limit),
+      g_param_spec_uint64 ("byte-limit", NULL, NULL, 0, G_MAXUINT64, G_MAXUINT64,
+                           G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY));
   /**
    * EbbDiskStore:staging-limit:
    *
    * How much host memory, in bytes, what is on the way to the file may take.
    */
-  properties[PROP_STAGING_LIMIT] = g_param_spec_uint64 (
-      "staging-limit", NULL, NULL, 0, G_MAXUINT64, DEFAULT_STAGING,
-      G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY);
-  g_object_class_install_properties (object_class, N_PROPS, properties);
+  g_object_class_install_property (
+      object_class, offsetof (EbbDiskStore, staging_limit),
+      g_param_spec_uint64 ("staging-limit", NULL, NULL, 0, G_MAXUINT64, DEFAULT_STAGING,
+                           G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY));
 }
 
 static void
@@ -385,10 +333,7 @@ ebb_disk_store_set_byte_limit (EbbDiskStore *self,
 {
   g_return_if_fail (EBB_IS_DISK_STORE (self));
 
-  if (EBB_READ (self->byte_limit) == n_bytes)
-    return;
-  EBB_WRITE (self->byte_limit, n_bytes);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
+  g_object_set (self, "byte-limit", n_bytes, NULL);
 }
 
 /**
@@ -422,8 +367,5 @@ ebb_disk_store_set_staging_limit (EbbDiskStore *self,
 {
   g_return_if_fail (EBB_IS_DISK_STORE (self));
 
-  if (EBB_READ (self->staging_limit) == n_bytes)
-    return;
-  EBB_WRITE (self->staging_limit, n_bytes);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_STAGING_LIMIT]);
+  g_object_set (self, "staging-limit", n_bytes, NULL);
 }

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/disk/queue-private.h"
+#include "offload/disk/block-private.h"
 
 #include "tensor/util/checksum-private.h"
 
@@ -22,7 +22,7 @@ free_buffer (EbbDiskQueue *self,
 {
   EbbTransfer *emptying = g_steal_pointer (&piece->emptying), *filling = g_steal_pointer (&piece->filling);
   char *buffer = g_steal_pointer (&piece->buffer);
-  EbbDevice *device = piece->record->device;
+  EbbDevice *device = piece->block->device;
   const gsize size = piece->buffer_size;
 
   unlink_staged (self, piece);
@@ -34,20 +34,22 @@ free_buffer (EbbDiskQueue *self,
   pthread_cond_broadcast (&self->worker.change);
 }
 
+static void write_next (EbbWorkerJob *job);
+
 static void
 enqueue (EbbDiskQueue *self,
          EbbDiskPiece *piece)
 {
   piece->state = EBB_DISK_QUEUED;
-  g_queue_push_tail_link (&self->writes, &piece->in_writes);
-  pthread_cond_signal (&self->worker.work);
+  piece->job.run = write_next;
+  ebb_worker_add (&self->worker, &self->worker.patient, &piece->job);
 }
 
 /* Which staging memory may be in use. */
 typedef struct
 {
   guint64 limit; /* bytes */
-  guint64 group; /* what was put before it stays only as part of one piece */
+  guint64 group; /* pieces put before it stay only within EBB_DISK_PIECE bytes */
 } Allowance;
 
 static gboolean
@@ -59,11 +61,11 @@ is_too_much (EbbDiskQueue *self,
 
   return oldest != NULL
          && (need > allowance->limit || self->n_staged > allowance->limit - need
-             || (oldest->record->group < allowance->group && self->n_staged + need > EBB_DISK_PIECE));
+             || (oldest->block->group < allowance->group && self->n_staged + need > EBB_DISK_PIECE));
 }
 
-/* With the lock: gives back what was put first until @need more bytes are allowed. What could not be written is tried
- * again once that was told. @device: whose computing goes on with it, or NULL. */
+/* With the lock: gives back the memory of the oldest pieces until @need more bytes are allowed. A piece that could not
+ * be written is tried again once that error was returned. @device: whose computing goes on with it, or NULL. */
 static gboolean
 make_room (EbbDiskQueue *self,
            EbbDevice *device,
@@ -77,7 +79,7 @@ make_room (EbbDiskQueue *self,
 
       if (oldest->state == EBB_DISK_FAILED)
         {
-          if (!ebb_disk_queue_tell (self, error))
+          if (!ebb_disk_queue_return_failure (self, error))
             return FALSE;
           enqueue (self, oldest);
         }
@@ -97,7 +99,7 @@ fill (EbbDiskPiece *piece,
       const char *data,
       GError **error)
 {
-  EbbDevice *device = piece->record->device;
+  EbbDevice *device = piece->block->device;
   EbbTransfer *filling = NULL;
   char *buffer = ebb_transfer_alloc_host (device, piece->buffer_size, EBB_PURPOSE_WORKSPACE, error);
 
@@ -111,7 +113,7 @@ fill (EbbDiskPiece *piece,
       ebb_transfer_free_host (device, buffer, piece->buffer_size, EBB_PURPOSE_WORKSPACE);
       return FALSE;
     }
-  ebb_activation_store_count_transfer (piece->record->store, filling);
+  ebb_activation_store_count_transfer (piece->block->base.store, filling);
   piece->buffer = buffer;
   piece->filling = filling;
   return TRUE;
@@ -124,11 +126,11 @@ put_piece (EbbDiskPiece *piece,
            EbbTransfer **last,
            GError **error)
 {
-  EbbDiskQueue *queue = piece->record->queue;
+  EbbDiskQueue *queue = piece->block->queue;
   gboolean ok;
 
   pthread_mutex_lock (&queue->worker.lock);
-  ok = make_room (queue, piece->record->device, piece->buffer_size, allowance, error);
+  ok = make_room (queue, piece->block->device, piece->buffer_size, allowance, error);
   if (ok)
     {
       piece->state = EBB_DISK_FILLING;
@@ -144,7 +146,7 @@ put_piece (EbbDiskPiece *piece,
     {
       *last = ebb_transfer_ref (piece->filling);
       enqueue (queue, piece);
-      ok = make_room (queue, piece->record->device, 0, allowance, error);
+      ok = make_room (queue, piece->block->device, 0, allowance, error);
     }
   else
     {
@@ -157,29 +159,29 @@ put_piece (EbbDiskPiece *piece,
 }
 
 gboolean
-ebb_disk_record_put (EbbDiskRecord *record,
-                     EbbTensor *block,
-                     guint64 limit,
-                     GError **error)
+ebb_disk_block_put (EbbDiskBlock *block,
+                    EbbTensor *source,
+                    guint64 limit,
+                    GError **error)
 {
-  EbbDiskQueue *queue = record->queue;
-  const guint64 in_flight = ebb_activation_store_get_in_flight (record->store);
-  const Allowance allowance = { limit, record->group - MIN (record->group, in_flight) };
+  EbbDiskQueue *queue = block->queue;
+  const guint64 in_flight = ebb_activation_store_get_in_flight (block->base.store);
+  const Allowance allowance = { limit, block->group - MIN (block->group, in_flight) };
   EbbTransfer *last = NULL;
   gboolean ok;
 
   pthread_mutex_lock (&queue->worker.lock);
-  ok = ebb_disk_queue_tell (queue, error);
+  ok = ebb_disk_queue_return_failure (queue, error);
   pthread_mutex_unlock (&queue->worker.lock);
   ok = ok && ebb_worker_start (&queue->worker, error);
-  for (guint i = 0; ok && i < record->n_pieces; i++)
+  for (guint i = 0; ok && i < block->n_pieces; i++)
     {
       g_clear_pointer (&last, ebb_transfer_unref);
-      ok = put_piece (&record->pieces[i], block->view.data, &allowance, &last, error);
+      ok = put_piece (&block->pieces[i], source->view.data, &allowance, &last, error);
     }
-  if (last != NULL) /* the copies read the block until the last one is done */
+  if (last != NULL) /* the copies read the source until the last one is done */
     {
-      record->original = ebb_activation_store_hold (record->store, block, last);
+      block->source = ebb_activation_store_hold (block->base.store, source, last);
       ebb_transfer_unref (last);
     }
   return ok;
@@ -187,28 +189,28 @@ ebb_disk_record_put (EbbDiskRecord *record,
 
 /* -- writing ------------------------------------------------------------------------------------------------------- */
 
-/* What lies beside a piece in the blocks at its ends; zeros where nothing was written yet. At the disk. */
+/* The bytes beside a piece in the sectors at its ends; zeros where nothing was written yet. On the thread. */
 static int
 read_neighbours (EbbDiskQueue *self,
                  EbbDiskPiece *piece,
                  guint64 offset)
 {
-  const gsize end = piece->head + piece->size, last = piece->buffer_size - EBB_DISK_BLOCK;
+  const gsize end = piece->head + piece->size, last = piece->buffer_size - EBB_DISK_SECTOR;
   int reason = 0;
 
-  if (self->block == NULL)
-    self->block = g_aligned_alloc (1, EBB_DISK_BLOCK, EBB_DISK_BLOCK);
+  if (self->sector == NULL)
+    self->sector = g_aligned_alloc (1, EBB_DISK_SECTOR, EBB_DISK_SECTOR);
   if (piece->head > 0)
     {
-      reason = ebb_disk_file_read (self->file, self->block, EBB_DISK_BLOCK, offset);
+      reason = ebb_disk_file_read (self->file, self->sector, EBB_DISK_SECTOR, offset);
       if (reason == 0)
-        memcpy (piece->buffer, self->block, piece->head);
+        memcpy (piece->buffer, self->sector, piece->head);
     }
   if (end < piece->buffer_size && (reason == 0 || reason == EBB_DISK_SHORTER))
     {
-      reason = ebb_disk_file_read (self->file, self->block, EBB_DISK_BLOCK, offset + last);
+      reason = ebb_disk_file_read (self->file, self->sector, EBB_DISK_SECTOR, offset + last);
       if (reason == 0)
-        memcpy (piece->buffer + end, self->block + (end - last), piece->buffer_size - end);
+        memcpy (piece->buffer + end, self->sector + (end - last), piece->buffer_size - end);
     }
   return reason == EBB_DISK_SHORTER ? 0 : reason;
 }
@@ -218,15 +220,15 @@ write_piece (EbbDiskQueue *self,
              EbbDiskPiece *piece,
              double *seconds)
 {
-  EbbDiskRecord *record = piece->record;
-  const guint64 offset = record->offset + piece->start - piece->head;
+  EbbDiskBlock *block = piece->block;
+  const guint64 offset = block->offset + piece->start - piece->head;
   int reason = 0;
   gint64 start;
 
   ebb_worker_enter (&self->worker);
   start = g_get_monotonic_time ();
   piece->checksum = ebb_checksum_of (piece->buffer + piece->head, piece->size);
-  if (record->room != NULL)
+  if (block->space->is_room)
     reason = read_neighbours (self, piece, offset);
   if (reason == 0)
     reason = ebb_disk_file_write (self->file, piece->buffer, piece->buffer_size, offset);
@@ -235,35 +237,36 @@ write_piece (EbbDiskQueue *self,
   return reason;
 }
 
-/* The first failure is told. */
+/* The first failure is returned to a caller. */
 static void
 note_failure (EbbDiskQueue *self,
               EbbDiskPiece *piece,
               int reason)
 {
-  const guint64 in_use = ebb_disk_file_get_in_use (self->file), own = EBB_DISK_ALIGN (piece->record->size);
+  const guint64 in_use = ebb_disk_file_get_in_use (self->file), own = EBB_DISK_ALIGN (piece->block->size);
 
   piece->state = EBB_DISK_FAILED;
   self->failure.n_in_turn++;
-  if (self->failure.is_untold)
+  if (self->failure.is_pending)
     return;
-  self->failure = (EbbDiskFailure){ .is_untold = TRUE,
+  self->failure = (EbbDiskFailure){ .is_pending = TRUE,
                                     .n_in_turn = self->failure.n_in_turn,
-                                    .size = piece->record->size,
+                                    .size = piece->block->size,
                                     .beside = in_use - MIN (in_use, own),
                                     .reason = reason };
 }
 
-void
-ebb_disk_queue_run_write (EbbDiskQueue *self)
+static void
+write_next (EbbWorkerJob *job)
 {
-  EbbDiskPiece *piece = self->writes.head->data;
+  EbbDiskPiece *piece = (EbbDiskPiece *) job;
+  EbbDiskQueue *self = piece->block->queue;
   EbbTransfer *filling = g_steal_pointer (&piece->filling);
   gboolean is_there;
   double seconds = 0;
   int reason = 0;
 
-  g_queue_unlink (&self->writes, &piece->in_writes);
+  ebb_worker_remove (job);
   piece->state = EBB_DISK_WRITING;
   pthread_mutex_unlock (&self->worker.lock);
   is_there = filling == NULL || ebb_transfer_finish (filling, NULL); /* none: it is tried again */
@@ -287,15 +290,15 @@ ebb_disk_queue_run_write (EbbDiskQueue *self)
 void
 ebb_disk_piece_drop (EbbDiskPiece *piece)
 {
-  EbbDiskQueue *queue = piece->record->queue;
+  EbbDiskQueue *queue = piece->block->queue;
 
   if (piece->state == EBB_DISK_QUEUED && ebb_worker_is_own (&queue->worker))
     {
-      g_queue_unlink (&queue->writes, &piece->in_writes);
+      ebb_worker_remove (&piece->job);
       piece->state = EBB_DISK_EMPTY;
     }
   while (piece->state == EBB_DISK_WRITING && ebb_worker_is_own (&queue->worker))
-    ebb_worker_wait (&queue->worker, piece->record->device);
+    ebb_worker_wait (&queue->worker, piece->block->device);
   if (piece->buffer != NULL)
     free_buffer (queue, piece);
 }
@@ -309,7 +312,7 @@ ebb_disk_queue_flush (EbbDiskQueue *self,
 
   pthread_mutex_lock (&self->worker.lock);
   self->failure.n_in_turn = 0; /* the disk may be well again */
-  ok = make_room (self, NULL, 0, &none, error) && ebb_disk_queue_tell (self, error);
+  ok = make_room (self, NULL, 0, &none, error) && ebb_disk_queue_return_failure (self, error);
   pthread_mutex_unlock (&self->worker.lock);
   ebb_disk_queue_end_lingering (self, 0);
   return ok;

@@ -4,9 +4,9 @@
 #include "offload/host/store.h"
 #include "offload/transfer/transfer-private.h"
 
-/* Host memory that copies run from and to, in blocks that are used again and again: taking such memory from the system
- * is slow, and stops an accelerator. A block that was given back is used again at once, by copies that come after those
- * that still read it, so nobody waits for the host, and what fits does not depend on how fast copies are. */
+/* Host memory that copies run from and to, in buffers that are used again and again: taking such memory from the system
+ * is slow, and stops an accelerator. A buffer that was given back is used again at once, by copies that come after
+ * those that still read it, so nobody waits for the host, and what fits does not depend on how fast copies are. */
 
 G_BEGIN_DECLS
 
@@ -22,21 +22,23 @@ typedef struct
   gsize size;
   EbbDevice *device;
   /* for the pool */
+  int ref_count;
+  EbbHostPool *pool;
   gsize n_used; /* bytes that were asked for */
   EbbHostOwner *owner;
   EbbTransfer *in, *out; /* the last ones from and to it */
   GList link;
-} EbbHostBlock;
+} EbbHostBuffer;
 
 typedef struct
 {
-  guint64 n_bytes; /* that blocks may have together, those that are kept for later included */
+  guint64 n_bytes; /* that buffers may have together, those that are kept for later included */
   EbbWhenFull when_full;
   double patience; /* seconds to wait */
 } EbbHostLimit;
 
 EbbHostPool *ebb_host_pool_new (void);
-/* No block may be in use. */
+/* No buffer may be in use. */
 void ebb_host_pool_free (EbbHostPool *pool);
 void ebb_host_pool_get_limit (EbbHostPool *pool,
                               EbbHostLimit *limit);
@@ -45,13 +47,14 @@ void ebb_host_pool_set_limit (EbbHostPool *pool,
                               const EbbHostLimit *limit);
 /* Memory for copies of @device, counted on the CPU as activations. NULL with EBB_ERROR_NO_MEMORY set. @waited: adds the
  * seconds that this thread waited for it while the device had nothing to compute. */
-EbbHostBlock *ebb_host_pool_take (EbbHostPool *pool,
-                                  EbbDevice *device,
-                                  gsize size,
-                                  double *waited,
-                                  GError **error);
-void ebb_host_pool_give (EbbHostPool *pool,
-                         EbbHostBlock *block);
+EbbHostBuffer *ebb_host_pool_take (EbbHostPool *pool,
+                                   EbbDevice *device,
+                                   gsize size,
+                                   double *waited,
+                                   GError **error);
+EbbHostBuffer *ebb_host_buffer_ref (EbbHostBuffer *buffer);
+/* The last one gives the memory back to the pool. */
+void ebb_host_buffer_unref (EbbHostBuffer *buffer);
 /* Gives what is kept for later back to the system; FALSE if a copy has failed. */
 gboolean ebb_host_pool_trim (EbbHostPool *pool,
                              GError **error);
@@ -60,11 +63,11 @@ void ebb_host_pool_get_bytes (EbbHostPool *pool,
                               guint64 *in_use,
                               guint64 *kept);
 
-/* A copy of the block's bytes begins: the next one of the other direction comes after it. */
-void ebb_host_block_note (EbbHostBlock *block,
-                          EbbTransfer *transfer,
-                          gboolean to_host);
-/* What a copy into the block must come after, with a reference; NULL: nothing. */
-EbbTransfer *ebb_host_block_get_reader (EbbHostBlock *block);
+/* A copy of the buffer's bytes begins: the next one of the other direction comes after it. */
+void ebb_host_buffer_note (EbbHostBuffer *buffer,
+                           EbbTransfer *transfer,
+                           gboolean to_host);
+/* What a copy into the buffer must come after, with a reference; NULL: nothing. */
+EbbTransfer *ebb_host_buffer_get_reader (EbbHostBuffer *buffer);
 
 G_END_DECLS

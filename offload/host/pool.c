@@ -4,24 +4,24 @@
 #include "offload/host/wait-private.h"
 #include "offload/transfer/stall-private.h"
 
-/* A block that is this part larger than what is asked for will do, where memory is not limited. */
+/* A buffer that is this part larger than what is asked for will do, where memory is not limited. */
 #define LARGER 4
 
 struct _EbbHostPool
 {
   /* under ebb_host_lock () */
   EbbHostLimit limit;
-  GQueue in_use, kept; /* of EbbHostBlock; of those that are kept, the one that was given back first comes first */
+  GQueue in_use, kept; /* of EbbHostBuffer; of those that are kept, the one that was given back first comes first */
   guint64 n_in_use, n_kept;
-  guint n_taking; /* threads for which room was made that have no block yet */
+  guint n_taking; /* threads for which room was made that have no buffer yet */
   GList link;
 };
 
 /* Of this process; under ebb_host_lock (). */
 static GQueue pools;
 
-/* Bytes of blocks that the CPU's counters know nothing of: those that are kept, and what blocks in use are larger than
- * what was asked for. */
+/* Bytes of buffers that the CPU's counters know nothing of: those that are kept, and what buffers in use are larger
+ * than what was asked for. */
 static guint64 n_uncounted;
 
 EbbHostPool *
@@ -119,49 +119,49 @@ finish (EbbTransfer *transfer,
 
 /* Once its copies are done. */
 static gboolean
-block_free (EbbHostBlock *block,
-            GError **error)
+buffer_free (EbbHostBuffer *buffer,
+             GError **error)
 {
-  gboolean ok = finish (block->in, error);
+  gboolean ok = finish (buffer->in, error);
 
-  ok = finish (block->out, error) && ok;
-  count (get_counted (block->device, block->size));
-  ebb_transfer_free_host (block->device, block->data, block->size, EBB_PURPOSE_ACTIVATION);
-  g_free (block);
+  ok = finish (buffer->out, error) && ok;
+  count (get_counted (buffer->device, buffer->size));
+  ebb_transfer_free_host (buffer->device, buffer->data, buffer->size, EBB_PURPOSE_ACTIVATION);
+  g_free (buffer);
   return ok;
 }
 
-static EbbHostBlock *
-block_new (EbbDevice *device,
-           gsize size,
-           GError **error)
+static EbbHostBuffer *
+buffer_new (EbbDevice *device,
+            gsize size,
+            GError **error)
 {
   void *data = alloc (device, size, error);
-  EbbHostBlock *block;
+  EbbHostBuffer *buffer;
 
   if (data == NULL)
     return NULL;
-  block = g_new0 (EbbHostBlock, 1);
-  *block = (EbbHostBlock){ .data = data, .size = size, .device = device, .link.data = block };
-  return block;
+  buffer = g_new0 (EbbHostBuffer, 1);
+  *buffer = (EbbHostBuffer){ .data = data, .size = size, .device = device, .link.data = buffer };
+  return buffer;
 }
 
 /* -- under the lock ------------------------------------------------------------------------------------------------ */
 
 static void
 unkeep (EbbHostPool *self,
-        EbbHostBlock *block)
+        EbbHostBuffer *buffer)
 {
-  g_queue_unlink (&self->kept, &block->link);
-  self->n_kept -= block->size;
+  g_queue_unlink (&self->kept, &buffer->link);
+  self->n_kept -= buffer->size;
 }
 
 static void
 use (EbbHostPool *self,
-     EbbHostBlock *block)
+     EbbHostBuffer *buffer)
 {
-  g_queue_push_tail_link (&self->in_use, &block->link);
-  self->n_in_use += block->size;
+  g_queue_push_tail_link (&self->in_use, &buffer->link);
+  self->n_in_use += buffer->size;
 }
 
 static gboolean
@@ -173,24 +173,24 @@ fits (EbbHostPool *self,
 }
 
 /* Of those that are kept, the one that suits best. */
-static EbbHostBlock *
+static EbbHostBuffer *
 find_kept (EbbHostPool *self,
            EbbDevice *device,
            gsize size,
            gsize most)
 {
-  EbbHostBlock *best = NULL;
+  EbbHostBuffer *best = NULL;
 
   for (GList *l = self->kept.head; l != NULL; l = l->next)
     {
-      EbbHostBlock *block = l->data;
+      EbbHostBuffer *buffer = l->data;
 
-      if (block->device != device || block->size < size || block->size > most)
+      if (buffer->device != device || buffer->size < size || buffer->size > most)
         continue;
-      if (block->size == size)
-        return block;
-      if (best == NULL || block->size < best->size)
-        best = block;
+      if (buffer->size == size)
+        return buffer;
+      if (best == NULL || buffer->size < best->size)
+        best = buffer;
     }
   return best;
 }
@@ -201,7 +201,7 @@ may_get_some (EbbHostPool *self)
   if (self->n_taking > 0) /* another thread, as this one waits */
     return TRUE;
   for (GList *l = self->in_use.head; l != NULL; l = l->next)
-    if (ebb_host_owner_may_give (((EbbHostBlock *) l->data)->owner))
+    if (ebb_host_owner_may_give (((EbbHostBuffer *) l->data)->owner))
       return TRUE;
   return FALSE;
 }
@@ -276,24 +276,24 @@ make_room (EbbHostPool *self,
 {
   while (!fits (self, size, limit) && self->kept.head != NULL)
     {
-      EbbHostBlock *block = self->kept.head->data;
+      EbbHostBuffer *buffer = self->kept.head->data;
 
-      unkeep (self, block);
-      g_queue_push_tail_link (gone, &block->link);
+      unkeep (self, buffer);
+      g_queue_push_tail_link (gone, &buffer->link);
     }
 }
 
 /* -- taking and giving --------------------------------------------------------------------------------------------- */
 
 static gboolean
-free_all (GQueue *blocks,
+free_all (GQueue *buffers,
           GError **error)
 {
   gboolean ok = TRUE;
   GList *link;
 
-  while ((link = g_queue_pop_head_link (blocks)) != NULL)
-    ok = block_free (link->data, error) && ok;
+  while ((link = g_queue_pop_head_link (buffers)) != NULL)
+    ok = buffer_free (link->data, error) && ok;
   return ok;
 }
 
@@ -322,16 +322,16 @@ ebb_host_pool_trim (EbbHostPool *self,
 }
 
 /* Where there is no more, what is kept, in whichever pool, may be in the way. */
-static EbbHostBlock *
-block_new_or_trim (EbbDevice *device,
-                   gsize size,
-                   GError **error)
+static EbbHostBuffer *
+buffer_new_or_trim (EbbDevice *device,
+                    gsize size,
+                    GError **error)
 {
   GError *local = NULL;
-  EbbHostBlock *block = block_new (device, size, &local);
+  EbbHostBuffer *buffer = buffer_new (device, size, &local);
   GQueue gone = G_QUEUE_INIT;
 
-  if (block == NULL && g_error_matches (local, EBB_ERROR, EBB_ERROR_NO_MEMORY))
+  if (buffer == NULL && g_error_matches (local, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     {
       ebb_host_lock ();
       for (GList *l = pools.head; l != NULL; l = l->next)
@@ -342,37 +342,37 @@ block_new_or_trim (EbbDevice *device,
     {
       g_clear_error (&local);
       if (free_all (&gone, &local))
-        block = block_new (device, size, &local);
+        buffer = buffer_new (device, size, &local);
     }
-  if (block == NULL)
+  if (buffer == NULL)
     g_propagate_error (error, local);
-  return block;
+  return buffer;
 }
 
-/* Room was made for a block of @size bytes: it is there, or NULL, and the room is for others. */
+/* Room was made for a buffer of @size bytes: it is there, or NULL, and the room is for others. */
 static void
 end_taking (EbbHostPool *self,
-            EbbHostBlock *block,
+            EbbHostBuffer *buffer,
             gsize size)
 {
   ebb_host_lock ();
   self->n_taking--;
   self->n_in_use -= size;
-  if (block != NULL)
+  if (buffer != NULL)
     {
-      use (self, block);
-      block->owner = ebb_host_owner_get ();
+      use (self, buffer);
+      buffer->owner = ebb_host_owner_get ();
     }
   ebb_host_announce (); /* there is room, or somebody else to wait for */
   ebb_host_unlock ();
 }
 
-/* A block that is kept, or NULL with room made for a new one; FALSE with @error set. */
+/* A buffer that is kept, or NULL with room made for a new one; FALSE with @error set. */
 static gboolean
 find_or_make_room (EbbHostPool *self,
                    EbbDevice *device,
                    gsize size,
-                   EbbHostBlock **block,
+                   EbbHostBuffer **buffer,
                    double *waited,
                    GError **error)
 {
@@ -384,12 +384,12 @@ find_or_make_room (EbbHostPool *self,
       ebb_host_unlock ();
       return FALSE;
     }
-  *block = find_kept (self, device, size, self->limit.n_bytes == G_MAXUINT64 ? size + size / LARGER : size);
-  if (*block != NULL)
+  *buffer = find_kept (self, device, size, self->limit.n_bytes == G_MAXUINT64 ? size + size / LARGER : size);
+  if (*buffer != NULL)
     {
-      unkeep (self, *block);
-      use (self, *block);
-      (*block)->owner = ebb_host_owner_get ();
+      unkeep (self, *buffer);
+      use (self, *buffer);
+      (*buffer)->owner = ebb_host_owner_get ();
     }
   else
     {
@@ -400,45 +400,56 @@ find_or_make_room (EbbHostPool *self,
   ebb_host_unlock ();
   if (free_all (&gone, error))
     return TRUE;
-  end_taking (self, NULL, size); /* something was in the way, so there is no block */
+  end_taking (self, NULL, size); /* something was in the way, so there is no buffer */
   return FALSE;
 }
 
-EbbHostBlock *
+EbbHostBuffer *
 ebb_host_pool_take (EbbHostPool *self,
                     EbbDevice *device,
                     gsize size,
                     double *waited,
                     GError **error)
 {
-  EbbHostBlock *block = NULL;
-  gboolean ok = find_or_make_room (self, device, size, &block, waited, error);
+  EbbHostBuffer *buffer = NULL;
+  gboolean ok = find_or_make_room (self, device, size, &buffer, waited, error);
 
-  if (block == NULL && ok)
+  if (buffer == NULL && ok)
     {
-      block = block_new_or_trim (device, size, error);
-      end_taking (self, block, size);
+      buffer = buffer_new_or_trim (device, size, error);
+      end_taking (self, buffer, size);
     }
-  if (block == NULL)
+  if (buffer == NULL)
     return NULL;
-  block->n_used = size;
+  buffer->ref_count = 1;
+  buffer->pool = self;
+  buffer->n_used = size;
   count ((gint64) size);
-  return block;
+  return buffer;
+}
+
+EbbHostBuffer *
+ebb_host_buffer_ref (EbbHostBuffer *buffer)
+{
+  __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
+  return buffer;
 }
 
 void
-ebb_host_pool_give (EbbHostPool *self,
-                    EbbHostBlock *block)
+ebb_host_buffer_unref (EbbHostBuffer *buffer)
 {
+  EbbHostPool *self = buffer->pool;
   EbbHostOwner *owner;
 
-  count (-(gint64) block->n_used);
+  if (__atomic_sub_fetch (&buffer->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
+  count (-(gint64) buffer->n_used);
   ebb_host_lock ();
-  owner = g_steal_pointer (&block->owner);
-  g_queue_unlink (&self->in_use, &block->link);
-  self->n_in_use -= block->size;
-  g_queue_push_tail_link (&self->kept, &block->link);
-  self->n_kept += block->size;
+  owner = g_steal_pointer (&buffer->owner);
+  g_queue_unlink (&self->in_use, &buffer->link);
+  self->n_in_use -= buffer->size;
+  g_queue_push_tail_link (&self->kept, &buffer->link);
+  self->n_kept += buffer->size;
   ebb_host_announce ();
   ebb_host_unlock ();
   ebb_host_owner_unref (owner);
@@ -458,9 +469,9 @@ ebb_host_pool_get_bytes (EbbHostPool *self,
 /* -- copies -------------------------------------------------------------------------------------------------------- */
 
 void
-ebb_host_block_note (EbbHostBlock *self,
-                     EbbTransfer *transfer,
-                     gboolean to_host)
+ebb_host_buffer_note (EbbHostBuffer *self,
+                      EbbTransfer *transfer,
+                      gboolean to_host)
 {
   EbbTransfer **place = to_host ? &self->in : &self->out, *old;
 
@@ -472,7 +483,7 @@ ebb_host_block_note (EbbHostBlock *self,
 }
 
 EbbTransfer *
-ebb_host_block_get_reader (EbbHostBlock *self)
+ebb_host_buffer_get_reader (EbbHostBuffer *self)
 {
   EbbTransfer *reader;
 

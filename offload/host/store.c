@@ -1,7 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "offload/host/store.h"
 
-#include "offload/host/record-private.h"
+#include "offload/activation-store-private.h"
+#include "offload/host/pool-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
@@ -72,29 +73,83 @@ ebb_host_store_moves (EbbActivationStore *store,
   return !device->backend->host_memory;
 }
 
-static EbbHostRoom *
-new_room (EbbHostStore *self,
-          EbbDevice *device,
-          gsize size,
-          GError **error)
+/* A block of a device's memory in host memory: its copy there, and the way back. */
+typedef struct
+{
+  EbbStoredBlock base;
+  EbbHostBuffer *buffer;
+  gsize offset; /* bytes of the buffer */
+  EbbDevice *device;
+  gint64 n_elements;
+  EbbDType dtype;
+  EbbTransfer *out; /* of the device's memory */
+  EbbInFlight *source;
+  pthread_mutex_t lock;
+  /* under the lock: what a prefetch has begun */
+  EbbTensor *ahead;
+  EbbTransfer *in;
+} HostBlock;
+
+typedef struct
+{
+  EbbStoredBlock base;
+  EbbHostBuffer *buffer;
+} HostRoom;
+
+static EbbHostBuffer *
+take_buffer (EbbActivationStore *store,
+             EbbDevice *device,
+             gsize size,
+             GError **error)
 {
   double waited = 0;
-  EbbHostRoom *room = ebb_host_room_new (self->pool, device, size, &waited, error);
+  EbbHostBuffer *buffer = ebb_host_pool_take (EBB_HOST_STORE (store)->pool, device, size, &waited, error);
 
-  ebb_activation_store_count_seconds (EBB_ACTIVATION_STORE (self), 0, waited);
-  return room;
+  if (waited > 0)
+    ebb_activation_store_count_seconds (store, 0, waited);
+  return buffer;
 }
 
+/* Notes a copy that has begun, for the counters and for the next user of the host memory. */
+static void
+note (HostBlock *self,
+      EbbTransfer *transfer,
+      gboolean to_host)
+{
+  ebb_host_buffer_note (self->buffer, transfer, to_host);
+  ebb_activation_store_count_transfer (self->base.store, transfer);
+}
+
+static const EbbStoredBlockFuncs block_funcs, room_funcs;
+
+/* Begins to copy @block to byte @offset of @buffer. */
 static EbbHandle *
-put (EbbHostStore *self,
-     EbbHostRoom *room,
+put (EbbActivationStore *store,
+     EbbHostBuffer *buffer,
      gsize offset,
      EbbTensor *block,
      GError **error)
 {
-  EbbHostRecord *record = ebb_host_record_new (EBB_ACTIVATION_STORE (self), room, offset, block, error);
+  EbbDevice *device = block->storage->device;
+  EbbTransfer *reader = ebb_host_buffer_get_reader (buffer);
+  EbbTransfer *out = ebb_transfer_to_host_begin (device, (char *) buffer->data + offset, block->view.data,
+                                                 ebb_tensor_get_n_bytes (block), reader, error);
+  HostBlock *self;
 
-  return record ? ebb_handle_new_for_data (record, (GDestroyNotify) ebb_host_record_free) : NULL;
+  g_clear_pointer (&reader, ebb_transfer_unref);
+  if (out == NULL)
+    return NULL;
+  self = ebb_stored_block_new (&block_funcs, store);
+  self->buffer = ebb_host_buffer_ref (buffer);
+  self->offset = offset;
+  self->device = device;
+  self->n_elements = block->n_elements;
+  self->dtype = block->view.dtype;
+  self->out = out;
+  pthread_mutex_init (&self->lock, NULL);
+  note (self, out, TRUE);
+  self->source = ebb_activation_store_hold (store, block, out);
+  return &self->base.handle;
 }
 
 static EbbHandle *
@@ -102,30 +157,14 @@ ebb_host_store_put (EbbActivationStore *store,
                     EbbTensor *block,
                     GError **error)
 {
-  EbbHostStore *self = EBB_HOST_STORE (store);
-  EbbHostRoom *room = new_room (self, block->storage->device, ebb_tensor_get_n_bytes (block), error);
+  EbbHostBuffer *buffer = take_buffer (store, block->storage->device, ebb_tensor_get_n_bytes (block), error);
   EbbHandle *handle;
 
-  if (room == NULL)
+  if (buffer == NULL)
     return NULL;
-  handle = put (self, room, 0, block, error);
-  ebb_host_room_unref (room);
+  handle = put (store, buffer, 0, block, error);
+  ebb_host_buffer_unref (buffer);
   return handle;
-}
-
-static EbbTensor *
-ebb_host_store_get (EbbActivationStore *store,
-                    EbbHandle *handle,
-                    GError **error)
-{
-  return ebb_host_record_get (ebb_handle_get_data (handle), error);
-}
-
-static void
-ebb_host_store_prefetch (EbbActivationStore *store,
-                         EbbHandle *handle)
-{
-  ebb_host_record_prefetch (ebb_handle_get_data (handle));
 }
 
 static EbbHandle *
@@ -134,10 +173,14 @@ ebb_host_store_reserve (EbbActivationStore *store,
                         guint64 n_bytes,
                         GError **error)
 {
-  EbbHostStore *self = EBB_HOST_STORE (store);
-  EbbHostRoom *room = new_room (self, device, n_bytes, error);
+  EbbHostBuffer *buffer = take_buffer (store, device, n_bytes, error);
+  HostRoom *room;
 
-  return room ? ebb_handle_new_for_data (room, (GDestroyNotify) ebb_host_room_unref) : NULL;
+  if (buffer == NULL)
+    return NULL;
+  room = ebb_stored_block_new (&room_funcs, store);
+  room->buffer = buffer;
+  return &room->base.handle;
 }
 
 static EbbHandle *
@@ -147,17 +190,131 @@ ebb_host_store_put_at (EbbActivationStore *store,
                        EbbTensor *block,
                        GError **error)
 {
-  EbbHostRoom *room = ebb_handle_get_data (handle);
+  EbbHostBuffer *buffer = ((HostRoom *) handle)->buffer;
 
-  if (room->memory->device != block->storage->device)
+  if (buffer->device != block->storage->device)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
                    "put_at of EbbHostStore: a block on %s for a room that was reserved for %s",
-                   ebb_device_get_name (block->storage->device), ebb_device_get_name (room->memory->device));
+                   ebb_device_get_name (block->storage->device), ebb_device_get_name (buffer->device));
       return NULL;
     }
-  return put (EBB_HOST_STORE (store), room, offset, block, error);
+  return put (store, buffer, offset, block, error);
 }
+
+/* -- back ---------------------------------------------------------------------------------------------------------- */
+
+static EbbTensor *
+bring (HostBlock *self,
+       EbbTransfer **in,
+       GError **error)
+{
+  g_autoptr (EbbTensor) block =
+      ebb_tensor_new_uninitialized (&self->n_elements, 1, self->dtype, self->device, error);
+
+  if (block == NULL)
+    return NULL;
+  *in = ebb_transfer_from_host_begin (self->device, block->view.data, (char *) self->buffer->data + self->offset,
+                                      ebb_tensor_get_n_bytes (block), self->out, error);
+  if (*in == NULL)
+    return NULL;
+  note (self, *in, FALSE);
+  return g_steal_pointer (&block);
+}
+
+static EbbTensor *
+take_ahead (HostBlock *self,
+            EbbTransfer **in)
+{
+  EbbTensor *block;
+
+  pthread_mutex_lock (&self->lock);
+  block = g_steal_pointer (&self->ahead);
+  *in = g_steal_pointer (&self->in);
+  pthread_mutex_unlock (&self->lock);
+  return block;
+}
+
+/* Memory that a copy may still write to is given back: computing, which may get it next, comes after the copy. */
+static void
+drop (EbbTensor *block,
+      EbbTransfer *in)
+{
+  if (block == NULL)
+    return;
+  ebb_transfer_settle (in);
+  ebb_transfer_unref (in);
+  ebb_tensor_unref (block);
+}
+
+static void
+prefetch (EbbStoredBlock *base)
+{
+  HostBlock *self = (HostBlock *) base;
+  EbbTransfer *in = NULL;
+  EbbTensor *block;
+
+  if (ebb_in_flight_is_held (self->source))
+    return;
+  block = take_ahead (self, &in);
+  /* Where there is no memory yet, there may be when it is asked for; get returns any other failure. */
+  if (block == NULL)
+    block = bring (self, &in, NULL);
+  pthread_mutex_lock (&self->lock);
+  if (self->ahead == NULL)
+    {
+      self->ahead = g_steal_pointer (&block);
+      self->in = g_steal_pointer (&in);
+    }
+  pthread_mutex_unlock (&self->lock);
+  drop (block, in);
+}
+
+/* The block, which computing may use from now on. */
+static EbbTensor *
+get (EbbStoredBlock *base,
+     GError **error)
+{
+  HostBlock *self = (HostBlock *) base;
+  EbbTensor *block = ebb_in_flight_get (self->source);
+  EbbTransfer *in;
+
+  if (block != NULL)
+    return block;
+  block = take_ahead (self, &in);
+  if (block == NULL)
+    block = bring (self, &in, error);
+  if (block == NULL)
+    return NULL;
+  if (ebb_transfer_order (in, error))
+    {
+      ebb_transfer_unref (in);
+      return block;
+    }
+  drop (block, in);
+  return NULL;
+}
+
+static void
+block_clear (EbbStoredBlock *base)
+{
+  HostBlock *self = (HostBlock *) base;
+
+  ebb_in_flight_free (self->source);
+  drop (self->ahead, self->in);
+  ebb_transfer_unref (self->out);
+  ebb_host_buffer_unref (self->buffer);
+  pthread_mutex_destroy (&self->lock);
+}
+
+static void
+room_clear (EbbStoredBlock *base)
+{
+  ebb_host_buffer_unref (((HostRoom *) base)->buffer);
+}
+
+static const EbbStoredBlockFuncs block_funcs = { sizeof (HostBlock), get, prefetch, block_clear };
+static const EbbStoredBlockFuncs room_funcs = { sizeof (HostRoom), NULL, NULL, room_clear };
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
@@ -191,22 +348,31 @@ ebb_host_store_set_property (GObject *object,
                              const GValue *value,
                              GParamSpec *pspec)
 {
+  static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER; /* two threads could else undo each other's change */
   EbbHostStore *self = EBB_HOST_STORE (object);
+  EbbHostLimit limit, before;
 
+  pthread_mutex_lock (&setting);
+  limit = before = get_limit (self);
   switch (id)
     {
     case PROP_BYTE_LIMIT:
-      ebb_host_store_set_byte_limit (self, g_value_get_uint64 (value));
+      limit.n_bytes = g_value_get_uint64 (value);
       break;
     case PROP_WHEN_FULL:
-      ebb_host_store_set_when_full (self, g_value_get_enum (value));
+      limit.when_full = g_value_get_enum (value);
+      ebb_activation_store_set_spills (EBB_ACTIVATION_STORE (self), limit.when_full != EBB_WHEN_FULL_ERROR);
       break;
     case PROP_PATIENCE:
-      ebb_host_store_set_patience (self, g_value_get_double (value));
+      limit.patience = g_value_get_double (value);
       break;
     default:
       G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
     }
+  ebb_host_pool_set_limit (self->pool, &limit);
+  pthread_mutex_unlock (&setting);
+  if (limit.n_bytes != before.n_bytes || limit.when_full != before.when_full || limit.patience != before.patience)
+    g_object_notify_by_pspec (object, pspec);
 }
 
 static void
@@ -228,8 +394,6 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
   object_class->finalize = ebb_host_store_finalize;
   store_class->moves = ebb_host_store_moves;
   store_class->put = ebb_host_store_put;
-  store_class->get = ebb_host_store_get;
-  store_class->prefetch = ebb_host_store_prefetch;
   store_class->reserve = ebb_host_store_reserve;
   store_class->put_at = ebb_host_store_put_at;
 
@@ -296,9 +460,6 @@ ebb_host_store_get_default (void)
 
 /* -- settings ------------------------------------------------------------------------------------------------------ */
 
-/* They stand together in the pool, where two threads that each set one would else undo what the other did. */
-static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER;
-
 /**
  * ebb_host_store_get_byte_limit:
  * @self: a host store
@@ -325,19 +486,9 @@ void
 ebb_host_store_set_byte_limit (EbbHostStore *self,
                                guint64 n_bytes)
 {
-  EbbHostLimit limit;
-  gboolean changes;
-
   g_return_if_fail (EBB_IS_HOST_STORE (self));
 
-  pthread_mutex_lock (&setting);
-  limit = get_limit (self);
-  changes = limit.n_bytes != n_bytes;
-  limit.n_bytes = n_bytes;
-  ebb_host_pool_set_limit (self->pool, &limit);
-  pthread_mutex_unlock (&setting);
-  if (changes)
-    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_BYTE_LIMIT]);
+  g_object_set (self, "byte-limit", n_bytes, NULL);
 }
 
 /**
@@ -367,20 +518,9 @@ void
 ebb_host_store_set_when_full (EbbHostStore *self,
                               EbbWhenFull when_full)
 {
-  EbbHostLimit limit;
-  gboolean changes;
-
   g_return_if_fail (EBB_IS_HOST_STORE (self));
 
-  pthread_mutex_lock (&setting);
-  limit = get_limit (self);
-  changes = limit.when_full != when_full;
-  limit.when_full = when_full;
-  ebb_host_pool_set_limit (self->pool, &limit);
-  ebb_activation_store_set_spills (EBB_ACTIVATION_STORE (self), when_full != EBB_WHEN_FULL_ERROR);
-  pthread_mutex_unlock (&setting);
-  if (changes)
-    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_WHEN_FULL]);
+  g_object_set (self, "when-full", when_full, NULL);
 }
 
 /**
@@ -408,19 +548,9 @@ void
 ebb_host_store_set_patience (EbbHostStore *self,
                              double seconds)
 {
-  EbbHostLimit limit;
-  gboolean changes;
-
   g_return_if_fail (EBB_IS_HOST_STORE (self) && seconds >= 0);
 
-  pthread_mutex_lock (&setting);
-  limit = get_limit (self);
-  changes = limit.patience != seconds;
-  limit.patience = seconds;
-  ebb_host_pool_set_limit (self->pool, &limit);
-  pthread_mutex_unlock (&setting);
-  if (changes)
-    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PATIENCE]);
+  g_object_set (self, "patience", seconds, NULL);
 }
 
 /**

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/partitioned/record-private.h"
+#include "offload/partitioned/block-private.h"
 
 #include "dist/agree-private.h"
 #include "tensor/util/checksum-private.h"

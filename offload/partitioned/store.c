@@ -2,7 +2,7 @@
 #include "offload/partitioned/store.h"
 
 #include "dist/group/process-group-private.h"
-#include "offload/partitioned/record-private.h"
+#include "offload/partitioned/block-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -24,39 +24,24 @@
  * rank may keep those of other module calls, and any tensor, for as long as it likes.
  *
  * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
- * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept whole. So are
+ * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept full. So are
  * integers and masks, results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and
- * tensors of so few elements that a piece with its sample would not be smaller, or of fewer than
+ * tensors of so few elements that a shard with its sample would not be smaller, or of fewer than
  * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
  *
- * The pieces go to the next store (a contiguous, host, disk or keep store), or stay on the tensor's device.
- * What the next store can't take goes to its fallback or to this one's, piece by piece, so that one rank may do so
- * while others don't. In a group of one rank tensors are kept whole. The bytes held are those that this rank keeps, and
+ * The shards go to the next store (a contiguous, host, disk or keep store), or stay on the tensor's device.
+ * What the next store can't take goes to its fallback or to this one's, shard by shard, so that one rank may do so
+ * while others don't. In a group of one rank tensors are kept full. The bytes held are those that this rank keeps, and
  * what is gathered ahead until it is asked for.
  */
 struct _EbbPartitionedStore
 {
   EbbActivationStore parent_instance;
 
-  EbbPartitionRecords partition;
+  EbbPartitionState partition;
   guint64 least_elements;
   EbbPartitionCheck check;
 };
-
-enum
-{
-  PROP_GROUP = 1,
-  PROP_NEXT,
-  PROP_LEAST_ELEMENTS,
-  PROP_CHECK,
-  PROP_BYTES_WHOLE,
-  PROP_BYTES_KEPT,
-  PROP_N_PARTITIONED,
-  PROP_N_GATHERS,
-  N_PROPS
-};
-
-static GParamSpec *properties[N_PROPS];
 
 static void ebb_partitioned_store_initable_init (GInitableIface *iface);
 
@@ -145,15 +130,15 @@ static gboolean
 ebb_partitioned_store_moves (EbbActivationStore *store,
                              EbbDevice *device)
 {
-  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
+  EbbPartitionState *self = &EBB_PARTITIONED_STORE (store)->partition;
 
   return self->group == NULL || ebb_process_group_get_size (self->group) > 1
          || (self->next != NULL && EBB_ACTIVATION_STORE_GET_CLASS (self->next)->moves (self->next, device));
 }
 
-/* TRUE if even the largest rank's piece, with the sample behind it, is smaller than the whole. */
+/* TRUE if even the largest rank's shard, with the sample behind it, is smaller than the full. */
 static gboolean
-is_smaller_in_pieces (EbbTensor *tensor,
+is_smaller_in_shards (EbbTensor *tensor,
                       guint64 n_ranks,
                       gboolean is_sampled)
 {
@@ -179,17 +164,17 @@ find_divisible (EbbPartitionedStore *self,
                 EbbTensor *block,
                 EbbPartitionCheck check)
 {
-  const EbbAtDoor *at_door = ebb_activation_store_get_at_door ();
+  const EbbPacking *packing = ebb_activation_store_get_packing ();
   const guint64 n_ranks = ebb_process_group_get_size (self->partition.group);
-  EbbTensor *tensor = at_door->store != NULL ? at_door->tensor : NULL;
+  EbbTensor *tensor = packing->store != NULL ? packing->tensor : NULL;
 
   if (tensor == NULL || tensor->storage != block->storage || tensor->is_local_shard || ebb_thread.saves_result
       || !ebb_dtype_is_floating_point (tensor->view.dtype))
     return NULL;
-  if (at_door->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)
+  if (packing->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)
     return NULL;
   return n_ranks > 1 && (guint64) block->n_elements >= MAX (EBB_READ (self->least_elements), n_ranks)
-                 && is_smaller_in_pieces (tensor, n_ranks, check != EBB_PARTITION_CHECK_NONE)
+                 && is_smaller_in_shards (tensor, n_ranks, check != EBB_PARTITION_CHECK_NONE)
              ? tensor
              : NULL;
 }
@@ -202,7 +187,6 @@ ebb_partitioned_store_put (EbbActivationStore *store,
   EbbPartitionedStore *self = EBB_PARTITIONED_STORE (store);
   const EbbPartitionCheck check =
       ebb_thread.compares_values ? EBB_PARTITION_CHECK_VALUES : EBB_READ (self->check);
-  EbbPartitionRecord *record;
   EbbTensor *tensor;
 
   if (self->partition.group == NULL)
@@ -216,40 +200,17 @@ ebb_partitioned_store_put (EbbActivationStore *store,
       && !ebb_partition_compare_values (self->partition.group, tensor, error))
     return NULL;
   if (tensor != NULL)
-    ebb_activation_store_note_divided ();
-  record = tensor != NULL ? ebb_partition_record_new (&self->partition, block, tensor,
-                                                      check != EBB_PARTITION_CHECK_NONE, error)
-                          : ebb_partition_record_new_whole (&self->partition, block, error);
-  return record != NULL ? ebb_handle_new_for_data (record, (GDestroyNotify) ebb_partition_record_free) : NULL;
-}
-
-static EbbTensor *
-ebb_partitioned_store_get (EbbActivationStore *store,
-                           EbbHandle *handle,
-                           GError **error)
-{
-  return ebb_partition_record_get (ebb_handle_get_data (handle), error);
-}
-
-static void
-ebb_partitioned_store_prefetch (EbbActivationStore *store,
-                                EbbHandle *handle)
-{
-  ebb_partition_record_prefetch (ebb_handle_get_data (handle));
-}
-
-static guint64
-ebb_partitioned_store_get_held_bytes (EbbActivationStore *store,
-                                      EbbHandle *handle)
-{
-  return ebb_partition_record_get_held_bytes (ebb_handle_get_data (handle));
+    ebb_activation_store_note_sharded ();
+  return tensor != NULL ? ebb_partitioned_block_new (store, &self->partition, block, tensor,
+                                                     check != EBB_PARTITION_CHECK_NONE, error)
+                        : ebb_partitioned_block_new_full (store, &self->partition, block, error);
 }
 
 static gboolean
 ebb_partitioned_store_synchronize (EbbActivationStore *store,
                                    GError **error)
 {
-  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
+  EbbPartitionState *self = &EBB_PARTITIONED_STORE (store)->partition;
 
   if (self->group != NULL)
     ebb_process_group_flush (self->group);
@@ -259,7 +220,7 @@ ebb_partitioned_store_synchronize (EbbActivationStore *store,
 static void
 ebb_partitioned_store_reset_stats (EbbActivationStore *store)
 {
-  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (store)->partition;
+  EbbPartitionState *self = &EBB_PARTITIONED_STORE (store)->partition;
 
   pthread_mutex_lock (&self->lock);
   self->n_partitioned = self->n_gathers = 0;
@@ -273,7 +234,7 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
                                               GCancellable *cancellable,
                                               GError **error)
 {
-  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (initable)->partition;
+  EbbPartitionState *self = &EBB_PARTITIONED_STORE (initable)->partition;
 
   if (self->group == NULL)
     {
@@ -284,7 +245,7 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
   if (!EBB_IS_PARTITIONED_STORE (self->next))
     return TRUE;
   g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "partitioned store: next is an EbbPartitionedStore, which would divide pieces once more, and "
+                       "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, and "
                        "these are not the same on its ranks: must be a store of another kind, or none");
   return FALSE;
 }
@@ -295,76 +256,24 @@ ebb_partitioned_store_initable_init (GInitableIface *iface)
   iface->init = ebb_partitioned_store_initable_init_instance;
 }
 
+/* Counters are fields too, but under the lock. */
 static void
 ebb_partitioned_store_get_property (GObject *object,
                                     guint id,
                                     GValue *value,
                                     GParamSpec *pspec)
 {
-  EbbPartitionedStore *self = EBB_PARTITIONED_STORE (object);
+  EbbPartitionState *self = &EBB_PARTITIONED_STORE (object)->partition;
 
-  switch (id)
-    {
-    case PROP_GROUP:
-      g_value_set_object (value, self->partition.group);
-      break;
-    case PROP_NEXT:
-      g_value_set_object (value, self->partition.next);
-      break;
-    case PROP_LEAST_ELEMENTS:
-      g_value_set_uint64 (value, EBB_READ (self->least_elements));
-      break;
-    case PROP_CHECK:
-      g_value_set_enum (value, (gint) EBB_READ (self->check));
-      break;
-    case PROP_BYTES_WHOLE:
-      g_value_set_uint64 (value, ebb_partitioned_store_get_bytes_whole (self));
-      break;
-    case PROP_BYTES_KEPT:
-      g_value_set_uint64 (value, ebb_partitioned_store_get_bytes_kept (self));
-      break;
-    case PROP_N_PARTITIONED:
-      g_value_set_uint64 (value, ebb_partitioned_store_get_n_partitioned (self));
-      break;
-    case PROP_N_GATHERS:
-      g_value_set_uint64 (value, ebb_partitioned_store_get_n_gathers (self));
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
-ebb_partitioned_store_set_property (GObject *object,
-                                    guint id,
-                                    const GValue *value,
-                                    GParamSpec *pspec)
-{
-  EbbPartitionedStore *self = EBB_PARTITIONED_STORE (object);
-
-  switch (id)
-    {
-    case PROP_GROUP:
-      self->partition.group = g_value_dup_object (value);
-      break;
-    case PROP_NEXT:
-      self->partition.next = g_value_dup_object (value);
-      break;
-    case PROP_LEAST_ELEMENTS:
-      ebb_partitioned_store_set_least_elements (self, g_value_get_uint64 (value));
-      break;
-    case PROP_CHECK:
-      ebb_partitioned_store_set_check (self, (EbbPartitionCheck) g_value_get_enum (value));
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
+  pthread_mutex_lock (&self->lock);
+  ebb_setting_get_property (object, id, value, pspec);
+  pthread_mutex_unlock (&self->lock);
 }
 
 static void
 ebb_partitioned_store_finalize (GObject *object)
 {
-  EbbPartitionRecords *self = &EBB_PARTITIONED_STORE (object)->partition;
+  EbbPartitionState *self = &EBB_PARTITIONED_STORE (object)->partition;
 
   pthread_mutex_destroy (&self->lock);
   g_clear_object (&self->next);
@@ -373,7 +282,7 @@ ebb_partitioned_store_finalize (GObject *object)
 }
 
 static void
-install_settings (void)
+install_settings (GObjectClass *klass)
 {
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
 
@@ -382,62 +291,70 @@ install_settings (void)
    *
    * The ranks that share tensors, as those of a tensor-parallel model.
    */
-  properties[PROP_GROUP] =
-      g_param_spec_object ("group", NULL, NULL, EBB_TYPE_PROCESS_GROUP, flags | G_PARAM_CONSTRUCT_ONLY);
+  g_object_class_install_property (
+      klass, offsetof (EbbPartitionedStore, partition.group),
+      g_param_spec_object ("group", NULL, NULL, EBB_TYPE_PROCESS_GROUP, flags | G_PARAM_CONSTRUCT_ONLY));
   /**
    * EbbPartitionedStore:next:
    *
-   * Where the pieces go. None: they stay on the device of the tensors.
+   * Where the shards go. None: they stay on the device of the tensors.
    */
-  properties[PROP_NEXT] =
-      g_param_spec_object ("next", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags | G_PARAM_CONSTRUCT_ONLY);
+  g_object_class_install_property (
+      klass, offsetof (EbbPartitionedStore, partition.next),
+      g_param_spec_object ("next", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags | G_PARAM_CONSTRUCT_ONLY));
   /**
    * EbbPartitionedStore:least-elements:
    *
-   * Tensors of fewer elements are kept whole, as those that would not be smaller in pieces always are. The same on all
+   * Tensors of fewer elements are kept full, as those that would not be smaller in shards always are. The same on all
    * ranks. What is below #EbbActivationStore:least-size stays where it is before that.
    */
-  properties[PROP_LEAST_ELEMENTS] =
-      g_param_spec_uint64 ("least-elements", NULL, NULL, 0, G_MAXUINT64, 0, flags | G_PARAM_EXPLICIT_NOTIFY);
+  g_object_class_install_property (
+      klass, offsetof (EbbPartitionedStore, least_elements),
+      g_param_spec_uint64 ("least-elements", NULL, NULL, 0, G_MAXUINT64, 0, flags | G_PARAM_EXPLICIT_NOTIFY));
   /**
    * EbbPartitionedStore:check:
    *
    * How tensors are compared between the ranks; the same on all ranks. What a checkpoint keeps that checks values
    * (%EBB_DETERMINISM_CHECK_VALUES) is compared by values whatever this is.
    */
-  properties[PROP_CHECK] = g_param_spec_enum ("check", NULL, NULL, EBB_TYPE_PARTITION_CHECK,
-                                              EBB_PARTITION_CHECK_SAMPLE, flags | G_PARAM_EXPLICIT_NOTIFY);
+  g_object_class_install_property (klass, offsetof (EbbPartitionedStore, check),
+                                   g_param_spec_enum ("check", NULL, NULL, EBB_TYPE_PARTITION_CHECK,
+                                                      EBB_PARTITION_CHECK_SAMPLE, flags | G_PARAM_EXPLICIT_NOTIFY));
 }
 
 static void
-install_counters (void)
+install_counters (GObjectClass *klass)
 {
   const GParamFlags flags = G_PARAM_READABLE | G_PARAM_STATIC_STRINGS;
 
   /**
-   * EbbPartitionedStore:bytes-whole:
+   * EbbPartitionedStore:bytes-full:
    *
-   * Bytes of the tensors of which pieces are held now.
+   * Bytes of the tensors of which shards are held now.
    */
-  properties[PROP_BYTES_WHOLE] = g_param_spec_uint64 ("bytes-whole", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  g_object_class_install_property (klass, offsetof (EbbPartitionedStore, partition.bytes_full),
+                                   g_param_spec_uint64 ("bytes-full", NULL, NULL, 0, G_MAXUINT64, 0, flags));
   /**
    * EbbPartitionedStore:bytes-kept:
    *
-   * Bytes of this rank's pieces of them.
+   * Bytes of this rank's shards of them.
    */
-  properties[PROP_BYTES_KEPT] = g_param_spec_uint64 ("bytes-kept", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  g_object_class_install_property (klass, offsetof (EbbPartitionedStore, partition.bytes_kept),
+                                   g_param_spec_uint64 ("bytes-kept", NULL, NULL, 0, G_MAXUINT64, 0, flags));
   /**
    * EbbPartitionedStore:n-partitioned:
    *
-   * How many tensors were put in pieces so far.
+   * How many tensors were put in shards so far.
    */
-  properties[PROP_N_PARTITIONED] = g_param_spec_uint64 ("n-partitioned", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  g_object_class_install_property (klass, offsetof (EbbPartitionedStore, partition.n_partitioned),
+                                   g_param_spec_uint64 ("n-partitioned", NULL, NULL, 0, G_MAXUINT64, 0, flags));
   /**
    * EbbPartitionedStore:n-gathers:
    *
    * How many gathers were begun so far.
    */
-  properties[PROP_N_GATHERS] = g_param_spec_uint64 ("n-gathers", NULL, NULL, 0, G_MAXUINT64, 0, flags);
+  g_object_class_install_property (klass, offsetof (EbbPartitionedStore, partition.n_gathers),
+                                   g_param_spec_uint64 ("n-gathers", NULL, NULL, 0, G_MAXUINT64, 0, flags));
 }
 
 static void
@@ -447,26 +364,21 @@ ebb_partitioned_store_class_init (EbbPartitionedStoreClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
   object_class->get_property = ebb_partitioned_store_get_property;
-  object_class->set_property = ebb_partitioned_store_set_property;
+  object_class->set_property = ebb_setting_set_property;
   object_class->finalize = ebb_partitioned_store_finalize;
   EBB_SAVED_TENSOR_HOOKS_CLASS (klass)->pack = ebb_partitioned_store_pack;
   store_class->moves = ebb_partitioned_store_moves;
   store_class->put = ebb_partitioned_store_put;
-  store_class->get = ebb_partitioned_store_get;
-  store_class->prefetch = ebb_partitioned_store_prefetch;
   store_class->synchronize = ebb_partitioned_store_synchronize;
   store_class->reset_stats = ebb_partitioned_store_reset_stats;
-  store_class->get_held_bytes = ebb_partitioned_store_get_held_bytes;
-  install_settings ();
-  install_counters ();
-  g_object_class_install_properties (object_class, N_PROPS, properties);
+  install_settings (object_class);
+  install_counters (object_class);
 }
 
 static void
 ebb_partitioned_store_init (EbbPartitionedStore *self)
 {
-  ebb_activation_store_set_divides (EBB_ACTIVATION_STORE (self));
-  self->partition.store = EBB_ACTIVATION_STORE (self);
+  ebb_activation_store_set_shards (EBB_ACTIVATION_STORE (self));
   pthread_mutex_init (&self->partition.lock, NULL);
   EBB_WRITE (self->check, EBB_PARTITION_CHECK_SAMPLE);
 }
@@ -474,7 +386,7 @@ ebb_partitioned_store_init (EbbPartitionedStore *self)
 /**
  * ebb_partitioned_store_new:
  * @group: the ranks that share tensors
- * @next: (nullable): where the pieces go; %NULL: they stay on the device of the tensors
+ * @next: (nullable): where the shards go; %NULL: they stay on the device of the tensors
  * @error: return location for an error
  *
  * Makes a store that keeps one rank's part of each tensor. All ranks of @group make one; nothing is called for that.
@@ -514,7 +426,7 @@ ebb_partitioned_store_get_group (EbbPartitionedStore *self)
  * ebb_partitioned_store_get_next:
  * @self: a partitioned store
  *
- * Returns: (transfer none) (nullable): where the pieces go
+ * Returns: (transfer none) (nullable): where the shards go
  */
 EbbActivationStore *
 ebb_partitioned_store_get_next (EbbPartitionedStore *self)
@@ -528,7 +440,7 @@ ebb_partitioned_store_get_next (EbbPartitionedStore *self)
  * ebb_partitioned_store_get_least_elements:
  * @self: a partitioned store
  *
- * Returns: how many elements a tensor must have to be kept in pieces
+ * Returns: how many elements a tensor must have to be kept in shards
  */
 guint64
 ebb_partitioned_store_get_least_elements (EbbPartitionedStore *self)
@@ -543,7 +455,7 @@ ebb_partitioned_store_get_least_elements (EbbPartitionedStore *self)
  * @self: a partitioned store
  * @n_elements: how many, 0 at first
  *
- * Has tensors of fewer elements kept whole from now on; see #EbbPartitionedStore:least-elements.
+ * Has tensors of fewer elements kept full from now on; see #EbbPartitionedStore:least-elements.
  */
 void
 ebb_partitioned_store_set_least_elements (EbbPartitionedStore *self,
@@ -551,10 +463,7 @@ ebb_partitioned_store_set_least_elements (EbbPartitionedStore *self,
 {
   g_return_if_fail (EBB_IS_PARTITIONED_STORE (self));
 
-  if (EBB_READ (self->least_elements) == n_elements)
-    return;
-  EBB_WRITE (self->least_elements, n_elements);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LEAST_ELEMENTS]);
+  g_object_set (self, "least-elements", n_elements, NULL);
 }
 
 /**
@@ -586,10 +495,7 @@ ebb_partitioned_store_set_check (EbbPartitionedStore *self,
   g_return_if_fail (EBB_IS_PARTITIONED_STORE (self));
   g_return_if_fail ((guint) check <= EBB_PARTITION_CHECK_VALUES);
 
-  if (EBB_READ (self->check) == check)
-    return;
-  EBB_WRITE (self->check, check);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_CHECK]);
+  g_object_set (self, "check", check, NULL);
 }
 
 /* -- counters ------------------------------------------------------------------------------------------------------ */
@@ -607,24 +513,24 @@ read_counter (EbbPartitionedStore *self,
 }
 
 /**
- * ebb_partitioned_store_get_bytes_whole:
+ * ebb_partitioned_store_get_bytes_full:
  * @self: a partitioned store
  *
- * Returns: the bytes of the tensors of which pieces are held now
+ * Returns: the bytes of the tensors of which shards are held now
  */
 guint64
-ebb_partitioned_store_get_bytes_whole (EbbPartitionedStore *self)
+ebb_partitioned_store_get_bytes_full (EbbPartitionedStore *self)
 {
   g_return_val_if_fail (EBB_IS_PARTITIONED_STORE (self), 0);
 
-  return read_counter (self, &self->partition.bytes_whole);
+  return read_counter (self, &self->partition.bytes_full);
 }
 
 /**
  * ebb_partitioned_store_get_bytes_kept:
  * @self: a partitioned store
  *
- * Returns: the bytes of this rank's pieces that are held now, wherever they lie
+ * Returns: the bytes of this rank's shards that are held now, wherever they lie
  */
 guint64
 ebb_partitioned_store_get_bytes_kept (EbbPartitionedStore *self)
@@ -638,7 +544,7 @@ ebb_partitioned_store_get_bytes_kept (EbbPartitionedStore *self)
  * ebb_partitioned_store_get_n_partitioned:
  * @self: a partitioned store
  *
- * Returns: how many tensors were put in pieces
+ * Returns: how many tensors were put in shards
  */
 guint64
 ebb_partitioned_store_get_n_partitioned (EbbPartitionedStore *self)

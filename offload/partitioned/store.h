@@ -62,7 +62,7 @@ void ebb_partitioned_store_set_check (EbbPartitionedStore *self,
                                       EbbPartitionCheck check);
 
 EBB_AVAILABLE_IN_ALL
-guint64 ebb_partitioned_store_get_bytes_whole (EbbPartitionedStore *self);
+guint64 ebb_partitioned_store_get_bytes_full (EbbPartitionedStore *self);
 
 EBB_AVAILABLE_IN_ALL
 guint64 ebb_partitioned_store_get_bytes_kept (EbbPartitionedStore *self);

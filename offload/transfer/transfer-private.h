@@ -57,6 +57,8 @@ EbbDevice *ebb_transfer_get_device (EbbTransfer *transfer);
 /* Computing that is enqueued from now on comes after the transfer. */
 gboolean ebb_transfer_order (EbbTransfer *transfer,
                              GError **error);
+/* The same before memory of the transfer is given back, where no error can be returned. */
+void ebb_transfer_settle (EbbTransfer *transfer);
 /* The host waits for it: FALSE with @error set if it failed. */
 gboolean ebb_transfer_wait (EbbTransfer *transfer,
                             GError **error);

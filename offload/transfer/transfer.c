@@ -258,6 +258,15 @@ ebb_transfer_finish (EbbTransfer *self,
   return self->event == NULL || self->device->backend->streams->synchronize_event (self->event, error);
 }
 
+void
+ebb_transfer_settle (EbbTransfer *self)
+{
+  /* A device's error is left for a caller that can return it: computing was dropped, maybe, of which the owner of the
+   * memory knows nothing. A transfer that has failed is over, and the host comes after it. */
+  if (!ebb_transfer_order (self, NULL))
+    ebb_transfer_finish (self, NULL);
+}
+
 gboolean
 ebb_transfer_wait (EbbTransfer *self,
                    GError **error)

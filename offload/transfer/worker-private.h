@@ -6,42 +6,46 @@
 
 #include <pthread.h>
 
-/* A thread that works beside the program, for a store: with a lock and two conditions, and the seconds of its work and
- * of those who waited for it. It is started when there is work for the first time.
+/* A thread that works beside the program: it runs the jobs that it is handed. With a lock and two conditions, and the
+ * seconds of its work and of threads that waited for it. It is started when there is work for the first time.
  *
- * A child of fork () has none of these threads, but all of their locks, as they are at that moment. So a fork waits
- * until no worker is between ebb_worker_enter () and ebb_worker_leave (), and has the locks itself then: the child
- * finds none of them taken, and can let go all that it has of the store. */
+ * A child of fork () has no such thread, but all of their locks, as they are at that moment. So a fork waits until no
+ * worker is between ebb_worker_enter () and ebb_worker_leave (), and has the locks itself then: the child finds none of
+ * them taken, and can free all that it has of the worker's owner. */
 
 G_BEGIN_DECLS
+
+typedef struct _EbbWorkerJob EbbWorkerJob;
+
+/* The start of a larger struct. */
+struct _EbbWorkerJob
+{
+  /* With the lock, on the thread: does one part of the work, for which it may release the lock. Called again until it
+   * takes the job out of its lane. */
+  void (*run) (EbbWorkerJob *self);
+  GList link;
+  GQueue *lane; /* under the lock; NULL: it is not queued */
+};
 
 typedef struct
 {
   const char *thread_name; /* at most 15 characters */
-  const char *store;       /* for errors */
-  gboolean asks_others;    /* between enter and leave it may wait for another worker */
-  /* With the lock, on the thread: does one piece of work, for which it may let the lock go; FALSE: there is none. */
-  gboolean (*work) (gpointer data);
-} EbbWorkerKind;
-
-typedef struct
-{
-  const EbbWorkerKind *kind;
-  gpointer data;
+  const char *owner_name;  /* for errors */
   pid_t owner;
   EbbMemoryAccount *account; /* of the thread that started it */
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t work, change; /* there is work; something was done */
   /* under the lock */
+  GQueue urgent, patient; /* of EbbWorkerJob: the urgent ones are run first */
   gboolean has_thread, quit;
   double moving, waited; /* seconds */
 } EbbWorker;
 
 void ebb_worker_init (EbbWorker *worker,
-                      const EbbWorkerKind *kind,
-                      gpointer data);
-/* Has the thread end when it has done what it is at. */
+                      const char *thread_name,
+                      const char *owner_name);
+/* Has the thread end when its current part of a job is done. */
 void ebb_worker_stop (EbbWorker *worker);
 /* Of one that was stopped. */
 void ebb_worker_clear (EbbWorker *worker);
@@ -50,6 +54,11 @@ gboolean ebb_worker_is_own (EbbWorker *worker);
 /* Starts the thread unless it runs. */
 gboolean ebb_worker_start (EbbWorker *worker,
                            GError **error);
+/* With the lock: puts a job into a lane of the worker, or takes it out again. */
+void ebb_worker_add (EbbWorker *worker,
+                     GQueue *lane,
+                     EbbWorkerJob *job);
+void ebb_worker_remove (EbbWorkerJob *job);
 /* Around what a fork must not come between, without the lock: moving bytes to where the child finds them too, or taking
  * locks of others. Not one within the other. */
 void ebb_worker_enter (EbbWorker *worker);
@@ -60,9 +69,6 @@ void ebb_worker_wait (EbbWorker *worker,
 /* With the lock: seconds of work since @start, of g_get_monotonic_time (). */
 void ebb_worker_count_moving (EbbWorker *worker,
                               gint64 start);
-/* With the lock: the same for what a caller does itself, since @stall began. */
-void ebb_worker_count_own (EbbWorker *worker,
-                           EbbStall *stall);
 /* Seconds since the last call. */
 void ebb_worker_take_seconds (EbbWorker *worker,
                               double *moving,

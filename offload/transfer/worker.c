@@ -16,17 +16,14 @@ static pthread_cond_t workers_change = PTHREAD_COND_INITIALIZER;
 static GList *workers;
 static guint n_forks;   /* that wait for workers */
 static guint n_entered; /* workers between enter and leave */
-static guint n_asking;  /* those of them that may wait for others */
 
 void
 ebb_worker_enter (EbbWorker *self)
 {
   pthread_mutex_lock (&workers_lock);
-  while (n_forks > 0 && n_asking == 0) /* else somebody may wait for this one */
+  while (n_forks > 0)
     pthread_cond_wait (&workers_change, &workers_lock);
   n_entered++;
-  if (self->kind->asks_others)
-    n_asking++;
   pthread_mutex_unlock (&workers_lock);
 }
 
@@ -35,8 +32,6 @@ ebb_worker_leave (EbbWorker *self)
 {
   pthread_mutex_lock (&workers_lock);
   n_entered--;
-  if (self->kind->asks_others)
-    n_asking--;
   if (n_forks > 0)
     pthread_cond_broadcast (&workers_change);
   pthread_mutex_unlock (&workers_lock);
@@ -69,7 +64,7 @@ after_fork_in_parent (void)
   unlock_all ();
 }
 
-/* Those who waited for a condition are not there any more. */
+/* The threads that waited for a condition are not there any more. */
 static void
 after_fork_in_child (void)
 {
@@ -100,17 +95,42 @@ watch_forks (EbbWorker *self)
 /* -- the thread ---------------------------------------------------------------------------------------------------- */
 
 static void *
-run (void *data)
+work (void *data)
 {
   EbbWorker *self = data;
 
   ebb_thread.account = self->account;
   pthread_mutex_lock (&self->lock);
   while (!self->quit)
-    if (!self->kind->work (self->data))
-      pthread_cond_wait (&self->work, &self->lock);
+    {
+      GQueue *lane = self->urgent.head != NULL ? &self->urgent : &self->patient;
+      EbbWorkerJob *job = g_queue_peek_head (lane);
+
+      if (job != NULL)
+        job->run (job);
+      else
+        pthread_cond_wait (&self->work, &self->lock);
+    }
   pthread_mutex_unlock (&self->lock);
   return NULL;
+}
+
+void
+ebb_worker_add (EbbWorker *self,
+                GQueue *lane,
+                EbbWorkerJob *job)
+{
+  job->link.data = job;
+  job->lane = lane;
+  g_queue_push_tail_link (lane, &job->link);
+  pthread_cond_signal (&self->work);
+}
+
+void
+ebb_worker_remove (EbbWorkerJob *job)
+{
+  g_queue_unlink (job->lane, &job->link);
+  job->lane = NULL;
 }
 
 /* No signal is handled there; one for a file that grew too large would be the end of the process. */
@@ -125,11 +145,11 @@ create_thread (EbbWorker *self)
     self->account = ebb_memory_account_ref (ebb_thread.account);
   sigfillset (&all);
   pthread_sigmask (SIG_SETMASK, &all, &old);
-  reason = pthread_create (&self->thread, NULL, run, self);
+  reason = pthread_create (&self->thread, NULL, work, self);
   pthread_sigmask (SIG_SETMASK, &old, NULL);
 #ifdef __linux__
   if (reason == 0)
-    pthread_setname_np (self->thread, self->kind->thread_name);
+    pthread_setname_np (self->thread, self->thread_name);
 #endif
   return reason;
 }
@@ -147,7 +167,7 @@ ebb_worker_start (EbbWorker *self,
   pthread_mutex_unlock (&self->lock);
   if (reason == 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->kind->store,
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "%s: can't start its thread: %s", self->owner_name,
                g_strerror (reason));
   return FALSE;
 }
@@ -169,11 +189,11 @@ ebb_worker_stop (EbbWorker *self)
 
 void
 ebb_worker_init (EbbWorker *self,
-                 const EbbWorkerKind *kind,
-                 gpointer data)
+                 const char *thread_name,
+                 const char *owner_name)
 {
-  self->kind = kind;
-  self->data = data;
+  self->thread_name = thread_name;
+  self->owner_name = owner_name;
   self->owner = getpid ();
   pthread_mutex_init (&self->lock, NULL);
   pthread_cond_init (&self->work, NULL);
@@ -217,14 +237,6 @@ ebb_worker_count_moving (EbbWorker *self,
                          gint64 start)
 {
   self->moving += (double) (g_get_monotonic_time () - start) / G_USEC_PER_SEC;
-}
-
-void
-ebb_worker_count_own (EbbWorker *self,
-                      EbbStall *stall)
-{
-  ebb_worker_count_moving (self, stall->start);
-  self->waited += ebb_stall_end (stall);
 }
 
 void

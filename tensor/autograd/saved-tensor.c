@@ -2,6 +2,7 @@
 #include "tensor/autograd/saved-tensor.h"
 
 #include "tensor/autograd/autograd-private.h"
+#include "tensor/autograd/handle-private.h"
 #include "tensor/error-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 #include "tensor/object-private.h"
@@ -10,25 +11,29 @@
 
 #include <string.h>
 
-struct _EbbHandle
-{
-  int ref_count;
-  EbbTensor *tensor;
-  gpointer data;
-  GDestroyNotify destroy;
-  gboolean used; /* @tensor is a parameter, counted as used */
-};
-
 G_DEFINE_BOXED_TYPE (EbbHandle, ebb_handle, ebb_handle_ref, ebb_handle_unref)
 G_DEFINE_ABSTRACT_TYPE (EbbSavedTensorHooks, ebb_saved_tensor_hooks, G_TYPE_OBJECT)
 
-static EbbHandle *
-handle_new (void)
+gpointer
+ebb_handle_alloc (gsize size,
+                  GDestroyNotify clear)
 {
-  EbbHandle *self = ebb_object_new (EbbHandle);
+  EbbHandle *self = memset (ebb_object_alloc (size), 0, size);
 
-  *self = (EbbHandle){ .ref_count = 1 };
+  *self = (EbbHandle){ .ref_count = 1, .size = size, .data = clear != NULL ? self : NULL, .destroy = clear };
   return self;
+}
+
+void
+ebb_handle_keep (EbbHandle *self,
+                 EbbTensor *tensor)
+{
+  self->tensor = ebb_tensor_ref (tensor);
+  self->used = tensor->is_parameter;
+  if (self->used)
+    ebb_parameter_use (tensor);
+  else if (!tensor->is_buffer)
+    ebb_storage_hold_saved (tensor->storage);
 }
 
 /**
@@ -46,13 +51,8 @@ ebb_handle_new (EbbTensor *tensor)
 
   g_return_val_if_fail (tensor != NULL, NULL);
 
-  self = handle_new ();
-  self->tensor = ebb_tensor_ref (tensor);
-  self->used = tensor->is_parameter;
-  if (self->used)
-    ebb_parameter_use (tensor);
-  else if (!tensor->is_buffer)
-    ebb_storage_hold_saved (tensor->storage);
+  self = ebb_handle_alloc (sizeof *self, NULL);
+  ebb_handle_keep (self, tensor);
   return self;
 }
 
@@ -69,10 +69,9 @@ EbbHandle *
 ebb_handle_new_for_data (gpointer data,
                          GDestroyNotify destroy)
 {
-  EbbHandle *self = handle_new ();
+  EbbHandle *self = ebb_handle_alloc (sizeof *self, destroy);
 
   self->data = data;
-  self->destroy = destroy;
   return self;
 }
 
@@ -128,7 +127,7 @@ ebb_handle_unref (EbbHandle *handle)
     }
   if (handle->destroy != NULL)
     handle->destroy (handle->data);
-  ebb_object_free (handle, sizeof *handle);
+  ebb_object_free (handle, handle->size);
 }
 
 /**

@@ -321,7 +321,7 @@ class Stores(TestCase):
             module = Ebb.checkpoint_wrapper(Ebb.Linear(8, 8), store=store)
             x = Ebb.randn(125, 8, generator=Ebb.Generator.new(3), requires_grad=True)
             loss = module(x).square().sum()
-            held, whole = store.get_bytes_held(), store.bytes_whole
+            held, whole = store.get_bytes_held(), store.bytes_full
             loss.backward()
             return held, whole, x.grad.numpy().copy(), store.report(as_dict=True)
 

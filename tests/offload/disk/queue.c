@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: private-headers cpu-only */
 #include "offload/disk/file-private.h"
-#include "offload/disk/queue-private.h"
+#include "offload/disk/block-private.h"
 #include "support/stores.h"
 #include "support/tensors.h"
 

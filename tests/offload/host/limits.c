@@ -157,20 +157,20 @@ the_smallest_kept_block_that_fits_is_used (void)
     gsize wanted, got;
   } cases[] = { { 41, 44 }, { 39, 40 }, { 42, 48 }, { 36, 36 } };
   EbbHostPool *pool = ebb_host_pool_new ();
-  EbbHostBlock *blocks[G_N_ELEMENTS (kept)];
+  EbbHostBuffer *blocks[G_N_ELEMENTS (kept)];
   double waited = 0;
 
   for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
     blocks[i] = ebb_host_pool_take (pool, sim, 4096 * kept[i], &waited, NULL);
   for (guint i = 0; i < G_N_ELEMENTS (kept); i++)
-    ebb_host_pool_give (pool, blocks[i]);
+    ebb_host_buffer_unref (blocks[i]);
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
     {
       blocks[i] = ebb_host_pool_take (pool, sim, 4096 * cases[i].wanted, &waited, NULL);
       g_assert_cmpuint (blocks[i]->size, ==, 4096 * cases[i].got);
     }
   for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
-    ebb_host_pool_give (pool, blocks[i]);
+    ebb_host_buffer_unref (blocks[i]);
   ebb_host_pool_free (pool);
 }
 

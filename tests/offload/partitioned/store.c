@@ -88,7 +88,7 @@ bring_back_all (EbbProcessGroup *group,
       g_assert_true (ebb_tensor_equal (again, twin));
     }
   g_assert_cmpuint (test_held (store), ==, 0);
-  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_full (test_partitioned (store)), ==, 0);
   g_assert_cmpuint (ebb_partitioned_store_get_bytes_kept (test_partitioned (store)), ==, 0);
   return TRUE;
 }
@@ -117,7 +117,7 @@ look_at_counters (EbbProcessGroup *group,
   g_autofree char *text = NULL;
 
   ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), 0);
-  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_full (test_partitioned (store)), ==, 4012);
   g_assert_cmpuint (ebb_partitioned_store_get_bytes_kept (test_partitioned (store)), ==, own);
   g_assert_cmpuint (test_held (store), ==, own + 12);
   g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 1);
@@ -132,12 +132,12 @@ look_at_counters (EbbProcessGroup *group,
   g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, 1);
   json = ebb_activation_store_report_json (EBB_ACTIVATION_STORE (store));
   text = ebb_activation_store_report (EBB_ACTIVATION_STORE (store));
-  g_assert_nonnull (strstr (json, "\"bytes_whole\":4012"));
+  g_assert_nonnull (strstr (json, "\"bytes_full\":4012"));
   g_assert_nonnull (strstr (json, "\"n_gathers\":1"));
   g_assert_nonnull (strstr (text, "n-partitioned 1"));
   ebb_activation_store_reset_stats (EBB_ACTIVATION_STORE (store));
   g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 0);
-  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_full (test_partitioned (store)), ==, 4012);
 
   /* What is kept whole by choice. */
   g_clear_pointer (&a, ebb_handle_unref);
@@ -145,13 +145,13 @@ look_at_counters (EbbProcessGroup *group,
   ebb_partitioned_store_set_least_elements (test_partitioned (store), 1004);
   a = test_pack (store, other);
   g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 0);
-  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_full (test_partitioned (store)), ==, 0);
   g_assert_cmpuint (test_held (store), ==, 4012 + 12);
   g_clear_pointer (&a, ebb_handle_unref);
   ebb_partitioned_store_set_least_elements (test_partitioned (store), 1003);
   a = test_pack (store, other);
   g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 1);
-  g_assert_cmpuint (ebb_partitioned_store_get_bytes_whole (test_partitioned (store)), ==, 4012);
+  g_assert_cmpuint (ebb_partitioned_store_get_bytes_full (test_partitioned (store)), ==, 4012);
   return TRUE;
 }
 

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/partitioned/record-private.h"
+#include "offload/partitioned/block-private.h"
 
-#include "dist/tensor-parallel/ops-private.h"
 #include "dist/group/process-group-private.h"
+#include "dist/tensor-parallel/ops-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
@@ -10,24 +10,24 @@
 /* So many blocks before the one that is gathered ahead the next store begins to bring. */
 #define N_READ_AHEAD 2
 
-struct _EbbPartitionRecord
+typedef struct
 {
-  EbbPartitionRecords *partition;
-  EbbActivationStore *where; /* the store that @kept is of: the next one, or the fallback; NULL: a tensor */
-  EbbHandle *kept;           /* this rank's piece and the sample, or the block */
-  char *purpose;             /* of the gather, as ranks compare it; NULL: the block is kept whole */
+  EbbStoredBlock base;
+  EbbPartitionState *partition;
+  EbbHandle
+      *kept;     /* this rank's shard and the sample, or the full block: of the next store, the fallback, or a tensor */
+  char *purpose; /* of the gather, as ranks compare it; NULL: the block is kept full */
   EbbDevice *device;
   EbbDType dtype;
-  gsize n_bytes; /* of the block */
-  gsize n_kept;
+  gsize n_full; /* bytes */
   gint64 n_elements, n_own, n_sampled;
-  GList link; /* in the store's records, unless the block is kept whole */
+  GList link; /* in the store's blocks, unless the block is kept full */
   /* of a gather that a prefetch has begun */
-  EbbTensor *whole, *samples;
+  EbbTensor *full, *samples;
   EbbWork *gathering;
   GError *failure; /* or why it couldn't be begun */
   gsize n_ahead;   /* bytes of it that count as held */
-};
+} PartitionedBlock;
 
 static EbbTensor *
 view_run (EbbTensor *tensor,
@@ -39,7 +39,7 @@ view_run (EbbTensor *tensor,
 
 /* -- putting ------------------------------------------------------------------------------------------------------- */
 
-/* Beside the ops: none of those who watch them is concerned. */
+/* No op: profilers and other observers of ops do not see it. */
 static gboolean
 copy (EbbDevice *device,
       const EbbView *from,
@@ -69,10 +69,10 @@ count_elements (const EbbView *view)
   return n;
 }
 
-/* The own piece with the sample behind it, in memory of its own: that of the block can go. */
+/* The own shard with the sample behind it, in memory of its own: that of the source can be freed. */
 static EbbTensor *
-cut_out (EbbPartitionRecord *self,
-         EbbTensor *block,
+cut_out (PartitionedBlock *self,
+         EbbTensor *source,
          EbbTensor *tensor,
          gboolean is_sampled,
          GError **error)
@@ -80,13 +80,13 @@ cut_out (EbbPartitionRecord *self,
   const guint n_ranks = ebb_process_group_get_size (self->partition->group);
   const guint rank = ebb_process_group_get_rank (self->partition->group);
   const gsize size = ebb_dtype_get_size (self->dtype);
-  EbbView piece = block->view, sample;
+  EbbView shard = source->view, sample;
   gint64 first, n;
   EbbTensor *kept;
 
   ebb_parallel_get_part (self->n_elements, n_ranks, rank, &first, &self->n_own);
-  piece.data = (char *) piece.data + (gsize) first * size;
-  piece.shape[0] = self->n_own;
+  shard.data = (char *) shard.data + (gsize) first * size;
+  shard.shape[0] = self->n_own;
   ebb_partition_sample (&tensor->view, &sample);
   self->n_sampled = is_sampled ? count_elements (&sample) : 0;
   n = self->n_own + self->n_sampled;
@@ -99,7 +99,7 @@ cut_out (EbbPartitionRecord *self,
   kept = ebb_tensor_new_uninitialized (&n, 1, self->dtype, self->device, error);
   if (kept == NULL)
     return NULL;
-  if (copy (self->device, &piece, kept->view.data, error)
+  if (copy (self->device, &shard, kept->view.data, error)
       && (!is_sampled
           || copy (self->device, &sample, (char *) kept->view.data + (gsize) self->n_own * size, error)))
     return kept;
@@ -107,164 +107,151 @@ cut_out (EbbPartitionRecord *self,
   return NULL;
 }
 
-/* Where the next store has no place, the same bytes go to the fallback: other ranks need not know. */
+/* Where the next store has no room, the same bytes go to the fallback: other ranks need not know. */
 static gboolean
-keep (EbbPartitionRecord *self,
+keep (PartitionedBlock *self,
       EbbTensor *tensor,
       GError **error)
 {
-  EbbPartitionRecords *partition = self->partition;
+  EbbActivationStore *next = self->partition->next;
   g_autoptr (GError) local = NULL;
 
-  self->n_kept = ebb_tensor_get_n_bytes (tensor);
-  if (partition->next == NULL)
+  self->base.n_bytes = ebb_tensor_get_n_bytes (tensor);
+  if (next == NULL)
     {
       self->kept = ebb_handle_new (tensor);
       return TRUE;
     }
-  self->kept = ebb_activation_store_put_block (partition->next, tensor, &local);
-  if (self->kept != NULL)
-    self->where = g_object_ref (partition->next);
-  else
-    self->kept = ebb_activation_store_put_instead (partition->store, tensor, local, &self->where, error);
+  self->kept = ebb_activation_store_put_block (next, tensor, &local);
+  if (self->kept == NULL)
+    self->kept = ebb_activation_store_put_instead (self->base.store, tensor, local, error);
   return self->kept != NULL;
 }
 
-static EbbPartitionRecord *
-record_new (EbbPartitionRecords *partition,
-            EbbTensor *block)
+static void block_clear (EbbStoredBlock *base);
+static EbbTensor *block_get (EbbStoredBlock *base,
+                             GError **error);
+static void block_prefetch (EbbStoredBlock *base);
+
+static PartitionedBlock *
+block_new (EbbActivationStore *store,
+           EbbPartitionState *partition,
+           EbbTensor *source)
 {
-  EbbPartitionRecord *self = g_new0 (EbbPartitionRecord, 1);
+  static const EbbStoredBlockFuncs funcs = { sizeof (PartitionedBlock), block_get, block_prefetch, block_clear };
+  PartitionedBlock *self = ebb_stored_block_new (&funcs, store);
 
   self->partition = partition;
-  self->device = block->storage->device;
-  self->dtype = block->view.dtype;
-  self->n_bytes = ebb_tensor_get_n_bytes (block);
-  self->n_elements = block->n_elements;
+  self->device = source->storage->device;
+  self->dtype = source->view.dtype;
+  self->n_full = ebb_tensor_get_n_bytes (source);
+  self->n_elements = source->n_elements;
   self->link.data = self;
   return self;
 }
 
 static void
-count (EbbPartitionRecord *self)
+count (PartitionedBlock *self)
 {
-  EbbPartitionRecords *partition = self->partition;
+  EbbPartitionState *partition = self->partition;
 
   pthread_mutex_lock (&partition->lock);
-  g_queue_push_tail_link (&partition->records, &self->link);
-  partition->bytes_whole += self->n_bytes;
-  partition->bytes_kept += self->n_kept;
+  g_queue_push_tail_link (&partition->blocks, &self->link);
+  partition->bytes_full += self->n_full;
+  partition->bytes_kept += self->base.n_bytes;
   partition->n_partitioned++;
   pthread_mutex_unlock (&partition->lock);
 }
 
-EbbPartitionRecord *
-ebb_partition_record_new (EbbPartitionRecords *partition,
-                          EbbTensor *block,
-                          EbbTensor *tensor,
-                          gboolean is_sampled,
-                          GError **error)
+EbbHandle *
+ebb_partitioned_block_new (EbbActivationStore *store,
+                           EbbPartitionState *partition,
+                           EbbTensor *source,
+                           EbbTensor *tensor,
+                           gboolean is_sampled,
+                           GError **error)
 {
-  EbbPartitionRecord *self = record_new (partition, block);
+  PartitionedBlock *self = block_new (store, partition, source);
   g_autofree char *what = ebb_partition_describe (tensor);
-  g_autoptr (EbbTensor) kept = cut_out (self, block, tensor, is_sampled, error);
+  g_autoptr (EbbTensor) kept = cut_out (self, source, tensor, is_sampled, error);
 
   if (kept == NULL || !keep (self, kept, error))
     {
-      ebb_partition_record_free (self);
+      ebb_handle_unref (&self->base.handle);
       return NULL;
     }
   self->purpose = g_strconcat ("gathering ", what, NULL);
   count (self);
-  return self;
+  return &self->base.handle;
 }
 
-EbbPartitionRecord *
-ebb_partition_record_new_whole (EbbPartitionRecords *partition,
-                                EbbTensor *block,
+EbbHandle *
+ebb_partitioned_block_new_full (EbbActivationStore *store,
+                                EbbPartitionState *partition,
+                                EbbTensor *source,
                                 GError **error)
 {
-  EbbPartitionRecord *self = record_new (partition, block);
+  PartitionedBlock *self = block_new (store, partition, source);
 
-  if (keep (self, block, error))
-    return self;
-  ebb_partition_record_free (self);
+  if (keep (self, source, error))
+    return &self->base.handle;
+  ebb_handle_unref (&self->base.handle);
   return NULL;
 }
 
-/* What was brought ahead is held no longer: somebody asked for it, or nobody will. */
+/* The gathered tensor is held no longer: it was asked for, or will not be. */
 static void
-count_no_more (EbbPartitionRecord *self)
+drop_full (PartitionedBlock *self)
 {
   if (self->n_ahead > 0)
-    ebb_activation_store_count_held (self->partition->store, -(gint64) self->n_ahead);
+    ebb_activation_store_count_held (self->base.store, -(gint64) self->n_ahead);
   self->n_ahead = 0;
-}
-
-static void
-drop_room (EbbPartitionRecord *self)
-{
-  count_no_more (self);
-  g_clear_pointer (&self->whole, ebb_tensor_unref);
+  g_clear_pointer (&self->full, ebb_tensor_unref);
   g_clear_pointer (&self->samples, ebb_tensor_unref);
 }
 
-void
-ebb_partition_record_free (EbbPartitionRecord *self)
+/* A gather that was begun goes on to its end. */
+static void
+block_clear (EbbStoredBlock *base)
 {
-  EbbPartitionRecords *partition = self->partition;
+  PartitionedBlock *self = (PartitionedBlock *) base;
+  EbbPartitionState *partition = self->partition;
 
   if (self->purpose != NULL)
     {
       pthread_mutex_lock (&partition->lock);
-      g_queue_unlink (&partition->records, &self->link);
-      partition->bytes_whole -= self->n_bytes;
-      partition->bytes_kept -= self->n_kept;
+      g_queue_unlink (&partition->blocks, &self->link);
+      partition->bytes_full -= self->n_full;
+      partition->bytes_kept -= self->base.n_bytes;
       pthread_mutex_unlock (&partition->lock);
     }
   g_clear_pointer (&self->gathering, ebb_work_unref);
-  drop_room (self);
+  drop_full (self);
   g_clear_error (&self->failure);
-  g_clear_pointer (&self->kept, ebb_handle_unref);
-  g_clear_object (&self->where);
+  ebb_handle_unref (self->kept);
   g_free (self->purpose);
-  g_free (self);
-}
-
-guint64
-ebb_partition_record_get_held_bytes (EbbPartitionRecord *self)
-{
-  return self->n_kept;
 }
 
 /* -- gathering ----------------------------------------------------------------------------------------------------- */
 
-static EbbTensor *
-fetch (EbbPartitionRecord *self,
-       GError **error)
-{
-  return self->where != NULL ? ebb_activation_store_get_block (self->where, self->kept, error)
-                             : ebb_handle_get_tensor (self->kept);
-}
-
 static gboolean
-make_room (EbbPartitionRecord *self,
-           GError **error)
+take_memory (PartitionedBlock *self,
+             GError **error)
 {
   const gint64 n = self->n_sampled * ebb_process_group_get_size (self->partition->group);
 
-  self->whole = ebb_tensor_new_uninitialized (&self->n_elements, 1, self->dtype, self->device, error);
-  if (self->whole != NULL && n > 0)
+  self->full = ebb_tensor_new_uninitialized (&self->n_elements, 1, self->dtype, self->device, error);
+  if (self->full != NULL && n > 0)
     self->samples = ebb_tensor_new_uninitialized (&n, 1, self->dtype, self->device, error);
-  if (self->whole != NULL && (n == 0 || self->samples != NULL))
+  if (self->full != NULL && (n == 0 || self->samples != NULL))
     return TRUE;
-  g_clear_pointer (&self->whole, ebb_tensor_unref);
+  g_clear_pointer (&self->full, ebb_tensor_unref);
   return FALSE;
 }
 
 /* @is_ahead: on the group's thread, beside computing. */
 static gboolean
-start (EbbPartitionRecord *self,
+start (PartitionedBlock *self,
        EbbTensor *kept,
        gboolean is_ahead,
        GError **error)
@@ -272,9 +259,9 @@ start (EbbPartitionRecord *self,
   EbbProcessGroup *group = self->partition->group;
   const guint n_ranks = ebb_process_group_get_size (group), n_parts = self->n_sampled > 0 ? 2 : 1;
   g_autofree gint64 *counts = g_new (gint64, n_ranks);
-  g_autoptr (EbbTensor) piece = view_run (kept, 0, self->n_own);
+  g_autoptr (EbbTensor) shard = view_run (kept, 0, self->n_own);
   g_autoptr (EbbTensor) sample = self->n_sampled > 0 ? view_run (kept, self->n_own, self->n_sampled) : NULL;
-  const EbbCollectivePart parts[] = { { self->whole, piece, counts }, { self->samples, sample, NULL } };
+  const EbbCollectivePart parts[] = { { self->full, shard, counts }, { self->samples, sample, NULL } };
 
   for (guint r = 0; r < n_ranks; r++)
     {
@@ -291,18 +278,18 @@ start (EbbPartitionRecord *self,
 }
 
 static gboolean
-gather (EbbPartitionRecord *self,
+gather (PartitionedBlock *self,
         gboolean is_ahead,
         GError **error)
 {
-  EbbPartitionRecords *partition = self->partition;
-  g_autoptr (EbbTensor) kept = fetch (self, error);
+  EbbPartitionState *partition = self->partition;
+  g_autoptr (EbbTensor) kept = ebb_stored_block_get (self->kept, error);
 
-  if (kept == NULL || !make_room (self, error))
+  if (kept == NULL || !take_memory (self, error))
     return FALSE;
   if (!start (self, kept, is_ahead, error))
     {
-      drop_room (self);
+      drop_full (self);
       return FALSE;
     }
   pthread_mutex_lock (&partition->lock);
@@ -311,50 +298,42 @@ gather (EbbPartitionRecord *self,
   return TRUE;
 }
 
-/* What was put just before @self comes next: by then the pieces are to be here. */
+/* The blocks that were put just before @self come next: by then their shards are to be here. */
 static void
-read_ahead (EbbPartitionRecord *self)
+read_ahead (PartitionedBlock *self)
 {
-  EbbActivationStore *stores[N_READ_AHEAD];
   EbbHandle *handles[N_READ_AHEAD];
   guint n = 0;
 
   pthread_mutex_lock (&self->partition->lock);
   for (GList *l = self->link.prev; l != NULL && n < N_READ_AHEAD; l = l->prev)
-    {
-      EbbPartitionRecord *record = l->data;
-
-      if (record->where == NULL || record->gathering != NULL)
-        continue;
-      stores[n] = g_object_ref (record->where);
-      handles[n++] = ebb_handle_ref (record->kept);
-    }
+    if (((PartitionedBlock *) l->data)->gathering == NULL)
+      handles[n++] = ebb_handle_ref (((PartitionedBlock *) l->data)->kept);
   pthread_mutex_unlock (&self->partition->lock);
   for (guint i = 0; i < n; i++)
     {
-      ebb_activation_store_prefetch_block (stores[i], handles[i]);
+      ebb_stored_block_prefetch (handles[i]);
       ebb_handle_unref (handles[i]);
-      g_object_unref (stores[i]);
     }
 }
 
 /* The others gather by now, and would take whatever this rank calls next for its part of that. */
 static void
-give_up (EbbPartitionRecord *self)
+give_up (PartitionedBlock *self)
 {
   g_prefix_error (&self->failure, "%s ahead (a prefetch of 0 does without): ", self->purpose);
   ebb_process_group_fail (self->partition->group, self->failure);
 }
 
-void
-ebb_partition_record_prefetch (EbbPartitionRecord *self)
+static void
+block_prefetch (EbbStoredBlock *base)
 {
+  PartitionedBlock *self = (PartitionedBlock *) base;
   const int stopped = ebb_thread.stopped;
 
   if (self->purpose == NULL)
     {
-      if (self->where != NULL)
-        ebb_activation_store_prefetch_block (self->where, self->kept);
+      ebb_stored_block_prefetch (self->kept);
       return;
     }
   if (self->gathering != NULL || self->failure != NULL)
@@ -362,10 +341,10 @@ ebb_partition_record_prefetch (EbbPartitionRecord *self)
   ebb_thread.stopped = 0;
   if (gather (self, TRUE, &self->failure))
     {
-      self->n_ahead = ebb_tensor_get_n_bytes (self->whole);
+      self->n_ahead = ebb_tensor_get_n_bytes (self->full);
       if (self->samples != NULL)
         self->n_ahead += ebb_tensor_get_n_bytes (self->samples);
-      ebb_activation_store_count_held (self->partition->store, (gint64) self->n_ahead);
+      ebb_activation_store_count_held (self->base.store, (gint64) self->n_ahead);
       read_ahead (self);
     }
   else
@@ -374,7 +353,7 @@ ebb_partition_record_prefetch (EbbPartitionRecord *self)
 }
 
 static gboolean
-finish (EbbPartitionRecord *self,
+finish (PartitionedBlock *self,
         GError **error)
 {
   const gint64 begin = g_get_monotonic_time ();
@@ -388,9 +367,8 @@ finish (EbbPartitionRecord *self,
       return FALSE;
     }
   ok = work != NULL ? ebb_work_wait (work, error) : gather (self, FALSE, error);
-
   waited = (double) (g_get_monotonic_time () - begin) * 1e-6;
-  ebb_activation_store_count_seconds (self->partition->store, work != NULL ? ebb_work_get_seconds (work) : waited,
+  ebb_activation_store_count_seconds (self->base.store, work != NULL ? ebb_work_get_seconds (work) : waited,
                                       waited);
   return ok
          && (self->samples == NULL
@@ -398,22 +376,23 @@ finish (EbbPartitionRecord *self,
                                                self->purpose, error));
 }
 
-EbbTensor *
-ebb_partition_record_get (EbbPartitionRecord *self,
-                          GError **error)
+static EbbTensor *
+block_get (EbbStoredBlock *base,
+           GError **error)
 {
+  PartitionedBlock *self = (PartitionedBlock *) base;
   const int stopped = ebb_thread.stopped;
-  EbbTensor *whole;
+  EbbTensor *full;
   gboolean ok;
 
   if (self->purpose == NULL)
-    return fetch (self, error);
+    return ebb_stored_block_get (self->kept, error);
   ebb_thread.stopped = 0;
   ok = finish (self, error);
   ebb_thread.stopped = stopped;
-  whole = g_steal_pointer (&self->whole);
-  drop_room (self);
+  full = g_steal_pointer (&self->full);
+  drop_full (self);
   if (!ok)
-    g_clear_pointer (&whole, ebb_tensor_unref);
-  return whole;
+    g_clear_pointer (&full, ebb_tensor_unref);
+  return full;
 }

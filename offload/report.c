@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/stored-block-private.h"
+#include "offload/activation-store-private.h"
 
 #include <json-glib/json-glib.h>
 
-/* The counters of a store, and how a person or a program looks at them. */
+/* The counters of a store, and reports of them for people and programs. */
 
 #define PRIVATE(self) ebb_activation_store_peek (self)
 
@@ -15,9 +15,9 @@ read_counter (EbbActivationStore *self,
 
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
 
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   value = *(guint64 *) ((char *) &PRIVATE (self)->counters + offset);
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   return value;
 }
 
@@ -140,10 +140,10 @@ ebb_activation_store_count_seconds (EbbActivationStore *self,
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
   priv = PRIVATE (self);
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   priv->counters.moving += moving;
   priv->counters.waited += waited;
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
 }
 
 /* All of them as they were at one time, with what is done by now. */
@@ -153,9 +153,9 @@ take_snapshot (EbbActivationStore *self)
   EbbStoreCounters now;
 
   ebb_activation_store_sweep (self);
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   now = PRIVATE (self)->counters;
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   return now;
 }
 
@@ -265,12 +265,12 @@ ebb_activation_store_reset_stats (EbbActivationStore *self)
   ebb_activation_store_sweep (self);
   if (EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats != NULL)
     EBB_ACTIVATION_STORE_GET_CLASS (self)->reset_stats (self);
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   priv->counters.peak = priv->counters.held;
   priv->counters.put = priv->counters.got = priv->counters.spilled = 0;
   priv->counters.moving = priv->counters.waited = 0;
   priv->counters.n_packed = priv->counters.n_unpacked = priv->counters.n_kept = 0;
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
 }
 
 /* -- reports ------------------------------------------------------------------------------------------------------- */

@@ -1,24 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "offload/stored-block-private.h"
+#include "offload/activation-store-private.h"
+
+#include "tensor/autograd/autograd-private.h"
 #include "tensor/error-private.h"
+#include "tensor/util/property-private.h"
 #include "tensor/thread-private.h"
 
-/* What may be set of every kind of store. */
-
-#define DEFAULT_LEAST_SIZE (64 * 1024)
+/* The settings of every kind of store, and the stores behind a store. */
 
 #define PRIVATE(self) ebb_activation_store_peek (self)
-
-enum
-{
-  PROP_LEAST_SIZE = 1,
-  PROP_PREFETCH,
-  PROP_IN_FLIGHT,
-  PROP_FALLBACK,
-  N_PROPS
-};
-
-static GParamSpec *properties[N_PROPS];
 
 struct _EbbStoreFilter
 {
@@ -53,9 +43,9 @@ ebb_activation_store_passes_filter (EbbActivationStore *self,
   GError *local = NULL;
   gboolean passes;
 
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   filter = PRIVATE (self)->filter != NULL ? g_atomic_rc_box_acquire (PRIVATE (self)->filter) : NULL;
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   if (filter == NULL)
     return TRUE;
   passes = filter->func (tensor, ebb_thread.saving ? ebb_thread.saving->name : "", filter->data, &local);
@@ -68,109 +58,45 @@ ebb_activation_store_passes_filter (EbbActivationStore *self,
 
 /* -- properties ---------------------------------------------------------------------------------------------------- */
 
-static void
-get_property (GObject *object,
-              guint id,
-              GValue *value,
-              GParamSpec *pspec)
+void
+ebb_setting_get_property (GObject *object,
+                          guint id,
+                          GValue *value,
+                          GParamSpec *spec)
 {
-  EbbActivationStorePrivate *priv = PRIVATE (EBB_ACTIVATION_STORE (object));
+  gpointer field = ebb_property_get_pointer (object, id);
 
-  switch (id)
+  switch (G_TYPE_FUNDAMENTAL (spec->value_type))
     {
-    case PROP_LEAST_SIZE:
-      g_value_set_uint64 (value, EBB_READ (priv->least_size));
-      break;
-    case PROP_PREFETCH:
-      g_value_set_uint (value, EBB_READ (priv->prefetch));
-      break;
-    case PROP_IN_FLIGHT:
-      g_value_set_uint (value, EBB_READ (priv->in_flight));
-      break;
-    case PROP_FALLBACK:
-      g_value_take_object (value, ebb_activation_store_ref_fallback (EBB_ACTIVATION_STORE (object)));
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    case G_TYPE_BOOLEAN: g_value_set_boolean (value, EBB_READ (*(gboolean *) field)); break;
+    case G_TYPE_UINT: g_value_set_uint (value, EBB_READ (*(guint *) field)); break;
+    case G_TYPE_ENUM: g_value_set_enum (value, EBB_READ (*(int *) field)); break;
+    case G_TYPE_UINT64: g_value_set_uint64 (value, EBB_READ (*(guint64 *) field)); break;
+    default: ebb_property_get_field (object, id, value, spec); /* never changes */
     }
 }
 
-static void
-set_property (GObject *object,
-              guint id,
-              const GValue *value,
-              GParamSpec *pspec)
-{
-  EbbActivationStore *self = EBB_ACTIVATION_STORE (object);
-  g_autoptr (GError) refused = NULL;
+#define EXCHANGE(type, value) (__atomic_exchange_n ((type *) field, value, __ATOMIC_RELAXED) != (value))
 
-  switch (id)
+void
+ebb_setting_set_property (GObject *object,
+                          guint id,
+                          const GValue *value,
+                          GParamSpec *spec)
+{
+  gpointer field = ebb_property_get_pointer (object, id);
+  gboolean changes = FALSE;
+
+  switch (G_TYPE_FUNDAMENTAL (spec->value_type))
     {
-    case PROP_LEAST_SIZE:
-      ebb_activation_store_set_least_size (self, g_value_get_uint64 (value));
-      break;
-    case PROP_PREFETCH:
-      ebb_activation_store_set_prefetch (self, g_value_get_uint (value));
-      break;
-    case PROP_IN_FLIGHT:
-      ebb_activation_store_set_in_flight (self, g_value_get_uint (value));
-      break;
-    case PROP_FALLBACK:
-      ebb_activation_store_set_fallback (self, g_value_get_object (value), &refused);
-      if (refused != NULL)
-        g_warning ("%s", refused->message);
-      break;
-    default:
-      G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
+    case G_TYPE_BOOLEAN: changes = EXCHANGE (gboolean, g_value_get_boolean (value)); break;
+    case G_TYPE_UINT: changes = EXCHANGE (guint, g_value_get_uint (value)); break;
+    case G_TYPE_ENUM: changes = EXCHANGE (int, g_value_get_enum (value)); break;
+    case G_TYPE_UINT64: changes = EXCHANGE (guint64, g_value_get_uint64 (value)); break;
+    default: ebb_property_set_field (object, id, value, spec);
     }
-}
-
-void
-ebb_activation_store_install_settings (GObjectClass *object_class)
-{
-  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | G_PARAM_EXPLICIT_NOTIFY;
-
-  /**
-   * EbbActivationStore:least-size:
-   *
-   * Tensors of fewer bytes are kept where they are.
-   */
-  properties[PROP_LEAST_SIZE] =
-      g_param_spec_uint64 ("least-size", NULL, NULL, 0, G_MAXUINT64, DEFAULT_LEAST_SIZE, flags);
-  /**
-   * EbbActivationStore:prefetch:
-   *
-   * How many groups of tensors are brought back ahead of the one that backward asks for. A group is what was stored
-   * between two kernels, as the inputs of one checkpointed module. So at most so many and one lie in the memory of the
-   * device; with 0, computing waits for each.
-   */
-  properties[PROP_PREFETCH] = g_param_spec_uint ("prefetch", NULL, NULL, 0, G_MAXUINT, 1, flags);
-  /**
-   * EbbActivationStore:in-flight:
-   *
-   * How many groups of tensors, see #EbbActivationStore:prefetch, may lie in the memory of the device while they are
-   * copied away. When another one comes, computing waits for the oldest copy, and its original goes. 1 has a copy run
-   * beside the module that follows; where single ops store, some more give the copies time. 0: beside nothing.
-   */
-  properties[PROP_IN_FLIGHT] = g_param_spec_uint ("in-flight", NULL, NULL, 0, G_MAXUINT, 1, flags);
-  /**
-   * EbbActivationStore:fallback:
-   *
-   * Where a tensor goes that this store has no room for, or can't write; none: that is an error.
-   */
-  properties[PROP_FALLBACK] = g_param_spec_object ("fallback", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags);
-  object_class->get_property = get_property;
-  object_class->set_property = set_property;
-  g_object_class_install_properties (object_class, N_PROPS, properties);
-}
-
-void
-ebb_activation_store_init_settings (EbbActivationStore *self)
-{
-  EbbActivationStorePrivate *priv = PRIVATE (self);
-
-  priv->least_size = DEFAULT_LEAST_SIZE;
-  priv->prefetch = priv->in_flight = 1;
+  if (changes)
+    g_object_notify_by_pspec (object, spec);
 }
 
 void
@@ -180,12 +106,49 @@ ebb_activation_store_dispose_settings (EbbActivationStore *self)
   EbbActivationStore *fallback;
   EbbStoreFilter *filter;
 
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   fallback = g_steal_pointer (&priv->fallback);
   filter = g_steal_pointer (&priv->filter);
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   g_clear_object (&fallback);
   g_clear_pointer (&filter, filter_unref);
+}
+
+/* -- stores behind a store ----------------------------------------------------------------------------------------- */
+
+const char *const ebb_store_links[EBB_N_LINKS] = { "next", "fallback" };
+
+EbbActivationStore *
+ebb_activation_store_ref_behind (EbbActivationStore *self,
+                                 guint i)
+{
+  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (self), ebb_store_links[i]);
+  EbbActivationStore *store = NULL;
+
+  if (spec != NULL && g_type_is_a (spec->value_type, EBB_TYPE_SAVED_TENSOR_HOOKS))
+    g_object_get (self, ebb_store_links[i], &store, NULL);
+  if (store != NULL && !EBB_IS_ACTIVATION_STORE (store))
+    g_clear_object (&store);
+  return store;
+}
+
+GPtrArray *
+ebb_activation_store_get_chain (EbbActivationStore *self)
+{
+  GPtrArray *chain = g_ptr_array_new_with_free_func (g_object_unref);
+
+  g_ptr_array_add (chain, g_object_ref (self));
+  for (guint n = 0; n < chain->len; n++)
+    for (guint i = 0; i < EBB_N_LINKS; i++)
+      {
+        EbbActivationStore *store = ebb_activation_store_ref_behind (chain->pdata[n], i);
+
+        if (store != NULL && !g_ptr_array_find (chain, store, NULL))
+          g_ptr_array_add (chain, store);
+        else
+          g_clear_object (&store);
+      }
+  return chain;
 }
 
 /* -- getters and setters ------------------------------------------------------------------------------------------- */
@@ -217,10 +180,7 @@ ebb_activation_store_set_least_size (EbbActivationStore *self,
 {
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  if (EBB_READ (PRIVATE (self)->least_size) == n_bytes)
-    return;
-  EBB_WRITE (PRIVATE (self)->least_size, n_bytes);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_LEAST_SIZE]);
+  g_object_set (self, "least-size", n_bytes, NULL);
 }
 
 /**
@@ -250,10 +210,7 @@ ebb_activation_store_set_prefetch (EbbActivationStore *self,
 {
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  if (EBB_READ (PRIVATE (self)->prefetch) == n_groups)
-    return;
-  EBB_WRITE (PRIVATE (self)->prefetch, n_groups);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_PREFETCH]);
+  g_object_set (self, "prefetch", n_groups, NULL);
 }
 
 /**
@@ -284,10 +241,7 @@ ebb_activation_store_set_in_flight (EbbActivationStore *self,
 {
   g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
 
-  if (EBB_READ (PRIVATE (self)->in_flight) == n_groups)
-    return;
-  EBB_WRITE (PRIVATE (self)->in_flight, n_groups);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_IN_FLIGHT]);
+  g_object_set (self, "in-flight", n_groups, NULL);
 }
 
 /**
@@ -303,9 +257,9 @@ ebb_activation_store_get_fallback (EbbActivationStore *self)
 
   g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), NULL);
 
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   fallback = PRIVATE (self)->fallback;
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   return fallback;
 }
 
@@ -314,11 +268,11 @@ ebb_activation_store_ref_fallback (EbbActivationStore *self)
 {
   EbbActivationStore *fallback;
 
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   fallback = PRIVATE (self)->fallback;
   if (fallback != NULL)
     g_object_ref (fallback);
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   return fallback;
 }
 
@@ -371,16 +325,16 @@ ebb_activation_store_set_fallback (EbbActivationStore *self,
   ok = fallback == NULL || check_fallback (self, fallback, error);
   if (ok)
     {
-      ebb_blocks_lock ();
+      ebb_activation_store_lock (self);
       old = PRIVATE (self)->fallback;
       changes = old != fallback;
       PRIVATE (self)->fallback = fallback != NULL ? g_object_ref (fallback) : NULL;
-      ebb_blocks_unlock ();
+      ebb_activation_store_unlock (self);
     }
   pthread_mutex_unlock (&setting);
   g_clear_object (&old);
   if (changes)
-    g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_FALLBACK]);
+    g_object_notify (G_OBJECT (self), "fallback");
   return ok;
 }
 
@@ -409,10 +363,10 @@ ebb_activation_store_set_filter (EbbActivationStore *self,
       made = g_atomic_rc_box_new0 (EbbStoreFilter);
       *made = (EbbStoreFilter){ filter, user_data, destroy };
     }
-  ebb_blocks_lock ();
+  ebb_activation_store_lock (self);
   old = PRIVATE (self)->filter;
   PRIVATE (self)->filter = made;
-  ebb_blocks_unlock ();
+  ebb_activation_store_unlock (self);
   g_clear_pointer (&old, filter_unref);
 }
 
