@@ -83,7 +83,7 @@ GROWTH_RULES = {".line": {"fill": "none", "stroke-width": "1.8", "stroke-linejoi
 
 
 def expected_bytes(sweep, point):
-    """What full should keep at most: each block's input, and one block while it is run again."""
+    """What full should save at most: each block's input, and one block while it is recomputed."""
     layers = point.get("layers", sweep.get("layers"))
     return point["input_bytes"] + point["runs"]["none"]["kept_bytes"] / layers
 
@@ -139,7 +139,7 @@ def draw_growth(data):
     sweeps = data["sweeps"]
     body = [text(16, 28, f"What a step costs as it grows: width {sweeps['width']}, f32", kind="title")]
     legend = [("none", "none", 64), ("selective", "selective", 144), ("full", "full", 250),
-              ("expected", "what full should keep: each block's input, and one whole block", 318)]
+              ("expected", "what full should save: each block's input, and one whole block", 318)]
     for kind, words, x in legend:
         body += [line(x, 52, x + 28, 52, f"line {kind}"), text(x + 36, 56, words)]
     for column, name in enumerate(("context", "layers")):

@@ -4,9 +4,9 @@
     GI_TYPELIB_PATH=build/release LD_LIBRARY_PATH=build/release PYTHONPATH=bindings/python \\
         python3 docs/figures/memory_over_time.py [FILE]
 
-Each line is a real step. Memory is read whenever a tensor passes the door of what backward needs, in forward and in
-backward, and whenever a block or a part of it begins or ends, in a recompute too. Time is counted in floating-point
-operations, so that every machine draws the same.
+Each line is a real step. The script reads the memory whenever a tensor passes the saved-tensor hooks, in forward and in
+backward, and whenever a block or a part of it begins or ends, also in a recompute. Time is counted in floating-point
+operations, so that every machine draws the same figure.
 """
 import math
 import os
@@ -38,7 +38,7 @@ def wrap_nested(model):
 # Name, how to wrap, what the legend says.
 WAYS = [
     ("none", lambda model: None, "nothing wrapped"),
-    ("selective", lambda model: wrap_blocks(model, policy="selective"), "each block; products that widen are kept"),
+    ("selective", lambda model: wrap_blocks(model, policy="selective"), "each block; products that widen are saved"),
     ("full", wrap_blocks, "each block"),
     ("nested", wrap_nested, f"each block, and each {BLOCKS} blocks together"),
 ]

@@ -19,7 +19,7 @@ from svg import bar, document, line, text  # noqa: E402
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 STEPS = 2, 0.25  # the bandwidths whose steps are drawn, in multiples of what the rule asks for
-QUEUES = {"compute": "computing", "to_host": "to host memory", "from_host": "from host memory"}
+QUEUES = {"compute": "compute", "to_host": "to host memory", "from_host": "from host memory"}
 GAP = 0.3  # milliseconds: kernels that are closer are drawn as one
 
 
@@ -40,7 +40,7 @@ def merge(spans):
 
 
 def read_trace(path):
-    """Milliseconds in which each queue worked, and in which computing waited for a copy."""
+    """Milliseconds in which each queue worked, and in which compute waited for a copy."""
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
@@ -104,7 +104,7 @@ def draw_step(step, top, longest):
     waited = sum(end - start for start, end in step["waits"])
     bandwidth = step["bandwidth"] / 1e6
     yield text(16, top - 14, f"{step['factor']:g} x the rule's bandwidth ({bandwidth:.0f} MB/s each way): "
-               f"{moved:.0f} ms of copies, of which computing waited {waited:.0f} ms", kind="group")
+               f"{moved:.0f} ms of copies, of which compute waited {waited:.0f} ms", kind="group")
     for i, name in enumerate(QUEUES):
         yield from draw_lane(step, name, top + i * LANE, scale)
     bottom = top + len(QUEUES) * LANE
@@ -123,8 +123,8 @@ def draw_steps(data):
     for i, step in enumerate(data["steps"]):
         body += draw_step(step, STEP_TOP + i * STEP_HEIGHT, longest)
     return document(LEFT + PLOT_WIDTH + 30, STEP_TOP + len(data["steps"]) * STEP_HEIGHT - 40,
-                    "What the queues of the device do beside each other in one step",
-                    "Copies run beside computing; with too little bandwidth computing waits for them, shown dashed",
+                    "The queues of the device in one step",
+                    "Copies overlap with compute; with too little bandwidth compute waits for them, shown dashed",
                     STEP_RULES, body)
 
 
