@@ -1,74 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/group/group-private.h"
-#include "tensor/autograd/op-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
-#include "tensor/util/checksum-private.h"
 
 #include <string.h>
-
-/* Of a call over many tensors so many are named. */
-#define MAX_NAMED 4
-#define MAX_PURPOSE 200 /* bytes */
-
-/* -- names --------------------------------------------------------------------------------------------------------- */
-
-static const char *const names[] = { "all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                     "all_to_all", "send", "recv", "barrier" };
-static const char *const op_names[] = { "sum", "mean", "min", "max" };
-
-G_STATIC_ASSERT (G_N_ELEMENTS (names) == EBB_N_COLLECTIVES);
-G_STATIC_ASSERT (G_N_ELEMENTS (op_names) == EBB_N_REDUCE_OPS);
-
-const char *
-ebb_collective_get_name (EbbCollective which)
-{
-  g_return_val_if_fail ((guint) which < EBB_N_COLLECTIVES, NULL);
-
-  return names[which];
-}
-
-/* Its end tells most: a path and a type. */
-static void
-append_purpose (GString *text,
-                const char *purpose)
-{
-  const gsize length = strlen (purpose);
-  const char *end = purpose + length;
-
-  while (purpose < end && (end - purpose > MAX_PURPOSE || ((guchar) *purpose & 0xc0) == 0x80))
-    purpose++;
-  g_string_append_printf (text, " for %s%s", (gsize) (end - purpose) < length ? "…" : "", purpose);
-}
-
-char *
-ebb_collective_call_to_string (const EbbCollectiveCall *call)
-{
-  GString *text = g_string_new (names[call->which]);
-
-  switch (call->which)
-    {
-    case EBB_COLLECTIVE_ALL_REDUCE:
-    case EBB_COLLECTIVE_REDUCE_SCATTER: g_string_append_printf (text, " (%s)", op_names[call->op]); break;
-    case EBB_COLLECTIVE_BROADCAST:
-    case EBB_COLLECTIVE_RECV: g_string_append_printf (text, " (from %u)", call->peer); break;
-    case EBB_COLLECTIVE_SEND: g_string_append_printf (text, " (to %u)", call->peer); break;
-    default: break;
-    }
-  for (guint i = 0; i < MIN (call->n_parts, MAX_NAMED); i++)
-    {
-      const EbbCollectiveBuffer *buffer = &call->parts[i];
-      g_autofree char *shape = ebb_shape_to_string (buffer->shape, buffer->n_dims);
-
-      g_string_append_printf (text, "%s%s %s", i == 0 ? " of " : ", ", ebb_dtype_get_name (buffer->dtype), shape);
-    }
-  if (call->n_parts > MAX_NAMED)
-    g_string_append_printf (text, " and %u more", call->n_parts - MAX_NAMED);
-  if (call->purpose != NULL)
-    append_purpose (text, call->purpose);
-  return g_string_free (text, FALSE);
-}
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
 
@@ -77,12 +13,6 @@ has_shard (EbbCollective which)
 {
   return which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_GATHER
          || which == EBB_COLLECTIVE_ALL_TO_ALL;
-}
-
-static gboolean
-reduces (EbbCollective which)
-{
-  return which == EBB_COLLECTIVE_REDUCE_SCATTER || which == EBB_COLLECTIVE_ALL_REDUCE;
 }
 
 static gboolean
@@ -175,7 +105,7 @@ check_op (EbbCollective which,
           EbbDType dtype,
           GError **error)
 {
-  if (!reduces (which) || op != EBB_REDUCE_OP_MEAN || dtype != EBB_DTYPE_BOOL)
+  if (!ebb_collective_reduces (which) || op != EBB_REDUCE_OP_MEAN || dtype != EBB_DTYPE_BOOL)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: there is no mean of bool; sum is the logical or",
                ebb_collective_get_name (which));
@@ -190,7 +120,7 @@ check_peer (EbbGroupState *state,
             GError **error)
 {
   const char *name = ebb_collective_get_name (which);
-  const gboolean is_pair = which == EBB_COLLECTIVE_SEND || which == EBB_COLLECTIVE_RECV;
+  const gboolean is_pair = ebb_collective_is_pair (which);
 
   if (!is_pair && which != EBB_COLLECTIVE_BROADCAST)
     return TRUE;
@@ -280,32 +210,6 @@ fill_part (EbbGroupState *state,
   return TRUE;
 }
 
-static guint64
-get_signature (EbbGroupState *state,
-               const EbbCollectiveCall *call)
-{
-  const gboolean is_pair = call->which == EBB_COLLECTIVE_SEND || call->which == EBB_COLLECTIVE_RECV;
-  guint64 hash = EBB_HASH_BEGIN;
-
-  hash = ebb_hash_add (hash, is_pair ? EBB_COLLECTIVE_SEND : call->which);
-  hash = ebb_hash_add (hash, call->op);
-  hash = ebb_hash_add (hash, is_pair ? 0 : call->peer);
-  hash = ebb_hash_add (hash, call->n_parts);
-  for (const char *c = call->purpose; c != NULL && *c != '\0'; c++)
-    hash = ebb_hash_add (hash, (guchar) *c);
-  for (guint i = 0; i < call->n_parts; i++)
-    {
-      const EbbCollectiveBuffer *buffer = &call->parts[i];
-
-      hash = ebb_hash_add (ebb_hash_add (hash, buffer->dtype), buffer->n_dims);
-      for (guint d = 0; d < buffer->n_dims; d++)
-        hash = ebb_hash_add (hash, (guint64) buffer->shape[d]);
-      for (guint r = 0; r < state->size; r++)
-        hash = ebb_hash_add (hash, (guint64) buffer->counts[r]);
-    }
-  return hash;
-}
-
 /* What ebb_process_group_get_n_bytes () tells of. */
 static guint64
 get_n_bytes (EbbGroupState *state,
@@ -358,7 +262,7 @@ work_new (EbbGroupState *state,
   work->purpose = g_strdup (purpose);
   work->call = (EbbCollectiveCall){
     .which = which,
-    .op = reduces (which) ? op : EBB_REDUCE_OP_SUM,
+    .op = ebb_collective_reduces (which) ? op : EBB_REDUCE_OP_SUM,
     .peer = peer,
     .n_parts = n_parts,
     .parts = work->buffers,
@@ -370,7 +274,7 @@ work_new (EbbGroupState *state,
         ebb_work_unref (work);
         return NULL;
       }
-  work->call.signature = get_signature (state, &work->call);
+  work->call.signature = ebb_collective_get_signature (&work->call, state->size);
   return work;
 }
 

@@ -119,6 +119,40 @@ void ebb_collective_reduce (void *dest,
  * shortened, so that it fits what an engine sends. */
 char *ebb_collective_call_to_string (const EbbCollectiveCall *call);
 const char *ebb_collective_get_name (EbbCollective which);
+/* Of a call of a group of @size ranks, see EbbCollectiveCall. */
+guint64 ebb_collective_get_signature (const EbbCollectiveCall *call,
+                                      guint size);
+
+static inline gboolean
+ebb_collective_is_pair (EbbCollective which)
+{
+  return which == EBB_COLLECTIVE_SEND || which == EBB_COLLECTIVE_RECV;
+}
+
+static inline gboolean
+ebb_collective_reduces (EbbCollective which)
+{
+  return which == EBB_COLLECTIVE_ALL_REDUCE || which == EBB_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* What a rank sends to the others before it runs a call, in engines without shared memory. Small enough for any network
+ * to send at once. */
+typedef struct
+{
+  guint32 kind; /* the engine's own */
+  guint32 which, peer, padding;
+  guint64 sequence, signature;
+  char text[480];
+} EbbAnnouncement;
+
+void ebb_collective_announce (const EbbCollectiveCall *call,
+                              EbbAnnouncement *announcement);
+/* FALSE with @error set unless @other, of @other_rank, is the same call as @call of @rank, or its counterpart. */
+gboolean ebb_collective_check_announcement (const EbbCollectiveCall *call,
+                                            guint rank,
+                                            const EbbAnnouncement *other,
+                                            guint other_rank,
+                                            GError **error);
 
 /* -- for engines that are modules ---------------------------------------------------------------------------------- */
 
@@ -144,6 +178,13 @@ typedef struct
                   EbbDType dtype,
                   EbbReduceOp op);
   char *(*call_to_string) (const EbbCollectiveCall *call);
+  void (*announce) (const EbbCollectiveCall *call,
+                    EbbAnnouncement *announcement);
+  gboolean (*check_announcement) (const EbbCollectiveCall *call,
+                                  guint rank,
+                                  const EbbAnnouncement *other,
+                                  guint other_rank,
+                                  GError **error);
   const char *(*get_name) (EbbProcessGroup *group);
   const char *(*get_device_name) (EbbDevice *device);
   guint (*count_mpi_processes) (void);   /* 0: MPI didn't start this process */

@@ -5,23 +5,14 @@
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/property-private.h"
 
 #define DEFAULT_TIMEOUT 600.0
 #define MAX_TIMEOUT 1e7
 
-enum
-{
-  PROP_RANK = 1,
-  PROP_SIZE,
-  PROP_BACKEND,
-  PROP_NAME,
-  PROP_TIMEOUT,
-  N_PROPS
-};
-
 typedef EbbGroupState EbbProcessGroupPrivate;
 
-static GParamSpec *properties[N_PROPS];
+static GParamSpec *timeout_property;
 
 G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbProcessGroup, ebb_process_group, G_TYPE_OBJECT)
 
@@ -32,41 +23,15 @@ ebb_process_group_get_state (EbbProcessGroup *self)
 }
 
 static void
-ebb_process_group_get_property (GObject *object,
-                                guint id,
-                                GValue *value,
-                                GParamSpec *pspec)
-{
-  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
-
-  switch (id)
-    {
-    case PROP_RANK: g_value_set_uint (value, state->rank); break;
-    case PROP_SIZE: g_value_set_uint (value, state->size); break;
-    case PROP_BACKEND: g_value_set_string (value, state->backend); break;
-    case PROP_NAME: g_value_set_string (value, state->name); break;
-    case PROP_TIMEOUT: g_value_set_double (value, state->timeout); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
-}
-
-static void
 ebb_process_group_set_property (GObject *object,
                                 guint id,
                                 const GValue *value,
-                                GParamSpec *pspec)
+                                GParamSpec *spec)
 {
-  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
-
-  switch (id)
-    {
-    case PROP_RANK: state->rank = g_value_get_uint (value); break;
-    case PROP_SIZE: state->size = g_value_get_uint (value); break;
-    case PROP_BACKEND: state->backend = g_value_dup_string (value); break;
-    case PROP_NAME: state->name = g_value_dup_string (value); break;
-    case PROP_TIMEOUT: ebb_process_group_set_timeout (EBB_PROCESS_GROUP (object), g_value_get_double (value)); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, pspec);
-    }
+  if (spec == timeout_property)
+    ebb_process_group_set_timeout (EBB_PROCESS_GROUP (object), g_value_get_double (value));
+  else
+    ebb_property_set_field (object, id, value, spec);
 }
 
 /* Calls of other ranks count on those that were started here. */
@@ -90,13 +55,15 @@ ebb_process_group_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_process_group_parent_class)->finalize (object);
 }
 
+#define FIELD(name) (guint) G_PRIVATE_OFFSET (EbbProcessGroup, name)
+
 static void
 ebb_process_group_class_init (EbbProcessGroupClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   const GParamFlags given = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
 
-  object_class->get_property = ebb_process_group_get_property;
+  object_class->get_property = ebb_property_get_field;
   object_class->set_property = ebb_process_group_set_property;
   object_class->dispose = ebb_process_group_dispose;
   object_class->finalize = ebb_process_group_finalize;
@@ -106,33 +73,37 @@ ebb_process_group_class_init (EbbProcessGroupClass *klass)
    *
    * The number of this rank in the group, from 0.
    */
-  properties[PROP_RANK] = g_param_spec_uint ("rank", NULL, NULL, 0, G_MAXINT, 0, given);
+  g_object_class_install_property (object_class, FIELD (rank),
+                                   g_param_spec_uint ("rank", NULL, NULL, 0, G_MAXINT, 0, given));
   /**
    * EbbProcessGroup:size:
    *
    * How many ranks there are.
    */
-  properties[PROP_SIZE] = g_param_spec_uint ("size", NULL, NULL, 1, G_MAXINT, 1, given);
+  g_object_class_install_property (object_class, FIELD (size),
+                                   g_param_spec_uint ("size", NULL, NULL, 1, G_MAXINT, 1, given));
   /**
    * EbbProcessGroup:backend:
    *
    * What carries the bytes: "single", "thread", "mpi" or "nccl".
    */
-  properties[PROP_BACKEND] = g_param_spec_string ("backend", NULL, NULL, "single", given);
+  g_object_class_install_property (object_class, FIELD (backend),
+                                   g_param_spec_string ("backend", NULL, NULL, "single", given));
   /**
    * EbbProcessGroup:name:
    *
    * What the group is called in messages: "world", or which part of another group it is.
    */
-  properties[PROP_NAME] = g_param_spec_string ("name", NULL, NULL, "world", given);
+  g_object_class_install_property (object_class, FIELD (name),
+                                   g_param_spec_string ("name", NULL, NULL, "world", given));
   /**
    * EbbProcessGroup:timeout:
    *
    * Seconds that a call waits for the other ranks.
    */
-  properties[PROP_TIMEOUT] = g_param_spec_double ("timeout", NULL, NULL, 1e-3, MAX_TIMEOUT, DEFAULT_TIMEOUT,
-                                                  G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPS, properties);
+  timeout_property = g_param_spec_double ("timeout", NULL, NULL, 1e-3, MAX_TIMEOUT, DEFAULT_TIMEOUT,
+                                          G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (object_class, FIELD (timeout), timeout_property);
 }
 
 static double
@@ -249,7 +220,7 @@ ebb_process_group_set_timeout (EbbProcessGroup *self,
   if (seconds == ebb_process_group_get_timeout (self))
     return;
   __atomic_store (&ebb_process_group_get_state (self)->timeout, &seconds, __ATOMIC_RELAXED);
-  g_object_notify_by_pspec (G_OBJECT (self), properties[PROP_TIMEOUT]);
+  g_object_notify_by_pspec (G_OBJECT (self), timeout_property);
 }
 
 /**

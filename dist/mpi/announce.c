@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/mpi/mpi-private.h"
 
-#include <string.h>
-
 /* Each rank tells each other one what it is about to do, and does it when all have told the same. That takes about as
  * long as a barrier; without it ranks that do different things would wait for each other, or take one's numbers for
  * another's. */
@@ -15,7 +13,7 @@ expect_message (EbbMpiGroup *self,
                 GError **error)
 {
   self->arrived[rank] = FALSE;
-  return ebb_mpi_check (MPI_Irecv (&self->incoming[rank], (int) sizeof (EbbMpiMessage), MPI_BYTE, (int) rank,
+  return ebb_mpi_check (MPI_Irecv (&self->incoming[rank], (int) sizeof (EbbAnnouncement), MPI_BYTE, (int) rank,
                                    EBB_MPI_TAG_MESSAGE, self->comm, &self->inbox[rank]),
                         "MPI_Irecv", error);
 }
@@ -26,8 +24,8 @@ ebb_mpi_open_mailbox (EbbMpiGroup *self,
 {
   gboolean good = TRUE;
 
-  self->outgoing = g_new0 (EbbMpiMessage, 1);
-  self->incoming = g_new0 (EbbMpiMessage, self->size);
+  self->outgoing = g_new0 (EbbAnnouncement, 1);
+  self->incoming = g_new0 (EbbAnnouncement, self->size);
   self->outbox = g_new (MPI_Request, self->size);
   self->inbox = g_new (MPI_Request, self->size);
   self->arrived = g_new0 (gboolean, self->size);
@@ -83,7 +81,7 @@ ebb_mpi_tell (EbbMpiGroup *self,
               const char *text)
 {
   g_autofree MPI_Request *requests = NULL;
-  EbbMpiMessage *message;
+  EbbAnnouncement *message;
   EbbMpiPause pause;
   gboolean look;
   int done = 0;
@@ -92,7 +90,7 @@ ebb_mpi_tell (EbbMpiGroup *self,
     return;
   self->told = TRUE;
   requests = g_new (MPI_Request, self->size);
-  message = g_new0 (EbbMpiMessage, 1);
+  message = g_new0 (EbbAnnouncement, 1);
   message->kind = kind;
   g_strlcpy (message->text, text, sizeof message->text);
   for (guint i = 0; i < self->size; i++)
@@ -165,30 +163,11 @@ ebb_mpi_look (EbbMpiGroup *self,
 /* -- calls --------------------------------------------------------------------------------------------------------- */
 
 static gboolean
-is_pairwise (EbbCollective which)
-{
-  return which == EBB_COLLECTIVE_SEND || which == EBB_COLLECTIVE_RECV;
-}
-
-static gboolean
 takes_part (EbbMpiGroup *self,
             const EbbCollectiveCall *call,
             guint rank)
 {
-  return rank != self->rank && (!is_pairwise (call->which) || rank == call->peer);
-}
-
-static gboolean
-is_same_call (EbbMpiGroup *self,
-              const EbbCollectiveCall *call,
-              const EbbMpiMessage *message)
-{
-  EbbCollective wanted = call->which == EBB_COLLECTIVE_SEND   ? EBB_COLLECTIVE_RECV
-                         : call->which == EBB_COLLECTIVE_RECV ? EBB_COLLECTIVE_SEND
-                                                              : call->which;
-
-  return message->which == (guint32) wanted && message->signature == call->signature
-         && message->peer == (is_pairwise (call->which) ? self->rank : call->peer);
+  return rank != self->rank && (!ebb_collective_is_pair (call->which) || rank == call->peer);
 }
 
 static gboolean
@@ -197,25 +176,13 @@ check_message (EbbMpiGroup *self,
                guint rank,
                GError **error)
 {
-  const EbbMpiMessage *message = &self->incoming[rank];
+  const EbbAnnouncement *message = &self->incoming[rank];
 
-  switch ((EbbMpiMessageKind) message->kind)
-    {
-    case EBB_MPI_FAILED:
-      return set_failure (self, rank, error);
-    case EBB_MPI_LEFT:
-      g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has left the group", rank);
-      return FALSE;
-    case EBB_MPI_CALL:
-    default:
-      break;
-    }
-  if (is_same_call (self, call, message))
-    return TRUE;
-  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "rank %u calls %s%s (call %" G_GUINT64_FORMAT " there, %" G_GUINT64_FORMAT " here)", rank, message->text,
-               strcmp (message->text, self->outgoing->text) == 0 ? " with other shards" : "", message->sequence,
-               call->sequence);
+  if (message->kind == EBB_MPI_FAILED)
+    return set_failure (self, rank, error);
+  if (message->kind != EBB_MPI_LEFT)
+    return ebb_mpi_host->check_announcement (call, self->rank, message, rank, error);
+  g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has left the group", rank);
   return FALSE;
 }
 
@@ -254,16 +221,10 @@ send_messages (EbbMpiGroup *self,
                const EbbCollectiveCall *call,
                GError **error)
 {
-  EbbMpiMessage *message = self->outgoing;
-  g_autofree char *text = ebb_mpi_host->call_to_string (call);
+  EbbAnnouncement *message = self->outgoing;
   gboolean good = TRUE;
 
-  message->kind = EBB_MPI_CALL;
-  message->which = (guint32) call->which;
-  message->peer = call->peer;
-  message->sequence = call->sequence;
-  message->signature = call->signature;
-  g_strlcpy (message->text, text, sizeof message->text);
+  ebb_mpi_host->announce (call, message);
   if (!ebb_mpi_lock (error))
     return FALSE;
   for (guint i = 0; good && i < self->size; i++)

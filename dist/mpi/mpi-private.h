@@ -64,25 +64,13 @@ int ebb_mpi_get_n_threads (void);
 
 /* -- the group: group.c -------------------------------------------------------------------------------------------- */
 
+/* Of an EbbAnnouncement, which is sent before a call, or instead of one. */
 typedef enum
 {
   EBB_MPI_CALL,
   EBB_MPI_FAILED, /* text: why */
   EBB_MPI_LEFT
 } EbbMpiMessageKind;
-
-/* What each rank sends to each other one before it does a call, or instead of one. Small enough to be sent at once by
- * any network. */
-typedef struct
-{
-  guint32 kind;
-  guint32 which;
-  guint32 peer;
-  guint32 padding;
-  guint64 sequence;
-  guint64 signature;
-  char text[480];
-} EbbMpiMessage;
 
 typedef struct
 {
@@ -102,7 +90,7 @@ typedef struct
   gboolean told;       /* the others, that this rank has failed or left */
   gboolean unfinished; /* operations of MPI run that nobody waits for */
   /* messages: @inbox[r] is always waiting for one of rank r, unless it is there */
-  EbbMpiMessage *outgoing, *incoming;
+  EbbAnnouncement *outgoing, *incoming;
   MPI_Request *outbox, *inbox;
   gboolean *arrived;
   /* of collectives */

@@ -29,12 +29,6 @@ align (gsize size)
 }
 
 static gboolean
-is_reduction (EbbCollective which)
-{
-  return which == EBB_COLLECTIVE_ALL_REDUCE || which == EBB_COLLECTIVE_REDUCE_SCATTER;
-}
-
-static gboolean
 is_native (EbbDType dtype,
            EbbReduceOp op)
 {
@@ -139,7 +133,7 @@ lay_out (Run *run,
 
       part->buffer = &run->call->parts[i];
       part->size = ebb_nccl_host->get_dtype_size (part->buffer->dtype);
-      if (is_reduction (run->call->which) && !is_native (part->buffer->dtype, run->call->op))
+      if (ebb_collective_reduces (run->call->which) && !is_native (part->buffer->dtype, run->call->op))
         rows = MAX (rows, get_shard_size (run, part) * run->group->size);
       if (!on_device)
         total += align ((gsize) part->buffer->n_elements * part->size) + align (get_shard_size (run, part));
@@ -429,7 +423,7 @@ ebb_nccl_collective (EbbNcclGroup *self,
     return barrier (&run, error);
   if (!lay_out (&run, error) || !put (&run, error))
     return FALSE;
-  if (!is_reduction (call->which))
+  if (!ebb_collective_reduces (call->which))
     return run_group (&run, enqueue, parts, call->n_parts, error) && take (&run, error);
   for (guint i = 0; i < call->n_parts; i++)
     {

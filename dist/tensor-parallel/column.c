@@ -7,6 +7,7 @@
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/product.h"
 #include "tensor/tensor-private.h"
+#include "tensor/util/property-private.h"
 
 /**
  * EbbColumnParallelLinear:
@@ -31,47 +32,12 @@ struct _EbbColumnParallelLinear
   gboolean gather_output;
 };
 
-enum
-{
-  PROP_GATHER_OUTPUT = 1,
-  PROP_GROUP,
-  N_PROPERTIES
-};
-
-static GParamSpec *properties[N_PROPERTIES];
-
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbColumnParallelLinear,
                          ebb_column_parallel_linear,
                          EBB_TYPE_LINEAR,
                          G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
-
-static void
-ebb_column_parallel_linear_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  EbbColumnParallelLinear *self = EBB_COLUMN_PARALLEL_LINEAR (object);
-
-  switch (id)
-    {
-    case PROP_GATHER_OUTPUT: g_value_set_boolean (value, self->gather_output); break;
-    case PROP_GROUP: g_value_set_object (value, self->layer.group); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
-
-static void
-ebb_column_parallel_linear_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  EbbColumnParallelLinear *self = EBB_COLUMN_PARALLEL_LINEAR (object);
-
-  switch (id)
-    {
-    case PROP_GATHER_OUTPUT: self->gather_output = g_value_get_boolean (value); break;
-    case PROP_GROUP: self->layer.group = g_value_dup_object (value); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
 
 static void
 ebb_column_parallel_linear_finalize (GObject *object)
@@ -153,11 +119,12 @@ ebb_column_parallel_linear_forward1 (EbbModule *module, EbbTensor *input, GError
 static void
 ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
 {
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
-  object_class->get_property = ebb_column_parallel_linear_get_property;
-  object_class->set_property = ebb_column_parallel_linear_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_column_parallel_linear_finalize;
   module_class->build = ebb_column_parallel_linear_build;
   module_class->forward1 = ebb_column_parallel_linear_forward1;
@@ -167,17 +134,16 @@ ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
    *
    * Whether all ranks get the full result.
    */
-  properties[PROP_GATHER_OUTPUT] =
-      g_param_spec_boolean ("gather-output", NULL, "Whether all ranks get the full result", FALSE,
-                            G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (
+      object_class, offsetof (EbbColumnParallelLinear, gather_output),
+      g_param_spec_boolean ("gather-output", NULL, "Whether all ranks get the full result", FALSE, flags));
   /**
    * EbbColumnParallelLinear:group:
    *
    * The ranks; the default group if none is given.
    */
-  properties[PROP_GROUP] = g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP,
-                                                G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+  g_object_class_install_property (object_class, offsetof (EbbColumnParallelLinear, layer.group),
+                                   g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP, flags));
 }
 
 static void

@@ -259,7 +259,6 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
   g_autoptr (EbbParallelOptions) defaults = options == NULL ? ebb_parallel_options_new () : NULL;
   g_autoptr (EbbParallelPlan) plan = NULL;
   g_autoptr (EbbParallelJob) job = NULL;
-  gboolean sequence_parallel, synchronize_weights;
   GError *failure = NULL;
 
   if (!EBB_MAY_BEGIN (error, module))
@@ -267,17 +266,16 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   options = options != NULL ? options : defaults;
-  g_object_get (options, "plan", &plan, "sequence-parallel", &sequence_parallel, "synchronize-weights",
-                &synchronize_weights, NULL);
+  plan = options->plan != NULL ? ebb_parallel_plan_copy (options->plan) : NULL;
   if (check_once (module, &failure) && plan == NULL)
     plan = ebb_parallel_plan_new_for (module, &failure);
   if (plan == NULL)
     plan = ebb_parallel_plan_new ();
   job = ebb_parallel_job_new (module, group != NULL ? group : ebb_process_group_get_default (), plan,
-                              sequence_parallel);
+                              options->sequence_parallel);
   if (failure == NULL)
     ebb_parallel_job_check (job, &failure);
-  if (!run_on_all (job, failure, synchronize_weights, error))
+  if (!run_on_all (job, failure, options->synchronize_weights, error))
     return NULL;
   ebb_parallel_job_apply (job);
   keep_state (job);

@@ -5,7 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
-#include "dist/tensor-parallel/options.h"
+#include "dist/tensor-parallel/plan.h"
 #include "dist/group/process-group.h"
 #include "tensor/ops/activation.h"
 

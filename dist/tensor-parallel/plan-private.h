@@ -5,6 +5,15 @@
 
 G_BEGIN_DECLS
 
+struct _EbbParallelOptions
+{
+  GObject parent_instance;
+
+  EbbParallelPlan *plan; /* NULL: the model's own */
+  gboolean sequence_parallel;
+  gboolean synchronize_weights;
+};
+
 guint ebb_parallel_plan_get_n_rules (const EbbParallelPlan *self);
 const char *ebb_parallel_plan_get_pattern (const EbbParallelPlan *self,
                                            guint index);

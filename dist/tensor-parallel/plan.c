@@ -6,6 +6,7 @@
 #include "nn/module-private.h"
 #include "tensor/error-private.h"
 #include "tensor/error.h"
+#include "tensor/util/property-private.h"
 
 #include <string.h>
 
@@ -285,4 +286,68 @@ ebb_parallel_plan_new_for (EbbModule *module, GError **error)
                "an EbbParallelPlan in the options",
                ebb_module_get_type_name (module));
   return NULL;
+}
+
+/* -- options ------------------------------------------------------------------------------------------------------- */
+
+G_DEFINE_FINAL_TYPE (EbbParallelOptions, ebb_parallel_options, G_TYPE_OBJECT)
+
+/**
+ * ebb_parallel_options_new:
+ *
+ * Makes options with the defaults.
+ *
+ * Returns: (transfer full): the options
+ */
+EbbParallelOptions *
+ebb_parallel_options_new (void)
+{
+  return g_object_new (EBB_TYPE_PARALLEL_OPTIONS, NULL);
+}
+
+static void
+ebb_parallel_options_finalize (GObject *object)
+{
+  ebb_parallel_plan_free (EBB_PARALLEL_OPTIONS (object)->plan);
+  G_OBJECT_CLASS (ebb_parallel_options_parent_class)->finalize (object);
+}
+
+static void
+ebb_parallel_options_class_init (EbbParallelOptionsClass *klass)
+{
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT | G_PARAM_STATIC_STRINGS;
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
+  object_class->finalize = ebb_parallel_options_finalize;
+
+  /**
+   * EbbParallelOptions:plan:
+   *
+   * Which modules are sharded, and how, as a copy; %NULL, the default: the plan of ebb_parallel_plan_new_for().
+   */
+  g_object_class_install_property (object_class, offsetof (EbbParallelOptions, plan),
+                                   g_param_spec_boxed ("plan", NULL, NULL, EBB_TYPE_PARALLEL_PLAN, flags));
+  /**
+   * EbbParallelOptions:sequence-parallel:
+   *
+   * Whether the activations between the sharded layers (norms, dropout, residuals) are sharded along the sequence
+   * (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022). %FALSE by default.
+   */
+  g_object_class_install_property (object_class, offsetof (EbbParallelOptions, sequence_parallel),
+                                   g_param_spec_boolean ("sequence-parallel", NULL, NULL, FALSE, flags));
+  /**
+   * EbbParallelOptions:synchronize-weights:
+   *
+   * Whether all ranks begin with the first rank's parameters and buffers and with the state of its default generator.
+   * %TRUE by default; otherwise they must be the same on all ranks, which is checked.
+   */
+  g_object_class_install_property (object_class, offsetof (EbbParallelOptions, synchronize_weights),
+                                   g_param_spec_boolean ("synchronize-weights", NULL, NULL, TRUE, flags));
+}
+
+static void
+ebb_parallel_options_init (EbbParallelOptions *self)
+{
 }

@@ -79,4 +79,17 @@ char *ebb_parallel_plan_to_string (const EbbParallelPlan *self);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbParallelPlan, ebb_parallel_plan_free)
 
+#define EBB_TYPE_PARALLEL_OPTIONS (ebb_parallel_options_get_type ())
+
+/**
+ * EbbParallelOptions:
+ *
+ * How ebb_parallelize() divides a model among ranks.
+ */
+EBB_AVAILABLE_IN_ALL
+G_DECLARE_FINAL_TYPE (EbbParallelOptions, ebb_parallel_options, EBB, PARALLEL_OPTIONS, GObject)
+
+EBB_AVAILABLE_IN_ALL
+EbbParallelOptions *ebb_parallel_options_new (void);
+
 G_END_DECLS

@@ -7,6 +7,7 @@
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
+#include "tensor/util/property-private.h"
 
 /**
  * EbbRowParallelLinear:
@@ -32,47 +33,12 @@ struct _EbbRowParallelLinear
   gboolean input_is_parallel;
 };
 
-enum
-{
-  PROP_INPUT_IS_PARALLEL = 1,
-  PROP_GROUP,
-  N_PROPERTIES
-};
-
-static GParamSpec *properties[N_PROPERTIES];
-
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbRowParallelLinear,
                          ebb_row_parallel_linear,
                          EBB_TYPE_LINEAR,
                          G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
-
-static void
-ebb_row_parallel_linear_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  EbbRowParallelLinear *self = EBB_ROW_PARALLEL_LINEAR (object);
-
-  switch (id)
-    {
-    case PROP_INPUT_IS_PARALLEL: g_value_set_boolean (value, self->input_is_parallel); break;
-    case PROP_GROUP: g_value_set_object (value, self->layer.group); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
-
-static void
-ebb_row_parallel_linear_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  EbbRowParallelLinear *self = EBB_ROW_PARALLEL_LINEAR (object);
-
-  switch (id)
-    {
-    case PROP_INPUT_IS_PARALLEL: self->input_is_parallel = g_value_get_boolean (value); break;
-    case PROP_GROUP: self->layer.group = g_value_dup_object (value); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
 
 static void
 ebb_row_parallel_linear_finalize (GObject *object)
@@ -162,11 +128,12 @@ ebb_row_parallel_linear_forward1 (EbbModule *module, EbbTensor *input, GError **
 static void
 ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
 {
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
-  object_class->get_property = ebb_row_parallel_linear_get_property;
-  object_class->set_property = ebb_row_parallel_linear_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_row_parallel_linear_finalize;
   module_class->build = ebb_row_parallel_linear_build;
   module_class->forward1 = ebb_row_parallel_linear_forward1;
@@ -176,17 +143,16 @@ ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
    *
    * Whether each rank's input is its part already.
    */
-  properties[PROP_INPUT_IS_PARALLEL] =
-      g_param_spec_boolean ("input-is-parallel", NULL, "Whether each rank's input is its part already", TRUE,
-                            G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (
+      object_class, offsetof (EbbRowParallelLinear, input_is_parallel),
+      g_param_spec_boolean ("input-is-parallel", NULL, "Whether each rank's input is its part already", TRUE, flags));
   /**
    * EbbRowParallelLinear:group:
    *
    * The ranks; the default group if none is given.
    */
-  properties[PROP_GROUP] = g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP,
-                                                G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+  g_object_class_install_property (object_class, offsetof (EbbRowParallelLinear, layer.group),
+                                   g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP, flags));
 }
 
 static void

@@ -16,6 +16,7 @@
 #include "tensor/ops/shape.h"
 #include "tensor/random.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/property-private.h"
 
 /* Of tokens in a device's memory, which the host would wait for in each. */
 #define CHECKED_FORWARDS_ON_DEVICE 8
@@ -39,40 +40,12 @@ struct _EbbVocabParallelEmbedding
   guint n_checked; /* forwards whose tokens were read from a device to compare them */
 };
 
-enum
-{
-  PROP_GROUP = 1,
-  N_PROPERTIES
-};
-
-static GParamSpec *properties[N_PROPERTIES];
-
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbVocabParallelEmbedding,
                          ebb_vocab_parallel_embedding,
                          EBB_TYPE_EMBEDDING,
                          G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
-
-static void
-ebb_vocab_parallel_embedding_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  switch (id)
-    {
-    case PROP_GROUP: g_value_set_object (value, EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer.group); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
-
-static void
-ebb_vocab_parallel_embedding_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  switch (id)
-    {
-    case PROP_GROUP: EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer.group = g_value_dup_object (value); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
 
 static void
 ebb_vocab_parallel_embedding_finalize (GObject *object)
@@ -244,11 +217,12 @@ output_layer_interface_init (EbbOutputLayerInterface *interface)
 static void
 ebb_vocab_parallel_embedding_class_init (EbbVocabParallelEmbeddingClass *klass)
 {
+  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
-  object_class->get_property = ebb_vocab_parallel_embedding_get_property;
-  object_class->set_property = ebb_vocab_parallel_embedding_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_vocab_parallel_embedding_finalize;
   module_class->build = ebb_vocab_parallel_embedding_build;
   module_class->forward1 = ebb_vocab_parallel_embedding_forward1;
@@ -258,9 +232,8 @@ ebb_vocab_parallel_embedding_class_init (EbbVocabParallelEmbeddingClass *klass)
    *
    * The ranks; the default group if none is given.
    */
-  properties[PROP_GROUP] = g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP,
-                                                G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+  g_object_class_install_property (object_class, offsetof (EbbVocabParallelEmbedding, layer.group),
+                                   g_param_spec_object ("group", NULL, "The ranks", EBB_TYPE_PROCESS_GROUP, flags));
 }
 
 static void

@@ -129,7 +129,7 @@ run (EbbProcessGroup *group,
   EbbThreadGroup *self = (EbbThreadGroup *) group;
   const double timeout = ebb_process_group_get_timeout (group);
 
-  if (call->which == EBB_COLLECTIVE_SEND || call->which == EBB_COLLECTIVE_RECV)
+  if (ebb_collective_is_pair (call->which))
     return ebb_thread_team_pair (self->team, self->rank, call, timeout, error);
   if (!ebb_thread_team_meet (self->team, self->rank, call, timeout, error))
     return FALSE;

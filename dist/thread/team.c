@@ -143,12 +143,6 @@ wait_locked (EbbThreadTeam *self,
   return pthread_cond_timedwait (&self->changed, &self->world->lock, deadline) != ETIMEDOUT;
 }
 
-static gboolean
-is_pair (const EbbCollectiveCall *call)
-{
-  return call->which == EBB_COLLECTIVE_SEND || call->which == EBB_COLLECTIVE_RECV;
-}
-
 /* -- all together -------------------------------------------------------------------------------------------------- */
 
 /* Against those who are here already: a rank that waits in a pair for this one waits in vain. */
@@ -164,7 +158,8 @@ check_meeting_locked (EbbThreadTeam *self,
 
       if (r == rank || other == NULL)
         continue;
-      if (is_pair (other) ? other->peer == rank && !self->slots[r].is_taken : other->signature != call->signature)
+      if (ebb_collective_is_pair (other->which) ? other->peer == rank && !self->slots[r].is_taken
+                                                : other->signature != call->signature)
         {
           break_mismatch_locked (self, rank, r);
           return FALSE;
@@ -179,7 +174,7 @@ find_missing_locked (EbbThreadTeam *self,
                      guint *missing)
 {
   for (guint r = 0; r < self->size; r++)
-    if (self->slots[r].call == NULL || is_pair (self->slots[r].call))
+    if (self->slots[r].call == NULL || ebb_collective_is_pair (self->slots[r].call->which))
       {
         *missing = r;
         return TRUE;
@@ -302,9 +297,9 @@ find_partner_locked (EbbThreadTeam *self,
 {
   const EbbCollectiveCall *call = self->slots[rank].call, *other = self->slots[call->peer].call;
 
-  if (other == NULL || (is_pair (other) && other->peer != rank))
+  if (other == NULL || (ebb_collective_is_pair (other->which) && other->peer != rank))
     return FALSE;
-  if (is_pair (other) && other->which != call->which && other->signature == call->signature)
+  if (ebb_collective_is_pair (other->which) && other->which != call->which && other->signature == call->signature)
     return TRUE;
   break_mismatch_locked (self, rank, call->peer);
   return FALSE;
