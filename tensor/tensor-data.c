@@ -7,6 +7,7 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/autograd/op-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/half-private.h"
 
 #include <math.h>
 #include <string.h>
@@ -156,19 +157,6 @@ ebb_tensor_get_bytes (EbbTensor *tensor,
   return get_bytes (tensor, TRUE, error);
 }
 
-static double
-f16_to_double (guint16 bits)
-{
-  int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-  double value = exponent == 0 ? mantissa / 16777216.0
-                 : exponent == 31
-                     ? (mantissa ? (double) NAN : (double) INFINITY)
-                     : (1024 + mantissa)
-                           * (exponent >= 25 ? (double) (1 << (exponent - 25)) : 1.0 / (double) (1 << (25 - exponent)));
-
-  return bits & 0x8000 ? -value : value;
-}
-
 /* The single element as a double or an i64. */
 static gboolean
 read_item (EbbTensor *tensor,
@@ -212,7 +200,7 @@ read_item (EbbTensor *tensor,
       *real = value;
       break;
     case EBB_DTYPE_F16:
-      *real = f16_to_double (element.half);
+      *real = ebb_f16_to_float (element.half);
       break;
     case EBB_DTYPE_I32:
       *integer = element.i32;

@@ -1,71 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "dist/group/process-group-private.h"
+#include "tensor/util/half-private.h"
 
 #include <string.h>
 
 /* Elements of several ranks become one, in blocks that stay in the nearest cache. */
 
 #define BLOCK 1024
-
-/* -- 16-bit floats ------------------------------------------------------------------------------------------------- */
-
-static inline float
-from_bits (guint32 bits)
-{
-  float value;
-
-  memcpy (&value, &bits, 4);
-  return value;
-}
-
-static inline guint32
-to_bits (float value)
-{
-  guint32 bits;
-
-  memcpy (&bits, &value, 4);
-  return bits;
-}
-
-static inline float
-from_bf16 (guint16 half)
-{
-  return from_bits ((guint32) half << 16);
-}
-
-/* To the nearest, ties to even. */
-static inline guint16
-to_bf16 (float value)
-{
-  const guint32 bits = to_bits (value);
-  const guint32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
-
-  return (guint16) (((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
-}
-
-/* A product with 2^112 moves the exponent, of numbers below the least normal one too; infinity and NaN keep theirs. */
-static inline float
-from_f16 (guint16 half)
-{
-  const guint32 magnitude = (guint32) (half & 0x7fff) << 13, sign = (guint32) (half & 0x8000) << 16;
-  const float value = from_bits (magnitude) * from_bits (0x77800000);
-
-  return from_bits (sign | (magnitude >= 0x0f800000 ? magnitude | 0x7f800000 : to_bits (value)));
-}
-
-static inline guint16
-to_f16 (float value)
-{
-  const guint32 bits = to_bits (value), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
-
-  if (magnitude > 0x7f800000)
-    return (guint16) (sign | 0x7e00);
-  if (magnitude >= 0x477ff000) /* 65520 rounds to infinity */
-    return (guint16) (sign | 0x7c00);
-  if (magnitude < 0x38800000) /* below 2^-14: adding 1/2 leaves units of 2^-24, rounded */
-    return (guint16) (sign | (to_bits (from_bits (magnitude) + 0.5f) - 0x3f000000));
-  return (guint16) (sign | ((magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13));
-}
 
 /* -- floats -------------------------------------------------------------------------------------------------------- */
 
@@ -82,10 +23,10 @@ load_floats (float *restrict to,
     memcpy (to, (const float *) from + begin, n * sizeof (float));
   else if (dtype == EBB_DTYPE_BF16)
     for (gsize i = 0; i < n; i++)
-      to[i] = from_bf16 (half[i]);
+      to[i] = ebb_bf16_to_float (half[i]);
   else
     for (gsize i = 0; i < n; i++)
-      to[i] = from_f16 (half[i]);
+      to[i] = ebb_f16_to_float (half[i]);
 }
 
 static void
@@ -101,10 +42,10 @@ store_floats (void *to,
     memcpy ((float *) to + begin, from, n * sizeof (float));
   else if (dtype == EBB_DTYPE_BF16)
     for (gsize i = 0; i < n; i++)
-      half[i] = to_bf16 (from[i]);
+      half[i] = ebb_bf16_from_float (from[i]);
   else
     for (gsize i = 0; i < n; i++)
-      half[i] = to_f16 (from[i]);
+      half[i] = ebb_f16_from_float (from[i]);
 }
 
 /* A NaN stays. */

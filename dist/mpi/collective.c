@@ -40,14 +40,10 @@ get_type (gsize size)
 {
   switch (size)
     {
-    case 2:
-      return MPI_UINT16_T;
-    case 4:
-      return MPI_UINT32_T;
-    case 8:
-      return MPI_UINT64_T;
-    default:
-      return MPI_UINT8_T;
+    case 2: return MPI_UINT16_T;
+    case 4: return MPI_UINT32_T;
+    case 8: return MPI_UINT64_T;
+    default: return MPI_UINT8_T;
     }
 }
 
@@ -74,73 +70,72 @@ clip (gint64 count,
   return CLAMP (count - begin, 0, length);
 }
 
-/* -- point to point; all of these need the lock -------------------------------------------------------------------- */
+/* -- requests; all of these need the lock -------------------------------------------------------------------------- */
 
-static gboolean
-send_to (Run *run,
-         EbbMpiRequests *requests,
-         const EbbCollectiveBuffer *buffer,
-         const void *data,
-         gint64 count,
-         guint rank,
-         GError **error)
+typedef enum
 {
-  gsize size = get_size (buffer);
+  SEND,
+  RECEIVE,
+  BROADCAST
+} Way;
+
+/* Starts as many operations as @count elements take; @rank: the other one, or the root. */
+static gboolean
+start (Run *run,
+       EbbMpiRequests *requests,
+       Way way,
+       const EbbCollectiveBuffer *buffer,
+       char *data,
+       gint64 count,
+       guint rank,
+       GError **error)
+{
+  static const char *const names[] = { "MPI_Isend", "MPI_Irecv", "MPI_Ibcast" };
+  const gsize size = get_size (buffer);
+  const MPI_Datatype type = get_type (size);
+  const MPI_Comm comm = run->group->comm;
+  int code = MPI_SUCCESS;
 
   for (gint64 i = 0; i < count; i += run->max_count)
     {
-      int n = (int) MIN (run->max_count, count - i);
+      const int n = (int) MIN (run->max_count, count - i);
+      char *at = data + (gsize) i * size;
+      MPI_Request *request = ebb_mpi_requests_add (requests);
 
-      if (!ebb_mpi_check (MPI_Isend ((const char *) data + (gsize) i * size, n, get_type (size), (int) rank,
-                                     EBB_MPI_TAG_DATA, run->group->comm, ebb_mpi_requests_add (requests)),
-                          "MPI_Isend", error))
+      switch (way)
+        {
+        case SEND: code = MPI_Isend (at, n, type, (int) rank, EBB_MPI_TAG_DATA, comm, request); break;
+        case RECEIVE: code = MPI_Irecv (at, n, type, (int) rank, EBB_MPI_TAG_DATA, comm, request); break;
+        case BROADCAST: code = MPI_Ibcast (at, n, type, (int) rank, comm, request); break;
+        }
+      if (!ebb_mpi_check (code, names[way], error))
         return FALSE;
     }
   return TRUE;
 }
 
+typedef gboolean (*StartFunc) (Run *run,
+                               EbbMpiRequests *requests,
+                               const EbbCollectiveBuffer *buffer,
+                               GError **error);
+
+/* Starts each part of the call except the skipped ones (NULL: none is), and waits for all. Takes the lock itself. */
 static gboolean
-receive_from (Run *run,
-              EbbMpiRequests *requests,
-              const EbbCollectiveBuffer *buffer,
-              void *data,
-              gint64 count,
-              guint rank,
-              GError **error)
+run_parts (Run *run,
+           StartFunc func,
+           const gboolean *skipped,
+           GError **error)
 {
-  gsize size = get_size (buffer);
+  EbbMpiRequests *requests = &run->group->requests[0];
+  gboolean good = TRUE;
 
-  for (gint64 i = 0; i < count; i += run->max_count)
-    {
-      int n = (int) MIN (run->max_count, count - i);
-
-      if (!ebb_mpi_check (MPI_Irecv ((char *) data + (gsize) i * size, n, get_type (size), (int) rank, EBB_MPI_TAG_DATA,
-                                     run->group->comm, ebb_mpi_requests_add (requests)),
-                          "MPI_Irecv", error))
-        return FALSE;
-    }
-  return TRUE;
-}
-
-static gboolean
-broadcast_from (Run *run,
-                EbbMpiRequests *requests,
-                const EbbCollectiveBuffer *buffer,
-                gint64 begin,
-                gint64 count,
-                guint root,
-                GError **error)
-{
-  for (gint64 i = 0; i < count; i += run->max_count)
-    {
-      int n = (int) MIN (run->max_count, count - i);
-
-      if (!ebb_mpi_check (MPI_Ibcast (get_address (buffer, buffer->full, begin + i), n, get_type (get_size (buffer)),
-                                      (int) root, run->group->comm, ebb_mpi_requests_add (requests)),
-                          "MPI_Ibcast", error))
-        return FALSE;
-    }
-  return TRUE;
+  if (!ebb_mpi_lock (error))
+    return FALSE;
+  for (guint i = 0; good && i < run->call->n_parts; i++)
+    if (run->call->parts[i].n_elements > 0 && (skipped == NULL || !skipped[i]))
+      good = func (run, requests, &run->call->parts[i], error);
+  ebb_mpi_unlock ();
+  return good && ebb_mpi_wait (run->group, requests, error);
 }
 
 /* -- gather -------------------------------------------------------------------------------------------------------- */
@@ -164,7 +159,8 @@ start_gather (Run *run,
       if (shard != NULL && shard != own)
         memmove (own, shard, (gsize) own_count * get_size (buffer));
       for (guint i = 0; i < self->size; i++)
-        if (!broadcast_from (run, requests, buffer, buffer->starts[i], buffer->counts[i], i, error))
+        if (!start (run, requests, BROADCAST, buffer, get_address (buffer, buffer->full, buffer->starts[i]),
+                    buffer->counts[i], i, error))
           return FALSE;
       return TRUE;
     }
@@ -182,27 +178,6 @@ start_gather (Run *run,
   return ebb_mpi_check (MPI_Iallgatherv (shard, (int) own_count, type, buffer->full, counts, starts, type, self->comm,
                                          ebb_mpi_requests_add (requests)),
                         "MPI_Iallgatherv", error);
-}
-
-static gboolean
-gather (Run *run,
-        const gboolean *skipped,
-        GError **error)
-{
-  EbbMpiRequests *requests = &run->group->requests[0];
-  gboolean good = TRUE;
-
-  if (!ebb_mpi_lock (error))
-    return FALSE;
-  for (guint i = 0; good && i < run->call->n_parts; i++)
-    {
-      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
-
-      if (buffer->n_elements > 0 && (skipped == NULL || !skipped[i]))
-        good = start_gather (run, requests, buffer, error);
-    }
-  ebb_mpi_unlock ();
-  return good && ebb_mpi_wait (run->group, requests, error);
 }
 
 /* -- exchange and reduce ------------------------------------------------------------------------------------------- */
@@ -272,15 +247,16 @@ start_exchange (Run *run,
       guint from = (self->rank + self->size - step) % self->size;
       gint64 row = from < self->rank ? from : from - 1;
 
-      good = receive_from (run, requests, buffer, get_address (buffer, get_rows (run, slot), row * chunk->length), own,
-                           from, error);
+      good = start (run, requests, RECEIVE, buffer, get_address (buffer, get_rows (run, slot), row * chunk->length),
+                    own, from, error);
     }
   for (guint step = 1; good && step < self->size; step++)
     {
       guint to = (self->rank + step) % self->size;
 
-      good = send_to (run, requests, buffer, get_address (buffer, buffer->full, buffer->starts[to] + chunk->begin),
-                      clip (buffer->counts[to], chunk->begin, chunk->length), to, error);
+      good = start (run, requests, SEND, buffer,
+                    get_address (buffer, buffer->full, buffer->starts[to] + chunk->begin),
+                    clip (buffer->counts[to], chunk->begin, chunk->length), to, error);
     }
   ebb_mpi_unlock ();
   return good;
@@ -403,76 +379,47 @@ all_reduce (Run *run,
     return FALSE;
   for (guint i = 0; i < run->call->n_parts; i++)
     all_done = all_done && done[i];
-  return all_done || (exchange (run, done, error) && gather (run, done, error));
+  return all_done || (exchange (run, done, error) && run_parts (run, start_gather, done, error));
 }
 
 static gboolean
-broadcast (Run *run,
-           GError **error)
+start_broadcast (Run *run,
+                 EbbMpiRequests *requests,
+                 const EbbCollectiveBuffer *buffer,
+                 GError **error)
 {
-  EbbMpiRequests *requests = &run->group->requests[0];
-  gboolean good = TRUE;
-
-  if (!ebb_mpi_lock (error))
-    return FALSE;
-  for (guint i = 0; good && i < run->call->n_parts; i++)
-    {
-      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
-
-      good = broadcast_from (run, requests, buffer, 0, buffer->n_elements, run->call->peer, error);
-    }
-  ebb_mpi_unlock ();
-  return good && ebb_mpi_wait (run->group, requests, error);
+  return start (run, requests, BROADCAST, buffer, buffer->full, buffer->n_elements, run->call->peer, error);
 }
 
 static gboolean
-all_to_all (Run *run,
-            GError **error)
+start_all_to_all (Run *run,
+                  EbbMpiRequests *requests,
+                  const EbbCollectiveBuffer *buffer,
+                  GError **error)
 {
   EbbMpiGroup *self = run->group;
-  EbbMpiRequests *requests = &self->requests[0];
   gboolean good = TRUE;
 
-  if (!ebb_mpi_lock (error))
-    return FALSE;
-  for (guint i = 0; good && i < run->call->n_parts; i++)
+  for (guint step = 0; good && step < self->size; step++)
     {
-      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
+      guint from = (self->rank + self->size - step) % self->size, to = (self->rank + step) % self->size;
 
-      for (guint step = 0; good && step < self->size; step++)
-        {
-          guint from = (self->rank + self->size - step) % self->size, to = (self->rank + step) % self->size;
-
-          good = receive_from (run, requests, buffer, get_address (buffer, buffer->shard, buffer->starts[from]),
-                               buffer->counts[from], from, error)
-                 && send_to (run, requests, buffer, get_address (buffer, buffer->full, buffer->starts[to]),
-                             buffer->counts[to], to, error);
-        }
+      good = start (run, requests, RECEIVE, buffer, get_address (buffer, buffer->shard, buffer->starts[from]),
+                    buffer->counts[from], from, error)
+             && start (run, requests, SEND, buffer, get_address (buffer, buffer->full, buffer->starts[to]),
+                       buffer->counts[to], to, error);
     }
-  ebb_mpi_unlock ();
-  return good && ebb_mpi_wait (self, requests, error);
+  return good;
 }
 
 static gboolean
-pass (Run *run,
-      GError **error)
+start_pair (Run *run,
+            EbbMpiRequests *requests,
+            const EbbCollectiveBuffer *buffer,
+            GError **error)
 {
-  EbbMpiRequests *requests = &run->group->requests[0];
-  gboolean good = TRUE;
-
-  if (!ebb_mpi_lock (error))
-    return FALSE;
-  for (guint i = 0; good && i < run->call->n_parts; i++)
-    {
-      const EbbCollectiveBuffer *buffer = &run->call->parts[i];
-
-      if (run->call->which == EBB_COLLECTIVE_SEND)
-        good = send_to (run, requests, buffer, buffer->full, buffer->n_elements, run->call->peer, error);
-      else
-        good = receive_from (run, requests, buffer, buffer->full, buffer->n_elements, run->call->peer, error);
-    }
-  ebb_mpi_unlock ();
-  return good && ebb_mpi_wait (run->group, requests, error);
+  return start (run, requests, run->call->which == EBB_COLLECTIVE_SEND ? SEND : RECEIVE, buffer, buffer->full,
+                buffer->n_elements, run->call->peer, error);
 }
 
 static gboolean
@@ -498,22 +445,15 @@ run_collective (Run *run,
 {
   switch (run->call->which)
     {
-    case EBB_COLLECTIVE_ALL_REDUCE:
-      return all_reduce (run, error);
-    case EBB_COLLECTIVE_REDUCE_SCATTER:
-      return exchange (run, NULL, error);
-    case EBB_COLLECTIVE_ALL_GATHER:
-      return gather (run, NULL, error);
-    case EBB_COLLECTIVE_BROADCAST:
-      return broadcast (run, error);
-    case EBB_COLLECTIVE_ALL_TO_ALL:
-      return all_to_all (run, error);
+    case EBB_COLLECTIVE_ALL_REDUCE: return all_reduce (run, error);
+    case EBB_COLLECTIVE_REDUCE_SCATTER: return exchange (run, NULL, error);
+    case EBB_COLLECTIVE_ALL_GATHER: return run_parts (run, start_gather, NULL, error);
+    case EBB_COLLECTIVE_BROADCAST: return run_parts (run, start_broadcast, NULL, error);
+    case EBB_COLLECTIVE_ALL_TO_ALL: return run_parts (run, start_all_to_all, NULL, error);
     case EBB_COLLECTIVE_SEND:
-    case EBB_COLLECTIVE_RECV:
-      return pass (run, error);
+    case EBB_COLLECTIVE_RECV: return run_parts (run, start_pair, NULL, error);
     case EBB_COLLECTIVE_BARRIER:
-    default:
-      return barrier (run, error);
+    default: return barrier (run, error);
     }
 }
 

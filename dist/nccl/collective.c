@@ -34,17 +34,14 @@ is_native (EbbDType dtype,
 {
   switch (dtype)
     {
-    case EBB_DTYPE_F32:
-      return op == EBB_REDUCE_OP_SUM || op == EBB_REDUCE_OP_MEAN;
+    case EBB_DTYPE_F32: return op == EBB_REDUCE_OP_SUM || op == EBB_REDUCE_OP_MEAN;
     case EBB_DTYPE_I32:
     case EBB_DTYPE_I64:
     case EBB_DTYPE_U8:
-    case EBB_DTYPE_BOOL:
-      return op != EBB_REDUCE_OP_MEAN;
+    case EBB_DTYPE_BOOL: return op != EBB_REDUCE_OP_MEAN;
     case EBB_DTYPE_BF16:
     case EBB_DTYPE_F16:
-    default:
-      return FALSE;
+    default: return FALSE;
     }
 }
 
@@ -53,20 +50,14 @@ get_type (EbbDType dtype)
 {
   switch (dtype)
     {
-    case EBB_DTYPE_F32:
-      return ncclFloat32;
-    case EBB_DTYPE_BF16:
-      return ncclBfloat16;
-    case EBB_DTYPE_F16:
-      return ncclFloat16;
-    case EBB_DTYPE_I32:
-      return ncclInt32;
-    case EBB_DTYPE_I64:
-      return ncclInt64;
+    case EBB_DTYPE_F32: return ncclFloat32;
+    case EBB_DTYPE_BF16: return ncclBfloat16;
+    case EBB_DTYPE_F16: return ncclFloat16;
+    case EBB_DTYPE_I32: return ncclInt32;
+    case EBB_DTYPE_I64: return ncclInt64;
     case EBB_DTYPE_U8:
     case EBB_DTYPE_BOOL:
-    default:
-      return ncclUint8;
+    default: return ncclUint8;
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include "tensor/cpu/matmul-private.h"
 #include "tensor/cpu/parallel-private.h"
+#include "tensor/util/half-private.h"
 
 /* Up to so many multiply-adds a product is done by plain loops: measured, a call of oneDNN costs about as much. */
 #define DIRECT_LIMIT 4096
@@ -215,33 +216,11 @@ product_init (EbbProduct *p,
 /* -- dense f32 stand-ins ------------------------------------------------------------------------------------------- */
 
 static inline float
-bf16_to_f32 (guint16 bits)
-{
-  guint32 word = (guint32) bits << 16;
-  float value;
-
-  memcpy (&value, &word, sizeof value);
-  return value;
-}
-
-/* Round to nearest, ties to even; a NaN stays one. */
-static inline guint16
-f32_to_bf16 (float value)
-{
-  guint32 word;
-
-  memcpy (&word, &value, sizeof word);
-  if ((word & 0x7fffffffu) > 0x7f800000u)
-    return (guint16) ((word >> 16) | 0x40);
-  return (guint16) ((word + 0x7fffu + ((word >> 16) & 1)) >> 16);
-}
-
-static inline float
 load (const void *data,
       gint64 index,
       int dtype)
 {
-  return dtype == EBB_DTYPE_F32 ? ((const float *) data)[index] : bf16_to_f32 (((const guint16 *) data)[index]);
+  return dtype == EBB_DTYPE_F32 ? ((const float *) data)[index] : ebb_bf16_to_float (((const guint16 *) data)[index]);
 }
 
 static inline void
@@ -253,7 +232,7 @@ store (void *data,
   if (dtype == EBB_DTYPE_F32)
     ((float *) data)[index] = value;
   else
-    ((guint16 *) data)[index] = f32_to_bf16 (value);
+    ((guint16 *) data)[index] = ebb_bf16_from_float (value);
 }
 
 typedef struct

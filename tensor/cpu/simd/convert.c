@@ -2,53 +2,6 @@
 
 #include "tensor/cpu/simd/cursor-private.h"
 
-static inline float
-f16_to_float (guint16 h)
-{
-  guint32 sign = (guint32) (h & 0x8000) << 16;
-  guint32 rest = h & 0x7fff;
-  union
-  {
-    guint32 u;
-    float f;
-  } bits;
-
-  if (rest >= 0x7c00) /* infinity and NaN */
-    bits.u = 0x7f800000 | (rest & 0x3ff) << 13;
-  else if (rest >= 0x400)
-    bits.u = (rest << 13) + ((127 - 15) << 23);
-  else /* denormal: rest * 2^-24, which f32 holds exactly */
-    bits.f = (float) rest * 5.9604644775390625e-8f;
-  bits.u |= sign;
-  return bits.f;
-}
-
-/* To the nearest, ties to even; too large becomes infinity. */
-static inline guint16
-f16_from_float (float f)
-{
-  union
-  {
-    float f;
-    guint32 u;
-  } bits = { .f = f };
-  guint32 sign = bits.u >> 16 & 0x8000;
-  guint32 rest = bits.u & 0x7fffffff;
-
-  if (rest > 0x7f800000)
-    return (guint16) (sign | 0x7e00 | (rest >> 13 & 0x3ff));
-  if (rest >= 0x477ff000) /* 65520 and more */
-    return (guint16) (sign | 0x7c00);
-  if (rest < 0x38800000) /* below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits */
-    {
-      bits.u = rest;
-      bits.f += 0.5f;
-      return (guint16) (sign | (bits.u - 0x3f000000));
-    }
-  rest += 0xfff + (rest >> 13 & 1);
-  return (guint16) (sign | ((rest - ((127 - 15) << 23)) >> 13));
-}
-
 static inline gint64
 float_to_i64 (float f)
 {
@@ -126,7 +79,7 @@ ebb_run_to_f32 (EbbDType dtype,
       else
         READ (guint16, ebb_bf16_to_float (x));
       break;
-    case EBB_DTYPE_F16: READ (guint16, f16_to_float (x)); break;
+    case EBB_DTYPE_F16: READ (guint16, ebb_f16_to_float (x)); break;
     case EBB_DTYPE_I32: READ (gint32, (float) x); break;
     case EBB_DTYPE_I64: READ (gint64, (float) x); break;
     case EBB_DTYPE_U8:
@@ -157,7 +110,7 @@ ebb_run_from_f32 (EbbDType dtype,
       else
         WRITE (guint16, ebb_bf16_from_float (in[i]));
       break;
-    case EBB_DTYPE_F16: WRITE (guint16, f16_from_float (in[i])); break;
+    case EBB_DTYPE_F16: WRITE (guint16, ebb_f16_from_float (in[i])); break;
     case EBB_DTYPE_I32: WRITE (gint32, float_to_i64 (in[i])); break;
     case EBB_DTYPE_I64: WRITE (gint64, float_to_i64 (in[i])); break;
     case EBB_DTYPE_U8: WRITE (guint8, float_to_i64 (in[i])); break;
@@ -176,7 +129,7 @@ ebb_run_to_i64 (EbbDType dtype,
     {
     case EBB_DTYPE_F32: READ (float, float_to_i64 (x)); break;
     case EBB_DTYPE_BF16: READ (guint16, float_to_i64 (ebb_bf16_to_float (x))); break;
-    case EBB_DTYPE_F16: READ (guint16, float_to_i64 (f16_to_float (x))); break;
+    case EBB_DTYPE_F16: READ (guint16, float_to_i64 (ebb_f16_to_float (x))); break;
     case EBB_DTYPE_I32: READ (gint32, x); break;
     case EBB_DTYPE_I64: READ (gint64, x); break;
     case EBB_DTYPE_U8:
@@ -195,7 +148,7 @@ ebb_run_from_i64 (EbbDType dtype,
     {
     case EBB_DTYPE_F32: WRITE (float, in[i]); break;
     case EBB_DTYPE_BF16: WRITE (guint16, ebb_bf16_from_float ((float) in[i])); break;
-    case EBB_DTYPE_F16: WRITE (guint16, f16_from_float ((float) in[i])); break;
+    case EBB_DTYPE_F16: WRITE (guint16, ebb_f16_from_float ((float) in[i])); break;
     case EBB_DTYPE_I32: WRITE (gint32, in[i]); break;
     case EBB_DTYPE_I64: WRITE (gint64, in[i]); break;
     case EBB_DTYPE_U8: WRITE (guint8, in[i]); break;

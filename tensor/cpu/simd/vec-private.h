@@ -8,6 +8,7 @@
 #endif
 
 #include "tensor/cpu/cpu-private.h"
+#include "tensor/util/half-private.h"
 
 /* Vectors of f32 as wide as the instruction set that this file is compiled for. Nothing here looks at the alignment of
  * a pointer, so results do not depend on where a tensor lies. */
@@ -310,33 +311,6 @@ vec_store_as (EbbDType dtype,
     vec_store ((float *) data + i, v);
   else
     vec_store_tail ((float *) data + i, v, m);
-}
-
-/* One element, in the same way. */
-EBB_VEC_INLINE float
-ebb_bf16_to_float (guint16 h)
-{
-  union
-  {
-    guint32 u;
-    float f;
-  } bits = { .u = (guint32) h << 16 };
-
-  return bits.f;
-}
-
-EBB_VEC_INLINE guint16
-ebb_bf16_from_float (float f)
-{
-  union
-  {
-    float f;
-    guint32 u;
-  } bits = { .f = f };
-
-  if (f != f)
-    return (guint16) ((bits.u | 0x400000) >> 16);
-  return (guint16) ((bits.u + 0x7fff + ((bits.u >> 16) & 1)) >> 16);
 }
 
 /* Lane k is entry index[k], in 0 to 7, of a table that holds its 8 entries twice. */
