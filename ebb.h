@@ -68,7 +68,6 @@
 #include "dist/rng-tracker.h"
 #include "dist/tensor-parallel/column.h"
 #include "dist/tensor-parallel/ops.h"
-#include "dist/tensor-parallel/options.h"
 #include "dist/tensor-parallel/parallelize.h"
 #include "dist/tensor-parallel/plan.h"
 #include "dist/tensor-parallel/row.h"
