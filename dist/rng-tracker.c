@@ -281,7 +281,7 @@ ebb_generator_tracker_fork (EbbGeneratorTracker *self,
 
   if (!EBB_MAY_BEGIN (error, name))
     return FALSE;
-  entry = ebb_thread.recomputing > 0 ? find_any (self, name) : find (self, name);
+  entry = ebb_modes.recomputing > 0 ? find_any (self, name) : find (self, name);
   if (entry == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
@@ -305,7 +305,7 @@ void
 ebb_generator_tracker_join (EbbGeneratorTracker *self)
 {
   g_return_if_fail (EBB_IS_GENERATOR_TRACKER (self));
-  g_return_if_fail (ebb_thread.forks != NULL && ebb_thread.forks->owner == self);
+  g_return_if_fail (ebb_modes.forks != NULL && ebb_modes.forks->owner == self);
 
   ebb_generator_pop_default ();
 }
@@ -472,11 +472,14 @@ ebb_rng_tracker_state_advance (EbbArgs *saved)
 static pthread_key_t default_key;
 static pthread_once_t default_once = PTHREAD_ONCE_INIT;
 
+static __thread EbbGeneratorTracker *own; /* of the thread, made at first use */
+static guint slot;                        /* a recompute's: the tracker of the forward's thread; NULL: own */
+
 static void
 drop_default (gpointer tracker)
 {
   ebb_generator_pop_forks_to (NULL);
-  ebb_thread.tracker = NULL;
+  own = NULL;
   g_object_unref (tracker);
 }
 
@@ -497,13 +500,29 @@ make_default_key (void)
 EbbGeneratorTracker *
 ebb_generator_tracker_get_default (void)
 {
-  if (G_UNLIKELY (ebb_thread.tracker == NULL))
+  if (ebb_modes.slots[slot] != NULL)
+    return ebb_modes.slots[slot];
+  if (G_UNLIKELY (own == NULL))
     {
       pthread_once (&default_once, make_default_key);
-      ebb_thread.tracker = G_OBJECT (ebb_generator_tracker_new ());
-      pthread_setspecific (default_key, ebb_thread.tracker);
+      own = ebb_generator_tracker_new ();
+      pthread_setspecific (default_key, own);
     }
-  return EBB_GENERATOR_TRACKER (ebb_thread.tracker);
+  return own;
+}
+
+static gpointer
+capture_default (void)
+{
+  EbbGeneratorTracker *tracker = ebb_modes.slots[slot] != NULL ? ebb_modes.slots[slot] : own;
+
+  return tracker != NULL ? g_object_ref (tracker) : NULL;
+}
+
+static void __attribute__ ((constructor))
+register_slot (void)
+{
+  slot = ebb_modes_register_slot (capture_default, g_object_unref);
 }
 
 /* -- of divided models --------------------------------------------------------------------------------------------- */
@@ -577,7 +596,7 @@ ebb_model_parallel_manual_seed (guint64 seed,
   if (error != NULL && *error != NULL)
     return FALSE;
   g_return_val_if_fail (mpu == NULL || G_IS_OBJECT (mpu), FALSE);
-  if (ebb_thread.forks != NULL)
+  if (ebb_modes.forks != NULL)
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                            "model_parallel_manual_seed: another generator is this thread's default one inside a fork; "

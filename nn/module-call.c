@@ -683,7 +683,7 @@ ebb_module_call (EbbModule *self, EbbArgs *args, GError **error)
         report_failure (self, error);
     }
   if (is_outermost)
-    ebb_thread.call = 0;
+    ebb_modes.call = 0;
   ebb_profile_pop (mark);
   ebb_thread.call_depth--;
   return result;
@@ -740,7 +740,7 @@ ebb_module_call1 (EbbModule *self, EbbTensor *input, GError **error)
   is_outermost = ebb_thread_begin_call ();
   output = klass->forward1 (self, input, error);
   if (is_outermost)
-    ebb_thread.call = 0;
+    ebb_modes.call = 0;
   ebb_profile_pop (mark);
   ebb_thread.call_depth--;
   if (output != NULL && has_error (error))
@@ -759,7 +759,7 @@ ebb_module_call_inside (EbbModule *self, guint id, EbbArgs *args, GError **error
 
   if (!EBB_MAY_BEGIN (error, args))
     return NULL;
-  mark = ebb_thread.recomputing > 0 ? push_profile (self) : 0; /* else it is inside a call that is seen */
+  mark = ebb_modes.recomputing > 0 ? push_profile (self) : 0; /* else it is inside a call that is seen */
   chain.plan = ebb_call_plan_hold (ebb_module_get_private (self));
   if (chain.plan == NULL)
     {

@@ -4,6 +4,7 @@
 #include "offload/activation-store.h"
 #include "offload/transfer/transfer-private.h"
 #include "tensor/autograd/handle-private.h"
+#include "tensor/thread-private.h"
 
 #include <pthread.h>
 
@@ -28,6 +29,18 @@
  * 10. The last handle that is dropped frees its stored blocks: the shard's bytes are given back, the part is free. */
 
 G_BEGIN_DECLS
+
+/* What a checkpoint knows of the tensor that this thread saves now. */
+typedef enum
+{
+  EBB_SAVE_HINT_COMPARE_VALUES = 1, /* ranks that store it together verify that their values match */
+  EBB_SAVE_HINT_RESULT = 2          /* an op's result, saved by a policy: backward may never ask for it */
+} EbbSaveHint;
+
+gboolean ebb_save_has_hint (EbbSaveHint hint);
+/* Sets the hints in @modes, of which there may be several. */
+void ebb_modes_set_save_hints (EbbModes *modes,
+                               guint hints);
 
 typedef struct _EbbStoredBlock EbbStoredBlock;
 typedef struct _EbbSharedBlock EbbSharedBlock;

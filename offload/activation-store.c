@@ -132,13 +132,13 @@ static EbbTensor *
 get_view (PackedHandle *self,
           GError **error)
 {
-  const int stopped = ebb_thread.stopped;
+  const int stopped = ebb_modes.stopped;
   EbbTensor *tensor;
 
   /* What comes back has data, even where a recompute needs nothing more. */
-  ebb_thread.stopped = 0;
+  ebb_modes.stopped = 0;
   tensor = ebb_shared_block_get_view (self->block, &self->view, self->offset, error);
-  ebb_thread.stopped = stopped;
+  ebb_modes.stopped = stopped;
   if (tensor != NULL)
     tensor->is_local_shard = self->is_local_shard != FALSE;
   return tensor;
@@ -327,4 +327,27 @@ ebb_activation_store_init (EbbActivationStore *self)
   priv->blocks = g_hash_table_new (ebb_shared_block_hash, ebb_shared_block_equal);
   pthread_mutex_init (&priv->lock, NULL);
   pthread_mutex_init (&priv->flight_lock, NULL);
+}
+
+/* -- hints --------------------------------------------------------------------------------------------------------- */
+
+static guint hints_slot;
+
+static void __attribute__ ((constructor))
+register_hints (void)
+{
+  hints_slot = ebb_modes_register_slot (NULL, NULL);
+}
+
+gboolean
+ebb_save_has_hint (EbbSaveHint hint)
+{
+  return (GPOINTER_TO_UINT (ebb_modes.slots[hints_slot]) & hint) != 0;
+}
+
+void
+ebb_modes_set_save_hints (EbbModes *modes,
+                          guint hints)
+{
+  modes->slots[hints_slot] = GUINT_TO_POINTER (hints);
 }

@@ -48,7 +48,7 @@ ebb_activation_store_passes_filter (EbbActivationStore *self,
   ebb_activation_store_unlock (self);
   if (filter == NULL)
     return TRUE;
-  passes = filter->func (tensor, ebb_thread.saving ? ebb_thread.saving->name : "", filter->data, &local);
+  passes = filter->func (tensor, ebb_modes.saving ? ebb_modes.saving->name : "", filter->data, &local);
   filter_unref (filter);
   if (local == NULL)
     return passes;

@@ -194,8 +194,8 @@ ebb_shared_block_enter (EbbActivationStore *store,
   EbbSharedBlock *self;
 
   key_init (&key, tensor, in_place);
-  key.is_apart = shards && (tensor->is_local_shard || ebb_thread.saves_result);
-  key.call = shards && !in_place ? ebb_thread.call : 0;
+  key.is_apart = shards && (tensor->is_local_shard || ebb_save_has_hint (EBB_SAVE_HINT_RESULT));
+  key.call = shards && !in_place ? ebb_modes.call : 0;
   self = find (store, &key, tensor->storage->size);
   if (self != NULL)
     return self;

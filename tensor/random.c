@@ -84,6 +84,10 @@ make_default_key (void)
 EbbGenerator *
 ebb_generator_get_default (void)
 {
+  if (ebb_modes.forks != NULL)
+    return ebb_modes.forks->generator;
+  if (ebb_modes.generator != NULL)
+    return ebb_modes.generator;
   if (G_UNLIKELY (ebb_thread.generator == NULL))
     {
       pthread_once (&default_once, make_default_key);
@@ -99,28 +103,24 @@ ebb_generator_push_default (EbbGenerator *generator,
 {
   EbbGeneratorFork *fork = g_new (EbbGeneratorFork, 1);
 
-  *fork = (EbbGeneratorFork){ ebb_thread.forks, g_object_ref (generator), g_object_ref (ebb_generator_get_default ()),
-                              owner };
-  ebb_thread.forks = fork;
-  ebb_thread.generator = generator;
+  *fork = (EbbGeneratorFork){ ebb_modes.forks, g_object_ref (generator), owner };
+  ebb_modes.forks = fork;
 }
 
 void
 ebb_generator_pop_default (void)
 {
-  EbbGeneratorFork *fork = ebb_thread.forks;
+  EbbGeneratorFork *fork = ebb_modes.forks;
 
-  ebb_thread.forks = fork->outer;
-  ebb_thread.generator = fork->before;
+  ebb_modes.forks = fork->outer;
   g_object_unref (fork->generator);
-  g_object_unref (fork->before); /* whose default it was holds it as well */
   g_free (fork);
 }
 
 void
 ebb_generator_pop_forks_to (EbbGeneratorFork *fork)
 {
-  while (ebb_thread.forks != fork && ebb_thread.forks != NULL)
+  while (ebb_modes.forks != fork && ebb_modes.forks != NULL)
     ebb_generator_pop_default ();
 }
 
@@ -156,7 +156,7 @@ ebb_generator_get_offset (EbbGenerator *self)
 static void
 tell_observers (EbbGenerator *self)
 {
-  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+  for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
     if (observer->draw != NULL)
       observer->draw (observer, self);
 }
@@ -201,7 +201,7 @@ ebb_generator_take (EbbGenerator *generator,
 
   if (generator == NULL)
     generator = ebb_generator_get_default ();
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
+  if (G_UNLIKELY (ebb_modes.observers != NULL))
     tell_observers (generator);
   draw.seed = generator->seed;
   draw.offset = generator->offset;

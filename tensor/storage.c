@@ -45,7 +45,7 @@ ebb_storage_new (EbbDevice *device,
   EbbStorage *self;
   void *data = NULL;
 
-  if (G_UNLIKELY (ebb_thread.stopped))
+  if (G_UNLIKELY (ebb_modes.stopped))
     {
       self = storage_make (device, NULL, size);
       self->placeholder = TRUE;

@@ -26,7 +26,7 @@ check_present (EbbTensor *tensor,
                    "the tensor has no data: it was made after a recompute had all it needed");
       return FALSE;
     }
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
+  if (G_UNLIKELY (ebb_modes.observers != NULL))
     ebb_thread_touch (tensor->view.data);
   return TRUE;
 }

@@ -4,7 +4,8 @@
 #include "tensor/autograd/op-private.h"
 #include "tensor/autograd/saved-tensor.h"
 
-/* What belongs to one thread: modes, and who stands at the doors. Read on the way of every op, so it is plain data. */
+/* What belongs to one thread: the modes that its ops run under, and what it counts. Every op reads it, so it is plain
+ * data. */
 
 G_BEGIN_DECLS
 
@@ -14,13 +15,13 @@ typedef struct _EbbGeneratorFork EbbGeneratorFork;
 struct _EbbProfiler;
 struct _EbbMemoryAccount;
 
-/* Someone who sees every op that this thread runs (but views), and every generator before it is drawn from. Observers
- * nest; @outer is set by push. A function may be NULL. */
+/* Sees every op that this thread runs, except views, and every generator before it is drawn from. Observers nest; push
+ * sets @outer. A function may be NULL. */
 struct _EbbOpObserver
 {
   EbbOpObserver *outer;
-  /* Before the op runs: may put finished tensors into call->outputs (of the described shapes) and return TRUE in
-   * @provided: the op is then not run. Where somebody outside has done so it is TRUE already. */
+  /* Before the op runs: may put finished tensors into call->outputs (of the described shapes) and set @provided: the op
+   * is then not run. It is TRUE already if an outer observer has done so. */
   gboolean (*before) (EbbOpObserver *self,
                       EbbOpCall *call,
                       gboolean *provided,
@@ -35,39 +36,76 @@ struct _EbbOpObserver
                  const void *data);
 };
 
+#define EBB_MODES_MAX_SLOTS 6
+
+/* The modes that a thread's ops run under. A scope copies them, so this is plain data: references belong to whoever
+ * entered the scope. */
 typedef struct
 {
   guint8 no_grad;
   guint8 autocast;
   guint8 autocast_dtype;
-  guint8 in_backward;
+  guint8 in_backward;                             /* depth of backward passes */
   int stopped;                                    /* > 0: a recompute has all it needs: ops give placeholders */
-  EbbSavedTensorHooks *hooks;                     /* innermost door, NULL: keep */
+  int recomputing;                                /* depth of recomputes */
+  EbbSavedTensorHooks *hooks;                     /* innermost, that tensors are saved through; NULL: they are kept */
   EbbOpObserver *observers;                       /* innermost */
-  struct _EbbProfiler *profiler;                  /* that records what runs; NULL: none */
-  struct _EbbMemoryAccount *account;              /* of the rank that the thread works for; NULL: none */
-  guint64 n_launches;                             /* kernels so far, on any device */
+  const EbbOp *saving;                            /* whose tensor is being saved */
   guint64 frame; /* the number of the checkpointed forward or recompute that runs; 0: none */
   EbbRematerializationLog *rematerialization_log; /* of it */
-  guint64 call;                                   /* the number of the outermost module call that is open; 0: none */
-  const EbbOp *saving;                            /* whose tensor is at the door */
-  EbbGenerator *generator;                        /* the default one, made at first use */
-  EbbGeneratorFork *forks;                        /* what was the default before, innermost first */
-  GObject *tracker;                               /* of named generators, made at first use */
-  EbbDevice *default_device;                      /* of what is made anew; NULL: the CPU */
-  guint8 compares_values; /* of what is saved now with other ranks', where a store can do that */
-  guint8 saves_result;    /* of an op, which a checkpoint's policy keeps: it may never be asked for again */
-  gconstpointer divided;  /* whose sequence ranks have divided where the thread is; NULL: nobody's */
-  guint call_depth;       /* calls in each other: of modules, of their wrappers, of checkpointed functions */
-  int checkpointing_disabled;
-  int checkpointing;  /* depth of checkpointed forwards */
-  int recomputing;    /* depth of recomputes */
-  GQuark module_path; /* of the module whose call runs, while there is a profiler; 0: none */
+  guint64 call;                                   /* the number of the outermost module call that runs; 0: none */
+  EbbDevice *default_device;                      /* where new tensors are made; NULL: on the CPU */
+  EbbGenerator *generator;                        /* the default one outside of forks; NULL: the thread's own */
+  EbbGeneratorFork *forks;                        /* innermost */
+  gpointer slots[EBB_MODES_MAX_SLOTS];            /* of upper layers */
+} EbbModes;
+
+typedef struct
+{
+  struct _EbbProfiler *profiler;     /* that records what runs; NULL: none */
+  struct _EbbMemoryAccount *account; /* of the rank that the thread works for; NULL: none */
+  guint64 n_launches;                /* kernels so far, on any device */
+  EbbGenerator *generator;           /* its own, made at first use */
+  guint call_depth;                  /* nested calls of modules, of their wrappers, of checkpointed functions */
+  GQuark module_path;                /* of the module whose call runs, while there is a profiler; 0: none */
   /* saved by push functions */
   struct _EbbModeStack *grad_stack, *autocast_stack, *hooks_stack;
 } EbbThread;
 
+extern __thread EbbModes ebb_modes __attribute__ ((visibility ("hidden"), tls_model ("initial-exec")));
 extern __thread EbbThread ebb_thread __attribute__ ((visibility ("hidden"), tls_model ("initial-exec")));
+
+/* -- scopes -------------------------------------------------------------------------------------------------------- */
+
+/* Runs what follows under @modes; returns the modes to leave to. */
+static inline EbbModes
+ebb_modes_enter (const EbbModes *modes)
+{
+  const EbbModes outer = ebb_modes;
+
+  ebb_modes = *modes;
+  return outer;
+}
+
+/* The same for the library's own work, which is no part of the forward that it happens in: it is neither recorded nor
+ * cast, observed, stopped or saved. */
+EbbModes ebb_modes_enter_internal (void);
+/* Ends the scope, and the forks that were left open in it. */
+void ebb_modes_leave (const EbbModes *outer);
+/* The same for a part of a forward: an early stop that began in it goes on. */
+void ebb_modes_leave_forward (const EbbModes *outer);
+/* Copies the modes of this thread as a recompute will need them, on any thread, with references. */
+void ebb_modes_capture (EbbModes *modes);
+/* Captures the slots that were empty then. */
+void ebb_modes_capture_rest (EbbModes *modes);
+void ebb_modes_release (EbbModes *modes);
+
+/* Registers a slot, in which an upper layer keeps a mode of its own. @capture references its current value and @release
+ * drops that reference; both NULL: it is plain data. Called before there are other threads. */
+guint ebb_modes_register_slot (gpointer (*capture) (void),
+                               GDestroyNotify release);
+
+/* -- observers, generators ----------------------------------------------------------------------------------------- */
 
 void ebb_thread_push_observer (EbbOpObserver *observer);
 void ebb_thread_pop_observer (EbbOpObserver *observer);
@@ -76,8 +114,8 @@ void ebb_thread_pop_observer (EbbOpObserver *observer);
 struct _EbbGeneratorFork
 {
   EbbGeneratorFork *outer;
-  EbbGenerator *generator, *before; /* references */
-  gpointer owner;                   /* who pushed it, not owned */
+  EbbGenerator *generator; /* a reference */
+  gpointer owner;          /* that pushed it, not owned */
 };
 
 void ebb_generator_push_default (EbbGenerator *generator,
@@ -94,15 +132,15 @@ void ebb_thread_touch (const void *data);
 static inline gboolean
 ebb_is_stopped (void)
 {
-  return ebb_thread.stopped > 0;
+  return ebb_modes.stopped > 0;
 }
 
 /* TRUE with @dtype set if products are to be done in a lower precision now. */
 static inline gboolean
 ebb_autocast_get (EbbDType *dtype)
 {
-  *dtype = (EbbDType) ebb_thread.autocast_dtype;
-  return ebb_thread.autocast;
+  *dtype = (EbbDType) ebb_modes.autocast_dtype;
+  return ebb_modes.autocast;
 }
 
 /* Where something is made that nobody has said a device for. */
@@ -111,20 +149,6 @@ ebb_device_or_default (EbbDevice *device)
 {
   return device != NULL ? device : ebb_get_default_device ();
 }
-
-/* All modes of a thread as one value, to run something as if at another time. */
-typedef struct
-{
-  guint8 no_grad, autocast, autocast_dtype;
-  int stopped;
-  EbbSavedTensorHooks *hooks;
-  EbbOpObserver *observers;
-  guint64 frame;
-  EbbRematerializationLog *rematerialization_log;
-  guint64 call;
-  EbbDevice *default_device;
-  gconstpointer divided;
-} EbbThreadModes;
 
 /* More calls in each other than this are an error, for each takes a part of the thread's stack: 2 KiB where a frame is
  * kept for a recompute. */
@@ -146,8 +170,5 @@ void ebb_thread_report_depth (const char *name,
 
 /* An outermost module call begins, unless one is open: TRUE if so. Numbers are never used twice, on any thread. */
 gboolean ebb_thread_begin_call (void);
-
-EbbThreadModes ebb_thread_save_modes (void);
-void ebb_thread_restore_modes (const EbbThreadModes *modes);
 
 G_END_DECLS

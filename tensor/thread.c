@@ -1,10 +1,96 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The modes of a thread: scopes, and the public functions that push and pop single modes. */
 #include "tensor/thread-private.h"
 
 #include "tensor/autograd/autograd.h"
 #include "tensor/error.h"
 
 __thread EbbThread ebb_thread;
+__thread EbbModes ebb_modes;
+
+/* -- scopes -------------------------------------------------------------------------------------------------------- */
+
+static struct
+{
+  gpointer (*capture) (void);
+  GDestroyNotify release;
+} slots[EBB_MODES_MAX_SLOTS];
+static guint n_slots;
+
+guint
+ebb_modes_register_slot (gpointer (*capture) (void),
+                         GDestroyNotify release)
+{
+  g_assert (n_slots < EBB_MODES_MAX_SLOTS);
+  slots[n_slots].capture = capture;
+  slots[n_slots].release = release;
+  return n_slots++;
+}
+
+EbbModes
+ebb_modes_enter_internal (void)
+{
+  EbbModes modes = ebb_modes;
+
+  modes.no_grad = TRUE;
+  modes.autocast = FALSE;
+  modes.stopped = 0;
+  modes.hooks = NULL;
+  modes.observers = NULL;
+  modes.frame = 0;
+  modes.rematerialization_log = NULL;
+  return ebb_modes_enter (&modes);
+}
+
+void
+ebb_modes_leave (const EbbModes *outer)
+{
+  ebb_generator_pop_forks_to (outer->forks);
+  ebb_modes = *outer;
+}
+
+void
+ebb_modes_leave_forward (const EbbModes *outer)
+{
+  const int stopped = ebb_modes.stopped;
+
+  ebb_modes_leave (outer);
+  ebb_modes.stopped = stopped;
+}
+
+void
+ebb_modes_capture (EbbModes *modes)
+{
+  *modes = ebb_modes;
+  modes->hooks = NULL;
+  modes->observers = NULL;
+  modes->saving = NULL;
+  modes->rematerialization_log = NULL;
+  modes->forks = NULL;
+  modes->generator = g_object_ref (ebb_generator_get_default ());
+  for (guint i = 0; i < n_slots; i++)
+    if (slots[i].capture != NULL)
+      modes->slots[i] = slots[i].capture ();
+}
+
+void
+ebb_modes_capture_rest (EbbModes *modes)
+{
+  for (guint i = 0; i < n_slots; i++)
+    if (slots[i].capture != NULL && modes->slots[i] == NULL)
+      modes->slots[i] = slots[i].capture ();
+}
+
+void
+ebb_modes_release (EbbModes *modes)
+{
+  g_clear_object (&modes->generator);
+  for (guint i = 0; i < n_slots; i++)
+    if (slots[i].release != NULL)
+      g_clear_pointer (&modes->slots[i], slots[i].release);
+}
+
+/* -- single modes -------------------------------------------------------------------------------------------------- */
 
 struct _EbbModeStack
 {
@@ -42,7 +128,7 @@ stack_pop (ModeStack **stack)
 gboolean
 ebb_is_grad_enabled (void)
 {
-  return !ebb_thread.no_grad;
+  return !ebb_modes.no_grad;
 }
 
 /**
@@ -54,8 +140,8 @@ ebb_is_grad_enabled (void)
 void
 ebb_push_grad_enabled (gboolean enabled)
 {
-  stack_push (&ebb_thread.grad_stack)->flag = ebb_thread.no_grad;
-  ebb_thread.no_grad = !enabled;
+  stack_push (&ebb_thread.grad_stack)->flag = ebb_modes.no_grad;
+  ebb_modes.no_grad = !enabled;
 }
 
 /**
@@ -68,7 +154,7 @@ ebb_pop_grad_enabled (void)
 {
   g_return_if_fail (ebb_thread.grad_stack != NULL);
 
-  ebb_thread.no_grad = ebb_thread.grad_stack->flag;
+  ebb_modes.no_grad = ebb_thread.grad_stack->flag;
   stack_pop (&ebb_thread.grad_stack);
 }
 
@@ -89,10 +175,10 @@ ebb_push_autocast (gboolean enabled,
   g_return_if_fail (!enabled || dtype == EBB_DTYPE_BF16);
 
   entry = stack_push (&ebb_thread.autocast_stack);
-  entry->flag = ebb_thread.autocast;
-  entry->dtype = ebb_thread.autocast_dtype;
-  ebb_thread.autocast = enabled != FALSE;
-  ebb_thread.autocast_dtype = (guint8) dtype;
+  entry->flag = ebb_modes.autocast;
+  entry->dtype = ebb_modes.autocast_dtype;
+  ebb_modes.autocast = enabled != FALSE;
+  ebb_modes.autocast_dtype = (guint8) dtype;
 }
 
 /**
@@ -105,8 +191,8 @@ ebb_pop_autocast (void)
 {
   g_return_if_fail (ebb_thread.autocast_stack != NULL);
 
-  ebb_thread.autocast = ebb_thread.autocast_stack->flag;
-  ebb_thread.autocast_dtype = ebb_thread.autocast_stack->dtype;
+  ebb_modes.autocast = ebb_thread.autocast_stack->flag;
+  ebb_modes.autocast_dtype = ebb_thread.autocast_stack->dtype;
   stack_pop (&ebb_thread.autocast_stack);
 }
 
@@ -118,7 +204,7 @@ ebb_pop_autocast (void)
 gboolean
 ebb_is_autocast_enabled (void)
 {
-  return ebb_thread.autocast;
+  return ebb_modes.autocast;
 }
 
 /**
@@ -132,8 +218,8 @@ ebb_push_saved_tensor_hooks (EbbSavedTensorHooks *hooks)
 {
   g_return_if_fail (hooks != NULL);
 
-  stack_push (&ebb_thread.hooks_stack)->hooks = ebb_thread.hooks;
-  ebb_thread.hooks = g_object_ref (hooks);
+  stack_push (&ebb_thread.hooks_stack)->hooks = ebb_modes.hooks;
+  ebb_modes.hooks = g_object_ref (hooks);
 }
 
 /**
@@ -144,11 +230,11 @@ ebb_push_saved_tensor_hooks (EbbSavedTensorHooks *hooks)
 void
 ebb_pop_saved_tensor_hooks (void)
 {
-  EbbSavedTensorHooks *gone = ebb_thread.hooks;
+  EbbSavedTensorHooks *gone = ebb_modes.hooks;
 
   g_return_if_fail (ebb_thread.hooks_stack != NULL);
 
-  ebb_thread.hooks = ebb_thread.hooks_stack->hooks;
+  ebb_modes.hooks = ebb_thread.hooks_stack->hooks;
   stack_pop (&ebb_thread.hooks_stack);
   g_object_unref (gone);
 }
@@ -162,7 +248,7 @@ ebb_pop_saved_tensor_hooks (void)
 EbbDevice *
 ebb_get_default_device (void)
 {
-  return ebb_thread.default_device != NULL ? ebb_thread.default_device : ebb_device_get_cpu ();
+  return ebb_modes.default_device != NULL ? ebb_modes.default_device : ebb_device_get_cpu ();
 }
 
 /**
@@ -177,28 +263,28 @@ ebb_get_default_device (void)
 void
 ebb_set_default_device (EbbDevice *device)
 {
-  ebb_thread.default_device = device;
+  ebb_modes.default_device = device;
 }
 
 void
 ebb_thread_push_observer (EbbOpObserver *observer)
 {
-  observer->outer = ebb_thread.observers;
-  ebb_thread.observers = observer;
+  observer->outer = ebb_modes.observers;
+  ebb_modes.observers = observer;
 }
 
 void
 ebb_thread_pop_observer (EbbOpObserver *observer)
 {
-  g_return_if_fail (ebb_thread.observers == observer);
+  g_return_if_fail (ebb_modes.observers == observer);
 
-  ebb_thread.observers = observer->outer;
+  ebb_modes.observers = observer->outer;
 }
 
 void
 ebb_thread_touch (const void *data)
 {
-  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+  for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
     if (observer->touch != NULL)
       observer->touch (observer, data);
 }
@@ -217,42 +303,8 @@ ebb_thread_begin_call (void)
 {
   static guint64 last;
 
-  if (ebb_thread.call != 0)
+  if (ebb_modes.call != 0)
     return FALSE;
-  ebb_thread.call = __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+  ebb_modes.call = __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
   return TRUE;
-}
-
-EbbThreadModes
-ebb_thread_save_modes (void)
-{
-  return (EbbThreadModes){
-    .no_grad = ebb_thread.no_grad,
-    .autocast = ebb_thread.autocast,
-    .autocast_dtype = ebb_thread.autocast_dtype,
-    .stopped = ebb_thread.stopped,
-    .hooks = ebb_thread.hooks,
-    .observers = ebb_thread.observers,
-    .frame = ebb_thread.frame,
-    .rematerialization_log = ebb_thread.rematerialization_log,
-    .call = ebb_thread.call,
-    .default_device = ebb_thread.default_device,
-    .divided = ebb_thread.divided,
-  };
-}
-
-void
-ebb_thread_restore_modes (const EbbThreadModes *modes)
-{
-  ebb_thread.no_grad = modes->no_grad;
-  ebb_thread.autocast = modes->autocast;
-  ebb_thread.autocast_dtype = modes->autocast_dtype;
-  ebb_thread.stopped = modes->stopped;
-  ebb_thread.hooks = modes->hooks;
-  ebb_thread.observers = modes->observers;
-  ebb_thread.frame = modes->frame;
-  ebb_thread.rematerialization_log = modes->rematerialization_log;
-  ebb_thread.call = modes->call;
-  ebb_thread.default_device = modes->default_device;
-  ebb_thread.divided = modes->divided;
 }

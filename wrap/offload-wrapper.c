@@ -61,7 +61,7 @@ offload_free (gpointer data)
 static gboolean
 is_idle (gpointer user_data)
 {
-  return ebb_thread.no_grad || ebb_thread.frame != 0;
+  return ebb_modes.no_grad || ebb_modes.frame != 0;
 }
 
 static EbbArgs *
@@ -72,15 +72,15 @@ offloaded_forward (EbbModule *module,
                    GError **error)
 {
   Offload *self = user_data;
-  EbbSavedTensorHooks *outside = ebb_thread.hooks, *store;
+  EbbSavedTensorHooks *outside = ebb_modes.hooks, *store;
   EbbArgs *result;
 
   if (is_idle (self))
     return ebb_forward_chain_call (inside, module, args, error);
   store = ref_store (self);
-  ebb_thread.hooks = store;
+  ebb_modes.hooks = store;
   result = ebb_forward_chain_call (inside, module, args, error);
-  ebb_thread.hooks = outside;
+  ebb_modes.hooks = outside;
   g_object_unref (store);
   return result;
 }

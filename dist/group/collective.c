@@ -314,7 +314,7 @@ prepare (EbbProcessGroup *self,
   work = work_new (state, which, op, parts, n_parts, peer, purpose, error);
   if (work == NULL)
     return NULL;
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
+  if (G_UNLIKELY (ebb_modes.observers != NULL))
     touch (work);
   work->queue = ebb_group_queue_ref (state->queue);
   work->call.sequence = ++state->sequence;

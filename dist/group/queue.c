@@ -157,7 +157,7 @@ run_thread (void *data)
   Start start = *(Start *) data;
 
   g_free (data);
-  ebb_thread.default_device = start.default_device;
+  ebb_modes.default_device = start.default_device;
   ebb_thread.account = start.account;
   run_waiting (start.queue, start.group);
   ebb_thread.account = NULL;
@@ -175,7 +175,7 @@ make_thread (EbbGroupQueue *self,
   sigset_t all, old;
   int code;
 
-  *start = (Start){ self, group, ebb_thread.default_device, ebb_thread.account };
+  *start = (Start){ self, group, ebb_modes.default_device, ebb_thread.account };
   if (start->account != NULL)
     ebb_memory_account_ref (start->account);
   sigfillset (&all);

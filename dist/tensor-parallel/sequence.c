@@ -45,10 +45,18 @@ model_unref (gpointer data)
   ebb_parallel_model_unref (data);
 }
 
+static guint slot; /* the model whose sequence the ranks have sharded where the thread is; NULL: none. Only compared */
+
+static void __attribute__ ((constructor))
+register_slot (void)
+{
+  slot = ebb_modes_register_slot (NULL, NULL);
+}
+
 gboolean
 ebb_parallel_model_is_divided (EbbParallelModel *self)
 {
-  return self != NULL && ebb_thread.divided == self;
+  return self != NULL && ebb_modes.slots[slot] == self;
 }
 
 /* -- the sequence -------------------------------------------------------------------------------------------------- */
@@ -88,7 +96,7 @@ enter_sequence (EbbModule *stack, EbbTensor *x, gpointer user_data, GError **err
       ebb_tensor_unref (part);
       return NULL;
     }
-  ebb_thread.divided = model;
+  ebb_modes.slots[slot] = model;
   return part;
 }
 
@@ -97,9 +105,9 @@ leave_sequence (EbbModule *stack, EbbTensor *x, gpointer user_data, GError **err
 {
   EbbParallelModel *model = user_data;
 
-  if (ebb_thread.divided != model)
+  if (ebb_modes.slots[slot] != model)
     return x != NULL ? ebb_tensor_ref (x) : NULL;
-  ebb_thread.divided = NULL;
+  ebb_modes.slots[slot] = NULL;
   ebb_generator_tracker_join (ebb_generator_tracker_get_default ());
   if (x == NULL)
     return NULL;

@@ -75,7 +75,7 @@ static const EbbOp op_check = { "embedding", EBB_OP_INDEXING, EBB_N_KERNELS, NUL
 static gboolean
 is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
 {
-  if (ebb_thread.recomputing > 0 || ebb_is_stopped () || indices->storage->placeholder)
+  if (ebb_modes.recomputing > 0 || ebb_is_stopped () || indices->storage->placeholder)
     return FALSE;
   return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
 }
@@ -122,7 +122,7 @@ describe (EbbVocabParallelEmbedding *self, guint64 checksum)
   if (checksum != 0)
     g_string_append_printf (text, " of tokens with checksum %08x (ranks that share a model get the same rows)",
                             (guint) (checksum & G_MAXUINT32));
-  if (ebb_module_get_training (module) && ebb_thread.recomputing == 0 && ebb_thread.forks == NULL)
+  if (ebb_module_get_training (module) && ebb_modes.recomputing == 0 && ebb_modes.forks == NULL)
     g_string_append_printf (text,
                             "%s default generator at %" G_GUINT64_FORMAT "+%" G_GUINT64_FORMAT
                             " (ebb_model_parallel_manual_seed () puts them alike)",

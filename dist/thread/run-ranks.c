@@ -60,7 +60,7 @@ run_rank (void *data)
   gboolean done;
 
   ebb_thread.account = account;
-  ebb_thread.default_device = self->default_device;
+  ebb_modes.default_device = self->default_device;
   ebb_set_num_threads (self->n_threads);
   ebb_process_group_set_thread_default (group);
   done = self->func (group, self->user_data, &error);
@@ -183,7 +183,7 @@ ebb_run_ranks (guint n_ranks,
       .team = team,
       .number = i,
       .n_threads = MAX (1, ebb_get_num_threads () / (int) n_ranks),
-      .default_device = ebb_thread.default_device,
+      .default_device = ebb_modes.default_device,
       .func = func,
       .user_data = user_data,
       .n_failed = &n_failed,

@@ -115,12 +115,12 @@ static EbbTensor *
 new_tensor (EbbDiskBlock *block,
             GError **error)
 {
-  const int stopped = ebb_thread.stopped;
+  const int stopped = ebb_modes.stopped;
   EbbTensor *tensor;
 
-  ebb_thread.stopped = 0;
+  ebb_modes.stopped = 0;
   tensor = ebb_tensor_new_uninitialized (&block->n_elements, 1, block->dtype, block->device, error);
-  ebb_thread.stopped = stopped;
+  ebb_modes.stopped = stopped;
   return tensor;
 }
 

@@ -329,7 +329,7 @@ static void
 block_prefetch (EbbStoredBlock *base)
 {
   PartitionedBlock *self = (PartitionedBlock *) base;
-  const int stopped = ebb_thread.stopped;
+  const int stopped = ebb_modes.stopped;
 
   if (self->purpose == NULL)
     {
@@ -338,7 +338,7 @@ block_prefetch (EbbStoredBlock *base)
     }
   if (self->gathering != NULL || self->failure != NULL)
     return;
-  ebb_thread.stopped = 0;
+  ebb_modes.stopped = 0;
   if (gather (self, TRUE, &self->failure))
     {
       self->n_ahead = ebb_tensor_get_n_bytes (self->full);
@@ -349,7 +349,7 @@ block_prefetch (EbbStoredBlock *base)
     }
   else
     give_up (self);
-  ebb_thread.stopped = stopped;
+  ebb_modes.stopped = stopped;
 }
 
 static gboolean
@@ -381,15 +381,15 @@ block_get (EbbStoredBlock *base,
            GError **error)
 {
   PartitionedBlock *self = (PartitionedBlock *) base;
-  const int stopped = ebb_thread.stopped;
+  const int stopped = ebb_modes.stopped;
   EbbTensor *full;
   gboolean ok;
 
   if (self->purpose == NULL)
     return ebb_stored_block_get (self->kept, error);
-  ebb_thread.stopped = 0;
+  ebb_modes.stopped = 0;
   ok = finish (self, error);
-  ebb_thread.stopped = stopped;
+  ebb_modes.stopped = stopped;
   full = g_steal_pointer (&self->full);
   drop_full (self);
   if (!ok)

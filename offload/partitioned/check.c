@@ -21,7 +21,7 @@ ebb_partition_describe (EbbTensor *tensor)
   g_autofree char *shape = ebb_tensor_shape_to_string (tensor);
 
   return g_strdup_printf ("%s %s, kept by %s", ebb_dtype_get_name (tensor->view.dtype), shape,
-                          ebb_thread.saving != NULL ? ebb_thread.saving->name : "a store");
+                          ebb_modes.saving != NULL ? ebb_modes.saving->name : "a store");
 }
 
 /* -- samples ------------------------------------------------------------------------------------------------------- */

@@ -72,7 +72,7 @@ ebb_partition_check_get_type (void)
 static gboolean
 is_for_checkpoint (void)
 {
-  return ebb_thread.saving != NULL && g_str_equal (ebb_thread.saving->name, "checkpoint");
+  return ebb_modes.saving != NULL && g_str_equal (ebb_modes.saving->name, "checkpoint");
 }
 
 /* However small it is, so that no size decides whether a program works. */
@@ -168,8 +168,8 @@ find_divisible (EbbPartitionedStore *self,
   const guint64 n_ranks = ebb_process_group_get_size (self->partition.group);
   EbbTensor *tensor = packing->store != NULL ? packing->tensor : NULL;
 
-  if (tensor == NULL || tensor->storage != block->storage || tensor->is_local_shard || ebb_thread.saves_result
-      || !ebb_dtype_is_floating_point (tensor->view.dtype))
+  if (tensor == NULL || tensor->storage != block->storage || tensor->is_local_shard
+      || ebb_save_has_hint (EBB_SAVE_HINT_RESULT) || !ebb_dtype_is_floating_point (tensor->view.dtype))
     return NULL;
   if (packing->store != EBB_ACTIVATION_STORE (self) && tensor->n_elements != block->n_elements)
     return NULL;
@@ -186,7 +186,7 @@ ebb_partitioned_store_put (EbbActivationStore *store,
 {
   EbbPartitionedStore *self = EBB_PARTITIONED_STORE (store);
   const EbbPartitionCheck check =
-      ebb_thread.compares_values ? EBB_PARTITION_CHECK_VALUES : EBB_READ (self->check);
+      ebb_save_has_hint (EBB_SAVE_HINT_COMPARE_VALUES) ? EBB_PARTITION_CHECK_VALUES : EBB_READ (self->check);
   EbbTensor *tensor;
 
   if (self->partition.group == NULL)

@@ -519,7 +519,7 @@ start (Task *task,
   if (task->captures != NULL)
     find_needed (task, outputs, n_outputs);
   /* A pass inside another one would not know what that one still reads. */
-  else if (!task->retain_graph && ebb_thread.in_backward == 1)
+  else if (!task->retain_graph && ebb_modes.in_backward == 1)
     task->counts = ebb_leaf_counts_new (outputs, n_outputs);
   for (guint i = 0; ok && i < n_outputs; i++)
     {
@@ -546,23 +546,17 @@ run_backward (Task *task,
               guint n_grad_outputs,
               GError **error)
 {
-  EbbThreadModes modes = ebb_thread_save_modes ();
+  EbbModes modes;
   EbbProfileMark mark = ebb_profile_push_range ("backward", EBB_PHASE_BACKWARD);
   gboolean ok;
   gpointer outer;
   GError *local = NULL;
 
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
+  if (G_UNLIKELY (ebb_modes.observers != NULL))
     ebb_thread_touch (EBB_TOUCH_EVERYTHING);
   /* Backward is no forward: nothing is recorded, cast, watched or stopped, wherever it was called from. */
-  ebb_thread.no_grad = TRUE;
-  ebb_thread.autocast = FALSE;
-  ebb_thread.stopped = 0;
-  ebb_thread.hooks = NULL;
-  ebb_thread.observers = NULL;
-  ebb_thread.frame = 0;
-  ebb_thread.rematerialization_log = NULL;
-  ebb_thread.in_backward++;
+  modes = ebb_modes_enter_internal ();
+  ebb_modes.in_backward++;
   outer = ebb_backward_begin_pass ();
   ok = start (task, outputs, n_outputs, grad_outputs, n_grad_outputs, &local);
   if (ok)
@@ -578,9 +572,9 @@ run_backward (Task *task,
       }
   if (!ebb_backward_end_pass (outer, ok ? &local : NULL))
     ok = FALSE;
-  if (--ebb_thread.in_backward == 0 && !ebb_backward_run_at_end (ok ? &local : NULL))
+  if (--ebb_modes.in_backward == 0 && !ebb_backward_run_at_end (ok ? &local : NULL))
     ok = FALSE;
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   ebb_profile_pop (mark);
   if (task->heap != task->small_heap)
     g_free (task->heap);

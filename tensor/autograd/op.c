@@ -33,7 +33,7 @@ add_input (EbbOpCall *call,
   call->edges[call->n_inputs] = tensor;
   call->inputs[call->n_inputs] = tensor != NULL && tensor->original != NULL ? tensor->original : tensor;
   call->n_inputs++;
-  if (tensor != NULL && ebb_tensor_needs_grad (tensor) && !ebb_thread.no_grad)
+  if (tensor != NULL && ebb_tensor_needs_grad (tensor) && !ebb_modes.no_grad)
     call->needs_grad = TRUE;
 }
 
@@ -273,7 +273,7 @@ ebb_launch (EbbDevice *device,
 {
   gboolean any = FALSE;
 
-  if (G_UNLIKELY (ebb_thread.stopped))
+  if (G_UNLIKELY (ebb_modes.stopped))
     return TRUE;
   for (guint i = 0; i < launch->n_inputs; i++)
     if (!check_data (launch->inputs[i], launch, error))
@@ -286,7 +286,7 @@ ebb_launch (EbbDevice *device,
     }
   if (!any)
     return TRUE;
-  if (G_UNLIKELY (ebb_thread.observers != NULL))
+  if (G_UNLIKELY (ebb_modes.observers != NULL))
     touch_operands (launch);
   if (G_UNLIKELY (device->kernels[launch->kernel] == NULL))
     {
@@ -321,7 +321,7 @@ ebb_launch_output (EbbLaunch *launch,
                    EbbTensor *tensor)
 {
   /* Whoever saved this storage before must not find other values without noticing. */
-  if (tensor != NULL && !ebb_thread.stopped)
+  if (tensor != NULL && !ebb_modes.stopped)
     ebb_storage_change (tensor->storage);
   launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
 }
@@ -384,7 +384,7 @@ run (EbbOpCall *call,
         return FALSE;
       output->view.data = output->storage->data;
     }
-  if (G_UNLIKELY (ebb_thread.stopped))
+  if (G_UNLIKELY (ebb_modes.stopped))
     return TRUE;
   if (ebb_is_profiling ())
     return run_profiled (call, device, error);
@@ -410,7 +410,7 @@ static gboolean
 observe_after (EbbOpCall *call,
                GError **error)
 {
-  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+  for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
     if (observer->after != NULL && !observer->after (observer, call, error))
       return FALSE;
   return TRUE;
@@ -429,7 +429,7 @@ run_observed (EbbOpCall *call,
     for (guint j = 0; j < call->n_outputs; j++)
       if ((call->saved_is_output & (1u << i)) && call->saved[i] == call->outputs[j])
         which[i] = (int) j;
-  if (!observe_before (ebb_thread.observers, call, &provided, error))
+  if (!observe_before (ebb_modes.observers, call, &provided, error))
     return FALSE;
   for (guint i = 0; provided && i < call->n_saved; i++)
     if (call->saved_is_output & (1u << i))
@@ -465,7 +465,7 @@ ebb_op_finish (EbbOpCall *call,
       if (node == NULL)
         return ebb_op_clear (call);
     }
-  if (G_UNLIKELY (ebb_thread.observers != NULL) && !ebb_thread.stopped)
+  if (G_UNLIKELY (ebb_modes.observers != NULL) && !ebb_modes.stopped)
     {
       ok = run_observed (call, device, error);
       mark_parts (call); /* others may have been provided */
@@ -476,7 +476,7 @@ ebb_op_finish (EbbOpCall *call,
     ok = ebb_node_end (node, call, ok, error);
   if (!ok)
     return ebb_op_clear (call);
-  if (node != NULL && call->rematerialize != NULL && !ebb_thread.stopped)
+  if (node != NULL && call->rematerialize != NULL && !ebb_modes.stopped)
     ebb_rematerialization_attach (call);
   drop_temporaries (call);
   return TRUE;
@@ -552,7 +552,7 @@ can_overwrite (EbbTensor *shadow,
                EbbTensor *parameter,
                EbbDType dtype)
 {
-  return !ebb_thread.stopped && !shadow->storage->placeholder && shadow->view.dtype == dtype
+  return !ebb_modes.stopped && !shadow->storage->placeholder && shadow->view.dtype == dtype
          && shadow->storage->device == parameter->storage->device
          && ebb_shapes_equal (&shadow->view, &parameter->view)
          && ebb_tensor_is_unshared (shadow);

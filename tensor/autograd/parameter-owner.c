@@ -23,7 +23,7 @@ void
 ebb_parameter_drop_use (EbbTensor *parameter)
 {
   if (__atomic_sub_fetch (&parameter->n_uses, 1, __ATOMIC_RELAXED) != 0 || parameter->owner == NULL
-      || parameter->owner->funcs->unused == NULL || ebb_thread.in_backward == 0)
+      || parameter->owner->funcs->unused == NULL || ebb_modes.in_backward == 0)
     return;
   ebb_backward_call_after_node (report_unused, ebb_tensor_ref (parameter));
 }

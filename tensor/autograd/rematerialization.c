@@ -93,7 +93,7 @@ ebb_rematerialization_attach (EbbOpCall *call)
   memcpy (self->args.extra_i, call->extra.i, sizeof self->args.extra_i);
   self->version = output->storage->version;
   self->pinned = output->storage->pinned;
-  self->frame = ebb_thread.frame;
+  self->frame = ebb_modes.frame;
   self->n_operands = call->n_rematerialize;
   for (guint i = 0; i < call->n_rematerialize; i++)
     {
@@ -180,7 +180,7 @@ static gboolean
 decide (const EbbRematerialization *self,
         EbbTensor *made)
 {
-  EbbRematerializationLog *log = ebb_thread.rematerialization_log;
+  EbbRematerializationLog *log = ebb_modes.rematerialization_log;
   guint8 decision;
 
   if (log != NULL && log->repeats)
@@ -204,7 +204,7 @@ ebb_rematerialized_save (EbbRematerialized **rematerialized,
   *rematerialized = NULL;
   /* A tensor that comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a
    * recompute has no rematerialization of it. */
-  if (how->frame != ebb_thread.frame || !ebb_view_is_contiguous (&tensor->view)
+  if (how->frame != ebb_modes.frame || !ebb_view_is_contiguous (&tensor->view)
       || !ebb_shapes_equal (&tensor->view, &made->view) || !decide (how, made))
     return TRUE;
   self = ebb_object_new (EbbRematerialized);

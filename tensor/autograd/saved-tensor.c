@@ -374,28 +374,23 @@ packed_unpack (EbbPacked *self,
   return copy;
 }
 
-/* Hooks are user code: what they compute is neither recorded nor seen by whoever watches the ops around it. */
+/* Hooks are user code: what they compute is neither recorded nor observed. */
 static EbbHandle *
 pack_quietly (EbbSavedTensorHooks *hooks,
               const EbbOp *op,
               EbbTensor *tensor,
               GError **error)
 {
-  EbbThreadModes modes = ebb_thread_save_modes ();
-  const EbbOp *outer = ebb_thread.saving;
+  const EbbModes outer = ebb_modes;
   EbbHandle *handle;
-  int stopped;
 
   g_object_ref (hooks);
-  ebb_thread.no_grad = TRUE;
-  ebb_thread.hooks = NULL;
-  ebb_thread.observers = NULL;
-  ebb_thread.saving = op;
+  ebb_modes.no_grad = TRUE;
+  ebb_modes.hooks = NULL;
+  ebb_modes.observers = NULL;
+  ebb_modes.saving = op;
   handle = ebb_saved_tensor_hooks_pack (hooks, tensor, error);
-  ebb_thread.saving = outer;
-  stopped = ebb_thread.stopped; /* may have begun with this very tensor */
-  ebb_thread_restore_modes (&modes);
-  ebb_thread.stopped = stopped;
+  ebb_modes_leave_forward (&outer); /* an early stop may have begun with this very tensor */
   g_object_unref (hooks);
   return handle;
 }
@@ -433,10 +428,10 @@ ebb_saved_tensor_save (EbbSavedTensor *saved,
 
   saved->birth = tensor->storage->birth;
   saved->version = tensor->storage->version;
-  if (ebb_thread.hooks != NULL)
+  if (ebb_modes.hooks != NULL)
     {
-      saved->packed = packed_new (ebb_thread.hooks, tensor);
-      saved->handle = pack_quietly (ebb_thread.hooks, op, tensor, error);
+      saved->packed = packed_new (ebb_modes.hooks, tensor);
+      saved->handle = pack_quietly (ebb_modes.hooks, op, tensor, error);
       ebb_tensor_unref (tensor);
       if (saved->handle == NULL)
         g_prefix_error (error, "%s: ", op->name);

@@ -327,7 +327,7 @@ batch_norm_run (EbbOpCall *call,
   EbbLaunch launch;
 
   /* What a recompute sees was counted the first time. */
-  if (moves && ebb_thread.recomputing > 0)
+  if (moves && ebb_modes.recomputing > 0)
     {
       running_mean = running_var = NULL;
       moves = FALSE;

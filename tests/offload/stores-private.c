@@ -210,10 +210,10 @@ what_comes_back_has_data_after_an_early_stop (gconstpointer data)
   g_autoptr (EbbTensor) back = NULL;
   g_autoptr (EbbTensor) here = NULL;
 
-  ebb_thread.stopped++;
+  ebb_modes.stopped++;
   back = test_unpack (store, handle);
-  g_assert_cmpint (ebb_thread.stopped, ==, 1);
-  ebb_thread.stopped--;
+  g_assert_cmpint (ebb_modes.stopped, ==, 1);
+  ebb_modes.stopped--;
   here = fetch (back);
   g_assert_true (ebb_tensor_equal (x, here));
 }

@@ -93,7 +93,7 @@ ebb_frame_begin_forward (EbbCheckpointFrame *self,
   EbbCheckpointOptions *options = self->target->options;
 
   /* A forward inside a recompute is a part of a backward. */
-  if (ebb_thread.recomputing > 0
+  if (ebb_modes.recomputing > 0
       || (!options->synchronize && !options->profile))
     return TRUE;
   self->devices = g_ptr_array_new ();
@@ -135,7 +135,7 @@ gboolean
 ebb_frame_begin_backward (EbbCheckpointFrame *self,
                           GError **error)
 {
-  if (G_LIKELY (self->devices == NULL) || self->begun != 0 || self->call_args != NULL || !ebb_thread.in_backward)
+  if (G_LIKELY (self->devices == NULL) || self->begun != 0 || self->call_args != NULL || !ebb_modes.in_backward)
     return TRUE;
   if (!synchronize (self, error))
     return FALSE;

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "wrap/checkpoint/frame-private.h"
 
+#include "offload/activation-store-private.h"
+
 #include <string.h>
 
 static const EbbOp door_op = { .name = "checkpoint" };
@@ -41,17 +43,15 @@ ebb_frame_save_outside (EbbCheckpointFrame *self,
                         EbbTensor *tensor,
                         GError **error)
 {
-  EbbSavedTensorHooks *hooks = ebb_thread.hooks;
-  const guint8 compares = ebb_thread.compares_values, saves_result = ebb_thread.saves_result;
+  const EbbModes outer = ebb_modes;
+  const gboolean compares = ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES;
   gboolean ok;
 
-  ebb_thread.hooks = self->outside;
-  ebb_thread.compares_values = ebb_frame_get_check (self) == EBB_DETERMINISM_CHECK_VALUES;
-  ebb_thread.saves_result = op != &door_op;
+  ebb_modes.hooks = self->outside;
+  ebb_modes_set_save_hints (&ebb_modes, (compares ? EBB_SAVE_HINT_COMPARE_VALUES : 0)
+                                            | (op != &door_op ? EBB_SAVE_HINT_RESULT : 0));
   ok = ebb_saved_tensor_save (saved, op, tensor, NULL, error);
-  ebb_thread.saves_result = saves_result;
-  ebb_thread.compares_values = compares;
-  ebb_thread.hooks = hooks;
+  ebb_modes_leave_forward (&outer);
   return ok;
 }
 

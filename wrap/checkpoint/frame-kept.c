@@ -216,9 +216,9 @@ provide_placeholder (const EbbKept *kept,
     return refuse (kept, call, error);
   if (output->storage != NULL)
     return TRUE;
-  ebb_thread.stopped++;
+  ebb_modes.stopped++;
   output->storage = ebb_storage_new (ebb_op_call_get_device (call), kept->outputs[i].n_bytes, error);
-  ebb_thread.stopped--;
+  ebb_modes.stopped--;
   return output->storage != NULL;
 }
 

@@ -57,7 +57,7 @@ count (EbbCheckpointFrame *self,
 void
 ebb_frame_count_up (EbbCheckpointFrame *self)
 {
-  if (ebb_thread.recomputing == 0)
+  if (ebb_modes.recomputing == 0)
     count (self, 1);
 }
 

@@ -87,29 +87,24 @@ struct _EbbCheckpointFrame
   EbbSavedTensorHooks parent_instance;
 
   EbbCheckpointTarget *target;
-  EbbArgs *args; /* with an empty tensor in the place of each tensor */
-  guint8 autocast, autocast_dtype;
-  EbbDevice *default_device;
-  guint64 call;            /* the outermost module call that the forward was part of; 0: none */
-  gconstpointer divided;   /* whose sequence was divided where the forward was called; only compared */
-  EbbGenerator *generator; /* the forward's default one */
-  GObject *tracker;        /* of the forward's thread; NULL: it had none */
-  guint64 mark;            /* births from here on are inside */
-  GArray *outers;          /* of EbbOuter */
-  GArray *parts;           /* of EbbPart: the tensors in args, in order */
-  GArray *slots;           /* of EbbSlot */
-  GArray *kept;            /* of EbbKept, by ordinal */
-  GArray *draws;           /* of EbbDraw: before the forward */
-  GArray *current;         /* of EbbDraw: before the recompute, while it runs */
-  GArray *provided;        /* of guint64: births of kept results that stand in for fresh ones */
-  GArray *reads;           /* of EbbRead */
-  GArray *touched;         /* addresses that the op that runs now touches */
-  GArray *open;            /* results that are kept, and that nobody was seen to read */
-  GPtrArray *owners;       /* of parameters, whose forward was running; NULL: none */
-  GPtrArray *devices;      /* that are synchronised at the boundaries; NULL: nothing is done there */
-  gint64 begun;            /* when the forward or backward that runs began, in microseconds; 0: none is watched */
-  gpointer passing;        /* tells the thread of the backward pass that @begun is about */
-  GArray *modules;         /* with their training flags, see frame-modules.c; NULL: none */
+  EbbArgs *args;      /* with an empty tensor in the place of each tensor */
+  EbbModes modes;     /* of the forward, for the recompute */
+  guint64 mark;       /* births from here on are inside */
+  GArray *outers;     /* of EbbOuter */
+  GArray *parts;      /* of EbbPart: the tensors in args, in order */
+  GArray *slots;      /* of EbbSlot */
+  GArray *kept;       /* of EbbKept, by ordinal */
+  GArray *draws;      /* of EbbDraw: before the forward */
+  GArray *current;    /* of EbbDraw: before the recompute, while it runs */
+  GArray *provided;   /* of guint64: births of kept results that stand in for fresh ones */
+  GArray *reads;      /* of EbbRead */
+  GArray *touched;    /* addresses that the op that runs now touches */
+  GArray *open;       /* results that are kept, and that nobody was seen to read */
+  GPtrArray *owners;  /* of parameters, whose forward was running; NULL: none */
+  GPtrArray *devices; /* that are synchronised at the boundaries; NULL: nothing is done there */
+  gint64 begun;       /* when the forward or backward that runs began, in microseconds; 0: none is watched */
+  gpointer passing;   /* tells the thread of the backward pass that @begun is about */
+  GArray *modules;    /* with their training flags, see frame-modules.c; NULL: none */
   EbbRematerializationLog rematerialization_log;
   GError *policy_error;         /* why the policy failed in the forward; NULL: it did not */
   EbbArgs *call_args;           /* during the forward, not owned */
@@ -132,6 +127,12 @@ struct _EbbCheckpointFrame
   gboolean goes_back;    /* the forward runs a backward pass itself, through what it has made so far */
   EbbFrameWatch watch;
 };
+
+/* The slot of checkpointing: EBB_CHECKPOINT_INSIDE in the forward of a wrapped module, and EBB_CHECKPOINT_DISABLED for
+ * each ebb_push_checkpointing_disabled(). */
+#define EBB_CHECKPOINT_INSIDE 1u
+#define EBB_CHECKPOINT_DISABLED 2u
+extern guint ebb_checkpoint_slot;
 
 #define ebb_frame_outer(frame, i) (&g_array_index ((frame)->outers, EbbOuter, i))
 #define ebb_frame_slot(frame, i) (&g_array_index ((frame)->slots, EbbSlot, i))
@@ -226,7 +227,7 @@ gboolean ebb_frame_end_backward (EbbCheckpointFrame *self,
                                  GError **error);
 
 /* frame.c */
-/* Tells the run of one forward, or of one recompute, from all others: ebb_thread.frame. */
+/* Tells the run of one forward, or of one recompute, from all others: ebb_modes.frame. */
 guint64 ebb_frame_take_number (void);
 void ebb_frame_drop_values (EbbCheckpointFrame *self);
 EbbDeterminismCheck ebb_frame_get_check (EbbCheckpointFrame *self);

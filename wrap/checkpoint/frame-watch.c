@@ -9,7 +9,7 @@
 static gboolean
 is_counted (const EbbOp *op)
 {
-  return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT && !ebb_thread.no_grad;
+  return op->kind != EBB_OP_COPY && op->kind != EBB_OP_VIEW && op->kind != EBB_OP_GRADIENT && !ebb_modes.no_grad;
 }
 
 static EbbRead *
@@ -79,7 +79,7 @@ void
 ebb_frame_note_provided (EbbCheckpointFrame *self,
                          guint64 birth)
 {
-  for (EbbOpObserver *observer = ebb_thread.observers; observer != NULL; observer = observer->outer)
+  for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
     if (observer->before == before_op)
       {
         EbbCheckpointFrame *frame = ((EbbFrameWatch *) observer)->frame;

@@ -71,7 +71,7 @@ backward_ended (gpointer data,
 void
 ebb_frame_call_at_end (EbbCheckpointFrame *self)
 {
-  if (self->at_end || !ebb_thread.in_backward)
+  if (self->at_end || !ebb_modes.in_backward)
     return;
   self->at_end = TRUE;
   ebb_backward_call_at_end (backward_ended, g_object_ref (self));
@@ -162,7 +162,7 @@ fill_next (EbbCheckpointFrame *self,
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
                    "%s saves a tensor where the forward, which saved %u, had ended; " EBB_RECOMPUTE_CAUSES,
-                   ebb_thread.saving->name, self->slots->len);
+                   ebb_modes.saving->name, self->slots->len);
       return FALSE;
     }
   if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor, ebb_frame_get_check (self), error))
@@ -173,7 +173,7 @@ fill_next (EbbCheckpointFrame *self,
           || self->call_args != NULL))
     {
       self->stopped = TRUE;
-      ebb_thread.stopped++;
+      ebb_modes.stopped++;
     }
   return TRUE;
 }
@@ -287,8 +287,7 @@ ebb_checkpoint_frame_finalize (GObject *object)
   g_clear_pointer (&self->owners, g_ptr_array_unref);
   g_byte_array_unref (self->rematerialization_log.decisions);
   g_clear_error (&self->policy_error);
-  g_clear_object (&self->generator);
-  g_clear_object (&self->tracker);
+  ebb_modes_release (&self->modes);
   ebb_checkpoint_target_unref (self->target);
   G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
 }
@@ -356,7 +355,7 @@ tally_forward (EbbCheckpointFrame *self,
 {
   EbbCheckpointTally *tally = &self->target->tally;
 
-  if (ebb_thread.recomputing > 0)
+  if (ebb_modes.recomputing > 0)
     return;
   self->saved_bytes = nested ? 0 : count_saved (self);
   self->dropped_bytes = count_dropped (self);
@@ -375,16 +374,11 @@ frame_new (EbbCheckpointTarget *target,
 
   self->target = ebb_checkpoint_target_ref (target);
   self->call_args = args;
-  self->autocast = ebb_thread.autocast;
-  self->autocast_dtype = ebb_thread.autocast_dtype;
-  self->default_device = ebb_thread.default_device;
-  self->divided = ebb_thread.divided;
-  self->call = ebb_thread.call;
-  self->generator = g_object_ref (ebb_generator_get_default ());
+  ebb_modes_capture (&self->modes);
   /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
   self->outside = ebb_checkpoint_options_get_effective_store (target->options);
   if (self->outside == NULL || nested)
-    self->outside = ebb_thread.hooks;
+    self->outside = ebb_modes.hooks;
   self->mark = ebb_storage_get_next_birth ();
   self->owners = ebb_parameter_owners_get_entered ();
   return self;
@@ -423,25 +417,22 @@ run_inside (EbbCheckpointFrame *self,
             EbbArgs *args,
             GError **error)
 {
-  EbbThreadModes modes = ebb_thread_save_modes ();
+  const EbbModes outer = ebb_modes;
   EbbArgs *result;
 
-  ebb_thread.frame = ebb_frame_take_number ();
-  ebb_thread.rematerialization_log = &self->rematerialization_log;
-  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  ebb_modes.frame = ebb_frame_take_number ();
+  ebb_modes.rematerialization_log = &self->rematerialization_log;
+  ebb_modes.hooks = EBB_SAVED_TENSOR_HOOKS (self);
   ebb_thread_push_observer (&self->watch.observer);
-  ebb_thread.checkpointing++;
+  ebb_modes.slots[ebb_checkpoint_slot] =
+      GUINT_TO_POINTER (GPOINTER_TO_UINT (outer.slots[ebb_checkpoint_slot]) | EBB_CHECKPOINT_INSIDE);
   if (inside != NULL)
     result = ebb_forward_chain_call (inside, g_ptr_array_index (modules, 0), args, error);
   else
     result = ebb_checkpoint_target_run (self->target, modules, args, error);
-  ebb_thread.checkpointing--;
-  ebb_thread_pop_observer (&self->watch.observer);
   if (result != NULL)
-    drop_rematerializations (result, ebb_thread.frame);
-  ebb_thread.hooks = modes.hooks;
-  ebb_thread.frame = modes.frame;
-  ebb_thread.rematerialization_log = modes.rematerialization_log;
+    drop_rematerializations (result, ebb_modes.frame);
+  ebb_modes_leave_forward (&outer);
   self->call_args = NULL;
   self->outside = NULL;
   if (result == NULL || self->policy_error == NULL)
@@ -460,8 +451,7 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
                           GError **error)
 {
   g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
-  gboolean nested = ebb_thread.frame != 0;
-  EbbGeneratorFork *fork = ebb_thread.forks;
+  gboolean nested = ebb_modes.frame != 0;
   EbbCheckpointFrame *self;
   EbbArgs *result;
 
@@ -477,18 +467,15 @@ ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
   result = ebb_frame_end_forward (self, run_inside (self, inside, modules, args, error), error);
   ebb_frame_flush_touched (self);
   ebb_frame_finish_kept (self);
-  g_set_object (&self->tracker, ebb_thread.tracker); /* may have been made inside */
+  ebb_modes_capture_rest (&self->modes); /* made inside */
   if (result != NULL)
     {
       ebb_frame_count_up (self);
-      target->tally.n_forwards += ebb_thread.recomputing == 0;
+      target->tally.n_forwards += ebb_modes.recomputing == 0;
       tally_forward (self, nested);
     }
   else
-    {
-      ebb_generator_pop_forks_to (fork);
-      ebb_frame_put_back_generators (self->draws);
-    }
+    ebb_frame_put_back_generators (self->draws);
   if (self->n_wanted == 0)
     drop_everything (self);
   g_object_unref (self);

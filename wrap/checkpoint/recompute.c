@@ -11,16 +11,16 @@
 void
 ebb_frame_put_back_generators (GArray *draws)
 {
-  EbbOpObserver *observers = ebb_thread.observers;
+  EbbOpObserver *observers = ebb_modes.observers;
 
-  ebb_thread.observers = NULL;
+  ebb_modes.observers = NULL;
   for (guint i = 0; i < draws->len; i++)
     {
       const EbbDraw *draw = &g_array_index (draws, EbbDraw, i);
 
       ebb_generator_set_state (draw->generator, draw->seed, draw->offset);
     }
-  ebb_thread.observers = observers;
+  ebb_modes.observers = observers;
 }
 
 /* Puts the generators where they were before the forward; self->current notes where to put them back. */
@@ -58,36 +58,29 @@ count_needed (EbbCheckpointFrame *self)
 }
 
 /* As if at the time of the forward, with this frame alone at the door. */
-static void
+static EbbModes
 enter (EbbCheckpointFrame *self)
 {
+  EbbModes modes = self->modes;
+
   self->recomputing = TRUE;
   self->stopped = FALSE;
   self->next_slot = self->next_kept = self->n_ops = 0;
   self->n_slots_needed = count_needed (self);
   rewind_generators (self);
   self->mark = ebb_storage_get_next_birth ();
-  ebb_thread.frame = ebb_frame_take_number ();
-  ebb_thread.rematerialization_log = &self->rematerialization_log;
+  modes.frame = ebb_frame_take_number ();
+  modes.rematerialization_log = &self->rematerialization_log;
   self->rematerialization_log.repeats = TRUE;
   self->rematerialization_log.next = 0;
   self->watch.observer.outer = NULL;
-  ebb_thread.no_grad = FALSE;
-  ebb_thread.autocast = self->autocast;
-  ebb_thread.autocast_dtype = self->autocast_dtype;
-  ebb_thread.default_device = self->default_device;
-  ebb_thread.divided = self->divided;
-  ebb_thread.call = self->call;
-  ebb_thread.stopped = 0;
-  ebb_thread.generator = self->generator; /* of the forward's thread */
-  ebb_thread.forks = NULL;
-  if (self->tracker != NULL)
-    ebb_thread.tracker = self->tracker;
-  ebb_thread.hooks = EBB_SAVED_TENSOR_HOOKS (self);
-  ebb_thread.observers = &self->watch.observer;
-  ebb_thread.checkpointing = 0;
-  ebb_thread.checkpointing_disabled = 0; /* it was not, or there would be no frame */
-  ebb_thread.recomputing++;
+  modes.stopped = 0;
+  modes.in_backward = ebb_modes.in_backward;
+  modes.recomputing = ebb_modes.recomputing + 1;
+  modes.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  modes.observers = &self->watch.observer;
+  modes.slots[ebb_checkpoint_slot] = NULL;
+  return ebb_modes_enter (&modes);
 }
 
 /* What the forward that was run again has to show for it. */
@@ -117,12 +110,8 @@ run_again (EbbCheckpointFrame *self,
            EbbArgs *args,
            GError **error)
 {
-  EbbThreadModes modes = ebb_thread_save_modes ();
-  int checkpointing = ebb_thread.checkpointing, disabled = ebb_thread.checkpointing_disabled;
   EbbOpObserver *outer = self->watch.observer.outer;
-  EbbGenerator *generator = ebb_thread.generator;
-  EbbGeneratorFork *fork = ebb_thread.forks;
-  GObject *tracker = ebb_thread.tracker, *used = self->tracker;
+  EbbModes modes;
   /* Of the forward, which may be going on: it may run a backward pass itself. */
   const guint64 mark = self->mark;
   const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
@@ -131,22 +120,14 @@ run_again (EbbCheckpointFrame *self,
   GError *local = NULL;
 
   ebb_frame_swap_training (self);
-  enter (self);
+  modes = enter (self);
   result = ebb_checkpoint_target_run (self->target, modules, args, &local);
   if (result != NULL)
     ebb_args_unref (result);
-  ebb_thread.recomputing--;
-  ebb_thread.checkpointing = checkpointing;
-  ebb_thread.checkpointing_disabled = disabled;
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   self->watch.observer.outer = outer;
   if (is_early_end (self, local))
     g_clear_error (&local);
-  ebb_generator_pop_forks_to (NULL); /* which the forward's way out has left open */
-  ebb_thread.forks = fork;
-  ebb_thread.generator = generator;
-  if (used != NULL)
-    ebb_thread.tracker = tracker;
   return_generators (self, local != NULL);
   ebb_frame_swap_training (self);
   g_array_set_size (self->provided, n_provided);

@@ -120,7 +120,7 @@ ebb_slot_describe (EbbSlot *slot,
 {
   *slot = (EbbSlot){ .view = tensor->view,
                      .device = tensor->storage->device,
-                     .op = ebb_thread.saving,
+                     .op = ebb_modes.saving,
                      .birth = tensor->storage->birth,
                      .n_bytes = tensor->storage->size,
                      .offset = tensor->offset,
@@ -154,7 +154,7 @@ looks_alike (const EbbSlot *slot,
   return slot->view.dtype == tensor->view.dtype && slot->view.n_dims == tensor->view.n_dims
          && slot->device == tensor->storage->device && memcmp (slot->view.shape, tensor->view.shape, n) == 0
          && (check == EBB_DETERMINISM_CHECK_NONE
-             || (memcmp (slot->view.strides, tensor->view.strides, n) == 0 && slot->op == ebb_thread.saving));
+             || (memcmp (slot->view.strides, tensor->view.strides, n) == 0 && slot->op == ebb_modes.saving));
 }
 
 static gboolean
@@ -165,7 +165,7 @@ refuse (const EbbSlot *slot,
         GError **error)
 {
   g_autofree char *was = describe (&slot->view, slot->device, slot->op);
-  g_autofree char *is = describe (&tensor->view, tensor->storage->device, ebb_thread.saving);
+  g_autofree char *is = describe (&tensor->view, tensor->storage->device, ebb_modes.saving);
 
   g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
                "saved tensor %u was %s, and is %s%s in the recompute; " EBB_RECOMPUTE_CAUSES, index, was, is, how);

@@ -11,10 +11,12 @@
 /* Wrapping installs an interceptor on the module. What it knows of the module is a weak reference and the interceptor's
  * number; the module owns the interceptor, so both go together. */
 
+guint ebb_checkpoint_slot;
+
 gboolean
 ebb_checkpoint_is_plain (void)
 {
-  return ebb_thread.no_grad || ebb_thread.checkpointing_disabled > 0;
+  return ebb_modes.no_grad || GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) >= EBB_CHECKPOINT_DISABLED;
 }
 
 static EbbArgs *
@@ -221,6 +223,14 @@ ebb_checkpoint (EbbCheckpointFunc func,
 
 /* -- where am I ---------------------------------------------------------------------------------------------------- */
 
+static void
+count_disabled (int delta)
+{
+  gpointer *slot = &ebb_modes.slots[ebb_checkpoint_slot];
+
+  *slot = GSIZE_TO_POINTER (GPOINTER_TO_SIZE (*slot) + (gsize) (delta * (int) EBB_CHECKPOINT_DISABLED));
+}
+
 /**
  * ebb_push_checkpointing_disabled:
  *
@@ -229,7 +239,7 @@ ebb_checkpoint (EbbCheckpointFunc func,
 void
 ebb_push_checkpointing_disabled (void)
 {
-  ebb_thread.checkpointing_disabled++;
+  count_disabled (1);
 }
 
 /**
@@ -240,9 +250,9 @@ ebb_push_checkpointing_disabled (void)
 void
 ebb_pop_checkpointing_disabled (void)
 {
-  g_return_if_fail (ebb_thread.checkpointing_disabled > 0);
+  g_return_if_fail (GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) >= EBB_CHECKPOINT_DISABLED);
 
-  ebb_thread.checkpointing_disabled--;
+  count_disabled (-1);
 }
 
 /**
@@ -253,7 +263,7 @@ ebb_pop_checkpointing_disabled (void)
 gboolean
 ebb_is_checkpointing (void)
 {
-  return ebb_thread.checkpointing > 0;
+  return (GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) & EBB_CHECKPOINT_INSIDE) != 0;
 }
 
 /**
@@ -264,7 +274,7 @@ ebb_is_checkpointing (void)
 gboolean
 ebb_is_recomputing (void)
 {
-  return ebb_thread.recomputing > 0;
+  return ebb_modes.recomputing > 0;
 }
 
 /**
@@ -316,5 +326,6 @@ register_property (void)
 {
   static const EbbActivationCheckpointingFuncs funcs = { ebb_checkpoint_is_wrapped, set_activation_checkpointing };
 
+  ebb_checkpoint_slot = ebb_modes_register_slot (NULL, NULL);
   ebb_module_set_activation_checkpointing_funcs (&funcs);
 }

@@ -208,7 +208,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   const guint n = self->layout->n_buffers;
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 2);
   guint n_parts = 0;
-  EbbThreadModes modes;
+  EbbModes modes;
   gboolean ok;
 
   if (!ebb_shard_unit_finish_reduce (self, error))
@@ -220,7 +220,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
   self->reduction->n_buffers = n;
   self->reduction->full = g_new0 (EbbTensor *, n + 1);
   self->reduction->shards = g_new0 (EbbTensor *, n + 1);
-  modes = ebb_shard_enter_quiet ();
+  modes = ebb_modes_enter_internal ();
   ok = make_flags (self, error) && take_gradients (self, error) && make_shards (self, parts, &n_parts, error);
   if (ok && n_parts > 0 && self->reduction->flags != NULL)
     parts[n_parts++] =
@@ -235,7 +235,7 @@ ebb_shard_unit_begin_reduce (EbbShardUnit *self,
       ok = self->reduction->work != NULL;
       self->n_reductions++;
     }
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   if (ok && n_parts > 0)
     return TRUE;
   if (!ok)
@@ -327,12 +327,12 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
                               GError **error)
 {
   Reduction *reduction = g_steal_pointer (&self->reduction);
-  EbbThreadModes modes;
+  EbbModes modes;
   gboolean ok;
 
   if (reduction == NULL)
     return TRUE;
-  modes = ebb_shard_enter_quiet ();
+  modes = ebb_modes_enter_internal ();
   ok = ebb_work_wait (reduction->work, error) && average_over_replicas (self, reduction, error);
   for (guint i = 0; i < reduction->n_buffers; i++)
     g_clear_pointer (&reduction->full[i], ebb_tensor_unref);
@@ -344,7 +344,7 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   for (guint i = 0; ok && self->state == EBB_SHARD_SHARDED && i < self->n_entries; i++)
     if (self->entries[i].tensor->grad != NULL)
       ok = ebb_leaf_notify (self->entries[i].tensor, error);
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   if (!ok)
     g_prefix_error (error, "reducing gradients of %s: ", self->name);
   return ok;

@@ -152,7 +152,7 @@ static gboolean
 may_prefetch (Thread *thread,
               EbbShardUnit *self)
 {
-  return self->prefetch && self->order != NULL && ebb_thread.recomputing == 0
+  return self->prefetch && self->order != NULL && ebb_modes.recomputing == 0
          && count_unsharded (thread, self->order->root) < MAX_PREFETCHED;
 }
 
@@ -226,7 +226,7 @@ begin_forward (Thread *thread,
       self->own_order->n = 0;
     }
   note_position (root->own_order, self);
-  if (!ebb_thread.no_grad && !self->forwarded)
+  if (!ebb_modes.no_grad && !self->forwarded)
     {
       self->forwarded = TRUE;
       g_ptr_array_remove (thread->forwarded, self);
@@ -239,10 +239,10 @@ ebb_shard_unit_pre_forward (EbbShardUnit *self,
                             GError **error)
 {
   Thread *thread = take_thread (self);
-  const gboolean again = ebb_thread.recomputing > 0;
+  const gboolean again = ebb_modes.recomputing > 0;
 
   free_orphans (thread, FALSE);
-  if (self->n_summoned > 0 && (self->lowers || !ebb_thread.no_grad))
+  if (self->n_summoned > 0 && (self->lowers || !ebb_modes.no_grad))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "%s has full parameters summoned: call ebb_release_full_params () before training%s", self->name,
@@ -251,7 +251,7 @@ ebb_shard_unit_pre_forward (EbbShardUnit *self,
     }
   if (!again)
     begin_forward (thread, self);
-  if (!(ebb_thread.in_backward > 0 ? ebb_shard_unit_pre_backward (self, error) : ebb_shard_unit_unshard (self, error))
+  if (!(ebb_modes.in_backward > 0 ? ebb_shard_unit_pre_backward (self, error) : ebb_shard_unit_unshard (self, error))
       || !unshard_borrowed (self, error) || (!again && !prefetch_next (thread, self, error)))
     return FALSE;
   self->n_forwards++;
@@ -264,7 +264,7 @@ stays (EbbShardUnit *self)
 {
   if (self->n_forwards > 0 || self->n_summoned > 0 || self->reshard == EBB_RESHARD_NEVER)
     return TRUE;
-  return self->reshard == EBB_RESHARD_AUTO && self->is_root && !self->has_siblings && !ebb_thread.no_grad
+  return self->reshard == EBB_RESHARD_AUTO && self->is_root && !self->has_siblings && !ebb_modes.no_grad
          && ebb_shard_unit_is_used (self);
 }
 
@@ -275,7 +275,7 @@ ebb_shard_unit_post_forward (EbbShardUnit *self,
   gboolean done = TRUE;
 
   self->n_forwards--;
-  if (ebb_thread.recomputing == 0)
+  if (ebb_modes.recomputing == 0)
     {
       if (self->is_root && self->n_forwards == 0)
         g_ptr_array_set_size (self->own_order->units, (int) self->own_order->n);
@@ -428,7 +428,7 @@ ebb_shard_unit_pre_backward (EbbShardUnit *self,
 {
   Thread *thread = get_thread ();
 
-  if (!thread->at_end && ebb_thread.in_backward > 0)
+  if (!thread->at_end && ebb_modes.in_backward > 0)
     {
       thread->at_end = TRUE;
       ebb_backward_call_at_end (pass_ended, NULL);

@@ -186,10 +186,6 @@ gboolean ebb_shard_leave_to_owner (EbbShardUnit *self);
 /* The unit is being freed. */
 void ebb_shard_forget_unit (EbbShardUnit *self);
 
-/* Sets the modes in which a unit does its own work: it is not recorded, watched or stopped with the forward that it
- * happens in. ebb_thread_restore_modes () ends it. */
-EbbThreadModes ebb_shard_enter_quiet (void);
-
 /* Where an entry's gradients are: that of this rank's batch, and that of its shard. */
 static inline EbbTensor **
 ebb_shard_full_grad (EbbShardUnit *self,

@@ -284,7 +284,7 @@ ebb_shard_unit_new (EbbModule *module,
 {
   EbbShardUnit *self = g_new0 (EbbShardUnit, 1);
   g_autofree char *path = ebb_module_get_path (module);
-  const EbbThreadModes modes = ebb_shard_enter_quiet ();
+  const EbbModes modes = ebb_modes_enter_internal ();
   gboolean ok;
 
   self->base.funcs = &ebb_shard_unit_funcs;
@@ -297,7 +297,7 @@ ebb_shard_unit_new (EbbModule *module,
   self->own_order = ebb_shard_order_new (self);
   take_options (self, options);
   ok = shard_parameters (self, module, options, error);
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   if (!ok)
     {
       g_prefix_error (error, "sharding %s: ", self->name);

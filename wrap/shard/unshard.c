@@ -10,21 +10,6 @@
 
 /* -- unsharding ---------------------------------------------------------------------------------------------------- */
 
-EbbThreadModes
-ebb_shard_enter_quiet (void)
-{
-  const EbbThreadModes modes = ebb_thread_save_modes ();
-
-  ebb_thread.no_grad = TRUE;
-  ebb_thread.autocast = FALSE;
-  ebb_thread.stopped = 0;
-  ebb_thread.hooks = NULL;
-  ebb_thread.observers = NULL;
-  ebb_thread.frame = 0;
-  ebb_thread.rematerialization_log = NULL;
-  return modes;
-}
-
 static void
 drop_full (EbbShardUnit *self)
 {
@@ -72,7 +57,7 @@ begin_gather (EbbShardUnit *self,
   const guint n = self->layout->n_buffers;
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, n + 1);
   g_autoptr (GPtrArray) shards = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
-  const EbbThreadModes modes = ebb_shard_enter_quiet ();
+  const EbbModes modes = ebb_modes_enter_internal ();
   gboolean ok = TRUE;
 
   for (guint i = 0; ok && i < n; i++)
@@ -96,7 +81,7 @@ begin_gather (EbbShardUnit *self,
       self->gathering = ebb_process_group_start (self->group, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, parts, n, 0,
                                                  purpose, error);
     }
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   if (!ok || self->gathering == NULL)
     {
       drop_full (self);
@@ -150,12 +135,12 @@ finish_gather (EbbShardUnit *self,
                GError **error)
 {
   g_autoptr (EbbWork) work = g_steal_pointer (&self->gathering);
-  const EbbThreadModes modes = ebb_shard_enter_quiet ();
+  const EbbModes modes = ebb_modes_enter_internal ();
   const gboolean ok = ebb_work_wait (work, error);
 
   if (ok)
     use_full (self);
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   if (ok)
     return TRUE;
   g_prefix_error (error, "gathering %s: ", self->name);
@@ -183,14 +168,14 @@ cache_is_valid (EbbShardUnit *self)
 static gboolean
 use_cache (EbbShardUnit *self)
 {
-  EbbThreadModes modes;
+  EbbModes modes;
 
   if (!self->is_cached || !cache_is_valid (self))
     return FALSE;
-  modes = ebb_shard_enter_quiet ();
+  modes = ebb_modes_enter_internal ();
   self->is_cached = FALSE;
   use_full (self);
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   ebb_shard_note_unsharded (self, TRUE);
   return TRUE;
 }
@@ -288,7 +273,7 @@ ebb_shard_unit_release (EbbShardUnit *self,
                         gboolean writeback,
                         GError **error)
 {
-  EbbThreadModes modes;
+  EbbModes modes;
   gboolean ok;
 
   if (self->n_summoned == 0)
@@ -299,9 +284,9 @@ ebb_shard_unit_release (EbbShardUnit *self,
     }
   if (--self->n_summoned > 0 || self->n_entries == 0)
     return TRUE;
-  modes = ebb_shard_enter_quiet ();
+  modes = ebb_modes_enter_internal ();
   ok = !writeback || write_back (self, error);
-  ebb_thread_restore_modes (&modes);
+  ebb_modes_leave (&modes);
   for (guint i = 0; writeback && i < self->layout->n_buffers; i++)
     if (self->buffers[i].full->storage != self->buffers[i].shard->storage)
       ebb_storage_change (self->buffers[i].shard->storage);
@@ -356,7 +341,7 @@ prepare (EbbParameterOwner *owner,
 {
   EbbShardUnit *self = (EbbShardUnit *) owner;
 
-  return ebb_thread.in_backward > 0 ? ebb_shard_unit_pre_backward (self, error) : ebb_shard_unit_unshard (self, error);
+  return ebb_modes.in_backward > 0 ? ebb_shard_unit_pre_backward (self, error) : ebb_shard_unit_unshard (self, error);
 }
 
 static gboolean

@@ -113,14 +113,14 @@ run_stopped (EbbProcessGroup *group,
       g_autoptr (EbbTensor) whole = NULL;
       g_autoptr (EbbWork) work = NULL;
 
-      ebb_thread.stopped++;
+      ebb_modes.stopped++;
       g_assert_true (ebb_process_group_all_reduce (group, tensor, EBB_REDUCE_OP_SUM, error));
       whole = ebb_process_group_all_gather (group, tensor, error);
       g_assert_cmpint (ebb_tensor_get_dim (whole, 0), ==, 8);
       work = ebb_process_group_broadcast_async (group, tensor, 1, error);
       g_assert_true (ebb_work_is_done (work));
       g_assert_true (ebb_work_wait (work, error));
-      ebb_thread.stopped--;
+      ebb_modes.stopped--;
     }
   for (EbbCollective which = 0; which < EBB_N_COLLECTIVES; which++)
     g_assert_cmpuint (ebb_process_group_get_n_calls (group, which), ==, 0);

@@ -168,9 +168,9 @@ ops_go_on_without_data (void)
   Operands placeholders;
   guint version = ebb_tensor_get_version (real.y);
 
-  ebb_thread.stopped++;
+  ebb_modes.stopped++;
   placeholders = make_operands ();
-  ebb_thread.stopped--;
+  ebb_modes.stopped--;
   g_assert_true (placeholders.x->storage->placeholder && placeholders.indices->storage->placeholder);
   for (guint i = 0; i < G_N_ELEMENTS (ops); i++)
     {
@@ -180,12 +180,12 @@ ops_go_on_without_data (void)
       g_autoptr (EbbTensor) whole = NULL;
       guint64 offset;
 
-      ebb_thread.stopped++;
+      ebb_modes.stopped++;
       of_real = ops[i](&real, &error);
       g_assert_no_error (error);
       of_placeholders = ops[i](&placeholders, &error);
       g_assert_no_error (error);
-      ebb_thread.stopped--;
+      ebb_modes.stopped--;
       g_assert_cmpuint (ebb_tensor_get_version (real.y), ==, version);
       g_assert_true (of_placeholders->storage->placeholder);
 

@@ -229,9 +229,9 @@ goes_on_without_data (gconstpointer data)
 
       op_run_on (&run, op_case, variant, op_run_tested);
       offset = ebb_generator_get_offset (ebb_generator_get_default ());
-      ebb_thread.stopped = 1;
+      ebb_modes.stopped = 1;
       op_case_run (op_case, variant, run.x, y, &error);
-      ebb_thread.stopped = 0;
+      ebb_modes.stopped = 0;
       g_assert_no_error (error);
       g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, offset);
       for (guint i = 0; i < OP_CASE_MAX_OUTPUTS; i++)
