@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Links of README.md, CONTRIBUTING.md and docs/ lead somewhere, the index has every page, README's programs are files.
 
-A link to a heading names a heading that is there. README.md's program in C is examples/first_step.c, and its program in
+A link to a heading names a heading that is there, and a path of the tree between backquotes names a file that is there. README.md's program in C is examples/first_step.c, and its program in
 Python is examples/python/first_step.py, to the letter: other tests compile and run both.
 """
+import glob
 import os
 import re
 import sys
@@ -46,6 +47,17 @@ class Links(unittest.TestCase):
                         self.assertIn(anchor, read_anchors(target))
                 n_links += 1
         self.assertGreater(n_links, 100)
+
+    def test_paths_of_the_tree_exist(self):
+        folders = "|".join(sorted(name for name in os.listdir(ROOT) if os.path.isdir(os.path.join(ROOT, name))))
+        path = re.compile(rf"`((?:{folders})/[\w/.*-]*)`")
+        paths = {(name, found) for name in PAGES for found in path.findall(without_blocks(name))
+                 if "NAME" not in found and "PRESET" not in found and not found.startswith("build/")}
+        self.assertGreater(len(paths), 60)
+        for name, found in sorted(paths):
+            with self.subTest(page=name, path=found):
+                test = os.path.join(ROOT, "tests", f"{found}.c")    # tests/nn/args.c is the test nn/args
+                self.assertTrue(glob.glob(os.path.join(ROOT, found)) or os.path.exists(test), "there is no such file")
 
     def test_the_index_has_every_page(self):
         index = os.path.join("docs", "README.md")
