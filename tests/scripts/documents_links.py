@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Links of README.md, CONTRIBUTING.md and docs/ lead somewhere, the index has every page, README's programs are files.
 
-A link to a heading names a heading that is there, and a path of the tree between backquotes names a file that is there. README.md's program in C is examples/first_step.c, and its program in
-Python is examples/python/first_step.py, to the letter: other tests compile and run both.
+A link to a heading names a heading that is there, and a path of the tree between backquotes names a file that is there.
+README.md's program in C is examples/first_step.c, and its program in Python is examples/python/first_step.py, to the
+letter: other tests compile and run both.
 """
 import glob
 import os
