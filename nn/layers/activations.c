@@ -5,21 +5,10 @@
 
 /* Activations as modules, for sequences; they have no parameters. */
 
-GType
-ebb_gelu_kind_get_type (void)
-{
-  static gsize type = 0;
-
-  if (g_once_init_enter (&type))
-    {
-      static const GEnumValue values[] = { { EBB_GELU_EXACT, "EBB_GELU_EXACT", "exact" },
-                                           { EBB_GELU_TANH, "EBB_GELU_TANH", "tanh" },
-                                           { 0, NULL, NULL } };
-
-      g_once_init_leave (&type, g_enum_register_static ("EbbGeluKind", values));
-    }
-  return type;
-}
+G_DEFINE_ENUM_TYPE (EbbGeluKind,
+                    ebb_gelu_kind,
+                    G_DEFINE_ENUM_VALUE (EBB_GELU_EXACT, "exact"),
+                    G_DEFINE_ENUM_VALUE (EBB_GELU_TANH, "tanh"))
 
 /**
  * EbbGelu:

@@ -3,70 +3,75 @@
 
 #include "nn/args-private.h"
 
-typedef struct
-{
-  int ref_count;
-  EbbStackInterceptor func;
-  gpointer user_data;
-  GDestroyNotify destroy;
-} Interceptor;
+/* Calls the children of a stack one after another, through the interceptor and within the boundary that are attached to
+ * it. */
 
 typedef struct
 {
   int ref_count;
+  EbbStackInterceptor intercept; /* or */
   const EbbStackBoundaryFuncs *funcs;
   gpointer user_data;
   GDestroyNotify destroy;
-} Boundary;
+} Attachment;
 
-/* Ranks that are threads may ask for it first at the same time. */
-static GQuark
-get_quark (GQuark *quark, const char *name)
+enum
 {
-  GQuark value = __atomic_load_n (quark, __ATOMIC_RELAXED);
+  INTERCEPTOR,
+  BOUNDARY
+};
+
+/* Ranks that are threads may ask for one first at the same time. */
+static GQuark
+get_quark (guint which)
+{
+  static const char *const names[] = { "ebb-stack-interceptor", "ebb-stack-boundary" };
+  static GQuark quarks[2];
+  GQuark value = __atomic_load_n (&quarks[which], __ATOMIC_RELAXED);
 
   if (G_UNLIKELY (value == 0))
     {
-      value = g_quark_from_static_string (name);
-      __atomic_store_n (quark, value, __ATOMIC_RELAXED);
+      value = g_quark_from_static_string (names[which]);
+      __atomic_store_n (&quarks[which], value, __ATOMIC_RELAXED);
     }
   return value;
 }
 
-static GQuark
-interceptor_quark (void)
-{
-  static GQuark quark;
-
-  return get_quark (&quark, "ebb-stack-interceptor");
-}
-
-static GQuark
-boundary_quark (void)
-{
-  static GQuark quark;
-
-  return get_quark (&quark, "ebb-stack-boundary");
-}
-
 static gpointer
-interceptor_ref (gpointer data, gpointer user_data)
+attachment_ref (gpointer data, gpointer user_data)
 {
   if (data != NULL)
-    g_atomic_int_inc (&((Interceptor *) data)->ref_count);
+    g_atomic_int_inc (&((Attachment *) data)->ref_count);
   return data;
 }
 
 static void
-interceptor_unref (gpointer data)
+attachment_unref (gpointer data)
 {
-  Interceptor *self = data;
+  Attachment *self = data;
 
   if (self == NULL || !g_atomic_int_dec_and_test (&self->ref_count))
     return;
   if (self->destroy != NULL)
     self->destroy (self->user_data);
   g_free (self);
+}
+
+static void
+attach (EbbModule *stack, guint which, Attachment attachment)
+{
+  Attachment *self = NULL;
+
+  if (attachment.intercept != NULL || attachment.funcs != NULL)
+    self = g_memdup2 (&attachment, sizeof attachment);
+  g_object_set_qdata_full (G_OBJECT (stack), get_quark (which), self, attachment_unref);
+}
+
+/* With a reference: a call goes on with what it began with. */
+static Attachment *
+hold (EbbModule *stack, guint which)
+{
+  return g_object_dup_qdata (G_OBJECT (stack), get_quark (which), attachment_ref, NULL);
 }
 
 void
@@ -75,42 +80,15 @@ ebb_stack_set_interceptor (EbbModule *stack,
                            gpointer user_data,
                            GDestroyNotify destroy)
 {
-  Interceptor *self = NULL;
-
-  if (func != NULL)
-    {
-      self = g_new (Interceptor, 1);
-      *self = (Interceptor){ 1, func, user_data, destroy };
-    }
-  g_object_set_qdata_full (G_OBJECT (stack), interceptor_quark (), self, interceptor_unref);
+  attach (stack, INTERCEPTOR, (Attachment){ 1, func, NULL, user_data, destroy });
 }
 
 gpointer
 ebb_stack_get_interceptor_data (EbbModule *stack)
 {
-  Interceptor *self = g_object_get_qdata (G_OBJECT (stack), interceptor_quark ());
+  Attachment *self = g_object_get_qdata (G_OBJECT (stack), get_quark (INTERCEPTOR));
 
   return self != NULL ? self->user_data : NULL;
-}
-
-static gpointer
-boundary_ref (gpointer data, gpointer user_data)
-{
-  if (data != NULL)
-    g_atomic_int_inc (&((Boundary *) data)->ref_count);
-  return data;
-}
-
-static void
-boundary_unref (gpointer data)
-{
-  Boundary *self = data;
-
-  if (self == NULL || !g_atomic_int_dec_and_test (&self->ref_count))
-    return;
-  if (self->destroy != NULL)
-    self->destroy (self->user_data);
-  g_free (self);
 }
 
 void
@@ -119,14 +97,7 @@ ebb_stack_set_boundary (EbbModule *stack,
                         gpointer user_data,
                         GDestroyNotify destroy)
 {
-  Boundary *self = NULL;
-
-  if (funcs != NULL)
-    {
-      self = g_new (Boundary, 1);
-      *self = (Boundary){ 1, funcs, user_data, destroy };
-    }
-  g_object_set_qdata_full (G_OBJECT (stack), boundary_quark (), self, boundary_unref);
+  attach (stack, BOUNDARY, (Attachment){ 1, NULL, funcs, user_data, destroy });
 }
 
 /* -- what goes from one to the next -------------------------------------------------------------------------------- */
@@ -190,19 +161,17 @@ call_child (EbbModule *stack, guint index, EbbArgs *args, GError **error)
 static EbbArgs *
 call_children (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
 {
-  Interceptor *interceptor;
-  EbbArgs *value, *result = NULL;
+  Attachment *interceptor = hold (stack, INTERCEPTOR);
+  EbbArgs *value = ebb_args_ref (args), *result = NULL;
   guint n_done;
 
-  interceptor = g_object_dup_qdata (G_OBJECT (stack), interceptor_quark (), interceptor_ref, NULL);
-  value = ebb_args_ref (args);
   for (guint i = 0; i < ebb_module_get_n_children (stack); i += n_done)
     {
       if (result != NULL)
         value = ebb_stack_take_args (flow, args, result);
       n_done = 0;
       result = interceptor != NULL
-                   ? interceptor->func (stack, i, flow, value, &n_done, interceptor->user_data, error)
+                   ? interceptor->intercept (stack, i, flow, value, &n_done, interceptor->user_data, error)
                    : NULL;
       if (n_done == 0)
         {
@@ -213,7 +182,7 @@ call_children (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **erro
       if (result == NULL)
         break;
     }
-  interceptor_unref (interceptor);
+  attachment_unref (interceptor);
   return result;
 }
 
@@ -245,7 +214,7 @@ peek_first (EbbModule *stack, EbbArgs *args, const char *which, GError **error)
 }
 
 static EbbArgs *
-call_within (Boundary *boundary, EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
+call_within (Attachment *boundary, EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
 {
   EbbTensor *x = peek_first (stack, args, "the arguments", error);
   g_autoptr (EbbTensor) inside = x != NULL ? boundary->funcs->enter (stack, x, boundary->user_data, error) : NULL;
@@ -267,17 +236,17 @@ call_within (Boundary *boundary, EbbModule *stack, EbbStackFlow flow, EbbArgs *a
 EbbArgs *
 ebb_stack_call (EbbModule *stack, EbbStackFlow flow, EbbArgs *args, GError **error)
 {
-  Boundary *boundary;
+  Attachment *boundary;
   EbbArgs *result;
 
   if (!check_args (flow, args, error))
     return NULL;
   if (ebb_module_get_n_children (stack) == 0)
     return pass (flow, args);
-  boundary = g_object_dup_qdata (G_OBJECT (stack), boundary_quark (), boundary_ref, NULL);
+  boundary = hold (stack, BOUNDARY);
   result = boundary != NULL ? call_within (boundary, stack, flow, args, error)
                             : call_children (stack, flow, args, error);
-  boundary_unref (boundary);
+  attachment_unref (boundary);
   return result;
 }
 
@@ -333,7 +302,7 @@ call1_children (EbbModule *stack, EbbTensor *value, GError **error)
 
 /* Consumes @input. */
 static EbbTensor *
-call1_within (Boundary *boundary, EbbModule *stack, EbbTensor *input, GError **error)
+call1_within (Attachment *boundary, EbbModule *stack, EbbTensor *input, GError **error)
 {
   EbbTensor *inside = boundary->funcs->enter (stack, input, boundary->user_data, error);
   g_autoptr (EbbTensor) last = NULL;
@@ -350,16 +319,16 @@ call1_within (Boundary *boundary, EbbModule *stack, EbbTensor *input, GError **e
 EbbTensor *
 ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
 {
-  Boundary *boundary;
+  Attachment *boundary;
   EbbTensor *result;
 
-  if (g_object_get_qdata (G_OBJECT (stack), interceptor_quark ()) != NULL)
+  if (g_object_get_qdata (G_OBJECT (stack), get_quark (INTERCEPTOR)) != NULL)
     return call1_by_args (stack, input, error);
   if (ebb_module_get_n_children (stack) == 0)
     return input;
-  boundary = g_object_dup_qdata (G_OBJECT (stack), boundary_quark (), boundary_ref, NULL);
+  boundary = hold (stack, BOUNDARY);
   result = boundary != NULL ? call1_within (boundary, stack, input, error) : call1_children (stack, input, error);
-  boundary_unref (boundary);
+  attachment_unref (boundary);
   return result;
 }
 

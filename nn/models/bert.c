@@ -15,6 +15,7 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/tensor-private.h"
+#include "tensor/util/property-private.h"
 
 /**
  * EbbBert:
@@ -46,35 +47,7 @@ struct _EbbBert
   EbbTensor *output_bias; /* [vocab] */
 };
 
-enum
-{
-  PROP_CONFIG = 1,
-  N_PROPERTIES
-};
-
-static GParamSpec *properties[N_PROPERTIES];
-
 G_DEFINE_TYPE (EbbBert, ebb_bert, EBB_TYPE_MODULE)
-
-static void
-ebb_bert_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  switch (id)
-    {
-    case PROP_CONFIG: g_value_set_boxed (value, EBB_BERT (object)->config); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
-
-static void
-ebb_bert_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  switch (id)
-    {
-    case PROP_CONFIG: EBB_BERT (object)->config = g_value_dup_boxed (value); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
 
 static void
 ebb_bert_finalize (GObject *object)
@@ -404,8 +377,8 @@ ebb_bert_class_init (EbbBertClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
-  object_class->get_property = ebb_bert_get_property;
-  object_class->set_property = ebb_bert_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_bert_finalize;
   module_class->build = ebb_bert_build;
   module_class->forward = ebb_bert_forward;
@@ -416,10 +389,10 @@ ebb_bert_class_init (EbbBertClass *klass)
    *
    * The sizes and choices that the model was made with.
    */
-  properties[PROP_CONFIG] =
+  g_object_class_install_property (
+      object_class, offsetof (EbbBert, config),
       g_param_spec_boxed ("config", NULL, "The sizes and choices of the model", EBB_TYPE_BERT_CONFIG,
-                          G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+                          G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS));
 }
 
 static void

@@ -9,9 +9,6 @@ G_BEGIN_DECLS
 
 #define EBB_GPT2_PREFIX "transformer."
 
-/* Finds a tensor of @state, with or without the prefix; NULL if it is missing. */
-EbbTensor *ebb_gpt2_find (EbbArgs *state,
-                          const char *name);
 /* Whether the output product has no weight of its own: none at all, or bit for bit that of the embedding. */
 gboolean ebb_gpt2_is_tied (EbbArgs *state);
 /* FALSE also where there is no memory to compare them. */

@@ -315,9 +315,9 @@ take (EbbGptConfig *config,
 
 /* -- tensors ------------------------------------------------------------------------------------------------------- */
 
-EbbTensor *
-ebb_gpt2_find (EbbArgs *state,
-               const char *name)
+static EbbTensor *
+find_weight (EbbArgs *state,
+             const char *name)
 {
   g_autofree char *prefixed = g_strconcat (EBB_GPT2_PREFIX, name, NULL);
   int index = ebb_args_find (state, name);
@@ -375,7 +375,7 @@ ebb_weights_have_same_bits (EbbTensor *first,
 gboolean
 ebb_gpt2_is_tied (EbbArgs *state)
 {
-  EbbTensor *head = ebb_gpt2_find (state, "lm_head.weight"), *words = ebb_gpt2_find (state, "wte.weight");
+  EbbTensor *head = find_weight (state, "lm_head.weight"), *words = find_weight (state, "wte.weight");
 
   return head == NULL || (words != NULL && ebb_weights_have_same_bits (head, words));
 }
@@ -385,7 +385,7 @@ take_shapes (EbbGptConfig *config,
              EbbArgs *state,
              GError **error)
 {
-  EbbTensor *words = ebb_gpt2_find (state, "wte.weight"), *positions = ebb_gpt2_find (state, "wpe.weight");
+  EbbTensor *words = find_weight (state, "wte.weight"), *positions = find_weight (state, "wpe.weight");
   int layers = 0;
 
   for (guint i = 0; i < ebb_args_get_length (state); i++)
@@ -405,7 +405,7 @@ take_shapes (EbbGptConfig *config,
   config->context = (int) MIN (ebb_tensor_get_dim (positions, 0), G_MAXINT);
   config->layers = layers;
   config->heads = 0;
-  config->bias = ebb_gpt2_find (state, "ln_f.bias") != NULL;
+  config->bias = find_weight (state, "ln_f.bias") != NULL;
   config->tied = ebb_gpt2_is_tied (state);
   return TRUE;
 }
@@ -445,7 +445,7 @@ ebb_gpt_config_new_from_gpt2 (EbbArgs *state,
   values = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
   noted = g_hash_table_new_full (g_str_hash, g_str_equal, g_free, g_free);
   const Source file = { "the metadata", noted }, beside = { config_path, values };
-  has_head = ebb_gpt2_find (state, "lm_head.weight") != NULL;
+  has_head = find_weight (state, "lm_head.weight") != NULL;
   if (metadata != NULL)
     read_metadata (&file, metadata);
   if (!take_shapes (config, state, error) || !take (config, &file, has_head, error)

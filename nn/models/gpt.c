@@ -15,6 +15,7 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/property-private.h"
 
 #include <math.h>
 
@@ -42,35 +43,7 @@ struct _EbbGpt
   EbbModule *lm_head; /* NULL where the weight is that of wte */
 };
 
-enum
-{
-  PROP_CONFIG = 1,
-  N_PROPERTIES
-};
-
-static GParamSpec *properties[N_PROPERTIES];
-
 G_DEFINE_TYPE (EbbGpt, ebb_gpt, EBB_TYPE_MODULE)
-
-static void
-ebb_gpt_get_property (GObject *object, guint id, GValue *value, GParamSpec *spec)
-{
-  switch (id)
-    {
-    case PROP_CONFIG: g_value_set_boxed (value, EBB_GPT (object)->config); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
-
-static void
-ebb_gpt_set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
-{
-  switch (id)
-    {
-    case PROP_CONFIG: EBB_GPT (object)->config = g_value_dup_boxed (value); break;
-    default: G_OBJECT_WARN_INVALID_PROPERTY_ID (object, id, spec);
-    }
-}
 
 static void
 ebb_gpt_finalize (GObject *object)
@@ -301,8 +274,8 @@ ebb_gpt_class_init (EbbGptClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
-  object_class->get_property = ebb_gpt_get_property;
-  object_class->set_property = ebb_gpt_set_property;
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_gpt_finalize;
   module_class->build = ebb_gpt_build;
   module_class->forward = ebb_gpt_forward;
@@ -313,10 +286,10 @@ ebb_gpt_class_init (EbbGptClass *klass)
    *
    * The sizes and choices that the model was made with.
    */
-  properties[PROP_CONFIG] =
+  g_object_class_install_property (
+      object_class, offsetof (EbbGpt, config),
       g_param_spec_boxed ("config", NULL, "The sizes and choices of the model", EBB_TYPE_GPT_CONFIG,
-                          G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_properties (object_class, N_PROPERTIES, properties);
+                          G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS));
 }
 
 static void

@@ -37,22 +37,11 @@ enum
 
 G_DEFINE_TYPE_WITH_PRIVATE (EbbAdam, ebb_adam, EBB_TYPE_OPTIMIZER)
 
-GType
-ebb_moment_format_get_type (void)
-{
-  static gsize type = 0;
-
-  if (g_once_init_enter (&type))
-    {
-      static const GEnumValue values[] = { { EBB_MOMENT_FORMAT_F32, "EBB_MOMENT_FORMAT_F32", "f32" },
-                                           { EBB_MOMENT_FORMAT_BF16, "EBB_MOMENT_FORMAT_BF16", "bf16" },
-                                           { EBB_MOMENT_FORMAT_EIGHT_BIT, "EBB_MOMENT_FORMAT_EIGHT_BIT", "eight-bit" },
-                                           { 0, NULL, NULL } };
-
-      g_once_init_leave (&type, g_enum_register_static ("EbbMomentFormat", values));
-    }
-  return type;
-}
+G_DEFINE_ENUM_TYPE (EbbMomentFormat,
+                    ebb_moment_format,
+                    G_DEFINE_ENUM_VALUE (EBB_MOMENT_FORMAT_F32, "f32"),
+                    G_DEFINE_ENUM_VALUE (EBB_MOMENT_FORMAT_BF16, "bf16"),
+                    G_DEFINE_ENUM_VALUE (EBB_MOMENT_FORMAT_EIGHT_BIT, "eight-bit"))
 
 /* -- formats ------------------------------------------------------------------------------------------------------- */
 

@@ -126,7 +126,6 @@ guint64 ebb_launch_count_elements (const EbbLaunch *launch);
 const char *ebb_phase_get_name (EbbPhase phase);
 /* Nanoseconds. */
 gint64 ebb_profiler_get_time (void);
-gint64 ebb_profiler_get_total (EbbProfiler *self);
 /* What an op took itself. */
 gint64 ebb_event_get_time (const EbbEvent *event);
 #define ebb_profiler_get_event(self, index) (&g_array_index ((self)->events, EbbEvent, index))

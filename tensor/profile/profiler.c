@@ -398,8 +398,8 @@ ebb_phase_get_name (EbbPhase phase)
   return names[phase];
 }
 
-gint64
-ebb_profiler_get_total (EbbProfiler *self)
+static gint64
+get_total (EbbProfiler *self)
 {
   return self->total + (self->thread != NULL ? ebb_profiler_get_time () - self->started : 0);
 }
@@ -477,7 +477,7 @@ ebb_profiler_get_seconds (EbbProfiler *self)
 {
   g_return_val_if_fail (EBB_IS_PROFILER (self), 0);
 
-  return (double) ebb_profiler_get_total (self) * 1e-9;
+  return (double) get_total (self) * 1e-9;
 }
 
 /**
