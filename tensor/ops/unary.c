@@ -29,35 +29,28 @@ rematerialize_unary (const EbbRematerializeArgs *how, EbbTensor **operands, EbbT
   return EBB_LAUNCH (EBB_KERNEL_UNARY, &how->params, 1, error, operands[0], output);
 }
 
+#define UNARY(op_name, backward_func, saved, integers)                                                      \
+  {                                                                                                         \
+    { op_name, EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, backward_func }, EBB_UNARY_SAVES_##saved, integers \
+  }
+
 const EbbUnaryInfo ebb_unary_ops[EBB_N_UNARY_OPS] = {
-  [EBB_UNARY_NEG] = { { "neg", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
-                      EBB_UNARY_SAVES_NOTHING,
-                      TRUE },
-  [EBB_UNARY_ABS] = { { "abs", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, TRUE },
-  [EBB_UNARY_EXP] = { { "exp", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
-  [EBB_UNARY_LOG] = { { "log", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
-  [EBB_UNARY_SQRT] = { { "sqrt", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
-  [EBB_UNARY_RSQRT] = { { "rsqrt", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
-                        EBB_UNARY_SAVES_Y,
-                        FALSE },
-  [EBB_UNARY_SQUARE] = { { "square", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
-                         EBB_UNARY_SAVES_X,
-                         FALSE },
-  [EBB_UNARY_SIN] = { { "sin", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
-  [EBB_UNARY_COS] = { { "cos", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
-  [EBB_UNARY_TANH] = { { "tanh", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
-  [EBB_UNARY_RELU] = { { "relu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_Y, FALSE },
-  [EBB_UNARY_GELU] = { { "gelu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
-  [EBB_UNARY_GELU_TANH] = { { "gelu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
-                            EBB_UNARY_SAVES_X,
-                            FALSE },
-  [EBB_UNARY_SILU] = { { "silu", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward }, EBB_UNARY_SAVES_X, FALSE },
-  [EBB_UNARY_SIGMOID] = { { "sigmoid", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, unary_backward },
-                          EBB_UNARY_SAVES_Y,
-                          FALSE },
-  [EBB_UNARY_LOGICAL_NOT] = { { "logical_not", EBB_OP_POINTWISE, EBB_KERNEL_UNARY, NULL, NULL },
-                              EBB_UNARY_SAVES_NOTHING,
-                              TRUE },
+  [EBB_UNARY_NEG] = UNARY ("neg", unary_backward, NOTHING, TRUE),
+  [EBB_UNARY_ABS] = UNARY ("abs", unary_backward, X, TRUE),
+  [EBB_UNARY_EXP] = UNARY ("exp", unary_backward, Y, FALSE),
+  [EBB_UNARY_LOG] = UNARY ("log", unary_backward, X, FALSE),
+  [EBB_UNARY_SQRT] = UNARY ("sqrt", unary_backward, Y, FALSE),
+  [EBB_UNARY_RSQRT] = UNARY ("rsqrt", unary_backward, Y, FALSE),
+  [EBB_UNARY_SQUARE] = UNARY ("square", unary_backward, X, FALSE),
+  [EBB_UNARY_SIN] = UNARY ("sin", unary_backward, X, FALSE),
+  [EBB_UNARY_COS] = UNARY ("cos", unary_backward, X, FALSE),
+  [EBB_UNARY_TANH] = UNARY ("tanh", unary_backward, Y, FALSE),
+  [EBB_UNARY_RELU] = UNARY ("relu", unary_backward, Y, FALSE),
+  [EBB_UNARY_GELU] = UNARY ("gelu", unary_backward, X, FALSE),
+  [EBB_UNARY_GELU_TANH] = UNARY ("gelu", unary_backward, X, FALSE),
+  [EBB_UNARY_SILU] = UNARY ("silu", unary_backward, X, FALSE),
+  [EBB_UNARY_SIGMOID] = UNARY ("sigmoid", unary_backward, Y, FALSE),
+  [EBB_UNARY_LOGICAL_NOT] = UNARY ("logical_not", NULL, NOTHING, TRUE),
 };
 
 EbbTensor *
