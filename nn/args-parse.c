@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+/* Takes the arguments of a call apart by a signature, and says what is wrong with them. */
+
 static char *
 describe_specs (const EbbParameterSpec *specs, guint n_specs)
 {

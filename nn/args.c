@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+/* A container of arguments or results: positional and named values of all kinds, nested at will. */
+
 typedef struct
 {
   char *key; /* NULL: positional */
@@ -432,7 +434,7 @@ args_index (EbbArgs *self)
     g_hash_table_insert (self->index, self->entries[self->n_positional + i].key, GUINT_TO_POINTER (i + 1));
 }
 
-/* The entry to fill for @key: an old one that is replaced, or a new one behind its like. */
+/* The entry to fill for @key: the one of that key, which is replaced, or a new one behind those of its kind. */
 static Entry *
 args_add (EbbArgs *self, const char *key)
 {

@@ -15,7 +15,7 @@ G_BEGIN_DECLS
  * EbbArgs:
  *
  * The arguments or the result of a call: an ordered list of values, each with or without a key, nested at will.
- * Reference-counted; filled once, then left alone: whoever got one from a call must not change it.
+ * Reference-counted; filled once, then left alone: a caller must not change a result.
  */
 typedef struct _EbbArgs EbbArgs;
 

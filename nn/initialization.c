@@ -1,14 +1,16 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/initialization.h"
 
-/* A thread's, like grad mode. */
+/* Lets a thread make models without drawing initial weights that it will load over. */
+
+/* Of the thread, like grad mode. */
 static __thread int depth __attribute__ ((tls_model ("initial-exec")));
 
 /**
  * ebb_push_initialization_skipped:
  *
  * Until ebb_pop_initialization_skipped(), layers and models that this thread makes do not draw their initial weights:
- * what would be random is left as the memory was, for whoever loads weights right after. What starts as a constant,
+ * random values are left undrawn, since the caller loads weights right after. What starts as a constant,
  * norms and biases mostly, is set as ever. Generators advance as if the weights had been drawn, so that the numbers
  * after them are the same. Calls nest.
  */

@@ -378,7 +378,7 @@ ebb_module_remove_hook (EbbModule *self, guint id)
 /* A class may implement forward, forward1 or both, and its ancestor the other one. A subclass that overrides forward
  * alone must not be bypassed by the forward1 that it inherits, nor the other way round. So which of the two was
  * overridden nearer to the class is found once and kept in the class. A class begins as a copy of its parent, and
- * bindings set its functions late: the copy tells itself by its address and by the functions it was made for. */
+ * bindings set its functions late: the copy is recognised by its address and by the functions it was made for. */
 typedef enum
 {
   DISPATCH_EACH = 1, /* both at the same level: each as it is */

@@ -248,7 +248,7 @@ check_tensor (EbbModule *self, const char *name, EbbTensor *tensor, NameKind kin
   return TRUE;
 }
 
-/* Neither may a parameter leave whoever splits it over ranks, nor can a part of it be used elsewhere. */
+/* A sharded parameter can neither leave its module, nor can a shard of it be used in another one. */
 static gboolean
 check_not_split (EbbModule *self, const char *name, EbbTensor *parameter, GError **error)
 {

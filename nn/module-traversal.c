@@ -2,6 +2,8 @@
 #include "nn/module-instance-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
 
+/* Walks a tree of modules: lists, names, counts and describes its modules, parameters and buffers. */
+
 char *
 ebb_module_join_path (const char *path, const char *name)
 {

@@ -16,7 +16,7 @@
  * initialisation. The `ebb_*_new ()` functions do both; after g_object_new() call g_initable_init().
  */
 
-/* Not a GWeakRef: getting that takes a reference under a lock of GLib's own, which tells a binding's wrapper, which
+/* Not a GWeakRef: getting that takes a reference under a lock of GLib's own, which notifies a binding's wrapper, which
  * waits for its interpreter, while another thread of the interpreter waits for the lock. Here the lock is the module's.
  */
 struct _EbbModuleWeak
@@ -300,7 +300,7 @@ ebb_module_notify_activation_checkpointing (EbbModule *self)
  * ebb_module_get_activation_checkpointing:
  * @self: a module
  *
- * Returns: whether there is a checkpoint wrapper on the module, whoever has put it there and with whatever options, or
+ * Returns: whether there is a checkpoint wrapper on the module, however it came there and with whatever options, or
  *   a division of its layers into chunks
  */
 gboolean
@@ -317,7 +317,7 @@ ebb_module_get_activation_checkpointing (EbbModule *self)
  * @enabled: whether activations are recomputed
  * @error: return location for an error
  *
- * Wraps the module with default options, or takes off every checkpoint wrapper that is on it, whoever has put it there,
+ * Wraps the module with default options, or takes off every checkpoint wrapper that is on it, however it came there,
  * and a division of its layers into chunks. Modules below it stay as they are. Nothing happens where it is so already:
  * a module that is wrapped with other options keeps these.
  *

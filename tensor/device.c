@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <string.h>
 
+/* Devices by name, each over a backend that is opened when it is first asked for. */
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const EbbBackend *backends[16];
 static guint n_backends;
@@ -220,7 +222,7 @@ ebb_device_get_name (EbbDevice *device)
  *
  * Waits until all that @device was asked for is done. On the CPU it is so already.
  *
- * Returns: %FALSE with the error of work that has failed and was not told of yet
+ * Returns: %FALSE with the error of work that has failed and was not reported yet
  */
 gboolean
 ebb_device_synchronize (EbbDevice *device,

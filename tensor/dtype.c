@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+/* The types of elements: names, sizes, and the type in which two meet. */
+
 static const struct
 {
   const char *name;

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/error-private.h"
 
+/* The error domain, texts fit for messages, and the check with which functions begin. */
+
 /* Ranks that are threads may meet their first error at the same time. */
 GQuark
 ebb_error_quark (void)

@@ -4,7 +4,7 @@
 #include "tensor/memory.h"
 
 /* What one rank that is a thread uses: counted beside the whole process. A storage made on a thread with an account
- * belongs to it for life, whoever frees it, and holds it. */
+ * belongs to it for life, whichever thread frees it, and holds it. */
 
 G_BEGIN_DECLS
 

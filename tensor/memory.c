@@ -216,7 +216,7 @@ alloc_or_explain (EbbDevice *device,
                   GError **error)
 {
   GError *failure = NULL;
-  /* Without a place for it the device is to tell nothing. */
+  /* Without a place for the error the device reports nothing. */
   void *data = device->backend->alloc (device->index, size, error != NULL ? &failure : NULL);
 
   if (data != NULL)
@@ -284,7 +284,7 @@ ebb_device_free_of (EbbDevice *device,
   ebb_device_count_of (device, purpose, -(gint64) size, account);
 }
 
-/* What the present thread is told of. */
+/* The counters of the account of this thread, or of the device. */
 static void
 get_counters (EbbDevice *device,
               guint64 **current,

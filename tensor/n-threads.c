@@ -5,6 +5,8 @@
 #include <omp.h>
 #include <pthread.h>
 
+/* How many threads the kernels called by this thread use. */
+
 /* 0: not set, so what OpenMP would take (OMP_NUM_THREADS, else the cores that the process may use). */
 static _Thread_local int n_threads_of_thread;
 

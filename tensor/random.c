@@ -152,7 +152,7 @@ ebb_generator_get_offset (EbbGenerator *self)
   return self->offset;
 }
 
-/* Whoever will have to repeat what happens now must know where the generator was before. */
+/* A recompute has to know where the generator was before. */
 static void
 tell_observers (EbbGenerator *self)
 {

@@ -10,12 +10,12 @@ G_BEGIN_DECLS
 typedef struct _EbbStorage EbbStorage;
 typedef struct _EbbStorageWatch EbbStorageWatch;
 
-/* Someone who is told before a storage is changed in place: copies behind the caller's back may still read it. */
+/* A function to call before a storage is changed in place, because an asynchronous copy may still read it. */
 struct _EbbStorageWatch
 {
   EbbStorageWatch *next;
   gpointer (*take) (EbbStorageWatch *self); /* under a lock: what the change must come after, and no more */
-  void (*before_write) (gpointer taken);    /* not under a lock: makes it so, and lets go of it */
+  void (*before_write) (gpointer taken);    /* not under a lock: makes it so, and frees it */
 };
 
 struct _EbbStorage
@@ -24,7 +24,7 @@ struct _EbbStorage
   guint version; /* one more for each change in place */
   void *data;    /* NULL: a placeholder (size without memory), made after the early stop of a recompute, or size 0 */
   gsize size;    /* bytes */
-  guint64 birth; /* serial number: a frame tells by it what is younger than itself */
+  guint64 birth; /* serial number: by it a frame recognises storages younger than itself */
   EbbDevice *device;
   GDestroyNotify destroy; /* of foreign memory; NULL: from the device's allocator */
   gpointer destroy_data;

@@ -7,6 +7,8 @@
 
 #include <pthread.h>
 
+/* Reference-counted memory of tensors: versions, purposes, and watches that see a change coming. */
+
 static guint64 last_birth;
 static pthread_mutex_t watches_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -106,7 +108,7 @@ ebb_storage_unref (EbbStorage *self)
   ebb_object_free (self, sizeof *self);
 }
 
-/* A store that threads share lets go what another thread put, while that thread may look: so these are atomic. */
+/* A store that threads share may free what another thread put while that thread looks: so these are atomic. */
 void
 ebb_storage_set_purpose (EbbStorage *self,
                          EbbPurpose purpose)
@@ -168,25 +170,25 @@ typedef struct
 {
   void (*before_write) (gpointer taken);
   gpointer taken;
-} Told;
+} Notice;
 
 /* A watch may go as soon as the lock is open; and who enqueues may have to wait for room, which must not keep the
  * watches of all other storages. */
 static void
-tell_watches (EbbStorage *self)
+notify_watches (EbbStorage *self)
 {
-  g_autoptr (GArray) told = g_array_new (FALSE, FALSE, sizeof (Told));
+  g_autoptr (GArray) notices = g_array_new (FALSE, FALSE, sizeof (Notice));
 
   pthread_mutex_lock (&watches_lock);
   for (EbbStorageWatch *watch = self->watches; watch != NULL; watch = watch->next)
     {
-      const Told one = { watch->before_write, watch->take (watch) };
+      const Notice notice = { watch->before_write, watch->take (watch) };
 
-      g_array_append_val (told, one);
+      g_array_append_val (notices, notice);
     }
   pthread_mutex_unlock (&watches_lock);
-  for (guint i = 0; i < told->len; i++)
-    g_array_index (told, Told, i).before_write (g_array_index (told, Told, i).taken);
+  for (guint i = 0; i < notices->len; i++)
+    g_array_index (notices, Notice, i).before_write (g_array_index (notices, Notice, i).taken);
 }
 
 void
@@ -195,5 +197,5 @@ ebb_storage_change (EbbStorage *self)
   self->version++;
   if (G_LIKELY (__atomic_load_n (&self->watches, __ATOMIC_RELAXED) == NULL))
     return;
-  tell_watches (self);
+  notify_watches (self);
 }

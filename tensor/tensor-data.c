@@ -101,7 +101,7 @@ ebb_tensor_get_address (EbbTensor *tensor,
   return (guint64) (gsize) tensor->view.data;
 }
 
-/* @pins: whoever has the bytes may keep them, and what they show mustn't move. */
+/* @pins: the caller may keep the bytes, so their memory must not move. */
 static GBytes *
 get_bytes (EbbTensor *tensor,
            gboolean pins,

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+/* Tensors: views of a storage with a shape, strides and a place in the graph. */
+
 G_DEFINE_BOXED_TYPE (EbbTensor, ebb_tensor, ebb_tensor_ref, ebb_tensor_unref)
 
 /* -- making -------------------------------------------------------------------------------------------------------- */

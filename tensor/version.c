@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/version.h"
 
+/* The version of the library. */
+
 /**
  * ebb_get_version_string:
  *

@@ -6,7 +6,9 @@
 
 #include <string.h>
 
-/* Tokens are spelt in characters that stand for bytes: printable Latin-1 characters for themselves, the other bytes for
+/* Byte-pair encoding as in GPT-2: its tables, read from vocab.json and merges.txt, and encoding by them.
+ *
+ * Tokens are spelt in characters that stand for bytes: printable Latin-1 characters for themselves, the other bytes for
  * U+0100 and on, in order. */
 
 static gboolean

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/data/byte-tokenizer.h"
 
+/* A tokenizer whose tokens are the 256 bytes. */
+
 struct _EbbByteTokenizer
 {
   EbbTokenizer parent_instance;

@@ -10,6 +10,8 @@
 #include <gio/gio.h>
 #include <string.h>
 
+/* Windows of tokens out of text files, in an order that a seed and a position name. */
+
 struct _EbbTextDataset
 {
   GObject parent_instance;

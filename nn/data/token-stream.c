@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The tokens of one text after another, in memory or read from their file. */
+
 /* A long text is encoded in parts: tokens as the tokenizer gives them take 8 bytes each. */
 #define PART_SIZE ((gsize) 1 << 20)
 /* Files up to this size are read at once, so that a text of many small files doesn't hold as many open. */

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+/* The base class of tokenizers: checks around the functions of a class. */
+
 G_DEFINE_ABSTRACT_TYPE (EbbTokenizer, ebb_tokenizer, G_TYPE_OBJECT)
 
 static gssize

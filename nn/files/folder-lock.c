@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Keeps two trainings from saving to one folder. */
+
 /* A lock on a file in the folder, which says who has it. The file stays after a process that was killed, the lock does
  * not. */
 #define LOCK_FILE ".ebb-lock"

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+/* Reads JSON of any size in one pass, without a tree, and names the line and column of an error. */
+
 gboolean
 ebb_json_scanner_init (EbbJsonScanner *self,
                        const char *text,

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Reads the header of a safetensors file, checks it, and reads ranges of the tensors behind it. */
+
 static const char *const dtype_names[EBB_N_DTYPES] = { "F32", "BF16", "F16", "I32", "I64", "U8", "BOOL" };
 /* What the format has besides. */
 static const char *const other_dtype_names[] = { "F64", "F8_E5M2", "F8_E4M3", "F8_E8M0",

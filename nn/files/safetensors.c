@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+/* Loads and saves dictionaries of tensors as safetensors files. */
+
 /* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -264,7 +266,7 @@ make_header (const char *path,
       position += ebb_tensor_get_n_bytes (tensor);
     }
   g_string_append_c (json, '}');
-  /* The format asks for 8; a cache line does more for whoever maps the file. */
+  /* The format asks for 8; a cache line suits readers that map the file. */
   while ((json->len + 8) % 64 != 0)
     g_string_append_c (json, ' ');
   if (json->len > EBB_SAFETENSORS_MAX_HEADER)

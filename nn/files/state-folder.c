@@ -9,12 +9,14 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
+/* Numbered state files in a folder: finds the newest that is complete, writes the next, removes the oldest. */
+
 #define PREFIX "state-"
 #define SUFFIX ".safetensors"
 #define MAX_NUMBER G_GUINT64_CONSTANT (1000000000000000000) /* there always is a next one */
 #define METADATA_KEY "ebb.state"
 
-/* The number in a state's file name; 0 if it is none. */
+/* The number in a state's file name; 0 if it is not one. */
 static guint64
 parse_name (const char *name)
 {

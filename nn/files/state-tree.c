@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+/* Writes a tree of values as one safetensors file with checksums, and reads it back. */
+
 #define SUM_DIGITS 16
 
 /* -- checksum ------------------------------------------------------------------------------------------------------ */

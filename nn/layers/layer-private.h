@@ -166,9 +166,9 @@ EbbTensor *ebb_layer_norm_call_after_residual (EbbModule *module,
                                                EbbTensor **sum,
                                                GError **error);
 
-/* A layer with a weight [classes, width] whose product with x [..., width] whoever calls it goes on with: adds another
- * bias, or takes the loss of it as logits, which are then never all held. EbbLinear and EbbEmbedding, whose weight a
- * model may share for its output, are such layers; so are the forms of them that ranks divide among them. */
+/* A layer with a weight [classes, width] whose product with x [..., width] the caller processes further: it adds
+ * another bias, or takes the loss of it as logits, which are then never all held. EbbLinear and EbbEmbedding, whose
+ * weight a model may share for its output, are such layers; so are the forms of them that ranks divide among them. */
 
 #define EBB_TYPE_OUTPUT_LAYER (ebb_output_layer_get_type ())
 G_DECLARE_INTERFACE (EbbOutputLayer, ebb_output_layer, EBB, OUTPUT_LAYER, EbbModule)
@@ -197,8 +197,7 @@ struct _EbbOutputLayerInterface
  * what is called: then the functions of the interface may stand in for a call, or be asked for by one. */
 gboolean ebb_output_layer_is_open (EbbModule *module);
 
-/* Of a layer that shares its weight: not a call of @module. One that is no such layer is taken for its parameter
- * "weight". */
+/* Of a layer that shares its weight: not a call of @module. Of any other layer the parameter "weight" is used. */
 EbbTensor *ebb_output_layer_logits (EbbModule *module,
                                     EbbTensor *x,
                                     EbbTensor *bias,
@@ -210,7 +209,7 @@ EbbTensor *ebb_output_layer_loss (EbbModule *module,
                                   GError **error);
 
 #define EBB_IGNORED_TARGET (-100)
-/* The loss by a weight that is all here. */
+/* The loss by a full weight. */
 EbbTensor *ebb_output_layer_whole_loss (EbbTensor *x,
                                         EbbTensor *weight,
                                         EbbTensor *bias,

@@ -91,8 +91,8 @@ output_layer_interface_init (EbbOutputLayerInterface *interface)
   interface->lends_bias = ebb_linear_has_whole_bias;
 }
 
-/* Two arguments more than forward1. "add_bias": whoever adds the bias in the next op asks for the product alone.
- * "targets": whoever wants the loss of the product as logits asks for that. */
+/* Two arguments more than forward1. With "add_bias" FALSE it gives the product alone, because the next op adds the
+ * bias. With "targets" it gives the loss of the product as logits. */
 static EbbArgs *
 ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
 {

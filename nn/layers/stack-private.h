@@ -34,7 +34,8 @@ void ebb_stack_set_interceptor (EbbModule *stack,
 /* Its data; NULL: there is none. */
 gpointer ebb_stack_get_interceptor_data (EbbModule *stack);
 
-/* What one call of a stack begins and ends with, around all of its children, whoever calls them. */
+/* What one call of a stack begins and ends with, around all of its children, whether it calls them itself or its model
+ * does. */
 typedef struct
 {
   /* What goes into the first child in place of @x; NULL with @error: no child is called, nor leave (). */

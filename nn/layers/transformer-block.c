@@ -157,7 +157,7 @@ run_pre_norm (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError *
   g_autoptr (EbbTensor) changed = NULL;
   EbbTensor *attended = call_attention (self, normalized, mask, error);
 
-  /* Each is let go as soon as the next is there: what backward needs is kept by its node. */
+  /* Each is freed as soon as the next is there: its node keeps all that backward needs. */
   g_clear_pointer (&normalized, ebb_tensor_unref);
   if (attended == NULL)
     return NULL;

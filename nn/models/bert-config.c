@@ -4,6 +4,8 @@
 #include "nn/models/model-config-private.h"
 #include "tensor/error-private.h"
 
+/* The sizes and choices of a BERT. */
+
 G_DEFINE_BOXED_TYPE (EbbBertConfig, ebb_bert_config, ebb_bert_config_copy, ebb_bert_config_free)
 
 /* The two published sizes (Devlin et al., 2019, section 3) with the uncased vocabulary, and one for bytes that trains
@@ -32,7 +34,7 @@ ebb_bert_config_new (void)
  * @name: the name of a preset, see ebb_bert_config_get_preset_names()
  *
  * Makes the configuration of a known size. All presets have two segments, a feed-forward part of four times the width,
- * dropout 0.1 and an epsilon of 1e-12. A name that is none is reported where the configuration is used, by
+ * dropout 0.1 and an epsilon of 1e-12. An unknown name is reported where the configuration is used, by
  * ebb_bert_config_check() and ebb_bert_new(), so that one check at the end is enough.
  *
  * Returns: (transfer full): the configuration

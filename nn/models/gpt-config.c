@@ -4,6 +4,8 @@
 #include "nn/models/model-config-private.h"
 #include "tensor/error-private.h"
 
+/* The sizes and choices of a GPT. */
+
 G_DEFINE_BOXED_TYPE (EbbGptConfig, ebb_gpt_config, ebb_gpt_config_copy, ebb_gpt_config_free)
 
 /* The four published sizes of GPT-2 (Radford et al., 2019, table 2), and one for bytes that trains in a minute. */
@@ -33,7 +35,7 @@ ebb_gpt_config_new (void)
  * @name: the name of a preset, see ebb_gpt_config_get_preset_names()
  *
  * Makes the configuration of a known size. All presets have dropout 0.1, tied weights, GELU by tanh, an epsilon of 1e-5
- * and biases. A name that is none is reported where the configuration is used, by ebb_gpt_config_check() and
+ * and biases. An unknown name is reported where the configuration is used, by ebb_gpt_config_check() and
  * ebb_gpt_new(), so that one check at the end is enough.
  *
  * Returns: (transfer full): the configuration

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+/* The presets and checks that the configurations of all models share. */
+
 const EbbModelPreset *
 ebb_model_preset_find (const EbbModelPreset *presets, guint n_presets, const char *name, char **unknown)
 {

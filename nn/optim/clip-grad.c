@@ -11,6 +11,8 @@
 
 #include <math.h>
 
+/* The global norm of gradients, and clipping to it, on one rank or on all that share a model. */
+
 gboolean
 ebb_check_clip (double max_norm,
                 double p,

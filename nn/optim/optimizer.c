@@ -10,6 +10,8 @@
 #include <gio/gio.h>
 #include <math.h>
 
+/* The base class of optimizers: which parameters it moves, with which learning rates. */
+
 static void ebb_optimizer_initable_init (GInitableIface *iface);
 
 G_DEFINE_ABSTRACT_TYPE_WITH_CODE (EbbOptimizer,

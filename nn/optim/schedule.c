@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+/* Schedules of the learning rate: the base class, and a warm-up followed by half a cosine. */
+
 G_DEFINE_ABSTRACT_TYPE (EbbSchedule, ebb_schedule, G_TYPE_OBJECT)
 
 static double

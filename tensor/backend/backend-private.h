@@ -32,9 +32,9 @@ typedef struct
   double start, end; /* seconds on the monotonic clock */
 } EbbStreamSpan;
 
-/* A failure of enqueued work makes all later work of its queue, and of those that wait for it, be dropped, until a
- * function of the device has told of it: any that is given a place for a GError does so. What is called with NULL goes
- * on as if nothing had failed, and leaves it to others to be told. Thus nothing is computed from what never
+/* After a failure of enqueued work, its queue and those that wait for it drop all later work until a function of the
+ * device has reported the error, which any function does that is given a place for a GError. A function called with
+ * NULL goes on as if nothing had failed and leaves the report to others. So nothing is computed from data that never
  * arrived. */
 typedef struct
 {

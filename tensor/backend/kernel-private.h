@@ -5,7 +5,7 @@
 
 /* The boundary between ops and backends. An op fills an EbbLaunch: which kernel, the views it reads and writes, its
  * typed parameters. A backend runs it now (cpu) or puts a copy of it on a stream (sim, cuda); so a launch holds plain
- * data only. Backends know nothing of tensors' graphs; whoever launches has checked shapes, dtypes and indices. */
+ * data only. Backends know nothing of tensors' graphs; the launcher has checked shapes, dtypes and indices. */
 
 G_BEGIN_DECLS
 

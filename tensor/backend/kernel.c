@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/backend/kernel-private.h"
 
+/* The names of kernels. */
+
 static const char *const names[EBB_N_KERNELS] = {
   [EBB_KERNEL_COPY] = "copy",
   [EBB_KERNEL_FILL] = "fill",

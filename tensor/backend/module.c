@@ -10,6 +10,8 @@
 #include <gmodule.h>
 #include <string.h>
 
+/* Finds and loads backends that are modules of their own. */
+
 #define FILE_PREFIX "ebb-backend-"
 #define FILE_SUFFIX "." G_MODULE_SUFFIX
 

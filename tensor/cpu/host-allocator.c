@@ -12,6 +12,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* Caches host memory for tensors: small blocks by thread, large ones by size, pages returned on request. */
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else

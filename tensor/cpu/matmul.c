@@ -6,6 +6,8 @@
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/util/half-private.h"
 
+/* Matrix products on the CPU: batches, views and casts around oneDNN, and plain loops for small ones. */
+
 /* Up to so many multiply-adds a product is done by plain loops: measured, a call of oneDNN costs about as much. */
 #define DIRECT_LIMIT 4096
 

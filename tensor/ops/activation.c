@@ -4,6 +4,8 @@
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/shape.h"
 
+/* Activations (tanh, sigmoid, ReLU, GELU, SiLU), softmax and dropout. */
+
 /**
  * ebb_tanh:
  * @x: a tensor of f32 or bf16, of any shape

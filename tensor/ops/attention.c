@@ -278,7 +278,7 @@ sdpa_check (EbbOpCall *call,
  * Backward keeps @query, @key, @value, the result and f32 [B, H, T, 2]. No gradient is computed for @mask.
  *
  * Returns: (transfer full) (nullable): [B, H, T, D]; %NULL with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE,
- *   %EBB_ERROR_INVALID_ARGUMENT for a probability that is none, %EBB_ERROR_NOT_SUPPORTED for a mask that requires a
+ *   %EBB_ERROR_INVALID_ARGUMENT for a probability out of range, %EBB_ERROR_NOT_SUPPORTED for a mask that requires a
  *   gradient
  */
 EbbTensor *

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Copies in another dtype, layout or place. Whoever takes the gradient casts it to the operand's dtype. */
+/* Copies in another dtype, layout or place. The node that takes the gradient casts it to the operand's dtype. */
 
 static gboolean
 copy_backward (EbbBackward *ctx, GError **error)

@@ -82,7 +82,7 @@ compare_scalar (EbbBinaryOp which, EbbTensor *a, double b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether @a is equal to @b. Different dtypes are cast as ebb_dtype_promote () says.
+ * Compares element by element: whether @a is equal to @b. Different dtypes are cast as ebb_dtype_promote () says.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
  *
@@ -100,7 +100,7 @@ ebb_eq (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether @a is not equal to @b. Different dtypes are cast as ebb_dtype_promote () says.
+ * Compares element by element: whether @a is not equal to @b. Different dtypes are cast as ebb_dtype_promote () says.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
  *
@@ -118,7 +118,7 @@ ebb_ne (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether @a is less than @b. Different dtypes are cast as ebb_dtype_promote () says.
+ * Compares element by element: whether @a is less than @b. Different dtypes are cast as ebb_dtype_promote () says.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
  *
@@ -136,7 +136,8 @@ ebb_lt (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether @a is less than @b or equal to it. Different dtypes are cast as ebb_dtype_promote
+ * Compares element by element: whether @a is less than @b or equal to it. Different dtypes are cast as
+ * ebb_dtype_promote
  * () says.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
@@ -155,7 +156,7 @@ ebb_le (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether @a is greater than @b. Different dtypes are cast as ebb_dtype_promote () says.
+ * Compares element by element: whether @a is greater than @b. Different dtypes are cast as ebb_dtype_promote () says.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
  *
@@ -173,7 +174,7 @@ ebb_gt (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether @a is greater than @b or equal to it. Different dtypes are cast as
+ * Compares element by element: whether @a is greater than @b or equal to it. Different dtypes are cast as
  * ebb_dtype_promote () says.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
@@ -192,7 +193,7 @@ ebb_ge (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether both are true.
+ * Whether both are true, element by element.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
  *
@@ -210,7 +211,7 @@ ebb_logical_and (EbbTensor *a, EbbTensor *b, GError **error)
  * @b: a tensor of any dtype but f16, whose shape broadcasts with that of @a
  * @error: return location for an error
  *
- * Tells, element by element, whether at least one is true.
+ * Whether at least one is true, element by element.
  *
  * Fails with %EBB_ERROR_SHAPE when the shapes do not broadcast, and with %EBB_ERROR_DTYPE for f16.
  *
@@ -227,7 +228,7 @@ ebb_logical_or (EbbTensor *a, EbbTensor *b, GError **error)
  * @x: a tensor of any dtype but f16; what is not 0 is true
  * @error: return location for an error
  *
- * Tells, element by element, whether it is false.
+ * Whether each element is false.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *
@@ -252,8 +253,8 @@ ebb_logical_not (EbbTensor *x, GError **error)
  * @b: a number
  * @error: return location for an error
  *
- * Tells of each element of @a whether it is equal to @b. Integers are compared as f32 when @b is not an integer of
- * their dtype.
+ * Compares each element of @a with a number: whether it is equal to @b. Integers are compared as f32 when @b is not an
+ * integer of their dtype.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *
@@ -271,8 +272,8 @@ ebb_eq_scalar (EbbTensor *a, double b, GError **error)
  * @b: a number
  * @error: return location for an error
  *
- * Tells of each element of @a whether it is not equal to @b. Integers are compared as f32 when @b is not an integer of
- * their dtype.
+ * Compares each element of @a with a number: whether it is not equal to @b. Integers are compared as f32 when @b is not
+ * an integer of their dtype.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *
@@ -290,8 +291,8 @@ ebb_ne_scalar (EbbTensor *a, double b, GError **error)
  * @b: a number
  * @error: return location for an error
  *
- * Tells of each element of @a whether it is less than @b. Integers are compared as f32 when @b is not an integer of
- * their dtype.
+ * Compares each element of @a with a number: whether it is less than @b. Integers are compared as f32 when @b is not an
+ * integer of their dtype.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *
@@ -309,8 +310,8 @@ ebb_lt_scalar (EbbTensor *a, double b, GError **error)
  * @b: a number
  * @error: return location for an error
  *
- * Tells of each element of @a whether it is less than @b or equal to it. Integers are compared as f32 when @b is not an
- * integer of their dtype.
+ * Compares each element of @a with a number: whether it is less than @b or equal to it. Integers are compared as f32
+ * when @b is not an integer of their dtype.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *
@@ -328,8 +329,8 @@ ebb_le_scalar (EbbTensor *a, double b, GError **error)
  * @b: a number
  * @error: return location for an error
  *
- * Tells of each element of @a whether it is greater than @b. Integers are compared as f32 when @b is not an integer of
- * their dtype.
+ * Compares each element of @a with a number: whether it is greater than @b. Integers are compared as f32 when @b is not
+ * an integer of their dtype.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *
@@ -347,8 +348,8 @@ ebb_gt_scalar (EbbTensor *a, double b, GError **error)
  * @b: a number
  * @error: return location for an error
  *
- * Tells of each element of @a whether it is greater than @b or equal to it. Integers are compared as f32 when @b is not
- * an integer of their dtype.
+ * Compares each element of @a with a number: whether it is greater than @b or equal to it. Integers are compared as f32
+ * when @b is not an integer of their dtype.
  *
  * Fails with %EBB_ERROR_DTYPE for f16.
  *

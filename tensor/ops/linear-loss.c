@@ -440,7 +440,7 @@ check_product (EbbOpCall *call,
   return TRUE;
 }
 
-/* Gradients are outputs like any other, so that whoever keeps or moves what backward needs can do so with them. */
+/* Gradients are outputs like any other, so that saved-tensor hooks see them. */
 static void
 add_gradients (EbbOpCall *call)
 {

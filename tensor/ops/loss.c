@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+/* Cross entropy of logits, and what it shares with the fused form. */
+
 gboolean
 ebb_loss_check (EbbOpCall *call,
                 guint index,
@@ -203,7 +205,7 @@ ebb_logits_loss_backward (EbbBackward *ctx,
       ebb_tensor_unref (grad);
       grad = g_steal_pointer (&scaled);
     }
-  /* The logits are let go here: their memory becomes that of their gradient if nobody else holds them. */
+  /* The reference to the logits is dropped here: their gradient takes their memory if nobody else holds them. */
   logits = ebb_backward_take_saved (ctx, SAVED_LOGITS);
   ctx->grad_inputs[0] = ebb_tensor_new_reusing (logits, error);
   if (ctx->grad_inputs[0] == NULL)

@@ -7,6 +7,8 @@
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/thread-private.h"
 
+/* Layer norm, RMS norm and batch norm, and their gradients. */
+
 /* -- shared with residual-norm.c ---------------------------------------------------------------------------------- */
 
 gboolean

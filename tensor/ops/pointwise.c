@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+/* Ops element by element with parameters: where, clamp, triangles. */
+
 /* -- where -------------------------------------------------------------------------------------------------------- */
 
 static gboolean

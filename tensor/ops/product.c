@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+/* Matrix products and linear layers, and their gradients. */
+
 /* How two operands are multiplied; kept for backward in extra.i, since an operand is not saved for its shape alone. */
 typedef struct
 {

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+/* Reductions along dimensions: sums, means, extremes and their indices, variance, norm. */
+
 /* Of an extremum, behind what reduce_dims () notes: no dimensions were named. */
 #define EXTRA_WHOLE (EBB_MAX_DIMS + 2)
 
@@ -453,7 +455,7 @@ ebb_norm (EbbTensor *x, GError **error)
   return ebb_op_finish1 (&call, error);
 }
 
-/* Reductions that tell where: the index is what the gradient needs. */
+/* Reductions with an index, which the gradient needs. */
 
 /* Checks for one dimension with elements, for a result without it or with size 1 there. */
 static gboolean

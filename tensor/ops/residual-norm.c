@@ -105,7 +105,7 @@ static const EbbOp op_residual_dropout = { "residual_dropout", EBB_OP_POINTWISE,
  * Computes residual + dropout (x). Backward keeps nothing: the mask is drawn again.
  *
  * Returns: (transfer full) (nullable): the sum, f32 if one of them is, else bf16; %NULL with %EBB_ERROR_SHAPE,
- *   %EBB_ERROR_DTYPE, or %EBB_ERROR_INVALID_ARGUMENT for a probability that is none
+ *   %EBB_ERROR_DTYPE, or %EBB_ERROR_INVALID_ARGUMENT for a probability out of range
  */
 EbbTensor *
 ebb_residual_dropout (EbbTensor *x,
@@ -214,7 +214,7 @@ static const EbbOp op_residual_norm = { "residual_dropout_layer_norm", EBB_OP_NO
  * two numbers a row; the mask is drawn again.
  *
  * Returns: %TRUE; %FALSE with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE, or %EBB_ERROR_INVALID_ARGUMENT for a probability that
- *   is none
+ *   is out of range
  */
 gboolean
 ebb_residual_dropout_layer_norm (EbbTensor *x,

@@ -81,7 +81,7 @@ static const EbbOp pow_op = { "pow_scalar", EBB_OP_POINTWISE, EBB_KERNEL_BINARY_
 static const EbbOp rsub_op = { "rsub_scalar", EBB_OP_POINTWISE, EBB_KERNEL_BINARY_SCALAR, NULL, negate_backward };
 static const EbbOp rdiv_op = { "rdiv_scalar", EBB_OP_POINTWISE, EBB_KERNEL_BINARY_SCALAR, NULL, rdiv_backward };
 
-/* Casts what is no number in the kernel's sense: bool, and integers where the result is none of theirs. */
+/* Casts bool to f32, and integers where the result is not an integer. */
 static gboolean
 promote (EbbOpCall *call, EbbBinaryOp which, double value, GError **error)
 {

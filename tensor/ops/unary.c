@@ -2,6 +2,8 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/autograd/op-support-private.h"
 
+/* Ops of one operand, element by element: a table, and one function for all. */
+
 static gboolean
 unary_backward (EbbBackward *ctx, GError **error)
 {

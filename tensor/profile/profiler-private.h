@@ -4,7 +4,7 @@
 #include "tensor/profile/profiler.h"
 #include "tensor/thread-private.h"
 
-/* How the gates through which everything passes tell a profiler what runs. Each asks one question of the thread's data,
+/* How modules, ops and kernels report to a profiler. Each asks one question of the thread's data,
  * which it has at hand anyway: ebb_thread.profiler is NULL unless one was started. */
 
 G_BEGIN_DECLS

@@ -237,7 +237,7 @@ let_go (gpointer data)
   g_object_unref (self);
 }
 
-/* The profiler that runs, with a reference: a thread that ends lets it go. */
+/* The profiler that runs, with a reference: the end of its thread drops it. */
 static GPrivate running = G_PRIVATE_INIT (let_go);
 
 static void

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+/* The emulated device as a backend: opening, memory, and the table of functions. */
+
 const EbbBackendHost *sim_host;
 
 static SimDevice *devices[SIM_MAX_DEVICES];
@@ -189,7 +191,7 @@ sim_alloc (int index,
   gboolean fails;
 
   pthread_mutex_lock (&device->lock);
-  if (!sim_device_tell (device, error))
+  if (!sim_device_report (device, error))
     {
       pthread_mutex_unlock (&device->lock);
       return NULL;

@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 /* Enqueued work that fails poisons its queue: everything in it is dropped, and so is the work of queues that wait for
- * it, until a thread is told. That thread waits until all that was enqueued is over, so afterwards each event is known
- * to be reached or to have failed, and none of the work that comes then depends on the moment of the failure. */
+ * it, until the error is reported to a thread. That thread waits until all that was enqueued is over, so afterwards
+ * each event is known to be reached or to have failed, and none of the work that comes then depends on the moment of
+ * the failure. */
 
 void
 sim_dropped_free (gpointer data)
@@ -17,7 +18,7 @@ sim_dropped_free (gpointer data)
   g_free (dropped);
 }
 
-/* A thread that was not told of an earlier failure is told of this one instead. */
+/* A thread that has not received the report of an earlier failure receives this one instead. */
 static void
 note_dropped (SimDevice *device,
               guint64 thread,
@@ -26,10 +27,10 @@ note_dropped (SimDevice *device,
   gpointer key = GSIZE_TO_POINTER ((gsize) thread);
   SimDropped *dropped = g_hash_table_lookup (device->dropped, key);
 
-  if (dropped != NULL && dropped->number == device->n_told)
+  if (dropped != NULL && dropped->number == device->n_reported)
     return;
   dropped = g_new (SimDropped, 1);
-  *dropped = (SimDropped){ device->n_told, g_error_copy (error) };
+  *dropped = (SimDropped){ device->n_reported, g_error_copy (error) };
   g_hash_table_insert (device->dropped, key, dropped);
 }
 
@@ -75,8 +76,8 @@ sim_device_is_well (SimDevice *device)
   return device->race == NULL && device->failure == NULL && !g_hash_table_contains (device->dropped, thread);
 }
 
-/* What this thread is told of the failure that all queues stand still for, if there is one; they go on. NULL: that was
- * told to another thread in the meantime, and nothing of this one was dropped. */
+/* The error that is reported to this thread for the failure that stopped all queues, which then go on. NULL: another
+ * thread has received it in the meantime, and no work of this one was dropped. */
 static GError *
 take_error (SimDevice *device)
 {
@@ -84,8 +85,8 @@ take_error (SimDevice *device)
   SimDropped *dropped = g_hash_table_lookup (device->dropped, thread);
   GError *own = NULL;
 
-  /* An old one must not be told in the place of what has failed now. */
-  if (dropped != NULL && (dropped->number == device->n_told || device->failure == NULL))
+  /* An old one must not be reported in place of the present failure. */
+  if (dropped != NULL && (dropped->number == device->n_reported || device->failure == NULL))
     own = g_error_copy (dropped->error);
   else if (device->failure != NULL)
     own = g_error_copy (device->failure);
@@ -95,17 +96,17 @@ take_error (SimDevice *device)
   g_clear_error (&device->failure);
   for (guint i = 0; i < EBB_N_STREAMS; i++)
     g_clear_error (&device->queues[i].poison);
-  device->n_told++;
+  device->n_reported++;
   return own;
 }
 
 gboolean
-sim_device_tell (SimDevice *device,
-                 GError **error)
+sim_device_report (SimDevice *device,
+                   GError **error)
 {
   GError *own;
 
-  if (error == NULL) /* nobody to be told */
+  if (error == NULL) /* no place for a report */
     return TRUE;
   if (G_UNLIKELY (device->race != NULL))
     {
@@ -139,7 +140,8 @@ extern int __cxa_thread_atexit_impl (void (*func) (void *data),
 extern void *__dso_handle __attribute__ ((visibility ("hidden")));
 
 /* A thread that enqueued work does not end before it, so that none runs while the process is taken down. Where that is
- * what happens, copies need not take their time. What the thread was not told of is told to nobody else. */
+ * what happens, copies need not take their time. Errors that the thread has not received are reported to nobody else.
+ */
 static void
 wait_for_all (void *data)
 {

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A touch of device memory by the host is a fault that the process dies of; before, it is said what was touched. */
+/* The process dies of a host access to device memory; before, it reports which memory was accessed. */
 
 #define MAX_WATCHED 64
 #define N_TRIES 1000 /* a millisecond each */
@@ -17,8 +17,8 @@ static guint n_watched;
 static struct sigaction old_action;
 
 static void
-tell (SimDevice *device,
-      const void *address)
+report (SimDevice *device,
+        const void *address)
 {
   const struct timespec moment = { .tv_nsec = 1000000 };
   char line[256];
@@ -61,7 +61,7 @@ handle_fault (int signal_number,
 
   for (guint i = 0; i < n; i++)
     if (sim_heap_contains (&watched[i]->heap, info->si_addr))
-      tell (watched[i], info->si_addr);
+      report (watched[i], info->si_addr);
   /* What would have happened without us; returning repeats the touch. */
   if (old_action.sa_flags & SA_SIGINFO)
     old_action.sa_sigaction (signal_number, info, context);

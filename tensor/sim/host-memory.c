@@ -4,6 +4,8 @@
 
 #include <sys/mman.h>
 
+/* Host memory of the emulated device, which copies run from and to. */
+
 #define PAGE 4096
 
 SimHostBlock *

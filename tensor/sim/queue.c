@@ -22,7 +22,7 @@ sim_get_time (void)
   return (gint64) now.tv_sec * SECOND + now.tv_nsec;
 }
 
-/* With the device locked, which it lets go; a device that hurries wakes it. */
+/* With the device locked, which it unlocks while it sleeps; a device that hurries wakes it. */
 static void
 sleep_until (SimDevice *device,
              gint64 time)

@@ -6,7 +6,7 @@
 #include "tensor/backend/module-private.h"
 
 /* An accelerator emulated on the host: memory of its own that the host can't touch, queues that are threads, copies
- * that take the time they are told to take. One mutex guards a device: what is enqueued is checked and put into its
+ * that take as long as is set. One mutex guards a device: what is enqueued is checked and put into its
  * queue in one piece, and the threads hold it only between two pieces of work.
  *
  * The module is not linked to the library: what it needs of it comes in sim_host. */
@@ -195,10 +195,10 @@ struct _SimDevice
   guint64 last_serial;
   SimQueue queues[EBB_N_STREAMS];
   SimClock host_clock;           /* what the host knows to be done */
-  GError *failure;               /* of work, not told yet */
-  guint64 n_told;                /* failures before that one */
+  GError *failure;               /* of work, not reported yet */
+  guint64 n_reported;            /* failures before that one */
   GHashTable *dropped;           /* by thread: SimDropped, the last failure for which work of it was dropped */
-  GError *race;                  /* found when memory was freed, not told yet */
+  GError *race;                  /* found when memory was freed, not reported yet */
   guint64 fails[EBB_N_FAILURES]; /* how many are left until one fails; 0: none will */
   gboolean tracing, closing;
   gboolean hurried; /* copies take no longer than they must */
@@ -206,10 +206,10 @@ struct _SimDevice
   GArray *spans;
 };
 
-/* A failure of which a thread is still to be told. */
+/* A failure that is still to be reported to a thread. */
 typedef struct
 {
-  guint64 number; /* how many were told before it */
+  guint64 number; /* how many were reported before it */
   GError *error;
 } SimDropped;
 
@@ -296,7 +296,7 @@ SimWork *sim_work_new (SimWorkKind kind,
                        guint n_views);
 /* What a thread does, with the device locked, from the opening of the device to the end of the process. */
 void *sim_queue_run (void *queue);
-/* With the device locked, which it may let go to wait until there is room. */
+/* With the device locked, which it may unlock to wait until there is room. */
 void sim_queue_wait_for_room (SimQueue *queue);
 void sim_queue_push (SimQueue *queue,
                      SimWork *work);
@@ -304,7 +304,8 @@ void sim_device_wait_for_progress (SimDevice *device);
 void sim_device_announce_progress (SimDevice *device);
 /* The process ends: copies sleep no more. */
 void sim_device_hurry (SimDevice *device);
-/* Until all work that is enqueued now is done, which the host then knows; with the device locked, which it lets go. */
+/* Until all work that is enqueued now is done, which the host then knows; with the device locked, which it unlocks
+ * meanwhile. */
 void sim_device_drain (SimDevice *device);
 
 /* @work failed, or depends on what failed: it takes the error. With the device locked. */
@@ -314,11 +315,11 @@ void sim_queue_poison (SimQueue *queue,
 /* @work is not run since its queue is poisoned. */
 void sim_queue_note_dropped (SimQueue *queue,
                              const SimWork *work);
-/* FALSE with @error set if something has failed that this thread has not been told of; work goes on after that. With
+/* FALSE with @error set if something has failed that was not reported to this thread; work goes on after that. With
  * the device locked. */
-gboolean sim_device_tell (SimDevice *device,
-                          GError **error);
-/* TRUE: there is nothing that sim_device_tell () would tell. */
+gboolean sim_device_report (SimDevice *device,
+                            GError **error);
+/* TRUE: sim_device_report () has nothing to report. */
 gboolean sim_device_is_well (SimDevice *device);
 void sim_dropped_free (gpointer dropped);
 /* TRUE: it is the one that was asked to fail. With the device locked. */
@@ -345,7 +346,7 @@ void sim_set_tracing (int index,
 gsize sim_take_spans (int index,
                       EbbStreamSpan **spans);
 
-/* From now on a touch of a device's memory by the host is told of before the process dies of it. */
+/* From now on a host access to the device's memory is reported before the process dies of it. */
 void sim_fault_watch (SimDevice *device);
 
 /* Reads EBB_SIM_MEMORY, EBB_SIM_BANDWIDTH, EBB_SIM_LATENCY and EBB_SIM_FAIL. */

@@ -47,14 +47,14 @@ record_locked (SimQueue *queue)
   return event;
 }
 
-/* Locks the device and makes room in the queue: FALSE with @error set, and unlocked, if something is to be told. */
+/* Locks the device and makes room in the queue: FALSE with @error set, and unlocked, if there is an error to report. */
 static gboolean
 begin (SimQueue *queue,
        GError **error)
 {
   pthread_mutex_lock (&queue->device->lock);
   sim_queue_wait_for_room (queue);
-  if (G_LIKELY (sim_device_check_open (queue->device, error) && sim_device_tell (queue->device, error)))
+  if (G_LIKELY (sim_device_check_open (queue->device, error) && sim_device_report (queue->device, error)))
     return TRUE;
   pthread_mutex_unlock (&queue->device->lock);
   return FALSE;
@@ -106,7 +106,7 @@ sim_wait (int index,
 
       work->u.event = event_ref (event);
       sim_clock_merge (&queue->clock, &event->clock);
-      /* Whoever knows of work that comes later knows of the wait. */
+      /* A clock that knows of later work knows of the wait. */
       queue->clock.count[stream]++;
       sim_queue_push (queue, work);
     }
@@ -126,7 +126,7 @@ event_wait_locked (SimEvent *event,
   if (!event->reached)
     return sim_device_check_open (device, error);
   sim_clock_merge (&device->host_clock, &event->clock);
-  if (!sim_device_tell (device, error))
+  if (!sim_device_report (device, error))
     return FALSE;
   if (event->error == NULL)
     return TRUE;
@@ -183,7 +183,7 @@ sim_synchronize (int index,
   pthread_mutex_lock (&device->lock);
   sim_device_drain (device);
   ok = sim_device_check_open (device, error)
-       && (error != NULL ? sim_device_tell (device, error) : sim_device_is_well (device));
+       && (error != NULL ? sim_device_report (device, error) : sim_device_is_well (device));
   pthread_mutex_unlock (&device->lock);
   return ok;
 }
@@ -326,7 +326,7 @@ sim_launch (int index,
 
 /* -- copies -------------------------------------------------------------------------------------------------------- */
 
-/* The use of @data by a copy, which may be on either side; @on_device tells which. */
+/* The use of @data by a copy, which may be on either side; @on_device says which. */
 static gboolean
 find_copy_use (SimDevice *device,
                SimQueue *queue,

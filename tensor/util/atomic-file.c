@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Replaces files as a whole or not at all; opens, reads, maps and lists files with errors that name them. */
+
 static gboolean
 fail (GError **error,
       const char *verb,

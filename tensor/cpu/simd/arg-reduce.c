@@ -5,6 +5,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* The index of the largest or smallest element along dimensions. */
+
 typedef struct
 {
   EbbCursor kept, reduced;

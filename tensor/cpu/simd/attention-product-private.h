@@ -4,8 +4,8 @@
 #include "tensor/cpu/simd/vec-private.h"
 
 /* Products of the blocks of attention. Both operands are made of units of 32 bits: an f32, or, where the processor
- * multiplies bf16, a pair of them that are neighbours in the inner dimension. What is a unit is all that tells the two
- * apart; sums are f32. */
+ * multiplies bf16, a pair of them that are neighbours in the inner dimension. The unit is the only difference between
+ * the two apart; sums are f32. */
 
 typedef guint32 Unit __attribute__ ((may_alias));
 

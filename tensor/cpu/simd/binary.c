@@ -4,6 +4,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Kernels of two operands, element by element: arithmetic and comparisons. */
+
 EBB_BLOCK_BINARY (add, a + b)
 EBB_BLOCK_BINARY (subtract, a - b)
 EBB_BLOCK_BINARY (multiply, (a) * (b))

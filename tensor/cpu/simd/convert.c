@@ -2,6 +2,8 @@
 
 #include "tensor/cpu/simd/cursor-private.h"
 
+/* Conversions of runs of elements between dtypes. */
+
 static inline gint64
 float_to_i64 (float f)
 {

@@ -5,6 +5,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Copies between views of any layout and dtype. */
+
 /* A view's copy is transposing where source and target have different dimensions that are contiguous: those two are
  * walked in tiles, so that neither side is read or written an element a cache line. */
 #define TILE 32

@@ -2,6 +2,8 @@
 
 #include "tensor/cpu/simd/cursor-private.h"
 
+/* Walks views of any strides in rows that a kernel's inner loop can take. */
+
 /* Merges the dimensions of the mask that a single stride can walk; the order of elements stays. */
 void
 ebb_cursor_init_dims (EbbCursor *cursor,

@@ -4,6 +4,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Runs elementwise kernels over views: chunks, threads and conversions to f32 and back. */
+
 /* Everything is f32 and contiguous, or one number: no buffers. */
 typedef struct
 {

@@ -4,6 +4,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Kernels that write by position: fill, arange, triangles. */
+
 /* -- fill ---------------------------------------------------------------------------------------------------------- */
 
 EBB_BLOCK_UNARY (fill_f32, a)

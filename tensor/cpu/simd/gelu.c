@@ -6,6 +6,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* GELU after a bias, and its gradient. */
+
 typedef struct
 {
   gint64 columns;

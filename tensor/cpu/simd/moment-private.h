@@ -105,7 +105,7 @@ vec_moment_decode (gboolean is_signed,
 }
 
 /* The code of the cell in which x, divided by its scale, lies. Unsigned: what is more than 0 stays more than 0. A
- * second moment of 0 under a mean that is none would be a step of m / eps. */
+ * second moment of 0 under a mean that is not 0 would be a step of m / eps. */
 EBB_VEC_INLINE EbbVecU
 vec_moment_encode (gboolean is_signed,
                    EbbVec x)

@@ -4,6 +4,8 @@
 #include "tensor/cpu/simd/philox-private.h"
 #include "tensor/cpu/simd/simd-private.h"
 
+/* Draws indices in proportion to weights. */
+
 /* cumulative[j] = weights[0] + … + weights[j]; FALSE if a weight is negative or not finite, or if all are 0. */
 static gboolean
 accumulate_weights (const float *weights,

@@ -6,6 +6,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Kernels that draw numbers by name: uniform, normal, integers, dropout. */
+
 /* Element i is made of draw i (randint: draws 2 i and 2 i + 1) whatever the threads and the vectors are. Parts begin at
  * multiples of UNIT, so blocks of draws are never shared. */
 #define UNIT EBB_CURSOR_BLOCK

@@ -4,6 +4,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Kernels of several operands, element by element: where, clamp and its gradient, scaled sums. */
+
 /* -- where --------------------------------------------------------------------------------------------------------- */
 
 static void

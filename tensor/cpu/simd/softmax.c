@@ -5,6 +5,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Softmax and log-softmax of rows, and their gradients. */
+
 typedef struct
 {
   gint64 columns;

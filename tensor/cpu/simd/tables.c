@@ -2,6 +2,8 @@
 
 #include "tensor/cpu/simd/simd-private.h"
 
+/* The table of kernels of one instruction set. */
+
 const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   /* elementwise */
   [EBB_KERNEL_COPY] = EBB_SIMD_NAME (ebb_cpu_copy),

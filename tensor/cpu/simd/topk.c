@@ -5,6 +5,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* The k largest or smallest elements of rows. */
+
 typedef struct
 {
   double value;

@@ -5,6 +5,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* Kernels of one operand, element by element, and their gradients. */
+
 EBB_BLOCK_UNARY (negate, -a)
 EBB_BLOCK_UNARY (absolute, vec_abs (a))
 EBB_BLOCK_UNARY (exponential, vec_exp (a))

@@ -6,6 +6,8 @@
 
 #include "tensor/cpu/parallel-private.h"
 
+/* The variance along dimensions. */
+
 typedef struct
 {
   EbbCursor kept, reduced;

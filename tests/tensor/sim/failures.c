@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Work that fails behind the caller's back: nothing is computed from what never arrived, it is told, and the next step
- * is right. */
+/* Work that fails behind the caller's back: nothing is computed from data that never arrived, the error is reported,
+ * and the next step is right. */
 
 #define N 1000
 #define SIZE (N * sizeof (float))
@@ -44,7 +44,7 @@ assert_all_works (void)
 }
 
 static void
-a_kernel_that_fails_is_told_once (void)
+a_failed_kernel_is_reported_once (void)
 {
   g_autoptr (EbbTensor) x = make_ones ();
   g_autoptr (EbbTensor) y = NULL;
@@ -75,7 +75,7 @@ what_comes_after_a_failure_is_dropped (void)
   ebb_launch_init (&launch, EBB_KERNEL_FILL);
   launch.params.fill.value = 5.0;
   ebb_launch_output (&launch, x);
-  /* The first fails; the second is dropped, or told and never enqueued: nothing is written either way. */
+  /* The first fails; the second is dropped, or reported and never enqueued: nothing is written either way. */
   ok = ebb_launch (device, &launch, &error);
   g_assert_true (ok);
   if (ebb_launch (device, &launch, &error))
@@ -88,7 +88,7 @@ what_comes_after_a_failure_is_dropped (void)
   assert_all_works ();
 }
 
-/* A copy that fails: computing that waits for it does not go on, and the events after it tell. */
+/* A copy that fails: computing that waits for it does not go on, and the events after it report it. */
 static void
 who_waits_for_a_failure_is_dropped_too (void)
 {
@@ -128,7 +128,7 @@ who_waits_for_a_failure_is_dropped_too (void)
   assert_all_works ();
 }
 
-/* A wait without a place for an error tells that there is one, and leaves it to be told. */
+/* A wait without a place for an error returns FALSE and leaves the report to others. */
 static void
 a_wait_without_a_place_for_it_is_no_lie (void)
 {
@@ -168,7 +168,7 @@ fail_and_ask_late (void *data)
 }
 
 static void
-an_old_failure_is_not_told_for_a_new_one (void)
+an_old_failure_is_not_reported_for_a_new_one (void)
 {
   g_autoptr (EbbTensor) x = make_ones ();
   g_autoptr (GError) error = NULL;
@@ -370,7 +370,7 @@ work_and_fail (void *data)
 
 /* What arrives is right or there is an error, for each thread. */
 static void
-threads_are_told_of_their_own_work (void)
+threads_get_errors_of_their_own_work (void)
 {
   g_autoptr (GError) error = NULL;
   pthread_t threads[N_THREADS];
@@ -407,7 +407,7 @@ the_host_must_not_touch_its_memory (void)
 
 /* A child has none of the device's threads: an error, and it ends. */
 static void
-a_forked_child_is_told (void)
+a_forked_child_gets_an_error (void)
 {
   g_autoptr (EbbTensor) x = make_ones ();
   int status;
@@ -445,11 +445,12 @@ main (int argc,
   g_test_init (&argc, &argv, NULL);
   device = ebb_device_get ("sim:40", &error);
   g_assert_no_error (error);
-  g_test_add_func ("/sim/failures/a-kernel-that-fails-is-told-once", a_kernel_that_fails_is_told_once);
+  g_test_add_func ("/sim/failures/a-failed-kernel-is-reported-once", a_failed_kernel_is_reported_once);
   g_test_add_func ("/sim/failures/what-comes-after-a-failure-is-dropped", what_comes_after_a_failure_is_dropped);
   g_test_add_func ("/sim/failures/who-waits-for-a-failure-is-dropped-too", who_waits_for_a_failure_is_dropped_too);
   g_test_add_func ("/sim/failures/a-wait-without-a-place-for-it-is-no-lie", a_wait_without_a_place_for_it_is_no_lie);
-  g_test_add_func ("/sim/failures/an-old-failure-is-not-told-for-a-new-one", an_old_failure_is_not_told_for_a_new_one);
+  g_test_add_func ("/sim/failures/an-old-failure-is-not-reported-for-a-new-one",
+                   an_old_failure_is_not_reported_for_a_new_one);
   g_test_add_func ("/sim/failures/work-that-is-dropped-takes-no-time", work_that_is_dropped_takes_no_time);
   g_test_add_func ("/sim/failures/a-process-ends-without-its-copies", a_process_ends_without_its_copies);
   g_test_add_func ("/sim/failures/memory-that-is-refused-is-an-error-at-once",
@@ -460,8 +461,8 @@ main (int argc,
                         each_piece_of_work_may_fail);
   g_test_add_data_func ("/sim/failures/each-piece-of-work-may-fail/to-host", GINT_TO_POINTER (EBB_FAILURE_TO_HOST),
                         each_piece_of_work_may_fail);
-  g_test_add_func ("/sim/failures/threads-are-told-of-their-own-work", threads_are_told_of_their_own_work);
+  g_test_add_func ("/sim/failures/threads-get-errors-of-their-own-work", threads_get_errors_of_their_own_work);
   g_test_add_func ("/sim/failures/the-host-must-not-touch-its-memory", the_host_must_not_touch_its_memory);
-  g_test_add_func ("/sim/failures/a-forked-child-is-told", a_forked_child_is_told);
+  g_test_add_func ("/sim/failures/a-forked-child-gets-an-error", a_forked_child_gets_an_error);
   return g_test_run ();
 }

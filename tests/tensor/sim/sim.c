@@ -195,7 +195,7 @@ a_run_takes_the_same_memory_each_time (void)
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
 static void
-no_memory_tells_who_has_it (void)
+no_memory_names_its_users (void)
 {
   EbbDevice *device = open_with_memory ("sim:10", "1M");
   const gint64 large[] = { 600 * 1024 }, small[] = { 100 * 1024 }, odd[] = { 64 };
@@ -224,7 +224,7 @@ no_memory_tells_who_has_it (void)
 }
 
 static void
-memory_in_pieces_tells_the_largest (void)
+fragmented_memory_names_the_largest_piece (void)
 {
   EbbDevice *device = open_with_memory ("sim:11", "64K");
   const gint64 quarter[] = { 16 * 1024 };
@@ -398,8 +398,8 @@ main (int argc,
   g_test_add_data_func ("/sim/a-gpt-trains-as-on-the-cpu/1", GINT_TO_POINTER (1), a_gpt_trains_as_on_the_cpu);
   g_test_add_data_func ("/sim/a-gpt-trains-as-on-the-cpu/2", GINT_TO_POINTER (2), a_gpt_trains_as_on_the_cpu);
   g_test_add_func ("/sim/a-run-takes-the-same-memory-each-time", a_run_takes_the_same_memory_each_time);
-  g_test_add_func ("/sim/no-memory-tells-who-has-it", no_memory_tells_who_has_it);
-  g_test_add_func ("/sim/memory-in-pieces-tells-the-largest", memory_in_pieces_tells_the_largest);
+  g_test_add_func ("/sim/no-memory-names-its-users", no_memory_names_its_users);
+  g_test_add_func ("/sim/fragmented-memory-names-the-largest-piece", fragmented_memory_names_the_largest_piece);
   g_test_add_func ("/sim/a-model-that-does-not-fit-is-an-error", a_model_that_does_not_fit_is_an_error);
   g_test_add_func ("/sim/a-wrong-setting-is-an-error-that-names-it", a_wrong_setting_is_an_error_that_names_it);
   g_test_add_func ("/sim/a-device-that-is-not-there-is-an-error", a_device_that_is_not_there_is_an_error);

@@ -117,7 +117,7 @@ tear_down (Fixture *self)
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
 
-/* FALSE with @error set if anything has failed, be it told late. */
+/* FALSE with @error set if anything has failed, even late. */
 static gboolean
 run_step (Fixture *self,
           GError **error)
@@ -149,7 +149,7 @@ assert_grads_are_right (Fixture *self)
     }
 }
 
-/* What failed elsewhere was told before, or is told now; then there is nothing more. */
+/* Failures elsewhere were reported before, or are now; then there are none left. */
 static void
 settle (Fixture *self)
 {
@@ -227,7 +227,7 @@ static gboolean
 fail_at (Fixture *self,
          EbbFailure what,
          guint64 n,
-         guint *n_told)
+         guint *n_reported)
 {
   g_autoptr (GError) error = NULL;
   gboolean done, has_failed;
@@ -245,7 +245,7 @@ fail_at (Fixture *self,
     g_error ("%s: %s %" G_GUINT64_FORMAT " failed, and the error is: %s", self->name, failure_names[what], n,
              error->message);
   if (has_failed && !done)
-    (*n_told)++;
+    (*n_reported)++;
   settle (self);
   assert_order (self);
   return has_failed;
@@ -257,18 +257,18 @@ each_of_a_kind_fails (Fixture *self,
                       EbbFailure what,
                       guint stride)
 {
-  guint n_failed = 0, n_told = 0;
+  guint n_failed = 0, n_reported = 0;
 
-  for (guint64 n = 1; n < MOST && fail_at (self, what, n, &n_told); n += stride)
+  for (guint64 n = 1; n < MOST && fail_at (self, what, n, &n_reported); n += stride)
     {
       n_failed++;
       assert_next_step_is_right (self);
     }
-  g_test_message ("%s: %u %s, %u of them an error of the step", self->name, n_failed, failure_names[what], n_told);
+  g_test_message ("%s: %u %s, %u of them an error of the step", self->name, n_failed, failure_names[what], n_reported);
   if (what == EBB_FAILURE_LAUNCH || what == EBB_FAILURE_ALLOC)
     g_assert_cmpuint (n_failed * stride, >, 50);
   if (what == EBB_FAILURE_LAUNCH)
-    g_assert_cmpuint (n_told, ==, n_failed);
+    g_assert_cmpuint (n_reported, ==, n_failed);
   assert_next_step_is_right (self);
 }
 
