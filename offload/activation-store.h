@@ -83,25 +83,7 @@ typedef gboolean (*EbbActivationFilterFunc) (EbbTensor *tensor,
 /* -- settings */
 
 EBB_AVAILABLE_IN_ALL
-guint64 ebb_activation_store_get_least_size (EbbActivationStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_activation_store_set_least_size (EbbActivationStore *self,
-                                          guint64 n_bytes);
-
-EBB_AVAILABLE_IN_ALL
-guint ebb_activation_store_get_prefetch (EbbActivationStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_activation_store_set_prefetch (EbbActivationStore *self,
-                                        guint n_groups);
-
-EBB_AVAILABLE_IN_ALL
-guint ebb_activation_store_get_in_flight (EbbActivationStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_activation_store_set_in_flight (EbbActivationStore *self,
-                                         guint n_groups);
+EbbActivationStore *ebb_activation_store_get_next (EbbActivationStore *self);
 
 EBB_AVAILABLE_IN_ALL
 EbbActivationStore *ebb_activation_store_get_fallback (EbbActivationStore *self);

@@ -154,94 +154,22 @@ ebb_activation_store_get_chain (EbbActivationStore *self)
 /* -- getters and setters ------------------------------------------------------------------------------------------- */
 
 /**
- * ebb_activation_store_get_least_size:
+ * ebb_activation_store_get_next:
  * @self: a store
  *
- * Returns: how many bytes a tensor must have to be stored
+ * Returns: (transfer none) (nullable): the store that @self stands in front of
  */
-guint64
-ebb_activation_store_get_least_size (EbbActivationStore *self)
+EbbActivationStore *
+ebb_activation_store_get_next (EbbActivationStore *self)
 {
-  g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
+  EbbActivationStore *next;
 
-  return EBB_READ (PRIVATE (self)->least_size);
-}
+  g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), NULL);
 
-/**
- * ebb_activation_store_set_least_size:
- * @self: a store
- * @n_bytes: a size in bytes, 64 KiB at first
- *
- * Has tensors of fewer bytes kept where they are. They count as kept, and not in the bytes held.
- */
-void
-ebb_activation_store_set_least_size (EbbActivationStore *self,
-                                     guint64 n_bytes)
-{
-  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
-
-  g_object_set (self, "least-size", n_bytes, NULL);
-}
-
-/**
- * ebb_activation_store_get_prefetch:
- * @self: a store
- *
- * Returns: how many groups of tensors are brought ahead
- */
-guint
-ebb_activation_store_get_prefetch (EbbActivationStore *self)
-{
-  g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
-
-  return EBB_READ (PRIVATE (self)->prefetch);
-}
-
-/**
- * ebb_activation_store_set_prefetch:
- * @self: a store
- * @n_groups: how many, 1 at first
- *
- * Sets how many groups of tensors are brought back before backward asks for them; see #EbbActivationStore:prefetch.
- */
-void
-ebb_activation_store_set_prefetch (EbbActivationStore *self,
-                                   guint n_groups)
-{
-  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
-
-  g_object_set (self, "prefetch", n_groups, NULL);
-}
-
-/**
- * ebb_activation_store_get_in_flight:
- * @self: a store
- *
- * Returns: how many groups of tensors may be on their way out of the device's memory
- */
-guint
-ebb_activation_store_get_in_flight (EbbActivationStore *self)
-{
-  g_return_val_if_fail (EBB_IS_ACTIVATION_STORE (self), 0);
-
-  return EBB_READ (PRIVATE (self)->in_flight);
-}
-
-/**
- * ebb_activation_store_set_in_flight:
- * @self: a store
- * @n_groups: how many, 1 at first
- *
- * Sets how many groups of tensors may still lie in the memory of the device while they are copied away; see
- * #EbbActivationStore:in-flight.
- */
-void
-ebb_activation_store_set_in_flight (EbbActivationStore *self,
-                                    guint n_groups)
-{
-  g_return_if_fail (EBB_IS_ACTIVATION_STORE (self));
-
-  g_object_set (self, "in-flight", n_groups, NULL);
+  next = ebb_activation_store_ref_behind (self, 0);
+  if (next != NULL)
+    g_object_unref (next); /* @self holds it */
+  return next;
 }
 
 /**

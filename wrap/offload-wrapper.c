@@ -93,8 +93,8 @@ store_or_default (EbbSavedTensorHooks *store)
   if (store != NULL)
     return g_object_ref (store);
   store = ebb_host_store_new ();
-  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), GROUPS);
-  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), GROUPS);
+  g_object_set (store, "in-flight", GROUPS, NULL);
+  g_object_set (store, "prefetch", GROUPS, NULL);
   return store;
 }
 

@@ -85,7 +85,7 @@ make_disk_store (const Options *options,
   EbbSavedTensorHooks *store = ebb_disk_store_new (options->store_folder, error);
 
   if (store != NULL && limited && options->store_limit > 0)
-    ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), options->store_limit);
+    g_object_set (store, "byte-limit", (guint64) options->store_limit, NULL);
   return store;
 }
 
@@ -96,9 +96,9 @@ make_host_store (const Options *options,
 {
   EbbSavedTensorHooks *store = ebb_host_store_new ();
 
-  ebb_host_store_set_when_full (EBB_HOST_STORE (store), EBB_WHEN_FULL_SPILL);
+  g_object_set (store, "when-full", EBB_WHEN_FULL_SPILL, NULL);
   if (limited && options->store_limit > 0)
-    ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), options->store_limit);
+    g_object_set (store, "byte-limit", (guint64) options->store_limit, NULL);
   return store;
 }
 
@@ -113,7 +113,7 @@ make_contiguous_store (const Options *options,
       (guint) options->layers, next != NULL ? EBB_ACTIVATION_STORE (next) : NULL, error);
 
   if (store != NULL)
-    ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), options->checkpoint_kind != CHECKPOINT_FULL);
+    g_object_set (store, "grow", options->checkpoint_kind != CHECKPOINT_FULL, NULL);
   return store;
 }
 
@@ -178,7 +178,7 @@ partition (EbbSavedTensorHooks *store,
     return store;
   front = ebb_partitioned_store_new (tensor_ranks, next, error);
   if (front != NULL)
-    ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (front), 0);
+    g_object_set (front, "least-size", (guint64) 0, NULL);
   g_object_unref (store);
   return front;
 }
@@ -202,7 +202,7 @@ store_make (const Options *options,
     }
   store = partition (g_steal_pointer (&store), options, tensor_ranks, error);
   if (store != NULL)
-    ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), (guint) options->prefetch);
+    g_object_set (store, "prefetch", (guint) options->prefetch, NULL);
   return g_steal_pointer (&store);
 }
 
@@ -274,7 +274,7 @@ describe_partition (EbbPartitionedStore *self,
                     const Options *options,
                     EbbDevice *device)
 {
-  EbbActivationStore *next = ebb_partitioned_store_get_next (self);
+  EbbActivationStore *next = ebb_activation_store_get_next (EBB_ACTIVATION_STORE (self));
   const double peak = (double) ebb_activation_store_get_bytes_peak (EBB_ACTIVATION_STORE (self)) / MIB;
   g_autofree char *rest = next != NULL ? describe_moves (next, options, device) : NULL;
 

@@ -231,9 +231,9 @@ step_run (Step *self,
       store = way->where == TO_HOST ? ebb_host_store_new () : ebb_disk_store_new (sizes->folder, error);
       if (store == NULL)
         return FALSE;
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      g_object_set (store, "least-size", (guint64) 0, NULL);
       /* What is on its way to the store is on the device, too: none of it is, so that the columns add up. */
-      ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), 0);
+      g_object_set (store, "in-flight", 0, NULL);
     }
   if (!wrap (model, way, store, error) || !make_gradients (model, sizes, error))
     return FALSE;

@@ -75,7 +75,7 @@ run (Options *options,
   gboolean ok;
 
   /* What is on its way to the host is on the device, too: none of it is, so that the columns add up. */
-  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 0);
+  g_object_set (ebb_host_store_get_default (), "in-flight", 0, NULL);
   if (options->ranks > 0)
     return ebb_run_ranks ((guint) options->ranks, run_rank, options, error);
   group = ebb_init_process_group ("auto", error);

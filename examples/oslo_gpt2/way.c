@@ -53,7 +53,7 @@ make_model (const Way *self,
       || !ebb_model_parallel_manual_seed ((guint64) options->seed, NULL, error))
     return NULL;
   if (get_store (model) != NULL)
-    ebb_activation_store_set_prefetch (get_store (model), (guint) options->prefetch);
+    g_object_set (get_store (model), "prefetch", (guint) options->prefetch, NULL);
   ebb_memory_trim (device);
   return g_steal_pointer (&model);
 }

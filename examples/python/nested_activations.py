@@ -61,9 +61,9 @@ def wrap(model, what, where, folder):
     store = None
     if where:
         store = Ebb.HostStore() if where == "host" else Ebb.DiskStore.new(folder)
-        store.set_least_size(0)
+        store.least_size = 0
         # What is on its way to the store is on the device, too: none of it is, so that the columns add up.
-        store.set_in_flight(0)
+        store.in_flight = 0
     if "parts" in what:
         Ebb.checkpoint_wrap_each(model, is_part)
     if "blocks" in what:

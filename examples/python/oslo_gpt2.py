@@ -57,7 +57,7 @@ def make_model(options, group, switches):
     })
     store = Ebb.initialize_get_options(model).get_store()
     if store is not None:
-        store.set_prefetch(options.prefetch)
+        store.prefetch = options.prefetch
     Ebb.model_parallel_manual_seed(options.seed)
     return model
 
@@ -255,7 +255,7 @@ def read_options(words):
 def main(words):
     options = read_options(words)
     # What is on its way to the host is on the device, too: none of it is, so that the columns add up.
-    Ebb.HostStore.get_default().set_in_flight(0)
+    Ebb.HostStore.get_default().in_flight = 0
     try:
         if options.ranks:
             Ebb.run_ranks(options.ranks, run_rank, options)

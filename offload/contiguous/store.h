@@ -20,32 +20,6 @@ EbbSavedTensorHooks *ebb_contiguous_store_new (guint n_checkpoints,
                                                GError **error);
 
 EBB_AVAILABLE_IN_ALL
-guint ebb_contiguous_store_get_n_checkpoints (EbbContiguousStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_contiguous_store_set_n_checkpoints (EbbContiguousStore *self,
-                                             guint n_checkpoints);
-
-EBB_AVAILABLE_IN_ALL
-EbbActivationStore *ebb_contiguous_store_get_next (EbbContiguousStore *self);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_contiguous_store_get_grow (EbbContiguousStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_contiguous_store_set_grow (EbbContiguousStore *self,
-                                    gboolean grow);
-
-EBB_AVAILABLE_IN_ALL
 void ebb_contiguous_store_reset (EbbContiguousStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint ebb_contiguous_store_get_n_buffers (EbbContiguousStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint ebb_contiguous_store_get_n_parts (EbbContiguousStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint ebb_contiguous_store_get_n_parts_peak (EbbContiguousStore *self);
 
 G_END_DECLS

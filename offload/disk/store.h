@@ -18,21 +18,4 @@ EBB_AVAILABLE_IN_ALL
 EbbSavedTensorHooks *ebb_disk_store_new (const char *folder,
                                          GError **error);
 
-EBB_AVAILABLE_IN_ALL
-const char *ebb_disk_store_get_folder (EbbDiskStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_disk_store_get_byte_limit (EbbDiskStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_disk_store_set_byte_limit (EbbDiskStore *self,
-                                    guint64 n_bytes);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_disk_store_get_staging_limit (EbbDiskStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_disk_store_set_staging_limit (EbbDiskStore *self,
-                                       guint64 n_bytes);
-
 G_END_DECLS

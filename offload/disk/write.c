@@ -165,7 +165,7 @@ ebb_disk_block_put (EbbDiskBlock *block,
                     GError **error)
 {
   EbbDiskQueue *queue = block->queue;
-  const guint64 in_flight = ebb_activation_store_get_in_flight (block->base.store);
+  const guint64 in_flight = EBB_READ (ebb_activation_store_peek (block->base.store)->in_flight);
   const Allowance allowance = { limit, block->group - MIN (block->group, in_flight) };
   EbbTransfer *last = NULL;
   gboolean ok;

@@ -407,9 +407,10 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
   /**
    * EbbHostStore:when-full:
    *
-   * What becomes of a tensor that finds no room below the limit. At first it waits for other threads, see
-   * ebb_host_store_set_when_full(): where one thread uses the store there is nobody to wait for, so that it goes to the
-   * fallback at once, or is an error if there is none.
+   * What becomes of a tensor that finds no room below the limit. At first it waits for other threads that use this
+   * store: memory that this thread stops using can be used again at once. Where waiting could never end, since all
+   * memory is held by this thread or by threads that wait themselves, the tensor goes to the fallback at once, or is an
+   * error if there is none.
    */
   properties[PROP_WHEN_FULL] =
       g_param_spec_enum ("when-full", NULL, NULL, EBB_TYPE_WHEN_FULL, EBB_WHEN_FULL_WAIT, flags);
@@ -456,101 +457,6 @@ ebb_host_store_get_default (void)
   if (g_once_init_enter (&store))
     g_once_init_leave (&store, (gsize) ebb_host_store_new ());
   return (EbbSavedTensorHooks *) store;
-}
-
-/* -- settings ------------------------------------------------------------------------------------------------------ */
-
-/**
- * ebb_host_store_get_byte_limit:
- * @self: a host store
- *
- * Returns: how many bytes of host memory may be used
- */
-guint64
-ebb_host_store_get_byte_limit (EbbHostStore *self)
-{
-  g_return_val_if_fail (EBB_IS_HOST_STORE (self), 0);
-
-  return get_limit (self).n_bytes;
-}
-
-/**
- * ebb_host_store_set_byte_limit:
- * @self: a host store
- * @n_bytes: how many bytes of host memory may be used
- *
- * Sets a limit; see #EbbHostStore:when-full for what becomes of a tensor that would go beyond. What is stored already
- * stays.
- */
-void
-ebb_host_store_set_byte_limit (EbbHostStore *self,
-                               guint64 n_bytes)
-{
-  g_return_if_fail (EBB_IS_HOST_STORE (self));
-
-  g_object_set (self, "byte-limit", n_bytes, NULL);
-}
-
-/**
- * ebb_host_store_get_when_full:
- * @self: a host store
- *
- * Returns: what becomes of a tensor that finds no room
- */
-EbbWhenFull
-ebb_host_store_get_when_full (EbbHostStore *self)
-{
-  g_return_val_if_fail (EBB_IS_HOST_STORE (self), EBB_WHEN_FULL_WAIT);
-
-  return get_limit (self).when_full;
-}
-
-/**
- * ebb_host_store_set_when_full:
- * @self: a host store
- * @when_full: what becomes of a tensor that finds no room
- *
- * To wait, the default, means for other threads that use this store: memory that this thread stops using can be used
- * again at once. Waiting that could never end, as all memory is held by this thread or by threads that wait themselves,
- * is no waiting.
- */
-void
-ebb_host_store_set_when_full (EbbHostStore *self,
-                              EbbWhenFull when_full)
-{
-  g_return_if_fail (EBB_IS_HOST_STORE (self));
-
-  g_object_set (self, "when-full", when_full, NULL);
-}
-
-/**
- * ebb_host_store_get_patience:
- * @self: a host store
- *
- * Returns: how many seconds a thread waits for others
- */
-double
-ebb_host_store_get_patience (EbbHostStore *self)
-{
-  g_return_val_if_fail (EBB_IS_HOST_STORE (self), 0);
-
-  return get_limit (self).patience;
-}
-
-/**
- * ebb_host_store_set_patience:
- * @self: a host store
- * @seconds: how long a thread waits for others, 60 at first
- *
- * Sets how long a tensor waits for room; then it is as if there were nobody to wait for.
- */
-void
-ebb_host_store_set_patience (EbbHostStore *self,
-                             double seconds)
-{
-  g_return_if_fail (EBB_IS_HOST_STORE (self) && seconds >= 0);
-
-  g_object_set (self, "patience", seconds, NULL);
 }
 
 /**

@@ -42,27 +42,6 @@ EBB_AVAILABLE_IN_ALL
 EbbSavedTensorHooks *ebb_host_store_get_default (void);
 
 EBB_AVAILABLE_IN_ALL
-guint64 ebb_host_store_get_byte_limit (EbbHostStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_host_store_set_byte_limit (EbbHostStore *self,
-                                    guint64 n_bytes);
-
-EBB_AVAILABLE_IN_ALL
-EbbWhenFull ebb_host_store_get_when_full (EbbHostStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_host_store_set_when_full (EbbHostStore *self,
-                                   EbbWhenFull when_full);
-
-EBB_AVAILABLE_IN_ALL
-double ebb_host_store_get_patience (EbbHostStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_host_store_set_patience (EbbHostStore *self,
-                                  double seconds);
-
-EBB_AVAILABLE_IN_ALL
 guint64 ebb_host_store_get_bytes_reserved (EbbHostStore *self);
 
 EBB_AVAILABLE_IN_ALL

@@ -41,36 +41,4 @@ EbbSavedTensorHooks *ebb_partitioned_store_new (EbbProcessGroup *group,
                                                 EbbActivationStore *next,
                                                 GError **error);
 
-EBB_AVAILABLE_IN_ALL
-EbbProcessGroup *ebb_partitioned_store_get_group (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-EbbActivationStore *ebb_partitioned_store_get_next (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_partitioned_store_get_least_elements (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_partitioned_store_set_least_elements (EbbPartitionedStore *self,
-                                               guint64 n_elements);
-
-EBB_AVAILABLE_IN_ALL
-EbbPartitionCheck ebb_partitioned_store_get_check (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_partitioned_store_set_check (EbbPartitionedStore *self,
-                                      EbbPartitionCheck check);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_partitioned_store_get_bytes_full (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_partitioned_store_get_bytes_kept (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_partitioned_store_get_n_partitioned (EbbPartitionedStore *self);
-
-EBB_AVAILABLE_IN_ALL
-guint64 ebb_partitioned_store_get_n_gathers (EbbPartitionedStore *self);
-
 G_END_DECLS

@@ -171,9 +171,9 @@ class Calls(CheckpointCase):
 class Options(CheckpointCase):
     def test_offload_to_cpu_hands_inputs_to_the_host_store(self):
         store = Ebb.HostStore.get_default()
-        before = store.get_least_size()
-        store.set_least_size(1)
-        self.addCleanup(store.set_least_size, before)
+        before = store.least_size
+        store.least_size = 1
+        self.addCleanup(setattr, store, "least_size", before)
         for offload in (False, True):
             module = Ebb.checkpoint_wrapper(mlp(), offload_to_cpu=offload)
             loss = module(Ebb.randn(3, 8)).sum()

@@ -323,7 +323,7 @@ class Messages(TestCase):
 class FailingStore(Ebb.ActivationStore):
     def __init__(self):
         super().__init__()
-        self.set_least_size(1)
+        self.least_size = 1
         self.fails, self.exception = None, None
 
     def visit(self, place):

@@ -51,7 +51,7 @@ def make_gpt2(folder):
 def entered():
     """A folder that has what the programs read."""
     before, store = os.getcwd(), Ebb.HostStore.get_default()
-    in_flight = store.get_in_flight()
+    in_flight = store.in_flight
     with tempfile.TemporaryDirectory(prefix="ebb-porting-") as folder:
         make_gpt2(folder)
         os.chdir(folder)
@@ -60,7 +60,7 @@ def entered():
         finally:
             os.chdir(before)
             Ebb.checkpointing_configure()
-            store.set_in_flight(in_flight)
+            store.in_flight = in_flight
 
 
 def run_block(code, names):

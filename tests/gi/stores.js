@@ -39,7 +39,7 @@ const same = (grads, what) => check(grads.join(';') === expected, `${what}: the 
 {
     const store = Ebb.DiskStore.new('/tmp');
     const module = mlp();
-    store.set_least_size(1);
+    store.least_size = 1;
     check(Ebb.offload_wrapper(module, store) === module, 'the wrapper returns the module');
     same(train(module), 'a wrapped module');
     check(store.get_bytes_put() > 0 && store.get_bytes_held() === 0, 'nothing is left');

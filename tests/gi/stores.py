@@ -43,7 +43,7 @@ class Making(StoreTestCase):
         self.assertEqual((store.byte_limit, store.when_full, store.fallback), (1 << 30, Ebb.WhenFull.SPILL, disk))
         self.assertEqual((store.least_size, store.in_flight, store.prefetch, disk.prefetch), (1, 2, 1, 3))
         store.when_full, store.prefetch, store.fallback = "error", 0, None
-        self.assertEqual((store.get_when_full(), store.get_prefetch()), (Ebb.WhenFull.ERROR, 0))
+        self.assertEqual((store.when_full, store.prefetch), (Ebb.WhenFull.ERROR, 0))
         self.assertIsNone(store.get_fallback())
 
     def test_a_mistake_names_what_is_right(self):

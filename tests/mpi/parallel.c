@@ -225,7 +225,7 @@ make_model (const Case *test,
     {
       g_autoptr (EbbSavedTensorHooks) store = ebb_partitioned_store_new (group, NULL, error);
 
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      g_object_set (store, "least-size", (guint64) 0, NULL);
       ebb_checkpoint_options_set_store (options, store);
     }
   if (test->settings.is_checkpointed

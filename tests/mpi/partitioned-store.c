@@ -33,7 +33,7 @@ gradients_are_bitwise_equal (gconstpointer data)
   ebb_process_group_reset_counters (world);
   for (guint step = 0; step < 3; step++)
     {
-      ebb_partitioned_store_set_check (EBB_PARTITIONED_STORE (store), (EbbPartitionCheck) step);
+      g_object_set (store, "check", (EbbPartitionCheck) step, NULL);
       train (model);
       train (plain);
       test_partition_assert_same_grads (model, plain);

@@ -235,7 +235,7 @@ a_store_of_ones_own_comes_before_the_flag (void)
   g_autoptr (EbbTensor) x = ebb_to_device (here, card, NULL);
   g_autoptr (EbbTensor) y = NULL;
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   g_object_set (options, "offload-to-cpu", TRUE, NULL);
   ebb_checkpoint_options_set_store (options, store);
   test_card.bytes_to_host = 0;
@@ -320,7 +320,7 @@ main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   card = test_card_open ();
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 1);
+  g_object_set (ebb_host_store_get_default (), "least-size", (guint64) 1, NULL);
 #define TEST(name, func) g_test_add_func ("/checkpoint/offload/" name, func)
   TEST ("inner-and-outer-savings-add-up", inner_and_outer_savings_add_up);
   TEST ("inputs-cross-once-and-come-back-in-place", inputs_cross_once_and_come_back_in_place);

@@ -15,8 +15,8 @@ new_store (guint kind)
   EbbSavedTensorHooks *store = kind == 0 ? ebb_keep_store_new () : kind == 1 ? ebb_host_store_new ()
                                                                              : test_disk_store_new (scratch);
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
-  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), 0);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
+  g_object_set (store, "in-flight", 0, NULL);
   return store;
 }
 
@@ -249,7 +249,7 @@ parameters_and_small_tensors_are_left_alone (void)
   parameters = ebb_module_get_parameters (linear, TRUE, &n);
   turned = ebb_transpose (parameters[0], 0, 1, &error);
   g_assert_no_error (error);
-  ebb_activation_store_set_least_size (statistics, 41);
+  g_object_set (statistics, "least-size", (guint64) 41, NULL);
   {
     g_autoptr (EbbHandle) a = test_pack (store, parameters[0]);
     g_autoptr (EbbHandle) b = test_pack (store, turned);
@@ -259,7 +259,7 @@ parameters_and_small_tensors_are_left_alone (void)
     g_assert_true (back == parameters[0]);
     g_assert_cmpuint (test_held (store), ==, 0);
     g_assert_cmpuint (ebb_activation_store_get_n_kept (statistics), ==, 3);
-    ebb_activation_store_set_least_size (statistics, 40);
+    g_object_set (statistics, "least-size", (guint64) 40, NULL);
     ebb_handle_unref (test_pack (store, x));
     g_assert_cmpuint (ebb_activation_store_get_n_kept (statistics), ==, 3);
     g_assert_cmpuint (ebb_activation_store_get_n_packed (statistics), ==, 4);

@@ -43,12 +43,12 @@ make_store (Kind kind)
       next = ebb_host_store_new ();
       store = ebb_contiguous_store_new (N_BLOCKS, EBB_ACTIVATION_STORE (next), &error);
       g_assert_no_error (error);
-      ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+      g_object_set (store, "grow", TRUE, NULL);
       break;
     case N_KINDS: g_assert_not_reached ();
     }
   g_assert_no_error (error);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   return store;
 }
 

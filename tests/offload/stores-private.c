@@ -103,7 +103,7 @@ new_store (gboolean disk)
 {
   EbbSavedTensorHooks *store = disk ? test_disk_store_new (g_get_tmp_dir ()) : ebb_host_store_new ();
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   return store;
 }
 

@@ -33,7 +33,7 @@ static EbbActivationStore *
 as_store (EbbSavedTensorHooks *hooks)
 {
   g_assert_nonnull (hooks);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (hooks), 1);
+  g_object_set (hooks, "least-size", (guint64) 1, NULL);
   return EBB_ACTIVATION_STORE (hooks);
 }
 
@@ -42,7 +42,7 @@ new_contiguous (EbbActivationStore *next)
 {
   EbbActivationStore *store = as_store (ebb_contiguous_store_new (2, next, NULL));
 
-  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+  g_object_set (store, "grow", TRUE, NULL);
   g_clear_object (&next);
   return store;
 }
@@ -61,8 +61,8 @@ new_fallbacks (void)
   g_autoptr (EbbActivationStore) disk = new_disk ();
   g_autoptr (EbbActivationStore) keep = as_store (ebb_keep_store_new ());
 
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (host), 2 * INPUT_BYTES);
-  ebb_disk_store_set_byte_limit (EBB_DISK_STORE (disk), INPUT_BYTES);
+  g_object_set (host, "byte-limit", (guint64) (2 * INPUT_BYTES), NULL);
+  g_object_set (disk, "byte-limit", (guint64) INPUT_BYTES, NULL);
   g_assert_true (ebb_activation_store_set_fallback (host, disk, NULL));
   g_assert_true (ebb_activation_store_set_fallback (disk, keep, NULL));
   return host;
@@ -398,11 +398,11 @@ change_and_look (EbbActivationStore *store,
   g_autofree char *text = NULL;
   g_autofree char *json = NULL;
 
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), i % 3 == 0 ? 3 * INPUT_BYTES : G_MAXUINT64);
+  g_object_set (store, "byte-limit", (guint64) (i % 3 == 0 ? 3 * INPUT_BYTES : G_MAXUINT64), NULL);
   ebb_activation_store_set_fallback (store, i % 4 == 0 ? NULL : fallback, NULL);
-  ebb_activation_store_set_prefetch (store, i % 3);
-  ebb_activation_store_set_in_flight (store, i % 3);
-  ebb_activation_store_set_least_size (store, i % 2 * INPUT_BYTES);
+  g_object_set (store, "prefetch", i % 3, NULL);
+  g_object_set (store, "in-flight", i % 3, NULL);
+  g_object_set (store, "least-size", (guint64) (i % 2 * INPUT_BYTES), NULL);
   text = ebb_activation_store_report (store);
   json = ebb_activation_store_report_json (store);
   g_assert_true (strlen (text) > 0 && strlen (json) > 0);
@@ -431,7 +431,7 @@ others_may_look_and_change_settings_meanwhile (void)
     }
   for (guint t = 0; t < G_N_ELEMENTS (threads); t++)
     g_thread_join (threads[t]);
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), G_MAXUINT64);
+  g_object_set (store, "byte-limit", G_MAXUINT64, NULL);
   g_assert_cmpuint (ebb_activation_store_get_bytes_held (store), ==, 0);
   shared.n_done = 0;
   train_beside_others (&shared);

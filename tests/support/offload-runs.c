@@ -137,8 +137,8 @@ make_training (OffloadRuns *self,
   run->hooks = make_store (self, run, error);
   if (run->hooks == NULL)
     return FALSE;
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (run->hooks), 0);
-  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (run->hooks), (guint) self->prefetch);
+  g_object_set (run->hooks, "least-size", (guint64) 0, NULL);
+  g_object_set (run->hooks, "prefetch", (guint) self->prefetch, NULL);
   settings.device = run->device;
   settings.store = run->hooks;
   run->training = bench_training_new (&settings, error);

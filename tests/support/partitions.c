@@ -17,7 +17,7 @@ contiguous_new (EbbSavedTensorHooks *next)
   EbbSavedTensorHooks *store = ebb_contiguous_store_new (TEST_PARTITION_BLOCKS, (EbbActivationStore *) next, &error);
 
   g_assert_no_error (error);
-  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+  g_object_set (store, "grow", TRUE, NULL);
   g_clear_object (&next);
   return store;
 }
@@ -46,7 +46,7 @@ test_partitioned_store_new (EbbProcessGroup *group,
   EbbSavedTensorHooks *store = ebb_partitioned_store_new (group, (EbbActivationStore *) next, &error);
 
   g_assert_no_error (error);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   return store;
 }
 

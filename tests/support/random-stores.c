@@ -21,7 +21,7 @@ static EbbActivationStore *
 get_last (TestStores *self,
           guint index)
 {
-  return self->group != NULL ? ebb_partitioned_store_get_next (EBB_PARTITIONED_STORE (self->stores[index]))
+  return self->group != NULL ? ebb_activation_store_get_next (EBB_ACTIVATION_STORE (self->stores[index]))
                              : nth (self, index);
 }
 
@@ -40,9 +40,9 @@ add (TestStores *self,
       store = ebb_partitioned_store_new (self->group, EBB_ACTIVATION_STORE (next), NULL);
       g_object_unref (next);
       if (*n > 0) /* with a sample few tensors here are smaller in pieces */
-        ebb_partitioned_store_set_check (EBB_PARTITIONED_STORE (store), EBB_PARTITION_CHECK_NONE);
+        g_object_set (store, "check", EBB_PARTITION_CHECK_NONE, NULL);
     }
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   self->stores[*n] = store;
   self->names[*n] = name;
   return (*n)++;
@@ -57,7 +57,7 @@ make_contiguous (EbbSavedTensorHooks *next)
       ebb_contiguous_store_new (3, next != NULL ? EBB_ACTIVATION_STORE (next) : NULL, &error);
 
   g_assert_no_error (error);
-  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+  g_object_set (store, "grow", TRUE, NULL);
   g_clear_object (&next);
   return store;
 }
@@ -67,8 +67,8 @@ make_little (EbbSavedTensorHooks *fallback)
 {
   EbbSavedTensorHooks *store = ebb_host_store_new ();
 
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), LITTLE);
-  ebb_host_store_set_when_full (EBB_HOST_STORE (store), EBB_WHEN_FULL_SPILL);
+  g_object_set (store, "byte-limit", (guint64) LITTLE, NULL);
+  g_object_set (store, "when-full", EBB_WHEN_FULL_SPILL, NULL);
   ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), NULL);
   g_object_unref (fallback);
   return store;
@@ -151,8 +151,8 @@ test_stores_draw (TestStores *self,
       guint ahead = test_dice_roll (dice, 4), behind = test_dice_roll (dice, 3), salt = test_dice_roll (dice, 100000);
       gboolean chooses = test_dice_chance (dice, 15);
 
-      ebb_activation_store_set_prefetch (nth (self, i), ahead);
-      ebb_activation_store_set_in_flight (nth (self, i), behind);
+      g_object_set (nth (self, i), "prefetch", ahead, NULL);
+      g_object_set (nth (self, i), "in-flight", behind, NULL);
       ebb_activation_store_set_filter (nth (self, i), chooses ? takes : NULL, GUINT_TO_POINTER (salt), NULL);
       g_string_append_printf (text, "  %s: prefetch %u, in flight %u%s\n", self->names[i], ahead, behind,
                               chooses ? ", some ops" : "");

@@ -67,7 +67,7 @@ test_sim_new_store (void)
 {
   EbbActivationStore *store = EBB_ACTIVATION_STORE (ebb_host_store_new ());
 
-  ebb_activation_store_set_least_size (store, 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   return store;
 }
 

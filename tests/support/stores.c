@@ -11,9 +11,9 @@ test_disk_store_new (const char *folder)
   EbbSavedTensorHooks *store = ebb_disk_store_new (folder, &error);
 
   g_assert_no_error (error);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
-  ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), 0); /* originals go at once, as on the CPU */
-  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), 0);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
+  g_object_set (store, "in-flight", 0, NULL); /* originals go at once, as on the CPU */
+  g_object_set (store, "staging-limit", (guint64) 0, NULL);
   return store;
 }
 
@@ -45,6 +45,17 @@ test_unpack (EbbSavedTensorHooks *store,
 
   g_assert_no_error (error);
   return tensor;
+}
+
+guint64
+test_get_number (gpointer object,
+                 const char *property)
+{
+  g_auto (GValue) value = G_VALUE_INIT;
+
+  g_value_init (&value, G_TYPE_UINT64);
+  g_object_get_property (object, property, &value);
+  return g_value_get_uint64 (&value);
 }
 
 /* -- a model ------------------------------------------------------------------------------------------------------- */

@@ -112,11 +112,11 @@ set_store (Fixture *self)
     {
       store = ebb_contiguous_store_new (3, NULL, &error);
       g_assert_no_error (error);
-      ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), TRUE);
+      g_object_set (store, "grow", TRUE, NULL);
     }
   if (store == NULL)
     return;
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   ebb_checkpoint_options_set_store (self->options, store);
   g_object_unref (store);
 }

@@ -301,7 +301,7 @@ to_the_host_and_back (void)
       if (i == 1)
         {
           offload (module, NULL);
-          ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (get_store (module)), 1);
+          g_object_set (get_store (module), "least-size", (guint64) 1, NULL);
         }
       y = test_forward1 (module, x);
       loss = test_loss (y);

@@ -31,14 +31,14 @@ ebb_store_chain_open (const EbbStoreChain *self,
     {
       if (!put_around (&chain, ebb_contiguous_store_new (self->n_checkpoints, (EbbActivationStore *) chain, error)))
         return FALSE;
-      ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (chain), self->grow);
+      g_object_set (chain, "grow", self->grow, NULL);
     }
   if (self->group != NULL)
     {
       if (!put_around (&chain, ebb_partitioned_store_new (self->group, (EbbActivationStore *) chain, error)))
         return FALSE;
       /* As in those systems every tensor with as many elements as there are ranks is partitioned. */
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (chain), 0);
+      g_object_set (chain, "least-size", (guint64) 0, NULL);
     }
   *store = g_steal_pointer (&chain);
   return TRUE;
@@ -47,13 +47,7 @@ ebb_store_chain_open (const EbbStoreChain *self,
 EbbSavedTensorHooks *
 ebb_store_chain_next (EbbSavedTensorHooks *store)
 {
-  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (store), "next");
-  EbbSavedTensorHooks *next = NULL;
-
-  if (spec == NULL || !g_type_is_a (spec->value_type, EBB_TYPE_SAVED_TENSOR_HOOKS))
-    return NULL;
-  g_object_get (store, "next", &next, NULL);
-  if (next != NULL)
-    g_object_unref (next); /* @store holds it */
-  return next;
+  return EBB_IS_ACTIVATION_STORE (store)
+             ? (EbbSavedTensorHooks *) ebb_activation_store_get_next (EBB_ACTIVATION_STORE (store))
+             : NULL;
 }

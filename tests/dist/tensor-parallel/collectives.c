@@ -67,7 +67,7 @@ make_options (const Expected *expected,
 
       if (store == NULL)
         return NULL;
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      g_object_set (store, "least-size", (guint64) 0, NULL);
       ebb_checkpoint_options_set_store (options, store);
     }
   return g_steal_pointer (&options);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/stores.h"
 #include "support/device.h"
 #include "support/ranks.h"
 #include "support/tensor-parallel.h"
@@ -133,7 +134,7 @@ make_model (Rank *rank,
     {
       g_autoptr (EbbSavedTensorHooks) store = ebb_partitioned_store_new (rank->group, NULL, error);
 
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      g_object_set (store, "least-size", (guint64) 0, NULL);
       ebb_checkpoint_options_set_store (options, store);
     }
   return ebb_checkpoint_wrap_each (gpt, EBB_TYPE_TRANSFORMER_BLOCK, options, error) ? g_steal_pointer (&gpt) : NULL;
@@ -247,7 +248,7 @@ keep_part_back (EbbProcessGroup *group,
   g_autoptr (EbbTensor) loss = NULL;
   g_autoptr (GError) failure = NULL;
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+  g_object_set (store, "least-size", (guint64) 0, NULL);
   ebb_checkpoint_options_set_store (options, store);
   ebb_tensor_set_requires_grad (x, TRUE, error);
   ebb_args_add_tensor (args, NULL, x);
@@ -256,7 +257,7 @@ keep_part_back (EbbProcessGroup *group,
   loss = ebb_sum (y, NULL, 0, FALSE, error);
   if (loss == NULL)
     return FALSE;
-  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (EBB_PARTITIONED_STORE (store)), ==, 1);
+  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
   if (ebb_process_group_get_rank (group) == FAILS)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the power went");

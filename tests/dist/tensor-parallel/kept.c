@@ -293,7 +293,7 @@ keep_elsewhere (EbbProcessGroup *group,
       g_auto (Outcome) plain = { 0 };
       g_auto (Outcome) stored = { 0 };
 
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 0);
+      g_object_set (store, "least-size", (guint64) 0, NULL);
       if (!train (group, way, NULL, &plain, error))
         return FALSE;
       ebb_push_saved_tensor_hooks (store);

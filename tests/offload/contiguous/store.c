@@ -17,8 +17,8 @@ new_store (guint n_checkpoints,
   EbbSavedTensorHooks *store = ebb_contiguous_store_new (n_checkpoints, NULL, &error);
 
   g_assert_no_error (error);
-  ebb_contiguous_store_set_grow (EBB_CONTIGUOUS_STORE (store), grow);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "grow", grow, NULL);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   return store;
 }
 
@@ -135,7 +135,7 @@ too_few_parts_elsewhere_are_an_error_too (void)
   g_autoptr (EbbTensor) x = test_randn (3, 40, -1);
   g_autoptr (GError) error = NULL;
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   a = pack_row (store, 1);
   b = pack_row (store, 2);
   for (guint i = 0; i < 3; i++)
@@ -375,11 +375,11 @@ what_makes_no_sense_is_refused (void)
   g_assert_null (ebb_contiguous_store_new (2, EBB_ACTIVATION_STORE (keep), &error));
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "EbbKeepStore", "EbbHostStore", "EbbDiskStore");
   g_clear_error (&error);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (unchecked), 1);
+  g_object_set (unchecked, "least-size", (guint64) 1, NULL);
   g_assert_null (ebb_saved_tensor_hooks_pack (unchecked, x, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "n-checkpoints is 0");
   g_clear_error (&error);
-  ebb_contiguous_store_set_n_checkpoints (EBB_CONTIGUOUS_STORE (unchecked), G_MAXUINT);
+  g_object_set (unchecked, "n-checkpoints", G_MAXUINT, NULL);
   g_assert_null (ebb_saved_tensor_hooks_pack (unchecked, x, &error));
   test_assert_error (error, EBB_ERROR_NO_MEMORY, "");
   assert_counts (unchecked, 0, 0, 0);
@@ -422,7 +422,7 @@ keep_inputs (EbbDevice *device,
   EbbHandle *handles[8];
   gint64 largest;
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   for (guint i = 0; i < G_N_ELEMENTS (handles); i++)
     {
       g_autoptr (EbbTensor) input = try_bytes (device, 64 << 10, &error);
@@ -493,7 +493,7 @@ threads_share_a_store (void)
   for (guint i = 0; i < G_N_ELEMENTS (threads); i++)
     g_thread_join (threads[i]);
   g_assert_cmpuint (test_held (store), ==, 0);
-  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (EBB_CONTIGUOUS_STORE (store)), ==, 0);
+  g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
 }
 
 int

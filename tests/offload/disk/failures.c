@@ -53,7 +53,7 @@ new_store (guint64 staging)
 {
   EbbSavedTensorHooks *store = test_disk_store_new (scratch);
 
-  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), staging);
+  g_object_set (store, "staging-limit", (guint64) staging, NULL);
   return store;
 }
 

@@ -129,7 +129,7 @@ live (int tell)
     {
       EbbSavedTensorHooks *store = ebb_disk_store_new (scratch, NULL);
 
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+      g_object_set (store, "least-size", (guint64) 1, NULL);
       for (guint i = 0; i < 3; i++)
         {
           g_autoptr (EbbTensor) x = test_randn (1, 5000, -1);

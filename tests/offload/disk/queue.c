@@ -93,7 +93,7 @@ new_store (guint64 staging)
 {
   EbbSavedTensorHooks *store = test_disk_store_new (scratch);
 
-  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), staging);
+  g_object_set (store, "staging-limit", (guint64) staging, NULL);
   return store;
 }
 
@@ -159,7 +159,7 @@ what_was_put_last_is_in_memory (void)
   EbbTensor *x[6];
   EbbHandle *handles[6];
 
-  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), 0);
+  g_object_set (store, "prefetch", 0, NULL);
   for (guint i = 0; i < 6; i++)
     {
       x[i] = test_randn ((int) i, 1024, -1);
@@ -205,7 +205,7 @@ only_the_last_modules_stay_in_memory (void)
       EbbHandle *handles[N];
       const guint64 before = test_bytes_in_use ();
 
-      ebb_activation_store_set_in_flight (EBB_ACTIVATION_STORE (store), in_flight);
+      g_object_set (store, "in-flight", in_flight, NULL);
       for (guint i = 0; i < N; i++)
         {
           EbbTensor *x = test_randn ((int) i, (gint64) (size / 4), -1);

@@ -46,7 +46,7 @@ setup_init (Setup *self,
   self->way = way;
   self->gpt = test_gpt_new ();
   self->store = test_disk_store_new (scratch);
-  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (self->store), staging);
+  g_object_set (self->store, "staging-limit", (guint64) staging, NULL);
   g_assert_true (ebb_module_to_device (self->gpt, device, &error));
   ebb_checkpoint_options_set_store (options, self->store);
   if (way >= WRAPPED)
@@ -332,7 +332,7 @@ a_wait_beside_computing_is_no_stall (void)
   double before, waited;
   gint64 start;
 
-  ebb_disk_store_set_staging_limit (EBB_DISK_STORE (store), 256 * 256 * 4 + PAGE);
+  g_object_set (store, "staging-limit", (guint64) (256 * 256 * 4 + PAGE), NULL);
   awaited = device;
   g_atomic_int_set (&may_write, FALSE);
   g_atomic_pointer_set (&ebb_disk_fault, write_when_computed);

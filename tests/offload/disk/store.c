@@ -121,7 +121,7 @@ damage_is_found (gconstpointer data)
   g_autofree char *path = g_strdup_printf ("/proc/self/fd/%d", find_file (scratch));
   int fd = open (path, O_RDWR);
 
-  ebb_activation_store_set_prefetch (EBB_ACTIVATION_STORE (store), 0); /* nothing is read before it is damaged */
+  g_object_set (store, "prefetch", 0, NULL); /* nothing is read before it is damaged */
   back = test_unpack (store, a);
   g_assert_cmpint (fd, >=, 0);
   if (truncate)
@@ -269,7 +269,7 @@ a_byte_limit_is_an_error (void)
 {
   g_autoptr (EbbSavedTensorHooks) store = test_disk_store_new (scratch);
 
-  ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), 65536);
+  g_object_set (store, "byte-limit", (guint64) 65536, NULL);
   assert_refuses (store, scratch, "65536");
 }
 
@@ -303,7 +303,7 @@ a_full_disk_is_an_error (void)
       EbbSavedTensorHooks *store = ebb_disk_store_new (folder, &error);
 
       g_assert_no_error (error);
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+      g_object_set (store, "least-size", (guint64) 1, NULL);
       assert_refuses (store, folder, "No space left");
       g_object_unref (store);
       g_assert_cmpint (umount (folder), ==, 0);
@@ -335,7 +335,7 @@ training_goes_on_after_an_error (gconstpointer data)
     {
       EbbTensor *loss;
 
-      ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), limit);
+      g_object_set (store, "byte-limit", (guint64) limit, NULL);
       if (!wrap)
         ebb_push_saved_tensor_hooks (store);
       loss = test_gpt_forward (gpt, &error);
@@ -347,7 +347,7 @@ training_goes_on_after_an_error (gconstpointer data)
       g_assert_cmpuint (test_held (store), ==, 0);
       g_assert_cmpuint (test_bytes_in_use (), ==, before);
     }
-  ebb_disk_store_set_byte_limit (EBB_DISK_STORE (store), G_MAXUINT64);
+  g_object_set (store, "byte-limit", G_MAXUINT64, NULL);
   test_step_run (gpt, wrap ? NULL : store, &after);
   test_step_assert_same (&plain, &after);
   test_step_clear (&plain);

@@ -16,8 +16,8 @@ new_store (guint64 limit)
 {
   EbbActivationStore *store = EBB_ACTIVATION_STORE (ebb_host_store_new ());
 
-  ebb_activation_store_set_least_size (store, 1);
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), limit);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
+  g_object_set (store, "byte-limit", (guint64) limit, NULL);
   return store;
 }
 
@@ -66,7 +66,7 @@ what_is_larger_than_the_limit_is_refused_at_once (void)
 
   while (!g_atomic_int_get (&holder.has_packed))
     g_thread_yield ();
-  ebb_host_store_set_patience (EBB_HOST_STORE (holder.store), 1e6);
+  g_object_set (holder.store, "patience", (double) 1e6, NULL);
   g_assert_null (try_pack (holder.store, SIZE / 4 + 1, &error));
   test_assert_error (error, EBB_ERROR_NO_MEMORY, "16388 bytes", "larger than the limit");
   g_atomic_int_set (&holder.may_end, TRUE);
@@ -79,7 +79,7 @@ raise_limit (gpointer data)
 {
   for (guint i = 0; i < 1000; i++)
     g_thread_yield ();
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (data), 2 * SIZE);
+  g_object_set (data, "byte-limit", (guint64) (2 * SIZE), NULL);
   return NULL;
 }
 
@@ -183,8 +183,8 @@ set_byte_limit (gpointer data)
 {
   for (guint i = 1; i <= N_SETTINGS; i++)
     {
-      ebb_host_store_set_byte_limit (data, i);
-      g_assert_cmpuint (ebb_host_store_get_byte_limit (data), ==, i);
+      g_object_set (data, "byte-limit", (guint64) i, NULL);
+      g_assert_cmpuint (test_get_number (data, "byte-limit"), ==, i);
     }
   return NULL;
 }
@@ -194,8 +194,8 @@ set_when_full (gpointer data)
 {
   for (guint i = 0; i < N_SETTINGS; i++)
     {
-      ebb_host_store_set_when_full (data, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
-      g_assert_cmpint (ebb_host_store_get_when_full (data), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+      g_object_set (data, "when-full", i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR, NULL);
+      g_assert_cmpint (test_get_number (data, "when-full"), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
     }
   return NULL;
 }
@@ -205,8 +205,8 @@ set_patience (gpointer data)
 {
   for (guint i = 1; i <= N_SETTINGS; i++)
     {
-      ebb_host_store_set_patience (data, i);
-      g_assert_cmpfloat (ebb_host_store_get_patience (data), ==, i);
+      g_object_set (data, "patience", (double) i, NULL);
+      g_assert_cmpfloat (test_get_number (data, "patience"), ==, i);
     }
   return NULL;
 }

@@ -25,7 +25,7 @@ peak_is_lower_by_what_is_away (gconstpointer data)
   g_auto (TestSimStep) first = test_sim_run (kept, 1);
   guint64 there = 0, here = 0;
 
-  ebb_activation_store_set_prefetch (store, prefetch);
+  g_object_set (store, "prefetch", prefetch, NULL);
   for (guint i = 0; i < 4; i++)
     {
       g_auto (TestSimStep) second = { 0 };
@@ -73,8 +73,8 @@ single_ops_store_what_they_need (gconstpointer data)
   g_auto (TestSimStep) plain = test_sim_run (model, 2);
   g_auto (TestSimStep) stored = { 0 };
 
-  ebb_activation_store_set_in_flight (store, n);
-  ebb_activation_store_set_prefetch (store, n);
+  g_object_set (store, "in-flight", n, NULL);
+  g_object_set (store, "prefetch", n, NULL);
   ebb_push_saved_tensor_hooks (EBB_SAVED_TENSOR_HOOKS (store));
   stored = test_sim_run (model, 2);
   ebb_pop_saved_tensor_hooks ();
@@ -186,14 +186,14 @@ a_full_store_spills_or_fails (void)
   const EbbWhenFull policies[] = { EBB_WHEN_FULL_WAIT, EBB_WHEN_FULL_SPILL, EBB_WHEN_FULL_ERROR };
   guint64 there, in_host;
 
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), 2 * TEST_SIM_INPUT_BYTES + TEST_SIM_INPUT_BYTES / 2);
+  g_object_set (store, "byte-limit", (guint64) (2 * TEST_SIM_INPUT_BYTES + TEST_SIM_INPUT_BYTES / 2), NULL);
   there = test_sim_in_use (test_sim);
   in_host = test_sim_in_use (NULL);
   for (guint i = 0; i < G_N_ELEMENTS (policies); i++)
     {
       g_autoptr (GError) error = NULL;
 
-      ebb_host_store_set_when_full (EBB_HOST_STORE (store), policies[i]);
+      g_object_set (store, "when-full", policies[i], NULL);
       g_assert_null (test_sim_forward (away, start, &error));
       test_assert_error (error, EBB_ERROR_NO_MEMORY, "full", "8192 bytes", "16384 of 20480",
                          policies[i] == EBB_WHEN_FULL_WAIT ? "never end" : "byte-limit");
@@ -205,7 +205,7 @@ a_full_store_spills_or_fails (void)
       g_autoptr (GError) error = NULL;
       g_auto (TestSimStep) second = { 0 };
 
-      ebb_host_store_set_when_full (EBB_HOST_STORE (store), policies[i]);
+      g_object_set (store, "when-full", policies[i], NULL);
       ebb_activation_store_reset_stats (store);
       if (policies[i] == EBB_WHEN_FULL_ERROR)
         {

@@ -31,7 +31,7 @@ originals_go_at_a_fixed_point (void)
   EbbHandle *handles[4];
   const guint64 before = test_sim_in_use (test_sim);
 
-  ebb_activation_store_set_in_flight (store, 2);
+  g_object_set (store, "in-flight", 2, NULL);
   for (guint i = 0; i < 4; i++)
     {
       EbbTensor *there = test_sim_send (here);
@@ -100,7 +100,7 @@ views_are_stored_once (void)
 
   ebb_tensor_unref (there);
   ebb_tensor_unref (turned);
-  ebb_activation_store_set_in_flight (store, 0);
+  g_object_set (store, "in-flight", 0, NULL);
   g_assert_cmpuint (ebb_activation_store_get_bytes_put (store), ==, 30 * 50 * 4);
   launch_something ();
   {
@@ -130,7 +130,7 @@ what_is_small_or_a_parameter_stays (void)
 
   g_assert_true (ebb_module_to_device (linear, test_sim, NULL));
   weight = ebb_module_get_parameter (linear, "weight");
-  ebb_activation_store_set_least_size (store, 401);
+  g_object_set (store, "least-size", (guint64) 401, NULL);
   a = test_pack (hooks, small);
   b = test_pack (hooks, weight);
   g_assert_cmpuint (ebb_activation_store_get_n_kept (store), ==, 2);
@@ -230,7 +230,7 @@ a_full_store_waits_for_other_threads (void)
   Other other = { store, there, NULL, 0 };
   GThread *thread;
 
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), 4000);
+  g_object_set (store, "byte-limit", (guint64) 4000, NULL);
   thread = g_thread_new (NULL, hold_for_a_while, &other);
   await (&other, 1);
   __atomic_store_n (&other.stage, 2, __ATOMIC_RELEASE);
@@ -258,7 +258,7 @@ waiting_for_a_thread_that_ended_is_an_error (void)
   g_autoptr (GError) error = NULL;
   Other other = { store, there, NULL, 0 };
 
-  ebb_host_store_set_byte_limit (EBB_HOST_STORE (store), 4000);
+  g_object_set (store, "byte-limit", (guint64) 4000, NULL);
   g_thread_join (g_thread_new (NULL, hold_and_end, &other));
   g_assert_null (ebb_saved_tensor_hooks_pack (EBB_SAVED_TENSOR_HOOKS (store), again, &error));
   test_assert_error (error, EBB_ERROR_NO_MEMORY, "never end");

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/device.h"
 #include "support/partitions.h"
+#include "support/stores.h"
 #include "support/ranks.h"
 #include "support/tensors.h"
 
@@ -85,7 +86,7 @@ combine_on_rank (EbbProcessGroup *group,
   run_combined (NULL, &plain_x, &plain_scale);
   g_assert_true (ebb_tensor_equal (x, plain_x));
   g_assert_true (ebb_tensor_equal (scale, plain_scale));
-  g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (test_partitioned (store)), ==, 3);
+  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 3);
   return TRUE;
 }
 

@@ -165,7 +165,7 @@ run_on_rank (EbbProcessGroup *group,
   GError *local = NULL;
   gboolean ok;
 
-  ebb_partitioned_store_set_check (test_partitioned (store), fault->check);
+  g_object_set (store, "check", fault->check, NULL);
   if (fault->checks_determinism)
     g_object_set (options, "determinism-check", EBB_DETERMINISM_CHECK_VALUES, NULL);
   model = test_partition_model_new (options);
@@ -267,7 +267,7 @@ fail_ahead (EbbProcessGroup *group,
   g_autoptr (EbbTensor) loss = NULL;
   g_autoptr (GError) local = NULL;
 
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   model = test_partition_model_new (options);
   loss = forward (model, 1, error);
   g_assert_false (go_back (loss, &local));
@@ -325,7 +325,7 @@ pass_a_part (EbbProcessGroup *group,
   for (guint i = 0; i < 3; i++)
     {
       /* Whatever its size. */
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), i < 2 ? 1 : 1 << 20);
+      g_object_set (store, "least-size", (guint64) (i < 2 ? 1 : 1 << 20), NULL);
       loss = test_partition_forward (model, i == 0 ? part : doubled, &refused);
       g_assert_null (loss);
       test_assert_error (refused, EBB_ERROR_INVALID_ARGUMENT, "argument 0", "checkpoint", "f32 [2, 18]",
@@ -333,10 +333,10 @@ pass_a_part (EbbProcessGroup *group,
                          "checkpoint the block rather than the layer inside it");
       g_clear_error (&refused);
     }
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   ebb_activation_store_set_filter (EBB_ACTIVATION_STORE (store), leaves_parts, NULL, NULL);
   loss = test_partition_forward (model, part, error);
-  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 0);
+  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 0);
   return go_back (loss, error);
 }
 
@@ -363,7 +363,7 @@ pack_a_part (EbbProcessGroup *group,
   g_autoptr (EbbTensor) own_back = test_unpack (store, c);
   g_autoptr (EbbTensor) back = NULL;
 
-  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (test_partitioned (store)), ==, 1);
+  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
   g_assert_true (ebb_tensor_equal (part, part_back));
   g_assert_true (ebb_tensor_equal (own, own_back));
   back = test_unpack (store, a);

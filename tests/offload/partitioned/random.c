@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/stores.h"
 #include "support/device.h"
 #include "support/random-wrapping.h"
 #include "support/ranks.h"
@@ -43,7 +44,7 @@ count_gathers (TestStores *stores)
   guint64 n = 0;
 
   for (guint i = 0; i < TEST_N_STORES; i++)
-    n += ebb_partitioned_store_get_n_gathers (EBB_PARTITIONED_STORE (stores->stores[i]));
+    n += test_get_number (stores->stores[i], "n-gathers");
   return n;
 }
 

@@ -275,7 +275,7 @@ same_tensor_is_kept_once (void)
   ebb_tensor_set_requires_grad (x, TRUE, NULL);
   args = new_views (x);
   plain = test_train (module, args);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   ebb_checkpoint_options_set_store (options, store);
   g_clear_pointer (&args, ebb_args_unref);
   args = new_views (x);

@@ -532,7 +532,7 @@ argument_changed_inside_is_an_error (void)
   g_autoptr (EbbSavedTensorHooks) disk = ebb_disk_store_new (NULL, &error);
 
   g_assert_no_error (error);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (disk), 0);
+  g_object_set (disk, "least-size", (guint64) 0, NULL);
   assert_changed_argument_is_refused (NULL);
   assert_changed_argument_is_refused (disk);
 }
@@ -562,7 +562,7 @@ rows_beyond_an_input_come_back (void)
   EbbTensor *grads[2];
 
   g_assert_true (ebb_tensor_set_requires_grad (x, TRUE, &error));
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (disk), 0);
+  g_object_set (disk, "least-size", (guint64) 0, NULL);
   ebb_checkpoint_options_set_store (options, disk);
   for (int checkpointed = 0; checkpointed < 2; checkpointed++)
     {

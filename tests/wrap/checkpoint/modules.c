@@ -117,7 +117,7 @@ unwrapping_takes_the_outermost_off (void)
     {
       g_autoptr (EbbCheckpointOptions) options = ebb_checkpoint_options_new ();
 
-      ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (stores[i]), 1);
+      g_object_set (stores[i], "least-size", (guint64) 1, NULL);
       ebb_checkpoint_options_set_store (options, stores[i]);
       test_wrap (module, options);
     }

@@ -249,7 +249,7 @@ get_contiguous_store (void)
   EbbSavedTensorHooks *store = ebb_checkpoint_options_get_store (options);
 
   g_assert_true (EBB_IS_CONTIGUOUS_STORE (store));
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), 1);
+  g_object_set (store, "least-size", (guint64) 1, NULL);
   return g_object_ref (EBB_CONTIGUOUS_STORE (store));
 }
 
@@ -267,8 +267,8 @@ contiguous_buffers_are_filled_and_given_back (void)
 
       configure ("\"contiguous_memory_optimization\": true, \"number_checkpoints\": 3");
       store = get_contiguous_store ();
-      g_assert_cmpuint (ebb_contiguous_store_get_n_checkpoints (store), ==, 3);
-      g_assert_null (ebb_contiguous_store_get_next (store));
+      g_assert_cmpuint (test_get_number (store, "n-checkpoints"), ==, 3);
+      g_assert_null (ebb_activation_store_get_next (EBB_ACTIVATION_STORE (store)));
       wrap_blocks (model, way);
       for (guint i = 0; i < 2; i++)
         {
@@ -278,11 +278,11 @@ contiguous_buffers_are_filled_and_given_back (void)
           g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, &error);
 
           g_assert_no_error (error);
-          g_assert_cmpuint (ebb_contiguous_store_get_n_buffers (store), ==, 1);
-          g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, N_BLOCKS);
+          g_assert_cmpuint (test_get_number (store, "n-buffers"), ==, 1);
+          g_assert_cmpuint (test_get_number (store, "n-parts"), ==, N_BLOCKS);
           ebb_module_zero_grad (model);
           test_backward (loss);
-          g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, 0);
+          g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
           grads = take_grads (model);
           assert_same (grads, expected);
         }
@@ -305,16 +305,17 @@ contiguous_buffers_lie_on_the_host (void)
 
   configure ("\"contiguous_memory_optimization\": true, \"number_checkpoints\": 3, \"cpu_checkpointing\": true");
   store = get_contiguous_store ();
-  g_assert_true (ebb_contiguous_store_get_next (store) == EBB_ACTIVATION_STORE (ebb_host_store_get_default ()));
+  g_assert_true (ebb_activation_store_get_next (EBB_ACTIVATION_STORE (store))
+                 == EBB_ACTIVATION_STORE (ebb_host_store_get_default ()));
   wrap_blocks (model, WRAPPED);
   y = forward (model, WRAPPED, card, &error);
   g_assert_no_error (error);
-  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, N_BLOCKS);
+  g_assert_cmpuint (test_get_number (store, "n-parts"), ==, N_BLOCKS);
   g_assert_cmpuint (activations (card), ==, 0);
   g_assert_cmpuint (activations (NULL), >=, N_BLOCKS * INPUT_BYTES);
   loss = ebb_sum (y, NULL, 0, FALSE, &error);
   test_backward (loss);
-  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, 0);
+  g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
   grads = take_grads (model);
   assert_same (grads, expected);
   ebb_checkpointing_reset ();
@@ -344,7 +345,7 @@ too_few_parts_are_an_error_and_reset_begins_anew (void)
       ebb_checkpointing_reset ();
       y = forward (model, WRAPPED, card, &error);
       g_assert_no_error (error);
-      g_assert_cmpuint (ebb_contiguous_store_get_n_parts (store), ==, 2 * N_BLOCKS); /* those of the first as well */
+      g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 2 * N_BLOCKS); /* those of the first as well */
     }
   loss = ebb_sum (first, NULL, 0, FALSE, &error); /* of before */
   test_backward (loss);
@@ -579,7 +580,7 @@ main (int argc, char **argv)
   lines = g_ptr_array_new_with_free_func (g_free);
   g_log_set_writer_func (write_log, NULL, NULL);
   card = test_card_open ();
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 1);
+  g_object_set (ebb_host_store_get_default (), "least-size", (guint64) 1, NULL);
 #define TEST(name, func) g_test_add_func ("/checkpointing/" name, func)
   TEST ("each-key-acts", each_key_acts);
   TEST ("contiguous-buffers-are-filled-and-given-back", contiguous_buffers_are_filled_and_given_back);

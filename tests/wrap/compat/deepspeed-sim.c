@@ -56,7 +56,7 @@ wrap_blocks (EbbModule *model)
   EbbSavedTensorHooks *store = ebb_checkpoint_options_get_store (options);
 
   if (store != NULL)
-    ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (store), INPUT_BYTES);
+    g_object_set (store, "least-size", (guint64) INPUT_BYTES, NULL);
   for (guint i = 0; i < N_BLOCKS; i++)
     {
       g_autoptr (EbbModule) block = ebb_sequential_get (EBB_SEQUENTIAL (model), i);

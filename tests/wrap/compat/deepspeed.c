@@ -315,7 +315,7 @@ compute (EbbArgs *args, gpointer data, GError **error)
 static EbbSavedTensorHooks *
 get_next (EbbSavedTensorHooks *store)
 {
-  return (EbbSavedTensorHooks *) ebb_partitioned_store_get_next (EBB_PARTITIONED_STORE (store));
+  return (EbbSavedTensorHooks *) ebb_activation_store_get_next (EBB_ACTIVATION_STORE (store));
 }
 
 static gboolean

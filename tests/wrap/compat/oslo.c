@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/stores.h"
 #include "support/device.h"
 #include "support/ranks.h"
 #include "support/tensor-parallel.h"
@@ -410,11 +411,11 @@ check_step (guint i, EbbModule *model, guint n_ranks, const Step *steps)
     g_assert_cmpuint (step->on_device, >=, before->on_device);
   if (divides)
     {
-      EbbPartitionedStore *partitioned = EBB_PARTITIONED_STORE (store);
+      g_autoptr (EbbProcessGroup) group = NULL;
 
-      g_assert_true (ebb_partitioned_store_get_group (partitioned)
-                     == ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"));
-      g_assert_cmpuint (ebb_partitioned_store_get_n_gathers (partitioned), ==, N_BLOCKS);
+      g_object_get (store, "group", &group, NULL);
+      g_assert_true (group == ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"));
+      g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, N_BLOCKS);
     }
 }
 
@@ -503,7 +504,7 @@ run_bert (EbbProcessGroup *world,
   if (expected == NULL)
     return FALSE;
   g_assert_cmpfloat_with_epsilon (test_at (loss, 0), test_at (expected, 0), 1e-5 * test_at (expected, 0));
-  g_assert_cmpuint (ebb_partitioned_store_get_n_partitioned (EBB_PARTITIONED_STORE (get_store (model))), >=, 3);
+  g_assert_cmpuint (test_get_number (get_store (model), "n-partitioned"), >=, 3);
   return ebb_tensor_backward (loss, error);
 }
 
@@ -527,22 +528,22 @@ keep_several (EbbProcessGroup *world,
   if (same == NULL)
     return FALSE;
   contiguous =
-      EBB_CONTIGUOUS_STORE (ebb_partitioned_store_get_next (EBB_PARTITIONED_STORE (get_store (model))));
-  g_assert_cmpuint (ebb_contiguous_store_get_n_checkpoints (contiguous), ==, N_BLOCKS);
+      EBB_CONTIGUOUS_STORE (ebb_activation_store_get_next (EBB_ACTIVATION_STORE (get_store (model))));
+  g_assert_cmpuint (test_get_number (contiguous, "n-checkpoints"), ==, N_BLOCKS);
   for (guint i = 0; i < 2; i++)
     {
       losses[i] = test_ranks_loss (model, i, 0, N_ROWS, error);
       if (losses[i] == NULL)
         return FALSE;
-      g_assert_cmpuint (ebb_contiguous_store_get_n_parts (contiguous), ==, (i + 1) * N_BLOCKS);
-      g_assert_cmpuint (ebb_contiguous_store_get_n_buffers (contiguous), ==, i + 1);
+      g_assert_cmpuint (test_get_number (contiguous, "n-parts"), ==, (i + 1) * N_BLOCKS);
+      g_assert_cmpuint (test_get_number (contiguous, "n-buffers"), ==, i + 1);
     }
   for (guint i = 0; i < 2; i++)
     {
       test_backward (losses[i]);
       ebb_tensor_unref (losses[i]);
     }
-  g_assert_cmpuint (ebb_contiguous_store_get_n_parts (contiguous), ==, 0);
+  g_assert_cmpuint (test_get_number (contiguous, "n-parts"), ==, 0);
   return TRUE;
 }
 
@@ -660,7 +661,7 @@ int
 main (int argc, char **argv)
 {
   test_init (&argc, &argv);
-  ebb_activation_store_set_least_size (EBB_ACTIVATION_STORE (ebb_host_store_get_default ()), 0);
+  g_object_set (ebb_host_store_get_default (), "least-size", (guint64) 0, NULL);
 #define TEST(name, func) g_test_add_func ("/initialize/" name, func)
   TEST ("what-is-wrong-is-named", what_is_wrong_is_named);
   TEST ("a-wrong-file-is-named", a_wrong_file_is_named);
