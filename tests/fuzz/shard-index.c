@@ -40,7 +40,7 @@ make_index (gboolean is_split)
     {
       EbbShardFile table = (EbbShardFile) t;
       EbbShardRecord *parted = ebb_shard_index_add (index, table, "0.weight/exp_avg", EBB_DTYPE_F32, shape, 2);
-      EbbShardRecord *blocks = ebb_shard_index_add (index, table, "0.weight/absmax", EBB_DTYPE_U8, shape, 0);
+      EbbShardRecord *blocks = ebb_shard_index_add (index, table, "0.weight/absmax", EBB_DTYPE_U8, shape, 2);
       EbbShardRecord *other = ebb_shard_index_add (index, table, "1.weight", EBB_DTYPE_BF16, shape, 2);
 
       parted->n_steps = 5;

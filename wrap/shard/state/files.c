@@ -79,7 +79,7 @@ fail (EbbSafetensorsReader *file,
   return FALSE;
 }
 
-/* Finds a tensor that must have that dtype (-1: any) and so many elements. */
+/* Finds a tensor that must have that dtype and so many elements; -1: any. */
 static const EbbSafetensorsEntry *
 find_entry (EbbSafetensorsReader *file,
             const char *name,
@@ -92,7 +92,8 @@ find_entry (EbbSafetensorsReader *file,
   if (entry == NULL)
     fail (file, name, "is missing, though the index says that it is there", error);
   else if ((dtype >= 0 && (int) entry->dtype != dtype)
-           || entry->end - entry->begin != n_elements * (gint64) ebb_dtype_get_size (entry->dtype))
+           || (n_elements >= 0
+               && entry->end - entry->begin != n_elements * (gint64) ebb_dtype_get_size (entry->dtype)))
     fail (file, name, "has another dtype or number of elements than the index says", error);
   else
     return entry;
@@ -334,31 +335,23 @@ ebb_shard_source_read (EbbShardSource *self,
 }
 
 EbbTensor *
-ebb_shard_source_read_of_rank (EbbShardSource *self,
-                               EbbShardFile table,
-                               const EbbShardRecord *record,
-                               guint rank,
-                               GError **error)
+ebb_shard_source_read_blocks (EbbShardSource *self,
+                              EbbShardFile table,
+                              const EbbShardRecord *record,
+                              const EbbSavedRange *range,
+                              GError **error)
 {
-  for (guint i = 0; i < record->ranges->len; i++)
-    {
-      const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
-      EbbSafetensorsReader *file;
-      const EbbSafetensorsEntry *entry;
-      g_autoptr (EbbTensor) tensor = NULL;
+  EbbSafetensorsReader *file = open_file (self, table, range->rank, error);
+  const EbbSafetensorsEntry *entry = file != NULL ? find_entry (file, record->stored_as, -1, -1, error) : NULL;
+  g_autoptr (EbbTensor) tensor = NULL;
 
-      if (range->rank != rank)
-        continue;
-      file = open_file (self, table, rank, error);
-      entry = file != NULL ? find_entry (file, record->stored_as, -1, range->end, error) : NULL;
-      tensor = entry != NULL ? ebb_tensor_new_empty (entry->shape, entry->n_dims, entry->dtype, ebb_device_get_cpu (),
-                                                     error)
-                             : NULL;
-      if (tensor == NULL || !read_elements (file, entry, 0, range->end, ebb_tensor_get_data (tensor, NULL), error))
-        return NULL;
-      return g_steal_pointer (&tensor);
-    }
-  return NULL;
+  if (entry == NULL)
+    return NULL;
+  tensor = ebb_tensor_new_empty (entry->shape, entry->n_dims, entry->dtype, ebb_device_get_cpu (), error);
+  if (tensor == NULL
+      || !read_elements (file, entry, 0, tensor->n_elements, ebb_tensor_get_data (tensor, NULL), error))
+    return NULL;
+  return g_steal_pointer (&tensor);
 }
 
 EbbArgs *

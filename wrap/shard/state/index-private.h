@@ -14,9 +14,9 @@
  * flattened elements. A tensor that tensor-parallel ranks split has also "split": [ dimension, sections, n ], as
  * EbbPartition has them: its ranges are then [ rank, begin, end, index ], ranges of flattened slice @index of n, and
  * tile each of these. "mesh" is left out if no tensor is split so. A tensor has "stored_as" if its data has the name of
- * another one in the files (two names of one parameter), and "per_rank" if it doesn't follow the elements of a
- * parameter, as the scales of blocks: then the ranges only say how many elements each rank has of it; dtype and shape
- * are those in the rank's file. */
+ * another one in the files (two names of one parameter), and "per_rank" if it goes with a parameter, but doesn't follow
+ * its elements, as the scales of blocks do not: then shape and ranges are the parameter's, and each rank's file has the
+ * rank's data in a dtype and a shape of its own. */
 
 G_BEGIN_DECLS
 
@@ -105,6 +105,8 @@ EbbShardCoordinates ebb_shard_index_get_coordinates (const EbbShardIndex *self,
 gboolean ebb_shard_index_merge (EbbShardIndex *self,
                                 EbbShardIndex *other,
                                 GError **error);
+/* Keeps each range that several ranks hold for the first of these ranks alone. */
+void ebb_shard_index_drop_duplicates (EbbShardIndex *self);
 /* Sorts the ranges of each tensor; fails unless they tile it. @what names the index in errors. */
 gboolean ebb_shard_index_check (EbbShardIndex *self,
                                 const char *what,

@@ -173,33 +173,13 @@ ebb_shard_record_name_shape (const EbbShardRecord *self)
   return g_string_free (g_steal_pointer (&text), FALSE);
 }
 
-/* Ranks may store a tensor in different ways, those with few elements in a plain one. */
-static void
-make_per_rank (EbbShardRecord *record)
-{
-  for (guint i = 0; !record->per_rank && i < record->ranges->len; i++)
-    {
-      EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, i);
-
-      range->end -= range->begin;
-      range->begin = 0;
-      range->index = 0;
-    }
-  record->per_rank = TRUE;
-  record->split = (EbbTensorSplit){ 0, 1, 1 };
-  record->dtype = EBB_DTYPE_U8;
-  record->n_dims = 1;
-  record->shape[0] = record->n_elements = 0;
-}
-
 static gboolean
 same_tensor (const EbbShardRecord *a,
              const EbbShardRecord *b)
 {
-  return a->per_rank
-         || (a->dtype == b->dtype && a->n_dims == b->n_dims
-             && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0
-             && memcmp (&a->split, &b->split, sizeof a->split) == 0 && strcmp (a->stored_as, b->stored_as) == 0);
+  return a->dtype == b->dtype && a->n_dims == b->n_dims
+         && memcmp (a->shape, b->shape, a->n_dims * sizeof a->shape[0]) == 0
+         && memcmp (&a->split, &b->split, sizeof a->split) == 0 && strcmp (a->stored_as, b->stored_as) == 0;
 }
 
 static gboolean
@@ -210,18 +190,18 @@ merge_record (EbbShardIndex *self,
 {
   EbbShardRecord *other = *merged, *record = ebb_shard_index_find (self, table, other->name);
 
-  if (other->per_rank || (record != NULL && record->per_rank))
-    {
-      make_per_rank (other);
-      if (record != NULL)
-        make_per_rank (record);
-    }
   if (record == NULL)
     {
       g_ptr_array_add (self->records[table], other);
       g_hash_table_insert (self->by_name[table], other->name, other);
       *merged = NULL;
       return TRUE;
+    }
+  /* Ranks may store a tensor in different ways, those with few elements in a plain one. */
+  if (other->per_rank != record->per_rank)
+    {
+      other->per_rank = record->per_rank = TRUE;
+      other->dtype = record->dtype = EBB_DTYPE_U8;
     }
   if (!same_tensor (record, other))
     {
@@ -268,6 +248,28 @@ compare_ranges (gconstpointer a,
   return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
+void
+ebb_shard_index_drop_duplicates (EbbShardIndex *self)
+{
+  for (guint t = 0; t < EBB_N_SHARD_TABLES; t++)
+    for (guint i = 0; i < self->records[t]->len; i++)
+      {
+        GArray *ranges = ((EbbShardRecord *) g_ptr_array_index (self->records[t], i))->ranges;
+        guint n = 0;
+
+        g_array_sort (ranges, compare_ranges);
+        for (guint r = 0; r < ranges->len; r++)
+          {
+            const EbbSavedRange it = g_array_index (ranges, EbbSavedRange, r);
+            const EbbSavedRange *last = n > 0 ? &g_array_index (ranges, EbbSavedRange, n - 1) : NULL;
+
+            if (last == NULL || last->index != it.index || last->begin != it.begin || last->end != it.end)
+              g_array_index (ranges, EbbSavedRange, n++) = it;
+          }
+        g_array_set_size (ranges, n);
+      }
+}
+
 /* TRUE if the ranges, which are sorted, tile each slice. */
 static gboolean
 ranges_tile (const EbbShardRecord *record)
@@ -307,9 +309,8 @@ check_record (EbbShardIndex *self,
 
   for (guint i = 0; ok && i < record->ranges->len; i++)
     ok = g_array_index (record->ranges, EbbSavedRange, i).rank < self->n_ranks;
-  if (!record->per_rank)
-    g_array_sort (record->ranges, compare_ranges);
-  if (ok && (record->per_rank || ranges_tile (record)))
+  g_array_sort (record->ranges, compare_ranges);
+  if (ok && ranges_tile (record))
     return TRUE;
   name = ebb_json_quote (record->name);
   shown = ebb_escape_text (what);

@@ -25,8 +25,8 @@ typedef struct
   EbbModule *module;
   EbbOptimizer *optimizer;
   EbbTrainingState *training;
-  GArray *entries; /* of the module; NULL: none */
-  EbbShardClaims *claims;
+  GArray *entries;   /* of the module; NULL: none */
+  EbbShardMesh mesh; /* of the ranks here */
   EbbArgs *optimizer_state;
   EbbArgs *rest; /* of the training */
   gint64 step;
@@ -122,51 +122,28 @@ verify_module (Loading *self,
 
 /* -- the optimizer ------------------------------------------------------------------------------------------------- */
 
-/* The rank that had the range of the parameter that this rank has now; -1: no rank had it. */
-static int
-find_same_range (Loading *self,
-                 EbbTensor *parameter,
-                 const EbbLocalShard *shard)
-{
-  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
-    {
-      const EbbShardRecord *record;
-
-      if (g_array_index (self->entries, EbbStateEntry, i).tensor != parameter)
-        continue;
-      record = find_record (self, i);
-      if (record == NULL || memcmp (&record->split, &shard->split, sizeof shard->split) != 0)
-        return -1;
-      for (guint r = 0; r < record->ranges->len; r++)
-        {
-          const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, r);
-
-          if (range->begin == shard->begin && range->end == shard->end && range->index == shard->index)
-            return (int) range->rank;
-        }
-      return -1;
-    }
-  return -1;
-}
-
+/* Reads a tensor that follows blocks of a rank's elements, of a rank that had the elements that this rank has. */
 static EbbTensor *
 read_blocks (Loading *self,
              const EbbShardRecord *record,
-             EbbTensor *parameter,
              const EbbLocalShard *shard,
              GError **error)
 {
-  const int rank = find_same_range (self, parameter, shard);
+  const gboolean same_split = memcmp (&record->split, &shard->split, sizeof shard->split) == 0;
 
-  if (rank >= 0)
-    return ebb_shard_source_read_of_rank (self->source, EBB_SHARD_FILE_OPTIMIZER, record, (guint) rank, error);
+  for (guint r = 0; same_split && r < record->ranges->len; r++)
+    {
+      const EbbSavedRange *range = &g_array_index (record->ranges, EbbSavedRange, r);
+
+      if (range->begin == shard->begin && range->end == shard->end && range->index == shard->index)
+        return ebb_shard_source_read_blocks (self->source, EBB_SHARD_FILE_OPTIMIZER, record, range, error);
+    }
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "the state saved in %s keeps %s in blocks of each rank's elements: it can be loaded only on as many "
                "ranks, with the parameters split in the same way (it was saved by %u ranks, %u of them "
                "tensor-parallel ones; here are %u and %u)",
                self->source->shown, record->name, self->source->index->n_ranks,
-               ebb_shard_index_count_tensor_ranks (self->source->index), self->claims->n_ranks,
-               self->claims->n_tensor);
+               ebb_shard_index_count_tensor_ranks (self->source->index), self->mesh.n_ranks, self->mesh.n_tensor);
   return NULL;
 }
 
@@ -185,7 +162,7 @@ read_item (Loading *self,
 
   ebb_local_shard_init (&shard, parameter);
   if (record->per_rank)
-    return shard.begin < shard.end ? read_blocks (self, record, parameter, &shard, error) : NULL;
+    return shard.begin < shard.end ? read_blocks (self, record, &shard, error) : NULL;
   memcpy (shape, record->shape, n_dims * sizeof shape[0]);
   if (ebb_local_shard_is_split (&shard))
     {
@@ -311,7 +288,7 @@ static guint
 find_predecessor (Loading *self)
 {
   const EbbShardIndex *index = self->source->index;
-  const EbbShardCoordinates own = self->claims->own;
+  const EbbShardCoordinates own = self->mesh.own;
   const guint n_tensor = ebb_shard_index_count_tensor_ranks (index), n_data = count_data_ranks (self);
 
   for (guint r = 0; r < index->n_ranks; r++)
@@ -354,8 +331,8 @@ read_rest (Loading *self,
   g_autoptr (EbbArgs) tree = ebb_shard_source_read_tree (self->source, find_predecessor (self), error);
   EbbArgs *rest = tree != NULL ? peek_part (tree, "training", self->source->shown, error) : NULL;
 
-  const gboolean has_own = ebb_shard_index_count_tensor_ranks (self->source->index) == self->claims->n_tensor
-                           && self->claims->own.data < count_data_ranks (self);
+  const gboolean has_own = ebb_shard_index_count_tensor_ranks (self->source->index) == self->mesh.n_tensor
+                           && self->mesh.own.data < count_data_ranks (self);
 
   ebb_generator_tracker_get_default (); /* creates the tracker, which checks its own states */
   if (rest == NULL || !ebb_training_state_check_rest (self->training, rest, self->source->shown, &self->step, error))
@@ -434,8 +411,8 @@ apply (Loading *self,
   if (!ebb_training_state_load_rest (self->training, self->rest, self->source->shown, error))
     return FALSE;
   /* Tensor-parallel ranks must draw the same numbers. */
-  if (self->claims->own.data >= count_data_ranks (self))
-    ebb_training_state_reseed (self->training, self->claims->own.data);
+  if (self->mesh.own.data >= count_data_ranks (self))
+    ebb_training_state_reseed (self->training, self->mesh.own.data);
   return TRUE;
 }
 
@@ -451,8 +428,7 @@ load (Loading *self,
     return FALSE;
   if (self->module != NULL)
     self->entries = ebb_state_entries_new (self->module);
-  self->claims = ebb_shard_claims_new (self->group, self->entries, self->optimizer, error);
-  if (self->claims == NULL)
+  if (!ebb_shard_mesh_init (&self->mesh, self->group, self->entries, self->optimizer, "", NULL, error))
     return FALSE;
   if (ebb_state_reshard (self->entries, self->optimizer, &failure))
     prepare (self, &failure);
@@ -485,7 +461,7 @@ load_state (EbbModule *module,
   if (ok && step != NULL)
     *step = self.step;
   g_clear_pointer (&self.entries, g_array_unref);
-  g_clear_pointer (&self.claims, ebb_shard_claims_free);
+  g_free (self.mesh.ranks);
   g_clear_pointer (&self.optimizer_state, ebb_args_unref);
   g_clear_pointer (&self.rest, ebb_args_unref);
   g_clear_pointer (&self.source, ebb_shard_source_free);

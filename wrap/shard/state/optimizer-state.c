@@ -32,7 +32,7 @@ agree_on_records (EbbOptimizer *optimizer,
   g_auto (GStrv) texts = NULL;
 
   if (failure == NULL)
-    ebb_optimizer_items_describe (optimizer, items, NULL, own, &failure);
+    ebb_optimizer_items_describe (optimizer, items, 0, own, &failure);
   if (!ebb_agree_no_failure (group, failure, error))
     return NULL;
   text = ebb_shard_index_to_text (own);
@@ -603,45 +603,41 @@ static void
 describe_item (EbbOptimizer *optimizer,
                const EbbOptimizerItem *item,
                EbbTensor *parameter,
-               EbbShardClaims *claims,
+               guint rank,
                EbbShardIndex *index)
 {
   g_autofree char *name = ebb_optimizer_item_make_name (item);
   EbbTensor *tensor = item->tensor;
   EbbShardRecord *record;
   EbbLocalShard shard;
-  gboolean is_split, follows;
 
   ebb_local_shard_init (&shard, parameter);
-  is_split = ebb_local_shard_is_split (&shard);
+  if (!ebb_local_shard_is_split (&shard))
+    {
+      record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, tensor->view.shape,
+                                    (guint) tensor->view.n_dims);
+      record->n_steps = item->n_steps;
+      ebb_shard_record_add_range (record, rank, 0, tensor->n_elements, 0);
+      return;
+    }
   /* Only ranks that have elements know how they are stored. */
-  if (is_split && shard.n_elements > 0 && shard.begin == shard.end)
+  if (shard.n_elements > 0 && shard.begin == shard.end)
     return;
-  follows = is_split && ebb_optimizer_state_follows_elements (optimizer, parameter, item->key, tensor->view.dtype)
-            && ebb_local_shard_fits (&shard, tensor);
-  if (follows)
-    record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, shard.shape,
-                                  shard.n_dims);
-  else
-    record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype,
-                                  is_split ? (const gint64[]){ 0 } : tensor->view.shape,
-                                  is_split ? 1 : (guint) tensor->view.n_dims);
-  record->per_rank = is_split && !follows;
+  record = ebb_shard_index_add (index, EBB_SHARD_FILE_OPTIMIZER, name, tensor->view.dtype, shard.shape, shard.n_dims);
   record->n_steps = item->n_steps;
-  if (follows)
-    record->split = shard.split;
-  if (claims == NULL || !ebb_shard_claims_saves (claims, EBB_SHARD_FILE_OPTIMIZER, item->parameter, &shard))
-    return;
-  if (follows)
-    ebb_shard_record_add_range (record, claims->rank, shard.begin, shard.end, shard.index);
-  else
-    ebb_shard_record_add_range (record, claims->rank, 0, tensor->n_elements, 0);
+  record->split = shard.split;
+  record->per_rank =
+      !ebb_optimizer_state_follows_elements (optimizer, parameter, item->key, tensor->view.dtype)
+      || !ebb_local_shard_fits (&shard, tensor);
+  if (record->per_rank)
+    record->dtype = EBB_DTYPE_U8;
+  ebb_shard_record_add_range (record, rank, shard.begin, shard.end, shard.index);
 }
 
 gboolean
 ebb_optimizer_items_describe (EbbOptimizer *optimizer,
                               GArray *items,
-                              EbbShardClaims *claims,
+                              guint rank,
                               EbbShardIndex *index,
                               GError **error)
 {
@@ -655,7 +651,7 @@ ebb_optimizer_items_describe (EbbOptimizer *optimizer,
           g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the optimizer has no parameter %s", item->parameter);
           return FALSE;
         }
-      describe_item (optimizer, item, parameter, claims, index);
+      describe_item (optimizer, item, parameter, rank, index);
     }
   return TRUE;
 }

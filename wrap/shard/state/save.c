@@ -14,19 +14,23 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
-/* Saves a sharded state to a folder. Each rank writes its files under names that no earlier save has. Once all of them
- * are on the disk, rank 0 replaces the index, and only then removes the files of the save before. So there is always an
- * index whose files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without
- * an index belong to a first save that was interrupted, and not to a state whose index was lost. */
+/* Saves a sharded state to a folder. The ranks exchange which ranges they hold; each range is saved by the first rank
+ * that holds it. Each rank writes its files under names that no earlier save has. Once all of them are on the disk,
+ * rank 0 replaces the index, and only then removes the files of the save before. So there is always an index whose
+ * files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index
+ * belong to a first save that was interrupted, and not to a state whose index was lost. */
 
 typedef struct
 {
   EbbProcessGroup *group;
   const char *folder;
   guint rank, n_ranks;
-  GArray *entries; /* of the module; NULL: none */
-  EbbShardClaims *claims;
-  EbbShardIndex *index; /* what this rank has */
+  EbbOptimizer *optimizer;
+  EbbArgs *training;
+  GArray *entries;      /* of the module; NULL: none */
+  GArray *items;        /* of the optimizer */
+  EbbArgs *rest;        /* of the optimizer's state; NULL: none */
+  EbbShardIndex *index; /* of all ranks */
   GPtrArray *written;   /* paths */
   EbbAtomicFile file;   /* rank 0: the new index */
 } Saving;
@@ -131,6 +135,80 @@ choose_number (Saving *self,
   return TRUE;
 }
 
+/* -- what the ranks hold ------------------------------------------------------------------------------------------- */
+
+static void
+list_module (Saving *self,
+             EbbShardIndex *index)
+{
+  GArray *entries = self->entries;
+
+  index->has_files[EBB_SHARD_FILE_MODEL] = TRUE;
+  for (guint i = 0; i < entries->len; i++)
+    {
+      const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
+      const EbbLocalShard *shard = &entry->shard;
+      EbbShardRecord *record = ebb_shard_index_add (index, EBB_SHARD_FILE_MODEL, entry->name,
+                                                    shard->tensor->view.dtype, shard->shape, shard->n_dims);
+
+      g_free (record->stored_as);
+      record->stored_as = g_strdup (g_array_index (entries, EbbStateEntry, entry->first).name);
+      record->split = shard->split;
+      ebb_shard_record_add_range (record, self->rank, shard->begin, shard->end, shard->index);
+    }
+}
+
+static gboolean
+list_optimizer (Saving *self,
+                EbbShardIndex *index,
+                GError **error)
+{
+  g_autoptr (EbbArgs) state = ebb_optimizer_get_state (self->optimizer);
+
+  index->has_files[EBB_SHARD_FILE_OPTIMIZER] = TRUE;
+  self->rest = ebb_optimizer_state_split (state, self->items, error);
+  return self->rest != NULL
+         && ebb_optimizer_items_describe (self->optimizer, self->items, self->rank, index, error);
+}
+
+/* The index of the ranges that this rank holds, as text; "" if this rank fails. */
+static char *
+list_own (Saving *self,
+          GError **error)
+{
+  g_autoptr (EbbShardIndex) index = ebb_shard_index_new (self->index->save, self->n_ranks);
+
+  index->has_files[EBB_SHARD_FILE_STATE] = TRUE;
+  if (self->entries != NULL && !ebb_state_check_released (self->entries, error))
+    return g_strdup ("");
+  if (self->entries != NULL)
+    list_module (self, index);
+  if (self->optimizer != NULL && !list_optimizer (self, index, error))
+    return g_strdup ("");
+  return ebb_shard_index_to_text (index);
+}
+
+/* Merges the indices of all ranks; FALSE without an error if another rank has failed. */
+static gboolean
+merge_indices (Saving *self,
+               char **texts,
+               GError **error)
+{
+  for (guint r = 0; texts[r] != NULL; r++)
+    {
+      g_autofree char *what = g_strdup_printf ("what rank %u holds", r);
+      g_autoptr (EbbShardIndex) part = NULL;
+
+      if (*texts[r] == '\0')
+        return FALSE;
+      part = ebb_shard_index_parse (texts[r], what, error);
+      if (part == NULL || !ebb_shard_index_merge (self->index, part, error))
+        return FALSE;
+    }
+  ebb_shard_index_drop_duplicates (self->index);
+  return ebb_shard_index_check (self->index, "the state of all ranks", error);
+}
+
 /* -- this rank's files --------------------------------------------------------------------------------------------- */
 
 /* The path of a file that is about to be written. */
@@ -142,78 +220,57 @@ begin_file (Saving *self,
   char *path = g_build_filename (self->folder, name, NULL);
 
   g_ptr_array_add (self->written, path);
-  self->index->has_files[kind] = TRUE;
   return path;
 }
 
-static gboolean
-write_module (Saving *self,
-              GError **error)
+/* Adds @tensor, if this rank is the one to save its range. */
+static void
+add_tensor (Saving *self,
+            EbbShardFile table,
+            const char *name,
+            EbbTensor *tensor,
+            EbbArgs *tensors)
 {
-  GArray *entries = self->entries;
-  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
+  const EbbShardRecord *record = ebb_shard_index_find (self->index, table, name);
 
-  if (!ebb_state_check_released (entries, error))
-    return FALSE;
-  for (guint i = 0; i < entries->len; i++)
-    {
-      const EbbStateEntry *entry = &g_array_index (entries, EbbStateEntry, i);
-      const EbbLocalShard *shard = &entry->shard;
-      const char *stored_as = g_array_index (entries, EbbStateEntry, entry->first).name;
-      EbbShardRecord *record = ebb_shard_index_add (self->index, EBB_SHARD_FILE_MODEL, entry->name,
-                                                    shard->tensor->view.dtype, shard->shape, shard->n_dims);
-
-      g_free (record->stored_as);
-      record->stored_as = g_strdup (stored_as);
-      record->split = shard->split;
-      if (!ebb_shard_claims_saves (self->claims, EBB_SHARD_FILE_MODEL, stored_as, shard))
-        continue;
-      ebb_shard_record_add_range (record, self->rank, shard->begin, shard->end, shard->index);
-      if (entry->first == i && shard->begin < shard->end)
-        ebb_args_add_tensor (tensors, entry->name, shard->tensor);
-    }
-  return ebb_shard_file_write (begin_file (self, EBB_SHARD_FILE_MODEL), tensors, error);
-}
-
-static gboolean
-write_optimizer (Saving *self,
-                 EbbOptimizer *optimizer,
-                 EbbArgs *tree,
-                 GError **error)
-{
-  g_autoptr (EbbArgs) state = ebb_optimizer_get_state (optimizer);
-  g_autoptr (GArray) items = ebb_optimizer_items_new ();
-  g_autoptr (EbbArgs) rest = ebb_optimizer_state_split (state, items, error);
-  g_autoptr (EbbArgs) tensors = ebb_args_new (EBB_ARGS_DICT);
-
-  if (rest == NULL || !ebb_optimizer_items_describe (optimizer, items, self->claims, self->index, error))
-    return FALSE;
-  for (guint i = 0; i < items->len; i++)
-    {
-      const EbbOptimizerItem *item = &g_array_index (items, EbbOptimizerItem, i);
-      g_autofree char *name = ebb_optimizer_item_make_name (item);
-      const EbbShardRecord *record = ebb_shard_index_find (self->index, EBB_SHARD_FILE_OPTIMIZER, name);
-
-      if (record != NULL && record->ranges->len > 0)
-        ebb_args_add_tensor (tensors, name, item->tensor);
-    }
-  ebb_args_add_args (tree, "optimizer", rest);
-  return ebb_shard_file_write (begin_file (self, EBB_SHARD_FILE_OPTIMIZER), tensors, error);
+  for (guint r = 0; record != NULL && r < record->ranges->len; r++)
+    if (g_array_index (record->ranges, EbbSavedRange, r).rank == self->rank)
+      {
+        ebb_args_add_tensor (tensors, name, tensor);
+        return;
+      }
 }
 
 static gboolean
 write_own (Saving *self,
-           EbbOptimizer *optimizer,
-           EbbArgs *training,
            GError **error)
 {
+  g_autoptr (EbbArgs) model = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (EbbArgs) optimizer = ebb_args_new (EBB_ARGS_DICT);
   g_autoptr (EbbArgs) tree = ebb_args_new (EBB_ARGS_DICT);
 
-  if ((self->entries != NULL && !write_module (self, error))
-      || (optimizer != NULL && !write_optimizer (self, optimizer, tree, error)))
+  for (guint i = 0; self->entries != NULL && i < self->entries->len; i++)
+    {
+      const EbbStateEntry *entry = &g_array_index (self->entries, EbbStateEntry, i);
+
+      if (entry->first == i)
+        add_tensor (self, EBB_SHARD_FILE_MODEL, entry->name, entry->shard.tensor, model);
+    }
+  for (guint i = 0; i < self->items->len; i++)
+    {
+      const EbbOptimizerItem *item = &g_array_index (self->items, EbbOptimizerItem, i);
+      g_autofree char *name = ebb_optimizer_item_make_name (item);
+
+      add_tensor (self, EBB_SHARD_FILE_OPTIMIZER, name, item->tensor, optimizer);
+    }
+  if ((self->entries != NULL && !ebb_shard_file_write (begin_file (self, EBB_SHARD_FILE_MODEL), model, error))
+      || (self->rest != NULL
+          && !ebb_shard_file_write (begin_file (self, EBB_SHARD_FILE_OPTIMIZER), optimizer, error)))
     return FALSE;
-  if (training != NULL)
-    ebb_args_add_args (tree, "training", training);
+  if (self->rest != NULL)
+    ebb_args_add_args (tree, "optimizer", self->rest);
+  if (self->training != NULL)
+    ebb_args_add_args (tree, "training", self->training);
   return ebb_state_file_write (begin_file (self, EBB_SHARD_FILE_STATE), tree, error);
 }
 
@@ -228,25 +285,10 @@ remove_own (Saving *self)
 
 static gboolean
 write_index (Saving *self,
-             char **texts,
              GError **error)
 {
-  g_autoptr (EbbShardIndex) all = ebb_shard_index_new (self->index->save, self->n_ranks);
-  g_autofree char *text = NULL;
+  g_autofree char *text = ebb_shard_index_to_text (self->index);
 
-  for (guint r = 0; texts[r] != NULL; r++)
-    {
-      g_autofree char *what = g_strdup_printf ("what rank %u has saved", r);
-      g_autoptr (EbbShardIndex) part = ebb_shard_index_parse (texts[r], what, error);
-
-      if (part == NULL || !ebb_shard_index_merge (all, part, error))
-        return FALSE;
-    }
-  if (!ebb_shard_index_check (all, "the state of all ranks", error))
-    return FALSE;
-  if (self->claims->mesh != NULL)
-    all->mesh = g_memdup2 (self->claims->mesh, self->n_ranks * sizeof *all->mesh);
-  text = ebb_shard_index_to_text (all);
   return ebb_atomic_file_write (&self->file, text, strlen (text), error) && ebb_atomic_file_commit (&self->file, error);
 }
 
@@ -266,14 +308,13 @@ index_is_in_place (Saving *self)
 /* Rank 0 writes the index and reports the outcome. */
 static gboolean
 publish (Saving *self,
-         char **texts,
          GError **error)
 {
   g_autoptr (GError) failure = NULL;
   g_autofree char *outcome = g_strdup ("");
   g_auto (GStrv) outcomes = NULL;
 
-  if (self->rank == 0 && !write_index (self, texts, &failure))
+  if (self->rank == 0 && !write_index (self, &failure))
     {
       g_free (outcome);
       outcome = g_strdup_printf ("%c%d %s", index_is_in_place (self) ? MUST_KEEP : MAY_REMOVE, failure->code,
@@ -301,19 +342,25 @@ publish (Saving *self,
 
 static gboolean
 save (Saving *self,
-      EbbOptimizer *optimizer,
-      EbbArgs *training,
       GError **error)
 {
   GError *failure = NULL;
   g_autoptr (GError) agreed = NULL;
-  g_autofree char *text = NULL;
+  g_autofree char *own = list_own (self, &failure);
   g_auto (GStrv) texts = NULL;
+  EbbShardMesh mesh;
 
-  self->claims = ebb_shard_claims_new (self->group, self->entries, optimizer, error);
-  if (self->claims == NULL)
-    return FALSE;
-  write_own (self, optimizer, training, &failure);
+  if (!ebb_shard_mesh_init (&mesh, self->group, self->entries, self->optimizer, own, &texts, error))
+    {
+      g_clear_error (&failure);
+      return FALSE;
+    }
+  if (mesh.n_tensor > 1)
+    self->index->mesh = g_steal_pointer (&mesh.ranks);
+  else
+    g_free (mesh.ranks);
+  if (failure == NULL && merge_indices (self, texts, &failure))
+    write_own (self, &failure);
   if (!ebb_agree_no_failure (self->group, failure, &agreed))
     {
       /* No rank goes on to the index without all others, so nothing names these files. */
@@ -321,9 +368,8 @@ save (Saving *self,
       g_propagate_error (error, g_steal_pointer (&agreed));
       return FALSE;
     }
-  text = ebb_shard_index_to_text (self->index);
-  texts = ebb_agree_gather_texts (self->group, text, error);
-  if (texts == NULL || !publish (self, texts, error))
+  /* The index is replaced only if no rank was lost after it had written its files. */
+  if (!ebb_agree_no_failure (self->group, NULL, error) || !publish (self, error))
     return FALSE;
   if (self->rank == 0)
     remove_other (self->folder, self->index->save);
@@ -358,6 +404,8 @@ save_state (EbbModule *module,
     .folder = folder,
     .rank = ebb_process_group_get_rank (group),
     .n_ranks = ebb_process_group_get_size (group),
+    .optimizer = optimizer,
+    .training = training,
     .file = { .fd = -1 },
   };
   gint64 number;
@@ -372,12 +420,14 @@ save_state (EbbModule *module,
   self.index = ebb_shard_index_new (number, self.n_ranks);
   self.written = g_ptr_array_new_with_free_func (g_free);
   self.entries = module != NULL ? ebb_state_entries_new (module) : NULL;
-  ok = save (&self, optimizer, training, error);
+  self.items = ebb_optimizer_items_new ();
+  ok = save (&self, error);
   if (self.file.fd >= 0)
     end (&self);
   g_ptr_array_unref (self.written);
   g_clear_pointer (&self.entries, g_array_unref);
-  g_clear_pointer (&self.claims, ebb_shard_claims_free);
+  g_array_unref (self.items);
+  g_clear_pointer (&self.rest, ebb_args_unref);
   ebb_shard_index_free (self.index);
   return ok;
 }

@@ -5,8 +5,8 @@
 #include "nn/state/training-state.h"
 #include "wrap/shard/state/index-private.h"
 
-/* What saving and loading a state share: the tensors of a module and of an optimizer, which rank saves which of them,
- * and the folder of a sharded state. */
+/* What saving and loading a state share: the tensors of a module and of an optimizer, the mesh of the ranks, and the
+ * files of a sharded state. */
 
 G_BEGIN_DECLS
 
@@ -42,29 +42,25 @@ EbbTensor *ebb_broadcast_full (EbbProcessGroup *group,
                                GError *failure,
                                GError **error);
 
-/* -- claims.c: which ranks hold the same, so that one of them saves it for all, and the mesh of the ranks */
+/* -- mesh.c */
 
 typedef struct
 {
-  guint rank, n_ranks;
-  EbbShardCoordinates *mesh; /* [n_ranks]; NULL: each rank is a data-parallel one */
-  EbbShardCoordinates own;   /* of this rank */
-  guint n_tensor;            /* tensor-parallel ranks */
-  GHashTable *taken;         /* what earlier ranks hold */
-} EbbShardClaims;
+  guint n_ranks;
+  EbbShardCoordinates *ranks; /* [n_ranks] */
+  EbbShardCoordinates own;
+  guint n_tensor; /* tensor-parallel ranks */
+} EbbShardMesh;
 
-/* Compares what the ranks of @group hold of @entries and of the parameters of @optimizer; either may be NULL.
- * Collective. */
-EbbShardClaims *ebb_shard_claims_new (EbbProcessGroup *group,
-                                      GArray *entries,
-                                      EbbOptimizer *optimizer,
-                                      GError **error);
-void ebb_shard_claims_free (EbbShardClaims *self);
-/* TRUE if no earlier rank holds the same of the tensor with that name: this rank is to save it. */
-gboolean ebb_shard_claims_saves (EbbShardClaims *self,
-                                 EbbShardFile table,
-                                 const char *name,
-                                 const EbbLocalShard *shard);
+/* Finds the mesh of @group by the tensors of @entries and of @optimizer; either may be NULL. Collective. On the way
+ * @text is sent to all ranks, and *@texts are those of all of them. */
+gboolean ebb_shard_mesh_init (EbbShardMesh *self,
+                              EbbProcessGroup *group,
+                              GArray *entries,
+                              EbbOptimizer *optimizer,
+                              const char *text,
+                              char ***texts,
+                              GError **error);
 
 /* -- optimizer-state.c: the tensors of an optimizer's state */
 
@@ -103,11 +99,11 @@ gboolean ebb_optimizer_rest_check (EbbArgs *rest,
                                    EbbShardIndex *index,
                                    const char *folder,
                                    GError **error);
-/* Lists @items in @index, each with its full size, or "per_rank" if it doesn't follow the elements of a parameter that
- * is split. With @claims, records have the ranges that this rank is to save. */
+/* Lists @items in @index with the ranges that @rank holds, "per_rank" if they don't follow the elements of a parameter
+ * that is split. */
 gboolean ebb_optimizer_items_describe (EbbOptimizer *optimizer,
                                        GArray *items,
-                                       EbbShardClaims *claims,
+                                       guint rank,
                                        EbbShardIndex *index,
                                        GError **error);
 
@@ -145,19 +141,17 @@ gboolean ebb_shard_source_read (EbbShardSource *self,
                                 gint64 end,
                                 void *data,
                                 GError **error);
-/* Reads what @rank has of a tensor that is "per_rank", in its dtype and shape there; NULL without an error if it has
- * nothing of it. */
-EbbTensor *ebb_shard_source_read_of_rank (EbbShardSource *self,
-                                          EbbShardFile table,
-                                          const EbbShardRecord *record,
-                                          guint rank,
-                                          GError **error);
+/* Reads what the rank of @range has of a tensor that is "per_rank", in its dtype and shape there. */
+EbbTensor *ebb_shard_source_read_blocks (EbbShardSource *self,
+                                         EbbShardFile table,
+                                         const EbbShardRecord *record,
+                                         const EbbSavedRange *range,
+                                         GError **error);
 /* The tree that @rank has saved: { optimizer, training }. */
 EbbArgs *ebb_shard_source_read_tree (EbbShardSource *self,
                                      guint rank,
                                      GError **error);
 
-G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardClaims, ebb_shard_claims_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbShardSource, ebb_shard_source_free)
 
 G_END_DECLS
