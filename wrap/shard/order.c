@@ -22,7 +22,7 @@ typedef struct _EbbShardThread
 {
   GPtrArray *unsharded;   /* the units that are unsharded or unsharding */
   GPtrArray *forwarded;   /* the units whose gradients are to be reduced */
-  GPtrArray *reducing;    /* the units whose reduction is in flight; with references */
+  EbbShardUnit *reducing; /* the unit whose reduction is in flight; a reference, or NULL */
   EbbShardOrder *last;    /* of the root that was last forwarded; NULL: none */
   gboolean at_end;        /* pass_ended () will be called */
   gboolean has_gradients; /* this pass gave some */
@@ -58,7 +58,6 @@ get_thread (void)
   self->orphans = g_ptr_array_new ();
   self->unsharded = g_ptr_array_new ();
   self->forwarded = g_ptr_array_new ();
-  self->reducing = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_shard_unit_unref);
   g_private_set (&threads, self);
   return self;
 }
@@ -301,17 +300,16 @@ ebb_shard_unit_pre_recompute (EbbShardUnit *self,
 /* -- backward ------------------------------------------------------------------------------------------------------ */
 
 static gboolean
-finish_reductions (Thread *thread,
-                   GError **error)
+finish_reduction (Thread *thread,
+                  GError **error)
 {
+  EbbShardUnit *unit = g_steal_pointer (&thread->reducing);
   gboolean ok = TRUE;
 
-  for (guint i = 0; i < thread->reducing->len; i++)
-    if (ok)
-      ok = ebb_shard_unit_finish_reduce (g_ptr_array_index (thread->reducing, i), error);
-    else
-      ebb_shard_unit_drop_reduction (g_ptr_array_index (thread->reducing, i));
-  g_ptr_array_set_size (thread->reducing, 0);
+  if (unit == NULL)
+    return TRUE;
+  ok = ebb_shard_unit_finish_reduce (unit, error);
+  ebb_shard_unit_unref (unit);
   return ok;
 }
 
@@ -321,10 +319,10 @@ reduce (Thread *thread,
         EbbShardUnit *self,
         GError **error)
 {
-  if (!finish_reductions (thread, error) || !ebb_shard_unit_begin_reduce (self, error))
+  if (!finish_reduction (thread, error) || !ebb_shard_unit_begin_reduce (self, error))
     return FALSE;
   if (self->reduction != NULL)
-    g_ptr_array_add (thread->reducing, ebb_shard_unit_ref (self));
+    thread->reducing = ebb_shard_unit_ref (self);
   return TRUE;
 }
 
@@ -393,9 +391,9 @@ reshard_unused (Thread *thread,
 static void
 drop_gradients (Thread *thread)
 {
-  for (guint i = 0; i < thread->reducing->len; i++)
-    ebb_shard_unit_drop_reduction (g_ptr_array_index (thread->reducing, i));
-  g_ptr_array_set_size (thread->reducing, 0);
+  if (thread->reducing != NULL)
+    ebb_shard_unit_drop_reduction (thread->reducing);
+  g_clear_pointer (&thread->reducing, ebb_shard_unit_unref);
   for (guint i = 0; i < thread->forwarded->len; i++)
     {
       EbbShardUnit *unit = g_ptr_array_index (thread->forwarded, i);
@@ -415,7 +413,7 @@ pass_ended (gpointer data,
   thread->at_end = FALSE;
   if (ok && thread->has_gradients && ebb_is_gradient_sync_enabled ())
     ok = reduce_in_order (thread, TRUE, error);
-  ok = ok && finish_reductions (thread, error);
+  ok = ok && finish_reduction (thread, error);
   if (!ok)
     drop_gradients (thread);
   thread->has_gradients = FALSE;
@@ -533,6 +531,6 @@ thread_free (gpointer data)
   g_clear_pointer (&self->last, order_unref);
   g_ptr_array_unref (self->unsharded);
   g_ptr_array_unref (self->forwarded);
-  g_ptr_array_unref (self->reducing);
+  g_clear_pointer (&self->reducing, ebb_shard_unit_unref);
   g_atomic_rc_box_release (self);
 }

@@ -101,10 +101,11 @@ char *ebb_shard_record_name_shape (const EbbShardRecord *self);
 guint ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self);
 EbbShardCoordinates ebb_shard_index_get_coordinates (const EbbShardIndex *self,
                                                      guint rank);
-/* Takes over the records of another rank's index, which is then good for nothing but ebb_shard_index_free(). */
-gboolean ebb_shard_index_merge (EbbShardIndex *self,
-                                EbbShardIndex *other,
-                                GError **error);
+/* Adds what the text of another rank's index lists. */
+gboolean ebb_shard_index_merge_text (EbbShardIndex *self,
+                                     const char *text,
+                                     guint rank,
+                                     GError **error);
 /* Keeps each range that several ranks hold for the first of these ranks alone. */
 void ebb_shard_index_drop_duplicates (EbbShardIndex *self);
 /* Sorts the ranges of each tensor; fails unless they tile it. @what names the index in errors. */

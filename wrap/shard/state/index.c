@@ -219,10 +219,11 @@ merge_record (EbbShardIndex *self,
   return TRUE;
 }
 
-gboolean
-ebb_shard_index_merge (EbbShardIndex *self,
-                       EbbShardIndex *other,
-                       GError **error)
+/* Takes over the records of @other, which is then good for nothing but ebb_shard_index_free(). */
+static gboolean
+merge (EbbShardIndex *self,
+       EbbShardIndex *other,
+       GError **error)
 {
   for (guint i = 0; i < EBB_N_SHARD_FILES; i++)
     self->has_files[i] = self->has_files[i] || other->has_files[i];
@@ -231,6 +232,18 @@ ebb_shard_index_merge (EbbShardIndex *self,
       if (!merge_record (self, (EbbShardFile) t, (EbbShardRecord **) &other->records[t]->pdata[i], error))
         return FALSE;
   return TRUE;
+}
+
+gboolean
+ebb_shard_index_merge_text (EbbShardIndex *self,
+                            const char *text,
+                            guint rank,
+                            GError **error)
+{
+  g_autofree char *what = g_strdup_printf ("the state of rank %u", rank);
+  g_autoptr (EbbShardIndex) other = ebb_shard_index_parse (text, what, error);
+
+  return other != NULL && merge (self, other, error);
 }
 
 static int

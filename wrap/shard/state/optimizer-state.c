@@ -38,13 +38,8 @@ agree_on_records (EbbOptimizer *optimizer,
   text = ebb_shard_index_to_text (own);
   texts = ebb_agree_gather_texts (group, text, error);
   for (guint r = 0; texts != NULL && texts[r] != NULL; r++)
-    {
-      g_autofree char *what = g_strdup_printf ("the optimizer's state on rank %u", r);
-      g_autoptr (EbbShardIndex) index = ebb_shard_index_parse (texts[r], what, error);
-
-      if (index == NULL || !ebb_shard_index_merge (all, index, error))
-        return NULL;
-    }
+    if (!ebb_shard_index_merge_text (all, texts[r], r, error))
+      return NULL;
   return texts != NULL ? g_steal_pointer (&all) : NULL;
 }
 

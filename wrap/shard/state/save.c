@@ -195,16 +195,8 @@ merge_indices (Saving *self,
                GError **error)
 {
   for (guint r = 0; texts[r] != NULL; r++)
-    {
-      g_autofree char *what = g_strdup_printf ("what rank %u holds", r);
-      g_autoptr (EbbShardIndex) part = NULL;
-
-      if (*texts[r] == '\0')
-        return FALSE;
-      part = ebb_shard_index_parse (texts[r], what, error);
-      if (part == NULL || !ebb_shard_index_merge (self->index, part, error))
-        return FALSE;
-    }
+    if (*texts[r] == '\0' || !ebb_shard_index_merge_text (self->index, texts[r], r, error))
+      return FALSE;
   ebb_shard_index_drop_duplicates (self->index);
   return ebb_shard_index_check (self->index, "the state of all ranks", error);
 }
