@@ -72,7 +72,7 @@ sum_saved_bytes (EbbModule *model)
     {
       g_autoptr (EbbCheckpointStats) stats = ebb_checkpoint_get_stats (modules[i]);
 
-      sum += stats != NULL ? ebb_checkpoint_stats_get_saved_bytes (stats) : 0;
+      sum += stats != NULL ? stats->saved_bytes : 0;
       g_object_unref (modules[i]);
     }
   return sum;

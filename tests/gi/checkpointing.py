@@ -174,7 +174,7 @@ class Use(TestCase):
                 "m(Ebb.ones(2, 4)).sum().backward(); "
                 "p = Ebb.checkpointing_get_profile(); print(p['forwards'], p['backwards'], "
                 "0 < p['forward_seconds'], 0 < p['backward_seconds'], sorted(p)); "
-                "print(Ebb.checkpoint_get_stats(m[0]).get_backward_seconds() > 0)")
+                "print(Ebb.checkpoint_get_stats(m[0]).backward_seconds > 0)")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout, "1 1 True True ['backward_seconds', 'backwards', 'forward_seconds', 'forwards']\n"
                          "True\n")

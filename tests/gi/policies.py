@@ -16,11 +16,11 @@ def step(module):
     module.zero_grad()
     y = module(Ebb.randn(2, 8, 16))
     stats = Ebb.checkpoint_get_stats(module)
-    saved = stats.get_saved_bytes() if stats else None
+    saved = stats.saved_bytes if stats else None
     y.square().sum().backward()
     stats = Ebb.checkpoint_get_stats(module)
     return ([parameter.grad for parameter in module.parameters()], saved,
-            stats.get_recompute_flop() if stats else None)
+            stats.recompute_flop if stats else None)
 
 
 class Policies(TestCase):

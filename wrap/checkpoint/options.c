@@ -242,7 +242,7 @@ ebb_checkpoint_options_class_init (EbbCheckpointOptionsClass *klass)
    * backward pass asks of it, its recompute included, until the pass needs nothing more of it, or ends. Each is one
    * message of the level %G_LOG_LEVEL_MESSAGE in the log domain "Ebb". The messages are structured: EBB_CHECKPOINT is
    * the module's path and type, EBB_PASS is "forward" or "backward", EBB_SECONDS is the time. The sums are in
-   * ebb_checkpoint_stats_get_forward_seconds() and ebb_checkpoint_stats_get_backward_seconds().
+   * @forward_seconds and @backward_seconds of #EbbCheckpointStats.
    *
    * Devices are synchronised as by #EbbCheckpointOptions:synchronize, since times without that would be those of
    * enqueueing work.

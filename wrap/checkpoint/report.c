@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What checkpoint wrappers have done: a snapshot of one, a table of all for people, and JSON for programs. */
 #include "wrap/checkpoint/report.h"
 
 #include "wrap/checkpoint/stack-private.h"
@@ -7,11 +8,125 @@
 #include <json-glib/json-glib.h>
 #include <string.h>
 
+G_DEFINE_BOXED_TYPE (EbbCheckpointStats, ebb_checkpoint_stats, ebb_checkpoint_stats_copy, ebb_checkpoint_stats_free)
+
+/**
+ * ebb_checkpoint_stats_copy:
+ * @stats: stats
+ *
+ * Returns: (transfer full): a copy
+ */
+EbbCheckpointStats *
+ebb_checkpoint_stats_copy (EbbCheckpointStats *stats)
+{
+  g_return_val_if_fail (stats != NULL, NULL);
+
+  return g_memdup2 (stats, sizeof *stats);
+}
+
+/**
+ * ebb_checkpoint_stats_free:
+ * @stats: (transfer full) (nullable): stats
+ *
+ * Frees a snapshot.
+ */
+void
+ebb_checkpoint_stats_free (EbbCheckpointStats *stats)
+{
+  g_free (stats);
+}
+
+/* The numbers, by their names in JSON. */
+static const struct
+{
+  const char *name;
+  gsize offset;
+  gboolean is_seconds;
+} numbers[] = {
+  { "forwards", offsetof (EbbCheckpointStats, n_forwards), FALSE },
+  { "recomputes", offsetof (EbbCheckpointStats, n_recomputes), FALSE },
+  { "saved_bytes", offsetof (EbbCheckpointStats, saved_bytes), FALSE },
+  { "saved_bytes_peak", offsetof (EbbCheckpointStats, peak_saved_bytes), FALSE },
+  { "dropped_bytes", offsetof (EbbCheckpointStats, dropped_bytes), FALSE },
+  { "dropped_bytes_peak", offsetof (EbbCheckpointStats, peak_dropped_bytes), FALSE },
+  { "recompute_seconds", offsetof (EbbCheckpointStats, recompute_seconds), TRUE },
+  { "recompute_flop", offsetof (EbbCheckpointStats, recompute_flop), FALSE },
+  { "forward_seconds", offsetof (EbbCheckpointStats, forward_seconds), TRUE },
+  { "backward_seconds", offsetof (EbbCheckpointStats, backward_seconds), TRUE },
+};
+
+#define SECONDS(stats, i) (*(double *) (gpointer) ((char *) (stats) + numbers[i].offset))
+#define COUNT(stats, i) (*(guint64 *) (gpointer) ((char *) (stats) + numbers[i].offset))
+
+static void
+add_stats (EbbCheckpointStats *sum,
+           EbbCheckpointStats *stats)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    if (numbers[i].is_seconds)
+      SECONDS (sum, i) += SECONDS (stats, i);
+    else
+      COUNT (sum, i) += COUNT (stats, i);
+}
+
+static EbbCheckpointStats
+read_tally (const EbbCheckpointTally *tally)
+{
+  return (EbbCheckpointStats){
+    .n_forwards = tally->n_forwards,
+    .n_recomputes = tally->n_recomputes,
+    .saved_bytes = tally->saved.now,
+    .peak_saved_bytes = tally->saved.peak,
+    .dropped_bytes = tally->dropped.now,
+    .peak_dropped_bytes = tally->dropped.peak,
+    .recompute_seconds = (double) tally->recompute_us * 1e-6,
+    .recompute_flop = tally->recompute_flop,
+    .forward_seconds = (double) tally->forward_us * 1e-6,
+    .backward_seconds = (double) tally->backward_us * 1e-6,
+  };
+}
+
+/**
+ * ebb_checkpoint_get_stats:
+ * @module: a module
+ *
+ * Takes a snapshot of what the outermost checkpoint wrapper of @module has done; for a stack in chunks, of the sums
+ * over all of them.
+ *
+ * Returns: (transfer full) (nullable): the stats; %NULL if there is no wrapper
+ */
+EbbCheckpointStats *
+ebb_checkpoint_get_stats (EbbModule *module)
+{
+  guint id;
+  GPtrArray *segments;
+  EbbCheckpointStats sum = { 0 };
+
+  g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
+
+  id = ebb_module_find_interceptor (module, EBB_CHECKPOINT_INTERCEPTOR);
+  segments = ebb_checkpoint_stack_get_segments (module);
+  if (id != 0)
+    sum = read_tally (&((EbbCheckpointTarget *) ebb_module_get_interceptor_data (module, id))->tally);
+  else if (segments == NULL)
+    return NULL;
+  for (guint i = 0; id == 0 && i < segments->len; i++)
+    if (g_ptr_array_index (segments, i) != NULL)
+      {
+        EbbCheckpointStats stats = read_tally (&((EbbCheckpointTarget *) g_ptr_array_index (segments, i))->tally);
+
+        add_stats (&sum, &stats);
+      }
+  return ebb_checkpoint_stats_copy (&sum);
+}
+
+/* -- all wrappers -------------------------------------------------------------------------------------------------- */
+
 typedef struct
 {
   char *name;
   const char *type;
-  EbbCheckpointTally tally;
+  EbbCheckpointStats stats;
 } Row;
 
 static void
@@ -76,7 +191,7 @@ add_row (EbbModule *module,
          EbbCheckpointTally *tally,
          gpointer user_data)
 {
-  Row row = { g_strdup (path), ebb_module_get_type_name (module), *tally };
+  Row row = { g_strdup (path), ebb_module_get_type_name (module), read_tally (tally) };
 
   g_array_append_val ((GArray *) user_data, row);
 }
@@ -93,13 +208,13 @@ collect_rows (EbbModule *root)
 
 /* The sum over all rows. Peaks of different wrappers need not come at one time; those of a step that calls each once
  * do. */
-static EbbCheckpointTally
+static EbbCheckpointStats
 sum_rows (GArray *rows)
 {
-  EbbCheckpointTally sum = { 0 };
+  EbbCheckpointStats sum = { 0 };
 
   for (guint i = 0; i < rows->len; i++)
-    ebb_checkpoint_tally_add (&sum, &g_array_index (rows, Row, i).tally);
+    add_stats (&sum, &g_array_index (rows, Row, i).stats);
   return sum;
 }
 
@@ -139,13 +254,13 @@ append_row (GString *text,
             int type_width,
             const char *name,
             const char *type,
-            const EbbCheckpointTally *tally)
+            const EbbCheckpointStats *stats)
 {
   g_string_append_printf (text,
-                          "%-*s %-*s %8" G_GUINT64_FORMAT " %10" G_GUINT64_FORMAT " %8.2f %10.2f %8.3f %9.2f\n",
-                          name_width, name, type_width, type, tally->n_forwards, tally->n_recomputes,
-                          MIB (tally->saved.peak), MIB (tally->dropped.peak), (double) tally->recompute_us * 1e-6,
-                          (double) tally->recompute_flop * 1e-9);
+                          "%-*s %-*s %8" G_GUINT64_FORMAT " %10" G_GUINT64_FORMAT " %9.2f %9.2f %8.3f %9.2f\n",
+                          name_width, name, type_width, type, stats->n_forwards, stats->n_recomputes,
+                          MIB (stats->peak_saved_bytes), MIB (stats->peak_dropped_bytes), stats->recompute_seconds,
+                          (double) stats->recompute_flop * 1e-9);
 }
 
 /**
@@ -153,7 +268,7 @@ append_row (GString *text,
  * @root: a module
  *
  * Describes what every checkpoint wrapper on @root and below has done, one a line, for people: forwards, recomputes,
- * the most MiB that were held at a time, the most that were let go, and what recomputes took in seconds and in 10^9
+ * the most MiB that were saved at a time, the most that were freed, and what recomputes took in seconds and in 10^9
  * floating-point operations.
  *
  * Returns: (transfer full): the table, or a line that says that nothing is wrapped
@@ -163,7 +278,7 @@ ebb_checkpoint_report (EbbModule *root)
 {
   g_autoptr (GArray) rows = NULL;
   GString *text;
-  EbbCheckpointTally sum;
+  EbbCheckpointStats sum;
   int name_width = (int) strlen ("module"), type_width = (int) strlen ("type");
 
   g_return_val_if_fail (EBB_IS_MODULE (root), NULL);
@@ -177,13 +292,13 @@ ebb_checkpoint_report (EbbModule *root)
       type_width = MAX (type_width, (int) strlen (g_array_index (rows, Row, i).type));
     }
   text = g_string_new (NULL);
-  g_string_append_printf (text, "%-*s %-*s %8s %10s %8s %10s %8s %9s\n", name_width, "module", type_width, "type",
-                          "forwards", "recomputes", "held MiB", "let go MiB", "again s", "GFLOP");
+  g_string_append_printf (text, "%-*s %-*s %8s %10s %9s %9s %8s %9s\n", name_width, "module", type_width, "type",
+                          "forwards", "recomputes", "saved MiB", "freed MiB", "seconds", "GFLOP");
   for (guint i = 0; i < rows->len; i++)
     {
       const Row *row = &g_array_index (rows, Row, i);
 
-      append_row (text, name_width, type_width, or_root (row->name), row->type, &row->tally);
+      append_row (text, name_width, type_width, or_root (row->name), row->type, &row->stats);
     }
   sum = sum_rows (rows);
   if (rows->len > 1)
@@ -192,31 +307,17 @@ ebb_checkpoint_report (EbbModule *root)
 }
 
 static void
-add_number (JsonBuilder *builder,
-            const char *name,
-            guint64 value)
+add_numbers (JsonBuilder *builder,
+             EbbCheckpointStats *stats)
 {
-  json_builder_set_member_name (builder, name);
-  json_builder_add_int_value (builder, (gint64) value);
-}
-
-static void
-add_tally (JsonBuilder *builder,
-           const EbbCheckpointTally *tally)
-{
-  add_number (builder, "forwards", tally->n_forwards);
-  add_number (builder, "recomputes", tally->n_recomputes);
-  add_number (builder, "saved_bytes", tally->saved.now);
-  add_number (builder, "saved_bytes_peak", tally->saved.peak);
-  add_number (builder, "dropped_bytes", tally->dropped.now);
-  add_number (builder, "dropped_bytes_peak", tally->dropped.peak);
-  json_builder_set_member_name (builder, "recompute_seconds");
-  json_builder_add_double_value (builder, (double) tally->recompute_us * 1e-6);
-  add_number (builder, "recompute_flop", tally->recompute_flop);
-  json_builder_set_member_name (builder, "forward_seconds");
-  json_builder_add_double_value (builder, (double) tally->forward_us * 1e-6);
-  json_builder_set_member_name (builder, "backward_seconds");
-  json_builder_add_double_value (builder, (double) tally->backward_us * 1e-6);
+  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
+    {
+      json_builder_set_member_name (builder, numbers[i].name);
+      if (numbers[i].is_seconds)
+        json_builder_add_double_value (builder, SECONDS (stats, i));
+      else
+        json_builder_add_int_value (builder, (gint64) COUNT (stats, i));
+    }
 }
 
 /**
@@ -236,7 +337,7 @@ ebb_checkpoint_report_json (EbbModule *root)
   g_autoptr (JsonBuilder) builder = NULL;
   g_autoptr (JsonNode) node = NULL;
   g_autoptr (GArray) rows = NULL;
-  EbbCheckpointTally sum;
+  EbbCheckpointStats sum;
 
   g_return_val_if_fail (EBB_IS_MODULE (root), NULL);
 
@@ -247,21 +348,21 @@ ebb_checkpoint_report_json (EbbModule *root)
   json_builder_begin_array (builder);
   for (guint i = 0; i < rows->len; i++)
     {
-      const Row *row = &g_array_index (rows, Row, i);
+      Row *row = &g_array_index (rows, Row, i);
 
       json_builder_begin_object (builder);
       json_builder_set_member_name (builder, "name");
       json_builder_add_string_value (builder, row->name);
       json_builder_set_member_name (builder, "type");
       json_builder_add_string_value (builder, row->type);
-      add_tally (builder, &row->tally);
+      add_numbers (builder, &row->stats);
       json_builder_end_object (builder);
     }
   json_builder_end_array (builder);
   sum = sum_rows (rows);
   json_builder_set_member_name (builder, "sum");
   json_builder_begin_object (builder);
-  add_tally (builder, &sum);
+  add_numbers (builder, &sum);
   json_builder_end_object (builder);
   json_builder_end_object (builder);
   node = json_builder_get_root (builder);

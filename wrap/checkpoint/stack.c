@@ -1,11 +1,92 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of several layers that are called one after another: chunks of a stack, segments of a sequence. */
 #include "wrap/checkpoint/stack-private.h"
 
 #include "nn/layers/module-list.h"
 #include "nn/layers/sequential.h"
+#include "nn/layers/stack-private.h"
 #include "tensor/error-private.h"
-#include "wrap/checkpoint/wrapper.h"
-#include "wrap/checkpoint/segment-private.h"
+#include "wrap/checkpoint/frame-private.h"
+
+/* -- segments ------------------------------------------------------------------------------------------------------ */
+
+/* Several modules that are checkpointed together: only what the first is given is saved. */
+typedef struct
+{
+  EbbCheckpointTarget *target; /* which owns this */
+  EbbStackFlow flow;
+} Segment;
+
+static EbbArgs *
+segment_run (EbbArgs *args,
+             gpointer user_data,
+             GError **error)
+{
+  Segment *segment = user_data;
+  g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (segment->target, error);
+
+  return modules != NULL
+             ? ebb_stack_call_modules ((EbbModule *const *) modules->pdata, modules->len, segment->flow, args, error)
+             : NULL;
+}
+
+static char *
+describe (EbbModule *stack,
+          guint first,
+          guint n_modules)
+{
+  g_autofree char *path = ebb_module_get_path (stack);
+  const char *name = *path != '\0' ? path : ebb_module_get_type_name (stack);
+
+  return n_modules == 1 ? g_strdup_printf ("%s.%u", name, first)
+                        : g_strdup_printf ("%s.%u to %s.%u", name, first, name, first + n_modules - 1);
+}
+
+static EbbCheckpointTarget *
+segment_new (EbbModule *stack,
+             guint first,
+             EbbModule *const *modules,
+             guint n_modules,
+             EbbStackFlow flow,
+             EbbCheckpointOptions *options)
+{
+  g_autofree char *name = describe (stack, first, n_modules);
+  Segment *segment = g_new (Segment, 1);
+
+  segment->flow = flow;
+  segment->target = ebb_checkpoint_target_new_func (name, segment_run, segment, g_free, modules, n_modules, options);
+  return segment->target;
+}
+
+static gboolean
+segment_is_for (EbbCheckpointTarget *segment,
+                EbbModule *const *modules,
+                guint n_modules,
+                EbbStackFlow flow)
+{
+  if (((Segment *) segment->data)->flow != flow || segment->n_modules != n_modules)
+    return FALSE;
+  for (guint i = 0; i < n_modules; i++)
+    {
+      g_autoptr (EbbModule) module = ebb_module_weak_get (segment->modules[i]);
+
+      if (module != modules[i])
+        return FALSE;
+    }
+  return TRUE;
+}
+
+static EbbArgs *
+segment_call (EbbCheckpointTarget *segment,
+              EbbArgs *args,
+              GError **error)
+{
+  if (ebb_checkpoint_is_plain ())
+    return segment_run (args, segment->data, error);
+  return ebb_checkpoint_frame_run (segment, NULL, args, error);
+}
+
+/* -- chunks -------------------------------------------------------------------------------------------------------- */
 
 /* The only interceptor that stacks ever have. It knows its layers as segments do, by weak references. */
 typedef struct
@@ -49,9 +130,9 @@ get_segment (Chunks *self,
   if (index >= self->segments->len)
     g_ptr_array_set_size (self->segments, (int) index + 1);
   segment = g_ptr_array_index (self->segments, index);
-  if (segment == NULL || !ebb_segment_is_for (segment, modules, n, flow))
+  if (segment == NULL || !segment_is_for (segment, modules, n, flow))
     {
-      EbbCheckpointTarget *fresh = ebb_segment_new (stack, first, modules, n, flow, self->options);
+      EbbCheckpointTarget *fresh = segment_new (stack, first, modules, n, flow, self->options);
 
       if (segment != NULL) /* the chunk's report goes on */
         {
@@ -82,7 +163,7 @@ call_chunk (EbbModule *stack,
     return NULL;
   *n_done = MIN (self->n_layers - first % self->n_layers, ebb_module_get_n_children (stack) - first);
   segment = get_segment (self, stack, first, *n_done, flow);
-  result = ebb_segment_call (segment, args, error);
+  result = segment_call (segment, args, error);
   ebb_checkpoint_target_unref (segment);
   return result;
 }
@@ -222,4 +303,114 @@ ebb_checkpoint_stack_get_segments (EbbModule *module)
   Chunks *chunks = ebb_stack_get_interceptor_data (module);
 
   return chunks != NULL ? chunks->segments : NULL;
+}
+
+/* -- sequences ----------------------------------------------------------------------------------------------------- */
+
+static gboolean
+check_segments (EbbModule *sequential,
+                guint n_segments,
+                guint n_children,
+                GError **error)
+{
+  if (n_segments >= 1 && n_segments <= MAX (n_children, 1))
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%u segments of a %s with %u modules: n_segments must be from 1 to %u", n_segments,
+               ebb_module_get_type_name (sequential), n_children, MAX (n_children, 1));
+  return FALSE;
+}
+
+static EbbArgs *
+call_segment (EbbModule *sequential,
+              guint first,
+              EbbModule *const *modules,
+              guint n_modules,
+              EbbArgs *args,
+              EbbCheckpointOptions *options,
+              GError **error)
+{
+  EbbCheckpointTarget *segment = segment_new (sequential, first, modules, n_modules, EBB_STACK_PIPE, options);
+  EbbArgs *result = segment_call (segment, args, error);
+
+  ebb_checkpoint_target_unref (segment);
+  return result != NULL ? ebb_stack_take_args (EBB_STACK_PIPE, args, result) : NULL;
+}
+
+/**
+ * ebb_checkpoint_sequential_full:
+ * @sequential: a module whose children are called one after another, as #EbbSequential
+ * @n_segments: into how many segments to divide it, at least 1 and at most its children
+ * @args: the first child's arguments
+ * @options: (nullable): how; %NULL for the defaults
+ * @error: return location for an error
+ *
+ * Runs a sequence with every segment but the last checkpointed: only what the first child of each is given is kept
+ * (Chen et al., "Training deep nets with sublinear memory cost", 2016). A segment has as many children as there are
+ * divided by @n_segments, rounded down; the last one takes the rest. What a child gives goes to the next as in
+ * #EbbSequential, whatever it is. A wrapper or hook on @sequential itself has no part in this.
+ *
+ * Returns: (transfer full) (nullable): the last child's result
+ */
+EbbArgs *
+ebb_checkpoint_sequential_full (EbbModule *sequential,
+                                guint n_segments,
+                                EbbArgs *args,
+                                EbbCheckpointOptions *options,
+                                GError **error)
+{
+  g_autofree EbbModule **children = NULL;
+  EbbArgs *value = NULL, *result = NULL;
+  guint n_children, size, first = 0;
+
+  if (!EBB_MAY_BEGIN (error, sequential, args))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (sequential), NULL);
+
+  children = ebb_module_get_children (sequential, &n_children);
+  if (check_segments (sequential, n_segments, n_children, error))
+    value = ebb_args_ref (args);
+  size = value != NULL ? n_children / n_segments : 0;
+  for (guint i = 1; value != NULL && i < n_segments; i++, first += size)
+    {
+      EbbArgs *next = call_segment (sequential, first, children + first, size, value, options, error);
+
+      ebb_args_unref (value);
+      value = next;
+    }
+  if (value != NULL)
+    {
+      result = ebb_stack_call_modules (children + first, n_children - first, EBB_STACK_PIPE, value, error);
+      ebb_args_unref (value);
+    }
+  for (guint i = 0; i < n_children; i++)
+    g_object_unref (children[i]);
+  return result;
+}
+
+/**
+ * ebb_checkpoint_sequential:
+ * @sequential: a module whose children are called one after another, as #EbbSequential
+ * @n_segments: into how many segments to divide it, at least 1 and at most its children
+ * @input: the first child's input
+ * @error: return location for an error
+ *
+ * ebb_checkpoint_sequential_full() with the defaults, for one tensor in and one out.
+ *
+ * Returns: (transfer full) (nullable): the last child's output
+ */
+EbbTensor *
+ebb_checkpoint_sequential (EbbModule *sequential,
+                           guint n_segments,
+                           EbbTensor *input,
+                           GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (!EBB_MAY_BEGIN (error, sequential, input))
+    return NULL;
+  args = ebb_args_new_for_tensor (input);
+  result = ebb_checkpoint_sequential_full (sequential, n_segments, args, NULL, error);
+  return ebb_module_take_only_tensor (sequential, result, error);
 }

@@ -22,4 +22,17 @@ gboolean ebb_checkpoint_wrap_block (EbbModule *stack,
                                     EbbCheckpointOptions *options,
                                     GError **error);
 
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_checkpoint_sequential (EbbModule *sequential,
+                                      guint n_segments,
+                                      EbbTensor *input,
+                                      GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbArgs *ebb_checkpoint_sequential_full (EbbModule *sequential,
+                                         guint n_segments,
+                                         EbbArgs *args,
+                                         EbbCheckpointOptions *options,
+                                         GError **error);
+
 G_END_DECLS

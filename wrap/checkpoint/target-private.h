@@ -2,7 +2,6 @@
 #pragma once
 
 #include "nn/module-private.h"
-#include "wrap/checkpoint/stats-private.h"
 #include "wrap/checkpoint/wrapper.h"
 
 /* What is checkpointed: a module behind an interceptor, or a function that may call modules. Shared by the wrapper and
@@ -11,6 +10,23 @@
 G_BEGIN_DECLS
 
 #define EBB_CHECKPOINT_INTERCEPTOR "checkpoint" /* the kind; its data is a target */
+
+/* A number of bytes and the most that it ever was. */
+typedef struct
+{
+  guint64 now, peak;
+} EbbCheckpointLevel;
+
+/* What a target's frames have done, as they go. A graph may be dropped on another thread than the one that trains. */
+typedef struct
+{
+  guint64 n_forwards, n_recomputes;
+  EbbCheckpointLevel saved;   /* inputs and results saved by policy, without parameters */
+  EbbCheckpointLevel dropped; /* freed after the forward, until they are recomputed */
+  guint64 recompute_us;
+  guint64 recompute_flop;
+  guint64 forward_us, backward_us; /* with the option to profile */
+} EbbCheckpointTally;
 
 typedef struct _EbbCheckpointTarget EbbCheckpointTarget;
 
@@ -55,7 +71,12 @@ EbbArgs *ebb_checkpoint_target_run (EbbCheckpointTarget *target,
                                     EbbArgs *args,
                                     GError **error);
 
-/* checkpoint.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
+void ebb_checkpoint_level_add (EbbCheckpointLevel *level,
+                               guint64 n_bytes);
+void ebb_checkpoint_level_subtract (EbbCheckpointLevel *level,
+                                    guint64 n_bytes);
+
+/* wrapper.c: TRUE if this thread runs plain forwards: without gradients, or with checkpointing disabled. */
 gboolean ebb_checkpoint_is_plain (void);
 
 G_END_DECLS

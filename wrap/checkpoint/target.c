@@ -153,3 +153,24 @@ ebb_checkpoint_target_run (EbbCheckpointTarget *target,
     }
   return result;
 }
+
+/* -- tally --------------------------------------------------------------------------------------------------------- */
+
+void
+ebb_checkpoint_level_add (EbbCheckpointLevel *level,
+                          guint64 n_bytes)
+{
+  guint64 now = __atomic_add_fetch (&level->now, n_bytes, __ATOMIC_RELAXED);
+  guint64 peak = __atomic_load_n (&level->peak, __ATOMIC_RELAXED);
+
+  while (now > peak
+         && !__atomic_compare_exchange_n (&level->peak, &peak, now, TRUE, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    ;
+}
+
+void
+ebb_checkpoint_level_subtract (EbbCheckpointLevel *level,
+                               guint64 n_bytes)
+{
+  __atomic_sub_fetch (&level->now, n_bytes, __ATOMIC_RELAXED);
+}

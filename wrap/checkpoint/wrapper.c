@@ -5,7 +5,7 @@
 #include "tensor/error-private.h"
 #include "tensor/thread-private.h"
 #include "wrap/checkpoint/stack-private.h"
-#include "wrap/checkpoint/stats.h"
+#include "wrap/checkpoint/report.h"
 #include "wrap/checkpoint/frame-private.h"
 
 /* Wrapping installs an interceptor on the module. What it knows of the module is a weak reference and the interceptor's
@@ -291,7 +291,7 @@ ebb_checkpoint_get_n_recomputes (EbbModule *module)
   g_return_val_if_fail (EBB_IS_MODULE (module), 0);
 
   stats = ebb_checkpoint_get_stats (module);
-  return stats != NULL ? ebb_checkpoint_stats_get_n_recomputes (stats) : 0;
+  return stats != NULL ? stats->n_recomputes : 0;
 }
 
 /* -- the property of modules --------------------------------------------------------------------------------------- */

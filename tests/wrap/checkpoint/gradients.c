@@ -295,7 +295,7 @@ forwards_told (EbbModule *module)
 {
   g_autoptr (EbbCheckpointStats) stats = ebb_checkpoint_get_stats (module);
 
-  return ebb_checkpoint_stats_get_n_forwards (stats);
+  return stats->n_forwards;
 }
 
 /* A wrapper that is idle is no shortcut around the module's hooks, and tells of nothing. */

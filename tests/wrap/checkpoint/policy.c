@@ -70,11 +70,11 @@ measure (SetPolicy set, gboolean with_mask)
   test_assert_counters (gpt, 0);
   block = ebb_module_list_get (EBB_MODULE_LIST (h), 0);
   stats = ebb_checkpoint_get_stats (block);
-  g_assert_cmpuint (ebb_checkpoint_stats_get_saved_bytes (stats), ==, 0);
-  return (Tally){ .saved = ebb_checkpoint_stats_get_peak_saved_bytes (stats),
-                  .dropped = ebb_checkpoint_stats_get_peak_dropped_bytes (stats),
-                  .flop = ebb_checkpoint_stats_get_recompute_flop (stats),
-                  .n_recomputes = ebb_checkpoint_stats_get_n_recomputes (stats) };
+  g_assert_cmpuint (stats->saved_bytes, ==, 0);
+  return (Tally){ .saved = stats->peak_saved_bytes,
+                  .dropped = stats->peak_dropped_bytes,
+                  .flop = stats->recompute_flop,
+                  .n_recomputes = stats->n_recomputes };
 }
 
 /* -- ready-made policies ------------------------------------------------------------------------------------------- */
@@ -279,8 +279,8 @@ test_prefer_is_must (void)
       g_object_unref (options);
       test_gpt_step_run (gpt, FALSE, &step);
       stats = ebb_checkpoint_get_stats (block);
-      saved[verdict] = ebb_checkpoint_stats_get_peak_saved_bytes (stats);
-      flop[verdict] = ebb_checkpoint_stats_get_recompute_flop (stats);
+      saved[verdict] = stats->peak_saved_bytes;
+      flop[verdict] = stats->recompute_flop;
       g_assert_cmpuint (own.n_asked, ==, 9);
       g_assert_false (own.while_recomputing);
       g_assert_cmpuint (own.n_destroyed, ==, 0);

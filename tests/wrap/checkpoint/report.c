@@ -67,7 +67,7 @@ wrap (EbbModule *module,
     {                                                                            \
       g_autoptr (EbbCheckpointStats) stats_ = ebb_checkpoint_get_stats (module); \
                                                                                  \
-      g_assert_cmpuint (ebb_checkpoint_stats_get_##what (stats_), ==, value);    \
+      g_assert_cmpuint (stats_->what, ==, value);                                \
     }                                                                            \
   while (0)
 

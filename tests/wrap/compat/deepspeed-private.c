@@ -494,19 +494,19 @@ each_forward_and_backward_is_one_line (void)
   g_assert_cmpint (ebb_args_get_int (profile, (guint) ebb_args_find (profile, "backwards")), ==, N_BLOCKS);
   g_assert_cmpfloat (ebb_args_get_double (profile, (guint) ebb_args_find (profile, "forward_seconds")), >, 0);
   stats = ebb_checkpoint_get_stats (first);
-  g_assert_cmpfloat (ebb_checkpoint_stats_get_forward_seconds (stats), >, 0);
+  g_assert_cmpfloat (stats->forward_seconds, >, 0);
   /* The recompute is a part of it. */
-  g_assert_cmpfloat (ebb_checkpoint_stats_get_backward_seconds (stats), >=,
-                     ebb_checkpoint_stats_get_recompute_seconds (stats));
+  g_assert_cmpfloat (stats->backward_seconds, >=,
+                     stats->recompute_seconds);
   g_assert_cmpfloat (ebb_args_get_double (profile, (guint) ebb_args_find (profile, "backward_seconds")), >=,
-                     ebb_checkpoint_stats_get_backward_seconds (stats));
+                     stats->backward_seconds);
   report = ebb_checkpoint_report_json (model);
   g_assert_nonnull (strstr (report, "backward_seconds"));
   ebb_checkpoint_reset_stats (model);
   g_clear_pointer (&stats, ebb_checkpoint_stats_free);
   stats = ebb_checkpoint_get_stats (first);
-  g_assert_cmpfloat (ebb_checkpoint_stats_get_forward_seconds (stats), ==, 0);
-  g_assert_cmpfloat (ebb_checkpoint_stats_get_backward_seconds (stats), ==, 0);
+  g_assert_cmpfloat (stats->forward_seconds, ==, 0);
+  g_assert_cmpfloat (stats->backward_seconds, ==, 0);
 
   configure ("\"profile\": true"); /* counts begin anew */
   g_clear_pointer (&profile, ebb_args_unref);
