@@ -2,7 +2,7 @@
 /* Makes the model that the options describe, and reads and writes its files. */
 #include "model.h"
 
-#include "remembered.h"
+#include "option-table.h"
 #include "shard.h"
 #include "store.h"
 
@@ -93,7 +93,7 @@ read_saved_sizes (const char *saved,
                   EbbGptConfig *config,
                   GError **error)
 {
-  g_autoptr (JsonNode) root = remembered_parse (saved);
+  g_autoptr (JsonNode) root = option_table_parse_json (saved);
   JsonObject *object;
   const struct
   {
@@ -160,7 +160,7 @@ model_make_config (const Options *options,
   TAKE (context);
   TAKE (vocab);
 #undef TAKE
-  if (weights == NULL || remembered_was_dropout_given (options))
+  if (weights == NULL || OPTION_WAS_GIVEN (options, dropout))
     config->dropout = options->dropout;
   if (strcmp (options->residual, "bf16") == 0)
     config->residual_dtype = EBB_DTYPE_BF16;

@@ -28,9 +28,12 @@ typedef enum
   STORE_CONTIGUOUS_DISK
 } StoreKind;
 
-typedef struct
+#define OPTIONS_MAX_ROWS 80
+
+struct _Options
 {
   const Program *program;
+  gboolean given[OPTIONS_MAX_ROWS]; /* by row of the table: whether the command line has it */
 
   /* data */
   char **data;
@@ -49,8 +52,6 @@ typedef struct
   gint64 steps, warmup, seed;
   double lr, min_lr, weight_decay, clip;
   char *schedule, *decayed;
-  gboolean seed_given;
-  guint given; /* a bit for each option in remembered.c */
   gboolean saved_taken;
 
   /* machine and memory */
@@ -80,7 +81,7 @@ typedef struct
   gint64 profile_steps;
 
   gboolean help, version;
-} Options;
+};
 
 void options_init (Options *self,
                    const Program *program);
@@ -120,7 +121,4 @@ gboolean options_check_name (const char *option,
                              const char *value,
                              const char *const *names,
                              GError **error);
-int options_find_name (const char *const *names,
-                       const char *name);
-
 G_END_DECLS

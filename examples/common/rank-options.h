@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ebb/ebb.h>
-#include <json-glib/json-glib.h>
 
 /* The options of ranks, sharding and tensor parallelism. */
 
@@ -24,7 +23,7 @@ typedef struct
   char *shard, *wrap, *reshard, *nesting, *reduce;
   char *compute_dtype, *reduce_dtype;
   int shard_size; /* of --shard hybrid; 0 with others */
-  gboolean flatten, offload_parameters, nesting_given;
+  gboolean flatten, offload_parameters;
 
   /* of the ranks that share the layers of one model; with one each has all of them */
   int tensor_parallel;
@@ -39,30 +38,18 @@ typedef struct
   gboolean reduces_each_batch;
 } RankOptions;
 
-void rank_options_init (RankOptions *self);
-void rank_options_clear (RankOptions *self);
-void rank_options_add_group (RankOptions *self,
-                             GOptionContext *context);
-/* The options of ranks that share layers, which a program that trains one model alone has too. */
-void rank_options_add_tensor_group (RankOptions *self,
-                                    gboolean on_ranks,
-                                    GOptionContext *context);
-/* Gives options that were left out their defaults. FALSE with an error for the user. */
-gboolean rank_options_fill (RankOptions *self,
-                            GError **error);
-/* Finds out what the names mean, and, if all are known by now, whether they go together. */
-gboolean rank_options_check (RankOptions *self,
+typedef struct _Options Options;
+
+/* Finds what the names mean, and checks, if all options are known by now, whether they go together. */
+gboolean rank_options_check (Options *options,
                              gboolean all_known,
                              GError **error);
 /* The same for a program of one model, whose ranks are those of --tensor-parallel. */
-gboolean rank_options_check_alone (RankOptions *self,
+gboolean rank_options_check_alone (Options *options,
                                    GError **error);
-/* Whether what ranks share of layers goes together, and with how they checkpoint. */
+/* Checks the options of ranks that share layers, together with how the blocks are checkpointed. */
 gboolean rank_options_check_tensor (const RankOptions *self,
                                     gboolean checkpoints_all,
                                     GError **error);
-/* Adds its members to an object. */
-void rank_options_add_json (const RankOptions *self,
-                            JsonBuilder *builder);
 
 G_END_DECLS

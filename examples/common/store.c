@@ -6,10 +6,6 @@
 
 #define MIB (1024.0 * 1024.0)
 
-static const char *const store_names[] = { "keep", "host", "disk", "contiguous", "contiguous+host", "contiguous+disk",
-                                           NULL };
-static const char *const fallback_names[] = { "none", "keep", "host", "disk", NULL };
-
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
 gboolean
@@ -33,16 +29,9 @@ has_limit (const Options *options)
 }
 
 gboolean
-store_check (Options *options,
+store_check (const Options *options,
              GError **error)
 {
-  if (!options_check_name ("store", options->store, store_names, error)
-      || !options_check_name ("store-fallback", options->store_fallback, fallback_names, error))
-    return FALSE;
-  options->store_kind = (StoreKind) options_find_name (store_names, options->store);
-  /* A training that is resumed may have another store than the command line says so far. */
-  if (options->resume != NULL && !options->saved_taken)
-    return TRUE;
   if (options->store_folder != NULL && !store_has_file (options))
     return options_refuse (error, "--store-folder %s: it needs --store disk, not %s", options->store_folder,
                            options->store);

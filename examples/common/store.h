@@ -8,7 +8,7 @@
 G_BEGIN_DECLS
 
 /* Finds out what the names of the options mean, and whether they go together. */
-gboolean store_check (Options *options,
+gboolean store_check (const Options *options,
                       GError **error);
 /* The store that the options ask for, in front of which --partition divides among @tensor_ranks, which may be NULL
  * without it. */

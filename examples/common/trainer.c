@@ -6,6 +6,7 @@
 #include "interrupt.h"
 #include "memory.h"
 #include "model.h"
+#include "option-table.h"
 #include "output.h"
 #include "rank-state.h"
 #include "shard.h"
@@ -159,7 +160,7 @@ take_seed (Options *options,
 
   if (root != NULL && JSON_NODE_HOLDS_OBJECT (root))
     seed = json_object_get_int_member_with_default (json_node_get_object (root), "seed", 0);
-  if (options->seed_given && options->seed != seed)
+  if (OPTION_WAS_GIVEN (options, seed) && options->seed != seed)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "--seed %" G_GINT64_FORMAT ": the training in %s was begun with %" G_GINT64_FORMAT

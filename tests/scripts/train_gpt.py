@@ -591,7 +591,7 @@ class BadInput(TrainGptTest):
                 "--lr nan": ["--lr", "nan"],
                 "--dropout 1: it must be below 1": ["--dropout", "1"],
                 "--batch 0: it must be at least 1": ["--batch", "0"],
-                "--threads 5000: it must be at most": ["--threads", "5000"],
+                "--threads 5000: it must be from 0 to 1024": ["--threads", "5000"],
                 "--layers 0: it must be at least 1": ["--layers", "0"],
                 "--width 0: it must be at least 1": ["--width", "0"],
                 "--heads -1: it must be at least 1": ["--heads", "-1"],
