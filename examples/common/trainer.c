@@ -96,8 +96,7 @@ trainer_set_optimizer (Trainer *self,
   if (ebb_optimizer_get_n_groups (self->optimizer) <= SPARED
       && !ebb_optimizer_add_group (self->optimizer, (const char *const *) self->spared, -1, 0, NULL, error))
     return FALSE;
-  ebb_optimizer_set_lr (self->optimizer, options->lr);
-  ebb_optimizer_set_weight_decay (self->optimizer, options->weight_decay);
+  g_object_set (self->optimizer, "lr", options->lr, "weight-decay", options->weight_decay, NULL);
   ebb_optimizer_set_group_weight_decay (self->optimizer, SPARED, strcmp (options->decayed, "all") == 0 ? -1 : 0);
   return TRUE;
 }
@@ -117,8 +116,8 @@ make_optimizer (Trainer *self,
   if (!ebb_optimizer_exclude_from_decay (self->optimizer, error))
     return FALSE;
   self->spared = ebb_optimizer_get_group_names (self->optimizer, SPARED);
-  ebb_adam_set_moment_format (EBB_ADAM (self->optimizer), get_moment_format (options));
-  ebb_optimizer_set_step_in_backward (self->optimizer, options->step_in_backward);
+  g_object_set (self->optimizer, "moment-format", get_moment_format (options), "step-in-backward",
+                options->step_in_backward, NULL);
   self->schedule = ebb_cosine_schedule_new (options->warmup, MAX (options->steps, 1), min_factor);
   return trainer_set_optimizer (self, error);
 }
@@ -231,7 +230,7 @@ load_whole (Trainer *self,
 
   if (optimizer == NULL)
     return FALSE;
-  ebb_adam_set_moment_format (EBB_ADAM (optimizer), get_moment_format (options));
+  g_object_set (optimizer, "moment-format", get_moment_format (options), NULL);
   state = ebb_training_state_new (EBB_MODULE (self->model), optimizer, self->dataset);
   if (!ebb_training_state_load (state, options->resume, &self->step, error))
     {

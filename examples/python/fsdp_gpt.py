@@ -155,7 +155,7 @@ def train_locked(ranks, options):
     text.check_context(options.context)
     model, store = make_model(options), make_store(options.store)
     optimizer = Ebb.AdamW(model, options.lr)
-    optimizer.set_weight_decay(FIXED["weight_decay"])
+    optimizer.weight_decay = FIXED["weight_decay"]
     optimizer.exclude_from_decay()  # norms and biases
     wrap(model, ranks, options, store)
     seed_rank(ranks, options.seed)
@@ -163,7 +163,7 @@ def train_locked(ranks, options):
     first_step = 0
     if options.saved:
         first_step = state.load_sharded(options.resume)
-        optimizer.set_lr(options.lr)
+        optimizer.lr = options.lr
     state.set_config(json.dumps({**FIXED, **{name: getattr(options, name) for name in REMEMBERED}}))
     if ranks.rank == 0:
         print(f"GPT of {options.layers} layers, width {options.width}, {options.heads} heads, context "

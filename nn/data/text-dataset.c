@@ -282,69 +282,6 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
 }
 
 /**
- * ebb_text_dataset_get_position: (get-property position)
- * @self: a text
- *
- * Returns: how many windows were taken
- */
-gint64
-ebb_text_dataset_get_position (EbbTextDataset *self)
-{
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), 0);
-
-  return self->position;
-}
-
-/**
- * ebb_text_dataset_set_position: (set-property position)
- * @self: a text
- * @position: how many windows were taken, 0 or more
- *
- * Goes on from there.
- */
-void
-ebb_text_dataset_set_position (EbbTextDataset *self,
-                               gint64 position)
-{
-  g_return_if_fail (EBB_IS_TEXT_DATASET (self));
-  g_return_if_fail (position >= 0);
-
-  self->position = position;
-  g_object_notify (G_OBJECT (self), "position");
-}
-
-/**
- * ebb_text_dataset_get_shuffle: (get-property shuffle)
- * @self: a text
- *
- * Returns: %TRUE if each epoch has an order of its own
- */
-gboolean
-ebb_text_dataset_get_shuffle (EbbTextDataset *self)
-{
-  g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
-
-  return self->shuffle;
-}
-
-/**
- * ebb_text_dataset_set_shuffle: (set-property shuffle)
- * @self: a text
- * @shuffle: whether each epoch has an order of its own
- *
- * Without it windows come in the order of the text.
- */
-void
-ebb_text_dataset_set_shuffle (EbbTextDataset *self,
-                              gboolean shuffle)
-{
-  g_return_if_fail (EBB_IS_TEXT_DATASET (self));
-
-  self->shuffle = shuffle != FALSE;
-  g_object_notify (G_OBJECT (self), "shuffle");
-}
-
-/**
  * ebb_text_dataset_get_state:
  * @self: a text
  *
@@ -443,8 +380,8 @@ ebb_text_dataset_load_state (EbbTextDataset *self,
   if (!ebb_text_dataset_check_state (self, state, error))
     return FALSE;
   self->seed = (guint64) ebb_args_get_int (state, (guint) ebb_args_find (state, "seed"));
-  ebb_text_dataset_set_shuffle (self, ebb_args_get_boolean (state, (guint) ebb_args_find (state, "shuffle")));
-  ebb_text_dataset_set_position (self, ebb_args_get_int (state, (guint) ebb_args_find (state, "position")));
+  g_object_set (self, "shuffle", ebb_args_get_boolean (state, (guint) ebb_args_find (state, "shuffle")), "position",
+                ebb_args_get_int (state, (guint) ebb_args_find (state, "position")), NULL);
   return TRUE;
 }
 
@@ -548,16 +485,16 @@ ebb_text_dataset_class_init (EbbTextDatasetClass *klass)
   install_construct_properties (object_class);
 
   /**
-   * EbbTextDataset:shuffle: (getter get_shuffle) (setter set_shuffle)
+   * EbbTextDataset:shuffle:
    *
    * Whether each epoch has an order of its own; else windows come in the order of the text.
    */
   g_object_class_install_property (object_class, offsetof (EbbTextDataset, shuffle),
                                    g_param_spec_boolean ("shuffle", NULL, NULL, TRUE, flags));
   /**
-   * EbbTextDataset:position: (getter get_position) (setter set_position)
+   * EbbTextDataset:position:
    *
-   * How many windows were taken.
+   * How many windows were taken. The next one is taken from there.
    */
   g_object_class_install_property (object_class, offsetof (EbbTextDataset, position),
                                    g_param_spec_int64 ("position", NULL, NULL, 0, G_MAXINT64, 0, flags));

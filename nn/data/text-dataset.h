@@ -53,20 +53,6 @@ gboolean ebb_text_dataset_get_batch (EbbTextDataset *self,
                                      GError **error);
 
 EBB_AVAILABLE_IN_ALL
-gint64 ebb_text_dataset_get_position (EbbTextDataset *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_text_dataset_set_position (EbbTextDataset *self,
-                                    gint64 position);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_text_dataset_get_shuffle (EbbTextDataset *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_text_dataset_set_shuffle (EbbTextDataset *self,
-                                   gboolean shuffle);
-
-EBB_AVAILABLE_IN_ALL
 EbbArgs *ebb_text_dataset_get_state (EbbTextDataset *self);
 
 EBB_AVAILABLE_IN_ALL

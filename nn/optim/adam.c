@@ -49,7 +49,7 @@ static EbbDType
 get_moment_dtype (EbbAdam *self,
                   EbbTensor *parameter)
 {
-  switch (ebb_adam_get_moment_format (self))
+  switch (((EbbAdamPrivate *) ebb_adam_get_instance_private (self))->moment_format)
     {
     case EBB_MOMENT_FORMAT_BF16:
       return EBB_DTYPE_BF16;
@@ -298,9 +298,11 @@ ebb_adam_class_init (EbbAdamClass *klass)
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, eps),
                                    ebb_optimizer_option_spec ("eps", 1e-8, G_PARAM_CONSTRUCT));
   /**
-   * EbbAdam:moment-format: (getter get_moment_format) (setter set_moment_format)
+   * EbbAdam:moment-format:
    *
-   * How both moments are kept. A state that is there already, or is loaded later, is converted.
+   * How both moments are kept: in 8 bytes a parameter, in 4 or in about 2. The update itself is computed in f32 from
+   * the moments before they are rounded. It may be set at any time; a state that is there, or is loaded later, is
+   * converted by the next step.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbAdam, moment_format),
                                    g_param_spec_enum ("moment-format", NULL, NULL, EBB_TYPE_MOMENT_FORMAT,
@@ -320,7 +322,7 @@ ebb_adam_init (EbbAdam *self)
  *
  * Makes Adam (Kingma and Ba, 2015): betas 0.9 and 0.999, epsilon 1e-8. #EbbOptimizer:weight-decay, 0 here, is L2 decay:
  * it is added to the gradient, times the parameter, before the moments; #EbbAdamW has it apart from them. State: two
- * f32 tensors of each parameter's shape, or less (see ebb_adam_set_moment_format()), and another f32 one where the
+ * f32 tensors of each parameter's shape, or less (see #EbbAdam:moment-format), and another f32 one where the
  * parameter is bf16 or f16; all are made at the first step.
  *
  * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT
@@ -354,40 +356,6 @@ ebb_adam_new_for_parameters (EbbTensor **parameters,
   return ebb_optimizer_make_for_parameters (EBB_TYPE_ADAM, parameters, n_parameters, lr, error);
 }
 
-/**
- * ebb_adam_get_moment_format: (get-property moment-format)
- * @self: an optimizer
- *
- * Returns: how both moments are kept
- */
-EbbMomentFormat
-ebb_adam_get_moment_format (EbbAdam *self)
-{
-  g_return_val_if_fail (EBB_IS_ADAM (self), EBB_MOMENT_FORMAT_F32);
-
-  return ((EbbAdamPrivate *) ebb_adam_get_instance_private (self))->moment_format;
-}
-
-/**
- * ebb_adam_set_moment_format: (set-property moment-format)
- * @self: an optimizer
- * @moment_format: how both moments are to be kept
- *
- * Chooses the memory that the moments take: 8 bytes a parameter, 4 or about 2. The update itself is computed in f32
- * from the moments as they are before they are rounded. It may be called at any time; a state that is there is
- * converted by the next step.
- */
-void
-ebb_adam_set_moment_format (EbbAdam *self,
-                            EbbMomentFormat moment_format)
-{
-  g_return_if_fail (EBB_IS_ADAM (self));
-  g_return_if_fail ((guint) moment_format <= EBB_MOMENT_FORMAT_EIGHT_BIT);
-
-  ((EbbAdamPrivate *) ebb_adam_get_instance_private (self))->moment_format = moment_format;
-  g_object_notify (G_OBJECT (self), "moment-format");
-}
-
 /* -- Adam with decoupled weight decay ------------------------------------------------------------------------------ */
 
 struct _EbbAdamW
@@ -417,7 +385,7 @@ ebb_adamw_init (EbbAdamW *self)
  *
  * Makes Adam with decoupled weight decay (Loshchilov and Hutter, 2019): betas 0.9 and 0.999, epsilon 1e-8, weight decay
  * 0.01 on every parameter; see ebb_optimizer_exclude_from_decay(). State: two f32 tensors of each parameter's shape, or
- * less (see ebb_adam_set_moment_format()), and another f32 one where the parameter is bf16 or f16; all are made at the
+ * less (see #EbbAdam:moment-format), and another f32 one where the parameter is bf16 or f16; all are made at the
  * first step.
  *
  * Returns: (transfer full) (nullable): the optimizer; %NULL with %EBB_ERROR_INVALID_ARGUMENT

@@ -62,13 +62,6 @@ EbbOptimizer *ebb_adam_new_for_parameters (EbbTensor **parameters,
                                            double lr,
                                            GError **error);
 
-EBB_AVAILABLE_IN_ALL
-EbbMomentFormat ebb_adam_get_moment_format (EbbAdam *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_adam_set_moment_format (EbbAdam *self,
-                                 EbbMomentFormat moment_format);
-
 #define EBB_TYPE_ADAMW (ebb_adamw_get_type ())
 
 /**

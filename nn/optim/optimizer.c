@@ -209,102 +209,6 @@ ebb_optimizer_get_n_steps (EbbOptimizer *self)
 }
 
 /**
- * ebb_optimizer_get_lr: (get-property lr)
- * @self: an optimizer
- *
- * Returns: the learning rate of all groups that have none of their own
- */
-double
-ebb_optimizer_get_lr (EbbOptimizer *self)
-{
-  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
-
-  return ebb_optimizer_get_private (self)->lr;
-}
-
-/**
- * ebb_optimizer_set_lr: (set-property lr)
- * @self: an optimizer
- * @lr: the learning rate, 0 or more
- *
- * Sets the learning rate of all groups that have none of their own.
- */
-void
-ebb_optimizer_set_lr (EbbOptimizer *self,
-                      double lr)
-{
-  g_return_if_fail (EBB_IS_OPTIMIZER (self));
-  g_return_if_fail (lr >= 0 && isfinite (lr));
-
-  ebb_optimizer_get_private (self)->lr = lr;
-  g_object_notify (G_OBJECT (self), "lr");
-}
-
-/**
- * ebb_optimizer_get_lr_scale: (get-property lr-scale)
- * @self: an optimizer
- *
- * Returns: the factor of all learning rates
- */
-double
-ebb_optimizer_get_lr_scale (EbbOptimizer *self)
-{
-  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
-
-  return ebb_optimizer_get_private (self)->lr_scale;
-}
-
-/**
- * ebb_optimizer_set_lr_scale: (set-property lr-scale)
- * @self: an optimizer
- * @lr_scale: the factor, 0 or more
- *
- * Sets a factor of the learning rates of all groups; schedules set it before each step.
- */
-void
-ebb_optimizer_set_lr_scale (EbbOptimizer *self,
-                            double lr_scale)
-{
-  g_return_if_fail (EBB_IS_OPTIMIZER (self));
-  g_return_if_fail (lr_scale >= 0 && isfinite (lr_scale));
-
-  ebb_optimizer_get_private (self)->lr_scale = lr_scale;
-  g_object_notify (G_OBJECT (self), "lr-scale");
-}
-
-/**
- * ebb_optimizer_get_weight_decay: (get-property weight-decay)
- * @self: an optimizer
- *
- * Returns: the weight decay of all groups that have none of their own
- */
-double
-ebb_optimizer_get_weight_decay (EbbOptimizer *self)
-{
-  g_return_val_if_fail (EBB_IS_OPTIMIZER (self), 0);
-
-  return ebb_optimizer_get_private (self)->weight_decay;
-}
-
-/**
- * ebb_optimizer_set_weight_decay: (set-property weight-decay)
- * @self: an optimizer
- * @weight_decay: the weight decay, 0 or more
- *
- * Sets the weight decay of all groups that have none of their own.
- */
-void
-ebb_optimizer_set_weight_decay (EbbOptimizer *self,
-                                double weight_decay)
-{
-  g_return_if_fail (EBB_IS_OPTIMIZER (self));
-  g_return_if_fail (weight_decay >= 0 && isfinite (weight_decay));
-
-  ebb_optimizer_get_private (self)->weight_decay = weight_decay;
-  g_object_notify (G_OBJECT (self), "weight-decay");
-}
-
-/**
  * ebb_optimizer_get_parameters:
  * @self: an optimizer
  * @n_parameters: (out): return location for how many there are
@@ -615,30 +519,42 @@ ebb_optimizer_class_init (EbbOptimizerClass *klass)
                                                        G_PARAM_WRITABLE | G_PARAM_CONSTRUCT_ONLY
                                                            | G_PARAM_STATIC_STRINGS));
   /**
-   * EbbOptimizer:lr: (getter get_lr) (setter set_lr)
+   * EbbOptimizer:lr:
    *
    * The learning rate of all groups that have none of their own.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, lr),
                                    ebb_optimizer_option_spec ("lr", 1e-3, 0));
   /**
-   * EbbOptimizer:lr-scale: (getter get_lr_scale) (setter set_lr_scale)
+   * EbbOptimizer:lr-scale:
    *
-   * A factor of all learning rates, for schedules.
+   * A factor of the learning rates of all groups, which schedules set before each step.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, lr_scale),
                                    ebb_optimizer_option_spec ("lr-scale", 1, 0));
   /**
-   * EbbOptimizer:weight-decay: (getter get_weight_decay) (setter set_weight_decay)
+   * EbbOptimizer:weight-decay:
    *
    * The weight decay of all groups that have none of their own.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, weight_decay),
                                    ebb_optimizer_option_spec ("weight-decay", 0, 0));
   /**
-   * EbbOptimizer:step-in-backward: (getter get_step_in_backward) (setter set_step_in_backward)
+   * EbbOptimizer:step-in-backward:
    *
-   * Whether a backward pass moves each parameter as soon as its gradient is complete, and drops the gradient.
+   * Whether a backward pass moves each parameter as soon as its gradient is complete, and drops the gradient, so that
+   * the gradients of all parameters are never there at once (Lv et al., "Full parameter fine-tuning for large language
+   * models with limited resources", 2023). The weights are the same bit for bit as with a step of all parameters
+   * afterwards.
+   *
+   * ebb_optimizer_step() is called after each backward pass as ever: it ends the step, and moves the parameters that
+   * still have a gradient. Learning rates and ebb_optimizer_scale_grad() take effect if they are set before the
+   * backward pass.
+   *
+   * What needs all gradients at once cannot be had together with it: ebb_optimizer_clip_grad_norm() fails with
+   * %EBB_ERROR_NOT_SUPPORTED, and a second backward pass before ebb_optimizer_step() with %EBB_ERROR_STATE. A pass that
+   * fails half-way has moved some of the parameters. Passes with retain_graph or with chosen inputs, and those inside
+   * another one, leave gradients as they do without it. A parameter listens to one such optimizer, the last one set.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward),
                                    g_param_spec_boolean ("step-in-backward", NULL, NULL, FALSE,

@@ -70,34 +70,6 @@ EBB_AVAILABLE_IN_ALL
 gint64 ebb_optimizer_get_n_steps (EbbOptimizer *self);
 
 EBB_AVAILABLE_IN_ALL
-double ebb_optimizer_get_lr (EbbOptimizer *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_optimizer_set_lr (EbbOptimizer *self,
-                           double lr);
-
-EBB_AVAILABLE_IN_ALL
-double ebb_optimizer_get_lr_scale (EbbOptimizer *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_optimizer_set_lr_scale (EbbOptimizer *self,
-                                 double lr_scale);
-
-EBB_AVAILABLE_IN_ALL
-double ebb_optimizer_get_weight_decay (EbbOptimizer *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_optimizer_set_weight_decay (EbbOptimizer *self,
-                                     double weight_decay);
-
-EBB_AVAILABLE_IN_ALL
-gboolean ebb_optimizer_get_step_in_backward (EbbOptimizer *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_optimizer_set_step_in_backward (EbbOptimizer *self,
-                                         gboolean step_in_backward);
-
-EBB_AVAILABLE_IN_ALL
 gboolean ebb_optimizer_set_option (EbbOptimizer *self,
                                    const char *name,
                                    double value,

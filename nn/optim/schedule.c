@@ -64,7 +64,8 @@ ebb_schedule_apply (EbbSchedule *self,
     return;
   g_return_if_fail (EBB_IS_SCHEDULE (self) && EBB_IS_OPTIMIZER (optimizer));
 
-  ebb_optimizer_set_lr_scale (optimizer, ebb_schedule_get_factor (self, ebb_optimizer_get_n_steps (optimizer)));
+  ebb_optimizer_set_option (optimizer, "lr-scale",
+                            ebb_schedule_get_factor (self, ebb_optimizer_get_n_steps (optimizer)), NULL);
 }
 
 /* -- cosine -------------------------------------------------------------------------------------------------------- */

@@ -277,7 +277,7 @@ class Training(TestCase):
             self.assertLess(most - 0.2, n_bytes)
             self.assertLess(n_bytes, most)
             self.assertEqual(optimizer.props.moment_format.value_nick, name)
-        self.assertEqual(Ebb.MomentFormat.EIGHT_BIT, optimizer.get_moment_format())
+        self.assertEqual(Ebb.MomentFormat.EIGHT_BIT, optimizer.props.moment_format)
 
     def test_steps_in_backward_give_the_same_weights(self):
         def train(**options):
@@ -307,8 +307,8 @@ class Training(TestCase):
         optimizer.lr = 0.25
         optimizer.moment_format = "bf16"
         optimizer.note = "mine"
-        self.assertEqual((optimizer.lr, optimizer.get_lr()), (0.25, 0.25))
-        self.assertEqual(optimizer.get_moment_format(), Ebb.MomentFormat.BF16)
+        self.assertEqual((optimizer.lr, optimizer.props.lr), (0.25, 0.25))
+        self.assertEqual(optimizer.props.moment_format, Ebb.MomentFormat.BF16)
         self.assertEqual(optimizer.note, "mine")
         with self.assertRaisesRegex(ValueError, "moment_format is '8bit': must be one of 'f32', 'bf16', 'eight-bit'"):
             optimizer.moment_format = "8bit"
@@ -420,7 +420,7 @@ class Training(TestCase):
         optimizer = Ebb.AdamW(Ebb.Linear(2, 2), 0.1)
         schedule = Ebb.CosineSchedule(2, 10, 0.1)
         schedule.apply(optimizer)
-        self.assertLess(optimizer.get_lr_scale(), 1)
+        self.assertLess(optimizer.props.lr_scale, 1)
 
 
 if __name__ == "__main__":

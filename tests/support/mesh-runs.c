@@ -76,7 +76,7 @@ test_mesh_run_start (TestMeshRun *self, const TestMesh *settings, EbbProcessGrou
   self->optimizer = ebb_adamw_new (self->model, LEARNING_RATE, error);
   if (self->optimizer == NULL || !ebb_optimizer_exclude_from_decay (self->optimizer, error))
     return FALSE;
-  ebb_adam_set_moment_format (EBB_ADAM (self->optimizer), settings->moments);
+  g_object_set (self->optimizer, "moment-format", settings->moments, NULL);
   return ebb_model_parallel_manual_seed (SEED, G_OBJECT (self->mesh), error);
 }
 

@@ -156,7 +156,7 @@ make_optimizer (const TestRanks *settings, EbbModule *gpt, GError **error)
 
   if (optimizer == NULL || !ebb_optimizer_exclude_from_decay (optimizer, error))
     return NULL;
-  ebb_optimizer_set_step_in_backward (optimizer, settings->steps_in_backward);
+  g_object_set (optimizer, "step-in-backward", settings->steps_in_backward, NULL);
   return g_steal_pointer (&optimizer);
 }
 

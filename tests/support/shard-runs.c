@@ -46,7 +46,7 @@ test_shard_run_start_in (EbbDType dtype,
   g_assert_no_error (error);
   run->optimizer = ebb_adamw_new (run->model, 1e-2, &error);
   g_assert_no_error (error);
-  ebb_adam_set_moment_format (EBB_ADAM (run->optimizer), moments);
+  g_object_set (run->optimizer, "moment-format", moments, NULL);
   ebb_optimizer_exclude_from_decay (run->optimizer, &error);
   g_assert_no_error (error);
 }

@@ -150,3 +150,14 @@ test_at (EbbTensor *tensor, gsize position)
   g_assert_cmpint ((gint64) position, <, ebb_tensor_get_n_elements (x));
   return data_of (x)[position];
 }
+
+double
+test_get_number (gpointer object,
+                 const char *name)
+{
+  g_auto (GValue) value = G_VALUE_INIT;
+
+  g_value_init (&value, G_TYPE_DOUBLE);
+  g_object_get_property (object, name, &value);
+  return g_value_get_double (&value);
+}

@@ -45,4 +45,8 @@ float test_at (EbbTensor *tensor,
     }                                                                                   \
   while (0)
 
+/* A property that is a number. */
+double test_get_number (gpointer object,
+                        const char *name);
+
 G_END_DECLS

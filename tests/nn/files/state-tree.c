@@ -238,7 +238,7 @@ numbers_are_bounded (void)
       test_assert_error (error, EBB_ERROR_STATE, "n_steps", "from 0 to 9007199254740992");
       g_clear_error (&error);
     }
-  ebb_text_dataset_set_position (dataset, G_MAXINT64 - 1);
+  g_object_set (dataset, "position", G_MAXINT64 - 1, NULL);
   g_assert_false (ebb_text_dataset_get_batch (dataset, 2, 3, &tokens, &targets, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "positions end at 9223372036854775807");
   g_clear_error (&error);

@@ -74,7 +74,7 @@ make_optimizer (const Run *run,
   if (run->planted == PLANTED_EPSILON)
     g_object_set (optimizer, "eps", 1e-7, NULL);
   else if (run->planted == PLANTED_NO_DECAY)
-    ebb_optimizer_set_weight_decay (optimizer, 0);
+    g_object_set (optimizer, "weight-decay", 0.0, NULL);
   return optimizer;
 }
 

@@ -58,7 +58,7 @@ lists_are_groups_of_their_own (void)
       guint group;
 
       g_assert_no_error (error);
-      ebb_optimizer_set_weight_decay (optimizer, 0);
+      g_object_set (optimizer, "weight-decay", 0.0, NULL);
       g_assert_true (ebb_optimizer_add_parameters (optimizer, &c, 1, 0.25, -1, &group, &error));
       g_assert_cmpuint (group, ==, 1);
       fill_grads (optimizer, 1);

@@ -339,7 +339,7 @@ test_parameters_without_elements (void)
       else
         {
           optimizer = ebb_adamw_new (module, 0.1, NULL);
-          ebb_adam_set_moment_format (EBB_ADAM (optimizer), (EbbMomentFormat) format);
+          g_object_set (optimizer, "moment-format", (EbbMomentFormat) format, NULL);
         }
       g_assert_true (ebb_optimizer_exclude_from_decay (optimizer, NULL));
       names = ebb_optimizer_get_group_names (optimizer, 0);

@@ -75,7 +75,7 @@ train (gboolean tied, gboolean autocast, const char *way, gboolean in_backward)
 
   g_assert_no_error (error);
   wrap_blocks (outcome.gpt, way);
-  ebb_optimizer_set_step_in_backward (optimizer, in_backward);
+  g_object_set (optimizer, "step-in-backward", in_backward, NULL);
   for (int step = 0; step < N_STEPS; step++)
     outcome.grad_bytes = take_step (outcome.gpt, optimizer, step, autocast);
   g_assert_cmpint (ebb_optimizer_get_n_steps (optimizer), ==, N_STEPS);
@@ -158,7 +158,7 @@ what_needs_all_gradients_is_refused (void)
   g_autoptr (EbbTensor) second = NULL;
   g_autoptr (EbbTensor) third = NULL;
 
-  ebb_optimizer_set_step_in_backward (optimizer, TRUE);
+  g_object_set (optimizer, "step-in-backward", TRUE, NULL);
   g_assert_false (ebb_optimizer_clip_grad_norm (optimizer, 1, NULL, &error));
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "step-in-backward");
   g_clear_error (&error);
@@ -173,7 +173,7 @@ what_needs_all_gradients_is_refused (void)
   g_assert_true (ebb_optimizer_step (optimizer, &error));
   third = compute_loss (mlp);
   g_assert_true (ebb_tensor_backward (third, &error));
-  ebb_optimizer_set_step_in_backward (optimizer, FALSE);
+  g_object_set (optimizer, "step-in-backward", FALSE, NULL);
   g_assert_true (ebb_optimizer_step (optimizer, &error));
   g_assert_true (ebb_optimizer_clip_grad_norm (optimizer, 1, NULL, &error));
   g_assert_no_error (error);
@@ -196,7 +196,7 @@ a_pass_that_keeps_its_graph_leaves_gradients (void)
 
       ebb_manual_seed (3);
       loss = outputs[0] = compute_loss (modules[i]);
-      ebb_optimizer_set_step_in_backward (optimizer, i == 1);
+      g_object_set (optimizer, "step-in-backward", i == 1, NULL);
       for (int pass = 0; pass < 2; pass++)
         g_assert_true (ebb_backward (outputs, 1, NULL, 0, NULL, 0, TRUE, &error));
       g_assert_true (ebb_optimizer_step (optimizer, &error));
@@ -222,7 +222,7 @@ a_moved_parameter_is_not_read_unnoticed (void)
 
   g_assert_no_error (error);
   ebb_tensor_set_requires_grad (x, TRUE, &error);
-  ebb_optimizer_set_step_in_backward (optimizer, TRUE);
+  g_object_set (optimizer, "step-in-backward", TRUE, NULL);
   product = ebb_mul (x, detached, &error);
   sum = ebb_add (product, weight, &error);
   loss = ebb_sum (sum, NULL, 0, FALSE, &error);
@@ -240,7 +240,7 @@ an_optimizer_that_is_gone_moves_nothing (void)
   g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (mlp, 1e-2, &error);
   g_autoptr (EbbTensor) loss = NULL;
 
-  ebb_optimizer_set_step_in_backward (optimizer, TRUE);
+  g_object_set (optimizer, "step-in-backward", TRUE, NULL);
   g_clear_object (&optimizer);
   loss = compute_loss (mlp);
   g_assert_true (ebb_tensor_backward (loss, &error));
