@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-/* What kinds of stores and the parts of their base class share.
+/* Declarations for kinds of stores and the parts of their base class.
  *
  * This happens to one saved tensor with a partitioned over a contiguous over a host store:
  *
@@ -25,7 +25,8 @@
  *     asks the host store, which copies the shard back; the ranks all_gather the full bytes, and the tensor's view is
  *     laid on them.
  *  8. That also prefetches the blocks that were put just before: their copies and gathers run while backward computes.
- *  9. What was brought back is tied to its shared block, without a reference: another view of it finds the same memory.
+ *  9. The memory that was brought back is tied to its shared block, without a reference: another view of it finds the
+ * same memory.
  * 10. The last handle that is dropped frees its stored blocks: the shard's bytes are given back, the part is free. */
 
 G_BEGIN_DECLS
@@ -49,7 +50,7 @@ typedef struct _EbbStoreFilter EbbStoreFilter;
 
 /* -- stored blocks, for kinds of stores ---------------------------------------------------------------------------- */
 
-/* What one kind of store does with its stored blocks. */
+/* The functions of one kind of store for its stored blocks. */
 typedef struct
 {
   gsize size; /* of the struct that begins with an EbbStoredBlock */
@@ -60,7 +61,7 @@ typedef struct
   void (*clear) (EbbStoredBlock *self);
 } EbbStoredBlockFuncs;
 
-/* The bytes of a block of memory in one store, or a room that is reserved there: what put, put_at and reserve return. A
+/* The bytes of a block of memory in one store, or a room that is reserved there: put, put_at and reserve return it. A
  * kind of store lets its own struct begin with it. */
 struct _EbbStoredBlock
 {
@@ -79,7 +80,8 @@ gpointer ebb_stored_block_new (const EbbStoredBlockFuncs *funcs,
 EbbTensor *ebb_stored_block_get (EbbHandle *handle,
                                  GError **error);
 void ebb_stored_block_prefetch (EbbHandle *handle);
-/* Puts @block into the fallback after @why; NULL with @error set to that if there is none, or if that is no reason. */
+/* Puts @block into the fallback after @why; NULL with @error set to @why if there is no
+ * fallback, or if @why is no reason for it. */
 EbbHandle *ebb_activation_store_put_instead (EbbActivationStore *self,
                                              EbbTensor *block,
                                              GError *why,
@@ -102,7 +104,7 @@ gboolean ebb_in_flight_is_held (EbbInFlight *source);
 /* With the stored block. NULL is fine. */
 void ebb_in_flight_free (EbbInFlight *source);
 
-/* Adds what the transfer takes and what is waited for it to the counters, once it is done. */
+/* Adds the seconds of the transfer, and those waited for it, to the counters once it is done. */
 void ebb_activation_store_count_transfer (EbbActivationStore *self,
                                           EbbTransfer *transfer);
 /* Keeps a failure that could not be returned: the next put, get or synchronize of this store returns it. Takes @error,
@@ -110,9 +112,10 @@ void ebb_activation_store_count_transfer (EbbActivationStore *self,
 void ebb_activation_store_note_failure (EbbActivationStore *self,
                                         GError *error);
 
-/* -- what a kind of store may ask for ------------------------------------------------------------------------------ */
+/* -- services for kinds of stores ------------------------------------------------------------------------------ */
 
-/* Whether a tensor that finds no room goes to the fallback; so it is at first. What can't be written always does. */
+/* Whether a tensor that finds no room goes to the fallback; so it is at first. A tensor that can't be written always
+ * does. */
 void ebb_activation_store_set_spills (EbbActivationStore *self,
                                       gboolean spills);
 void ebb_activation_store_count_held (EbbActivationStore *self,
@@ -128,9 +131,9 @@ typedef struct
 
 const EbbPacking *ebb_activation_store_get_packing (void);
 /* The block that is being packed was divided: to bring it back, or to begin so, all ranks are needed. When that is done
- * then follows from the program alone, and not from what else happens to live on this rank: what was put outside of the
- * outermost module call that put the block is not prefetched with it nor shares it, and what was brought back is handed
- * out again only if it was one of the last few. */
+ * then follows from the program alone, and not from the other tensors that happen to live on this rank: blocks put
+ * outside of the same outermost module call are not prefetched with it nor share it, and a tensor that was brought back
+ * is handed out again only if it was one of the last few. */
 void ebb_activation_store_note_sharded (void);
 /* For a store that divides tensors among ranks, from the start: what it can't divide, local shards
  * (tensor->is_local_shard) and results that a policy saves, is stored apart from other tensors of the same memory, and
@@ -141,8 +144,9 @@ void ebb_activation_store_set_shards (EbbActivationStore *self);
 #define EBB_READ(setting) __atomic_load_n (&(setting), __ATOMIC_RELAXED)
 #define EBB_WRITE(setting, value) __atomic_store_n (&(setting), (value), __ATOMIC_RELAXED)
 
-/* Settings that are fields of their object, read and written whole. A class installs each under its field's offset, as
- * with ebb_property_get_field (), and takes these for get_property and set_property; they notify of a change. */
+/* Settings that are fields of their object, read and written atomically. A class installs each under its field's
+ * offset, as with ebb_property_get_field (), and takes these for get_property and set_property; they notify of a
+ * change. */
 void ebb_setting_get_property (GObject *object,
                                guint id,
                                GValue *value,
@@ -174,7 +178,7 @@ typedef struct
 
 typedef struct
 {
-  /* settings: read and written whole, by EBB_READ and EBB_WRITE */
+  /* settings: read and written atomically, by EBB_READ and EBB_WRITE */
   guint64 least_size;
   guint prefetch, in_flight;
   gboolean never_spills;
@@ -235,7 +239,7 @@ gboolean ebb_activation_store_begin_put (EbbActivationStore *self,
                                          GError **error);
 /* Of the put that began last. */
 guint64 ebb_activation_store_get_group (EbbActivationStore *self);
-/* Returns what was noted; FALSE if there is a failure. */
+/* FALSE with the failure that was noted, if there is one. */
 gboolean ebb_activation_store_return_failure (EbbActivationStore *self,
                                               GError **error);
 /* Counts transfers that are done. */

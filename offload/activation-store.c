@@ -12,7 +12,7 @@ G_DEFINE_ABSTRACT_TYPE_WITH_PRIVATE (EbbActivationStore, ebb_activation_store, E
 #define DEFAULT_LEAST_SIZE (64 * 1024)
 #define PRIVATE(self) ((EbbActivationStorePrivate *) ebb_activation_store_get_instance_private (self))
 
-/* What pack returns: how the tensor looked, and where its bytes are. */
+/* The handle that pack returns: how the tensor looked, and where its bytes are. */
 typedef struct
 {
   EbbHandle handle; /* keeps the tensor itself, if the block stays in place */
@@ -135,7 +135,7 @@ get_view (PackedHandle *self,
   const int stopped = ebb_modes.stopped;
   EbbTensor *tensor;
 
-  /* What comes back has data, even where a recompute needs nothing more. */
+  /* A tensor that comes back has data, even where a recompute needs nothing more. */
   ebb_modes.stopped = 0;
   tensor = ebb_shared_block_get_view (self->block, &self->view, self->offset, error);
   ebb_modes.stopped = stopped;
@@ -268,7 +268,7 @@ install_settings (GObjectClass *object_class)
   /**
    * EbbActivationStore:fallback:
    *
-   * Where a tensor goes that this store has no room for, or can't write; none: that is an error.
+   * The store for tensors that this store has no room for, or can't write. Without one they are an error.
    */
   g_object_class_install_property (object_class, G_PRIVATE_OFFSET (EbbActivationStore, fallback),
                                    g_param_spec_object ("fallback", NULL, NULL, EBB_TYPE_ACTIVATION_STORE, flags));

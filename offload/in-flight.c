@@ -4,9 +4,9 @@
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
-/* Memory of a device may be given back once computing was ordered after the copies that read it, which costs nothing
- * if they are done by then. Doing so at a fixed point of the program, not when a copy happens to be done, makes peaks
- * the same in every run. What could not be copied stays where it is. */
+/* Frees the sources of copies that leave a device, once computing was ordered after the copies; that costs nothing if
+ * they are done by then. It happens at a fixed point of the program, not when a copy happens to be done, so peaks are
+ * the same in every run. A source that could not be copied stays where it is. */
 
 struct _EbbInFlight
 {
@@ -53,7 +53,7 @@ ebb_activation_store_return_failure (EbbActivationStore *self,
 
   pthread_mutex_lock (&priv->flight_lock);
   is_some = priv->failure != NULL;
-  if (error != NULL) /* else it is left for who has a place for it */
+  if (error != NULL) /* else it is left for a caller that takes it */
     failure = g_steal_pointer (&priv->failure);
   pthread_mutex_unlock (&priv->flight_lock);
   if (failure != NULL)
@@ -89,7 +89,7 @@ leave_list (EbbInFlight *self)
   self->in_flight = FALSE;
 }
 
-/* What was taken under the lock goes after it. */
+/* Outside of the lock. */
 static void
 free_source (EbbInFlight *self,
              EbbHandle *held)
@@ -98,8 +98,8 @@ free_source (EbbInFlight *self,
   ebb_handle_unref (held);
 }
 
-/* A copy that failed has told so once; its source stays, and is no longer counted as on the way. FALSE if there is
- * none. Under the lock. */
+/* Takes the sources of failed copies out of the list: their error was returned once, and the stored block keeps them.
+ * FALSE if there is none. Under the lock. */
 static gboolean
 leave_failed (EbbActivationStorePrivate *priv)
 {
@@ -118,7 +118,7 @@ leave_failed (EbbActivationStorePrivate *priv)
   return some;
 }
 
-/* Where @error is set already, what fails next is left for others to be told. */
+/* NULL where @error is set already: the next failure is left for another caller. */
 static GError **
 unless_set (GError **error)
 {
@@ -280,8 +280,8 @@ ebb_in_flight_get (EbbInFlight *self)
 {
   EbbTensor *block = self != NULL ? get_held (self) : NULL;
 
-  /* Backward has come to what was let go: no group will begin that would let the younger ones go. What a device has to
-   * tell is left for who has a place for it. */
+  /* Backward has come to a source that was freed: no group will begin at which the younger ones would be freed. A
+   * device's error is left for a caller that can return it. */
   if (self != NULL && block == NULL)
     release (ebb_activation_store_peek (self->store), G_MAXUINT64, NULL);
   return block;
@@ -345,8 +345,8 @@ ebb_activation_store_count_transfer (EbbActivationStore *self,
   pthread_mutex_unlock (&priv->flight_lock);
 }
 
-/* Whoever waits for a transfer that has just ended may not have noted how long: so what is done is counted by the next
- * sweep. Under the lock. */
+/* A thread that waits for a transfer which has just ended may not have noted how long: so transfers that are done now
+ * are counted by the next sweep. Under the lock. */
 static void
 take_settled (EbbActivationStorePrivate *priv,
               GQueue *settled)
@@ -381,7 +381,7 @@ ebb_activation_store_sweep (EbbActivationStore *self)
   count_all (self, &settled);
 }
 
-/* Computing that waits for the transfers has gone on when it has come to what is enqueued now. */
+/* Also waits until computing that waits for the transfers has gone on: a mark that is enqueued now is reached. */
 static gboolean
 finish (GQueue *transfers,
         GError **error)

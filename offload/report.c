@@ -146,7 +146,7 @@ ebb_activation_store_count_seconds (EbbActivationStore *self,
   ebb_activation_store_unlock (self);
 }
 
-/* All of them as they were at one time, with what is done by now. */
+/* All of them as they were at one time, with the transfers that are done by now. */
 static EbbStoreCounters
 take_snapshot (EbbActivationStore *self)
 {
@@ -163,7 +163,7 @@ take_snapshot (EbbActivationStore *self)
  * ebb_activation_store_get_seconds_moving:
  * @self: a store
  *
- * How long bytes were on their way, both ways added up; of what is done by now, so exact after
+ * How long bytes were on their way, both ways added up; of transfers that are done by now, so exact after
  * ebb_activation_store_synchronize().
  *
  * Returns: seconds
@@ -252,7 +252,7 @@ ebb_activation_store_get_chain_seconds (EbbActivationStore *self,
  * ebb_activation_store_reset_stats:
  * @self: a store
  *
- * Sets the counters to 0, and the peak to the bytes held now. What is still on its way is counted when it is done.
+ * Sets the counters to 0, and the peak to the bytes held now. Transfers that still run are counted when they are done.
  */
 void
 ebb_activation_store_reset_stats (EbbActivationStore *self)
@@ -388,7 +388,7 @@ make_report (EbbActivationStore *self)
  *
  * The counters as a JSON object: "store", the type; "bytes_held", "bytes_peak", "bytes_put", "bytes_got",
  * "bytes_spilled", "n_packed", "n_unpacked", "n_kept", "seconds_moving", "seconds_waited", "hidden_share", each as its
- * getter gives it; what a kind of store counts itself, by the names of its properties; "next" and "fallback", such
+ * getter returns it; the own counters of a kind of store, by the names of its properties; "next" and "fallback", such
  * objects of the stores behind, if there are any.
  *
  * Returns: (transfer full): JSON in one line

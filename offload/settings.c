@@ -176,7 +176,7 @@ ebb_activation_store_get_next (EbbActivationStore *self)
  * ebb_activation_store_get_fallback:
  * @self: a store
  *
- * Returns: (transfer none) (nullable): where a tensor goes that this store can't take
+ * Returns: (transfer none) (nullable): the store for tensors that this store can't take
  */
 EbbActivationStore *
 ebb_activation_store_get_fallback (EbbActivationStore *self)
@@ -224,12 +224,12 @@ check_fallback (EbbActivationStore *self,
 /**
  * ebb_activation_store_set_fallback:
  * @self: a store
- * @fallback: (nullable): another one, from which neither its fallback nor what it stands in front of leads back to
+ * @fallback: (nullable): another one, from which neither its fallback nor its next store leads back to
  *   @self; %NULL: none
  * @error: return location for an error
  *
- * Sets where a tensor goes that this store has no room for or can't write, so that training goes on. What is stored
- * already stays where it is.
+ * Sets the store for tensors that this store has no room for or can't write, so that training goes on. Tensors that are
+ * stored already stay where they are.
  *
  * To set #EbbActivationStore:fallback as a property does the same, but there is no place for an error: a store that
  * leads back is refused with a warning.
@@ -269,7 +269,8 @@ ebb_activation_store_set_fallback (EbbActivationStore *self,
 /**
  * ebb_activation_store_set_filter:
  * @self: a store
- * @filter: (nullable) (scope notified) (closure user_data) (destroy destroy): says what to store; %NULL: all
+ * @filter: (nullable) (scope notified) (closure user_data) (destroy destroy): decides whether a tensor is stored;
+ * %NULL: all are
  * @user_data: user data
  * @destroy: frees @user_data
  *

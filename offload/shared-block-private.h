@@ -5,7 +5,7 @@
 #include "tensor/tensor-private.h"
 
 /* Memory of saved tensors that a store answers for: a storage, or a small part of a large one. All tensors of that
- * memory share it as long as any of their handles lives; what was brought back is shared as long as anybody holds it,
+ * memory share it as long as any of their handles lives; memory that was brought back is shared as long as it lives,
  * and that of sharded blocks (see ebb_activation_store_note_sharded ()) until two others were brought. */
 
 G_BEGIN_DECLS
@@ -32,7 +32,7 @@ struct _EbbSharedBlock
   guint64 group;     /* of the pack that put it */
   gboolean is_sharded;
   /* under the store's lock */
-  EbbRestored *restored; /* what was brought back last, while it lives */
+  EbbRestored *restored; /* the memory that was brought back last, while it lives */
   EbbStorage *held;      /* the same, of one of the latest sharded blocks */
   gsize held_offset;     /* bytes */
   guint held_version;
@@ -51,8 +51,8 @@ EbbSharedBlock *ebb_shared_block_enter (EbbActivationStore *store,
                                         GError **error);
 /* One user less; the last one frees it. */
 void ebb_shared_block_leave (EbbSharedBlock *self);
-/* A view of the block as it is in memory now: with a new reference to what was brought back, or brought back by the
- * store, which then is told what will be asked for next. @offset: in bytes, from the block's start. */
+/* A view of the block in memory: of memory that was brought back before, or that the store brings back now, which also
+ * prefetches the blocks that will be asked for next. @offset: in bytes, from the block's start. */
 EbbTensor *ebb_shared_block_get_view (EbbSharedBlock *self,
                                       const EbbView *view,
                                       gsize offset,

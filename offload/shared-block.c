@@ -4,7 +4,8 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/thread-private.h"
 
-/* Which memory a store answers for, what of it was brought back, and what backward will ask for next. */
+/* The memory that a store answers for, the memory that it brought back, and the blocks that backward will ask for next.
+ */
 
 /* A view that covers less than this part of its storage is stored alone. */
 #define SMALL_PART 8
@@ -448,7 +449,7 @@ goes_with (const EbbSharedBlock *self,
   return !self->is_sharded || (self->key.call != 0 && self->key.call == other->key.call);
 }
 
-/* What was put together with @self, and in the groups just before it; under the lock. */
+/* The blocks that were put together with @self, and in the groups just before it; under the lock. */
 static void
 find_expected (EbbSharedBlock *self,
                guint n_groups,
@@ -470,7 +471,7 @@ find_expected (EbbSharedBlock *self,
     }
 }
 
-/* Backward goes the other way: what was put before @self comes next. */
+/* Backward runs the other way: the blocks that were put before @self come next. */
 static void
 prefetch (EbbSharedBlock *self)
 {

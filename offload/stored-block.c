@@ -19,7 +19,7 @@ typedef struct
 
 /* -- failures ------------------------------------------------------------------------------------------------------ */
 
-/* An error that a device returns once reaches somebody: the next caller, where this one can't take it. */
+/* A device returns an error once, so it must not be lost: the next caller gets it where this one can't take it. */
 static void
 return_failure (EbbActivationStore *self,
                 GError *failure,

@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #define ALIGNMENT 256
-/* What a disk asks for. */
+/* For direct access to a disk. */
 #define ALIGNMENT_ELSEWHERE 4096
 
 /* Large buffers that are handed out in parts of one size. */
@@ -294,7 +294,7 @@ take_or_add (EbbPartPool *self,
   guint n_there;
   EbbPart *part = take (self, kind, &n_there);
 
-  /* Another thread may take what was added here. */
+  /* Another thread may take the parts that were added here. */
   while (part == NULL && (n_there == 0 || grow))
     {
       if (!add_buffer (self, kind, n_parts, error))
@@ -407,7 +407,7 @@ typedef struct
   EbbStorage *storage;
 } Shown;
 
-/* The storage goes, and has ceased to count. */
+/* The storage is freed, and has ceased to count. */
 static void
 shown_free (gpointer data)
 {

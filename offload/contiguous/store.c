@@ -9,19 +9,19 @@
 /**
  * EbbContiguousStore:
  *
- * Keeps activations side by side in large buffers, so that what is kept from forward to backward does not lie scattered
- * between what comes and goes: the rest of the memory stays in one piece.
+ * Keeps activations side by side in large buffers, so that tensors kept from forward to backward do not lie scattered
+ * between short-lived ones: the rest of the memory stays in one piece.
  *
  * Each kind of tensor (device, element type, bytes) has a buffer for `n-checkpoints` of them, which is filled in order
  * and given back in reverse; a part is free again when its handle is dropped. Where all parts are in use the next one
  * is an error (%EBB_ERROR_NO_MEMORY), before anything is overwritten, or the store takes another buffer (`grow`).
- * Buffers stay from step to step, and go with ebb_contiguous_store_reset(), with the store, or when a tensor of
+ * Buffers stay from step to step. They are freed by ebb_contiguous_store_reset(), with the store, or when a tensor of
  * another size needs one while they hold nothing.
  *
- * Without a next store the parts lie on the tensors' own device, and what comes back is the part itself, not a copy:
- * nothing may be changed in place in it; that would be found when it is asked for again (%EBB_ERROR_VERSION). With a
- * next store that can reserve room, a host store or a disk store, the buffers lie there. Where the next store would
- * leave tensors of a device in place, as the host store does on the CPU, the parts lie on that device.
+ * Without a next store the parts lie on the tensors' own device, and get returns the part itself, not a copy: it must
+ * not be changed in place; a change is found when the part is asked for again (%EBB_ERROR_VERSION). With a next store
+ * that can reserve room, a host store or a disk store, the buffers lie there. Where the next store would leave tensors
+ * of a device in place, as the host store does on the CPU, the parts lie on that device.
  */
 struct _EbbContiguousStore
 {
@@ -311,7 +311,7 @@ ebb_contiguous_store_new (guint n_checkpoints,
  * @self: a contiguous store
  *
  * Begins anew, with empty buffers that are made when they are needed: between forwards that no backward follows, where
- * the graphs of earlier ones still live. The handles of those keep their bytes; the memory goes with the last of them.
+ * the graphs of earlier ones still live. Their handles keep their bytes; the memory is freed with the last of them.
  * Memory of buffers that hold nothing is given back at once.
  */
 void

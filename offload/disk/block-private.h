@@ -100,7 +100,7 @@ gboolean ebb_disk_block_put (EbbDiskBlock *block,
                              EbbTensor *source,
                              guint64 limit,
                              GError **error);
-/* Waits until all is written, tries again what failed, and gives the staging memory back. */
+/* Waits until all is written, tries failed writes again, and gives the staging memory back. */
 gboolean ebb_disk_queue_flush (EbbDiskQueue *queue,
                                GError **error);
 /* With the lock: frees the memory of a piece whose block is freed. */

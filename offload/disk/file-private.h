@@ -3,13 +3,13 @@
 
 #include "tensor/error.h"
 
-/* A file without a name in a given folder: it goes with the process, however that ends. Read and written at multiples
- * of a block, past the page cache where the file system allows. A file belongs to the process that made it; after a
- * fork the child may read it, and makes its own to write. */
+/* A file without a name in a given folder: the system frees it with the process, however that ends. Read and written at
+ * multiples of a sector, past the page cache where the file system allows. A file belongs to the process that made it;
+ * after a fork the child may read it, and makes its own to write. */
 
 G_BEGIN_DECLS
 
-/* What direct access asks of addresses, offsets and sizes, on any disk that there is. */
+/* Direct access needs addresses, offsets and sizes at multiples of it; enough for any disk. */
 #define EBB_DISK_SECTOR 4096
 #define EBB_DISK_ALIGN(size) (((size) + EBB_DISK_SECTOR - 1) & ~(guint64) (EBB_DISK_SECTOR - 1))
 
@@ -37,7 +37,7 @@ void ebb_disk_file_unref (EbbDiskFile *file);
 /* FALSE in a child of the process that made it. */
 gboolean ebb_disk_file_is_own (EbbDiskFile *file);
 
-/* Room for @size bytes and the rest of the last block; the file may grow to @limit bytes. */
+/* Room for @size bytes and the rest of the last sector; the file may grow to @limit bytes. */
 gboolean ebb_disk_file_take (EbbDiskFile *file,
                              guint64 size,
                              guint64 limit,
@@ -46,10 +46,10 @@ gboolean ebb_disk_file_take (EbbDiskFile *file,
 void ebb_disk_file_give (EbbDiskFile *file,
                          guint64 offset,
                          guint64 size);
-/* Bytes of the file that are taken, in whole blocks. */
+/* Bytes of the file that are taken, in whole sectors. */
 guint64 ebb_disk_file_get_in_use (EbbDiskFile *file);
 
-/* Address, size and offset must be multiples of a block. 0, the number of an error, or EBB_DISK_SHORTER. */
+/* Address, size and offset must be multiples of a sector. 0, the number of an error, or EBB_DISK_SHORTER. */
 int ebb_disk_file_write (EbbDiskFile *file,
                          const char *data,
                          gsize size,

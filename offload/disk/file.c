@@ -153,8 +153,8 @@ ebb_disk_file_is_own (EbbDiskFile *self)
 
 /* -- space --------------------------------------------------------------------------------------------------------- */
 
-/* Has the file system set the space aside, so that a full disk is told here and not by a write that nobody waits for.
- * 0, or the number of an error; not every file system can do it. */
+/* Has the file system set the space aside, so that a full disk is found here and not by a write that no caller waits
+ * for. 0, or the number of an error; not every file system can do it. */
 static int
 set_aside (EbbDiskFile *self,
            guint64 offset,
@@ -243,8 +243,8 @@ ebb_disk_file_get_in_use (EbbDiskFile *self)
 
 /* -- bytes --------------------------------------------------------------------------------------------------------- */
 
-/* What was written of a last, incomplete block is written again, so that direct access goes on at a block; if nothing
- * gets through, the disk is full. */
+/* After a short write the last, incomplete sector is written again, so that direct access goes on at a sector; if no
+ * bytes get through, the disk is full. */
 int
 ebb_disk_file_write (EbbDiskFile *self,
                      const char *data,

@@ -5,8 +5,8 @@
 #include "offload/transfer/transfer-private.h"
 #include "offload/transfer/worker-private.h"
 
-/* A file and the thread that reads and writes it, with the staging memory between them and the program. What the thread
- * does is handed to it as jobs. One for each process that uses a store. */
+/* A file and the thread that reads and writes it, with the staging memory between them and the program. The thread
+ * runs jobs that it is handed. One for each process that uses a store. */
 
 G_BEGIN_DECLS
 

@@ -87,7 +87,7 @@ begin_piece (EbbDiskRead *self,
   return ok;
 }
 
-/* Two where the copy of a piece runs beside the reading of the next one. */
+/* Two where the copy of a piece overlaps the reading of the next one. */
 static gboolean
 take_buffers (EbbDiskRead *self,
               GError **error)
@@ -110,7 +110,7 @@ take_buffers (EbbDiskRead *self,
   return TRUE;
 }
 
-/* What comes back has data, even where a recompute needs nothing more. */
+/* A tensor that comes back has data, even where a recompute needs nothing more. */
 static EbbTensor *
 new_tensor (EbbDiskBlock *block,
             GError **error)
@@ -334,7 +334,7 @@ ebb_disk_block_prefetch (EbbDiskBlock *block)
   pthread_mutex_unlock (&queue->worker.lock);
   if (is_begun || ebb_in_flight_is_held (block->source) || !ebb_worker_is_own (&queue->worker))
     return;
-  read = read_new (block, NULL); /* should it fail, get tries again and tells */
+  read = read_new (block, NULL); /* should it fail, get tries again and returns the error */
   pthread_mutex_lock (&queue->worker.lock);
   if (block->ahead == NULL)
     block->ahead = g_steal_pointer (&read);

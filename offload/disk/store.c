@@ -11,20 +11,20 @@
 /**
  * EbbDiskStore:
  *
- * Keeps activations in a file: one in the given folder for each process, without a name, so that it goes with the
- * process however that ends. The space of tensors that nobody wants any more is used again.
+ * Keeps activations in a file: one in the given folder for each process, without a name, so that the system frees it
+ * with the process, however that ends. The space of dropped tensors is used again.
  *
- * A thread of the store writes and reads, beside computing. What is put is first copied to staging memory. There stays
- * what this module and the #EbbActivationStore:in-flight ones before it put, or one piece of 4 MiB if that is more, and
- * at most #EbbDiskStore:staging-limit bytes; what was put before leaves it, and a tensor that is put waits until it is
- * written. So the memory in use is the same in every run, however fast the disk is. What is still there when backward
- * asks for it is not read from the file.
+ * A thread of the store writes and reads, overlapped with computing. A tensor that is put is first copied to staging
+ * memory. The tensors of this module and of the #EbbActivationStore:in-flight ones before it stay there, or one piece
+ * of 4 MiB if that is more, and at most #EbbDiskStore:staging-limit bytes; older tensors leave it, and put waits until
+ * they are written. So the memory in use is the same in every run, however fast the disk is. A tensor that is still
+ * there when backward asks for it is not read from the file.
  *
- * What is written bypasses the page cache where the file system allows, and a checksum is compared when it is read
- * back. A failure is one line with the folder and the bytes. A tensor that could not be stored is as it was; where a
- * write fails that nobody waits for, the bytes are in staging memory and can be had back, and the next tensor that is
- * put is refused with that error. A disk that fails again and again is left alone: all that is put is refused at once,
- * until ebb_activation_store_synchronize() tries again.
+ * Writes bypass the page cache where the file system allows, and a checksum is compared when bytes are read back. A
+ * failure is one line with the folder and the bytes. A tensor that could not be stored is as it was. Where a write
+ * fails that no caller waits for, the bytes are in staging memory and can be had back, and the next tensor that is put
+ * is refused with that error. A disk that fails again and again is left alone: put refuses every tensor at once, until
+ * ebb_activation_store_synchronize() tries again.
  */
 struct _EbbDiskStore
 {
@@ -247,7 +247,8 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
   /**
    * EbbDiskStore:byte-limit:
    *
-   * How large the file may become. What would make it larger is an error.
+   * How large the file may become, in bytes; sizes in it are rounded up to 4096 bytes. A tensor that does not fit is an
+   * error (%EBB_ERROR_IO) where it is stored.
    */
   g_object_class_install_property (
       object_class, offsetof (EbbDiskStore, byte_limit),
@@ -256,7 +257,9 @@ ebb_disk_store_class_init (EbbDiskStoreClass *klass)
   /**
    * EbbDiskStore:staging-limit:
    *
-   * How much host memory, in bytes, what is on the way to the file may take.
+   * How much host memory, in bytes, tensors on the way to the file may take, in pieces of up to 4 MiB. A piece that has
+   * no space below the limit is written before the tensor counts as stored: with 0, each is. On the way back up to two
+   * more pieces are in use for each tensor that is being read.
    */
   g_object_class_install_property (
       object_class, offsetof (EbbDiskStore, staging_limit),

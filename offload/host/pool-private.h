@@ -6,7 +6,8 @@
 
 /* Host memory that copies run from and to, in buffers that are used again and again: taking such memory from the system
  * is slow, and stops an accelerator. A buffer that was given back is used again at once, by copies that come after
- * those that still read it, so nobody waits for the host, and what fits does not depend on how fast copies are. */
+ * those that still read it, so computing never waits for the host, and which tensors fit does not depend on how fast
+ * copies are. */
 
 G_BEGIN_DECLS
 
@@ -42,7 +43,7 @@ EbbHostPool *ebb_host_pool_new (void);
 void ebb_host_pool_free (EbbHostPool *pool);
 void ebb_host_pool_get_limit (EbbHostPool *pool,
                               EbbHostLimit *limit);
-/* Those who wait look at it again. */
+/* Threads that wait look at it again. */
 void ebb_host_pool_set_limit (EbbHostPool *pool,
                               const EbbHostLimit *limit);
 /* Memory for copies of @device, counted on the CPU as activations. NULL with EBB_ERROR_NO_MEMORY set. @waited: adds the
@@ -55,7 +56,7 @@ EbbHostBuffer *ebb_host_pool_take (EbbHostPool *pool,
 EbbHostBuffer *ebb_host_buffer_ref (EbbHostBuffer *buffer);
 /* The last one gives the memory back to the pool. */
 void ebb_host_buffer_unref (EbbHostBuffer *buffer);
-/* Gives what is kept for later back to the system; FALSE if a copy has failed. */
+/* Gives memory that is kept for later back to the system; FALSE if a copy has failed. */
 gboolean ebb_host_pool_trim (EbbHostPool *pool,
                              GError **error);
 /* Bytes in use, and kept for later. */
@@ -67,7 +68,7 @@ void ebb_host_pool_get_bytes (EbbHostPool *pool,
 void ebb_host_buffer_note (EbbHostBuffer *buffer,
                            EbbTransfer *transfer,
                            gboolean to_host);
-/* What a copy into the buffer must come after, with a reference; NULL: nothing. */
+/* The last copy that reads the buffer, with a reference; NULL: none is running. */
 EbbTransfer *ebb_host_buffer_get_reader (EbbHostBuffer *buffer);
 
 G_END_DECLS

@@ -4,7 +4,7 @@
 #include "offload/host/wait-private.h"
 #include "offload/transfer/stall-private.h"
 
-/* A buffer that is this part larger than what is asked for will do, where memory is not limited. */
+/* A buffer of up to 1 + 1 / LARGER times the size will do, where memory is not limited. */
 #define LARGER 4
 
 struct _EbbHostPool
@@ -20,8 +20,8 @@ struct _EbbHostPool
 /* Of this process; under ebb_host_lock (). */
 static GQueue pools;
 
-/* Bytes of buffers that the CPU's counters know nothing of: those that are kept, and what buffers in use are larger
- * than what was asked for. */
+/* Bytes of buffers that the CPU's counters don't include: those that are kept, and the rest of buffers in use beyond
+ * the size that was asked for. */
 static guint64 n_uncounted;
 
 EbbHostPool *
@@ -78,7 +78,7 @@ count (gint64 n_bytes)
   __atomic_sub_fetch (&n_uncounted, (guint64) n_bytes, __ATOMIC_RELAXED);
 }
 
-/* What of memory for @size bytes is counted when it comes from the system. */
+/* How many bytes are counted when memory for @size bytes comes from the system. */
 static gint64
 get_counted (EbbDevice *device,
              gsize size)
@@ -102,7 +102,7 @@ alloc (EbbDevice *device,
   return data;
 }
 
-/* Where @error is NULL or set, what the device has to tell is left for others. */
+/* Where @error is NULL or set, an error of the device is left for another caller. */
 static gboolean
 finish (EbbTransfer *transfer,
         GError **error)
@@ -267,7 +267,7 @@ wait_and_count (EbbHostPool *self,
   return ok;
 }
 
-/* Takes what is kept out of the way until @size bytes fit. */
+/* Takes out buffers that are kept until @size bytes fit. */
 static void
 make_room (EbbHostPool *self,
            gsize size,
@@ -321,7 +321,7 @@ ebb_host_pool_trim (EbbHostPool *self,
   return free_all (&gone, error);
 }
 
-/* Where there is no more, what is kept, in whichever pool, may be in the way. */
+/* Where there is no more memory, buffers that any pool keeps may be in the way. */
 static EbbHostBuffer *
 buffer_new_or_trim (EbbDevice *device,
                     gsize size,
@@ -363,7 +363,7 @@ end_taking (EbbHostPool *self,
       use (self, buffer);
       buffer->owner = ebb_host_owner_get ();
     }
-  ebb_host_announce (); /* there is room, or somebody else to wait for */
+  ebb_host_announce (); /* there is room, or another thread to wait for */
   ebb_host_unlock ();
 }
 

@@ -9,15 +9,14 @@
 /**
  * EbbHostStore:
  *
- * Keeps activations of an accelerator in host memory: they are copied there while computing goes on, and back before
- * backward needs them.
+ * Keeps activations of an accelerator in host memory: they are copied there and back, overlapped with computing.
  *
  * A tensor that is in host memory already, as every tensor on the CPU is, stays where it is and is not copied: on the
  * CPU this store saves nothing.
  *
- * The memory of an original is given back at a fixed point of the program, see #EbbActivationStore:in-flight, so that
- * the peak of the device's memory is the same in every run; an original that backward asks for before is given as it
- * is. Host memory is taken from the system once and used again; ebb_host_store_trim() gives it back.
+ * The source of a copy is freed at a fixed point of the program, see #EbbActivationStore:in-flight, so that the peak of
+ * the device's memory is the same in every run; if backward asks for it before that, it gets the source itself. Host
+ * memory is taken from the system once and used again; ebb_host_store_trim() gives it back.
  */
 struct _EbbHostStore
 {
@@ -400,7 +399,7 @@ ebb_host_store_class_init (EbbHostStoreClass *klass)
   /**
    * EbbHostStore:byte-limit:
    *
-   * How much host memory may be used, what is kept for later included.
+   * How much host memory, in bytes, may be used, memory kept for later included.
    */
   properties[PROP_BYTE_LIMIT] =
       g_param_spec_uint64 ("byte-limit", NULL, NULL, 0, G_MAXUINT64, G_MAXUINT64, flags);

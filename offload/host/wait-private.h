@@ -3,8 +3,8 @@
 
 #include <glib.h>
 
-/* Threads that wait until others give memory back, and how it is known that nobody will: only a thread that holds some,
- * that has not ended and that does not wait itself can be expected to. One lock for all pools. */
+/* Threads that wait until others give memory back, and whether any will: only a thread that holds some, that has not
+ * ended and that does not wait itself can be expected to. One lock for all pools. */
 
 G_BEGIN_DECLS
 

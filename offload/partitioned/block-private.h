@@ -9,8 +9,8 @@
  * whether they had the same, and fail alike if not.
  *
  * All ranks begin the same gathers in the same order: blocks are put, asked for and prefetched in the order of the
- * program, and nothing else begins one, dropping least of all. A rank that can't begin one ahead, for want of memory
- * say, tells the others so at once. */
+ * program, and nothing else begins one; dropping a block never does. A rank that can't begin one ahead, for want of
+ * memory say, reports that to the others at once. */
 
 G_BEGIN_DECLS
 

@@ -210,7 +210,7 @@ drop_full (PartitionedBlock *self)
   g_clear_pointer (&self->samples, ebb_tensor_unref);
 }
 
-/* A gather that was begun goes on to its end. */
+/* A gather that was begun runs to its end. */
 static void
 block_clear (EbbStoredBlock *base)
 {
@@ -249,7 +249,7 @@ take_memory (PartitionedBlock *self,
   return FALSE;
 }
 
-/* @is_ahead: on the group's thread, beside computing. */
+/* @is_ahead: on the group's thread, overlapped with computing. */
 static gboolean
 start (PartitionedBlock *self,
        EbbTensor *kept,

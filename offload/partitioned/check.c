@@ -12,7 +12,7 @@
 
 /* Whether ranks keep pieces of the same. */
 
-/* A power of two. Few, since they are kept beside each piece. */
+/* A power of two. Few, since they are kept behind each shard. */
 #define N_SAMPLED 32
 
 char *
@@ -125,7 +125,7 @@ ebb_partition_compare_samples (EbbTensor *samples,
 
 /* -- all values ---------------------------------------------------------------------------------------------------- */
 
-/* A rank that can't tell says why: it still has to take part. */
+/* A rank that can't compute its checksum sends the reason: it still has to take part. */
 static char *
 sum_up (EbbTensor *tensor)
 {

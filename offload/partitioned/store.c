@@ -12,27 +12,28 @@
 /**
  * EbbPartitionedStore:
  *
- * Keeps of each tensor the part of one rank, for tensors that are the same on all ranks of a group: the inputs of
+ * Keeps one rank's shard of each tensor, for tensors that are the same on all ranks of a group: the inputs of
  * checkpointed blocks under tensor parallelism. Of n elements on N ranks each rank keeps n / N, rounded up at most, and
- * up to 32 more to compare. When backward asks for the tensor the ranks gather it (one all_gather), beside computing if
- * it was prefetched, as what the same outermost module call has put is, see #EbbActivationStore:prefetch. Functions
- * that are checkpointed outside of any module's call have nothing gathered ahead.
+ * up to 32 more to compare. When backward asks for the tensor the ranks gather it (one all_gather), overlapped with
+ * computing if it was prefetched. Tensors that the same outermost module call has put are, see
+ * #EbbActivationStore:prefetch; functions that are checkpointed outside of any module's call have nothing gathered
+ * ahead.
  *
  * All ranks of the group have such a store, each its own, and the same program: they put the same tensors, ask for them
  * in the same order. A rank that asks for something else, or for nothing, or that has no memory to gather, makes all of
  * them fail with %EBB_ERROR_PROCESS_GROUP. To drop a graph, a handle or a tensor that was brought back calls nothing: a
  * rank may keep those of other module calls, and any tensor, for as long as it likes.
  *
- * A tensor that is one rank's part already, as a sequence-parallel block's input is, can't be divided once more: as an
- * input of a checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), anything else of the kind is kept full. So are
- * integers and masks, results that a checkpoint's policy keeps, of which one rank may ask for fewer than another, and
+ * A local shard, as a sequence-parallel block's input is, can't be divided once more: as an input of a checkpoint it is
+ * an error (%EBB_ERROR_INVALID_ARGUMENT), any other one is kept full. So are integers and masks, results that a
+ * checkpoint's policy saves, of which one rank may ask for fewer than another, and
  * tensors of so few elements that a shard with its sample would not be smaller, or of fewer than
  * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
  *
  * The shards go to the next store (a contiguous, host, disk or keep store), or stay on the tensor's device.
- * What the next store can't take goes to its fallback or to this one's, shard by shard, so that one rank may do so
- * while others don't. In a group of one rank tensors are kept full. The bytes held are those that this rank keeps, and
- * what is gathered ahead until it is asked for.
+ * A shard that the next store can't take goes to its fallback or to this one's; one rank may do so while others don't.
+ * In a group of one rank tensors are kept full. The bytes held are those that this rank keeps, and gathered tensors
+ * until they are asked for.
  */
 struct _EbbPartitionedStore
 {
@@ -67,7 +68,7 @@ ebb_partition_check_get_type (void)
   return type;
 }
 
-/* -- the door ------------------------------------------------------------------------------------------------------ */
+/* -- packing ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 is_for_checkpoint (void)
@@ -154,11 +155,10 @@ is_smaller_in_shards (EbbTensor *tensor,
 
 /* The tensor that @block is put for, if it is to be divided.
  *
- * Not integers and masks, which are small, and the same wherever they come from: DeepSpeed and Megatron-LM divide what
- * is floating point alone. Not results that a policy keeps: whether anybody has read one, and so will ask for it, a
- * frame sees by addresses, which differ from rank to rank. Nor what another store has made of a tensor before it came
- * here, of which it isn't known whether all ranks have the same, nor what lies beside the tensor in a block that
- * another store has others share. */
+ * Integers and masks are not: they are small, and the same wherever they come from; DeepSpeed and Megatron-LM divide
+ * floating-point tensors alone. Results that a policy saves are not: a frame sees by addresses, which differ from rank
+ * to rank, whether one was read and so will be asked for. Nor is a block that another store in front has made of a
+ * tensor, since other ranks may have a different one. */
 static EbbTensor *
 find_divisible (EbbPartitionedStore *self,
                 EbbTensor *block,
@@ -306,7 +306,7 @@ install_settings (GObjectClass *klass)
    * EbbPartitionedStore:least-elements:
    *
    * Tensors of fewer elements are kept full, as those that would not be smaller in shards always are. The same on all
-   * ranks. What is below #EbbActivationStore:least-size stays where it is before that.
+   * ranks. Tensors below #EbbActivationStore:least-size stay where they are before that.
    */
   g_object_class_install_property (
       klass, offsetof (EbbPartitionedStore, least_elements),
@@ -314,8 +314,8 @@ install_settings (GObjectClass *klass)
   /**
    * EbbPartitionedStore:check:
    *
-   * How tensors are compared between the ranks; the same on all ranks. What a checkpoint keeps that checks values
-   * (%EBB_DETERMINISM_CHECK_VALUES) is compared by values whatever this is.
+   * How tensors are compared between the ranks; the same on all ranks. The inputs of a checkpoint that checks values
+   * (%EBB_DETERMINISM_CHECK_VALUES) are compared by values, whatever this is.
    */
   g_object_class_install_property (klass, offsetof (EbbPartitionedStore, check),
                                    g_param_spec_enum ("check", NULL, NULL, EBB_TYPE_PARTITION_CHECK,

@@ -4,7 +4,7 @@
 #include "tensor/backend/backend-private.h"
 
 /* A wait of the host, for memory or for bytes. While a device computes what was enqueued before, the host loses nothing
- * by waiting; and what the device itself waits for is counted with that. */
+ * by waiting; and the waits of the device itself are counted with its transfers. */
 
 G_BEGIN_DECLS
 

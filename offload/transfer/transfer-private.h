@@ -4,8 +4,8 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/memory.h"
 
-/* Bytes between the memory of a device and host memory. A transfer runs beside the device's computing where the device
- * can do that; elsewhere, and on the CPU, it is done when it begins. */
+/* Copies between the memory of a device and host memory. A transfer is overlapped with the device's computing where the
+ * device can do that; elsewhere, and on the CPU, it is done when it begins. */
 
 G_BEGIN_DECLS
 
@@ -24,10 +24,10 @@ void ebb_transfer_free_host (EbbDevice *device,
                              gsize size,
                              EbbPurpose purpose);
 
-/* Begins a copy that comes after all computing that was enqueued so far: what that has written is copied, and what it
- * reads is not overwritten too early. It also comes after @after, if that is not NULL. Both memories must stay until it
- * is done, or until computing was ordered after it where device memory is only given back. Transfers of one direction
- * run one after another. */
+/* Begins a copy that comes after all computing that was enqueued so far: it copies the bytes that computing has
+ * written, and does not overwrite too early the bytes that computing reads. It also comes after @after, if that is not
+ * NULL. Both memories must stay until it is done, or until computing was ordered after it where device memory is only
+ * given back. Transfers of one direction run one after another. */
 EbbTransfer *ebb_transfer_to_host_begin (EbbDevice *device,
                                          void *host,
                                          const void *data,
@@ -62,12 +62,12 @@ void ebb_transfer_settle (EbbTransfer *transfer);
 /* The host waits for it: FALSE with @error set if it failed. */
 gboolean ebb_transfer_wait (EbbTransfer *transfer,
                             GError **error);
-/* The same at the end of a step, say: nothing waits that could go on, so it does not count as waited. */
+/* The same, but not counted as waited: for the end of a step, say, where no computing could go on meanwhile. */
 gboolean ebb_transfer_finish (EbbTransfer *transfer,
                               GError **error);
 /* TRUE: it is over, and the host may use, overwrite or give back both memories. */
 gboolean ebb_transfer_is_done (EbbTransfer *transfer);
-/* The same for who only counts: nothing else may follow from it, since a run in which it is FALSE must be right too. */
+/* The same for counters alone: nothing else may follow from it, since a run in which it is FALSE must be right too. */
 gboolean ebb_transfer_is_over (EbbTransfer *transfer);
 /* Of a transfer that is done: seconds that it took, and that computing and the host stood waiting for it. */
 void ebb_transfer_get_times (EbbTransfer *transfer,

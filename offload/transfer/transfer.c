@@ -104,7 +104,7 @@ ebb_transfer_from_host (EbbDevice *device,
   return copy_now (device, data, host, size, FALSE, error);
 }
 
-/* -- beside computing ---------------------------------------------------------------------------------------------- */
+/* -- queued copies ---------------------------------------------------------------------------------------------- */
 
 static gboolean
 come_after_computing (EbbDevice *device,

@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-/* A thread that works beside the program: it runs the jobs that it is handed. With a lock and two conditions, and the
+/* A thread that runs the jobs that it is handed, overlapped with the program. With a lock and two conditions, and the
  * seconds of its work and of threads that waited for it. It is started when there is work for the first time.
  *
  * A child of fork () has no such thread, but all of their locks, as they are at that moment. So a fork waits until no
@@ -59,8 +59,8 @@ void ebb_worker_add (EbbWorker *worker,
                      GQueue *lane,
                      EbbWorkerJob *job);
 void ebb_worker_remove (EbbWorkerJob *job);
-/* Around what a fork must not come between, without the lock: moving bytes to where the child finds them too, or taking
- * locks of others. Not one within the other. */
+/* Around work during which the process must not fork, without the lock: moving bytes to where the child finds them too,
+ * or taking other locks. They do not nest. */
 void ebb_worker_enter (EbbWorker *worker);
 void ebb_worker_leave (EbbWorker *worker);
 /* With the lock, not on the thread: until something has changed. @device: see ebb_stall_begin (). */
