@@ -11,7 +11,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#define WIDEST_OPTION 34 /* columns; behind a wider one the description begins on a line of its own */
+#define WIDEST_OPTION 34 /* columns; the description of a wider option begins on the next line */
 
 /* Between parallel regions libgomp's threads spin, by default for milliseconds, and take the core from other processes
  * for that time. libgomp reads how long when it is loaded, which is before main (). A program that the dynamic linker
@@ -27,7 +27,7 @@ limit_spinning (char **argv)
   if (path == NULL || !g_setenv ("GOMP_SPINCOUNT", "1000", TRUE))
     return;
   execv (path, argv);
-  /* Trains as well with libgomp's default. */
+  /* If this fails the program runs with libgomp's default. */
   g_unsetenv ("GOMP_SPINCOUNT");
 }
 

@@ -3,7 +3,7 @@
 
 #include <glib.h>
 
-/* What the command lines of all example programs share: the name they were started with, --help, --version, sizes. */
+/* The command lines of all example programs: their name, --help, --version, sizes. */
 
 G_BEGIN_DECLS
 
@@ -27,9 +27,9 @@ void command_print_version (void);
 /* Prints "PROGRAM: MESSAGE" on standard error after what was printed before; returns @status. */
 int command_fail (int status,
                   const char *message);
-/* The same for a command line that makes no sense: points to --help and returns 2. */
+/* The same for a wrong command line: points to --help and returns 2. */
 int command_fail_usage (const char *message);
-/* Flushes standard output; returns @status, or 1 where standard output can't be written. */
+/* Flushes standard output; returns @status, or 1 if standard output can't be written. */
 int command_finish (int status);
 
 /* Reads the size, such as 1.5GiB, that was given as --@option @value. */
@@ -38,7 +38,7 @@ gboolean command_parse_size (const char *option,
                              guint64 *n_bytes,
                              GError **error);
 
-/* "Where tensors live: cpu, sim (DEFAULT)": @text, the kinds of devices that are here and the default. Owned by the
+/* "Device to train on: cpu, sim (DEFAULT)": @text, the available kinds of devices and the default. Owned by the
  * program. */
 const char *command_describe_devices (const char *text,
                                       const char *default_name);

@@ -3,8 +3,8 @@
 
 #include "ranks.h"
 
-/* Failures for tests: EBB_GPT_JOB_FAULT="RANK:PHASE:STEP:HOW" lets that rank be killed, return an error or stand still
- * as it comes to that phase (forward, backward, exchange, update, save) of that step, counted from 1. */
+/* Failures for tests: EBB_GPT_JOB_FAULT="RANK:PHASE:STEP:HOW" kills that rank, makes it fail or stops it when it
+ * reaches that phase (forward, backward, exchange, update, save) of that step, counted from 1. */
 
 G_BEGIN_DECLS
 

@@ -9,7 +9,7 @@
 G_BEGIN_DECLS
 
 void interrupt_watch (void);
-/* The exit status that a signal asks for, 128 + its number; 0 while there was none. */
+/* The exit status that a signal asks for, 128 + its number; 0 without a signal. */
 int interrupt_get_status (void);
 
 G_END_DECLS

@@ -32,7 +32,7 @@ train (Trainer *trainer,
           || !trainer_step (trainer, &loss, error))
         return FALSE;
       profile_end_step (profile);
-      if (!streams_end_step (streams, error)) /* it may be the device's failure that it reports */
+      if (!streams_end_step (streams, error)) /* it may report a failure of the device */
         {
           trainer->step_is_whole = FALSE;
           return FALSE;
@@ -44,12 +44,12 @@ train (Trainer *trainer,
   return TRUE;
 }
 
-/* What has failed so far, of which the first is reported. */
+/* The failures so far, of which the first is reported. */
 typedef struct
 {
   Ranks *ranks;
   GError *first;
-  gboolean one_alone; /* knows of one */
+  gboolean one_alone; /* only this rank has failed */
 } Failures;
 
 /* Notes whether something went well. What comes after a failure is tried all the same, unless on ranks the others don't
@@ -184,7 +184,7 @@ fail (int status,
   return status;
 }
 
-/* What all processes of a launch would say is said once. */
+/* One process prints errors that all have. */
 static gboolean
 speaks (const Options *options)
 {

@@ -3,8 +3,8 @@
 
 #include "program.h"
 
-/* Training a GPT on a text, from the command line to the exit status: 0, 1 for a failure, 2 for a command line that
- * makes no sense, 128 + the signal's number after Ctrl-C or SIGTERM. */
+/* Training a GPT on a text, from the command line to the exit status: 0, 1 for a failure, 2 for a wrong command
+ * line, 128 + the signal's number after Ctrl-C or SIGTERM. */
 
 G_BEGIN_DECLS
 

@@ -8,9 +8,9 @@ typedef struct
   int argc;
   char **argv;
   LaunchFunc func;
-  int interrupt;   /* as rank 0 has it */
+  int interrupt;   /* rank 0's */
   int failed;      /* the exit status of a failure that another process reports */
-  GError *failure; /* of all ranks together, as rank 0 has it */
+  GError *failure; /* that all ranks share, from rank 0 */
 } Launch;
 
 static gboolean
@@ -59,8 +59,8 @@ run_thread (EbbProcessGroup *group,
 
 /* -- processes ----------------------------------------------------------------------------------------------------- */
 
-/* Where only this rank has failed, the others may be waiting for it: it leaves without saying good-bye, which they are
- * told by the launcher or find out. */
+/* If only this rank has failed, the others may be waiting for it. It exits without finalizing, which the launcher or a
+ * failed call reports to them. */
 static gboolean
 run_process (const Options *options,
              Launch *launch,
@@ -90,7 +90,7 @@ run_process (const Options *options,
   return ok;
 }
 
-/* What is the same for all threads is set before there are any. */
+/* Process-wide settings are made before there are threads. */
 static void
 set_limit (const Options *options)
 {

@@ -8,12 +8,12 @@
 
 G_BEGIN_DECLS
 
-/* What one rank does, with options of its own. */
+/* The function that one rank runs, with options of its own. */
 typedef gboolean (*LaunchFunc) (Options *options,
                                 Ranks *ranks,
                                 GError **error);
 
-/* Runs @func as each rank that this process is. @options were read from @argv. @status becomes the exit status that
+/* Runs @func on each rank of this process. @options were read from @argv. @status becomes the exit status that
  * a signal asked for. FALSE without an error if another rank reports it; @status is that of the failure then. */
 gboolean launch_run (Options *options,
                      int argc,

@@ -2,7 +2,7 @@
 /* What the environment says about processes that mpirun, Slurm or another launcher started together. */
 #include "launcher.h"
 
-/* The first of these variables that is set to a number; -1 without one. */
+/* The first of these variables that is a number; -1: none is. */
 static int
 read_environment (const char *const *names)
 {

@@ -7,11 +7,11 @@
 
 G_BEGIN_DECLS
 
-/* How many there are, this one among them; 1: it was started alone. */
+/* The number of processes, including this one; 1: it was started alone. */
 int launcher_count (void);
-/* Whether this process is to speak before there is a group. */
+/* Whether this process prints messages before there is a group. */
 gboolean launcher_speaks (void);
-/* Whether one has started this process, be it alone. */
+/* Whether a launcher started this process, even as the only one. */
 gboolean launcher_is_there (void);
 
 G_END_DECLS

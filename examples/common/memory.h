@@ -14,8 +14,8 @@ gboolean memory_wrap (EbbGpt *model,
                       GError **error);
 /* How many forwards of blocks were recomputed. */
 guint64 memory_count_recomputes (EbbGpt *model);
-/* Bytes of activations that @n_rows of text would keep without any strategy: two short pieces of text show how they
- * grow. 0 if that can't be found out. Changes nothing but counters. */
+/* Bytes of activations that @n_rows of text would save without checkpointing, extrapolated from two short texts. 0 if
+ * that is unknown. Changes only counters. */
 double memory_estimate_plain (EbbGpt *model,
                               const Options *options,
                               gint64 n_rows,

@@ -32,7 +32,7 @@ model_make_tokenizer (const Options *options,
 
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
 
-/* What the file of --load and the config.json beside it, if there is one, say of the model. */
+/* The configuration in the file of --load and in a config.json beside it. */
 static EbbGptConfig *
 read_weights (const Options *options,
               EbbArgs *weights,
@@ -57,7 +57,7 @@ read_weights (const Options *options,
   return NULL;
 }
 
-/* Sizes of the preset take the place of the file's. */
+/* Sizes of the preset replace the file's. */
 static void
 take_preset (const Options *options,
              EbbGptConfig *config)
@@ -73,7 +73,7 @@ take_preset (const Options *options,
   config->vocab = preset->vocab;
 }
 
-/* What no option sets, and states have not always had. */
+/* Fields that no option sets and old states lack. */
 static void
 take_saved_form (EbbGptConfig *config,
                  JsonObject *saved)
@@ -223,7 +223,7 @@ get_share (const Options *options,
   return (Share){ .held = all / n_shards, .gathered = root + block, .largest = MAX (root, block) };
 }
 
-/* Bytes that one rank keeps of activations at the least. */
+/* The least bytes of activations that one rank saves. */
 static double
 get_activations (const Options *options,
                  const EbbGptConfig *config,
@@ -234,8 +234,8 @@ get_activations (const Options *options,
   double layers = config->layers, rows = ceil (options->batch * n_parts / n_ranks);
   double row = (double) config->width * config->context;
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
-  /* What a block keeps at least: its input, or what its products and norms read. A store brings inputs back one by
-   * one, and some ahead. */
+  /* A block saves at least its input, or the operands of its products and norms. A store fetches inputs one by one, and
+   * some ahead. */
   double n_kept = store_leaves (options, device) ? MIN (layers, options->prefetch + 1.0) : layers;
   double kept = options->checkpoint_kind != CHECKPOINT_NONE ? 1 : store_leaves (options, device) ? 0
                                                                                                  : 12;
@@ -256,7 +256,7 @@ model_check_memory (const Options *options,
   guint n_here = MAX (options->ranks.n_ranks, 1); /* ranks that are threads share one memory */
   double training = options->steps > 0 ? 1 : 0;
   double parameters = 4 * (share.held + share.gathered), moments = training * share.held * get_moment_bytes (options);
-  /* A parameter that moves at once leaves only the largest gradient, that of the embedding, to the end. */
+  /* With steps in backward only the largest gradient, the embedding's, lives to the end. */
   double gradients = training * 4 * (options->step_in_backward ? share.largest : share.held);
   double activations = training * n_here * get_activations (options, config, device, n_ranks);
   double rest = n_here * (parameters + gradients + moments);

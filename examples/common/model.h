@@ -7,7 +7,7 @@
 
 G_BEGIN_DECLS
 
-/* byte, or GPT-2's BPE of a folder. */
+/* The byte tokenizer, or GPT-2's BPE from a folder. */
 EbbTokenizer *model_make_tokenizer (const Options *options,
                                     GError **error);
 /* The sizes that the options, the file of --load, the state of --resume and the preset give, in this order. @weights
@@ -18,7 +18,7 @@ EbbGptConfig *model_make_config (const Options *options,
                                  EbbArgs *metadata,
                                  const char *saved,
                                  GError **error);
-/* Whether what each of @n_ranks has of parameters, gradients, the optimizer's state and the least that a step keeps can
+/* Whether parameters, gradients and optimizer state of each of @n_ranks and the activations that a step needs at least
  * fit in the device's memory. */
 gboolean model_check_memory (const Options *options,
                              const EbbGptConfig *config,

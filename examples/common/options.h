@@ -7,7 +7,8 @@
 #include <ebb/ebb.h>
 #include <json-glib/json-glib.h>
 
-/* The command line. Sizes that were not given are 0 until the model's configuration is known; then they are its. */
+/* The command line. Sizes that were not given are 0 until the model's configuration is known; then they are the
+ * configuration's. */
 
 G_BEGIN_DECLS
 
@@ -43,7 +44,7 @@ struct _Options
   char *preset;
   int layers, width, heads, context, vocab;
   double dropout;
-  gboolean tied, bias; /* these and the next two are those of the file of --load */
+  gboolean tied, bias; /* these and the next two come from the file of --load */
   double norm_eps;
   EbbGeluKind gelu;
 
@@ -87,7 +88,7 @@ void options_init (Options *self,
                    const Program *program);
 void options_clear (Options *self);
 
-/* Whether it trains on many ranks. */
+/* Whether the program trains on many ranks. */
 gboolean options_on_ranks (const Options *self);
 
 /* Reads and checks the command line; FALSE with an error for the user. */
@@ -97,14 +98,14 @@ gboolean options_parse (Options *self,
                         GError **error);
 char *options_get_help (const Program *program);
 
-/* Takes what the command line left out from @saved, the options_to_json () of the training that is resumed; NULL if
- * none is. */
+/* Takes options that the command line left out from @saved, the options_to_json () of the resumed training; NULL: there
+ * is none. */
 gboolean options_take_saved (Options *self,
                              const char *saved,
                              GError **error);
-/* For a rank that only the first one speaks for. */
+/* For a rank whose output the first one prints. */
 void options_silence (Options *self);
-/* Takes the sizes that took effect over. */
+/* Takes over the sizes that took effect. */
 void options_set_config (Options *self,
                          const EbbGptConfig *config);
 /* Adds an object with every option as it took effect. */
@@ -113,7 +114,7 @@ void options_add_json (const Options *self,
 /* The same as text. */
 char *options_to_json (const Options *self);
 
-/* For what checks a part of the options: FALSE with an error for the user; and the place of a name. */
+/* For checks of some options: FALSE with an error for the user; and the index of a name. */
 gboolean options_refuse (GError **error,
                          const char *format,
                          ...) G_GNUC_PRINTF (2, 3);

@@ -148,7 +148,7 @@ open_unfinished (const char *path)
     }
 }
 
-/* The whole text or nothing. */
+/* Writes the whole text or nothing. */
 gboolean
 output_write (const char *path,
               const char *text,
@@ -204,7 +204,7 @@ visit_folder (const char *folder,
       number = errno;
       closedir (dir);
     }
-  else if (number == ENOENT || number == ENOTDIR) /* where nothing can be written is found elsewhere */
+  else if (number == ENOENT || number == ENOTDIR) /* another check finds folders that can't be written */
     number = 0;
   if (number == 0)
     return TRUE;
@@ -259,13 +259,13 @@ output_print_error (const char *message)
 {
   g_autoptr (GString) line = g_string_new (message);
 
-  /* What the library calls otherwise than the command line. */
+  /* Replaces names of the library by those of the command line. */
   g_string_replace (line, "raise byte-limit, or set when-full and a fallback",
                     "raise --store-limit, or name a --store-fallback", 0);
   command_fail (1, line->str);
 }
 
-/* The last message, kept until it is known whether an error says it all. */
+/* The last message, until it is known whether an error repeats it. */
 static char *message;
 static GMutex message_lock;
 

@@ -43,7 +43,7 @@ profile_end_step (Profile *self)
   ebb_profiler_stop (self->profiler);
 }
 
-/* There may be no room for the operands of a product; what was recorded is worth showing all the same. */
+/* There may be no memory for the operands of a product; the table is printed all the same. */
 static void
 show_table (Profile *self,
             Progress *progress)

@@ -3,21 +3,21 @@
 
 #include "progress.h"
 
-/* --profile: a few steps recorded, a table of them, and a trace file. */
+/* --profile: records a few steps, prints a table of them and writes a trace. */
 
 G_BEGIN_DECLS
 
 typedef struct
 {
   const Trainer *trainer;
-  EbbProfiler *profiler; /* NULL: nothing is to be profiled */
-  gint64 first, end;     /* steps that are, as Trainer.step counts before them; end is not among them */
+  EbbProfiler *profiler; /* NULL: no step is profiled */
+  gint64 first, end;     /* the profiled steps, as Trainer.step counts before them; end is excluded */
 } Profile;
 
 void profile_init (Profile *self,
                    const Trainer *trainer);
 void profile_clear (Profile *self);
-/* Around each step. */
+/* Call them around each step. */
 gboolean profile_begin_step (Profile *self,
                              GError **error);
 void profile_end_step (Profile *self);

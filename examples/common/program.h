@@ -9,8 +9,8 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  const char *title;    /* what it does, behind its name in the help */
-  const char *epilogue; /* the help's last lines, where PROGRAM stands for the name it was started with */
+  const char *title;    /* the purpose, after the name in the help */
+  const char *epilogue; /* the help's last lines, with PROGRAM for the name of the program */
   gboolean on_ranks;    /* whether it trains on many ranks */
 } Program;
 

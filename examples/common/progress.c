@@ -16,7 +16,7 @@
 #define LIVE_INTERVAL (G_USEC_PER_SEC / 10)
 #define RECENT 10
 
-/* mpirun gives its ranks terminals of no size, whatever its own output is. */
+/* mpirun gives its ranks terminals of size 0, even if its own output is a file. */
 static guint
 get_columns (guint fallback)
 {
@@ -120,14 +120,14 @@ append_memory (GString *line,
   g_string_append_printf (line, " %s %.*f", name, mib < 10 ? 1 : 0, mib);
 }
 
-/* Whose memory it is. */
+/* Names the ranks whose memory is printed. */
 static const char *
 get_owner (const Trainer *trainer)
 {
   return trainer->ranks != NULL && trainer->ranks->size > 1 ? " of rank 0" : "";
 }
 
-/* In full where there is room; what is wanted at a glance comes first. */
+/* The full line if it fits; the most important figures come first. */
 static char *
 format_line (Progress *self,
              gboolean roomy)

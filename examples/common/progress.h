@@ -3,7 +3,7 @@
 
 #include "trainer.h"
 
-/* What is seen while it runs: one line that changes on a terminal, plain lines elsewhere, nothing with --quiet. */
+/* Shows the progress: one line that changes on a terminal, plain lines elsewhere, nothing with --quiet. */
 
 G_BEGIN_DECLS
 
@@ -19,19 +19,19 @@ typedef struct
 void progress_init (Progress *self,
                     const Trainer *trainer);
 void progress_clear (Progress *self);
-/* Says what is about to be trained. */
+/* Prints what is trained. */
 void progress_begin (Progress *self);
 void progress_step (Progress *self,
                     double loss,
                     double seconds);
-/* Says what it came to. */
+/* Prints the results. */
 void progress_end (Progress *self);
-/* Says one line more, unless --quiet. */
+/* Prints one more line, unless --quiet. */
 void progress_note (Progress *self,
                     const char *format,
                     ...) G_GNUC_PRINTF (2, 3);
 
-/* Tokens per second of the middle one of all steps; 0 without one. */
+/* Tokens per second of the median step; 0 without steps. */
 double progress_get_speed (const Progress *self);
 
 G_END_DECLS

@@ -54,7 +54,7 @@ check_counts (RankOptions *self,
   return TRUE;
 }
 
-/* How many ranks there are, as far as the command line and the launcher say it; 0: not known yet. */
+/* The number of ranks according to the command line and the launcher; 0: not known yet. */
 static int
 count_ranks (const RankOptions *self)
 {
@@ -89,7 +89,7 @@ check_models (const RankOptions *self,
                                              n, n_ranks);
 }
 
-/* What only shards have. */
+/* Options that need sharding. */
 static gboolean
 check_shards (const RankOptions *self,
               GError **error)

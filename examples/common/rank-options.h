@@ -25,15 +25,15 @@ typedef struct
   int shard_size; /* of --shard hybrid; 0 with others */
   gboolean flatten, offload_parameters;
 
-  /* of the ranks that share the layers of one model; with one each has all of them */
+  /* ranks that share the layers of one model; 1: each rank has all layers */
   int tensor_parallel;
   gboolean sequence_parallel, partition;
-  gboolean keeps_sequence_parallel, keeps_partition; /* as --resume had it: not for one rank, but for the next ranks */
+  gboolean keeps_sequence_parallel, keeps_partition; /* of the resumed state: unused on one rank, kept for later ranks */
 
   ShardKind shard_kind;
   EbbReshard reshard_kind;
   gboolean wraps_blocks;
-  guint64 wrap_least; /* parameters of a unit of its own, where blocks are none; 0: the model is one unit */
+  guint64 wrap_least; /* least parameters of a unit, unless blocks are the units; 0: the model is one unit */
   gboolean checkpoint_outside;
   gboolean reduces_each_batch;
 } RankOptions;

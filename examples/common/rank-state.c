@@ -87,7 +87,7 @@ rank_state_save (Trainer *self,
 
 /* -- the weights --------------------------------------------------------------------------------------------------- */
 
-/* Whole, in a model of its own that no rank shares. */
+/* Loads the full weights into a model of its own that no rank shares. */
 static gboolean
 save_whole (Trainer *self,
             EbbArgs *state,

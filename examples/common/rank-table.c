@@ -9,7 +9,7 @@
 
 enum
 {
-  HELD_PARAMETERS, /* when no step is under way */
+  HELD_PARAMETERS, /* between steps */
   HELD_OPTIMIZER,
   PEAK_PARAMETERS,
   PEAK_GRADIENTS,
@@ -178,7 +178,7 @@ rank_table_print (const RankTable *self,
   print_communication (self, progress);
 }
 
-/* A whole number where it is one, as it mostly is: each step does the same. */
+/* Usually a whole number, because each step does the same. */
 static void
 add_mean (const char *name,
           gint64 sum,
@@ -192,7 +192,7 @@ add_mean (const char *name,
     json_builder_add_double_value (builder, (double) sum / (double) n);
 }
 
-/* What one rank did in a step on average, operation by operation. */
+/* One rank's average operations in a step. */
 static void
 add_communication (const RankTable *self,
                    const gint64 *figures,

@@ -3,7 +3,7 @@
 
 #include "progress.h"
 
-/* What each rank has used and sent, gathered when the training is done. */
+/* The memory that each rank used and the bytes it sent, gathered after the training. */
 
 G_BEGIN_DECLS
 
@@ -11,10 +11,10 @@ typedef struct
 {
   guint n_ranks;
   gint64 n_steps;
-  gint64 *figures; /* of one rank after the other; NULL in a program without ranks */
+  gint64 *figures; /* rank by rank; NULL in a program without ranks */
 } RankTable;
 
-/* Begins the counting: what came before is not the training's. */
+/* Resets the counters before the training. */
 void rank_table_begin (const Trainer *trainer);
 /* Collective. */
 gboolean rank_table_init (RankTable *self,
@@ -23,10 +23,10 @@ gboolean rank_table_init (RankTable *self,
                           GError **error);
 void rank_table_clear (RankTable *self);
 
-/* Shows it. */
+/* Prints the table. */
 void rank_table_print (const RankTable *self,
                        Progress *progress);
-/* Adds it to an object: "ranks" and "communication". */
+/* Adds the table to an object: "ranks" and "communication". */
 void rank_table_add_json (const RankTable *self,
                           JsonBuilder *builder);
 /* The most memory that this process ever had resident, libraries included; 0 if the system does not say. */

@@ -121,7 +121,7 @@ ranks_sum (Ranks *self,
 
 /* -- failing together ---------------------------------------------------------------------------------------------- */
 
-/* @text as @root has it; @n_bytes of it. */
+/* @root's @text, @n_bytes of it. */
 static char *
 spread_text (Ranks *self,
              const char *text,
@@ -141,7 +141,7 @@ spread_text (Ranks *self,
   return g_strndup (data, (gsize) n_bytes);
 }
 
-/* The failure of the first rank that has one becomes that of all; one of the command line has a length below 0. */
+/* The first failed rank's error becomes the error of all; an error of the command line has a length below 0. */
 static void
 share_failure (Ranks *self,
                GError *failure,
@@ -157,7 +157,7 @@ share_failure (Ranks *self,
   if (text == NULL)
     return;
   self->failure_shared = TRUE;
-  if (lengths[root] < 0) /* the command line's, which is that of all */
+  if (lengths[root] < 0) /* of the command line, which all ranks share */
     g_set_error_literal (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, text);
   else if (self->size == 1)
     g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, text);

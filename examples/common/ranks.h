@@ -9,10 +9,10 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  EbbProcessGroup *group;   /* all ranks, for the steps alone: what it counts is theirs */
-  EbbProcessGroup *control; /* the same ranks, for what the program exchanges, and for files */
+  EbbProcessGroup *group;   /* all ranks, only for the steps, so that its counters are theirs */
+  EbbProcessGroup *control; /* the same ranks, for files and the program's own exchanges */
   EbbMesh *models;          /* of --tensor-parallel: the ranks of one model, and the same rank of the other models */
-  EbbProcessGroup *tensor;  /* the ranks that share this one's model; NULL: there are none. Borrowed, as is */
+  EbbProcessGroup *tensor;  /* the ranks that share this one's model; NULL: there are none. Borrowed, as data is */
   EbbProcessGroup *data;    /* the same rank of all models, which have other rows */
   EbbMesh *mesh;            /* of --shard hybrid, within data */
   guint rank, size;
@@ -31,26 +31,26 @@ gboolean ranks_split_models (Ranks *self,
                              guint size,
                              GError **error);
 
-/* Gives all ranks the @n numbers of each, rank by rank; also finds out whether one was interrupted. */
+/* Gathers the @n numbers of each rank, rank by rank, and whether a rank was interrupted. */
 gboolean ranks_exchange (Ranks *self,
                          const gint64 *mine,
                          guint n,
                          gint64 *all,
                          GError **error);
-/* TRUE if all ranks call it with @ok set. Where one calls it without, with its error in @error, all get that error. */
+/* TRUE if all ranks pass @ok. If one does not, all get the error that it passes in @error. */
 gboolean ranks_agree (Ranks *self,
                       gboolean ok,
                       GError **error);
-/* Fails on all ranks unless @text is the same on all; @what names it. */
+/* Fails on all ranks unless they pass the same @text; @what names it in the error. */
 gboolean ranks_check_same (Ranks *self,
                            const char *what,
                            const char *text,
                            GError **error);
-/* The sum of what the models give, one after the other, in double; the ranks of one model have the same. */
+/* The sum of the models' values, in order, in double; the ranks of one model pass the same value. */
 gboolean ranks_sum (Ranks *self,
                     double *value,
                     GError **error);
-/* Lets @self->interrupt be known. */
+/* Exchanges @self->interrupt. */
 gboolean ranks_poll (Ranks *self,
                      GError **error);
 

@@ -44,7 +44,7 @@ add_memory (JsonBuilder *builder,
   add_integer (builder, "rss_peak_bytes", (guint64) rank_table_get_rss_peak ());
 }
 
-/* What each wrapped block has done; no block, where nothing is wrapped. */
+/* The counters of each wrapped block; none if nothing is wrapped. */
 static void
 add_checkpointing (JsonBuilder *builder,
                    EbbGpt *model)

@@ -7,8 +7,8 @@
 
 #define REPLACEMENT "\357\277\275" /* U+FFFD */
 
-/* Prints the whole characters that @pending begins with and leaves the rest, which later tokens may complete. A model
- * says anything: what is no text, or would command the terminal, is replaced. */
+/* Prints the whole characters that @pending begins with and leaves the rest, which later tokens may complete. Bytes
+ * that are not text, or that would control the terminal, are replaced. */
 static void
 print_text (GString *pending,
             gboolean at_end)
@@ -66,7 +66,7 @@ append_last (Trainer *trainer,
   return TRUE;
 }
 
-/* The prompt as tokens [1, T]; a new line where it is empty. */
+/* The prompt as tokens [1, T]; a new line if it is empty. */
 static EbbTensor *
 make_prompt (Trainer *trainer,
              GError **error)
@@ -97,7 +97,7 @@ sample_print (Trainer *trainer,
 
   if (options->sample == 0)
     return TRUE;
-  if (options->ranks.sequence_parallel /* a text that grows by one is not divisible */
+  if (options->ranks.sequence_parallel /* a text that grows token by token is not divisible */
       && !ebb_parallel_set_sequence_parallel (EBB_MODULE (trainer->model), FALSE, error))
     return FALSE;
   sequence = make_prompt (trainer, error);

@@ -5,7 +5,7 @@
 
 G_BEGIN_DECLS
 
-/* Prints the text that --sample asks for, as it comes into being; Ctrl-C ends it. */
+/* Prints the text of --sample while it is generated; Ctrl-C ends it. */
 gboolean sample_print (Trainer *trainer,
                        GError **error);
 

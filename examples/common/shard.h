@@ -4,7 +4,7 @@
 #include "options.h"
 #include "ranks.h"
 
-/* --shard: the model on its ranks. */
+/* --shard: shards or replicates the model. */
 
 G_BEGIN_DECLS
 

@@ -12,7 +12,7 @@ fail (GError **error)
   return FALSE;
 }
 
-/* A trace of nothing shows whether there can be one. */
+/* An empty trace shows whether the device supports traces. */
 static gboolean
 try_device (EbbDevice *device,
             GError **error)

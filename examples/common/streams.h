@@ -10,8 +10,8 @@ G_BEGIN_DECLS
 typedef struct
 {
   const Trainer *trainer;
-  const char *path; /* NULL: nothing is to be traced */
-  gint64 step;      /* that is, as Trainer.step counts before it */
+  const char *path; /* NULL: no step is traced */
+  gint64 step;      /* the traced step, as Trainer.step counts before it */
   gboolean begun;
 } Streams;
 
@@ -19,12 +19,12 @@ typedef struct
 gboolean streams_init (Streams *self,
                        const Trainer *trainer,
                        GError **error);
-/* Around each step. */
+/* Call them around each step. */
 gboolean streams_begin_step (Streams *self,
                              GError **error);
 gboolean streams_end_step (Streams *self,
                            GError **error);
-/* Says where the trace is. */
+/* Prints the path of the trace. */
 void streams_print (const Streams *self,
                     Progress *progress);
 

@@ -92,7 +92,7 @@ trainer_set_optimizer (Trainer *self,
 {
   const Options *options = self->options;
 
-  /* What was saved before they were spared has one group. */
+  /* States from before this group existed have one group. */
   if (ebb_optimizer_get_n_groups (self->optimizer) <= SPARED
       && !ebb_optimizer_add_group (self->optimizer, (const char *const *) self->spared, -1, 0, NULL, error))
     return FALSE;
@@ -112,7 +112,7 @@ make_optimizer (Trainer *self,
   self->optimizer = ebb_adamw_new (EBB_MODULE (self->model), options->lr, error);
   if (self->optimizer == NULL)
     return FALSE;
-  /* Before the model is cut: shards have other dimensions. */
+  /* Before the model is sharded: shards have other dimensions. */
   if (!ebb_optimizer_exclude_from_decay (self->optimizer, error))
     return FALSE;
   self->spared = ebb_optimizer_get_group_names (self->optimizer, SPARED);
@@ -122,7 +122,7 @@ make_optimizer (Trainer *self,
   return trainer_set_optimizer (self, error);
 }
 
-/* The state carries the optimizer's settings as they were; those of the command line hold, if it has any. */
+/* The state brings the optimizer's settings; those of the command line override them. */
 static gboolean
 load_state (Trainer *self,
             GError **error)
@@ -148,7 +148,7 @@ load_state (Trainer *self,
   return TRUE;
 }
 
-/* Random numbers go on from the state, so the seed of the command line can't be another one. */
+/* Random numbers continue from the state, so the command line must not have another seed. */
 static gboolean
 take_seed (Options *options,
            const char *saved,
@@ -202,7 +202,7 @@ find_state (Trainer *self,
   return FALSE;
 }
 
-/* Looks whether all can be written, and keeps others from saving in the folder of --resume as long as this runs. */
+/* Checks that all files can be written, and locks the folder of --resume while this program runs. */
 static gboolean
 take_outputs (Trainer *self,
               GError **error)
@@ -219,7 +219,7 @@ take_outputs (Trainer *self,
   return self->lock != NULL;
 }
 
-/* The state of one rank alone, while the model is still whole here; the optimizer's is shared out when that is. */
+/* Loads the state of a single rank while the model is still full here; the optimizer's state is sharded later. */
 static gboolean
 load_whole (Trainer *self,
             GError **error)
@@ -241,7 +241,7 @@ load_whole (Trainer *self,
   return TRUE;
 }
 
-/* What is on this rank alone. */
+/* The parts that are this rank's own. */
 static gboolean
 prepare (Trainer *self,
          GError **error)
@@ -295,7 +295,7 @@ estimate (Trainer *self,
     self->plain_activations = memory_estimate_plain (self->model, options, self->n_rows, self->device);
 }
 
-/* Has the ranks of one model share its layers. */
+/* Divides the layers among the ranks of one model. */
 static gboolean
 parallelize (Trainer *self,
              GError **error)
@@ -311,7 +311,7 @@ parallelize (Trainer *self,
   return same != NULL;
 }
 
-/* What is wrapped last goes around what was wrapped before. */
+/* The last wrapper goes around the earlier ones. */
 static gboolean
 wrap_on_ranks (Trainer *self,
                GError **error)
@@ -324,14 +324,14 @@ wrap_on_ranks (Trainer *self,
          && (!outside || memory_wrap (self->model, options, self->store, error));
 }
 
-/* Each of which has its own rows. */
+/* Each model has its own rows. */
 static gint64
 get_n_models (const Trainer *self)
 {
   return self->ranks != NULL ? self->ranks->n_models : 1;
 }
 
-/* Rows are dealt out in order, and as evenly as can be. */
+/* Rows are distributed in order, as evenly as possible. */
 static void
 take_rows (Trainer *self)
 {
@@ -421,8 +421,7 @@ compute_loss (Trainer *self,
   return loss;
 }
 
-/* This rank's rows of @batch. Without any it takes one, since all ranks make the same calls, and lets it count for
- * nothing. */
+/* This rank's rows of @batch. Without any it takes one with weight 0, because all ranks make the same calls. */
 static EbbTensor *
 take_part (Trainer *self,
            EbbTensor *batch,
@@ -436,7 +435,7 @@ take_part (Trainer *self,
   return ebb_to_device (rows, self->device, error);
 }
 
-/* Models average their gradients, whatever number of rows each has: so a loss counts by its rows. */
+/* Models average their gradients however many rows each has, so a loss is weighted by its rows. */
 static gboolean
 run_backward (Trainer *self,
               EbbTensor *loss,
@@ -451,7 +450,7 @@ run_backward (Trainer *self,
   return weighted != NULL && ebb_tensor_backward (weighted, error);
 }
 
-/* @loss: this model's share of the batch's. */
+/* @loss: this model's share of the batch's loss. */
 static gboolean
 run_batch (Trainer *self,
            double *loss,
@@ -532,7 +531,7 @@ trainer_step (Trainer *self,
   const Options *options = self->options;
 
   self->step_is_whole = FALSE;
-  ebb_schedule_apply (self->schedule, self->optimizer); /* first: the backward pass may be what moves parameters */
+  ebb_schedule_apply (self->schedule, self->optimizer); /* first: the backward pass may move parameters */
   if (!run_batches (self, loss, error))
     return FALSE;
   if (!isfinite (*loss))

@@ -4,14 +4,14 @@
 #include "options.h"
 #include "ranks.h"
 
-/* One training: what it is made of, a step of it, and its state on the disk. */
+/* One training: its parts, a step, and its state on disk. */
 
 G_BEGIN_DECLS
 
 typedef struct
 {
   Options *options;
-  Ranks *ranks; /* NULL: a program on its own */
+  Ranks *ranks; /* NULL: a program without ranks */
   EbbDevice *device;
   EbbTokenizer *tokenizer;
   EbbTextDataset *dataset; /* NULL if there is nothing to train on */
@@ -21,19 +21,19 @@ typedef struct
   EbbSchedule *schedule;
   EbbSavedTensorHooks *store;
   EbbTrainingState *state;
-  EbbFolderLock *lock;      /* on the folder of --resume; one rank has it for all */
-  guint found;              /* of what lies there: FoundState */
-  EbbArgs *whole_optimizer; /* its state as one rank alone had it, until it is shared out */
-  gint64 step;              /* taken so far, resumed ones included */
+  EbbFolderLock *lock;      /* on the folder of --resume; one rank holds it for all */
+  guint found;              /* FoundState bits of that folder */
+  EbbArgs *whole_optimizer; /* the optimizer's state of a single rank, until it is sharded */
+  gint64 step;              /* steps so far, including resumed ones */
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */
-  gboolean step_is_whole;   /* the last one of this run: nothing of another has begun */
-  gint64 first_row, n_rows; /* of each batch that this rank computes with; it may have none */
-  guint64 n_parameters;     /* of the whole model */
-  double plain_activations; /* bytes that a step would keep without checkpointing, 0 if unknown */
+  gboolean step_is_whole;   /* no step is half done */
+  gint64 first_row, n_rows; /* this rank's rows of each batch; it may have none */
+  guint64 n_parameters;     /* of the full model */
+  double plain_activations; /* bytes that a step would save without checkpointing, 0 if unknown */
 } Trainer;
 
-/* Makes everything, loads what there is to load, and refuses what can't be before anything is computed. */
+/* Makes all parts, loads files and states, and refuses impossible options before anything is computed. */
 gboolean trainer_init (Trainer *self,
                        Options *options,
                        Ranks *ranks,
@@ -50,10 +50,10 @@ gboolean trainer_step (Trainer *self,
 /* Waits for all enqueued work, and reports failures of asynchronous work. */
 gboolean trainer_finish (Trainer *self,
                          GError **error);
-/* The settings of the command line, after a state has brought its own. */
+/* Applies the settings of the command line after a state was loaded. */
 gboolean trainer_set_optimizer (Trainer *self,
                                 GError **error);
-/* Writes the state to the folder of --resume, if there is one and it is not there yet. */
+/* Writes the state to the folder of --resume, unless it is there already. */
 gboolean trainer_save_state (Trainer *self,
                              GError **error);
 gboolean trainer_save_weights (Trainer *self,

@@ -133,7 +133,7 @@ check (const Sizes *sizes,
   return FALSE;
 }
 
-/* @printed: whether the command line asked for --help or --version, and has it. */
+/* @printed: whether the command line asked for --help or --version, which was printed. */
 static gboolean
 parse (Sizes *sizes,
        gboolean *printed,

@@ -3,7 +3,7 @@
 
 #include <ebb/ebb.h>
 
-/* One training step of a small model, wrapped in one of several ways, and what it kept. */
+/* One training step of a small model, wrapped in one of several ways, and its memory. */
 
 G_BEGIN_DECLS
 

@@ -103,7 +103,7 @@ check (const Options *self,
   {
     const char *option;
     gint64 value, least, most;
-    gboolean has_default; /* of another place, so it may be left out */
+    gboolean has_default; /* from elsewhere, so it may be left out */
   } numbers[] = {
     { "layers", self->layers, 1, G_MAXINT, TRUE },
     { "width", self->width, 1, G_MAXINT, TRUE },
@@ -133,7 +133,7 @@ check (const Options *self,
   return TRUE;
 }
 
-/* What was left out has its default from here on. */
+/* Gives options that were left out their defaults. */
 static gboolean
 take_ranks (Options *self,
             GError **error)
@@ -154,7 +154,7 @@ take_ranks (Options *self,
   return TRUE;
 }
 
-/* Whether there are such a device and model, and the ranks divide it. */
+/* Whether the device and the model exist, and the ranks divide the model. */
 static gboolean
 check_model (const Options *self,
              GError **error)

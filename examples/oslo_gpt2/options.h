@@ -9,7 +9,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
-  char *preset, *device, *data; /* data: NULL for a text of the program's own */
+  char *preset, *device, *data; /* data: NULL for the built-in text */
   int layers, width, heads;     /* 0: the preset's */
   int batch, sequence, steps;
   int ranks; /* as threads; 0: the processes that a launcher started */

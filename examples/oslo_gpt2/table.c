@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define MIB (1024.0 * 1024.0)
-#define MOST_ROWS 8 /* of a way; of more ranks the one with most is shown */
+#define MOST_ROWS 8 /* of a way; with more ranks only the one with most is printed */
 
 void
 table_clear (Table *self)
@@ -37,7 +37,7 @@ table_add (Table *self,
   return TRUE;
 }
 
-/* The most that a rank has of it. */
+/* The largest figure of any rank. */
 static double
 get_most (const Table *self,
           guint way,

@@ -3,7 +3,7 @@
 
 #include "way.h"
 
-/* What all ranks had in memory, one way after the other, as rank 0 shows it. */
+/* The memory of all ranks, one way after the other, as rank 0 prints it. */
 
 G_BEGIN_DECLS
 
@@ -17,16 +17,16 @@ typedef struct
 } Table;
 
 void table_clear (Table *self);
-/* Gathers what the ranks have found for @way. Collective. */
+/* Gathers the ranks' figures for @way. Collective. */
 gboolean table_add (Table *self,
                     const Way *way,
                     EbbProcessGroup *group,
                     const gint64 *figures,
                     GError **error);
 void table_print_head (void);
-/* The rows of the way that was added last. */
+/* Prints the rows of the last way. */
 void table_print_last (const Table *self);
-/* What the ways come to, beside the first one. */
+/* Prints the ways relative to the first one. */
 void table_print_end (const Table *self);
 /* FALSE with an error unless the losses of all ways and ranks are equal bit for bit. */
 gboolean table_check_losses (const Table *self,

@@ -3,7 +3,7 @@
 
 #include "options.h"
 
-/* What the model reads: one token a byte. */
+/* The text that the model reads: one token a byte. */
 
 G_BEGIN_DECLS
 
@@ -17,7 +17,7 @@ gboolean text_init (Text *self,
                     const Options *options,
                     GError **error);
 void text_clear (Text *self);
-/* The rows of @step as [rows, sequence], and what follows each of their tokens, on @device. */
+/* The rows of @step as [rows, sequence], and the token after each of theirs, on @device. */
 gboolean text_get_batch (const Text *self,
                          const Options *options,
                          int step,

@@ -20,7 +20,7 @@ way_make_json (const Way *self,
                           n_ranks, to_json (self->partitioned), to_json (self->contiguous), to_json (self->host));
 }
 
-/* Where the checkpoints keep what they keep; NULL: where it is. */
+/* The store of the checkpoints; NULL: none. */
 static EbbActivationStore *
 get_store (EbbModule *model)
 {
@@ -60,7 +60,7 @@ make_model (const Way *self,
 
 /* -- measuring ----------------------------------------------------------------------------------------------------- */
 
-/* What the checkpoints hold, as long as it is where it was. */
+/* The bytes that the checkpoints hold in place. */
 static guint64
 sum_saved_bytes (EbbModule *model)
 {
@@ -137,7 +137,7 @@ run_steps (const Way *self,
 
   if (optimizer == NULL)
     return FALSE;
-  /* A row of text before the others: the optimizer's state is there from its first step on. */
+  /* One row of text first: the optimizer's state exists from the first step on. */
   for (int step = -1; step < options->steps; step++)
     {
       const int rows = step < 0 ? 1 : options->batch;

@@ -3,7 +3,7 @@
 
 #include "text.h"
 
-/* A few steps of the model with some of OSLO's options switched on, and what this rank had in memory. */
+/* A few steps of the model with some of OSLO's options switched on, and this rank's memory. */
 
 G_BEGIN_DECLS
 
@@ -26,7 +26,7 @@ typedef enum
   N_FIGURES
 } Figure;
 
-/* The configuration, as OSLO has it, for @n_ranks. */
+/* OSLO's configuration for @n_ranks. */
 char *way_make_json (const Way *self,
                      guint n_ranks);
 /* @figures of the last step; collective. */
