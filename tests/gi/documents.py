@@ -1,10 +1,9 @@
-"""The code that README.md and docs/*.md show runs, and prints what the documents say.
+"""The code in README.md and docs/*.md runs, and prints what the documents say.
 
-Blocks of Python are run one by one, each with a small GPT of its own; a block of text that follows is what it prints.
-In the tables of "Coming from other systems" the code of the right column is run, row by row. Blocks of C are compiled
-together and run, programs in C, JavaScript and Vala one by one. Commands are run by
-tests/scripts/documents_commands.py.
-With --update it writes what is printed into the documents instead.
+Python blocks run one by one, each with a small GPT of its own; a text block below is the output. In the tables of
+"Coming from other systems" the code of the right column runs, row by row. C blocks are compiled together and run;
+programs in C, JavaScript and Vala run one by one. tests/scripts/documents_commands.py runs the commands.
+With --update the script writes the output into the documents instead.
 """
 import contextlib
 import functools
@@ -33,7 +32,7 @@ _PRINTED_ELSEWHERE = os.path.join("docs", "parallel.md")     # tests/gi/parallel
 
 _OUTDATED = "a document shows another state of the library: run tests/gi/documents.py --update"
 
-# A block in a function of its own, on four ranks that are threads, with the names that the documents speak of.
+# Each block becomes a function that runs on four ranks that are threads, with the names that the documents use.
 _C_FUNCTION = """
 static gboolean
 run_%d (EbbProcessGroup *group, gpointer user_data, GError **error_out)
@@ -88,7 +87,7 @@ train_a_step (void)
   ebb_tensor_backward (loss, NULL);
 }
 
-/* What the plan of docs/parallel.md names: layers.0.up, layers.0.down. */
+/* The modules that the plan of docs/parallel.md names: layers.0.up, layers.0.down. */
 static EbbModule *
 new_tree (GError **error)
 {
@@ -183,7 +182,7 @@ def run_example():
 
 
 def measure_kept(policy):
-    """What each of eight blocks keeps, in inputs of a block; @policy is code, empty for no wrapper."""
+    """The bytes that each of eight blocks saves, in inputs of a block; @policy is code, empty for no wrapper."""
     n_blocks = 8
     model = Ebb.Sequential(*(Ebb.TransformerBlock(128, 4, 0.1, True, True) for _ in range(n_blocks)))
     if policy:

@@ -1,4 +1,4 @@
-"""The examples in Python and JavaScript run from the source tree and train."""
+"""Examples in Python and JavaScript run from the source tree and train; first_step is the same in C and Python."""
 import os
 import re
 import shutil

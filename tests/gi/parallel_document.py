@@ -1,4 +1,4 @@
-"""The tables of docs/parallel.md, and what its Python prints, are what this library does."""
+"""The tables in docs/parallel.md, and the output of its Python programs, are those of this library."""
 import os
 import subprocess
 import sys

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Every command that README.md and docs/*.md show runs, as it stands there.
+"""Every command in README.md and docs/*.md runs as it stands there.
 
-A command is run in a folder that has the documents' text and programs, and the build folder and the source tree where
-they expect them. The tables below hold those that take minutes (long_documents.py runs them), those that are shown in
-part, and those that can't run here. A command that stands in no table is run; an entry that no document has is an
-error.
+Commands run in a folder that has the documents' text and programs, and the build folder and the source tree where they
+expect them. The tables below list commands that take minutes (long_documents.py runs them), that stand for others, or
+that can't run here. A command that is in no table runs; an entry that is in no document is an error.
 """
 import os
 import re
@@ -38,7 +37,8 @@ LONG = {
     "build/release/tests/bench/tiny-op",
 }
 
-# What would take an hour, or more machines than one, is run up to its text, which is not there: its options are right.
+# Commands that take an hour, or several machines, run with a text that does not exist, which shows that their options
+# are right.
 UP_TO_ITS_TEXT = {
     "mpirun -n 16 --hostfile hosts --map-by ppr:4:node --bind-to none ebb-fsdp-gpt --data book.txt --shard hybrid "
     "--shard-size 4",
@@ -49,7 +49,7 @@ UP_TO_ITS_TEXT = {
     "mpirun -n 16 ebb-fsdp-gpt --tensor-parallel 4 --data book.txt --shard full --checkpoint full",
 }
 
-# What stands for others, or names the program alone, is run as one of those that it means.
+# Commands that stand for several, or that only name a program, run as these.
 INSTEAD = {
     "build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments FORMAT":
         [f"build/release/tests/bench/step --batch 1 --context 64 --steps 7 --moments {name}"
@@ -63,7 +63,7 @@ INSTEAD = {
     "mpirun -n 2 …": ["mpirun -n 2 ebb-fsdp-gpt --data my-book.txt --steps 2"],
     "scripts/test": ["scripts/test --help"],
     "scripts/bench": ["scripts/bench --help"],
-    # The names of rows are looked at, and the figures are those that are committed.
+    # The names of rows are checked; the figures are the committed ones.
     **{f"scripts/bench --only {rows}": [f"scripts/bench --only {rows} --from docs/figures/benchmarks.json"]
        for rows in ("bert-large-32x128", "gpt2-4x256-bf16,gpt2-8x512-bf16", "gpt2-8x512-bf16",
                     "bert-large-8x128-f32", "tiny")},
@@ -96,7 +96,7 @@ NOT_RUN = {
 }
 
 ENVIRONMENT = {
-    # What Open MPI asks for as root, and on a machine of fewer cores than ranks; only the loopback device is used.
+    # Open MPI needs these as root, and on a machine of fewer cores than ranks. Only the loopback device is used.
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
@@ -108,7 +108,7 @@ def read_program(name, language):
 
 
 def read_commands():
-    """Each command once, with what its block has exported before it."""
+    """Each command once, with the exports of its block before it."""
     commands = {}
     for block in read_blocks("sh"):
         exports = []
@@ -123,7 +123,7 @@ def read_commands():
 
 
 class Folder(tempfile.TemporaryDirectory):
-    """The folder that commands run in."""
+    """The folder in which commands run."""
 
     def __init__(self):
         super().__init__(prefix="ebb-documents-")
@@ -145,7 +145,7 @@ class Folder(tempfile.TemporaryDirectory):
         return self
 
     def run(self, *commands, **variables):
-        """In one shell, which ends at the first that fails."""
+        """Runs commands in one shell, which ends at the first failure."""
         folders = [os.path.join(BUILD, "examples"), os.path.join(BUILD, "tests", "bench"), os.environ["PATH"]]
         environment = {**os.environ, **ENVIRONMENT, "PATH": ":".join(folders), **variables}
         return subprocess.run(["bash", "-euc", "\n".join(commands)], cwd=self.name, env=environment,
@@ -175,7 +175,7 @@ def run_up_to_its_text(folder, command):
 
 
 def run_all(test, is_long):
-    """Runs the commands that take minutes, or the others."""
+    """Runs either the commands that take minutes, or the others."""
     with Folder() as folder:
         for command, exports in read_commands().items():
             if command in NOT_RUN or (command in LONG) != is_long:
@@ -201,7 +201,7 @@ class Commands(unittest.TestCase):
 
 
 class Installed(unittest.TestCase):
-    """The README's programs build and run with an installed copy, by the README's lines."""
+    """The programs in README.md and docs/ build and run with an installed copy, by the commands in the documents."""
 
     @classmethod
     def setUpClass(cls):

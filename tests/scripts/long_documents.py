@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of README.md and docs/*.md that take minutes run as they stand there, at the size that stands there."""
+"""The commands in README.md and docs/*.md that take minutes run as they stand there, at their full size."""
 import os
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md show: fenced blocks, and commands between backquotes."""
+"""Reads the fenced blocks of README.md and docs/*.md, and the commands between backquotes."""
 import collections
 import glob
 import os
@@ -9,12 +9,12 @@ BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(ROOT, "build", "release"))
 LANGUAGES = "c", "js", "python", "sh", "vala"
 NAMES = ["README.md", *(os.path.relpath(path, ROOT) for path in sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))))]
 
-# What a command begins with: a path of a program, or a name with options.
+# The beginning of a command: the path of a program, or a name with options.
 _COMMAND = re.compile(r"(build/release/|examples/python/\w+\.py|scripts/|tests/[\w/]+\.py|/usr/bin/|export \w+="
                       r"|(mpirun|gcc|cmake(?= -)|gjs|valac|train_gpt|fsdp_gpt|oslo_gpt2|nested_activations"
                       r"|ebb-(train-gpt|fsdp-gpt|oslo-gpt2)|step|attention|load|tiny-op) \S)")
 
-# The lines of a fenced block, and those of a block of text right below it.
+# The code of a fenced block, and the text of a block right below it, which is what the code prints.
 Block = collections.namedtuple("Block", "document line language code printed")
 
 
@@ -38,13 +38,13 @@ def is_command(text):
 
 
 def read_inline_commands(name):
-    """The commands between backquotes, which may go over the end of a line."""
+    """The commands between backquotes, which may span lines."""
     text = re.sub(r"^```.*?^```$", "", read(name), flags=re.MULTILINE | re.DOTALL)
     spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text))
     return [span for span in spans if is_command(span)]
 
 
 def split_commands(block):
-    """The commands of a block of shell: continued lines are one, comments are none."""
+    """The commands of a shell block: continued lines are joined, comments are left out."""
     lines = re.sub(r"\\\n\s*", "", block.code).splitlines()
     return [line for line in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines) if line]
