@@ -163,7 +163,7 @@ take_rest (Options *self,
   g_strv_builder_unref (builder);
 }
 
-/* What can't be had together; in a training that is resumed some of it may be the saved one. */
+/* Options that contradict each other; in a resumed training one of them may be the saved one. */
 static gboolean
 check_pairs (const Options *self,
              GError **error)
@@ -181,7 +181,7 @@ check_pairs (const Options *self,
   return TRUE;
 }
 
-/* Weights that are only sampled from need no text and no steps. */
+/* Sampling from loaded weights needs no text and no steps. */
 static void
 take_steps (Options *self)
 {
@@ -216,7 +216,7 @@ find_kinds (Options *self,
          && (!all_known || store_check (self, error));
 }
 
-/* What ranks have saved in parts goes on here with one rank that has all of them. */
+/* A state that ranks saved in parts is resumed by one rank that has all of them. */
 static gboolean
 take_parts (Options *self,
             GError **error)
@@ -291,7 +291,7 @@ options_take_saved (Options *self,
   if (saved != NULL && !option_table_take_json (self, saved, error))
     return FALSE;
   settle (self);
-  if (ranks->tensor_parallel == 1) /* as many ranks as it takes now, whatever it had */
+  if (ranks->tensor_parallel == 1) /* the number of ranks may differ from the saved one */
     {
       ranks->keeps_sequence_parallel = ranks->sequence_parallel;
       ranks->keeps_partition = ranks->partition;

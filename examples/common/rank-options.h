@@ -28,7 +28,8 @@ typedef struct
   /* ranks that share the layers of one model; 1: each rank has all layers */
   int tensor_parallel;
   gboolean sequence_parallel, partition;
-  gboolean keeps_sequence_parallel, keeps_partition; /* of the resumed state: unused on one rank, kept for later ranks */
+  gboolean keeps_sequence_parallel,
+      keeps_partition; /* of the resumed state: unused on one rank, kept for later ranks */
 
   ShardKind shard_kind;
   EbbReshard reshard_kind;

@@ -15,7 +15,7 @@ store_has_file (const Options *options)
          || strcmp (options->store_fallback, "disk") == 0;
 }
 
-/* Not so side by side. */
+/* A contiguous store has parts of fixed sizes. */
 static gboolean
 takes_any_size (const Options *options)
 {
@@ -78,7 +78,7 @@ make_disk_store (const Options *options,
   return store;
 }
 
-/* What finds no room goes to the fallback at once: nobody else would make some. */
+/* A tensor without room goes to the fallback at once: nothing else would make room. */
 static EbbSavedTensorHooks *
 make_host_store (const Options *options,
                  gboolean limited)
@@ -153,7 +153,7 @@ add_fallback (EbbSavedTensorHooks *store,
   return ebb_activation_store_set_fallback (EBB_ACTIVATION_STORE (store), EBB_ACTIVATION_STORE (fallback), error);
 }
 
-/* In front of @store, which it takes over, unless that is nothing but where tensors are anyway. */
+/* A partitioned store in front of @store, which it takes over, unless @store leaves tensors in place. */
 static EbbSavedTensorHooks *
 partition (EbbSavedTensorHooks *store,
            const Options *options,
@@ -211,7 +211,7 @@ store_add_json (EbbSavedTensorHooks *store,
   json_builder_add_value (builder, g_steal_pointer (&node));
 }
 
-/* What lies in buffers on the device itself is not on its way anywhere. */
+/* Buffers on the device itself need no copies to the host. */
 static gboolean
 stays_on_device (const Options *options,
                  EbbDevice *device)
@@ -257,7 +257,7 @@ describe_moves (EbbActivationStore *self,
   return g_string_free (text, FALSE);
 }
 
-/* What the ranks keep of one model's activations in parts, and what its store then does with the parts. */
+/* Describes the shards of one model's activations, and what the store behind does with them. */
 static char *
 describe_partition (EbbPartitionedStore *self,
                     const Options *options,

@@ -117,7 +117,7 @@ get_peak (EbbDevice *device)
   return ebb_memory_stats_get_peak_total (stats);
 }
 
-/* What the wrappers hold, wherever it lies. */
+/* The bytes that the wrappers hold, in any place. */
 static guint64
 sum_saved_bytes (EbbModule *model)
 {
@@ -135,7 +135,7 @@ sum_saved_bytes (EbbModule *model)
   return sum;
 }
 
-/* In host memory, where they can be compared. */
+/* Copies gradients to host memory, to compare them. */
 static gboolean
 take_gradients (Step *self,
                 EbbModule *model,
@@ -159,8 +159,8 @@ take_gradients (Step *self,
   return ok;
 }
 
-/* The sum of what the model makes of random numbers. The input belongs to nobody else afterwards, so that a store can
- * take it out of memory. */
+/* The sum of the model's result for random numbers. Nobody else holds the input afterwards, so a store can free its
+ * memory. */
 static EbbTensor *
 run_forward (EbbModule *model,
              const Sizes *sizes,
@@ -173,7 +173,7 @@ run_forward (EbbModule *model,
   return ebb_sum (output, NULL, 0, FALSE, error);
 }
 
-/* What lies elsewhere. What a store has left in its place it answers for, too, but that is not meant here. */
+/* The bytes that a store moved, without those that it left in place. */
 static guint64
 get_moved_bytes (EbbSavedTensorHooks *store)
 {
@@ -182,7 +182,7 @@ get_moved_bytes (EbbSavedTensorHooks *store)
   return ebb_activation_store_get_bytes_held (EBB_ACTIVATION_STORE (store));
 }
 
-/* Gradients that are there already are no part of what the next step needs. */
+/* Existing gradients must not count in the next step. */
 static gboolean
 make_gradients (EbbModule *model,
                 const Sizes *sizes,
@@ -232,7 +232,7 @@ step_run (Step *self,
       if (store == NULL)
         return FALSE;
       g_object_set (store, "least-size", (guint64) 0, NULL);
-      /* What is on its way to the store is on the device, too: none of it is, so that the columns add up. */
+      /* Sources in flight are on the device too; without any the columns add up. */
       g_object_set (store, "in-flight", 0, NULL);
     }
   if (!wrap (model, way, store, error) || !make_gradients (model, sizes, error))

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 /* The program of OSLO's tutorial on activation checkpointing: a GPT-2 on tensor ranks, whose checkpointed activations
- * are partitioned over the ranks, laid out in contiguous memory and kept on the host, one after the other.
+ * are partitioned over the ranks, laid out in contiguous memory and offloaded to the host, one after the other.
  * `oslo_gpt2 --help`. Exit status: 0; 1 for a failure or losses that differ; 2 for wrong options. */
 
 static const Way ways[] = {
@@ -35,7 +35,7 @@ print_head (const Options *options,
   return TRUE;
 }
 
-/* What each rank does. */
+/* Runs one rank. */
 static gboolean
 run_rank (EbbProcessGroup *group,
           gpointer user_data,
@@ -74,7 +74,7 @@ run (Options *options,
   EbbProcessGroup *group;
   gboolean ok;
 
-  /* What is on its way to the host is on the device, too: none of it is, so that the columns add up. */
+  /* Sources in flight are on the device too; without any the columns add up. */
   g_object_set (ebb_host_store_get_default (), "in-flight", 0, NULL);
   if (options->ranks > 0)
     return ebb_run_ranks ((guint) options->ranks, run_rank, options, error);
