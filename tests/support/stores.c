@@ -47,17 +47,6 @@ test_unpack (EbbSavedTensorHooks *store,
   return tensor;
 }
 
-guint64
-test_get_number (gpointer object,
-                 const char *property)
-{
-  g_auto (GValue) value = G_VALUE_INIT;
-
-  g_value_init (&value, G_TYPE_UINT64);
-  g_object_get_property (object, property, &value);
-  return g_value_get_uint64 (&value);
-}
-
 /* -- a model ------------------------------------------------------------------------------------------------------- */
 
 void

@@ -39,8 +39,4 @@ void test_step_clear (TestStep *step);
 void test_step_assert_same (const TestStep *a,
                             const TestStep *b);
 
-/* A number that is a property. */
-guint64 test_get_number (gpointer object,
-                         const char *property);
-
 G_END_DECLS

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "support/stores.h"
+#include "support/tensors.h"
 #include "support/device.h"
 #include "support/random-wrapping.h"
 #include "support/ranks.h"
