@@ -60,7 +60,7 @@ rank_state_load (Trainer *self,
       if (!trainer_set_optimizer (self, error))
         return FALSE;
     }
-  ebb_training_state_set_config (self->state, config);
+  g_object_set (self->state, "config", config, NULL);
   self->first_step = self->saved_step = self->step;
   return TRUE;
 }

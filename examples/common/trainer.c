@@ -143,7 +143,7 @@ load_state (Trainer *self,
       if (!trainer_set_optimizer (self, error))
         return FALSE;
     }
-  ebb_training_state_set_config (self->state, config);
+  g_object_set (self->state, "config", config, NULL);
   self->first_step = self->saved_step = self->step;
   return TRUE;
 }

@@ -164,7 +164,7 @@ def train_locked(ranks, options):
     if options.saved:
         first_step = state.load_sharded(options.resume)
         optimizer.lr = options.lr
-    state.set_config(json.dumps({**FIXED, **{name: getattr(options, name) for name in REMEMBERED}}))
+    state.props.config = json.dumps({**FIXED, **{name: getattr(options, name) for name in REMEMBERED}})
     if ranks.rank == 0:
         print(f"GPT of {options.layers} layers, width {options.width}, {options.heads} heads, context "
               f"{options.context}: {model.count_parameters()} parameters; {text.get_n_tokens()} bytes of text\n"

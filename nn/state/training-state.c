@@ -293,7 +293,7 @@ take_texts (EbbTrainingState *self,
   int config = ebb_args_find (tree, "config"), values = ebb_args_find (tree, "values");
 
   if (config >= 0)
-    ebb_training_state_set_config (self, ebb_args_get_string (tree, (guint) config));
+    g_object_set (self, "config", ebb_args_get_string (tree, (guint) config), NULL);
   g_clear_pointer (&self->values, ebb_args_unref);
   if (values >= 0)
     self->values = ebb_args_get_args (tree, (guint) values);
@@ -509,76 +509,6 @@ ebb_training_state_add_generator (EbbTrainingState *self,
   g_hash_table_insert (self->generators, g_strdup (name), g_object_ref (generator));
 }
 
-/**
- * ebb_training_state_get_config: (get-property config)
- * @self: a training
- *
- * Returns: (nullable): the text that says how model and training are set up, as it was set or loaded
- */
-const char *
-ebb_training_state_get_config (EbbTrainingState *self)
-{
-  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), NULL);
-
-  return self->config;
-}
-
-/**
- * ebb_training_state_set_config: (set-property config)
- * @self: a training
- * @config: (nullable): a text of the program's own, in UTF-8
- *
- * Sets a text that is saved with the state; see ebb_training_state_read_config().
- */
-void
-ebb_training_state_set_config (EbbTrainingState *self,
-                               const char *config)
-{
-  char *copy;
-
-  g_return_if_fail (EBB_IS_TRAINING_STATE (self));
-
-  copy = g_strdup (config);
-  g_free (self->config);
-  self->config = copy;
-  g_object_notify (G_OBJECT (self), "config");
-}
-
-/**
- * ebb_training_state_get_values: (get-property values)
- * @self: a training
- *
- * Returns: (transfer full) (nullable): the program's own values, as they were set or loaded
- */
-EbbArgs *
-ebb_training_state_get_values (EbbTrainingState *self)
-{
-  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), NULL);
-
-  return self->values ? ebb_args_ref (self->values) : NULL;
-}
-
-/**
- * ebb_training_state_set_values: (set-property values)
- * @self: a training
- * @values: (nullable): values of the program's own: numbers, strings in UTF-8, tensors and containers of them, nested
- *   at most 60 deep
- *
- * Sets values that are saved with the state.
- */
-void
-ebb_training_state_set_values (EbbTrainingState *self,
-                               EbbArgs *values)
-{
-  g_return_if_fail (EBB_IS_TRAINING_STATE (self));
-
-  if (values != NULL)
-    ebb_args_ref (values);
-  g_clear_pointer (&self->values, ebb_args_unref);
-  self->values = values;
-  g_object_notify (G_OBJECT (self), "values");
-}
-
 static void
 ebb_training_state_finalize (GObject *object)
 {
@@ -628,16 +558,18 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
                                    g_param_spec_object ("dataset", NULL, NULL, EBB_TYPE_TEXT_DATASET,
                                                         flags | G_PARAM_CONSTRUCT_ONLY));
   /**
-   * EbbTrainingState:config: (getter get_config) (setter set_config)
+   * EbbTrainingState:config:
    *
-   * A text of the program's own that says how model and training are set up.
+   * A text of the program's own, in UTF-8, that describes model and training. It is saved with the state; see
+   * ebb_training_state_read_config().
    */
   g_object_class_install_property (object_class, offsetof (EbbTrainingState, config),
                                    g_param_spec_string ("config", NULL, NULL, NULL, flags));
   /**
-   * EbbTrainingState:values: (getter get_values) (setter set_values)
+   * EbbTrainingState:values:
    *
-   * Values of the program's own.
+   * Values of the program's own, which are saved with the state: numbers, strings in UTF-8, tensors and containers of
+   * them, nested at most 60 deep.
    */
   g_object_class_install_property (object_class, offsetof (EbbTrainingState, values),
                                    g_param_spec_boxed ("values", NULL, NULL, EBB_TYPE_ARGS, flags));

@@ -33,20 +33,6 @@ void ebb_training_state_add_generator (EbbTrainingState *self,
                                        EbbGenerator *generator);
 
 EBB_AVAILABLE_IN_ALL
-const char *ebb_training_state_get_config (EbbTrainingState *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_training_state_set_config (EbbTrainingState *self,
-                                    const char *config);
-
-EBB_AVAILABLE_IN_ALL
-EbbArgs *ebb_training_state_get_values (EbbTrainingState *self);
-
-EBB_AVAILABLE_IN_ALL
-void ebb_training_state_set_values (EbbTrainingState *self,
-                                    EbbArgs *values);
-
-EBB_AVAILABLE_IN_ALL
 gboolean ebb_training_state_save (EbbTrainingState *self,
                                   const char *folder,
                                   gint64 step,

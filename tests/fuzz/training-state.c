@@ -98,9 +98,9 @@ set_up (void)
   dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 5, NULL);
   training = ebb_training_state_new (module, optimizer, dataset);
   ebb_training_state_add_generator (training, "own", own);
-  ebb_training_state_set_config (training, "{\"width\": 3}");
+  g_object_set (training, "config", "{\"width\": 3}", NULL);
   ebb_args_add_double (values, "best", 0.5);
-  ebb_training_state_set_values (training, values);
+  g_object_set (training, "values", values, NULL);
   step ();
   all = get_tree ();
   text = ebb_state_tree_flatten (all, borrowed, NULL);

@@ -69,7 +69,7 @@ class ShardState(TestCase):
         with tempfile.TemporaryDirectory() as folder:
             module = shard(model())
             training = Ebb.TrainingState.new(module, Ebb.AdamW(module, 1e-2), None)
-            training.set_config("small")
+            training.props.config = "small"
             training.save_sharded(folder, 7)
             self.assertEqual(Ebb.TrainingState.read_sharded_config(folder), "small")
             self.assertEqual(training.load_sharded(folder), 7)

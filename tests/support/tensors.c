@@ -152,7 +152,7 @@ test_at (EbbTensor *tensor, gsize position)
 }
 
 double
-test_get_number (gpointer object,
+test_get_double (gpointer object,
                  const char *name)
 {
   g_auto (GValue) value = G_VALUE_INIT;
@@ -160,4 +160,15 @@ test_get_number (gpointer object,
   g_value_init (&value, G_TYPE_DOUBLE);
   g_object_get_property (object, name, &value);
   return g_value_get_double (&value);
+}
+
+void
+test_assert_text (gpointer object,
+                  const char *name,
+                  const char *expected)
+{
+  g_autofree char *text = NULL;
+
+  g_object_get (object, name, &text, NULL);
+  g_assert_cmpstr (text, ==, expected);
 }

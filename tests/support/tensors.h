@@ -46,7 +46,12 @@ float test_at (EbbTensor *tensor,
   while (0)
 
 /* A property that is a number. */
-double test_get_number (gpointer object,
+double test_get_double (gpointer object,
                         const char *name);
+
+/* The property @name of @object is the text @expected. */
+void test_assert_text (gpointer object,
+                       const char *name,
+                       const char *expected);
 
 G_END_DECLS

@@ -92,7 +92,7 @@ batches_depend_on_the_position_alone (void)
   g_autofree gint64 *y = NULL;
   g_autofree gint64 *z = NULL;
 
-  g_assert_cmpfloat (test_get_number (a, "position"), ==, 34);
+  g_assert_cmpfloat (test_get_double (a, "position"), ==, 34);
   g_object_set (b, "position", (gint64) 30, NULL);
   y = take (b, alphabet, 4, 5);
   g_assert_cmpmem (x, 20 * sizeof *x, y, 20 * sizeof *y);
@@ -296,7 +296,7 @@ bad_texts_are_named (void)
   g_clear_error (&error);
   g_assert_false (ebb_text_dataset_get_batch (self, 1, -1, &tokens, &targets, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
-  g_assert_cmpfloat (test_get_number (self, "position"), ==, 0);
+  g_assert_cmpfloat (test_get_double (self, "position"), ==, 0);
   g_remove (empty);
   g_remove (small);
   g_rmdir (folder);
@@ -334,7 +334,7 @@ a_text_that_was_cut_is_named (void)
   g_object_set (self, "position", (gint64) 4000, NULL);
   g_assert_false (ebb_text_dataset_get_batch (self, 1, 3, &tokens, &targets, &error));
   test_assert_error (error, EBB_ERROR_FORMAT, "cut.txt", "it ends before byte");
-  g_assert_cmpfloat (test_get_number (self, "position"), ==, 4000);
+  g_assert_cmpfloat (test_get_double (self, "position"), ==, 4000);
   g_clear_error (&error);
   g_object_set (self, "position", (gint64) 10, NULL);
   g_assert_true (ebb_text_dataset_get_batch (self, 1, 3, &tokens, &targets, &error));

@@ -270,7 +270,7 @@ adam_adds_the_decay_to_the_gradient (void)
   g_autoptr (EbbOptimizer) optimizer = ebb_adam_new (module, 0.02, &error);
 
   g_assert_no_error (error);
-  g_assert_cmpfloat (test_get_number (optimizer, "weight-decay"), ==, 0);
+  g_assert_cmpfloat (test_get_double (optimizer, "weight-decay"), ==, 0);
   g_object_set (optimizer, "beta1", 0.8, "beta2", 0.95, "eps", 1e-3, "weight-decay", 0.1, NULL);
   follow_reference (optimizer, weight, step_adam);
 }

@@ -21,10 +21,10 @@ the_cosine_warms_up_and_comes_down (void)
   g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 12), ==, 0.1);
   g_assert_cmpfloat (ebb_schedule_get_factor (schedule, 1000), ==, 0.1);
   ebb_schedule_apply (schedule, optimizer);
-  g_assert_cmpfloat (test_get_number (optimizer, "lr-scale"), ==, 0.25);
+  g_assert_cmpfloat (test_get_double (optimizer, "lr-scale"), ==, 0.25);
   g_assert_true (ebb_optimizer_step (optimizer, NULL));
   ebb_schedule_apply (schedule, optimizer);
-  g_assert_cmpfloat (test_get_number (optimizer, "lr-scale"), ==, 0.5);
+  g_assert_cmpfloat (test_get_double (optimizer, "lr-scale"), ==, 0.5);
 }
 
 /* Nothing of the cosine is left, and no step divides by its length. */

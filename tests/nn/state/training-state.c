@@ -157,10 +157,10 @@ a_resumed_run_continues_bit_for_bit (void)
   training_run (&whole, 0, HALF, losses);
   ebb_generator_set_state (sampler, G_MAXUINT64, G_MAXUINT64 - 7);
   ebb_training_state_add_generator (whole.state, "sampler", sampler);
-  ebb_training_state_set_config (whole.state, "{ \"width\": 16 }\n");
+  g_object_set (whole.state, "config", "{ \"width\": 16 }\n", NULL);
   ebb_args_add_double (values, "best", 0.1);
   ebb_args_add_int (values, "large", G_MININT64);
-  ebb_training_state_set_values (whole.state, values);
+  g_object_set (whole.state, "values", values, NULL);
   g_assert_true (ebb_training_state_save (whole.state, folder, HALF, &error));
   g_assert_no_error (error);
   training_run (&whole, HALF, N_STEPS - HALF, losses);
@@ -180,8 +180,8 @@ a_resumed_run_continues_bit_for_bit (void)
   assert_same_state (whole.model, resumed.model);
   g_assert_cmpuint (ebb_generator_get_seed (other_sampler), ==, G_MAXUINT64);
   g_assert_cmpuint (ebb_generator_get_offset (other_sampler), ==, G_MAXUINT64 - 7);
-  g_assert_cmpstr (ebb_training_state_get_config (resumed.state), ==, "{ \"width\": 16 }\n");
-  loaded_values = ebb_training_state_get_values (resumed.state);
+  test_assert_text (resumed.state, "config", "{ \"width\": 16 }\n");
+  g_object_get (resumed.state, "values", &loaded_values, NULL);
   g_assert_cmpfloat (ebb_args_get_double (loaded_values, 0), ==, 0.1);
   g_assert_cmpint (ebb_args_get_int (loaded_values, 1), ==, G_MININT64);
   training_clear (&whole);
@@ -267,7 +267,7 @@ a_state_of_another_model_changes_nothing (void)
   g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
   g_assert_null (strchr (error->message, '\n'));
   g_assert_cmpint (ebb_optimizer_get_n_steps (other.optimizer), ==, 0);
-  g_assert_cmpfloat (test_get_number (other.dataset, "position"), ==, 0);
+  g_assert_cmpfloat (test_get_double (other.dataset, "position"), ==, 0);
   g_assert_cmpuint (ebb_generator_get_offset (ebb_generator_get_default ()), ==, offset);
   training_clear (&training);
   training_clear (&other);
@@ -387,7 +387,7 @@ a_state_of_another_text_changes_nothing (void)
   training_run (&training, 0, 2, losses);
   ebb_generator_set_state (own, 1, 2);
   ebb_training_state_add_generator (training.state, "own", own);
-  ebb_training_state_set_config (training.state, "saved");
+  g_object_set (training.state, "config", "saved", NULL);
   g_assert_true (ebb_training_state_save (training.state, folder, 2, &error));
   g_assert_no_error (error);
 
@@ -399,16 +399,16 @@ a_state_of_another_text_changes_nothing (void)
   other.state = ebb_training_state_new (other.model, other.optimizer, other.dataset);
   ebb_generator_set_state (own, 3, 4);
   ebb_training_state_add_generator (other.state, "own", own);
-  ebb_training_state_set_config (other.state, "before");
-  ebb_training_state_set_values (other.state, values);
+  g_object_set (other.state, "config", "before", NULL);
+  g_object_set (other.state, "values", values, NULL);
   everything_take (&before, &other, own);
   g_assert_false (ebb_training_state_load (other.state, folder, &step, &error));
   test_assert_error (error, EBB_ERROR_STATE, "54 tokens, but the state is of a text of");
   everything_take (&after, &other, own);
   everything_assert_same (&before, &after);
-  values_after = ebb_training_state_get_values (other.state);
+  g_object_get (other.state, "values", &values_after, NULL);
   g_assert_true (values_after == values);
-  g_assert_cmpstr (ebb_training_state_get_config (other.state), ==, "before");
+  test_assert_text (other.state, "config", "before");
   g_assert_cmpint (step, ==, 0);
   everything_clear (&before);
   everything_clear (&after);

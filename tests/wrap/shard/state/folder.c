@@ -197,7 +197,7 @@ stop_and_resume (EbbProcessGroup *group,
 
   test_shard_run_start_in (saved->dtype, &whole, group, NULL, saved->split, 0.1, saved->moments);
   training = ebb_training_state_new (whole.model, whole.optimizer, dataset);
-  ebb_training_state_set_config (training, "width 32");
+  g_object_set (training, "config", "width 32", NULL);
   ebb_manual_seed (50 + rank);
   test_shard_run_steps (&whole, group, 0, HALF, losses);
   g_object_set (dataset, "position", (gint64) (5 + rank), NULL);
@@ -212,8 +212,8 @@ stop_and_resume (EbbProcessGroup *group,
   if (!ebb_training_state_load_sharded (other, saved->folder, &step, error))
     return FALSE;
   g_assert_cmpint (step, ==, HALF);
-  g_assert_cmpstr (ebb_training_state_get_config (other), ==, "width 32");
-  g_assert_cmpfloat (test_get_number (other_dataset, "position"), ==, 5 + rank);
+  test_assert_text (other, "config", "width 32");
+  g_assert_cmpfloat (test_get_double (other_dataset, "position"), ==, 5 + rank);
   config = ebb_training_state_read_sharded_config (saved->folder, error);
   g_assert_cmpstr (config, ==, "width 32");
   test_shard_run_steps (&resumed, group, HALF, N_STEPS - HALF, other_losses);
@@ -400,7 +400,7 @@ save_with_failure (EbbProcessGroup *group,
   if (attempt->fails && rank == 2)
     {
       ebb_args_add_object (values, "model", G_OBJECT (run.model));
-      ebb_training_state_set_values (training, values);
+      g_object_set (training, "values", values, NULL);
     }
   if (ebb_training_state_save_sharded (training, attempt->folder, 1, &failure))
     return TRUE;
