@@ -306,7 +306,7 @@ add_gradient (EbbShardUnit *self,
               GError **error)
 {
   EbbShardEntry *entry = &self->entries[i];
-  EbbTensor **sum = ebb_shard_local_grad (self, entry);
+  EbbTensor **sum = self->state == EBB_SHARD_UNSHARDED ? &entry->stashed_grad : &entry->tensor->grad;
   EbbTensor *shard = reduction->shards[self->layout->parameters[i].buffer];
   g_autoptr (EbbTensor) grad = NULL;
   gint64 offset;

@@ -213,10 +213,11 @@ take_back (EbbReplica *self,
     }
 }
 
-gboolean
-ebb_replica_begin_bucket (EbbReplica *self,
-                          guint index,
-                          GError **error)
+/* Begins the reduction of the local gradients in the bucket, if there are any. */
+static gboolean
+begin_bucket (EbbReplica *self,
+              guint index,
+              GError **error)
 {
   EbbReplicaBucket *bucket = get_bucket (self, index);
   g_autofree EbbCollectivePart *parts = g_new0 (EbbCollectivePart, bucket->members->len + 1);
@@ -390,7 +391,7 @@ ebb_replica_begin_ready (EbbReplica *self,
 
   while (self->next < self->buckets->len && is_complete (self, get_bucket (self, self->next)))
     {
-      if (!ebb_replica_begin_bucket (self, self->next, error))
+      if (!begin_bucket (self, self->next, error))
         return FALSE;
       self->next++;
       any = TRUE;
@@ -460,7 +461,7 @@ ebb_replica_end_sweep (EbbReplica *self,
   do
     {
       for (; ok && self->next < self->buckets->len; self->next++)
-        ok = ebb_replica_begin_bucket (self, self->next, error);
+        ok = begin_bucket (self, self->next, error);
       /* Even after a failure all are waited for: reductions in flight write to the gradients. */
       for (guint i = 0; i < self->buckets->len; i++)
         if (!ebb_replica_finish_bucket (self, i, in_backward && ok, ok ? error : NULL))

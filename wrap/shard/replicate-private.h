@@ -66,8 +66,6 @@ typedef struct
   double seconds; /* waited */
 } EbbReplica;
 
-EbbReplica *ebb_replica_ref (EbbReplica *self);
-void ebb_replica_unref (EbbReplica *self);
 /* TRUE if there is a gradient that is neither reduced nor in flight. */
 gboolean ebb_replica_entry_is_local (const EbbReplicaEntry *entry);
 
@@ -75,10 +73,6 @@ gboolean ebb_replica_entry_is_local (const EbbReplicaEntry *entry);
 
 /* Makes new buckets if parameters were frozen, unfrozen or converted since. */
 void ebb_replica_update_buckets (EbbReplica *self);
-/* Begins the reduction of the local gradients in the bucket, if there are any. */
-gboolean ebb_replica_begin_bucket (EbbReplica *self,
-                                   guint bucket,
-                                   GError **error);
 /* Waits for a bucket that is in flight, and adds the stashed gradients. Calls the leaves' hooks if @notify. */
 gboolean ebb_replica_finish_bucket (EbbReplica *self,
                                     guint bucket,

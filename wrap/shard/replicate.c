@@ -15,6 +15,7 @@
 
 static const EbbParameterOwnerFuncs owner_funcs;
 static void detach (gpointer data);
+static void replica_unref (EbbReplica *self);
 
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
@@ -185,7 +186,7 @@ ebb_replicate (EbbModule *module,
   check_parameters (module, self, &failure);
   if (!begin_with_the_same (module, self, broadcast, failure, error))
     {
-      ebb_replica_unref (self);
+      replica_unref (self);
       return NULL;
     }
   for (guint i = 0; i < self->n_entries; i++)
@@ -366,7 +367,7 @@ end_pass (gpointer data,
       if (self->is_open && ebb_is_gradient_sync_enabled ())
         ok = is_in_use (self) ? finish_all (self, TRUE, error) : ebb_replica_end_sweep (self, TRUE, error);
     }
-  ebb_replica_unref (self);
+  replica_unref (self);
   return ok;
 }
 
@@ -376,7 +377,8 @@ await_end_of_pass (EbbReplica *self)
   if (self->is_awaiting)
     return;
   self->is_awaiting = TRUE;
-  ebb_backward_call_at_end (end_pass, ebb_replica_ref (self));
+  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
+  ebb_backward_call_at_end (end_pass, self);
 }
 
 /* Stashes a reduced gradient before more is added to it, unless the group has one rank. */
@@ -465,15 +467,8 @@ static const EbbParameterOwnerFuncs owner_funcs = {
 
 /* -- freeing ------------------------------------------------------------------------------------------------------- */
 
-EbbReplica *
-ebb_replica_ref (EbbReplica *self)
-{
-  __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
-  return self;
-}
-
-void
-ebb_replica_unref (EbbReplica *self)
+static void
+replica_unref (EbbReplica *self)
 {
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
@@ -505,5 +500,5 @@ detach (gpointer data)
       if (self->entries[i].parameter->owner == &self->base)
         self->entries[i].parameter->owner = NULL;
     }
-  ebb_replica_unref (self);
+  replica_unref (self);
 }

@@ -186,19 +186,12 @@ gboolean ebb_shard_leave_to_owner (EbbShardUnit *self);
 /* The unit is being freed. */
 void ebb_shard_forget_unit (EbbShardUnit *self);
 
-/* Where an entry's gradients are: that of this rank's batch, and that of its shard. */
+/* Where an entry's gradient of this rank's batch is. */
 static inline EbbTensor **
 ebb_shard_full_grad (EbbShardUnit *self,
                      EbbShardEntry *entry)
 {
   return self->state == EBB_SHARD_UNSHARDED ? &entry->tensor->grad : &entry->stashed_grad;
-}
-
-static inline EbbTensor **
-ebb_shard_local_grad (EbbShardUnit *self,
-                      EbbShardEntry *entry)
-{
-  return self->state == EBB_SHARD_UNSHARDED ? &entry->stashed_grad : &entry->tensor->grad;
 }
 
 G_END_DECLS

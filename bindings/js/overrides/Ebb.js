@@ -249,7 +249,7 @@ function _init() {
             Ebb.pop_gradient_sync();
         }
     };
-    // Calls fn while the parameters of a sharded module are whole; writeback: what it changes in them stays.
+    // Calls fn with the full parameters of a sharded module summoned; with writeback its changes to them are kept.
     Ebb.with_full_params = function (module, fn, writeback = true) {
         Ebb.summon_full_params(module);
         try {

@@ -290,7 +290,7 @@ check_without_sync (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* What is frozen as a whole has nothing to reduce, flattened or not. */
+/* A unit that is frozen entirely has nothing to reduce, flattened or not. */
 static gboolean
 check_frozen_units (EbbProcessGroup *group,
                     gpointer user_data,

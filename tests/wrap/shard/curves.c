@@ -5,7 +5,7 @@
 
 #include <ebb/ebb.h>
 
-/* What a sharded model learns is what the whole one learns, however it is wrapped and on however many ranks. */
+/* A sharded model learns what the model on one rank learns, however it is wrapped and on any number of ranks. */
 
 typedef enum
 {

@@ -15,7 +15,7 @@
 
 typedef struct
 {
-  guint64 parameters, root, block; /* bytes of the whole */
+  guint64 parameters, root, block; /* bytes, unsharded */
 } Sizes;
 
 static EbbModule *

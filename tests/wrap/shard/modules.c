@@ -13,7 +13,7 @@
 
 #define N_RANKS 3
 
-/* Elements of the gradient of each parameter, whole, as @module has them; NaN where there is none. */
+/* Elements of the full gradient of each parameter, as @module has them; NaN where there is none. */
 static GArray *
 read_gradients (EbbModule *module)
 {
@@ -36,7 +36,7 @@ read_gradients (EbbModule *module)
   return values;
 }
 
-/* What each rank has of the gradients follows, for per-row shards, from the whole ones. */
+/* For per-row shards each rank's gradients follow from the full ones. */
 static void
 assert_gradients (EbbModule *sharded,
                   EbbModule *whole,
@@ -422,7 +422,7 @@ check_versions (EbbProcessGroup *group,
   return TRUE;
 }
 
-/* Kept aside or not, dropped is dropped. */
+/* Dropping gradients drops stashed ones too. */
 static gboolean
 check_set_grad (EbbProcessGroup *group,
                 gpointer user_data,
