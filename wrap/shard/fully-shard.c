@@ -282,7 +282,7 @@ ebb_fully_shard_wrap_if (EbbModule *root,
  *
  * Shards every module of @type (or derived from it) below @root by itself, and @root last.
  *
- * Returns: %FALSE with an error, %EBB_ERROR_INVALID_ARGUMENT if there is no such module; as of
+ * Returns: %FALSE with an error, %EBB_ERROR_INVALID_ARGUMENT if there is no such module; otherwise as for
  * ebb_fully_shard_wrap_if()
  */
 gboolean
@@ -365,7 +365,7 @@ is_taken (EbbModule *module,
  * (#EbbModuleList), which are never called, and embeddings (#EbbEmbedding), whose weight models use outside of them,
  * are excluded.
  *
- * Returns: %FALSE with an error; as of ebb_fully_shard_wrap_if()
+ * Returns: %FALSE with an error, as for ebb_fully_shard_wrap_if()
  */
 gboolean
 ebb_fully_shard_auto_wrap (EbbModule *root,
@@ -402,7 +402,7 @@ ebb_fully_shard_auto_wrap (EbbModule *root,
  * keeps them in full, and their gradients are not averaged, until ebb_fully_shard() of @root takes them too. See
  * ebb_fully_shard_is_wrapped().
  *
- * Returns: %FALSE with an error; as of ebb_fully_shard_wrap_if()
+ * Returns: %FALSE with an error, as for ebb_fully_shard_wrap_if()
  */
 gboolean
 ebb_fully_shard_auto_wrap_types (EbbModule *root,

@@ -57,7 +57,7 @@ guint ebb_shard_layout_get_shape (const EbbShardLayout *self,
                                   guint parameter,
                                   guint rank,
                                   gint64 *shape);
-/* Where the shard begins in what @rank holds of its buffer. */
+/* Where the shard begins among @rank's elements of its buffer. */
 gint64 ebb_shard_layout_get_shard_offset (const EbbShardLayout *self,
                                           guint parameter,
                                           guint rank);

@@ -11,7 +11,7 @@
 /* A unit is a sharded module with the parameters below it that no inner unit owns. Each parameter is the same tensor
  * all the time; what changes is the memory that it points to:
  *
- *   sharded    at this rank's shard, with the shard's gradient: what an optimizer sees
+ *   sharded    at this rank's shard, with the shard's gradient, as an optimizer sees it
  *   unsharded  at its place in the full buffer, with the gradient of this rank's batch, which is not reduced yet
  *
  * The gradient of the other state is stashed. The full buffer has the birth and the version of the shard: unsharding is

@@ -101,7 +101,7 @@ char *ebb_shard_record_name_shape (const EbbShardRecord *self);
 guint ebb_shard_index_count_tensor_ranks (const EbbShardIndex *self);
 EbbShardCoordinates ebb_shard_index_get_coordinates (const EbbShardIndex *self,
                                                      guint rank);
-/* Adds what the text of another rank's index lists. */
+/* Adds the records of another rank's index, given as text. */
 gboolean ebb_shard_index_merge_text (EbbShardIndex *self,
                                      const char *text,
                                      guint rank,

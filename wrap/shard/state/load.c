@@ -18,6 +18,112 @@
 /* Loads a sharded state on any number of ranks: each reads its own elements from the files that have them. All ranks
  * read and check everything that they need before any rank changes anything. */
 
+static gboolean load_state (EbbModule *module,
+                            EbbOptimizer *optimizer,
+                            EbbTrainingState *training,
+                            const char *folder,
+                            gint64 *step,
+                            GError **error);
+
+/**
+ * ebb_load_sharded_state:
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
+ * @optimizer: (nullable): the optimizer whose state is loaded with it
+ * @folder: (type filename): a folder that ebb_save_sharded_state() or ebb_training_state_save_sharded() wrote to
+ * @error: return location for an error
+ *
+ * Loads such a state on any number of ranks, however the module is split, over tensor-parallel ranks too: each rank
+ * reads the elements that it holds, in blocks of 1 MiB, whose checksums are compared. A single process without a group
+ * can load it as well. The names must be those of the module; for a shared parameter one name is enough.
+ *
+ * An optimizer's 8-bit moments follow blocks of a rank's elements: they load only on ranks that hold the same ranges.
+ *
+ * All ranks of the process' default group call it together. State that does not fit or is damaged is found on all ranks
+ * before anything is changed on any; only running out of memory may come later.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT if one is damaged, %EBB_ERROR_STATE if
+ *   the state does not fit
+ */
+gboolean
+ebb_load_sharded_state (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        const char *folder,
+                        GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, module, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
+
+  return load_state (module, optimizer, NULL, folder, NULL, error);
+}
+
+/**
+ * ebb_training_state_load_sharded:
+ * @self: the training state that takes it over; on each rank its own
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @step: (out) (optional): return location for how many steps had been taken
+ * @error: return location for an error
+ *
+ * Loads such a state as ebb_load_sharded_state() does. On the same numbers of data-parallel and tensor-parallel ranks a
+ * training run continues as it would have without a stop, bit for bit, with the generators of this thread's
+ * #EbbGeneratorTracker. On other numbers, data-parallel rank d takes generators, the position in the data and values of
+ * data-parallel rank d modulo the number that saved. Generators that another rank has taken already get other seeds;
+ * those of the tracker keep their seeds and continue from the saved position.
+ *
+ * Returns: %FALSE with an error as by ebb_load_sharded_state()
+ */
+gboolean
+ebb_training_state_load_sharded (EbbTrainingState *self,
+                                 const char *folder,
+                                 gint64 *step,
+                                 GError **error)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+
+  if (step != NULL)
+    *step = 0;
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  return load_state (module, optimizer, self, folder, step, error);
+}
+
+/**
+ * ebb_training_state_read_sharded_config:
+ * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
+ * @error: return location for an error
+ *
+ * Reads #EbbTrainingState:config as rank 0 has saved it, so that model and optimizer can be made from it. Any rank or
+ * program may do so alone.
+ *
+ * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_load_sharded_state()
+ */
+char *
+ebb_training_state_read_sharded_config (const char *folder,
+                                        GError **error)
+{
+  g_autofree char *text = NULL;
+  g_autoptr (EbbShardSource) source = NULL;
+  g_autoptr (EbbArgs) tree = NULL;
+  g_autoptr (EbbArgs) rest = NULL;
+  int index;
+
+  if (!EBB_MAY_BEGIN (error, folder))
+    return NULL;
+  text = ebb_shard_source_read_index (folder, error);
+  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
+  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
+  index = tree != NULL ? ebb_args_find (tree, "training") : -1;
+  rest = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
+  if (tree != NULL && rest == NULL)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no training", source->shown);
+  return rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
+}
+
 typedef struct
 {
   EbbProcessGroup *group;
@@ -361,7 +467,7 @@ open_source (EbbProcessGroup *group,
   return texts != NULL ? ebb_shard_source_new (folder, texts[0], error) : NULL;
 }
 
-/* Finds all errors in what this rank needs. */
+/* Reads and checks all that this rank needs. */
 static gboolean
 prepare (Loading *self,
          GError **error)
@@ -466,105 +572,4 @@ load_state (EbbModule *module,
   g_clear_pointer (&self.rest, ebb_args_unref);
   g_clear_pointer (&self.source, ebb_shard_source_free);
   return ok;
-}
-
-/* -- public functions ---------------------------------------------------------------------------------------------- */
-
-/**
- * ebb_load_sharded_state:
- * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
- * @optimizer: (nullable): the optimizer whose state is loaded with it
- * @folder: (type filename): a folder that ebb_save_sharded_state() or ebb_training_state_save_sharded() wrote to
- * @error: return location for an error
- *
- * Loads such a state on any number of ranks, however the module is split, over tensor-parallel ranks too: each rank
- * reads the elements that it holds, in blocks of 1 MiB, whose checksums are compared. A single process without a group
- * can load it as well. The names must be those of the module; for a shared parameter one name is enough.
- *
- * An optimizer's 8-bit moments follow blocks of a rank's elements: they load only on ranks that hold the same ranges.
- *
- * All ranks of the process' default group call it together. State that does not fit or is damaged is found on all ranks
- * before anything is changed on any; only running out of memory may come later.
- *
- * Returns: %FALSE with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT if one is damaged, %EBB_ERROR_STATE if
- *   the state does not fit
- */
-gboolean
-ebb_load_sharded_state (EbbModule *module,
-                        EbbOptimizer *optimizer,
-                        const char *folder,
-                        GError **error)
-{
-  if (!EBB_MAY_BEGIN (error, module, folder))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
-  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
-
-  return load_state (module, optimizer, NULL, folder, NULL, error);
-}
-
-/**
- * ebb_training_state_load_sharded:
- * @self: the training state that takes it over; on each rank its own
- * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
- * @step: (out) (optional): return location for how many steps had been taken
- * @error: return location for an error
- *
- * Loads such a state as ebb_load_sharded_state() does. On the same numbers of data-parallel and tensor-parallel ranks a
- * training run continues as it would have without a stop, bit for bit, with the generators of this thread's
- * #EbbGeneratorTracker. On other numbers, data-parallel rank d takes generators, the position in the data and values of
- * data-parallel rank d modulo the number that saved. Generators that another rank has taken already get other seeds;
- * those of the tracker keep their seeds and continue from the saved position.
- *
- * Returns: %FALSE with an error as by ebb_load_sharded_state()
- */
-gboolean
-ebb_training_state_load_sharded (EbbTrainingState *self,
-                                 const char *folder,
-                                 gint64 *step,
-                                 GError **error)
-{
-  g_autoptr (EbbModule) module = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-
-  if (step != NULL)
-    *step = 0;
-  if (!EBB_MAY_BEGIN (error, self, folder))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
-
-  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
-  return load_state (module, optimizer, self, folder, step, error);
-}
-
-/**
- * ebb_training_state_read_sharded_config:
- * @folder: (type filename): a folder that ebb_training_state_save_sharded() wrote to
- * @error: return location for an error
- *
- * Reads #EbbTrainingState:config as rank 0 has saved it, so that model and optimizer can be made from it. Any rank or
- * program may do so alone.
- *
- * Returns: (transfer full) (nullable): the text; %NULL with an error as by ebb_load_sharded_state()
- */
-char *
-ebb_training_state_read_sharded_config (const char *folder,
-                                        GError **error)
-{
-  g_autofree char *text = NULL;
-  g_autoptr (EbbShardSource) source = NULL;
-  g_autoptr (EbbArgs) tree = NULL;
-  g_autoptr (EbbArgs) rest = NULL;
-  int index;
-
-  if (!EBB_MAY_BEGIN (error, folder))
-    return NULL;
-  text = ebb_shard_source_read_index (folder, error);
-  source = text != NULL ? ebb_shard_source_new (folder, text, error) : NULL;
-  tree = source != NULL ? ebb_shard_source_read_tree (source, 0, error) : NULL;
-  index = tree != NULL ? ebb_args_find (tree, "training") : -1;
-  rest = index >= 0 ? ebb_args_get_args (tree, (guint) index) : NULL;
-  if (tree != NULL && rest == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state saved in %s has no training", source->shown);
-  return rest != NULL ? ebb_training_state_get_saved_config (rest, source->shown, error) : NULL;
 }

@@ -3,7 +3,7 @@
 
 #include "wrap/shard/unit-private.h"
 
-/* What this rank holds of a tensor of a module, and how the full tensor is made of what all ranks hold. A tensor may be
+/* This rank's shard of a tensor of a module, and how the shards of all ranks make the full tensor. A tensor may be
  * split twice: each tensor-parallel rank has a slice of it, and data-parallel ranks shard that slice. */
 
 G_BEGIN_DECLS
@@ -83,7 +83,7 @@ EbbTensor *ebb_local_shard_extract (const EbbLocalShard *self,
 EbbTensor *ebb_tensor_to_host (EbbTensor *tensor,
                                GError **error);
 
-/* A tensor of which each rank holds what it holds of a parameter. */
+/* A tensor that is split over ranks as a parameter is: the parameter, its moments. */
 typedef struct
 {
   EbbLocalShard shard; /* of the parameter */

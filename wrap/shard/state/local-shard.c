@@ -11,7 +11,7 @@
 
 /* Takes a rank's elements out of full tensors, and makes full tensors of the elements of all ranks. */
 
-/* -- what a rank holds --------------------------------------------------------------------------------------------- */
+/* -- local shards -------------------------------------------------------------------------------------------------- */
 
 static EbbShardSlice
 get_slice (const EbbLocalShard *self,
@@ -269,7 +269,7 @@ gather_slices (EbbProcessGroup *all,
   return TRUE;
 }
 
-/* @item->full is what the unit has gathered, if there is one. */
+/* If there is a unit, it has gathered @item->full. */
 static gboolean
 finish_item (EbbProcessGroup *all,
              EbbGatherItem *item,

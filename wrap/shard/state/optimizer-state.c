@@ -78,7 +78,7 @@ check_item (const EbbGatherItem *item,
   return FALSE;
 }
 
-/* Finds what this rank holds of a record's tensor. */
+/* Finds this rank's elements of a record's tensor. */
 static gboolean
 make_item (EbbGatherItem *item,
            const EbbShardRecord *record,

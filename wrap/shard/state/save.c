@@ -20,6 +20,82 @@
  * files all exist. Rank 0 begins the index, as an unfinished file, before any rank writes: so files without an index
  * belong to a first save that was interrupted, and not to a state whose index was lost. */
 
+/* @training: a tree of this rank's, or NULL. */
+static gboolean save_state (EbbModule *module,
+                            EbbOptimizer *optimizer,
+                            EbbArgs *training,
+                            const char *folder,
+                            GError **error);
+
+/**
+ * ebb_save_sharded_state:
+ * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
+ * @optimizer: (nullable): the optimizer whose state is saved with it
+ * @folder: (type filename): a folder that all ranks see, made if it does not exist
+ * @error: return location for an error
+ *
+ * Saves each rank's shards to safetensors files of that rank, for the third save of four ranks
+ * `model-00000003-00001-of-00004.safetensors` and likewise `optimizer-` and `state-`, and an index of all of them,
+ * `index.json`: the shape and dtype of each tensor, how tensor-parallel ranks split it, and which of its elements are
+ * in which file. Tensors that several ranks hold alike (buffers, replicated parameters) are saved once. Nothing is
+ * gathered, so saving needs no additional memory.
+ *
+ * A file appears under its name when it is complete and on the disk. Rank 0 replaces the index when all ranks are done,
+ * and then removes the files of earlier saves. So the folder always holds a complete state: if a rank fails, all ranks
+ * fail with its error, and the state before is still there.
+ *
+ * All ranks of the process' default group call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
+ */
+gboolean
+ebb_save_sharded_state (EbbModule *module,
+                        EbbOptimizer *optimizer,
+                        const char *folder,
+                        GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, module, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
+  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
+
+  return save_state (module, optimizer, NULL, folder, error);
+}
+
+/**
+ * ebb_training_state_save_sharded:
+ * @self: the training state; on each rank its own
+ * @folder: (type filename): a folder that all ranks see, made if it does not exist
+ * @step: how many steps were taken
+ * @error: return location for an error
+ *
+ * Saves a training run on many ranks: module and optimizer as ebb_save_sharded_state() does, and for each rank the rest
+ * that ebb_training_state_save() saves: random generators, the position in the data, config and values. One state is
+ * kept, whatever #EbbTrainingState:keep is. All ranks of the process' default group call it together.
+ *
+ * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
+ */
+gboolean
+ebb_training_state_save_sharded (EbbTrainingState *self,
+                                 const char *folder,
+                                 gint64 step,
+                                 GError **error)
+{
+  g_autoptr (EbbModule) module = NULL;
+  g_autoptr (EbbOptimizer) optimizer = NULL;
+  g_autoptr (EbbArgs) rest = NULL;
+
+  if (!EBB_MAY_BEGIN (error, self, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
+
+  if (!ebb_training_state_check_step (step, error))
+    return FALSE;
+  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
+  rest = ebb_training_state_get_rest (self, step);
+  return save_state (module, optimizer, rest, folder, error);
+}
+
 typedef struct
 {
   EbbProcessGroup *group;
@@ -135,7 +211,7 @@ choose_number (Saving *self,
   return TRUE;
 }
 
-/* -- what the ranks hold ------------------------------------------------------------------------------------------- */
+/* -- ranges of all ranks ------------------------------------------------------------------------------------------- */
 
 static void
 list_module (Saving *self,
@@ -382,7 +458,6 @@ end (Saving *self)
     ebb_atomic_file_leave (&self->file);
 }
 
-/* @training: a tree of this rank's, or NULL. */
 static gboolean
 save_state (EbbModule *module,
             EbbOptimizer *optimizer,
@@ -422,75 +497,4 @@ save_state (EbbModule *module,
   g_clear_pointer (&self.rest, ebb_args_unref);
   ebb_shard_index_free (self.index);
   return ok;
-}
-
-/* -- public functions ---------------------------------------------------------------------------------------------- */
-
-/**
- * ebb_save_sharded_state:
- * @module: a module: fully sharded, replicated, tensor-parallel, or none of these
- * @optimizer: (nullable): the optimizer whose state is saved with it
- * @folder: (type filename): a folder that all ranks see, made if it does not exist
- * @error: return location for an error
- *
- * Saves each rank's shards to safetensors files of that rank, for the third save of four ranks
- * `model-00000003-00001-of-00004.safetensors` and likewise `optimizer-` and `state-`, and an index of all of them,
- * `index.json`: the shape and dtype of each tensor, how tensor-parallel ranks split it, and which of its elements are
- * in which file. Tensors that several ranks hold alike (buffers, replicated parameters) are saved once. Nothing is
- * gathered, so saving needs no additional memory.
- *
- * A file appears under its name when it is complete and on the disk. Rank 0 replaces the index when all ranks are done,
- * and then removes the files of earlier saves. So the folder always holds a complete state: if a rank fails, all ranks
- * fail with its error, and the state before is still there.
- *
- * All ranks of the process' default group call it together.
- *
- * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
- */
-gboolean
-ebb_save_sharded_state (EbbModule *module,
-                        EbbOptimizer *optimizer,
-                        const char *folder,
-                        GError **error)
-{
-  if (!EBB_MAY_BEGIN (error, module, folder))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_MODULE (module), FALSE);
-  g_return_val_if_fail (optimizer == NULL || EBB_IS_OPTIMIZER (optimizer), FALSE);
-
-  return save_state (module, optimizer, NULL, folder, error);
-}
-
-/**
- * ebb_training_state_save_sharded:
- * @self: the training state; on each rank its own
- * @folder: (type filename): a folder that all ranks see, made if it does not exist
- * @step: how many steps were taken
- * @error: return location for an error
- *
- * Saves a training run on many ranks: module and optimizer as ebb_save_sharded_state() does, and for each rank the rest
- * that ebb_training_state_save() saves: random generators, the position in the data, config and values. One state is
- * kept, whatever #EbbTrainingState:keep is. All ranks of the process' default group call it together.
- *
- * Returns: %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_PROCESS_GROUP if a rank is gone
- */
-gboolean
-ebb_training_state_save_sharded (EbbTrainingState *self,
-                                 const char *folder,
-                                 gint64 step,
-                                 GError **error)
-{
-  g_autoptr (EbbModule) module = NULL;
-  g_autoptr (EbbOptimizer) optimizer = NULL;
-  g_autoptr (EbbArgs) rest = NULL;
-
-  if (!EBB_MAY_BEGIN (error, self, folder))
-    return FALSE;
-  g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
-
-  if (!ebb_training_state_check_step (step, error))
-    return FALSE;
-  g_object_get (self, "module", &module, "optimizer", &optimizer, NULL);
-  rest = ebb_training_state_get_rest (self, step);
-  return save_state (module, optimizer, rest, folder, error);
 }

@@ -141,7 +141,7 @@ gboolean ebb_shard_source_read (EbbShardSource *self,
                                 gint64 end,
                                 void *data,
                                 GError **error);
-/* Reads what the rank of @range has of a tensor that is "per_rank", in its dtype and shape there. */
+/* Reads the data that the rank of @range has for a tensor that is "per_rank", in its own dtype and shape. */
 EbbTensor *ebb_shard_source_read_blocks (EbbShardSource *self,
                                          EbbShardFile table,
                                          const EbbShardRecord *record,
