@@ -10,37 +10,37 @@
 
 G_BEGIN_DECLS
 
-typedef struct _EbbPartPool EbbPartPool;
-typedef struct _EbbPart EbbPart;
+typedef struct _EbbBufferPool EbbBufferPool;
+typedef struct _EbbBufferPart EbbBufferPart;
 
 typedef struct
 {
   guint n_buffers;
   guint n_used; /* parts that are held */
   guint n_peak; /* at one time */
-} EbbPartCounts;
+} EbbBufferCounts;
 
-EbbPartPool *ebb_part_pool_new (void);
-void ebb_part_pool_unref (EbbPartPool *pool);
+EbbBufferPool *ebb_buffer_pool_new (void);
+void ebb_buffer_pool_unref (EbbBufferPool *pool);
 /* Releases all buffers: those with parts that are held are freed with the last of these, and nothing more is put there.
  */
-void ebb_part_pool_reset (EbbPartPool *pool);
-void ebb_part_pool_get_counts (EbbPartPool *pool,
-                               EbbPartCounts *counts);
+void ebb_buffer_pool_reset (EbbBufferPool *pool);
+void ebb_buffer_pool_get_counts (EbbBufferPool *pool,
+                                 EbbBufferCounts *counts);
 
 /* Holds a copy of @block, which lies on its device, or in @next if that is not NULL: @inner is its handle there. A
  * buffer has @n_parts parts; where all are held the pool adds one if @grow, and returns EBB_ERROR_NO_MEMORY if not. */
-EbbPart *ebb_part_pool_put (EbbPartPool *pool,
-                            EbbActivationStore *next,
-                            EbbTensor *block,
-                            guint n_parts,
-                            gboolean grow,
-                            EbbHandle **inner,
-                            GError **error);
+EbbBufferPart *ebb_buffer_pool_put (EbbBufferPool *pool,
+                                    EbbActivationStore *next,
+                                    EbbTensor *block,
+                                    guint n_parts,
+                                    gboolean grow,
+                                    EbbHandle **inner,
+                                    GError **error);
 /* Of a part on its own device: the part itself as a tensor, which holds it too. */
-EbbTensor *ebb_part_show (EbbPart *part,
-                          GError **error);
+EbbTensor *ebb_buffer_part_show (EbbBufferPart *part,
+                                 GError **error);
 /* The holder needs it no longer; tensors that show it still hold it. */
-void ebb_part_drop (EbbPart *part);
+void ebb_buffer_part_drop (EbbBufferPart *part);
 
 G_END_DECLS

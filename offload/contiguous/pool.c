@@ -23,7 +23,7 @@ typedef struct
 typedef struct _Buffer Buffer;
 
 /* Its bytes are counted once: by the tensors that show it, else as an activation if it is held, else as workspace. */
-struct _EbbPart
+struct _EbbBufferPart
 {
   Buffer *buffer;
   /* under the pool's lock */
@@ -37,34 +37,34 @@ struct _EbbPart
 struct _Buffer
 {
   int ref_count;
-  EbbPartPool *pool;
+  EbbBufferPool *pool;
   Kind kind;
   gsize stride;
   guint n_parts;
   char *data;      /* on the device... */
   EbbHandle *room; /* ...or in the next store */
   /* under the pool's lock */
-  EbbPart *parts;
+  EbbBufferPart *parts;
   guint n_used;
   guint first_free; /* no part before it is free */
 };
 
-struct _EbbPartPool
+struct _EbbBufferPool
 {
   int ref_count;
   pthread_mutex_t lock;
   GPtrArray *buffers; /* that parts are taken from */
-  EbbPartCounts counts;
+  EbbBufferCounts counts;
 };
 
 /* -- the pool ------------------------------------------------------------------------------------------------------ */
 
 static void buffer_unref (gpointer data);
 
-EbbPartPool *
-ebb_part_pool_new (void)
+EbbBufferPool *
+ebb_buffer_pool_new (void)
 {
-  EbbPartPool *self = g_new0 (EbbPartPool, 1);
+  EbbBufferPool *self = g_new0 (EbbBufferPool, 1);
 
   self->ref_count = 1;
   self->buffers = g_ptr_array_new ();
@@ -73,7 +73,7 @@ ebb_part_pool_new (void)
 }
 
 static void
-pool_release (EbbPartPool *self)
+pool_release (EbbBufferPool *self)
 {
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
@@ -83,9 +83,9 @@ pool_release (EbbPartPool *self)
 }
 
 void
-ebb_part_pool_unref (EbbPartPool *self)
+ebb_buffer_pool_unref (EbbBufferPool *self)
 {
-  ebb_part_pool_reset (self);
+  ebb_buffer_pool_reset (self);
   pool_release (self);
 }
 
@@ -97,7 +97,7 @@ buffers_free (GPtrArray *buffers)
 }
 
 void
-ebb_part_pool_reset (EbbPartPool *self)
+ebb_buffer_pool_reset (EbbBufferPool *self)
 {
   GPtrArray *buffers;
 
@@ -109,8 +109,8 @@ ebb_part_pool_reset (EbbPartPool *self)
 }
 
 void
-ebb_part_pool_get_counts (EbbPartPool *self,
-                          EbbPartCounts *counts)
+ebb_buffer_pool_get_counts (EbbBufferPool *self,
+                            EbbBufferCounts *counts)
 {
   pthread_mutex_lock (&self->lock);
   *counts = self->counts;
@@ -170,7 +170,7 @@ reserve (Buffer *self,
 }
 
 static Buffer *
-buffer_new (EbbPartPool *pool,
+buffer_new (EbbBufferPool *pool,
             const Kind *kind,
             guint n_parts,
             GError **error)
@@ -192,7 +192,7 @@ buffer_new (EbbPartPool *pool,
       buffer_unref (self);
       return NULL;
     }
-  self->parts = g_new0 (EbbPart, n_parts);
+  self->parts = g_new0 (EbbBufferPart, n_parts);
   return self;
 }
 
@@ -207,18 +207,18 @@ is_of_kind (const Buffer *self,
 /* -- taking a part ------------------------------------------------------------------------------------------------- */
 
 /* The first free one, under the lock; parts are filled in order. */
-static EbbPart *
+static EbbBufferPart *
 take_from (Buffer *buffer)
 {
-  EbbPartCounts *counts = &buffer->pool->counts;
-  EbbPart *part;
+  EbbBufferCounts *counts = &buffer->pool->counts;
+  EbbBufferPart *part;
 
   while (buffer->first_free < buffer->n_parts && buffer->parts[buffer->first_free].n_refs > 0)
     buffer->first_free++;
   if (buffer->first_free == buffer->n_parts)
     return NULL;
   part = &buffer->parts[buffer->first_free++];
-  *part = (EbbPart){ .buffer = buffer, .n_refs = 1, .is_held = TRUE };
+  *part = (EbbBufferPart){ .buffer = buffer, .n_refs = 1, .is_held = TRUE };
   __atomic_add_fetch (&buffer->ref_count, 1, __ATOMIC_RELAXED);
   buffer->n_used++;
   counts->n_used++;
@@ -229,12 +229,12 @@ take_from (Buffer *buffer)
 }
 
 /* @n_parts: how many there are of that kind. */
-static EbbPart *
-take (EbbPartPool *self,
+static EbbBufferPart *
+take (EbbBufferPool *self,
       const Kind *kind,
       guint *n_parts)
 {
-  EbbPart *part = NULL;
+  EbbBufferPart *part = NULL;
 
   *n_parts = 0;
   pthread_mutex_lock (&self->lock);
@@ -253,7 +253,7 @@ take (EbbPartPool *self,
 
 /* Buffers of which nothing is held make room for a new one: tensors of other sizes don't add up to ever more memory. */
 static void
-free_idle_buffers (EbbPartPool *self)
+free_idle_buffers (EbbBufferPool *self)
 {
   GPtrArray *idle = g_ptr_array_new ();
 
@@ -267,7 +267,7 @@ free_idle_buffers (EbbPartPool *self)
 
 /* Nothing is locked while memory is asked for: that may take as long as others give some back. */
 static gboolean
-add_buffer (EbbPartPool *self,
+add_buffer (EbbBufferPool *self,
             const Kind *kind,
             guint n_parts,
             GError **error)
@@ -284,15 +284,15 @@ add_buffer (EbbPartPool *self,
   return TRUE;
 }
 
-static EbbPart *
-take_or_add (EbbPartPool *self,
+static EbbBufferPart *
+take_or_add (EbbBufferPool *self,
              const Kind *kind,
              guint n_parts,
              gboolean grow,
              GError **error)
 {
   guint n_there;
-  EbbPart *part = take (self, kind, &n_there);
+  EbbBufferPart *part = take (self, kind, &n_there);
 
   /* Another thread may take the parts that were added here. */
   while (part == NULL && (n_there == 0 || grow))
@@ -315,7 +315,7 @@ take_or_add (EbbPartPool *self,
 
 /* Under the lock. */
 static void
-part_unref (EbbPart *self)
+part_unref (EbbBufferPart *self)
 {
   Buffer *buffer = self->buffer;
 
@@ -327,7 +327,7 @@ part_unref (EbbPart *self)
 }
 
 void
-ebb_part_drop (EbbPart *self)
+ebb_buffer_part_drop (EbbBufferPart *self)
 {
   Buffer *buffer = self->buffer;
 
@@ -344,13 +344,13 @@ ebb_part_drop (EbbPart *self)
 
 /* Bytes from the start of the buffer. */
 static gsize
-get_offset (const EbbPart *self)
+get_offset (const EbbBufferPart *self)
 {
   return self->buffer->stride * (gsize) (self - self->buffer->parts);
 }
 
 static gboolean
-copy_there (EbbPart *self,
+copy_there (EbbBufferPart *self,
             EbbTensor *block,
             GError **error)
 {
@@ -372,17 +372,17 @@ copy_there (EbbPart *self,
   return ebb_device_launch (device, &launch, error);
 }
 
-EbbPart *
-ebb_part_pool_put (EbbPartPool *self,
-                   EbbActivationStore *next,
-                   EbbTensor *block,
-                   guint n_parts,
-                   gboolean grow,
-                   EbbHandle **inner,
-                   GError **error)
+EbbBufferPart *
+ebb_buffer_pool_put (EbbBufferPool *self,
+                     EbbActivationStore *next,
+                     EbbTensor *block,
+                     guint n_parts,
+                     gboolean grow,
+                     EbbHandle **inner,
+                     GError **error)
 {
   const Kind kind = { block->storage->device, block->view.dtype, ebb_tensor_get_n_bytes (block), next };
-  EbbPart *part = take_or_add (self, &kind, n_parts, grow, error);
+  EbbBufferPart *part = take_or_add (self, &kind, n_parts, grow, error);
   gboolean ok;
 
   if (part == NULL)
@@ -395,7 +395,7 @@ ebb_part_pool_put (EbbPartPool *self,
       ok = *inner != NULL;
     }
   if (!ok)
-    g_clear_pointer (&part, ebb_part_drop);
+    g_clear_pointer (&part, ebb_buffer_part_drop);
   return part;
 }
 
@@ -403,7 +403,7 @@ ebb_part_pool_put (EbbPartPool *self,
 
 typedef struct
 {
-  EbbPart *part;
+  EbbBufferPart *part;
   EbbStorage *storage;
 } Shown;
 
@@ -412,7 +412,7 @@ static void
 shown_free (gpointer data)
 {
   Shown *shown = data;
-  EbbPart *part = shown->part;
+  EbbBufferPart *part = shown->part;
   Buffer *buffer = part->buffer;
 
   pthread_mutex_lock (&buffer->pool->lock);
@@ -431,7 +431,7 @@ shown_free (gpointer data)
 
 /* Under the lock. */
 static EbbStorage *
-find_shown (EbbPart *self)
+find_shown (EbbBufferPart *self)
 {
   int n = self->shown != NULL ? __atomic_load_n (&self->shown->ref_count, __ATOMIC_RELAXED) : 0;
 
@@ -442,7 +442,7 @@ find_shown (EbbPart *self)
 }
 
 static EbbStorage *
-show (EbbPart *self)
+show (EbbBufferPart *self)
 {
   Buffer *buffer = self->buffer;
   Shown *shown = g_new (Shown, 1);
@@ -458,8 +458,8 @@ show (EbbPart *self)
 }
 
 EbbTensor *
-ebb_part_show (EbbPart *self,
-               GError **error)
+ebb_buffer_part_show (EbbBufferPart *self,
+                      GError **error)
 {
   const Kind *kind = &self->buffer->kind;
   const gint64 n = (gint64) (kind->size / ebb_dtype_get_size (kind->dtype));

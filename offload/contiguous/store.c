@@ -27,7 +27,7 @@ struct _EbbContiguousStore
 {
   EbbActivationStore parent_instance;
 
-  EbbPartPool *pool;
+  EbbBufferPool *pool;
   EbbActivationStore *next;
   guint n_checkpoints;
   gboolean grow;
@@ -83,7 +83,7 @@ check (EbbContiguousStore *self,
 typedef struct
 {
   EbbStoredBlock base;
-  EbbPart *part;
+  EbbBufferPart *part;
   EbbHandle *inner; /* in the next store; NULL: on the device */
 } ContiguousBlock;
 
@@ -93,7 +93,7 @@ block_get (EbbStoredBlock *base,
 {
   ContiguousBlock *self = (ContiguousBlock *) base;
 
-  return self->inner != NULL ? ebb_stored_block_get (self->inner, error) : ebb_part_show (self->part, error);
+  return self->inner != NULL ? ebb_stored_block_get (self->inner, error) : ebb_buffer_part_show (self->part, error);
 }
 
 static void
@@ -111,7 +111,7 @@ block_clear (EbbStoredBlock *base)
   ContiguousBlock *self = (ContiguousBlock *) base;
 
   ebb_handle_unref (self->inner);
-  ebb_part_drop (self->part);
+  ebb_buffer_part_drop (self->part);
 }
 
 static EbbHandle *
@@ -124,14 +124,14 @@ ebb_contiguous_store_put (EbbActivationStore *store,
   EbbActivationStore *next = self->next;
   EbbHandle *inner = NULL;
   ContiguousBlock *stored;
-  EbbPart *part;
+  EbbBufferPart *part;
 
   if (!check (self, error))
     return NULL;
   if (next != NULL && !EBB_ACTIVATION_STORE_GET_CLASS (next)->moves (next, block->storage->device))
     next = NULL;
-  part = ebb_part_pool_put (self->pool, next, block, EBB_READ (self->n_checkpoints), EBB_READ (self->grow), &inner,
-                            error);
+  part = ebb_buffer_pool_put (self->pool, next, block, EBB_READ (self->n_checkpoints), EBB_READ (self->grow), &inner,
+                              error);
   if (part == NULL)
     return NULL;
   stored = ebb_stored_block_new (&funcs, store);
@@ -165,12 +165,12 @@ ebb_contiguous_store_initable_init (GInitableIface *iface)
   iface->init = ebb_contiguous_store_initable_init_instance;
 }
 
-static EbbPartCounts
+static EbbBufferCounts
 get_counts (EbbContiguousStore *self)
 {
-  EbbPartCounts counts;
+  EbbBufferCounts counts;
 
-  ebb_part_pool_get_counts (self->pool, &counts);
+  ebb_buffer_pool_get_counts (self->pool, &counts);
   return counts;
 }
 
@@ -180,7 +180,7 @@ ebb_contiguous_store_get_property (GObject *object,
                                    GValue *value,
                                    GParamSpec *pspec)
 {
-  const EbbPartCounts counts = get_counts (EBB_CONTIGUOUS_STORE (object));
+  const EbbBufferCounts counts = get_counts (EBB_CONTIGUOUS_STORE (object));
 
   switch (id)
     {
@@ -203,7 +203,7 @@ ebb_contiguous_store_finalize (GObject *object)
 {
   EbbContiguousStore *self = EBB_CONTIGUOUS_STORE (object);
 
-  ebb_part_pool_unref (self->pool);
+  ebb_buffer_pool_unref (self->pool);
   g_clear_object (&self->next);
   G_OBJECT_CLASS (ebb_contiguous_store_parent_class)->finalize (object);
 }
@@ -280,7 +280,7 @@ ebb_contiguous_store_class_init (EbbContiguousStoreClass *klass)
 static void
 ebb_contiguous_store_init (EbbContiguousStore *self)
 {
-  self->pool = ebb_part_pool_new ();
+  self->pool = ebb_buffer_pool_new ();
 }
 
 /**
@@ -319,5 +319,5 @@ ebb_contiguous_store_reset (EbbContiguousStore *self)
 {
   g_return_if_fail (EBB_IS_CONTIGUOUS_STORE (self));
 
-  ebb_part_pool_reset (self->pool);
+  ebb_buffer_pool_reset (self->pool);
 }
