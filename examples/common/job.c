@@ -241,8 +241,8 @@ run_command (int argc,
   g_autoptr (GError) error = NULL;
 
   if (options_parse (options, argc, argv, &error))
-    return options->help ? print_help (options) : options->version ? print_version (options)
-                                                                   : run_job (options, argc, argv);
+    return options->state.help ? print_help (options) : options->state.version ? print_version (options)
+                                                                               : run_job (options, argc, argv);
   if (!speaks (options))
     return 2;
   return error->domain == G_OPTION_ERROR ? command_fail_usage (error->message) : fail (1, error->message);

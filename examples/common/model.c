@@ -2,7 +2,6 @@
 /* Makes the model that the options describe, and reads and writes its files. */
 #include "model.h"
 
-#include "option-table.h"
 #include "shard.h"
 #include "store.h"
 

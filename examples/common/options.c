@@ -3,7 +3,6 @@
 #include "options.h"
 
 #include "command.h"
-#include "option-table.h"
 #include "output.h"
 #include "store.h"
 
@@ -14,13 +13,13 @@ options_init (Options *self,
               const Program *program)
 {
   *self = (Options){ .program = program };
-  option_table_init (self);
+  option_table_init (&self->state, gpt_options, program->on_ranks);
 }
 
 void
 options_clear (Options *self)
 {
-  option_table_clear (self);
+  option_table_clear (&self->state);
 }
 
 void
@@ -53,7 +52,7 @@ make_context (Options *self,
 
   g_option_context_set_help_enabled (context, FALSE);
   g_option_context_add_main_entries (context, remaining, NULL);
-  option_table_add_groups (self, context);
+  option_table_add_groups (&self->state, context);
   g_option_context_set_summary (context, "Defaults are in parentheses.");
   g_string_replace (epilogue, "PROGRAM", g_get_prgname (), 0);
   g_option_context_set_description (context, epilogue->str);
@@ -76,35 +75,6 @@ options_get_help (const Program *program)
 }
 
 /* -- checking ------------------------------------------------------------------------------------------------------ */
-
-gboolean
-options_refuse (GError **error,
-                const char *format,
-                ...)
-{
-  va_list args;
-  g_autofree char *text = NULL;
-
-  va_start (args, format);
-  text = g_strdup_vprintf (format, args);
-  va_end (args);
-  g_set_error_literal (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, text);
-  return FALSE;
-}
-
-gboolean
-options_check_name (const char *option,
-                    const char *value,
-                    const char *const *names,
-                    GError **error)
-{
-  g_autofree char *known = NULL;
-
-  if (g_strv_contains (names, value))
-    return TRUE;
-  known = g_strjoinv (", ", (char **) names);
-  return options_refuse (error, "--%s %s: it must be one of %s", option, value, known);
-}
 
 static gboolean
 check_numbers (const Options *self,
@@ -244,9 +214,9 @@ options_parse (Options *self,
     words[i] = g_strdup (argv[i]);
   if (!g_option_context_parse_strv (context, &words, error))
     return FALSE;
-  if (self->help || self->version)
+  if (self->state.help || self->state.version)
     return TRUE;
-  option_table_fill (self);
+  option_table_fill (&self->state);
   if (OPTION_WAS_GIVEN (self, ranks.n_ranks) && !OPTION_WAS_GIVEN (self, ranks.backend))
     {
       g_free (self->ranks.backend);
@@ -255,7 +225,7 @@ options_parse (Options *self,
   if (rest != NULL)
     take_rest (self, rest);
   take_steps (self);
-  if (!option_table_check (self, error) || !take_bytes (self, error) || !find_kinds (self, error)
+  if (!option_table_check (&self->state, error) || !take_bytes (self, error) || !find_kinds (self, error)
       || (self->preset != NULL
           && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
       || !check_numbers (self, error) || !check_pairs (self, error) || !check_files (self, error))
@@ -288,7 +258,7 @@ options_take_saved (Options *self,
 {
   RankOptions *ranks = &self->ranks;
 
-  if (saved != NULL && !option_table_take_json (self, saved, error))
+  if (saved != NULL && !option_table_take_json (&self->state, saved, self->resume, error))
     return FALSE;
   settle (self);
   if (ranks->tensor_parallel == 1) /* the number of ranks may differ from the saved one */
@@ -298,7 +268,7 @@ options_take_saved (Options *self,
       ranks->sequence_parallel = ranks->partition = FALSE;
     }
   self->saved_taken = TRUE;
-  if (option_table_check (self, error) && find_kinds (self, error) && check_numbers (self, error)
+  if (option_table_check (&self->state, error) && find_kinds (self, error) && check_numbers (self, error)
       && check_pairs (self, error))
     return TRUE;
   if (saved != NULL)
@@ -329,7 +299,7 @@ options_add_json (const Options *self,
                   JsonBuilder *builder)
 {
   json_builder_begin_object (builder);
-  option_table_add_json (self, builder);
+  option_table_add_json (&self->state, builder);
   json_builder_set_member_name (builder, "tied");
   json_builder_add_boolean_value (builder, self->tied);
   json_builder_set_member_name (builder, "bias");

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "option-table.h"
 #include "program.h"
 #include "rank-options.h"
 
@@ -29,12 +30,10 @@ typedef enum
   STORE_CONTIGUOUS_DISK
 } StoreKind;
 
-#define OPTIONS_MAX_ROWS 80
-
 struct _Options
 {
+  OptionState state; /* first */
   const Program *program;
-  gboolean given[OPTIONS_MAX_ROWS]; /* by row of the table: whether the command line has it */
 
   /* data */
   char **data;
@@ -80,8 +79,6 @@ struct _Options
   /* profile */
   char *profile, *stream_trace;
   gint64 profile_steps;
-
-  gboolean help, version;
 };
 
 void options_init (Options *self,
@@ -114,12 +111,6 @@ void options_add_json (const Options *self,
 /* The same as text. */
 char *options_to_json (const Options *self);
 
-/* For checks of some options: FALSE with an error for the user; and the index of a name. */
-gboolean options_refuse (GError **error,
-                         const char *format,
-                         ...) G_GNUC_PRINTF (2, 3);
-gboolean options_check_name (const char *option,
-                             const char *value,
-                             const char *const *names,
-                             GError **error);
+extern const OptionRow gpt_options[];
+
 G_END_DECLS

@@ -3,7 +3,7 @@
 #include "rank-options.h"
 
 #include "launcher.h"
-#include "option-table.h"
+#include "options.h"
 
 #include <string.h>
 

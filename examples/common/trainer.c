@@ -6,7 +6,6 @@
 #include "interrupt.h"
 #include "memory.h"
 #include "model.h"
-#include "option-table.h"
 #include "output.h"
 #include "rank-state.h"
 #include "shard.h"

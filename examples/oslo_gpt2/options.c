@@ -5,61 +5,68 @@
 #include "common/command.h"
 #include "common/launcher.h"
 
-#include <math.h>
 #include <stdio.h>
 
 #define DEFAULT_RANKS 4
 #define MAX_RANKS 64
-#define NOT_GIVEN G_MININT
+
+#define AT(member) .place = G_STRUCT_OFFSET (Options, member)
+#define POSITIVE .least = 1, .most = G_MAXINT
+
+/* clang-format off */
+static const OptionRow rows[] = {
+  { OPTION_GROUP, "options", .metavar = "Options:" },
+  { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .fallback = "gpt2",
+    .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
+  { OPTION_INT, "layers", AT (layers), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
+    .help = "Number of transformer blocks" },
+  { OPTION_INT, "width", AT (width), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
+    .help = "Size of a token's vector" },
+  { OPTION_INT, "heads", AT (heads), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
+    .help = "Attention heads; the number must divide the width, and the ranks must divide it" },
+  { OPTION_INT, "batch", AT (batch), .metavar = "N", .fallback = "16", POSITIVE, .help = "Rows of text in a batch" },
+  { OPTION_INT, "sequence", AT (sequence), .metavar = "N", .fallback = "128", .least = 1, .most = 1 << 20,
+    .help = "Tokens in a row of text" },
+  { OPTION_INT, "steps", AT (steps), .metavar = "N", .fallback = "1", POSITIVE,
+    .help = "Steps for each row of the table, after one step with a single row of text; the last is measured" },
+  { OPTION_DOUBLE, "lr", AT (lr), .metavar = "X", .fallback = "3e-5", .help = "Learning rate of AdamW" },
+  { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", .help = "Probability of dropout" },
+  { OPTION_INT64, "seed", AT (seed), .metavar = "N", .fallback = "1", .least = 0, .most = G_MAXINT64,
+    .help = "Seed of all random numbers" },
+  { OPTION_PATH, "data", AT (data), .metavar = "FILE", .shown = "a few lines",
+    .help = "Text to train on, read byte by byte" },
+  { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "sim", .help = "Device to train on" },
+  { OPTION_INT, "ranks", AT (ranks), .metavar = "N", .fallback = "0", .shown = "4", .least = 2, .most = MAX_RANKS,
+    .help = "Number of threads that share the model; under mpirun its processes share it" },
+  { OPTION_INT, "prefetch", AT (prefetch), .metavar = "N", .fallback = "1", .least = 0, .most = 1024,
+    .help = "Gather and fetch the inputs of blocks this many blocks ahead of backward" },
+  { OPTION_INT, "threads", AT (threads), .metavar = "N", .fallback = "0", .shown = "its share of the cores", .least = 0,
+    .most = 1024, .help = "Threads of each rank" },
+  { .name = NULL },
+};
+/* clang-format on */
 
 void
 options_init (Options *self)
 {
-  *self = (Options){ .batch = 16, .sequence = 128, .steps = 1, .prefetch = 1, .seed = 1, .lr = 3e-5, .dropout = 0.1 };
-  self->layers = self->width = self->heads = self->ranks = NOT_GIVEN;
+  *self = (Options){ .printed = FALSE };
+  option_table_init (&self->state, rows, FALSE);
 }
 
 void
 options_clear (Options *self)
 {
-  g_clear_pointer (&self->preset, g_free);
-  g_clear_pointer (&self->device, g_free);
-  g_clear_pointer (&self->data, g_free);
+  option_table_clear (&self->state);
 }
 
 static GOptionContext *
 make_context (Options *self)
 {
-  const GOptionEntry entries[] = {
-    { "preset", 0, 0, G_OPTION_ARG_STRING, &self->preset,
-      "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl (gpt2)", "NAME" },
-    { "layers", 0, 0, G_OPTION_ARG_INT, &self->layers, "Number of transformer blocks (the preset's)", "N" },
-    { "width", 0, 0, G_OPTION_ARG_INT, &self->width, "Size of a token's vector (the preset's)", "N" },
-    { "heads", 0, 0, G_OPTION_ARG_INT, &self->heads,
-      "Attention heads; the number must divide the width, and the ranks must divide it (the preset's)", "N" },
-    { "batch", 0, 0, G_OPTION_ARG_INT, &self->batch, "Rows of text in a batch (16)", "N" },
-    { "sequence", 0, 0, G_OPTION_ARG_INT, &self->sequence, "Tokens in a row of text (128)", "N" },
-    { "steps", 0, 0, G_OPTION_ARG_INT, &self->steps,
-      "Steps for each row of the table, after one step with a single row of text; the last is measured (1)", "N" },
-    { "lr", 0, 0, G_OPTION_ARG_DOUBLE, &self->lr, "Learning rate of AdamW (3e-5)", "X" },
-    { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &self->dropout, "Probability of dropout (0.1)", "P" },
-    { "seed", 0, 0, G_OPTION_ARG_INT64, &self->seed, "Seed of all random numbers (1)", "N" },
-    { "data", 0, 0, G_OPTION_ARG_FILENAME, &self->data, "Text to train on, read byte by byte (a few lines)", "FILE" },
-    { "device", 0, 0, G_OPTION_ARG_STRING, &self->device, command_describe_devices ("Device to train on", "sim"),
-      "NAME" },
-    { "ranks", 0, 0, G_OPTION_ARG_INT, &self->ranks,
-      "Number of threads that share the model (4); under mpirun its processes share it", "N" },
-    { "prefetch", 0, 0, G_OPTION_ARG_INT, &self->prefetch,
-      "Gather and fetch the inputs of blocks this many blocks ahead of backward (1)", "N" },
-    { "threads", 0, 0, G_OPTION_ARG_INT, &self->threads, "Threads of each rank (its share of the cores)", "N" },
-    COMMAND_ENTRIES (&self->version, &self->help),
-    { NULL }
-  };
   GOptionContext *context =
       g_option_context_new ("- measure what OSLO's activation checkpointing saves of a GPT-2's memory on tensor ranks");
 
   g_option_context_set_help_enabled (context, FALSE);
-  g_option_context_add_main_entries (context, entries, NULL);
+  option_table_add_groups (&self->state, context);
   g_autofree char *description =
       g_strdup_printf ("Examples: %s --batch 64\n          %s --preset tiny --layers 12 --sequence 64\n"
                        "Exit status: 0; 1 for a failure or losses that differ; 2 for wrong options.\n",
@@ -69,87 +76,20 @@ make_context (Options *self)
   return context;
 }
 
-static gboolean
-refuse (GError **error,
-        const char *option,
-        gint64 value,
-        const char *right)
-{
-  g_set_error (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, "--%s %" G_GINT64_FORMAT ": %s", option, value, right);
-  return FALSE;
-}
-
-G_GNUC_PRINTF (2, 3)
-static gboolean
-refuse_text (GError **error,
-             const char *format,
-             ...)
-{
-  va_list args;
-  g_autofree char *text = NULL;
-
-  va_start (args, format);
-  text = g_strdup_vprintf (format, args);
-  va_end (args);
-  g_set_error_literal (error, G_OPTION_ERROR, G_OPTION_ERROR_BAD_VALUE, text);
-  return FALSE;
-}
-
-static gboolean
-check (const Options *self,
-       GError **error)
-{
-  const struct
-  {
-    const char *option;
-    gint64 value, least, most;
-    gboolean has_default; /* from elsewhere, so it may be left out */
-  } numbers[] = {
-    { "layers", self->layers, 1, G_MAXINT, TRUE },
-    { "width", self->width, 1, G_MAXINT, TRUE },
-    { "heads", self->heads, 1, G_MAXINT, TRUE },
-    { "batch", self->batch, 1, G_MAXINT },
-    { "sequence", self->sequence, 1, 1 << 20 },
-    { "steps", self->steps, 1, G_MAXINT },
-    { "seed", self->seed, 0, G_MAXINT64 },
-    { "ranks", self->ranks, 2, MAX_RANKS, TRUE },
-    { "threads", self->threads, 0, 1024 },
-    { "prefetch", self->prefetch, 0, 1024 },
-  };
-
-  for (guint i = 0; i < G_N_ELEMENTS (numbers); i++)
-    if (!(numbers[i].has_default && numbers[i].value == NOT_GIVEN)
-        && (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most))
-      {
-        g_autofree char *right = g_strdup_printf ("it must be from %" G_GINT64_FORMAT " to %" G_GINT64_FORMAT,
-                                                  numbers[i].least, numbers[i].most);
-
-        return refuse (error, numbers[i].option, numbers[i].value, right);
-      }
-  if (!isfinite (self->lr) || self->lr < 0)
-    return refuse_text (error, "--lr %g: it must be 0 or more", self->lr);
-  if (!isfinite (self->dropout) || self->dropout < 0 || self->dropout >= 1)
-    return refuse_text (error, "--dropout %g: it must be at least 0 and below 1", self->dropout);
-  return TRUE;
-}
-
-/* Gives options that were left out their defaults. */
+/* Finds the number of ranks. */
 static gboolean
 take_ranks (Options *self,
             GError **error)
 {
-  int *sizes[] = { &self->layers, &self->width, &self->heads };
-
-  for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
-    if (*sizes[i] == NOT_GIVEN)
-      *sizes[i] = 0;
-  if (self->ranks != NOT_GIVEN && launcher_count () > 1)
-    return refuse (error, "ranks", self->ranks, "the processes that were started together are the ranks: leave it out");
-  if (self->ranks == NOT_GIVEN && launcher_is_there () && launcher_count () == 1)
-    return refuse_text (error, "one process was started, and partitioned activations need 2 ranks or more: start more, "
-                               "or say --ranks %d for threads",
-                        DEFAULT_RANKS);
-  if (self->ranks == NOT_GIVEN)
+  if (self->ranks > 0 && launcher_count () > 1)
+    return options_refuse (error, "--ranks %d: the processes that were started together are the ranks: leave it out",
+                           self->ranks);
+  if (self->ranks == 0 && launcher_is_there () && launcher_count () == 1)
+    return options_refuse (error,
+                           "one process was started, and partitioned activations need 2 ranks or more: start more, "
+                           "or say --ranks %d for threads",
+                           DEFAULT_RANKS);
+  if (self->ranks == 0)
     self->ranks = launcher_count () > 1 ? 0 : DEFAULT_RANKS;
   return TRUE;
 }
@@ -165,13 +105,13 @@ check_model (const Options *self,
   EbbDevice *device = config != NULL ? ebb_device_get (self->device, &failure) : NULL;
 
   if (config == NULL)
-    return refuse_text (error, "%s", failure->message);
+    return options_refuse (error, "%s", failure->message);
   if (device == NULL)
-    return refuse_text (error, "--device %s: %s", self->device, failure->message);
+    return options_refuse (error, "--device %s: %s", self->device, failure->message);
   if (config->heads % n_ranks == 0)
     return TRUE;
-  return refuse_text (error, "--heads %d: they can't be divided among %d ranks", config->heads,
-                      n_ranks);
+  return options_refuse (error, "--heads %d: they can't be divided among %d ranks", config->heads,
+                         n_ranks);
 }
 
 static void
@@ -180,7 +120,7 @@ print (const Options *self,
 {
   g_autofree char *help = command_get_help (context);
 
-  if (self->help)
+  if (self->state.help)
     fputs (help, stdout);
   else
     command_print_version ();
@@ -196,7 +136,7 @@ options_parse (Options *self,
 
   if (!g_option_context_parse (context, &argc, &argv, error))
     return FALSE;
-  self->printed = self->help || self->version;
+  self->printed = self->state.help || self->state.version;
   if (self->printed)
     {
       if (launcher_speaks ())
@@ -209,11 +149,12 @@ options_parse (Options *self,
                    argv[1]);
       return FALSE;
     }
-  if (self->preset == NULL)
-    self->preset = g_strdup ("gpt2");
-  if (self->device == NULL)
-    self->device = g_strdup ("sim");
-  return check (self, error) && take_ranks (self, error) && check_model (self, error);
+  option_table_fill (&self->state);
+  if (!option_table_check (&self->state, error))
+    return FALSE;
+  if (self->dropout >= 1)
+    return options_refuse (error, "--dropout %g: it must be at least 0 and below 1", self->dropout);
+  return take_ranks (self, error) && check_model (self, error);
 }
 
 EbbGptConfig *

@@ -1,6 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "common/option-table.h"
+
 #include <ebb/ebb.h>
 
 /* The command line. */
@@ -9,6 +11,7 @@ G_BEGIN_DECLS
 
 typedef struct
 {
+  OptionState state;            /* first */
   char *preset, *device, *data; /* data: NULL for the built-in text */
   int layers, width, heads;     /* 0: the preset's */
   int batch, sequence, steps;
@@ -16,7 +19,7 @@ typedef struct
   int threads, prefetch;
   gint64 seed;
   double lr, dropout;
-  gboolean help, version, printed; /* printed: one of the two was asked for, and it was printed */
+  gboolean printed; /* --help or --version was asked for, and was printed */
 } Options;
 
 void options_init (Options *self);
