@@ -121,8 +121,8 @@ convert_module (EbbModule *self, EbbDevice *device, EbbDType dtype, GError **err
   EbbTensor **list;
   guint n;
 
-  if (!ebb_module_check_whole (self, TRUE, "convert the module before ebb_fully_shard(), or take that off before",
-                               error))
+  if (!ebb_module_check_full (self, TRUE, "convert the module before ebb_fully_shard(), or take that off before",
+                              error))
     return FALSE;
   list = ebb_module_get_parameters (self, TRUE, &n);
   add_tensors (&conversion, list, n);

@@ -82,14 +82,14 @@ void ebb_module_visit_paths (EbbModule *self,
                              gpointer user_data);
 /* Fails, naming the first and saying @advice, if a parameter of @self or below is split over ranks at this moment;
  * @always: or is one that at times is. */
-gboolean ebb_module_check_whole (EbbModule *self,
-                                 gboolean always,
-                                 const char *advice,
-                                 GError **error);
+gboolean ebb_module_check_full (EbbModule *self,
+                                gboolean always,
+                                const char *advice,
+                                GError **error);
 /* The same if this rank has a part of a parameter by tensor parallelism. */
-gboolean ebb_module_check_uncut (EbbModule *self,
-                                 const char *advice,
-                                 GError **error);
+gboolean ebb_module_check_not_tensor_parallel (EbbModule *self,
+                                               const char *advice,
+                                               GError **error);
 /* "path.name", or @name where @path is empty. */
 char *ebb_module_join_path (const char *path,
                             const char *name);

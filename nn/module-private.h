@@ -123,7 +123,7 @@ char *ebb_module_get_path (EbbModule *self);
 
 /* A weak reference to a module: owned, and safe from any thread. */
 typedef struct _EbbModuleWeak EbbModuleWeak;
-EbbModuleWeak *ebb_module_get_weak (EbbModule *self);
+EbbModuleWeak *ebb_module_weak_new (EbbModule *self);
 /* The module, with a reference; NULL if it is gone. */
 EbbModule *ebb_module_weak_get (EbbModuleWeak *weak);
 void ebb_module_weak_free (EbbModuleWeak *weak);

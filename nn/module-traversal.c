@@ -320,40 +320,40 @@ ebb_module_count_parameters (EbbModule *self)
 
 typedef struct
 {
-  gboolean always, parts;
-  char *found; /* the first parameter that is not whole */
-} WholeCheck;
+  gboolean always, tensor_parallel;
+  char *found; /* the first parameter of which this rank has a shard */
+} ShardSearch;
 
 static gboolean
-is_missing_some (const WholeCheck *check, EbbTensor *parameter)
+is_shard (const ShardSearch *check, EbbTensor *parameter)
 {
-  if (check->parts)
+  if (check->tensor_parallel)
     return parameter->partition != NULL && parameter->partition->n_parts > 1;
   return check->always ? ebb_parameter_is_sharded (parameter) : !ebb_parameter_is_full (parameter);
 }
 
 static gboolean
-look_for_part (EbbModule *module, const char *path, gpointer user_data)
+look_for_shard (EbbModule *module, const char *path, gpointer user_data)
 {
-  WholeCheck *check = user_data;
+  ShardSearch *check = user_data;
   EbbTensorRegistry *parameters = &ebb_module_get_private (module)->parameters;
 
   for (guint i = 0; check->found == NULL && i < parameters->n_items; i++)
     {
       EbbTensor *parameter = parameters->items[i].tensor;
 
-      if (parameter != NULL && is_missing_some (check, parameter))
+      if (parameter != NULL && is_shard (check, parameter))
         check->found = ebb_module_join_path (path, parameters->items[i].name);
     }
   return check->found == NULL;
 }
 
 gboolean
-ebb_module_check_whole (EbbModule *self, gboolean always, const char *advice, GError **error)
+ebb_module_check_full (EbbModule *self, gboolean always, const char *advice, GError **error)
 {
-  WholeCheck check = { .always = always };
+  ShardSearch check = { .always = always };
 
-  ebb_module_visit (self, look_for_part, &check);
+  ebb_module_visit (self, look_for_shard, &check);
   if (check.found == NULL)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the parameter %s is split over ranks; %s",
@@ -363,11 +363,11 @@ ebb_module_check_whole (EbbModule *self, gboolean always, const char *advice, GE
 }
 
 gboolean
-ebb_module_check_uncut (EbbModule *self, const char *advice, GError **error)
+ebb_module_check_not_tensor_parallel (EbbModule *self, const char *advice, GError **error)
 {
-  WholeCheck check = { .parts = TRUE };
+  ShardSearch check = { .tensor_parallel = TRUE };
 
-  ebb_module_visit (self, look_for_part, &check);
+  ebb_module_visit (self, look_for_shard, &check);
   if (check.found == NULL)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: tensor-parallel ranks have parts of the parameter %s; %s",

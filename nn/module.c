@@ -353,7 +353,7 @@ weak_ref (EbbModuleWeak *weak)
 }
 
 EbbModuleWeak *
-ebb_module_get_weak (EbbModule *self)
+ebb_module_weak_new (EbbModule *self)
 {
   EbbModulePrivate *priv = ebb_module_get_private (self);
   EbbModuleWeak *weak = g_atomic_pointer_get (&priv->weak);

@@ -58,7 +58,7 @@ ebb_embedding_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GErr
 static EbbTensor *
 ebb_embedding_loss (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, GError **error)
 {
-  return ebb_output_layer_whole_loss (x, ((EbbEmbedding *) layer)->weight, bias, targets, error);
+  return ebb_output_layer_full_loss (x, ((EbbEmbedding *) layer)->weight, bias, targets, error);
 }
 
 static void

@@ -145,8 +145,8 @@ struct _EbbLayerNorm
   EbbTensor *bias;   /* [width] or NULL */
 };
 
-/* Whether what comes next may add the bias itself: nobody looks at the result, and the whole bias is here, not one
- * rank's part of it that is whole inside the layer's own call alone. */
+/* Whether what comes next may add the bias itself: nobody looks at the result, and the full bias is here, not one
+ * rank's shard of it that is gathered inside the layer's own call alone. */
 gboolean ebb_linear_lends_bias (EbbModule *module);
 /* Then it is left out here. */
 EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
@@ -210,10 +210,10 @@ EbbTensor *ebb_output_layer_loss (EbbModule *module,
 
 #define EBB_IGNORED_TARGET (-100)
 /* The loss by a full weight. */
-EbbTensor *ebb_output_layer_whole_loss (EbbTensor *x,
-                                        EbbTensor *weight,
-                                        EbbTensor *bias,
-                                        EbbTensor *targets,
-                                        GError **error);
+EbbTensor *ebb_output_layer_full_loss (EbbTensor *x,
+                                       EbbTensor *weight,
+                                       EbbTensor *bias,
+                                       EbbTensor *targets,
+                                       GError **error);
 
 G_END_DECLS

@@ -243,7 +243,7 @@ ebb_output_layer_is_open (EbbModule *module)
 }
 
 EbbTensor *
-ebb_output_layer_whole_loss (EbbTensor *x, EbbTensor *weight, EbbTensor *bias, EbbTensor *targets, GError **error)
+ebb_output_layer_full_loss (EbbTensor *x, EbbTensor *weight, EbbTensor *bias, EbbTensor *targets, GError **error)
 {
   return ebb_fused_linear_cross_entropy (x, weight, bias, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
@@ -267,5 +267,5 @@ ebb_output_layer_loss (EbbModule *module, EbbTensor *x, EbbTensor *bias, EbbTens
   if (EBB_IS_OUTPUT_LAYER (module))
     return EBB_OUTPUT_LAYER_GET_IFACE (module)->loss ((EbbOutputLayer *) module, x, bias, targets, error);
   weight = ebb_module_get_parameter (module, "weight");
-  return ebb_output_layer_whole_loss (x, weight, bias, targets, error);
+  return ebb_output_layer_full_loss (x, weight, bias, targets, error);
 }

@@ -71,12 +71,12 @@ ebb_linear_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GError 
 static EbbTensor *
 ebb_linear_loss (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, GError **error)
 {
-  return ebb_output_layer_whole_loss (x, ((EbbLinear *) layer)->weight, bias, targets, error);
+  return ebb_output_layer_full_loss (x, ((EbbLinear *) layer)->weight, bias, targets, error);
 }
 
-/* Sharded data parallel has a part of the bias between the layer's own calls. */
+/* Under sharded data parallel only a shard of the bias is here between the layer's own calls. */
 static gboolean
-ebb_linear_has_whole_bias (EbbOutputLayer *layer)
+ebb_linear_has_full_bias (EbbOutputLayer *layer)
 {
   EbbLinear *self = (EbbLinear *) layer;
 
@@ -88,7 +88,7 @@ output_layer_interface_init (EbbOutputLayerInterface *interface)
 {
   interface->logits = ebb_linear_logits;
   interface->loss = ebb_linear_loss;
-  interface->lends_bias = ebb_linear_has_whole_bias;
+  interface->lends_bias = ebb_linear_has_full_bias;
 }
 
 /* Two arguments more than forward1. With "add_bias" FALSE it gives the product alone, because the next op adds the

@@ -187,7 +187,7 @@ run_post_norm (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError 
 }
 
 static EbbTensor *
-run (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
+run_block (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
 {
   return self->pre_norm ? run_pre_norm (self, x, mask, error) : run_post_norm (self, x, mask, error);
 }
@@ -195,7 +195,7 @@ run (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
 static EbbTensor *
 ebb_transformer_block_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
-  return run (EBB_TRANSFORMER_BLOCK (module), input, NULL, error);
+  return run_block (EBB_TRANSFORMER_BLOCK (module), input, NULL, error);
 }
 
 static EbbArgs *
@@ -208,7 +208,7 @@ ebb_transformer_block_forward (EbbModule *module, EbbArgs *args, GError **error)
 
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
-  result = run (EBB_TRANSFORMER_BLOCK (module), x, mask, error);
+  result = run_block (EBB_TRANSFORMER_BLOCK (module), x, mask, error);
   return result != NULL ? ebb_args_new_for_tensor (result) : NULL;
 }
 

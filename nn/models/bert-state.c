@@ -102,9 +102,9 @@ collect_published (EbbBert *self, GError **error)
   g_autoptr (EbbBertConfig) config = ebb_bert_get_config (self);
   int bias = ebb_args_find (own, "output_bias");
 
-  if (!ebb_module_check_uncut (EBB_MODULE (self),
-                               "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
-                               error))
+  if (!ebb_module_check_not_tensor_parallel (
+          EBB_MODULE (self), "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
+          error))
     return NULL;
   if (!add_renamed (published, own, "", "", of_model, G_N_ELEMENTS (of_model), error))
     return NULL;

@@ -330,7 +330,7 @@ compute_loss (EbbBert *self, EbbTensor *x, EbbTensor *targets, GError **error)
 }
 
 static EbbTensor *
-run (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, EbbTensor *mask, EbbTensor *targets, GError **error)
+run_model (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, EbbTensor *mask, EbbTensor *targets, GError **error)
 {
   g_autoptr (EbbTensor) x = NULL;
   g_autoptr (EbbTensor) transformed = NULL;
@@ -352,7 +352,7 @@ run (EbbBert *self, EbbTensor *tokens, EbbTensor *segments, EbbTensor *mask, Ebb
 static EbbTensor *
 ebb_bert_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
-  return run (EBB_BERT (module), input, NULL, NULL, NULL, error);
+  return run_model (EBB_BERT (module), input, NULL, NULL, NULL, error);
 }
 
 static EbbArgs *
@@ -367,7 +367,7 @@ ebb_bert_forward (EbbModule *module, EbbArgs *args, GError **error)
 
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
-  result = run (EBB_BERT (module), tokens, segments, mask, targets, error);
+  result = run_model (EBB_BERT (module), tokens, segments, mask, targets, error);
   return result != NULL ? ebb_args_new_for_tensor (result) : NULL;
 }
 

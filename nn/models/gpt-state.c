@@ -138,9 +138,9 @@ ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
     return NULL;
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
-  if (!ebb_module_check_uncut (EBB_MODULE (self),
-                               "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
-                               error))
+  if (!ebb_module_check_not_tensor_parallel (
+          EBB_MODULE (self), "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
+          error))
     return NULL;
   own = ebb_module_get_state_dict (EBB_MODULE (self));
   published = ebb_args_new (EBB_ARGS_DICT);

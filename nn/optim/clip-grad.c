@@ -125,7 +125,7 @@ typedef struct
   guint n_parameters;
   EbbReduceKind op;
   const double *parts; /* [n_parameters] */
-  GPtrArray *groups;   /* of tensor-parallel ranks; NULL: the one of whole parameters, which comes first */
+  GPtrArray *groups;   /* of tensor-parallel ranks; NULL: the one of full parameters, which comes first */
   double *totals;      /* [groups] */
 } Norm;
 
@@ -185,7 +185,7 @@ reduce_split (Norm *self,
   return TRUE;
 }
 
-/* Over tensor-parallel ranks. What comes from elsewhere, of whole parameters too, is counted by the first of them
+/* Over tensor-parallel ranks. What comes from elsewhere, of full parameters too, is counted by the first of them
  * alone, so that all have the same bits. */
 static gboolean
 reduce_partitions (Norm *self,

@@ -98,7 +98,7 @@ ebb_optimizer_ensure_state (EbbTensor **state,
   return TRUE;
 }
 
-/* A parameter may have been sharded since, or made whole. */
+/* A parameter may have been sharded since, or gathered. */
 static gboolean
 check_state_fits (const EbbOptimizerSlot *slot,
                   GError **error)
@@ -281,7 +281,7 @@ ebb_optimizer_step (EbbOptimizer *self,
 
 /* -- steps in backward --------------------------------------------------------------------------------------------- */
 
-/* What a backward pass calls when @parameter has its whole gradient. */
+/* A backward pass calls it when the gradient of @parameter is complete. */
 static gboolean
 move_parameter (EbbTensor *parameter,
                 gpointer data,

@@ -63,7 +63,7 @@ add_tensor (const char *name, EbbTensor *tensor, gpointer user_data)
  *
  * Collects the parameters and persistent buffers of the module and of all below it. The tensors share the memory of the
  * module's, and gradients do not flow through them. A shared parameter appears under each of its names. Of a module
- * that is fully sharded, these are the shards of this rank, or whole parameters while they are gathered, and of a
+ * that is fully sharded, these are the shards of this rank, or full parameters while they are gathered, and of a
  * tensor-parallel one this rank's parts: what belongs to no rank is given by ebb_get_full_state_dict().
  *
  * Returns: (transfer full): an %EBB_ARGS_DICT of tensors by path, as in `h.0.attn.c_attn.weight`
@@ -284,11 +284,12 @@ ebb_module_load_state_into (EbbModule *self, EbbArgs *targets, EbbArgs *state, g
 {
   g_autoptr (GArray) transfers = NULL;
 
-  if (!ebb_module_check_whole (self, FALSE,
-                               "load with ebb_load_full_state_dict(), or between ebb_summon_full_params() and "
-                               "ebb_release_full_params()",
-                               error)
-      || !ebb_module_check_uncut (self, "load with ebb_load_full_state_dict(), or before ebb_parallelize()", error))
+  if (!ebb_module_check_full (self, FALSE,
+                              "load with ebb_load_full_state_dict(), or between ebb_summon_full_params() and "
+                              "ebb_release_full_params()",
+                              error)
+      || !ebb_module_check_not_tensor_parallel (
+          self, "load with ebb_load_full_state_dict(), or before ebb_parallelize()", error))
     return FALSE;
   transfers = ebb_module_match_state (self, targets, state, strict, NULL, error);
   return transfers != NULL && ebb_state_transfers_run (transfers, error);

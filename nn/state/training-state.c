@@ -136,8 +136,9 @@ ebb_training_state_save (EbbTrainingState *self,
   if (!ebb_training_state_check_step (step, error))
     return FALSE;
   if (self->module != NULL
-      && (!ebb_module_check_whole (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
-          || !ebb_module_check_uncut (self->module, "save it by ebb_training_state_save_sharded()", error)))
+      && (!ebb_module_check_full (self->module, TRUE, "save it by ebb_training_state_save_sharded()", error)
+          || !ebb_module_check_not_tensor_parallel (self->module, "save it by ebb_training_state_save_sharded()",
+                                                    error)))
     return FALSE;
   tree = ebb_training_state_get_rest (self, step);
   if (self->module != NULL)
@@ -448,8 +449,9 @@ ebb_training_state_load (EbbTrainingState *self,
   g_return_val_if_fail (EBB_IS_TRAINING_STATE (self), FALSE);
 
   if (self->module != NULL
-      && (!ebb_module_check_whole (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
-          || !ebb_module_check_uncut (self->module, "load it by ebb_training_state_load_sharded()", error)))
+      && (!ebb_module_check_full (self->module, TRUE, "load it by ebb_training_state_load_sharded()", error)
+          || !ebb_module_check_not_tensor_parallel (self->module, "load it by ebb_training_state_load_sharded()",
+                                                    error)))
     return FALSE;
   shown = ebb_escape_text (folder);
   tree = ebb_state_folder_read (folder, error);

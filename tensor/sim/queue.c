@@ -254,8 +254,8 @@ run_wait (SimQueue *queue,
 }
 
 static void
-run (SimQueue *queue,
-     SimWork *work)
+run_work (SimQueue *queue,
+          SimWork *work)
 {
   if (work->kind == SIM_WORK_RECORD)
     run_record (queue, work);
@@ -283,7 +283,7 @@ sim_queue_run (void *data)
   pthread_mutex_lock (&device->lock);
   while ((work = take (queue)) != NULL)
     {
-      run (queue, work);
+      run_work (queue, work);
       queue->n_done++;
       sim_device_announce_progress (device);
       pthread_mutex_unlock (&device->lock);

@@ -207,7 +207,7 @@ ebb_frame_enter_modules (EbbCheckpointFrame *self,
   for (guint i = 0; i < all->len; i++)
     {
       EbbModule *module = g_ptr_array_index (all, i);
-      Entry entry = { ebb_module_get_weak (module), ebb_module_get_training (module) };
+      Entry entry = { ebb_module_weak_new (module), ebb_module_get_training (module) };
 
       g_array_append_val (self->modules, entry);
     }

@@ -17,7 +17,7 @@ target_new (char *name,
   target->modules = g_new0 (EbbModuleWeak *, n_modules);
   target->n_modules = n_modules;
   for (guint i = 0; i < n_modules; i++)
-    target->modules[i] = ebb_module_get_weak (modules[i]);
+    target->modules[i] = ebb_module_weak_new (modules[i]);
   target->options = options ? g_object_ref (options) : ebb_checkpoint_options_new ();
   return target;
 }

@@ -289,7 +289,7 @@ ebb_shard_unit_new (EbbModule *module,
 
   self->base.funcs = &ebb_shard_unit_funcs;
   self->ref_count = 1;
-  self->module = ebb_module_get_weak (module);
+  self->module = ebb_module_weak_new (module);
   self->name = *path != '\0' ? g_strdup_printf ("%s (%s)", path, G_OBJECT_TYPE_NAME (module))
                              : g_strdup (G_OBJECT_TYPE_NAME (module));
   self->group = g_object_ref (group);

@@ -286,12 +286,12 @@ get_floats (const EbbLaunch *launch,
 }
 
 static gboolean
-run (BatchNorm *work,
-     const EbbLaunch *launch,
-     const EbbView *weight,
-     const EbbView *bias,
-     EbbParallelFunc func,
-     GError **error)
+run_batch_norm (BatchNorm *work,
+                const EbbLaunch *launch,
+                const EbbView *weight,
+                const EbbView *bias,
+                EbbParallelFunc func,
+                GError **error)
 {
   gint64 elements;
   float *weight_copy, *bias_copy;
@@ -332,7 +332,8 @@ EBB_SIMD_NAME (ebb_cpu_batch_norm) (const EbbLaunch *launch,
     .rstd = get_floats (launch, 2),
   };
 
-  return run (&work, launch, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2), norm_channels, error);
+  return run_batch_norm (&work, launch, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
+                         norm_channels, error);
 }
 
 gboolean
@@ -351,5 +352,5 @@ EBB_SIMD_NAME (ebb_cpu_batch_norm_grad) (const EbbLaunch *launch,
     .accumulate_bias = launch->params.norm.accumulate_bias,
   };
 
-  return run (&work, launch, launch->inputs[2], NULL, grad_channels, error);
+  return run_batch_norm (&work, launch, launch->inputs[2], NULL, grad_channels, error);
 }

@@ -68,11 +68,11 @@ ROW_FUNC (gelu_tanh_grad_f32, EBB_DTYPE_F32, TRUE, TRUE)
 ROW_FUNC (gelu_tanh_grad_bf16, EBB_DTYPE_BF16, TRUE, TRUE)
 
 static gboolean
-run (BiasGelu *work,
-     const EbbView *x,
-     const EbbView *bias,
-     EbbParallelFunc func,
-     GError **error)
+run_bias_gelu (BiasGelu *work,
+               const EbbView *x,
+               const EbbView *bias,
+               EbbParallelFunc func,
+               GError **error)
 {
   gint64 rows;
   float *copy;
@@ -96,8 +96,8 @@ EBB_SIMD_NAME (ebb_cpu_bias_gelu) (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[0];
   BiasGelu work = { .y = launch->outputs[0]->data };
 
-  return run (&work, x, ebb_launch_get_input (launch, 1),
-              funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16], error);
+  return run_bias_gelu (&work, x, ebb_launch_get_input (launch, 1),
+                        funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16], error);
 }
 
 gboolean
@@ -109,6 +109,6 @@ EBB_SIMD_NAME (ebb_cpu_bias_gelu_grad) (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[1];
   BiasGelu work = { .dy = launch->inputs[0]->data, .y = launch->outputs[0]->data };
 
-  return run (&work, x, ebb_launch_get_input (launch, 2),
-              funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16], error);
+  return run_bias_gelu (&work, x, ebb_launch_get_input (launch, 2),
+                        funcs[launch->params.gelu.tanh != FALSE][x->dtype == EBB_DTYPE_BF16], error);
 }

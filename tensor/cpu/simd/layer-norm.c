@@ -219,12 +219,12 @@ get_floats (const EbbLaunch *launch,
 }
 
 static gboolean
-run (Norm *work,
-     const EbbView *x,
-     const EbbView *weight,
-     const EbbView *bias,
-     EbbParallelFunc func,
-     GError **error)
+run_norm (Norm *work,
+          const EbbView *x,
+          const EbbView *weight,
+          const EbbView *bias,
+          EbbParallelFunc func,
+          GError **error)
 {
   gint64 rows;
   float *weight_copy, *bias_copy;
@@ -258,8 +258,8 @@ EBB_SIMD_NAME (ebb_cpu_layer_norm) (const EbbLaunch *launch,
     .eps = (float) launch->params.norm.eps,
   };
 
-  return run (&work, x, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
-              x->dtype == EBB_DTYPE_BF16 ? layer_norm_bf16 : layer_norm_f32, error);
+  return run_norm (&work, x, ebb_launch_get_input (launch, 1), ebb_launch_get_input (launch, 2),
+                   x->dtype == EBB_DTYPE_BF16 ? layer_norm_bf16 : layer_norm_f32, error);
 }
 
 gboolean
@@ -273,8 +273,8 @@ EBB_SIMD_NAME (ebb_cpu_rms_norm) (const EbbLaunch *launch,
     .eps = (float) launch->params.norm.eps,
   };
 
-  return run (&work, x, ebb_launch_get_input (launch, 1), NULL,
-              x->dtype == EBB_DTYPE_BF16 ? rms_norm_bf16 : rms_norm_f32, error);
+  return run_norm (&work, x, ebb_launch_get_input (launch, 1), NULL,
+                   x->dtype == EBB_DTYPE_BF16 ? rms_norm_bf16 : rms_norm_f32, error);
 }
 
 gboolean
@@ -295,6 +295,6 @@ EBB_SIMD_NAME (ebb_cpu_add_layer_norm) (const EbbLaunch *launch,
     .philox = launch->params.norm.philox,
   };
 
-  return run (&work, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
-              x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32, error);
+  return run_norm (&work, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
+                   x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32, error);
 }

@@ -185,12 +185,12 @@ BLOCKS (rms_norm_grad_bf16, EBB_DTYPE_BF16, FALSE)
 
 /* dbias is NULL for RMS norm. */
 static gboolean
-run (NormGrad *work,
-     const EbbLaunch *launch,
-     EbbView *dweight,
-     EbbView *dbias,
-     EbbParallelFunc func,
-     GError **error)
+run_norm_grad (NormGrad *work,
+               const EbbLaunch *launch,
+               EbbView *dweight,
+               EbbView *dbias,
+               EbbParallelFunc func,
+               GError **error)
 {
   const EbbView *x = launch->inputs[1];
   gint64 n_blocks, n;
@@ -236,8 +236,8 @@ EBB_SIMD_NAME (ebb_cpu_layer_norm_grad) (const EbbLaunch *launch,
     .dsum = dsum != NULL ? dsum->data : NULL,
   };
 
-  return run (&work, launch, ebb_launch_get_output (launch, 1), ebb_launch_get_output (launch, 2),
-              launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? layer_norm_grad_bf16 : layer_norm_grad_f32, error);
+  return run_norm_grad (&work, launch, ebb_launch_get_output (launch, 1), ebb_launch_get_output (launch, 2),
+                        launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? layer_norm_grad_bf16 : layer_norm_grad_f32, error);
 }
 
 gboolean
@@ -246,6 +246,6 @@ EBB_SIMD_NAME (ebb_cpu_rms_norm_grad) (const EbbLaunch *launch,
 {
   NormGrad work = { .rstd = launch->inputs[3]->data };
 
-  return run (&work, launch, ebb_launch_get_output (launch, 1), NULL,
-              launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? rms_norm_grad_bf16 : rms_norm_grad_f32, error);
+  return run_norm_grad (&work, launch, ebb_launch_get_output (launch, 1), NULL,
+                        launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? rms_norm_grad_bf16 : rms_norm_grad_f32, error);
 }

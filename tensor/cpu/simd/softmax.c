@@ -143,9 +143,9 @@ ROWS (log_softmax_grad_f32, softmax_grad_row (EBB_DTYPE_F32, TRUE, work, at))
 ROWS (log_softmax_grad_bf16, softmax_grad_row (EBB_DTYPE_BF16, TRUE, work, at))
 
 static void
-run (Softmax *work,
-     const EbbView *x,
-     EbbParallelFunc func)
+run_softmax (Softmax *work,
+             const EbbView *x,
+             EbbParallelFunc func)
 {
   gint64 rows;
 
@@ -162,7 +162,7 @@ EBB_SIMD_NAME (ebb_cpu_softmax) (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[0];
   Softmax work = { .x = x->data, .y = launch->outputs[0]->data };
 
-  run (&work, x, funcs[launch->params.softmax.log != FALSE][x->dtype == EBB_DTYPE_BF16]);
+  run_softmax (&work, x, funcs[launch->params.softmax.log != FALSE][x->dtype == EBB_DTYPE_BF16]);
   return TRUE;
 }
 
@@ -175,6 +175,6 @@ EBB_SIMD_NAME (ebb_cpu_softmax_grad) (const EbbLaunch *launch,
   const EbbView *y = launch->inputs[1];
   Softmax work = { .dy = launch->inputs[0]->data, .x = y->data, .y = launch->outputs[0]->data };
 
-  run (&work, y, funcs[launch->params.softmax.log != FALSE][y->dtype == EBB_DTYPE_BF16]);
+  run_softmax (&work, y, funcs[launch->params.softmax.log != FALSE][y->dtype == EBB_DTYPE_BF16]);
   return TRUE;
 }
