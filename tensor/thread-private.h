@@ -20,11 +20,11 @@ struct _EbbMemoryAccount;
 struct _EbbOpObserver
 {
   EbbOpObserver *outer;
-  /* Before the op runs: may put finished tensors into call->outputs (of the described shapes) and set @provided: the op
+  /* Before the op runs: may put finished tensors into call->outputs (of the described shapes) and set @cached: the op
    * is then not run. It is TRUE already if an outer observer has done so. */
   gboolean (*before) (EbbOpObserver *self,
                       EbbOpCall *call,
-                      gboolean *provided,
+                      gboolean *cached,
                       GError **error);
   gboolean (*after) (EbbOpObserver *self,
                      EbbOpCall *call,

@@ -396,14 +396,14 @@ run (EbbOpCall *call,
 static gboolean
 observe_before (EbbOpObserver *observer,
                 EbbOpCall *call,
-                gboolean *provided,
+                gboolean *cached,
                 GError **error)
 {
   if (observer == NULL)
     return TRUE;
-  if (!observe_before (observer->outer, call, provided, error))
+  if (!observe_before (observer->outer, call, cached, error))
     return FALSE;
-  return observer->before == NULL || observer->before (observer, call, provided, error);
+  return observer->before == NULL || observer->before (observer, call, cached, error);
 }
 
 static gboolean
@@ -421,20 +421,20 @@ run_observed (EbbOpCall *call,
               EbbDevice *device,
               GError **error)
 {
-  gboolean provided = FALSE;
+  gboolean cached = FALSE;
   int which[EBB_OP_MAX_SAVED];
 
-  /* Saved outputs are found again by place if others are provided. */
+  /* Saved outputs are found again by place if others are cached. */
   for (guint i = 0; i < call->n_saved; i++)
     for (guint j = 0; j < call->n_outputs; j++)
       if ((call->saved_is_output & (1u << i)) && call->saved[i] == call->outputs[j])
         which[i] = (int) j;
-  if (!observe_before (ebb_modes.observers, call, &provided, error))
+  if (!observe_before (ebb_modes.observers, call, &cached, error))
     return FALSE;
-  for (guint i = 0; provided && i < call->n_saved; i++)
+  for (guint i = 0; cached && i < call->n_saved; i++)
     if (call->saved_is_output & (1u << i))
       call->saved[i] = call->outputs[which[i]];
-  return (provided || run (call, device, error)) && observe_after (call, error);
+  return (cached || run (call, device, error)) && observe_after (call, error);
 }
 
 /* Casts that stand in for operands don't tell: their edges do. */
@@ -468,7 +468,7 @@ ebb_op_finish (EbbOpCall *call,
   if (G_UNLIKELY (ebb_modes.observers != NULL) && !ebb_modes.stopped)
     {
       ok = run_observed (call, device, error);
-      mark_parts (call); /* others may have been provided */
+      mark_parts (call); /* others may have been cached */
     }
   else
     ok = run (call, device, error);

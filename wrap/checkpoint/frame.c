@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs a checkpointed forward under a frame, and hands nodes what they need of it in backward. */
 #include "wrap/checkpoint/frame-private.h"
 
 #include "nn/args-private.h"
@@ -8,6 +9,173 @@
 
 G_DEFINE_FINAL_TYPE (EbbCheckpointFrame, ebb_checkpoint_frame, EBB_TYPE_SAVED_TENSOR_HOOKS)
 
+static void tally_forward (EbbCheckpointFrame *self,
+                           gboolean nested);
+static void release_all (EbbCheckpointFrame *self);
+
+/* -- forward ------------------------------------------------------------------------------------------------------- */
+
+static EbbCheckpointFrame *
+frame_new (EbbCheckpointTarget *target,
+           EbbArgs *args,
+           gboolean nested)
+{
+  EbbCheckpointFrame *self = g_object_new (EBB_TYPE_CHECKPOINT_FRAME, NULL);
+
+  self->target = ebb_checkpoint_target_ref (target);
+  self->call_args = args;
+  ebb_modes_capture (&self->modes);
+  /* The inputs of an inner frame were made in the outer one, which saves or recomputes them. */
+  self->outside = ebb_checkpoint_options_get_effective_store (target->options);
+  if (self->outside == NULL || nested)
+    self->outside = ebb_modes.hooks;
+  self->mark = ebb_storage_get_next_birth ();
+  self->owners = ebb_parameter_owners_get_entered ();
+  return self;
+}
+
+/* Nodes outside must not save operands from inside the frame in place of its results. */
+static void
+drop_rematerializations (EbbArgs *result,
+                         guint64 frame)
+{
+  for (guint i = 0; i < ebb_args_get_length (result); i++)
+    {
+      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
+      EbbArgs *inside = ebb_args_peek_args (result, i);
+
+      if (tensor != NULL)
+        ebb_tensor_drop_rematerialization (tensor, frame);
+      if (inside != NULL)
+        drop_rematerializations (inside, frame);
+    }
+}
+
+/* The mark would not do: two frames have the same one if nothing was made between them. */
+guint64
+ebb_frame_take_number (void)
+{
+  static guint64 last;
+
+  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
+}
+
+static EbbArgs *
+run_inside (EbbCheckpointFrame *self,
+            const EbbForwardChain *inside,
+            GPtrArray *modules,
+            EbbArgs *args,
+            GError **error)
+{
+  const EbbModes outer = ebb_modes;
+  EbbArgs *result;
+
+  ebb_modes.frame = ebb_frame_take_number ();
+  ebb_modes.rematerialization_log = &self->rematerialization_log;
+  ebb_modes.hooks = EBB_SAVED_TENSOR_HOOKS (self);
+  ebb_thread_push_observer (&self->observer.base);
+  ebb_modes.slots[ebb_checkpoint_slot] =
+      GUINT_TO_POINTER (GPOINTER_TO_UINT (outer.slots[ebb_checkpoint_slot]) | EBB_CHECKPOINT_INSIDE);
+  if (inside != NULL)
+    result = ebb_forward_chain_call (inside, g_ptr_array_index (modules, 0), args, error);
+  else
+    result = ebb_checkpoint_target_run (self->target, modules, args, error);
+  if (result != NULL)
+    drop_rematerializations (result, ebb_modes.frame);
+  ebb_modes_leave_forward (&outer);
+  self->call_args = NULL;
+  self->outside = NULL;
+  if (result == NULL || self->policy_error == NULL)
+    return result;
+  /* A recompute asks no policy, so it could not repeat the way that the forward took around the failure. */
+  ebb_args_unref (result);
+  g_propagate_prefixed_error (error, g_steal_pointer (&self->policy_error),
+                              "the forward went on after its checkpoint policy had failed: ");
+  return NULL;
+}
+
+EbbArgs *
+ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
+                          const EbbForwardChain *inside,
+                          EbbArgs *args,
+                          GError **error)
+{
+  g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
+  gboolean nested = ebb_modes.frame != 0;
+  EbbCheckpointFrame *self;
+  EbbArgs *result;
+
+  if (modules == NULL)
+    return NULL;
+  self = frame_new (target, args, nested);
+  if (!ebb_frame_begin_forward (self, modules, error))
+    {
+      g_object_unref (self);
+      return NULL;
+    }
+  ebb_frame_enter_modules (self, modules);
+  result = ebb_frame_end_forward (self, run_inside (self, inside, modules, args, error), error);
+  ebb_frame_flush_touched (self);
+  ebb_frame_finish_results (self);
+  ebb_modes_capture_rest (&self->modes); /* what the forward made */
+  if (result != NULL)
+    {
+      ebb_frame_count_up (self);
+      target->tally.n_forwards += ebb_modes.recomputing == 0;
+      tally_forward (self, nested);
+    }
+  else
+    ebb_frame_put_back_generators (self->draws);
+  if (self->n_wanted == 0)
+    release_all (self);
+  g_object_unref (self);
+  return result;
+}
+
+/* The bytes that this frame saves: none for an inner frame, whose inputs belong to the outer one. */
+static guint64
+count_saved (EbbCheckpointFrame *self)
+{
+  guint64 n_bytes = ebb_frame_count_saved_results (self);
+
+  for (guint i = 0; i < self->inputs->len; i++)
+    if (!ebb_frame_input (self, i)->is_parameter)
+      n_bytes += ebb_frame_input (self, i)->n_bytes;
+  return n_bytes;
+}
+
+static guint64
+count_dropped (EbbCheckpointFrame *self)
+{
+  g_autoptr (GHashTable) seen = g_hash_table_new (g_int64_hash, g_int64_equal);
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < self->slots->len; i++)
+    {
+      EbbFrameSlot *slot = ebb_frame_slot (self, i);
+
+      if (slot->n_wanted > 0 && g_hash_table_add (seen, &slot->birth) && !ebb_frame_is_saved_result (self, slot->birth))
+        n_bytes += slot->n_bytes;
+    }
+  return n_bytes;
+}
+
+static void
+tally_forward (EbbCheckpointFrame *self,
+               gboolean nested)
+{
+  EbbCheckpointTally *tally = &self->target->tally;
+
+  if (ebb_modes.recomputing > 0)
+    return;
+  self->saved_bytes = nested ? 0 : count_saved (self);
+  self->dropped_bytes = count_dropped (self);
+  ebb_checkpoint_level_add (&tally->saved, self->saved_bytes);
+  ebb_checkpoint_level_add (&tally->dropped, self->dropped_bytes);
+}
+
+/* -- saved tensors ------------------------------------------------------------------------------------------------- */
+
 #define N_SLOTS_SEARCHED 16
 
 /* What a node holds in place of a tensor. */
@@ -15,101 +183,21 @@ typedef struct
 {
   EbbCheckpointFrame *frame;
   gboolean is_slot;
-  guint index;  /* of the slot */
-  guint fill;   /* of the slot, at which the value was last taken; 0: never */
-  EbbPart part; /* or part of what is older */
-} Ticket;
+  guint index;       /* of the slot */
+  guint fill;        /* of the slot, at which the value was last taken; 0: never */
+  EbbInputView view; /* or of a frame input */
+} PackedHandle;
 
-/* -- letting go ---------------------------------------------------------------------------------------------------- */
+static void packed_free (gpointer data);
 
-static void
-drop_cached (EbbCheckpointFrame *self)
+static PackedHandle *
+packed_new (EbbCheckpointFrame *self)
 {
-  for (guint i = 0; i < self->outers->len; i++)
-    g_clear_pointer (&ebb_frame_outer (self, i)->cached, ebb_tensor_unref);
-}
+  PackedHandle *packed = ebb_object_new (PackedHandle);
 
-void
-ebb_frame_drop_values (EbbCheckpointFrame *self)
-{
-  for (guint i = 0; i < self->slots->len; i++)
-    ebb_slot_clear (ebb_frame_slot (self, i));
-}
-
-/* Nobody will ask any more. */
-static void
-drop_everything (EbbCheckpointFrame *self)
-{
-  ebb_checkpoint_level_subtract (&self->target->tally.saved, self->saved_bytes);
-  ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
-  self->saved_bytes = self->dropped_bytes = 0;
-  drop_cached (self);
-  ebb_frame_drop_values (self);
-  ebb_frame_drop_kept (self, 0);
-  for (guint i = 0; i < self->outers->len; i++)
-    ebb_saved_tensor_clear (&ebb_frame_outer (self, i)->saved);
-  g_array_set_size (self->outers, 0);
-  g_clear_pointer (&self->args, ebb_args_unref);
-  ebb_frame_count_down (self);
-}
-
-static gboolean
-backward_ended (gpointer data,
-                GError **error)
-{
-  EbbCheckpointFrame *self = data;
-  gboolean ok = ebb_frame_end_backward (self, error);
-
-  self->at_end = FALSE;
-  if (!self->target->options->retain_recomputed)
-    ebb_frame_drop_values (self);
-  drop_cached (self);
-  g_object_unref (self);
-  return ok;
-}
-
-void
-ebb_frame_call_at_end (EbbCheckpointFrame *self)
-{
-  if (self->at_end || !ebb_modes.in_backward)
-    return;
-  self->at_end = TRUE;
-  ebb_backward_call_at_end (backward_ended, g_object_ref (self));
-}
-
-/* -- the door ------------------------------------------------------------------------------------------------------ */
-
-static void
-ticket_free (gpointer data)
-{
-  Ticket *ticket = data;
-  EbbCheckpointFrame *self = ticket->frame;
-
-  if (ticket->is_slot)
-    {
-      EbbSlot *slot = ebb_frame_slot (self, ticket->index);
-
-      slot->n_taken -= ticket->fill != 0 && ticket->fill == slot->n_fills;
-      if (--slot->n_wanted == 0)
-        ebb_slot_clear (slot);
-    }
-  if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
-    {
-      ebb_frame_leave_backward (self);
-      drop_everything (self);
-    }
-  ebb_object_free (ticket, sizeof *ticket);
-  g_object_unref (self);
-}
-
-static Ticket *
-ticket_new (EbbCheckpointFrame *self)
-{
-  Ticket *ticket = ebb_object_new (Ticket);
-
-  *ticket = (Ticket){ .frame = g_object_ref (self) };
+  *packed = (PackedHandle){ .frame = g_object_ref (self) };
   self->n_wanted++;
-  return ticket;
+  return packed;
 }
 
 static gboolean
@@ -120,21 +208,15 @@ is_inside (EbbCheckpointFrame *self,
     return FALSE;
   if (tensor->storage->birth >= self->mark)
     return TRUE;
-  for (guint i = 0; i < self->provided->len; i++)
-    if (g_array_index (self->provided, guint64, i) == tensor->storage->birth)
+  for (guint i = 0; i < self->cached->len; i++)
+    if (g_array_index (self->cached, guint64, i) == tensor->storage->birth)
       return TRUE;
   return FALSE;
 }
 
-EbbDeterminismCheck
-ebb_frame_get_check (EbbCheckpointFrame *self)
-{
-  return self->target->options->determinism_check;
-}
-
-/* A tensor is saved by its maker and by its reader, one after the other as a rule: they share a slot, so that a
- * recompute may stop at the first of them. Looked for among the last few alone, in the forward and in the recompute. */
-static EbbSlot *
+/* The op that makes a tensor and the op that reads it both save it, usually one after the other: they share a slot, so
+ * that a recompute may stop at the first of them. Forward and recompute search only the last few slots. */
+static EbbFrameSlot *
 find_slot (EbbCheckpointFrame *self,
            EbbTensor *tensor,
            guint n_slots,
@@ -167,7 +249,7 @@ fill_next (EbbCheckpointFrame *self,
     }
   if (!ebb_slot_fill (ebb_frame_slot (self, i), i, tensor, ebb_frame_get_check (self), error))
     return FALSE;
-  /* While the forward itself still runs, nothing is known of what comes after. */
+  /* While the forward itself still runs, it is unknown how many more slots come. */
   if (++self->next_slot == self->n_slots_needed
       && (self->target->options->early_stop || self->has_pruned
           || self->call_args != NULL))
@@ -178,7 +260,7 @@ fill_next (EbbCheckpointFrame *self,
   return TRUE;
 }
 
-/* Nobody goes through the graph of a recompute but a backward pass that the forward itself runs. */
+/* Only a backward pass that the forward itself runs goes through the graph of a recompute. */
 static EbbHandle *
 pack_again (EbbCheckpointFrame *self,
             EbbTensor *tensor,
@@ -191,20 +273,20 @@ pack_again (EbbCheckpointFrame *self,
 }
 
 static void
-ticket_for_slot (EbbCheckpointFrame *self,
-                 Ticket *ticket,
-                 EbbTensor *tensor)
+pack_slot (EbbCheckpointFrame *self,
+           PackedHandle *packed,
+           EbbTensor *tensor)
 {
-  EbbSlot fresh, *slot = find_slot (self, tensor, self->slots->len, &ticket->index);
+  EbbFrameSlot fresh, *slot = find_slot (self, tensor, self->slots->len, &packed->index);
 
-  ticket->is_slot = TRUE;
+  packed->is_slot = TRUE;
   if (slot != NULL)
     {
       slot->n_wanted++;
       return;
     }
   ebb_slot_describe (&fresh, tensor, ebb_frame_get_check (self));
-  ticket->index = self->slots->len;
+  packed->index = self->slots->len;
   g_array_append_val (self->slots, fresh);
   self->n_ops_needed = self->n_ops + (self->op_has_run ? 1 : 0);
 }
@@ -216,18 +298,18 @@ ebb_checkpoint_frame_pack (EbbSavedTensorHooks *hooks,
 {
   EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
   gboolean inside = is_inside (self, tensor);
-  EbbPart part = { 0 };
-  Ticket *ticket;
+  EbbInputView view = { 0 };
+  PackedHandle *packed;
 
   if (self->recomputing)
     return pack_again (self, tensor, inside, error);
-  if (!ebb_frame_save_args (self, error) || (!inside && !ebb_frame_find_part (self, tensor, &part, error)))
+  if (!ebb_frame_save_args (self, error) || (!inside && !ebb_frame_take_input (self, tensor, &view, error)))
     return NULL;
-  ticket = ticket_new (self);
-  ticket->part = part;
+  packed = packed_new (self);
+  packed->view = view;
   if (inside)
-    ticket_for_slot (self, ticket, tensor);
-  return ebb_handle_new_for_data (ticket, ticket_free);
+    pack_slot (self, packed, tensor);
+  return ebb_handle_new_for_data (packed, packed_free);
 }
 
 static EbbTensor *
@@ -236,15 +318,15 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
                              GError **error)
 {
   EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (hooks);
-  Ticket *ticket = ebb_handle_get_data (handle);
-  EbbSlot *slot;
-  EbbTensor *kept = ebb_handle_get_tensor (handle);
+  PackedHandle *packed = ebb_handle_get_data (handle);
+  EbbFrameSlot *slot;
+  EbbTensor *tensor = ebb_handle_get_tensor (handle);
 
-  if (kept != NULL)
-    return kept;
+  if (tensor != NULL)
+    return tensor;
   if (self->call_args != NULL)
     self->goes_back = TRUE;
-  if (ticket == NULL) /* given in a recompute, whose graph nobody goes through */
+  if (packed == NULL) /* packed in a recompute, whose graph no backward pass goes through */
     {
       g_autofree char *who = ebb_checkpoint_target_describe (self->target);
 
@@ -254,43 +336,108 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
     }
   if (!ebb_frame_begin_backward (self, error))
     return NULL;
-  if (!ticket->is_slot)
-    return ebb_frame_get_part (self, &ticket->part, error);
-  slot = ebb_frame_slot (self, ticket->index);
+  if (!packed->is_slot)
+    return ebb_frame_get_input (self, &packed->view, error);
+  slot = ebb_frame_slot (self, packed->index);
   if (slot->value == NULL && !ebb_frame_recompute (self, error))
     return NULL;
-  slot = ebb_frame_slot (self, ticket->index); /* a forward that is still going on may have got more */
-  slot->n_taken += ticket->fill != slot->n_fills;
-  ticket->fill = slot->n_fills;
+  slot = ebb_frame_slot (self, packed->index); /* a forward that still runs may have added slots */
+  slot->n_taken += packed->fill != slot->n_fills;
+  packed->fill = slot->n_fills;
   return ebb_slot_take (slot, self->target->options->retain_recomputed, error);
+}
+
+EbbDeterminismCheck
+ebb_frame_get_check (EbbCheckpointFrame *self)
+{
+  return self->target->options->determinism_check;
+}
+
+/* -- end of backward ----------------------------------------------------------------------------------------------- */
+
+static void drop_unpacked (EbbCheckpointFrame *self);
+
+static gboolean
+backward_ended (gpointer data,
+                GError **error)
+{
+  EbbCheckpointFrame *self = data;
+  gboolean ok = ebb_frame_end_backward (self, error);
+
+  self->at_end = FALSE;
+  if (!self->target->options->retain_recomputed)
+    ebb_frame_drop_values (self);
+  drop_unpacked (self);
+  g_object_unref (self);
+  return ok;
+}
+
+void
+ebb_frame_call_at_end (EbbCheckpointFrame *self)
+{
+  if (self->at_end || !ebb_modes.in_backward)
+    return;
+  self->at_end = TRUE;
+  ebb_backward_call_at_end (backward_ended, g_object_ref (self));
+}
+
+static void
+packed_free (gpointer data)
+{
+  PackedHandle *packed = data;
+  EbbCheckpointFrame *self = packed->frame;
+
+  if (packed->is_slot)
+    {
+      EbbFrameSlot *slot = ebb_frame_slot (self, packed->index);
+
+      slot->n_taken -= packed->fill != 0 && packed->fill == slot->n_fills;
+      if (--slot->n_wanted == 0)
+        ebb_slot_clear (slot);
+    }
+  if (--self->n_wanted == 0 && !self->recomputing && self->call_args == NULL)
+    {
+      ebb_frame_leave_backward (self);
+      release_all (self);
+    }
+  ebb_object_free (packed, sizeof *packed);
+  g_object_unref (self);
+}
+
+static void
+drop_unpacked (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->inputs->len; i++)
+    g_clear_pointer (&ebb_frame_input (self, i)->unpacked, ebb_tensor_unref);
+}
+
+void
+ebb_frame_drop_values (EbbCheckpointFrame *self)
+{
+  for (guint i = 0; i < self->slots->len; i++)
+    ebb_slot_clear (ebb_frame_slot (self, i));
+}
+
+/* No node will ask any more. */
+static void
+release_all (EbbCheckpointFrame *self)
+{
+  ebb_checkpoint_level_subtract (&self->target->tally.saved, self->saved_bytes);
+  ebb_checkpoint_level_subtract (&self->target->tally.dropped, self->dropped_bytes);
+  self->saved_bytes = self->dropped_bytes = 0;
+  drop_unpacked (self);
+  ebb_frame_drop_values (self);
+  ebb_frame_drop_results (self, 0);
+  for (guint i = 0; i < self->inputs->len; i++)
+    ebb_saved_tensor_clear (&ebb_frame_input (self, i)->saved);
+  g_array_set_size (self->inputs, 0);
+  g_clear_pointer (&self->args, ebb_args_unref);
+  ebb_frame_count_down (self);
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
 
-static void
-ebb_checkpoint_frame_finalize (GObject *object)
-{
-  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (object);
-
-  drop_everything (self);
-  g_array_unref (self->outers);
-  g_array_unref (self->parts);
-  g_array_unref (self->slots);
-  g_array_unref (self->kept);
-  g_array_unref (self->draws);
-  g_array_unref (self->provided);
-  g_array_unref (self->reads);
-  g_array_unref (self->touched);
-  g_array_unref (self->open);
-  g_clear_pointer (&self->modules, g_array_unref);
-  g_clear_pointer (&self->devices, g_ptr_array_unref);
-  g_clear_pointer (&self->owners, g_ptr_array_unref);
-  g_byte_array_unref (self->rematerialization_log.decisions);
-  g_clear_error (&self->policy_error);
-  ebb_modes_release (&self->modes);
-  ebb_checkpoint_target_unref (self->target);
-  G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
-}
+static void ebb_checkpoint_frame_finalize (GObject *object);
 
 static void
 ebb_checkpoint_frame_class_init (EbbCheckpointFrameClass *klass)
@@ -305,179 +452,41 @@ ebb_checkpoint_frame_class_init (EbbCheckpointFrameClass *klass)
 static void
 ebb_checkpoint_frame_init (EbbCheckpointFrame *self)
 {
-  self->outers = g_array_new (FALSE, FALSE, sizeof (EbbOuter));
-  self->parts = g_array_new (FALSE, FALSE, sizeof (EbbPart));
-  self->slots = g_array_new (FALSE, FALSE, sizeof (EbbSlot));
-  self->kept = g_array_new (FALSE, FALSE, sizeof (EbbKept));
+  self->inputs = g_array_new (FALSE, FALSE, sizeof (EbbFrameInput));
+  self->arg_views = g_array_new (FALSE, FALSE, sizeof (EbbInputView));
+  self->slots = g_array_new (FALSE, FALSE, sizeof (EbbFrameSlot));
+  self->results = g_array_new (FALSE, FALSE, sizeof (EbbSavedResult));
   self->draws = g_array_new (FALSE, FALSE, sizeof (EbbDraw));
-  self->provided = g_array_new (FALSE, FALSE, sizeof (guint64));
+  self->cached = g_array_new (FALSE, FALSE, sizeof (guint64));
   self->rematerialization_log.decisions = g_byte_array_new ();
   self->reads = g_array_new (FALSE, FALSE, sizeof (EbbRead));
   self->touched = g_array_new (FALSE, FALSE, sizeof (const void *));
-  self->open = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-kept.c */
+  self->unread = g_array_new (FALSE, FALSE, 2 * sizeof (guint)); /* see frame-results.c */
   g_array_set_clear_func (self->draws, ebb_frame_clear_draw);
-  ebb_frame_watch_init (self);
-}
-
-/* -- tally --------------------------------------------------------------------------------------------------------- */
-
-/* What is held for this frame: nothing by an inner frame, whose inputs are the outer one's. */
-static guint64
-count_saved (EbbCheckpointFrame *self)
-{
-  guint64 n_bytes = ebb_frame_count_kept (self);
-
-  for (guint i = 0; i < self->outers->len; i++)
-    if (!ebb_frame_outer (self, i)->is_parameter)
-      n_bytes += ebb_frame_outer (self, i)->n_bytes;
-  return n_bytes;
-}
-
-static guint64
-count_dropped (EbbCheckpointFrame *self)
-{
-  g_autoptr (GHashTable) seen = g_hash_table_new (g_int64_hash, g_int64_equal);
-  guint64 n_bytes = 0;
-
-  for (guint i = 0; i < self->slots->len; i++)
-    {
-      EbbSlot *slot = ebb_frame_slot (self, i);
-
-      if (slot->n_wanted > 0 && g_hash_table_add (seen, &slot->birth) && !ebb_frame_is_among_kept (self, slot->birth))
-        n_bytes += slot->n_bytes;
-    }
-  return n_bytes;
+  ebb_frame_observer_init (self);
 }
 
 static void
-tally_forward (EbbCheckpointFrame *self,
-               gboolean nested)
+ebb_checkpoint_frame_finalize (GObject *object)
 {
-  EbbCheckpointTally *tally = &self->target->tally;
+  EbbCheckpointFrame *self = EBB_CHECKPOINT_FRAME (object);
 
-  if (ebb_modes.recomputing > 0)
-    return;
-  self->saved_bytes = nested ? 0 : count_saved (self);
-  self->dropped_bytes = count_dropped (self);
-  ebb_checkpoint_level_add (&tally->saved, self->saved_bytes);
-  ebb_checkpoint_level_add (&tally->dropped, self->dropped_bytes);
-}
-
-/* -- forward ------------------------------------------------------------------------------------------------------- */
-
-static EbbCheckpointFrame *
-frame_new (EbbCheckpointTarget *target,
-           EbbArgs *args,
-           gboolean nested)
-{
-  EbbCheckpointFrame *self = g_object_new (EBB_TYPE_CHECKPOINT_FRAME, NULL);
-
-  self->target = ebb_checkpoint_target_ref (target);
-  self->call_args = args;
-  ebb_modes_capture (&self->modes);
-  /* Inside another frame what comes in was made there and is recomputed there: it is that frame's to keep or let go. */
-  self->outside = ebb_checkpoint_options_get_effective_store (target->options);
-  if (self->outside == NULL || nested)
-    self->outside = ebb_modes.hooks;
-  self->mark = ebb_storage_get_next_birth ();
-  self->owners = ebb_parameter_owners_get_entered ();
-  return self;
-}
-
-/* Nobody outside is to keep what was made inside in place of a result. */
-static void
-drop_rematerializations (EbbArgs *result,
-                         guint64 frame)
-{
-  for (guint i = 0; i < ebb_args_get_length (result); i++)
-    {
-      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
-      EbbArgs *inside = ebb_args_peek_args (result, i);
-
-      if (tensor != NULL)
-        ebb_tensor_drop_rematerialization (tensor, frame);
-      if (inside != NULL)
-        drop_rematerializations (inside, frame);
-    }
-}
-
-/* Not the mark: two frames have the same where nothing was made between them. */
-guint64
-ebb_frame_take_number (void)
-{
-  static guint64 last;
-
-  return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
-}
-
-static EbbArgs *
-run_inside (EbbCheckpointFrame *self,
-            const EbbForwardChain *inside,
-            GPtrArray *modules,
-            EbbArgs *args,
-            GError **error)
-{
-  const EbbModes outer = ebb_modes;
-  EbbArgs *result;
-
-  ebb_modes.frame = ebb_frame_take_number ();
-  ebb_modes.rematerialization_log = &self->rematerialization_log;
-  ebb_modes.hooks = EBB_SAVED_TENSOR_HOOKS (self);
-  ebb_thread_push_observer (&self->watch.observer);
-  ebb_modes.slots[ebb_checkpoint_slot] =
-      GUINT_TO_POINTER (GPOINTER_TO_UINT (outer.slots[ebb_checkpoint_slot]) | EBB_CHECKPOINT_INSIDE);
-  if (inside != NULL)
-    result = ebb_forward_chain_call (inside, g_ptr_array_index (modules, 0), args, error);
-  else
-    result = ebb_checkpoint_target_run (self->target, modules, args, error);
-  if (result != NULL)
-    drop_rematerializations (result, ebb_modes.frame);
-  ebb_modes_leave_forward (&outer);
-  self->call_args = NULL;
-  self->outside = NULL;
-  if (result == NULL || self->policy_error == NULL)
-    return result;
-  /* A recompute, which asks no policy, would not come the forward's way around that failure. */
-  ebb_args_unref (result);
-  g_propagate_prefixed_error (error, g_steal_pointer (&self->policy_error),
-                              "the forward went on after its checkpoint policy had failed: ");
-  return NULL;
-}
-
-EbbArgs *
-ebb_checkpoint_frame_run (EbbCheckpointTarget *target,
-                          const EbbForwardChain *inside,
-                          EbbArgs *args,
-                          GError **error)
-{
-  g_autoptr (GPtrArray) modules = ebb_checkpoint_target_get_modules (target, error);
-  gboolean nested = ebb_modes.frame != 0;
-  EbbCheckpointFrame *self;
-  EbbArgs *result;
-
-  if (modules == NULL)
-    return NULL;
-  self = frame_new (target, args, nested);
-  if (!ebb_frame_begin_forward (self, modules, error))
-    {
-      g_object_unref (self);
-      return NULL;
-    }
-  ebb_frame_enter_modules (self, modules);
-  result = ebb_frame_end_forward (self, run_inside (self, inside, modules, args, error), error);
-  ebb_frame_flush_touched (self);
-  ebb_frame_finish_kept (self);
-  ebb_modes_capture_rest (&self->modes); /* made inside */
-  if (result != NULL)
-    {
-      ebb_frame_count_up (self);
-      target->tally.n_forwards += ebb_modes.recomputing == 0;
-      tally_forward (self, nested);
-    }
-  else
-    ebb_frame_put_back_generators (self->draws);
-  if (self->n_wanted == 0)
-    drop_everything (self);
-  g_object_unref (self);
-  return result;
+  release_all (self);
+  g_array_unref (self->inputs);
+  g_array_unref (self->arg_views);
+  g_array_unref (self->slots);
+  g_array_unref (self->results);
+  g_array_unref (self->draws);
+  g_array_unref (self->cached);
+  g_array_unref (self->reads);
+  g_array_unref (self->touched);
+  g_array_unref (self->unread);
+  g_clear_pointer (&self->modules, g_array_unref);
+  g_clear_pointer (&self->devices, g_ptr_array_unref);
+  g_clear_pointer (&self->owners, g_ptr_array_unref);
+  g_byte_array_unref (self->rematerialization_log.decisions);
+  g_clear_error (&self->policy_error);
+  ebb_modes_release (&self->modes);
+  ebb_checkpoint_target_unref (self->target);
+  G_OBJECT_CLASS (ebb_checkpoint_frame_parent_class)->finalize (object);
 }

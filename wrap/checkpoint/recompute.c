@@ -65,7 +65,7 @@ enter (EbbCheckpointFrame *self)
 
   self->recomputing = TRUE;
   self->stopped = FALSE;
-  self->next_slot = self->next_kept = self->n_ops = 0;
+  self->next_slot = self->next_result = self->n_ops = 0;
   self->n_slots_needed = count_needed (self);
   rewind_generators (self);
   self->mark = ebb_storage_get_next_birth ();
@@ -73,12 +73,12 @@ enter (EbbCheckpointFrame *self)
   modes.rematerialization_log = &self->rematerialization_log;
   self->rematerialization_log.repeats = TRUE;
   self->rematerialization_log.next = 0;
-  self->watch.observer.outer = NULL;
+  self->observer.base.outer = NULL;
   modes.stopped = 0;
   modes.in_backward = ebb_modes.in_backward;
   modes.recomputing = ebb_modes.recomputing + 1;
   modes.hooks = EBB_SAVED_TENSOR_HOOKS (self);
-  modes.observers = &self->watch.observer;
+  modes.observers = &self->observer.base;
   modes.slots[ebb_checkpoint_slot] = NULL;
   return ebb_modes_enter (&modes);
 }
@@ -89,7 +89,7 @@ check_run (EbbCheckpointFrame *self,
            GError **error)
 {
   if (self->next_slot >= self->n_slots_needed)
-    return ebb_frame_check_outers (self, error);
+    return ebb_frame_check_inputs (self, error);
   g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE,
                "it saves %u of the %u tensors of the forward, where the next was saved by %s; " EBB_RECOMPUTE_CAUSES,
                self->next_slot, self->slots->len, ebb_frame_slot (self, self->next_slot)->op->name);
@@ -110,11 +110,11 @@ run_again (EbbCheckpointFrame *self,
            EbbArgs *args,
            GError **error)
 {
-  EbbOpObserver *outer = self->watch.observer.outer;
+  EbbOpObserver *outer = self->observer.base.outer;
   EbbModes modes;
   /* Of the forward, which may be going on: it may run a backward pass itself. */
   const guint64 mark = self->mark;
-  const guint n_ops = self->n_ops, n_products = self->n_products, n_provided = self->provided->len;
+  const guint n_ops = self->n_ops, n_products = self->n_products, n_cached = self->cached->len;
   EbbProfileMark mark_of_profile = ebb_profile_push_range ("recompute", EBB_PHASE_RECOMPUTE);
   EbbArgs *result;
   GError *local = NULL;
@@ -125,12 +125,12 @@ run_again (EbbCheckpointFrame *self,
   if (result != NULL)
     ebb_args_unref (result);
   ebb_modes_leave (&modes);
-  self->watch.observer.outer = outer;
+  self->observer.base.outer = outer;
   if (is_early_end (self, local))
     g_clear_error (&local);
   return_generators (self, local != NULL);
   ebb_frame_swap_training (self);
-  g_array_set_size (self->provided, n_provided);
+  g_array_set_size (self->cached, n_cached);
   self->mark = mark;
   self->n_ops = n_ops;
   self->n_products = n_products;

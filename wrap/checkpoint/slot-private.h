@@ -4,7 +4,7 @@
 #include "tensor/autograd/op-private.h"
 #include "wrap/checkpoint/options.h"
 
-/* What is left of a tensor that was made inside a frame: how it looked, and from the recompute on its value. */
+/* The slot of a tensor that was made inside a frame: how the tensor looked, and its value after the recompute. */
 
 G_BEGIN_DECLS
 
@@ -23,9 +23,9 @@ typedef struct
   guint n_fills;
   guint64 again; /* birth of the recomputed storage */
   EbbTensor *value;
-} EbbSlot;
+} EbbFrameSlot;
 
-/* How messages about a recompute that differs end. */
+/* Messages about a recompute that differs end with this. */
 #define EBB_RECOMPUTE_CAUSES                                                                                       \
   "was an input changed in place, are there random numbers from outside Ebb's generators, or a branch on a state " \
   "that changes?"
@@ -35,23 +35,23 @@ guint64 ebb_slot_checksum (EbbTensor *tensor);
 /* Whether @tensor's values are known not to be those of @checksum. */
 gboolean ebb_slot_checksum_differs (guint64 checksum,
                                     EbbTensor *tensor);
-void ebb_slot_describe (EbbSlot *slot,
+void ebb_slot_describe (EbbFrameSlot *slot,
                         EbbTensor *tensor,
                         EbbDeterminismCheck check);
 /* Fills the slot with the recomputed @tensor; FALSE with EBB_ERROR_RECOMPUTE if it is not what it was. */
-gboolean ebb_slot_fill (EbbSlot *slot,
+gboolean ebb_slot_fill (EbbFrameSlot *slot,
                         guint index,
                         EbbTensor *tensor,
                         EbbDeterminismCheck check,
                         GError **error);
-/* TRUE if @tensor is the slot's, of the forward or, if @again, of the recompute: it then needs no slot of its own. */
-gboolean ebb_slot_is_of (const EbbSlot *slot,
+/* TRUE if @tensor is the slot's tensor of the forward or, if @again, of the recompute: it needs no other slot. */
+gboolean ebb_slot_is_of (const EbbFrameSlot *slot,
                          EbbTensor *tensor,
                          gboolean again);
-/* What was filled in, which stays there if @retain, or until all that may ask have. */
-EbbTensor *ebb_slot_take (EbbSlot *slot,
+/* The value, which stays in the slot if @retain, or until all nodes that may ask have asked. */
+EbbTensor *ebb_slot_take (EbbFrameSlot *slot,
                           gboolean retain,
                           GError **error);
-void ebb_slot_clear (EbbSlot *slot);
+void ebb_slot_clear (EbbFrameSlot *slot);
 
 G_END_DECLS

@@ -1,9 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A slot describes a tensor that was made inside a frame, and holds its value after the recompute. */
 #include "wrap/checkpoint/slot-private.h"
 
 #include "tensor/backend/backend-private.h"
 #include "offload/transfer/transfer-private.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/checksum-private.h"
 
 #include <string.h>
 
@@ -12,14 +14,6 @@ typedef struct
   guint64 hash, word;
   guint n_bytes; /* in word */
 } Checksum;
-
-static void
-add_word (Checksum *self,
-          guint64 word)
-{
-  self->hash = (self->hash ^ word) * 0xff51afd7ed558ccd;
-  self->hash ^= self->hash >> 32;
-}
 
 static void
 add_bytes (Checksum *self,
@@ -31,7 +25,7 @@ add_bytes (Checksum *self,
       guint64 word;
 
       memcpy (&word, data, 8);
-      add_word (self, word);
+      self->hash = ebb_hash_add (self->hash, word);
     }
   memcpy (&self->word, data, size);
   self->n_bytes = (guint) size;
@@ -53,7 +47,7 @@ add_elements (Checksum *self,
       self->n_bytes += (guint) element;
       if (self->n_bytes < 8)
         return;
-      add_word (self, self->word);
+      self->hash = ebb_hash_add (self->hash, self->word);
       self->word = self->n_bytes = 0;
       return;
     }
@@ -61,9 +55,7 @@ add_elements (Checksum *self,
     add_elements (self, view, dim + 1, data + i * step, element);
 }
 
-/* Reads the memory as it lies: a copy might not be had, and bytes handed out would pin the storage. After the early
- * stop nobody will compare. */
-/* What lies between the first and the last element; NULL if the device fails, which its own work will tell. */
+/* The memory between the first and the last element; NULL if the device fails, which its next work will report. */
 static char *
 copy_to_host (EbbTensor *tensor)
 {
@@ -80,10 +72,12 @@ copy_to_host (EbbTensor *tensor)
   return copy;
 }
 
+/* Reads the memory in place: a contiguous copy may not fit, and bytes of the tensor would pin its storage. After an
+ * early stop nothing compares the checksum. */
 guint64
 ebb_slot_checksum (EbbTensor *tensor)
 {
-  Checksum self = { .hash = 0x9e3779b97f4a7c15 };
+  Checksum self = { .hash = EBB_HASH_BEGIN };
   g_autofree char *copy = NULL;
   const char *data = tensor->view.data;
 
@@ -100,7 +94,7 @@ ebb_slot_checksum (EbbTensor *tensor)
   else
     add_elements (&self, &tensor->view, 0, data, ebb_dtype_get_size (tensor->view.dtype));
   if (self.n_bytes > 0)
-    add_word (&self, self.word);
+    self.hash = ebb_hash_add (self.hash, self.word);
   return self.hash;
 }
 
@@ -114,18 +108,18 @@ ebb_slot_checksum_differs (guint64 checksum,
 }
 
 void
-ebb_slot_describe (EbbSlot *slot,
+ebb_slot_describe (EbbFrameSlot *slot,
                    EbbTensor *tensor,
                    EbbDeterminismCheck check)
 {
-  *slot = (EbbSlot){ .view = tensor->view,
-                     .device = tensor->storage->device,
-                     .op = ebb_modes.saving,
-                     .birth = tensor->storage->birth,
-                     .n_bytes = tensor->storage->size,
-                     .offset = tensor->offset,
-                     .n_wanted = 1,
-                     .version = tensor->storage->version };
+  *slot = (EbbFrameSlot){ .view = tensor->view,
+                          .device = tensor->storage->device,
+                          .op = ebb_modes.saving,
+                          .birth = tensor->storage->birth,
+                          .n_bytes = tensor->storage->size,
+                          .offset = tensor->offset,
+                          .n_wanted = 1,
+                          .version = tensor->storage->version };
   slot->view.data = NULL;
   if (check == EBB_DETERMINISM_CHECK_VALUES)
     slot->checksum = ebb_slot_checksum (tensor);
@@ -143,9 +137,9 @@ describe (const EbbView *view,
                           strides, ebb_device_get_name (device), op->name);
 }
 
-/* Shape, type and device are compared whatever was asked for: backward would read beyond the end of another tensor. */
+/* Always compares shape, dtype and device: backward would read beyond the end of a smaller tensor. */
 static gboolean
-looks_alike (const EbbSlot *slot,
+looks_alike (const EbbFrameSlot *slot,
              EbbTensor *tensor,
              EbbDeterminismCheck check)
 {
@@ -158,7 +152,7 @@ looks_alike (const EbbSlot *slot,
 }
 
 static gboolean
-refuse (const EbbSlot *slot,
+refuse (const EbbFrameSlot *slot,
         guint index,
         EbbTensor *tensor,
         const char *how,
@@ -173,7 +167,7 @@ refuse (const EbbSlot *slot,
 }
 
 gboolean
-ebb_slot_fill (EbbSlot *slot,
+ebb_slot_fill (EbbFrameSlot *slot,
                guint index,
                EbbTensor *tensor,
                EbbDeterminismCheck check,
@@ -197,7 +191,7 @@ ebb_slot_fill (EbbSlot *slot,
 }
 
 gboolean
-ebb_slot_is_of (const EbbSlot *slot,
+ebb_slot_is_of (const EbbFrameSlot *slot,
                 EbbTensor *tensor,
                 gboolean again)
 {
@@ -210,7 +204,7 @@ ebb_slot_is_of (const EbbSlot *slot,
 }
 
 EbbTensor *
-ebb_slot_take (EbbSlot *slot,
+ebb_slot_take (EbbFrameSlot *slot,
                gboolean retain,
                GError **error)
 {
@@ -232,7 +226,7 @@ ebb_slot_take (EbbSlot *slot,
 }
 
 void
-ebb_slot_clear (EbbSlot *slot)
+ebb_slot_clear (EbbFrameSlot *slot)
 {
   if (slot->value == NULL)
     return;

@@ -454,7 +454,7 @@ assert_kept_result_is_refused (EbbCheckpointFunc func)
   z = ebb_args_get_tensor (result, 0);
   loss = test_loss (z);
   g_assert_false (ebb_tensor_backward (loss, &error));
-  test_assert_error (error, EBB_ERROR_RECOMPUTE, "op 0, whose result was kept, was ");
+  test_assert_error (error, EBB_ERROR_RECOMPUTE, "op 0, whose result was saved, was ");
   g_clear_error (&error);
 }
 

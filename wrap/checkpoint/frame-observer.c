@@ -71,20 +71,20 @@ check_reads (EbbCheckpointFrame *self,
 
 static gboolean before_op (EbbOpObserver *observer,
                            EbbOpCall *call,
-                           gboolean *provided,
+                           gboolean *cached,
                            GError **error);
 
 /* The frames open inside @self take it for a fresh result too, though its storage is older. */
 void
-ebb_frame_note_provided (EbbCheckpointFrame *self,
-                         guint64 birth)
+ebb_frame_note_cached (EbbCheckpointFrame *self,
+                       guint64 birth)
 {
   for (EbbOpObserver *observer = ebb_modes.observers; observer != NULL; observer = observer->outer)
     if (observer->before == before_op)
       {
-        EbbCheckpointFrame *frame = ((EbbFrameWatch *) observer)->frame;
+        EbbCheckpointFrame *frame = ((EbbFrameObserver *) observer)->frame;
 
-        g_array_append_val (frame->provided, birth);
+        g_array_append_val (frame->cached, birth);
         if (frame == self)
           return;
       }
@@ -94,10 +94,10 @@ static void
 note_touch (EbbOpObserver *observer,
             const void *data)
 {
-  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+  EbbCheckpointFrame *self = ((EbbFrameObserver *) observer)->frame;
 
   if (data == EBB_TOUCH_EVERYTHING) /* nobody watches a backward pass */
-    g_array_set_size (self->open, 0);
+    g_array_set_size (self->unread, 0);
   else if (data != NULL && !self->recomputing && self->target->options->policy != NULL)
     g_array_append_val (self->touched, data);
 }
@@ -114,16 +114,16 @@ note_inputs (EbbOpObserver *observer,
 static gboolean
 before_op (EbbOpObserver *observer,
            EbbOpCall *call,
-           gboolean *provided,
+           gboolean *cached,
            GError **error)
 {
-  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+  EbbCheckpointFrame *self = ((EbbFrameObserver *) observer)->frame;
 
-  self->was_provided = FALSE;
+  self->was_cached = FALSE;
   ebb_frame_flush_touched (self); /* on the way here: by a cast, a copy, the host */
-  if (self->open->len > 0 && !self->recomputing)
-    ebb_frame_prune_kept (self);
-  if (*provided) /* by a frame outside: this time no kernel reads them, but a recompute of this frame's may */
+  if (self->unread->len > 0 && !self->recomputing)
+    ebb_frame_prune_results (self);
+  if (*cached) /* by a frame outside: this time no kernel reads them, but a recompute of this frame's may */
     note_inputs (observer, call);
   if (!check_reads (self, call, error))
     return FALSE;
@@ -133,9 +133,9 @@ before_op (EbbOpObserver *observer,
     return FALSE;
   if (!self->recomputing || !is_counted (call->op))
     return TRUE;
-  if (!ebb_frame_provide_results (self, call, provided, error))
+  if (!ebb_frame_restore_results (self, call, cached, error))
     return FALSE;
-  self->was_provided = *provided;
+  self->was_cached = *cached;
   return TRUE;
 }
 
@@ -144,9 +144,9 @@ static void
 tell_outer_frames (EbbCheckpointFrame *self,
                    gboolean op_has_run)
 {
-  for (EbbOpObserver *observer = self->watch.observer.outer; observer != NULL; observer = observer->outer)
+  for (EbbOpObserver *observer = self->observer.base.outer; observer != NULL; observer = observer->outer)
     if (observer->before == before_op)
-      ((EbbFrameWatch *) observer)->frame->op_has_run = op_has_run;
+      ((EbbFrameObserver *) observer)->frame->op_has_run = op_has_run;
 }
 
 static gboolean
@@ -168,7 +168,7 @@ try_policy (EbbCheckpointFrame *self,
     return TRUE;
   g_array_set_size (self->touched, 0); /* what the op read it will not read again */
   tell_outer_frames (self, TRUE);
-  ok = ebb_frame_keep_results (self, call, error);
+  ok = ebb_frame_save_results (self, call, error);
   tell_outer_frames (self, FALSE);
   return ok;
 }
@@ -193,9 +193,9 @@ after_op (EbbOpObserver *observer,
           EbbOpCall *call,
           GError **error)
 {
-  EbbCheckpointFrame *self = ((EbbFrameWatch *) observer)->frame;
+  EbbCheckpointFrame *self = ((EbbFrameObserver *) observer)->frame;
 
-  if (self->recomputing && !self->was_provided)
+  if (self->recomputing && !self->was_cached)
     self->target->tally.recompute_flop += ebb_op_call_get_flop (call);
   if (!is_counted (call->op))
     {
@@ -227,7 +227,7 @@ static void
 note_draw (EbbOpObserver *observer,
            EbbGenerator *generator)
 {
-  ebb_frame_note_draw (((EbbFrameWatch *) observer)->frame, generator);
+  ebb_frame_note_draw (((EbbFrameObserver *) observer)->frame, generator);
 }
 
 void
@@ -237,10 +237,10 @@ ebb_frame_clear_draw (gpointer draw)
 }
 
 void
-ebb_frame_watch_init (EbbCheckpointFrame *self)
+ebb_frame_observer_init (EbbCheckpointFrame *self)
 {
-  self->watch = (EbbFrameWatch){
-    .observer = { .before = before_op, .after = after_op, .draw = note_draw, .touch = note_touch },
+  self->observer = (EbbFrameObserver){
+    .base = { .before = before_op, .after = after_op, .draw = note_draw, .touch = note_touch },
     .frame = self,
   };
 }
