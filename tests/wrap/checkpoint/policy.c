@@ -387,7 +387,8 @@ find_ops (GHashTable *found,
 {
   g_autofree char *folder = g_build_filename (g_getenv ("EBB_SOURCE_DIR") ?: ".", first, second, NULL);
   g_autoptr (GDir) dir = g_dir_open (folder, 0, NULL);
-  g_autoptr (GRegex) pattern = g_regex_new ("\\{\\s*\"(\\w+)\",\\s*EBB_OP_(\\w+)", 0, 0, NULL);
+  g_autoptr (GRegex) pattern = g_regex_new (
+      "(?|\\{\\s*\"(\\w+)\",\\s*EBB_OP_(\\w+)|\\bUNARY \\(\"(\\w+)\"(,))", 0, 0, NULL);
   const char *const undecided[] = { "VIEW", "COPY", "GRADIENT", NULL };
   const char *file;
 
@@ -411,7 +412,7 @@ find_ops (GHashTable *found,
   return dir != NULL;
 }
 
-/* The list is what stands in the sources: { "name", EBB_OP_KIND, ... }. */
+/* The list is that of the sources: { "name", EBB_OP_KIND, ... }, or UNARY ("name", ...) for pointwise ones. */
 static void
 test_every_op_is_listed (void)
 {
