@@ -52,7 +52,7 @@ processes_are_found_and_the_loss_is_that_of_one (void)
   g_assert_cmpuint (ebb_activation_store_get_bytes_held (store), >, 0);
   g_assert_true (ebb_tensor_backward (loss, &error));
   g_assert_no_error (error);
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 2);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 2);
   g_assert_cmpuint (ebb_activation_store_get_bytes_held (store), ==, 0);
 }
 

@@ -117,9 +117,9 @@ assert_empty (EbbSavedTensorHooks *store,
   g_assert_cmpuint (test_held (store), ==, 0);
   if (EBB_IS_CONTIGUOUS_STORE (store))
     {
-      g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
+      g_assert_cmpuint (test_get_double (store, "n-parts"), ==, 0);
       ebb_contiguous_store_reset (EBB_CONTIGUOUS_STORE (store));
-      g_assert_cmpuint (test_get_number (store, "n-buffers"), ==, 0);
+      g_assert_cmpuint (test_get_double (store, "n-buffers"), ==, 0);
     }
   if (get_next (store) != NULL)
     g_assert_cmpuint (test_held (get_next (store)), ==, 0);

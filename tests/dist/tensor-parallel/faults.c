@@ -257,7 +257,7 @@ keep_part_back (EbbProcessGroup *group,
   loss = ebb_sum (y, NULL, 0, FALSE, error);
   if (loss == NULL)
     return FALSE;
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 1);
   if (ebb_process_group_get_rank (group) == FAILS)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK, "the power went");

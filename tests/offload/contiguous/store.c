@@ -493,7 +493,7 @@ threads_share_a_store (void)
   for (guint i = 0; i < G_N_ELEMENTS (threads); i++)
     g_thread_join (threads[i]);
   g_assert_cmpuint (test_held (store), ==, 0);
-  g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "n-parts"), ==, 0);
 }
 
 int

@@ -184,7 +184,7 @@ set_byte_limit (gpointer data)
   for (guint i = 1; i <= N_SETTINGS; i++)
     {
       g_object_set (data, "byte-limit", (guint64) i, NULL);
-      g_assert_cmpuint (test_get_number (data, "byte-limit"), ==, i);
+      g_assert_cmpuint (test_get_double (data, "byte-limit"), ==, i);
     }
   return NULL;
 }
@@ -195,7 +195,7 @@ set_when_full (gpointer data)
   for (guint i = 0; i < N_SETTINGS; i++)
     {
       g_object_set (data, "when-full", i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR, NULL);
-      g_assert_cmpint (test_get_number (data, "when-full"), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+      g_assert_cmpint (test_get_double (data, "when-full"), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
     }
   return NULL;
 }
@@ -206,7 +206,7 @@ set_patience (gpointer data)
   for (guint i = 1; i <= N_SETTINGS; i++)
     {
       g_object_set (data, "patience", (double) i, NULL);
-      g_assert_cmpfloat (test_get_number (data, "patience"), ==, i);
+      g_assert_cmpfloat (test_get_double (data, "patience"), ==, i);
     }
   return NULL;
 }

@@ -86,7 +86,7 @@ combine_on_rank (EbbProcessGroup *group,
   run_combined (NULL, &plain_x, &plain_scale);
   g_assert_true (ebb_tensor_equal (x, plain_x));
   g_assert_true (ebb_tensor_equal (scale, plain_scale));
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 3);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 3);
   return TRUE;
 }
 

@@ -336,7 +336,7 @@ pass_a_part (EbbProcessGroup *group,
   g_object_set (store, "least-size", (guint64) 1, NULL);
   ebb_activation_store_set_filter (EBB_ACTIVATION_STORE (store), leaves_parts, NULL, NULL);
   loss = test_partition_forward (model, part, error);
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 0);
   return go_back (loss, error);
 }
 
@@ -363,7 +363,7 @@ pack_a_part (EbbProcessGroup *group,
   g_autoptr (EbbTensor) own_back = test_unpack (store, c);
   g_autoptr (EbbTensor) back = NULL;
 
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 1);
   g_assert_true (ebb_tensor_equal (part, part_back));
   g_assert_true (ebb_tensor_equal (own, own_back));
   back = test_unpack (store, a);

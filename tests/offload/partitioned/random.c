@@ -44,7 +44,7 @@ count_gathers (TestStores *stores)
   guint64 n = 0;
 
   for (guint i = 0; i < TEST_N_STORES; i++)
-    n += test_get_number (stores->stores[i], "n-gathers");
+    n += test_get_double (stores->stores[i], "n-gathers");
   return n;
 }
 

@@ -88,8 +88,8 @@ bring_back_all (EbbProcessGroup *group,
       g_assert_true (ebb_tensor_equal (again, twin));
     }
   g_assert_cmpuint (test_held (store), ==, 0);
-  g_assert_cmpuint (test_get_number (store, "bytes-full"), ==, 0);
-  g_assert_cmpuint (test_get_number (store, "bytes-kept"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "bytes-full"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "bytes-kept"), ==, 0);
   return TRUE;
 }
 
@@ -117,18 +117,18 @@ look_at_counters (EbbProcessGroup *group,
   g_autofree char *text = NULL;
 
   g_object_set (store, "prefetch", 0, NULL);
-  g_assert_cmpuint (test_get_number (store, "bytes-full"), ==, 4012);
-  g_assert_cmpuint (test_get_number (store, "bytes-kept"), ==, own);
+  g_assert_cmpuint (test_get_double (store, "bytes-full"), ==, 4012);
+  g_assert_cmpuint (test_get_double (store, "bytes-kept"), ==, own);
   g_assert_cmpuint (test_held (store), ==, own + 12);
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 0);
   g_clear_pointer (&small, ebb_tensor_unref);
   back = test_unpack (store, b);
   g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, 0);
   g_clear_pointer (&back, ebb_tensor_unref);
   back = test_unpack (store, a);
   g_assert_true (ebb_tensor_equal (back, large));
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 1);
   g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, 1);
   json = ebb_activation_store_report_json (EBB_ACTIVATION_STORE (store));
   text = ebb_activation_store_report (EBB_ACTIVATION_STORE (store));
@@ -136,22 +136,22 @@ look_at_counters (EbbProcessGroup *group,
   g_assert_nonnull (strstr (json, "\"n_gathers\":1"));
   g_assert_nonnull (strstr (text, "n-partitioned 1"));
   ebb_activation_store_reset_stats (EBB_ACTIVATION_STORE (store));
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 0);
-  g_assert_cmpuint (test_get_number (store, "bytes-full"), ==, 4012);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "bytes-full"), ==, 4012);
 
   /* What is kept whole by choice. */
   g_clear_pointer (&a, ebb_handle_unref);
   g_clear_pointer (&back, ebb_tensor_unref);
   g_object_set (store, "least-elements", (guint64) 1004, NULL);
   a = test_pack (store, other);
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 0);
-  g_assert_cmpuint (test_get_number (store, "bytes-full"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "bytes-full"), ==, 0);
   g_assert_cmpuint (test_held (store), ==, 4012 + 12);
   g_clear_pointer (&a, ebb_handle_unref);
   g_object_set (store, "least-elements", (guint64) 1003, NULL);
   a = test_pack (store, other);
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
-  g_assert_cmpuint (test_get_number (store, "bytes-full"), ==, 4012);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "bytes-full"), ==, 4012);
   return TRUE;
 }
 
@@ -194,7 +194,7 @@ choose_what_to_cut (EbbProcessGroup *group,
 
       g_object_set (store, "check", cases[i].check, NULL);
       handle = test_pack (store, tensor);
-      g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, cases[i].is_cut);
+      g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, cases[i].is_cut);
       g_assert_cmpuint (test_held (store), <=, cases[i].is_cut ? n_bytes - 1 : n_bytes);
       back = test_unpack (store, handle);
       g_assert_true (ebb_tensor_equal (back, tensor));
@@ -268,10 +268,10 @@ compare_gradients (EbbProcessGroup *group,
       g_object_set (store, "prefetch", step, NULL);
       train (plain);
       loss = forward (model);
-      g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, (step + 1) * n_inputs);
+      g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, (step + 1) * n_inputs);
       go_back (loss, FALSE);
       test_partition_assert_same_grads (model, plain);
-      g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, (step + 1) * n_inputs);
+      g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, (step + 1) * n_inputs);
       g_assert_cmpuint (ebb_process_group_get_n_calls (group, EBB_COLLECTIVE_ALL_GATHER), ==, (step + 1) * n_inputs);
       g_assert_cmpuint (test_held (store), ==, 0);
     }
@@ -302,7 +302,7 @@ go_back_twice (EbbProcessGroup *group,
       go_back (plain_loss, pass == 0);
     }
   test_partition_assert_same_grads (model, plain);
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 2 * TEST_PARTITION_BLOCKS);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 2 * TEST_PARTITION_BLOCKS);
   return TRUE;
 }
 
@@ -327,7 +327,7 @@ nest (EbbProcessGroup *group,
   train (model);
   train (plain);
   test_partition_assert_same_grads (model, plain);
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 1);
   return TRUE;
 }
 
@@ -354,7 +354,7 @@ push_hooks (EbbProcessGroup *group,
   go_back (loss, FALSE);
   train (plain);
   test_partition_assert_same_grads (model, plain);
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), >, 2 * TEST_PARTITION_BLOCKS);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), >, 2 * TEST_PARTITION_BLOCKS);
   return TRUE;
 }
 
@@ -539,7 +539,7 @@ gather_ahead (EbbProcessGroup *group,
   for (guint i = N_AHEAD; i-- > 0;)
     {
       ebb_tensor_unref (take_back (&ahead, i));
-      g_assert_cmpuint (test_get_number (store, "n-gathers"), ==,
+      g_assert_cmpuint (test_get_double (store, "n-gathers"), ==,
                         i > 0 ? N_AHEAD + 1 - i : N_AHEAD);
       /* The two before the one that is gathered ahead are to be near by then. */
       g_assert_cmpuint (test_watched_store_get_n_prefetched (next), ==, i == 5 ? 2 : i == 4 ? 4
@@ -586,7 +586,7 @@ keep_a_tensor (EbbProcessGroup *group,
         if (!ebb_process_group_barrier (group, error))
           return FALSE;
       }
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, 2 * N_AHEAD);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, 2 * N_AHEAD);
   ahead_clear (&ahead);
   return ebb_process_group_barrier (group, error);
 }
@@ -624,7 +624,7 @@ keep_a_graph (EbbProcessGroup *group,
         return FALSE;
       train (plain);
       test_partition_assert_same_grads (model, plain);
-      g_assert_cmpuint (test_get_number (store, "n-gathers"), ==,
+      g_assert_cmpuint (test_get_double (store, "n-gathers"), ==,
                         step * TEST_PARTITION_BLOCKS);
     }
   return TRUE;
@@ -663,7 +663,7 @@ filter_on_rank (EbbProcessGroup *group,
   ebb_activation_store_set_filter (EBB_ACTIVATION_STORE (store), leaves_large, NULL, NULL);
   a = test_pack (store, large);
   b = test_pack (store, small);
-  g_assert_cmpuint (test_get_number (store, "n-partitioned"), ==, 1);
+  g_assert_cmpuint (test_get_double (store, "n-partitioned"), ==, 1);
   back = test_unpack (store, a);
   g_assert_true (back == large);
   return TRUE;
@@ -701,7 +701,7 @@ spill_on_rank (EbbProcessGroup *group,
   test_partition_assert_same_grads (model, plain);
   g_assert_cmpuint (ebb_activation_store_get_bytes_spilled (EBB_ACTIVATION_STORE (on_next ? disk : store)) > 0, ==,
                     rank == 1);
-  g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, TEST_PARTITION_BLOCKS);
+  g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, TEST_PARTITION_BLOCKS);
   return TRUE;
 }
 

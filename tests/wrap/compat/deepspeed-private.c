@@ -267,7 +267,7 @@ contiguous_buffers_are_filled_and_given_back (void)
 
       configure ("\"contiguous_memory_optimization\": true, \"number_checkpoints\": 3");
       store = get_contiguous_store ();
-      g_assert_cmpuint (test_get_number (store, "n-checkpoints"), ==, 3);
+      g_assert_cmpuint (test_get_double (store, "n-checkpoints"), ==, 3);
       g_assert_null (ebb_activation_store_get_next (EBB_ACTIVATION_STORE (store)));
       wrap_blocks (model, way);
       for (guint i = 0; i < 2; i++)
@@ -278,11 +278,11 @@ contiguous_buffers_are_filled_and_given_back (void)
           g_autoptr (EbbTensor) loss = ebb_sum (y, NULL, 0, FALSE, &error);
 
           g_assert_no_error (error);
-          g_assert_cmpuint (test_get_number (store, "n-buffers"), ==, 1);
-          g_assert_cmpuint (test_get_number (store, "n-parts"), ==, N_BLOCKS);
+          g_assert_cmpuint (test_get_double (store, "n-buffers"), ==, 1);
+          g_assert_cmpuint (test_get_double (store, "n-parts"), ==, N_BLOCKS);
           ebb_module_zero_grad (model);
           test_backward (loss);
-          g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
+          g_assert_cmpuint (test_get_double (store, "n-parts"), ==, 0);
           grads = take_grads (model);
           assert_same (grads, expected);
         }
@@ -310,12 +310,12 @@ contiguous_buffers_lie_on_the_host (void)
   wrap_blocks (model, WRAPPED);
   y = forward (model, WRAPPED, card, &error);
   g_assert_no_error (error);
-  g_assert_cmpuint (test_get_number (store, "n-parts"), ==, N_BLOCKS);
+  g_assert_cmpuint (test_get_double (store, "n-parts"), ==, N_BLOCKS);
   g_assert_cmpuint (activations (card), ==, 0);
   g_assert_cmpuint (activations (NULL), >=, N_BLOCKS * INPUT_BYTES);
   loss = ebb_sum (y, NULL, 0, FALSE, &error);
   test_backward (loss);
-  g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 0);
+  g_assert_cmpuint (test_get_double (store, "n-parts"), ==, 0);
   grads = take_grads (model);
   assert_same (grads, expected);
   ebb_checkpointing_reset ();
@@ -345,7 +345,7 @@ too_few_parts_are_an_error_and_reset_begins_anew (void)
       ebb_checkpointing_reset ();
       y = forward (model, WRAPPED, card, &error);
       g_assert_no_error (error);
-      g_assert_cmpuint (test_get_number (store, "n-parts"), ==, 2 * N_BLOCKS); /* those of the first as well */
+      g_assert_cmpuint (test_get_double (store, "n-parts"), ==, 2 * N_BLOCKS); /* those of the first as well */
     }
   loss = ebb_sum (first, NULL, 0, FALSE, &error); /* of before */
   test_backward (loss);

@@ -415,7 +415,7 @@ check_step (guint i, EbbModule *model, guint n_ranks, const Step *steps)
 
       g_object_get (store, "group", &group, NULL);
       g_assert_true (group == ebb_mesh_get_group (ebb_initialize_get_mesh (model), "tensor"));
-      g_assert_cmpuint (test_get_number (store, "n-gathers"), ==, N_BLOCKS);
+      g_assert_cmpuint (test_get_double (store, "n-gathers"), ==, N_BLOCKS);
     }
 }
 
@@ -504,7 +504,7 @@ run_bert (EbbProcessGroup *world,
   if (expected == NULL)
     return FALSE;
   g_assert_cmpfloat_with_epsilon (test_at (loss, 0), test_at (expected, 0), 1e-5 * test_at (expected, 0));
-  g_assert_cmpuint (test_get_number (get_store (model), "n-partitioned"), >=, 3);
+  g_assert_cmpuint (test_get_double (get_store (model), "n-partitioned"), >=, 3);
   return ebb_tensor_backward (loss, error);
 }
 
@@ -529,21 +529,21 @@ keep_several (EbbProcessGroup *world,
     return FALSE;
   contiguous =
       EBB_CONTIGUOUS_STORE (ebb_activation_store_get_next (EBB_ACTIVATION_STORE (get_store (model))));
-  g_assert_cmpuint (test_get_number (contiguous, "n-checkpoints"), ==, N_BLOCKS);
+  g_assert_cmpuint (test_get_double (contiguous, "n-checkpoints"), ==, N_BLOCKS);
   for (guint i = 0; i < 2; i++)
     {
       losses[i] = test_ranks_loss (model, i, 0, N_ROWS, error);
       if (losses[i] == NULL)
         return FALSE;
-      g_assert_cmpuint (test_get_number (contiguous, "n-parts"), ==, (i + 1) * N_BLOCKS);
-      g_assert_cmpuint (test_get_number (contiguous, "n-buffers"), ==, i + 1);
+      g_assert_cmpuint (test_get_double (contiguous, "n-parts"), ==, (i + 1) * N_BLOCKS);
+      g_assert_cmpuint (test_get_double (contiguous, "n-buffers"), ==, i + 1);
     }
   for (guint i = 0; i < 2; i++)
     {
       test_backward (losses[i]);
       ebb_tensor_unref (losses[i]);
     }
-  g_assert_cmpuint (test_get_number (contiguous, "n-parts"), ==, 0);
+  g_assert_cmpuint (test_get_double (contiguous, "n-parts"), ==, 0);
   return TRUE;
 }
 
