@@ -76,7 +76,7 @@ void sim_clock_merge (SimClock *clock,
                       const SimClock *other);
 const char *sim_stream_get_name (EbbStream stream);
 
-/* -- memory (heap.c, host-memory.c) -------------------------------------------------------------------------------- */
+/* -- memory (heap.c) -------------------------------------------------------------------------------- */
 
 typedef struct _SimBlock SimBlock;
 
@@ -328,7 +328,7 @@ gboolean sim_device_take_failure (SimDevice *device,
 /* The number of the calling thread. */
 guint64 sim_get_thread (void);
 
-/* -- watching (spans.c, fault.c, settings.c) ----------------------------------------------------------------------- */
+/* -- watching (queue.c, fault.c, settings.c) ----------------------------------------------------------------------- */
 
 void sim_device_add_span (SimDevice *device,
                           EbbStream stream,

@@ -70,5 +70,5 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_SGD] = EBB_SIMD_NAME (ebb_cpu_sgd),
   [EBB_KERNEL_MOMENT_ENCODE] = EBB_SIMD_NAME (ebb_cpu_moment_encode),
   [EBB_KERNEL_MOMENT_DECODE] = EBB_SIMD_NAME (ebb_cpu_moment_decode),
-  [EBB_KERNEL_MATMUL] = NULL, /* filled in by tensor/cpu/kernels.c */
+  [EBB_KERNEL_MATMUL] = NULL, /* filled in by tensor/cpu/backend.c */
 };
