@@ -297,7 +297,8 @@ class Documents(unittest.TestCase):
         calls = ", ".join(
             f'{{ "{block.document}:{block.line}", run_{number}, {int("ebb_init_process_group" in block.code)} }}'
             for number, block in enumerate(statements))
-        self.assertIn("TransformerBlock is recomputed", self.compile_and_run(_C_PROGRAM % ("\n".join(functions), calls)))
+        output = self.compile_and_run(_C_PROGRAM % ("\n".join(functions), calls))
+        self.assertIn("TransformerBlock is recomputed", output)
 
     @unittest.skipUnless(shutil.which("cc"), "there is no compiler")
     def test_programs_in_c_run(self):
