@@ -242,34 +242,40 @@ get_n_bytes (EbbGroupState *state,
   return n_bytes;
 }
 
+/* What a caller wants done. */
+typedef struct
+{
+  EbbCollective which;
+  EbbReduceOp op;
+  const EbbCollectivePart *parts;
+  guint n_parts, peer;
+  const char *purpose;
+  gboolean is_counted;
+} Request;
+
 static EbbWork *
 work_new (EbbGroupState *state,
-          EbbCollective which,
-          EbbReduceOp op,
-          const EbbCollectivePart *parts,
-          guint n_parts,
-          guint peer,
-          const char *purpose,
+          const Request *request,
           GError **error)
 {
   EbbWork *work = g_new0 (EbbWork, 1);
 
   work->ref_count = 1;
-  work->buffers = g_new0 (EbbCollectiveBuffer, MAX (n_parts, 1));
-  work->tensors = g_new0 (EbbTensor *, 2 * MAX (n_parts, 1));
-  work->staged = g_new0 (EbbTensor *, 2 * MAX (n_parts, 1));
-  work->numbers = g_new0 (gint64, MAX (n_parts, 1) * (2 * (gsize) state->size + 1));
-  work->purpose = g_strdup (purpose);
+  work->buffers = g_new0 (EbbCollectiveBuffer, MAX (request->n_parts, 1));
+  work->tensors = g_new0 (EbbTensor *, 2 * MAX (request->n_parts, 1));
+  work->staged = g_new0 (EbbTensor *, 2 * MAX (request->n_parts, 1));
+  work->numbers = g_new0 (gint64, MAX (request->n_parts, 1) * (2 * (gsize) state->size + 1));
+  work->purpose = g_strdup (request->purpose);
   work->call = (EbbCollectiveCall){
-    .which = which,
-    .op = ebb_collective_reduces (which) ? op : EBB_REDUCE_OP_SUM,
-    .peer = peer,
-    .n_parts = n_parts,
+    .which = request->which,
+    .op = ebb_collective_reduces (request->which) ? request->op : EBB_REDUCE_OP_SUM,
+    .peer = request->peer,
+    .n_parts = request->n_parts,
     .parts = work->buffers,
     .purpose = work->purpose,
   };
-  for (guint i = 0; i < n_parts; i++)
-    if (!fill_part (state, work, i, &parts[i], error))
+  for (guint i = 0; i < request->n_parts; i++)
+    if (!fill_part (state, work, i, &request->parts[i], error))
       {
         ebb_work_unref (work);
         return NULL;
@@ -291,37 +297,32 @@ touch (const EbbWork *work)
 /* NULL with @error set, or unset if a tensor is missing. */
 static EbbWork *
 prepare (EbbProcessGroup *self,
-         EbbCollective which,
-         EbbReduceOp op,
-         const EbbCollectivePart *parts,
-         guint n_parts,
-         guint peer,
-         const char *purpose,
-         gboolean is_counted,
+         const Request *request,
          GError **error)
 {
   EbbGroupState *state = ebb_process_group_get_state (self);
   EbbWork *work;
 
-  if (!ebb_group_queue_check (state->queue, state->size == 1, error) || !check_peer (state, which, peer, error))
+  if (!ebb_group_queue_check (state->queue, state->size == 1, error)
+      || !check_peer (state, request->which, request->peer, error))
     return NULL;
-  if ((guint) op >= EBB_N_REDUCE_OPS)
+  if ((guint) request->op >= EBB_N_REDUCE_OPS)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %d is none of sum, mean, min, max",
-                   ebb_collective_get_name (which), (int) op);
+                   ebb_collective_get_name (request->which), (int) request->op);
       return NULL;
     }
-  work = work_new (state, which, op, parts, n_parts, peer, purpose, error);
+  work = work_new (state, request, error);
   if (work == NULL)
     return NULL;
   if (G_UNLIKELY (ebb_modes.observers != NULL))
     touch (work);
   work->queue = ebb_group_queue_ref (state->queue);
   work->call.sequence = ++state->sequence;
-  if (!is_counted)
+  if (!request->is_counted)
     return work;
-  __atomic_add_fetch (&state->n_calls[which], 1, __ATOMIC_RELAXED);
-  __atomic_add_fetch (&state->n_bytes[which], get_n_bytes (state, &work->call), __ATOMIC_RELAXED);
+  __atomic_add_fetch (&state->n_calls[request->which], 1, __ATOMIC_RELAXED);
+  __atomic_add_fetch (&state->n_bytes[request->which], get_n_bytes (state, &work->call), __ATOMIC_RELAXED);
   return work;
 }
 
@@ -348,6 +349,7 @@ ebb_process_group_start (EbbProcessGroup *self,
                          const char *purpose,
                          GError **error)
 {
+  const Request request = { which, op, parts, n_parts, peer, purpose, TRUE };
   EbbGroupState *state;
   EbbWork *work;
 
@@ -356,7 +358,7 @@ ebb_process_group_start (EbbProcessGroup *self,
   if (ebb_is_stopped ())
     return ebb_work_new_done ();
   state = ebb_process_group_get_state (self);
-  work = prepare (self, which, op, parts, n_parts, peer, purpose, TRUE, error);
+  work = prepare (self, &request, error);
   if (work == NULL)
     return NULL;
   return ebb_group_queue_push (state->queue, self, ebb_work_ref (work), error) ? work
@@ -364,18 +366,12 @@ ebb_process_group_start (EbbProcessGroup *self,
 }
 
 static gboolean
-run_call (EbbProcessGroup *self,
-          EbbCollective which,
-          EbbReduceOp op,
-          const EbbCollectivePart *parts,
-          guint n_parts,
-          guint peer,
-          const char *purpose,
-          gboolean is_counted,
-          GError **error)
+run_request (EbbProcessGroup *self,
+             const Request *request,
+             GError **error)
 {
   EbbGroupState *state = ebb_process_group_get_state (self);
-  g_autoptr (EbbWork) work = prepare (self, which, op, parts, n_parts, peer, purpose, is_counted, error);
+  g_autoptr (EbbWork) work = prepare (self, request, error);
 
   if (work == NULL)
     return FALSE;
@@ -395,9 +391,11 @@ ebb_process_group_run (EbbProcessGroup *self,
                        const char *purpose,
                        GError **error)
 {
+  const Request request = { which, op, parts, n_parts, peer, purpose, TRUE };
+
   if (self == NULL || !is_given (parts, n_parts, error))
     return FALSE;
-  return ebb_is_stopped () || run_call (self, which, op, parts, n_parts, peer, purpose, TRUE, error);
+  return ebb_is_stopped () || run_request (self, &request, error);
 }
 
 EbbTensor *
@@ -411,7 +409,8 @@ ebb_process_group_exchange (EbbProcessGroup *self,
   EbbDevice *cpu = ebb_device_get_cpu ();
   g_autoptr (EbbTensor) shard = NULL;
   g_autoptr (EbbTensor) full = NULL;
-  EbbCollectivePart part;
+  EbbCollectivePart part = { .counts = counts };
+  const Request request = { .which = EBB_COLLECTIVE_ALL_GATHER, .parts = &part, .n_parts = 1 };
   gint64 n = 0;
 
   for (guint r = 0; r < state->size; r++)
@@ -420,10 +419,9 @@ ebb_process_group_exchange (EbbProcessGroup *self,
   full = shard ? ebb_tensor_new_uninitialized (&n, 1, dtype, cpu, error) : NULL;
   if (full == NULL)
     return NULL;
-  part = (EbbCollectivePart){ full, shard, counts };
-  return run_call (self, EBB_COLLECTIVE_ALL_GATHER, EBB_REDUCE_OP_SUM, &part, 1, 0, NULL, FALSE, error)
-             ? g_steal_pointer (&full)
-             : NULL;
+  part.full = full;
+  part.shard = shard;
+  return run_request (self, &request, error) ? g_steal_pointer (&full) : NULL;
 }
 
 void

@@ -48,51 +48,6 @@ store_floats (void *to,
       half[i] = ebb_f16_from_float (from[i]);
 }
 
-/* A NaN stays. */
-static void
-combine_floats (float *restrict sum,
-                const float *restrict x,
-                gsize n,
-                EbbReduceOp op)
-{
-  if (op == EBB_REDUCE_OP_MIN)
-    for (gsize i = 0; i < n; i++)
-      sum[i] = sum[i] < x[i] || sum[i] != sum[i] ? sum[i] : x[i];
-  else if (op == EBB_REDUCE_OP_MAX)
-    for (gsize i = 0; i < n; i++)
-      sum[i] = sum[i] > x[i] || sum[i] != sum[i] ? sum[i] : x[i];
-  else
-    for (gsize i = 0; i < n; i++)
-      sum[i] += x[i];
-}
-
-static void
-reduce_floats (void *dest,
-               const void *const *sources,
-               guint n_sources,
-               gsize n_elements,
-               EbbDType dtype,
-               EbbReduceOp op)
-{
-  float sum[BLOCK], x[BLOCK];
-
-  for (gsize begin = 0; begin < n_elements; begin += BLOCK)
-    {
-      const gsize n = MIN (BLOCK, n_elements - begin);
-
-      load_floats (sum, sources[0], begin, n, dtype);
-      for (guint s = 1; s < n_sources; s++)
-        {
-          load_floats (x, sources[s], begin, n, dtype);
-          combine_floats (sum, x, n, op);
-        }
-      if (op == EBB_REDUCE_OP_MEAN)
-        for (gsize i = 0; i < n; i++)
-          sum[i] /= (float) n_sources;
-      store_floats (dest, sum, begin, n, dtype);
-    }
-}
-
 /* -- integers ------------------------------------------------------------------------------------------------------ */
 
 static void
@@ -133,49 +88,52 @@ store_integers (void *to,
       ((guint8 *) to)[begin + i] = from[i] != 0;
 }
 
-static void
-combine_integers (gint64 *restrict sum,
-                  const gint64 *restrict x,
-                  gsize n,
-                  EbbReduceOp op)
-{
-  if (op == EBB_REDUCE_OP_MIN)
-    for (gsize i = 0; i < n; i++)
-      sum[i] = MIN (sum[i], x[i]);
-  else if (op == EBB_REDUCE_OP_MAX)
-    for (gsize i = 0; i < n; i++)
-      sum[i] = MAX (sum[i], x[i]);
-  else
-    for (gsize i = 0; i < n; i++)
-      sum[i] = (gint64) ((guint64) sum[i] + (guint64) x[i]);
-}
+/* -- both ---------------------------------------------------------------------------------------------------------- */
 
-static void
-reduce_integers (void *dest,
-                 const void *const *sources,
-                 guint n_sources,
-                 gsize n_elements,
-                 EbbDType dtype,
-                 EbbReduceOp op)
-{
-  gint64 sum[BLOCK], x[BLOCK];
+/* What is added wraps; a NaN stays. */
+#define add_floats(a, b) ((a) + (b))
+#define add_integers(a, b) ((gint64) ((guint64) (a) + (guint64) (b)))
 
-  for (gsize begin = 0; begin < n_elements; begin += BLOCK)
-    {
-      const gsize n = MIN (BLOCK, n_elements - begin);
+#define DEFINE_REDUCE(Type, kind)                                                                               \
+  static void                                                                                                   \
+      combine_##kind (Type *restrict sum, const Type *restrict x, gsize n, EbbReduceOp op)                      \
+  {                                                                                                             \
+    if (op == EBB_REDUCE_OP_MIN)                                                                                \
+      for (gsize i = 0; i < n; i++)                                                                             \
+        sum[i] = sum[i] < x[i] || sum[i] != sum[i] ? sum[i] : x[i];                                             \
+    else if (op == EBB_REDUCE_OP_MAX)                                                                           \
+      for (gsize i = 0; i < n; i++)                                                                             \
+        sum[i] = sum[i] > x[i] || sum[i] != sum[i] ? sum[i] : x[i];                                             \
+    else                                                                                                        \
+      for (gsize i = 0; i < n; i++)                                                                             \
+        sum[i] = add_##kind (sum[i], x[i]);                                                                     \
+  }                                                                                                             \
+                                                                                                                \
+  static void                                                                                                   \
+      reduce_##kind (void *dest, const void *const *sources, guint n_sources, gsize n_elements, EbbDType dtype, \
+                     EbbReduceOp op)                                                                            \
+  {                                                                                                             \
+    Type sum[BLOCK], x[BLOCK];                                                                                  \
+                                                                                                                \
+    for (gsize begin = 0; begin < n_elements; begin += BLOCK)                                                   \
+      {                                                                                                         \
+        const gsize n = MIN (BLOCK, n_elements - begin);                                                        \
+                                                                                                                \
+        load_##kind (sum, sources[0], begin, n, dtype);                                                         \
+        for (guint s = 1; s < n_sources; s++)                                                                   \
+          {                                                                                                     \
+            load_##kind (x, sources[s], begin, n, dtype);                                                       \
+            combine_##kind (sum, x, n, op);                                                                     \
+          }                                                                                                     \
+        if (op == EBB_REDUCE_OP_MEAN)                                                                           \
+          for (gsize i = 0; i < n; i++)                                                                         \
+            sum[i] /= (Type) n_sources;                                                                         \
+        store_##kind (dest, sum, begin, n, dtype);                                                              \
+      }                                                                                                         \
+  }
 
-      load_integers (sum, sources[0], begin, n, dtype);
-      for (guint s = 1; s < n_sources; s++)
-        {
-          load_integers (x, sources[s], begin, n, dtype);
-          combine_integers (sum, x, n, op);
-        }
-      if (op == EBB_REDUCE_OP_MEAN)
-        for (gsize i = 0; i < n; i++)
-          sum[i] /= (gint64) n_sources;
-      store_integers (dest, sum, begin, n, dtype);
-    }
-}
+DEFINE_REDUCE (float, floats)
+DEFINE_REDUCE (gint64, integers)
 
 void
 ebb_collective_reduce (void *dest,

@@ -14,9 +14,78 @@ GType ebb_nccl_group_get_type (void);
 G_DEFINE_TYPE (EbbNcclGroup, ebb_nccl_group, ebb_nccl_host->get_type ())
 
 static const EbbProcessGroupFuncs *
-get_mpi_funcs (EbbNcclGroup *self)
+get_mpi_funcs (EbbProcessGroup *mpi)
 {
-  return ((EbbProcessGroupClass *) G_OBJECT_GET_CLASS (self->mpi))->funcs;
+  return ((EbbProcessGroupClass *) G_OBJECT_GET_CLASS (mpi))->funcs;
+}
+
+/* -- announcements ------------------------------------------------------------------------------------------------- */
+
+/* Each rank reports its next call before it makes it: over MPI, which also sees who is late or has died; or, without
+ * MPI, over NCCL itself, which sees only that time passes. */
+
+/* Of all ranks, or of two. */
+static gboolean
+exchange (EbbNcclGroup *self,
+          const EbbCollectiveCall *call,
+          EbbAnnouncement *messages,
+          GError **error)
+{
+  const gsize size = sizeof (EbbAnnouncement), n_bytes = size * self->size;
+  char *memory = ebb_nccl_get_memory (self, n_bytes, error);
+  char *own = memory + size * self->rank;
+
+  if (memory == NULL
+      || !ebb_nccl_check_cuda (cudaMemcpyAsync (own, &messages[self->rank], size, cudaMemcpyHostToDevice, self->stream),
+                               "cudaMemcpyAsync", error)
+      || !ebb_nccl_check (self, ncclGroupStart (), "ncclGroupStart", error))
+    return FALSE;
+  if (!ebb_collective_is_pair (call->which))
+    ncclAllGather (own, memory, size, ncclUint8, self->comm, self->stream);
+  else
+    {
+      ncclSend (own, size, ncclUint8, (int) call->peer, self->comm, self->stream);
+      ncclRecv (memory + size * call->peer, size, ncclUint8, (int) call->peer, self->comm, self->stream);
+    }
+  return ebb_nccl_check (self, ncclGroupEnd (), "ncclGroupEnd", error)
+         && ebb_nccl_check_cuda (cudaMemcpyAsync (messages, memory, n_bytes, cudaMemcpyDeviceToHost, self->stream),
+                                 "cudaMemcpyAsync", error)
+         && ebb_nccl_wait (self, error);
+}
+
+static gboolean
+announce_over_nccl (EbbNcclGroup *self,
+                    const EbbCollectiveCall *call,
+                    GError **error)
+{
+  EbbAnnouncement *messages =
+      (EbbAnnouncement *) (gpointer) ebb_nccl_get_host_memory (self, sizeof (EbbAnnouncement) * self->size, error);
+
+  if (messages == NULL)
+    return FALSE;
+  ebb_nccl_host->announce (call, &messages[self->rank]);
+  if (!exchange (self, call, messages, error))
+    return FALSE;
+  for (guint i = 0; i < self->size; i++)
+    if (i != self->rank && (!ebb_collective_is_pair (call->which) || i == call->peer)
+        && !ebb_nccl_host->check_announcement (call, self->rank, &messages[i], i, error))
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+announce (EbbNcclGroup *self,
+          const EbbCollectiveCall *call,
+          GError **error)
+{
+  EbbCollectiveCall announced = *call;
+
+  if (!self->checks || self->size == 1)
+    return TRUE;
+  if (self->mpi == NULL)
+    return announce_over_nccl (self, call, error);
+  announced.is_announcement = TRUE;
+  return get_mpi_funcs (self->mpi)->run (self->mpi, &announced, error);
 }
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
@@ -29,7 +98,7 @@ fail (EbbProcessGroup *group,
   EbbNcclGroup *self = (EbbNcclGroup *) group;
 
   if (self->mpi != NULL)
-    get_mpi_funcs (self)->fail (self->mpi, reason);
+    get_mpi_funcs (self->mpi)->fail (self->mpi, reason);
   ebb_nccl_abort (self);
 }
 
@@ -48,7 +117,7 @@ run (EbbProcessGroup *group,
     }
   /* Calls may come from a thread of their own, and the device belongs to the thread. */
   if (ebb_nccl_check_cuda (cudaSetDevice (self->device), "cudaSetDevice", &failure)
-      && ebb_nccl_announce (self, call, &failure) && ebb_nccl_collective (self, call, &failure))
+      && announce (self, call, &failure) && ebb_nccl_collective (self, call, &failure))
     return TRUE;
   fail (group, failure);
   g_propagate_error (error, failure);
@@ -86,7 +155,7 @@ split (EbbProcessGroup *group,
 
   if (good && self->mpi != NULL)
     {
-      child->mpi = get_mpi_funcs (self)->split (self->mpi, color, members, n_members, rank, error);
+      child->mpi = get_mpi_funcs (self->mpi)->split (self->mpi, color, members, n_members, rank, error);
       good = child->mpi != NULL;
     }
   if (!good)
@@ -134,10 +203,98 @@ ebb_nccl_group_init (EbbNcclGroup *self)
   (void) self;
 }
 
+/* -- how the processes find each other ----------------------------------------------------------------------------- */
+
+typedef struct
+{
+  guint rank, size;
+  guint local_rank;     /* among the processes of this machine: the GPU */
+  EbbProcessGroup *mpi; /* of the same ranks, if MPI started them */
+} Place;
+
+static gboolean
+find_ranks (Place *place,
+            GError **error)
+{
+  if (ebb_nccl_host->count_mpi_processes () > 0)
+    {
+      place->mpi = ebb_nccl_host->load ("mpi", error);
+      if (place->mpi == NULL)
+        return FALSE;
+      place->rank = ebb_nccl_host->get_rank (place->mpi);
+      place->size = ebb_nccl_host->get_size (place->mpi);
+      return TRUE;
+    }
+  return ebb_nccl_host->find_rank (&place->rank, &place->size, error);
+}
+
+static gboolean
+find_place (Place *place,
+            GError **error)
+{
+  static const char *const variables[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                           "SLURM_LOCALID" };
+
+  *place = (Place){ 0 };
+  if (!find_ranks (place, error))
+    return FALSE;
+  place->local_rank = place->rank;
+  for (guint i = 0; i < G_N_ELEMENTS (variables); i++)
+    {
+      const char *text = g_getenv (variables[i]);
+      guint64 value;
+
+      if (text != NULL && g_ascii_string_to_unsigned (text, 10, 0, G_MAXINT, &value, NULL))
+        {
+          place->local_rank = (guint) value;
+          break;
+        }
+    }
+  return TRUE;
+}
+
+static gboolean
+spread_over_mpi (const Place *place,
+                 void *data,
+                 gsize size,
+                 GError **error)
+{
+  g_autofree gint64 *counts = g_new0 (gint64, place->size);
+  g_autofree gint64 *starts = g_new0 (gint64, place->size + 1);
+  const gint64 length = (gint64) size;
+  const EbbCollectiveBuffer buffer = { .dtype = EBB_DTYPE_U8,
+                                       .full = data,
+                                       .n_elements = length,
+                                       .counts = counts,
+                                       .starts = starts,
+                                       .shape = { length },
+                                       .n_dims = 1 };
+  const EbbCollectiveCall call = { .which = EBB_COLLECTIVE_BROADCAST,
+                                   .sequence = 1,
+                                   .signature = size,
+                                   .n_parts = 1,
+                                   .parts = &buffer };
+
+  return get_mpi_funcs (place->mpi)->run (place->mpi, &call, error);
+}
+
+static gboolean
+spread (const Place *place,
+        void *data,
+        gsize size,
+        double timeout,
+        GError **error)
+{
+  if (place->size == 1)
+    return TRUE;
+  return place->mpi != NULL ? spread_over_mpi (place, data, size, error)
+                            : ebb_nccl_host->spread (place->rank, place->size, data, size, timeout, error);
+}
+
 /* -- the module ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
-find_device (const EbbNcclPlace *place,
+find_device (const Place *place,
              int *device,
              GError **error)
 {
@@ -161,7 +318,7 @@ find_device (const EbbNcclPlace *place,
 
 static gboolean
 open_world (EbbNcclGroup *self,
-            const EbbNcclPlace *place,
+            const Place *place,
             GError **error)
 {
   ncclUniqueId id = { { 0 } };
@@ -172,7 +329,7 @@ open_world (EbbNcclGroup *self,
       g_set_error (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "ncclGetUniqueId: %s", ncclGetErrorString (code));
       return FALSE;
     }
-  return ebb_nccl_spread (place, &id, sizeof id, ebb_nccl_host->get_timeout ((EbbProcessGroup *) self), error)
+  return spread (place, &id, sizeof id, ebb_nccl_host->get_timeout ((EbbProcessGroup *) self), error)
          && ebb_nccl_open (self, &id, error);
 }
 
@@ -183,12 +340,12 @@ G_MODULE_EXPORT EbbProcessGroup *
 ebb_process_group_open_v1 (const EbbProcessGroupHost *host,
                            GError **error)
 {
-  EbbNcclPlace place = { 0 };
+  Place place = { 0 };
   EbbNcclGroup *self;
   int device = 0;
 
   ebb_nccl_host = host;
-  if (!ebb_nccl_find_place (&place, error))
+  if (!find_place (&place, error))
     return NULL;
   if (!find_device (&place, &device, error))
     {

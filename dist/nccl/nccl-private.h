@@ -15,24 +15,6 @@ extern const EbbProcessGroupHost *ebb_nccl_host;
 
 #define EBB_NCCL_ERROR (ebb_nccl_host->get_error_quark ())
 
-/* -- who: rendezvous.c --------------------------------------------------------------------------------------------- */
-
-typedef struct
-{
-  guint rank, size;
-  guint local_rank;     /* among the processes of this machine: the GPU */
-  EbbProcessGroup *mpi; /* of the same ranks, if MPI started them */
-} EbbNcclPlace;
-
-/* Where this process stands, as the environment tells. */
-gboolean ebb_nccl_find_place (EbbNcclPlace *place,
-                              GError **error);
-/* Gives all what rank 0 has: over MPI, or over TCP to MASTER_ADDR and MASTER_PORT. */
-gboolean ebb_nccl_spread (const EbbNcclPlace *place,
-                          void *data,
-                          gsize size,
-                          double timeout,
-                          GError **error);
 /* -- the group ----------------------------------------------------------------------------------------------------- */
 
 typedef struct
@@ -81,10 +63,7 @@ char *ebb_nccl_get_host_memory (EbbNcclGroup *self,
                                 gsize size,
                                 GError **error);
 
-/* announce.c, collective.c */
-gboolean ebb_nccl_announce (EbbNcclGroup *self,
-                            const EbbCollectiveCall *call,
-                            GError **error);
+/* collective.c */
 gboolean ebb_nccl_collective (EbbNcclGroup *self,
                               const EbbCollectiveCall *call,
                               GError **error);

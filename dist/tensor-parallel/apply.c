@@ -86,45 +86,23 @@ get_cut (EbbParallelJob *self,
 }
 
 static gboolean
-prepare_column (EbbParallelJob *self, EbbParallelStep *step, GError **error)
+prepare_layer (EbbParallelJob *self, EbbParallelStep *step, GError **error)
 {
-  EbbLinear *linear = EBB_LINEAR (step->module);
-  EbbCut *weight = get_cut (self, linear->weight, step->path, "weight", 0, step->n_sections, error);
-  EbbCut *bias = NULL;
+  const gboolean is_row = step->style == EBB_PARALLEL_STYLE_ROW || step->style == EBB_PARALLEL_STYLE_ROW_SCATTERED;
+  EbbLinear *linear = step->style != EBB_PARALLEL_STYLE_VOCAB ? EBB_LINEAR (step->module) : NULL;
+  EbbTensor *weight = linear != NULL ? linear->weight : EBB_EMBEDDING (step->module)->weight;
+  EbbCut *cuts[EBB_PARALLEL_MAX_CUTS] = { 0 };
 
-  if (weight == NULL)
+  cuts[0] = get_cut (self, weight, step->path, "weight", is_row ? 1 : 0, step->n_sections, error);
+  if (cuts[0] == NULL)
     return FALSE;
-  if (linear->bias != NULL)
+  if (linear != NULL && linear->bias != NULL && !is_row)
     {
-      bias = get_cut (self, linear->bias, step->path, "bias", 0, step->n_sections, error);
-      if (bias == NULL)
+      cuts[1] = get_cut (self, linear->bias, step->path, "bias", 0, step->n_sections, error);
+      if (cuts[1] == NULL)
         return FALSE;
     }
-  step->made = ebb_column_parallel_linear_adopt (step->module, step->style == EBB_PARALLEL_STYLE_COLUMN_GATHERED,
-                                                 self->model, weight, bias, error);
-  return step->made != NULL;
-}
-
-static gboolean
-prepare_row (EbbParallelJob *self, EbbParallelStep *step, GError **error)
-{
-  EbbLinear *linear = EBB_LINEAR (step->module);
-  EbbCut *weight = get_cut (self, linear->weight, step->path, "weight", 1, 1, error);
-
-  if (weight != NULL)
-    step->made = ebb_row_parallel_linear_adopt (step->module, step->style == EBB_PARALLEL_STYLE_ROW, self->model,
-                                                weight, error);
-  return step->made != NULL;
-}
-
-static gboolean
-prepare_vocab (EbbParallelJob *self, EbbParallelStep *step, GError **error)
-{
-  EbbEmbedding *embedding = EBB_EMBEDDING (step->module);
-  EbbCut *weight = get_cut (self, embedding->weight, step->path, "weight", 0, 1, error);
-
-  if (weight != NULL)
-    step->made = ebb_vocab_parallel_embedding_adopt (step->module, self->model, weight, error);
+  step->made = ebb_parallel_layer_adopt (step->module, step->style, self->model, cuts, error);
   return step->made != NULL;
 }
 
@@ -145,10 +123,10 @@ prepare_step (EbbParallelJob *self, EbbParallelStep *step, GError **error)
     {
     case EBB_PARALLEL_STYLE_COLUMN:
     case EBB_PARALLEL_STYLE_COLUMN_QKV:
-    case EBB_PARALLEL_STYLE_COLUMN_GATHERED: return prepare_column (self, step, error);
+    case EBB_PARALLEL_STYLE_COLUMN_GATHERED:
     case EBB_PARALLEL_STYLE_ROW:
-    case EBB_PARALLEL_STYLE_ROW_SCATTERED: return prepare_row (self, step, error);
-    case EBB_PARALLEL_STYLE_VOCAB: return prepare_vocab (self, step, error);
+    case EBB_PARALLEL_STYLE_ROW_SCATTERED:
+    case EBB_PARALLEL_STYLE_VOCAB: return prepare_layer (self, step, error);
     case EBB_PARALLEL_STYLE_PARAMETER: return prepare_parameter (self, step, error);
     case EBB_PARALLEL_STYLE_ATTENTION:
     case EBB_PARALLEL_STYLE_SEQUENCE: return TRUE;

@@ -24,14 +24,6 @@
  *
  * Parameters are those of #EbbLinear, of which this rank has its part; in-features and out-features are the full's.
  */
-struct _EbbColumnParallelLinear
-{
-  EbbLinear parent_instance;
-
-  EbbParallelLayer layer;
-  gboolean gather_output;
-};
-
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbColumnParallelLinear,
@@ -149,24 +141,6 @@ ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
 static void
 ebb_column_parallel_linear_init (EbbColumnParallelLinear *self)
 {
-}
-
-EbbModule *
-ebb_column_parallel_linear_adopt (EbbModule *linear,
-                                  gboolean gather_output,
-                                  EbbParallelModel *model,
-                                  EbbCut *weight,
-                                  EbbCut *bias,
-                                  GError **error)
-{
-  EbbLinear *old = EBB_LINEAR (linear);
-  EbbCut *cuts[] = { weight, bias };
-  EbbColumnParallelLinear *self =
-      g_object_new (EBB_TYPE_COLUMN_PARALLEL_LINEAR, "in-features", old->in_features, "out-features",
-                    old->out_features, "bias", old->has_bias, "gather-output", gather_output, "group", model->group,
-                    NULL);
-
-  return ebb_parallel_layer_adopt (EBB_MODULE (self), &self->layer, linear, model, cuts, G_N_ELEMENTS (cuts), error);
 }
 
 /**

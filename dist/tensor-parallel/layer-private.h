@@ -1,7 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "dist/tensor-parallel/column.h"
 #include "dist/tensor-parallel/partition-private.h"
+#include "dist/tensor-parallel/plan.h"
+#include "dist/tensor-parallel/row.h"
+#include "dist/tensor-parallel/vocab-embedding.h"
 #include "nn/layers/layer-private.h"
 
 /* What parallel layers have in common: their ranks, the parameters that they have a part of, and how a tensor gets from
@@ -65,15 +69,6 @@ gboolean ebb_parallel_layer_cut (EbbParallelLayer *self,
                                  const char *name,
                                  guint dim,
                                  GError **error);
-/* A layer of @type, not built yet, in the place of @old: training as it is, of its model. */
-EbbModule *ebb_parallel_layer_adopt (EbbModule *made,
-                                     EbbParallelLayer *layer,
-                                     EbbModule *old,
-                                     EbbParallelModel *model,
-                                     EbbCut *const *cuts,
-                                     guint n_cuts,
-                                     GError **error);
-
 /* To what the ranks do in parts: x that all have, or the full of a divided sequence. */
 EbbTensor *ebb_parallel_layer_enter (const EbbParallelLayer *self,
                                      EbbTensor *x,
@@ -84,24 +79,38 @@ EbbTensor *ebb_parallel_layer_leave (const EbbParallelLayer *self,
                                      EbbTensor *summand,
                                      GError **error);
 
-/* -- taking over --------------------------------------------------------------------------------------------------- */
+/* -- the classes --------------------------------------------------------------------------------------------------- */
 
-/* The parallel forms of existing layers, with their parameters, which are cut already or about to be. @bias NULL: none,
- * or one that stays full. */
-EbbModule *ebb_column_parallel_linear_adopt (EbbModule *linear,
-                                             gboolean gather_output,
-                                             EbbParallelModel *model,
-                                             EbbCut *weight,
-                                             EbbCut *bias,
-                                             GError **error);
-EbbModule *ebb_row_parallel_linear_adopt (EbbModule *linear,
-                                          gboolean input_is_parallel,
-                                          EbbParallelModel *model,
-                                          EbbCut *weight,
-                                          GError **error);
-EbbModule *ebb_vocab_parallel_embedding_adopt (EbbModule *embedding,
-                                               EbbParallelModel *model,
-                                               EbbCut *weight,
-                                               GError **error);
+struct _EbbColumnParallelLinear
+{
+  EbbLinear parent_instance;
+
+  EbbParallelLayer layer;
+  gboolean gather_output;
+};
+
+struct _EbbRowParallelLinear
+{
+  EbbLinear parent_instance;
+
+  EbbParallelLayer layer;
+  gboolean input_is_parallel;
+};
+
+struct _EbbVocabParallelEmbedding
+{
+  EbbEmbedding parent_instance;
+
+  EbbParallelLayer layer;
+  guint n_checked; /* forwards whose tokens were read from a device to compare them */
+};
+
+/* The parallel form of a Linear or an Embedding, with its parameters, which are cut already or about to be. Not of
+ * other types. @cuts: of the weight and the bias; NULL: the bias stays full, or there is none. */
+EbbModule *ebb_parallel_layer_adopt (EbbModule *old,
+                                     EbbParallelStyle style,
+                                     EbbParallelModel *model,
+                                     EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
+                                     GError **error);
 
 G_END_DECLS

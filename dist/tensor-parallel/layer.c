@@ -45,21 +45,51 @@ ebb_parallel_layer_cut (EbbParallelLayer *self, EbbTensor *parameter, const char
   return TRUE;
 }
 
+/* Not built yet: building it makes no parameters. */
+static EbbModule *
+make_like (EbbModule *old,
+           EbbParallelStyle style,
+           EbbParallelModel *model,
+           EbbParallelLayer **layer)
+{
+  const gboolean is_row = style == EBB_PARALLEL_STYLE_ROW || style == EBB_PARALLEL_STYLE_ROW_SCATTERED;
+  GObject *made;
+
+  if (style == EBB_PARALLEL_STYLE_VOCAB)
+    {
+      EbbEmbedding *embedding = EBB_EMBEDDING (old);
+
+      made = g_object_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, "num-embeddings", embedding->num_embeddings,
+                           "embedding-dim", embedding->embedding_dim, "group", model->group, NULL);
+      *layer = &EBB_VOCAB_PARALLEL_EMBEDDING (made)->layer;
+    }
+  else
+    {
+      EbbLinear *linear = EBB_LINEAR (old);
+      const gboolean flag = style == EBB_PARALLEL_STYLE_ROW || style == EBB_PARALLEL_STYLE_COLUMN_GATHERED;
+
+      made = g_object_new (is_row ? EBB_TYPE_ROW_PARALLEL_LINEAR : EBB_TYPE_COLUMN_PARALLEL_LINEAR, "in-features",
+                           linear->in_features, "out-features", linear->out_features, "bias", linear->has_bias,
+                           is_row ? "input-is-parallel" : "gather-output", flag, "group", model->group, NULL);
+      *layer = is_row ? &EBB_ROW_PARALLEL_LINEAR (made)->layer : &EBB_COLUMN_PARALLEL_LINEAR (made)->layer;
+    }
+  return EBB_MODULE (made);
+}
+
 EbbModule *
-ebb_parallel_layer_adopt (EbbModule *made,
-                          EbbParallelLayer *layer,
-                          EbbModule *old,
+ebb_parallel_layer_adopt (EbbModule *old,
+                          EbbParallelStyle style,
                           EbbParallelModel *model,
-                          EbbCut *const *cuts,
-                          guint n_cuts,
+                          EbbCut *const cuts[EBB_PARALLEL_MAX_CUTS],
                           GError **error)
 {
-  g_autoptr (EbbModule) owned = made;
+  EbbParallelLayer *layer;
+  g_autoptr (EbbModule) made = make_like (old, style, model, &layer);
   g_auto (GStrv) names = ebb_module_get_parameter_names (old, FALSE);
 
   layer->adopts = TRUE;
   layer->model = ebb_parallel_model_ref (model);
-  for (guint i = 0; i < n_cuts; i++)
+  for (guint i = 0; i < EBB_PARALLEL_MAX_CUTS; i++)
     if (cuts[i] != NULL)
       layer->cuts[layer->n_cuts++] = ebb_cut_ref (cuts[i]);
   if (!g_initable_init (G_INITABLE (made), NULL, error))
@@ -72,7 +102,7 @@ ebb_parallel_layer_adopt (EbbModule *made,
         return NULL;
     }
   ebb_module_set_training (made, ebb_module_get_training (old));
-  return g_steal_pointer (&owned);
+  return g_steal_pointer (&made);
 }
 
 /* -- in and out ---------------------------------------------------------------------------------------------------- */
@@ -127,5 +157,5 @@ ebb_parallel_layer_leave (const EbbParallelLayer *self, EbbTensor *summand, GErr
     return NULL;
   return ebb_parallel_model_is_divided (self->model)
              ? ebb_parallel_reduce_scatter (summand, SEQUENCE_DIM, self->group, error)
-             : ebb_parallel_reduce_over (summand, self->group, error);
+             : ebb_parallel_reduce_over (summand, self->group, NULL, error);
 }

@@ -22,15 +22,12 @@ EbbTensor *ebb_parallel_gather_sized (EbbTensor *x,
                                       gboolean sum_gradient,
                                       EbbProcessGroup *group,
                                       GError **error);
-/* ebb_parallel_reduce () of what nobody but the caller holds, which reads it no more: the sum lies in its memory. */
+/* ebb_parallel_reduce () of a tensor that only the caller holds and reads no more: the sum lies in its memory.
+ * @purpose: appears in errors and is compared between the ranks; NULL: the op's name. */
 EbbTensor *ebb_parallel_reduce_over (EbbTensor *x,
                                      EbbProcessGroup *group,
+                                     const char *purpose,
                                      GError **error);
-/* The same; @purpose is told in errors and compared between the ranks. */
-EbbTensor *ebb_parallel_reduce_over_for (EbbTensor *x,
-                                         EbbProcessGroup *group,
-                                         const char *purpose,
-                                         GError **error);
 /* ebb_parallel_copy () of several tensors (NULL: left out, gives NULL), whose gradients are summed in one call: to
  * copies[0 .. n), owned by the caller. FALSE: none of them. */
 gboolean ebb_parallel_copy_all (EbbTensor **tensors,

@@ -148,50 +148,41 @@ part_backward (EbbBackward *ctx,
   return TRUE;
 }
 
+/* The gradient, gathered along the call's dimension, or summed and sharded along it. */
 static gboolean
-gather_gradient (EbbBackward *ctx,
-                 const char *purpose,
-                 GError **error)
-{
-  const int dim = (int) ctx->extra_i[DIM];
-  g_autoptr (EbbTensor) dy = NULL;
-
-  if (ctx->grad_outputs[0] == NULL)
-    return TRUE;
-  dy = ebb_backward_take_grad (ctx, 0, ctx->grad_outputs[0]->view.dtype, error);
-  ctx->grad_inputs[0] = dy ? new_resized (dy, dim, ctx->extra_i[N], error) : NULL;
-  return ctx->grad_inputs[0] != NULL
-         && ebb_parallel_all_gather (dy, ctx->grad_inputs[0], dim, get_group (ctx->owner), purpose, error);
-}
-
-static gboolean
-scatter_backward (EbbBackward *ctx,
-                  GError **error)
-{
-  return gather_gradient (ctx, "parallel_scatter's gradient", error);
-}
-
-static gboolean
-reduce_scatter_backward (EbbBackward *ctx,
-                         GError **error)
-{
-  return gather_gradient (ctx, "parallel_reduce_scatter's gradient", error);
-}
-
-static gboolean
-gather_backward (EbbBackward *ctx,
-                 GError **error)
+move_gradient (EbbBackward *ctx,
+               gboolean gathers,
+               GError **error)
 {
   const int dim = (int) ctx->extra_i[DIM];
   EbbProcessGroup *group = get_group (ctx->owner);
+  g_autofree char *purpose = g_strdup_printf ("%s's gradient", ctx->op->name);
   g_autoptr (EbbTensor) dy = NULL;
+  EbbTensor *dx;
 
   if (ctx->grad_outputs[0] == NULL)
     return TRUE;
   dy = ebb_backward_take_grad (ctx, 0, ctx->grad_outputs[0]->view.dtype, error);
-  ctx->grad_inputs[0] = dy ? new_resized (dy, dim, get_count (group, ctx->extra_i[N]), error) : NULL;
-  return ctx->grad_inputs[0] != NULL
-         && ebb_parallel_sum_scatter (dy, ctx->grad_inputs[0], dim, group, "parallel_gather's gradient", error);
+  dx = dy ? new_resized (dy, dim, gathers ? ctx->extra_i[N] : get_count (group, ctx->extra_i[N]), error) : NULL;
+  ctx->grad_inputs[0] = dx;
+  if (dx == NULL)
+    return FALSE;
+  return gathers ? ebb_parallel_all_gather (dy, dx, dim, group, purpose, error)
+                 : ebb_parallel_sum_scatter (dy, dx, dim, group, purpose, error);
+}
+
+static gboolean
+gather_gradient (EbbBackward *ctx,
+                 GError **error)
+{
+  return move_gradient (ctx, TRUE, error);
+}
+
+static gboolean
+sum_scatter_gradient (EbbBackward *ctx,
+                      GError **error)
+{
+  return move_gradient (ctx, FALSE, error);
 }
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
@@ -253,13 +244,13 @@ static const EbbOp op_copy = { "parallel_copy", EBB_OP_VIEW, EBB_N_KERNELS, NULL
 static const EbbOp op_reduce = { "parallel_reduce", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
                                  reduce_run, identity_backward, .shard = EBB_OP_GIVES_FULL };
 static const EbbOp op_scatter = { "parallel_scatter", EBB_OP_COPY, EBB_N_KERNELS,
-                                  scatter_run, scatter_backward, .shard = EBB_OP_GIVES_SHARD };
+                                  scatter_run, gather_gradient, .shard = EBB_OP_GIVES_SHARD };
 static const EbbOp op_gather = { "parallel_gather", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
                                  gather_run, part_backward, .shard = EBB_OP_GIVES_FULL };
 static const EbbOp op_gather_summing = { "parallel_gather", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
-                                         gather_run, gather_backward, .shard = EBB_OP_GIVES_FULL };
+                                         gather_run, sum_scatter_gradient, .shard = EBB_OP_GIVES_FULL };
 static const EbbOp op_reduce_scatter = { "parallel_reduce_scatter", EBB_OP_COLLECTIVE, EBB_N_KERNELS,
-                                         reduce_scatter_run, reduce_scatter_backward, .shard = EBB_OP_GIVES_SHARD };
+                                         reduce_scatter_run, gather_gradient, .shard = EBB_OP_GIVES_SHARD };
 
 /**
  * ebb_parallel_copy:
@@ -418,16 +409,8 @@ ebb_parallel_reduce (EbbTensor *x,
 EbbTensor *
 ebb_parallel_reduce_over (EbbTensor *x,
                           EbbProcessGroup *group,
+                          const char *purpose,
                           GError **error)
-{
-  return reduce (x, TRUE, group, error);
-}
-
-EbbTensor *
-ebb_parallel_reduce_over_for (EbbTensor *x,
-                              EbbProcessGroup *group,
-                              const char *purpose,
-                              GError **error)
 {
   EbbTensor *sum;
 

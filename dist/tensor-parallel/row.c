@@ -25,14 +25,6 @@
  * Parameters are those of #EbbLinear: of the weight this rank has its part, the bias is full; in-features and
  * out-features are the full's.
  */
-struct _EbbRowParallelLinear
-{
-  EbbLinear parent_instance;
-
-  EbbParallelLayer layer;
-  gboolean input_is_parallel;
-};
-
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbRowParallelLinear,
@@ -158,21 +150,6 @@ ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
 static void
 ebb_row_parallel_linear_init (EbbRowParallelLinear *self)
 {
-}
-
-EbbModule *
-ebb_row_parallel_linear_adopt (EbbModule *linear,
-                               gboolean input_is_parallel,
-                               EbbParallelModel *model,
-                               EbbCut *weight,
-                               GError **error)
-{
-  EbbLinear *old = EBB_LINEAR (linear);
-  EbbRowParallelLinear *self =
-      g_object_new (EBB_TYPE_ROW_PARALLEL_LINEAR, "in-features", old->in_features, "out-features", old->out_features,
-                    "bias", old->has_bias, "input-is-parallel", input_is_parallel, "group", model->group, NULL);
-
-  return ebb_parallel_layer_adopt (EBB_MODULE (self), &self->layer, linear, model, &weight, 1, error);
 }
 
 /**

@@ -32,14 +32,6 @@
  *
  * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the full's.
  */
-struct _EbbVocabParallelEmbedding
-{
-  EbbEmbedding parent_instance;
-
-  EbbParallelLayer layer;
-  guint n_checked; /* forwards whose tokens were read from a device to compare them */
-};
-
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbVocabParallelEmbedding,
@@ -173,7 +165,7 @@ ebb_vocab_parallel_embedding_forward1 (EbbModule *module, EbbTensor *input, GErr
   if (summand == NULL)
     return NULL;
   purpose = describe (self, checksum);
-  return ebb_parallel_reduce_over_for (summand, self->layer.group, purpose, error);
+  return ebb_parallel_reduce_over (summand, self->layer.group, purpose, error);
 }
 
 /* -- output -------------------------------------------------------------------------------------------------------- */
@@ -239,17 +231,6 @@ ebb_vocab_parallel_embedding_class_init (EbbVocabParallelEmbeddingClass *klass)
 static void
 ebb_vocab_parallel_embedding_init (EbbVocabParallelEmbedding *self)
 {
-}
-
-EbbModule *
-ebb_vocab_parallel_embedding_adopt (EbbModule *embedding, EbbParallelModel *model, EbbCut *weight, GError **error)
-{
-  EbbEmbedding *old = EBB_EMBEDDING (embedding);
-  EbbVocabParallelEmbedding *self =
-      g_object_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, "num-embeddings", old->num_embeddings, "embedding-dim",
-                    old->embedding_dim, "group", model->group, NULL);
-
-  return ebb_parallel_layer_adopt (EBB_MODULE (self), &self->layer, embedding, model, &weight, 1, error);
 }
 
 /**

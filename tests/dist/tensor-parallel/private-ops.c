@@ -318,7 +318,7 @@ reduce_over (EbbProcessGroup *group,
         holder = ebb_tensor_detach (x);
       before = ebb_copy (x, error);
       data = x->view.data;
-      sum = ebb_parallel_reduce_over (x, group, error);
+      sum = ebb_parallel_reduce_over (x, group, NULL, error);
       if (sum == NULL)
         return FALSE;
       g_assert_true ((sum->view.data == data) == (i == 0));
