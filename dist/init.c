@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The default process group, and how it is made: by an engine in the library, or by one that is a module. */
 #include "dist/init.h"
 
 #include "dist/group/process-group-private.h"
@@ -15,7 +16,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static EbbProcessGroup *process_default; /* of ebb_init_process_group () */
-static EbbProcessGroup *alone;           /* stands in where there is none; stays */
+static EbbProcessGroup *alone;           /* the stand-in if there is none; never freed */
 static __thread EbbProcessGroup *thread_default __attribute__ ((tls_model ("initial-exec")));
 
 void
@@ -44,8 +45,8 @@ ebb_process_group_is_initialised (void)
 /**
  * ebb_process_group_get_default:
  *
- * The group of all ranks: on a thread of ebb_run_ranks() that of its rank, elsewhere what ebb_init_process_group()
- * made, else a group of one.
+ * The group of all ranks: on a thread of ebb_run_ranks() that of its rank, elsewhere the group that
+ * ebb_init_process_group() made, or a group of one.
  *
  * Returns: (transfer none): the group
  */
@@ -83,7 +84,7 @@ ebb_process_group_count_mpi_processes (void)
   for (guint i = 0; i < G_N_ELEMENTS (sizes); i++)
     if (get_number (sizes[i]) > 0)
       return get_number (sizes[i]);
-  /* A launcher that tells the rank alone: there may be more. */
+  /* A launcher that sets the rank only: there may be more processes. */
   return g_getenv ("PMIX_RANK") != NULL ? 2 : 0;
 }
 
@@ -146,7 +147,7 @@ open_module (const char *path,
   if (group != NULL)
     return group;
   if (failure == NULL)
-    g_set_error (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "%s gives no group, and no reason", path);
+    g_set_error (&failure, EBB_ERROR, EBB_ERROR_CALLBACK, "%s returned neither a group nor an error", path);
   g_prefix_error (&failure, "process group \"%s\": ", name);
   g_propagate_error (error, failure);
   return NULL;
@@ -174,7 +175,7 @@ ebb_process_group_load (const char *name,
 
 /* -- begin and end ------------------------------------------------------------------------------------------------- */
 
-/* What the program was started by: mpirun and Slurm number the processes, torchrun and its like too. */
+/* Picks the engine by the launcher: mpirun, Slurm and torchrun each set variables. */
 static const char *
 pick_backend (void)
 {
@@ -183,11 +184,11 @@ pick_backend (void)
   return g_getenv ("RANK") != NULL && get_number ("WORLD_SIZE") > 1 ? "nccl" : "single";
 }
 
-/* Why "auto" failed. Processes that torchrun or the like has started on a machine without GPUs can't go on: of each
- * other they know no more than what NCCL's ranks meet by. */
+/* Explains why "auto" failed. Processes of torchrun on a machine without GPUs can't go on: its variables are only
+ * enough for NCCL. */
 static void
-say_what_to_start (const char *backend,
-                   GError **failure)
+explain_auto (const char *backend,
+              GError **failure)
 {
   const gboolean is_missing = g_error_matches (*failure, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED)
                               || g_error_matches (*failure, EBB_ERROR, EBB_ERROR_DEVICE);
@@ -195,30 +196,30 @@ say_what_to_start (const char *backend,
 
   if (strcmp (backend, "nccl") != 0 || !is_missing)
     {
-      g_prefix_error (failure, "\"%s\" is what this process was started for: ", backend);
+      g_prefix_error (failure, "this process was started for \"%s\": ", backend);
       return;
     }
   g_free ((*failure)->message);
   (*failure)->message = g_strdup_printf (
-      "RANK and WORLD_SIZE, as torchrun sets them, choose NCCL, which there is not here (%s): start the program by "
-      "\"mpirun -n %u ...\" instead, or ranks that are threads by ebb_run_ranks ()",
+      "RANK and WORLD_SIZE, as torchrun sets them, choose NCCL, which is missing here (%s): start the program by "
+      "\"mpirun -n %u ...\" instead, or run ranks as threads by ebb_run_ranks ()",
       message, get_number ("WORLD_SIZE"));
 }
 
 /**
  * ebb_init_process_group:
- * @backend: (nullable): "single", "mpi", "nccl", or "auto", which %NULL means: what the environment tells
+ * @backend: (nullable): "single", "mpi", "nccl", or "auto", the default, which chooses by the environment
  * @error: return location for an error
  *
  * Makes the group of all processes that were started together, once, and makes it the process' default.
  *
  * "auto" is "mpi" for processes that mpirun or srun started, "nccl" for those that have `RANK` and a `WORLD_SIZE` above
- * 1 (and find each other by `MASTER_ADDR` and `MASTER_PORT`), else "single". "mpi" and "nccl" are modules, which are
- * there if the library was built with MPI and with CUDA and NCCL; "nccl" needs a GPU for each rank, too. With "mpi"
- * this thread gets its share of the machine's cores, unless `OMP_NUM_THREADS` is set.
+ * 1 (and find each other by `MASTER_ADDR` and `MASTER_PORT`), else "single". "mpi" and "nccl" are modules that are
+ * built if MPI, or CUDA and NCCL, are found; "nccl" also needs a GPU for each rank. With "mpi" this thread gets its
+ * share of the machine's cores, unless `OMP_NUM_THREADS` is set.
  *
- * Before each call ranks tell each other what they call, so that a difference is an error and not a deadlock. On
- * hundreds of ranks that costs time: the environment variable `EBB_PROCESS_GROUP_CHECK=0` turns it off on all of them.
+ * Before each call ranks compare their calls, so that a difference is an error and not a deadlock. On hundreds of ranks
+ * that costs time: set the environment variable `EBB_PROCESS_GROUP_CHECK=0` on all of them to turn it off.
  *
  * Returns: (transfer full) (nullable): the group, or %NULL with an error
  */
@@ -257,7 +258,7 @@ ebb_init_process_group (const char *backend,
   if (group == NULL)
     {
       if (is_auto)
-        say_what_to_start (backend, &failure);
+        explain_auto (backend, &failure);
       g_propagate_error (error, failure);
       return NULL;
     }
@@ -270,8 +271,7 @@ ebb_init_process_group (const char *backend,
 /**
  * ebb_destroy_process_group:
  *
- * Lets go of the process' default group, after what was started has come to its end. To be called on all ranks before
- * they leave.
+ * Releases the process' default group after its work is done. Call it on all ranks before they leave.
  */
 void
 ebb_destroy_process_group (void)
@@ -309,12 +309,12 @@ ebb_get_rank_seed (guint64 seed,
 /**
  * ebb_seed_rank:
  * @seed: which sequence of numbers
- * @group: (nullable): whose ranks are to draw different numbers; %NULL for ebb_process_group_get_default()
+ * @group: (nullable): the ranks that draw different numbers; %NULL for ebb_process_group_get_default()
  * @error: return location for an error
  *
  * Puts this thread's default generator to the begin of a sequence of its own on each rank, for dropout that differs
  * between ranks that see different data and is the same in every run. Rank 0 has the sequence of
- * ebb_manual_seed (@seed). To be called after the model was made, whose first values are to be the same on all ranks.
+ * ebb_manual_seed (@seed). Call it after making the model, whose first values must be the same on all ranks.
  *
  * Returns: %FALSE if @error was set before
  */

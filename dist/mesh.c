@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of a job along named dimensions, and a group along each. */
 #include "dist/mesh.h"
 
 #include "dist/agree-private.h"
@@ -23,7 +24,7 @@ struct _EbbMesh
 
   Dim *dims;
   guint n_dims;
-  const Dim *model; /* as was said; NULL: nothing */
+  const Dim *model; /* by ebb_mesh_set_model_dim (); NULL: not set */
 };
 
 G_DEFINE_FINAL_TYPE (EbbMesh, ebb_mesh, G_TYPE_OBJECT)
@@ -308,8 +309,8 @@ ebb_mesh_has_dim (EbbMesh *self,
  * @self: a mesh
  * @name: the name of a dimension
  *
- * For names that are known to be there, or after ebb_mesh_has_dim(). What takes a group takes %NULL for the default
- * one, all ranks: a name from outside is for ebb_mesh_find_group(), which other languages call `get_group`.
+ * Use it for names that exist. Functions that take a group take %NULL for the default one, all ranks, so look names
+ * from outside up by ebb_mesh_find_group(), which other languages call `get_group`.
  *
  * Returns: (transfer none) (nullable): the ranks that differ from this one in this dimension alone, with this one;
  *   %NULL if there is no dimension of that name
@@ -404,12 +405,12 @@ ebb_mesh_get_coordinate (EbbMesh *self,
  * ebb_mesh_get_model_dim:
  * @self: a mesh
  *
- * Which dimension's ranks share a model, for functions that take the mesh as what knows that:
- * ebb_checkpointing_configure(), ebb_recompute_configure() and ebb_model_parallel_manual_seed(). It is the one that
- * ebb_mesh_set_model_dim() has named; else "tensor", if there is one; else the one among whose ranks ebb_parallelize()
- * has divided a model, unless it is called "data" or "shard".
+ * Which dimension's ranks share a model, for functions that take a mesh as their `mpu`:
+ * ebb_checkpointing_configure(), ebb_recompute_configure() and ebb_model_parallel_manual_seed(). It is the one that was
+ * set by ebb_mesh_set_model_dim(); else "tensor", if there is one; else the one over whose ranks ebb_parallelize() has
+ * sharded a model, unless it is called "data" or "shard".
  *
- * Returns: (transfer none) (nullable): the name of the dimension; %NULL if nothing says so
+ * Returns: (transfer none) (nullable): the name of the dimension; %NULL if it is not known
  */
 const char *
 ebb_mesh_get_model_dim (EbbMesh *self)
@@ -419,7 +420,7 @@ ebb_mesh_get_model_dim (EbbMesh *self)
   g_return_val_if_fail (EBB_IS_MESH (self), NULL);
 
   dim = self->model != NULL ? self->model : find (self, EBB_MPU_DIM);
-  /* Along all ranks of a group there is the group itself, which another mesh may call otherwise. */
+  /* A dimension of all ranks has the group itself, which another mesh may name otherwise. */
   for (guint i = 0; dim == NULL && i < self->n_dims; i++)
     if (ebb_process_group_get_state (self->dims[i].group)->has_model
         && strcmp (self->dims[i].name, "data") != 0 && strcmp (self->dims[i].name, "shard") != 0)
@@ -433,7 +434,7 @@ ebb_mesh_get_model_dim (EbbMesh *self)
  * @name: the name of one of its dimensions
  * @error: return location for an error
  *
- * Says which dimension's ranks share a model, where it isn't called "tensor".
+ * Sets which dimension's ranks share a model, if it isn't called "tensor".
  *
  * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no dimension of that name
  */

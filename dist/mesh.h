@@ -15,9 +15,9 @@ G_BEGIN_DECLS
  * EbbMesh:
  *
  * The ranks of a group as a grid with named dimensions, and a group of ranks along each of them. The names are free;
- * "data", "shard" and "tensor" are what most call the ranks with different data, those that share the parameters of a
- * model among them, and those that share each product. The last dimension varies fastest from rank to rank, so it is
- * the one for ranks that are near each other.
+ * "data", "shard" and "tensor" are the usual ones for ranks with different data, ranks that shard the parameters of a
+ * model, and ranks that share each product. The last dimension varies fastest from rank to rank, so use it for ranks
+ * that are near each other.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbMesh, ebb_mesh, EBB, MESH, GObject)

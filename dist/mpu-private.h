@@ -5,10 +5,10 @@
 
 G_BEGIN_DECLS
 
-#define EBB_MPU_DIM "tensor" /* of a mesh: what the ranks that a model is divided among are called at first */
+#define EBB_MPU_DIM "tensor" /* the default name of the mesh dimension whose ranks share a model */
 
-/* What Megatron-LM and DeepSpeed call an mpu, the model parallel unit: the ranks that a model is divided among, and
- * which of the models that the data parallel ranks have is theirs. */
+/* Megatron-LM's and DeepSpeed's mpu, the model parallel unit: the ranks that share a model, and the number of their
+ * model among those of the data parallel ranks. */
 typedef struct
 {
   guint world_size;       /* of the model's ranks; 0: there is no mpu */
@@ -28,7 +28,7 @@ gboolean ebb_mpu_init_known (EbbMpu *self,
 void ebb_mpu_clear (EbbMpu *self);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC (EbbMpu, ebb_mpu_clear)
 
-/* Makes @group known as ranks that share a model, as long as @owner lives: the model, or a mesh that says so. */
+/* Records @group as ranks that share a model while @owner lives, the model or the mesh. */
 void ebb_mpu_note_group (EbbProcessGroup *group,
                          GObject *owner);
 

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks share a model: by a mesh, a group or another system's object, or by an earlier ebb_parallelize (). */
 #include "dist/mpu-private.h"
 
 #include "dist/group/group-private.h"
@@ -6,8 +7,6 @@
 #include "dist/mesh.h"
 
 #include <pthread.h>
-
-/* Which ranks share a model: as a mesh, a group or another system's object says, or as was made known before. */
 
 void
 ebb_mpu_clear (EbbMpu *self)
@@ -39,18 +38,18 @@ take_mesh (EbbMpu *self,
   text = ebb_mesh_to_string (mesh);
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                "mpu is a mesh of %s: it must have a dimension \"" EBB_MPU_DIM
-               "\", the ranks that a model is divided among, or name another one by ebb_mesh_set_model_dim ()",
+               "\", the ranks that share a model, or another one set by ebb_mesh_set_model_dim ()",
                text);
   return FALSE;
 }
 
 /* -- objects of other systems -------------------------------------------------------------------------------------- */
 
-/* What an object says of the ranks that a model is divided among, or of those with different data. */
+/* An object's properties for the ranks that share a model, or for those with different data. */
 typedef struct
 {
   const char *what;
-  gint64 size, rank; /* -1: it does not say */
+  gint64 size, rank; /* -1: not known */
   EbbProcessGroup *group;
 } Side;
 
@@ -118,7 +117,7 @@ read_side (Side *side,
          && read_number (object, prefix, "rank", 0, &side->rank, error);
 }
 
-/* What is said twice must be the same. */
+/* The group and the numbers must agree. */
 static gboolean
 complete_side (Side *side,
                GError **error)
@@ -147,7 +146,7 @@ complete_side (Side *side,
   return TRUE;
 }
 
-/* Without a group its ranks can be talked to if they are all there are. */
+/* Without a group, its ranks can be reached if they are all ranks. */
 static void
 take_sides (EbbMpu *self,
             const Side *model,
@@ -212,9 +211,9 @@ ebb_mpu_init (EbbMpu *self,
   return take_object (self, object, error);
 }
 
-/* -- the ranks that were divided before --------------------------------------------------------------------------- */
+/* -- the ranks that are known to share a model --------------------------------------------------------------------- */
 
-/* The default group, of which each rank has one, remembers it: several threads of a process may ask. */
+/* Each rank's default group remembers them; several threads of a process may ask. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void
@@ -223,8 +222,8 @@ ebb_mpu_note_group (EbbProcessGroup *group,
 {
   EbbGroupState *all = ebb_process_group_get_state (ebb_process_group_get_default ());
   EbbGroupState *state = ebb_process_group_get_state (group);
-  const gboolean is_divided = !EBB_IS_MESH (owner);
-  EbbModelRanks *known = &all->known[is_divided ? 0 : 1];
+  const gboolean is_model = !EBB_IS_MESH (owner);
+  EbbModelRanks *known = &all->known[is_model ? 0 : 1];
   g_autoptr (GObject) before = g_weak_ref_get (&known->owner);
 
   pthread_mutex_lock (&lock);
@@ -235,7 +234,7 @@ ebb_mpu_note_group (EbbProcessGroup *group,
   known->rank = state->rank;
   known->first = state->first;
   g_weak_ref_set (&known->owner, owner);
-  if (is_divided)
+  if (is_model)
     state->has_model = TRUE;
   pthread_mutex_unlock (&lock);
 }
@@ -268,7 +267,7 @@ ebb_mpu_init_known (EbbMpu *self,
   g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                "this is rank %u of %u, and %s: pass the mesh, or the group of the ranks that share a model%s",
                state->rank, state->size,
-               several ? "models were divided among different groups of them"
+               several ? "models were sharded over different groups of them"
                        : "nothing says which of them share a model",
                several ? "" : ", or call ebb_parallelize () or ebb_initialize () first");
   return FALSE;

@@ -5,8 +5,8 @@
 
 G_BEGIN_DECLS
 
-/* The states of this thread's tracker, moved to where the generators of @saved with the same names were: for a rank
- * that goes on from another one's state, whose numbers must not be its own. */
+/* The states of this thread's tracker with the offsets of @saved: for a rank that resumes from another rank's state
+ * but must not draw its numbers. */
 EbbArgs *ebb_rng_tracker_state_advance (EbbArgs *saved);
 
 /* The seed of a rank's %EBB_MODEL_PARALLEL_RNG, where the group's default generators have @seed. */
@@ -16,7 +16,7 @@ guint64 ebb_rng_tracker_get_parallel_seed (guint64 seed,
 gboolean ebb_rng_tracker_check_parallel (EbbGeneratorTracker *self,
                                          guint64 seed,
                                          GError **error);
-/* Puts %EBB_MODEL_PARALLEL_RNG to the begin of @seed, unless it is one that the program has added or seeded. */
+/* Puts %EBB_MODEL_PARALLEL_RNG at the start of @seed, unless the program has added or seeded it. */
 void ebb_rng_tracker_begin_parallel (EbbGeneratorTracker *self,
                                      guint64 seed);
 

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Generators with names, any of which can be a thread's default one for a while. */
 #include "dist/rng-tracker-private.h"
 
 #include "dist/mpu-private.h"
@@ -18,8 +19,8 @@ typedef struct
   char *name;
   EbbGenerator *generator;
   guint64 seed;        /* that it was added with */
-  gboolean is_implied; /* by a model that was divided: the program has not seen to it */
-  gboolean is_retired; /* reset since: waits for the name to come again, for those that remember the generator */
+  gboolean is_implied; /* added by ebb_parallelize (), not by the program */
+  gboolean is_retired; /* by a reset; kept for recomputes of earlier forwards, and for the name's next use */
 } Entry;
 
 struct _EbbGeneratorTracker
@@ -97,7 +98,7 @@ find (EbbGeneratorTracker *self,
   return entry != NULL && !entry->is_retired ? entry : NULL;
 }
 
-/* The generator of a name stays the same object, whatever is reset: a recompute finds it where the forward had it. */
+/* The generator of a name stays the same object through resets, so that a recompute finds it. */
 static void
 put (EbbGeneratorTracker *self,
      const char *name,
@@ -148,11 +149,11 @@ check_seed (EbbGeneratorTracker *self,
 /**
  * ebb_generator_tracker_add:
  * @self: a tracker
- * @name: what the new generator is called
+ * @name: the name of the new generator
  * @seed: which sequence of numbers; no other generator of @self has begun with it
  * @error: return location for an error
  *
- * Adds a generator at the begin of a sequence.
+ * Adds a generator at the start of a sequence.
  *
  * Returns: %TRUE, or %FALSE with %EBB_ERROR_INVALID_ARGUMENT if the name or the seed is in use already
  */
@@ -185,7 +186,7 @@ ebb_generator_tracker_add (EbbGeneratorTracker *self,
 /**
  * ebb_generator_tracker_has:
  * @self: a tracker
- * @name: what a generator may be called
+ * @name: a name
  *
  * Returns: whether there is one of that name
  */
@@ -221,8 +222,8 @@ ebb_generator_tracker_get_generator (EbbGeneratorTracker *self,
  * ebb_generator_tracker_get_names:
  * @self: a tracker
  *
- * Returns: (transfer full) (array zero-terminated=1): what its generators are called, in the order in which they were
- *   first added
+ * Returns: (transfer full) (array zero-terminated=1): the names of its generators, in the order in which they were
+ * first added
  */
 char **
 ebb_generator_tracker_get_names (EbbGeneratorTracker *self)
@@ -246,8 +247,8 @@ ebb_generator_tracker_get_names (EbbGeneratorTracker *self)
  * ebb_generator_tracker_reset:
  * @self: a tracker
  *
- * Forgets all generators; their names and seeds are free again. Forks that are open go on with the generators that they
- * have, and recomputes of forwards before it find them.
+ * Removes all generators; their names and seeds are free again. Open forks go on with the generators that they have,
+ * and recomputes of earlier forwards still find them.
  */
 void
 ebb_generator_tracker_reset (EbbGeneratorTracker *self)
@@ -298,8 +299,8 @@ ebb_generator_tracker_fork (EbbGeneratorTracker *self,
  * ebb_generator_tracker_join:
  * @self: a tracker
  *
- * Ends the innermost fork of this thread, which is one of @self: the default generator is the one before again, where
- * it was left.
+ * Ends the innermost fork of this thread, which is one of @self: the previous default generator is back, where it was
+ * left.
  */
 void
 ebb_generator_tracker_join (EbbGeneratorTracker *self)
@@ -316,7 +317,7 @@ ebb_generator_tracker_join (EbbGeneratorTracker *self)
  * ebb_generator_tracker_get_states:
  * @self: a tracker
  *
- * Gives where all generators are.
+ * Returns the states of all generators.
  *
  * Returns: (transfer full): a dictionary from name to a dictionary of "seed" and "offset", both the bits of a guint64
  *   as an integer, as ebb_generator_get_seed() and ebb_generator_get_offset() give them, and "first-seed", that it was
@@ -389,11 +390,11 @@ read_state (EbbArgs *states,
 /**
  * ebb_generator_tracker_set_states:
  * @self: a tracker
- * @states: (nullable): what ebb_generator_tracker_get_states() gave
+ * @states: (nullable): from ebb_generator_tracker_get_states()
  * @error: return location for an error
  *
- * Puts the tracker to a state: it has the generators of @states, no others, and they go on from where they were. Those
- * whose names it had stay the same objects. All or none is changed.
+ * Restores a state: the tracker has the generators of @states, no others, and they go on from where they were. Names
+ * that it had keep their objects. On failure nothing changes.
  *
  * Returns: %TRUE, or %FALSE with %EBB_ERROR_STATE if @states are no such states
  */
@@ -525,7 +526,7 @@ register_slot (void)
   slot = ebb_modes_register_slot (capture_default, g_object_unref);
 }
 
-/* -- of divided models --------------------------------------------------------------------------------------------- */
+/* -- sharded models ------------------------------------------------------------------------------------------------ */
 
 guint64
 ebb_rng_tracker_get_parallel_seed (guint64 seed,
@@ -564,25 +565,24 @@ ebb_rng_tracker_begin_parallel (EbbGeneratorTracker *self,
 
 /**
  * ebb_model_parallel_manual_seed:
- * @seed: what the random numbers of a training follow from, the same on all ranks
- * @mpu: (nullable): who knows the ranks that share a model, as ebb_checkpointing_configure() takes it: an #EbbMesh, the
- *   #EbbProcessGroup of these ranks, or another object; %NULL: the ranks among which ebb_parallelize() or
- *   ebb_initialize() has divided a model, else those along "tensor" of the mesh that was made
+ * @seed: the seed of a training, the same on all ranks
+ * @mpu: (nullable): the ranks that share a model, as ebb_checkpointing_configure() takes them: an #EbbMesh, the
+ *   #EbbProcessGroup of these ranks, or another object; %NULL: the ranks over which ebb_parallelize() or
+ *   ebb_initialize() has sharded a model, else those along "tensor" of the mesh that was made
  * @error: return location for an error
  *
- * Puts this thread's generators to the begin of their sequences, as Megatron-LM and DeepSpeed describe it:
+ * Puts this thread's generators at the start of their sequences, as Megatron-LM and DeepSpeed describe it:
  *
- * - the default one, which draws what is the same on the ranks that share a model: the same sequence on these, and
- *   another one on the ranks of each other model, which have other data; that of @seed for the first model
- * - the tracker's only one, %EBB_MODEL_PARALLEL_RNG, which draws what each rank has a part of: another sequence on each
- *   rank of a model, and the same ones in each model, with the seed @seed + 2718 + this rank's number in its model
+ * - the default one, for tensors that are the same on the ranks that share a model: one sequence for these ranks, and
+ *   another one for each other model, which has other data; that of @seed for the first model
+ * - the tracker's only one, %EBB_MODEL_PARALLEL_RNG, for tensors that the ranks have shards of: another sequence on
+ * each rank of a model, and the same ones in each model, with the seed @seed + 2718 + this rank's number in its model
  *
- * A model is told from others by the number of its first rank among all ranks; with an object that has no group, by its
- * data parallel rank. To be called after the model was made, whose first values are to be the same on all ranks.
- * Nothing is sent.
+ * A model's number is that of its first rank among all ranks; with an object that has no group, the data parallel rank.
+ * Call it after making the model, whose first values must be the same on all ranks. Nothing is sent.
  *
  * Returns: %TRUE; %FALSE with %EBB_ERROR_INVALID_ARGUMENT inside a fork, where another generator is the default one, or
- *   if @mpu does not say which rank of which model this is; with %EBB_ERROR_STATE if @mpu is %NULL and nothing says
+ *   if @mpu does not say which rank of which model this is; with %EBB_ERROR_STATE if @mpu is %NULL and it is not known
  *   which of several ranks share a model. Nothing has changed then
  */
 gboolean

@@ -14,7 +14,7 @@ G_BEGIN_DECLS
 /**
  * EBB_MODEL_PARALLEL_RNG:
  *
- * The name of the generator that tensors use of which each rank of a tensor-parallel group has another part.
+ * The name of the generator for tensors of which each rank of a tensor-parallel group has a shard.
  */
 #define EBB_MODEL_PARALLEL_RNG "model-parallel-rng"
 
@@ -24,8 +24,8 @@ G_BEGIN_DECLS
  * EbbGeneratorTracker:
  *
  * Generators of random numbers with names, any of which can be a thread's default one for a while. Ranks that share a
- * model have one seed for their default generators, so that dropout on what is the same on all of them agrees, and draw
- * for what each has a part of from a named one with a seed of its own.
+ * model have the same seed for their default generators, so that dropout on full tensors agrees, and draw for local
+ * shards from a named one with a seed of each rank's own.
  *
  * A checkpointed forward may fork inside, or run inside a fork: its recompute draws the same numbers, from the same
  * generators, on whichever thread it runs.

@@ -1,12 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* What a call is called in messages, and how ranks compare their calls before they run them. */
+/* How messages name a call, and how ranks compare their calls before they run them. */
 #include "dist/group/process-group-private.h"
 #include "tensor/autograd/op-private.h"
 #include "tensor/util/checksum-private.h"
 
 #include <string.h>
 
-/* Of a call over many tensors so many are named. */
+/* So many tensors of a call are named. */
 #define MAX_NAMED 4
 #define MAX_PURPOSE 200 /* bytes */
 
@@ -25,7 +25,7 @@ ebb_collective_get_name (EbbCollective which)
   return names[which];
 }
 
-/* Its end tells most: a path and a type. */
+/* Keeps the end of a long one, which has the path and the type. */
 static void
 append_purpose (GString *text,
                 const char *purpose)

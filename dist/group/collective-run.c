@@ -1,10 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* How a call runs, on any thread: memory that the engine can't reach goes through copies on the host. */
 #include "dist/group/group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
-
-/* How a call is done, on whichever thread it runs: memory that the engine can't reach goes through copies on the
- * host. */
 
 typedef enum
 {
@@ -85,7 +83,7 @@ copy (EbbTensor *host,
                                           ebb_tensor_get_n_bytes (tensor), FALSE, error);
 }
 
-/* Where the engine finds the tensor's elements. */
+/* Finds the address that the engine uses for the tensor's elements; copies them to the host where it must. */
 static gboolean
 place (EbbProcessGroup *self,
        EbbWork *work,

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* How a call is prepared: checked, numbered, counted, queued. */
 #include "dist/group/group-private.h"
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
@@ -49,7 +50,7 @@ overlaps (EbbTensor *full,
   return b < a + (gsize) full->n_elements * size && a < b + (gsize) shard->n_elements * size;
 }
 
-/* The shard against its place in the full; @begin, @n: this rank's. */
+/* Compares the shard with its place in the full tensor; @begin, @n: this rank's. */
 static gboolean
 check_shard (const EbbCollectivePart *part,
              EbbCollective which,
@@ -112,7 +113,7 @@ check_op (EbbCollective which,
   return FALSE;
 }
 
-/* Whose number has to be one of a rank. */
+/* A peer must be a rank of the group. */
 static gboolean
 check_peer (EbbGroupState *state,
             EbbCollective which,
@@ -210,7 +211,7 @@ fill_part (EbbGroupState *state,
   return TRUE;
 }
 
-/* What ebb_process_group_get_n_bytes () tells of. */
+/* For ebb_process_group_get_n_bytes (). */
 static guint64
 get_n_bytes (EbbGroupState *state,
              const EbbCollectiveCall *call)
@@ -242,7 +243,7 @@ get_n_bytes (EbbGroupState *state,
   return n_bytes;
 }
 
-/* What a caller wants done. */
+/* The arguments of one call. */
 typedef struct
 {
   EbbCollective which;
@@ -308,8 +309,9 @@ prepare (EbbProcessGroup *self,
     return NULL;
   if ((guint) request->op >= EBB_N_REDUCE_OPS)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %d is none of sum, mean, min, max",
-                   ebb_collective_get_name (request->which), (int) request->op);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: %d is no reduction; it must be sum, mean, min or max", ebb_collective_get_name (request->which),
+                   (int) request->op);
       return NULL;
     }
   work = work_new (state, request, error);

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-/* What every group has, whatever its engine: its state, its queue of calls, and the calls. */
+/* The parts of a group that don't depend on its engine: its state, its queue, its calls. */
 
 G_BEGIN_DECLS
 

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The public operations, on one tensor each. No gradient flows through them. */
 #include "dist/group/process-group-private.h"
 #include "tensor/autograd/op-private.h"
 #include "tensor/ops/shape.h"
@@ -6,9 +7,7 @@
 
 #include <string.h>
 
-/* The public operations: one tensor each. No gradient flows through them. */
-
-/* Whatever was copied of it or is kept from it must see that it changes. */
+/* Shadows and saved views of the tensor must see that it changes. */
 static void
 will_change (EbbTensor *tensor)
 {
@@ -80,8 +79,8 @@ start_in_place (EbbProcessGroup *self,
  * @error: return location for an error
  *
  * Replaces @tensor on all ranks by the reduction of all of them. Elements are added in the order of the ranks, those of
- * 16-bit floats in f32: all ranks get the same bits, in every run. Nothing happens in a recompute that has all it
- * needs; so it is with all operations.
+ * 16-bit floats in f32: all ranks get the same bits, in every run. As all operations, it does nothing in a recompute
+ * that has all it needs.
  *
  * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
  */
@@ -101,7 +100,7 @@ ebb_process_group_all_reduce (EbbProcessGroup *self,
  * @op: how the elements of the ranks become one
  * @error: return location for an error
  *
- * As ebb_process_group_all_reduce(), beside the caller, who must leave @tensor alone until the work is done.
+ * Runs ebb_process_group_all_reduce() in the background. Leave @tensor alone until the work is done.
  *
  * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
  */
@@ -141,7 +140,7 @@ ebb_process_group_broadcast (EbbProcessGroup *self,
  * @root: whose elements it is to have
  * @error: return location for an error
  *
- * As ebb_process_group_broadcast(), beside the caller, who must leave @tensor alone until the work is done.
+ * Runs ebb_process_group_broadcast() in the background. Leave @tensor alone until the work is done.
  *
  * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
  */
@@ -161,8 +160,8 @@ ebb_process_group_broadcast_async (EbbProcessGroup *self,
  * @to: another rank, which calls ebb_process_group_recv() with a tensor of the same shape and dtype
  * @error: return location for an error
  *
- * Gives the elements of @tensor to another rank. It may wait until that one takes them, so two ranks that send to each
- * other at once may wait in vain: one should begin with taking.
+ * Sends the elements of @tensor to another rank. It may wait until that rank receives them, so two ranks that both send
+ * to each other may deadlock: one should receive first.
  *
  * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
  */
@@ -182,7 +181,7 @@ ebb_process_group_send (EbbProcessGroup *self,
  * @from: another rank, which calls ebb_process_group_send() with a tensor of the same shape and dtype
  * @error: return location for an error
  *
- * Replaces @tensor by what another rank gives.
+ * Replaces the elements of @tensor by those that another rank sends.
  *
  * Returns: %FALSE with %EBB_ERROR_PROCESS_GROUP if the ranks didn't come together
  */
@@ -213,7 +212,7 @@ ebb_process_group_barrier (EbbProcessGroup *self,
 
 /* -- from one tensor to another ------------------------------------------------------------------------------------ */
 
-/* As @input with another first dimension. */
+/* Like @input, with another first dimension. */
 static EbbTensor *
 make_result (EbbTensor *input,
              gint64 first,
@@ -283,7 +282,7 @@ check_fits (EbbProcessGroup *self,
   return FALSE;
 }
 
-/* Gives @result, of which the caller gets the reference, or NULL. */
+/* Returns @result, with the caller's reference, or NULL. */
 static EbbTensor *
 run_to (EbbProcessGroup *self,
         EbbCollective which,
@@ -335,7 +334,7 @@ ebb_process_group_all_gather (EbbProcessGroup *self,
  * @input: a contiguous tensor `[D, ...]`, of the same shape and dtype on all ranks
  * @error: return location for an error
  *
- * As ebb_process_group_all_gather(), beside the caller, who must leave both tensors alone until the work is done.
+ * Runs ebb_process_group_all_gather() in the background. Leave both tensors alone until the work is done.
  *
  * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
  */
@@ -361,7 +360,7 @@ ebb_process_group_all_gather_async (EbbProcessGroup *self,
  * @op: how the elements of the ranks become one
  * @error: return location for an error
  *
- * Gives each rank its shard of what ebb_process_group_all_reduce() would give.
+ * Gives each rank its shard of the result of ebb_process_group_all_reduce().
  *
  * Returns: (transfer full) (nullable): a tensor `[D, ...]`, or %NULL with an error
  */
@@ -386,12 +385,12 @@ ebb_process_group_reduce_scatter (EbbProcessGroup *self,
 /**
  * ebb_process_group_reduce_scatter_async:
  * @self: a group
- * @output: a contiguous tensor `[D, ...]` for the result; it may be this rank's part of @input
+ * @output: a contiguous tensor `[D, ...]` for the result; it may be this rank's shard of @input
  * @input: a contiguous tensor `[size * D, ...]`, of the same shape and dtype on all ranks
  * @op: how the elements of the ranks become one
  * @error: return location for an error
  *
- * As ebb_process_group_reduce_scatter(), beside the caller, who must leave both tensors alone until the work is done.
+ * Runs ebb_process_group_reduce_scatter() in the background. Leave both tensors alone until the work is done.
  *
  * Returns: (transfer full) (nullable): the work to wait for, or %NULL with an error
  */
@@ -417,7 +416,7 @@ ebb_process_group_reduce_scatter_async (EbbProcessGroup *self,
  * @input: a tensor `[size * D, ...]`, of the same shape and dtype on all ranks
  * @error: return location for an error
  *
- * Gives shard r of @input to rank r, for each r, and puts what comes from the ranks one after another.
+ * Sends shard r of @input to each rank r, and joins the shards that come from the ranks in their order.
  *
  * Returns: (transfer full) (nullable): a tensor of the shape of @input, or %NULL with an error
  */

@@ -4,11 +4,11 @@
 #include "dist/group/process-group.h"
 #include "tensor/backend/kernel-private.h"
 
-/* What the wrappers use of a group, and what an engine (a class that derives from EbbProcessGroup) brings. */
+/* The interface of groups for wrappers, and that of engines: classes that derive from EbbProcessGroup. */
 
 G_BEGIN_DECLS
 
-/* -- for those who call -------------------------------------------------------------------------------------------- */
+/* -- for callers -------------------------------------------------------------------------------------------------- */
 
 /* One tensor of a collective. All contiguous, of one dtype. */
 typedef struct
@@ -22,10 +22,10 @@ typedef struct
 } EbbCollectivePart;
 
 /* One collective over several tensors: counted as one call. Copies @parts, counts and @purpose, holds the tensors until
- * it is waited for. @full of a reduce_scatter is read only, but for a shard that lies inside it.
+ * it is waited for. A reduce_scatter only reads @full, except for a shard that lies inside it.
  *
- * @purpose: what it is for, "gathering h.2 (EbbTransformerBlock)"; NULL: nothing to say. Ranks compare it, so that two
- * calls of equal shapes are not taken for one another. */
+ * @purpose: (nullable): as in "gathering h.2 (EbbTransformerBlock)". Ranks compare it, so that they don't confuse two
+ * calls of equal shapes. */
 EbbWork *ebb_process_group_start (EbbProcessGroup *self,
                                   EbbCollective which,
                                   EbbReduceOp op,
@@ -34,7 +34,7 @@ EbbWork *ebb_process_group_start (EbbProcessGroup *self,
                                   guint peer,
                                   const char *purpose,
                                   GError **error);
-/* The same to its end, on the caller's thread if nothing is queued. */
+/* Starts one and waits for it, on the caller's thread if nothing is queued. */
 gboolean ebb_process_group_run (EbbProcessGroup *self,
                                 EbbCollective which,
                                 EbbReduceOp op,
@@ -43,13 +43,13 @@ gboolean ebb_process_group_run (EbbProcessGroup *self,
                                 guint peer,
                                 const char *purpose,
                                 GError **error);
-/* This rank can't take part any more, for @reason: all that is called from now on fails with it, here and, where the
- * engine has a way to tell, on the other ranks. */
+/* Takes this rank out of the group: every later call fails with @reason, here and, where the engine can report it, on
+ * the other ranks. */
 void ebb_process_group_fail (EbbProcessGroup *self,
                              const GError *reason);
 /* How long a work took that is done, waiting for other ranks included. */
 double ebb_work_get_seconds (EbbWork *work);
-/* Waits until all that was started is done; tells of no failure. */
+/* Waits until all that was started is done; reports no failure. */
 void ebb_process_group_flush (EbbProcessGroup *self);
 
 /* -- for engines --------------------------------------------------------------------------------------------------- */
@@ -77,8 +77,8 @@ typedef struct
   EbbDevice *device; /* NULL: the memory is the host's; else the device that the engine reaches */
   guint n_parts;
   const EbbCollectiveBuffer *parts;
-  gboolean is_announcement; /* another engine moves the bytes: only see to it that all ranks call the same */
-  const char *purpose;      /* NULL: nothing to say; in the signature and in the call's text */
+  gboolean is_announcement; /* another engine moves the bytes: only check that all ranks call the same */
+  const char *purpose;      /* (nullable): in the signature and in the call's text */
 } EbbCollectiveCall;
 
 typedef struct
@@ -99,7 +99,7 @@ typedef struct
   /* Reaches the memory of @device itself; NULL: the host's alone. */
   gboolean (*reaches) (EbbProcessGroup *self,
                        EbbDevice *device);
-  /* This rank can't take part any more, for @reason: tells the others, if there is a way. NULL: there is none. */
+  /* Reports to the others that this rank has failed with @reason. NULL: the engine can't. */
   void (*fail) (EbbProcessGroup *self,
                 const GError *reason);
 } EbbProcessGroupFuncs;
@@ -156,8 +156,8 @@ gboolean ebb_collective_check_announcement (const EbbCollectiveCall *call,
 
 /* -- for engines that are modules ---------------------------------------------------------------------------------- */
 
-/* ebb-process-group-NAME.so is not linked to the library, which hands it what it needs. It gives the group of all ranks
- * that were started together. */
+/* ebb-process-group-NAME.so is not linked to the library, which passes it the functions that it needs. It returns the
+ * group of all ranks that were started together. */
 #define EBB_PROCESS_GROUP_VERSION 1
 #define EBB_PROCESS_GROUP_MODULE_SYMBOL "ebb_process_group_open_v1"
 
@@ -209,7 +209,7 @@ extern const EbbProcessGroupHost ebb_process_group_host;
 typedef EbbProcessGroup *(*EbbProcessGroupOpen) (const EbbProcessGroupHost *host,
                                                  GError **error);
 
-/* The processes that mpirun or Slurm started together, as the environment tells; 0: it doesn't, and this is none. */
+/* How many processes mpirun or Slurm started together, by the environment; 0: neither started this one. */
 guint ebb_process_group_count_mpi_processes (void);
 /* The group of all ranks, from the module of that name. */
 EbbProcessGroup *ebb_process_group_load (const char *name,
@@ -218,13 +218,13 @@ EbbProcessGroup *ebb_process_group_load (const char *name,
 /* -- the engines within -------------------------------------------------------------------------------------------- */
 
 EbbProcessGroup *ebb_single_group_new (void);
-/* What get_default gives on this thread; takes a reference, NULL: none of its own. */
+/* Sets the default group of this thread; takes a reference. NULL: the process' default. */
 void ebb_process_group_set_thread_default (EbbProcessGroup *group);
 /* Of a thread of ebb_run_ranks (); NULL elsewhere. Not owned. */
 EbbProcessGroup *ebb_process_group_get_thread_default (void);
-/* Whether get_default gives a group that somebody made. */
+/* Whether get_default returns a group that was made, not the stand-in. */
 gboolean ebb_process_group_is_initialised (void);
-/* What the sequence of a rank begins with, where that of rank 0 begins with @seed. */
+/* The seed of a rank, where rank 0 has @seed. */
 guint64 ebb_get_rank_seed (guint64 seed,
                            guint64 rank);
 

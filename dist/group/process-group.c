@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The public class: who the ranks are, how many calls they made, and how a group is split. */
 #include "dist/group/process-group.h"
 
 #include "dist/group/group-private.h"
@@ -34,7 +35,7 @@ ebb_process_group_set_property (GObject *object,
     ebb_property_set_field (object, id, value, spec);
 }
 
-/* Calls of other ranks count on those that were started here. */
+/* Other ranks wait for the calls that were started here. */
 static void
 ebb_process_group_dispose (GObject *object)
 {
@@ -85,14 +86,14 @@ ebb_process_group_class_init (EbbProcessGroupClass *klass)
   /**
    * EbbProcessGroup:backend:
    *
-   * What carries the bytes: "single", "thread", "mpi" or "nccl".
+   * The engine: "single", "thread", "mpi" or "nccl".
    */
   g_object_class_install_property (object_class, FIELD (backend),
                                    g_param_spec_string ("backend", NULL, NULL, "single", given));
   /**
    * EbbProcessGroup:name:
    *
-   * What the group is called in messages: "world", or which part of another group it is.
+   * The group's name in messages: "world", or the name and color of the split that made it.
    */
   g_object_class_install_property (object_class, FIELD (name),
                                    g_param_spec_string ("name", NULL, NULL, "world", given));
@@ -160,7 +161,7 @@ ebb_process_group_get_size (EbbProcessGroup *self)
  * ebb_process_group_get_backend:
  * @self: a group
  *
- * Returns: what carries the bytes: "single", "thread", "mpi" or "nccl"
+ * Returns: the engine: "single", "thread", "mpi" or "nccl"
  */
 const char *
 ebb_process_group_get_backend (EbbProcessGroup *self)
@@ -174,7 +175,7 @@ ebb_process_group_get_backend (EbbProcessGroup *self)
  * ebb_process_group_get_name:
  * @self: a group
  *
- * Returns: what the group is called in messages: "world", or which part of another group it is
+ * Returns: the group's name in messages: "world", or the name and color of the split that made it
  */
 const char *
 ebb_process_group_get_name (EbbProcessGroup *self)
@@ -207,7 +208,7 @@ ebb_process_group_get_timeout (EbbProcessGroup *self)
  * @seconds: seconds, at least 0.001
  *
  * Sets how long a call waits for the other ranks before it fails. 600 seconds if not set, or what the environment
- * variable `EBB_PROCESS_GROUP_TIMEOUT` said when the group was made.
+ * variable `EBB_PROCESS_GROUP_TIMEOUT` says when the group is made.
  */
 void
 ebb_process_group_set_timeout (EbbProcessGroup *self,
@@ -226,15 +227,15 @@ ebb_process_group_set_timeout (EbbProcessGroup *self,
 /**
  * ebb_process_group_split:
  * @self: a group
- * @color: which part this rank is to be in
+ * @color: a number; ranks with the same one get the same group
  * @error: return location for an error
  *
  * Makes groups of the ranks that give the same @color, numbered in the order of their ranks in @self. All ranks of
  * @self call it; each gets the group that it is in, with the same time limit.
  *
- * What was started in @self is done before. Ranks that are processes of MPI: calls that are under way in other groups
- * of a process stand still until all members of the new group have come, and so long no other thread of it may split a
- * group. Make groups before the work begins.
+ * The split waits for all work that was started in @self. With MPI, calls that run in other groups of a process pause
+ * until all members of the new group have come, and no other thread of the process may split a group meanwhile. Make
+ * groups before the work begins.
  *
  * Returns: (transfer full) (nullable): the new group, or %NULL with an error
  */
@@ -256,7 +257,8 @@ ebb_process_group_split (EbbProcessGroup *self,
     return NULL;
   if (ebb_is_stopped ())
     {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP, "split: a recompute that has all it needs makes none");
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_STOP,
+                           "split: a recompute that has all it needs makes no groups");
       return NULL;
     }
   size = ebb_process_group_get_size (self);

@@ -36,11 +36,11 @@ typedef enum
  * @EBB_COLLECTIVE_ALL_GATHER: all ranks get the shards of all
  * @EBB_COLLECTIVE_BROADCAST: all ranks get the tensor of one
  * @EBB_COLLECTIVE_ALL_TO_ALL: each rank gets a shard from each
- * @EBB_COLLECTIVE_SEND: one rank gives a tensor to another
- * @EBB_COLLECTIVE_RECV: one rank takes a tensor from another
+ * @EBB_COLLECTIVE_SEND: one rank sends a tensor to another
+ * @EBB_COLLECTIVE_RECV: one rank receives a tensor from another
  * @EBB_COLLECTIVE_BARRIER: all ranks wait for all
  *
- * What ranks do together.
+ * The operations of a process group.
  */
 typedef enum
 {
@@ -62,18 +62,18 @@ typedef enum
  * EbbProcessGroup:
  *
  * Ranks that compute together: processes of one or many machines, or threads of one process. All ranks of a group make
- * the same calls in the same order. A call that can't be done (a rank calls something else, has left, has died, or
- * doesn't come within the time limit) fails on every rank with %EBB_ERROR_PROCESS_GROUP, which names the rank, what it
- * did, and the operation with its shapes; after that every call of the group fails at once with the same error.
+ * the same calls in the same order. If a rank calls something else, has left, has died, or doesn't come within the time
+ * limit, the call fails on every rank with %EBB_ERROR_PROCESS_GROUP, which names the rank, its last call, and the
+ * operation with its shapes; after that every call of the group fails at once with the same error.
  *
  * Wrappers' calls count too: a sharded model gathers in its forwards and backwards and reduces at the end of a
- * backward, and ranks compare for which unit. Which of its units are let go between the passes follows from the graphs
- * that are alive: one that is kept on one rank alone (an output that is held there, or that a garbage collector comes
- * to late, as that of JavaScript does) changes the order in which that rank gathers, and the ranks fail. So validate
- * without graphs, by ebb_push_grad_enabled() (no_grad in Python), and drop losses and outputs on all ranks alike.
+ * backward, and ranks compare which unit a call is for. The graphs that are alive decide which units are sharded again
+ * between the passes. A graph that one rank alone keeps (an output that is held there, or that JavaScript's garbage
+ * collector frees late) changes the order in which that rank gathers, and the ranks fail. So validate without graphs,
+ * by ebb_push_grad_enabled() (no_grad in Python), and drop losses and outputs on all ranks alike.
  *
- * A group belongs to one thread. Tensors may be on any device; what the ranks' engine can't reach itself goes through
- * copies on the host.
+ * A group belongs to one thread. Tensors may be on any device; if the engine can't reach that device, the group copies
+ * them through the host.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_DERIVABLE_TYPE (EbbProcessGroup, ebb_process_group, EBB, PROCESS_GROUP, GObject)

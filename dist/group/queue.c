@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The queue of a group: its thread runs the calls one after another; the first failure fails all that follow. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pthread_setname_np */
 #endif
@@ -68,9 +69,9 @@ ebb_group_queue_check (EbbGroupQueue *self,
   return FALSE;
 }
 
-/* The works that the thread has done, whose last references may be the queue's. */
+/* The queue may hold the last references. */
 static void
-let_go_of_done (EbbGroupQueue *self)
+release_done (EbbGroupQueue *self)
 {
   for (;;)
     {
@@ -86,7 +87,7 @@ let_go_of_done (EbbGroupQueue *self)
     }
 }
 
-/* With the first failure instead, if there was one before. */
+/* Fails with the first failure of the queue if there was one. */
 static void
 do_work (EbbGroupQueue *self,
          EbbProcessGroup *group,
@@ -205,7 +206,7 @@ ebb_group_queue_push (EbbGroupQueue *self,
                       EbbWork *work,
                       GError **error)
 {
-  let_go_of_done (self);
+  release_done (self);
   if (!self->has_thread && !make_thread (self, group, error))
     {
       ebb_work_release (work);
@@ -226,7 +227,7 @@ ebb_group_queue_try_run (EbbGroupQueue *self,
 {
   gboolean idle;
 
-  let_go_of_done (self);
+  release_done (self);
   pthread_mutex_lock (&self->lock);
   idle = g_queue_is_empty (&self->waiting);
   pthread_mutex_unlock (&self->lock);
@@ -244,7 +245,7 @@ ebb_group_queue_flush (EbbGroupQueue *self)
   while (!g_queue_is_empty (&self->waiting))
     pthread_cond_wait (&self->finished, &self->lock);
   pthread_mutex_unlock (&self->lock);
-  let_go_of_done (self);
+  release_done (self);
 }
 
 gboolean
@@ -276,5 +277,5 @@ ebb_group_queue_close (EbbGroupQueue *self)
       self->has_thread = FALSE;
       self->closing = FALSE;
     }
-  let_go_of_done (self);
+  release_done (self);
 }

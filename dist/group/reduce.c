@@ -67,7 +67,7 @@ load_integers (gint64 *restrict to,
       to[i] = ((const guint8 *) from)[begin + i];
 }
 
-/* What doesn't fit wraps. */
+/* Wraps a value that doesn't fit. */
 static void
 store_integers (void *to,
                 const gint64 *restrict from,
@@ -90,7 +90,7 @@ store_integers (void *to,
 
 /* -- both ---------------------------------------------------------------------------------------------------------- */
 
-/* What is added wraps; a NaN stays. */
+/* Integer sums wrap; a NaN stays. */
 #define add_floats(a, b) ((a) + (b))
 #define add_integers(a, b) ((gint64) ((guint64) (a) + (guint64) (b)))
 

@@ -3,9 +3,9 @@
 
 #include <glib.h>
 
-/* How processes that nothing has brought together yet get the same bytes from rank 0, over TCP. Each is told where that
- * is by the environment, as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; and a secret that
- * they share, EBB_RENDEZVOUS_TOKEN, which may be missing if MASTER_ADDR is this machine's loopback device. */
+/* Gives processes that nothing has connected yet the same bytes from rank 0, over TCP. They find it by the variables
+ * that torchrun sets, RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and share a secret, EBB_RENDEZVOUS_TOKEN, which
+ * may be missing if MASTER_ADDR is this machine's loopback device. */
 
 G_BEGIN_DECLS
 
@@ -13,7 +13,7 @@ G_BEGIN_DECLS
 gboolean ebb_rendezvous_find_rank (guint *rank,
                                    guint *size,
                                    GError **error);
-/* @data: of rank 0 what it gives, of the others where it goes. @timeout in seconds. */
+/* @data: on rank 0 the bytes, elsewhere where they go. @timeout in seconds. */
 gboolean ebb_rendezvous_spread (guint rank,
                                 guint size,
                                 void *data,

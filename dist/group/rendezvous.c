@@ -18,7 +18,7 @@
 #define SIGNATURE_SIZE 32
 
 /* How long rank 0 waits for a guest to show that it knows the token, in seconds, and how many guests it has at a time
- * beside the ranks: beyond that the first that hasn't shown it goes. */
+ * in addition to the ranks: beyond that the first that hasn't shown it is dropped. */
 #define PATIENCE 10
 #define MAX_STRANGERS 256
 
@@ -101,7 +101,7 @@ get_deadline (double seconds)
 
 typedef struct _Host Host;
 
-/* What is to be received next, then what is to be sent. */
+/* Receives @in, then sends @out. */
 typedef struct
 {
   GSocket *socket;
@@ -128,7 +128,7 @@ struct _Host
   const char *token;
   const void *data;
   gsize size;
-  Guest **owners;  /* [n_ranks]: who is given the bytes now */
+  Guest **owners;  /* [n_ranks]: the guest that gets the bytes now */
   gboolean *given; /* [n_ranks] */
   GPtrArray *listeners, *guests;
   char *refused;       /* the last one, for a message */
@@ -206,7 +206,7 @@ answer (Host *host,
     }
 }
 
-/* All is there that was to be received. FALSE: the guest goes. */
+/* Takes a step after all that was expected has arrived. FALSE: drop the guest. */
 static gboolean
 take_in (Host *host,
          Guest *guest)
@@ -234,7 +234,8 @@ take_in (Host *host,
   return TRUE;
 }
 
-/* As far as it goes without waiting. FALSE: the guest goes; *@left: it has had all and closed the connection. */
+/* Goes as far as possible without waiting. FALSE: drop the guest; *@left: it got everything and closed the connection.
+ */
 static gboolean
 go_on (Host *host,
        Guest *guest,
@@ -354,7 +355,7 @@ set_missing (Host *self,
   return FALSE;
 }
 
-/* Until something can go on, or somebody has stayed too long. */
+/* Waits until a guest can go on, or one has stayed too long. */
 static void
 wait_for_any (Host *self,
               gint64 deadline)
@@ -470,7 +471,7 @@ give (guint n_ranks,
 
 /* -- the others ---------------------------------------------------------------------------------------------------- */
 
-/* What is left of the time is that of the next operation; FALSE: nothing is. */
+/* Gives the next operation the rest of the time; FALSE if none is left. */
 static gboolean
 has_time (GSocket *socket,
           gint64 deadline)
@@ -519,7 +520,7 @@ send_all (GSocket *socket,
   return TRUE;
 }
 
-/* FALSE with @error set: to come again would be no good; without: the connection was lost. */
+/* FALSE with @error set: do not try again; without: the connection was lost. */
 static gboolean
 ask_once (GSocket *socket,
           const Hello *hello,
@@ -551,7 +552,7 @@ ask_once (GSocket *socket,
   sign (token, hello, number, &head, given, size, signature);
   if (!is_same_signature (signature, head.signature))
     g_set_error_literal (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                         "what answers isn't rank 0 of this job: it doesn't know EBB_RENDEZVOUS_TOKEN");
+                         "the process that answers isn't rank 0 of this job: it doesn't know EBB_RENDEZVOUS_TOKEN");
   else if (head.status == GUINT32_TO_BE (OTHER_SIZE))
     g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "WORLD_SIZE is %u here and %u on rank 0",
                  GUINT32_FROM_BE (hello->size), GUINT32_FROM_BE (head.size));
@@ -566,7 +567,7 @@ ask_once (GSocket *socket,
   return FALSE;
 }
 
-/* Rank 0 may not have come so far yet, so it is tried again. */
+/* Tries again, since rank 0 may not listen yet. */
 static gboolean
 ask (guint rank,
      guint n_ranks,
@@ -663,7 +664,7 @@ ebb_rendezvous_find_rank (guint *rank,
   return FALSE;
 }
 
-/* Between machines a stranger could come, so there the token is asked for. */
+/* Between machines a stranger could connect, so the token is required there. */
 static gboolean
 get_token (GList *addresses,
            const char *name,

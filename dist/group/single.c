@@ -1,9 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The engine for one rank alone, which has everything already. */
 #include "dist/group/process-group-private.h"
 
 #include <string.h>
-
-/* One rank alone: everything is there already. */
 
 typedef struct
 {

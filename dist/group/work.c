@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The handle of a call that runs in the background. */
 #include "dist/group/group-private.h"
 
 #include "tensor/error-private.h"
@@ -16,7 +17,7 @@ ebb_work_new_done (void)
 }
 
 static void
-let_go (EbbTensor **place)
+release (EbbTensor **place)
 {
   EbbTensor *tensor = __atomic_exchange_n (place, NULL, __ATOMIC_ACQ_REL);
 
@@ -30,8 +31,8 @@ ebb_work_release (EbbWork *self)
 {
   for (guint i = 0; i < 2 * self->call.n_parts; i++)
     {
-      let_go (&self->tensors[i]);
-      let_go (&self->staged[i]);
+      release (&self->tensors[i]);
+      release (&self->staged[i]);
     }
 }
 
@@ -54,7 +55,7 @@ ebb_work_ref (EbbWork *work)
  * ebb_work_unref:
  * @work: (transfer full): a work
  *
- * Lets go of a work, which goes on to its end.
+ * Releases a work, which still runs to its end.
  */
 void
 ebb_work_unref (EbbWork *work)
@@ -80,7 +81,7 @@ ebb_work_unref (EbbWork *work)
  * @error: return location for an error
  *
  * Waits until @work is done: its tensors may then be used and changed. Works of one group are done in the order in
- * which they were started. It may be called again, and tells the same.
+ * which they were started. Another call returns the same.
  *
  * Returns: %FALSE with the error if the work failed
  */

@@ -14,8 +14,7 @@ G_BEGIN_DECLS
 /**
  * EbbWork:
  *
- * A collective operation that was begun and runs beside the caller. Whoever holds it waits for it with ebb_work_wait();
- * letting go of it doesn't stop it.
+ * A collective operation that runs in the background. Wait for it with ebb_work_wait(). Releasing it doesn't stop it.
  */
 typedef struct _EbbWork EbbWork;
 

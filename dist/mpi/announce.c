@@ -1,9 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Each rank announces its next call to the others, and makes it when all have announced the same. That takes about as
+ * long as a barrier; without it, ranks with different calls would wait for each other or mix up their data. */
 #include "dist/mpi/mpi-private.h"
-
-/* Each rank tells each other one what it is about to do, and does it when all have told the same. That takes about as
- * long as a barrier; without it ranks that do different things would wait for each other, or take one's numbers for
- * another's. */
 
 /* -- the mailbox --------------------------------------------------------------------------------------------------- */
 
@@ -73,12 +71,12 @@ has_message (EbbMpiGroup *self,
 /* Messages that may still be on their way when their group is gone. */
 static GPtrArray *last_messages;
 
-#define LONGEST_TELLING 0.2 /* seconds */
+#define LONGEST_REPORT 0.2 /* seconds */
 
 void
-ebb_mpi_tell (EbbMpiGroup *self,
-              EbbMpiMessageKind kind,
-              const char *text)
+ebb_mpi_report (EbbMpiGroup *self,
+                EbbMpiMessageKind kind,
+                const char *text)
 {
   g_autofree MPI_Request *requests = NULL;
   EbbAnnouncement *message;
@@ -86,9 +84,9 @@ ebb_mpi_tell (EbbMpiGroup *self,
   gboolean look;
   int done = 0;
 
-  if (self->told || self->inbox == NULL || !ebb_mpi_lock (NULL))
+  if (self->reported || self->inbox == NULL || !ebb_mpi_lock (NULL))
     return;
-  self->told = TRUE;
+  self->reported = TRUE;
   requests = g_new (MPI_Request, self->size);
   message = g_new0 (EbbAnnouncement, 1);
   message->kind = kind;
@@ -102,8 +100,8 @@ ebb_mpi_tell (EbbMpiGroup *self,
   if (last_messages == NULL)
     last_messages = g_ptr_array_new ();
   g_ptr_array_add (last_messages, message);
-  /* Nobody may call MPI any more after this. */
-  ebb_mpi_pause_begin (&pause, LONGEST_TELLING);
+  /* The process may not call MPI again after this. */
+  ebb_mpi_pause_begin (&pause, LONGEST_REPORT);
   do
     MPI_Testall ((int) self->size, requests, &done, MPI_STATUSES_IGNORE);
   while (!done && ebb_mpi_pause (&pause, &look));
@@ -186,7 +184,7 @@ check_message (EbbMpiGroup *self,
   return FALSE;
 }
 
-/* Needs the lock. @all: every message is there, and the own one is gone. */
+/* Needs the lock. @all: every message has arrived, and the own one is sent. */
 static gboolean
 test_messages (EbbMpiGroup *self,
                const EbbCollectiveCall *call,
@@ -236,7 +234,7 @@ send_messages (EbbMpiGroup *self,
   return good;
 }
 
-/* Who has said nothing. */
+/* Names the ranks that have announced nothing. */
 static gboolean
 set_timeout (EbbMpiGroup *self,
              const EbbCollectiveCall *call,
@@ -251,7 +249,7 @@ set_timeout (EbbMpiGroup *self,
       g_string_append_printf (ranks, "%s%u", n++ > 0 ? ", " : "", i);
   if (n == 0)
     g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP,
-                 "within %g s not every rank took the message of what this one calls", timeout);
+                 "not every rank received this rank's announcement within %g s", timeout);
   else
     g_set_error (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, "rank%s %s %s called nothing for %g s",
                  n > 1 ? "s" : "", ranks->str, n > 1 ? "have" : "has", timeout);

@@ -1,15 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The data of collectives over MPI. MPI moves it; reductions are computed here, in the order of the ranks, since MPI
+ * promises no order and has no 16-bit floats. A reduction is an exchange, which gives each rank all versions of its own
+ * shard, and for an all_reduce a gather; both send as little as possible. */
 #include "dist/mpi/mpi-private.h"
 
 #include <string.h>
 
-/* The data. MPI moves it; what is reduced is reduced here, in the order of the ranks: MPI promises no order, and has no
- * 16-bit floats. A reduction is an exchange, of which each rank gets all ranks' versions of its own shard, and where
- * all want the result a gather; both send as little as is possible. */
-
-/* Of the versions of one shard, in bytes: larger shards go part by part, one being sent while another is reduced. */
+/* Bytes of all versions of one shard: larger shards go in chunks, one being sent while another is reduced. */
 #define ROWS_SIZE ((gsize) 4 << 20)
-/* A tensor for which all ranks' versions are smaller is sent to everyone as it is. */
+/* If all ranks' versions of a tensor are smaller together, every rank sends its version to all. */
 #define SMALL_SIZE ((gsize) 32 << 10)
 
 typedef struct
@@ -28,7 +27,7 @@ typedef struct
 static gint64
 get_max_count (void)
 {
-  /* So that tests reach what is meant for tensors of more than 2^31 elements. */
+  /* Lets tests reach the code for tensors of more than 2^31 elements. */
   const char *text = g_getenv ("EBB_MPI_MAX_COUNT");
   gint64 count = text != NULL ? g_ascii_strtoll (text, NULL, 10) : 0;
 
@@ -290,7 +289,7 @@ finish_exchange (Run *run,
   return TRUE;
 }
 
-/* Each rank's shard of each part but the skipped ones becomes the reduction: in part->shard, or else in its place. */
+/* Reduces each rank's shard of each part except the skipped ones: into part->shard, or else in its place. */
 static gboolean
 exchange (Run *run,
           const gboolean *skipped,
@@ -320,8 +319,8 @@ exchange (Run *run,
 
 /* -- the operations ------------------------------------------------------------------------------------------------ */
 
-/* Tensors of few elements: each rank gets all versions of all of them, in one step instead of two. Sets @done for the
- * parts that are. */
+/* Reduces tensors of few elements in one step instead of two: each rank gets all versions. Sets @done for these parts.
+ */
 static gboolean
 all_reduce_small (Run *run,
                   gboolean *done,
@@ -429,7 +428,7 @@ barrier (Run *run,
   EbbMpiRequests *requests = &run->group->requests[0];
   gboolean good;
 
-  /* Where calls are announced, all ranks have come. */
+  /* After an announcement all ranks have come. */
   if (run->group->checks)
     return TRUE;
   if (!ebb_mpi_lock (error))
@@ -465,7 +464,7 @@ ebb_mpi_collective (EbbMpiGroup *self,
   Run run = { self, call, get_max_count () };
   gboolean good = run_collective (&run, error);
 
-  /* Something may have been begun that nobody waits for any more, in memory that the caller is about to free. */
+  /* Operations may still run, in memory that the caller is about to free. */
   if (!good && (self->requests[0].n > 0 || self->requests[1].n > 0))
     self->unfinished = TRUE;
   return good;

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The engine over MPI: groups, how they are split, and the entry of the module. */
 #include "dist/mpi/mpi-private.h"
 
 #include <gmodule.h>
@@ -13,7 +14,7 @@ G_DEFINE_TYPE (EbbMpiGroup, ebb_mpi_group, ebb_mpi_host->get_type ())
 
 /* -- the groups of the process ------------------------------------------------------------------------------------- */
 
-static GPtrArray *groups; /* those whose mailboxes are open; needs groups_mutex */
+static GPtrArray *groups; /* with open mailboxes; needs groups_mutex */
 static GMutex groups_mutex;
 
 static void
@@ -43,7 +44,7 @@ ebb_mpi_leave_all_groups (void)
   g_mutex_lock (&groups_mutex);
   for (guint i = 0; groups != NULL && i < groups->len; i++)
     {
-      ebb_mpi_tell (groups->pdata[i], EBB_MPI_LEFT, LEFT_TEXT);
+      ebb_mpi_report (groups->pdata[i], EBB_MPI_LEFT, LEFT_TEXT);
       ebb_mpi_close_mailbox (groups->pdata[i]);
     }
   g_mutex_unlock (&groups_mutex);
@@ -62,7 +63,7 @@ break_off (EbbMpiGroup *self,
            const char *text)
 {
   ebb_mpi_note_failure ();
-  ebb_mpi_tell (self, EBB_MPI_FAILED, text);
+  ebb_mpi_report (self, EBB_MPI_FAILED, text);
   if (self->unfinished)
     ebb_mpi_abandon ();
 }
@@ -122,10 +123,10 @@ open_group (EbbMpiGroup *self,
   return TRUE;
 }
 
-/* MPI_Comm_create_group () waits for the other members, and without a limit; so it has a thread of its own, and who
- * wants the group waits as long as it may. It alone waits for others under the process' lock: they have all told their
- * colours before, so they are on their way, and what other groups have under way here only waits the longer. To wait
- * for that first would be worse: another rank may do its part of it after this very split. */
+/* MPI_Comm_create_group () waits for the other members without a limit, so it runs on a thread of its own, and the
+ * caller waits up to the group's time limit. It is the only function that waits for others under the process' lock. The
+ * members have exchanged their colors before, so they are coming, and calls of other groups here only take longer.
+ * Waiting for these first would be worse: another rank may make its part of them after this split. */
 typedef struct
 {
   gint n_refs; /* atomic */
@@ -235,15 +236,15 @@ split (EbbProcessGroup *group,
   return (EbbProcessGroup *) child;
 }
 
-/* Communicators stay: to free one, all ranks would have to come together once more, and messages that tell of an end
- * may still be on their way. */
+/* Communicators are never freed: that would take all ranks once more, and reports of an end may still be on their
+ * way. */
 static void
 finalize (GObject *object)
 {
   EbbMpiGroup *self = (EbbMpiGroup *) object;
 
   forget_group (self);
-  ebb_mpi_tell (self, EBB_MPI_LEFT, LEFT_TEXT);
+  ebb_mpi_report (self, EBB_MPI_LEFT, LEFT_TEXT);
   ebb_mpi_close_mailbox (self);
   for (guint i = 0; i < G_N_ELEMENTS (self->rows); i++)
     {

@@ -7,9 +7,9 @@
 
 /* Process groups over MPI: a module of its own, which is not linked to the library.
  *
- * Several groups of a process may be at work at once, each on a thread of its own, and MPI is asked for no more than
- * MPI_THREAD_SERIALIZED: every call of MPI is made under one lock, nothing that is called under it waits for another
- * rank but MPI_Comm_create_group (), and who waits polls without it. */
+ * Several groups of a process may work at once, each on a thread of its own, with no more than MPI_THREAD_SERIALIZED:
+ * every call of MPI is made under one lock. Nothing under the lock waits for another rank except
+ * MPI_Comm_create_group (); waiting threads poll without it. */
 
 G_BEGIN_DECLS
 
@@ -25,19 +25,19 @@ gboolean ebb_mpi_init (GError **error);
 /* FALSE with @error set if MPI can't be used (any more). */
 gboolean ebb_mpi_lock (GError **error);
 void ebb_mpi_unlock (void);
-/* Of what a function of MPI returned. */
+/* Turns the result of a function of MPI into an error. */
 gboolean ebb_mpi_check (int code,
                         const char *function,
                         GError **error);
-/* Operations were begun that will never be waited for, so that MPI would go on to read and write their memory: nothing
- * more is done with MPI in this process, and it isn't finalized. */
+/* Gives MPI up: operations run that nobody will wait for, so that MPI may still use their memory. This process makes no
+ * more calls of MPI and doesn't finalize it. */
 void ebb_mpi_abandon (void);
 /* A group has failed: MPI is not finalized, since that waits for all ranks. */
 void ebb_mpi_note_failure (void);
 /* How long the process waits for the others before it ends, at least; seconds. */
 void ebb_mpi_set_longest_wait (double seconds);
 
-/* Time passes, a little more of it each time: first the core is given to others, then the thread sleeps. */
+/* Waits a little longer each time: first yields the core, then sleeps. */
 typedef struct
 {
   gint64 begin;
@@ -47,16 +47,16 @@ typedef struct
 
 void ebb_mpi_pause_begin (EbbMpiPause *self,
                           double timeout);
-/* FALSE: the time is over. @look: it is time to look whether the others still live. */
+/* FALSE: the time is over. @look: it is time to check whether the other processes live. */
 gboolean ebb_mpi_pause (EbbMpiPause *self,
                         gboolean *look);
 
 /* -- the others: processes.c --------------------------------------------------------------------------------------- */
 
-/* Lets all ranks of MPI_COMM_WORLD know each other's processes; once. */
+/* Exchanges the processes of all ranks of MPI_COMM_WORLD; once. */
 gboolean ebb_mpi_meet (double timeout,
                        GError **error);
-/* FALSE: the process of that rank of MPI_COMM_WORLD has ended. What runs elsewhere is taken to live. */
+/* FALSE: the process of that rank of MPI_COMM_WORLD has ended. Processes on other machines count as alive. */
 gboolean ebb_mpi_is_alive (int world_rank);
 gboolean ebb_mpi_are_all_alive (void);
 /* The OpenMP threads that each rank on this machine may have. */
@@ -87,9 +87,9 @@ typedef struct
   guint rank, size;
   int *world_ranks;    /* [size] */
   gboolean checks;     /* calls are announced */
-  gboolean told;       /* the others, that this rank has failed or left */
+  gboolean reported;   /* to the others, that this rank has failed or left */
   gboolean unfinished; /* operations of MPI run that nobody waits for */
-  /* messages: @inbox[r] is always waiting for one of rank r, unless it is there */
+  /* messages: @inbox[r] always waits for one of rank r, unless it has arrived */
   EbbAnnouncement *outgoing, *incoming;
   MPI_Request *outbox, *inbox;
   gboolean *arrived;
@@ -102,7 +102,7 @@ typedef struct
 #define EBB_MPI_TAG_DATA 2
 
 double ebb_mpi_group_get_timeout (EbbMpiGroup *self);
-/* The process ends. */
+/* Called when the process ends. */
 void ebb_mpi_leave_all_groups (void);
 
 /* -- messages: announce.c ------------------------------------------------------------------------------------------ */
@@ -110,14 +110,14 @@ void ebb_mpi_leave_all_groups (void);
 gboolean ebb_mpi_open_mailbox (EbbMpiGroup *self,
                                GError **error);
 void ebb_mpi_close_mailbox (EbbMpiGroup *self);
-/* Tells the others what is to be done, and waits until they have told the same. */
+/* Announces @call to the others, and waits until they have announced the same. */
 gboolean ebb_mpi_announce (EbbMpiGroup *self,
                            const EbbCollectiveCall *call,
                            GError **error);
-/* Tells the others that this rank takes no further part; once. */
-void ebb_mpi_tell (EbbMpiGroup *self,
-                   EbbMpiMessageKind kind,
-                   const char *text);
+/* Reports to the others that this rank has failed or left; once. */
+void ebb_mpi_report (EbbMpiGroup *self,
+                     EbbMpiMessageKind kind,
+                     const char *text);
 /* FALSE with @error set if a rank has failed, or its process has ended. */
 gboolean ebb_mpi_look (EbbMpiGroup *self,
                        GError **error);

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The ranks of a machine watch each other's processes: MPI over shared memory never notices that one has ended. */
 #define _GNU_SOURCE
 #include "dist/mpi/mpi-private.h"
 
@@ -9,12 +10,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* MPI over shared memory never notices that a process has ended: who waits for one would wait until the time is over.
- * So the ranks of a machine watch each other's processes. */
-
 typedef struct
 {
-  char machine[96]; /* where pids mean the same */
+  char machine[96]; /* and pid namespace */
   gint32 pid;
   guint32 padding;
   cpu_set_t cores;
@@ -58,8 +56,8 @@ watch (Process *process,
 #endif
 }
 
-/* The cores that the ranks of this machine may use, shared among them: whether each is bound to cores of its own or
- * all to the same ones. */
+/* Shares the cores of this machine among its ranks, whether each is bound to cores of its own or all to the same ones.
+ */
 static int
 share_cores (const Identity *identities,
              int rank)

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* MPI in this process: its start and end, and the lock under which all calls are made. */
 #define _GNU_SOURCE
 #include "dist/mpi/mpi-private.h"
 
@@ -10,7 +11,7 @@
 const EbbProcessGroupHost *ebb_mpi_host;
 
 static GMutex mutex;
-static gboolean started;        /* by us, and so finalized by us */
+static gboolean started;        /* by this module, which then finalizes it */
 static gboolean abandoned;      /* atomic */
 static gboolean failed;         /* atomic */
 static GThread *finisher;       /* atomic: the thread that ends the process */
@@ -27,7 +28,7 @@ ebb_mpi_lock (GError **error)
       const char *reason = NULL;
 
       if (g_atomic_int_get (&abandoned))
-        reason = "a collective operation of this process failed on the way, after which its MPI is not used any more";
+        reason = "a collective operation of this process failed halfway, after which it can't use MPI any more";
       else if (g_atomic_pointer_get (&finisher) != NULL && g_atomic_pointer_get (&finisher) != g_thread_self ())
         reason = "the process is about to end";
       else if (getpid () != pid)
@@ -37,7 +38,7 @@ ebb_mpi_lock (GError **error)
           g_set_error_literal (error, EBB_MPI_ERROR, EBB_ERROR_PROCESS_GROUP, reason);
           return FALSE;
         }
-      /* Not g_mutex_lock (): who holds it may be stuck in MPI, see split.c, and then it is never given back. */
+      /* Not g_mutex_lock (): its holder may be stuck in MPI, see group.c, and never unlock it. */
       if (g_mutex_trylock (&mutex))
         return TRUE;
       if (n < 100)
@@ -119,7 +120,7 @@ ebb_mpi_pause (EbbMpiPause *self,
 
 /* -- begin and end ------------------------------------------------------------------------------------------------- */
 
-/* MPI_Finalize () waits for all ranks, without a limit; so it is only called when all have come that far. */
+/* MPI_Finalize () waits for all ranks without a limit, so it is only called after all have come here. */
 static gboolean
 wait_for_all (void)
 {

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Lists of requests of MPI, and how they are waited for. */
 #include "dist/mpi/mpi-private.h"
 
 #include <string.h>

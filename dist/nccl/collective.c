@@ -1,9 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The data of collectives over NCCL. NCCL sums f32 and integers itself, in an order of its own that is the same in
+ * every run; a mean of f32 is the sum of x / n. Where its result would differ from what this library promises (16-bit
+ * sums, minimum and maximum with NaN, means of integers), it only moves the data: each rank gets all versions of its
+ * own shard and reduces them on the host. */
 #include "dist/nccl/nccl-private.h"
-
-/* The data. NCCL adds f32 and integers itself, in an order of its own that is the same in every run; a mean of f32 is
- * the sum of x / n there. What it does otherwise than this library promises (16-bit sums, least and greatest with NaN,
- * means of integers) it only moves: each rank gets all versions of its own shard, and reduces them on the host. */
 
 #define ALIGNMENT 256
 
@@ -65,7 +65,7 @@ static ncclRedOp_t
 get_op (EbbDType dtype,
         EbbReduceOp op)
 {
-  /* The sum of truths is whether one is true. */
+  /* The sum of bools is their logical or. */
   if (op == EBB_REDUCE_OP_MAX || dtype == EBB_DTYPE_BOOL)
     return op == EBB_REDUCE_OP_MIN ? ncclMin : ncclMax;
   return op == EBB_REDUCE_OP_MIN ? ncclMin : op == EBB_REDUCE_OP_MEAN ? ncclAvg
@@ -99,7 +99,7 @@ are_equal (Run *run,
   return TRUE;
 }
 
-/* -- where --------------------------------------------------------------------------------------------------------- */
+/* -- memory -------------------------------------------------------------------------------------------------------- */
 
 static gboolean
 lies_inside (const Part *part)
@@ -109,7 +109,7 @@ lies_inside (const Part *part)
   return shard >= full && shard < full + (gsize) part->buffer->n_elements * part->size;
 }
 
-/* On the device, one after another, or where they are. */
+/* Places the parts on the device, one after another, or uses them where they are. */
 static gboolean
 lay_out (Run *run,
          GError **error)
@@ -166,7 +166,7 @@ copy (Run *run,
          || ebb_nccl_check_cuda (cudaMemcpyAsync (to, from, size, kind, run->group->stream), "cudaMemcpyAsync", error);
 }
 
-/* To the device what is read there. */
+/* Copies what the call reads to the device. */
 static gboolean
 put (Run *run,
      GError **error)
@@ -176,7 +176,7 @@ put (Run *run,
   const gboolean is_result = which == EBB_COLLECTIVE_RECV
                              || (which == EBB_COLLECTIVE_BROADCAST && run->call->peer != run->group->rank);
 
-  /* What computes on the device has its own queue. */
+  /* Compute on the device has its own queue. */
   if (run->call->device != NULL)
     return ebb_nccl_check_cuda (cudaDeviceSynchronize (), "cudaDeviceSynchronize", error);
   for (guint i = 0; i < run->call->n_parts && !is_result; i++)
@@ -194,7 +194,7 @@ put (Run *run,
   return TRUE;
 }
 
-/* Back what was written there. */
+/* Copies the results back. */
 static gboolean
 take (Run *run,
       GError **error)
@@ -216,7 +216,7 @@ take (Run *run,
   return ebb_nccl_wait (run->group, error);
 }
 
-/* -- what NCCL does; enqueued within a group ----------------------------------------------------------------------- */
+/* -- on the device; enqueued within a group ------------------------------------------------------------------------ */
 
 static void
 gather (Run *run,
@@ -316,7 +316,7 @@ enqueue (Run *run,
     }
 }
 
-/* What a call enqueues wrongly, its end tells. */
+/* The end of a group reports the errors of its calls. */
 typedef void (*EnqueueFunc) (Run *run,
                              const Part *part);
 
@@ -335,7 +335,7 @@ run_group (Run *run,
   return ebb_nccl_check (run->group, ncclGroupEnd (), "ncclGroupEnd", error);
 }
 
-/* -- what is reduced on the host ----------------------------------------------------------------------------------- */
+/* -- reduced on the host ------------------------------------------------------------------------------------------- */
 
 static void
 enqueue_exchange (Run *run,

@@ -1,8 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* NCCL's communicator, which never blocks: waiting here watches the clock and NCCL's errors. */
 #include "dist/nccl/nccl-private.h"
-
-/* NCCL's communicator, asked never to wait behind the caller's back: who waits here looks at the clock and at NCCL's
- * errors meanwhile. */
 
 gboolean
 ebb_nccl_check_cuda (cudaError_t code,
@@ -32,7 +30,7 @@ set_nccl_error (EbbNcclGroup *self,
 
 #define LONGEST_NAP 50 /* microseconds */
 
-/* @done: NULL, or when NCCL itself has nothing to do. */
+/* @query: NULL: waits for NCCL itself only. */
 static gboolean
 wait_until (EbbNcclGroup *self,
             cudaError_t (*query) (cudaStream_t stream),

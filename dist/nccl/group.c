@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The engine over NCCL: how its processes find each other, announcements, and the entry of the module. */
 #include "dist/nccl/nccl-private.h"
 
 #include <gmodule.h>
@@ -90,7 +91,7 @@ announce (EbbNcclGroup *self,
 
 /* -- the engine ---------------------------------------------------------------------------------------------------- */
 
-/* Others may wait on the device for what never comes; they see it, at the latest, when their time is over. */
+/* The others may wait on the device in vain; they notice when their time is over at the latest. */
 static void
 fail (EbbProcessGroup *group,
       const GError *reason)
@@ -112,7 +113,7 @@ run (EbbProcessGroup *group,
 
   if (self->comm == NULL)
     {
-      g_set_error_literal (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "NCCL was given up after a failure");
+      g_set_error_literal (error, EBB_NCCL_ERROR, EBB_ERROR_PROCESS_GROUP, "NCCL was aborted after a failure");
       return FALSE;
     }
   /* Calls may come from a thread of their own, and the device belongs to the thread. */

@@ -36,7 +36,7 @@ typedef struct
 gboolean ebb_nccl_check_cuda (cudaError_t code,
                               const char *function,
                               GError **error);
-/* Of what a function of NCCL returned; what goes on behind the caller's back is waited for. */
+/* Turns the result of a function of NCCL into an error; waits for one that is still in progress. */
 gboolean ebb_nccl_check (EbbNcclGroup *self,
                          ncclResult_t code,
                          const char *function,
@@ -49,13 +49,13 @@ gboolean ebb_nccl_split (EbbNcclGroup *self,
                          EbbNcclGroup *child,
                          guint color,
                          GError **error);
-/* Until the device has done what was enqueued, NCCL has failed, or the time is over. */
+/* Waits until the device has done all enqueued work, NCCL has failed, or the time is over. */
 gboolean ebb_nccl_wait (EbbNcclGroup *self,
                         GError **error);
-/* Ends what runs, whatever the others do. */
+/* Ends all running operations. */
 void ebb_nccl_abort (EbbNcclGroup *self);
 void ebb_nccl_close (EbbNcclGroup *self);
-/* Memory of at least that size; NULL with @error set. What was there is lost. */
+/* Memory of at least that size; NULL with @error set. Its contents are lost. */
 char *ebb_nccl_get_memory (EbbNcclGroup *self,
                            gsize size,
                            GError **error);

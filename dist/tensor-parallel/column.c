@@ -9,21 +9,6 @@
 #include "tensor/tensor-private.h"
 #include "tensor/util/property-private.h"
 
-/**
- * EbbColumnParallelLinear:
- *
- * A linear layer of which each rank of a group computes a part of the outputs (Shoeybi et al., "Megatron-LM: Training
- * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): with W and b cut along
- * out-features, x W_r^T + b_r, for x `[..., in-features]` that all ranks have. The gradient of x is summed over the
- * ranks. The result `[..., out-features / ranks]` is what an #EbbRowParallelLinear takes, or is gathered with
- * #EbbColumnParallelLinear:gather-output. Where out-features can't be divided evenly, the first ranks have one more.
- *
- * In a model with a divided sequence (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
- * Models", 2022, section 4.2.2), x is this rank's `[B, T / ranks, in-features]`, which is gathered first; the gradient
- * is then summed and divided again.
- *
- * Parameters are those of #EbbLinear, of which this rank has its part; in-features and out-features are the full's.
- */
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbColumnParallelLinear,

@@ -21,17 +21,6 @@
 /* Of tokens in a device's memory, which the host would wait for in each. */
 #define CHECKED_FORWARDS_ON_DEVICE 8
 
-/**
- * EbbVocabParallelEmbedding:
- *
- * An embedding of which each rank of a group has a part of the rows (Shoeybi et al., "Megatron-LM: Training
- * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): each looks up what it has, gives
- * zeros for the rest, and the ranks' results are summed. Where the rows can't be divided evenly, the first ranks have
- * one more. A model whose output shares the weight computes each rank's part of the logits by it, and their loss
- * without gathering them.
- *
- * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the full's.
- */
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
 
 G_DEFINE_TYPE_WITH_CODE (EbbVocabParallelEmbedding,

@@ -12,6 +12,17 @@ G_BEGIN_DECLS
 
 #define EBB_TYPE_VOCAB_PARALLEL_EMBEDDING (ebb_vocab_parallel_embedding_get_type ())
 
+/**
+ * EbbVocabParallelEmbedding:
+ *
+ * An embedding of which each rank of a group has a part of the rows (Shoeybi et al., "Megatron-LM: Training
+ * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): each looks up what it has, gives
+ * zeros for the rest, and the ranks' results are summed. Where the rows can't be divided evenly, the first ranks have
+ * one more. A model whose output shares the weight computes each rank's part of the logits by it, and their loss
+ * without gathering them.
+ *
+ * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the full's.
+ */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbVocabParallelEmbedding,
                       ebb_vocab_parallel_embedding,

@@ -1,9 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The engine for ranks that are threads of one process: each reads the others' memory and computes its own shard. */
 #include "dist/thread/team-private.h"
 
 #include <string.h>
-
-/* The engine for ranks that are threads of one process: each reads the others' memory, and works out its own shard. */
 
 typedef struct
 {

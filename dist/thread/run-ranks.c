@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs a function on several threads, each a rank. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* pthread_setname_np */
 #endif
@@ -25,8 +26,7 @@ typedef struct
   guint order;     /* of those that failed */
 } Rank;
 
-/* What it has started comes to its end before it is said to have left; if it has failed, the others hear of it at
- * once. */
+/* Its work ends before it leaves; a failure is reported to the others at once. */
 static void
 leave (Rank *self,
        EbbProcessGroup *group,
@@ -88,7 +88,7 @@ start_rank (Rank *self)
   ebb_thread_world_leave (self->team->world, self->number, self->error);
 }
 
-/* The first one; those that only tell of another rank come after all others. */
+/* The first one; failures that only report another rank come last. */
 static const Rank *
 find_culprit (const Rank *ranks,
               guint n)
@@ -136,17 +136,17 @@ run_all (Rank *ranks,
 /**
  * ebb_run_ranks:
  * @n_ranks: how many ranks
- * @func: (scope call) (closure user_data): what each of them does
+ * @func: (scope call) (closure user_data): the function of each rank
  * @user_data: user data for @func
  * @error: return location for an error
  *
  * Runs @func on @n_ranks threads of this process at once, each a rank of one group with the backend "thread", and waits
  * for all. On such a thread the group is ebb_process_group_get_default(), the default device is that of the caller,
  * kernels use this thread's ebb_get_num_threads() divided by the number of ranks (at least one), ebb_memory_get_stats()
- * tells of this rank's tensors, and the default generator is a new one. A rank whose function returns or fails while
- * others wait for it makes these fail with an error that names it; what it has started without waiting is done before.
+ * counts this rank's tensors, and the default generator is a new one. If a rank's function returns or fails while
+ * others wait for it, these fail with an error that names it; work that it has started is done before.
  *
- * Returns: %FALSE with the error of the rank that failed first, which is named
+ * Returns: %FALSE with the error of the rank that failed first, and its number
  */
 gboolean
 ebb_run_ranks (guint n_ranks,

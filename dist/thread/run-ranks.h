@@ -11,11 +11,11 @@ G_BEGIN_DECLS
 
 /**
  * EbbRankFunc:
- * @group: the group of all ranks, as this one sees it
+ * @group: the group of all ranks
  * @user_data: user data
  * @error: return location for an error
  *
- * What one rank does, on a thread of its own.
+ * The function of one rank, on a thread of its own.
  *
  * Returns: %FALSE with @error set if it failed
  */

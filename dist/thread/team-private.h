@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-/* Where ranks that are threads meet. A world is all of them, a team the ranks of one group. One lock for all, held for
- * bookkeeping only; nobody spins, and every wait for somebody else ends: he comes, leaves, fails, or is late. */
+/* Where ranks that are threads meet. A world is all of them, a team the ranks of one group. One lock guards a world,
+ * for bookkeeping only. Nobody spins, and every wait ends: the other rank comes, leaves, fails, or is late. */
 
 G_BEGIN_DECLS
 
@@ -34,15 +34,15 @@ struct _EbbThreadWorld
   guint n_members;
   EbbMember *members;
   GList *teams;  /* not held */
-  GList *splits; /* of Split, see thread-world.c */
+  GList *splits; /* of Split, see world.c */
 };
 
-/* What one rank of a team does. */
+/* One rank of a team. */
 typedef struct
 {
   const EbbCollectiveCall *call; /* that it has come with; NULL: not here */
   gboolean is_taken;             /* the other of the pair moves the bytes */
-  gboolean is_gone;              /* it has let go of the group */
+  gboolean is_gone;              /* it has released the group */
   guint64 n_done;
   EbbCollective last; /* that it did; valid if n_done > 0 */
 } EbbSlot;
@@ -52,7 +52,7 @@ typedef enum
   EBB_BREAK_NONE,
   EBB_BREAK_MISMATCH, /* @rank called @text, @other called @other_text */
   EBB_BREAK_LEFT,     /* @rank, with @text saying how */
-  EBB_BREAK_LATE      /* @rank, for whom @other waited in @other_text; @text tells what it did last */
+  EBB_BREAK_LATE      /* @rank, for which @other waited in @other_text; @text names its last call */
 } EbbBreakKind;
 
 struct _EbbThreadTeam
@@ -73,11 +73,11 @@ struct _EbbThreadTeam
 EbbThreadWorld *ebb_thread_world_new (guint n_members);
 EbbThreadWorld *ebb_thread_world_ref (EbbThreadWorld *world);
 void ebb_thread_world_unref (EbbThreadWorld *world);
-/* A member doesn't come any more; @failure NULL: its function returned. */
+/* The member has left; @failure NULL: its function returned. */
 void ebb_thread_world_leave (EbbThreadWorld *world,
                              guint member,
                              const GError *failure);
-/* Lets all that a member has started come to its end. */
+/* Waits until all that a member has started is done. */
 void ebb_thread_world_flush (EbbThreadWorld *world,
                              guint member);
 
@@ -92,10 +92,10 @@ EbbThreadTeam *ebb_thread_team_split (EbbThreadTeam *parent,
                                       guint size);
 EbbThreadTeam *ebb_thread_team_ref (EbbThreadTeam *team);
 void ebb_thread_team_unref (EbbThreadTeam *team);
-/* @rank has let go of its group. */
+/* @rank has released its group. */
 void ebb_thread_team_go (EbbThreadTeam *team,
                          guint rank);
-/* @rank can't take part any more. */
+/* @rank has failed. */
 void ebb_thread_team_fail (EbbThreadTeam *team,
                            guint rank,
                            const GError *failure);
@@ -106,12 +106,12 @@ gboolean ebb_thread_team_meet (EbbThreadTeam *team,
                                const EbbCollectiveCall *call,
                                double timeout,
                                GError **error);
-/* In between: waits until all are as far. */
+/* Waits until all have come this far, between meet and part. */
 void ebb_thread_team_sync (EbbThreadTeam *team);
 void ebb_thread_team_part (EbbThreadTeam *team,
                            guint rank,
                            const EbbCollectiveCall *call);
-/* Gives to or takes from call->peer. */
+/* Sends to or receives from call->peer. */
 gboolean ebb_thread_team_pair (EbbThreadTeam *team,
                                guint rank,
                                const EbbCollectiveCall *call,

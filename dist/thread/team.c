@@ -1,11 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* How the ranks of a team meet, and what breaks it. Functions in _locked need the world's lock. */
 #include "dist/thread/team-private.h"
 
 #include <errno.h>
 #include <string.h>
 #include <time.h>
-
-/* How the ranks of a team meet, and what breaks it. Whatever ends in _locked is called with the world's lock held. */
 
 /* -- what went wrong ----------------------------------------------------------------------------------------------- */
 
@@ -25,11 +24,11 @@ break_locked (EbbThreadTeam *self,
   pthread_cond_broadcast (&self->changed);
 }
 
-/* As @rank is to see it. */
+/* From @rank's point of view. */
 static void
-tell_locked (EbbThreadTeam *self,
-             guint rank,
-             GError **error)
+report_locked (EbbThreadTeam *self,
+               guint rank,
+               GError **error)
 {
   switch (self->broken)
     {
@@ -89,7 +88,7 @@ break_late_locked (EbbThreadTeam *self,
                 ebb_collective_call_to_string (self->slots[waiting].call));
 }
 
-/* TRUE if @rank won't come any more: the team is broken then. */
+/* TRUE if @rank has left: the team is broken then. */
 static gboolean
 has_left_locked (EbbThreadTeam *self,
                  guint rank)
@@ -103,7 +102,7 @@ has_left_locked (EbbThreadTeam *self,
   else if (member->state == EBB_MEMBER_LEFT)
     break_locked (self, EBB_BREAK_LEFT, rank, g_strdup ("has left: its function returned"), rank, NULL);
   else if (self->slots[rank].is_gone)
-    break_locked (self, EBB_BREAK_LEFT, rank, g_strdup ("has left: it let go of the group"), rank, NULL);
+    break_locked (self, EBB_BREAK_LEFT, rank, g_strdup ("has left: it released the group"), rank, NULL);
   else
     return FALSE;
   return TRUE;
@@ -145,7 +144,7 @@ wait_locked (EbbThreadTeam *self,
 
 /* -- all together -------------------------------------------------------------------------------------------------- */
 
-/* Against those who are here already: a rank that waits in a pair for this one waits in vain. */
+/* Compares with the ranks that are here already: one that waits for this rank in a pair waits in vain. */
 static gboolean
 check_meeting_locked (EbbThreadTeam *self,
                       guint rank)
@@ -234,18 +233,18 @@ ebb_thread_team_meet (EbbThreadTeam *self,
       if (check_meeting_locked (self, rank))
         wait_for_all_locked (self, rank, timeout);
     }
-  /* Who has met goes on, whatever has happened since. */
+  /* A rank that has met the others goes on, whatever has happened since. */
   met = self->generation != generation;
   if (!met)
     {
       self->slots[rank].call = NULL;
-      tell_locked (self, rank, error);
+      report_locked (self, rank, error);
     }
   pthread_mutex_unlock (&self->world->lock);
   return met;
 }
 
-/* All are in the same call: nobody has to be waited for longer than his part takes. @ends: the call is over. */
+/* All are in the same call, so no rank is waited for longer than its share takes. @ends: the call is over. */
 static void
 sync_team (EbbThreadTeam *self,
            gboolean ends)
@@ -289,8 +288,8 @@ ebb_thread_team_part (EbbThreadTeam *self,
 
 /* -- in pairs ------------------------------------------------------------------------------------------------------ */
 
-/* TRUE if the peer waits for this rank, with the other half of the call. FALSE, with the team broken if the peer waits
- * for something that can't come before this call is done. */
+/* TRUE if the peer waits for this rank with the other half of the call. FALSE otherwise; the team is broken if the peer
+ * waits for something that can't come before this call is done. */
 static gboolean
 find_partner_locked (EbbThreadTeam *self,
                      guint rank)
@@ -329,7 +328,7 @@ move (const EbbCollectiveCall *a,
               (gsize) from->parts[i].n_elements * ebb_dtype_get_size (from->parts[i].dtype));
 }
 
-/* Who comes second moves the bytes, without the lock; the first one can't go meanwhile. */
+/* The rank that comes second moves the bytes, without the lock; the first one can't leave meanwhile. */
 static void
 serve_locked (EbbThreadTeam *self,
               guint rank)
@@ -392,7 +391,7 @@ ebb_thread_team_pair (EbbThreadTeam *self,
   if (!done)
     {
       slot->call = NULL;
-      tell_locked (self, rank, error);
+      report_locked (self, rank, error);
     }
   pthread_mutex_unlock (&self->world->lock);
   return done;

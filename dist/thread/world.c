@@ -1,9 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Worlds and teams: their members, how they are made, split and left. */
 #include "dist/thread/team-private.h"
 
 #include <time.h>
-
-/* Who is there: worlds and teams, and what becomes of them when a member leaves. */
 
 typedef struct
 {
@@ -126,7 +125,7 @@ ebb_thread_team_ref (EbbThreadTeam *self)
   return self;
 }
 
-/* Those who have left before they got their part of a split never will. */
+/* The splits that some ranks left without taking their team. */
 static GList *
 steal_splits_locked (EbbThreadTeam *self)
 {
