@@ -19,7 +19,7 @@
 
 /* -- texts --------------------------------------------------------------------------------------------------------- */
 
-/* As many numbers of each rank, [size][n]. */
+/* @n numbers of each rank, [size][n]. */
 static EbbTensor *
 exchange_numbers (EbbProcessGroup *group,
                   const gint64 *own,
@@ -262,7 +262,7 @@ get_item (EbbAgreeTensors *self,
   return &g_array_index (self->items, Item, index);
 }
 
-/* Data ranks of a mesh have the same part; tensor-parallel ones have not, and don't belong together here. */
+/* Data ranks of a mesh have the same shard; tensor-parallel ranks don't, and are not compared here. */
 static char *
 describe_part (const EbbPartition *partition)
 {
@@ -334,8 +334,8 @@ is_alike (EbbTensor *tensor,
   return next->view.dtype == tensor->view.dtype && next->storage->device == tensor->storage->device;
 }
 
-/* As many at once as fit, since some ranks' engines need room for copies. What was worked out from the values of
- * before, as shadows of autocast, is so no more. */
+/* As many at once as fit, since some engines need room for copies. Results of the old values, as shadows of autocast,
+ * become invalid. */
 gboolean
 ebb_agree_tensors_broadcast (EbbAgreeTensors *self,
                              EbbProcessGroup *group,

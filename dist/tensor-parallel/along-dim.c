@@ -1,16 +1,15 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Gathers and sum-scatters along any dimension. A rank's elements of a dimension that is not the first lie apart in the
+ * full tensor: few runs become parts of one call; many are packed first, the ranks' shards one after another. */
 #include "dist/group/group-private.h"
 #include "dist/tensor-parallel/ops-private.h"
 #include "tensor/autograd/op-support-private.h"
 
 #include <string.h>
 
-/* Tensors moved between ranks along a dimension. A rank's elements of a dimension that is not the first lie apart in
- * the full: few runs are parts of one call, many are packed first, the ranks' shards one after another. */
-
 #define MAX_RUNS 16
 
-/* A full seen around a dimension: [outer, n, inner]. */
+/* A full tensor seen around a dimension: [outer, n, inner]. */
 typedef struct
 {
   gint64 outer, n, inner;
@@ -136,7 +135,7 @@ move_runs (EbbCollective which,
   return ok;
 }
 
-/* Between @full and @packed, in which the ranks' shards follow each other. */
+/* Copies between @full and @packed, in which the ranks' shards follow each other. */
 static gboolean
 pack (EbbTensor *full,
       EbbTensor *packed,

@@ -1,12 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Prepares the steps of a plan, and applies them to the module tree. */
 #include "dist/tensor-parallel/job-private.h"
 
 #include "nn/layers/layer-private.h"
 #include "nn/module-instance-private.h"
 #include "nn/layers/rms-norm.h"
 #include "tensor/tensor-private.h"
-
-/* Makes a plan's steps ready, and does them. */
 
 static void
 step_clear (gpointer data)
@@ -56,9 +55,9 @@ ebb_parallel_job_free (EbbParallelJob *self)
   g_free (self);
 }
 
-/* -- ready --------------------------------------------------------------------------------------------------------- */
+/* -- prepare ------------------------------------------------------------------------------------------------------- */
 
-/* Not a reference. A parameter that several modules share is cut once, and in one way. */
+/* Not a reference. A parameter that several modules share is cut once, in one way. */
 static EbbCut *
 get_cut (EbbParallelJob *self,
          EbbTensor *parameter,
@@ -160,9 +159,9 @@ ebb_parallel_job_take (EbbParallelJob *self, GError **error)
   return TRUE;
 }
 
-/* -- done ---------------------------------------------------------------------------------------------------------- */
+/* -- apply --------------------------------------------------------------------------------------------------------- */
 
-/* Under each name that the old module has, wherever in the tree. */
+/* Replaces a module under each of its names, everywhere in the tree. */
 static gboolean
 exchange_children (EbbModule *module, const char *path, gpointer user_data)
 {
@@ -180,7 +179,7 @@ exchange_children (EbbModule *module, const char *path, gpointer user_data)
   return TRUE;
 }
 
-/* A normalisation applies its parameters to this rank's part of the sequence. */
+/* A norm applies its parameters to this rank's shard of the sequence. */
 static gboolean
 share_norm (EbbModule *module, const char *path, gpointer user_data)
 {

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A linear layer whose outputs are sharded. */
 #include "dist/tensor-parallel/column.h"
 
 #include "dist/tensor-parallel/layer-private.h"
@@ -23,7 +24,7 @@ ebb_column_parallel_linear_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_column_parallel_linear_parent_class)->finalize (object);
 }
 
-/* Drawn as the full layer is, so that the numbers don't depend on the ranks; then cut. */
+/* Draws the full layer, so that the numbers don't depend on the ranks, then cuts it. */
 static gboolean
 ebb_column_parallel_linear_build (EbbModule *module, GError **error)
 {
@@ -65,7 +66,7 @@ ebb_column_parallel_linear_loss (EbbOutputLayer *module,
                                                   EBB_REDUCTION_MEAN, self->layer.group, error);
 }
 
-/* The part of the bias goes with the part of the result; between calls data parallel may have a shard of it only. */
+/* The shard of the bias goes with that of the result; between calls data parallel may keep only a shard of it. */
 static gboolean
 ebb_column_parallel_linear_lends_bias (EbbOutputLayer *module)
 {
@@ -131,14 +132,14 @@ ebb_column_parallel_linear_init (EbbColumnParallelLinear *self)
 /**
  * ebb_column_parallel_linear_new:
  * @in_features: the size of the input's last dimension
- * @out_features: the size of the full output's last dimension, at least as many as there are ranks
+ * @out_features: the size of the full output's last dimension, at least the number of ranks
  * @bias: whether a bias is added
- * @gather_output: whether all ranks get the full result, rather than each its part
+ * @gather_output: whether all ranks get the full result, rather than each its shard
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes this rank's part of a linear layer. The full layer is drawn from the thread's default generator, as
- * ebb_linear_new() does, and cut then: ranks whose generators stand at the same place have parts of one layer, and the
+ * Makes this rank's shard of a linear layer. The full layer is drawn from the thread's default generator, as by
+ * ebb_linear_new(), and then sharded: ranks whose generators have the same state have shards of one layer, and the
  * numbers don't depend on how many ranks there are.
  *
  * Returns: (transfer full) (type EbbColumnParallelLinear) (nullable): the layer, or %NULL with @error set

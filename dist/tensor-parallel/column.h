@@ -15,17 +15,18 @@ G_BEGIN_DECLS
 /**
  * EbbColumnParallelLinear:
  *
- * A linear layer of which each rank of a group computes a part of the outputs (Shoeybi et al., "Megatron-LM: Training
+ * A linear layer of which each rank of a group computes a shard of the outputs (Shoeybi et al., "Megatron-LM: Training
  * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): with W and b cut along
  * out-features, x W_r^T + b_r, for x `[..., in-features]` that all ranks have. The gradient of x is summed over the
  * ranks. The result `[..., out-features / ranks]` is what an #EbbRowParallelLinear takes, or is gathered with
  * #EbbColumnParallelLinear:gather-output. Where out-features can't be divided evenly, the first ranks have one more.
  *
- * In a model with a divided sequence (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+ * In a sequence-sharded model (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
  * Models", 2022, section 4.2.2), x is this rank's `[B, T / ranks, in-features]`, which is gathered first; the gradient
- * is then summed and divided again.
+ * is then summed and sharded.
  *
- * Parameters are those of #EbbLinear, of which this rank has its part; in-features and out-features are the full's.
+ * The parameters are those of #EbbLinear, of which this rank has its shard; in-features and out-features are those of
+ * the full layer.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbColumnParallelLinear, ebb_column_parallel_linear, EBB, COLUMN_PARALLEL_LINEAR, EbbLinear)

@@ -4,7 +4,8 @@
 #include "dist/tensor-parallel/layer-private.h"
 #include "dist/tensor-parallel/plan-private.h"
 
-/* What a plan does to a module tree: found and checked first, then made ready, then done. Nothing is sent. */
+/* Applies a plan to a module tree: matches it (match.c), then prepares, takes and applies its steps (apply.c). Nothing
+ * is sent. */
 
 G_BEGIN_DECLS
 
@@ -15,7 +16,7 @@ typedef struct
   EbbModule *module;    /* a reference */
   EbbTensor *parameter; /* of PARAMETER: a reference */
   guint n_sections;
-  EbbModule *made; /* what takes the place of @module; NULL until it is ready, and where none does */
+  EbbModule *made; /* replaces @module; NULL until it is prepared, and for styles that replace nothing */
 } EbbParallelStep;
 
 typedef struct
@@ -23,11 +24,11 @@ typedef struct
   EbbModule *root;
   EbbProcessGroup *group;
   const EbbParallelPlan *plan;
-  gboolean sequence;    /* is to be divided */
+  gboolean sequence;    /* shard it */
   GArray *steps;        /* of EbbParallelStep */
-  GHashTable *layers;   /* module -> its path, of those that a style divides */
+  GHashTable *layers;   /* module -> its path, for modules that a style shards */
   GHashTable *cuts;     /* parameter -> EbbCut, when ready */
-  GPtrArray *kept_cuts; /* of PARAMETER, for whoever keeps the model's state */
+  GPtrArray *kept_cuts; /* of PARAMETER, which the parallelized model holds */
   EbbParallelModel *model;
 } EbbParallelJob;
 
@@ -38,16 +39,16 @@ EbbParallelJob *ebb_parallel_job_new (EbbModule *root,
 void ebb_parallel_job_free (EbbParallelJob *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbParallelJob, ebb_parallel_job_free)
 
-/* Finds what the plan's patterns mean, and whether it can be done. */
+/* Matches the plan's patterns with the tree, and checks the steps that follow from them. */
 gboolean ebb_parallel_job_check (EbbParallelJob *self,
                                  GError **error);
-/* Makes layers and describes parts; the tree is as before. */
+/* Makes layers and cuts; the tree doesn't change. */
 gboolean ebb_parallel_job_prepare (EbbParallelJob *self,
                                    GError **error);
-/* Makes the parts, from the values that the parameters have now. */
+/* Copies the shards of the parameters. */
 gboolean ebb_parallel_job_take (EbbParallelJob *self,
                                 GError **error);
-/* Exchanges them; can't fail. */
+/* Puts layers and shards in place; can't fail. */
 void ebb_parallel_job_apply (EbbParallelJob *self);
 
 /* "12 heads can't be divided among 5 ranks" */
@@ -55,7 +56,7 @@ gboolean ebb_parallel_check_heads (const char *path,
                                    gint64 n_heads,
                                    EbbProcessGroup *group,
                                    GError **error);
-/* Fails while a graph holds a parameter of @root; @what is to be done. */
+/* Fails while a graph holds a parameter of @root; @what names the attempt. */
 gboolean ebb_parallel_check_no_graph (EbbModule *root,
                                       const char *what,
                                       GError **error);

@@ -8,40 +8,39 @@
 #include "dist/tensor-parallel/vocab-embedding.h"
 #include "nn/layers/layer-private.h"
 
-/* What parallel layers have in common: their ranks, the parameters that they have a part of, and how a tensor gets from
- * the computations that all ranks do alike to those that they divide, and back. */
+/* Common to parallel layers: their ranks, their sharded parameters, and how a tensor enters and leaves a computation
+ * that the ranks share. */
 
 G_BEGIN_DECLS
 
 /* -- a parallelized model ------------------------------------------------------------------------------------------ */
 
-/* What the layers of one model share. */
+/* Shared by the layers of one model. */
 typedef struct
 {
   int ref_count;
   EbbProcessGroup *group;
-  gboolean has_sequence; /* made for sequence parallel... */
-  gboolean sequence_on;  /* which is switched on */
+  gboolean has_sequence; /* made for sequence parallel */
+  gboolean sequence_on;  /* sequence parallel is switched on */
 } EbbParallelModel;
 
 EbbParallelModel *ebb_parallel_model_new (EbbProcessGroup *group,
                                           gboolean has_sequence);
 EbbParallelModel *ebb_parallel_model_ref (EbbParallelModel *self);
 void ebb_parallel_model_unref (EbbParallelModel *self);
-/* TRUE if this thread runs what lies between the boundaries where the sequence is divided, or runs it again. @self
- * NULL: FALSE. */
-gboolean ebb_parallel_model_is_divided (EbbParallelModel *self);
+/* TRUE if this thread runs a forward, or a recompute, between the boundaries inside which tensors are sequence-sharded.
+ * @self NULL: FALSE. */
+gboolean ebb_parallel_model_is_sequence_sharded (EbbParallelModel *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbParallelModel, ebb_parallel_model_unref)
 
-/* The boundary of a stack, see nn/layers/stack-private.h, inside which the sequence is divided. */
+/* Makes the modules inside @stack sequence-sharded, see nn/layers/stack-private.h. */
 void ebb_parallel_sequence_install (EbbModule *stack,
                                     EbbParallelModel *model);
-/* The parameters of a normalisation inside, which each rank applies to its part of the sequence: their gradients are
- * summed over the ranks. */
+/* Sums the gradients of a norm's parameters over the ranks, each of which applies them to its shard of the sequence. */
 void ebb_parallel_sequence_share (EbbModule *norm,
                                   EbbParallelModel *model);
-/* What draws on tensors that differ between the ranks draws from the tracker's generator. @n_heads: of the full, of
- * which the ranks have their parts; 0: not known. */
+/* Makes dropout of attention, whose tensors differ between the ranks, draw from the tracker's generator. @n_heads:
+ * those of all ranks; 0: not known. */
 void ebb_parallel_attention_install (EbbModule *attention,
                                      gint64 n_heads,
                                      EbbProcessGroup *group);
@@ -57,11 +56,11 @@ typedef struct
   EbbParallelModel *model; /* NULL: it was made by itself */
   EbbCut *cuts[EBB_PARALLEL_MAX_CUTS];
   guint n_cuts;
-  gboolean adopts; /* building makes no parameters: those of another layer are taken over */
+  gboolean adopts; /* building makes no parameters, since another layer's are taken over */
 } EbbParallelLayer;
 
 void ebb_parallel_layer_clear (EbbParallelLayer *self);
-/* Takes the default group if there is none. */
+/* Takes the default group if none was given. */
 void ebb_parallel_layer_begin (EbbParallelLayer *self);
 /* Cuts @parameter, which was just made; NULL: nothing to do. */
 gboolean ebb_parallel_layer_cut (EbbParallelLayer *self,
@@ -69,12 +68,12 @@ gboolean ebb_parallel_layer_cut (EbbParallelLayer *self,
                                  const char *name,
                                  guint dim,
                                  GError **error);
-/* To what the ranks do in parts: x that all have, or the full of a divided sequence. */
+/* Passes @x to the computation that the ranks share; gathers it if it is sequence-sharded. */
 EbbTensor *ebb_parallel_layer_enter (const EbbParallelLayer *self,
                                      EbbTensor *x,
                                      GError **error);
-/* Back: the sum of what the ranks have, or this rank's part of it; may lie in the memory of @summand, which the caller
- * alone holds and reads no more. */
+/* Sums the ranks' results; if tensors are sequence-sharded here, returns this rank's shard of the sum. The result may
+ * lie in the memory of @summand, which only the caller holds and reads no more. */
 EbbTensor *ebb_parallel_layer_leave (const EbbParallelLayer *self,
                                      EbbTensor *summand,
                                      GError **error);

@@ -1,4 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Common to parallel layers: how their parameters are cut, how they replace other layers, how tensors enter and leave.
+ * */
 #include "dist/tensor-parallel/layer-private.h"
 
 #include "dist/init.h"
@@ -107,7 +109,7 @@ ebb_parallel_layer_adopt (EbbModule *old,
 
 /* -- in and out ---------------------------------------------------------------------------------------------------- */
 
-/* What a product would cast is cast before it is sent. */
+/* Under autocast the product would cast x, so cast it before it is sent. */
 static EbbTensor *
 lower (EbbTensor *x, GError **error)
 {
@@ -127,7 +129,7 @@ check_sequence (EbbTensor *x, GError **error)
     return TRUE;
   shape = ebb_tensor_shape_to_string (x);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "a parallel layer between the parts of a sequence: %s; it must be [B, T, C]", shape);
+               "a parallel layer on a sequence shard: x is %s; it must be [B, T, C]", shape);
   return FALSE;
 }
 
@@ -138,7 +140,7 @@ ebb_parallel_layer_enter (const EbbParallelLayer *self, EbbTensor *x, GError **e
 
   if (x == NULL)
     return NULL;
-  if (!ebb_parallel_model_is_divided (self->model))
+  if (!ebb_parallel_model_is_sequence_sharded (self->model))
     return ebb_parallel_copy (x, self->group, error);
   if (!check_sequence (x, error))
     return NULL;
@@ -155,7 +157,7 @@ ebb_parallel_layer_leave (const EbbParallelLayer *self, EbbTensor *summand, GErr
 {
   if (summand == NULL)
     return NULL;
-  return ebb_parallel_model_is_divided (self->model)
+  return ebb_parallel_model_is_sequence_sharded (self->model)
              ? ebb_parallel_reduce_scatter (summand, SEQUENCE_DIM, self->group, error)
              : ebb_parallel_reduce_over (summand, self->group, NULL, error);
 }

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Matches a plan's patterns with a module tree, and checks whether the plan can be applied. */
 #include "dist/tensor-parallel/job-private.h"
 
 #include "nn/layers/layer-private.h"
@@ -10,8 +11,6 @@
 #include "tensor/tensor-private.h"
 
 #include <string.h>
-
-/* What a plan's patterns mean in a module tree, and whether it can be done. */
 
 gboolean
 ebb_parallel_check_heads (const char *path, gint64 n_heads, EbbProcessGroup *group, GError **error)
@@ -72,7 +71,7 @@ typedef struct
   GError **error;
 } Search;
 
-/* A parallel layer, or one whose parameters someone else looks after: nothing of either can be divided now. */
+/* The parameters of a parallel layer, or of one that has a parameter owner, can't be sharded again. */
 static gboolean
 check_module (EbbModule *module, const char *path, gpointer user_data)
 {
@@ -171,7 +170,7 @@ has_step (EbbParallelJob *job, EbbModule *module, EbbParallelStyle style)
   return FALSE;
 }
 
-/* @path: "h.0.c_fc"; the pattern that gave it its style: "h.*.c_fc" (column) */
+/* For the path "h.0.c_fc" the pattern that gave it its style: "h.*.c_fc" (column) */
 static char *
 describe_rule (EbbParallelJob *job, EbbModule *module, const char *path)
 {
@@ -187,7 +186,7 @@ describe_rule (EbbParallelJob *job, EbbModule *module, const char *path)
   return g_strdup ("another pattern");
 }
 
-/* Queries, keys and values lie one after another: a part of them all is no part of each. */
+/* Queries, keys and values lie one after another: a shard of all of them is not a shard of each. */
 static gboolean
 check_joined (EbbModule *module, const char *path, EbbParallelStyle style, GError **error)
 {
@@ -203,7 +202,7 @@ check_joined (EbbModule *module, const char *path, EbbParallelStyle style, GErro
                ebb_module_get_type_name (parent));
 }
 
-/* A module in several places is divided once; it must be meant to be divided alike. */
+/* A module in several places is sharded once, so the plan must give it one style. */
 static gboolean
 add_layer (EbbParallelJob *job, EbbModule *module, const char *path, guint rule, GError **error)
 {
@@ -302,7 +301,7 @@ check_matches (EbbParallelJob *job, const guint *n_matches, GError **error)
   return TRUE;
 }
 
-/* Attention whose queries, keys and values are divided has a part of the heads, whether the plan says so or not. */
+/* Attention with sharded queries, keys and values has a shard of the heads, whether the plan says so or not. */
 static gboolean
 imply_attention (EbbParallelJob *job, GError **error)
 {
@@ -343,8 +342,8 @@ is_for_parts (EbbParallelJob *job, EbbModule *module)
          || has_step (job, module, EBB_PARALLEL_STYLE_ROW);
 }
 
-/* What has parameters between the boundaries applies them to a part of the sequence, so that their gradients must be
- * summed: known of norms and of the layers that take the sequence together. */
+/* A module between the boundaries applies its parameters to a shard of the sequence, so that their gradients must be
+ * summed, which only norms and layers that gather the sequence do. */
 static gboolean
 check_inside (EbbModule *module, const char *path, gpointer user_data)
 {

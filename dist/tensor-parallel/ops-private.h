@@ -4,18 +4,17 @@
 #include "dist/tensor-parallel/ops.h"
 #include "tensor/partition-private.h"
 
-/* What parallel layers use beside the ops. */
+/* Functions for parallel layers in addition to the public ops. */
 
 G_BEGIN_DECLS
 
-/* Part @index of @n elements in @n_parts: the first (n % n_parts) parts have one more. */
+/* Shard @index of @n elements in @n_parts: the first (n % n_parts) shards have one more. */
 void ebb_parallel_get_part (gint64 n,
                             guint n_parts,
                             guint index,
                             gint64 *first,
                             gint64 *count);
-/* ebb_parallel_gather () to @n elements along @dim, which is known: the ranks need not ask one another how many they
- * have. */
+/* ebb_parallel_gather () to a known number of elements along @dim, so that the ranks need not exchange it. */
 EbbTensor *ebb_parallel_gather_sized (EbbTensor *x,
                                       int dim,
                                       gint64 n,
@@ -38,7 +37,7 @@ gboolean ebb_parallel_copy_all (EbbTensor **tensors,
 
 /* -- without a graph: tensors to tensors, in backward and outside of ops ------------------------------------------- */
 
-/* Contiguous tensors; @purpose is told in errors and compared between the ranks. */
+/* Sums contiguous tensors; @purpose appears in errors and is compared between the ranks. */
 gboolean ebb_parallel_sum (EbbTensor **tensors,
                            guint n_tensors,
                            EbbProcessGroup *group,
@@ -57,7 +56,7 @@ gboolean ebb_parallel_sum_scatter (EbbTensor *full,
                                    EbbProcessGroup *group,
                                    const char *purpose,
                                    GError **error);
-/* This rank's part of @full along @dim, a view. */
+/* This rank's shard of @full along @dim, a view. */
 EbbTensor *ebb_parallel_view_part (EbbTensor *full,
                                    int dim,
                                    EbbProcessGroup *group);

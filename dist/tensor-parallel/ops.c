@@ -1,4 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Collectives as ops of which each is another one's gradient (Megatron's f and g, arXiv 1909.08053, and those of
+ * arXiv 2205.05198). The call's owner is the group. */
 #include "dist/tensor-parallel/ops.h"
 
 #include "dist/group/group-private.h"
@@ -11,13 +13,10 @@
 
 #include <string.h>
 
-/* What ranks that share a layer do together, as ops: each is another one's gradient (Megatron's f, g and their kin,
- * arXiv 1909.08053, 2205.05198). The call's owner is the group. */
-
 enum
 {
   DIM,
-  N /* elements of the full along DIM */
+  N /* elements of the full tensor along DIM */
 };
 
 static EbbProcessGroup *
@@ -45,7 +44,7 @@ pass (EbbTensor *x,
   return error != NULL && *error != NULL ? NULL : ebb_tensor_ref (x);
 }
 
-/* TRUE if the call may be described; FALSE: nothing is to be done, or it can't be. */
+/* FALSE: an operand is missing or unfit. */
 static gboolean
 begin (EbbOpCall *call,
        const EbbOp *op,
@@ -187,7 +186,7 @@ sum_scatter_gradient (EbbBackward *ctx,
 
 /* -- forward ------------------------------------------------------------------------------------------------------- */
 
-/* Of the call that this thread makes now; NULL: the op's name. */
+/* The purpose of this thread's current call; NULL: the op's name. */
 static __thread const char *reduce_purpose __attribute__ ((tls_model ("initial-exec")));
 
 static gboolean
@@ -258,12 +257,11 @@ static const EbbOp op_reduce_scatter = { "parallel_reduce_scatter", EBB_OP_COLLE
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Hands a tensor to computations that each rank does a part of, as the first product of a parallel layer: @x itself (a
- * view), while the gradients that the ranks' parts give are summed over the ranks (all_reduce) in the backward pass.
- * Megatron's f.
+ * Passes a tensor on to a computation that the ranks share, as the first product of a parallel layer: returns @x (a
+ * view), and sums the ranks' gradients (all_reduce) in the backward pass. Megatron's f.
  *
- * All ranks of @group call it with tensors of one shape, and go through their graphs alike. In a group of one rank it
- * gives @x.
+ * All ranks of @group call it with tensors of one shape, and traverse their graphs in the same order. In a group of one
+ * rank it returns @x.
  *
  * Returns: (transfer full) (nullable): a tensor of the shape, dtype and values of @x, or %NULL with @error set
  */
@@ -305,12 +303,12 @@ copy_some (EbbTensor **tensors,
   call.n_outputs = n_tensors;
   if (!ebb_op_finish_views (&call, error))
     return FALSE;
-  /* They share a node and a mark, but each is a part only if its own operand is one. */
+  /* They share a node, but each is a local shard only if its own operand is one. */
   for (guint i = 0; i < n_tensors; i++)
     {
       copies[i] = call.outputs[i];
       copies[i]->is_local_shard = tensors[i]->is_local_shard;
-      /* Sharded data parallel takes the memory of a parameter away, and gives it back to the parameter. */
+      /* Sharded data parallel frees the memory of a parameter, and unshards the parameter itself. */
       if (tensors[i]->is_parameter && copies[i]->original == NULL)
         copies[i]->original = ebb_tensor_ref (tensors[i]);
     }
@@ -352,7 +350,7 @@ ebb_parallel_copy_all (EbbTensor **tensors,
   return ok;
 }
 
-/* Nobody can tell whether the memory of @x holds its values or the sum's. */
+/* TRUE if nobody can see that the sum replaces the values of @x in its memory. */
 static gboolean
 is_spent (EbbTensor *x)
 {
@@ -391,9 +389,9 @@ reduce (EbbTensor *x,
  * @error: return location for an error
  *
  * Sums the ranks' tensors (all_reduce), as after the last product of a parallel layer; the gradient, which is the same
- * on all ranks, goes on as it is. Megatron's g.
+ * on all ranks, passes unchanged. Megatron's g.
  *
- * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it gives @x.
+ * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it returns @x.
  *
  * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, the same on all ranks; %NULL with @error
  *   set, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls something else
@@ -420,7 +418,7 @@ ebb_parallel_reduce_over (EbbTensor *x,
   return sum;
 }
 
-/* Describes and runs an op that makes @n elements along @dim of what @x has there; @full: of all ranks. */
+/* Describes and runs an op whose result has @n elements along @dim; @full: those of all ranks. */
 static EbbTensor *
 finish_along (const EbbOp *op,
               EbbTensor *x,
@@ -447,17 +445,17 @@ finish_along (const EbbOp *op,
 /**
  * ebb_parallel_scatter:
  * @x: (nullable): a tensor that is the same on all ranks
- * @dim: the dimension that is divided; negative ones count from the end
+ * @dim: the dimension to shard; negative ones count from the end
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Gives each rank its part of @x along a dimension, in the order of the ranks: of n elements on N ranks the first n % N
- * get one more. Nothing is sent; the gradients of the parts are gathered (all_gather) in the backward pass, so that
- * that of @x is the same on all ranks.
+ * Returns this rank's shard of @x along a dimension, in the order of the ranks: of n elements on N ranks the first n %
+ * N ranks get one more. Nothing is sent. The backward pass gathers the gradients of the shards (all_gather), so that
+ * the gradient of @x is the same on all ranks.
  *
- * In a group of one rank it gives @x.
+ * In a group of one rank it returns @x.
  *
- * Returns: (transfer full) (nullable): this rank's part, a copy; %NULL with %EBB_ERROR_INDEX if @dim is out of range,
+ * Returns: (transfer full) (nullable): this rank's shard, a copy; %NULL with %EBB_ERROR_INDEX if @dim is out of range,
  *   %EBB_ERROR_SHAPE for a tensor without dimensions
  */
 EbbTensor *
@@ -477,16 +475,16 @@ ebb_parallel_scatter (EbbTensor *x,
 /**
  * ebb_parallel_reduce_scatter:
  * @x: (nullable): this rank's summand
- * @dim: the dimension along which the sum is divided; negative ones count from the end
+ * @dim: the dimension along which the sum is sharded; negative ones count from the end
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Sums the ranks' tensors and gives each its part of the sum along a dimension (reduce_scatter), divided as by
- * ebb_parallel_scatter(); the gradients of the parts are gathered (all_gather) in the backward pass.
+ * Sums the ranks' tensors and returns this rank's shard of the sum along a dimension (reduce_scatter), sharded as by
+ * ebb_parallel_scatter(). The backward pass gathers the gradients of the shards (all_gather).
  *
- * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it gives @x.
+ * All ranks of @group call it with tensors of one shape and dtype. In a group of one rank it returns @x.
  *
- * Returns: (transfer full) (nullable): this rank's part of the sum; %NULL with %EBB_ERROR_INDEX if @dim is out of
+ * Returns: (transfer full) (nullable): this rank's shard of the sum; %NULL with %EBB_ERROR_INDEX if @dim is out of
  *   range, %EBB_ERROR_SHAPE for a tensor without dimensions, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls
  *   something else
  */
@@ -521,7 +519,7 @@ ebb_parallel_gather_sized (EbbTensor *x,
       g_autofree char *shape = ebb_tensor_shape_to_string (x);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                   "parallel_gather: the part of rank %u of %u has shape %s; of %" G_GINT64_FORMAT
+                   "parallel_gather: the shard of rank %u of %u has shape %s; of %" G_GINT64_FORMAT
                    " elements along dimension %d it must have %" G_GINT64_FORMAT,
                    ebb_process_group_get_rank (group), ebb_process_group_get_size (group), shape, n, dim,
                    get_count (group, n));
@@ -532,7 +530,7 @@ ebb_parallel_gather_sized (EbbTensor *x,
   return finish_along (sum_gradient ? &op_gather_summing : &op_gather, x, dim, n, n, group, error);
 }
 
-/* The ranks' parts have another size than an even division gives: told on all of them alike. */
+/* Fails on all ranks alike if the shards have other sizes than an even division gives. */
 static gboolean
 check_sizes (const gint64 *sizes,
              gint64 n,
@@ -556,7 +554,7 @@ check_sizes (const gint64 *sizes,
   return TRUE;
 }
 
-/* How many elements the ranks have together, each telling how many it has. */
+/* Exchanges how many elements each rank has, and sums them. */
 static gboolean
 sum_sizes (gint64 own,
            int dim,
@@ -582,24 +580,23 @@ sum_sizes (gint64 own,
 
 /**
  * ebb_parallel_gather:
- * @x: (nullable): this rank's part
- * @dim: the dimension along which the parts are joined; negative ones count from the end
- * @sum_gradient: %TRUE: each rank does a part of what follows, so that the gradients are summed over the ranks and
- *   divided (reduce_scatter); %FALSE: all do the same, and each takes its part of the gradient
+ * @x: (nullable): this rank's shard
+ * @dim: the dimension along which the shards are joined; negative ones count from the end
+ * @sum_gradient: %TRUE: the ranks share the following computation, so that the gradients are summed over the ranks and
+ *   sharded (reduce_scatter); %FALSE: all compute the same, and each takes its shard of the gradient
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Joins the ranks' parts along a dimension (all_gather), in the order of the ranks; they are divided as by
+ * Joins the ranks' shards along a dimension (all_gather), in the order of the ranks; they are sharded as by
  * ebb_parallel_scatter().
  *
- * With @sum_gradient an op that would keep the result for its backward keeps this rank's part in its place, and the
- * parts are gathered again in the backward pass, so that a layer under sequence parallelism keeps activations of 1/N
- * of the size.
+ * With @sum_gradient an op that would save the result for backward saves this rank's shard instead, and the backward
+ * pass gathers the shards again, so that a layer under sequence parallelism saves activations of 1/N of the size.
  *
- * All ranks of @group call it with tensors whose shapes are the same but for @dim. In a group of one rank it gives @x.
+ * All ranks of @group call it with tensors whose shapes differ in @dim at most. In a group of one rank it returns @x.
  *
- * Returns: (transfer full) (nullable): the full, the same on all ranks; %NULL with %EBB_ERROR_INDEX if @dim is out of
- *   range, %EBB_ERROR_SHAPE for a tensor without dimensions and if the sizes of the parts are others than
+ * Returns: (transfer full) (nullable): the full tensor, the same on all ranks; %NULL with %EBB_ERROR_INDEX if @dim is
+ *   out of range, %EBB_ERROR_SHAPE for a tensor without dimensions and if the sizes of the shards are others than
  *   ebb_parallel_scatter() gives, %EBB_ERROR_PROCESS_GROUP if a rank does not come or calls something else
  */
 EbbTensor *

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Shards a model over the ranks of a group, all of which check it together before anything changes. */
 #include "dist/tensor-parallel/parallelize.h"
 
 #include "dist/group/group-private.h"
@@ -15,12 +16,12 @@
 
 #define BROADCAST_BYTES (64u << 20)
 
-/* -- what a parallelized model is known by ------------------------------------------------------------------------- */
+/* -- the state of a parallelized model ----------------------------------------------------------------------------- */
 
 typedef struct
 {
   EbbParallelModel *model;
-  GPtrArray *cuts; /* of parameters that no parallel layer has */
+  GPtrArray *cuts; /* of parameters outside of parallel layers */
 } State;
 
 static void
@@ -48,7 +49,7 @@ state_quark (void)
   return value;
 }
 
-/* Of @module, or of what it is a part of. */
+/* Of @module, or of a module that contains it. */
 static EbbParallelModel *
 find_model (EbbModule *module)
 {
@@ -64,7 +65,7 @@ find_model (EbbModule *module)
 
 /* -- parallelizing ------------------------------------------------------------------------------------------------- */
 
-/* Where a rank's default generator stands. */
+/* The state of a rank's default generator. */
 typedef struct
 {
   guint64 seed, offset;
@@ -128,7 +129,7 @@ describe_state (EbbModule *module)
   return state;
 }
 
-/* What would make the ranks' results differ from the first step on. */
+/* Everything that would make the ranks' results differ from the first step on. */
 static char *
 describe_values (EbbAgreeTensors *state, const Place *place, GError **error)
 {
@@ -154,7 +155,7 @@ synchronize (EbbParallelJob *job, EbbAgreeTensors *state, const Place *place, GE
   return TRUE;
 }
 
-/* Each stage on all ranks, or the next on none; what can be refused, before anything is changed. */
+/* Runs each stage on all ranks, or the next one on none. All checks come before any change. */
 static gboolean
 run_on_all (EbbParallelJob *job, GError *failure, gboolean synchronizes, GError **error)
 {
@@ -206,50 +207,50 @@ check_once (EbbModule *module, GError **error)
 
 /**
  * ebb_parallelize:
- * @module: a model, the same on all ranks but for the values
+ * @module: a model, the same on all ranks except for the values
  * @group: (nullable): the ranks that share it; %NULL for ebb_process_group_get_default()
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Divides a model in place among the ranks of a group, each of which calls this at the same time (tensor parallel:
+ * Shards a model in place over the ranks of a group, each of which calls this at the same time (tensor parallel:
  * Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019). An
- * #EbbGpt or #EbbBert needs no plan, see ebb_parallel_plan_new_for(); any other tree of modules is divided by
- * #EbbParallelOptions:plan. All ranks are then called with the same inputs and compute the same results; their
- * gradients are complete after the backward, so that what works on one rank does here: accumulation, clipping,
- * optimizers, sharded and replicated data parallel over the ranks of another group of a mesh (parallelize first, then
- * wrap), checkpointing before or after.
+ * #EbbGpt or #EbbBert needs no plan, see ebb_parallel_plan_new_for(); any other tree of modules is sharded by
+ * #EbbParallelOptions:plan. Call the model with the same inputs on all ranks; they compute the same results. Gradients
+ * are complete after the backward, so that everything works as on one rank: accumulation, clipping, optimizers, sharded
+ * and replicated data parallel over the ranks of another group of a mesh (parallelize first, then wrap), checkpointing
+ * before or after.
  *
- * Layers that are divided are replaced under their names by #EbbColumnParallelLinear, #EbbRowParallelLinear and
- * #EbbVocabParallelEmbedding; other references to the old ones are of no use any more. Parameters stay the same tensors
- * with the same names, of this rank's part: an optimizer may be made before (and not have stepped) or after. Gradients
- * that are there are divided, too. The state dict of the full model is ebb_get_full_state_dict()'s.
+ * Sharded layers are replaced under their names by #EbbColumnParallelLinear, #EbbRowParallelLinear and
+ * #EbbVocabParallelEmbedding; don't use other references to the old ones. Parameters stay the same tensors with the
+ * same names, as this rank's shards, so an optimizer may be made before (if it has not stepped) or after. Existing
+ * gradients are sharded, too. ebb_get_full_state_dict() returns the state dict of the full model.
  *
- * What is random on divided tensors is drawn from the generator %EBB_MODEL_PARALLEL_RNG of the thread's
- * #EbbGeneratorTracker. It is put to the begin of a sequence here, whose seed is that of the default generator plus
- * 2718 plus the rank, unless the program has added it or ebb_model_parallel_manual_seed() has. All else is drawn from
- * the default generators, which must stand at the same place on all ranks of @group: they are put to the first rank's,
- * as the parameters and buffers are, with #EbbParallelOptions:synchronize-weights; without it they and the values are
- * compared, and a difference is %EBB_ERROR_PROCESS_GROUP. Don't seed by ebb_seed_rank() over @group afterwards.
+ * Dropout of sharded tensors draws from the generator %EBB_MODEL_PARALLEL_RNG of the thread's #EbbGeneratorTracker.
+ * This function puts it at the start of a sequence whose seed is that of the default generator plus 2718 plus the rank,
+ * unless the program has added it, or ebb_model_parallel_manual_seed() has. Everything else draws from the default
+ * generators, which must have the same state on all ranks of @group. With #EbbParallelOptions:synchronize-weights they
+ * get the first rank's state, and parameters and buffers its values; without it states and values are compared, and a
+ * difference is %EBB_ERROR_PROCESS_GROUP. Don't seed by ebb_seed_rank() over @group afterwards.
  *
- * A part outside of attention and of a divided sequence, as dropout of what a column layer gives on its way to a row
- * layer, is drawn from the default generators too, so that each rank drops the same elements of its part: fork to
- * %EBB_MODEL_PARALLEL_RNG around it (ebb_generator_tracker_fork()) for masks that differ. #EbbGpt and #EbbBert have
- * none.
+ * Other dropout of sharded tensors, outside of attention and of sequence-sharded stacks, as between a column layer and
+ * a row layer, draws from the default generators too, so that each rank drops the same elements of its shard. Fork to
+ * %EBB_MODEL_PARALLEL_RNG around it (ebb_generator_tracker_fork()) for masks that differ. #EbbGpt and #EbbBert have no
+ * such dropout.
  *
- * A rank with other inputs, or in training with its default generator at another place, would go on with results that
- * are nobody's: the collective after the lookup of an #EbbVocabParallelEmbedding has a checksum of the tokens and the
- * generator's place in its purpose, so that the first such forward fails with %EBB_ERROR_PROCESS_GROUP and tells of it
- * (tokens in a device's memory are read in the first 8 forwards only). A model without such an embedding has no check.
+ * If one rank had other inputs, or in training another state of its default generator, the results would be wrong. So
+ * the collective after the lookup of an #EbbVocabParallelEmbedding has a checksum of the tokens and the generator's
+ * state in its purpose: the first such forward fails with %EBB_ERROR_PROCESS_GROUP, which reports them (tokens in a
+ * device's memory are read in the first 8 forwards only). A model without such an embedding has no check.
  *
- * With #EbbParallelOptions:sequence-parallel, what lies between divided layers (norms, dropout, residuals) is divided
- * along the sequence, whose length must then be a multiple of the number of ranks (Korthikanti et al., "Reducing
- * Activation Recomputation in Large Transformer Models", 2022). A single block called by itself, outside of the stack
- * that it belongs to, has the full sequence.
+ * With #EbbParallelOptions:sequence-parallel, the activations between sharded layers (norms, dropout, residuals) are
+ * sequence-sharded; the length of the sequence must then be a multiple of the number of ranks (Korthikanti et al.,
+ * "Reducing Activation Recomputation in Large Transformer Models", 2022). A single block called by itself, outside of
+ * its stack, has the full sequence.
  *
- * Everything is checked on all ranks before anything is changed: %EBB_ERROR_INVALID_ARGUMENT if heads or sizes can't be
+ * Everything is checked on all ranks before anything changes: %EBB_ERROR_INVALID_ARGUMENT if heads or sizes can't be
  * divided, or the plan's patterns match nothing or contradict one another; %EBB_ERROR_NOT_SUPPORTED if no plan is known
- * for the model, or for a layer of a type that no style is for; %EBB_ERROR_STATE if it is divided, sharded or wrapped
- * already, or a graph holds its parameters; %EBB_ERROR_PROCESS_GROUP if the ranks' models differ.
+ * for the model, or no style is for the type of a layer; %EBB_ERROR_STATE if the model is parallelized, sharded or
+ * wrapped already, or a graph holds its parameters; %EBB_ERROR_PROCESS_GROUP if the ranks' models differ.
  *
  * Returns: (transfer full) (nullable): @module, or %NULL with @error set, on all ranks
  */
@@ -287,7 +288,7 @@ ebb_parallelize (EbbModule *module, EbbProcessGroup *group, EbbParallelOptions *
  * ebb_parallel_is_parallelized:
  * @module: a module
  *
- * Returns: whether ebb_parallelize() has divided @module, or what it is a part of
+ * Returns: whether ebb_parallelize() has sharded @module, or a module that contains it
  */
 gboolean
 ebb_parallel_is_parallelized (EbbModule *module)
@@ -301,8 +302,8 @@ ebb_parallel_is_parallelized (EbbModule *module)
  * ebb_parallel_get_group:
  * @module: a module
  *
- * Returns: (transfer none) (nullable): the ranks among which ebb_parallelize() has divided @module, or what it is a
- *   part of; %NULL if it has not
+ * Returns: (transfer none) (nullable): the ranks over which ebb_parallelize() has sharded @module, or a module that
+ *   contains it; %NULL if it has not
  */
 EbbProcessGroup *
 ebb_parallel_get_group (EbbModule *module)
@@ -319,7 +320,7 @@ ebb_parallel_get_group (EbbModule *module)
  * ebb_parallel_get_sequence_parallel:
  * @module: a module
  *
- * Returns: whether the sequence is divided in the next forward
+ * Returns: whether the next forward is sequence-sharded
  */
 gboolean
 ebb_parallel_get_sequence_parallel (EbbModule *module)
@@ -334,14 +335,14 @@ ebb_parallel_get_sequence_parallel (EbbModule *module)
 
 /**
  * ebb_parallel_set_sequence_parallel:
- * @module: a model that was divided with #EbbParallelOptions:sequence-parallel
- * @on: whether the sequence is divided from now on
+ * @module: a model that was parallelized with #EbbParallelOptions:sequence-parallel
+ * @on: whether forwards are sequence-sharded from now on
  * @error: return location for an error
  *
- * Switches sequence parallel off, for inputs of any length, as when text is generated, and on again. All ranks do so at
- * the same time, not between a forward and its backward.
+ * Switches sequence parallel off, for inputs of any length, as when generating text, and on again. Call it on all ranks
+ * at the same time, not between a forward and its backward.
  *
- * Returns: %TRUE if it is so now, %FALSE with @error set to %EBB_ERROR_STATE
+ * Returns: %TRUE on success, %FALSE with @error set to %EBB_ERROR_STATE
  */
 gboolean
 ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **error)
@@ -369,7 +370,7 @@ ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **err
 
 /* -- layers by themselves ------------------------------------------------------------------------------------------ */
 
-/* Consumes @module, which all ranks have alike. */
+/* Consumes @module, which is the same on all ranks. */
 static EbbModule *
 divide_alone (EbbModule *module,
               EbbProcessGroup *group,
@@ -405,9 +406,9 @@ divide_alone (EbbModule *module,
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes a self attention of which each rank has its part of the heads (Shoeybi et al., 2019, section 3): what
- * ebb_parallelize() makes of ebb_multi_head_attention_new(). The full is drawn from the thread's default generator and
- * cut then; nothing is sent. See ebb_parallelize() on what dropout draws from.
+ * Makes a self attention of which each rank has its shard of the heads (Shoeybi et al., 2019, section 3), as
+ * ebb_parallelize() does from ebb_multi_head_attention_new(). The full layer is drawn from the thread's default
+ * generator and then sharded; nothing is sent. ebb_parallelize() says which generator dropout draws from.
  *
  * Returns: (transfer full) (type EbbMultiHeadAttention) (nullable): the layer, or %NULL with @error set
  */
@@ -439,9 +440,9 @@ ebb_parallel_attention_new (int width,
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes the feed-forward part of a transformer block of which each rank has its part of the hidden elements (Shoeybi et
- * al., 2019, section 3): what ebb_parallelize() makes of ebb_mlp_new(). The full is drawn from the thread's default
- * generator and cut then; nothing is sent.
+ * Makes the feed-forward part of a transformer block of which each rank has its shard of the hidden elements (Shoeybi
+ * et al., 2019, section 3), as ebb_parallelize() does from ebb_mlp_new(). The full layer is drawn from the thread's
+ * default generator and then sharded; nothing is sent.
  *
  * Returns: (transfer full) (type EbbMlp) (nullable): the layer, or %NULL with @error set
  */

@@ -4,47 +4,47 @@
 #include "dist/group/process-group.h"
 #include "tensor/partition-private.h"
 
-/* Parameters that the ranks of a group have in parts, and the way between a part and the full. */
+/* Parameters that the ranks of a group shard, and how shards become full tensors and back. */
 
 G_BEGIN_DECLS
 
-/* A parameter and its partition: describes at first what is to be done, then looks after what was. */
+/* A parameter and its partition: a plan until it is applied, then the owner of the partition. */
 typedef struct _EbbCut EbbCut;
 
-/* Dimension @dim of @parameter as @n_sections equal sections, each divided among the ranks. NULL with @error where it
- * can't be divided so; @name is for that. Nothing changes. */
+/* Plans to shard dimension @dim of @parameter, as @n_sections equal sections of which each is sharded. NULL with
+ * @error, which says @name, if that is impossible. Nothing changes. */
 EbbCut *ebb_cut_new (EbbTensor *parameter,
                      const char *name,
                      guint dim,
                      guint n_sections,
                      EbbProcessGroup *group,
                      GError **error);
-/* Makes this rank's part of the parameter, and of its gradient, ready from the values that they have now. */
+/* Copies this rank's shard of the parameter and of its gradient. */
 gboolean ebb_cut_take (EbbCut *self,
                        GError **error);
-/* The parameter becomes its part, which was taken: the same tensor with other memory. */
+/* Gives the parameter the memory of the shard that was taken; it stays the same tensor. */
 void ebb_cut_apply (EbbCut *self);
-/* The one that has cut @parameter; NULL: none. Not a new reference. */
+/* The cut of @parameter, not a new reference; NULL: none. */
 EbbCut *ebb_cut_get (EbbTensor *parameter);
 gboolean ebb_cut_is_like (EbbCut *self,
                           guint dim,
                           guint n_sections);
 EbbTensor *ebb_cut_get_parameter (EbbCut *self);
 EbbCut *ebb_cut_ref (EbbCut *self);
-/* With the last reference to a cut that was made the parameter has no partition any more; it stays a part. */
+/* The last reference to an applied cut removes the parameter's partition; the parameter stays a shard. */
 void ebb_cut_unref (EbbCut *self);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbCut, ebb_cut_unref)
 
-/* The full that @part, of the shape of this rank's part, is one of: a parameter's, its gradient's, a moment's.
+/* The full tensor of @part, which has the shape of this rank's shard: of a parameter, its gradient or a moment.
  * Collective over the partition's ranks; new memory, no graph. */
 EbbTensor *ebb_partition_gather (EbbTensor *part,
                                  const EbbPartition *partition,
                                  GError **error);
-/* This rank's part of @full, which has the partition's shape: new memory, no graph. Nothing is sent. */
+/* This rank's shard of @full, which has the partition's shape: new memory, no graph. Nothing is sent. */
 EbbTensor *ebb_partition_take (EbbTensor *full,
                                const EbbPartition *partition,
                                GError **error);
-/* The shape of this rank's part. */
+/* The shape of this rank's shard. */
 void ebb_partition_get_part_shape (const EbbPartition *partition,
                                    gint64 *shape);
 

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Cuts parameters into shards, gathers full tensors from shards, and takes shards of full tensors. */
 #include "dist/tensor-parallel/partition-private.h"
 
 #include "dist/group/group-private.h"
@@ -50,7 +51,7 @@ reduce_over_ranks (EbbPartition *self,
 
 static const EbbPartitionFuncs partition_funcs = { reduce_over_ranks };
 
-/* -- part and full ------------------------------------------------------------------------------------------------ */
+/* -- shard and full------------------------------------------------------------------------------------------------ */
 
 static gint64
 get_section (const EbbPartition *partition)
@@ -68,7 +69,7 @@ ebb_partition_get_part_shape (const EbbPartition *partition, gint64 *shape)
   shape[partition->dim] = count * partition->n_sections;
 }
 
-/* @tensor, contiguous, with its dimension @dim as [n_sections, ..], of which the second is what is divided. */
+/* @tensor, contiguous, with its dimension @dim as [n_sections, ..], of which the second is sharded. */
 static EbbTensor *
 view_sections (EbbTensor *tensor, const EbbPartition *partition, GError **error)
 {
@@ -137,7 +138,7 @@ ebb_partition_gather (EbbTensor *part, const EbbPartition *partition, GError **e
 
   ebb_partition_get_part_shape (partition, shape);
   if ((error != NULL && *error != NULL)
-      || !check_shape (part, shape, partition->n_dims, "this rank's part of a parameter is", error))
+      || !check_shape (part, shape, partition->n_dims, "this rank's shard of a parameter is", error))
     return NULL;
   ebb_push_grad_enabled (FALSE);
   if (partition->n_parts == 1)

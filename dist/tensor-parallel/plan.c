@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Plans: which modules are sharded and in which style. And the options of ebb_parallelize (). */
 #include "dist/tensor-parallel/plan-private.h"
 
 #include "nn/models/bert.h"
@@ -112,15 +113,15 @@ check_pattern (const char *pattern, GError **error)
  * ebb_parallel_plan_add:
  * @self: a plan
  * @pattern: the path of modules (or of a parameter) from the model on, as in `h.*.attn.c_proj`: `*` stands for any one
- *   part between dots
- * @style: what becomes of them
+ *   component between dots
+ * @style: how they are sharded
  * @error: return location for an error
  *
- * Adds a rule. A module may have one style by which its parameters are divided, and beside it
- * %EBB_PARALLEL_STYLE_ATTENTION or %EBB_PARALLEL_STYLE_SEQUENCE.
+ * Adds a rule. A module may have one style that shards its parameters, and in addition %EBB_PARALLEL_STYLE_ATTENTION or
+ * %EBB_PARALLEL_STYLE_SEQUENCE.
  *
- * Returns: %TRUE if it was added, %FALSE with @error set to %EBB_ERROR_INVALID_ARGUMENT: @pattern is none, or is there
- *   with this style already
+ * Returns: %TRUE if it was added, %FALSE with @error set to %EBB_ERROR_INVALID_ARGUMENT if @pattern is invalid, or has
+ *   this style already
  */
 gboolean
 ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelStyle style, GError **error)
@@ -214,7 +215,7 @@ ebb_parallel_plan_matches (const EbbParallelPlan *self, guint index, const char 
     }
 }
 
-/* -- models that are known ----------------------------------------------------------------------------------------- */
+/* -- known models -------------------------------------------------------------------------------------------------- */
 
 typedef struct
 {
@@ -259,7 +260,7 @@ new_from (const KnownRule *rules, guint n)
  * @module: a model
  * @error: return location for an error
  *
- * The plan that ebb_parallelize() has for a model of Ebb's own, #EbbGpt or #EbbBert: attention is divided by heads, the
+ * The plan that ebb_parallelize() has for a model of Ebb's own, #EbbGpt or #EbbBert: attention is sharded by heads, the
  * feed-forward parts by their hidden elements, the embedding of tokens and the output by the vocabulary (Shoeybi et
  * al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3); the
  * rest is the same on all ranks.
@@ -282,8 +283,7 @@ ebb_parallel_plan_new_for (EbbModule *module, GError **error)
   if (EBB_IS_BERT (module))
     return new_from (bert_rules, G_N_ELEMENTS (bert_rules));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "no plan is known for a %s, how to divide it among ranks: say which of its layers are to be divided, by "
-               "an EbbParallelPlan in the options",
+               "no plan is known for a %s: name the layers to shard by an EbbParallelPlan in the options",
                ebb_module_get_type_name (module));
   return NULL;
 }

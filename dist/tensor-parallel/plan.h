@@ -11,23 +11,23 @@ G_BEGIN_DECLS
 
 /**
  * EbbParallelStyle:
- * @EBB_PARALLEL_STYLE_COLUMN: an #EbbLinear becomes an #EbbColumnParallelLinear, whose result stays divided
- * @EBB_PARALLEL_STYLE_COLUMN_QKV: the same of a product that gives queries, keys and values side by side, each of which
- *   is divided
+ * @EBB_PARALLEL_STYLE_COLUMN: an #EbbLinear becomes an #EbbColumnParallelLinear, whose result stays sharded
+ * @EBB_PARALLEL_STYLE_COLUMN_QKV: the same for a product of queries, keys and values side by side, each of which is
+ *   sharded
  * @EBB_PARALLEL_STYLE_COLUMN_GATHERED: an #EbbLinear becomes an #EbbColumnParallelLinear, whose result is gathered: an
  *   output layer
- * @EBB_PARALLEL_STYLE_ROW: an #EbbLinear becomes an #EbbRowParallelLinear, whose input is divided already
+ * @EBB_PARALLEL_STYLE_ROW: an #EbbLinear becomes an #EbbRowParallelLinear, whose input is sharded already
  * @EBB_PARALLEL_STYLE_ROW_SCATTERED: an #EbbLinear becomes an #EbbRowParallelLinear, whose input all ranks have
  * @EBB_PARALLEL_STYLE_VOCAB: an #EbbEmbedding becomes an #EbbVocabParallelEmbedding
- * @EBB_PARALLEL_STYLE_PARAMETER: a parameter, which the pattern names, is cut along its first dimension: what goes with
- *   an output that is divided, as its bias
- * @EBB_PARALLEL_STYLE_ATTENTION: a module whose projections are divided by heads: its number of heads (the property
- *   "heads", if it has one) must be a multiple of the ranks, and what it draws, the dropout of its weights, differs
- *   between them
- * @EBB_PARALLEL_STYLE_SEQUENCE: a list or sequence of modules between which the sequence is divided, if
- *   #EbbParallelOptions:sequence-parallel asks for it
+ * @EBB_PARALLEL_STYLE_PARAMETER: a parameter, which the pattern names, is sharded along its first dimension, as the
+ *   bias of a sharded output
+ * @EBB_PARALLEL_STYLE_ATTENTION: a module whose projections are sharded by heads: its number of heads (the property
+ *   "heads", if it has one) must be a multiple of the number of ranks, and the dropout of its weights differs between
+ *   them
+ * @EBB_PARALLEL_STYLE_SEQUENCE: a list or sequence of modules that is sequence-sharded inside, if
+ *   #EbbParallelOptions:sequence-parallel is set
  *
- * What becomes of a module, or of a parameter, when ranks divide a model.
+ * How ranks shard a module, or a parameter, of a model.
  */
 typedef enum
 {
@@ -47,8 +47,8 @@ typedef enum
 /**
  * EbbParallelPlan:
  *
- * Which modules of a tree are divided among ranks, and how: patterns of paths, as in `h.*.attn.c_proj`, with a style
- * for each. `*` stands for one part of a path, between dots.
+ * Which modules of a tree are sharded over ranks, and how: patterns of paths, as in `h.*.attn.c_proj`, with a style for
+ * each. `*` stands for one component of a path, between dots.
  */
 typedef struct _EbbParallelPlan EbbParallelPlan;
 
@@ -84,7 +84,7 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbParallelPlan, ebb_parallel_plan_free)
 /**
  * EbbParallelOptions:
  *
- * How ebb_parallelize() divides a model among ranks.
+ * How ebb_parallelize() shards a model over ranks.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbParallelOptions, ebb_parallel_options, EBB, PARALLEL_OPTIONS, GObject)

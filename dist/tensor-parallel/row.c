@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* A linear layer whose inputs are sharded. */
 #include "dist/tensor-parallel/row.h"
 
 #include "dist/tensor-parallel/layer-private.h"
@@ -23,7 +24,7 @@ ebb_row_parallel_linear_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_row_parallel_linear_parent_class)->finalize (object);
 }
 
-/* Drawn as the full layer is, so that the numbers don't depend on the ranks; then cut. */
+/* Draws the full layer, so that the numbers don't depend on the ranks, then cuts it. */
 static gboolean
 ebb_row_parallel_linear_build (EbbModule *module, GError **error)
 {
@@ -36,7 +37,7 @@ ebb_row_parallel_linear_build (EbbModule *module, GError **error)
          && ebb_parallel_layer_cut (&self->layer, self->parent_instance.weight, "weight", 1, error);
 }
 
-/* Each rank adds the bias to all of the sum, or to its part of the sequence. */
+/* Each rank adds the bias to the full sum, or to its shard of the sequence. */
 static EbbTensor *
 add_bias (EbbRowParallelLinear *self, EbbTensor *sum, EbbTensor *bias, GError **error)
 {
@@ -44,7 +45,7 @@ add_bias (EbbRowParallelLinear *self, EbbTensor *sum, EbbTensor *bias, GError **
 
   if (bias == NULL || sum == NULL)
     return sum != NULL ? ebb_tensor_ref (sum) : NULL;
-  if (!ebb_parallel_model_is_divided (self->layer.model))
+  if (!ebb_parallel_model_is_sequence_sharded (self->layer.model))
     shared = ebb_tensor_ref (bias);
   else if (!ebb_parallel_copy_all (&bias, 1, &shared, self->layer.group, error))
     return NULL;
@@ -117,7 +118,7 @@ ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
   /**
    * EbbRowParallelLinear:input-is-parallel:
    *
-   * Whether each rank's input is its part already.
+   * Whether each rank's input is its shard already.
    */
   g_object_class_install_property (
       object_class, offsetof (EbbRowParallelLinear, input_is_parallel),
@@ -138,16 +139,16 @@ ebb_row_parallel_linear_init (EbbRowParallelLinear *self)
 
 /**
  * ebb_row_parallel_linear_new:
- * @in_features: the size of the full input's last dimension, at least as many as there are ranks
+ * @in_features: the size of the full input's last dimension, at least the number of ranks
  * @out_features: the size of the output's last dimension
  * @bias: whether a bias is added
- * @input_is_parallel: whether each rank's input is its part already, as an #EbbColumnParallelLinear gives, rather than
- *   the full
+ * @input_is_parallel: whether each rank's input is its shard already, as an #EbbColumnParallelLinear returns it, rather
+ *   than the full input
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes this rank's part of a linear layer. The full layer is drawn from the thread's default generator, as
- * ebb_linear_new() does, and cut then: ranks whose generators stand at the same place have parts of one layer, and the
+ * Makes this rank's shard of a linear layer. The full layer is drawn from the thread's default generator, as by
+ * ebb_linear_new(), and then sharded: ranks whose generators have the same state have shards of one layer, and the
  * numbers don't depend on how many ranks there are.
  *
  * Returns: (transfer full) (type EbbRowParallelLinear) (nullable): the layer, or %NULL with @error set

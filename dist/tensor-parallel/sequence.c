@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The boundaries inside which a model is sequence-sharded, and the random numbers of sharded attention. */
 #include "dist/tensor-parallel/layer-private.h"
 
 #include "dist/rng-tracker.h"
@@ -8,9 +9,6 @@
 #include "nn/layers/stack-private.h"
 #include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
-
-/* Where a parallelized model goes over from what all ranks compute alike to what they divide, and back: the sequence
- * between the boundaries of a stack, and random numbers. */
 
 EbbParallelModel *
 ebb_parallel_model_new (EbbProcessGroup *group, gboolean has_sequence)
@@ -54,7 +52,7 @@ register_slot (void)
 }
 
 gboolean
-ebb_parallel_model_is_divided (EbbParallelModel *self)
+ebb_parallel_model_is_sequence_sharded (EbbParallelModel *self)
 {
   return self != NULL && ebb_modes.slots[slot] == self;
 }
@@ -71,13 +69,13 @@ check_divisible (EbbModule *stack, EbbTensor *x, EbbProcessGroup *group, GError 
     return TRUE;
   shape = ebb_tensor_shape_to_string (x);
   g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: sequence parallel divides [B, T, C] along T, which must be a multiple of %u, the number of ranks; "
-               "got %s. Fill the sequence up, or switch it off by ebb_parallel_set_sequence_parallel ()",
+               "%s: sequence parallel shards [B, T, C] along T, which must be a multiple of %u, the number of ranks; "
+               "got %s. Pad the sequence, or switch it off by ebb_parallel_set_sequence_parallel ()",
                ebb_module_get_type_name (stack), n, shape);
   return FALSE;
 }
 
-/* A stack inside one whose sequence is divided changes nothing: leave () must know that it didn't. */
+/* A stack inside a sequence-sharded one changes nothing, which leave () checks. */
 static EbbTensor *
 enter_sequence (EbbModule *stack, EbbTensor *x, gpointer user_data, GError **error)
 {
@@ -128,7 +126,7 @@ share (EbbModule *norm, EbbTensor **parameters, guint n, EbbTensor **shared, gpo
 {
   EbbParallelModel *model = user_data;
 
-  if (ebb_parallel_model_is_divided (model))
+  if (ebb_parallel_model_is_sequence_sharded (model))
     return ebb_parallel_copy_all (parameters, n, shared, model->group, error);
   for (guint i = 0; i < n; i++)
     shared[i] = parameters[i] != NULL ? ebb_tensor_ref (parameters[i]) : NULL;
@@ -158,7 +156,7 @@ attention_free (gpointer data)
   g_free (data);
 }
 
-/* A mask [B, H, T, S] for all heads is cut to this rank's; all others are for each head. */
+/* Narrows a mask [B, H, T, S] to this rank's heads; other masks are for every head. */
 static gboolean
 narrow_mask (Attention *self, EbbArgs *args, EbbArgs **narrowed, GError **error)
 {

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* An embedding whose rows are sharded, which also compares the ranks' tokens and generators. */
 #include "dist/tensor-parallel/vocab-embedding.h"
 
 #include "dist/tensor-parallel/layer-private.h"
@@ -18,7 +19,7 @@
 #include "tensor/thread-private.h"
 #include "tensor/util/property-private.h"
 
-/* Of tokens in a device's memory, which the host would wait for in each. */
+/* Tokens in a device's memory are compared in so many forwards only, since the host waits for them. */
 #define CHECKED_FORWARDS_ON_DEVICE 8
 
 static void output_layer_interface_init (EbbOutputLayerInterface *interface);
@@ -35,7 +36,7 @@ ebb_vocab_parallel_embedding_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_vocab_parallel_embedding_parent_class)->finalize (object);
 }
 
-/* Drawn as the full table is, so that the numbers don't depend on the ranks; then cut. */
+/* Draws the full table, so that the numbers don't depend on the ranks, then cuts it. */
 static gboolean
 ebb_vocab_parallel_embedding_build (EbbModule *module, GError **error)
 {
@@ -61,8 +62,8 @@ is_compared (EbbVocabParallelEmbedding *self, EbbTensor *indices)
   return indices->storage->device->backend->host_memory || self->n_checked++ < CHECKED_FORWARDS_ON_DEVICE;
 }
 
-/* Of the full table: each rank would take what is out of range for another's. @checksum: 0 where it isn't asked for.
- */
+/* Checks against the full table, since each rank would take an index that is out of range for another rank's.
+ * @checksum: 0 if the tokens are not compared. */
 static gboolean
 check_indices (EbbVocabParallelEmbedding *self, EbbTensor *indices, guint64 *checksum, GError **error)
 {
@@ -90,9 +91,9 @@ get_name (EbbModule *module)
   return "embedding";
 }
 
-/* What ranks that share a model must have alike and could go on without for long: the rows, and in training where the
- * default generator stands. Told of in the collective that they come to anyway, whose purposes are compared; short,
- * since errors have the end of it only. */
+/* Describes the state that must be the same on ranks that share a model: the tokens, and in training the default
+ * generator. It goes into the purpose of the next collective, which the ranks compare anyway; short, since errors show
+ * only the end of a purpose. */
 static char *
 describe (EbbVocabParallelEmbedding *self, guint64 checksum)
 {
@@ -112,8 +113,8 @@ describe (EbbVocabParallelEmbedding *self, guint64 checksum)
   return g_string_free (text, FALSE);
 }
 
-/* The rows that this rank has, zeros for those of others. A row that others have is looked up as some row here and
- * replaced, so that its gradient goes nowhere. */
+/* This rank's rows, and zeros for those of others: another rank's row is looked up as the nearest one here and then
+ * replaced, so that no gradient reaches it. */
 static EbbTensor *
 look_up (EbbVocabParallelEmbedding *self, EbbTensor *indices, GError **error)
 {
@@ -224,13 +225,13 @@ ebb_vocab_parallel_embedding_init (EbbVocabParallelEmbedding *self)
 
 /**
  * ebb_vocab_parallel_embedding_new:
- * @num_embeddings: the number of rows of the full, at least as many as there are ranks
+ * @num_embeddings: the number of rows of the full table, at least the number of ranks
  * @embedding_dim: the size of a row
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Makes this rank's part of an embedding. The full is drawn from the thread's default generator, as
- * ebb_embedding_new() does, and cut then: ranks whose generators stand at the same place have parts of one table.
+ * Makes this rank's shard of an embedding. The full table is drawn from the thread's default generator, as by
+ * ebb_embedding_new(), and then sharded: ranks whose generators have the same state have shards of one table.
  *
  * Returns: (transfer full) (type EbbVocabParallelEmbedding) (nullable): the layer, or %NULL with @error set
  */

@@ -15,13 +15,13 @@ G_BEGIN_DECLS
 /**
  * EbbVocabParallelEmbedding:
  *
- * An embedding of which each rank of a group has a part of the rows (Shoeybi et al., "Megatron-LM: Training
- * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): each looks up what it has, gives
- * zeros for the rest, and the ranks' results are summed. Where the rows can't be divided evenly, the first ranks have
- * one more. A model whose output shares the weight computes each rank's part of the logits by it, and their loss
- * without gathering them.
+ * An embedding of which each rank of a group has a shard of the rows (Shoeybi et al., "Megatron-LM: Training
+ * Multi-Billion Parameter Language Models Using Model Parallelism", 2019, section 3): each looks up its own rows,
+ * returns zeros for the others, and the ranks' results are summed. Where the rows can't be divided evenly, the first
+ * ranks have one more. If the output layer of a model shares the weight, each rank computes its shard of the logits,
+ * and the loss doesn't gather them.
  *
- * The parameter is that of #EbbEmbedding, of which this rank has its part; num-embeddings is the full's.
+ * The parameter is that of #EbbEmbedding, of which this rank has its shard; num-embeddings is that of the full table.
  */
 EBB_AVAILABLE_IN_ALL
 G_DECLARE_FINAL_TYPE (EbbVocabParallelEmbedding,

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Cross entropy over classes that are sharded over ranks. */
 #include "dist/tensor-parallel/vocab-loss.h"
 
 #include "dist/init.h"
@@ -7,12 +8,12 @@
 #include "tensor/ops/loss-private.h"
 #include "tensor/autograd/op-support-private.h"
 
-/* The softmax of a row over classes that are on several ranks needs one number of each rank, its own logsumexp, and the
- * logit of the target from the rank that has it (Megatron-LM, arXiv 1909.08053, section 3, communicates as much). All
- * ranks put them together in the order of the ranks, so all have the same bits. Then each goes on alone: the gradient
- * of a logit needs the logsumexp of all classes and whether the target is its own. */
+/* The softmax of a row over classes that are on several ranks needs the logsumexp of each rank's classes, and the logit
+ * of the target from the rank that has it (Megatron-LM, arXiv 1909.08053, section 3, communicates as much). All ranks
+ * combine them in the order of the ranks, so all have the same bits. Then each goes on alone: the gradient of a logit
+ * needs the logsumexp of all classes and whether the target is its own. */
 
-/* Numbers of a row that a rank tells: see EBB_KERNEL_CROSS_ENTROPY_PART. */
+/* Numbers of a row that a rank sends: see EBB_KERNEL_CROSS_ENTROPY_PART. */
 #define PART_SIZE 3
 
 static gboolean
@@ -36,7 +37,7 @@ launch (EbbOpCall *call,
   return ebb_launch (EBB_DEVICE_OF (call->inputs[0]), &launch, error);
 }
 
-/* What all ranks tell of these rows, by one call: [ranks, rows, PART_SIZE]. */
+/* All ranks' numbers of these rows, gathered by one call: [ranks, rows, PART_SIZE]. */
 static EbbTensor *
 gather_parts (EbbOpCall *call,
               const EbbView *logits,
@@ -92,7 +93,7 @@ vocab_parallel_linear_cross_entropy_run (EbbOpCall *call,
   return ebb_linear_loss_run (call, join_losses, error);
 }
 
-/* The gradients that are made along with the loss are the rank's own. */
+/* The gradients that are computed with the loss are local shards. */
 static const EbbOp op_logits_loss = { "vocab_parallel_cross_entropy",
                                       EBB_OP_LOSS,
                                       EBB_KERNEL_CROSS_ENTROPY,
@@ -106,7 +107,7 @@ static const EbbOp op_linear_loss = { "vocab_parallel_linear_cross_entropy",
                                       ebb_linear_loss_backward,
                                       .shard = EBB_OP_GIVES_SHARD };
 
-/* Says to the call which classes are this rank's: as many as @operand, an input, has. */
+/* Sets which classes are this rank's: as many as @operand, an input, has. */
 static gboolean
 take_classes (EbbOpCall *call,
               EbbProcessGroup *group,
@@ -149,7 +150,7 @@ finish (EbbOpCall *call,
 
 /**
  * ebb_vocab_parallel_cross_entropy:
- * @logits: (nullable): a tensor [.., n], f32 or bf16: scores for this rank's part of the classes
+ * @logits: (nullable): a tensor [.., n], f32 or bf16: scores for this rank's shard of the classes
  * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32, the same on all ranks: the right class of each, in
  *   [0, @n_classes)
  * @n_classes: the classes of all ranks, of which the first @n_classes % ranks ranks have one more than the others, in
@@ -159,9 +160,9 @@ finish (EbbOpCall *call,
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
- * Computes ebb_cross_entropy_full() of logits whose classes are divided among ranks, without gathering them: the ranks
- * tell each other three numbers a row, in one call. The loss has the same bits on all of them. The gradient of @logits
- * is that of this rank's own, and takes no call. What backward keeps is as large as this rank's part.
+ * Computes ebb_cross_entropy_full() of logits whose classes are sharded over ranks, without gathering them: the ranks
+ * exchange three numbers a row, in one call. The loss has the same bits on all of them. The gradient of @logits is that
+ * of this rank's shard, and takes no call. Backward saves as much as this rank's shard.
  *
  * Returns: (transfer full) (nullable): f32, the same on all ranks: one number [], or [..] without reduction; %NULL with
  *   %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT if
@@ -192,7 +193,7 @@ ebb_vocab_parallel_cross_entropy (EbbTensor *logits,
 /**
  * ebb_vocab_parallel_linear_cross_entropy:
  * @x: (nullable): a tensor [.., C], f32 or bf16, the same on all ranks
- * @weight: (nullable): a matrix [n, C]: the rows of the last layer's weight for this rank's part of the classes
+ * @weight: (nullable): a matrix [n, C]: the rows of the last layer's weight for this rank's shard of the classes
  * @bias: (nullable): a vector [n], f32 or bf16; %NULL for none
  * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32, the same on all ranks: the right class of each, in
  *   [0, @n_classes)
@@ -204,9 +205,10 @@ ebb_vocab_parallel_cross_entropy (EbbTensor *logits,
  * @error: return location for an error
  *
  * Computes ebb_vocab_parallel_cross_entropy() of ebb_linear() of @x, @weight and @bias without ever holding all
- * logits of this rank's part: at most 64 MiB of them, or 16 rows if these are more, as ebb_fused_linear_cross_entropy()
- * does. The ranks make one call for each such chunk of rows; there are equally many on all ranks. With reduction to a
- * mean or a sum gradients are computed along with the loss, and backward keeps them alone.
+ * logits of this rank's shard: at most 64 MiB of them, or 16 rows if these are more, as
+ * ebb_fused_linear_cross_entropy() does. The ranks make one call for each such chunk of rows; there are equally many on
+ * all ranks. With reduction to a mean or a sum gradients are computed along with the loss, and backward keeps them
+ * alone.
  *
  * The gradient of @x is this rank's summand: that of all ranks is their sum, as ebb_parallel_copy() or a summing
  * ebb_parallel_gather() before it gives.
