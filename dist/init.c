@@ -34,12 +34,7 @@ ebb_process_group_get_thread_default (void)
 gboolean
 ebb_process_group_is_initialised (void)
 {
-  gboolean result;
-
-  pthread_mutex_lock (&lock);
-  result = thread_default != NULL || process_default != NULL;
-  pthread_mutex_unlock (&lock);
-  return result;
+  return thread_default != NULL || __atomic_load_n (&process_default, __ATOMIC_ACQUIRE) != NULL;
 }
 
 /**
@@ -55,14 +50,15 @@ ebb_process_group_get_default (void)
 {
   EbbProcessGroup *group = thread_default;
 
+  if (group == NULL)
+    group = __atomic_load_n (&process_default, __ATOMIC_ACQUIRE);
   if (group != NULL)
     return group;
   pthread_mutex_lock (&lock);
-  if (process_default == NULL && alone == NULL)
+  if (alone == NULL)
     alone = ebb_single_group_new ();
-  group = process_default != NULL ? process_default : alone;
   pthread_mutex_unlock (&lock);
-  return group;
+  return alone;
 }
 
 static guint
@@ -102,7 +98,6 @@ const EbbProcessGroupHost ebb_process_group_host = {
   .get_type = ebb_process_group_get_type,
   .get_error_quark = ebb_error_quark,
   .get_dtype_size = ebb_dtype_get_size,
-  .get_dtype_name = ebb_dtype_get_name,
   .get_rank = ebb_process_group_get_rank,
   .get_size = ebb_process_group_get_size,
   .get_timeout = ebb_process_group_get_timeout,
@@ -230,7 +225,6 @@ ebb_init_process_group (const char *backend,
   const gboolean is_auto = backend == NULL || strcmp (backend, "auto") == 0;
   EbbProcessGroup *group;
   GError *failure = NULL;
-  gboolean is_taken;
 
   if (error != NULL && *error != NULL)
     return NULL;
@@ -245,10 +239,7 @@ ebb_init_process_group (const char *backend,
     }
   if (is_auto)
     backend = pick_backend ();
-  pthread_mutex_lock (&lock);
-  is_taken = process_default != NULL;
-  pthread_mutex_unlock (&lock);
-  if (is_taken)
+  if (__atomic_load_n (&process_default, __ATOMIC_ACQUIRE) != NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
                    "process group \"%s\": there is one already; call ebb_destroy_process_group () first", backend);
@@ -262,9 +253,7 @@ ebb_init_process_group (const char *backend,
       g_propagate_error (error, failure);
       return NULL;
     }
-  pthread_mutex_lock (&lock);
-  process_default = g_object_ref (group);
-  pthread_mutex_unlock (&lock);
+  __atomic_store_n (&process_default, g_object_ref (group), __ATOMIC_RELEASE);
   return group;
 }
 
@@ -276,11 +265,8 @@ ebb_init_process_group (const char *backend,
 void
 ebb_destroy_process_group (void)
 {
-  EbbProcessGroup *group;
+  EbbProcessGroup *group = __atomic_exchange_n (&process_default, NULL, __ATOMIC_ACQ_REL);
 
-  pthread_mutex_lock (&lock);
-  group = g_steal_pointer (&process_default);
-  pthread_mutex_unlock (&lock);
   if (group != NULL)
     {
       ebb_process_group_flush (group);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dist/group/process-group.h"
+#include "dist/group/rendezvous-private.h"
 #include "tensor/backend/kernel-private.h"
 
 /* The interface of groups for wrappers, and that of engines: classes that derive from EbbProcessGroup. */
@@ -167,38 +168,19 @@ typedef struct
   GType (*get_type) (void); /* EbbProcessGroup's */
   GQuark (*get_error_quark) (void);
   gsize (*get_dtype_size) (EbbDType dtype);
-  const char *(*get_dtype_name) (EbbDType dtype);
   guint (*get_rank) (EbbProcessGroup *group);
   guint (*get_size) (EbbProcessGroup *group);
   double (*get_timeout) (EbbProcessGroup *group);
-  void (*reduce) (void *dest,
-                  const void *const *sources,
-                  guint n,
-                  gsize n_elements,
-                  EbbDType dtype,
-                  EbbReduceOp op);
+  __typeof__ (ebb_collective_reduce) *reduce;
   char *(*call_to_string) (const EbbCollectiveCall *call);
-  void (*announce) (const EbbCollectiveCall *call,
-                    EbbAnnouncement *announcement);
-  gboolean (*check_announcement) (const EbbCollectiveCall *call,
-                                  guint rank,
-                                  const EbbAnnouncement *other,
-                                  guint other_rank,
-                                  GError **error);
+  __typeof__ (ebb_collective_announce) *announce;
+  __typeof__ (ebb_collective_check_announcement) *check_announcement;
   const char *(*get_name) (EbbProcessGroup *group);
   const char *(*get_device_name) (EbbDevice *device);
   guint (*count_mpi_processes) (void);   /* 0: MPI didn't start this process */
   void (*set_n_threads) (int n_threads); /* of the calling thread, unless the environment says how many */
-  /* See dist/group/rendezvous-private.h */
-  gboolean (*find_rank) (guint *rank,
-                         guint *size,
-                         GError **error);
-  gboolean (*spread) (guint rank,
-                      guint size,
-                      void *data,
-                      gsize n_bytes,
-                      double timeout,
-                      GError **error);
+  __typeof__ (ebb_rendezvous_find_rank) *find_rank;
+  __typeof__ (ebb_rendezvous_spread) *spread;
   /* The group of another module, for those that need it to find each other; its run () is called by hand. */
   EbbProcessGroup *(*load) (const char *name,
                             GError **error);

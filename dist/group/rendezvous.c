@@ -482,40 +482,25 @@ has_time (GSocket *socket,
   return left > 0;
 }
 
+/* Sends or receives all of it. */
 static gboolean
-receive_all (GSocket *socket,
-             void *data,
-             gsize size,
-             gint64 deadline)
-{
-  for (gsize n = 0; n < size;)
-    {
-      gssize got = -1;
-
-      if (has_time (socket, deadline))
-        got = g_socket_receive (socket, (char *) data + n, size - n, NULL, NULL);
-      if (got <= 0)
-        return FALSE;
-      n += (gsize) got;
-    }
-  return TRUE;
-}
-
-static gboolean
-send_all (GSocket *socket,
-          const void *data,
+transfer (GSocket *socket,
+          gboolean sends,
+          gpointer data,
           gsize size,
           gint64 deadline)
 {
   for (gsize n = 0; n < size;)
     {
-      gssize sent = -1;
+      char *at = (char *) data + n;
+      gssize moved = -1;
 
       if (has_time (socket, deadline))
-        sent = g_socket_send (socket, (const char *) data + n, size - n, NULL, NULL);
-      if (sent <= 0)
+        moved = sends ? g_socket_send (socket, at, size - n, NULL, NULL)
+                      : g_socket_receive (socket, at, size - n, NULL, NULL);
+      if (moved <= 0)
         return FALSE;
-      n += (gsize) sent;
+      n += (gsize) moved;
     }
   return TRUE;
 }
@@ -535,10 +520,12 @@ ask_once (GSocket *socket,
   guint8 number[NUMBER_SIZE], signature[SIGNATURE_SIZE];
   Answer head;
 
-  if (!send_all (socket, hello, sizeof *hello, deadline) || !receive_all (socket, number, sizeof number, deadline))
+  if (!transfer (socket, TRUE, (gpointer) hello, sizeof *hello, deadline)
+      || !transfer (socket, FALSE, number, sizeof number, deadline))
     return FALSE;
   sign (token, hello, number, NULL, NULL, 0, signature);
-  if (!send_all (socket, signature, sizeof signature, deadline) || !receive_all (socket, &head, sizeof head, deadline))
+  if (!transfer (socket, TRUE, signature, sizeof signature, deadline)
+      || !transfer (socket, FALSE, &head, sizeof head, deadline))
     return FALSE;
   if (head.status == GUINT32_TO_BE (OTHER_TOKEN))
     {
@@ -547,7 +534,7 @@ ask_once (GSocket *socket,
     }
   if (head.status != GUINT32_TO_BE (GIVEN))
     size = 0;
-  if (!receive_all (socket, given, size, deadline))
+  if (!transfer (socket, FALSE, given, size, deadline))
     return FALSE;
   sign (token, hello, number, &head, given, size, signature);
   if (!is_same_signature (signature, head.signature))

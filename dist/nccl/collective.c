@@ -129,7 +129,7 @@ lay_out (Run *run,
       if (!on_device)
         total += align ((gsize) part->buffer->n_elements * part->size) + align (get_shard_size (run, part));
     }
-  memory = ebb_nccl_get_memory (run->group, total + rows + ALIGNMENT, error);
+  memory = ebb_nccl_get_memory (&run->group->memory, total + rows + ALIGNMENT, error);
   if (memory == NULL)
     return FALSE;
   run->rows = memory + total;
@@ -363,7 +363,7 @@ reduce_on_host (Run *run,
   EbbNcclGroup *self = run->group;
   const gsize n_bytes = get_shard_size (run, part);
   const gboolean to_all = run->call->which == EBB_COLLECTIVE_ALL_REDUCE;
-  char *rows = ebb_nccl_get_host_memory (self, MAX (1, n_bytes * self->size), error);
+  char *rows = ebb_nccl_get_memory (&self->host_memory, MAX (1, n_bytes * self->size), error);
   char *dest = to_all ? get_place (part, self->rank) : part->shard;
   g_autofree const void **sources = g_new (const void *, self->size);
 
@@ -393,7 +393,7 @@ barrier (Run *run,
          GError **error)
 {
   EbbNcclGroup *self = run->group;
-  char *memory = ebb_nccl_get_memory (self, ALIGNMENT, error);
+  char *memory = ebb_nccl_get_memory (&self->memory, ALIGNMENT, error);
 
   return memory != NULL
          && ebb_nccl_check_cuda (cudaMemsetAsync (memory, 0, 1, self->stream), "cudaMemsetAsync", error)

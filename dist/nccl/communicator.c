@@ -125,6 +125,17 @@ ebb_nccl_abort (EbbNcclGroup *self)
   self->comm = NULL;
 }
 
+static void
+free_memory (EbbNcclMemory *self)
+{
+  if (self->data != NULL && self->is_on_host)
+    cudaFreeHost (self->data);
+  else if (self->data != NULL)
+    cudaFree (self->data);
+  self->data = NULL;
+  self->size = 0;
+}
+
 void
 ebb_nccl_close (EbbNcclGroup *self)
 {
@@ -135,42 +146,25 @@ ebb_nccl_close (EbbNcclGroup *self)
   ebb_nccl_abort (self);
   if (self->stream != NULL)
     cudaStreamDestroy (self->stream);
-  if (self->memory != NULL)
-    cudaFree (self->memory);
-  if (self->host_memory != NULL)
-    cudaFreeHost (self->host_memory);
+  free_memory (&self->memory);
+  free_memory (&self->host_memory);
 }
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
 char *
-ebb_nccl_get_memory (EbbNcclGroup *self,
+ebb_nccl_get_memory (EbbNcclMemory *self,
                      gsize size,
                      GError **error)
 {
-  if (size <= self->memory_size)
-    return self->memory;
-  if (self->memory != NULL)
-    cudaFree (g_steal_pointer (&self->memory));
-  self->memory_size = 0;
-  if (!ebb_nccl_check_cuda (cudaMalloc (&self->memory, size), "cudaMalloc", error))
-    return NULL;
-  self->memory_size = size;
-  return self->memory;
-}
+  cudaError_t code;
 
-char *
-ebb_nccl_get_host_memory (EbbNcclGroup *self,
-                          gsize size,
-                          GError **error)
-{
-  if (size <= self->host_memory_size)
-    return self->host_memory;
-  if (self->host_memory != NULL)
-    cudaFreeHost (g_steal_pointer (&self->host_memory));
-  self->host_memory_size = 0;
-  if (!ebb_nccl_check_cuda (cudaMallocHost (&self->host_memory, size), "cudaMallocHost", error))
+  if (size <= self->size)
+    return self->data;
+  free_memory (self);
+  code = self->is_on_host ? cudaMallocHost (&self->data, size) : cudaMalloc (&self->data, size);
+  if (!ebb_nccl_check_cuda (code, self->is_on_host ? "cudaMallocHost" : "cudaMalloc", error))
     return NULL;
-  self->host_memory_size = size;
-  return self->host_memory;
+  self->size = size;
+  return self->data;
 }

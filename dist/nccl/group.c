@@ -33,7 +33,7 @@ exchange (EbbNcclGroup *self,
           GError **error)
 {
   const gsize size = sizeof (EbbAnnouncement), n_bytes = size * self->size;
-  char *memory = ebb_nccl_get_memory (self, n_bytes, error);
+  char *memory = ebb_nccl_get_memory (&self->memory, n_bytes, error);
   char *own = memory + size * self->rank;
 
   if (memory == NULL
@@ -59,8 +59,8 @@ announce_over_nccl (EbbNcclGroup *self,
                     const EbbCollectiveCall *call,
                     GError **error)
 {
-  EbbAnnouncement *messages =
-      (EbbAnnouncement *) (gpointer) ebb_nccl_get_host_memory (self, sizeof (EbbAnnouncement) * self->size, error);
+  EbbAnnouncement *messages = (EbbAnnouncement *) (gpointer) ebb_nccl_get_memory (
+      &self->host_memory, sizeof (EbbAnnouncement) * self->size, error);
 
   if (messages == NULL)
     return FALSE;
@@ -201,7 +201,7 @@ ebb_nccl_group_class_init (EbbNcclGroupClass *klass)
 static void
 ebb_nccl_group_init (EbbNcclGroup *self)
 {
-  (void) self;
+  self->host_memory.is_on_host = TRUE;
 }
 
 /* -- how the processes find each other ----------------------------------------------------------------------------- */

@@ -19,6 +19,13 @@ extern const EbbProcessGroupHost *ebb_nccl_host;
 
 typedef struct
 {
+  gboolean is_on_host; /* else on the device */
+  void *data;
+  gsize size;
+} EbbNcclMemory;
+
+typedef struct
+{
   EbbProcessGroup parent_instance;
 
   guint rank, size;
@@ -27,9 +34,8 @@ typedef struct
   cudaStream_t stream;
   EbbProcessGroup *mpi; /* announces the calls; NULL: NCCL itself does */
   gboolean checks;
-  /* kept for the next call: on the device, and on the host where copies are fast */
-  void *memory, *host_memory;
-  gsize memory_size, host_memory_size;
+  /* kept for the next call; copies to and from the host's are fast */
+  EbbNcclMemory memory, host_memory;
 } EbbNcclGroup;
 
 /* communicator.c */
@@ -56,12 +62,9 @@ gboolean ebb_nccl_wait (EbbNcclGroup *self,
 void ebb_nccl_abort (EbbNcclGroup *self);
 void ebb_nccl_close (EbbNcclGroup *self);
 /* Memory of at least that size; NULL with @error set. Its contents are lost. */
-char *ebb_nccl_get_memory (EbbNcclGroup *self,
+char *ebb_nccl_get_memory (EbbNcclMemory *self,
                            gsize size,
                            GError **error);
-char *ebb_nccl_get_host_memory (EbbNcclGroup *self,
-                                gsize size,
-                                GError **error);
 
 /* collective.c */
 gboolean ebb_nccl_collective (EbbNcclGroup *self,

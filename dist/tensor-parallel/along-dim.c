@@ -183,40 +183,18 @@ move_packed (EbbCollective which,
          && (from_full || pack (full, packed, around, size, FALSE, error));
 }
 
-static gboolean
-move (EbbCollective which,
-      EbbTensor *full,
-      EbbTensor *shard,
-      int dim,
-      EbbProcessGroup *group,
-      const char *purpose,
-      GError **error)
+gboolean
+ebb_parallel_move (EbbCollective which,
+                   EbbTensor *full,
+                   EbbTensor *shard,
+                   int dim,
+                   EbbProcessGroup *group,
+                   const char *purpose,
+                   GError **error)
 {
   const Around around = look_around (&full->view, dim);
 
   return around.outer >= 1 && around.outer <= MAX_RUNS
              ? move_runs (which, full, shard, &around, group, purpose, error)
              : move_packed (which, full, shard, &around, group, purpose, error);
-}
-
-gboolean
-ebb_parallel_all_gather (EbbTensor *shard,
-                         EbbTensor *full,
-                         int dim,
-                         EbbProcessGroup *group,
-                         const char *purpose,
-                         GError **error)
-{
-  return move (EBB_COLLECTIVE_ALL_GATHER, full, shard, dim, group, purpose, error);
-}
-
-gboolean
-ebb_parallel_sum_scatter (EbbTensor *full,
-                          EbbTensor *shard,
-                          int dim,
-                          EbbProcessGroup *group,
-                          const char *purpose,
-                          GError **error)
-{
-  return move (EBB_COLLECTIVE_REDUCE_SCATTER, full, shard, dim, group, purpose, error);
 }

@@ -174,13 +174,13 @@ has_step (EbbParallelJob *job, EbbModule *module, EbbParallelStyle style)
 static char *
 describe_rule (EbbParallelJob *job, EbbModule *module, const char *path)
 {
-  for (guint i = 0; i < ebb_parallel_plan_get_n_rules (job->plan); i++)
+  for (guint i = 0; i < job->plan->rules->len; i++)
     {
-      EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, i);
+      EbbParallelStyle style = ebb_parallel_plan_get_rule (job->plan, i)->style;
 
-      if (has_step (job, module, style) && style != EBB_PARALLEL_STYLE_ATTENTION
-          && style != EBB_PARALLEL_STYLE_SEQUENCE && ebb_parallel_plan_matches (job->plan, i, path))
-        return g_strdup_printf ("\"%s\" (%s)", ebb_parallel_plan_get_pattern (job->plan, i),
+      if (has_step (job, module, style) && style != EBB_PARALLEL_STYLE_ATTENTION && style != EBB_PARALLEL_STYLE_SEQUENCE
+          && ebb_parallel_rule_matches (ebb_parallel_plan_get_rule (job->plan, i), path))
+        return g_strdup_printf ("\"%s\" (%s)", ebb_parallel_plan_get_rule (job->plan, i)->pattern,
                                 ebb_parallel_style_get_name (style));
     }
   return g_strdup ("another pattern");
@@ -206,7 +206,7 @@ check_joined (EbbModule *module, const char *path, EbbParallelStyle style, GErro
 static gboolean
 add_layer (EbbParallelJob *job, EbbModule *module, const char *path, guint rule, GError **error)
 {
-  EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, rule);
+  EbbParallelStyle style = ebb_parallel_plan_get_rule (job->plan, rule)->style;
   const char *before = g_hash_table_lookup (job->layers, module);
   g_autofree char *other = NULL;
 
@@ -223,13 +223,14 @@ add_layer (EbbParallelJob *job, EbbModule *module, const char *path, guint rule,
   return fail (error, EBB_ERROR_INVALID_ARGUMENT, path,
                "the plan's pattern \"%s\" gives the layer the style %s, and another one as %s: %s; it may have one of "
                "them",
-               ebb_parallel_plan_get_pattern (job->plan, rule), ebb_parallel_style_get_name (style), before, other);
+               ebb_parallel_plan_get_rule (job->plan, rule)->pattern, ebb_parallel_style_get_name (style), before,
+               other);
 }
 
 static gboolean
 match_module (EbbParallelJob *job, EbbModule *module, const char *path, guint rule, GError **error)
 {
-  EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, rule);
+  EbbParallelStyle style = ebb_parallel_plan_get_rule (job->plan, rule)->style;
 
   if (style != EBB_PARALLEL_STYLE_ATTENTION && style != EBB_PARALLEL_STYLE_SEQUENCE)
     return add_layer (job, module, path, rule, error);
@@ -249,7 +250,8 @@ match_parameters (EbbParallelJob *job, guint rule, EbbModule *module, const char
     {
       g_autofree char *name = ebb_module_join_path (path, parameters->items[i].name);
 
-      if (parameters->items[i].tensor == NULL || !ebb_parallel_plan_matches (job->plan, rule, name))
+      if (parameters->items[i].tensor == NULL
+          || !ebb_parallel_rule_matches (ebb_parallel_plan_get_rule (job->plan, rule), name))
         continue;
       (*n_matches)++;
       add_step (job, module, name, EBB_PARALLEL_STYLE_PARAMETER, parameters->items[i].tensor);
@@ -262,15 +264,15 @@ match (EbbModule *module, const char *path, Search *search)
 {
   EbbParallelJob *job = search->job;
 
-  for (guint i = 0; i < ebb_parallel_plan_get_n_rules (job->plan); i++)
+  for (guint i = 0; i < job->plan->rules->len; i++)
     {
-      EbbParallelStyle style = ebb_parallel_plan_get_style (job->plan, i);
+      EbbParallelStyle style = ebb_parallel_plan_get_rule (job->plan, i)->style;
 
       if (*search->error != NULL)
         return;
       if (style == EBB_PARALLEL_STYLE_PARAMETER)
         match_parameters (job, i, module, path, &search->n_matches[i]);
-      else if (*path != '\0' && ebb_parallel_plan_matches (job->plan, i, path))
+      else if (*path != '\0' && ebb_parallel_rule_matches (ebb_parallel_plan_get_rule (job->plan, i), path))
         {
           search->n_matches[i]++;
           match_module (job, module, path, i, search->error);
@@ -288,16 +290,16 @@ match_visited (EbbModule *module, const char *path, gpointer user_data)
 static gboolean
 check_matches (EbbParallelJob *job, const guint *n_matches, GError **error)
 {
-  if (ebb_parallel_plan_get_n_rules (job->plan) == 0)
+  if (job->plan->rules->len == 0)
     return fail (error, EBB_ERROR_INVALID_ARGUMENT, ebb_module_get_type_name (job->root),
                  "the plan is empty: nothing would be divided");
-  for (guint i = 0; i < ebb_parallel_plan_get_n_rules (job->plan); i++)
+  for (guint i = 0; i < job->plan->rules->len; i++)
     if (n_matches[i] == 0)
       return fail (error, EBB_ERROR_INVALID_ARGUMENT, ebb_module_get_type_name (job->root),
-                   "the plan's pattern \"%s\" (%s) matches %s", ebb_parallel_plan_get_pattern (job->plan, i),
-                   ebb_parallel_style_get_name (ebb_parallel_plan_get_style (job->plan, i)),
-                   ebb_parallel_plan_get_style (job->plan, i) == EBB_PARALLEL_STYLE_PARAMETER ? "no parameter"
-                                                                                              : "no module");
+                   "the plan's pattern \"%s\" (%s) matches %s", ebb_parallel_plan_get_rule (job->plan, i)->pattern,
+                   ebb_parallel_style_get_name (ebb_parallel_plan_get_rule (job->plan, i)->style),
+                   ebb_parallel_plan_get_rule (job->plan, i)->style == EBB_PARALLEL_STYLE_PARAMETER ? "no parameter"
+                                                                                                    : "no module");
   return TRUE;
 }
 
@@ -392,7 +394,7 @@ check_sequence (EbbParallelJob *job, GError **error)
 gboolean
 ebb_parallel_job_check (EbbParallelJob *self, GError **error)
 {
-  g_autofree guint *n_matches = g_new0 (guint, ebb_parallel_plan_get_n_rules (self->plan) + 1);
+  g_autofree guint *n_matches = g_new0 (guint, self->plan->rules->len + 1);
   GError *failure = NULL;
   Search search = { self, n_matches, &failure };
 

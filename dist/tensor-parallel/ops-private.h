@@ -43,19 +43,16 @@ gboolean ebb_parallel_sum (EbbTensor **tensors,
                            EbbProcessGroup *group,
                            const char *purpose,
                            GError **error);
-/* @full has the shards of all ranks along @dim by ebb_parallel_get_part (). */
-gboolean ebb_parallel_all_gather (EbbTensor *shard,
-                                  EbbTensor *full,
-                                  int dim,
-                                  EbbProcessGroup *group,
-                                  const char *purpose,
-                                  GError **error);
-gboolean ebb_parallel_sum_scatter (EbbTensor *full,
-                                   EbbTensor *shard,
-                                   int dim,
-                                   EbbProcessGroup *group,
-                                   const char *purpose,
-                                   GError **error);
+/* An all_gather of @shard to @full, or a reduce_scatter (sum) of @full to @shard. @full has the shards of all ranks
+ * along
+ * @dim by ebb_parallel_get_part (). */
+gboolean ebb_parallel_move (EbbCollective which,
+                            EbbTensor *full,
+                            EbbTensor *shard,
+                            int dim,
+                            EbbProcessGroup *group,
+                            const char *purpose,
+                            GError **error);
 /* This rank's shard of @full along @dim, a view. */
 EbbTensor *ebb_parallel_view_part (EbbTensor *full,
                                    int dim,

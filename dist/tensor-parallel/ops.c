@@ -166,8 +166,8 @@ move_gradient (EbbBackward *ctx,
   ctx->grad_inputs[0] = dx;
   if (dx == NULL)
     return FALSE;
-  return gathers ? ebb_parallel_all_gather (dy, dx, dim, group, purpose, error)
-                 : ebb_parallel_sum_scatter (dy, dx, dim, group, purpose, error);
+  return gathers ? ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, dx, dy, dim, group, purpose, error)
+                 : ebb_parallel_move (EBB_COLLECTIVE_REDUCE_SCATTER, dy, dx, dim, group, purpose, error);
 }
 
 static gboolean
@@ -217,8 +217,8 @@ static gboolean
 gather_run (EbbOpCall *call,
             GError **error)
 {
-  return ebb_parallel_all_gather (call->inputs[0], call->outputs[0], (int) call->extra.i[DIM], get_group (call->owner),
-                                  call->op->name, error);
+  return ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, call->outputs[0], call->inputs[0], (int) call->extra.i[DIM],
+                            get_group (call->owner), call->op->name, error);
 }
 
 static gboolean
@@ -227,16 +227,16 @@ rematerialize_gather (const EbbRematerializeArgs *how,
                       EbbTensor *output,
                       GError **error)
 {
-  return ebb_parallel_all_gather (operands[0], output, (int) how->extra_i[DIM], get_group (how->owner),
-                                  "parallel_gather again", error);
+  return ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, output, operands[0], (int) how->extra_i[DIM],
+                            get_group (how->owner), "parallel_gather again", error);
 }
 
 static gboolean
 reduce_scatter_run (EbbOpCall *call,
                     GError **error)
 {
-  return ebb_parallel_sum_scatter (call->inputs[0], call->outputs[0], (int) call->extra.i[DIM],
-                                   get_group (call->owner), call->op->name, error);
+  return ebb_parallel_move (EBB_COLLECTIVE_REDUCE_SCATTER, call->inputs[0], call->outputs[0], (int) call->extra.i[DIM],
+                            get_group (call->owner), call->op->name, error);
 }
 
 static const EbbOp op_copy = { "parallel_copy", EBB_OP_VIEW, EBB_N_KERNELS, NULL, sum_backward };

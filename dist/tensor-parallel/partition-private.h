@@ -24,12 +24,9 @@ gboolean ebb_cut_take (EbbCut *self,
                        GError **error);
 /* Gives the parameter the memory of the shard that was taken; it stays the same tensor. */
 void ebb_cut_apply (EbbCut *self);
-/* The cut of @parameter, not a new reference; NULL: none. */
-EbbCut *ebb_cut_get (EbbTensor *parameter);
 gboolean ebb_cut_is_like (EbbCut *self,
                           guint dim,
                           guint n_sections);
-EbbTensor *ebb_cut_get_parameter (EbbCut *self);
 EbbCut *ebb_cut_ref (EbbCut *self);
 /* The last reference to an applied cut removes the parameter's partition; the parameter stays a shard. */
 void ebb_cut_unref (EbbCut *self);

@@ -124,8 +124,8 @@ gather (EbbTensor *part, const EbbPartition *partition, GError **error)
   g_autoptr (EbbTensor) target = shard != NULL && full != NULL ? view_sections (full, partition, error) : NULL;
 
   if (target == NULL
-      || !ebb_parallel_all_gather (shard, target, get_divided_dim (partition), partition->ranks,
-                                   "the full parameter", error))
+      || !ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, target, shard, get_divided_dim (partition), partition->ranks,
+                             "the full parameter", error))
     return NULL;
   return g_steal_pointer (&full);
 }
@@ -272,24 +272,10 @@ ebb_cut_apply (EbbCut *self)
   self->applied = TRUE;
 }
 
-EbbCut *
-ebb_cut_get (EbbTensor *parameter)
-{
-  EbbPartition *partition = parameter->partition;
-
-  return partition != NULL && partition->funcs == &partition_funcs ? (EbbCut *) partition : NULL;
-}
-
 gboolean
 ebb_cut_is_like (EbbCut *self, guint dim, guint n_sections)
 {
   return self->partition.dim == dim && self->partition.n_sections == n_sections;
-}
-
-EbbTensor *
-ebb_cut_get_parameter (EbbCut *self)
-{
-  return self->parameter;
 }
 
 EbbCut *

@@ -5,6 +5,17 @@
 
 G_BEGIN_DECLS
 
+typedef struct
+{
+  char *pattern;
+  EbbParallelStyle style;
+} EbbParallelRule;
+
+struct _EbbParallelPlan
+{
+  GArray *rules; /* of EbbParallelRule */
+};
+
 struct _EbbParallelOptions
 {
   GObject parent_instance;
@@ -14,13 +25,8 @@ struct _EbbParallelOptions
   gboolean synchronize_weights;
 };
 
-guint ebb_parallel_plan_get_n_rules (const EbbParallelPlan *self);
-const char *ebb_parallel_plan_get_pattern (const EbbParallelPlan *self,
-                                           guint index);
-EbbParallelStyle ebb_parallel_plan_get_style (const EbbParallelPlan *self,
-                                              guint index);
-gboolean ebb_parallel_plan_matches (const EbbParallelPlan *self,
-                                    guint index,
+#define ebb_parallel_plan_get_rule(self, i) (&g_array_index ((self)->rules, EbbParallelRule, i))
+gboolean ebb_parallel_rule_matches (const EbbParallelRule *self,
                                     const char *path);
 /* "column_qkv" */
 const char *ebb_parallel_style_get_name (EbbParallelStyle style);

@@ -11,17 +11,6 @@
 
 #include <string.h>
 
-typedef struct
-{
-  char *pattern;
-  EbbParallelStyle style;
-} Rule;
-
-struct _EbbParallelPlan
-{
-  GArray *rules; /* of Rule */
-};
-
 G_DEFINE_BOXED_TYPE (EbbParallelPlan, ebb_parallel_plan, ebb_parallel_plan_copy, ebb_parallel_plan_free)
 
 static const char *const style_names[] = { "column", "column_qkv", "column_gathered", "row", "row_scattered",
@@ -30,7 +19,7 @@ static const char *const style_names[] = { "column", "column_qkv", "column_gathe
 static void
 rule_clear (gpointer data)
 {
-  g_free (((Rule *) data)->pattern);
+  g_free (((EbbParallelRule *) data)->pattern);
 }
 
 /**
@@ -45,7 +34,7 @@ ebb_parallel_plan_new (void)
 {
   EbbParallelPlan *self = g_new0 (EbbParallelPlan, 1);
 
-  self->rules = g_array_new (FALSE, FALSE, sizeof (Rule));
+  self->rules = g_array_new (FALSE, FALSE, sizeof (EbbParallelRule));
   g_array_set_clear_func (self->rules, rule_clear);
   return self;
 }
@@ -66,7 +55,7 @@ ebb_parallel_plan_copy (const EbbParallelPlan *self)
   copy = ebb_parallel_plan_new ();
   for (guint i = 0; i < self->rules->len; i++)
     {
-      Rule rule = g_array_index (self->rules, Rule, i);
+      EbbParallelRule rule = *ebb_parallel_plan_get_rule (self, i);
 
       rule.pattern = g_strdup (rule.pattern);
       g_array_append_val (copy->rules, rule);
@@ -126,7 +115,7 @@ check_pattern (const char *pattern, GError **error)
 gboolean
 ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelStyle style, GError **error)
 {
-  Rule rule = { NULL, style };
+  EbbParallelRule rule = { NULL, style };
 
   if (!EBB_MAY_BEGIN (error, self, pattern))
     return FALSE;
@@ -139,8 +128,8 @@ ebb_parallel_plan_add (EbbParallelPlan *self, const char *pattern, EbbParallelSt
   if (!check_pattern (pattern, error))
     return FALSE;
   for (guint i = 0; i < self->rules->len; i++)
-    if (ebb_parallel_plan_get_style (self, i) == style
-        && strcmp (ebb_parallel_plan_get_pattern (self, i), pattern) == 0)
+    if (ebb_parallel_plan_get_rule (self, i)->style == style
+        && strcmp (ebb_parallel_plan_get_rule (self, i)->pattern, pattern) == 0)
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the pattern \"%s\" is planned as %s already",
                      pattern, style_names[style]);
@@ -166,27 +155,9 @@ ebb_parallel_plan_to_string (const EbbParallelPlan *self)
 
   text = g_string_new (NULL);
   for (guint i = 0; i < self->rules->len; i++)
-    g_string_append_printf (text, "%s: %s\n", ebb_parallel_plan_get_pattern (self, i),
-                            style_names[ebb_parallel_plan_get_style (self, i)]);
+    g_string_append_printf (text, "%s: %s\n", ebb_parallel_plan_get_rule (self, i)->pattern,
+                            style_names[ebb_parallel_plan_get_rule (self, i)->style]);
   return g_string_free (text, FALSE);
-}
-
-guint
-ebb_parallel_plan_get_n_rules (const EbbParallelPlan *self)
-{
-  return self->rules->len;
-}
-
-const char *
-ebb_parallel_plan_get_pattern (const EbbParallelPlan *self, guint index)
-{
-  return g_array_index (self->rules, Rule, index).pattern;
-}
-
-EbbParallelStyle
-ebb_parallel_plan_get_style (const EbbParallelPlan *self, guint index)
-{
-  return g_array_index (self->rules, Rule, index).style;
 }
 
 const char *
@@ -196,9 +167,9 @@ ebb_parallel_style_get_name (EbbParallelStyle style)
 }
 
 gboolean
-ebb_parallel_plan_matches (const EbbParallelPlan *self, guint index, const char *path)
+ebb_parallel_rule_matches (const EbbParallelRule *self, const char *path)
 {
-  const char *pattern = ebb_parallel_plan_get_pattern (self, index);
+  const char *pattern = self->pattern;
 
   for (;;)
     {
