@@ -19,19 +19,6 @@
 
 /* -- texts --------------------------------------------------------------------------------------------------------- */
 
-/* @n numbers of each rank, [size][n]. */
-static EbbTensor *
-exchange_numbers (EbbProcessGroup *group,
-                  const gint64 *own,
-                  guint n,
-                  gint64 *counts,
-                  GError **error)
-{
-  for (guint r = 0; r < ebb_process_group_get_size (group); r++)
-    counts[r] = n;
-  return ebb_process_group_exchange (group, own, counts, EBB_DTYPE_I64, error);
-}
-
 char **
 ebb_agree_gather_texts (EbbProcessGroup *group,
                         const char *text,
@@ -39,16 +26,16 @@ ebb_agree_gather_texts (EbbProcessGroup *group,
 {
   const guint size = ebb_process_group_get_size (group);
   const gint64 length = (gint64) strlen (text) + 1; /* with its zero byte */
-  g_autofree gint64 *counts = g_new (gint64, size);
-  g_autoptr (EbbTensor) lengths = exchange_numbers (group, &length, 1, counts, error);
+  g_autoptr (EbbTensor) lengths = ebb_process_group_exchange (group, &length, 1, NULL, EBB_DTYPE_I64, error);
   g_autoptr (EbbTensor) all = NULL;
+  const gint64 *counts;
   const char *next;
   char **texts;
 
   if (lengths == NULL)
     return NULL;
-  memcpy (counts, lengths->view.data, size * sizeof *counts);
-  all = ebb_process_group_exchange (group, text, counts, EBB_DTYPE_U8, error);
+  counts = lengths->view.data;
+  all = ebb_process_group_exchange (group, text, length, counts, EBB_DTYPE_U8, error);
   if (all == NULL)
     return NULL;
   texts = g_new0 (char *, size + 1);
@@ -95,14 +82,13 @@ ebb_agree_same_text (EbbProcessGroup *group,
 {
   const guint n = ebb_process_group_get_size (group);
   const gint64 own[] = { (gint64) strlen (text), (gint64) g_str_hash (text) };
-  g_autofree gint64 *counts = g_new (gint64, n);
   g_autoptr (EbbTensor) marks = NULL;
   g_auto (GStrv) texts = NULL;
   gboolean is_same = TRUE;
 
   if ((error != NULL && *error != NULL) || ebb_is_stopped ())
     return error == NULL || *error == NULL;
-  marks = exchange_numbers (group, own, 2, counts, error);
+  marks = ebb_process_group_exchange (group, own, 2, NULL, EBB_DTYPE_I64, error);
   if (marks == NULL)
     return FALSE;
   for (guint r = 0; r < n; r++)

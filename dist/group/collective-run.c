@@ -4,44 +4,30 @@
 #include "tensor/backend/backend-private.h"
 #include "tensor/tensor-private.h"
 
-typedef enum
+enum
 {
-  FULL,
-  SHARD
-} Side;
+  READ = 1,
+  WRITE = 2
+};
 
-static gboolean
-is_read (EbbCollective which,
-         Side side,
-         gboolean is_root)
-{
-  switch (which)
-    {
-    case EBB_COLLECTIVE_ALL_REDUCE:
-    case EBB_COLLECTIVE_REDUCE_SCATTER:
-    case EBB_COLLECTIVE_ALL_TO_ALL:
-    case EBB_COLLECTIVE_SEND: return side == FULL;
-    case EBB_COLLECTIVE_ALL_GATHER: return side == SHARD;
-    case EBB_COLLECTIVE_BROADCAST: return is_root;
-    default: return FALSE;
-    }
-}
+/* How a call uses the full tensor and the shard, which lie one after the other in EbbWork.tensors. */
+static const guint8 uses[EBB_N_COLLECTIVES][2] = {
+  [EBB_COLLECTIVE_ALL_REDUCE] = { READ | WRITE, 0 },
+  [EBB_COLLECTIVE_REDUCE_SCATTER] = { READ, WRITE },
+  [EBB_COLLECTIVE_ALL_GATHER] = { WRITE, READ },
+  [EBB_COLLECTIVE_ALL_TO_ALL] = { READ, WRITE },
+  [EBB_COLLECTIVE_SEND] = { READ, 0 },
+  [EBB_COLLECTIVE_RECV] = { WRITE, 0 },
+};
 
-static gboolean
-is_written (EbbCollective which,
-            Side side,
-            gboolean is_root)
+static guint
+get_use (EbbProcessGroup *self,
+         const EbbWork *work,
+         guint i)
 {
-  switch (which)
-    {
-    case EBB_COLLECTIVE_ALL_REDUCE:
-    case EBB_COLLECTIVE_ALL_GATHER:
-    case EBB_COLLECTIVE_RECV: return side == FULL;
-    case EBB_COLLECTIVE_REDUCE_SCATTER:
-    case EBB_COLLECTIVE_ALL_TO_ALL: return side == SHARD;
-    case EBB_COLLECTIVE_BROADCAST: return !is_root;
-    default: return FALSE;
-    }
+  if (work->call.which == EBB_COLLECTIVE_BROADCAST)
+    return work->call.peer == ebb_process_group_get_state (self)->rank ? READ : WRITE;
+  return uses[work->call.which][i % 2];
 }
 
 /* The one device that all tensors are on, if the engine reaches it. */
@@ -92,7 +78,6 @@ place (EbbProcessGroup *self,
        GError **error)
 {
   EbbTensor *tensor = work->tensors[i];
-  const gboolean is_root = work->call.peer == ebb_process_group_get_state (self)->rank;
 
   *data = NULL;
   if (tensor == NULL)
@@ -107,7 +92,7 @@ place (EbbProcessGroup *self,
   if (work->staged[i] == NULL)
     return FALSE;
   *data = work->staged[i]->view.data;
-  return !is_read (work->call.which, i % 2, is_root) || copy (work->staged[i], tensor, TRUE, error);
+  return !(get_use (self, work, i) & READ) || copy (work->staged[i], tensor, TRUE, error);
 }
 
 static gboolean
@@ -128,10 +113,8 @@ bring_back (EbbProcessGroup *self,
             EbbWork *work,
             GError **error)
 {
-  const gboolean is_root = work->call.peer == ebb_process_group_get_state (self)->rank;
-
   for (guint i = 0; i < 2 * work->call.n_parts; i++)
-    if (work->staged[i] != NULL && is_written (work->call.which, i % 2, is_root)
+    if (work->staged[i] != NULL && (get_use (self, work, i) & WRITE)
         && !copy (work->staged[i], work->tensors[i], FALSE, error))
       return FALSE;
   return TRUE;

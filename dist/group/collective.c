@@ -403,6 +403,7 @@ ebb_process_group_run (EbbProcessGroup *self,
 EbbTensor *
 ebb_process_group_exchange (EbbProcessGroup *self,
                             const void *mine,
+                            gint64 n,
                             const gint64 *counts,
                             EbbDType dtype,
                             GError **error)
@@ -413,12 +414,12 @@ ebb_process_group_exchange (EbbProcessGroup *self,
   g_autoptr (EbbTensor) full = NULL;
   EbbCollectivePart part = { .counts = counts };
   const Request request = { .which = EBB_COLLECTIVE_ALL_GATHER, .parts = &part, .n_parts = 1 };
-  gint64 n = 0;
+  gint64 sum = counts != NULL ? 0 : n * state->size;
 
-  for (guint r = 0; r < state->size; r++)
-    n += counts[r];
-  shard = ebb_tensor_new_from_values (mine, (gsize) counts[state->rank], &counts[state->rank], 1, dtype, cpu, error);
-  full = shard ? ebb_tensor_new_uninitialized (&n, 1, dtype, cpu, error) : NULL;
+  for (guint r = 0; counts != NULL && r < state->size; r++)
+    sum += counts[r];
+  shard = ebb_tensor_new_from_values (mine, (gsize) n, &n, 1, dtype, cpu, error);
+  full = shard ? ebb_tensor_new_uninitialized (&sum, 1, dtype, cpu, error) : NULL;
   if (full == NULL)
     return NULL;
   part.full = full;

@@ -112,9 +112,11 @@ gboolean ebb_process_group_do (EbbProcessGroup *self,
                                EbbWork *work,
                                GError **error);
 
-/* Gathers counts[r] elements of each rank r, one after another; on the host, not counted. */
+/* Gathers counts[r] elements of each rank r (NULL: @n of each), one after another; on the host, not counted. @n: of
+ * @own. */
 EbbTensor *ebb_process_group_exchange (EbbProcessGroup *self,
                                        const void *own,
+                                       gint64 n,
                                        const gint64 *counts,
                                        EbbDType dtype,
                                        GError **error);

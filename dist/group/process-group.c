@@ -245,7 +245,6 @@ ebb_process_group_split (EbbProcessGroup *self,
                          GError **error)
 {
   gint64 mine[2] = { color };
-  g_autofree gint64 *counts = NULL;
   g_autofree guint *members = NULL;
   g_autoptr (EbbTensor) colors = NULL;
   const gint64 *all; /* color and number of each rank */
@@ -262,13 +261,10 @@ ebb_process_group_split (EbbProcessGroup *self,
       return NULL;
     }
   size = ebb_process_group_get_size (self);
-  counts = g_new (gint64, size);
-  for (guint r = 0; r < size; r++)
-    counts[r] = 2;
   state = ebb_process_group_get_state (self);
   mine[1] = state->is_split ? state->own : state->rank;
   ebb_process_group_flush (self);
-  colors = ebb_process_group_exchange (self, mine, counts, EBB_DTYPE_I64, error);
+  colors = ebb_process_group_exchange (self, mine, 2, NULL, EBB_DTYPE_I64, error);
   if (colors == NULL)
     return NULL;
   all = colors->view.data;

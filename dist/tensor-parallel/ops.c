@@ -563,12 +563,8 @@ sum_sizes (gint64 own,
            GError **error)
 {
   const guint n_ranks = ebb_process_group_get_size (group);
-  g_autofree gint64 *counts = g_new (gint64, n_ranks);
-  g_autoptr (EbbTensor) sizes = NULL;
+  g_autoptr (EbbTensor) sizes = ebb_process_group_exchange (group, &own, 1, NULL, EBB_DTYPE_I64, error);
 
-  for (guint r = 0; r < n_ranks; r++)
-    counts[r] = 1;
-  sizes = ebb_process_group_exchange (group, &own, counts, EBB_DTYPE_I64, error);
   if (sizes == NULL)
     return FALSE;
   *sum = 0;

@@ -15,6 +15,7 @@
 #include "tensor/random.h"
 
 #define BROADCAST_BYTES (64u << 20)
+#define STATE_KEY "ebb-parallel-model"
 
 /* -- the state of a parallelized model ----------------------------------------------------------------------------- */
 
@@ -34,28 +35,13 @@ state_free (gpointer data)
   g_free (self);
 }
 
-/* Ranks that are threads may ask for it first at the same time. */
-static GQuark
-state_quark (void)
-{
-  static GQuark quark;
-  GQuark value = __atomic_load_n (&quark, __ATOMIC_RELAXED);
-
-  if (G_UNLIKELY (value == 0))
-    {
-      value = g_quark_from_static_string ("ebb-parallel-model");
-      __atomic_store_n (&quark, value, __ATOMIC_RELAXED);
-    }
-  return value;
-}
-
 /* Of @module, or of a module that contains it. */
 static EbbParallelModel *
 find_model (EbbModule *module)
 {
   for (; module != NULL; module = ebb_module_get_private (module)->parent)
     {
-      State *state = g_object_get_qdata (G_OBJECT (module), state_quark ());
+      State *state = g_object_get_data (G_OBJECT (module), STATE_KEY);
 
       if (state != NULL)
         return state->model;
@@ -85,13 +71,8 @@ get_own_place (void)
 static gboolean
 get_first_place (EbbProcessGroup *group, Place *place, GError **error)
 {
-  const guint n = ebb_process_group_get_size (group);
-  g_autofree gint64 *counts = g_new (gint64, n);
-  g_autoptr (EbbTensor) all = NULL;
+  g_autoptr (EbbTensor) all = ebb_process_group_exchange (group, place, 2, NULL, EBB_DTYPE_I64, error);
 
-  for (guint r = 0; r < n; r++)
-    counts[r] = 2;
-  all = ebb_process_group_exchange (group, place, counts, EBB_DTYPE_I64, error);
   if (all == NULL)
     return FALSE;
   *place = *(const Place *) all->view.data;
@@ -192,7 +173,7 @@ keep_state (EbbParallelJob *job)
   State *state = g_new (State, 1);
 
   *state = (State){ ebb_parallel_model_ref (job->model), g_ptr_array_ref (job->kept_cuts) };
-  g_object_set_qdata_full (G_OBJECT (job->root), state_quark (), state, state_free);
+  g_object_set_data_full (G_OBJECT (job->root), STATE_KEY, state, state_free);
 }
 
 static gboolean

@@ -30,15 +30,13 @@ reduce_over_ranks (EbbPartition *self,
                    guint n_values,
                    GError **error)
 {
-  g_autofree gint64 *counts = g_new (gint64, self->n_parts);
   g_autoptr (EbbTensor) all = NULL;
   const double *data;
 
   if (self->n_parts == 1)
     return error == NULL || *error == NULL;
-  for (guint r = 0; r < self->n_parts; r++)
-    counts[r] = (gint64) (n_values * sizeof (double));
-  all = ebb_process_group_exchange (self->ranks, values, counts, EBB_DTYPE_U8, error);
+  all = ebb_process_group_exchange (self->ranks, values, (gint64) (n_values * sizeof (double)), NULL, EBB_DTYPE_U8,
+                                    error);
   if (all == NULL)
     return FALSE;
   data = ebb_tensor_get_data (all, NULL);
