@@ -4,20 +4,24 @@
 #include "offload/host/wait-private.h"
 #include "offload/transfer/stall-private.h"
 
+#include <pthread.h>
+
 /* A buffer of up to 1 + 1 / LARGER times the size will do, where memory is not limited. */
 #define LARGER 4
 
 struct _EbbHostPool
 {
-  /* under ebb_host_lock () */
+  pthread_mutex_t lock;
+  /* under the lock */
   EbbHostLimit limit;
   GQueue in_use, kept; /* of EbbHostBuffer; of those that are kept, the one that was given back first comes first */
   guint64 n_in_use, n_kept;
   guint n_taking; /* threads for which room was made that have no buffer yet */
-  GList link;
+  GList link;     /* in pools */
 };
 
-/* Of this process; under ebb_host_lock (). */
+/* Of this process. */
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static GQueue pools;
 
 /* Bytes of buffers that the CPU's counters don't include: those that are kept, and the rest of buffers in use beyond
@@ -31,9 +35,10 @@ ebb_host_pool_new (void)
 
   self->limit = (EbbHostLimit){ G_MAXUINT64, EBB_WHEN_FULL_WAIT, EBB_HOST_PATIENCE };
   self->link.data = self;
-  ebb_host_lock ();
+  pthread_mutex_init (&self->lock, NULL);
+  pthread_mutex_lock (&pools_lock);
   g_queue_push_tail_link (&pools, &self->link);
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&pools_lock);
   return self;
 }
 
@@ -42,10 +47,11 @@ ebb_host_pool_free (EbbHostPool *self)
 {
   g_return_if_fail (g_queue_is_empty (&self->in_use));
 
-  ebb_host_lock ();
+  pthread_mutex_lock (&pools_lock);
   g_queue_unlink (&pools, &self->link);
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&pools_lock);
   ebb_host_pool_trim (self, NULL);
+  pthread_mutex_destroy (&self->lock);
   g_free (self);
 }
 
@@ -53,19 +59,19 @@ void
 ebb_host_pool_get_limit (EbbHostPool *self,
                          EbbHostLimit *limit)
 {
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->lock);
   *limit = self->limit;
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&self->lock);
 }
 
 void
 ebb_host_pool_set_limit (EbbHostPool *self,
                          const EbbHostLimit *limit)
 {
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->lock);
   self->limit = *limit;
+  pthread_mutex_unlock (&self->lock);
   ebb_host_announce ();
-  ebb_host_unlock ();
 }
 
 /* -- the system's memory ------------------------------------------------------------------------------------------- */
@@ -226,27 +232,37 @@ is_full (EbbHostPool *self,
   return size > self->limit.n_bytes || self->n_in_use > self->limit.n_bytes - size;
 }
 
-/* Waits, if that was asked for, until there is room; leaves the lock meanwhile. */
+/* Waits, if that was asked for, until there is room; releases the lock meanwhile. */
 static gboolean
 wait_for_room (EbbHostPool *self,
                gsize size,
                GError **error)
 {
   const EbbHostLimit *limit = &self->limit; /* as it is whenever this thread has the lock */
-  const gint64 start = g_get_monotonic_time ();
+  const gint64 deadline =
+      g_get_monotonic_time () + (gint64) (MIN (self->limit.patience, 1e9) * G_USEC_PER_SEC);
+  gboolean in_time = TRUE, ok = TRUE;
 
-  while (is_full (self, size))
-    {
-      if (size > limit->n_bytes)
-        return refuse (self, size, ", and it is larger than the limit", error);
-      if (limit->when_full != EBB_WHEN_FULL_WAIT)
-        return refuse (self, size, "", error);
-      if (!may_get_some (self))
-        return refuse (self, size, ", and to wait for it would never end", error);
-      if (!ebb_host_wait (start + (gint64) (MIN (limit->patience, 1e9) * G_USEC_PER_SEC)))
-        return refuse (self, size, ", and waiting for it took too long", error);
-    }
-  return TRUE;
+  pthread_mutex_unlock (&self->lock);
+  ebb_host_wait_begin ();
+  pthread_mutex_lock (&self->lock);
+  while (ok && is_full (self, size))
+    if (size > limit->n_bytes)
+      ok = refuse (self, size, ", and it is larger than the limit", error);
+    else if (limit->when_full != EBB_WHEN_FULL_WAIT)
+      ok = refuse (self, size, "", error);
+    else if (!in_time)
+      ok = refuse (self, size, ", and waiting for it took too long", error);
+    else if (!may_get_some (self))
+      ok = refuse (self, size, ", and to wait for it would never end", error);
+    else
+      {
+        pthread_mutex_unlock (&self->lock);
+        in_time = ebb_host_wait (deadline);
+        pthread_mutex_lock (&self->lock);
+      }
+  ebb_host_wait_end ();
+  return ok;
 }
 
 static gboolean
@@ -297,16 +313,17 @@ free_all (GQueue *buffers,
   return ok;
 }
 
-/* Under the lock. */
 static void
 take_kept (EbbHostPool *self,
            GQueue *gone)
 {
   GList *link;
 
+  pthread_mutex_lock (&self->lock);
   while ((link = g_queue_pop_head_link (&self->kept)) != NULL)
     g_queue_push_tail_link (gone, link);
   self->n_kept = 0;
+  pthread_mutex_unlock (&self->lock);
 }
 
 gboolean
@@ -315,9 +332,7 @@ ebb_host_pool_trim (EbbHostPool *self,
 {
   GQueue gone = G_QUEUE_INIT;
 
-  ebb_host_lock ();
   take_kept (self, &gone);
-  ebb_host_unlock ();
   return free_all (&gone, error);
 }
 
@@ -333,10 +348,10 @@ buffer_new_or_trim (EbbDevice *device,
 
   if (buffer == NULL && g_error_matches (local, EBB_ERROR, EBB_ERROR_NO_MEMORY))
     {
-      ebb_host_lock ();
+      pthread_mutex_lock (&pools_lock);
       for (GList *l = pools.head; l != NULL; l = l->next)
         take_kept (l->data, &gone);
-      ebb_host_unlock ();
+      pthread_mutex_unlock (&pools_lock);
     }
   if (!g_queue_is_empty (&gone))
     {
@@ -355,7 +370,7 @@ end_taking (EbbHostPool *self,
             EbbHostBuffer *buffer,
             gsize size)
 {
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->lock);
   self->n_taking--;
   self->n_in_use -= size;
   if (buffer != NULL)
@@ -363,8 +378,8 @@ end_taking (EbbHostPool *self,
       use (self, buffer);
       buffer->owner = ebb_host_owner_get ();
     }
+  pthread_mutex_unlock (&self->lock);
   ebb_host_announce (); /* there is room, or another thread to wait for */
-  ebb_host_unlock ();
 }
 
 /* A buffer that is kept, or NULL with room made for a new one; FALSE with @error set. */
@@ -378,10 +393,10 @@ find_or_make_room (EbbHostPool *self,
 {
   GQueue gone = G_QUEUE_INIT;
 
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->lock);
   if (!wait_and_count (self, device, size, waited, error))
     {
-      ebb_host_unlock ();
+      pthread_mutex_unlock (&self->lock);
       return FALSE;
     }
   *buffer = find_kept (self, device, size, self->limit.n_bytes == G_MAXUINT64 ? size + size / LARGER : size);
@@ -397,7 +412,7 @@ find_or_make_room (EbbHostPool *self,
       self->n_in_use += size; /* so that no other thread takes the room */
       self->n_taking++;
     }
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&self->lock);
   if (free_all (&gone, error))
     return TRUE;
   end_taking (self, NULL, size); /* something was in the way, so there is no buffer */
@@ -444,14 +459,14 @@ ebb_host_buffer_unref (EbbHostBuffer *buffer)
   if (__atomic_sub_fetch (&buffer->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
   count (-(gint64) buffer->n_used);
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->lock);
   owner = g_steal_pointer (&buffer->owner);
   g_queue_unlink (&self->in_use, &buffer->link);
   self->n_in_use -= buffer->size;
   g_queue_push_tail_link (&self->kept, &buffer->link);
   self->n_kept += buffer->size;
+  pthread_mutex_unlock (&self->lock);
   ebb_host_announce ();
-  ebb_host_unlock ();
   ebb_host_owner_unref (owner);
 }
 
@@ -460,10 +475,10 @@ ebb_host_pool_get_bytes (EbbHostPool *self,
                          guint64 *in_use,
                          guint64 *kept)
 {
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->lock);
   *in_use = self->n_in_use;
   *kept = self->n_kept;
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&self->lock);
 }
 
 /* -- copies -------------------------------------------------------------------------------------------------------- */
@@ -475,10 +490,10 @@ ebb_host_buffer_note (EbbHostBuffer *self,
 {
   EbbTransfer **place = to_host ? &self->in : &self->out, *old;
 
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->pool->lock);
   old = *place;
   *place = ebb_transfer_ref (transfer);
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&self->pool->lock);
   g_clear_pointer (&old, ebb_transfer_unref);
 }
 
@@ -487,9 +502,9 @@ ebb_host_buffer_get_reader (EbbHostBuffer *self)
 {
   EbbTransfer *reader;
 
-  ebb_host_lock ();
+  pthread_mutex_lock (&self->pool->lock);
   reader = self->out ? ebb_transfer_ref (self->out) : NULL;
-  ebb_host_unlock ();
+  pthread_mutex_unlock (&self->pool->lock);
   if (reader == NULL || !ebb_transfer_is_done (reader))
     return reader;
   ebb_transfer_unref (reader);

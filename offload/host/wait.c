@@ -13,21 +13,10 @@ struct _EbbHostOwner
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t change;
+static guint n_waiting; /* threads between begin and end; also read without the lock */
 
 static void thread_ended (gpointer data);
 static GPrivate own = G_PRIVATE_INIT (thread_ended);
-
-void
-ebb_host_lock (void)
-{
-  pthread_mutex_lock (&lock);
-}
-
-void
-ebb_host_unlock (void)
-{
-  pthread_mutex_unlock (&lock);
-}
 
 /* -- threads ------------------------------------------------------------------------------------------------------- */
 
@@ -58,10 +47,10 @@ thread_ended (gpointer data)
 {
   EbbHostOwner *owner = data;
 
-  ebb_host_lock ();
+  pthread_mutex_lock (&lock);
   owner->has_ended = TRUE;
-  ebb_host_announce ();
-  ebb_host_unlock ();
+  pthread_cond_broadcast (&change);
+  pthread_mutex_unlock (&lock);
   ebb_host_owner_unref (owner);
 }
 
@@ -84,6 +73,20 @@ make_condition (void)
   pthread_condattr_destroy (&attributes);
 }
 
+void
+ebb_host_wait_begin (void)
+{
+  pthread_mutex_lock (&lock);
+  __atomic_add_fetch (&n_waiting, 1, __ATOMIC_SEQ_CST);
+}
+
+void
+ebb_host_wait_end (void)
+{
+  __atomic_sub_fetch (&n_waiting, 1, __ATOMIC_SEQ_CST);
+  pthread_mutex_unlock (&lock);
+}
+
 gboolean
 ebb_host_wait (gint64 deadline)
 {
@@ -102,5 +105,10 @@ ebb_host_wait (gint64 deadline)
 void
 ebb_host_announce (void)
 {
+  /* A thread that begins after this looks at its pool after this change of it. */
+  if (__atomic_load_n (&n_waiting, __ATOMIC_SEQ_CST) == 0)
+    return;
+  pthread_mutex_lock (&lock);
   pthread_cond_broadcast (&change);
+  pthread_mutex_unlock (&lock);
 }

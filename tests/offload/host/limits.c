@@ -194,8 +194,11 @@ set_when_full (gpointer data)
 {
   for (guint i = 0; i < N_SETTINGS; i++)
     {
+      EbbWhenFull when_full;
+
       g_object_set (data, "when-full", i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR, NULL);
-      g_assert_cmpint (test_get_double (data, "when-full"), ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
+      g_object_get (data, "when-full", &when_full, NULL);
+      g_assert_cmpint (when_full, ==, i % 2 ? EBB_WHEN_FULL_SPILL : EBB_WHEN_FULL_ERROR);
     }
   return NULL;
 }
