@@ -190,17 +190,6 @@ share_norm (EbbModule *module, const char *path, gpointer user_data)
   return TRUE;
 }
 
-static gint64
-get_heads (EbbModule *module)
-{
-  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (module), "heads");
-  int heads = 0;
-
-  if (spec != NULL && spec->value_type == G_TYPE_INT)
-    g_object_get (module, "heads", &heads, NULL);
-  return heads;
-}
-
 void
 ebb_parallel_job_apply (EbbParallelJob *self)
 {
@@ -215,7 +204,7 @@ ebb_parallel_job_apply (EbbParallelJob *self)
       if (step->made != NULL)
         g_hash_table_insert (made, step->module, step->made);
       if (step->style == EBB_PARALLEL_STYLE_ATTENTION)
-        ebb_parallel_attention_install (step->module, get_heads (step->module), self->group);
+        ebb_parallel_attention_install (step->module, ebb_parallel_get_heads (step->module), self->group);
       if (step->style == EBB_PARALLEL_STYLE_SEQUENCE && self->sequence)
         {
           ebb_parallel_sequence_install (step->module, self->model);

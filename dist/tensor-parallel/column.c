@@ -24,19 +24,11 @@ ebb_column_parallel_linear_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_column_parallel_linear_parent_class)->finalize (object);
 }
 
-/* Draws the full layer, so that the numbers don't depend on the ranks, then cuts it. */
 static gboolean
 ebb_column_parallel_linear_build (EbbModule *module, GError **error)
 {
-  EbbColumnParallelLinear *self = EBB_COLUMN_PARALLEL_LINEAR (module);
-  EbbLinear *linear = &self->parent_instance;
-
-  ebb_parallel_layer_begin (&self->layer);
-  if (self->layer.adopts)
-    return TRUE;
-  return EBB_MODULE_CLASS (ebb_column_parallel_linear_parent_class)->build (module, error)
-         && ebb_parallel_layer_cut (&self->layer, linear->weight, "weight", 0, error)
-         && ebb_parallel_layer_cut (&self->layer, linear->bias, "bias", 0, error);
+  return ebb_parallel_layer_build (&EBB_COLUMN_PARALLEL_LINEAR (module)->layer, module,
+                                   ebb_column_parallel_linear_parent_class, 0, error);
 }
 
 static EbbTensor *

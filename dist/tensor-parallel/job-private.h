@@ -51,6 +51,8 @@ gboolean ebb_parallel_job_take (EbbParallelJob *self,
 /* Puts layers and shards in place; can't fail. */
 void ebb_parallel_job_apply (EbbParallelJob *self);
 
+/* The property "heads" of an attention; 0: it has none. */
+gint64 ebb_parallel_get_heads (EbbModule *module);
 /* "12 heads can't be divided among 5 ranks" */
 gboolean ebb_parallel_check_heads (const char *path,
                                    gint64 n_heads,

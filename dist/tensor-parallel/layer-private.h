@@ -60,14 +60,14 @@ typedef struct
 } EbbParallelLayer;
 
 void ebb_parallel_layer_clear (EbbParallelLayer *self);
-/* Takes the default group if none was given. */
-void ebb_parallel_layer_begin (EbbParallelLayer *self);
-/* Cuts @parameter, which was just made; NULL: nothing to do. */
-gboolean ebb_parallel_layer_cut (EbbParallelLayer *self,
-                                 EbbTensor *parameter,
-                                 const char *name,
-                                 guint dim,
-                                 GError **error);
+/* Draws the full parameters as @parent_class does, so that the numbers don't depend on the ranks, and cuts the weight
+ * along @dim, with 0 the bias too. Takes the default group if none was given. */
+gboolean ebb_parallel_layer_build (EbbParallelLayer *self,
+                                   EbbModule *module,
+                                   gpointer parent_class,
+                                   guint dim,
+                                   GError **error);
+
 /* Passes @x to the computation that the ranks share; gathers it if it is sequence-sharded. */
 EbbTensor *ebb_parallel_layer_enter (const EbbParallelLayer *self,
                                      EbbTensor *x,

@@ -22,29 +22,30 @@ ebb_parallel_layer_clear (EbbParallelLayer *self)
   g_clear_object (&self->group);
 }
 
-void
-ebb_parallel_layer_begin (EbbParallelLayer *self)
+static gboolean
+cut (EbbParallelLayer *self, EbbModule *module, const char *name, guint dim, GError **error)
 {
-  if (self->group == NULL)
-    self->group = g_object_ref (ebb_process_group_get_default ());
-}
-
-gboolean
-ebb_parallel_layer_cut (EbbParallelLayer *self, EbbTensor *parameter, const char *name, guint dim, GError **error)
-{
-  EbbCut *cut;
+  g_autoptr (EbbTensor) parameter = ebb_module_get_parameter (module, name);
+  g_autoptr (EbbCut) made = NULL;
 
   if (parameter == NULL)
     return TRUE;
-  cut = ebb_cut_new (parameter, name, dim, 1, self->group, error);
-  if (cut == NULL || !ebb_cut_take (cut, error))
-    {
-      g_clear_pointer (&cut, ebb_cut_unref);
-      return FALSE;
-    }
-  ebb_cut_apply (cut);
-  self->cuts[self->n_cuts++] = cut;
+  made = ebb_cut_new (parameter, name, dim, 1, self->group, error);
+  if (made == NULL || !ebb_cut_take (made, error))
+    return FALSE;
+  ebb_cut_apply (made);
+  self->cuts[self->n_cuts++] = g_steal_pointer (&made);
   return TRUE;
+}
+
+gboolean
+ebb_parallel_layer_build (EbbParallelLayer *self, EbbModule *module, gpointer parent_class, guint dim, GError **error)
+{
+  if (self->group == NULL)
+    self->group = g_object_ref (ebb_process_group_get_default ());
+  return self->adopts
+         || (EBB_MODULE_CLASS (parent_class)->build (module, error) && cut (self, module, "weight", dim, error)
+             && (dim > 0 || cut (self, module, "bias", dim, error)));
 }
 
 /* Not built yet: building it makes no parameters. */

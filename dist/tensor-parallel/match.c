@@ -12,6 +12,17 @@
 
 #include <string.h>
 
+gint64
+ebb_parallel_get_heads (EbbModule *module)
+{
+  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (module), "heads");
+  int heads = 0;
+
+  if (spec != NULL && spec->value_type == G_TYPE_INT)
+    g_object_get (module, "heads", &heads, NULL);
+  return heads;
+}
+
 gboolean
 ebb_parallel_check_heads (const char *path, gint64 n_heads, EbbProcessGroup *group, GError **error)
 {
@@ -124,15 +135,9 @@ check_layer (EbbModule *module, const char *path, EbbParallelStyle style, GError
 static gboolean
 check_attention (EbbParallelJob *job, EbbModule *module, const char *path, GError **error)
 {
-  GParamSpec *spec = g_object_class_find_property (G_OBJECT_GET_CLASS (module), "heads");
-  int n_heads = 0;
-
   if (ebb_parallel_attention_is_installed (module))
     return fail (error, EBB_ERROR_STATE, path, "the attention is divided among ranks already");
-  if (spec == NULL || spec->value_type != G_TYPE_INT)
-    return TRUE;
-  g_object_get (module, "heads", &n_heads, NULL);
-  return ebb_parallel_check_heads (path, n_heads, job->group, error);
+  return ebb_parallel_check_heads (path, ebb_parallel_get_heads (module), job->group, error);
 }
 
 static gboolean
@@ -241,7 +246,7 @@ match_module (EbbParallelJob *job, EbbModule *module, const char *path, guint ru
          && add_step (job, module, path, style, NULL);
 }
 
-static gboolean
+static void
 match_parameters (EbbParallelJob *job, guint rule, EbbModule *module, const char *path, guint *n_matches)
 {
   EbbTensorRegistry *parameters = &ebb_module_get_private (module)->parameters;
@@ -256,12 +261,12 @@ match_parameters (EbbParallelJob *job, guint rule, EbbModule *module, const char
       (*n_matches)++;
       add_step (job, module, name, EBB_PARALLEL_STYLE_PARAMETER, parameters->items[i].tensor);
     }
-  return TRUE;
 }
 
-static void
-match (EbbModule *module, const char *path, Search *search)
+static gboolean
+match (EbbModule *module, const char *path, gpointer user_data)
 {
+  Search *search = user_data;
   EbbParallelJob *job = search->job;
 
   for (guint i = 0; i < job->plan->rules->len; i++)
@@ -269,7 +274,7 @@ match (EbbModule *module, const char *path, Search *search)
       EbbParallelStyle style = ebb_parallel_plan_get_rule (job->plan, i)->style;
 
       if (*search->error != NULL)
-        return;
+        break;
       if (style == EBB_PARALLEL_STYLE_PARAMETER)
         match_parameters (job, i, module, path, &search->n_matches[i]);
       else if (*path != '\0' && ebb_parallel_rule_matches (ebb_parallel_plan_get_rule (job->plan, i), path))
@@ -278,12 +283,6 @@ match (EbbModule *module, const char *path, Search *search)
           match_module (job, module, path, i, search->error);
         }
     }
-}
-
-static gboolean
-match_visited (EbbModule *module, const char *path, gpointer user_data)
-{
-  match (module, path, user_data);
   return TRUE;
 }
 
@@ -399,7 +398,7 @@ ebb_parallel_job_check (EbbParallelJob *self, GError **error)
   Search search = { self, n_matches, &failure };
 
   if (ebb_module_visit (self->root, check_module, &search))
-    ebb_module_visit_paths (self->root, match_visited, &search);
+    ebb_module_visit_paths (self->root, match, &search);
   if (failure == NULL && check_matches (self, n_matches, &failure) && imply_attention (self, &failure)
       && check_sequence (self, &failure))
     ebb_parallel_check_no_graph (self->root, "dividing the model", &failure);

@@ -24,17 +24,11 @@ ebb_row_parallel_linear_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_row_parallel_linear_parent_class)->finalize (object);
 }
 
-/* Draws the full layer, so that the numbers don't depend on the ranks, then cuts it. */
 static gboolean
 ebb_row_parallel_linear_build (EbbModule *module, GError **error)
 {
-  EbbRowParallelLinear *self = EBB_ROW_PARALLEL_LINEAR (module);
-
-  ebb_parallel_layer_begin (&self->layer);
-  if (self->layer.adopts)
-    return TRUE;
-  return EBB_MODULE_CLASS (ebb_row_parallel_linear_parent_class)->build (module, error)
-         && ebb_parallel_layer_cut (&self->layer, self->parent_instance.weight, "weight", 1, error);
+  return ebb_parallel_layer_build (&EBB_ROW_PARALLEL_LINEAR (module)->layer, module,
+                                   ebb_row_parallel_linear_parent_class, 1, error);
 }
 
 /* Each rank adds the bias to the full sum, or to its shard of the sequence. */

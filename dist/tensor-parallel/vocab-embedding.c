@@ -36,17 +36,11 @@ ebb_vocab_parallel_embedding_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_vocab_parallel_embedding_parent_class)->finalize (object);
 }
 
-/* Draws the full table, so that the numbers don't depend on the ranks, then cuts it. */
 static gboolean
 ebb_vocab_parallel_embedding_build (EbbModule *module, GError **error)
 {
-  EbbVocabParallelEmbedding *self = EBB_VOCAB_PARALLEL_EMBEDDING (module);
-
-  ebb_parallel_layer_begin (&self->layer);
-  if (self->layer.adopts)
-    return TRUE;
-  return EBB_MODULE_CLASS (ebb_vocab_parallel_embedding_parent_class)->build (module, error)
-         && ebb_parallel_layer_cut (&self->layer, self->parent_instance.weight, "weight", 0, error);
+  return ebb_parallel_layer_build (&EBB_VOCAB_PARALLEL_EMBEDDING (module)->layer, module,
+                                   ebb_vocab_parallel_embedding_parent_class, 0, error);
 }
 
 /* -- rows ---------------------------------------------------------------------------------------------------------- */

@@ -155,8 +155,6 @@ ebb_run_ranks (guint n_ranks,
                GError **error)
 {
   g_autofree Rank *ranks = NULL;
-  g_autofree guint *members = NULL;
-  EbbThreadWorld *world;
   EbbThreadTeam *team;
   guint n_failed = 0;
   gboolean done;
@@ -172,12 +170,8 @@ ebb_run_ranks (guint n_ranks,
       return FALSE;
     }
   g_type_class_unref (g_type_class_ref (EBB_TYPE_PROCESS_GROUP)); /* its making needs no threads that race for it */
-  world = ebb_thread_world_new (n_ranks);
-  members = g_new (guint, n_ranks);
   ranks = g_new0 (Rank, n_ranks);
-  for (guint i = 0; i < n_ranks; i++)
-    members[i] = i;
-  team = ebb_thread_team_new (world, members, n_ranks);
+  team = ebb_thread_team_new (n_ranks);
   for (guint i = 0; i < n_ranks; i++)
     ranks[i] = (Rank){
       .team = team,
@@ -192,6 +186,5 @@ ebb_run_ranks (guint n_ranks,
   for (guint i = 0; i < n_ranks; i++)
     g_clear_error (&ranks[i].error);
   ebb_thread_team_unref (team);
-  ebb_thread_world_unref (world);
   return done;
 }

@@ -70,9 +70,6 @@ struct _EbbThreadTeam
   char *text, *other_text;
 };
 
-EbbThreadWorld *ebb_thread_world_new (guint n_members);
-EbbThreadWorld *ebb_thread_world_ref (EbbThreadWorld *world);
-void ebb_thread_world_unref (EbbThreadWorld *world);
 /* The member has left; @failure NULL: its function returned. */
 void ebb_thread_world_leave (EbbThreadWorld *world,
                              guint member,
@@ -81,9 +78,8 @@ void ebb_thread_world_leave (EbbThreadWorld *world,
 void ebb_thread_world_flush (EbbThreadWorld *world,
                              guint member);
 
-EbbThreadTeam *ebb_thread_team_new (EbbThreadWorld *world,
-                                    const guint *members,
-                                    guint size);
+/* The team of all ranks of a new world, which lives as long as its teams. */
+EbbThreadTeam *ebb_thread_team_new (guint size);
 /* The team that all ranks with @color get from the @number-th split of @parent. */
 EbbThreadTeam *ebb_thread_team_split (EbbThreadTeam *parent,
                                       guint64 number,

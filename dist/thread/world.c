@@ -13,8 +13,8 @@ typedef struct
   EbbThreadTeam *team;
 } Split;
 
-EbbThreadWorld *
-ebb_thread_world_new (guint n_members)
+static EbbThreadWorld *
+world_new (guint n_members)
 {
   EbbThreadWorld *self = g_new0 (EbbThreadWorld, 1);
 
@@ -27,15 +27,15 @@ ebb_thread_world_new (guint n_members)
   return self;
 }
 
-EbbThreadWorld *
-ebb_thread_world_ref (EbbThreadWorld *self)
+static EbbThreadWorld *
+world_ref (EbbThreadWorld *self)
 {
   __atomic_add_fetch (&self->ref_count, 1, __ATOMIC_RELAXED);
   return self;
 }
 
-void
-ebb_thread_world_unref (EbbThreadWorld *self)
+static void
+world_unref (EbbThreadWorld *self)
 {
   if (__atomic_sub_fetch (&self->ref_count, 1, __ATOMIC_ACQ_REL) != 0)
     return;
@@ -93,7 +93,7 @@ team_new_locked (EbbThreadWorld *world,
   pthread_condattr_t attributes;
 
   self->ref_count = 1;
-  self->world = ebb_thread_world_ref (world);
+  self->world = world_ref (world);
   self->size = size;
   self->members = g_memdup2 (members, sizeof (guint) * size);
   self->slots = g_new0 (EbbSlot, size);
@@ -106,15 +106,16 @@ team_new_locked (EbbThreadWorld *world,
 }
 
 EbbThreadTeam *
-ebb_thread_team_new (EbbThreadWorld *world,
-                     const guint *members,
-                     guint size)
+ebb_thread_team_new (guint size)
 {
+  EbbThreadWorld *world = world_new (size);
+  g_autofree guint *members = g_new (guint, size);
   EbbThreadTeam *self;
 
-  pthread_mutex_lock (&world->lock);
-  self = team_new_locked (world, members, size);
-  pthread_mutex_unlock (&world->lock);
+  for (guint i = 0; i < size; i++)
+    members[i] = i;
+  self = team_new_locked (world, members, size); /* nobody else knows the world yet */
+  world_unref (world);
   return self;
 }
 
@@ -170,7 +171,7 @@ ebb_thread_team_unref (EbbThreadTeam *self)
   g_free (self->text);
   g_free (self->other_text);
   g_free (self);
-  ebb_thread_world_unref (world);
+  world_unref (world);
 }
 
 static Split *
