@@ -37,22 +37,11 @@ static GParamSpec *properties[N_PROPS];
 
 G_DEFINE_FINAL_TYPE (EbbHostStore, ebb_host_store, EBB_TYPE_ACTIVATION_STORE)
 
-GType
-ebb_when_full_get_type (void)
-{
-  static gsize type = 0;
-
-  if (g_once_init_enter (&type))
-    {
-      static const GEnumValue values[] = { { EBB_WHEN_FULL_WAIT, "EBB_WHEN_FULL_WAIT", "wait" },
-                                           { EBB_WHEN_FULL_SPILL, "EBB_WHEN_FULL_SPILL", "spill" },
-                                           { EBB_WHEN_FULL_ERROR, "EBB_WHEN_FULL_ERROR", "error" },
-                                           { 0, NULL, NULL } };
-
-      g_once_init_leave (&type, g_enum_register_static ("EbbWhenFull", values));
-    }
-  return type;
-}
+G_DEFINE_ENUM_TYPE (EbbWhenFull,
+                    ebb_when_full,
+                    G_DEFINE_ENUM_VALUE (EBB_WHEN_FULL_WAIT, "wait"),
+                    G_DEFINE_ENUM_VALUE (EBB_WHEN_FULL_SPILL, "spill"),
+                    G_DEFINE_ENUM_VALUE (EBB_WHEN_FULL_ERROR, "error"))
 
 static EbbHostLimit
 get_limit (EbbHostStore *self)

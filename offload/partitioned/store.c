@@ -51,22 +51,11 @@ G_DEFINE_FINAL_TYPE_WITH_CODE (EbbPartitionedStore,
                                EBB_TYPE_ACTIVATION_STORE,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_partitioned_store_initable_init))
 
-GType
-ebb_partition_check_get_type (void)
-{
-  static gsize type = 0;
-
-  if (g_once_init_enter (&type))
-    {
-      static const GEnumValue values[] = { { EBB_PARTITION_CHECK_NONE, "EBB_PARTITION_CHECK_NONE", "none" },
-                                           { EBB_PARTITION_CHECK_SAMPLE, "EBB_PARTITION_CHECK_SAMPLE", "sample" },
-                                           { EBB_PARTITION_CHECK_VALUES, "EBB_PARTITION_CHECK_VALUES", "values" },
-                                           { 0, NULL, NULL } };
-
-      g_once_init_leave (&type, g_enum_register_static ("EbbPartitionCheck", values));
-    }
-  return type;
-}
+G_DEFINE_ENUM_TYPE (EbbPartitionCheck,
+                    ebb_partition_check,
+                    G_DEFINE_ENUM_VALUE (EBB_PARTITION_CHECK_NONE, "none"),
+                    G_DEFINE_ENUM_VALUE (EBB_PARTITION_CHECK_SAMPLE, "sample"),
+                    G_DEFINE_ENUM_VALUE (EBB_PARTITION_CHECK_VALUES, "values"))
 
 /* -- packing ------------------------------------------------------------------------------------------------------- */
 
