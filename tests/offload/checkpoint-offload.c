@@ -6,7 +6,7 @@
 #include "support/tensors.h"
 #include "support/training.h"
 
-/* Inner activations, which checkpointing lets go, and outer ones, which offload takes off the device, add up. */
+/* Inner activations, which checkpointing frees, and outer ones, which offload takes off the device, add up. */
 
 enum
 {
@@ -27,7 +27,7 @@ activations (EbbDevice *device)
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
 }
 
-/* -- a model whose activations can be told in bytes ---------------------------------------------------------------- */
+/* -- a model whose activations have known sizes -------------------------------------------------------------------- */
 
 /* sin (x * gain) keeps x and the product: one outer, one inner activation. */
 static EbbTensor *

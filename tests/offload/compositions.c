@@ -409,7 +409,7 @@ each_failure_is_an_error (gconstpointer data)
       g_autoptr (EbbModule) gpt = new_gpt (which->device, NESTED, store);
       guint n = fail_each (gpt, which->device, store, failures[i].failure, failures[i].stride, expected);
 
-      g_test_message ("%s: failure %u was told %u times", kind_names[which->kind], i, n);
+      g_test_message ("%s: failure %u was returned %u times", kind_names[which->kind], i, n);
       if (failures[i].failure == EBB_FAILURE_ALLOC || failures[i].failure == EBB_FAILURE_LAUNCH)
         g_assert_cmpuint (n, >, 0);
     }

@@ -107,7 +107,7 @@ nested_wrappers_store_an_input_once (void)
 /* -- memory and views ---------------------------------------------------------------------------------------------- */
 
 static void
-memory_of_the_original_goes (void)
+memory_of_the_source_is_freed (void)
 {
   const guint64 before = test_bytes_in_use ();
   const gsize size = 300 * 1000 * 4;
@@ -339,7 +339,7 @@ a_block_of_another_store_is_refused (void)
   g_assert_true (ebb_tensor_equal (back, x));
 }
 
-/* -- failures that are told once ----------------------------------------------------------------------------------- */
+/* -- failures that are returned once ------------------------------------------------------------------------------- */
 
 G_DECLARE_FINAL_TYPE (Faulty, faulty, TEST, FAULTY, EbbActivationStore)
 
@@ -379,7 +379,7 @@ faulty_init (Faulty *self)
 
 /* Who had no place for it leaves it to the next one. */
 static void
-a_failure_that_nobody_took_is_told_next (void)
+a_failure_that_no_caller_took_is_returned_next (void)
 {
   for (guint i = 0; i < 2; i++)
     {
@@ -413,10 +413,11 @@ main (int argc, char **argv)
   g_test_add_data_func ("/offload/keep/gradients-are-bitwise-equal", GUINT_TO_POINTER (0), gradients_are_bitwise_equal);
   g_test_add_data_func ("/offload/host/gradients-are-bitwise-equal", GUINT_TO_POINTER (1), gradients_are_bitwise_equal);
   g_test_add_data_func ("/offload/disk/gradients-are-bitwise-equal", GUINT_TO_POINTER (2), gradients_are_bitwise_equal);
-  g_test_add_func ("/offload/a-failure-that-nobody-took-is-told-next", a_failure_that_nobody_took_is_told_next);
+  g_test_add_func ("/offload/a-failure-that-no-caller-took-is-returned-next",
+                   a_failure_that_no_caller_took_is_returned_next);
   g_test_add_func ("/offload/a-block-of-another-store-is-refused", a_block_of_another_store_is_refused);
   g_test_add_func ("/offload/nested-wrappers-store-an-input-once", nested_wrappers_store_an_input_once);
-  g_test_add_func ("/offload/memory-of-the-original-goes", memory_of_the_original_goes);
+  g_test_add_func ("/offload/memory-of-the-source-is-freed", memory_of_the_source_is_freed);
   g_test_add_func ("/offload/views-are-stored-once", views_are_stored_once_and_come_back_as_they_were);
   g_test_add_func ("/offload/a-small-view-of-much-is-stored-alone", a_small_view_of_much_is_stored_alone);
   g_test_add_func ("/offload/a-change-in-place-is-another-tensor", a_change_in_place_is_another_tensor);

@@ -458,7 +458,7 @@ the_rest_of_the_memory_stays_in_one_piece (void)
                   " bytes, and %" G_GINT64_FORMAT " with parts side by side",
                   scattered, whole);
   g_assert_cmpint (scattered, <, whole / 2);
-  /* All that is not kept, but the place of the first original, which was there before the buffer. */
+  /* All memory that is not kept, except that of the first source, which was there before the buffer. */
   g_assert_cmpint (whole, >=, (2048 - 512 - 64 - 8) << 10);
 }
 

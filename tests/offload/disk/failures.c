@@ -83,7 +83,7 @@ assert_grads (EbbModule *gpt,
     }
 }
 
-/* What was not told to the step is told to who asks. */
+/* A failure that was not returned to the step is returned to the next caller. */
 static void
 run_failing_step (EbbModule *gpt,
                   EbbSavedTensorHooks *store,
@@ -263,7 +263,7 @@ a_late_failure_loses_nothing (void)
 
 /* Told once, by whoever comes first. */
 static void
-the_next_one_is_told (void)
+the_next_caller_gets_the_error (void)
 {
   g_autoptr (EbbSavedTensorHooks) store = new_store (64 * PAGE);
   g_autoptr (EbbTensor) x = test_randn (1, 5000, -1);
@@ -457,7 +457,7 @@ main (int argc, char **argv)
   g_test_add_func ("/disk-failures/a-disk-that-fails-now-and-then-stays-in-use",
                    a_disk_that_fails_now_and_then_stays_in_use);
   g_test_add_func ("/disk-failures/refused-room-is-free-again", refused_room_is_free_again);
-  g_test_add_func ("/disk-failures/the-next-one-is-told", the_next_one_is_told);
+  g_test_add_func ("/disk-failures/the-next-caller-gets-the-error", the_next_caller_gets_the_error);
   g_test_add_func ("/disk-failures/what-cant-be-read-is-tried-again", what_can_t_be_read_is_tried_again);
   status = g_test_run ();
   g_assert_cmpint (g_rmdir (scratch), ==, 0); /* nothing is left in it */

@@ -308,7 +308,7 @@ a_dropped_graph_leaves_nothing (void)
   test_sim_assert_gone (store, there, in_host);
 }
 
-/* A graph may be let go by another thread, while its copies run. */
+/* Another thread may free a graph while its copies run. */
 static gpointer
 unref_tensor (gpointer data)
 {

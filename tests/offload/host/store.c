@@ -48,7 +48,7 @@ originals_go_at_a_fixed_point (void)
 }
 
 static void
-an_original_that_is_held_is_given (void)
+a_source_in_flight_is_returned (void)
 {
   g_autoptr (EbbActivationStore) store = test_sim_new_store ();
   EbbSavedTensorHooks *hooks = EBB_SAVED_TENSOR_HOOKS (store);
@@ -105,7 +105,7 @@ views_are_stored_once (void)
   launch_something ();
   {
     g_autoptr (EbbTensor) other = test_sim_send (here);
-    g_autoptr (EbbHandle) c = test_pack (hooks, other); /* has the first original go */
+    g_autoptr (EbbHandle) c = test_pack (hooks, other); /* frees the first source */
   }
   x = test_unpack (hooks, a);
   y = test_unpack (hooks, b);
@@ -273,7 +273,7 @@ main (int argc, char **argv)
 #define TEST(name, func) g_test_add_func ("/host-store/" name, func)
 #define TEST_DATA(name, data, func) g_test_add_data_func ("/host-store/" name, GUINT_TO_POINTER (data), func)
   TEST ("originals-go-at-a-fixed-point", originals_go_at_a_fixed_point);
-  TEST ("an-original-that-is-held-is-given", an_original_that_is_held_is_given);
+  TEST ("a-source-in-flight-is-returned", a_source_in_flight_is_returned);
   TEST ("what-changes-in-place-comes-back-as-it-was", what_changes_in_place_comes_back_as_it_was);
   TEST ("views-are-stored-once", views_are_stored_once);
   TEST ("what-is-small-or-a-parameter-stays", what_is_small_or_a_parameter_stays);

@@ -24,7 +24,7 @@ typedef struct
   TestBehind behind;
   EbbPartitionCheck check;
   gboolean checks_determinism; /* by values */
-  const char *words[5];        /* of what each other rank is told */
+  const char *words[5];        /* of the error on each other rank */
   gboolean goes_on;            /* the group can still be used */
   char *messages[N_RANKS];
 } Fault;
@@ -253,7 +253,7 @@ static const Fault faults[] = {
 
 /* -- a gather ahead that can't be begun ---------------------------------------------------------------------------- */
 
-/* The others have begun it: they are told why this one doesn't come, rather than what it called instead. */
+/* The others have begun it: they get the reason why this one doesn't come, not the name of what it called instead. */
 static gboolean
 fail_ahead (EbbProcessGroup *group,
             gpointer user_data,
