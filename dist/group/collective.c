@@ -167,18 +167,14 @@ fill_counts (EbbGroupState *state,
                                                             : n / size * (r + 1) + n % size * (r + 1) / size
                                                                   - (n / size * r + n % size * r / size);
       starts[r + 1] = starts[r] + counts[r];
-      if (counts[r] < 0 || starts[r + 1] > n)
-        break;
+      if (counts[r] >= 0 && starts[r + 1] <= n && (r < size - 1 || starts[r + 1] == n))
+        continue;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "%s: shards of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
+                   " don't make up the %" G_GINT64_FORMAT " of the full tensor",
+                   ebb_collective_get_name (which), starts[r + 1], r, n);
+      return FALSE;
     }
-  for (gint64 r = 0; r < size; r++)
-    if (counts[r] < 0 || starts[r + 1] > n || (r == size - 1 && starts[r + 1] != n))
-      {
-        g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-                     "%s: shards of %" G_GINT64_FORMAT " elements up to rank %" G_GINT64_FORMAT
-                     " don't make up the %" G_GINT64_FORMAT " of the full tensor",
-                     ebb_collective_get_name (which), starts[r + 1], r, n);
-        return FALSE;
-      }
   return TRUE;
 }
 

@@ -44,6 +44,19 @@ typedef struct
   guint8 signature[SIGNATURE_SIZE];
 } Answer;
 
+/* The arguments of one rendezvous. */
+typedef struct
+{
+  guint rank, n_ranks;
+  GList *addresses; /* of rank 0 */
+  const char *name; /* MASTER_ADDR */
+  guint16 port;
+  const char *token;
+  void *data; /* of rank 0 the bytes, of others where they go */
+  gsize size;
+  double timeout; /* seconds */
+} Job;
+
 /* -- signatures ---------------------------------------------------------------------------------------------------- */
 
 static gboolean
@@ -124,10 +137,8 @@ typedef struct
 
 struct _Host
 {
-  guint n_ranks, n_missing;
-  const char *token;
-  const void *data;
-  gsize size;
+  const Job *job;
+  guint n_missing;
   Guest **owners;  /* [n_ranks]: the guest that gets the bytes now */
   gboolean *given; /* [n_ranks] */
   GPtrArray *listeners, *guests;
@@ -165,12 +176,12 @@ judge (Host *host,
 {
   guint8 expected[SIGNATURE_SIZE];
 
-  sign (host->token, &guest->hello, guest->number, NULL, NULL, 0, expected);
+  sign (host->job->token, &guest->hello, guest->number, NULL, NULL, 0, expected);
   if (!is_same_signature (expected, guest->signature))
     return OTHER_TOKEN;
-  if (GUINT32_FROM_BE (guest->hello.size) != host->n_ranks)
+  if (GUINT32_FROM_BE (guest->hello.size) != host->job->n_ranks)
     return OTHER_SIZE;
-  if (rank == 0 || rank >= host->n_ranks)
+  if (rank == 0 || rank >= host->job->n_ranks)
     return NO_RANK;
   return host->given[rank] || host->owners[rank] != NULL ? TAKEN : GIVEN;
 }
@@ -183,14 +194,14 @@ answer (Host *host,
                                          "which there is not", "which had come before" };
   const guint rank = GUINT32_FROM_BE (guest->hello.rank);
   const Status status = judge (host, guest, rank);
-  const gsize size = status == GIVEN ? host->size : 0;
-  Answer head = { .status = GUINT32_TO_BE (status), .size = GUINT32_TO_BE (host->n_ranks) };
+  const gsize size = status == GIVEN ? host->job->size : 0;
+  Answer head = { .status = GUINT32_TO_BE (status), .size = GUINT32_TO_BE (host->job->n_ranks) };
 
   if (status != OTHER_TOKEN)
-    sign (host->token, &guest->hello, guest->number, &head, host->data, size, head.signature);
+    sign (host->job->token, &guest->hello, guest->number, &head, host->job->data, size, head.signature);
   guest->answer = g_byte_array_new ();
   g_byte_array_append (guest->answer, (const guint8 *) &head, sizeof head);
-  g_byte_array_append (guest->answer, host->data, (guint) size);
+  g_byte_array_append (guest->answer, host->job->data, (guint) size);
   guest->out = guest->answer->data;
   guest->n_out = guest->answer->len;
   guest->is_given = status == GIVEN;
@@ -311,19 +322,16 @@ listen_at (GInetAddress *address,
  * guests would come to that program. */
 static gboolean
 listen_at_all (Host *self,
-               GList *addresses,
-               const char *name,
-               guint16 port,
                GError **error)
 {
   g_autoptr (GError) failure = NULL;
 
-  for (GList *l = addresses; l != NULL; l = l->next)
+  for (GList *l = self->job->addresses; l != NULL; l = l->next)
     {
       GSocket *socket;
 
       g_clear_error (&failure);
-      socket = listen_at (l->data, port, &failure);
+      socket = listen_at (l->data, self->job->port, &failure);
       if (socket != NULL)
         {
           g_ptr_array_add (self->listeners, socket);
@@ -335,22 +343,21 @@ listen_at_all (Host *self,
   if (self->listeners->len > 0 && !g_error_matches (failure, G_IO_ERROR, G_IO_ERROR_ADDRESS_IN_USE))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank 0 can't listen at %s:%u (MASTER_ADDR, MASTER_PORT): %s",
-               name, port, failure->message);
+               self->job->name, self->job->port, failure->message);
   return FALSE;
 }
 
 static gboolean
 set_missing (Host *self,
-             double timeout,
              GError **error)
 {
   g_autoptr (GString) ranks = g_string_new (NULL);
 
-  for (guint i = 1; i < self->n_ranks; i++)
+  for (guint i = 1; i < self->job->n_ranks; i++)
     if (!self->given[i])
       g_string_append_printf (ranks, "%s%u", ranks->len > 0 ? ", " : "", i);
   g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "of %u ranks these didn't come within %g s: %s%s%s",
-               self->n_ranks, timeout, ranks->str, self->refused != NULL ? self->refused : "",
+               self->job->n_ranks, self->job->timeout, ranks->str, self->refused != NULL ? self->refused : "",
                self->is_reached ? "" : " (MASTER_ADDR is an address that only processes of rank 0's machine reach)");
   return FALSE;
 }
@@ -398,7 +405,7 @@ let_in (Host *self)
 
       while ((socket = g_socket_accept (self->listeners->pdata[i], NULL, &failure)) != NULL)
         {
-          if (self->guests->len >= self->n_ranks + MAX_STRANGERS)
+          if (self->guests->len >= self->job->n_ranks + MAX_STRANGERS)
             let_out_first_stranger (self);
           g_ptr_array_add (self->guests, guest_new (socket));
         }
@@ -413,17 +420,16 @@ let_in (Host *self)
 
 static gboolean
 serve (Host *self,
-       double timeout,
        GError **error)
 {
-  const gint64 deadline = get_deadline (timeout);
+  const gint64 deadline = get_deadline (self->job->timeout);
 
   while (self->n_missing > 0)
     {
       const gint64 now = g_get_monotonic_time ();
 
       if (now >= deadline)
-        return set_missing (self, timeout, error);
+        return set_missing (self, error);
       for (guint i = self->guests->len; i-- > 0;)
         {
           Guest *guest = self->guests->pdata[i];
@@ -440,26 +446,16 @@ serve (Host *self,
 }
 
 static gboolean
-give (guint n_ranks,
-      GList *addresses,
-      const char *name,
-      guint16 port,
-      const char *token,
-      const void *data,
-      gsize size,
-      double timeout,
+give (const Job *job,
       GError **error)
 {
-  Host self = { .n_ranks = n_ranks,
-                .n_missing = n_ranks - 1,
-                .token = token,
-                .data = data,
-                .size = size,
-                .owners = g_new0 (Guest *, n_ranks),
-                .given = g_new0 (gboolean, n_ranks),
+  Host self = { .job = job,
+                .n_missing = job->n_ranks - 1,
+                .owners = g_new0 (Guest *, job->n_ranks),
+                .given = g_new0 (gboolean, job->n_ranks),
                 .listeners = g_ptr_array_new_with_free_func (g_object_unref),
                 .guests = g_ptr_array_new_with_free_func (guest_free) };
-  gboolean ok = listen_at_all (&self, addresses, name, port, error) && serve (&self, timeout, error);
+  gboolean ok = listen_at_all (&self, error) && serve (&self, error);
 
   g_ptr_array_unref (self.guests);
   g_ptr_array_unref (self.listeners);
@@ -556,18 +552,11 @@ ask_once (GSocket *socket,
 
 /* Tries again, since rank 0 may not listen yet. */
 static gboolean
-ask (guint rank,
-     guint n_ranks,
-     const char *name,
-     guint16 port,
-     const char *token,
-     void *data,
-     gsize size,
-     double timeout,
+ask (const Job *job,
      GError **error)
 {
-  Hello hello = { .greeting = GREETING, .rank = GUINT32_TO_BE (rank), .size = GUINT32_TO_BE (n_ranks) };
-  gint64 deadline = get_deadline (timeout);
+  Hello hello = { .greeting = GREETING, .rank = GUINT32_TO_BE (job->rank), .size = GUINT32_TO_BE (job->n_ranks) };
+  gint64 deadline = get_deadline (job->timeout);
   g_autoptr (GError) last = NULL;
 
   if (!draw_number (hello.number, error))
@@ -580,16 +569,16 @@ ask (guint rank,
 
       g_clear_error (&last);
       g_socket_client_set_enable_proxy (client, FALSE);
-      g_socket_client_set_timeout (client, (guint) CLAMP (timeout, 1, 30));
-      connection = g_socket_client_connect_to_host (client, name, port, NULL, &last);
+      g_socket_client_set_timeout (client, (guint) CLAMP (job->timeout, 1, 30));
+      connection = g_socket_client_connect_to_host (client, job->name, job->port, NULL, &last);
       if (connection != NULL)
         {
-          if (ask_once (g_socket_connection_get_socket (connection), &hello, token, data, size,
+          if (ask_once (g_socket_connection_get_socket (connection), &hello, job->token, job->data, job->size,
                         MIN (deadline, get_deadline (30)), &refusal))
             return TRUE;
           if (refusal != NULL)
             {
-              g_prefix_error (&refusal, "%s:%u (MASTER_ADDR, MASTER_PORT): ", name, port);
+              g_prefix_error (&refusal, "%s:%u (MASTER_ADDR, MASTER_PORT): ", job->name, job->port);
               g_propagate_error (error, refusal);
               return FALSE;
             }
@@ -597,8 +586,8 @@ ask (guint rank,
       g_usleep (50000);
     }
   g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-               "rank 0 gave no answer at %s:%u (MASTER_ADDR, MASTER_PORT) within %g s%s%s", name, port, timeout,
-               last != NULL ? ": " : "", last != NULL ? last->message : "");
+               "rank 0 gave no answer at %s:%u (MASTER_ADDR, MASTER_PORT) within %g s%s%s", job->name, job->port,
+               job->timeout, last != NULL ? ": " : "", last != NULL ? last->message : "");
   return FALSE;
 }
 
@@ -708,9 +697,13 @@ ebb_rendezvous_spread (guint rank,
       g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "MASTER_ADDR is %s: %s", name, failure->message);
       return FALSE;
     }
-  ok = get_token (addresses, name, &token, error)
-       && (rank == 0 ? give (size, addresses, name, (guint16) port, token, data, n_bytes, timeout, error)
-                     : ask (rank, size, name, (guint16) port, token, data, n_bytes, timeout, error));
+  ok = get_token (addresses, name, &token, error);
+  if (ok)
+    {
+      const Job job = { rank, size, addresses, name, (guint16) port, token, data, n_bytes, timeout };
+
+      ok = rank == 0 ? give (&job, error) : ask (&job, error);
+    }
   g_resolver_free_addresses (addresses);
   return ok;
 }

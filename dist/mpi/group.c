@@ -14,27 +14,8 @@ G_DEFINE_TYPE (EbbMpiGroup, ebb_mpi_group, ebb_mpi_host->get_type ())
 
 /* -- the groups of the process ------------------------------------------------------------------------------------- */
 
-static GPtrArray *groups; /* with open mailboxes; needs groups_mutex */
+static GList *groups; /* with open mailboxes; needs groups_mutex */
 static GMutex groups_mutex;
-
-static void
-note_group (EbbMpiGroup *self)
-{
-  g_mutex_lock (&groups_mutex);
-  if (groups == NULL)
-    groups = g_ptr_array_new ();
-  g_ptr_array_add (groups, self);
-  g_mutex_unlock (&groups_mutex);
-}
-
-static void
-forget_group (EbbMpiGroup *self)
-{
-  g_mutex_lock (&groups_mutex);
-  if (groups != NULL)
-    g_ptr_array_remove_fast (groups, self);
-  g_mutex_unlock (&groups_mutex);
-}
 
 #define LEFT_TEXT "it has left the group"
 
@@ -42,10 +23,10 @@ void
 ebb_mpi_leave_all_groups (void)
 {
   g_mutex_lock (&groups_mutex);
-  for (guint i = 0; groups != NULL && i < groups->len; i++)
+  for (GList *l = groups; l != NULL; l = l->next)
     {
-      ebb_mpi_report (groups->pdata[i], EBB_MPI_LEFT, LEFT_TEXT);
-      ebb_mpi_close_mailbox (groups->pdata[i]);
+      ebb_mpi_report (l->data, EBB_MPI_LEFT, LEFT_TEXT);
+      ebb_mpi_close_mailbox (l->data);
     }
   g_mutex_unlock (&groups_mutex);
 }
@@ -119,7 +100,9 @@ open_group (EbbMpiGroup *self,
   MPI_Comm_set_errhandler (self->comm, MPI_ERRORS_RETURN);
   if (!ebb_mpi_open_mailbox (self, error))
     return FALSE;
-  note_group (self);
+  g_mutex_lock (&groups_mutex);
+  groups = g_list_append (groups, self);
+  g_mutex_unlock (&groups_mutex);
   return TRUE;
 }
 
@@ -243,7 +226,9 @@ finalize (GObject *object)
 {
   EbbMpiGroup *self = (EbbMpiGroup *) object;
 
-  forget_group (self);
+  g_mutex_lock (&groups_mutex);
+  groups = g_list_remove (groups, self);
+  g_mutex_unlock (&groups_mutex);
   ebb_mpi_report (self, EBB_MPI_LEFT, LEFT_TEXT);
   ebb_mpi_close_mailbox (self);
   for (guint i = 0; i < G_N_ELEMENTS (self->rows); i++)
