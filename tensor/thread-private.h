@@ -36,7 +36,7 @@ struct _EbbOpObserver
                  const void *data);
 };
 
-#define EBB_MODES_MAX_SLOTS 6
+#define EBB_MODES_MAX_SLOTS 4
 
 /* The modes that a thread's ops run under. A scope copies them, so this is plain data: references belong to whoever
  * entered the scope. */
@@ -77,7 +77,10 @@ extern __thread EbbThread ebb_thread __attribute__ ((visibility ("hidden"), tls_
 
 /* -- scopes -------------------------------------------------------------------------------------------------------- */
 
-/* Runs what follows under @modes; returns the modes to leave to. */
+/* Pops the forks that were pushed inside @fork. */
+void ebb_generator_pop_forks_to (EbbGeneratorFork *fork);
+
+/* Runs the code that follows under @modes; returns the modes to leave to. */
 static inline EbbModes
 ebb_modes_enter (const EbbModes *modes)
 {
@@ -91,9 +94,24 @@ ebb_modes_enter (const EbbModes *modes)
  * cast, observed, stopped or saved. */
 EbbModes ebb_modes_enter_internal (void);
 /* Ends the scope, and the forks that were left open in it. */
-void ebb_modes_leave (const EbbModes *outer);
+static inline void
+ebb_modes_leave (const EbbModes *outer)
+{
+  if (G_UNLIKELY (ebb_modes.forks != outer->forks))
+    ebb_generator_pop_forks_to (outer->forks);
+  ebb_modes = *outer;
+}
+
 /* The same for a part of a forward: an early stop that began in it goes on. */
-void ebb_modes_leave_forward (const EbbModes *outer);
+static inline void
+ebb_modes_leave_forward (const EbbModes *outer)
+{
+  const int stopped = ebb_modes.stopped;
+
+  ebb_modes_leave (outer);
+  ebb_modes.stopped = stopped;
+}
+
 /* Copies the modes of this thread as a recompute will need them, on any thread, with references. */
 void ebb_modes_capture (EbbModes *modes);
 /* Captures the slots that were empty then. */
@@ -121,11 +139,9 @@ struct _EbbGeneratorFork
 void ebb_generator_push_default (EbbGenerator *generator,
                                  gpointer owner);
 void ebb_generator_pop_default (void);
-/* Pops what was pushed since @fork was the innermost one, and left there. */
-void ebb_generator_pop_forks_to (EbbGeneratorFork *fork);
 /* A backward pass begins, which may touch anything. */
 #define EBB_TOUCH_EVERYTHING GSIZE_TO_POINTER (G_MAXSIZE)
-/* Tells all observers that memory is touched. */
+/* Calls touch () of all observers. */
 void ebb_thread_touch (const void *data);
 
 /* TRUE if ops give placeholders now. */
@@ -143,7 +159,7 @@ ebb_autocast_get (EbbDType *dtype)
   return ebb_modes.autocast;
 }
 
-/* Where something is made that nobody has said a device for. */
+/* The device of a new tensor if none is given. */
 static inline EbbDevice *
 ebb_device_or_default (EbbDevice *device)
 {

@@ -43,22 +43,6 @@ ebb_modes_enter_internal (void)
 }
 
 void
-ebb_modes_leave (const EbbModes *outer)
-{
-  ebb_generator_pop_forks_to (outer->forks);
-  ebb_modes = *outer;
-}
-
-void
-ebb_modes_leave_forward (const EbbModes *outer)
-{
-  const int stopped = ebb_modes.stopped;
-
-  ebb_modes_leave (outer);
-  ebb_modes.stopped = stopped;
-}
-
-void
 ebb_modes_capture (EbbModes *modes)
 {
   *modes = ebb_modes;
@@ -209,9 +193,10 @@ ebb_is_autocast_enabled (void)
 
 /**
  * ebb_push_saved_tensor_hooks:
- * @hooks: who stands at the door
+ * @hooks: they pack and unpack saved tensors
  *
- * From now on, until ebb_pop_saved_tensor_hooks(), what autograd nodes of this thread keep goes through @hooks alone.
+ * From now on, until ebb_pop_saved_tensor_hooks(), tensors that autograd nodes of this thread save go through @hooks
+ * alone.
  */
 void
 ebb_push_saved_tensor_hooks (EbbSavedTensorHooks *hooks)

@@ -24,9 +24,9 @@ typedef struct _EbbPacked EbbPacked;
 typedef struct
 {
   EbbRematerialized *rematerialized; /* how backward computes it, or... */
-  EbbTensor *tensor;                 /* kept itself, or... */
-  EbbHandle *handle;                 /* what the hooks gave for it */
-  EbbPacked *packed;                 /* with @handle: the hooks, and what they were given */
+  EbbTensor *tensor;                 /* the tensor itself, or... */
+  EbbHandle *handle;                 /* that the hooks returned for it */
+  EbbPacked *packed;                 /* with @handle: the hooks, and the tensor that they packed */
   guint64 birth;                     /* of its storage */
   guint version;
   guint held : 1;      /* counted as saved */
@@ -111,8 +111,8 @@ void ebb_backward_call_after_node (EbbBackwardEndFunc func,
                                    gpointer data);
 gboolean ebb_backward_run_at_end (GError **error);
 gboolean ebb_backward_run_after_node (GError **error);
-/* A pass inside a node of another one runs what its own nodes ask for, and leaves what that node has asked for: begin
- * gives that, end puts it back. What a pass that failed did not come to is run by its end. */
+/* A pass inside a node of another pass runs the functions of its own nodes and leaves those of that node: begin returns
+ * them, end restores them. The end of a failed pass runs the functions that the pass has not come to. */
 gpointer ebb_backward_begin_pass (void);
 gboolean ebb_backward_end_pass (gpointer outer,
                                 GError **error);

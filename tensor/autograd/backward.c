@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What backward functions share. */
+/* Helpers of backward functions, and functions that a pass calls when a node is done or when it ends itself. */
 
 EbbTensor *
 ebb_tensor_new_zeros_like (EbbTensor *tensor,
@@ -193,7 +193,7 @@ add (AtEnd **list,
   *list = entry;
 }
 
-/* All of them are called; what is told is the first failure. */
+/* Calls all of them and reports the first failure. */
 static gboolean
 run (AtEnd **list,
      GError **error)
@@ -242,7 +242,7 @@ gboolean
 ebb_backward_end_pass (gpointer outer,
                        GError **error)
 {
-  /* A pass that failed may have let go what a node was still to tell of. */
+  /* A failed pass may have dropped functions that a node was still to call. */
   gboolean ok = run (&after_node, error);
 
   after_node = outer;

@@ -32,7 +32,7 @@ typedef struct _EbbOp EbbOp;
 typedef struct _EbbOpCall EbbOpCall;
 typedef struct _EbbBackward EbbBackward;
 
-/* What a policy may want to know about an op. */
+/* The kinds of ops that policies and profiles distinguish. */
 typedef enum
 {
   EBB_OP_POINTWISE,
@@ -234,7 +234,7 @@ EbbTensor *ebb_backward_take_grad (EbbBackward *ctx,
                                    guint index,
                                    EbbDType dtype,
                                    GError **error);
-/* saved[index], owned, and let go by the node unless the graph is retained: the caller may overwrite it, or hand it
+/* saved[index], owned, and released by the node unless the graph is retained: the caller may overwrite it, or hand it
  * over as a gradient, when ebb_tensor_is_unshared (). */
 EbbTensor *ebb_backward_take_saved (EbbBackward *ctx,
                                     guint index);

@@ -320,7 +320,7 @@ void
 ebb_launch_output (EbbLaunch *launch,
                    EbbTensor *tensor)
 {
-  /* Whoever saved this storage before must not find other values without noticing. */
+  /* A node that saved this storage before must notice that its values change. */
   if (tensor != NULL && !ebb_modes.stopped)
     ebb_storage_change (tensor->storage);
   launch->outputs[launch->n_outputs++] = tensor ? &tensor->view : NULL;
@@ -391,8 +391,8 @@ run (EbbOpCall *call,
   return run_kernels (call, device, error);
 }
 
-/* The outermost observer comes first: what it provides, those inside see as they would have. They are asked all the
- * same: what they note before an op they note each time. */
+/* The outermost observer comes first, and inner ones see the results that it caches. All are called in any case, since
+ * they note something before each op. */
 static gboolean
 observe_before (EbbOpObserver *observer,
                 EbbOpCall *call,
@@ -437,7 +437,7 @@ run_observed (EbbOpCall *call,
   return (cached || run (call, device, error)) && observe_after (call, error);
 }
 
-/* Casts that stand in for operands don't tell: their edges do. */
+/* Looks at the edges, since casts may stand in for operands. */
 static void
 mark_parts (EbbOpCall *call)
 {
@@ -458,7 +458,7 @@ ebb_op_finish (EbbOpCall *call,
   gboolean ok;
 
   mark_parts (call);
-  /* Operands go through the door before the op runs: a recompute that has all it needs then spares the last op. */
+  /* Operands are saved before the op runs: a recompute that has all it needs then spares the last op. */
   if (call->needs_grad && call->op->backward != NULL)
     {
       node = ebb_node_begin (call, error);

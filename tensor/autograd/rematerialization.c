@@ -29,7 +29,7 @@ struct _EbbRematerialization
   Operand operands[EBB_MAX_REMATERIALIZE];
 };
 
-/* What a node holds of a result that it needs and did not save. */
+/* Held by a node in place of a result that it needs and did not save. */
 struct _EbbRematerialized
 {
   EbbRematerializeFunc func;
@@ -52,7 +52,7 @@ copy_args (EbbRematerializeArgs *to,
 
 /* -- carried by a result ------------------------------------------------------------------------------------------- */
 
-/* @is_moved: what the operand is computed from is less to keep than what it is moved to. */
+/* @is_moved: a collective moved the operand, so saving its own operands is less than saving it. */
 static Operand
 take_operand (EbbTensor *tensor,
               EbbTensor *edge,

@@ -220,9 +220,9 @@ require_error (gpointer result,
  * @tensor: a tensor that is to be kept for backward
  * @error: return location for an error
  *
- * Hands a tensor in at the door.
+ * Packs a tensor.
  *
- * Returns: (transfer full) (nullable): what is kept in its place
+ * Returns: (transfer full) (nullable): the packed handle that is kept in its place
  */
 EbbHandle *
 ebb_saved_tensor_hooks_pack (EbbSavedTensorHooks *self,
@@ -250,7 +250,7 @@ ebb_saved_tensor_hooks_pack (EbbSavedTensorHooks *self,
  * @handle: what pack gave
  * @error: return location for an error
  *
- * Takes a tensor back at the door.
+ * Unpacks a tensor.
  *
  * Returns: (transfer full) (nullable): the tensor, with the values it had
  */
@@ -274,10 +274,10 @@ ebb_saved_tensor_hooks_unpack (EbbSavedTensorHooks *self,
   return tensor;
 }
 
-/* -- what a node keeps --------------------------------------------------------------------------------------------- */
+/* -- tensors that a node saves ------------------------------------------------------------------------------------- */
 
 /* Hooks are user code, and kernels read what they give back as the op left it: a tensor of another size would be read
- * beyond its end. So what was handed in is remembered, beside the handle, and compared. */
+ * beyond its end. So the packed tensor is described beside the handle, and compared. */
 struct _EbbPacked
 {
   EbbSavedTensorHooks *hooks;
@@ -349,7 +349,7 @@ packed_check (EbbPacked *self,
   return FALSE;
 }
 
-/* What the hooks give for @handle, laid out as it was or contiguous: kernels rely on either. */
+/* The tensor that the hooks return for @handle, laid out as it was or contiguous: kernels rely on either. */
 static EbbTensor *
 packed_unpack (EbbPacked *self,
                EbbHandle *handle,

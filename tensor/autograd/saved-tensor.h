@@ -14,7 +14,7 @@ G_BEGIN_DECLS
 /**
  * EbbHandle:
  *
- * What a hook kept in place of a saved tensor: a tensor, or anything else.
+ * The packed handle that a hook returned in place of a saved tensor: it holds a tensor, or anything else.
  */
 typedef struct _EbbHandle EbbHandle;
 
@@ -58,7 +58,7 @@ G_DECLARE_DERIVABLE_TYPE (EbbSavedTensorHooks, ebb_saved_tensor_hooks, EBB, SAVE
  * @pack: called with each tensor that an autograd node wants to keep; returns what is kept instead
  * @unpack: called when backward needs the tensor; returns one of the same shape, dtype, device and values
  *
- * The one door for everything that backward needs.
+ * Packs and unpacks every tensor that backward needs.
  */
 struct _EbbSavedTensorHooksClass
 {

@@ -1,4 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What happens where a checkpointed forward and its backward begin and end: devices are synchronised and times are
+ * taken if the options ask for it, forward counters are counted, and training flags are restored.
+ *
+ * A backward begins when a node first asks the frame for a tensor, and ends with the last node that needs one, or with
+ * the pass. */
 #include "wrap/checkpoint/frame-private.h"
 
 #include "nn/args-private.h"
@@ -6,10 +11,6 @@
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/backend/backend-private.h"
 #include "wrap/checkpoint/options-private.h"
-
-/* A checkpoint has four boundaries: where its forward begins and ends, and where its backward does. There devices are
- * synchronised and times are taken, if the options ask for it. A backward begins with the first thing that a node asks
- * of the frame, and ends with the last node that needs something of it, or with the pass. */
 
 static void
 add_device (EbbCheckpointFrame *self,
@@ -63,9 +64,9 @@ synchronize (EbbCheckpointFrame *self,
 }
 
 static void
-tell (EbbCheckpointFrame *self,
-      gboolean forward,
-      guint64 us)
+report_time (EbbCheckpointFrame *self,
+             gboolean forward,
+             guint64 us)
 {
   EbbCheckpointTally *tally = &self->target->tally;
   EbbCheckpointTimes *times = &self->target->options->times;
@@ -117,7 +118,7 @@ ebb_frame_end_forward (EbbCheckpointFrame *self,
   self->begun = 0;
   if (self->devices == NULL || result == NULL)
     return result;
-  /* What a function has found elsewhere than in its arguments. */
+  /* Of tensors that a function has not found in its arguments. */
   for (guint i = 0; i < self->slots->len; i++)
     add_device (self, ebb_frame_slot (self, i)->device);
   add_devices_of_args (self, result);
@@ -126,7 +127,7 @@ ebb_frame_end_forward (EbbCheckpointFrame *self,
       ebb_args_unref (result);
       return NULL;
     }
-  tell (self, TRUE, (guint64) (g_get_monotonic_time () - begun));
+  report_time (self, TRUE, (guint64) (g_get_monotonic_time () - begun));
   return result;
 }
 
@@ -157,7 +158,7 @@ ebb_frame_end_backward (EbbCheckpointFrame *self,
   self->begun = 0;
   if (!synchronize (self, error))
     return FALSE;
-  tell (self, FALSE, (guint64) (g_get_monotonic_time () - begun));
+  report_time (self, FALSE, (guint64) (g_get_monotonic_time () - begun));
   return TRUE;
 }
 
@@ -183,7 +184,7 @@ ebb_frame_leave_backward (EbbCheckpointFrame *self)
 typedef struct
 {
   EbbModuleWeak *module;
-  gboolean training; /* in the forward; while it is run again, what it was in between */
+  gboolean training; /* in the forward; during the recompute, the flag from before it */
 } Entry;
 
 static void
@@ -246,7 +247,7 @@ ebb_frame_count_down (EbbCheckpointFrame *self)
 }
 
 /* Gives each module the flag that it had in the forward, and notes the one it has; called again, puts these back. Each
- * by itself: a module that is shared may come before one of its parents. Nobody is notified. */
+ * by itself: a module that is shared may come before one of its parents. No property is notified. */
 void
 ebb_frame_swap_training (EbbCheckpointFrame *self)
 {

@@ -22,7 +22,7 @@ find_read (EbbCheckpointFrame *self,
   return NULL;
 }
 
-/* The forward notes the versions of what it reads from outside; the recompute must find the same. */
+/* The forward notes the versions of the tensors from outside that it reads; the recompute must find the same. */
 static gboolean
 check_read (EbbCheckpointFrame *self,
             EbbOpCall *call,
@@ -96,7 +96,7 @@ note_touch (EbbOpObserver *observer,
 {
   EbbCheckpointFrame *self = ((EbbFrameObserver *) observer)->frame;
 
-  if (data == EBB_TOUCH_EVERYTHING) /* nobody watches a backward pass */
+  if (data == EBB_TOUCH_EVERYTHING) /* no observer sees what a backward pass reads */
     g_array_set_size (self->unread, 0);
   else if (data != NULL && !self->recomputing && self->target->options->policy != NULL)
     g_array_append_val (self->touched, data);
@@ -156,17 +156,17 @@ try_policy (EbbCheckpointFrame *self,
 {
   EbbPolicy *policy = self->target->options->policy;
   EbbPolicyQuestion question = { .call = call, .ordinal = self->n_ops, .n_products = self->n_products };
-  gboolean keeps, ok;
+  gboolean saves, ok;
 
   if (policy == NULL || self->recomputing)
     return TRUE;
   for (guint i = 0; i < call->n_outputs; i++)
     question.n_bytes += ebb_tensor_get_n_bytes (call->outputs[i]);
-  if (!ebb_policy_ask (policy, &question, &keeps, error))
+  if (!ebb_policy_ask (policy, &question, &saves, error))
     return FALSE;
-  if (!keeps)
+  if (!saves)
     return TRUE;
-  g_array_set_size (self->touched, 0); /* what the op read it will not read again */
+  g_array_set_size (self->touched, 0); /* the op will not read its operands again */
   tell_outer_frames (self, TRUE);
   ok = ebb_frame_save_results (self, call, error);
   tell_outer_frames (self, FALSE);

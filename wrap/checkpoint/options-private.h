@@ -13,7 +13,7 @@ typedef struct
   GDestroyNotify destroy;
 } EbbRecomputeListener;
 
-/* What was profiled with these options, of whatever modules and functions. */
+/* The times of all modules and functions that run with these options. */
 typedef struct
 {
   guint64 n_forwards, n_backwards;

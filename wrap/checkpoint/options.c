@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Options of a checkpoint. */
 #include "wrap/checkpoint/options-private.h"
 
 #include "offload/host/store.h"
@@ -76,7 +77,7 @@ ebb_checkpoint_options_get_store (EbbCheckpointOptions *self)
  * @self: options
  * @store: (nullable): where inputs are held; %NULL: where they are
  *
- * The store holds the inputs of wrapped modules, and what a policy keeps.
+ * The store holds the inputs of wrapped modules, and results that a policy saves.
  */
 void
 ebb_checkpoint_options_set_store (EbbCheckpointOptions *self,

@@ -31,7 +31,7 @@ typedef enum
  * @user_data: user data
  * @error: return location for an error
  *
- * Is told of each recompute, inside the backward pass, with gradients off.
+ * Called before and after each recompute, inside the backward pass, with gradients off.
  *
  * Returns: %FALSE with @error set to make the backward pass fail
  */

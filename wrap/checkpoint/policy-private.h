@@ -36,10 +36,10 @@ EbbPolicy *ebb_policy_new_for_func (EbbCheckpointPolicyFunc func,
                                     GDestroyNotify destroy);
 EbbPolicy *ebb_policy_ref (EbbPolicy *self);
 void ebb_policy_unref (EbbPolicy *self);
-/* Sets @keeps to whether the results are kept; FALSE with @error if the policy fails. */
+/* Sets @saves to whether the results are saved; FALSE with @error if the policy fails. */
 gboolean ebb_policy_ask (EbbPolicy *self,
                          const EbbPolicyQuestion *question,
-                         gboolean *keeps,
+                         gboolean *saves,
                          GError **error);
 
 G_END_DECLS

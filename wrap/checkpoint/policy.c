@@ -1,4 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Policies: which results of a checkpointed forward are saved, by a user's function or by one of the ready-made ones.
+ */
 #include "wrap/checkpoint/options-private.h"
 
 #include "tensor/error-private.h"
@@ -42,7 +44,7 @@ ebb_policy_unref (EbbPolicy *self)
 gboolean
 ebb_policy_ask (EbbPolicy *self,
                 const EbbPolicyQuestion *question,
-                gboolean *keeps,
+                gboolean *saves,
                 GError **error)
 {
   GError *local = NULL;
@@ -60,7 +62,7 @@ ebb_policy_ask (EbbPolicy *self,
       g_propagate_error (error, local);
       return FALSE;
     }
-  *keeps = verdict <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
+  *saves = verdict <= EBB_CHECKPOINT_POLICY_PREFER_SAVE;
   return TRUE;
 }
 
@@ -106,8 +108,8 @@ ebb_policy_new_for_func (EbbCheckpointPolicyFunc func,
 
 /* -- ready-made ones ----------------------------------------------------------------------------------------------- */
 
-/* Where ranks share a layer, one rank's part of it has other sizes than the layer: the same products are to be kept
- * however many ranks there are. */
+/* Looks at the sizes of the full layer where ranks share it, so that the number of ranks does not change which products
+ * are saved. */
 static gboolean
 is_uneven (const EbbOpCall *call)
 {
@@ -118,10 +120,10 @@ is_uneven (const EbbOpCall *call)
   return call->outputs[0]->n_elements != call->inputs[0]->n_elements;
 }
 
-/* A product that widens or narrows (queries, keys and values in one; both of the feed-forward part) is dear to do
- * again. What lies between two of them is made again from their results in little time: attention from queries, keys
- * and values, its projection, sums, norms and GELU, none of which need be kept for backward then. Where nothing reads
- * the last product's result again, as in a pre-norm block, it is let go though the policy keeps it. */
+/* A product that widens or narrows is dear to run again: queries, keys and values in one, and both of the feed-forward
+ * part. The ops between two of them recompute their results in little time: attention, its projection, sums, norms and
+ * GELU, so backward needs none of these saved. If nothing reads the last product's result again, as in a pre-norm
+ * block, it is freed although the policy saves it. */
 static EbbCheckpointPolicy
 save_uneven_products (const EbbPolicyQuestion *question,
                       gpointer data,
@@ -177,7 +179,7 @@ take_policy (EbbCheckpointOptions *self,
  * @user_data: user data
  * @destroy: frees @user_data
  *
- * Chooses op by op what is kept and what is recomputed.
+ * Chooses for each op whether its results are saved or recomputed.
  */
 void
 ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
@@ -197,7 +199,7 @@ ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
  * ebb_checkpoint_options_set_policy_selective:
  * @self: options
  *
- * Keeps the results of matrix products that are wider or narrower than what they are made of, and recomputes the rest.
+ * Saves the results of matrix products that are wider or narrower than their input, and recomputes the rest.
  * In a transformer block these are the queries, keys and values and the feed-forward part's hidden layer, 7 of the 10
  * times B T C numbers that its backward needs; and in a post-norm block, where a norm needs it, what the feed-forward
  * part gives. What is recomputed is the attention core with its projection, norms and GELU, a seventh of the block's
@@ -215,7 +217,7 @@ ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self)
  * ebb_checkpoint_options_set_policy_core_attention:
  * @self: options
  *
- * Recomputes the attention core and keeps all else: what Megatron-LM calls `recompute_granularity` "selective" with
+ * Recomputes the attention core and saves all other results: Megatron-LM calls `recompute_granularity` "selective" with
  * `recompute_modules` "core_attn" (Korthikanti et al., "Reducing activation recomputation in large transformer models",
  * 2022, section 5). Ebb's attention never keeps the scores of all pairs, so that this saves the core's output alone,
  * for one more forward of it.
@@ -234,7 +236,7 @@ ebb_checkpoint_options_set_policy_core_attention (EbbCheckpointOptions *self)
  * @ops: (array zero-terminated=1): names from ebb_op_list_names()
  * @error: return location for an error
  *
- * Keeps the results of the ops with these names, and recomputes all others.
+ * Saves the results of the ops with these names, and recomputes all others.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is no op of such a name; the policy then stays what it was
  */
@@ -266,7 +268,7 @@ ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
  * @n: which, at least 1: 2 for every other one
  * @error: return location for an error
  *
- * Keeps the result of every @n-th matrix product of a forward ("linear" and "matmul": the n-th, the 2n-th and so on),
+ * Saves the result of every @n-th matrix product of a forward ("linear" and "matmul": the n-th, the 2n-th and so on),
  * and recomputes all else, attention included.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @n is 0; the policy then stays what it was

@@ -11,15 +11,15 @@ G_BEGIN_DECLS
 
 /**
  * EbbCheckpointPolicy:
- * @EBB_CHECKPOINT_POLICY_MUST_SAVE: the op's results are kept from forward to backward, and its kernel does not run
+ * @EBB_CHECKPOINT_POLICY_MUST_SAVE: the op's results are saved from forward to backward, and its kernel does not run
  * again
- * @EBB_CHECKPOINT_POLICY_PREFER_SAVE: kept, unless a budget has no room for them
- * @EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE: let go, unless a budget has room to spare
- * @EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE: let go; the op runs again in the recompute
+ * @EBB_CHECKPOINT_POLICY_PREFER_SAVE: saved, unless a budget has no room for them
+ * @EBB_CHECKPOINT_POLICY_PREFER_RECOMPUTE: freed, unless a budget has room to spare
+ * @EBB_CHECKPOINT_POLICY_MUST_RECOMPUTE: freed; the op runs again in the recompute
  *
  * What becomes of the results of one op in a checkpointed forward. Without a budget, "prefer" is the same as "must".
  *
- * Of results that are to be kept, those are let go all the same that nothing will need: neither backward, nor an op
+ * A result that is to be saved is freed all the same if nothing will need it: neither backward, nor an op
  * that runs again, nor code that reads their values in the forward.
  */
 typedef enum

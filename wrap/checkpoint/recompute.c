@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs the forward of a frame again, with the modes, generators and training flags that it had. */
 #include "wrap/checkpoint/options-private.h"
 #include "wrap/checkpoint/frame-private.h"
 #include "tensor/autograd/parameter-owner-private.h"
@@ -7,7 +8,7 @@
 
 /* -- generators ---------------------------------------------------------------------------------------------------- */
 
-/* Not told to the frames around, which would take the state in between for one that they began with. */
+/* The observers do not see it: outer frames would take the state in between for one that they began with. */
 void
 ebb_frame_put_back_generators (GArray *draws)
 {
@@ -57,7 +58,7 @@ count_needed (EbbCheckpointFrame *self)
   return n;
 }
 
-/* As if at the time of the forward, with this frame alone at the door. */
+/* Enters the modes of the forward, in which this frame alone packs saved tensors. */
 static EbbModes
 enter (EbbCheckpointFrame *self)
 {
@@ -83,7 +84,7 @@ enter (EbbCheckpointFrame *self)
   return ebb_modes_enter (&modes);
 }
 
-/* What the forward that was run again has to show for it. */
+/* Whether the recompute has filled the slots and left the inputs alone. */
 static gboolean
 check_run (EbbCheckpointFrame *self,
            GError **error)
@@ -96,7 +97,7 @@ check_run (EbbCheckpointFrame *self,
   return FALSE;
 }
 
-/* The forward's way out once all is there that backward needs: it met data that ops no longer give. */
+/* The forward ended early, because it read data of a placeholder after the early stop. */
 static gboolean
 is_early_end (EbbCheckpointFrame *self,
               GError *error)

@@ -206,8 +206,7 @@ collect_rows (EbbModule *root)
   return rows;
 }
 
-/* The sum over all rows. Peaks of different wrappers need not come at one time; those of a step that calls each once
- * do. */
+/* The peaks of different wrappers need not come at one time; those of a step that calls each wrapper once do. */
 static EbbCheckpointStats
 sum_rows (GArray *rows)
 {
@@ -235,7 +234,7 @@ reset_tally (EbbModule *module,
  * ebb_checkpoint_reset_stats:
  * @root: a module
  *
- * Begins the counts of every wrapper on @root and below anew, and their peaks at what is held now.
+ * Begins the counts of every wrapper on @root and below anew, and their peaks at what is saved now.
  */
 void
 ebb_checkpoint_reset_stats (EbbModule *root)
@@ -247,7 +246,7 @@ ebb_checkpoint_reset_stats (EbbModule *root)
 
 #define MIB(n_bytes) ((double) (n_bytes) / (1 << 20))
 
-/* At most 79 columns where names are short; what is held now, mostly nothing, is for programs. */
+/* At most 79 columns where names are short. What is saved at the moment, mostly nothing, is in the JSON alone. */
 static void
 append_row (GString *text,
             int name_width,

@@ -10,7 +10,7 @@
 
 /* -- segments ------------------------------------------------------------------------------------------------------ */
 
-/* Several modules that are checkpointed together: only what the first is given is saved. */
+/* Several modules that are checkpointed together: only the arguments of the first are saved. */
 typedef struct
 {
   EbbCheckpointTarget *target; /* which owns this */
@@ -206,11 +206,11 @@ check_stack (EbbModule *stack,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Divides the layers, in place, into chunks of @n_layers_per_chunk that are each one checkpoint: only what a chunk's
- * first layer is given is kept, and a chunk is recomputed as a whole (Megatron-LM's `recompute_method` "uniform"). The
- * last chunk takes what remains. With about the square root of the number of layers the least is kept and recomputed at
- * a time (Chen et al., "Training deep nets with sublinear memory cost", 2016). Layers may be wrapped themselves, which
- * nests. A model that calls the layers of its list one by one is not affected.
+ * Divides the layers, in place, into chunks of @n_layers_per_chunk that are each one checkpoint: only the arguments of
+ * a chunk's first layer are saved, and a chunk is recomputed as a whole (Megatron-LM's `recompute_method` "uniform").
+ * The last chunk takes what remains. With about the square root of the number of layers the least is saved and
+ * recomputed at a time (Chen et al., "Training deep nets with sublinear memory cost", 2016). Layers may be wrapped
+ * themselves, which nests. A model that calls the layers of its list one by one is not affected.
  *
  * ebb_checkpoint_unwrap() on @stack takes it off.
  *
@@ -345,10 +345,10 @@ call_segment (EbbModule *sequential,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Runs a sequence with every segment but the last checkpointed: only what the first child of each is given is kept
+ * Runs a sequence with every segment but the last checkpointed: only the arguments of each first child are saved
  * (Chen et al., "Training deep nets with sublinear memory cost", 2016). A segment has as many children as there are
- * divided by @n_segments, rounded down; the last one takes the rest. What a child gives goes to the next as in
- * #EbbSequential, whatever it is. A wrapper or hook on @sequential itself has no part in this.
+ * divided by @n_segments, rounded down; the last one takes the rest. The result of a child, of any kind, goes to the
+ * next as in #EbbSequential. A wrapper or hook on @sequential itself has no part in this.
  *
  * Returns: (transfer full) (nullable): the last child's result
  */

@@ -4,8 +4,8 @@
 #include "nn/module-private.h"
 #include "wrap/checkpoint/wrapper.h"
 
-/* What is checkpointed: a module behind an interceptor, or a function that may call modules. Shared by the wrapper and
- * its frames; knows its modules by weak references alone. */
+/* The target of a checkpoint: a module behind an interceptor, or a function that may call modules. The wrapper and its
+ * frames share it. It has only weak references to its modules. */
 
 G_BEGIN_DECLS
 
@@ -17,7 +17,7 @@ typedef struct
   guint64 now, peak;
 } EbbCheckpointLevel;
 
-/* What a target's frames have done, as they go. A graph may be dropped on another thread than the one that trains. */
+/* Counts what a target's frames do. A graph may be dropped on another thread than the one that trains. */
 typedef struct
 {
   guint64 n_forwards, n_recomputes;
@@ -65,7 +65,7 @@ GPtrArray *ebb_checkpoint_target_get_modules (EbbCheckpointTarget *target,
                                               GError **error);
 /* The target's modules and all below them, each once, with references. */
 GPtrArray *ebb_checkpoint_target_expand (GPtrArray *modules);
-/* Runs what is checkpointed, plainly. @modules as ebb_checkpoint_target_get_modules () gave them. */
+/* Runs the plain forward. @modules are those of ebb_checkpoint_target_get_modules (). */
 EbbArgs *ebb_checkpoint_target_run (EbbCheckpointTarget *target,
                                     GPtrArray *modules,
                                     EbbArgs *args,

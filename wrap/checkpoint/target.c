@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The target of a checkpoint: how it is described, run and counted. */
 #include "wrap/checkpoint/target-private.h"
 
 #include "nn/args-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Wraps modules and functions so that their forwards are checkpointed. */
 #include "wrap/checkpoint/wrapper.h"
 
 #include "nn/layers/module-list.h"
@@ -8,8 +9,7 @@
 #include "wrap/checkpoint/report.h"
 #include "wrap/checkpoint/frame-private.h"
 
-/* Wrapping installs an interceptor on the module. What it knows of the module is a weak reference and the interceptor's
- * number; the module owns the interceptor, so both go together. */
+/* Wrapping installs an interceptor on the module, which owns it. The interceptor has a weak reference to the module. */
 
 guint ebb_checkpoint_slot;
 
@@ -58,8 +58,9 @@ wrap (EbbModule *module,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Wraps a module in place: from now on, what its forward makes inside is let go and computed again in the backward
- * pass, bit for bit. Type, properties, names of parameters and state dict stay what they were. Wrapping twice nests.
+ * Wraps a module in place: from now on, the activations inside it are freed after its forward and recomputed, bit for
+ * bit, in the backward pass. Type, properties, names of parameters and state dict stay what they were. Wrapping twice
+ * nests.
  *
  * Returns: (transfer full) (nullable): @module
  */
@@ -301,7 +302,7 @@ set_activation_checkpointing (EbbModule *module,
                               gboolean enabled,
                               GError **error)
 {
-  g_autoptr (EbbModule) held = g_object_ref (module); /* whoever is notified may let it go */
+  g_autoptr (EbbModule) held = g_object_ref (module); /* a handler of the notification may drop it */
 
   if (enabled && EBB_IS_MODULE_LIST (module))
     {
