@@ -95,7 +95,7 @@ check_module (EbbModule *module, const char *path, gpointer user_data)
       g_autofree char *name = ebb_module_join_path (path, priv->parameters.items[i].name);
 
       if (parameter != NULL && parameter->partition != NULL)
-        return fail (search->error, EBB_ERROR_STATE, name, "the parameter is divided among ranks already");
+        return fail (search->error, EBB_ERROR_STATE, name, "the parameter is sharded over ranks already");
       if (parameter != NULL && parameter->owner != NULL)
         return fail (search->error, EBB_ERROR_STATE, name,
                      "the parameter is sharded or replicated already: parallelize first, then wrap");
@@ -136,7 +136,7 @@ static gboolean
 check_attention (EbbParallelJob *job, EbbModule *module, const char *path, GError **error)
 {
   if (ebb_parallel_attention_is_installed (module))
-    return fail (error, EBB_ERROR_STATE, path, "the attention is divided among ranks already");
+    return fail (error, EBB_ERROR_STATE, path, "the attention is sharded over ranks already");
   return ebb_parallel_check_heads (path, ebb_parallel_get_heads (module), job->group, error);
 }
 
@@ -291,7 +291,7 @@ check_matches (EbbParallelJob *job, const guint *n_matches, GError **error)
 {
   if (job->plan->rules->len == 0)
     return fail (error, EBB_ERROR_INVALID_ARGUMENT, ebb_module_get_type_name (job->root),
-                 "the plan is empty: nothing would be divided");
+                 "the plan is empty: nothing would be sharded");
   for (guint i = 0; i < job->plan->rules->len; i++)
     if (n_matches[i] == 0)
       return fail (error, EBB_ERROR_INVALID_ARGUMENT, ebb_module_get_type_name (job->root),
@@ -356,17 +356,17 @@ check_inside (EbbModule *module, const char *path, gpointer user_data)
 
   if (module != inside->stack && has_step (job, module, EBB_PARALLEL_STYLE_SEQUENCE))
     return fail (inside->error, EBB_ERROR_INVALID_ARGUMENT, full,
-                 "the plan divides the sequence inside \"%s\", where it is divided already", inside->path);
+                 "the plan shards the sequence inside \"%s\", where it is sharded already", inside->path);
   for (guint i = 0; i < parameters->n_items; i++)
     has_parameters = has_parameters || parameters->items[i].tensor != NULL;
   if (!has_parameters || is_for_parts (job, module) || G_OBJECT_TYPE (module) == EBB_TYPE_LAYER_NORM
       || G_OBJECT_TYPE (module) == EBB_TYPE_RMS_NORM)
     return TRUE;
   return fail (inside->error, EBB_ERROR_NOT_SUPPORTED, full,
-               "a %s %s can't have parameters where the sequence is divided, between the boundaries of \"%s\": "
+               "a %s %s can't have parameters where the sequence is sharded, between the boundaries of \"%s\": "
                "norms can, and layers of the styles column, column_qkv and row",
                ebb_module_get_type_name (module),
-               g_hash_table_contains (job->layers, module) ? "of another style" : "that is not divided", inside->path);
+               g_hash_table_contains (job->layers, module) ? "of another style" : "that is not sharded", inside->path);
 }
 
 static gboolean

@@ -89,7 +89,7 @@ check_alike (EbbParallelJob *job, EbbAgreeTensors *state, gboolean synchronizes,
   g_string_append_printf (text, "plan:\n%ssequence-parallel: %d\nsynchronize-weights: %d\n%s\n", plan, job->sequence,
                           synchronizes, tree);
   ebb_agree_tensors_describe (state, text);
-  return ebb_agree_same_text (job->group, "the model that is divided", text->str, error);
+  return ebb_agree_same_text (job->group, "the model to parallelize", text->str, error);
 }
 
 static EbbAgreeTensors *
@@ -129,7 +129,8 @@ synchronize (EbbParallelJob *job, EbbAgreeTensors *state, const Place *place, GE
 {
   const Place own = get_own_place ();
 
-  if (!ebb_agree_tensors_broadcast (state, job->group, BROADCAST_BYTES, "the first values of the divided model", error))
+  if (!ebb_agree_tensors_broadcast (state, job->group, BROADCAST_BYTES, "the first values of the parallelized model",
+                                    error))
     return FALSE;
   if (own.seed != place->seed || own.offset != place->offset)
     ebb_generator_set_state (ebb_generator_get_default (), place->seed, place->offset);
@@ -181,7 +182,7 @@ check_once (EbbModule *module, GError **error)
 {
   if (!ebb_parallel_is_parallelized (module))
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is divided among ranks already",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s is parallelized already",
                ebb_module_get_type_name (module));
   return FALSE;
 }
@@ -337,7 +338,7 @@ ebb_parallel_set_sequence_parallel (EbbModule *module, gboolean on, GError **err
   model = find_model (module);
   if (model == NULL || (on && !model->has_sequence))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: it was not divided with sequence-parallel",
+      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: it was not parallelized with sequence-parallel",
                    ebb_module_get_type_name (module));
       return FALSE;
     }

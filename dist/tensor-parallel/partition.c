@@ -91,7 +91,7 @@ view_sections (EbbTensor *tensor, const EbbPartition *partition, GError **error)
 }
 
 static int
-get_divided_dim (const EbbPartition *partition)
+get_sharded_dim (const EbbPartition *partition)
 {
   return (int) partition->dim + (partition->n_sections > 1);
 }
@@ -122,7 +122,7 @@ gather (EbbTensor *part, const EbbPartition *partition, GError **error)
   g_autoptr (EbbTensor) target = shard != NULL && full != NULL ? view_sections (full, partition, error) : NULL;
 
   if (target == NULL
-      || !ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, target, shard, get_divided_dim (partition), partition->ranks,
+      || !ebb_parallel_move (EBB_COLLECTIVE_ALL_GATHER, target, shard, get_sharded_dim (partition), partition->ranks,
                              "the full parameter", error))
     return NULL;
   return g_steal_pointer (&full);
@@ -162,7 +162,7 @@ take (EbbTensor *full, const EbbPartition *partition, const gint64 *shape, GErro
   gint64 first, count;
 
   ebb_parallel_get_part (get_section (partition), partition->n_parts, partition->index, &first, &count);
-  part = ebb_narrow (sections, get_divided_dim (partition), first, count, error);
+  part = ebb_narrow (sections, get_sharded_dim (partition), first, count, error);
   copy = ebb_copy (part, error);
   return copy != NULL ? ebb_reshape (copy, shape, partition->n_dims, error) : NULL;
 }

@@ -454,7 +454,7 @@ run_never (EbbProcessGroup *group, gpointer user_data, GError **error)
   if (!test_parallel_divide (&gpt, model, group, error))
     return FALSE;
   g_assert_false (ebb_parallel_set_sequence_parallel (model, TRUE, &local));
-  test_assert_error (local, EBB_ERROR_STATE, "not divided with sequence-parallel");
+  test_assert_error (local, EBB_ERROR_STATE, "not parallelized with sequence-parallel");
   return ebb_parallel_set_sequence_parallel (model, FALSE, error);
 }
 
@@ -731,10 +731,10 @@ main (int argc, char **argv)
     { make_joined_column, EBB_ERROR_INVALID_ARGUMENT, { "h.0.attn.c_attn", "the style column", "column_qkv" } },
     { make_implied_odd_heads, EBB_ERROR_INVALID_ARGUMENT, { "h.0.attn: 3 heads can't be divided among 2 ranks" } },
     { make_without_stack, EBB_ERROR_INVALID_ARGUMENT, { "sequence-parallel", "no stack of the style sequence" } },
-    { make_whole_inside, EBB_ERROR_NOT_SUPPORTED, { "0.0.1: a Linear that is not divided", "\"0\"" } },
+    { make_whole_inside, EBB_ERROR_NOT_SUPPORTED, { "0.0.1: a Linear that is not sharded", "\"0\"" } },
     { make_wrapped, EBB_ERROR_STATE, { "h.1.mlp.c_fc", "parallelize first, then wrap" } },
     { make_sharded, EBB_ERROR_STATE, { "the parameter is sharded", "parallelize first, then wrap" } },
-    { make_divided, EBB_ERROR_STATE, { "Gpt is divided among ranks already" } },
+    { make_divided, EBB_ERROR_STATE, { "Gpt is parallelized already" } },
     { make_other_on_second, EBB_ERROR_PROCESS_GROUP, { "must be the same on all ranks", "rank 1" } },
     { make_unknown_on_second, EBB_ERROR_NOT_SUPPORTED, { "no plan is known for a Sequential" } },
   };
@@ -748,7 +748,7 @@ main (int argc, char **argv)
   g_test_add_func ("/parallelize/patterns-are-checked", test_patterns_are_checked);
   g_test_add_func ("/parallelize/models-without-a-plan-are-refused", test_models_without_a_plan_are_refused);
   g_test_add_data_func ("/parallelize/own-tree-is-the-whole-tree", GINT_TO_POINTER (FALSE), test_own_tree);
-  g_test_add_data_func ("/parallelize/own-tree-with-divided-sequence", GINT_TO_POINTER (TRUE), test_own_tree);
+  g_test_add_data_func ("/parallelize/own-tree-sequence-sharded", GINT_TO_POINTER (TRUE), test_own_tree);
   for (guint i = 0; i < G_N_ELEMENTS (refusals); i++)
     {
       g_autofree char *path = g_strdup_printf ("/parallelize/refuses/%s", names[i]);
@@ -762,9 +762,9 @@ main (int argc, char **argv)
   g_test_add_func ("/parallelize/block-by-itself-has-the-whole-sequence", test_block_by_itself);
   g_test_add_func ("/parallelize/mask-for-each-head", test_mask_for_each_head);
   g_test_add_data_func ("/parallelize/trains-as-the-whole-model", GINT_TO_POINTER (FALSE), test_training);
-  g_test_add_data_func ("/parallelize/trains-with-divided-sequence", GINT_TO_POINTER (TRUE), test_training);
+  g_test_add_data_func ("/parallelize/trains-sequence-sharded", GINT_TO_POINTER (TRUE), test_training);
   g_test_add_data_func ("/parallelize/draws-differ-where-tensors-do", GINT_TO_POINTER (FALSE), test_draws);
-  g_test_add_data_func ("/parallelize/draws-of-a-divided-sequence", GINT_TO_POINTER (TRUE), test_draws);
+  g_test_add_data_func ("/parallelize/draws-of-a-sequence-shard", GINT_TO_POINTER (TRUE), test_draws);
   g_test_add_func ("/parallelize/evaluation-drops-nothing", test_evaluation);
   g_test_add_func ("/parallelize/begins-with-the-first-ranks-values", test_first_values);
   g_test_add_func ("/parallelize/nothing-is-kept", test_nothing_is_kept);

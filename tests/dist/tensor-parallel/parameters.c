@@ -233,12 +233,12 @@ main (int argc, char **argv)
 {
   test_init (&argc, &argv);
   g_test_add_data_func ("/parallel-parameters/frozen", GINT_TO_POINTER (FALSE), test_frozen);
-  g_test_add_data_func ("/parallel-parameters/frozen-with-divided-sequence", GINT_TO_POINTER (TRUE), test_frozen);
+  g_test_add_data_func ("/parallel-parameters/frozen-sequence-sharded", GINT_TO_POINTER (TRUE), test_frozen);
   g_test_add_data_func ("/parallel-parameters/grad-gives-the-same", GINT_TO_POINTER (FALSE), test_grad);
-  g_test_add_data_func ("/parallel-parameters/grad-gives-the-same-with-divided-sequence", GINT_TO_POINTER (TRUE),
+  g_test_add_data_func ("/parallel-parameters/grad-gives-the-same-sequence-sharded", GINT_TO_POINTER (TRUE),
                         test_grad);
   g_test_add_func ("/parallel-parameters/converted", test_conversion);
-  g_test_add_func ("/parallel-parameters/gradients-are-divided", test_gradient);
+  g_test_add_func ("/parallel-parameters/gradients-are-sharded", test_gradient);
   g_test_add_func ("/parallel-parameters/one-row-each", test_one_row_each);
   g_test_add_func ("/parallel-parameters/sharded-memory-goes-after-the-forward", test_sharded);
   return g_test_run ();
