@@ -333,16 +333,23 @@ ebb_activation_store_real_get (EbbActivationStore *self,
                                EbbHandle *handle,
                                GError **error)
 {
-  return is_stored_block (handle) ? ((EbbStoredBlock *) handle)->funcs->get ((EbbStoredBlock *) handle, error)
-                                  : ebb_handle_get_tensor (handle);
+  EbbStoredBlock *block = (EbbStoredBlock *) handle;
+
+  if (!is_stored_block (handle) || block->store != self)
+    return ebb_stored_block_get (handle, error);
+  return check_handle (self, handle, FALSE, error) != NULL ? block->funcs->get (block, error) : NULL;
 }
 
 void
 ebb_activation_store_real_prefetch (EbbActivationStore *self,
                                     EbbHandle *handle)
 {
-  if (is_stored_block (handle) && ((EbbStoredBlock *) handle)->funcs->prefetch != NULL)
-    ((EbbStoredBlock *) handle)->funcs->prefetch ((EbbStoredBlock *) handle);
+  EbbStoredBlock *block = (EbbStoredBlock *) handle;
+
+  if (!is_stored_block (handle) || block->store != self)
+    ebb_stored_block_prefetch (handle);
+  else if (block->funcs->prefetch != NULL)
+    block->funcs->prefetch (block);
 }
 
 /**

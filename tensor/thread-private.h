@@ -36,7 +36,7 @@ struct _EbbOpObserver
                  const void *data);
 };
 
-#define EBB_MODES_MAX_SLOTS 4
+#define EBB_MODES_MAX_SLOTS 6
 
 /* The modes that a thread's ops run under. A scope copies them, so this is plain data: references belong to whoever
  * entered the scope. */

@@ -137,9 +137,15 @@ ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
       || !ebb_model_config_check_heads ("Gpt", self->width, self->heads, error)
       || !ebb_model_config_check_rates ("Gpt", self->dropout, self->norm_eps, error))
     return FALSE;
+  if (self->gelu != EBB_GELU_EXACT && self->gelu != EBB_GELU_TANH)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: gelu is %d, it must be 0 (exact) or 1 (tanh)",
+                   (int) self->gelu);
+      return FALSE;
+    }
   if (self->residual_dtype == EBB_DTYPE_F32 || self->residual_dtype == EBB_DTYPE_BF16)
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the residual stream is %s, it must be f32 or bf16",
-               ebb_dtype_get_name (self->residual_dtype));
+               (guint) self->residual_dtype < EBB_N_DTYPES ? ebb_dtype_get_name (self->residual_dtype) : "no dtype");
   return FALSE;
 }

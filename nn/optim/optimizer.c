@@ -465,8 +465,11 @@ set_property (GObject *object,
               const GValue *value,
               GParamSpec *pspec)
 {
+  const gboolean stepped = ebb_optimizer_get_private (EBB_OPTIMIZER (object))->step_in_backward;
+
   ebb_optimizer_set_property (object, id, value, pspec);
-  if (id == (guint) G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward)) /* at construction: see init */
+  if (id == (guint) G_PRIVATE_OFFSET (EbbOptimizer, step_in_backward)
+      && g_value_get_boolean (value) != stepped) /* at construction: see init */
     ebb_optimizer_set_hooks (EBB_OPTIMIZER (object), g_value_get_boolean (value));
 }
 

@@ -285,6 +285,40 @@ a_recompute_forks_again (const TestMode *mode)
     }
 }
 
+static EbbArgs *
+changes_modes (EbbArgs *args, gpointer tracker, GError **error)
+{
+  g_autoptr (EbbTensor) x = ebb_args_get_tensor (args, 0);
+  g_autoptr (EbbTensor) y = ebb_sin (x, error);
+
+  ebb_generator_tracker_join (tracker);
+  ebb_push_checkpointing_disabled ();
+  ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
+  return ebb_args_new_for_tensor (y);
+}
+
+/* As they do without a checkpoint: the fork around it ends inside, and what is pushed inside is popped after it. */
+static void
+modes_that_a_checkpointed_forward_changes_stay_changed (void)
+{
+  g_autoptr (EbbGeneratorTracker) tracker = new_tracker ();
+  g_autoptr (EbbTensor) x = test_randn (2, 4, 8, -1);
+  g_autoptr (EbbArgs) args = ebb_args_new_for_tensor (x);
+  g_autoptr (EbbArgs) result = NULL;
+  g_autoptr (GError) error = NULL;
+  EbbGenerator *outside = ebb_generator_get_default ();
+
+  ebb_tensor_set_requires_grad (x, TRUE, NULL);
+  fork_to (tracker, "a");
+  result = ebb_checkpoint (changes_modes, tracker, NULL, args, NULL, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_generator_get_default () == outside);
+  g_assert_true (ebb_is_autocast_enabled ());
+  ebb_pop_autocast ();
+  g_assert_false (ebb_is_autocast_enabled ());
+  ebb_pop_checkpointing_disabled ();
+}
+
 /* Forward inside a fork, backward outside of it, or inside another one. */
 static void
 a_forward_inside_a_fork_is_recomputed_inside_it (void)
@@ -659,6 +693,8 @@ main (int argc,
   TEST ("what-are-no-states-changes-nothing", what_are_no_states_changes_nothing);
   test_add_modes ("/generator-tracker/a-recompute-forks-again", a_recompute_forks_again);
   TEST ("a-forward-inside-a-fork-is-recomputed-inside-it", a_forward_inside_a_fork_is_recomputed_inside_it);
+  TEST ("modes-that-a-checkpointed-forward-changes-stay-changed",
+        modes_that_a_checkpointed_forward_changes_stay_changed);
   g_test_add_data_func ("/generator-tracker/a-reset-before-backward-changes-nothing", NULL,
                         a_reset_before_backward_changes_nothing);
   g_test_add_data_func ("/generator-tracker/a-reset-before-backward-changes-nothing/and-another-seed", "",

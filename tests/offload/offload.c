@@ -339,6 +339,69 @@ a_block_of_another_store_is_refused (void)
   g_assert_true (ebb_tensor_equal (back, x));
 }
 
+/* -- a store that hands out what another one returned -------------------------------------------------------------- */
+
+G_DECLARE_FINAL_TYPE (Lender, lender, TEST, LENDER, EbbActivationStore)
+
+struct _Lender
+{
+  EbbActivationStore parent_instance;
+  EbbActivationStore *inner;
+  gboolean lends_room; /* memory that the inner store reserved, which holds no block */
+};
+
+G_DEFINE_FINAL_TYPE (Lender, lender, EBB_TYPE_ACTIVATION_STORE)
+
+static EbbHandle *
+lender_put (EbbActivationStore *store,
+            EbbTensor *block,
+            GError **error)
+{
+  Lender *self = TEST_LENDER (store);
+
+  if (self->lends_room)
+    return ebb_activation_store_reserve (self->inner, ebb_tensor_get_device (block), ebb_tensor_get_n_bytes (block),
+                                         error);
+  return ebb_activation_store_put_block (self->inner, block, error);
+}
+
+static void
+lender_class_init (LenderClass *klass)
+{
+  EBB_ACTIVATION_STORE_CLASS (klass)->put = lender_put;
+}
+
+static void
+lender_init (Lender *self)
+{
+}
+
+static void
+a_handle_of_another_store_is_asked_of_that_store (void)
+{
+  g_autoptr (EbbSavedTensorHooks) inner = ebb_host_store_new ();
+  g_autoptr (EbbActivationStore) store = g_object_new (lender_get_type (), NULL);
+  g_autoptr (EbbTensor) x = test_randn (1, 1000, -1);
+  g_autoptr (GError) error = NULL;
+
+  TEST_LENDER (store)->inner = EBB_ACTIVATION_STORE (inner);
+  for (guint lends_room = 0; lends_room < 2; lends_room++)
+    {
+      g_autoptr (EbbHandle) handle = NULL;
+      g_autoptr (EbbTensor) back = NULL;
+
+      TEST_LENDER (store)->lends_room = (gboolean) lends_room;
+      handle = ebb_activation_store_put_block (store, x, &error);
+      g_assert_no_error (error);
+      ebb_activation_store_prefetch_block (store, handle);
+      back = ebb_activation_store_get_block (store, handle, &error);
+      if (lends_room)
+        test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "put_block", "EbbHostStore", "did not give");
+      else
+        g_assert_true (ebb_tensor_equal (back, x));
+    }
+}
+
 /* -- failures that are returned once ------------------------------------------------------------------------------- */
 
 G_DECLARE_FINAL_TYPE (Faulty, faulty, TEST, FAULTY, EbbActivationStore)
@@ -416,6 +479,8 @@ main (int argc, char **argv)
   g_test_add_func ("/offload/a-failure-that-no-caller-took-is-returned-next",
                    a_failure_that_no_caller_took_is_returned_next);
   g_test_add_func ("/offload/a-block-of-another-store-is-refused", a_block_of_another_store_is_refused);
+  g_test_add_func ("/offload/a-handle-of-another-store-is-asked-of-that-store",
+                   a_handle_of_another_store_is_asked_of_that_store);
   g_test_add_func ("/offload/nested-wrappers-store-an-input-once", nested_wrappers_store_an_input_once);
   g_test_add_func ("/offload/memory-of-the-source-is-freed", memory_of_the_source_is_freed);
   g_test_add_func ("/offload/views-are-stored-once", views_are_stored_once_and_come_back_as_they_were);

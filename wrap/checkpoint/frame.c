@@ -60,6 +60,17 @@ ebb_frame_take_number (void)
   return __atomic_add_fetch (&last, 1, __ATOMIC_RELAXED);
 }
 
+/* The thread's slot of checkpointing with the inside flag of @outer; what the forward has disabled stays so. */
+static gpointer
+leave_slot (const EbbModes *outer)
+{
+  const guint flag = GPOINTER_TO_UINT (outer->slots[ebb_checkpoint_slot]) & EBB_CHECKPOINT_INSIDE;
+  const guint now = GPOINTER_TO_UINT (ebb_modes.slots[ebb_checkpoint_slot]) & ~EBB_CHECKPOINT_INSIDE;
+
+  return GUINT_TO_POINTER (now | flag);
+}
+
+/* The modes that the forward itself changes stay changed, as they do without a checkpoint. */
 static EbbArgs *
 run_inside (EbbCheckpointFrame *self,
             const EbbForwardChain *inside,
@@ -82,7 +93,13 @@ run_inside (EbbCheckpointFrame *self,
     result = ebb_checkpoint_target_run (self->target, modules, args, error);
   if (result != NULL)
     drop_rematerializations (result, ebb_modes.frame);
-  ebb_modes_leave_forward (&outer);
+  ebb_thread_pop_observer (&self->observer.base);
+  ebb_modes.hooks = outer.hooks;
+  ebb_modes.frame = outer.frame;
+  ebb_modes.rematerialization_log = outer.rematerialization_log;
+  ebb_modes.slots[ebb_checkpoint_slot] = leave_slot (&outer);
+  if (result == NULL)
+    ebb_generator_pop_forks_to (outer.forks);
   self->call_args = NULL;
   self->outside = NULL;
   if (result == NULL || self->policy_error == NULL)

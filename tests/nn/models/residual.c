@@ -130,6 +130,15 @@ other_dtypes_are_refused (void)
   config->residual_dtype = EBB_DTYPE_F16;
   g_assert_false (ebb_gpt_config_check (config, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the residual stream is f16, it must be f32 or bf16");
+  g_clear_error (&error);
+  config->residual_dtype = (EbbDType) 77;
+  g_assert_false (ebb_gpt_config_check (config, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the residual stream is no dtype");
+  g_clear_error (&error);
+  config->residual_dtype = EBB_DTYPE_F32;
+  config->gelu = (EbbGeluKind) 9;
+  g_assert_false (ebb_gpt_config_check (config, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "gelu is 9, it must be 0 (exact) or 1 (tanh)");
 }
 
 int
