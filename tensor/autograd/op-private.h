@@ -7,7 +7,7 @@
 #include "tensor/tensor-private.h"
 
 /* How an op is made. A public function such as ebb_tanh () checks its operands, describes its outputs in an EbbOpCall
- * and hands it to ebb_op_finish (), the one gate through which every op passes:
+ * and hands it to ebb_op_finish (), the one gate through which every op except views passes:
  *
  *   EbbOpCall call;
  *
