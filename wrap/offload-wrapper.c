@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Wraps modules so that their forward's saved tensors go to a store. */
 #include "wrap/offload-wrapper.h"
 
 #include "nn/layers/module-list.h"

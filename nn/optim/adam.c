@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Adam and AdamW, with moments in f32, bf16 or eight bits. */
 #include "nn/optim/adam.h"
 
 #include "nn/optim/optimizer-private.h"

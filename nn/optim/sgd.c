@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Stochastic gradient descent, with momentum, dampening and weight decay. */
 #include "nn/optim/sgd.h"
 
 #include "nn/optim/optimizer-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The buffer pool of a contiguous store: parts of one size, cut from large buffers. */
 #include "offload/contiguous/pool-private.h"
 
 #include "tensor/backend/backend-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Names the files that need one, and removes those that killed processes left behind. */
 #include "offload/disk/name-private.h"
 
 #include "tensor/util/checksum-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads stored blocks back: pieces from staging memory or the file into a new tensor on the device. */
 #include "offload/disk/block-private.h"
 
 #include "tensor/util/checksum-private.h"

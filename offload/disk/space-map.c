@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Allocates ranges of a file: best fit among the free ranges, then the end of the file. */
 #include "offload/disk/space-map-private.h"
 
 typedef struct

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Writes the pieces of stored blocks: from the device to staging memory, and from there to the file. */
 #include "offload/disk/block-private.h"
 
 #include "tensor/util/checksum-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The pool of host buffers: reuses them, limits their bytes, and waits or spills when it is full. */
 #include "offload/host/pool-private.h"
 
 #include "offload/host/wait-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Lets threads wait for host memory, and detects that no other thread can return any. */
 #include "offload/host/wait-private.h"
 
 #include <errno.h>

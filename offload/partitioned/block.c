@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Stored blocks of a partitioned store: cuts out this rank's shard, and gathers the full block from all ranks. */
 #include "offload/partitioned/block-private.h"
 
 #include "dist/group/process-group-private.h"

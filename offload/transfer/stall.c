@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Measures the seconds in which a waiting host leaves its device idle. */
 #include "offload/transfer/stall-private.h"
 
 static double

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Copies between a device and host memory, on the device's copy queues where it has them. */
 #include "offload/transfer/transfer-private.h"
 
 #include "offload/transfer/stall-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Calls a leaf's hook once backward has added the last part of its gradient. */
 #include "tensor/autograd/leaf-hook-private.h"
 
 #include "tensor/autograd/autograd-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The life of a graph node: reference counting, recording, and freeing a graph without recursion. */
 #include "tensor/autograd/autograd-private.h"
 
 #include "tensor/autograd/parameter-owner-private.h"

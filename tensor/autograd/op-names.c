@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Lists the ops that a checkpoint policy can decide on. */
 #include "tensor/autograd/op-names-private.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* What the families of ops share: checks of operands, broadcasting, casts and sums of gradients. */
 #include "tensor/autograd/autograd-private.h"
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/thread-private.h"

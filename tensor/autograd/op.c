@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* The gate that every op passes: describes a call, checks it, runs it and records its node. */
 #include "tensor/autograd/op-private.h"
 
 #include "tensor/autograd/autograd-private.h"

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Saves tensors for backward, through saved-tensor hooks if there are any, and unpacks them. */
 #include "tensor/autograd/saved-tensor.h"
 
 #include "tensor/autograd/autograd-private.h"

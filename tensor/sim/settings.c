@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads the settings of an emulated device from the environment. */
 #include "tensor/sim/sim-private.h"
 
 #include <math.h>

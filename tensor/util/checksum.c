@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Computes the library's checksum and its hash. */
 #include "tensor/util/checksum-private.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Observes the ops of a checkpointed forward and of its recompute, and checks that both run the same ops. */
 #include "wrap/checkpoint/frame-private.h"
 #include "wrap/checkpoint/options-private.h"
 

@@ -1,11 +1,9 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Options of a checkpoint. */
+/* The options of a checkpoint: properties, and the functions that are called for it. */
 #include "wrap/checkpoint/options-private.h"
 
 #include "offload/host/store.h"
 #include "tensor/util/property-private.h"
-
-/* The options of a checkpoint: properties, and the functions that are called for it. */
 
 G_DEFINE_FINAL_TYPE (EbbCheckpointOptions, ebb_checkpoint_options, G_TYPE_OBJECT)
 

@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads DeepSpeed's activation checkpointing options, from JSON or from the arguments of its configure (). */
 #include "wrap/compat/deepspeed-config-private.h"
 
 #include "wrap/compat/json-config-private.h"

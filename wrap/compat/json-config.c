@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads configurations of other systems by tables of keys. */
 #include "wrap/compat/json-config-private.h"
 
 #include "nn/files/json-scanner-private.h"

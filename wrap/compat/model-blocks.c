@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Finds the transformer blocks of a model for configurations that checkpoint all of them. */
 #include "wrap/compat/model-blocks-private.h"
 
 #include "nn/layers/module-list.h"

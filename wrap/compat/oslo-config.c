@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads OSLO's configuration and refuses combinations that Ebb can't apply. */
 #include "wrap/compat/oslo-config-private.h"
 
 #define PARALLEL "model_parallelism"

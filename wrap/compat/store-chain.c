@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Builds the chain of stores that a configuration asks for. */
 #include "wrap/compat/store-chain-private.h"
 
 #include "offload/contiguous/store.h"
