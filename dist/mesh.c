@@ -114,7 +114,7 @@ complete_sizes (const char *const *names,
       if (given[i] == -1 && open < n)
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "a mesh of %s: only one size may be -1, what is left for it", text);
+                       "a mesh of %s: only one size may be -1, which takes the remaining ranks", text);
           return FALSE;
         }
       if (given[i] == -1)
@@ -126,7 +126,7 @@ complete_sizes (const char *const *names,
         {
           g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
                        "a mesh of %s: the size of \"%s\" is %" G_GINT64_FORMAT
-                       "; it must be 1 or more, or -1 for what is left",
+                       "; it must be 1 or more, or -1 for the remaining ranks",
                        text, names[i], given[i]);
           return FALSE;
         }

@@ -154,7 +154,7 @@ ebb_activation_store_unpack (EbbSavedTensorHooks *hooks,
   EbbTensor *tensor = NULL;
 
   if (packed != NULL ? packed->block->store != self : handle->tensor == NULL)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a handle that this %s did not give",
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "this %s did not return the handle",
                  G_OBJECT_TYPE_NAME (self));
   else
     tensor = handle->tensor != NULL ? ebb_handle_get_tensor (handle) : get_view (packed, error);
@@ -188,7 +188,7 @@ ebb_activation_store_real_reserve (EbbActivationStore *self,
                                    GError **error)
 {
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "%s has no room that can be reserved, here of %" G_GUINT64_FORMAT " bytes for %s: an EbbHostStore has",
+               "%s can't reserve a room, here of %" G_GUINT64_FORMAT " bytes for %s; use a host or disk store",
                G_OBJECT_TYPE_NAME (self), n_bytes, ebb_device_get_name (device));
   return NULL;
 }
@@ -200,7 +200,7 @@ ebb_activation_store_real_put_at (EbbActivationStore *self,
                                   EbbTensor *block,
                                   GError **error)
 {
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s puts nothing into a reserved room",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s can't put a block into a reserved room",
                G_OBJECT_TYPE_NAME (self));
   return NULL;
 }

@@ -215,8 +215,8 @@ check_fallback (EbbActivationStore *self,
   if (!g_ptr_array_find (chain, self, NULL))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "fallback of %s: an %s that leads back to this store itself, by its own fallback or the store that it "
-               "stands in front of: must be one that does not",
+               "fallback of %s: this %s leads back to this store itself, by its own fallback or its next store; it "
+               "must be a store that does not",
                G_OBJECT_TYPE_NAME (self), G_OBJECT_TYPE_NAME (fallback));
   return FALSE;
 }

@@ -262,7 +262,7 @@ check_handle (EbbActivationStore *self,
 
   if (block != NULL && block->store == self && (block->funcs->get == NULL) == is_room)
     return block;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "a handle that %s of this %s did not give",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the handle was not returned by %s of this %s",
                is_room ? "reserve" : "put_block", G_OBJECT_TYPE_NAME (self));
   return NULL;
 }
@@ -448,7 +448,7 @@ ebb_activation_store_put_at (EbbActivationStore *self,
   if (n_bytes > reserved->n_bytes || offset > reserved->n_bytes - n_bytes)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "put_at of %s: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT " of a room of %" G_GSIZE_FORMAT,
+                   "put_at of %s: %" G_GSIZE_FORMAT " bytes at %" G_GUINT64_FORMAT " exceed a room of %" G_GSIZE_FORMAT,
                    G_OBJECT_TYPE_NAME (self), n_bytes, offset, reserved->n_bytes);
       return NULL;
     }

@@ -145,7 +145,7 @@ ebb_device_get (const char *name,
       g_autofree char *shown = ebb_escape_text (name);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "device \"%s\": what follows the colon must be a number from 0 to 1023", shown);
+                   "device \"%s\": the part after the colon must be a number from 0 to 1023", shown);
       return NULL;
     }
   backend_name = colon != NULL ? g_strndup (name, (gsize) (colon - name)) : g_strdup (name);

@@ -181,12 +181,13 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
   if (in->device_type != DL_CPU && in->device_type != DL_CUDA_HOST)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE,
-                   "DLPack data on a device of type %d: must be in memory of the host (type 1)", in->device_type);
+                   "the DLPack data is on a device of type %d; it must be in host memory (type 1)", in->device_type);
       return NULL;
     }
   if (in->n_dims < 0)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "DLPack data of %d dimensions: 0 or more", in->n_dims);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "the DLPack data has %d dimensions; it must have 0 or more",
+                   in->n_dims);
       return NULL;
     }
   if (!find_dtype (in, &dtype, error))

@@ -498,18 +498,18 @@ ebb_tensor_set_grad (EbbTensor *tensor,
       g_autofree char *a = ebb_tensor_shape_to_string (grad);
       g_autofree char *b = ebb_tensor_shape_to_string (tensor);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "a gradient of shape %s for a tensor of shape %s", a, b);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "the gradient has shape %s, but the tensor has shape %s", a, b);
       return FALSE;
     }
   if (grad != NULL && grad->view.dtype != tensor->view.dtype)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "a gradient of %s for a tensor of %s",
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "the gradient is of %s, but the tensor is of %s",
                    ebb_dtype_get_name (grad->view.dtype), ebb_dtype_get_name (tensor->view.dtype));
       return FALSE;
     }
   if (grad != NULL && grad->storage->device != tensor->storage->device)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "a gradient on %s for a tensor on %s",
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "the gradient is on %s, but the tensor is on %s",
                    grad->storage->device->name, tensor->storage->device->name);
       return FALSE;
     }

@@ -317,7 +317,8 @@ ebb_tensor_new_from_pointer (guint64 address,
   for (guint i = 0; ok && i < n_strides; i++)
     ok = strides[i] >= 0;
   if (!ok)
-    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%u strides for %u dimensions: one each, 0 or more", n_strides,
+    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                 "%u strides were given for %u dimensions; each dimension must have one, of 0 or more", n_strides,
                  n_dims);
   if (!ok || (error != NULL && *error != NULL) || !count_bytes (shape, n_dims, dtype, &size, error))
     {

@@ -279,7 +279,7 @@ ebb_thread_report_depth (const char *name,
                          GError **error)
 {
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: call %u in each other, of modules and their wrappers; at most %d can be nested", name,
+               "%s: calls of modules and their wrappers are nested %u deep; the limit is %d", name,
                ebb_thread.call_depth + 1, EBB_MAX_CALL_DEPTH);
 }
 

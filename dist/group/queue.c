@@ -188,8 +188,8 @@ make_thread (EbbGroupQueue *self,
       if (start->account != NULL)
         ebb_memory_account_unref (start->account);
       g_free (start);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no thread for the collectives of a process group: %s",
-                   g_strerror (code));
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NO_MEMORY,
+                   "can't start a thread for the collectives of a process group: %s", g_strerror (code));
       return FALSE;
     }
   pthread_setname_np (self->thread, "ebb-collectives");

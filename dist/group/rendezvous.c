@@ -356,7 +356,7 @@ set_missing (Host *self,
   for (guint i = 1; i < self->job->n_ranks; i++)
     if (!self->given[i])
       g_string_append_printf (ranks, "%s%u", ranks->len > 0 ? ", " : "", i);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "of %u ranks these didn't come within %g s: %s%s%s",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "these of the %u ranks did not connect within %g s: %s%s%s",
                self->job->n_ranks, self->job->timeout, ranks->str, self->refused != NULL ? self->refused : "",
                self->is_reached ? "" : " (MASTER_ADDR is an address that only processes of rank 0's machine reach)");
   return FALSE;
@@ -541,7 +541,7 @@ ask_once (GSocket *socket,
                  GUINT32_FROM_BE (hello->size), GUINT32_FROM_BE (head.size));
   else if (head.status != GUINT32_TO_BE (GIVEN))
     g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP,
-                 "another process has come as rank %u; each has a RANK of its own", rank);
+                 "another process has connected as rank %u; each must have its own RANK", rank);
   else
     {
       memcpy (data, given, size);

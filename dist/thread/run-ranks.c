@@ -84,7 +84,7 @@ start_rank (Rank *self)
       pthread_setname_np (self->thread, name);
       return;
     }
-  g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "no thread for it: %s", g_strerror (code));
+  g_set_error (&self->error, EBB_ERROR, EBB_ERROR_NO_MEMORY, "can't start its thread: %s", g_strerror (code));
   ebb_thread_world_leave (self->team->world, self->number, self->error);
 }
 
@@ -165,8 +165,8 @@ ebb_run_ranks (guint n_ranks,
     return FALSE;
   if (n_ranks == 0 || n_ranks > MAX_RANKS)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "run_ranks: %u ranks; there can be 1 to %d", n_ranks,
-                   MAX_RANKS);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "run_ranks: n_ranks is %u; it must be from 1 to %d",
+                   n_ranks, MAX_RANKS);
       return FALSE;
     }
   g_type_class_unref (g_type_class_ref (EBB_TYPE_PROCESS_GROUP)); /* its making needs no threads that race for it */

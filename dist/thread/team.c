@@ -43,7 +43,7 @@ report_locked (EbbThreadTeam *self,
       break;
     case EBB_BREAK_LATE:
       if (rank == self->rank)
-        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u has not waited any longer in %s", self->other,
+        g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u timed out in %s", self->other,
                      self->other_text);
       else
         g_set_error (error, EBB_ERROR, EBB_ERROR_PROCESS_GROUP, "rank %u %s", self->rank, self->text);

@@ -140,7 +140,8 @@ check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
   if (ok)
     return TRUE;
   text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: two tensors of its input's shape are wanted, but it gave %s",
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s: it must return two tensors of its input's shape, but it returned %s",
                ebb_module_get_type_name (module), text);
   return FALSE;
 }

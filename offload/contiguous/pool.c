@@ -478,7 +478,7 @@ ebb_buffer_part_show (EbbBufferPart *self,
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_VERSION,
                    "contiguous store: %" G_GSIZE_FORMAT " bytes of %s on %s were changed in place after they came "
-                   "back, which is where the store keeps them: change a copy",
+                   "back, where the store still keeps them; change a copy",
                    kind->size, ebb_dtype_get_name (kind->dtype), ebb_device_get_name (kind->device));
       g_clear_pointer (&storage, ebb_storage_unref);
       return NULL;

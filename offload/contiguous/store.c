@@ -65,15 +65,16 @@ check (EbbContiguousStore *self,
 {
   if (EBB_READ (self->n_checkpoints) == 0)
     {
-      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "contiguous store: n-checkpoints is 0: must be how many tensors of a kind are kept at once");
+      g_set_error_literal (
+          error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+          "contiguous store: n-checkpoints is 0; it must be the number of tensors of a kind that are kept at once");
       return FALSE;
     }
   if (self->next != NULL && !can_reserve (self->next))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "contiguous store: next is an %s, which can't reserve room: must be a store that can, as "
-                   "EbbHostStore and EbbDiskStore, or none",
+                   "contiguous store: next is an %s, which can't reserve a room; it must be a store that can, such as "
+                   "EbbHostStore or EbbDiskStore, or null",
                    G_OBJECT_TYPE_NAME (self->next));
       return FALSE;
     }

@@ -334,6 +334,6 @@ ebb_disk_file_set_read_error (EbbDiskFile *self,
                "disk store in \"%s\": can't read back %" G_GUINT64_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s", shown,
                size, offset,
                reason == EBB_DISK_SHORTER   ? "the file has become shorter"
-               : reason == EBB_DISK_DAMAGED ? "they are not what was written (checksum)"
+               : reason == EBB_DISK_DAMAGED ? "their checksum is not the one that was written"
                                             : g_strerror (reason));
 }

@@ -255,7 +255,7 @@ wait_for_room (EbbHostPool *self,
     else if (!in_time)
       ok = refuse (self, size, ", and waiting for it took too long", error);
     else if (!may_get_some (self))
-      ok = refuse (self, size, ", and to wait for it would never end", error);
+      ok = refuse (self, size, ", and waiting for it would never end", error);
     else
       {
         pthread_mutex_unlock (&self->lock);

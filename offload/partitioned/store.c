@@ -105,7 +105,7 @@ ebb_partitioned_store_pack (EbbSavedTensorHooks *hooks,
   if (self->partition.group == NULL)
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "partitioned store: group is missing: must be the ranks that share tensors");
+                           "partitioned store: group is missing; it must have the ranks that share tensors");
       return NULL;
     }
   return check_apart (self, tensor, error)
@@ -181,7 +181,7 @@ ebb_partitioned_store_put (EbbActivationStore *store,
   if (self->partition.group == NULL)
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "partitioned store: group is missing: must be the ranks that share tensors");
+                           "partitioned store: group is missing; it must have the ranks that share tensors");
       return NULL;
     }
   tensor = find_divisible (self, block, check);
@@ -228,14 +228,14 @@ ebb_partitioned_store_initable_init_instance (GInitable *initable,
   if (self->group == NULL)
     {
       g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                           "partitioned store: group is missing: must be the ranks that share tensors");
+                           "partitioned store: group is missing; it must have the ranks that share tensors");
       return FALSE;
     }
   if (!EBB_IS_PARTITIONED_STORE (self->next))
     return TRUE;
   g_set_error_literal (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, and "
-                       "these are not the same on its ranks: must be a store of another kind, or none");
+                       "partitioned store: next is an EbbPartitionedStore, which would divide shards once more, but "
+                       "these differ among its ranks; it must be a store of another kind, or null");
   return FALSE;
 }
 

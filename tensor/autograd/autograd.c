@@ -366,7 +366,7 @@ run_node (Task *task,
   if (node->released)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: backward a second time: what it needs was let go the first time; pass retain_graph there",
+                   "%s: its saved tensors were freed by the first backward pass; pass retain_graph to that pass",
                    node->op->name);
       return FALSE;
     }
@@ -503,7 +503,8 @@ start (Task *task,
   if (n_grad_outputs != 0 && n_grad_outputs != n_outputs)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "backward: %u gradients for %u outputs: one each or none", n_grad_outputs, n_outputs);
+                   "backward: %u gradients were given for %u outputs; give one for each output, or none",
+                   n_grad_outputs, n_outputs);
       return FALSE;
     }
   for (guint i = 0; i < n_outputs; i++)

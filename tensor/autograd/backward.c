@@ -142,8 +142,8 @@ ebb_backward_seed (EbbTensor *output,
       g_autofree char *a = ebb_tensor_shape_to_string (given);
       g_autofree char *b = ebb_tensor_shape_to_string (output);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "backward: a gradient of shape %s for an output of shape %s", a,
-                   b);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                   "backward: the gradient has shape %s, but its output has shape %s", a, b);
       return NULL;
     }
   if (given != NULL)

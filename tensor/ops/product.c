@@ -579,7 +579,7 @@ ebb_op_cast_for_product (EbbOpCall *call,
   if (!ebb_autocast_get (dtype))
     *dtype = any_f32 ? EBB_DTYPE_F32 : call->inputs[0]->view.dtype;
   if (*dtype != EBB_DTYPE_F32 && *dtype != EBB_DTYPE_BF16)
-    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "no products in %s; cast to f32 or bf16",
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE, "can't multiply in %s; cast to f32 or bf16",
                         ebb_dtype_get_name (*dtype));
   for (guint i = 0; i < n; i++)
     if (call->inputs[i]->view.dtype != *dtype && !ebb_op_cast (call, i, *dtype, error))

@@ -20,7 +20,7 @@ get_streams (EbbDevice *device,
     return NULL;
   if (device->backend->streams == NULL)
     g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                 "device %s has no queues: what it is asked for is done when the function returns; use a profiler",
+                 "device %s has no queues: its work is done when a function returns; use a profiler",
                  device->name);
   return device->backend->streams;
 }

@@ -129,7 +129,7 @@ start_queues (SimDevice *device,
 
       if (failure == 0)
         continue;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: no thread for queue %s: %s", device->name,
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DEVICE, "%s: can't start a thread for queue %s: %s", device->name,
                    sim_stream_get_name ((EbbStream) i), g_strerror (failure));
       end_queues (device, i);
       return FALSE;

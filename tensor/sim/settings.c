@@ -116,10 +116,11 @@ read_failures (SimDevice *device,
         what++;
       if (number == NULL || what == EBB_N_FAILURES
           || !g_ascii_string_to_unsigned (number, 10, 1, G_MAXUINT64, &device->fails[what], NULL))
-        return fail ("EBB_SIM_FAIL", value,
-                     "what is to fail and its number from now on, as launch:100 or to-host:3,alloc:7; there are alloc, "
-                     "alloc-host, launch, to-host and from-host",
-                     error);
+        return fail (
+            "EBB_SIM_FAIL", value,
+            "an operation that fails and its number from now on, as launch:100 or to-host:3,alloc:7; there are alloc, "
+            "alloc-host, launch, to-host and from-host",
+            error);
     }
   return TRUE;
 }

@@ -224,11 +224,11 @@ class Written(StoreTestCase):
         self.assertEqual(shelf.get_block(handle).tolist(), [1.0] * 10)
         del handle
         self.assertEqual(shelf.get_bytes_held(), 0)
-        with self.assertRaisesRegex(Exception, "did not give"):
+        with self.assertRaisesRegex(Exception, "did not return the handle"):
             shelf.get_block(Ebb.DiskStore("/tmp").put_block(block))
         with self.assertRaisesRegex(Exception, "one dimension"):
             shelf.put_block(Ebb.ones(2, 5))
-        with self.assertRaisesRegex(Exception, "no room that can be reserved"):
+        with self.assertRaisesRegex(Exception, "can't reserve a room"):
             shelf.reserve(block.device, 40)
 
 

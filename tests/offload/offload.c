@@ -332,7 +332,7 @@ a_block_of_another_store_is_refused (void)
   g_autoptr (GError) error = NULL;
 
   g_assert_null (ebb_activation_store_get_block (EBB_ACTIVATION_STORE (other), handle, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "put_block", "did not give");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "not returned by put_block");
   g_clear_error (&error);
   back = ebb_activation_store_get_block (EBB_ACTIVATION_STORE (store), handle, &error);
   g_assert_no_error (error);

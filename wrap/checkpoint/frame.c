@@ -348,7 +348,7 @@ ebb_checkpoint_frame_unpack (EbbSavedTensorHooks *hooks,
       g_autofree char *who = ebb_checkpoint_target_describe (self->target);
 
       g_set_error (error, EBB_ERROR, EBB_ERROR_GRAPH,
-                   "%s: backward through the graph of a recompute, which keeps nothing", who);
+                   "%s: backward can't run through the graph of a recompute, which saves nothing", who);
       return NULL;
     }
   if (!ebb_frame_begin_backward (self, error))

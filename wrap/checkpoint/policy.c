@@ -253,7 +253,7 @@ ebb_checkpoint_options_set_policy_save_ops (EbbCheckpointOptions *self,
     if (!ebb_op_is_name (ops[i]))
       {
         g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                     "there is no op \"%s\" for a policy to save; ebb_op_list_names () has those that there are",
+                     "there is no op \"%s\" for a policy to save; ebb_op_list_names () lists the ops",
                      ops[i]);
         return FALSE;
       }
@@ -285,7 +285,7 @@ ebb_checkpoint_options_set_policy_save_nth_product (EbbCheckpointOptions *self,
   if (n == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "every 0th product can't be saved: n must be at least 1, which saves each");
+                   "n is 0; it must be 1 or more, and 1 saves every product");
       return FALSE;
     }
   take_policy (self, ebb_policy_new (save_nth_product, GUINT_TO_POINTER (n), NULL));

@@ -192,7 +192,7 @@ ebb_frame_recompute (EbbCheckpointFrame *self,
     {
       g_autofree char *who = ebb_checkpoint_target_describe (self->target);
 
-      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s: its recompute needs its own result", who);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_RECOMPUTE, "%s: its recompute is running and needs its own result", who);
       return FALSE;
     }
   modules = ebb_checkpoint_target_get_modules (self->target, error);

@@ -316,7 +316,7 @@ check_segments (EbbModule *sequential,
   if (n_segments >= 1 && n_segments <= MAX (n_children, 1))
     return TRUE;
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%u segments of a %s with %u modules: n_segments must be from 1 to %u", n_segments,
+               "n_segments is %u for a %s with %u modules; it must be from 1 to %u", n_segments,
                ebb_module_get_type_name (sequential), n_children, MAX (n_children, 1));
   return FALSE;
 }

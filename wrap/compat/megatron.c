@@ -96,7 +96,7 @@ check_keys (Config *config,
 {
   if (config->shorthand && config->granularity == FULL)
     return refuse_pair (where, config, SHORTHAND, GRANULARITY,
-                        "the first is short for \"selective\", so one of them must go", error);
+                        "the first is short for \"selective\", so drop one of them", error);
   if (config->shorthand)
     config->granularity = SELECTIVE;
   for (guint key = METHOD; key <= DISTRIBUTE; key++)

@@ -74,7 +74,7 @@ check_sections (const EbbJsonConfig *json,
     }
   if (names != NULL)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s asks for nothing: its keys are %s", json->where, list);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s is empty; its keys are %s", json->where, list);
   return FALSE;
 }
 
@@ -99,7 +99,7 @@ read_section (const EbbJsonConfig *json,
     return TRUE;
   /* OSLO silently takes that for false. */
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s has no enable, without which nothing of it would take effect: it must be true or false", inside);
+               "%s lacks enable, so it would have no effect; enable must be true or false", inside);
   return FALSE;
 }
 

@@ -425,7 +425,7 @@ ebb_fully_shard_auto_wrap_types (EbbModule *root,
   if (min_parameters == 0)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a unit of at least 0 parameters would be every module: give 1 or more");
+                   "min_parameters is 0, which would make every module a unit; it must be 1 or more");
       return FALSE;
     }
   take_large (&sizes, root);

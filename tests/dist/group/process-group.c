@@ -330,7 +330,7 @@ come_late (EbbProcessGroup *group,
     pthread_cond_wait (&told, &told_lock);
   pthread_mutex_unlock (&told_lock);
   g_assert_false (ebb_process_group_all_reduce (group, tensor, EBB_REDUCE_OP_SUM, &failure));
-  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, "has not waited any longer in all_reduce (sum) of f32 [5, 2]");
+  test_assert_error (failure, EBB_ERROR_PROCESS_GROUP, "timed out in all_reduce (sum) of f32 [5, 2]");
   g_propagate_error (error, failure);
   return FALSE;
 }

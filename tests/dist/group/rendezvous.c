@@ -314,7 +314,7 @@ test_a_process_too_many_is_refused (void)
   g_clear_error (&ranks[3].error);
   refused = ranks[1].good ? 2 : 1;
   g_assert_false (ranks[refused].good);
-  test_assert_error (ranks[refused].error, EBB_ERROR_PROCESS_GROUP, "another process has come as rank 1");
+  test_assert_error (ranks[refused].error, EBB_ERROR_PROCESS_GROUP, "another process has connected as rank 1");
   g_clear_error (&ranks[refused].error);
   spread (&ranks[4]);
   g_thread_join (first);

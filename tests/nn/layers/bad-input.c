@@ -55,7 +55,7 @@ products (void)
                 "matmul: shapes [2, 3, 4] and [] do not fit; each needs at least one dimension");
   assert_fails (ebb_matmul (a, whole, &error), error, EBB_ERROR_DTYPE, "matmul: operand 1 is i64; must be f32 or bf16");
   assert_fails (ebb_matmul_transposed (half, d, FALSE, TRUE, &error), error, EBB_ERROR_DTYPE,
-                "matmul: no products in f16; cast to f32 or bf16");
+                "matmul: can't multiply in f16; cast to f32 or bf16");
   assert_fails (ebb_linear (a, b, NULL, &error), error, EBB_ERROR_SHAPE,
                 "linear: x is [2, 3, 4] and weight is [5, 3]; the last dimension of x must be that of weight");
   assert_fails (ebb_linear (b, c, NULL, &error), error, EBB_ERROR_SHAPE,

@@ -373,7 +373,7 @@ test_errors_name_the_value (void)
   g_assert_false (ebb_checkpoint_options_set_policy_save_nth_product (options, 1, &error)); /* an error is set */
   g_clear_error (&error);
   g_assert_false (ebb_checkpoint_options_set_policy_save_nth_product (options, 0, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "0th", "at least 1");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "n is 0", "1 or more");
   g_clear_error (&error);
   g_assert_false (ebb_checkpoint_options_set_policy_save_ops (NULL, (const char *const[]){ NULL }, NULL));
   g_assert_false (ebb_checkpoint_options_set_policy_save_ops (options, NULL, NULL));

@@ -104,7 +104,7 @@ check_refusals (EbbProcessGroup *group,
   g_assert_false (ebb_module_to_dtype (sharded, EBB_DTYPE_BF16, error));
   assert_error (error, "is split over ranks; convert the module before ebb_fully_shard()");
   g_assert_false (ebb_fully_shard_auto_wrap (sharded, 0, group, NULL, error));
-  assert_error (error, "give 1 or more");
+  assert_error (error, "it must be 1 or more");
   test_shard_step (sharded, group);
   return TRUE;
 }

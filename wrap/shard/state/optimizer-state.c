@@ -255,7 +255,7 @@ broadcast_texts (EbbProcessGroup *group,
       g_autofree char *name = ebb_optimizer_item_make_name (item);
 
       if (ebb_shard_index_find (list, EBB_SHARD_FILE_OPTIMIZER, name) != NULL)
-        g_set_error (&failure, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has twice %s", name);
+        g_set_error (&failure, EBB_ERROR, EBB_ERROR_STATE, "the optimizer's state has %s twice", name);
       else
         ebb_shard_index_add (list, EBB_SHARD_FILE_OPTIMIZER, name, item->tensor->view.dtype, item->tensor->view.shape,
                              (guint) item->tensor->view.n_dims)
