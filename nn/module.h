@@ -19,11 +19,10 @@ G_DECLARE_DERIVABLE_TYPE (EbbModule, ebb_module, EBB, MODULE, GObject)
 /**
  * EbbModuleClass:
  * @forward: the computation, for any arguments and results; returns (transfer full)
- * @forward1: the fast form for one tensor in, one out; the default makes arguments and calls @forward, and the default
- *   of @forward takes the one tensor out and calls @forward1: a class implements at least one. Where a class and its
- *   ancestor implement different ones, the class's own is used
+ * @forward1: the fast form for one tensor in, one out. Implement @forward or @forward1; the default of each calls the
+ *   other. If a class and its ancestor implement different ones, the class's own is used
  * @build: makes parameters and children from the construct properties, once, when the module is initialised
- * (#GInitable); chains up first
+ *   (#GInitable); chains up first
  *
  * The class of modules. Call a module by ebb_module_call() or ebb_module_call1(), never by these.
  */

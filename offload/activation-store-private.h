@@ -12,22 +12,23 @@
  *
  * This happens to one saved tensor with a partitioned over a contiguous over a host store:
  *
- *  1. An op saves the tensor: pack of the partitioned store gets it and looks whether its memory is stored already.
+ *  1. An op saves the tensor: pack of the partitioned store receives it and checks whether its memory is stored
+ * already.
  *  2. If not, it makes a shared block for that memory and puts the bytes, as a tensor of one dimension, into itself.
  *  3. The partitioned store copies this rank's shard into memory of its own and puts it into the contiguous store.
- *  4. The contiguous store takes the next part of a buffer, which is a room reserved in the host store, and puts the
- *     shard at that offset of the room.
+ *  4. The contiguous store takes the next part of a buffer and puts the shard at that offset of the buffer's room,
+ * which is reserved in the host store.
  *  5. The host store begins a copy to host memory on the device's copy queue and keeps the source in flight; the source
  *     is freed at a fixed point, "in-flight" groups later, when computing was ordered after the copy.
- *  6. So the packed handle holds a shared block, and that a chain of stored blocks, one for each store: the shard, the
- *     part, the bytes in host memory. Each is a handle with {store, funcs, bytes}, counted by its store while it lives.
+ *  6. So the packed handle holds a shared block, which holds a chain of stored blocks, one for each store: the shard,
+ * the part, the bytes in host memory. Each is a handle with {store, funcs, bytes}, counted by its store while it lives.
  *  7. Backward unpacks the handle: the shared block asks the partitioned store, which asks the contiguous store, which
  *     asks the host store, which copies the shard back; the ranks all_gather the full bytes, and the tensor's view is
  *     laid on them.
  *  8. That also prefetches the blocks that were put just before: their copies and gathers run while backward computes.
- *  9. The memory that was brought back is tied to its shared block, without a reference: another view of it finds the
- * same memory.
- * 10. The last handle that is dropped frees its stored blocks: the shard's bytes are given back, the part is free. */
+ *  9. The shared block remembers the memory that was brought back, without a reference, so another view of the block
+ *     finds the same memory.
+ * 10. Dropping the last handle frees its stored blocks: the shard's bytes are returned and the part is free. */
 
 G_BEGIN_DECLS
 
@@ -39,7 +40,7 @@ typedef enum
 } EbbSaveHint;
 
 gboolean ebb_save_has_hint (EbbSaveHint hint);
-/* Sets the hints in @modes, of which there may be several. */
+/* Sets the hints in @modes; there may be several. */
 void ebb_modes_set_save_hints (EbbModes *modes,
                                guint hints);
 
@@ -124,20 +125,20 @@ void ebb_activation_store_count_held (EbbActivationStore *self,
 /* The tensor that this thread packs, while the put of a store or of one behind it runs. */
 typedef struct
 {
-  EbbActivationStore *store; /* that packs it; NULL: none */
+  EbbActivationStore *store; /* the store that packs it; NULL if no put runs */
   EbbTensor *tensor;
   gboolean is_sharded; /* put reports that it was divided among ranks */
 } EbbPacking;
 
 const EbbPacking *ebb_activation_store_get_packing (void);
-/* The block that is being packed was divided: to bring it back, or to begin so, all ranks are needed. When that is done
- * then follows from the program alone, and not from the other tensors that happen to live on this rank: blocks put
- * outside of the same outermost module call are not prefetched with it nor share it, and a tensor that was brought back
- * is handed out again only if it was one of the last few. */
+/* The block that is being packed was divided, so bringing it back needs all ranks. The moment of that must follow from
+ * the program alone, not from the other tensors that happen to live on this rank: blocks put outside of the same
+ * outermost module call are not prefetched with it and do not share it, and a tensor that was brought back is returned
+ * again only if it was one of the last few. */
 void ebb_activation_store_note_sharded (void);
-/* For a store that divides tensors among ranks, from the start: what it can't divide, local shards
- * (tensor->is_local_shard) and results that a policy saves, is stored apart from other tensors of the same memory, and
- * nothing goes to the fallback but what put brings there itself, by ebb_activation_store_put_instead (). */
+/* For a store that divides tensors among ranks, from the start: the tensors that it can't divide, local shards
+ * (tensor->is_local_shard) and results that a policy saves, are stored apart from other tensors of the same memory, and
+ * only put itself moves a tensor to the fallback, by ebb_activation_store_put_instead (). */
 void ebb_activation_store_set_shards (EbbActivationStore *self);
 
 /* A setting that one thread may change while others read it. */
@@ -158,7 +159,7 @@ void ebb_setting_set_property (GObject *object,
 
 /* -- between the parts of the base class --------------------------------------------------------------------------- */
 
-/* So many sharded blocks are held after they were brought back. */
+/* The number of sharded blocks that are held after they were brought back. */
 #define EBB_N_LATEST 2
 
 /* Packs between which one thread launched nothing. */

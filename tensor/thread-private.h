@@ -38,8 +38,8 @@ struct _EbbOpObserver
 
 #define EBB_MODES_MAX_SLOTS 6
 
-/* The modes that a thread's ops run under. A scope copies them, so this is plain data: references belong to whoever
- * entered the scope. */
+/* The modes that a thread's ops run under. A scope copies them, so this is plain data: references belong to the code
+ * that entered the scope. */
 typedef struct
 {
   guint8 no_grad;

@@ -12,7 +12,7 @@
 
 #define OFFLOAD_INTERCEPTOR "offload"
 
-/* Where single ops store, some copies at once even out that ops take longer or shorter than theirs. */
+/* Several copies at once even out the differences between the time of an op and that of its copies. */
 #define GROUPS 4
 
 /* -- calls --------------------------------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ offload_free (gpointer data)
   g_free (self);
 }
 
-/* Within a checkpoint, what is made is let go and made again: nothing is to be stored. */
+/* A checkpoint frees the tensors inside it and recomputes them, so there is nothing to store. */
 static gboolean
 is_idle (gpointer user_data)
 {
@@ -139,17 +139,17 @@ wrap (EbbModule *module,
 /**
  * ebb_offload_wrapper:
  * @module: a module
- * @store: (nullable): where to, as an #EbbHostStore; %NULL for a host store of its own, which has four groups of
- * tensors in flight and prefetches as many
+ * @store: (nullable): the store, such as an #EbbHostStore; %NULL for a new host store with four groups of tensors in
+ *   flight and four prefetched
  * @error: return location for an error
  *
- * Wraps a module in place: from now on, what its forward keeps for the backward pass goes to @store, which decides by
- * its least size and its filter what of it. Nothing is computed twice. Type, properties, names of parameters and state
- * dict stay what they were.
+ * Wraps a module in place: from now on, each tensor that its forward saves for backward goes to @store if its
+ * least-size and filter allow. Nothing is computed twice. The module's type, properties, parameter names and state dict
+ * do not change.
  *
- * A module within that is wrapped itself has a store of its own. Of a checkpoint within, the inputs go to @store,
- * unless it has one; within a checkpoint, where nothing is kept, this wrapper has nothing to do. Wrapping a module
- * again sets another store.
+ * A module inside it that is wrapped too uses its own store. The inputs of a checkpoint inside it go to the
+ * checkpoint's own store, or else to @store. Inside a checkpoint, which saves nothing, this wrapper does nothing.
+ * Wrapping a module again sets another store.
  *
  * Returns: (transfer full) (nullable): @module; %NULL with %EBB_ERROR_NOT_SUPPORTED for an #EbbModuleList, which is
  *   never called itself
@@ -178,7 +178,8 @@ ebb_offload_wrapper (EbbModule *module,
  * @store: (nullable): where to; %NULL for one host store for all, see ebb_offload_wrapper()
  * @error: return location for an error
  *
- * Wraps every module of @type (or derived from it) below @root, and @root itself; no lists, which are never called.
+ * Wraps every module of @type (or derived from it) below @root, and @root itself. It skips lists, since they are never
+ * called.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if there is none
  */

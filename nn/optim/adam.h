@@ -14,14 +14,14 @@ G_BEGIN_DECLS
 /**
  * EbbMomentFormat:
  * @EBB_MOMENT_FORMAT_F32: 4 bytes each
- * @EBB_MOMENT_FORMAT_BF16: 2 bytes each. The second moment is rounded up or down by chance, with the mean right: to the
- *   nearest it would not move any more once a step changes it by less than 2^-9, and with a beta2 of 0.999 it never
- *   comes down. Which way is drawn from Philox by the number of the step and of the element, so a run repeats bit for
- *   bit on any number of threads, and nothing of it needs saving.
+ * @EBB_MOMENT_FORMAT_BF16: 2 bytes each. The second moment is rounded stochastically. Rounded to the nearest, it would
+ *   stop moving once a step changes it by less than 2^-9, and with a beta2 of 0.999 it would never decrease. Philox
+ *   draws the direction from the numbers of the step and the element, so a run repeats bit for bit on any number of
+ *   threads, and no random state needs saving.
  * @EBB_MOMENT_FORMAT_EIGHT_BIT: 1 byte each and 8 for every 256 elements: block-wise dynamic quantisation (Dettmers et
  * al., "8-bit optimizers via block-wise quantization", 2022). Parameters of fewer than 4096 elements keep f32.
  *
- * How an optimizer keeps its moments, the running means of gradients and of their squares.
+ * How an optimizer stores its moments, the running means of gradients and of their squares.
  */
 typedef enum
 {

@@ -8,7 +8,7 @@
 #include "tensor/tensor-private.h"
 #include "tensor/thread-private.h"
 
-/* So many blocks before the one that is gathered ahead the next store begins to bring. */
+/* The next store begins to bring a block this many blocks before the gather that needs it. */
 #define N_READ_AHEAD 2
 
 typedef struct

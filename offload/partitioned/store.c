@@ -15,20 +15,20 @@
  * Keeps one rank's shard of each tensor, for tensors that are the same on all ranks of a group: the inputs of
  * checkpointed blocks under tensor parallelism. Of n elements on N ranks each rank keeps n / N, rounded up at most, and
  * up to 32 more to compare. When backward asks for the tensor the ranks gather it (one all_gather), overlapped with
- * computing if it was prefetched. Tensors that the same outermost module call has put are, see
- * #EbbActivationStore:prefetch; functions that are checkpointed outside of any module's call have nothing gathered
+ * computing if it was prefetched. Tensors that the same outermost module call has put are prefetched, see
+ * #EbbActivationStore:prefetch; for functions that are checkpointed outside of any module's call nothing is gathered
  * ahead.
  *
- * All ranks of the group have such a store, each its own, and the same program: they put the same tensors, ask for them
- * in the same order. A rank that asks for something else, or for nothing, or that has no memory to gather, makes all of
- * them fail with %EBB_ERROR_PROCESS_GROUP. To drop a graph, a handle or a tensor that was brought back calls nothing: a
- * rank may keep those of other module calls, and any tensor, for as long as it likes.
+ * Each rank of the group has its own such store and runs the same program: all ranks put the same tensors and request
+ * them in the same order. If a rank requests another tensor, none, or lacks memory, all fail with
+ * %EBB_ERROR_PROCESS_GROUP. Dropping a graph, a handle or a tensor that was brought back communicates nothing: a rank
+ * may keep those of other module calls, and any tensor, for any time.
  *
- * A local shard, as a sequence-parallel block's input is, can't be divided once more: as an input of a checkpoint it is
- * an error (%EBB_ERROR_INVALID_ARGUMENT), any other one is kept full. So are integers and masks, results that a
- * checkpoint's policy saves, of which one rank may ask for fewer than another, and
- * tensors of so few elements that a shard with its sample would not be smaller, or of fewer than
- * #EbbPartitionedStore:least-elements. A filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
+ * A local shard, such as the input of a sequence-parallel block, can't be divided once more: as an input of a
+ * checkpoint it is an error (%EBB_ERROR_INVALID_ARGUMENT), any other one is kept full. So are integers and masks,
+ * results that a checkpoint's policy saves, of which one rank may ask for fewer than another, and tensors of so few
+ * elements that a shard with its sample would not be smaller, or of fewer than #EbbPartitionedStore:least-elements. A
+ * filter, ebb_activation_store_set_filter(), leaves a tensor where it is.
  *
  * The shards go to the next store (a contiguous, host, disk or keep store), or stay on the tensor's device.
  * A shard that the next store can't take goes to its fallback or to this one's; one rank may do so while others don't.

@@ -39,10 +39,10 @@ struct _EbbNode
 {
   int ref_count;
   guint8 n_inputs, n_outputs, n_saved;
-  guint16 size;       /* of this node with what follows it, in bytes */
-  guint8 released;    /* a backward pass has used it up */
-  guint8 let_go;      /* it counts no longer among the uses of its leaves */
-  GQuark module_path; /* of the module whose call has made it, for a profiler; 0: not known */
+  guint16 size;               /* of this node with what follows it, in bytes */
+  guint8 released;            /* a backward pass has used it up */
+  guint8 has_released_leaves; /* it no longer counts among the uses of its leaves */
+  GQuark module_path;         /* of the module whose call has made it, for a profiler; 0: not known */
   const EbbOp *op;
   guint64 sequence;
   EbbRematerialization *rematerialization; /* that its result carries; NULL: none */
@@ -69,7 +69,7 @@ EbbNode *ebb_node_ref (EbbNode *node);
 void ebb_node_unref (EbbNode *node);
 const EbbOp *ebb_node_get_op (EbbNode *node);
 /* No pass will go through @node any more: its leaves are counted as used once less. */
-void ebb_node_let_leaves_go (EbbNode *node);
+void ebb_node_release_leaves (EbbNode *node);
 
 gboolean ebb_saved_tensor_save (EbbSavedTensor *saved,
                                 const EbbOp *op,

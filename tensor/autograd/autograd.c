@@ -291,7 +291,7 @@ edge_is_needed (Task *task,
 static void
 release (EbbNode *node)
 {
-  ebb_node_let_leaves_go (node);
+  ebb_node_release_leaves (node);
   node->released = node->n_saved > 0; /* what keeps nothing can be gone through again */
   for (guint i = 0; i < node->n_saved; i++)
     ebb_saved_tensor_clear (&node->saved[i]);

@@ -3,8 +3,8 @@
 
 #include "tensor/tensor-private.h"
 
-/* A word to a leaf's owner as soon as a backward pass has added everything to the leaf's gradient that it will: nothing
- * in the pass reads the leaf any more, so it may be changed and its gradient dropped while the pass goes on. */
+/* Notifies a leaf's owner when its gradient is complete. Nothing in the backward pass reads the leaf after that, so the
+ * owner may change it and drop its gradient while the pass goes on. */
 
 G_BEGIN_DECLS
 
@@ -13,7 +13,7 @@ typedef gboolean (*EbbLeafFunc) (EbbTensor *leaf,
                                  gpointer data,
                                  GError **error);
 
-/* One a leaf: the last one set. The leaf must outlive it. */
+/* A leaf has one hook: the last one set. The leaf must outlive it. */
 void ebb_leaf_set_hook (EbbTensor *leaf,
                         EbbLeafFunc func,
                         gpointer data);
@@ -33,8 +33,8 @@ typedef struct _EbbLeafCounts EbbLeafCounts;
 EbbLeafCounts *ebb_leaf_counts_new (EbbTensor **outputs,
                                     guint n_outputs);
 void ebb_leaf_counts_free (EbbLeafCounts *self);
-/* Counts one use down, and calls the hook after the last one if there is a gradient. A leaf with an owner is left to
- * that. */
+/* Counts one use down, and calls the hook after the last one if there is a gradient. A leaf with an owner is
+ * skipped, since its owner notifies. */
 gboolean ebb_leaf_counts_use (EbbLeafCounts *self,
                               EbbTensor *leaf,
                               GError **error);

@@ -28,11 +28,11 @@ ebb_node_get_op (EbbNode *node)
 }
 
 void
-ebb_node_let_leaves_go (EbbNode *node)
+ebb_node_release_leaves (EbbNode *node)
 {
-  if (node->let_go)
+  if (node->has_released_leaves)
     return;
-  node->let_go = TRUE;
+  node->has_released_leaves = TRUE;
   for (guint i = 0; i < node->n_inputs; i++)
     if (node->edges[i].leaf != NULL)
       ebb_parameter_drop_use (node->edges[i].leaf);
@@ -41,7 +41,7 @@ ebb_node_let_leaves_go (EbbNode *node)
 static void
 node_free (EbbNode *node)
 {
-  ebb_node_let_leaves_go (node);
+  ebb_node_release_leaves (node);
   if (node->rematerialization != NULL)
     ebb_rematerialization_release (node->rematerialization);
   for (guint i = 0; i < node->n_saved; i++)
@@ -93,7 +93,7 @@ node_new (EbbOpCall *call)
   node->n_inputs = (guint8) call->n_inputs;
   node->n_outputs = (guint8) call->n_outputs;
   node->n_saved = 0;
-  node->released = node->let_go = FALSE;
+  node->released = node->has_released_leaves = FALSE;
   node->op = call->op;
   node->sequence = __atomic_add_fetch (&last_sequence, 1, __ATOMIC_RELAXED);
   node->task = NULL;

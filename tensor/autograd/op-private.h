@@ -11,15 +11,16 @@
  *
  *   EbbOpCall call;
  *
- *   if (!ebb_op_begin (&call, &ebb_op_tanh, error, 1, x))   // error set, an operand NULL, devices that differ: FALSE
+ *   if (!ebb_op_begin (&call, &ebb_unary_ops[EBB_UNARY_TANH].op, error, 1, x))
+ *     // FALSE if an error is set already, an operand is NULL or devices differ
  *     return NULL;
  *   call.params.unary.op = EBB_UNARY_TANH;
  *   ebb_op_add_output_like (&call, x);
  *   ebb_op_save_output (&call, 0);                           // what backward will need
  *   return ebb_op_finish1 (&call, error);                    // allocate, run, record: the one result
  *
- * The gate allocates the outputs, runs the op (unless a recompute has them, or has stopped), and records an autograd
- * node if a gradient can flow. */
+ * The gate allocates the outputs, runs the op (unless a recompute has cached them or has stopped), and records an
+ * autograd node if a gradient can flow. */
 
 G_BEGIN_DECLS
 

@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Caches host memory for tensors: small blocks by thread, large ones by size, pages returned on request. */
+/* Allocates tensor memory from reserved address space; small blocks come from per-thread lists. */
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -26,12 +26,12 @@
  * that is reserved at once and becomes real page by page as the top of a segment rises; neighbours that are free merge,
  * so what one step used serves the next whatever the order of its sizes.
  *
- * A training step asks for the same blocks again and again, and is to find them from its second time on. So where a
- * block comes from depends on which blocks are free, not on what was freed last: of those of a size, the lowest is
- * taken; the free block at the top of a segment, which grows with the need, only where no other fits.
+ * A training step asks for the same blocks again and again, and must find them from its second time on. So where a
+ * block comes from depends on which blocks are free, not on which was freed last: the lowest free block of a size is
+ * taken, and the free block at the top of a segment, which grows on demand, only if no other fits.
  *
- * Small blocks come from per-thread lists without a lock, refilled from chunks that lie in segments of their own, where
- * they, which stay, don't come to lie between large blocks. */
+ * Small blocks come from per-thread lists without a lock, refilled from chunks in separate segments. Chunks
+ * are never freed, so they must not lie between large blocks. */
 
 #define ALIGNMENT 64
 #define SMALL_LIMIT 2048

@@ -223,7 +223,7 @@ ebb_profiler_run_kernel (EbbDevice *device,
 /* -- the object ---------------------------------------------------------------------------------------------------- */
 
 static void
-let_go (gpointer data)
+stop_at_thread_end (gpointer data)
 {
   EbbProfiler *self = data;
   gint64 now = ebb_profiler_get_time ();
@@ -238,7 +238,7 @@ let_go (gpointer data)
 }
 
 /* The profiler that runs, with a reference: the end of its thread drops it. */
-static GPrivate running = G_PRIVATE_INIT (let_go);
+static GPrivate running = G_PRIVATE_INIT (stop_at_thread_end);
 
 static void
 take_new_generation (EbbProfiler *self)

@@ -202,15 +202,15 @@ check_stack (EbbModule *stack,
  * ebb_checkpoint_wrap_uniform:
  * @stack: a #EbbModuleList whose model calls it by ebb_module_list_call_in_turn(), as the `h` of #EbbGpt, or an
  *   #EbbSequential
- * @n_layers_per_chunk: how many layers make one checkpoint, from 1 to all
+ * @n_layers_per_chunk: the number of layers in one checkpoint, from 1 to all
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
  * Divides the layers, in place, into chunks of @n_layers_per_chunk that are each one checkpoint: only the arguments of
  * a chunk's first layer are saved, and a chunk is recomputed as a whole (Megatron-LM's `recompute_method` "uniform").
- * The last chunk takes what remains. With about the square root of the number of layers the least is saved and
- * recomputed at a time (Chen et al., "Training deep nets with sublinear memory cost", 2016). Layers may be wrapped
- * themselves, which nests. A model that calls the layers of its list one by one is not affected.
+ * The last chunk takes the remaining layers. Memory is least with chunks of about the square root of the number of
+ * layers (Chen et al., "Training deep nets with sublinear memory cost", 2016). Layers may be wrapped themselves, which
+ * nests. A model that calls the layers of its list one by one is not affected.
  *
  * ebb_checkpoint_unwrap() on @stack takes it off.
  *
@@ -258,8 +258,8 @@ ebb_checkpoint_wrap_uniform (EbbModule *stack,
  * @options: (nullable): how; %NULL for the defaults
  * @error: return location for an error
  *
- * Wraps each of the first @n_layers layers by ebb_checkpoint_wrapper(); the others keep all (Megatron-LM's
- * `recompute_method` "block"). For a model that almost fits: as few layers as need be are recomputed.
+ * Wraps each of the first @n_layers layers by ebb_checkpoint_wrapper(); the others save everything (Megatron-LM's
+ * `recompute_method` "block"). A model that almost fits recomputes only as many layers as necessary.
  *
  * ebb_checkpoint_unwrap() on a layer takes its wrapper off.
  *
