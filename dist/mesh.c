@@ -29,31 +29,6 @@ struct _EbbMesh
 
 G_DEFINE_FINAL_TYPE (EbbMesh, ebb_mesh, G_TYPE_OBJECT)
 
-static void
-ebb_mesh_finalize (GObject *object)
-{
-  EbbMesh *self = EBB_MESH (object);
-
-  for (guint i = 0; i < self->n_dims; i++)
-    {
-      g_free (self->dims[i].name);
-      g_clear_object (&self->dims[i].group);
-    }
-  g_free (self->dims);
-  G_OBJECT_CLASS (ebb_mesh_parent_class)->finalize (object);
-}
-
-static void
-ebb_mesh_class_init (EbbMeshClass *klass)
-{
-  G_OBJECT_CLASS (klass)->finalize = ebb_mesh_finalize;
-}
-
-static void
-ebb_mesh_init (EbbMesh *self)
-{
-}
-
 /* -- making -------------------------------------------------------------------------------------------------------- */
 
 /* "data=2 shard=-1" */
@@ -474,4 +449,31 @@ ebb_mesh_to_string (EbbMesh *self)
   for (guint i = 0; i < self->n_dims; i++)
     g_string_append_printf (text, " %s=%u", self->dims[i].name, self->dims[i].coordinate);
   return g_string_free (text, FALSE);
+}
+
+/* -- object -------------------------------------------------------------------------------------------------------- */
+
+static void
+ebb_mesh_finalize (GObject *object)
+{
+  EbbMesh *self = EBB_MESH (object);
+
+  for (guint i = 0; i < self->n_dims; i++)
+    {
+      g_free (self->dims[i].name);
+      g_clear_object (&self->dims[i].group);
+    }
+  g_free (self->dims);
+  G_OBJECT_CLASS (ebb_mesh_parent_class)->finalize (object);
+}
+
+static void
+ebb_mesh_class_init (EbbMeshClass *klass)
+{
+  G_OBJECT_CLASS (klass)->finalize = ebb_mesh_finalize;
+}
+
+static void
+ebb_mesh_init (EbbMesh *self)
+{
 }

@@ -8,12 +8,6 @@
 
 #include <pthread.h>
 
-void
-ebb_mpu_clear (EbbMpu *self)
-{
-  g_clear_object (&self->group);
-}
-
 static gboolean
 take_group (EbbMpu *self,
             EbbProcessGroup *group)
@@ -271,4 +265,10 @@ ebb_mpu_init_known (EbbMpu *self,
                        : "nothing says which of them share a model",
                several ? "" : ", or call ebb_parallelize () or ebb_initialize () first");
   return FALSE;
+}
+
+void
+ebb_mpu_clear (EbbMpu *self)
+{
+  g_clear_object (&self->group);
 }

@@ -38,22 +38,7 @@ struct _EbbArgs
 
 G_DEFINE_BOXED_TYPE (EbbArgs, ebb_args, ebb_args_ref, ebb_args_unref)
 
-static void
-entry_clear (Entry *entry)
-{
-  switch (entry->kind)
-    {
-    case EBB_VALUE_STRING: g_free (entry->as.string); break;
-    case EBB_VALUE_TENSOR: ebb_tensor_unref (entry->as.tensor); break;
-    case EBB_VALUE_ARGS: ebb_args_unref (entry->as.args); break;
-    case EBB_VALUE_OBJECT: g_object_unref (entry->as.object); break;
-    case EBB_VALUE_NONE:
-    case EBB_VALUE_BOOL:
-    case EBB_VALUE_INT:
-    case EBB_VALUE_DOUBLE: break;
-    }
-  entry->kind = EBB_VALUE_NONE;
-}
+static void entry_clear (Entry *entry);
 
 /**
  * ebb_args_new:
@@ -118,51 +103,6 @@ ebb_args_ref (EbbArgs *self)
 
   g_atomic_int_inc (&self->ref_count);
   return self;
-}
-
-static void
-args_free (EbbArgs *self)
-{
-  for (guint i = 0; i < self->n_entries; i++)
-    {
-      entry_clear (&self->entries[i]);
-      g_free (self->entries[i].key);
-    }
-  if (self->entries != self->few)
-    g_free (self->entries);
-  g_clear_pointer (&self->index, g_hash_table_unref);
-  g_slice_free (EbbArgs, self);
-}
-
-/**
- * ebb_args_unref:
- * @self: (transfer full): a container
- *
- * Drops a reference; the last one frees the container and drops its values.
- */
-void
-ebb_args_unref (EbbArgs *self)
-{
-  /* Those that wait while one that holds them is freed: however deep they are nested, no stack must hold them all. */
-  static _Thread_local EbbArgs *doomed;
-  static _Thread_local gboolean dooming;
-
-  g_return_if_fail (self != NULL);
-
-  if (!g_atomic_int_dec_and_test (&self->ref_count))
-    return;
-  self->doomed = doomed;
-  doomed = self;
-  if (dooming)
-    return;
-  dooming = TRUE;
-  while (doomed != NULL)
-    {
-      self = doomed;
-      doomed = self->doomed;
-      args_free (self);
-    }
-  dooming = FALSE;
 }
 
 /**
@@ -675,4 +615,68 @@ ebb_args_add_value (EbbArgs *self, const char *key, EbbArgs *other, guint index)
     case EBB_VALUE_ARGS: ebb_args_add_args (self, key, entry->as.args); break;
     case EBB_VALUE_OBJECT: ebb_args_add_object (self, key, entry->as.object); break;
     }
+}
+
+/* -- freeing ------------------------------------------------------------------------------------------------------- */
+
+static void
+entry_clear (Entry *entry)
+{
+  switch (entry->kind)
+    {
+    case EBB_VALUE_STRING: g_free (entry->as.string); break;
+    case EBB_VALUE_TENSOR: ebb_tensor_unref (entry->as.tensor); break;
+    case EBB_VALUE_ARGS: ebb_args_unref (entry->as.args); break;
+    case EBB_VALUE_OBJECT: g_object_unref (entry->as.object); break;
+    case EBB_VALUE_NONE:
+    case EBB_VALUE_BOOL:
+    case EBB_VALUE_INT:
+    case EBB_VALUE_DOUBLE: break;
+    }
+  entry->kind = EBB_VALUE_NONE;
+}
+
+static void
+args_free (EbbArgs *self)
+{
+  for (guint i = 0; i < self->n_entries; i++)
+    {
+      entry_clear (&self->entries[i]);
+      g_free (self->entries[i].key);
+    }
+  if (self->entries != self->few)
+    g_free (self->entries);
+  g_clear_pointer (&self->index, g_hash_table_unref);
+  g_slice_free (EbbArgs, self);
+}
+
+/**
+ * ebb_args_unref:
+ * @self: (transfer full): a container
+ *
+ * Drops a reference; the last one frees the container and drops its values.
+ */
+void
+ebb_args_unref (EbbArgs *self)
+{
+  /* Those that wait while one that holds them is freed: however deep they are nested, no stack must hold them all. */
+  static _Thread_local EbbArgs *doomed;
+  static _Thread_local gboolean dooming;
+
+  g_return_if_fail (self != NULL);
+
+  if (!g_atomic_int_dec_and_test (&self->ref_count))
+    return;
+  self->doomed = doomed;
+  doomed = self;
+  if (dooming)
+    return;
+  dooming = TRUE;
+  while (doomed != NULL)
+    {
+      self = doomed;
+      doomed = self->doomed;
+      args_free (self);
+    }
+  dooming = FALSE;
 }

@@ -12,16 +12,16 @@
  *
  * This happens to one saved tensor with a partitioned over a contiguous over a host store:
  *
- *  1. An op saves the tensor: pack of the partitioned store receives it and checks whether its memory is stored
- * already.
+ *  1. An op saves the tensor: pack of the partitioned store gets it and checks whether its memory is stored already.
  *  2. If not, it makes a shared block for that memory and puts the bytes, as a tensor of one dimension, into itself.
  *  3. The partitioned store copies this rank's shard into memory of its own and puts it into the contiguous store.
- *  4. The contiguous store takes the next part of a buffer and puts the shard at that offset of the buffer's room,
- * which is reserved in the host store.
+ *  4. The contiguous store takes the next part of a buffer and puts the shard at its offset into the buffer's room,
+ *     which is reserved in the host store.
  *  5. The host store begins a copy to host memory on the device's copy queue and keeps the source in flight; the source
  *     is freed at a fixed point, "in-flight" groups later, when computing was ordered after the copy.
  *  6. So the packed handle holds a shared block, which holds a chain of stored blocks, one for each store: the shard,
- * the part, the bytes in host memory. Each is a handle with {store, funcs, bytes}, counted by its store while it lives.
+ *     the part, the bytes in host memory. Each is a handle with {store, funcs, bytes}, counted by its store while it
+ *     lives.
  *  7. Backward unpacks the handle: the shared block asks the partitioned store, which asks the contiguous store, which
  *     asks the host store, which copies the shard back; the ranks all_gather the full bytes, and the tensor's view is
  *     laid on them.
@@ -77,7 +77,7 @@ struct _EbbStoredBlock
 /* A block with zeros behind the base, for put to return. */
 gpointer ebb_stored_block_new (const EbbStoredBlockFuncs *funcs,
                                EbbActivationStore *store);
-/* Asks the store that @handle is of, where it is a stored block; else the tensor that it keeps. */
+/* Returns the bytes of @handle: from its store if it is a stored block, else the tensor that it keeps. */
 EbbTensor *ebb_stored_block_get (EbbHandle *handle,
                                  GError **error);
 void ebb_stored_block_prefetch (EbbHandle *handle);

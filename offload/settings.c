@@ -19,20 +19,7 @@ struct _EbbStoreFilter
 
 /* -- filter -------------------------------------------------------------------------------------------------------- */
 
-static void
-filter_clear (gpointer data)
-{
-  EbbStoreFilter *self = data;
-
-  if (self->destroy != NULL)
-    self->destroy (self->data);
-}
-
-static void
-filter_unref (EbbStoreFilter *self)
-{
-  g_atomic_rc_box_release_full (self, filter_clear);
-}
+static void filter_unref (EbbStoreFilter *self);
 
 gboolean
 ebb_activation_store_passes_filter (EbbActivationStore *self,
@@ -97,21 +84,6 @@ ebb_setting_set_property (GObject *object,
     }
   if (changes)
     g_object_notify_by_pspec (object, spec);
-}
-
-void
-ebb_activation_store_dispose_settings (EbbActivationStore *self)
-{
-  EbbActivationStorePrivate *priv = PRIVATE (self);
-  EbbActivationStore *fallback;
-  EbbStoreFilter *filter;
-
-  ebb_activation_store_lock (self);
-  fallback = g_steal_pointer (&priv->fallback);
-  filter = g_steal_pointer (&priv->filter);
-  ebb_activation_store_unlock (self);
-  g_clear_object (&fallback);
-  g_clear_pointer (&filter, filter_unref);
 }
 
 /* -- stores behind a store ----------------------------------------------------------------------------------------- */
@@ -304,4 +276,36 @@ ebb_activation_store_set_spills (EbbActivationStore *self,
                                  gboolean spills)
 {
   EBB_WRITE (PRIVATE (self)->never_spills, !spills);
+}
+
+/* -- freeing ------------------------------------------------------------------------------------------------------- */
+
+static void
+filter_clear (gpointer data)
+{
+  EbbStoreFilter *self = data;
+
+  if (self->destroy != NULL)
+    self->destroy (self->data);
+}
+
+static void
+filter_unref (EbbStoreFilter *self)
+{
+  g_atomic_rc_box_release_full (self, filter_clear);
+}
+
+void
+ebb_activation_store_dispose_settings (EbbActivationStore *self)
+{
+  EbbActivationStorePrivate *priv = PRIVATE (self);
+  EbbActivationStore *fallback;
+  EbbStoreFilter *filter;
+
+  ebb_activation_store_lock (self);
+  fallback = g_steal_pointer (&priv->fallback);
+  filter = g_steal_pointer (&priv->filter);
+  ebb_activation_store_unlock (self);
+  g_clear_object (&fallback);
+  g_clear_pointer (&filter, filter_unref);
 }

@@ -63,12 +63,8 @@ static const struct
   [EBB_DTYPE_BOOL] = { DL_BOOL, 8 },
 };
 
-static void
-export_free (DLManagedTensor *managed)
-{
-  ebb_tensor_unref (managed->context);
-  g_free (managed);
-}
+static void export_free (DLManagedTensor *managed);
+static void import_free (gpointer managed);
 
 /**
  * ebb_tensor_to_dlpack:
@@ -127,12 +123,6 @@ ebb_dlpack_release (guint64 address)
 
   if (managed != NULL && managed->deleter != NULL)
     managed->deleter (managed);
-}
-
-static void
-import_free (gpointer managed)
-{
-  ebb_dlpack_release ((guint64) (gsize) managed);
 }
 
 static gboolean
@@ -200,4 +190,19 @@ ebb_tensor_new_from_dlpack (guint64 address, GError **error)
   if (tensor != NULL)
     g_object_set_data_full (owner, "ebb-dlpack", managed, import_free);
   return tensor;
+}
+
+/* -- freeing ------------------------------------------------------------------------------------------------------- */
+
+static void
+export_free (DLManagedTensor *managed)
+{
+  ebb_tensor_unref (managed->context);
+  g_free (managed);
+}
+
+static void
+import_free (gpointer managed)
+{
+  ebb_dlpack_release ((guint64) (gsize) managed);
 }

@@ -9,15 +9,6 @@
  * each event is known to be reached or to have failed, and none of the work that comes then depends on the moment of
  * the failure. */
 
-void
-sim_dropped_free (gpointer data)
-{
-  SimDropped *dropped = data;
-
-  g_error_free (dropped->error);
-  g_free (dropped);
-}
-
 /* A thread that has not received the report of an earlier failure receives this one instead. */
 static void
 note_dropped (SimDevice *device,
@@ -175,4 +166,13 @@ sim_get_thread (void)
         __cxa_thread_atexit_impl (wait_for_all, GSIZE_TO_POINTER ((gsize) own), &__dso_handle);
     }
   return own;
+}
+
+void
+sim_dropped_free (gpointer data)
+{
+  SimDropped *dropped = data;
+
+  g_error_free (dropped->error);
+  g_free (dropped);
 }

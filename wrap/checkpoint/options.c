@@ -13,20 +13,7 @@ G_DEFINE_ENUM_TYPE (EbbDeterminismCheck,
                     G_DEFINE_ENUM_VALUE (EBB_DETERMINISM_CHECK_DEFAULT, "default"),
                     G_DEFINE_ENUM_VALUE (EBB_DETERMINISM_CHECK_VALUES, "values"))
 
-static void
-listener_clear (gpointer data)
-{
-  EbbRecomputeListener *listener = data;
-
-  if (listener->destroy != NULL)
-    listener->destroy (listener->data);
-}
-
-static void
-listener_unref (EbbRecomputeListener *listener)
-{
-  g_atomic_rc_box_release_full (listener, listener_clear);
-}
+static void listener_unref (EbbRecomputeListener *listener);
 
 /**
  * ebb_checkpoint_options_new:
@@ -149,6 +136,21 @@ ebb_checkpoint_options_announce (EbbCheckpointOptions *self,
 }
 
 /* -- object -------------------------------------------------------------------------------------------------------- */
+
+static void
+listener_clear (gpointer data)
+{
+  EbbRecomputeListener *listener = data;
+
+  if (listener->destroy != NULL)
+    listener->destroy (listener->data);
+}
+
+static void
+listener_unref (EbbRecomputeListener *listener)
+{
+  g_atomic_rc_box_release_full (listener, listener_clear);
+}
 
 static void
 ebb_checkpoint_options_finalize (GObject *object)

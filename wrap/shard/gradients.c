@@ -21,22 +21,7 @@ typedef struct _EbbShardReduction
   EbbWork *work;
 } Reduction;
 
-static void
-reduction_free (Reduction *self)
-{
-  for (guint i = 0; i < self->n_buffers; i++)
-    {
-      g_clear_pointer (&self->full[i], ebb_tensor_unref);
-      g_clear_pointer (&self->shards[i], ebb_tensor_unref);
-    }
-  g_clear_pointer (&self->work, ebb_work_unref);
-  g_clear_pointer (&self->flags, ebb_tensor_unref);
-  g_clear_pointer (&self->flag_shard, ebb_tensor_unref);
-  g_free (self->present);
-  g_free (self->full);
-  g_free (self->shards);
-  g_free (self);
-}
+static void reduction_free (Reduction *self);
 
 gboolean
 ebb_shard_unit_has_gradients (EbbShardUnit *self)
@@ -348,6 +333,23 @@ ebb_shard_unit_finish_reduce (EbbShardUnit *self,
   if (!ok)
     g_prefix_error (error, "reducing gradients of %s: ", self->name);
   return ok;
+}
+
+static void
+reduction_free (Reduction *self)
+{
+  for (guint i = 0; i < self->n_buffers; i++)
+    {
+      g_clear_pointer (&self->full[i], ebb_tensor_unref);
+      g_clear_pointer (&self->shards[i], ebb_tensor_unref);
+    }
+  g_clear_pointer (&self->work, ebb_work_unref);
+  g_clear_pointer (&self->flags, ebb_tensor_unref);
+  g_clear_pointer (&self->flag_shard, ebb_tensor_unref);
+  g_free (self->present);
+  g_free (self->full);
+  g_free (self->shards);
+  g_free (self);
 }
 
 void

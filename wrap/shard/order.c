@@ -29,18 +29,7 @@ typedef struct _EbbShardThread
   GPtrArray *orphans;     /* units whose last reference another thread has dropped; NULL: the thread has ended */
 } Thread;
 
-static void
-order_clear (gpointer data)
-{
-  g_ptr_array_unref (((EbbShardOrder *) data)->units);
-}
-
-static void
-order_unref (EbbShardOrder *order)
-{
-  g_atomic_rc_box_release_full (order, order_clear);
-}
-
+static void order_unref (EbbShardOrder *order);
 static void thread_free (gpointer data);
 static void free_orphans (Thread *self,
                           gboolean ends);
@@ -533,4 +522,16 @@ thread_free (gpointer data)
   g_ptr_array_unref (self->forwarded);
   g_clear_pointer (&self->reducing, ebb_shard_unit_unref);
   g_atomic_rc_box_release (self);
+}
+
+static void
+order_clear (gpointer data)
+{
+  g_ptr_array_unref (((EbbShardOrder *) data)->units);
+}
+
+static void
+order_unref (EbbShardOrder *order)
+{
+  g_atomic_rc_box_release_full (order, order_clear);
 }

@@ -15,11 +15,7 @@
 
 /* -- entries ------------------------------------------------------------------------------------------------------- */
 
-static void
-entry_clear (gpointer data)
-{
-  g_free (((EbbStateEntry *) data)->name);
-}
+static void entry_clear (gpointer data);
 
 static void
 add_entry (const char *name,
@@ -354,4 +350,10 @@ ebb_load_full_state_dict (EbbModule *module,
                  : load_own (module, entries, state, group, strict, error);
   ebb_pop_grad_enabled ();
   return ok;
+}
+
+static void
+entry_clear (gpointer data)
+{
+  g_free (((EbbStateEntry *) data)->name);
 }
