@@ -2,8 +2,8 @@
 /* Shows the progress of a training: one line that changes on a terminal, plain lines elsewhere. */
 #include "progress.h"
 
-#include "memory.h"
 #include "store.h"
+#include "wrapping.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -250,7 +250,7 @@ print_checkpointing (Progress *self,
                  "Checkpointing (%s): activations %.1f MiB instead of about %.1f, %.0f %% less; blocks recomputed: "
                  "%" G_GUINT64_FORMAT,
                  trainer->options->checkpoint, now / MIB, plain / MIB, 100 * (1 - now / plain),
-                 memory_count_recomputes (trainer->model));
+                 wrapping_count_recomputes (trainer->model));
 }
 
 /* The table of all wrapped blocks, on a terminal. */

@@ -2,9 +2,9 @@
 /* --report: writes losses, times, memory and options as JSON. */
 #include "report.h"
 
-#include "memory.h"
 #include "output.h"
 #include "store.h"
+#include "wrapping.h"
 
 static void
 add_numbers (JsonBuilder *builder,
@@ -76,7 +76,7 @@ make_text (const Trainer *trainer,
   add_memory (builder, trainer->device);
   json_builder_set_member_name (builder, "store");
   store_add_json (trainer->store, trainer->options, builder);
-  add_integer (builder, "recomputed_blocks", memory_count_recomputes (trainer->model));
+  add_integer (builder, "recomputed_blocks", wrapping_count_recomputes (trainer->model));
   add_checkpointing (builder, trainer->model);
   rank_table_add_json (table, builder);
   add_integer (builder, "parameters", trainer->n_parameters);

@@ -4,12 +4,12 @@
 
 #include "fault.h"
 #include "interrupt.h"
-#include "memory.h"
 #include "model.h"
 #include "output.h"
 #include "rank-state.h"
 #include "shard.h"
 #include "store.h"
+#include "wrapping.h"
 
 #include <math.h>
 #include <string.h>
@@ -291,7 +291,7 @@ estimate (Trainer *self,
   const Options *options = self->options;
 
   if (is_wanted && options->checkpoint_kind != CHECKPOINT_NONE && self->step < options->steps)
-    self->plain_activations = memory_estimate_plain (self->model, options, self->n_rows, self->device);
+    self->plain_activations = wrapping_estimate_plain (self->model, options, self->n_rows, self->device);
 }
 
 /* Divides the layers among the ranks of one model. */
@@ -318,9 +318,9 @@ wrap_on_ranks (Trainer *self,
   const Options *options = self->options;
   gboolean outside = options->ranks.checkpoint_outside;
 
-  return (outside || memory_wrap (self->model, options, self->store, error))
+  return (outside || wrapping_apply (self->model, options, self->store, error))
          && shard_wrap (self->model, options, self->ranks, error)
-         && (!outside || memory_wrap (self->model, options, self->store, error));
+         && (!outside || wrapping_apply (self->model, options, self->store, error));
 }
 
 /* Each model has its own rows. */
@@ -378,7 +378,7 @@ trainer_init (Trainer *self,
     return FALSE;
   take_rows (self);
   estimate (self, !options->quiet);
-  return memory_wrap (self->model, options, self->store, error);
+  return wrapping_apply (self->model, options, self->store, error);
 }
 
 void

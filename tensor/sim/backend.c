@@ -162,7 +162,7 @@ sim_device_open (int index,
       device_free (device);
       return FALSE;
     }
-  sim_fault_watch (device);
+  sim_watch_host_access (device);
   __atomic_store_n (&devices[index], device, __ATOMIC_RELEASE);
   if (!closes)
     {

@@ -328,7 +328,7 @@ gboolean sim_device_take_failure (SimDevice *device,
 /* The number of the calling thread. */
 guint64 sim_get_thread (void);
 
-/* -- watching (queue.c, fault.c, settings.c) ----------------------------------------------------------------------- */
+/* -- watching (queue.c, host-access.c, settings.c) ----------------------------------------------------------------- */
 
 void sim_device_add_span (SimDevice *device,
                           EbbStream stream,
@@ -347,7 +347,7 @@ gsize sim_take_spans (int index,
                       EbbStreamSpan **spans);
 
 /* From now on a host access to the device's memory is reported before the process dies of it. */
-void sim_fault_watch (SimDevice *device);
+void sim_watch_host_access (SimDevice *device);
 
 /* Reads EBB_SIM_MEMORY, EBB_SIM_BANDWIDTH, EBB_SIM_LATENCY and EBB_SIM_FAIL. */
 gboolean sim_settings_read (SimDevice *device,

@@ -329,7 +329,7 @@ run_apart (EbbProcessGroup *group,
 }
 
 static void
-a_recompute_that_goes_another_way_is_told_of (void)
+a_recompute_that_goes_another_way_is_an_error (void)
 {
   test_ranks_run (N_RANKS, run_apart, NULL);
 }
@@ -361,7 +361,7 @@ main (int argc,
                         a_part_of_an_input_that_never_comes_ends_the_recompute);
   g_test_add_data_func ("/parallel-faults/a-part-of-an-input-that-never-comes-ends-the-recompute/left", "",
                         a_part_of_an_input_that_never_comes_ends_the_recompute);
-  g_test_add_func ("/parallel-faults/a-recompute-that-goes-another-way-is-told-of",
-                   a_recompute_that_goes_another_way_is_told_of);
+  g_test_add_func ("/parallel-faults/a-recompute-that-goes-another-way-is-an-error",
+                   a_recompute_that_goes_another_way_is_an_error);
   return g_test_run ();
 }

@@ -747,7 +747,7 @@ disagree (EbbProcessGroup *group,
 }
 
 static void
-ranks_that_disagree_are_told_of (void)
+ranks_that_disagree_fail (void)
 {
   test_ranks_run (2, disagree, GUINT_TO_POINTER (0));
   test_ranks_run (2, disagree, GUINT_TO_POINTER (1));
@@ -783,7 +783,7 @@ main (int argc,
   TEST ("wrong-arguments-are-told-before-any-call", wrong_arguments_are_told_before_any_call);
   TEST ("parts-that-no-even-division-gives-are-refused-on-all-ranks",
         parts_that_no_even_division_gives_are_refused_on_all_ranks);
-  TEST ("ranks-that-disagree-are-told-of", ranks_that_disagree_are_told_of);
+  TEST ("ranks-that-disagree-fail", ranks_that_disagree_fail);
   g_test_add_func ("/parallel-ops/no-group-is-the-default-one", no_group_is_the_default_one);
   return g_test_run ();
 }

@@ -124,7 +124,7 @@ disagree (EbbProcessGroup *group,
 }
 
 static void
-ranks_with_other_rows_are_told_of (void)
+ranks_with_other_rows_fail (void)
 {
   test_ranks_run (2, disagree, NULL);
 }
@@ -136,6 +136,6 @@ main (int argc,
   test_init (&argc, &argv);
   g_test_add_func ("/vocab-loss-refusals/no-rows-take-no-call", no_rows_take_no_call);
   g_test_add_func ("/vocab-loss-refusals/what-cannot-be-is-said", what_cannot_be_is_said);
-  g_test_add_func ("/vocab-loss-refusals/ranks-with-other-rows-are-told-of", ranks_with_other_rows_are_told_of);
+  g_test_add_func ("/vocab-loss-refusals/ranks-with-other-rows-fail", ranks_with_other_rows_fail);
   return g_test_run ();
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What ranks keep for backward between their collectives, and what of it a recompute does again. */
+/* Which tensors ranks save for backward between their collectives, and which of these a recompute makes again. */
 
 enum
 {
@@ -441,7 +441,7 @@ graphs_that_are_dropped_or_used_twice_leave_nothing (void)
   test_ranks_run (2, drop, NULL);
 }
 
-/* Who changes the part in place afterwards is told, as with any tensor that backward needs. */
+/* Changing the part in place afterwards is an error, as with any tensor that backward needs. */
 static gboolean
 change_part (EbbProcessGroup *group,
              gpointer user_data,
@@ -470,7 +470,7 @@ change_part (EbbProcessGroup *group,
 }
 
 static void
-a_part_that_is_changed_in_place_is_told_of (void)
+a_part_that_is_changed_in_place_is_an_error (void)
 {
   test_ranks_run (2, change_part, NULL);
 }
@@ -480,13 +480,13 @@ main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
-#define TEST(name, func) g_test_add_func ("/parallel-kept/" name, func)
+#define TEST(name, func) g_test_add_func ("/parallel-saved-tensors/" name, func)
   TEST ("a-product-of-what-was-gathered-keeps-this-ranks-part", a_product_of_what_was_gathered_keeps_this_ranks_part);
   TEST ("a-norm-before-a-copy-or-gather-is-rematerialized", a_norm_before_a_copy_or_gather_is_rematerialized);
   TEST ("a-part-may-be-kept-by-a-store", a_part_may_be_kept_by_a_store);
   TEST ("a-recompute-that-has-all-it-needs-calls-nothing", a_recompute_that_has_all_it_needs_calls_nothing);
   TEST ("a-policy-spares-the-collectives-of-a-recompute", a_policy_spares_the_collectives_of_a_recompute);
   TEST ("graphs-that-are-dropped-or-used-twice-leave-nothing", graphs_that_are_dropped_or_used_twice_leave_nothing);
-  TEST ("a-part-that-is-changed-in-place-is-told-of", a_part_that_is_changed_in_place_is_told_of);
+  TEST ("a-part-that-is-changed-in-place-is-an-error", a_part_that_is_changed_in_place_is_an_error);
   return g_test_run ();
 }

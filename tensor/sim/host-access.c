@@ -53,9 +53,9 @@ report (SimDevice *device,
 }
 
 static void
-handle_fault (int signal_number,
-              siginfo_t *info,
-              void *context)
+handle_host_access (int signal_number,
+                    siginfo_t *info,
+                    void *context)
 {
   guint n = __atomic_load_n (&n_watched, __ATOMIC_ACQUIRE);
 
@@ -72,14 +72,14 @@ handle_fault (int signal_number,
 }
 
 void
-sim_fault_watch (SimDevice *device)
+sim_watch_host_access (SimDevice *device)
 {
   struct sigaction action;
 
   if (n_watched == 0)
     {
       memset (&action, 0, sizeof action);
-      action.sa_sigaction = handle_fault;
+      action.sa_sigaction = handle_host_access;
       action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
       sigemptyset (&action.sa_mask);
       sigaction (SIGSEGV, &action, &old_action);

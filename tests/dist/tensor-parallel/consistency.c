@@ -4,7 +4,7 @@
 #include "support/tensor-parallel.h"
 #include "support/tensors.h"
 
-/* What ranks that share a model must have alike: that it is made so, and told of where it is not. */
+/* Ranks that share a model must agree on values, rows and generators: they are made to agree, or an error says so. */
 
 static const TestParallel gpt = { .n_ranks = 2, .dropout = 0.3 };
 
@@ -193,7 +193,7 @@ run_refused (EbbProcessGroup *group, gpointer user_data, GError **error)
 }
 
 static void
-what_is_refused_changes_nothing (void)
+a_refused_model_is_unchanged (void)
 {
   test_ranks_run (4, run_refused, NULL);
 }
@@ -251,19 +251,19 @@ main (int argc, char **argv)
   static const Unlike evaluated_seed = { .other_seed = 4, .evaluates = TRUE };
 
   test_init (&argc, &argv);
-  g_test_add_data_func ("/parallel-alike/same-rows-and-generators-pass", &same, test_unlike);
-  g_test_add_data_func ("/parallel-alike/other-rows-are-told-of", &rows, test_unlike);
-  g_test_add_data_func ("/parallel-alike/other-rows-are-told-of-in-evaluation", &evaluated_rows, test_unlike);
-  g_test_add_data_func ("/parallel-alike/other-seeds-are-told-of", &seed, test_unlike);
-  g_test_add_data_func ("/parallel-alike/generators-that-drift-apart-are-told-of", &drift, test_unlike);
-  g_test_add_data_func ("/parallel-alike/evaluation-needs-no-generators-alike", &evaluated_seed, test_unlike);
-  g_test_add_func ("/parallel-alike/the-first-ranks-values-and-generator-are-all-ranks",
+  g_test_add_data_func ("/parallel-consistency/same-rows-and-generators-pass", &same, test_unlike);
+  g_test_add_data_func ("/parallel-consistency/other-rows-are-refused", &rows, test_unlike);
+  g_test_add_data_func ("/parallel-consistency/other-rows-are-refused-in-evaluation", &evaluated_rows, test_unlike);
+  g_test_add_data_func ("/parallel-consistency/other-seeds-are-refused", &seed, test_unlike);
+  g_test_add_data_func ("/parallel-consistency/generators-that-drift-apart-are-refused", &drift, test_unlike);
+  g_test_add_data_func ("/parallel-consistency/evaluation-needs-no-generators-alike", &evaluated_seed, test_unlike);
+  g_test_add_func ("/parallel-consistency/the-first-ranks-values-and-generator-are-all-ranks",
                    the_first_ranks_values_and_generator_are_all_ranks);
-  g_test_add_func ("/parallel-alike/a-generator-of-the-program-stays", a_generator_of_the_program_stays);
-  g_test_add_func ("/parallel-alike/values-that-are-not-synchronized-are-compared",
+  g_test_add_func ("/parallel-consistency/a-generator-of-the-program-stays", a_generator_of_the_program_stays);
+  g_test_add_func ("/parallel-consistency/values-that-are-not-synchronized-are-compared",
                    values_that_are_not_synchronized_are_compared);
-  g_test_add_func ("/parallel-alike/a-second-run-draws-as-the-first", a_second_run_draws_as_the_first);
-  g_test_add_func ("/parallel-alike/what-is-refused-changes-nothing", what_is_refused_changes_nothing);
-  g_test_add_func ("/parallel-alike/gradients-that-are-there-are-divided", gradients_that_are_there_are_divided);
+  g_test_add_func ("/parallel-consistency/a-second-run-draws-as-the-first", a_second_run_draws_as_the_first);
+  g_test_add_func ("/parallel-consistency/a-refused-model-is-unchanged", a_refused_model_is_unchanged);
+  g_test_add_func ("/parallel-consistency/gradients-that-are-there-are-divided", gradients_that_are_there_are_divided);
   return g_test_run ();
 }

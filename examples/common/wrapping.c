@@ -1,14 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Activation checkpointing of the model, and an estimate of what it saves. */
-#include "memory.h"
+#include "wrapping.h"
 
 #include <string.h>
 
 gboolean
-memory_wrap (EbbGpt *model,
-             const Options *options,
-             EbbSavedTensorHooks *store,
-             GError **error)
+wrapping_apply (EbbGpt *model,
+                const Options *options,
+                EbbSavedTensorHooks *store,
+                GError **error)
 {
   g_autoptr (EbbCheckpointOptions) how = NULL;
 
@@ -22,7 +22,7 @@ memory_wrap (EbbGpt *model,
 }
 
 guint64
-memory_count_recomputes (EbbGpt *model)
+wrapping_count_recomputes (EbbGpt *model)
 {
   guint n;
   g_autofree EbbModule **modules = ebb_module_get_modules (EBB_MODULE (model), &n);
@@ -63,10 +63,10 @@ measure (EbbGpt *model,
 }
 
 double
-memory_estimate_plain (EbbGpt *model,
-                       const Options *options,
-                       gint64 n_rows,
-                       EbbDevice *device)
+wrapping_estimate_plain (EbbGpt *model,
+                         const Options *options,
+                         gint64 n_rows,
+                         EbbDevice *device)
 {
   EbbGenerator *generator = ebb_generator_get_default ();
   guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);

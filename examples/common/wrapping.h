@@ -8,17 +8,17 @@
 G_BEGIN_DECLS
 
 /* Wraps the blocks as --checkpoint and --store ask for. */
-gboolean memory_wrap (EbbGpt *model,
-                      const Options *options,
-                      EbbSavedTensorHooks *store,
-                      GError **error);
+gboolean wrapping_apply (EbbGpt *model,
+                         const Options *options,
+                         EbbSavedTensorHooks *store,
+                         GError **error);
 /* How many forwards of blocks were recomputed. */
-guint64 memory_count_recomputes (EbbGpt *model);
+guint64 wrapping_count_recomputes (EbbGpt *model);
 /* Bytes of activations that @n_rows of text would save without checkpointing, extrapolated from two short texts. 0 if
  * that is unknown. Changes only counters. */
-double memory_estimate_plain (EbbGpt *model,
-                              const Options *options,
-                              gint64 n_rows,
-                              EbbDevice *device);
+double wrapping_estimate_plain (EbbGpt *model,
+                                const Options *options,
+                                gint64 n_rows,
+                                EbbDevice *device);
 
 G_END_DECLS
