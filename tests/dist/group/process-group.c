@@ -663,7 +663,7 @@ test_bad_numbers (void)
   g_autoptr (GError) error = NULL;
 
   g_assert_false (ebb_run_ranks (0, look_around, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "0 ranks");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "n_ranks is 0");
   g_clear_error (&error);
   g_assert_null (ebb_init_process_group ("smoke", &error));
   g_assert_nonnull (error);

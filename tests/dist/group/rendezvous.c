@@ -277,7 +277,7 @@ test_who_is_missing_is_named (void)
   choose_port ();
   run_ranks (ranks, 2);
   g_assert_false (ranks[0].good);
-  test_assert_error (ranks[0].error, EBB_ERROR_PROCESS_GROUP, "of 4 ranks", "1, 3", "within 1 s");
+  test_assert_error (ranks[0].error, EBB_ERROR_PROCESS_GROUP, "of the 4 ranks", "1, 3", "within 1 s");
   g_clear_error (&ranks[0].error);
   g_assert_no_error (ranks[1].error);
 }
