@@ -224,7 +224,7 @@ class Written(StoreTestCase):
         self.assertEqual(shelf.get_block(handle).tolist(), [1.0] * 10)
         del handle
         self.assertEqual(shelf.get_bytes_held(), 0)
-        with self.assertRaisesRegex(Exception, "did not return the handle"):
+        with self.assertRaisesRegex(Exception, "not returned by put_block"):
             shelf.get_block(Ebb.DiskStore("/tmp").put_block(block))
         with self.assertRaisesRegex(Exception, "one dimension"):
             shelf.put_block(Ebb.ones(2, 5))
