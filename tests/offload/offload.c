@@ -396,7 +396,7 @@ a_handle_of_another_store_is_asked_of_that_store (void)
       ebb_activation_store_prefetch_block (store, handle);
       back = ebb_activation_store_get_block (store, handle, &error);
       if (lends_room)
-        test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "put_block", "EbbHostStore", "did not give");
+        test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "not returned by put_block", "EbbHostStore");
       else
         g_assert_true (ebb_tensor_equal (back, x));
     }
