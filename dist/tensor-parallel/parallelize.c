@@ -15,7 +15,6 @@
 #include "tensor/random.h"
 
 #define BROADCAST_BYTES (64u << 20)
-#define STATE_KEY "ebb-parallel-model"
 
 /* -- the state of a parallelized model ----------------------------------------------------------------------------- */
 
@@ -35,13 +34,28 @@ state_free (gpointer data)
   g_free (self);
 }
 
+/* A static string, looked up once: ThreadSanitizer can't see the lock under which GLib copies a key. */
+static GQuark
+state_quark (void)
+{
+  static GQuark quark;
+  GQuark value = __atomic_load_n (&quark, __ATOMIC_RELAXED);
+
+  if (G_UNLIKELY (value == 0))
+    {
+      value = g_quark_from_static_string ("ebb-parallel-model");
+      __atomic_store_n (&quark, value, __ATOMIC_RELAXED);
+    }
+  return value;
+}
+
 /* Of @module, or of a module that contains it. */
 static EbbParallelModel *
 find_model (EbbModule *module)
 {
   for (; module != NULL; module = ebb_module_get_private (module)->parent)
     {
-      State *state = g_object_get_data (G_OBJECT (module), STATE_KEY);
+      State *state = g_object_get_qdata (G_OBJECT (module), state_quark ());
 
       if (state != NULL)
         return state->model;
@@ -174,7 +188,7 @@ keep_state (EbbParallelJob *job)
   State *state = g_new (State, 1);
 
   *state = (State){ ebb_parallel_model_ref (job->model), g_ptr_array_ref (job->kept_cuts) };
-  g_object_set_data_full (G_OBJECT (job->root), STATE_KEY, state, state_free);
+  g_object_set_qdata_full (G_OBJECT (job->root), state_quark (), state, state_free);
 }
 
 static gboolean
