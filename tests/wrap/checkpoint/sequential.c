@@ -242,11 +242,11 @@ test_errors_name_the_number_of_segments (void)
   GError *error = NULL;
 
   g_assert_null (ebb_checkpoint_sequential (sequence, 0, x, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "0 segments", "Sequential", "7 modules", "from 1 to 7");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "n_segments is 0", "Sequential", "7 modules", "from 1 to 7");
   g_assert_null (ebb_checkpoint_sequential (sequence, 2, x, &error)); /* an error is set */
   g_clear_error (&error);
   g_assert_null (ebb_checkpoint_sequential_full (sequence, 8, args, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "8 segments", "from 1 to 7");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "n_segments is 8", "from 1 to 7");
   g_clear_error (&error);
   g_assert_null (ebb_checkpoint_sequential (NULL, 1, x, NULL));
   g_assert_null (ebb_checkpoint_sequential (sequence, 1, NULL, NULL));
