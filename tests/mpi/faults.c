@@ -381,7 +381,9 @@ test_fault (gconstpointer data)
     g_assert_cmpuint (n_told, ==, N_RANKS - 1);
   else
     g_assert_cmpint (status, !=, 0);
-  if (n_told > 0)
+  /* Rank 1 may find the difference first, and mpirun may end rank 0 before it writes: then rank 2 alone reports that.
+   */
+  if (n_told > 0 && (job->recovers || strstr (output, "rank 1 has failed: ") == NULL))
     g_assert_nonnull (strstr (output, job->fault->told));
 }
 
