@@ -161,7 +161,7 @@ class Sequences(TestCase):
     def test_errors_name_the_number(self):
         model = Ebb.Sequential(Pair(), Pair())
         for n in (0, 3):
-            with self.assertRaisesRegex(Exception, f"{n} segments.*from 1 to 2"):
+            with self.assertRaisesRegex(Exception, f"n_segments is {n} .*from 1 to 2"):
                 Ebb.checkpoint_sequential(model, n, Ebb.ones(1))
 
 
