@@ -23,109 +23,7 @@ ebb_process_group_get_state (EbbProcessGroup *self)
   return ebb_process_group_get_instance_private (self);
 }
 
-static void
-ebb_process_group_set_property (GObject *object,
-                                guint id,
-                                const GValue *value,
-                                GParamSpec *spec)
-{
-  if (spec == timeout_property)
-    ebb_process_group_set_timeout (EBB_PROCESS_GROUP (object), g_value_get_double (value));
-  else
-    ebb_property_set_field (object, id, value, spec);
-}
-
-/* Other ranks wait for the calls that were started here. */
-static void
-ebb_process_group_dispose (GObject *object)
-{
-  ebb_group_queue_close (ebb_process_group_get_state (EBB_PROCESS_GROUP (object))->queue);
-  G_OBJECT_CLASS (ebb_process_group_parent_class)->dispose (object);
-}
-
-static void
-ebb_process_group_finalize (GObject *object)
-{
-  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
-
-  ebb_group_queue_unref (state->queue);
-  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
-    g_weak_ref_clear (&state->known[i].owner);
-  g_free (state->backend);
-  g_free (state->name);
-  G_OBJECT_CLASS (ebb_process_group_parent_class)->finalize (object);
-}
-
 #define FIELD(name) (guint) G_PRIVATE_OFFSET (EbbProcessGroup, name)
-
-static void
-ebb_process_group_class_init (EbbProcessGroupClass *klass)
-{
-  GObjectClass *object_class = G_OBJECT_CLASS (klass);
-  const GParamFlags given = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
-
-  object_class->get_property = ebb_property_get_field;
-  object_class->set_property = ebb_process_group_set_property;
-  object_class->dispose = ebb_process_group_dispose;
-  object_class->finalize = ebb_process_group_finalize;
-
-  /**
-   * EbbProcessGroup:rank:
-   *
-   * The number of this rank in the group, from 0.
-   */
-  g_object_class_install_property (object_class, FIELD (rank),
-                                   g_param_spec_uint ("rank", NULL, NULL, 0, G_MAXINT, 0, given));
-  /**
-   * EbbProcessGroup:size:
-   *
-   * How many ranks there are.
-   */
-  g_object_class_install_property (object_class, FIELD (size),
-                                   g_param_spec_uint ("size", NULL, NULL, 1, G_MAXINT, 1, given));
-  /**
-   * EbbProcessGroup:backend:
-   *
-   * The engine: "single", "thread", "mpi" or "nccl".
-   */
-  g_object_class_install_property (object_class, FIELD (backend),
-                                   g_param_spec_string ("backend", NULL, NULL, "single", given));
-  /**
-   * EbbProcessGroup:name:
-   *
-   * The group's name in messages: "world", or the name and color of the split that made it.
-   */
-  g_object_class_install_property (object_class, FIELD (name),
-                                   g_param_spec_string ("name", NULL, NULL, "world", given));
-  /**
-   * EbbProcessGroup:timeout:
-   *
-   * Seconds that a call waits for the other ranks.
-   */
-  timeout_property = g_param_spec_double ("timeout", NULL, NULL, 1e-3, MAX_TIMEOUT, DEFAULT_TIMEOUT,
-                                          G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY | G_PARAM_STATIC_STRINGS);
-  g_object_class_install_property (object_class, FIELD (timeout), timeout_property);
-}
-
-static double
-get_default_timeout (void)
-{
-  const char *text = g_getenv ("EBB_PROCESS_GROUP_TIMEOUT");
-  double seconds = text != NULL ? g_ascii_strtod (text, NULL) : 0;
-
-  return seconds > 0 ? CLAMP (seconds, 1e-3, MAX_TIMEOUT) : DEFAULT_TIMEOUT;
-}
-
-static void
-ebb_process_group_init (EbbProcessGroup *self)
-{
-  EbbGroupState *state = ebb_process_group_get_state (self);
-
-  state->timeout = get_default_timeout ();
-  state->queue = ebb_group_queue_new ();
-  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
-    g_weak_ref_init (&state->known[i].owner, NULL);
-}
 
 /* -- who ----------------------------------------------------------------------------------------------------------- */
 
@@ -346,4 +244,108 @@ ebb_process_group_reset_counters (EbbProcessGroup *self)
       __atomic_store_n (&state->n_calls[i], 0, __ATOMIC_RELAXED);
       __atomic_store_n (&state->n_bytes[i], 0, __ATOMIC_RELAXED);
     }
+}
+
+/* -- class --------------------------------------------------------------------------------------------------------- */
+
+static void
+ebb_process_group_set_property (GObject *object,
+                                guint id,
+                                const GValue *value,
+                                GParamSpec *spec)
+{
+  if (spec == timeout_property)
+    ebb_process_group_set_timeout (EBB_PROCESS_GROUP (object), g_value_get_double (value));
+  else
+    ebb_property_set_field (object, id, value, spec);
+}
+
+/* Other ranks wait for the calls that were started here. */
+static void
+ebb_process_group_dispose (GObject *object)
+{
+  ebb_group_queue_close (ebb_process_group_get_state (EBB_PROCESS_GROUP (object))->queue);
+  G_OBJECT_CLASS (ebb_process_group_parent_class)->dispose (object);
+}
+
+static void
+ebb_process_group_finalize (GObject *object)
+{
+  EbbGroupState *state = ebb_process_group_get_state (EBB_PROCESS_GROUP (object));
+
+  ebb_group_queue_unref (state->queue);
+  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
+    g_weak_ref_clear (&state->known[i].owner);
+  g_free (state->backend);
+  g_free (state->name);
+  G_OBJECT_CLASS (ebb_process_group_parent_class)->finalize (object);
+}
+
+static void
+ebb_process_group_class_init (EbbProcessGroupClass *klass)
+{
+  GObjectClass *object_class = G_OBJECT_CLASS (klass);
+  const GParamFlags given = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
+
+  object_class->get_property = ebb_property_get_field;
+  object_class->set_property = ebb_process_group_set_property;
+  object_class->dispose = ebb_process_group_dispose;
+  object_class->finalize = ebb_process_group_finalize;
+
+  /**
+   * EbbProcessGroup:rank:
+   *
+   * The number of this rank in the group, from 0.
+   */
+  g_object_class_install_property (object_class, FIELD (rank),
+                                   g_param_spec_uint ("rank", NULL, NULL, 0, G_MAXINT, 0, given));
+  /**
+   * EbbProcessGroup:size:
+   *
+   * How many ranks there are.
+   */
+  g_object_class_install_property (object_class, FIELD (size),
+                                   g_param_spec_uint ("size", NULL, NULL, 1, G_MAXINT, 1, given));
+  /**
+   * EbbProcessGroup:backend:
+   *
+   * The engine: "single", "thread", "mpi" or "nccl".
+   */
+  g_object_class_install_property (object_class, FIELD (backend),
+                                   g_param_spec_string ("backend", NULL, NULL, "single", given));
+  /**
+   * EbbProcessGroup:name:
+   *
+   * The group's name in messages: "world", or the name and color of the split that made it.
+   */
+  g_object_class_install_property (object_class, FIELD (name),
+                                   g_param_spec_string ("name", NULL, NULL, "world", given));
+  /**
+   * EbbProcessGroup:timeout:
+   *
+   * Seconds that a call waits for the other ranks.
+   */
+  timeout_property = g_param_spec_double ("timeout", NULL, NULL, 1e-3, MAX_TIMEOUT, DEFAULT_TIMEOUT,
+                                          G_PARAM_READWRITE | G_PARAM_EXPLICIT_NOTIFY | G_PARAM_STATIC_STRINGS);
+  g_object_class_install_property (object_class, FIELD (timeout), timeout_property);
+}
+
+static double
+get_default_timeout (void)
+{
+  const char *text = g_getenv ("EBB_PROCESS_GROUP_TIMEOUT");
+  double seconds = text != NULL ? g_ascii_strtod (text, NULL) : 0;
+
+  return seconds > 0 ? CLAMP (seconds, 1e-3, MAX_TIMEOUT) : DEFAULT_TIMEOUT;
+}
+
+static void
+ebb_process_group_init (EbbProcessGroup *self)
+{
+  EbbGroupState *state = ebb_process_group_get_state (self);
+
+  state->timeout = get_default_timeout ();
+  state->queue = ebb_group_queue_new ();
+  for (guint i = 0; i < G_N_ELEMENTS (state->known); i++)
+    g_weak_ref_init (&state->known[i].owner, NULL);
 }

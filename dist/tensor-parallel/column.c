@@ -17,11 +17,31 @@ G_DEFINE_TYPE_WITH_CODE (EbbColumnParallelLinear,
                          EBB_TYPE_LINEAR,
                          G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
 
-static void
-ebb_column_parallel_linear_finalize (GObject *object)
+/**
+ * ebb_column_parallel_linear_new:
+ * @in_features: the size of the input's last dimension
+ * @out_features: the size of the full output's last dimension, at least the number of ranks
+ * @bias: whether a bias is added
+ * @gather_output: whether all ranks get the full result, rather than each its shard
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Makes this rank's shard of a linear layer. The full layer is drawn from the thread's default generator, as by
+ * ebb_linear_new(), and then sharded: ranks whose generators have the same state have shards of one layer, and the
+ * numbers don't depend on how many ranks there are.
+ *
+ * Returns: (transfer full) (type EbbColumnParallelLinear) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_column_parallel_linear_new (int in_features,
+                                int out_features,
+                                gboolean bias,
+                                gboolean gather_output,
+                                EbbProcessGroup *group,
+                                GError **error)
 {
-  ebb_parallel_layer_clear (&EBB_COLUMN_PARALLEL_LINEAR (object)->layer);
-  G_OBJECT_CLASS (ebb_column_parallel_linear_parent_class)->finalize (object);
+  return ebb_layer_new (EBB_TYPE_COLUMN_PARALLEL_LINEAR, error, "in-features", in_features, "out-features",
+                        out_features, "bias", bias, "gather-output", gather_output, "group", group, NULL);
 }
 
 static gboolean
@@ -87,6 +107,13 @@ ebb_column_parallel_linear_forward1 (EbbModule *module, EbbTensor *input, GError
 }
 
 static void
+ebb_column_parallel_linear_finalize (GObject *object)
+{
+  ebb_parallel_layer_clear (&EBB_COLUMN_PARALLEL_LINEAR (object)->layer);
+  G_OBJECT_CLASS (ebb_column_parallel_linear_parent_class)->finalize (object);
+}
+
+static void
 ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
 {
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
@@ -119,31 +146,4 @@ ebb_column_parallel_linear_class_init (EbbColumnParallelLinearClass *klass)
 static void
 ebb_column_parallel_linear_init (EbbColumnParallelLinear *self)
 {
-}
-
-/**
- * ebb_column_parallel_linear_new:
- * @in_features: the size of the input's last dimension
- * @out_features: the size of the full output's last dimension, at least the number of ranks
- * @bias: whether a bias is added
- * @gather_output: whether all ranks get the full result, rather than each its shard
- * @group: (nullable): the ranks; %NULL for the default group
- * @error: return location for an error
- *
- * Makes this rank's shard of a linear layer. The full layer is drawn from the thread's default generator, as by
- * ebb_linear_new(), and then sharded: ranks whose generators have the same state have shards of one layer, and the
- * numbers don't depend on how many ranks there are.
- *
- * Returns: (transfer full) (type EbbColumnParallelLinear) (nullable): the layer, or %NULL with @error set
- */
-EbbModule *
-ebb_column_parallel_linear_new (int in_features,
-                                int out_features,
-                                gboolean bias,
-                                gboolean gather_output,
-                                EbbProcessGroup *group,
-                                GError **error)
-{
-  return ebb_layer_new (EBB_TYPE_COLUMN_PARALLEL_LINEAR, error, "in-features", in_features, "out-features",
-                        out_features, "bias", bias, "gather-output", gather_output, "group", group, NULL);
 }

@@ -12,16 +12,6 @@
 
 /* -- a layer's life ------------------------------------------------------------------------------------------------ */
 
-void
-ebb_parallel_layer_clear (EbbParallelLayer *self)
-{
-  for (guint i = 0; i < self->n_cuts; i++)
-    ebb_cut_unref (self->cuts[i]);
-  self->n_cuts = 0;
-  g_clear_pointer (&self->model, ebb_parallel_model_unref);
-  g_clear_object (&self->group);
-}
-
 static gboolean
 cut (EbbParallelLayer *self, EbbModule *module, const char *name, guint dim, GError **error)
 {
@@ -161,4 +151,14 @@ ebb_parallel_layer_leave (const EbbParallelLayer *self, EbbTensor *summand, GErr
   return ebb_parallel_model_is_sequence_sharded (self->model)
              ? ebb_parallel_reduce_scatter (summand, SEQUENCE_DIM, self->group, error)
              : ebb_parallel_reduce_over (summand, self->group, NULL, error);
+}
+
+void
+ebb_parallel_layer_clear (EbbParallelLayer *self)
+{
+  for (guint i = 0; i < self->n_cuts; i++)
+    ebb_cut_unref (self->cuts[i]);
+  self->n_cuts = 0;
+  g_clear_pointer (&self->model, ebb_parallel_model_unref);
+  g_clear_object (&self->group);
 }

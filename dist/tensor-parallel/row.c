@@ -17,11 +17,32 @@ G_DEFINE_TYPE_WITH_CODE (EbbRowParallelLinear,
                          EBB_TYPE_LINEAR,
                          G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
 
-static void
-ebb_row_parallel_linear_finalize (GObject *object)
+/**
+ * ebb_row_parallel_linear_new:
+ * @in_features: the size of the full input's last dimension, at least the number of ranks
+ * @out_features: the size of the output's last dimension
+ * @bias: whether a bias is added
+ * @input_is_parallel: whether each rank's input is its shard already, as an #EbbColumnParallelLinear returns it, rather
+ *   than the full input
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Makes this rank's shard of a linear layer. The full layer is drawn from the thread's default generator, as by
+ * ebb_linear_new(), and then sharded: ranks whose generators have the same state have shards of one layer, and the
+ * numbers don't depend on how many ranks there are.
+ *
+ * Returns: (transfer full) (type EbbRowParallelLinear) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_row_parallel_linear_new (int in_features,
+                             int out_features,
+                             gboolean bias,
+                             gboolean input_is_parallel,
+                             EbbProcessGroup *group,
+                             GError **error)
 {
-  ebb_parallel_layer_clear (&EBB_ROW_PARALLEL_LINEAR (object)->layer);
-  G_OBJECT_CLASS (ebb_row_parallel_linear_parent_class)->finalize (object);
+  return ebb_layer_new (EBB_TYPE_ROW_PARALLEL_LINEAR, error, "in-features", in_features, "out-features", out_features,
+                        "bias", bias, "input-is-parallel", input_is_parallel, "group", group, NULL);
 }
 
 static gboolean
@@ -97,6 +118,13 @@ ebb_row_parallel_linear_forward1 (EbbModule *module, EbbTensor *input, GError **
 }
 
 static void
+ebb_row_parallel_linear_finalize (GObject *object)
+{
+  ebb_parallel_layer_clear (&EBB_ROW_PARALLEL_LINEAR (object)->layer);
+  G_OBJECT_CLASS (ebb_row_parallel_linear_parent_class)->finalize (object);
+}
+
+static void
 ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
 {
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
@@ -129,32 +157,4 @@ ebb_row_parallel_linear_class_init (EbbRowParallelLinearClass *klass)
 static void
 ebb_row_parallel_linear_init (EbbRowParallelLinear *self)
 {
-}
-
-/**
- * ebb_row_parallel_linear_new:
- * @in_features: the size of the full input's last dimension, at least the number of ranks
- * @out_features: the size of the output's last dimension
- * @bias: whether a bias is added
- * @input_is_parallel: whether each rank's input is its shard already, as an #EbbColumnParallelLinear returns it, rather
- *   than the full input
- * @group: (nullable): the ranks; %NULL for the default group
- * @error: return location for an error
- *
- * Makes this rank's shard of a linear layer. The full layer is drawn from the thread's default generator, as by
- * ebb_linear_new(), and then sharded: ranks whose generators have the same state have shards of one layer, and the
- * numbers don't depend on how many ranks there are.
- *
- * Returns: (transfer full) (type EbbRowParallelLinear) (nullable): the layer, or %NULL with @error set
- */
-EbbModule *
-ebb_row_parallel_linear_new (int in_features,
-                             int out_features,
-                             gboolean bias,
-                             gboolean input_is_parallel,
-                             EbbProcessGroup *group,
-                             GError **error)
-{
-  return ebb_layer_new (EBB_TYPE_ROW_PARALLEL_LINEAR, error, "in-features", in_features, "out-features", out_features,
-                        "bias", bias, "input-is-parallel", input_is_parallel, "group", group, NULL);
 }

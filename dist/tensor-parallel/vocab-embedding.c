@@ -29,11 +29,23 @@ G_DEFINE_TYPE_WITH_CODE (EbbVocabParallelEmbedding,
                          EBB_TYPE_EMBEDDING,
                          G_IMPLEMENT_INTERFACE (EBB_TYPE_OUTPUT_LAYER, output_layer_interface_init))
 
-static void
-ebb_vocab_parallel_embedding_finalize (GObject *object)
+/**
+ * ebb_vocab_parallel_embedding_new:
+ * @num_embeddings: the number of rows of the full table, at least the number of ranks
+ * @embedding_dim: the size of a row
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * Makes this rank's shard of an embedding. The full table is drawn from the thread's default generator, as by
+ * ebb_embedding_new(), and then sharded: ranks whose generators have the same state have shards of one table.
+ *
+ * Returns: (transfer full) (type EbbVocabParallelEmbedding) (nullable): the layer, or %NULL with @error set
+ */
+EbbModule *
+ebb_vocab_parallel_embedding_new (int num_embeddings, int embedding_dim, EbbProcessGroup *group, GError **error)
 {
-  ebb_parallel_layer_clear (&EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer);
-  G_OBJECT_CLASS (ebb_vocab_parallel_embedding_parent_class)->finalize (object);
+  return ebb_layer_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, error, "num-embeddings", num_embeddings, "embedding-dim",
+                        embedding_dim, "group", group, NULL);
 }
 
 static gboolean
@@ -191,6 +203,13 @@ output_layer_interface_init (EbbOutputLayerInterface *interface)
 /* -- class --------------------------------------------------------------------------------------------------------- */
 
 static void
+ebb_vocab_parallel_embedding_finalize (GObject *object)
+{
+  ebb_parallel_layer_clear (&EBB_VOCAB_PARALLEL_EMBEDDING (object)->layer);
+  G_OBJECT_CLASS (ebb_vocab_parallel_embedding_parent_class)->finalize (object);
+}
+
+static void
 ebb_vocab_parallel_embedding_class_init (EbbVocabParallelEmbeddingClass *klass)
 {
   const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_CONSTRUCT_ONLY | G_PARAM_STATIC_STRINGS;
@@ -215,23 +234,4 @@ ebb_vocab_parallel_embedding_class_init (EbbVocabParallelEmbeddingClass *klass)
 static void
 ebb_vocab_parallel_embedding_init (EbbVocabParallelEmbedding *self)
 {
-}
-
-/**
- * ebb_vocab_parallel_embedding_new:
- * @num_embeddings: the number of rows of the full table, at least the number of ranks
- * @embedding_dim: the size of a row
- * @group: (nullable): the ranks; %NULL for the default group
- * @error: return location for an error
- *
- * Makes this rank's shard of an embedding. The full table is drawn from the thread's default generator, as by
- * ebb_embedding_new(), and then sharded: ranks whose generators have the same state have shards of one table.
- *
- * Returns: (transfer full) (type EbbVocabParallelEmbedding) (nullable): the layer, or %NULL with @error set
- */
-EbbModule *
-ebb_vocab_parallel_embedding_new (int num_embeddings, int embedding_dim, EbbProcessGroup *group, GError **error)
-{
-  return ebb_layer_new (EBB_TYPE_VOCAB_PARALLEL_EMBEDDING, error, "num-embeddings", num_embeddings, "embedding-dim",
-                        embedding_dim, "group", group, NULL);
 }

@@ -8,14 +8,6 @@
 #define MIB (1024.0 * 1024.0)
 #define MOST_ROWS 8 /* of a way; with more ranks only the one with most is printed */
 
-void
-table_clear (Table *self)
-{
-  for (guint i = 0; i < self->n_ways; i++)
-    g_free (self->figures[i]);
-  self->n_ways = 0;
-}
-
 gboolean
 table_add (Table *self,
            const Way *way,
@@ -147,4 +139,12 @@ table_check_losses (const Table *self,
           return FALSE;
         }
   return TRUE;
+}
+
+void
+table_clear (Table *self)
+{
+  for (guint i = 0; i < self->n_ways; i++)
+    g_free (self->figures[i]);
+  self->n_ways = 0;
 }
