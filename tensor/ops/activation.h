@@ -23,6 +23,21 @@ typedef enum
   EBB_GELU_TANH
 } EbbGeluKind;
 
+/**
+ * EbbActivation:
+ * @EBB_ACTIVATION_GELU: GELU by the error function, x * Phi (x)
+ * @EBB_ACTIVATION_GELU_TANH: the tanh approximation of GELU
+ * @EBB_ACTIVATION_SILU: x / (1 + e^-x), also known as swish
+ *
+ * The activation of a feed-forward layer.
+ */
+typedef enum
+{
+  EBB_ACTIVATION_GELU,
+  EBB_ACTIVATION_GELU_TANH,
+  EBB_ACTIVATION_SILU
+} EbbActivation;
+
 EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_tanh (EbbTensor *x,
                      GError **error);
