@@ -432,7 +432,7 @@ ebb_parallel_attention_new (int width,
  * ebb_parallel_mlp_new:
  * @width: the size of the last dimension of input and output
  * @hidden: the size of the last dimension between the two products, 0 for four times @width
- * @gelu: which of the two usual forms of GELU
+ * @activation: the activation between the products
  * @group: (nullable): the ranks; %NULL for the default group
  * @error: return location for an error
  *
@@ -443,7 +443,7 @@ ebb_parallel_attention_new (int width,
  * Returns: (transfer full) (type EbbMlp) (nullable): the layer, or %NULL with @error set
  */
 EbbModule *
-ebb_parallel_mlp_new (int width, int hidden, EbbGeluKind gelu, EbbProcessGroup *group, GError **error)
+ebb_parallel_mlp_new (int width, int hidden, EbbActivation activation, EbbProcessGroup *group, GError **error)
 {
   g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
 
@@ -452,5 +452,5 @@ ebb_parallel_mlp_new (int width, int hidden, EbbGeluKind gelu, EbbProcessGroup *
   group = group != NULL ? group : ebb_process_group_get_default ();
   ebb_parallel_plan_add (plan, "c_fc", EBB_PARALLEL_STYLE_COLUMN, NULL);
   ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, NULL);
-  return divide_alone (ebb_mlp_new (width, hidden, gelu, error), group, plan, FALSE, error);
+  return divide_alone (ebb_mlp_new (width, hidden, activation, error), group, plan, FALSE, error);
 }

@@ -44,7 +44,7 @@ EbbModule *ebb_parallel_attention_new (int width,
 EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_parallel_mlp_new (int width,
                                  int hidden,
-                                 EbbGeluKind gelu,
+                                 EbbActivation activation,
                                  EbbProcessGroup *group,
                                  GError **error);
 

@@ -82,7 +82,7 @@ take_saved_form (EbbGptConfig *config,
   config->tied = json_object_get_boolean_member_with_default (saved, "tied", TRUE);
   config->bias = json_object_get_boolean_member_with_default (saved, "bias", TRUE);
   config->norm_eps = json_object_get_double_member_with_default (saved, "norm_eps", 1e-5);
-  config->gelu = g_strcmp0 (gelu, "exact") == 0 ? EBB_GELU_EXACT : EBB_GELU_TANH;
+  config->activation = g_strcmp0 (gelu, "exact") == 0 ? EBB_ACTIVATION_GELU : EBB_ACTIVATION_GELU_TANH;
 }
 
 static gboolean

@@ -291,7 +291,7 @@ options_set_config (Options *self,
   self->tied = config->tied;
   self->bias = config->bias;
   self->norm_eps = config->norm_eps;
-  self->gelu = config->gelu;
+  self->activation = config->activation;
 }
 
 void
@@ -307,7 +307,7 @@ options_add_json (const Options *self,
   json_builder_set_member_name (builder, "norm_eps");
   json_builder_add_double_value (builder, self->norm_eps);
   json_builder_set_member_name (builder, "gelu");
-  json_builder_add_string_value (builder, self->gelu == EBB_GELU_TANH ? "tanh" : "exact");
+  json_builder_add_string_value (builder, self->activation == EBB_ACTIVATION_GELU_TANH ? "tanh" : "exact");
   json_builder_end_object (builder);
 }
 

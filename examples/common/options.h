@@ -45,7 +45,7 @@ struct _Options
   double dropout;
   gboolean tied, bias; /* these and the next two come from the file of --load */
   double norm_eps;
-  EbbGeluKind gelu;
+  EbbActivation activation;
 
   /* training */
   int batch, accumulate;

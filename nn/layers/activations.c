@@ -10,6 +10,12 @@ G_DEFINE_ENUM_TYPE (EbbGeluKind,
                     G_DEFINE_ENUM_VALUE (EBB_GELU_EXACT, "exact"),
                     G_DEFINE_ENUM_VALUE (EBB_GELU_TANH, "tanh"))
 
+G_DEFINE_ENUM_TYPE (EbbActivation,
+                    ebb_activation,
+                    G_DEFINE_ENUM_VALUE (EBB_ACTIVATION_GELU, "gelu"),
+                    G_DEFINE_ENUM_VALUE (EBB_ACTIVATION_GELU_TANH, "gelu-tanh"),
+                    G_DEFINE_ENUM_VALUE (EBB_ACTIVATION_SILU, "silu"))
+
 /**
  * EbbGelu:
  *

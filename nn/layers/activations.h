@@ -15,6 +15,11 @@ G_BEGIN_DECLS
 EBB_AVAILABLE_IN_ALL
 GType ebb_gelu_kind_get_type (void);
 
+#define EBB_TYPE_ACTIVATION (ebb_activation_get_type ())
+
+EBB_AVAILABLE_IN_ALL
+GType ebb_activation_get_type (void);
+
 #define EBB_TYPE_GELU (ebb_gelu_get_type ())
 
 EBB_AVAILABLE_IN_ALL

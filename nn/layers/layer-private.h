@@ -17,7 +17,8 @@ typedef enum
   EBB_LAYER_INT,     /* int; a bad value is refused in build, with an error, rather than clamped */
   EBB_LAYER_DOUBLE,  /* double */
   EBB_LAYER_BOOLEAN, /* gboolean */
-  EBB_LAYER_GELU     /* EbbGeluKind */
+  EBB_LAYER_GELU,    /* EbbGeluKind */
+  EBB_LAYER_ACTIVATION
 } EbbLayerPropertyKind;
 
 typedef struct

@@ -30,6 +30,9 @@ make_spec (const EbbLayerProperty *property)
     case EBB_LAYER_GELU:
       return g_param_spec_enum (property->name, NULL, property->blurb, EBB_TYPE_GELU_KIND, (int) property->initial,
                                 flags);
+    case EBB_LAYER_ACTIVATION:
+      return g_param_spec_enum (property->name, NULL, property->blurb, EBB_TYPE_ACTIVATION, (int) property->initial,
+                                flags);
     }
   g_assert_not_reached ();
 }

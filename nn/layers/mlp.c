@@ -7,9 +7,9 @@
 /**
  * EbbMlp:
  *
- * The feed-forward part of a transformer block: linear, GELU, linear, on x `[..., width]`. Its children are `c_fc`
- * (width to hidden) and `c_proj` (hidden to width), GPT-2's names. The bias of `c_fc` and the GELU are one pass over
- * memory.
+ * The feed-forward part of a transformer block: linear, activation (GELU), linear, on x `[..., width]`. Its children
+ * are `c_fc` (width to hidden) and `c_proj` (hidden to width), GPT-2's names. The bias of `c_fc` and the GELU are one
+ * pass over memory.
  */
 struct _EbbMlp
 {
@@ -17,7 +17,7 @@ struct _EbbMlp
 
   int width;
   int hidden;
-  EbbGeluKind gelu;
+  EbbActivation activation;
   gboolean has_bias;
   EbbModule *c_fc;
   EbbModule *c_proj;
@@ -36,9 +36,9 @@ G_DEFINE_TYPE (EbbMlp, ebb_mlp, EBB_TYPE_MODULE)
  * The size of the last dimension between the two products, 0 for four times the width.
  */
 /**
- * EbbMlp:gelu:
+ * EbbMlp:activation:
  *
- * Which of the two usual forms of GELU.
+ * The activation between the products.
  */
 /**
  * EbbMlp:bias:
@@ -48,7 +48,8 @@ G_DEFINE_TYPE (EbbMlp, ebb_mlp, EBB_TYPE_MODULE)
 static const EbbLayerProperty properties[] = {
   { "width", "Size of the last dimension", EBB_LAYER_INT, offsetof (EbbMlp, width), 0 },
   { "hidden", "Size between the products, 0 for four times the width", EBB_LAYER_INT, offsetof (EbbMlp, hidden), 0 },
-  { "gelu", "Which form of GELU", EBB_LAYER_GELU, offsetof (EbbMlp, gelu), EBB_GELU_TANH },
+  { "activation", "Activation between the products", EBB_LAYER_ACTIVATION, offsetof (EbbMlp, activation),
+    EBB_ACTIVATION_GELU_TANH },
   { "bias", "Whether the linear layers have a bias", EBB_LAYER_BOOLEAN, offsetof (EbbMlp, has_bias), TRUE },
 };
 
@@ -68,22 +69,32 @@ ebb_mlp_build (EbbModule *module, GError **error)
                                  error);
 }
 
+/* GELU, which can be one pass with the bias before it, has forms of its own. */
+static gboolean
+is_gelu (EbbActivation activation, EbbGeluKind *kind)
+{
+  *kind = activation == EBB_ACTIVATION_GELU_TANH ? EBB_GELU_TANH : EBB_GELU_EXACT;
+  return activation != EBB_ACTIVATION_SILU;
+}
+
 static EbbTensor *
 ebb_mlp_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbMlp *self = EBB_MLP (module);
   g_autoptr (EbbTensor) hidden = NULL;
   g_autoptr (EbbTensor) activated = NULL;
+  EbbGeluKind kind;
+  gboolean gelu = is_gelu (self->activation, &kind);
 
-  if (ebb_linear_lends_bias (self->c_fc))
+  if (gelu && ebb_linear_lends_bias (self->c_fc))
     {
       hidden = ebb_linear_call_without_bias (self->c_fc, input, error);
-      activated = ebb_bias_gelu (hidden, EBB_LINEAR (self->c_fc)->bias, self->gelu, error);
+      activated = ebb_bias_gelu (hidden, EBB_LINEAR (self->c_fc)->bias, kind, error);
     }
   else
     {
       hidden = ebb_module_call1 (self->c_fc, input, error);
-      activated = ebb_gelu (hidden, self->gelu, error);
+      activated = gelu ? ebb_gelu (hidden, kind, error) : ebb_silu (hidden, error);
     }
   g_clear_pointer (&hidden, ebb_tensor_unref);
   return ebb_module_call1 (self->c_proj, activated, error);
@@ -110,7 +121,7 @@ ebb_mlp_init (EbbMlp *self)
  * ebb_mlp_new:
  * @width: the size of the last dimension of input and output
  * @hidden: the size of the last dimension between the two products, 0 for four times @width
- * @gelu: which of the two usual forms of GELU
+ * @activation: the activation between the products
  * @error: return location for an error
  *
  * Makes the feed-forward part of a transformer block.
@@ -118,7 +129,7 @@ ebb_mlp_init (EbbMlp *self)
  * Returns: (transfer full) (type EbbMlp) (nullable): the layer, or %NULL with @error set
  */
 EbbModule *
-ebb_mlp_new (int width, int hidden, EbbGeluKind gelu, GError **error)
+ebb_mlp_new (int width, int hidden, EbbActivation activation, GError **error)
 {
-  return ebb_layer_new (EBB_TYPE_MLP, error, "width", width, "hidden", hidden, "gelu", gelu, NULL);
+  return ebb_layer_new (EBB_TYPE_MLP, error, "width", width, "hidden", hidden, "activation", activation, NULL);
 }

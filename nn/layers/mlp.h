@@ -18,7 +18,7 @@ G_DECLARE_FINAL_TYPE (EbbMlp, ebb_mlp, EBB, MLP, EbbModule)
 EBB_AVAILABLE_IN_ALL
 EbbModule *ebb_mlp_new (int width,
                         int hidden,
-                        EbbGeluKind gelu,
+                        EbbActivation activation,
                         GError **error);
 
 G_END_DECLS

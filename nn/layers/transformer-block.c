@@ -25,7 +25,7 @@ struct _EbbTransformerBlock
   double dropout;
   gboolean causal;
   gboolean pre_norm;
-  EbbGeluKind gelu;
+  EbbActivation activation;
   double norm_eps;
   gboolean has_bias;
   EbbModule *ln_1;
@@ -67,9 +67,9 @@ G_DEFINE_TYPE (EbbTransformerBlock, ebb_transformer_block, EBB_TYPE_MODULE)
  * Whether the normalisations stand before the parts rather than after the sums.
  */
 /**
- * EbbTransformerBlock:gelu:
+ * EbbTransformerBlock:activation:
  *
- * Which of the two usual forms of GELU.
+ * The activation inside the feed-forward part.
  */
 /**
  * EbbTransformerBlock:norm-eps:
@@ -91,7 +91,8 @@ static const EbbLayerProperty properties[] = {
     FALSE },
   { "pre-norm", "Whether normalisations stand before the parts", EBB_LAYER_BOOLEAN,
     offsetof (EbbTransformerBlock, pre_norm), TRUE },
-  { "gelu", "Which form of GELU", EBB_LAYER_GELU, offsetof (EbbTransformerBlock, gelu), EBB_GELU_TANH },
+  { "activation", "Activation inside the feed-forward part", EBB_LAYER_ACTIVATION,
+    offsetof (EbbTransformerBlock, activation), EBB_ACTIVATION_GELU_TANH },
   { "norm-eps", "What is added to the variance", EBB_LAYER_DOUBLE, offsetof (EbbTransformerBlock, norm_eps), 1e-5 },
   { "bias", "Whether there are biases", EBB_LAYER_BOOLEAN, offsetof (EbbTransformerBlock, has_bias), TRUE },
 };
@@ -113,7 +114,7 @@ ebb_transformer_block_build (EbbModule *module, GError **error)
                                  ebb_layer_norm_new (self->width, self->norm_eps, self->has_bias, error), error)
          && ebb_layer_add_child (module, "mlp",
                                  ebb_layer_new (EBB_TYPE_MLP, error, "width", self->width, "hidden", self->hidden,
-                                                "gelu", self->gelu, "bias", self->has_bias, NULL),
+                                                "activation", self->activation, "bias", self->has_bias, NULL),
                                  error);
 }
 

@@ -91,7 +91,7 @@ add_blocks (EbbBert *self, GError **error)
       g_autoptr (EbbModule) block = ebb_layer_new (
           EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads",
           config->heads, "hidden", config->hidden, "dropout",
-          config->dropout, "causal", FALSE, "pre-norm", FALSE, "gelu", EBB_GELU_EXACT, "norm-eps",
+          config->dropout, "causal", FALSE, "pre-norm", FALSE, "activation", EBB_ACTIVATION_GELU, "norm-eps",
           config->norm_eps, "bias", TRUE, NULL);
 
       if (!ebb_module_list_append (EBB_MODULE_LIST (self->layer), block, error))

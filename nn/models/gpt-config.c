@@ -2,9 +2,13 @@
 #include "nn/models/gpt-config.h"
 
 #include "nn/models/model-config-private.h"
+#include "nn/layers/rotary-private.h"
 #include "tensor/error-private.h"
 
-/* The sizes and choices of a GPT. */
+#include <math.h>
+#include <string.h>
+
+/* The sizes and choices of a decoder. */
 
 G_DEFINE_BOXED_TYPE (EbbGptConfig, ebb_gpt_config, ebb_gpt_config_copy, ebb_gpt_config_free)
 
@@ -35,8 +39,8 @@ ebb_gpt_config_new (void)
  * @name: the name of a preset, see ebb_gpt_config_get_preset_names()
  *
  * Makes the configuration of a known size. All presets have dropout 0.1, tied weights, GELU by tanh, an epsilon of 1e-5
- * and biases. An unknown name is reported where the configuration is used, by ebb_gpt_config_check() and
- * ebb_gpt_new(), so that one check at the end is enough.
+ * and biases, and are GPT-2 in all other choices. An unknown name is reported where the configuration is used, by
+ * ebb_gpt_config_check() and ebb_gpt_new(), so that one check at the end is enough.
  *
  * Returns: (transfer full): the configuration
  */
@@ -57,10 +61,13 @@ ebb_gpt_config_new_preset (const char *name)
   self->layers = preset->layers;
   self->dropout = 0.1;
   self->tied = TRUE;
-  self->gelu = EBB_GELU_TANH;
+  self->activation = EBB_ACTIVATION_GELU_TANH;
   self->norm_eps = 1e-5;
   self->bias = TRUE;
   self->residual_dtype = EBB_DTYPE_F32;
+  self->rotary = EBB_ROTARY_CONFIG_INITIAL;
+  self->local_rotary = EBB_ROTARY_CONFIG_INITIAL;
+  self->local_rotary.theta = 0;
   return self;
 }
 
@@ -93,6 +100,7 @@ ebb_gpt_config_copy (const EbbGptConfig *self)
 
   copy = g_memdup2 (self, sizeof *self);
   copy->unknown_preset = g_strdup (self->unknown_preset);
+  copy->layer_pattern = g_strdup (self->layer_pattern);
   return copy;
 }
 
@@ -108,7 +116,183 @@ ebb_gpt_config_free (EbbGptConfig *self)
   g_return_if_fail (self != NULL);
 
   g_free (self->unknown_preset);
+  g_free (self->layer_pattern);
   g_free (self);
+}
+
+/**
+ * ebb_gpt_config_set_layer_pattern:
+ * @self: a configuration
+ * @pattern: (nullable): a letter for each layer: `s` for sliding, `f` for full; repeated if there are more layers
+ *   (`sssssf` for Gemma 3); %NULL: all layers are sliding where there is a window
+ *
+ * Says which layers see a window of #EbbGptConfig.window positions (sliding) and which see all (full).
+ * ebb_gpt_config_check() reports other letters.
+ */
+void
+ebb_gpt_config_set_layer_pattern (EbbGptConfig *self, const char *pattern)
+{
+  g_return_if_fail (self != NULL);
+
+  if (pattern == self->layer_pattern)
+    return;
+  g_free (self->layer_pattern);
+  self->layer_pattern = g_strdup (pattern);
+}
+
+/**
+ * ebb_gpt_config_get_layer_pattern:
+ * @self: a configuration
+ *
+ * Returns: (nullable): see ebb_gpt_config_set_layer_pattern()
+ */
+const char *
+ebb_gpt_config_get_layer_pattern (const EbbGptConfig *self)
+{
+  g_return_val_if_fail (self != NULL, NULL);
+
+  return self->layer_pattern;
+}
+
+/**
+ * ebb_gpt_config_is_sliding_layer:
+ * @self: a configuration
+ * @layer: the number of a layer
+ *
+ * Returns: whether the layer sees a window of positions and not all of them
+ */
+gboolean
+ebb_gpt_config_is_sliding_layer (const EbbGptConfig *self, guint layer)
+{
+  g_return_val_if_fail (self != NULL, FALSE);
+
+  if (self->window <= 0 || self->layer_pattern == NULL || *self->layer_pattern == '\0')
+    return self->window > 0;
+  return self->layer_pattern[layer % strlen (self->layer_pattern)] == 's';
+}
+
+/* -- checks -------------------------------------------------------------------------------------------------------- */
+
+G_GNUC_PRINTF (2, 3)
+static gboolean
+refuse (GError **error, const char *format, ...)
+{
+  g_autofree char *text = NULL;
+  va_list arguments;
+
+  va_start (arguments, format);
+  text = g_strdup_vprintf (format, arguments);
+  va_end (arguments);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: %s", text);
+  return FALSE;
+}
+
+static gboolean
+check_choices (const EbbGptConfig *self, GError **error)
+{
+  const struct
+  {
+    const char *name;
+    guint value, n;
+    const char *values;
+  } choices[] = {
+    { "activation", self->activation, EBB_ACTIVATION_SILU + 1, "0 (GELU), 1 (GELU by tanh) or 2 (SiLU)" },
+    { "layout", self->layout, EBB_GPT_LAYOUT_LLAMA + 1, "0 (GPT-2) or 1 (Llama)" },
+    { "norm", self->norm, EBB_NORM_RMS_UNIT + 1, "0 (layer), 1 (RMS) or 2 (RMS by 1 + weight)" },
+    { "norm_order", self->norm_order, EBB_NORM_ORDER_BOTH + 1, "0 (pre), 1 (post) or 2 (both)" },
+    { "positions", self->positions, EBB_POSITIONS_NONE + 1, "0 (learned), 1 (rotary) or 2 (none)" },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (choices); i++)
+    if (choices[i].value >= choices[i].n)
+      return refuse (error, "%s is %d, it must be %s", choices[i].name, (int) choices[i].value, choices[i].values);
+  return TRUE;
+}
+
+static gboolean
+check_scales (const EbbGptConfig *self, GError **error)
+{
+  const struct
+  {
+    const char *name;
+    double value;
+  } scales[] = { { "attention_scale", self->attention_scale },
+                 { "attention_softcap", self->attention_softcap },
+                 { "logit_softcap", self->logit_softcap },
+                 { "embedding_scale", self->embedding_scale } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (scales); i++)
+    if (!(scales[i].value >= 0 && isfinite (scales[i].value)))
+      return refuse (error, "%s is %g, it must be finite and not negative", scales[i].name, scales[i].value);
+  return TRUE;
+}
+
+static gboolean
+check_heads (const EbbGptConfig *self, GError **error)
+{
+  if (self->kv_heads != 0 && (self->kv_heads > self->heads || self->heads % self->kv_heads != 0))
+    return refuse (error, "%d heads can't be divided among %d kv_heads", self->heads, self->kv_heads);
+  if (self->head_width == 0)
+    return ebb_model_config_check_heads ("Gpt", self->width, self->heads, error);
+  if (self->head_width > G_MAXINT / 3 / self->heads)
+    return refuse (error, "%d heads of a head_width of %d are too large", self->heads, self->head_width);
+  return TRUE;
+}
+
+static gboolean
+check_window (const EbbGptConfig *self, GError **error)
+{
+  const char *pattern = self->layer_pattern;
+  gsize letters = pattern != NULL ? strspn (pattern, "sf") : 0;
+
+  if (pattern == NULL)
+    return TRUE;
+  if (letters == 0 || pattern[letters] != '\0')
+    {
+      g_autofree char *shown = ebb_escape_text (pattern);
+
+      return refuse (error, "the layer pattern is \"%s\", it must be letters s (sliding) and f (full)", shown);
+    }
+  if (self->window == 0 && strchr (pattern, 's') != NULL)
+    return refuse (error, "the layer pattern \"%s\" has sliding layers, but window is 0", pattern);
+  return TRUE;
+}
+
+/* GPT-2's layout has one product for queries, keys and values, and names for the parts that GPT-2 has. */
+static gboolean
+check_layout (const EbbGptConfig *self, GError **error)
+{
+  const struct
+  {
+    gboolean is_chosen;
+    const char *what;
+  } others[] = { { self->kv_heads != 0 && self->kv_heads != self->heads, "kv_heads other than heads" },
+                 { self->head_width != 0 && self->head_width != self->width / self->heads,
+                   "a head_width other than width / heads" },
+                 { self->gated, "gated MLPs" },
+                 { self->qk_norm, "qk_norm" },
+                 { self->norm_order == EBB_NORM_ORDER_BOTH, "norm_order both" },
+                 { self->positions == EBB_POSITIONS_ROTARY, "rotary positions" } };
+
+  if (self->layout == EBB_GPT_LAYOUT_LLAMA)
+    return self->positions != EBB_POSITIONS_LEARNED
+           || refuse (error, "learned positions need the layout of GPT-2, but layout is that of Llama");
+  for (guint i = 0; i < G_N_ELEMENTS (others); i++)
+    if (others[i].is_chosen)
+      return refuse (error, "%s: this needs the layout of Llama, but layout is that of GPT-2", others[i].what);
+  return TRUE;
+}
+
+static gboolean
+check_rotary (const EbbGptConfig *self, GError **error)
+{
+  int head_width = self->head_width != 0 ? self->head_width : self->width / self->heads;
+
+  if (self->positions != EBB_POSITIONS_ROTARY)
+    return TRUE;
+  return ebb_rotary_config_check (&self->rotary, "rotary", head_width, self->context, error)
+         && (self->local_rotary.theta == 0
+             || ebb_rotary_config_check (&self->local_rotary, "local_rotary", head_width, self->context, error));
 }
 
 /**
@@ -130,22 +314,20 @@ ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
                                   { "context", self->context, 1 },
                                   { "width", self->width, 1 },
                                   { "heads", self->heads, 1 },
-                                  { "layers", self->layers, 1 } };
+                                  { "layers", self->layers, 1 },
+                                  { "kv_heads", self->kv_heads, 0 },
+                                  { "head_width", self->head_width, 0 },
+                                  { "hidden", self->hidden, 0 },
+                                  { "window", self->window, 0 } };
 
   if (!ebb_model_config_check_preset (self->unknown_preset, ebb_gpt_config_get_preset_names (), error)
-      || !ebb_model_config_check_sizes ("Gpt", sizes, G_N_ELEMENTS (sizes), error)
-      || !ebb_model_config_check_heads ("Gpt", self->width, self->heads, error)
-      || !ebb_model_config_check_rates ("Gpt", self->dropout, self->norm_eps, error))
+      || !ebb_model_config_check_sizes ("Gpt", sizes, G_N_ELEMENTS (sizes), error) || !check_heads (self, error)
+      || !ebb_model_config_check_rates ("Gpt", self->dropout, self->norm_eps, error) || !check_choices (self, error)
+      || !check_scales (self, error) || !check_window (self, error) || !check_layout (self, error)
+      || !check_rotary (self, error))
     return FALSE;
-  if (self->gelu != EBB_GELU_EXACT && self->gelu != EBB_GELU_TANH)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: gelu is %d, it must be 0 (exact) or 1 (tanh)",
-                   (int) self->gelu);
-      return FALSE;
-    }
   if (self->residual_dtype == EBB_DTYPE_F32 || self->residual_dtype == EBB_DTYPE_BF16)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "Gpt: the residual stream is %s, it must be f32 or bf16",
-               (guint) self->residual_dtype < EBB_N_DTYPES ? ebb_dtype_get_name (self->residual_dtype) : "no dtype");
-  return FALSE;
+  return refuse (error, "the residual stream is %s, it must be f32 or bf16",
+                 (guint) self->residual_dtype < EBB_N_DTYPES ? ebb_dtype_get_name (self->residual_dtype) : "no dtype");
 }

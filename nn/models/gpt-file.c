@@ -33,12 +33,12 @@ typedef struct
 static const struct
 {
   const char *name;
-  EbbGeluKind gelu;
+  EbbActivation activation;
 } gelus[] = {
-  { "gelu_new", EBB_GELU_TANH },
-  { "gelu_pytorch_tanh", EBB_GELU_TANH },
-  { "gelu_fast", EBB_GELU_TANH },
-  { "gelu", EBB_GELU_EXACT },
+  { "gelu_new", EBB_ACTIVATION_GELU_TANH },
+  { "gelu_pytorch_tanh", EBB_ACTIVATION_GELU_TANH },
+  { "gelu_fast", EBB_ACTIVATION_GELU_TANH },
+  { "gelu", EBB_ACTIVATION_GELU },
 };
 
 static gboolean
@@ -274,7 +274,7 @@ take_gelu (EbbGptConfig *config,
 
       if (strcmp (text, name) == 0)
         {
-          config->gelu = gelus[i].gelu;
+          config->activation = gelus[i].activation;
           return TRUE;
         }
     }
@@ -485,6 +485,6 @@ ebb_gpt_config_to_gpt2_metadata (const EbbGptConfig *self)
   ebb_args_add_string (metadata, "format", "pt"); /* what readers of GPT-2's file ask for */
   ebb_args_add_string (metadata, HEADS_KEY, heads);
   ebb_args_add_string (metadata, NORM_EPS_KEY, eps);
-  ebb_args_add_string (metadata, GELU_KEY, self->gelu == EBB_GELU_TANH ? "gelu_new" : "gelu");
+  ebb_args_add_string (metadata, GELU_KEY, self->activation == EBB_ACTIVATION_GELU_TANH ? "gelu_new" : "gelu");
   return metadata;
 }

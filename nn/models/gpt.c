@@ -62,7 +62,7 @@ add_blocks (EbbGpt *self, GError **error)
       g_autoptr (EbbModule) block = ebb_layer_new (
           EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads",
           config->heads, "dropout", config->dropout, "causal", TRUE, "pre-norm",
-          TRUE, "gelu", config->gelu, "norm-eps", config->norm_eps, "bias",
+          TRUE, "activation", config->activation, "norm-eps", config->norm_eps, "bias",
           config->bias, NULL);
 
       if (!ebb_module_list_append (EBB_MODULE_LIST (self->h), block, error))

@@ -577,7 +577,7 @@ seed_grid (EbbProcessGroup *group,
   const char *name = grid->names[grid->model_dim];
   EbbGeneratorTracker *tracker = ebb_generator_tracker_get_default ();
   g_autoptr (EbbMesh) mesh = ebb_mesh_new (group, grid->names, sizes, 2, error);
-  g_autoptr (EbbModule) mlp = ebb_mlp_new (8, 16, EBB_GELU_EXACT, error);
+  g_autoptr (EbbModule) mlp = ebb_mlp_new (8, 16, EBB_ACTIVATION_GELU, error);
   g_autoptr (EbbParallelPlan) plan = ebb_parallel_plan_new ();
   g_autoptr (EbbParallelOptions) options = ebb_parallel_options_new ();
   GObject *mpu = NULL;

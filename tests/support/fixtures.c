@@ -54,7 +54,7 @@ EbbModule *
 test_fixture_gpt (int vocab,
                   int context,
                   int width,
-                  EbbGeluKind gelu)
+                  EbbActivation activation)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
   g_autoptr (GError) error = NULL;
@@ -66,7 +66,7 @@ test_fixture_gpt (int vocab,
   config->heads = 4;
   config->layers = 2;
   config->dropout = 0;
-  config->gelu = gelu;
+  config->activation = activation;
   gpt = ebb_gpt_new (config, &error);
   g_assert_no_error (error);
   return gpt;

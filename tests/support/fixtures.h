@@ -23,7 +23,7 @@ EbbTensor *test_fixture_leaf (EbbArgs *fixture,
 EbbModule *test_fixture_gpt (int vocab,
                              int context,
                              int width,
-                             EbbGeluKind gelu);
+                             EbbActivation activation);
 
 /* |a - b| / |b| in the Euclidean norm, infinity where shapes differ. */
 double test_relative_difference (EbbTensor *a,

@@ -136,7 +136,7 @@ test_partition_block_new (guint seed)
   ebb_manual_seed (seed);
   append (block, ebb_linear_new (TEST_PARTITION_WIDTH, TEST_PARTITION_WIDTH, TRUE, NULL));
   append (block, ebb_dropout_new (0.2, NULL));
-  append (block, ebb_mlp_new (TEST_PARTITION_WIDTH, 2 * TEST_PARTITION_WIDTH, EBB_GELU_TANH, NULL));
+  append (block, ebb_mlp_new (TEST_PARTITION_WIDTH, 2 * TEST_PARTITION_WIDTH, EBB_ACTIVATION_GELU_TANH, NULL));
   return block;
 }
 

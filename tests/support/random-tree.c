@@ -29,7 +29,7 @@ make_leaf (TestTree *tree)
       leaf = ebb_multi_head_attention_new (TEST_WIDTH, 2, test_dice_chance (&tree->dice, 50) ? 0.2 : 0,
                                            test_dice_chance (&tree->dice, 50), &error);
       break;
-    case 10: leaf = ebb_mlp_new (TEST_WIDTH, 2 * TEST_WIDTH, EBB_GELU_TANH, &error); break;
+    case 10: leaf = ebb_mlp_new (TEST_WIDTH, 2 * TEST_WIDTH, EBB_ACTIVATION_GELU_TANH, &error); break;
     default:
       leaf = ebb_transformer_block_new (TEST_WIDTH, 2, test_dice_chance (&tree->dice, 50) ? 0.1 : 0, TRUE,
                                         test_dice_chance (&tree->dice, 50), &error);

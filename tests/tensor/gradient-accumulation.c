@@ -15,7 +15,7 @@ static EbbModule *
 make_gpt (void)
 {
   ebb_manual_seed (3);
-  return test_fixture_gpt (VOCAB, CONTEXT, WIDTH, EBB_GELU_TANH);
+  return test_fixture_gpt (VOCAB, CONTEXT, WIDTH, EBB_ACTIVATION_GELU_TANH);
 }
 
 /* Goes back from the loss of sequences [first, first + n). */

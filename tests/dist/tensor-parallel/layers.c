@@ -181,8 +181,8 @@ make_mlp (gconstpointer settings, EbbProcessGroup *group, GError **error)
 {
   const Sizes *sizes = settings;
 
-  return group == NULL ? ebb_mlp_new (sizes->in, sizes->out, EBB_GELU_EXACT, error)
-                       : ebb_parallel_mlp_new (sizes->in, sizes->out, EBB_GELU_EXACT, group, error);
+  return group == NULL ? ebb_mlp_new (sizes->in, sizes->out, EBB_ACTIVATION_GELU, error)
+                       : ebb_parallel_mlp_new (sizes->in, sizes->out, EBB_ACTIVATION_GELU, group, error);
 }
 
 /* -- what they refuse ---------------------------------------------------------------------------------------------- */

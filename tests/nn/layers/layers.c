@@ -165,7 +165,7 @@ sizes_that_make_no_sense_are_refused (void)
   g_assert_null (ebb_transformer_block_new (10, 3, 0, TRUE, TRUE, &error));
   g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
   g_clear_error (&error);
-  g_assert_null (ebb_mlp_new (G_MAXINT, 0, EBB_GELU_TANH, &error));
+  g_assert_null (ebb_mlp_new (G_MAXINT, 0, EBB_ACTIVATION_GELU_TANH, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "Mlp: hidden is 0");
   g_clear_error (&error);
   g_assert_null (ebb_linear_new (G_MAXINT, G_MAXINT, TRUE, &error));
@@ -427,7 +427,7 @@ inputs_of_another_shape_are_refused (void)
 static void
 mlp_is_linear_gelu_linear (void)
 {
-  g_autoptr (EbbModule) mlp = ebb_mlp_new (6, 0, EBB_GELU_TANH, NULL);
+  g_autoptr (EbbModule) mlp = ebb_mlp_new (6, 0, EBB_ACTIVATION_GELU_TANH, NULL);
   g_autoptr (EbbModule) fc = ebb_module_get_child (mlp, "c_fc");
   g_autoptr (EbbModule) proj = ebb_module_get_child (mlp, "c_proj");
   g_autoptr (EbbTensor) x = test_randn (1, 4, 6, -1);

@@ -9,7 +9,7 @@
 static void
 published_weights_give_pytorchs_logits (void)
 {
-  g_autoptr (EbbModule) gpt = test_fixture_gpt (97, 16, 32, EBB_GELU_TANH);
+  g_autoptr (EbbModule) gpt = test_fixture_gpt (97, 16, 32, EBB_ACTIVATION_GELU_TANH);
   g_autoptr (EbbArgs) weights = test_load_fixture ("gpt2-tiny.safetensors");
   g_autoptr (EbbArgs) expected = test_load_fixture ("gpt2-tiny-logits.safetensors");
   g_autoptr (EbbTensor) tokens = test_fixture_tensor (expected, "tokens");
@@ -67,7 +67,7 @@ an_untied_head_is_used (void)
   g_autoptr (EbbTensor) expected = test_fixture_tensor (recorded, "logits");
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbModule) gpt = ebb_gpt_new (config, &error);
-  g_autoptr (EbbModule) tied = test_fixture_gpt (97, 16, 32, EBB_GELU_TANH);
+  g_autoptr (EbbModule) tied = test_fixture_gpt (97, 16, 32, EBB_ACTIVATION_GELU_TANH);
   g_autoptr (EbbArgs) before = ebb_module_get_state_dict (tied);
   g_autoptr (EbbArgs) saved = NULL;
   g_autoptr (EbbTensor) logits = NULL;
@@ -176,7 +176,7 @@ the_configuration_is_taken_over (void)
       g_assert_cmpint (config->heads, ==, 2);
       g_assert_cmpint (config->layers, ==, 2);
       g_assert_cmpint (config->context, ==, 16);
-      g_assert_cmpint (config->gelu, ==, EBB_GELU_EXACT);
+      g_assert_cmpint (config->activation, ==, EBB_ACTIVATION_GELU);
       g_assert_cmpfloat (config->norm_eps, ==, 1e-6);
       g_assert_cmpfloat (config->dropout, ==, 0.3);
       g_assert_false (config->tied);
@@ -197,13 +197,13 @@ metadata_say_what_shapes_dont (void)
 
   config->heads = 8;
   config->norm_eps = 1e-7 / 3;
-  config->gelu = EBB_GELU_EXACT;
+  config->activation = EBB_ACTIVATION_GELU;
   metadata = ebb_gpt_config_to_gpt2_metadata (config);
   again = ebb_gpt_config_new_from_gpt2 (weights, metadata, NULL, &error);
   g_assert_no_error (error);
   g_assert_cmpint (again->heads, ==, 8);
   g_assert_cmpfloat (again->norm_eps, ==, 1e-7 / 3);
-  g_assert_cmpint (again->gelu, ==, EBB_GELU_EXACT);
+  g_assert_cmpint (again->activation, ==, EBB_ACTIVATION_GELU);
   unknown = ebb_gpt_config_new_from_gpt2 (weights, NULL, NULL, &error); /* 32 wide: not even a guess */
   g_assert_cmpint (unknown->heads, ==, 0);
   g_assert_null (ebb_gpt_config_new_from_gpt2 (metadata, NULL, NULL, &error));

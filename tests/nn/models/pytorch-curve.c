@@ -43,8 +43,8 @@ typedef struct
 static EbbModule *
 make_gpt (const Run *run)
 {
-  EbbModule *gpt =
-      test_fixture_gpt (67, 32, 72, run->planted == PLANTED_OTHER_GELU ? EBB_GELU_EXACT : EBB_GELU_TANH);
+  EbbModule *gpt = test_fixture_gpt (
+      67, 32, 72, run->planted == PLANTED_OTHER_GELU ? EBB_ACTIVATION_GELU : EBB_ACTIVATION_GELU_TANH);
   g_autoptr (EbbArgs) weights = test_load_fixture ("curve-weights.safetensors");
   g_autoptr (GError) error = NULL;
 

@@ -136,9 +136,10 @@ other_dtypes_are_refused (void)
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the residual stream is no dtype");
   g_clear_error (&error);
   config->residual_dtype = EBB_DTYPE_F32;
-  config->gelu = (EbbGeluKind) 9;
+  config->activation = (EbbActivation) 9;
   g_assert_false (ebb_gpt_config_check (config, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "gelu is 9, it must be 0 (exact) or 1 (tanh)");
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT,
+                     "activation is 9, it must be 0 (GELU), 1 (GELU by tanh) or 2 (SiLU)");
 }
 
 int

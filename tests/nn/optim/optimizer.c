@@ -298,7 +298,7 @@ static void
 biases_and_norms_can_be_spared_decay (void)
 {
   g_autoptr (GError) error = NULL;
-  g_autoptr (EbbModule) module = ebb_mlp_new (8, 16, EBB_GELU_TANH, &error);
+  g_autoptr (EbbModule) module = ebb_mlp_new (8, 16, EBB_ACTIVATION_GELU_TANH, &error);
   g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (module, 0.1, &error);
   g_auto (GStrv) all = ebb_module_get_parameter_names (module, TRUE);
   g_auto (GStrv) decayed = NULL;
@@ -659,7 +659,7 @@ a_state_that_does_not_fit_changes_nothing (void)
   g_autoptr (EbbModule) module = make_module (&weight);
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbModule) other = ebb_linear_new (N, 2, FALSE, &error);
-  g_autoptr (EbbModule) third = ebb_mlp_new (8, 16, EBB_GELU_TANH, &error);
+  g_autoptr (EbbModule) third = ebb_mlp_new (8, 16, EBB_ACTIVATION_GELU_TANH, &error);
   g_autoptr (EbbOptimizer) adamw = ebb_adamw_new (module, 0.1, &error);
   g_autoptr (EbbOptimizer) sgd = ebb_sgd_new (module, 0.1, &error);
   g_autoptr (EbbOptimizer) wider = ebb_adamw_new (other, 0.1, &error);

@@ -19,7 +19,7 @@ train (void)
   g_autoptr (EbbArgs) curve = test_load_fixture ("curve.safetensors");
   g_autoptr (EbbTensor) tokens = test_fixture_tensor (curve, "tokens");
   g_autoptr (EbbTensor) targets = test_fixture_tensor (curve, "targets");
-  g_autoptr (EbbModule) gpt = test_fixture_gpt (67, 32, 72, EBB_GELU_TANH);
+  g_autoptr (EbbModule) gpt = test_fixture_gpt (67, 32, 72, EBB_ACTIVATION_GELU_TANH);
   g_autoptr (GError) error = NULL;
   g_autoptr (EbbOptimizer) optimizer = NULL;
 

@@ -301,7 +301,7 @@ an_input_of_other_values_is_found_and_the_module_named (void)
   g_autoptr (EbbModule) model = ebb_sequential_new ();
   g_autoptr (EbbModule) before = ebb_linear_new (4, 4, TRUE, NULL);
   g_autoptr (EbbModule) part = ebb_sequential_new ();
-  g_autoptr (EbbModule) inner = ebb_mlp_new (4, 8, EBB_GELU_TANH, NULL);
+  g_autoptr (EbbModule) inner = ebb_mlp_new (4, 8, EBB_ACTIVATION_GELU_TANH, NULL);
   g_autoptr (GError) error = NULL;
 
   ebb_sequential_append (EBB_SEQUENTIAL (part), inner, NULL);

@@ -92,10 +92,10 @@ def parallel_attention(width, heads, dropout=0.0, causal=False, group=None):
     return _attention(width, heads, dropout, causal, group)
 
 
-def parallel_mlp(width, hidden, gelu="exact", group=None):
+def parallel_mlp(width, hidden, activation="gelu", group=None):
     """An Ebb.Mlp whose hidden values the ranks of a group share."""
     _check_group("parallel_mlp", group)
-    return _mlp(width, hidden, choice(Ebb.GeluKind, gelu), group)
+    return _mlp(width, hidden, choice(Ebb.Activation, activation), group)
 
 
 # -- collectives that gradients go through -----------------------------------------------------------------------------
