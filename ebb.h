@@ -42,6 +42,7 @@
 #include "nn/layers/block-parts.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/embedding.h"
+#include "nn/layers/key-value-cache.h"
 #include "nn/layers/layer-norm.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/mlp.h"

@@ -15,6 +15,7 @@ G_BEGIN_DECLS
  * @EBB_PURPOSE_GRADIENT: gradients of parameters
  * @EBB_PURPOSE_OPTIMIZER: moments and other state of optimizers
  * @EBB_PURPOSE_ACTIVATION: what is kept from the forward pass for the backward pass
+ * @EBB_PURPOSE_CACHE: keys and values of tokens that a model has seen, while it generates
  * @EBB_PURPOSE_WORKSPACE: everything else: intermediate results, scratch, data
  *
  * What memory is used for. A tensor begins as workspace and is re-tagged when it is registered, saved for backward,
@@ -26,10 +27,11 @@ typedef enum
   EBB_PURPOSE_GRADIENT,
   EBB_PURPOSE_OPTIMIZER,
   EBB_PURPOSE_ACTIVATION,
+  EBB_PURPOSE_CACHE,
   EBB_PURPOSE_WORKSPACE
 } EbbPurpose;
 
-#define EBB_N_PURPOSES 5
+#define EBB_N_PURPOSES 6
 
 #define EBB_TYPE_MEMORY_STATS (ebb_memory_stats_get_type ())
 

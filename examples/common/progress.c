@@ -132,8 +132,9 @@ static char *
 format_line (Progress *self,
              gboolean roomy)
 {
-  static const char *const long_names[] = { "parameters", "gradients", "optimizer", "activations", "workspace" };
-  static const char *const short_names[] = { "p", "g", "o", "a", "w" };
+  static const char *const long_names[EBB_N_PURPOSES] = { "parameters",  "gradients", "optimizer",
+                                                          "activations", "cache",     "workspace" };
+  static const char *const short_names[EBB_N_PURPOSES] = { "p", "g", "o", "a", "c", "w" };
   const Trainer *trainer = self->trainer;
   guint n = self->losses->len, n_recent = MIN (n, RECENT);
   const double *seconds = (const double *) (gpointer) self->seconds->data;
@@ -150,7 +151,8 @@ format_line (Progress *self,
                           get_step_tokens (self) / recent, roomy ? "tokens/s" : "tok/s", gap, left, gap,
                           get_owner (trainer));
   for (guint i = 0; i < G_N_ELEMENTS (long_names); i++)
-    append_memory (line, (roomy ? long_names : short_names)[i], ebb_memory_stats_get_peak (stats, i));
+    if (i != EBB_PURPOSE_CACHE || ebb_memory_stats_get_peak (stats, i) > 0) /* training itself has none */
+      append_memory (line, (roomy ? long_names : short_names)[i], ebb_memory_stats_get_peak (stats, i));
   if (roomy)
     append_memory (line, "peak", ebb_memory_stats_get_peak_total (stats));
   return g_string_free (line, FALSE);

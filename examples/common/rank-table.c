@@ -15,6 +15,7 @@ enum
   PEAK_GRADIENTS,
   PEAK_OPTIMIZER,
   PEAK_ACTIVATIONS,
+  PEAK_CACHE,
   PEAK_WORKSPACE,
   PEAK_ALL,
   PEAK_HOST,
@@ -28,7 +29,7 @@ enum
 /* Their names in the report. */
 static const char *const memory_names[N_MEMORY] = {
   "parameter_bytes_held", "optimizer_bytes_held", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
-  "activation_bytes_peak", "workspace_bytes", "peak_bytes", "host_peak_bytes", "rss_peak_bytes"
+  "activation_bytes_peak", "cache_bytes", "workspace_bytes", "peak_bytes", "host_peak_bytes", "rss_peak_bytes"
 };
 static const char *const collective_names[EBB_N_COLLECTIVES] = { "all_reduce", "reduce_scatter", "all_gather",
                                                                  "broadcast", "all_to_all", "send", "recv",
@@ -77,6 +78,7 @@ take_memory (const Trainer *trainer,
   mine[PEAK_GRADIENTS] = (gint64) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT);
   mine[PEAK_OPTIMIZER] = (gint64) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER);
   mine[PEAK_ACTIVATIONS] = (gint64) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_ACTIVATION);
+  mine[PEAK_CACHE] = (gint64) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_CACHE);
   mine[PEAK_WORKSPACE] = (gint64) ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE);
   mine[PEAK_ALL] = (gint64) ebb_memory_stats_get_peak_total (stats);
   mine[PEAK_HOST] = (gint64) ebb_memory_stats_get_peak_total (host);

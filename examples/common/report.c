@@ -40,6 +40,7 @@ add_memory (JsonBuilder *builder,
   add_integer (builder, "parameter_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER));
   add_integer (builder, "gradient_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_GRADIENT));
   add_integer (builder, "optimizer_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_OPTIMIZER));
+  add_integer (builder, "cache_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_CACHE));
   add_integer (builder, "workspace_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_WORKSPACE));
   add_integer (builder, "rss_peak_bytes", (guint64) rank_table_get_rss_peak ());
 }

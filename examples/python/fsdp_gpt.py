@@ -199,7 +199,8 @@ def train_locked(ranks, options):
 # -- printing ---------------------------------------------------------------------------------------------------------
 
 MEMORY = ("parameter_bytes_held", "optimizer_bytes_held", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
-          "activation_bytes_peak", "workspace_bytes", "peak_bytes", "host_peak_bytes", "rss_peak_bytes")
+          "activation_bytes_peak", "cache_bytes", "workspace_bytes", "peak_bytes", "host_peak_bytes",
+          "rss_peak_bytes")
 COLUMNS = {"parameters": "parameter_bytes_held", "at most": "parameter_bytes", "gradients": "gradient_bytes",
            "optimizer": "optimizer_bytes", "activations": "activation_bytes_peak", "workspace": "workspace_bytes",
            "peak (MiB)": "peak_bytes"}
@@ -209,7 +210,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_t
 def measure():
     """Bytes of this rank, in the order of MEMORY: two now, then the most at one time. Its device is the host."""
     stats = Ebb.memory_stats()
-    kinds = ("parameter", "gradient", "optimizer", "activation", "workspace", "total", "total")
+    kinds = ("parameter", "gradient", "optimizer", "activation", "cache", "workspace", "total", "total")
     return (*(stats[kind]["current"] for kind in ("parameter", "optimizer")), *(stats[kind]["peak"] for kind in kinds),
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 

@@ -145,8 +145,8 @@ struct _EbbDevice
   char *name;
   const EbbKernelFunc *kernels;
   /* accounting, in bytes; see memory.c */
-  guint64 current[6]; /* by purpose, then the total */
-  guint64 peak[6];
+  guint64 current[7]; /* by purpose, then the total */
+  guint64 peak[7];
   guint64 limit;
   guint number;       /* of those that are open */
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */

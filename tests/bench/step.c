@@ -41,7 +41,8 @@ static const GOptionEntry entries[] = {
   G_OPTION_ENTRY_NULL,
 };
 
-static const char *const purpose_names[] = { "parameters", "gradients", "optimizer", "activations", "workspace" };
+static const char *const purpose_names[EBB_N_PURPOSES] = { "parameters",  "gradients", "optimizer",
+                                                           "activations", "cache",     "workspace" };
 
 /* The first steps allocate, and make oneDNN's primitives. */
 #define N_LEFT_OUT 2

@@ -25,8 +25,8 @@ HAS_MPI = MPIRUN is not None and any("mpi" in name for _, _, names in os.walk(os
                                      for name in names)
 TOLERANCE = 1e-6
 RANK_KEYS = {"rank", "parameter_bytes_held", "optimizer_bytes_held", "parameter_bytes", "gradient_bytes",
-             "optimizer_bytes", "activation_bytes_peak", "workspace_bytes", "peak_bytes", "host_peak_bytes",
-             "rss_peak_bytes", "communication"}
+             "optimizer_bytes", "activation_bytes_peak", "cache_bytes", "workspace_bytes", "peak_bytes",
+             "host_peak_bytes", "rss_peak_bytes", "communication"}
 
 
 class FsdpGptTest(unittest.TestCase):

@@ -285,7 +285,7 @@ def grad(outputs, inputs, grad_outputs=None, retain_graph=False):
 
 
 _PURPOSES = {name: getattr(Ebb.Purpose, name.upper())
-             for name in ("parameter", "gradient", "optimizer", "activation", "workspace")}
+             for name in ("parameter", "gradient", "optimizer", "activation", "cache", "workspace")}
 
 
 def memory_stats(device="cpu"):
