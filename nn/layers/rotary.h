@@ -50,17 +50,17 @@ typedef enum
  * @partial: which part of a head's width turns, from its beginning; 1 for all of it
  * @factor: by how much the context is extended; 0 for the model's context divided by @original_context (YaRN, longrope)
  * @original_context: the context that the model was first trained with; 0 for the model's context
- * @low_freq_factor: (llama3) wavelengths longer than @original_context divided by this are scaled
- * @high_freq_factor: (llama3) wavelengths shorter than @original_context divided by this are not
- * @beta_fast: (YaRN) frequencies with more turns than this in @original_context are not scaled
- * @beta_slow: (YaRN) frequencies with fewer turns than this are
- * @attention_factor: (YaRN, longrope) what cosine and sine are multiplied by; 0 to compute it
- * @mscale: (YaRN) enlarges the computed attention factor, together with @mscale_all_dim; 0 for neither
- * @mscale_all_dim: (YaRN) reduces it
- * @truncate: (YaRN) whether the bounds between scaled and unscaled frequencies are rounded to whole frequencies
- * @n_factors: (longrope) the length of both lists: half of the width that turns
- * @short_factors: (longrope) for rows of at most @original_context positions
- * @long_factors: (longrope) for longer rows
+ * @low_freq_factor: for llama3, wavelengths longer than @original_context divided by this are scaled
+ * @high_freq_factor: for llama3, wavelengths shorter than @original_context divided by this are not
+ * @beta_fast: for YaRN, frequencies with more turns than this in @original_context are not scaled
+ * @beta_slow: for YaRN, frequencies with fewer turns than this are
+ * @attention_factor: for YaRN, longrope, what cosine and sine are multiplied by; 0 to compute it
+ * @mscale: for YaRN, enlarges the computed attention factor, together with @mscale_all_dim; 0 for neither
+ * @mscale_all_dim: for YaRN, reduces it
+ * @truncate: for YaRN, whether the bounds between scaled and unscaled frequencies are rounded to whole frequencies
+ * @n_factors: for longrope, the length of both lists: half of the width that turns
+ * @short_factors: for longrope, for rows of at most @original_context positions
+ * @long_factors: for longrope, for longer rows
  *
  * How rotary positions turn queries and keys (Su et al., 2021). Plain data, copied by value.
  */
