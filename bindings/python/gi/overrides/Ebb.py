@@ -107,7 +107,7 @@ def _adapt_class(info):
         if adapted is not None:
             setattr(shown, name, adapted if method.is_method() else staticmethod(adapted))
     if info.get_name() in ("GptConfig", "BertConfig"):
-        add_fields(raw, info.get_fields())
+        add_fields(raw, info)
     if isinstance(info, ObjectInfo) and shown is raw and not issubclass(raw, _ebb_module.Module):
         (adapt_optimizer if issubclass(raw, _Ebb.Optimizer) else add_init)(raw)
 

@@ -6,7 +6,7 @@ defaults after a warning.
 import numbers
 import operator
 
-from gi._gi import Direction, TypeTag
+from gi._gi import Direction, EnumInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.repository import GObject
 
@@ -102,6 +102,17 @@ def _wanted(kind):
     if not isinstance(found, type):
         return None
     return found, f"an Ebb.{interface.get_name()}"
+
+
+def check_enum_value(label, kind, value):
+    """The value of an enumeration that a str names; any other value as it is."""
+    interface = kind.get_interface() if kind.get_tag() == TypeTag.INTERFACE else None
+    if not isinstance(interface, EnumInfo) or not isinstance(value, str):
+        return value
+    values = {item.value_nick: item for item in getattr(Ebb, interface.get_name()).__enum_values__.values()}
+    if value.replace("_", "-") not in values:
+        raise ValueError(f"{label} is {show(value)}: it must be one of {', '.join(map(repr, values))}")
+    return values[value.replace("_", "-")]
 
 
 def check_value(label, kind, value):

@@ -3,9 +3,9 @@
 Positional arguments are those of the C constructor `new`, each of which is a property; other properties go by name.
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
 """
-from gi._gi import FieldInfoFlags
+from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
-from gi.overrides._ebb_check import check_property, check_value
+from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show
 from gi.overrides._ebb_errors import guard
 from gi.repository import Gio, GObject
 
@@ -133,15 +133,76 @@ def add_attributes(cls):
     cls.__setattr__ = _set_attribute
 
 
-def add_fields(cls, fields):
-    """Checks what the fields of a class that is no GObject are set to; a field that is misspelt is an error."""
-    kinds = {field.get_name(): field.get_type() for field in fields if field.get_flags() & FieldInfoFlags.IS_WRITABLE}
+def add_fields(cls, info):
+    """Gives a configuration, which is no GObject, a constructor with its fields as keywords, `GptConfig(layers=4)`, and
+    checks what they are set to. A field that is misspelt is an error; a field that is a structure takes a dict.
+    """
+    kinds = {field.get_name(): field.get_type() for field in info.get_fields()
+             if field.get_flags() & FieldInfoFlags.IS_WRITABLE}
+    methods = {method.get_name() for method in info.get_methods()}
+    setters = {name.removeprefix("set_") for name in methods if name.startswith("set_")}
+    make, make_preset = cls.new, cls.new_preset
 
     def set_field(self, name, value):
+        if name in setters:
+            getattr(self, f"set_{name}")(value)
+            return
         if name not in kinds:
             raise AttributeError(f"{cls.__name__} has no attribute {name!r} that can be set: it has "
-                                 f"{', '.join(kinds)}")
-        check_value(f"{cls.__name__}.{name}", kinds[name], value)
-        object.__setattr__(self, name, value)
+                                 f"{', '.join([*kinds, *setters])}")
+        if isinstance(value, dict):
+            _set_parts(f"{cls.__name__}.{name}", kinds[name], getattr(self, name), value)
+        else:
+            value = check_enum_value(f"{cls.__name__}.{name}", kinds[name], value)
+            check_value(f"{cls.__name__}.{name}", kinds[name], value)
+            object.__setattr__(self, name, value)
 
+    def get_field(self, name):
+        if name in setters:
+            return getattr(self, f"get_{name}")()
+        raise AttributeError(f"{cls.__name__} has no attribute {name!r}: it has {', '.join([*kinds, *setters])}")
+
+    def create(_, preset=None, **values):
+        if preset is not None and preset not in cls.get_preset_names():
+            raise ValueError(f"{cls.__name__}(): preset is {show(preset)}: it must be one of "
+                             f"{', '.join(map(repr, cls.get_preset_names()))}")
+        config = make() if preset is None else make_preset(preset)
+        for name, value in values.items():
+            if name not in kinds and name not in setters:
+                raise TypeError(f"{cls.__name__}() has no argument {name!r}: its arguments are "
+                                f"{', '.join(['preset', *kinds, *setters])}")
+            setattr(config, name, value)
+        return config
+
+    def represent(self):
+        plain = {name: getattr(self, name) for name, kind in kinds.items() if not _is_structure(kind)}
+        plain.update({name: getattr(self, name) for name in sorted(setters)})
+        return f"{cls.__name__}({', '.join(f'{name}={_show_field(value)}' for name, value in plain.items())})"
+
+    cls.__new__ = staticmethod(create)
+    cls.__init__ = lambda self, *args, **kwargs: None
     cls.__setattr__ = set_field
+    cls.__getattr__ = get_field
+    cls.__repr__ = represent
+
+
+def _is_structure(kind):
+    return kind.get_tag() == TypeTag.INTERFACE and isinstance(kind.get_interface(), StructInfo)
+
+
+def _show_field(value):
+    return repr(getattr(value, "value_nick", value))
+
+
+def _set_parts(label, kind, structure, values):
+    """Sets fields of a structure inside a configuration."""
+    if not _is_structure(kind):
+        raise TypeError(f"{label} is {show(values)}: it has no parts")
+    parts = {field.get_name(): field.get_type() for field in kind.get_interface().get_fields()
+             if field.get_type().get_tag() != TypeTag.ARRAY}
+    for name, value in values.items():
+        if name not in parts:
+            raise AttributeError(f"{label} has no {name!r}: it has {', '.join(parts)}")
+        value = check_enum_value(f"{label}[{name!r}]", parts[name], value)
+        check_value(f"{label}[{name!r}]", parts[name], value)
+        setattr(structure, name, value)

@@ -1,0 +1,51 @@
+"""Configurations, models and tokenizers as a PyTorch user writes them."""
+from support import Ebb, TestCase, main
+
+
+class Configurations(TestCase):
+    def test_fields_are_keywords(self):
+        config = Ebb.GptConfig(layers=4, width=64, heads=4)
+        self.assertEqual((config.layers, config.width, config.heads, config.vocab), (4, 64, 4, 50257))
+        config = Ebb.GptConfig("tiny", layers=3, dropout=0)
+        self.assertEqual((config.layers, config.dropout, config.vocab), (3, 0, 256))
+        self.assertEqual(Ebb.GptConfig(preset="tiny").width, Ebb.GptConfig.new_preset("tiny").width)
+        config = Ebb.BertConfig(layers=2, width=32, heads=2, hidden=64)
+        self.assertEqual((config.layers, config.hidden), (2, 64))
+
+    def test_choices_have_names_and_parts_are_dicts(self):
+        config = Ebb.GptConfig(activation="silu", norm_order="both", layer_pattern="sf", window=8,
+                               rotary={"theta": 5e5, "scaling": "llama3", "factor": 8})
+        self.assertEqual(config.activation, Ebb.Activation.SILU)
+        self.assertEqual(config.norm_order, Ebb.NormOrder.BOTH)
+        self.assertEqual(config.layer_pattern, "sf")
+        self.assertEqual((config.rotary.theta, config.rotary.scaling, config.rotary.factor),
+                         (5e5, Ebb.RotaryScaling.LLAMA3, 8.0))
+        config.activation = "gelu_tanh"
+        self.assertEqual(config.activation, Ebb.Activation.GELU_TANH)
+        self.assertIn("layers=2", repr(Ebb.GptConfig(layers=2)))
+        self.assertIn("activation='silu'", repr(Ebb.GptConfig(activation="silu")))
+
+    def test_a_model_has_its_configuration(self):
+        model = Ebb.Gpt(Ebb.GptConfig("tiny", layers=1))
+        self.assertEqual((model.config.layers, model.config.width), (1, 128))
+        model = Ebb.Bert(Ebb.BertConfig(vocab=16, context=8, layers=1, width=16, heads=2, hidden=16))
+        self.assertEqual(model.config.width, 16)
+
+    def test_mistakes_are_named(self):
+        for make, kind, words in (
+                (lambda: Ebb.GptConfig(layer=3), TypeError, "GptConfig() has no argument 'layer': its arguments are"),
+                (lambda: Ebb.GptConfig(layers="a"), TypeError, "GptConfig.layers is 'a': it must be an int"),
+                (lambda: Ebb.GptConfig("big"), ValueError, "preset is 'big': it must be one of 'gpt2', "),
+                (lambda: Ebb.GptConfig(activation="sil"), ValueError, "activation is 'sil': it must be one of 'gelu', "),
+                (lambda: Ebb.GptConfig(rotary={"base": 3}), AttributeError, "GptConfig.rotary has no 'base': it has "),
+                (lambda: Ebb.GptConfig(rotary={"theta": "a"}), TypeError, "rotary['theta'] is 'a': it must be a num"),
+                (lambda: Ebb.GptConfig(layers={"a": 3}), TypeError, "GptConfig.layers is {'a': 3}: it has no parts"),
+                (lambda: Ebb.GptConfig().depth, AttributeError, "GptConfig has no attribute 'depth': it has vocab"),
+                (lambda: Ebb.Gpt(Ebb.GptConfig("tiny", heads=3)), Ebb.Error, "heads")):
+            with self.assertRaises(kind) as caught:
+                make()
+            self.assertIn(words, str(caught.exception))
+
+
+if __name__ == "__main__":
+    main()
