@@ -10,18 +10,18 @@ last_size (EbbTensor *tensor)
   return tensor->view.n_dims > 0 ? (guint64) tensor->view.shape[tensor->view.n_dims - 1] : 1;
 }
 
-/* Queries by keys and weights by values; of a causal one, half. The second output has two numbers for each row of
- * scores, [B, H, T, 2]; keys are [B, H, S, D], or, with queries and values beside them, [B, T, 3 H D]. */
+/* Queries by keys and weights by values, where they see each other. The second output has two numbers for each row of
+ * scores, [B, H, T, 2]; keys are [B, G, S, D], or, with queries and values beside them, [B, T, 3 H D]. */
 static guint64
 attention_flop (const EbbOpCall *call)
 {
   const gint64 *rows = call->outputs[1]->view.shape;
-  const EbbView *keys = call->n_inputs >= 3 ? &call->inputs[1]->view : NULL;
-  guint64 n_keys = keys ? (guint64) keys->shape[2] : (guint64) rows[2];
+  gboolean is_packed = call->inputs[0]->view.n_dims == 3;
+  const EbbView *keys = is_packed ? NULL : &call->inputs[1]->view;
+  gint64 n_keys = keys ? keys->shape[2] : rows[2];
   guint64 size = keys ? (guint64) keys->shape[3] : last_size (call->outputs[0]) / (guint64) MAX (rows[1], 1);
-  guint64 flop = 4 * (guint64) (rows[0] * rows[1] * rows[2]) * n_keys * size;
 
-  return call->params.attention.causal ? flop / 2 : flop;
+  return ebb_attention_count_flop (&call->params, rows[2], n_keys, 4 * (guint64) (rows[0] * rows[1]) * size);
 }
 
 /* A loss with the product before it, of x [.., C] and weight [V, C]: the logits, and each gradient that is an output

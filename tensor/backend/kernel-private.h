@@ -111,14 +111,19 @@ typedef enum
   EBB_KERNEL_MATMUL,         /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
                                 * (strides 0), a and b with any strides of which one of the last two is 1;
                                 * c += if matmul.accumulate; a and b f32 or both bf16; c f32 or bf16 */
-  EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL) -> o [B, H, T, D],
-                              * logsumexp f32 [B, H, T, 2]: the largest score of a row, and the logarithm of its
-                              * sum of powers beside that, both to base 2. Any strides but the last is 1 (o too). mask:
-                              * bool, where true is to attend, expanded to [B, H or 1, T or 1, S] with strides 0, or a
-                              * floating bias of that shape. attention.causal aligns the upper left corner. A row
-                              * without any key gives 0, logsumexp -inf and 0. Dropout on the probabilities: draw index
+  EBB_KERNEL_ATTENTION,      /* (q [B, H, T, D], k [B, Hk, S, D], v [B, Hk, S, D], mask or NULL, starts or NULL) -> o
+                              * [B, H, T, D], logsumexp f32 [B, H, T, 2]: the largest score of a row, and the logarithm
+                              * of its sum of powers beside that, both to base 2. Any strides but the last is 1 (o
+                              * too). mask: bool, where true is to attend, expanded to [B, H or 1, T or 1, S] with
+                              * strides 0, or a floating bias of that shape. starts: i64/i32 [B, T], any strides. Query
+                              * t has position attention.first_query + t among the keys. It attends to keys from
+                              * starts[b, t] on (one below 0 is 0, one above its position hides all), above position -
+                              * window if there is a window, and up to its position if causal. softcap, unless 0:
+                              * scores become softcap * tanh (score / softcap) before the mask. A row without any key
+                              * gives 0, logsumexp -inf and 0. Dropout on the probabilities: draw index
                               * ((b * H + h) * T + t) * S + s. H a multiple of Hk */
-  EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL) -> dq, dk, dv with the strides given */
+  EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL, starts or NULL) -> dq, dk, dv with the
+                              * strides given */
 
   /* -- optimizers: contiguous, in place on outputs ----------------------------------------------------------------- */
   EBB_KERNEL_ADAMW, /* (grad f32/bf16) -> parameter, exp_avg, exp_avg_sq: adamw.*; both f32, or both bf16, the second
@@ -279,9 +284,10 @@ typedef union
   } matmul;
   struct
   {
-    double scale, p;
+    double scale, p, softcap; /* softcap: 0 without */
     EbbPhilox philox;
     gboolean causal;
+    gint64 first_query, window; /* window: 0 without */
   } attention;
   struct
   {
@@ -315,5 +321,12 @@ typedef gboolean (*EbbKernelFunc) (const EbbLaunch *launch,
                                    GError **error);
 
 const char *ebb_kernel_get_name (EbbKernel kernel);
+
+/* The cost of attention with @params where each pair of a query and a key that see each other costs @of_pair: by
+ * convention half of all pairs where it is causal and no more. Masks and starts don't count. */
+guint64 ebb_attention_count_flop (const EbbKernelParams *params,
+                                  gint64 n_queries,
+                                  gint64 n_keys,
+                                  guint64 of_pair);
 
 G_END_DECLS

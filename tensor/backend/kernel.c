@@ -62,3 +62,30 @@ ebb_kernel_get_name (EbbKernel kernel)
 
   return names[kernel];
 }
+
+/* The sum of [first, first + n), each number brought into [0, limit]. */
+static gint64
+sum_clamped (gint64 first,
+             gint64 n,
+             gint64 limit)
+{
+  gint64 begin = CLAMP (first, 0, limit), end = CLAMP (first + n, 0, limit);
+
+  return (end - begin) * (begin + end - 1) / 2 + MAX (first + n - MAX (first, limit), 0) * limit;
+}
+
+guint64
+ebb_attention_count_flop (const EbbKernelParams *params,
+                          gint64 n_queries,
+                          gint64 n_keys,
+                          guint64 of_pair)
+{
+  gint64 first = params->attention.first_query, window = params->attention.window;
+  gboolean causal = params->attention.causal;
+  gint64 ends = causal ? sum_clamped (first + 1, n_queries, n_keys) : n_queries * n_keys;
+  gint64 begins = window > 0 ? sum_clamped (first + 1 - window, n_queries, n_keys) : 0;
+
+  if (window == 0 && first == 0)
+    return of_pair * (guint64) (n_queries * n_keys) / (causal ? 2 : 1);
+  return of_pair * (guint64) MAX (ends - begins, 0);
+}

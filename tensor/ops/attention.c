@@ -6,10 +6,92 @@
 
 #include "tensor/autograd/op-support-private.h"
 #include "tensor/ops/product-private.h"
+#include "tensor/ops/shape.h"
 
-/* Both ops give the kernel the same views: q, k, v, o as [B, H, T, D], whatever tensors they lie in. */
+/* All ops give the kernel the same views: q, k, v, o as [B, H, T, D], whatever tensors they lie in. */
 
-/* -- the mask ----------------------------------------------------------------------------------------------------- */
+/* -- the form ----------------------------------------------------------------------------------------------------- */
+
+G_DEFINE_BOXED_TYPE (EbbAttentionForm, ebb_attention_form, ebb_attention_form_copy, ebb_attention_form_free)
+
+/**
+ * ebb_attention_form_new:
+ *
+ * Makes the form of plain attention, all zeros, to be changed at will.
+ *
+ * Returns: (transfer full): the form
+ */
+EbbAttentionForm *
+ebb_attention_form_new (void)
+{
+  return g_new0 (EbbAttentionForm, 1);
+}
+
+/**
+ * ebb_attention_form_copy:
+ * @self: a form
+ *
+ * Returns: (transfer full): a copy
+ */
+EbbAttentionForm *
+ebb_attention_form_copy (const EbbAttentionForm *self)
+{
+  g_return_val_if_fail (self != NULL, NULL);
+
+  return g_memdup2 (self, sizeof *self);
+}
+
+/**
+ * ebb_attention_form_free:
+ * @self: (transfer full): a form
+ *
+ * Frees a form.
+ */
+void
+ebb_attention_form_free (EbbAttentionForm *self)
+{
+  g_free (self);
+}
+
+/* Positions up to here never overflow. */
+#define MAX_POSITION ((gint64) 1 << 40)
+
+static gboolean
+set_parameters (EbbOpCall *call,
+                const gint64 scores[4],
+                gint64 width,
+                const EbbAttentionForm *form,
+                EbbGenerator *generator,
+                GError **error)
+{
+  double p = form->dropout_p;
+
+  if (!(p >= 0.0 && p <= 1.0))
+    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "dropout_p is %g; must be in [0, 1]", p);
+  if (!(form->softcap >= 0.0 && isfinite (form->softcap)))
+    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT,
+                        "softcap is %g; must be positive, or 0 for no cap", form->softcap);
+  if (form->window < 0)
+    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT,
+                        "window is %" G_GINT64_FORMAT "; must be positive, or 0 for no window", form->window);
+  if (form->first_query < 0 || form->first_query > MAX_POSITION)
+    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT,
+                        "first_query is %" G_GINT64_FORMAT "; must be the position of a key, 0 or more",
+                        form->first_query);
+  memset (&call->params, 0, sizeof call->params);
+  call->params.attention.causal = form->causal != FALSE;
+  call->params.attention.first_query = form->first_query;
+  call->params.attention.window = form->window;
+  call->params.attention.softcap = form->softcap;
+  call->params.attention.scale = form->scale > 0.0 ? form->scale : 1.0 / sqrt ((double) MAX (width, 1));
+  call->params.attention.p = p;
+  if (p > 0.0)
+    call->params.attention.philox =
+        ebb_generator_take (generator, (guint64) (scores[0] * scores[1] * scores[2] * scores[3]));
+  return TRUE;
+}
+
+/* -- mask and starts ---------------------------------------------------------------------------------------------- */
 
 /* The mask as [B, H or 1, T or 1, S]; NULL if there is none. */
 static const EbbView *
@@ -71,27 +153,50 @@ check_mask (EbbOpCall *call,
   return TRUE;
 }
 
-/* -- parameters --------------------------------------------------------------------------------------------------- */
+/* The starts as [B, T]; NULL if there are none. */
+static const EbbView *
+view_starts (EbbView *view,
+             EbbTensor *starts,
+             const EbbView *q)
+{
+  gint64 shape[] = { q->shape[0], q->shape[2] };
+
+  if (starts == NULL)
+    return NULL;
+  ebb_view_expand_to (view, &starts->view, shape, 2);
+  return view;
+}
 
 static gboolean
-set_parameters (EbbOpCall *call,
-                const gint64 scores[4],
-                gint64 width,
-                gboolean causal,
-                double scale,
-                double dropout_p,
-                EbbGenerator *generator,
-                GError **error)
+check_starts (EbbOpCall *call,
+              guint index,
+              const gint64 scores[4],
+              GError **error)
 {
-  if (!(dropout_p >= 0.0 && dropout_p <= 1.0))
-    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "dropout_p is %g; must be in [0, 1]", dropout_p);
-  memset (&call->params, 0, sizeof call->params);
-  call->params.attention.causal = causal;
-  call->params.attention.scale = scale > 0.0 ? scale : 1.0 / sqrt ((double) MAX (width, 1));
-  call->params.attention.p = dropout_p;
-  if (dropout_p > 0.0)
-    call->params.attention.philox =
-        ebb_generator_take (generator, (guint64) (scores[0] * scores[1] * scores[2] * scores[3]));
+  EbbTensor *starts = call->inputs[index];
+  const gint64 shape[] = { scores[0], scores[2] };
+  gboolean fits;
+
+  if (starts == NULL)
+    return TRUE;
+  fits = starts->view.n_dims <= 2;
+  for (int i = 0; fits && i < starts->view.n_dims; i++)
+    {
+      gint64 size = starts->view.shape[i];
+
+      fits = size == 1 || size == shape[2 - starts->view.n_dims + i];
+    }
+  if (!fits)
+    {
+      g_autofree char *text = ebb_tensor_shape_to_string (starts);
+      g_autofree char *right = ebb_shape_to_string (shape, 2);
+
+      return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "starts is %s; must broadcast to [B, T], here %s", text, right);
+    }
+  if (starts->view.dtype != EBB_DTYPE_I64 && starts->view.dtype != EBB_DTYPE_I32)
+    return ebb_op_fail (call, error, EBB_ERROR_DTYPE,
+                        "starts is %s; must be i64 or i32 (for each token where its document begins)",
+                        ebb_dtype_get_name (starts->view.dtype));
   return TRUE;
 }
 
@@ -114,14 +219,15 @@ launch_forward (EbbDevice *device,
                 const EbbKernelParams *params,
                 Views *views,
                 EbbTensor *mask,
+                EbbTensor *starts,
                 EbbTensor *logsumexp,
                 GError **error)
 {
-  EbbView mask_view;
+  EbbView mask_view, starts_view;
 
-  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_ATTENTION, params, 4, error, &views->q, &views->k, &views->v,
-                           view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]), &views->o,
-                           &logsumexp->view);
+  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_ATTENTION, params, 5, error, &views->q, &views->k, &views->v,
+                           view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]),
+                           view_starts (&starts_view, starts, &views->q), &views->o, &logsumexp->view);
 }
 
 static gboolean
@@ -130,17 +236,19 @@ launch_backward (EbbDevice *device,
                  const EbbView *grad,
                  Views *views,
                  EbbTensor *mask,
+                 EbbTensor *starts,
                  EbbTensor *logsumexp,
                  EbbView *dq,
                  EbbView *dk,
                  EbbView *dv,
                  GError **error)
 {
-  EbbView mask_view;
+  EbbView mask_view, starts_view;
 
-  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_ATTENTION_GRAD, params, 7, error, grad, &views->q, &views->k, &views->v,
+  return EBB_LAUNCH_VIEWS (device, EBB_KERNEL_ATTENTION_GRAD, params, 8, error, grad, &views->q, &views->k, &views->v,
                            &views->o, &logsumexp->view,
-                           view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]), dq, dk, dv);
+                           view_mask (&mask_view, mask, views->q.shape[0], views->k.shape[2]),
+                           view_starts (&starts_view, starts, &views->q), dq, dk, dv);
 }
 
 /* The gradient of the output as the kernel reads it: any strides but the last, which is 1. Owned. */
@@ -156,7 +264,7 @@ take_output_grad (EbbBackward *ctx,
   return ebb_backward_take_grad (ctx, 0, dtype, error);
 }
 
-/* -- scaled_dot_product_attention --------------------------------------------------------------------------------- */
+/* -- attention and scaled_dot_product_attention ------------------------------------------------------------------- */
 
 enum
 {
@@ -164,18 +272,36 @@ enum
   SDPA_KEY,
   SDPA_VALUE,
   SDPA_MASK,
+  SDPA_STARTS,
   SDPA_OUTPUT,
   SDPA_LOGSUMEXP
 };
+
+/* The result [B, H, T, D] in its memory, which is [B, T, H, D] if @by_token. */
+static void
+view_output (EbbView *view,
+             EbbTensor *output,
+             gboolean by_token)
+{
+  *view = output->view;
+  if (!by_token)
+    return;
+  for (int i = 1; i < 3; i++)
+    {
+      view->shape[i] = output->view.shape[3 - i];
+      view->strides[i] = output->view.strides[3 - i];
+    }
+}
 
 static gboolean
 sdpa_run (EbbOpCall *call,
           GError **error)
 {
-  Views views = { call->inputs[0]->view, call->inputs[1]->view, call->inputs[2]->view, call->outputs[0]->view };
+  Views views = { .q = call->inputs[0]->view, .k = call->inputs[1]->view, .v = call->inputs[2]->view };
 
-  return launch_forward (EBB_DEVICE_OF (call->outputs[0]), &call->params, &views, call->inputs[3], call->outputs[1],
-                         error);
+  view_output (&views.o, call->outputs[0], call->extra.i[0] != 0);
+  return launch_forward (EBB_DEVICE_OF (call->outputs[0]), &call->params, &views, call->inputs[3], call->inputs[4],
+                         call->outputs[1], error);
 }
 
 /* New memory for the gradient of @like [B, H, T, D], with heads and positions in the order in memory that @like has:
@@ -207,12 +333,14 @@ sdpa_backward (EbbBackward *ctx,
 {
   Views views;
   g_autoptr (EbbTensor) grad = NULL;
-  EbbView *outputs[3];
+  EbbView *outputs[3], grad_view;
 
   if (ctx->grad_outputs[0] == NULL)
     return TRUE;
-  views = (Views){ ctx->saved[SDPA_QUERY]->view, ctx->saved[SDPA_KEY]->view, ctx->saved[SDPA_VALUE]->view,
-                   ctx->saved[SDPA_OUTPUT]->view };
+  views.q = ctx->saved[SDPA_QUERY]->view;
+  views.k = ctx->saved[SDPA_KEY]->view;
+  views.v = ctx->saved[SDPA_VALUE]->view;
+  view_output (&views.o, ctx->saved[SDPA_OUTPUT], ctx->extra_i[0] != 0);
   grad = take_output_grad (ctx, views.q.dtype, error);
   if (grad == NULL)
     return FALSE;
@@ -223,8 +351,10 @@ sdpa_backward (EbbBackward *ctx,
         return FALSE;
       outputs[i] = &ctx->grad_inputs[i]->view;
     }
-  if (!launch_backward (EBB_DEVICE_OF (grad), ctx->params, &grad->view, &views, ctx->saved[SDPA_MASK],
-                        ctx->saved[SDPA_LOGSUMEXP], outputs[0], outputs[1], outputs[2], error))
+  view_output (&grad_view, grad, ctx->extra_i[0] != 0);
+  if (!launch_backward (EBB_DEVICE_OF (grad), ctx->params, &grad_view, &views, ctx->saved[SDPA_MASK],
+                        ctx->saved[SDPA_STARTS], ctx->saved[SDPA_LOGSUMEXP], outputs[0], outputs[1], outputs[2],
+                        error))
     return FALSE;
   for (guint i = 0; i < 3; i++)
     if (!(ctx->needs & (1u << i)))
@@ -232,6 +362,7 @@ sdpa_backward (EbbBackward *ctx,
   return TRUE;
 }
 
+static const EbbOp op_attention = { "attention", EBB_OP_ATTENTION, EBB_KERNEL_ATTENTION, sdpa_run, sdpa_backward };
 static const EbbOp op_sdpa = {
   "scaled_dot_product_attention", EBB_OP_ATTENTION, EBB_KERNEL_ATTENTION, sdpa_run, sdpa_backward
 };
@@ -257,6 +388,97 @@ sdpa_check (EbbOpCall *call,
                           q_shape, k_shape, v_shape);
     }
   return TRUE;
+}
+
+/* The result in memory as [B, T, H, D] if @by_token, else as [B, H, T, D]. */
+static EbbTensor *
+attend (const EbbOp *op,
+        gboolean by_token,
+        EbbTensor *query,
+        EbbTensor *key,
+        EbbTensor *value,
+        EbbTensor *mask,
+        EbbTensor *starts,
+        const EbbAttentionForm *form,
+        EbbGenerator *generator,
+        GError **error)
+{
+  EbbOpCall call;
+  EbbDType dtype;
+  gint64 scores[4], shape[4];
+
+  if (!ebb_op_begin (&call, op, error, 3, query, key, value) || !ebb_op_add_optional (&call, mask, error)
+      || !ebb_op_add_optional (&call, starts, error) || !sdpa_check (&call, error))
+    return NULL;
+  memcpy (scores, query->view.shape, sizeof scores);
+  scores[3] = key->view.shape[2];
+  if (!check_mask (&call, 3, scores, error) || !check_starts (&call, 4, scores, error)
+      || !ebb_op_cast_for_product (&call, 3, &dtype, error))
+    return NULL;
+  for (guint i = 0; i < 3; i++)
+    if (call.inputs[i]->view.strides[3] != 1 && !ebb_op_contiguous (&call, i, error))
+      return NULL;
+  if (!set_parameters (&call, scores, query->view.shape[3], form, generator, error))
+    return NULL;
+  call.extra.i[0] = by_token;
+  memcpy (shape, query->view.shape, sizeof shape);
+  shape[1] = query->view.shape[by_token ? 2 : 1];
+  shape[2] = query->view.shape[by_token ? 1 : 2];
+  ebb_op_add_output (&call, dtype, shape, 4);
+  add_logsumexp (&call, scores);
+  call.non_differentiable = 1u << 1;
+  for (guint i = 0; i < 5; i++)
+    if (call.inputs[i] != NULL)
+      ebb_op_save_input (&call, i);
+    else
+      ebb_op_save_nothing (&call);
+  ebb_op_save_output (&call, 0);
+  ebb_op_save_output (&call, 1);
+  return ebb_op_finish1 (&call, error);
+}
+
+/**
+ * ebb_attention:
+ * @query: (nullable): [B, H, T, D]
+ * @key: (nullable): [B, G, S, D], H a multiple of G: each of the G heads serves H / G heads of @query in turn
+ * @value: (nullable): [B, G, S, D]
+ * @mask: (nullable): as for ebb_scaled_dot_product_attention()
+ * @starts: (nullable): i64 or i32, broadcast to [B, T]: for each query the position of the first key that it may attend
+ *   to, as where documents are packed in a row or prompts begin with padding
+ * @form: (nullable): the kind of attention; %NULL for plain attention
+ * @generator: (nullable): where dropout draws from; %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Computes softmax (scale Q K^T + mask) V as ebb_scaled_dot_product_attention() does, with more choices. Keys are
+ * numbered by position from 0 on, and query t has position first_query + t. With a window w, the query at position p
+ * attends to keys from p - w + 1 on. If causal, it attends to keys up to p. With @starts it attends to keys from its
+ * start on. A negative start counts as 0; a query before its own start attends to nothing and gives 0. Keys that no
+ * query attends to cost no time, and there is no mask of all queries and keys. With a soft cap, the mask is added to
+ * capped scores.
+ *
+ * Where the heads of a token lie side by side in memory in @query, a transposed [B, T, H, D], they do so in the result:
+ * then ebb_transpose() and ebb_reshape() to [B, T, H D] copy nothing.
+ *
+ * Returns: (transfer full) (nullable): [B, H, T, D]; %NULL with %EBB_ERROR_SHAPE, %EBB_ERROR_DTYPE,
+ *   %EBB_ERROR_INVALID_ARGUMENT for a value in @form that is out of range, %EBB_ERROR_NOT_SUPPORTED for a mask that
+ *   requires a gradient
+ */
+EbbTensor *
+ebb_attention (EbbTensor *query,
+               EbbTensor *key,
+               EbbTensor *value,
+               EbbTensor *mask,
+               EbbTensor *starts,
+               const EbbAttentionForm *form,
+               EbbGenerator *generator,
+               GError **error)
+{
+  static const EbbAttentionForm plain = { 0 };
+  gboolean by_token = query != NULL && query->view.n_dims == 4 && query->view.strides[1] < query->view.strides[2];
+  g_autoptr (EbbTensor) result = attend (&op_attention, by_token, query, key, value, mask, starts,
+                                         form != NULL ? form : &plain, generator, error);
+
+  return by_token ? ebb_transpose (result, 1, 2, error) : g_steal_pointer (&result);
 }
 
 /**
@@ -292,33 +514,9 @@ ebb_scaled_dot_product_attention (EbbTensor *query,
                                   EbbGenerator *generator,
                                   GError **error)
 {
-  EbbOpCall call;
-  EbbDType dtype;
-  gint64 scores[4];
+  EbbAttentionForm form = { .causal = causal, .scale = scale, .dropout_p = dropout_p };
 
-  if (!ebb_op_begin (&call, &op_sdpa, error, 3, query, key, value) || !ebb_op_add_optional (&call, mask, error)
-      || !sdpa_check (&call, error))
-    return NULL;
-  memcpy (scores, query->view.shape, sizeof scores);
-  scores[3] = key->view.shape[2];
-  if (!check_mask (&call, 3, scores, error) || !ebb_op_cast_for_product (&call, 3, &dtype, error))
-    return NULL;
-  for (guint i = 0; i < 3; i++)
-    if (call.inputs[i]->view.strides[3] != 1 && !ebb_op_contiguous (&call, i, error))
-      return NULL;
-  if (!set_parameters (&call, scores, query->view.shape[3], causal, scale, dropout_p, generator, error))
-    return NULL;
-  ebb_op_add_output (&call, dtype, query->view.shape, 4);
-  add_logsumexp (&call, scores);
-  call.non_differentiable = 1u << 1;
-  for (guint i = 0; i < 4; i++)
-    if (call.inputs[i] != NULL)
-      ebb_op_save_input (&call, i);
-    else
-      ebb_op_save_nothing (&call);
-  ebb_op_save_output (&call, 0);
-  ebb_op_save_output (&call, 1);
-  return ebb_op_finish1 (&call, error);
+  return attend (&op_sdpa, FALSE, query, key, value, mask, NULL, &form, generator, error);
 }
 
 /* -- self_attention ----------------------------------------------------------------------------------------------- */
@@ -327,6 +525,7 @@ enum
 {
   SELF_QKV,
   SELF_MASK,
+  SELF_STARTS,
   SELF_OUTPUT,
   SELF_LOGSUMEXP
 };
@@ -376,8 +575,8 @@ self_run (EbbOpCall *call,
   Views views;
 
   view_packed (&views, call->inputs[0], call->outputs[0], call->extra.i[0]);
-  return launch_forward (EBB_DEVICE_OF (call->outputs[0]), &call->params, &views, call->inputs[1], call->outputs[1],
-                         error);
+  return launch_forward (EBB_DEVICE_OF (call->outputs[0]), &call->params, &views, call->inputs[1], call->inputs[2],
+                         call->outputs[1], error);
 }
 
 static gboolean
@@ -403,10 +602,84 @@ self_backward (EbbBackward *ctx,
   view_packed (&grads, ctx->grad_inputs[0], ctx->saved[SELF_OUTPUT], n_heads);
   view_heads (&grad_view, grad, n_heads, 0, 1);
   return launch_backward (EBB_DEVICE_OF (grad), ctx->params, &grad_view, &views, ctx->saved[SELF_MASK],
-                          ctx->saved[SELF_LOGSUMEXP], &grads.q, &grads.k, &grads.v, error);
+                          ctx->saved[SELF_STARTS], ctx->saved[SELF_LOGSUMEXP], &grads.q, &grads.k, &grads.v, error);
 }
 
 static const EbbOp op_self = { "self_attention", EBB_OP_ATTENTION, EBB_KERNEL_ATTENTION, self_run, self_backward };
+
+/**
+ * ebb_self_attention_full:
+ * @qkv: (nullable): [B, T, 3 C]: queries, keys and values side by side, each of @n_heads heads of C / @n_heads
+ * @n_heads: how many heads
+ * @mask: (nullable): broadcast to [B, H, T, T]; see ebb_scaled_dot_product_attention()
+ * @starts: (nullable): i64 or i32, broadcast to [B, T]; see ebb_attention()
+ * @form: (nullable): the kind of attention, in which positions begin with 0; %NULL for plain attention
+ * @generator: (nullable): where dropout draws from; %NULL for the thread's default
+ * @error: return location for an error
+ *
+ * Does what ebb_self_attention() does, with the choices of ebb_attention().
+ *
+ * Returns: (transfer full) (nullable): [B, T, C]; %NULL with %EBB_ERROR_INVALID_ARGUMENT if @form has a first query
+ *   other than 0, and the errors of ebb_self_attention() and ebb_attention()
+ */
+EbbTensor *
+ebb_self_attention_full (EbbTensor *qkv,
+                         guint n_heads,
+                         EbbTensor *mask,
+                         EbbTensor *starts,
+                         const EbbAttentionForm *form,
+                         EbbGenerator *generator,
+                         GError **error)
+{
+  static const EbbAttentionForm plain = { 0 };
+  EbbOpCall call;
+  EbbDType dtype;
+  gint64 scores[4];
+  const gint64 *s;
+
+  if (form == NULL)
+    form = &plain;
+  if (!ebb_op_begin (&call, &op_self, error, 1, qkv) || !ebb_op_add_optional (&call, mask, error)
+      || !ebb_op_add_optional (&call, starts, error))
+    return NULL;
+  s = qkv->view.shape;
+  if (qkv->view.n_dims != 3 || n_heads == 0 || s[2] == 0 || s[2] % (3 * (gint64) n_heads) != 0)
+    {
+      g_autofree char *shape = ebb_tensor_shape_to_string (qkv);
+
+      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
+                   "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads", shape,
+                   n_heads);
+      return NULL;
+    }
+  if (form->first_query != 0)
+    {
+      ebb_op_fail (&call, error, EBB_ERROR_INVALID_ARGUMENT,
+                   "first_query is %" G_GINT64_FORMAT "; must be 0 where keys and queries are of the same tokens",
+                   form->first_query);
+      return NULL;
+    }
+  scores[0] = s[0];
+  scores[1] = n_heads;
+  scores[2] = scores[3] = s[1];
+  if (!check_mask (&call, 1, scores, error) || !check_starts (&call, 2, scores, error)
+      || !ebb_op_cast_for_product (&call, 1, &dtype, error)
+      || (call.inputs[0]->view.strides[2] != 1 && !ebb_op_contiguous (&call, 0, error))
+      || !set_parameters (&call, scores, s[2] / 3 / n_heads, form, generator, error))
+    return NULL;
+  call.extra.i[0] = n_heads;
+  ebb_op_add_output (&call, dtype, (gint64[]){ s[0], s[1], s[2] / 3 }, 3);
+  add_logsumexp (&call, scores);
+  call.non_differentiable = 1u << 1;
+  for (guint i = 0; i < 3; i++)
+    if (call.inputs[i] != NULL)
+      ebb_op_save_input (&call, i);
+    else
+      ebb_op_save_nothing (&call);
+  ebb_op_save_output (&call, 0);
+  ebb_op_save_output (&call, 1);
+  return ebb_op_finish1 (&call, error);
+}
 
 /**
  * ebb_self_attention:
@@ -436,40 +709,7 @@ ebb_self_attention (EbbTensor *qkv,
                     EbbGenerator *generator,
                     GError **error)
 {
-  EbbOpCall call;
-  EbbDType dtype;
-  gint64 scores[4];
-  const gint64 *s;
+  EbbAttentionForm form = { .causal = causal, .scale = scale, .dropout_p = dropout_p };
 
-  if (!ebb_op_begin (&call, &op_self, error, 1, qkv) || !ebb_op_add_optional (&call, mask, error))
-    return NULL;
-  s = qkv->view.shape;
-  if (qkv->view.n_dims != 3 || n_heads == 0 || s[2] == 0 || s[2] % (3 * (gint64) n_heads) != 0)
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (qkv);
-
-      ebb_op_fail (&call, error, EBB_ERROR_SHAPE,
-                   "qkv is %s with %u heads; must be [B, T, 3 C] with C a multiple of the heads", shape,
-                   n_heads);
-      return NULL;
-    }
-  scores[0] = s[0];
-  scores[1] = n_heads;
-  scores[2] = scores[3] = s[1];
-  if (!check_mask (&call, 1, scores, error) || !ebb_op_cast_for_product (&call, 1, &dtype, error)
-      || (call.inputs[0]->view.strides[2] != 1 && !ebb_op_contiguous (&call, 0, error))
-      || !set_parameters (&call, scores, s[2] / 3 / n_heads, causal, scale, dropout_p, generator, error))
-    return NULL;
-  call.extra.i[0] = n_heads;
-  ebb_op_add_output (&call, dtype, (gint64[]){ s[0], s[1], s[2] / 3 }, 3);
-  add_logsumexp (&call, scores);
-  call.non_differentiable = 1u << 1;
-  ebb_op_save_input (&call, 0);
-  if (mask != NULL)
-    ebb_op_save_input (&call, 1);
-  else
-    ebb_op_save_nothing (&call);
-  ebb_op_save_output (&call, 0);
-  ebb_op_save_output (&call, 1);
-  return ebb_op_finish1 (&call, error);
+  return ebb_self_attention_full (qkv, n_heads, mask, NULL, &form, generator, error);
 }

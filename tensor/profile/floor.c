@@ -279,7 +279,8 @@ measure_attention (EbbOpWork *work,
   Operands operands;
   EbbView *views[] = { &self.q, &self.k, &self.v, &self.o, &self.scores, &self.key_grad };
   EbbView keys, values, scores;
-  double sum = 0;
+  const EbbView *q = &work->key.views[0], *k = &work->key.views[1];
+  double sum = 0, n_halves = 2.0 * (double) q->shape[2] * (double) k->shape[2];
   gboolean ok = TRUE;
 
   attention_init (&self, &work->key);
@@ -299,7 +300,9 @@ measure_attention (EbbOpWork *work,
          && add_product (&operands, &scores, &self.q, &self.key_grad, &sum, error);
   operands_clear (&operands);
   if (ok)
-    work->floor = sum * self.n_times * (work->key.params.attention.causal ? 0.5 : 1);
+    work->floor = sum * self.n_times
+                  * (double) ebb_attention_count_flop (&work->key.params, q->shape[2], k->shape[2], 2)
+                  / MAX (n_halves, 1);
   return ok;
 }
 
@@ -314,7 +317,8 @@ measure_attention (EbbOpWork *work,
  * strides, dtypes, bias, whether it adds to its result) is run on random data, at least seven times and for 50 ms, of
  * which the first two runs are left out; the floor is the sum of how often it was recorded times the median. The
  * products inside attention, two forward and five in the gradient, which computes the scores again, are measured too,
- * as products over batches and heads, by half where attention is causal; they are a number of their own. What was
+ * as products over batches and heads, by the share of queries and keys that see each other: half where attention is
+ * causal, less with a window; they are a number of their own. What was
  * measured before is kept. It should have the machine, and the number of threads, that was recorded.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if @self runs, %EBB_ERROR_NO_MEMORY if there is no room for the

@@ -425,6 +425,8 @@ add_works (JsonBuilder *builder,
       json_builder_set_member_name (builder, products ? "accumulate" : "causal");
       json_builder_add_boolean_value (builder, products ? work->key.params.matmul.accumulate
                                                         : work->key.params.attention.causal);
+      if (!products)
+        add_integer (builder, "window", (guint64) work->key.params.attention.window);
       add_integer (builder, "count", work->count);
       add_integer (builder, "flop", work->flop * work->count);
       add_number (builder, "seconds", (double) work->time * 1e-9);

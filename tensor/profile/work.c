@@ -107,6 +107,8 @@ ebb_work_key_init (EbbWorkKey *key,
     take_view (&key->views[i], launch->inputs[is_gradient ? i + 1 : i]);
   take_view (&key->views[3], is_gradient ? launch->inputs[4] : launch->outputs[0]);
   key->params.attention.causal = launch->params.attention.causal;
+  key->params.attention.first_query = launch->params.attention.first_query;
+  key->params.attention.window = launch->params.attention.window;
   return TRUE;
 }
 
@@ -130,19 +132,18 @@ ebb_work_is_product (const EbbOpWork *work)
   return work->key.kernel == EBB_KERNEL_MATMUL;
 }
 
-/* Two for each multiplication; of attention, those of its products: two forward, five backward; of a causal one,
- * half. */
+/* Two for each multiplication; of attention, those of its products, two forward and five backward, for queries and keys
+ * that see each other. */
 static guint64
 count_flop (const EbbWorkKey *key)
 {
   const EbbView *views = key->views;
-  guint64 flop;
 
   if (key->kernel == EBB_KERNEL_MATMUL)
     return 2 * (guint64) count_elements (&views[3]) * (guint64) views[0].shape[views[0].n_dims - 1];
-  flop = 2 * (guint64) count_elements (&views[0]) * (guint64) views[1].shape[2]
-         * (key->kernel == EBB_KERNEL_ATTENTION ? 2 : 5);
-  return key->params.attention.causal ? flop / 2 : flop;
+  return ebb_attention_count_flop (&key->params, views[0].shape[2], views[1].shape[2],
+                                   (key->kernel == EBB_KERNEL_ATTENTION ? 4 : 10)
+                                       * (guint64) (views[0].shape[0] * views[0].shape[1] * views[0].shape[3]));
 }
 
 EbbOpWork *
@@ -185,6 +186,8 @@ ebb_work_to_string (const EbbOpWork *work)
     {
       if (work->key.params.attention.causal)
         g_string_append (text, ", causal");
+      if (work->key.params.attention.window > 0)
+        g_string_append_printf (text, ", window %" G_GINT64_FORMAT, work->key.params.attention.window);
       if (work->key.kernel == EBB_KERNEL_ATTENTION_GRAD)
         g_string_append (text, ", gradient");
       return g_string_free (text, FALSE);

@@ -79,6 +79,41 @@ count_sdpa (EbbTensor **x,
   return 4.0 * (double) ebb_tensor_get_n_elements (x[0]) * (double) ebb_tensor_get_dim (x[1], 2);
 }
 
+/* numbers: the first query (below 0: -1 - it, and queries, keys and values are as a layer makes them), window, softcap,
+ * dropout; always causal. */
+static gboolean
+run_attention (EbbTensor **x,
+               const double *numbers,
+               EbbTensor **y,
+               GError **error)
+{
+  gboolean is_swapped = numbers[0] < 0;
+  EbbAttentionForm form = { .causal = TRUE, .window = (gint64) numbers[1], .softcap = numbers[2],
+                            .dropout_p = numbers[3] };
+  g_autoptr (EbbTensor) q = is_swapped ? ebb_transpose (x[0], 1, 2, error) : ebb_tensor_ref (x[0]);
+  g_autoptr (EbbTensor) k = is_swapped ? ebb_transpose (x[1], 1, 2, error) : ebb_tensor_ref (x[1]);
+  g_autoptr (EbbTensor) v = is_swapped ? ebb_transpose (x[2], 1, 2, error) : ebb_tensor_ref (x[2]);
+  g_autoptr (EbbTensor) o = NULL;
+
+  form.first_query = (gint64) (is_swapped ? -1 - numbers[0] : numbers[0]);
+  o = ebb_attention (q, k, v, x[3], x[4], &form, NULL, error);
+  y[0] = is_swapped ? ebb_transpose (o, 1, 2, error) : g_steal_pointer (&o);
+  return y[0] != NULL;
+}
+
+/* With starts: the windows and documents of ebb_self_attention_full (). */
+static gboolean
+run_self_attention_full (EbbTensor **x,
+                         const double *numbers,
+                         EbbTensor **y,
+                         GError **error)
+{
+  EbbAttentionForm form = { .causal = numbers[0] != 0, .window = (gint64) numbers[1], .softcap = numbers[2] };
+
+  y[0] = ebb_self_attention_full (x[0], (guint) numbers[3], x[1], x[2], &form, NULL, error);
+  return y[0] != NULL;
+}
+
 static gboolean
 run_self_attention (EbbTensor **x,
                     const double *numbers,
@@ -94,6 +129,14 @@ count_self_attention (EbbTensor **x,
                       EbbTensor **y)
 {
   return 4.0 * (double) ebb_tensor_get_n_elements (y[0]) * (double) ebb_tensor_get_dim (y[0], 1);
+}
+
+/* Of a causal window of 64: each query has as many keys, as good as. */
+static double
+count_windowed (EbbTensor **x,
+                EbbTensor **y)
+{
+  return 4.0 * (double) ebb_tensor_get_n_elements (x[0]) * 64;
 }
 
 /* -- normalizations ----------------------------------------------------------------------------------------------- */
@@ -243,6 +286,27 @@ const OpCase op_cases_layers[] = {
                   { "n:2x3x5x4t h:2x3x5x4 h:2x3x5x4 -", { 0, 0, 0 } } },
     .timing = { "n:4x12x256x64 n:4x12x256x64 n:4x12x256x64 -", { 0, 0, 0 } },
     .count_operations = count_sdpa },
+  { .name = "attention",
+    .tolerance = 2e-5,
+    .run = run_attention,
+    .variants = { { "n:2x3x5x4 n:2x3x5x4 n:2x3x5x4 - -", { 0, 0, 0, 0 } },
+                  { "n:2x4x9x4 n:2x2x9x4 n:2x2x9x4 - -", { 0, 4, 0, 0 } },
+                  { "n:2x4x9x4 n:2x2x9x4 n:2x2x9x4 - i6:2x9", { 0, 0, 0, 0 } },
+                  { "n:2x9x4x4 n:2x9x2x4 n:2x9x2x4 - j9:9", { -1, 5, 1.5, 0 } },
+                  { "n:2x4x3x4 n:2x2x9x4 n:2x2x9x4 b:2x1x1x9 i6:2x1", { 6, 0, 0, 0 } },
+                  { "n:1x6x1x8 n:1x2x70x8 n:1x2x70x8 - -", { 69, 33, 0, 0 } },
+                  { "n:1x4x6x8 n:1x2x9x8 n:1x2x9x8 c:6x9 -", { 3, 0, 2, 0.3 } },
+                  { "n:1x2x70x16 n:1x2x70x16 n:1x2x70x16 - i60:1x70", { 0, 20, 0, 0.1 } },
+                  { "h:2x9x4x8 h:2x9x2x8 h:2x9x2x8 - i5:2x9", { -1, 4, 3, 0 } } },
+    .timing = { "n:4x256x12x64 n:4x256x4x64 n:4x256x4x64 - -", { -1, 64, 0, 0 } },
+    .count_operations = count_windowed },
+  { .name = "self_attention_full",
+    .tolerance = 2e-5,
+    .run = run_self_attention_full,
+    .variants = { { "n:2x7x24 - -", { 1, 3, 0, 2 } },
+                  { "n:2x7x24 - i5:2x7", { 1, 0, 2, 2 } },
+                  { "n:2x7x24 b:2x1x1x7 j3:2x1", { 0, 3, 0, 2 } },
+                  { "h:2x9x48 - i5:2x9", { 1, 4, 0, 2 } } } },
   { .name = "self_attention",
     .tolerance = 2e-5,
     .run = run_self_attention,

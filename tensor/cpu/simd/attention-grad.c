@@ -5,6 +5,12 @@
 /* Attention, backward: probabilities are computed again from queries, keys and logsumexp (FlashAttention, algorithm 4).
  * A task takes all heads that share one head of keys, so that each gradient has one writer and one order of sums. */
 
+/* The blocks of keys [begin, end) that a tile of queries sees. */
+typedef struct
+{
+  gint64 begin, end;
+} KeyBlocks;
+
 typedef struct
 {
   Unit *q, *d_out;             /* [n_queries, row_units]: the head at hand */
@@ -17,6 +23,9 @@ typedef struct
   Unit *k, *v;                 /* [padded_width, KEY_BLOCK]: transposed */
   Unit *k_inner;               /* [KEY_BLOCK, padded_width] */
   float *scores, *d_scores;    /* [QUERY_TILE, KEY_BLOCK]; units take their places */
+  float *slopes;               /* [QUERY_TILE, KEY_BLOCK], of capped scores; NULL if they are not capped */
+  Row *queries;                /* [n_queries] */
+  KeyBlocks *blocks;           /* of each tile of queries */
 } Scratch;
 
 typedef struct
@@ -35,7 +44,9 @@ scratch_init (Scratch *scratch,
   gint64 n_queries = round_up (self->n_queries, EBB_VEC_WIDTH);
   float *start = memory;
 
-  scratch->q = (Unit *) memory;
+  scratch->queries = (Row *) memory;
+  scratch->blocks = (KeyBlocks *) (scratch->queries + n_queries);
+  scratch->q = (Unit *) (scratch->blocks + (n_queries + QUERY_TILE - 1) / QUERY_TILE);
   scratch->d_out = scratch->q + n_queries * self->row_units;
   scratch->q_inner = scratch->q;
   scratch->d_out_inner = scratch->d_out;
@@ -57,7 +68,8 @@ scratch_init (Scratch *scratch,
   scratch->k_inner = scratch->v + KEY_BLOCK * w;
   scratch->scores = (float *) (scratch->k_inner + KEY_BLOCK * w);
   scratch->d_scores = scratch->scores + QUERY_TILE * KEY_BLOCK;
-  return (gsize) (scratch->d_scores + QUERY_TILE * KEY_BLOCK - start);
+  scratch->slopes = self->softcap > 0.0f ? scratch->d_scores + QUERY_TILE * KEY_BLOCK : NULL;
+  return (gsize) (scratch->d_scores + (scratch->slopes ? 2 : 1) * QUERY_TILE * KEY_BLOCK - start);
 }
 
 EBB_VEC_INLINE float
@@ -80,8 +92,8 @@ load_queries (const AttentionGrad *self,
               const Tile *tile)
 {
   const Attention *base = &self->base;
-  gint64 w = base->padded_width, units = base->row_units, inner = count_units (base, tile->query);
-  gint64 b = tile->batch, h = tile->head, query = tile->query, n = tile->n_rows;
+  gint64 w = base->padded_width, units = base->row_units, inner = count_units (base, tile->first);
+  gint64 b = tile->batch, h = tile->rows[0].head, query = tile->first, n = tile->n_rows;
   const float *logsumexp = (const float *) self->logsumexp->data + 2 * (b * base->n_heads + h) * base->n_queries;
 
   pack_rows (base, base->q, b, h, query, n, scratch->q + query * units);
@@ -116,6 +128,7 @@ differentiate (const Attention *base,
                EbbVec s,
                EbbVec d_p,
                float factor,
+               const float *slopes,
                const guint32 *draws,
                EbbVec *dropped_p,
                EbbVec *d_s)
@@ -132,6 +145,8 @@ differentiate (const Attention *base,
       d_p *= keep;
     }
   *d_s = p * (d_p - vec_set1 (scratch->delta[r]));
+  if (slopes)
+    *d_s *= vec_load (slopes);
 }
 
 /* Turns scores and d_p of the tile's n queries from r on into probabilities and d_s. As f32 (n = 1) both stay in place.
@@ -151,7 +166,7 @@ differentiate_rows (gboolean is_pairs,
   gint64 seen[2];
 
   for (int j = 0; j < n; j++)
-    seen[j] = count_keys (base, tile, r + j);
+    seen[j] = count_keys (tile, r + j);
   for (gint64 i = 0; i < tile->n_keys; i += EBB_VEC_WIDTH)
     {
       EbbVec p[2] = { { 0 } }, d_s[2] = { { 0 } };
@@ -162,7 +177,8 @@ differentiate_rows (gboolean is_pairs,
           gint64 at = j * KEY_BLOCK + i;
 
           if (i < seen[j])
-            differentiate (base, scratch, tile->query + r + j, vec_load (scores + at), vec_load (d_scores + at), factor,
+            differentiate (base, scratch, tile->first + r + j, vec_load (scores + at), vec_load (d_scores + at), factor,
+                           scratch->slopes ? scratch->slopes + r * KEY_BLOCK + at : NULL,
                            draws[j] ? draws[j] + i : NULL, &p[j], &d_s[j]);
           if (is_pairs)
             *(EbbVecHUnaligned *) ((guint16 *) (d_scores + j * KEY_BLOCK) + i) = vec_to_bf16_row (d_s[j]);
@@ -187,7 +203,7 @@ differentiate_tile (const AttentionGrad *self,
   const Attention *base = &self->base;
   int step = base->is_pairs ? 2 : 1;
   guint32 memory[2][DRAWS_SIZE] = { 0 };
-  float factor = mask_scores (base, tile, scratch->scores);
+  float factor = mask_scores (base, tile, scratch->scores, scratch->slopes);
 
   for (gint64 r = 0; r < tile->n_rows; r += step)
     {
@@ -213,13 +229,13 @@ differentiate_scores (const AttentionGrad *self,
   const Attention *base = &self->base;
   gboolean is_pairs = base->is_pairs;
   gint64 w = base->padded_width, units = base->row_units, inner = count_units (base, base->width);
-  gint64 query = tile->query, queries = count_units (base, query), n_units = count_units (base, tile->n_rows);
+  gint64 query = tile->first, queries = count_units (base, query), n_units = count_units (base, tile->n_rows);
   const Unit *p = (const Unit *) scratch->scores, *d_s = (const Unit *) scratch->d_scores;
   const Unit *d_s_inner = is_pairs ? p + KEY_BLOCK : d_s;
-  gint64 step = is_pairs ? 2 * KEY_BLOCK : KEY_BLOCK, offset = query - tile->key;
-  ProductPart of_keys = choose_part (base, tile, PRODUCT_OF_KEYS_SEEN);
-  ProductPart over_keys = choose_part (base, tile, PRODUCT_OVER_KEYS_SEEN);
-  ProductPart over_queries = choose_part (base, tile, PRODUCT_OVER_QUERIES);
+  gint64 step = is_pairs ? 2 * KEY_BLOCK : KEY_BLOCK, offset = find_offset (base, tile);
+  ProductPart of_keys = choose_part (tile, PRODUCT_OF_KEYS_SEEN);
+  ProductPart over_keys = choose_part (tile, PRODUCT_OVER_KEYS_SEEN);
+  ProductPart over_queries = choose_part (tile, PRODUCT_OVER_QUERIES);
   Product scores = { scratch->q + query * units, units, 1, scratch->k, KEY_BLOCK,
                      scratch->scores, KEY_BLOCK, NULL, inner, PRODUCT_SET, of_keys, offset };
   Product d_scores = { scratch->d_out + query * units, units, 1, scratch->v, KEY_BLOCK,
@@ -254,7 +270,45 @@ load_keys (const Attention *base,
   pack_inner (base, base->k, batch, key_head, key, n_keys, scratch->k_inner);
 }
 
-/* All queries of a head against a block of keys. */
+static void
+unpack_rows (const float *packed,
+             gint64 padded_width,
+             float factor,
+             EbbView *view,
+             gint64 batch,
+             gint64 head,
+             gint64 row,
+             gint64 n_rows)
+{
+  for (gint64 r = 0; r < n_rows; r++)
+    unpack_row (packed + r * padded_width, factor, view, batch, head, row + r);
+}
+
+/* The queries of a head, and the blocks of keys that their tiles see. */
+static void
+find_queries (const Attention *base,
+              Scratch *scratch,
+              gint64 batch,
+              gint64 head)
+{
+  find_rows (base, batch, head, 0, base->n_queries, scratch->queries);
+  for (gint64 query = 0; query < base->n_queries; query += QUERY_TILE)
+    {
+      KeyBlocks *blocks = &scratch->blocks[query / QUERY_TILE];
+
+      find_blocks (scratch->queries + query, MIN (QUERY_TILE, base->n_queries - query), &blocks->begin, &blocks->end);
+    }
+}
+
+/* A tile of queries without any key sees the first block, to become 0 there. */
+static gboolean
+sees_block (const KeyBlocks *blocks,
+            gint64 key)
+{
+  return key >= blocks->begin && key < MAX (blocks->end, 1);
+}
+
+/* Queries of a head against a block of keys. */
 static void
 differentiate_block (const AttentionGrad *self,
                      Scratch *scratch,
@@ -264,28 +318,38 @@ differentiate_block (const AttentionGrad *self,
                      gint64 key)
 {
   const Attention *base = &self->base;
-  gint64 n_keys = MIN (KEY_BLOCK, base->n_keys - key), w = base->padded_width;
-  gint64 query = base->causal ? key / QUERY_TILE * QUERY_TILE : 0;
-  gint64 share = share_rows (base->n_queries - query), next = key + KEY_BLOCK;
+  gint64 n_keys = MIN (KEY_BLOCK, base->n_keys - key), w = base->padded_width, n_seeing = 0;
+  gint64 n_tiles = (base->n_queries + QUERY_TILE - 1) / QUERY_TILE, share, next = key + KEY_BLOCK;
 
+  for (gint64 i = 0; i < n_tiles; i++)
+    if (sees_block (&scratch->blocks[i], key))
+      n_seeing++;
+  if (n_seeing == 0)
+    return;
+  share = share_rows (n_seeing * QUERY_TILE);
   load_keys (base, scratch, batch, key_head, key, n_keys);
-  for (; query < base->n_queries; query += QUERY_TILE, next += share)
+  for (gint64 i = 0; i < n_tiles; i++)
     {
-      Tile tile = { batch, head, query, MIN (QUERY_TILE, base->n_queries - query), key, n_keys, query };
-      gint64 seen = base->causal ? MIN (query + tile.n_rows, base->n_keys) : base->n_keys;
-      gboolean is_last = key == (MAX (seen, 1) - 1) / KEY_BLOCK * KEY_BLOCK;
+      const KeyBlocks *blocks = &scratch->blocks[i];
+      gint64 query = i * QUERY_TILE;
+      Tile tile = { batch, scratch->queries + query, MIN (QUERY_TILE, base->n_queries - query), key, n_keys, query,
+                    FALSE };
+      gboolean is_last = key == (MAX (blocks->end, 1) - 1) / KEY_BLOCK * KEY_BLOCK;
 
-      tile.n_keys = count_keys (base, &tile, tile.n_rows - 1);
-      if (key == 0)
+      if (!sees_block (blocks, key))
+        continue;
+      tile.n_keys = count_keys (&tile, tile.n_rows - 1);
+      if (key == blocks->begin)
         load_queries (self, scratch, &tile);
       prefetch_rows (base->k, batch, key_head, next, share, FALSE);
       prefetch_rows (base->v, batch, key_head, next, share, FALSE);
       if (is_last)
         prefetch_rows (self->d_q, batch, head, query, tile.n_rows, TRUE);
-      if (tile.n_keys > 0)
+      if (blocks->end > 0)
         differentiate_scores (self, scratch, &tile);
       if (is_last)
-        unpack_rows (scratch->d_q + query * w, w, NULL, base->scale, self->d_q, batch, head, query, tile.n_rows);
+        unpack_rows (scratch->d_q + query * w, w, base->scale, self->d_q, batch, head, query, tile.n_rows);
+      next += share;
     }
 }
 
@@ -306,6 +370,8 @@ differentiate_group (const AttentionGrad *self,
         gint64 n = MIN (KEY_BLOCK, base->n_keys - key);
         float *d_k = scratch->d_k + key * w, *d_v = scratch->d_v + key * w;
 
+        if (key == 0)
+          find_queries (base, scratch, batch, key_head * n_shared + i);
         if (i == 0)
           {
             memset (d_k, 0, n * w * sizeof (float));
@@ -319,8 +385,8 @@ differentiate_group (const AttentionGrad *self,
         differentiate_block (self, scratch, batch, key_head * n_shared + i, key_head, key);
         if (i == n_shared - 1)
           {
-            unpack_rows (d_k, w, NULL, base->scale, self->d_k, batch, key_head, key, n);
-            unpack_rows (d_v, w, NULL, 1.0f, self->d_v, batch, key_head, key, n);
+            unpack_rows (d_k, w, base->scale, self->d_k, batch, key_head, key, n);
+            unpack_rows (d_v, w, 1.0f, self->d_v, batch, key_head, key, n);
           }
       }
 }
@@ -330,14 +396,15 @@ EBB_SIMD_NAME (ebb_cpu_attention_grad) (const EbbLaunch *launch,
                                         GError **error)
 {
   AttentionGrad self = { .d_out = launch->inputs[0], .out = launch->inputs[4], .logsumexp = launch->inputs[5] };
+  const EbbView *inputs[] = { launch->inputs[1], launch->inputs[2], launch->inputs[3],
+                              ebb_launch_get_input (launch, 6), ebb_launch_get_input (launch, 7) };
   Scratch sizes;
   gint64 n_tasks;
   gsize size;
   float *memory;
   int n_threads;
 
-  attention_init (&self.base, launch, launch->inputs[1], launch->inputs[2], launch->inputs[3],
-                  launch->n_inputs > 6 ? launch->inputs[6] : NULL);
+  attention_init (&self.base, launch, inputs);
   self.d_q = launch->outputs[0];
   self.d_k = launch->outputs[1];
   self.d_v = launch->outputs[2];

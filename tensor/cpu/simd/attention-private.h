@@ -17,7 +17,7 @@
 typedef struct
 {
   const EbbLaunch *launch;
-  const EbbView *q, *k, *v, *mask;
+  const EbbView *q, *k, *v, *mask, *starts;
   gint64 n_batches, n_heads, n_key_heads, n_queries, n_keys, width;
   gint64 padded_width; /* a multiple of the vector width */
   gboolean is_pairs;   /* what units of operands are: pairs of bf16 or f32 */
@@ -25,17 +25,28 @@ typedef struct
   float scale;
   float unit_scale; /* scale in units of log (2): probabilities are powers of 2 */
   gboolean causal;
+  gint64 first_query, window; /* window: G_MAXINT64 without */
+  float softcap;              /* 0 without */
   double p;
   float keep_scale; /* 1 / (1 - p) */
   guint64 threshold;
   EbbPhilox philox;
 } Attention;
 
-/* Queries [query, query + n_rows) of a head against keys [key, key + n_keys); first: where its queries stand among
- * those that are packed. */
+/* A row of scores: one query of one head, and the keys [begin, end) that it sees, mask aside. */
 typedef struct
 {
-  gint64 batch, head, query, n_rows, key, n_keys, first;
+  gint64 head, query, begin, end;
+} Row;
+
+/* Queries against keys [key, key + n_keys). The rows are those of one head, or, if is_group, of several that share
+ * keys; first: where they stand among those that are packed. */
+typedef struct
+{
+  gint64 batch;
+  const Row *rows;
+  gint64 n_rows, key, n_keys, first;
+  gboolean is_group;
 } Tile;
 
 static inline gint64
@@ -45,13 +56,88 @@ round_up (gint64 n,
   return (n + unit - 1) / unit * unit;
 }
 
+/* -- which keys a query sees --------------------------------------------------------------------------------------- */
+
+static inline gint64
+load_start (const Attention *self,
+            gint64 batch,
+            gint64 query)
+{
+  const EbbView *starts = self->starts;
+  gint64 at = batch * starts->strides[0] + query * starts->strides[1];
+
+  return starts->dtype == EBB_DTYPE_I64 ? ((const gint64 *) starts->data)[at] : ((const gint32 *) starts->data)[at];
+}
+
+/* Queries [query, query + n) of a head become rows. A row that sees nothing begins where it ends. */
+static inline void
+find_rows (const Attention *self,
+           gint64 batch,
+           gint64 head,
+           gint64 query,
+           gint64 n,
+           Row *rows)
+{
+  for (gint64 i = 0; i < n; i++)
+    {
+      gint64 position = self->first_query + query + i;
+      gint64 begin = MAX (position - self->window, -1) + 1;
+      gint64 end = self->causal ? MIN (position + 1, self->n_keys) : self->n_keys;
+
+      if (self->starts)
+        {
+          gint64 start = load_start (self, batch, query + i);
+
+          begin = start > position ? end : MAX (begin, start);
+        }
+      rows[i] = (Row){ head, query + i, MIN (begin, end), end };
+    }
+}
+
+/* The keys [begin, end) that some of the rows see, by whole blocks but the last. None: both are 0. */
+static inline void
+find_blocks (const Row *rows,
+             gint64 n_rows,
+             gint64 *begin,
+             gint64 *end)
+{
+  gint64 first = G_MAXINT64, last = 0;
+
+  for (gint64 i = 0; i < n_rows; i++)
+    if (rows[i].begin < rows[i].end)
+      {
+        first = MIN (first, rows[i].begin);
+        last = MAX (last, rows[i].end);
+      }
+  *begin = last > 0 ? first / KEY_BLOCK * KEY_BLOCK : 0;
+  *end = last;
+}
+
+/* How many scores of a head there are; without windows and starts those that causality hides count too. */
+static double
+count_scores (const Attention *self)
+{
+  double n = 0;
+
+  if (self->window == G_MAXINT64 && !self->starts)
+    return (double) self->n_batches * (double) self->n_queries * (double) self->n_keys;
+  for (gint64 batch = 0; batch < self->n_batches; batch++)
+    for (gint64 query = 0; query < self->n_queries; query++)
+      {
+        Row row;
+
+        find_rows (self, batch, 0, query, 1, &row);
+        n += (double) (row.end - row.begin);
+      }
+  return n;
+}
+
 /* Threads for n_tasks tasks that share the work of all heads. A probability costs as much as 16 multiply-adds. */
 static inline int
 attention_count_threads (const Attention *self,
                          gint64 n_tasks)
 {
-  double n_scores = (double) self->n_batches * (double) self->n_heads * (double) self->n_queries
-                    * (double) self->n_keys;
+  double n_scores = count_scores (self) * (double) self->n_heads;
   double work = MIN (n_scores * (double) (2 * self->width + 16), 1e15);
 
   return (int) MIN (n_tasks, ebb_cpu_get_n_parts ((gint64) work, EBB_CPU_PRODUCT_GRAIN));
@@ -60,12 +146,12 @@ attention_count_threads (const Attention *self,
 static void
 attention_init (Attention *self,
                 const EbbLaunch *launch,
-                const EbbView *q,
-                const EbbView *k,
-                const EbbView *v,
-                const EbbView *mask)
+                const EbbView *const inputs[5])
 {
-  *self = (Attention){ .launch = launch, .q = q, .k = k, .v = v, .mask = mask };
+  const EbbView *q = inputs[0], *k = inputs[1], *v = inputs[2];
+  gint64 window = launch->params.attention.window;
+
+  *self = (Attention){ .launch = launch, .q = q, .k = k, .v = v, .mask = inputs[3], .starts = inputs[4] };
   self->n_batches = q->shape[0];
   self->n_heads = q->shape[1];
   self->n_queries = q->shape[2];
@@ -78,6 +164,9 @@ attention_init (Attention *self,
   self->scale = (float) launch->params.attention.scale;
   self->unit_scale = (float) (launch->params.attention.scale / G_LN2);
   self->causal = launch->params.attention.causal;
+  self->first_query = launch->params.attention.first_query;
+  self->window = window > 0 ? window : G_MAXINT64;
+  self->softcap = (float) launch->params.attention.softcap;
   self->p = launch->params.attention.p;
   self->keep_scale = self->p < 1.0 ? (float) (1.0 / (1.0 - self->p)) : 0.0f;
   self->threshold = ebb_dropout_threshold (self->p);
@@ -162,6 +251,20 @@ share_rows (gint64 n_queries)
   return (KEY_BLOCK + n_tiles - 1) / MAX (n_tiles, 1);
 }
 
+static inline void
+pack_row (const Attention *self,
+          const EbbView *view,
+          const void *from,
+          Unit *packed)
+{
+  if (self->is_pairs)
+    pack_row_bf16 (from, self->width, self->padded_width, (guint16 *) packed);
+  else if (view->dtype == EBB_DTYPE_BF16)
+    pack_row_f32 (EBB_DTYPE_BF16, from, self->width, (float *) packed);
+  else
+    pack_row_f32 (EBB_DTYPE_F32, from, self->width, (float *) packed);
+}
+
 /* Rows [row, row + n_rows) of a head as an operand whose inner dimension runs along them. The columns up to the padded
  * width are 0. */
 static void
@@ -174,16 +277,7 @@ pack_rows (const Attention *self,
            Unit *packed)
 {
   for (gint64 r = 0; r < n_rows; r++, packed += self->row_units)
-    {
-      const void *from = view_at (view, batch, head, row + r);
-
-      if (self->is_pairs)
-        pack_row_bf16 (from, self->width, self->padded_width, (guint16 *) packed);
-      else if (view->dtype == EBB_DTYPE_BF16)
-        pack_row_f32 (EBB_DTYPE_BF16, from, self->width, (float *) packed);
-      else
-        pack_row_f32 (EBB_DTYPE_F32, from, self->width, (float *) packed);
-    }
+    pack_row (self, view, view_at (view, batch, head, row + r), packed);
 }
 
 /* The same rows as an operand whose inner dimension runs down them: [count_units (n_rows), padded_width]. */
@@ -216,26 +310,19 @@ pack_inner (const Attention *self,
     }
 }
 
-/* The results of packed rows: row r, times scales[r] or times scale, to the view. */
-static void
-unpack_rows (const float *packed,
-             gint64 padded_width,
-             const float *scales,
-             float scale,
-             EbbView *view,
-             gint64 batch,
-             gint64 head,
-             gint64 row,
-             gint64 n_rows)
+/* A packed row of results, times factor, to the view. */
+static inline void
+unpack_row (const float *packed,
+            float factor,
+            EbbView *view,
+            gint64 batch,
+            gint64 head,
+            gint64 row)
 {
-  for (gint64 r = 0; r < n_rows; r++)
-    {
-      void *to = (void *) view_at (view, batch, head, row + r);
-      float factor = scales ? scales[r] : scale;
+  void *to = (void *) view_at (view, batch, head, row);
 
-      EBB_VEC_FOR (i, m, view->shape[3])
-        vec_store_as (view->dtype, to, i, m, factor * vec_load (packed + r * padded_width + i));
-    }
+  EBB_VEC_FOR (i, m, view->shape[3])
+    vec_store_as (view->dtype, to, i, m, factor * vec_load (packed + i));
 }
 
 typedef guint32 Quad __attribute__ ((vector_size (16), aligned (4), may_alias));
@@ -277,16 +364,16 @@ mask_stride (const EbbView *mask,
   return mask->shape[dim] == 1 ? 0 : mask->strides[dim];
 }
 
-/* What is added to the scores of query t and the tile's keys. */
+/* What is added to the scores of a row and the tile's keys. */
 static void
 load_bias (const EbbView *mask,
            const Tile *tile,
-           gint64 query,
+           const Row *row,
            float *bias)
 {
   gint64 stride = mask_stride (mask, 3);
-  gint64 start = tile->batch * mask_stride (mask, 0) + tile->head * mask_stride (mask, 1)
-                 + query * mask_stride (mask, 2) + tile->key * stride;
+  gint64 start = tile->batch * mask_stride (mask, 0) + row->head * mask_stride (mask, 1)
+                 + row->query * mask_stride (mask, 2) + tile->key * stride;
 
   switch (mask->dtype)
     {
@@ -304,56 +391,96 @@ load_bias (const EbbView *mask,
     }
 }
 
-/* Keys of the tile that its query r may attend to, from the first on. */
+/* Keys of the tile up to the last that its row r sees. */
 static inline gint64
-count_keys (const Attention *self,
-            const Tile *tile,
+count_keys (const Tile *tile,
             gint64 r)
 {
-  return self->causal ? CLAMP (tile->query + r - tile->key + 1, 0, tile->n_keys) : tile->n_keys;
+  return CLAMP (tile->rows[r].end - tile->key, 0, tile->n_keys);
+}
+
+/* Keys of the tile before the first that its row r sees. */
+static inline gint64
+count_hidden (const Tile *tile,
+              gint64 r)
+{
+  return CLAMP (tile->rows[r].begin - tile->key, 0, tile->n_keys);
 }
 
 /* The part of a tile's products that causality leaves. */
 static inline ProductPart
-choose_part (const Attention *self,
-             const Tile *tile,
+choose_part (const Tile *tile,
              ProductPart part)
 {
-  return count_keys (self, tile, 0) < tile->n_keys ? part : PRODUCT_WHOLE;
+  return !tile->is_group && count_keys (tile, 0) < tile->n_keys ? part : PRODUCT_WHOLE;
 }
 
-/* Of the scores [n_rows, KEY_BLOCK] of a tile, those that the mask hides get -inf, as do, up to the next vector, those
- * that causality hides or that are none. Returns what scores are then to be multiplied by to be exponents of 2. */
+/* Row r of the tile sees the keys up to r + offset of it, if causal. */
+static inline gint64
+find_offset (const Attention *self,
+             const Tile *tile)
+{
+  return self->first_query + tile->rows[0].query - tile->key;
+}
+
+/* The first n scores of a row become softcap * tanh (scale * score / softcap), as exponents of 2. slopes, unless NULL:
+ * the derivatives of that by the scaled scores. */
+static void
+cap_row (const Attention *self,
+         gint64 n,
+         float *row,
+         float *slopes)
+{
+  EbbVec inner = vec_set1 (self->scale / self->softcap), outer = vec_set1 (self->softcap * (float) (1.0 / G_LN2));
+
+  for (gint64 i = 0; i < n; i += EBB_VEC_WIDTH)
+    {
+      EbbVec t = vec_tanh (vec_load (row + i) * inner);
+
+      if (slopes)
+        vec_store (slopes + i, 1.0f - t * t);
+      vec_store (row + i, t * outer);
+    }
+}
+
+/* Of the scores [n_rows, KEY_BLOCK] of a tile, those that the mask hides get -inf, as do those of keys before a row's
+ * first and, up to the next vector, those after its last. Returns what scores are then to be multiplied by to be
+ * exponents of 2. slopes [n_rows, KEY_BLOCK], unless NULL: the derivatives of capped scores. */
 static float
 mask_scores (const Attention *self,
              const Tile *tile,
-             float *scores)
+             float *scores,
+             float *slopes)
 {
-  float bias[KEY_BLOCK];
-  gboolean varies = self->mask && mask_stride (self->mask, 2) != 0;
+  float bias[KEY_BLOCK], scale = self->softcap > 0.0f ? 1.0f : self->unit_scale;
+  gboolean varies = self->mask && (mask_stride (self->mask, 2) != 0 || tile->is_group);
 
   if (self->mask && !varies)
-    load_bias (self->mask, tile, 0, bias);
+    load_bias (self->mask, tile, &tile->rows[0], bias);
   for (gint64 r = 0; r < tile->n_rows; r++)
     {
-      gint64 n = count_keys (self, tile, r), rest = n % EBB_VEC_WIDTH;
+      gint64 n = count_keys (tile, r), hidden = MIN (count_hidden (tile, r), n), rest = n % EBB_VEC_WIDTH;
       float *row = scores + r * KEY_BLOCK;
 
+      if (self->softcap > 0.0f)
+        cap_row (self, n, row, slopes ? slopes + r * KEY_BLOCK : NULL);
       if (varies)
-        load_bias (self->mask, tile, tile->query + r, bias);
+        load_bias (self->mask, tile, &tile->rows[r], bias);
       if (self->mask)
         for (gint64 i = 0; i < n; i++)
-          row[i] = row[i] * self->unit_scale + bias[i] * (float) (1.0 / G_LN2);
+          row[i] = row[i] * scale + bias[i] * (float) (1.0 / G_LN2);
+      for (gint64 i = 0; i < hidden; i++)
+        row[i] = -INFINITY;
       if (rest != 0)
         vec_store (row + n - rest, vec_first (vec_load (row + n - rest), rest, vec_set1 (-INFINITY)));
     }
-  return self->mask ? 1.0f : self->unit_scale;
+  return self->mask ? 1.0f : scale;
 }
 
 /* Room for the draws of a row of a tile: they are made by whole vectors, from the start of a block on. */
 #define DRAWS_SIZE (KEY_BLOCK + 4 + EBB_PHILOX_VECTOR_DRAWS)
 
-/* Draws for the keys that query r of a tile may attend to. Returns where they begin in draws; after them comes what is
+/* Draws for the keys up to the last that row r of a tile sees. Returns where they begin in draws; after them comes what is
  * no draw of that row, but can be read. */
 static const guint32 *
 draw_row (const Attention *self,
@@ -361,9 +488,10 @@ draw_row (const Attention *self,
           gint64 r,
           guint32 draws[DRAWS_SIZE])
 {
-  gint64 row = (tile->batch * self->n_heads + tile->head) * self->n_queries + tile->query + r;
+  const Row *at = &tile->rows[r];
+  gint64 row = (tile->batch * self->n_heads + at->head) * self->n_queries + at->query;
   guint64 index = (guint64) row * self->n_keys + tile->key;
-  gint64 skip = index % 4, n = skip + count_keys (self, tile, r);
+  gint64 skip = index % 4, n = skip + count_keys (tile, r);
 
   for (gint64 i = 0; i < n; i += EBB_PHILOX_VECTOR_DRAWS)
     {

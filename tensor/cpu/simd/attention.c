@@ -2,11 +2,12 @@
 
 #include "tensor/cpu/simd/attention-private.h"
 
-/* Attention, forward: each task takes a block of queries of one head over all its keys, block by block, with a running
- * maximum and sum of each row (FlashAttention, algorithm 1). A row's result does not depend on how queries are dealt to
- * tasks, so neither on the number of threads. */
+/* Attention, forward: each task takes a block of queries of one head over the keys that they see, block by block, with
+ * a running maximum and sum of each row (FlashAttention, algorithm 1). Where there are few queries, as when text is
+ * generated, a task takes all queries of several heads that share keys. A row's result does not depend on how queries
+ * are dealt to tasks, so neither on the number of threads. */
 
-#define QUERY_BLOCK 256 /* queries of a task: what packing keys is spread over */
+#define QUERY_BLOCK 256 /* rows of a task: what packing keys is spread over */
 
 typedef struct
 {
@@ -18,7 +19,14 @@ typedef struct
   float *scores;          /* [QUERY_TILE, KEY_BLOCK]; the probabilities take their place, as units */
   float *maximum, *scale; /* [QUERY_BLOCK]; the maximum is an exponent of 2 */
   EbbVec *sum;            /* [QUERY_BLOCK], by lanes */
+  Row *queries;           /* [QUERY_BLOCK] */
 } Scratch;
+
+/* The rows of a task: n_heads heads from head on, each with its queries [query, query + n_queries). */
+typedef struct
+{
+  gint64 batch, head, n_heads, query, n_queries;
+} Task;
 
 static gsize
 scratch_init (Scratch *scratch,
@@ -29,7 +37,8 @@ scratch_init (Scratch *scratch,
   float *start = memory;
 
   scratch->sum = (EbbVec *) memory;
-  scratch->q = (Unit *) (scratch->sum + QUERY_BLOCK);
+  scratch->queries = (Row *) (scratch->sum + QUERY_BLOCK);
+  scratch->q = (Unit *) (scratch->queries + QUERY_BLOCK);
   scratch->rows = scratch->q + QUERY_BLOCK * w;
   scratch->k = scratch->rows + KEY_BLOCK * w;
   scratch->v = scratch->k + KEY_BLOCK * w;
@@ -111,17 +120,17 @@ exponentiate_tile (const Attention *self,
                    Scratch *scratch,
                    const Tile *tile)
 {
-  float factor = mask_scores (self, tile, scratch->scores);
+  float factor = mask_scores (self, tile, scratch->scores, NULL);
   float *maximum = scratch->maximum + tile->first, found[QUERY_TILE];
   EbbVec *sum = scratch->sum + tile->first;
   guint32 memory[DRAWS_SIZE] = { 0 };
 
   for (gint64 r = 0; r < tile->n_rows; r++)
-    found[r] = find_maximum (scratch->scores + r * KEY_BLOCK, count_keys (self, tile, r));
+    found[r] = find_maximum (scratch->scores + r * KEY_BLOCK, count_keys (tile, r));
   update_maxima (found, tile->n_rows, factor, maximum, scratch->scale);
   for (gint64 r = 0; r < tile->n_rows; r++)
     {
-      gint64 n = count_keys (self, tile, r);
+      gint64 n = count_keys (tile, r);
       float *row = scratch->scores + r * KEY_BLOCK;
       const guint32 *draws = self->p > 0.0 ? draw_row (self, tile, r, memory) : NULL;
 
@@ -139,13 +148,13 @@ attend_tile (const Attention *self,
              Scratch *scratch,
              const Tile *tile)
 {
-  gint64 w = self->padded_width, units = self->row_units, offset = tile->query - tile->key;
+  gint64 w = self->padded_width, units = self->row_units, offset = find_offset (self, tile);
   Product scores = { scratch->q + tile->first * units, units, 1, scratch->k, KEY_BLOCK,
                      scratch->scores, KEY_BLOCK, NULL, count_units (self, self->width), PRODUCT_SET,
-                     choose_part (self, tile, PRODUCT_OF_KEYS_SEEN), offset };
+                     choose_part (tile, PRODUCT_OF_KEYS_SEEN), offset };
   Product output = { (const Unit *) scratch->scores, KEY_BLOCK, 1, scratch->v, w,
                      scratch->o + tile->first * w, w, scratch->scale, count_units (self, tile->n_keys), PRODUCT_SCALE,
-                     choose_part (self, tile, PRODUCT_OVER_KEYS_SEEN), offset };
+                     choose_part (tile, PRODUCT_OVER_KEYS_SEEN), offset };
 
   product_run (self->is_pairs, &scores, tile->n_rows, tile->n_keys);
   exponentiate_tile (self, scratch, tile);
@@ -160,8 +169,9 @@ begin_rows (const Attention *self,
 {
   gint64 w = self->padded_width;
 
-  pack_rows (self, self->q, tile->batch, tile->head, tile->query, tile->n_rows,
-             scratch->q + tile->first * self->row_units);
+  for (gint64 r = 0; r < tile->n_rows; r++)
+    pack_row (self, self->q, view_at (self->q, tile->batch, tile->rows[r].head, tile->rows[r].query),
+              scratch->q + (tile->first + r) * self->row_units);
   memset (scratch->o + tile->first * w, 0, tile->n_rows * w * sizeof (float));
   for (gint64 r = 0; r < QUERY_TILE; r++)
     {
@@ -177,7 +187,6 @@ finish_rows (const Attention *self,
              const Tile *tile)
 {
   EbbView *o = self->launch->outputs[0], *logsumexp = self->launch->outputs[1];
-  gint64 row = (tile->batch * self->n_heads + tile->head) * self->n_queries + tile->query;
   float *maximum = scratch->maximum + tile->first, log_sum[QUERY_TILE];
 
   for (gint64 r = 0; r < tile->n_rows; r += EBB_VEC_WIDTH)
@@ -191,113 +200,172 @@ finish_rows (const Attention *self,
       vec_store (scratch->scale + r, vec_select (sum > 0.0f, 1.0f / sum, vec_select (sum == 0.0f, (EbbVec){ 0 }, sum)));
       vec_store (log_sum + r, vec_select (sum == 0.0f, (EbbVec){ 0 }, vec_log (sum) * (float) (1.0 / G_LN2)));
     }
-  unpack_rows (scratch->o + tile->first * self->padded_width, self->padded_width, scratch->scale, 0.0f, o, tile->batch,
-               tile->head, tile->query, tile->n_rows);
-  for (gint64 r = 0; logsumexp && r < tile->n_rows; r++)
+  for (gint64 r = 0; r < tile->n_rows; r++)
     {
-      float *to = (float *) logsumexp->data + 2 * (row + r);
+      const Row *row = &tile->rows[r];
 
-      to[0] = maximum[r];
-      to[1] = log_sum[r];
-    }
-}
-
-static void
-attend_block (const Attention *self,
-              Scratch *scratch,
-              gint64 batch,
-              gint64 head,
-              gint64 query,
-              gint64 n_queries)
-{
-  gint64 key_head = head / (self->n_heads / self->n_key_heads);
-  gint64 end = self->causal ? MIN (self->n_keys, query + n_queries) : self->n_keys;
-  gint64 share = share_rows (n_queries);
-
-  /* Once where there are no keys: then rows begin and finish alone. */
-  for (gint64 key = 0; key == 0 || key < end; key += KEY_BLOCK)
-    {
-      gint64 n_keys = MIN (KEY_BLOCK, self->n_keys - key), next = key + KEY_BLOCK;
-
-      pack_rows (self, self->k, batch, key_head, key, n_keys, scratch->rows);
-      transpose (self, scratch->rows, n_keys, scratch->k);
-      pack_inner (self, self->v, batch, key_head, key, n_keys, scratch->v);
-      for (gint64 first = 0; first < n_queries; first += QUERY_TILE, next += share)
+      unpack_row (scratch->o + (tile->first + r) * self->padded_width, scratch->scale[r], o, tile->batch, row->head,
+                  row->query);
+      if (logsumexp)
         {
-          Tile tile = { batch, head, query + first, MIN (QUERY_TILE, n_queries - first), key, n_keys, first };
-          gint64 seen = self->causal ? MIN (tile.query + tile.n_rows, end) : end;
-          gboolean is_last = key == (MAX (seen, 1) - 1) / KEY_BLOCK * KEY_BLOCK;
+          gint64 index = (tile->batch * self->n_heads + row->head) * self->n_queries + row->query;
+          float *to = (float *) logsumexp->data + 2 * index;
 
-          tile.n_keys = count_keys (self, &tile, tile.n_rows - 1);
-          if (key == 0)
-            {
-              begin_rows (self, scratch, &tile);
-              prefetch_rows (self->q, batch, head, tile.query + QUERY_TILE, QUERY_TILE, FALSE);
-            }
-          if (next < end)
-            {
-              prefetch_rows (self->k, batch, key_head, next, share, FALSE);
-              prefetch_rows (self->v, batch, key_head, next, share, FALSE);
-            }
-          if (is_last)
-            prefetch_rows (self->launch->outputs[0], batch, head, tile.query, tile.n_rows, TRUE);
-          if (tile.n_keys > 0)
-            attend_tile (self, scratch, &tile);
-          if (is_last)
-            finish_rows (self, scratch, &tile);
+          to[0] = maximum[r];
+          to[1] = log_sum[r];
         }
     }
 }
 
-/* Queries of a task: fewer where there would be too few tasks; no result depends on it. */
+/* The tiles of a task, and the blocks of keys [begin, end) that each sees. Returns how many. */
 static gint64
-choose_query_block (const Attention *self)
+make_tiles (const Attention *self,
+            Scratch *scratch,
+            const Task *task,
+            Tile tiles[QUERY_BLOCK / QUERY_TILE],
+            gint64 begin[QUERY_BLOCK / QUERY_TILE],
+            gint64 end[QUERY_BLOCK / QUERY_TILE])
 {
-  gint64 n_heads = self->n_batches * self->n_heads;
-  gint64 block = QUERY_BLOCK;
+  gint64 n_rows = task->n_heads * task->n_queries, n_tiles = 0;
 
-  while (block > QUERY_TILE && n_heads * ((self->n_queries + block - 1) / block) < 2 * ebb_cpu_get_n_threads ())
-    block /= 2;
-  return block;
+  for (gint64 i = 0; i < task->n_heads; i++)
+    find_rows (self, task->batch, task->head + i, task->query, task->n_queries,
+               scratch->queries + i * task->n_queries);
+  for (gint64 first = 0; first < n_rows; first += QUERY_TILE, n_tiles++)
+    {
+      tiles[n_tiles] = (Tile){ .batch = task->batch, .rows = scratch->queries + first, .first = first };
+      tiles[n_tiles].n_rows = MIN (QUERY_TILE, n_rows - first);
+      tiles[n_tiles].is_group = task->n_heads > 1;
+      find_blocks (tiles[n_tiles].rows, tiles[n_tiles].n_rows, &begin[n_tiles], &end[n_tiles]);
+    }
+  return n_tiles;
+}
+
+static void
+attend_task (const Attention *self,
+             Scratch *scratch,
+             const Task *task)
+{
+  gint64 key_head = task->head / (self->n_heads / self->n_key_heads);
+  gint64 begin[QUERY_BLOCK / QUERY_TILE], end[QUERY_BLOCK / QUERY_TILE];
+  Tile tiles[QUERY_BLOCK / QUERY_TILE];
+  gint64 n_tiles = make_tiles (self, scratch, task, tiles, begin, end), all_begin = G_MAXINT64, all_end = 0;
+  gint64 share = share_rows (task->n_heads * task->n_queries);
+
+  for (gint64 i = 0; i < n_tiles; i++)
+    if (end[i] > 0)
+      {
+        all_begin = MIN (all_begin, begin[i]);
+        all_end = MAX (all_end, end[i]);
+      }
+  all_begin = all_end > 0 ? all_begin : 0;
+  /* Once where there are no keys: then rows begin and finish alone. */
+  for (gint64 key = all_begin; key == all_begin || key < all_end; key += KEY_BLOCK)
+    {
+      gint64 n_keys = MIN (KEY_BLOCK, self->n_keys - key), next = key + KEY_BLOCK;
+
+      if (all_end > 0)
+        {
+          pack_rows (self, self->k, task->batch, key_head, key, n_keys, scratch->rows);
+          transpose (self, scratch->rows, n_keys, scratch->k);
+          pack_inner (self, self->v, task->batch, key_head, key, n_keys, scratch->v);
+        }
+      for (gint64 i = 0; i < n_tiles; i++, next += share)
+        {
+          Tile *tile = &tiles[i];
+          const Row *row = &tile->rows[0];
+          gboolean is_last = key == MAX ((end[i] - 1) / KEY_BLOCK * KEY_BLOCK, all_begin);
+
+          tile->key = key;
+          tile->n_keys = n_keys;
+          tile->n_keys = count_keys (tile, tile->n_rows - 1);
+          if (key == all_begin)
+            {
+              begin_rows (self, scratch, tile);
+              prefetch_rows (self->q, tile->batch, row->head, row->query + QUERY_TILE, QUERY_TILE, FALSE);
+            }
+          if (next < all_end)
+            {
+              prefetch_rows (self->k, task->batch, key_head, next, share, FALSE);
+              prefetch_rows (self->v, task->batch, key_head, next, share, FALSE);
+            }
+          if (is_last)
+            prefetch_rows (self->launch->outputs[0], tile->batch, row->head, row->query, tile->n_rows, TRUE);
+          if (key >= begin[i] && key < end[i])
+            attend_tile (self, scratch, tile);
+          if (is_last)
+            finish_rows (self, scratch, tile);
+        }
+    }
+}
+
+/* How a call is cut into tasks. No result depends on it. */
+typedef struct
+{
+  gint64 n_heads;   /* of a task */
+  gint64 n_queries; /* of a task and head */
+  gint64 n_blocks;  /* of queries */
+  gint64 n_tasks;
+} Division;
+
+/* Few queries: a task takes several heads that share keys, if enough tasks are left for all threads. Many: fewer
+ * queries than a whole block where there would be too few tasks. */
+static Division
+divide (const Attention *self)
+{
+  gint64 n_heads = self->n_batches * self->n_heads, n_shared = self->n_heads / MAX (self->n_key_heads, 1);
+  Division d = { .n_heads = 1, .n_queries = QUERY_BLOCK };
+
+  for (gint64 n = 2; n <= n_shared && n * self->n_queries <= QUERY_TILE; n++)
+    if (n_shared % n == 0 && n_heads / n >= ebb_cpu_get_n_threads ())
+      d.n_heads = n;
+  while (d.n_queries > QUERY_TILE
+         && n_heads * ((self->n_queries + d.n_queries - 1) / d.n_queries) < 2 * ebb_cpu_get_n_threads ())
+    d.n_queries /= 2;
+  d.n_blocks = (self->n_queries + d.n_queries - 1) / d.n_queries;
+  d.n_tasks = n_heads / d.n_heads * d.n_blocks;
+  return d;
 }
 
 gboolean
 EBB_SIMD_NAME (ebb_cpu_attention) (const EbbLaunch *launch,
                                    GError **error)
 {
+  const EbbView *inputs[5];
   Attention self;
   Scratch sizes;
-  gint64 block, n_blocks, n_tasks;
+  Division division;
   gsize size;
   float *memory;
   int n_threads;
 
-  attention_init (&self, launch, launch->inputs[0], launch->inputs[1], launch->inputs[2],
-                  launch->n_inputs > 3 ? launch->inputs[3] : NULL);
-  block = choose_query_block (&self);
-  n_blocks = (self.n_queries + block - 1) / block;
-  n_tasks = self.n_batches * self.n_heads * n_blocks;
-  if (n_tasks == 0)
+  for (guint i = 0; i < 5; i++)
+    inputs[i] = ebb_launch_get_input (launch, i);
+  attention_init (&self, launch, inputs);
+  division = divide (&self);
+  if (division.n_tasks == 0)
     return TRUE;
-  n_threads = attention_count_threads (&self, n_tasks);
+  n_threads = attention_count_threads (&self, division.n_tasks);
   size = round_up (scratch_init (&sizes, NULL, &self), 16);
   memory = ebb_cpu_workspace_alloc (size * n_threads * sizeof (float), error);
   if (!memory)
     return FALSE;
 #pragma omp parallel num_threads(n_threads)
   {
+    gint64 n_heads = self.n_heads / division.n_heads, n_all = self.n_batches * n_heads;
     Scratch scratch;
 
     scratch_init (&scratch, memory + omp_get_thread_num () * size, &self);
 #pragma omp for schedule(dynamic, 1)
-    for (gint64 task = 0; task < n_tasks; task++)
+    for (gint64 i = 0; i < division.n_tasks; i++)
       {
         /* The last queries of a causal head have the most keys: they come first. */
-        gint64 query = (n_blocks - 1 - task / (self.n_batches * self.n_heads)) * block;
-        gint64 head = task % (self.n_batches * self.n_heads);
+        gint64 query = (division.n_blocks - 1 - i / n_all) * division.n_queries, head = i % n_all;
+        Task task = { .batch = head / n_heads, .head = head % n_heads * division.n_heads, .query = query };
 
-        attend_block (&self, &scratch, head / self.n_heads, head % self.n_heads, query,
-                      MIN (block, self.n_queries - query));
+        task.n_heads = division.n_heads;
+        task.n_queries = MIN (division.n_queries, self.n_queries - query);
+        attend_task (&self, &scratch, &task);
       }
   }
   ebb_cpu_workspace_free (memory);

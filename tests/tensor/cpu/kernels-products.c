@@ -368,6 +368,9 @@ typedef struct
   double p;
   int mask; /* 0: none; 1: bool by key; 2: bool by query and key; 3: f32 by head; 4: bf16 by key */
   EbbDType dtype;
+  gint64 first_query, window;
+  double softcap;
+  int starts; /* 0: none; 1: documents of 40; 2: i32, padding before the rows, others in each; 3: out of range */
 } Attention;
 
 static Operand
@@ -398,26 +401,56 @@ attention_mask (const Attention *a)
     }
 }
 
+static Operand
+attention_starts (const Attention *a)
+{
+  EbbDType dtype = a->starts == 2 ? EBB_DTYPE_I32 : EBB_DTYPE_I64;
+  Operand starts = { .memory = NULL };
+
+  if (!a->starts)
+    return starts;
+  starts = operand_new (dtype, 2, SHAPE (a->n_batches, a->n_queries),
+                        a->starts == 2 ? SHAPE (1, 0) : SHAPE (2 * a->n_queries, 2), 0, 0);
+  for (gint64 b = 0; b < a->n_batches; b++)
+    for (gint64 t = 0; t < a->n_queries; t++)
+      {
+        gint64 far = b % 2 == 0 ? G_MININT64 : G_MAXINT64, position = a->first_query + t;
+        gint64 value = a->starts == 1 ? position / 40 * 40 : a->starts == 2 ? 37 * (b + 1) : t % 3 == 1 ? far : b;
+
+        if (dtype == EBB_DTYPE_I32)
+          ((gint32 *) starts.view.data)[b] = (gint32) value;
+        else
+          ((gint64 *) starts.view.data)[b * starts.view.strides[0] + t * starts.view.strides[1]] = value;
+      }
+  return starts;
+}
+
 static void
 check_attention (const Attention *a)
 {
-  Case forward = { .kernel = EBB_KERNEL_ATTENTION, .n_inputs = 4, .n_outputs = 2, .tolerance = 3e-6 };
-  Case backward = { .kernel = EBB_KERNEL_ATTENTION_GRAD, .n_inputs = 7, .n_outputs = 3, .tolerance = 1e-5 };
+  Case forward = { .kernel = EBB_KERNEL_ATTENTION, .n_inputs = 5, .n_outputs = 2, .tolerance = 3e-6 };
+  Case backward = { .kernel = EBB_KERNEL_ATTENTION_GRAD, .n_inputs = 8, .n_outputs = 3, .tolerance = 1e-5 };
   Operand results[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
-  g_autofree char *name = g_strdup_printf ("attention B%d H%d/%d T%d S%d D%d%s p=%g mask %d %s", (int) a->n_batches,
+  g_autofree char *name = g_strdup_printf ("attention B%d H%d/%d T%d S%d D%d%s p=%g mask %d %s first %d window %d cap %g starts %d",
+                                           (int) a->n_batches,
                                            (int) a->n_heads, (int) a->n_key_heads, (int) a->n_queries, (int) a->n_keys,
                                            (int) a->width, a->causal ? " causal" : "", a->p, a->mask,
-                                           ebb_dtype_get_name (a->dtype));
+                                           ebb_dtype_get_name (a->dtype), (int) a->first_query, (int) a->window,
+                                           a->softcap, a->starts);
 
   forward.name = backward.name = name;
   forward.inputs[0] = attention_operand (a, a->dtype, a->n_heads, a->n_queries);
   forward.inputs[1] = attention_operand (a, a->dtype, a->n_key_heads, a->n_keys);
   forward.inputs[2] = attention_operand (a, a->dtype, a->n_key_heads, a->n_keys);
   forward.inputs[3] = attention_mask (a);
+  forward.inputs[4] = attention_starts (a);
   forward.outputs[0] = attention_operand (a, a->dtype, a->n_heads, a->n_queries);
   forward.outputs[1] = operand_new (EBB_DTYPE_F32, 4, SHAPE (a->n_batches, a->n_heads, a->n_queries, 2), NULL, 0, 0);
   forward.params.attention.scale = 2.0 / sqrt ((double) a->width);
   forward.params.attention.causal = a->causal;
+  forward.params.attention.first_query = a->first_query;
+  forward.params.attention.window = a->window;
+  forward.params.attention.softcap = a->softcap;
   forward.params.attention.p = a->p;
   forward.params.attention.philox = (EbbPhilox){ 0x123456789abcdefu, 0xfffffff0u };
   backward.params = forward.params;
@@ -430,6 +463,8 @@ check_attention (const Attention *a)
   backward.inputs[5] = results[1];
   if (a->mask)
     backward.inputs[6] = operand_copy (&forward.inputs[3]);
+  if (a->starts)
+    backward.inputs[7] = operand_copy (&forward.inputs[4]);
   backward.outputs[0] = attention_operand (a, a->dtype, a->n_heads, a->n_queries);
   backward.outputs[1] = attention_operand (a, a->dtype, a->n_key_heads, a->n_keys);
   backward.outputs[2] = attention_operand (a, a->dtype, a->n_key_heads, a->n_keys);
@@ -469,6 +504,31 @@ test_attention (void)
     { 1, 2, 1, 5, 0, 8, TRUE, 0.0, 0, EBB_DTYPE_BF16 },
     { 1, 1, 1, 5, 0, 8, FALSE, 0.0, 0, EBB_DTYPE_F32 },
     { 1, 1, 1, 0, 5, 8, TRUE, 0.0, 0, EBB_DTYPE_F32 },
+    /* Windows: shorter than a block, of a block, longer than all; keys on one side or both hidden */
+    { 1, 2, 2, 200, 200, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 0, 1 },
+    { 1, 2, 2, 200, 200, 20, TRUE, 0.1, 0, EBB_DTYPE_F32, 0, 33 },
+    { 1, 4, 2, 330, 330, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 0, 64 },
+    { 1, 2, 1, 300, 300, 16, TRUE, 0.0, 2, EBB_DTYPE_BF16, 0, 100 },
+    { 1, 2, 2, 70, 190, 16, FALSE, 0.0, 0, EBB_DTYPE_F32, 0, 7 },
+    { 1, 2, 2, 65, 66, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 0, 1000 },
+    /* Keys before the queries, as from a cache; few queries, whose heads go together */
+    { 2, 6, 2, 1, 131, 64, TRUE, 0.0, 0, EBB_DTYPE_F32, 130 },
+    { 2, 6, 2, 5, 140, 24, TRUE, 0.2, 2, EBB_DTYPE_F32, 135, 70 },
+    { 1, 8, 1, 3, 200, 33, TRUE, 0.0, 3, EBB_DTYPE_BF16, 197 },
+    { 2, 4, 4, 3, 70, 8, TRUE, 0.0, 1, EBB_DTYPE_F32, 67, 0, 2.0, 2 },
+    { 1, 3, 3, 70, 200, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 130, 65 },
+    { 1, 2, 2, 70, 100, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 90, 20 },
+    /* Documents and padding */
+    { 2, 2, 1, 150, 150, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 0, 0, 0.0, 1 },
+    { 2, 2, 2, 150, 150, 20, TRUE, 0.1, 0, EBB_DTYPE_F32, 0, 30, 0.0, 1 },
+    { 3, 2, 1, 140, 140, 16, TRUE, 0.0, 0, EBB_DTYPE_BF16, 0, 0, 0.0, 2 },
+    { 2, 4, 2, 5, 145, 24, TRUE, 0.0, 0, EBB_DTYPE_BF16, 140, 50, 5.0, 2 },
+    { 2, 2, 2, 70, 70, 16, TRUE, 0.0, 0, EBB_DTYPE_F32, 0, 0, 0.0, 3 },
+    { 2, 2, 2, 70, 70, 16, FALSE, 0.0, 0, EBB_DTYPE_F32, 0, 0, 0.0, 3 },
+    /* Soft caps, with a mask outside of them */
+    { 1, 2, 2, 70, 70, 20, TRUE, 0.1, 0, EBB_DTYPE_F32, 0, 0, 1.5 },
+    { 1, 2, 2, 65, 131, 16, FALSE, 0.0, 3, EBB_DTYPE_F32, 0, 0, 1.0 },
+    { 1, 4, 2, 130, 130, 16, TRUE, 0.0, 0, EBB_DTYPE_BF16, 0, 40, 3.0, 1 },
   };
 
   for (gsize i = 0; i < G_N_ELEMENTS (cases); i++)

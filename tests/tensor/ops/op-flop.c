@@ -68,6 +68,40 @@ attention_counts_its_products (void)
   ebb_thread_pop_observer (&meter.observer);
 }
 
+/* Against pairs counted one by one. */
+static void
+attention_counts_the_pairs_that_see_each_other (void)
+{
+  static const EbbAttentionForm forms[] = {
+    { .causal = TRUE, .window = 3 },
+    { .causal = TRUE, .window = 100 },
+    { .causal = TRUE, .first_query = 4 },
+    { .causal = TRUE, .first_query = 9, .window = 4 },
+    { .causal = FALSE, .first_query = 2, .window = 4 },
+  };
+  g_autoptr (EbbTensor) q = test_randn (1, 2, 6, 5, 4, -1);
+  g_autoptr (EbbTensor) k = test_randn (2, 2, 3, 7, 4, -1);
+  g_autoptr (GError) error = NULL;
+
+  ebb_thread_push_observer (&meter.observer);
+  for (guint i = 0; i < G_N_ELEMENTS (forms); i++)
+    {
+      guint64 n_pairs = 0;
+
+      for (gint64 t = 0; t < 5; t++)
+        for (gint64 s = 0; s < 7; s++)
+          {
+            gint64 position = forms[i].first_query + t;
+
+            if ((!forms[i].causal || s <= position) && (forms[i].window == 0 || s > position - forms[i].window))
+              n_pairs++;
+          }
+      g_assert_cmpuint (flop_of (ebb_attention (q, k, k, NULL, NULL, &forms[i], NULL, &error)), ==,
+                        4 * 2 * 6 * 4 * n_pairs);
+    }
+  ebb_thread_pop_observer (&meter.observer);
+}
+
 static void
 a_fused_loss_counts_the_products_that_it_does (void)
 {
@@ -96,6 +130,7 @@ main (int argc,
   test_init (&argc, &argv);
   g_test_add_func ("/op-flop/products", products_count_two_for_each_multiplication);
   g_test_add_func ("/op-flop/attention", attention_counts_its_products);
+  g_test_add_func ("/op-flop/attention/pairs", attention_counts_the_pairs_that_see_each_other);
   g_test_add_func ("/op-flop/fused-loss", a_fused_loss_counts_the_products_that_it_does);
   return g_test_run ();
 }
