@@ -480,8 +480,8 @@ mask_scores (const Attention *self,
 /* Room for the draws of a row of a tile: they are made by whole vectors, from the start of a block on. */
 #define DRAWS_SIZE (KEY_BLOCK + 4 + EBB_PHILOX_VECTOR_DRAWS)
 
-/* Draws for the keys up to the last that row r of a tile sees. Returns where they begin in draws; after them comes what is
- * no draw of that row, but can be read. */
+/* Draws for the keys up to the last that row r of a tile sees. Returns where they begin in draws; after them comes
+ * something that is no draw of that row, but can be read. */
 static const guint32 *
 draw_row (const Attention *self,
           const Tile *tile,
