@@ -231,7 +231,7 @@ progress_begin (Progress *self)
                  options->layers, options->width, options->heads, options->context, options->vocab,
                  trainer->n_parameters);
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
-                 ebb_text_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
+                 ebb_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
                  options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
   print_ranks (self);
   if (trainer->first_step > 0)

@@ -41,10 +41,10 @@ read_data (Trainer *self,
 
   if (options->data == NULL)
     return TRUE;
-  self->dataset = ebb_text_dataset_new ((const char *const *) options->data, self->tokenizer, (guint64) options->seed,
-                                        error);
+  self->dataset = EBB_DATASET (ebb_text_dataset_new ((const char *const *) options->data, self->tokenizer,
+                                                     (guint64) options->seed, error));
   return self->dataset != NULL
-         && (options->steps == 0 || ebb_text_dataset_check_context (self->dataset, options->context, error));
+         && (options->steps == 0 || ebb_dataset_check_context (self->dataset, options->context, error));
 }
 
 static gboolean
@@ -463,7 +463,7 @@ run_batch (Trainer *self,
   g_autoptr (EbbTensor) result = NULL;
   g_autoptr (EbbTensor) host_result = NULL;
 
-  if (!ebb_text_dataset_get_batch (self->dataset, batch, self->options->context, &host_tokens, &host_targets, error))
+  if (!ebb_dataset_get_rows (self->dataset, batch, self->options->context, &host_tokens, &host_targets, NULL, error))
     return FALSE;
   tokens = take_part (self, host_tokens, error);
   targets = take_part (self, host_targets, error);

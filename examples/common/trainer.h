@@ -14,7 +14,7 @@ typedef struct
   Ranks *ranks; /* NULL: a program without ranks */
   EbbDevice *device;
   EbbTokenizer *tokenizer;
-  EbbTextDataset *dataset; /* NULL if there is nothing to train on */
+  EbbDataset *dataset; /* NULL if there is nothing to train on */
   EbbGpt *model;
   EbbOptimizer *optimizer;
   char **spared; /* parameters of one dimension: norms and biases */

@@ -1,8 +1,8 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/data/text-dataset-private.h"
+/* Windows of tokens out of text files, in an order that a seed and a position name. */
+#include "nn/data/text-dataset.h"
 
-#include "tensor/util/atomic-file-private.h"
-#include "nn/files/state-tree-private.h"
+#include "nn/data/dataset-private.h"
 #include "nn/data/token-stream-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
@@ -10,19 +10,15 @@
 #include <gio/gio.h>
 #include <string.h>
 
-/* Windows of tokens out of text files, in an order that a seed and a position name. */
-
 struct _EbbTextDataset
 {
-  GObject parent_instance;
+  EbbDataset parent_instance;
 
   char **paths;
   GBytes *text;
   EbbTokenizer *tokenizer;
-  guint64 seed;
-  gboolean shuffle;
-  gint64 position;
-  EbbTokenStream stream;
+  EbbTokenStream *stream; /* counted by references: a held-out part reads the same one */
+  gint64 first, n_tokens; /* its part of the stream */
   gint64 checksum;
 };
 
@@ -30,67 +26,43 @@ static void ebb_text_dataset_initable_init (GInitableIface *iface);
 
 G_DEFINE_FINAL_TYPE_WITH_CODE (EbbTextDataset,
                                ebb_text_dataset,
-                               G_TYPE_OBJECT,
+                               EBB_TYPE_DATASET,
                                G_IMPLEMENT_INTERFACE (G_TYPE_INITABLE, ebb_text_dataset_initable_init))
 
 /* -- which window -------------------------------------------------------------------------------------------------- */
 
-/* Each epoch reads the text once, in windows that follow each other without overlap, in an order of its own. The order
- * is a permutation that is computed, not stored: a Feistel network over the next power of four, walked until the result
- * is in range. So a position is one integer, and reaching it costs nothing. */
-
-/* The finaliser of splitmix64 (Steele et al., "Fast splittable pseudorandom number generators", 2014). */
-static guint64
-mix (guint64 x)
-{
-  x += G_GUINT64_CONSTANT (0x9e3779b97f4a7c15);
-  x = (x ^ (x >> 30)) * G_GUINT64_CONSTANT (0xbf58476d1ce4e5b9);
-  x = (x ^ (x >> 27)) * G_GUINT64_CONSTANT (0x94d049bb133111eb);
-  return x ^ (x >> 31);
-}
-
-static guint64
-permute (guint64 index,
-         guint64 n,
-         guint64 key)
-{
-  guint half = 1;
-  guint64 mask;
-
-  while (half < 32 && (n - 1) >> (2 * half) != 0)
-    half++;
-  mask = (G_GUINT64_CONSTANT (1) << half) - 1;
-  do
-    {
-      guint64 left = index >> half, right = index & mask;
-
-      for (guint round = 0; round < 4; round++)
-        {
-          guint64 old = right;
-
-          right = left ^ (mix (right ^ mix (key + round)) & mask);
-          left = old;
-        }
-      index = left << half | right;
-    }
-  while (index >= n);
-  return index;
-}
-
+/* Each epoch reads the text once, in windows that follow each other without overlap. Where the tokens are no multiple
+ * of the context, each epoch begins at a place of its own among those that are left over. */
 static gint64
 find_window (EbbTextDataset *self,
              gint64 position,
              gint64 context)
 {
-  gint64 n_windows = (self->stream.n_tokens - 1) / context;
-  gint64 epoch = position / n_windows, index = position % n_windows;
-  gint64 slack = self->stream.n_tokens - 1 - n_windows * context;
-  guint64 key = mix (self->seed ^ mix ((guint64) epoch));
+  gint64 n_windows = (self->n_tokens - 1) / context;
+  gint64 slack = self->n_tokens - 1 - n_windows * context;
+  guint64 key;
+  gint64 index = ebb_dataset_find_row (EBB_DATASET (self), position, n_windows, &key);
 
-  if (!self->shuffle)
-    return index * context;
-  return (gint64) permute ((guint64) index, (guint64) n_windows, key) * context
-         + (gint64) (mix (~key) % (guint64) (slack + 1));
+  if (!ebb_dataset_get_private (EBB_DATASET (self))->shuffle)
+    return self->first + index * context;
+  return self->first + index * context + (gint64) (ebb_dataset_mix (~key) % (guint64) (slack + 1));
+}
+
+static gboolean
+ebb_text_dataset_read_row (EbbDataset *dataset,
+                           gint64 position,
+                           gint64 context,
+                           const EbbDatasetRow *row,
+                           GError **error)
+{
+  EbbTextDataset *self = EBB_TEXT_DATASET (dataset);
+  gint64 begin = find_window (self, position, context);
+
+  if (!ebb_token_stream_read (self->stream, begin, context, row->tokens, error)
+      || !ebb_token_stream_read (self->stream, begin + context, 1, row->targets + context - 1, error))
+    return FALSE;
+  memcpy (row->targets, row->tokens + 1, sizeof (gint64) * (gsize) (context - 1));
+  return TRUE;
 }
 
 /* -- which text ---------------------------------------------------------------------------------------------------- */
@@ -114,7 +86,7 @@ add_to_checksum (const EbbTokenStream *stream,
       if (!ebb_token_stream_read (stream, begin, n, tokens, error))
         return FALSE;
       for (gint64 i = 0; i < n; i++)
-        *sum = mix (*sum ^ (guint64) tokens[i]);
+        *sum = ebb_dataset_mix (*sum ^ (guint64) tokens[i]);
       begin += n;
     }
   return TRUE;
@@ -124,22 +96,97 @@ static gboolean
 make_checksum (EbbTextDataset *self,
                GError **error)
 {
-  gint64 n = self->stream.n_tokens, first_end = MIN (n, CHECKED_TOKENS);
-  guint64 sum = mix ((guint64) n);
-  gboolean ok = add_to_checksum (&self->stream, 0, first_end, &sum, error)
-                && add_to_checksum (&self->stream, MAX (first_end, n - CHECKED_TOKENS), n, &sum, error);
+  gint64 n = self->n_tokens, first = self->first, first_end = MIN (n, CHECKED_TOKENS);
+  guint64 sum = ebb_dataset_mix ((guint64) n);
+  gboolean ok = add_to_checksum (self->stream, first, first + first_end, &sum, error)
+                && add_to_checksum (self->stream, first + MAX (first_end, n - CHECKED_TOKENS), first + n, &sum, error);
 
   self->checksum = (gint64) sum;
   return ok;
 }
 
-static char *
-get_names (EbbTextDataset *self)
+static gint64
+ebb_text_dataset_get_checksum (EbbDataset *dataset)
 {
-  g_autofree char *names = self->paths != NULL ? g_strjoinv (", ", self->paths) : g_strdup ("the text");
-
-  return ebb_escape_text (names);
+  return EBB_TEXT_DATASET (dataset)->checksum;
 }
+
+static char *
+ebb_text_dataset_get_names (EbbDataset *dataset)
+{
+  return ebb_dataset_join_paths (EBB_TEXT_DATASET (dataset)->paths, "the text");
+}
+
+static gint64
+ebb_text_dataset_count_tokens (EbbDataset *dataset)
+{
+  return EBB_TEXT_DATASET (dataset)->n_tokens;
+}
+
+static gboolean
+ebb_text_dataset_find_context (EbbDataset *dataset,
+                               gint64 context,
+                               GError **error)
+{
+  EbbTextDataset *self = EBB_TEXT_DATASET (dataset);
+  g_autofree char *names = NULL;
+
+  if (!ebb_dataset_check_positive_context (context, error))
+    return FALSE;
+  if (context < self->n_tokens)
+    return TRUE;
+  names = ebb_text_dataset_get_names (dataset);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
+               " needs one more than that",
+               names, self->n_tokens, context);
+  return FALSE;
+}
+
+static gint64
+ebb_text_dataset_count_rows (EbbDataset *dataset,
+                             gint64 context)
+{
+  return MAX (0, EBB_TEXT_DATASET (dataset)->n_tokens - 1) / context;
+}
+
+static EbbDataset *
+ebb_text_dataset_hold_out (EbbDataset *dataset,
+                           double share,
+                           GError **error)
+{
+  EbbTextDataset *self = EBB_TEXT_DATASET (dataset);
+  gint64 n_held = (gint64) (share * (double) self->n_tokens + 0.5);
+  g_autoptr (EbbTextDataset) held = NULL;
+
+  if (n_held < 2 || self->n_tokens - n_held < 2)
+    {
+      g_autofree char *names = ebb_text_dataset_get_names (dataset);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "%s: a share of %g can't be held out of %" G_GINT64_FORMAT
+                   " tokens: it and the rest must be 2 tokens or more",
+                   names, share, self->n_tokens);
+      return NULL;
+    }
+  held = g_object_new (EBB_TYPE_TEXT_DATASET, "paths", self->paths, "tokenizer", self->tokenizer, "seed",
+                       ebb_dataset_get_private (dataset)->seed, NULL);
+  held->stream = g_atomic_rc_box_acquire (self->stream);
+  held->n_tokens = n_held;
+  held->first = self->first + self->n_tokens - n_held;
+  self->n_tokens -= n_held;
+  return make_checksum (held, error) && make_checksum (self, error) ? EBB_DATASET (g_steal_pointer (&held)) : NULL;
+}
+
+static const EbbDatasetKind text_kind = {
+  .get_n_tokens = ebb_text_dataset_count_tokens,
+  .check_context = ebb_text_dataset_find_context,
+  .get_n_rows = ebb_text_dataset_count_rows,
+  .read_row = ebb_text_dataset_read_row,
+  .hold_out = ebb_text_dataset_hold_out,
+  .get_checksum = ebb_text_dataset_get_checksum,
+  .get_names = ebb_text_dataset_get_names,
+};
 
 /* -- using it ------------------------------------------------------------------------------------------------------ */
 
@@ -154,7 +201,7 @@ ebb_text_dataset_get_n_tokens (EbbTextDataset *self)
 {
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), 0);
 
-  return self->stream.n_tokens;
+  return self->n_tokens;
 }
 
 /**
@@ -171,7 +218,7 @@ ebb_text_dataset_get_n_windows (EbbTextDataset *self,
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), 0);
   g_return_val_if_fail (context > 0, 0);
 
-  return MAX (0, self->stream.n_tokens - 1) / context;
+  return ebb_dataset_get_n_rows (EBB_DATASET (self), context);
 }
 
 /**
@@ -189,26 +236,11 @@ ebb_text_dataset_check_context (EbbTextDataset *self,
                                 gint64 context,
                                 GError **error)
 {
-  g_autofree char *names = NULL;
-
   if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
-  if (context <= 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a context of %" G_GINT64_FORMAT " tokens: it must be 1 or more", context);
-      return FALSE;
-    }
-  if (context < self->stream.n_tokens)
-    return TRUE;
-  names = get_names (self);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s: %" G_GINT64_FORMAT " tokens are too few: a context of %" G_GINT64_FORMAT
-               " needs one more than that",
-               names, self->stream.n_tokens, context);
-  return FALSE;
+  return ebb_dataset_check_context (EBB_DATASET (self), context, error);
 }
 
 /**
@@ -220,8 +252,8 @@ ebb_text_dataset_check_context (EbbTextDataset *self,
  * @targets: (out) (transfer full): return location for the token that follows each of them, i64 [B, T]
  * @error: return location for an error
  *
- * Takes the next windows and moves #EbbTextDataset:position on by @batch. Which windows these are depends on the text,
- * #EbbTextDataset:seed, @context and the position alone. Windows may reach from one file into the next.
+ * Takes the next windows and moves #EbbDataset:position on by @batch. Which windows these are depends on the text,
+ * #EbbDataset:seed, @context and the position alone. Windows may reach from one file into the next.
  *
  * Returns: %FALSE with %EBB_ERROR_INVALID_ARGUMENT if the text is too short, a number is not positive or the position
  *   would pass 2^63, %EBB_ERROR_FORMAT if a file has been cut meanwhile
@@ -234,51 +266,13 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
                             EbbTensor **targets,
                             GError **error)
 {
-  const gint64 shape[] = { batch, context };
-  g_autoptr (EbbTensor) inputs = NULL;
-  g_autoptr (EbbTensor) nexts = NULL;
-  gint64 *x, *y;
-
   *tokens = NULL;
   *targets = NULL;
   if (!EBB_MAY_BEGIN (error, self))
     return FALSE;
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
-  if (batch <= 0)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a batch of %" G_GINT64_FORMAT " windows: it must be 1 or more", batch);
-      return FALSE;
-    }
-  if (!ebb_text_dataset_check_context (self, context, error))
-    return FALSE;
-  if (self->position > G_MAXINT64 - batch)
-    {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "%" G_GINT64_FORMAT " windows at position %" G_GINT64_FORMAT ": positions end at %" G_GINT64_FORMAT,
-                   batch, self->position, G_MAXINT64);
-      return FALSE;
-    }
-  inputs = ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
-  nexts = inputs ? ebb_tensor_new_empty (shape, 2, EBB_DTYPE_I64, ebb_device_get_cpu (), error) : NULL;
-  x = nexts ? ebb_tensor_get_data (inputs, error) : NULL;
-  y = x ? ebb_tensor_get_data (nexts, error) : NULL;
-  if (y == NULL)
-    return FALSE;
-  for (gint64 b = 0; b < batch; b++, x += context, y += context)
-    {
-      gint64 begin = find_window (self, self->position + b, context);
-
-      if (!ebb_token_stream_read (&self->stream, begin, context, x, error)
-          || !ebb_token_stream_read (&self->stream, begin + context, 1, y + context - 1, error))
-        return FALSE;
-      memcpy (y, x + 1, sizeof (gint64) * (gsize) (context - 1));
-    }
-  self->position += batch;
-  *tokens = g_steal_pointer (&inputs);
-  *targets = g_steal_pointer (&nexts);
-  return TRUE;
+  return ebb_dataset_get_rows (EBB_DATASET (self), batch, context, tokens, targets, NULL, error);
 }
 
 /**
@@ -291,71 +285,9 @@ ebb_text_dataset_get_batch (EbbTextDataset *self,
 EbbArgs *
 ebb_text_dataset_get_state (EbbTextDataset *self)
 {
-  EbbArgs *state;
-
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), NULL);
 
-  state = ebb_args_new (EBB_ARGS_DICT);
-  ebb_args_add_int (state, "n_tokens", self->stream.n_tokens);
-  ebb_args_add_int (state, "checksum", self->checksum);
-  ebb_args_add_int (state, "seed", (gint64) self->seed);
-  ebb_args_add_int (state, "position", self->position);
-  ebb_args_add_boolean (state, "shuffle", self->shuffle);
-  return state;
-}
-
-static gboolean
-check_text (EbbTextDataset *self,
-            EbbArgs *state,
-            GError **error)
-{
-  gint64 n_tokens = ebb_args_get_int (state, (guint) ebb_args_find (state, "n_tokens"));
-  gint64 checksum = ebb_args_get_int (state, (guint) ebb_args_find (state, "checksum"));
-  g_autofree char *names = NULL;
-
-  if (n_tokens != self->stream.n_tokens)
-    {
-      names = get_names (self);
-      g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-                   "%s: %" G_GINT64_FORMAT " tokens, but the state is of a text of %" G_GINT64_FORMAT
-                   ": go on with the text it was saved with",
-                   names, self->stream.n_tokens, n_tokens);
-      return FALSE;
-    }
-  if (checksum == self->checksum)
-    return TRUE;
-  names = get_names (self);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "%s: the state is of another text of %" G_GINT64_FORMAT " tokens: go on with the text it was saved with",
-               names, n_tokens);
-  return FALSE;
-}
-
-gboolean
-ebb_text_dataset_check_state (EbbTextDataset *self,
-                              EbbArgs *state,
-                              GError **error)
-{
-  static const char *const names[] = { "n_tokens", "checksum", "seed", "position", "shuffle" };
-  gint64 position;
-
-  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
-    {
-      int index = ebb_args_find (state, names[i]);
-
-      if (index < 0 || ebb_args_get_value_kind (state, (guint) index) != (i == 4 ? EBB_VALUE_BOOL : EBB_VALUE_INT))
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "the state of the text has no %s", names[i]);
-          return FALSE;
-        }
-    }
-  position = ebb_args_get_int (state, (guint) ebb_args_find (state, "position"));
-  if (position >= 0 && position <= EBB_STATE_MAX_COUNT)
-    return check_text (self, state, error);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE,
-               "the state of the text is of position %" G_GINT64_FORMAT ": it must be from 0 to %" G_GINT64_FORMAT,
-               position, EBB_STATE_MAX_COUNT);
-  return FALSE;
+  return ebb_dataset_get_state (EBB_DATASET (self));
 }
 
 /**
@@ -377,22 +309,29 @@ ebb_text_dataset_load_state (EbbTextDataset *self,
     return FALSE;
   g_return_val_if_fail (EBB_IS_TEXT_DATASET (self), FALSE);
 
-  if (!ebb_text_dataset_check_state (self, state, error))
-    return FALSE;
-  self->seed = (guint64) ebb_args_get_int (state, (guint) ebb_args_find (state, "seed"));
-  g_object_set (self, "shuffle", ebb_args_get_boolean (state, (guint) ebb_args_find (state, "shuffle")), "position",
-                ebb_args_get_int (state, (guint) ebb_args_find (state, "position")), NULL);
-  return TRUE;
+  return ebb_dataset_load_state (EBB_DATASET (self), state, error);
 }
 
 /* -- the object ---------------------------------------------------------------------------------------------------- */
+
+static void
+clear_stream (gpointer stream)
+{
+  ebb_token_stream_clear (stream);
+}
+
+static void
+release_stream (EbbTokenStream *stream)
+{
+  g_atomic_rc_box_release_full (stream, clear_stream);
+}
 
 static gboolean
 read_paths (EbbTextDataset *self,
             GError **error)
 {
   for (guint i = 0; self->paths[i] != NULL; i++)
-    if (!ebb_token_stream_append_file (&self->stream, self->paths[i], self->tokenizer, error))
+    if (!ebb_token_stream_append_file (self->stream, self->paths[i], self->tokenizer, error))
       return FALSE;
   return TRUE;
 }
@@ -404,7 +343,7 @@ ebb_text_dataset_initable_init_instance (GInitable *initable,
 {
   EbbTextDataset *self = EBB_TEXT_DATASET (initable);
 
-  if (self->stream.n_segments > 0)
+  if (self->stream != NULL)
     return TRUE;
   if (self->tokenizer == NULL || (self->paths == NULL || self->paths[0] == NULL) == (self->text == NULL))
     {
@@ -412,11 +351,13 @@ ebb_text_dataset_initable_init_instance (GInitable *initable,
                    "a text dataset needs a tokenizer and either files or a text");
       return FALSE;
     }
-  if ((self->text ? ebb_token_stream_append (&self->stream, self->text, "the text", self->tokenizer, error)
+  self->stream = g_atomic_rc_box_new0 (EbbTokenStream);
+  if ((self->text ? ebb_token_stream_append (self->stream, self->text, "the text", self->tokenizer, error)
                   : read_paths (self, error))
-      && make_checksum (self, error))
+      && (self->n_tokens = self->stream->n_tokens) > 0 && make_checksum (self, error))
     return TRUE;
-  ebb_token_stream_clear (&self->stream);
+  g_clear_pointer (&self->stream, release_stream);
+  self->n_tokens = 0;
   return FALSE;
 }
 
@@ -431,7 +372,7 @@ ebb_text_dataset_finalize (GObject *object)
 {
   EbbTextDataset *self = EBB_TEXT_DATASET (object);
 
-  ebb_token_stream_clear (&self->stream);
+  g_clear_pointer (&self->stream, release_stream);
   g_clear_pointer (&self->text, g_bytes_unref);
   g_strfreev (self->paths);
   g_clear_object (&self->tokenizer);
@@ -464,46 +405,23 @@ install_construct_properties (GObjectClass *object_class)
    */
   g_object_class_install_property (object_class, offsetof (EbbTextDataset, tokenizer),
                                    g_param_spec_object ("tokenizer", NULL, NULL, EBB_TYPE_TOKENIZER, flags));
-  /**
-   * EbbTextDataset:seed:
-   *
-   * Which orders of windows the epochs have.
-   */
-  g_object_class_install_property (object_class, offsetof (EbbTextDataset, seed),
-                                   g_param_spec_uint64 ("seed", NULL, NULL, 0, G_MAXUINT64, 0, flags));
 }
 
 static void
 ebb_text_dataset_class_init (EbbTextDatasetClass *klass)
 {
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
-  const GParamFlags flags = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
 
+  EBB_DATASET_CLASS (klass)->kind = &text_kind;
   object_class->get_property = ebb_property_get_field;
   object_class->set_property = ebb_property_set_field;
   object_class->finalize = ebb_text_dataset_finalize;
   install_construct_properties (object_class);
-
-  /**
-   * EbbTextDataset:shuffle:
-   *
-   * Whether each epoch has an order of its own; else windows come in the order of the text.
-   */
-  g_object_class_install_property (object_class, offsetof (EbbTextDataset, shuffle),
-                                   g_param_spec_boolean ("shuffle", NULL, NULL, TRUE, flags));
-  /**
-   * EbbTextDataset:position:
-   *
-   * How many windows were taken. The next one is taken from there.
-   */
-  g_object_class_install_property (object_class, offsetof (EbbTextDataset, position),
-                                   g_param_spec_int64 ("position", NULL, NULL, 0, G_MAXINT64, 0, flags));
 }
 
 static void
 ebb_text_dataset_init (EbbTextDataset *self)
 {
-  self->shuffle = TRUE;
 }
 
 /**

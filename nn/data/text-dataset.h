@@ -5,8 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
-#include "nn/args.h"
-#include "nn/data/tokenizer.h"
+#include "nn/data/dataset.h"
 
 G_BEGIN_DECLS
 
@@ -18,7 +17,7 @@ G_BEGIN_DECLS
  * Text as a stream of tokens, and batches of windows out of it.
  */
 EBB_AVAILABLE_IN_ALL
-G_DECLARE_FINAL_TYPE (EbbTextDataset, ebb_text_dataset, EBB, TEXT_DATASET, GObject)
+G_DECLARE_FINAL_TYPE (EbbTextDataset, ebb_text_dataset, EBB, TEXT_DATASET, EbbDataset)
 
 EBB_AVAILABLE_IN_ALL
 EbbTextDataset *ebb_text_dataset_new (const char *const *paths,

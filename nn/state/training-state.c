@@ -5,7 +5,7 @@
 #include "nn/optim/optimizer-private.h"
 #include "nn/files/state-folder-private.h"
 #include "nn/files/state-tree-private.h"
-#include "nn/data/text-dataset-private.h"
+#include "nn/data/dataset-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/property-private.h"
 
@@ -20,7 +20,7 @@ struct _EbbTrainingState
 
   EbbModule *module;
   EbbOptimizer *optimizer;
-  EbbTextDataset *dataset;
+  EbbDataset *dataset;
   GHashTable *generators; /* name to EbbGenerator; the thread's default one is looked up when it is needed */
   EbbArgs *values;
   char *config;
@@ -83,7 +83,7 @@ ebb_training_state_get_rest (EbbTrainingState *self,
     ebb_args_add_args (tree, EBB_TRAINING_STATE_NAMED_GENERATORS, others);
   if (self->dataset != NULL)
     {
-      dataset = ebb_text_dataset_get_state (self->dataset);
+      dataset = ebb_dataset_get_state (self->dataset);
       ebb_args_add_args (tree, "dataset", dataset);
     }
   if (self->values != NULL)
@@ -340,7 +340,7 @@ ebb_training_state_check_rest (EbbTrainingState *self,
     return FALSE;
   return self->dataset == NULL
          || ((dataset = read_part (tree, "dataset", folder, error)) != NULL
-             && ebb_text_dataset_check_state (self->dataset, dataset, error));
+             && ebb_dataset_check_state (self->dataset, dataset, error));
 }
 
 gboolean
@@ -356,7 +356,7 @@ ebb_training_state_load_rest (EbbTrainingState *self,
     return FALSE;
   if (self->dataset != NULL
       && ((dataset = read_part (tree, "dataset", folder, error)) == NULL
-          || !ebb_text_dataset_load_state (self->dataset, dataset, error)))
+          || !ebb_dataset_load_state (self->dataset, dataset, error)))
     return FALSE;
   load_generators (self, generators, folder, FALSE, NULL);
   load_named_generators (tree, folder, FALSE, NULL);
@@ -557,7 +557,7 @@ ebb_training_state_class_init (EbbTrainingStateClass *klass)
    * The data whose position is saved.
    */
   g_object_class_install_property (object_class, offsetof (EbbTrainingState, dataset),
-                                   g_param_spec_object ("dataset", NULL, NULL, EBB_TYPE_TEXT_DATASET,
+                                   g_param_spec_object ("dataset", NULL, NULL, EBB_TYPE_DATASET,
                                                         flags | G_PARAM_CONSTRUCT_ONLY));
   /**
    * EbbTrainingState:config:
@@ -603,7 +603,7 @@ ebb_training_state_init (EbbTrainingState *self)
 EbbTrainingState *
 ebb_training_state_new (EbbModule *module,
                         EbbOptimizer *optimizer,
-                        EbbTextDataset *dataset)
+                        EbbDataset *dataset)
 {
   return g_object_new (EBB_TYPE_TRAINING_STATE, "module", module, "optimizer", optimizer, "dataset", dataset, NULL);
 }

@@ -7,7 +7,7 @@
 
 #include "nn/module.h"
 #include "nn/optim/optimizer.h"
-#include "nn/data/text-dataset.h"
+#include "nn/data/dataset.h"
 #include "tensor/random.h"
 
 G_BEGIN_DECLS
@@ -25,7 +25,7 @@ G_DECLARE_FINAL_TYPE (EbbTrainingState, ebb_training_state, EBB, TRAINING_STATE,
 EBB_AVAILABLE_IN_ALL
 EbbTrainingState *ebb_training_state_new (EbbModule *module,
                                           EbbOptimizer *optimizer,
-                                          EbbTextDataset *dataset);
+                                          EbbDataset *dataset);
 
 EBB_AVAILABLE_IN_ALL
 void ebb_training_state_add_generator (EbbTrainingState *self,

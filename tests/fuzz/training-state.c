@@ -96,7 +96,7 @@ set_up (void)
   module = ebb_linear_new (3, 2, TRUE, NULL);
   optimizer = ebb_adamw_new (module, 1e-2, NULL);
   dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 5, NULL);
-  training = ebb_training_state_new (module, optimizer, dataset);
+  training = ebb_training_state_new (module, optimizer, EBB_DATASET (dataset));
   ebb_training_state_add_generator (training, "own", own);
   g_object_set (training, "config", "{\"width\": 3}", NULL);
   ebb_args_add_double (values, "best", 0.5);

@@ -28,8 +28,8 @@ function _init() {
 
     // -- constructors: what may fail happens in GInitable, which GJS does not call by itself
 
-    for (const Class of [Ebb.Module, Ebb.TextDataset, Ebb.BpeTokenizer, Ebb.DiskStore,
-        Ebb.PartitionedStore]) {
+    for (const Class of [Ebb.Module, Ebb.TextDataset, Ebb.DocumentDataset, Ebb.MaskedDataset,
+        Ebb.BpeTokenizer, Ebb.DiskStore, Ebb.PartitionedStore]) {
         Class.prototype._init = function (...args) {
             GObject.Object.prototype._init.apply(this, args);
             this.init(null);

@@ -343,6 +343,29 @@ a_text_that_was_cut_is_named (void)
   g_rmdir (folder);
 }
 
+static void
+the_last_tokens_are_held_out (void)
+{
+  g_autoptr (EbbTextDataset) self = make_text (alphabet, 7);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbDataset) held = ebb_dataset_hold_out (EBB_DATASET (self), 0.25, &error);
+  g_autofree gint64 *last = NULL;
+
+  g_assert_no_error (error);
+  g_assert_cmpint (ebb_text_dataset_get_n_tokens (self), ==, 48);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (held), ==, 16);
+  last = take (EBB_TEXT_DATASET (held), alphabet + 48, 3, 5);
+  g_assert_cmpint (last[0], ==, alphabet[48]);
+  for (int i = 0; i < 20; i++)
+    {
+      g_autofree gint64 *tokens = take (self, alphabet, 1, 47);
+
+      g_assert_cmpint (tokens[46], ==, alphabet[46]);
+    }
+  g_assert_null (ebb_dataset_hold_out (held, 0.01, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -359,6 +382,7 @@ main (int argc, char **argv)
   g_test_add_func ("/text-dataset/files-are-one-text", files_are_one_text);
   g_test_add_func ("/text-dataset/a-long-text-has-the-tokens-of-the-whole", a_long_text_has_the_tokens_of_the_whole);
   g_test_add_func ("/text-dataset/a-text-that-was-cut-is-named", a_text_that_was_cut_is_named);
+  g_test_add_func ("/text-dataset/the-last-tokens-are-held-out", the_last_tokens_are_held_out);
   g_test_add_func ("/text-dataset/bad-texts-are-named", bad_texts_are_named);
   return g_test_run ();
 }

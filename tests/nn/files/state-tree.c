@@ -5,7 +5,7 @@
 
 #include "nn/optim/optimizer-private.h"
 #include "nn/files/state-tree-private.h"
-#include "nn/data/text-dataset-private.h"
+#include "nn/data/dataset-private.h"
 #include "nn/state/training-state-private.h"
 
 #include <string.h>
@@ -210,7 +210,7 @@ numbers_are_bounded (void)
   g_autoptr (EbbTextDataset) dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 1, &error);
   g_autoptr (EbbModule) module = ebb_linear_new (2, 2, TRUE, &error);
   g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (module, 1e-2, &error);
-  g_autoptr (EbbTrainingState) state = ebb_training_state_new (module, optimizer, dataset);
+  g_autoptr (EbbTrainingState) state = ebb_training_state_new (module, optimizer, EBB_DATASET (dataset));
   g_autoptr (EbbTensor) tokens = NULL;
   g_autoptr (EbbTensor) targets = NULL;
   gint64 step;

@@ -50,7 +50,7 @@ training_start (Training *self, guint64 seed, int layers)
   self->dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, seed, &error);
   g_assert_no_error (error);
   self->schedule = ebb_cosine_schedule_new (2, N_STEPS, 0.1);
-  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
+  self->state = ebb_training_state_new (self->model, self->optimizer, EBB_DATASET (self->dataset));
 }
 
 static void
@@ -396,7 +396,7 @@ a_state_of_another_text_changes_nothing (void)
   g_clear_object (&other.dataset);
   g_clear_object (&other.state);
   other.dataset = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 3, &error);
-  other.state = ebb_training_state_new (other.model, other.optimizer, other.dataset);
+  other.state = ebb_training_state_new (other.model, other.optimizer, EBB_DATASET (other.dataset));
   ebb_generator_set_state (own, 3, 4);
   ebb_training_state_add_generator (other.state, "own", own);
   g_object_set (other.state, "config", "before", NULL);

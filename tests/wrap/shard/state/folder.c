@@ -196,7 +196,7 @@ stop_and_resume (EbbProcessGroup *group,
   gint64 step = 0;
 
   test_shard_run_start_in (saved->dtype, &whole, group, NULL, saved->split, 0.1, saved->moments);
-  training = ebb_training_state_new (whole.model, whole.optimizer, dataset);
+  training = ebb_training_state_new (whole.model, whole.optimizer, EBB_DATASET (dataset));
   g_object_set (training, "config", "width 32", NULL);
   ebb_manual_seed (50 + rank);
   test_shard_run_steps (&whole, group, 0, HALF, losses);
@@ -207,7 +207,7 @@ stop_and_resume (EbbProcessGroup *group,
   state = ebb_get_full_state_dict (whole.model, FALSE, error);
 
   test_shard_run_start_in (saved->dtype, &resumed, group, NULL, saved->split, 0.1, saved->moments);
-  other = ebb_training_state_new (resumed.model, resumed.optimizer, other_dataset);
+  other = ebb_training_state_new (resumed.model, resumed.optimizer, EBB_DATASET (other_dataset));
   ebb_manual_seed (1);
   if (!ebb_training_state_load_sharded (other, saved->folder, &step, error))
     return FALSE;

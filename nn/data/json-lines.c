@@ -1,0 +1,337 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Reads documents out of JSON lines. */
+#include "nn/data/json-lines-private.h"
+
+#include "nn/files/json-private.h"
+#include "nn/files/json-scanner-private.h"
+#include "tensor/util/atomic-file-private.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define BLOCK_SIZE ((gsize) 1 << 20)
+/* A line is parsed as a whole, and its tokens take 8 bytes each on the way. */
+#define MAX_LINE ((gsize) 256 << 20)
+
+typedef enum
+{
+  LINES_UNKNOWN,
+  LINES_TEXT,
+  LINES_PROMPT,
+  LINES_MESSAGES
+} LineKind;
+
+static const char *const kind_names[] = { NULL, "text", "prompt and completion", "messages" };
+
+/* One file while it is read. */
+typedef struct
+{
+  const EbbDocumentReader *reader;
+  const char *name;
+  LineKind kind; /* of all lines so far */
+  gint64 number;
+} Lines;
+
+static gboolean fail (Lines *self, GError **error, const char *format, ...) G_GNUC_PRINTF (3, 4);
+
+/* Always FALSE. */
+static gboolean
+fail (Lines *self,
+      GError **error,
+      const char *format,
+      ...)
+{
+  g_autofree char *name = ebb_escape_text (self->name);
+  g_autofree char *message = NULL;
+  va_list args;
+
+  va_start (args, format);
+  message = g_strdup_vprintf (format, args);
+  va_end (args);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: line %" G_GINT64_FORMAT ": %s", name, self->number, message);
+  return FALSE;
+}
+
+/* -- one line ------------------------------------------------------------------------------------------------------ */
+
+static gboolean
+append_text (const EbbDocumentReader *self,
+             const char *text,
+             gsize length,
+             gboolean learned,
+             GError **error)
+{
+  g_autoptr (GBytes) bytes = g_bytes_new_static (text, length);
+  g_autoptr (EbbTensor) tokens = length > 0 ? ebb_tokenizer_encode (self->tokenizer, bytes, error) : NULL;
+
+  return length == 0
+         || (tokens != NULL
+             && ebb_document_store_append (self->store, ebb_tensor_get_data (tokens, NULL),
+                                           ebb_tensor_get_n_elements (tokens), learned, error));
+}
+
+static gboolean
+end_document (const EbbDocumentReader *self,
+              GError **error)
+{
+  if (self->end_token >= 0 && !ebb_document_store_append (self->store, &self->end_token, 1, TRUE, error))
+    return FALSE;
+  ebb_document_store_end (self->store);
+  return TRUE;
+}
+
+static const char *
+describe (const EbbJson *value)
+{
+  static const char *const names[] = { "null", "true or false", "a number", "a string", "a list", "an object" };
+
+  return names[value->kind];
+}
+
+/* A string that must be there; one that may be empty is so only where the line says so. */
+static gboolean
+get_text (Lines *self,
+          const EbbJson *line,
+          const char *key,
+          gboolean may_be_empty,
+          const char **text,
+          GError **error)
+{
+  const EbbJson *value = ebb_json_get (line, key);
+
+  if (value == NULL)
+    return fail (self, error, "%s is missing", key);
+  if (!ebb_json_as_string (value, text))
+    return fail (self, error, "%s is %s: it must be a string", key, describe (value));
+  if (!may_be_empty && (*text)[0] == '\0')
+    return fail (self, error, "%s is empty: it needs text to learn", key);
+  return TRUE;
+}
+
+static gboolean
+read_text (Lines *self,
+           const EbbJson *line,
+           GError **error)
+{
+  const char *text;
+
+  return get_text (self, line, "text", FALSE, &text, error)
+         && append_text (self->reader, text, strlen (text), TRUE, error) && end_document (self->reader, error);
+}
+
+/* Both are encoded by themselves, as they are when the model answers a prompt. */
+static gboolean
+read_prompt (Lines *self,
+             const EbbJson *line,
+             GError **error)
+{
+  const char *prompt, *completion;
+
+  return get_text (self, line, "prompt", TRUE, &prompt, error)
+         && get_text (self, line, "completion", FALSE, &completion, error)
+         && append_text (self->reader, prompt, strlen (prompt), FALSE, error)
+         && append_text (self->reader, completion, strlen (completion), TRUE, error)
+         && end_document (self->reader, error);
+}
+
+static LineKind
+find_kind (Lines *self,
+           const EbbJson *line,
+           GError **error)
+{
+  const gboolean has_text = ebb_json_get (line, "text") != NULL;
+  const gboolean has_prompt = ebb_json_get (line, "prompt") != NULL || ebb_json_get (line, "completion") != NULL;
+  const gboolean has_messages = ebb_json_get (line, "messages") != NULL;
+  LineKind kind = has_text ? LINES_TEXT : has_prompt ? LINES_PROMPT
+                                                     : LINES_MESSAGES;
+
+  if (line->kind != EBB_JSON_OBJECT)
+    fail (self, error, "%s: a line must be an object with text, with prompt and completion, or with messages",
+          describe (line));
+  else if (has_text + has_prompt + has_messages == 0)
+    fail (self, error, "the object has neither text, nor prompt and completion, nor messages");
+  else if (has_text + has_prompt + has_messages > 1)
+    fail (self, error, "%s and %s in one line: it must have one of them", kind_names[kind],
+          kind_names[has_messages ? LINES_MESSAGES : LINES_PROMPT]);
+  else if (self->kind != LINES_UNKNOWN && self->kind != kind)
+    fail (self, error, "%s, but the lines before it have %s: a file has lines of one kind", kind_names[kind],
+          kind_names[self->kind]);
+  else
+    return kind;
+  return LINES_UNKNOWN;
+}
+
+static gboolean
+is_blank (const char *text,
+          gsize length)
+{
+  for (gsize i = 0; i < length; i++)
+    if (text[i] == '\0' || strchr (" \t\r", text[i]) == NULL)
+      return FALSE;
+  return TRUE;
+}
+
+static gboolean
+read_line (Lines *self,
+           const char *text,
+           gsize length,
+           GError **error)
+{
+  g_autofree char *what = NULL;
+  g_autoptr (EbbJson) line = NULL;
+  g_autoptr (GError) failure = NULL;
+  gboolean ok;
+
+  self->number++;
+  if (self->number == 1 && length >= 3 && memcmp (text, "\357\273\277", 3) == 0) /* a byte order mark */
+    {
+      text += 3;
+      length -= 3;
+    }
+  if (is_blank (text, length))
+    return TRUE;
+  what = g_strdup_printf ("%s: line %" G_GINT64_FORMAT, self->name, self->number);
+  line = ebb_json_parse (text, length, what, error);
+  if (line == NULL)
+    return FALSE;
+  self->kind = find_kind (self, line, error);
+  if (self->kind == LINES_UNKNOWN)
+    return FALSE;
+  ok = self->kind == LINES_TEXT ? read_text (self, line, &failure) : read_prompt (self, line, &failure);
+  if (ok)
+    return TRUE;
+  if (!g_str_has_prefix (failure->message, what)) /* the tokenizer's */
+    {
+      g_autofree char *shown = ebb_escape_text (what);
+
+      g_prefix_error (&failure, "%s: ", shown);
+    }
+  g_propagate_error (error, g_steal_pointer (&failure));
+  return FALSE;
+}
+
+/* -- many lines ---------------------------------------------------------------------------------------------------- */
+
+/* Reads the lines that end in @text; *@used is where the rest begins. */
+static gboolean
+read_whole_lines (Lines *self,
+                  const char *text,
+                  gsize length,
+                  gsize *used,
+                  GError **error)
+{
+  const char *end;
+
+  *used = 0;
+  while ((end = memchr (text + *used, '\n', length - *used)) != NULL)
+    {
+      gsize n = (gsize) (end - text) - *used;
+
+      if (!read_line (self, text + *used, n, error))
+        return FALSE;
+      *used += n + 1;
+    }
+  return TRUE;
+}
+
+/* Reads the file in blocks; a line that goes on in the next block waits at the front of the buffer. */
+static gboolean
+read_blocks (Lines *self,
+             int fd,
+             gsize size,
+             GError **error)
+{
+  g_autoptr (GByteArray) buffer = g_byte_array_new ();
+  gsize used;
+
+  for (gsize offset = 0; offset < size;)
+    {
+      gsize n = MIN (BLOCK_SIZE, size - offset), rest = buffer->len;
+
+      if (rest + n > MAX_LINE)
+        {
+          self->number++;
+          return fail (self, error, "more than %" G_GSIZE_FORMAT " MiB: that is too long", MAX_LINE >> 20);
+        }
+      g_byte_array_set_size (buffer, (guint) (rest + n));
+      if (!ebb_read_file_part (fd, self->name, offset, buffer->data + rest, n, error)
+          || !read_whole_lines (self, (const char *) buffer->data, buffer->len, &used, error))
+        return FALSE;
+      if (used > 0)
+        g_byte_array_remove_range (buffer, 0, (guint) used);
+      offset += n;
+    }
+  return buffer->len == 0 || read_line (self, (const char *) buffer->data, buffer->len, error);
+}
+
+/* Always FALSE. */
+static gboolean
+fail_empty (const char *name,
+            GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (name);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s is empty: there is nothing to train on", shown);
+  return FALSE;
+}
+
+static gboolean
+read_file_lines (const EbbDocumentReader *reader,
+                 const char *path,
+                 GError **error)
+{
+  Lines lines = { .reader = reader, .name = path };
+  gsize size;
+  int fd = ebb_open_regular_file (path, &size, error);
+  gboolean ok;
+
+  if (fd < 0)
+    return FALSE;
+  ok = read_blocks (&lines, fd, size, error);
+  close (fd);
+  return ok && (lines.kind != LINES_UNKNOWN || fail_empty (path, error));
+}
+
+gboolean
+ebb_read_document_lines (const EbbDocumentReader *reader,
+                         GBytes *bytes,
+                         const char *name,
+                         GError **error)
+{
+  Lines lines = { .reader = reader, .name = name };
+  gsize length, used;
+  const char *text = g_bytes_get_data (bytes, &length);
+
+  if (length == 0)
+    return fail_empty (name, error);
+  return read_whole_lines (&lines, text, length, &used, error)
+         && (used == length || read_line (&lines, text + used, length - used, error))
+         && (lines.kind != LINES_UNKNOWN || fail_empty (name, error));
+}
+
+static gboolean
+read_whole_file (const EbbDocumentReader *reader,
+                 const char *path,
+                 GError **error)
+{
+  gsize size;
+  g_autofree char *text = ebb_read_file (path, G_MAXSIZE - 1, &size, error);
+
+  if (text == NULL)
+    return FALSE;
+  if (size == 0)
+    return fail_empty (path, error);
+  if (append_text (reader, text, size, TRUE, error) && end_document (reader, error))
+    return TRUE;
+  g_prefix_error (error, "%s: ", path);
+  return FALSE;
+}
+
+gboolean
+ebb_read_documents (const EbbDocumentReader *self,
+                    const char *path,
+                    GError **error)
+{
+  return g_str_has_suffix (path, EBB_JSON_LINES_SUFFIX) ? read_file_lines (self, path, error)
+                                                        : read_whole_file (self, path, error);
+}

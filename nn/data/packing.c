@@ -1,0 +1,207 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Puts documents into rows. */
+#include "nn/data/packing-private.h"
+
+#include "tensor/error-private.h"
+
+#define NONE G_MAXUINT32
+
+/* -- pieces -------------------------------------------------------------------------------------------------------- */
+
+static gboolean
+has_target (const EbbDocumentStore *store,
+            gint64 begin,
+            gint64 n)
+{
+  for (gint64 i = 1; i <= n; i++)
+    if (ebb_document_store_is_learned (store, begin + i))
+      return TRUE;
+  return FALSE;
+}
+
+/* Pieces of one document share the token at which they meet: it is the last target of one and the first input of the
+ * next. */
+static void
+append_pieces (GArray *pieces,
+               const EbbDocumentStore *store,
+               gint64 begin,
+               gint64 end,
+               gint64 context)
+{
+  for (; begin + 1 < end; begin += context)
+    {
+      const gint64 n = MIN (context, end - 1 - begin);
+      const EbbPiece piece = { .begin = begin, .n = (guint32) n };
+
+      if (has_target (store, begin, n))
+        g_array_append_val (pieces, piece);
+    }
+}
+
+/* -- the best fit -------------------------------------------------------------------------------------------------- */
+
+/* Rows by the room that they have left: a list for each room, and a bit that says whether it has any. */
+typedef struct
+{
+  gint64 most;
+  guint32 *first; /* by room */
+  guint32 *next;  /* by row */
+  guint64 *filled;
+} Rooms;
+
+static void
+put_row (Rooms *self,
+         guint32 row,
+         gint64 room)
+{
+  self->next[row] = self->first[room];
+  self->first[room] = row;
+  self->filled[room / 64] |= G_GUINT64_CONSTANT (1) << (room % 64);
+}
+
+/* The least room of a row that has at least @n; -1: no row has. */
+static gint64
+find_room (const Rooms *self,
+           gint64 n)
+{
+  gint64 word = n / 64;
+  guint64 bits = self->filled[word] & (~G_GUINT64_CONSTANT (0) << (n % 64));
+
+  while (bits == 0 && ++word <= self->most / 64)
+    bits = self->filled[word];
+  return bits != 0 ? word * 64 + __builtin_ctzll (bits) : -1;
+}
+
+static guint32
+take_row (Rooms *self,
+          gint64 room)
+{
+  guint32 row = self->first[room];
+
+  self->first[room] = self->next[row];
+  if (self->first[room] == NONE)
+    self->filled[room / 64] &= ~(G_GUINT64_CONSTANT (1) << (room % 64));
+  return row;
+}
+
+static int
+compare_lengths (gconstpointer a,
+                 gconstpointer b,
+                 gpointer pieces)
+{
+  const EbbPiece *x = (const EbbPiece *) pieces + *(const guint32 *) a;
+  const EbbPiece *y = (const EbbPiece *) pieces + *(const guint32 *) b;
+
+  return x->n != y->n ? (x->n < y->n ? 1 : -1) : (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* Gives each piece a row; returns how many rows there are. */
+static guint32
+fill_rows (EbbPiece *pieces,
+           guint32 n,
+           gint64 most)
+{
+  g_autofree guint32 *order = g_new (guint32, n);
+  g_autofree guint32 *first = g_new (guint32, (gsize) most + 1);
+  g_autofree guint32 *next = g_new (guint32, n);
+  g_autofree guint64 *filled = g_new0 (guint64, (gsize) most / 64 + 1);
+  Rooms rooms = { .most = most, .first = first, .next = next, .filled = filled };
+  guint32 n_rows = 0;
+
+  for (guint32 i = 0; i < n; i++)
+    order[i] = i;
+  for (gint64 room = 0; room <= most; room++)
+    first[room] = NONE;
+  g_qsort_with_data (order, (int) n, sizeof *order, compare_lengths, pieces);
+  for (guint32 i = 0; i < n; i++)
+    {
+      EbbPiece *piece = &pieces[order[i]];
+      gint64 room = find_room (&rooms, piece->n);
+
+      piece->row = room >= 0 ? take_row (&rooms, room) : n_rows++;
+      put_row (&rooms, piece->row, (room >= 0 ? room : most) - piece->n);
+    }
+  return n_rows;
+}
+
+/* -- rows ---------------------------------------------------------------------------------------------------------- */
+
+/* Numbers rows by the first piece that they have, and puts pieces in the order of their rows. */
+static void
+sort_pieces (EbbPacking *self)
+{
+  g_autofree EbbPiece *unsorted = self->pieces;
+  g_autofree guint32 *numbers = g_new (guint32, self->n_rows);
+  guint32 n_numbered = 0, end = 0;
+
+  self->pieces = g_new (EbbPiece, self->n_pieces);
+  self->ends = g_new0 (guint32, self->n_rows);
+  for (guint32 row = 0; row < self->n_rows; row++)
+    numbers[row] = NONE;
+  for (guint32 i = 0; i < self->n_pieces; i++)
+    {
+      guint32 *number = &numbers[unsorted[i].row];
+
+      if (*number == NONE)
+        *number = n_numbered++;
+      unsorted[i].row = *number;
+      self->ends[*number]++;
+    }
+  for (guint32 row = 0; row < self->n_rows; row++)
+    {
+      guint32 n = self->ends[row];
+
+      self->ends[row] = end; /* where the next of its pieces goes; it arrives at the end */
+      end += n;
+    }
+  for (guint32 i = 0; i < self->n_pieces; i++)
+    self->pieces[self->ends[unsorted[i].row]++] = unsorted[i];
+}
+
+EbbPacking *
+ebb_packing_new (const EbbDocumentStore *store,
+                 const gint64 *documents,
+                 gint64 n,
+                 gint64 context,
+                 GError **error)
+{
+  g_autoptr (GArray) pieces = g_array_new (FALSE, FALSE, sizeof (EbbPiece));
+  /* A row never gets more than all tokens. */
+  const gint64 most = MIN (context, MAX (store->n_tokens, 1));
+  EbbPacking *self = g_new0 (EbbPacking, 1);
+  gsize n_pieces;
+
+  self->context = context;
+  for (gint64 i = 0; i < n && pieces->len < G_MAXINT32; i++)
+    {
+      gint64 begin, end;
+
+      ebb_document_store_find (store, documents != NULL ? documents[i] : i, &begin, &end);
+      append_pieces (pieces, store, begin, end, most);
+      self->n_split += end - begin - 1 > most;
+    }
+  if (pieces->len >= G_MAXINT32)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "the documents make more than %d pieces of %" G_GINT64_FORMAT " tokens: they are too many",
+                   G_MAXINT32 - 1, context);
+      ebb_packing_free (self);
+      return NULL;
+    }
+  self->pieces = g_array_steal (pieces, &n_pieces);
+  self->n_pieces = (guint32) n_pieces;
+  if (n_pieces > 0)
+    {
+      self->n_rows = fill_rows (self->pieces, self->n_pieces, most);
+      sort_pieces (self);
+    }
+  return self;
+}
+
+void
+ebb_packing_free (EbbPacking *self)
+{
+  g_free (self->pieces);
+  g_free (self->ends);
+  g_free (self);
+}

@@ -1,0 +1,339 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: cpu-only */
+#include "support/device.h"
+#include "support/tensors.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* One row of tokens, targets and starts. */
+typedef struct
+{
+  gint64 *tokens, *targets, *starts;
+} Row;
+
+static EbbDataset *
+make_lines (const char *text, guint64 seed)
+{
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (GBytes) lines = g_bytes_new (text, strlen (text));
+  g_autoptr (GError) error = NULL;
+  EbbDocumentDataset *self = ebb_document_dataset_new_from_bytes (lines, tokenizer, seed, &error);
+
+  g_assert_no_error (error);
+  return EBB_DATASET (self);
+}
+
+static Row
+take (EbbDataset *self, gint64 n, gint64 context)
+{
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) targets = NULL;
+  g_autoptr (EbbTensor) starts = NULL;
+  g_autoptr (GError) error = NULL;
+  Row row;
+
+  g_assert_true (ebb_dataset_get_rows (self, n, context, &tokens, &targets, &starts, &error));
+  g_assert_no_error (error);
+  g_assert_nonnull (starts);
+  row.tokens = g_memdup2 (ebb_tensor_get_data (tokens, NULL), ebb_tensor_get_n_bytes (tokens));
+  row.targets = g_memdup2 (ebb_tensor_get_data (targets, NULL), ebb_tensor_get_n_bytes (targets));
+  row.starts = g_memdup2 (ebb_tensor_get_data (starts, NULL), ebb_tensor_get_n_bytes (starts));
+  return row;
+}
+
+static void
+clear (Row *row)
+{
+  g_free (row->tokens);
+  g_free (row->targets);
+  g_free (row->starts);
+}
+
+/* The row as text: tokens, targets with '.' for none, and the starts as letters from 'a' on. */
+static void
+assert_row (EbbDataset *self, gint64 context, const char *tokens, const char *targets, const char *starts)
+{
+  Row row = take (self, 1, context);
+  g_autoptr (GString) x = g_string_new (NULL);
+  g_autoptr (GString) y = g_string_new (NULL);
+  g_autoptr (GString) s = g_string_new (NULL);
+
+  for (gint64 i = 0; i < context; i++)
+    {
+      g_string_append_c (x, row.tokens[i] == 0 ? '_' : (char) row.tokens[i]);
+      g_string_append_c (y, row.targets[i] == -100 ? '.' : (char) row.targets[i]);
+      g_string_append_c (s, (char) ('a' + row.starts[i]));
+    }
+  g_assert_cmpstr (x->str, ==, tokens);
+  g_assert_cmpstr (y->str, ==, targets);
+  g_assert_cmpstr (s->str, ==, starts);
+  clear (&row);
+}
+
+static void
+documents_share_rows_and_begin_anew (void)
+{
+  g_autoptr (EbbDataset) self = make_lines ("{\"text\": \"hello\"}\n\n{\"id\": 3, \"text\": \"abc\"}\r\n"
+                                            "{\"text\": \"worlds\"}",
+                                            1);
+
+  g_object_set (self, "shuffle", FALSE, NULL);
+  g_assert_cmpint (ebb_document_dataset_get_n_documents (EBB_DOCUMENT_DATASET (self)), ==, 3);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (self), ==, 14);
+  g_assert_cmpint (ebb_dataset_get_n_rows (self, 8), ==, 2);
+  /* The best fit: "worlds" takes five places and "abc" two of the three that are left. */
+  assert_row (self, 8, "hell____", "ello....", "aaaaeeee");
+  assert_row (self, 8, "abworld_", "bcorlds.", "aaccccch");
+  assert_row (self, 8, "hell____", "ello....", "aaaaeeee");
+}
+
+static void
+answers_alone_are_learned (void)
+{
+  g_autoptr (EbbDataset) self = make_lines ("{\"prompt\": \"2+2=\", \"completion\": \"4!\"}\n"
+                                            "{\"completion\": \"yes\", \"prompt\": \"\"}\n",
+                                            1);
+
+  g_object_set (self, "shuffle", FALSE, NULL);
+  assert_row (self, 7, "2+2=4ye", "...4!es", "aaaaaff");
+}
+
+/* Pieces meet at one token: the last target of one, the first token of the next. What has nothing to learn is left out.
+ */
+static void
+long_documents_are_split (void)
+{
+  g_autoptr (EbbDataset) self = make_lines ("{\"text\": \"abcdefghij\"}\n", 1);
+  g_autoptr (EbbDataset) answers = make_lines ("{\"prompt\": \"abcdefg\", \"completion\": \"hij\"}\n", 1);
+
+  g_object_set (self, "shuffle", FALSE, NULL);
+  assert_row (self, 4, "abcd", "bcde", "aaaa");
+  assert_row (self, 4, "efgh", "fghi", "aaaa");
+  assert_row (self, 4, "i___", "j...", "abbb");
+  g_assert_cmpint (ebb_dataset_get_n_rows (self, 4), ==, 3);
+  g_assert_cmpint (ebb_document_dataset_count_split (EBB_DOCUMENT_DATASET (self), 4), ==, 1);
+  g_assert_cmpint (ebb_document_dataset_count_split (EBB_DOCUMENT_DATASET (self), 9), ==, 0);
+  g_assert_cmpint (ebb_dataset_get_n_rows (answers, 4), ==, 2);
+}
+
+static GString *
+make_many (guint n)
+{
+  GString *lines = g_string_new (NULL);
+  guint32 state = 7;
+
+  for (guint i = 0; i < n; i++)
+    {
+      g_string_append_printf (lines, "{\"text\": \"%04u", i);
+      state = state * 1664525 + 1013904223;
+      for (guint j = state >> 27; j > 0; j--)
+        g_string_append_c (lines, 'x');
+      g_string_append (lines, "\"}\n");
+    }
+  return lines;
+}
+
+/* Each document comes once an epoch, whole, and rows are nearly full. */
+static void
+an_epoch_takes_each_document_once (void)
+{
+  g_autoptr (GString) lines = make_many (200);
+  g_autoptr (EbbDataset) self = make_lines (lines->str, 3);
+  gint64 n_rows = ebb_dataset_get_n_rows (self, 64), n_tokens = ebb_dataset_get_n_tokens (self);
+  gint64 order[2][200] = { { 0 } };
+
+  g_assert_cmpint (n_rows, <=, (n_tokens - 200) / 64 + 2);
+  for (int epoch = 0; epoch < 2; epoch++)
+    {
+      gboolean seen[200] = { FALSE };
+      gint64 n_seen = 0;
+
+      for (gint64 r = 0; r < n_rows; r++)
+        {
+          Row row = take (self, 1, 64);
+
+          for (gint64 i = 0; i < 64 && row.tokens[i] != 0; i++)
+            if (row.starts[i] == i)
+              {
+                gint64 number = 0;
+
+                for (int d = 0; d < 4; d++)
+                  number = number * 10 + (d < 3 ? row.tokens[i + d] : row.targets[i + 2]) - '0';
+                g_assert_cmpint (number, <, 200);
+                g_assert_false (seen[number]);
+                seen[number] = TRUE;
+                order[epoch][n_seen++] = number;
+              }
+          clear (&row);
+        }
+      g_assert_cmpint (n_seen, ==, 200);
+    }
+  g_assert_cmpint (memcmp (order[0], order[1], sizeof order[0]), !=, 0);
+}
+
+static void
+state_continues (void)
+{
+  g_autoptr (GString) lines = make_many (60);
+  g_autoptr (EbbDataset) a = make_lines (lines->str, 5);
+  g_autoptr (EbbDataset) b = make_lines (lines->str, 6);
+  g_autoptr (EbbDataset) masked = make_lines ("{\"prompt\": \"ab\", \"completion\": \"cd\"}\n", 5);
+  g_autoptr (EbbDataset) plain = make_lines ("{\"prompt\": \"abc\", \"completion\": \"d\"}\n", 5);
+  g_autoptr (EbbArgs) other = ebb_dataset_get_state (masked);
+  g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (GError) error = NULL;
+  Row skipped = take (a, 23, 32), x, y;
+
+  state = ebb_dataset_get_state (a);
+  x = take (a, 9, 32);
+  g_assert_true (ebb_dataset_load_state (b, state, &error));
+  y = take (b, 9, 32);
+  g_assert_cmpmem (x.tokens, 9 * 32 * sizeof *x.tokens, y.tokens, 9 * 32 * sizeof *y.tokens);
+  g_assert_cmpmem (x.starts, 9 * 32 * sizeof *x.starts, y.starts, 9 * 32 * sizeof *y.starts);
+  g_assert_false (ebb_dataset_load_state (plain, other, &error)); /* the same tokens, learned elsewhere */
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_STATE);
+  clear (&skipped);
+  clear (&x);
+  clear (&y);
+}
+
+static void
+held_out_documents_are_not_trained_on (void)
+{
+  g_autoptr (GString) lines = make_many (100);
+  g_autoptr (EbbDataset) self = make_lines (lines->str, 5);
+  g_autoptr (EbbDataset) again = make_lines (lines->str, 5);
+  gint64 n_tokens = ebb_dataset_get_n_tokens (self);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbDataset) held = ebb_dataset_hold_out (self, 0.2, &error);
+  g_autoptr (EbbDataset) same = ebb_dataset_hold_out (again, 0.2, &error);
+  g_autoptr (EbbDataset) one = make_lines ("{\"text\": \"one\"}", 1);
+  g_autoptr (EbbArgs) state = ebb_dataset_get_state (held);
+
+  g_assert_no_error (error);
+  g_assert_cmpint (ebb_document_dataset_get_n_documents (EBB_DOCUMENT_DATASET (held)), ==, 20);
+  g_assert_cmpint (ebb_document_dataset_get_n_documents (EBB_DOCUMENT_DATASET (self)), ==, 80);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (self) + ebb_dataset_get_n_tokens (held), ==, n_tokens);
+  g_assert_true (ebb_dataset_load_state (same, state, &error));
+  g_assert_no_error (error);
+  g_assert_null (ebb_dataset_hold_out (one, 0.5, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+  g_clear_error (&error);
+  g_assert_null (ebb_dataset_hold_out (self, 1, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+}
+
+static void
+assert_refused (const char *lines, const char *message)
+{
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (GBytes) bytes = g_bytes_new (lines, strlen (lines));
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_document_dataset_new_from_bytes (bytes, tokenizer, 1, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  g_assert_cmpstr (error->message, ==, message);
+}
+
+static void
+bad_lines_are_named (void)
+{
+  assert_refused ("{\"text\": \"a\"}\n{\"text\": \"b\"",
+                  "the lines: line 2: byte 12: expected ',' or '}', found "
+                  "the end");
+  assert_refused ("{\"text\": \"a\"}\n\n[1]\n", "the lines: line 3: a list: a line must be an object with text, with "
+                                                "prompt and completion, or with messages");
+  assert_refused ("{\"text\": 3}\n", "the lines: line 1: text is a number: it must be a string");
+  assert_refused ("{\"text\": \"\"}\n", "the lines: line 1: text is empty: it needs text to learn");
+  assert_refused ("{\"title\": \"x\"}\n",
+                  "the lines: line 1: the object has neither text, nor prompt and completion, nor messages");
+  assert_refused ("{\"prompt\": \"x\"}\n", "the lines: line 1: completion is missing");
+  assert_refused ("{\"completion\": \"x\"}\n", "the lines: line 1: prompt is missing");
+  assert_refused ("{\"prompt\": \"x\", \"completion\": \"\"}\n",
+                  "the lines: line 1: completion is empty: it needs text to learn");
+  assert_refused ("{\"prompt\": [], \"completion\": \"y\"}\n",
+                  "the lines: line 1: prompt is a list: it must be a string");
+  assert_refused ("{\"text\": \"a\", \"prompt\": \"b\"}\n",
+                  "the lines: line 1: text and prompt and completion in one line: it must have one of them");
+  assert_refused ("{\"text\": \"a\"}\n{\"prompt\": \"b\", \"completion\": \"c\"}\n",
+                  "the lines: line 2: prompt and completion, but the lines before it have text: a file has lines of "
+                  "one kind");
+  assert_refused ("{\"text\": \"a\xff\"}\n", "the lines: line 1: byte 11: not UTF-8");
+  assert_refused ("{\"text\": \"a\", \"text\": \"b\"}\n",
+                  "the lines: line 1: byte 21: the key \"text\" stands twice in one object");
+  assert_refused ("\n \n", "the lines is empty: there is nothing to train on");
+  assert_refused ("", "the lines is empty: there is nothing to train on");
+}
+
+/* Lines go on from one block of a file to the next; the second file is one document. */
+static void
+files_are_read_in_blocks (void)
+{
+  g_autofree char *folder = g_dir_make_tmp ("ebb-documents-XXXXXX", NULL);
+  g_autofree char *lines_path = g_build_filename (folder, "a.jsonl", NULL);
+  g_autofree char *text_path = g_build_filename (folder, "b.txt", NULL);
+  const char *const paths[] = { lines_path, text_path, NULL };
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (EbbDocumentDataset) self = NULL;
+  g_autoptr (GString) text = g_string_new ("\357\273\277");
+  g_autofree char *message = NULL;
+  g_autoptr (GError) error = NULL;
+
+  for (int i = 0; i < 3; i++)
+    {
+      g_string_append (text, "{\"text\": \"");
+      for (int j = 0; j < 700000; j++)
+        g_string_append_c (text, (char) ('a' + j % 26));
+      g_string_append (text, "\"}\n");
+    }
+  g_assert_true (g_file_set_contents (lines_path, text->str, (gssize) text->len, NULL));
+  g_assert_true (g_file_set_contents (text_path, "{not JSON}", -1, NULL));
+  self = ebb_document_dataset_new (paths, tokenizer, 1, &error);
+  g_assert_no_error (error);
+  g_assert_cmpint (ebb_document_dataset_get_n_documents (self), ==, 4);
+  g_assert_cmpint (ebb_dataset_get_n_tokens (EBB_DATASET (self)), ==, 3 * 700000 + 10);
+
+  g_string_append (text, "[");
+  g_assert_true (g_file_set_contents (lines_path, text->str, (gssize) text->len, NULL));
+  g_assert_null (ebb_document_dataset_new (paths, tokenizer, 1, &error));
+  message = g_strdup_printf ("%s: line 4: byte 1: expected a value", lines_path);
+  g_assert_cmpstr (error->message, ==, message);
+  g_clear_error (&error);
+  g_unlink (lines_path);
+  g_assert_null (ebb_document_dataset_new (paths, tokenizer, 1, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_unlink (text_path);
+  g_rmdir (folder);
+}
+
+static void
+nothing_to_learn_is_an_error (void)
+{
+  g_autoptr (EbbDataset) self = make_lines ("{\"text\": \"a\"}\n{\"text\": \"b\"}\n", 1);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_cmpint (ebb_dataset_get_n_rows (self, 4), ==, 0);
+  g_assert_false (ebb_dataset_check_context (self, 4, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+  g_clear_error (&error);
+  g_assert_false (ebb_dataset_check_context (self, 0, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT);
+}
+
+int
+main (int argc, char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/document-dataset/rows", documents_share_rows_and_begin_anew);
+  g_test_add_func ("/document-dataset/answers", answers_alone_are_learned);
+  g_test_add_func ("/document-dataset/split", long_documents_are_split);
+  g_test_add_func ("/document-dataset/epoch", an_epoch_takes_each_document_once);
+  g_test_add_func ("/document-dataset/state", state_continues);
+  g_test_add_func ("/document-dataset/held-out", held_out_documents_are_not_trained_on);
+  g_test_add_func ("/document-dataset/bad-lines", bad_lines_are_named);
+  g_test_add_func ("/document-dataset/files", files_are_read_in_blocks);
+  g_test_add_func ("/document-dataset/nothing", nothing_to_learn_is_an_error);
+  return g_test_run ();
+}
