@@ -22,6 +22,7 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/product.h"
 #include "tensor/ops/reduction.h"
+#include "tensor/ops/rotary.h"
 #include "tensor/ops/shape.h"
 #include "tensor/profile/profiler.h"
 #include "tensor/profile/stream-trace.h"

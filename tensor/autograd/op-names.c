@@ -8,16 +8,16 @@
 /* Sorted. Views, casts and copies are not among them: they cost nothing worth deciding on. */
 static const char *const names[] = {
   /* clang-format off */
-  "abs", "add", "add_scalar", "argmax", "attention", "batch_norm", "bias_gelu", "clamp", "cos", "cross_entropy", "div",
-  "div_scalar", "dropout", "embedding", "eq", "eq_scalar", "exp", "fused_linear_cross_entropy", "gather", "ge",
-  "ge_scalar", "gelu", "gt", "gt_scalar", "index_select", "layer_norm", "le", "le_scalar", "linear", "log",
-  "log_softmax", "logical_and", "logical_not", "logical_or", "lt", "lt_scalar", "matmul", "max", "max_along",
-  "maximum", "mean", "min", "minimum", "mul", "mul_scalar", "multinomial", "ne", "ne_scalar", "neg", "norm",
-  "parallel_gather", "parallel_reduce", "parallel_reduce_scatter", "pow", "pow_scalar", "rdiv_scalar", "relu",
-  "residual_dropout", "residual_dropout_layer_norm", "rms_norm", "rsqrt", "rsub_scalar",
-  "scaled_dot_product_attention", "scatter_add", "self_attention", "sigmoid", "silu", "sin", "softmax", "sqrt",
-  "square", "sub", "sub_scalar", "sum", "tanh", "topk", "tril", "triu", "var", "vocab_parallel_cross_entropy",
-  "vocab_parallel_linear_cross_entropy", "where"
+  "abs", "add", "add_scalar", "argmax", "attention", "batch_norm", "bias_gelu", "clamp", "cos", "cross_entropy",
+  "div", "div_scalar", "dropout", "embedding", "eq", "eq_scalar", "exp", "fused_linear_cross_entropy",
+  "gated_activation", "gather", "ge", "ge_scalar", "gelu", "gt", "gt_scalar", "index_select", "layer_norm", "le",
+  "le_scalar", "linear", "log", "log_softmax", "logical_and", "logical_not", "logical_or", "lt", "lt_scalar",
+  "matmul", "max", "max_along", "maximum", "mean", "min", "minimum", "mul", "mul_scalar", "multinomial", "ne",
+  "ne_scalar", "neg", "norm", "parallel_gather", "parallel_reduce", "parallel_reduce_scatter", "pow", "pow_scalar",
+  "rdiv_scalar", "relu", "residual_dropout", "residual_dropout_layer_norm", "residual_dropout_rms_norm", "rms_norm",
+  "rotary", "rsqrt", "rsub_scalar", "scaled_dot_product_attention", "scatter_add", "self_attention", "sigmoid",
+  "silu", "sin", "soft_cap", "softmax", "sqrt", "square", "sub", "sub_scalar", "sum", "tanh", "topk", "tril", "triu",
+  "var", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy", "where"
   /* clang-format on */
 };
 

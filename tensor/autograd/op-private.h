@@ -101,7 +101,8 @@ struct _EbbOpCall
   EbbTensor *temporaries[EBB_OP_MAX_INPUTS]; /* owned stand-ins, see ebb_op_contiguous () */
   guint n_temporaries;
   EbbRematerializeFunc
-      rematerialize; /* of output @rematerialized_output, see ebb_op_rematerialize_output (); or NULL */
+      rematerialize;                /* of output @rematerialized_output, see ebb_op_rematerialize_output (); or NULL */
+  gboolean rematerializes_operands; /* for that, operands that can be rematerialized themselves are not saved either */
   guint8 rematerialized_output, n_rematerialize;
   gint8 rematerialize_from[EBB_MAX_REMATERIALIZE];
   EbbDevice *device;   /* where the outputs are made if there are no inputs; NULL: the CPU */

@@ -32,6 +32,11 @@ gboolean ebb_op_broadcast (EbbOpCall *call,
                            gint64 *shape,
                            guint *n_dims,
                            GError **error);
+/* Replaces input @index by a contiguous copy unless the elements of its last dimension are neighbours in memory.
+ * FALSE: error, call cleared. */
+gboolean ebb_op_dense_rows (EbbOpCall *call,
+                            guint index,
+                            GError **error);
 /* The next thing saved is nothing: comes back NULL. */
 void ebb_op_save_nothing (EbbOpCall *call);
 /* Input @index, of integers: fails unless each is in [0, limit) or @ignore. Makes it contiguous. Waits for the device.

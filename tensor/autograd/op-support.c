@@ -91,6 +91,14 @@ ebb_op_broadcast (EbbOpCall *call, guint a, guint b, gint64 *shape, guint *n_dim
   return TRUE;
 }
 
+gboolean
+ebb_op_dense_rows (EbbOpCall *call, guint index, GError **error)
+{
+  const EbbView *view = &call->inputs[index]->view;
+
+  return (view->n_dims > 0 && view->strides[view->n_dims - 1] == 1) || ebb_op_contiguous (call, index, error);
+}
+
 void
 ebb_op_save_nothing (EbbOpCall *call)
 {

@@ -4,9 +4,9 @@
 #include "tensor/autograd/autograd-private.h"
 
 /* Results that backward recomputes with one cheap kernel, bit for bit, from tensors that it keeps anyway and from small
- * parameters: a GELU's, a normalisation's. Such a result carries its rematerialization, which says how, while it is
- * alive and its node has not been released. A node that would save the result saves the operands of its
- * rematerialization instead, through the same hooks, and rematerializes the result when backward needs it. */
+ * parameters: a GELU's, a normalisation's, a rotation's after that. Such a result carries its rematerialization, which
+ * says how, while it is alive and its node has not been released. A node that would save the result saves the operands
+ * of its rematerialization instead, through the same hooks, and rematerializes the result when backward needs it. */
 
 G_BEGIN_DECLS
 
@@ -26,7 +26,8 @@ void ebb_rematerialization_attach (EbbOpCall *call);
 void ebb_rematerialization_release (EbbRematerialization *self);
 /* Drops the reference of a tensor that carries it, and releases it with the last one. */
 void ebb_rematerialization_drop (EbbRematerialization *self);
-/* Lets @view, which has the same elements of the same storage in the same order, be rematerialized as @tensor is. */
+/* Lets @view, which has the same elements of the same storage, with its dimensions in any order, be rematerialized as
+ * @tensor is. */
 void ebb_tensor_share_rematerialization (EbbTensor *view,
                                          EbbTensor *tensor);
 /* Takes the rematerialization from @tensor if it was made in the checkpointed forward that has the number @frame. */

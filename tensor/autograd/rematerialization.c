@@ -22,6 +22,7 @@ struct _EbbRematerialization
   int is_released;
   EbbRematerializeFunc func;
   EbbRematerializeArgs args; /* owns its owner until it is released */
+  EbbView view;              /* of the result; data unused */
   guint version;             /* of the result's storage */
   guint pinned;              /* the result could be written to from outside already when it was made */
   guint64 frame;             /* the checkpointed forward that it belongs to */
@@ -36,6 +37,8 @@ struct _EbbRematerialized
   EbbRematerializeArgs args; /* owns its owner */
   EbbView view;              /* of the result; data unused */
   EbbDType dtype;            /* that was to be saved: the result's, or a cast's */
+  gboolean is_permuted;      /* what was to be saved has the dimensions in another order, */
+  EbbView permuted;          /* this one */
   EbbDevice *device;
   guint n_operands;
   EbbSavedTensor operands[EBB_MAX_REMATERIALIZE];
@@ -52,11 +55,11 @@ copy_args (EbbRematerializeArgs *to,
 
 /* -- carried by a result ------------------------------------------------------------------------------------------- */
 
-/* @is_moved: a collective moved the operand, so saving its own operands is less than saving it. */
+/* @goes_on: saving the operand's own operands, where it can be rematerialized too, is less than saving it. */
 static Operand
 take_operand (EbbTensor *tensor,
               EbbTensor *edge,
-              gboolean is_moved)
+              gboolean goes_on)
 {
   Operand operand = { 0 };
 
@@ -70,7 +73,7 @@ take_operand (EbbTensor *tensor,
     operand.tensor = ebb_tensor_ref (tensor);
   else
     operand.tensor = ebb_tensor_alias (tensor);
-  if (is_moved && operand.tensor != tensor)
+  if (goes_on && operand.tensor != tensor)
     ebb_tensor_share_rematerialization (operand.tensor, tensor);
   return operand;
 }
@@ -79,7 +82,7 @@ void
 ebb_rematerialization_attach (EbbOpCall *call)
 {
   EbbTensor *output = call->outputs[call->rematerialized_output];
-  const gboolean is_moved = call->op->kind == EBB_OP_COLLECTIVE;
+  const gboolean goes_on = call->op->kind == EBB_OP_COLLECTIVE || call->rematerializes_operands;
   EbbRematerialization *self;
 
   if (output->node == NULL)
@@ -91,6 +94,8 @@ ebb_rematerialization_attach (EbbOpCall *call)
   self->func = call->rematerialize;
   copy_args (&self->args, &(EbbRematerializeArgs){ .params = call->params, .owner = call->owner });
   memcpy (self->args.extra_i, call->extra.i, sizeof self->args.extra_i);
+  self->view = output->view;
+  self->view.data = NULL;
   self->version = output->storage->version;
   self->pinned = output->storage->pinned;
   self->frame = ebb_modes.frame;
@@ -99,8 +104,8 @@ ebb_rematerialization_attach (EbbOpCall *call)
     {
       const int from = call->rematerialize_from[i];
 
-      self->operands[i] = from >= 0 ? take_operand (call->inputs[from], call->edges[from], is_moved)
-                                    : take_operand (call->outputs[~from], NULL, is_moved);
+      self->operands[i] = from >= 0 ? take_operand (call->inputs[from], call->edges[from], goes_on)
+                                    : take_operand (call->outputs[~from], NULL, goes_on);
     }
   output->rematerialization = output->node->rematerialization = self;
 }
@@ -191,6 +196,23 @@ decide (const EbbRematerialization *self,
   return decision;
 }
 
+/* TRUE if @tensor is the result as it is, a cast of it, or the result with its dimensions in another order. */
+static gboolean
+can_make (const EbbRematerialization *how,
+          EbbTensor *tensor,
+          EbbTensor *made,
+          gboolean *is_permuted)
+{
+  *is_permuted = !ebb_view_is_contiguous (&made->view) || !ebb_shapes_equal (&made->view, &how->view);
+  if (*is_permuted)
+    return tensor->storage == made->storage && tensor->offset == made->offset
+           && ebb_shapes_equal (&tensor->view, &made->view)
+           && memcmp (tensor->view.strides, made->view.strides,
+                      (gsize) made->view.n_dims * sizeof made->view.strides[0])
+                  == 0;
+  return ebb_view_is_contiguous (&tensor->view) && ebb_shapes_equal (&tensor->view, &made->view);
+}
+
 gboolean
 ebb_rematerialized_save (EbbRematerialized **rematerialized,
                          const EbbOp *op,
@@ -199,20 +221,21 @@ ebb_rematerialized_save (EbbRematerialized **rematerialized,
                          GError **error)
 {
   const EbbRematerialization *how = made->rematerialization;
+  gboolean is_permuted;
   EbbRematerialized *self;
 
   *rematerialized = NULL;
   /* A tensor that comes into a checkpointed forward from outside, or goes out, is an argument or a result there: a
    * recompute has no rematerialization of it. */
-  if (how->frame != ebb_modes.frame || !ebb_view_is_contiguous (&tensor->view)
-      || !ebb_shapes_equal (&tensor->view, &made->view) || !decide (how, made))
+  if (how->frame != ebb_modes.frame || !can_make (how, tensor, made, &is_permuted) || !decide (how, made))
     return TRUE;
   self = ebb_object_new (EbbRematerialized);
   memset (self, 0, sizeof *self);
   self->func = how->func;
   copy_args (&self->args, &how->args);
-  self->view = made->view;
-  self->view.data = NULL;
+  self->view = how->view;
+  self->is_permuted = is_permuted;
+  self->permuted = tensor->view;
   self->dtype = tensor->view.dtype;
   self->device = made->storage->device;
   for (guint i = 0; i < how->n_operands; i++)
@@ -270,6 +293,14 @@ ebb_rematerialized_make (EbbRematerialized *self,
 
       ebb_tensor_unref (made);
       return cast;
+    }
+  if (ok && self->is_permuted)
+    {
+      EbbTensor *permuted = ebb_tensor_new_view (made->storage, 0, self->permuted.shape, self->permuted.strides,
+                                                 (guint) self->permuted.n_dims, made->view.dtype);
+
+      ebb_tensor_unref (made);
+      return permuted;
     }
   if (!ok)
     g_clear_pointer (&made, ebb_tensor_unref);

@@ -54,10 +54,14 @@ typedef enum
   EBB_KERNEL_MULTINOMIAL, /* (weights f32 [rows, n]) -> index i64 [rows, samples], with replacement, by inverse
                             * cumulative sum */
 
-  /* -- bias and gelu ----------------------------------------------------------------------------------------------- */
-  EBB_KERNEL_BIAS_GELU,      /* (x [rows, n], bias [n] or NULL) -> y = gelu (x + bias): gelu.tanh; in place */
+  /* -- activations ------------------------------------------------------------------------------------------------- */
+  EBB_KERNEL_BIAS_GELU,             /* (x [rows, n], bias [n] or NULL) -> y = gelu (x + bias): gelu.tanh; in place */
   EBB_KERNEL_BIAS_GELU_GRAD, /* (dy, x, bias or NULL) -> dx: in place on dy. (The bias gradient is a column sum.) */
-  EBB_KERNEL_COLUMN_SUM,     /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients; rows are
+  EBB_KERNEL_GATED_ACTIVATION,      /* (gate, up) -> y = f (gate) * up: gated.op is GELU, GELU_TANH or SILU; any strides
+                                * of gate and up but the last, which is 1 */
+  EBB_KERNEL_GATED_ACTIVATION_GRAD, /* (dy, gate, up) -> dgate or NULL, dup or NULL: dy contiguous, the others as above;
+                                * either in place on dy */
+  EBB_KERNEL_COLUMN_SUM,            /* (x [rows, n]) -> y f32 [n], += if column_sum.accumulate: bias gradients; rows are
                               * summed in a fixed order, blocks of rows in f32 pairwise */
 
   /* -- reductions: reduce.dims is a bit mask of reduced dimensions; any strides; the output has the kept dimensions
@@ -75,8 +79,10 @@ typedef enum
   EBB_KERNEL_LAYER_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd, dsum or NULL) -> dx (+ dsum), dweight f32 or
                                 * NULL, dbias f32 or NULL; += if norm.accumulate_weight / _bias; dx in place on dy or
                                 * dsum */
-  EBB_KERNEL_RMS_NORM,           /* (x, weight or NULL) -> y, rstd */
-  EBB_KERNEL_RMS_NORM_GRAD,      /* (dy, x, weight or NULL, rstd) -> dx, dweight f32 or NULL; as above */
+  EBB_KERNEL_RMS_NORM,      /* (x, weight or NULL) -> y, rstd: any strides of x but the last, which is 1; the factor
+                             * is 1 + weight if norm.unit_offset */
+  EBB_KERNEL_RMS_NORM_GRAD, /* (dy, x, weight or NULL, rstd, dsum or NULL) -> dx (+ dsum), dweight f32 or NULL; x as
+                             * above, the rest as of layer norm */
   EBB_KERNEL_BATCH_NORM,         /* (x [N, C, L], weight, bias, running_mean, running_var: each or NULL) -> y, mean f32
                                 * [C], rstd f32 [C]; norm.training: batch statistics, and running ones are moved IN
                                 * PLACE by norm.momentum (unbiased variance), else the running ones are used */
@@ -84,9 +90,13 @@ typedef enum
                                 * NULL; as above */
   EBB_KERNEL_ADD_LAYER_NORM,     /* (x, residual, weight, bias) -> sum = residual + dropout (x), y = norm (sum), mean,
                                 * rstd; norm.p = 0: no draw; sum may be the same view as residual or x */
+  EBB_KERNEL_ADD_RMS_NORM,       /* (x, residual, weight or NULL, branch weight or NULL) -> sum, y, rstd, branch rstd or
+                                * NULL: as ADD_LAYER_NORM with RMS norms, norm.unit_offset; if norm.normalizes_branch,
+                                * sum = residual + dropout (norm (x)), and sum is not the same view as another */
   EBB_KERNEL_CROSS_ENTROPY,      /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
                                 * logsumexp f32 [rows, 2] as the sum of two numbers; ignored rows give 0;
-                                * xent.smoothing */
+                                * xent.smoothing; if xent.cap is not 0 each logit counts as cap * tanh (logit / cap),
+                                * in the next two as well */
   EBB_KERNEL_CROSS_ENTROPY_GRAD, /* (dloss f32 [rows] (stride 0 allowed), logits, target, logsumexp) -> dlogits; in
                                 * place on logits. The logits may be of classes xent.first on alone, of all of which
                                 * logsumexp is; then without smoothing */
@@ -106,6 +116,13 @@ typedef enum
   EBB_KERNEL_SCATTER_ADD,  /* (source, index) -> y += : along index.dim, y of its own shape; fixed order */
   EBB_KERNEL_INDEX_CHECK,  /* (index i64/i32) -> worst i64 [1]: the first value outside [0, index.limit) other than
                                 * index.ignore, or -1 << 62 if there is none; contiguous input */
+
+  /* -- positions --------------------------------------------------------------------------------------------------- */
+  EBB_KERNEL_ROTARY, /* (x [B, T, H, D], inverse frequencies f32 [P], starts i64/i32 [B, T] or NULL) -> y: rotates x[i]
+                      * and x[i + P], i < P, by f32 (position) * frequency i / rotary.ntk ^ (i / P), in f32, and
+                      * multiplies by rotary.factor; the rest of D is copied. position = rotary.first + t - start, start
+                      * being clamped to [0, first + t]. rotary.reversed: by minus the angle. Any strides of x and y but
+                      * the last, which is 1, and any of starts; in place */
 
   /* -- products ---------------------------------------------------------------------------------------------------- */
   EBB_KERNEL_MATMUL,         /* (a [.., M, K], b [.., K, N], bias [N] or NULL) -> c [.., M, N] : batches broadcast
@@ -154,6 +171,7 @@ typedef enum
   EBB_UNARY_GELU_TANH, /* x */
   EBB_UNARY_SILU,      /* x */
   EBB_UNARY_SIGMOID,   /* y */
+  EBB_UNARY_SOFT_CAP,  /* y: unary.cap * tanh (x / unary.cap) */
   EBB_UNARY_LOGICAL_NOT,
   EBB_N_UNARY_OPS
 } EbbUnaryOp;
@@ -212,6 +230,7 @@ typedef union
   struct
   {
     EbbUnaryOp op;
+    double cap;
   } unary;
   struct
   {
@@ -243,6 +262,10 @@ typedef union
   } gelu;
   struct
   {
+    EbbUnaryOp op;
+  } gated;
+  struct
+  {
     gboolean accumulate;
   } column_sum;
   struct
@@ -264,13 +287,14 @@ typedef union
   {
     double eps, momentum, p;
     EbbPhilox philox;
-    gboolean training, accumulate_weight, accumulate_bias;
+    gboolean training, accumulate_weight, accumulate_bias, unit_offset, normalizes_branch;
   } norm;
   struct
   {
     gint64 ignore_index;
     double smoothing;
     gint64 first; /* class of the first column */
+    double cap;   /* 0: none */
   } xent;
   struct
   {
@@ -278,6 +302,12 @@ typedef union
     gint64 limit, ignore;
     gboolean has_ignore;
   } index;
+  struct
+  {
+    gint64 first;
+    double factor, ntk;
+    gboolean reversed;
+  } rotary;
   struct
   {
     gboolean accumulate;

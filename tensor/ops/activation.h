@@ -66,6 +66,12 @@ EbbTensor *ebb_bias_gelu (EbbTensor *x,
                           GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_gated_activation (EbbTensor *gate,
+                                 EbbTensor *up,
+                                 EbbActivation kind,
+                                 GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_softmax (EbbTensor *x,
                         int dim,
                         GError **error);

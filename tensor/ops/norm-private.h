@@ -31,5 +31,10 @@ gboolean ebb_layer_norm_rematerialize (const EbbRematerializeArgs *how,
                                        EbbTensor **operands,
                                        EbbTensor *output,
                                        GError **error);
+/* Makes an RMS norm again from its input and weight. */
+gboolean ebb_rms_norm_rematerialize (const EbbRematerializeArgs *how,
+                                     EbbTensor **operands,
+                                     EbbTensor *output,
+                                     GError **error);
 
 G_END_DECLS

@@ -72,7 +72,7 @@ ebb_norm_give_vector (EbbBackward *ctx,
   return TRUE;
 }
 
-/* The row kernels take contiguous rows, and one dimension at least. */
+/* One dimension at least; the vectors behind x. */
 static gboolean
 check_rows (EbbOpCall *call,
             const char *const *names,
@@ -83,8 +83,7 @@ check_rows (EbbOpCall *call,
 
   if (x->view.n_dims == 0)
     return ebb_op_fail (call, error, EBB_ERROR_SHAPE, "x is []; must have at least one dimension");
-  return ebb_norm_check (call, 1, names, n_names, x->view.shape[x->view.n_dims - 1], error)
-         && ebb_op_contiguous (call, 0, error);
+  return ebb_norm_check (call, 1, names, n_names, x->view.shape[x->view.n_dims - 1], error);
 }
 
 static void
@@ -224,7 +223,8 @@ ebb_layer_norm (EbbTensor *x,
   EbbOpCall call;
 
   if (!ebb_op_begin (&call, &op_layer_norm, error, 1, x) || !ebb_op_add_optional (&call, weight, error)
-      || !ebb_op_add_optional (&call, bias, error) || !check_rows (&call, names, 2, error))
+      || !ebb_op_add_optional (&call, bias, error) || !check_rows (&call, names, 2, error)
+      || !ebb_op_contiguous (&call, 0, error))
     return NULL;
   call.params.norm.eps = eps;
   ebb_op_add_output_like (&call, x);
@@ -250,16 +250,18 @@ rms_norm_backward (EbbBackward *ctx,
   if (ctx->grad_outputs[0] == NULL)
     return TRUE;
   dy = prepare_row_gradient (ctx, &launch, EBB_KERNEL_RMS_NORM_GRAD, 1, error);
-  return dy != NULL
-         && ebb_norm_give_vector (ctx, &launch, 1, get_row_size (x), &launch.params.norm.accumulate_weight, error)
+  if (dy == NULL)
+    return FALSE;
+  ebb_launch_input (&launch, NULL);
+  return ebb_norm_give_vector (ctx, &launch, 1, get_row_size (x), &launch.params.norm.accumulate_weight, error)
          && ebb_launch (EBB_DEVICE_OF (x), &launch, error);
 }
 
-static gboolean
-rematerialize_rms_norm (const EbbRematerializeArgs *how,
-                        EbbTensor **operands,
-                        EbbTensor *output,
-                        GError **error)
+gboolean
+ebb_rms_norm_rematerialize (const EbbRematerializeArgs *how,
+                            EbbTensor **operands,
+                            EbbTensor *output,
+                            GError **error)
 {
   return rematerialize (EBB_KERNEL_RMS_NORM, &how->params, operands, 2, 1, output, error);
 }
@@ -274,7 +276,8 @@ static const EbbOp op_rms_norm = { "rms_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_
  * @error: return location for an error
  *
  * Computes x / sqrt (mean (x^2) + eps) * weight over the last dimension (Zhang and Sennrich, Root Mean Square Layer
- * Normalization, 2019, equation 4), in f32. Backward keeps @x, @weight and one number a row.
+ * Normalization, 2019, equation 4), in f32. Any strides of @x will do; the data is not copied if the last one is 1.
+ * Backward keeps @x, @weight and one number a row.
  *
  * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x; %NULL with %EBB_ERROR_SHAPE if @weight is
  *   not [N], %EBB_ERROR_DTYPE for other dtypes
@@ -285,19 +288,42 @@ ebb_rms_norm (EbbTensor *x,
               double eps,
               GError **error)
 {
+  return ebb_rms_norm_full (x, weight, eps, FALSE, error);
+}
+
+/**
+ * ebb_rms_norm_full:
+ * @x: (nullable): a tensor [.., N], f32 or bf16
+ * @weight: (nullable): [N], f32 or bf16; %NULL for no factor
+ * @eps: what is added to the mean square
+ * @unit_offset: whether the factor is 1 + @weight, as in Gemma, rather than @weight
+ * @error: return location for an error
+ *
+ * The same as ebb_rms_norm(), with all its choices.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_rms_norm_full (EbbTensor *x,
+                   EbbTensor *weight,
+                   double eps,
+                   gboolean unit_offset,
+                   GError **error)
+{
   static const char *const names[] = { "weight" };
   EbbOpCall call;
 
   if (!ebb_op_begin (&call, &op_rms_norm, error, 1, x) || !ebb_op_add_optional (&call, weight, error)
-      || !check_rows (&call, names, 1, error))
+      || !check_rows (&call, names, 1, error) || !ebb_op_dense_rows (&call, 0, error))
     return NULL;
   call.params.norm.eps = eps;
+  call.params.norm.unit_offset = unit_offset;
   ebb_op_add_output_like (&call, x);
   ebb_norm_add_statistics (&call, 1);
   ebb_op_save_input (&call, 0);
   save_optional (&call, 1);
   ebb_op_save_output (&call, 1);
-  ebb_op_rematerialize_output (&call, 0, rematerialize_rms_norm, 2, 0, 1);
+  ebb_op_rematerialize_output (&call, 0, ebb_rms_norm_rematerialize, 2, 0, 1);
   return ebb_op_finish1 (&call, error);
 }
 

@@ -24,6 +24,13 @@ EbbTensor *ebb_rms_norm (EbbTensor *x,
                          GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_rms_norm_full (EbbTensor *x,
+                              EbbTensor *weight,
+                              double eps,
+                              gboolean unit_offset,
+                              GError **error);
+
+EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_batch_norm (EbbTensor *x,
                            EbbTensor *weight,
                            EbbTensor *bias,
@@ -46,6 +53,20 @@ gboolean ebb_residual_dropout_layer_norm (EbbTensor *x,
                                           EbbTensor **sum,
                                           EbbTensor **normalized,
                                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_residual_dropout_rms_norm (EbbTensor *x,
+                                        EbbTensor *residual,
+                                        EbbTensor *branch_weight,
+                                        EbbTensor *weight,
+                                        double eps,
+                                        gboolean unit_offset,
+                                        double dropout_p,
+                                        gboolean training,
+                                        EbbGenerator *generator,
+                                        EbbTensor **sum,
+                                        EbbTensor **normalized,
+                                        GError **error);
 
 EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_residual_dropout (EbbTensor *x,

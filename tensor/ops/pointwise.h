@@ -225,4 +225,9 @@ EbbTensor *ebb_to_device (EbbTensor *x,
                           EbbDevice *device,
                           GError **error);
 
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_soft_cap (EbbTensor *x,
+                         double cap,
+                         GError **error);
+
 G_END_DECLS

@@ -1,6 +1,10 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/ops/pointwise.h"
+
+#include <math.h>
+
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/error-private.h"
 
 /* Ops of one operand, element by element: a table, and one function for all. */
 
@@ -52,11 +56,12 @@ const EbbUnaryInfo ebb_unary_ops[EBB_N_UNARY_OPS] = {
   [EBB_UNARY_GELU_TANH] = UNARY ("gelu", unary_backward, X, FALSE),
   [EBB_UNARY_SILU] = UNARY ("silu", unary_backward, X, FALSE),
   [EBB_UNARY_SIGMOID] = UNARY ("sigmoid", unary_backward, Y, FALSE),
+  [EBB_UNARY_SOFT_CAP] = UNARY ("soft_cap", unary_backward, Y, FALSE),
   [EBB_UNARY_LOGICAL_NOT] = UNARY ("logical_not", NULL, NOTHING, TRUE),
 };
 
-EbbTensor *
-ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
+static EbbTensor *
+run_unary (EbbUnaryOp which, EbbTensor *x, double cap, GError **error)
 {
   const EbbUnaryInfo *info = &ebb_unary_ops[which];
   EbbOpCall call;
@@ -74,6 +79,7 @@ ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
         return NULL;
     }
   call.params.unary.op = which;
+  call.params.unary.cap = cap;
   ebb_op_add_output_like (&call, x);
   if (info->saves == EBB_UNARY_SAVES_X)
     ebb_op_save_input (&call, 0);
@@ -82,6 +88,12 @@ ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
   if (is_rebuilt (which))
     ebb_op_rematerialize_output (&call, 0, rematerialize_unary, 1, 0);
   return ebb_op_finish1 (&call, error);
+}
+
+EbbTensor *
+ebb_unary (EbbUnaryOp which, EbbTensor *x, GError **error)
+{
+  return run_unary (which, x, 0.0, error);
 }
 
 /**
@@ -235,4 +247,31 @@ EbbTensor *
 ebb_cos (EbbTensor *x, GError **error)
 {
   return ebb_unary (EBB_UNARY_COS, x, error);
+}
+
+/**
+ * ebb_soft_cap:
+ * @x: a tensor of f32 or bf16, of any shape
+ * @cap: the bound, positive
+ * @error: return location for an error
+ *
+ * Bounds each element smoothly: y = cap * tanh (x / cap), which is near x for small ones and in (-cap, cap) for all.
+ *
+ * Fails with %EBB_ERROR_DTYPE for a tensor of another dtype, and with %EBB_ERROR_INVALID_ARGUMENT when @cap is not
+ * positive and finite.
+ *
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ */
+EbbTensor *
+ebb_soft_cap (EbbTensor *x, double cap, GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, x))
+    return NULL;
+  if (!(cap > 0.0) || !isfinite (cap))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "soft_cap: cap is %g; must be positive and finite",
+                   cap);
+      return NULL;
+    }
+  return run_unary (EBB_UNARY_SOFT_CAP, x, cap, error);
 }

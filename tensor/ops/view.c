@@ -1,5 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/autograd/op-support-private.h"
+#include "tensor/autograd/rematerialization-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
@@ -286,13 +287,16 @@ static EbbTensor *
 new_permuted (EbbTensor *x, const gint64 *dims)
 {
   EbbView view = x->view;
+  EbbTensor *permuted;
 
   for (int i = 0; i < x->view.n_dims; i++)
     {
       view.shape[i] = x->view.shape[dims[i]];
       view.strides[i] = x->view.strides[dims[i]];
     }
-  return ebb_tensor_new_from_view (x, &view, x->offset);
+  permuted = ebb_tensor_new_from_view (x, &view, x->offset);
+  ebb_tensor_share_rematerialization (permuted, x);
+  return permuted;
 }
 
 static gboolean

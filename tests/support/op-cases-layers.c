@@ -131,12 +131,27 @@ count_self_attention (EbbTensor **x,
   return 4.0 * (double) ebb_tensor_get_n_elements (y[0]) * (double) ebb_tensor_get_dim (y[0], 1);
 }
 
+<<<<<<< HEAD
 /* Of a causal window of 64: each query has as many keys, as good as. */
 static double
 count_windowed (EbbTensor **x,
                 EbbTensor **y)
 {
   return 4.0 * (double) ebb_tensor_get_n_elements (x[0]) * 64;
+=======
+/* -- positions: numbers are the first index, the factor, ntk, and whether x is seen through a transposition -------- */
+
+static gboolean
+run_rotary (EbbTensor **x,
+            const double *numbers,
+            EbbTensor **y,
+            GError **error)
+{
+  g_autoptr (EbbTensor) swapped = numbers[3] != 0 ? ebb_transpose (x[0], 1, 2, error) : NULL;
+
+  y[0] = ebb_rotary (swapped ?: x[0], x[1], x[2], (gint64) numbers[0], numbers[1], numbers[2], error);
+  return y[0] != NULL;
+>>>>>>> 8b53eab (Rotary positions, gated activations, RMS norms with a unit offset and after a residual, soft caps)
 }
 
 /* -- normalizations ----------------------------------------------------------------------------------------------- */
@@ -158,6 +173,21 @@ run_rms_norm (EbbTensor **x,
               GError **error)
 {
   y[0] = ebb_rms_norm (x[0], x[1], 1e-6, error);
+  return y[0] != NULL;
+}
+
+/* The second number chooses every other group of columns of x[0], which then is [.., 2 N]. */
+static gboolean
+run_rms_norm_full (EbbTensor **x,
+                   const double *numbers,
+                   EbbTensor **y,
+                   GError **error)
+{
+  g_autoptr (EbbTensor) part = NULL;
+
+  if (numbers[1] != 0)
+    part = ebb_narrow (x[0], -1, ebb_tensor_get_dim (x[0], -1) / 2, ebb_tensor_get_dim (x[0], -1) / 2, error);
+  y[0] = ebb_rms_norm_full (part ?: x[0], x[1], 1e-6, numbers[0] != 0, error);
   return y[0] != NULL;
 }
 
@@ -185,6 +215,16 @@ run_residual_norm (EbbTensor **x,
 {
   return ebb_residual_dropout_layer_norm (x[0], x[1], x[2], x[3], 1e-5, numbers[0], numbers[1] != 0, NULL, &y[0], &y[1],
                                           error);
+}
+
+static gboolean
+run_residual_rms_norm (EbbTensor **x,
+                       const double *numbers,
+                       EbbTensor **y,
+                       GError **error)
+{
+  return ebb_residual_dropout_rms_norm (x[0], x[1], x[2], x[3], 1e-5, numbers[2] != 0, numbers[0], numbers[1] != 0,
+                                        NULL, &y[0], &y[1], error);
 }
 
 static gboolean
@@ -320,6 +360,19 @@ const OpCase op_cases_layers[] = {
     .timing = { "n:4x256x2304 -", { 1, 0, 0, 12 } },
     .count_operations = count_self_attention },
 
+  { .name = "rotary",
+    .run = run_rotary,
+    .variants = { { "n:2x3x4x6 v:3 -", { 0, 1, 1 } },
+                  { "n:1x7x2x64 v:32 -", { 9, 1.5, 1 } },
+                  { "n:2x5x3x10 v:3 i6:2x5", { 2, 1, 1 } },
+                  { "n:2x5x1x8 v:4 j9:2x1", { 3, 1, 4 } },
+                  { "n:3x4x2x40 v:20 i4:1x4", { 0, 0.5, 2 } },
+                  { "n:2x3x5x8 v:4 -", { 1, 1, 1, 1 } },
+                  { "n:2x3x8x5t v:2 -", { 1, 1, 1 } },
+                  { "c:2x3x4x6 v:3 -", { 0, 1, 1 } },
+                  { "h:2x3x4x70 v:33 i3:2x3", { 5, 1, 1 } } },
+    .timing = { "n:8x512x12x64 v:32 -", { 0, 1, 1 } } },
+
   { .name = "layer_norm",
     .run = run_layer_norm,
     .variants = { { "n:2x3x8 n:8 n:8" },
@@ -341,6 +394,18 @@ const OpCase op_cases_layers[] = {
                   { "c:9x4 n:4" },
                   { "h:3x40 n:40" } },
     .timing = { "n:1024x768 n:768" } },
+  { .name = "rms_norm_full",
+    .run = run_rms_norm_full,
+    .variants = { { "n:2x3x8 n:8", { 1 } },
+                  { "n:5x33 -", { 1 } },
+                  { "n:33x5t n:5", { 1 } },
+                  { "n:2x3x4x16 n:8", { 0, 1 } },
+                  { "n:70x66 n:33", { 1, 1 } },
+                  { "c:2x3x4x16 n:8", { 1, 1 } },
+                  { "n:9 c:9", { 1 } },
+                  { "h:3x40 n:40", { 1 } },
+                  { "h:2x3x80 h:40", { 1, 1 } } },
+    .timing = { "n:8x512x12x64 n:64", { 1 } } },
   { .name = "batch_norm",
     .tolerance = 2e-5,
     .run = run_batch_norm,
@@ -363,6 +428,22 @@ const OpCase op_cases_layers[] = {
                   { "h:5x40 h:5x40 n:40 n:40", { 0.1, 1 } },
                   { "h:5x40 n:5x40 n:40 n:40", { 0.1, 1 } } },
     .timing = { "n:1024x768 n:1024x768 n:768 n:768", { 0.1, 1 } } },
+  { .name = "residual_dropout_rms_norm",
+    .tolerance = 2e-5,
+    .run = run_residual_rms_norm,
+    .variants = { { "n:2x3x8 n:2x3x8 - n:8", { 0, 1, 0 } },
+                  { "n:2x3x8 n:2x3x8 n:8 n:8", { 0, 1, 0 } },
+                  { "n:5x33 n:5x33 n:33 n:33", { 0.3, 1, 1 } },
+                  { "n:5x33 n:5x33 - n:33", { 0.3, 1, 1 } },
+                  { "n:5x33 n:5x33 - -", { 0.3, 0, 0 } },
+                  { "c:5x9 n:5x9 n:9 n:9", { 0.3, 1, 1 } },
+                  { "c:5x9 n:5x9 c:9 n:9", { 0.3, 1, 1 } },
+                  { "n:5x9 c:5x9 n:9 -", { 0.3, 1, 0 } },
+                  { "n:5x9 c:5x9 c:9 -", { 0, 1, 0 } },
+                  { "n:9x5t n:9x5 n:5 n:5", { 0.5, 1, 1 } },
+                  { "h:5x40 h:5x40 - n:40", { 0.1, 1, 0 } },
+                  { "h:5x40 n:5x40 n:40 n:40", { 0.1, 1, 1 } } },
+    .timing = { "n:1024x768 n:1024x768 n:768 n:768", { 0, 1, 1 } } },
   { .name = "residual_dropout",
     .run = run_residual_dropout,
     .variants = { { "n:2x3x8 n:2x3x8", { 0, 1 } },

@@ -131,6 +131,37 @@ run_bias_gelu (EbbTensor **x,
   return y[0] != NULL;
 }
 
+/* The second of two numbers chooses halves of one tensor, x[0], as gate and up. */
+static gboolean
+run_gated_activation (EbbTensor **x,
+                      const double *numbers,
+                      EbbTensor **y,
+                      GError **error)
+{
+  g_autoptr (EbbTensor) gate = NULL;
+  g_autoptr (EbbTensor) up = NULL;
+
+  if (numbers[1] != 0)
+    {
+      gint64 half = ebb_tensor_get_dim (x[0], -1) / 2;
+
+      gate = ebb_narrow (x[0], -1, 0, half, error);
+      up = ebb_narrow (x[0], -1, half, half, error);
+    }
+  y[0] = ebb_gated_activation (gate ?: x[0], up ?: x[1], (EbbActivation) numbers[0], error);
+  return y[0] != NULL;
+}
+
+static gboolean
+run_soft_cap (EbbTensor **x,
+              const double *numbers,
+              EbbTensor **y,
+              GError **error)
+{
+  y[0] = ebb_soft_cap (x[0], numbers[0], error);
+  return y[0] != NULL;
+}
+
 static gboolean
 run_dropout (EbbTensor **x,
              const double *numbers,
@@ -416,6 +447,25 @@ const OpCase op_cases_pointwise[] = {
                   { "n:4x7t n:7", { EBB_GELU_TANH } },
                   { "h:3x9 n:9", { EBB_GELU_TANH } } },
     .timing = { "n:1024x3072 n:3072", { EBB_GELU_TANH } } },
+  { .name = "gated_activation",
+    .run = run_gated_activation,
+    .variants = { { "n:2x3x5 n:2x3x5", { EBB_ACTIVATION_GELU } },
+                  { "n:6x35 n:6x35", { EBB_ACTIVATION_GELU_TANH } },
+                  { "n:3x40 n:3x40", { EBB_ACTIVATION_SILU } },
+                  { "n:4x7t n:4x7", { EBB_ACTIVATION_SILU } },
+                  { "n:2x3x22", { EBB_ACTIVATION_SILU, 1 } },
+                  { "n:5x66", { EBB_ACTIVATION_GELU_TANH, 1 } },
+                  { "c:4x9 n:4x9", { EBB_ACTIVATION_SILU } },
+                  { "n:4x9 c:4x9", { EBB_ACTIVATION_GELU } },
+                  { "n:4x9 h:4x9", { EBB_ACTIVATION_SILU } },
+                  { "h:3x37 h:3x37", { EBB_ACTIVATION_SILU } },
+                  { "h:3x37 h:3x37", { EBB_ACTIVATION_GELU } },
+                  { "h:3x38", { EBB_ACTIVATION_GELU_TANH, 1 } } },
+    .timing = { "n:1024x3072 n:1024x3072", { EBB_ACTIVATION_SILU } } },
+  { .name = "soft_cap",
+    .run = run_soft_cap,
+    .variants = { { "n:2x3x5", { 3 } }, { "n:4x7t", { 0.5 } }, { "n:37", { 30 } }, { "h:9", { 2 } } },
+    .timing = { "n:1024x3072", { 30 } } },
   { .name = "dropout",
     .run = run_dropout,
     .variants = { { "n:2x3x5", { 0.3, 1 } },

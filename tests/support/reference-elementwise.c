@@ -98,6 +98,7 @@ gelu_slope (gboolean is_tanh,
 
 static double
 compute_unary (EbbUnaryOp op,
+               double cap,
                double x)
 {
   switch (op)
@@ -117,6 +118,7 @@ compute_unary (EbbUnaryOp op,
     case EBB_UNARY_GELU_TANH: return gelu (TRUE, x);
     case EBB_UNARY_SILU: return x / (1 + exp (-x));
     case EBB_UNARY_SIGMOID: return 1 / (1 + exp (-x));
+    case EBB_UNARY_SOFT_CAP: return cap * tanh (x / cap);
     default: return x == 0;
     }
 }
@@ -128,12 +130,13 @@ ebb_reference_unary (const EbbLaunch *launch,
   const EbbView *x = launch->inputs[0], *y = launch->outputs[0];
 
   for (gint64 i = 0; i < ebb_reference_count (y); i++)
-    store (y, i, compute_unary (launch->params.unary.op, load (x, i)));
+    store (y, i, compute_unary (launch->params.unary.op, launch->params.unary.cap, load (x, i)));
   return TRUE;
 }
 
 static double
 compute_slope (EbbUnaryOp op,
+               double cap,
                double x,
                double y)
 {
@@ -154,6 +157,7 @@ compute_slope (EbbUnaryOp op,
     case EBB_UNARY_GELU_TANH: return gelu_slope (TRUE, x);
     case EBB_UNARY_SILU: return (1 + x * (1 - 1 / (1 + exp (-x)))) / (1 + exp (-x));
     case EBB_UNARY_SIGMOID: return y * (1 - y);
+    case EBB_UNARY_SOFT_CAP: return 1 - (y / cap) * (y / cap);
     default: return 0;
     }
 }
@@ -167,7 +171,8 @@ ebb_reference_unary_grad (const EbbLaunch *launch,
   for (gint64 i = 0; i < ebb_reference_count (dx); i++)
     store (dx, i,
            load (dy, i)
-               * compute_slope (launch->params.unary.op, x != NULL ? load (x, i) : 0, y != NULL ? load (y, i) : 0));
+               * compute_slope (launch->params.unary.op, launch->params.unary.cap, x != NULL ? load (x, i) : 0,
+                                y != NULL ? load (y, i) : 0));
   return TRUE;
 }
 
@@ -331,6 +336,36 @@ ebb_reference_bias_gelu_grad (const EbbLaunch *launch,
       double biased = load (x, i) + (bias != NULL ? load (bias, i % columns) : 0);
 
       store (dx, i, load (dy, i) * gelu_slope (launch->params.gelu.tanh, biased));
+    }
+  return TRUE;
+}
+
+gboolean
+ebb_reference_gated_activation (const EbbLaunch *launch,
+                                GError **error)
+{
+  const EbbView *gate = launch->inputs[0], *up = launch->inputs[1], *y = launch->outputs[0];
+
+  for (gint64 i = 0; i < ebb_reference_count (y); i++)
+    store (y, i, compute_unary (launch->params.gated.op, 0, load (gate, i)) * load (up, i));
+  return TRUE;
+}
+
+gboolean
+ebb_reference_gated_activation_grad (const EbbLaunch *launch,
+                                     GError **error)
+{
+  const EbbView *dy = launch->inputs[0], *gate = launch->inputs[1], *up = launch->inputs[2];
+  const EbbView *dgate = launch->outputs[0], *dup = launch->outputs[1];
+
+  for (gint64 i = 0; i < ebb_reference_count (gate); i++)
+    {
+      double g = load (dy, i), x = load (gate, i), factor = load (up, i);
+
+      if (dgate != NULL)
+        store (dgate, i, g * factor * compute_slope (launch->params.gated.op, 0, x, 0));
+      if (dup != NULL)
+        store (dup, i, g * compute_unary (launch->params.gated.op, 0, x));
     }
   return TRUE;
 }

@@ -23,6 +23,23 @@ store_if (const EbbView *view,
     ebb_reference_store (view, i, value);
 }
 
+/* Element @i of x in contiguous order: an RMS norm's rows may lie apart. */
+static double
+load_x (const EbbView *x,
+        gint64 i)
+{
+  return ebb_reference_load (x, ebb_reference_offset (x, i));
+}
+
+/* The factor of column @i. */
+static double
+load_weight (const EbbLaunch *launch,
+             const EbbView *weight,
+             gint64 i)
+{
+  return weight != NULL ? ebb_reference_load (weight, i) + (launch->params.norm.unit_offset ? 1 : 0) : 1;
+}
+
 static gint64
 get_columns (const EbbView *x)
 {
@@ -95,15 +112,15 @@ norm_rows (const EbbLaunch *launch,
       double mean = 0, squares = 0, rstd;
 
       for (gint64 i = 0; i < n && is_centred; i++)
-        mean += ebb_reference_load (x, row * n + i) / (double) n;
+        mean += load_x (x, row * n + i) / (double) n;
       for (gint64 i = 0; i < n; i++)
-        squares += pow (ebb_reference_load (x, row * n + i) - mean, 2);
+        squares += pow (load_x (x, row * n + i) - mean, 2);
       rstd = 1 / sqrt (squares / (double) n + launch->params.norm.eps);
       for (gint64 i = 0; i < n; i++)
         {
-          double h = (ebb_reference_load (x, row * n + i) - mean) * rstd;
+          double h = (load_x (x, row * n + i) - mean) * rstd;
 
-          ebb_reference_store (y, row * n + i, h * load_or (weight, i, 1) + load_or (bias, i, 0));
+          ebb_reference_store (y, row * n + i, h * load_weight (launch, weight, i) + load_or (bias, i, 0));
         }
       store_if (means, row, mean);
       store_if (rstds, row, rstd);
@@ -127,11 +144,13 @@ ebb_reference_rms_norm (const EbbLaunch *launch,
   return TRUE;
 }
 
-gboolean
-ebb_reference_add_layer_norm (const EbbLaunch *launch,
-                              GError **error)
+/* sum = residual + dropout (x) */
+static void
+add_residual (const EbbLaunch *launch,
+              const EbbView *x,
+              const EbbView *residual,
+              const EbbView *sum)
 {
-  const EbbView *x = launch->inputs[0], *residual = launch->inputs[1], *sum = launch->outputs[0];
   double p = launch->params.norm.p;
 
   for (gint64 i = 0; i < ebb_reference_count (x); i++)
@@ -141,8 +160,33 @@ ebb_reference_add_layer_norm (const EbbLaunch *launch,
       ebb_reference_store (sum, i,
                            ebb_reference_load (residual, i) + (kept ? ebb_reference_load (x, i) / (1 - p) : 0));
     }
+}
+
+gboolean
+ebb_reference_add_layer_norm (const EbbLaunch *launch,
+                              GError **error)
+{
+  const EbbView *sum = launch->outputs[0];
+
+  add_residual (launch, launch->inputs[0], launch->inputs[1], sum);
   norm_rows (launch, TRUE, sum, launch->inputs[2], launch->inputs[3], launch->outputs[1], launch->outputs[2],
              launch->outputs[3]);
+  return TRUE;
+}
+
+gboolean
+ebb_reference_add_rms_norm (const EbbLaunch *launch,
+                            GError **error)
+{
+  const EbbView *x = launch->inputs[0], *sum = launch->outputs[0];
+
+  if (launch->params.norm.normalizes_branch)
+    {
+      norm_rows (launch, FALSE, x, launch->inputs[3], NULL, sum, NULL, launch->outputs[3]);
+      x = sum;
+    }
+  add_residual (launch, x, launch->inputs[1], sum);
+  norm_rows (launch, FALSE, sum, launch->inputs[2], NULL, launch->outputs[1], NULL, launch->outputs[2]);
   return TRUE;
 }
 
@@ -162,15 +206,15 @@ norm_grad_rows (const EbbLaunch *launch,
 
       for (gint64 i = 0; i < n; i++)
         {
-          double g = ebb_reference_load (dy, row * n + i) * load_or (weight, i, 1);
+          double g = ebb_reference_load (dy, row * n + i) * load_weight (launch, weight, i);
 
           mean_g += g / (double) n;
-          mean_gh += g * (ebb_reference_load (x, row * n + i) - mean) * rstd / (double) n;
+          mean_gh += g * (load_x (x, row * n + i) - mean) * rstd / (double) n;
         }
       for (gint64 i = 0; i < n; i++)
         {
-          double g = ebb_reference_load (dy, row * n + i) * load_or (weight, i, 1);
-          double h = (ebb_reference_load (x, row * n + i) - mean) * rstd;
+          double g = ebb_reference_load (dy, row * n + i) * load_weight (launch, weight, i);
+          double h = (load_x (x, row * n + i) - mean) * rstd;
 
           ebb_reference_store (dx, row * n + i,
                                rstd * (g - (is_centred ? mean_g : 0) - h * mean_gh) + load_or (dsum, row * n + i, 0));
@@ -200,7 +244,7 @@ sum_parameter_grads (const EbbLaunch *launch,
         if (i / length % n == j)
           {
             gint64 statistic = by_row ? i / n : j;
-            double h = (ebb_reference_load (x, i) - load_or (means, statistic, 0))
+            double h = (load_x (x, i) - load_or (means, statistic, 0))
                        * ebb_reference_load (rstds, statistic);
 
             weight_sum += ebb_reference_load (dy, i) * h;
@@ -233,7 +277,7 @@ ebb_reference_rms_norm_grad (const EbbLaunch *launch,
 
   sum_parameter_grads (launch, get_columns (launch->inputs[1]), 1, TRUE, NULL, rstds, launch->outputs[1], NULL);
   if (launch->outputs[0] != NULL)
-    norm_grad_rows (launch, FALSE, NULL, rstds, NULL);
+    norm_grad_rows (launch, FALSE, NULL, rstds, launch->n_inputs > 4 ? launch->inputs[4] : NULL);
   return TRUE;
 }
 

@@ -55,6 +55,8 @@ EBB_REFERENCE (add_scaled);
 EBB_REFERENCE (triangle);
 EBB_REFERENCE (bias_gelu);
 EBB_REFERENCE (bias_gelu_grad);
+EBB_REFERENCE (gated_activation);
+EBB_REFERENCE (gated_activation_grad);
 
 /* reference-random.c */
 EBB_REFERENCE (uniform);
@@ -76,12 +78,15 @@ EBB_REFERENCE (softmax_grad);
 EBB_REFERENCE (layer_norm);
 EBB_REFERENCE (layer_norm_grad);
 EBB_REFERENCE (add_layer_norm);
+EBB_REFERENCE (add_rms_norm);
 EBB_REFERENCE (rms_norm);
 EBB_REFERENCE (rms_norm_grad);
 EBB_REFERENCE (batch_norm);
 EBB_REFERENCE (batch_norm_grad);
 
-/* reference-matmul.c, reference-attention.c, reference-cross-entropy.c, reference-index.c, reference-optimizer.c */
+/* reference-rotary.c, reference-matmul.c, reference-attention.c, reference-cross-entropy.c, reference-index.c,
+ * reference-optimizer.c */
+EBB_REFERENCE (rotary);
 EBB_REFERENCE (matmul);
 EBB_REFERENCE (attention);
 EBB_REFERENCE (attention_grad);

@@ -21,6 +21,8 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
   [EBB_KERNEL_TRIANGLE] = ebb_reference_triangle,
   [EBB_KERNEL_BIAS_GELU] = ebb_reference_bias_gelu,
   [EBB_KERNEL_BIAS_GELU_GRAD] = ebb_reference_bias_gelu_grad,
+  [EBB_KERNEL_GATED_ACTIVATION] = ebb_reference_gated_activation,
+  [EBB_KERNEL_GATED_ACTIVATION_GRAD] = ebb_reference_gated_activation_grad,
 
   /* random */
   [EBB_KERNEL_UNIFORM] = ebb_reference_uniform,
@@ -42,6 +44,7 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
   [EBB_KERNEL_LAYER_NORM] = ebb_reference_layer_norm,
   [EBB_KERNEL_LAYER_NORM_GRAD] = ebb_reference_layer_norm_grad,
   [EBB_KERNEL_ADD_LAYER_NORM] = ebb_reference_add_layer_norm,
+  [EBB_KERNEL_ADD_RMS_NORM] = ebb_reference_add_rms_norm,
   [EBB_KERNEL_RMS_NORM] = ebb_reference_rms_norm,
   [EBB_KERNEL_RMS_NORM_GRAD] = ebb_reference_rms_norm_grad,
   [EBB_KERNEL_BATCH_NORM] = ebb_reference_batch_norm,
@@ -58,7 +61,8 @@ const EbbKernelFunc ebb_reference_kernels[EBB_N_KERNELS] = {
   [EBB_KERNEL_SCATTER_ADD] = ebb_reference_scatter_add,
   [EBB_KERNEL_INDEX_CHECK] = ebb_reference_index_check,
 
-  /* products */
+  /* products, positions */
+  [EBB_KERNEL_ROTARY] = ebb_reference_rotary,
   [EBB_KERNEL_MATMUL] = ebb_reference_matmul,
   [EBB_KERNEL_ATTENTION] = ebb_reference_attention,
   [EBB_KERNEL_ATTENTION_GRAD] = ebb_reference_attention_grad,

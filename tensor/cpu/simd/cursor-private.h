@@ -11,6 +11,7 @@
 #define ebb_run_to_i64 EBB_SIMD_NAME (ebb_run_to_i64)
 #define ebb_run_from_i64 EBB_SIMD_NAME (ebb_run_from_i64)
 #define ebb_vector_as_f32 EBB_SIMD_NAME (ebb_vector_as_f32)
+#define ebb_vector_as_f32_plus_one EBB_SIMD_NAME (ebb_vector_as_f32_plus_one)
 #define ebb_cursor_init EBB_SIMD_NAME (ebb_cursor_init)
 #define ebb_cursor_init_dims EBB_SIMD_NAME (ebb_cursor_init_dims)
 #define ebb_cursor_seek EBB_SIMD_NAME (ebb_cursor_seek)
@@ -51,6 +52,12 @@ gboolean ebb_vector_as_f32 (const EbbView *view,
                             const float **vector,
                             float **copy,
                             GError **error);
+
+/* The same plus 1: always a copy. */
+gboolean ebb_vector_as_f32_plus_one (const EbbView *view,
+                                     const float **vector,
+                                     float **copy,
+                                     GError **error);
 
 /* A view with its dimensions merged where that is possible, and a place in it. */
 typedef struct
@@ -150,6 +157,51 @@ ebb_view_get_rows (const EbbView *view,
   *columns = view->n_dims > 0 ? view->shape[view->n_dims - 1] : 1;
   for (int d = 0; d < view->n_dims - 1; d++)
     *rows *= view->shape[d];
+}
+
+/* Rows along the last dimension, whose stride is 1; the dimensions before it are merged where that is possible. */
+typedef struct
+{
+  int n_dims;
+  gint64 shape[EBB_MAX_DIMS];
+  gint64 strides[EBB_MAX_DIMS];
+} EbbRows;
+
+static inline void
+ebb_rows_init (EbbRows *rows,
+               const EbbView *view)
+{
+  rows->n_dims = 0;
+  for (int d = 0; d < view->n_dims - 1; d++)
+    {
+      int last = rows->n_dims - 1;
+
+      if (view->shape[d] == 1)
+        continue;
+      if (last >= 0 && rows->strides[last] == view->shape[d] * view->strides[d])
+        {
+          rows->shape[last] *= view->shape[d];
+          rows->strides[last] = view->strides[d];
+          continue;
+        }
+      rows->shape[rows->n_dims] = view->shape[d];
+      rows->strides[rows->n_dims++] = view->strides[d];
+    }
+}
+
+/* The offset of the first element of row @row. */
+static inline gint64
+ebb_rows_get_offset (const EbbRows *rows,
+                     gint64 row)
+{
+  gint64 offset = 0;
+
+  for (int d = rows->n_dims - 1; d > 0; d--)
+    {
+      offset += row % rows->shape[d] * rows->strides[d];
+      row /= rows->shape[d];
+    }
+  return rows->n_dims > 0 ? offset + row * rows->strides[0] : 0;
 }
 
 static inline gboolean

@@ -150,3 +150,25 @@ ebb_vector_as_f32 (const EbbView *view,
   *vector = *copy;
   return TRUE;
 }
+
+gboolean
+ebb_vector_as_f32_plus_one (const EbbView *view,
+                            const float **vector,
+                            float **copy,
+                            GError **error)
+{
+  gint64 n;
+
+  *vector = *copy = NULL;
+  if (view == NULL)
+    return TRUE;
+  n = ebb_view_count (view);
+  *copy = ebb_cpu_workspace_alloc ((gsize) MAX (n, 1) * sizeof (float), error);
+  if (*copy == NULL)
+    return FALSE;
+  ebb_run_to_f32 (view->dtype, view->data, 1, n, *copy);
+  for (gint64 i = 0; i < n; i++)
+    (*copy)[i] += 1.0f;
+  *vector = *copy;
+  return TRUE;
+}

@@ -9,9 +9,12 @@
 
 /* Layer norm (Ba, Kiros, Hinton 2016) and RMS norm (Zhang, Sennrich 2019), which has no mean, no bias. */
 
-typedef struct
+typedef struct _Norm Norm;
+
+struct _Norm
 {
   gint64 columns;
+  EbbRows x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
   const void *x;
   const void *residual;
   const float *weight;
@@ -22,9 +25,11 @@ typedef struct
   float *rstd;
   float eps;
   float scale; /* of what dropout keeps */
+  gboolean unit_offset;
   guint64 threshold;
   EbbPhilox philox;
-} Norm;
+  const Norm *branch; /* the norm of x before it is added, whose y is sum, or NULL */
+};
 
 static inline float
 load_element (EbbDType dtype,
@@ -67,12 +72,14 @@ sum_squares_row (EbbDType dtype,
   return vec_sum ((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-/* Elements [i, i + m) of a row; @shift is what @centre lacks of the mean, times -@rstd. */
+/* Elements [i, i + m) of a row, which begins at @x_at in x and at @at in y; @shift is what @centre lacks of the mean,
+ * times -@rstd. */
 EBB_VEC_INLINE void
 norm_vector (const Norm *work,
              EbbDType dtype,
              gboolean is_centred,
              const void *x,
+             gint64 x_at,
              gint64 at,
              gint64 i,
              gint64 m,
@@ -80,7 +87,7 @@ norm_vector (const Norm *work,
              EbbVec rstd,
              EbbVec shift)
 {
-  EbbVec v = vec_load_as (dtype, x, at + i, m);
+  EbbVec v = vec_load_as (dtype, x, x_at + i, m);
 
   if (is_centred)
     v = vec_fma (v - centre, rstd, shift);
@@ -98,6 +105,7 @@ norm_row (const Norm *work,
           EbbDType dtype,
           gboolean is_centred,
           const void *x,
+          gint64 x_at,
           gint64 row)
 {
   const Norm local = *work; /* which no store can change: its pointers stay in registers */
@@ -111,20 +119,20 @@ norm_row (const Norm *work,
       float sum, squares;
       int pass = 0;
 
-      statistics.centre = load_element (dtype, x, at);
+      statistics.centre = load_element (dtype, x, x_at);
       do
-        squares = sum_squares_row (dtype, x, at, n, vec_set1 (statistics.centre), &sum);
+        squares = sum_squares_row (dtype, x, x_at, n, vec_set1 (statistics.centre), &sum);
       while (!ebb_statistics_take (&statistics, sum, squares, (double) n) && ++pass < 2);
     }
   else
-    statistics.variance = sum_squares_row (dtype, x, at, n, (EbbVec){ 0 }, NULL) / (float) n;
+    statistics.variance = sum_squares_row (dtype, x, x_at, n, (EbbVec){ 0 }, NULL) / (float) n;
   rstd = 1.0f / sqrtf (statistics.variance + work->eps);
   centre = vec_set1 (statistics.mean);
   shift = vec_set1 (-statistics.rest * rstd);
   for (; i + EBB_VEC_WIDTH <= n; i += EBB_VEC_WIDTH)
-    norm_vector (&local, dtype, is_centred, x, at, i, EBB_VEC_WIDTH, centre, vec_set1 (rstd), shift);
+    norm_vector (&local, dtype, is_centred, x, x_at, at, i, EBB_VEC_WIDTH, centre, vec_set1 (rstd), shift);
   if (i < n)
-    norm_vector (&local, dtype, is_centred, x, at, i, n - i, centre, vec_set1 (rstd), shift);
+    norm_vector (&local, dtype, is_centred, x, x_at, at, i, n - i, centre, vec_set1 (rstd), shift);
   if (work->mean != NULL)
     work->mean[row] = statistics.mean;
   if (work->rstd != NULL)
@@ -171,43 +179,86 @@ add_row (const Norm *work,
     }
 }
 
-#define NORM_ROWS(name, dtype, is_centred)              \
-  static void                                           \
-  name (gint64 begin,                                   \
-        gint64 end,                                     \
-        void *data)                                     \
-  {                                                     \
-    const Norm *work = data;                            \
-                                                        \
-    for (gint64 row = begin; row < end; row++)          \
-      norm_row (work, dtype, is_centred, work->x, row); \
+static void
+layer_norm_f32 (gint64 begin,
+                gint64 end,
+                void *data)
+{
+  const Norm *work = data;
+
+  for (gint64 row = begin; row < end; row++)
+    norm_row (work, EBB_DTYPE_F32, TRUE, work->x, row * work->columns, row);
+}
+
+static void
+layer_norm_bf16 (gint64 begin,
+                 gint64 end,
+                 void *data)
+{
+  const Norm *work = data;
+
+  for (gint64 row = begin; row < end; row++)
+    norm_row (work, EBB_DTYPE_BF16, TRUE, work->x, row * work->columns, row);
+}
+
+static void
+rms_norm_f32 (gint64 begin,
+              gint64 end,
+              void *data)
+{
+  const Norm *work = data;
+
+  for (gint64 row = begin; row < end; row++)
+    norm_row (work, EBB_DTYPE_F32, FALSE, work->x, ebb_rows_get_offset (&work->x_rows, row), row);
+}
+
+static void
+rms_norm_bf16 (gint64 begin,
+               gint64 end,
+               void *data)
+{
+  const Norm *work = data;
+
+  for (gint64 row = begin; row < end; row++)
+    norm_row (work, EBB_DTYPE_BF16, FALSE, work->x, ebb_rows_get_offset (&work->x_rows, row), row);
+}
+
+/* Whatever sum's dtype keeps of the sum is what is normalised, so that backward sees the same. The branch's norm is put
+ * into the sum before it is added there, rounded as a norm on its own would be. */
+EBB_VEC_INLINE void
+add_norm_rows (const Norm *work,
+               EbbDType dtype,
+               gboolean is_centred,
+               gint64 begin,
+               gint64 end)
+{
+  for (gint64 row = begin; row < end; row++)
+    {
+      gint64 at = row * work->columns;
+
+      if (!is_centred && work->branch != NULL)
+        norm_row (work->branch, dtype, FALSE, work->branch->x, at, row);
+      if (work->threshold != 0)
+        add_row (work, dtype, TRUE, at);
+      else
+        add_row (work, dtype, FALSE, at);
+      norm_row (work, dtype, is_centred, work->sum, at, row);
+    }
+}
+
+#define ADD_NORM_ROWS(name, dtype, is_centred)           \
+  static void                                            \
+  name (gint64 begin,                                    \
+        gint64 end,                                      \
+        void *data)                                      \
+  {                                                      \
+    add_norm_rows (data, dtype, is_centred, begin, end); \
   }
 
-/* Whatever sum's dtype keeps of the sum is what is normalised, so that backward sees the same. */
-#define ADD_NORM_ROWS(name, dtype)                           \
-  static void                                                \
-  name (gint64 begin,                                        \
-        gint64 end,                                          \
-        void *data)                                          \
-  {                                                          \
-    const Norm *work = data;                                 \
-                                                             \
-    for (gint64 row = begin; row < end; row++)               \
-      {                                                      \
-        if (work->threshold != 0)                            \
-          add_row (work, dtype, TRUE, row * work->columns);  \
-        else                                                 \
-          add_row (work, dtype, FALSE, row * work->columns); \
-        norm_row (work, dtype, TRUE, work->sum, row);        \
-      }                                                      \
-  }
-
-NORM_ROWS (layer_norm_f32, EBB_DTYPE_F32, TRUE)
-NORM_ROWS (layer_norm_bf16, EBB_DTYPE_BF16, TRUE)
-NORM_ROWS (rms_norm_f32, EBB_DTYPE_F32, FALSE)
-NORM_ROWS (rms_norm_bf16, EBB_DTYPE_BF16, FALSE)
-ADD_NORM_ROWS (add_layer_norm_f32, EBB_DTYPE_F32)
-ADD_NORM_ROWS (add_layer_norm_bf16, EBB_DTYPE_BF16)
+ADD_NORM_ROWS (add_layer_norm_f32, EBB_DTYPE_F32, TRUE)
+ADD_NORM_ROWS (add_layer_norm_bf16, EBB_DTYPE_BF16, TRUE)
+ADD_NORM_ROWS (add_rms_norm_f32, EBB_DTYPE_F32, FALSE)
+ADD_NORM_ROWS (add_rms_norm_bf16, EBB_DTYPE_BF16, FALSE)
 
 static inline float *
 get_floats (const EbbLaunch *launch,
@@ -232,14 +283,17 @@ run_norm (Norm *work,
   ebb_view_get_rows (x, &rows, &work->columns);
   if (rows == 0 || work->columns == 0)
     return TRUE;
-  if (!ebb_vector_as_f32 (weight, &work->weight, &weight_copy, error))
+  ebb_rows_init (&work->x_rows, x);
+  if (!(work->unit_offset ? ebb_vector_as_f32_plus_one : ebb_vector_as_f32) (weight, &work->weight, &weight_copy,
+                                                                             error))
     return FALSE;
   if (!ebb_vector_as_f32 (bias, &work->bias, &bias_copy, error))
     {
       ebb_cpu_workspace_free (weight_copy);
       return FALSE;
     }
-  work->x = x->data;
+  if (work->x == NULL)
+    work->x = x->data;
   ebb_cpu_parallel_for (rows, MAX (1, EBB_CPU_GRAIN / 4 / work->columns), func, work);
   ebb_cpu_workspace_free (weight_copy);
   ebb_cpu_workspace_free (bias_copy);
@@ -271,10 +325,26 @@ EBB_SIMD_NAME (ebb_cpu_rms_norm) (const EbbLaunch *launch,
     .y = launch->outputs[0]->data,
     .rstd = get_floats (launch, 1),
     .eps = (float) launch->params.norm.eps,
+    .unit_offset = launch->params.norm.unit_offset,
   };
 
   return run_norm (&work, x, ebb_launch_get_input (launch, 1), NULL,
                    x->dtype == EBB_DTYPE_BF16 ? rms_norm_bf16 : rms_norm_f32, error);
+}
+
+static void
+prepare_add_norm (Norm *work,
+                  const EbbLaunch *launch)
+{
+  double p = launch->params.norm.p;
+
+  work->residual = launch->inputs[1]->data;
+  work->sum = launch->outputs[0]->data;
+  work->y = launch->outputs[1]->data;
+  work->eps = (float) launch->params.norm.eps;
+  work->scale = p < 1 ? (float) (1 / (1 - p)) : 0;
+  work->threshold = ebb_dropout_threshold (p);
+  work->philox = launch->params.norm.philox;
 }
 
 gboolean
@@ -282,19 +352,36 @@ EBB_SIMD_NAME (ebb_cpu_add_layer_norm) (const EbbLaunch *launch,
                                         GError **error)
 {
   const EbbView *x = launch->inputs[0];
-  double p = launch->params.norm.p;
-  Norm work = {
-    .residual = launch->inputs[1]->data,
-    .sum = launch->outputs[0]->data,
-    .y = launch->outputs[1]->data,
-    .mean = get_floats (launch, 2),
-    .rstd = get_floats (launch, 3),
-    .eps = (float) launch->params.norm.eps,
-    .scale = p < 1 ? (float) (1 / (1 - p)) : 0,
-    .threshold = ebb_dropout_threshold (p),
-    .philox = launch->params.norm.philox,
-  };
+  Norm work = { .mean = get_floats (launch, 2), .rstd = get_floats (launch, 3) };
 
+  prepare_add_norm (&work, launch);
   return run_norm (&work, x, ebb_launch_get_input (launch, 2), ebb_launch_get_input (launch, 3),
                    x->dtype == EBB_DTYPE_BF16 ? add_layer_norm_bf16 : add_layer_norm_f32, error);
+}
+
+gboolean
+EBB_SIMD_NAME (ebb_cpu_add_rms_norm) (const EbbLaunch *launch,
+                                      GError **error)
+{
+  const EbbView *x = launch->inputs[0], *branch_weight = ebb_launch_get_input (launch, 3);
+  Norm work = { .rstd = get_floats (launch, 2), .unit_offset = launch->params.norm.unit_offset };
+  Norm branch = { .columns = x->shape[x->n_dims - 1], .x = x->data, .rstd = get_floats (launch, 3) };
+  float *branch_copy = NULL;
+  gboolean ok;
+
+  prepare_add_norm (&work, launch);
+  if (launch->params.norm.normalizes_branch)
+    {
+      if (!(work.unit_offset ? ebb_vector_as_f32_plus_one : ebb_vector_as_f32) (branch_weight, &branch.weight,
+                                                                                &branch_copy, error))
+        return FALSE;
+      branch.y = work.sum;
+      branch.eps = work.eps;
+      work.branch = &branch;
+      work.x = work.sum;
+    }
+  ok = run_norm (&work, x, ebb_launch_get_input (launch, 2), NULL,
+                 x->dtype == EBB_DTYPE_BF16 ? add_rms_norm_bf16 : add_rms_norm_f32, error);
+  ebb_cpu_workspace_free (branch_copy);
+  return ok;
 }

@@ -14,6 +14,7 @@
 typedef struct
 {
   gint64 rows, columns, rows_per_block;
+  EbbRows x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
   const void *dy;
   const void *x;
   const float *weight;
@@ -35,6 +36,7 @@ EBB_VEC_INLINE void
 sum_vector (const NormGrad *work,
             EbbDType dtype,
             gboolean is_centred,
+            gint64 x_at,
             gint64 at,
             gint64 i,
             gint64 m,
@@ -44,7 +46,7 @@ sum_vector (const NormGrad *work,
 {
   /* Lanes behind the row's end have dy = 0. */
   EbbVec g = vec_load_as (dtype, work->dy, at + i, m);
-  EbbVec x = vec_load_as (dtype, work->x, at + i, m);
+  EbbVec x = vec_load_as (dtype, work->x, x_at + i, m);
 
   if (work->weight != NULL)
     g *= vec_load_as (EBB_DTYPE_F32, work->weight, i, m);
@@ -62,6 +64,7 @@ EBB_VEC_INLINE void
 get_row_means (const NormGrad *work,
                EbbDType dtype,
                gboolean is_centred,
+               gint64 x_at,
                gint64 at,
                EbbVec mean,
                float rstd,
@@ -75,9 +78,9 @@ get_row_means (const NormGrad *work,
 
   for (; i + 2 * EBB_VEC_WIDTH <= work->columns; i += 2 * EBB_VEC_WIDTH)
     for (int k = 0; k < 2; k++)
-      sum_vector (work, dtype, is_centred, at, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH, k, mean, &sums);
+      sum_vector (work, dtype, is_centred, x_at, at, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH, k, mean, &sums);
   for (; i < work->columns; i += EBB_VEC_WIDTH)
-    sum_vector (work, dtype, is_centred, at, i, MIN (work->columns - i, EBB_VEC_WIDTH), 0, mean, &sums);
+    sum_vector (work, dtype, is_centred, x_at, at, i, MIN (work->columns - i, EBB_VEC_WIDTH), 0, mean, &sums);
   *mean_g = vec_sum (sums.g[0] + sums.g[1]) / n;
   *mean_h = vec_sum (sums.x[0] + sums.x[1]) * rstd / n;
   *mean_gh = vec_sum (sums.gx[0] + sums.gx[1]) * rstd / n - *mean_g * *mean_h;
@@ -88,6 +91,7 @@ EBB_VEC_INLINE void
 norm_grad_vector (const NormGrad *work,
                   EbbDType dtype,
                   gboolean is_centred,
+                  gint64 x_at,
                   gint64 at,
                   gint64 i,
                   gint64 m,
@@ -99,7 +103,7 @@ norm_grad_vector (const NormGrad *work,
                   float *dweight)
 {
   EbbVec dy = vec_load_as (dtype, work->dy, at + i, m);
-  EbbVec h = vec_load_as (dtype, work->x, at + i, m);
+  EbbVec h = vec_load_as (dtype, work->x, x_at + i, m);
 
   if (is_centred)
     h = vec_fma (h - mean, vec_set1 (rstd), vec_set1 (-mean_h));
@@ -136,17 +140,18 @@ norm_grad_row (const NormGrad *work,
                float *dweight)
 {
   const NormGrad local = *work; /* which no store can change: its pointers stay in registers */
-  gint64 n = work->columns, at = row * n, i = 0;
+  gint64 n = work->columns, at = row * n, x_at = is_centred ? at : ebb_rows_get_offset (&work->x_rows, row), i = 0;
   EbbVec mean = vec_set1 (is_centred ? work->mean[row] : 0);
   float rstd = work->rstd[row];
   float mean_g = 0, mean_gh = 0, mean_h = 0;
 
   if (work->dx != NULL || is_centred)
-    get_row_means (&local, dtype, is_centred, at, mean, rstd, &mean_g, &mean_gh, &mean_h);
+    get_row_means (&local, dtype, is_centred, x_at, at, mean, rstd, &mean_g, &mean_gh, &mean_h);
   for (; i + EBB_VEC_WIDTH <= n; i += EBB_VEC_WIDTH)
-    norm_grad_vector (&local, dtype, is_centred, at, i, EBB_VEC_WIDTH, mean, rstd, mean_g, mean_gh, mean_h, dweight);
+    norm_grad_vector (&local, dtype, is_centred, x_at, at, i, EBB_VEC_WIDTH, mean, rstd, mean_g, mean_gh, mean_h,
+                      dweight);
   if (i < n)
-    norm_grad_vector (&local, dtype, is_centred, at, i, n - i, mean, rstd, mean_g, mean_gh, mean_h, dweight);
+    norm_grad_vector (&local, dtype, is_centred, x_at, at, i, n - i, mean, rstd, mean_g, mean_gh, mean_h, dweight);
 }
 
 EBB_VEC_INLINE void
@@ -198,7 +203,10 @@ run_norm_grad (NormGrad *work,
 
   ebb_view_get_rows (x, &work->rows, &work->columns);
   n = work->columns;
-  if (n == 0 || !ebb_vector_as_f32 (launch->inputs[2], &work->weight, &weight_copy, error))
+  ebb_rows_init (&work->x_rows, x);
+  if (n == 0
+      || !(launch->params.norm.unit_offset ? ebb_vector_as_f32_plus_one
+                                           : ebb_vector_as_f32) (launch->inputs[2], &work->weight, &weight_copy, error))
     return n == 0;
   work->dy = launch->inputs[0]->data;
   work->x = x->data;
@@ -244,7 +252,8 @@ gboolean
 EBB_SIMD_NAME (ebb_cpu_rms_norm_grad) (const EbbLaunch *launch,
                                        GError **error)
 {
-  NormGrad work = { .rstd = launch->inputs[3]->data };
+  const EbbView *dsum = ebb_launch_get_input (launch, 4);
+  NormGrad work = { .rstd = launch->inputs[3]->data, .dsum = dsum != NULL ? dsum->data : NULL };
 
   return run_norm_grad (&work, launch, ebb_launch_get_output (launch, 1), NULL,
                         launch->inputs[1]->dtype == EBB_DTYPE_BF16 ? rms_norm_grad_bf16 : rms_norm_grad_f32, error);

@@ -47,9 +47,11 @@ EBB_SIMD_KERNEL (randint);
 EBB_SIMD_KERNEL (dropout);
 EBB_SIMD_KERNEL (multinomial);
 
-/* gelu.c, column-sum.c */
+/* activation.c, column-sum.c */
 EBB_SIMD_KERNEL (bias_gelu);
 EBB_SIMD_KERNEL (bias_gelu_grad);
+EBB_SIMD_KERNEL (gated_activation);
+EBB_SIMD_KERNEL (gated_activation_grad);
 EBB_SIMD_KERNEL (column_sum);
 
 /* reduce.c, variance.c, arg-reduce.c, topk.c */
@@ -64,6 +66,7 @@ EBB_SIMD_KERNEL (softmax_grad);
 EBB_SIMD_KERNEL (layer_norm);
 EBB_SIMD_KERNEL (layer_norm_grad);
 EBB_SIMD_KERNEL (add_layer_norm);
+EBB_SIMD_KERNEL (add_rms_norm);
 EBB_SIMD_KERNEL (rms_norm);
 EBB_SIMD_KERNEL (rms_norm_grad);
 EBB_SIMD_KERNEL (batch_norm);
@@ -84,7 +87,8 @@ EBB_SIMD_KERNEL (sgd);
 EBB_SIMD_KERNEL (moment_encode);
 EBB_SIMD_KERNEL (moment_decode);
 
-/* attention.c, attention-grad.c */
+/* rotary.c, attention.c, attention-grad.c */
+EBB_SIMD_KERNEL (rotary);
 EBB_SIMD_KERNEL (attention);
 EBB_SIMD_KERNEL (attention_grad);
 

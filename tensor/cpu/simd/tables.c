@@ -26,9 +26,11 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_DROPOUT] = EBB_SIMD_NAME (ebb_cpu_dropout),
   [EBB_KERNEL_MULTINOMIAL] = EBB_SIMD_NAME (ebb_cpu_multinomial),
 
-  /* bias and gelu */
+  /* activations */
   [EBB_KERNEL_BIAS_GELU] = EBB_SIMD_NAME (ebb_cpu_bias_gelu),
   [EBB_KERNEL_BIAS_GELU_GRAD] = EBB_SIMD_NAME (ebb_cpu_bias_gelu_grad),
+  [EBB_KERNEL_GATED_ACTIVATION] = EBB_SIMD_NAME (ebb_cpu_gated_activation),
+  [EBB_KERNEL_GATED_ACTIVATION_GRAD] = EBB_SIMD_NAME (ebb_cpu_gated_activation_grad),
   [EBB_KERNEL_COLUMN_SUM] = EBB_SIMD_NAME (ebb_cpu_column_sum),
 
   /* reductions */
@@ -43,6 +45,7 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_layer_norm),
   [EBB_KERNEL_LAYER_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_layer_norm_grad),
   [EBB_KERNEL_ADD_LAYER_NORM] = EBB_SIMD_NAME (ebb_cpu_add_layer_norm),
+  [EBB_KERNEL_ADD_RMS_NORM] = EBB_SIMD_NAME (ebb_cpu_add_rms_norm),
   [EBB_KERNEL_RMS_NORM] = EBB_SIMD_NAME (ebb_cpu_rms_norm),
   [EBB_KERNEL_RMS_NORM_GRAD] = EBB_SIMD_NAME (ebb_cpu_rms_norm_grad),
   [EBB_KERNEL_BATCH_NORM] = EBB_SIMD_NAME (ebb_cpu_batch_norm),
@@ -61,7 +64,8 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_SCATTER_ADD] = EBB_SIMD_NAME (ebb_cpu_scatter_add),
   [EBB_KERNEL_INDEX_CHECK] = EBB_SIMD_NAME (ebb_cpu_index_check),
 
-  /* attention */
+  /* positions, attention */
+  [EBB_KERNEL_ROTARY] = EBB_SIMD_NAME (ebb_cpu_rotary),
   [EBB_KERNEL_ATTENTION] = EBB_SIMD_NAME (ebb_cpu_attention),
   [EBB_KERNEL_ATTENTION_GRAD] = EBB_SIMD_NAME (ebb_cpu_attention_grad),
 

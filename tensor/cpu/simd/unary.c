@@ -20,6 +20,7 @@ EBB_BLOCK_UNARY (gelu, vec_gelu (FALSE, a))
 EBB_BLOCK_UNARY (gelu_tanh, vec_gelu (TRUE, a))
 EBB_BLOCK_UNARY (silu, vec_sigmoid (a) * a)
 EBB_BLOCK_UNARY (sigmoid, vec_sigmoid (a))
+EBB_BLOCK_UNARY (soft_cap, vec_soft_cap (a, (float) block->params->unary.cap))
 EBB_BLOCK_UNARY (logical_not, EBB_VEC_TRUTH (a == 0.0f))
 
 /* Arguments of any size need a reduction of many bits: left to libm. */
@@ -59,6 +60,7 @@ static const EbbBlockFuncF32 unary_f32[EBB_N_UNARY_OPS] = {
   [EBB_UNARY_GELU_TANH] = gelu_tanh,
   [EBB_UNARY_SILU] = silu,
   [EBB_UNARY_SIGMOID] = sigmoid,
+  [EBB_UNARY_SOFT_CAP] = soft_cap,
   [EBB_UNARY_LOGICAL_NOT] = logical_not,
 };
 
@@ -123,6 +125,7 @@ EBB_BLOCK_BINARY (relu_grad, vec_select (b <= 0.0f, (EbbVec){ 0 }, a)) /* NaN le
 EBB_BLOCK_BINARY (gelu_grad, vec_gelu_slope (FALSE, b) * a)
 EBB_BLOCK_BINARY (gelu_tanh_grad, vec_gelu_slope (TRUE, b) * a)
 EBB_BLOCK_BINARY (sigmoid_grad, a *b *(1.0f - b))
+EBB_BLOCK_BINARY (soft_cap_grad, a *vec_soft_cap_slope (b, (float) block->params->unary.cap))
 
 static void
 silu_grad (const EbbBlockF32 *block)
@@ -171,6 +174,7 @@ static const struct
   [EBB_UNARY_GELU_TANH] = { gelu_tanh_grad, FALSE },
   [EBB_UNARY_SILU] = { silu_grad, FALSE },
   [EBB_UNARY_SIGMOID] = { sigmoid_grad, TRUE },
+  [EBB_UNARY_SOFT_CAP] = { soft_cap_grad, TRUE },
 };
 
 gboolean

@@ -140,6 +140,23 @@ vec_tanh (EbbVec x)
   return vec_copysign (vec_select (a < 0.625f, p, large), x);
 }
 
+/* cap tanh (x / cap), and its slope from that value */
+EBB_VEC_INLINE EbbVec
+vec_soft_cap (EbbVec x,
+              float cap)
+{
+  return vec_tanh (x / cap) * cap;
+}
+
+EBB_VEC_INLINE EbbVec
+vec_soft_cap_slope (EbbVec y,
+                    float cap)
+{
+  EbbVec t = y / cap;
+
+  return (1.0f - t) * (1.0f + t);
+}
+
 /* log (erfc (a)) on [0.92, 3.95] */
 EBB_VEC_INLINE EbbVec
 vec_log_erfc_ (EbbVec a)
@@ -192,16 +209,13 @@ vec_normal_cdf (EbbVec x)
   return vec_select (a < 0.925f, small, vec_select (x < 0.0f, tail, 1.0f - tail));
 }
 
-/* sin and cos of 2 pi t, t in [0, 1] */
+/* sin and cos of (quarter + f) quarter turns, |f| <= 1/2 */
 EBB_VEC_INLINE void
-vec_sincos_turns (EbbVec t,
-                  EbbVec *sine,
-                  EbbVec *cosine)
+vec_sincos_quarters (EbbVecI quarter,
+                     EbbVec f,
+                     EbbVec *sine,
+                     EbbVec *cosine)
 {
-  const float shift = 12582912.0f;
-  EbbVec rounded = vec_rounded (vec_fma (t, vec_set1 (4.0f), vec_set1 (shift)));
-  EbbVec f = vec_fma (t, vec_set1 (4.0f), -(rounded - shift)); /* in quarter turns: |f| <= 1/2 */
-  EbbVecI quarter = (EbbVecI) rounded;
   EbbVecI swap = (quarter & 1) == 1;
   EbbVec z = f * f;
   EbbVec s, c;
@@ -216,4 +230,17 @@ vec_sincos_turns (EbbVec t,
   c = vec_fma (c, z, vec_set1 (1.0f));
   *sine = (EbbVec) ((EbbVecU) vec_select (swap, c, s) ^ (((EbbVecU) quarter & 2) << 30));
   *cosine = (EbbVec) ((EbbVecU) vec_select (swap, s, c) ^ ((((EbbVecU) quarter + 1) & 2) << 30));
+}
+
+/* sin and cos of 2 pi t, t in [0, 1] */
+EBB_VEC_INLINE void
+vec_sincos_turns (EbbVec t,
+                  EbbVec *sine,
+                  EbbVec *cosine)
+{
+  const float shift = 12582912.0f;
+  EbbVec rounded = vec_rounded (vec_fma (t, vec_set1 (4.0f), vec_set1 (shift)));
+  EbbVec f = vec_fma (t, vec_set1 (4.0f), -(rounded - shift)); /* in quarter turns: |f| <= 1/2 */
+
+  vec_sincos_quarters ((EbbVecI) rounded, f, sine, cosine);
 }
