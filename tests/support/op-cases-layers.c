@@ -131,14 +131,14 @@ count_self_attention (EbbTensor **x,
   return 4.0 * (double) ebb_tensor_get_n_elements (y[0]) * (double) ebb_tensor_get_dim (y[0], 1);
 }
 
-<<<<<<< HEAD
 /* Of a causal window of 64: each query has as many keys, as good as. */
 static double
 count_windowed (EbbTensor **x,
                 EbbTensor **y)
 {
   return 4.0 * (double) ebb_tensor_get_n_elements (x[0]) * 64;
-=======
+}
+
 /* -- positions: numbers are the first index, the factor, ntk, and whether x is seen through a transposition -------- */
 
 static gboolean
@@ -151,7 +151,6 @@ run_rotary (EbbTensor **x,
 
   y[0] = ebb_rotary (swapped ?: x[0], x[1], x[2], (gint64) numbers[0], numbers[1], numbers[2], error);
   return y[0] != NULL;
->>>>>>> 8b53eab (Rotary positions, gated activations, RMS norms with a unit offset and after a residual, soft caps)
 }
 
 /* -- normalizations ----------------------------------------------------------------------------------------------- */
