@@ -2,9 +2,6 @@
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
 #include "tensor/ops/normalization.h"
-#include "tensor/tensor-private.h"
-
-#include <string.h>
 
 /**
  * EbbLayerNorm:
@@ -73,7 +70,7 @@ ebb_layer_norm_forward1 (EbbModule *module, EbbTensor *input, GError **error)
   return get_parameters (self, &weight, &bias, error) ? ebb_layer_norm (input, weight, bias, self->eps, error) : NULL;
 }
 
-static EbbTensor *
+EbbTensor *
 ebb_layer_norm_add (EbbModule *module,
                     EbbTensor *x,
                     EbbTensor *residual,
@@ -100,76 +97,9 @@ ebb_layer_norm_add (EbbModule *module,
 static EbbArgs *
 ebb_layer_norm_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
-  EbbTensor *x, *residual;
-  double dropout = 0;
-  gboolean training = ebb_module_get_training (module);
-  const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &x },
-                                     { "residual", EBB_PARAMETER_TENSOR, &residual },
-                                     { "dropout", EBB_PARAMETER_DOUBLE, &dropout },
-                                     { "training", EBB_PARAMETER_FLAG, &training } };
-  g_autoptr (EbbTensor) sum = NULL;
-  g_autoptr (EbbTensor) normalized = NULL;
-  EbbArgs *result;
-
   if (ebb_args_find (args, "residual") < 0)
     return EBB_MODULE_CLASS (ebb_layer_norm_parent_class)->forward (module, args, error);
-  if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
-    return NULL;
-  normalized = ebb_layer_norm_add (module, x, residual, dropout, training, &sum, error);
-  if (normalized == NULL)
-    return NULL;
-  result = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (result, NULL, normalized);
-  ebb_args_add_tensor (result, NULL, sum);
-  return result;
-}
-
-/* What a wrapper of someone's own lets through is checked before it is taken for the fused op's results. */
-static gboolean
-check_pair (EbbModule *module, EbbArgs *result, EbbTensor *x, GError **error)
-{
-  g_autofree char *text = NULL;
-  gboolean ok = ebb_args_get_length (result) == 2;
-
-  for (guint i = 0; ok && i < 2; i++)
-    {
-      EbbTensor *tensor = ebb_args_peek_tensor (result, i);
-
-      ok = tensor != NULL && ebb_shapes_equal (&tensor->view, &x->view);
-    }
-  if (ok)
-    return TRUE;
-  text = ebb_args_to_string (result);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
-               "%s: it must return two tensors of its input's shape, but it returned %s",
-               ebb_module_get_type_name (module), text);
-  return FALSE;
-}
-
-EbbTensor *
-ebb_layer_norm_call_after_residual (EbbModule *module,
-                                    EbbTensor *x,
-                                    EbbTensor *residual,
-                                    double dropout,
-                                    gboolean training,
-                                    EbbTensor **sum,
-                                    GError **error)
-{
-  g_autoptr (EbbArgs) args = NULL;
-  g_autoptr (EbbArgs) result = NULL;
-
-  if (x == NULL || residual == NULL || ebb_module_is_plain (module, EBB_TYPE_LAYER_NORM))
-    return ebb_layer_norm_add (module, x, residual, dropout, training, sum, error);
-  args = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (args, NULL, x);
-  ebb_args_add_tensor (args, "residual", residual);
-  ebb_args_add_double (args, "dropout", dropout);
-  ebb_args_add_boolean (args, "training", training);
-  result = ebb_module_call (module, args, error);
-  if (result == NULL || !check_pair (module, result, x, error))
-    return NULL;
-  *sum = ebb_args_get_tensor (result, 1);
-  return ebb_args_get_tensor (result, 0);
+  return ebb_norm_forward_after_residual (module, args, ebb_layer_norm_add, error);
 }
 
 static void

@@ -5,6 +5,7 @@
 #include "nn/layers/embedding.h"
 #include "nn/layers/layer-norm.h"
 #include "nn/layers/linear.h"
+#include "nn/layers/rms-norm.h"
 #include "nn/module-instance-private.h"
 #include "nn/module-private.h"
 
@@ -146,6 +147,16 @@ struct _EbbLayerNorm
   EbbTensor *bias;   /* [width] or NULL */
 };
 
+struct _EbbRmsNorm
+{
+  EbbModule parent_instance;
+
+  int width;
+  double eps;
+  gboolean unit_offset;
+  EbbTensor *weight; /* [width] */
+};
+
 /* Whether what comes next may add the bias itself: nobody looks at the result, and the full bias is here, not one
  * rank's shard of it that is gathered inside the layer's own call alone. */
 gboolean ebb_linear_lends_bias (EbbModule *module);
@@ -158,14 +169,46 @@ EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
                                      EbbTensor *input,
                                      EbbTensor *targets,
                                      GError **error);
-/* *sum = residual + dropout (x), and returns its normalisation. */
-EbbTensor *ebb_layer_norm_call_after_residual (EbbModule *module,
-                                               EbbTensor *x,
-                                               EbbTensor *residual,
-                                               double dropout,
-                                               gboolean training,
-                                               EbbTensor **sum,
-                                               GError **error);
+
+/* *sum = residual + dropout (x), and returns its norm by @norm, which is any module; x is normalized by @branch_norm
+ * before, unless that is NULL. In one pass over memory if @norm is a layer norm or an RMS norm that nobody looks at. */
+EbbTensor *ebb_norm_call_after_residual (EbbModule *norm,
+                                         EbbModule *branch_norm,
+                                         EbbTensor *x,
+                                         EbbTensor *residual,
+                                         double dropout,
+                                         gboolean training,
+                                         EbbTensor **sum,
+                                         GError **error);
+/* The forward of a norm that is called with x, residual=, dropout= and training=, by @add; returns its norm and the
+ * sum. */
+typedef EbbTensor *(*EbbNormAddFunc) (EbbModule *self,
+                                      EbbTensor *x,
+                                      EbbTensor *residual,
+                                      double dropout,
+                                      gboolean training,
+                                      EbbTensor **sum,
+                                      GError **error);
+EbbArgs *ebb_norm_forward_after_residual (EbbModule *module,
+                                          EbbArgs *args,
+                                          EbbNormAddFunc add,
+                                          GError **error);
+EbbTensor *ebb_layer_norm_add (EbbModule *module,
+                               EbbTensor *x,
+                               EbbTensor *residual,
+                               double dropout,
+                               gboolean training,
+                               EbbTensor **sum,
+                               GError **error);
+/* The same after a norm of x by @branch_norm, an RMS norm with the same choices, or NULL. */
+EbbTensor *ebb_rms_norm_add (EbbModule *module,
+                             EbbModule *branch_norm,
+                             EbbTensor *x,
+                             EbbTensor *residual,
+                             double dropout,
+                             gboolean training,
+                             EbbTensor **sum,
+                             GError **error);
 
 /* A layer with a weight [classes, width] whose product with x [..., width] the caller processes further: it adds
  * another bias, or takes the loss of it as logits, which are then never all held. EbbLinear and EbbEmbedding, whose

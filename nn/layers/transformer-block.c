@@ -144,10 +144,7 @@ add_and_normalize (EbbTransformerBlock *self,
   gboolean training = ebb_module_get_training (EBB_MODULE (self));
   g_autoptr (EbbTensor) consumed = x;
 
-  if (ebb_module_is_plain (norm, EBB_TYPE_LAYER_NORM) || ebb_module_is_only_wrapped (norm, EBB_TYPE_LAYER_NORM))
-    return ebb_layer_norm_call_after_residual (norm, x, residual, self->dropout, training, sum, error);
-  *sum = ebb_residual_dropout (x, residual, self->dropout, training, NULL, error);
-  return ebb_module_call1 (norm, *sum, error);
+  return ebb_norm_call_after_residual (norm, NULL, x, residual, self->dropout, training, sum, error);
 }
 
 static EbbTensor *
