@@ -36,6 +36,7 @@
 #include "nn/data/dataset.h"
 #include "nn/data/document-dataset.h"
 #include "nn/data/masked-dataset.h"
+#include "nn/data/chat-template.h"
 #include "nn/data/text-dataset.h"
 #include "nn/data/tokenizer.h"
 #include "nn/files/folder-lock.h"

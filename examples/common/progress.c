@@ -132,8 +132,8 @@ static char *
 format_line (Progress *self,
              gboolean roomy)
 {
-  static const char *const long_names[EBB_N_PURPOSES] = { "parameters",  "gradients", "optimizer",
-                                                          "activations", "cache",     "workspace" };
+  static const char *const long_names[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
+                                                          "activations", "cache", "workspace" };
   static const char *const short_names[EBB_N_PURPOSES] = { "p", "g", "o", "a", "c", "w" };
   const Trainer *trainer = self->trainer;
   guint n = self->losses->len, n_recent = MIN (n, RECENT);
