@@ -68,14 +68,15 @@ ebb_column_parallel_linear_loss (EbbOutputLayer *module,
                                  EbbTensor *x,
                                  EbbTensor *bias,
                                  EbbTensor *targets,
+                                 double softcap,
                                  GError **error)
 {
   EbbColumnParallelLinear *self = (EbbColumnParallelLinear *) module;
   g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
 
-  return ebb_vocab_parallel_linear_cross_entropy (entered, self->parent_instance.weight, bias, targets,
-                                                  self->parent_instance.out_features, EBB_IGNORED_TARGET,
-                                                  EBB_REDUCTION_MEAN, self->layer.group, error);
+  return ebb_vocab_parallel_linear_cross_entropy_full (entered, self->parent_instance.weight, bias, targets,
+                                                       self->parent_instance.out_features, EBB_IGNORED_TARGET, softcap,
+                                                       EBB_REDUCTION_MEAN, self->layer.group, error);
 }
 
 /* The shard of the bias goes with that of the result; between calls data parallel may keep only a shard of it. */

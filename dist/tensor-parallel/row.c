@@ -95,10 +95,18 @@ ebb_row_parallel_linear_loss (EbbOutputLayer *module,
                               EbbTensor *x,
                               EbbTensor *bias,
                               EbbTensor *targets,
+                              double softcap,
                               GError **error)
 {
   g_autoptr (EbbTensor) logits = ebb_row_parallel_linear_logits (module, x, bias, error);
 
+  if (softcap != 0 && logits != NULL)
+    {
+      EbbTensor *capped = ebb_soft_cap (logits, softcap, error);
+
+      ebb_tensor_unref (logits);
+      logits = capped;
+    }
   return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
 

@@ -183,14 +183,15 @@ ebb_vocab_parallel_embedding_loss (EbbOutputLayer *module,
                                    EbbTensor *x,
                                    EbbTensor *bias,
                                    EbbTensor *targets,
+                                   double softcap,
                                    GError **error)
 {
   EbbVocabParallelEmbedding *self = (EbbVocabParallelEmbedding *) module;
   g_autoptr (EbbTensor) entered = ebb_parallel_layer_enter (&self->layer, x, error);
 
-  return ebb_vocab_parallel_linear_cross_entropy (entered, self->parent_instance.weight, bias, targets,
-                                                  self->parent_instance.num_embeddings, EBB_IGNORED_TARGET,
-                                                  EBB_REDUCTION_MEAN, self->layer.group, error);
+  return ebb_vocab_parallel_linear_cross_entropy_full (entered, self->parent_instance.weight, bias, targets,
+                                                       self->parent_instance.num_embeddings, EBB_IGNORED_TARGET,
+                                                       softcap, EBB_REDUCTION_MEAN, self->layer.group, error);
 }
 
 static void

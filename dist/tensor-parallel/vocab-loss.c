@@ -228,17 +228,52 @@ ebb_vocab_parallel_linear_cross_entropy (EbbTensor *x,
                                          EbbProcessGroup *group,
                                          GError **error)
 {
+  return ebb_vocab_parallel_linear_cross_entropy_full (x, weight, bias, targets, n_classes, ignore_index, 0.0,
+                                                       reduction, group, error);
+}
+
+/**
+ * ebb_vocab_parallel_linear_cross_entropy_full:
+ * @x: (nullable): a tensor [.., C], f32 or bf16, the same on all ranks
+ * @weight: (nullable): a matrix [n, C]: the rows of the last layer's weight for this rank's shard of the classes
+ * @bias: (nullable): a vector [n], f32 or bf16; %NULL for none
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32, the same on all ranks: the right class of each, in
+ *   [0, @n_classes)
+ * @n_classes: the classes of all ranks
+ * @ignore_index: a target that does not count
+ * @softcap: the bound of ebb_soft_cap(), which is applied to the logits; 0 for none
+ * @reduction: how the losses become one
+ * @group: (nullable): the ranks; %NULL for the default group
+ * @error: return location for an error
+ *
+ * The same as ebb_vocab_parallel_linear_cross_entropy(), with all its choices.
+ *
+ * Returns: (transfer full) (nullable): f32, the same on all ranks: one number [], or [..] without reduction; %NULL with
+ *   @error set
+ */
+EbbTensor *
+ebb_vocab_parallel_linear_cross_entropy_full (EbbTensor *x,
+                                              EbbTensor *weight,
+                                              EbbTensor *bias,
+                                              EbbTensor *targets,
+                                              gint64 n_classes,
+                                              gint64 ignore_index,
+                                              double softcap,
+                                              EbbReduction reduction,
+                                              EbbProcessGroup *group,
+                                              GError **error)
+{
   EbbOpCall call;
   guint size;
 
   group = group != NULL ? group : ebb_process_group_get_default ();
   if (!ebb_op_begin (&call, &op_linear_loss, error, 3, x, weight, targets)
-      || !ebb_op_add_optional (&call, bias, error)
+      || !ebb_op_add_optional (&call, bias, error) || !ebb_loss_set_softcap (&call, softcap, error)
       || !take_classes (&call, group, "weight", weight, 0, n_classes, error))
     return NULL;
   size = ebb_process_group_get_size (group);
   if (size == 1)
-    return ebb_fused_linear_cross_entropy (x, weight, bias, targets, ignore_index, 0.0, reduction, error);
+    return ebb_fused_linear_cross_entropy_full (x, weight, bias, targets, ignore_index, 0.0, softcap, reduction, error);
   /* By the largest part, so that all ranks have the same chunks. */
   if (!ebb_linear_loss_describe (&call, n_classes, (n_classes + size - 1) / size, ignore_index, 0.0, reduction, error))
     return NULL;

@@ -30,4 +30,16 @@ EbbTensor *ebb_vocab_parallel_linear_cross_entropy (EbbTensor *x,
                                                     EbbProcessGroup *group,
                                                     GError **error);
 
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_vocab_parallel_linear_cross_entropy_full (EbbTensor *x,
+                                                         EbbTensor *weight,
+                                                         EbbTensor *bias,
+                                                         EbbTensor *targets,
+                                                         gint64 n_classes,
+                                                         gint64 ignore_index,
+                                                         double softcap,
+                                                         EbbReduction reduction,
+                                                         EbbProcessGroup *group,
+                                                         GError **error);
+
 G_END_DECLS

@@ -37,9 +37,7 @@ struct _Options
 
   /* data */
   char **data;
-  char *tokenizer, *eval;
-  gboolean pack;
-  gint64 eval_every;
+  char *tokenizer;
 
   /* model */
   char *preset;
@@ -66,7 +64,7 @@ struct _Options
   StoreKind store_kind;
 
   /* files */
-  char *load, *save, *save_best, *resume;
+  char *load, *save, *resume;
   gint64 save_every;
 
   RankOptions ranks; /* of a program on ranks */

@@ -56,9 +56,14 @@ ebb_embedding_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GErr
 }
 
 static EbbTensor *
-ebb_embedding_loss (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, GError **error)
+ebb_embedding_loss (EbbOutputLayer *layer,
+                    EbbTensor *x,
+                    EbbTensor *bias,
+                    EbbTensor *targets,
+                    double softcap,
+                    GError **error)
 {
-  return ebb_output_layer_full_loss (x, ((EbbEmbedding *) layer)->weight, bias, targets, error);
+  return ebb_output_layer_full_loss (x, ((EbbEmbedding *) layer)->weight, bias, targets, softcap, error);
 }
 
 static void

@@ -164,10 +164,12 @@ gboolean ebb_linear_lends_bias (EbbModule *module);
 EbbTensor *ebb_linear_call_without_bias (EbbModule *module,
                                          EbbTensor *input,
                                          GError **error);
-/* The mean cross entropy of the layer's result as logits, which are never all held. */
+/* The mean cross entropy of the layer's result as logits, which are never all held and are bounded by @softcap unless
+ * that is 0. */
 EbbTensor *ebb_linear_call_for_loss (EbbModule *module,
                                      EbbTensor *input,
                                      EbbTensor *targets,
+                                     double softcap,
                                      GError **error);
 
 /* *sum = residual + dropout (x), and returns its norm by @norm, which is any module; x is normalized by @branch_norm
@@ -227,11 +229,13 @@ struct _EbbOutputLayerInterface
                         EbbTensor *x,
                         EbbTensor *bias,
                         GError **error);
-  /* The mean cross entropy of all logits over the targets that are not EBB_IGNORED_TARGET, f32 []. */
+  /* The mean cross entropy of all logits, bounded by @softcap unless that is 0, over the targets that are not
+   * EBB_IGNORED_TARGET, f32 []. */
   EbbTensor *(*loss) (EbbOutputLayer *self,
                       EbbTensor *x,
                       EbbTensor *bias,
                       EbbTensor *targets,
+                      double softcap,
                       GError **error);
   /* Whether what comes next may add the layer's own bias in its place: it is there, and fits the result. NULL: no. */
   gboolean (*lends_bias) (EbbOutputLayer *self);
@@ -250,6 +254,7 @@ EbbTensor *ebb_output_layer_loss (EbbModule *module,
                                   EbbTensor *x,
                                   EbbTensor *bias,
                                   EbbTensor *targets,
+                                  double softcap,
                                   GError **error);
 
 #define EBB_IGNORED_TARGET (-100)
@@ -258,6 +263,7 @@ EbbTensor *ebb_output_layer_full_loss (EbbTensor *x,
                                        EbbTensor *weight,
                                        EbbTensor *bias,
                                        EbbTensor *targets,
+                                       double softcap,
                                        GError **error);
 
 G_END_DECLS

@@ -69,9 +69,14 @@ ebb_linear_logits (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, GError 
 }
 
 static EbbTensor *
-ebb_linear_loss (EbbOutputLayer *layer, EbbTensor *x, EbbTensor *bias, EbbTensor *targets, GError **error)
+ebb_linear_loss (EbbOutputLayer *layer,
+                 EbbTensor *x,
+                 EbbTensor *bias,
+                 EbbTensor *targets,
+                 double softcap,
+                 GError **error)
 {
-  return ebb_output_layer_full_loss (x, ((EbbLinear *) layer)->weight, bias, targets, error);
+  return ebb_output_layer_full_loss (x, ((EbbLinear *) layer)->weight, bias, targets, softcap, error);
 }
 
 /* Under sharded data parallel only a shard of the bias is here between the layer's own calls. */
@@ -91,8 +96,8 @@ output_layer_interface_init (EbbOutputLayerInterface *interface)
   interface->lends_bias = ebb_linear_has_full_bias;
 }
 
-/* Two arguments more than forward1. With "add_bias" FALSE it gives the product alone, because the next op adds the
- * bias. With "targets" it gives the loss of the product as logits. */
+/* Three arguments more than forward1. With "add_bias" FALSE it gives the product alone, because the next op adds the
+ * bias. With "targets" it gives the loss of the product as logits, bounded by "softcap" if that is not 0. */
 static EbbArgs *
 ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
@@ -100,9 +105,11 @@ ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
   EbbOutputLayerInterface *interface;
   EbbTensor *input, *targets, *bias;
   gboolean add_bias = TRUE;
+  double softcap = 0;
   const EbbParameterSpec specs[] = { { "input", EBB_PARAMETER_TENSOR, &input },
                                      { "add_bias", EBB_PARAMETER_FLAG, &add_bias },
-                                     { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets } };
+                                     { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets },
+                                     { "softcap", EBB_PARAMETER_DOUBLE, &softcap } };
   g_autoptr (EbbTensor) output = NULL;
 
   if (ebb_args_find (args, "add_bias") < 0 && ebb_args_find (args, "targets") < 0)
@@ -111,7 +118,7 @@ ebb_linear_forward (EbbModule *module, EbbArgs *args, GError **error)
     return NULL;
   bias = add_bias ? self->bias : NULL;
   interface = EBB_OUTPUT_LAYER_GET_IFACE (module);
-  output = targets != NULL ? interface->loss ((EbbOutputLayer *) module, input, bias, targets, error)
+  output = targets != NULL ? interface->loss ((EbbOutputLayer *) module, input, bias, targets, softcap, error)
                            : interface->logits ((EbbOutputLayer *) module, input, bias, error);
   return output != NULL ? ebb_args_new_for_tensor (output) : NULL;
 }
@@ -141,16 +148,18 @@ ebb_linear_call_without_bias (EbbModule *module, EbbTensor *input, GError **erro
 }
 
 EbbTensor *
-ebb_linear_call_for_loss (EbbModule *module, EbbTensor *input, EbbTensor *targets, GError **error)
+ebb_linear_call_for_loss (EbbModule *module, EbbTensor *input, EbbTensor *targets, double softcap, GError **error)
 {
   EbbLinear *self = EBB_LINEAR (module);
   g_autoptr (EbbArgs) args = NULL;
 
   if (input == NULL || ebb_module_is_plain (module, G_OBJECT_TYPE (module)))
-    return ebb_output_layer_loss (module, input, self->bias, targets, error);
+    return ebb_output_layer_loss (module, input, self->bias, targets, softcap, error);
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, input);
   ebb_args_add_tensor (args, "targets", targets);
+  if (softcap != 0)
+    ebb_args_add_double (args, "softcap", softcap);
   return ebb_module_call_for_tensor (module, args, error);
 }
 

@@ -325,7 +325,7 @@ compute_loss (EbbBert *self, EbbTensor *x, EbbTensor *targets, GError **error)
       && !select_counted (x, targets, &rows, &rows_targets, error))
     return NULL;
   transformed = call_transform (self, rows ? rows : x, error);
-  return ebb_output_layer_loss (self->word_embeddings, transformed, self->output_bias, rows ? rows_targets : targets,
+  return ebb_output_layer_loss (self->word_embeddings, transformed, self->output_bias, rows ? rows_targets : targets, 0,
                                 error);
 }
 

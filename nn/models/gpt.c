@@ -224,9 +224,9 @@ compute_loss (EbbGpt *self, EbbTensor *x, EbbTensor *targets, GError **error)
   g_autoptr (EbbTensor) logits = NULL;
 
   if (self->lm_head == NULL)
-    return ebb_output_layer_loss (self->wte, x, NULL, targets, error);
+    return ebb_output_layer_loss (self->wte, x, NULL, targets, 0, error);
   if (ebb_output_layer_is_open (self->lm_head) && EBB_IS_LINEAR (self->lm_head))
-    return ebb_linear_call_for_loss (self->lm_head, x, targets, error);
+    return ebb_linear_call_for_loss (self->lm_head, x, targets, 0, error);
   logits = ebb_module_call1 (self->lm_head, x, error);
   return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }

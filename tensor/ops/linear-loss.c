@@ -543,11 +543,43 @@ ebb_fused_linear_cross_entropy (EbbTensor *x,
                                 EbbReduction reduction,
                                 GError **error)
 {
+  return ebb_fused_linear_cross_entropy_full (x, weight, bias, targets, ignore_index, label_smoothing, 0.0, reduction,
+                                              error);
+}
+
+/**
+ * ebb_fused_linear_cross_entropy_full:
+ * @x: (nullable): a tensor [.., C], f32 or bf16
+ * @weight: (nullable): a matrix [V, C]: the last layer of a language model
+ * @bias: (nullable): a vector [V], f32 or bf16; %NULL for none
+ * @targets: (nullable): a tensor [..] or [.., 1] of i64 or i32: the right class of each, in [0, V)
+ * @ignore_index: a target that does not count
+ * @label_smoothing: the part in [0, 1] of the target distribution that is spread evenly over all classes
+ * @softcap: the bound of ebb_soft_cap(), which is applied to the logits; 0 for none
+ * @reduction: how the losses become one
+ * @error: return location for an error
+ *
+ * The same as ebb_fused_linear_cross_entropy(), with all its choices.
+ *
+ * Returns: (transfer full) (nullable): f32: one number [], or [..] without reduction; %NULL with %EBB_ERROR_SHAPE,
+ *   %EBB_ERROR_DTYPE, %EBB_ERROR_INDEX if a target is out of range, %EBB_ERROR_INVALID_ARGUMENT
+ */
+EbbTensor *
+ebb_fused_linear_cross_entropy_full (EbbTensor *x,
+                                     EbbTensor *weight,
+                                     EbbTensor *bias,
+                                     EbbTensor *targets,
+                                     gint64 ignore_index,
+                                     double label_smoothing,
+                                     double softcap,
+                                     EbbReduction reduction,
+                                     GError **error)
+{
   EbbOpCall call;
   gint64 n_classes;
 
   if (!ebb_op_begin (&call, &op_fused_linear_cross_entropy, error, 3, x, weight, targets)
-      || !ebb_op_add_optional (&call, bias, error))
+      || !ebb_op_add_optional (&call, bias, error) || !ebb_loss_set_softcap (&call, softcap, error))
     return NULL;
   n_classes = weight->view.n_dims > 0 ? weight->view.shape[0] : 0;
   if (!ebb_linear_loss_describe (&call, n_classes, n_classes, ignore_index, label_smoothing, reduction, error))

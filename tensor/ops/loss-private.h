@@ -18,6 +18,10 @@ gboolean ebb_loss_check (EbbOpCall *call,
                          double label_smoothing,
                          EbbReduction reduction,
                          GError **error);
+/* Bounds the logits, unless @softcap is 0. FALSE: error, call cleared. */
+gboolean ebb_loss_set_softcap (EbbOpCall *call,
+                               double softcap,
+                               GError **error);
 /* Describes the loss: one f32 for all, or one for each row of input 0, [..]. */
 void ebb_loss_add_output (EbbOpCall *call,
                           EbbReduction reduction);

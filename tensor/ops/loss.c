@@ -5,6 +5,7 @@
 #include "tensor/ops/loss-private.h"
 #include "tensor/ops/product-private.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Cross entropy of logits, and what it shares with the fused form. */
@@ -45,6 +46,18 @@ ebb_loss_check (EbbOpCall *call,
   call->params.xent.ignore_index = ignore_index;
   call->params.xent.smoothing = label_smoothing;
   return ebb_op_check_indices (call, index, n_classes, &ignore_index, error);
+}
+
+gboolean
+ebb_loss_set_softcap (EbbOpCall *call,
+                      double softcap,
+                      GError **error)
+{
+  if (!(softcap >= 0.0) || !isfinite (softcap))
+    return ebb_op_fail (call, error, EBB_ERROR_INVALID_ARGUMENT, "softcap is %g; must be positive, or 0 for none",
+                        softcap);
+  call->params.xent.cap = softcap;
+  return TRUE;
 }
 
 void

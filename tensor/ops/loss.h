@@ -47,4 +47,15 @@ EbbTensor *ebb_fused_linear_cross_entropy (EbbTensor *x,
                                            EbbReduction reduction,
                                            GError **error);
 
+EBB_AVAILABLE_IN_ALL
+EbbTensor *ebb_fused_linear_cross_entropy_full (EbbTensor *x,
+                                                EbbTensor *weight,
+                                                EbbTensor *bias,
+                                                EbbTensor *targets,
+                                                gint64 ignore_index,
+                                                double label_smoothing,
+                                                double softcap,
+                                                EbbReduction reduction,
+                                                GError **error);
+
 G_END_DECLS

@@ -88,7 +88,9 @@ run_attention (EbbTensor **x,
                GError **error)
 {
   gboolean is_swapped = numbers[0] < 0;
-  EbbAttentionForm form = { .causal = TRUE, .window = (gint64) numbers[1], .softcap = numbers[2],
+  EbbAttentionForm form = { .causal = TRUE,
+                            .window = (gint64) numbers[1],
+                            .softcap = numbers[2],
                             .dropout_p = numbers[3] };
   g_autoptr (EbbTensor) q = is_swapped ? ebb_transpose (x[0], 1, 2, error) : ebb_tensor_ref (x[0]);
   g_autoptr (EbbTensor) k = is_swapped ? ebb_transpose (x[1], 1, 2, error) : ebb_tensor_ref (x[1]);
@@ -256,6 +258,18 @@ run_fused_linear_cross_entropy (EbbTensor **x,
 {
   y[0] = ebb_fused_linear_cross_entropy (x[0], x[1], x[2], x[3], (gint64) numbers[0], numbers[1],
                                          (EbbReduction) numbers[2], error);
+  return y[0] != NULL;
+}
+
+/* The fourth number is the cap. */
+static gboolean
+run_fused_linear_cross_entropy_full (EbbTensor **x,
+                                     const double *numbers,
+                                     EbbTensor **y,
+                                     GError **error)
+{
+  y[0] = ebb_fused_linear_cross_entropy_full (x[0], x[1], x[2], x[3], (gint64) numbers[0], numbers[1], numbers[3],
+                                              (EbbReduction) numbers[2], error);
   return y[0] != NULL;
 }
 
@@ -482,6 +496,16 @@ const OpCase op_cases_layers[] = {
                   { "h:5x8 n:9x8 n:9 i9:5", { 3, 0, EBB_REDUCTION_MEAN } },
                   { "h:5x8 h:9x8 h:9 i9:5", { 3, 0, EBB_REDUCTION_NONE } } },
     .timing = { "n:1024x768 n:50257x768 - i50257:1024", { -100, 0, EBB_REDUCTION_MEAN } },
+    .count_operations = count_fused_linear_cross_entropy },
+  { .name = "fused_linear_cross_entropy_full",
+    .run = run_fused_linear_cross_entropy_full,
+    .variants = { { "n:5x4 n:7x4 - i7:5", { 3, 0, EBB_REDUCTION_MEAN, 2 } },
+                  { "n:2x3x4 n:9x4t - i9:2x3", { -100, 0.1, EBB_REDUCTION_SUM, 1 } },
+                  { "n:5x4 n:7x4 n:7 i7:5", { 3, 0.1, EBB_REDUCTION_NONE, 3 } },
+                  { "c:5x4 n:7x4 - i7:5", { 3, 0, EBB_REDUCTION_MEAN, 30 } },
+                  { "h:5x8 n:7x8 - i7:5", { -100, 0, EBB_REDUCTION_MEAN, 4 } },
+                  { "h:5x8 h:9x8 h:9 i9:5", { 3, 0, EBB_REDUCTION_NONE, 4 } } },
+    .timing = { "n:1024x768 n:50257x768 - i50257:1024", { -100, 0, EBB_REDUCTION_MEAN, 30 } },
     .count_operations = count_fused_linear_cross_entropy },
   { NULL }
 };

@@ -4,17 +4,29 @@
 
 #include <math.h>
 
+/* With the cap. */
 static double
-get_logsumexp (const EbbView *logits,
+load_logit (const EbbLaunch *launch,
+            const EbbView *logits,
+            gint64 i)
+{
+  double cap = launch->params.xent.cap, logit = ebb_reference_load (logits, i);
+
+  return cap != 0.0 ? cap * tanh (logit / cap) : logit;
+}
+
+static double
+get_logsumexp (const EbbLaunch *launch,
+               const EbbView *logits,
                gint64 row,
                gint64 n)
 {
   double best = -INFINITY, sum = 0.0;
 
   for (gint64 i = 0; i < n; i++)
-    best = MAX (best, ebb_reference_load (logits, row * n + i));
+    best = MAX (best, load_logit (launch, logits, row * n + i));
   for (gint64 i = 0; i < n; i++)
-    sum += exp (ebb_reference_load (logits, row * n + i) - best);
+    sum += exp (load_logit (launch, logits, row * n + i) - best);
   return best + log (sum);
 }
 
@@ -48,7 +60,7 @@ ebb_reference_cross_entropy (const EbbLaunch *launch,
   for (gint64 row = 0; row < logits->shape[0]; row++)
     {
       gint64 wanted = ebb_reference_load_integer (target, row);
-      double result = get_logsumexp (logits, row, n), loss = 0.0;
+      double result = get_logsumexp (launch, logits, row, n), loss = 0.0;
       gboolean is_ignored = wanted == launch->params.xent.ignore_index;
 
       for (gint64 i = 0; !is_ignored && i < n; i++)
@@ -56,7 +68,7 @@ ebb_reference_cross_entropy (const EbbLaunch *launch,
           double weight = (i == wanted ? 1.0 - smoothing : 0.0) + smoothing / (double) n;
 
           if (weight != 0.0)
-            loss += weight * (result - ebb_reference_load (logits, row * n + i));
+            loss += weight * (result - load_logit (launch, logits, row * n + i));
         }
       ebb_reference_store (launch->outputs[0], row, loss);
       store_logsumexp (launch->outputs[1], 2 * row, is_ignored ? 0.0 : result);
@@ -85,8 +97,10 @@ ebb_reference_cross_entropy_grad (const EbbLaunch *launch,
         {
           double weight = (i + first == wanted ? 1.0 - smoothing : 0.0) + smoothing / (double) n;
 
-          ebb_reference_store (launch->outputs[0], row * n + i,
-                               d * (exp (ebb_reference_load (logits, row * n + i) - result) - weight));
+          double cap = launch->params.xent.cap, logit = load_logit (launch, logits, row * n + i);
+          double slope = cap != 0.0 ? 1.0 - logit / cap * (logit / cap) : 1.0;
+
+          ebb_reference_store (launch->outputs[0], row * n + i, d * (exp (logit - result) - weight) * slope);
         }
     }
   return TRUE;
@@ -104,11 +118,11 @@ ebb_reference_cross_entropy_part (const EbbLaunch *launch,
       gint64 wanted = ebb_reference_load_integer (target, row);
       gboolean is_ignored = wanted == launch->params.xent.ignore_index;
       gboolean is_here = !is_ignored && wanted >= first && wanted < first + n;
-      double result = is_ignored ? 0.0 : get_logsumexp (logits, row, n);
+      double result = is_ignored ? 0.0 : get_logsumexp (launch, logits, row, n);
 
       store_logsumexp (launch->outputs[0], 3 * row, result);
       ebb_reference_store (launch->outputs[0], 3 * row + 2,
-                           is_here ? ebb_reference_load (logits, row * n + wanted - first) : 0.0);
+                           is_here ? load_logit (launch, logits, row * n + wanted - first) : 0.0);
     }
   return TRUE;
 }

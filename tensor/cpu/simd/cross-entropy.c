@@ -5,7 +5,8 @@
 #include "tensor/cpu/simd/vec-private.h"
 
 /* A row of logits is read from memory once: piece by piece, each first for its maximum, then, from the cache, for its
- * sum of exponentials. */
+ * sum of exponentials. Logits may have a soft cap, which is applied wherever one is read; a maximum's cap is the
+ * maximum of the caps. */
 
 #define PIECE 1024
 #define LANES 4 /* sums kept side by side: additions do not wait for one another */
@@ -18,6 +19,7 @@ typedef struct
   gint64 first; /* class of the first column */
   gint64 ignore_index;
   double smoothing;
+  float cap; /* 0: none */
 } CrossEntropy;
 
 static void
@@ -31,6 +33,7 @@ cross_entropy_init (CrossEntropy *self,
   self->first = launch->params.xent.first;
   self->ignore_index = launch->params.xent.ignore_index;
   self->smoothing = launch->params.xent.smoothing;
+  self->cap = (float) launch->params.xent.cap;
 }
 
 static gint64
@@ -51,12 +54,37 @@ get_target (const CrossEntropy *self,
                                               : ((const gint32 *) self->target->data)[row];
 }
 
+/* By the same function as whole vectors of them. */
+static inline float
+cap_one (float logit,
+         float cap)
+{
+  return cap != 0.0f ? vec_soft_cap (vec_set1 (logit), cap)[0] : logit;
+}
+
 static inline float
 get_logit (const CrossEntropy *self,
            gint64 i)
 {
-  return self->logits->dtype == EBB_DTYPE_F32 ? ((const float *) self->logits->data)[i]
-                                              : ebb_bf16_to_float (((const guint16 *) self->logits->data)[i]);
+  return cap_one (self->logits->dtype == EBB_DTYPE_F32 ? ((const float *) self->logits->data)[i]
+                                                       : ebb_bf16_to_float (((const guint16 *) self->logits->data)[i]),
+                  self->cap);
+}
+
+/* Whether there is a cap is known where this is inlined. */
+EBB_VEC_INLINE EbbVec
+load_logits (EbbDType dtype,
+             gboolean is_capped,
+             float cap,
+             const void *row,
+             gint64 i,
+             gint64 m)
+{
+  EbbVec x = vec_load_as (dtype, row, i, m);
+
+  if (is_capped)
+    return vec_soft_cap (x, cap);
+  return x;
 }
 
 EBB_VEC_INLINE float
@@ -97,6 +125,8 @@ find_maximum (EbbDType dtype,
  */
 EBB_VEC_INLINE float
 sum_exponentials (EbbDType dtype,
+                  gboolean is_capped,
+                  float cap,
                   const void *row,
                   gint64 begin,
                   gint64 end,
@@ -109,7 +139,7 @@ sum_exponentials (EbbDType dtype,
   for (; i + LANES * EBB_VEC_WIDTH <= end; i += LANES * EBB_VEC_WIDTH)
     for (int k = 0; k < LANES; k++)
       {
-        EbbVec x = vec_load_as (dtype, row, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
+        EbbVec x = load_logits (dtype, is_capped, cap, row, i + k * EBB_VEC_WIDTH, EBB_VEC_WIDTH);
 
         total[k] += vec_exp (x - shift);
         plain[k] += x - shift;
@@ -117,7 +147,7 @@ sum_exponentials (EbbDType dtype,
   for (; i < end; i += EBB_VEC_WIDTH)
     {
       gint64 m = MIN (end - i, EBB_VEC_WIDTH);
-      EbbVec x = vec_load_as (dtype, row, i, m) - shift;
+      EbbVec x = load_logits (dtype, is_capped, cap, row, i, m) - shift;
 
       total[0] += vec_first (vec_exp (x), m, (EbbVec){ 0 });
       plain[0] += vec_first (x, m, (EbbVec){ 0 });
@@ -130,6 +160,8 @@ sum_exponentials (EbbDType dtype,
 /* log (sum (exp (x))), and the sum of x if @plain_sum is given */
 EBB_VEC_INLINE double
 reduce_row_as (EbbDType dtype,
+               gboolean is_capped,
+               float cap,
                const void *row,
                gint64 n,
                double *plain_sum)
@@ -142,12 +174,15 @@ reduce_row_as (EbbDType dtype,
       gint64 end = MIN (begin + PIECE, n);
       float best = find_maximum (dtype, row, begin, end);
 
+      if (is_capped)
+        best = cap_one (best, cap);
       if (best > maximum)
         {
           sum *= exp ((double) maximum - (double) best);
           maximum = best;
         }
-      sum += sum_exponentials (dtype, row, begin, end, maximum == -INFINITY ? 0.0f : maximum, plain_sum);
+      sum +=
+          sum_exponentials (dtype, is_capped, cap, row, begin, end, maximum == -INFINITY ? 0.0f : maximum, plain_sum);
     }
   return maximum + log (sum);
 }
@@ -157,11 +192,14 @@ reduce_row (const CrossEntropy *self,
             gint64 row,
             double *plain_sum)
 {
-  gint64 start = row * self->n;
+  const gboolean is_f32 = self->logits->dtype == EBB_DTYPE_F32;
+  const void *data = (const char *) self->logits->data + row * self->n * (is_f32 ? 4 : 2);
 
-  if (self->logits->dtype == EBB_DTYPE_F32)
-    return reduce_row_as (EBB_DTYPE_F32, (const float *) self->logits->data + start, self->n, plain_sum);
-  return reduce_row_as (EBB_DTYPE_BF16, (const guint16 *) self->logits->data + start, self->n, plain_sum);
+  if (self->cap != 0.0f)
+    return is_f32 ? reduce_row_as (EBB_DTYPE_F32, TRUE, self->cap, data, self->n, plain_sum)
+                  : reduce_row_as (EBB_DTYPE_BF16, TRUE, self->cap, data, self->n, plain_sum);
+  return is_f32 ? reduce_row_as (EBB_DTYPE_F32, FALSE, 0, data, self->n, plain_sum)
+                : reduce_row_as (EBB_DTYPE_BF16, FALSE, 0, data, self->n, plain_sum);
 }
 
 /* As the sum of two numbers. One f32 has no room for the logarithm beside a large maximum, and both a loss and the
@@ -323,10 +361,12 @@ EBB_SIMD_NAME (ebb_cpu_cross_entropy_join) (const EbbLaunch *launch,
 
 /* -- gradient ------------------------------------------------------------------------------------------------------ */
 
-/* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss */
+/* d_logits = (softmax - (1 - smoothing) [target] - smoothing / n) d_loss, times the slope of the cap */
 EBB_VEC_INLINE void
 differentiate_row (EbbDType from,
                    EbbDType to,
+                   gboolean is_capped,
+                   float cap,
                    const void *logits,
                    void *d_logits,
                    gint64 n,
@@ -337,7 +377,39 @@ differentiate_row (EbbDType from,
   const float most = logsumexp[0], rest = logsumexp[1];
 
   EBB_VEC_FOR (i, m, n)
-    vec_store_as (to, d_logits, i, m, d_loss * (vec_exp (vec_load_as (from, logits, i, m) - most - rest) - uniform));
+    {
+      EbbVec x = load_logits (from, is_capped, cap, logits, i, m);
+      EbbVec d = d_loss * (vec_exp (x - most - rest) - uniform);
+
+      if (is_capped)
+        d *= vec_soft_cap_slope (x, cap);
+      vec_store_as (to, d_logits, i, m, d);
+    }
+}
+
+/* By the dtypes of the logits and of their gradient. */
+EBB_VEC_INLINE void
+differentiate_row_of (EbbDType from,
+                      EbbDType to,
+                      gboolean is_capped,
+                      float cap,
+                      const void *logits,
+                      void *d_logits,
+                      gint64 n,
+                      const float logsumexp[2],
+                      float d_loss,
+                      float uniform)
+{
+  const EbbDType f32 = EBB_DTYPE_F32, bf16 = EBB_DTYPE_BF16;
+
+  if (from == f32 && to == f32)
+    differentiate_row (f32, f32, is_capped, cap, logits, d_logits, n, logsumexp, d_loss, uniform);
+  else if (from == f32)
+    differentiate_row (f32, bf16, is_capped, cap, logits, d_logits, n, logsumexp, d_loss, uniform);
+  else if (to == f32)
+    differentiate_row (bf16, f32, is_capped, cap, logits, d_logits, n, logsumexp, d_loss, uniform);
+  else
+    differentiate_row (bf16, bf16, is_capped, cap, logits, d_logits, n, logsumexp, d_loss, uniform);
 }
 
 static void
@@ -384,16 +456,18 @@ backward_rows (gint64 begin,
         }
       /* Before the row is written: it may be the same memory. */
       if (is_here)
-        at_target = (float) (exp ((double) get_logit (self, row * n + column) - get_logsumexp (of_row))
-                             - (1.0 - self->smoothing) - self->smoothing / (double) n);
-      if (self->logits->dtype == EBB_DTYPE_F32 && output->dtype == EBB_DTYPE_F32)
-        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_F32, from, to, n, of_row, d, uniform);
-      else if (self->logits->dtype == EBB_DTYPE_F32)
-        differentiate_row (EBB_DTYPE_F32, EBB_DTYPE_BF16, from, to, n, of_row, d, uniform);
-      else if (output->dtype == EBB_DTYPE_F32)
-        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_F32, from, to, n, of_row, d, uniform);
+        {
+          const float logit = get_logit (self, row * n + column);
+
+          at_target = (float) (exp ((double) logit - get_logsumexp (of_row)) - (1.0 - self->smoothing)
+                               - self->smoothing / (double) n);
+          if (self->cap != 0.0f)
+            at_target *= vec_soft_cap_slope (vec_set1 (logit), self->cap)[0];
+        }
+      if (self->cap != 0.0f)
+        differentiate_row_of (self->logits->dtype, output->dtype, TRUE, self->cap, from, to, n, of_row, d, uniform);
       else
-        differentiate_row (EBB_DTYPE_BF16, EBB_DTYPE_BF16, from, to, n, of_row, d, uniform);
+        differentiate_row_of (self->logits->dtype, output->dtype, FALSE, 0, from, to, n, of_row, d, uniform);
       if (is_here)
         store_as (output->dtype, to, column, d * at_target);
     }

@@ -141,6 +141,7 @@ test_unary (void)
             KernelCase test = case_new ("unary", EBB_KERNEL_UNARY);
 
             test.params.unary.op = op;
+            test.params.unary.cap = 4;
             set_unary (&test, floats[d], op == EBB_UNARY_LOGICAL_NOT ? EBB_DTYPE_BOOL : floats[d], shape, layout,
                        positive ? 0.01 : -9, 9);
             if (layout == KERNEL_LAYOUT_CONTIGUOUS && op != EBB_UNARY_LOGICAL_NOT)
@@ -179,6 +180,7 @@ test_unary_grad (void)
             KernelCase test = case_new ("unary_grad", EBB_KERNEL_UNARY_GRAD);
 
             test.params.unary.op = op;
+            test.params.unary.cap = 4;
             set_unary (&test, floats[d], floats[d], shape, layout, -2, 2);
             test.n_inputs = 3;
             test.inputs[1] = kernel_operand_new (floats[d], get_shape (shape), layout, positive ? 0.1 : -6, 6);

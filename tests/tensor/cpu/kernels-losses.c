@@ -25,6 +25,9 @@ case_new (const char *name,
                        .params.xent.ignore_index = -100 };
 }
 
+/* Applied to the logits of all cases that follow, which are in [-20, 20); 0: none. */
+static double cap;
+
 /* Some are of other parts' classes, one is of the last class of this one, one is ignored. */
 static KernelOperand
 targets_new (EbbDType dtype,
@@ -53,6 +56,7 @@ check_part (gint64 rows,
   KernelCase test = case_new ("cross_entropy_part", EBB_KERNEL_CROSS_ENTROPY_PART);
 
   test.params.xent.first = first;
+  test.params.xent.cap = cap;
   test.inputs[test.n_inputs++] =
       kernel_operand_new (dtype, KERNEL_SHAPE (rows, n), KERNEL_LAYOUT_CONTIGUOUS, -20, 20);
   test.inputs[test.n_inputs++] = targets_new (index_dtype, rows, first, n);
@@ -71,6 +75,7 @@ check_grad (gint64 rows,
   KernelCase test = case_new ("cross_entropy_grad", EBB_KERNEL_CROSS_ENTROPY_GRAD);
 
   test.params.xent.first = first;
+  test.params.xent.cap = cap;
   test.in_place = 1;
   test.inputs[test.n_inputs++] = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (rows), layout, 0.1, 1);
   test.inputs[test.n_inputs++] =
@@ -322,11 +327,42 @@ test_far_from_zero (void)
       }
 }
 
+static void
+test_cap (void)
+{
+  static const double caps[] = { 15, 50 };
+
+  for (guint i = 0; i < G_N_ELEMENTS (caps); i++)
+    {
+      cap = caps[i];
+      for (guint smooth = 0; smooth < 2; smooth++)
+        for (EbbDType dtype = EBB_DTYPE_F32; dtype <= EBB_DTYPE_BF16; dtype++)
+          {
+            KernelCase test = case_new ("cross_entropy", EBB_KERNEL_CROSS_ENTROPY);
+
+            test.params.xent.cap = cap;
+            test.params.xent.smoothing = smooth ? 0.1 : 0;
+            test.n_inputs = test.n_outputs = 2;
+            test.inputs[0] = kernel_operand_new (dtype, KERNEL_SHAPE (9, 2500), KERNEL_LAYOUT_CONTIGUOUS, -40, 40);
+            test.inputs[1] = kernel_operand_new (EBB_DTYPE_I64, KERNEL_SHAPE (9), KERNEL_LAYOUT_CONTIGUOUS, 0, 2500);
+            test.outputs[0] = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (9), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+            test.outputs[1] = kernel_operand_new (EBB_DTYPE_F32, KERNEL_SHAPE (9, 2), KERNEL_LAYOUT_CONTIGUOUS, 0, 1);
+            test.scale = 10;
+            kernel_case_check (&test);
+          }
+      test_part ();
+      check_grad (9, 3001, EBB_DTYPE_F32, EBB_DTYPE_I64, 3001, KERNEL_LAYOUT_CONTIGUOUS);
+      check_grad (5, 7, EBB_DTYPE_BF16, EBB_DTYPE_I32, 0, KERNEL_LAYOUT_SCALAR);
+    }
+  cap = 0;
+}
+
 int
 main (int argc,
       char **argv)
 {
   test_init (&argc, &argv);
+  g_test_add_func ("/kernels/capped-cross-entropy-equals-reference", test_cap);
   g_test_add_func ("/kernels/cross-entropy-part-equals-reference", test_part);
   g_test_add_func ("/kernels/cross-entropy-gradient-of-a-part-equals-reference", test_grad);
   g_test_add_func ("/kernels/cross-entropy-join-equals-reference", test_join);
