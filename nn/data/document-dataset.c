@@ -17,6 +17,7 @@ struct _EbbDocumentDataset
   char **paths;
   GBytes *lines;
   EbbTokenizer *tokenizer;
+  EbbChatTemplate *template;
   gboolean framed;
   EbbDocumentStore *store; /* a held-out part has the same one */
   gint64 *documents;       /* this dataset's part of the store; NULL: all */
@@ -267,11 +268,46 @@ static const EbbDatasetKind document_kind = {
   .has_starts = TRUE,
 };
 
+/* The token that begins a text, if the tokenizer puts one there; -1: it doesn't. */
+static gint64
+find_begin_token (EbbTokenizer *tokenizer)
+{
+  const gint64 begin = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS);
+  gsize n;
+  g_autofree gint64 *framing = ebb_tokenizer_encode_text_full (tokenizer, "", TRUE, &n, NULL);
+
+  return framing != NULL && framing[0] == begin ? begin : -1;
+}
+
+/* The template of the tokenizer's folder. NULL, with an error if it has one that is not known. */
+static EbbChatTemplate *
+make_template (EbbTokenizer *tokenizer,
+               GError **error)
+{
+  const char *text = ebb_tokenizer_get_chat_template (tokenizer);
+  g_autofree char *begin =
+      ebb_tokenizer_get_token (tokenizer, ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS));
+  g_autofree char *end =
+      ebb_tokenizer_get_token (tokenizer, ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS));
+
+  return text != NULL ? ebb_chat_template_new_from_text (text, begin, end, error) : NULL;
+}
+
 static gboolean
 read_all (EbbDocumentDataset *self,
           GError **error)
 {
-  const EbbDocumentReader reader = { .tokenizer = self->tokenizer, .end_token = -1, .store = self->store };
+  g_autoptr (GError) failure = NULL;
+  g_autoptr (EbbChatTemplate) template =
+      self->template != NULL ? g_object_ref (self->template) : make_template (self->tokenizer, &failure);
+  const EbbDocumentReader reader = {
+    .tokenizer = self->tokenizer,
+    .begin_token = self->framed ? find_begin_token (self->tokenizer) : -1,
+    .end_token = self->framed ? ebb_tokenizer_get_special_token (self->tokenizer, EBB_SPECIAL_TOKEN_EOS) : -1,
+    .template = template,
+    .template_failure = failure != NULL ? failure->message : NULL,
+    .store = self->store,
+  };
 
   if (self->lines != NULL)
     return ebb_read_document_lines (&reader, self->lines, "the lines", error);
@@ -322,6 +358,7 @@ ebb_document_dataset_finalize (GObject *object)
   g_clear_pointer (&self->lines, g_bytes_unref);
   g_free (self->documents);
   g_strfreev (self->paths);
+  g_clear_object (&self->template);
   g_clear_object (&self->tokenizer);
   G_OBJECT_CLASS (ebb_document_dataset_parent_class)->finalize (object);
 }
@@ -359,6 +396,13 @@ ebb_document_dataset_class_init (EbbDocumentDatasetClass *klass)
   g_object_class_install_property (object_class, offsetof (EbbDocumentDataset, tokenizer),
                                    g_param_spec_object ("tokenizer", NULL, NULL, EBB_TYPE_TOKENIZER, flags));
   /**
+   * EbbDocumentDataset:template:
+   *
+   * The form of `messages`; %NULL: that of the tokenizer's folder.
+   */
+  g_object_class_install_property (object_class, offsetof (EbbDocumentDataset, template),
+                                   g_param_spec_object ("template", NULL, NULL, EBB_TYPE_CHAT_TEMPLATE, flags));
+  /**
    * EbbDocumentDataset:framed:
    *
    * Whether texts, prompts and completions get the tokenizer's tokens that begin and end a text, where it has them.
@@ -386,8 +430,10 @@ ebb_document_dataset_init (EbbDocumentDataset *self)
  * the assistant are learned. Tokens that are not learned have the target -100.
  *
  * Documents are packed into rows by the best fit, and share no attention there if the model is called with the row's
- * starts. A document that is longer than a row is split into pieces that are documents of their own. An epoch takes
- * each row once, in an order that depends on @seed and the epoch.
+ * starts. Texts, and prompts with their completions, get the tokenizer's tokens that begin and end a text, where it has
+ * them; messages have the form of the chat template of the tokenizer's folder. A document that is longer than a row is
+ * split into pieces that are documents of their own. An epoch takes each row once, in an order that depends on @seed
+ * and the epoch.
  *
  * Returns: (transfer full) (nullable): the documents; %NULL with %EBB_ERROR_IO if a file can't be read,
  *   %EBB_ERROR_FORMAT with its name and the number of the line if a line is no such object or the file has none

@@ -5,6 +5,7 @@
 #error "Only <ebb/ebb.h> can be included directly."
 #endif
 
+#include "nn/data/chat-template.h"
 #include "nn/data/dataset.h"
 
 G_BEGIN_DECLS

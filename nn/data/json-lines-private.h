@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "nn/data/chat-template.h"
 #include "nn/data/document-store-private.h"
 
 /* Reads documents out of JSON lines and whole files, line by line: the text is never in memory as a whole. A line is
@@ -14,7 +15,9 @@ G_BEGIN_DECLS
 typedef struct
 {
   EbbTokenizer *tokenizer;
-  gint64 end_token; /* follows each text and completion; -1: none */
+  gint64 begin_token, end_token; /* around each text, and each prompt with its completion; -1: none */
+  EbbChatTemplate *template;     /* of messages; NULL: they are an error */
+  const char *template_failure;  /* why there is none, or NULL */
   EbbDocumentStore *store;
 } EbbDocumentReader;
 

@@ -71,6 +71,13 @@ append_text (const EbbDocumentReader *self,
 }
 
 static gboolean
+begin_document (const EbbDocumentReader *self,
+                GError **error)
+{
+  return self->begin_token < 0 || ebb_document_store_append (self->store, &self->begin_token, 1, FALSE, error);
+}
+
+static gboolean
 end_document (const EbbDocumentReader *self,
               GError **error)
 {
@@ -115,11 +122,11 @@ read_text (Lines *self,
 {
   const char *text;
 
-  return get_text (self, line, "text", FALSE, &text, error)
+  return get_text (self, line, "text", FALSE, &text, error) && begin_document (self->reader, error)
          && append_text (self->reader, text, strlen (text), TRUE, error) && end_document (self->reader, error);
 }
 
-/* Both are encoded by themselves, as they are when the model answers a prompt. */
+/* Prompt and completion are encoded apart, as they are when the model answers a prompt. */
 static gboolean
 read_prompt (Lines *self,
              const EbbJson *line,
@@ -128,10 +135,94 @@ read_prompt (Lines *self,
   const char *prompt, *completion;
 
   return get_text (self, line, "prompt", TRUE, &prompt, error)
-         && get_text (self, line, "completion", FALSE, &completion, error)
+         && get_text (self, line, "completion", FALSE, &completion, error) && begin_document (self->reader, error)
          && append_text (self->reader, prompt, strlen (prompt), FALSE, error)
          && append_text (self->reader, completion, strlen (completion), TRUE, error)
          && end_document (self->reader, error);
+}
+
+/* Checks the messages and collects their roles and contents, which stay the line's. */
+static gboolean
+list_messages (Lines *self,
+               const EbbJson *messages,
+               const char **roles,
+               const char **contents,
+               GError **error)
+{
+  for (gsize i = 0; i < messages->n_items; i++)
+    {
+      static const char *const names[] = { "role", "content" };
+      const char **texts[] = { &roles[i], &contents[i] };
+
+      if (messages->items[i].kind != EBB_JSON_OBJECT)
+        return fail (self, error, "message %" G_GSIZE_FORMAT " is %s: it must be an object with role and content",
+                     i + 1, describe (&messages->items[i]));
+      for (guint j = 0; j < 2; j++)
+        {
+          const EbbJson *value = ebb_json_get (&messages->items[i], names[j]);
+
+          if (value == NULL)
+            return fail (self, error, "message %" G_GSIZE_FORMAT ": %s is missing", i + 1, names[j]);
+          if (!ebb_json_as_string (value, texts[j]))
+            return fail (self, error, "message %" G_GSIZE_FORMAT ": %s is %s: it must be a string", i + 1, names[j],
+                         describe (value));
+        }
+    }
+  return TRUE;
+}
+
+/* Appends the tokens, of which the answers are learned. */
+static gboolean
+append_answers (Lines *self,
+                EbbTensor *tokens,
+                EbbTensor *answers,
+                GError **error)
+{
+  const gint64 n = ebb_tensor_get_n_elements (tokens);
+  const gint64 *data = ebb_tensor_get_data (tokens, NULL);
+  const guint8 *learned = ebb_tensor_get_data (answers, NULL);
+  gboolean any = FALSE;
+
+  for (gint64 begin = 0, end; begin < n; begin = end)
+    {
+      for (end = begin + 1; end < n && learned[end] == learned[begin]; end++)
+        ;
+      if (!ebb_document_store_append (self->reader->store, data + begin, end - begin, learned[begin], error))
+        return FALSE;
+      any = any || learned[begin];
+    }
+  if (!any)
+    return fail (self, error, "messages have none of the assistant: there is nothing to learn");
+  ebb_document_store_end (self->reader->store);
+  return TRUE;
+}
+
+static gboolean
+read_messages (Lines *self,
+               const EbbJson *line,
+               GError **error)
+{
+  const EbbDocumentReader *reader = self->reader;
+  const EbbJson *messages = ebb_json_get (line, "messages");
+  g_autofree const char **roles = NULL;
+  g_autofree const char **contents = NULL;
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) answers = NULL;
+
+  if (messages->kind != EBB_JSON_LIST)
+    return fail (self, error, "messages is %s: it must be a list", describe (messages));
+  if (messages->n_items == 0)
+    return fail (self, error, "messages is empty: there is nothing to learn");
+  if (reader->template == NULL)
+    return fail (self, error, "messages need a tokenizer with a chat template%s%s",
+                 reader->template_failure != NULL ? ": " : "",
+                 reader->template_failure != NULL ? reader->template_failure : "");
+  roles = g_new0 (const char *, messages->n_items + 1);
+  contents = g_new0 (const char *, messages->n_items + 1);
+  if (!list_messages (self, messages, roles, contents, error))
+    return FALSE;
+  tokens = ebb_chat_template_encode (reader->template, reader->tokenizer, roles, contents, FALSE, &answers, error);
+  return tokens != NULL && append_answers (self, tokens, answers, error);
 }
 
 static LineKind
@@ -178,6 +269,8 @@ read_line (Lines *self,
            GError **error)
 {
   g_autofree char *what = NULL;
+  g_autofree char *shown = NULL;
+  g_autofree char *message = NULL;
   g_autoptr (EbbJson) line = NULL;
   g_autoptr (GError) failure = NULL;
   gboolean ok;
@@ -197,16 +290,18 @@ read_line (Lines *self,
   self->kind = find_kind (self, line, error);
   if (self->kind == LINES_UNKNOWN)
     return FALSE;
-  ok = self->kind == LINES_TEXT ? read_text (self, line, &failure) : read_prompt (self, line, &failure);
+  ok = self->kind == LINES_TEXT     ? read_text (self, line, &failure)
+       : self->kind == LINES_PROMPT ? read_prompt (self, line, &failure)
+                                    : read_messages (self, line, &failure);
   if (ok)
     return TRUE;
-  if (!g_str_has_prefix (failure->message, what)) /* the tokenizer's */
-    {
-      g_autofree char *shown = ebb_escape_text (what);
-
-      g_prefix_error (&failure, "%s: ", shown);
-    }
-  g_propagate_error (error, g_steal_pointer (&failure));
+  /* The tokenizer and the template don't know of lines, and may quote some of theirs. */
+  shown = ebb_escape_text (what);
+  message = ebb_escape_text (failure->message);
+  if (g_str_has_prefix (failure->message, shown))
+    g_propagate_error (error, g_steal_pointer (&failure));
+  else
+    g_set_error (error, failure->domain, failure->code, "%s: %s", shown, message);
   return FALSE;
 }
 
@@ -321,7 +416,7 @@ read_whole_file (const EbbDocumentReader *reader,
     return FALSE;
   if (size == 0)
     return fail_empty (path, error);
-  if (append_text (reader, text, size, TRUE, error) && end_document (reader, error))
+  if (begin_document (reader, error) && append_text (reader, text, size, TRUE, error) && end_document (reader, error))
     return TRUE;
   g_prefix_error (error, "%s: ", path);
   return FALSE;

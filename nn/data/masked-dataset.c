@@ -19,7 +19,7 @@ struct _EbbMaskedDataset
   double share;
   gint64 n_tokenizer; /* tokens that the tokenizer knows */
   gint64 mask_token, first_token, last_token;
-  guint8 *special; /* by token; NULL: none is */
+  guint8 *special; /* by token */
 };
 
 static void ebb_masked_dataset_initable_init (GInitableIface *iface);
@@ -50,7 +50,7 @@ static gboolean
 is_special (const EbbMaskedDataset *self,
             gint64 token)
 {
-  return self->special != NULL && token < self->n_tokenizer && self->special[token];
+  return token < self->n_tokenizer && self->special[token];
 }
 
 /* Any token but a special one. */
@@ -261,8 +261,17 @@ ebb_masked_dataset_get_vocab_size (EbbMaskedDataset *self)
 static void
 find_special_tokens (EbbMaskedDataset *self)
 {
-  self->n_tokenizer = ebb_tokenizer_get_vocab_size (self->tokenizer);
-  self->mask_token = self->n_tokenizer;
+  const gint64 n = ebb_tokenizer_get_vocab_size (self->tokenizer);
+
+  self->n_tokenizer = n;
+  self->mask_token = ebb_tokenizer_get_special_token (self->tokenizer, EBB_SPECIAL_TOKEN_MASK);
+  if (self->mask_token < 0)
+    self->mask_token = n;
+  self->first_token = ebb_tokenizer_get_special_token (self->tokenizer, EBB_SPECIAL_TOKEN_CLS);
+  self->last_token = ebb_tokenizer_get_special_token (self->tokenizer, EBB_SPECIAL_TOKEN_SEP);
+  self->special = g_new0 (guint8, (gsize) n + 1);
+  for (gint64 token = 0; token < n; token++)
+    self->special[token] = ebb_tokenizer_is_special (self->tokenizer, token);
 }
 
 static gboolean

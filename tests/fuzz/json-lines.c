@@ -11,7 +11,14 @@ static const char *const valid[] = {
   "{\"text\": \"na\xc3\xafve \\u00e9\\n\", \"id\": 3}",
   "{\"prompt\": \"2 + 2 =\", \"completion\": \" 4\"}",
   "{\"prompt\": \"\", \"completion\": \"yes\", \"more\": [1, {\"a\": null}]}",
+  "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+  "{\"messages\": [{\"role\": \"system\", \"content\": \"\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
+  "\"assistant\", \"content\": \"d\"}]}",
 };
+
+static const char chatml[] =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+    "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 static gboolean
 use (EbbDataset *dataset)
@@ -43,7 +50,8 @@ try_case (GString *input, GError **error)
   g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
   g_autoptr (EbbDocumentDataset) dataset = NULL;
   g_autoptr (GBytes) bytes = NULL;
-  guint kind = fuzz_draw (2) * 2;
+  g_autoptr (EbbChatTemplate) template = ebb_chat_template_new_from_text (chatml, NULL, NULL, NULL);
+  guint kind = fuzz_draw (3) * 2;
 
   for (guint n = 1 + fuzz_draw (4); n > 0; n--)
     {
@@ -52,12 +60,13 @@ try_case (GString *input, GError **error)
       if (fuzz_draw (4) == 0)
         fuzz_damage (line);
       if (fuzz_draw (16) == 0)
-        kind = 2 - kind;
+        kind = fuzz_draw (3) * 2;
       g_string_append_len (input, line->str, (gssize) line->len);
       g_string_append_c (input, '\n');
     }
   bytes = g_bytes_new (input->str, input->len);
-  dataset = ebb_document_dataset_new_from_bytes (bytes, tokenizer, fuzz_draw (9), error);
+  dataset = g_initable_new (EBB_TYPE_DOCUMENT_DATASET, NULL, error, "lines", bytes, "tokenizer", tokenizer, "template",
+                            template, "seed", (guint64) fuzz_draw (9), NULL);
   if (dataset == NULL)
     return FALSE;
   if (!use (EBB_DATASET (dataset)))

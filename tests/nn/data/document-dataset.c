@@ -118,6 +118,83 @@ long_documents_are_split (void)
   g_assert_cmpint (ebb_dataset_get_n_rows (answers, 4), ==, 2);
 }
 
+static const char chatml[] =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+    "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+static EbbDataset *
+make_chat (const char *text, GError **error)
+{
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (EbbChatTemplate) template = ebb_chat_template_new_from_text (chatml, NULL, NULL, error);
+  g_autoptr (GBytes) lines = g_bytes_new (text, strlen (text));
+
+  g_assert_nonnull (template);
+  return g_initable_new (EBB_TYPE_DOCUMENT_DATASET, NULL, error, "lines", lines, "tokenizer", tokenizer, "template",
+                         template, NULL);
+}
+
+/* All answers are learned, with the token that ends each of them. */
+static void
+messages_have_the_form_of_their_template (void)
+{
+  static const char tokens[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n"
+                               "<|im_start|>user\nOK<|im_end|>\n<|im_start|>assistant\nNo<|im_end|>\n";
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbDataset) self = make_chat ("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+                                           "{\"role\": \"assistant\", \"content\": \"Yes\"}, "
+                                           "{\"content\": \"OK\", \"role\": \"user\", \"id\": 3}, "
+                                           "{\"role\": \"assistant\", \"content\": \"No\"}]}",
+                                           &error);
+  const gint64 context = sizeof tokens - 2;
+  g_autoptr (GString) learned = g_string_new (NULL);
+  Row row;
+
+  g_assert_no_error (error);
+  row = take (self, 1, context);
+  for (gint64 i = 0; i < context; i++)
+    {
+      g_assert_cmpint (row.tokens[i], ==, tokens[i]);
+      if (row.targets[i] == -100)
+        continue;
+      g_assert_cmpint (row.targets[i], ==, tokens[i + 1]);
+      g_string_append_c (learned, (char) row.targets[i]);
+    }
+  g_assert_cmpstr (learned->str, ==, "Yes<|im_end|>No<|im_end|>");
+  clear (&row);
+}
+
+static void
+assert_chat_refused (const char *messages, const char *message)
+{
+  g_autofree char *line = g_strdup_printf ("{\"messages\": %s}", messages);
+  g_autofree char *whole = g_strdup_printf ("the lines: line 1: %s", message);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (make_chat (line, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  g_assert_cmpstr (error->message, ==, whole);
+}
+
+static void
+bad_messages_are_named (void)
+{
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  const char text[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}";
+  g_autoptr (GBytes) lines = g_bytes_new_static (text, sizeof text - 1);
+  g_autoptr (GError) error = NULL;
+
+  assert_chat_refused ("3", "messages is a number: it must be a list");
+  assert_chat_refused ("[]", "messages is empty: there is nothing to learn");
+  assert_chat_refused ("[\"a\"]", "message 1 is a string: it must be an object with role and content");
+  assert_chat_refused ("[{\"role\": \"user\"}]", "message 1: content is missing");
+  assert_chat_refused ("[{\"role\": 3, \"content\": \"a\"}]", "message 1: role is a number: it must be a string");
+  assert_chat_refused ("[{\"role\": \"user\", \"content\": \"a\"}]",
+                       "messages have none of the assistant: there is nothing to learn");
+  g_assert_null (ebb_document_dataset_new_from_bytes (lines, tokenizer, 1, &error));
+  g_assert_cmpstr (error->message, ==, "the lines: line 1: messages need a tokenizer with a chat template");
+}
+
 static GString *
 make_many (guint n)
 {
@@ -329,6 +406,8 @@ main (int argc, char **argv)
   g_test_add_func ("/document-dataset/rows", documents_share_rows_and_begin_anew);
   g_test_add_func ("/document-dataset/answers", answers_alone_are_learned);
   g_test_add_func ("/document-dataset/split", long_documents_are_split);
+  g_test_add_func ("/document-dataset/messages", messages_have_the_form_of_their_template);
+  g_test_add_func ("/document-dataset/bad-messages", bad_messages_are_named);
   g_test_add_func ("/document-dataset/epoch", an_epoch_takes_each_document_once);
   g_test_add_func ("/document-dataset/state", state_continues);
   g_test_add_func ("/document-dataset/held-out", held_out_documents_are_not_trained_on);

@@ -3,6 +3,7 @@
 #include "support/device.h"
 #include "support/tensors.h"
 
+#include <glib/gstdio.h>
 #include <string.h>
 
 #define CONTEXT 100
@@ -153,6 +154,70 @@ held_out_rows_are_masked (void)
     g_assert_cmpint (targets[i] != -100 ? targets[i] : tokens[i], ==, 'a' + (4500 + i) % 26);
 }
 
+/* [CLS] and [SEP] frame each row; they, and [UNK] within it, are never hidden, and no token becomes one of them. */
+static void
+special_tokens_are_never_hidden (void)
+{
+  static const char json[] =
+      "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": ["
+      "{\"id\": 0, \"content\": \"[PAD]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+      "\"normalized\": false, \"special\": true},"
+      "{\"id\": 1, \"content\": \"[UNK]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+      "\"normalized\": false, \"special\": true},"
+      "{\"id\": 2, \"content\": \"[CLS]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+      "\"normalized\": false, \"special\": true},"
+      "{\"id\": 3, \"content\": \"[SEP]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+      "\"normalized\": false, \"special\": true},"
+      "{\"id\": 4, \"content\": \"[MASK]\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+      "\"normalized\": false, \"special\": true}],"
+      "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, \"post_processor\": null, "
+      "\"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", \"cleanup\": true}, "
+      "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"continuing_subword_prefix\": \"##\", "
+      "\"max_input_chars_per_word\": 100, \"vocab\": {\"[PAD]\": 0, \"[UNK]\": 1, \"[CLS]\": 2, \"[SEP]\": 3, "
+      "\"[MASK]\": 4, \"a\": 5, \"b\": 6, \"c\": 7, \"##a\": 8, \"##b\": 9}}}";
+  g_autofree char *folder = g_dir_make_tmp ("ebb-masked-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, "tokenizer.json", NULL);
+  g_autofree char *config_path = g_build_filename (folder, "tokenizer_config.json", NULL);
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  g_autoptr (EbbTextDataset) source = NULL;
+  g_autoptr (EbbMaskedDataset) self = NULL;
+  g_autoptr (GBytes) bytes = NULL;
+  g_autofree gint64 *tokens = NULL;
+  g_autofree gint64 *targets = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (g_file_set_contents (path, json, -1, &error));
+  g_assert_true (g_file_set_contents (
+      config_path, "{\"cls_token\": \"[CLS]\", \"sep_token\": \"[SEP]\", \"mask_token\": \"[MASK]\"}", -1, &error));
+  tokenizer = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  for (int i = 0; i < 100; i++)
+    g_string_append (text, "ab zz c ba ");
+  bytes = g_bytes_new (text->str, text->len);
+  source = ebb_text_dataset_new_from_bytes (bytes, tokenizer, 1, &error);
+  self = ebb_masked_dataset_new (EBB_DATASET (source), tokenizer, &error);
+  g_assert_no_error (error);
+  g_assert_cmpint (ebb_masked_dataset_get_mask_token (self), ==, 4);
+  g_assert_cmpuint (ebb_masked_dataset_get_vocab_size (self), ==, 10);
+  take (EBB_DATASET (self), 50, 20, &tokens, &targets);
+  for (int i = 0; i < 1000; i++)
+    {
+      gboolean hidden = targets[i] != -100;
+
+      g_assert_cmpint (i % 20 == 0, ==, tokens[i] == 2);
+      g_assert_cmpint (i % 20 == 19, ==, tokens[i] == 3);
+      g_assert_cmpint (tokens[i], !=, 0);
+      if (hidden)
+        g_assert_cmpint (targets[i], >=, 5);
+      else
+        g_assert_cmpint (tokens[i], !=, 4);
+    }
+  g_remove (path);
+  g_remove (config_path);
+  g_rmdir (folder);
+}
+
 static void
 packed_documents_are_refused (void)
 {
@@ -173,6 +238,7 @@ main (int argc, char **argv)
   g_test_add_func ("/masked-dataset/named", the_seed_and_the_position_name_a_row);
   g_test_add_func ("/masked-dataset/epochs", each_epoch_hides_others);
   g_test_add_func ("/masked-dataset/held-out", held_out_rows_are_masked);
+  g_test_add_func ("/masked-dataset/special", special_tokens_are_never_hidden);
   g_test_add_func ("/masked-dataset/documents", packed_documents_are_refused);
   return g_test_run ();
 }
