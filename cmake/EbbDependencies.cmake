@@ -4,6 +4,7 @@ find_package (OpenMP REQUIRED COMPONENTS C)
 pkg_check_modules (EBB_GLIB REQUIRED IMPORTED_TARGET
   glib-2.0>=2.74 gobject-2.0>=2.74 gio-2.0>=2.74 gmodule-2.0>=2.74)
 pkg_check_modules (EBB_JSON_GLIB REQUIRED IMPORTED_TARGET json-glib-1.0)
+pkg_check_modules (EBB_PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules (EBB_INTROSPECTION_TOOLS QUIET gobject-introspection-1.0)
 
 # By header and library: the CMake package that Debian ships with oneDNN asks for OpenCL's development files, which
@@ -24,7 +25,7 @@ mark_as_advanced (EBB_MATH)
 # PkgConfig::EBB_GLIB is what the public headers need; this is what only the library's own sources need.
 add_library (ebb-private-dependencies INTERFACE)
 target_link_libraries (ebb-private-dependencies INTERFACE
-  PkgConfig::EBB_JSON_GLIB ebb-dnnl OpenMP::OpenMP_C)
+  PkgConfig::EBB_JSON_GLIB PkgConfig::EBB_PCRE2 ebb-dnnl OpenMP::OpenMP_C)
 if (EBB_MATH)
   target_link_libraries (ebb-private-dependencies INTERFACE ${EBB_MATH})
 endif ()

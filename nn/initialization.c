@@ -1,10 +1,12 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-#include "nn/initialization.h"
+#include "nn/initialization-private.h"
 
 /* Lets a thread make models without drawing initial weights that it will load over. */
 
 /* Of the thread, like grad mode. */
 static __thread int depth __attribute__ ((tls_model ("initial-exec")));
+static __thread gboolean is_unset __attribute__ ((tls_model ("initial-exec")));
+static __thread EbbDType unset_dtype __attribute__ ((tls_model ("initial-exec")));
 
 /**
  * ebb_push_initialization_skipped:
@@ -42,4 +44,26 @@ gboolean
 ebb_is_initialization_skipped (void)
 {
   return depth > 0;
+}
+
+void
+ebb_push_parameters_unset (EbbDType dtype)
+{
+  g_return_if_fail (!is_unset);
+
+  is_unset = TRUE;
+  unset_dtype = dtype;
+}
+
+void
+ebb_pop_parameters_unset (void)
+{
+  is_unset = FALSE;
+}
+
+gboolean
+ebb_get_parameters_unset (EbbDType *dtype)
+{
+  *dtype = is_unset ? unset_dtype : EBB_DTYPE_F32;
+  return is_unset;
 }

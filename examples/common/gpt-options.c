@@ -33,7 +33,14 @@ static const char *const lower_dtypes[] = { "none", "f32", "bf16", NULL };
 const OptionRow gpt_options[] = {
   { OPTION_GROUP, "data", .metavar = "Text:" },
   { OPTION_PATHS, "data", 'd', AT (data), .metavar = "FILE…",
-    .help = "UTF-8 text to train on; you may name several files" },
+    .help = "UTF-8 text to train on, or JSON lines (.jsonl) with text, with prompt and completion, or with messages; "
+            "you may name several files" },
+  { OPTION_FLAG, "pack", AT (pack), SAVED, .late = "0",
+    .help = "Each text file is a document; documents share rows and don't see each other, as those of JSON lines" },
+  { OPTION_TEXT, "eval", AT (eval), .metavar = "FILE|SHARE", .fallback = "", SAVED, .late = "",
+    .help = "Measure loss and perplexity on FILE, or on a share of the data, like 0.05, which is not trained on" },
+  { OPTION_INT64, "eval-every", AT (eval_every), .metavar = "N", .fallback = "100", .least = 1, .most = G_MAXINT64,
+    SAVED, .late = "100", .help = "Measure it every N steps, and at the end" },
   { OPTION_PATH, "tokenizer", AT (tokenizer), .metavar = "byte|DIR", .fallback = "byte", SAVED,
     .help = "byte, or a folder with GPT-2's vocab.json and merges.txt" },
 
@@ -163,6 +170,8 @@ const OptionRow gpt_options[] = {
     .help = "Start from these weights: safetensors with GPT-2's names; the file, or the config.json beside it, gives "
             "the sizes that you don't" },
   { OPTION_PATH, "save", AT (save), .metavar = "FILE", .help = "Write the weights to FILE at the end" },
+  { OPTION_PATH, "save-best", AT (save_best), .metavar = "FILE",
+    .help = "Write the weights to FILE whenever the loss of --eval is the least so far" },
   { OPTION_PATH, "resume", AT (resume), .metavar = "DIR",
     .help = "Save the state of the training in DIR; if DIR has one, resume it, bit for bit and with its options" },
   { OPTION_INT64, "save-every", AT (save_every), .metavar = "N", .fallback = "500", ANY_INT64,

@@ -3,6 +3,7 @@
 #include "job.h"
 
 #include "command.h"
+#include "evaluate.h"
 #include "interrupt.h"
 #include "launch.h"
 #include "launcher.h"
@@ -23,6 +24,9 @@ train (Trainer *trainer,
 {
   const Options *options = trainer->options;
 
+  if (options->steps == 0 && !evaluate_if_due (trainer, error))
+    return FALSE;
+  progress_evaluation (progress);
   while (trainer->step < options->steps && trainer_get_interrupt (trainer) == 0)
     {
       gint64 began = g_get_monotonic_time ();
@@ -38,6 +42,9 @@ train (Trainer *trainer,
           return FALSE;
         }
       progress_step (progress, loss, (double) (g_get_monotonic_time () - began) / G_USEC_PER_SEC);
+      if (!evaluate_if_due (trainer, error))
+        return FALSE;
+      progress_evaluation (progress);
       if (options->save_every > 0 && trainer->step % options->save_every == 0 && !trainer_save_state (trainer, error))
         return FALSE;
     }

@@ -297,6 +297,28 @@ model_check_tensor_ranks (const Options *options,
   return TRUE;
 }
 
+/* -- the loss ------------------------------------------------------------------------------------------------------ */
+
+EbbTensor *
+model_loss (EbbGpt *model,
+            EbbTensor *tokens,
+            EbbTensor *targets,
+            EbbTensor *starts,
+            GError **error)
+{
+  g_autoptr (EbbArgs) args = NULL;
+  g_autoptr (EbbArgs) results = NULL;
+
+  if (starts == NULL)
+    return ebb_gpt_loss (model, tokens, targets, error);
+  args = ebb_args_new (EBB_ARGS_TUPLE);
+  ebb_args_add_tensor (args, NULL, tokens);
+  ebb_args_add_tensor (args, "targets", targets);
+  ebb_args_add_tensor (args, "starts", starts);
+  results = ebb_module_call (EBB_MODULE (model), args, error);
+  return results != NULL ? ebb_tensor_ref (ebb_args_get_tensor (results, 0)) : NULL;
+}
+
 /* -- files --------------------------------------------------------------------------------------------------------- */
 
 gboolean

@@ -28,6 +28,12 @@ gboolean model_check_memory (const Options *options,
 /* Whether the ranks of --tensor-parallel can share a model of these sizes. */
 gboolean model_check_tensor_ranks (const Options *options,
                                    GError **error);
+/* The mean loss of the targets that there are. @starts may be NULL. */
+EbbTensor *model_loss (EbbGpt *model,
+                       EbbTensor *tokens,
+                       EbbTensor *targets,
+                       EbbTensor *starts,
+                       GError **error);
 gboolean model_save (EbbGpt *model,
                      const char *path,
                      GError **error);

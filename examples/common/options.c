@@ -3,6 +3,7 @@
 #include "options.h"
 
 #include "command.h"
+#include "data.h"
 #include "output.h"
 #include "store.h"
 
@@ -97,6 +98,7 @@ check_files (const Options *self,
     const char *option, *value;
   } written[] = {
     { "save", self->save },
+    { "save-best", self->save_best },
     { "report", self->report },
     { "profile", self->profile },
     { "stream-trace", self->stream_trace },
@@ -228,7 +230,8 @@ options_parse (Options *self,
   if (!option_table_check (&self->state, error) || !take_bytes (self, error) || !find_kinds (self, error)
       || (self->preset != NULL
           && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
-      || !check_numbers (self, error) || !check_pairs (self, error) || !check_files (self, error))
+      || !check_numbers (self, error) || !check_pairs (self, error) || !check_files (self, error)
+      || (self->resume == NULL && !data_check (self, error)))
     return FALSE;
   return take_parts (self, error);
 }
@@ -269,7 +272,7 @@ options_take_saved (Options *self,
     }
   self->saved_taken = TRUE;
   if (option_table_check (&self->state, error) && find_kinds (self, error) && check_numbers (self, error)
-      && check_pairs (self, error))
+      && check_pairs (self, error) && data_check (self, error))
     return TRUE;
   if (saved != NULL)
     g_prefix_error (error, "--resume %s: ", self->resume);

@@ -37,7 +37,9 @@ struct _Options
 
   /* data */
   char **data;
-  char *tokenizer;
+  char *tokenizer, *eval;
+  gboolean pack;
+  gint64 eval_every;
 
   /* model */
   char *preset;
@@ -64,7 +66,7 @@ struct _Options
   StoreKind store_kind;
 
   /* files */
-  char *load, *save, *resume;
+  char *load, *save, *save_best, *resume;
   gint64 save_every;
 
   RankOptions ranks; /* of a program on ranks */

@@ -98,7 +98,8 @@ gboolean
 output_check (const Options *options,
               GError **error)
 {
-  return (options->silenced || check_file ("save", options->save, error))
+  return (options->silenced
+          || (check_file ("save", options->save, error) && check_file ("save-best", options->save_best, error)))
          && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
          && check_file ("stream-trace", options->stream_trace, error) && check_folder ("resume", options->resume, error)
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));

@@ -2,6 +2,7 @@
 /* Shows the progress of a training: one line that changes on a terminal, plain lines elsewhere. */
 #include "progress.h"
 
+#include "evaluate.h"
 #include "store.h"
 #include "wrapping.h"
 
@@ -184,6 +185,25 @@ progress_step (Progress *self,
   else
     printf ("%s\n", line);
   fflush (stdout);
+}
+
+void
+progress_evaluation (Progress *self)
+{
+  const GArray *all = self->trainer->evaluations;
+  const Evaluation *last;
+
+  if (all->len == self->n_evaluations)
+    return;
+  self->n_evaluations = all->len;
+  last = &g_array_index (all, Evaluation, all->len - 1);
+  if (self->live && !self->quiet)
+    printf ("\r\033[K");
+  if (last->step == 0)
+    progress_note (self, "Held out: loss %.4f, perplexity %.2f", last->loss, evaluate_get_perplexity (last->loss));
+  else
+    progress_note (self, "Held out, after step %" G_GINT64_FORMAT ": loss %.4f, perplexity %.2f%s", last->step,
+                   last->loss, evaluate_get_perplexity (last->loss), last->is_best ? ", the best so far" : "");
 }
 
 /* -- before and after ---------------------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@ typedef struct
   GArray *losses;      /* double, of each step of this run */
   GArray *seconds;     /* double */
   gint64 began, shown; /* microseconds */
+  guint n_evaluations; /* printed */
 } Progress;
 
 void progress_init (Progress *self,
@@ -24,6 +25,8 @@ void progress_begin (Progress *self);
 void progress_step (Progress *self,
                     double loss,
                     double seconds);
+/* Prints the loss on held-out data, if it was measured since the last call. */
+void progress_evaluation (Progress *self);
 /* Prints the results. */
 void progress_end (Progress *self);
 /* Prints one more line, unless --quiet. */

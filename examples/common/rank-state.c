@@ -61,6 +61,7 @@ rank_state_load (Trainer *self,
         return FALSE;
     }
   g_object_set (self->state, "config", config, NULL);
+  trainer_take_best (self);
   self->first_step = self->saved_step = self->step;
   return TRUE;
 }

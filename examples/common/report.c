@@ -2,6 +2,7 @@
 /* --report: writes losses, times, memory and options as JSON. */
 #include "report.h"
 
+#include "evaluate.h"
 #include "output.h"
 #include "store.h"
 #include "wrapping.h"
@@ -56,6 +57,32 @@ add_checkpointing (JsonBuilder *builder,
   json_builder_add_value (builder, json_from_string (json, NULL));
 }
 
+static void
+add_evaluations (JsonBuilder *builder,
+                 const Trainer *trainer)
+{
+  json_builder_set_member_name (builder, "evaluations");
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < trainer->evaluations->len; i++)
+    {
+      const Evaluation *one = &g_array_index (trainer->evaluations, Evaluation, i);
+
+      json_builder_begin_object (builder);
+      add_integer (builder, "step", (guint64) one->step);
+      json_builder_set_member_name (builder, "loss");
+      json_builder_add_double_value (builder, one->loss);
+      json_builder_set_member_name (builder, "perplexity");
+      json_builder_add_double_value (builder, evaluate_get_perplexity (one->loss));
+      json_builder_end_object (builder);
+    }
+  json_builder_end_array (builder);
+  if (trainer->best_step == 0)
+    return;
+  json_builder_set_member_name (builder, "best_loss");
+  json_builder_add_double_value (builder, trainer->best_loss);
+  add_integer (builder, "best_step", (guint64) trainer->best_step);
+}
+
 static char *
 make_text (const Trainer *trainer,
            const Progress *progress,
@@ -87,6 +114,7 @@ make_text (const Trainer *trainer,
   json_builder_add_string_value (builder, ebb_get_version_string ());
   json_builder_set_member_name (builder, "config");
   options_add_json (trainer->options, builder);
+  add_evaluations (builder, trainer);
   add_numbers (builder, "losses", progress->losses);
   add_numbers (builder, "step_seconds", progress->seconds);
   json_builder_end_object (builder);

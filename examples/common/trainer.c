@@ -2,6 +2,7 @@
 /* One training: its parts, a step, and its state on disk. */
 #include "trainer.h"
 
+#include "data.h"
 #include "fault.h"
 #include "interrupt.h"
 #include "model.h"
@@ -31,20 +32,6 @@ set_machine_up (Trainer *self,
   if (options->memory > 0 && options->ranks.n_ranks == 0) /* or it is set already, for all threads */
     ebb_memory_set_limit (self->device, options->memory);
   return TRUE;
-}
-
-static gboolean
-read_data (Trainer *self,
-           GError **error)
-{
-  Options *options = self->options;
-
-  if (options->data == NULL)
-    return TRUE;
-  self->dataset = EBB_DATASET (ebb_text_dataset_new ((const char *const *) options->data, self->tokenizer,
-                                                     (guint64) options->seed, error));
-  return self->dataset != NULL
-         && (options->steps == 0 || ebb_dataset_check_context (self->dataset, options->context, error));
 }
 
 static gboolean
@@ -121,6 +108,40 @@ make_optimizer (Trainer *self,
   return trainer_set_optimizer (self, error);
 }
 
+static double
+get_number (EbbArgs *values,
+            const char *name)
+{
+  int index = values != NULL ? ebb_args_find (values, name) : -1;
+
+  return index >= 0 && ebb_args_get_value_kind (values, (guint) index) == EBB_VALUE_DOUBLE
+             ? ebb_args_get_double (values, (guint) index)
+             : 0;
+}
+
+void
+trainer_take_best (Trainer *self)
+{
+  g_autoptr (EbbArgs) values = NULL;
+
+  g_object_get (self->state, "values", &values, NULL);
+  self->best_loss = get_number (values, "best_loss");
+  self->best_step = (gint64) get_number (values, "best_step");
+}
+
+/* The best loss goes on with the training, so that a resumed one writes --save-best when the whole one does. */
+static void
+keep_best (Trainer *self)
+{
+  g_autoptr (EbbArgs) values = ebb_args_new (EBB_ARGS_DICT);
+
+  if (self->best_step == 0)
+    return;
+  ebb_args_add_double (values, "best_loss", self->best_loss);
+  ebb_args_add_double (values, "best_step", (double) self->best_step);
+  g_object_set (self->state, "values", values, NULL);
+}
+
 /* The state brings the optimizer's settings; those of the command line override them. */
 static gboolean
 load_state (Trainer *self,
@@ -143,6 +164,7 @@ load_state (Trainer *self,
         return FALSE;
     }
   g_object_set (self->state, "config", config, NULL);
+  trainer_take_best (self);
   self->first_step = self->saved_step = self->step;
   return TRUE;
 }
@@ -276,7 +298,8 @@ prepare (Trainer *self,
   if (config == NULL)
     return FALSE;
   options_set_config (options, config);
-  if (!model_check_tensor_ranks (options, error) || !read_data (self, error)
+  if (!model_check_tensor_ranks (options, error)
+      || !data_open (options, self->tokenizer, &self->dataset, &self->held_out, error)
       || !model_check_memory (options, config, self->device, n_ranks, error))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
@@ -332,12 +355,23 @@ get_n_models (const Trainer *self)
 
 /* Rows are distributed in order, as evenly as possible. */
 static void
-take_rows (Trainer *self)
+share_rows (const Trainer *self,
+            gint64 n_all,
+            gint64 *first,
+            gint64 *n)
 {
   gint64 model = self->ranks != NULL ? self->ranks->model : 0, n_models = get_n_models (self);
 
-  self->first_row = model * self->options->batch / n_models;
-  self->n_rows = (model + 1) * self->options->batch / n_models - self->first_row;
+  *first = model * n_all / n_models;
+  *n = (model + 1) * n_all / n_models - *first;
+}
+
+static void
+take_rows (Trainer *self)
+{
+  gint64 first;
+
+  share_rows (self, self->options->batch, &first, &self->n_rows);
 }
 
 /* The options are compared first, so that all ranks make the same calls from there on. */
@@ -371,7 +405,10 @@ trainer_init (Trainer *self,
               Ranks *ranks,
               GError **error)
 {
-  *self = (Trainer){ .options = options, .ranks = ranks, .saved_step = -1 };
+  *self = (Trainer){ .options = options,
+                     .ranks = ranks,
+                     .saved_step = -1,
+                     .evaluations = g_array_new (FALSE, FALSE, sizeof (Evaluation)) };
   if (ranks != NULL)
     return init_on_ranks (self, error);
   if (!take_outputs (self, error) || !prepare (self, error) || !load_state (self, error))
@@ -392,16 +429,84 @@ trainer_clear (Trainer *self)
   g_clear_object (&self->optimizer);
   g_clear_object (&self->model);
   g_clear_object (&self->store);
+  g_clear_object (&self->held_out);
   g_clear_object (&self->dataset);
+  g_clear_pointer (&self->evaluations, g_array_unref);
   g_clear_object (&self->tokenizer);
 }
 
 /* -- training ------------------------------------------------------------------------------------------------------ */
 
+/* How many of the targets of rows @first to @first + @n there are. */
+static gint64
+count_targets (EbbTensor *targets,
+               gint64 first,
+               gint64 n)
+{
+  const gint64 context = ebb_tensor_get_dim (targets, 1);
+  const gint64 *data = (const gint64 *) ebb_tensor_get_data (targets, NULL) + first * context;
+  gint64 count = 0;
+
+  for (gint64 i = 0; i < n * context; i++)
+    count += data[i] >= 0;
+  return count;
+}
+
+/* Rows @first to @first + @n. */
+static EbbTensor *
+take_part (Trainer *self,
+           EbbTensor *rows,
+           gint64 first,
+           gint64 n,
+           GError **error)
+{
+  g_autoptr (EbbTensor) part = NULL;
+
+  if (n == ebb_tensor_get_dim (rows, 0))
+    return ebb_to_device (rows, self->device, error);
+  part = ebb_narrow (rows, 0, first, n, error);
+  return ebb_to_device (part, self->device, error);
+}
+
+/* A model without rows takes one that does not count, because all ranks make the same calls. */
+gboolean
+trainer_take_batch (Trainer *self,
+                    EbbDataset *dataset,
+                    gint64 n_rows,
+                    TrainerBatch *batch,
+                    GError **error)
+{
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (EbbTensor) targets = NULL;
+  g_autoptr (EbbTensor) starts = NULL;
+  gint64 first, n;
+
+  *batch = (TrainerBatch){ 0 };
+  if (!ebb_dataset_get_rows (dataset, n_rows, self->options->context, &tokens, &targets, &starts, error))
+    return FALSE;
+  share_rows (self, n_rows, &first, &n);
+  batch->n_mine = count_targets (targets, first, n);
+  batch->n_all = count_targets (targets, 0, n_rows);
+  first = MIN (first, n_rows - 1);
+  n = MAX (n, 1);
+  batch->tokens = take_part (self, tokens, first, n, error);
+  batch->targets = batch->tokens != NULL ? take_part (self, targets, first, n, error) : NULL;
+  if (starts != NULL && batch->targets != NULL)
+    batch->starts = take_part (self, starts, first, n, error);
+  return batch->targets != NULL && (starts == NULL || batch->starts != NULL);
+}
+
+void
+trainer_clear_batch (TrainerBatch *batch)
+{
+  g_clear_pointer (&batch->tokens, ebb_tensor_unref);
+  g_clear_pointer (&batch->targets, ebb_tensor_unref);
+  g_clear_pointer (&batch->starts, ebb_tensor_unref);
+}
+
 static EbbTensor *
 compute_loss (Trainer *self,
-              EbbTensor *tokens,
-              EbbTensor *targets,
+              const TrainerBatch *batch,
               GError **error)
 {
   gboolean lowered = strcmp (self->options->dtype, "bf16") == 0;
@@ -412,7 +517,7 @@ compute_loss (Trainer *self,
     ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
   if (offloads)
     ebb_push_saved_tensor_hooks (self->store);
-  loss = ebb_gpt_loss (self->model, tokens, targets, error);
+  loss = model_loss (self->model, batch->tokens, batch->targets, batch->starts, error);
   if (offloads)
     ebb_pop_saved_tensor_hooks ();
   if (lowered)
@@ -420,33 +525,59 @@ compute_loss (Trainer *self,
   return loss;
 }
 
-/* This rank's rows of @batch. Without any it takes one with weight 0, because all ranks make the same calls. */
-static EbbTensor *
-take_part (Trainer *self,
-           EbbTensor *batch,
+static gboolean
+read_loss (EbbTensor *result,
+           double *loss,
            GError **error)
 {
-  g_autoptr (EbbTensor) rows = NULL;
+  g_autoptr (EbbTensor) host = ebb_to_device (result, ebb_device_get_cpu (), error);
 
-  if (self->n_rows == self->options->batch)
-    return ebb_to_device (batch, self->device, error);
-  rows = ebb_narrow (batch, 0, MIN (self->first_row, self->options->batch - 1), MAX (self->n_rows, 1), error);
-  return ebb_to_device (rows, self->device, error);
+  return host != NULL && ebb_tensor_get_item (host, loss, error);
 }
 
-/* Models average their gradients however many rows each has, so a loss is weighted by its rows. */
+gboolean
+trainer_measure (Trainer *self,
+                 const TrainerBatch *batch,
+                 double *loss,
+                 GError **error)
+{
+  g_autoptr (EbbTensor) result = NULL;
+
+  ebb_push_grad_enabled (FALSE);
+  result = compute_loss (self, batch, error);
+  ebb_pop_grad_enabled ();
+  return result != NULL && read_loss (result, loss, error);
+}
+
+/* Models average their gradients however many tokens each predicts, so a loss is weighted by them. */
 static gboolean
 run_backward (Trainer *self,
+              const TrainerBatch *batch,
               EbbTensor *loss,
               GError **error)
 {
   gint64 n_models = get_n_models (self);
   g_autoptr (EbbTensor) weighted = NULL;
 
-  if (self->n_rows * n_models == self->options->batch)
+  if (batch->n_mine * n_models == batch->n_all)
     return ebb_tensor_backward (loss, error);
-  weighted = ebb_mul_scalar (loss, (double) (self->n_rows * n_models) / self->options->batch, error);
+  weighted = ebb_mul_scalar (loss, (double) (batch->n_mine * n_models) / (double) batch->n_all, error);
   return weighted != NULL && ebb_tensor_backward (weighted, error);
+}
+
+static gboolean
+compute_gradients (Trainer *self,
+                   const TrainerBatch *batch,
+                   double *loss,
+                   GError **error)
+{
+  g_autoptr (EbbTensor) result = NULL;
+
+  if (!fault_meet (self->ranks, "forward", self->step + 1, error))
+    return FALSE;
+  result = compute_loss (self, batch, error);
+  return result != NULL && fault_meet (self->ranks, "backward", self->step + 1, error)
+         && run_backward (self, batch, result, error) && read_loss (result, loss, error);
 }
 
 /* @loss: this model's share of the batch's loss. */
@@ -455,30 +586,14 @@ run_batch (Trainer *self,
            double *loss,
            GError **error)
 {
-  gint64 batch = self->options->batch;
-  g_autoptr (EbbTensor) host_tokens = NULL;
-  g_autoptr (EbbTensor) host_targets = NULL;
-  g_autoptr (EbbTensor) tokens = NULL;
-  g_autoptr (EbbTensor) targets = NULL;
-  g_autoptr (EbbTensor) result = NULL;
-  g_autoptr (EbbTensor) host_result = NULL;
+  TrainerBatch batch;
+  gboolean ok = trainer_take_batch (self, self->dataset, self->options->batch, &batch, error)
+                && compute_gradients (self, &batch, loss, error);
 
-  if (!ebb_dataset_get_rows (self->dataset, batch, self->options->context, &host_tokens, &host_targets, NULL, error))
-    return FALSE;
-  tokens = take_part (self, host_tokens, error);
-  targets = take_part (self, host_targets, error);
-  if (!fault_meet (self->ranks, "forward", self->step + 1, error))
-    return FALSE;
-  result = compute_loss (self, tokens, targets, error);
-  if (result == NULL || !fault_meet (self->ranks, "backward", self->step + 1, error)
-      || !run_backward (self, result, error))
-    return FALSE;
-  host_result = ebb_to_device (result, ebb_device_get_cpu (), error);
-  if (host_result == NULL || !ebb_tensor_get_item (host_result, loss, error))
-    return FALSE;
-  if (self->n_rows < batch)
-    *loss = self->n_rows > 0 ? *loss * ((double) self->n_rows / (double) batch) : 0;
-  return TRUE;
+  if (ok && batch.n_mine < batch.n_all)
+    *loss = batch.n_mine > 0 ? *loss * ((double) batch.n_mine / (double) batch.n_all) : 0;
+  trainer_clear_batch (&batch);
+  return ok;
 }
 
 static gboolean
@@ -592,6 +707,7 @@ trainer_save_state (Trainer *self,
     return TRUE;
   if (!settle (self, error))
     return FALSE;
+  keep_best (self);
   if (self->ranks != NULL)
     {
       if (!rank_state_save (self, error))

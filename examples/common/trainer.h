@@ -10,11 +10,22 @@ G_BEGIN_DECLS
 
 typedef struct
 {
+  gint64 step;
+  double loss; /* a token's, in nats */
+  gboolean is_best;
+} Evaluation;
+
+typedef struct
+{
   Options *options;
   Ranks *ranks; /* NULL: a program without ranks */
   EbbDevice *device;
   EbbTokenizer *tokenizer;
-  EbbDataset *dataset; /* NULL if there is nothing to train on */
+  EbbDataset *dataset;  /* NULL if there is nothing to train on */
+  EbbDataset *held_out; /* of --eval; NULL: there is none */
+  GArray *evaluations;  /* of Evaluation: those of this run */
+  double best_loss;     /* on held-out data, of the resumed runs too */
+  gint64 best_step;     /* 0: none yet */
   EbbGpt *model;
   EbbOptimizer *optimizer;
   char **spared; /* parameters of one dimension: norms and biases */
@@ -28,7 +39,7 @@ typedef struct
   gint64 first_step;        /* of this run */
   gint64 saved_step;        /* at which the state was last written */
   gboolean step_is_whole;   /* no step is half done */
-  gint64 first_row, n_rows; /* this rank's rows of each batch; it may have none */
+  gint64 n_rows;            /* this rank's rows of each batch; it may have none */
   guint64 n_parameters;     /* of the full model */
   double plain_activations; /* bytes that a step would save without checkpointing, 0 if unknown */
 } Trainer;
@@ -47,12 +58,33 @@ gboolean trainer_poll (Trainer *self,
 gboolean trainer_step (Trainer *self,
                        double *loss,
                        GError **error);
+/* Rows of one batch: this model's, on the device. */
+typedef struct
+{
+  EbbTensor *tokens, *targets, *starts; /* starts: NULL if rows are not documents */
+  gint64 n_mine, n_all;                 /* tokens that are predicted by this model, and by all models */
+} TrainerBatch;
+
+/* Takes @n_rows rows and this model's share of them. */
+gboolean trainer_take_batch (Trainer *self,
+                             EbbDataset *dataset,
+                             gint64 n_rows,
+                             TrainerBatch *batch,
+                             GError **error);
+void trainer_clear_batch (TrainerBatch *batch);
+/* The loss of the model as it is, without gradients. */
+gboolean trainer_measure (Trainer *self,
+                          const TrainerBatch *batch,
+                          double *loss,
+                          GError **error);
 /* Waits for all enqueued work, and reports failures of asynchronous work. */
 gboolean trainer_finish (Trainer *self,
                          GError **error);
 /* Applies the settings of the command line after a state was loaded. */
 gboolean trainer_set_optimizer (Trainer *self,
                                 GError **error);
+/* Takes the best held-out loss of a state that was loaded. */
+void trainer_take_best (Trainer *self);
 /* Writes the state to the folder of --resume, unless it is there already. */
 gboolean trainer_save_state (Trainer *self,
                              GError **error);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/data/tokenizer.h"
 
+#include "nn/data/utf8-private.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
@@ -20,10 +21,58 @@ ebb_tokenizer_real_find_cut (EbbTokenizer *self,
   return -1;
 }
 
+static EbbTensor *
+ebb_tokenizer_real_add_special_tokens (EbbTokenizer *self,
+                                       EbbTensor *tokens,
+                                       GError **error)
+{
+  return ebb_tensor_ref (tokens);
+}
+
+static gint64
+ebb_tokenizer_real_find_token (EbbTokenizer *self,
+                               const char *text)
+{
+  return -1;
+}
+
+static char *
+ebb_tokenizer_real_get_token (EbbTokenizer *self,
+                              gint64 token)
+{
+  return NULL;
+}
+
+static gboolean
+ebb_tokenizer_real_is_special (EbbTokenizer *self,
+                               gint64 token)
+{
+  return FALSE;
+}
+
+static gint64
+ebb_tokenizer_real_get_special_token (EbbTokenizer *self,
+                                      EbbSpecialToken which)
+{
+  return -1;
+}
+
+static const char *
+ebb_tokenizer_real_get_chat_template (EbbTokenizer *self)
+{
+  return NULL;
+}
+
 static void
 ebb_tokenizer_class_init (EbbTokenizerClass *klass)
 {
   klass->find_cut = ebb_tokenizer_real_find_cut;
+  klass->add_special_tokens = ebb_tokenizer_real_add_special_tokens;
+  klass->find_token = ebb_tokenizer_real_find_token;
+  klass->get_token = ebb_tokenizer_real_get_token;
+  klass->is_special = ebb_tokenizer_real_is_special;
+  klass->get_special_token = ebb_tokenizer_real_get_special_token;
+  klass->get_chat_template = ebb_tokenizer_real_get_chat_template;
 }
 
 static void
@@ -56,13 +105,45 @@ ebb_tokenizer_get_vocab_size (EbbTokenizer *self)
   return EBB_TOKENIZER_GET_CLASS (self)->get_vocab_size (self);
 }
 
+/* What a class gave as tokens, on the CPU; @failure is the error that it gave. Takes both. */
+static EbbTensor *
+take_tokens (EbbTokenizer *self,
+             const char *what,
+             EbbTensor *made,
+             GError *failure,
+             GError **error)
+{
+  g_autoptr (EbbTensor) tokens = made;
+  g_autofree char *shape = NULL;
+
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return NULL;
+    }
+  if (tokens == NULL)
+    {
+      fail_without_error (self, what, error);
+      return NULL;
+    }
+  if (ebb_tensor_get_dtype (tokens) == EBB_DTYPE_I64 && ebb_tensor_get_n_dims (tokens) == 1
+      && ebb_tensor_is_contiguous (tokens))
+    return ebb_to_device (tokens, ebb_device_get_cpu (), error);
+  shape = ebb_tensor_shape_to_string (tokens);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
+               "%s () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension", what,
+               G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
+  return NULL;
+}
+
 /**
  * ebb_tokenizer_encode:
  * @self: a tokenizer
  * @text: any bytes
  * @error: return location for an error
  *
- * Turns text into tokens.
+ * Turns text into tokens, without the special tokens that frame a text (see ebb_tokenizer_encode_text_full()). Special
+ * tokens that are spelt out in @text are recognised.
  *
  * Returns: (transfer full) (nullable): an i64 tensor [n] on the CPU
  */
@@ -71,7 +152,7 @@ ebb_tokenizer_encode (EbbTokenizer *self,
                       GBytes *text,
                       GError **error)
 {
-  g_autoptr (GError) failure = NULL;
+  GError *failure = NULL;
   EbbTensor *tokens;
 
   if (!EBB_MAY_BEGIN (error, self, text))
@@ -80,30 +161,7 @@ ebb_tokenizer_encode (EbbTokenizer *self,
   g_return_val_if_fail (EBB_TOKENIZER_GET_CLASS (self)->encode != NULL, NULL);
 
   tokens = EBB_TOKENIZER_GET_CLASS (self)->encode (self, text, &failure);
-  if (failure != NULL)
-    {
-      g_clear_pointer (&tokens, ebb_tensor_unref);
-      g_propagate_error (error, g_steal_pointer (&failure));
-    }
-  else if (tokens == NULL)
-    fail_without_error (self, "encode", error);
-  else if (ebb_tensor_get_dtype (tokens) != EBB_DTYPE_I64 || ebb_tensor_get_n_dims (tokens) != 1
-           || !ebb_tensor_is_contiguous (tokens))
-    {
-      g_autofree char *shape = ebb_tensor_shape_to_string (tokens);
-
-      g_set_error (error, EBB_ERROR, EBB_ERROR_CALLBACK,
-                   "encode () of %s gave %s %s: it must give a contiguous i64 tensor with one dimension",
-                   G_OBJECT_TYPE_NAME (self), ebb_dtype_get_name (ebb_tensor_get_dtype (tokens)), shape);
-      g_clear_pointer (&tokens, ebb_tensor_unref);
-    }
-  if (tokens != NULL)
-    {
-      g_autoptr (EbbTensor) made = g_steal_pointer (&tokens);
-
-      tokens = ebb_to_device (made, ebb_device_get_cpu (), error);
-    }
-  return tokens;
+  return take_tokens (self, "encode", tokens, failure, error);
 }
 
 /**
@@ -113,7 +171,7 @@ ebb_tokenizer_encode (EbbTokenizer *self,
  * @n_tokens: (out): return location for how many tokens it has
  * @error: return location for an error
  *
- * Turns text into tokens.
+ * Turns text into tokens, without the special tokens that frame a text.
  *
  * Returns: (array length=n_tokens) (transfer full) (nullable): the tokens; %NULL with @error set, or if @text is empty
  */
@@ -123,6 +181,28 @@ ebb_tokenizer_encode_text (EbbTokenizer *self,
                            gsize *n_tokens,
                            GError **error)
 {
+  return ebb_tokenizer_encode_text_full (self, text, FALSE, n_tokens, error);
+}
+
+/**
+ * ebb_tokenizer_encode_text_full:
+ * @self: a tokenizer
+ * @text: a text
+ * @special_tokens: whether to add the special tokens that frame a text, such as the one that begins it
+ * @n_tokens: (out): return location for how many tokens there are
+ * @error: return location for an error
+ *
+ * Turns text into tokens.
+ *
+ * Returns: (array length=n_tokens) (transfer full) (nullable): the tokens; %NULL with @error set, or if there are none
+ */
+gint64 *
+ebb_tokenizer_encode_text_full (EbbTokenizer *self,
+                                const char *text,
+                                gboolean special_tokens,
+                                gsize *n_tokens,
+                                GError **error)
+{
   g_autoptr (GBytes) bytes = NULL;
   g_autoptr (EbbTensor) tokens = NULL;
 
@@ -131,6 +211,14 @@ ebb_tokenizer_encode_text (EbbTokenizer *self,
     return NULL;
   bytes = g_bytes_new_static (text, strlen (text));
   tokens = ebb_tokenizer_encode (self, bytes, error);
+  if (tokens != NULL && special_tokens)
+    {
+      g_autoptr (EbbTensor) plain = g_steal_pointer (&tokens);
+      GError *failure = NULL;
+      EbbTensor *framed = EBB_TOKENIZER_GET_CLASS (self)->add_special_tokens (self, plain, &failure);
+
+      tokens = take_tokens (self, "add_special_tokens", framed, failure, error);
+    }
   if (tokens == NULL || ebb_tensor_get_n_elements (tokens) == 0)
     return NULL;
   *n_tokens = (gsize) ebb_tensor_get_n_elements (tokens);
@@ -220,8 +308,8 @@ ebb_tokenizer_decode (EbbTokenizer *self,
  * @n_tokens: how many
  * @error: return location for an error
  *
- * Turns tokens into text. Bytes that are not UTF-8 become U+FFFD, and so do those of value 0; ebb_tokenizer_decode()
- * gives the bytes themselves.
+ * Turns tokens into text, special tokens included. Bytes that are not UTF-8 become U+FFFD, and so do those of value 0;
+ * ebb_tokenizer_decode() gives the bytes themselves.
  *
  * Returns: (transfer full) (nullable): the text; %NULL with %EBB_ERROR_INDEX if there is no such token
  */
@@ -231,20 +319,134 @@ ebb_tokenizer_decode_text (EbbTokenizer *self,
                            gsize n_tokens,
                            GError **error)
 {
-  gint64 n = (gint64) n_tokens;
+  return ebb_tokenizer_decode_text_full (self, tokens, n_tokens, FALSE, error);
+}
+
+/**
+ * ebb_tokenizer_decode_text_full:
+ * @self: a tokenizer
+ * @tokens: (array length=n_tokens): the tokens
+ * @n_tokens: how many
+ * @skip_special_tokens: whether special tokens are left out
+ * @error: return location for an error
+ *
+ * Does what ebb_tokenizer_decode_text() does, with or without special tokens.
+ *
+ * Returns: (transfer full) (nullable): the text; %NULL with %EBB_ERROR_INDEX if there is no such token
+ */
+char *
+ebb_tokenizer_decode_text_full (EbbTokenizer *self,
+                                const gint64 *tokens,
+                                gsize n_tokens,
+                                gboolean skip_special_tokens,
+                                GError **error)
+{
+  g_autofree gint64 *kept = NULL;
+  gint64 n = 0;
   g_autoptr (EbbTensor) tensor = NULL;
   g_autoptr (GBytes) bytes = NULL;
-  gconstpointer data;
+  const guint8 *data;
   gsize size;
+  GString *text;
 
-  if ((error != NULL && *error != NULL) || self == NULL || (tokens == NULL && n > 0))
+  if ((error != NULL && *error != NULL) || self == NULL || (tokens == NULL && n_tokens > 0)
+      || !check_tokens (self, tokens, (gint64) n_tokens, error))
     return NULL;
-  tensor = ebb_tensor_new_from_values (tokens, n_tokens, &n, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
+  kept = g_new (gint64, n_tokens + 1);
+  for (gsize i = 0; i < n_tokens; i++)
+    if (!skip_special_tokens || !ebb_tokenizer_is_special (self, tokens[i]))
+      kept[n++] = tokens[i];
+  tensor = ebb_tensor_new_from_values (kept, (gsize) n, &n, 1, EBB_DTYPE_I64, ebb_device_get_cpu (), error);
   bytes = ebb_tokenizer_decode (self, tensor, error);
   if (bytes == NULL)
     return NULL;
   data = g_bytes_get_data (bytes, &size);
-  return size > 0 ? g_utf8_make_valid (data, (gssize) size) : g_strdup ("");
+  text = g_string_sized_new (size + 1);
+  ebb_utf8_append (text, data, size, TRUE);
+  return g_string_free (text, FALSE);
+}
+
+/**
+ * ebb_tokenizer_find_token:
+ * @self: a tokenizer
+ * @text: a token as the vocabulary spells it, like "<|endoftext|>"
+ *
+ * Returns: its number; -1 if there is no such token
+ */
+gint64
+ebb_tokenizer_find_token (EbbTokenizer *self,
+                          const char *text)
+{
+  g_return_val_if_fail (EBB_IS_TOKENIZER (self) && text != NULL, -1);
+
+  return EBB_TOKENIZER_GET_CLASS (self)->find_token (self, text);
+}
+
+/**
+ * ebb_tokenizer_get_token:
+ * @self: a tokenizer
+ * @token: its number
+ *
+ * Returns: (transfer full) (nullable): how the vocabulary spells the token, which ebb_tokenizer_decode_text() may turn
+ *   into other text; %NULL if no token has that number
+ */
+char *
+ebb_tokenizer_get_token (EbbTokenizer *self,
+                         gint64 token)
+{
+  g_return_val_if_fail (EBB_IS_TOKENIZER (self), NULL);
+
+  return token < 0 || token >= ebb_tokenizer_get_vocab_size (self)
+             ? NULL
+             : EBB_TOKENIZER_GET_CLASS (self)->get_token (self, token);
+}
+
+/**
+ * ebb_tokenizer_is_special:
+ * @self: a tokenizer
+ * @token: its number
+ *
+ * Returns: whether the token is special, like the one that ends a text: text without special tokens lacks it
+ */
+gboolean
+ebb_tokenizer_is_special (EbbTokenizer *self,
+                          gint64 token)
+{
+  g_return_val_if_fail (EBB_IS_TOKENIZER (self), FALSE);
+
+  return token >= 0 && token < ebb_tokenizer_get_vocab_size (self)
+         && EBB_TOKENIZER_GET_CLASS (self)->is_special (self, token);
+}
+
+/**
+ * ebb_tokenizer_get_special_token:
+ * @self: a tokenizer
+ * @which: a task
+ *
+ * Returns: the number of the token with that task; -1 if there is none
+ */
+gint64
+ebb_tokenizer_get_special_token (EbbTokenizer *self,
+                                 EbbSpecialToken which)
+{
+  g_return_val_if_fail (EBB_IS_TOKENIZER (self), -1);
+
+  return EBB_TOKENIZER_GET_CLASS (self)->get_special_token (self, which);
+}
+
+/**
+ * ebb_tokenizer_get_chat_template:
+ * @self: a tokenizer
+ *
+ * Returns: (nullable): the template that turns messages into text, as the tokenizer's folder has it; %NULL if it has
+ *   none
+ */
+const char *
+ebb_tokenizer_get_chat_template (EbbTokenizer *self)
+{
+  g_return_val_if_fail (EBB_IS_TOKENIZER (self), NULL);
+
+  return EBB_TOKENIZER_GET_CLASS (self)->get_chat_template (self);
 }
 
 /**

@@ -3,7 +3,7 @@
 
 #include "tensor/util/atomic-file-private.h"
 #include "nn/files/json-scanner-private.h"
-#include "nn/files/safetensors-reader-private.h"
+#include "nn/files/safetensors-writer-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
@@ -208,23 +208,17 @@ append_metadata (GString *json,
 }
 
 static void
-append_tensor (GString *json,
-               const char *name,
-               EbbTensor *tensor,
-               gsize begin)
+append_entry (GString *json,
+              const EbbSafetensorsEntry *entry)
 {
-  guint n_dims;
-  const gint64 *shape = ebb_tensor_get_shape (tensor, &n_dims);
-
   if (json->len > 1)
     g_string_append_c (json, ',');
-  ebb_json_append_string (json, name);
-  g_string_append_printf (json, ":{\"dtype\":\"%s\",\"shape\":[",
-                          ebb_safetensors_get_dtype_name (ebb_tensor_get_dtype (tensor)));
-  for (guint i = 0; i < n_dims; i++)
-    g_string_append_printf (json, "%s%" G_GINT64_FORMAT, i ? "," : "", shape[i]);
-  g_string_append_printf (json, "],\"data_offsets\":[%" G_GSIZE_FORMAT ",%" G_GSIZE_FORMAT "]}", begin,
-                          begin + ebb_tensor_get_n_bytes (tensor));
+  ebb_json_append_string (json, entry->name);
+  g_string_append_printf (json, ":{\"dtype\":\"%s\",\"shape\":[", ebb_safetensors_get_dtype_name (entry->dtype));
+  for (guint i = 0; i < entry->n_dims; i++)
+    g_string_append_printf (json, "%s%" G_GINT64_FORMAT, i ? "," : "", entry->shape[i]);
+  g_string_append_printf (json, "],\"data_offsets\":[%" G_GINT64_FORMAT ",%" G_GINT64_FORMAT "]}", entry->begin,
+                          entry->end);
 }
 
 /* The file's order: wide types first, so that each tensor is aligned to its type though there may be no gaps; else as
@@ -246,25 +240,19 @@ order_tensors (EbbArgs *tensors)
   return order;
 }
 
-static GString *
-make_header (const char *path,
-             EbbArgs *tensors,
-             EbbArgs *metadata,
-             const guint *order,
-             GError **error)
+GString *
+ebb_safetensors_make_header (const char *path,
+                             const EbbSafetensorsEntry *entries,
+                             gsize n_entries,
+                             EbbArgs *metadata,
+                             GError **error)
 {
   g_autoptr (GString) json = g_string_new ("{");
-  gsize position = 0;
 
   if (!append_metadata (json, path, metadata, error))
     return NULL;
-  for (guint i = 0; i < ebb_args_get_length (tensors); i++)
-    {
-      g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (tensors, order[i]);
-
-      append_tensor (json, ebb_args_get_key (tensors, order[i]), tensor, position);
-      position += ebb_tensor_get_n_bytes (tensor);
-    }
+  for (gsize i = 0; i < n_entries; i++)
+    append_entry (json, &entries[i]);
   g_string_append_c (json, '}');
   /* The format asks for 8; a cache line suits readers that map the file. */
   while ((json->len + 8) % 64 != 0)
@@ -279,10 +267,47 @@ make_header (const char *path,
   return g_steal_pointer (&json);
 }
 
-static gboolean
-write_tensor (EbbAtomicFile *file,
-              EbbTensor *tensor,
-              GError **error)
+static GString *
+make_header (const char *path,
+             EbbArgs *tensors,
+             EbbArgs *metadata,
+             const guint *order,
+             GError **error)
+{
+  const guint n = ebb_args_get_length (tensors);
+  g_autofree EbbSafetensorsEntry *entries = g_new0 (EbbSafetensorsEntry, n + 1);
+  gint64 position = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (tensors, order[i]);
+      EbbSafetensorsEntry *entry = &entries[i];
+      const gint64 *shape = ebb_tensor_get_shape (tensor, &entry->n_dims);
+
+      entry->name = (char *) ebb_args_get_key (tensors, order[i]);
+      entry->dtype = ebb_tensor_get_dtype (tensor);
+      memcpy (entry->shape, shape, entry->n_dims * sizeof shape[0]);
+      entry->begin = position;
+      entry->end = position += (gint64) ebb_tensor_get_n_bytes (tensor);
+    }
+  return ebb_safetensors_make_header (path, entries, n, metadata, error);
+}
+
+gboolean
+ebb_safetensors_write_header (EbbAtomicFile *file,
+                              GString *header,
+                              GError **error)
+{
+  guint64 length = GUINT64_TO_LE ((guint64) header->len);
+
+  return ebb_atomic_file_write (file, &length, 8, error)
+         && ebb_atomic_file_write (file, header->str, header->len, error);
+}
+
+gboolean
+ebb_safetensors_write_tensor (EbbAtomicFile *file,
+                              EbbTensor *tensor,
+                              GError **error)
 {
   g_autoptr (EbbTensor) contiguous = ebb_contiguous (tensor, error);
   g_autoptr (EbbTensor) host = ebb_to_device (contiguous, ebb_device_get_cpu (), error);
@@ -303,15 +328,13 @@ write_all (EbbAtomicFile *file,
            GString *header,
            GError **error)
 {
-  guint64 length = GUINT64_TO_LE ((guint64) header->len);
-  gboolean ok = ebb_atomic_file_write (file, &length, 8, error)
-                && ebb_atomic_file_write (file, header->str, header->len, error);
+  gboolean ok = ebb_safetensors_write_header (file, header, error);
 
   for (guint i = 0; ok && i < ebb_args_get_length (tensors); i++)
     {
       g_autoptr (EbbTensor) tensor = ebb_args_get_tensor (tensors, order[i]);
 
-      ok = write_tensor (file, tensor, error);
+      ok = ebb_safetensors_write_tensor (file, tensor, error);
     }
   return ok;
 }

@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/layers/layer-private.h"
 
-#include "nn/initialization.h"
+#include "nn/initialization-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/autograd/op-private.h"
 #include "tensor/error-private.h"
@@ -77,13 +77,11 @@ draw (EbbTensor *parameter, EbbInit init, double value, GError **error)
   return !elsewhere || ebb_tensor_upload (parameter, drawn->view.data, error);
 }
 
-gboolean
-ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError **error)
+static gboolean
+set_values (EbbTensor *parameter, EbbInit init, double value, GError **error)
 {
   gboolean done;
 
-  if (!EBB_MAY_BEGIN (error, parameter))
-    return FALSE;
   if (init != EBB_INIT_CONSTANT && ebb_is_initialization_skipped ())
     {
       ebb_generator_take (NULL, (guint64) ebb_tensor_get_n_elements (parameter));
@@ -96,6 +94,15 @@ ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError
 }
 
 gboolean
+ebb_layer_reinitialize (EbbTensor *parameter, EbbInit init, double value, GError **error)
+{
+  EbbDType dtype;
+
+  return EBB_MAY_BEGIN (error, parameter)
+         && (ebb_get_parameters_unset (&dtype) || set_values (parameter, init, value, error));
+}
+
+gboolean
 ebb_layer_add_parameter (EbbModule *self,
                          const char *name,
                          EbbInit init,
@@ -104,9 +111,11 @@ ebb_layer_add_parameter (EbbModule *self,
                          guint n_dims,
                          GError **error)
 {
-  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, NULL, error);
+  EbbDType dtype;
+  const gboolean is_unset = ebb_get_parameters_unset (&dtype);
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, dtype, NULL, error);
 
-  return tensor != NULL && ebb_layer_reinitialize (tensor, init, value, error)
+  return tensor != NULL && (is_unset || set_values (tensor, init, value, error))
          && ebb_module_register_parameter (self, name, tensor, error);
 }
 
@@ -120,7 +129,7 @@ ebb_layer_add_buffer (EbbModule *self,
 {
   g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, n_dims, EBB_DTYPE_F32, NULL, error);
 
-  return tensor != NULL && ebb_layer_reinitialize (tensor, EBB_INIT_CONSTANT, value, error)
+  return tensor != NULL && set_values (tensor, EBB_INIT_CONSTANT, value, error)
          && ebb_module_register_buffer (self, name, tensor, TRUE, error);
 }
 

@@ -33,6 +33,11 @@ GArray *ebb_module_match_state (EbbModule *self,
 gboolean ebb_state_transfers_run (GArray *transfers,
                                   GError **error);
 
+/* Appends " LABEL (N): " and the first of @names to a list of what does not fit; nothing if there are none. */
+void ebb_state_append_names (GString *text,
+                             const char *label,
+                             GPtrArray *names);
+
 /* Loads @state as ebb_module_load_state_dict () does, but into @targets, tensors by name that share the memory of the
  * module's: for a layout of names and shapes other than the module's own. NULL: the module's own. */
 gboolean ebb_module_load_state_into (EbbModule *self,

@@ -143,8 +143,8 @@ match_tensor (const char *name, EbbTensor *target, gpointer user_data)
     }
 }
 
-static void
-append_names (GString *text, const char *label, GPtrArray *names)
+void
+ebb_state_append_names (GString *text, const char *label, GPtrArray *names)
 {
   if (names->len == 0)
     return;
@@ -180,9 +180,9 @@ check_loading (EbbModule *self, Loading *loading, gboolean strict, GError **erro
     g_ptr_array_add (unexpected, name);
   g_ptr_array_sort (unexpected, compare_names);
 
-  append_names (text, "missing", missing);
-  append_names (text, "unexpected", unexpected);
-  append_names (text, "of another shape", loading->reshaped);
+  ebb_state_append_names (text, "missing", missing);
+  ebb_state_append_names (text, "unexpected", unexpected);
+  ebb_state_append_names (text, "of another shape", loading->reshaped);
   if (text->len == 0)
     return TRUE;
   shown = ebb_escape_text (text->str);

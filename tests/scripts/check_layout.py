@@ -15,7 +15,7 @@ FOLDERS = ["tensor", "nn", "dist", "offload", "wrap"]
 # include any of them. docs/architecture.md says what each folder is for.
 SUBFOLDERS = {
     "tensor": [".", "util", "backend", "cpu", "cpu/simd", "sim", "profile", "autograd", "ops"],
-    "nn": [".", "files", "layers", "optim", "data", "state", "models"],
+    "nn": [".", "files", "layers", "optim", "data", "data/tokenizer", "state", "models", "models/folder"],
     "dist": ["group", ".", "thread", "mpi", "nccl", "tensor-parallel"],
     "offload": ["transfer", ".", "host", "disk", "contiguous", "partitioned"],
     "wrap": [".", "shard", "shard/state", "checkpoint", "compat"],

@@ -273,13 +273,7 @@ test_gather_and_scatter (void)
         TestCase gather = { "gather", EBB_KERNEL_GATHER, { { .memory = NULL } }, { { .memory = NULL } }, 2,
                             1,        .tolerance = 0 };
         TestCase scatter = {
-          "scatter add",
-          EBB_KERNEL_SCATTER_ADD,
-          { { .memory = NULL } },
-          { { .memory = NULL } },
-          2,
-          1,
-          .tolerance = 2e-6
+          "scatter add", EBB_KERNEL_SCATTER_ADD, { { .memory = NULL } }, { { .memory = NULL } }, 2, 1, .tolerance = 2e-6
         };
 
         x_shape[dim] = 9;

@@ -1,0 +1,107 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Measures the model on held-out data. */
+#include "evaluate.h"
+
+#include "interrupt.h"
+
+#include <math.h>
+
+/* A sum of losses over tokens that are predicted, of this rank's model. */
+typedef struct
+{
+  double loss;
+  double n; /* of all models */
+} Sum;
+
+/* @n_rows rows are divided among the models as those of a batch are. A model without any takes one that does not count,
+ * because all ranks make the same calls. */
+static gboolean
+add_rows (Trainer *self,
+          gint64 n_rows,
+          Sum *sum,
+          GError **error)
+{
+  TrainerBatch batch = { 0 };
+  double loss;
+  gboolean ok = trainer_take_batch (self, self->held_out, n_rows, &batch, error)
+                && trainer_measure (self, &batch, &loss, error);
+
+  if (ok)
+    {
+      sum->loss += batch.n_mine > 0 ? loss * (double) batch.n_mine : 0;
+      sum->n += (double) batch.n_all;
+    }
+  trainer_clear_batch (&batch);
+  return ok;
+}
+
+/* *@loss is NAN if a signal came. */
+static gboolean
+measure (Trainer *self,
+         double *loss,
+         GError **error)
+{
+  gint64 n_rows = ebb_dataset_get_n_rows (self->held_out, self->options->context);
+  Sum sum = { 0, 0 };
+
+  g_object_set (self->held_out, "position", (gint64) 0, NULL);
+  for (gint64 done = 0; done < n_rows; done += self->options->batch)
+    {
+      if (!add_rows (self, MIN (self->options->batch, n_rows - done), &sum, error))
+        return FALSE;
+      if (self->ranks == NULL && interrupt_get_status () != 0)
+        {
+          *loss = NAN;
+          return TRUE;
+        }
+    }
+  if (self->ranks != NULL && !ranks_sum (self->ranks, &sum.loss, error))
+    return FALSE;
+  *loss = sum.loss / sum.n;
+  return TRUE;
+}
+
+static gboolean
+run (Trainer *self,
+     double *loss,
+     GError **error)
+{
+  EbbGenerator *generator = ebb_generator_get_default ();
+  const guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
+  gboolean ok;
+
+  ebb_module_set_training (EBB_MODULE (self->model), FALSE);
+  ok = measure (self, loss, error);
+  ebb_module_set_training (EBB_MODULE (self->model), TRUE);
+  ebb_generator_set_state (generator, seed, offset);
+  return ok;
+}
+
+gboolean
+evaluate_if_due (Trainer *self,
+                 GError **error)
+{
+  const Options *options = self->options;
+  Evaluation evaluation = { .step = self->step };
+
+  if (self->held_out == NULL || (self->step % options->eval_every != 0 && self->step != options->steps))
+    return TRUE;
+  if (!run (self, &evaluation.loss, error))
+    return FALSE;
+  if (isnan (evaluation.loss))
+    return TRUE;
+  evaluation.is_best = self->best_step == 0 || evaluation.loss < self->best_loss;
+  if (evaluation.is_best)
+    {
+      self->best_loss = evaluation.loss;
+      self->best_step = self->step;
+    }
+  g_array_append_val (self->evaluations, evaluation);
+  return !evaluation.is_best || options->save_best == NULL || trainer_save_weights (self, options->save_best, error);
+}
+
+double
+evaluate_get_perplexity (double loss)
+{
+  return exp (loss);
+}

@@ -1,0 +1,37 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/data/tokenizer/pattern-private.h"
+#include "nn/files/json-private.h"
+
+/* What changes a text before it is cut into words: normal forms, case, accents, replacements. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbNormalizer EbbNormalizer;
+
+typedef struct
+{
+  EbbNormalizer *steps;
+  guint n_steps;
+} EbbNormalizerList;
+
+gboolean ebb_normalizer_list_read (EbbNormalizerList *self,
+                                   const EbbJson *json,
+                                   GError **error);
+void ebb_normalizer_list_clear (EbbNormalizerList *self);
+
+/* Sets @text and @length to the result, which is the text itself or lies in one of @buffers. @moved is set if characters
+ * at the beginning were taken away. */
+gboolean ebb_normalizer_list_run (const EbbNormalizerList *self,
+                                  EbbPatternSpace *space,
+                                  GString *buffers[3],
+                                  const char **text,
+                                  gsize *length,
+                                  gboolean *moved,
+                                  GError **error);
+/* Whether no step puts something in front of a text or looks across a newline or blank between two visible characters of
+ * ASCII. */
+gboolean ebb_normalizer_list_works_on_lines (const EbbNormalizerList *self);
+
+G_END_DECLS

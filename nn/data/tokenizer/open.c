@@ -1,0 +1,177 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Opens the tokenizer of a model's folder. */
+#include "nn/data/tokenizer/json-parts-private.h"
+#include "nn/data/tokenizer/pipeline-private.h"
+#include "nn/files/json-scanner-private.h"
+#include "tensor/error-private.h"
+#include "tensor/util/atomic-file-private.h"
+
+#include <string.h>
+
+#define MAX_FILE_SIZE ((gsize) 256 << 20)
+#define MAX_SMALL_FILE_SIZE ((gsize) 16 << 20)
+
+/* The JSON of a file that may be missing: then @json is NULL. */
+static gboolean
+read_optional (const char *folder,
+               const char *name,
+               EbbJson **json,
+               GError **error)
+{
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+
+  *json = NULL;
+  if (!g_file_test (path, G_FILE_TEST_EXISTS))
+    return TRUE;
+  *json = ebb_json_read_file (path, MAX_SMALL_FILE_SIZE, error);
+  return *json != NULL;
+}
+
+/* A token is a string, or an object with its content. NULL if the file names none. */
+static const char *
+get_token_text (const EbbJson *json,
+                const char *key)
+{
+  const EbbJson *member = ebb_json_get (json, key);
+  const char *text = NULL;
+
+  if (!ebb_json_as_string (member, &text))
+    ebb_json_as_string (ebb_json_get (member, "content"), &text);
+  return text;
+}
+
+static void
+find_special_tokens (EbbTokenizerPipeline *self,
+                     const EbbJson *config,
+                     const EbbJson *map)
+{
+  static const char *const keys[] = { "bos_token", "eos_token", "pad_token", "unk_token",
+                                      "sep_token", "cls_token", "mask_token" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
+    {
+      const char *text = get_token_text (config, keys[i]);
+
+      /* An older file, which the newer one replaces. */
+      if (text == NULL && ebb_json_get (config, keys[i]) == NULL)
+        text = get_token_text (map, keys[i]);
+      if (text != NULL)
+        self->special_tokens[i] = ebb_tokenizer_pipeline_find_token (self, text);
+    }
+}
+
+/* The settings say whether a text begins and ends with special tokens: they replace what tokenizer.json says. */
+static gboolean
+take_frame (EbbTokenizerPipeline *self,
+            const EbbJson *config,
+            GError **error)
+{
+  gboolean adds_bos = FALSE, adds_eos = FALSE;
+  const EbbJson *bos = ebb_json_get (config, "add_bos_token"), *eos = ebb_json_get (config, "add_eos_token");
+  gint64 frame[3];
+  guint n = 0;
+
+  if (!ebb_json_part_get_boolean (config, "add_bos_token", &adds_bos, error)
+      || !ebb_json_part_get_boolean (config, "add_eos_token", &adds_eos, error))
+    return FALSE;
+  if ((bos == NULL || bos->kind == EBB_JSON_NULL) && (eos == NULL || eos->kind == EBB_JSON_NULL))
+    return TRUE;
+  if (adds_bos && self->special_tokens[EBB_SPECIAL_TOKEN_BOS] >= 0)
+    frame[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_BOS];
+  frame[n++] = -1;
+  if (adds_eos && self->special_tokens[EBB_SPECIAL_TOKEN_EOS] >= 0)
+    frame[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_EOS];
+  g_free (self->frame);
+  self->frame = g_memdup2 (frame, n * sizeof *frame);
+  self->n_frame = n;
+  return TRUE;
+}
+
+/* The template in a file of its own, or in the settings: as a string, or as one of a list that is called "default". */
+static gboolean
+find_chat_template (EbbTokenizerPipeline *self,
+                    const char *folder,
+                    const EbbJson *config,
+                    GError **error)
+{
+  g_autofree char *path = g_build_filename (folder, "chat_template.jinja", NULL);
+  const EbbJson *member = ebb_json_get (config, "chat_template");
+  const char *text = NULL, *name;
+  gsize length;
+
+  if (g_file_test (path, G_FILE_TEST_EXISTS))
+    {
+      self->chat_template = ebb_read_file (path, MAX_SMALL_FILE_SIZE, &length, error);
+      if (self->chat_template == NULL)
+        return FALSE;
+      if (g_utf8_validate_len (self->chat_template, length, NULL))
+        return TRUE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: not UTF-8", path);
+      return FALSE;
+    }
+  if (member != NULL && member->kind == EBB_JSON_LIST)
+    for (gsize i = 0; i < member->n_items; i++)
+      if (ebb_json_as_string (ebb_json_get (&member->items[i], "name"), &name) && strcmp (name, "default") == 0)
+        ebb_json_as_string (ebb_json_get (&member->items[i], "template"), &text);
+  ebb_json_as_string (member, &text);
+  self->chat_template = g_strdup (text);
+  return TRUE;
+}
+
+static gboolean
+read_settings (EbbTokenizerPipeline *self,
+               const char *folder,
+               GError **error)
+{
+  g_autoptr (EbbJson) config = NULL;
+  g_autoptr (EbbJson) map = NULL;
+
+  if (!read_optional (folder, "tokenizer_config.json", &config, error)
+      || !read_optional (folder, "special_tokens_map.json", &map, error))
+    return FALSE;
+  find_special_tokens (self, config, map);
+  if (!take_frame (self, config, error))
+    {
+      g_prefix_error (error, "%s" G_DIR_SEPARATOR_S "tokenizer_config.json: ", folder);
+      return FALSE;
+    }
+  return find_chat_template (self, folder, config, error);
+}
+
+/**
+ * ebb_tokenizer_open:
+ * @folder: (type filename): a folder with a `tokenizer.json`
+ * @error: return location for an error
+ *
+ * Opens the tokenizer of a model's folder, as programs of Hugging Face write it: byte-pair encoding, byte-level or with
+ * bytes for characters that the vocabulary lacks, and WordPiece. `tokenizer_config.json` and `special_tokens_map.json`
+ * say which token has which task, and whether a text begins and ends with special tokens.
+ *
+ * Tokens are those that the Python package `tokenizers` gives. Its settings for padding and cutting are ignored.
+ *
+ * Returns: (transfer full) (nullable): the tokenizer; %NULL with %EBB_ERROR_IO if a file can't be read,
+ *   %EBB_ERROR_FORMAT if something in it is wrong, %EBB_ERROR_NOT_SUPPORTED if the tokenizer has parts of other kinds
+ */
+EbbTokenizer *
+ebb_tokenizer_open (const char *folder,
+                    GError **error)
+{
+  g_autofree char *path = NULL;
+  g_autoptr (EbbTokenizerPipeline) pipeline = NULL;
+  g_autoptr (EbbJson) json = NULL;
+  EbbPipelineTokenizer *self;
+
+  if (!EBB_MAY_BEGIN (error, folder))
+    return NULL;
+
+  path = g_build_filename (folder, "tokenizer.json", NULL);
+  json = ebb_json_read_file (path, MAX_FILE_SIZE, error);
+  if (json == NULL)
+    return NULL;
+  pipeline = ebb_tokenizer_pipeline_new (path);
+  if (!ebb_tokenizer_pipeline_read (pipeline, json, error) || !read_settings (pipeline, folder, error))
+    return NULL;
+  self = g_object_new (EBB_TYPE_PIPELINE_TOKENIZER, NULL);
+  self->pipeline = g_steal_pointer (&pipeline);
+  return EBB_TOKENIZER (self);
+}

@@ -1,0 +1,59 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/files/json-private.h"
+
+/* The regular expressions of tokenizers, run by PCRE2.
+ *
+ * They are written for Oniguruma with Ruby's syntax. Where the same text means something else to PCRE2 it is
+ * translated: \s, \w and \d, \uHHHH. Where that can't be done the expression is refused. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbPattern EbbPattern;
+typedef struct _EbbPatternSpace EbbPatternSpace;
+
+/* @is_literal: @expression stands for itself. */
+EbbPattern *ebb_pattern_new (const char *expression,
+                             gboolean is_literal,
+                             GError **error);
+/* The {"Regex": "..."} or {"String": "..."} of a tokenizer.json. */
+EbbPattern *ebb_pattern_read (const EbbJson *json,
+                              GError **error);
+const char *ebb_pattern_get_expression (const EbbPattern *self);
+void ebb_pattern_free (EbbPattern *self);
+
+/* What a search writes to; one for each thread. */
+EbbPatternSpace *ebb_pattern_space_new (void);
+void ebb_pattern_space_free (EbbPatternSpace *self);
+
+/* Where a search through one text stands. */
+typedef struct
+{
+  const EbbPattern *pattern;
+  EbbPatternSpace *space;
+  const char *text; /* UTF-8 */
+  gsize length;
+  gsize next;
+  gsize last_end; /* of the last match; G_MAXSIZE: there is none yet */
+} EbbPatternSearch;
+
+/* The next match. An empty one right behind the last match doesn't count. @start is @length if there is none. */
+gboolean ebb_pattern_search_next (EbbPatternSearch *self,
+                                  gsize *start,
+                                  gsize *end,
+                                  GError **error);
+
+/* Appends the text with @content for each match to @result. FALSE with @error unset if there was no match: then nothing
+ * is appended. */
+gboolean ebb_pattern_replace (const EbbPattern *self,
+                              EbbPatternSpace *space,
+                              const char *text,
+                              gsize length,
+                              const char *content,
+                              GString *result,
+                              GError **error);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbPattern, ebb_pattern_free)
+
+G_END_DECLS

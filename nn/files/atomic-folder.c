@@ -1,0 +1,361 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* renameat2 () */
+#include "nn/files/atomic-folder-private.h"
+
+#include "tensor/util/atomic-file-private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Writes a folder beside the one that it is to become, and exchanges the two. */
+
+static gboolean
+fail (const char *verb,
+      const char *path,
+      int number,
+      GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (path);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't %s the folder %s: %s", verb, shown, g_strerror (number));
+  return FALSE;
+}
+
+/* Flushes a folder's entries to the disk, as far as its file system can. */
+static gboolean
+sync_folder (const char *path,
+             GError **error)
+{
+  int fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), number = 0;
+
+  if (fd < 0)
+    return fail ("open", path, errno, error);
+  if (fsync (fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+    number = errno;
+  close (fd);
+  return number == 0 || fail ("flush", path, number, error);
+}
+
+static gboolean
+is_file (const char *path)
+{
+  struct stat status;
+
+  return lstat (path, &status) == 0 && S_ISREG (status.st_mode);
+}
+
+/* -- opening ------------------------------------------------------------------------------------------------------- */
+
+/* Removes the files of a model in @folder and then, if nothing else is in it, @folder. */
+static void
+remove_ours (EbbAtomicFolder *self,
+             const char *folder,
+             gboolean all)
+{
+  g_auto (GStrv) names = ebb_list_folder (folder, NULL);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *path = g_build_filename (folder, names[i], NULL);
+
+      if (all || self->is_replaced (names[i]) || g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
+        unlink (path);
+    }
+  rmdir (folder);
+}
+
+/* Removes the temporary folders of @path that no living process writes. */
+static void
+clean_before (EbbAtomicFolder *self,
+              const char *parent,
+              const char *prefix)
+{
+  g_auto (GStrv) names = ebb_list_folder (parent, NULL);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *path = NULL;
+      int fd;
+
+      if (!g_str_has_prefix (names[i], prefix) || !g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
+        continue;
+      path = g_build_filename (parent, names[i], NULL);
+      fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+      if (fd < 0)
+        continue;
+      if (flock (fd, LOCK_EX | LOCK_NB) == 0)
+        remove_ours (self, path, FALSE);
+      close (fd);
+    }
+}
+
+static gboolean
+make_temporary (EbbAtomicFolder *self,
+                const char *parent,
+                const char *prefix,
+                GError **error)
+{
+  for (int attempt = 0; attempt < 100; attempt++)
+    {
+      g_autofree char *name = g_strdup_printf ("%s%08x" EBB_ATOMIC_FILE_SUFFIX, prefix, g_random_int ());
+      g_autofree char *path = g_build_filename (parent, name, NULL);
+
+      if (mkdir (path, 0777) != 0)
+        {
+          if (errno == EEXIST)
+            continue;
+          return fail ("write", self->path, errno, error);
+        }
+      self->fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      /* Where locks don't work, nobody removes leftovers. */
+      if (self->fd >= 0)
+        flock (self->fd, LOCK_EX | LOCK_NB);
+      /* Another process may have taken it for a leftover before it was locked. */
+      if (self->fd >= 0 && g_file_test (path, G_FILE_TEST_IS_DIR))
+        {
+          self->temporary = g_steal_pointer (&path);
+          return TRUE;
+        }
+      if (self->fd >= 0)
+        close (self->fd);
+      self->fd = -1;
+    }
+  return fail ("write", self->path, EEXIST, error);
+}
+
+/* The folder that a link stands for; else the path without what does not belong to a name. Owned. */
+static char *
+resolve (const char *path)
+{
+  char *real = realpath (path, NULL);
+  g_autofree char *copy = NULL;
+
+  if (real != NULL)
+    {
+      copy = g_strdup (real);
+      free (real);
+      return g_steal_pointer (&copy);
+    }
+  return g_canonicalize_filename (path, NULL);
+}
+
+gboolean
+ebb_atomic_folder_open (EbbAtomicFolder *self,
+                        const char *path,
+                        const char *key,
+                        EbbIsReplacedFunc is_replaced,
+                        GError **error)
+{
+  g_autofree char *real = resolve (path);
+  g_autofree char *parent = g_path_get_dirname (real);
+  g_autofree char *name = g_path_get_basename (real);
+  g_autofree char *prefix = g_strdup_printf (".%s.", name);
+
+  *self = (EbbAtomicFolder){ .path = g_steal_pointer (&real), .key = key, .is_replaced = is_replaced, .fd = -1 };
+  if (g_file_test (self->path, G_FILE_TEST_EXISTS) && !g_file_test (self->path, G_FILE_TEST_IS_DIR))
+    fail ("write", self->path, ENOTDIR, error);
+  else if (g_mkdir_with_parents (parent, 0777) != 0)
+    fail ("make", parent, errno, error);
+  else
+    {
+      clean_before (self, parent, prefix);
+      if (make_temporary (self, parent, prefix, error))
+        return TRUE;
+    }
+  g_clear_pointer (&self->path, g_free);
+  return FALSE;
+}
+
+gboolean
+ebb_atomic_folder_write (EbbAtomicFolder *self,
+                         const char *name,
+                         const void *data,
+                         gsize size,
+                         GError **error)
+{
+  g_autofree char *path = g_build_filename (self->temporary, name, NULL);
+  EbbAtomicFile file;
+
+  if (!ebb_atomic_file_open (&file, path, error))
+    return FALSE;
+  if (ebb_atomic_file_write (&file, data, size, error))
+    return ebb_atomic_file_commit (&file, error);
+  ebb_atomic_file_abort (&file);
+  return FALSE;
+}
+
+/* -- taking the place of a folder ---------------------------------------------------------------------------------- */
+
+/* The folder is no model yet: it becomes one when its key file, the last one, is there. */
+static gboolean
+move_into (EbbAtomicFolder *self,
+           GError **error)
+{
+  g_auto (GStrv) names = ebb_list_folder (self->temporary, error);
+  g_auto (GStrv) old = names != NULL ? ebb_list_folder (self->path, error) : NULL;
+
+  if (old == NULL)
+    return FALSE;
+  for (guint i = 0; old[i] != NULL; i++)
+    if (self->is_replaced (old[i]) && !g_strv_contains ((const char *const *) names, old[i]))
+      {
+        g_autofree char *path = g_build_filename (self->path, old[i], NULL);
+
+        unlink (path);
+      }
+  for (guint pass = 0; pass < 2; pass++)
+    {
+      for (guint i = 0; names[i] != NULL; i++)
+        {
+          g_autofree char *from = g_build_filename (self->temporary, names[i], NULL);
+          g_autofree char *to = g_build_filename (self->path, names[i], NULL);
+
+          if ((strcmp (names[i], self->key) == 0) == (pass == 1) && rename (from, to) != 0)
+            return fail ("write", self->path, errno, error);
+        }
+      if (!sync_folder (self->path, error))
+        return FALSE;
+    }
+  rmdir (self->temporary);
+  return TRUE;
+}
+
+/* Gives the new folder what the old one has besides, under a second name as long as both are there; folders have but
+ * one name and follow when the new one is in its place. */
+static gboolean
+carry_over (EbbAtomicFolder *self,
+            GError **error)
+{
+  g_auto (GStrv) names = ebb_list_folder (self->path, error);
+  struct stat status;
+
+  if (stat (self->path, &status) == 0)
+    fchmod (self->fd, status.st_mode & 07777);
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *from = g_build_filename (self->path, names[i], NULL);
+      g_autofree char *to = g_build_filename (self->temporary, names[i], NULL);
+
+      if (self->is_replaced (names[i]) || g_file_test (to, G_FILE_TEST_EXISTS) || !is_file (from))
+        continue;
+      if (linkat (AT_FDCWD, from, AT_FDCWD, to, 0) != 0 && errno != EPERM && errno != ENOTSUP && errno != EMLINK)
+        return fail ("write", self->path, errno, error);
+    }
+  return names != NULL;
+}
+
+/* The old folder has the temporary name now. */
+static void
+follow (EbbAtomicFolder *self)
+{
+  g_auto (GStrv) names = ebb_list_folder (self->temporary, NULL);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *from = g_build_filename (self->temporary, names[i], NULL);
+      g_autofree char *to = g_build_filename (self->path, names[i], NULL);
+      struct stat status;
+
+      if (self->is_replaced (names[i]) || lstat (to, &status) == 0)
+        unlink (from);
+      else
+        rename (from, to);
+    }
+  rmdir (self->temporary);
+  g_clear_pointer (&self->temporary, g_free);
+}
+
+static gboolean
+exchange (EbbAtomicFolder *self,
+          GError **error)
+{
+  g_autofree char *old = NULL;
+
+  if (renameat2 (AT_FDCWD, self->temporary, AT_FDCWD, self->path, RENAME_EXCHANGE) == 0)
+    return TRUE;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    return fail ("replace", self->path, errno, error);
+  /* A file system that can't exchange two names: the old folder keeps its files under another name in between. */
+  old = g_strconcat (self->temporary, ".old" EBB_ATOMIC_FILE_SUFFIX, NULL);
+  if (rename (self->path, old) != 0)
+    return fail ("replace", self->path, errno, error);
+  if (rename (self->temporary, self->path) != 0)
+    {
+      const int number = errno;
+
+      rename (old, self->path);
+      return fail ("replace", self->path, number, error);
+    }
+  g_free (self->temporary);
+  self->temporary = g_steal_pointer (&old);
+  return TRUE;
+}
+
+static gboolean
+replace (EbbAtomicFolder *self,
+         GError **error)
+{
+  g_autofree char *parent = g_path_get_dirname (self->path);
+
+  if (!carry_over (self, error) || !sync_folder (self->temporary, error) || !exchange (self, error))
+    return FALSE;
+  follow (self);
+  return sync_folder (parent, error);
+}
+
+static gboolean
+appear (EbbAtomicFolder *self,
+        GError **error)
+{
+  g_autofree char *parent = g_path_get_dirname (self->path);
+
+  if (!sync_folder (self->temporary, error))
+    return FALSE;
+  if (rename (self->temporary, self->path) != 0)
+    return fail ("write", self->path, errno, error);
+  return sync_folder (parent, error);
+}
+
+static void
+leave (EbbAtomicFolder *self)
+{
+  if (self->fd >= 0)
+    close (self->fd);
+  self->fd = -1;
+  g_clear_pointer (&self->temporary, g_free);
+  g_clear_pointer (&self->path, g_free);
+}
+
+gboolean
+ebb_atomic_folder_commit (EbbAtomicFolder *self,
+                          GError **error)
+{
+  g_autofree char *key = g_build_filename (self->path, self->key, NULL);
+  gboolean done;
+
+  if (g_file_test (key, G_FILE_TEST_EXISTS))
+    done = replace (self, error);
+  else if (g_file_test (self->path, G_FILE_TEST_EXISTS))
+    done = move_into (self, error);
+  else
+    done = appear (self, error);
+  if (done)
+    leave (self);
+  else
+    ebb_atomic_folder_abort (self);
+  return done;
+}
+
+void
+ebb_atomic_folder_abort (EbbAtomicFolder *self)
+{
+  if (self->temporary != NULL)
+    remove_ours (self, self->temporary, TRUE);
+  leave (self);
+}

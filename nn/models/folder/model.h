@@ -1,0 +1,40 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#if !defined(EBB_INSIDE) && !defined(EBB_COMPILATION)
+#error "Only <ebb/ebb.h> can be included directly."
+#endif
+
+#include "nn/module.h"
+
+G_BEGIN_DECLS
+
+/**
+ * EBB_MODEL_KEEP_DTYPE:
+ *
+ * In place of an #EbbDType: that of the files when a model is opened, that of the parameters when it is saved.
+ */
+#define EBB_MODEL_KEEP_DTYPE (-1)
+
+EBB_AVAILABLE_IN_ALL
+EbbModule *ebb_model_open (const char *folder,
+                           GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbModule *ebb_model_open_full (const char *folder,
+                                int dtype,
+                                GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_model_save (EbbModule *model,
+                         const char *folder,
+                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_model_save_full (EbbModule *model,
+                              const char *folder,
+                              int dtype,
+                              guint64 max_file_size,
+                              GError **error);
+
+G_END_DECLS

@@ -1,0 +1,266 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/models/folder/model-private.h"
+
+#include "nn/initialization-private.h"
+#include "nn/models/bert.h"
+#include "nn/models/folder/config-private.h"
+#include "nn/models/gpt.h"
+#include "nn/state/state-dict-private.h"
+#include "tensor/error-private.h"
+#include "tensor/tensor-private.h"
+
+/* Opens a model's folder: makes the model that config.json describes, without values, and reads its weights into it. */
+
+static GQuark
+get_origin_quark (void)
+{
+  return g_quark_from_static_string ("ebb-model-origin");
+}
+
+static void
+origin_free (gpointer data)
+{
+  EbbModelOrigin *origin = data;
+
+  ebb_json_free (origin->document);
+  g_free (origin->folder);
+  g_free (origin);
+}
+
+/* -- making the model ---------------------------------------------------------------------------------------------- */
+
+/* The dtype of a parameter that is read from the entry. */
+static EbbDType
+get_target_dtype (const EbbSafetensorsEntry *entry,
+                  int dtype)
+{
+  return dtype != EBB_MODEL_KEEP_DTYPE   ? (EbbDType) dtype
+         : entry->dtype == EBB_DTYPE_F16 ? EBB_DTYPE_F32
+                                         : entry->dtype;
+}
+
+/* The dtype that most of the weights have. */
+static EbbDType
+find_main_dtype (EbbWeightFiles *files,
+                 int dtype)
+{
+  gint64 n_bf16 = 0, n_f32 = 0;
+  GHashTableIter iter;
+  gpointer entry;
+
+  g_hash_table_iter_init (&iter, files->found);
+  while (g_hash_table_iter_next (&iter, NULL, &entry))
+    {
+      const gint64 n_bytes = ((EbbSafetensorsEntry *) entry)->end - ((EbbSafetensorsEntry *) entry)->begin;
+
+      if (get_target_dtype (entry, dtype) == EBB_DTYPE_BF16)
+        n_bf16 += n_bytes;
+      else
+        n_f32 += n_bytes;
+    }
+  return n_bf16 > n_f32 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
+static EbbModule *
+make_gpt (const EbbConfigSource *source,
+          EbbWeightFiles *files,
+          EbbDType dtype,
+          GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_config_read_gpt (source, error);
+  EbbModule *model;
+
+  if (config == NULL
+      || !ebb_weights_check_sizes (files, source->architecture, config->vocab, config->width, config->layers, error))
+    return NULL;
+  ebb_push_parameters_unset (dtype);
+  model = ebb_gpt_new (config, error);
+  ebb_pop_parameters_unset ();
+  return model;
+}
+
+static EbbModule *
+make_bert (const EbbConfigSource *source,
+           EbbWeightFiles *files,
+           EbbDType dtype,
+           GError **error)
+{
+  g_autoptr (EbbBertConfig) config = ebb_config_read_bert (source, error);
+  EbbModule *model;
+
+  if (config == NULL
+      || !ebb_weights_check_sizes (files, source->architecture, config->vocab, config->width, config->layers, error))
+    return NULL;
+  ebb_push_parameters_unset (dtype);
+  model = ebb_bert_new (config, error);
+  ebb_pop_parameters_unset ();
+  return model;
+}
+
+/* -- weights ------------------------------------------------------------------------------------------------------- */
+
+static void
+collect_target (const char *name,
+                EbbTensor *tensor,
+                gpointer user_data)
+{
+  g_ptr_array_add (user_data, tensor);
+}
+
+/* Gives each parameter the dtype of its tensors in the files, f32 if these have several. */
+static gboolean
+set_dtypes (const EbbWeightMap *map,
+            GPtrArray *entries,
+            GPtrArray *targets,
+            int dtype,
+            GError **error)
+{
+  g_autofree gboolean *is_f32 = g_new0 (gboolean, targets->len + 1);
+
+  for (guint i = 0; i < map->weights->len; i++)
+    {
+      const EbbWeight *weight = &g_array_index (map->weights, EbbWeight, i);
+
+      for (guint k = 0; k < weight->n_parts; k++)
+        if (get_target_dtype (g_ptr_array_index (entries, i), dtype) == EBB_DTYPE_F32)
+          is_f32[weight->parts[k].tensor] = TRUE;
+    }
+  for (guint i = 0; i < targets->len; i++)
+    {
+      EbbTensor *target = g_ptr_array_index (targets, i);
+      const EbbDType wanted = is_f32[i] ? EBB_DTYPE_F32 : EBB_DTYPE_BF16;
+      g_autoptr (EbbTensor) other = NULL;
+
+      if (target->view.dtype == wanted)
+        continue;
+      other = ebb_tensor_new_uninitialized (target->view.shape, (guint) target->view.n_dims, wanted,
+                                            target->storage->device, error);
+      if (other == NULL)
+        return FALSE;
+      ebb_storage_set_purpose (other->storage, (EbbPurpose) target->storage->purpose);
+      ebb_tensor_swap_storage (target, other);
+    }
+  return TRUE;
+}
+
+static void
+report_f16 (EbbWeightFiles *files,
+            int dtype)
+{
+  GHashTableIter iter;
+  gpointer entry;
+
+  g_hash_table_iter_init (&iter, files->found);
+  while (dtype == EBB_MODEL_KEEP_DTYPE && g_hash_table_iter_next (&iter, NULL, &entry))
+    if (((EbbSafetensorsEntry *) entry)->dtype == EBB_DTYPE_F16)
+      {
+        g_message ("%s: weights are F16, which Ebb does not compute in: they are converted to f32", files->folder);
+        return;
+      }
+}
+
+static gboolean
+read_weights (EbbModule *model,
+              const EbbArchitecture *architecture,
+              EbbWeightFiles *files,
+              int dtype,
+              GError **error)
+{
+  g_autoptr (EbbWeightMap) map = ebb_weight_map_new_from_module (architecture, model);
+  g_autoptr (GPtrArray) entries = ebb_weights_match (files, map, error);
+  g_autoptr (GPtrArray) targets = g_ptr_array_new ();
+
+  if (entries == NULL)
+    return FALSE;
+  ebb_module_visit_state (model, collect_target, targets);
+  if (!set_dtypes (map, entries, targets, dtype, error))
+    return FALSE;
+  report_f16 (files, dtype);
+  return ebb_weights_read (files, map, entries, (EbbTensor **) targets->pdata, error)
+         && ebb_weights_check_twins (files, map, (EbbTensor **) targets->pdata, error);
+}
+
+static EbbModule *
+open_model (const char *folder,
+            int dtype,
+            GError **error)
+{
+  g_autofree char *path = g_build_filename (folder, EBB_CONFIG_FILE, NULL);
+  g_autoptr (EbbJson) document = ebb_json_read_file (path, EBB_CONFIG_MAX_SIZE, error);
+  EbbConfigSource source = { .path = path, .document = document };
+  g_autoptr (EbbWeightFiles) files = NULL;
+  g_autoptr (EbbModule) model = NULL;
+  EbbModelOrigin *origin;
+
+  if (document == NULL || (source.architecture = ebb_architecture_find (document, path, error)) == NULL)
+    return NULL;
+  files = ebb_weight_files_open (folder, error);
+  if (files == NULL)
+    return NULL;
+  model = source.architecture->is_bert ? make_bert (&source, files, find_main_dtype (files, dtype), error)
+                                       : make_gpt (&source, files, find_main_dtype (files, dtype), error);
+  if (model == NULL || !read_weights (model, source.architecture, files, dtype, error))
+    return NULL;
+  origin = g_new (EbbModelOrigin, 1);
+  *origin = (EbbModelOrigin){ source.architecture, g_steal_pointer (&document),
+                              g_canonicalize_filename (folder, NULL) };
+  g_object_set_qdata_full (G_OBJECT (model), get_origin_quark (), origin, origin_free);
+  ebb_module_set_training (model, FALSE);
+  return g_steal_pointer (&model);
+}
+
+/**
+ * ebb_model_open_full:
+ * @folder: (type filename): a folder in the layout of Hugging Face's
+ * @dtype: the #EbbDType of the parameters, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the files
+ * @error: return location for an error
+ *
+ * Opens a model as ebb_model_open() does, with parameters of another dtype than the files have: they are converted as
+ * they are read.
+ *
+ * Returns: (transfer full) (nullable): the model, or %NULL with @error set
+ */
+EbbModule *
+ebb_model_open_full (const char *folder,
+                     int dtype,
+                     GError **error)
+{
+  if (!EBB_MAY_BEGIN (error, folder))
+    return NULL;
+  if (dtype == EBB_MODEL_KEEP_DTYPE || dtype == EBB_DTYPE_F32 || dtype == EBB_DTYPE_BF16)
+    return open_model (folder, dtype, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_open: dtype is %s, it must be f32 or bf16",
+               dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
+  return NULL;
+}
+
+/**
+ * ebb_model_open:
+ * @folder: (type filename): a folder in the layout of Hugging Face's: `config.json`, and `model.safetensors` or several
+ *   such files with `model.safetensors.index.json`
+ * @error: return location for an error
+ *
+ * Opens a model as it is: an #EbbGpt for GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text) and Phi-3, an
+ * #EbbBert for BERT. `config.json` may have either layout of `transformers`. The weights are read by all threads
+ * straight into the parameters, which have the dtype of the files; F16 becomes f32, with a message. Nothing is drawn:
+ * generators stay as they are. The model is in evaluation mode, see ebb_module_set_training().
+ *
+ * The model remembers the folder: ebb_model_save() keeps what Ebb does not know of `config.json`, and copies the
+ * tokenizer's files.
+ *
+ * Returns: (transfer full) (nullable): the model; %NULL with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT
+ * if one is damaged or missing, %EBB_ERROR_DTYPE if a tensor has another dtype, %EBB_ERROR_STATE if `config.json` asks
+ *   for what Ebb does not have, or tensors do not fit it. Errors are one line and name the file and the key or tensors
+ */
+EbbModule *
+ebb_model_open (const char *folder,
+                GError **error)
+{
+  return ebb_model_open_full (folder, EBB_MODEL_KEEP_DTYPE, error);
+}
+
+const EbbModelOrigin *
+ebb_model_get_origin (EbbModule *model)
+{
+  return g_object_get_qdata (G_OBJECT (model), get_origin_quark ());
+}

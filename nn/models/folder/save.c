@@ -1,0 +1,604 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/models/folder/model-private.h"
+
+#include "nn/files/atomic-folder-private.h"
+#include "nn/files/json-scanner-private.h"
+#include "nn/files/safetensors-writer-private.h"
+#include "nn/models/bert.h"
+#include "nn/models/folder/config-private.h"
+#include "nn/models/gpt.h"
+#include "nn/module-instance-private.h"
+#include "nn/state/state-dict-private.h"
+#include "tensor/autograd/autograd.h"
+#include "tensor/error-private.h"
+#include "tensor/ops/pointwise.h"
+#include "tensor/ops/shape.h"
+#include "tensor/tensor-private.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* Saves a model as a folder: config.json, weights in files of a bounded size, and the small files of the folder that
+ * the model came from. Tensors are fetched, turned and written one after the other. */
+
+#define USUAL_FILE_SIZE G_GUINT64_CONSTANT (5000000000)
+#define MAX_COPIED_SIZE ((gsize) 256 << 20)
+
+/* A file of weights: those with the numbers in @order. */
+typedef struct
+{
+  char *name;
+  GArray *order;   /* of guint */
+  GArray *entries; /* of EbbSafetensorsEntry, whose names are the weights' */
+} WeightFile;
+
+typedef struct
+{
+  const EbbModelSource *source;
+  const EbbWeightMap *map;
+  int dtype;
+  guint64 max_file_size;
+  GPtrArray *files;       /* of WeightFile */
+  EbbAtomicFolder folder; /* of the rank that writes */
+  EbbTensor *full;        /* the tensor that was fetched last */
+  guint full_number;
+} Saving;
+
+static void
+weight_file_free (gpointer data)
+{
+  WeightFile *file = data;
+
+  g_free (file->name);
+  g_array_unref (file->order);
+  g_array_unref (file->entries);
+  g_free (file);
+}
+
+/* -- which weights go to which file -------------------------------------------------------------------------------- */
+
+static EbbDType
+get_dtype (const Saving *saving,
+           const EbbWeight *weight)
+{
+  EbbDType dtype = EBB_DTYPE_BF16;
+
+  if (saving->dtype != EBB_MODEL_KEEP_DTYPE)
+    return (EbbDType) saving->dtype;
+  for (guint k = 0; k < weight->n_parts; k++)
+    {
+      const EbbModelTensor *tensor =
+          &g_array_index (saving->map->tensors, EbbModelTensor, weight->parts[k].tensor);
+
+      dtype = k == 0 ? tensor->dtype : ebb_dtype_promote (dtype, tensor->dtype);
+    }
+  return dtype;
+}
+
+static gint64
+count_bytes (const Saving *saving,
+             const EbbWeight *weight)
+{
+  gint64 n = (gint64) ebb_dtype_get_size (get_dtype (saving, weight));
+
+  for (guint d = 0; d < weight->n_dims; d++)
+    n *= weight->shape[d];
+  return n;
+}
+
+/* The ranges of the file's tensors: wide types first, so that each is aligned to its type though there may be no gaps.
+ */
+static void
+lay_out (const Saving *saving,
+         WeightFile *file)
+{
+  g_autoptr (GArray) order = g_steal_pointer (&file->order);
+  gint64 position = 0;
+
+  file->order = g_array_new (FALSE, FALSE, sizeof (guint));
+  for (gsize size = 8; size > 0; size /= 2)
+    for (guint i = 0; i < order->len; i++)
+      {
+        const guint number = g_array_index (order, guint, i);
+        const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, number);
+        EbbSafetensorsEntry entry = { .name = weight->name,
+                                      .dtype = get_dtype (saving, weight),
+                                      .n_dims = weight->n_dims,
+                                      .begin = position };
+
+        if (ebb_dtype_get_size (entry.dtype) != size)
+          continue;
+        memcpy (entry.shape, weight->shape, sizeof entry.shape);
+        entry.end = position += count_bytes (saving, weight);
+        g_array_append_val (file->entries, entry);
+        g_array_append_val (file->order, number);
+      }
+}
+
+static void
+divide (Saving *saving)
+{
+  WeightFile *file = NULL;
+  guint64 n_bytes = 0;
+
+  for (guint i = 0; i < saving->map->weights->len; i++)
+    {
+      const guint64 more = (guint64) count_bytes (saving, &g_array_index (saving->map->weights, EbbWeight, i));
+
+      if (file == NULL || (n_bytes > 0 && n_bytes + more > saving->max_file_size))
+        {
+          file = g_new0 (WeightFile, 1);
+          file->order = g_array_new (FALSE, FALSE, sizeof (guint));
+          file->entries = g_array_new (FALSE, TRUE, sizeof (EbbSafetensorsEntry));
+          g_ptr_array_add (saving->files, file);
+          n_bytes = 0;
+        }
+      g_array_append_val (file->order, i);
+      n_bytes += more;
+    }
+  for (guint i = 0; i < saving->files->len; i++)
+    {
+      file = g_ptr_array_index (saving->files, i);
+      file->name = saving->files->len == 1
+                       ? g_strdup (EBB_WEIGHTS_FILE)
+                       : g_strdup_printf ("model-%05u-of-%05u.safetensors", i + 1, saving->files->len);
+      lay_out (saving, file);
+    }
+}
+
+/* -- weights ------------------------------------------------------------------------------------------------------- */
+
+/* The weight as the file has it. NULL on ranks that do not write, or with an error, which then is in *@failed. */
+static EbbTensor *
+make_weight (const EbbWeight *weight,
+             const EbbWeightPart *part,
+             EbbTensor *full,
+             EbbDType dtype,
+             GError **error)
+{
+  g_autoptr (EbbTensor) alias = ebb_tensor_alias (full);
+  g_autoptr (EbbTensor) rows = NULL;
+  g_autoptr (EbbTensor) cast = NULL;
+
+  if (weight->turned)
+    rows = ebb_transpose (alias, 0, 1, error);
+  else if (weight->n_dims > 0 && part->n_rows != ebb_tensor_get_dim (alias, 0))
+    rows = ebb_narrow (alias, 0, part->row, part->n_rows, error);
+  else
+    rows = g_steal_pointer (&alias);
+  cast = rows != NULL ? ebb_cast (rows, dtype, error) : NULL;
+  return g_steal_pointer (&cast);
+}
+
+/* Fetches the parts of a weight, on all ranks, and writes them on the one that writes. *@failure: what has failed on
+ * this rank alone; all ranks go on to the next fetch, which reports it. */
+static gboolean
+save_weight (Saving *saving,
+             EbbAtomicFile *file,
+             const EbbWeight *weight,
+             GError **failure,
+             GError **error)
+{
+  for (guint k = 0; k < weight->n_parts; k++)
+    {
+      const EbbWeightPart *part = &weight->parts[k];
+      g_autoptr (EbbTensor) rows = NULL;
+
+      if (saving->full_number != part->tensor)
+        {
+          g_clear_pointer (&saving->full, ebb_tensor_unref);
+          if (!saving->source->get (saving->source->data, part->tensor, g_steal_pointer (failure), &saving->full,
+                                    error))
+            return FALSE;
+          saving->full_number = part->tensor;
+        }
+      if (!saving->source->is_writer || *failure != NULL)
+        continue;
+      rows = make_weight (weight, part, saving->full, get_dtype (saving, weight), failure);
+      if (rows != NULL)
+        ebb_safetensors_write_tensor (file, rows, failure);
+    }
+  return TRUE;
+}
+
+static gboolean
+open_file (Saving *saving,
+           const WeightFile *weights,
+           EbbAtomicFile *file,
+           GError **error)
+{
+  g_autofree char *path = g_build_filename (saving->folder.temporary, weights->name, NULL);
+  g_autoptr (EbbArgs) metadata = ebb_args_new (EBB_ARGS_DICT);
+  g_autoptr (GString) header = NULL;
+
+  ebb_args_add_string (metadata, "format", "pt"); /* what other readers ask for */
+  header = ebb_safetensors_make_header (path, (const EbbSafetensorsEntry *) (gpointer) weights->entries->data,
+                                        weights->entries->len, metadata, error);
+  return header != NULL && ebb_atomic_file_open (file, path, error)
+         && ebb_safetensors_write_header (file, header, error);
+}
+
+static gboolean
+save_file (Saving *saving,
+           const WeightFile *weights,
+           GError **failure,
+           GError **error)
+{
+  const gboolean is_writer = saving->source->is_writer;
+  EbbAtomicFile file = { .fd = -1 };
+  gboolean ok = TRUE;
+
+  if (is_writer && *failure == NULL)
+    open_file (saving, weights, &file, failure);
+  for (guint i = 0; ok && i < weights->order->len; i++)
+    ok = save_weight (saving, &file,
+                      &g_array_index (saving->map->weights, EbbWeight, g_array_index (weights->order, guint, i)),
+                      failure, error);
+  if (is_writer && ok && *failure == NULL)
+    ebb_atomic_file_commit (&file, failure);
+  else
+    ebb_atomic_file_abort (&file);
+  return ok;
+}
+
+static gboolean
+write_index (Saving *saving,
+             GError **error)
+{
+  g_autoptr (GString) json = g_string_new (NULL);
+  gint64 total = 0, n_parameters = 0;
+  gboolean is_first = TRUE;
+
+  if (saving->files->len < 2)
+    return TRUE;
+  for (guint i = 0; i < saving->map->weights->len; i++)
+    {
+      const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, i);
+
+      total += count_bytes (saving, weight);
+      n_parameters += count_bytes (saving, weight) / (gint64) ebb_dtype_get_size (get_dtype (saving, weight));
+    }
+  g_string_printf (json,
+                   "{\n  \"metadata\": {\n    \"total_parameters\": %" G_GINT64_FORMAT ",\n    \"total_size\": "
+                   "%" G_GINT64_FORMAT "\n  },\n  \"weight_map\": {",
+                   n_parameters, total);
+  for (guint i = 0; i < saving->files->len; i++)
+    {
+      const WeightFile *file = g_ptr_array_index (saving->files, i);
+
+      for (guint k = 0; k < file->entries->len; k++, is_first = FALSE)
+        {
+          g_string_append (json, is_first ? "\n    " : ",\n    ");
+          ebb_json_append_string (json, g_array_index (file->entries, EbbSafetensorsEntry, k).name);
+          g_string_append_printf (json, ": \"%s\"", file->name);
+        }
+    }
+  g_string_append (json, "\n  }\n}\n");
+  return ebb_atomic_folder_write (&saving->folder, EBB_WEIGHTS_INDEX, json->str, json->len, error);
+}
+
+/* -- the other files ----------------------------------------------------------------------------------------------- */
+
+/* Files that belong to the weights, and config.json. */
+static gboolean
+is_replaced (const char *name)
+{
+  return strcmp (name, EBB_CONFIG_FILE) == 0 || strcmp (name, EBB_WEIGHTS_FILE) == 0
+         || strcmp (name, EBB_WEIGHTS_INDEX) == 0
+         || g_pattern_match_simple ("model-*-of-*.safetensors", name);
+}
+
+/* Files that hold weights in whatever form, or that belong to them. */
+static gboolean
+holds_weights (const char *name)
+{
+  static const char *const endings[] = { ".safetensors", ".index.json", ".bin", ".pt", ".pth", ".ckpt", ".h5",
+                                         ".msgpack", ".gguf", ".onnx", ".ot", NULL };
+
+  for (guint i = 0; endings[i] != NULL; i++)
+    if (g_str_has_suffix (name, endings[i]))
+      return TRUE;
+  return FALSE;
+}
+
+/* The tokenizer, generation_config.json, chat templates, the licence: all small files of the folder. */
+static gboolean
+copy_others (Saving *saving,
+             const EbbModelOrigin *origin,
+             GError **error)
+{
+  g_autoptr (GError) failure = NULL;
+  g_auto (GStrv) names = ebb_list_folder (origin->folder, &failure);
+
+  if (names == NULL)
+    g_message ("the files beside the weights are not copied: %s", failure->message);
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *path = g_build_filename (origin->folder, names[i], NULL);
+      g_autofree char *data = NULL;
+      struct stat status;
+      gsize size;
+
+      if (names[i][0] == '.' || is_replaced (names[i]) || holds_weights (names[i]) || stat (path, &status) != 0
+          || !S_ISREG (status.st_mode) || (gsize) status.st_size > MAX_COPIED_SIZE)
+        continue;
+      data = ebb_read_file (path, MAX_COPIED_SIZE, &size, error);
+      if (data == NULL || !ebb_atomic_folder_write (&saving->folder, names[i], data, size, error))
+        return FALSE;
+    }
+  return TRUE;
+}
+
+/* "dtype", which transformers called "torch_dtype" before its version 5: that of most weights. */
+static void
+set_dtype (Saving *saving,
+           EbbJson *document)
+{
+  const char *key = ebb_json_get (document, "dtype") == NULL && ebb_json_get (document, "torch_dtype") != NULL
+                        ? "torch_dtype"
+                        : "dtype";
+  gint64 n_bytes[EBB_N_DTYPES] = { 0 };
+  const char *name;
+  const EbbJson *old = ebb_json_get (document, key);
+  g_autofree char *text = NULL;
+
+  for (guint i = 0; i < saving->map->weights->len; i++)
+    {
+      const EbbWeight *weight = &g_array_index (saving->map->weights, EbbWeight, i);
+
+      n_bytes[get_dtype (saving, weight)] += count_bytes (saving, weight);
+    }
+  name = n_bytes[EBB_DTYPE_BF16] > n_bytes[EBB_DTYPE_F32] ? "bfloat16" : "float32";
+  text = g_strdup_printf ("\"%s\"", name);
+  if (old == NULL || g_strcmp0 (old->text, name) != 0)
+    ebb_json_set (document, key, text);
+}
+
+static gboolean
+write_config (Saving *saving,
+              EbbJson *document,
+              GError **error)
+{
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  set_dtype (saving, document);
+  ebb_json_print (document, text);
+  g_string_append_c (text, '\n');
+  return ebb_atomic_folder_write (&saving->folder, EBB_CONFIG_FILE, text->str, text->len, error);
+}
+
+/* -- saving -------------------------------------------------------------------------------------------------------- */
+
+const EbbArchitecture *
+ebb_model_find_architecture (EbbModule *model,
+                             GError **error)
+{
+  const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (origin != NULL)
+    return origin->architecture;
+  if (EBB_IS_GPT (model))
+    {
+      config = ebb_gpt_get_config (EBB_GPT (model));
+      return ebb_config_find_architecture (config, error);
+    }
+  for (guint i = 0; EBB_IS_BERT (model) && i < ebb_n_architectures; i++)
+    if (ebb_architectures[i].is_bert)
+      return &ebb_architectures[i];
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "model_save: %s is no model of a folder, which is a Gpt or a Bert", ebb_module_get_type_name (model));
+  return NULL;
+}
+
+static EbbJson *
+make_document (EbbModule *model,
+               const EbbArchitecture *architecture,
+               GError **error)
+{
+  const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  const EbbJson *document = origin != NULL ? origin->document : NULL;
+  g_autoptr (EbbGptConfig) gpt = EBB_IS_GPT (model) ? ebb_gpt_get_config (EBB_GPT (model)) : NULL;
+  g_autoptr (EbbBertConfig) bert = EBB_IS_BERT (model) ? ebb_bert_get_config (EBB_BERT (model)) : NULL;
+
+  return ebb_config_write (architecture, document, gpt != NULL ? (gconstpointer) gpt : bert, error);
+}
+
+/* All that is not a weight, on the rank that writes. */
+static gboolean
+begin (Saving *saving,
+       EbbModule *model,
+       const char *folder,
+       GError **error)
+{
+  const EbbModelOrigin *origin = ebb_model_get_origin (model);
+  g_autoptr (EbbJson) document = make_document (model, saving->map->architecture, error);
+
+  return document != NULL && ebb_atomic_folder_open (&saving->folder, folder, EBB_CONFIG_FILE, is_replaced, error)
+         && (origin == NULL || copy_others (saving, origin, error)) && write_config (saving, document, error);
+}
+
+static gboolean
+save (Saving *saving,
+      EbbModule *model,
+      const char *folder,
+      GError **error)
+{
+  const EbbModelSource *source = saving->source;
+  GError *failure = NULL;
+
+  if (source->is_writer)
+    begin (saving, model, folder, &failure);
+  if (!source->agree (source->data, g_steal_pointer (&failure), error))
+    return FALSE;
+  for (guint i = 0; i < saving->files->len; i++)
+    if (!save_file (saving, g_ptr_array_index (saving->files, i), &failure, error))
+      {
+        g_clear_error (&failure);
+        return FALSE;
+      }
+  if (source->is_writer && failure == NULL && write_index (saving, &failure))
+    ebb_atomic_folder_commit (&saving->folder, &failure);
+  return source->agree (source->data, failure, error);
+}
+
+gboolean
+ebb_model_save_from (EbbModule *model,
+                     EbbWeightMap *map,
+                     const EbbModelSource *source,
+                     const char *folder,
+                     int dtype,
+                     guint64 max_file_size,
+                     GError **error)
+{
+  Saving saving = { .source = source,
+                    .map = map,
+                    .dtype = dtype,
+                    .max_file_size = max_file_size > 0 ? max_file_size : USUAL_FILE_SIZE,
+                    .files = g_ptr_array_new_with_free_func (weight_file_free),
+                    .folder = { .fd = -1 },
+                    .full_number = G_MAXUINT };
+  gboolean done;
+
+  divide (&saving);
+  ebb_push_grad_enabled (FALSE);
+  done = save (&saving, model, folder, error);
+  ebb_pop_grad_enabled ();
+  if (saving.folder.temporary != NULL)
+    ebb_atomic_folder_abort (&saving.folder);
+  g_clear_pointer (&saving.full, ebb_tensor_unref);
+  g_ptr_array_unref (saving.files);
+  return done;
+}
+
+/* -- of a model with full parameters ------------------------------------------------------------------------------- */
+
+static EbbModelSaveSplitFunc save_split;
+
+void
+ebb_model_set_save_split_func (EbbModelSaveSplitFunc func)
+{
+  save_split = func;
+}
+
+static gboolean
+get_own (gpointer data,
+         guint tensor,
+         GError *failure,
+         EbbTensor **full,
+         GError **error)
+{
+  g_autoptr (EbbTensor) alias = NULL;
+
+  if (failure != NULL)
+    {
+      g_propagate_error (error, failure);
+      return FALSE;
+    }
+  alias = ebb_tensor_alias (g_ptr_array_index ((GPtrArray *) data, tensor));
+  *full = ebb_to_device (alias, ebb_device_get_cpu (), error);
+  return *full != NULL;
+}
+
+static gboolean
+agree_alone (gpointer data,
+             GError *failure,
+             GError **error)
+{
+  if (failure != NULL)
+    g_propagate_error (error, failure);
+  return failure == NULL;
+}
+
+static void
+collect_tensor (const char *name,
+                EbbTensor *tensor,
+                gpointer user_data)
+{
+  g_ptr_array_add (user_data, tensor);
+}
+
+static gboolean
+save_model (EbbModule *model,
+            const char *folder,
+            int dtype,
+            guint64 max_file_size,
+            GError **error)
+{
+  const EbbArchitecture *architecture = ebb_model_find_architecture (model, error);
+  g_autoptr (EbbWeightMap) map = NULL;
+  g_autoptr (GPtrArray) tensors = g_ptr_array_new ();
+  const EbbModelSource source = { get_own, agree_alone, tensors, TRUE };
+
+  if (architecture == NULL)
+    return FALSE;
+  map = ebb_weight_map_new_from_module (architecture, model);
+  ebb_module_visit_state (model, collect_tensor, tensors);
+  return ebb_model_save_from (model, map, &source, folder, dtype, max_file_size, error);
+}
+
+/**
+ * ebb_model_save_full:
+ * @model: an #EbbGpt or an #EbbBert
+ * @folder: (type filename): where to save it
+ * @dtype: the #EbbDType of all weights in the files, f32 or bf16; %EBB_MODEL_KEEP_DTYPE for that of the parameters
+ * @max_file_size: the most bytes of weights in one file, unless one tensor has more; 0 for 5 GB
+ * @error: return location for an error
+ *
+ * Saves a model as ebb_model_save() does. More than @max_file_size bytes become several files, with
+ * `model.safetensors.index.json`.
+ *
+ * Returns: %TRUE if the folder is there, %FALSE with @error set
+ */
+gboolean
+ebb_model_save_full (EbbModule *model,
+                     const char *folder,
+                     int dtype,
+                     guint64 max_file_size,
+                     GError **error)
+{
+  gboolean is_split = FALSE, done = FALSE;
+
+  if (!EBB_MAY_BEGIN (error, model, folder))
+    return FALSE;
+  g_return_val_if_fail (EBB_IS_MODULE (model), FALSE);
+
+  if (dtype != EBB_MODEL_KEEP_DTYPE && dtype != EBB_DTYPE_F32 && dtype != EBB_DTYPE_BF16)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "model_save: dtype is %s, it must be f32 or bf16",
+                   dtype >= 0 && dtype < EBB_N_DTYPES ? ebb_dtype_get_name ((EbbDType) dtype) : "no dtype");
+      return FALSE;
+    }
+  if (save_split != NULL)
+    done = save_split (model, folder, dtype, max_file_size, &is_split, error);
+  return is_split ? done : save_model (model, folder, dtype, max_file_size, error);
+}
+
+/**
+ * ebb_model_save:
+ * @model: an #EbbGpt or an #EbbBert
+ * @folder: (type filename): where to save it
+ * @error: return location for an error
+ *
+ * Saves a model as a folder in the layout of Hugging Face's, which ebb_model_open() and `transformers` open. Of a model
+ * that came from a folder, `config.json` keeps what Ebb does not know, and the small files of that folder are copied:
+ * the tokenizer, `generation_config.json`, templates. Any other model gets the `config.json` of the architecture that
+ * has its choices. Weights have the dtype of their parameters; tied ones are saved once.
+ *
+ * The folder appears as a whole, after all of it has reached the disk: on an error, or if the machine stops in the
+ * middle, what was at @folder before is still there and nothing else. A model that is there is replaced, and other
+ * files beside it stay.
+ *
+ * A model that is fully sharded or tensor-parallel is saved by all ranks of the default group together: rank 0 writes,
+ * and no rank holds more full parameters at a time than one.
+ *
+ * Returns: %TRUE if the folder is there; %FALSE with %EBB_ERROR_IO if it can't be written, %EBB_ERROR_STATE if no
+ *   architecture has the choices of the model
+ */
+gboolean
+ebb_model_save (EbbModule *model,
+                const char *folder,
+                GError **error)
+{
+  return ebb_model_save_full (model, folder, EBB_MODEL_KEEP_DTYPE, 0, error);
+}

@@ -1,0 +1,185 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/models/folder/weights-private.h"
+
+#include "nn/state/state-dict-private.h"
+#include "tensor/tensor-private.h"
+
+#include <string.h>
+
+/* Names and shapes of a model's tensors in files: one to one, joined (Phi-3), apart (BERT) or turned round (GPT-2). */
+
+static void
+tensor_clear (gpointer data)
+{
+  g_free (((EbbModelTensor *) data)->name);
+}
+
+static void
+weight_clear (gpointer data)
+{
+  g_free (((EbbWeight *) data)->name);
+}
+
+EbbWeightMap *
+ebb_weight_map_new (const EbbArchitecture *architecture)
+{
+  EbbWeightMap *self = g_new0 (EbbWeightMap, 1);
+
+  self->architecture = architecture;
+  self->tensors = g_array_new (FALSE, TRUE, sizeof (EbbModelTensor));
+  self->weights = g_array_new (FALSE, TRUE, sizeof (EbbWeight));
+  g_array_set_clear_func (self->tensors, tensor_clear);
+  g_array_set_clear_func (self->weights, weight_clear);
+  return self;
+}
+
+/* What follows the number in "layers.12.mlp.up_proj.weight"; NULL for a name that is of no block. */
+static const char *
+skip_block (const EbbArchitecture *architecture,
+            const char *name)
+{
+  const gsize length = strlen (architecture->own_list);
+  gsize n_digits;
+
+  if (strncmp (name, architecture->own_list, length) != 0)
+    return NULL;
+  n_digits = strspn (name + length, "0123456789");
+  return n_digits > 0 && name[length + n_digits] == '.' ? name + length + n_digits + 1 : NULL;
+}
+
+/* @rest: the name without its block. What follows the rule's name; NULL: the rule is not for it. */
+static const char *
+match_rule (const EbbNameRule *rule,
+            const char *rest)
+{
+  const gsize length = strlen (rule->own);
+
+  return strncmp (rest, rule->own, length) == 0 && (rest[length] == '.' || rest[length] == '\0') ? rest + length : NULL;
+}
+
+/* A new weight, or the one of that name that other tensors have begun. */
+static EbbWeight *
+get_weight (EbbWeightMap *self,
+            const char *name,
+            gboolean *is_new)
+{
+  EbbWeight weight = { .name = NULL };
+
+  /* The tensors of one weight follow each other closely. */
+  for (guint i = self->weights->len; i > 0 && i + 8 > self->weights->len; i--)
+    if (strcmp (g_array_index (self->weights, EbbWeight, i - 1).name, name) == 0)
+      {
+        *is_new = FALSE;
+        return &g_array_index (self->weights, EbbWeight, i - 1);
+      }
+  *is_new = TRUE;
+  weight.name = g_strdup (name);
+  g_array_append_val (self->weights, weight);
+  return &g_array_index (self->weights, EbbWeight, self->weights->len - 1);
+}
+
+static void
+add_part (EbbWeightMap *self,
+          const char *name,
+          const EbbNameRule *rule,
+          gboolean turned)
+{
+  const guint index = self->tensors->len - 1;
+  const EbbModelTensor *tensor = &g_array_index (self->tensors, EbbModelTensor, index);
+  const guint n_files = rule != NULL && rule->n_files > 0 ? rule->n_files : 1;
+  const gint64 n_rows = tensor->n_dims > 0 ? tensor->shape[0] / n_files : 1;
+  gboolean is_new;
+  EbbWeight *weight = get_weight (self, name, &is_new);
+
+  if (is_new)
+    {
+      memcpy (weight->shape, tensor->shape, sizeof weight->shape);
+      weight->n_dims = tensor->n_dims;
+      weight->shape[0] = n_rows;
+      weight->turned = turned;
+      if (turned)
+        {
+          weight->shape[0] = tensor->shape[1];
+          weight->shape[1] = tensor->shape[0];
+        }
+    }
+  g_assert (weight->n_parts < EBB_MAX_WEIGHT_PARTS);
+  weight->parts[weight->n_parts++] =
+      (EbbWeightPart){ index, rule != NULL ? rule->index * n_rows : 0, n_rows, is_new ? 0 : weight->shape[0] };
+  if (!is_new)
+    weight->shape[0] += n_rows;
+}
+
+static gboolean
+is_turned (const EbbArchitecture *architecture,
+           const char *rest,
+           guint n_dims)
+{
+  return architecture->turned != NULL && n_dims == 2 && g_strv_contains (architecture->turned, rest);
+}
+
+void
+ebb_weight_map_add (EbbWeightMap *self,
+                    const char *name,
+                    const gint64 *shape,
+                    guint n_dims,
+                    EbbDType dtype)
+{
+  const EbbArchitecture *architecture = self->architecture;
+  const char *rest = skip_block (architecture, name);
+  const EbbNameRule *rules = rest != NULL ? architecture->block_names : architecture->names;
+  const gsize list_length = strlen (architecture->own_list);
+  const gboolean is_head = g_str_has_prefix (name, "lm_head.");
+  EbbModelTensor tensor = { .name = g_strdup (name), .n_dims = n_dims, .dtype = dtype };
+  g_autofree char *block = NULL;
+  guint n_matches = 0;
+
+  memcpy (tensor.shape, shape, n_dims * sizeof shape[0]);
+  g_array_append_val (self->tensors, tensor);
+  /* What stands before the rest in files: "model.layers.12.". */
+  block = rest == NULL ? g_strdup (is_head ? "" : architecture->prefix)
+                       : g_strdup_printf ("%s%s%.*s", architecture->prefix, architecture->file_list,
+                                          (int) (rest - name - (gssize) list_length), name + list_length);
+  rest = rest != NULL ? rest : name;
+  for (const EbbNameRule *rule = rules; rule->own != NULL; rule++)
+    {
+      const char *end = match_rule (rule, rest);
+      g_autofree char *file = end != NULL ? g_strconcat (block, rule->file, end, NULL) : NULL;
+
+      if (file != NULL)
+        add_part (self, file, rule, FALSE);
+      n_matches += file != NULL;
+    }
+  if (n_matches == 0)
+    {
+      g_autofree char *file = g_strconcat (block, rest, NULL);
+
+      add_part (self, file, NULL, is_turned (architecture, rest, n_dims));
+    }
+}
+
+static void
+add_tensor (const char *name,
+            EbbTensor *tensor,
+            gpointer user_data)
+{
+  ebb_weight_map_add (user_data, name, tensor->view.shape, (guint) tensor->view.n_dims, tensor->view.dtype);
+}
+
+EbbWeightMap *
+ebb_weight_map_new_from_module (const EbbArchitecture *architecture,
+                                EbbModule *model)
+{
+  EbbWeightMap *self = ebb_weight_map_new (architecture);
+
+  ebb_module_visit_state (model, add_tensor, self);
+  return self;
+}
+
+void
+ebb_weight_map_free (EbbWeightMap *self)
+{
+  g_array_unref (self->tensors);
+  g_array_unref (self->weights);
+  g_free (self);
+}

@@ -1,0 +1,172 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/models/folder/weights-private.h"
+
+#include "nn/state/state-dict-private.h"
+#include "tensor/autograd/op-private.h"
+#include "tensor/error-private.h"
+#include "tensor/tensor-private.h"
+
+#include <string.h>
+
+/* Finds the tensors of a model in the files of a folder, and lists those that do not fit. */
+
+#define MAX_SHOWN 200 /* bytes of a name */
+
+/* By its name, by that without the prefix, or by the name that the oldest files have for a norm. */
+static const EbbSafetensorsEntry *
+find_entry (EbbWeightFiles *files,
+            const EbbArchitecture *architecture,
+            const char *name)
+{
+  static const char *const norms[][2] = { { ".LayerNorm.weight", ".LayerNorm.gamma" },
+                                          { ".LayerNorm.bias", ".LayerNorm.beta" } };
+  const EbbSafetensorsEntry *entry = ebb_weight_files_find (files, name);
+
+  if (entry == NULL && *architecture->prefix != '\0' && g_str_has_prefix (name, architecture->prefix))
+    entry = ebb_weight_files_find (files, name + strlen (architecture->prefix));
+  for (guint i = 0; entry == NULL && architecture->has_old_norm_names && i < G_N_ELEMENTS (norms); i++)
+    if (g_str_has_suffix (name, norms[i][0]))
+      {
+        const int length = (int) (strlen (name) - strlen (norms[i][0]));
+        g_autofree char *old = g_strdup_printf ("%.*s%s", length, name, norms[i][1]);
+
+        entry = ebb_weight_files_find (files, old);
+      }
+  return entry;
+}
+
+static gboolean
+has_shape (const EbbSafetensorsEntry *entry,
+           const gint64 *shape,
+           guint n_dims)
+{
+  return entry->n_dims == n_dims && memcmp (entry->shape, shape, n_dims * sizeof shape[0]) == 0;
+}
+
+static char *
+describe_shape (const EbbSafetensorsEntry *entry,
+                const gint64 *shape,
+                guint n_dims)
+{
+  g_autofree char *given = ebb_shape_to_string (entry->shape, entry->n_dims);
+  g_autofree char *wanted = ebb_shape_to_string (shape, n_dims);
+
+  return g_strdup_printf ("%.*s %s, not %s", MAX_SHOWN, entry->name, given, wanted);
+}
+
+static gboolean
+fail (EbbWeightFiles *files,
+      GString *text,
+      GError **error)
+{
+  g_autofree char *shown = ebb_escape_text (files->folder);
+  g_autofree char *list = ebb_escape_text (text->str);
+
+  g_set_error (error, EBB_ERROR, EBB_ERROR_STATE, "%s: the tensors do not fit config.json:%s", shown, list);
+  return FALSE;
+}
+
+gboolean
+ebb_weights_check_sizes (EbbWeightFiles *files,
+                         const EbbArchitecture *architecture,
+                         gint64 vocab,
+                         gint64 width,
+                         gint64 layers,
+                         GError **error)
+{
+  const gint64 shape[] = { vocab, width }, n_tensors = g_hash_table_size (files->found);
+  g_autoptr (EbbWeightMap) map = ebb_weight_map_new (architecture);
+  const EbbSafetensorsEntry *entry;
+  g_autoptr (GString) text = g_string_new (NULL);
+
+  ebb_weight_map_add (map, architecture->embedding, shape, 2, EBB_DTYPE_F32);
+  entry = find_entry (files, architecture, g_array_index (map->weights, EbbWeight, 0).name);
+  if (entry != NULL && !has_shape (entry, shape, 2))
+    {
+      g_autofree char *described = describe_shape (entry, shape, 2);
+
+      g_string_printf (text, " of another shape: %s", described);
+      return fail (files, text, error);
+    }
+  if (layers <= n_tensors)
+    return TRUE;
+  g_string_printf (text, " it has %" G_GINT64_FORMAT " layers, and there are %" G_GINT64_FORMAT " tensors", layers,
+                   n_tensors);
+  return fail (files, text, error);
+}
+
+static gboolean
+is_passed_over (const EbbArchitecture *architecture,
+                const char *name)
+{
+  for (const char *const *pattern = architecture->ignored; pattern != NULL && *pattern != NULL; pattern++)
+    if (g_pattern_match_simple (*pattern, name))
+      return TRUE;
+  for (const EbbNameTwin *twin = architecture->twins; twin->file != NULL; twin++)
+    if (strcmp (name, twin->file) == 0)
+      return TRUE;
+  return FALSE;
+}
+
+static gboolean
+check_dtype (EbbWeightFiles *files,
+             const EbbSafetensorsEntry *entry,
+             GError **error)
+{
+  g_autofree char *shown = NULL;
+  g_autofree char *name = NULL;
+
+  if (ebb_dtype_is_floating_point (entry->dtype))
+    return TRUE;
+  shown = ebb_escape_text (ebb_weight_files_get_reader (files, entry)->path);
+  name = ebb_escape_text (entry->name);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_DTYPE, "%s: the tensor %s is %s: it must be F32, BF16 or F16", shown, name,
+               ebb_safetensors_get_dtype_name (entry->dtype));
+  return FALSE;
+}
+
+static int
+compare_names (gconstpointer a,
+               gconstpointer b)
+{
+  return strcmp (*(const char *const *) a, *(const char *const *) b);
+}
+
+GPtrArray *
+ebb_weights_match (EbbWeightFiles *files,
+                   const EbbWeightMap *map,
+                   GError **error)
+{
+  g_autoptr (GPtrArray) entries = g_ptr_array_new ();
+  g_autoptr (GPtrArray) missing = g_ptr_array_new ();
+  g_autoptr (GPtrArray) unexpected = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GPtrArray) reshaped = g_ptr_array_new_with_free_func (g_free);
+  g_autoptr (GHashTable) used = g_hash_table_new (NULL, NULL);
+  g_autoptr (GString) text = g_string_new (NULL);
+  GHashTableIter iter;
+  gpointer name, value;
+
+  for (guint i = 0; i < map->weights->len; i++)
+    {
+      const EbbWeight *weight = &g_array_index (map->weights, EbbWeight, i);
+      const EbbSafetensorsEntry *entry = find_entry (files, map->architecture, weight->name);
+
+      g_ptr_array_add (entries, (gpointer) entry);
+      if (entry == NULL)
+        g_ptr_array_add (missing, weight->name);
+      else if (!has_shape (entry, weight->shape, weight->n_dims))
+        g_ptr_array_add (reshaped, describe_shape (entry, weight->shape, weight->n_dims));
+      else if (!check_dtype (files, entry, error))
+        return NULL;
+      g_hash_table_add (used, (gpointer) entry);
+    }
+  g_hash_table_iter_init (&iter, files->found);
+  while (g_hash_table_iter_next (&iter, &name, &value))
+    if (!g_hash_table_contains (used, value) && !is_passed_over (map->architecture, name))
+      g_ptr_array_add (unexpected, g_strndup (name, MAX_SHOWN));
+  g_ptr_array_sort (unexpected, compare_names);
+  ebb_state_append_names (text, "missing", missing);
+  ebb_state_append_names (text, "unexpected", unexpected);
+  ebb_state_append_names (text, "of another shape", reshaped);
+  return text->len == 0 || fail (files, text, error) ? g_steal_pointer (&entries) : NULL;
+}

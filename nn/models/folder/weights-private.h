@@ -1,0 +1,117 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/files/safetensors-reader-private.h"
+#include "nn/models/folder/architecture-private.h"
+#include "nn/module.h"
+
+/* The tensors of a model and those of its files: names, shapes, and which rows of one are which of the other. */
+
+G_BEGIN_DECLS
+
+/* -- weight-map.c */
+
+/* A tensor of the model, as its state dict has it. */
+typedef struct
+{
+  char *name;
+  gint64 shape[EBB_MAX_DIMS];
+  guint n_dims;
+  EbbDType dtype;
+} EbbModelTensor;
+
+/* Rows [row, row + n_rows) of a model's tensor, which are rows from @file_row on of the file's. */
+typedef struct
+{
+  guint tensor; /* its number */
+  gint64 row, n_rows, file_row;
+} EbbWeightPart;
+
+#define EBB_MAX_WEIGHT_PARTS 3
+
+/* A tensor of the files. */
+typedef struct
+{
+  char *name;
+  gint64 shape[EBB_MAX_DIMS];
+  guint n_dims;
+  gboolean turned; /* the file has the matrix as [in, out]; then there is one part, all of it */
+  guint n_parts;
+  EbbWeightPart parts[EBB_MAX_WEIGHT_PARTS];
+} EbbWeight;
+
+typedef struct
+{
+  const EbbArchitecture *architecture;
+  GArray *tensors; /* of EbbModelTensor */
+  GArray *weights; /* of EbbWeight, in the order of the model's tensors */
+} EbbWeightMap;
+
+EbbWeightMap *ebb_weight_map_new (const EbbArchitecture *architecture);
+/* Adds the next tensor of the model. */
+void ebb_weight_map_add (EbbWeightMap *self,
+                         const char *name,
+                         const gint64 *shape,
+                         guint n_dims,
+                         EbbDType dtype);
+/* All tensors of a module that has full parameters. */
+EbbWeightMap *ebb_weight_map_new_from_module (const EbbArchitecture *architecture,
+                                              EbbModule *model);
+void ebb_weight_map_free (EbbWeightMap *self);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightMap, ebb_weight_map_free)
+
+/* -- weight-files.c */
+
+#define EBB_WEIGHTS_FILE "model.safetensors"
+#define EBB_WEIGHTS_INDEX EBB_WEIGHTS_FILE ".index.json"
+
+/* The files of a folder's weights, open. */
+typedef struct
+{
+  char *folder;
+  GPtrArray *readers; /* of EbbSafetensorsReader */
+  GHashTable *found;  /* name -> EbbSafetensorsEntry */
+  GHashTable *homes;  /* EbbSafetensorsEntry -> EbbSafetensorsReader */
+} EbbWeightFiles;
+
+EbbWeightFiles *ebb_weight_files_open (const char *folder,
+                                       GError **error);
+/* NULL: there is no such tensor. */
+const EbbSafetensorsEntry *ebb_weight_files_find (EbbWeightFiles *self,
+                                                  const char *name);
+EbbSafetensorsReader *ebb_weight_files_get_reader (EbbWeightFiles *self,
+                                                   const EbbSafetensorsEntry *entry);
+void ebb_weight_files_close (EbbWeightFiles *self);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightFiles, ebb_weight_files_close)
+
+/* -- weight-match.c */
+
+/* The entry of each weight of @map, in its order: of EbbSafetensorsEntry. NULL with an error that lists what is
+ * missing, unexpected, and of another shape. */
+GPtrArray *ebb_weights_match (EbbWeightFiles *files,
+                              const EbbWeightMap *map,
+                              GError **error);
+/* Finds early, before there is a model of that size, that config.json belongs to other files. */
+gboolean ebb_weights_check_sizes (EbbWeightFiles *files,
+                                  const EbbArchitecture *architecture,
+                                  gint64 vocab,
+                                  gint64 width,
+                                  gint64 layers,
+                                  GError **error);
+
+/* -- weight-read.c */
+
+/* Reads all @entries into @targets, the module's tensors in the order of the map, in parallel. */
+gboolean ebb_weights_read (EbbWeightFiles *files,
+                           const EbbWeightMap *map,
+                           GPtrArray *entries,
+                           EbbTensor **targets,
+                           GError **error);
+/* FALSE with an error if files have a tensor twice, as @architecture's twins say, and the values differ. @targets as
+ * above, with their values. */
+gboolean ebb_weights_check_twins (EbbWeightFiles *files,
+                                  const EbbWeightMap *map,
+                                  EbbTensor **targets,
+                                  GError **error);
+
+G_END_DECLS
