@@ -58,11 +58,15 @@ take_value (EbbArgs *self, guint index, const char *owner, const EbbParameterSpe
     [EBB_PARAMETER_DOUBLE] = "a number",
   };
   EbbValueKind kind = ebb_args_get_value_kind (self, index);
+  GObject *object = ebb_args_peek_object (self, index);
 
   if (kind == EBB_VALUE_NONE && spec->kind != EBB_PARAMETER_TENSOR)
     return TRUE;
   if (is_tensor (spec) && kind == EBB_VALUE_TENSOR)
     *(EbbTensor **) spec->location = ebb_args_peek_tensor (self, index);
+  else if (spec->kind == EBB_PARAMETER_OPTIONAL_OBJECT && object != NULL
+           && g_type_is_a (G_OBJECT_TYPE (object), spec->type))
+    *(GObject **) spec->location = object;
   else if (spec->kind == EBB_PARAMETER_FLAG && (kind == EBB_VALUE_BOOL || kind == EBB_VALUE_INT))
     *(gboolean *) spec->location = ebb_args_get_boolean (self, index);
   else if (spec->kind == EBB_PARAMETER_DOUBLE && (kind == EBB_VALUE_DOUBLE || kind == EBB_VALUE_INT))
@@ -70,7 +74,7 @@ take_value (EbbArgs *self, guint index, const char *owner, const EbbParameterSpe
   else
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: %s must be %s", owner, spec->name,
-                   wanted[spec->kind]);
+                   spec->kind == EBB_PARAMETER_OPTIONAL_OBJECT ? g_type_name (spec->type) : wanted[spec->kind]);
       return FALSE;
     }
   return TRUE;

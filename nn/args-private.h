@@ -10,6 +10,8 @@ EbbTensor *ebb_args_peek_tensor (EbbArgs *self,
                                  guint index);
 EbbArgs *ebb_args_peek_args (EbbArgs *self,
                              guint index);
+GObject *ebb_args_peek_object (EbbArgs *self,
+                               guint index);
 /* The one tensor of a container that holds a single value, without a reference; else NULL. */
 EbbTensor *ebb_args_peek_only_tensor (EbbArgs *self);
 /* How deep containers may be nested in what goes through calls, the outermost one counted. */
@@ -28,6 +30,7 @@ typedef enum
   EBB_PARAMETER_TENSOR,          /* EbbTensor *, borrowed */
   EBB_PARAMETER_OPTIONAL_TENSOR, /* EbbTensor *, borrowed; NULL if left out or none */
   EBB_PARAMETER_FLAG,            /* gboolean, unchanged if left out or none */
+  EBB_PARAMETER_OPTIONAL_OBJECT, /* GObject * of the type, borrowed; unchanged if left out or none */
   EBB_PARAMETER_DOUBLE           /* double, unchanged if left out or none */
 } EbbParameterKind;
 
@@ -36,6 +39,7 @@ typedef struct
   const char *name;
   EbbParameterKind kind;
   gpointer location;
+  GType type; /* of an object */
 } EbbParameterSpec;
 
 /* Takes a call's arguments apart as a function's signature says: positional ones in order, the others by name.

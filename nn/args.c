@@ -340,6 +340,12 @@ ebb_args_get_args (EbbArgs *self, guint index)
   return args != NULL ? ebb_args_ref (args) : NULL;
 }
 
+GObject *
+ebb_args_peek_object (EbbArgs *self, guint index)
+{
+  return self->entries[index].kind == EBB_VALUE_OBJECT ? self->entries[index].as.object : NULL;
+}
+
 /**
  * ebb_args_get_object:
  * @self: a container

@@ -70,6 +70,24 @@ typedef struct
   EbbDType dtype;
 } Conversion;
 
+/* Adds the buffers of one module; in a change of dtype those that it concerns. */
+static gboolean
+add_buffers (EbbModule *module, const char *path, gpointer user_data)
+{
+  Conversion *conversion = user_data;
+  const EbbTensorRegistry *buffers = &ebb_module_get_private (module)->buffers;
+
+  for (guint i = 0; i < buffers->n_items; i++)
+    {
+      EbbTensor *tensor = buffers->items[i].tensor;
+
+      if (tensor != NULL && (conversion->device != NULL || !buffers->items[i].is_exact)
+          && !g_ptr_array_find (conversion->tensors, tensor, NULL))
+        g_ptr_array_add (conversion->tensors, ebb_tensor_ref (tensor));
+    }
+  return TRUE;
+}
+
 static void
 add_tensors (Conversion *conversion, EbbTensor **tensors, guint n)
 {
@@ -126,8 +144,7 @@ convert_module (EbbModule *self, EbbDevice *device, EbbDType dtype, GError **err
     return FALSE;
   list = ebb_module_get_parameters (self, TRUE, &n);
   add_tensors (&conversion, list, n);
-  list = ebb_module_get_buffers (self, TRUE, &n);
-  add_tensors (&conversion, list, n);
+  ebb_module_visit (self, add_buffers, &conversion);
 
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; done && i < tensors->len; i++)

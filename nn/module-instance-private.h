@@ -17,6 +17,7 @@ typedef struct
   EbbTensor *tensor; /* NULL: a bound name with nothing registered */
   EbbTensor **field;
   gboolean persistent;
+  gboolean is_exact; /* it keeps its dtype when the module's is changed */
 } EbbNamedTensor;
 
 typedef struct

@@ -92,6 +92,11 @@ void ebb_module_bind_parameter (EbbModule *self,
 void ebb_module_bind_buffer (EbbModule *self,
                              const char *name,
                              EbbTensor **field);
+/* A buffer that is computed from the module's configuration: it is not in the state dict, and keeps its dtype. */
+gboolean ebb_module_register_exact_buffer (EbbModule *self,
+                                           const char *name,
+                                           EbbTensor *buffer,
+                                           GError **error);
 void ebb_module_bind_child (EbbModule *self,
                             const char *name,
                             EbbModule **field);

@@ -332,6 +332,15 @@ ebb_module_register_buffer (EbbModule *self, const char *name, EbbTensor *buffer
   return TRUE;
 }
 
+gboolean
+ebb_module_register_exact_buffer (EbbModule *self, const char *name, EbbTensor *buffer, GError **error)
+{
+  if (!ebb_module_register_buffer (self, name, buffer, FALSE, error))
+    return FALSE;
+  registry_find (&ebb_module_get_private (self)->buffers, name)->is_exact = TRUE;
+  return TRUE;
+}
+
 /* Modules in each other: what walks the tree, and frees it, needs some of the stack for each. */
 #define MAX_DEPTH 500
 

@@ -42,6 +42,10 @@ EbbModule *ebb_layer_new (GType type,
                           const char *first_property,
                           ...) G_GNUC_NULL_TERMINATED;
 
+/* Initialises a module that g_object_new () has made, and whose private fields are set since; consumes it. */
+EbbModule *ebb_layer_build (EbbModule *layer,
+                            GError **error);
+
 typedef enum
 {
   EBB_INIT_CONSTANT, /* all of the value given */

@@ -60,6 +60,14 @@ ebb_layer_new (GType type, GError **error, const char *first_property, ...)
   return (EbbModule *) layer;
 }
 
+EbbModule *
+ebb_layer_build (EbbModule *layer, GError **error)
+{
+  if (!g_initable_init (G_INITABLE (layer), NULL, error))
+    g_clear_object (&layer);
+  return layer;
+}
+
 /* Drawn on the CPU, so that a seed stands for the same values wherever the layer is. */
 static gboolean
 draw (EbbTensor *parameter, EbbInit init, double value, GError **error)

@@ -27,4 +27,34 @@ gboolean ebb_rotary_config_check (const EbbRotaryConfig *self,
                                   int context,
                                   GError **error);
 
+/* The rotary positions of one module, in its instance. */
+typedef struct
+{
+  EbbTensor *frequencies;      /* f32 [width that turns / 2]: a buffer of the module, bound, not in its state dict */
+  EbbTensor *long_frequencies; /* longrope: for rows longer than the original context */
+  EbbRotaryScaling scaling;
+  double extension; /* by how much dynamic scaling extends the context */
+  int original_context;
+  double factor; /* on cosine and sine */
+} EbbRotary;
+
+/* Computes the frequencies and registers them with @module. @config is checked. */
+gboolean ebb_rotary_install (EbbRotary *self,
+                             EbbModule *module,
+                             const EbbRotaryConfig *config,
+                             int head_width,
+                             int context,
+                             GError **error);
+/* Turns x [B, T, H, D], whose first token has the index @first in its row; @starts: where each token's document begins,
+ * or NULL. */
+EbbTensor *ebb_rotary_turn (const EbbRotary *self,
+                            EbbTensor *x,
+                            EbbTensor *starts,
+                            gint64 first,
+                            GError **error);
+
+/* The most positions of a row, in a model with the @context. */
+gint64 ebb_rotary_config_get_limit (const EbbRotaryConfig *self,
+                                    int context);
+
 G_END_DECLS

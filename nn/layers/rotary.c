@@ -1,11 +1,210 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/layers/rotary-private.h"
 
+#include "nn/module-private.h"
 #include "tensor/error.h"
+#include "tensor/ops/rotary.h"
+#include "tensor/tensor-private.h"
 
 #include <math.h>
 
-/* Rotary positions (Su et al., 2021): the checks of their configuration. */
+/* Rotary positions (Su et al., 2021): the inverse frequencies of each scaling, computed in f32 as transformers does. */
+
+static int
+get_width (const EbbRotaryConfig *config, int head_width)
+{
+  return (int) (head_width * config->partial);
+}
+
+static int
+get_original_context (const EbbRotaryConfig *config, int context)
+{
+  return config->original_context != 0 ? config->original_context : context;
+}
+
+static double
+get_extension (const EbbRotaryConfig *config, int context)
+{
+  return config->factor != 0 ? config->factor : (double) context / get_original_context (config, context);
+}
+
+/* theta^(2i / R): without scaling frequency i is one divided by it. */
+static float
+get_wave (const EbbRotaryConfig *config, int i, int width)
+{
+  return (float) pow (config->theta, (float) (2 * i) / (float) width);
+}
+
+/* -- llama3 -------------------------------------------------------------------------------------------------------- */
+
+static float
+scale_llama3 (const EbbRotaryConfig *config, int context, float frequency)
+{
+  const double original = get_original_context (config, context);
+  const double low = config->low_freq_factor, high = config->high_freq_factor;
+  const float factor = (float) config->factor;
+  const float wavelength = (float) (2 * G_PI) / frequency;
+  float smooth;
+
+  if (wavelength > (float) (original / low))
+    return frequency / factor;
+  if (wavelength < (float) (original / high))
+    return frequency;
+  smooth = ((float) original / wavelength - (float) low) / (float) (high - low);
+  return (1 - smooth) * frequency / factor + smooth * frequency;
+}
+
+/* -- YaRN (Peng et al., 2023) -------------------------------------------------------------------------------------- */
+
+/* The number, not whole, of the frequency that turns @turns times within the original context. */
+static double
+find_frequency (const EbbRotaryConfig *config, int context, int width, double turns)
+{
+  return width * log (get_original_context (config, context) / (turns * 2 * G_PI)) / (2 * log (config->theta));
+}
+
+static float
+scale_yarn (const EbbRotaryConfig *config, int context, int i, int width)
+{
+  const float wave = get_wave (config, i, width);
+  const float extended = 1 / ((float) get_extension (config, context) * wave);
+  double low = find_frequency (config, context, width, config->beta_fast);
+  double high = find_frequency (config, context, width, config->beta_slow);
+  float ramp;
+
+  if (config->truncate)
+    {
+      low = floor (low);
+      high = ceil (high);
+    }
+  low = MAX (low, 0);
+  high = MIN (high, width - 1);
+  if (low == high)
+    high += 0.001; /* a step, not a division by 0 */
+  ramp = CLAMP (((float) i - (float) low) / (float) (high - low), 0, 1);
+  return extended * ramp + 1 / wave * (1 - ramp);
+}
+
+static double
+get_magnitude (double extension, double mscale)
+{
+  return extension <= 1 ? 1 : 0.1 * mscale * log (extension) + 1;
+}
+
+/* What cosine and sine are multiplied by. */
+static double
+get_factor (const EbbRotaryConfig *config, int context)
+{
+  const double extension = get_extension (config, context);
+
+  if (config->scaling != EBB_ROTARY_YARN && config->scaling != EBB_ROTARY_LONGROPE)
+    return 1;
+  if (config->attention_factor != 0)
+    return config->attention_factor;
+  if (config->scaling == EBB_ROTARY_LONGROPE)
+    return extension <= 1 ? 1 : sqrt (1 + log (extension) / log (get_original_context (config, context)));
+  if (config->mscale != 0 && config->mscale_all_dim != 0)
+    return get_magnitude (extension, config->mscale) / get_magnitude (extension, config->mscale_all_dim);
+  return get_magnitude (extension, 1);
+}
+
+/* -- frequencies --------------------------------------------------------------------------------------------------- */
+
+static float
+get_frequency (const EbbRotaryConfig *config, int context, int i, int width, gboolean is_long)
+{
+  const float frequency = 1 / get_wave (config, i, width);
+
+  switch (config->scaling)
+    {
+    case EBB_ROTARY_DEFAULT:
+    case EBB_ROTARY_DYNAMIC: /* beyond the original context the kernel scales */ return frequency;
+    case EBB_ROTARY_LINEAR: return frequency / (float) config->factor;
+    case EBB_ROTARY_LLAMA3: return scale_llama3 (config, context, frequency);
+    case EBB_ROTARY_YARN: return scale_yarn (config, context, i, width);
+    case EBB_ROTARY_LONGROPE:
+      return 1 / ((float) (is_long ? config->long_factors[i] : config->short_factors[i]) * get_wave (config, i, width));
+    }
+  g_assert_not_reached ();
+}
+
+static gboolean
+add_frequencies (EbbModule *module,
+                 const char *name,
+                 EbbTensor **field,
+                 const EbbRotaryConfig *config,
+                 int head_width,
+                 int context,
+                 GError **error)
+{
+  const int width = get_width (config, head_width);
+  const gint64 shape[] = { width / 2 };
+  g_autofree float *values = g_new (float, width / 2);
+  g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, 1, EBB_DTYPE_F32, NULL, error);
+
+  if (tensor == NULL)
+    return FALSE;
+  for (int i = 0; i < width / 2; i++)
+    values[i] = get_frequency (config, context, i, width, g_str_has_prefix (name, "long"));
+  ebb_module_bind_buffer (module, name, field);
+  return ebb_tensor_upload (tensor, values, error) && ebb_module_register_exact_buffer (module, name, tensor, error);
+}
+
+gboolean
+ebb_rotary_install (EbbRotary *self,
+                    EbbModule *module,
+                    const EbbRotaryConfig *config,
+                    int head_width,
+                    int context,
+                    GError **error)
+{
+  self->scaling = config->scaling;
+  self->extension = get_extension (config, context);
+  self->original_context = get_original_context (config, context);
+  self->factor = get_factor (config, context);
+  return add_frequencies (module, "inv_freq", &self->frequencies, config, head_width, context, error)
+         && (config->scaling != EBB_ROTARY_LONGROPE
+             || add_frequencies (module, "long_inv_freq", &self->long_frequencies, config, head_width, context, error));
+}
+
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+/* Dynamic scaling enlarges theta by s^(R / (R - 2)); the kernel divides frequency i by the (2i / R)-th power of it. */
+static double
+get_ntk (const EbbRotary *self, gint64 length)
+{
+  const double width = 2 * (double) ebb_tensor_get_n_elements (self->frequencies);
+  double growth;
+
+  if (self->scaling != EBB_ROTARY_DYNAMIC || length <= self->original_context)
+    return 1;
+  growth = self->extension * (double) length / self->original_context - (self->extension - 1);
+  return pow (growth, width / (width - 2));
+}
+
+EbbTensor *
+ebb_rotary_turn (const EbbRotary *self, EbbTensor *x, EbbTensor *starts, gint64 first, GError **error)
+{
+  gint64 length;
+  EbbTensor *frequencies = self->frequencies;
+
+  if (x == NULL)
+    return NULL;
+  length = first + ebb_tensor_get_dim (x, 1);
+  if (self->long_frequencies != NULL && length > self->original_context)
+    frequencies = self->long_frequencies;
+  return ebb_rotary (x, frequencies, starts, first, self->factor, get_ntk (self, length), error);
+}
+
+gint64
+ebb_rotary_config_get_limit (const EbbRotaryConfig *self, int context)
+{
+  if (self->scaling != EBB_ROTARY_DYNAMIC)
+    return context;
+  return MAX (context, (gint64) MIN (get_original_context (self, context) * self->factor, G_MAXINT));
+}
+
+/* -- checks -------------------------------------------------------------------------------------------------------- */
 
 G_GNUC_PRINTF (3, 4)
 static gboolean
@@ -88,14 +287,14 @@ ebb_rotary_config_check (const EbbRotaryConfig *self, const char *name, int head
     return FALSE;
   if (self->partial > 1)
     return refuse (error, name, "partial is %g, it must be at most 1", self->partial);
-  width = (int) (head_width * self->partial);
+  width = get_width (self, head_width);
   if (width < 2 || width % 2 != 0)
     return refuse (error, name, "%d of a head's width of %d turn, the number must be even and above 0", width,
                    head_width);
   if (self->scaling == EBB_ROTARY_DYNAMIC && width == 2)
     return refuse (error, name, "dynamic scaling needs more than one frequency, a width that turns of 2 has one");
   if ((self->scaling == EBB_ROTARY_YARN || self->scaling == EBB_ROTARY_LONGROPE)
-      && (self->original_context != 0 ? self->original_context : context) < 2)
+      && get_original_context (self, context) < 2)
     return refuse (error, name, "original_context is %d, it must be at least 2", self->original_context);
   return check_factors (self, name, width, error);
 }

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "nn/layers/block-private.h"
 #include "nn/module-private.h"
 
 /* A stack is a module whose children are called one after another, by itself (EbbSequential) or by the model that it
@@ -65,11 +66,11 @@ EbbArgs *ebb_stack_call (EbbModule *stack,
 EbbTensor *ebb_stack_call1 (EbbModule *stack,
                             EbbTensor *input,
                             GError **error);
-/* The same, with @mask for each module as well; NULL: without. */
-EbbTensor *ebb_stack_call1_masked (EbbModule *stack,
-                                   EbbTensor *x,
-                                   EbbTensor *mask,
-                                   GError **error);
+/* The same, with the other inputs that there are for each module as well. */
+EbbTensor *ebb_stack_call_blocks (EbbModule *stack,
+                                  EbbTensor *x,
+                                  const EbbBlockInputs *inputs,
+                                  GError **error);
 /* The calls alone, of any modules. */
 EbbArgs *ebb_stack_call_modules (EbbModule *const *modules,
                                  guint n_modules,

@@ -333,18 +333,15 @@ ebb_stack_call1 (EbbModule *stack, EbbTensor *input, GError **error)
 }
 
 EbbTensor *
-ebb_stack_call1_masked (EbbModule *stack, EbbTensor *x, EbbTensor *mask, GError **error)
+ebb_stack_call_blocks (EbbModule *stack, EbbTensor *x, const EbbBlockInputs *inputs, GError **error)
 {
-  g_autoptr (EbbTensor) consumed = NULL;
   g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) result = NULL;
 
-  if (mask == NULL)
+  if (ebb_block_inputs_is_empty (inputs))
     return ebb_stack_call1 (stack, x, error);
-  consumed = x;
-  args = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (args, NULL, x);
-  ebb_args_add_tensor (args, "mask", mask);
+  args = ebb_block_inputs_to_args (inputs, x);
+  ebb_tensor_unref (x);
   result = ebb_stack_call (stack, EBB_STACK_SHARE, args, error);
   return ebb_module_take_only_tensor (stack, result, error);
 }

@@ -2,6 +2,7 @@
 #include "nn/layers/transformer-block.h"
 
 #include "nn/args-private.h"
+#include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/layers/mlp.h"
 #include "nn/layers/multi-head-attention.h"
@@ -11,9 +12,13 @@
  * EbbTransformerBlock:
  *
  * One block of a transformer, on x `[B, T, width]`: attention and a feed-forward part, each with dropout, a residual
- * connection and a layer normalisation, which stands before the part (GPT-2) or after the sum (Vaswani et al., 2017;
- * BERT). Its children are `ln_1`, `attn`, `ln_2` and `mlp`, GPT-2's names. Called with more than x, it takes the
- * arguments `x` and `mask`, see #EbbMultiHeadAttention.
+ * connection and a normalisation, which stands before the part (GPT-2, Llama), after the sum (Vaswani et al., 2017;
+ * BERT) or before the part and on its result (Gemma 2). Its children are `ln_1`, `attn`, `ln_2` and `mlp`, GPT-2's
+ * names. The blocks of an #EbbGpt with %EBB_GPT_LAYOUT_LLAMA have `input_layernorm`, `self_attn`,
+ * `post_attention_layernorm` and `mlp`, and where both sides have norms `pre_feedforward_layernorm` and
+ * `post_feedforward_layernorm`.
+ *
+ * Called with more than x, it takes the arguments `x`, `mask`, `starts` and `cache`, see #EbbMultiHeadAttention.
  */
 struct _EbbTransformerBlock
 {
@@ -28,10 +33,13 @@ struct _EbbTransformerBlock
   EbbActivation activation;
   double norm_eps;
   gboolean has_bias;
-  EbbModule *ln_1;
-  EbbModule *attn;
-  EbbModule *ln_2;
+  EbbBlockConfig *config; /* after build never NULL */
+  EbbModule *attention;
   EbbModule *mlp;
+  EbbModule *before_attention; /* norms; NULL where there is none */
+  EbbModule *after_attention;
+  EbbModule *before_mlp;
+  EbbModule *after_mlp;
 };
 
 G_DEFINE_TYPE (EbbTransformerBlock, ebb_transformer_block, EBB_TYPE_MODULE)
@@ -97,46 +105,102 @@ static const EbbLayerProperty properties[] = {
   { "bias", "Whether there are biases", EBB_LAYER_BOOLEAN, offsetof (EbbTransformerBlock, has_bias), TRUE },
 };
 
+/* -- parts --------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const char *name;
+  gsize offset; /* of the field in the instance */
+} Child;
+
+#define CHILD(name, field)                      \
+  {                                             \
+    name, offsetof (EbbTransformerBlock, field) \
+  }
+#define MAX_CHILDREN 6
+
+/* In the order in which they are made, which is that of the state dict. */
+static const Child children[2][3][MAX_CHILDREN + 1] = {
+  [EBB_GPT_LAYOUT_GPT2] = {
+      [EBB_NORM_ORDER_PRE] = { CHILD ("ln_1", before_attention), CHILD ("attn", attention), CHILD ("ln_2", before_mlp),
+                               CHILD ("mlp", mlp) },
+      [EBB_NORM_ORDER_POST] = { CHILD ("ln_1", after_attention), CHILD ("attn", attention), CHILD ("ln_2", after_mlp),
+                                CHILD ("mlp", mlp) },
+  },
+  [EBB_GPT_LAYOUT_LLAMA] = {
+      [EBB_NORM_ORDER_PRE] = { CHILD ("input_layernorm", before_attention), CHILD ("self_attn", attention), CHILD ("post_attention_layernorm", before_mlp), CHILD ("mlp", mlp) },
+      [EBB_NORM_ORDER_POST] = { CHILD ("self_attn", attention), CHILD ("post_attention_layernorm", after_attention), CHILD ("mlp", mlp), CHILD ("post_feedforward_layernorm", after_mlp) },
+      [EBB_NORM_ORDER_BOTH] = { CHILD ("input_layernorm", before_attention), CHILD ("self_attn", attention), CHILD ("post_attention_layernorm", after_attention), CHILD ("pre_feedforward_layernorm", before_mlp), CHILD ("mlp", mlp), CHILD ("post_feedforward_layernorm", after_mlp) },
+  },
+};
+
+static EbbModule *
+make_child (EbbBlockConfig *config, gsize offset, GError **error)
+{
+  if (offset == offsetof (EbbTransformerBlock, attention))
+    return ebb_multi_head_attention_new_from (config, error);
+  if (offset == offsetof (EbbTransformerBlock, mlp))
+    return ebb_mlp_new_from (config, error);
+  return ebb_block_config_new_norm (config, config->width, error);
+}
+
+/* What its properties say. */
+static EbbBlockConfig *
+make_config (EbbTransformerBlock *self)
+{
+  EbbBlockConfig *config = ebb_block_config_new ();
+
+  config->width = self->width;
+  config->heads = self->heads;
+  config->hidden = self->hidden;
+  config->dropout = self->dropout;
+  config->causal = self->causal;
+  config->norm_order = self->pre_norm ? EBB_NORM_ORDER_PRE : EBB_NORM_ORDER_POST;
+  config->activation = self->activation;
+  config->norm_eps = self->norm_eps;
+  config->bias = self->has_bias;
+  return config;
+}
+
 static gboolean
 ebb_transformer_block_build (EbbModule *module, GError **error)
 {
   EbbTransformerBlock *self = EBB_TRANSFORMER_BLOCK (module);
+  const Child *child;
 
-  return ebb_layer_check_probability (module, "dropout", self->dropout, error)
-         && ebb_layer_add_child (module, "ln_1",
-                                 ebb_layer_norm_new (self->width, self->norm_eps, self->has_bias, error), error)
-         && ebb_layer_add_child (module, "attn",
-                                 ebb_layer_new (EBB_TYPE_MULTI_HEAD_ATTENTION, error, "width", self->width, "heads",
-                                                self->heads, "dropout", self->dropout, "causal", self->causal, "bias",
-                                                self->has_bias, NULL),
-                                 error)
-         && ebb_layer_add_child (module, "ln_2",
-                                 ebb_layer_norm_new (self->width, self->norm_eps, self->has_bias, error), error)
-         && ebb_layer_add_child (module, "mlp",
-                                 ebb_layer_new (EBB_TYPE_MLP, error, "width", self->width, "hidden", self->hidden,
-                                                "activation", self->activation, "bias", self->has_bias, NULL),
-                                 error);
+  if (!ebb_layer_check_probability (module, "dropout", self->dropout, error))
+    return FALSE;
+  if (self->config == NULL)
+    self->config = make_config (self);
+  for (child = children[self->config->layout][self->config->norm_order]; child->name != NULL; child++)
+    {
+      ebb_module_bind_child (module, child->name, G_STRUCT_MEMBER_P (self, child->offset));
+      if (!ebb_layer_add_child (module, child->name, make_child (self->config, child->offset, error), error))
+        return FALSE;
+    }
+  return TRUE;
 }
 
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
 static EbbTensor *
-call_attention (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
+call_attention (EbbTransformerBlock *self, EbbTensor *x, const EbbBlockInputs *inputs, GError **error)
 {
   g_autoptr (EbbArgs) args = NULL;
 
-  if (mask == NULL || x == NULL)
-    return ebb_module_call1 (self->attn, x, error);
-  args = ebb_args_new (EBB_ARGS_TUPLE);
-  ebb_args_add_tensor (args, NULL, x);
-  ebb_args_add_tensor (args, "mask", mask);
-  return ebb_module_call_for_tensor (self->attn, args, error);
+  if (x == NULL || ebb_block_inputs_is_empty (inputs))
+    return ebb_module_call1 (self->attention, x, error);
+  args = ebb_block_inputs_to_args (inputs, x);
+  return ebb_module_call_for_tensor (self->attention, args, error);
 }
 
-/* *sum = residual + dropout (x), and returns its normalisation: in one pass, unless something stands at the norm's
- * door. Consumes @x. */
+/* *sum = residual + dropout (x), and returns its normalisation by @norm; x is normalised by @branch_norm before, unless
+ * that is NULL. Consumes @x. */
 static EbbTensor *
 add_and_normalize (EbbTransformerBlock *self,
                    EbbTensor *x,
                    EbbTensor *residual,
+                   EbbModule *branch_norm,
                    EbbModule *norm,
                    EbbTensor **sum,
                    GError **error)
@@ -144,70 +208,90 @@ add_and_normalize (EbbTransformerBlock *self,
   gboolean training = ebb_module_get_training (EBB_MODULE (self));
   g_autoptr (EbbTensor) consumed = x;
 
-  return ebb_norm_call_after_residual (norm, NULL, x, residual, self->dropout, training, sum, error);
+  return ebb_norm_call_after_residual (norm, branch_norm, x, residual, self->dropout, training, sum, error);
 }
 
 static EbbTensor *
-run_pre_norm (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
+run_pre_norm (EbbTransformerBlock *self, EbbTensor *x, const EbbBlockInputs *inputs, GError **error)
 {
-  g_autoptr (EbbTensor) normalized = ebb_module_call1 (self->ln_1, x, error);
+  g_autoptr (EbbTensor) normalized = ebb_module_call1 (self->before_attention, x, error);
   g_autoptr (EbbTensor) sum = NULL;
   g_autoptr (EbbTensor) changed = NULL;
-  EbbTensor *attended = call_attention (self, normalized, mask, error);
+  EbbTensor *attended = call_attention (self, normalized, inputs, error);
 
   /* Each is freed as soon as the next is there: its node keeps all that backward needs. */
   g_clear_pointer (&normalized, ebb_tensor_unref);
   if (attended == NULL)
     return NULL;
-  normalized = add_and_normalize (self, attended, x, self->ln_2, &sum, error);
+  normalized = add_and_normalize (self, attended, x, self->after_attention, self->before_mlp, &sum, error);
   changed = ebb_module_call1 (self->mlp, normalized, error);
+  if (changed != NULL && self->after_mlp != NULL)
+    {
+      EbbTensor *result = ebb_module_call1 (self->after_mlp, changed, error);
+
+      ebb_tensor_unref (changed);
+      changed = result;
+    }
   g_clear_pointer (&normalized, ebb_tensor_unref);
   return ebb_residual_dropout (changed, sum, self->dropout, ebb_module_get_training (EBB_MODULE (self)), NULL, error);
 }
 
 static EbbTensor *
-run_post_norm (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
+run_post_norm (EbbTransformerBlock *self, EbbTensor *x, const EbbBlockInputs *inputs, GError **error)
 {
   g_autoptr (EbbTensor) normalized = NULL;
   g_autoptr (EbbTensor) sum = NULL;
   g_autoptr (EbbTensor) last_sum = NULL;
-  EbbTensor *attended = call_attention (self, x, mask, error);
+  EbbTensor *attended = call_attention (self, x, inputs, error);
   EbbTensor *changed;
 
   if (attended == NULL)
     return NULL;
-  normalized = add_and_normalize (self, attended, x, self->ln_1, &sum, error);
+  normalized = add_and_normalize (self, attended, x, NULL, self->after_attention, &sum, error);
   g_clear_pointer (&sum, ebb_tensor_unref);
   changed = ebb_module_call1 (self->mlp, normalized, error);
   if (changed == NULL)
     return NULL;
-  return add_and_normalize (self, changed, normalized, self->ln_2, &last_sum, error);
+  return add_and_normalize (self, changed, normalized, NULL, self->after_mlp, &last_sum, error);
 }
 
 static EbbTensor *
-run_block (EbbTransformerBlock *self, EbbTensor *x, EbbTensor *mask, GError **error)
+run_block (EbbTransformerBlock *self, EbbTensor *x, const EbbBlockInputs *inputs, GError **error)
 {
-  return self->pre_norm ? run_pre_norm (self, x, mask, error) : run_post_norm (self, x, mask, error);
+  return self->config->norm_order == EBB_NORM_ORDER_POST ? run_post_norm (self, x, inputs, error)
+                                                         : run_pre_norm (self, x, inputs, error);
 }
 
 static EbbTensor *
 ebb_transformer_block_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
-  return run_block (EBB_TRANSFORMER_BLOCK (module), input, NULL, error);
+  return run_block (EBB_TRANSFORMER_BLOCK (module), input, EBB_NO_BLOCK_INPUTS, error);
 }
 
 static EbbArgs *
 ebb_transformer_block_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
-  EbbTensor *x, *mask;
-  const EbbParameterSpec specs[] = { { "x", EBB_PARAMETER_TENSOR, &x },
-                                     { "mask", EBB_PARAMETER_OPTIONAL_TENSOR, &mask } };
+  EbbTensor *x;
+  EbbBlockInputs inputs = { 0 };
+  const EbbParameterSpec specs[] = {
+    { "x", EBB_PARAMETER_TENSOR, &x },
+    { "mask", EBB_PARAMETER_OPTIONAL_TENSOR, &inputs.mask },
+    { "starts", EBB_PARAMETER_OPTIONAL_TENSOR, &inputs.starts },
+    { "cache", EBB_PARAMETER_OPTIONAL_OBJECT, &inputs.cache, EBB_TYPE_KEY_VALUE_CACHE },
+  };
   g_autoptr (EbbTensor) result = NULL;
 
   if (!ebb_args_parse (args, ebb_module_get_type_name (module), specs, G_N_ELEMENTS (specs), error))
     return NULL;
-  result = run_block (EBB_TRANSFORMER_BLOCK (module), x, mask, error);
+  result = run_block (EBB_TRANSFORMER_BLOCK (module), x, &inputs, error);
   return result != NULL ? ebb_args_new_for_tensor (result) : NULL;
+}
+
+static void
+ebb_transformer_block_finalize (GObject *object)
+{
+  g_clear_pointer (&EBB_TRANSFORMER_BLOCK (object)->config, ebb_block_config_unref);
+  G_OBJECT_CLASS (ebb_transformer_block_parent_class)->finalize (object);
 }
 
 static void
@@ -215,6 +299,7 @@ ebb_transformer_block_class_init (EbbTransformerBlockClass *klass)
 {
   EbbModuleClass *module_class = EBB_MODULE_CLASS (klass);
 
+  G_OBJECT_CLASS (klass)->finalize = ebb_transformer_block_finalize;
   module_class->build = ebb_transformer_block_build;
   module_class->forward = ebb_transformer_block_forward;
   module_class->forward1 = ebb_transformer_block_forward1;
@@ -224,12 +309,6 @@ ebb_transformer_block_class_init (EbbTransformerBlockClass *klass)
 static void
 ebb_transformer_block_init (EbbTransformerBlock *self)
 {
-  EbbModule *module = EBB_MODULE (self);
-
-  ebb_module_bind_child (module, "ln_1", &self->ln_1);
-  ebb_module_bind_child (module, "attn", &self->attn);
-  ebb_module_bind_child (module, "ln_2", &self->ln_2);
-  ebb_module_bind_child (module, "mlp", &self->mlp);
 }
 
 /**
@@ -250,4 +329,17 @@ ebb_transformer_block_new (int width, int heads, double dropout, gboolean causal
 {
   return ebb_layer_new (EBB_TYPE_TRANSFORMER_BLOCK, error, "width", width, "heads", heads, "dropout", dropout, "causal",
                         causal, "pre-norm", pre_norm, NULL);
+}
+
+EbbModule *
+ebb_transformer_block_new_from (EbbBlockConfig *config, GError **error)
+{
+  EbbTransformerBlock *self =
+      g_object_new (EBB_TYPE_TRANSFORMER_BLOCK, "width", config->width, "heads", config->heads, "hidden",
+                    config->hidden, "dropout", config->dropout, "causal", config->causal, "pre-norm",
+                    config->norm_order != EBB_NORM_ORDER_POST, "activation", config->activation, "norm-eps",
+                    config->norm_eps, "bias", config->bias, NULL);
+
+  self->config = ebb_block_config_ref (config);
+  return ebb_layer_build (EBB_MODULE (self), error);
 }

@@ -247,7 +247,7 @@ call_blocks (EbbBert *self, EbbTensor *x, EbbTensor *mask, GError **error)
       ebb_tensor_unref (x);
       return NULL;
     }
-  return ebb_stack_call1_masked (layer, x, keys, error);
+  return ebb_stack_call_blocks (layer, x, &(EbbBlockInputs){ .mask = keys }, error);
 }
 
 /* Dense layer, GELU, norm: [.., width]. */

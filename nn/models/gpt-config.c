@@ -123,11 +123,12 @@ ebb_gpt_config_free (EbbGptConfig *self)
 /**
  * ebb_gpt_config_set_layer_pattern:
  * @self: a configuration
- * @pattern: (nullable): a letter for each layer: `s` for sliding, `f` for full; repeated if there are more layers
- *   (`sssssf` for Gemma 3); %NULL: all layers are sliding where there is a window
+ * @pattern: (nullable): a letter for each layer: `s` for sliding, `f` for full, `S` and `F` for the same without rotary
+ *   positions; repeated if there are more layers (`sssssf` for Gemma 3, `fffF` for SmolLM 3); %NULL: all layers are
+ *   sliding where there is a window
  *
- * Says which layers see a window of #EbbGptConfig.window positions (sliding) and which see all (full).
- * ebb_gpt_config_check() reports other letters.
+ * Says which layers see a window of #EbbGptConfig.window positions (sliding) and which see all (full), and which have
+ * no rotary positions. ebb_gpt_config_check() reports other letters.
  */
 void
 ebb_gpt_config_set_layer_pattern (EbbGptConfig *self, const char *pattern)
@@ -154,6 +155,14 @@ ebb_gpt_config_get_layer_pattern (const EbbGptConfig *self)
   return self->layer_pattern;
 }
 
+static char
+get_letter (const EbbGptConfig *self, guint layer)
+{
+  const char *pattern = self->layer_pattern;
+
+  return pattern != NULL && *pattern != '\0' ? pattern[layer % strlen (pattern)] : 's';
+}
+
 /**
  * ebb_gpt_config_is_sliding_layer:
  * @self: a configuration
@@ -166,9 +175,22 @@ ebb_gpt_config_is_sliding_layer (const EbbGptConfig *self, guint layer)
 {
   g_return_val_if_fail (self != NULL, FALSE);
 
-  if (self->window <= 0 || self->layer_pattern == NULL || *self->layer_pattern == '\0')
-    return self->window > 0;
-  return self->layer_pattern[layer % strlen (self->layer_pattern)] == 's';
+  return self->window > 0 && g_ascii_tolower (get_letter (self, layer)) == 's';
+}
+
+/**
+ * ebb_gpt_config_is_rotary_layer:
+ * @self: a configuration
+ * @layer: the number of a layer
+ *
+ * Returns: whether the layer has rotary positions
+ */
+gboolean
+ebb_gpt_config_is_rotary_layer (const EbbGptConfig *self, guint layer)
+{
+  g_return_val_if_fail (self != NULL, FALSE);
+
+  return self->positions == EBB_POSITIONS_ROTARY && g_ascii_islower (get_letter (self, layer));
 }
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */
@@ -240,10 +262,10 @@ check_heads (const EbbGptConfig *self, GError **error)
 }
 
 static gboolean
-check_window (const EbbGptConfig *self, GError **error)
+check_pattern (const EbbGptConfig *self, GError **error)
 {
   const char *pattern = self->layer_pattern;
-  gsize letters = pattern != NULL ? strspn (pattern, "sf") : 0;
+  gsize letters = pattern != NULL ? strspn (pattern, "sfSF") : 0;
 
   if (pattern == NULL)
     return TRUE;
@@ -251,10 +273,17 @@ check_window (const EbbGptConfig *self, GError **error)
     {
       g_autofree char *shown = ebb_escape_text (pattern);
 
-      return refuse (error, "the layer pattern is \"%s\", it must be letters s (sliding) and f (full)", shown);
+      return refuse (
+          error,
+          "the layer pattern is \"%s\", it must be letters s (sliding) and f (full), or S and F without rotary "
+          "positions",
+          shown);
     }
-  if (self->window == 0 && strchr (pattern, 's') != NULL)
+  if (self->window == 0 && strpbrk (pattern, "sS") != NULL)
     return refuse (error, "the layer pattern \"%s\" has sliding layers, but window is 0", pattern);
+  if (self->positions != EBB_POSITIONS_ROTARY && strpbrk (pattern, "SF") != NULL)
+    return refuse (error, "the layer pattern \"%s\" has layers without rotary positions, but no layer has them",
+                   pattern);
   return TRUE;
 }
 
@@ -323,7 +352,7 @@ ebb_gpt_config_check (const EbbGptConfig *self, GError **error)
   if (!ebb_model_config_check_preset (self->unknown_preset, ebb_gpt_config_get_preset_names (), error)
       || !ebb_model_config_check_sizes ("Gpt", sizes, G_N_ELEMENTS (sizes), error) || !check_heads (self, error)
       || !ebb_model_config_check_rates ("Gpt", self->dropout, self->norm_eps, error) || !check_choices (self, error)
-      || !check_scales (self, error) || !check_window (self, error) || !check_layout (self, error)
+      || !check_scales (self, error) || !check_pattern (self, error) || !check_layout (self, error)
       || !check_rotary (self, error))
     return FALSE;
   if (self->residual_dtype == EBB_DTYPE_F32 || self->residual_dtype == EBB_DTYPE_BF16)

@@ -145,6 +145,10 @@ gboolean ebb_gpt_config_is_sliding_layer (const EbbGptConfig *self,
                                           guint layer);
 
 EBB_AVAILABLE_IN_ALL
+gboolean ebb_gpt_config_is_rotary_layer (const EbbGptConfig *self,
+                                         guint layer);
+
+EBB_AVAILABLE_IN_ALL
 EbbGptConfig *ebb_gpt_config_copy (const EbbGptConfig *self);
 
 EBB_AVAILABLE_IN_ALL

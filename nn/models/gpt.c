@@ -2,19 +2,20 @@
 #include "nn/models/gpt.h"
 
 #include "nn/args-private.h"
-#include "nn/layers/embedding.h"
 #include "nn/initialization.h"
-#include "nn/layers/layer-norm.h"
+#include "nn/layers/block-private.h"
+#include "nn/layers/embedding.h"
 #include "nn/layers/layer-private.h"
 #include "nn/layers/module-list.h"
+#include "nn/layers/rotary-private.h"
 #include "nn/layers/stack-private.h"
-#include "nn/layers/transformer-block.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/creation.h"
 #include "tensor/ops/loss.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
+#include "tensor/util/half-private.h"
 #include "tensor/util/property-private.h"
 
 #include <math.h>
@@ -22,14 +23,17 @@
 /**
  * EbbGpt:
  *
- * A decoder of pre-norm transformer blocks: GPT-2 (Radford et al., 2019), with its names. Children: `wte` and `wpe`,
- * the embeddings of tokens and positions; `h`, the list of #EbbTransformerBlock; `ln_f`; and `lm_head` where the output
- * product does not share the weight of `wte`.
+ * A decoder of transformer blocks: GPT-2 (Radford et al., 2019), and by the choices of its #EbbGptConfig Llama,
+ * Mistral, Qwen, Gemma, Phi-3 or SmolLM. Children in the layout of GPT-2: `wte` and `wpe`, the embeddings of tokens and
+ * positions; `h`, the list of #EbbTransformerBlock; `ln_f`; and `lm_head` where the output product does not share the
+ * weight of `wte`. In the layout of Llama: `embed_tokens`, `layers`, `norm` and `lm_head`.
  *
  * Called with tokens `[B, T]` of i64 or i32 it gives logits `[B, T, vocab]`. Its other arguments, by position or name:
  * `targets` `[B, T]`, with which it gives the mean cross entropy over the targets that are not -100, and never holds
- * all logits; `mask`, see #EbbMultiHeadAttention; and `last`, with which the logits are those of the last position
- * alone, `[B, 1, vocab]`.
+ * all logits; `mask`, see #EbbMultiHeadAttention; `last`, with which the logits are those of the last position alone,
+ * `[B, 1, vocab]`; `starts` `[B, T]`, which says for each token at which index of its row its document begins, for
+ * documents that share a row or prompts with padding before them; and `cache`, an #EbbKeyValueCache with the tokens of
+ * earlier calls, after which these come. Positions count from the starts.
  */
 struct _EbbGpt
 {
@@ -37,7 +41,7 @@ struct _EbbGpt
 
   EbbGptConfig *config;
   EbbModule *wte;
-  EbbModule *wpe;
+  EbbModule *wpe; /* NULL where positions are not learned */
   EbbModule *h;
   EbbModule *ln_f;
   EbbModule *lm_head; /* NULL where the weight is that of wte */
@@ -52,27 +56,69 @@ ebb_gpt_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_gpt_parent_class)->finalize (object);
 }
 
+/* -- building ------------------------------------------------------------------------------------------------------ */
+
+/* The choices of the blocks of sliding layers, or of the others. */
+static EbbBlockConfig *
+make_block_config (const EbbGptConfig *config, gboolean is_sliding, gboolean is_rotary)
+{
+  EbbBlockConfig *block = ebb_block_config_new ();
+
+  block->layout = config->layout;
+  block->width = config->width;
+  block->heads = config->heads;
+  block->kv_heads = config->kv_heads;
+  block->head_width = config->head_width;
+  block->hidden = config->hidden;
+  block->dropout = config->dropout;
+  block->causal = TRUE;
+  block->activation = config->activation;
+  block->gated = config->gated;
+  block->norm = config->norm;
+  block->norm_order = config->norm_order;
+  block->norm_eps = config->norm_eps;
+  block->bias = config->bias;
+  block->qkv_bias = config->qkv_bias;
+  block->output_bias = config->output_bias;
+  block->mlp_bias = config->mlp_bias;
+  block->qk_norm = config->qk_norm;
+  block->is_rotary = is_rotary;
+  block->rotary = is_sliding && config->local_rotary.theta != 0 ? config->local_rotary : config->rotary;
+  block->context = config->context;
+  block->window = is_sliding ? config->window : 0;
+  block->attention_scale = config->attention_scale;
+  block->attention_softcap = config->attention_softcap;
+  return block;
+}
+
+/* Layers of a kind share their choices. */
 static gboolean
 add_blocks (EbbGpt *self, GError **error)
 {
   EbbGptConfig *config = self->config;
+  EbbBlockConfig *kinds[2][2] = { 0 };
+  gboolean added = TRUE;
 
-  for (int i = 0; i < config->layers; i++)
+  for (int i = 0; added && i < config->layers; i++)
     {
-      g_autoptr (EbbModule) block = ebb_layer_new (
-          EBB_TYPE_TRANSFORMER_BLOCK, error, "width", config->width, "heads",
-          config->heads, "dropout", config->dropout, "causal", TRUE, "pre-norm",
-          TRUE, "activation", config->activation, "norm-eps", config->norm_eps, "bias",
-          config->bias, NULL);
+      gboolean is_sliding = ebb_gpt_config_is_sliding_layer (config, (guint) i);
+      gboolean is_rotary = ebb_gpt_config_is_rotary_layer (config, (guint) i);
+      EbbBlockConfig **kind = &kinds[is_sliding][is_rotary];
+      g_autoptr (EbbModule) block = NULL;
 
-      if (!ebb_module_list_append (EBB_MODULE_LIST (self->h), block, error))
-        return FALSE;
+      if (*kind == NULL)
+        *kind = make_block_config (config, is_sliding, is_rotary);
+      block = ebb_transformer_block_new_from (*kind, error);
+      added = block != NULL && ebb_module_list_append (EBB_MODULE_LIST (self->h), block, error);
     }
-  return TRUE;
+  for (guint i = 0; i < 4; i++)
+    g_clear_pointer (&kinds[i / 2][i % 2], ebb_block_config_unref);
+  return added;
 }
 
-/* As GPT-2 begins: normal with 0.02, positions with 0.01; the products that end on the residual stream are scaled by
- * 1 / sqrt (their number), two in a block (Radford et al., 2019, section 2.3). Norms begin as ones and zeros anyway. */
+/* All matrices normal with 0.02, as all of these models begin; in GPT-2's layout positions with 0.01, and the products
+ * that end on the residual stream are scaled by 1 / sqrt (their number), two in a block (Radford et al., 2019, section
+ * 2.3). Norms begin as ones and zeros anyway. */
 static gboolean
 initialize (EbbGpt *self, GError **error)
 {
@@ -101,23 +147,31 @@ initialize (EbbGpt *self, GError **error)
 }
 
 static gboolean
+add_child (EbbGpt *self, const char *name, EbbModule **field, EbbModule *child, GError **error)
+{
+  ebb_module_bind_child (EBB_MODULE (self), name, field);
+  return ebb_layer_add_child (EBB_MODULE (self), name, child, error);
+}
+
+static gboolean
 add_children (EbbGpt *self, GError **error)
 {
-  EbbModule *module = EBB_MODULE (self);
   EbbGptConfig *config = self->config;
+  g_autoptr (EbbBlockConfig) block = make_block_config (config, FALSE, FALSE);
+  gboolean is_llama = config->layout == EBB_GPT_LAYOUT_LLAMA;
   int width = config->width;
 
-  return ebb_layer_add_child (module, "wte", ebb_embedding_new (config->vocab, width, error), error)
-         && ebb_layer_add_child (module, "wpe", ebb_embedding_new (config->context, width, error),
-                                 error)
-         && ebb_layer_add_child (module, "h", ebb_module_list_new (), error) && add_blocks (self, error)
-         && ebb_layer_add_child (
-             module, "ln_f",
-             ebb_layer_norm_new (width, config->norm_eps, config->bias, error),
-             error)
+  return add_child (self, is_llama ? "embed_tokens" : "wte", &self->wte,
+                    ebb_embedding_new (config->vocab, width, error), error)
+         && (config->positions != EBB_POSITIONS_LEARNED
+             || add_child (self, "wpe", &self->wpe, ebb_embedding_new (config->context, width, error), error))
+         && add_child (self, is_llama ? "layers" : "h", &self->h, ebb_module_list_new (), error)
+         && add_blocks (self, error)
+         && add_child (self, is_llama ? "norm" : "ln_f", &self->ln_f, ebb_block_config_new_norm (block, width, error),
+                       error)
          && (config->tied
-             || ebb_layer_add_child (module, "lm_head",
-                                     ebb_linear_new (width, config->vocab, FALSE, error), error));
+             || add_child (self, "lm_head", &self->lm_head, ebb_linear_new (width, config->vocab, FALSE, error),
+                           error));
 }
 
 static gboolean
@@ -141,29 +195,110 @@ ebb_gpt_build (EbbModule *module, GError **error)
   return added && initialize (self, error);
 }
 
-static gboolean
-check_tokens (EbbGpt *self, EbbTensor *tokens, GError **error)
+/* -- calls --------------------------------------------------------------------------------------------------------- */
+
+static gint64
+count_cached (const EbbBlockInputs *inputs)
 {
+  return inputs->cache != NULL ? ebb_key_value_cache_get_length (inputs->cache) : 0;
+}
+
+static gboolean
+check_tokens (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
+{
+  const EbbGptConfig *config = self->config;
+  gint64 limit = config->positions == EBB_POSITIONS_ROTARY
+                     ? ebb_rotary_config_get_limit (&config->rotary, config->context)
+                     : config->context;
   g_autofree char *shape = NULL;
 
-  if (ebb_tensor_get_n_dims (tokens) == 2
-      && ebb_tensor_get_dim (tokens, 1) <= self->config->context)
+  if (ebb_tensor_get_n_dims (tokens) == 2 && ebb_tensor_get_dim (tokens, 1) <= limit - count_cached (inputs))
     return TRUE;
   shape = ebb_tensor_shape_to_string (tokens);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: tokens %s; they must be [B, T] with T at most %d, the context",
-               ebb_module_get_type_name (EBB_MODULE (self)), shape, self->config->context);
+  if (count_cached (inputs) > 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                 "%s: tokens %s after %" G_GINT64_FORMAT
+                 " in the cache; they must be [B, T] with at most %" G_GINT64_FORMAT " together, the context",
+                 ebb_module_get_type_name (EBB_MODULE (self)), shape, count_cached (inputs), limit);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+                 "%s: tokens %s; they must be [B, T] with T at most %" G_GINT64_FORMAT ", the context",
+                 ebb_module_get_type_name (EBB_MODULE (self)), shape, limit);
   return FALSE;
 }
 
-static EbbTensor *
-embed (EbbGpt *self, EbbTensor *tokens, GError **error)
+static gboolean
+check_starts (EbbGpt *self, EbbTensor *tokens, EbbTensor *starts, GError **error)
 {
-  g_autoptr (EbbTensor) indices = ebb_arange (0, (double) ebb_tensor_get_dim (tokens, 1), 1, EBB_DTYPE_I64,
-                                              ebb_tensor_get_device (tokens), error);
-  g_autoptr (EbbTensor) positions = ebb_module_call1 (self->wpe, indices, error);
-  g_autoptr (EbbTensor) words = ebb_module_call1 (self->wte, tokens, error);
+  g_autofree char *shape = NULL, *right = NULL;
+
+  if (starts == NULL
+      || (ebb_tensor_get_n_dims (starts) == 2 && ebb_tensor_get_dim (starts, 0) == ebb_tensor_get_dim (tokens, 0)
+          && ebb_tensor_get_dim (starts, 1) == ebb_tensor_get_dim (tokens, 1)))
+    return TRUE;
+  shape = ebb_tensor_shape_to_string (starts);
+  right = ebb_tensor_shape_to_string (tokens);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE, "%s: starts %s; they must be like the tokens, %s",
+               ebb_module_get_type_name (EBB_MODULE (self)), shape, right);
+  return FALSE;
+}
+
+/* [T], or with starts [B, T]: the index in the row, or from where the token's document begins. Padding has 0. */
+static EbbTensor *
+make_positions (EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
+{
+  gint64 first = count_cached (inputs);
+  g_autoptr (EbbTensor) indices =
+      ebb_arange ((double) first, (double) (first + ebb_tensor_get_dim (tokens, 1)), 1, EBB_DTYPE_I64,
+                  ebb_tensor_get_device (tokens), error);
+  g_autoptr (EbbTensor) starts = NULL;
+  g_autoptr (EbbTensor) positions = NULL;
+
+  if (inputs->starts == NULL)
+    return g_steal_pointer (&indices);
+  starts = ebb_cast (inputs->starts, EBB_DTYPE_I64, error);
+  positions = ebb_sub (indices, starts, error);
+  return ebb_clamp (positions, 0, (double) G_MAXINT, error);
+}
+
+/* As a tensor of @dtype holds it: transformers multiplies by such a tensor. */
+static double
+round_scale (double scale, EbbDType dtype)
+{
+  return dtype == EBB_DTYPE_BF16 ? ebb_bf16_to_float (ebb_bf16_from_float ((float) scale)) : scale;
+}
+
+static EbbTensor *
+embed_tokens (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
+{
+  double scale = self->config->embedding_scale;
+  g_autoptr (EbbTensor) words = NULL;
+  g_autoptr (EbbTensor) indices = NULL;
+  g_autoptr (EbbTensor) positions = NULL;
+
+  if (self->wpe != NULL)
+    {
+      indices = make_positions (tokens, inputs, error);
+      positions = ebb_module_call1 (self->wpe, indices, error);
+      if (positions == NULL)
+        return NULL;
+    }
+  words = ebb_module_call1 (self->wte, tokens, error);
+  if (words != NULL && scale != 0)
+    {
+      EbbTensor *scaled = ebb_mul_scalar (words, round_scale (scale, ebb_tensor_get_dtype (words)), error);
+
+      ebb_tensor_unref (words);
+      words = scaled;
+    }
+  return positions != NULL ? ebb_add (words, positions, error) : g_steal_pointer (&words);
+}
+
+static EbbTensor *
+embed (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
+{
   EbbDType dtype = self->config->residual_dtype, autocast_dtype;
-  g_autoptr (EbbTensor) sum = ebb_add (words, positions, error);
+  g_autoptr (EbbTensor) sum = embed_tokens (self, tokens, inputs, error);
 
   if (sum != NULL && ebb_autocast_get (&autocast_dtype) && autocast_dtype == dtype)
     {
@@ -178,22 +313,22 @@ embed (EbbGpt *self, EbbTensor *tokens, GError **error)
 
 /* Consumes @x. */
 static EbbTensor *
-call_blocks (EbbGpt *self, EbbTensor *x, EbbTensor *mask, GError **error)
+call_blocks (EbbGpt *self, EbbTensor *x, const EbbBlockInputs *inputs, GError **error)
 {
   g_autoptr (EbbModule) h = self->h != NULL ? g_object_ref (self->h) : NULL;
 
-  return x != NULL && h != NULL ? ebb_stack_call1_masked (h, x, mask, error) : x;
+  return x != NULL && h != NULL ? ebb_stack_call_blocks (h, x, inputs, error) : x;
 }
 
 /* What the output product is made of: [B, T, width], or [B, 1, width] of the last position. */
 static EbbTensor *
-run_blocks (EbbGpt *self, EbbTensor *tokens, EbbTensor *mask, gboolean last, GError **error)
+run_blocks (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, gboolean last, GError **error)
 {
   EbbTensor *x;
 
-  if (!check_tokens (self, tokens, error))
+  if (!check_tokens (self, tokens, inputs, error) || !check_starts (self, tokens, inputs->starts, error))
     return NULL;
-  x = call_blocks (self, embed (self, tokens, error), mask, error);
+  x = call_blocks (self, embed (self, tokens, inputs, error), inputs, error);
   if (x != NULL && last)
     {
       EbbTensor *end = ebb_narrow (x, 1, ebb_tensor_get_dim (x, 1) - 1, 1, error);
@@ -214,20 +349,24 @@ run_blocks (EbbGpt *self, EbbTensor *tokens, EbbTensor *mask, gboolean last, GEr
 static EbbTensor *
 compute_logits (EbbGpt *self, EbbTensor *x, GError **error)
 {
-  return self->lm_head != NULL ? ebb_module_call1 (self->lm_head, x, error)
-                               : ebb_output_layer_logits (self->wte, x, NULL, error);
+  double softcap = self->config->logit_softcap;
+  g_autoptr (EbbTensor) logits = self->lm_head != NULL ? ebb_module_call1 (self->lm_head, x, error)
+                                                       : ebb_output_layer_logits (self->wte, x, NULL, error);
+
+  return softcap > 0 && logits != NULL ? ebb_soft_cap (logits, softcap, error) : g_steal_pointer (&logits);
 }
 
 static EbbTensor *
 compute_loss (EbbGpt *self, EbbTensor *x, EbbTensor *targets, GError **error)
 {
+  double softcap = self->config->logit_softcap;
   g_autoptr (EbbTensor) logits = NULL;
 
   if (self->lm_head == NULL)
-    return ebb_output_layer_loss (self->wte, x, NULL, targets, 0, error);
+    return ebb_output_layer_loss (self->wte, x, NULL, targets, softcap, error);
   if (ebb_output_layer_is_open (self->lm_head) && EBB_IS_LINEAR (self->lm_head))
-    return ebb_linear_call_for_loss (self->lm_head, x, targets, 0, error);
-  logits = ebb_module_call1 (self->lm_head, x, error);
+    return ebb_linear_call_for_loss (self->lm_head, x, targets, softcap, error);
+  logits = compute_logits (self, x, error);
   return ebb_cross_entropy_full (logits, targets, EBB_IGNORED_TARGET, 0, EBB_REDUCTION_MEAN, error);
 }
 
@@ -235,7 +374,7 @@ static EbbTensor *
 ebb_gpt_forward1 (EbbModule *module, EbbTensor *input, GError **error)
 {
   EbbGpt *self = EBB_GPT (module);
-  g_autoptr (EbbTensor) x = run_blocks (self, input, NULL, FALSE, error);
+  g_autoptr (EbbTensor) x = run_blocks (self, input, EBB_NO_BLOCK_INPUTS, FALSE, error);
 
   return x != NULL ? compute_logits (self, x, error) : NULL;
 }
@@ -244,12 +383,17 @@ static EbbArgs *
 ebb_gpt_forward (EbbModule *module, EbbArgs *args, GError **error)
 {
   EbbGpt *self = EBB_GPT (module);
-  EbbTensor *tokens, *targets, *mask;
+  EbbTensor *tokens, *targets;
+  EbbBlockInputs inputs = { 0 };
   gboolean last = FALSE;
-  const EbbParameterSpec specs[] = { { "tokens", EBB_PARAMETER_TENSOR, &tokens },
-                                     { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets },
-                                     { "mask", EBB_PARAMETER_OPTIONAL_TENSOR, &mask },
-                                     { "last", EBB_PARAMETER_FLAG, &last } };
+  const EbbParameterSpec specs[] = {
+    { "tokens", EBB_PARAMETER_TENSOR, &tokens },
+    { "targets", EBB_PARAMETER_OPTIONAL_TENSOR, &targets },
+    { "mask", EBB_PARAMETER_OPTIONAL_TENSOR, &inputs.mask },
+    { "last", EBB_PARAMETER_FLAG, &last },
+    { "starts", EBB_PARAMETER_OPTIONAL_TENSOR, &inputs.starts },
+    { "cache", EBB_PARAMETER_OPTIONAL_OBJECT, &inputs.cache, EBB_TYPE_KEY_VALUE_CACHE },
+  };
   g_autoptr (EbbTensor) x = NULL;
   g_autoptr (EbbTensor) result = NULL;
 
@@ -261,10 +405,13 @@ ebb_gpt_forward (EbbModule *module, EbbArgs *args, GError **error)
                    ebb_module_get_type_name (module));
       return NULL;
     }
-  x = run_blocks (self, tokens, mask, last, error);
-  if (x == NULL)
-    return NULL;
-  result = targets != NULL ? compute_loss (self, x, targets, error) : compute_logits (self, x, error);
+  x = run_blocks (self, tokens, &inputs, last, error);
+  if (x != NULL)
+    result = targets != NULL ? compute_loss (self, x, targets, error) : compute_logits (self, x, error);
+  if (inputs.cache != NULL && result != NULL)
+    ebb_key_value_cache_advance (inputs.cache, ebb_tensor_get_dim (tokens, 1));
+  else if (inputs.cache != NULL)
+    ebb_key_value_cache_truncate (inputs.cache, count_cached (&inputs));
   return result != NULL ? ebb_args_new_for_tensor (result) : NULL;
 }
 
@@ -295,13 +442,6 @@ ebb_gpt_class_init (EbbGptClass *klass)
 static void
 ebb_gpt_init (EbbGpt *self)
 {
-  EbbModule *module = EBB_MODULE (self);
-
-  ebb_module_bind_child (module, "wte", &self->wte);
-  ebb_module_bind_child (module, "wpe", &self->wpe);
-  ebb_module_bind_child (module, "h", &self->h);
-  ebb_module_bind_child (module, "ln_f", &self->ln_f);
-  ebb_module_bind_child (module, "lm_head", &self->lm_head);
 }
 
 /**
@@ -309,7 +449,7 @@ ebb_gpt_init (EbbGpt *self)
  * @config: the sizes and choices; the model keeps a copy
  * @error: return location for an error
  *
- * Makes a GPT with the initial weights of GPT-2, drawn from the thread's default generator.
+ * Makes a decoder with the initial weights of its kind, drawn from the thread's default generator.
  *
  * Returns: (transfer full) (type EbbGpt) (nullable): the model, or %NULL with @error set, to
  * %EBB_ERROR_INVALID_ARGUMENT if ebb_gpt_config_check() finds something

@@ -1,0 +1,60 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "nn/layers/block-private.h"
+
+#include "nn/layers/layer-norm.h"
+#include "nn/layers/layer-private.h"
+#include "nn/layers/rms-norm.h"
+
+/* The choices of a transformer block, and its inputs as arguments. */
+
+EbbBlockConfig *
+ebb_block_config_new (void)
+{
+  EbbBlockConfig *self = g_atomic_rc_box_new0 (EbbBlockConfig);
+
+  self->heads = 1;
+  self->activation = EBB_ACTIVATION_GELU_TANH;
+  self->norm_eps = 1e-5;
+  self->bias = TRUE;
+  return self;
+}
+
+EbbBlockConfig *
+ebb_block_config_ref (EbbBlockConfig *self)
+{
+  return g_atomic_rc_box_acquire (self);
+}
+
+void
+ebb_block_config_unref (EbbBlockConfig *self)
+{
+  g_atomic_rc_box_release (self);
+}
+
+EbbModule *
+ebb_block_config_new_norm (const EbbBlockConfig *self, int width, GError **error)
+{
+  switch (self->norm)
+    {
+    case EBB_NORM_LAYER: return ebb_layer_norm_new (width, self->norm_eps, self->bias, error);
+    case EBB_NORM_RMS: return ebb_rms_norm_new (width, self->norm_eps, error);
+    case EBB_NORM_RMS_UNIT:
+      return ebb_layer_new (EBB_TYPE_RMS_NORM, error, "width", width, "eps", self->norm_eps, "unit-offset", TRUE, NULL);
+    }
+  g_assert_not_reached ();
+}
+
+EbbArgs *
+ebb_block_inputs_to_args (const EbbBlockInputs *self, EbbTensor *x)
+{
+  EbbArgs *args = ebb_args_new (EBB_ARGS_TUPLE);
+
+  ebb_args_add_tensor (args, NULL, x);
+  if (self->mask != NULL)
+    ebb_args_add_tensor (args, "mask", self->mask);
+  if (self->starts != NULL)
+    ebb_args_add_tensor (args, "starts", self->starts);
+  if (self->cache != NULL)
+    ebb_args_add_object (args, "cache", G_OBJECT (self->cache));
+  return args;
+}
