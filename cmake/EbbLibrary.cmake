@@ -134,7 +134,9 @@ ebb_configure_library (ebb-static)
 target_compile_definitions (ebb-static INTERFACE EBB_COMPILATION
   EBB_HAVE_SIMD_AVX2=${EBB_HAVE_SIMD_AVX2} EBB_HAVE_SIMD_AVX512=${EBB_HAVE_SIMD_AVX512})
 target_link_libraries (ebb-static PUBLIC ebb-private-dependencies)
-# The file that stands behind a property of modules, which nothing else would pull out of the archive.
-target_link_options (ebb-static INTERFACE LINKER:--undefined=ebb_checkpoint_wrapper)
+# The files that stand behind a property of modules, and behind saving models that are split over ranks: nothing else
+# would pull these out of the archive.
+target_link_options (ebb-static INTERFACE
+  LINKER:--undefined=ebb_checkpoint_wrapper LINKER:--undefined=ebb_model_save_split)
 target_include_directories (ebb-static PUBLIC
   "${CMAKE_CURRENT_BINARY_DIR}/include" "${CMAKE_CURRENT_SOURCE_DIR}" "${EBB_GENERATED_DIR}")

@@ -42,6 +42,15 @@ EbbTensor *ebb_broadcast_full (EbbProcessGroup *group,
                                GError *failure,
                                GError **error);
 
+/* -- model-folder.c: an EbbModelSaveSplitFunc */
+
+gboolean ebb_model_save_split (EbbModule *model,
+                               const char *folder,
+                               int dtype,
+                               guint64 max_file_size,
+                               gboolean *is_split,
+                               GError **error);
+
 /* -- mesh.c */
 
 typedef struct
