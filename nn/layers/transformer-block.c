@@ -113,33 +113,46 @@ typedef struct
   gsize offset; /* of the field in the instance */
 } Child;
 
-#define CHILD(name, field)                      \
-  {                                             \
-    name, offsetof (EbbTransformerBlock, field) \
-  }
 #define MAX_CHILDREN 6
+#define NORM_1 offsetof (EbbTransformerBlock, before_attention)
+#define NORM_1_AFTER offsetof (EbbTransformerBlock, after_attention)
+#define NORM_2 offsetof (EbbTransformerBlock, before_mlp)
+#define NORM_2_AFTER offsetof (EbbTransformerBlock, after_mlp)
+#define ATTENTION offsetof (EbbTransformerBlock, attention)
+#define MLP offsetof (EbbTransformerBlock, mlp)
 
 /* In the order in which they are made, which is that of the state dict. */
 static const Child children[2][3][MAX_CHILDREN + 1] = {
-  [EBB_GPT_LAYOUT_GPT2] = {
-      [EBB_NORM_ORDER_PRE] = { CHILD ("ln_1", before_attention), CHILD ("attn", attention), CHILD ("ln_2", before_mlp),
-                               CHILD ("mlp", mlp) },
-      [EBB_NORM_ORDER_POST] = { CHILD ("ln_1", after_attention), CHILD ("attn", attention), CHILD ("ln_2", after_mlp),
-                                CHILD ("mlp", mlp) },
-  },
-  [EBB_GPT_LAYOUT_LLAMA] = {
-      [EBB_NORM_ORDER_PRE] = { CHILD ("input_layernorm", before_attention), CHILD ("self_attn", attention), CHILD ("post_attention_layernorm", before_mlp), CHILD ("mlp", mlp) },
-      [EBB_NORM_ORDER_POST] = { CHILD ("self_attn", attention), CHILD ("post_attention_layernorm", after_attention), CHILD ("mlp", mlp), CHILD ("post_feedforward_layernorm", after_mlp) },
-      [EBB_NORM_ORDER_BOTH] = { CHILD ("input_layernorm", before_attention), CHILD ("self_attn", attention), CHILD ("post_attention_layernorm", after_attention), CHILD ("pre_feedforward_layernorm", before_mlp), CHILD ("mlp", mlp), CHILD ("post_feedforward_layernorm", after_mlp) },
-  },
+  [EBB_GPT_LAYOUT_GPT2][EBB_NORM_ORDER_PRE] = { { "ln_1", NORM_1 },
+                                                { "attn", ATTENTION },
+                                                { "ln_2", NORM_2 },
+                                                { "mlp", MLP } },
+  [EBB_GPT_LAYOUT_GPT2][EBB_NORM_ORDER_POST] = { { "ln_1", NORM_1_AFTER },
+                                                 { "attn", ATTENTION },
+                                                 { "ln_2", NORM_2_AFTER },
+                                                 { "mlp", MLP } },
+  [EBB_GPT_LAYOUT_LLAMA][EBB_NORM_ORDER_PRE] = { { "input_layernorm", NORM_1 },
+                                                 { "self_attn", ATTENTION },
+                                                 { "post_attention_layernorm", NORM_2 },
+                                                 { "mlp", MLP } },
+  [EBB_GPT_LAYOUT_LLAMA][EBB_NORM_ORDER_POST] = { { "self_attn", ATTENTION },
+                                                  { "post_attention_layernorm", NORM_1_AFTER },
+                                                  { "mlp", MLP },
+                                                  { "post_feedforward_layernorm", NORM_2_AFTER } },
+  [EBB_GPT_LAYOUT_LLAMA][EBB_NORM_ORDER_BOTH] = { { "input_layernorm", NORM_1 },
+                                                  { "self_attn", ATTENTION },
+                                                  { "post_attention_layernorm", NORM_1_AFTER },
+                                                  { "pre_feedforward_layernorm", NORM_2 },
+                                                  { "mlp", MLP },
+                                                  { "post_feedforward_layernorm", NORM_2_AFTER } },
 };
 
 static EbbModule *
 make_child (EbbBlockConfig *config, gsize offset, GError **error)
 {
-  if (offset == offsetof (EbbTransformerBlock, attention))
+  if (offset == ATTENTION)
     return ebb_multi_head_attention_new_from (config, error);
-  if (offset == offsetof (EbbTransformerBlock, mlp))
+  if (offset == MLP)
     return ebb_mlp_new_from (config, error);
   return ebb_block_config_new_norm (config, config->width, error);
 }
