@@ -1,5 +1,11 @@
 """Configurations, models and tokenizers as a PyTorch user writes them."""
+import os
+import pathlib
+import tempfile
+
 from support import Ebb, TestCase, main
+
+FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "models"
 
 
 class Configurations(TestCase):
@@ -42,6 +48,40 @@ class Configurations(TestCase):
                 (lambda: Ebb.GptConfig(layers={"a": 3}), TypeError, "GptConfig.layers is {'a': 3}: it has no parts"),
                 (lambda: Ebb.GptConfig().depth, AttributeError, "GptConfig has no attribute 'depth': it has vocab"),
                 (lambda: Ebb.Gpt(Ebb.GptConfig("tiny", heads=3)), Ebb.Error, "heads")):
+            with self.assertRaises(kind) as caught:
+                make()
+            self.assertIn(words, str(caught.exception))
+
+
+class Folders(TestCase):
+    def test_a_model_comes_back(self):
+        model = Ebb.open_model(FIXTURES / "gpt2")
+        self.assertIsInstance(model, Ebb.Gpt)
+        self.assertFalse(model.training)
+        self.assertEqual(model.config.layout, Ebb.GptLayout.GPT2)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "saved")
+            Ebb.save_model(model, path, dtype="bf16", max_file_size="10KB")
+            self.assertIn("model.safetensors.index.json", os.listdir(path))
+            saved = Ebb.open_model(path)
+            for name, tensor in saved.state_dict().items():
+                self.assertEqual(tensor.dtype, Ebb.bfloat16)
+                self.assertEqual(tensor.tolist(), model.state_dict()[name].bfloat16().tolist())
+            wide = Ebb.open_model(path, dtype=Ebb.float32)
+            self.assertEqual(next(iter(wide.state_dict().values())).dtype, Ebb.float32)
+        self.assertIsInstance(Ebb.open_model(str(FIXTURES / "bert")), Ebb.Bert)
+
+    def test_mistakes_are_named(self):
+        model = Ebb.Gpt(Ebb.GptConfig("tiny", layers=1))
+        for make, kind, words in (
+                (lambda: Ebb.open_model(3), TypeError, "open_model(): folder is 3: it must be the path of a folder"),
+                (lambda: Ebb.open_model("/nowhere"), Ebb.Error, "can't read /nowhere/config.json: No such file"),
+                (lambda: Ebb.open_model("/nowhere", dtype="f31"), TypeError, "'f31' is no dtype"),
+                (lambda: Ebb.open_model("/nowhere", dtype="i64"), Ebb.Error, "dtype is i64, it must be f32 or bf16"),
+                (lambda: Ebb.save_model(3, "x"), TypeError, "save_model(): model is 3: it must be a module"),
+                (lambda: Ebb.save_model(model, None), TypeError, "save_model(): folder is None"),
+                (lambda: Ebb.save_model(model, "x", max_file_size=-1), TypeError, "max_file_size is -1"),
+                (lambda: Ebb.save_model(Ebb.Linear(2, 2), "x"), Ebb.Error, "Linear is no model of a folder")):
             with self.assertRaises(kind) as caught:
                 make()
             self.assertIn(words, str(caught.exception))

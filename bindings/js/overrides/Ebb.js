@@ -259,6 +259,17 @@ function _init() {
         }
     };
 
+    // -- models
+
+    // The model of a folder; dtype, an Ebb.DType, converts its weights as they are read.
+    Ebb.open_model = function (folder, dtype = Ebb.MODEL_KEEP_DTYPE) {
+        return Ebb.model_open_full(folder, dtype);
+    };
+    // Saves a model as a folder, its weights in files of at most max_file_size bytes; 0 for 5 GB.
+    Ebb.save_model = function (model, folder, dtype = Ebb.MODEL_KEEP_DTYPE, max_file_size = 0) {
+        Ebb.model_save_full(model, folder, dtype, max_file_size);
+    };
+
     // -- stores of activations
 
     // As new Ebb.HostStore ({byte_limit: 2e9, when_full: 'spill', fallback: new Ebb.DiskStore ({folder: '/tmp'})}).

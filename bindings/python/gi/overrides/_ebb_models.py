@@ -1,0 +1,40 @@
+"""Models from folders in the layout of Hugging Face's, and back."""
+import os
+
+from gi.module import get_introspection_module
+from gi.overrides._ebb_check import show
+from gi.overrides._ebb_errors import guard
+from gi.overrides._ebb_tensor import to_dtype
+
+Ebb = get_introspection_module("Ebb")
+
+__all__ = ["open_model", "save_model"]
+
+_open, _save = guard(Ebb.model_open_full), guard(Ebb.model_save_full)
+
+
+def _path(caller, folder):
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(f"{caller}(): folder is {show(folder)}: it must be the path of a folder")
+    return os.fspath(folder)
+
+
+def _number(dtype):
+    return Ebb.MODEL_KEEP_DTYPE if dtype is None else int(to_dtype(dtype))
+
+
+def open_model(folder, dtype=None):
+    """The model of a folder, in evaluation mode; dtype "f32" or "bf16" converts its weights as they are read."""
+    return _open(_path("open_model", folder), _number(dtype))
+
+
+def save_model(model, folder, dtype=None, max_file_size=0):
+    """Saves a model as a folder that transformers opens; max_file_size bytes, or "2GB", divide it into files."""
+    if not isinstance(model, Ebb.Module):
+        raise TypeError(f"save_model(): model is {show(model)}: it must be a module, as Ebb.open_model() gives")
+    if isinstance(max_file_size, str):
+        max_file_size = guard(Ebb.memory_parse_size)(max_file_size)[1]
+    if not isinstance(max_file_size, int) or max_file_size < 0:
+        raise TypeError(f"save_model(): max_file_size is {show(max_file_size)}: it must be a number of bytes, or a "
+                        "text as \"2GB\"")
+    _save(model, _path("save_model", folder), _number(dtype), max_file_size)
