@@ -9,7 +9,9 @@
 
 /* Models' folders: opened, saved, saved over, and what does not fit. */
 
-static const char *const rows[] = { "gpt2", "bert" };
+static const char *const rows[] = { "gpt2", "bert", "llama2", "llama3", "llama-linear", "llama-dynamic",
+                                    "llama-yarn", "mistral", "qwen2", "qwen2-yarn", "qwen3", "gemma2",
+                                    "gemma3", "phi3", "phi3-longrope", "smollm" };
 
 /* -- helpers ------------------------------------------------------------------------------------------------------- */
 
