@@ -107,5 +107,50 @@ class HeldOut(DataTest):
         self.refuse("--data text.txt and docs.jsonl: one is text and one JSON lines", *text, "docs.jsonl")
 
 
+class Documents(DataTest):
+    def test_resumed_and_checkpointed_training_equals_straight_training(self):
+        for data in "docs.jsonl", "sums.jsonl":
+            words = ["--data", data, "--eval", 0.1, "--accumulate", 2]
+            straight = self.train(*words, "--steps", 20, "--save", "straight")
+            self.assertLess(straight["losses"][-1], straight["losses"][0])
+            begun = self.train(*words, "--steps", 9, "--resume", "state-" + data)
+            rest = self.train("--data", data, "--steps", 20, "--resume", "state-" + data, "--save", "rest",
+                              "--checkpoint", "full")
+            self.assertEqual(begun["losses"] + rest["losses"], straight["losses"])
+            self.assertEqual(self.read("straight"), self.read("rest"))
+            self.assertEqual(rest["evaluations"], straight["evaluations"])
+
+    def test_ranks_share_the_rows(self):
+        """Each rank's loss counts by the tokens that it predicts, of which rows have different numbers."""
+        words = ["--data", "sums.jsonl", "--steps", 8, *EVEN]
+        one = self.train(*words)
+        for more in ["--ranks", 2], ["--ranks", 3, "--shard", "none"], ["--ranks", 2, "--tensor-parallel", 2]:
+            many = self.train(*words, *more, program="fsdp_gpt")
+            for mine, other in zip(one["losses"], many["losses"], strict=True):
+                self.assertAlmostEqual(mine, other, delta=1e-5)
+
+    def test_files_are_packed_if_asked(self):
+        """With --pack a text is a document, so a window doesn't reach from one file into the next."""
+        words = ["--data", "text.txt", "held.txt", "--steps", 2]
+        self.assertNotEqual(self.train(*words)["losses"], self.train(*words, "--pack")["losses"])
+        self.train("--data", "docs.jsonl", "text.txt", "--pack", "--steps", 1)
+
+    def test_bad_lines_are_named(self):
+        for name, text, message in [("open.jsonl", '{"text": "a"}\n{"text": "b', "line 2: byte 11: a string without end"),
+                                    ("mixed.jsonl", '{"text": "a"}\n{"prompt": "b", "completion": "c"}\n',
+                                     "line 2: prompt and completion, but the lines before it have text"),
+                                    ("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}]}\n',
+                                     "line 1: messages need a tokenizer with a chat template"),
+                                    ("none.jsonl", "\n", "none.jsonl is empty: there is nothing to train on")]:
+            self.write(name, text)
+            self.refuse(message, "--data", name, status=1)
+        self.refuse("line 2", "--data", "docs.jsonl", "--eval", "mixed.jsonl", status=1)
+
+    def test_another_held_out_share_is_another_text(self):
+        self.train("--data", "docs.jsonl", "--eval", 0.1, "--steps", 2, "--resume", "state")
+        self.refuse("go on with the text it was saved with", "--data", "docs.jsonl", "--eval", 0.2, "--steps", 4,
+                    "--resume", "state", status=1)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,7 @@
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -250,6 +251,104 @@ an_epoch_takes_each_document_once (void)
   g_assert_cmpint (memcmp (order[0], order[1], sizeof order[0]), !=, 0);
 }
 
+/* The mean loss of one row; @starts may be NULL. */
+static double
+get_loss (EbbModule *model, EbbTensor *tokens, EbbTensor *targets, EbbTensor *starts)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) results = NULL;
+  g_autoptr (GError) error = NULL;
+  double loss;
+
+  ebb_args_add_tensor (args, NULL, tokens);
+  ebb_args_add_tensor (args, "targets", targets);
+  if (starts != NULL)
+    ebb_args_add_tensor (args, "starts", starts);
+  results = ebb_module_call (model, args, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_tensor_get_item (ebb_args_get_tensor (results, 0), &loss, &error));
+  return loss;
+}
+
+/* The summed loss of the documents of a row, each by itself; *@n_targets is how many tokens they predict. */
+static double
+sum_alone (EbbModule *model, const Row *row, gint64 context, gint64 *n_targets)
+{
+  double sum = 0;
+
+  *n_targets = 0;
+  for (gint64 begin = 0, end; begin < context; begin = end)
+    {
+      const gint64 *shape;
+      gint64 n, n_counted = 0;
+      g_autoptr (EbbTensor) tokens = NULL;
+      g_autoptr (EbbTensor) targets = NULL;
+
+      for (end = begin; end < context && row->starts[end] == row->starts[begin]; end++)
+        n_counted += row->targets[end] != -100;
+      n = end - begin;
+      if (n_counted == 0)
+        continue;
+      shape = (const gint64[]){ 1, n };
+      tokens = ebb_tensor_new_from_ints (row->tokens + begin, (gsize) n, shape, 2, NULL);
+      targets = ebb_tensor_new_from_ints (row->targets + begin, (gsize) n, shape, 2, NULL);
+      sum += get_loss (model, tokens, targets, NULL) * (double) n_counted;
+      *n_targets += n_counted;
+    }
+  return sum;
+}
+
+static void
+packed_documents_have_the_loss_of_each_alone (void)
+{
+  for (int layout = 0; layout < 2; layout++)
+    {
+      g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
+      g_autoptr (EbbDataset) self = make_lines ("{\"prompt\": \"12+30=\", \"completion\": \"42\"}\n"
+                                                "{\"prompt\": \"the quick brown\", \"completion\": \" fox jumps\"}\n"
+                                                "{\"prompt\": \"\", \"completion\": \"hello there\"}\n",
+                                                1);
+      g_autoptr (EbbModule) model = NULL;
+      g_autoptr (EbbTensor) tokens = NULL;
+      g_autoptr (EbbTensor) targets = NULL;
+      g_autoptr (EbbTensor) starts = NULL;
+      g_autoptr (GError) error = NULL;
+      gint64 n_targets;
+      double alone;
+      Row row;
+
+      config->layers = 2;
+      config->width = 32;
+      config->heads = 4;
+      config->context = 48;
+      config->vocab = 256;
+      config->dropout = 0;
+      if (layout == 1)
+        {
+          config->layout = EBB_GPT_LAYOUT_LLAMA;
+          config->kv_heads = 2;
+          config->positions = EBB_POSITIONS_ROTARY;
+          config->norm = EBB_NORM_RMS;
+          config->gated = TRUE;
+          config->activation = EBB_ACTIVATION_SILU;
+          config->bias = FALSE;
+        }
+      ebb_manual_seed (3);
+      model = ebb_gpt_new (config, &error);
+      g_assert_no_error (error);
+      g_object_set (self, "shuffle", FALSE, NULL);
+      g_assert_cmpint (ebb_dataset_get_n_rows (self, 48), ==, 1);
+      row = take (self, 1, 48);
+      alone = sum_alone (model, &row, 48, &n_targets);
+      g_object_set (self, "position", (gint64) 0, NULL);
+      g_assert_true (ebb_dataset_get_rows (self, 1, 48, &tokens, &targets, &starts, &error));
+      g_assert_cmpint (n_targets, ==, 2 + 10 + 10);
+      g_assert_cmpfloat (fabs (get_loss (model, tokens, targets, starts) - alone / (double) n_targets), <, 1e-5);
+      g_assert_cmpfloat (fabs (get_loss (model, tokens, targets, NULL) - alone / (double) n_targets), >, 1e-5);
+      clear (&row);
+    }
+}
+
 static void
 state_continues (void)
 {
@@ -408,6 +507,7 @@ main (int argc, char **argv)
   g_test_add_func ("/document-dataset/split", long_documents_are_split);
   g_test_add_func ("/document-dataset/messages", messages_have_the_form_of_their_template);
   g_test_add_func ("/document-dataset/bad-messages", bad_messages_are_named);
+  g_test_add_func ("/document-dataset/alone", packed_documents_have_the_loss_of_each_alone);
   g_test_add_func ("/document-dataset/epoch", an_epoch_takes_each_document_once);
   g_test_add_func ("/document-dataset/state", state_continues);
   g_test_add_func ("/document-dataset/held-out", held_out_documents_are_not_trained_on);
