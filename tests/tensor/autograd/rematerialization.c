@@ -115,7 +115,7 @@ make (Maker maker, const Leaves *leaves)
                                 maker == GATED_GELU ? EBB_ACTIVATION_GELU_TANH : EBB_ACTIVATION_SILU, &error);
       break;
     case RMS_NORM_UNIT:
-      y = ebb_rms_norm_full (leaves->x, leaves->scale, 1e-5, TRUE, &error);
+      y = ebb_unit_offset_rms_norm (leaves->x, leaves->scale, 1e-5, &error);
       break;
     case RESIDUAL_RMS_NORM:
     case RESIDUAL_RMS_NORMS:
