@@ -9,11 +9,12 @@ from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
-           "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
-           "gated_activation", "rotary", "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm",
-           "rms_norm", "matmul_transposed", "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where",
-           "clamp", "clip_grad_norm", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
+__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like",
+           "ones_like", "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax",
+           "gelu", "bias_gelu", "gated_activation", "rotary", "dropout", "cross_entropy",
+           "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
+           "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp",
+           "clip_grad_norm", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
 
 IGNORE_INDEX = -100
 
