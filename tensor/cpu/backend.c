@@ -17,7 +17,7 @@ typedef struct
   const EbbKernelFunc *kernels;
 } Variant;
 
-static EbbKernelFunc kernels_in_use[EBB_N_KERNELS];
+static EbbKernelFunc kernels_in_use[EBB_N_KERNELS], few_rows_in_use;
 
 /* Lists the instruction sets that the processor runs, the best first. */
 static guint
@@ -75,6 +75,7 @@ pick_kernels (void)
         }
     }
   memcpy (kernels_in_use, variants[picked].kernels, sizeof kernels_in_use);
+  few_rows_in_use = kernels_in_use[EBB_KERNEL_MATMUL];
   kernels_in_use[EBB_KERNEL_MATMUL] = ebb_cpu_matmul;
 }
 
@@ -89,6 +90,14 @@ get_kernels (void)
       g_once_init_leave (&initialized, 1);
     }
   return kernels_in_use;
+}
+
+gboolean
+ebb_cpu_multiply_few_rows (const EbbLaunch *launch,
+                           GError **error)
+{
+  get_kernels ();
+  return few_rows_in_use (launch, error);
 }
 
 /* -- the backend --------------------------------------------------------------------------------------------------- */

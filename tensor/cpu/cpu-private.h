@@ -23,7 +23,8 @@ extern const EbbKernelFunc ebb_cpu_kernels_avx512[EBB_N_KERNELS];
 extern const EbbKernelFunc ebb_cpu_kernels_avx512bf16[EBB_N_KERNELS];
 #endif
 
-/* The table of one instruction set (without the products), or NULL if the processor or the build does not have it. */
+/* The table of one instruction set, or NULL if the processor or the build does not have it. Its kernel of products
+ * takes those with few rows alone, see simd/few-rows.c. */
 const EbbKernelFunc *ebb_cpu_get_kernels_of (const char *simd_name);
 
 /* Scratch memory that counts as workspace, from the caching allocator: NULL with @error set if it can't be met. */
@@ -33,5 +34,8 @@ void ebb_cpu_workspace_free (void *data);
 
 gboolean ebb_cpu_matmul (const EbbLaunch *launch,
                          GError **error);
+/* The kernel of products with few rows for the instruction set in use. */
+gboolean ebb_cpu_multiply_few_rows (const EbbLaunch *launch,
+                                    GError **error);
 
 G_END_DECLS

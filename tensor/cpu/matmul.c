@@ -6,7 +6,8 @@
 #include "tensor/cpu/parallel-private.h"
 #include "tensor/util/half-private.h"
 
-/* Matrix products on the CPU: batches, views and casts around oneDNN, and plain loops for small ones. */
+/* Matrix products on the CPU: batches, views and casts around oneDNN, plain loops for small ones, and a kernel of its
+ * own for few rows. */
 
 /* Up to so many multiply-adds a product is done by plain loops: measured, a call of oneDNN costs about as much. */
 #define DIRECT_LIMIT 4096
@@ -465,6 +466,37 @@ run_direct (const EbbProduct *p,
       direct_batch (p, data, i, EBB_DTYPE_BF16);
 }
 
+/* -- products with few rows ---------------------------------------------------------------------------------------- */
+
+/* With so many rows of a and no more, and a weight of so many elements or more, the product is bound by reading the
+ * weight, for which oneDNN needs up to several times as long (tests/bench/few-rows.c). */
+#define FEW_ROWS 16
+#define FEW_ROWS_WEIGHT 32768
+
+static gboolean
+has_few_rows (const EbbProduct *p)
+{
+  return p->n_batch == 0 && p->m <= FEW_ROWS && p->n > 1 && p->k > 1 && p->n >= FEW_ROWS_WEIGHT / p->k
+         && p->a_column == 1 && p->b_row == 1;
+}
+
+static gboolean
+run_few_rows (const EbbProduct *p,
+              const EbbProductData *data,
+              GError **error)
+{
+  EbbView a = { (void *) data->a, (EbbDType) p->ab_dtype, 2, { p->m, p->k }, { p->a_row, 1 } };
+  EbbView b = { (void *) data->b, (EbbDType) p->ab_dtype, 2, { p->k, p->n }, { 1, p->b_column } };
+  EbbView bias = { (void *) data->bias, (EbbDType) MAX (p->bias_dtype, 0), 1, { p->n }, { p->bias_stride } };
+  EbbView c = { data->c, (EbbDType) p->c_dtype, 2, { p->m, p->n }, { p->c_row, 1 } };
+  EbbLaunch launch = { EBB_KERNEL_MATMUL, 3, 1, { &a, &b, data->bias ? &bias : NULL }, { &c }, { { 0 } } };
+
+  launch.params.matmul.accumulate = p->accumulate;
+  return ebb_cpu_multiply_few_rows (&launch, error);
+}
+
+/* -- the choice ---------------------------------------------------------------------------------------------------- */
+
 /* The choice depends on the shape alone, so that equal shapes are summed in one order. */
 static gboolean
 is_small (const EbbProduct *p)
@@ -498,6 +530,8 @@ ebb_cpu_matmul (const EbbLaunch *launch,
       run_direct (&product, &data);
       return TRUE;
     }
+  if (has_few_rows (&product))
+    return run_few_rows (&product, &data, error);
   if (product.bias_stride == 1)
     switch (ebb_product_run_dnnl (&product, &data, error))
       {

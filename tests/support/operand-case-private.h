@@ -47,6 +47,7 @@ typedef struct
   EbbKernelParams params;
   double
       tolerance; /* relative to the largest element of an output, or to 0.5; bf16 outputs get their rounding besides */
+  gboolean has_few_rows;  /* a product for the kernels of few rows, instead of the one that chooses */
   double pairs_tolerance; /* that of bf16 outputs, if it is more, where pairs of bf16 are multiplied */
 } TestCase;
 

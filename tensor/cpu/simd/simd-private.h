@@ -87,6 +87,9 @@ EBB_SIMD_KERNEL (sgd);
 EBB_SIMD_KERNEL (moment_encode);
 EBB_SIMD_KERNEL (moment_decode);
 
+/* few-rows.c */
+EBB_SIMD_KERNEL (few_rows);
+
 /* rotary.c, attention.c, attention-grad.c */
 EBB_SIMD_KERNEL (rotary);
 EBB_SIMD_KERNEL (attention);

@@ -74,5 +74,7 @@ const EbbKernelFunc EBB_SIMD_NAME (ebb_cpu_kernels)[EBB_N_KERNELS] = {
   [EBB_KERNEL_SGD] = EBB_SIMD_NAME (ebb_cpu_sgd),
   [EBB_KERNEL_MOMENT_ENCODE] = EBB_SIMD_NAME (ebb_cpu_moment_encode),
   [EBB_KERNEL_MOMENT_DECODE] = EBB_SIMD_NAME (ebb_cpu_moment_decode),
-  [EBB_KERNEL_MATMUL] = NULL, /* filled in by tensor/cpu/backend.c */
+
+  /* products with few rows: tensor/cpu/backend.c puts that of all products here */
+  [EBB_KERNEL_MATMUL] = EBB_SIMD_NAME (ebb_cpu_few_rows),
 };

@@ -121,6 +121,69 @@ test_matmul_batches (void)
     }
 }
 
+/* Rows and columns that fill tiles and don't, every length of a row's tail, results in f32 and bf16. */
+static void
+test_matmul_few_rows (void)
+{
+  static const gint64 widths[] = { 2, 63, 64, 77, 96, 131, 260 };
+
+  for (gint64 m = 1; m <= 16; m += m < 6 ? 1 : 5)
+    for (gsize i = 0; i < G_N_ELEMENTS (widths); i++)
+      for (int form = 0; form < 4; form++)
+        {
+          EbbDType dtype = form % 2 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, result = form < 3 ? dtype : EBB_DTYPE_F32;
+          gint64 n = 11 + m % 3, k = widths[i];
+          TestCase test = { "few rows", EBB_KERNEL_MATMUL, .n_inputs = 3, .n_outputs = 1, .tolerance = 2e-6 };
+
+          test.has_few_rows = TRUE;
+          test.params.matmul.accumulate = form >= 2;
+          test.inputs[0] = test_operand_new (dtype, 2, TEST_SHAPE (m, k), TEST_SHAPE (k + 3, 1), -1, 1);
+          test.inputs[1] = test_operand_new (dtype, 2, TEST_SHAPE (k, n), TEST_SHAPE (1, k + form), -1, 1);
+          if (form > 0)
+            test.inputs[2] =
+                test_operand_new (form > 1 ? EBB_DTYPE_F32 : dtype, 1, TEST_SHAPE (n), TEST_SHAPE (2), -1, 1);
+          test.outputs[0] = test_operand_new (result, 2, TEST_SHAPE (m, n), TEST_SHAPE (n + 1, 1), -1, 1);
+          test_case_check (&test);
+        }
+}
+
+/* A row of a large product is the same bits whatever rows are beside it and on however many threads. */
+static void
+test_matmul_few_rows_alone (void)
+{
+  for (int b = 0; b < 2; b++)
+    {
+      EbbDType dtype = b ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+      TestOperand x = test_operand_new (dtype, 2, TEST_SHAPE (16, 259), NULL, -1, 1);
+      TestOperand w = test_operand_new (dtype, 2, TEST_SHAPE (259, 600), TEST_SHAPE (1, 259), -1, 1);
+      TestOperand all = test_operand_new (EBB_DTYPE_F32, 2, TEST_SHAPE (16, 600), NULL, 0, 0);
+      TestOperand one = test_operand_new (EBB_DTYPE_F32, 2, TEST_SHAPE (1, 600), NULL, 0, 0);
+      TestCase of_all = { "all rows", EBB_KERNEL_MATMUL, { x, w }, { all }, 2, 1 };
+      TestOperand rows[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+
+      ebb_cpu_set_n_threads (3);
+      test_case_run (&of_all, ebb_cpu_matmul, rows);
+      ebb_cpu_set_n_threads (1);
+      for (gint64 i = 0; i < 16; i++)
+        {
+          TestCase of_one = { "one row", EBB_KERNEL_MATMUL, { x, w }, { one }, 2, 1 };
+          TestOperand row[EBB_LAUNCH_MAX_OUTPUTS] = { 0 };
+
+          of_one.inputs[0].view.shape[0] = 1;
+          of_one.inputs[0].view.data = (char *) x.view.data + i * 259 * (gint64) ebb_dtype_get_size (dtype);
+          test_case_run (&of_one, ebb_cpu_matmul, row);
+          g_assert_cmpmem ((float *) rows[0].view.data + i * 600, 600 * 4, row[0].view.data, 600 * 4);
+          test_operand_clear (&row[0]);
+        }
+      ebb_cpu_set_n_threads (0);
+      test_operand_clear (&rows[0]);
+      test_operand_clear (&x);
+      test_operand_clear (&w);
+      test_operand_clear (&all);
+      test_operand_clear (&one);
+    }
+}
+
 static void
 test_matmul_many_plans (void)
 {
@@ -273,7 +336,13 @@ test_gather_and_scatter (void)
         TestCase gather = { "gather", EBB_KERNEL_GATHER, { { .memory = NULL } }, { { .memory = NULL } }, 2,
                             1,        .tolerance = 0 };
         TestCase scatter = {
-          "scatter add", EBB_KERNEL_SCATTER_ADD, { { .memory = NULL } }, { { .memory = NULL } }, 2, 1, .tolerance = 2e-6
+          "scatter add",
+          EBB_KERNEL_SCATTER_ADD,
+          { { .memory = NULL } },
+          { { .memory = NULL } },
+          2,
+          1,
+          .tolerance = 2e-6
         };
 
         x_shape[dim] = 9;
@@ -324,6 +393,8 @@ main (int argc,
   test_init (&argc, &argv);
   g_test_add_func ("/kernels/matmul/shapes-and-dtypes", test_matmul_shapes);
   g_test_add_func ("/kernels/matmul/batches-broadcast", test_matmul_batches);
+  g_test_add_func ("/kernels/matmul/few-rows", test_matmul_few_rows);
+  g_test_add_func ("/kernels/matmul/few-rows-alone", test_matmul_few_rows_alone);
   g_test_add_func ("/kernels/matmul/plans-come-and-go", test_matmul_many_plans);
   g_test_add_func ("/kernels/cross-entropy/equals-reference", test_cross_entropy);
   g_test_add_func ("/kernels/index/select", test_index_select);
