@@ -211,6 +211,9 @@ ebb_parallel_job_apply (EbbParallelJob *self)
           ebb_module_visit (step->module, share_norm, self);
         }
     }
+  for (guint i = 0; i < self->steps->len; i++)
+    if (g_array_index (self->steps, EbbParallelStep, i).style == EBB_PARALLEL_STYLE_ATTENTION)
+      ebb_parallel_attention_share_norms (g_array_index (self->steps, EbbParallelStep, i).module, self->model);
   ebb_module_visit (self->root, exchange_children, made);
   g_hash_table_iter_init (&iter, self->cuts);
   while (g_hash_table_iter_next (&iter, NULL, &cut))

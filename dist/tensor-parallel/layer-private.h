@@ -41,6 +41,8 @@ void ebb_parallel_sequence_share (EbbModule *norm,
                                   EbbParallelModel *model);
 /* Makes dropout of attention, whose tensors differ between the ranks, draw from the tracker's generator. @n_heads:
  * those of all ranks; 0: not known. */
+void ebb_parallel_attention_share_norms (EbbModule *attention,
+                                         EbbParallelModel *model);
 void ebb_parallel_attention_install (EbbModule *attention,
                                      gint64 n_heads,
                                      EbbProcessGroup *group);

@@ -2,6 +2,7 @@
 /* Matches a plan's patterns with a module tree, and checks whether the plan can be applied. */
 #include "dist/tensor-parallel/job-private.h"
 
+#include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/module-instance-private.h"
 #include "nn/layers/module-list.h"
@@ -133,11 +134,27 @@ check_layer (EbbModule *module, const char *path, EbbParallelStyle style, GError
 }
 
 static gboolean
+check_kv_heads (EbbParallelJob *job, EbbModule *module, const char *path, GError **error)
+{
+  const guint n = ebb_process_group_get_size (job->group);
+  int n_heads;
+
+  if (!EBB_IS_MULTI_HEAD_ATTENTION (module))
+    return TRUE;
+  n_heads = ebb_multi_head_attention_get_kv_heads (module);
+  if (n_heads % (int) n == 0)
+    return TRUE;
+  return fail (error, EBB_ERROR_INVALID_ARGUMENT, path, "%d heads of keys and values can't be divided among %u ranks",
+               n_heads, n);
+}
+
+static gboolean
 check_attention (EbbParallelJob *job, EbbModule *module, const char *path, GError **error)
 {
   if (ebb_parallel_attention_is_installed (module))
     return fail (error, EBB_ERROR_STATE, path, "the attention is sharded over ranks already");
-  return ebb_parallel_check_heads (path, ebb_parallel_get_heads (module), job->group, error);
+  return ebb_parallel_check_heads (path, ebb_parallel_get_heads (module), job->group, error)
+         && check_kv_heads (job, module, path, error);
 }
 
 static gboolean

@@ -202,7 +202,18 @@ static const KnownRule gpt_rules[] = {
   { "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW },
   { "h.*.mlp.c_fc", EBB_PARALLEL_STYLE_COLUMN },
   { "h.*.mlp.c_proj", EBB_PARALLEL_STYLE_ROW },
-  { "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED }, /* last: where there is one */
+};
+
+static const KnownRule llama_rules[] = {
+  { "embed_tokens", EBB_PARALLEL_STYLE_VOCAB },
+  { "layers", EBB_PARALLEL_STYLE_SEQUENCE },
+  { "layers.*.self_attn", EBB_PARALLEL_STYLE_ATTENTION },
+  { "layers.*.self_attn.q_proj", EBB_PARALLEL_STYLE_COLUMN },
+  { "layers.*.self_attn.k_proj", EBB_PARALLEL_STYLE_COLUMN },
+  { "layers.*.self_attn.v_proj", EBB_PARALLEL_STYLE_COLUMN },
+  { "layers.*.self_attn.o_proj", EBB_PARALLEL_STYLE_ROW },
+  { "layers.*.mlp.up_proj", EBB_PARALLEL_STYLE_COLUMN },
+  { "layers.*.mlp.down_proj", EBB_PARALLEL_STYLE_ROW },
 };
 
 static const KnownRule bert_rules[] = {
@@ -226,6 +237,22 @@ new_from (const KnownRule *rules, guint n)
   return plan;
 }
 
+static EbbParallelPlan *
+new_for_decoder (EbbModule *module)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (EBB_GPT (module));
+  const gboolean is_llama = config->layout == EBB_GPT_LAYOUT_LLAMA;
+  g_autoptr (EbbModule) head = ebb_module_get_child (module, "lm_head");
+  EbbParallelPlan *plan = is_llama ? new_from (llama_rules, G_N_ELEMENTS (llama_rules))
+                                   : new_from (gpt_rules, G_N_ELEMENTS (gpt_rules));
+
+  if (is_llama && config->gated)
+    ebb_parallel_plan_add (plan, "layers.*.mlp.gate_proj", EBB_PARALLEL_STYLE_COLUMN, NULL);
+  if (head != NULL)
+    ebb_parallel_plan_add (plan, "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED, NULL);
+  return plan;
+}
+
 /**
  * ebb_parallel_plan_new_for:
  * @module: a model
@@ -246,11 +273,7 @@ ebb_parallel_plan_new_for (EbbModule *module, GError **error)
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   if (EBB_IS_GPT (module))
-    {
-      g_autoptr (EbbModule) head = ebb_module_get_child (module, "lm_head");
-
-      return new_from (gpt_rules, G_N_ELEMENTS (gpt_rules) - (head == NULL));
-    }
+    return new_for_decoder (module);
   if (EBB_IS_BERT (module))
     return new_from (bert_rules, G_N_ELEMENTS (bert_rules));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,

@@ -6,6 +6,7 @@
 #include "dist/tensor-parallel/ops-private.h"
 #include "nn/args-private.h"
 #include "nn/layers/layer-private.h"
+#include "nn/layers/multi-head-attention.h"
 #include "nn/layers/stack-private.h"
 #include "tensor/ops/shape.h"
 #include "tensor/thread-private.h"
@@ -195,6 +196,32 @@ attend (EbbModule *module, EbbArgs *args, const EbbForwardChain *inside, gpointe
   result = ebb_forward_chain_call (inside, module, narrowed != NULL ? narrowed : args, error);
   ebb_generator_tracker_join (tracker);
   return result;
+}
+
+static gboolean
+share_for_heads (EbbModule *norm,
+                 EbbTensor **parameters,
+                 guint n,
+                 EbbTensor **shared,
+                 gpointer user_data,
+                 GError **error)
+{
+  return ebb_parallel_copy_all (parameters, n, shared, ((EbbParallelModel *) user_data)->group, error);
+}
+
+/* The norms of queries and keys see this rank's heads alone, with and without a sharded sequence. */
+void
+ebb_parallel_attention_share_norms (EbbModule *attention, EbbParallelModel *model)
+{
+  static const char *const names[] = { "q_norm", "k_norm" };
+
+  for (guint i = 0; EBB_IS_MULTI_HEAD_ATTENTION (attention) && i < G_N_ELEMENTS (names); i++)
+    {
+      g_autoptr (EbbModule) norm = ebb_module_get_child (attention, names[i]);
+
+      if (norm != NULL)
+        ebb_layer_set_share (norm, share_for_heads, ebb_parallel_model_ref (model), model_unref);
+    }
 }
 
 void

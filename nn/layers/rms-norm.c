@@ -64,7 +64,10 @@ ebb_rms_norm_forward1 (EbbModule *module, EbbTensor *input, GError **error)
   EbbRmsNorm *self = EBB_RMS_NORM (module);
   g_autoptr (EbbTensor) weight = get_weight (self, error);
 
-  return weight != NULL ? ebb_rms_norm_full (input, weight, self->eps, self->unit_offset, error) : NULL;
+  if (weight == NULL)
+    return NULL;
+  return self->unit_offset ? ebb_unit_offset_rms_norm (input, weight, self->eps, error)
+                           : ebb_rms_norm (input, weight, self->eps, error);
 }
 
 EbbTensor *

@@ -268,6 +268,30 @@ ebb_rms_norm_rematerialize (const EbbRematerializeArgs *how,
 
 static const EbbOp op_rms_norm = { "rms_norm", EBB_OP_NORMALIZATION, EBB_KERNEL_RMS_NORM, NULL, rms_norm_backward };
 
+static EbbTensor *
+rms_norm (EbbTensor *x,
+          EbbTensor *weight,
+          double eps,
+          gboolean unit_offset,
+          GError **error)
+{
+  static const char *const names[] = { "weight" };
+  EbbOpCall call;
+
+  if (!ebb_op_begin (&call, &op_rms_norm, error, 1, x) || !ebb_op_add_optional (&call, weight, error)
+      || !check_rows (&call, names, 1, error) || !ebb_op_dense_rows (&call, 0, error))
+    return NULL;
+  call.params.norm.eps = eps;
+  call.params.norm.unit_offset = unit_offset;
+  ebb_op_add_output_like (&call, x);
+  ebb_norm_add_statistics (&call, 1);
+  ebb_op_save_input (&call, 0);
+  save_optional (&call, 1);
+  ebb_op_save_output (&call, 1);
+  ebb_op_rematerialize_output (&call, 0, ebb_rms_norm_rematerialize, 2, 0, 1);
+  return ebb_op_finish1 (&call, error);
+}
+
 /**
  * ebb_rms_norm:
  * @x: (nullable): a tensor [.., N], f32 or bf16
@@ -288,43 +312,28 @@ ebb_rms_norm (EbbTensor *x,
               double eps,
               GError **error)
 {
-  return ebb_rms_norm_full (x, weight, eps, FALSE, error);
+  return rms_norm (x, weight, eps, FALSE, error);
 }
 
 /**
- * ebb_rms_norm_full:
+ * ebb_unit_offset_rms_norm:
  * @x: (nullable): a tensor [.., N], f32 or bf16
- * @weight: (nullable): [N], f32 or bf16; %NULL for no factor
+ * @weight: (nullable): [N], f32 or bf16; %NULL for zeros
  * @eps: what is added to the mean square
- * @unit_offset: whether the factor is 1 + @weight, as in Gemma, rather than @weight
  * @error: return location for an error
  *
- * The same as ebb_rms_norm(), with all its choices.
+ * Computes ebb_rms_norm() with the factor 1 + @weight, as in Gemma.
  *
- * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x, or %NULL with @error set
+ * Returns: (transfer full) (nullable): a tensor of the shape and dtype of @x; %NULL with %EBB_ERROR_SHAPE if @weight is
+ *   not [N], %EBB_ERROR_DTYPE for other dtypes
  */
 EbbTensor *
-ebb_rms_norm_full (EbbTensor *x,
-                   EbbTensor *weight,
-                   double eps,
-                   gboolean unit_offset,
-                   GError **error)
+ebb_unit_offset_rms_norm (EbbTensor *x,
+                          EbbTensor *weight,
+                          double eps,
+                          GError **error)
 {
-  static const char *const names[] = { "weight" };
-  EbbOpCall call;
-
-  if (!ebb_op_begin (&call, &op_rms_norm, error, 1, x) || !ebb_op_add_optional (&call, weight, error)
-      || !check_rows (&call, names, 1, error) || !ebb_op_dense_rows (&call, 0, error))
-    return NULL;
-  call.params.norm.eps = eps;
-  call.params.norm.unit_offset = unit_offset;
-  ebb_op_add_output_like (&call, x);
-  ebb_norm_add_statistics (&call, 1);
-  ebb_op_save_input (&call, 0);
-  save_optional (&call, 1);
-  ebb_op_save_output (&call, 1);
-  ebb_op_rematerialize_output (&call, 0, ebb_rms_norm_rematerialize, 2, 0, 1);
-  return ebb_op_finish1 (&call, error);
+  return rms_norm (x, weight, eps, TRUE, error);
 }
 
 /* -- batch norm --------------------------------------------------------------------------------------------------- */

@@ -24,11 +24,10 @@ EbbTensor *ebb_rms_norm (EbbTensor *x,
                          GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor *ebb_rms_norm_full (EbbTensor *x,
-                              EbbTensor *weight,
-                              double eps,
-                              gboolean unit_offset,
-                              GError **error);
+EbbTensor *ebb_unit_offset_rms_norm (EbbTensor *x,
+                                     EbbTensor *weight,
+                                     double eps,
+                                     GError **error);
 
 EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_batch_norm (EbbTensor *x,

@@ -402,7 +402,7 @@ static const EbbOp op_residual_rms_norm = { "residual_dropout_rms_norm", EBB_OP_
  * @generator: (nullable): where dropout draws from; %NULL for the thread's default
  * @sum: (out) (transfer full): residual + dropout (x), or residual + dropout (norm (x)); f32 if one of them is, else
  * bf16
- * @normalized: (out) (transfer full): the RMS norm of @sum, of its dtype; see ebb_rms_norm_full()
+ * @normalized: (out) (transfer full): the RMS norm of @sum, of its dtype; see ebb_rms_norm()
  * @error: return location for an error
  *
  * Ends a branch of a transformer block and begins the next in one pass over memory, as

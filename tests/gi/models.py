@@ -42,7 +42,7 @@ class Configurations(TestCase):
                 (lambda: Ebb.GptConfig(layer=3), TypeError, "GptConfig() has no argument 'layer': its arguments are"),
                 (lambda: Ebb.GptConfig(layers="a"), TypeError, "GptConfig.layers is 'a': it must be an int"),
                 (lambda: Ebb.GptConfig("big"), ValueError, "preset is 'big': it must be one of 'gpt2', "),
-                (lambda: Ebb.GptConfig(activation="sil"), ValueError, "activation is 'sil': it must be one of 'gelu', "),
+                (lambda: Ebb.GptConfig(activation="sil"), ValueError, "activation is 'sil': it must be one of 'gelu'"),
                 (lambda: Ebb.GptConfig(rotary={"base": 3}), AttributeError, "GptConfig.rotary has no 'base': it has "),
                 (lambda: Ebb.GptConfig(rotary={"theta": "a"}), TypeError, "rotary['theta'] is 'a': it must be a num"),
                 (lambda: Ebb.GptConfig(layers={"a": 3}), TypeError, "GptConfig.layers is {'a': 3}: it has no parts"),

@@ -1,4 +1,5 @@
 """Tensors in Python: operators and indexing against numpy, data shared with numpy and DLPack."""
+import functools
 import gc
 import multiprocessing
 import os
@@ -46,6 +47,27 @@ class Operators(TestCase):
         self.check(lambda a, b: a @ b, (3, 4), (4, 5))
         self.check(lambda a, b: a @ b, (2, 3, 4), (2, 4, 5))
         self.check(lambda a, b: a @ b.T, (3, 4), (5, 4))
+
+    def test_parts_of_decoders_are_those_of_numpy(self):
+        gate, up = arrays((3, 4), (3, 4))
+        weight = np.linspace(-1, 1, 4, dtype=np.float32)
+        root = gate / np.sqrt((gate ** 2).mean(-1, keepdims=True) + 1e-6)
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+        g, u, w = map(Ebb.from_numpy, (gate, up, weight))
+        close(Ebb.gated_activation(g, u).numpy(), gate / (1 + np.exp(-gate)) * up)
+        close(Ebb.gated_activation(g, u, "gelu-tanh").numpy(), Ebb.gelu(g, "tanh").numpy() * up)
+        close(g.soft_cap(2).numpy(), 2 * np.tanh(gate / 2))
+        close(Ebb.rms_norm(g, w).numpy(), root * weight)
+        close(Ebb.rms_norm(g, w, unit_offset=True).numpy(), root * (1 + weight))
+        (x,) = arrays((1, 5, 2, 6))
+        turned = Ebb.rotary(Ebb.from_numpy(x), Ebb.tensor([1.0, 0.5]), Ebb.tensor([[0, 0, 0, 3, 3]]), first=2).numpy()
+        angle = np.array([2, 3, 4, 2, 3])[:, None] * np.array([1.0, 0.5])
+        c, s = (f(angle)[None, :, None, :] for f in (np.cos, np.sin))
+        a, b, rest = x[..., :2], x[..., 2:4], x[..., 4:]
+        close(turned, np.concatenate([a * c - b * s, b * c + a * s, rest], -1))
+        table, targets = Ebb.from_numpy(arrays((7, 4))[0]), Ebb.tensor([1, 2, 6])
+        loss = Ebb.fused_linear_cross_entropy(g, table, targets, softcap=1.5)
+        close(loss.item(), Ebb.cross_entropy(Ebb.linear(g, table).soft_cap(1.5), targets).item())
 
     def test_reductions_are_those_of_numpy(self):
         (a,) = arrays((3, 4, 5))

@@ -86,11 +86,15 @@ function _init() {
     withDefaults('softmax', none, -1);
     withDefaults('log_softmax', none, -1);
     withDefaults('gelu', none, Ebb.GeluKind.EXACT);
+    withDefaults('gated_activation', none, none, Ebb.Activation.SILU);
+    withDefaults('rotary', none, none, null, 0, 1, 1);
     withDefaults('dropout', none, 0.5, true, null);
     withDefaults('linear', none, none, null);
     withDefaults('cat', none, 0);
     withDefaults('stack', none, 0);
     withDefaults('layer_norm', none, null, null, 1e-5);
+    withDefaults('rms_norm', none, null, 1e-6);
+    withDefaults('unit_offset_rms_norm', none, null, 1e-6);
     withDefaults('scaled_dot_product_attention', none, none, none, null, false, 0, 0, null);
     withDefaults('offload_wrapper', none, null);
     withDefaults('offload_wrap_each', none, none, null);
@@ -388,8 +392,8 @@ function _init() {
         };
     }
     for (const name of ['matmul', 'neg', 'abs', 'exp', 'log', 'sqrt', 'square', 'tanh', 'relu', 'silu', 'sigmoid',
-        'gelu', 'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze', 'squeeze',
-        'narrow', 'select', 'contiguous', 'cast', 'argmax', 'norm']) {
+        'gelu', 'soft_cap', 'sum', 'mean', 'softmax', 'log_softmax', 'reshape', 'permute', 'transpose', 'unsqueeze',
+        'squeeze', 'narrow', 'select', 'contiguous', 'cast', 'argmax', 'norm']) {
         proto[name] = function (...args) {
             return Ebb[name](this, ...args);
         };

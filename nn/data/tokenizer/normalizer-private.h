@@ -21,8 +21,8 @@ gboolean ebb_normalizer_list_read (EbbNormalizerList *self,
                                    GError **error);
 void ebb_normalizer_list_clear (EbbNormalizerList *self);
 
-/* Sets @text and @length to the result, which is the text itself or lies in one of @buffers. @moved is set if characters
- * at the beginning were taken away. */
+/* Sets @text and @length to the result, which is the text itself or lies in one of @buffers. @moved is set if
+ * characters at the beginning were taken away. */
 gboolean ebb_normalizer_list_run (const EbbNormalizerList *self,
                                   EbbPatternSpace *space,
                                   GString *buffers[3],
@@ -30,8 +30,8 @@ gboolean ebb_normalizer_list_run (const EbbNormalizerList *self,
                                   gsize *length,
                                   gboolean *moved,
                                   GError **error);
-/* Whether no step puts something in front of a text or looks across a newline or blank between two visible characters of
- * ASCII. */
+/* Whether no step puts something in front of a text, or looks across a newline or blank that stands between two visible
+ * characters of ASCII. */
 gboolean ebb_normalizer_list_works_on_lines (const EbbNormalizerList *self);
 
 G_END_DECLS

@@ -19,7 +19,7 @@ typedef enum
   BERT
 } Kind;
 
-static const char *const kind_names[] = { "NFC",   "NFD",     "NFKC",    "NFKD",           "Lowercase", "StripAccents",
+static const char *const kind_names[] = { "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents",
                                           "Strip", "Prepend", "Replace", "BertNormalizer", NULL };
 
 struct _EbbNormalizer
@@ -262,6 +262,8 @@ append_lower (GString *result,
     g_string_append_c (result, g_ascii_tolower ((char) c));
   else if (c == 0x130)
     g_string_append (result, "i\xcc\x87");
+  else if ((c >= 0x2160 && c <= 0x216f) || (c >= 0x24b6 && c <= 0x24cf)) /* Roman numerals, and letters in circles */
+    g_string_append_unichar (result, c + (c < 0x2200 ? 16 : 26));
   else
     g_string_append_unichar (result, g_unichar_tolower (c));
 }

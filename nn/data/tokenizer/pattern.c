@@ -254,7 +254,7 @@ ebb_pattern_new (const char *expression,
   self->expression = g_strdup (expression);
   self->is_literal = is_literal;
   self->code = pcre2_compile ((PCRE2_SPTR) translated, PCRE2_ZERO_TERMINATED,
-                              PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C
+                              PCRE2_UTF
                                   | (is_literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE),
                               &code, &offset, context);
   pcre2_compile_context_free (context);

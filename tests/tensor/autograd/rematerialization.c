@@ -6,8 +6,9 @@
 
 #include <glib/gstdio.h>
 
-/* Results that one cheap kernel recomputes from tensors that are kept anyway are not kept: norms, GELU, SiLU. Each of
- * these is compared with itself behind a view, whose data is kept as it is. */
+/* Results that one cheap kernel recomputes from tensors that are kept anyway are not kept: norms, GELU, SiLU, gated
+ * activations, rotations of a norm. Each of these is compared with itself behind a view, whose data is kept as it is.
+ */
 
 enum
 {
@@ -31,6 +32,11 @@ typedef enum
   RMS_NORM,
   RMS_NORM_BARE,
   RESIDUAL_NORM,
+  GATED_GELU,
+  GATED_SILU,
+  RMS_NORM_UNIT,
+  RESIDUAL_RMS_NORM,
+  RESIDUAL_RMS_NORMS,
   N_MAKERS
 } Maker;
 
@@ -102,6 +108,19 @@ make (Maker maker, const Leaves *leaves)
       break;
     case RMS_NORM_BARE:
       y = ebb_rms_norm (leaves->x, NULL, 1e-5, &error);
+      break;
+    case GATED_GELU:
+    case GATED_SILU:
+      y = ebb_gated_activation (leaves->x, leaves->residual,
+                                maker == GATED_GELU ? EBB_ACTIVATION_GELU_TANH : EBB_ACTIVATION_SILU, &error);
+      break;
+    case RMS_NORM_UNIT:
+      y = ebb_unit_offset_rms_norm (leaves->x, leaves->scale, 1e-5, &error);
+      break;
+    case RESIDUAL_RMS_NORM:
+    case RESIDUAL_RMS_NORMS:
+      ebb_residual_dropout_rms_norm (leaves->x, leaves->residual, maker == RESIDUAL_RMS_NORMS ? leaves->shift : NULL,
+                                     leaves->scale, 1e-5, TRUE, 0.25, TRUE, generator, &sum, &y, &error);
       break;
     case RESIDUAL_NORM:
     default:
@@ -278,6 +297,55 @@ result_is_not_kept (void)
       g_assert_cmpuint (kept[1] - kept[0], ==,
                         maker == LAYER_NORM || maker == RESIDUAL_NORM ? UNIT - SIZE * 4 : UNIT);
     }
+}
+
+/* Heads [1, ROWS, 2, SIZE / 2] of queries and keys, normalized, turned and attended to. @views: with views between that
+ * nothing can rematerialize. */
+static EbbTensor *
+attend (EbbTensor *x, EbbTensor *scale, EbbTensor *frequencies, gboolean views)
+{
+  const gint64 shape[] = { 1, ROWS, 2, SIZE / 2 };
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) heads = ebb_reshape (x, shape, 4, &error);
+  g_autoptr (EbbTensor) normalized = ebb_rms_norm (heads, scale, 1e-5, &error);
+  g_autoptr (EbbTensor) seen = views ? ebb_reshape (normalized, shape, 4, &error) : ebb_tensor_ref (normalized);
+  g_autoptr (EbbTensor) turned = ebb_rotary (seen, frequencies, NULL, 3, 1, 1, &error);
+  g_autoptr (EbbTensor) q = ebb_transpose (turned, 1, 2, &error);
+  g_autoptr (EbbTensor) v = ebb_transpose (heads, 1, 2, &error);
+  g_autoptr (EbbTensor) attended = ebb_scaled_dot_product_attention (q, q, v, NULL, TRUE, 0, 0, NULL, &error);
+  g_autoptr (EbbTensor) by_position = ebb_transpose (attended, 1, 2, &error);
+  EbbTensor *y = ebb_reshape (by_position, (gint64[]){ ROWS, SIZE }, 2, &error);
+
+  g_assert_no_error (error);
+  return y;
+}
+
+/* Of queries that are normalized and turned, what the norm had is kept: neither of the two results, though attention
+ * sees a transposed one. */
+static void
+turned_queries_are_not_kept (void)
+{
+  guint64 kept[2];
+  g_autoptr (EbbTensor) frequencies = test_randn (8, SIZE / 4, -1);
+  Leaves leaves[2];
+
+  for (int views = 0; views < 2; views++)
+    {
+      const guint64 before = activations ();
+      g_autoptr (EbbTensor) scale = leaf (6, 0, SIZE / 2, EBB_DTYPE_F32);
+      g_autoptr (EbbTensor) y = NULL;
+      g_autoptr (EbbTensor) loss = NULL;
+
+      leaves_init (&leaves[views], EBB_DTYPE_F32);
+      y = attend (leaves[views].x, scale, frequencies, views);
+      loss = loss_of (y, leaves[views].weight);
+      kept[views] = activations () - before;
+      backward (loss);
+    }
+  assert_same_grads (&leaves[0], &leaves[1]);
+  g_assert_cmpuint (kept[1] - kept[0], ==, UNIT);
+  for (int views = 0; views < 2; views++)
+    leaves_clear (&leaves[views]);
 }
 
 /* Input, queries with keys and values, attention's result, the sum, what GELU is taken of; a number or two for each row
@@ -550,6 +618,7 @@ main (int argc, char **argv)
                         gradients_are_the_same_to_the_last_bit);
   g_test_add_func ("/rematerialization/any-store-may-keep-the-operands", any_store_may_keep_the_operands);
   g_test_add_func ("/rematerialization/result-is-not-kept", result_is_not_kept);
+  g_test_add_func ("/rematerialization/turned-queries-are-not-kept", turned_queries_are_not_kept);
   g_test_add_func ("/rematerialization/block-keeps-ten-times-its-input", block_keeps_ten_times_its_input);
   g_test_add_func ("/rematerialization/nothing-is-held-with-gradients-off", nothing_is_held_with_gradients_off);
   g_test_add_func ("/rematerialization/retained-graph-holds-no-more", retained_graph_holds_no_more_of_a_recompute);

@@ -9,11 +9,12 @@ from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
-           "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
-           "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed",
-           "linear", "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where",
-           "clamp", "clip_grad_norm", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
+__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like",
+           "ones_like", "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax",
+           "gelu", "bias_gelu", "gated_activation", "rotary", "dropout", "cross_entropy",
+           "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
+           "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp",
+           "clip_grad_norm", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
 
 IGNORE_INDEX = -100
 
@@ -175,14 +176,15 @@ def _from_method(name):
 sum, mean, max, min, var, argmax, softmax, log_softmax, clamp = map(
     _from_method, ("sum", "mean", "max", "min", "var", "argmax", "softmax", "log_softmax", "clamp"))
 _cat, _stack, _gelu, _bias_gelu, _dropout = map(_function, ("cat", "stack", "gelu", "bias_gelu", "dropout"))
-_where, _scalar, _layer_norm, _rms_norm, _linear = map(
-    _function, ("where", "scalar", "layer_norm", "rms_norm", "linear"))
+_where, _scalar, _layer_norm, _rms_norm, _unit_offset_rms_norm, _linear, _gated_activation, _rotary = map(
+    _function, ("where", "scalar", "layer_norm", "rms_norm", "unit_offset_rms_norm", "linear", "gated_activation",
+                "rotary"))
 _cross_entropy_full, _attention, _matmul_transposed, _multinomial, _backward, _grad = map(
     _function, ("cross_entropy_full", "scaled_dot_product_attention", "matmul_transposed", "multinomial", "backward",
                 "grad"))
-_fused_linear_cross_entropy = guard(Ebb.fused_linear_cross_entropy)
+_fused_linear_cross_entropy = guard(Ebb.fused_linear_cross_entropy_full)
 _vocab_cross_entropy, _vocab_linear_cross_entropy = map(
-    _function, ("vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"))
+    _function, ("vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy_full"))
 
 
 def cat(tensors, dim=0):
@@ -208,6 +210,16 @@ def bias_gelu(x, bias, kind="exact"):
     return _bias_gelu(x, bias, choice(Ebb.GeluKind, kind))
 
 
+def gated_activation(gate, up, kind="silu"):
+    """The activation of gate, "gelu", "gelu-tanh" or "silu", times up."""
+    return _gated_activation(gate, up, choice(Ebb.Activation, kind))
+
+
+def rotary(x, inverse_frequencies, starts=None, first=0, factor=1.0, ntk=1.0):
+    """Queries or keys [B, T, H, D] turned by their positions, first + t - starts[b, t]."""
+    return _rotary(x, inverse_frequencies, starts, first, factor, ntk)
+
+
 def dropout(x, p=0.5, training=True, generator=None):
     return _dropout(x, p, training, generator)
 
@@ -224,8 +236,9 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5):
     return _layer_norm(x, weight, bias, eps)
 
 
-def rms_norm(x, weight=None, eps=1e-6):
-    return _rms_norm(x, weight, eps)
+def rms_norm(x, weight=None, eps=1e-6, unit_offset=False):
+    """unit_offset: multiply by 1 + weight."""
+    return (_unit_offset_rms_norm if unit_offset else _rms_norm)(x, weight, eps)
 
 
 def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean"):
@@ -233,8 +246,8 @@ def cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.
 
 
 def fused_linear_cross_entropy(x, weight, targets, ignore_index=IGNORE_INDEX, label_smoothing=0.0, reduction="mean",
-                               bias=None):
-    return _fused_linear_cross_entropy(x, weight, bias, targets, ignore_index, label_smoothing,
+                               bias=None, softcap=0.0):
+    return _fused_linear_cross_entropy(x, weight, bias, targets, ignore_index, label_smoothing, softcap,
                                        choice(Ebb.Reduction, reduction))
 
 
@@ -245,9 +258,9 @@ def vocab_parallel_cross_entropy(logits, targets, n_classes, group=None, ignore_
 
 
 def vocab_parallel_linear_cross_entropy(x, weight, targets, n_classes, group=None, ignore_index=IGNORE_INDEX,
-                                        reduction="mean", bias=None):
+                                        reduction="mean", bias=None, softcap=0.0):
     """The same of a linear layer's logits, with its weight for this rank's part of the classes."""
-    return _vocab_linear_cross_entropy(x, weight, bias, targets, n_classes, ignore_index,
+    return _vocab_linear_cross_entropy(x, weight, bias, targets, n_classes, ignore_index, softcap,
                                        choice(Ebb.Reduction, reduction), group or Ebb.ProcessGroup.get_default())
 
 

@@ -685,6 +685,10 @@ class Tensor(Ebb.Tensor):
     def clamp(self, min=-math.inf, max=math.inf):
         return _clamp(self, min, max)
 
+    def soft_cap(self, cap):
+        """cap * tanh (x / cap)."""
+        return _soft_cap(self, cap)
+
     def softmax(self, dim=-1):
         return _softmax(self, dim)
 
@@ -704,7 +708,7 @@ _view, _permute, _expand, _transpose, _squeeze, _flatten, _narrow, _split, _chun
 _to_device, _var, _max, _min, _max_along, _argmax, _topk, _clamp, _softmax, _log_softmax, _gather, _backward = map(
     _function, ("to_device", "var", "max", "min", "max_along", "argmax", "topk", "clamp", "softmax", "log_softmax",
                 "gather", "backward"))
-_where = _function("where")
+_where, _soft_cap = map(_function, ("where", "soft_cap"))
 _clamp_in_place = _by_copy("clamp_", lambda self, low, high: _clamp(self, low, high))
 
 
