@@ -23,11 +23,13 @@ print_head (const Options *options,
             EbbProcessGroup *group,
             GError **error)
 {
-  g_autoptr (EbbGptConfig) config = options_make_config (options, error);
+  g_autoptr (EbbModule) model = options_make_model (options, error);
+  g_autoptr (EbbGptConfig) config = model != NULL ? ebb_gpt_get_config (EBB_GPT (model)) : NULL;
 
   if (config == NULL)
     return FALSE;
-  printf ("GPT-2 of %d layers, width %d, %d heads, vocabulary %d, on %u tensor ranks (%s) of %s; %d x %d tokens\n",
+  printf ("%s of %d layers, width %d, %d heads, vocabulary %d, on %u tensor ranks (%s) of %s; %d x %d tokens\n",
+          options->model != NULL ? options->model : "GPT-2",
           config->layers, config->width, config->heads,
           config->vocab, ebb_process_group_get_size (group),
           ebb_process_group_get_backend (group), options->device, options->batch, options->sequence);

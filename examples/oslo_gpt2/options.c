@@ -16,6 +16,9 @@
 /* clang-format off */
 static const OptionRow rows[] = {
   { OPTION_GROUP, "options", .metavar = "Options:" },
+  { OPTION_PATH, "model", AT (model), .metavar = "FOLDER", .shown = "random weights",
+    .help = "GPT-2 in Hugging Face's layout: its weights, its configuration and its tokenizer, which pads with the token "
+            "that ends a text. A line of --data is a text" },
   { OPTION_TEXT, "preset", AT (preset), .metavar = "NAME", .fallback = "gpt2",
     .help = "Size of the model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl" },
   { OPTION_INT, "layers", AT (layers), .metavar = "N", .fallback = "0", .shown = "the preset's", POSITIVE,
@@ -30,11 +33,12 @@ static const OptionRow rows[] = {
   { OPTION_INT, "steps", AT (steps), .metavar = "N", .fallback = "1", POSITIVE,
     .help = "Steps for each row of the table, after one step with a single row of text; the last is measured" },
   { OPTION_DOUBLE, "lr", AT (lr), .metavar = "X", .fallback = "3e-5", .help = "Learning rate of AdamW" },
-  { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", .help = "Probability of dropout" },
+  { OPTION_DOUBLE, "dropout", AT (dropout), .metavar = "P", .fallback = "0.1", .shown = "0.1, with --model its own",
+    .help = "Probability of dropout" },
   { OPTION_INT64, "seed", AT (seed), .metavar = "N", .fallback = "1", .least = 0, .most = G_MAXINT64,
     .help = "Seed of all random numbers" },
   { OPTION_PATH, "data", AT (data), .metavar = "FILE", .shown = "a few lines",
-    .help = "Text to train on, read byte by byte" },
+    .help = "Text to train on, read byte by byte, or line by line with --model" },
   { OPTION_DEVICE, "device", AT (device), .metavar = "NAME", .fallback = "sim", .help = "Device to train on" },
   { OPTION_INT, "ranks", AT (ranks), .metavar = "N", .fallback = "0", .shown = "4", .least = 2, .most = MAX_RANKS,
     .help = "Number of threads that share the model; under mpirun its processes share it" },
@@ -94,24 +98,48 @@ take_ranks (Options *self,
   return TRUE;
 }
 
-/* Whether the device and the model exist, and the ranks divide the model. */
+static EbbGptConfig *make_config (const Options *self,
+                                  GError **error);
+
+/* Whether the device and the model exist, and the ranks divide the model. A folder is checked where it is opened. */
 static gboolean
 check_model (const Options *self,
              GError **error)
 {
   const int n_ranks = self->ranks > 0 ? self->ranks : launcher_count ();
   g_autoptr (GError) failure = NULL;
-  g_autoptr (EbbGptConfig) config = options_make_config (self, &failure);
+  g_autoptr (EbbGptConfig) config = make_config (self, &failure);
   EbbDevice *device = config != NULL ? ebb_device_get (self->device, &failure) : NULL;
 
   if (config == NULL)
     return options_refuse (error, "%s", failure->message);
   if (device == NULL)
     return options_refuse (error, "--device %s: %s", self->device, failure->message);
-  if (config->heads % n_ranks == 0)
+  if (self->model != NULL || config->heads % n_ranks == 0)
     return TRUE;
   return options_refuse (error, "--heads %d: they can't be divided among %d ranks", config->heads,
                          n_ranks);
+}
+
+/* A folder has the model's sizes. */
+static gboolean
+check_folder (const Options *self,
+              GError **error)
+{
+  static const struct
+  {
+    const char *name;
+    gsize place;
+  } sizes[] = { { "preset", G_STRUCT_OFFSET (Options, preset) },
+                { "layers", G_STRUCT_OFFSET (Options, layers) },
+                { "width", G_STRUCT_OFFSET (Options, width) },
+                { "heads", G_STRUCT_OFFSET (Options, heads) } };
+
+  for (guint i = 0; self->model != NULL && i < G_N_ELEMENTS (sizes); i++)
+    if (option_table_was_given (&self->state, sizes[i].place))
+      return options_refuse (error, "--model and --%s: the folder has the model's sizes, leave --%s out",
+                             sizes[i].name, sizes[i].name);
+  return TRUE;
 }
 
 static void
@@ -154,12 +182,12 @@ options_parse (Options *self,
     return FALSE;
   if (self->dropout >= 1)
     return options_refuse (error, "--dropout %g: it must be at least 0 and below 1", self->dropout);
-  return take_ranks (self, error) && check_model (self, error);
+  return check_folder (self, error) && take_ranks (self, error) && check_model (self, error);
 }
 
-EbbGptConfig *
-options_make_config (const Options *self,
-                     GError **error)
+static EbbGptConfig *
+make_config (const Options *self,
+             GError **error)
 {
   g_autoptr (EbbGptConfig) config = NULL;
 
@@ -182,4 +210,41 @@ options_make_config (const Options *self,
   config->vocab = MAX (256, config->vocab);
   config->dropout = self->dropout;
   return ebb_gpt_config_check (config, error) ? g_steal_pointer (&config) : NULL;
+}
+
+/* Products of the same weights on every rank need whole heads. */
+static EbbModule *
+open_folder (const Options *self,
+             GError **error)
+{
+  g_autoptr (EbbModule) model = ebb_model_open_full (self->model, EBB_DTYPE_F32, error);
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (model == NULL)
+    return NULL;
+  if (!EBB_IS_GPT (model))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--model %s: it must hold a decoder, as GPT-2",
+                   self->model);
+      return NULL;
+    }
+  config = ebb_gpt_get_config (EBB_GPT (model));
+  ebb_module_set_training (model, TRUE);
+  if (self->sequence <= config->context)
+    return g_steal_pointer (&model);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--sequence %d: the model has %d positions",
+               self->sequence, config->context);
+  return NULL;
+}
+
+EbbModule *
+options_make_model (const Options *self,
+                    GError **error)
+{
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (self->model != NULL)
+    return open_folder (self, error);
+  config = make_config (self, error);
+  return config != NULL ? ebb_gpt_new (config, error) : NULL;
 }

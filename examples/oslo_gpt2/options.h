@@ -13,6 +13,7 @@ typedef struct
 {
   OptionState state;            /* first */
   char *preset, *device, *data; /* data: NULL for the built-in text */
+  char *model;                  /* a folder with a GPT-2 and its tokenizer; NULL: random weights, bytes as tokens */
   int layers, width, heads;     /* 0: the preset's */
   int batch, sequence, steps;
   int ranks; /* as threads; 0: the processes that a launcher started */
@@ -29,8 +30,8 @@ gboolean options_parse (Options *self,
                         int argc,
                         char **argv,
                         GError **error);
-/* The model's sizes; NULL with an error if they don't fit each other. */
-EbbGptConfig *options_make_config (const Options *self,
-                                   GError **error);
+/* On the CPU: that of the folder, or a new one. */
+EbbModule *options_make_model (const Options *self,
+                               GError **error);
 
 G_END_DECLS

@@ -38,14 +38,11 @@ make_model (const Way *self,
             GError **error)
 {
   g_autofree char *json = way_make_json (self, ebb_process_group_get_size (group));
-  g_autoptr (EbbGptConfig) config = options_make_config (options, error);
   g_autoptr (EbbModule) model = NULL;
   g_autoptr (EbbModule) same = NULL;
 
-  if (config == NULL)
-    return NULL;
   ebb_manual_seed ((guint64) options->seed);
-  model = ebb_gpt_new (config, error);
+  model = options_make_model (options, error);
   if (model == NULL || !ebb_module_to_device (model, device, error))
     return NULL;
   same = ebb_initialize (model, json, error);
@@ -98,17 +95,32 @@ measure_forward (const Way *self,
   return TRUE;
 }
 
+static EbbTensor *
+compute_loss (EbbModule *model,
+              const Batch *batch,
+              GError **error)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) result = NULL;
+
+  ebb_args_add_tensor (args, NULL, batch->tokens);
+  ebb_args_add_tensor (args, "targets", batch->targets);
+  if (batch->mask != NULL)
+    ebb_args_add_tensor (args, "mask", batch->mask);
+  result = ebb_module_call (model, args, error);
+  return result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+}
+
 static gboolean
 run_step (const Way *self,
           EbbModule *model,
           EbbOptimizer *optimizer,
-          EbbTensor *tokens,
-          EbbTensor *targets,
+          const Batch *batch,
           gint64 *figures,
           GError **error)
 {
-  EbbDevice *device = ebb_tensor_get_device (tokens);
-  g_autoptr (EbbTensor) loss = ebb_gpt_loss (EBB_GPT (model), tokens, targets, error);
+  EbbDevice *device = ebb_tensor_get_device (batch->tokens);
+  g_autoptr (EbbTensor) loss = compute_loss (model, batch, error);
   g_autoptr (EbbTensor) host_loss = NULL;
   double value;
 
@@ -142,13 +154,12 @@ run_steps (const Way *self,
     {
       const int rows = step < 0 ? 1 : options->batch;
       const gint64 began = g_get_monotonic_time ();
-      g_autoptr (EbbTensor) tokens = NULL;
-      g_autoptr (EbbTensor) targets = NULL;
+      g_auto (Batch) batch = { NULL };
 
       memset (figures, 0, N_FIGURES * sizeof *figures);
       ebb_memory_reset_peaks (device);
-      if (!text_get_batch (text, options, MAX (step, 0), rows, device, &tokens, &targets, error)
-          || !run_step (self, model, optimizer, tokens, targets, figures, error))
+      if (!text_get_batch (text, options, MAX (step, 0), rows, device, &batch, error)
+          || !run_step (self, model, optimizer, &batch, figures, error))
         return FALSE;
       figures[MICROSECONDS] = g_get_monotonic_time () - began;
     }

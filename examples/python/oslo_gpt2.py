@@ -38,19 +38,25 @@ COLUMNS = ("kept", "on host", "all then", "activations", "all", "s/step", "loss"
 
 
 def make_config(options):
-    config = Ebb.GptConfig.new_preset(options.preset)
-    for name in ("layers", "width", "heads"):
-        if getattr(options, name):
-            setattr(config, name, getattr(options, name))
+    config = Ebb.GptConfig(options.preset, dropout=options.dropout, **{
+        name: getattr(options, name) for name in ("layers", "width", "heads") if getattr(options, name)})
     config.context = max(options.sequence, config.context)
     config.vocab = max(256, config.vocab)
-    config.dropout = options.dropout
     return config
+
+
+def open_model(options):
+    model = Ebb.open_model(options.model, dtype="f32")
+    if not isinstance(model, Ebb.Gpt):
+        raise ValueError(f"--model {options.model}: it must hold a decoder, as GPT-2")
+    if options.sequence > model.config.context:
+        raise ValueError(f"--sequence {options.sequence}: the model has {model.config.context} positions")
+    return model.train()
 
 
 def make_model(options, group, switches):
     Ebb.manual_seed(options.seed)
-    model = Ebb.Gpt(make_config(options)).to(options.device)
+    model = (open_model(options) if options.model else Ebb.Gpt(make_config(options))).to(options.device)
     Ebb.initialize(model, {
         "model_parallelism": {"enable": True, "tensor_parallel_size": group.size},
         "activation_checkpointing": {"enable": True, **switches},
@@ -63,10 +69,24 @@ def make_model(options, group, switches):
 
 
 def make_batch(options, text, step, rows):
-    n = rows * options.sequence
-    tokens, targets = ([text[(step * n + shift + i) % len(text)] for i in range(n)] for shift in (0, 1))
-    return [Ebb.tensor(values, dtype=Ebb.int64).reshape(rows, options.sequence).to(options.device)
-            for values in (tokens, targets)]
+    """Tokens, targets and a mask: one token a byte, or lines that the folder's tokenizer makes tokens of."""
+    if options.model:
+        return make_lines(options, text, step, rows)
+    n, first = rows * options.sequence, step * options.batch * options.sequence
+    tokens, targets = ([text[(first + shift + i) % len(text)] for i in range(n)] for shift in (0, 1))
+    return {name: Ebb.tensor(values, dtype=Ebb.int64).reshape(rows, options.sequence).to(options.device)
+            for name, values in (("tokens", tokens), ("targets", targets))}
+
+
+def make_lines(options, lines, step, rows):
+    """The labels are the tokens themselves, padding included, as the tutorial has it; the model is to give each before
+    it has read it. GPT-2's tokenizer has no token for padding: the one that ends a text serves."""
+    first = step * options.batch
+    batch = options.tokenizer([lines[(first + i) % len(lines)] for i in range(rows)], max_length=options.sequence,
+                              padding=options.tokenizer.eos_token_id)
+    none = Ebb.full((rows, 1), -100, dtype=Ebb.int64)
+    targets = Ebb.cat([batch.tokens[:, 1:], none], 1)
+    return {name: value.to(options.device) for name, value in {**batch, "targets": targets}.items()}
 
 
 def count_kept(model, options, switches):
@@ -88,7 +108,7 @@ def run(group, options, text, switches):
     for step, rows in [(0, 1)] + [(step, options.batch) for step in range(options.steps)]:
         began = time.monotonic()
         Ebb.memory_reset_peaks(device)
-        loss = model.loss(*make_batch(options, text, step, rows))
+        loss = model(**make_batch(options, text, step, rows))
         kept = count_kept(model, options, switches)
         device.synchronize()
         after = Ebb.memory_stats(device)["total"]["current"]
@@ -118,8 +138,8 @@ def print_rows(name, rows):
 def run_rank(group, options):
     text = options.text
     if group.rank == 0:
-        print(f"{options.preset} on {group.size} tensor ranks ({group.backend}) of {options.device}; {options.batch} x "
-              f"{options.sequence} tokens\nMiB of each rank when the forward pass ends: what the checkpoints keep, on "
+        print(f"{options.model or options.preset} on {group.size} tensor ranks ({group.backend}) of {options.device}; "
+              f"{options.batch} x {options.sequence} tokens\nMiB of each rank when the forward pass ends: what the checkpoints keep, on "
               "the device and in the host's\nmemory, and all that is on the device; and the most in the step: "
               "activations, and all\n")
         print(f"{'checkpointing':18} rank " + " ".join(f"{title:>11}" for title in COLUMNS[:-2]) + "   s/step  loss")
@@ -197,6 +217,10 @@ def check(parser, options, launched):
         parser.error(f"--dropout {options.dropout:g}: it must be at least 0 and below 1")
     if launched <= 1:
         options.ranks = options.ranks or 4
+    for name in ("preset", "layers", "width", "heads"):
+        if options.model and getattr(options, name):
+            parser.error(f"--model and --{name}: the folder has the model's sizes, leave --{name} out")
+    options.preset = options.preset or "gpt2"
     try:
         config = make_config(options)
         config.check()
@@ -207,7 +231,7 @@ def check(parser, options, launched):
     except GLib.Error as error:
         parser.error(f"--device {options.device}: {error.message}")
     heads, n_ranks = config.heads, options.ranks or launched
-    if heads % n_ranks:
+    if not options.model and heads % n_ranks:
         parser.error(f"--heads {heads}: they can't be divided among {n_ranks} ranks")
 
 
@@ -224,10 +248,35 @@ def read_text(options):
     return text
 
 
+def read_lines(options):
+    """The lines of the text; the sentences of the built-in text stand on one."""
+    try:
+        text = read_text(options).decode()
+    except UnicodeDecodeError:
+        fail(1, f"--data {options.data}: it must be UTF-8")
+    lines = [line.rstrip() for line in text.split("\n" if options.data else ". ") if line.strip()]
+    if not lines:
+        fail(1, f"--data {options.data}: there is no line of text in it")
+    return lines
+
+
+def open_tokenizer(options):
+    try:
+        tokenizer = Ebb.open_tokenizer(options.model)
+    except GLib.Error as error:
+        fail(1, error.message)
+    if tokenizer.eos_token_id is None:
+        fail(1, f"--model {options.model}: its tokenizer has no token that ends a text")
+    return tokenizer
+
+
 def read_options(words):
     parser = Parser(description=__doc__.split("\n\n", maxsplit=1)[0], allow_abbrev=False,
                     epilog="Defaults are in parentheses.")
-    parser.add_argument("--preset", default="gpt2", choices=Ebb.GptConfig.get_preset_names(),
+    parser.add_argument("--model", metavar="FOLDER",
+                        help="GPT-2 in Hugging Face's layout: its weights, its configuration and its tokenizer, which "
+                        "pads with the token that ends a text; a line of --data is a text (random weights)")
+    parser.add_argument("--preset", choices=Ebb.GptConfig.get_preset_names(),
                         help="size of the model (gpt2)")
     for name, text in (("layers", "number of transformer blocks"), ("width", "size of a token's vector"),
                        ("heads", "attention heads; the number must divide the width, and the ranks must divide it")):
@@ -240,7 +289,8 @@ def read_options(words):
                         help="gather and fetch the inputs of blocks this many blocks ahead of backward (1)")
     parser.add_argument("--lr", type=number, default=3e-5, help="learning rate of AdamW (3e-5)", metavar="X")
     parser.add_argument("--dropout", type=number, default=0.1, help="probability of dropout (0.1)", metavar="P")
-    parser.add_argument("--data", help="text to train on, read byte by byte (a few lines)", metavar="FILE")
+    parser.add_argument("--data", help="text to train on, read byte by byte, or line by line with --model "
+                        "(a few lines)", metavar="FILE")
     parser.add_argument("--device", default="sim", metavar="NAME",
                         help=f"device to train on: {', '.join(Ebb.list_device_kinds())} (sim)")
     parser.add_argument("--ranks", type=count, metavar="N",
@@ -248,7 +298,8 @@ def read_options(words):
     parser.add_argument("--version", action="version", version=f"%(prog)s (Ebb) {Ebb.get_version_string()}")
     options = parser.parse_args(words)
     check(parser, options, count_launched())
-    options.text = read_text(options)
+    options.text = read_lines(options) if options.model else read_text(options)
+    options.tokenizer = open_tokenizer(options) if options.model else None
     return options
 
 

@@ -4,11 +4,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
 SOURCE = os.environ.get("EBB_SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))))
 BUILD = os.environ.get("EBB_BUILD_DIR", os.path.join(SOURCE, "build", "release"))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
+from gpt2_folder import write_gpt2_folder  # noqa: E402
+
 IN_C = [os.path.join(BUILD, "examples", "oslo_gpt2")]
 IN_PYTHON = ["/usr/bin/python3", os.path.join(SOURCE, "examples", "python", "oslo_gpt2.py")]
 HAS_PYTHON = (os.path.exists(os.path.join(BUILD, "Ebb-1.0.typelib")) and shutil.which(IN_PYTHON[0])
@@ -92,6 +96,41 @@ class Table(OsloTest):
         rows = self.table([MPIRUN, "-n", "2", "--oversubscribe", *IN_C], n_ranks=2)
         for plain, divided in zip(rows["plain"], rows["partitioned"]):
             self.assertLessEqual(divided["kept"], plain["kept"] / 1.95)
+
+
+class Folder(OsloTest):
+    """The tutorial with a model's own weights and tokenizer; transformers computes the losses from the same folder."""
+    SIZES = ["--batch", 4, "--sequence", 32, "--ranks", 2]
+    TEXTS = "the man and the sea\n\nan\nand all that is in the water, as the boats are, at high water and at low\n"
+    LOSS = 5.304468
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder, self.text = folder.name, os.path.join(folder.name, "texts.txt")
+        write_gpt2_folder(folder.name)
+        with open(self.text, "w", encoding="utf-8") as file:
+            file.write(self.TEXTS)
+
+    def test_its_tokenizer_padding_labels_and_weights_are_the_tutorials(self):
+        for program in [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON):
+            done = run(program, "--model", self.folder, "--data", self.text, *self.SIZES)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            rows = read_table(done.stdout)
+            self.assertEqual(list(rows), WAYS, done.stdout)
+            for row in (row for each in rows.values() for row in each):
+                self.assertAlmostEqual(row["loss"], self.LOSS, delta=2e-6 * self.LOSS)
+
+    def test_bad_folders_are_one_line(self):
+        for words, status, said in ((["--model", "/none"], 1, "/none"),
+                                    (["--model", self.folder, "--layers", 2], 2, "--layers"),
+                                    (["--model", self.folder, "--preset", "tiny"], 2, "--preset"),
+                                    (["--model", self.folder, "--sequence", 65], 1, "--sequence 65: the model has 64")):
+            for program in [IN_C] + [IN_PYTHON] * bool(HAS_PYTHON):
+                with self.subTest(words=words, program=program):
+                    done = run(program, "--ranks", 2, *words)
+                    self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
+                    self.assertIn(said, done.stderr)
 
 
 class Failures(OsloTest):

@@ -10,8 +10,8 @@ from gi.overrides import _ebb_threads  # before anything that loads the library
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_models, _ebb_options, _ebb_parallel, _ebb_profile, _ebb_ranks,
-                          _ebb_stores, _ebb_tensor_ranks, _ebb_wrap)
+from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_models, _ebb_options, _ebb_parallel, _ebb_profile,
+                          _ebb_ranks, _ebb_stores, _ebb_tensor_ranks, _ebb_tokenizers, _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_fields, add_init
@@ -129,6 +129,7 @@ for _info in Repository.get_default().get_infos("Ebb"):
 
 
 adapt_base(_Ebb.Optimizer)
+_ebb_tokenizers.adapt_tokenizer(_Ebb.Tokenizer)
 
 _save_safetensors = globals()["save_safetensors"]
 
@@ -154,6 +155,8 @@ for _name, _class in _overridden.items():
     _export(_name, _class)
 for _name in _ebb_functions.__all__:
     _export(_name, getattr(_ebb_functions, _name))
+for _name in _ebb_tokenizers.__all__:
+    _export(_name, getattr(_ebb_tokenizers, _name))
 for _name in _ebb_models.__all__:
     _export(_name, getattr(_ebb_models, _name))
 for _name in ("from_numpy", "from_dlpack"):
