@@ -33,6 +33,9 @@ static gboolean
 check_kinds (const Options *options,
              GError **error)
 {
+  if (options->program->is_masked && data_is_packed (options))
+    return options_refuse (error, "--data %s: hidden tokens are found in text, not in JSON lines",
+                           options->data != NULL ? options->data[0] : options->eval);
   if (options->data == NULL || options->pack)
     return TRUE;
   for (guint i = 1; options->data[i] != NULL; i++)
@@ -90,9 +93,14 @@ open_files (const Options *options,
   const char *const *names = (const char *const *) paths;
   const guint64 seed = (guint64) options->seed;
 
+  g_autoptr (EbbDataset) data = NULL;
+
   if (data_is_packed (options))
     return EBB_DATASET (ebb_document_dataset_new (names, tokenizer, seed, error));
-  return EBB_DATASET (ebb_text_dataset_new (names, tokenizer, seed, error));
+  data = EBB_DATASET (ebb_text_dataset_new (names, tokenizer, seed, error));
+  if (data == NULL || !options->program->is_masked)
+    return g_steal_pointer (&data);
+  return EBB_DATASET (ebb_masked_dataset_new (data, tokenizer, error));
 }
 
 static EbbDataset *

@@ -70,9 +70,9 @@ run (Trainer *self,
   const guint64 seed = ebb_generator_get_seed (generator), offset = ebb_generator_get_offset (generator);
   gboolean ok;
 
-  ebb_module_set_training (EBB_MODULE (self->model), FALSE);
+  ebb_module_set_training (self->model, FALSE);
   ok = measure (self, loss, error);
-  ebb_module_set_training (EBB_MODULE (self->model), TRUE);
+  ebb_module_set_training (self->model, TRUE);
   ebb_generator_set_state (generator, seed, offset);
   return ok;
 }

@@ -19,14 +19,11 @@ EbbTokenizer *
 model_make_tokenizer (const Options *options,
                       GError **error)
 {
-  g_autofree char *vocab = NULL;
-  g_autofree char *merges = NULL;
+  const gboolean is_byte = strcmp (options->tokenizer, "byte") == 0;
+  const char *folder = !is_byte ? options->tokenizer : options->model[0] != '\0' ? options->model
+                                                                                 : NULL;
 
-  if (strcmp (options->tokenizer, "byte") == 0)
-    return ebb_byte_tokenizer_new ();
-  vocab = g_build_filename (options->tokenizer, "vocab.json", NULL);
-  merges = g_build_filename (options->tokenizer, "merges.txt", NULL);
-  return ebb_bpe_tokenizer_new (vocab, merges, error);
+  return folder != NULL ? ebb_tokenizer_open (folder, error) : ebb_byte_tokenizer_new ();
 }
 
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
@@ -89,7 +86,7 @@ static gboolean
 read_saved_sizes (const char *saved,
                   const Options *options,
                   Sizes *sizes,
-                  EbbGptConfig *config,
+                  EbbGptConfig *config, /* may be NULL */
                   GError **error)
 {
   g_autoptr (JsonNode) root = option_table_parse_json (saved);
@@ -126,20 +123,39 @@ read_saved_sizes (const char *saved,
           return FALSE;
         }
     }
-  take_saved_form (config, object);
+  if (config != NULL)
+    take_saved_form (config, object);
   return TRUE;
 }
 
-EbbGptConfig *
-model_make_config (const Options *options,
-                   EbbTokenizer *tokenizer,
-                   EbbArgs *weights,
-                   EbbArgs *metadata,
-                   const char *saved,
-                   GError **error)
+/* Sizes of the command line replace saved ones, and those the preset's. */
+#define TAKE(size)                         \
+  if (options->size > 0 || sizes.size > 0) \
+  config->size = options->size > 0 ? options->size : sizes.size
+
+static gboolean
+check_vocab (const Options *options,
+             int vocab,
+             guint n_tokens,
+             GError **error)
+{
+  if ((guint) vocab >= n_tokens)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "a vocabulary of %d: --tokenizer %s has %u tokens, so --vocab must be at least that", vocab,
+               options->tokenizer, n_tokens);
+  return FALSE;
+}
+
+static EbbGptConfig *
+find_gpt (const Options *options,
+          guint n_tokens,
+          EbbArgs *weights,
+          EbbArgs *metadata,
+          const char *saved,
+          GError **error)
 {
   g_autoptr (EbbGptConfig) config = NULL;
-  guint n_tokens = ebb_tokenizer_get_vocab_size (tokenizer);
   Sizes sizes = { 0 };
 
   config = weights != NULL ? read_weights (options, weights, metadata, error)
@@ -149,31 +165,195 @@ model_make_config (const Options *options,
   take_preset (options, config);
   if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0 && weights == NULL)
     config->vocab = (int) n_tokens;
-
-#define TAKE(size)                         \
-  if (options->size > 0 || sizes.size > 0) \
-  config->size = options->size > 0 ? options->size : sizes.size
   TAKE (layers);
   TAKE (width);
   TAKE (heads);
   TAKE (context);
   TAKE (vocab);
-#undef TAKE
   if (weights == NULL || OPTION_WAS_GIVEN (options, dropout))
     config->dropout = options->dropout;
   if (strcmp (options->residual, "bf16") == 0)
     config->residual_dtype = EBB_DTYPE_BF16;
+  return ebb_gpt_config_check (config, error) && check_vocab (options, config->vocab, n_tokens, error)
+             ? g_steal_pointer (&config)
+             : NULL;
+}
 
-  if (!ebb_gpt_config_check (config, error))
+static EbbBertConfig *
+find_bert (const Options *options,
+           guint n_tokens,
+           const char *saved,
+           GError **error)
+{
+  g_autoptr (EbbBertConfig) config = ebb_bert_config_new_preset (options->preset != NULL ? options->preset : "tiny");
+  Sizes sizes = { 0 };
+
+  if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
     return NULL;
-  if ((guint) config->vocab < n_tokens)
+  if (options->preset == NULL && options->vocab == 0 && sizes.vocab == 0)
+    config->vocab = (int) n_tokens;
+  TAKE (layers);
+  TAKE (width);
+  TAKE (heads);
+  TAKE (context);
+  TAKE (vocab);
+  config->hidden = 4 * config->width;
+  config->dropout = options->dropout;
+  return ebb_bert_config_check (config, error) && check_vocab (options, config->vocab, n_tokens, error)
+             ? g_steal_pointer (&config)
+             : NULL;
+}
+
+#undef TAKE
+
+/* What a model must know of the tokens: those of the tokenizer, and the mask. */
+static guint
+count_tokens (const Options *options,
+              EbbTokenizer *tokenizer)
+{
+  const guint n = ebb_tokenizer_get_vocab_size (tokenizer);
+
+  return n + (options->program->is_masked && ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_MASK) < 0);
+}
+
+/* Opens the folder of --model, in f32 to be trained. */
+static gboolean
+open_folder (const Options *options,
+             guint n_tokens,
+             ModelSource *source,
+             GError **error)
+{
+  source->opened = ebb_model_open_full (options->model, EBB_DTYPE_F32, error);
+  if (source->opened == NULL)
+    return FALSE;
+  if (EBB_IS_BERT (source->opened) != options->program->is_masked)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                   "a vocabulary of %d: --tokenizer %s has %u tokens, so --vocab must be at least that",
-                   config->vocab, options->tokenizer, n_tokens);
-      return NULL;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--model %s: it has %s model: train it by %s",
+                   options->model, options->program->is_masked ? "no masked" : "a masked language",
+                   options->program->is_masked ? "train_gpt" : "train_bert");
+      return FALSE;
     }
-  return g_steal_pointer (&config);
+  ebb_module_set_training (source->opened, TRUE);
+  if (options->program->is_masked)
+    source->bert = ebb_bert_get_config (EBB_BERT (source->opened));
+  else
+    source->gpt = ebb_gpt_get_config (EBB_GPT (source->opened));
+  return check_vocab (options, source->bert != NULL ? source->bert->vocab : source->gpt->vocab, n_tokens, error);
+}
+
+/* Rows of a folder's model may be shorter than its context, which is often more than memory holds. */
+#define MAX_FOLDER_CONTEXT 1024
+
+static gboolean
+take_folder_context (Options *options,
+                     int context,
+                     int *taken,
+                     GError **error)
+{
+  if (*taken > context)
+    return options_refuse (error, "--context %d: --model %s has %d positions", *taken, options->model, context);
+  if (*taken == 0)
+    *taken = MIN (context, MAX_FOLDER_CONTEXT);
+  return TRUE;
+}
+
+gboolean
+model_find (Options *options,
+            EbbTokenizer *tokenizer,
+            EbbArgs *weights,
+            EbbArgs *metadata,
+            const char *saved,
+            ModelSource *source,
+            GError **error)
+{
+  const guint n_tokens = count_tokens (options, tokenizer);
+  int context = options->context;
+  Sizes sizes = { 0 };
+
+  *source = (ModelSource){ 0 };
+  if (options->model[0] != '\0')
+    {
+      if (saved != NULL && !read_saved_sizes (saved, options, &sizes, NULL, error))
+        return FALSE;
+      context = MAX (context, sizes.context);
+      if (!open_folder (options, n_tokens, source, error))
+        return FALSE;
+    }
+  else if (options->program->is_masked)
+    source->bert = find_bert (options, n_tokens, saved, error);
+  else
+    source->gpt = find_gpt (options, n_tokens, weights, metadata, saved, error);
+  if (source->bert != NULL)
+    options_set_bert_config (options, source->bert);
+  else if (source->gpt != NULL)
+    options_set_config (options, source->gpt);
+  else
+    return FALSE;
+  if (source->opened == NULL)
+    return TRUE;
+  if (!take_folder_context (options, options->context, &context, error))
+    return FALSE;
+  options->context = context;
+  return TRUE;
+}
+
+void
+model_source_clear (ModelSource *source)
+{
+  g_clear_pointer (&source->gpt, ebb_gpt_config_free);
+  g_clear_pointer (&source->bert, ebb_bert_config_free);
+  g_clear_object (&source->opened);
+}
+
+EbbModule *
+model_make (const Options *options,
+            ModelSource *source,
+            EbbArgs *weights,
+            GError **error)
+{
+  g_autoptr (EbbModule) model = NULL;
+  gboolean ok = TRUE;
+
+  if (source->opened != NULL)
+    return g_steal_pointer (&source->opened);
+  if (weights != NULL)
+    ebb_push_initialization_skipped ();
+  model = source->bert != NULL ? ebb_bert_new (source->bert, error) : ebb_gpt_new (source->gpt, error);
+  if (weights != NULL)
+    ebb_pop_initialization_skipped ();
+  if (model == NULL)
+    return NULL;
+  if (weights != NULL)
+    ok = source->bert != NULL ? ebb_bert_load_published (EBB_BERT (model), weights, error)
+                              : ebb_gpt_load_gpt2 (EBB_GPT (model), weights, error);
+  if (ok)
+    return g_steal_pointer (&model);
+  g_prefix_error (error, "--load %s: ", options->load);
+  return NULL;
+}
+
+EbbModule *
+model_make_full (EbbModule *model,
+                 EbbArgs *state,
+                 GError **error)
+{
+  g_autoptr (EbbModule) copy = NULL;
+
+  ebb_push_initialization_skipped ();
+  if (EBB_IS_BERT (model))
+    {
+      g_autoptr (EbbBertConfig) config = ebb_bert_get_config (EBB_BERT (model));
+
+      copy = ebb_bert_new (config, error);
+    }
+  else
+    {
+      g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (EBB_GPT (model));
+
+      copy = ebb_gpt_new (config, error);
+    }
+  ebb_pop_initialization_skipped ();
+  return copy != NULL && ebb_module_load_state_dict (copy, state, TRUE, error) ? g_steal_pointer (&copy) : NULL;
 }
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
@@ -202,14 +382,13 @@ typedef struct
 
 static Share
 get_share (const Options *options,
-           const EbbGptConfig *config,
            guint n_ranks)
 {
-  double width = config->width, layers = config->layers;
-  double vocab = config->vocab, context = config->context;
+  double width = options->width, layers = options->layers;
+  double vocab = options->vocab, context = options->context;
   double n_parts = options->ranks.tensor_parallel;
   /* Norms, positions and the biases of what gives whole tensors are on all of the ranks that share the layers. */
-  double n_words = config->tied ? 1 : 2;
+  double n_words = options->tied ? 1 : 2;
   double root = width * (n_words * vocab / n_parts + context + 2), block = width * ((12 * width + 7) / n_parts + 6);
   double all = root + layers * block;
   double n_shards = shard_get_size (&options->ranks, n_ranks / (guint) options->ranks.tensor_parallel);
@@ -225,13 +404,12 @@ get_share (const Options *options,
 /* The least bytes of activations that one rank saves. */
 static double
 get_activations (const Options *options,
-                 const EbbGptConfig *config,
                  EbbDevice *device,
                  guint n_ranks)
 {
   double n_parts = options->ranks.tensor_parallel;
-  double layers = config->layers, rows = ceil (options->batch * n_parts / n_ranks);
-  double row = (double) config->width * config->context;
+  double layers = options->layers, rows = ceil (options->batch * n_parts / n_ranks);
+  double row = (double) options->width * options->context;
   double element = strcmp (options->dtype, "bf16") == 0 ? 2 : 4;
   /* A block saves at least its input, or the operands of its products and norms. A store fetches inputs one by one, and
    * some ahead. */
@@ -246,18 +424,17 @@ get_activations (const Options *options,
 
 gboolean
 model_check_memory (const Options *options,
-                    const EbbGptConfig *config,
                     EbbDevice *device,
                     guint n_ranks,
                     GError **error)
 {
-  Share share = get_share (options, config, n_ranks);
+  Share share = get_share (options, n_ranks);
   guint n_here = MAX (options->ranks.n_ranks, 1); /* ranks that are threads share one memory */
   double training = options->steps > 0 ? 1 : 0;
   double parameters = 4 * (share.held + share.gathered), moments = training * share.held * get_moment_bytes (options);
   /* With steps in backward only the largest gradient, the embedding's, lives to the end. */
   double gradients = training * 4 * (options->step_in_backward ? share.largest : share.held);
-  double activations = training * n_here * get_activations (options, config, device, n_ranks);
+  double activations = training * n_here * get_activations (options, device, n_ranks);
   double rest = n_here * (parameters + gradients + moments);
   double limit = (double) ebb_memory_get_limit (device);
   g_autofree char *all_text = NULL;
@@ -300,7 +477,7 @@ model_check_tensor_ranks (const Options *options,
 /* -- the loss ------------------------------------------------------------------------------------------------------ */
 
 EbbTensor *
-model_loss (EbbGpt *model,
+model_loss (EbbModule *model,
             EbbTensor *tokens,
             EbbTensor *targets,
             EbbTensor *starts,
@@ -309,26 +486,65 @@ model_loss (EbbGpt *model,
   g_autoptr (EbbArgs) args = NULL;
   g_autoptr (EbbArgs) results = NULL;
 
+  if (EBB_IS_BERT (model))
+    return ebb_bert_loss (EBB_BERT (model), tokens, NULL, NULL, targets, error);
   if (starts == NULL)
-    return ebb_gpt_loss (model, tokens, targets, error);
+    return ebb_gpt_loss (EBB_GPT (model), tokens, targets, error);
   args = ebb_args_new (EBB_ARGS_TUPLE);
   ebb_args_add_tensor (args, NULL, tokens);
   ebb_args_add_tensor (args, "targets", targets);
   ebb_args_add_tensor (args, "starts", starts);
-  results = ebb_module_call (EBB_MODULE (model), args, error);
+  results = ebb_module_call (model, args, error);
   return results != NULL ? ebb_tensor_ref (ebb_args_get_tensor (results, 0)) : NULL;
 }
 
 /* -- files --------------------------------------------------------------------------------------------------------- */
 
-gboolean
-model_save (EbbGpt *model,
-            const char *path,
-            GError **error)
+static gboolean
+save_gpt (EbbGpt *model,
+          const char *path,
+          GError **error)
 {
   g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (model);
   g_autoptr (EbbArgs) state = ebb_gpt_to_gpt2_state (model, error);
   g_autoptr (EbbArgs) metadata = ebb_gpt_config_to_gpt2_metadata (config);
 
   return state != NULL && ebb_save_safetensors (path, state, metadata, error);
+}
+
+static gboolean
+save_bert (EbbBert *model,
+           const char *path,
+           GError **error)
+{
+  g_autoptr (EbbArgs) state = ebb_bert_to_published_state (model, error);
+
+  return state != NULL && ebb_save_safetensors (path, state, NULL, error);
+}
+
+/* The dtype of the weights in the folder of --model, which is kept: they are in f32 while they are trained. */
+static int
+find_folder_dtype (const Options *options)
+{
+  g_autofree char *path = g_build_filename (options->model, "config.json", NULL);
+  g_autoptr (JsonParser) parser = json_parser_new ();
+  JsonNode *root = json_parser_load_from_file (parser, path, NULL) ? json_parser_get_root (parser) : NULL;
+  JsonObject *config = root != NULL && JSON_NODE_HOLDS_OBJECT (root) ? json_node_get_object (root) : NULL;
+  const char *name = NULL;
+
+  if (config != NULL)
+    name = json_object_get_string_member_with_default (
+        config, "dtype", json_object_get_string_member_with_default (config, "torch_dtype", NULL));
+  return g_strcmp0 (name, "bfloat16") == 0 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
+}
+
+gboolean
+model_save (EbbModule *model,
+            const Options *options,
+            const char *path,
+            GError **error)
+{
+  if (options->model[0] != '\0')
+    return ebb_model_save_full (model, path, find_folder_dtype (options), 0, error);
+  return EBB_IS_BERT (model) ? save_bert (EBB_BERT (model), path, error) : save_gpt (EBB_GPT (model), path, error);
 }

@@ -63,13 +63,19 @@ set (OptionState *self,
 void
 option_table_init (OptionState *self,
                    const OptionRow *rows,
-                   gboolean on_ranks)
+                   gboolean on_ranks,
+                   gboolean is_masked)
 {
   guint n_rows = 0;
 
   while (rows[n_rows].name != NULL)
     n_rows++;
-  *self = (OptionState){ .rows = rows, .on_ranks = on_ranks, .given = g_new0 (gboolean, n_rows) };
+  *self = (OptionState){
+    .rows = rows,
+    .on_ranks = on_ranks,
+    .is_masked = is_masked,
+    .given = g_new0 (gboolean, n_rows),
+  };
   for (guint i = 0; self->rows[i].name != NULL; i++)
     set (self, &self->rows[i], NULL);
 }
@@ -149,7 +155,9 @@ static const char *
 describe (const OptionState *self,
           const OptionRow *row)
 {
-  const char *help = self->on_ranks && row->help_on_ranks != NULL ? row->help_on_ranks : row->help;
+  const char *help = self->on_ranks && row->help_on_ranks != NULL  ? row->help_on_ranks
+                     : self->is_masked && row->help_masked != NULL ? row->help_masked
+                                                                   : row->help;
   const char *shown = row->shown != NULL ? row->shown : row->kind == OPTION_FLAG ? "no"
                                                                                  : row->fallback;
   g_autofree char *text = NULL;
@@ -162,12 +170,12 @@ describe (const OptionState *self,
   return g_intern_string (text);
 }
 
-/* Whether @self's program has no options of the group. */
+/* Whether @self's program has no such option, or no options of the group. */
 static gboolean
 is_foreign (const OptionState *self,
-            const OptionRow *group)
+            const OptionRow *row)
 {
-  return group->on_ranks && !self->on_ranks;
+  return (row->on_ranks && !self->on_ranks) || (row->is_causal && self->is_masked);
 }
 
 void
@@ -184,7 +192,7 @@ option_table_add_groups (OptionState *self,
         if (group != NULL)
           g_option_context_add_group (context, group);
       }
-    else if (group != NULL)
+    else if (group != NULL && !is_foreign (self, row))
       {
         const GOptionEntry entries[] = { { row->name, row->letter,
                                            row->kind == OPTION_NO_FLAG ? G_OPTION_FLAG_REVERSE : 0, get_arg (row->kind),
@@ -332,7 +340,7 @@ option_table_add_json (const OptionState *self,
   for (const OptionRow *row = self->rows; row->name != NULL; row++)
     if (row->kind == OPTION_GROUP)
       skips = is_foreign (self, row);
-    else if (!skips && row->kind != OPTION_NO_FLAG)
+    else if (!skips && !is_foreign (self, row) && row->kind != OPTION_NO_FLAG)
       {
         g_autofree char *name = get_member_name (row);
 
@@ -391,7 +399,7 @@ option_table_take_json (OptionState *self,
   JsonObject *object = root != NULL ? json_node_get_object (root) : NULL;
 
   for (guint i = 0; self->rows[i].name != NULL; i++)
-    if (self->rows[i].is_saved && !self->given[i])
+    if (self->rows[i].is_saved && !self->given[i] && !is_foreign (self, &self->rows[i]))
       {
         g_autofree char *name = get_member_name (&self->rows[i]);
 

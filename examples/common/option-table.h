@@ -37,25 +37,29 @@ typedef struct
   const char *shown;    /* the default in the help, where it is another text; "": none */
   const char *help;
   const char *help_on_ranks; /* of a program on ranks; NULL: the same */
+  const char *help_masked;   /* of a program that predicts hidden tokens; NULL: the same */
   gint64 least, most;        /* of an integer that is given */
   const char *const *names;  /* the values that a text may have */
   gboolean is_saved;         /* a resumed training keeps it unless the command line sets it */
   const char *late;          /* its value in a state that does not have it; NULL: such a state is an error */
   gboolean on_ranks;         /* of a group: programs on ranks only */
+  gboolean is_causal;        /* only of programs that predict the next token */
 } OptionRow;
 
 typedef struct
 {
   const OptionRow *rows;
-  gboolean on_ranks; /* the program trains on many ranks */
-  gboolean *given;   /* by row: whether the command line has it */
+  gboolean on_ranks;  /* the program trains on many ranks */
+  gboolean is_masked; /* it predicts hidden tokens */
+  gboolean *given;    /* by row: whether the command line has it */
   gboolean help, version;
 } OptionState;
 
 /* Marks all options as not given. */
 void option_table_init (OptionState *self,
                         const OptionRow *rows,
-                        gboolean on_ranks);
+                        gboolean on_ranks,
+                        gboolean is_masked);
 void option_table_clear (OptionState *self);
 /* Adds the options in groups, and --version and --help to the last one. */
 void option_table_add_groups (OptionState *self,

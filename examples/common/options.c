@@ -14,7 +14,7 @@ options_init (Options *self,
               const Program *program)
 {
   *self = (Options){ .program = program };
-  option_table_init (&self->state, gpt_options, program->on_ranks);
+  option_table_init (&self->state, gpt_options, program->on_ranks, program->is_masked);
 }
 
 void
@@ -89,6 +89,37 @@ check_numbers (const Options *self,
   return TRUE;
 }
 
+/* The folder of --model says what these would. */
+static gboolean
+check_model (const Options *self,
+             GError **error)
+{
+  const struct
+  {
+    const char *name;
+    gboolean given;
+  } others[] = {
+    { "preset", OPTION_WAS_GIVEN (self, preset) },
+    { "layers", OPTION_WAS_GIVEN (self, layers) },
+    { "width", OPTION_WAS_GIVEN (self, width) },
+    { "heads", OPTION_WAS_GIVEN (self, heads) },
+    { "vocab", OPTION_WAS_GIVEN (self, vocab) },
+    { "dropout", OPTION_WAS_GIVEN (self, dropout) },
+    { "residual", OPTION_WAS_GIVEN (self, residual) },
+    { "load", OPTION_WAS_GIVEN (self, load) },
+  };
+
+  if (self->model[0] == '\0')
+    return !OPTION_WAS_GIVEN (self, model) || options_refuse (error, "--model: a name is missing");
+  for (guint i = 0; i < G_N_ELEMENTS (others); i++)
+    if (others[i].given)
+      return options_refuse (error, "--model %s and --%s: the folder has the weights and says how the model is built",
+                             self->model, others[i].name);
+  if (OPTION_WAS_GIVEN (self, tokenizer) && strcmp (self->tokenizer, "byte") == 0)
+    return options_refuse (error, "--model %s and --tokenizer byte: the folder has a tokenizer", self->model);
+  return TRUE;
+}
+
 static gboolean
 check_files (const Options *self,
              GError **error)
@@ -157,7 +188,8 @@ check_pairs (const Options *self,
 static void
 take_steps (Options *self)
 {
-  if (!OPTION_WAS_GIVEN (self, steps) && self->data == NULL && self->load != NULL && self->sample > 0)
+  if (!OPTION_WAS_GIVEN (self, steps) && self->data == NULL && (self->load != NULL || self->model[0] != '\0')
+      && self->sample > 0)
     self->steps = 0;
 }
 
@@ -229,7 +261,11 @@ options_parse (Options *self,
   take_steps (self);
   if (!option_table_check (&self->state, error) || !take_bytes (self, error) || !find_kinds (self, error)
       || (self->preset != NULL
-          && !options_check_name ("preset", self->preset, ebb_gpt_config_get_preset_names (), error))
+          && !options_check_name ("preset", self->preset,
+                                  self->program->is_masked ? ebb_bert_config_get_preset_names ()
+                                                           : ebb_gpt_config_get_preset_names (),
+                                  error))
+      || !check_model (self, error)
       || !check_numbers (self, error) || !check_pairs (self, error) || !check_files (self, error)
       || (self->resume == NULL && !data_check (self, error)))
     return FALSE;
@@ -295,6 +331,21 @@ options_set_config (Options *self,
   self->bias = config->bias;
   self->norm_eps = config->norm_eps;
   self->activation = config->activation;
+}
+
+void
+options_set_bert_config (Options *self,
+                         const EbbBertConfig *config)
+{
+  self->layers = config->layers;
+  self->width = config->width;
+  self->heads = config->heads;
+  self->context = config->context;
+  self->vocab = config->vocab;
+  self->dropout = config->dropout;
+  self->tied = self->bias = TRUE;
+  self->norm_eps = config->norm_eps;
+  self->activation = EBB_ACTIVATION_GELU;
 }
 
 void

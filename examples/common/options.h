@@ -66,7 +66,7 @@ struct _Options
   StoreKind store_kind;
 
   /* files */
-  char *load, *save, *save_best, *resume;
+  char *model, *load, *save, *save_best, *resume;
   gint64 save_every;
 
   RankOptions ranks; /* of a program on ranks */
@@ -107,6 +107,8 @@ void options_silence (Options *self);
 /* Takes over the sizes that took effect. */
 void options_set_config (Options *self,
                          const EbbGptConfig *config);
+void options_set_bert_config (Options *self,
+                              const EbbBertConfig *config);
 /* Adds an object with every option as it took effect. */
 void options_add_json (const Options *self,
                        JsonBuilder *builder);

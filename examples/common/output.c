@@ -94,12 +94,23 @@ check_folder (const char *option,
   return try_folder (option, path, folder, error);
 }
 
+/* Weights are a file, or with --model a folder. */
+static gboolean
+check_weights (const Options *options,
+               const char *option,
+               const char *path,
+               GError **error)
+{
+  return options->model[0] != '\0' ? check_folder (option, path, error) : check_file (option, path, error);
+}
+
 gboolean
 output_check (const Options *options,
               GError **error)
 {
   return (options->silenced
-          || (check_file ("save", options->save, error) && check_file ("save-best", options->save_best, error)))
+          || (check_weights (options, "save", options->save, error)
+              && check_weights (options, "save-best", options->save_best, error)))
          && check_file ("report", options->report, error) && check_file ("profile", options->profile, error)
          && check_file ("stream-trace", options->stream_trace, error) && check_folder ("resume", options->resume, error)
          && (!store_has_file (options) || check_folder ("store-folder", options->store_folder, error));

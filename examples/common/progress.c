@@ -247,7 +247,8 @@ progress_begin (Progress *self)
   if (trainer->dataset == NULL || trainer->step >= options->steps)
     return;
   progress_note (self,
-                 "GPT of %d layers, width %d, %d heads, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
+                 "%s of %d layers, width %d, %d heads, context %d, vocabulary %d: %" G_GUINT64_FORMAT " parameters",
+                 options->program->is_masked ? "BERT" : "GPT",
                  options->layers, options->width, options->heads, options->context, options->vocab,
                  trainer->n_parameters);
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
@@ -283,7 +284,7 @@ print_report (Progress *self)
 
   if (!self->live || self->trainer->options->checkpoint_kind == CHECKPOINT_NONE)
     return;
-  table = ebb_checkpoint_report (EBB_MODULE (self->trainer->model));
+  table = ebb_checkpoint_report (self->trainer->model);
   progress_note (self, "%s", g_strchomp (table));
 }
 

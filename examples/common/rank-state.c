@@ -49,7 +49,7 @@ rank_state_load (Trainer *self,
 
   if (options->resume == NULL)
     return TRUE;
-  self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
+  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
   if (self->whole_optimizer != NULL || (self->found & FOUND_INDEX) != 0)
     {
       if (!(self->whole_optimizer != NULL
@@ -88,38 +88,28 @@ rank_state_save (Trainer *self,
 
 /* -- the weights --------------------------------------------------------------------------------------------------- */
 
-/* Loads the full weights into a model of its own that no rank shares. */
-static gboolean
-save_whole (Trainer *self,
-            EbbArgs *state,
-            const char *path,
-            GError **error)
-{
-  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (self->model);
-  g_autoptr (EbbModule) copy = NULL;
-
-  ebb_push_initialization_skipped ();
-  copy = ebb_gpt_new (config, error);
-  ebb_pop_initialization_skipped ();
-  return copy != NULL && ebb_module_load_state_dict (copy, state, TRUE, error)
-         && model_save (EBB_GPT (copy), path, error);
-}
-
 gboolean
 rank_state_save_weights (Trainer *self,
                          const char *path,
                          GError **error)
 {
-  gboolean sharded = self->options->ranks.shard_kind != SHARD_NONE || self->ranks->tensor != NULL, ok = TRUE;
+  const Options *options = self->options;
+  gboolean sharded = options->ranks.shard_kind != SHARD_NONE || self->ranks->tensor != NULL, ok = TRUE;
   g_autoptr (EbbArgs) state = NULL;
+  g_autoptr (EbbModule) full = NULL;
 
+  if (sharded && options->model[0] != '\0') /* weight by weight */
+    return model_save (self->model, options, path, error);
   if (sharded)
     {
-      state = ebb_get_full_state_dict (EBB_MODULE (self->model), TRUE, error);
+      state = ebb_get_full_state_dict (self->model, TRUE, error);
       if (state == NULL)
         return FALSE;
     }
   if (self->ranks->rank == 0)
-    ok = sharded ? save_whole (self, state, path, error) : model_save (self->model, path, error);
+    {
+      full = sharded ? model_make_full (self->model, state, error) : g_object_ref (self->model);
+      ok = full != NULL && model_save (full, options, path, error);
+    }
   return ranks_agree (self->ranks, ok, error);
 }

@@ -49,9 +49,9 @@ add_memory (JsonBuilder *builder,
 /* The counters of each wrapped block; none if nothing is wrapped. */
 static void
 add_checkpointing (JsonBuilder *builder,
-                   EbbGpt *model)
+                   EbbModule *model)
 {
-  g_autofree char *json = ebb_checkpoint_report_json (EBB_MODULE (model));
+  g_autofree char *json = ebb_checkpoint_report_json (model);
 
   json_builder_set_member_name (builder, "checkpointing");
   json_builder_add_value (builder, json_from_string (json, NULL));

@@ -107,7 +107,7 @@ sample_print (Trainer *trainer,
     g_string_append (pending, options->prompt);
   for (int i = 0; ok && i < options->sample && trainer_get_interrupt (trainer) == 0; i++)
     {
-      EbbTensor *longer = ebb_gpt_generate (trainer->model, sequence, 1, options->temperature, options->top_k,
+      EbbTensor *longer = ebb_gpt_generate (EBB_GPT (trainer->model), sequence, 1, options->temperature, options->top_k,
                                             generator, NULL, error);
 
       ok = longer != NULL && append_last (trainer, longer, pending, error) && trainer_poll (trainer, error);

@@ -67,13 +67,12 @@ make_options (const RankOptions *options,
 }
 
 gboolean
-shard_wrap (EbbGpt *model,
+shard_wrap (EbbModule *model,
             const Options *options,
             Ranks *ranks,
             GError **error)
 {
   const RankOptions *self = &options->ranks;
-  EbbModule *module = EBB_MODULE (model);
   g_autoptr (EbbFullyShardOptions) how = NULL;
   g_autoptr (EbbModule) same = NULL;
   EbbProcessGroup *group;
@@ -82,7 +81,7 @@ shard_wrap (EbbGpt *model,
     return TRUE;
   if (self->shard_kind == SHARD_NONE)
     {
-      same = ebb_replicate (module, ranks->data, NULL, error);
+      same = ebb_replicate (model, ranks->data, NULL, error);
       return same != NULL;
     }
   if (!make_mesh (self, ranks, error))
@@ -92,14 +91,14 @@ shard_wrap (EbbGpt *model,
     return FALSE;
   group = ranks->mesh != NULL ? ebb_mesh_get_group (ranks->mesh, "shard") : ranks->data;
   if (self->wraps_blocks)
-    return ebb_fully_shard_wrap_each (module, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
+    return ebb_fully_shard_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, group, how, error);
   if (self->wrap_least > 0)
     {
-      if (!ebb_fully_shard_auto_wrap (module, self->wrap_least, group, how, error))
+      if (!ebb_fully_shard_auto_wrap (model, self->wrap_least, group, how, error))
         return FALSE;
-      if (ebb_fully_shard_is_wrapped (module))
+      if (ebb_fully_shard_is_wrapped (model))
         return TRUE;
     }
-  same = ebb_fully_shard (module, group, how, error);
+  same = ebb_fully_shard (model, group, how, error);
   return same != NULL;
 }

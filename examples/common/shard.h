@@ -12,7 +12,7 @@ G_BEGIN_DECLS
 guint shard_get_size (const RankOptions *options,
                       guint n_ranks);
 /* Shards or replicates @model as the options ask for; collective. */
-gboolean shard_wrap (EbbGpt *model,
+gboolean shard_wrap (EbbModule *model,
                      const Options *options,
                      Ranks *ranks,
                      GError **error);

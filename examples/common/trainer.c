@@ -36,29 +36,16 @@ set_machine_up (Trainer *self,
 
 static gboolean
 make_model (Trainer *self,
-            const EbbGptConfig *config,
+            ModelSource *source,
             EbbArgs *weights,
             GError **error)
 {
-  g_autoptr (EbbGptConfig) copy = ebb_gpt_config_copy (config);
-  EbbModule *model;
-
   ebb_manual_seed ((guint64) self->options->seed);
-  if (weights != NULL)
-    ebb_push_initialization_skipped ();
-  model = ebb_gpt_new (copy, error);
-  if (weights != NULL)
-    ebb_pop_initialization_skipped ();
-  if (model == NULL)
+  self->model = model_make (self->options, source, weights, error);
+  if (self->model == NULL)
     return FALSE;
-  self->model = EBB_GPT (model);
-  self->n_parameters = ebb_module_count_parameters (model);
-  if (weights != NULL && !ebb_gpt_load_gpt2 (self->model, weights, error))
-    {
-      g_prefix_error (error, "--load %s: ", self->options->load);
-      return FALSE;
-    }
-  return ebb_module_to_device (model, self->device, error);
+  self->n_parameters = ebb_module_count_parameters (self->model);
+  return ebb_module_to_device (self->model, self->device, error);
 }
 
 static EbbMomentFormat
@@ -95,7 +82,7 @@ make_optimizer (Trainer *self,
   double min_factor = strcmp (options->schedule, "constant") == 0 ? 1 : options->lr > 0 ? options->min_lr / options->lr
                                                                                         : 0;
 
-  self->optimizer = ebb_adamw_new (EBB_MODULE (self->model), options->lr, error);
+  self->optimizer = ebb_adamw_new (self->model, options->lr, error);
   if (self->optimizer == NULL)
     return FALSE;
   /* Before the model is sharded: shards have other dimensions. */
@@ -152,7 +139,7 @@ load_state (Trainer *self,
 
   if (options->resume == NULL)
     return TRUE;
-  self->state = ebb_training_state_new (EBB_MODULE (self->model), self->optimizer, self->dataset);
+  self->state = ebb_training_state_new (self->model, self->optimizer, self->dataset);
   if (self->found != 0)
     {
       if (!ebb_training_state_load (self->state, options->resume, &self->step, error))
@@ -246,13 +233,13 @@ load_whole (Trainer *self,
             GError **error)
 {
   const Options *options = self->options;
-  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (EBB_MODULE (self->model), options->lr, error);
+  g_autoptr (EbbOptimizer) optimizer = ebb_adamw_new (self->model, options->lr, error);
   g_autoptr (EbbTrainingState) state = NULL;
 
   if (optimizer == NULL)
     return FALSE;
   g_object_set (optimizer, "moment-format", get_moment_format (options), NULL);
-  state = ebb_training_state_new (EBB_MODULE (self->model), optimizer, self->dataset);
+  state = ebb_training_state_new (self->model, optimizer, self->dataset);
   if (!ebb_training_state_load (state, options->resume, &self->step, error))
     {
       g_prefix_error (error, "--resume: ");
@@ -271,7 +258,7 @@ prepare (Trainer *self,
   guint n_ranks = self->ranks != NULL ? self->ranks->size : 1;
   g_autoptr (EbbArgs) weights = NULL;
   g_autoptr (EbbArgs) metadata = NULL;
-  g_autoptr (EbbGptConfig) config = NULL;
+  g_auto (ModelSource) source = { 0 };
   g_autofree char *saved = NULL;
 
   if (!set_machine_up (self, error) || !find_state (self, error))
@@ -294,16 +281,13 @@ prepare (Trainer *self,
   self->tokenizer = model_make_tokenizer (options, error);
   if (self->tokenizer == NULL)
     return FALSE;
-  config = model_make_config (options, self->tokenizer, weights, metadata, saved, error);
-  if (config == NULL)
-    return FALSE;
-  options_set_config (options, config);
-  if (!model_check_tensor_ranks (options, error)
+  if (!model_find (options, self->tokenizer, weights, metadata, saved, &source, error)
+      || !model_check_tensor_ranks (options, error)
       || !data_open (options, self->tokenizer, &self->dataset, &self->held_out, error)
-      || !model_check_memory (options, config, self->device, n_ranks, error))
+      || !model_check_memory (options, self->device, n_ranks, error))
     return FALSE;
   self->store = store_make (options, self->ranks != NULL ? self->ranks->tensor : NULL, error);
-  return self->store != NULL && make_model (self, config, weights, error) && make_optimizer (self, error)
+  return self->store != NULL && make_model (self, &source, weights, error) && make_optimizer (self, error)
          && (self->ranks == NULL || self->found == 0 || (self->found & FOUND_INDEX) != 0 || load_whole (self, error));
 }
 
@@ -329,7 +313,7 @@ parallelize (Trainer *self,
     return TRUE;
   how = ebb_parallel_options_new ();
   g_object_set (how, "sequence-parallel", self->options->ranks.sequence_parallel, NULL);
-  same = ebb_parallelize (EBB_MODULE (self->model), self->ranks->tensor, how, error);
+  same = ebb_parallelize (self->model, self->ranks->tensor, how, error);
   return same != NULL;
 }
 
@@ -727,5 +711,6 @@ trainer_save_weights (Trainer *self,
                       const char *path,
                       GError **error)
 {
-  return self->ranks != NULL ? rank_state_save_weights (self, path, error) : model_save (self->model, path, error);
+  return self->ranks != NULL ? rank_state_save_weights (self, path, error)
+                             : model_save (self->model, self->options, path, error);
 }

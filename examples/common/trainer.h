@@ -26,7 +26,7 @@ typedef struct
   GArray *evaluations;  /* of Evaluation: those of this run */
   double best_loss;     /* on held-out data, of the resumed runs too */
   gint64 best_step;     /* 0: none yet */
-  EbbGpt *model;
+  EbbModule *model;
   EbbOptimizer *optimizer;
   char **spared; /* parameters of one dimension: norms and biases */
   EbbSchedule *schedule;

@@ -2,10 +2,12 @@
 /* Activation checkpointing of the model, and an estimate of what it saves. */
 #include "wrapping.h"
 
+#include "model.h"
+
 #include <string.h>
 
 gboolean
-wrapping_apply (EbbGpt *model,
+wrapping_apply (EbbModule *model,
                 const Options *options,
                 EbbSavedTensorHooks *store,
                 GError **error)
@@ -18,14 +20,14 @@ wrapping_apply (EbbGpt *model,
                                                          : ebb_checkpoint_options_new ();
   if (options->store_kind != STORE_KEEP || options->ranks.partition)
     ebb_checkpoint_options_set_store (how, store);
-  return ebb_checkpoint_wrap_each (EBB_MODULE (model), EBB_TYPE_TRANSFORMER_BLOCK, how, error);
+  return ebb_checkpoint_wrap_each (model, EBB_TYPE_TRANSFORMER_BLOCK, how, error);
 }
 
 guint64
-wrapping_count_recomputes (EbbGpt *model)
+wrapping_count_recomputes (EbbModule *model)
 {
   guint n;
-  g_autofree EbbModule **modules = ebb_module_get_modules (EBB_MODULE (model), &n);
+  g_autofree EbbModule **modules = ebb_module_get_modules (model, &n);
   guint64 n_recomputes = 0;
 
   for (guint i = 0; i < n; i++)
@@ -38,7 +40,7 @@ wrapping_count_recomputes (EbbGpt *model)
 
 /* Bytes kept after one forward over @length tokens. */
 static double
-measure (EbbGpt *model,
+measure (EbbModule *model,
          const Options *options,
          EbbDevice *device,
          int length)
@@ -47,13 +49,19 @@ measure (EbbGpt *model,
   g_autofree gint64 *zeros = g_new0 (gint64, length);
   g_autoptr (EbbTensor) host = ebb_tensor_new_from_ints (zeros, (gsize) length, shape, 2, NULL);
   g_autoptr (EbbTensor) tokens = ebb_to_device (host, device, NULL);
+  g_autoptr (EbbTensor) targets = NULL;
   g_autoptr (EbbTensor) loss = NULL;
   g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (device);
   g_autoptr (EbbMemoryStats) after = NULL;
 
+  /* A masked language model predicts about one token in seven. */
+  for (int i = 0; options->program->is_masked && i < length; i++)
+    zeros[i] = i % 7 == 0 ? 0 : -100;
+  targets = options->program->is_masked ? ebb_tensor_new_from_ints (zeros, (gsize) length, shape, 2, NULL)
+                                        : ebb_tensor_ref (tokens);
   if (strcmp (options->dtype, "bf16") == 0)
     ebb_push_autocast (TRUE, EBB_DTYPE_BF16);
-  loss = ebb_gpt_loss (model, tokens, tokens, NULL);
+  loss = model_loss (model, tokens, targets, NULL, NULL);
   if (strcmp (options->dtype, "bf16") == 0)
     ebb_pop_autocast ();
   after = ebb_memory_get_stats (device);
@@ -63,7 +71,7 @@ measure (EbbGpt *model,
 }
 
 double
-wrapping_estimate_plain (EbbGpt *model,
+wrapping_estimate_plain (EbbModule *model,
                          const Options *options,
                          gint64 n_rows,
                          EbbDevice *device)

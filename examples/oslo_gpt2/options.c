@@ -54,7 +54,7 @@ void
 options_init (Options *self)
 {
   *self = (Options){ .printed = FALSE };
-  option_table_init (&self->state, rows, FALSE);
+  option_table_init (&self->state, rows, FALSE, FALSE);
 }
 
 void

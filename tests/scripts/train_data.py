@@ -5,6 +5,7 @@ of JSON lines are packed, resumed and divided among ranks.
 import json
 import math
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -136,7 +137,8 @@ class Documents(DataTest):
         self.train("--data", "docs.jsonl", "text.txt", "--pack", "--steps", 1)
 
     def test_bad_lines_are_named(self):
-        for name, text, message in [("open.jsonl", '{"text": "a"}\n{"text": "b', "line 2: byte 11: a string without end"),
+        for name, text, message in [("open.jsonl", '{"text": "a"}\n{"text": "b',
+                                     "line 2: byte 11: a string without end"),
                                     ("mixed.jsonl", '{"text": "a"}\n{"prompt": "b", "completion": "c"}\n',
                                      "line 2: prompt and completion, but the lines before it have text"),
                                     ("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}]}\n',
@@ -150,6 +152,105 @@ class Documents(DataTest):
         self.train("--data", "docs.jsonl", "--eval", 0.1, "--steps", 2, "--resume", "state")
         self.refuse("go on with the text it was saved with", "--data", "docs.jsonl", "--eval", 0.2, "--steps", 4,
                     "--resume", "state", status=1)
+
+
+class Bert(DataTest):
+    def train(self, *words, program="train_bert"):
+        return super().train("--data", "text.txt", *words, program=program)
+
+    def test_resumed_checkpointed_and_stored_training_equals_straight_training(self):
+        words = ["--eval", 0.1, "--accumulate", 2]
+        straight = self.train(*words, "--steps", 20, "--save", "straight")
+        self.assertLess(straight["losses"][-1], straight["losses"][0])
+        begun = self.train(*words, "--steps", 9, "--resume", "state")
+        rest = self.train("--steps", 20, "--resume", "state", "--save", "rest", "--checkpoint", "full",
+                          "--store", "disk")
+        self.assertEqual(begun["losses"] + rest["losses"], straight["losses"])
+        self.assertEqual(self.read("straight"), self.read("rest"))
+        self.assertEqual(rest["evaluations"], straight["evaluations"])
+
+    def test_checkpointing_saves_activations(self):
+        words = ["--steps", 3, "--layers", 4, "--width", 64, "--batch", 8]
+        none, selective, full = (self.train(*words, "--checkpoint", way) for way in ("none", "selective", "full"))
+        self.assertEqual(none["losses"], selective["losses"])
+        self.assertEqual(none["losses"], full["losses"])
+        self.assertLess(full["activation_bytes_peak"], selective["activation_bytes_peak"])
+        self.assertLess(selective["activation_bytes_peak"], none["activation_bytes_peak"])
+
+    def test_saved_weights_are_loaded(self):
+        trained = self.train("--steps", 5, "--eval", 0.1, "--save", "weights")
+        again = self.train("--steps", 0, "--eval", 0.1, "--load", "weights")
+        self.assertEqual(again["evaluations"][0]["loss"], trained["evaluations"][-1]["loss"])
+
+    def test_tensor_ranks_share_the_model(self):
+        one = self.train("--steps", 4, *EVEN)
+        two = self.train("--steps", 4, *EVEN, "--tensor-parallel", 2)
+        for mine, other in zip(one["losses"], two["losses"], strict=True):
+            self.assertAlmostEqual(mine, other, delta=1e-5)
+
+    def test_what_does_not_fit_is_refused(self):
+        for message, words in [("--data docs.jsonl: hidden tokens are found in text", ["--data", "docs.jsonl"]),
+                               ("--preset gpt2: it must be one of bert-base, bert-large, tiny", ["--preset", "gpt2"]),
+                               ("Unknown option --sample", ["--sample", 3])]:
+            done = self.run_program("--data", "text.txt", *words, program="train_bert") if words[0] != "--data" \
+                else self.run_program(*words, program="train_bert")
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertIn(message, done.stderr)
+
+
+WORDS = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+         "vocab": {"[UNK]": 0, "the": 1, "quick": 2, "brown": 3, "fox": 4, "line": 5, "of": 6, "##s": 7, ",": 8}}
+
+
+class Folder(DataTest):
+    """--model FOLDER: a small random Llama, whose tokenizer knows nine words."""
+    def setUp(self):
+        super().setUp()
+        source = os.path.join(os.environ.get("EBB_SOURCE_DIR", "."), "tests", "fixtures", "models", "llama3")
+        os.mkdir(self.path("model"))
+        for name in "config.json", "model.safetensors":
+            shutil.copy(os.path.join(source, name), self.path("model"))
+        self.write("model/tokenizer.json", json.dumps({
+            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+            "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": None, "decoder": None, "model": WORDS}))
+
+    def train(self, *words, program="train_gpt"):
+        done = self.run_program("--data", "text.txt", "--quiet", "--report", "report.json", "--context", 16,
+                                "--batch", 4, "--threads", 1, *words, program=program)
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ""))
+        return json.loads(self.read("report.json"))
+
+    def test_a_folder_is_trained_and_saved_as_a_folder(self):
+        words = ["--model", "model", "--lr", 1e-2, "--eval", 0.1]
+        straight = self.train(*words, "--steps", 8, "--save", "straight", "--save-best", "best")
+        self.assertLess(straight["losses"][-1], straight["losses"][0])
+        self.assertEqual(sorted(os.listdir(self.path("straight"))),
+                         ["config.json", "model.safetensors", "tokenizer.json"])
+        self.train(*words, "--steps", 3, "--resume", "state")
+        rest = self.train("--steps", 8, "--resume", "state", "--save", "rest", "--checkpoint", "full")
+        self.assertEqual(rest["losses"], straight["losses"][3:])
+        self.assertEqual(self.read("rest/model.safetensors"), self.read("straight/model.safetensors"))
+        again = self.train("--model", "straight", "--steps", 0, "--eval", 0.1)
+        self.assertEqual(again["evaluations"][0]["loss"], straight["evaluations"][-1]["loss"])
+        for more in ["--ranks", 2], ["--ranks", 2, "--shard", "none"]:
+            many = self.train(*words, "--steps", 8, *more, "--save", "many", program="fsdp_gpt")
+            for mine, other in zip(straight["losses"], many["losses"], strict=True):
+                self.assertAlmostEqual(mine, other, delta=1e-4)
+            again = self.train("--model", "many", "--steps", 0, "--eval", 0.1)
+            self.assertAlmostEqual(again["evaluations"][0]["loss"], many["evaluations"][-1]["loss"], delta=1e-5)
+
+    def test_what_contradicts_the_folder_is_refused(self):
+        def refuse(message, *words, status=2):
+            done = self.run_program("--model", "model", "--data", "text.txt", *words)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (status, 1), done.stderr)
+            self.assertIn(message, done.stderr)
+        refuse("--model model and --width: the folder has the weights and says how", "--width", 32)
+        refuse("--model model and --preset", "--preset", "gpt2")
+        refuse("--model model and --load", "--load", "x")
+        refuse("--model model and --tokenizer byte", "--tokenizer", "byte")
+        refuse("--context 9999: --model model has", "--context", 9999)
+        refuse("absent", "--model", "absent", status=1)
 
 
 if __name__ == "__main__":
