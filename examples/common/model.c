@@ -19,11 +19,14 @@ EbbTokenizer *
 model_make_tokenizer (const Options *options,
                       GError **error)
 {
-  const gboolean is_byte = strcmp (options->tokenizer, "byte") == 0;
-  const char *folder = !is_byte ? options->tokenizer : options->model[0] != '\0' ? options->model
-                                                                                 : NULL;
+  g_autofree char *parts = g_build_filename (options->tokenizer, "tokenizer.json", NULL);
+  g_autofree char *vocab = g_build_filename (options->tokenizer, "vocab.json", NULL);
+  g_autofree char *merges = g_build_filename (options->tokenizer, "merges.txt", NULL);
 
-  return folder != NULL ? ebb_tokenizer_open (folder, error) : ebb_byte_tokenizer_new ();
+  if (strcmp (options->tokenizer, "byte") == 0)
+    return options->model[0] != '\0' ? ebb_tokenizer_open (options->model, error) : ebb_byte_tokenizer_new ();
+  return access (parts, F_OK) == 0 ? ebb_tokenizer_open (options->tokenizer, error)
+                                   : ebb_bpe_tokenizer_new (vocab, merges, error);
 }
 
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
