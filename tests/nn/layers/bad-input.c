@@ -72,6 +72,7 @@ attention (void)
   g_autoptr (EbbTensor) k = make (SHAPE (2, 2, 5, 4), EBB_DTYPE_F32);
   g_autoptr (EbbTensor) flat = make (SHAPE (2, 5, 12), EBB_DTYPE_F32);
   g_autoptr (EbbTensor) mask = make (SHAPE (5, 4), EBB_DTYPE_BOOL);
+  g_autoptr (EbbTensor) flags = make (SHAPE (2, 5), EBB_DTYPE_BOOL);
   g_autoptr (EbbTensor) numbers = make (SHAPE (5, 5), EBB_DTYPE_I64);
   g_autoptr (EbbTensor) leaf = make (SHAPE (5, 5), EBB_DTYPE_F32);
 
@@ -88,6 +89,23 @@ attention (void)
                 "self_attention: qkv is [2, 5, 12] with 3 heads; must be [B, T, 3 C] with C a multiple of the heads");
   assert_fails (ebb_self_attention (flat, 0, NULL, FALSE, 0, 0, NULL, &error), error, EBB_ERROR_SHAPE,
                 "self_attention: qkv is [2, 5, 12] with 0 heads; must be [B, T, 3 C] with C a multiple of the heads");
+  assert_fails (ebb_attention (q, q, q, NULL, flat, NULL, NULL, &error), error, EBB_ERROR_SHAPE,
+                "attention: starts is [2, 5, 12]; must broadcast to [B, T], here [2, 5]");
+  assert_fails (ebb_attention (q, q, q, NULL, mask, NULL, NULL, &error), error, EBB_ERROR_SHAPE,
+                "attention: starts is [5, 4]; must broadcast to [B, T], here [2, 5]");
+  assert_fails (ebb_self_attention_full (flat, 2, NULL, leaf, NULL, NULL, &error), error, EBB_ERROR_SHAPE,
+                "self_attention: starts is [5, 5]; must broadcast to [B, T], here [2, 5]");
+  assert_fails (ebb_attention (q, q, q, NULL, flags, NULL, NULL, &error), error, EBB_ERROR_DTYPE,
+                "attention: starts is bool; must be i64 or i32 (for each token where its document begins)");
+  assert_fails (ebb_attention (q, q, q, NULL, NULL, &(EbbAttentionForm){ .window = -1 }, NULL, &error), error,
+                EBB_ERROR_INVALID_ARGUMENT, "attention: window is -1; must be positive, or 0 for no window");
+  assert_fails (ebb_attention (q, q, q, NULL, NULL, &(EbbAttentionForm){ .softcap = -2 }, NULL, &error), error,
+                EBB_ERROR_INVALID_ARGUMENT, "attention: softcap is -2; must be positive, or 0 for no cap");
+  assert_fails (ebb_attention (q, q, q, NULL, NULL, &(EbbAttentionForm){ .first_query = -3 }, NULL, &error), error,
+                EBB_ERROR_INVALID_ARGUMENT, "attention: first_query is -3; must be the position of a key, 0 or more");
+  assert_fails (ebb_self_attention_full (flat, 2, NULL, NULL, &(EbbAttentionForm){ .first_query = 3 }, NULL, &error),
+                error, EBB_ERROR_INVALID_ARGUMENT,
+                "self_attention: first_query is 3; must be 0 where keys and queries are of the same tokens");
   ebb_tensor_set_requires_grad (leaf, TRUE, NULL);
   assert_fails (ebb_self_attention (flat, 2, leaf, FALSE, 0, 0, NULL, &error), error, EBB_ERROR_NOT_SUPPORTED,
                 "self_attention: mask requires a gradient, which is not computed; detach it");

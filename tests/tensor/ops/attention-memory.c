@@ -12,12 +12,13 @@
 
 /* The peak of the call and its backward, results and gradients included, above what was there before. */
 static guint64
-measure_peak (gboolean causal,
-              double dropout_p)
+measure_peak (const EbbAttentionForm *form,
+              gboolean has_starts)
 {
   g_autoptr (EbbTensor) qkv = test_randn (1, BATCH, STEPS, 3 * HEADS * WIDTH, -1);
   g_autoptr (EbbTensor) grad_out = test_randn (2, BATCH, STEPS, HEADS * WIDTH, -1);
   g_autoptr (EbbGenerator) generator = ebb_generator_new (3);
+  g_autoptr (EbbTensor) starts = has_starts ? test_tokens (4, STEPS, BATCH, STEPS, -1) : NULL;
   g_autoptr (EbbMemoryStats) before = NULL;
   g_autoptr (EbbMemoryStats) after = NULL;
   g_autoptr (EbbTensor) out = NULL;
@@ -27,7 +28,7 @@ measure_peak (gboolean causal,
   g_assert_true (ebb_tensor_set_requires_grad (qkv, TRUE, NULL));
   ebb_memory_reset_peaks (test_device ());
   before = ebb_memory_get_stats (test_device ());
-  out = ebb_self_attention (qkv, HEADS, NULL, causal, 0, dropout_p, generator, &error);
+  out = ebb_self_attention_full (qkv, HEADS, NULL, starts, form, generator, &error);
   g_assert_no_error (error);
   ebb_backward (&out, 1, &grad_out, 1, NULL, 0, FALSE, &error);
   g_assert_no_error (error);
@@ -40,9 +41,16 @@ measure_peak (gboolean causal,
 static void
 attention_holds_no_scores (void)
 {
-  for (guint i = 0; i < 3; i++)
+  static const EbbAttentionForm forms[] = {
+    { .causal = FALSE },
+    { .causal = TRUE },
+    { .causal = TRUE, .dropout_p = 0.1 },
+    { .causal = TRUE, .window = 100, .softcap = 20 },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (forms); i++)
     {
-      guint64 peak = measure_peak (i > 0, i > 1 ? 0.1 : 0);
+      guint64 peak = measure_peak (&forms[i], i == 3);
 
       g_test_message ("%" G_GUINT64_FORMAT " bytes; the scores would be %" G_GUINT64_FORMAT, peak, SCORES_BYTES);
       g_assert_cmpuint (peak, <, SCORES_BYTES / 12);
