@@ -3,6 +3,8 @@
 #include "dist/tensor-parallel/job-private.h"
 
 #include "nn/layers/layer-private.h"
+#include "nn/layers/mlp.h"
+#include "nn/layers/multi-head-attention.h"
 #include "nn/module-instance-private.h"
 #include "nn/layers/rms-norm.h"
 #include "tensor/tensor-private.h"
@@ -179,15 +181,51 @@ exchange_children (EbbModule *module, const char *path, gpointer user_data)
   return TRUE;
 }
 
-/* A norm applies its parameters to this rank's shard of the sequence. */
+static gboolean
+is_norm (EbbModule *module)
+{
+  return EBB_IS_LAYER_NORM (module) || EBB_IS_RMS_NORM (module);
+}
+
+/* A norm applies its parameters to this rank's shard of the sequence; inside attention, to its heads. */
 static gboolean
 share_norm (EbbModule *module, const char *path, gpointer user_data)
 {
   EbbParallelJob *self = user_data;
+  EbbModule *parent = ebb_module_get_private (module)->parent;
 
-  if (EBB_IS_LAYER_NORM (module) || EBB_IS_RMS_NORM (module))
+  if (is_norm (module) && !(parent != NULL && ebb_parallel_attention_is_installed (parent)))
     ebb_parallel_sequence_share (module, self->model);
   return TRUE;
+}
+
+/* Queries, keys and values, or a gate and what it multiplies, are products of one input. */
+static gboolean
+shares_input (EbbModule *parent)
+{
+  g_autoptr (EbbModule) queries = parent != NULL ? ebb_module_get_child (parent, "q_proj") : NULL;
+  g_autoptr (EbbModule) gate = parent != NULL ? ebb_module_get_child (parent, "gate_proj") : NULL;
+
+  return parent != NULL
+         && ((EBB_IS_MULTI_HEAD_ATTENTION (parent) && queries != NULL) || (EBB_IS_MLP (parent) && gate != NULL));
+}
+
+static void
+share_input (EbbParallelJob *self, EbbParallelStep *step)
+{
+  EbbModule *parent = ebb_module_get_private (step->module)->parent;
+
+  if (step->style != EBB_PARALLEL_STYLE_COLUMN || !shares_input (parent))
+    return;
+  EBB_COLUMN_PARALLEL_LINEAR (step->made)->layer.is_entered = TRUE;
+  ebb_parallel_input_share (parent, self->model);
+}
+
+static void
+install_attention (EbbParallelJob *self, EbbModule *attention)
+{
+  ebb_parallel_attention_install (attention, ebb_parallel_get_heads (attention), self->group);
+  ebb_parallel_attention_share_norms (attention, self->model);
 }
 
 void
@@ -203,17 +241,19 @@ ebb_parallel_job_apply (EbbParallelJob *self)
 
       if (step->made != NULL)
         g_hash_table_insert (made, step->module, step->made);
+      share_input (self, step);
       if (step->style == EBB_PARALLEL_STYLE_ATTENTION)
-        ebb_parallel_attention_install (step->module, ebb_parallel_get_heads (step->module), self->group);
-      if (step->style == EBB_PARALLEL_STYLE_SEQUENCE && self->sequence)
-        {
-          ebb_parallel_sequence_install (step->module, self->model);
-          ebb_module_visit (step->module, share_norm, self);
-        }
+        install_attention (self, step->module);
     }
-  for (guint i = 0; i < self->steps->len; i++)
-    if (g_array_index (self->steps, EbbParallelStep, i).style == EBB_PARALLEL_STYLE_ATTENTION)
-      ebb_parallel_attention_share_norms (g_array_index (self->steps, EbbParallelStep, i).module, self->model);
+  for (guint i = 0; self->sequence && i < self->steps->len; i++)
+    {
+      EbbParallelStep *step = &g_array_index (self->steps, EbbParallelStep, i);
+
+      if (step->style != EBB_PARALLEL_STYLE_SEQUENCE)
+        continue;
+      ebb_parallel_sequence_install (step->module, self->model);
+      ebb_module_visit (step->module, share_norm, self);
+    }
   ebb_module_visit (self->root, exchange_children, made);
   g_hash_table_iter_init (&iter, self->cuts);
   while (g_hash_table_iter_next (&iter, NULL, &cut))

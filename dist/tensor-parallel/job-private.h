@@ -53,9 +53,10 @@ void ebb_parallel_job_apply (EbbParallelJob *self);
 
 /* The property "heads" of an attention; 0: it has none. */
 gint64 ebb_parallel_get_heads (EbbModule *module);
-/* "12 heads can't be divided among 5 ranks" */
+/* "12 heads can't be divided among 5 ranks". @n_kv_heads: those of keys and values. */
 gboolean ebb_parallel_check_heads (const char *path,
                                    gint64 n_heads,
+                                   gint64 n_kv_heads,
                                    EbbProcessGroup *group,
                                    GError **error);
 /* Fails while a graph holds a parameter of @root; @what names the attempt. */

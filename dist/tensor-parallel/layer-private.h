@@ -39,10 +39,14 @@ void ebb_parallel_sequence_install (EbbModule *stack,
 /* Sums the gradients of a norm's parameters over the ranks, each of which applies them to its shard of the sequence. */
 void ebb_parallel_sequence_share (EbbModule *norm,
                                   EbbParallelModel *model);
-/* Makes dropout of attention, whose tensors differ between the ranks, draw from the tracker's generator. @n_heads:
- * those of all ranks; 0: not known. */
+/* Sums the gradients of the norms of queries and keys over the ranks, each of which applies them to its heads. */
 void ebb_parallel_attention_share_norms (EbbModule *attention,
                                          EbbParallelModel *model);
+/* Lets the input of attention or of an MLP enter once for all of its products, whose layers have is_entered. */
+void ebb_parallel_input_share (EbbModule *module,
+                               EbbParallelModel *model);
+/* Makes dropout of attention, whose tensors differ between the ranks, draw from the tracker's generator. @n_heads:
+ * those of all ranks; 0: not known. */
 void ebb_parallel_attention_install (EbbModule *attention,
                                      gint64 n_heads,
                                      EbbProcessGroup *group);
@@ -58,7 +62,8 @@ typedef struct
   EbbParallelModel *model; /* NULL: it was made by itself */
   EbbCut *cuts[EBB_PARALLEL_MAX_CUTS];
   guint n_cuts;
-  gboolean adopts; /* building makes no parameters, since another layer's are taken over */
+  gboolean adopts;     /* building makes no parameters, since another layer's are taken over */
+  gboolean is_entered; /* its parent passes on an input that has entered, which its neighbours take as well */
 } EbbParallelLayer;
 
 void ebb_parallel_layer_clear (EbbParallelLayer *self);
@@ -70,7 +75,12 @@ gboolean ebb_parallel_layer_build (EbbParallelLayer *self,
                                    guint dim,
                                    GError **error);
 
-/* Passes @x to the computation that the ranks share; gathers it if it is sequence-sharded. */
+/* Passes @x to the computation that the ranks share; gathers it if it is sequence-sharded. @model may be NULL. */
+EbbTensor *ebb_parallel_enter (EbbParallelModel *model,
+                               EbbProcessGroup *group,
+                               EbbTensor *x,
+                               GError **error);
+/* The same for a layer, unless its input has entered already. */
 EbbTensor *ebb_parallel_layer_enter (const EbbParallelLayer *self,
                                      EbbTensor *x,
                                      GError **error);

@@ -125,22 +125,30 @@ check_sequence (EbbTensor *x, GError **error)
 }
 
 EbbTensor *
-ebb_parallel_layer_enter (const EbbParallelLayer *self, EbbTensor *x, GError **error)
+ebb_parallel_enter (EbbParallelModel *model, EbbProcessGroup *group, EbbTensor *x, GError **error)
 {
   g_autoptr (EbbTensor) lowered = NULL;
 
   if (x == NULL)
     return NULL;
-  if (!ebb_parallel_model_is_sequence_sharded (self->model))
-    return ebb_parallel_copy (x, self->group, error);
+  if (!ebb_parallel_model_is_sequence_sharded (model))
+    return ebb_parallel_copy (x, group, error);
   if (!check_sequence (x, error))
     return NULL;
   lowered = lower (x, error);
   return lowered != NULL
              ? ebb_parallel_gather_sized (lowered, SEQUENCE_DIM,
-                                          x->view.shape[SEQUENCE_DIM] * ebb_process_group_get_size (self->group), TRUE,
-                                          self->group, error)
+                                          x->view.shape[SEQUENCE_DIM] * ebb_process_group_get_size (group), TRUE,
+                                          group, error)
              : NULL;
+}
+
+EbbTensor *
+ebb_parallel_layer_enter (const EbbParallelLayer *self, EbbTensor *x, GError **error)
+{
+  if (self->is_entered)
+    return x != NULL ? ebb_tensor_ref (x) : NULL;
+  return ebb_parallel_enter (self->model, self->group, x, error);
 }
 
 EbbTensor *

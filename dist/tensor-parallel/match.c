@@ -5,6 +5,7 @@
 #include "nn/layers/block-private.h"
 #include "nn/layers/layer-private.h"
 #include "nn/module-instance-private.h"
+#include "nn/layers/mlp.h"
 #include "nn/layers/module-list.h"
 #include "nn/layers/multi-head-attention.h"
 #include "nn/layers/rms-norm.h"
@@ -25,15 +26,25 @@ ebb_parallel_get_heads (EbbModule *module)
 }
 
 gboolean
-ebb_parallel_check_heads (const char *path, gint64 n_heads, EbbProcessGroup *group, GError **error)
+ebb_parallel_check_heads (const char *path,
+                          gint64 n_heads,
+                          gint64 n_kv_heads,
+                          EbbProcessGroup *group,
+                          GError **error)
 {
   const guint n = ebb_process_group_get_size (group);
+  const char *colon = *path != '\0' ? ": " : "";
 
-  if (n_heads % n == 0)
+  if (n_heads % n == 0 && n_kv_heads % n == 0)
     return TRUE;
-  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "%s%s%" G_GINT64_FORMAT " heads can't be divided among %u ranks", path, *path != '\0' ? ": " : "",
-               n_heads, n);
+  if (n_kv_heads == n_heads)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "%s%s%" G_GINT64_FORMAT " heads can't be divided among %u ranks", path, colon, n_heads, n);
+  else
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "%s%s%" G_GINT64_FORMAT " heads and %" G_GINT64_FORMAT
+                 " kv_heads can't both be divided among %u ranks",
+                 path, colon, n_heads, n_kv_heads, n);
   return FALSE;
 }
 
@@ -134,27 +145,15 @@ check_layer (EbbModule *module, const char *path, EbbParallelStyle style, GError
 }
 
 static gboolean
-check_kv_heads (EbbParallelJob *job, EbbModule *module, const char *path, GError **error)
-{
-  const guint n = ebb_process_group_get_size (job->group);
-  int n_heads;
-
-  if (!EBB_IS_MULTI_HEAD_ATTENTION (module))
-    return TRUE;
-  n_heads = ebb_multi_head_attention_get_kv_heads (module);
-  if (n_heads % (int) n == 0)
-    return TRUE;
-  return fail (error, EBB_ERROR_INVALID_ARGUMENT, path, "%d heads of keys and values can't be divided among %u ranks",
-               n_heads, n);
-}
-
-static gboolean
 check_attention (EbbParallelJob *job, EbbModule *module, const char *path, GError **error)
 {
+  const gint64 n_heads = ebb_parallel_get_heads (module);
+
   if (ebb_parallel_attention_is_installed (module))
     return fail (error, EBB_ERROR_STATE, path, "the attention is sharded over ranks already");
-  return ebb_parallel_check_heads (path, ebb_parallel_get_heads (module), job->group, error)
-         && check_kv_heads (job, module, path, error);
+  return ebb_parallel_check_heads (
+      path, n_heads, EBB_IS_MULTI_HEAD_ATTENTION (module) ? ebb_multi_head_attention_get_kv_heads (module) : n_heads,
+      job->group, error);
 }
 
 static gboolean
@@ -319,6 +318,34 @@ check_matches (EbbParallelJob *job, const guint *n_matches, GError **error)
   return TRUE;
 }
 
+/* Products of one input, of which a rank has shards that belong together: its heads, or a gate's elements with those
+ * that they multiply. */
+static gboolean
+check_together (EbbParallelJob *job, GError **error)
+{
+  static const char *const names[] = { "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj" };
+
+  for (guint i = 0; i < job->steps->len; i++)
+    {
+      const EbbParallelStep *step = &g_array_index (job->steps, EbbParallelStep, i);
+      EbbModule *parent = ebb_module_get_private (step->module)->parent;
+
+      if (step->style != EBB_PARALLEL_STYLE_COLUMN || parent == NULL
+          || !(EBB_IS_MULTI_HEAD_ATTENTION (parent) || EBB_IS_MLP (parent)))
+        continue;
+      for (guint k = 0; k < G_N_ELEMENTS (names); k++)
+        {
+          g_autoptr (EbbModule) other = ebb_module_get_child (parent, names[k]);
+
+          if (other != NULL && !has_step (job, other, EBB_PARALLEL_STYLE_COLUMN))
+            return fail (error, EBB_ERROR_INVALID_ARGUMENT, step->path,
+                         "the plan gives it the style column, but not its neighbour %s: both must be divided alike",
+                         names[k]);
+        }
+    }
+  return TRUE;
+}
+
 /* Attention with sharded queries, keys and values has a shard of the heads, whether the plan says so or not. */
 static gboolean
 imply_attention (EbbParallelJob *job, GError **error)
@@ -330,8 +357,8 @@ imply_attention (EbbParallelJob *job, GError **error)
       g_autofree char *path = NULL;
       char *end;
 
-      if (step->style != EBB_PARALLEL_STYLE_COLUMN_QKV || parent == NULL || !EBB_IS_MULTI_HEAD_ATTENTION (parent)
-          || has_step (job, parent, EBB_PARALLEL_STYLE_ATTENTION))
+      if ((step->style != EBB_PARALLEL_STYLE_COLUMN_QKV && step->style != EBB_PARALLEL_STYLE_COLUMN) || parent == NULL
+          || !EBB_IS_MULTI_HEAD_ATTENTION (parent) || has_step (job, parent, EBB_PARALLEL_STYLE_ATTENTION))
         continue;
       path = g_strdup (step->path);
       end = strrchr (path, '.');
@@ -416,7 +443,8 @@ ebb_parallel_job_check (EbbParallelJob *self, GError **error)
 
   if (ebb_module_visit (self->root, check_module, &search))
     ebb_module_visit_paths (self->root, match, &search);
-  if (failure == NULL && check_matches (self, n_matches, &failure) && imply_attention (self, &failure)
+  if (failure == NULL && check_matches (self, n_matches, &failure) && check_together (self, &failure)
+      && imply_attention (self, &failure)
       && check_sequence (self, &failure))
     ebb_parallel_check_no_graph (self->root, "dividing the model", &failure);
   if (failure == NULL)

@@ -421,7 +421,7 @@ ebb_parallel_attention_new (int width,
   if (error != NULL && *error != NULL)
     return NULL;
   group = group != NULL ? group : ebb_process_group_get_default ();
-  if (heads > 0 && !ebb_parallel_check_heads ("", heads, group, error))
+  if (heads > 0 && !ebb_parallel_check_heads ("", heads, heads, group, error))
     return NULL;
   ebb_parallel_plan_add (plan, "c_attn", EBB_PARALLEL_STYLE_COLUMN_QKV, NULL);
   ebb_parallel_plan_add (plan, "c_proj", EBB_PARALLEL_STYLE_ROW, NULL);

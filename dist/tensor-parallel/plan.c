@@ -202,8 +202,10 @@ static const KnownRule gpt_rules[] = {
   { "h.*.attn.c_proj", EBB_PARALLEL_STYLE_ROW },
   { "h.*.mlp.c_fc", EBB_PARALLEL_STYLE_COLUMN },
   { "h.*.mlp.c_proj", EBB_PARALLEL_STYLE_ROW },
+  { "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED }, /* last: where there is one */
 };
 
+/* Gates and heads only where there are any. */
 static const KnownRule llama_rules[] = {
   { "embed_tokens", EBB_PARALLEL_STYLE_VOCAB },
   { "layers", EBB_PARALLEL_STYLE_SEQUENCE },
@@ -212,8 +214,10 @@ static const KnownRule llama_rules[] = {
   { "layers.*.self_attn.k_proj", EBB_PARALLEL_STYLE_COLUMN },
   { "layers.*.self_attn.v_proj", EBB_PARALLEL_STYLE_COLUMN },
   { "layers.*.self_attn.o_proj", EBB_PARALLEL_STYLE_ROW },
+  { "layers.*.mlp.gate_proj", EBB_PARALLEL_STYLE_COLUMN },
   { "layers.*.mlp.up_proj", EBB_PARALLEL_STYLE_COLUMN },
   { "layers.*.mlp.down_proj", EBB_PARALLEL_STYLE_ROW },
+  { "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED },
 };
 
 static const KnownRule bert_rules[] = {
@@ -238,18 +242,17 @@ new_from (const KnownRule *rules, guint n)
 }
 
 static EbbParallelPlan *
-new_for_decoder (EbbModule *module)
+new_for_gpt (EbbGpt *gpt)
 {
-  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (EBB_GPT (module));
-  const gboolean is_llama = config->layout == EBB_GPT_LAYOUT_LLAMA;
-  g_autoptr (EbbModule) head = ebb_module_get_child (module, "lm_head");
-  EbbParallelPlan *plan = is_llama ? new_from (llama_rules, G_N_ELEMENTS (llama_rules))
-                                   : new_from (gpt_rules, G_N_ELEMENTS (gpt_rules));
+  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (gpt);
+  EbbParallelPlan *plan;
 
-  if (is_llama && config->gated)
-    ebb_parallel_plan_add (plan, "layers.*.mlp.gate_proj", EBB_PARALLEL_STYLE_COLUMN, NULL);
-  if (head != NULL)
-    ebb_parallel_plan_add (plan, "lm_head", EBB_PARALLEL_STYLE_COLUMN_GATHERED, NULL);
+  if (config->layout == EBB_GPT_LAYOUT_GPT2)
+    return new_from (gpt_rules, G_N_ELEMENTS (gpt_rules) - (config->tied ? 1 : 0));
+  plan = ebb_parallel_plan_new ();
+  for (guint i = 0; i < G_N_ELEMENTS (llama_rules) - (config->tied ? 1 : 0); i++)
+    if (config->gated || !g_str_has_suffix (llama_rules[i].pattern, ".gate_proj"))
+      ebb_parallel_plan_add (plan, llama_rules[i].pattern, llama_rules[i].style, NULL);
   return plan;
 }
 
@@ -273,7 +276,7 @@ ebb_parallel_plan_new_for (EbbModule *module, GError **error)
   g_return_val_if_fail (EBB_IS_MODULE (module), NULL);
 
   if (EBB_IS_GPT (module))
-    return new_for_decoder (module);
+    return new_for_gpt (EBB_GPT (module));
   if (EBB_IS_BERT (module))
     return new_from (bert_rules, G_N_ELEMENTS (bert_rules));
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,

@@ -140,6 +140,23 @@ ebb_parallel_sequence_share (EbbModule *norm, EbbParallelModel *model)
   ebb_layer_set_share (norm, share, ebb_parallel_model_ref (model), model_unref);
 }
 
+/* -- inputs of several products ------------------------------------------------------------------------------------ */
+
+static gboolean
+share_input (EbbModule *module, EbbTensor **inputs, guint n, EbbTensor **shared, gpointer user_data, GError **error)
+{
+  EbbParallelModel *model = user_data;
+
+  *shared = ebb_parallel_enter (model, model->group, *inputs, error);
+  return *shared != NULL;
+}
+
+void
+ebb_parallel_input_share (EbbModule *module, EbbParallelModel *model)
+{
+  ebb_layer_set_share (module, share_input, ebb_parallel_model_ref (model), model_unref);
+}
+
 /* -- attention ----------------------------------------------------------------------------------------------------- */
 
 #define ATTENTION_INTERCEPTOR "parallel-attention"

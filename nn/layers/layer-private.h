@@ -91,16 +91,17 @@ gboolean ebb_layer_check_eps (EbbModule *self,
                               double eps,
                               GError **error);
 
-/* What stands between a layer's own parameters and its op: puts a tensor of the same shape and values (a reference)
- * into shared[i] for each parameter, NULL for one that is NULL. FALSE with @error: none is there. */
+/* What stands between tensors and the ops of a layer: puts a tensor of the same values (a reference) into shared[i] for
+ * each of them, NULL for one that is NULL. FALSE with @error: none is there. */
 typedef gboolean (*EbbLayerShareFunc) (EbbModule *self,
                                        EbbTensor **parameters,
                                        guint n_parameters,
                                        EbbTensor **shared,
                                        gpointer user_data,
                                        GError **error);
-/* Of a normalisation; NULL takes it off. Ranks that each have a part of its input have the gradients of its parameters
- * summed so. */
+/* Of a normalisation, for its parameters; NULL takes it off. Ranks that each have a part of its input have the
+ * gradients of its parameters summed so. Of attention and of an MLP with several products of one input, for that input:
+ * ranks that share the products have its gradient summed once. */
 void ebb_layer_set_share (EbbModule *self,
                           EbbLayerShareFunc func,
                           gpointer user_data,
@@ -110,6 +111,10 @@ gboolean ebb_layer_share_parameters (EbbModule *self,
                                      guint n_parameters,
                                      EbbTensor **shared,
                                      GError **error);
+/* The input of a layer as its products take it: a reference. */
+EbbTensor *ebb_layer_share_input (EbbModule *self,
+                                  EbbTensor *x,
+                                  GError **error);
 #define ebb_layer_is_shared(self) (ebb_module_get_private (EBB_MODULE (self))->share != NULL)
 
 /* Adds a child under the next number: what lists and sequences do. */

@@ -211,6 +211,16 @@ ebb_layer_share_parameters (EbbModule *self,
   return share->func (self, parameters, n_parameters, shared, share->user_data, error);
 }
 
+EbbTensor *
+ebb_layer_share_input (EbbModule *self, EbbTensor *x, GError **error)
+{
+  EbbTensor *shared = NULL;
+
+  if (x == NULL || !ebb_layer_is_shared (self))
+    return x != NULL ? ebb_tensor_ref (x) : NULL;
+  return ebb_layer_share_parameters (self, &x, 1, &shared, error) ? shared : NULL;
+}
+
 gboolean
 ebb_layer_check_positive (EbbModule *self, const char *property, int value, GError **error)
 {

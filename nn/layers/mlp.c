@@ -100,13 +100,15 @@ activate (EbbMlp *self, EbbTensor *input, GError **error)
 {
   g_autoptr (EbbTensor) hidden = NULL;
   g_autoptr (EbbTensor) gate = NULL;
+  g_autoptr (EbbTensor) shared = NULL;
   EbbGeluKind kind;
   gboolean gelu = is_gelu (self->activation, &kind);
 
   if (self->gate != NULL)
     {
-      gate = ebb_module_call1 (self->gate, input, error);
-      hidden = gate != NULL ? ebb_module_call1 (self->up, input, error) : NULL;
+      shared = ebb_layer_share_input (EBB_MODULE (self), input, error);
+      gate = ebb_module_call1 (self->gate, shared, error);
+      hidden = gate != NULL ? ebb_module_call1 (self->up, shared, error) : NULL;
       return ebb_gated_activation (gate, hidden, self->activation, error);
     }
   if (gelu && ebb_linear_lends_bias (self->up))

@@ -421,11 +421,12 @@ project_heads (EbbMultiHeadAttention *self,
 /* Each product by itself. */
 static EbbTensor *
 attend_separate (EbbMultiHeadAttention *self,
-                 EbbTensor *x,
+                 EbbTensor *input,
                  const EbbBlockInputs *inputs,
                  const EbbAttentionForm *form,
                  GError **error)
 {
+  g_autoptr (EbbTensor) x = ebb_layer_share_input (EBB_MODULE (self), input, error);
   gboolean is_rotary = self->config->is_rotary;
   EbbTensor *queries = project_heads (self, self->q_proj, self->q_norm, is_rotary, x, inputs->starts,
                                       form->first_query, error);

@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "support/tensor-parallel.h"
 
+#include "support/decoders.h"
 #include "support/tensors.h"
 
 #define SEED 11
@@ -25,6 +26,16 @@ make_bert (const TestParallel *self, GError **error)
   config->vocab = get_size (self->vocab, 30);
   config->dropout = self->dropout;
   return ebb_bert_new (config, error);
+}
+
+static EbbModule *
+make_decoder (const TestParallel *self, GError **error)
+{
+  g_autoptr (EbbGptConfig) config = test_decoder_config (self->decoder);
+
+  config->vocab = get_size (self->vocab, 30);
+  config->dropout = self->dropout;
+  return ebb_gpt_new (config, error);
 }
 
 static EbbModule *
@@ -75,7 +86,9 @@ test_parallel_model (const TestParallel *self, GError **error)
   g_autoptr (EbbModule) model = NULL;
 
   ebb_manual_seed (SEED);
-  model = self->is_bert ? make_bert (self, error) : make_gpt (self, error);
+  model = self->is_bert           ? make_bert (self, error)
+          : self->decoder != NULL ? make_decoder (self, error)
+                                  : make_gpt (self, error);
   return model != NULL && stir (model, error) ? g_steal_pointer (&model) : NULL;
 }
 

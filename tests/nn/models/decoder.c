@@ -1,0 +1,343 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Decoders of every kind: documents that share a row, prompts with padding, a cache, and what backward keeps of a
+ * block.
+ */
+
+#include <math.h>
+#include <string.h>
+
+#include "support/decoders.h"
+#include "support/fixtures.h"
+#include "support/tensors.h"
+#include "support/training.h"
+
+#define VOCAB 64
+#define CLOSE 2e-6
+
+/* GPT-2 is the last one. */
+static EbbModule *
+new_model (const char *name)
+{
+  g_autoptr (EbbGptConfig) config = NULL;
+  g_autoptr (GError) error = NULL;
+  EbbModule *gpt;
+
+  if (!g_str_equal (name, "gpt2"))
+    return test_decoder_new (name, 1);
+  config = ebb_gpt_config_new ();
+  config->vocab = VOCAB;
+  config->context = 48;
+  config->width = 24;
+  config->heads = 4;
+  config->layers = 2;
+  config->dropout = 0;
+  ebb_manual_seed (1);
+  gpt = ebb_gpt_new (config, &error);
+  g_assert_no_error (error);
+  return gpt;
+}
+
+static EbbTensor *
+new_indices (const gint64 *values, gint64 rows, gint64 columns)
+{
+  const gint64 shape[] = { rows, columns };
+  EbbTensor *tensor = ebb_tensor_new_from_ints (values, (gsize) (rows * columns), shape, 2, NULL);
+
+  g_assert_nonnull (tensor);
+  return tensor;
+}
+
+/* The logits of @tokens, with the other arguments that there are. */
+static EbbTensor *
+call (EbbModule *gpt, EbbTensor *tokens, EbbTensor *starts, EbbKeyValueCache *cache, GError **error)
+{
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) result = NULL;
+
+  ebb_args_add_tensor (args, NULL, tokens);
+  if (starts != NULL)
+    ebb_args_add_tensor (args, "starts", starts);
+  if (cache != NULL)
+    ebb_args_add_object (args, "cache", G_OBJECT (cache));
+  result = ebb_module_call (gpt, args, error);
+  return result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+}
+
+static EbbTensor *
+take (EbbTensor *x, int dim, gint64 first, gint64 length)
+{
+  g_autoptr (EbbTensor) part = ebb_narrow (x, dim, first, length, NULL);
+
+  return ebb_contiguous (part, NULL);
+}
+
+static void
+assert_close (EbbTensor *a, EbbTensor *b)
+{
+  g_assert_cmpfloat (test_relative_difference (a, b), <=, CLOSE);
+}
+
+/* -- documents that share a row ------------------------------------------------------------------------------------ */
+
+/* A document in the middle of a row gives what it gives alone, and so does its gradient. */
+static void
+documents_do_not_see_each_other (gconstpointer data)
+{
+  static const gint64 starts_values[] = { 0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 12, 12, 12, 12 };
+  static const gint64 lengths[] = { 5, 7, 4 };
+  g_autoptr (EbbModule) gpt = new_model (data);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, VOCAB, 1, 16, -1);
+  g_autoptr (EbbTensor) starts = new_indices (starts_values, 1, 16);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) together = call (gpt, tokens, starts, NULL, &error);
+  g_autoptr (EbbTensor) blind = NULL;
+  g_autoptr (EbbTensor) loss = NULL;
+  g_autoptr (TestOutcome) apart = NULL;
+  gint64 first = 0;
+
+  g_assert_no_error (error);
+  for (guint i = 0; i < G_N_ELEMENTS (lengths); i++)
+    {
+      g_autoptr (EbbTensor) document = take (tokens, 1, first, lengths[i]);
+      g_autoptr (EbbTensor) alone = call (gpt, document, NULL, NULL, &error);
+      g_autoptr (EbbTensor) own = take (together, 1, first, lengths[i]);
+      g_autoptr (EbbTensor) square = NULL;
+
+      g_assert_no_error (error);
+      assert_close (own, alone);
+      square = test_loss (alone);
+      test_backward (square);
+      first += lengths[i];
+    }
+  blind = call (gpt, tokens, NULL, NULL, &error);
+  g_assert_cmpfloat (test_relative_difference (blind, together), >, 1e-3);
+
+  apart = test_outcome_new (gpt, NULL);
+  ebb_module_zero_grad (gpt);
+  loss = test_loss (together);
+  test_backward (loss);
+  for (guint i = 0; i < apart->tensors->len; i++)
+    {
+      g_autoptr (TestOutcome) joined = test_outcome_new (gpt, NULL);
+      EbbTensor *a = g_ptr_array_index (apart->tensors, i), *b = g_ptr_array_index (joined->tensors, i);
+
+      if (a != NULL && b != NULL && ebb_dtype_is_floating_point (ebb_tensor_get_dtype (a)))
+        g_assert_cmpfloat (test_relative_difference (b, a), <=, 2e-5);
+    }
+}
+
+/* A prompt with padding before it gives what it gives without. */
+static void
+padding_changes_nothing (gconstpointer data)
+{
+  static const gint64 starts_values[2][9] = { { 4, 4, 4, 4, 4, 4, 4, 4, 4 }, { 0, 0, 0, 0, 0, 0, 0, 0, 0 } };
+  g_autoptr (EbbModule) gpt = new_model (data);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, VOCAB, 2, 9, -1);
+  g_autoptr (EbbTensor) starts = new_indices (starts_values[0], 2, 9);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) batch = call (gpt, tokens, starts, NULL, &error);
+
+  g_assert_no_error (error);
+  for (gint64 row = 0; row < 2; row++)
+    {
+      gint64 start = starts_values[row][0];
+      g_autoptr (EbbTensor) whole = take (tokens, 0, row, 1);
+      g_autoptr (EbbTensor) prompt = take (whole, 1, start, 9 - start);
+      g_autoptr (EbbTensor) alone = call (gpt, prompt, NULL, NULL, &error);
+      g_autoptr (EbbTensor) of_row = take (batch, 0, row, 1);
+      g_autoptr (EbbTensor) own = take (of_row, 1, start, 9 - start);
+
+      g_assert_no_error (error);
+      assert_close (own, alone);
+    }
+}
+
+/* -- a cache ------------------------------------------------------------------------------------------------------- */
+
+/* Tokens that come in parts give what they give at once: with padding, beyond the window. */
+static void
+parts_through_a_cache_give_the_whole (gconstpointer data)
+{
+  static const gint64 lengths[] = { 7, 1, 1, 4, 1 };
+  gint64 starts_values[2][14] = { { 0 }, { 0 } };
+  g_autoptr (EbbModule) gpt = new_model (data);
+  g_autoptr (EbbTensor) tokens = test_tokens (5, VOCAB, 2, 14, -1);
+  g_autoptr (GError) error = NULL;
+
+  for (int i = 0; i < 14; i++)
+    starts_values[1][i] = 3;
+  ebb_push_grad_enabled (FALSE);
+  for (int with_starts = 0; with_starts < 2; with_starts++)
+    {
+      g_autoptr (EbbKeyValueCache) cache = ebb_key_value_cache_new (14);
+      g_autoptr (EbbTensor) starts = with_starts ? new_indices (starts_values[0], 2, 14) : NULL;
+      g_autoptr (EbbTensor) at_once = call (gpt, tokens, starts, NULL, &error);
+      gint64 first = 0;
+
+      g_assert_no_error (error);
+      for (guint i = 0; i < G_N_ELEMENTS (lengths); i++)
+        {
+          g_autoptr (EbbTensor) part = take (tokens, 1, first, lengths[i]);
+          g_autoptr (EbbTensor) starts_part = with_starts ? take (starts, 1, first, lengths[i]) : NULL;
+          g_autoptr (EbbTensor) logits = call (gpt, part, starts_part, cache, &error);
+          g_autoptr (EbbTensor) expected = take (at_once, 1, first, lengths[i]);
+
+          g_assert_no_error (error);
+          if (!with_starts || first > 0)
+            assert_close (logits, expected);
+          first += lengths[i];
+          g_assert_cmpint (ebb_key_value_cache_get_length (cache), ==, first);
+        }
+      /* Full. */
+      {
+        g_autoptr (EbbTensor) part = take (tokens, 1, 0, 1);
+        g_autoptr (EbbTensor) logits = call (gpt, part, NULL, cache, &error);
+
+        g_assert_null (logits);
+        test_assert_error (error, EBB_ERROR_INDEX, "capacity of 14");
+        g_clear_error (&error);
+        g_assert_cmpint (ebb_key_value_cache_get_length (cache), ==, 14);
+      }
+    }
+  ebb_pop_grad_enabled ();
+}
+
+static void
+a_cache_takes_no_gradients (void)
+{
+  g_autoptr (EbbModule) gpt = new_model ("llama2");
+  g_autoptr (EbbKeyValueCache) cache = ebb_key_value_cache_new (8);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, VOCAB, 1, 4, -1);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) logits = call (gpt, tokens, NULL, cache, &error);
+
+  g_assert_null (logits);
+  test_assert_error (error, EBB_ERROR_GRAPH, "without gradients");
+  g_assert_cmpint (ebb_key_value_cache_get_length (cache), ==, 0);
+}
+
+static void
+bad_inputs_are_refused (void)
+{
+  g_autoptr (EbbModule) gpt = new_model ("llama2");
+  g_autoptr (EbbModule) extended = new_model ("llama-dynamic");
+  g_autoptr (EbbTensor) tokens = test_tokens (3, VOCAB, 1, 4, -1);
+  g_autoptr (EbbTensor) long_tokens = test_tokens (3, VOCAB, 1, 49, -1);
+  g_autoptr (EbbTensor) starts = test_tokens (3, 1, 1, 3, -1);
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbKeyValueCache) cache = ebb_key_value_cache_new (100);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (call (gpt, tokens, starts, NULL, &error));
+  test_assert_error (error, EBB_ERROR_SHAPE, "starts [1, 3]", "like the tokens, [1, 4]");
+  g_clear_error (&error);
+  g_assert_null (call (gpt, long_tokens, NULL, NULL, &error));
+  test_assert_error (error, EBB_ERROR_SHAPE, "tokens [1, 49]", "at most 48, the context");
+  g_clear_error (&error);
+  g_assert_null (call (extended, long_tokens, NULL, NULL, &error)); /* three times a context of 16 */
+  test_assert_error (error, EBB_ERROR_SHAPE, "at most 48, the context");
+  g_clear_error (&error);
+
+  ebb_args_add_tensor (args, NULL, tokens);
+  ebb_args_add_object (args, "cache", G_OBJECT (gpt));
+  g_assert_null (ebb_module_call (gpt, args, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "cache must be EbbKeyValueCache");
+  g_clear_error (&error);
+
+  ebb_push_grad_enabled (FALSE);
+  {
+    g_autoptr (EbbTensor) part = take (long_tokens, 1, 0, 46);
+    g_autoptr (EbbTensor) logits = call (gpt, part, NULL, cache, &error);
+
+    g_assert_no_error (error);
+    g_assert_null (call (gpt, tokens, NULL, cache, &error));
+    test_assert_error (error, EBB_ERROR_SHAPE, "tokens [1, 4] after 46 in the cache", "at most 48 together");
+  }
+  ebb_pop_grad_enabled ();
+}
+
+/* -- what backward keeps ------------------------------------------------------------------------------------------- */
+
+#define ROWS 2
+#define TOKENS 32
+
+static guint64
+count_held (EbbModule *block, int width)
+{
+  g_autoptr (EbbTensor) x = test_randn (4, ROWS, TOKENS, width, -1);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbMemoryStats) before = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) after = NULL;
+  g_autoptr (EbbTensor) y = NULL;
+  g_autoptr (EbbTensor) input = NULL;
+
+  g_assert_true (ebb_tensor_set_requires_grad (x, TRUE, &error));
+  input = ebb_mul_scalar (x, 1, &error);
+  before = (ebb_memory_stats_free (before), ebb_memory_get_stats (ebb_device_get_cpu ()));
+  y = ebb_module_call1 (block, input, &error);
+  g_assert_no_error (error);
+  after = ebb_memory_get_stats (ebb_device_get_cpu ());
+  return ebb_memory_stats_get_current (after, EBB_PURPOSE_ACTIVATION)
+         - ebb_memory_stats_get_current (before, EBB_PURPOSE_ACTIVATION);
+}
+
+/* The activations of one block, in numbers for each token, beside its input, which is the result of the block before
+ * it. C: width, Q: queries, K: keys (and values), F: between the products of the MLP. */
+static void
+a_block_keeps_what_it_must (void)
+{
+  const struct
+  {
+    const char *name;
+    int layer;
+    int width, queries, keys, hidden, n_heads;
+    int norms;   /* numbers that norms keep of a token */
+    int streams; /* tensors of the width: the sum after attention, the result, and in Gemma what both last norms read */
+  } rows[] = {
+    /*                     C   Q   K   F  H */
+    { "llama2", 0, 24, 24, 24, 36, 4, 2, 2 },
+    { "llama3", 0, 24, 24, 12, 36, 4, 2, 2 },
+    { "mistral", 0, 24, 32, 16, 36, 4, 2, 2 },
+    { "phi3", 0, 24, 24, 12, 36, 4, 2, 2 },
+    { "gemma2", 0, 24, 32, 16, 36, 4, 4, 4 },
+  };
+
+  for (guint i = 0; i < G_N_ELEMENTS (rows); i++)
+    {
+      g_autoptr (EbbModule) gpt = test_decoder_new (rows[i].name, 1);
+      g_autoptr (EbbModule) layers = ebb_module_get_child (gpt, "layers");
+      g_autoptr (EbbModule) block = ebb_module_get_child (layers, "0");
+      guint64 held = count_held (block, rows[i].width);
+      /* The queries, the result of attention; keys and values; gate and up; two parts of the logsumexp a head. */
+      guint64 numbers = (guint64) rows[i].width * rows[i].streams + 2 * rows[i].queries + 2 * rows[i].keys
+                        + 2 * rows[i].hidden + 2 * rows[i].n_heads + rows[i].norms;
+
+      g_test_message ("%s: %.2f of %" G_GUINT64_FORMAT " numbers a token", rows[i].name,
+                      (double) held / (ROWS * TOKENS * 4), numbers);
+      g_assert_cmpuint (held, <=, numbers * ROWS * TOKENS * 4);
+    }
+}
+
+int
+main (int argc, char **argv)
+{
+  static const char *const others[] = { "gpt2", NULL };
+  const char *const *lists[] = { test_decoder_names, others };
+
+  g_test_init (&argc, &argv, NULL);
+  for (guint l = 0; l < G_N_ELEMENTS (lists); l++)
+    for (const char *const *name = lists[l]; *name != NULL; name++)
+      {
+        g_autofree char *documents = g_strdup_printf ("/decoder/documents/%s", *name);
+        g_autofree char *padding = g_strdup_printf ("/decoder/padding/%s", *name);
+        g_autofree char *cache = g_strdup_printf ("/decoder/cache/%s", *name);
+
+        g_test_add_data_func (documents, *name, documents_do_not_see_each_other);
+        g_test_add_data_func (padding, *name, padding_changes_nothing);
+        g_test_add_data_func (cache, *name, parts_through_a_cache_give_the_whole);
+      }
+  g_test_add_func ("/decoder/cache/gradients", a_cache_takes_no_gradients);
+  g_test_add_func ("/decoder/bad-input", bad_inputs_are_refused);
+  g_test_add_func ("/decoder/kept", a_block_keeps_what_it_must);
+  return g_test_run ();
+}
