@@ -62,6 +62,8 @@
 #include "nn/models/bert.h"
 #include "nn/models/folder/model.h"
 #include "nn/models/gpt-config.h"
+#include "nn/models/generate.h"
+#include "nn/models/generation-options.h"
 #include "nn/models/gpt.h"
 #include "nn/module.h"
 #include "nn/optim/adam.h"

@@ -1,5 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* --sample: prints generated text. */
+/* Prints text while it is generated, and --sample. */
 #include "sample.h"
 
 #include <stdio.h>
@@ -7,81 +7,56 @@
 
 #define REPLACEMENT "\357\277\275" /* U+FFFD */
 
-/* Prints the whole characters that @pending begins with and leaves the rest, which later tokens may complete. Bytes
- * that are not text, or that would control the terminal, are replaced. */
-static void
-print_text (GString *pending,
-            gboolean at_end)
+void
+sample_print_text (const char *text)
 {
-  const char *p = pending->str, *end = p + pending->len;
-
-  while (p < end)
+  for (const char *p = text; *p != '\0'; p = g_utf8_next_char (p))
     {
-      gunichar c = g_utf8_get_char_validated (p, end - p);
+      const gunichar c = g_utf8_get_char_validated (p, -1);
 
-      if (c == (gunichar) -2 && !at_end)
-        break;
       if (c == (gunichar) -1 || c == (gunichar) -2)
         {
           fputs (REPLACEMENT, stdout);
-          p++;
-          continue;
+          break;
         }
       if (c != '\n' && c != '\t' && g_unichar_iscntrl (c))
         fputs (REPLACEMENT, stdout);
       else
         fwrite (p, 1, (gsize) (g_utf8_next_char (p) - p), stdout);
-      p = g_utf8_next_char (p);
     }
-  g_string_erase (pending, 0, p - pending->str);
   fflush (stdout);
 }
 
-/* The bytes of the last token of @sequence; a vocabulary may be larger than its tokenizer's, then it has none. */
-static gboolean
-append_last (Trainer *trainer,
-             EbbTensor *sequence,
-             GString *pending,
-             GError **error)
+typedef struct
 {
-  g_autoptr (EbbTensor) last = ebb_select (sequence, 1, -1, error);
-  g_autoptr (EbbTensor) host = ebb_to_device (last, ebb_device_get_cpu (), error);
-  g_autoptr (GBytes) bytes = NULL;
-  gint64 token;
-  gsize size;
-  const char *data;
+  Trainer *trainer;
+  GError *error; /* of a rank that fails while others generate */
+} Sampling;
 
-  if (host == NULL || !ebb_tensor_get_item_int (host, &token, error))
-    return FALSE;
-  if (token >= ebb_tokenizer_get_vocab_size (trainer->tokenizer))
-    {
-      g_string_append (pending, REPLACEMENT);
-      return TRUE;
-    }
-  bytes = ebb_tokenizer_decode (trainer->tokenizer, host, error);
-  if (bytes == NULL)
-    return FALSE;
-  data = g_bytes_get_data (bytes, &size);
-  g_string_append_len (pending, data, (gssize) size);
-  return TRUE;
+/* Ctrl-C ends the text. */
+static gboolean
+take_text (guint row,
+           gint64 token,
+           const char *text,
+           gpointer user_data)
+{
+  Sampling *self = user_data;
+
+  if (!self->trainer->options->silenced)
+    sample_print_text (text);
+  return trainer_poll (self->trainer, &self->error) && trainer_get_interrupt (self->trainer) == 0;
 }
 
-/* The prompt as tokens [1, T]; a new line if it is empty. */
+/* The prompt as tokens; a new line if it is empty. */
 static EbbTensor *
 make_prompt (Trainer *trainer,
              GError **error)
 {
-  const char *prompt = trainer->options->prompt;
-  g_autoptr (GBytes) text = NULL;
-  g_autoptr (EbbTensor) tokens = NULL;
-  g_autoptr (EbbTensor) row = NULL;
+  const char *prompt = trainer->options->prompt[0] != '\0' ? trainer->options->prompt : "\n";
+  g_autoptr (GBytes) text = g_bytes_new_static (prompt, strlen (prompt));
+  g_autoptr (EbbTensor) tokens = ebb_tokenizer_encode (trainer->tokenizer, text, error);
 
-  if (prompt[0] == '\0')
-    prompt = "\n";
-  text = g_bytes_new_static (prompt, strlen (prompt));
-  tokens = ebb_tokenizer_encode (trainer->tokenizer, text, error);
-  row = ebb_unsqueeze (tokens, 0, error);
-  return ebb_to_device (row, trainer->device, error);
+  return ebb_to_device (tokens, trainer->device, error);
 }
 
 /* All ranks compute it, since each may hold a part of the model; the first one prints it. */
@@ -91,37 +66,34 @@ sample_print (Trainer *trainer,
 {
   const Options *options = trainer->options;
   g_autoptr (EbbGenerator) generator = ebb_generator_new ((guint64) options->seed);
-  g_autoptr (GString) pending = g_string_new (NULL);
-  EbbTensor *sequence;
-  gboolean ok = TRUE;
+  g_autoptr (EbbGenerationOptions) how =
+      g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", options->sample, "temperature", options->temperature,
+                    "top-k", options->top_k, "slides", TRUE, "generator", generator, "tokenizer", trainer->tokenizer,
+                    NULL);
+  g_autoptr (EbbTensor) prompt = NULL;
+  g_autoptr (EbbGeneration) generation = NULL;
+  g_autofree char *shown = g_utf8_make_valid (options->prompt, -1);
+  Sampling sampling = { trainer, NULL };
 
   if (options->sample == 0)
     return TRUE;
   if (options->ranks.sequence_parallel /* a text that grows token by token is not divisible */
       && !ebb_parallel_set_sequence_parallel (EBB_MODULE (trainer->model), FALSE, error))
     return FALSE;
-  sequence = make_prompt (trainer, error);
-  if (sequence == NULL)
+  prompt = make_prompt (trainer, error);
+  if (prompt == NULL)
     return FALSE;
-  if (strcmp (options->prompt, "\n") != 0)
-    g_string_append (pending, options->prompt);
-  for (int i = 0; ok && i < options->sample && trainer_get_interrupt (trainer) == 0; i++)
-    {
-      EbbTensor *longer = ebb_gpt_generate (EBB_GPT (trainer->model), sequence, 1, options->temperature, options->top_k,
-                                            generator, NULL, error);
-
-      ok = longer != NULL && append_last (trainer, longer, pending, error) && trainer_poll (trainer, error);
-      if (ok && !options->silenced)
-        print_text (pending, FALSE);
-      ebb_tensor_unref (sequence);
-      sequence = longer;
-    }
+  if (!options->silenced && strcmp (options->prompt, "\n") != 0)
+    sample_print_text (shown);
+  generation =
+      ebb_model_generate (EBB_MODULE (trainer->model), &prompt, 1, how, take_text, &sampling, NULL, error);
   if (!options->silenced)
+    putchar ('\n');
+  if (sampling.error != NULL)
     {
-      print_text (pending, TRUE);
-      putchar ('\n');
+      g_clear_error (error);
+      g_propagate_error (error, sampling.error);
+      return FALSE;
     }
-  if (sequence != NULL)
-    ebb_tensor_unref (sequence);
-  return ok;
+  return generation != NULL;
 }

@@ -51,5 +51,5 @@ for (let step = 1; step <= Number(steps); step++) {
 
 model.set_training(false);
 const start = tokenizer.encode_text('import ');
-const sample = model.generate(Ebb.Tensor.new_from_ints(start, [1, start.length]), 120, 0.8, 40, null, null);
-print(tokenizer.decode_text([...sample.select(0, 0).toArray()].map(Number)));
+const sample = model.generate([start], {max_tokens: 120, temperature: 0.8, top_k: 40, slides: true});
+print(tokenizer.decode_text([...start, ...sample.get_tokens(0).toArray()].map(Number)));

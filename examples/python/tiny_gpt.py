@@ -54,9 +54,9 @@ def main(path=__file__, steps="60"):
         optimizer.zero_grad()
 
     model.eval()
-    start = tokenizer.encode_text("import ")
-    sample = model.generate(Ebb.tensor([start]), 120, 0.8, 40, None, None)
-    print(tokenizer.decode_text(sample[0].tolist()))
+    prompt = "import "
+    sample = model.generate(prompt, max_tokens=120, temperature=0.8, top_k=40, slides=True, tokenizer=tokenizer)
+    print(prompt + sample.texts[0])
 
 
 if __name__ == "__main__":

@@ -30,16 +30,6 @@ EbbTensor *ebb_gpt_loss (EbbGpt *self,
                          GError **error);
 
 EBB_AVAILABLE_IN_ALL
-EbbTensor *ebb_gpt_generate (EbbGpt *self,
-                             EbbTensor *tokens,
-                             int n_tokens,
-                             double temperature,
-                             int top_k,
-                             EbbGenerator *generator,
-                             GCancellable *cancellable,
-                             GError **error);
-
-EBB_AVAILABLE_IN_ALL
 gboolean ebb_gpt_load_gpt2 (EbbGpt *self,
                             EbbArgs *state,
                             GError **error);

@@ -274,6 +274,18 @@ function _init() {
         Ebb.model_save_full(model, folder, dtype, max_file_size);
     };
 
+    // Continues prompts, tensors [n] or lists of tokens; options as {max_tokens: 20, temperature: 0.8, stop_tokens: [2]}.
+    // on_token (row, token, text) is called for each token as it comes; false ends all rows.
+    Ebb.Gpt.prototype.generate = function (prompts, options = {}, on_token = null, cancellable = null) {
+        const {stop_tokens: stops = [], ...settings} = options;
+        const made = new Ebb.GenerationOptions(settings);
+        stops.forEach(token => made.add_stop_token(token));
+        const tensors = prompts.map(prompt => prompt instanceof Ebb.Tensor
+            ? prompt : Ebb.Tensor.new_from_ints(prompt, [prompt.length]));
+        return Ebb.model_generate(this, tensors, made,
+            on_token && ((row, token, text) => on_token(row, token, text) !== false), cancellable);
+    };
+
     // -- stores of activations
 
     // As new Ebb.HostStore ({byte_limit: 2e9, when_full: 'spill', fallback: new Ebb.DiskStore ({folder: '/tmp'})}).

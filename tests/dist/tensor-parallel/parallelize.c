@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/generation.h"
 #include "support/device.h"
 #include "support/ranks.h"
 #include "support/tensor-parallel.h"
@@ -431,8 +432,8 @@ run_lengths (EbbProcessGroup *group, gpointer user_data, GError **error)
   g_clear_pointer (&logits, ebb_tensor_unref);
   g_assert_true (ebb_parallel_set_sequence_parallel (model, FALSE, error));
   g_assert_false (ebb_parallel_get_sequence_parallel (model));
-  generated = ebb_gpt_generate (EBB_GPT (model), odd, 6, 0, 0, NULL, NULL, error);
-  expected = ebb_gpt_generate (EBB_GPT (whole), odd, 6, 0, 0, NULL, NULL, error);
+  generated = test_generate (model, odd, 6, 0, 0, 1, NULL, error);
+  expected = test_generate (whole, odd, 6, 0, 0, 1, NULL, error);
   if (generated == NULL || expected == NULL)
     return FALSE;
   test_assert_near (generated, expected, 0);

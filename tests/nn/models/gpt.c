@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "support/device.h"
+#include "support/generation.h"
 #include "support/tensors.h"
 
 #define VOCAB 11
@@ -291,9 +292,8 @@ dropout_follows_the_training_flag (void)
 static EbbTensor *
 generate (EbbModule *gpt, EbbTensor *tokens, int n, double temperature, int top_k, guint64 seed)
 {
-  g_autoptr (EbbGenerator) generator = ebb_generator_new (seed);
   g_autoptr (GError) error = NULL;
-  EbbTensor *sequence = ebb_gpt_generate (EBB_GPT (gpt), tokens, n, temperature, top_k, generator, NULL, &error);
+  EbbTensor *sequence = test_generate (gpt, tokens, n, temperature, top_k, seed, NULL, &error);
 
   g_assert_no_error (error);
   return sequence;
@@ -403,17 +403,17 @@ sampling_refuses_what_makes_no_sense (void)
   g_autoptr (GCancellable) cancellable = g_cancellable_new ();
   g_autoptr (GError) error = NULL;
 
-  g_assert_null (ebb_gpt_generate (EBB_GPT (gpt), start, 3, -1, 0, NULL, NULL, &error));
+  g_assert_null (test_generate (gpt, start, 3, -1, 0, 1, NULL, &error));
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "temperature is -1");
   g_clear_error (&error);
-  g_assert_null (ebb_gpt_generate (EBB_GPT (gpt), start, -3, 1, 0, NULL, NULL, &error));
-  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "n_tokens is -3");
+  g_assert_null (test_generate (gpt, start, -3, 1, 0, 1, NULL, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "max-tokens is -3");
   g_clear_error (&error);
-  g_assert_null (ebb_gpt_generate (EBB_GPT (gpt), nothing, 3, 1, 0, NULL, NULL, &error));
-  test_assert_error (error, EBB_ERROR_SHAPE, "[1, 0]");
+  g_assert_null (test_generate (gpt, nothing, 3, 1, 0, 1, NULL, &error));
+  test_assert_error (error, EBB_ERROR_SHAPE, "prompt 0 is empty");
   g_clear_error (&error);
   g_cancellable_cancel (cancellable);
-  g_assert_null (ebb_gpt_generate (EBB_GPT (gpt), start, 3, 1, 0, NULL, cancellable, &error));
+  g_assert_null (test_generate (gpt, start, 3, 1, 0, 1, cancellable, &error));
   test_assert_error (error, EBB_ERROR_CANCELLED, "0 of 3");
 }
 

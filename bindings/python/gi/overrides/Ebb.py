@@ -10,8 +10,9 @@ from gi.overrides import _ebb_threads  # before anything that loads the library
 from gi._gi import Direction, FunctionInfo, ObjectInfo, Repository, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides import _ebb_tensor, _ebb_module  # Module before what derives from it
-from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_models, _ebb_options, _ebb_parallel, _ebb_profile,
-                          _ebb_ranks, _ebb_stores, _ebb_tensor_ranks, _ebb_tokenizers, _ebb_wrap)
+from gi.overrides import (_ebb_checkpointing, _ebb_functions, _ebb_generation, _ebb_models, _ebb_options,
+                          _ebb_parallel, _ebb_profile, _ebb_ranks, _ebb_stores, _ebb_tensor_ranks, _ebb_tokenizers,
+                          _ebb_wrap)
 from gi.overrides._ebb_args import pack_result, unpack_result
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_construct import add_fields, add_init
@@ -159,6 +160,8 @@ for _name in _ebb_tokenizers.__all__:
     _export(_name, getattr(_ebb_tokenizers, _name))
 for _name in _ebb_models.__all__:
     _export(_name, getattr(_ebb_models, _name))
+for _name in _ebb_generation.__all__:
+    _export(_name, getattr(_ebb_generation, _name))
 for _name in ("from_numpy", "from_dlpack"):
     _export(_name, getattr(_ebb_tensor, _name))
 for _name in ("Parameter", "Buffer"):

@@ -1,0 +1,31 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/models/generation-options.h"
+
+/* Chooses one token by the logits of one position, on the host. */
+
+G_BEGIN_DECLS
+
+typedef struct _EbbTokenChoice EbbTokenChoice;
+
+/* Holds @options' values as they are now, and room for @vocab logits. */
+EbbTokenChoice *ebb_token_choice_new (EbbGenerationOptions *options,
+                                      gint64 vocab);
+void ebb_token_choice_free (EbbTokenChoice *self);
+/* The token for @logits [vocab] by @uniform in [0, 1). @earlier: the tokens that the row has, for the repetition
+ * penalty. -1 if there is no number among the logits. */
+gint64 ebb_token_choice_choose (EbbTokenChoice *self,
+                                const float *logits,
+                                const gint64 *earlier,
+                                gsize n_earlier,
+                                double uniform);
+/* What the last call chose among: the tokens in ascending order, with weights that add up to *total. */
+gsize ebb_token_choice_get_candidates (EbbTokenChoice *self,
+                                       const guint32 **tokens,
+                                       const double **weights,
+                                       double *total);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbTokenChoice, ebb_token_choice_free)
+
+G_END_DECLS
