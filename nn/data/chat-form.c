@@ -36,7 +36,8 @@ static const EbbChatForm forms[] = {
     .generation = IM_GENERATION,
     .thinks = TRUE,
     .required = { IM_MESSAGE, IM_FIRST_SYSTEM,
-                  "last:<|im_start|>{role}\n<think>\n{reasoning_content.strip('\n')}\n</think>\n\n{content.lstrip('\n')}",
+                  "last:<|im_start|>{role}\n<think>\n{reasoning_content.strip('\n')}\n</think>\n\n"
+                  "{content.lstrip('\n')}",
                   "<|im_start|>{role}\n{content}", "<|im_end|>\n", "generation:" IM_GENERATION,
                   "generation:<think>\n\n</think>\n\n" } },
   { .name = "Llama 2",

@@ -274,7 +274,8 @@ function _init() {
         Ebb.model_save_full(model, folder, dtype, max_file_size);
     };
 
-    // Continues prompts, tensors [n] or lists of tokens; options as {max_tokens: 20, temperature: 0.8, stop_tokens: [2]}.
+    // Continues prompts, tensors [n] or lists of tokens; options as {max_tokens: 20, temperature: 0.8,
+    // stop_tokens: [2]}.
     // on_token (row, token, text) is called for each token as it comes; false ends all rows.
     Ebb.Gpt.prototype.generate = function (prompts, options = {}, on_token = null, cancellable = null) {
         const {stop_tokens: stops = [], ...settings} = options;
