@@ -1,4 +1,5 @@
 """Tokenizers of folders, called as a PyTorch user calls them; what they give goes into a model."""
+import json
 import os
 import pathlib
 import sys
@@ -8,6 +9,36 @@ from support import Ebb, TestCase, main
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
 from gpt2_folder import END, write_gpt2_folder  # noqa: E402
+
+
+FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "tokenizers"
+
+
+class Families(TestCase):
+    def test_text_becomes_tokens_and_back(self):
+        for name in ("gpt2", "llama3", "qwen", "llama2", "mistral", "gemma", "bert-cased"):
+            tokenizer = Ebb.open_tokenizer(FIXTURES / name)
+            expected = json.loads((FIXTURES / name / "expected.json").read_text(encoding="utf-8"))
+            self.assertEqual(tokenizer("x").tokens.tolist(), [expected["framed"]])
+            for text, tokens, *back in expected["cases"][:20]:
+                self.assertEqual(tokenizer.encode_text(text), tokens)
+                framed = tokenizer(text).tokens.tolist()[0]
+                self.assertEqual(tokenizer.decode_text_full(framed, True), back[0] if back else text)
+
+    def test_tokens_are_decoded_as_they_come(self):
+        tokenizer = Ebb.open_tokenizer(FIXTURES / "gpt2")
+        decoder = Ebb.TokenDecoder.new(tokenizer, True)
+        parts = [decoder.push(token) for token in tokenizer.encode_text("a😀 z")]
+        self.assertEqual("".join(parts) + decoder.finish(), "a😀 z")
+        self.assertTrue(all("\ufffd" not in part for part in parts))
+
+    def test_special_tokens_and_templates(self):
+        tokenizer = Ebb.open_tokenizer(FIXTURES / "llama3")
+        begin = tokenizer.find_token("<|begin_of_text|>")
+        self.assertEqual((tokenizer.bos_token_id, tokenizer.pad_token_id), (begin, None))
+        self.assertEqual(tokenizer.get_token(begin), "<|begin_of_text|>")
+        self.assertTrue(tokenizer.is_special(begin))
+        self.assertIn("for message in messages", tokenizer.get_chat_template())
 
 
 class Tokenizers(TestCase):

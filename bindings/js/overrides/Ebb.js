@@ -287,6 +287,9 @@ function _init() {
             on_token && ((row, token, text) => on_token(row, token, text) !== false), cancellable);
     };
 
+    // The tokenizer of a folder with a tokenizer.json.
+    Ebb.open_tokenizer = folder => Ebb.Tokenizer.open(folder);
+
     // -- stores of activations
 
     // As new Ebb.HostStore ({byte_limit: 2e9, when_full: 'spill', fallback: new Ebb.DiskStore ({folder: '/tmp'})}).

@@ -278,6 +278,13 @@ lower (const char *text,
   return TRUE;
 }
 
+/* Whether BERT drops the character as an accent. Three characters have another class since its rule was made. */
+static gboolean
+is_accent (gunichar c)
+{
+  return c == 0x1734 || (c != 0x1885 && c != 0x1886 && g_unichar_type (c) == G_UNICODE_NON_SPACING_MARK);
+}
+
 static gboolean
 drop_marks (const char *text,
             gsize length,
@@ -291,7 +298,7 @@ drop_marks (const char *text,
       gunichar c = g_utf8_get_char (p);
 
       next = g_utf8_next_char (p);
-      if (c < 0x300 || (all ? !ebb_character_is_mark (c) : g_unichar_type (c) != G_UNICODE_NON_SPACING_MARK))
+      if (c < 0x300 || !(all ? ebb_character_is_mark (c) : is_accent (c)))
         g_string_append_len (result, p, next - p);
     }
   return TRUE;

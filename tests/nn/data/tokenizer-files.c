@@ -1,0 +1,244 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: cpu-only */
+#include "support/device.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+
+/* Files of tokenizers that are wrong, hostile, or ask for what isn't there: each is refused in one line. */
+
+static char *
+write_folder (const char *name, const char *text)
+{
+  char *folder = g_dir_make_tmp ("ebb-tokenizer-XXXXXX", NULL);
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+
+  g_assert_true (g_file_set_contents (path, text, -1, NULL));
+  return folder;
+}
+
+static void
+remove_folder (const char *folder)
+{
+  static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                       "chat_template.jinja" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autofree char *path = g_build_filename (folder, names[i], NULL);
+
+      g_remove (path);
+    }
+  g_rmdir (folder);
+}
+
+static EbbTokenizer *
+open_text (const char *text, GError **error)
+{
+  g_autofree char *folder = write_folder ("tokenizer.json", text);
+  EbbTokenizer *tokenizer = ebb_tokenizer_open (folder, error);
+
+  remove_folder (folder);
+  return tokenizer;
+}
+
+#define BPE "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}"
+#define SPLIT(pattern) \
+  "{" BPE ", \"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": " pattern "}}"
+
+typedef struct
+{
+  const char *text;
+  int code;
+  const char *message; /* part of it */
+} BadFile;
+
+static const BadFile bad_files[] = {
+  { "", EBB_ERROR_FORMAT, "tokenizer.json: byte 0" },
+  { "[]", EBB_ERROR_FORMAT, "tokenizer.json: it must be an object" },
+  { "{}", EBB_ERROR_FORMAT, "tokenizer.json: model: it must be an object" },
+  { "{\"version\": \"2.0\", " BPE "}", EBB_ERROR_NOT_SUPPORTED, "\"2.0\" is not supported: files of version 1.0 are" },
+  { "{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}", EBB_ERROR_NOT_SUPPORTED,
+    "tokenizer.json: model: \"Unigram\" is not supported: BPE and WordPiece are" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", EBB_ERROR_FORMAT, "the vocabulary is empty" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}", EBB_ERROR_FORMAT,
+    "the id 0 is there twice: of \"a\" and \"b\"" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"a\": 1}, \"merges\": []}}", EBB_ERROR_FORMAT, "twice" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 3000000000}, \"merges\": []}}", EBB_ERROR_FORMAT,
+    "the id 3000000000 is too large for a vocabulary of 1 tokens" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": -1}, \"merges\": []}}", EBB_ERROR_FORMAT, "0 or more" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a a\"]}}", EBB_ERROR_FORMAT,
+    "model: merge 0: the vocabulary has no token: \"aa\"" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [[\"a\", \"c\"]]}}", EBB_ERROR_FORMAT,
+    "the vocabulary has no token: \"c\"" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"aa\"]}}", EBB_ERROR_FORMAT,
+    "a merge is two tokens with a blank between them: \"aa\"" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [[\"a\"]]}}", EBB_ERROR_FORMAT,
+    "a merge is two tokens" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}}}", EBB_ERROR_FORMAT, "the merges must be a list" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"dropout\": 0.5}}",
+    EBB_ERROR_NOT_SUPPORTED, "a dropout of 0.5 is not supported" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"end_of_word_suffix\": \"</w>\"}}",
+    EBB_ERROR_NOT_SUPPORTED, "end_of_word_suffix is not supported" },
+  { "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [], \"byte_fallback\": 1}}", EBB_ERROR_FORMAT,
+    "byte_fallback must be true or false: \"1\"" },
+  { "{" BPE ", \"normalizer\": {\"type\": \"Precompiled\"}}", EBB_ERROR_NOT_SUPPORTED,
+    "normalizer: \"Precompiled\" is not supported: NFC, NFD," },
+  { "{" BPE ", \"normalizer\": {\"type\": \"Replace\", \"pattern\": \"a\", \"content\": \"\"}}", EBB_ERROR_FORMAT,
+    "a pattern must be a Regex or a String" },
+  { "{" BPE ", \"normalizer\": {\"type\": \"Sequence\"}}", EBB_ERROR_FORMAT, "normalizers must be a list" },
+  { "{" BPE ", \"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}}", EBB_ERROR_NOT_SUPPORTED,
+    "pre_tokenizer: \"UnicodeScripts\" is not supported: ByteLevel, Split," },
+  { "{" BPE ", \"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"xy\"}}", EBB_ERROR_FORMAT,
+    "replacement must be one character: \"xy\"" },
+  { "{" BPE ", \"pre_tokenizer\": {\"type\": \"Metaspace\", \"prepend_scheme\": \"last\"}}", EBB_ERROR_FORMAT,
+    "prepend_scheme must be one of first, never, always: \"last\"" },
+  { "{" BPE ", \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, "
+    "{\"type\": \"Digits\"}]}}",
+    EBB_ERROR_NOT_SUPPORTED, "Digits behind ByteLevel is not supported" },
+  { SPLIT ("{\"Regex\": \"(a\"}"), EBB_ERROR_FORMAT, "the expression \"(a\": missing closing parenthesis" },
+  { SPLIT ("{\"Regex\": \"\"}"), EBB_ERROR_FORMAT, "an expression of 0 bytes" },
+  { SPLIT ("{\"Regex\": \"(?<name>a)\"}"), EBB_ERROR_NOT_SUPPORTED, "\"(?<\" in it is not supported" },
+  { SPLIT ("{\"Regex\": \"[a&&b]\"}"), EBB_ERROR_NOT_SUPPORTED, "\"&&\" inside a class is not supported" },
+  { SPLIT ("{\"Regex\": \"[a[b]]\"}"), EBB_ERROR_NOT_SUPPORTED, "\"[\" inside a class is not supported" },
+  { SPLIT ("{\"Regex\": \"a\\\\bc\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
+  { SPLIT ("{\"Regex\": \"(*LIMIT_MATCH=9)a\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
+  { SPLIT ("{\"Regex\": \"a{2}+\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
+  { SPLIT ("{\"Regex\": \"[a\"}"), EBB_ERROR_NOT_SUPPORTED, "is a class without an end" },
+  { SPLIT ("{\"Regex\": \"a\\\\\"}"), EBB_ERROR_NOT_SUPPORTED, "in it is not supported" },
+  { SPLIT ("{\"Regex\": \"(a{65000}){65000}\"}"), EBB_ERROR_FORMAT, "regular expression is too" },
+  { SPLIT ("{}"), EBB_ERROR_FORMAT, "a pattern must be a Regex or a String" },
+  { "{" BPE ", \"decoder\": {\"type\": \"CTC\"}}", EBB_ERROR_NOT_SUPPORTED, "decoder: \"CTC\" is not supported" },
+  { "{" BPE ", \"decoder\": {\"type\": \"Strip\", \"start\": -1}}", EBB_ERROR_FORMAT, "start must be an integer of 0" },
+  { "{" BPE ", \"added_tokens\": [{\"id\": 0, \"content\": \"b\"}]}", EBB_ERROR_FORMAT,
+    "added_tokens: \"b\" has the id 0, which \"a\" has too" },
+  { "{" BPE ", \"added_tokens\": [{\"id\": 3, \"content\": \"b\"}]}", EBB_ERROR_FORMAT,
+    "added_tokens: \"b\" is there twice, or has another id in the vocabulary" },
+  { "{" BPE ", \"added_tokens\": [{\"id\": 3, \"content\": \"x\"}, {\"id\": 3, \"content\": \"y\"}]}", EBB_ERROR_FORMAT,
+    "added_tokens: \"y\" has the id 3, which \"x\" has too" },
+  { "{" BPE ", \"added_tokens\": [{\"id\": 2000000000, \"content\": \"x\"}]}", EBB_ERROR_FORMAT, "is too large" },
+  { "{" BPE ", \"added_tokens\": [{\"content\": \"x\"}]}", EBB_ERROR_FORMAT, "needs a content and an id" },
+  { "{" BPE ", \"added_tokens\": {}}", EBB_ERROR_FORMAT, "added_tokens must be a list" },
+  { "{" BPE ", \"post_processor\": {\"type\": \"Other\"}}", EBB_ERROR_NOT_SUPPORTED,
+    "post_processor: \"Other\" is not" },
+  { "{" BPE ", \"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"a\", 0], \"sep\": [\"x\", 9]}}",
+    EBB_ERROR_FORMAT, "must have an id of the vocabulary: \"9\"" },
+  { "{" BPE
+    ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}], "
+    "\"special_tokens\": {}}}",
+    EBB_ERROR_FORMAT, "special_tokens lack ids" },
+};
+
+static void
+bad_files_are_refused_in_one_line (void)
+{
+  for (guint i = 0; i < G_N_ELEMENTS (bad_files); i++)
+    {
+      g_autoptr (GError) error = NULL;
+
+      g_assert_null (open_text (bad_files[i].text, &error));
+      g_test_message ("%s: %s", bad_files[i].text, error->message);
+      g_assert_error (error, EBB_ERROR, bad_files[i].code);
+      g_assert_nonnull (strstr (error->message, bad_files[i].message));
+      g_assert_null (strchr (error->message, '\n'));
+    }
+}
+
+static void
+missing_files_are_named (void)
+{
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_tokenizer_open ("/nowhere", &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_IO);
+  g_assert_nonnull (strstr (error->message, "/nowhere/tokenizer.json"));
+}
+
+static void
+assert_bad_setting (const char *name, const char *text, const char *message)
+{
+  g_autofree char *folder = write_folder ("tokenizer.json", "{" BPE "}");
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_true (g_file_set_contents (path, text, -1, NULL));
+  g_assert_null (ebb_tokenizer_open (folder, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  g_test_message ("%s", error->message);
+  g_assert_nonnull (strstr (error->message, message));
+  remove_folder (folder);
+}
+
+static void
+bad_settings_are_named (void)
+{
+  assert_bad_setting ("tokenizer_config.json", "{", "tokenizer_config.json: byte 1");
+  assert_bad_setting ("tokenizer_config.json", "{\"add_bos_token\": 3}",
+                      "tokenizer_config.json: add_bos_token must be true or false: \"3\"");
+  assert_bad_setting ("special_tokens_map.json", "", "special_tokens_map.json: byte 0");
+  assert_bad_setting ("chat_template.jinja", "a\xff", "chat_template.jinja: not UTF-8");
+}
+
+/* Text that can't be encoded is refused, too: nothing is left out in silence. */
+static void
+characters_without_a_token_are_named (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = open_text ("{" BPE "}", &error);
+  gsize n;
+
+  g_assert_no_error (error);
+  g_assert_null (ebb_tokenizer_encode_text (tokenizer, "abx", &n, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_FORMAT);
+  g_assert_nonnull (strstr (error->message,
+                            "has no token for U+0078 and none for the unknown, which the text has at 2"));
+}
+
+/* An expression that tries all ways to split a word: it is given up, not waited for. */
+static void
+expressions_without_end_are_given_up (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = open_text (SPLIT ("{\"Regex\": \"(?:a|a|aa)+[bc]\"}"), &error);
+  g_autofree char *text = g_strnfill (4000, 'a');
+  gsize n;
+
+  g_assert_no_error (error);
+  g_assert_null (ebb_tokenizer_encode_text (tokenizer, text, &n, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_assert_nonnull (strstr (error->message, "gives up at byte 0 of the text"));
+  g_assert_null (strchr (error->message, '\n'));
+}
+
+/* Numbers that a vocabulary leaves out stand for no text, and are no tokens to encode to. */
+static void
+holes_stand_for_nothing (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer =
+      open_text ("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 3}, \"merges\": []}}", &error);
+  const gint64 tokens[] = { 0, 1, 2, 3 };
+  g_autofree char *text = NULL;
+
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_tokenizer_get_vocab_size (tokenizer), ==, 4);
+  g_assert_null (ebb_tokenizer_get_token (tokenizer, 1));
+  text = ebb_tokenizer_decode_text (tokenizer, tokens, 4, &error);
+  g_assert_no_error (error);
+  g_assert_cmpstr (text, ==, "a b");
+  g_assert_null (ebb_tokenizer_decode_text (tokenizer, &(gint64){ 4 }, 1, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_INDEX);
+}
+
+int
+main (int argc, char **argv)
+{
+  test_init (&argc, &argv);
+  g_test_add_func ("/tokenizer-files/bad-files-are-refused-in-one-line", bad_files_are_refused_in_one_line);
+  g_test_add_func ("/tokenizer-files/missing-files-are-named", missing_files_are_named);
+  g_test_add_func ("/tokenizer-files/bad-settings-are-named", bad_settings_are_named);
+  g_test_add_func ("/tokenizer-files/characters-without-a-token-are-named", characters_without_a_token_are_named);
+  g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
+  g_test_add_func ("/tokenizer-files/holes-stand-for-nothing", holes_stand_for_nothing);
+  return g_test_run ();
+}
