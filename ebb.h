@@ -100,6 +100,7 @@
 #include "wrap/checkpoint/stack.h"
 #include "wrap/checkpoint/wrapper.h"
 #include "wrap/compat/deepspeed.h"
+#include "wrap/compat/libai.h"
 #include "wrap/compat/megatron.h"
 #include "wrap/compat/oslo.h"
 #include "wrap/gradient-sync.h"

@@ -4,7 +4,7 @@
 #include "wrap/compat/deepspeed-config-private.h"
 #include "wrap/compat/oslo-config-private.h"
 
-/* DeepSpeed's, OSLO's and Megatron's configurations. */
+/* DeepSpeed's, OSLO's, Megatron's and LiBai's configurations. */
 
 static const char *const checkpointing[] = {
   "{\"activation_checkpointing\": {\"partition_activations\": false, \"cpu_checkpointing\": true, "
@@ -25,6 +25,11 @@ static const char *const recompute[] = {
   "\"distribute_saved_activations\": false, \"recompute_activations\": false}",
   "{\"recompute_granularity\": \"selective\"}",
   "{\"recompute_activations\": true, \"recompute_method\": null}",
+};
+
+static const char *const libai[] = {
+  "{\"train\": {\"output_dir\": \"out\", \"activation_checkpoint\": {\"enabled\": true}, \"amp\": {\"enabled\": false}}}",
+  "{\"model\": {\"cfg\": {}}, \"train\": {\"activation_checkpoint\": {\"enabled\": false}}}",
 };
 
 /* Two blocks, not checkpointed. */
@@ -49,6 +54,17 @@ try_recompute (const char *json, GError **error)
   if (model == NULL)
     model = make_model ();
   if (!ebb_recompute_configure (model, json, NULL, error))
+    return FALSE;
+  g_clear_object (&model);
+  return TRUE;
+}
+
+static gboolean
+try_libai (const char *json, GError **error)
+{
+  if (model == NULL)
+    model = make_model ();
+  if (!ebb_apply_libai_config (model, json, error))
     return FALSE;
   g_clear_object (&model);
   return TRUE;
@@ -91,7 +107,8 @@ try_case (GString *input, GError **error)
                       GError **error);
   } kinds[] = { { checkpointing, G_N_ELEMENTS (checkpointing), try_checkpointing },
                 { initialize, G_N_ELEMENTS (initialize), try_initialize },
-                { recompute, G_N_ELEMENTS (recompute), try_recompute } };
+                { recompute, G_N_ELEMENTS (recompute), try_recompute },
+                { libai, G_N_ELEMENTS (libai), try_libai } };
   guint kind = fuzz_draw (G_N_ELEMENTS (kinds));
 
   g_string_append (input, kinds[kind].texts[fuzz_draw (kinds[kind].n)]);
