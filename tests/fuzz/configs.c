@@ -28,7 +28,8 @@ static const char *const recompute[] = {
 };
 
 static const char *const libai[] = {
-  "{\"train\": {\"output_dir\": \"out\", \"activation_checkpoint\": {\"enabled\": true}, \"amp\": {\"enabled\": false}}}",
+  "{\"train\": {\"output_dir\": \"out\", \"activation_checkpoint\": {\"enabled\": true}, "
+  "\"amp\": {\"enabled\": false}}}",
   "{\"model\": {\"cfg\": {}}, \"train\": {\"activation_checkpoint\": {\"enabled\": false}}}",
 };
 

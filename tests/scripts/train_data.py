@@ -233,7 +233,7 @@ class Folder(DataTest):
         self.assertEqual(self.read("rest/model.safetensors"), self.read("straight/model.safetensors"))
         again = self.train("--model", "straight", "--steps", 0, "--eval", 0.1)
         self.assertEqual(again["evaluations"][0]["loss"], straight["evaluations"][-1]["loss"])
-        for more in ["--ranks", 2], ["--ranks", 2, "--shard", "none"]:
+        for more in ["--ranks", 2], ["--ranks", 2, "--tensor-parallel", 2], ["--ranks", 2, "--shard", "none"]:
             many = self.train(*words, "--steps", 8, *more, "--save", "many", program="fsdp_gpt")
             for mine, other in zip(straight["losses"], many["losses"], strict=True):
                 self.assertAlmostEqual(mine, other, delta=1e-4)
