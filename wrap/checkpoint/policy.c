@@ -203,7 +203,8 @@ ebb_checkpoint_options_set_policy (EbbCheckpointOptions *self,
  * In a transformer block these are the queries, keys and values and the feed-forward part's hidden layer, 7 of the 10
  * times B T C numbers that its backward needs; and in a post-norm block, where a norm needs it, what the feed-forward
  * part gives. What is recomputed is the attention core with its projection, norms and GELU, a seventh of the block's
- * forward. Where ranks share a layer, the sizes of the whole layer count.
+ * forward. In the layout of Llama they are the keys and values, if these have fewer heads, and both products of a gated
+ * feed-forward part. Where ranks share a layer, the sizes of the whole layer count.
  */
 void
 ebb_checkpoint_options_set_policy_selective (EbbCheckpointOptions *self)
