@@ -14,7 +14,7 @@ typedef struct _Norm Norm;
 struct _Norm
 {
   gint64 columns;
-  EbbRows x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
+  const EbbRows *x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
   const void *x;
   const void *residual;
   const float *weight;
@@ -209,7 +209,7 @@ rms_norm_f32 (gint64 begin,
   const Norm *work = data;
 
   for (gint64 row = begin; row < end; row++)
-    norm_row (work, EBB_DTYPE_F32, FALSE, work->x, ebb_rows_get_offset (&work->x_rows, row), row);
+    norm_row (work, EBB_DTYPE_F32, FALSE, work->x, ebb_rows_get_offset (work->x_rows, row), row);
 }
 
 static void
@@ -220,7 +220,7 @@ rms_norm_bf16 (gint64 begin,
   const Norm *work = data;
 
   for (gint64 row = begin; row < end; row++)
-    norm_row (work, EBB_DTYPE_BF16, FALSE, work->x, ebb_rows_get_offset (&work->x_rows, row), row);
+    norm_row (work, EBB_DTYPE_BF16, FALSE, work->x, ebb_rows_get_offset (work->x_rows, row), row);
 }
 
 /* Whatever sum's dtype keeps of the sum is what is normalised, so that backward sees the same. The branch's norm is put
@@ -278,12 +278,14 @@ run_norm (Norm *work,
           GError **error)
 {
   gint64 rows;
+  EbbRows x_rows;
   float *weight_copy, *bias_copy;
 
   ebb_view_get_rows (x, &rows, &work->columns);
   if (rows == 0 || work->columns == 0)
     return TRUE;
-  ebb_rows_init (&work->x_rows, x);
+  ebb_rows_init (&x_rows, x);
+  work->x_rows = &x_rows;
   if (!(work->unit_offset ? ebb_vector_as_f32_plus_one : ebb_vector_as_f32) (weight, &work->weight, &weight_copy,
                                                                              error))
     return FALSE;

@@ -14,7 +14,7 @@
 typedef struct
 {
   gint64 rows, columns, rows_per_block;
-  EbbRows x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
+  const EbbRows *x_rows; /* where the rows of x lie, of which an RMS norm's may lie apart */
   const void *dy;
   const void *x;
   const float *weight;
@@ -140,7 +140,7 @@ norm_grad_row (const NormGrad *work,
                float *dweight)
 {
   const NormGrad local = *work; /* which no store can change: its pointers stay in registers */
-  gint64 n = work->columns, at = row * n, x_at = is_centred ? at : ebb_rows_get_offset (&work->x_rows, row), i = 0;
+  gint64 n = work->columns, at = row * n, x_at = is_centred ? at : ebb_rows_get_offset (work->x_rows, row), i = 0;
   EbbVec mean = vec_set1 (is_centred ? work->mean[row] : 0);
   float rstd = work->rstd[row];
   float mean_g = 0, mean_gh = 0, mean_h = 0;
@@ -199,11 +199,13 @@ run_norm_grad (NormGrad *work,
 {
   const EbbView *x = launch->inputs[1];
   gint64 n_blocks, n;
+  EbbRows x_rows;
   float *weight_copy;
 
   ebb_view_get_rows (x, &work->rows, &work->columns);
   n = work->columns;
-  ebb_rows_init (&work->x_rows, x);
+  ebb_rows_init (&x_rows, x);
+  work->x_rows = &x_rows;
   if (n == 0
       || !(launch->params.norm.unit_offset ? ebb_vector_as_f32_plus_one
                                            : ebb_vector_as_f32) (launch->inputs[2], &work->weight, &weight_copy, error))
