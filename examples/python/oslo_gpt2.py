@@ -139,9 +139,9 @@ def run_rank(group, options):
     text = options.text
     if group.rank == 0:
         print(f"{options.model or options.preset} on {group.size} tensor ranks ({group.backend}) of {options.device}; "
-              f"{options.batch} x {options.sequence} tokens\nMiB of each rank when the forward pass ends: what the checkpoints keep, on "
-              "the device and in the host's\nmemory, and all that is on the device; and the most in the step: "
-              "activations, and all\n")
+              f"{options.batch} x {options.sequence} tokens\nMiB of each rank when the forward pass ends: what the "
+              "checkpoints keep, on the device and in the host's\nmemory, and all that is on the device; and the most "
+              "in the step: activations, and all\n")
         print(f"{'checkpointing':18} rank " + " ".join(f"{title:>11}" for title in COLUMNS[:-2]) + "   s/step  loss")
     table = {}
     for name, switches in WAYS.items():

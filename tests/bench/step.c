@@ -20,6 +20,8 @@ static guint64 library_bytes; /* resident before there is a model */
 
 static const GOptionEntry entries[] = {
   { "preset", 0, 0, G_OPTION_ARG_STRING, &settings.preset, "Model: gpt2 (default), tiny, bert-large, ...", "NAME" },
+  { "folder", 0, 0, G_OPTION_ARG_FILENAME, &settings.folder, "Train the model in this folder, instead of a new one",
+    "FOLDER" },
   { "layers", 0, 0, G_OPTION_ARG_INT, &settings.layers, "Layers instead of the preset's", "N" },
   { "width", 0, 0, G_OPTION_ARG_INT, &settings.width, "Width instead of the preset's", "N" },
   { "heads", 0, 0, G_OPTION_ARG_INT, &settings.heads, "Attention heads instead of the preset's", "N" },
@@ -41,8 +43,8 @@ static const GOptionEntry entries[] = {
   G_OPTION_ENTRY_NULL,
 };
 
-static const char *const purpose_names[EBB_N_PURPOSES] = { "parameters",  "gradients", "optimizer",
-                                                           "activations", "cache",     "workspace" };
+static const char *const purpose_names[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
+                                                           "activations", "cache", "workspace" };
 
 /* The first steps allocate, and make oneDNN's primitives. */
 #define N_LEFT_OUT 2

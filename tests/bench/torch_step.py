@@ -22,7 +22,27 @@ LEARNING_RATE = 3e-4
 BERT_POSITIONS = 512  # of its presets, however short the sequences are
 
 
+def open_folder(options):
+    """A decoder of transformers, which is imported for it alone; what that takes counts as the library's."""
+    import transformers
+    torch_gpt.RSS_AFTER_IMPORT = torch_gpt.status_bytes("VmRSS")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model = transformers.AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32)
+    if options.checkpoint != "none":
+        model.gradient_checkpointing_enable()
+    options.vocab = model.config.vocab_size
+    return model.to(torch.bfloat16) if options.dtype == "pure-bf16" else model
+
+
+def loss_of_folder(model, tokens, targets):
+    logits = model(input_ids=tokens, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
 def make_model(options):
+    if options.folder:
+        return open_folder(options)
     if options.model == "bert":
         model = torch_bert.Bert(torch_bert.Config(
             options.layers, options.width, options.heads, 4 * options.width, max(options.context, BERT_POSITIONS),
@@ -41,7 +61,8 @@ class Training:
         self.optimizer = torch_gpt.new_optimizer(self.model, options.optimizer, lr=LEARNING_RATE)
         self.tokens, self.targets = torch.randint(options.vocab, (2, options.batch, options.context))
         self.autocast = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16")
-        self.loss_of = torch.compile(torch_gpt.loss_of) if options.compile else torch_gpt.loss_of
+        loss_of = loss_of_folder if options.folder else torch_gpt.loss_of
+        self.loss_of = torch.compile(loss_of) if options.compile else loss_of
 
     def step(self):
         start = time.perf_counter()
@@ -94,6 +115,7 @@ def serve(options):
 def main():
     parser = argparse.ArgumentParser(description="take steps of a training with PyTorch on the CPU")
     parser.add_argument("--model", choices=["gpt", "bert"], default="gpt")
+    parser.add_argument("--folder", help="train the model in this folder with transformers, instead of a new one")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)

@@ -61,6 +61,39 @@ is_bert (const BenchSettings *settings)
   return settings->preset != NULL && g_str_has_prefix (settings->preset, "bert-");
 }
 
+/* In f32, as it is trained. */
+static EbbModule *
+open_model (const BenchSettings *settings,
+            int *vocab,
+            GError **error)
+{
+  g_autoptr (EbbModule) model = ebb_model_open (settings->folder, error);
+  g_autoptr (EbbGptConfig) config = NULL;
+
+  if (model == NULL || !ebb_module_to_dtype (model, EBB_DTYPE_F32, error))
+    return NULL;
+  if (!EBB_IS_GPT (model))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s: it must hold a decoder, not a %s",
+                   settings->folder, G_OBJECT_TYPE_NAME (model));
+      return NULL;
+    }
+  config = ebb_gpt_get_config (EBB_GPT (model));
+  *vocab = config->vocab;
+  ebb_module_set_training (model, TRUE);
+  return g_steal_pointer (&model);
+}
+
+static EbbModule *
+make_model (const BenchSettings *settings,
+            int *vocab,
+            GError **error)
+{
+  if (settings->folder != NULL)
+    return open_model (settings, vocab, error);
+  return is_bert (settings) ? make_bert (settings, vocab, error) : make_gpt (settings, vocab, error);
+}
+
 static gboolean
 checkpoints (const BenchSettings *settings)
 {
@@ -126,7 +159,7 @@ bench_training_new (const BenchSettings *settings,
   self->settings = *settings;
   if (settings->device == NULL)
     self->settings.device = ebb_device_get_cpu ();
-  self->model = is_bert (settings) ? make_bert (settings, &vocab, error) : make_gpt (settings, &vocab, error);
+  self->model = make_model (settings, &vocab, error);
   if (settings->store != NULL)
     g_object_ref (settings->store);
   if (self->model == NULL || !wrap_blocks (self->model, settings, error)

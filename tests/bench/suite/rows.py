@@ -3,13 +3,16 @@ import json
 import os
 import statistics
 
-from .process import BENCH, Training, progress, run_process, run_together
+from .process import BENCH, Failure, Training, cache_folder, progress, run_process, run_together
 
 GPT2 = {"model": "gpt", "preset": "gpt2", "layers": 12, "width": 768, "heads": 12, "vocab": 50257}
 BERT_LARGE = {"model": "bert", "preset": "bert-large", "layers": 24, "width": 1024, "heads": 16, "vocab": 30522}
 SMALL = {"model": "gpt", "preset": "tiny", "layers": 4, "width": 128, "heads": 4, "vocab": 256}
 MOST_OF_OTHERS = 0.03  # of the machine; more is told
 
+# Models of transformers, in folders that torch_models.py makes; both sides open the same folder.
+LLAMA_100M = {"model": "llama", "folder": "llama-100m", "width": 768}
+SMALL_LLAMA = {"model": "llama", "folder": "llama-tiny", "width": 64}
 SMALL_BERT = {"model": "bert", "preset": "bert-base", "layers": 2, "width": 128, "heads": 4, "vocab": 256}
 
 STRATEGIES = ("none", "selective", "full")
@@ -61,6 +64,14 @@ ROWS = [
 ]
 # Measured when they are asked for by --only.
 LONG_ROWS = [
+    Row("llama-8x512-f32", "Llama 100M, 8 x 512, f32", LLAMA_100M, 8, 512, "f32",
+        ("ebb-none", "ebb-full", "torch-none", "torch-full", "torch-compiled"), rounds=3, floor=False),
+    Row("llama-8x512-bf16", "Llama 100M, 8 x 512, bf16", LLAMA_100M, 8, 512, "bf16",
+        ("ebb-none", "ebb-none-stream", "torch-none", "torch-pure", "torch-compiled"), rounds=3, floor=False),
+    Row("llama-quick-f32", "Llama 2 layers x 64, 2 x 64, f32", SMALL_LLAMA, 2, 64, "f32",
+        ("ebb-none", "torch-none", "torch-compiled"), rounds=2, floor=False),
+    Row("llama-quick-bf16", "Llama 2 layers x 64, 2 x 64, bf16", SMALL_LLAMA, 2, 64, "bf16",
+        ("ebb-none", "torch-none"), rounds=2, floor=False),
     # As large a share of activations as in OneFlow's measurement of BERT-large (docs/benchmarks.md).
     Row("bert-large-32x128-f32", "BERT-large, 32 x 128, f32", BERT_LARGE, 32, 128, "f32",
         ("ebb-none", "ebb-full", "torch-none", "torch-full"), rounds=3, floor=False),
@@ -73,6 +84,18 @@ QUICK_ROWS = [
     Row("quick-bert-f32", "BERT 2 layers x 128, 2 x 64, f32", SMALL_BERT, 2, 64, "f32", PLAIN, warm_up=2, rounds=3,
         floor=False),
 ]
+
+
+def make_folder(name, python):
+    """The folder of a random model, made by transformers once and kept in the cache."""
+    folder = os.path.join(cache_folder(), name)
+    if not os.path.exists(os.path.join(folder, "config.json")):
+        if not python:
+            raise Failure(f"{name}: transformers makes this model: run scripts/peer-venv first")
+        progress(f"  making {folder} (once)")
+        run_process([python, os.path.join(BENCH, "torch_models.py"), "--make", name, folder], os.cpu_count(),
+                    "torch_models")
+    return folder
 
 
 class Programs:
@@ -94,12 +117,16 @@ class Programs:
         self.optimizer = min(seconds, key=seconds.get)
         return seconds
 
+    def model_words(self, row, names):
+        """The options that name a row's model."""
+        if "folder" in row.sizes:
+            return ["--folder", make_folder(row.sizes["folder"], self.python)]
+        return [word for name in names for word in (f"--{name}", row.sizes[name])]
+
     def ebb_command(self, row, options):
         """None if this build can't."""
         words = [self.step, "--batch", row.batch, "--context", row.context, "--threads", self.threads,
-                 "--preset", row.sizes["preset"]]
-        for name in ("layers", "width", "heads", "vocab"):
-            words += [f"--{name}", row.sizes[name]]
+                 *self.model_words(row, ("preset", "layers", "width", "heads", "vocab"))]
         if row.dtype == "bf16":
             words.append("--bf16")
         for name, value in options.items():
@@ -110,9 +137,8 @@ class Programs:
 
     def torch_command(self, row, options):
         words = [self.python, os.path.join(BENCH, "torch_step.py"), "--batch", row.batch, "--context", row.context,
-                 "--threads", self.threads, "--optimizer", self.optimizer]
-        for name in ("model", "layers", "width", "heads", "vocab"):
-            words += [f"--{name}", row.sizes[name]]
+                 "--threads", self.threads, "--optimizer", self.optimizer,
+                 *self.model_words(row, ("model", "layers", "width", "heads", "vocab"))]
         for name, value in {"dtype": row.dtype, **options}.items():
             words += [f"--{name}"] if value is True else [f"--{name}", value]
         return words

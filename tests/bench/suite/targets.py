@@ -58,12 +58,30 @@ def either(first, second):
 def of_models(rows):
     for name, row in rows.items():
         is_bert, is_bf16 = row["sizes"]["model"] == "bert", row["dtype"] == "bf16"
-        if row["sizes"]["width"] < 512:
+        if row["sizes"]["width"] < 512 or is_llama(row):
             continue
         title = row["title"]
         yield Verdict(f"{title}: share of the floor", share_of_floor(row), 0.78 if is_bf16 else 0.88, False)
         yield Verdict(f"{title}: full to none", ratio(row, "ebb-full", "ebb-none"), 1.36 if is_bert else 1.22, True)
         yield Verdict(f"{title}: selective to none", ratio(row, "ebb-selective", "ebb-none"), 1.06, True)
+
+
+def is_llama(row):
+    return row["sizes"]["model"] == "llama"
+
+
+def memory_ratio(row, name, base):
+    run, other = above_gb(row, name), above_gb(row, base)
+    return run / other if run and other else None
+
+
+def of_llamas(rows):
+    for name, most in (("llama-8x512-f32", 0.80), ("llama-8x512-bf16", 0.75)):
+        if name in rows:
+            row = rows[name]
+            yield Verdict(f"{row['title']}: to eager", ratio(row, "ebb-none", "torch-none"), 0.65, True)
+            yield Verdict(f"{row['title']}: to compiled", ratio(row, "ebb-none", "torch-compiled"), most, True)
+            yield Verdict(f"{row['title']}: memory to eager's", memory_ratio(row, "ebb-none", "torch-none"), 0.6, True)
 
 
 def of_memory(rows):
@@ -93,7 +111,7 @@ def of_tiny(tiny):
 def on_zen_5(rows):
     for name, base, least in (("f32", "torch-none", 2.1), ("bf16", "torch-none", 2.4), ("bf16", "torch-compiled", 1.6)):
         for row in rows.values():
-            if row["dtype"] == name and row["sizes"]["width"] >= 512 and base in row["runs"]:
+            if row["dtype"] == name and row["sizes"]["width"] >= 512 and base in row["runs"] and not is_llama(row):
                 value = ratio(row, "ebb-none", base)
                 yield Verdict(f"{row['title']}: times as fast as {row['runs'][base]['title']}",
                               1 / value if value else None, least, False, " (a Zen 5's)")
@@ -102,7 +120,7 @@ def on_zen_5(rows):
 def verdicts(data):
     """What was asked for and could be measured in this run, in the table's order."""
     rows = data["rows"]
-    result = [*of_models(rows), *of_memory(rows), *of_small(rows)]
+    result = [*of_models(rows), *of_llamas(rows), *of_memory(rows), *of_small(rows)]
     if data.get("tiny"):
         result += of_tiny(data["tiny"])
     if data.get("start"):
