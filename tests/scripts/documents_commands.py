@@ -5,6 +5,7 @@ Commands run in a folder that has the documents' text and programs, and the buil
 expect them. The tables below list commands that take minutes (long_documents.py runs them), that stand for others, or
 that can't run here. A command that is in no table runs; an entry that is in no document is an error.
 """
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 from document_blocks import BUILD, NAMES, read, read_blocks, read_inline_commands, split_commands  # noqa: E402
+from gpt2_folder import write_gpt2_folder  # noqa: E402
 
 LONG = {
     "scripts/quickstart",
@@ -46,6 +48,8 @@ UP_TO_ITS_TEXT = {
     "--shard hybrid --shard-size 8 --checkpoint full --resume /shared/state --report /shared/report.json",
     "ebb-train-gpt --tensor-parallel 4 --data book.txt --preset gpt2 --checkpoint full --partition",
     "mpirun -n 4 ebb-train-gpt --tensor-parallel 4 --data book.txt --preset gpt2 --checkpoint full --partition",
+    *(f"build/release/examples/train_bert --preset bert-large --data book.txt --batch 32 --context 128 --steps 3 "
+      f"--checkpoint {way}" for way in ("none", "full")),
     "mpirun -n 16 ebb-fsdp-gpt --tensor-parallel 4 --data book.txt --shard full --checkpoint full",
 }
 
@@ -102,6 +106,8 @@ ENVIRONMENT = {
     "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
 }
 
+SUMS = "".join(json.dumps({"prompt": f"{n} + {n} =", "completion": f" {2 * n}."}) + "\n" for n in range(100))
+
 
 def read_program(name, language):
     return next(block.code for block in read_blocks(language) if block.document == name)
@@ -132,7 +138,9 @@ class Folder(tempfile.TemporaryDirectory):
         os.mkdir(os.path.join(self.name, "build"))
         os.symlink(BUILD, os.path.join(self.name, "build", "release"))
         text = "".join(map(read, NAMES))
+        write_gpt2_folder(os.path.join(self.name, "my-model"))
         for name, content in (("my-book.txt", text), ("book.txt", text), ("hosts", "localhost slots=16\n"),
+                              ("sums.jsonl", SUMS),
                               ("program.py", read_program("README.md", "python")),
                               ("program.c", read_program("README.md", "c")),
                               ("program.js", read_program("docs/bindings.md", "js").replace(
