@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 /* Times attention alone, forward and backward, and prints its rate. FLOP are those of products of queries and keys that
- * see each other: two products forward, five backward. */
+ * see each other: two products forward, five backward. With --window or --documents they still are those of plain
+ * attention: what is skipped shows as a higher rate. */
 
 typedef struct
 {
@@ -28,6 +29,7 @@ static const Shape shapes[] = {
 static char *only = NULL;
 static int rounds = 9, threads = 0;
 static double dropout = 0;
+static gint64 window = 0, documents = 1;
 static gboolean only_bf16, only_f32;
 
 static const GOptionEntry entries[] = {
@@ -35,6 +37,8 @@ static const GOptionEntry entries[] = {
   { "rounds", 0, 0, G_OPTION_ARG_INT, &rounds, "Rounds that count, after one that doesn't", "N" },
   { "threads", 0, 0, G_OPTION_ARG_INT, &threads, "CPU threads", "N" },
   { "dropout", 0, 0, G_OPTION_ARG_DOUBLE, &dropout, "Probability of dropping a weight", "P" },
+  { "window", 0, 0, G_OPTION_ARG_INT64, &window, "How many keys a query attends to at most", "N" },
+  { "documents", 0, 0, G_OPTION_ARG_INT64, &documents, "Documents of equal length in each row", "N" },
   { "bf16", 0, 0, G_OPTION_ARG_NONE, &only_bf16, "bf16 alone", NULL },
   { "f32", 0, 0, G_OPTION_ARG_NONE, &only_f32, "f32 alone", NULL },
   G_OPTION_ENTRY_NULL,
@@ -58,18 +62,19 @@ static gboolean
 time_calls (const Shape *shape,
             EbbTensor *qkv,
             EbbTensor *grad,
+            EbbTensor *starts,
             int n_calls,
             double *forward,
             double *backward,
             GError **error)
 {
+  EbbAttentionForm form = { .causal = shape->causal, .window = window, .dropout_p = dropout };
   gint64 ticks[2] = { 0, 0 };
 
   for (int i = 0; i < n_calls; i++)
     {
       gint64 start = g_get_monotonic_time (), now;
-      g_autoptr (EbbTensor) out = ebb_self_attention (qkv, (guint) shape->heads, NULL, shape->causal, 0, dropout, NULL,
-                                                      error);
+      g_autoptr (EbbTensor) out = ebb_self_attention_full (qkv, (guint) shape->heads, NULL, starts, &form, NULL, error);
 
       now = g_get_monotonic_time ();
       if (out == NULL || !ebb_backward (&out, 1, &grad, 1, NULL, 0, FALSE, error))
@@ -83,6 +88,19 @@ time_calls (const Shape *shape,
   return TRUE;
 }
 
+/* Of one row; NULL for one document. */
+static EbbTensor *
+make_starts (gint64 length,
+             GError **error)
+{
+  g_autofree gint64 *values = g_new (gint64, (gsize) length);
+  gint64 size = MAX (length / documents, 1);
+
+  for (gint64 t = 0; t < length; t++)
+    values[t] = t / size * size;
+  return ebb_tensor_new_from_ints (values, (gsize) length, (const gint64[]){ 1, length }, 2, error);
+}
+
 static gboolean
 time_shape (const Shape *shape,
             EbbDType dtype,
@@ -93,14 +111,15 @@ time_shape (const Shape *shape,
   gint64 width = shape->heads * shape->width;
   g_autoptr (EbbTensor) qkv = make_values (shape->batch, shape->length, 3 * width, dtype, error);
   g_autoptr (EbbTensor) grad = qkv ? make_values (shape->batch, shape->length, width, dtype, error) : NULL;
+  g_autoptr (EbbTensor) starts = documents > 1 ? make_starts (shape->length, error) : NULL;
   g_autofree double *forward = g_new0 (double, (gsize) rounds + 1);
   g_autofree double *backward = g_new0 (double, (gsize) rounds + 1);
   int n_calls = 1 + (int) (1e9 / (7 * product));
 
-  if (grad == NULL || !ebb_tensor_set_requires_grad (qkv, TRUE, error))
+  if (grad == NULL || (documents > 1 && starts == NULL) || !ebb_tensor_set_requires_grad (qkv, TRUE, error))
     return FALSE;
   for (int i = 0; i <= rounds; i++)
-    if (!time_calls (shape, qkv, grad, n_calls, &forward[i], &backward[i], error))
+    if (!time_calls (shape, qkv, grad, starts, n_calls, &forward[i], &backward[i], error))
       return FALSE;
   forward[0] = bench_median (forward + 1, (guint) rounds);
   backward[0] = bench_median (backward + 1, (guint) rounds);

@@ -4,8 +4,9 @@
 #include <omp.h>
 #include <stdio.h>
 
-/* Times products of few rows with the weights of a model, as when text is generated, beside plainly reading the bytes
- * of the weights with as many threads: what is left of a read's speed. */
+/* Times products of few rows with the weights of a model, and attention of few queries to cached keys and values, as
+ * when text is generated, beside plainly reading their bytes with as many threads: what is left of a read's speed. The
+ * shortest time of the rounds counts: others on the machine only add. */
 
 typedef struct
 {
@@ -128,6 +129,82 @@ time_shape (const Shape *shape,
   return TRUE;
 }
 
+/* -- attention ----------------------------------------------------------------------------------------------------- */
+
+#define HEADS 12
+#define GROUPS 4
+#define HEAD_WIDTH 64
+#define KEYS 600
+#define CAPACITY 640
+
+static gboolean
+time_attention_calls (EbbTensor *q,
+                      EbbTensor **keys,
+                      EbbTensor **values,
+                      int n,
+                      double *seconds,
+                      GError **error)
+{
+  EbbAttentionForm form = { .causal = TRUE, .first_query = KEYS - ebb_tensor_get_dim (q, 2) };
+  gint64 start = g_get_monotonic_time ();
+
+  for (int i = 0; i < n; i++)
+    {
+      g_autoptr (EbbTensor) y = ebb_attention (q, keys[i], values[i], NULL, NULL, &form, NULL, error);
+
+      if (y == NULL)
+        return FALSE;
+    }
+  *seconds = (double) (g_get_monotonic_time () - start) * 1e-6;
+  return TRUE;
+}
+
+/* As many layers' keys and values, in caches with room for more, as are no longer in a cache when their turn comes. */
+static gboolean
+time_attention (gint64 n_rows,
+                EbbDType dtype,
+                GError **error)
+{
+  const gint64 q_sizes[] = { 1, HEADS, n_rows, HEAD_WIDTH };
+  gint64 size = GROUPS * CAPACITY * HEAD_WIDTH * (gint64) ebb_dtype_get_size (dtype);
+  int n = (int) (OTHER_BYTES / 2 / size);
+  g_autoptr (EbbTensor) q = ebb_randn (q_sizes, 4, dtype, NULL, NULL, error);
+  g_autoptr (EbbTensor) all =
+      ebb_full ((gint64[]){ 2 * n, 1, GROUPS, CAPACITY, HEAD_WIDTH }, 5, 0.01, dtype, NULL, error);
+  EbbTensor **parts = g_new0 (EbbTensor *, (gsize) (2 * n));
+  double best = G_MAXDOUBLE, best_read = G_MAXDOUBLE, bytes = 2.0 * n * (double) size * KEYS / CAPACITY;
+  gboolean ok = q != NULL && all != NULL;
+
+  for (int i = 0; ok && i < 2 * n; i++)
+    {
+      g_autoptr (EbbTensor) one = ebb_select (all, 0, i, error);
+
+      parts[i] = ebb_narrow (one, 2, 0, KEYS, error);
+      ok = parts[i] != NULL;
+    }
+  for (int i = 0; ok && i < rounds; i++)
+    {
+      double seconds = 0;
+
+      best_read = MIN (best_read, time_read (ebb_tensor_get_data (all, NULL), (gint64) bytes));
+      ok = time_attention_calls (q, parts, parts + n, n, &seconds, error);
+      best = MIN (best, seconds);
+    }
+  for (int i = 0; i < 2 * n; i++)
+    g_clear_pointer (&parts[i], ebb_tensor_unref);
+  g_free (parts);
+  if (ok)
+    printf ("%-10s %3d rows %-5s %8.2f GB/s, read %6.2f GB/s: %5.2f\n", "attention", (int) n_rows,
+            ebb_dtype_get_name (dtype), bytes * 1e-9 / best, bytes * 1e-9 / best_read, best_read / best);
+  return ok;
+}
+
+static gboolean
+is_wanted (const char *name)
+{
+  return only == NULL || g_strcmp0 (only, name) == 0;
+}
+
 int
 main (int argc,
       char **argv)
@@ -151,10 +228,12 @@ main (int argc,
     for (int b = 0; b < 2; b++)
       for (gsize j = 0; j < G_N_ELEMENTS (shapes); j++)
         {
-          if ((only_rows > 0 && only_rows != rows[i]) || (only && g_strcmp0 (only, shapes[j].name) != 0)
-              || (b == 0 ? only_bf16 : only_f32))
+          if ((only_rows > 0 && only_rows != rows[i]) || (b == 0 ? only_bf16 : only_f32))
             continue;
-          if (!time_shape (&shapes[j], rows[i], b ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, &error))
+          if ((is_wanted (shapes[j].name)
+               && !time_shape (&shapes[j], rows[i], b ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, &error))
+              || (j == 0 && is_wanted ("attention")
+                  && !time_attention (rows[i], b ? EBB_DTYPE_BF16 : EBB_DTYPE_F32, &error)))
             {
               fprintf (stderr, "few-rows: %s\n", error->message);
               return 1;

@@ -200,8 +200,12 @@ pack_row_f32 (EbbDType dtype,
               gint64 width,
               float *packed)
 {
-  EBB_VEC_FOR (i, m, width)
-    vec_store (packed + i, vec_load_as (dtype, row, i, m));
+  gint64 i = 0;
+
+  for (; i + EBB_VEC_WIDTH <= width; i += EBB_VEC_WIDTH)
+    vec_store (packed + i, vec_load_as (dtype, row, i, EBB_VEC_WIDTH));
+  if (i < width)
+    vec_store (packed + i, vec_load_as (dtype, row, i, width - i));
 }
 
 static void

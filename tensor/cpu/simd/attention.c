@@ -4,8 +4,9 @@
 
 /* Attention, forward: each task takes a block of queries of one head over the keys that they see, block by block, with
  * a running maximum and sum of each row (FlashAttention, algorithm 1). Where there are few queries, as when text is
- * generated, a task takes all queries of several heads that share keys. A row's result does not depend on how queries
- * are dealt to tasks, so neither on the number of threads. */
+ * generated, a task takes all queries of several heads that share keys; if one vector holds all its rows, keys are
+ * multiplied as they lie, by queries side by side in vectors. A row's result does not depend on how queries are dealt
+ * to tasks, so neither on the number of threads. */
 
 #define QUERY_BLOCK 256 /* rows of a task: what packing keys is spread over */
 
@@ -17,6 +18,8 @@ typedef struct
   Unit *v;                /* [KEY_BLOCK, padded_width] */
   float *o;               /* [QUERY_BLOCK, padded_width] */
   float *scores;          /* [QUERY_TILE, KEY_BLOCK]; the probabilities take their place, as units */
+  Unit *q_turned;         /* [padded_width, EBB_VEC_WIDTH]: of few rows */
+  float *scores_turned;   /* [KEY_BLOCK, EBB_VEC_WIDTH]: of few rows */
   float *maximum, *scale; /* [QUERY_BLOCK]; the maximum is an exponent of 2 */
   EbbVec *sum;            /* [QUERY_BLOCK], by lanes */
   Row *queries;           /* [QUERY_BLOCK] */
@@ -44,7 +47,9 @@ scratch_init (Scratch *scratch,
   scratch->v = scratch->k + KEY_BLOCK * w;
   scratch->o = (float *) (scratch->v + KEY_BLOCK * w);
   scratch->scores = scratch->o + QUERY_BLOCK * w;
-  scratch->maximum = scratch->scores + QUERY_TILE * KEY_BLOCK;
+  scratch->q_turned = (Unit *) (scratch->scores + QUERY_TILE * KEY_BLOCK);
+  scratch->scores_turned = (float *) (scratch->q_turned + w * EBB_VEC_WIDTH);
+  scratch->maximum = scratch->scores_turned + KEY_BLOCK * EBB_VEC_WIDTH;
   scratch->scale = scratch->maximum + QUERY_BLOCK;
   return (gsize) (scratch->scale + QUERY_TILE - start);
 }
@@ -142,21 +147,103 @@ exponentiate_tile (const Attention *self,
     }
 }
 
-/* Adds a tile's keys to the results of its queries. */
+/* Rows of a block that are an operand of a product: packed, or where they lie. */
+typedef struct
+{
+  const Unit *rows;
+  gint64 stride; /* units */
+} Block;
+
+/* -- few rows ------------------------------------------------------------------------------------------------------ */
+
+static void
+turn_queries (const Attention *self,
+              Scratch *scratch,
+              gint64 n_rows)
+{
+  gint64 n_units = count_units (self, self->width);
+
+  memset (scratch->q_turned, 0, (gsize) (n_units * EBB_VEC_WIDTH) * sizeof (Unit));
+  for (gint64 r = 0; r < n_rows; r++)
+    for (gint64 i = 0; i < n_units; i++)
+      scratch->q_turned[i * EBB_VEC_WIDTH + r] = scratch->q[r * self->row_units + i];
+}
+
+/* Keys that needn't be transposed: where they lie if they are whole units there. */
+static Block
+find_keys (const Attention *self,
+           Scratch *scratch,
+           gint64 batch,
+           gint64 head,
+           gint64 key,
+           gint64 n_keys)
+{
+  const void *at = view_at (self->k, batch, head, key);
+  gint64 stride = self->k->strides[2];
+
+  if (!self->is_pairs && self->k->dtype == EBB_DTYPE_F32)
+    return (Block){ at, stride };
+  if (self->is_pairs && self->width % 2 == 0 && stride % 2 == 0 && (gsize) at % sizeof (Unit) == 0)
+    return (Block){ at, stride / 2 };
+  pack_rows (self, self->k, batch, head, key, n_keys, scratch->rows);
+  return (Block){ scratch->rows, self->row_units };
+}
+
+/* The products of keys and queries, each summed in the same order as queries by keys. */
+static void
+multiply_by_keys (const Attention *self,
+                  Scratch *scratch,
+                  const Tile *tile,
+                  const Block *keys)
+{
+  Product scores = { keys->rows, keys->stride, 1, scratch->q_turned, EBB_VEC_WIDTH,
+                     scratch->scores_turned, EBB_VEC_WIDTH, NULL, count_units (self, self->width), PRODUCT_SET,
+                     PRODUCT_WHOLE, 0 };
+
+  product_run (self->is_pairs, &scores, tile->n_keys, EBB_VEC_WIDTH);
+  for (gint64 r = 0; r < tile->n_rows; r++)
+    for (gint64 i = 0; i < tile->n_keys; i++)
+      scratch->scores[r * KEY_BLOCK + i] = scratch->scores_turned[i * EBB_VEC_WIDTH + r];
+}
+
+/* -- tiles --------------------------------------------------------------------------------------------------------- */
+
+/* Values as rows along the inner dimension: where they lie if no vector reaches beyond a row. */
+static Block
+find_values (const Attention *self,
+             Scratch *scratch,
+             gint64 batch,
+             gint64 head,
+             gint64 key,
+             gint64 n_keys,
+             gboolean is_few)
+{
+  if (is_few && !self->is_pairs && self->v->dtype == EBB_DTYPE_F32 && self->width == self->padded_width)
+    return (Block){ view_at (self->v, batch, head, key), self->v->strides[2] };
+  pack_inner (self, self->v, batch, head, key, n_keys, scratch->v);
+  return (Block){ scratch->v, self->padded_width };
+}
+
+/* Adds a tile's keys to the results of its queries. keys: of few rows; else NULL, and they are transposed in k. */
 static void
 attend_tile (const Attention *self,
              Scratch *scratch,
-             const Tile *tile)
+             const Tile *tile,
+             const Block *keys,
+             const Block *values)
 {
   gint64 w = self->padded_width, units = self->row_units, offset = find_offset (self, tile);
   Product scores = { scratch->q + tile->first * units, units, 1, scratch->k, KEY_BLOCK,
                      scratch->scores, KEY_BLOCK, NULL, count_units (self, self->width), PRODUCT_SET,
                      choose_part (tile, PRODUCT_OF_KEYS_SEEN), offset };
-  Product output = { (const Unit *) scratch->scores, KEY_BLOCK, 1, scratch->v, w,
+  Product output = { (const Unit *) scratch->scores, KEY_BLOCK, 1, values->rows, values->stride,
                      scratch->o + tile->first * w, w, scratch->scale, count_units (self, tile->n_keys), PRODUCT_SCALE,
                      choose_part (tile, PRODUCT_OVER_KEYS_SEEN), offset };
 
-  product_run (self->is_pairs, &scores, tile->n_rows, tile->n_keys);
+  if (keys)
+    multiply_by_keys (self, scratch, tile, keys);
+  else
+    product_run (self->is_pairs, &scores, tile->n_rows, tile->n_keys);
   exponentiate_tile (self, scratch, tile);
   product_run (self->is_pairs, &output, tile->n_rows, self->width);
 }
@@ -251,6 +338,7 @@ attend_task (const Attention *self,
   Tile tiles[QUERY_BLOCK / QUERY_TILE];
   gint64 n_tiles = make_tiles (self, scratch, task, tiles, begin, end), all_begin = G_MAXINT64, all_end = 0;
   gint64 share = share_rows (task->n_heads * task->n_queries);
+  gboolean is_few = task->n_heads * task->n_queries <= EBB_VEC_WIDTH;
 
   for (gint64 i = 0; i < n_tiles; i++)
     if (end[i] > 0)
@@ -264,11 +352,18 @@ attend_task (const Attention *self,
     {
       gint64 n_keys = MIN (KEY_BLOCK, self->n_keys - key), next = key + KEY_BLOCK;
 
+      Block keys = { NULL, 0 }, values = { NULL, 0 };
+
       if (all_end > 0)
         {
-          pack_rows (self, self->k, task->batch, key_head, key, n_keys, scratch->rows);
-          transpose (self, scratch->rows, n_keys, scratch->k);
-          pack_inner (self, self->v, task->batch, key_head, key, n_keys, scratch->v);
+          if (is_few)
+            keys = find_keys (self, scratch, task->batch, key_head, key, n_keys);
+          else
+            {
+              pack_rows (self, self->k, task->batch, key_head, key, n_keys, scratch->rows);
+              transpose (self, scratch->rows, n_keys, scratch->k);
+            }
+          values = find_values (self, scratch, task->batch, key_head, key, n_keys, is_few);
         }
       for (gint64 i = 0; i < n_tiles; i++, next += share)
         {
@@ -282,6 +377,8 @@ attend_task (const Attention *self,
           if (key == all_begin)
             {
               begin_rows (self, scratch, tile);
+              if (is_few)
+                turn_queries (self, scratch, tile->n_rows);
               prefetch_rows (self->q, tile->batch, row->head, row->query + QUERY_TILE, QUERY_TILE, FALSE);
             }
           if (next < all_end)
@@ -292,7 +389,7 @@ attend_task (const Attention *self,
           if (is_last)
             prefetch_rows (self->launch->outputs[0], tile->batch, row->head, row->query, tile->n_rows, TRUE);
           if (key >= begin[i] && key < end[i])
-            attend_tile (self, scratch, tile);
+            attend_tile (self, scratch, tile, is_few ? &keys : NULL, &values);
           if (is_last)
             finish_rows (self, scratch, tile);
         }
