@@ -72,12 +72,15 @@ read_type (const EbbConfigSource *source,
   if (g_strcmp0 (name, "su") == 0 || (is_phi && g_strcmp0 (name, "yarn") == 0))
     name = "longrope";
   for (guint i = 0; i < G_N_ELEMENTS (types); i++)
-    if (g_strcmp0 (name, types[i].name) == 0)
+    if (g_strcmp0 (name, types[i].name) == 0
+        && (!is_phi || types[i].scaling == EBB_ROTARY_DEFAULT || types[i].scaling == EBB_ROTARY_LONGROPE))
       {
         *scaling = types[i].scaling;
         return TRUE;
       }
-  return ebb_config_refuse (source, scope, key, value, "default, linear, dynamic, llama3, yarn or longrope", error);
+  return ebb_config_refuse (source, scope, key, value,
+                            is_phi ? "default or longrope" : "default, linear, dynamic, llama3, yarn or longrope",
+                            error);
 }
 
 static gboolean
@@ -173,6 +176,13 @@ read_object (const EbbConfigSource *source,
         return FALSE;
       if (*number == 0 && numbers[i].is_zero_initial)
         *number = numbers[i].initial;
+    }
+  /* Other models of transformers read it and turn whole heads, or fail. */
+  if (source->architecture->original_context == 0 && rotary->partial != 1)
+    {
+      value = ebb_json_get (object, "partial_rotary_factor");
+      return ebb_config_refuse (source, value != NULL ? scope : NULL, "partial_rotary_factor",
+                                value != NULL ? value : beside, "1 in this architecture", error);
     }
   value = ebb_json_get (object, "truncate");
   if (rotary->scaling == EBB_ROTARY_YARN && value != NULL && !ebb_json_as_boolean (value, &rotary->truncate))

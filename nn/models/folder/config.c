@@ -170,9 +170,13 @@ write_class (const EbbArchitecture *architecture,
 static EbbJson *
 new_document (const EbbArchitecture *architecture)
 {
+  static const char *const tokens[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
   EbbJson *document = ebb_json_parse ("{}", 2, EBB_CONFIG_FILE, NULL);
 
   write_class (architecture, document);
+  /* The usual ones of the architecture belong to its own vocabulary. */
+  for (guint i = 0; i < G_N_ELEMENTS (tokens); i++)
+    ebb_json_set (document, tokens[i], "null");
   return document;
 }
 
@@ -208,7 +212,10 @@ write_gpt (const EbbArchitecture *architecture,
     }
   after = ebb_config_read_gpt (&source, error);
   if (after == NULL)
-    return NULL;
+    {
+      g_prefix_error (error, "the model can't be saved as %s: ", architecture->model_type);
+      return NULL;
+    }
   difference = ebb_config_find_difference (after, config);
   if (difference == NULL)
     return g_steal_pointer (&written);
