@@ -13,6 +13,11 @@ void ebb_host_free (void *data,
                     gsize size);
 /* Gives the pages of unused blocks back to the system. */
 void ebb_host_trim (void);
+/* Whether the system may make memory that nobody has touched yet of huge pages; it may as long as nobody says
+ * otherwise. Huge pages are read faster later, and where the system has to find them first they take longer to get. */
+void ebb_host_allow_huge_pages (void *data,
+                                gsize size,
+                                gboolean allow);
 /* Bytes ever taken from the system and not given back; how often it was asked. */
 guint64 ebb_host_get_reserved (void);
 guint64 ebb_host_get_system_calls (void);

@@ -650,6 +650,17 @@ ebb_host_trim (void)
   pthread_mutex_unlock (&lock);
 }
 
+void
+ebb_host_allow_huge_pages (void *data,
+                           gsize size,
+                           gboolean allow)
+{
+  const gsize begin = ((gsize) data + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), end = ((gsize) data + size) & ~(HUGE_PAGE - 1);
+
+  if (begin < end)
+    madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
 guint64
 ebb_host_get_reserved (void)
 {

@@ -3,11 +3,14 @@
 
 #include "tensor/error-private.h"
 #include "tensor/backend/backend-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/ops/pointwise.h"
 #include "tensor/tensor-private.h"
 #include "tensor/util/half-private.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Reads the tensors of files into those of a model, on all threads, each a piece at a time: straight into place if
  * dtype and order are the same, else by way of a buffer of one piece. */
@@ -35,6 +38,12 @@ typedef struct
   gint failed;
   GMutex lock;
   GError *error; /* the first */
+
+  EbbTensor **targets; /* for watch_pages () */
+  guint n_targets;
+  double small_cost, work;
+  gint64 n_bytes;
+  gboolean is_small;
 } Reading;
 
 /* -- one piece ----------------------------------------------------------------------------------------------------- */
@@ -122,6 +131,144 @@ read_piece (const Piece *piece,
   return TRUE;
 }
 
+/* -- pages --------------------------------------------------------------------------------------------------------- */
+
+/* Huge pages are read faster later. Where the system must find memory for them first, as in many virtual machines, they
+ * take several times as long to get as small ones. So a part of the largest tensor is read into small pages to see what
+ * they cost, and the rest into huge ones until these have cost more in all. */
+
+#define SAMPLE ((gint64) 24 << 20)
+
+/* What this thread has worked, in seconds: it does not count what others do meanwhile, nor a slow disk. */
+static double
+get_work (void)
+{
+  struct timespec time;
+
+  clock_gettime (CLOCK_THREAD_CPUTIME_ID, &time);
+  return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
+}
+
+static gint64
+count_bytes (const Piece *piece)
+{
+  return piece->n_rows * piece->width * (gint64) ebb_dtype_get_size (piece->entry->dtype);
+}
+
+static gboolean
+is_straight (const Piece *piece)
+{
+  return !piece->turned && piece->dtype == piece->entry->dtype;
+}
+
+/* The first piece of a tensor of the files that is larger than the sample and goes straight into place; the number of
+ * all pieces if there is none. */
+static guint
+find_large (GArray *pieces)
+{
+  gint64 n_bytes = 0;
+  guint first = 0;
+
+  for (guint i = 0; i < pieces->len; i++)
+    {
+      const Piece *piece = &g_array_index (pieces, Piece, i);
+
+      if (i == 0 || piece->entry != g_array_index (pieces, Piece, first).entry)
+        {
+          first = i;
+          n_bytes = 0;
+        }
+      n_bytes += count_bytes (piece);
+      if (n_bytes >= SAMPLE && is_straight (piece))
+        return first;
+    }
+  return pieces->len;
+}
+
+/* Reads SAMPLE bytes into small pages and drops their pieces. *@cost: seconds of work for a byte; 0: there is nothing
+ * so large that pages matter. */
+static gboolean
+sample_small_pages (GArray *pieces,
+                    double *cost,
+                    GError **error)
+{
+  const guint first = find_large (pieces);
+  const char *target = first < pieces->len ? g_array_index (pieces, Piece, first).target : NULL;
+  const double start = get_work ();
+  gint64 n_bytes = 0;
+  guint n = 0;
+  gboolean ok = TRUE;
+
+  *cost = 0;
+  if (first == pieces->len)
+    return TRUE;
+  ebb_host_allow_huge_pages ((char *) target, (gsize) SAMPLE, FALSE);
+  for (; ok && n_bytes < SAMPLE; n++)
+    {
+      const Piece *piece = &g_array_index (pieces, Piece, first + n);
+
+      ok = read_rows (piece, piece->target, error);
+      n_bytes += count_bytes (piece);
+    }
+  ebb_host_allow_huge_pages ((char *) target, (gsize) SAMPLE, TRUE);
+  *cost = (get_work () - start) / (double) n_bytes;
+  g_array_remove_range (pieces, first, n);
+  return ok;
+}
+
+static int
+compare_addresses (gconstpointer a,
+                   gconstpointer b)
+{
+  const char *x = (*(EbbTensor *const *) a)->view.data, *y = (*(EbbTensor *const *) b)->view.data;
+
+  return x < y ? -1 : x > y;
+}
+
+/* Tensors that lie close together share pages, so they are one range. */
+static void
+allow_huge_pages (EbbTensor **targets,
+                  guint n_targets,
+                  gboolean allow)
+{
+  g_autofree EbbTensor **sorted = g_memdup2 (targets, n_targets * sizeof targets[0]);
+  char *begin = NULL, *end = NULL;
+
+  qsort (sorted, n_targets, sizeof sorted[0], compare_addresses);
+  for (guint i = 0; i < n_targets; i++)
+    {
+      char *data = sorted[i]->view.data;
+
+      if (begin == NULL || data - end > PIECE)
+        {
+          ebb_host_allow_huge_pages (begin, (gsize) (end - begin), allow);
+          begin = data;
+        }
+      end = data + ebb_tensor_get_n_bytes (sorted[i]);
+    }
+  ebb_host_allow_huge_pages (begin, (gsize) (end - begin), allow);
+}
+
+/* Takes the work for a piece into account. */
+static void
+watch_pages (Reading *reading,
+             const Piece *piece,
+             double work)
+{
+  if (reading->small_cost == 0 || !is_straight (piece))
+    return;
+  g_mutex_lock (&reading->lock);
+  reading->work += work;
+  reading->n_bytes += count_bytes (piece);
+  if (!reading->is_small && reading->n_bytes >= PIECE
+      && reading->work > reading->small_cost * (double) reading->n_bytes)
+    {
+      reading->is_small = TRUE;
+      allow_huge_pages (reading->targets, reading->n_targets, FALSE);
+    }
+  g_mutex_unlock (&reading->lock);
+}
+
 /* -- all of them --------------------------------------------------------------------------------------------------- */
 
 static gpointer
@@ -135,10 +282,15 @@ read_pieces (gpointer data)
   while ((i = (guint) g_atomic_int_add (&reading->next, 1)) < reading->pieces->len
          && !g_atomic_int_get (&reading->failed))
     {
+      const Piece *piece = &g_array_index (reading->pieces, Piece, i);
+      const double start = get_work ();
       GError *error = NULL;
 
-      if (read_piece (&g_array_index (reading->pieces, Piece, i), &buffer, &second, &error))
-        continue;
+      if (read_piece (piece, &buffer, &second, &error))
+        {
+          watch_pages (reading, piece, get_work () - start);
+          continue;
+        }
       g_atomic_int_set (&reading->failed, TRUE);
       g_mutex_lock (&reading->lock);
       if (reading->error == NULL)
@@ -150,27 +302,28 @@ read_pieces (gpointer data)
 }
 
 static gboolean
-run (GArray *pieces,
+run (Reading *reading,
      GError **error)
 {
-  Reading reading = { .pieces = pieces };
-  const guint n_threads = MIN ((guint) ebb_get_num_threads (), pieces->len);
+  const guint n_threads = MIN ((guint) ebb_get_num_threads (), reading->pieces->len);
   g_autofree GThread **threads = g_new0 (GThread *, n_threads + 1);
 
-  g_mutex_init (&reading.lock);
+  g_mutex_init (&reading->lock);
   /* A thread that can't be had is done without. */
   for (guint i = 1; i < n_threads; i++)
-    threads[i] = g_thread_try_new ("ebb-read", read_pieces, &reading, NULL);
-  read_pieces (&reading);
+    threads[i] = g_thread_try_new ("ebb-read", read_pieces, reading, NULL);
+  read_pieces (reading);
   for (guint i = 1; i < n_threads; i++)
     if (threads[i] != NULL)
       g_thread_join (threads[i]);
-  g_mutex_clear (&reading.lock);
-  if (reading.error == NULL)
+  g_mutex_clear (&reading->lock);
+  if (reading->error == NULL)
     return TRUE;
-  g_propagate_error (error, reading.error);
+  g_propagate_error (error, reading->error);
   return FALSE;
 }
+
+/* -- which pieces there are ---------------------------------------------------------------------------------------- */
 
 /* The pieces of one part of a weight. @target: the data of the model's tensor. */
 static void
@@ -261,13 +414,15 @@ read_to_device (EbbWeightFiles *files,
           ebb_tensor_new_uninitialized (targets[i]->view.shape, (guint) targets[i]->view.n_dims,
                                         targets[i]->view.dtype, ebb_device_get_cpu (), error);
       g_autoptr (GArray) pieces = NULL;
+      Reading reading = { .next = 0 };
 
       if (host == NULL)
         return FALSE;
       hosts[i] = host;
       pieces = collect_pieces (files, map, entries, (int) i, hosts);
       hosts[i] = NULL;
-      if (!run (pieces, error) || !ebb_tensor_upload (targets[i], host->view.data, error))
+      reading.pieces = pieces;
+      if (!run (&reading, error) || !ebb_tensor_upload (targets[i], host->view.data, error))
         return FALSE;
     }
   return TRUE;
@@ -281,13 +436,19 @@ ebb_weights_read (EbbWeightFiles *files,
                   GError **error)
 {
   g_autoptr (GArray) pieces = NULL;
+  Reading reading = { .targets = targets, .n_targets = map->tensors->len };
+  gboolean done;
 
   for (guint i = 0; i < map->tensors->len; i++)
     if (!ebb_tensor_get_device (targets[i])->backend->host_memory)
       return read_to_device (files, map, entries, targets, error);
   pieces = collect_pieces (files, map, entries, -1, targets);
   g_array_sort (pieces, compare_places);
-  return run (pieces, error);
+  reading.pieces = pieces;
+  done = sample_small_pages (pieces, &reading.small_cost, error) && run (&reading, error);
+  if (reading.is_small)
+    allow_huge_pages (targets, map->tensors->len, TRUE);
+  return done;
 }
 
 /* -- twins --------------------------------------------------------------------------------------------------------- */

@@ -42,9 +42,9 @@ read_gpt (const EbbJson *document,
   return source.architecture != NULL ? ebb_config_read_gpt (&source, error) : NULL;
 }
 
-static const char *const rows[] = { "gpt2",       "llama2",  "llama3", "llama-linear",  "llama-dynamic",
-                                    "llama-yarn", "mistral", "qwen2",  "qwen2-yarn",    "qwen3",
-                                    "gemma2",     "gemma3",  "phi3",   "phi3-longrope", "smollm" };
+static const char *const rows[] = { "gpt2", "llama2", "llama3", "llama-linear", "llama-dynamic",
+                                    "llama-yarn", "mistral", "qwen2", "qwen2-yarn", "qwen3",
+                                    "gemma2", "gemma3", "phi3", "phi3-longrope", "smollm" };
 
 static gboolean
 is_text_equal (const EbbJson *a,
@@ -226,7 +226,9 @@ what_is_not_there_is_refused_by_its_key (void)
       "rope_parameters",
       "{\"rope_type\": \"longrope\", \"short_factor\": 1, \"long_factor\": []}",
       { "rope_parameters.short_factor is 1" } },
-    { "phi3", "rope_parameters", "{\"rope_type\": \"linear\", \"factor\": 2}",
+    { "phi3",
+      "rope_parameters",
+      "{\"rope_type\": \"linear\", \"factor\": 2}",
       { "rope_parameters.rope_type is \"linear\"", "default or longrope" } },
     { "llama3", "partial_rotary_factor", "0.5", { "partial_rotary_factor is 0.5", "must be 1" } },
     { "gemma3", "rope_parameters", "{\"rope_type\": \"default\"}", { "rope_parameters", "full_attention" } },
