@@ -69,6 +69,22 @@ class Operators(TestCase):
         loss = Ebb.fused_linear_cross_entropy(g, table, targets, softcap=1.5)
         close(loss.item(), Ebb.cross_entropy(Ebb.linear(g, table).soft_cap(1.5), targets).item())
 
+    def test_attention_is_that_of_numpy(self):
+        q, k = arrays((1, 2, 5, 4), (1, 1, 7, 4))
+        starts = np.array([0, 0, 4, 4, 4])
+        y = Ebb.attention(Ebb.from_numpy(q), Ebb.from_numpy(k), Ebb.from_numpy(k), starts=Ebb.tensor(starts[None]),
+                          causal=True, first_query=2, window=3, softcap=2)
+        position, key = np.arange(5)[:, None] + 2, np.arange(7)[None]
+        seen = (key <= position) & (key > position - 3) & (key >= starts[:, None])
+        scores = np.where(seen, np.exp(2 * np.tanh(np.einsum("bhtd,bgsd->bhts", q, k) / 4)), 0)
+        expected = np.einsum("bhts,bgsd->bhtd", scores / scores.sum(-1, keepdims=True), k)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
+        x = Ebb.randn([1, 4, 24])
+        np.testing.assert_array_equal(Ebb.self_attention(x, 2, None, True).numpy(),
+                                      Ebb.self_attention(x, 2, causal=True, window=9).numpy())
+        with self.assertRaisesRegex(Ebb.Error, "window is -1; must be positive, or 0 for no window"):
+            Ebb.self_attention(x, 2, window=-1)
+
     def test_reductions_are_those_of_numpy(self):
         (a,) = arrays((3, 4, 5))
         x = Ebb.from_numpy(a)

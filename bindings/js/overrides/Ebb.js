@@ -95,6 +95,9 @@ function _init() {
     withDefaults('layer_norm', none, null, null, 1e-5);
     withDefaults('rms_norm', none, null, 1e-6);
     withDefaults('unit_offset_rms_norm', none, null, 1e-6);
+    withDefaults('attention', none, none, none, null, null, null, null);
+    withDefaults('self_attention', none, none, null, false, 0, 0, null);
+    withDefaults('self_attention_full', none, none, null, null, null, null);
     withDefaults('scaled_dot_product_attention', none, none, none, null, false, 0, 0, null);
     withDefaults('offload_wrapper', none, null);
     withDefaults('offload_wrap_each', none, none, null);

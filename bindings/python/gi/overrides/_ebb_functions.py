@@ -9,12 +9,12 @@ from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
 
-__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like",
-           "ones_like", "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax",
-           "gelu", "bias_gelu", "gated_activation", "rotary", "dropout", "cross_entropy",
-           "fused_linear_cross_entropy", "layer_norm", "rms_norm", "matmul_transposed", "linear",
-           "scaled_dot_product_attention", "backward", "grad", "memory_stats", "multinomial", "where", "clamp",
-           "clip_grad_norm", "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
+__all__ = ["tensor", "empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "zeros_like", "ones_like",
+           "sum", "mean", "max", "min", "var", "argmax", "cat", "stack", "softmax", "log_softmax", "gelu", "bias_gelu",
+           "gated_activation", "rotary", "dropout", "cross_entropy", "fused_linear_cross_entropy", "layer_norm",
+           "rms_norm", "matmul_transposed", "linear", "attention", "self_attention", "scaled_dot_product_attention",
+           "backward", "grad", "memory_stats", "multinomial", "where", "clamp", "clip_grad_norm",
+           "vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy"]
 
 IGNORE_INDEX = -100
 
@@ -179,9 +179,10 @@ _cat, _stack, _gelu, _bias_gelu, _dropout = map(_function, ("cat", "stack", "gel
 _where, _scalar, _layer_norm, _rms_norm, _unit_offset_rms_norm, _linear, _gated_activation, _rotary = map(
     _function, ("where", "scalar", "layer_norm", "rms_norm", "unit_offset_rms_norm", "linear", "gated_activation",
                 "rotary"))
-_cross_entropy_full, _attention, _matmul_transposed, _multinomial, _backward, _grad = map(
+_cross_entropy_full, _scaled_dot_product_attention, _matmul_transposed, _multinomial, _backward, _grad = map(
     _function, ("cross_entropy_full", "scaled_dot_product_attention", "matmul_transposed", "multinomial", "backward",
                 "grad"))
+_attention, _self_attention = map(_function, ("attention", "self_attention_full"))
 _fused_linear_cross_entropy = guard(Ebb.fused_linear_cross_entropy_full)
 _vocab_cross_entropy, _vocab_linear_cross_entropy = map(
     _function, ("vocab_parallel_cross_entropy", "vocab_parallel_linear_cross_entropy_full"))
@@ -265,7 +266,30 @@ def vocab_parallel_linear_cross_entropy(x, weight, targets, n_classes, group=Non
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None):
-    return _attention(query, key, value, mask, causal, scale, dropout_p, generator)
+    return _scaled_dot_product_attention(query, key, value, mask, causal, scale, dropout_p, generator)
+
+
+def _attention_form(**fields):
+    form = Ebb.AttentionForm()
+    for name, value in fields.items():
+        setattr(form, name, value)
+    return form
+
+
+def attention(query, key, value, mask=None, starts=None, causal=False, first_query=0, window=0, softcap=0.0, scale=0.0,
+              dropout_p=0.0, generator=None):
+    """Queries [B, H, T, D] to keys and values [B, G, S, D]. starts [B, T]: where each query's document begins among the
+    keys. first_query: the first query's position there. window: how many keys a query attends to at most."""
+    form = _attention_form(causal=causal, first_query=first_query, window=window, softcap=softcap, scale=scale,
+                           dropout_p=dropout_p)
+    return _attention(query, key, value, mask, starts, form, generator)
+
+
+def self_attention(qkv, n_heads, mask=None, causal=False, scale=0.0, dropout_p=0.0, generator=None, starts=None,
+                   window=0, softcap=0.0):
+    """The same of a sequence to itself, with queries, keys and values side by side: [B, T, 3 C]."""
+    form = _attention_form(causal=causal, window=window, softcap=softcap, scale=scale, dropout_p=dropout_p)
+    return _self_attention(qkv, n_heads, mask, starts, form, generator)
 
 
 def multinomial(weights, n_samples, generator=None):
