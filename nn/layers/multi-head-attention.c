@@ -45,6 +45,7 @@ struct _EbbMultiHeadAttention
   EbbBlockConfig *config; /* after build never NULL */
   int head_width;
   int kv_heads;
+  int window;
   gboolean is_plain; /* of GPT-2's choices: no window, soft cap or scale of its own */
   EbbAttentionForm form;
   EbbRotary rotary;
@@ -143,6 +144,7 @@ settle_config (EbbMultiHeadAttention *self)
     }
   self->head_width = config->head_width != 0 ? config->head_width : self->width / self->heads;
   self->kv_heads = config->kv_heads != 0 ? config->kv_heads : self->heads;
+  self->window = config->window;
   self->is_plain = config->window == 0 && config->attention_softcap == 0;
   self->form = (EbbAttentionForm){
     .causal = self->causal,
@@ -546,6 +548,15 @@ ebb_multi_head_attention_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_multi_head_attention_parent_class)->finalize (object);
 }
 
+/* A size that the configuration of a model chooses: it can be read. */
+static void
+install_chosen_size (EbbMultiHeadAttentionClass *klass, const char *name, gsize offset)
+{
+  g_object_class_install_property (
+      G_OBJECT_CLASS (klass), (guint) offset,
+      g_param_spec_int (name, NULL, NULL, 0, G_MAXINT, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
 static void
 ebb_multi_head_attention_class_init (EbbMultiHeadAttentionClass *klass)
 {
@@ -556,6 +567,25 @@ ebb_multi_head_attention_class_init (EbbMultiHeadAttentionClass *klass)
   module_class->forward = ebb_multi_head_attention_forward;
   module_class->forward1 = ebb_multi_head_attention_forward1;
   ebb_layer_class_install_properties (G_OBJECT_CLASS (klass), properties, G_N_ELEMENTS (properties));
+
+  /**
+   * EbbMultiHeadAttention:kv-heads:
+   *
+   * The number of heads of keys and values; each serves as many heads of queries.
+   */
+  install_chosen_size (klass, "kv-heads", offsetof (EbbMultiHeadAttention, kv_heads));
+  /**
+   * EbbMultiHeadAttention:head-width:
+   *
+   * The width of a head.
+   */
+  install_chosen_size (klass, "head-width", offsetof (EbbMultiHeadAttention, head_width));
+  /**
+   * EbbMultiHeadAttention:window:
+   *
+   * How many positions a query sees, its own included; 0 for all.
+   */
+  install_chosen_size (klass, "window", offsetof (EbbMultiHeadAttention, window));
 }
 
 static void

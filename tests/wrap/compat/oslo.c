@@ -1,4 +1,5 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/decoders.h"
 #include "support/stores.h"
 #include "support/device.h"
 #include "support/ranks.h"
@@ -657,6 +658,24 @@ a_rank_that_fails_alone_is_named (void)
   test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "rank 1 of 2", "has no key \"model\"");
 }
 
+/* Blocks are found by their type, whatever their layout calls them. */
+static void
+blocks_of_llama_are_checkpointed (void)
+{
+  g_autoptr (EbbModule) model = test_decoder_new ("gemma2", 1);
+  g_autoptr (EbbModule) layers = ebb_module_get_child (model, "layers");
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbModule) same = ebb_initialize (model, "{\"activation_checkpointing\": {\"enable\": true}}", &error);
+
+  g_assert_no_error (error);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbModule) block = ebb_module_list_get (EBB_MODULE_LIST (layers), i);
+
+      g_assert_true (ebb_checkpoint_is_wrapped (block));
+    }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -669,6 +688,7 @@ main (int argc, char **argv)
   TEST ("nothing-is-done-for-nothing-or-after-an-error", nothing_is_done_for_nothing_or_after_an_error);
   TEST ("sections-that-are-off-do-nothing", sections_that_are_off_do_nothing);
   TEST ("blocks-are-checkpointed-on-one-rank", blocks_are_checkpointed_on_one_rank);
+  TEST ("blocks-of-llama-are-checkpointed", blocks_of_llama_are_checkpointed);
   TEST ("every-key-acts", every_key_acts);
   TEST ("the-loss-is-that-of-one-rank", the_loss_is_that_of_one_rank);
   TEST ("a-bert-is-divided-as-well", a_bert_is_divided_as_well);
