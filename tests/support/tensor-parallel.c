@@ -118,6 +118,29 @@ make_targets (guint64 seed, gint64 vocab, gint64 every, gint64 context, GError *
   return ebb_where (is_ignored, ignored, tokens, error);
 }
 
+/* Each row has a document of 5 tokens and one with the rest. */
+static EbbTensor *
+compute_packed_loss (EbbModule *gpt, EbbTensor *tokens, EbbTensor *targets, GError **error)
+{
+  g_autoptr (EbbTensor) indices =
+      ebb_arange (0, (double) ebb_tensor_get_dim (tokens, 1), 1, EBB_DTYPE_I64, ebb_tensor_get_device (tokens), error);
+  g_autoptr (EbbTensor) is_second = ebb_ge_scalar (indices, 5, error);
+  g_autoptr (EbbTensor) number = ebb_cast (is_second, EBB_DTYPE_I64, error);
+  g_autoptr (EbbTensor) row = ebb_mul_scalar (number, 5, error);
+  g_autoptr (EbbTensor) starts =
+      ebb_expand (row, (gint64[]){ ebb_tensor_get_dim (tokens, 0), ebb_tensor_get_dim (tokens, 1) }, 2, error);
+  g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+  g_autoptr (EbbArgs) result = NULL;
+
+  if (starts == NULL)
+    return NULL;
+  ebb_args_add_tensor (args, NULL, tokens);
+  ebb_args_add_tensor (args, "targets", targets);
+  ebb_args_add_tensor (args, "starts", starts);
+  result = ebb_module_call (gpt, args, error);
+  return result != NULL ? ebb_args_get_tensor (result, 0) : NULL;
+}
+
 EbbTensor *
 test_parallel_loss (const TestParallel *self, EbbModule *model, guint pass, GError **error)
 {
@@ -129,6 +152,8 @@ test_parallel_loss (const TestParallel *self, EbbModule *model, guint pass, GErr
 
   if (targets == NULL)
     return NULL;
+  if (self->has_documents)
+    return compute_packed_loss (model, tokens, targets, error);
   if (!self->is_bert)
     return ebb_gpt_loss (EBB_GPT (model), tokens, targets, error);
   segments = test_tokens (90 + pass, 2, TEST_PARALLEL_ROWS, context, -1);

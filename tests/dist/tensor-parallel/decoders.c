@@ -16,7 +16,7 @@
 static void
 divided_is_the_whole (gconstpointer data)
 {
-  TestParallel settings = { .decoder = data, .n_ranks = 2, .n_passes = 2 }, whole = settings;
+  TestParallel settings = { .decoder = data, .n_ranks = 2, .has_documents = TRUE }, whole = settings;
   g_autoptr (TestParallelResult) expected = NULL;
 
   whole.is_whole = TRUE;
@@ -35,6 +35,50 @@ divided_is_the_whole (gconstpointer data)
       checkpointed = test_parallel_run (&settings);
       test_parallel_assert_same (checkpointed, plain);
     }
+}
+
+/* Each rank's cache has its heads. */
+static gboolean
+generate (EbbProcessGroup *group, gpointer user_data, GError **error)
+{
+  const TestParallel settings = { .decoder = user_data };
+  g_autoptr (EbbModule) model = test_parallel_model (&settings, error);
+  g_autoptr (EbbTensor) tokens = test_tokens (3, 30, 2, 12, -1);
+  g_autoptr (EbbTensor) head = ebb_narrow (tokens, 1, 0, 9, error);
+  g_autoptr (EbbTensor) rest = ebb_narrow (tokens, 1, 9, 3, error);
+  g_autoptr (EbbKeyValueCache) cache = ebb_key_value_cache_new (12);
+  EbbTensor *parts[] = { head, rest };
+  g_autoptr (EbbTensor) whole = NULL;
+  g_autoptr (EbbTensor) expected = NULL;
+
+  if (model == NULL || !test_parallel_divide (&settings, model, group, error))
+    return FALSE;
+  ebb_push_grad_enabled (FALSE);
+  whole = ebb_module_call1 (model, tokens, error);
+  for (guint i = 0; i < 2 && whole != NULL; i++)
+    {
+      g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
+      g_autoptr (EbbArgs) result = NULL;
+      g_autoptr (EbbTensor) logits = NULL;
+
+      ebb_args_add_tensor (args, NULL, parts[i]);
+      ebb_args_add_object (args, "cache", G_OBJECT (cache));
+      result = ebb_module_call (model, args, error);
+      if (result == NULL)
+        break;
+      logits = ebb_args_get_tensor (result, 0);
+      g_clear_pointer (&expected, ebb_tensor_unref);
+      expected = ebb_narrow (whole, 1, i == 0 ? 0 : 9, i == 0 ? 9 : 3, error);
+      test_assert_near (logits, expected, 1e-5);
+    }
+  ebb_pop_grad_enabled ();
+  return expected != NULL && ebb_key_value_cache_get_length (cache) == 12;
+}
+
+static void
+caches_have_a_ranks_heads (gconstpointer data)
+{
+  test_ranks_run (2, generate, (gpointer) data);
 }
 
 /* Queries, keys and values take one input, whose gradient is summed once; so do a gate and what it multiplies. GPT-2's
@@ -96,9 +140,12 @@ main (int argc, char **argv)
   g_test_init (&argc, &argv, NULL);
   for (guint i = 0; test_decoder_names[i] != NULL; i++)
     {
-      g_autofree char *path = g_strdup_printf ("/parallel-decoders/%s", test_decoder_names[i]);
+      g_autofree char *path = g_strdup_printf ("/parallel-decoders/divided/%s", test_decoder_names[i]);
+
+      g_autofree char *cached = g_strdup_printf ("/parallel-decoders/cache/%s", test_decoder_names[i]);
 
       g_test_add_data_func (path, test_decoder_names[i], divided_is_the_whole);
+      g_test_add_data_func (cached, test_decoder_names[i], caches_have_a_ranks_heads);
     }
   g_test_add_func ("/parallel-decoders/calls", products_of_one_input_take_one_call);
   g_test_add_func ("/parallel-decoders/refusals", what_cannot_be_divided_is_named);
