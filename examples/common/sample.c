@@ -1,31 +1,11 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
-/* Prints text while it is generated, and --sample. */
+/* --sample: prints generated text. */
 #include "sample.h"
+
+#include "print-text.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define REPLACEMENT "\357\277\275" /* U+FFFD */
-
-void
-sample_print_text (const char *text)
-{
-  for (const char *p = text; *p != '\0'; p = g_utf8_next_char (p))
-    {
-      const gunichar c = g_utf8_get_char_validated (p, -1);
-
-      if (c == (gunichar) -1 || c == (gunichar) -2)
-        {
-          fputs (REPLACEMENT, stdout);
-          break;
-        }
-      if (c != '\n' && c != '\t' && g_unichar_iscntrl (c))
-        fputs (REPLACEMENT, stdout);
-      else
-        fwrite (p, 1, (gsize) (g_utf8_next_char (p) - p), stdout);
-    }
-  fflush (stdout);
-}
 
 typedef struct
 {
@@ -43,7 +23,7 @@ take_text (guint row,
   Sampling *self = user_data;
 
   if (!self->trainer->options->silenced)
-    sample_print_text (text);
+    print_text (text);
   return trainer_poll (self->trainer, &self->error) && trainer_get_interrupt (self->trainer) == 0;
 }
 
@@ -84,7 +64,7 @@ sample_print (Trainer *trainer,
   if (prompt == NULL)
     return FALSE;
   if (!options->silenced && strcmp (options->prompt, "\n") != 0)
-    sample_print_text (shown);
+    print_text (shown);
   generation =
       ebb_model_generate (EBB_MODULE (trainer->model), &prompt, 1, how, take_text, &sampling, NULL, error);
   if (!options->silenced)

@@ -5,8 +5,6 @@
 
 G_BEGIN_DECLS
 
-/* Prints UTF-8; characters that would control the terminal are replaced. */
-void sample_print_text (const char *text);
 /* Prints the text of --sample while it is generated; Ctrl-C ends it. */
 gboolean sample_print (Trainer *trainer,
                        GError **error);

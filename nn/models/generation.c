@@ -16,8 +16,6 @@
  */
 G_DEFINE_TYPE (EbbGeneration, ebb_generation, G_TYPE_OBJECT)
 
-#define REPLACEMENT "\357\277\275" /* U+FFFD */
-
 static void
 ebb_generation_finalize (GObject *object)
 {
@@ -177,8 +175,8 @@ ebb_generation_row_push (EbbGenerationRow *row,
     return TRUE;
   if (token < ebb_tokenizer_get_vocab_size (tokenizer))
     text = ebb_token_decoder_push (row->decoder, token, error);
-  else /* a vocabulary may be larger than its tokenizer's */
-    text = g_strdup (REPLACEMENT);
+  else /* a vocabulary may be larger than its tokenizer's, whose text has nothing for it */
+    text = g_strdup ("");
   if (text == NULL)
     return FALSE;
   g_string_append (row->text, text);

@@ -1,0 +1,170 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Answers a question, or many with their history. */
+#include "chat.h"
+
+#include "common/command.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+typedef struct
+{
+  Session *session;
+  GPtrArray *roles, *contents;
+} Chat;
+
+static void
+say (Chat *self,
+     const char *role,
+     const char *content)
+{
+  g_ptr_array_add (self->roles, g_strdup (role));
+  g_ptr_array_add (self->contents, g_strdup (content));
+}
+
+static void
+reset (Chat *self)
+{
+  g_ptr_array_set_size (self->roles, 0);
+  g_ptr_array_set_size (self->contents, 0);
+  if (self->session->options->system != NULL)
+    say (self, "system", self->session->options->system);
+}
+
+static void
+chat_init (Chat *self,
+           Session *session)
+{
+  *self = (Chat){ session, g_ptr_array_new_with_free_func (g_free), g_ptr_array_new_with_free_func (g_free) };
+  reset (self);
+}
+
+static void
+chat_clear (Chat *self)
+{
+  g_ptr_array_unref (self->roles);
+  g_ptr_array_unref (self->contents);
+}
+
+/* A question that can't be answered is no part of the conversation. */
+static gboolean
+ask (Chat *self,
+     const char *question,
+     GError **error)
+{
+  g_autofree char *answer = NULL;
+
+  say (self, "user", question);
+  if (session_answer (self->session, self->roles, self->contents, &answer, error))
+    {
+      say (self, "assistant", answer);
+      return TRUE;
+    }
+  g_ptr_array_set_size (self->roles, (int) self->roles->len - 1);
+  g_ptr_array_set_size (self->contents, (int) self->contents->len - 1);
+  return FALSE;
+}
+
+gboolean
+chat_answer (Session *session,
+             const char *question,
+             GError **error)
+{
+  Chat self;
+  gboolean answered;
+
+  chat_init (&self, session);
+  answered = ask (&self, question, error);
+  chat_clear (&self);
+  return answered;
+}
+
+/* Waits until there is a line on the terminal; FALSE after Ctrl-C, also one that comes just before the waiting. */
+static gboolean
+wait_for_line (void)
+{
+  sigset_t blocked, old;
+  fd_set input;
+  gboolean is_there;
+
+  sigemptyset (&blocked);
+  sigaddset (&blocked, SIGINT);
+  pthread_sigmask (SIG_BLOCK, &blocked, &old);
+  FD_ZERO (&input);
+  FD_SET (STDIN_FILENO, &input);
+  is_there = !session_take_interrupt () && pselect (STDIN_FILENO + 1, &input, NULL, NULL, NULL, &old) > 0;
+  pthread_sigmask (SIG_SETMASK, &old, NULL);
+  return !session_take_interrupt () && is_there;
+}
+
+/* FALSE at the end of the input. *line is NULL after Ctrl-C. */
+static gboolean
+read_line (gboolean is_terminal,
+           char **line)
+{
+  size_t size = 0;
+  ssize_t length;
+
+  free (*line);
+  *line = NULL;
+  if (is_terminal)
+    {
+      fputs ("> ", stdout);
+      fflush (stdout);
+      if (!wait_for_line ())
+        return TRUE;
+    }
+  length = getline (line, &size, stdin);
+  if (length > 0 && (*line)[length - 1] == '\n')
+    (*line)[length - 1] = '\0';
+  if (length >= 0)
+    return TRUE;
+  free (*line);
+  *line = NULL;
+  return FALSE;
+}
+
+gboolean
+chat_converse (Session *session,
+               GError **error)
+{
+  const gboolean is_terminal = isatty (STDIN_FILENO) && isatty (STDOUT_FILENO);
+  char *line = NULL;
+  gboolean ok = TRUE;
+  Chat self;
+
+  chat_init (&self, session);
+  while (ok && read_line (is_terminal, &line))
+    {
+      g_autoptr (GError) failure = NULL;
+
+      if (line == NULL)
+        printf ("\n/quit ends the conversation\n");
+      else if (strcmp (line, "/quit") == 0)
+        break;
+      else if (strcmp (line, "/reset") == 0)
+        reset (&self);
+      else if (*line != '\0')
+        {
+          if (!ask (&self, line, &failure))
+            {
+              ok = is_terminal;
+              if (ok)
+                command_fail (0, failure->message);
+              else
+                g_propagate_error (error, g_steal_pointer (&failure));
+            }
+          session_take_interrupt ();
+        }
+    }
+  if (is_terminal && line == NULL)
+    putchar ('\n');
+  free (line);
+  chat_clear (&self);
+  return ok;
+}

@@ -1,0 +1,115 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "chat.h"
+#include "session.h"
+
+#include "common/command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Continues a text, or answers, with a model from a folder: `generate --help`. */
+
+/* All of standard input. */
+static char *
+read_input (GError **error)
+{
+  GString *text = g_string_new (NULL);
+  char buffer[4096];
+  size_t n;
+
+  while ((n = fread (buffer, 1, sizeof buffer, stdin)) > 0)
+    g_string_append_len (text, buffer, (gssize) n);
+  if (!ferror (stdin))
+    return g_string_free (text, FALSE);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't read standard input: %s", g_strerror (errno));
+  g_string_free (text, TRUE);
+  return NULL;
+}
+
+/* The text to continue; *is_there FALSE: there is none, and standard input is a terminal. */
+static char *
+read_prompt (const Options *options,
+             gboolean *is_there,
+             GError **error)
+{
+  g_autofree char *text = NULL;
+  gsize length;
+
+  *is_there = TRUE;
+  if (options->prompt != NULL)
+    return g_strdup (options->prompt);
+  if (options->words != NULL)
+    return g_strjoinv (" ", options->words);
+  if (options->file == NULL)
+    {
+      *is_there = !isatty (STDIN_FILENO);
+      return *is_there ? read_input (error) : NULL;
+    }
+  if (!g_file_get_contents (options->file, &text, &length, error))
+    return NULL;
+  if (strlen (text) == length)
+    return g_steal_pointer (&text);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "--file %s: it is not text, it has a byte 0", options->file);
+  return NULL;
+}
+
+static gboolean
+run_prompt (Session *session,
+            GError **error)
+{
+  const Options *options = session->options;
+  gboolean is_there;
+  g_autofree char *prompt = NULL;
+
+  if (options->chat && options->prompt == NULL && options->words == NULL && options->file == NULL)
+    return chat_converse (session, error);
+  prompt = read_prompt (options, &is_there, error);
+  if (!is_there)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                 "there is no prompt: give --prompt, --file, --batch, a text, or --chat");
+  if (prompt == NULL)
+    return FALSE;
+  return options->chat ? chat_answer (session, prompt, error) : session_continue (session, prompt, error);
+}
+
+static int
+run (const Options *options)
+{
+  g_autoptr (GError) error = NULL;
+  Session session;
+  gboolean ok = session_open (&session, options, &error);
+  gboolean is_stopped = FALSE;
+
+  if (ok)
+    {
+      session_watch_interrupts ();
+      ok = options->batch != NULL ? session_continue_lines (&session, options->batch, &error)
+                                  : run_prompt (&session, &error);
+      is_stopped = session_take_interrupt ();
+    }
+  ok = ok && session_report (&session, &error);
+  session_close (&session);
+  return !ok ? command_fail (1, error->message) : is_stopped ? 130
+                                                             : 0;
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  Options options;
+  g_autoptr (GError) error = NULL;
+  int status = 0;
+
+  command_init (argv);
+  options_init (&options);
+  if (!options_parse (&options, argc, argv, &error))
+    status = command_fail_usage (error->message);
+  else if (!options.printed)
+    status = run (&options);
+  status = command_finish (status);
+  options_clear (&options);
+  return status;
+}

@@ -1,0 +1,419 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* Opens a model, continues texts with it, and reports. */
+#include "session.h"
+
+#include "common/print-text.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1024.0 * 1024.0)
+
+/* -- Ctrl-C -------------------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t interrupted;
+
+static void
+note (int number)
+{
+  if (interrupted)
+    _exit (128 + number);
+  interrupted = 1;
+}
+
+void
+session_watch_interrupts (void)
+{
+  struct sigaction action = { .sa_handler = note }; /* without SA_RESTART: a line that is being read ends */
+
+  sigemptyset (&action.sa_mask);
+  sigaction (SIGINT, &action, NULL);
+}
+
+gboolean
+session_take_interrupt (void)
+{
+  const gboolean was = interrupted != 0;
+
+  interrupted = 0;
+  return was;
+}
+
+/* -- opening ------------------------------------------------------------------------------------------------------- */
+
+static int
+get_dtype (const Options *options)
+{
+  return strcmp (options->dtype, "f32") == 0    ? (int) EBB_DTYPE_F32
+         : strcmp (options->dtype, "bf16") == 0 ? (int) EBB_DTYPE_BF16
+                                                : EBB_MODEL_KEEP_DTYPE;
+}
+
+/* An answer ends with the token that ends turns. */
+static gboolean
+open_template (Session *self,
+               GError **error)
+{
+  gint64 token;
+
+  self->template = ebb_chat_template_open (self->options->model, error);
+  if (self->template == NULL)
+    return FALSE;
+  g_object_set (self->template, "thinking", !self->options->no_thinking, NULL);
+  token = ebb_tokenizer_find_token (self->tokenizer, ebb_chat_template_get_end_of_turn (self->template));
+  if (token >= 0)
+    ebb_generation_options_add_stop_token (self->generation, token);
+  return TRUE;
+}
+
+gboolean
+session_open (Session *self,
+              const Options *options,
+              GError **error)
+{
+  *self = (Session){ .options = options };
+  self->prompts = g_ptr_array_new_with_free_func (g_free);
+  self->results = g_ptr_array_new_with_free_func (g_object_unref);
+  if (options->threads > 0)
+    ebb_set_num_threads (options->threads);
+  self->device = ebb_device_get (options->device, error);
+  if (self->device == NULL)
+    return FALSE;
+  self->tokenizer = ebb_tokenizer_open (options->model, error);
+  if (self->tokenizer == NULL)
+    return FALSE;
+  self->generation = options_make_generation (options, self->tokenizer, error);
+  if (self->generation == NULL || (options->chat && !open_template (self, error)))
+    return FALSE;
+  self->model = ebb_model_open_full (options->model, get_dtype (options), error);
+  return self->model != NULL && ebb_module_to_device (self->model, self->device, error);
+}
+
+void
+session_close (Session *self)
+{
+  g_clear_object (&self->model);
+  g_clear_object (&self->tokenizer);
+  g_clear_object (&self->generation);
+  g_clear_object (&self->template);
+  g_clear_pointer (&self->prompts, g_ptr_array_unref);
+  g_clear_pointer (&self->results, g_ptr_array_unref);
+}
+
+/* -- generating ---------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  gboolean is_silent; /* the texts of a batch are printed when they are complete */
+  gboolean trims;     /* space before the first word of an answer is not printed */
+} Printing;
+
+static gboolean
+take_text (guint row,
+           gint64 token,
+           const char *text,
+           gpointer user_data)
+{
+  Printing *self = user_data;
+
+  if (self->trims)
+    {
+      while (g_ascii_isspace (*text))
+        text++;
+      self->trims = *text == '\0';
+    }
+  if (!self->is_silent)
+    print_text (text);
+  return !interrupted;
+}
+
+/* The tokens of a prompt, with those that begin a text. */
+static EbbTensor *
+encode (Session *self,
+        const char *text,
+        const char *what,
+        GError **error)
+{
+  g_autofree gint64 *tokens = NULL;
+  g_autoptr (GError) failure = NULL;
+  gsize n;
+  gint64 size;
+
+  if (!g_utf8_validate (text, -1, NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s is not UTF-8", what);
+      return NULL;
+    }
+  tokens = ebb_tokenizer_encode_text_full (self->tokenizer, text, TRUE, &n, &failure);
+  if (failure != NULL)
+    {
+      g_propagate_prefixed_error (error, g_steal_pointer (&failure), "%s: ", what);
+      return NULL;
+    }
+  if (*text == '\0' || n == 0)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "%s is empty: there is nothing to continue", what);
+      return NULL;
+    }
+  size = (gint64) n;
+  return ebb_tensor_new_from_ints (tokens, n, &size, 1, error);
+}
+
+static EbbGeneration *
+generate (Session *self,
+          EbbTensor **prompts,
+          gsize n,
+          Printing *printing,
+          GError **error)
+{
+  EbbGeneration *result =
+      ebb_model_generate (self->model, prompts, n, self->generation, take_text, printing, NULL, error);
+
+  if (result != NULL)
+    g_ptr_array_add (self->results, g_object_ref (result));
+  return result;
+}
+
+gboolean
+session_continue (Session *self,
+                  const char *text,
+                  GError **error)
+{
+  g_autoptr (EbbTensor) prompt = encode (self, text, "the prompt", error);
+  g_autoptr (EbbGeneration) result = NULL;
+  Printing printing = { FALSE };
+
+  if (prompt == NULL)
+    return FALSE;
+  g_ptr_array_add (self->prompts, g_strdup (text));
+  print_text (text);
+  result = generate (self, &prompt, 1, &printing, error);
+  putchar ('\n');
+  return result != NULL;
+}
+
+/* FALSE with @error if a line can't be a prompt. */
+static gboolean
+encode_lines (Session *self,
+              const char *path,
+              char **lines,
+              GPtrArray *prompts,
+              GError **error)
+{
+  for (guint i = 0; lines[i] != NULL; i++)
+    {
+      g_autofree char *what = g_strdup_printf ("%s, line %u", path, i + 1);
+      EbbTensor *prompt;
+
+      if (*lines[i] == '\0' && lines[i + 1] == NULL) /* after the last line break */
+        break;
+      prompt = encode (self, lines[i], what, error);
+      if (prompt == NULL)
+        return FALSE;
+      g_ptr_array_add (prompts, prompt);
+      g_ptr_array_add (self->prompts, g_strdup (lines[i]));
+    }
+  if (prompts->len > 0)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "--batch %s: the file is empty", path);
+  return FALSE;
+}
+
+gboolean
+session_continue_lines (Session *self,
+                        const char *path,
+                        GError **error)
+{
+  g_autofree char *text = NULL;
+  g_auto (GStrv) lines = NULL;
+  g_autoptr (GPtrArray) prompts = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+  g_autoptr (EbbGeneration) result = NULL;
+  Printing printing = { .is_silent = TRUE };
+
+  if (!g_file_get_contents (path, &text, NULL, error))
+    return FALSE;
+  lines = g_strsplit (text, "\n", -1);
+  if (!encode_lines (self, path, lines, prompts, error))
+    return FALSE;
+  result = generate (self, (EbbTensor **) prompts->pdata, prompts->len, &printing, error);
+  if (result == NULL)
+    return FALSE;
+  for (guint i = 0; i < prompts->len; i++)
+    {
+      if (i > 0)
+        putchar ('\n');
+      print_text (self->prompts->pdata[i]);
+      print_text (ebb_generation_get_text (result, i));
+      putchar ('\n');
+    }
+  return TRUE;
+}
+
+gboolean
+session_answer (Session *self,
+                GPtrArray *roles,
+                GPtrArray *contents,
+                char **answer,
+                GError **error)
+{
+  g_autoptr (EbbTensor) prompt = NULL;
+  g_autoptr (EbbGeneration) result = NULL;
+  Printing printing = { .trims = TRUE };
+
+  *answer = NULL;
+  g_ptr_array_add (roles, NULL);
+  g_ptr_array_add (contents, NULL);
+  prompt = ebb_chat_template_encode (self->template, self->tokenizer, (const char *const *) roles->pdata,
+                                     (const char *const *) contents->pdata, TRUE, NULL, error);
+  g_ptr_array_set_size (roles, (int) roles->len - 1);
+  g_ptr_array_set_size (contents, (int) contents->len - 1);
+  if (prompt == NULL)
+    return FALSE;
+  g_ptr_array_add (self->prompts, g_strdup (contents->pdata[contents->len - 1]));
+  result = generate (self, &prompt, 1, &printing, error);
+  putchar ('\n');
+  if (result == NULL)
+    return FALSE;
+  *answer = g_strstrip (g_strdup (ebb_generation_get_text (result, 0)));
+  return TRUE;
+}
+
+/* -- reporting ----------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  guint64 prompt_tokens, tokens, cache_bytes;
+  guint64 rows;
+  double prompt_seconds, token_seconds;
+} Sums;
+
+static void
+add_result (Sums *sums,
+            EbbGeneration *result)
+{
+  for (guint i = 0; i < ebb_generation_get_n_rows (result); i++)
+    {
+      g_autoptr (EbbTensor) tokens = ebb_generation_get_tokens (result, i);
+
+      sums->tokens += (guint64) ebb_tensor_get_dim (tokens, 0);
+      sums->rows++;
+    }
+  sums->prompt_tokens += ebb_generation_get_prompt_tokens (result);
+  sums->prompt_seconds += ebb_generation_get_prompt_seconds (result);
+  sums->token_seconds += ebb_generation_get_token_seconds (result);
+  sums->cache_bytes = MAX (sums->cache_bytes, ebb_generation_get_cache_bytes (result));
+}
+
+/* Tokens a second after the first of each row, which the prompt's time is for. */
+static double
+get_speed (const Sums *sums)
+{
+  return sums->tokens > sums->rows && sums->token_seconds > 0
+             ? (double) (sums->tokens - sums->rows) / sums->token_seconds
+             : 0;
+}
+
+static const char *const end_names[] = { "length", "token", "string", "context", "stopped" };
+
+static void
+add_rows (Session *self,
+          JsonBuilder *builder)
+{
+  guint n = 0;
+
+  json_builder_set_member_name (builder, "rows");
+  json_builder_begin_array (builder);
+  for (guint i = 0; i < self->results->len; i++)
+    for (guint row = 0; row < ebb_generation_get_n_rows (self->results->pdata[i]); row++)
+      {
+        EbbGeneration *result = self->results->pdata[i];
+        g_autoptr (EbbTensor) tokens = ebb_generation_get_tokens (result, row);
+        const gint64 n_tokens = ebb_tensor_get_dim (tokens, 0);
+        const gint64 *data = n_tokens > 0 ? ebb_tensor_get_data (tokens, NULL) : NULL;
+
+        json_builder_begin_object (builder);
+        json_builder_set_member_name (builder, "prompt");
+        json_builder_add_string_value (builder, self->prompts->pdata[n++]);
+        json_builder_set_member_name (builder, "text");
+        json_builder_add_string_value (builder, ebb_generation_get_text (result, row));
+        json_builder_set_member_name (builder, "end");
+        json_builder_add_string_value (builder, end_names[ebb_generation_get_end (result, row)]);
+        json_builder_set_member_name (builder, "tokens");
+        json_builder_begin_array (builder);
+        for (gint64 j = 0; j < n_tokens; j++)
+          json_builder_add_int_value (builder, data[j]);
+        json_builder_end_array (builder);
+        json_builder_end_object (builder);
+      }
+  json_builder_end_array (builder);
+}
+
+static void
+add_integer (JsonBuilder *builder,
+             const char *name,
+             guint64 value)
+{
+  json_builder_set_member_name (builder, name);
+  json_builder_add_int_value (builder, (gint64) value);
+}
+
+static gboolean
+write_report (Session *self,
+              const Sums *sums,
+              EbbMemoryStats *stats,
+              GError **error)
+{
+  g_autoptr (JsonBuilder) builder = json_builder_new ();
+  g_autoptr (JsonGenerator) generator = json_generator_new ();
+  g_autoptr (JsonNode) root = NULL;
+  g_autofree char *text = NULL;
+
+  json_builder_begin_object (builder);
+  add_rows (self, builder);
+  add_integer (builder, "prompt_tokens", sums->prompt_tokens);
+  add_integer (builder, "tokens", sums->tokens);
+  json_builder_set_member_name (builder, "prompt_seconds");
+  json_builder_add_double_value (builder, sums->prompt_seconds);
+  json_builder_set_member_name (builder, "token_seconds");
+  json_builder_add_double_value (builder, sums->token_seconds);
+  json_builder_set_member_name (builder, "tokens_per_second");
+  json_builder_add_double_value (builder, get_speed (sums));
+  add_integer (builder, "cache_bytes", sums->cache_bytes);
+  add_integer (builder, "parameter_bytes", ebb_memory_stats_get_peak (stats, EBB_PURPOSE_PARAMETER));
+  add_integer (builder, "peak_bytes", ebb_memory_stats_get_peak_total (stats));
+  json_builder_set_member_name (builder, "version");
+  json_builder_add_string_value (builder, ebb_get_version_string ());
+  json_builder_set_member_name (builder, "config");
+  json_builder_begin_object (builder);
+  option_table_add_json (&self->options->state, builder);
+  json_builder_end_object (builder);
+  json_builder_end_object (builder);
+  root = json_builder_get_root (builder);
+  json_generator_set_root (generator, root);
+  json_generator_set_pretty (generator, TRUE);
+  text = json_generator_to_data (generator, NULL);
+  return g_file_set_contents (self->options->report, text, -1, error);
+}
+
+gboolean
+session_report (Session *self,
+                GError **error)
+{
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (self->device);
+  Sums sums = { 0 };
+
+  for (guint i = 0; i < self->results->len; i++)
+    add_result (&sums, self->results->pdata[i]);
+  if (isatty (STDERR_FILENO) && sums.tokens > 0)
+    {
+      fflush (stdout);
+      fprintf (stderr,
+               "%" G_GUINT64_FORMAT " tokens, %.1f tokens/s after a prompt of %" G_GUINT64_FORMAT
+               " in %.2f s; peak memory %.1f MiB, %.1f of it keys and values\n",
+               sums.tokens, get_speed (&sums), sums.prompt_tokens, sums.prompt_seconds,
+               (double) ebb_memory_stats_get_peak_total (stats) / MIB, (double) sums.cache_bytes / MIB);
+    }
+  return self->options->report == NULL || write_report (self, &sums, stats, error);
+}

@@ -1,0 +1,123 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+/* test: private-headers cpu-only */
+#include "nn/models/token-choice-private.h"
+
+#include "nn/files/json-private.h"
+
+#include <ebb/ebb.h>
+#include <math.h>
+#include <string.h>
+
+/* What is left of logits by penalty, temperature, top-k, top-p and min-p is what transformers' processors leave; draws
+ * follow it. */
+
+static double *
+read_numbers (const EbbJson *list)
+{
+  double *numbers = g_new (double, list->n_items);
+
+  for (gsize i = 0; i < list->n_items; i++)
+    g_assert_true (ebb_json_as_double (&list->items[i], &numbers[i]));
+  return numbers;
+}
+
+static EbbGenerationOptions *
+read_options (const EbbJson *json)
+{
+  EbbGenerationOptions *options = ebb_generation_options_new ();
+
+  g_object_set (options, "temperature", 1.0, NULL);
+  for (gsize i = 0; i < json->n_items; i++)
+    {
+      g_autofree char *name = g_strdelimit (g_strdup (json->items[i].key), "_", '-');
+      double value;
+
+      g_assert_true (ebb_json_as_double (&json->items[i], &value));
+      if (strcmp (name, "top-k") == 0)
+        g_object_set (options, name, (int) value, NULL);
+      else
+        g_object_set (options, name, value, NULL);
+    }
+  return options;
+}
+
+static void
+check_case (const EbbJson *json)
+{
+  const EbbJson *list = ebb_json_get (json, "logits");
+  const gsize n = list->n_items, n_earlier = ebb_json_get (json, "earlier")->n_items;
+  g_autofree double *logits = read_numbers (list);
+  g_autofree double *earlier = read_numbers (ebb_json_get (json, "earlier"));
+  g_autofree double *expected = read_numbers (ebb_json_get (json, "probabilities"));
+  g_autofree double *have = g_new0 (double, n);
+  g_autofree float *floats = g_new (float, n);
+  g_autofree gint64 *tokens = g_new (gint64, n_earlier);
+  g_autoptr (EbbGenerationOptions) options = read_options (ebb_json_get (json, "options"));
+  g_autoptr (EbbTokenChoice) choice = ebb_token_choice_new (options, (gint64) n);
+  const guint32 *candidates;
+  const double *weights;
+  double total, sum = 0;
+  gsize n_candidates;
+
+  for (gsize i = 0; i < n; i++)
+    floats[i] = (float) logits[i];
+  for (gsize i = 0; i < n_earlier; i++)
+    tokens[i] = (gint64) earlier[i];
+  ebb_token_choice_choose (choice, floats, tokens, n_earlier, 0.5);
+  n_candidates = ebb_token_choice_get_candidates (choice, &candidates, &weights, &total);
+  for (gsize i = 0; i < n_candidates; i++)
+    have[candidates[i]] = weights[i] / total;
+  for (gsize i = 0; i < n; i++)
+    {
+      g_assert_cmpint (have[i] > 0, ==, expected[i] > 0);
+      g_assert_cmpfloat_with_epsilon (have[i], expected[i], 1e-6);
+    }
+  /* A draw is the token in whose part of [0, 1) the number lies. */
+  for (gsize i = 0; i < n_candidates; i++)
+    {
+      const double middle = sum + weights[i] / total / 2;
+
+      g_assert_cmpint (ebb_token_choice_choose (choice, floats, tokens, n_earlier, middle), ==, candidates[i]);
+      sum += weights[i] / total;
+    }
+}
+
+static void
+candidates_are_those_of_transformers (void)
+{
+  g_autofree char *path = g_test_build_filename (G_TEST_DIST, "fixtures", "sampling.json", NULL);
+  g_autoptr (EbbJson) cases = ebb_json_read_file (path, 1 << 24, NULL);
+
+  g_assert_cmpuint (cases->n_items, >, 20);
+  for (gsize i = 0; i < cases->n_items; i++)
+    check_case (&cases->items[i]);
+}
+
+static void
+extremes_have_a_token_too (void)
+{
+  g_autoptr (EbbGenerationOptions) options = ebb_generation_options_new ();
+  const float huge[] = { 1e38f, -1e38f, 3e38f, 0 }, infinite[] = { -INFINITY, 0, -INFINITY, -INFINITY };
+  const float nothing[] = { NAN, NAN, NAN, NAN }, some[] = { NAN, 1, 2, NAN };
+
+  for (double temperature = 0; temperature <= 2; temperature += 1e-40 + temperature * 1e38)
+    {
+      g_autoptr (EbbTokenChoice) choice = NULL;
+
+      g_object_set (options, "temperature", MIN (temperature, 1), "top-p", 0.9, NULL);
+      choice = ebb_token_choice_new (options, 4);
+      g_assert_cmpint (ebb_token_choice_choose (choice, huge, NULL, 0, 0.999), ==, 2);
+      g_assert_cmpint (ebb_token_choice_choose (choice, infinite, NULL, 0, 0), ==, 1);
+      g_assert_cmpint (ebb_token_choice_choose (choice, nothing, NULL, 0, 0), ==, -1);
+      g_assert_cmpint (ebb_token_choice_choose (choice, some, NULL, 0, 0.999), ==, 2);
+    }
+}
+
+int
+main (int argc, char **argv)
+{
+  g_test_init (&argc, &argv, NULL);
+  g_test_add_func ("/nn/models/token-choice/transformers", candidates_are_those_of_transformers);
+  g_test_add_func ("/nn/models/token-choice/extremes", extremes_have_a_token_too);
+  return g_test_run ();
+}
