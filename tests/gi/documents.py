@@ -160,6 +160,7 @@ def run(code, names):
     back = os.getcwd()
     with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory(prefix="ebb-documents-") as folder:
         os.chdir(folder)
+        os.symlink(os.path.join(_ROOT, "tests", "fixtures", "chat-model"), "my-chat-model")
         try:
             exec(compile(code.replace("/mnt/nvme", folder), _NAME, "exec"), names)  # pylint: disable=exec-used
         finally:

@@ -139,7 +139,9 @@ class Folder(tempfile.TemporaryDirectory):
         os.symlink(BUILD, os.path.join(self.name, "build", "release"))
         text = "".join(map(read, NAMES))
         write_gpt2_folder(os.path.join(self.name, "my-model"))
-        for name, content in (("my-book.txt", text), ("book.txt", text), ("hosts", "localhost slots=16\n"),
+        os.symlink(os.path.join(ROOT, "tests", "fixtures", "chat-model"), os.path.join(self.name, "my-chat-model"))
+        for name, content in (("my-book.txt", text), ("book.txt", text), ("story.txt", "Once upon a time"),
+                              ("prompts.txt", "Once\nupon a time\n"), ("hosts", "localhost slots=16\n"),
                               ("sums.jsonl", SUMS),
                               ("program.py", read_program("README.md", "python")),
                               ("program.c", read_program("README.md", "c")),
