@@ -18,6 +18,9 @@ void ebb_host_trim (void);
 void ebb_host_allow_huge_pages (void *data,
                                 gsize size,
                                 gboolean allow);
+/* The same for all memory that was never handed out. Making many large tensors that nobody writes yet touches a few
+ * bytes in front of each, and a huge page for these costs far more. */
+void ebb_host_allow_huge_pages_ahead (gboolean allow);
 /* Bytes ever taken from the system and not given back; how often it was asked. */
 guint64 ebb_host_get_reserved (void);
 guint64 ebb_host_get_system_calls (void);

@@ -90,6 +90,7 @@ static guint32 fine_maps[N_COARSE];
 static Segment *segments, *small_segments; /* the newest first */
 static Small *orphans[N_SMALL];            /* from threads that ended, or that free more than they allocate */
 static guint64 reserved, system_calls;
+static gboolean has_small_pages_ahead;
 
 typedef struct
 {
@@ -258,7 +259,8 @@ segment_new (Segment **list,
   segment->end = start + size;
   segment->next = *list;
   *list = segment;
-  madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
+  if (!has_small_pages_ahead)
+    madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
   return segment;
 }
 
@@ -659,6 +661,19 @@ ebb_host_allow_huge_pages (void *data,
 
   if (begin < end)
     madvise ((void *) begin, end - begin, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+void
+ebb_host_allow_huge_pages_ahead (gboolean allow)
+{
+  pthread_mutex_lock (&lock);
+  has_small_pages_ahead = !allow;
+  for (Segment *segment = segments; segment != NULL; segment = segment->next)
+    if (allow)
+      madvise (segment->start, (gsize) (segment->end - segment->start), MADV_HUGEPAGE);
+    else
+      ebb_host_allow_huge_pages (segment->top, (gsize) (segment->end - segment->top), FALSE);
+  pthread_mutex_unlock (&lock);
 }
 
 guint64

@@ -6,6 +6,7 @@
 #include "nn/models/folder/config-private.h"
 #include "nn/models/gpt.h"
 #include "nn/state/state-dict-private.h"
+#include "tensor/cpu/host-allocator-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 
@@ -61,6 +62,21 @@ find_main_dtype (EbbWeightFiles *files,
   return n_bf16 > n_f32 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 
+/* A model without values, whose memory stays untouched. */
+static void
+begin_making (EbbDType dtype)
+{
+  ebb_push_parameters_unset (dtype);
+  ebb_host_allow_huge_pages_ahead (FALSE);
+}
+
+static void
+end_making (void)
+{
+  ebb_host_allow_huge_pages_ahead (TRUE);
+  ebb_pop_parameters_unset ();
+}
+
 static EbbModule *
 make_gpt (const EbbConfigSource *source,
           EbbWeightFiles *files,
@@ -73,9 +89,9 @@ make_gpt (const EbbConfigSource *source,
   if (config == NULL
       || !ebb_weights_check_sizes (files, source->architecture, config->vocab, config->width, config->layers, error))
     return NULL;
-  ebb_push_parameters_unset (dtype);
+  begin_making (dtype);
   model = ebb_gpt_new (config, error);
-  ebb_pop_parameters_unset ();
+  end_making ();
   return model;
 }
 
@@ -91,9 +107,9 @@ make_bert (const EbbConfigSource *source,
   if (config == NULL
       || !ebb_weights_check_sizes (files, source->architecture, config->vocab, config->width, config->layers, error))
     return NULL;
-  ebb_push_parameters_unset (dtype);
+  begin_making (dtype);
   model = ebb_bert_new (config, error);
-  ebb_pop_parameters_unset ();
+  end_making ();
   return model;
 }
 
