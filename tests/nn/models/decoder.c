@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "support/decoders.h"
+#include "support/device.h"
 #include "support/fixtures.h"
 #include "support/tensors.h"
 #include "support/training.h"
@@ -71,10 +72,19 @@ take (EbbTensor *x, int dim, gint64 first, gint64 length)
   return ebb_contiguous (part, NULL);
 }
 
+static double
+compare (EbbTensor *a, EbbTensor *b)
+{
+  g_autoptr (EbbTensor) x = ebb_to_device (a, ebb_device_get_cpu (), NULL);
+  g_autoptr (EbbTensor) y = ebb_to_device (b, ebb_device_get_cpu (), NULL);
+
+  return test_relative_difference (x, y);
+}
+
 static void
 assert_close (EbbTensor *a, EbbTensor *b)
 {
-  g_assert_cmpfloat (test_relative_difference (a, b), <=, CLOSE);
+  g_assert_cmpfloat (compare (a, b), <=, CLOSE);
 }
 
 /* -- documents that share a row ------------------------------------------------------------------------------------ */
@@ -110,7 +120,7 @@ documents_do_not_see_each_other (gconstpointer data)
       first += lengths[i];
     }
   blind = call (gpt, tokens, NULL, NULL, &error);
-  g_assert_cmpfloat (test_relative_difference (blind, together), >, 1e-3);
+  g_assert_cmpfloat (compare (blind, together), >, 1e-3);
 
   apart = test_outcome_new (gpt, NULL);
   ebb_module_zero_grad (gpt);
@@ -122,7 +132,7 @@ documents_do_not_see_each_other (gconstpointer data)
       EbbTensor *a = g_ptr_array_index (apart->tensors, i), *b = g_ptr_array_index (joined->tensors, i);
 
       if (a != NULL && b != NULL && ebb_dtype_is_floating_point (ebb_tensor_get_dtype (a)))
-        g_assert_cmpfloat (test_relative_difference (b, a), <=, 2e-5);
+        g_assert_cmpfloat (compare (b, a), <=, 2e-5);
     }
 }
 
@@ -264,7 +274,7 @@ bad_inputs_are_refused (void)
 static guint64
 get_activation_bytes (void)
 {
-  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (ebb_device_get_cpu ());
+  g_autoptr (EbbMemoryStats) stats = ebb_memory_get_stats (test_device ());
 
   return ebb_memory_stats_get_current (stats, EBB_PURPOSE_ACTIVATION);
 }
@@ -334,7 +344,7 @@ main (int argc, char **argv)
   static const char *const others[] = { "gpt2", NULL };
   const char *const *lists[] = { test_decoder_names, others };
 
-  g_test_init (&argc, &argv, NULL);
+  test_init (&argc, &argv);
   for (guint l = 0; l < G_N_ELEMENTS (lists); l++)
     for (const char *const *name = lists[l]; *name != NULL; name++)
       {
