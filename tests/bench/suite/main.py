@@ -11,6 +11,7 @@ from . import machine, parts, report, rows, sweeps, targets
 from .process import ROOT, Failure, peer_python, progress
 
 PARTS = ("tiny", "start", "load", "sweeps")
+LONG_PARTS = ("generate", "open")  # measured when they are asked for by --only
 DOCUMENT = os.path.join(ROOT, "docs", "benchmarks.md")
 FIGURES = os.path.join(ROOT, "docs", "figures")
 DATA = os.path.join(FIGURES, "benchmarks.json")
@@ -23,7 +24,7 @@ def parse(words):
     parser = argparse.ArgumentParser(
         prog="scripts/bench", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Compares Ebb with PyTorch, in turn in one run, and prints the tables of docs/benchmarks.md.",
-        epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. With --only alone: {', '.join(long_names)}.\n"
+        epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. With --only alone: {', '.join(long_names + list(LONG_PARTS))}.\n"
         "The beginning of a name selects all names that begin with it.\n"
         "scripts/peer-venv installs PyTorch; without it only Ebb is measured. Close other programs first.")
     parser.add_argument("--quick", action="store_true", help="small models and few steps, to see that both sides run")
@@ -43,7 +44,7 @@ def parse(words):
     options.words = words
     options.builds = options.build is None
     options.build = options.build or os.path.join(ROOT, "build", "release")
-    available = [row.name for row in offered_rows(options)] + list(PARTS)
+    available = [row.name for row in offered_rows(options)] + list(PARTS + LONG_PARTS)
     for name in options.only or ():
         if not any(known.startswith(name) for known in available):
             parser.error(f"--only {name}: no such row; there is {', '.join(available)}")
@@ -127,6 +128,10 @@ class Suite:
         if wanted(options, "load"):
             data["load"] = self.guard("loading", parts.measure_load, options.build, self.python, options.threads,
                                       "tiny" if quick else "gpt2")
+        for name in LONG_PARTS if options.only and self.python else ():
+            if wanted(options, name):
+                data[name] = self.guard(name, getattr(parts, f"measure_{name}"), options.build, self.python,
+                                        options.threads, quick)
         if wanted(options, "sweeps"):
             data["sweeps"] = self.guard("context length and layers", sweeps.measure_sweeps, options.build,
                                         options.threads, quick)

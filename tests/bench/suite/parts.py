@@ -8,6 +8,7 @@ import tempfile
 import time
 
 from .process import BENCH, Failure, cache_folder, environment, progress, run_process
+from .rows import make_folder
 
 TINY = ("no_grad_us", "no_grad_1_us", "forward_backward_us", "forward_backward_1_us")
 LOAD_IN_TORCH = """
@@ -110,4 +111,57 @@ def measure_load(build, python, threads, preset="gpt2", rounds=7):
             result["torch"] = json.loads(run_process([python, "-c", LOAD_IN_TORCH, path], threads, "safetensors"))
     progress("  " + "; ".join(f"{side} " + ", ".join(f"{name} {value:.3f}" for name, value in result[side].items())
                               for side in ("ebb", "torch") if side in result))
+    return result
+
+
+# -- models in folders ------------------------------------------------------------------------------------------------
+
+def measure_generate(build, python, threads, quick=False):
+    """Greedy text of 128 tokens after 512, by turns; and the copying of the weights' bytes by the same threads."""
+    name, prompt, tokens, rounds = ("llama-tiny", 32, 16, 1) if quick else ("llama-100m", 512, 128, 3)
+    folder, result = make_folder(name, python), {}
+    for dtype in ("f32", "bf16"):
+        words = ["--prompt", str(prompt), "--tokens", str(tokens), "--rounds", "1", "--dtype", dtype, "--threads",
+                 str(threads)]
+        programs = {"ebb": [os.path.join(build, "tests", "bench", "generate"), "--folder", folder, *words],
+                    "torch": [python, os.path.join(BENCH, "torch_models.py"), "--generate", folder, *words]}
+        done = {side: [] for side in programs}
+        for turn in range(rounds):
+            for side in sorted(programs, reverse=turn % 2 == 1):
+                done[side].append(json.loads(run_process(programs[side], threads, side)))
+        result[dtype] = {side: generation_figures(reports, tokens) for side, reports in done.items()}
+        ebb, torch = result[dtype]["ebb"], result[dtype]["torch"]
+        progress(f"  {dtype}: Ebb {ebb['tokens_per_s']:.1f} tokens/s, {ebb['tokens_per_s'] / torch['tokens_per_s']:.2f} x "
+                 f"transformers, {ebb['copy_s'] / ebb['token_s']:.2f} of copying the weights; the prompt "
+                 f"{ebb['prompt_s']:.3f} s, {torch['prompt_s'] / ebb['prompt_s']:.2f} x as fast")
+    return result
+
+
+def generation_figures(reports, tokens):
+    rounds = [each for report in reports for each in report["rounds"]]
+    figures = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+    figures["token_s"] = (figures["whole_s"] - figures["prompt_s"]) / (tokens - 1)
+    figures["tokens_per_s"] = tokens / figures["whole_s"]
+    figures["resident_bytes"] = max(report["resident_bytes"] for report in reports)
+    return figures
+
+
+def measure_open(build, python, threads, quick=False):
+    """Seconds until a folder of 2.4 GB is open, beside read () of its bytes into fresh memory by as many threads; each
+    in a process of its own, by turns, from the system's cache."""
+    folder = make_folder("llama-tiny" if quick else "llama-1b", python)
+    program = [os.path.join(build, "tests", "bench", "open"), "--folder", folder, "--threads", str(threads), "--part"]
+    done = {"open": [], "read": []}
+    for turn in range(2 if quick else 7):
+        for part in sorted(done, reverse=turn % 2 == 1):
+            done[part].append(json.loads(run_process([*program, part], threads, part)))
+    result = {part: {key: statistics.median(report[key] for report in reports[1:]) for key in reports[0]}
+              for part, reports in done.items()}
+    peer = json.loads(run_process([python, os.path.join(BENCH, "torch_models.py"), "--open", folder, "--threads",
+                                   str(threads)], threads, "transformers"))
+    result["torch"] = peer
+    ebb, read = result["open"], result["read"]
+    progress(f"  {ebb['bytes'] / 1e9:.2f} GB open in {ebb['seconds']:.3f} s, {ebb['seconds'] / read['seconds']:.2f} of "
+             f"read () and {ebb['seconds'] / peer['seconds']:.2f} of transformers; resident growth "
+             f"{ebb['growth_bytes'] / ebb['bytes']:.3f} of the weights, at most {ebb['peak_bytes'] / ebb['bytes']:.3f}")
     return result

@@ -108,6 +108,20 @@ def of_tiny(tiny):
                           Verdict(f"tiny op, {what}, to PyTorch C++", ebb / torch if torch else None, 0.3, True))
 
 
+def of_folders(data):
+    for dtype, sides in (data.get("generate") or {}).items():
+        ebb, torch = sides["ebb"], sides["torch"]
+        yield Verdict(f"generation, {dtype}: times as fast as transformers", ebb["tokens_per_s"] / torch["tokens_per_s"],
+                      1.5, False)
+        yield Verdict(f"generation, {dtype}: of what copying the weights allows", ebb["copy_s"] / ebb["token_s"], 0.7,
+                      False)
+    if data.get("open"):
+        opened, read = data["open"]["open"], data["open"]["read"]
+        yield Verdict("opening a folder: to read ()", opened["seconds"] / read["seconds"], 1.2, True)
+        yield Verdict("opening a folder: resident growth to the weights", opened["growth_bytes"] / opened["bytes"], 1.02,
+                      True)
+
+
 def on_zen_5(rows):
     for name, base, least in (("f32", "torch-none", 2.1), ("bf16", "torch-none", 2.4), ("bf16", "torch-compiled", 1.6)):
         for row in rows.values():
@@ -127,6 +141,7 @@ def verdicts(data):
         result.append(Verdict("train_gpt --help", data["start"]["ebb"]["seconds"] * 1e3, 20, True, " ms"))
     if data.get("load"):
         result.append(Verdict("GPT-2 124M from safetensors, warm", data["load"]["ebb"]["model_s"], 0.3, True, " s"))
+    result += of_folders(data)
     if data["machine"]["family"] == ZEN_5:
         result += on_zen_5(rows)
     return result
