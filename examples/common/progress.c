@@ -237,6 +237,26 @@ print_ranks (Progress *self)
                  tensor != NULL ? tensor : "");
 }
 
+static void
+print_documents (Progress *self)
+{
+  const Trainer *trainer = self->trainer;
+  const gint64 context = trainer->options->context;
+  g_autofree char *split = NULL;
+  EbbDocumentDataset *data;
+  gint64 n_split;
+
+  if (!EBB_IS_DOCUMENT_DATASET (trainer->dataset))
+    return;
+  data = EBB_DOCUMENT_DATASET (trainer->dataset);
+  n_split = ebb_document_dataset_count_split (data, context);
+  if (n_split > 0)
+    split = g_strdup_printf ("; %" G_GINT64_FORMAT " are longer than a row and are split", n_split);
+  progress_note (self, "%" G_GINT64_FORMAT " documents, packed into %" G_GINT64_FORMAT " rows%s",
+                 ebb_document_dataset_get_n_documents (data), ebb_dataset_get_n_rows (trainer->dataset, context),
+                 split != NULL ? split : "");
+}
+
 void
 progress_begin (Progress *self)
 {
@@ -254,6 +274,7 @@ progress_begin (Progress *self)
   progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
                  ebb_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
                  options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
+  print_documents (self);
   print_ranks (self);
   if (trainer->first_step > 0)
     progress_note (self, "Resuming from step %" G_GINT64_FORMAT " in %s", trainer->first_step, options->resume);

@@ -7,8 +7,12 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "support"))
+from gpt2_folder import write_gpt2_folder  # noqa: E402
 
 BUILD = os.environ.get("EBB_BUILD_DIR", "build/release")
 MODEL = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "3", "--dropout", "0.1",
@@ -239,6 +243,26 @@ class Folder(DataTest):
                 self.assertAlmostEqual(mine, other, delta=1e-4)
             again = self.train("--model", "many", "--steps", 0, "--eval", 0.1)
             self.assertAlmostEqual(again["evaluations"][0]["loss"], many["evaluations"][-1]["loss"], delta=1e-5)
+
+    def test_messages_have_the_form_of_the_folders_template(self):
+        form = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+                "{% endif %}")
+        write_gpt2_folder(self.path("chat"))
+        config = json.loads(self.read("chat/tokenizer_config.json"))
+        self.write("chat/tokenizer_config.json", json.dumps({**config, "chat_template": form}))
+        self.write_lines("chats.jsonl", [{"messages": [
+            {"role": "user", "content": f"the {n}"}, {"role": "assistant", "content": f"and {n}"}]} for n in range(20)])
+        words = ["--model", "chat", "--data", "chats.jsonl", "--context", 48, "--batch", 2, "--threads", 1, "--lr", 1e-2,
+                 "--steps", 8, "--quiet", "--report", "report.json"]
+        done = self.run_program(*words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        losses = json.loads(self.read("report.json"))["losses"]
+        self.assertLess(losses[-1], losses[0] - 1)
+        self.write("chat/tokenizer_config.json", json.dumps({**config, "chat_template": "{{ messages | tojson }}"}))
+        done = self.run_program(*words)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+        self.assertIn("chats.jsonl: line 1: messages need a tokenizer with a chat template: ", done.stderr)
 
     def test_what_contradicts_the_folder_is_refused(self):
         def refuse(message, *words, status=2):
