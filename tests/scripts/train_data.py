@@ -253,8 +253,8 @@ class Folder(DataTest):
         self.write("chat/tokenizer_config.json", json.dumps({**config, "chat_template": form}))
         self.write_lines("chats.jsonl", [{"messages": [
             {"role": "user", "content": f"the {n}"}, {"role": "assistant", "content": f"and {n}"}]} for n in range(20)])
-        words = ["--model", "chat", "--data", "chats.jsonl", "--context", 48, "--batch", 2, "--threads", 1, "--lr", 1e-2,
-                 "--steps", 8, "--quiet", "--report", "report.json"]
+        words = ["--model", "chat", "--data", "chats.jsonl", "--context", 48, "--batch", 2, "--threads", 1,
+                 "--lr", 1e-2, "--steps", 8, "--quiet", "--report", "report.json"]
         done = self.run_program(*words)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         losses = json.loads(self.read("report.json"))["losses"]
