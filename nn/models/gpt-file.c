@@ -17,7 +17,7 @@
 
 #define HEADS_KEY "n_head"
 #define NORM_EPS_KEY "layer_norm_epsilon"
-#define GELU_KEY "activation_function"
+#define ACTIVATION_KEY "activation_function"
 #define TIED_KEY "tie_word_embeddings"
 #define USUAL_HEAD_WIDTH 64 /* of all published sizes */
 #define MAX_CONFIG_SIZE ((gsize) 1 << 20)
@@ -34,11 +34,12 @@ static const struct
 {
   const char *name;
   EbbActivation activation;
-} gelus[] = {
+} activations[] = {
   { "gelu_new", EBB_ACTIVATION_GELU_TANH },
   { "gelu_pytorch_tanh", EBB_ACTIVATION_GELU_TANH },
   { "gelu_fast", EBB_ACTIVATION_GELU_TANH },
   { "gelu", EBB_ACTIVATION_GELU },
+  { "silu", EBB_ACTIVATION_SILU },
 };
 
 static gboolean
@@ -108,7 +109,7 @@ static void
 read_metadata (const Source *source,
                EbbArgs *metadata)
 {
-  static const char *const names[] = { HEADS_KEY, NORM_EPS_KEY, GELU_KEY };
+  static const char *const names[] = { HEADS_KEY, NORM_EPS_KEY, ACTIVATION_KEY };
 
   for (guint i = 0; i < G_N_ELEMENTS (names); i++)
     {
@@ -119,7 +120,7 @@ read_metadata (const Source *source,
         continue;
       text = ebb_args_get_string (metadata, (guint) index);
       g_hash_table_insert (source->values, g_strdup (names[i]),
-                           strcmp (names[i], GELU_KEY) == 0 ? g_strdup_printf ("\"%s\"", text) : g_strdup (text));
+                           strcmp (names[i], ACTIVATION_KEY) == 0 ? g_strdup_printf ("\"%s\"", text) : g_strdup (text));
     }
 }
 
@@ -264,21 +265,22 @@ take_gelu (EbbGptConfig *config,
            const Source *source,
            GError **error)
 {
-  const char *text = g_hash_table_lookup (source->values, GELU_KEY);
+  const char *text = g_hash_table_lookup (source->values, ACTIVATION_KEY);
 
   if (text == NULL)
     return TRUE;
-  for (guint i = 0; i < G_N_ELEMENTS (gelus); i++)
+  for (guint i = 0; i < G_N_ELEMENTS (activations); i++)
     {
-      g_autofree char *name = g_strdup_printf ("\"%s\"", gelus[i].name);
+      g_autofree char *name = g_strdup_printf ("\"%s\"", activations[i].name);
 
       if (strcmp (text, name) == 0)
         {
-          config->activation = gelus[i].activation;
+          config->activation = activations[i].activation;
           return TRUE;
         }
     }
-  return refuse (source, GELU_KEY, "\"gelu_new\", \"gelu_pytorch_tanh\", \"gelu_fast\" or \"gelu\"", error);
+  return refuse (source, ACTIVATION_KEY, "\"gelu_new\", \"gelu_pytorch_tanh\", \"gelu_fast\", \"gelu\" or \"silu\"",
+                 error);
 }
 
 /* What it says of the output product has to go with the tensors. */
@@ -485,6 +487,8 @@ ebb_gpt_config_to_gpt2_metadata (const EbbGptConfig *self)
   ebb_args_add_string (metadata, "format", "pt"); /* what readers of GPT-2's file ask for */
   ebb_args_add_string (metadata, HEADS_KEY, heads);
   ebb_args_add_string (metadata, NORM_EPS_KEY, eps);
-  ebb_args_add_string (metadata, GELU_KEY, self->activation == EBB_ACTIVATION_GELU_TANH ? "gelu_new" : "gelu");
+  for (guint i = 0; i < G_N_ELEMENTS (activations); i++)
+    if (activations[i].activation == self->activation && ebb_args_find (metadata, ACTIVATION_KEY) < 0)
+      ebb_args_add_string (metadata, ACTIVATION_KEY, activations[i].name);
   return metadata;
 }

@@ -87,6 +87,20 @@ from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
   return g_steal_pointer (&state);
 }
 
+/* Models with other modules have folders, see ebb_model_open (). */
+static gboolean
+check_layout (EbbGpt *self, const char *what, GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_get_config (self);
+
+  if (config == NULL || config->layout == EBB_GPT_LAYOUT_GPT2)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "%s: the model has the layout of Llama, not GPT-2's; ebb_model_open () and ebb_model_save () are for it",
+               what);
+  return FALSE;
+}
+
 /**
  * ebb_gpt_load_gpt2:
  * @self: a model
@@ -110,6 +124,8 @@ ebb_gpt_load_gpt2 (EbbGpt *self, EbbArgs *state, GError **error)
     return FALSE;
   g_return_val_if_fail (EBB_IS_GPT (self), FALSE);
 
+  if (!check_layout (self, "load_gpt2", error))
+    return FALSE;
   config = ebb_gpt_get_config (self);
   ebb_push_grad_enabled (FALSE);
   own = from_gpt2 (state, config == NULL || config->tied, error);
@@ -138,7 +154,8 @@ ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
     return NULL;
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
-  if (!ebb_module_check_not_tensor_parallel (
+  if (!check_layout (self, "to_gpt2_state", error)
+      || !ebb_module_check_not_tensor_parallel (
           EBB_MODULE (self), "gather it by ebb_get_full_state_dict(), and load that into a model that is not divided",
           error))
     return NULL;

@@ -257,6 +257,37 @@ frequencies_keep_their_dtype (void)
     }
 }
 
+static void
+metadata_have_the_activation (void)
+{
+  static const char *const names[] = { "gelu", "gelu_new", "silu" };
+
+  for (int i = 0; i < 3; i++)
+    {
+      g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
+      g_autoptr (EbbArgs) metadata = NULL;
+
+      config->activation = (EbbActivation) i;
+      metadata = ebb_gpt_config_to_gpt2_metadata (config);
+      g_assert_cmpstr (ebb_args_get_string (metadata, (guint) ebb_args_find (metadata, "activation_function")), ==,
+                       names[i]);
+    }
+}
+
+static void
+files_of_gpt2_are_for_its_layout (void)
+{
+  g_autoptr (EbbModule) gpt = test_decoder_new ("qwen3", 1);
+  g_autoptr (EbbArgs) state = ebb_module_get_state_dict (gpt);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_null (ebb_gpt_to_gpt2_state (EBB_GPT (gpt), &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "to_gpt2_state", "layout of Llama", "ebb_model_save ()");
+  g_clear_error (&error);
+  g_assert_false (ebb_gpt_load_gpt2 (EBB_GPT (gpt), state, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "load_gpt2", "layout of Llama", "ebb_model_open ()");
+}
+
 int
 main (int argc, char **argv)
 {
@@ -267,5 +298,7 @@ main (int argc, char **argv)
   g_test_add_func ("/decoder-config/names", layouts_have_their_names);
   g_test_add_func ("/decoder-config/initial-weights", models_begin_as_theirs);
   g_test_add_func ("/decoder-config/frequencies", frequencies_keep_their_dtype);
+  g_test_add_func ("/decoder-config/metadata", metadata_have_the_activation);
+  g_test_add_func ("/decoder-config/files", files_of_gpt2_are_for_its_layout);
   return g_test_run ();
 }
