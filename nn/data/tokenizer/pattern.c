@@ -13,8 +13,9 @@
 
 /* Long enough for any tokenizer's expression. */
 #define MAX_LENGTH 16384
-/* An expression that takes more steps than this for one match would take hours for a text. */
-#define MAX_STEPS 10000000
+/* An expression that takes more steps than this for one match would take hours for a text. A run of blanks takes a step
+ * for each. */
+#define MAX_STEPS(length) ((guint32) MIN (10000000 + 8 * (guint64) (length), G_MAXUINT32))
 #define MAX_STACK ((gsize) 8 << 20)
 
 struct _EbbPattern
@@ -313,7 +314,6 @@ ebb_pattern_space_new (void)
   self->data = pcre2_match_data_create (1, NULL);
   self->context = pcre2_match_context_create (NULL);
   self->stack = pcre2_jit_stack_create (32 << 10, MAX_STACK, NULL);
-  pcre2_set_match_limit (self->context, MAX_STEPS);
   pcre2_jit_stack_assign (self->context, NULL, self->stack);
   return self;
 }
@@ -343,6 +343,7 @@ find (const EbbPatternSearch *self,
   PCRE2_SIZE *place;
   int result;
 
+  pcre2_set_match_limit (space->context, MAX_STEPS (self->length));
   if (self->pattern->is_compiled)
     result = pcre2_jit_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, self->next, 0, space->data,
                               space->context);

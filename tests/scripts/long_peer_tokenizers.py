@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares Ebb's tokenizers with PyPI's `tokenizers`, live: run it with the Python of scripts/peer-venv.
+"""Compares Ebb's tokenizers with PyPI's `tokenizers`, live; it needs scripts/peer-venv.
 
 Every family of tests/fixtures/make_tokenizers.py is trained anew with a larger vocabulary and compared on 10,000 lines;
 then small tokenizers that differ in one part each, on fewer. Tokens, tokens with special ones, and decoded text with
@@ -32,8 +32,13 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "fixtures"))
 try:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 except ImportError:
-    print("The package tokenizers is missing: run this with the Python of scripts/peer-venv", file=sys.stderr)
-    sys.exit(77)
+    PEER = subprocess.run(
+        [os.path.join(SOURCE, "scripts", "peer-venv"), "--path"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if sys.executable == PEER or not os.path.exists(PEER):
+        print("The package tokenizers is missing: scripts/peer-venv installs it", file=sys.stderr)
+        sys.exit(77)
+    os.execv(PEER, [PEER, *sys.argv])
 
 import make_tokenizers
 import tokenizer_texts
@@ -363,7 +368,7 @@ def compare_characters(work, folder):
 
 
 def time_both(n_megabytes, vocabulary):
-    """MB/s of both on the same text, in turns, the best of three."""
+    """MB/s of processor time of both on the same text, in turns, the best of three."""
     import random
 
     rng = random.Random(3)
@@ -393,12 +398,12 @@ def time_both(n_megabytes, vocabulary):
             for options, parts in (([], [text]), (["--lines"], lines)):
                 best = float("inf")
                 for _ in range(3):
-                    begin = time.perf_counter()
+                    begin = time.process_time()
                     n_tokens = sum(
                         len(encoding.ids)
                         for encoding in (tokenizer.encode(part, add_special_tokens=False) for part in parts)
                     )
-                    best = min(best, time.perf_counter() - begin)
+                    best = min(best, time.process_time() - begin)
                 done = json.loads(
                     subprocess.run(
                         [PROGRAM, "--repeats", "3", *options, folder, path], check=True, capture_output=True
