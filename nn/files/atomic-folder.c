@@ -317,9 +317,10 @@ appear (EbbAtomicFolder *self,
 
   if (!sync_folder (self->temporary, error))
     return FALSE;
-  if (rename (self->temporary, self->path) != 0)
-    return fail ("write", self->path, errno, error);
-  return sync_folder (parent, error);
+  if (rename (self->temporary, self->path) == 0)
+    return sync_folder (parent, error);
+  /* Another process may have saved there since. */
+  return errno == EEXIST || errno == ENOTEMPTY ? replace (self, error) : fail ("write", self->path, errno, error);
 }
 
 static void
