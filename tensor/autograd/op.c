@@ -53,6 +53,7 @@ ebb_op_begin (EbbOpCall *call,
   call->non_differentiable = call->saved_is_output = call->updated = 0;
   call->needs_grad = FALSE;
   call->rematerialize = NULL;
+  call->rematerializes_operands = FALSE;
   call->device = NULL;
   call->owner = NULL;
   memset (&call->params, 0, sizeof call->params);
