@@ -111,15 +111,15 @@ def of_tiny(tiny):
 def of_folders(data):
     for dtype, sides in (data.get("generate") or {}).items():
         ebb, torch = sides["ebb"], sides["torch"]
-        yield Verdict(f"generation, {dtype}: times as fast as transformers", ebb["tokens_per_s"] / torch["tokens_per_s"],
-                      1.5, False)
+        faster = ebb["tokens_per_s"] / torch["tokens_per_s"]
+        yield Verdict(f"generation, {dtype}: times as fast as transformers", faster, 1.5, False)
         yield Verdict(f"generation, {dtype}: of what copying the weights allows", ebb["copy_s"] / ebb["token_s"], 0.7,
                       False)
     if data.get("open"):
         opened, read = data["open"]["open"], data["open"]["read"]
         yield Verdict("opening a folder: to read ()", opened["seconds"] / read["seconds"], 1.2, True)
-        yield Verdict("opening a folder: resident growth to the weights", opened["growth_bytes"] / opened["bytes"], 1.02,
-                      True)
+        growth = opened["growth_bytes"] / opened["bytes"]
+        yield Verdict("opening a folder: resident growth to the weights", growth, 1.02, True)
 
 
 def on_zen_5(rows):
