@@ -17,6 +17,7 @@ typedef struct
   EbbReduction reduction;
   EbbDType dtype; /* of the logits, or of x and weight */
   gboolean with_bias, with_autocast, ignores_all;
+  double softcap; /* of a product's logits; 0: none */
 } Problem;
 
 /* Leaves. */
@@ -124,13 +125,14 @@ compute_loss (const Operands *o,
   if (group == NULL && o->weight == NULL)
     loss = ebb_cross_entropy_full (o->x, o->targets, IGNORED, 0, problem->reduction, error);
   else if (group == NULL)
-    loss = ebb_fused_linear_cross_entropy (o->x, o->weight, o->bias, o->targets, IGNORED, 0, problem->reduction, error);
+    loss = ebb_fused_linear_cross_entropy_full (o->x, o->weight, o->bias, o->targets, IGNORED, 0, problem->softcap,
+                                                problem->reduction, error);
   else if (o->weight == NULL)
     loss = ebb_vocab_parallel_cross_entropy (o->x, o->targets, problem->n_classes, IGNORED, problem->reduction, group,
                                              error);
   else
-    loss = ebb_vocab_parallel_linear_cross_entropy (o->x, o->weight, o->bias, o->targets, problem->n_classes, IGNORED,
-                                                    problem->reduction, group, error);
+    loss = ebb_vocab_parallel_linear_cross_entropy_full (o->x, o->weight, o->bias, o->targets, problem->n_classes,
+                                                         IGNORED, problem->softcap, problem->reduction, group, error);
   if (problem->with_autocast)
     ebb_pop_autocast ();
   return loss;
@@ -282,11 +284,18 @@ truth_init (Truth *self,
       for (gint64 class = 0; class < p->n_classes; class ++)
         {
           logits[class] = compute_logit (p, x, weight, bias, row, class);
+          if (p->softcap != 0)
+            logits[class] = p->softcap * tanh (logits[class] / p->softcap);
           sum += exp (logits[class]);
         }
       self->losses[is_alone ? row : 0] += (log (sum) - logits[targets[row]]) * (is_alone ? 1 : factor);
       for (gint64 class = 0; class < p->n_classes; class ++)
-        add_gradient (p, self, x, weight, row, class, factor * (exp (logits[class]) / sum - (class == targets[row])));
+        {
+          double slope = p->softcap != 0 ? 1 - pow (logits[class] / p->softcap, 2) : 1;
+
+          add_gradient (p, self, x, weight, row, class,
+                        factor * slope * (exp (logits[class]) / sum - (class == targets[row])));
+        }
     }
 }
 
@@ -456,6 +465,7 @@ linear_in_parts_equals_the_whole (void)
   check_on_all ((Problem){ 40, 64, 16, .dtype = EBB_DTYPE_F32 });
   check_on_all ((Problem){ 9, 7, 5, .dtype = EBB_DTYPE_F32, .with_bias = TRUE });
   check_on_all ((Problem){ 130, 509, 33, .dtype = EBB_DTYPE_F32, .with_bias = TRUE });
+  check_on_all ((Problem){ 40, 64, 16, .dtype = EBB_DTYPE_F32, .softcap = 3 });
   check_on_all ((Problem){ 40, 509, 32, .dtype = EBB_DTYPE_BF16 });
   check_on_all ((Problem){ 40, 509, 32, .dtype = EBB_DTYPE_F32, .with_bias = TRUE, .with_autocast = TRUE });
 }
