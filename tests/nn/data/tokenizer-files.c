@@ -210,6 +210,47 @@ expressions_without_end_are_given_up (void)
   g_assert_null (strchr (error->message, '\n'));
 }
 
+#define ADDED                                                                                                  \
+  "\"added_tokens\": [{\"id\": 4, \"content\": \"<l>\", \"lstrip\": true}, {\"id\": 5, \"content\": \"<r>\", " \
+  "\"rstrip\": true}, {\"id\": 6, \"content\": \"ab\", \"single_word\": true}]"
+#define UNKNOWN(fused)                                                         \
+  "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"fuse_unk\": " fused \
+  ", \"vocab\": {\"a\": 0, \"b\": 1, \"?\": 2, \" \": 3}, \"merges\": []}, " ADDED "}"
+
+/* The tokens, a digit each. */
+static void
+assert_digits (EbbTokenizer *tokenizer, const char *text, const char *digits)
+{
+  g_autoptr (GError) error = NULL;
+  gsize n;
+  g_autofree gint64 *tokens = ebb_tokenizer_encode_text (tokenizer, text, &n, &error);
+  g_autoptr (GString) got = g_string_new (NULL);
+
+  g_assert_no_error (error);
+  for (gsize i = 0; i < n; i++)
+    g_string_append_printf (got, "%" G_GINT64_FORMAT, tokens[i]);
+  g_assert_cmpstr (got->str, ==, digits);
+}
+
+/* What tokenizers 0.23 gives, too. */
+static void
+added_and_unknown_tokens_follow_their_settings (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) fused = open_text (UNKNOWN ("true"), &error);
+  g_autoptr (EbbTokenizer) single = open_text (UNKNOWN ("false"), &error);
+
+  g_assert_no_error (error);
+  assert_digits (fused, "axyb z", "02132");
+  assert_digits (single, "axyb z", "022132");
+  assert_digits (fused, "a  <l> b <r>  a<l>", "0431"
+                                              "3504");
+  assert_digits (fused, "ab aab ab-ab", "63"
+                                        "001"
+                                        "3"
+                                        "626");
+}
+
 /* Numbers that a vocabulary leaves out stand for no text, and are no tokens to encode to. */
 static void
 holes_stand_for_nothing (void)
@@ -239,6 +280,8 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/bad-settings-are-named", bad_settings_are_named);
   g_test_add_func ("/tokenizer-files/characters-without-a-token-are-named", characters_without_a_token_are_named);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
+  g_test_add_func ("/tokenizer-files/added-and-unknown-tokens-follow-their-settings",
+                   added_and_unknown_tokens_follow_their_settings);
   g_test_add_func ("/tokenizer-files/holes-stand-for-nothing", holes_stand_for_nothing);
   return g_test_run ();
 }
