@@ -2,8 +2,7 @@
 #include "nn/args-private.h"
 #include "nn/models/gpt-config.h"
 #include "nn/models/gpt-file-private.h"
-#include "nn/files/json-scanner-private.h"
-#include "tensor/util/atomic-file-private.h"
+#include "nn/files/json-private.h"
 #include "tensor/autograd/autograd.h"
 #include "tensor/error-private.h"
 #include "tensor/ops/pointwise.h"
@@ -21,7 +20,6 @@
 #define TIED_KEY "tie_word_embeddings"
 #define USUAL_HEAD_WIDTH 64 /* of all published sizes */
 #define MAX_CONFIG_SIZE ((gsize) 1 << 20)
-#define MAX_CONFIG_DEPTH 32
 
 /* Where a value stands, and all that stands there: names to JSON values. */
 typedef struct
@@ -58,50 +56,27 @@ refuse (const Source *source,
 /* -- reading ------------------------------------------------------------------------------------------------------- */
 
 static gboolean
-scan_config (const char *text,
-             gsize length,
-             const Source *source,
-             GError **error)
-{
-  EbbJsonScanner scanner;
-  gboolean more;
-
-  if (!ebb_json_scanner_init (&scanner, text, length, source->where, error)
-      || !ebb_json_scanner_expect (&scanner, '{', error))
-    return FALSE;
-  for (gboolean first = TRUE; ebb_json_scanner_next (&scanner, first, '}', &more, error); first = FALSE)
-    {
-      g_autofree char *key = more ? ebb_json_scanner_read_key (&scanner, error) : NULL;
-      gsize start;
-
-      if (!more)
-        return ebb_json_scanner_expect_end (&scanner, error);
-      if (key == NULL)
-        return FALSE;
-      if (g_hash_table_contains (source->values, key))
-        {
-          g_autofree char *quoted = ebb_json_quote (key);
-
-          return ebb_json_scanner_fail (&scanner, error, "the key %s stands twice in one object", quoted);
-        }
-      ebb_json_scanner_peek (&scanner);
-      start = scanner.position;
-      if (!ebb_json_scanner_skip_value (&scanner, MAX_CONFIG_DEPTH, error))
-        return FALSE;
-      g_hash_table_insert (source->values, g_steal_pointer (&key),
-                           g_strndup (text + start, scanner.position - start));
-    }
-  return FALSE;
-}
-
-static gboolean
 read_config (const Source *source,
              GError **error)
 {
-  gsize length;
-  g_autofree char *text = ebb_read_file (source->where, MAX_CONFIG_SIZE, &length, error);
+  g_autoptr (EbbJson) document = ebb_json_read_file (source->where, MAX_CONFIG_SIZE, error);
+  g_autofree char *where = ebb_escape_text (source->where);
 
-  return text != NULL && scan_config (text, length, source, error);
+  if (document == NULL)
+    return FALSE;
+  if (document->kind != EBB_JSON_OBJECT)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: expected an object of keys and values", where);
+      return FALSE;
+    }
+  for (gsize i = 0; i < document->n_items; i++)
+    {
+      GString *value = g_string_new (NULL);
+
+      ebb_json_print (&document->items[i], value);
+      g_hash_table_insert (source->values, g_strdup (document->items[i].key), g_string_free (value, FALSE));
+    }
+  return TRUE;
 }
 
 /* What ebb_gpt_config_to_gpt2_metadata() has written; the rest is others'. All of it is text. */

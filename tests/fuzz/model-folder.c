@@ -16,8 +16,9 @@ static const char *const configs[] = {
   "\"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"tie_word_embeddings\": true, \"head_dim\": null, "
   "\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 1e4, \"factor\": 2.0, \"low_freq_factor\": 1.0, "
   "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 4}, \"attention_dropout\": 0.0}",
-  "{\"model_type\": \"qwen3\", \"vocab_size\": 6, \"hidden_size\": 8, \"intermediate_size\": 4, \"num_hidden_layers\": 1, "
-  "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, \"max_position_embeddings\": 8, "
+  "{\"model_type\": \"qwen3\", \"vocab_size\": 6, \"hidden_size\": 8, \"intermediate_size\": 4, "
+  "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, "
+  "\"max_position_embeddings\": 8, "
   "\"tie_word_embeddings\": true, \"rope_theta\": 1000000, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
   "\"original_max_position_embeddings\": 8}, \"use_sliding_window\": true, \"sliding_window\": 4, "
   "\"max_window_layers\": 0, \"layer_types\": null}",
