@@ -1,4 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "support/device.h"
 
 /* Products, attention, norms and losses asked wrongly: one line says what, and what would be right. */
@@ -148,6 +150,56 @@ norms (void)
 }
 
 static void
+parts_of_decoders (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) x = make (SHAPE (2, 5, 3, 8), EBB_DTYPE_F32);
+  g_autoptr (EbbTensor) row = make (SHAPE (4, 3), EBB_DTYPE_F32);
+  g_autoptr (EbbTensor) other = make (SHAPE (4, 2), EBB_DTYPE_F32);
+  g_autoptr (EbbTensor) frequencies = make (SHAPE (4), EBB_DTYPE_F32);
+  g_autoptr (EbbTensor) many = make (SHAPE (5), EBB_DTYPE_F32);
+  g_autoptr (EbbTensor) half = make (SHAPE (4), EBB_DTYPE_BF16);
+  g_autoptr (EbbTensor) starts = make (SHAPE (2, 4), EBB_DTYPE_I64);
+  EbbTensor *sum = NULL, *normalized = NULL;
+
+  assert_fails (ebb_rotary (row, frequencies, NULL, 0, 1, 1, &error), error, EBB_ERROR_SHAPE,
+                "rotary: x is [4, 3]; must be [B, T, H, D]");
+  assert_fails (ebb_rotary (starts, frequencies, NULL, 0, 1, 1, &error), error, EBB_ERROR_DTYPE,
+                "rotary: needs a floating-point tensor, not i64; cast to f32 or bf16 first");
+  assert_fails (ebb_rotary (x, many, NULL, 0, 1, 1, &error), error, EBB_ERROR_SHAPE,
+                "rotary: inverse_frequencies is [5] and x is [2, 5, 3, 8]; must be [R / 2] with 0 < R <= D and "
+                "[B, T, H, D]");
+  assert_fails (ebb_rotary (x, half, NULL, 0, 1, 1, &error), error, EBB_ERROR_DTYPE,
+                "rotary: inverse_frequencies is bf16; must be f32");
+  assert_fails (ebb_rotary (x, frequencies, starts, 0, 1, 1, &error), error, EBB_ERROR_SHAPE,
+                "rotary: starts is [2, 4] and x is [2, 5, 3, 8]; must be [B, T] and [B, T, H, D]");
+  assert_fails (ebb_rotary (x, frequencies, row, 0, 1, 1, &error), error, EBB_ERROR_DTYPE,
+                "rotary: starts is f32; must be i64 or i32");
+  assert_fails (ebb_rotary (x, frequencies, NULL, -2, 1, 1, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "rotary: first is -2; must be the index of a token in its row, 0 or more");
+  assert_fails (ebb_rotary (x, frequencies, NULL, 0, INFINITY, 1, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "rotary: factor is inf; must be finite");
+  assert_fails (ebb_rotary (x, frequencies, NULL, 0, 1, 0, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "rotary: ntk is 0; must be positive and finite");
+  assert_fails (ebb_gated_activation (row, other, EBB_ACTIVATION_SILU, &error), error, EBB_ERROR_SHAPE,
+                "gated_activation: gate is [4, 3] and up is [4, 2]; must be of one shape [.., N]");
+  assert_fails (ebb_gated_activation (row, row, (EbbActivation) 9, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "gated_activation: kind is 9; must be a member of Activation, 0 to 2");
+  assert_fails (ebb_soft_cap (row, 0, &error), error, EBB_ERROR_INVALID_ARGUMENT,
+                "soft_cap: cap is 0; must be positive and finite");
+  assert_fails (ebb_unit_offset_rms_norm (row, many, 1e-5, &error), error, EBB_ERROR_SHAPE,
+                "rms_norm: x is [4, 3] and weight is [5]; weight must be [3]");
+  assert_fails (ebb_residual_dropout_rms_norm (row, row, many, NULL, 1e-5, TRUE, 0, TRUE, NULL, &sum, &normalized,
+                                               &error),
+                error, EBB_ERROR_SHAPE,
+                "residual_dropout_rms_norm: x is [4, 3] and branch_weight is [5]; branch_weight must be [3]");
+  assert_fails (ebb_fused_linear_cross_entropy_full (row, row, NULL, frequencies, -100, 0, -1, EBB_REDUCTION_MEAN,
+                                                     &error),
+                error, EBB_ERROR_INVALID_ARGUMENT,
+                "fused_linear_cross_entropy: softcap is -1; must be positive, or 0 for none");
+}
+
+static void
 losses (void)
 {
   g_autoptr (GError) error = NULL;
@@ -200,6 +252,7 @@ main (int argc, char **argv)
   g_test_add_func ("/bad-input-layers/products", products);
   g_test_add_func ("/bad-input-layers/attention", attention);
   g_test_add_func ("/bad-input-layers/norms", norms);
+  g_test_add_func ("/bad-input-layers/parts-of-decoders", parts_of_decoders);
   g_test_add_func ("/bad-input-layers/losses", losses);
   g_test_add_func ("/bad-input-layers/first-error-stays", first_error_stays);
   return g_test_run ();
