@@ -168,7 +168,7 @@ read_dropout (const EbbConfigSource *source,
     return FALSE;
   if (*first == NULL)
     *field = one;
-  else if (one != *field)
+  else if (one != *field && !source->is_own)
     g_message ("%s: %s is %g, and dropout is %g everywhere, as %s is", source->path, row->name, one, *field, *first);
   *first = *first != NULL ? *first : row->name;
   return TRUE;

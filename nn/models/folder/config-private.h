@@ -16,6 +16,7 @@ typedef struct
   const EbbArchitecture *architecture;
   const char *path; /* for errors */
   const EbbJson *document;
+  gboolean is_own; /* written by Ebb and read back: what its messages would say is known */
 } EbbConfigSource;
 
 /* -- config.c */

@@ -59,6 +59,9 @@ ebb_config_read_gpt (const EbbConfigSource *source,
                    MAX_LAYERS);
       return NULL;
     }
+  if (config->dropout > 0 && architecture->layout == EBB_GPT_LAYOUT_LLAMA
+      && architecture->original_context == 0 && !source->is_own) /* all but Phi-3 */
+    g_message ("%s: dropout of %g is everywhere, not in attention alone", source->path, config->dropout);
   if (architecture->scales_embeddings)
     config->embedding_scale = sqrt (config->width);
   if (!ebb_config_read_layers (source, config, error)
@@ -187,7 +190,7 @@ write_gpt (const EbbArchitecture *architecture,
            GError **error)
 {
   g_autoptr (EbbJson) written = document != NULL ? ebb_json_copy (document) : new_document (architecture);
-  const EbbConfigSource source = { architecture, EBB_CONFIG_FILE, written };
+  const EbbConfigSource source = { architecture, EBB_CONFIG_FILE, written, TRUE };
   g_autoptr (EbbGptConfig) before = document != NULL ? ebb_config_read_gpt (&source, NULL) : NULL;
   g_autoptr (EbbGptConfig) after = NULL;
   g_autoptr (EbbGptConfig) full = NULL;
@@ -231,7 +234,7 @@ write_bert (const EbbArchitecture *architecture,
             const EbbBertConfig *config)
 {
   EbbJson *written = document != NULL ? ebb_json_copy (document) : new_document (architecture);
-  const EbbConfigSource source = { architecture, EBB_CONFIG_FILE, written };
+  const EbbConfigSource source = { architecture, EBB_CONFIG_FILE, written, TRUE };
   g_autoptr (EbbBertConfig) before = document != NULL ? ebb_config_read_bert (&source, NULL) : NULL;
   g_autoptr (EbbBertConfig) full = ebb_bert_config_copy (config);
 
