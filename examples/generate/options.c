@@ -50,7 +50,8 @@ static const OptionRow rows[] = {
   { OPTION_PATHS, "stop", AT (stop), .metavar = "TEXT", .help = "End before this text; may be given several times" },
   { OPTION_INT64, "seed", AT (seed), .metavar = "N", .fallback = "1", .least = 0, .most = G_MAXINT64,
     .help = "Seed of all random numbers" },
-  { OPTION_FLAG, "no-cache", AT (no_cache), .help = "Compute all tokens anew for each, which is slow and needs less memory" },
+  { OPTION_FLAG, "no-cache", AT (no_cache),
+    .help = "Compute all tokens anew for each, which is slow and needs less memory" },
 
   { OPTION_GROUP, "files", .metavar = "Files:" },
   { OPTION_PATH, "report", AT (report), .metavar = "FILE",

@@ -129,7 +129,8 @@ class Generate(unittest.TestCase):
         done = run("--help")
         self.assertEqual(done.returncode, 0)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
-        for option in "model prompt file batch chat tokens temperature top-k top-p repetition-penalty stop seed".split():
+        for option in ("model prompt file batch chat tokens temperature top-k top-p repetition-penalty stop "
+                       "seed").split():
             self.assertIn(f"--{option}", done.stdout)
         self.assertIn("generate (Ebb)", run("--version").stdout)
 
@@ -143,7 +144,7 @@ class Generate(unittest.TestCase):
                  (2, ("--model", MODEL, *prompt, "--file", "f"), "--prompt and --file: give one of them"),
                  (2, ("--model", MODEL, *prompt, "--top-p", "2"), "--top-p 2: it must be from 0 to 1"),
                  (2, ("--model", MODEL, *prompt, "--temperature", "-1"), "--temperature -1: it must be 0 or more"),
-                 (2, ("--model", MODEL, *prompt, "--repetition-penalty", "0"), "--repetition-penalty 0: it must be above"),
+                 (2, ("--model", MODEL, *prompt, "--repetition-penalty", "0"), "--repetition-penalty 0: it"),
                  (2, ("--model", MODEL, *prompt, "--tokens", "0"), "--tokens 0: it must be at least 1"),
                  (2, ("--model", MODEL, *prompt, "--stop", ""), "--stop"),
                  (2, ("--model", MODEL, *prompt, "--device", "abacus"), "--device abacus"),
