@@ -105,7 +105,14 @@ ebb_chat_template_new_from_text (const char *text,
   EbbChatRecognition recognition;
   EbbChatTemplate *self;
 
-  if (!EBB_MAY_BEGIN (error, text) || !ebb_chat_form_recognise (text, &recognition, error))
+  if (!EBB_MAY_BEGIN (error, text))
+    return NULL;
+  if (!g_utf8_validate (text, -1, NULL))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the chat template is not UTF-8");
+      return NULL;
+    }
+  if (!ebb_chat_form_recognise (text, &recognition, error))
     return NULL;
   self = g_object_new (EBB_TYPE_CHAT_TEMPLATE, NULL);
   self->recognition = recognition;

@@ -253,6 +253,7 @@ static gboolean
 read_statement (Splitter *self, const char *p, const char *end, GError **error)
 {
   Frame *inner = self->frames->len > 0 ? &g_array_index (self->frames, Frame, self->frames->len - 1) : NULL;
+  g_autofree char *statement = NULL;
   g_autofree char *shown = NULL;
 
   if (skip_word (&p, end, "generation") || skip_word (&p, end, "endgeneration")) /* marks answers, writes nothing */
@@ -286,8 +287,8 @@ read_statement (Splitter *self, const char *p, const char *end, GError **error)
       g_array_set_size (self->frames, self->frames->len - 1);
       return TRUE;
     }
-  shown = g_strndup (p, (gsize) (end - p));
-  g_strstrip (shown);
+  statement = g_strndup (p, (gsize) (end - p));
+  shown = g_strescape (statement, NULL);
   g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "the chat template has the statement \"%.40s\"", shown);
   return FALSE;
 }
