@@ -26,8 +26,8 @@ struct _EbbMemoryStats
 
 G_STATIC_ASSERT (G_N_ELEMENTS (((EbbDevice *) NULL)->current) == EBB_N_PURPOSES + 1);
 
-static const char *const purpose_names[EBB_N_PURPOSES] = { "parameters",  "gradients", "optimizer",
-                                                           "activations", "cache",     "workspace" };
+static const char *const purpose_names[EBB_N_PURPOSES] = { "parameters", "gradients", "optimizer",
+                                                           "activations", "cache", "workspace" };
 
 /* Signed, since an account may lose what was never counted to it: memory that a store passes on. */
 static void

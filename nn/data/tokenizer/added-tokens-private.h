@@ -13,10 +13,10 @@ typedef struct
   char *decoded; /* what it is to decoders: what the normalizers make of the content if it is sought behind them */
   gint32 id;
   gboolean is_special;
-  gboolean is_normalized;   /* sought behind the normalizers */
-  gboolean takes_left;      /* the blanks before it are its own */
+  gboolean is_normalized; /* sought behind the normalizers */
+  gboolean takes_left;    /* the blanks before it are its own */
   gboolean takes_right;
-  gboolean is_single_word;  /* no word character may stand beside it */
+  gboolean is_single_word; /* no word character may stand beside it */
 } EbbAddedToken;
 
 /* A tree of the bytes of tokens. */

@@ -28,7 +28,7 @@ typedef struct
 {
   char spelling[256][3]; /* UTF-8 of the character for each byte */
   guint8 length[256];
-  gint16 byte[512];      /* of a character; -1: it stands for none */
+  gint16 byte[512]; /* of a character; -1: it stands for none */
 } EbbByteAlphabet;
 
 const EbbByteAlphabet *ebb_byte_alphabet_get (void);

@@ -19,18 +19,18 @@ typedef enum
 } Kind;
 
 static const char *const kind_names[] = { "ByteLevel", "Metaspace", "WordPiece", "ByteFallback",
-                                          "Fuse",      "Strip",     "Replace",   NULL };
+                                          "Fuse", "Strip", "Replace", NULL };
 
 struct _EbbDecoderStep
 {
   Kind kind;
-  EbbPattern *pattern; /* REPLACE */
-  char *content;       /* REPLACE, WORD_PIECE: the prefix */
-  gunichar character;  /* METASPACE, STRIP */
-  gboolean cleans_up;  /* WORD_PIECE */
+  EbbPattern *pattern;  /* REPLACE */
+  char *content;        /* REPLACE, WORD_PIECE: the prefix */
+  gunichar character;   /* METASPACE, STRIP */
+  gboolean cleans_up;   /* WORD_PIECE */
   gboolean drops_first; /* METASPACE: the replacements of the first token */
-  gint64 left, right;  /* STRIP */
-  gboolean is_fused;   /* a step before made one string of all */
+  gint64 left, right;   /* STRIP */
+  gboolean is_fused;    /* a step before made one string of all */
 };
 
 /* -- reading ------------------------------------------------------------------------------------------------------- */
@@ -272,8 +272,16 @@ static void
 clean_up (GString *text)
 {
   static const char *const changes[][2] = {
-    { " .", "." },     { " ?", "?" },   { " !", "!" },           { " ,", "," },   { " ' ", "'" },
-    { " n't", "n't" }, { " 'm", "'m" }, { " do not", " don't" }, { " 's", "'s" }, { " 've", "'ve" },
+    { " .", "." },
+    { " ?", "?" },
+    { " !", "!" },
+    { " ,", "," },
+    { " ' ", "'" },
+    { " n't", "n't" },
+    { " 'm", "'m" },
+    { " do not", " don't" },
+    { " 's", "'s" },
+    { " 've", "'ve" },
     { " 're", "'re" },
   };
 

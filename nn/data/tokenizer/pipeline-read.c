@@ -99,8 +99,9 @@ read_added_token (EbbTokenizerPipeline *self,
       || !ebb_json_part_get_boolean (json, "single_word", &token->is_single_word, error))
     return FALSE;
   if (content == NULL || id < 0 || id >= max_id)
-    return ebb_json_part_fail (json, error, content == NULL || id < 0 ? "an added token needs a content and an id"
-                                                                      : "the id of an added token is too large");
+    return ebb_json_part_fail (json, error,
+                               content == NULL || id < 0 ? "an added token needs a content and an id"
+                                                         : "the id of an added token is too large");
   if (*content == '\0')
     return TRUE;
   token->content = g_strdup (content);

@@ -18,7 +18,7 @@ typedef enum
   CHAR_DELIMITER_SPLIT
 } Kind;
 
-static const char *const kind_names[] = { "ByteLevel",       "Split",       "Metaspace",          "Whitespace",
+static const char *const kind_names[] = { "ByteLevel", "Split", "Metaspace", "Whitespace",
                                           "WhitespaceSplit", "BertPreTokenizer", "Digits", "Punctuation",
                                           "CharDelimiterSplit", NULL };
 
@@ -32,7 +32,7 @@ typedef enum
   CONTIGUOUS /* matches that follow each other are one word */
 } Behavior;
 
-static const char *const behavior_names[] = { "Removed",        "Isolated",   "MergedWithPrevious",
+static const char *const behavior_names[] = { "Removed", "Isolated", "MergedWithPrevious",
                                               "MergedWithNext", "Contiguous", NULL };
 
 typedef enum
@@ -52,11 +52,11 @@ struct _EbbPreTokenizer
   gboolean (*is_match) (gunichar c);
   gunichar character; /* the only match, if there is neither of these */
   Behavior behavior;
-  gboolean invert;         /* what is no match is one */
-  gboolean adds_blank;     /* BYTE_LEVEL */
-  gboolean splits;         /* METASPACE, BYTE_LEVEL: else the text is one word */
-  PrependScheme prepend;   /* METASPACE */
-  char replacement[8];     /* METASPACE: for blanks */
+  gboolean invert;       /* what is no match is one */
+  gboolean adds_blank;   /* BYTE_LEVEL */
+  gboolean splits;       /* METASPACE, BYTE_LEVEL: else the text is one word */
+  PrependScheme prepend; /* METASPACE */
+  char replacement[8];   /* METASPACE: for blanks */
   gsize replacement_length;
 };
 

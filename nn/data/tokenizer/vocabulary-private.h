@@ -12,9 +12,9 @@ typedef struct
   char *spellings;  /* one behind the other, each with a 0 */
   guint32 *offsets; /* by id: of its spelling + 1; 0: no token has that id */
   guint32 *lengths;
-  guint32 *slots;   /* open addressing: id + 1; 0: empty */
+  guint32 *slots; /* open addressing: id + 1; 0: empty */
   guint64 mask;
-  guint32 size;     /* the largest id + 1 */
+  guint32 size; /* the largest id + 1 */
   guint32 n_tokens;
   guint32 max_length;
 } EbbVocabulary;

@@ -24,7 +24,8 @@ def parse(words):
     parser = argparse.ArgumentParser(
         prog="scripts/bench", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Compares Ebb with PyTorch, in turn in one run, and prints the tables of docs/benchmarks.md.",
-        epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. With --only alone: {', '.join(long_names + list(LONG_PARTS))}.\n"
+        epilog=f"Rows: {', '.join(names)}; {', '.join(PARTS)}. "
+               f"With --only alone: {', '.join(long_names + list(LONG_PARTS))}.\n"
         "The beginning of a name selects all names that begin with it.\n"
         "scripts/peer-venv installs PyTorch; without it only Ebb is measured. Close other programs first.")
     parser.add_argument("--quick", action="store_true", help="small models and few steps, to see that both sides run")

@@ -131,7 +131,8 @@ def measure_generate(build, python, threads, quick=False):
                 done[side].append(json.loads(run_process(programs[side], threads, side)))
         result[dtype] = {side: generation_figures(reports, tokens) for side, reports in done.items()}
         ebb, torch = result[dtype]["ebb"], result[dtype]["torch"]
-        progress(f"  {dtype}: Ebb {ebb['tokens_per_s']:.1f} tokens/s, {ebb['tokens_per_s'] / torch['tokens_per_s']:.2f} x "
+        speedup = ebb['tokens_per_s'] / torch['tokens_per_s']
+        progress(f"  {dtype}: Ebb {ebb['tokens_per_s']:.1f} tokens/s, {speedup:.2f} x "
                  f"transformers, {ebb['copy_s'] / ebb['token_s']:.2f} of copying the weights; the prompt "
                  f"{ebb['prompt_s']:.3f} s, {torch['prompt_s'] / ebb['prompt_s']:.2f} x as fast")
     return result
