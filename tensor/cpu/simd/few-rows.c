@@ -46,6 +46,9 @@ typedef struct
   gboolean accumulate;
 } FewRows;
 
+/* A row of bf16 may begin between two units. */
+typedef guint32 WeightUnits __attribute__ ((vector_size (4 * EBB_VEC_WIDTH), aligned (2), may_alias));
+
 /* sum += units of the weight times what stands for them at x; sums of lower and upper halves alternate. */
 EBB_VEC_INLINE EbbVec
 multiply_add (gboolean is_bf16,
@@ -140,7 +143,7 @@ multiply_tile (gboolean is_bf16,
       for (int c = 0; c < columns; c++)
         {
           const char *at = weight + c * stride + i * 4 * EBB_VEC_WIDTH;
-          EbbVecU units = *(const EbbVecUUnaligned *) at;
+          EbbVecU units = *(const WeightUnits *) at;
 
           if (row == 0 && i % LINE_VECS == 0)
             __builtin_prefetch (at + AHEAD, 0, 2);
