@@ -473,13 +473,15 @@ check_message (Writing *self, gsize i, GError **error)
   gboolean is_system = strcmp (role, "system") == 0;
 
   if (!g_utf8_validate (role, -1, NULL) || !g_utf8_validate (self->contents[i], -1, NULL))
-    return refuse (error, "message %" G_GSIZE_FORMAT " is not UTF-8", i);
+    return refuse (error, "message %" G_GSIZE_FORMAT " is not UTF-8", i + 1);
   if (!is_system && strcmp (role, "user") != 0 && strcmp (role, "assistant") != 0)
-    return refuse (error, "message %" G_GSIZE_FORMAT " is of \"%s\"; a role is system, user or assistant", i, role);
+    return refuse (error, "message %" G_GSIZE_FORMAT " is of \"%s\"; a role is system, user or assistant", i + 1,
+                   role);
   if (is_system && self->form->system == EBB_CHAT_SYSTEM_REFUSED)
-    return refuse (error, "message %" G_GSIZE_FORMAT " is of the system, which %s's template doesn't have", i, name);
+    return refuse (error, "message %" G_GSIZE_FORMAT " is of the system, which %s's template doesn't have", i + 1,
+                   name);
   if (is_system && i > 0 && self->form->system >= EBB_CHAT_SYSTEM_FIRST_USER)
-    return refuse (error, "message %" G_GSIZE_FORMAT " is of the system; in %s's template it must be the first", i,
+    return refuse (error, "message %" G_GSIZE_FORMAT " is of the system; in %s's template it must be the first", i + 1,
                    name);
   if (!self->form->alternates || i < self->first)
     return TRUE;
@@ -487,7 +489,7 @@ check_message (Writing *self, gsize i, GError **error)
     return refuse (error,
                    "message %" G_GSIZE_FORMAT " is of \"%s\"; in %s's template user and assistant must alternate, the "
                    "user first",
-                   i, role, name);
+                   i + 1, role, name);
   return TRUE;
 }
 

@@ -410,6 +410,7 @@ read_whole_file (const EbbDocumentReader *reader,
                  GError **error)
 {
   gsize size;
+  g_autofree char *name = ebb_escape_text (path);
   g_autofree char *text = ebb_read_file (path, G_MAXSIZE - 1, &size, error);
 
   if (text == NULL)
@@ -418,7 +419,7 @@ read_whole_file (const EbbDocumentReader *reader,
     return fail_empty (path, error);
   if (begin_document (reader, error) && append_text (reader, text, size, TRUE, error) && end_document (reader, error))
     return TRUE;
-  g_prefix_error (error, "%s: ", path);
+  g_prefix_error (error, "%s: ", name);
   return FALSE;
 }
 

@@ -7,6 +7,9 @@
 
 G_BEGIN_DECLS
 
+/* Looking for a token takes as many steps at each place of a text as it has bytes. Real ones have less than 100. */
+#define EBB_MAX_ADDED_TOKEN ((gsize) 1024)
+
 typedef struct
 {
   char *content;
@@ -31,9 +34,10 @@ typedef struct
   int only_begin;       /* the byte that all tokens begin with; -1: there are others */
 } EbbAddedTokenTree;
 
-void ebb_added_token_tree_add (EbbAddedTokenTree *self,
-                               const EbbAddedToken *token,
-                               const char *text);
+/* FALSE if the tree is full: it holds 16 million bytes of tokens. */
+gboolean ebb_added_token_tree_add (EbbAddedTokenTree *self,
+                                   const EbbAddedToken *token,
+                                   const char *text);
 void ebb_added_token_tree_clear (EbbAddedTokenTree *self);
 
 /* Calls @function for each part of the text: for a token, or with NULL for text between tokens. */

@@ -4,6 +4,11 @@
 
 #include "nn/data/tokenizer/characters-private.h"
 
+#include <string.h>
+
+/* A node has 24 bits of an edge. */
+#define MAX_NODES ((guint32) 1 << 24)
+
 /* -- the tree ------------------------------------------------------------------------------------------------------ */
 
 static guint64
@@ -53,7 +58,7 @@ make_node (EbbAddedTokenTree *self)
   return self->n_nodes++;
 }
 
-void
+gboolean
 ebb_added_token_tree_add (EbbAddedTokenTree *self,
                           const EbbAddedToken *token,
                           const char *text)
@@ -61,7 +66,9 @@ ebb_added_token_tree_add (EbbAddedTokenTree *self,
   guint32 node = 0;
 
   if (*text == '\0')
-    return;
+    return TRUE;
+  if (self->n_nodes + strlen (text) >= MAX_NODES)
+    return FALSE;
   self->only_begin = self->n_nodes == 0 || self->only_begin == (guint8) *text ? (guint8) *text : -1;
   self->begins[(guint8) *text] = TRUE;
   if (self->n_nodes == 0)
@@ -85,6 +92,7 @@ ebb_added_token_tree_add (EbbAddedTokenTree *self,
         node = (guint32) self->edges[slot] - 1;
     }
   self->tokens[node] = token;
+  return TRUE;
 }
 
 void

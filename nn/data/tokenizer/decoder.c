@@ -463,6 +463,9 @@ push_strip (EbbDecoding *self,
   return push (self, number + 1, state->made->str, state->made->len - n_end, text, error);
 }
 
+/* Replacements may make a string longer, up to this. */
+#define MAX_REPLACED ((gsize) 1 << 20)
+
 static gboolean
 replace_and_push (EbbDecoding *self,
                   guint number,
@@ -476,7 +479,8 @@ replace_and_push (EbbDecoding *self,
   GError *failure = NULL;
 
   g_string_truncate (state->made, 0);
-  if (ebb_pattern_replace (step->pattern, self->space, string, length, step->content, state->made, &failure))
+  if (ebb_pattern_replace (step->pattern, self->space, string, length, step->content, MAX (MAX_REPLACED, length),
+                           state->made, &failure))
     return push (self, number + 1, state->made->str, state->made->len, text, error);
   if (failure != NULL)
     {

@@ -21,13 +21,16 @@ gboolean ebb_normalizer_list_read (EbbNormalizerList *self,
                                    GError **error);
 void ebb_normalizer_list_clear (EbbNormalizerList *self);
 
-/* Sets @text and @length to the result, which is the text itself or lies in one of @buffers. @moved is set if
- * characters at the beginning were taken away. */
+/* How many bytes normalizers may make of all parts of a text: more than any do that people use. */
+gsize ebb_normalizer_get_room (gsize length);
+/* Sets @text and @length to the result, which is the text itself or lies in one of @buffers. It is taken off @room,
+ * which it must not exceed. @moved is set if characters at the beginning were taken away. */
 gboolean ebb_normalizer_list_run (const EbbNormalizerList *self,
                                   EbbPatternSpace *space,
                                   GString *buffers[3],
                                   const char **text,
                                   gsize *length,
+                                  gsize *room,
                                   gboolean *moved,
                                   GError **error);
 /* Whether no step puts something in front of a text, or looks across a newline or blank that stands between two visible

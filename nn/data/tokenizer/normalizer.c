@@ -254,6 +254,18 @@ normalize (const char *text,
 
 /* Each appends its result to the empty @result, or returns FALSE if the text stays as it is. */
 
+static gboolean
+check_length (gsize length,
+              gsize max_length,
+              GError **error)
+{
+  if (length <= max_length)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "the normalizers make more than %" G_GSIZE_FORMAT " bytes of a text",
+               max_length);
+  return FALSE;
+}
+
 static void
 append_lower (GString *result,
               gunichar c)
@@ -323,14 +335,20 @@ strip (const EbbNormalizer *self,
 }
 
 static gboolean
-replace (const EbbNormalizer *self,
-         EbbPatternSpace *space,
+prepend (const EbbNormalizer *self,
          const char *text,
          gsize length,
+         gsize max_length,
          GString *result,
          GError **error)
 {
-  return ebb_pattern_replace (self->pattern, space, text, length, self->content, result, error);
+  if (length == 0)
+    return FALSE;
+  if (!check_length (strlen (self->content) + length, max_length, error))
+    return FALSE;
+  g_string_append (result, self->content);
+  g_string_append_len (result, text, (gssize) length);
+  return TRUE;
 }
 
 /* BERT's normalizer but for accents and case, in one pass. */
@@ -422,6 +440,7 @@ run_step (const EbbNormalizer *self,
           GString *scratch,
           const char *text,
           gsize length,
+          gsize max_length,
           GString *result,
           gboolean *moved,
           GError **error)
@@ -443,17 +462,19 @@ run_step (const EbbNormalizer *self,
     case STRIP:
       return strip (self, text, length, result, moved);
     case PREPEND:
-      if (length == 0)
-        return FALSE;
-      g_string_append (result, self->content);
-      g_string_append_len (result, text, (gssize) length);
-      return TRUE;
+      return prepend (self, text, length, max_length, result, error);
     case REPLACE:
-      return replace (self, space, text, length, result, error);
+      return ebb_pattern_replace (self->pattern, space, text, length, self->content, max_length, result, error);
     case BERT:
       return run_bert (self, scratch, text, length, result, moved);
     }
   g_return_val_if_reached (FALSE);
+}
+
+gsize
+ebb_normalizer_get_room (gsize length)
+{
+  return MIN (((gsize) 64 << 10) + 32 * length, G_MAXUINT32 - 1);
 }
 
 gboolean
@@ -462,6 +483,7 @@ ebb_normalizer_list_run (const EbbNormalizerList *self,
                          GString *buffers[3],
                          const char **text,
                          gsize *length,
+                         gsize *room,
                          gboolean *moved,
                          GError **error)
 {
@@ -473,11 +495,13 @@ ebb_normalizer_list_run (const EbbNormalizerList *self,
       GString *result = buffers[free_buffer];
 
       g_string_truncate (result, 0);
-      if (run_step (&self->steps[i], space, buffers[2], *text, *length, result, moved, &failure))
+      if (run_step (&self->steps[i], space, buffers[2], *text, *length, *room, result, moved, &failure))
         {
           *text = result->str;
           *length = result->len;
           free_buffer = 1 - free_buffer;
+          if (!check_length (*length, *room, error))
+            return FALSE;
         }
       else if (failure != NULL)
         {
@@ -485,6 +509,7 @@ ebb_normalizer_list_run (const EbbNormalizerList *self,
           return FALSE;
         }
     }
+  *room -= MIN (*length, *room);
   return TRUE;
 }
 

@@ -45,12 +45,13 @@ gboolean ebb_pattern_search_next (EbbPatternSearch *self,
                                   GError **error);
 
 /* Appends the text with @content for each match to @result. FALSE with @error unset if there was no match: then nothing
- * is appended. */
+ * is appended. More than @max_length bytes are an error. */
 gboolean ebb_pattern_replace (const EbbPattern *self,
                               EbbPatternSpace *space,
                               const char *text,
                               gsize length,
                               const char *content,
+                              gsize max_length,
                               GString *result,
                               GError **error);
 

@@ -396,12 +396,38 @@ ebb_pattern_search_next (EbbPatternSearch *self,
   return TRUE;
 }
 
+/* Appends text, and the content behind it. */
+static gboolean
+append_replaced (const EbbPatternSearch *self,
+                 const char *text,
+                 gsize length,
+                 const char *content,
+                 gsize max_length,
+                 GString *result,
+                 GError **error)
+{
+  g_autofree char *quoted = NULL;
+
+  if (length + strlen (content) + result->len <= max_length)
+    {
+      g_string_append_len (result, text, (gssize) length);
+      g_string_append (result, content);
+      return TRUE;
+    }
+  quoted = ebb_json_quote (self->pattern->expression);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+               "replacing %s makes more than %" G_GSIZE_FORMAT " bytes of %" G_GSIZE_FORMAT, quoted, max_length,
+               self->length);
+  return FALSE;
+}
+
 gboolean
 ebb_pattern_replace (const EbbPattern *self,
                      EbbPatternSpace *space,
                      const char *text,
                      gsize length,
                      const char *content,
+                     gsize max_length,
                      GString *result,
                      GError **error)
 {
@@ -413,8 +439,8 @@ ebb_pattern_replace (const EbbPattern *self,
     for (gsize n = strlen (self->expression);
          (place = memmem (text + done, length - done, self->expression, n)) != NULL; n_matches++)
       {
-        g_string_append_len (result, text + done, place - text - (gssize) done);
-        g_string_append (result, content);
+        if (!append_replaced (&search, text + done, (gsize) (place - text) - done, content, max_length, result, error))
+          return FALSE;
         done = (gsize) (place - text) + n;
       }
   else
@@ -424,11 +450,8 @@ ebb_pattern_replace (const EbbPattern *self,
           return FALSE;
         if (search.next > length)
           break;
-        g_string_append_len (result, text + done, (gssize) (start - done));
-        g_string_append (result, content);
+        if (!append_replaced (&search, text + done, start - done, content, max_length, result, error))
+          return FALSE;
       }
-  if (n_matches == 0)
-    return FALSE;
-  g_string_append_len (result, text + done, (gssize) (length - done));
-  return TRUE;
+  return n_matches > 0 && append_replaced (&search, text + done, length - done, "", max_length, result, error);
 }

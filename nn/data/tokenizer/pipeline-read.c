@@ -67,10 +67,9 @@ normalize_content (const EbbTokenizerPipeline *self,
   EbbPatternSpace *space = ebb_pattern_space_new ();
   GString *buffers[3] = { g_string_new (NULL), g_string_new (NULL), g_string_new (NULL) };
   const char *text = token->content;
-  gsize length = strlen (text);
+  gsize length = strlen (text), room = ebb_normalizer_get_room (length);
   gboolean has_moved;
-  gboolean ok =
-      ebb_normalizer_list_run (&self->normalizers, space, buffers, &text, &length, &has_moved, error);
+  gboolean ok = ebb_normalizer_list_run (&self->normalizers, space, buffers, &text, &length, &room, &has_moved, error);
 
   if (ok)
     token->decoded = g_strndup (text, length);
@@ -78,6 +77,18 @@ normalize_content (const EbbTokenizerPipeline *self,
     g_string_free (buffers[i], TRUE);
   ebb_pattern_space_free (space);
   return ok;
+}
+
+static gboolean
+check_length (const char *text,
+              GError **error)
+{
+  if (strlen (text) <= EBB_MAX_ADDED_TOKEN)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT,
+               "added_tokens: a token of %" G_GSIZE_FORMAT " bytes: at most %" G_GSIZE_FORMAT " are allowed",
+               strlen (text), EBB_MAX_ADDED_TOKEN);
+  return FALSE;
 }
 
 static gboolean
@@ -90,6 +101,7 @@ read_added_token (EbbTokenizerPipeline *self,
   const char *content = NULL;
   gint64 id = -1;
 
+  *token = (EbbAddedToken){ 0 }; /* one without a content may have been read into it */
   if (!ebb_json_part_get_string (json, "content", &content, error)
       || !ebb_json_part_get_count (json, "id", &id, error)
       || !ebb_json_part_get_boolean (json, "special", &token->is_special, error)
@@ -104,6 +116,8 @@ read_added_token (EbbTokenizerPipeline *self,
                                                          : "the id of an added token is too large");
   if (*content == '\0')
     return TRUE;
+  if (!check_length (content, error))
+    return FALSE;
   token->content = g_strdup (content);
   token->id = (gint32) id;
   self->n_added++;
@@ -111,11 +125,16 @@ read_added_token (EbbTokenizerPipeline *self,
     return FALSE;
   if (!token->is_normalized)
     token->decoded = g_strdup (content);
-  else if (!normalize_content (self, token, error))
+  else if (!normalize_content (self, token, error) || !check_length (token->decoded, error))
     return FALSE;
   g_hash_table_insert (self->added_by_id, GINT_TO_POINTER (token->id), token);
   g_hash_table_insert (self->added_by_content, token->content, token);
-  ebb_added_token_tree_add (token->is_normalized ? &self->normalized_tree : &self->raw_tree, token, token->decoded);
+  if (!ebb_added_token_tree_add (token->is_normalized ? &self->normalized_tree : &self->raw_tree, token,
+                                 token->decoded))
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "added_tokens: more than 16 million bytes of tokens");
+      return FALSE;
+    }
   self->vocab_size = MAX (self->vocab_size, (guint) id + 1);
   return TRUE;
 }
@@ -141,6 +160,24 @@ read_added_tokens (EbbTokenizerPipeline *self,
 
 /* -- the frame ----------------------------------------------------------------------------------------------------- */
 
+/* Tokens that a text may have around it. */
+#define MAX_FRAME 4096
+
+static gboolean
+append_to_frame (GArray *frame,
+                 const gint64 *tokens,
+                 guint n,
+                 GError **error)
+{
+  if (frame->len + n > MAX_FRAME)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "a template of more than %d tokens", MAX_FRAME);
+      return FALSE;
+    }
+  g_array_append_vals (frame, tokens, n);
+  return TRUE;
+}
+
 static gboolean
 append_frame_token (EbbTokenizerPipeline *self,
                     GArray *frame,
@@ -151,8 +188,7 @@ append_frame_token (EbbTokenizerPipeline *self,
 
   if (!ebb_json_as_int (json, &id) || id < 0 || id >= self->vocab_size)
     return ebb_json_part_fail (json, error, "a special token that frames a text must have an id of the vocabulary");
-  g_array_append_val (frame, id);
-  return TRUE;
+  return append_to_frame (frame, &id, 1, error);
 }
 
 static gboolean
@@ -168,10 +204,7 @@ append_template_part (EbbTokenizerPipeline *self,
   if (!ebb_json_part_get_string (special != NULL ? special : sequence, "id", &name, error))
     return FALSE;
   if (special == NULL && g_strcmp0 (name, "A") == 0)
-    {
-      g_array_append_vals (frame, self->frame, self->n_frame);
-      return TRUE;
-    }
+    return append_to_frame (frame, self->frame, self->n_frame, error);
   if (special == NULL || name == NULL)
     return ebb_json_part_fail (part, error, "the part of a template must be a SpecialToken or the Sequence A");
   ids = ebb_json_get (ebb_json_get (special_tokens, name), "ids");
@@ -209,10 +242,9 @@ read_post_processor (const EbbJson *json,
     return TRUE;
   if (strcmp (type, "BertProcessing") == 0 || strcmp (type, "RobertaProcessing") == 0)
     {
-      if (!append_pair (self, frame, ebb_json_get (json, "cls"), error))
-        return FALSE;
-      g_array_append_vals (frame, self->frame, self->n_frame);
-      if (!append_pair (self, frame, ebb_json_get (json, "sep"), error))
+      if (!append_pair (self, frame, ebb_json_get (json, "cls"), error)
+          || !append_to_frame (frame, self->frame, self->n_frame, error)
+          || !append_pair (self, frame, ebb_json_get (json, "sep"), error))
         return FALSE;
     }
   else if (strcmp (type, "TemplateProcessing") != 0)
@@ -223,8 +255,6 @@ read_post_processor (const EbbJson *json,
     for (gsize i = 0; i < single->n_items; i++)
       if (!append_template_part (self, frame, &single->items[i], ebb_json_get (json, "special_tokens"), error))
         return FALSE;
-  if (frame->len > 4096)
-    return ebb_json_part_fail (NULL, error, "a template of more than 4096 tokens");
   g_free (self->frame);
   self->frame = g_memdup2 (frame->data, frame->len * sizeof (gint64));
   self->n_frame = frame->len;

@@ -28,6 +28,7 @@ typedef struct
   gsize length;
   gboolean has_byte_characters; /* EBB_BYTE_CHARACTER stands for bytes that are not UTF-8 */
   gboolean is_first;            /* the part begins where the text does */
+  gsize room;                   /* bytes that the normalizers may still make */
   EbbTokenBuffer *tokens;
 } Encoding;
 
@@ -211,8 +212,13 @@ encode_part (gpointer data,
       return TRUE;
     }
   if (!ebb_normalizer_list_run (&pipeline->normalizers, self->space->patterns, self->space->normalized, &text, &length,
-                                &has_moved, error))
-    return FALSE;
+                                &self->room, &has_moved, error))
+    {
+      g_autofree char *name = ebb_escape_text (pipeline->name);
+
+      g_prefix_error (error, "%s: ", name);
+      return FALSE;
+    }
   self->is_first = self->is_first && !has_moved;
   if (!ebb_added_token_tree_foreach (&pipeline->normalized_tree, text, length, encode_normalized_part, self, error))
     return FALSE;
@@ -250,7 +256,7 @@ ebb_tokenizer_pipeline_encode (EbbTokenizerPipeline *self,
                                EbbTokenBuffer *tokens,
                                GError **error)
 {
-  Encoding encoding = { self, NULL, text, length, FALSE, TRUE, tokens };
+  Encoding encoding = { self, NULL, text, length, FALSE, TRUE, ebb_normalizer_get_room (length), tokens };
   gboolean ok;
 
   if (length >= G_MAXUINT32)

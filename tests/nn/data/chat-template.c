@@ -176,11 +176,11 @@ bad_conversations_are_named (void)
   } cases[] = {
     { "chatml", { NULL }, { NULL }, "there is no message" },
     { "chatml", { "user", NULL }, { NULL }, "there are 1 roles and 0 contents" },
-    { "chatml", { "user", "tool", NULL }, { "a", "b", NULL }, "message 1 is of \"tool\"" },
+    { "chatml", { "user", "tool", NULL }, { "a", "b", NULL }, "message 2 is of \"tool\"" },
     { "chatml", { "User", NULL }, { "a", NULL }, "a role is system, user or assistant" },
-    { "chatml", { "user", NULL }, { "\xff", NULL }, "message 0 is not UTF-8" },
+    { "chatml", { "user", NULL }, { "\xff", NULL }, "message 1 is not UTF-8" },
     { "gemma2", { "system", "user", NULL }, { "a", "b", NULL }, "which Gemma's template doesn't have" },
-    { "llama2", { "user", "user", NULL }, { "a", "b", NULL }, "message 1 is of \"user\"" },
+    { "llama2", { "user", "user", NULL }, { "a", "b", NULL }, "message 2 is of \"user\"" },
     { "llama2", { "system", NULL }, { "a", NULL }, "of the system alone" },
     { "gemma3", { "user", "system", NULL }, { "a", "b", NULL }, "it must be the first" },
   };

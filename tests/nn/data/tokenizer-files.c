@@ -1,6 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* test: cpu-only */
 #include "support/device.h"
+#include "support/tensors.h"
 
 #include <glib/gstdio.h>
 #include <string.h>
@@ -210,6 +211,83 @@ expressions_without_end_are_given_up (void)
   g_assert_null (strchr (error->message, '\n'));
 }
 
+/* What would take hours or all memory is refused, when the file is opened or when the text is encoded. */
+static void
+hostile_files_end_in_one_line (void)
+{
+  g_autofree char *many = g_strnfill (10000, 'a');
+  g_autoptr (GString) replaces = g_string_new (NULL);
+  g_autoptr (GString) parts = g_string_new (NULL);
+  g_autofree char *grown = NULL;
+  g_autofree char *normalized = NULL;
+  g_autofree char *prepended = NULL;
+  g_autofree char *added = g_strdup_printf ("{" BPE ", \"added_tokens\": [{\"id\": 3, \"content\": \"%s!\"}]}", many);
+  g_autofree char *framed = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  GError *error = NULL;
+  gsize n;
+
+  g_assert_null (open_text (added, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "added_tokens: a token of 10001 bytes: at most 1024 are allowed");
+  g_clear_error (&error);
+
+  for (int i = 0; i < 4; i++)
+    g_string_append_printf (replaces,
+                            "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"%s\"}",
+                            i > 0 ? ", " : "", many);
+  grown = g_strdup_printf ("{" BPE ", \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s]}}", replaces->str);
+  tokenizer = open_text (grown, &error);
+  g_assert_no_error (error);
+  g_assert_null (ebb_tokenizer_encode_text (tokenizer, "ab", &n, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "tokenizer.json: replacing \"a\" makes more than 65600 bytes of");
+  g_clear_error (&error);
+  g_clear_object (&tokenizer);
+
+  normalized = g_strdup_printf ("{" BPE ", \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s]}, "
+                                "\"added_tokens\": [{\"id\": 3, \"content\": \"xa\", \"normalized\": true}]}",
+                                replaces->str);
+  g_assert_null (open_text (normalized, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "tokenizer.json: replacing \"a\" makes more than");
+  g_clear_error (&error);
+
+  /* Each part between added tokens gets it. */
+  prepended = g_strdup_printf ("{" BPE ", \"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"%s\"}, "
+                               "\"added_tokens\": [{\"id\": 3, \"content\": \"x\"}]}",
+                               many);
+  tokenizer = open_text (prepended, &error);
+  g_assert_no_error (error);
+  g_free (ebb_tokenizer_encode_text (tokenizer, "axaxa", &n, &error));
+  g_assert_no_error (error);
+  g_assert_null (ebb_tokenizer_encode_text (tokenizer, "axaxaxaxaxaxaxaxa", &n, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "tokenizer.json: the normalizers make more than");
+  g_clear_error (&error);
+
+  for (int i = 0; i < 4000; i++)
+    g_string_append (parts, "{\"Sequence\": {\"id\": \"A\"}}, ");
+  g_string_append (parts, "{\"Sequence\": {\"id\": \"A\"}}");
+  framed = g_strdup_printf ("{" BPE ", \"post_processor\": {\"type\": \"Sequence\", \"processors\": ["
+                            "{\"type\": \"TemplateProcessing\", \"single\": [%s]}, "
+                            "{\"type\": \"TemplateProcessing\", \"single\": [%s]}]}}",
+                            parts->str, parts->str);
+  g_assert_null (open_text (framed, &error));
+  test_assert_error (error, EBB_ERROR_FORMAT, "post_processor: a template of more than 4096 tokens");
+  g_clear_error (&error);
+}
+
+/* A token without a content leaves nothing behind: the next one's blanks are not its own. */
+static void
+empty_tokens_are_passed_over (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer =
+      open_text ("{" BPE ", \"added_tokens\": [{\"id\": 3, \"content\": \"\", \"special\": true}, "
+                 "{\"id\": 4, \"content\": \"x\"}]}",
+                 &error);
+
+  g_assert_no_error (error);
+  g_assert_false (ebb_tokenizer_is_special (tokenizer, 4));
+}
+
 #define ADDED                                                                                                  \
   "\"added_tokens\": [{\"id\": 4, \"content\": \"<l>\", \"lstrip\": true}, {\"id\": 5, \"content\": \"<r>\", " \
   "\"rstrip\": true}, {\"id\": 6, \"content\": \"ab\", \"single_word\": true}]"
@@ -280,6 +358,8 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/bad-settings-are-named", bad_settings_are_named);
   g_test_add_func ("/tokenizer-files/characters-without-a-token-are-named", characters_without_a_token_are_named);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
+  g_test_add_func ("/tokenizer-files/hostile-files-end-in-one-line", hostile_files_end_in_one_line);
+  g_test_add_func ("/tokenizer-files/empty-tokens-are-passed-over", empty_tokens_are_passed_over);
   g_test_add_func ("/tokenizer-files/added-and-unknown-tokens-follow-their-settings",
                    added_and_unknown_tokens_follow_their_settings);
   g_test_add_func ("/tokenizer-files/holes-stand-for-nothing", holes_stand_for_nothing);
