@@ -3,14 +3,13 @@
 #include "nn/data/chat-template.h"
 
 #include "nn/data/chat-form-private.h"
-#include "nn/files/json-private.h"
+#include "nn/data/tokenizer/settings-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
+#include "tensor/util/atomic-file-private.h"
 #include "tensor/util/property-private.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 /**
  * EbbChatTemplate:
@@ -34,7 +33,6 @@ struct _EbbChatTemplate
 
 G_DEFINE_TYPE (EbbChatTemplate, ebb_chat_template, G_TYPE_OBJECT)
 
-#define MAX_FILE (16 * 1024 * 1024)
 #define FIXED_DATE "26 Jul 2024" /* of Llama 3.1 where the template doesn't ask for today's */
 
 static void
@@ -121,51 +119,6 @@ ebb_chat_template_new_from_text (const char *text,
   return self;
 }
 
-/* A token of tokenizer_config.json: a string, or an object with its content. */
-static const char *
-get_token (const EbbJson *config, const char *name)
-{
-  const EbbJson *token = ebb_json_get (config, name);
-  const char *text = NULL;
-
-  if (!ebb_json_as_string (token, &text))
-    ebb_json_as_string (ebb_json_get (token, "content"), &text);
-  return text;
-}
-
-/* The text of `chat_template`: a string, or a list of named ones of which "default" counts. */
-static const char *
-get_template_text (const EbbJson *config)
-{
-  const EbbJson *list = ebb_json_get (config, "chat_template");
-  const char *text = NULL, *name;
-
-  if (ebb_json_as_string (list, &text) || list == NULL || list->kind != EBB_JSON_LIST)
-    return text;
-  for (gsize i = 0; i < list->n_items; i++)
-    if (ebb_json_as_string (ebb_json_get (&list->items[i], "name"), &name) && strcmp (name, "default") == 0)
-      ebb_json_as_string (ebb_json_get (&list->items[i], "template"), &text);
-  return text;
-}
-
-static gboolean
-read_file (const char *path, char **text, GError **error)
-{
-  g_autoptr (GError) failure = NULL;
-
-  *text = NULL;
-  if (access (path, F_OK) != 0 && errno == ENOENT)
-    return TRUE;
-  if (!g_file_get_contents (path, text, NULL, &failure))
-    g_set_error_literal (error, EBB_ERROR, EBB_ERROR_IO, failure->message);
-  else if (!g_utf8_validate (*text, -1, NULL))
-    g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: not UTF-8", path);
-  else
-    return TRUE;
-  g_clear_pointer (text, g_free);
-  return FALSE;
-}
-
 /**
  * ebb_chat_template_open:
  * @folder: a model's folder
@@ -181,38 +134,29 @@ EbbChatTemplate *
 ebb_chat_template_open (const char *folder,
                         GError **error)
 {
-  g_autofree char *config_path = NULL;
-  g_autofree char *jinja_path = NULL;
-  g_autofree char *jinja = NULL;
+  g_autofree char *shown = NULL;
+  g_autofree char *text = NULL;
   g_autoptr (EbbJson) config = NULL;
-  const char *text;
   EbbChatTemplate *self;
 
   if (!EBB_MAY_BEGIN (error, folder))
     return NULL;
-  config_path = g_build_filename (folder, "tokenizer_config.json", NULL);
-  jinja_path = g_build_filename (folder, "chat_template.jinja", NULL);
-  if (!read_file (jinja_path, &jinja, error))
+  if (!ebb_tokenizer_settings_read (folder, "tokenizer_config.json", &config, error)
+      || !ebb_tokenizer_settings_read_chat_template (folder, config, &text, error))
     return NULL;
-  if (access (config_path, F_OK) == 0 || errno != ENOENT)
-    {
-      config = ebb_json_read_file (config_path, MAX_FILE, error);
-      if (config == NULL)
-        return NULL;
-    }
-  text = jinja != NULL ? jinja : get_template_text (config);
+  shown = ebb_escape_text (folder);
   if (text == NULL)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
                    "%s: there is no chat template, neither chat_template.jinja nor \"chat_template\" in "
                    "tokenizer_config.json: the model was not trained to chat",
-                   folder);
+                   shown);
       return NULL;
     }
-  self =
-      ebb_chat_template_new_from_text (text, get_token (config, "bos_token"), get_token (config, "eos_token"), error);
+  self = ebb_chat_template_new_from_text (text, ebb_tokenizer_settings_get_token (config, "bos_token"),
+                                          ebb_tokenizer_settings_get_token (config, "eos_token"), error);
   if (self == NULL)
-    g_prefix_error (error, "%s: ", folder);
+    g_prefix_error (error, "%s: ", shown);
   return self;
 }
 

@@ -2,43 +2,13 @@
 /* Opens the tokenizer of a model's folder. */
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
-#include "nn/files/json-scanner-private.h"
+#include "nn/data/tokenizer/settings-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 
 #include <string.h>
 
 #define MAX_FILE_SIZE ((gsize) 256 << 20)
-#define MAX_SMALL_FILE_SIZE ((gsize) 16 << 20)
-
-/* The JSON of a file that may be missing: then @json is NULL. */
-static gboolean
-read_optional (const char *folder,
-               const char *name,
-               EbbJson **json,
-               GError **error)
-{
-  g_autofree char *path = g_build_filename (folder, name, NULL);
-
-  *json = NULL;
-  if (!g_file_test (path, G_FILE_TEST_EXISTS))
-    return TRUE;
-  *json = ebb_json_read_file (path, MAX_SMALL_FILE_SIZE, error);
-  return *json != NULL;
-}
-
-/* A token is a string, or an object with its content. NULL if the file names none. */
-static const char *
-get_token_text (const EbbJson *json,
-                const char *key)
-{
-  const EbbJson *member = ebb_json_get (json, key);
-  const char *text = NULL;
-
-  if (!ebb_json_as_string (member, &text))
-    ebb_json_as_string (ebb_json_get (member, "content"), &text);
-  return text;
-}
 
 static void
 find_special_tokens (EbbTokenizerPipeline *self,
@@ -50,11 +20,11 @@ find_special_tokens (EbbTokenizerPipeline *self,
 
   for (guint i = 0; i < G_N_ELEMENTS (keys); i++)
     {
-      const char *text = get_token_text (config, keys[i]);
+      const char *text = ebb_tokenizer_settings_get_token (config, keys[i]);
 
       /* An older file, which the newer one replaces. */
       if (text == NULL && ebb_json_get (config, keys[i]) == NULL)
-        text = get_token_text (map, keys[i]);
+        text = ebb_tokenizer_settings_get_token (map, keys[i]);
       if (text != NULL)
         self->special_tokens[i] = ebb_tokenizer_pipeline_find_token (self, text);
     }
@@ -87,37 +57,6 @@ take_frame (EbbTokenizerPipeline *self,
   return TRUE;
 }
 
-/* The template in a file of its own, or in the settings: as a string, or as one of a list that is called "default". */
-static gboolean
-find_chat_template (EbbTokenizerPipeline *self,
-                    const char *folder,
-                    const EbbJson *config,
-                    GError **error)
-{
-  g_autofree char *path = g_build_filename (folder, "chat_template.jinja", NULL);
-  const EbbJson *member = ebb_json_get (config, "chat_template");
-  const char *text = NULL, *name;
-  gsize length;
-
-  if (g_file_test (path, G_FILE_TEST_EXISTS))
-    {
-      self->chat_template = ebb_read_file (path, MAX_SMALL_FILE_SIZE, &length, error);
-      if (self->chat_template == NULL)
-        return FALSE;
-      if (g_utf8_validate_len (self->chat_template, length, NULL))
-        return TRUE;
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "%s: not UTF-8", path);
-      return FALSE;
-    }
-  if (member != NULL && member->kind == EBB_JSON_LIST)
-    for (gsize i = 0; i < member->n_items; i++)
-      if (ebb_json_as_string (ebb_json_get (&member->items[i], "name"), &name) && strcmp (name, "default") == 0)
-        ebb_json_as_string (ebb_json_get (&member->items[i], "template"), &text);
-  ebb_json_as_string (member, &text);
-  self->chat_template = g_strdup (text);
-  return TRUE;
-}
-
 static gboolean
 read_settings (EbbTokenizerPipeline *self,
                const char *folder,
@@ -126,16 +65,18 @@ read_settings (EbbTokenizerPipeline *self,
   g_autoptr (EbbJson) config = NULL;
   g_autoptr (EbbJson) map = NULL;
 
-  if (!read_optional (folder, "tokenizer_config.json", &config, error)
-      || !read_optional (folder, "special_tokens_map.json", &map, error))
+  if (!ebb_tokenizer_settings_read (folder, "tokenizer_config.json", &config, error)
+      || !ebb_tokenizer_settings_read (folder, "special_tokens_map.json", &map, error))
     return FALSE;
   find_special_tokens (self, config, map);
   if (!take_frame (self, config, error))
     {
-      g_prefix_error (error, "%s" G_DIR_SEPARATOR_S "tokenizer_config.json: ", folder);
+      g_autofree char *shown = ebb_escape_text (folder);
+
+      g_prefix_error (error, "%s" G_DIR_SEPARATOR_S "tokenizer_config.json: ", shown);
       return FALSE;
     }
-  return find_chat_template (self, folder, config, error);
+  return ebb_tokenizer_settings_read_chat_template (folder, config, &self->chat_template, error);
 }
 
 /**

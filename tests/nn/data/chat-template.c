@@ -6,6 +6,8 @@
 
 #include <glib/gstdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Each built-in form writes what jinja2 writes with a template of that form, and is recognised from the template's
  * text; what is no built-in form is refused by name. */
@@ -258,6 +260,37 @@ folders_have_templates_in_three_places (void)
     }
 }
 
+/* A pipe without a writer is refused, not waited for, and so is a file without end; the folder's name stays on the
+ * error's line. */
+static void
+templates_are_regular_files_of_a_bounded_size (void)
+{
+  g_autofree char *parent = g_dir_make_tmp ("ebb-chat-XXXXXX", NULL);
+  g_autofree char *folder = g_build_filename (parent, "a\nb", NULL);
+  g_autofree char *path = g_build_filename (folder, "chat_template.jinja", NULL);
+  GError *error = NULL;
+
+  g_assert_cmpint (g_mkdir (folder, 0700), ==, 0);
+  g_assert_null (ebb_chat_template_open (folder, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_assert_null (strchr (error->message, '\n'));
+  g_clear_error (&error);
+  g_assert_cmpint (mkfifo (path, 0600), ==, 0);
+  g_assert_null (ebb_chat_template_open (folder, &error));
+  g_assert_nonnull (strstr (error->message, "chat_template.jinja"));
+  g_assert_null (strchr (error->message, '\n'));
+  g_clear_error (&error);
+  g_remove (path);
+  g_assert_true (g_file_set_contents (path, "", 0, NULL));
+  g_assert_cmpint (truncate (path, 1 << 30), ==, 0);
+  g_assert_null (ebb_chat_template_open (folder, &error));
+  g_assert_nonnull (strstr (error->message, "16777216 at most"));
+  g_clear_error (&error);
+  g_remove (path);
+  g_rmdir (folder);
+  g_rmdir (parent);
+}
+
 /* With a token for each byte the marked tokens are the bytes of the answers. */
 static void
 answers_are_marked_among_tokens (void)
@@ -292,6 +325,7 @@ main (int argc, char **argv)
   g_test_add_func ("/nn/data/chat-template/changed", changed_templates_are_refused);
   g_test_add_func ("/nn/data/chat-template/conversations", bad_conversations_are_named);
   g_test_add_func ("/nn/data/chat-template/folders", folders_have_templates_in_three_places);
+  g_test_add_func ("/nn/data/chat-template/files", templates_are_regular_files_of_a_bounded_size);
   g_test_add_func ("/nn/data/chat-template/answers", answers_are_marked_among_tokens);
   return g_test_run ();
 }

@@ -1,0 +1,24 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "nn/files/json-private.h"
+
+/* The files beside a tokenizer.json: tokenizer_config.json, special_tokens_map.json, chat_template.jinja. */
+
+G_BEGIN_DECLS
+
+/* The JSON of a file in @folder; @json is NULL if there is no such file. */
+gboolean ebb_tokenizer_settings_read (const char *folder,
+                                      const char *name,
+                                      EbbJson **json,
+                                      GError **error);
+/* A token that the file names by @key; NULL if it names none. */
+const char *ebb_tokenizer_settings_get_token (const EbbJson *json,
+                                              const char *key);
+/* The text of chat_template.jinja, or that in @config, the tokenizer_config.json. @text is NULL if there is none. */
+gboolean ebb_tokenizer_settings_read_chat_template (const char *folder,
+                                                    const EbbJson *config,
+                                                    char **text,
+                                                    GError **error);
+
+G_END_DECLS
