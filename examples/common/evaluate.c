@@ -35,10 +35,11 @@ add_rows (Trainer *self,
   return ok;
 }
 
-/* *@loss is NAN if a signal came. */
+/* *@is_stopped: whether a signal came before the end. */
 static gboolean
 measure (Trainer *self,
          double *loss,
+         gboolean *is_stopped,
          GError **error)
 {
   gint64 n_rows = ebb_dataset_get_n_rows (self->held_out, self->options->context);
@@ -51,7 +52,7 @@ measure (Trainer *self,
         return FALSE;
       if (self->ranks == NULL && interrupt_get_status () != 0)
         {
-          *loss = NAN;
+          *is_stopped = TRUE;
           return TRUE;
         }
     }
@@ -64,6 +65,7 @@ measure (Trainer *self,
 static gboolean
 run (Trainer *self,
      double *loss,
+     gboolean *is_stopped,
      GError **error)
 {
   EbbGenerator *generator = ebb_generator_get_default ();
@@ -71,7 +73,7 @@ run (Trainer *self,
   gboolean ok;
 
   ebb_module_set_training (self->model, FALSE);
-  ok = measure (self, loss, error);
+  ok = measure (self, loss, is_stopped, error);
   ebb_module_set_training (self->model, TRUE);
   ebb_generator_set_state (generator, seed, offset);
   return ok;
@@ -83,14 +85,16 @@ evaluate_if_due (Trainer *self,
 {
   const Options *options = self->options;
   Evaluation evaluation = { .step = self->step };
+  gboolean is_stopped = FALSE;
 
   if (self->held_out == NULL || (self->step % options->eval_every != 0 && self->step != options->steps))
     return TRUE;
-  if (!run (self, &evaluation.loss, error))
+  if (!run (self, &evaluation.loss, &is_stopped, error))
     return FALSE;
-  if (isnan (evaluation.loss))
+  if (is_stopped)
     return TRUE;
-  evaluation.is_best = self->best_step == 0 || evaluation.loss < self->best_loss;
+  evaluation.is_best =
+      !isnan (evaluation.loss) && (self->best_step == 0 || evaluation.loss < self->best_loss);
   if (evaluation.is_best)
     {
       self->best_loss = evaluation.loss;

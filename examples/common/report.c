@@ -7,6 +7,8 @@
 #include "store.h"
 #include "wrapping.h"
 
+#include <math.h>
+
 static void
 add_numbers (JsonBuilder *builder,
              const char *name,
@@ -57,6 +59,19 @@ add_checkpointing (JsonBuilder *builder,
   json_builder_add_value (builder, json_from_string (json, NULL));
 }
 
+/* JSON has no word for a loss that is not a number. */
+static void
+add_number (JsonBuilder *builder,
+            const char *name,
+            double value)
+{
+  json_builder_set_member_name (builder, name);
+  if (isfinite (value))
+    json_builder_add_double_value (builder, value);
+  else
+    json_builder_add_null_value (builder);
+}
+
 static void
 add_evaluations (JsonBuilder *builder,
                  const Trainer *trainer)
@@ -69,10 +84,8 @@ add_evaluations (JsonBuilder *builder,
 
       json_builder_begin_object (builder);
       add_integer (builder, "step", (guint64) one->step);
-      json_builder_set_member_name (builder, "loss");
-      json_builder_add_double_value (builder, one->loss);
-      json_builder_set_member_name (builder, "perplexity");
-      json_builder_add_double_value (builder, evaluate_get_perplexity (one->loss));
+      add_number (builder, "loss", one->loss);
+      add_number (builder, "perplexity", evaluate_get_perplexity (one->loss));
       json_builder_end_object (builder);
     }
   json_builder_end_array (builder);

@@ -279,6 +279,9 @@ find_begin_token (EbbTokenizer *tokenizer)
   return framing != NULL && framing[0] == begin ? begin : -1;
 }
 
+/* The date that a template names if it would name today's: a run that is resumed tomorrow has the same tokens. */
+#define MESSAGES_DATE "26 Jul 2024"
+
 /* The template of the tokenizer's folder. NULL, with an error if it has one that is not known. */
 static EbbChatTemplate *
 make_template (EbbTokenizer *tokenizer,
@@ -290,7 +293,12 @@ make_template (EbbTokenizer *tokenizer,
   g_autofree char *end =
       ebb_tokenizer_get_token (tokenizer, ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS));
 
-  return text != NULL ? ebb_chat_template_new_from_text (text, begin, end, error) : NULL;
+  EbbChatTemplate *template =
+      text != NULL ? ebb_chat_template_new_from_text (text, begin, end, error) : NULL;
+
+  if (template != NULL)
+    g_object_set (template, "date", MESSAGES_DATE, NULL);
+  return template;
 }
 
 static gboolean
@@ -398,7 +406,8 @@ ebb_document_dataset_class_init (EbbDocumentDatasetClass *klass)
   /**
    * EbbDocumentDataset:template:
    *
-   * The form of `messages`; %NULL: that of the tokenizer's folder.
+   * The form of `messages`; %NULL: that of the tokenizer's folder, with the date 26 Jul 2024. A template that is given
+   * should have its #EbbChatTemplate:date set if it names the day, so that the tokens are the same tomorrow.
    */
   g_object_class_install_property (object_class, offsetof (EbbDocumentDataset, template),
                                    g_param_spec_object ("template", NULL, NULL, EBB_TYPE_CHAT_TEMPLATE, flags));
@@ -431,7 +440,8 @@ ebb_document_dataset_init (EbbDocumentDataset *self)
  *
  * Documents are packed into rows by the best fit, and share no attention there if the model is called with the row's
  * starts. Texts, and prompts with their completions, get the tokenizer's tokens that begin and end a text, where it has
- * them; messages have the form of the chat template of the tokenizer's folder. A document that is longer than a row is
+ * them; messages have the form of the chat template of the tokenizer's folder, in which the date, if it has one, is
+ * 26 Jul 2024 on every day. A document that is longer than a row is
  * split into pieces that are documents of their own. An epoch takes each row once, in an order that depends on @seed
  * and the epoch.
  *

@@ -243,6 +243,34 @@ check_starts (EbbGpt *self, EbbTensor *tokens, EbbTensor *starts, GError **error
   return FALSE;
 }
 
+/* These scalings choose one form of the positions for the whole row by its length, which is not that of the documents
+ * in it. Generation pads prompts to the longest of them, whose length the row has. */
+static gboolean
+check_documents (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, gboolean has_targets, GError **error)
+{
+  const EbbGptConfig *config = self->config;
+  const EbbRotaryConfig *kinds[] = { &config->rotary, &config->local_rotary };
+
+  if (inputs->starts == NULL || config->positions != EBB_POSITIONS_ROTARY || !(has_targets || ebb_is_grad_enabled ()))
+    return TRUE;
+  for (guint i = 0; i < G_N_ELEMENTS (kinds); i++)
+    {
+      const gint64 limit = kinds[i]->original_context > 0 ? kinds[i]->original_context : config->context;
+
+      if ((kinds[i]->scaling == EBB_ROTARY_DYNAMIC || kinds[i]->scaling == EBB_ROTARY_LONGROPE)
+          && (i == 0 || kinds[i]->theta != 0) && ebb_tensor_get_dim (tokens, 1) > limit)
+        {
+          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                       "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
+                       "have at most %" G_GINT64_FORMAT ", the original context",
+                       ebb_module_get_type_name (EBB_MODULE (self)), ebb_tensor_get_dim (tokens, 1),
+                       kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
+          return FALSE;
+        }
+    }
+  return TRUE;
+}
+
 /* [T], or with starts [B, T]: the index in the row, or from where the token's document begins. Padding has 0. */
 static EbbTensor *
 make_positions (EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
@@ -405,6 +433,8 @@ ebb_gpt_forward (EbbModule *module, EbbArgs *args, GError **error)
                    ebb_module_get_type_name (module));
       return NULL;
     }
+  if (ebb_tensor_get_n_dims (tokens) == 2 && !check_documents (self, tokens, &inputs, targets != NULL, error))
+    return NULL;
   x = run_blocks (self, tokens, &inputs, last, error);
   if (x != NULL)
     result = targets != NULL ? compute_loss (self, x, targets, error) : compute_logits (self, x, error);

@@ -61,6 +61,7 @@ INSTEAD = {
     "train_gpt --moments f32|bf16|8bit":
         [f"train_gpt --moments {name} --data my-book.txt --steps 2" for name in ("f32", "bf16", "8bit")],
     "train_gpt --profile": ["train_gpt --profile trace.json --data my-book.txt --steps 2"],
+    "train_gpt --sample": ["train_gpt --sample 20 --data my-book.txt --steps 2"],
     "train_gpt --step-in-backward": ["train_gpt --step-in-backward --data my-book.txt --steps 2"],
     "train_gpt --dtype bf16 --residual bf16": ["train_gpt --dtype bf16 --residual bf16 --data my-book.txt --steps 2"],
     "examples/python/fsdp_gpt.py": ["examples/python/fsdp_gpt.py --ranks 4 --data my-book.txt --steps 2"],

@@ -166,6 +166,50 @@ messages_have_the_form_of_their_template (void)
 }
 
 static void
+copy_to (const char *folder, const char *fixture, const char *name)
+{
+  g_autofree char *source = g_test_build_filename (G_TEST_DIST, "fixtures", fixture, NULL);
+  g_autofree char *path = g_build_filename (folder, name, NULL);
+  g_autofree char *text = NULL;
+  gsize size;
+
+  g_assert_true (g_file_get_contents (source, &text, &size, NULL));
+  g_assert_true (g_file_set_contents (path, text, (gssize) size, NULL));
+}
+
+/* The template of Llama 3.2 asks for today's date; a run that is resumed tomorrow needs the same tokens. */
+static void
+messages_have_the_same_date_each_day (void)
+{
+  static const char text[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
+                             "{\"role\": \"assistant\", \"content\": \"b\"}]}";
+  g_autofree char *folder = g_dir_make_tmp ("ebb-documents-XXXXXX", NULL);
+  g_autofree char *tokenizer_path = g_build_filename (folder, "tokenizer.json", NULL);
+  g_autofree char *template_path = g_build_filename (folder, "chat_template.jinja", NULL);
+  g_autoptr (GBytes) lines = g_bytes_new_static (text, sizeof text - 1);
+  g_autoptr (EbbTokenizer) tokenizer = NULL;
+  g_autoptr (EbbDocumentDataset) self = NULL;
+  g_autofree char *read = NULL;
+  g_autoptr (GError) error = NULL;
+  gint64 n;
+  Row row;
+
+  copy_to (folder, "chat-model/tokenizer.json", "tokenizer.json");
+  copy_to (folder, "chat/llama3.2.jinja", "chat_template.jinja");
+  tokenizer = ebb_tokenizer_open (folder, &error);
+  g_assert_no_error (error);
+  self = ebb_document_dataset_new_from_bytes (lines, tokenizer, 1, &error);
+  g_assert_no_error (error);
+  n = ebb_dataset_get_n_tokens (EBB_DATASET (self)) - 1;
+  row = take (EBB_DATASET (self), 1, n);
+  read = ebb_tokenizer_decode_text (tokenizer, row.tokens, (gsize) n, &error);
+  g_assert_no_error (error);
+  g_assert_nonnull (strstr (read, "Today Date: 26 Jul 2024"));
+  clear (&row);
+  g_assert_cmpint (g_unlink (tokenizer_path) | g_unlink (template_path) | g_rmdir (folder), ==, 0);
+}
+
+static void
 assert_chat_refused (const char *messages, const char *message)
 {
   g_autofree char *line = g_strdup_printf ("{\"messages\": %s}", messages);
@@ -257,6 +301,7 @@ get_loss (EbbModule *model, EbbTensor *tokens, EbbTensor *targets, EbbTensor *st
 {
   g_autoptr (EbbArgs) args = ebb_args_new (EBB_ARGS_TUPLE);
   g_autoptr (EbbArgs) results = NULL;
+  g_autoptr (EbbTensor) result = NULL;
   g_autoptr (GError) error = NULL;
   double loss;
 
@@ -266,7 +311,8 @@ get_loss (EbbModule *model, EbbTensor *tokens, EbbTensor *targets, EbbTensor *st
     ebb_args_add_tensor (args, "starts", starts);
   results = ebb_module_call (model, args, &error);
   g_assert_no_error (error);
-  g_assert_true (ebb_tensor_get_item (ebb_args_get_tensor (results, 0), &loss, &error));
+  result = ebb_args_get_tensor (results, 0);
+  g_assert_true (ebb_tensor_get_item (result, &loss, &error));
   return loss;
 }
 
@@ -506,6 +552,7 @@ main (int argc, char **argv)
   g_test_add_func ("/document-dataset/answers", answers_alone_are_learned);
   g_test_add_func ("/document-dataset/split", long_documents_are_split);
   g_test_add_func ("/document-dataset/messages", messages_have_the_form_of_their_template);
+  g_test_add_func ("/document-dataset/date", messages_have_the_same_date_each_day);
   g_test_add_func ("/document-dataset/bad-messages", bad_messages_are_named);
   g_test_add_func ("/document-dataset/alone", packed_documents_have_the_loss_of_each_alone);
   g_test_add_func ("/document-dataset/epoch", an_epoch_takes_each_document_once);

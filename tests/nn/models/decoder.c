@@ -266,6 +266,33 @@ bad_inputs_are_refused (void)
   ebb_pop_grad_enabled ();
 }
 
+/* The scaling of a row depends on its length, which is not that of its documents. */
+static void
+documents_beyond_the_original_context_are_refused (void)
+{
+  static const char *const names[] = { "llama-dynamic", "phi3-longrope" };
+
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autoptr (EbbModule) gpt = new_model (names[i]);
+      g_autoptr (EbbTensor) tokens = test_tokens (3, VOCAB, 1, 24, -1);
+      g_autoptr (EbbTensor) starts = test_tokens (3, 1, 1, 24, -1);
+      g_autoptr (EbbTensor) few = take (tokens, 1, 0, 16);
+      g_autoptr (EbbTensor) few_starts = take (starts, 1, 0, 16);
+      g_autoptr (EbbTensor) logits = NULL;
+      g_autoptr (EbbTensor) whole = NULL;
+      g_autoptr (GError) error = NULL;
+
+      g_assert_null (call (gpt, tokens, starts, NULL, &error));
+      test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "starts in rows of 24 tokens", "at most 16");
+      g_clear_error (&error);
+      logits = call (gpt, few, few_starts, NULL, &error);
+      g_assert_no_error (error);
+      whole = call (gpt, tokens, NULL, NULL, &error);
+      g_assert_no_error (error);
+    }
+}
+
 /* -- what backward keeps ------------------------------------------------------------------------------------------- */
 
 #define ROWS 2
@@ -358,6 +385,7 @@ main (int argc, char **argv)
       }
   g_test_add_func ("/decoder/cache/gradients", a_cache_takes_no_gradients);
   g_test_add_func ("/decoder/bad-input", bad_inputs_are_refused);
+  g_test_add_func ("/decoder/documents/scaled", documents_beyond_the_original_context_are_refused);
   g_test_add_func ("/decoder/kept", a_block_keeps_what_it_must);
   return g_test_run ();
 }
