@@ -48,8 +48,8 @@ sample_print (Trainer *trainer,
   g_autoptr (EbbGenerator) generator = ebb_generator_new ((guint64) options->seed);
   g_autoptr (EbbGenerationOptions) how =
       g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", options->sample, "temperature", options->temperature,
-                    "top-k", options->top_k, "slides", TRUE, "generator", generator, "tokenizer", trainer->tokenizer,
-                    NULL);
+                    "top-k", options->top_k, "top-p", 1.0, "min-p", 0.0, "repetition-penalty", 1.0, "slides", TRUE,
+                    "generator", generator, "tokenizer", trainer->tokenizer, NULL);
   g_autoptr (EbbTensor) prompt = NULL;
   g_autoptr (EbbGeneration) generation = NULL;
   g_autofree char *shown = g_utf8_make_valid (options->prompt, -1);
@@ -57,7 +57,8 @@ sample_print (Trainer *trainer,
 
   if (options->sample == 0)
     return TRUE;
-  if (options->ranks.sequence_parallel /* a text that grows token by token is not divisible */
+  ebb_generation_options_set_stop_tokens (how, NULL, 0); /* a sample has the length that was asked for */
+  if (options->ranks.sequence_parallel                   /* a text that grows token by token is not divisible */
       && !ebb_parallel_set_sequence_parallel (EBB_MODULE (trainer->model), FALSE, error))
     return FALSE;
   prompt = make_prompt (trainer, error);

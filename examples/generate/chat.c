@@ -129,6 +129,17 @@ read_line (gboolean is_terminal,
   return FALSE;
 }
 
+/* A slash and letters alone. */
+static gboolean
+is_command (const char *line)
+{
+  if (*line++ != '/')
+    return FALSE;
+  while (g_ascii_isalpha (*line))
+    line++;
+  return *line == '\0';
+}
+
 gboolean
 chat_converse (Session *session,
                GError **error)
@@ -139,6 +150,8 @@ chat_converse (Session *session,
   Chat self;
 
   chat_init (&self, session);
+  if (is_terminal)
+    puts ("/reset begins a new conversation, /quit ends it, Ctrl-C stops an answer");
   while (ok && read_line (is_terminal, &line))
     {
       g_autoptr (GError) failure = NULL;
@@ -149,6 +162,12 @@ chat_converse (Session *session,
         break;
       else if (strcmp (line, "/reset") == 0)
         reset (&self);
+      else if (is_command (line))
+        {
+          g_autofree char *message = g_strdup_printf ("there is no %s: there are /reset and /quit", line);
+
+          command_fail (0, message);
+        }
       else if (*line != '\0')
         {
           if (!ask (&self, line, &failure))

@@ -193,12 +193,14 @@ options_make_generation (const Options *self,
   g_autoptr (EbbGenerationOptions) made = ebb_generation_options_open (self->model, error);
   g_autoptr (EbbGenerator) generator = ebb_generator_new ((guint64) self->seed);
   const gint64 end = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS);
+  gsize n_stops;
 
   if (made == NULL)
     return NULL;
   g_object_set (made, "max-tokens", self->tokens, "use-cache", !self->no_cache, "generator", generator, "tokenizer",
                 tokenizer, "stop-strings", self->stop, NULL);
-  if (end >= 0)
+  ebb_generation_options_get_stop_tokens (made, &n_stops);
+  if (n_stops == 0 && end >= 0)
     ebb_generation_options_add_stop_token (made, end);
 #define TAKE(name, member)             \
   if (OPTION_WAS_GIVEN (self, member)) \

@@ -2,8 +2,10 @@
 /* Opens a model, continues texts with it, and reports. */
 #include "session.h"
 
+#include "common/command.h"
 #include "common/print-text.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +70,26 @@ open_template (Session *self,
   return TRUE;
 }
 
+/* Before the model is opened, whether --report can be written. */
+static gboolean
+check_report (const char *path,
+              GError **error)
+{
+  g_autofree char *folder = path != NULL ? g_path_get_dirname (path) : NULL;
+
+  if (path == NULL)
+    return TRUE;
+  if (g_file_test (path, G_FILE_TEST_IS_DIR))
+    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--report %s: it is a folder, it must be a file or not be there",
+                 path);
+  else if (access (folder, W_OK | X_OK) != 0)
+    g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "--report %s: can't write in the folder %s: %s", path, folder,
+                 g_strerror (errno));
+  else
+    return TRUE;
+  return FALSE;
+}
+
 gboolean
 session_open (Session *self,
               const Options *options,
@@ -76,6 +98,8 @@ session_open (Session *self,
   *self = (Session){ .options = options };
   self->prompts = g_ptr_array_new_with_free_func (g_free);
   self->results = g_ptr_array_new_with_free_func (g_object_unref);
+  if (!check_report (options->report, error))
+    return FALSE;
   if (options->threads > 0)
     ebb_set_num_threads (options->threads);
   self->device = ebb_device_get (options->device, error);
@@ -88,7 +112,13 @@ session_open (Session *self,
   if (self->generation == NULL || (options->chat && !open_template (self, error)))
     return FALSE;
   self->model = ebb_model_open_full (options->model, get_dtype (options), error);
-  return self->model != NULL && ebb_module_to_device (self->model, self->device, error);
+  if (self->model == NULL)
+    return FALSE;
+  if (EBB_IS_GPT (self->model))
+    return ebb_module_to_device (self->model, self->device, error);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s: a %s can't continue text; GPT-2 or Llama can",
+               options->model, G_OBJECT_TYPE_NAME (self->model));
+  return FALSE;
 }
 
 void
@@ -129,6 +159,22 @@ take_text (guint row,
   return !interrupted;
 }
 
+static gboolean
+check_length (Session *self,
+              gint64 n_tokens,
+              const char *what,
+              GError **error)
+{
+  const gint64 limit = ebb_gpt_get_max_positions (EBB_GPT (self->model));
+
+  if (n_tokens <= limit)
+    return TRUE;
+  g_set_error (error, EBB_ERROR, EBB_ERROR_SHAPE,
+               "%s has %" G_GINT64_FORMAT " tokens, more than the model's %" G_GINT64_FORMAT " positions", what,
+               n_tokens, limit);
+  return FALSE;
+}
+
 /* The tokens of a prompt, with those that begin a text. */
 static EbbTensor *
 encode (Session *self,
@@ -158,6 +204,8 @@ encode (Session *self,
       return NULL;
     }
   size = (gint64) n;
+  if (!check_length (self, size, what, error))
+    return NULL;
   return ebb_tensor_new_from_ints (tokens, n, &size, 1, error);
 }
 
@@ -173,7 +221,25 @@ generate (Session *self,
 
   if (result != NULL)
     g_ptr_array_add (self->results, g_object_ref (result));
+  for (guint i = 0; result != NULL && i < n; i++)
+    self->met_context |= ebb_generation_get_end (result, i) == EBB_GENERATION_END_CONTEXT;
   return result;
+}
+
+/* Says on standard error that the last text ended because the model has no more positions. */
+static void
+tell_context (Session *self)
+{
+  g_autofree char *message = NULL;
+
+  if (self->met_context)
+    {
+      message = g_strdup_printf ("the text ends here: the model has %" G_GINT64_FORMAT " positions%s",
+                                 ebb_gpt_get_max_positions (EBB_GPT (self->model)),
+                                 self->template != NULL ? "; /reset begins a new conversation" : "");
+      command_fail (0, message);
+    }
+  self->met_context = FALSE;
 }
 
 gboolean
@@ -191,6 +257,7 @@ session_continue (Session *self,
   print_text (text);
   result = generate (self, &prompt, 1, &printing, error);
   putchar ('\n');
+  tell_context (self);
   return result != NULL;
 }
 
@@ -202,13 +269,18 @@ encode_lines (Session *self,
               GPtrArray *prompts,
               GError **error)
 {
-  for (guint i = 0; lines[i] != NULL; i++)
+  guint n_lines = g_strv_length (lines);
+
+  for (guint i = 0; i < n_lines; i++)
+    if (g_str_has_suffix (lines[i], "\r"))
+      lines[i][strlen (lines[i]) - 1] = '\0';
+  while (n_lines > 0 && *lines[n_lines - 1] == '\0') /* after the last line break */
+    n_lines--;
+  for (guint i = 0; i < n_lines; i++)
     {
       g_autofree char *what = g_strdup_printf ("%s, line %u", path, i + 1);
       EbbTensor *prompt;
 
-      if (*lines[i] == '\0' && lines[i + 1] == NULL) /* after the last line break */
-        break;
       prompt = encode (self, lines[i], what, error);
       if (prompt == NULL)
         return FALSE;
@@ -248,6 +320,7 @@ session_continue_lines (Session *self,
       print_text (ebb_generation_get_text (result, i));
       putchar ('\n');
     }
+  tell_context (self);
   return TRUE;
 }
 
@@ -269,13 +342,15 @@ session_answer (Session *self,
                                      (const char *const *) contents->pdata, TRUE, NULL, error);
   g_ptr_array_set_size (roles, (int) roles->len - 1);
   g_ptr_array_set_size (contents, (int) contents->len - 1);
-  if (prompt == NULL)
+  if (prompt == NULL
+      || !check_length (self, ebb_tensor_get_dim (prompt, 0), "the conversation (/reset begins a new one)", error))
     return FALSE;
   g_ptr_array_add (self->prompts, g_strdup (contents->pdata[contents->len - 1]));
   result = generate (self, &prompt, 1, &printing, error);
   putchar ('\n');
   if (result == NULL)
     return FALSE;
+  tell_context (self);
   *answer = g_strstrip (g_strdup (ebb_generation_get_text (result, 0)));
   return TRUE;
 }

@@ -15,6 +15,7 @@ typedef struct
   EbbTokenizer *tokenizer;
   EbbGenerationOptions *generation;
   EbbChatTemplate *template; /* NULL without --chat */
+  gboolean met_context;      /* a text that was just generated ended because the model has no more positions */
   GPtrArray *prompts;        /* texts, for the report */
   GPtrArray *results;        /* EbbGeneration: one for each prompt, or one for all of --batch */
 } Session;

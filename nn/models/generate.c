@@ -4,7 +4,6 @@
 
 #include "nn/args-private.h"
 #include "nn/layers/key-value-cache.h"
-#include "nn/layers/rotary-private.h"
 #include "nn/models/generation-options-private.h"
 #include "nn/models/generation-private.h"
 #include "nn/models/gpt.h"
@@ -16,6 +15,8 @@
 #include "tensor/ops/pointwise.h"
 #include "tensor/ops/reduction.h"
 #include "tensor/ops/shape.h"
+
+#include <math.h>
 
 typedef struct
 {
@@ -147,16 +148,39 @@ compute_logits (Run *run, GError **error)
 
 /* -- choosing ------------------------------------------------------------------------------------------------------ */
 
-/* The likeliest tokens, where nothing else counts: only they leave the device. */
+static gboolean
+refuse_logits (const Run *run, guint i, GError **error)
+{
+  g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+               "generate: the logits of row %u are not numbers; the model's weights may have overflowed",
+               run->active[i]);
+  return FALSE;
+}
+
+/* The likeliest tokens, where nothing else counts: only they and their logits leave the device. */
 static gboolean
 take_likeliest (Run *run, EbbTensor *logits, GError **error)
 {
-  g_autoptr (EbbTensor) best = ebb_argmax (logits, -1, FALSE, error);
-  g_autoptr (EbbTensor) host = ebb_to_device (best, ebb_device_get_cpu (), error);
-  const gint64 *tokens = host != NULL ? ebb_tensor_get_data (host, error) : NULL;
+  g_autoptr (EbbTensor) values = NULL;
+  g_autoptr (EbbTensor) best = NULL;
+  g_autoptr (EbbTensor) host = NULL;
+  g_autoptr (EbbTensor) cast = NULL;
+  g_autoptr (EbbTensor) moved = NULL;
+  const gint64 *tokens;
+  const float *scores;
 
-  if (tokens == NULL)
+  if (!ebb_max_along (logits, -1, FALSE, &values, &best, error))
     return FALSE;
+  host = ebb_to_device (best, ebb_device_get_cpu (), error);
+  cast = host != NULL ? ebb_cast (values, EBB_DTYPE_F32, error) : NULL;
+  moved = ebb_to_device (cast, ebb_device_get_cpu (), error);
+  tokens = moved != NULL ? ebb_tensor_get_data (host, error) : NULL;
+  scores = tokens != NULL ? ebb_tensor_get_data (moved, error) : NULL;
+  if (scores == NULL)
+    return FALSE;
+  for (guint i = 0; i < run->n_active; i++)
+    if (isnan (scores[i]))
+      return refuse_logits (run, i, error);
   memcpy (run->next, tokens, sizeof (gint64) * run->n_active);
   return TRUE;
 }
@@ -204,12 +228,7 @@ choose (Run *run, EbbTensor *logits, GError **error)
       run->next[i] = ebb_token_choice_choose (run->choice, scores + i * vocab, (const gint64 *) (gpointer) row->data,
                                               row->len, uniforms != NULL ? (double) uniforms[run->active[i]] : 0);
       if (run->next[i] < 0)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-                       "generate: the logits of row %u are not numbers; the model's weights may have overflowed",
-                       run->active[i]);
-          return FALSE;
-        }
+        return refuse_logits (run, i, error);
     }
   return TRUE;
 }
@@ -252,8 +271,10 @@ take_token (Run *run, guint i, gboolean *is_over, GError **error)
     row->end = EBB_GENERATION_END_CONTEXT;
   else
     *is_over = FALSE;
-  if (*is_over && !ebb_generation_row_finish (row, has_string, error))
+  if (*is_over && !ebb_generation_row_finish (row, strings, &has_string, error))
     return FALSE;
+  if (has_string)
+    row->end = EBB_GENERATION_END_STRING;
   text = ebb_generation_row_take_text (row, strings, *is_over);
   if (run->func != NULL && !run->func (run->active[i], token, text, run->user_data))
     run->is_stopped = TRUE;
@@ -264,11 +285,15 @@ take_token (Run *run, guint i, gboolean *is_over, GError **error)
 static gboolean
 stop_rows (Run *run, GError **error)
 {
+  const char *const *strings = (const char *const *) run->options->stop_strings;
+
   for (guint i = 0; i < run->n_active; i++)
     {
-      get_active (run, i)->end = EBB_GENERATION_END_STOPPED;
-      if (!ebb_generation_row_finish (get_active (run, i), FALSE, error))
+      gboolean has_string = FALSE;
+
+      if (!ebb_generation_row_finish (get_active (run, i), strings, &has_string, error))
         return FALSE;
+      get_active (run, i)->end = has_string ? EBB_GENERATION_END_STRING : EBB_GENERATION_END_STOPPED;
     }
   run->n_active = 0;
   return TRUE;
@@ -452,7 +477,8 @@ check_lengths (Run *run, GError **error)
  * @model: an #EbbGpt
  * @prompts: (array length=n_prompts): where to begin: for each row its tokens, i64 or i32 `[n]`, one at least
  * @n_prompts: how many rows
- * @options: (nullable): how to choose tokens and when to end; %NULL for the defaults
+ * @options: (nullable): how to choose tokens and when to end; what is not set, or all if it is %NULL, comes from the
+ *   folder that the model was opened from, see #EbbGenerationOptions
  * @func: (nullable) (scope call) (closure user_data): takes tokens as they come
  * @user_data: data for @func
  * @cancellable: (nullable): stops between two tokens, with an error
@@ -475,7 +501,7 @@ ebb_model_generate (EbbModule *model,
                     GCancellable *cancellable,
                     GError **error)
 {
-  g_autoptr (EbbGenerationOptions) own = options != NULL ? g_object_ref (options) : ebb_generation_options_new ();
+  g_autoptr (EbbGenerationOptions) own = NULL;
   g_autoptr (EbbGptConfig) config = NULL;
   g_autoptr (EbbGeneration) result = NULL;
   Run run;
@@ -485,20 +511,20 @@ ebb_model_generate (EbbModule *model,
     return NULL;
   if (!EBB_IS_GPT (model))
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "generate: %s is no model that continues text",
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "generate: %s can't continue text: it takes an EbbGpt, such as GPT-2 or Llama",
                    ebb_module_get_type_name (model));
       return NULL;
     }
   config = ebb_gpt_get_config (EBB_GPT (model));
-  if (!ebb_generation_options_check (own, error))
+  own = ebb_generation_options_complete (options, model, error);
+  if (own == NULL || !ebb_generation_options_check (own, error))
     return NULL;
   result = ebb_generation_new (prompts, n_prompts, config->vocab, own->tokenizer, error);
   if (result == NULL)
     return NULL;
   run = (Run){ .model = model, .options = own, .result = result, .func = func, .user_data = user_data };
-  run.limit = config->positions == EBB_POSITIONS_ROTARY
-                  ? ebb_rotary_config_get_limit (&config->rotary, config->context)
-                  : config->context;
+  run.limit = ebb_gpt_get_max_positions (EBB_GPT (model));
   if (config->positions == EBB_POSITIONS_ROTARY && config->rotary.scaling == EBB_ROTARY_LONGROPE)
     run.reset_at = (config->rotary.original_context > 0 ? config->rotary.original_context : config->context) + 1;
   if (!check_lengths (&run, error))
@@ -515,4 +541,61 @@ ebb_model_generate (EbbModule *model,
   g_free (run.active);
   g_free (run.next);
   return generated ? g_steal_pointer (&result) : NULL;
+}
+
+/**
+ * ebb_model_generate_texts:
+ * @model: an #EbbGpt
+ * @texts: (array zero-terminated=1): the texts to continue, one for each row
+ * @options: as of ebb_model_generate(), with a tokenizer
+ * @func: (nullable) (scope call) (closure user_data): takes tokens as they come
+ * @user_data: data for @func
+ * @cancellable: (nullable): stops between two tokens, with an error
+ * @error: return location for an error
+ *
+ * Continues texts as ebb_model_generate() continues tokens. Their tokens begin with the special tokens that the
+ * tokenizer adds to a text, as they do in transformers.
+ *
+ * Returns: (transfer full) (nullable): what was generated, or %NULL with @error set
+ */
+EbbGeneration *
+ebb_model_generate_texts (EbbModule *model,
+                          const char *const *texts,
+                          EbbGenerationOptions *options,
+                          EbbGenerationFunc func,
+                          gpointer user_data,
+                          GCancellable *cancellable,
+                          GError **error)
+{
+  g_autoptr (GPtrArray) prompts = g_ptr_array_new_with_free_func ((GDestroyNotify) ebb_tensor_unref);
+
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  if (options == NULL || options->tokenizer == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                   "generate: the prompts are texts, which need options with a tokenizer");
+      return NULL;
+    }
+  for (guint i = 0; texts != NULL && texts[i] != NULL; i++)
+    {
+      g_autoptr (GError) failure = NULL;
+      gsize n = 0;
+      g_autofree gint64 *tokens = ebb_tokenizer_encode_text_full (options->tokenizer, texts[i], TRUE, &n, &failure);
+      const gint64 size = (gint64) n;
+      EbbTensor *prompt;
+
+      if (failure == NULL && n == 0)
+        g_set_error (&failure, EBB_ERROR, EBB_ERROR_SHAPE,
+                     "generate: prompt %u is empty; it must have a token at least", i);
+      prompt = failure == NULL ? ebb_tensor_new_from_ints (tokens, n, &size, 1, &failure) : NULL;
+      if (prompt == NULL)
+        {
+          g_propagate_error (error, g_steal_pointer (&failure));
+          return NULL;
+        }
+      g_ptr_array_add (prompts, prompt);
+    }
+  return ebb_model_generate (model, (EbbTensor **) prompts->pdata, prompts->len, options, func, user_data, cancellable,
+                             error);
 }

@@ -63,6 +63,15 @@ EbbGeneration *ebb_model_generate (EbbModule *model,
                                    GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbGeneration *ebb_model_generate_texts (EbbModule *model,
+                                         const char *const *texts,
+                                         EbbGenerationOptions *options,
+                                         EbbGenerationFunc func,
+                                         gpointer user_data,
+                                         GCancellable *cancellable,
+                                         GError **error);
+
+EBB_AVAILABLE_IN_ALL
 guint ebb_generation_get_n_rows (EbbGeneration *self);
 
 EBB_AVAILABLE_IN_ALL

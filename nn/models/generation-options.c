@@ -15,6 +15,10 @@
  *
  * How ebb_model_generate() chooses tokens and when it ends. The logits of a position pass the repetition penalty, then
  * the temperature, top-k, top-p and min-p, in this order and with the meaning that they have in transformers.
+ *
+ * For a model that ebb_model_open() made, what was not set comes from the model's folder, as
+ * ebb_generation_options_open() reads it. Where neither names a stop token, the tokenizer's token for the end of a text
+ * is one.
  */
 G_DEFINE_TYPE (EbbGenerationOptions, ebb_generation_options, G_TYPE_OBJECT)
 
@@ -32,6 +36,18 @@ ebb_generation_options_finalize (GObject *object)
   G_OBJECT_CLASS (ebb_generation_options_parent_class)->finalize (object);
 }
 
+#define GIVEN(field) (G_GUINT64_CONSTANT (1) << (offsetof (EbbGenerationOptions, field) / 4))
+#define ALL_GIVEN (GIVEN (stop_tokens) * 2 - 1)
+
+G_STATIC_ASSERT (offsetof (EbbGenerationOptions, given) / 4 < 64);
+
+static void
+set_property (GObject *object, guint id, const GValue *value, GParamSpec *spec)
+{
+  EBB_GENERATION_OPTIONS (object)->given |= G_GUINT64_CONSTANT (1) << (id / 4);
+  ebb_property_set_field (object, id, value, spec);
+}
+
 #define FLAGS (G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS)
 #define INSTALL(field, spec) \
   g_object_class_install_property (object_class, offsetof (EbbGenerationOptions, field), spec)
@@ -45,7 +61,7 @@ ebb_generation_options_class_init (EbbGenerationOptionsClass *klass)
   GObjectClass *object_class = G_OBJECT_CLASS (klass);
 
   object_class->get_property = ebb_property_get_field;
-  object_class->set_property = ebb_property_set_field;
+  object_class->set_property = set_property;
   object_class->finalize = ebb_generation_options_finalize;
 
   /**
@@ -135,7 +151,8 @@ ebb_generation_options_init (EbbGenerationOptions *self)
 /**
  * ebb_generation_options_new:
  *
- * Makes options that take the likeliest token always, 128 times.
+ * Makes options of which nothing is set: the model's folder gives them; without a folder the likeliest token is taken
+ * always, 128 times.
  *
  * Returns: (transfer full): the options
  */
@@ -146,11 +163,63 @@ ebb_generation_options_new (void)
 }
 
 /**
+ * ebb_generation_options_copy:
+ * @self: options
+ *
+ * Returns: (transfer full): options with the same values, of which the same are set
+ */
+EbbGenerationOptions *
+ebb_generation_options_copy (EbbGenerationOptions *self)
+{
+  EbbGenerationOptions *copy;
+
+  g_return_val_if_fail (EBB_IS_GENERATION_OPTIONS (self), NULL);
+
+  copy = ebb_generation_options_new ();
+  copy->max_tokens = self->max_tokens;
+  copy->temperature = self->temperature;
+  copy->top_k = self->top_k;
+  copy->top_p = self->top_p;
+  copy->min_p = self->min_p;
+  copy->repetition_penalty = self->repetition_penalty;
+  copy->stop_strings = g_strdupv (self->stop_strings);
+  copy->use_cache = self->use_cache;
+  copy->slides = self->slides;
+  g_set_object (&copy->generator, self->generator);
+  g_set_object (&copy->tokenizer, self->tokenizer);
+  g_array_append_vals (copy->stop_tokens, self->stop_tokens->data, self->stop_tokens->len);
+  copy->given = self->given;
+  return copy;
+}
+
+/**
+ * ebb_generation_options_set_stop_tokens:
+ * @self: options
+ * @tokens: (array length=n_tokens) (nullable): tokens that end a row
+ * @n_tokens: how many there are; 0: no token ends a row, also if the model's folder names some
+ *
+ * Sets the tokens that end a row, in place of those there were.
+ */
+void
+ebb_generation_options_set_stop_tokens (EbbGenerationOptions *self,
+                                        const gint64 *tokens,
+                                        gsize n_tokens)
+{
+  g_return_if_fail (EBB_IS_GENERATION_OPTIONS (self));
+
+  g_array_set_size (self->stop_tokens, 0);
+  self->given |= GIVEN (stop_tokens);
+  for (gsize i = 0; i < n_tokens; i++)
+    ebb_generation_options_add_stop_token (self, tokens[i]);
+}
+
+/**
  * ebb_generation_options_add_stop_token:
  * @self: options
  * @token: a token that ends a row
  *
- * Adds a token that ends a row. The row has it as its last token, and its text doesn't.
+ * Adds a token that ends a row. The row has it as its last token, and its text doesn't. Those of the model's folder
+ * don't count then.
  */
 void
 ebb_generation_options_add_stop_token (EbbGenerationOptions *self,
@@ -158,6 +227,7 @@ ebb_generation_options_add_stop_token (EbbGenerationOptions *self,
 {
   g_return_if_fail (EBB_IS_GENERATION_OPTIONS (self));
 
+  self->given |= GIVEN (stop_tokens);
   for (guint i = 0; i < self->stop_tokens->len; i++)
     if (g_array_index (self->stop_tokens, gint64, i) == token)
       return;
@@ -316,12 +386,79 @@ ebb_generation_options_open (const char *folder,
       json = read_object (folder, "config.json", &path, &failure);
       ok = json == NULL || take_stop_tokens (self, json, path, &failure);
     }
+  self->given |= ALL_GIVEN & ~GIVEN (stop_tokens); /* which are given if there are any */
   if (failure == NULL && ok && ebb_generation_options_check (self, &failure))
     return g_steal_pointer (&self);
   if (g_str_has_prefix (failure->message, "generate: "))
     g_prefix_error (&failure, "%s: ", path);
   g_propagate_error (error, g_steal_pointer (&failure));
   return NULL;
+}
+
+/* The options of a model's folder; NULL: they can't be read, for the reason that is in the error. */
+typedef struct
+{
+  EbbGenerationOptions *options;
+  GError *error;
+} FolderOptions;
+
+static GQuark
+get_folder_quark (void)
+{
+  return g_quark_from_static_string ("ebb-generation-options");
+}
+
+static void
+folder_options_free (gpointer data)
+{
+  FolderOptions *self = data;
+
+  g_clear_object (&self->options);
+  g_clear_error (&self->error);
+  g_free (self);
+}
+
+void
+ebb_generation_options_attach (EbbModule *model, const char *folder)
+{
+  FolderOptions *self = g_new0 (FolderOptions, 1);
+
+  self->options = ebb_generation_options_open (folder, &self->error);
+  g_object_set_qdata_full (G_OBJECT (model), get_folder_quark (), self, folder_options_free);
+}
+
+EbbGenerationOptions *
+ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, GError **error)
+{
+  const guint64 of_folder = GIVEN (max_tokens) | GIVEN (temperature) | GIVEN (top_k) | GIVEN (top_p) | GIVEN (min_p)
+                            | GIVEN (repetition_penalty) | GIVEN (stop_tokens);
+  EbbGenerationOptions *made = self != NULL ? ebb_generation_options_copy (self) : ebb_generation_options_new ();
+  const FolderOptions *origin = g_object_get_qdata (G_OBJECT (model), get_folder_quark ());
+  const EbbGenerationOptions *folder = origin != NULL ? origin->options : NULL;
+  gint64 end;
+
+  if (origin != NULL && folder == NULL && (made->given & of_folder) != of_folder)
+    {
+      g_propagate_error (error, g_error_copy (origin->error));
+      g_object_unref (made);
+      return NULL;
+    }
+#define TAKE(field) made->field = made->given & GIVEN (field) || folder == NULL ? made->field : folder->field
+  TAKE (max_tokens);
+  TAKE (temperature);
+  TAKE (top_k);
+  TAKE (top_p);
+  TAKE (min_p);
+  TAKE (repetition_penalty);
+#undef TAKE
+  if (made->given & GIVEN (stop_tokens))
+    return made;
+  if (folder != NULL)
+    g_array_append_vals (made->stop_tokens, folder->stop_tokens->data, folder->stop_tokens->len);
+  end = made->tokenizer != NULL ? ebb_tokenizer_get_special_token (made->tokenizer, EBB_SPECIAL_TOKEN_EOS) : -1;
+  if (made->stop_tokens->len == 0 && end >= 0)
+    g_array_append_val (made->stop_tokens, end);
+  return made;
 }
 
 /* -- checks -------------------------------------------------------------------------------------------------------- */

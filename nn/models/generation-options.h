@@ -23,6 +23,14 @@ EbbGenerationOptions *ebb_generation_options_open (const char *folder,
                                                    GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbGenerationOptions *ebb_generation_options_copy (EbbGenerationOptions *self);
+
+EBB_AVAILABLE_IN_ALL
+void ebb_generation_options_set_stop_tokens (EbbGenerationOptions *self,
+                                             const gint64 *tokens,
+                                             gsize n_tokens);
+
+EBB_AVAILABLE_IN_ALL
 void ebb_generation_options_add_stop_token (EbbGenerationOptions *self,
                                             gint64 token);
 

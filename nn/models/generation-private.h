@@ -44,9 +44,11 @@ gboolean ebb_generation_row_push (EbbGenerationRow *row,
                                   const char *const *stop_strings,
                                   gboolean *stopped,
                                   GError **error);
-/* Ends the row's text: its last bytes become certain. */
+/* Ends the row's text: its last bytes become certain, which may complete a stop string. *stopped, if TRUE already: the
+ * text has ended before. */
 gboolean ebb_generation_row_finish (EbbGenerationRow *row,
-                                    gboolean stopped,
+                                    const char *const *stop_strings,
+                                    gboolean *stopped,
                                     GError **error);
 /* The text that has become certain since the last call: without its end that may begin a stop string, unless the row
  * @is_over. NULL without a tokenizer. */

@@ -185,7 +185,7 @@ ebb_generation_row_push (EbbGenerationRow *row,
 }
 
 gboolean
-ebb_generation_row_finish (EbbGenerationRow *row, gboolean stopped, GError **error)
+ebb_generation_row_finish (EbbGenerationRow *row, const char *const *stop_strings, gboolean *stopped, GError **error)
 {
   g_autofree char *rest = NULL;
 
@@ -195,8 +195,10 @@ ebb_generation_row_finish (EbbGenerationRow *row, gboolean stopped, GError **err
   g_clear_object (&row->decoder);
   if (rest == NULL)
     return FALSE;
-  if (!stopped)
-    g_string_append (row->text, rest);
+  if (*stopped)
+    return TRUE;
+  g_string_append (row->text, rest);
+  *stopped = cut_at_stop_string (row->text, row->n_passed, stop_strings);
   return TRUE;
 }
 

@@ -206,10 +206,7 @@ count_cached (const EbbBlockInputs *inputs)
 static gboolean
 check_tokens (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, GError **error)
 {
-  const EbbGptConfig *config = self->config;
-  gint64 limit = config->positions == EBB_POSITIONS_ROTARY
-                     ? ebb_rotary_config_get_limit (&config->rotary, config->context)
-                     : config->context;
+  const gint64 limit = ebb_gpt_get_max_positions (self);
   g_autofree char *shape = NULL;
 
   if (ebb_tensor_get_n_dims (tokens) == 2 && ebb_tensor_get_dim (tokens, 1) <= limit - count_cached (inputs))
@@ -502,6 +499,24 @@ ebb_gpt_get_config (EbbGpt *self)
   g_return_val_if_fail (EBB_IS_GPT (self), NULL);
 
   return self->config != NULL ? ebb_gpt_config_copy (self->config) : NULL;
+}
+
+/**
+ * ebb_gpt_get_max_positions:
+ * @self: a model
+ *
+ * Returns: how many tokens a row may have: the context, or more with rotary positions that are scaled
+ */
+gint64
+ebb_gpt_get_max_positions (EbbGpt *self)
+{
+  const EbbGptConfig *config;
+
+  g_return_val_if_fail (EBB_IS_GPT (self), 0);
+
+  config = self->config;
+  return config->positions == EBB_POSITIONS_ROTARY ? ebb_rotary_config_get_limit (&config->rotary, config->context)
+                                                   : config->context;
 }
 
 /**

@@ -24,6 +24,9 @@ EBB_AVAILABLE_IN_ALL
 EbbGptConfig *ebb_gpt_get_config (EbbGpt *self);
 
 EBB_AVAILABLE_IN_ALL
+gint64 ebb_gpt_get_max_positions (EbbGpt *self);
+
+EBB_AVAILABLE_IN_ALL
 EbbTensor *ebb_gpt_loss (EbbGpt *self,
                          EbbTensor *tokens,
                          EbbTensor *targets,

@@ -45,6 +45,7 @@ generate (const Bench *self, int n, double *seconds, GError **error)
   EbbGeneration *written;
 
   g_object_set (options, "max-tokens", n, "temperature", 0.0, NULL);
+  ebb_generation_options_set_stop_tokens (options, NULL, 0);
   written = ebb_model_generate (self->model, self->prompts, (gsize) batch, options, NULL, NULL, NULL, error);
   *seconds = seconds_since (start);
   return written;

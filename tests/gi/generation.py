@@ -25,6 +25,15 @@ class Generation(TestCase):
             made = self.model.generate(prompt, max_tokens=5)
             self.assertEqual((made.tokens, made.texts), ([FIRST["tokens"][:5]], [None]))
 
+    def test_texts_begin_as_in_transformers_and_end_as_the_folder_says(self):
+        model, tokenizer = Ebb.open_model(FOLDER), self.tokenizer
+        options = Ebb.GenerationOptions(max_tokens=5)
+        made = model.generate(tokenizer(FIRST["text_before"]), options=options, tokenizer=tokenizer)
+        self.assertEqual((made.tokens, options.props.tokenizer), ([FIRST["tokens"][:5]], None))
+        padded = tokenizer([text["text_before"] for text in EXPECTED["texts"]], padding=True)
+        made = model.generate(padded, max_tokens=5)
+        self.assertEqual(made.tokens, [text["tokens"][:5] for text in EXPECTED["texts"]])
+
     def test_a_callback_gets_tokens_and_may_stop(self):
         seen = []
 

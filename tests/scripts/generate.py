@@ -71,6 +71,22 @@ class Generate(unittest.TestCase):
         self.assertEqual([row["prompt"] for row in report["rows"]], prompts)
         self.assertEqual(printed.count(prompts[0]), 1)
 
+    def test_batches_may_have_any_line_ends(self):
+        prompts = [expected["text_before"] for expected in EXPECTED["texts"] if "\n" not in expected["text_before"]]
+        _, report = self.generate("--batch", self.path("lines.txt", "\r\n".join(prompts) + "\r\n\r\n"))
+        self.assertEqual([row["prompt"] for row in report["rows"]], prompts)
+
+    def test_the_end_of_positions_is_said(self):
+        done = run("--model", MODEL, "--tokens", 400, "--prompt", TEXT["text_before"], "--threads", 1)
+        self.assertEqual((done.returncode, done.stderr),
+                         (0, "generate: the text ends here: the model has 192 positions\n"))
+        done = run("--model", MODEL, "--prompt", "a" * 400)
+        self.assertEqual(done.stdout, "")
+
+    def test_an_unknown_command_is_named(self):
+        done = run("--model", MODEL, "--chat", text="/rest\n/quit\n")
+        self.assertEqual((done.stdout, done.stderr), ("", "generate: there is no /rest: there are /reset and /quit\n"))
+
     def test_an_answer_is_that_of_transformers(self):
         words = ["--chat", "--system", EXPECTED["system"], EXPECTED["question"]]
         printed, report = self.generate(*words)
@@ -152,13 +168,15 @@ class Generate(unittest.TestCase):
                  (2, ("--model", MODEL, "--batch", "f", "--chat"), "--batch and --chat"),
                  (1, ("--model", self.path("none"), *prompt), "none"),
                  (1, ("--model", MODEL, "--prompt", ""), "the prompt is empty"),
-                 (1, ("--model", MODEL, "--prompt", "a" * 400), "more than the model's 192 positions"),
+                 (1, ("--model", MODEL, "--prompt", "a" * 400),
+                  "generate: the prompt has 400 tokens, more than the model's 192 positions"),
                  (1, ("--model", MODEL, "--prompt", b"\xff"), "the prompt is not UTF-8"),
                  (1, ("--model", MODEL, "--file", self.path("missing")), "missing"),
                  (1, ("--model", MODEL, "--file", self.path("zero", b"a\0b")), "it is not text"),
                  (1, ("--model", MODEL, "--batch", self.path("empty", "")), "the file is empty"),
                  (1, ("--model", MODEL, "--batch", self.path("gap", "a\n\nb\n")), "gap, line 2 is empty"),
-                 (1, ("--model", MODEL, *prompt, "--report", self.path("no/where")), "where"),
+                 (1, ("--model", MODEL, *prompt, "--report", self.path("no/where")), "can't write in the folder"),
+                 (1, ("--model", MODEL, *prompt, "--report", self.folder), "it is a folder"),
                  (1, ("--model", damaged, "--chat", "x"), 'it writes "### {messages}"'),
                  (1, ("--model", os.path.join(ROOT, "tests/fixtures/models/bert"), *prompt), "bert")]
         for status, words, says in cases:

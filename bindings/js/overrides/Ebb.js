@@ -281,9 +281,10 @@ function _init() {
     // stop_tokens: [2]}.
     // on_token (row, token, text) is called for each token as it comes; false ends all rows.
     Ebb.Gpt.prototype.generate = function (prompts, options = {}, on_token = null, cancellable = null) {
-        const {stop_tokens: stops = [], ...settings} = options;
+        const {stop_tokens: stops = null, ...settings} = options;
         const made = new Ebb.GenerationOptions(settings);
-        stops.forEach(token => made.add_stop_token(token));
+        if (stops !== null)
+            made.set_stop_tokens(stops);
         const tensors = prompts.map(prompt => prompt instanceof Ebb.Tensor
             ? prompt : Ebb.Tensor.new_from_ints(prompt, [prompt.length]));
         return Ebb.model_generate(this, tensors, made,

@@ -4,6 +4,7 @@
 #include "nn/initialization-private.h"
 #include "nn/models/bert.h"
 #include "nn/models/folder/config-private.h"
+#include "nn/models/generation-options-private.h"
 #include "nn/models/gpt.h"
 #include "nn/state/state-dict-private.h"
 #include "tensor/cpu/host-allocator-private.h"
@@ -217,10 +218,12 @@ open_model (const char *folder,
                                        : make_gpt (&source, files, find_main_dtype (files, dtype), error);
   if (model == NULL || !read_weights (model, source.architecture, files, dtype, error))
     return NULL;
-  origin = g_new (EbbModelOrigin, 1);
-  *origin = (EbbModelOrigin){ source.architecture, g_steal_pointer (&document),
-                              g_canonicalize_filename (folder, NULL) };
+  origin = g_new0 (EbbModelOrigin, 1);
+  origin->architecture = source.architecture;
+  origin->document = g_steal_pointer (&document);
+  origin->folder = g_canonicalize_filename (folder, NULL);
   g_object_set_qdata_full (G_OBJECT (model), get_origin_quark (), origin, origin_free);
+  ebb_generation_options_attach (model, folder);
   ebb_module_set_training (model, FALSE);
   return g_steal_pointer (&model);
 }
@@ -262,7 +265,7 @@ ebb_model_open_full (const char *folder,
  * generators stay as they are. The model is in evaluation mode, see ebb_module_set_training().
  *
  * The model remembers the folder: ebb_model_save() keeps what Ebb does not know of `config.json`, and copies the
- * tokenizer's files.
+ * tokenizer's files, and ebb_model_generate() begins with the folder's `generation_config.json`.
  *
  * Returns: (transfer full) (nullable): the model; %NULL with %EBB_ERROR_IO if a file can't be read, %EBB_ERROR_FORMAT
  * if one is damaged or missing, %EBB_ERROR_DTYPE if a tensor has another dtype, %EBB_ERROR_STATE if `config.json` asks

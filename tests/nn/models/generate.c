@@ -5,6 +5,7 @@
 #include "support/tensors.h"
 
 #include <glib/gstdio.h>
+#include <math.h>
 #include <string.h>
 
 /* Generation: the tokens that transformers gives, with a cache and without, in batches and alone; where rows end; what
@@ -401,6 +402,71 @@ folders_have_defaults (void)
     }
 }
 
+/* A model from a folder ends at its token; options say otherwise. */
+static void
+models_have_their_folders_defaults (void)
+{
+  static const char *const files[] = { "config.json", "model.safetensors", "generation_config.json" };
+  g_autofree char *from = get_folder ("smollm"), *folder = g_dir_make_tmp ("ebb-generate-XXXXXX", NULL);
+  g_autoptr (EbbModule) model = NULL;
+  g_autoptr (EbbModule) damaged = NULL;
+  g_autoptr (EbbTensor) prompt = test_prompt (5, 9, -1);
+  g_autoptr (EbbGenerationOptions) options = g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", 4, NULL);
+  g_autoptr (EbbGeneration) plain = NULL;
+  g_autoptr (EbbGeneration) ended = NULL;
+  g_autoptr (EbbGeneration) whole = NULL;
+  g_autoptr (EbbGeneration) endless = NULL;
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autoptr (GError) error = NULL;
+  g_autofree char *json = NULL, *last = g_build_filename (folder, files[2], NULL);
+
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autofree char *source = g_build_filename (from, files[i], NULL),
+                      *path = g_build_filename (folder, files[i], NULL);
+      g_autofree char *data = NULL;
+      gsize size;
+
+      g_assert_true (g_file_get_contents (source, &data, &size, NULL));
+      g_assert_true (g_file_set_contents (path, data, (gssize) size, NULL));
+    }
+  g_assert_true (g_file_set_contents (last, "{}", -1, NULL));
+  model = ebb_model_open (folder, &error);
+  g_assert_no_error (error);
+  ebb_generation_options_set_stop_tokens (options, NULL, 0);
+  plain = generate (model, &prompt, 1, options);
+  tokens = ebb_generation_get_tokens (plain, 0);
+  g_clear_object (&model);
+  json =
+      g_strdup_printf ("{\"eos_token_id\": %d, \"max_new_tokens\": 3}", (int) ((const gint64 *) test_read (tokens))[0]);
+  g_assert_true (g_file_set_contents (last, json, -1, NULL));
+  model = ebb_model_open (folder, &error);
+  g_assert_no_error (error);
+  ended = generate (model, &prompt, 1, NULL);
+  g_assert_cmpint (ebb_generation_get_end (ended, 0), ==, EBB_GENERATION_END_TOKEN);
+  whole = generate (model, &prompt, 1, options);
+  check_same (whole, 0, plain, 0, 4);
+  g_clear_object (&options);
+  options = ebb_generation_options_new ();
+  ebb_generation_options_set_stop_tokens (options, NULL, 0);
+  endless = generate (model, &prompt, 1, options);
+  g_clear_pointer (&tokens, ebb_tensor_unref);
+  tokens = ebb_generation_get_tokens (endless, 0);
+  g_assert_cmpint (ebb_tensor_get_dim (tokens, 0), ==, 3);
+  g_assert_true (g_file_set_contents (last, "[]", -1, NULL));
+  damaged = ebb_model_open (folder, &error);
+  g_assert_no_error (error);
+  g_assert_null (ebb_model_generate (damaged, &prompt, 1, NULL, NULL, NULL, NULL, &error));
+  g_assert_nonnull (strstr (error->message, "generation_config.json: it must be an object"));
+  for (guint i = 0; i < G_N_ELEMENTS (files); i++)
+    {
+      g_autofree char *path = g_build_filename (folder, files[i], NULL);
+
+      g_remove (path);
+    }
+  g_rmdir (folder);
+}
+
 /* -- bad input ----------------------------------------------------------------------------------------------------- */
 
 static void
@@ -450,7 +516,26 @@ bad_prompts_are_named (void)
       check_refused (gpt, prompts, 2, NULL, cases[i].says);
     }
   check_refused (gpt, NULL, 0, NULL, "there is no prompt");
-  check_refused (other, &good, 1, NULL, "is no model that continues text");
+  check_refused (other, &good, 1, NULL, "can't continue text");
+}
+
+static void
+logits_that_are_no_numbers_are_named (void)
+{
+  g_autoptr (EbbModule) gpt = small_gpt ();
+  g_autoptr (EbbTensor) prompt = test_prompt (1, -1);
+  guint n;
+  EbbTensor **parameters = ebb_module_get_parameters (gpt, TRUE, &n);
+
+  ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; i < n; i++)
+    {
+      g_assert_true (ebb_tensor_fill (parameters[i], NAN, NULL));
+      ebb_tensor_unref (parameters[i]);
+    }
+  ebb_pop_grad_enabled ();
+  g_free (parameters);
+  check_refused (gpt, &prompt, 1, NULL, "the logits of row 0 are not numbers");
 }
 
 static void
@@ -506,6 +591,8 @@ main (int argc, char **argv)
   g_test_add_func ("/generate/callback", the_callback_may_stop);
   g_test_add_func ("/generate/folders", folders_have_defaults);
   g_test_add_func ("/generate/bad-prompts", bad_prompts_are_named);
+  g_test_add_func ("/generate/models-folders", models_have_their_folders_defaults);
+  g_test_add_func ("/generate/not-numbers", logits_that_are_no_numbers_are_named);
   g_test_add_func ("/generate/bad-options", bad_options_are_named);
   return g_test_run ();
 }

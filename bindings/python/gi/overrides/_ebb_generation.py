@@ -9,7 +9,7 @@ Ebb = get_introspection_module("Ebb")
 
 __all__ = ["Generation"]
 
-_generate, _encode = guard(Ebb.model_generate), guard(Ebb.Tokenizer.encode_text)
+_generate, _encode = guard(Ebb.model_generate), guard(Ebb.Tokenizer.encode_text_full)
 
 
 class Generation:
@@ -28,25 +28,35 @@ class Generation:
         return f"Generation({len(self.tokens)} rows, {sum(map(len, self.tokens))} tokens)"
 
 
-def _add_stop_tokens(options, tokens):
-    for token in [tokens] if isinstance(tokens, int) else tokens:
-        options.add_stop_token(token)
+def _set_stop_tokens(options, tokens):
+    options.set_stop_tokens([tokens] if isinstance(tokens, int) else list(tokens))
 
 
-_OPTIONS = Options(Ebb.GenerationOptions, {"stop_tokens": _add_stop_tokens})
+_OPTIONS = Options(Ebb.GenerationOptions, {"stop_tokens": _set_stop_tokens}, copy=Ebb.GenerationOptions.copy)
 
 
 def _make_prompt(prompt, tokenizer):
     if isinstance(prompt, str):
         if tokenizer is None:
             raise TypeError(f"generate(): prompt {show(prompt)} is a text: give the tokenizer too")
-        prompt = _encode(tokenizer, prompt)
+        prompt = _encode(tokenizer, prompt, True)
     if isinstance(prompt, Ebb.Tensor):
         return prompt
     return tensor(list(prompt), dtype="i64")
 
 
+def _take_masked(encoding):
+    """The rows of a tokenizer's result, without their padding."""
+    tokens = encoding["tokens"].tolist()
+    mask = encoding["mask"].tolist() if "mask" in encoding else [[True] * len(row) for row in tokens]
+    return [[token for token, is_text in zip(*row) if is_text] for row in zip(tokens, mask)]
+
+
 def _list_prompts(prompts, tokenizer):
+    if isinstance(prompts, dict):
+        if "tokens" not in prompts:
+            raise TypeError(f"generate(): prompts are a dict without \"tokens\": {show(prompts)}")
+        return _list_prompts(_take_masked(prompts), tokenizer)
     if isinstance(prompts, str) or (isinstance(prompts, Ebb.Tensor) and len(prompts.shape) == 1):
         prompts = [prompts]
     elif not isinstance(prompts, Ebb.Tensor) and prompts and all(isinstance(token, int) for token in prompts):
@@ -55,10 +65,12 @@ def _list_prompts(prompts, tokenizer):
 
 
 def generate(self, prompts, on_token=None, cancellable=None, **options):
-    """Continues a prompt or a list of prompts: texts, with tokenizer=, lists of tokens, tensors [n], or one [B, T].
+    """Continues a prompt or a list of prompts: texts, with tokenizer=, lists of tokens, tensors [n], or one [B, T]; or
+    those that tokenizer(texts) made.
 
-    on_token(row, token, text) is called for each token as it comes, with the text that has become certain; False ends
-    all rows. Without options the likeliest token is taken, 128 times.
+    Texts get the special tokens that the tokenizer adds. on_token(row, token, text) is called for each token as it
+    comes, with the text that has become certain; False ends all rows. What options= and the keywords, which may be
+    given together, don't say comes from the model's folder; without one the likeliest token is taken, 128 times.
     """
     made = _OPTIONS.make("generate", options)
     prompts = _list_prompts(prompts, made.get_property("tokenizer"))

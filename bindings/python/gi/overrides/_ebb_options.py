@@ -13,10 +13,11 @@ class Options:
     """The keywords of functions that take options of a class: its properties, and more that a function sets.
 
     setters: by name, what is called with the options and the value. converters: by the name of a property, what makes
-    a value that it takes of one that Python's users write.
+    a value that it takes of one that Python's users write. copy: copies options, where keywords may be given with them.
     """
 
-    def __init__(self, kind, setters=(), converters=()):
+    def __init__(self, kind, setters=(), converters=(), copy=None):
+        self.copy = copy
         self.kind, self.setters, self.converters = kind, dict(setters), dict(converters)
         self.specs = {spec.name.replace("-", "_"): spec for spec in kind.list_properties()}
         self.defaults = {**{name: _get_default(spec) for name, spec in self.specs.items()},
@@ -36,15 +37,15 @@ class Options:
         for name in given:
             if name not in self.defaults:
                 raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(self.defaults)}")
-        if given.get("options") is not None:
-            return self._take(function, given)
-        options = self.kind.new()
+        options = self.kind.new() if given.get("options") is None else self._take(function, given)
+        if options is given.get("options"):
+            return options
         for name, value in given.items():
             if name in self.specs:
                 value = self.converters[name](value) if name in self.converters else value
                 spec = self.specs[name]
                 options.set_property(spec.name, check_property(f"{function}(): {name}", spec, value))
-            elif value is not None:
+            elif value is not None and name != "options":
                 self.setters[name](options, value)
         return options
 
@@ -52,6 +53,8 @@ class Options:
         if not isinstance(given["options"], self.kind):
             raise TypeError(f"{function}(): options is {given['options']!r}: must be an Ebb.{self.kind.__name__}")
         others = [name for name in given if name != "options"]
+        if self.copy is not None:
+            return self.copy(given["options"])
         if others:
             raise ValueError(f"{function}(): options and {others[0]}: options are all there is, leave one of both out")
         return given["options"]
