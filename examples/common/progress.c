@@ -271,9 +271,10 @@ progress_begin (Progress *self)
                  options->program->is_masked ? "BERT" : "GPT",
                  options->layers, options->width, options->heads, options->context, options->vocab,
                  trainer->n_parameters);
-  progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d threads on %s",
+  progress_note (self, "%" G_GINT64_FORMAT " tokens of text, %d x %d a batch, %s, checkpoint %s, %d thread%s on %s",
                  ebb_dataset_get_n_tokens (trainer->dataset), options->batch, options->context, options->dtype,
-                 options->checkpoint, options->threads, ebb_device_get_name (trainer->device));
+                 options->checkpoint, options->threads, options->threads == 1 ? "" : "s",
+                 ebb_device_get_name (trainer->device));
   print_documents (self);
   print_ranks (self);
   if (trainer->first_step > 0)
@@ -338,7 +339,7 @@ progress_end (Progress *self)
     putchar ('\n');
   stats = ebb_memory_get_stats (self->trainer->device);
   time = format_time ((double) (g_get_monotonic_time () - self->began) / G_USEC_PER_SEC);
-  progress_note (self, "%u steps in %s: loss %.4f to %.4f, %.0f tokens/s", n, time,
+  progress_note (self, "%u step%s in %s: loss %.4f to %.4f, %.0f tokens/s", n, n == 1 ? "" : "s", time,
                  g_array_index (self->losses, double, 0), g_array_index (self->losses, double, n - 1),
                  progress_get_speed (self));
   progress_note (self,

@@ -34,6 +34,14 @@ class Generation(TestCase):
         made = model.generate(padded, max_tokens=5)
         self.assertEqual(made.tokens, [text["tokens"][:5] for text in EXPECTED["texts"]])
 
+    def test_texts_get_special_tokens(self):
+        folder = os.path.join(ROOT, "tests", "fixtures", "tokenizers", "llama2")
+        tokenizer = Ebb.open_tokenizer(folder)
+        tokens = tokenizer("a").tokens.tolist()[0]
+        self.assertEqual(tokens[0], tokenizer.bos_token_id)
+        self.assertEqual(self.model.generate("a", tokenizer=tokenizer, max_tokens=4).tokens,
+                         self.model.generate(tokens, max_tokens=4).tokens)
+
     def test_a_callback_gets_tokens_and_may_stop(self):
         seen = []
 
