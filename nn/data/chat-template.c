@@ -3,7 +3,7 @@
 #include "nn/data/chat-template.h"
 
 #include "nn/data/chat-form-private.h"
-#include "nn/data/tokenizer/settings-private.h"
+#include "nn/data/tokenizer-settings-private.h"
 #include "tensor/error-private.h"
 #include "tensor/tensor-private.h"
 #include "tensor/util/atomic-file-private.h"

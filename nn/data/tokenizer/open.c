@@ -2,7 +2,7 @@
 /* Opens the tokenizer of a model's folder. */
 #include "nn/data/tokenizer/json-parts-private.h"
 #include "nn/data/tokenizer/pipeline-private.h"
-#include "nn/data/tokenizer/settings-private.h"
+#include "nn/data/tokenizer-settings-private.h"
 #include "tensor/error-private.h"
 #include "tensor/util/atomic-file-private.h"
 

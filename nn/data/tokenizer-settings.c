@@ -1,6 +1,6 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 /* Reads the files beside a tokenizer.json. */
-#include "nn/data/tokenizer/settings-private.h"
+#include "nn/data/tokenizer-settings-private.h"
 
 #include "tensor/util/atomic-file-private.h"
 
