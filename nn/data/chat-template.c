@@ -544,21 +544,58 @@ encode_text (EbbTokenizer *tokenizer, const char *text, gsize length, GError **e
   return ebb_tokenizer_encode (tokenizer, bytes, error);
 }
 
+/* Where the text is known to begin a token: at its start, later at a special token. */
+typedef struct
+{
+  EbbTokenizer *tokenizer;
+  const char *text;
+  const gint64 *tokens;
+  gint64 n;
+  gint64 token; /* that begins at @place */
+  gsize place;
+  gint64 next; /* the next token to look at */
+  gsize from;  /* and where its text is searched for */
+} Alignment;
+
+/* Moves to the last special token that ends at @end or before. Text before it is encoded without regard to what stands
+ * behind it, so that the tokens up to @end need not be made from the beginning for each answer. */
+static void
+align (Alignment *self, gsize end)
+{
+  for (; self->next < self->n; self->next++)
+    {
+      g_autofree char *spelling = NULL;
+      const char *found;
+
+      if (!ebb_tokenizer_is_special (self->tokenizer, self->tokens[self->next]))
+        continue;
+      spelling = ebb_tokenizer_get_token (self->tokenizer, self->tokens[self->next]);
+      found = spelling != NULL && *spelling != '\0' ? strstr (self->text + self->from, spelling) : NULL;
+      if (found == NULL || (gsize) (found - self->text) + strlen (spelling) > end)
+        return;
+      self->token = self->next;
+      self->place = (gsize) (found - self->text);
+      self->from = self->place + strlen (spelling);
+    }
+}
+
 /* How many tokens the texts up to @end and of the whole have in common at their beginning; -1 with @error. */
 static gint64
-count_common (EbbTokenizer *tokenizer, const char *text, gsize end, const gint64 *tokens, gint64 n, GError **error)
+count_common (Alignment *self, gsize end, GError **error)
 {
-  g_autoptr (EbbTensor) prefix = encode_text (tokenizer, text, end, error);
+  g_autoptr (EbbTensor) part = NULL;
   const gint64 *data;
   gint64 common = 0, most;
 
-  if (prefix == NULL)
+  align (self, end);
+  part = encode_text (self->tokenizer, self->text + self->place, end - self->place, error);
+  if (part == NULL)
     return -1;
-  data = ebb_tensor_get_data (prefix, NULL);
-  most = MIN (n, ebb_tensor_get_n_elements (prefix));
-  while (common < most && data[common] == tokens[common])
+  data = ebb_tensor_get_data (part, NULL);
+  most = MIN (self->n - self->token, ebb_tensor_get_n_elements (part));
+  while (common < most && data[common] == self->tokens[self->token + common])
     common++;
-  return common;
+  return self->token + common;
 }
 
 static EbbTensor *
@@ -570,13 +607,13 @@ mark_answers (EbbTokenizer *tokenizer,
               GError **error)
 {
   gint64 n = ebb_tensor_get_n_elements (tokens);
-  const gint64 *data = n > 0 ? ebb_tensor_get_data (tokens, NULL) : NULL;
+  Alignment alignment = { tokenizer, text, n > 0 ? ebb_tensor_get_data (tokens, NULL) : NULL, n, 0, 0, 0, 0 };
   g_autofree guint8 *marks = g_new0 (guint8, n + 1);
 
   for (gsize i = 0; i < n_spans; i += 2)
     {
-      gint64 begin = count_common (tokenizer, text, spans[i], data, n, error);
-      gint64 end = begin >= 0 ? count_common (tokenizer, text, spans[i + 1], data, n, error) : -1;
+      gint64 begin = count_common (&alignment, spans[i], error);
+      gint64 end = begin >= 0 ? count_common (&alignment, spans[i + 1], error) : -1;
 
       if (end < 0)
         return NULL;

@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+/* Buffers of a longer text are freed behind it: they are several times as large. */
+#define MAX_KEPT_TEXT ((gsize) 1 << 20)
+
 /* What an encoding writes to. It is used again by the next one, with the words that its cache knows. */
 typedef struct
 {
@@ -55,9 +58,10 @@ take_space (EbbTokenizerPipeline *pipeline)
 
 static void
 give_space (EbbTokenizerPipeline *pipeline,
-            Space *self)
+            Space *self,
+            gsize length)
 {
-  if (!g_atomic_pointer_compare_and_exchange (&pipeline->spare_space, NULL, self))
+  if (length > MAX_KEPT_TEXT || !g_atomic_pointer_compare_and_exchange (&pipeline->spare_space, NULL, self))
     ebb_tokenizer_pipeline_space_free (self);
 }
 
@@ -268,7 +272,7 @@ ebb_tokenizer_pipeline_encode (EbbTokenizerPipeline *self,
   encoding.space = take_space (self);
   ebb_token_buffer_grow (tokens, length / 3);
   ok = encode_in_space (&encoding, error);
-  give_space (self, encoding.space);
+  give_space (self, encoding.space, length);
   return ok;
 }
 

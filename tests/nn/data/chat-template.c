@@ -317,6 +317,48 @@ answers_are_marked_among_tokens (void)
   g_assert_cmpstr (marked->str, ==, " Two</s> Four</s>");
 }
 
+/* The marks are those of the tokens that the text up to an answer's bounds has. */
+static void
+answers_begin_where_the_text_before_them_ends (void)
+{
+  static const char *const families[] = { "llama2", "llama3", "mistral", "qwen", "gemma" };
+  const char *roles[] = { "user", "assistant", "user", "assistant", "user", "assistant", NULL };
+  const char *contents[] = { "One", " Two", "Three", "Four  </s>", "<s>", "Six", NULL };
+  g_autofree char *source = read_template ("mistral-v1");
+  g_autoptr (EbbChatTemplate) template = ebb_chat_template_new_from_text (source, "<s>", "</s>", NULL);
+
+  for (guint i = 0; i < G_N_ELEMENTS (families); i++)
+    {
+      g_autoptr (GError) error = NULL;
+      g_autofree char *folder = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", families[i], NULL);
+      g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (folder, &error);
+      g_autoptr (EbbTensor) answers = NULL;
+      g_autoptr (EbbTensor) tokens =
+          ebb_chat_template_encode (template, tokenizer, roles, contents, FALSE, &answers, &error);
+      g_autofree gsize *spans = NULL;
+      gsize n_spans;
+      g_autofree char *text = ebb_chat_template_render (template, roles, contents, FALSE, &spans, &n_spans, &error);
+      const gint64 *data = ebb_tensor_get_data (tokens, NULL);
+      const guint8 *marks = ebb_tensor_get_data (answers, NULL);
+      gint64 done = 0, n = ebb_tensor_get_n_elements (tokens);
+
+      g_assert_no_error (error);
+      for (gsize j = 0; j < n_spans; j++)
+        {
+          g_autofree char *before = g_strndup (text, spans[j]);
+          gsize n_before;
+          g_autofree gint64 *prefix = ebb_tokenizer_encode_text (tokenizer, before, &n_before, &error);
+          gint64 common = 0;
+
+          g_assert_no_error (error);
+          while (common < n && common < (gint64) n_before && prefix[common] == data[common])
+            common++;
+          for (; done < common; done++)
+            g_assert_cmpint (marks[done], ==, j % 2);
+        }
+    }
+}
+
 int
 main (int argc, char **argv)
 {
@@ -327,5 +369,6 @@ main (int argc, char **argv)
   g_test_add_func ("/nn/data/chat-template/folders", folders_have_templates_in_three_places);
   g_test_add_func ("/nn/data/chat-template/files", templates_are_regular_files_of_a_bounded_size);
   g_test_add_func ("/nn/data/chat-template/answers", answers_are_marked_among_tokens);
+  g_test_add_func ("/nn/data/chat-template/bounds", answers_begin_where_the_text_before_them_ends);
   return g_test_run ();
 }
