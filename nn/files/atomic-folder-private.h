@@ -4,8 +4,12 @@
 #include "tensor/error.h"
 
 /* A folder whose files appear together or not at all: they are written to another folder beside it, which then takes
- * its name. What is in a folder that is replaced stays there, but for the files that the new ones replace. A lock says
- * that the other folder is being written, so that leftovers of killed processes are known. */
+ * its name. What is in a folder that is replaced stays there, except for the files that the new ones replace. A lock
+ * says that the other folder is being written, so that leftovers of killed processes are known.
+ *
+ * The files of a folder without the key file, and those of the current folder, are replaced one by one, the key file
+ * last. An error puts the old ones back. If the machine stops in between, the folder has no key file, and the old files
+ * are in the other folder until the next one is written there, which puts them back first. */
 
 G_BEGIN_DECLS
 

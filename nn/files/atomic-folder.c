@@ -15,6 +15,9 @@
 
 /* Writes a folder beside the one that it is to become, and exchanges the two. */
 
+#define OLD_FILE_SUFFIX ".ebb-old"                      /* a file that is being replaced, in the temporary folder */
+#define OLD_FOLDER_SUFFIX ".old" EBB_ATOMIC_FILE_SUFFIX /* follows the name of the temporary folder */
+
 static gboolean
 fail (const char *verb,
       const char *path,
@@ -52,7 +55,8 @@ is_file (const char *path)
 
 /* -- opening ------------------------------------------------------------------------------------------------------- */
 
-/* Removes the files of a model in @folder and then, if nothing else is in it, @folder. */
+/* Removes the files of a model in @folder and then, if nothing else is in it, @folder. @all: any other files too,
+ * except for those that could not be put back. */
 static void
 remove_ours (EbbAtomicFolder *self,
              const char *folder,
@@ -64,13 +68,71 @@ remove_ours (EbbAtomicFolder *self,
     {
       g_autofree char *path = g_build_filename (folder, names[i], NULL);
 
-      if (all || self->is_replaced (names[i]) || g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
+      if ((all && !g_str_has_suffix (names[i], OLD_FILE_SUFFIX)) || self->is_replaced (names[i])
+          || g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
         unlink (path);
     }
   rmdir (folder);
 }
 
-/* Removes the temporary folders of @path that no living process writes. */
+/* Puts back the files that a killed process had moved out of the folder, unless all of the new ones are there. */
+static void
+restore_files (EbbAtomicFolder *self,
+               const char *leftover)
+{
+  g_auto (GStrv) names = ebb_list_folder (leftover, NULL);
+  g_autofree char *key = g_build_filename (self->path, self->key, NULL);
+  const gboolean is_whole = g_file_test (key, G_FILE_TEST_EXISTS);
+
+  for (guint i = 0; names != NULL && names[i] != NULL; i++)
+    {
+      g_autofree char *name = g_strdup (names[i]);
+      g_autofree char *from = g_build_filename (leftover, names[i], NULL);
+      g_autofree char *to = NULL;
+
+      if (!g_str_has_suffix (name, OLD_FILE_SUFFIX))
+        continue;
+      name[strlen (name) - strlen (OLD_FILE_SUFFIX)] = '\0';
+      to = g_build_filename (self->path, name, NULL);
+      if (is_whole)
+        unlink (from);
+      else
+        rename (from, to);
+    }
+}
+
+/* Locks a leftover folder. -1: a living process writes it, or it is no folder. */
+static int
+take_leftover (const char *path)
+{
+  int fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+  if (fd < 0 || flock (fd, LOCK_EX | LOCK_NB) == 0)
+    return fd;
+  close (fd);
+  return -1;
+}
+
+/* The only copy of a folder, where a process was killed between two renames: it gets its name back. */
+static void
+restore_folder (EbbAtomicFolder *self,
+                const char *leftover)
+{
+  g_autofree char *temporary = g_strndup (leftover, strlen (leftover) - strlen (OLD_FOLDER_SUFFIX));
+  struct stat status;
+  int fd;
+
+  if (lstat (self->path, &status) == 0)
+    return;
+  fd = take_leftover (temporary);
+  /* A living process that writes the temporary folder is about to give it the name. */
+  if (fd >= 0 || lstat (temporary, &status) != 0)
+    rename (leftover, self->path);
+  if (fd >= 0)
+    close (fd);
+}
+
+/* Removes the temporary folders of @path that no living process writes, and puts back old files that are in them. */
 static void
 clean_before (EbbAtomicFolder *self,
               const char *parent,
@@ -80,17 +142,18 @@ clean_before (EbbAtomicFolder *self,
 
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
-      g_autofree char *path = NULL;
+      g_autofree char *path = g_build_filename (parent, names[i], NULL);
       int fd;
 
       if (!g_str_has_prefix (names[i], prefix) || !g_str_has_suffix (names[i], EBB_ATOMIC_FILE_SUFFIX))
         continue;
-      path = g_build_filename (parent, names[i], NULL);
-      fd = open (path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+      if (g_str_has_suffix (names[i], OLD_FOLDER_SUFFIX))
+        restore_folder (self, path);
+      fd = take_leftover (path);
       if (fd < 0)
         continue;
-      if (flock (fd, LOCK_EX | LOCK_NB) == 0)
-        remove_ours (self, path, FALSE);
+      restore_files (self, path);
+      remove_ours (self, path, FALSE);
       close (fd);
     }
 }
@@ -129,20 +192,49 @@ make_temporary (EbbAtomicFolder *self,
   return fail ("write", self->path, EEXIST, error);
 }
 
-/* The folder that a link stands for; else the path without what does not belong to a name. Owned. */
 static char *
-resolve (const char *path)
+get_real (const char *path)
 {
-  char *real = realpath (path, NULL);
-  g_autofree char *copy = NULL;
+  char *real = realpath (path, NULL), *copy = g_strdup (real);
 
-  if (real != NULL)
+  free (real);
+  return copy;
+}
+
+/* The folder that a link stands for; else the path without what does not belong to a name. Owned; NULL with an error
+ * for what can't be replaced. */
+static char *
+resolve (const char *path,
+         GError **error)
+{
+  g_autofree char *real = get_real (path);
+  g_autofree char *current = NULL;
+
+  if (*path == '\0')
     {
-      copy = g_strdup (real);
-      free (real);
-      return g_steal_pointer (&copy);
+      g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT, "the name of the folder to save is empty");
+      return NULL;
     }
-  return g_canonicalize_filename (path, NULL);
+  if (real == NULL && errno != ENOENT)
+    {
+      fail ("write", path, errno, error);
+      return NULL;
+    }
+  if (real == NULL && !g_path_is_absolute (path) && (current = get_real (".")) == NULL)
+    {
+      g_autofree char *shown = ebb_escape_text (path);
+
+      g_set_error (error, EBB_ERROR, EBB_ERROR_IO, "can't write the folder %s: the current folder has been removed",
+                   shown);
+      return NULL;
+    }
+  if (real == NULL)
+    real = g_canonicalize_filename (path, current);
+  if (strcmp (real, "/") != 0)
+    return g_steal_pointer (&real);
+  g_set_error_literal (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
+                       "can't write the folder /: it is the root of all folders");
+  return NULL;
 }
 
 gboolean
@@ -152,12 +244,16 @@ ebb_atomic_folder_open (EbbAtomicFolder *self,
                         EbbIsReplacedFunc is_replaced,
                         GError **error)
 {
-  g_autofree char *real = resolve (path);
-  g_autofree char *parent = g_path_get_dirname (real);
-  g_autofree char *name = g_path_get_basename (real);
-  g_autofree char *prefix = g_strdup_printf (".%s.", name);
+  g_autofree char *parent = NULL;
+  g_autofree char *name = NULL;
+  g_autofree char *prefix = NULL;
 
-  *self = (EbbAtomicFolder){ .path = g_steal_pointer (&real), .key = key, .is_replaced = is_replaced, .fd = -1 };
+  *self = (EbbAtomicFolder){ .path = resolve (path, error), .key = key, .is_replaced = is_replaced, .fd = -1 };
+  if (self->path == NULL)
+    return FALSE;
+  parent = g_path_get_dirname (self->path);
+  name = g_path_get_basename (self->path);
+  prefix = g_strdup_printf (".%s.", name);
   if (g_file_test (self->path, G_FILE_TEST_EXISTS) && !g_file_test (self->path, G_FILE_TEST_IS_DIR))
     fail ("write", self->path, ENOTDIR, error);
   else if (g_mkdir_with_parents (parent, 0777) != 0)
@@ -192,36 +288,118 @@ ebb_atomic_folder_write (EbbAtomicFolder *self,
 
 /* -- taking the place of a folder ---------------------------------------------------------------------------------- */
 
-/* The folder is no model yet: it becomes one when its key file, the last one, is there. */
+/* A file that moves into the folder, out of it, or both. */
+typedef struct
+{
+  char *inside, *temporary;
+  char *old; /* where the old one is; NULL: there was none */
+  gboolean is_moved;
+} Move;
+
+static void
+move_free (gpointer data)
+{
+  Move *move = data;
+
+  g_free (move->inside);
+  g_free (move->temporary);
+  g_free (move->old);
+  g_free (move);
+}
+
+static Move *
+add_move (EbbAtomicFolder *self,
+          GPtrArray *moves,
+          const char *name)
+{
+  Move *move = g_new0 (Move, 1);
+
+  move->inside = g_build_filename (self->path, name, NULL);
+  move->temporary = g_build_filename (self->temporary, name, NULL);
+  g_ptr_array_add (moves, move);
+  return move;
+}
+
+static gboolean
+move_out (Move *move)
+{
+  g_autofree char *old = g_strconcat (move->temporary, OLD_FILE_SUFFIX, NULL);
+  struct stat status;
+
+  if (lstat (move->inside, &status) != 0 || S_ISDIR (status.st_mode))
+    return TRUE;
+  if (rename (move->inside, old) != 0)
+    return FALSE;
+  move->old = g_steal_pointer (&old);
+  return TRUE;
+}
+
+static void
+undo (GPtrArray *moves)
+{
+  for (guint i = moves->len; i > 0; i--)
+    {
+      Move *move = g_ptr_array_index (moves, i - 1);
+
+      if (move->is_moved)
+        rename (move->inside, move->temporary);
+      if (move->old != NULL)
+        rename (move->old, move->inside);
+    }
+}
+
+/* The old key goes first and the new one comes last: in between the folder is no model. */
+static gboolean
+exchange_files (EbbAtomicFolder *self,
+                GPtrArray *moves,
+                guint n_new,
+                GError **error)
+{
+  for (guint i = moves->len; i > 0; i--)
+    if (!move_out (g_ptr_array_index (moves, i - 1)))
+      return fail ("write", self->path, errno, error);
+  for (guint i = 0; i < n_new; i++)
+    {
+      Move *move = g_ptr_array_index (moves, i);
+
+      /* What came before has to be on the disk before the key. */
+      if (i + 1 == n_new && !sync_folder (self->path, error))
+        return FALSE;
+      if (rename (move->temporary, move->inside) != 0)
+        return fail ("write", self->path, errno, error);
+      move->is_moved = TRUE;
+    }
+  return sync_folder (self->path, error);
+}
+
+/* A folder that is no model yet, or that must stay the same folder: its files are replaced one by one. */
 static gboolean
 move_into (EbbAtomicFolder *self,
            GError **error)
 {
   g_auto (GStrv) names = ebb_list_folder (self->temporary, error);
   g_auto (GStrv) old = names != NULL ? ebb_list_folder (self->path, error) : NULL;
+  g_autoptr (GPtrArray) moves = g_ptr_array_new_with_free_func (move_free);
+  guint n_new;
 
   if (old == NULL)
     return FALSE;
+  for (guint i = 0; names[i] != NULL; i++)
+    if (strcmp (names[i], self->key) != 0)
+      add_move (self, moves, names[i]);
+  add_move (self, moves, self->key);
+  n_new = moves->len;
   for (guint i = 0; old[i] != NULL; i++)
     if (self->is_replaced (old[i]) && !g_strv_contains ((const char *const *) names, old[i]))
-      {
-        g_autofree char *path = g_build_filename (self->path, old[i], NULL);
-
-        unlink (path);
-      }
-  for (guint pass = 0; pass < 2; pass++)
+      add_move (self, moves, old[i]);
+  if (!exchange_files (self, moves, n_new, error))
     {
-      for (guint i = 0; names[i] != NULL; i++)
-        {
-          g_autofree char *from = g_build_filename (self->temporary, names[i], NULL);
-          g_autofree char *to = g_build_filename (self->path, names[i], NULL);
-
-          if ((strcmp (names[i], self->key) == 0) == (pass == 1) && rename (from, to) != 0)
-            return fail ("write", self->path, errno, error);
-        }
-      if (!sync_folder (self->path, error))
-        return FALSE;
+      undo (moves);
+      return FALSE;
     }
+  for (guint i = 0; i < moves->len; i++)
+    if (((Move *) g_ptr_array_index (moves, i))->old != NULL)
+      unlink (((Move *) g_ptr_array_index (moves, i))->old);
   rmdir (self->temporary);
   return TRUE;
 }
@@ -282,7 +460,7 @@ exchange (EbbAtomicFolder *self,
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
     return fail ("replace", self->path, errno, error);
   /* A file system that can't exchange two names: the old folder keeps its files under another name in between. */
-  old = g_strconcat (self->temporary, ".old" EBB_ATOMIC_FILE_SUFFIX, NULL);
+  old = g_strconcat (self->temporary, OLD_FOLDER_SUFFIX, NULL);
   if (rename (self->path, old) != 0)
     return fail ("replace", self->path, errno, error);
   if (rename (self->temporary, self->path) != 0)
@@ -333,6 +511,16 @@ leave (EbbAtomicFolder *self)
   g_clear_pointer (&self->path, g_free);
 }
 
+/* Processes, such as a shell, that stand in a folder stay in it when another one takes its name. */
+static gboolean
+is_current (const char *path)
+{
+  struct stat here, there;
+
+  return stat (".", &here) == 0 && stat (path, &there) == 0 && here.st_dev == there.st_dev
+         && here.st_ino == there.st_ino;
+}
+
 gboolean
 ebb_atomic_folder_commit (EbbAtomicFolder *self,
                           GError **error)
@@ -340,7 +528,7 @@ ebb_atomic_folder_commit (EbbAtomicFolder *self,
   g_autofree char *key = g_build_filename (self->path, self->key, NULL);
   gboolean done;
 
-  if (g_file_test (key, G_FILE_TEST_EXISTS))
+  if (g_file_test (key, G_FILE_TEST_EXISTS) && !is_current (self->path))
     done = replace (self, error);
   else if (g_file_test (self->path, G_FILE_TEST_EXISTS))
     done = move_into (self, error);

@@ -22,7 +22,7 @@
  * the model came from. Tensors are fetched, turned and written one after the other. */
 
 #define USUAL_FILE_SIZE G_GUINT64_CONSTANT (5000000000)
-#define MAX_COPIED_SIZE ((gsize) 256 << 20)
+#define MAX_COPIED_SIZE ((gsize) 64 << 20)
 
 /* A file of weights: those with the numbers in @order. */
 typedef struct
@@ -288,43 +288,80 @@ is_replaced (const char *name)
          || g_pattern_match_simple ("model-*-of-*.safetensors", name);
 }
 
-/* Files that hold weights in whatever form, or that belong to them. */
 static gboolean
-holds_weights (const char *name)
+is_one_of (const char *const *patterns,
+           const char *name)
 {
-  static const char *const endings[] = { ".safetensors", ".index.json", ".bin", ".pt", ".pth", ".ckpt", ".h5",
-                                         ".msgpack", ".gguf", ".onnx", ".ot", NULL };
-
-  for (guint i = 0; endings[i] != NULL; i++)
-    if (g_str_has_suffix (name, endings[i]))
+  for (guint i = 0; patterns[i] != NULL; i++)
+    if (g_pattern_match_simple (patterns[i], name))
       return TRUE;
   return FALSE;
 }
 
-/* The tokenizer, generation_config.json, chat templates, the licence: all small files of the folder. */
+/* A file that is in the folder already is the user's and stays. @kept: names of those that differ. */
+static gboolean
+copy_other (Saving *saving,
+            const char *from,
+            const char *name,
+            GString *kept,
+            GError **error)
+{
+  g_autofree char *data = NULL;
+  g_autofree char *there = g_build_filename (saving->folder.path, name, NULL);
+  g_autofree char *old = NULL;
+  struct stat status;
+  gsize size, old_size;
+
+  data = ebb_read_file (from, MAX_COPIED_SIZE, &size, error);
+  if (data == NULL)
+    return FALSE;
+  if (lstat (there, &status) != 0)
+    return ebb_atomic_folder_write (&saving->folder, name, data, size, error);
+  old = ebb_read_file (there, MAX_COPIED_SIZE, &old_size, NULL);
+  if (old == NULL || old_size != size || memcmp (old, data, size) != 0)
+    g_string_append_printf (kept, "%s%s", kept->len > 0 ? ", " : "", name);
+  return TRUE;
+}
+
+/* The tokenizer, generation_config.json, chat templates, the licence. A folder with another tokenizer is reported, one
+ * with another README is not. */
 static gboolean
 copy_others (Saving *saving,
              const EbbModelOrigin *origin,
              GError **error)
 {
+  static const char *const used[] = { "tokenizer*", "vocab*", "merges*", "special_tokens_map*",
+                                      "added_tokens*", "spiece.model", "sentencepiece*", "*.tiktoken",
+                                      "chat_template*", "generation_config.json",
+                                      "processor_config.json", "preprocessor_config.json", NULL };
+  static const char *const shown[] = { "README*", "LICENSE*", "LICENCE*", "COPYING*", "NOTICE*", "USE_POLICY*", NULL };
   g_autoptr (GError) failure = NULL;
   g_auto (GStrv) names = ebb_list_folder (origin->folder, &failure);
+  g_autoptr (GString) texts = g_string_new (NULL);
+  g_autoptr (GString) kept = g_string_new (NULL);
 
   if (names == NULL)
     g_message ("the files beside the weights are not copied: %s", failure->message);
   for (guint i = 0; names != NULL && names[i] != NULL; i++)
     {
       g_autofree char *path = g_build_filename (origin->folder, names[i], NULL);
-      g_autofree char *data = NULL;
       struct stat status;
-      gsize size;
 
-      if (names[i][0] == '.' || is_replaced (names[i]) || holds_weights (names[i]) || stat (path, &status) != 0
-          || !S_ISREG (status.st_mode) || (gsize) status.st_size > MAX_COPIED_SIZE)
+      if ((!is_one_of (used, names[i]) && !is_one_of (shown, names[i])) || stat (path, &status) != 0
+          || !S_ISREG (status.st_mode))
         continue;
-      data = ebb_read_file (path, MAX_COPIED_SIZE, &size, error);
-      if (data == NULL || !ebb_atomic_folder_write (&saving->folder, names[i], data, size, error))
+      if ((gsize) status.st_size > MAX_COPIED_SIZE)
+        g_message ("%s is not copied: it has more than 64 MiB", path);
+      else if (!copy_other (saving, path, names[i], is_one_of (used, names[i]) ? kept : texts, error))
         return FALSE;
+    }
+  if (kept->len > 0)
+    {
+      g_autofree char *here = ebb_escape_text (saving->folder.path);
+      g_autofree char *there = ebb_escape_text (origin->folder);
+      g_autofree char *list = ebb_escape_text (kept->str);
+
+      g_message ("%s: these files stay as they are, though those of %s differ: %s", here, there, list);
     }
   return TRUE;
 }
@@ -581,13 +618,15 @@ ebb_model_save_full (EbbModule *model,
  * @error: return location for an error
  *
  * Saves a model as a folder in the layout of Hugging Face's, which ebb_model_open() and `transformers` open. Of a model
- * that came from a folder, `config.json` keeps what Ebb does not know, and the small files of that folder are copied:
- * the tokenizer, `generation_config.json`, templates. Any other model gets the `config.json` of the architecture that
- * has its choices. Weights have the dtype of their parameters; tied ones are saved once.
+ * that came from a folder, `config.json` keeps what Ebb does not know, and the files of the tokenizer,
+ * `generation_config.json`, templates, the licence and the description are copied from that folder where @folder has
+ * none of that name. Any other model gets the `config.json` of the architecture that has its choices. Weights have the
+ * dtype of their parameters; tied ones are saved once.
  *
  * The folder appears as a whole, after all of it has reached the disk: on an error, or if the machine stops in the
  * middle, what was at @folder before is still there and nothing else. A model that is there is replaced, and other
- * files beside it stay.
+ * files beside it stay. The files of the current folder, and of one without `config.json`, are replaced one by one,
+ * `config.json` last: an error puts the old ones back, and if the machine stops in between there is no `config.json`.
  *
  * A model that is fully sharded or tensor-parallel is saved by all ranks of the default group together: rank 0 writes,
  * and no rank holds more full parameters at a time than one.

@@ -1,0 +1,246 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#include "support/device.h"
+#include "support/model-folders.h"
+#include "support/tensors.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+
+/* Models saved over folders that are there: what is replaced, what stays, and what failures leave. */
+
+static void
+other_files_stay_where_a_model_is_replaced (void)
+{
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autofree char *inner = g_build_filename (folder, "notes", NULL);
+  g_autofree char *leftover = test_scratch_path (".copy.0123abcd.ebb-partial");
+  g_autoptr (EbbModule) model = test_model_open (folder);
+  g_autoptr (EbbModule) again = NULL;
+  g_autofree char *text = NULL;
+  g_autofree char *inner_text = NULL;
+  g_autofree char *tokenizer = NULL;
+
+  test_folder_write (folder, "tokenizer.json", "{\"a\": 1}");
+  test_folder_write (folder, "log.txt", "mine");
+  g_assert_cmpint (g_mkdir (inner, 0777), ==, 0);
+  test_folder_write (inner, "b.txt", "inside");
+  g_assert_cmpint (g_mkdir (leftover, 0777), ==, 0);
+  test_folder_write (leftover, "model.safetensors", "of a save that was killed");
+  for (guint i = 0; i < 2; i++)
+    {
+      g_autoptr (EbbArgs) state = ebb_module_get_state_dict (model);
+      g_autoptr (EbbTensor) first = ebb_args_get_tensor (state, 0);
+
+      g_assert_true (ebb_tensor_fill (first, i + 0.5, NULL));
+      test_model_save (model, folder);
+      g_clear_object (&again);
+      again = test_model_open (folder);
+      test_assert_same_weights (model, again);
+    }
+  text = test_folder_read (folder, "log.txt");
+  g_assert_cmpstr (text, ==, "mine");
+  inner_text = test_folder_read (inner, "b.txt");
+  g_assert_cmpstr (inner_text, ==, "inside");
+  tokenizer = test_folder_read (folder, "tokenizer.json");
+  g_assert_cmpstr (tokenizer, ==, "{\"a\": 1}");
+  g_assert_false (g_file_test (leftover, G_FILE_TEST_EXISTS));
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+}
+
+/* A folder with files but no model keeps them and gets the model's. */
+static void
+a_folder_without_a_model_gets_one (void)
+{
+  g_autofree char *folder = test_scratch_path ("copy");
+  g_autoptr (EbbModule) model = test_model_open_fixture ("bert");
+  g_autoptr (EbbModule) again = NULL;
+
+  test_remove_tree (folder);
+  g_assert_cmpint (g_mkdir (folder, 0777), ==, 0);
+  test_folder_write (folder, "log.txt", "mine");
+  test_folder_write (folder, "model-00001-of-00002.safetensors", "stale");
+  test_model_save (model, folder);
+  again = test_model_open (folder);
+  test_assert_same_weights (model, again);
+  g_assert_true (test_folder_has (folder, "log.txt"));
+  g_assert_false (test_folder_has (folder, "model-00001-of-00002.safetensors"));
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+}
+
+static void
+a_save_that_fails_changes_nothing (void)
+{
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autofree char *file = g_build_filename (folder, "config.json", NULL);
+  g_autofree char *below = g_build_filename (folder, "config.json", "model", NULL);
+  g_autofree char *before = test_folder_read (folder, "config.json");
+  g_autofree char *after = NULL;
+  g_autoptr (EbbModule) model = test_model_open (folder);
+  g_autoptr (GError) error = NULL;
+
+  g_assert_false (ebb_model_save (model, file, &error));
+  test_assert_error (error, EBB_ERROR_IO, "config.json", "Not a directory");
+  g_clear_error (&error);
+  g_assert_false (ebb_model_save (model, below, &error));
+  test_assert_error (error, EBB_ERROR_IO, "config.json");
+  g_clear_error (&error);
+  g_assert_false (ebb_model_save_full (model, folder, 77, 0, &error));
+  test_assert_error (error, EBB_ERROR_DTYPE, "no dtype");
+  after = test_folder_read (folder, "config.json");
+  g_assert_cmpstr (before, ==, after);
+  g_assert_cmpuint (test_folder_count (folder), ==, 3);
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+}
+
+/* Saving over another folder: its files are the user's. Those it lacks are copied, by their names. */
+static void
+files_of_the_target_are_not_replaced (void)
+{
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autofree char *target = test_scratch_path ("target");
+  g_autofree char *readme = NULL;
+  g_autofree char *tokenizer = NULL;
+  g_autofree char *merges = NULL;
+  g_autoptr (EbbModule) model = test_model_open (folder);
+  g_autoptr (EbbModule) again = NULL;
+
+  test_folder_write (folder, "README.md", "of the origin");
+  test_folder_write (folder, "tokenizer.json", "{\"origin\": 1}");
+  test_folder_write (folder, "chats.jsonl", "data");
+  test_model_save (model, target);
+  g_assert_true (test_folder_has (target, "README.md") && test_folder_has (target, "tokenizer.json"));
+  g_assert_false (test_folder_has (target, "chats.jsonl"));
+  test_folder_write (target, "README.md", "mine");
+  test_folder_write (target, "tokenizer.json", "{\"mine\": 1}");
+  test_folder_write (folder, "merges.txt", "of the origin");
+  g_test_expect_message ("Ebb", G_LOG_LEVEL_MESSAGE, "*stay as they are*: tokenizer.json");
+  test_model_save (model, target);
+  g_test_assert_expected_messages ();
+  readme = test_folder_read (target, "README.md");
+  g_assert_cmpstr (readme, ==, "mine");
+  tokenizer = test_folder_read (target, "tokenizer.json");
+  g_assert_cmpstr (tokenizer, ==, "{\"mine\": 1}");
+  merges = test_folder_read (target, "merges.txt");
+  g_assert_cmpstr (merges, ==, "of the origin");
+  again = test_model_open (target);
+  test_assert_same_weights (model, again);
+  test_remove_tree (target);
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+}
+
+static void
+the_current_folder_stays_the_current_one (void)
+{
+  g_autofree char *before = g_get_current_dir ();
+  g_autofree char *folder = test_model_copy ("gpt2");
+  g_autofree char *absolute = g_canonicalize_filename (folder, NULL);
+  g_autoptr (EbbModule) model = test_model_open (absolute);
+  g_autoptr (EbbModule) again = NULL;
+  g_autoptr (GError) error = NULL;
+
+  g_assert_cmpint (g_chdir (absolute), ==, 0);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_assert_true (ebb_model_save_full (model, ".", EBB_MODEL_KEEP_DTYPE, i == 0 ? 6000 : 0, &error));
+      g_assert_no_error (error);
+      g_assert_true (g_file_test ("config.json", G_FILE_TEST_EXISTS));
+      g_assert_true (g_file_test ("model.safetensors", G_FILE_TEST_EXISTS) == (i == 1));
+    }
+  again = test_model_open (absolute);
+  test_assert_same_weights (model, again);
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+  g_assert_false (ebb_model_save (model, "", &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the name of the folder", "empty");
+  g_clear_error (&error);
+  g_assert_false (ebb_model_save (model, "/../.", &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "the folder /", "root");
+  g_clear_error (&error);
+  test_remove_tree (absolute);
+  for (guint i = 0; i < 2; i++)
+    {
+      g_assert_false (ebb_model_save (model, i == 0 ? "." : "below", &error));
+      test_assert_error (error, EBB_ERROR_IO, "the current folder has been removed");
+      g_clear_error (&error);
+    }
+  g_assert_cmpint (g_chdir (before), ==, 0);
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 0);
+}
+
+/* A file that can't be replaced, when others have been replaced already. */
+static void
+a_save_that_fails_in_the_middle_is_undone (void)
+{
+  g_autofree char *folder = test_scratch_path ("copy");
+  g_autofree char *obstacle = g_build_filename (folder, "model.safetensors", NULL);
+  g_autofree char *shard = NULL;
+  g_autoptr (EbbModule) model = test_model_open_fixture ("gpt2");
+  g_autoptr (GError) error = NULL;
+
+  test_remove_tree (folder);
+  g_assert_cmpint (g_mkdir (folder, 0777), ==, 0);
+  g_assert_cmpint (g_mkdir (obstacle, 0777), ==, 0);
+  test_folder_write (folder, "model-00001-of-00002.safetensors", "old");
+  test_folder_write (obstacle, "inside", "mine");
+  g_assert_false (ebb_model_save (model, folder, &error));
+  test_assert_error (error, EBB_ERROR_IO, "can't write the folder");
+  shard = test_folder_read (folder, "model-00001-of-00002.safetensors");
+  g_assert_cmpstr (shard, ==, "old");
+  g_assert_true (test_folder_has (obstacle, "inside"));
+  g_assert_cmpuint (test_folder_count (folder), ==, 2);
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+}
+
+/* A process that was killed between two renames: the only copy has a temporary name. */
+static void
+old_files_get_their_names_back (void)
+{
+  g_autofree char *folder = test_scratch_path ("copy");
+  g_autofree char *old = test_scratch_path (".copy.0123abcd.ebb-partial.old.ebb-partial");
+  g_autofree char *leftover = test_scratch_path (".copy.89abcdef.ebb-partial");
+  g_autofree char *made = test_model_copy ("gpt2");
+  g_autofree char *text = NULL;
+  g_autofree char *config = NULL;
+  g_autofree char *obstacle = g_build_filename (folder, "model.safetensors", NULL);
+  g_autoptr (EbbModule) model = test_model_open (made);
+  g_autoptr (GError) error = NULL;
+
+  test_folder_write (made, "log.txt", "mine");
+  g_assert_cmpint (g_rename (made, old), ==, 0);
+  test_model_save (model, folder);
+  text = test_folder_read (folder, "log.txt");
+  g_assert_cmpstr (text, ==, "mine");
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+
+  /* While files were replaced one by one; the next save fails. */
+  test_remove_tree (folder);
+  g_assert_cmpint (g_mkdir (folder, 0777), ==, 0);
+  g_assert_cmpint (g_mkdir (leftover, 0777), ==, 0);
+  g_assert_cmpint (g_mkdir (obstacle, 0777), ==, 0);
+  test_folder_write (obstacle, "inside", "mine");
+  test_folder_write (folder, "model.safetensors.index.json", "new");
+  test_folder_write (leftover, "model.safetensors.index.json.ebb-old", "old");
+  g_assert_false (ebb_model_save (model, folder, &error));
+  config = test_folder_read (folder, "model.safetensors.index.json");
+  g_assert_cmpstr (config, ==, "old");
+  g_assert_cmpuint (test_folder_count (test_scratch_folder ()), ==, 1);
+}
+
+int
+main (int argc,
+      char **argv)
+{
+  int status;
+
+  test_init (&argc, &argv);
+  test_scratch_begin ();
+  g_test_add_func ("/model-folder/other-files-stay", other_files_stay_where_a_model_is_replaced);
+  g_test_add_func ("/model-folder/folder-without-a-model-gets-one", a_folder_without_a_model_gets_one);
+  g_test_add_func ("/model-folder/failed-save-changes-nothing", a_save_that_fails_changes_nothing);
+  g_test_add_func ("/model-folder/files-of-the-target-stay", files_of_the_target_are_not_replaced);
+  g_test_add_func ("/model-folder/current-folder", the_current_folder_stays_the_current_one);
+  g_test_add_func ("/model-folder/failure-in-the-middle-is-undone", a_save_that_fails_in_the_middle_is_undone);
+  g_test_add_func ("/model-folder/old-files-get-their-names-back", old_files_get_their_names_back);
+  status = g_test_run ();
+  test_scratch_end ();
+  return status;
+}
