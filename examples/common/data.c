@@ -34,7 +34,7 @@ check_kinds (const Options *options,
              GError **error)
 {
   if (options->program->is_masked && data_is_packed (options))
-    return options_refuse (error, "--data %s: hidden tokens are found in text, not in JSON lines",
+    return options_refuse (error, "--data %s: masked tokens are found in text, not in JSON lines",
                            options->data != NULL ? options->data[0] : options->eval);
   if (options->data == NULL || options->pack)
     return TRUE;

@@ -37,7 +37,7 @@ typedef struct
   const char *shown;    /* the default in the help, where it is another text; "": none */
   const char *help;
   const char *help_on_ranks; /* of a program on ranks; NULL: the same */
-  const char *help_masked;   /* of a program that predicts hidden tokens; NULL: the same */
+  const char *help_masked;   /* of a program that predicts masked tokens; NULL: the same */
   gint64 least, most;        /* of an integer that is given */
   const char *const *names;  /* the values that a text may have */
   gboolean is_saved;         /* a resumed training keeps it unless the command line sets it */
@@ -50,7 +50,7 @@ typedef struct
 {
   const OptionRow *rows;
   gboolean on_ranks;  /* the program trains on many ranks */
-  gboolean is_masked; /* it predicts hidden tokens */
+  gboolean is_masked; /* it predicts masked tokens */
   gboolean *given;    /* by row: whether the command line has it */
   gboolean help, version;
 } OptionState;

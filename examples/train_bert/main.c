@@ -1,7 +1,7 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "common/job.h"
 
-/* Trains BERT to find hidden tokens of a text: `train_bert --help`. */
+/* Trains BERT to find masked tokens of a text: `train_bert --help`. */
 
 static const Program program = {
   .title = "- train BERT, a masked language model, on a text",

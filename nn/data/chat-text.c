@@ -15,22 +15,22 @@ typedef struct
   char *condition;       /* of the if, the elif or the for; NULL in an else */
   gboolean is_for_tools; /* any of its conditions so far asked for tools */
   gboolean asks_generation;
-} Frame;
+} Branch;
 
 typedef struct
 {
   const char *text, *p, *end;
   GString *piece; /* since the last statement */
-  GArray *frames;
+  GArray *branches;
   GPtrArray *pieces;
   gboolean trims_next; /* the last tag ended with a minus */
   gboolean after_block;
 } Splitter;
 
 static void
-frame_clear (gpointer data)
+branch_clear (gpointer data)
 {
-  g_free (((Frame *) data)->condition);
+  g_free (((Branch *) data)->condition);
 }
 
 static void
@@ -39,17 +39,17 @@ add_piece (Splitter *self, const char *text)
   GString *piece = g_string_new (NULL);
   gboolean is_free = FALSE;
 
-  for (guint i = 0; i < self->frames->len; i++)
+  for (guint i = 0; i < self->branches->len; i++)
     {
-      const Frame *frame = &g_array_index (self->frames, Frame, i);
+      const Branch *branch = &g_array_index (self->branches, Branch, i);
 
-      is_free = is_free || (frame->is_for_tools && frame->condition != NULL);
-      if (frame->asks_generation)
-        g_string_append (piece, frame->condition != NULL ? "generation:" : "no generation:");
+      is_free = is_free || (branch->is_for_tools && branch->condition != NULL);
+      if (branch->asks_generation)
+        g_string_append (piece, branch->condition != NULL ? "generation:" : "no generation:");
     }
-  if (self->frames->len > 0)
+  if (self->branches->len > 0)
     {
-      const Frame *inner = &g_array_index (self->frames, Frame, self->frames->len - 1);
+      const Branch *inner = &g_array_index (self->branches, Branch, self->branches->len - 1);
 
       if (inner->condition != NULL && g_str_has_prefix (inner->condition, "loop.first"))
         g_string_append (piece, "first:");
@@ -224,13 +224,13 @@ skip_word (const char **p, const char *end, const char *word)
 }
 
 static void
-enter_branch (Frame *frame, const char *p, const char *end)
+enter_branch (Branch *branch, const char *p, const char *end)
 {
-  g_free (frame->condition);
-  frame->condition = normalize (p, end);
-  frame->is_for_tools =
-      frame->is_for_tools || strstr (frame->condition, "tool") != NULL || strstr (frame->condition, "ipython") != NULL;
-  frame->asks_generation = frame->asks_generation || strstr (frame->condition, "add_generation_prompt") != NULL;
+  g_free (branch->condition);
+  branch->condition = normalize (p, end);
+  branch->is_for_tools = branch->is_for_tools || strstr (branch->condition, "tool") != NULL
+                         || strstr (branch->condition, "ipython") != NULL;
+  branch->asks_generation = branch->asks_generation || strstr (branch->condition, "add_generation_prompt") != NULL;
 }
 
 static void
@@ -252,7 +252,7 @@ read_set (Splitter *self, const char *p, const char *end)
 static gboolean
 read_statement (Splitter *self, const char *p, const char *end, GError **error)
 {
-  Frame *inner = self->frames->len > 0 ? &g_array_index (self->frames, Frame, self->frames->len - 1) : NULL;
+  Branch *inner = self->branches->len > 0 ? &g_array_index (self->branches, Branch, self->branches->len - 1) : NULL;
   g_autofree char *statement = NULL;
   g_autofree char *shown = NULL;
 
@@ -266,10 +266,10 @@ read_statement (Splitter *self, const char *p, const char *end, GError **error)
     }
   if (skip_word (&p, end, "if") || skip_word (&p, end, "for"))
     {
-      Frame frame = { NULL };
+      Branch branch = { NULL };
 
-      g_array_append_val (self->frames, frame);
-      enter_branch (&g_array_index (self->frames, Frame, self->frames->len - 1), p, end);
+      g_array_append_val (self->branches, branch);
+      enter_branch (&g_array_index (self->branches, Branch, self->branches->len - 1), p, end);
       return TRUE;
     }
   if (inner != NULL && skip_word (&p, end, "elif"))
@@ -284,7 +284,7 @@ read_statement (Splitter *self, const char *p, const char *end, GError **error)
     }
   if (inner != NULL && (skip_word (&p, end, "endif") || skip_word (&p, end, "endfor")))
     {
-      g_array_set_size (self->frames, self->frames->len - 1);
+      g_array_set_size (self->branches, self->branches->len - 1);
       return TRUE;
     }
   statement = g_strndup (p, (gsize) (end - p));
@@ -385,8 +385,8 @@ ebb_chat_text_split (const char *text, GError **error)
   gboolean ok = TRUE;
 
   self.piece = g_string_new (NULL);
-  self.frames = g_array_new (FALSE, TRUE, sizeof (Frame));
-  g_array_set_clear_func (self.frames, frame_clear);
+  self.branches = g_array_new (FALSE, TRUE, sizeof (Branch));
+  g_array_set_clear_func (self.branches, branch_clear);
   self.pieces = g_ptr_array_new_with_free_func (g_free);
   while (ok && self.p < self.end)
     {
@@ -408,7 +408,7 @@ ebb_chat_text_split (const char *text, GError **error)
   if (ok)
     end_piece (&self);
   g_string_free (self.piece, TRUE);
-  g_array_unref (self.frames);
+  g_array_unref (self.branches);
   if (!ok)
     g_clear_pointer (&self.pieces, g_ptr_array_unref);
   return self.pieces;

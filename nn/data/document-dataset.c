@@ -18,7 +18,7 @@ struct _EbbDocumentDataset
   GBytes *lines;
   EbbTokenizer *tokenizer;
   EbbChatTemplate *template;
-  gboolean framed;
+  gboolean special_tokens;
   EbbDocumentStore *store; /* a held-out part has the same one */
   gint64 *documents;       /* this dataset's part of the store; NULL: all */
   gint64 n_documents, n_tokens;
@@ -217,7 +217,7 @@ ebb_document_dataset_hold_out (EbbDataset *dataset,
   for (gint64 i = 0; i < n; i++)
     parts[is_held[i]][ends[is_held[i]]++] = self->documents != NULL ? self->documents[i] : i;
   held = g_object_new (EBB_TYPE_DOCUMENT_DATASET, "paths", self->paths, "tokenizer", self->tokenizer, "seed", seed,
-                       "framed", self->framed, NULL);
+                       "special-tokens", self->special_tokens, NULL);
   held->store = g_atomic_rc_box_acquire (self->store);
   take_documents (held, parts[1], n_held);
   take_documents (self, parts[0], n - n_held);
@@ -310,8 +310,8 @@ read_all (EbbDocumentDataset *self,
       self->template != NULL ? g_object_ref (self->template) : make_template (self->tokenizer, &failure);
   const EbbDocumentReader reader = {
     .tokenizer = self->tokenizer,
-    .begin_token = self->framed ? find_begin_token (self->tokenizer) : -1,
-    .end_token = self->framed ? ebb_tokenizer_get_special_token (self->tokenizer, EBB_SPECIAL_TOKEN_EOS) : -1,
+    .begin_token = self->special_tokens ? find_begin_token (self->tokenizer) : -1,
+    .end_token = self->special_tokens ? ebb_tokenizer_get_special_token (self->tokenizer, EBB_SPECIAL_TOKEN_EOS) : -1,
     .template = template,
     .template_failure = failure != NULL ? failure->message : NULL,
     .store = self->store,
@@ -412,13 +412,13 @@ ebb_document_dataset_class_init (EbbDocumentDatasetClass *klass)
   g_object_class_install_property (object_class, offsetof (EbbDocumentDataset, template),
                                    g_param_spec_object ("template", NULL, NULL, EBB_TYPE_CHAT_TEMPLATE, flags));
   /**
-   * EbbDocumentDataset:framed:
+   * EbbDocumentDataset:special-tokens:
    *
    * Whether texts, prompts and completions get the tokenizer's tokens that begin and end a text, where it has them.
    * Messages have those of their template.
    */
-  g_object_class_install_property (object_class, offsetof (EbbDocumentDataset, framed),
-                                   g_param_spec_boolean ("framed", NULL, NULL, TRUE, flags));
+  g_object_class_install_property (object_class, offsetof (EbbDocumentDataset, special_tokens),
+                                   g_param_spec_boolean ("special-tokens", NULL, NULL, TRUE, flags));
 }
 
 static void

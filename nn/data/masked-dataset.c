@@ -71,7 +71,7 @@ draw_token (const EbbMaskedDataset *self,
 
 /* Of the tokens to be found 80 % become the mask, 10 % any token, 10 % stay. */
 static gint64
-hide_token (const EbbMaskedDataset *self,
+mask_token (const EbbMaskedDataset *self,
             Draws *draws,
             gint64 token)
 {
@@ -107,7 +107,7 @@ hide_some (const EbbMaskedDataset *self,
 
       places[other] = places[i];
       targets[place] = tokens[place];
-      tokens[place] = hide_token (self, &draws, tokens[place]);
+      tokens[place] = mask_token (self, &draws, tokens[place]);
     }
 }
 
@@ -230,7 +230,7 @@ static const EbbDatasetKind masked_kind = {
 
 /**
  * ebb_masked_dataset_get_mask_token:
- * @self: rows with hidden tokens
+ * @self: rows with masked tokens
  *
  * Returns: the token in place of hidden ones: the tokenizer's, or, if it has none, the number of its tokens
  */
@@ -244,7 +244,7 @@ ebb_masked_dataset_get_mask_token (EbbMaskedDataset *self)
 
 /**
  * ebb_masked_dataset_get_vocab_size:
- * @self: rows with hidden tokens
+ * @self: rows with masked tokens
  *
  * Returns: the least vocabulary of a model for these rows: the tokenizer's, and the mask if that is not among it
  */
@@ -291,7 +291,7 @@ ebb_masked_dataset_initable_init_instance (GInitable *initable,
       || EBB_IS_MASKED_DATASET (self->source))
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                   "a masked dataset takes rows of text: %s has packed documents or hidden tokens",
+                   "a masked dataset takes rows of text: %s has packed documents or masked tokens",
                    G_OBJECT_TYPE_NAME (self->source));
       return FALSE;
     }
@@ -366,7 +366,7 @@ ebb_masked_dataset_init (EbbMaskedDataset *self)
  *
  * Prepares rows for a masked language model as BERT (Devlin et al., 2019) does. 15 % of a row's tokens
  * (#EbbMaskedDataset:share), at least one, are its targets: of these 80 % become the mask, 10 % another token, 10 %
- * stay. All other targets are -100. Special tokens are never hidden, and where the tokenizer has those that frame a
+ * stay. All other targets are -100. Special tokens are never masked, and where the tokenizer has those around a
  * text in BERT, each row begins and ends with them. Which tokens are hidden depends on the seed and the position of
  * the row, so each epoch hides others. @source follows the position, the seed and the order of this dataset.
  *

@@ -142,7 +142,7 @@ take_tokens (EbbTokenizer *self,
  * @text: any bytes
  * @error: return location for an error
  *
- * Turns text into tokens, without the special tokens that frame a text (see ebb_tokenizer_encode_text_full()). Special
+ * Turns text into tokens, without the special tokens around a text (see ebb_tokenizer_encode_text_full()). Special
  * tokens that are spelt out in @text are recognised.
  *
  * Returns: (transfer full) (nullable): an i64 tensor [n] on the CPU
@@ -171,7 +171,7 @@ ebb_tokenizer_encode (EbbTokenizer *self,
  * @n_tokens: (out): return location for how many tokens it has
  * @error: return location for an error
  *
- * Turns text into tokens, without the special tokens that frame a text.
+ * Turns text into tokens, without the special tokens around a text.
  *
  * Returns: (array length=n_tokens) (transfer full) (nullable): the tokens; %NULL with @error set, or if @text is empty
  */
@@ -188,7 +188,7 @@ ebb_tokenizer_encode_text (EbbTokenizer *self,
  * ebb_tokenizer_encode_text_full:
  * @self: a tokenizer
  * @text: a text
- * @special_tokens: whether to add the special tokens that frame a text, such as the one that begins it
+ * @special_tokens: whether to add the special tokens around a text, such as the one that begins it
  * @n_tokens: (out): return location for how many tokens there are
  * @error: return location for an error
  *
@@ -215,9 +215,9 @@ ebb_tokenizer_encode_text_full (EbbTokenizer *self,
     {
       g_autoptr (EbbTensor) plain = g_steal_pointer (&tokens);
       GError *failure = NULL;
-      EbbTensor *framed = EBB_TOKENIZER_GET_CLASS (self)->add_special_tokens (self, plain, &failure);
+      EbbTensor *whole = EBB_TOKENIZER_GET_CLASS (self)->add_special_tokens (self, plain, &failure);
 
-      tokens = take_tokens (self, "add_special_tokens", framed, failure, error);
+      tokens = take_tokens (self, "add_special_tokens", whole, failure, error);
     }
   if (tokens == NULL || ebb_tensor_get_n_elements (tokens) == 0)
     return NULL;

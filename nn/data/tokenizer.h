@@ -44,12 +44,12 @@ typedef enum
 
 /**
  * EbbTokenizerClass:
- * @encode: makes an i64 tensor [n] of tokens out of any bytes, without the special tokens that frame a text
+ * @encode: makes an i64 tensor [n] of tokens out of any bytes, without the special tokens around a text
  * @decode: makes bytes out of an i64 tensor [n] of tokens, all of which are in [0, vocabulary size)
  * @get_vocab_size: how many tokens there are
  * @find_cut: a place in @text, at least at @from, where it may be cut so that the parts encode to the same tokens as
  * the whole; -1 if there is none. The default knows of none.
- * @add_special_tokens: an i64 tensor [m] of @tokens and the special tokens that frame a text. The default adds none.
+ * @add_special_tokens: an i64 tensor [m] of @tokens and the special tokens around a text. The default adds none.
  * @find_token: the number of a token as the vocabulary spells it; -1 if there is none. The default knows of none.
  * @get_token: how the vocabulary spells a token in [0, vocabulary size); %NULL if no token has that number. The default
  * knows of none.

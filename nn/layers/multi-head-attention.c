@@ -387,12 +387,12 @@ attend_cross (EbbMultiHeadAttention *self,
                           take_heads (projected, n_heads, 1, 2, error), inputs, form, error);
 }
 
-/* The heads of what @projection gives, normalised by @norm (NULL: not) and turned if @is_turned. */
+/* The heads of what @projection gives, normalised by @norm (NULL: not) and rotated if @is_rotated. */
 static EbbTensor *
 project_heads (EbbMultiHeadAttention *self,
                EbbModule *projection,
                EbbModule *norm,
-               gboolean is_turned,
+               gboolean is_rotated,
                EbbTensor *x,
                EbbTensor *starts,
                gint64 first,
@@ -410,12 +410,12 @@ project_heads (EbbMultiHeadAttention *self,
       ebb_tensor_unref (heads);
       heads = normalized;
     }
-  if (heads != NULL && is_turned)
+  if (heads != NULL && is_rotated)
     {
-      EbbTensor *turned = ebb_rotary_turn (&self->rotary, heads, starts, first, error);
+      EbbTensor *rotated = ebb_rotary_apply (&self->rotary, heads, starts, first, error);
 
       ebb_tensor_unref (heads);
-      heads = turned;
+      heads = rotated;
     }
   return heads;
 }

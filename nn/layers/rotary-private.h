@@ -5,7 +5,7 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
-/* Rotary positions of a module: its inverse frequencies, and how one call turns by them. */
+/* Rotary positions of a module: its inverse frequencies, and how one call rotates by them. */
 
 G_BEGIN_DECLS
 
@@ -30,7 +30,7 @@ gboolean ebb_rotary_config_check (const EbbRotaryConfig *self,
 /* The rotary positions of one module, in its instance. */
 typedef struct
 {
-  EbbTensor *frequencies;      /* f32 [width that turns / 2]: a buffer of the module, bound, not in its state dict */
+  EbbTensor *frequencies; /* f32 [width that is rotated / 2]: a buffer of the module, bound, not in its state dict */
   EbbTensor *long_frequencies; /* longrope: for rows longer than the original context */
   EbbRotaryScaling scaling;
   double extension; /* by how much dynamic scaling extends the context */
@@ -47,11 +47,11 @@ gboolean ebb_rotary_install (EbbRotary *self,
                              GError **error);
 /* Turns x [B, T, H, D], whose first token has the index @first in its row; @starts: where each token's document begins,
  * or NULL. */
-EbbTensor *ebb_rotary_turn (const EbbRotary *self,
-                            EbbTensor *x,
-                            EbbTensor *starts,
-                            gint64 first,
-                            GError **error);
+EbbTensor *ebb_rotary_apply (const EbbRotary *self,
+                             EbbTensor *x,
+                             EbbTensor *starts,
+                             gint64 first,
+                             GError **error);
 
 /* The most positions of a row, in a model with the @context. */
 gint64 ebb_rotary_config_get_limit (const EbbRotaryConfig *self,

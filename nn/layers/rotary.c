@@ -183,7 +183,7 @@ get_ntk (const EbbRotary *self, gint64 length)
 }
 
 EbbTensor *
-ebb_rotary_turn (const EbbRotary *self, EbbTensor *x, EbbTensor *starts, gint64 first, GError **error)
+ebb_rotary_apply (const EbbRotary *self, EbbTensor *x, EbbTensor *starts, gint64 first, GError **error)
 {
   gint64 length;
   EbbTensor *frequencies = self->frequencies;
@@ -264,7 +264,7 @@ check_factors (const EbbRotaryConfig *self, const char *name, int width, GError 
   if (self->scaling != EBB_ROTARY_LONGROPE)
     return TRUE;
   if (self->n_factors > EBB_ROTARY_MAX_FACTORS || self->n_factors != width / 2)
-    return refuse (error, name, "n_factors is %d, it must be half of the width that turns, %d (at most %d)",
+    return refuse (error, name, "n_factors is %d, it must be half of the width that is rotated, %d (at most %d)",
                    self->n_factors, width / 2, EBB_ROTARY_MAX_FACTORS);
   for (int i = 0; i < self->n_factors; i++)
     if (!is_positive (self->short_factors[i]) || !is_positive (self->long_factors[i]))
@@ -289,10 +289,10 @@ ebb_rotary_config_check (const EbbRotaryConfig *self, const char *name, int head
     return refuse (error, name, "partial is %g, it must be at most 1", self->partial);
   width = get_width (self, head_width);
   if (width < 2 || width % 2 != 0)
-    return refuse (error, name, "%d of a head's width of %d turn, the number must be even and above 0", width,
+    return refuse (error, name, "%d of a head's width of %d are rotated, the number must be even and above 0", width,
                    head_width);
   if (self->scaling == EBB_ROTARY_DYNAMIC && width == 2)
-    return refuse (error, name, "dynamic scaling needs more than one frequency, a width that turns of 2 has one");
+    return refuse (error, name, "dynamic scaling needs more than one frequency, a width that is rotated of 2 has one");
   if ((self->scaling == EBB_ROTARY_YARN || self->scaling == EBB_ROTARY_LONGROPE)
       && get_original_context (self, context) < 2)
     return refuse (error, name, "original_context is %d, it must be at least 2", self->original_context);

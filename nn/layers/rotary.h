@@ -16,7 +16,7 @@ G_BEGIN_DECLS
 /**
  * EBB_ROTARY_MAX_FACTORS:
  *
- * The most factors of each list that an #EbbRotaryConfig can have: half of the widest head that turns.
+ * The most factors of each list that an #EbbRotaryConfig can have: half of the widest head that is rotated.
  */
 #define EBB_ROTARY_MAX_FACTORS 128
 
@@ -47,7 +47,7 @@ typedef enum
  * EbbRotaryConfig:
  * @scaling: how the frequencies are scaled
  * @theta: the base of the frequencies
- * @partial: which part of a head's width turns, from its beginning; 1 for all of it
+ * @partial: which part of a head's width is rotated, from its beginning; 1 for all of it
  * @factor: by how much the context is extended; 0 for the model's context divided by @original_context (YaRN, longrope)
  * @original_context: the context that the model was first trained with; 0 for the model's context
  * @low_freq_factor: for llama3, wavelengths longer than @original_context divided by this are scaled
@@ -58,11 +58,11 @@ typedef enum
  * @mscale: for YaRN, enlarges the computed attention factor, together with @mscale_all_dim; 0 for neither
  * @mscale_all_dim: for YaRN, reduces it
  * @truncate: for YaRN, whether the bounds between scaled and unscaled frequencies are rounded to whole frequencies
- * @n_factors: for longrope, the length of both lists: half of the width that turns
+ * @n_factors: for longrope, the length of both lists: half of the width that is rotated
  * @short_factors: for longrope, for rows of at most @original_context positions
  * @long_factors: for longrope, for longer rows
  *
- * How rotary positions turn queries and keys (Su et al., 2021). Plain data, copied by value.
+ * How rotary positions rotate queries and keys (Su et al., 2021). Plain data, copied by value.
  */
 typedef struct
 {

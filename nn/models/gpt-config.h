@@ -18,7 +18,7 @@ G_BEGIN_DECLS
 /**
  * EbbPositions:
  * @EBB_POSITIONS_LEARNED: a learned vector for each position is added to the embeddings, as in GPT-2
- * @EBB_POSITIONS_ROTARY: queries and keys are turned by angles that grow with their position, as in Llama
+ * @EBB_POSITIONS_ROTARY: queries and keys are rotated by angles that grow with their position, as in Llama
  * @EBB_POSITIONS_NONE: none
  *
  * How a decoder knows the positions of tokens.
@@ -54,7 +54,7 @@ typedef enum
  * @qkv_bias: whether queries, keys and values have biases, where @bias is %FALSE
  * @output_bias: the same of the output product of attention
  * @mlp_bias: the same of the products of an MLP
- * @qk_norm: whether each head's queries and keys are normalised, before they turn
+ * @qk_norm: whether each head's queries and keys are normalised, before they are rotated
  * @positions: how positions are known
  * @rotary: the rotary positions, where @positions has them
  * @local_rotary: those of sliding layers; theta 0 for @rotary

@@ -1,4 +1,4 @@
-"""Datasets from Python: documents of JSON lines packed into rows, hidden tokens, held-out parts, and their state."""
+"""Datasets from Python: documents of JSON lines packed into rows, masked tokens, held-out parts, and their state."""
 import json
 import os
 import tempfile

@@ -193,7 +193,7 @@ class Bert(DataTest):
             self.assertAlmostEqual(mine, other, delta=1e-5)
 
     def test_what_does_not_fit_is_refused(self):
-        for message, words in [("--data docs.jsonl: hidden tokens are found in text", ["--data", "docs.jsonl"]),
+        for message, words in [("--data docs.jsonl: masked tokens are found in text", ["--data", "docs.jsonl"]),
                                ("--preset gpt2: it must be one of bert-base, bert-large, tiny", ["--preset", "gpt2"]),
                                ("Unknown option --sample", ["--sample", 3])]:
             done = self.run_program("--data", "text.txt", *words, program="train_bert") if words[0] != "--data" \

@@ -99,8 +99,8 @@ read_files (const char *vocab_path,
     return NULL;
   ebb_pre_tokenizer_list_make_gpt2 (&pipeline->pre_tokenizers);
   ebb_decoder_list_make_byte_level (&pipeline->decoders);
-  pipeline->frame = g_memdup2 (&whole, sizeof whole);
-  pipeline->n_frame = 1;
+  pipeline->template = g_memdup2 (&whole, sizeof whole);
+  pipeline->n_template = 1;
   ebb_tokenizer_pipeline_finish (pipeline);
   return g_steal_pointer (&pipeline);
 }

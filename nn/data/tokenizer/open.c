@@ -32,13 +32,13 @@ find_special_tokens (EbbTokenizerPipeline *self,
 
 /* The settings say whether a text begins and ends with special tokens: they replace what tokenizer.json says. */
 static gboolean
-take_frame (EbbTokenizerPipeline *self,
-            const EbbJson *config,
-            GError **error)
+take_template (EbbTokenizerPipeline *self,
+               const EbbJson *config,
+               GError **error)
 {
   gboolean adds_bos = FALSE, adds_eos = FALSE;
   const EbbJson *bos = ebb_json_get (config, "add_bos_token"), *eos = ebb_json_get (config, "add_eos_token");
-  gint64 frame[3];
+  gint64 template[3];
   guint n = 0;
 
   if (!ebb_json_part_get_boolean (config, "add_bos_token", &adds_bos, error)
@@ -47,13 +47,13 @@ take_frame (EbbTokenizerPipeline *self,
   if ((bos == NULL || bos->kind == EBB_JSON_NULL) && (eos == NULL || eos->kind == EBB_JSON_NULL))
     return TRUE;
   if (adds_bos && self->special_tokens[EBB_SPECIAL_TOKEN_BOS] >= 0)
-    frame[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_BOS];
-  frame[n++] = -1;
+    template[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_BOS];
+  template[n++] = -1;
   if (adds_eos && self->special_tokens[EBB_SPECIAL_TOKEN_EOS] >= 0)
-    frame[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_EOS];
-  g_free (self->frame);
-  self->frame = g_memdup2 (frame, n * sizeof *frame);
-  self->n_frame = n;
+    template[n++] = self->special_tokens[EBB_SPECIAL_TOKEN_EOS];
+  g_free (self->template);
+  self->template = g_memdup2 (template, n * sizeof *template);
+  self->n_template = n;
   return TRUE;
 }
 
@@ -69,7 +69,7 @@ read_settings (EbbTokenizerPipeline *self,
       || !ebb_tokenizer_settings_read (folder, "special_tokens_map.json", &map, error))
     return FALSE;
   find_special_tokens (self, config, map);
-  if (!take_frame (self, config, error))
+  if (!take_template (self, config, error))
     {
       g_autofree char *shown = ebb_escape_text (folder);
 

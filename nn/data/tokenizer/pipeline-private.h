@@ -9,7 +9,7 @@
 #include "nn/data/tokenizer/token-model-private.h"
 
 /* A tokenizer made of parts: added tokens are found, the text between them is normalized and cut into words, the model
- * turns words into tokens, special tokens frame the whole; decoders turn tokens back into text. */
+ * turns words into tokens, special tokens stand around the whole; decoders turn tokens back into text. */
 
 G_BEGIN_DECLS
 
@@ -30,8 +30,8 @@ typedef struct
   EbbPreTokenizerList pre_tokenizers;
   EbbTokenModel model;
   EbbDecoderList decoders;
-  gint64 *frame; /* the tokens around a text, which -1 stands for */
-  guint n_frame;
+  gint64 *template; /* the tokens around a text, which -1 stands for */
+  guint n_template;
   guint vocab_size;
   EbbTextCut cut;
   gint64 special_tokens[EBB_N_SPECIAL_TOKENS]; /* -1: none */

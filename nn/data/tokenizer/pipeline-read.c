@@ -158,42 +158,42 @@ read_added_tokens (EbbTokenizerPipeline *self,
   return TRUE;
 }
 
-/* -- the frame ----------------------------------------------------------------------------------------------------- */
+/* -- the template of special tokens -------------------------------------------------------------------------- */
 
 /* Tokens that a text may have around it. */
-#define MAX_FRAME 4096
+#define MAX_TEMPLATE 4096
 
 static gboolean
-append_to_frame (GArray *frame,
-                 const gint64 *tokens,
-                 guint n,
-                 GError **error)
+append_to_template (GArray *template,
+                    const gint64 *tokens,
+                    guint n,
+                    GError **error)
 {
-  if (frame->len + n > MAX_FRAME)
+  if (template->len + n > MAX_TEMPLATE)
     {
-      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "a template of more than %d tokens", MAX_FRAME);
+      g_set_error (error, EBB_ERROR, EBB_ERROR_FORMAT, "a template of more than %d tokens", MAX_TEMPLATE);
       return FALSE;
     }
-  g_array_append_vals (frame, tokens, n);
+  g_array_append_vals (template, tokens, n);
   return TRUE;
 }
 
 static gboolean
-append_frame_token (EbbTokenizerPipeline *self,
-                    GArray *frame,
-                    const EbbJson *json,
-                    GError **error)
+append_special_token (EbbTokenizerPipeline *self,
+                      GArray *template,
+                      const EbbJson *json,
+                      GError **error)
 {
   gint64 id = -1;
 
   if (!ebb_json_as_int (json, &id) || id < 0 || id >= self->vocab_size)
-    return ebb_json_part_fail (json, error, "a special token that frames a text must have an id of the vocabulary");
-  return append_to_frame (frame, &id, 1, error);
+    return ebb_json_part_fail (json, error, "a special token around a text must have an id of the vocabulary");
+  return append_to_template (template, &id, 1, error);
 }
 
 static gboolean
 append_template_part (EbbTokenizerPipeline *self,
-                      GArray *frame,
+                      GArray *template,
                       const EbbJson *part,
                       const EbbJson *special_tokens,
                       GError **error)
@@ -204,14 +204,14 @@ append_template_part (EbbTokenizerPipeline *self,
   if (!ebb_json_part_get_string (special != NULL ? special : sequence, "id", &name, error))
     return FALSE;
   if (special == NULL && g_strcmp0 (name, "A") == 0)
-    return append_to_frame (frame, self->frame, self->n_frame, error);
+    return append_to_template (template, self->template, self->n_template, error);
   if (special == NULL || name == NULL)
     return ebb_json_part_fail (part, error, "the part of a template must be a SpecialToken or the Sequence A");
   ids = ebb_json_get (ebb_json_get (special_tokens, name), "ids");
   if (ids == NULL || ids->kind != EBB_JSON_LIST)
     return ebb_json_part_fail (part, error, "the template's special_tokens lack ids of");
   for (gsize i = 0; i < ids->n_items; i++)
-    if (!append_frame_token (self, frame, &ids->items[i], error))
+    if (!append_special_token (self, template, &ids->items[i], error))
       return FALSE;
   return TRUE;
 }
@@ -219,13 +219,13 @@ append_template_part (EbbTokenizerPipeline *self,
 /* ["<s>", 0]. */
 static gboolean
 append_pair (EbbTokenizerPipeline *self,
-             GArray *frame,
+             GArray *template,
              const EbbJson *pair,
              GError **error)
 {
   if (pair == NULL || pair->kind != EBB_JSON_LIST || pair->n_items != 2)
     return ebb_json_part_fail (pair, error, "cls and sep must be a token and its id");
-  return append_frame_token (self, frame, &pair->items[1], error);
+  return append_special_token (self, template, &pair->items[1], error);
 }
 
 static gboolean
@@ -236,15 +236,15 @@ read_post_processor (const EbbJson *json,
 {
   EbbTokenizerPipeline *self = data;
   const EbbJson *single = ebb_json_get (json, "single");
-  g_autoptr (GArray) frame = g_array_new (FALSE, FALSE, sizeof (gint64));
+  g_autoptr (GArray) template = g_array_new (FALSE, FALSE, sizeof (gint64));
 
   if (strcmp (type, "ByteLevel") == 0)
     return TRUE;
   if (strcmp (type, "BertProcessing") == 0 || strcmp (type, "RobertaProcessing") == 0)
     {
-      if (!append_pair (self, frame, ebb_json_get (json, "cls"), error)
-          || !append_to_frame (frame, self->frame, self->n_frame, error)
-          || !append_pair (self, frame, ebb_json_get (json, "sep"), error))
+      if (!append_pair (self, template, ebb_json_get (json, "cls"), error)
+          || !append_to_template (template, self->template, self->n_template, error)
+          || !append_pair (self, template, ebb_json_get (json, "sep"), error))
         return FALSE;
     }
   else if (strcmp (type, "TemplateProcessing") != 0)
@@ -253,11 +253,11 @@ read_post_processor (const EbbJson *json,
     return ebb_json_part_fail (single, error, "the template single must be a list");
   else
     for (gsize i = 0; i < single->n_items; i++)
-      if (!append_template_part (self, frame, &single->items[i], ebb_json_get (json, "special_tokens"), error))
+      if (!append_template_part (self, template, &single->items[i], ebb_json_get (json, "special_tokens"), error))
         return FALSE;
-  g_free (self->frame);
-  self->frame = g_memdup2 (frame->data, frame->len * sizeof (gint64));
-  self->n_frame = frame->len;
+  g_free (self->template);
+  self->template = g_memdup2 (template->data, template->len * sizeof (gint64));
+  self->n_template = template->len;
   return TRUE;
 }
 
@@ -293,8 +293,8 @@ read_parts (EbbTokenizerPipeline *self,
       return FALSE;
     }
   *part = "post_processor";
-  self->frame = g_memdup2 (&text, sizeof text);
-  self->n_frame = 1;
+  self->template = g_memdup2 (&text, sizeof text);
+  self->n_template = 1;
   return ebb_json_part_foreach (ebb_json_get (json, *part), "processors", read_post_processor, self, error);
 }
 
@@ -389,7 +389,7 @@ ebb_tokenizer_pipeline_free (EbbTokenizerPipeline *self)
   ebb_pre_tokenizer_list_clear (&self->pre_tokenizers);
   ebb_token_model_clear (&self->model);
   ebb_decoder_list_clear (&self->decoders);
-  g_free (self->frame);
+  g_free (self->template);
   g_free (self->chat_template);
   g_free (self->name);
   g_free (self);

@@ -45,13 +45,13 @@ ebb_pipeline_tokenizer_add_special_tokens (EbbTokenizer *self,
   g_autofree gint64 *all = NULL;
   gint64 size;
 
-  for (guint i = 0; i < pipeline->n_frame; i++)
-    n_texts += pipeline->frame[i] < 0;
-  size = (gint64) (pipeline->n_frame - n_texts + n_texts * n);
+  for (guint i = 0; i < pipeline->n_template; i++)
+    n_texts += pipeline->template[i] < 0;
+  size = (gint64) (pipeline->n_template - n_texts + n_texts * n);
   all = g_new (gint64, (gsize) size + 1);
-  for (guint i = 0; i < pipeline->n_frame; i++)
-    if (pipeline->frame[i] >= 0)
-      all[used++] = pipeline->frame[i];
+  for (guint i = 0; i < pipeline->n_template; i++)
+    if (pipeline->template[i] >= 0)
+      all[used++] = pipeline->template[i];
     else
       {
         if (n > 0)

@@ -67,7 +67,7 @@ typedef struct
   const char *embedding;            /* the module's tensor [vocab, width] */
   const EbbNameRule *names;         /* of the model, up to a row without names; what has no row keeps its name */
   const EbbNameRule *block_names;   /* the same of a block */
-  const char *const *turned;        /* matrices of blocks that files have as [in, out]; NULL: none */
+  const char *const *transposed;    /* matrices of blocks that files have as [in, out]; NULL: none */
   const EbbNameTwin *twins;         /* up to one without names */
   const char *const *ignored; /* tensors that files may have besides: patterns as of g_pattern_match (); or NULL */
   gboolean is_bert;

@@ -259,8 +259,8 @@ static const EbbNameRule bert_block_names[] = {
   END,
 };
 
-static const char *const gpt2_turned[] = { "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight",
-                                           "mlp.c_proj.weight", NULL };
+static const char *const gpt2_transposed[] = { "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight",
+                                               "mlp.c_proj.weight", NULL };
 static const char *const gpt2_ignored[] = { "*h.*.attn.bias", "*h.*.attn.masked_bias", NULL };
 static const char *const rotary_ignored[] = { "*rotary_emb.inv_freq", NULL };
 
@@ -291,7 +291,7 @@ const EbbArchitecture ebb_architectures[] = {
       .embedding = "wte.weight",
       .names = no_rules,
       .block_names = no_rules,
-      .turned = gpt2_turned,
+      .transposed = gpt2_transposed,
       .twins = gpt2_twins,
       .ignored = gpt2_ignored,
       .layout = EBB_GPT_LAYOUT_GPT2,

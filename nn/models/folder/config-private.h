@@ -76,7 +76,7 @@ gboolean ebb_config_read_rotary (const EbbConfigSource *source,
 void ebb_config_write_rotary (const EbbArchitecture *architecture,
                               const EbbGptConfig *config,
                               EbbJson *document);
-/* TRUE if both turn all layers alike. */
+/* TRUE if both rotate all layers alike. */
 gboolean ebb_config_rotary_is_equal (const EbbGptConfig *a,
                                      const EbbGptConfig *b);
 

@@ -177,7 +177,7 @@ read_object (const EbbConfigSource *source,
       if (*number == 0 && numbers[i].is_zero_initial)
         *number = numbers[i].initial;
     }
-  /* Other models of transformers read it and turn whole heads, or fail. */
+  /* Other models of transformers read it and rotate whole heads, or fail. */
   if (source->architecture->original_context == 0 && rotary->partial != 1)
     {
       value = ebb_json_get (object, "partial_rotary_factor");

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 
 /* Saves a model as a folder: config.json, weights in files of a bounded size, and the small files of the folder that
- * the model came from. Tensors are fetched, turned and written one after the other. */
+ * the model came from. Tensors are fetched, transposed and written one after the other. */
 
 #define USUAL_FILE_SIZE G_GUINT64_CONSTANT (5000000000)
 #define MAX_COPIED_SIZE ((gsize) 64 << 20)
@@ -160,7 +160,7 @@ make_weight (const EbbWeight *weight,
   g_autoptr (EbbTensor) rows = NULL;
   g_autoptr (EbbTensor) cast = NULL;
 
-  if (weight->turned)
+  if (weight->transposed)
     rows = ebb_transpose (alias, 0, 1, error);
   else if (weight->n_dims > 0 && part->n_rows != ebb_tensor_get_dim (alias, 0))
     rows = ebb_narrow (alias, 0, part->row, part->n_rows, error);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Names and shapes of a model's tensors in files: one to one, joined (Phi-3), apart (BERT) or turned round (GPT-2). */
+/* Names and shapes of a model's tensors in files: one to one, joined (Phi-3), apart (BERT) or transposed (GPT-2). */
 
 static void
 tensor_clear (gpointer data)
@@ -82,7 +82,7 @@ static void
 add_part (EbbWeightMap *self,
           const char *name,
           const EbbNameRule *rule,
-          gboolean turned)
+          gboolean transposed)
 {
   const guint index = self->tensors->len - 1;
   const EbbModelTensor *tensor = &g_array_index (self->tensors, EbbModelTensor, index);
@@ -96,8 +96,8 @@ add_part (EbbWeightMap *self,
       memcpy (weight->shape, tensor->shape, sizeof weight->shape);
       weight->n_dims = tensor->n_dims;
       weight->shape[0] = n_rows;
-      weight->turned = turned;
-      if (turned)
+      weight->transposed = transposed;
+      if (transposed)
         {
           weight->shape[0] = tensor->shape[1];
           weight->shape[1] = tensor->shape[0];
@@ -115,7 +115,7 @@ is_turned (const EbbArchitecture *architecture,
            const char *rest,
            guint n_dims)
 {
-  return architecture->turned != NULL && n_dims == 2 && g_strv_contains (architecture->turned, rest);
+  return architecture->transposed != NULL && n_dims == 2 && g_strv_contains (architecture->transposed, rest);
 }
 
 void

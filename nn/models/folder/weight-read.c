@@ -19,16 +19,16 @@
 #define TILE 32
 
 /* Rows [first, first + n_rows) of the file's tensor, of @width elements each, which go to row @row of the target; as
- * columns from @first on if they are turned. */
+ * columns from @first on if they are transposed. */
 typedef struct
 {
   EbbSafetensorsReader *reader;
   const EbbSafetensorsEntry *entry;
   gint64 first, n_rows, width;
   EbbDType dtype; /* of the target */
-  gboolean turned;
-  gint64 n_columns; /* of the target, if turned */
-  char *target;     /* of the first element; of the target's begin if turned */
+  gboolean transposed;
+  gint64 n_columns; /* of the target, if transposed */
+  char *target;     /* of the first element; of the target's begin if transposed */
 } Piece;
 
 typedef struct
@@ -73,7 +73,7 @@ convert (const void *from,
       ((guint16 *) to)[i] = ebb_bf16_from_float (to_float (from, from_dtype, i));
 }
 
-#define DEFINE_TURN(name, type)                                                             \
+#define DEFINE_TRANSPOSE(name, type)                                                        \
   /* Rows of @width elements become columns of @to, tile by tile. */                        \
   static void name (const type *from, gint64 n_rows, gint64 width, type *to, gint64 stride) \
   {                                                                                         \
@@ -84,8 +84,8 @@ convert (const void *from,
             to[j * stride + i] = from[i * width + j];                                       \
   }
 
-DEFINE_TURN (turn_32, guint32)
-DEFINE_TURN (turn_16, guint16)
+DEFINE_TRANSPOSE (turn_32, guint32)
+DEFINE_TRANSPOSE (turn_16, guint16)
 
 static gboolean
 read_rows (const Piece *piece,
@@ -107,7 +107,7 @@ read_piece (const Piece *piece,
   const gint64 n = piece->n_rows * piece->width;
   const char *rows;
 
-  if (!piece->turned && piece->dtype == piece->entry->dtype)
+  if (!piece->transposed && piece->dtype == piece->entry->dtype)
     return read_rows (piece, piece->target, error);
   *buffer = g_realloc (*buffer, (gsize) n * ebb_dtype_get_size (piece->entry->dtype));
   if (!read_rows (piece, *buffer, error))
@@ -115,12 +115,12 @@ read_piece (const Piece *piece,
   rows = *buffer;
   if (piece->dtype != piece->entry->dtype)
     {
-      if (piece->turned)
+      if (piece->transposed)
         *second = g_realloc (*second, (gsize) n * ebb_dtype_get_size (piece->dtype));
-      convert (*buffer, piece->entry->dtype, piece->turned ? *second : piece->target, piece->dtype, n);
+      convert (*buffer, piece->entry->dtype, piece->transposed ? *second : piece->target, piece->dtype, n);
       rows = *second;
     }
-  if (!piece->turned)
+  if (!piece->transposed)
     return TRUE;
   if (ebb_dtype_get_size (piece->dtype) == 4)
     turn_32 ((const guint32 *) rows, piece->n_rows, piece->width, (guint32 *) piece->target + piece->first,
@@ -158,7 +158,7 @@ count_bytes (const Piece *piece)
 static gboolean
 is_straight (const Piece *piece)
 {
-  return !piece->turned && piece->dtype == piece->entry->dtype;
+  return !piece->transposed && piece->dtype == piece->entry->dtype;
 }
 
 /* The first piece of a tensor of the files that is larger than the sample and goes straight into place; the number of
@@ -336,7 +336,7 @@ add_pieces (GArray *pieces,
             EbbDType dtype)
 {
   const gint64 element = (gint64) ebb_dtype_get_size (dtype);
-  const gint64 n_rows = weight->turned ? weight->shape[0] : part->n_rows;
+  const gint64 n_rows = weight->transposed ? weight->shape[0] : part->n_rows;
   gint64 width = 1, step;
 
   for (guint d = 1; d < weight->n_dims; d++)
@@ -350,9 +350,9 @@ add_pieces (GArray *pieces,
                       .n_rows = MIN (step, n_rows - row),
                       .width = width,
                       .dtype = dtype,
-                      .turned = weight->turned,
+                      .transposed = weight->transposed,
                       .n_columns = n_rows,
-                      .target = weight->turned ? target : target + (part->row + row) * width * element };
+                      .target = weight->transposed ? target : target + (part->row + row) * width * element };
 
       g_array_append_val (pieces, piece);
     }

@@ -35,7 +35,7 @@ typedef struct
   char *name;
   gint64 shape[EBB_MAX_DIMS];
   guint n_dims;
-  gboolean turned; /* the file has the matrix as [in, out]; then there is one part, all of it */
+  gboolean transposed; /* the file has the matrix as [in, out]; then there is one part, all of it */
   guint n_parts;
   EbbWeightPart parts[EBB_MAX_WEIGHT_PARTS];
 } EbbWeight;

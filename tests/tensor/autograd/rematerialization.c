@@ -299,8 +299,8 @@ result_is_not_kept (void)
     }
 }
 
-/* Heads [1, ROWS, 2, SIZE / 2] of queries and keys, normalized, turned and attended to. @views: with views between that
- * nothing can rematerialize. */
+/* Heads [1, ROWS, 2, SIZE / 2] of queries and keys, normalized, rotated and attended to. @views: with views between
+ * that nothing can rematerialize. */
 static EbbTensor *
 attend (EbbTensor *x, EbbTensor *scale, EbbTensor *frequencies, gboolean views)
 {
@@ -309,8 +309,8 @@ attend (EbbTensor *x, EbbTensor *scale, EbbTensor *frequencies, gboolean views)
   g_autoptr (EbbTensor) heads = ebb_reshape (x, shape, 4, &error);
   g_autoptr (EbbTensor) normalized = ebb_rms_norm (heads, scale, 1e-5, &error);
   g_autoptr (EbbTensor) seen = views ? ebb_reshape (normalized, shape, 4, &error) : ebb_tensor_ref (normalized);
-  g_autoptr (EbbTensor) turned = ebb_rotary (seen, frequencies, NULL, 3, 1, 1, &error);
-  g_autoptr (EbbTensor) q = ebb_transpose (turned, 1, 2, &error);
+  g_autoptr (EbbTensor) rotated = ebb_rotary (seen, frequencies, NULL, 3, 1, 1, &error);
+  g_autoptr (EbbTensor) q = ebb_transpose (rotated, 1, 2, &error);
   g_autoptr (EbbTensor) v = ebb_transpose (heads, 1, 2, &error);
   g_autoptr (EbbTensor) attended = ebb_scaled_dot_product_attention (q, q, v, NULL, TRUE, 0, 0, NULL, &error);
   g_autoptr (EbbTensor) by_position = ebb_transpose (attended, 1, 2, &error);
@@ -320,10 +320,10 @@ attend (EbbTensor *x, EbbTensor *scale, EbbTensor *frequencies, gboolean views)
   return y;
 }
 
-/* Of queries that are normalized and turned, what the norm had is kept: neither of the two results, though attention
+/* Of queries that are normalized and rotated, what the norm had is kept: neither of the two results, though attention
  * sees a transposed one. */
 static void
-turned_queries_are_not_kept (void)
+rotated_queries_are_not_kept (void)
 {
   guint64 kept[2];
   g_autoptr (EbbTensor) frequencies = test_randn (8, SIZE / 4, -1);
@@ -618,7 +618,7 @@ main (int argc, char **argv)
                         gradients_are_the_same_to_the_last_bit);
   g_test_add_func ("/rematerialization/any-store-may-keep-the-operands", any_store_may_keep_the_operands);
   g_test_add_func ("/rematerialization/result-is-not-kept", result_is_not_kept);
-  g_test_add_func ("/rematerialization/turned-queries-are-not-kept", turned_queries_are_not_kept);
+  g_test_add_func ("/rematerialization/rotated-queries-are-not-kept", rotated_queries_are_not_kept);
   g_test_add_func ("/rematerialization/block-keeps-ten-times-its-input", block_keeps_ten_times_its_input);
   g_test_add_func ("/rematerialization/nothing-is-held-with-gradients-off", nothing_is_held_with_gradients_off);
   g_test_add_func ("/rematerialization/retained-graph-holds-no-more", retained_graph_holds_no_more_of_a_recompute);
