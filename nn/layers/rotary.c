@@ -250,6 +250,8 @@ check_numbers (const EbbRotaryConfig *self, const char *name, GError **error)
     if (!is_positive (numbers[i].value) && !(numbers[i].may_be_zero && numbers[i].value == 0))
       return refuse (error, name, "%s is %g, it must be finite and %s", numbers[i].name, numbers[i].value,
                      numbers[i].may_be_zero ? "not negative" : "above 0");
+  if (self->scaling == EBB_ROTARY_YARN && self->theta <= 1)
+    return refuse (error, name, "theta is %g, for YaRN it must be above 1", self->theta);
   if (self->original_context < 0)
     return refuse (error, name, "original_context is %d, it must not be negative", self->original_context);
   if (self->scaling == EBB_ROTARY_LLAMA3 && self->low_freq_factor == self->high_freq_factor)

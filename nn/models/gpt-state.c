@@ -29,19 +29,19 @@ is_mask (const char *name)
 
 /* @state with the matrices inside blocks the other way round. */
 static gboolean
-add_turned (EbbArgs *state, const char *name, EbbTensor *tensor, GError **error)
+add_transposed (EbbArgs *state, const char *name, EbbTensor *tensor, GError **error)
 {
-  g_autoptr (EbbTensor) turned = NULL;
+  g_autoptr (EbbTensor) transposed = NULL;
 
   if (!is_block_matrix (name) || ebb_tensor_get_n_dims (tensor) != 2)
     {
       ebb_args_add_tensor (state, name, tensor);
       return TRUE;
     }
-  turned = ebb_transpose (tensor, 0, 1, error);
-  if (turned == NULL)
+  transposed = ebb_transpose (tensor, 0, 1, error);
+  if (transposed == NULL)
     return FALSE;
-  ebb_args_add_tensor (state, name, turned);
+  ebb_args_add_tensor (state, name, transposed);
   return TRUE;
 }
 
@@ -81,7 +81,7 @@ from_gpt2 (EbbArgs *published, gboolean tied, GError **error)
                        "load_gpt2: %s is there twice, with and without " EBB_GPT2_PREFIX, shown);
           return NULL;
         }
-      if (!add_turned (state, name, tensor, error))
+      if (!add_transposed (state, name, tensor, error))
         return NULL;
     }
   return g_steal_pointer (&state);
@@ -163,7 +163,7 @@ ebb_gpt_to_gpt2_state (EbbGpt *self, GError **error)
   published = ebb_args_new (EBB_ARGS_DICT);
   ebb_push_grad_enabled (FALSE);
   for (guint i = 0; done && i < ebb_args_get_length (own); i++)
-    done = add_turned (published, ebb_args_get_key (own, i), ebb_args_peek_tensor (own, i), error);
+    done = add_transposed (published, ebb_args_get_key (own, i), ebb_args_peek_tensor (own, i), error);
   ebb_pop_grad_enabled ();
   return done ? g_steal_pointer (&published) : NULL;
 }

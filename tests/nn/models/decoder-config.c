@@ -56,6 +56,7 @@ CHANGE (choose_no_factor, config->rotary.factor = 0)
 CHANGE (choose_alike, config->rotary.low_freq_factor = config->rotary.high_freq_factor)
 CHANGE (choose_few_factors, config->rotary.n_factors = 2)
 CHANGE (choose_zero_factor, config->rotary.long_factors[1] = 0)
+CHANGE (choose_unit_theta, config->rotary.theta = 1)
 CHANGE (choose_bad_local, config->local_rotary.theta = -1)
 CHANGE (choose_one_position, config->rotary.original_context = 1)
 
@@ -93,6 +94,7 @@ static const Refusal refusals[] = {
   { "n_factors is 2, it must be half of the width that is rotated, 3", "phi3-longrope", choose_few_factors },
   { "long_factors[1] is 0", "phi3-longrope", choose_zero_factor },
   { "local_rotary: theta is -1", "gemma3", choose_bad_local },
+  { "theta is 1, for YaRN it must be above 1", "llama-yarn", choose_unit_theta },
   { "original_context is 1, it must be at least 2", "llama-yarn", choose_one_position },
 };
 
