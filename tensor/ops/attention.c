@@ -200,11 +200,23 @@ check_starts (EbbOpCall *call,
   return TRUE;
 }
 
-static void
-add_logsumexp (EbbOpCall *call,
-               const gint64 scores[4])
+/* Adds logsumexp as the second result, saves the first @n_inputs operands and both results, and runs the op. */
+static EbbTensor *
+finish (EbbOpCall *call,
+        guint n_inputs,
+        const gint64 scores[4],
+        GError **error)
 {
   ebb_op_add_output (call, EBB_DTYPE_F32, (gint64[]){ scores[0], scores[1], scores[2], 2 }, 4);
+  call->non_differentiable = 1u << 1;
+  for (guint i = 0; i < n_inputs; i++)
+    if (call->inputs[i] != NULL)
+      ebb_op_save_input (call, i);
+    else
+      ebb_op_save_nothing (call);
+  ebb_op_save_output (call, 0);
+  ebb_op_save_output (call, 1);
+  return ebb_op_finish1 (call, error);
 }
 
 /* -- launches ----------------------------------------------------------------------------------------------------- */
@@ -425,16 +437,7 @@ attend (const EbbOp *op,
   shape[1] = query->view.shape[by_token ? 2 : 1];
   shape[2] = query->view.shape[by_token ? 1 : 2];
   ebb_op_add_output (&call, dtype, shape, 4);
-  add_logsumexp (&call, scores);
-  call.non_differentiable = 1u << 1;
-  for (guint i = 0; i < 5; i++)
-    if (call.inputs[i] != NULL)
-      ebb_op_save_input (&call, i);
-    else
-      ebb_op_save_nothing (&call);
-  ebb_op_save_output (&call, 0);
-  ebb_op_save_output (&call, 1);
-  return ebb_op_finish1 (&call, error);
+  return finish (&call, 5, scores, error);
 }
 
 /**
@@ -669,16 +672,7 @@ ebb_self_attention_full (EbbTensor *qkv,
     return NULL;
   call.extra.i[0] = n_heads;
   ebb_op_add_output (&call, dtype, (gint64[]){ s[0], s[1], s[2] / 3 }, 3);
-  add_logsumexp (&call, scores);
-  call.non_differentiable = 1u << 1;
-  for (guint i = 0; i < 3; i++)
-    if (call.inputs[i] != NULL)
-      ebb_op_save_input (&call, i);
-    else
-      ebb_op_save_nothing (&call);
-  ebb_op_save_output (&call, 0);
-  ebb_op_save_output (&call, 1);
-  return ebb_op_finish1 (&call, error);
+  return finish (&call, 3, scores, error);
 }
 
 /**

@@ -41,6 +41,11 @@ gboolean ebb_json_part_fail (const EbbJson *json,
 gboolean ebb_json_part_refuse (const char *type,
                                const char *known,
                                GError **error);
+/* The place of @type in @names, which ends with NULL. If it isn't there, the part is refused. */
+gboolean ebb_json_part_find_kind (const char *type,
+                                  const char *const *names,
+                                  int *kind,
+                                  GError **error);
 
 /* Calls @function for each part: none if @json is NULL or null, each member of the list @list_key if its type is
  * "Sequence", however deep, else @json itself. */

@@ -37,6 +37,21 @@ ebb_json_part_refuse (const char *type,
   return FALSE;
 }
 
+gboolean
+ebb_json_part_find_kind (const char *type,
+                         const char *const *names,
+                         int *kind,
+                         GError **error)
+{
+  g_autofree char *known = NULL;
+
+  for (*kind = 0; names[*kind] != NULL; (*kind)++)
+    if (strcmp (names[*kind], type) == 0)
+      return TRUE;
+  known = g_strjoinv (", ", (char **) names);
+  return ebb_json_part_refuse (type, known, error);
+}
+
 static gboolean
 fail_member (const EbbJson *member,
              const char *key,

@@ -95,16 +95,10 @@ read_step (const EbbJson *json,
 {
   EbbNormalizerList *self = data;
   EbbNormalizer *step;
-  int kind = 0;
+  int kind;
 
-  while (kind_names[kind] != NULL && strcmp (kind_names[kind], type) != 0)
-    kind++;
-  if (kind_names[kind] == NULL)
-    {
-      g_autofree char *known = g_strjoinv (", ", (char **) kind_names);
-
-      return ebb_json_part_refuse (type, known, error);
-    }
+  if (!ebb_json_part_find_kind (type, kind_names, &kind, error))
+    return FALSE;
   self->steps = g_renew (EbbNormalizer, self->steps, self->n_steps + 1);
   step = &self->steps[self->n_steps++];
   *step = (EbbNormalizer){ .kind = (Kind) kind };

@@ -188,16 +188,10 @@ read_step (const EbbJson *json,
 {
   EbbPreTokenizerList *self = data;
   EbbPreTokenizer *step;
-  int kind = 0;
+  int kind;
 
-  while (kind_names[kind] != NULL && strcmp (kind_names[kind], type) != 0)
-    kind++;
-  if (kind_names[kind] == NULL)
-    {
-      g_autofree char *known = g_strjoinv (", ", (char **) kind_names);
-
-      return ebb_json_part_refuse (type, known, error);
-    }
+  if (!ebb_json_part_find_kind (type, kind_names, &kind, error))
+    return FALSE;
   if (self->is_byte_level)
     {
       g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED, "%s behind ByteLevel is not supported", type);
