@@ -265,6 +265,24 @@ ebb_device_alloc (EbbDevice *device,
   return data;
 }
 
+gboolean
+ebb_device_launch_with_workspace (EbbDevice *device,
+                                  EbbLaunch *launch,
+                                  gsize size,
+                                  GError **error)
+{
+  gboolean ok;
+
+  launch->workspace = ebb_device_alloc (device, size, EBB_PURPOSE_WORKSPACE, error);
+  if (launch->workspace == NULL)
+    return FALSE;
+  launch->workspace_size = size;
+  ok = ebb_device_enqueue (device, launch, error);
+  /* What is enqueued for computing later may use it at once. */
+  ebb_device_free (device, launch->workspace, size, EBB_PURPOSE_WORKSPACE);
+  return ok;
+}
+
 void
 ebb_device_free (EbbDevice *device,
                  void *data,

@@ -307,7 +307,8 @@ ebb_launch_init (EbbLaunch *launch,
                  EbbKernel kernel)
 {
   launch->kernel = kernel;
-  launch->n_inputs = launch->n_outputs = 0;
+  launch->n_inputs = launch->n_outputs = launch->n_items = 0;
+  launch->op = NULL;
   memset (&launch->params, 0, sizeof launch->params);
 }
 
@@ -350,6 +351,8 @@ run_kernels (EbbOpCall *call,
   launch.params = call->params;
   launch.n_inputs = call->n_inputs;
   launch.n_outputs = call->n_outputs;
+  launch.n_items = 0;
+  launch.op = call->op->name;
   for (guint i = 0; i < call->n_inputs; i++)
     launch.inputs[i] = call->inputs[i] ? &call->inputs[i]->view : NULL;
   for (guint i = 0; i < call->n_outputs; i++)

@@ -10,7 +10,7 @@
 
 G_BEGIN_DECLS
 
-#define EBB_BACKEND_VERSION 3
+#define EBB_BACKEND_VERSION 4
 
 /* The queues of a device. The work of one runs in the order in which it was enqueued; only events order one after
  * another. */
@@ -19,6 +19,7 @@ typedef enum
   EBB_STREAM_COMPUTE, /* launches, and copies that are done when the function returns */
   EBB_STREAM_TO_HOST,
   EBB_STREAM_FROM_HOST,
+  EBB_STREAM_COLLECTIVE, /* what process groups enqueue: by the native stream, or launches of their own */
   EBB_N_STREAMS
 } EbbStream;
 
@@ -32,10 +33,16 @@ typedef struct
   double start, end; /* seconds on the monotonic clock */
 } EbbStreamSpan;
 
-/* After a failure of enqueued work, its queue and those that wait for it drop all later work until a function of the
- * device has reported the error, which any function does that is given a place for a GError. A function called with
- * NULL goes on as if nothing had failed and leaves the report to others. So nothing is computed from data that never
- * arrived. */
+/* A failure of enqueued work is reported by any function of the device that is given a place for a GError. A function
+ * called with NULL goes on as if nothing had failed and leaves the report to others. Nothing is to be computed from
+ * data that never arrived:
+ *
+ * - Where work can be dropped (sim), the failed queue and those that wait for it drop all later work until the failure
+ *   was reported; then the device goes on.
+ * - An index out of range (EBB_ERROR_INDEX, see kernel-private.h) drops no work where that can't be done (cuda):
+ * lasting changes are left out until it was reported; then the device goes on.
+ * - Any other failure of a kernel on cuda is sticky. It ends the device for the process: every later call with a place
+ * for a GError fails with one line that says so, and the CPU goes on. */
 typedef struct
 {
   /* Host memory that the queues copy from and to. */
@@ -69,7 +76,8 @@ typedef struct
    * then costs nothing: an answer that depends on the time must not be what makes a program right. */
   gboolean (*query_event) (gpointer event);
   /* Of an event that was reached: how long its queue has worked since its last event before that one, and how long
-   * computing stood waiting for it; seconds. */
+   * computing stood waiting for it; seconds. Work of COMPUTE may be measured only while the device is traced, else it
+   * is 0; copies and waits always are. */
   void (*get_times) (gpointer event,
                      double *work,
                      double *waited);
@@ -77,12 +85,21 @@ typedef struct
   void (*get_seconds) (int index,
                        EbbStream stream,
                        double *busy,
-                       double *waited); /* since the device was opened: worked, and stood waiting for other queues */
+                       double *waited); /* since the device was opened: worked (as above), and stood waiting for other
+                                           queues */
   /* Spans from now on are kept until they are taken; take gives the number and an array for g_free (). */
   void (*set_tracing) (int index,
                        gboolean tracing);
   gsize (*take_spans) (int index,
                        EbbStreamSpan **spans);
+  /* As EbbBackend's launch, in a queue of choice: of kernels without workspace, which is of the queue for computing. */
+  gboolean (*launch) (int index,
+                      EbbStream stream,
+                      const EbbLaunch *launch,
+                      GError **error);
+  /* What the vendor's libraries enqueue to (a cudaStream_t); NULL where there is none. */
+  gpointer (*get_native_stream) (int index,
+                                 EbbStream stream);
 } EbbStreamFuncs;
 
 /* What a test may let fail. */
@@ -95,6 +112,8 @@ typedef enum
   EBB_FAILURE_FROM_HOST,
   EBB_N_FAILURES
 } EbbFailure;
+
+#define EBB_LOSS_CHUNK_BYTES (64 * 1024 * 1024)
 
 typedef struct
 {
@@ -122,12 +141,26 @@ typedef struct
                     GError **error);
   gboolean (*synchronize) (int index,
                            GError **error); /* waits for all queues; NULL: nothing runs behind the caller's back */
+  /* How many bytes of workspace @launch needs beside its operands: a function of the kernel, shapes, strides, dtypes
+   * and parameters, on the CPU of the thread's number of threads too; never of addresses or of what is free. NULL:
+   * none. */
+  gsize (*get_workspace) (int index,
+                          const EbbLaunch *launch);
   /* Enqueues a copy of @launch for computing; NULL: its kernel is called. */
   gboolean (*launch) (int index,
                       const EbbLaunch *launch,
                       GError **error);
   const EbbKernelFunc *(*get_kernels) (void); /* EBB_N_KERNELS of them; NULL: the backend lacks that kernel */
   const EbbStreamFuncs *streams;              /* NULL: whatever a function is asked for is done when it returns */
+  /* Runs @launch @n times, one after another, and gives the device's time for each in seconds[n]. NULL: the host's
+   * clock around a launch and synchronize () says it. */
+  gboolean (*time_launches) (int index,
+                             const EbbLaunch *launch,
+                             guint n,
+                             double *seconds,
+                             GError **error);
+  /* How many bytes of logits a fused loss holds at a time; NULL: EBB_LOSS_CHUNK_BYTES. Always the same for a device. */
+  gsize (*get_loss_chunk_bytes) (int index);
   /* For tests: lets the @n-th @what from now on fail, allocations at once, work when it is run; 0: none. Gives the
    * number that was left of the last such wish: 0 if it has failed. NULL: nothing can be made to fail. */
   guint64 (*fail) (int index,
@@ -152,15 +185,35 @@ struct _EbbDevice
   double trace_start; /* of its queues, see stream-trace.c; 0: they are not traced */
 };
 
-/* Runs a kernel, or enqueues it. */
+/* Runs or enqueues @launch, whose workspace is there. */
 static inline gboolean
-ebb_device_launch (EbbDevice *device,
-                   const EbbLaunch *launch,
-                   GError **error)
+ebb_device_enqueue (EbbDevice *device,
+                    const EbbLaunch *launch,
+                    GError **error)
 {
   if (G_LIKELY (device->backend->launch == NULL))
     return device->kernels[launch->kernel](launch, error);
   return device->backend->launch (device->index, launch, error);
+}
+
+gboolean ebb_device_launch_with_workspace (EbbDevice *device,
+                                           EbbLaunch *launch,
+                                           gsize size,
+                                           GError **error);
+
+/* Runs a kernel, or enqueues it: the one place that allocates workspace, counts it and hands it over. */
+static inline gboolean
+ebb_device_launch (EbbDevice *device,
+                   EbbLaunch *launch,
+                   GError **error)
+{
+  const gsize size = device->backend->get_workspace ? device->backend->get_workspace (device->index, launch) : 0;
+
+  if (size > 0)
+    return ebb_device_launch_with_workspace (device, launch, size, error);
+  launch->workspace = NULL;
+  launch->workspace_size = 0;
+  return ebb_device_enqueue (device, launch, error);
 }
 
 extern const EbbBackend ebb_cpu_backend;

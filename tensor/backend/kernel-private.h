@@ -5,7 +5,8 @@
 
 /* The boundary between ops and backends. An op fills an EbbLaunch: which kernel, the views it reads and writes, its
  * typed parameters. A backend runs it now (cpu) or puts a copy of it on a stream (sim, cuda); so a launch holds plain
- * data only. Backends know nothing of tensors' graphs; the launcher has checked shapes, dtypes and indices. */
+ * data only. Backends know nothing of tensors' graphs. The launcher has checked shapes and dtypes; indices are data,
+ * which the kernels that read them check. */
 
 G_BEGIN_DECLS
 
@@ -27,7 +28,15 @@ typedef struct
 
 /* Unless a kernel's line says otherwise: floating dtypes are f32 and bf16, arithmetic is f32, outputs are contiguous,
  * do not overlap inputs, and are written whole. "same view" in-place use is allowed where the line says "in place".
- * Row kernels take contiguous inputs seen as [rows, columns]. A NULL input is an optional operand left out. */
+ * Row kernels take contiguous inputs seen as [rows, columns]. A NULL input is an optional operand left out.
+ *
+ * Kernels whose line says "checks indices" fail on an index outside [0, limit) with EBB_ERROR_INDEX, see
+ * ebb_index_fault_to_string (), and then write nothing that lasts. A device that works behind the caller's back keeps
+ * the smallest position of the first launch with such an index and reports it by the next call that takes a GError;
+ * until then the indices that it uses are valid ones, and kernels whose line says "lasting" change nothing.
+ *
+ * f64: an i64 view whose elements hold the bits of f64. No tensor of the library has that type; sums that ranks
+ * exchange have. */
 typedef enum
 {
   /* -- elementwise: inputs are already expanded to the output's shape (strides 0), any strides, in place ----------- */
@@ -37,7 +46,8 @@ typedef enum
   EBB_KERNEL_UNARY,         /* (x) -> y of the same dtype: unary.op; NEG, ABS on integers too; LOGICAL_NOT gives bool */
   EBB_KERNEL_UNARY_GRAD,    /* (dy, x or NULL, y or NULL) -> dx: unary.op; which of x, y it needs: see EbbUnaryOp */
   EBB_KERNEL_BINARY,        /* (a, b) of one dtype -> y: binary.op; comparisons give bool; integers too */
-  EBB_KERNEL_BINARY_SCALAR, /* (a) -> y: binary.op with the scalar binary.value as b, or as a if binary.reverse */
+  EBB_KERNEL_BINARY_SCALAR, /* (a, scalar f32 [1] or NULL) -> y: binary.op with the scalar as b, or as a if
+                             * binary.reverse; the scalar is binary.value where it is NULL */
   EBB_KERNEL_WHERE,         /* (condition bool, a, b) -> y of a's dtype; any dtype */
   EBB_KERNEL_CLAMP,         /* (x) -> y: clamp.min, clamp.max; integers too */
   EBB_KERNEL_CLAMP_GRAD,    /* (dy, x) -> dx */
@@ -85,7 +95,7 @@ typedef enum
                              * above, the rest as of layer norm */
   EBB_KERNEL_BATCH_NORM,         /* (x [N, C, L], weight, bias, running_mean, running_var: each or NULL) -> y, mean f32
                                 * [C], rstd f32 [C]; norm.training: batch statistics, and running ones are moved IN
-                                * PLACE by norm.momentum (unbiased variance), else the running ones are used */
+                                * PLACE by norm.momentum (unbiased variance; lasting), else the running ones are used */
   EBB_KERNEL_BATCH_NORM_GRAD,    /* (dy, x, weight or NULL, mean, rstd) -> dx, dweight f32 or NULL, dbias f32 or
                                 * NULL; as above */
   EBB_KERNEL_ADD_LAYER_NORM,     /* (x, residual, weight, bias) -> sum = residual + dropout (x), y = norm (sum), mean,
@@ -93,7 +103,10 @@ typedef enum
   EBB_KERNEL_ADD_RMS_NORM,       /* (x, residual, weight or NULL, branch weight or NULL) -> sum, y, rstd, branch rstd or
                                 * NULL: as ADD_LAYER_NORM with RMS norms, norm.unit_offset; if norm.normalizes_branch,
                                 * sum = residual + dropout (norm (x)), and sum is not the same view as another */
-  EBB_KERNEL_CROSS_ENTROPY,      /* (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
+  EBB_KERNEL_CROSS_ENTROPY,      /* checks indices, in this kernel and the next two: targets other than
+                                * xent.ignore_index, against all classes (xent.n_classes), also where the logits are
+                                * of some of them; row r of the launch is at position xent.first_row + r.
+                                * (logits [rows, n], target i64/i32 [rows], weight unused NULL) -> loss f32 [rows],
                                 * logsumexp f32 [rows, 2] as the sum of two numbers; ignored rows give 0;
                                 * xent.smoothing; if xent.cap is not 0 each logit counts as cap * tanh (logit / cap),
                                 * in the next two as well */
@@ -106,7 +119,8 @@ typedef enum
   EBB_KERNEL_CROSS_ENTROPY_JOIN, /* (f32 [parts, rows, 3] of them, target) -> loss f32 [rows], logsumexp f32 [rows, 2];
                                 * the parts are summed in their order */
 
-  /* -- indices (checked by the launcher) --------------------------------------------------------------------------- */
+  /* -- indices: each checks indices, against the size of the dimension; a position is counted in the contiguous order
+   *    of the index view ------------------------------------------------------------------------------------------- */
   EBB_KERNEL_INDEX_SELECT, /* (x [outer, n, inner], index i64/i32 [k]) -> y [outer, k, inner]; also embedding; any
                                 * dtype */
   EBB_KERNEL_INDEX_ADD,    /* (source [outer, k, inner], index [k]) -> y [outer, n, inner] += source at index; y f32
@@ -114,8 +128,7 @@ typedef enum
                                 * split y's rows (or inner), never atomics */
   EBB_KERNEL_GATHER,       /* (x, index i64 of y's shape) -> y: along index.dim; any strides */
   EBB_KERNEL_SCATTER_ADD,  /* (source, index) -> y += : along index.dim, y of its own shape; fixed order */
-  EBB_KERNEL_INDEX_CHECK,  /* (index i64/i32) -> worst i64 [1]: the first value outside [0, index.limit) other than
-                                * index.ignore, or -1 << 62 if there is none; contiguous input */
+  EBB_KERNEL_INDEX_CHECK,  /* (index i64/i32) -> worst i64 [1]: goes as soon as the kernels above check */
 
   /* -- positions --------------------------------------------------------------------------------------------------- */
   EBB_KERNEL_ROTARY, /* (x [B, T, H, D], inverse frequencies f32 [P], starts i64/i32 [B, T] or NULL) -> y: rotates x[i]
@@ -142,13 +155,29 @@ typedef enum
   EBB_KERNEL_ATTENTION_GRAD, /* (do, q, k, v, o, logsumexp, mask or NULL, starts or NULL) -> dq, dk, dv with the
                               * strides given */
 
-  /* -- optimizers: contiguous, in place on outputs ----------------------------------------------------------------- */
-  EBB_KERNEL_ADAMW, /* (grad f32/bf16) -> parameter, exp_avg, exp_avg_sq: adamw.*; both f32, or both bf16, the second
-                     * with stochastic rounding: element i of block b of EBB_MOMENT_BLOCK draws 16 bits from
-                     * philox.offset + b * 32 on; or both u8 codes, then also -> absmax f32 [blocks] of each */
-  EBB_KERNEL_SGD,           /* (grad) -> parameter, momentum f32 or NULL: sgd.* */
-  EBB_KERNEL_MOMENT_ENCODE, /* (x f32) -> codes u8, absmax f32 [blocks]: moment.is_signed */
-  EBB_KERNEL_MOMENT_DECODE, /* (codes u8, absmax f32) -> x f32 */
+  /* -- optimizers: contiguous, in place on outputs, lasting -------------------------------------------------------- */
+  EBB_KERNEL_ADAMW, /* (scale f32 [1] or NULL; items): the data of items are gradient, parameter f32, exp_avg,
+                     * exp_avg_sq, absmax f32 [blocks] of each or NULL; adamw.grad_dtype is f32 or bf16. The gradient
+                     * counts times f32 (adamw.grad_scale * scale). Moments are of adamw.moment_dtype: f32; bf16, the
+                     * second with stochastic rounding, where element i of block b of EBB_MOMENT_BLOCK draws 16 bits
+                     * from adamw.philox.offset + the item's philox_offset + b * 32 on; u8 codes with their absmax */
+
+  EBB_KERNEL_SGD, /* (scale f32 [1] or NULL, grad) -> parameter, momentum f32 or NULL: sgd.*; scale as above */
+  EBB_KERNEL_MOMENT_ENCODE, /* (x f32) -> codes u8, absmax f32 [blocks]: moment.is_signed; new tensors */
+  EBB_KERNEL_MOMENT_DECODE, /* (codes u8, absmax f32) -> x f32; a new tensor */
+
+  /* -- norms of gradients, and what ranks exchange ----------------------------------------------------------------- */
+  EBB_KERNEL_SQUARED_NORM, /* (items) -> y f32 [n_items]: the sum of squares of each item's data[0], dense, of
+                            * squared_norm.dtype (f32 or bf16), in an order that its n_elements alone decides */
+  EBB_KERNEL_NORM_SUM,     /* (x f32 or f64 [k, n], any strides) -> y f64 [n], any stride: over k, in its order and in
+                            * f64, the sum, or the largest if norm_sum.max (NaN if one is NaN) */
+  EBB_KERNEL_CLIP_FACTOR,  /* (total f64 [1], earlier factor f32 [1] or NULL) -> norm f32 [1], factor f32 [1]. In f64:
+                            * scale = clip.scale * earlier factor; norm = |scale| * total^(1 / clip.p), a square root
+                            * if p is 2, total if p is 1 or infinite; f = clip.max_norm / (norm + 1e-6); factor =
+                            * scale * f if the norm is finite and f < 1, else scale */
+  EBB_KERNEL_REDUCE_RANKS, /* (x [ranks, n], the ranks with any stride) -> y [n] of x's dtype: reduce_ranks.op, any
+                            * dtype, rank after rank; f32 for 16-bit floats, i64 for integers; a NaN stays; sums of
+                            * bool are logical or; means of integers round to zero. y may be one of x's rows */
 
   EBB_N_KERNELS
 } EbbKernel;
@@ -295,6 +324,7 @@ typedef union
     double smoothing;
     gint64 first; /* class of the first column */
     double cap;   /* 0: none */
+    gint64 n_classes, first_row;
   } xent;
   struct
   {
@@ -325,6 +355,7 @@ typedef union
     gint64 step;
     EbbPhilox philox;
     double l2; /* of the parameter, that is added to the gradient */
+    EbbDType grad_dtype, moment_dtype;
   } adamw;
   struct
   {
@@ -335,7 +366,33 @@ typedef union
   {
     gboolean is_signed;
   } moment;
+  struct
+  {
+    EbbDType dtype;
+  } squared_norm;
+  struct
+  {
+    gboolean max;
+  } norm_sum;
+  struct
+  {
+    double scale, max_norm, p;
+  } clip;
+  struct
+  {
+    int op; /* a value of EbbReduceOp: 0 sum, 1 mean, 2 least, 3 greatest */
+  } reduce_ranks;
 } EbbKernelParams;
+
+/* One tensor's part in a launch over many: see EBB_KERNEL_ADAMW and EBB_KERNEL_SQUARED_NORM. */
+#define EBB_LAUNCH_ITEM_DATA 6
+
+typedef struct
+{
+  void *data[EBB_LAUNCH_ITEM_DATA]; /* NULL: left out */
+  gint64 n_elements;
+  guint64 philox_offset;
+} EbbLaunchItem;
 
 typedef struct
 {
@@ -344,6 +401,13 @@ typedef struct
   const EbbView *inputs[EBB_LAUNCH_MAX_INPUTS]; /* NULL: left out */
   EbbView *outputs[EBB_LAUNCH_MAX_OUTPUTS];     /* NULL: not wanted */
   EbbKernelParams params;
+  const char *op; /* the op that launches it, in messages; lives as long as the process. NULL: the kernel's own name */
+  guint n_items;
+  const EbbLaunchItem *items; /* a backend that enqueues copies them */
+  /* What get_workspace () of the backend asked for, from its memory; ebb_device_launch () fills them in. The kernel has
+   * it to itself, uninitialized, until it is done. */
+  void *workspace;
+  gsize workspace_size;
 } EbbLaunch;
 
 /* Returns FALSE with @error set; never on shapes, which the launcher has checked. */
@@ -351,6 +415,14 @@ typedef gboolean (*EbbKernelFunc) (const EbbLaunch *launch,
                                    GError **error);
 
 const char *ebb_kernel_get_name (EbbKernel kernel);
+
+/* "embedding: index 7 at position 12 is out of range; indices must be in [0, 5)": what kernels that check indices
+ * report.
+ * @op: launch->op, or the kernel's name. */
+char *ebb_index_fault_to_string (const char *op,
+                                 gint64 index,
+                                 gint64 position,
+                                 gint64 limit);
 
 /* The cost of attention with @params where each pair of a query and a key that see each other costs @of_pair: by
  * convention half of all pairs where it is causal and no more. Masks and starts don't count. */

@@ -57,6 +57,10 @@ static const char *const names[EBB_N_KERNELS] = {
   [EBB_KERNEL_SGD] = "sgd",
   [EBB_KERNEL_MOMENT_ENCODE] = "moment_encode",
   [EBB_KERNEL_MOMENT_DECODE] = "moment_decode",
+  [EBB_KERNEL_SQUARED_NORM] = "squared_norm",
+  [EBB_KERNEL_NORM_SUM] = "norm_sum",
+  [EBB_KERNEL_CLIP_FACTOR] = "clip_factor",
+  [EBB_KERNEL_REDUCE_RANKS] = "reduce_ranks",
 };
 
 const char *
@@ -65,6 +69,17 @@ ebb_kernel_get_name (EbbKernel kernel)
   g_return_val_if_fail ((guint) kernel < EBB_N_KERNELS, NULL);
 
   return names[kernel];
+}
+
+char *
+ebb_index_fault_to_string (const char *op,
+                           gint64 index,
+                           gint64 position,
+                           gint64 limit)
+{
+  return g_strdup_printf ("%s: index %" G_GINT64_FORMAT " at position %" G_GINT64_FORMAT
+                          " is out of range; indices must be in [0, %" G_GINT64_FORMAT ")",
+                          op, index, position, limit);
 }
 
 /* The sum of [first, first + n), each number brought into [0, limit]. */

@@ -19,11 +19,17 @@ typedef struct
   gsize (*get_dtype_size) (EbbDType dtype);
   /* The kernels of the CPU, and the threads that those run by the calling thread may use. */
   const EbbKernelFunc *(*get_cpu_kernels) (void);
+  /* What a kernel of the CPU needs of workspace, run by as many threads as the calling thread may use. */
+  gsize (*get_cpu_workspace) (const EbbLaunch *launch);
   int (*get_n_threads) (void);
   void (*set_n_threads) (int n_threads);
   gboolean (*parse_size) (const char *text,
                           guint64 *n_bytes,
                           GError **error);
+  char *(*index_fault_to_string) (const char *op,
+                                  gint64 index,
+                                  gint64 position,
+                                  gint64 limit);
 } EbbBackendHost;
 
 /* The one symbol of a module. NULL with @error set where the machine can't have such a device. */

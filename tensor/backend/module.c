@@ -21,15 +21,23 @@ get_cpu_kernels (void)
   return ebb_cpu_backend.get_kernels ();
 }
 
+static gsize
+get_cpu_workspace (const EbbLaunch *launch)
+{
+  return ebb_cpu_backend.get_workspace != NULL ? ebb_cpu_backend.get_workspace (0, launch) : 0;
+}
+
 static const EbbBackendHost host = {
   .version = EBB_BACKEND_VERSION,
   .get_error_quark = ebb_error_quark,
   .get_kernel_name = ebb_kernel_get_name,
   .get_dtype_size = ebb_dtype_get_size,
   .get_cpu_kernels = get_cpu_kernels,
+  .get_cpu_workspace = get_cpu_workspace,
   .get_n_threads = ebb_cpu_get_n_threads,
   .set_n_threads = ebb_cpu_set_n_threads,
   .parse_size = ebb_memory_parse_size,
+  .index_fault_to_string = ebb_index_fault_to_string,
 };
 
 /* -- where --------------------------------------------------------------------------------------------------------- */

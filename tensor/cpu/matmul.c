@@ -489,7 +489,11 @@ run_few_rows (const EbbProduct *p,
   EbbView b = { (void *) data->b, (EbbDType) p->ab_dtype, 2, { p->k, p->n }, { 1, p->b_column } };
   EbbView bias = { (void *) data->bias, (EbbDType) MAX (p->bias_dtype, 0), 1, { p->n }, { p->bias_stride } };
   EbbView c = { data->c, (EbbDType) p->c_dtype, 2, { p->m, p->n }, { p->c_row, 1 } };
-  EbbLaunch launch = { EBB_KERNEL_MATMUL, 3, 1, { &a, &b, data->bias ? &bias : NULL }, { &c }, { { 0 } } };
+  EbbLaunch launch = { .kernel = EBB_KERNEL_MATMUL,
+                       .n_inputs = 3,
+                       .n_outputs = 1,
+                       .inputs = { &a, &b, data->bias ? &bias : NULL },
+                       .outputs = { &c } };
 
   launch.params.matmul.accumulate = p->accumulate;
   return ebb_cpu_multiply_few_rows (&launch, error);

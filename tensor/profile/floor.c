@@ -28,7 +28,7 @@ typedef struct
 
 static gboolean
 launch_now (EbbDevice *device,
-            const EbbLaunch *launch,
+            EbbLaunch *launch,
             GError **error)
 {
   if (device->kernels[launch->kernel] == NULL)
@@ -104,7 +104,7 @@ take_median (GArray *times)
 
 static gboolean
 time_launch (EbbDevice *device,
-             const EbbLaunch *launch,
+             EbbLaunch *launch,
              double *seconds,
              GError **error)
 {

@@ -84,7 +84,7 @@ EbbProfileMark ebb_profiler_open_backward (const char *op_name,
 void ebb_profiler_close (EbbProfileMark mark);
 /* Runs it and waits for it. */
 gboolean ebb_profiler_run_kernel (EbbDevice *device,
-                                  const EbbLaunch *launch,
+                                  EbbLaunch *launch,
                                   GError **error);
 
 /* @name must stay for ever. */

@@ -185,7 +185,7 @@ note_kernel (EbbProfiler *self,
 
 gboolean
 ebb_profiler_run_kernel (EbbDevice *device,
-                         const EbbLaunch *launch,
+                         EbbLaunch *launch,
                          GError **error)
 {
   EbbProfiler *self = ebb_thread.profiler;

@@ -10,7 +10,7 @@
 /* What the queues of a device do beside each other, in the "Trace Event Format" of chrome://tracing and Perfetto: a row
  * for each queue, complete events ("X"), times in microseconds from the start. */
 
-static const char *const queue_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host" };
+static const char *const queue_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
 
 static const EbbStreamFuncs *
 get_streams (EbbDevice *device,
@@ -95,8 +95,8 @@ append_span (GString *text,
  * @error: return location for an error
  *
  * Waits for all that @device was asked for, stops recording and gives what was recorded: one row for each queue
- * ("compute", "to_host", "from_host"), with events of the category "kernel", "copy" (with its bytes) or "wait" (named
- * for the queue that was waited for).
+ * ("compute", "to_host", "from_host", "collective"), with events of the category "kernel", "copy" (with its bytes) or
+ * "wait" (named for the queue that was waited for).
  *
  * Returns: (transfer full) (nullable): JSON as chrome://tracing and Perfetto (ui.perfetto.dev) show it; %NULL with
  *   %EBB_ERROR_NOT_SUPPORTED if @device has no queues, with %EBB_ERROR_INVALID_ARGUMENT if it is not traced, or with
@@ -176,7 +176,7 @@ ebb_stream_trace_save (EbbDevice *device,
 /**
  * ebb_stream_get_seconds:
  * @device: a device that computes behind the caller's back
- * @queue: "compute", "to_host" or "from_host"
+ * @queue: "compute", "to_host", "from_host" or "collective"
  * @busy: (out) (optional): return location for the seconds that the queue has worked
  * @waited: (out) (optional): return location for the seconds that it stood waiting for other queues
  * @error: return location for an error
@@ -210,6 +210,7 @@ ebb_stream_get_seconds (EbbDevice *device,
         return TRUE;
       }
   g_set_error (error, EBB_ERROR, EBB_ERROR_INVALID_ARGUMENT,
-               "device %s has no queue \"%s\"; there are compute, to_host and from_host", device->name, queue);
+               "device %s has no queue \"%s\"; there are compute, to_host, from_host and collective", device->name,
+               queue);
   return FALSE;
 }

@@ -289,6 +289,7 @@ static const EbbStreamFuncs streams = {
   .get_seconds = sim_get_seconds,
   .set_tracing = sim_set_tracing,
   .take_spans = sim_take_spans,
+  .launch = sim_launch_in,
 };
 
 static const EbbBackend backend = {

@@ -9,7 +9,7 @@
 /* Of the copies of one block, how many are kept before those that everybody knows are dropped. */
 #define MANY_COPIES 8
 
-static const char *const stream_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host" };
+static const char *const stream_names[EBB_N_STREAMS] = { "compute", "to_host", "from_host", "collective" };
 
 const char *
 sim_stream_get_name (EbbStream stream)

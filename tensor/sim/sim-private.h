@@ -223,6 +223,10 @@ gint64 sim_get_time (void);
 gboolean sim_launch (int index,
                      const EbbLaunch *launch,
                      GError **error);
+gboolean sim_launch_in (int index,
+                        EbbStream stream,
+                        const EbbLaunch *launch,
+                        GError **error);
 gboolean sim_copy (int index,
                    EbbStream stream,
                    void *destination,

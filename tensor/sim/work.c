@@ -291,8 +291,17 @@ sim_launch (int index,
             const EbbLaunch *launch,
             GError **error)
 {
+  return sim_launch_in (index, EBB_STREAM_COMPUTE, launch, error);
+}
+
+gboolean
+sim_launch_in (int index,
+               EbbStream stream,
+               const EbbLaunch *launch,
+               GError **error)
+{
   SimDevice *device = sim_device_get (index);
-  SimQueue *queue = &device->queues[EBB_STREAM_COMPUTE];
+  SimQueue *queue = &device->queues[stream];
   const char *name = sim_host->get_kernel_name (launch->kernel);
   Use uses[EBB_LAUNCH_MAX_INPUTS + EBB_LAUNCH_MAX_OUTPUTS];
   SimWork *work = copy_launch (device, launch, name);
