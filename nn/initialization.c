@@ -1,11 +1,14 @@
 /* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
 #include "nn/initialization-private.h"
 
+#include "tensor/thread-private.h"
+
 /* Lets a thread make models without drawing initial weights that it will load over. */
 
 /* Of the thread, like grad mode. */
 static __thread int depth __attribute__ ((tls_model ("initial-exec")));
 static __thread gboolean is_unset __attribute__ ((tls_model ("initial-exec")));
+static __thread gboolean has_no_memory __attribute__ ((tls_model ("initial-exec")));
 static __thread EbbDType unset_dtype __attribute__ ((tls_model ("initial-exec")));
 
 /**
@@ -47,18 +50,22 @@ ebb_is_initialization_skipped (void)
 }
 
 void
-ebb_push_parameters_unset (EbbDType dtype)
+ebb_push_parameters_unset (EbbDType dtype, gboolean is_described)
 {
   g_return_if_fail (!is_unset);
 
   is_unset = TRUE;
   unset_dtype = dtype;
+  has_no_memory = is_described;
+  /* As after the early stop of a recompute: storages are placeholders, and filling them does nothing. */
+  ebb_modes.stopped += is_described;
 }
 
 void
 ebb_pop_parameters_unset (void)
 {
-  is_unset = FALSE;
+  ebb_modes.stopped -= has_no_memory;
+  is_unset = has_no_memory = FALSE;
 }
 
 gboolean

@@ -139,12 +139,14 @@ add_frequencies (EbbModule *module,
 {
   const int width = get_width (config, head_width);
   const gint64 shape[] = { width / 2 };
-  g_autofree float *values = g_new (float, width / 2);
   g_autoptr (EbbTensor) tensor = ebb_tensor_new_empty (shape, 1, EBB_DTYPE_F32, NULL, error);
+  g_autofree float *values = NULL;
 
   if (tensor == NULL)
     return FALSE;
-  for (int i = 0; i < width / 2; i++)
+  if (!tensor->storage->placeholder)
+    values = g_new (float, width / 2);
+  for (int i = 0; values != NULL && i < width / 2; i++)
     values[i] = get_frequency (config, context, i, width, g_str_has_prefix (name, "long"));
   ebb_module_bind_buffer (module, name, field);
   return ebb_tensor_upload (tensor, values, error) && ebb_module_register_exact_buffer (module, name, tensor, error);

@@ -64,7 +64,6 @@ typedef struct
   const EbbConfigKeyRow *keys;      /* up to a row without a name */
   const char *prefix;               /* of all names but that of the head; files may lack it */
   const char *own_list, *file_list; /* before a block's number; the second one after the prefix */
-  const char *embedding;            /* the module's tensor [vocab, width] */
   const EbbNameRule *names;         /* of the model, up to a row without names; what has no row keeps its name */
   const EbbNameRule *block_names;   /* the same of a block */
   const char *const *transposed;    /* matrices of blocks that files have as [in, out]; NULL: none */

@@ -276,7 +276,7 @@ static const char *const bert_ignored[] = { "bert.pooler.dense.*", "cls.seq_rela
 /* -- architectures ------------------------------------------------------------------------------------------------- */
 
 #define LLAMA_NAMES                                                                                                  \
-  .prefix = "model.", .own_list = "layers.", .file_list = "layers.", .embedding = "embed_tokens.weight",             \
+  .prefix = "model.", .own_list = "layers.", .file_list = "layers.",                                                 \
   .names = no_rules, .twins = llama_twins, .ignored = rotary_ignored, .layout = EBB_GPT_LAYOUT_LLAMA, .gated = TRUE, \
   .positions = EBB_POSITIONS_ROTARY
 
@@ -288,7 +288,6 @@ const EbbArchitecture ebb_architectures[] = {
       .prefix = "transformer.",
       .own_list = "h.",
       .file_list = "h.",
-      .embedding = "wte.weight",
       .names = no_rules,
       .block_names = no_rules,
       .transposed = gpt2_transposed,
@@ -386,7 +385,6 @@ const EbbArchitecture ebb_architectures[] = {
       .prefix = "",
       .own_list = "layer.",
       .file_list = "bert.encoder.layer.",
-      .embedding = "word_embeddings.weight",
       .names = bert_names,
       .block_names = bert_block_names,
       .twins = bert_twins,

@@ -109,7 +109,8 @@ read_value (const EbbConfigSource *source,
     {
     case EBB_CONFIG_KEY_SIZE:
       if (!is_null && (!ebb_json_as_int (value, &integer) || integer < 1 || integer > G_MAXINT / 4))
-        return ebb_config_refuse (source, NULL, row->name, value, "a whole number of at least 1", error);
+        return ebb_config_refuse (source, NULL, row->name, value, "a whole number of at least 1 and at most 536870911",
+                                  error);
       *(int *) field = (int) integer;
       return TRUE;
     case EBB_CONFIG_KEY_NUMBER:

@@ -63,54 +63,23 @@ find_main_dtype (EbbWeightFiles *files,
   return n_bf16 > n_f32 ? EBB_DTYPE_BF16 : EBB_DTYPE_F32;
 }
 
-/* A model without values, whose memory stays untouched. */
-static void
-begin_making (EbbDType dtype)
+/* @is_described: it has no memory either. */
+static EbbModule *
+make_model (const EbbArchitecture *architecture,
+            gconstpointer config,
+            EbbDType dtype,
+            gboolean is_described,
+            GError **error)
 {
-  ebb_push_parameters_unset (dtype);
-  ebb_host_allow_huge_pages_ahead (FALSE);
-}
+  EbbModule *model;
 
-static void
-end_making (void)
-{
+  /* The memory of values stays untouched before they are read. */
+  ebb_push_parameters_unset (dtype, is_described);
+  ebb_host_allow_huge_pages_ahead (FALSE);
+  model = architecture->is_bert ? ebb_bert_new ((EbbBertConfig *) config, error)
+                                : ebb_gpt_new ((EbbGptConfig *) config, error);
   ebb_host_allow_huge_pages_ahead (TRUE);
   ebb_pop_parameters_unset ();
-}
-
-static EbbModule *
-make_gpt (const EbbConfigSource *source,
-          EbbWeightFiles *files,
-          EbbDType dtype,
-          GError **error)
-{
-  g_autoptr (EbbGptConfig) config = ebb_config_read_gpt (source, error);
-  EbbModule *model;
-
-  if (config == NULL
-      || !ebb_weights_check_sizes (files, source->architecture, config->vocab, config->width, config->layers, error))
-    return NULL;
-  begin_making (dtype);
-  model = ebb_gpt_new (config, error);
-  end_making ();
-  return model;
-}
-
-static EbbModule *
-make_bert (const EbbConfigSource *source,
-           EbbWeightFiles *files,
-           EbbDType dtype,
-           GError **error)
-{
-  g_autoptr (EbbBertConfig) config = ebb_config_read_bert (source, error);
-  EbbModule *model;
-
-  if (config == NULL
-      || !ebb_weights_check_sizes (files, source->architecture, config->vocab, config->width, config->layers, error))
-    return NULL;
-  begin_making (dtype);
-  model = ebb_bert_new (config, error);
-  end_making ();
   return model;
 }
 
@@ -176,25 +145,82 @@ report_f16 (EbbWeightFiles *files,
       }
 }
 
+/* The names and shapes that the configuration asks for. They are compared with those of the files before there is a
+ * model of that size. */
+static EbbWeightMap *
+describe_weights (const EbbConfigSource *source,
+                  gconstpointer config,
+                  EbbDType dtype,
+                  GError **error)
+{
+  g_autoptr (EbbModule) model = make_model (source->architecture, config, dtype, TRUE, error);
+  g_autofree char *shown = NULL;
+
+  if (model != NULL)
+    return ebb_weight_map_new_from_module (source->architecture, model);
+  shown = ebb_escape_text (source->path);
+  g_prefix_error (error, "%s: ", shown);
+  return NULL;
+}
+
 static gboolean
 read_weights (EbbModule *model,
-              const EbbArchitecture *architecture,
               EbbWeightFiles *files,
+              const EbbWeightMap *map,
+              GPtrArray *entries,
               int dtype,
               GError **error)
 {
-  g_autoptr (EbbWeightMap) map = ebb_weight_map_new_from_module (architecture, model);
-  g_autoptr (GPtrArray) entries = ebb_weights_match (files, map, error);
   g_autoptr (GPtrArray) targets = g_ptr_array_new ();
 
-  if (entries == NULL)
-    return FALSE;
   ebb_module_visit_state (model, collect_target, targets);
   if (!set_dtypes (map, entries, targets, dtype, error))
     return FALSE;
   report_f16 (files, dtype);
   return ebb_weights_read (files, map, entries, (EbbTensor **) targets->pdata, error)
          && ebb_weights_check_twins (files, map, (EbbTensor **) targets->pdata, error);
+}
+
+static EbbModule *
+make_from_files (const EbbConfigSource *source,
+                 gconstpointer config,
+                 EbbWeightFiles *files,
+                 int dtype,
+                 GError **error)
+{
+  const EbbDType main_dtype = find_main_dtype (files, dtype);
+  g_autoptr (EbbWeightMap) map = describe_weights (source, config, main_dtype, error);
+  g_autoptr (GPtrArray) entries = map != NULL ? ebb_weights_match (files, map, error) : NULL;
+  g_autoptr (EbbModule) model =
+      entries != NULL ? make_model (source->architecture, config, main_dtype, FALSE, error) : NULL;
+
+  return model != NULL && read_weights (model, files, map, entries, dtype, error) ? g_steal_pointer (&model) : NULL;
+}
+
+static EbbModule *
+make_gpt (const EbbConfigSource *source,
+          EbbWeightFiles *files,
+          int dtype,
+          GError **error)
+{
+  g_autoptr (EbbGptConfig) config = ebb_config_read_gpt (source, error);
+
+  return config != NULL && ebb_weights_check_layers (files, source->architecture, config->layers, error)
+             ? make_from_files (source, config, files, dtype, error)
+             : NULL;
+}
+
+static EbbModule *
+make_bert (const EbbConfigSource *source,
+           EbbWeightFiles *files,
+           int dtype,
+           GError **error)
+{
+  g_autoptr (EbbBertConfig) config = ebb_config_read_bert (source, error);
+
+  return config != NULL && ebb_weights_check_layers (files, source->architecture, config->layers, error)
+             ? make_from_files (source, config, files, dtype, error)
+             : NULL;
 }
 
 static EbbModule *
@@ -206,7 +232,7 @@ open_model (const char *folder,
   g_autoptr (EbbJson) document = ebb_json_read_file (path, EBB_CONFIG_MAX_SIZE, error);
   EbbConfigSource source = { .path = path, .document = document };
   g_autoptr (EbbWeightFiles) files = NULL;
-  g_autoptr (EbbModule) model = NULL;
+  EbbModule *model;
   EbbModelOrigin *origin;
 
   if (document == NULL || (source.architecture = ebb_architecture_find (document, path, error)) == NULL)
@@ -214,9 +240,9 @@ open_model (const char *folder,
   files = ebb_weight_files_open (folder, error);
   if (files == NULL)
     return NULL;
-  model = source.architecture->is_bert ? make_bert (&source, files, find_main_dtype (files, dtype), error)
-                                       : make_gpt (&source, files, find_main_dtype (files, dtype), error);
-  if (model == NULL || !read_weights (model, source.architecture, files, dtype, error))
+  model = source.architecture->is_bert ? make_bert (&source, files, dtype, error)
+                                       : make_gpt (&source, files, dtype, error);
+  if (model == NULL)
     return NULL;
   origin = g_new0 (EbbModelOrigin, 1);
   origin->architecture = source.architecture;
@@ -225,7 +251,7 @@ open_model (const char *folder,
   g_object_set_qdata_full (G_OBJECT (model), get_origin_quark (), origin, origin_free);
   ebb_generation_options_attach (model, folder);
   ebb_module_set_training (model, FALSE);
-  return g_steal_pointer (&model);
+  return model;
 }
 
 /**

@@ -67,30 +67,22 @@ fail (EbbWeightFiles *files,
 }
 
 gboolean
-ebb_weights_check_sizes (EbbWeightFiles *files,
-                         const EbbArchitecture *architecture,
-                         gint64 vocab,
-                         gint64 width,
-                         gint64 layers,
-                         GError **error)
+ebb_weights_check_layers (EbbWeightFiles *files,
+                          const EbbArchitecture *architecture,
+                          gint64 layers,
+                          GError **error)
 {
-  const gint64 shape[] = { vocab, width }, n_tensors = g_hash_table_size (files->found);
-  g_autoptr (EbbWeightMap) map = ebb_weight_map_new (architecture);
-  const EbbSafetensorsEntry *entry;
-  g_autoptr (GString) text = g_string_new (NULL);
+  const gsize offset = architecture->is_bert ? offsetof (EbbBertConfig, layers) : offsetof (EbbGptConfig, layers);
+  const gint64 n_tensors = g_hash_table_size (files->found);
+  const EbbConfigKeyRow *row = architecture->keys;
+  g_autoptr (GString) text = NULL;
 
-  ebb_weight_map_add (map, architecture->embedding, shape, 2, EBB_DTYPE_F32);
-  entry = find_entry (files, architecture, g_array_index (map->weights, EbbWeight, 0).name);
-  if (entry != NULL && !has_shape (entry, shape, 2))
-    {
-      g_autofree char *described = describe_shape (entry, shape, 2);
-
-      g_string_printf (text, " of another shape: %s", described);
-      return fail (files, text, error);
-    }
   if (layers <= n_tensors)
     return TRUE;
-  g_string_printf (text, " it has %" G_GINT64_FORMAT " layers, and there are %" G_GINT64_FORMAT " tensors", layers,
+  while (row->kind != EBB_CONFIG_KEY_SIZE || row->offset != offset)
+    row++;
+  text = g_string_new (NULL);
+  g_string_printf (text, " %s is %" G_GINT64_FORMAT ", and there are %" G_GINT64_FORMAT " tensors", row->name, layers,
                    n_tensors);
   return fail (files, text, error);
 }

@@ -91,13 +91,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC (EbbWeightFiles, ebb_weight_files_close)
 GPtrArray *ebb_weights_match (EbbWeightFiles *files,
                               const EbbWeightMap *map,
                               GError **error);
-/* Finds early, before there is a model of that size, that config.json belongs to other files. */
-gboolean ebb_weights_check_sizes (EbbWeightFiles *files,
-                                  const EbbArchitecture *architecture,
-                                  gint64 vocab,
-                                  gint64 width,
-                                  gint64 layers,
-                                  GError **error);
+/* FALSE with an error if there are fewer tensors than layers: the model is not even described then. */
+gboolean ebb_weights_check_layers (EbbWeightFiles *files,
+                                   const EbbArchitecture *architecture,
+                                   gint64 layers,
+                                   GError **error);
 
 /* -- weight-read.c */
 
