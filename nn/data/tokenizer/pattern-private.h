@@ -23,8 +23,11 @@ EbbPattern *ebb_pattern_read (const EbbJson *json,
 const char *ebb_pattern_get_expression (const EbbPattern *self);
 void ebb_pattern_free (EbbPattern *self);
 
-/* What a search writes to; one for each thread. */
+/* What searches write to; one for each thread. It counts the steps of all searches through one text and its parts, of
+ * which there may be a number for each byte. */
 EbbPatternSpace *ebb_pattern_space_new (void);
+/* The next search is through another text. */
+void ebb_pattern_space_begin_text (EbbPatternSpace *self);
 void ebb_pattern_space_free (EbbPatternSpace *self);
 
 /* Where a search through one text stands. */
@@ -38,6 +41,11 @@ typedef struct
   gsize last_end; /* of the last match; G_MAXSIZE: there is none yet */
 } EbbPatternSearch;
 
+/* Begins with the first match. */
+EbbPatternSearch ebb_pattern_search_new (const EbbPattern *pattern,
+                                         EbbPatternSpace *space,
+                                         const char *text,
+                                         gsize length);
 /* The next match. An empty one right behind the last match doesn't count. @start is @length if there is none. */
 gboolean ebb_pattern_search_next (EbbPatternSearch *self,
                                   gsize *start,

@@ -13,9 +13,15 @@
 
 /* Long enough for any tokenizer's expression. */
 #define MAX_LENGTH 16384
-/* An expression that takes more steps than this for one match would take hours for a text. A run of blanks takes a step
- * for each. */
-#define MAX_STEPS(length) ((guint32) MIN (10000000 + 8 * (guint64) (length), G_MAXUINT32))
+/* PCRE2 bounds the steps of one match that begins at one place. Most need a few; a run of blanks takes a step for each.
+ * So a match is tried with few steps at first, for many places at one time. Only where these don't suffice it is tried
+ * with more and more, place by place, and those steps are taken from what the text may use: an expression that needs
+ * them everywhere would take hours. */
+#define FEW_STEPS 1000u
+#define STEP_GROWTH 8
+#define N_PLACES 64
+#define STEPS_OF_TEXT ((guint64) 50000000)
+#define STEPS_OF_BYTE ((guint64) 128)
 #define MAX_STACK ((gsize) 8 << 20)
 
 struct _EbbPattern
@@ -31,6 +37,7 @@ struct _EbbPatternSpace
   pcre2_match_data *data;
   pcre2_match_context *context;
   pcre2_jit_stack *stack;
+  guint64 steps_left;
 };
 
 /* -- translating --------------------------------------------------------------------------------------------------- */
@@ -255,7 +262,7 @@ ebb_pattern_new (const char *expression,
   self->expression = g_strdup (expression);
   self->is_literal = is_literal;
   self->code = pcre2_compile ((PCRE2_SPTR) translated, PCRE2_ZERO_TERMINATED,
-                              PCRE2_UTF
+                              PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT
                                   | (is_literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE),
                               &code, &offset, context);
   pcre2_compile_context_free (context);
@@ -313,9 +320,17 @@ ebb_pattern_space_new (void)
 
   self->data = pcre2_match_data_create (1, NULL);
   self->context = pcre2_match_context_create (NULL);
+  pcre2_set_match_limit (self->context, FEW_STEPS);
   self->stack = pcre2_jit_stack_create (32 << 10, MAX_STACK, NULL);
   pcre2_jit_stack_assign (self->context, NULL, self->stack);
+  ebb_pattern_space_begin_text (self);
   return self;
+}
+
+void
+ebb_pattern_space_begin_text (EbbPatternSpace *self)
+{
+  self->steps_left = STEPS_OF_TEXT;
 }
 
 void
@@ -329,7 +344,89 @@ ebb_pattern_space_free (EbbPatternSpace *self)
   g_free (self);
 }
 
-/* @found is FALSE if there is no match at @from or behind. */
+EbbPatternSearch
+ebb_pattern_search_new (const EbbPattern *pattern,
+                        EbbPatternSpace *space,
+                        const char *text,
+                        gsize length)
+{
+  space->steps_left += MIN (STEPS_OF_BYTE * length, G_MAXUINT64 - space->steps_left);
+  return (EbbPatternSearch){ pattern, space, text, length, 0, G_MAXSIZE };
+}
+
+static gboolean
+fail (const EbbPatternSearch *self,
+      gsize place,
+      int code,
+      GError **error)
+{
+  g_autofree char *quoted = ebb_json_quote (self->pattern->expression);
+  PCRE2_UCHAR message[160];
+
+  if (code == PCRE2_ERROR_MATCHLIMIT)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "the expression %s gives up at byte %" G_GSIZE_FORMAT
+                   " of the text: it has taken more than %" G_GUINT64_FORMAT " steps",
+                   quoted, place, STEPS_OF_TEXT);
+      return FALSE;
+    }
+  pcre2_get_error_message (code, message, sizeof message);
+  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+               "the expression %s gives up at byte %" G_GSIZE_FORMAT " of the text: %s", quoted, place,
+               (const char *) message);
+  return FALSE;
+}
+
+/* A match that begins at one of the bytes from @from to @last, as PCRE2 gives it. */
+static int
+match (const EbbPatternSearch *self,
+       gsize from,
+       gsize last)
+{
+  const EbbPatternSpace *space = self->space;
+
+  pcre2_set_offset_limit (space->context, last);
+  if (self->pattern->is_compiled)
+    return pcre2_jit_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, from, 0, space->data,
+                            space->context);
+  return pcre2_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, from, PCRE2_NO_UTF_CHECK,
+                      space->data, space->context);
+}
+
+/* The same at @place alone, which few steps don't suffice for. */
+static int
+match_with_many_steps (const EbbPatternSearch *self,
+                       gsize place)
+{
+  EbbPatternSpace *space = self->space;
+  guint64 steps = FEW_STEPS;
+  int result;
+
+  do
+    {
+      steps = MIN (MIN (steps * STEP_GROWTH, space->steps_left), G_MAXUINT32);
+      pcre2_set_match_limit (space->context, (guint32) steps);
+      result = match (self, place, place);
+      if (result == PCRE2_ERROR_MATCHLIMIT)
+        space->steps_left -= steps;
+    }
+  while (result == PCRE2_ERROR_MATCHLIMIT && space->steps_left > 0);
+  pcre2_set_match_limit (space->context, FEW_STEPS);
+  return result;
+}
+
+static gsize
+get_next_place (const EbbPatternSearch *self,
+                gsize place)
+{
+  do
+    place++;
+  while (place < self->length && ((guchar) self->text[place] & 0xc0) == 0x80);
+  return place;
+}
+
+/* @found is FALSE if there is no match at @self->next or behind. */
 static gboolean
 find (const EbbPatternSearch *self,
       gboolean *found,
@@ -337,35 +434,31 @@ find (const EbbPatternSearch *self,
       gsize *end,
       GError **error)
 {
-  const EbbPatternSpace *space = self->space;
-  g_autofree char *quoted = NULL;
-  PCRE2_UCHAR message[160];
-  PCRE2_SIZE *place;
-  int result;
+  EbbPatternSpace *space = self->space;
+  int result = PCRE2_ERROR_NOMATCH;
+  gsize place = self->next;
 
-  pcre2_set_match_limit (space->context, MAX_STEPS (self->length));
-  if (self->pattern->is_compiled)
-    result = pcre2_jit_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, self->next, 0, space->data,
-                              space->context);
-  else
-    result = pcre2_match (self->pattern->code, (PCRE2_SPTR) self->text, self->length, self->next, PCRE2_NO_UTF_CHECK,
-                          space->data, space->context);
-  *found = result >= 0;
-  if (result >= 0)
+  while (result == PCRE2_ERROR_NOMATCH && place <= self->length)
     {
-      place = pcre2_get_ovector_pointer (space->data);
-      *start = place[0];
-      *end = place[1];
-      return TRUE;
+      const gsize last = MIN (place + N_PLACES, self->length);
+
+      result = match (self, place, last);
+      if (result == PCRE2_ERROR_MATCHLIMIT)
+        {
+          space->steps_left -= MIN (space->steps_left, FEW_STEPS * N_PLACES);
+          for (result = PCRE2_ERROR_NOMATCH; result == PCRE2_ERROR_NOMATCH && place <= last;
+               place = get_next_place (self, place))
+            result = match_with_many_steps (self, place);
+        }
+      else
+        place = get_next_place (self, last);
     }
-  if (result == PCRE2_ERROR_NOMATCH)
-    return TRUE;
-  quoted = ebb_json_quote (self->pattern->expression);
-  pcre2_get_error_message (result, message, sizeof message);
-  g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-               "the expression %s gives up at byte %" G_GSIZE_FORMAT " of the text: %s", quoted, self->next,
-               (const char *) message);
-  return FALSE;
+  *found = result >= 0;
+  if (result < 0)
+    return result == PCRE2_ERROR_NOMATCH || fail (self, self->next, result, error);
+  *start = pcre2_get_ovector_pointer (space->data)[0];
+  *end = pcre2_get_ovector_pointer (space->data)[1];
+  return TRUE;
 }
 
 gboolean
@@ -431,7 +524,7 @@ ebb_pattern_replace (const EbbPattern *self,
                      GString *result,
                      GError **error)
 {
-  EbbPatternSearch search = { self, space, text, length, 0, G_MAXSIZE };
+  EbbPatternSearch search = ebb_pattern_search_new (self, space, text, length);
   gsize done = 0, start, end, n_matches = 0;
   const char *place;
 

@@ -41,7 +41,10 @@ take_space (EbbTokenizerPipeline *pipeline)
   Space *self = g_atomic_pointer_exchange (&pipeline->spare_space, NULL);
 
   if (self != NULL)
-    return self;
+    {
+      ebb_pattern_space_begin_text (self->patterns);
+      return self;
+    }
   self = g_new0 (Space, 1);
   self->patterns = ebb_pattern_space_new ();
   self->model = ebb_token_model_space_new ();

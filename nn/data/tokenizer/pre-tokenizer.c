@@ -358,7 +358,7 @@ cut_by_pattern (const EbbPreTokenizer *step,
                 gsize length,
                 GError **error)
 {
-  EbbPatternSearch search = { step->pattern, cutting->run->space, cutting->text, length, 0, G_MAXSIZE };
+  EbbPatternSearch search = ebb_pattern_search_new (step->pattern, cutting->run->space, cutting->text, length);
   gsize done = 0, start, end;
 
   while (done < length || search.next <= length)

@@ -211,6 +211,34 @@ expressions_without_end_are_given_up (void)
   g_assert_null (strchr (error->message, '\n'));
 }
 
+/* The same for many short matches, each of which is found in time. A text of long runs is none of these. */
+static void
+expressions_that_are_slow_everywhere_are_given_up (void)
+{
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) slow = open_text (SPLIT ("{\"Regex\": \"(?:a|a)+[cd]\"}"), &error);
+  g_autoptr (EbbTokenizer) usual = open_text (SPLIT ("{\"Regex\": \"b+(?!a)|b+|a+\"}"), &error);
+  g_autoptr (GString) text = g_string_new (NULL);
+  g_autofree gint64 *tokens = NULL;
+  g_autofree gint64 *runs = NULL;
+  gsize n;
+
+  g_assert_no_error (error);
+  for (int i = 0; i < 5000; i++)
+    g_string_append (text, "aaaaaaaaaaaaaaaaaaaab");
+  g_assert_null (ebb_tokenizer_encode_text (slow, text->str, &n, &error));
+  test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "gives up at byte", "more than 50000000 steps");
+  g_assert_null (strchr (error->message, '\n'));
+  g_clear_error (&error);
+  /* Another text may take as many. */
+  tokens = ebb_tokenizer_encode_text (slow, "aaaaaaaaaaaaaaaab", &n, &error);
+  g_assert_no_error (error);
+  for (gsize i = 0; i < text->len; i++)
+    text->str[i] = i % 20000 == 0 ? 'a' : 'b';
+  runs = ebb_tokenizer_encode_text (usual, text->str, &n, &error);
+  g_assert_no_error (error);
+}
+
 /* What would take hours or all memory is refused, when the file is opened or when the text is encoded. */
 static void
 hostile_files_end_in_one_line (void)
@@ -358,6 +386,8 @@ main (int argc, char **argv)
   g_test_add_func ("/tokenizer-files/bad-settings-are-named", bad_settings_are_named);
   g_test_add_func ("/tokenizer-files/characters-without-a-token-are-named", characters_without_a_token_are_named);
   g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up", expressions_without_end_are_given_up);
+  g_test_add_func ("/tokenizer-files/expressions-without-end-are-given-up/everywhere",
+                   expressions_that_are_slow_everywhere_are_given_up);
   g_test_add_func ("/tokenizer-files/hostile-files-end-in-one-line", hostile_files_end_in_one_line);
   g_test_add_func ("/tokenizer-files/empty-tokens-are-passed-over", empty_tokens_are_passed_over);
   g_test_add_func ("/tokenizer-files/added-and-unknown-tokens-follow-their-settings",
