@@ -544,39 +544,91 @@ encode_text (EbbTokenizer *tokenizer, const char *text, gsize length, GError **e
   return ebb_tokenizer_encode (tokenizer, bytes, error);
 }
 
-/* Where the text is known to begin a token: at its start, later at a special token. */
+/* A special token and its text. */
+typedef struct
+{
+  gint64 token;
+  gsize begin, end;
+} Special;
+
+/* Up to the first one that the text does not spell. */
+static GArray *
+find_special_tokens (EbbTokenizer *tokenizer, const char *text, const gint64 *tokens, gint64 n)
+{
+  GArray *result = g_array_new (FALSE, FALSE, sizeof (Special));
+  const char *from = text;
+
+  for (gint64 i = 0; i < n; i++)
+    if (ebb_tokenizer_is_special (tokenizer, tokens[i]))
+      {
+        g_autofree char *spelling = ebb_tokenizer_get_token (tokenizer, tokens[i]);
+        const char *found = spelling != NULL && *spelling != '\0' ? strstr (from, spelling) : NULL;
+        Special special = { i, 0, 0 };
+
+        if (found == NULL)
+          break;
+        from = found + strlen (spelling);
+        special.begin = (gsize) (found - text);
+        special.end = (gsize) (from - text);
+        g_array_append_val (result, special);
+      }
+  return result;
+}
+
+/* A place of the text that begins a token and that nothing is encoded across: the text before it and the text from it
+ * on have the tokens that they have alone. It moves through the text, so that the tokens up to an answer need not be
+ * made from the beginning. */
 typedef struct
 {
   EbbTokenizer *tokenizer;
   const char *text;
+  gsize length;
   const gint64 *tokens;
   gint64 n;
-  gint64 token; /* that begins at @place */
+  GArray *special;
+  guint n_passed; /* of them */
+  gint64 token;   /* that begins at @place */
   gsize place;
-  gint64 next; /* the next token to look at */
-  gsize from;  /* and where its text is searched for */
 } Alignment;
 
-/* Moves to the last special token that ends at @end or before. Text before it is encoded without regard to what stands
- * behind it, so that the tokens up to @end need not be made from the beginning for each answer. */
+/* To the last special token that ends at @end or before. */
 static void
-align (Alignment *self, gsize end)
+align_to_special_token (Alignment *self, gsize end)
 {
-  for (; self->next < self->n; self->next++)
+  for (; self->n_passed < self->special->len; self->n_passed++)
     {
-      g_autofree char *spelling = NULL;
-      const char *found;
+      const Special *special = &g_array_index (self->special, Special, self->n_passed);
 
-      if (!ebb_tokenizer_is_special (self->tokenizer, self->tokens[self->next]))
-        continue;
-      spelling = ebb_tokenizer_get_token (self->tokenizer, self->tokens[self->next]);
-      found = spelling != NULL && *spelling != '\0' ? strstr (self->text + self->from, spelling) : NULL;
-      if (found == NULL || (gsize) (found - self->text) + strlen (spelling) > end)
+      if (special->end > end)
         return;
-      self->token = self->next;
-      self->place = (gsize) (found - self->text);
-      self->from = self->place + strlen (spelling);
+      if (special->begin >= self->place)
+        {
+          self->token = special->token;
+          self->place = special->begin;
+        }
     }
+}
+
+/* To the last place before @end where the tokenizer cuts the text up to there and all of it. */
+static gboolean
+align_to_cut (Alignment *self, gsize end, GError **error)
+{
+  g_autoptr (GBytes) part = g_bytes_new_static (self->text + self->place, end - self->place);
+  g_autoptr (GBytes) rest = g_bytes_new_static (self->text + self->place, self->length - self->place);
+  g_autoptr (EbbTensor) passed = NULL;
+  gsize last = 0;
+  gssize cut;
+
+  while ((cut = ebb_tokenizer_find_cut (self->tokenizer, part, last + 1)) > 0)
+    last = (gsize) cut;
+  if (last == 0 || ebb_tokenizer_find_cut (self->tokenizer, rest, last) != (gssize) last)
+    return TRUE;
+  passed = encode_text (self->tokenizer, self->text + self->place, last, error);
+  if (passed == NULL)
+    return FALSE;
+  self->token += ebb_tensor_get_n_elements (passed);
+  self->place += last;
+  return TRUE;
 }
 
 /* How many tokens the texts up to @end and of the whole have in common at their beginning; -1 with @error. */
@@ -587,7 +639,9 @@ count_common (Alignment *self, gsize end, GError **error)
   const gint64 *data;
   gint64 common = 0, most;
 
-  align (self, end);
+  align_to_special_token (self, end);
+  if (!align_to_cut (self, end, error))
+    return -1;
   part = encode_text (self->tokenizer, self->text + self->place, end - self->place, error);
   if (part == NULL)
     return -1;
@@ -607,7 +661,9 @@ mark_answers (EbbTokenizer *tokenizer,
               GError **error)
 {
   gint64 n = ebb_tensor_get_n_elements (tokens);
-  Alignment alignment = { tokenizer, text, n > 0 ? ebb_tensor_get_data (tokens, NULL) : NULL, n, 0, 0, 0, 0 };
+  const gint64 *data = n > 0 ? ebb_tensor_get_data (tokens, NULL) : NULL;
+  g_autoptr (GArray) special = find_special_tokens (tokenizer, text, data, n);
+  Alignment alignment = { tokenizer, text, strlen (text), data, n, special, 0, 0, 0 };
   g_autofree guint8 *marks = g_new0 (guint8, n + 1);
 
   for (gsize i = 0; i < n_spans; i += 2)

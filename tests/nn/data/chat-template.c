@@ -317,7 +317,127 @@ answers_are_marked_among_tokens (void)
   g_assert_cmpstr (marked->str, ==, " Two</s> Four</s>");
 }
 
-/* The marks are those of the tokens that the text up to an answer's bounds has. */
+/* -- which tokens are answers -------------------------------------------------------------------------------------- */
+
+/* Another tokenizer, which counts the bytes that it is given. */
+typedef struct
+{
+  EbbTokenizer parent;
+  EbbTokenizer *inner;
+  gsize n_bytes;
+} CountingTokenizer;
+
+typedef EbbTokenizerClass CountingTokenizerClass;
+
+GType counting_tokenizer_get_type (void);
+G_DEFINE_TYPE (CountingTokenizer, counting_tokenizer, EBB_TYPE_TOKENIZER)
+
+static EbbTensor *
+counting_tokenizer_encode (EbbTokenizer *tokenizer, GBytes *text, GError **error)
+{
+  CountingTokenizer *self = (CountingTokenizer *) tokenizer;
+
+  self->n_bytes += g_bytes_get_size (text);
+  return ebb_tokenizer_encode (self->inner, text, error);
+}
+
+static guint
+counting_tokenizer_get_vocab_size (EbbTokenizer *tokenizer)
+{
+  return ebb_tokenizer_get_vocab_size (((CountingTokenizer *) tokenizer)->inner);
+}
+
+static gssize
+counting_tokenizer_find_cut (EbbTokenizer *tokenizer, GBytes *text, gsize from)
+{
+  return ebb_tokenizer_find_cut (((CountingTokenizer *) tokenizer)->inner, text, from);
+}
+
+static char *
+counting_tokenizer_get_token (EbbTokenizer *tokenizer, gint64 token)
+{
+  return ebb_tokenizer_get_token (((CountingTokenizer *) tokenizer)->inner, token);
+}
+
+static gboolean
+counting_tokenizer_is_special (EbbTokenizer *tokenizer, gint64 token)
+{
+  return ebb_tokenizer_is_special (((CountingTokenizer *) tokenizer)->inner, token);
+}
+
+static void
+counting_tokenizer_class_init (CountingTokenizerClass *klass)
+{
+  klass->encode = counting_tokenizer_encode;
+  klass->get_vocab_size = counting_tokenizer_get_vocab_size;
+  klass->find_cut = counting_tokenizer_find_cut;
+  klass->get_token = counting_tokenizer_get_token;
+  klass->is_special = counting_tokenizer_is_special;
+}
+
+static void
+counting_tokenizer_init (CountingTokenizer *self)
+{
+}
+
+/* The marks are those of the tokens that the text up to an answer's bounds has. *@n_bytes: how many the encoding with
+ * marks took; returns the text's. */
+static gsize
+check_marks (EbbChatTemplate *template,
+             EbbTokenizer *tokenizer,
+             const char *const *roles,
+             const char *const *contents,
+             gsize *n_bytes)
+{
+  CountingTokenizer *counting = g_object_new (counting_tokenizer_get_type (), NULL);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTensor) answers = NULL;
+  g_autoptr (EbbTensor) tokens = NULL;
+  g_autofree gsize *spans = NULL;
+  g_autofree char *text = NULL;
+  gsize n_spans;
+  const gint64 *data;
+  const guint8 *marks;
+  gint64 done = 0, n;
+
+  counting->inner = tokenizer;
+  tokens = ebb_chat_template_encode (template, EBB_TOKENIZER (counting), roles, contents, FALSE, &answers, &error);
+  g_assert_no_error (error);
+  text = ebb_chat_template_render (template, roles, contents, FALSE, &spans, &n_spans, &error);
+  data = ebb_tensor_get_data (tokens, NULL);
+  marks = ebb_tensor_get_data (answers, NULL);
+  n = ebb_tensor_get_n_elements (tokens);
+  for (gsize j = 0; j < n_spans; j++)
+    {
+      g_autofree char *before = g_strndup (text, spans[j]);
+      gsize n_before;
+      g_autofree gint64 *prefix = ebb_tokenizer_encode_text (tokenizer, before, &n_before, &error);
+      gint64 common = 0;
+
+      g_assert_no_error (error);
+      while (common < n && common < (gint64) n_before && prefix[common] == data[common])
+        common++;
+      for (; done < common; done++)
+        g_assert_cmpint (marks[done], ==, j % 2);
+    }
+  for (; done < n; done++)
+    g_assert_false (marks[done]);
+  *n_bytes = counting->n_bytes;
+  g_object_unref (counting);
+  return strlen (text);
+}
+
+static EbbTokenizer *
+open_tokenizer (const char *family)
+{
+  g_autofree char *folder = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", family, NULL);
+  g_autoptr (GError) error = NULL;
+  EbbTokenizer *tokenizer = ebb_tokenizer_open (folder, &error);
+
+  g_assert_no_error (error);
+  return tokenizer;
+}
+
 static void
 answers_begin_where_the_text_before_them_ends (void)
 {
@@ -326,36 +446,43 @@ answers_begin_where_the_text_before_them_ends (void)
   const char *contents[] = { "One", " Two", "Three", "Four  </s>", "<s>", "Six", NULL };
   g_autofree char *source = read_template ("mistral-v1");
   g_autoptr (EbbChatTemplate) template = ebb_chat_template_new_from_text (source, "<s>", "</s>", NULL);
+  gsize n_bytes;
 
   for (guint i = 0; i < G_N_ELEMENTS (families); i++)
     {
-      g_autoptr (GError) error = NULL;
-      g_autofree char *folder = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", families[i], NULL);
-      g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (folder, &error);
-      g_autoptr (EbbTensor) answers = NULL;
-      g_autoptr (EbbTensor) tokens =
-          ebb_chat_template_encode (template, tokenizer, roles, contents, FALSE, &answers, &error);
-      g_autofree gsize *spans = NULL;
-      gsize n_spans;
-      g_autofree char *text = ebb_chat_template_render (template, roles, contents, FALSE, &spans, &n_spans, &error);
-      const gint64 *data = ebb_tensor_get_data (tokens, NULL);
-      const guint8 *marks = ebb_tensor_get_data (answers, NULL);
-      gint64 done = 0, n = ebb_tensor_get_n_elements (tokens);
+      g_autoptr (EbbTokenizer) tokenizer = open_tokenizer (families[i]);
 
-      g_assert_no_error (error);
-      for (gsize j = 0; j < n_spans; j++)
-        {
-          g_autofree char *before = g_strndup (text, spans[j]);
-          gsize n_before;
-          g_autofree gint64 *prefix = ebb_tokenizer_encode_text (tokenizer, before, &n_before, &error);
-          gint64 common = 0;
+      check_marks (template, tokenizer, roles, contents, &n_bytes);
+    }
+}
 
-          g_assert_no_error (error);
-          while (common < n && common < (gint64) n_before && prefix[common] == data[common])
-            common++;
-          for (; done < common; done++)
-            g_assert_cmpint (marks[done], ==, j % 2);
-        }
+/* A tokenizer that has none of the template's tokens but can be cut: no text is encoded for each answer from the
+ * beginning. */
+static void
+marking_long_conversations_takes_time_by_their_length (void)
+{
+  static const char *const families[] = { "gpt2", "llama3", "qwen", "bert-cased", NULL };
+  static const char *const said[] = { "Why?", "Because.\nAnd so on:\n\n- one\n- two",
+                                      "\xc3\xa9\xe4\xbd\xa0 \xe5\xa5\xbd", " blanks  \n around ", "x" };
+  g_autofree char *source = read_template ("chatml");
+  g_autoptr (EbbChatTemplate) template = ebb_chat_template_new_from_text (source, "", "<|im_end|>", NULL);
+  g_autofree const char **roles = g_new0 (const char *, 121);
+  g_autofree const char **contents = g_new0 (const char *, 121);
+
+  for (guint i = 0; i < 120; i++)
+    {
+      roles[i] = i % 2 == 0 ? "user" : "assistant";
+      contents[i] = said[i * i % 7 % G_N_ELEMENTS (said)];
+    }
+  for (guint i = 0; i <= G_N_ELEMENTS (families) - 1; i++)
+    {
+      g_autoptr (EbbTokenizer) tokenizer =
+          families[i] != NULL ? open_tokenizer (families[i]) : ebb_byte_tokenizer_new ();
+      gsize n_bytes, length = check_marks (template, tokenizer, roles, contents, &n_bytes);
+
+      g_test_message ("%s: %" G_GSIZE_FORMAT " bytes of %" G_GSIZE_FORMAT, families[i] != NULL ? families[i] : "bytes",
+                      n_bytes, length);
+      g_assert_cmpuint (n_bytes, <=, 5 * length);
     }
 }
 
@@ -370,5 +497,6 @@ main (int argc, char **argv)
   g_test_add_func ("/nn/data/chat-template/files", templates_are_regular_files_of_a_bounded_size);
   g_test_add_func ("/nn/data/chat-template/answers", answers_are_marked_among_tokens);
   g_test_add_func ("/nn/data/chat-template/bounds", answers_begin_where_the_text_before_them_ends);
+  g_test_add_func ("/nn/data/chat-template/long", marking_long_conversations_takes_time_by_their_length);
   return g_test_run ();
 }
