@@ -240,30 +240,53 @@ check_starts (EbbGpt *self, EbbTensor *tokens, EbbTensor *starts, GError **error
   return FALSE;
 }
 
-/* These scalings choose one form of the positions for the whole row by its length, which is not that of the documents
- * in it. Generation pads prompts to the longest of them, whose length the row has. */
+/* Whether a row has tokens of several documents: starts differ, or are those of tokens that come after others in the
+ * cache. */
+static gboolean
+find_documents (EbbTensor *starts, gint64 n_cached, gboolean *found, GError **error)
+{
+  const gint64 width = ebb_tensor_get_dim (starts, 1);
+  g_autoptr (EbbTensor) wide = ebb_cast (starts, EBB_DTYPE_I64, error);
+  g_autoptr (EbbTensor) contiguous = ebb_contiguous (wide, error);
+  g_autoptr (EbbTensor) host = ebb_to_device (contiguous, ebb_device_get_cpu (), error);
+  const gint64 *values = host != NULL ? ebb_tensor_get_data (host, error) : NULL;
+
+  *found = FALSE;
+  for (gint64 i = 0; values != NULL && i < ebb_tensor_get_n_elements (host); i++)
+    *found = *found || values[i] != values[i / width * width] || (n_cached > 0 && values[i] >= n_cached);
+  return values != NULL;
+}
+
+/* These scalings choose one form of the positions for all rows by their length, which is not that of several documents
+ * in a row. Generation pads prompts to the longest of them, whose length the rows have. */
 static gboolean
 check_documents (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, gboolean has_targets, GError **error)
 {
   const EbbGptConfig *config = self->config;
   const EbbRotaryConfig *kinds[] = { &config->rotary, &config->local_rotary };
+  const gint64 n_cached = count_cached (inputs), length = n_cached + ebb_tensor_get_dim (tokens, 1);
+  gboolean found = TRUE;
 
-  if (inputs->starts == NULL || config->positions != EBB_POSITIONS_ROTARY || !(has_targets || ebb_is_grad_enabled ()))
+  if (inputs->starts == NULL || config->positions != EBB_POSITIONS_ROTARY)
     return TRUE;
   for (guint i = 0; i < G_N_ELEMENTS (kinds); i++)
     {
       const gint64 limit = kinds[i]->original_context > 0 ? kinds[i]->original_context : config->context;
 
-      if ((kinds[i]->scaling == EBB_ROTARY_DYNAMIC || kinds[i]->scaling == EBB_ROTARY_LONGROPE)
-          && (i == 0 || kinds[i]->theta != 0) && ebb_tensor_get_dim (tokens, 1) > limit)
-        {
-          g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
-                       "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
-                       "have at most %" G_GINT64_FORMAT ", the original context",
-                       ebb_module_get_type_name (EBB_MODULE (self)), ebb_tensor_get_dim (tokens, 1),
-                       kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
-          return FALSE;
-        }
+      if ((kinds[i]->scaling != EBB_ROTARY_DYNAMIC && kinds[i]->scaling != EBB_ROTARY_LONGROPE)
+          || (i == 1 && kinds[i]->theta == 0) || length <= limit)
+        continue;
+      /* Training has packed documents, and doesn't wait for their values. */
+      if (!has_targets && !ebb_is_grad_enabled () && !find_documents (inputs->starts, n_cached, &found, error))
+        return FALSE;
+      if (!found)
+        return TRUE;
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "%s: starts in rows of %" G_GINT64_FORMAT " tokens; with %s rotary scaling rows of documents "
+                   "have at most %" G_GINT64_FORMAT ", the original context",
+                   ebb_module_get_type_name (EBB_MODULE (self)), length,
+                   kinds[i]->scaling == EBB_ROTARY_DYNAMIC ? "dynamic" : "longrope", limit);
+      return FALSE;
     }
   return TRUE;
 }
@@ -351,7 +374,7 @@ run_blocks (EbbGpt *self, EbbTensor *tokens, const EbbBlockInputs *inputs, gbool
 {
   EbbTensor *x;
 
-  if (!check_tokens (self, tokens, inputs, error) || !check_starts (self, tokens, inputs->starts, error))
+  if (!check_tokens (self, tokens, inputs, error))
     return NULL;
   x = call_blocks (self, embed (self, tokens, inputs, error), inputs, error);
   if (x != NULL && last)
@@ -430,7 +453,9 @@ ebb_gpt_forward (EbbModule *module, EbbArgs *args, GError **error)
                    ebb_module_get_type_name (module));
       return NULL;
     }
-  if (ebb_tensor_get_n_dims (tokens) == 2 && !check_documents (self, tokens, &inputs, targets != NULL, error))
+  if (ebb_tensor_get_n_dims (tokens) == 2
+      && (!check_starts (self, tokens, inputs.starts, error)
+          || !check_documents (self, tokens, &inputs, targets != NULL, error)))
     return NULL;
   x = run_blocks (self, tokens, &inputs, last, error);
   if (x != NULL)

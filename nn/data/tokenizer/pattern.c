@@ -379,7 +379,7 @@ fail (const EbbPatternSearch *self,
 }
 
 /* A match that begins at one of the bytes from @from to @last, as PCRE2 gives it. */
-static int
+static inline int
 match (const EbbPatternSearch *self,
        gsize from,
        gsize last)

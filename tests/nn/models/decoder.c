@@ -293,6 +293,53 @@ documents_beyond_the_original_context_are_refused (void)
     }
 }
 
+/* Without gradients a row may be longer if all of it is one document, with padding before it or not. */
+static void
+packed_documents_are_refused_without_gradients_too (void)
+{
+  static const char *const names[] = { "llama-dynamic", "phi3-longrope" };
+
+  ebb_push_grad_enabled (FALSE);
+  for (guint i = 0; i < G_N_ELEMENTS (names); i++)
+    {
+      g_autoptr (EbbModule) gpt = new_model (names[i]);
+      g_autoptr (EbbTensor) tokens = test_tokens (3, VOCAB, 2, 24, -1);
+      g_autoptr (EbbTensor) first = take (tokens, 1, 0, 12);
+      g_autoptr (EbbTensor) second = take (tokens, 1, 12, 12);
+      gint64 padded[48] = { 0 }, packed[48] = { 0 }, later[24] = { 0 };
+      g_autoptr (EbbTensor) padded_starts = NULL;
+      g_autoptr (EbbTensor) packed_starts = NULL;
+      g_autoptr (EbbTensor) later_starts = NULL;
+      g_autoptr (EbbKeyValueCache) cache = ebb_key_value_cache_new (24);
+      g_autoptr (EbbTensor) logits = NULL;
+      g_autoptr (EbbTensor) begun = NULL;
+      g_autoptr (EbbTensor) continued = NULL;
+      g_autoptr (GError) error = NULL;
+
+      for (guint j = 0; j < 12; j++)
+        {
+          padded[24 + j] = padded[36 + j] = 5;
+          packed[36 + j] = later[12 + j] = 12;
+        }
+      padded_starts = ebb_tensor_new_from_ints (padded, 48, (gint64[]){ 2, 24 }, 2, NULL);
+      packed_starts = ebb_tensor_new_from_ints (packed, 48, (gint64[]){ 2, 24 }, 2, NULL);
+      later_starts = ebb_tensor_new_from_ints (later, 24, (gint64[]){ 2, 12 }, 2, NULL);
+      logits = call (gpt, tokens, padded_starts, NULL, &error);
+      g_assert_no_error (error);
+      g_assert_null (call (gpt, tokens, packed_starts, NULL, &error));
+      test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "starts in rows of 24 tokens", "at most 16");
+      g_clear_error (&error);
+      begun = call (gpt, first, NULL, cache, &error);
+      g_assert_no_error (error);
+      g_assert_null (call (gpt, second, later_starts, cache, &error));
+      test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "starts in rows of 24 tokens", "at most 16");
+      g_clear_error (&error);
+      continued = call (gpt, second, NULL, cache, &error);
+      g_assert_no_error (error);
+    }
+  ebb_pop_grad_enabled ();
+}
+
 /* -- what backward keeps ------------------------------------------------------------------------------------------- */
 
 #define ROWS 2
@@ -386,6 +433,7 @@ main (int argc, char **argv)
   g_test_add_func ("/decoder/cache/gradients", a_cache_takes_no_gradients);
   g_test_add_func ("/decoder/bad-input", bad_inputs_are_refused);
   g_test_add_func ("/decoder/documents/scaled", documents_beyond_the_original_context_are_refused);
+  g_test_add_func ("/decoder/documents/scaled-without-gradients", packed_documents_are_refused_without_gradients_too);
   g_test_add_func ("/decoder/kept", a_block_keeps_what_it_must);
   return g_test_run ();
 }
