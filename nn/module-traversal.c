@@ -376,6 +376,16 @@ ebb_module_check_not_tensor_parallel (EbbModule *self, const char *advice, GErro
   return FALSE;
 }
 
+/* By its name, as bindings write it. */
+static char *
+show_choice (GParamSpecEnum *spec, const GValue *value)
+{
+  const int number = g_value_get_enum (value);
+  const GEnumValue *found = g_enum_get_value (spec->enum_class, number);
+
+  return found != NULL ? g_strdup (found->value_nick) : g_strdup_printf ("%d", number);
+}
+
 static void
 append_properties (GString *text, EbbModule *self)
 {
@@ -399,6 +409,8 @@ append_properties (GString *text, EbbModule *self)
         shown = g_strdup_printf ("%g", g_value_get_double (&value));
       else if (type == G_TYPE_BOOLEAN)
         shown = g_strdup (g_value_get_boolean (&value) ? "true" : "false");
+      else if (g_type_is_a (type, G_TYPE_ENUM))
+        shown = show_choice (G_PARAM_SPEC_ENUM (specs[i]), &value);
       else
         shown = g_strdup_value_contents (&value);
       g_string_append_printf (text, "%s%s=%s", any ? ", " : "", specs[i]->name, shown);

@@ -160,6 +160,48 @@ ebb_chat_template_open (const char *folder,
   return self;
 }
 
+static char *
+spell_special_token (EbbTokenizer *tokenizer, EbbSpecialToken which)
+{
+  const gint64 token = ebb_tokenizer_get_special_token (tokenizer, which);
+
+  return token >= 0 ? ebb_tokenizer_get_token (tokenizer, token) : NULL;
+}
+
+/**
+ * ebb_chat_template_new_for_tokenizer:
+ * @tokenizer: a model's tokenizer
+ * @error: return location for an error
+ *
+ * Recognises the template of the folder that a tokenizer was opened from.
+ *
+ * Returns: (transfer full) (nullable): the template, or %NULL with @error set: to %EBB_ERROR_NOT_SUPPORTED if the
+ *   tokenizer has none, or one that is not built in
+ */
+EbbChatTemplate *
+ebb_chat_template_new_for_tokenizer (EbbTokenizer *tokenizer,
+                                     GError **error)
+{
+  g_autofree char *bos = NULL;
+  g_autofree char *eos = NULL;
+  const char *text;
+
+  if (!EBB_MAY_BEGIN (error, tokenizer))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_TOKENIZER (tokenizer), NULL);
+
+  text = ebb_tokenizer_get_chat_template (tokenizer);
+  if (text == NULL)
+    {
+      g_set_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED,
+                   "chat: the tokenizer has no chat template: its model was not trained to chat");
+      return NULL;
+    }
+  bos = spell_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS);
+  eos = spell_special_token (tokenizer, EBB_SPECIAL_TOKEN_EOS);
+  return ebb_chat_template_new_from_text (text, bos, eos, error);
+}
+
 /**
  * ebb_chat_template_get_name:
  * @self: a template

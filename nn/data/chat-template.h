@@ -25,6 +25,10 @@ EbbChatTemplate *ebb_chat_template_new_from_text (const char *text,
                                                   GError **error);
 
 EBB_AVAILABLE_IN_ALL
+EbbChatTemplate *ebb_chat_template_new_for_tokenizer (EbbTokenizer *tokenizer,
+                                                      GError **error);
+
+EBB_AVAILABLE_IN_ALL
 const char *ebb_chat_template_get_name (EbbChatTemplate *self);
 
 EBB_AVAILABLE_IN_ALL

@@ -2,11 +2,12 @@
 #include "nn/layers/rotary-private.h"
 
 #include "nn/module-private.h"
-#include "tensor/error.h"
+#include "tensor/error-private.h"
 #include "tensor/ops/rotary.h"
 #include "tensor/tensor-private.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Rotary positions (Su et al., 2021): the inverse frequencies of each scaling, computed in f32 as transformers does. */
 
@@ -301,4 +302,102 @@ ebb_rotary_config_check (const EbbRotaryConfig *self, const char *name, int head
       && get_original_context (self, context) < 2)
     return refuse (error, name, "original_context is %d, it must be at least 2", self->original_context);
   return check_factors (self, name, width, error);
+}
+
+/* -- lists of factors, for languages that can't write arrays inside a structure ------------------------------------ */
+
+static gboolean
+set_factors (EbbRotaryConfig *self,
+             double *list,
+             const char *name,
+             const double *factors,
+             gsize n_factors,
+             GError **error)
+{
+  if (n_factors > EBB_ROTARY_MAX_FACTORS)
+    return refuse (error, "rotary", "%s has %" G_GSIZE_FORMAT " factors, it must have at most %d", name, n_factors,
+                   EBB_ROTARY_MAX_FACTORS);
+  memset (list, 0, sizeof (double) * EBB_ROTARY_MAX_FACTORS);
+  if (n_factors > 0)
+    memcpy (list, factors, sizeof (double) * n_factors);
+  self->n_factors = (int) n_factors;
+  return TRUE;
+}
+
+/**
+ * ebb_rotary_config_set_short_factors:
+ * @self: a configuration
+ * @factors: (array length=n_factors) (nullable): the factors; %NULL if there are none
+ * @n_factors: how many there are, at most %EBB_ROTARY_MAX_FACTORS
+ * @error: return location for an error
+ *
+ * Sets the factors for rows of at most `original_context` positions. `n_factors` becomes their number, so the list for
+ * longer rows needs as many.
+ *
+ * Returns: %TRUE, or %FALSE with @error set if there are too many
+ */
+gboolean
+ebb_rotary_config_set_short_factors (EbbRotaryConfig *self,
+                                     const double *factors,
+                                     gsize n_factors,
+                                     GError **error)
+{
+  return EBB_MAY_BEGIN (error, self)
+         && set_factors (self, self->short_factors, "short_factors", factors, n_factors, error);
+}
+
+/**
+ * ebb_rotary_config_get_short_factors:
+ * @self: a configuration
+ * @n_factors: (out): return location for how many there are
+ *
+ * Returns: (array length=n_factors) (transfer none): the factors for rows of at most `original_context` positions
+ */
+const double *
+ebb_rotary_config_get_short_factors (const EbbRotaryConfig *self,
+                                     gsize *n_factors)
+{
+  g_return_val_if_fail (self != NULL && n_factors != NULL, NULL);
+
+  *n_factors = (gsize) CLAMP (self->n_factors, 0, EBB_ROTARY_MAX_FACTORS);
+  return self->short_factors;
+}
+
+/**
+ * ebb_rotary_config_set_long_factors:
+ * @self: a configuration
+ * @factors: (array length=n_factors) (nullable): the factors; %NULL if there are none
+ * @n_factors: how many there are, at most %EBB_ROTARY_MAX_FACTORS
+ * @error: return location for an error
+ *
+ * Sets the factors for rows longer than `original_context`. `n_factors` becomes their number, so the list for shorter
+ * rows needs as many.
+ *
+ * Returns: %TRUE, or %FALSE with @error set if there are too many
+ */
+gboolean
+ebb_rotary_config_set_long_factors (EbbRotaryConfig *self,
+                                    const double *factors,
+                                    gsize n_factors,
+                                    GError **error)
+{
+  return EBB_MAY_BEGIN (error, self)
+         && set_factors (self, self->long_factors, "long_factors", factors, n_factors, error);
+}
+
+/**
+ * ebb_rotary_config_get_long_factors:
+ * @self: a configuration
+ * @n_factors: (out): return location for how many there are
+ *
+ * Returns: (array length=n_factors) (transfer none): the factors for rows longer than `original_context`
+ */
+const double *
+ebb_rotary_config_get_long_factors (const EbbRotaryConfig *self,
+                                    gsize *n_factors)
+{
+  g_return_val_if_fail (self != NULL && n_factors != NULL, NULL);
+
+  *n_factors = (gsize) CLAMP (self->n_factors, 0, EBB_ROTARY_MAX_FACTORS);
+  return self->long_factors;
 }

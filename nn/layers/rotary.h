@@ -84,4 +84,24 @@ typedef struct
   double long_factors[EBB_ROTARY_MAX_FACTORS];
 } EbbRotaryConfig;
 
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_rotary_config_set_short_factors (EbbRotaryConfig *self,
+                                              const double *factors,
+                                              gsize n_factors,
+                                              GError **error);
+
+EBB_AVAILABLE_IN_ALL
+const double *ebb_rotary_config_get_short_factors (const EbbRotaryConfig *self,
+                                                   gsize *n_factors);
+
+EBB_AVAILABLE_IN_ALL
+gboolean ebb_rotary_config_set_long_factors (EbbRotaryConfig *self,
+                                             const double *factors,
+                                             gsize n_factors,
+                                             GError **error);
+
+EBB_AVAILABLE_IN_ALL
+const double *ebb_rotary_config_get_long_factors (const EbbRotaryConfig *self,
+                                                  gsize *n_factors);
+
 G_END_DECLS

@@ -461,6 +461,32 @@ ebb_generation_options_complete (EbbGenerationOptions *self, EbbModule *model, G
   return made;
 }
 
+/**
+ * ebb_generation_options_new_for_model:
+ * @model: a model
+ * @error: return location for an error
+ *
+ * Makes the options that ebb_model_generate() takes where none are given: those of the model's folder, or of
+ * ebb_generation_options_new() for a model that came from no folder.
+ *
+ * Returns: (transfer full) (nullable): the options, or %NULL with @error set if the folder's can't be read
+ */
+EbbGenerationOptions *
+ebb_generation_options_new_for_model (EbbModule *model,
+                                      GError **error)
+{
+  EbbGenerationOptions *self;
+
+  if (!EBB_MAY_BEGIN (error, model))
+    return NULL;
+  g_return_val_if_fail (EBB_IS_MODULE (model), NULL);
+
+  self = ebb_generation_options_complete (NULL, model, error);
+  if (self != NULL)
+    self->given |= ALL_GIVEN & ~(self->stop_tokens->len > 0 ? 0 : GIVEN (stop_tokens));
+  return self;
+}
+
 /* -- checks -------------------------------------------------------------------------------------------------------- */
 
 static gboolean

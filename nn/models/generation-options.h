@@ -6,6 +6,7 @@
 #endif
 
 #include "nn/data/tokenizer.h"
+#include "nn/module.h"
 #include "tensor/random.h"
 
 G_BEGIN_DECLS
@@ -21,6 +22,10 @@ EbbGenerationOptions *ebb_generation_options_new (void);
 EBB_AVAILABLE_IN_ALL
 EbbGenerationOptions *ebb_generation_options_open (const char *folder,
                                                    GError **error);
+
+EBB_AVAILABLE_IN_ALL
+EbbGenerationOptions *ebb_generation_options_new_for_model (EbbModule *model,
+                                                            GError **error);
 
 EBB_AVAILABLE_IN_ALL
 EbbGenerationOptions *ebb_generation_options_copy (EbbGenerationOptions *self);

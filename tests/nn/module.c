@@ -412,6 +412,16 @@ a_description_shows_the_tree (void)
   g_assert_cmpstr (text, ==, "TestOuter ()\n  inner: Linear (in-features=2, out-features=3, bias=false)");
 }
 
+static void
+choices_are_described_by_their_names (void)
+{
+  g_autoptr (EbbModule) mlp =
+      g_initable_new (EBB_TYPE_MLP, NULL, NULL, "width", 2, "hidden", 3, "activation", EBB_ACTIVATION_SILU, NULL);
+  g_autofree char *text = ebb_module_to_string (mlp);
+
+  g_assert_true (g_str_has_prefix (text, "Mlp (width=2, hidden=3, activation=silu, bias="));
+}
+
 /* -- state --------------------------------------------------------------------------------------------------------- */
 
 static EbbModule *
@@ -602,6 +612,7 @@ main (int argc, char **argv)
   g_test_add_func ("/module/shared-ones-are-listed-once", shared_ones_are_listed_once);
   g_test_add_func ("/module/training-reaches-all-below", training_reaches_all_below);
   g_test_add_func ("/module/a-description-shows-the-tree", a_description_shows_the_tree);
+  g_test_add_func ("/module/choices-are-described", choices_are_described_by_their_names);
   g_test_add_func ("/module/a-state-makes-modules-equal", a_state_makes_modules_equal);
   g_test_add_func ("/module/a-state-that-does-not-fit-changes-nothing", a_state_that_does_not_fit_changes_nothing);
   g_test_add_func ("/module/a-loose-load-takes-what-fits", a_loose_load_takes_what_fits);

@@ -291,6 +291,35 @@ templates_are_regular_files_of_a_bounded_size (void)
   g_rmdir (parent);
 }
 
+/* A folder's tokenizer has its template, and the special tokens that the template writes. */
+static void
+tokenizers_have_the_template_of_their_folder (void)
+{
+  const char *roles[] = { "user", "assistant", NULL }, *contents[] = { "Hello", "Yes", NULL };
+  g_autofree char *folder = g_test_build_filename (G_TEST_DIST, "fixtures", "chat-model", NULL);
+  g_autofree char *other = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", "llama3", NULL);
+  g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (folder, NULL);
+  g_autoptr (EbbTokenizer) llama3 = ebb_tokenizer_open (other, NULL);
+  g_autoptr (EbbTokenizer) bytes = ebb_byte_tokenizer_new ();
+  g_autoptr (EbbChatTemplate) opened = ebb_chat_template_open (folder, NULL);
+  g_autofree char *expected = ebb_chat_template_render (opened, roles, contents, TRUE, NULL, NULL, NULL);
+  GError *error = NULL;
+  g_autoptr (EbbChatTemplate) template = ebb_chat_template_new_for_tokenizer (tokenizer, &error);
+  g_autofree char *text = NULL;
+
+  g_assert_no_error (error);
+  text = ebb_chat_template_render (template, roles, contents, TRUE, NULL, NULL, &error);
+  g_assert_cmpstr (text, ==, expected);
+  g_assert_cmpstr (ebb_chat_template_get_end_of_turn (template), ==, "<|im_end|>");
+  g_assert_null (ebb_chat_template_new_for_tokenizer (bytes, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_assert_nonnull (strstr (error->message, "the tokenizer has no chat template"));
+  g_clear_error (&error);
+  g_assert_null (ebb_chat_template_new_for_tokenizer (llama3, &error));
+  g_assert_error (error, EBB_ERROR, EBB_ERROR_NOT_SUPPORTED);
+  g_clear_error (&error);
+}
+
 /* With a token for each byte the marked tokens are the bytes of the answers. */
 static void
 answers_are_marked_among_tokens (void)
@@ -494,6 +523,7 @@ main (int argc, char **argv)
   g_test_add_func ("/nn/data/chat-template/changed", changed_templates_are_refused);
   g_test_add_func ("/nn/data/chat-template/conversations", bad_conversations_are_named);
   g_test_add_func ("/nn/data/chat-template/folders", folders_have_templates_in_three_places);
+  g_test_add_func ("/nn/data/chat-template/tokenizers", tokenizers_have_the_template_of_their_folder);
   g_test_add_func ("/nn/data/chat-template/files", templates_are_regular_files_of_a_bounded_size);
   g_test_add_func ("/nn/data/chat-template/answers", answers_are_marked_among_tokens);
   g_test_add_func ("/nn/data/chat-template/bounds", answers_begin_where_the_text_before_them_ends);

@@ -290,6 +290,29 @@ files_of_gpt2_are_for_its_layout (void)
   test_assert_error (error, EBB_ERROR_NOT_SUPPORTED, "load_gpt2", "layout of Llama", "ebb_model_open ()");
 }
 
+/* For languages that can't write arrays inside a structure. */
+static void
+lists_of_factors_are_set_and_read (void)
+{
+  const double factors[EBB_ROTARY_MAX_FACTORS + 1] = { 1, 1.5, 2 };
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new ();
+  EbbRotaryConfig *rotary = &config->rotary;
+  g_autoptr (GError) error = NULL;
+  gsize n;
+
+  g_assert_true (ebb_rotary_config_set_short_factors (rotary, factors, 3, &error));
+  g_assert_true (ebb_rotary_config_set_long_factors (rotary, factors + 1, 2, &error));
+  g_assert_cmpint (rotary->n_factors, ==, 2);
+  g_assert_cmpfloat (ebb_rotary_config_get_short_factors (rotary, &n)[1], ==, 1.5);
+  g_assert_cmpuint (n, ==, 2);
+  g_assert_cmpfloat (ebb_rotary_config_get_long_factors (rotary, &n)[1], ==, 2);
+  g_assert_true (ebb_rotary_config_set_long_factors (rotary, NULL, 0, &error));
+  g_assert_cmpfloat (rotary->long_factors[0], ==, 0);
+  g_assert_false (ebb_rotary_config_set_short_factors (rotary, factors, EBB_ROTARY_MAX_FACTORS + 1, &error));
+  test_assert_error (error, EBB_ERROR_INVALID_ARGUMENT, "short_factors has 129 factors", "at most 128");
+  g_assert_cmpint (rotary->n_factors, ==, 0);
+}
+
 int
 main (int argc, char **argv)
 {
@@ -301,6 +324,7 @@ main (int argc, char **argv)
   g_test_add_func ("/decoder-config/initial-weights", models_begin_as_theirs);
   g_test_add_func ("/decoder-config/frequencies", frequencies_keep_their_dtype);
   g_test_add_func ("/decoder-config/metadata", metadata_have_the_activation);
+  g_test_add_func ("/decoder-config/factors", lists_of_factors_are_set_and_read);
   g_test_add_func ("/decoder-config/files", files_of_gpt2_are_for_its_layout);
   return g_test_run ();
 }

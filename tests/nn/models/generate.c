@@ -310,6 +310,105 @@ text_comes_with_its_tokens (void)
     }
 }
 
+/* A decoder for the tokens of a tokenizer's fixture. */
+static EbbModule *
+gpt_for (EbbTokenizer *tokenizer)
+{
+  g_autoptr (EbbGptConfig) config = ebb_gpt_config_new_preset ("tiny");
+  g_autoptr (GError) error = NULL;
+  EbbModule *gpt;
+
+  config->vocab = (int) ebb_tokenizer_get_vocab_size (tokenizer);
+  config->width = 16;
+  config->heads = 2;
+  config->layers = 1;
+  ebb_manual_seed (4);
+  gpt = ebb_gpt_new (config, &error);
+  g_assert_no_error (error);
+  g_assert_true (ebb_module_to_device (gpt, test_device (), &error));
+  return gpt;
+}
+
+/* A text's tokens with the one that begins texts before them, as Llama 2's tokenizer frames it. */
+static EbbTensor *
+begin_text (EbbTokenizer *tokenizer, const char *text)
+{
+  gsize n;
+  g_autofree gint64 *plain = ebb_tokenizer_encode_text (tokenizer, text, &n, NULL);
+  g_autofree gint64 *framed = g_new (gint64, n + 1);
+  const gint64 size = (gint64) n + 1;
+
+  framed[0] = ebb_tokenizer_get_special_token (tokenizer, EBB_SPECIAL_TOKEN_BOS);
+  g_assert_cmpint (framed[0], >=, 0);
+  memcpy (framed + 1, plain, sizeof (gint64) * n);
+  return ebb_tensor_new_from_ints (framed, (gsize) size, &size, 1, NULL);
+}
+
+static gboolean
+collect (guint row, gint64 token, const char *text, gpointer user_data)
+{
+  g_string_append (((GString **) user_data)[row], text);
+  return TRUE;
+}
+
+static void
+texts_are_prompts_with_their_special_tokens (void)
+{
+  static const char *const texts[] = { "It was", "Once upon a time", NULL };
+  g_autofree char *folder = g_test_build_filename (G_TEST_DIST, "fixtures", "tokenizers", "llama2", NULL);
+  g_autoptr (GError) error = NULL;
+  g_autoptr (EbbTokenizer) tokenizer = ebb_tokenizer_open (folder, &error);
+  g_autoptr (EbbModule) gpt = gpt_for (tokenizer);
+  g_autoptr (EbbTensor) a = begin_text (tokenizer, texts[0]), b = begin_text (tokenizer, texts[1]);
+  EbbTensor *prompts[] = { a, b };
+  g_autoptr (EbbGenerationOptions) options =
+      g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", 8, "tokenizer", tokenizer, NULL);
+  g_autoptr (EbbGeneration) expected = generate (gpt, prompts, 2, options);
+  GString *seen[] = { g_string_new (NULL), g_string_new (NULL) };
+  g_autoptr (EbbGeneration) generation = ebb_model_generate_texts (gpt, texts, options, collect, seen, NULL, &error);
+
+  g_assert_no_error (error);
+  g_assert_cmpuint (ebb_generation_get_n_rows (generation), ==, 2);
+  for (guint i = 0; i < 2; i++)
+    {
+      check_same (generation, i, expected, i, 8);
+      g_assert_cmpstr (ebb_generation_get_text (generation, i), ==, ebb_generation_get_text (expected, i));
+      g_assert_cmpstr (seen[i]->str, ==, ebb_generation_get_text (expected, i));
+      g_string_free (seen[i], TRUE);
+    }
+}
+
+static void
+bad_texts_are_named (void)
+{
+  static const char *const texts[] = { "a", "", NULL };
+  g_autoptr (EbbModule) gpt = small_gpt ();
+  g_autoptr (EbbTokenizer) tokenizer = ebb_byte_tokenizer_new ();
+  g_autoptr (EbbGenerationOptions) bare = ebb_generation_options_new ();
+  g_autoptr (EbbGenerationOptions) options =
+      g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", 8, "tokenizer", tokenizer, NULL);
+  const struct
+  {
+    const char *const *texts;
+    EbbGenerationOptions *options;
+    const char *says;
+  } cases[] = { { texts, NULL, "options with a tokenizer" },
+                { texts, bare, "options with a tokenizer" },
+                { texts, options, "prompt 1 is empty" },
+                { texts + 2, options, "prompt" },
+                { NULL, options, "prompt" } };
+
+  for (guint i = 0; i < G_N_ELEMENTS (cases); i++)
+    {
+      g_autoptr (GError) error = NULL;
+
+      g_assert_null (ebb_model_generate_texts (gpt, cases[i].texts, cases[i].options, NULL, NULL, NULL, &error));
+      g_assert_nonnull (error);
+      g_assert_nonnull (strstr (error->message, cases[i].says));
+      g_assert_null (strchr (error->message, '\n'));
+    }
+}
+
 static void
 the_callback_may_stop (void)
 {
@@ -414,8 +513,12 @@ models_have_their_folders_defaults (void)
   g_autoptr (EbbGenerationOptions) options = g_object_new (EBB_TYPE_GENERATION_OPTIONS, "max-tokens", 4, NULL);
   g_autoptr (EbbGeneration) plain = NULL;
   g_autoptr (EbbGeneration) ended = NULL;
+  g_autoptr (EbbGeneration) again = NULL;
   g_autoptr (EbbGeneration) whole = NULL;
   g_autoptr (EbbGeneration) endless = NULL;
+  g_autoptr (EbbGenerationOptions) of_model = NULL;
+  g_autoptr (GError) failure = NULL;
+  int most;
   g_autoptr (EbbTensor) tokens = NULL;
   g_autoptr (GError) error = NULL;
   g_autofree char *json = NULL, *last = g_build_filename (folder, files[2], NULL);
@@ -444,6 +547,12 @@ models_have_their_folders_defaults (void)
   g_assert_no_error (error);
   ended = generate (model, &prompt, 1, NULL);
   g_assert_cmpint (ebb_generation_get_end (ended, 0), ==, EBB_GENERATION_END_TOKEN);
+  of_model = ebb_generation_options_new_for_model (model, &error);
+  g_assert_no_error (error);
+  again = generate (model, &prompt, 1, of_model);
+  g_assert_cmpint (ebb_generation_get_end (again, 0), ==, EBB_GENERATION_END_TOKEN);
+  g_object_get (of_model, "max-tokens", &most, NULL);
+  g_assert_cmpint (most, ==, 3);
   whole = generate (model, &prompt, 1, options);
   check_same (whole, 0, plain, 0, 4);
   g_clear_object (&options);
@@ -456,6 +565,8 @@ models_have_their_folders_defaults (void)
   g_assert_true (g_file_set_contents (last, "[]", -1, NULL));
   damaged = ebb_model_open (folder, &error);
   g_assert_no_error (error);
+  g_assert_null (ebb_generation_options_new_for_model (damaged, &failure));
+  g_assert_nonnull (strstr (failure->message, "generation_config.json: it must be an object"));
   g_assert_null (ebb_model_generate (damaged, &prompt, 1, NULL, NULL, NULL, NULL, &error));
   g_assert_nonnull (strstr (error->message, "generation_config.json: it must be an object"));
   for (guint i = 0; i < G_N_ELEMENTS (files); i++)
@@ -588,6 +699,8 @@ main (int argc, char **argv)
   g_test_add_func ("/generate/slides", rows_may_slide);
   g_test_add_func ("/generate/draws", draws_of_a_row_are_its_own);
   g_test_add_func ("/generate/text", text_comes_with_its_tokens);
+  g_test_add_func ("/generate/texts", texts_are_prompts_with_their_special_tokens);
+  g_test_add_func ("/generate/bad-texts", bad_texts_are_named);
   g_test_add_func ("/generate/callback", the_callback_may_stop);
   g_test_add_func ("/generate/folders", folders_have_defaults);
   g_test_add_func ("/generate/bad-prompts", bad_prompts_are_named);
