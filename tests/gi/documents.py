@@ -25,6 +25,8 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file_
 sys.path.insert(0, os.path.join(_ROOT, "tests", "support"))
 from document_blocks import BUILD as _BUILD, LANGUAGES, NAMES, is_command, read, read_blocks  # noqa: E402
 
+_MODEL = os.path.join(_ROOT, "tests", "fixtures", "chat-model")
+
 _NAME = os.path.join("docs", "checkpointing.md")
 
 _PROGRAMS = os.path.join("docs", "porting.md")               # tests/gi/porting.py runs its Python, section by section
@@ -160,7 +162,7 @@ def run(code, names):
     back = os.getcwd()
     with contextlib.redirect_stdout(printed), tempfile.TemporaryDirectory(prefix="ebb-documents-") as folder:
         os.chdir(folder)
-        os.symlink(os.path.join(_ROOT, "tests", "fixtures", "chat-model"), "my-chat-model")
+        os.symlink(_MODEL, "my-chat-model")
         try:
             exec(compile(code.replace("/mnt/nvme", folder), _NAME, "exec"), names)  # pylint: disable=exec-used
         finally:
@@ -316,6 +318,7 @@ class Documents(unittest.TestCase):
                 source, program = os.path.join(folder, f"block.{language}"), os.path.join(folder, "block")
                 with open(source, "w", encoding="utf-8") as file:
                     file.write(block.code)
+                os.symlink(_MODEL, os.path.join(folder, "my-chat-model"))
                 done = run_program(*(source if word == "SOURCE" else word for word in command), cwd=folder)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 if os.path.exists(program):

@@ -31,6 +31,32 @@ class Configurations(TestCase):
         self.assertIn("layers=2", repr(Ebb.GptConfig(layers=2)))
         self.assertIn("activation='silu'", repr(Ebb.GptConfig(activation="silu")))
 
+    def test_rotary_positions_are_shown_and_taken_back(self):
+        config = Ebb.open_model(FIXTURES / "phi3-longrope").config
+        text = repr(config)
+        self.assertNotIn("object at", text)
+        self.assertIn("rotary={'scaling': 'longrope', 'theta': 10000.0", text)
+        self.assertIn("'short_factors': [1.1, 1.3, 1.7]", text)
+        self.assertIn("local_rotary={'scaling': 'default', 'theta': 0.0", text)
+        self.assertIn("RotaryConfig(scaling='longrope', theta=10000.0", repr(config.rotary))
+        again = eval(text, {"GptConfig": Ebb.GptConfig})  # pylint: disable=eval-used
+        self.assertEqual(repr(again), text)
+        self.assertEqual(repr(eval(repr(Ebb.BertConfig()), {"BertConfig": Ebb.BertConfig})), repr(Ebb.BertConfig()))
+
+    def test_lists_of_factors_are_fields(self):
+        rotary = {"scaling": "longrope", "original_context": 16, "short_factors": [1, 1.5], "long_factors": (2, 3)}
+        config = Ebb.GptConfig("tiny", layers=1, width=16, heads=4, layout="llama", positions="rotary", rotary=rotary)
+        self.assertEqual((config.rotary.short_factors, config.rotary.long_factors), ([1, 1.5], [2, 3]))
+        frequencies = dict(Ebb.Gpt(config).named_buffers())
+        short, long = (next(values.tolist() for name, values in frequencies.items() if name.endswith(end))
+                       for end in (".inv_freq", "long_inv_freq"))
+        self.assertEqual([a / b for a, b in zip(short, long)], [2, 2])
+        config.rotary.long_factors = [2, 5]
+        self.assertEqual(config.rotary.long_factors, [2, 5])
+
+    def test_descriptions_name_choices(self):
+        self.assertIn("activation=silu", str(Ebb.open_model(FIXTURES / "llama3")))
+
     def test_a_model_has_its_configuration(self):
         model = Ebb.Gpt(Ebb.GptConfig("tiny", layers=1))
         self.assertEqual((model.config.layers, model.config.width), (1, 128))
@@ -45,6 +71,11 @@ class Configurations(TestCase):
                 (lambda: Ebb.GptConfig(activation="sil"), ValueError, "activation is 'sil': it must be one of 'gelu'"),
                 (lambda: Ebb.GptConfig(rotary={"base": 3}), AttributeError, "GptConfig.rotary has no 'base': it has "),
                 (lambda: Ebb.GptConfig(rotary={"theta": "a"}), TypeError, "rotary['theta'] is 'a': it must be a num"),
+                (lambda: Ebb.GptConfig(rotary={"short_factors": [1], "long_factors": [1, 2]}), ValueError,
+                 "GptConfig.rotary has 1 short_factors and 2 long_factors: both lists must have as many"),
+                (lambda: Ebb.GptConfig(rotary={"short_factors": 3}), TypeError, "['short_factors'] is 3: it must be a"),
+                (lambda: Ebb.GptConfig(rotary={"short_factors": ["a"]}), TypeError, "it must be a list of numbers"),
+                (lambda: Ebb.GptConfig(rotary={"short_factors": [1] * 200}), Ebb.Error, "200 factors, it must have at"),
                 (lambda: Ebb.GptConfig(layers={"a": 3}), TypeError, "GptConfig.layers is {'a': 3}: it has no parts"),
                 (lambda: Ebb.GptConfig().depth, AttributeError, "GptConfig has no attribute 'depth': it has vocab"),
                 (lambda: Ebb.Gpt(Ebb.GptConfig("tiny", heads=3)), Ebb.Error, "heads")):

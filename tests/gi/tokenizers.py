@@ -25,6 +25,55 @@ class Families(TestCase):
                 framed = tokenizer(text).tokens.tolist()[0]
                 self.assertEqual(tokenizer.decode_text_full(framed, True), back[0] if back else text)
 
+    def test_transformers_names_encode_and_decode(self):
+        for name in ("gpt2", "llama2", "bert-cased"):
+            tokenizer = Ebb.open_tokenizer(FIXTURES / name)
+            expected = json.loads((FIXTURES / name / "expected.json").read_text(encoding="utf-8"))
+            self.assertEqual(tokenizer.encode("x"), expected["framed"])
+            for text, tokens, *back in expected["cases"][:20]:
+                self.assertEqual(tokenizer.encode(text, special_tokens=False), tokens)
+                back = back[0] if back else text
+                self.assertEqual(tokenizer.decode(tokens), tokenizer.decode_text(tokens))
+                self.assertEqual(tokenizer.decode(tokens, skip_special_tokens=True), back)
+                self.assertEqual(tokenizer.decode(tokenizer(text).tokens[0], skip_special_tokens=True), back)
+                self.assertEqual(tokenizer.batch_decode(tokenizer([text]).tokens, skip_special_tokens=True), [back])
+                self.assertEqual(tokenizer.batch_decode([tokens, []], True), [back, ""])
+        self.assertEqual(tokenizer.decode(tokens[0]), tokenizer.decode(tokens[:1]))
+
+    def test_bytes_need_not_be_text(self):
+        tokenizer = Ebb.open_tokenizer(FIXTURES / "gpt2")
+        tokens = tokenizer.encode(b"a\xff")
+        self.assertEqual(tokenizer.decode_bytes(tokens), b"a\xff")
+        self.assertEqual(tokenizer.decode(tokens), "a\ufffd")
+
+    def test_cut_texts_keep_their_frame(self):
+        """As transformers cuts them: special tokens count, and stay."""
+        for name in ("bert-cased", "llama2", "gpt2"):
+            tokenizer = Ebb.open_tokenizer(FIXTURES / name)
+            plain = tokenizer.encode("one two three four", special_tokens=False)
+            framed = tokenizer.encode("one two three four")
+            begin = framed.index(plain[0])
+            n_special = len(framed) - len(plain)
+            for most in range(max(n_special, 1), len(framed) + 2):
+                kept = framed[:begin] + plain[:most - n_special] + framed[begin + len(plain):]
+                self.assertEqual(tokenizer("one two three four", max_length=most).tokens.tolist(), [kept])
+                self.assertEqual(tokenizer.encode("one two three four", max_length=most, truncation=True), kept)
+            self.assertEqual(tokenizer("one two", max_length=2, truncation=False).tokens.tolist(),
+                             [tokenizer.encode("one two")])
+            self.assertEqual(tokenizer("one two three", special_tokens=False, max_length=2).tokens.shape, (1, 2))
+        special = Ebb.open_tokenizer(FIXTURES / "bert-cased")
+        frame = special.encode("")
+        self.assertEqual(special("[CLS] [CLS] [CLS]", max_length=3).tokens.tolist(), [[frame[0], frame[0], frame[1]]])
+
+    def test_rows_may_be_as_long_as_asked(self):
+        tokenizer = Ebb.open_tokenizer(FIXTURES / "bert-cased")
+        rows = tokenizer(["one", "one two three four five"], padding="max_length", truncation=True, max_length=6)
+        self.assertEqual(rows.tokens.shape, (2, 6))
+        self.assertEqual(tokenizer("one", padding="max_length", max_length=6).tokens.tolist()[0][-1],
+                         tokenizer.pad_token_id)
+        self.assertEqual(tokenizer(["one", "one two"], padding="longest").tokens.tolist(),
+                         tokenizer(["one", "one two"], padding=True).tokens.tolist())
+
     def test_tokens_are_decoded_as_they_come(self):
         tokenizer = Ebb.open_tokenizer(FIXTURES / "gpt2")
         decoder = Ebb.TokenDecoder.new(tokenizer, True)
@@ -39,6 +88,22 @@ class Families(TestCase):
         self.assertEqual(tokenizer.get_token(begin), "<|begin_of_text|>")
         self.assertTrue(tokenizer.is_special(begin))
         self.assertIn("for message in messages", tokenizer.get_chat_template())
+        self.assertEqual((tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.sep_token_id),
+                         ("<|begin_of_text|>", "<|end_of_text|>", None, None))
+        self.assertEqual((len(tokenizer), tokenizer.vocab_size), (tokenizer.get_vocab_size(),) * 2)
+        bert = Ebb.open_tokenizer(FIXTURES / "bert-cased")
+        self.assertEqual((bert.cls_token, bert.mask_token, bert.unk_token), ("[CLS]", "[MASK]", "[UNK]"))
+
+    def test_the_token_for_padding_may_be_chosen(self):
+        tokenizer = Ebb.open_tokenizer(FIXTURES / "llama3")
+        for token in (tokenizer.bos_token, tokenizer.bos_token_id):
+            tokenizer.pad_token = token
+            self.assertEqual((tokenizer.pad_token, tokenizer.pad_token_id),
+                             (tokenizer.bos_token, tokenizer.bos_token_id))
+            rows = tokenizer(["one", "one two three four"], padding=True)
+            self.assertEqual(rows.tokens.tolist()[0][-1], tokenizer.bos_token_id)
+            tokenizer.pad_token_id = None
+            self.assertIsNone(tokenizer.pad_token)
 
 
 class Tokenizers(TestCase):
@@ -89,6 +154,22 @@ class Tokenizers(TestCase):
                 (lambda: self.tokenizer(["a", 3]), TypeError, "it must be a str or a list of str"),
                 (lambda: self.tokenizer("a", padding_side="top"), ValueError, "padding_side is 'top'"),
                 (lambda: Ebb.ByteTokenizer()(["a", "bc"], padding=True), ValueError, "pass one, as padding=0"),
+                (lambda: self.tokenizer("a", return_tensors="pt"), TypeError, "'return_tensors': leave it out, the"),
+                (lambda: self.tokenizer("a", add_special_tokens=False), TypeError, "write special_tokens"),
+                (lambda: self.tokenizer("a", stride=2), TypeError, "has no argument 'stride': its arguments are text"),
+                (lambda: self.tokenizer("a", truncation=True), ValueError, "truncation=True needs max_length"),
+                (lambda: self.tokenizer("a", truncation="left"), ValueError, "truncation is 'left': it must be True"),
+                (lambda: self.tokenizer("a", max_length=0), ValueError, "max_length is 0: it must be an int of at lea"),
+                (lambda: self.tokenizer("a", max_length="9"), TypeError, "max_length is '9': it must be an int of at"),
+                (lambda: self.tokenizer("a", "b"), ValueError, "padding is 'b': it must be True, False, 'longest', "),
+                (lambda: self.tokenizer("a", padding="max_length"), ValueError, "padding=\"max_length\" needs max_len"),
+                (lambda: Ebb.open_tokenizer(FIXTURES / "bert-cased")("one two", max_length=1), ValueError,
+                 "max_length is 1: it must be at least 2, the special tokens around a text"),
+                (lambda: self.tokenizer.encode(["a"]), TypeError, "text is ['a']: it must be a str; tokenizer(texts)"),
+                (lambda: self.tokenizer.decode("a"), TypeError, "tokens is 'a': it must be a list of tokens or a ten"),
+                (lambda: self.tokenizer.decode([[1]]), TypeError, "batch_decode() takes rows of them"),
+                (lambda: self.tokenizer.decode([10**6]), Ebb.Error, "token 1000000"),
+                (lambda: setattr(self.tokenizer, "pad_token", "no such"), ValueError, "padding is 'no such': it must"),
                 (lambda: self.tokenizer("a").labels, AttributeError, "Encoding has no attribute 'labels'"),
                 (lambda: Ebb.open_tokenizer(3), TypeError, "folder is 3: it must be the path of a folder"),
                 (lambda: Ebb.open_tokenizer("/nowhere"), Ebb.Error, "/nowhere")):

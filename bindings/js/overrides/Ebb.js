@@ -4,6 +4,7 @@
 // garbage collector sees a few bytes where a tensor holds megabytes: Ebb.tidy () and tensor.dispose () let go early.
 
 const {GIRepository, GLib, GObject} = imports.gi;
+const {addModels} = imports.overrides.EbbModels;
 
 let scope = null; // tensors made inside the innermost Ebb.tidy (), or null
 
@@ -266,33 +267,7 @@ function _init() {
         }
     };
 
-    // -- models
-
-    // The model of a folder; dtype, an Ebb.DType, converts its weights as they are read.
-    Ebb.open_model = function (folder, dtype = Ebb.MODEL_KEEP_DTYPE) {
-        return Ebb.model_open_full(folder, dtype);
-    };
-    // Saves a model as a folder, its weights in files of at most max_file_size bytes; 0 for 5 GB.
-    Ebb.save_model = function (model, folder, dtype = Ebb.MODEL_KEEP_DTYPE, max_file_size = 0) {
-        Ebb.model_save_full(model, folder, dtype, max_file_size);
-    };
-
-    // Continues prompts, tensors [n] or lists of tokens; options as {max_tokens: 20, temperature: 0.8,
-    // stop_tokens: [2]}.
-    // on_token (row, token, text) is called for each token as it comes; false ends all rows.
-    Ebb.Gpt.prototype.generate = function (prompts, options = {}, on_token = null, cancellable = null) {
-        const {stop_tokens: stops = null, ...settings} = options;
-        const made = new Ebb.GenerationOptions(settings);
-        if (stops !== null)
-            made.set_stop_tokens(stops);
-        const tensors = prompts.map(prompt => prompt instanceof Ebb.Tensor
-            ? prompt : Ebb.Tensor.new_from_ints(prompt, [prompt.length]));
-        return Ebb.model_generate(this, tensors, made,
-            on_token && ((row, token, text) => on_token(row, token, text) !== false), cancellable);
-    };
-
-    // The tokenizer of a folder with a tokenizer.json.
-    Ebb.open_tokenizer = folder => Ebb.Tokenizer.open(folder);
+    addModels(Ebb);
 
     // -- stores of activations
 

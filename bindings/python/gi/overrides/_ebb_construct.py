@@ -3,6 +3,8 @@
 Positional arguments are those of the C constructor `new`, each of which is a property; other properties go by name.
 What can fail in C is done by GInitable, which PyGObject does not call by itself.
 """
+import numbers
+
 from gi._gi import FieldInfoFlags, StructInfo, TypeTag
 from gi.module import get_introspection_module
 from gi.overrides._ebb_check import check_enum_value, check_property, check_value, show
@@ -175,9 +177,8 @@ def add_fields(cls, info):
         return config
 
     def represent(self):
-        plain = {name: getattr(self, name) for name, kind in kinds.items() if not _is_structure(kind)}
-        plain.update({name: getattr(self, name) for name in sorted(setters)})
-        return f"{cls.__name__}({', '.join(f'{name}={_show_field(value)}' for name, value in plain.items())})"
+        shown = [f"{name}={_show_field(getattr(self, name))}" for name in (*kinds, *sorted(setters))]
+        return f"{cls.__name__}({', '.join(shown)})"
 
     cls.__new__ = staticmethod(create)
     cls.__init__ = lambda self, *args, **kwargs: None
@@ -191,18 +192,63 @@ def _is_structure(kind):
 
 
 def _show_field(value):
-    return repr(getattr(value, "value_nick", value))
+    if not isinstance(value, Ebb.RotaryConfig):
+        return repr(getattr(value, "value_nick", value))
+    return "{" + ", ".join(f"{name!r}: {_show_field(part)}" for name, part in _read_parts(value).items()) + "}"
+
+
+# -- structures inside configurations ----------------------------------------------------------------------------------
+
+_ROTARY_FIELDS = {field.get_name(): field.get_type() for field in Ebb.RotaryConfig.__info__.get_fields()}
+_ROTARY_LISTS = {name: (getattr(Ebb.RotaryConfig, f"get_{name}"), guard(getattr(Ebb.RotaryConfig, f"set_{name}")))
+                 for name, kind in _ROTARY_FIELDS.items() if kind.get_tag() == TypeTag.ARRAY}
+
+
+def _read_parts(structure):
+    """What a dict for the structure has; n_factors is the length of its lists."""
+    parts = {name: getattr(structure, name) for name in _ROTARY_FIELDS
+             if name not in _ROTARY_LISTS and name != "n_factors"}
+    lists = {name: list(read(structure)) for name, (read, _) in _ROTARY_LISTS.items()}
+    return {**parts, **{name: factors for name, factors in lists.items() if factors}}
+
+
+def _set_list(label, name, structure, values):
+    if not isinstance(values, (list, tuple)) or not all(
+            isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values):
+        raise TypeError(f"{label} is {show(values)}: it must be a list of numbers")
+    _ROTARY_LISTS[name][1](structure, list(values))
 
 
 def _set_parts(label, kind, structure, values):
     """Sets fields of a structure inside a configuration."""
     if not _is_structure(kind):
         raise TypeError(f"{label} is {show(values)}: it has no parts")
-    parts = {field.get_name(): field.get_type() for field in kind.get_interface().get_fields()
-             if field.get_type().get_tag() != TypeTag.ARRAY}
+    lengths = {name: len(values[name]) for name in _ROTARY_LISTS if isinstance(values.get(name), (list, tuple))}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{label} has {' and '.join(f'{n} {name}' for name, n in lengths.items())}: both lists must "
+                         "have as many")
     for name, value in values.items():
-        if name not in parts:
-            raise AttributeError(f"{label} has no {name!r}: it has {', '.join(parts)}")
-        value = check_enum_value(f"{label}[{name!r}]", parts[name], value)
-        check_value(f"{label}[{name!r}]", parts[name], value)
+        if name not in _ROTARY_FIELDS:
+            raise AttributeError(f"{label} has no {name!r}: it has {', '.join(_ROTARY_FIELDS)}")
+        if name in _ROTARY_LISTS:
+            _set_list(f"{label}[{name!r}]", name, structure, value)
+            continue
+        value = check_enum_value(f"{label}[{name!r}]", _ROTARY_FIELDS[name], value)
+        check_value(f"{label}[{name!r}]", _ROTARY_FIELDS[name], value)
         setattr(structure, name, value)
+
+
+def _adapt_rotary(cls):
+    """Gives rotary positions, `config.rotary`, their lists as attributes, and shows them."""
+    def add_list(name):
+        read, _ = _ROTARY_LISTS[name]
+        setattr(cls, name, property(lambda self: list(read(self)),
+                                    lambda self, values: _set_list(f"RotaryConfig.{name}", name, self, values)))
+
+    for name in _ROTARY_LISTS:
+        add_list(name)
+    cls.__repr__ = lambda self: "RotaryConfig({})".format(
+        ", ".join(f"{name}={_show_field(part)}" for name, part in _read_parts(self).items()))
+
+
+_adapt_rotary(Ebb.RotaryConfig)

@@ -14,10 +14,11 @@ class Options:
 
     setters: by name, what is called with the options and the value. converters: by the name of a property, what makes
     a value that it takes of one that Python's users write. copy: copies options, where keywords may be given with them.
+    hints: by the name that another library has for an option, what to write here.
     """
 
-    def __init__(self, kind, setters=(), converters=(), copy=None):
-        self.copy = copy
+    def __init__(self, kind, setters=(), converters=(), copy=None, hints=()):
+        self.copy, self.hints = copy, dict(hints)
         self.kind, self.setters, self.converters = kind, dict(setters), dict(converters)
         self.specs = {spec.name.replace("-", "_"): spec for spec in kind.list_properties()}
         self.defaults = {**{name: _get_default(spec) for name, spec in self.specs.items()},
@@ -36,7 +37,8 @@ class Options:
         """The C options for the keywords that a function, of that name, was given."""
         for name in given:
             if name not in self.defaults:
-                raise TypeError(f"{function}() has no option {name!r}: its options are {', '.join(self.defaults)}")
+                raise TypeError(f"{function}() has no option {name!r}: "
+                                + self.hints.get(name, f"its options are {', '.join(self.defaults)}"))
         options = self.kind.new() if given.get("options") is None else self._take(function, given)
         if options is given.get("options"):
             return options

@@ -2,16 +2,19 @@
 import os
 
 from gi.module import get_introspection_module
+from gi.overrides._ebb_chat import encode_messages
 from gi.overrides._ebb_check import show
 from gi.overrides._ebb_errors import guard
 from gi.overrides._ebb_functions import tensor
+from gi.repository import GLib
 
 Ebb = get_introspection_module("Ebb")
 __all__ = ["open_tokenizer", "Encoding"]
 
 _open = guard(Ebb.Tokenizer.open)
-_encode = guard(Ebb.Tokenizer.encode_text_full)
-_SPECIAL = {f"{name.lower()}_token_id": getattr(Ebb.SpecialToken, name)
+_encode, _decode = guard(Ebb.Tokenizer.encode_text_full), guard(Ebb.Tokenizer.decode_text_full)
+_encode_bytes, _decode_bytes = guard(Ebb.Tokenizer.encode), guard(Ebb.Tokenizer.decode)
+_SPECIAL = {name.lower(): getattr(Ebb.SpecialToken, name)
             for name in ("BOS", "EOS", "PAD", "UNK", "SEP", "CLS", "MASK")}
 
 
@@ -43,34 +46,79 @@ class Encoding(dict):
         return Encoding({name: value.to(*targets) for name, value in self.items()})
 
 
+# -- texts to tokens ---------------------------------------------------------------------------------------------------
+
+_HINTS = {
+    "return_tensors": "leave it out, the result has tensors, and tokenizer.encode(text) is a list",
+    "add_special_tokens": "write special_tokens",
+    "return_attention_mask": "leave it out, the result has a mask",
+    "return_token_type_ids": "leave it out, models take none",
+    "text_pair": "encode one text",
+    "pad_to_multiple_of": "write padding=\"max_length\" with a max_length",
+}
+
+
+def _refuse_others(function, others, known):
+    for name in others:
+        raise TypeError(f"{function}() has no argument {name!r}: "
+                        + _HINTS.get(name, f"its arguments are {', '.join(known)}"))
+
+
+def _check_length(function, max_length, truncation):
+    """The number of tokens that texts are cut to; None if they are not."""
+    if truncation not in (None, True, False, "longest_first", "do_not_truncate"):
+        raise ValueError(f"{function}(): truncation is {show(truncation)}: it must be True or False")
+    if max_length is None and truncation in (True, "longest_first"):
+        raise ValueError(f"{function}(): truncation=True needs max_length, the most tokens of a row")
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        raise (ValueError if type(max_length) is int else TypeError)(
+            f"{function}(): max_length is {show(max_length)}: it must be an int of at least 1")
+    return None if truncation in (False, "do_not_truncate") else max_length
+
+
+def _cut(tokenizer, text, row, most, special_tokens):
+    """The first tokens of a text's row, with the special tokens that frame them."""
+    plain = list(_encode(tokenizer, text, False)) if special_tokens else row
+    n_special = len(row) - len(plain)
+    if n_special > most:
+        raise ValueError(f"tokenizer(): max_length is {most}: it must be at least {n_special}, the special tokens "
+                         "around a text")
+    begin = next(i for i in range(n_special + 1) if row[i:i + len(plain)] == plain)
+    return row[:begin] + plain[:most - n_special] + row[begin + len(plain):]
+
+
+def _encode_row(tokenizer, text, special_tokens, most):
+    row = list(_encode(tokenizer, text, special_tokens))
+    return row if most is None or len(row) <= most else _cut(tokenizer, text, row, most, special_tokens)
+
+
 def _padding_token(self, padding):
-    if not isinstance(padding, bool):
+    if not isinstance(padding, (bool, str)):
         return padding
-    for name in ("pad_token_id", "eos_token_id"):
-        if getattr(self, name) is not None:
-            return getattr(self, name)
+    for token in (self.pad_token_id, self.eos_token_id):
+        if token is not None:
+            return token
     raise ValueError("tokenizer(): it has no token for padding and none that ends a text: pass one, as padding=0")
 
 
-def _call(self, text, padding=False, max_length=None, special_tokens=True, padding_side="right"):
-    """Encodes a text, or a list of texts as rows: {"tokens": i64 [rows, n], "mask": bool [rows, n], text or not}.
-
-    padding: True fills short rows with the token for padding, or that which ends a text; a number is another token.
-    max_length: longer texts are cut. special_tokens: whether to add those that frame a text.
-    """
-    texts = [text] if isinstance(text, str) else text
-    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(each, str) for each in texts):
-        raise TypeError(f"tokenizer(): text is {show(text)}: it must be a str or a list of str")
+def _make_encoding(tokenizer, rows, padding, max_length, padding_side):
+    if isinstance(padding, str) and padding not in ("longest", "max_length", "do_not_pad") \
+            or not isinstance(padding, (str, int)):
+        raise ValueError(f"tokenizer(): padding is {show(padding)}: it must be True, False, 'longest', 'max_length' or "
+                         "a token")
     if padding_side not in ("left", "right"):
         raise ValueError(f"tokenizer(): padding_side is {show(padding_side)}: it must be 'left' or 'right'")
-    rows = [_encode(self, each, special_tokens)[:max_length] for each in texts]
+    if padding == "max_length" and max_length is None:
+        raise ValueError("tokenizer(): padding=\"max_length\" needs max_length")
     longest = max(map(len, rows))
-    if padding is False:
+    if padding is False or padding == "do_not_pad":
         if min(map(len, rows)) != longest:
             raise ValueError(f"tokenizer(): rows of {min(map(len, rows))} to {longest} tokens: pass padding=True")
         token = 0
     else:
-        token = _padding_token(self, padding)
+        token = _padding_token(tokenizer, padding)
+    if padding == "max_length":
+        longest = max(longest, max_length)
     tokens, mask = [], []
     for row in rows:
         fill = longest - len(row)
@@ -80,11 +128,116 @@ def _call(self, text, padding=False, max_length=None, special_tokens=True, paddi
     return Encoding(tokens=tensor(tokens, dtype=Ebb.DType.I64), mask=tensor(mask, dtype=Ebb.DType.BOOL))
 
 
+def _call(self, text, padding=False, max_length=None, special_tokens=True, padding_side="right", truncation=None,
+          **others):
+    """Encodes a text, or a list of texts as rows: {"tokens": i64 [rows, n], "mask": bool [rows, n], text or not}.
+
+    padding: True fills short rows with the token for padding, or that which ends a text; a number is another token;
+    "max_length" fills all rows to max_length. max_length: longer texts are cut, unless truncation is False.
+    special_tokens: whether to add those that frame a text.
+    """
+    _refuse_others("tokenizer", others, ("text", "padding", "max_length", "special_tokens", "padding_side",
+                                         "truncation"))
+    texts = [text] if isinstance(text, str) else text
+    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(each, str) for each in texts):
+        raise TypeError(f"tokenizer(): text is {show(text)}: it must be a str or a list of str")
+    most = _check_length("tokenizer", max_length, truncation)
+    rows = [_encode_row(self, each, special_tokens, most) for each in texts]
+    return _make_encoding(self, rows, padding, max_length, padding_side)
+
+
+def _encode_any(self, text, special_tokens=True, max_length=None, truncation=None, **others):
+    """The tokens of a text as a list, with the special tokens that frame it; bytes become a tensor, without them."""
+    _refuse_others("encode", others, ("text", "special_tokens", "max_length", "truncation"))
+    if isinstance(text, (bytes, GLib.Bytes)):
+        return _encode_bytes(self, GLib.Bytes.new(text) if isinstance(text, bytes) else text)
+    if not isinstance(text, str):
+        raise TypeError(f"encode(): text is {show(text)}: it must be a str; tokenizer(texts) takes a list of them")
+    return _encode_row(self, text, special_tokens, _check_length("encode", max_length, truncation))
+
+
+def _apply_chat_template(self, messages, add_generation_prompt=False, tokenize=True, return_dict=False, padding=False,
+                         max_length=None, padding_side="right", truncation=None, **variables):
+    """A conversation, [{"role": "user", "content": "Hello"}, …], as the model reads it: its tokens as a list, or its
+    text with tokenize=False. Of a list of conversations it is a list.
+
+    add_generation_prompt: whether it ends with the beginning of an answer, for the model to go on. return_dict: gives
+    rows as tokenizer(texts) does, with its padding, max_length and truncation. Variables that templates know are
+    enable_thinking (Qwen 3) and date_string (Llama 3.1).
+    """
+    made, is_list = encode_messages("apply_chat_template", self, messages, add_generation_prompt, tokenize, **variables)
+    if not tokenize:
+        return made
+    most = _check_length("apply_chat_template", max_length, truncation)
+    rows = [row[:most] for row in (made if is_list else [made])]
+    if return_dict:
+        return _make_encoding(self, rows, padding, max_length, padding_side)
+    return rows if is_list else rows[0]
+
+
+# -- tokens to texts ---------------------------------------------------------------------------------------------------
+
+def _list_tokens(function, tokens):
+    listed = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    listed = [listed] if type(listed) is int else listed
+    if not isinstance(listed, (list, tuple)) or not all(type(token) is int for token in listed):
+        raise TypeError(f"{function}(): tokens is {show(tokens)}: it must be a list of tokens or a tensor [n]; "
+                        "batch_decode() takes rows of them")
+    return listed
+
+
+def _decode_any(self, tokens, skip_special_tokens=False):
+    """The text of tokens: a list, a tensor [n] or one token."""
+    return _decode(self, _list_tokens("decode", tokens), skip_special_tokens)
+
+
+def _batch_decode(self, rows, skip_special_tokens=False):
+    """The text of each row of tokens."""
+    return [_decode(self, _list_tokens("batch_decode", row), skip_special_tokens)
+            for row in (rows.tolist() if hasattr(rows, "tolist") else rows)]
+
+
+def _decode_to_bytes(self, tokens):
+    """The bytes of tokens, which need not be UTF-8."""
+    return _decode_bytes(self, tensor(_list_tokens("decode_bytes", tokens), dtype=Ebb.DType.I64)).get_data()
+
+
+# -- special tokens ----------------------------------------------------------------------------------------------------
+
+def _get_special(self, name):
+    """The number of a token with a task: the program's own for padding, else the folder's."""
+    if name == "pad" and "_padding" in self.__dict__:
+        return self.__dict__["_padding"]
+    token = self.get_special_token(_SPECIAL[name])
+    return token if token >= 0 else None
+
+
+def _set_padding(self, token):
+    number = self.find_token(token) if isinstance(token, str) else token
+    if number is not None and (type(number) is not int or not 0 <= number < self.get_vocab_size()):
+        raise ValueError(f"the token for padding is {show(token)}: it must be a token of the vocabulary")
+    self.__dict__["_padding"] = number
+
+
+def _add_special(cls, name):
+    def get_number(self):
+        return _get_special(self, name)
+
+    def get_spelling(self):
+        number = _get_special(self, name)
+        return None if number is None else self.get_token(number)
+
+    setter = _set_padding if name == "pad" else None
+    setattr(cls, f"{name}_token_id", property(get_number, setter))
+    setattr(cls, f"{name}_token", property(get_spelling, setter))
+
+
 def adapt_tokenizer(cls):
-    """Makes tokenizers callable, and gives them `eos_token_id` and the like; None where there is no such token."""
-    cls.__call__ = _call
-    for name, which in _SPECIAL.items():
-        def get(self, which=which):
-            token = self.get_special_token(which)
-            return token if token >= 0 else None
-        setattr(cls, name, property(get))
+    """Makes tokenizers callable, and gives them `eos_token`, `eos_token_id` and the like; None where there is no such
+    token."""
+    cls.__call__, cls.encode, cls.apply_chat_template = _call, _encode_any, _apply_chat_template
+    cls.decode, cls.batch_decode, cls.decode_bytes = _decode_any, _batch_decode, _decode_to_bytes
+    cls.__len__ = cls.get_vocab_size
+    cls.vocab_size = property(cls.get_vocab_size)
+    for name in _SPECIAL:
+        _add_special(cls, name)
