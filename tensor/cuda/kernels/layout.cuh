@@ -1,0 +1,124 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Where the elements of several operands of one shape lie: the host merges the dimensions, a thread finds the offsets
+ * of an element from its number. */
+
+#include "tensor/cuda/kernels/device.cuh"
+#include "tensor/cuda/kernels-private.h"
+
+#define ELEMENTWISE_THREADS 256
+#define BLOCKS_OF_A_MULTIPROCESSOR 32 /* of a grid that loops */
+
+template <int N>
+struct Layout
+{
+  int n_dims;
+  gint64 n_elements;
+  gint64 shape[EBB_MAX_DIMS];
+  gint64 strides[N][EBB_MAX_DIMS]; /* elements */
+};
+
+static inline gint64
+count_elements (const EbbView *view)
+{
+  gint64 n = 1;
+
+  for (int i = 0; i < view->n_dims; i++)
+    n *= view->shape[i];
+  return n;
+}
+
+static inline bool
+is_contiguous (const EbbView *view)
+{
+  gint64 stride = 1;
+
+  for (int i = view->n_dims - 1; i >= 0; i--)
+    {
+      if (view->shape[i] != 1 && view->strides[i] != stride)
+        return false;
+      stride *= view->shape[i];
+    }
+  return true;
+}
+
+/* The operands have @like's shape. Neighbouring dimensions that every operand walks through as one become one. */
+template <int N>
+static inline void
+layout_init (Layout<N> *self, const EbbView *like, const EbbView *const (&views)[N])
+{
+  self->n_dims = 0;
+  self->n_elements = count_elements (like);
+  for (int i = 0; i < like->n_dims; i++)
+    {
+      int last = self->n_dims - 1;
+      bool merges = last >= 0;
+
+      if (like->shape[i] == 1)
+        continue;
+      for (int k = 0; merges && k < N; k++)
+        merges = self->strides[k][last] == views[k]->strides[i] * like->shape[i];
+      if (!merges)
+        {
+          last = self->n_dims++;
+          self->shape[last] = 1;
+        }
+      self->shape[last] *= like->shape[i];
+      for (int k = 0; k < N; k++)
+        self->strides[k][last] = views[k]->strides[i];
+    }
+  if (self->n_dims == 0)
+    {
+      self->n_dims = 1;
+      self->shape[0] = 1;
+      for (int k = 0; k < N; k++)
+        self->strides[k][0] = 0;
+    }
+}
+
+/* Index is guint32 where there are fewer than 2^31 elements: divisions of 64 bits are slow. */
+template <typename Index, int N>
+static __device__ __forceinline__ void
+layout_find (const Layout<N> &self, Index index, gint64 (&offsets)[N])
+{
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    offsets[k] = 0;
+  for (int d = self.n_dims - 1; d > 0; d--)
+    {
+      Index size = (Index) self.shape[d], next = index / size;
+      gint64 position = (gint64) (index - next * size);
+
+#pragma unroll
+      for (int k = 0; k < N; k++)
+        offsets[k] += position * self.strides[k][d];
+      index = next;
+    }
+#pragma unroll
+  for (int k = 0; k < N; k++)
+    offsets[k] += (gint64) index * self.strides[k][0];
+}
+
+/* Blocks for so many items of a thread each; threads of a smaller grid loop. */
+static inline unsigned
+count_blocks (gint64 n_items, const EbbCudaQueue *queue)
+{
+  gint64 n = (n_items + ELEMENTWISE_THREADS - 1) / ELEMENTWISE_THREADS;
+  gint64 most = (gint64) queue->n_multiprocessors * BLOCKS_OF_A_MULTIPROCESSOR;
+
+  return (unsigned) (n < most ? n : most);
+}
+
+/* The number of this thread in the grid, and how many there are. */
+static __device__ __forceinline__ gint64
+get_thread (void)
+{
+  return (gint64) blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+static __device__ __forceinline__ gint64
+count_threads (void)
+{
+  return (gint64) gridDim.x * blockDim.x;
+}

@@ -1,0 +1,535 @@
+/* Copyright The Ebb Authors. SPDX-License-Identifier: Apache-2.0 */
+
+/* Optimizers and what they need of gradients: AdamW over many tensors at once, SGD, moments in 8 bits, squared norms,
+ * the factor of clipping. The order of operations is tensor/cpu/simd/optimizer.c's. What is lasting stays as it is
+ * after an index out of range. */
+
+#include "tensor/cuda/kernels/layout.cuh"
+#include "tensor/cuda/kernels/moment.cuh"
+
+/* -- many tensors -------------------------------------------------------------------------------------------------- */
+
+/* A launch's parameters are 4 KiB at most: so many tensors go at once. */
+#define ITEMS 48
+#define CHUNK_BLOCKS 16 /* moment blocks of a block of threads: 4096 elements */
+#define WARPS (ELEMENTWISE_THREADS / 32)
+
+typedef struct
+{
+  EbbLaunchItem items[ITEMS];
+  unsigned ends[ITEMS]; /* of each, the number after its last block of threads */
+  guint n;
+} Items;
+
+/* Takes items from first on. Returns how many, and the blocks of threads that they need. */
+static guint
+items_init (Items *self, const EbbLaunch *launch, guint first, unsigned *n_blocks)
+{
+  const gint64 chunk = CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
+  guint n = launch->n_items - first < ITEMS ? launch->n_items - first : ITEMS;
+  unsigned end = 0;
+
+  for (guint i = 0; i < n; i++)
+    {
+      self->items[i] = launch->items[first + i];
+      end += (unsigned) ((self->items[i].n_elements + chunk - 1) / chunk);
+      self->ends[i] = end;
+    }
+  self->n = n;
+  *n_blocks = end;
+  return n;
+}
+
+/* The item of this block of threads, and which of the item's chunks is its. */
+static __device__ __forceinline__ guint
+find_item (const Items &self, gint64 *chunk)
+{
+  guint i = 0;
+
+  while (blockIdx.x >= self.ends[i])
+    i++;
+  *chunk = blockIdx.x - (i > 0 ? self.ends[i - 1] : 0);
+  return i;
+}
+
+/* -- AdamW --------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const float *scale; /* of the gradient, on the device; NULL: 1 */
+  double grad_scale;
+  float beta1_rest, beta2, beta2_rest, eps, decay, l2, step_size, correction2;
+  guint64 seed, offset;
+  const EbbCudaFault *fault;
+} Adamw;
+
+static __device__ __forceinline__ float
+find_scale (double scale, const float *on_device)
+{
+  return (float) (on_device != NULL ? scale * *on_device : scale);
+}
+
+template <typename Moment>
+static __device__ __forceinline__ void
+load_moment (const void *data,
+             const float *absmax,
+             bool is_signed,
+             gint64 block,
+             int n,
+             unsigned lane,
+             float (&values)[MOMENT_LANE])
+{
+  const Moment *from = (const Moment *) data + block * EBB_MOMENT_BLOCK;
+
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    values[k] = moment_find (lane, k) < n ? load (from + moment_find (lane, k)) : 0.0f;
+}
+
+template <>
+__device__ __forceinline__ void
+load_moment<guint8> (const void *data,
+                     const float *absmax,
+                     bool is_signed,
+                     gint64 block,
+                     int n,
+                     unsigned lane,
+                     float (&values)[MOMENT_LANE])
+{
+  moment_decode_block (is_signed, (const guint8 *) data + block * EBB_MOMENT_BLOCK, absmax[block], n, lane, values);
+}
+
+/* draws: of the second moment in bf16, which is rounded at random; else NULL */
+template <typename Moment>
+static __device__ __forceinline__ void
+store_moment (void *data,
+              float *absmax,
+              bool is_signed,
+              gint64 block,
+              int n,
+              unsigned lane,
+              const float (&values)[MOMENT_LANE],
+              const guint32 *draws)
+{
+  Moment *to = (Moment *) data + block * EBB_MOMENT_BLOCK;
+
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    if (moment_find (lane, k) < n)
+      store (to + moment_find (lane, k), values[k]);
+}
+
+template <>
+__device__ __forceinline__ void
+store_moment<Bf16> (void *data,
+                    float *absmax,
+                    bool is_signed,
+                    gint64 block,
+                    int n,
+                    unsigned lane,
+                    const float (&values)[MOMENT_LANE],
+                    const guint32 *draws)
+{
+  Bf16 *to = (Bf16 *) data + block * EBB_MOMENT_BLOCK;
+
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    if (moment_find (lane, k) < n)
+      to[moment_find (lane, k)] = is_signed ? from_float<Bf16> (values[k]) : to_bf16_stochastic (values[k], draws[k]);
+}
+
+template <>
+__device__ __forceinline__ void
+store_moment<guint8> (void *data,
+                      float *absmax,
+                      bool is_signed,
+                      gint64 block,
+                      int n,
+                      unsigned lane,
+                      const float (&values)[MOMENT_LANE],
+                      const guint32 *draws)
+{
+  moment_encode_block (is_signed, values, n, lane, (guint8 *) data + block * EBB_MOMENT_BLOCK, absmax + block);
+}
+
+/* One block of an item's moments; all lanes come. Loshchilov, Hutter: Decoupled weight decay regularization, 2019:
+ * algorithm 2 */
+template <typename Grad, typename Moment>
+static __device__ __forceinline__ void
+adamw_block (const Adamw &self, const EbbLaunchItem &item, gint64 block, float scale, unsigned lane)
+{
+  const gint64 first = block * EBB_MOMENT_BLOCK, rest = item.n_elements - first;
+  const int n = (int) (rest < EBB_MOMENT_BLOCK ? rest : EBB_MOMENT_BLOCK);
+  const Grad *grad = (const Grad *) item.data[0] + first;
+  float *parameter = (float *) item.data[1] + first;
+  float m[MOMENT_LANE], v[MOMENT_LANE];
+  guint32 draws[MOMENT_LANE] = {};
+
+  load_moment<Moment> (item.data[2], (const float *) item.data[4], true, block, n, lane, m);
+  load_moment<Moment> (item.data[3], (const float *) item.data[5], false, block, n, lane, v);
+#pragma unroll
+  for (int k = 0; k < MOMENT_LANE; k++)
+    {
+      const int i = moment_find (lane, k);
+      float g, w;
+
+      if (i >= n)
+        continue;
+      g = scale * load (grad + i);
+      w = parameter[i];
+      if (self.l2 != 0.0f)
+        g = fmaf (self.l2, w, g);
+      m[k] = fmaf (self.beta1_rest, g - m[k], m[k]);
+      v[k] = fmaf (self.beta2_rest * g, g, __fmul_rn (self.beta2, v[k]));
+      parameter[i] = self.decay * w - self.step_size * m[k] / (sqrtf (v[k]) / self.correction2 + self.eps);
+    }
+  if (sizeof (Moment) == 2)
+    moment_draw (self.seed, self.offset + item.philox_offset, block, lane, draws);
+  store_moment<Moment> (item.data[2], (float *) item.data[4], true, block, n, lane, m, draws);
+  store_moment<Moment> (item.data[3], (float *) item.data[5], false, block, n, lane, v, draws);
+}
+
+template <typename Grad, typename Moment>
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+adamw (Items items, Adamw self)
+{
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float scale = find_scale (self.grad_scale, self.scale);
+  gint64 chunk;
+  const EbbLaunchItem &item = items.items[find_item (items, &chunk)];
+
+  if (fault_is_set (self.fault))
+    return;
+  for (int i = (int) warp; i < CHUNK_BLOCKS; i += WARPS)
+    {
+      gint64 block = chunk * CHUNK_BLOCKS + i;
+
+      if (block * EBB_MOMENT_BLOCK < item.n_elements)
+        adamw_block<Grad, Moment> (self, item, block, scale, lane);
+    }
+}
+
+template <typename Grad>
+static cudaError_t
+launch_adamw (EbbDType moments, const Items &items, const Adamw &self, unsigned n_blocks, const EbbCudaQueue *queue)
+{
+  if (moments == EBB_DTYPE_F32)
+    return EBB_CUDA_LAUNCH (adamw<Grad, float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
+  if (moments == EBB_DTYPE_BF16)
+    return EBB_CUDA_LAUNCH (adamw<Grad, Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
+  return EBB_CUDA_LAUNCH (adamw<Grad, guint8>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, self);
+}
+
+EBB_CUDA_KERNEL (adamw)
+{
+  const EbbView *scale = launch->n_inputs > 0 ? launch->inputs[0] : NULL;
+  const double lr = launch->params.adamw.lr, step = (double) launch->params.adamw.step;
+  const double beta1 = launch->params.adamw.beta1, beta2 = launch->params.adamw.beta2;
+  const EbbDType moments = launch->params.adamw.moment_dtype;
+  cudaError_t status = cudaSuccess;
+  Adamw self;
+  Items items;
+
+  self.scale = scale != NULL ? (const float *) scale->data : NULL;
+  self.grad_scale = launch->params.adamw.grad_scale;
+  self.beta1_rest = (float) (1.0 - beta1);
+  self.beta2 = (float) beta2;
+  self.beta2_rest = (float) (1.0 - beta2);
+  self.eps = (float) launch->params.adamw.eps;
+  self.decay = (float) (1.0 - lr * launch->params.adamw.weight_decay);
+  self.l2 = (float) launch->params.adamw.l2;
+  self.step_size = (float) (lr / (1.0 - pow (beta1, step)));
+  self.correction2 = (float) sqrt (1.0 - pow (beta2, step));
+  self.seed = launch->params.adamw.philox.seed;
+  self.offset = launch->params.adamw.philox.offset;
+  self.fault = queue->fault;
+  for (guint first = 0; first < launch->n_items && status == cudaSuccess;)
+    {
+      unsigned n_blocks;
+
+      first += items_init (&items, launch, first, &n_blocks);
+      if (n_blocks == 0)
+        continue;
+      status = launch->params.adamw.grad_dtype == EBB_DTYPE_F32
+                   ? launch_adamw<float> (moments, items, self, n_blocks, queue)
+                   : launch_adamw<Bf16> (moments, items, self, n_blocks, queue);
+    }
+  return status;
+}
+
+/* -- SGD ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct
+{
+  const void *grad;
+  const float *scale;
+  void *parameter;
+  float *momentum_buffer; /* NULL: none */
+  gint64 n;
+  double grad_scale;
+  float lr, momentum, weight_decay, dampening_rest;
+  bool is_nesterov, is_first;
+  const EbbCudaFault *fault;
+} Sgd;
+
+template <typename Grad, typename Parameter>
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+sgd (Sgd self)
+{
+  const float scale = find_scale (self.grad_scale, self.scale);
+
+  if (fault_is_set (self.fault))
+    return;
+  for (gint64 i = get_thread (); i < self.n; i += count_threads ())
+    {
+      Parameter *place = (Parameter *) self.parameter + i;
+      float p = load (place), g = fmaf (self.weight_decay, p, scale * load ((const Grad *) self.grad + i));
+
+      if (self.momentum_buffer != NULL)
+        {
+          float m =
+              self.is_first ? g : fmaf (self.dampening_rest, g, __fmul_rn (self.momentum, self.momentum_buffer[i]));
+
+          self.momentum_buffer[i] = m;
+          g = self.is_nesterov ? fmaf (self.momentum, m, g) : m;
+        }
+      store (place, fmaf (-self.lr, g, p));
+    }
+}
+
+EBB_CUDA_KERNEL (sgd)
+{
+  const EbbView *scale = launch->inputs[0], *grad = launch->inputs[1], *parameter = launch->outputs[0];
+  const EbbView *buffer = launch->n_outputs > 1 ? launch->outputs[1] : NULL;
+  Sgd self;
+  unsigned n_blocks;
+
+  self.grad = grad->data;
+  self.scale = scale != NULL ? (const float *) scale->data : NULL;
+  self.parameter = parameter->data;
+  self.momentum_buffer = buffer != NULL ? (float *) buffer->data : NULL;
+  self.n = count_elements (parameter);
+  self.grad_scale = launch->params.sgd.grad_scale;
+  self.lr = (float) launch->params.sgd.lr;
+  self.momentum = (float) launch->params.sgd.momentum;
+  self.weight_decay = (float) launch->params.sgd.weight_decay;
+  self.dampening_rest = (float) (1.0 - launch->params.sgd.dampening);
+  self.is_nesterov = launch->params.sgd.nesterov != FALSE;
+  self.is_first = launch->params.sgd.first != FALSE;
+  self.fault = queue->fault;
+  if (self.n == 0)
+    return cudaSuccess;
+  n_blocks = count_blocks (self.n, queue);
+  if (parameter->dtype == EBB_DTYPE_F32)
+    return grad->dtype == EBB_DTYPE_F32
+               ? EBB_CUDA_LAUNCH (sgd<float, float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self)
+               : EBB_CUDA_LAUNCH (sgd<Bf16, float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self);
+  return grad->dtype == EBB_DTYPE_F32
+             ? EBB_CUDA_LAUNCH (sgd<float, Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self)
+             : EBB_CUDA_LAUNCH (sgd<Bf16, Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, self);
+}
+
+/* -- moments in 8 bits and back ------------------------------------------------------------------------------------ */
+
+/* A warp for a block of moments. */
+template <bool ENCODES>
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+convert_moments (float *values, guint8 *codes, float *absmax, gint64 n, bool is_signed)
+{
+  const gint64 block = (gint64) blockIdx.x * WARPS + threadIdx.x / 32, first = block * EBB_MOMENT_BLOCK;
+  const int rest = (int) (n - first < EBB_MOMENT_BLOCK ? n - first : EBB_MOMENT_BLOCK);
+  const unsigned lane = threadIdx.x % 32;
+  float own[MOMENT_LANE];
+
+  if (first >= n)
+    return;
+  if (ENCODES)
+    {
+      load_moment<float> (values, NULL, is_signed, block, rest, lane, own);
+      moment_encode_block (is_signed, own, rest, lane, codes + first, absmax + block);
+    }
+  else
+    {
+      moment_decode_block (is_signed, codes + first, absmax[block], rest, lane, own);
+      store_moment<float> (values, NULL, is_signed, block, rest, lane, own, NULL);
+    }
+}
+
+template <bool ENCODES>
+static cudaError_t
+launch_moments (const EbbLaunch *launch,
+                const EbbView *values,
+                const EbbView *codes,
+                const EbbView *absmax,
+                const EbbCudaQueue *queue)
+{
+  const gint64 n = count_elements (values), chunk = WARPS * EBB_MOMENT_BLOCK;
+
+  if (n == 0)
+    return cudaSuccess;
+  return EBB_CUDA_LAUNCH (convert_moments<ENCODES>, (unsigned) ((n + chunk - 1) / chunk), ELEMENTWISE_THREADS, 0,
+                          queue->stream, (float *) values->data, (guint8 *) codes->data, (float *) absmax->data, n,
+                          launch->params.moment.is_signed != FALSE);
+}
+
+EBB_CUDA_KERNEL (moment_encode)
+{
+  return launch_moments<true> (launch, launch->inputs[0], launch->outputs[0], launch->outputs[1], queue);
+}
+
+EBB_CUDA_KERNEL (moment_decode)
+{
+  return launch_moments<false> (launch, launch->outputs[0], launch->inputs[0], launch->inputs[1], queue);
+}
+
+/* -- norms of gradients -------------------------------------------------------------------------------------------- */
+
+/* Each block of threads sums the squares of a chunk in f64; then one block for each item sums those of its chunks. */
+template <typename T>
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+sum_squares (Items items, double *partials)
+{
+  EBB_SHARED_ARRAY (double, scratch, [WARPS]);
+  gint64 chunk, end, begin;
+  const EbbLaunchItem &item = items.items[find_item (items, &chunk)];
+  double sum = 0;
+
+  begin = chunk * CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
+  end = begin + CHUNK_BLOCKS * EBB_MOMENT_BLOCK;
+  end = end < item.n_elements ? end : item.n_elements;
+  for (gint64 i = begin + threadIdx.x; i < end; i += ELEMENTWISE_THREADS)
+    {
+      double x = load ((const T *) item.data[0] + i);
+
+      sum += x * x;
+    }
+  sum = block_reduce<Sum> (sum, scratch);
+  if (threadIdx.x == 0)
+    partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__ (ELEMENTWISE_THREADS)
+sum_partials (Items items, const double *partials, float *y)
+{
+  EBB_SHARED_ARRAY (double, scratch, [WARPS]);
+  const unsigned begin = blockIdx.x > 0 ? items.ends[blockIdx.x - 1] : 0;
+  double sum = 0;
+
+  for (unsigned i = begin + threadIdx.x; i < items.ends[blockIdx.x]; i += ELEMENTWISE_THREADS)
+    sum += partials[i];
+  sum = block_reduce<Sum> (sum, scratch);
+  if (threadIdx.x == 0)
+    y[blockIdx.x] = (float) sum;
+}
+
+/* Enough for the chunks of each group of items. */
+EBB_CUDA_WORKSPACE (squared_norm)
+{
+  gsize most = 0;
+  Items items;
+
+  for (guint first = 0; first < launch->n_items;)
+    {
+      unsigned n_blocks;
+
+      first += items_init (&items, launch, first, &n_blocks);
+      most = n_blocks > most ? n_blocks : most;
+    }
+  return most * sizeof (double);
+}
+
+EBB_CUDA_KERNEL (squared_norm)
+{
+  double *partials = (double *) launch->workspace;
+  float *y = (float *) launch->outputs[0]->data;
+  cudaError_t status = cudaSuccess;
+  Items items;
+
+  for (guint first = 0; first < launch->n_items && status == cudaSuccess;)
+    {
+      unsigned n_blocks;
+      guint n = items_init (&items, launch, first, &n_blocks);
+
+      if (n_blocks > 0 && launch->params.squared_norm.dtype == EBB_DTYPE_F32)
+        status = EBB_CUDA_LAUNCH (sum_squares<float>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, partials);
+      else if (n_blocks > 0)
+        status = EBB_CUDA_LAUNCH (sum_squares<Bf16>, n_blocks, ELEMENTWISE_THREADS, 0, queue->stream, items, partials);
+      if (status == cudaSuccess)
+        status = EBB_CUDA_LAUNCH (sum_partials, n, ELEMENTWISE_THREADS, 0, queue->stream, items,
+                                  (const double *) partials, y + first);
+      first += n;
+    }
+  return status;
+}
+
+/* One thread for each of the n results: there are few. */
+__global__ void
+__launch_bounds__ (ELEMENTWISE_THREADS) norm_sum (const void *x,
+                                                  bool is_f32,
+                                                  gint64 k,
+                                                  gint64 n,
+                                                  gint64 stride_k,
+                                                  gint64 stride_n,
+                                                  double *y,
+                                                  gint64 y_stride,
+                                                  bool is_max)
+{
+  for (gint64 column = get_thread (); column < n; column += count_threads ())
+    {
+      double result = 0;
+
+      for (gint64 i = 0; i < k; i++)
+        {
+          const gint64 at = i * stride_k + column * stride_n;
+          const double value = is_f32 ? ((const float *) x)[at] : ((const double *) x)[at];
+
+          if (i == 0)
+            result = value;
+          else if (is_max)
+            result = Max::join (value, result);
+          else
+            result += value;
+        }
+      y[column * y_stride] = result;
+    }
+}
+
+EBB_CUDA_KERNEL (norm_sum)
+{
+  const EbbView *x = launch->inputs[0], *y = launch->outputs[0];
+  const gint64 n = x->shape[1];
+
+  if (n == 0)
+    return cudaSuccess;
+  return EBB_CUDA_LAUNCH (norm_sum, count_blocks (n, queue), ELEMENTWISE_THREADS, 0, queue->stream,
+                          (const void *) x->data, x->dtype == EBB_DTYPE_F32, x->shape[0], n, x->strides[0],
+                          x->strides[1], (double *) y->data, y->strides[0], launch->params.norm_sum.max != FALSE);
+}
+
+__global__ void
+find_clip_factor (const double *total,
+                  const float *earlier,
+                  float *norm,
+                  float *factor,
+                  double own_scale,
+                  double max_norm,
+                  double p)
+{
+  const double scale = earlier != NULL ? own_scale * *earlier : own_scale;
+  const double root = p == 2 ? sqrt (*total) : p == 1 || isinf (p) ? *total
+                                                                   : pow (*total, 1 / p);
+  const double result = fabs (scale) * root, f = max_norm / (result + 1e-6);
+
+  *norm = (float) result;
+  *factor = (float) (isfinite (result) && f < 1 ? scale * f : scale);
+}
+
+EBB_CUDA_KERNEL (clip_factor)
+{
+  const EbbView *earlier = launch->n_inputs > 1 ? launch->inputs[1] : NULL;
+
+  return EBB_CUDA_LAUNCH (find_clip_factor, 1, 1, 0, queue->stream, (const double *) launch->inputs[0]->data,
+                          earlier != NULL ? (const float *) earlier->data : NULL, (float *) launch->outputs[0]->data,
+                          (float *) launch->outputs[1]->data, launch->params.clip.scale, launch->params.clip.max_norm,
+                          launch->params.clip.p);
+}
